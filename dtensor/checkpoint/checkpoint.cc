@@ -1,0 +1,54 @@
+#include "dtensor/checkpoint/checkpoint.h"
+
+#include <optional>
+
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+namespace {
+
+// Reads this rank's piece of `name` over the elements of `into`.
+void LoadInto(SafetensorsReader& reader, const std::string& name, const DTensor& into) {
+  const Tensor piece = reader.Read(name, into.LocalBox(), into.context()->allocator());
+  WEFT_REQUIRE(piece.dtype() == into.dtype(), "'", reader.path(), "': tensor '", name, "' is ",
+               DTypeName(piece.dtype()), ", expected ", DTypeName(into.dtype()));
+  CopyTensor(piece, into.ToLocal());
+  into.impl()->MarkWritten("load");
+}
+
+}  // namespace
+
+void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
+                 const SafetensorsMetadata& metadata) {
+  WEFT_REQUIRE(!tensors.empty(), "checkpoint '", path, "': nothing to save");
+  MeshContext& context = *tensors[0].second.context();
+  const PurposeGuard purpose(context.state(), Purpose::kParam);
+  std::optional<SafetensorsWriter> writer;
+  if (context.world().rank() == context.mesh().ranks()[0]) {
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [name, tensor] : tensors) entries.push_back({name, tensor.type()});
+    writer.emplace(path, entries, metadata);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const Tensor whole = tensor.FullTensor();
+    if (writer) writer->Write(whole);
+  }
+  if (writer) writer->Finish();
+}
+
+std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer) {
+  std::vector<std::pair<std::string, DTensor>> tensors;
+  for (const Parameter* parameter : model.AllParameters()) tensors.push_back({parameter->path(), parameter->at_rest()});
+  for (auto& entry : optimizer.State()) tensors.push_back({absl::StrCat("optimizer.", entry.first), entry.second});
+  return tensors;
+}
+
+void LoadParameters(SafetensorsReader& reader, Module& model) {
+  for (const Parameter* parameter : model.AllParameters()) LoadInto(reader, parameter->path(), parameter->at_rest());
+}
+
+void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer) {
+  for (const auto& [name, tensor] : optimizer.State()) LoadInto(reader, absl::StrCat("optimizer.", name), tensor);
+}
+
+}  // namespace weft

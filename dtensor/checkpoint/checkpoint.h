@@ -1,0 +1,33 @@
+#ifndef WEFT_DTENSOR_CHECKPOINT_CHECKPOINT_H_
+#define WEFT_DTENSOR_CHECKPOINT_CHECKPOINT_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/checkpoint/safetensors.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/optim/optimizer.h"
+
+namespace weft {
+
+// Saves named tensors, whole and in the order given, with some texts, as one safetensors file that knows nothing of the
+// mesh: it loads on any other. Rank 0 of the mesh writes; every rank calls it alike.
+//
+// Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time.
+// Errors: as SafetensorsWriter, on rank 0.
+void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
+                 const SafetensorsMetadata& metadata);
+
+// A model's parameters under their paths, then an optimizer's state under its names.
+std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer);
+
+// Reads this rank's pieces of every parameter of the model, or of every tensor of an optimizer's state, in place.
+// Errors: NotFound naming the tensor that the file lacks; InvalidArgument for another dtype or shape.
+void LoadParameters(SafetensorsReader& reader, Module& model);
+void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CHECKPOINT_CHECKPOINT_H_

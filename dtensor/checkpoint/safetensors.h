@@ -1,0 +1,94 @@
+#ifndef WEFT_DTENSOR_CHECKPOINT_SAFETENSORS_H_
+#define WEFT_DTENSOR_CHECKPOINT_SAFETENSORS_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "mesh/shard_math.h"
+#include "ops/tensor_type.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// The safetensors file format: eight bytes with the length of a JSON header, the header (dtype, shape and byte range of
+// every tensor, and a map of texts), then the elements, row-major and little-endian. Readable by other frameworks.
+// Source: the format's README at huggingface/safetensors.
+
+// Texts that travel with the tensors.
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+struct SafetensorsEntry {
+  std::string name;
+  TensorType type;
+
+  bool operator==(const SafetensorsEntry&) const = default;
+};
+
+// Writes one file, tensor by tensor in the order of `entries`. The file appears under its name only when Finish has
+// succeeded: until then, and after an error, whatever stood there stays.
+class SafetensorsWriter {
+ public:
+  // Errors: InvalidArgument naming the path if it cannot be written, or an entry's name stands twice.
+  SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
+                    const SafetensorsMetadata& metadata);
+  ~SafetensorsWriter();
+
+  // The next entry's elements: a CPU tensor of its type. Errors: InvalidArgument if it is another type or one too many;
+  // ResourceExhausted if the disk is full.
+  void Write(const Tensor& tensor);
+
+  // Flushes to disk and gives the file its name. Errors: InvalidArgument if entries are missing; as Write.
+  void Finish();
+
+ private:
+  void WriteBytes(const void* data, int64_t num_bytes);
+
+  std::string path_;
+  std::string temporary_path_;
+  std::vector<SafetensorsEntry> entries_;
+  size_t next_ = 0;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+};
+
+// Reads a file, whole tensors or boxes of them. Threads: one at a time.
+class SafetensorsReader {
+ public:
+  // Errors: NotFound; DataLoss that names the path and what is broken: a header that does not parse, ranges that overlap or
+  // leave the file, sizes that are not the shapes'.
+  explicit SafetensorsReader(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const SafetensorsMetadata& metadata() const { return metadata_; }
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the elements
+
+  // Null if there is none of that name.
+  const TensorType* Find(absl::string_view name) const;
+
+  // The elements of `box` of the tensor `name`: only they are read.
+  // Errors: NotFound naming the file and the tensor; InvalidArgument if the box is of another shape; DataLoss.
+  Tensor Read(absl::string_view name, const ShardBox& box, const std::shared_ptr<Allocator>& allocator);
+
+ private:
+  struct Range {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  void ParseHeader(const std::string& header, int64_t data_bytes);
+  void ReadBytes(int64_t offset, void* data, int64_t num_bytes);
+
+  std::string path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  int64_t data_offset_ = 0;
+  SafetensorsMetadata metadata_;
+  std::vector<SafetensorsEntry> entries_;
+  std::vector<Range> ranges_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CHECKPOINT_SAFETENSORS_H_

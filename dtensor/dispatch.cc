@@ -1,0 +1,184 @@
+#include "dtensor/dispatch.h"
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "dtensor/redistribute.h"
+#include "dtensor/tape.h"
+#include "ops/kernel.h"
+#include "ops/propagate.h"
+
+namespace weft {
+namespace {
+
+using Types = absl::InlinedVector<TensorType, 4>;
+using Layouts = absl::InlinedVector<Layout, 4>;
+
+
+// Errors: InvalidArgument for a wrong number of operands, an undefined one, or operands on different meshes.
+void CheckOperands(const OpDef& op, absl::Span<const DTensor> operands) {
+  const absl::string_view names = op.operands();
+  const bool any_number = absl::EndsWith(names, "...");
+  const size_t expected = std::vector<std::string>(absl::StrSplit(names, ' ', absl::SkipEmpty())).size();
+  WEFT_REQUIRE(!operands.empty() && (any_number || operands.size() == expected), op.name(), ": expected ",
+               any_number ? "at least 1" : absl::StrCat(expected), " operands (", names, "), got ", operands.size());
+  for (const DTensor& operand : operands) {
+    WEFT_REQUIRE(operand.defined(), op.name(), ": operand ", &operand - operands.data(),
+                 " is undefined (default-constructed)");
+    WEFT_REQUIRE(operand.context() == operands[0].context() ||
+                     operand.context()->mesh() == operands[0].context()->mesh(),
+                 op.name(), ": operands lie on different meshes: ", operands[0].context()->mesh().ToString(), " and ",
+                 operand.context()->mesh().ToString(), "; redistribute one first");
+  }
+}
+
+ErasedKernel KernelFor(const OpDef& op, const Device& device) {
+  // A meta tensor has no elements: only views, which compute shapes, run their kernel on it.
+  if (device.type == DeviceType::kMeta && !op.is_view()) return nullptr;
+  const ErasedKernel kernel = FindKernel(op, DeviceType::kCpu);
+  if (kernel == nullptr) Throw(absl::StatusCode::kUnimplemented, op.name(), ": no kernel on device cpu");
+  return kernel;
+}
+
+CallPlan MakePlan(MeshContext& context, const CallKey& key) {
+  CallPlan plan;
+  plan.output_types = key.op->Infer(key.types, key.attributes);
+  plan.strategy = Propagate({.op = key.op,
+                             .attributes = key.attributes,
+                             .operand_types = key.types,
+                             .operand_layouts = key.layouts,
+                             .output_types = plan.output_types,
+                             .like = key.like},
+                            context.mesh(), context.cost_model());
+  if (plan.strategy.lowered) return plan;
+  for (size_t i = 0; i < key.types.size(); ++i) {
+    plan.moves.push_back(plan.strategy.operands[i] != key.layouts[i]);
+    plan.operand_boxes.push_back(
+        LocalBox(key.types[i].shape, plan.strategy.operands[i], context.mesh(), context.coordinate()));
+  }
+  for (size_t i = 0; i < plan.output_types.size(); ++i) {
+    plan.output_boxes.push_back(
+        LocalBox(plan.output_types[i].shape, plan.strategy.outputs[i], context.mesh(), context.coordinate()));
+  }
+  plan.kernel = KernelFor(*key.op, context.allocator()->device());
+  return plan;
+}
+
+// Places for the outputs: new tensors, none for views, the overwritten operands for in-place ops.
+absl::InlinedVector<Tensor, 4> MakeOutputs(MeshContext& context, const OpDef& op, const CallPlan& plan,
+                                           absl::Span<const Tensor> locals) {
+  absl::InlinedVector<Tensor, 4> outputs(plan.output_types.size());
+  if (op.is_view()) return outputs;
+  if (op.in_place()[0] != '\0') {
+    int output = 0;
+    for (absl::string_view name : absl::StrSplit(op.in_place(), ' ', absl::SkipEmpty())) {
+      outputs[output++] = locals[op.FindValue(name)];
+    }
+    return outputs;
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i] = Tensor::Empty(context.allocator(), plan.output_types[i].dtype, plan.output_boxes[i].shape);
+  }
+  return outputs;
+}
+
+void MarkInPlaceWrites(const OpDef& op, absl::Span<const DTensor> operands) {
+  if (op.in_place()[0] == '\0') return;
+  for (absl::string_view name : absl::StrSplit(op.in_place(), ' ', absl::SkipEmpty())) {
+    operands[op.FindValue(name)].impl()->MarkWritten(op.name());
+  }
+}
+
+// Runs a lowering's ops through dispatch, without recording them: the tape holds the op itself.
+class LoweringEmitter final : public Emitter {
+ public:
+  explicit LoweringEmitter(absl::Span<const DTensor> operands) : values_(operands.begin(), operands.end()) {}
+
+  TensorType TypeOf(Value value) const override { return values_[value.id].type(); }
+  Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes, const void* scalars,
+                    int /*like_operand*/) override {
+    DTensors inputs;
+    for (Value operand : operands) inputs.push_back(values_[operand.id]);
+    Values results;
+    for (DTensor& output : CallErased(op, inputs, attributes, scalars)) {
+      results.push_back({static_cast<int32_t>(values_.size())});
+      values_.push_back(std::move(output));
+    }
+    return results;
+  }
+  const DTensor& Get(Value value) const { return values_[value.id]; }
+
+ private:
+  std::vector<DTensor> values_;
+};
+
+DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes, const void* scalars) {
+  DTensors outputs;
+  {
+    NoGradGuard no_grad(operands[0].context()->state());
+    LoweringEmitter emitter(operands);
+    Values values;
+    for (size_t i = 0; i < operands.size(); ++i) values.push_back({static_cast<int32_t>(i)});
+    for (Value value : op.Lower(emitter, values, attributes, scalars)) outputs.push_back(emitter.Get(value));
+  }
+  RecordCall(op, operands, operands, absl::MakeSpan(outputs), attributes, scalars);
+  return outputs;
+}
+
+}  // namespace
+
+DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes, const void* scalars,
+                    const Layout* like) {
+  CheckOperands(op, operands);
+  MeshContext& context = *operands[0].context();
+  Types types;
+  Layouts layouts;
+  for (const DTensor& operand : operands) {
+    types.push_back(operand.type());
+    layouts.push_back(operand.layout());
+  }
+  const CallKey key{&op, attributes, types, layouts, like};
+  const CallPlan* plan = context.cache().Find(key);
+  if (plan == nullptr) plan = context.cache().Insert(key, MakePlan(context, key));
+  if (plan->strategy.lowered) return CallLowered(op, operands, attributes, scalars);
+
+  DTensors used(operands.begin(), operands.end());
+  absl::InlinedVector<Tensor, 4> locals;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (plan->moves[i]) {
+      Tensor moved =
+          RedistributeLocal(context, operands[i].ToLocal(), types[i], layouts[i], plan->strategy.operands[i]);
+      used[i] = DTensor(MakeIntrusive<DTensorImpl>(operands[i].context(), plan->strategy.operands[i], types[i],
+                                                   std::move(moved)));
+    }
+    locals.push_back(used[i].ToLocal());
+  }
+  absl::InlinedVector<Tensor, 4> results = MakeOutputs(context, op, *plan, locals);
+  if (plan->kernel != nullptr) {
+    op.Invoke(plan->kernel, {context.kernel_context(), locals, absl::MakeSpan(results), plan->operand_boxes,
+                             plan->output_boxes, attributes, scalars});
+  }
+  MarkInPlaceWrites(op, operands);
+  DTensors outputs;
+  for (size_t i = 0; i < results.size(); ++i) {
+    outputs.push_back(DTensor(MakeIntrusive<DTensorImpl>(operands[0].context(), plan->strategy.outputs[i],
+                                                         plan->output_types[i], std::move(results[i]))));
+  }
+  RecordCall(op, operands, used, absl::MakeSpan(outputs), attributes, scalars);
+  return outputs;
+}
+
+DTensor CreateErased(const OpDef& op, const IntrusivePtr<MeshContext>& context, const Layout& layout,
+                     const void* attributes, const void* scalars) {
+  const TensorType type = op.Infer({}, attributes)[0];
+  WEFT_REQUIRE(!layout.HasPartial(), op.name(), ": cannot create a Partial tensor (",
+               layout.ToString(context->mesh()), "); create it replicated or sharded");
+  const ShardBox box = LocalBox(type.shape, layout, context->mesh(), context->coordinate());
+  Tensor result = Tensor::Empty(context->allocator(), type.dtype, box.shape);
+  if (const ErasedKernel kernel = KernelFor(op, context->allocator()->device()); kernel != nullptr) {
+    op.Invoke(kernel, {context->kernel_context(), {}, absl::MakeSpan(&result, 1), {}, absl::MakeConstSpan(&box, 1),
+                       attributes, scalars});
+  }
+  return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, std::move(result)));
+}
+
+}  // namespace weft

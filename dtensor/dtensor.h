@@ -1,0 +1,113 @@
+#ifndef WEFT_DTENSOR_DTENSOR_H_
+#define WEFT_DTENSOR_DTENSOR_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtensor/mesh_context.h"
+#include "mesh/layout.h"
+#include "mesh/shard_math.h"
+#include "ops/tensor_type.h"
+#include "runtime/base/intrusive_ptr.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+class DTensor;
+struct DTensorImpl;
+class TapeNode;
+
+// How an explicit Redistribute behaves in backward. By default the gradient goes to the source's layout along axes where
+// the source is Shard or Replicate, and stays as it arrives along axes where the source is Partial.
+struct RedistributeOptions {
+  // Axes along which the gradient's placement is fixed instead.
+  std::vector<std::pair<int, Placement>> gradient;
+};
+
+// One global value, laid over a mesh: what users and modules compute with. On a mesh of no axes it is an ordinary tensor.
+//
+// An immutable handle: copies share the value, and no operation changes a tensor that somebody holds (parameters are
+// changed through their slot, see dtensor/nn/parameter.h). Undefined when default-constructed. All ranks of the mesh call
+// the same operations in the same order.
+class DTensor {
+ public:
+  DTensor() = default;
+  explicit DTensor(IntrusivePtr<DTensorImpl> impl);
+
+  // From this rank's piece, uncommunicated: the piece that `layout` gives this rank of a tensor of `global_shape`.
+  // Errors: InvalidArgument if `local`'s shape is not that piece's.
+  static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local, const Layout& layout,
+                           const Shape& global_shape);
+
+  // From the whole value, which every rank passes alike; each keeps its piece.
+  // Layout: without Partial.   Errors: InvalidArgument for a Partial layout.
+  static DTensor Distribute(const IntrusivePtr<MeshContext>& context, const Tensor& full, const Layout& layout);
+
+  bool defined() const { return static_cast<bool>(impl_); }
+  const IntrusivePtr<MeshContext>& context() const;
+  const Layout& layout() const;
+  const TensorType& type() const;
+  const Shape& shape() const { return type().shape; }  // global
+  DType dtype() const { return type().dtype; }
+  int ndim() const { return type().ndim(); }
+
+  // This rank's piece; shares memory. Of a Partial tensor: this rank's term.
+  const Tensor& ToLocal() const;
+  // Where the piece lies in the whole.
+  ShardBox LocalBox() const;
+
+  // The same value under another layout.   Cost: PlanRedistribution's steps.
+  DTensor Redistribute(const Layout& layout, const RedistributeOptions& options = {}) const;
+  // The same, replicated everywhere, as a local tensor.
+  Tensor FullTensor() const;
+  // The only element, as a number, on every rank.   Errors: InvalidArgument if there is not exactly one.
+  double Item() const;
+
+  // The same value with no history: gradients stop here.
+  DTensor Detach() const;
+  // The same value as a leaf, whose gradient Backward leaves in grad().
+  DTensor RequiresGrad() const;
+  bool requires_grad() const;
+  // A leaf's gradient, or undefined.
+  DTensor grad() const;
+
+  // "f32[2048, 256] [dp, tp]".
+  std::string ToString() const;
+
+  const IntrusivePtr<DTensorImpl>& impl() const { return impl_; }
+
+ private:
+  IntrusivePtr<DTensorImpl> impl_;
+};
+
+// What a DTensor handle shares. Written once, when it is made.
+struct DTensorImpl : RefCounted<DTensorImpl> {
+  DTensorImpl(IntrusivePtr<MeshContext> context, const Layout& layout, const TensorType& type, Tensor local);
+  ~DTensorImpl();
+
+  IntrusivePtr<MeshContext> context;
+  Layout layout;
+  TensorType type;
+  Tensor local;
+
+  // History: output `output` of `node`; null where no gradient is wanted.
+  IntrusivePtr<TapeNode> node;
+  int output = 0;
+
+  // In-place writes so far, and who wrote last: a tape that saved an older version refuses to read the newer one.
+  void MarkWritten(const char* op_name) {
+    ++version;
+    last_writer = op_name;
+  }
+  int64_t version = 0;
+  const char* last_writer = "";
+
+  // Set on a parameter's redistributed copy: the at-rest value it was made from. The tape saves that instead of the copy
+  // and redistributes again when backward reads it.
+  IntrusivePtr<DTensorImpl> regather_from;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_DTENSOR_H_

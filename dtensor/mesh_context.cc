@@ -1,0 +1,41 @@
+#include "dtensor/mesh_context.h"
+
+#include "absl/strings/str_join.h"
+
+namespace weft {
+
+MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh)
+    : state_(std::move(state)),
+      mesh_(std::move(mesh)),
+      coordinate_(mesh_.CoordinateOf(state_->world().rank())),
+      cost_model_(mesh_),
+      kernel_context_{state_->world().pool(), state_->world().allocator()} {}
+
+Communicator& MeshContext::Group(const AxisList& axes) {
+  std::vector<int> key(axes.begin(), axes.end());
+  std::shared_ptr<Communicator>& group = groups_[key];
+  if (group == nullptr) {
+    const std::string name = absl::StrJoin(
+        axes, ".", [this](std::string* out, int axis) { absl::StrAppend(out, mesh_.axis_name(axis)); });
+    // Communicators order their members by world rank, layouts by coordinate: the same for row-major meshes.
+    const std::vector<int> ranks = mesh_.GroupOf(world().rank(), axes);
+    for (size_t i = 1; i < ranks.size(); ++i) {
+      WEFT_REQUIRE(ranks[i - 1] < ranks[i], "mesh ", mesh_.ToString(),
+                   ": ranks must ascend along every axis (axis group ", name, ")");
+    }
+    group = world().NewGroup(name, ranks);
+  }
+  return *group;
+}
+
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh) {
+  WEFT_REQUIRE(mesh.num_ranks() <= world.size(), "mesh ", mesh.ToString(), " needs ", mesh.num_ranks(),
+               " ranks; the world has ", world.size());
+  return MakeIntrusive<MeshContext>(std::make_shared<RankState>(world), mesh);
+}
+
+IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh) {
+  return MakeIntrusive<MeshContext>(context->shared_state(), mesh);
+}
+
+}  // namespace weft

@@ -1,0 +1,62 @@
+#ifndef WEFT_DTENSOR_MESH_CONTEXT_H_
+#define WEFT_DTENSOR_MESH_CONTEXT_H_
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "dtensor/propagation_cache.h"
+#include "dtensor/rank_state.h"
+#include "mesh/cost_model.h"
+#include "mesh/device_mesh.h"
+#include "mesh/layout.h"
+#include "ops/kernel_call.h"
+#include "runtime/base/intrusive_ptr.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/launch/world.h"
+
+namespace weft {
+
+// A mesh as one rank sees it: its coordinate, its communicators, and its cache of sharding decisions. One per rank and
+// mesh; every DTensor holds a reference. Made by Bind.
+//
+// Lifetime: must not outlive the World. Threads: the owning rank's thread only.
+class MeshContext : public RefCounted<MeshContext> {
+ public:
+  MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh);
+
+  const DeviceMesh& mesh() const { return mesh_; }
+  RankState& state() { return *state_; }
+  const std::shared_ptr<RankState>& shared_state() const { return state_; }
+  World& world() { return state_->world(); }
+  const std::shared_ptr<Allocator>& allocator() { return world().allocator(); }
+  const CostModel& cost_model() const { return cost_model_; }
+  PropagationCache& cache() { return cache_; }
+  KernelContext& kernel_context() { return kernel_context_; }
+
+  // This rank's index along every axis.
+  absl::Span<const int64_t> coordinate() const { return coordinate_; }
+
+  // The communicator over `axes`, in which group rank is the row-major index along them. Created at its first use, which
+  // every member reaches in the same order; then pooled.
+  Communicator& Group(const AxisList& axes);
+
+ private:
+  std::shared_ptr<RankState> state_;
+  DeviceMesh mesh_;
+  std::vector<int64_t> coordinate_;
+  CostModel cost_model_;
+  KernelContext kernel_context_;
+  PropagationCache cache_;
+  std::map<std::vector<int>, std::shared_ptr<Communicator>> groups_;
+};
+
+// Binds a mesh to this rank. The first form makes new ambient state, so a program calls it once a rank and passes the
+// context on; the second puts another mesh over the same state.
+// Errors: InvalidArgument if this rank is not in the mesh, or the mesh names a rank that the world lacks.
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh);
+IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_MESH_CONTEXT_H_

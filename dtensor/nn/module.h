@@ -1,0 +1,113 @@
+#ifndef WEFT_DTENSOR_NN_MODULE_H_
+#define WEFT_DTENSOR_NN_MODULE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/dtensor.h"
+#include "dtensor/mesh_context.h"
+#include "dtensor/nn/parameter.h"
+
+namespace weft {
+
+// Placements that a parallel style fixes where a tensor crosses a module's border, along some axes. The gradient's, where
+// not given, follow Redistribute's rule.
+struct BorderPin {
+  int axis = 0;
+  Placement value;
+  std::optional<Placement> gradient;
+
+  bool operator==(const BorderPin&) const = default;
+};
+
+struct ModuleBorder {
+  std::vector<BorderPin> input;
+  std::vector<BorderPin> output;
+
+  bool operator==(const ModuleBorder&) const = default;
+};
+
+// A node of the model tree. Its constructor registers children and parameters by name, as specs that allocate nothing:
+//
+//   class Mlp : public Module {
+//    public:
+//     Mlp(Module* parent, std::string name, int64_t d) : Module(parent, std::move(name)), up(this, "up", d, 4 * d), ... {}
+//     Linear up, down;
+//    protected:
+//     DTensor Forward(const DTensor& x) override { return down(Gelu(up(x))); }
+//   };
+//
+// Model code is a single-device program: it cannot mention parallelism. Modules do not move.
+class Module {
+ public:
+  Module() = default;  // a root
+  // A child of `parent`, under `name` (letters, digits, '_'; dots make it look nested: "blocks.0").
+  // Errors: InvalidArgument for a name the parent already has.
+  Module(Module* parent, std::string name);
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  // Calls the module: enters its path, pins the input's layout, runs Forward, pins the output's.
+  // Modules of another signature have an operator() of their own, written with ModuleCall.
+  DTensor operator()(const DTensor& x);
+
+  std::string path() const;  // "" for the root, "blocks.0.mlp"
+  const std::vector<Module*>& children() const { return children_; }
+  const std::vector<Parameter*>& parameters() const { return parameters_; }  // its own
+
+  // This module and all below it, and their parameters, in order of registration.
+  std::vector<Module*> AllModules();
+  std::vector<Parameter*> AllParameters();
+
+  // What Parallelize decided for the border, and the context that Materialize bound.
+  const ModuleBorder& border() const { return border_; }
+  void set_border(ModuleBorder border) { border_ = std::move(border); }
+  const IntrusivePtr<MeshContext>& context() const;  // Errors: FailedPrecondition before Materialize
+  void Bind(const IntrusivePtr<MeshContext>& context);
+
+ protected:
+  // What the module computes. Errors: Unimplemented for modules of another signature.
+  virtual DTensor Forward(const DTensor& x);
+
+ private:
+  friend class Parameter;
+  friend class ModuleCall;
+
+  Module* parent_ = nullptr;
+  std::string name_;
+  std::vector<Module*> children_;
+  std::vector<Parameter*> parameters_;
+  ModuleBorder border_;
+  IntrusivePtr<MeshContext> context_;
+  int path_id_ = 0;
+};
+
+// One call of a module, while it lives: what every operator() of a module does around its own work.
+class ModuleCall {
+ public:
+  // Errors: FailedPrecondition, naming the module, before it is materialized.
+  explicit ModuleCall(Module& module);
+  DTensor Input(const DTensor& x) const;
+  DTensor Output(const DTensor& y) const;
+
+ private:
+  Module& module_;
+  PathGuard path_;
+};
+
+// Errors: DataLoss that starts with `what` and names the first element of this rank's piece that is not finite.
+void CheckFinite(const DTensor& x, absl::string_view what);
+
+struct MaterializeOptions {
+  DType dtype = DType::kF32;
+};
+
+// Binds a model to `context` and gives every parameter its first value, replicated over the mesh, from the rank state's
+// seed.   Errors: FailedPrecondition if it already was.
+void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const MaterializeOptions& options = {});
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_NN_MODULE_H_

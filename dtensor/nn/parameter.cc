@@ -1,0 +1,95 @@
+#include "dtensor/nn/parameter.h"
+
+#include "dtensor/dispatch.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/redistribute.h"
+#include "ops/random.h"
+#include "runtime/base/philox.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+
+Parameter::Parameter(Module* owner, std::string name, ParameterSpec spec)
+    : owner_(owner), name_(std::move(name)), spec_(std::move(spec)) {
+  for (const Parameter* other : owner->parameters_) {
+    WEFT_REQUIRE(other->name_ != name_, "module '", owner->path(), "' already has a parameter '", name_, "'");
+  }
+  owner->parameters_.push_back(this);
+}
+
+std::string Parameter::path() const {
+  const std::string owner = owner_->path();
+  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
+}
+
+const DTensor& Parameter::at_rest() const {
+  if (!materialized()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
+          "' has no value yet: call Materialize or Parallelize on the model first");
+  }
+  return at_rest_;
+}
+
+LeafNode& Parameter::leaf() const { return static_cast<LeafNode&>(*at_rest().impl()->node); }
+
+DTensor Parameter::Value() const {
+  const DTensor& value = at_rest();
+  if (layouts_.at_rest == layouts_.compute) return value;
+  MeshContext& context = *value.context();
+  PurposeGuard purpose(context.state(), Purpose::kParam);
+  Tensor local = RedistributeLocal(context, value.ToLocal(), value.type(), layouts_.at_rest, layouts_.compute);
+  DTensor copy(MakeIntrusive<DTensorImpl>(value.context(), layouts_.compute, value.type(), std::move(local)));
+  // Redistribution is the identity on values, so the copy's gradient is the parameter's.
+  copy.impl()->node = value.impl()->node;
+  copy.impl()->regather_from = value.impl();
+  return copy;
+}
+
+const DTensor& Parameter::grad() const { return leaf().gradient(); }
+
+void Parameter::ClearGrad() { leaf().ClearGradient(); }
+
+void Parameter::SetGrad(DTensor gradient) {
+  WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == layouts_.at_rest, "gradient of '", path(),
+               "': expected ", at_rest().ToString(), ", got ", gradient.ToString());
+  leaf().set_gradient(std::move(gradient));
+}
+
+void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const ParameterLayouts& layouts) {
+  if (materialized()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(), "' already has a value");
+  }
+  WEFT_REQUIRE(IsFloating(dtype), "parameter '", path(), "': expected a floating dtype, got ", DTypeName(dtype));
+  RankState& state = context->state();
+  NoGradGuard no_grad(state);
+  // Initial values belong to the beginning of time, whatever step the program is at.
+  const RandomKey key{.seed = state.seed(), .stream = StreamOf(path()), .step = 0};
+  const Initializer& init = spec_.initializer;
+  DTensor value;
+  switch (init.kind) {
+    case Initializer::Kind::kConstant:
+      value = Create(kFill, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape}, {.value = init.a});
+      break;
+    case Initializer::Kind::kNormal:
+      value = Create(kRandomNormal, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape},
+                     {.key = key, .mean = init.a, .stddev = init.b});
+      break;
+    case Initializer::Kind::kUniform:
+      value = Create(kRandomUniform, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape},
+                     {.key = key, .low = init.a, .high = init.b});
+      break;
+  }
+  layouts_ = layouts;
+  value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.at_rest));
+  at_rest_ = std::move(value);
+}
+
+void Parameter::Load(const DTensor& value) {
+  WEFT_REQUIRE(value.type() == at_rest().type(), "parameter '", path(), "': expected ", at_rest().type().ToString(),
+               ", got ", value.type().ToString());
+  NoGradGuard no_grad(value.context()->state());
+  CopyTensor(value.Redistribute(layouts_.at_rest).ToLocal(), at_rest().ToLocal());
+  at_rest().impl()->MarkWritten("load");
+}
+
+}  // namespace weft

@@ -1,0 +1,109 @@
+#ifndef WEFT_DTENSOR_NN_PARAMETER_H_
+#define WEFT_DTENSOR_NN_PARAMETER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "dtensor/dtensor.h"
+#include "dtensor/tape.h"
+#include "mesh/layout.h"
+#include "runtime/tensor/shape.h"
+
+namespace weft {
+
+class Module;
+
+// The distribution that a parameter's first value is drawn from. Elements depend on the seed, the parameter's path and
+// their global index only, so they are the same on every layout.
+struct Initializer {
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform };
+  Kind kind = Kind::kConstant;
+  double a = 0;  // the constant, the mean, or the lower bound
+  double b = 0;  // the standard deviation, or the upper bound
+
+  static Initializer Constant(double value) { return {Kind::kConstant, value, 0}; }
+  static Initializer Normal(double mean, double stddev) { return {Kind::kNormal, mean, stddev}; }
+  static Initializer Uniform(double low, double high) { return {Kind::kUniform, low, high}; }
+
+  bool operator==(const Initializer&) const = default;
+};
+
+// The dims of a parameter that tensor-parallel styles may split; -1 where the style leaves it whole. A module declares
+// them, since only it knows what its dims mean: qkv [d, 3, h, e] has column 2 (heads) and row 0.
+struct ShardDims {
+  int column = -1;      // ColumnParallel: an output feature
+  int row = -1;         // RowParallel: an input feature, summed over
+  int vocabulary = -1;  // VocabParallel
+  bool even_split = false;  // these dims count whole things (heads): an axis must divide them
+
+  bool operator==(const ShardDims&) const = default;
+};
+
+// Everything about a parameter that is known before it has elements.
+struct ParameterSpec {
+  Shape shape;
+  Initializer initializer = {};
+  ShardDims shard_dims = {};
+
+  bool operator==(const ParameterSpec&) const = default;
+};
+
+// Where a parameter lies over time (design, section 1). Optimizer state lies as the parameter at rest.
+struct ParameterLayouts {
+  Layout at_rest;   // between steps; the gradient's too
+  Layout compute;   // inside forward and backward
+
+  bool operator==(const ParameterLayouts&) const = default;
+};
+
+// A named slot for a trained tensor. Registered by its module's constructor as a spec; Materialize or Parallelize gives it
+// layouts and elements (this rank's piece only). Does not move.
+//
+// The slot's value is changed in place by optimizer ops alone; a tape that saved the older version then says so.
+class Parameter {
+ public:
+  // Registers with `owner`. Errors: InvalidArgument for a name the owner already has.
+  Parameter(Module* owner, std::string name, ParameterSpec spec);
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+  const std::string& name() const { return name_; }
+  std::string path() const;  // "blocks.0.attn.qkv.weight"
+  const ParameterSpec& spec() const { return spec_; }
+  bool materialized() const { return at_rest_.defined(); }
+  const ParameterLayouts& layouts() const { return layouts_; }
+
+  // The value as forward uses it, in the compute layout. Where that is not the at-rest layout, each call makes a new copy,
+  // which is freed with its last handle: the tape keeps the at-rest value and makes the copy again in backward.
+  // Cost:   the redistribution from at rest to compute (FSDP: an all-gather), under purpose `param`.
+  // Errors: FailedPrecondition before it is materialized.
+  DTensor Value() const;
+
+  // The value at rest: a leaf.
+  const DTensor& at_rest() const;
+
+  // The gradient at rest, or undefined; Backward adds to it.
+  const DTensor& grad() const;
+  void ClearGrad();
+  void SetGrad(DTensor gradient);  // same type and layout
+
+  // Gives the slot its layouts and its first value.
+  void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const ParameterLayouts& layouts);
+
+  // Replaces the elements by those of `value`, redistributed to the at-rest layout. For loading.
+  // Errors: InvalidArgument if the type differs.
+  void Load(const DTensor& value);
+
+ private:
+  LeafNode& leaf() const;
+
+  Module* owner_;
+  std::string name_;
+  ParameterSpec spec_;
+  ParameterLayouts layouts_;
+  DTensor at_rest_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_NN_PARAMETER_H_

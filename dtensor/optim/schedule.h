@@ -1,0 +1,24 @@
+#ifndef WEFT_DTENSOR_OPTIM_SCHEDULE_H_
+#define WEFT_DTENSOR_OPTIM_SCHEDULE_H_
+
+#include <cstdint>
+
+namespace weft {
+
+// Linear warm-up, then a cosine from `peak` down to `floor`.
+struct WarmupCosine {
+  double peak = 1e-3;
+  double floor = 1e-4;
+  int64_t warmup_steps = 100;
+  int64_t total_steps = 2000;
+
+  // The learning rate of step 1, 2, ..., total_steps. The first is peak / warmup_steps, step `warmup_steps` has the peak,
+  // the last and all after it the floor. Without warm-up, step 1 starts the cosine at the peak.
+  double At(int64_t step) const;
+
+  bool operator==(const WarmupCosine&) const = default;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_OPTIM_SCHEDULE_H_

@@ -1,0 +1,31 @@
+#include "dtensor/rank_state.h"
+
+namespace weft {
+
+absl::string_view PurposeName(Purpose purpose) {
+  switch (purpose) {
+    case Purpose::kActivation:
+      return "activation";
+    case Purpose::kParam:
+      return "param";
+    case Purpose::kGrad:
+      return "grad";
+    case Purpose::kLoss:
+      return "loss";
+    case Purpose::kNorm:
+      return "norm";
+    case Purpose::kMetric:
+      return "metric";
+  }
+  return "?";
+}
+
+RankState::RankState(World& world) : world_(world) { path_ids_[""] = 0; }
+
+int RankState::PathId(const std::string& path) {
+  const auto [it, inserted] = path_ids_.try_emplace(path, static_cast<int>(paths_.size()));
+  if (inserted) paths_.push_back(path);
+  return it->second;
+}
+
+}  // namespace weft

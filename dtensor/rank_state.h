@@ -1,0 +1,121 @@
+#ifndef WEFT_DTENSOR_RANK_STATE_H_
+#define WEFT_DTENSOR_RANK_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "runtime/comm/ledger.h"
+#include "runtime/launch/world.h"
+
+namespace weft {
+
+// Why bytes move: the purpose column of the communication ledger.
+enum class Purpose : uint8_t { kActivation, kParam, kGrad, kLoss, kNorm, kMetric };
+
+// "activation", "param", "grad", "loss", "norm", "metric".
+absl::string_view PurposeName(Purpose purpose);
+
+// The ambient state of one rank, shared by all its mesh contexts, so that a guard reaches every mesh: gradient mode,
+// module path, purpose of communication, and the inputs of randomness. Never global, never thread-local: ranks may be
+// threads. Used by the owning rank's thread only.
+class RankState {
+ public:
+  explicit RankState(World& world);
+
+  World& world() { return world_; }
+
+  bool grad_enabled() const { return grad_enabled_; }
+  Purpose purpose() const { return purpose_; }
+  bool training() const { return training_; }
+  void set_training(bool training) { training_ = training; }
+
+  // Every module's output is checked for elements that are not finite: for finding where they come from.
+  bool check_finite() const { return check_finite_; }
+  void set_check_finite(bool check) { check_finite_ = check; }
+
+  // Randomness is a pure function of (seed, stream, step, global element index); these are the first and the third.
+  uint64_t seed() const { return seed_; }
+  void set_seed(uint64_t seed) { seed_ = seed; }
+  uint64_t step() const { return step_; }
+  void set_step(uint64_t step) { step_ = step; }
+
+  // The module path being run, as a number: 0 is the root or none.
+  int path_id() const { return path_id_; }
+  int PathId(const std::string& path);
+  const std::string& PathName(int path_id) const { return paths_[path_id]; }
+
+  // Counts random calls in the current module path since the last ResetCallNumbers (the root module's call).
+  uint64_t NextCallNumber() { return call_numbers_[path_id_]++; }
+  void ResetCallNumbers() { call_numbers_.clear(); }
+
+  // What the next collective is written down as.
+  CommTag tag() const { return {static_cast<uint8_t>(purpose_), path_id_}; }
+
+  // Number of tape nodes recorded so far: their order.
+  uint64_t NextSequence() { return next_sequence_++; }
+
+ private:
+  friend class NoGradGuard;
+  friend class PurposeGuard;
+  friend class PathGuard;
+
+  World& world_;
+  bool grad_enabled_ = true;
+  bool training_ = true;
+  bool check_finite_ = false;
+  Purpose purpose_ = Purpose::kActivation;
+  uint64_t seed_ = 0;
+  uint64_t step_ = 0;
+  uint64_t next_sequence_ = 0;
+  int path_id_ = 0;
+  std::vector<std::string> paths_ = {""};
+  absl::flat_hash_map<std::string, int> path_ids_;
+  absl::flat_hash_map<int, uint64_t> call_numbers_;
+};
+
+// Records nothing on the tape while it lives.
+class NoGradGuard {
+ public:
+  explicit NoGradGuard(RankState& state) : state_(state), before_(state.grad_enabled_) { state.grad_enabled_ = false; }
+  ~NoGradGuard() { state_.grad_enabled_ = before_; }
+  NoGradGuard(const NoGradGuard&) = delete;
+  NoGradGuard& operator=(const NoGradGuard&) = delete;
+
+ private:
+  RankState& state_;
+  bool before_;
+};
+
+// Collectives are written down under `purpose` while it lives.
+class PurposeGuard {
+ public:
+  PurposeGuard(RankState& state, Purpose purpose) : state_(state), before_(state.purpose_) { state.purpose_ = purpose; }
+  ~PurposeGuard() { state_.purpose_ = before_; }
+  PurposeGuard(const PurposeGuard&) = delete;
+  PurposeGuard& operator=(const PurposeGuard&) = delete;
+
+ private:
+  RankState& state_;
+  Purpose before_;
+};
+
+// The module path is `path_id` while it lives.
+class PathGuard {
+ public:
+  PathGuard(RankState& state, int path_id) : state_(state), before_(state.path_id_) { state.path_id_ = path_id; }
+  ~PathGuard() { state_.path_id_ = before_; }
+  PathGuard(const PathGuard&) = delete;
+  PathGuard& operator=(const PathGuard&) = delete;
+
+ private:
+  RankState& state_;
+  int before_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_RANK_STATE_H_

@@ -1,0 +1,20 @@
+#ifndef WEFT_DTENSOR_REDISTRIBUTE_H_
+#define WEFT_DTENSOR_REDISTRIBUTE_H_
+
+#include "dtensor/mesh_context.h"
+#include "mesh/layout.h"
+#include "ops/tensor_type.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// Carries out PlanRedistribution on this rank's piece of a tensor of `type`: no autograd, no handles. Returns a view where
+// nothing moves. Collectives are written to the ledger under the rank state's purpose and path.
+//
+// Threads: every rank of the mesh calls it alike.
+Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type, const Layout& from,
+                         const Layout& to);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_REDISTRIBUTE_H_

@@ -1,0 +1,96 @@
+#ifndef WEFT_DTENSOR_TAPE_H_
+#define WEFT_DTENSOR_TAPE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "dtensor/dispatch.h"
+#include "dtensor/dtensor.h"
+
+namespace weft {
+
+// One recorded operation: where gradients of its outputs become gradients of its operands.
+class TapeNode : public RefCounted<TapeNode> {
+ public:
+  // An operand's origin; null where no gradient is wanted.
+  struct Edge {
+    IntrusivePtr<TapeNode> node;
+    int output = 0;
+  };
+
+  TapeNode(RankState& state, std::vector<Edge> edges, int num_outputs)
+      : edges_(std::move(edges)), num_outputs_(num_outputs), sequence_(state.NextSequence()), path_id_(state.path_id()) {}
+  virtual ~TapeNode() = default;
+
+  const std::vector<Edge>& edges() const { return edges_; }
+  int num_outputs() const { return num_outputs_; }
+  uint64_t sequence() const { return sequence_; }  // order of recording
+  int path_id() const { return path_id_; }         // module path at recording
+  bool Wants(int operand) const { return static_cast<bool>(edges_[operand].node); }
+
+  // What the node is, for errors: an op's name, "redistribute", a parameter's path.
+  virtual std::string Name() const = 0;
+
+  // Gradients of the operands (undefined where not wanted) from those of the outputs (undefined where nothing arrived).
+  // Drops what the node saved.   Errors: FailedPrecondition the second time.
+  virtual DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) = 0;
+
+ private:
+  std::vector<Edge> edges_;
+  int num_outputs_;
+  uint64_t sequence_;
+  int path_id_;
+};
+
+// The end of a gradient's way: a parameter, or a tensor of a user's own. When every use in a backward pass has delivered,
+// the sum is brought to `layout` (the at-rest layout of the gradient) once, and added to `gradient`.
+class LeafNode : public TapeNode {
+ public:
+  LeafNode(RankState& state, std::string name, const Layout& layout)
+      : TapeNode(state, {}, /*num_outputs=*/1), name_(std::move(name)), layout_(layout) {}
+
+  std::string Name() const override { return name_; }
+  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) override;
+
+  const DTensor& gradient() const { return gradient_; }
+  void ClearGradient() { gradient_ = DTensor(); }
+  void set_gradient(DTensor gradient) { gradient_ = std::move(gradient); }
+
+ private:
+  std::string name_;
+  Layout layout_;
+  DTensor gradient_;
+};
+
+// A value that backward will read: kept as it is, or, for a parameter's redistributed copy, as the at-rest value and the
+// layout to bring it to again.
+class SavedValue {
+ public:
+  SavedValue() = default;
+  explicit SavedValue(const DTensor& value);
+
+  // Cost:   the redistribution, for a parameter's copy, under purpose `param`.
+  // Errors: FailedPrecondition naming `reader` and the op that has written to the value since it was saved.
+  DTensor Unpack(absl::string_view reader) const;
+  bool defined() const { return value_.defined(); }
+
+ private:
+  DTensor value_;
+  std::optional<Layout> regather_to_;
+  int64_t version_ = 0;
+};
+
+// Records a call of `op` on the outputs, if gradients are enabled and some operand wants one. `operands` are the caller's,
+// `used` the same after redistribution: history follows the first, backward reads the second.
+void RecordCall(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const DTensor> used,
+                absl::Span<DTensor> outputs, const void* attributes, const void* scalars);
+
+// Records an explicit Redistribute of `source` on `result`.
+void RecordRedistribute(const DTensor& source, DTensor& result, const RedistributeOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_TAPE_H_

@@ -1,0 +1,176 @@
+#include "examples/gpt_flags.h"
+
+#include <memory>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "runtime/data/default_text.h"
+#include "runtime/data/token_file.h"
+
+ABSL_FLAG(std::string, mesh, "dp=2,tp=2", "axes and their sizes; empty: a single rank");
+ABSL_FLAG(std::string, plan, "ddp", "what axis dp does: ddp or fsdp; or a FILE.json that holds a whole plan");
+ABSL_FLAG(bool, sequence_parallel, false, "split activations between the sharded products over the sequence, on axis tp");
+ABSL_FLAG(std::string, backend, "auto", "how ranks talk: auto or local (ranks are threads of this process)");
+ABSL_FLAG(std::string, device, "auto", "where tensors lie: auto or cpu");
+ABSL_FLAG(std::string, threads, "auto", "threads of each rank; auto: cores divided by ranks");
+ABSL_FLAG(std::string, model, "", "a preset instead of layers, heads, dim, context: gpt2-124M");
+ABSL_FLAG(int64_t, layers, 4, "transformer blocks");
+ABSL_FLAG(int64_t, heads, 4, "attention heads of a block");
+ABSL_FLAG(int64_t, dim, 128, "width of the model");
+ABSL_FLAG(int64_t, vocab_size, 0, "rows of the embedding; 0: the tokenizer's vocabulary");
+ABSL_FLAG(int64_t, context, 64, "tokens of a sequence");
+ABSL_FLAG(int64_t, batch, 12, "sequences of a step, over all ranks");
+ABSL_FLAG(int64_t, steps, 2000, "steps to train");
+ABSL_FLAG(double, lr, 1e-3, "largest learning rate");
+ABSL_FLAG(double, min_lr, 1e-4, "learning rate at the end");
+ABSL_FLAG(int64_t, warmup, 100, "steps in which the learning rate grows");
+ABSL_FLAG(double, weight_decay, 0.1, "AdamW's decay of matrices, per step and unit of learning rate");
+ABSL_FLAG(double, beta1, 0.9, "AdamW's decay of the first moment");
+ABSL_FLAG(double, beta2, 0.99, "AdamW's decay of the second moment");
+ABSL_FLAG(double, grad_clip, 1.0, "largest norm of the gradient; 0: not clipped");
+ABSL_FLAG(double, dropout, 0.0, "probability that an activation is zeroed in training");
+ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches, dropout and samples");
+ABSL_FLAG(std::string, dtype, "f32", "element type of parameters and arithmetic: f32 or f64");
+ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
+ABSL_FLAG(std::string, tokenizer, "bytes", "tokens are bytes or chars (code points)");
+ABSL_FLAG(double, val_fraction, 0.1, "share of the text, its tail, kept for validation");
+ABSL_FLAG(int64_t, eval_every, 250, "steps between evaluations; 0: none");
+ABSL_FLAG(int64_t, eval_batches, 20, "batches of an evaluation");
+ABSL_FLAG(int64_t, sample, 500, "tokens to generate at the end; 0: none");
+ABSL_FLAG(int64_t, log_every, 10, "steps between progress lines");
+ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line on stdout");
+ABSL_FLAG(bool, print_plan, false, "print the plan as a table and stop");
+
+namespace weft {
+namespace {
+
+int64_t AtLeast(int64_t minimum, absl::string_view flag, int64_t value) {
+  WEFT_REQUIRE(value >= minimum, "--", flag, "=", value, ": expected ", minimum, " or more");
+  return value;
+}
+
+double InRange(double low, double high, absl::string_view flag, double value) {
+  WEFT_REQUIRE(value >= low && value < high, "--", flag, "=", value, ": expected at least ", low, " and below ", high);
+  return value;
+}
+
+// Errors: InvalidArgument unless `value` is one of the two.
+void OneOf(absl::string_view flag, absl::string_view value, absl::string_view a, absl::string_view b) {
+  WEFT_REQUIRE(value == a || value == b, "--", flag, "=", value, ": expected ", a, " or ", b);
+}
+
+GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
+  GptConfig config;
+  const std::string preset = absl::GetFlag(FLAGS_model);
+  const int64_t vocabulary = AtLeast(0, "vocab_size", absl::GetFlag(FLAGS_vocab_size));
+  if (!preset.empty()) {
+    WEFT_REQUIRE(preset == "gpt2-124M", "--model=", preset, ": expected gpt2-124M, or nothing");
+    config = GptConfig::Gpt2_124M();
+  } else {
+    config.layers = AtLeast(1, "layers", absl::GetFlag(FLAGS_layers));
+    config.heads = AtLeast(1, "heads", absl::GetFlag(FLAGS_heads));
+    config.dim = AtLeast(1, "dim", absl::GetFlag(FLAGS_dim));
+    WEFT_REQUIRE(config.dim % config.heads == 0, "--heads=", config.heads, ": does not divide --dim=", config.dim);
+    config.vocabulary = 0;
+  }
+  config.context = AtLeast(1, "context", absl::GetFlag(FLAGS_context));
+  if (vocabulary > 0 || config.vocabulary == 0) config.vocabulary = vocabulary > 0 ? vocabulary : tokenizer_vocabulary;
+  WEFT_REQUIRE(config.vocabulary >= tokenizer_vocabulary, "--vocab_size=", config.vocabulary,
+               ": the tokenizer needs at least ", tokenizer_vocabulary);
+  config.dropout = InRange(0, 1, "dropout", absl::GetFlag(FLAGS_dropout));
+  return config;
+}
+
+Plan PlanFromFlags(const DeviceMesh& mesh) {
+  const std::string plan = absl::GetFlag(FLAGS_plan);
+  const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
+  if (plan == "ddp") return GptPlan(mesh, DataPlan::kDdp, sequence_parallel);
+  if (plan == "fsdp") return GptPlan(mesh, DataPlan::kFsdp, sequence_parallel);
+  WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan, ": expected ddp, fsdp or a FILE.json");
+  WEFT_REQUIRE(!sequence_parallel, "--sequence_parallel: a plan of your own says so itself (--plan=", plan, ")");
+  return Plan::FromJson(ReadTextFile(UserPath(plan)));
+}
+
+int ThreadsFromFlags() {
+  const std::string threads = absl::GetFlag(FLAGS_threads);
+  int count = 0;
+  if (threads == "auto") return 0;
+  WEFT_REQUIRE(absl::SimpleAtoi(threads, &count) && count >= 1, "--threads=", threads,
+               ": expected auto or a whole number of 1 or more");
+  return count;
+}
+
+void CheckDivisible(const GptRun& run, const Layout& batch_layout) {
+  int64_t batch_ranks = 1;
+  for (int axis : batch_layout.ShardAxes(/*dim=*/0)) batch_ranks *= run.mesh.axis_size(axis);
+  WEFT_REQUIRE(run.batch % batch_ranks == 0, "--batch=", run.batch, ": the mesh (", run.mesh.ToString(),
+               ") splits the batch ", batch_ranks, " ways, which does not divide it");
+  const int tp = run.mesh.FindAxis("tp");
+  WEFT_REQUIRE(tp < 0 || run.model.heads % run.mesh.axis_size(tp) == 0, "--heads=", run.model.heads,
+               ": the mesh (", run.mesh.ToString(), ") splits the heads ", tp < 0 ? 1 : run.mesh.axis_size(tp),
+               " ways, which does not divide them");
+}
+
+}  // namespace
+
+FlagsUsage TrainGptUsage() {
+  return {
+      .summary = "Trains a GPT on a text over a mesh of ranks, then samples from it.",
+      .groups = {{"Mesh and plan",
+                  {"mesh", "plan", "sequence_parallel", "print_plan", "backend", "device", "threads"}},
+                 {"Model", {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype"}},
+                 {"Training",
+                  {"batch", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
+                 {"Data", {"data", "tokenizer", "val_fraction"}},
+                 {"Output", {"eval_every", "eval_batches", "sample", "log_every", "log_format"}}},
+      .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
+                   "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --log_format=json"},
+  };
+}
+
+GptText ReadGptText() {
+  GptText text;
+  const std::string data = absl::GetFlag(FLAGS_data);
+  text.path = data.empty() ? DefaultTextPath() : UserPath(data);
+  text.text = ReadTextFile(text.path);
+  text.tokenizer = MakeTokenizer(absl::GetFlag(FLAGS_tokenizer), text.text);
+  return text;
+}
+
+GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
+  OneOf("backend", absl::GetFlag(FLAGS_backend), "auto", "local");
+  OneOf("device", absl::GetFlag(FLAGS_device), "auto", "cpu");
+  OneOf("log_format", absl::GetFlag(FLAGS_log_format), "text", "json");
+  OneOf("dtype", absl::GetFlag(FLAGS_dtype), "f32", "f64");
+  GptRun run;
+  run.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
+  run.plan = PlanFromFlags(run.mesh);
+  run.model = ModelFromFlags(tokenizer_vocabulary);
+  run.dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
+  run.threads_per_rank = ThreadsFromFlags();
+  run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
+  run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
+  run.seed = absl::GetFlag(FLAGS_seed);
+  run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));
+  run.eval_every = AtLeast(0, "eval_every", absl::GetFlag(FLAGS_eval_every));
+  run.eval_batches = AtLeast(1, "eval_batches", absl::GetFlag(FLAGS_eval_batches));
+  run.sample = AtLeast(0, "sample", absl::GetFlag(FLAGS_sample));
+  run.log_every = AtLeast(1, "log_every", absl::GetFlag(FLAGS_log_every));
+  run.json = absl::GetFlag(FLAGS_log_format) == "json";
+  run.print_plan = absl::GetFlag(FLAGS_print_plan);
+  run.trainer = {
+      .schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
+                   .floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr)),
+                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
+                   .total_steps = run.steps},
+      .adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
+                .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
+                .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))},
+      .grad_clip = InRange(0, 1e9, "grad_clip", absl::GetFlag(FLAGS_grad_clip)),
+  };
+  CheckDivisible(run, BatchLayout(run.mesh, run.plan));
+  return run;
+}
+
+}  // namespace weft

@@ -1,0 +1,53 @@
+#ifndef WEFT_EXAMPLES_GPT_FLAGS_H_
+#define WEFT_EXAMPLES_GPT_FLAGS_H_
+
+#include <string>
+
+#include "dtensor/nn/gpt.h"
+#include "examples/gpt_plan.h"
+#include "mesh/device_mesh.h"
+#include "parallel/plan.h"
+#include "parallel/trainer.h"
+#include "runtime/base/flags.h"
+#include "runtime/data/tokenizer.h"
+
+namespace weft {
+
+// Everything that train_gpt's flags say, checked against each other.
+struct GptRun {
+  DeviceMesh mesh;
+  Plan plan;
+  GptConfig model;
+  TrainerOptions trainer;
+  DType dtype = DType::kF32;
+  int threads_per_rank = 0;  // 0: cores divided among the ranks
+  int64_t batch = 12;        // global, sequences
+  int64_t steps = 2000;
+  uint64_t seed = 1337;
+  double val_fraction = 0.1;
+  int64_t eval_every = 250;   // steps; 0: never
+  int64_t eval_batches = 20;  // batches an evaluation
+  int64_t sample = 500;       // tokens; 0: none
+  int64_t log_every = 10;     // steps
+  bool json = false;
+  bool print_plan = false;
+};
+
+// The face of the program: flags by group, two examples.
+FlagsUsage TrainGptUsage();
+
+// The text to train on and its tokenizer, as the flags name them.
+struct GptText {
+  std::string path;
+  std::string text;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+GptText ReadGptText();
+
+// Reads the flags. `tokenizer_vocabulary` is what --vocab_size=0 stands for.
+// Errors: InvalidArgument naming the flag, what was given and what was expected.
+GptRun GptRunFromFlags(int64_t tokenizer_vocabulary);
+
+}  // namespace weft
+
+#endif  // WEFT_EXAMPLES_GPT_FLAGS_H_

@@ -1,0 +1,112 @@
+// Trains a byte-level GPT on real text over a mesh of ranks, then lets it write.
+//
+//   bazel run //examples:train_gpt                                   a 2 x 2 mesh (data x tensor parallel) of threads
+//   bazel run //examples:train_gpt -- --mesh=dp=4 --plan=fsdp        fully sharded over four ranks
+//   bazel run //examples:train_gpt -- --mesh= --steps=100            a single rank
+//
+// The model (dtensor/nn/gpt.h) is a single-device program; the plan that spreads it is data (examples/gpt_plan.h). Prints
+// the plan, a progress line with loss and tokens/s, validation losses, and at the end a sample of generated text.
+
+#include <cmath>
+#include <csignal>
+#include <optional>
+
+#include "examples/gpt_flags.h"
+#include "examples/gpt_progress.h"
+#include "examples/gpt_text.h"
+#include "parallel/parallelize.h"
+#include "parallel/trainer.h"
+#include "runtime/data/token_file.h"
+#include "runtime/data/utf8.h"
+#include "runtime/launch/run_ranks.h"
+
+namespace weft {
+namespace {
+
+// The first SIGINT or SIGTERM asks the ranks to stop after the step; the second ends the program at once.
+volatile std::sig_atomic_t stop_signal = 0;
+
+void AskToStop(int signal) {
+  stop_signal = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+struct Texts {
+  const GptText& text;
+  std::vector<int32_t> tokens;
+  TokenSplit split;
+};
+
+int64_t CountParameters(Gpt& model) {
+  int64_t count = 0;
+  for (const Parameter* parameter : model.AllParameters()) count += parameter->spec().shape.num_elements();
+  return count;
+}
+
+// What every rank runs. Nothing below depends on how many ranks there are.
+void TrainRank(World& world, const GptRun& run, const Texts& texts) {
+  std::optional<GptProgress> progress;
+  if (world.rank() == 0) progress.emplace(run);
+
+  Gpt model(run.model);
+  if (progress) {
+    const ResolvedPlan resolved = ResolvePlan(model, run.mesh, run.plan);
+    progress->Header(CountParameters(model), texts.text.path, static_cast<int64_t>(texts.tokens.size()),
+                     resolved.ToTable(model, run.mesh));
+  }
+  if (run.print_plan) return;
+  const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
+  context->state().set_seed(run.seed);
+  Parallelize(model, context, run.plan, {.dtype = run.dtype});
+
+  Trainer trainer(model, run.trainer);
+  const Layout layout = BatchLayout(run.mesh, run.plan);
+  const TrainBatches batches(texts.split.train, run.model.context, run.seed);
+  std::optional<EvalBatches> eval;
+  if (run.eval_every > 0 && !texts.split.validation.empty()) {
+    eval.emplace(texts.split.validation, run.model.context, run.eval_batches * run.batch);
+  }
+
+  for (int64_t step = 1; step <= run.steps; ++step) {
+    const GptBatch batch =
+        MakeGptBatch(context, layout, run.batch, run.model.context,
+                     [&](int64_t first, int64_t count) { return batches.Get(step, first, count); });
+    const auto loss = [&] { return model.Loss(batch.tokens, batch.targets).Mean(); };
+    const StepMetrics metrics = trainer.Step(run.batch * run.model.context, loss, stop_signal != 0);
+    if (progress) progress->Step(metrics);
+    if (!std::isfinite(metrics.loss)) {
+      trainer.FindNonFinite(loss);
+      Throw(absl::StatusCode::kDataLoss, "the loss of step ", step, " is ", metrics.loss);
+    }
+    const bool last = step == run.steps || metrics.stop;
+    if (eval && (step % run.eval_every == 0 || last)) {
+      const double val_loss = Evaluate(model, *eval, layout, run.batch);
+      if (progress) progress->Evaluation(step, val_loss);
+    }
+    if (metrics.stop) return;
+  }
+  if (run.sample == 0) return;
+  const std::vector<int32_t> prompt = texts.text.tokenizer->Encode("\n");
+  const std::vector<int32_t> sample = SampleGpt(model, layout, prompt, texts.text.tokenizer->vocab_size(),
+                                                {.num_tokens = run.sample, .seed = run.seed});
+  if (progress) progress->Sample(PrintableText(texts.text.tokenizer->Decode(sample)));
+}
+
+int Train() {
+  const GptText text = ReadGptText();
+  const GptRun run = GptRunFromFlags(text.tokenizer->vocab_size());
+  Texts texts{text, text.tokenizer->Encode(text.text), {}};
+  texts.split = SplitTokens(texts.tokens, run.val_fraction, run.model.context);
+  std::signal(SIGINT, AskToStop);
+  std::signal(SIGTERM, AskToStop);
+  RunRanks(static_cast<int>(run.mesh.num_ranks()), [&](World& world) { TrainRank(world, run, texts); },
+           {.threads_per_rank = run.threads_per_rank});
+  return stop_signal == 0 ? 0 : 128 + stop_signal;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  return weft::RunMain(argc, argv, weft::TrainGptUsage(), std::function<int()>(weft::Train));
+}

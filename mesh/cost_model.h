@@ -1,0 +1,50 @@
+#ifndef WEFT_MESH_COST_MODEL_H_
+#define WEFT_MESH_COST_MODEL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "mesh/redistribution.h"
+#include "runtime/base/dtype.h"
+#include "runtime/tensor/shape.h"
+
+namespace weft {
+
+// What a message costs along one mesh axis: alpha + beta * bytes.
+struct AxisCost {
+  double alpha_us = 5;        // per message
+  double us_per_byte = 1e-4;  // 10 GB/s
+
+  bool operator==(const AxisCost&) const = default;
+};
+
+// Predicts times for one mesh. A value; one AxisCost an axis.
+// Source: the alpha-beta model of Thakur, Rabenseifner and Gropp (2005): ring all-gather and reduce-scatter
+// (n-1)(alpha + beta S/n), all-reduce twice that, pairwise all-to-all (n-1)(alpha + beta L/n), L the local
+// bytes.
+class CostModel {
+ public:
+  // The default AxisCost along every axis.
+  explicit CostModel(const DeviceMesh& mesh);
+  // Errors: InvalidArgument if there is not one cost an axis.
+  CostModel(const DeviceMesh& mesh, std::vector<AxisCost> costs);
+
+  const AxisCost& axis(int axis) const { return costs_[axis]; }
+
+  // Microseconds of one step, entered with layout `from`; 0 for steps that do not communicate. Over several
+  // axes the slowest one's costs hold for all.
+  double StepMicroseconds(const RedistributionStep& step, const Layout& from, const Shape& shape,
+                          DType dtype) const;
+
+  // The sum over the steps.
+  double Microseconds(const Redistribution& plan, const Shape& shape, DType dtype) const;
+
+ private:
+  DeviceMesh mesh_;
+  std::vector<AxisCost> costs_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_MESH_COST_MODEL_H_

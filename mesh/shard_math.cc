@@ -1,0 +1,62 @@
+#include "mesh/shard_math.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/base/error.h"
+
+namespace weft {
+
+Range ChunkOf(Range range, int64_t num_chunks, int64_t index) {
+  const int64_t chunk = range.size / num_chunks + (range.size % num_chunks != 0);
+  const int64_t begin = std::min(index * chunk, range.size);
+  const int64_t end = std::min(begin + chunk, range.size);
+  return {range.offset + begin, end - begin};
+}
+
+Range NestedChunk(int64_t extent, absl::Span<const int64_t> sizes, absl::Span<const int64_t> indices) {
+  WEFT_REQUIRE(sizes.size() == indices.size(), "a nested chunk needs one index an axis: got ", indices.size(),
+               " for ", sizes.size(), " axes");
+  Range piece = {0, extent};
+  for (size_t i = 0; i < sizes.size(); ++i) piece = ChunkOf(piece, sizes[i], indices[i]);
+  return piece;
+}
+
+ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh,
+                  absl::Span<const int64_t> coordinate) {
+  WEFT_REQUIRE(layout.ndim() == global_shape.ndim(), "layout ", layout.ToString(mesh), " has ", layout.ndim(),
+               " dims, but the tensor's shape is ", global_shape.ToString());
+  WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
+               layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());
+  WEFT_REQUIRE(static_cast<int>(coordinate.size()) == mesh.num_axes(), "a coordinate in mesh (",
+               mesh.ToString(), ") needs ", mesh.num_axes(), " indices, got ", coordinate.size());
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    WEFT_REQUIRE(coordinate[axis] >= 0 && coordinate[axis] < mesh.axis_size(axis), "index ", coordinate[axis],
+                 " is outside mesh axis '", mesh.axis_name(axis), "' of size ", mesh.axis_size(axis));
+  }
+  ShardBox box = {global_shape, global_shape, global_shape};
+  for (int dim = 0; dim < global_shape.ndim(); ++dim) {
+    Range piece = {0, global_shape[dim]};
+    for (int axis : layout.ShardAxes(dim)) piece = ChunkOf(piece, mesh.axis_size(axis), coordinate[axis]);
+    box.offset[dim] = piece.offset;
+    box.shape[dim] = piece.size;
+  }
+  return box;
+}
+
+int64_t MaxLocalElements(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh) {
+  // The first chunk is never shorter than a later one, and a longer piece has no shorter first chunk.
+  const std::array<int64_t, DeviceMesh::kMaxAxes> origin = {};
+  return LocalBox(global_shape, layout, mesh, absl::MakeConstSpan(origin.data(), mesh.num_axes()))
+      .shape.num_elements();
+}
+
+std::ostream& operator<<(std::ostream& out, const Range& range) {
+  return out << range.offset << "+" << range.size;
+}
+
+std::ostream& operator<<(std::ostream& out, const ShardBox& box) {
+  return out << box.shape << " at " << box.offset << " of " << box.global_shape;
+}
+
+}  // namespace weft

@@ -1,0 +1,125 @@
+#include "ops/axis_candidates.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+
+namespace weft {
+namespace {
+
+bool HasFactor(const std::vector<std::vector<int>>& values, int factor) {
+  return absl::c_any_of(values, [&](const std::vector<int>& dims) { return DimOfFactor(dims, factor) >= 0; });
+}
+
+bool IsSplitBy(const Layout& layout, const std::vector<int>& dims, int axis, int factor) {
+  return layout.IsShard(axis) && dims[layout.shard_dim(axis)] == factor;
+}
+
+bool IsLinearPartial(const Layout& layout, int axis) {
+  return layout.IsPartial(axis) &&
+         (layout.partial_op(axis) == ReduceOp::kSum || layout.partial_op(axis) == ReduceOp::kAvg);
+}
+
+// Whether `operand` is a term of a sum beside a product that `factor` is reduced in (a bias): every piece of
+// the split would add it once more, so it must itself be in pieces.
+bool IsAdditive(const CallRule& call, int operand, int factor) {
+  if (DimOfFactor(call.rule.operands[operand], factor) >= 0) return false;
+  return absl::c_any_of(call.linear, [&](const std::vector<int>& group) {
+    return absl::c_linear_search(group, operand) && absl::c_any_of(group, [&](int other) {
+             return DimOfFactor(call.rule.operands[other], factor) >= 0;
+           });
+  });
+}
+
+std::optional<AxisCandidate> SplitFactor(const CallRule& call, int factor) {
+  const bool in_operands = HasFactor(call.rule.operands, factor);
+  bool reduced = false;
+  bool kept = false;
+  AxisCandidate candidate = {.factor = factor};
+  for (size_t i = 0; i < call.rule.outputs.size(); ++i) {
+    const int dim = DimOfFactor(call.rule.outputs[i], factor);
+    (dim >= 0 ? kept : reduced) = true;
+    if (dim >= 0) {
+      candidate.outputs.push_back(Shard(dim));
+    } else if (in_operands) {
+      candidate.outputs.push_back(Partial(call.rule.reductions[i]));
+    } else {
+      candidate.outputs.push_back(Replicate());
+    }
+  }
+  for (size_t i = 0; i < call.rule.operands.size(); ++i) {
+    const int operand = static_cast<int>(i);
+    const int dim = DimOfFactor(call.rule.operands[i], factor);
+    if (dim >= 0) {
+      candidate.operands.push_back(Shard(dim));
+    } else if (reduced && IsAdditive(call, operand, factor)) {
+      if (kept) return std::nullopt;  // one output needs it in pieces, the other whole
+      candidate.operands.push_back(Partial());
+    } else {
+      candidate.operands.push_back(Replicate());
+    }
+  }
+  return candidate;
+}
+
+// The group as Partial, if one of it is on `axis` and no other operand; none if its kinds differ.
+std::optional<AxisCandidate> PassPartial(const CallRule& call, absl::Span<const Layout> operands,
+                                         const std::vector<int>& group, int axis) {
+  std::optional<ReduceOp> kind;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].IsPartial(axis)) continue;
+    if (!absl::c_linear_search(group, static_cast<int>(i)) || !IsLinearPartial(operands[i], axis))
+      return std::nullopt;
+    if (kind.has_value() && *kind != operands[i].partial_op(axis)) return std::nullopt;
+    kind = operands[i].partial_op(axis);
+  }
+  if (!kind.has_value()) return std::nullopt;
+  AxisCandidate candidate;
+  candidate.operands.assign(operands.size(), Replicate());
+  for (int operand : group) candidate.operands[operand] = Partial(*kind);
+  candidate.outputs.assign(call.rule.outputs.size(), Partial(*kind));
+  return candidate;
+}
+
+// Whether in-place operands stay where they are and their outputs with them.
+bool KeepsInPlace(const CallRule& call, absl::Span<const Layout> operands, const AxisCandidate& candidate,
+                  int axis) {
+  for (size_t i = 0; i < call.in_place.size(); ++i) {
+    const int operand = call.in_place[i];
+    if (candidate.operands[operand] != operands[operand].placement(axis)) return false;
+    if (candidate.outputs[i] != candidate.operands[operand]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int DimOfFactor(const std::vector<int>& dims, int factor) {
+  const auto found = absl::c_find(dims, factor);
+  return found == dims.end() ? -1 : static_cast<int>(found - dims.begin());
+}
+
+std::vector<AxisCandidate> AxisCandidates(const CallRule& call, absl::Span<const Layout> operands,
+                                          const Layout* like, int axis) {
+  std::vector<AxisCandidate> candidates;
+  const auto add = [&](std::optional<AxisCandidate> candidate) {
+    if (!candidate.has_value() || !KeepsInPlace(call, operands, *candidate, axis)) return;
+    candidates.push_back(*std::move(candidate));
+  };
+  for (size_t f = 0; f < call.rule.factors.size(); ++f) {
+    const int factor = static_cast<int>(f);
+    if (call.rule.factors[f].whole) continue;
+    bool present = like != nullptr && IsSplitBy(*like, call.rule.outputs[0], axis, factor);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      present = present || IsSplitBy(operands[i], call.rule.operands[i], axis, factor);
+    }
+    if (present) add(SplitFactor(call, factor));
+  }
+  for (const std::vector<int>& group : call.linear) add(PassPartial(call, operands, group, axis));
+  add(AxisCandidate{-1, Placements(operands.size(), Replicate()),
+                    Placements(call.rule.outputs.size(), Replicate())});
+  return candidates;
+}
+
+}  // namespace weft

@@ -1,0 +1,145 @@
+#include "ops/optimizer_update.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/adamw_span.h"
+#include "ops/cpu/element_blocks.h"
+#include "ops/cpu/float_spans.h"
+#include "ops/kernel.h"
+
+namespace weft {
+namespace {
+
+// A scalar of f32 or f64.
+double ScalarOf(const Tensor& tensor) {
+  return tensor.dtype() == DType::kF64 ? *tensor.data<double>() : static_cast<double>(*tensor.data<float>());
+}
+
+// Calls `function(TypeTag<C>())` for p's ComputeType, unless the clip factor tells to skip the step.
+template <class Function>
+void UpdateIfFinite(const KernelCallBase& call, double clip, const Function& function) {
+  if (!std::isfinite(clip)) return;
+  VisitComputeType(call.outputs[0].dtype(), [&](auto tag) {
+    // Inference admits floating dtypes only.
+    if constexpr (std::is_floating_point_v<typename decltype(tag)::type>) function(tag);
+  });
+}
+
+template <class C>
+AdamWConstants<C> MakeConstants(const AdamWScalars& s, double clip) {
+  return {.clip = static_cast<C>(clip),
+          .decay = static_cast<C>(1 - s.lr * s.weight_decay),
+          .gain1 = static_cast<C>(1 - s.beta1),
+          .beta2 = static_cast<C>(s.beta2),
+          .gain2 = static_cast<C>(1 - s.beta2),
+          .rate = static_cast<C>(s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.step)))),
+          .correction2 = static_cast<C>(1 / std::sqrt(1 - std::pow(s.beta2, static_cast<double>(s.step)))),
+          .eps = static_cast<C>(s.eps)};
+}
+
+void AdamWSpan(const AdamWConstants<float>& c, float* p, float* m, float* v, const float* g, int64_t n) {
+  AdamWFloatSpan(c, p, m, v, g, n);
+}
+
+void AdamWSpan(const AdamWConstants<double>& c, double* p, double* m, double* v, const double* g, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const double gradient = g[i] * c.clip;
+    m[i] += (gradient - m[i]) * c.gain1;
+    v[i] = v[i] * c.beta2 + gradient * gradient * c.gain2;
+    p[i] = p[i] * c.decay - c.rate * (m[i] / (std::sqrt(v[i]) * c.correction2 + c.eps));
+  }
+}
+
+void AdamWUpdate(const KernelCall<NoAttributes, AdamWScalars>& call) {
+  WEFT_REQUIRE(call.scalars().step >= 1, "adamw_update: step counts from 1, got ", call.scalars().step);
+  const double clip = ScalarOf(call.inputs[4]);
+  UpdateIfFinite(call, clip, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const AdamWConstants<C> constants = MakeConstants<C>(call.scalars(), clip);
+    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
+                           {{call.outputs[0], ElementStream::kUpdate},
+                            {call.outputs[1], ElementStream::kUpdate},
+                            {call.outputs[2], ElementStream::kUpdate},
+                            {call.inputs[3]}},
+                           [&](C* const* spans, int64_t, int64_t n) {
+                             AdamWSpan(constants, spans[0], spans[1], spans[2], spans[3], n);
+                           });
+  });
+}
+
+void SgdUpdate(const KernelCall<NoAttributes, SgdScalars>& call) {
+  const double clip = ScalarOf(call.inputs[2]);
+  UpdateIfFinite(call, clip, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const C factor = static_cast<C>(clip);
+    const C rate = static_cast<C>(call.scalars().lr);
+    const C decay = static_cast<C>(call.scalars().weight_decay);
+    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
+                           {{call.outputs[0], ElementStream::kUpdate}, {call.inputs[1]}},
+                           [=](C* const* spans, int64_t, int64_t n) {
+                             C* const p = spans[0];
+                             const C* const g = spans[1];
+                             for (int64_t i = 0; i < n; ++i) p[i] -= rate * (g[i] * factor + decay * p[i]);
+                           });
+  });
+}
+
+void MomentumUpdate(const KernelCall<NoAttributes, MomentumScalars>& call) {
+  const double clip = ScalarOf(call.inputs[3]);
+  UpdateIfFinite(call, clip, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const C factor = static_cast<C>(clip);
+    const C rate = static_cast<C>(call.scalars().lr);
+    const C momentum = static_cast<C>(call.scalars().momentum);
+    const C decay = static_cast<C>(call.scalars().weight_decay);
+    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
+                           {{call.outputs[0], ElementStream::kUpdate},
+                            {call.outputs[1], ElementStream::kUpdate},
+                            {call.inputs[2]}},
+                           [=](C* const* spans, int64_t, int64_t n) {
+                             C* const p = spans[0];
+                             C* const b = spans[1];
+                             const C* const g = spans[2];
+                             for (int64_t i = 0; i < n; ++i) {
+                               b[i] = momentum * b[i] + (g[i] * factor + decay * p[i]);
+                               p[i] -= rate * b[i];
+                             }
+                           });
+  });
+}
+
+void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
+  const double x = ScalarOf(call.inputs[0]);
+  double factor = std::numeric_limits<double>::quiet_NaN();
+  if (std::isfinite(x)) factor = std::min(1.0, call.scalars().max_norm / (std::sqrt(x) + 1e-6));
+  VisitFloating(call.outputs[0].dtype(), "clip_factor", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    *call.outputs[0].data<T>() = static_cast<T>(factor);
+  });
+}
+
+void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
+  const Tensor& acc = call.outputs[0];
+  VisitComputeType(acc.dtype(), [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    ForEachElementBlock<C>(call.context.pool, acc.shape(), {{acc, ElementStream::kUpdate}, {call.inputs[1]}},
+                           [](C* const* spans, int64_t, int64_t n) {
+                             if constexpr (std::is_same_v<C, float>) {
+                               FloatSpan(BinaryFunction::kAdd)(spans[0], spans[1], spans[0], n);
+                             } else {
+                               for (int64_t i = 0; i < n; ++i) spans[0][i] += spans[1][i];
+                             }
+                           });
+  });
+}
+
+const RegisterKernel kRegister[] = {
+    {kAdamWUpdate, DeviceType::kCpu, AdamWUpdate},       {kSgdUpdate, DeviceType::kCpu, SgdUpdate},
+    {kMomentumUpdate, DeviceType::kCpu, MomentumUpdate}, {kClipFactor, DeviceType::kCpu, ClipFactor},
+    {kAccumulate, DeviceType::kCpu, Accumulate},
+};
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,152 @@
+#include "ops/optimizer_update.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "ops/sharding_rule.h"
+
+namespace weft {
+namespace {
+
+using Operands = absl::Span<const TensorType>;
+
+// Operands: p, `num_state` of state, g, s. The outputs are p and the state.
+TensorTypes InferUpdate(const char* name, Operands operands, int num_state) {
+  const TensorType& p = operands[0];
+  const TensorType& g = operands[num_state + 1];
+  const TensorType& s = operands[num_state + 2];
+  WEFT_REQUIRE(IsFloating(p.dtype), name, ": expected p of a floating dtype, got ", p.ToString());
+  TensorTypes outputs = {p};
+  for (int i = 1; i <= num_state; ++i) {
+    WEFT_REQUIRE(operands[i] == p, name, ": expected state of p's type ", p.ToString(), ", got ",
+                 operands[i].ToString());
+    outputs.push_back(p);
+  }
+  WEFT_REQUIRE(g.shape == p.shape && IsFloating(g.dtype), name,
+               ": expected g of a floating dtype and p's shape ", p.shape.ToString(), ", got ", g.ToString());
+  WEFT_REQUIRE(s.ndim() == 0 && (s.dtype == DType::kF32 || s.dtype == DType::kF64), name,
+               ": expected s a scalar of f32 or f64, got ", s.ToString());
+  return outputs;
+}
+
+template <int kNumState>
+std::string RuleUpdate(Operands operands, const NoAttributes&) {
+  const int ndim = operands[0].ndim();
+  const std::string rule = ElementwiseRule(kNumState + 2, kNumState + 1, ndim);
+  const size_t arrow = rule.find(" ->");
+  return absl::StrCat(rule.substr(0, arrow), ", ()", rule.substr(arrow));
+}
+
+TensorTypes InferAdamW(Operands operands, const NoAttributes&) {
+  return InferUpdate("adamw_update", operands, 2);
+}
+TensorTypes InferSgd(Operands operands, const NoAttributes&) {
+  return InferUpdate("sgd_update", operands, 0);
+}
+TensorTypes InferMomentum(Operands operands, const NoAttributes&) {
+  return InferUpdate("momentum_update", operands, 1);
+}
+
+TensorTypes InferClipFactor(Operands operands, const NoAttributes&) {
+  const TensorType& x = operands[0];
+  WEFT_REQUIRE(x.ndim() == 0 && (x.dtype == DType::kF32 || x.dtype == DType::kF64),
+               "clip_factor: expected a scalar of f32 or f64, got ", x.ToString());
+  return {x};
+}
+
+std::string RuleClipFactor(Operands, const NoAttributes&) { return "() -> ()"; }
+
+TensorTypes InferAccumulate(Operands operands, const NoAttributes&) {
+  const TensorType& acc = operands[0];
+  const TensorType& x = operands[1];
+  WEFT_REQUIRE(IsFloating(acc.dtype) && IsFloating(x.dtype) && acc.shape == x.shape,
+               "accumulate: expected floating operands of one shape, got ", acc.ToString(), " and ",
+               x.ToString());
+  return {acc};
+}
+
+std::string RuleAccumulate(Operands operands, const NoAttributes&) {
+  return ElementwiseRule(/*num_operands=*/2, /*num_outputs=*/1, operands[0].ndim());
+}
+
+SampleOperand F32(const Shape& shape, double low = -1, double high = 1) {
+  return {.type = {DType::kF32, shape}, .low = low, .high = high};
+}
+
+const Shape kSampleShapes[] = {{3, 5}, {1, 7}, {}};
+
+std::vector<Sample<NoAttributes, AdamWScalars>> AdamWSamples() {
+  std::vector<Sample<NoAttributes, AdamWScalars>> samples;
+  for (const Shape& shape : kSampleShapes) {
+    samples.push_back({.operands = {F32(shape), F32(shape), F32(shape, 0.1, 1), F32(shape), F32({}, 0.5, 1)},
+                       .scalars = {.lr = 0.1, .weight_decay = 0.01, .step = 3}});
+  }
+  return samples;
+}
+
+std::vector<Sample<NoAttributes, SgdScalars>> SgdSamples() {
+  std::vector<Sample<NoAttributes, SgdScalars>> samples;
+  for (const Shape& shape : kSampleShapes) {
+    samples.push_back({.operands = {F32(shape), F32(shape), F32({}, 0.5, 1)},
+                       .scalars = {.lr = 0.1, .weight_decay = 0.01}});
+  }
+  return samples;
+}
+
+std::vector<Sample<NoAttributes, MomentumScalars>> MomentumSamples() {
+  std::vector<Sample<NoAttributes, MomentumScalars>> samples;
+  for (const Shape& shape : kSampleShapes) {
+    samples.push_back({.operands = {F32(shape), F32(shape), F32(shape), F32({}, 0.5, 1)},
+                       .scalars = {.lr = 0.1, .weight_decay = 0.01}});
+  }
+  return samples;
+}
+
+std::vector<Sample<NoAttributes, ClipScalars>> ClipSamples() {
+  return {{.operands = {F32({}, 2, 9)}}, {.operands = {F32({}, 0, 0.5)}}};
+}
+
+std::vector<Sample<>> AccumulateSamples() {
+  return {{.operands = {F32({3, 5}), F32({3, 5})}}, {.operands = {F32({}), F32({})}}};
+}
+
+}  // namespace
+
+constinit const Op<NoAttributes, AdamWScalars> kAdamWUpdate = {{.name = "adamw_update",
+                                                                .operands = "p m v g s",
+                                                                .outputs = "p m v",
+                                                                .infer = InferAdamW,
+                                                                .rule = RuleUpdate<2>,
+                                                                .in_place = "p m v",
+                                                                .samples = AdamWSamples}};
+constinit const Op<NoAttributes, SgdScalars> kSgdUpdate = {{.name = "sgd_update",
+                                                            .operands = "p g s",
+                                                            .outputs = "p",
+                                                            .infer = InferSgd,
+                                                            .rule = RuleUpdate<0>,
+                                                            .in_place = "p",
+                                                            .samples = SgdSamples}};
+constinit const Op<NoAttributes, MomentumScalars> kMomentumUpdate = {{.name = "momentum_update",
+                                                                      .operands = "p b g s",
+                                                                      .outputs = "p b",
+                                                                      .infer = InferMomentum,
+                                                                      .rule = RuleUpdate<1>,
+                                                                      .in_place = "p b",
+                                                                      .samples = MomentumSamples}};
+constinit const Op<NoAttributes, ClipScalars> kClipFactor = {{.name = "clip_factor",
+                                                              .operands = "x",
+                                                              .outputs = "s",
+                                                              .infer = InferClipFactor,
+                                                              .rule = RuleClipFactor,
+                                                              .samples = ClipSamples}};
+constinit const Op<> kAccumulate = {{.name = "accumulate",
+                                     .operands = "acc x",
+                                     .outputs = "acc",
+                                     .infer = InferAccumulate,
+                                     .rule = RuleAccumulate,
+                                     .linear = "{acc x}",
+                                     .in_place = "acc",
+                                     .samples = AccumulateSamples}};
+
+}  // namespace weft

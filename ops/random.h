@@ -1,0 +1,67 @@
+#ifndef WEFT_OPS_RANDOM_H_
+#define WEFT_OPS_RANDOM_H_
+
+#include "ops/op.h"
+#include "runtime/base/philox.h"
+
+namespace weft {
+
+// Ops that make tensors from nothing, and dropout.
+//
+// A random value is a function of the key and of the element's row-major index in the global tensor, so any
+// piece has the bits that the whole has there. Values are made in f32 (arange in f64) and rounded to the
+// dtype.
+
+// The type of a created tensor; any dtype but for the random ones, which are floating.
+// Errors: InvalidArgument naming the op and the type.
+struct CreationAttributes {
+  DType dtype = DType::kF32;
+  Shape shape;  // global
+
+  bool operator==(const CreationAttributes&) const = default;
+  template <class H>
+  friend H AbslHashValue(H state, const CreationAttributes& attributes) {
+    return H::combine(std::move(state), attributes.dtype, attributes.shape);
+  }
+};
+
+// Uniform in [low, high); rounding may reach high.
+struct UniformScalars {
+  RandomKey key;
+  double low = 0;
+  double high = 1;
+};
+extern const Op<CreationAttributes, UniformScalars> kRandomUniform;
+
+struct NormalScalars {
+  RandomKey key;
+  double mean = 0;
+  double stddev = 1;
+};
+extern const Op<CreationAttributes, NormalScalars> kRandomNormal;
+
+struct FillScalars {
+  double value = 0;
+};
+extern const Op<CreationAttributes, FillScalars> kFill;
+
+// start + i * step, for i in [0, shape[0]). Errors: InvalidArgument unless the shape has one dim.
+struct ArangeScalars {
+  double start = 0;
+  double step = 1;
+};
+extern const Op<CreationAttributes, ArangeScalars> kArange;
+
+// Zero with probability `rate`, else x / (1 - rate). The key makes the mask, again in backward, so nothing is
+// saved. Errors: InvalidArgument, from the kernel, unless 0 <= rate < 1; from inference for a dtype that is
+// not floating.
+struct DropoutScalars {
+  RandomKey key;
+  double rate = 0;
+  int64_t batch_offset = 0;  // where this microbatch starts in the global batch, along dim 0
+};
+extern const Op<NoAttributes, DropoutScalars> kDropout;
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_RANDOM_H_

@@ -1,0 +1,327 @@
+#include "ops/reduce.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "ops/elementwise.h"
+
+namespace weft {
+namespace {
+
+using Operands = absl::Span<const TensorType>;
+
+bool Has(DimMask mask, int dim) { return (mask >> dim & 1) != 0; }
+
+// "f0 f1", "()" for a scalar.
+std::string DimsText(const std::vector<std::string>& factors) {
+  return factors.empty() ? "()" : absl::StrJoin(factors, " ");
+}
+
+std::string FactorName(int dim) { return absl::StrCat("f", dim); }
+
+std::string AllFactors(int ndim) {
+  std::vector<std::string> factors;
+  for (int dim = 0; dim < ndim; ++dim) factors.push_back(FactorName(dim));
+  return DimsText(factors);
+}
+
+std::string KeptFactors(int ndim, const ReduceAttributes& attributes) {
+  std::vector<std::string> factors;
+  for (int dim = 0; dim < ndim; ++dim) {
+    if (!Has(attributes.dims, dim)) {
+      factors.push_back(FactorName(dim));
+    } else if (attributes.keepdims) {
+      factors.push_back("1");
+    }
+  }
+  return DimsText(factors);
+}
+
+void RequireNumeric(const char* name, const TensorType& x, bool floating) {
+  const bool is_integer = x.dtype == DType::kI32 || x.dtype == DType::kI64;
+  WEFT_REQUIRE(IsFloating(x.dtype) || (!floating && is_integer), name, ": expected a ",
+               floating ? "floating" : "floating, i32 or i64", " dtype, got ", x.ToString());
+}
+
+TensorType ReducedType(const char* name, const TensorType& x, const ReduceAttributes& attributes) {
+  WEFT_REQUIRE(attributes.dims <= AllDims(x.ndim()), name, ": dims name one outside ", x.ToString());
+  TensorType result = {x.dtype, {}};
+  for (int dim = 0; dim < x.ndim(); ++dim) {
+    if (!Has(attributes.dims, dim)) {
+      result.shape.push_back(x.shape[dim]);
+    } else if (attributes.keepdims) {
+      result.shape.push_back(1);
+    }
+  }
+  return result;
+}
+
+TensorTypes InferSum(Operands operands, const ReduceAttributes& attributes) {
+  RequireNumeric("sum", operands[0], /*floating=*/false);
+  return {ReducedType("sum", operands[0], attributes)};
+}
+
+TensorTypes InferMean(Operands operands, const ReduceAttributes& attributes) {
+  RequireNumeric("mean", operands[0], /*floating=*/true);
+  return {ReducedType("mean", operands[0], attributes)};
+}
+
+TensorTypes InferExtremum(const char* name, Operands operands, const ReduceAttributes& attributes) {
+  RequireNumeric(name, operands[0], /*floating=*/false);
+  const TensorType result = ReducedType(name, operands[0], attributes);
+  for (int dim = 0; dim < operands[0].ndim(); ++dim) {
+    WEFT_REQUIRE(!Has(attributes.dims, dim) || operands[0].shape[dim] > 0, name, ": dim ", dim, " of ",
+                 operands[0].ToString(), " is empty and has no extremum");
+  }
+  return {result};
+}
+
+TensorTypes InferMax(Operands operands, const ReduceAttributes& attributes) {
+  return InferExtremum("reduce_max", operands, attributes);
+}
+
+TensorTypes InferMin(Operands operands, const ReduceAttributes& attributes) {
+  return InferExtremum("reduce_min", operands, attributes);
+}
+
+std::string RuleSum(Operands operands, const ReduceAttributes& attributes) {
+  const int ndim = operands[0].ndim();
+  return absl::StrCat(AllFactors(ndim), " -> ", KeptFactors(ndim, attributes));
+}
+
+std::string RuleMax(Operands operands, const ReduceAttributes& attributes) {
+  const int ndim = operands[0].ndim();
+  return absl::StrCat(AllFactors(ndim), " -> max: ", KeptFactors(ndim, attributes));
+}
+
+std::string RuleMin(Operands operands, const ReduceAttributes& attributes) {
+  const int ndim = operands[0].ndim();
+  return absl::StrCat(AllFactors(ndim), " -> min: ", KeptFactors(ndim, attributes));
+}
+
+using ReduceContext = GradContext<ReduceAttributes, NoScalars>;
+
+// Repeats a value of the output's shape along the reduced dims.
+Value BroadcastBack(ReduceContext& context, Value value) {
+  const ReduceAttributes& attributes = context.attributes();
+  return context.EmitLike(
+      0, kBroadcastTo, {value},
+      {.shape = context.operand_type(0).shape, .missing_dims = attributes.keepdims ? 0 : attributes.dims});
+}
+
+void BackwardSum(ReduceContext& context) {
+  if (context.Wants(0)) context.SetGrad(0, BroadcastBack(context, context.grad()));
+}
+
+void BackwardMean(ReduceContext& context) {
+  if (!context.Wants(0)) return;
+  double count = 1;
+  for (int dim = 0; dim < context.operand_type(0).ndim(); ++dim) {
+    if (Has(context.attributes().dims, dim)) count *= static_cast<double>(context.operand_type(0).shape[dim]);
+  }
+  // Scaled before it is repeated: fewer elements.
+  context.SetGrad(0,
+                  BroadcastBack(context, context.Emit(kScale, {context.grad()}, {}, {.factor = 1 / count})));
+}
+
+void BackwardExtremum(ReduceContext& context) {
+  if (!context.Wants(0)) return;
+  const Value mask =
+      context.Emit(kExtremumMask, {context.saved("x"), context.saved("y")}, context.attributes());
+  const Value ties = context.Emit(kSum, {mask}, context.attributes());
+  const Value share = context.Emit(kDiv, {context.grad(), ties});
+  context.SetGrad(0, context.Emit(kMul, {mask, BroadcastBack(context, share)}));
+}
+
+TensorTypes InferSumSquares(Operands operands, const NoAttributes&) {
+  RequireNumeric("sum_squares", operands[0], /*floating=*/true);
+  return {{operands[0].dtype == DType::kF64 ? DType::kF64 : DType::kF32, {}}};
+}
+
+std::string RuleSumSquares(Operands operands, const NoAttributes&) {
+  return absl::StrCat(AllFactors(operands[0].ndim()), " -> ()");
+}
+
+TensorTypes InferSumTo(Operands operands, const ShapeAttributes& attributes) {
+  const TensorType& x = operands[0];
+  RequireNumeric("sum_to", x, /*floating=*/false);
+  const int leading = x.ndim() - attributes.shape.ndim();
+  bool fits = leading >= 0;
+  for (int dim = 0; fits && dim < attributes.shape.ndim(); ++dim) {
+    fits = attributes.shape[dim] == 1 || attributes.shape[dim] == x.shape[leading + dim];
+  }
+  WEFT_REQUIRE(fits, "sum_to: ", x.ToString(), " is no broadcast of ", attributes.shape.ToString());
+  return {{x.dtype, attributes.shape}};
+}
+
+std::string RuleSumTo(Operands operands, const ShapeAttributes& attributes) {
+  const int leading = operands[0].ndim() - attributes.shape.ndim();
+  std::vector<std::string> kept;
+  for (int dim = 0; dim < attributes.shape.ndim(); ++dim) {
+    const bool equal = attributes.shape[dim] == operands[0].shape[leading + dim];
+    kept.push_back(equal ? FactorName(leading + dim) : "1");
+  }
+  return absl::StrCat(AllFactors(operands[0].ndim()), " -> ", DimsText(kept));
+}
+
+void BackwardSumTo(GradContext<ShapeAttributes, NoScalars>& context) {
+  if (!context.Wants(0)) return;
+  const Shape& shape = context.operand_type(0).shape;
+  const DimMask leading = AllDims(shape.ndim() - context.attributes().shape.ndim());
+  context.SetGrad(
+      0, context.EmitLike(0, kBroadcastTo, {context.grad()}, {.shape = shape, .missing_dims = leading}));
+}
+
+TensorTypes InferBroadcastTo(Operands operands, const BroadcastAttributes& attributes) {
+  const TensorType& x = operands[0];
+  RequireNumeric("broadcast_to", x, /*floating=*/false);
+  bool fits = attributes.missing_dims <= AllDims(attributes.shape.ndim());
+  int x_dim = 0;
+  for (int dim = 0; dim < attributes.shape.ndim() && fits; ++dim) {
+    if (Has(attributes.missing_dims, dim)) continue;
+    fits = x_dim < x.ndim() && (x.shape[x_dim] == 1 || x.shape[x_dim] == attributes.shape[dim]);
+    ++x_dim;
+  }
+  WEFT_REQUIRE(fits && x_dim == x.ndim(), "broadcast_to: ", x.ToString(), " does not broadcast to ",
+               attributes.shape.ToString(), " without the missing dims");
+  return {{x.dtype, attributes.shape}};
+}
+
+// Factors of the output, and of the operand: "1" where it is repeated.
+std::string RuleBroadcastTo(Operands operands, const BroadcastAttributes& attributes) {
+  std::vector<std::string> from;
+  for (int dim = 0; dim < attributes.shape.ndim(); ++dim) {
+    if (Has(attributes.missing_dims, dim)) continue;
+    const bool equal = operands[0].shape[static_cast<int>(from.size())] == attributes.shape[dim];
+    from.push_back(equal ? FactorName(dim) : "1");
+  }
+  return absl::StrCat(DimsText(from), " -> ", AllFactors(attributes.shape.ndim()));
+}
+
+void BackwardBroadcastTo(GradContext<BroadcastAttributes, NoScalars>& context) {
+  if (!context.Wants(0)) return;
+  const BroadcastAttributes& attributes = context.attributes();
+  const Shape& from = context.operand_type(0).shape;
+  // Dims of extent 1 first, kept as 1; then the missing ones go.
+  DimMask repeated = 0;
+  int x_dim = 0;
+  for (int dim = 0; dim < attributes.shape.ndim(); ++dim) {
+    if (Has(attributes.missing_dims, dim)) continue;
+    if (from[x_dim] != attributes.shape[dim]) repeated |= DimMaskOf({dim});
+    ++x_dim;
+  }
+  Value gradient = context.grad();
+  if (repeated != 0) gradient = context.Emit(kSum, {gradient}, {.dims = repeated, .keepdims = true});
+  if (attributes.missing_dims != 0)
+    gradient = context.Emit(kSum, {gradient}, {.dims = attributes.missing_dims});
+  context.SetGrad(0, gradient);
+}
+
+TensorTypes InferExtremumMask(Operands operands, const ReduceAttributes& attributes) {
+  RequireNumeric("extremum_mask", operands[0], /*floating=*/false);
+  const TensorType expected = ReducedType("extremum_mask", operands[0], attributes);
+  WEFT_REQUIRE(operands[1] == expected, "extremum_mask: expected y of type ", expected.ToString(), ", got ",
+               operands[1].ToString());
+  return {operands[0]};
+}
+
+std::string RuleExtremumMask(Operands operands, const ReduceAttributes& attributes) {
+  const int ndim = operands[0].ndim();
+  return absl::StrCat(AllFactors(ndim), ", ", KeptFactors(ndim, attributes), " -> ", AllFactors(ndim));
+}
+
+SampleOperand F32(const Shape& shape) { return {.type = {DType::kF32, shape}}; }
+
+std::vector<Sample<ReduceAttributes>> ReduceSamples() {
+  return {{.operands = {F32({3, 5})}, .attributes = {.dims = DimMaskOf({1})}},
+          {.operands = {F32({3, 5})}, .attributes = {.dims = DimMaskOf({0}), .keepdims = true}},
+          {.operands = {F32({2, 3, 4})}, .attributes = {.dims = DimMaskOf({0, 2})}},
+          {.operands = {F32({5, 1})}, .attributes = {.dims = AllDims(2)}},
+          {.operands = {F32({})}}};
+}
+
+std::vector<Sample<>> SumSquaresSamples() {
+  return {{.operands = {F32({3, 5})}}, {.operands = {F32({1, 7})}}, {.operands = {F32({})}}};
+}
+
+std::vector<Sample<ShapeAttributes>> SumToSamples() {
+  return {{.operands = {F32({2, 3, 5})}, .attributes = {.shape = {5}}},
+          {.operands = {F32({2, 3, 5})}, .attributes = {.shape = {3, 1}}},
+          {.operands = {F32({1, 5})}, .attributes = {.shape = {1, 1}}},
+          {.operands = {F32({3})}, .attributes = {.shape = {}}}};
+}
+
+std::vector<Sample<BroadcastAttributes>> BroadcastSamples() {
+  return {{.operands = {F32({3})}, .attributes = {.shape = {3, 5}, .missing_dims = DimMaskOf({1})}},
+          {.operands = {F32({2, 1})}, .attributes = {.shape = {3, 2, 5}, .missing_dims = DimMaskOf({0})}},
+          {.operands = {F32({})}, .attributes = {.shape = {1, 4}, .missing_dims = AllDims(2)}},
+          {.operands = {F32({1, 5})}, .attributes = {.shape = {3, 5}}}};
+}
+
+std::vector<Sample<ReduceAttributes>> ExtremumMaskSamples() {
+  // Integers, so that some are equal.
+  const SampleOperand x = {.type = {DType::kI32, {3, 5}}, .low = 0, .high = 3};
+  const SampleOperand y = {.type = {DType::kI32, {3}}, .low = 0, .high = 3};
+  return {{.operands = {x, y}, .attributes = {.dims = DimMaskOf({1})}},
+          {.operands = {F32({2, 3}), F32({1, 3})}, .attributes = {.dims = DimMaskOf({0}), .keepdims = true}}};
+}
+
+}  // namespace
+
+constinit const Op<ReduceAttributes> kSum = {{.name = "sum",
+                                              .operands = "x",
+                                              .infer = InferSum,
+                                              .rule = RuleSum,
+                                              .linear = "{x}",
+                                              .backward = BackwardSum,
+                                              .samples = ReduceSamples}};
+constinit const Op<ReduceAttributes> kMean = {{.name = "mean",
+                                               .operands = "x",
+                                               .infer = InferMean,
+                                               .rule = RuleSum,
+                                               .linear = "{x}",
+                                               .backward = BackwardMean,
+                                               .samples = ReduceSamples}};
+constinit const Op<ReduceAttributes> kReduceMax = {{.name = "reduce_max",
+                                                    .operands = "x",
+                                                    .infer = InferMax,
+                                                    .rule = RuleMax,
+                                                    .saves = "x y",
+                                                    .backward = BackwardExtremum,
+                                                    .samples = ReduceSamples}};
+constinit const Op<ReduceAttributes> kReduceMin = {{.name = "reduce_min",
+                                                    .operands = "x",
+                                                    .infer = InferMin,
+                                                    .rule = RuleMin,
+                                                    .saves = "x y",
+                                                    .backward = BackwardExtremum,
+                                                    .samples = ReduceSamples}};
+constinit const Op<> kSumSquares = {{.name = "sum_squares",
+                                     .operands = "x",
+                                     .infer = InferSumSquares,
+                                     .rule = RuleSumSquares,
+                                     .samples = SumSquaresSamples}};
+constinit const Op<ShapeAttributes> kSumTo = {{.name = "sum_to",
+                                               .operands = "x",
+                                               .infer = InferSumTo,
+                                               .rule = RuleSumTo,
+                                               .linear = "{x}",
+                                               .backward = BackwardSumTo,
+                                               .samples = SumToSamples}};
+constinit const Op<BroadcastAttributes> kBroadcastTo = {{.name = "broadcast_to",
+                                                         .operands = "x",
+                                                         .infer = InferBroadcastTo,
+                                                         .rule = RuleBroadcastTo,
+                                                         .linear = "{x}",
+                                                         .backward = BackwardBroadcastTo,
+                                                         .samples = BroadcastSamples}};
+constinit const Op<ReduceAttributes> kExtremumMask = {{.name = "extremum_mask",
+                                                       .operands = "x y",
+                                                       .outputs = "mask",
+                                                       .infer = InferExtremumMask,
+                                                       .rule = RuleExtremumMask,
+                                                       .samples = ExtremumMaskSamples}};
+
+}  // namespace weft

@@ -1,0 +1,55 @@
+#ifndef WEFT_PARALLEL_PLAN_H_
+#define WEFT_PARALLEL_PLAN_H_
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "parallel/style.h"
+
+namespace weft {
+
+// One row of a plan: the modules it means, and what an axis does to them.
+struct PlanEntry {
+  // A module path: "*" is any one component, "**" any number of them (none too), "" the root.
+  std::string path;
+  Style style;
+
+  bool operator==(const PlanEntry&) const = default;
+};
+
+// How a model is spread over a mesh, as data. Entries on one parameter compose if their axes differ, in plan order, the
+// first outermost. A value: copies, compares, prints, merges, reads and writes JSON.
+class Plan {
+ public:
+  Plan() = default;
+  Plan(std::initializer_list<PlanEntry> entries) : entries_(entries) {}
+  explicit Plan(std::vector<PlanEntry> entries) : entries_(std::move(entries)) {}
+
+  const std::vector<PlanEntry>& entries() const { return entries_; }
+
+  // This plan's entries, then `other`'s.
+  Plan Merge(const Plan& other) const;
+
+  // {"entries": [{"path": "blocks.*.attn.qkv", "style": "ColumnParallel", "axis": "tp", "output": "Shard(1)"}, ...]};
+  // "input" and "output" only where given.
+  std::string ToJson() const;
+  // Errors: InvalidArgument that names the entry and the field.
+  static Plan FromJson(absl::string_view json);
+
+  // One line an entry: path, style.
+  std::string ToString() const;
+
+  bool operator==(const Plan&) const = default;
+
+ private:
+  std::vector<PlanEntry> entries_;
+};
+
+// True if `path` ("blocks.0.attn") matches `pattern`.
+bool PathMatches(absl::string_view pattern, absl::string_view path);
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_PLAN_H_

@@ -1,0 +1,73 @@
+#ifndef WEFT_PARALLEL_STYLE_H_
+#define WEFT_PARALLEL_STYLE_H_
+
+#include <optional>
+#include <ostream>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "mesh/placement.h"
+
+namespace weft {
+
+// What one mesh axis does to one module: data, with the names that users of PyTorch know. Build with the functions below.
+struct Style {
+  enum class Kind : uint8_t {
+    kColumnParallel,
+    kRowParallel,
+    kVocabParallel,
+    kSequenceParallel,
+    kDataParallel,
+    kFullyShard,
+  };
+  Kind kind = Kind::kDataParallel;
+  std::string axis;
+  // Along `axis`: where the module's input must lie, and its output; the style's own rule if not given.
+  std::optional<Placement> input = std::nullopt;
+  std::optional<Placement> output = std::nullopt;
+
+  bool operator==(const Style&) const = default;
+  // "ColumnParallel(tp)", "RowParallel(tp, output=Shard(1))".
+  std::string ToString() const;
+};
+
+struct StyleBorders {
+  std::optional<Placement> input = std::nullopt;
+  std::optional<Placement> output = std::nullopt;
+};
+
+// Splits the module's column dims (output features, heads) over the axis. Input: Replicate, gathered if it comes sharded
+// (its gradient goes back as it came); output: as the split product leaves it, sharded on the features.
+// Source: Shoeybi et al., "Megatron-LM", 2019, the operator f.
+Style ColumnParallel(absl::string_view axis, const StyleBorders& borders = {});
+
+// Splits the module's row dims (the contracted input features). Output: summed to Replicate (an all-reduce), or to Shard(1)
+// (a reduce-scatter) under sequence parallelism; its gradient is Replicate. A bias stays whole and is added once.
+// Source: the same, the operator g.
+Style RowParallel(absl::string_view axis, const StyleBorders& borders = {});
+
+// Splits an embedding's vocabulary: each rank looks up its own rows and the results are summed. Output as RowParallel's.
+Style VocabParallel(absl::string_view axis, const StyleBorders& borders = {});
+
+// Runs the module (a norm) on activations that are split over the sequence, dim 1. Its parameters stay whole; their
+// gradients are summed over the axis.
+// Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022.
+Style SequenceParallel(absl::string_view axis, const StyleBorders& borders = {});
+
+// Splits the module's input over the batch, dim 0; parameters are whole, their gradients summed (DDP).
+Style DataParallel(absl::string_view axis, const StyleBorders& borders = {});
+
+// DataParallel whose parameters, gradients and optimizer state rest split over dim 0, gathered for compute (ZeRO-3, FSDP).
+// Marks a unit: it takes every parameter of the module that no inner unit of the same axis takes.
+Style FullyShard(absl::string_view axis, const StyleBorders& borders = {});
+
+// "ColumnParallel", ...
+absl::string_view StyleKindName(Style::Kind kind);
+// Errors: InvalidArgument that lists the names.
+Style::Kind ParseStyleKind(absl::string_view name);
+
+std::ostream& operator<<(std::ostream& out, const Style& style);
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_STYLE_H_

@@ -1,0 +1,69 @@
+#ifndef WEFT_PARALLEL_TRAINER_H_
+#define WEFT_PARALLEL_TRAINER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/optim/clip.h"
+#include "dtensor/optim/optimizer.h"
+#include "dtensor/optim/schedule.h"
+#include "runtime/comm/communicator.h"
+
+namespace weft {
+
+struct TrainerOptions {
+  WarmupCosine schedule = {};
+  AdamWOptions adamw = {};
+  double grad_clip = 1;  // largest global gradient norm; 0: not clipped
+};
+
+// What one step was, the same on every rank.
+struct StepMetrics {
+  int64_t step = 0;         // 1, 2, ...
+  double loss = 0;          // before the update
+  double grad_norm = 0;     // before clipping
+  double lr = 0;
+  double step_ms = 0;
+  double tokens_per_s = 0;
+  double comm_fraction = 0;  // of the step's time spent in collectives, the ranks' mean
+  int64_t comm_bytes = 0;    // the ledger's, summed over ranks; reducing these metrics is not counted
+  int64_t peak_bytes = 0;    // of tensor memory, the worst rank's
+  bool stop = false;         // some rank was asked to stop
+
+  bool operator==(const StepMetrics&) const = default;
+};
+
+// Trains a materialized model with AdamW, step by step. Where things lie is the model's plan; the trainer knows nothing of
+// it. Construct and call it on every rank alike.
+class Trainer {
+ public:
+  Trainer(Module& model, const TrainerOptions& options);
+
+  // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the update.
+  // Nothing is read back to the host between forward and update; a norm that is not finite skips the update.
+  // `num_tokens` is the global count, for the rate. `stop` is this rank's wish to stop.
+  // Cost: besides the model's collectives, two small all-reduces over the mesh for the metrics.
+  StepMetrics Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss, bool stop = false);
+
+  // Runs `loss` again with every module's output checked.
+  // Errors: DataLoss naming the first module, in order of execution, whose output is not finite on this rank; returns if all
+  // are finite here (another rank then holds the culprit).
+  void FindNonFinite(absl::FunctionRef<DTensor()> loss);
+
+  AdamW& optimizer() { return optimizer_; }
+
+ private:
+  void ReduceOverRanks(StepMetrics* metrics, double comm_seconds, double seconds, bool stop);
+
+  MeshContext& context_;
+  TrainerOptions options_;
+  AdamW optimizer_;
+  std::shared_ptr<Communicator> metrics_group_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_TRAINER_H_

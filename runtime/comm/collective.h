@@ -1,0 +1,53 @@
+#ifndef WEFT_RUNTIME_COMM_COLLECTIVE_H_
+#define WEFT_RUNTIME_COMM_COLLECTIVE_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "runtime/base/dtype.h"
+#include "runtime/base/reduce_op.h"
+
+namespace weft {
+
+enum class CollectiveKind : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kSendRecv,
+  kBarrier,
+};
+
+// "all_reduce", "all_gather", ...: the names used in errors, the ledger and traces.
+absl::string_view CollectiveName(CollectiveKind kind);
+
+// What every member of a group must agree on when it enters a collective.
+struct CollectiveDescriptor {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DType dtype = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;                      // broadcast, reduce, gather, scatter
+  std::vector<int64_t> counts = {};  // elements: one for the equal kinds, one a rank for the uneven ones
+
+  bool operator==(const CollectiveDescriptor&) const = default;
+
+  // "all_reduce(f32, sum, count 12)".
+  std::string ToString() const;
+};
+
+// Bytes of one collective summed over its group, counting what members lack (not what an algorithm moves):
+// all-gather and reduce-scatter of S bytes (n-1)S, all-reduce 2(n-1)S, broadcast (n-1)S, reduce (n-1)S,
+// gather and scatter S less the root's own piece. S is the bytes of the whole buffer. All-to-all is not a
+// function of this descriptor alone: see Communicator::AllToAll.
+int64_t LedgerBytes(const CollectiveDescriptor& descriptor, int group_size);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_COLLECTIVE_H_

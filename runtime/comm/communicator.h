@@ -1,0 +1,153 @@
+#ifndef WEFT_RUNTIME_COMM_COMMUNICATOR_H_
+#define WEFT_RUNTIME_COMM_COMMUNICATOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "runtime/base/reduce_op.h"
+#include "runtime/comm/collective.h"
+#include "runtime/comm/ledger.h"
+#include "runtime/comm/work.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// Per call: how to run it and what to write in the ledger.
+struct CommOptions {
+  bool async = false;  // true: return at once, the Work finishes later
+  CommTag tag = {};
+};
+
+// One message of a SendRecv batch.
+struct Message {
+  int peer = 0;   // group rank; the rank itself is allowed
+  Tensor tensor;  // contiguous; sent from or received into
+};
+
+// A group of ranks that exchange tensors: the contract that every backend meets (`local`, and later others).
+//
+// Members enter the same collectives in the same order; a disagreement (kind, dtype, reduction, counts, root)
+// throws InvalidArgument on every member, naming both sides. Members that disagree have lost step, so the
+// group is dead then: what came after would pair the wrong calls. Results are the same bits on every member
+// and in every run: reductions combine group ranks in ascending order, bf16 and f16 in float with one final
+// rounding. A group of one works and moves nothing. Buffers are contiguous; they may be empty. An output
+// overlaps the input only where a method says so, and is then at exactly that place. Operations on one group
+// run in the order they were issued, blocking and asynchronous alike.
+//
+// Units:   counts are elements.
+// Threads: called by the owning rank's thread only.
+// Errors:  InvalidArgument for misuse, before anything moves; DeadlineExceeded within the timeout, naming the
+//          group, collective, sequence number and missing ranks; Aborted when a peer has failed. After either
+//          of the last two, or a disagreement, the group is dead, and every later call throws that error at
+//          once. Misuse that this side finds alone leaves the group as it was.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  int rank() const { return rank_; }  // in this group
+  int size() const { return static_cast<int>(ranks_.size()); }
+  const std::vector<int>& ranks() const { return ranks_; }  // world ranks of the members, by group rank
+  const std::string& name() const { return name_; }         // for errors and the ledger: "dp"
+
+  // Every member gets the reduction of all `input`s. `output` may be `input`.
+  // Shape: input, output: same count on all members.   Cost: ledger 2(n-1)S.
+  Work AllReduce(const Tensor& input, const Tensor& output, ReduceOp op, CommOptions options = {});
+
+  // Concatenates the members' inputs by group rank.
+  // Shape: input counts[rank], output sum(counts); `input` may be its place in the output.
+  // Cost:  ledger (n-1)S, S the output's bytes.
+  Work AllGather(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts,
+                 CommOptions options = {});
+
+  // Reduces the members' inputs and leaves piece r with member r.
+  // Shape: input sum(counts), output counts[rank]; `output` may be its place in the input.
+  // Cost:  ledger (n-1)S, S the input's bytes.
+  Work ReduceScatter(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts, ReduceOp op,
+                     CommOptions options = {});
+
+  // Sends piece r of the input to member r, and lays what arrives in member order.
+  // Shape: input sum(send_counts), output sum(receive_counts); receive_counts[s] here is send_counts[here] of
+  // s. Cost:  ledger: what changes hands, the pieces that members send to themselves left out.
+  Work AllToAll(const Tensor& input, absl::Span<const int64_t> send_counts, const Tensor& output,
+                absl::Span<const int64_t> receive_counts, CommOptions options = {});
+
+  // Copies the root's tensor to everyone, in place.   Cost: ledger (n-1)S.
+  Work Broadcast(const Tensor& tensor, int root, CommOptions options = {});
+
+  // The root gets the reduction; other members' `output` is not looked at. `output` may be `input`.
+  // Cost: ledger (n-1)S.
+  Work Reduce(const Tensor& input, const Tensor& output, ReduceOp op, int root, CommOptions options = {});
+
+  // The root gets the concatenation; other members' `output` is not looked at. The root's `input` may be its
+  // place in the output.   Cost: ledger S less the root's piece.
+  Work Gather(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts, int root,
+              CommOptions options = {});
+
+  // Member r gets piece r of the root's input; other members' `input` is not looked at. The root's `output`
+  // may be its place in the input.   Cost: ledger S less the root's piece.
+  Work Scatter(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts, int root,
+               CommOptions options = {});
+
+  // Point to point, unlike the rest: only the two ends of each message take part. All messages of the batch
+  // progress together, so an exchange cannot deadlock; between two ranks, messages match in the order issued.
+  // What a rank sends to itself it receives in the same batch.
+  // Errors: InvalidArgument on both ends if the byte counts of a pair differ; the group is dead then.
+  // Cost:   ledger: the bytes received from others, recorded by the receiver.
+  Work SendRecv(absl::Span<const Message> sends, absl::Span<const Message> receives,
+                CommOptions options = {});
+  Work Send(const Tensor& tensor, int to, CommOptions options = {});
+  Work Recv(const Tensor& tensor, int from, CommOptions options = {});
+
+  // Returns when every member has entered it.
+  void Barrier();
+
+  // Ends the group at once: members waiting in it, here or elsewhere, throw Aborted with `reason`. Any
+  // thread.
+  virtual void Abort(const std::string& reason) = 0;
+
+  // How long a member waits for the others. Default 10 minutes.
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+ protected:
+  // One operation, checked on this side and ready to run. It owns references to its buffers.
+  struct Operation {
+    CollectiveDescriptor descriptor;
+    Tensor input;
+    Tensor output;
+    std::vector<int64_t> receive_counts;  // all-to-all; its send counts are descriptor.counts
+    std::vector<Message> sends;
+    std::vector<Message> receives;
+    CommOptions options;
+    uint64_t sequence = 0;  // from 1: the how-manieth collective on this group, or SendRecv of this member
+  };
+
+  Communicator(std::string name, int rank, std::vector<int> ranks, Ledger* ledger)
+      : name_(std::move(name)), rank_(rank), ranks_(std::move(ranks)), ledger_(ledger) {}
+
+  // Runs `operation`, now (not async) or later. A backend records it with RecordFinished.
+  virtual Work Submit(Operation operation) = 0;
+
+  // Writes the ledger entry; any thread. `all_to_all_bytes`: of an all-to-all, what changed hands in the
+  // whole group, which only the backend knows; else not looked at.
+  void RecordFinished(const Operation& operation, double seconds, int64_t all_to_all_bytes = 0) const;
+
+ private:
+  Work Start(Operation operation);
+
+  std::string name_;
+  int rank_;
+  std::vector<int> ranks_;
+  Ledger* ledger_;  // may be null; outlives the communicator
+  std::chrono::milliseconds timeout_ = std::chrono::minutes(10);
+  uint64_t num_collectives_ = 0;
+  uint64_t num_batches_ = 0;  // apart, since only two ends take part: members' collective numbers stay equal
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_COMMUNICATOR_H_

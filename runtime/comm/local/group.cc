@@ -1,0 +1,146 @@
+#include "runtime/comm/local/group.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace weft {
+
+CollectiveDescriptor Posting::Descriptor() const {
+  return {.kind = kind, .dtype = dtype, .op = op, .root = root, .counts = {counts.begin(), counts.end()}};
+}
+
+Group::Group(std::string name, std::vector<int> ranks, bool spin)
+    : name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      slots_(std::make_unique<Slot[]>(ranks_.size())),
+      wait_point_(spin) {}
+
+Posting& Group::NextPosting(int member) {
+  Slot& slot = slots_[member];
+  return slot.postings[++slot.num_collectives % 2];
+}
+
+void Group::Arrive(int member) {
+  const uint64_t phase = slots_[member].phase.load(std::memory_order_relaxed) + 1;
+  slots_[member].phase.store(phase);
+  wait_point_.Notify();
+}
+
+template <class Ready, class Missing, class What>
+void Group::Await(int member, const Ready& ready, const Missing& missing, const What& what,
+                  std::chrono::milliseconds timeout) {
+  int num_departed = 0;
+  for (;;) {
+    const bool in_time = wait_point_.Wait(
+        [&] { return ready() || failed_.load() || num_departed_.load() != num_departed; }, timeout);
+    if (ready()) return;
+    if (failed()) Leave(member);
+    // In this order: who departed has arrived before, so after this load its last arrival is seen.
+    num_departed = num_departed_.load();
+    const std::vector<int> awaited = missing();
+    if (awaited.empty()) continue;  // they came just now
+    if (!in_time) {
+      FailMissing(member, awaited, what(), timeout);
+      continue;
+    }
+    for (int peer : awaited) {
+      if (slots_[peer].departed.load()) FailMissing(member, {peer}, what(), std::nullopt);
+    }
+  }
+}
+
+void Group::AwaitAll(int member, std::chrono::milliseconds timeout) {
+  const uint64_t phase = slots_[member].phase.load(std::memory_order_relaxed);
+  int next = 0;  // all before it have arrived
+  const auto ready = [&] {
+    while (next < size() && slots_[next].phase.load() >= phase) ++next;
+    return next == size();
+  };
+  const auto missing = [&] {
+    std::vector<int> members;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (slots_[peer].phase.load() < phase) members.push_back(peer);
+    }
+    return members;
+  };
+  const auto what = [&] {
+    const Posting& mine = posting(member, member);
+    return absl::StrCat(Where(mine.kind, mine.sequence), ", ", mine.Descriptor().ToString());
+  };
+  Await(member, ready, missing, what, timeout);
+}
+
+void Group::AwaitReady(int member, absl::FunctionRef<bool()> ready,
+                       absl::FunctionRef<std::vector<int>()> missing, absl::FunctionRef<std::string()> what,
+                       std::chrono::milliseconds timeout) {
+  Await(member, ready, missing, what, timeout);
+}
+
+void Group::FailMissing(int member, const std::vector<int>& missing, const std::string& what,
+                        std::optional<std::chrono::milliseconds> waited) {
+  const int me = ranks_[member];
+  if (waited.has_value()) {
+    Fail(absl::StatusCode::kDeadlineExceeded,
+         absl::StrCat(what, ": world rank ", me, " waited ", waited->count(), " ms; ", WorldRanks(missing),
+                      " have not arrived"));
+  } else {
+    Fail(absl::StatusCode::kAborted, absl::StrCat(what, ": world rank ", me, " waits for ",
+                                                  WorldRanks(missing), ", whose rank function has returned"));
+  }
+}
+
+Group::Access::Access(Group& group, int member) : busy_(group.slots_[member].busy) {
+  // Store, then load; Leave loads in the other order. One of the two sees the other.
+  busy_.store(true);
+  if (group.failed()) {
+    busy_.store(false);
+    group.Leave(member);
+  }
+}
+
+void Group::Fail(absl::StatusCode code, const std::string& message) {
+  {
+    const std::lock_guard<std::mutex> lock(failure_mutex_);
+    if (failure_.has_value()) return;
+    failure_.emplace(code, message);
+    failed_.store(true);
+  }
+  wait_point_.WakeAll();
+}
+
+void Group::ThrowFailure() const {
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  throw Error(*failure_);
+}
+
+void Group::Leave(int member) const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == member) continue;
+    while (slots_[peer].busy.load()) std::this_thread::yield();
+  }
+  ThrowFailure();
+}
+
+void Group::MarkDeparted(int member) {
+  slots_[member].departed.store(true);
+  num_departed_.fetch_add(1);
+  wait_point_.WakeAll();
+}
+
+std::string Group::Where(CollectiveKind kind, uint64_t sequence) const {
+  return absl::StrCat("group '", name_, "', ", kind == CollectiveKind::kSendRecv ? "send_recv" : "collective",
+                      " #", sequence);
+}
+
+std::string Group::WorldRanks(const std::vector<int>& members) const {
+  return absl::StrCat(
+      "world ranks [",
+      absl::StrJoin(members, ", ",
+                    [this](std::string* text, int member) { absl::StrAppend(text, ranks_[member]); }),
+      "]");
+}
+
+}  // namespace weft

@@ -1,0 +1,144 @@
+#ifndef WEFT_RUNTIME_COMM_LOCAL_GROUP_H_
+#define WEFT_RUNTIME_COMM_LOCAL_GROUP_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/collective.h"
+#include "runtime/comm/local/mailbox.h"
+#include "runtime/comm/local/wait_point.h"
+
+namespace weft {
+
+// Inputs up to this size travel inside the posting: peers then read nothing of the member's own, so it may
+// leave without waiting for them, and a small collective takes one barrier.
+inline constexpr int64_t kCopiedBytes = 512;
+
+// What a member shows its peers when it enters a collective: the descriptor to agree on, and where its data
+// lie.
+struct Posting {
+  uint64_t sequence = 0;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DType dtype = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  bool copied = true;  // `input` is `copy`
+  int root = 0;
+  absl::InlinedVector<int64_t, 4> counts;
+  const char* input = nullptr;  // null: peers read nothing here
+  char* output = nullptr;
+  absl::InlinedVector<int64_t, 4> receive_counts;
+  alignas(64) char copy[kCopiedBytes];
+
+  CollectiveDescriptor Descriptor() const;
+};
+
+// What the members of one `local` group share: their postings, a barrier, mailboxes, and the failure that
+// ends the group.
+//
+// A collective is: fill NextPosting, Arrive, AwaitAll, look at the peers' postings, read their memory inside
+// an Access, and Arrive again before the memory may change. Postings alternate between two places: a member
+// that writes its next but one has seen all arrive at the one between, so nobody reads the old one any more.
+//
+// Threads: a `member` argument says who calls; one thread at a time for each member. Fail: any thread.
+class Group {
+ public:
+  // `spin`: as WaitPoint.
+  Group(std::string name, std::vector<int> ranks, bool spin);
+
+  const std::string& name() const { return name_; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+
+  Posting& NextPosting(int member);
+  // `peer`'s posting for the collective that `member` is in; only between AwaitAll and the next Arrive but
+  // one.
+  const Posting& posting(int member, int peer) const {
+    return slots_[peer].postings[slots_[member].num_collectives % 2];
+  }
+  Mailbox& mailbox(int member) { return slots_[member].mailbox; }
+
+  // Counts this member's arrival at its next barrier.
+  void Arrive(int member);
+
+  // Waits until every member has arrived as often as this one.
+  // Errors: DeadlineExceeded after `timeout`, which ends the group; or what has ended it.
+  void AwaitAll(int member, std::chrono::milliseconds timeout);
+
+  // Waits until `ready`, for something other than a barrier. `missing` gives the members still awaited,
+  // `what` the operation's name, for the error. `ready` is made of sequentially consistent loads; see
+  // NotifyAll.
+  void AwaitReady(int member, absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
+                  absl::FunctionRef<std::string()> what, std::chrono::milliseconds timeout);
+  void NotifyAll() { wait_point_.Notify(); }
+
+  // While it lives, `member` may touch peers' memory: a peer that leaves because the group failed waits for
+  // it. Never wait for anything inside. Errors: what has ended the group.
+  class Access {
+   public:
+    Access(Group& group, int member);
+    ~Access() { busy_.store(false); }
+    Access(const Access&) = delete;
+    Access& operator=(const Access&) = delete;
+
+   private:
+    std::atomic<bool>& busy_;
+  };
+
+  // Ends the group, unless it has ended: everyone who waits or calls later throws this error.
+  void Fail(absl::StatusCode code, const std::string& message);
+  bool failed() const { return failed_.load(); }
+  void ThrowIfFailed() const {
+    if (failed()) ThrowFailure();
+  }
+
+  // Throws the failure once no peer touches this member's memory any more.
+  [[noreturn]] void Leave(int member) const;
+
+  // `member` will arrive nowhere any more: its rank has ended. Who waits for it fails at once.
+  void MarkDeparted(int member);
+
+  // "group 'dp', all_reduce #3" and "world ranks [1, 3]": for messages.
+  std::string Where(CollectiveKind kind, uint64_t sequence) const;
+  std::string WorldRanks(const std::vector<int>& members) const;
+
+ private:
+  // Each part on lines of its own: peers spin on `phase` while the owner fills a posting.
+  struct Slot {
+    alignas(128) std::atomic<uint64_t> phase = 0;  // arrivals so far
+    alignas(128) std::atomic<bool> busy = false;   // inside an Access
+    std::atomic<bool> departed = false;
+    uint64_t num_collectives = 0;  // the owner's
+    alignas(128) Posting postings[2];
+    Mailbox mailbox;
+  };
+
+  // As AwaitReady, for any callables; the barrier's is called every few nanoseconds, so it is inlined.
+  template <class Ready, class Missing, class What>
+  void Await(int member, const Ready& ready, const Missing& missing, const What& what,
+             std::chrono::milliseconds timeout);
+  void FailMissing(int member, const std::vector<int>& missing, const std::string& what,
+                   std::optional<std::chrono::milliseconds> waited);
+  [[noreturn]] void ThrowFailure() const;
+
+  const std::string name_;
+  const std::vector<int> ranks_;
+  const std::unique_ptr<Slot[]> slots_;
+  WaitPoint wait_point_;
+  std::atomic<int> num_departed_ = 0;
+  std::atomic<bool> failed_ = false;
+  mutable std::mutex failure_mutex_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_LOCAL_GROUP_H_

@@ -1,0 +1,22 @@
+#ifndef WEFT_RUNTIME_COMM_LOCAL_RUN_SEND_RECV_H_
+#define WEFT_RUNTIME_COMM_LOCAL_RUN_SEND_RECV_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/local/group.h"
+
+namespace weft {
+
+// One member's batch of messages; the ends of each find each other through the group's mailboxes. The
+// receiver copies out of the sender's memory; returns when all of the batch has been received, at both ends.
+//
+// Errors: as Communicator::SendRecv.
+void RunSendRecv(Group& group, int member, absl::Span<const Message> sends,
+                 absl::Span<const Message> receives, uint64_t sequence, std::chrono::milliseconds timeout);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_LOCAL_RUN_SEND_RECV_H_

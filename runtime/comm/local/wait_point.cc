@@ -1,0 +1,23 @@
+#include "runtime/comm/local/wait_point.h"
+
+#include <algorithm>
+
+namespace weft {
+
+void WaitPoint::WakeAll() {
+  // The lock orders this after a sleeper's look at its condition: it is either before that look or asleep.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  wake_.notify_all();
+}
+
+bool WaitPoint::Block(absl::FunctionRef<bool()> ready, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // the clock must not overflow
+  const auto deadline = std::chrono::steady_clock::now() + std::min(timeout, kLongest);
+  std::unique_lock<std::mutex> lock(mutex_);
+  num_sleepers_.fetch_add(1);
+  const bool result = wake_.wait_until(lock, deadline, ready);
+  num_sleepers_.fetch_sub(1);
+  return result;
+}
+
+}  // namespace weft

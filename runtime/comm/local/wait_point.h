@@ -1,0 +1,67 @@
+#ifndef WEFT_RUNTIME_COMM_LOCAL_WAIT_POINT_H_
+#define WEFT_RUNTIME_COMM_LOCAL_WAIT_POINT_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "absl/functional/function_ref.h"
+
+namespace weft {
+
+// Where threads wait for conditions over atomics: they spin briefly (a peer on another core is tens of
+// nanoseconds away), then yield (so that more ranks than cores take turns), then block.
+//
+// Threads: any. A condition is made of sequentially consistent loads; whoever changes what it reads stores
+//          sequentially consistently and then calls Notify. So either the waiter sees the store, or Notify
+//          sees the waiter: no wake-up is lost, and Notify costs one load while nobody sleeps.
+class WaitPoint {
+ public:
+  // `spin`: false if the waiting threads may outnumber the cores, where spinning keeps the awaited from
+  // running.
+  explicit WaitPoint(bool spin) : num_spins_(spin ? kSpins : 0) {}
+
+  // Returns true as soon as `ready()` holds, false if it does not within `timeout`. `ready` may be called
+  // with a lock held and must not throw.
+  template <class Ready>
+  bool Wait(const Ready& ready, std::chrono::milliseconds timeout) {
+    for (int i = 0; i < num_spins_; ++i) {
+      if (ready()) return true;
+      Pause();
+    }
+    for (int i = 0; i < kYields; ++i) {
+      if (ready()) return true;
+      std::this_thread::yield();
+    }
+    return Block(ready, timeout);
+  }
+
+  void Notify() {
+    if (num_sleepers_.load() != 0) WakeAll();
+  }
+
+  void WakeAll();
+
+ private:
+  static constexpr int kSpins = 400;  // 5 to 20 us
+  static constexpr int kYields = 100;
+
+  static void Pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
+  bool Block(absl::FunctionRef<bool()> ready, std::chrono::milliseconds timeout);
+
+  const int num_spins_;
+  std::atomic<int> num_sleepers_ = 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_LOCAL_WAIT_POINT_H_

@@ -1,0 +1,39 @@
+#ifndef WEFT_RUNTIME_COMM_WORK_H_
+#define WEFT_RUNTIME_COMM_WORK_H_
+
+#include <chrono>
+#include <memory>
+
+namespace weft {
+
+// The state of one asynchronous collective, set once by the backend that runs it.
+class WorkState;
+
+// A handle to a collective that may still be running; copies share it. It owns references to every buffer
+// that the collective touches until all members have finished with them.
+//
+// Dropping a Work neither waits nor throws: an error nobody read surfaces at the next call on that group.
+class Work {
+ public:
+  // A finished one.
+  Work() = default;
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+
+  // True when it has finished, well or badly. Never blocks, never throws.
+  bool Test() const;
+
+  // Blocks until it has finished.
+  // Errors: the collective's own (DeadlineExceeded names the missing ranks; Aborted the peer that failed;
+  // InvalidArgument both sides of a disagreement).
+  void Wait() const;
+
+  // The same within `timeout`; returns false if it is still running then.
+  bool WaitFor(std::chrono::milliseconds timeout) const;
+
+ private:
+  std::shared_ptr<WorkState> state_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_WORK_H_

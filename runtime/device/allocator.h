@@ -1,0 +1,58 @@
+#ifndef WEFT_RUNTIME_DEVICE_ALLOCATOR_H_
+#define WEFT_RUNTIME_DEVICE_ALLOCATOR_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/device/device.h"
+
+namespace weft {
+
+// What every request is rounded up to, on every device: so bytes counted on meta are bytes used on the CPU.
+inline constexpr int64_t kAllocationGranule = 64;
+constexpr int64_t RoundUpToGranule(int64_t num_bytes) {
+  return (num_bytes + kAllocationGranule - 1) / kAllocationGranule * kAllocationGranule;
+}
+
+// Bytes as callers asked for them, rounded up to the granule; the pool's bytes as they are, rounded up
+// further.
+struct AllocatorStats {
+  int64_t live_bytes = 0;       // handed out and not yet returned
+  int64_t peak_bytes = 0;       // largest live_bytes since the last ResetPeak
+  int64_t pooled_bytes = 0;     // kept for reuse
+  int64_t num_allocations = 0;  // calls of Allocate that succeeded
+
+  bool operator==(const AllocatorStats&) const = default;
+};
+
+// Hands out memory of one device. Shared: every Buffer keeps its allocator alive.
+//
+// Threads: Allocate, stats and ResetPeak are for the owning rank's thread; Deallocate may come from any
+// thread (a peer's collective may drop the last reference).
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+
+  virtual Device device() const = 0;
+
+  // Returns `num_bytes` >= 0 bytes aligned to 64, uninitialised; never null on the CPU, always null on meta.
+  // Errors: ResourceExhausted that names the request, the live and peak bytes; InvalidArgument below 0.
+  virtual void* Allocate(int64_t num_bytes) = 0;
+
+  // Takes back what Allocate returned, with the same `num_bytes`. Never throws.
+  virtual void Deallocate(void* data, int64_t num_bytes) noexcept = 0;
+
+  virtual AllocatorStats stats() const = 0;
+  virtual void ResetPeak() = 0;
+};
+
+// A pooled CPU allocator: freed blocks are kept by size class and reused, so that a training step after the
+// first asks the system for nothing.
+std::shared_ptr<Allocator> MakeCpuAllocator();
+
+// The same interface for meta tensors: counts bytes, holds none.
+std::shared_ptr<Allocator> MakeMetaAllocator();
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_DEVICE_ALLOCATOR_H_

@@ -1,0 +1,114 @@
+#include "runtime/launch/run_ranks.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/local/communicator.h"
+#include "runtime/comm/local/hub.h"
+
+namespace weft {
+namespace {
+
+class LocalWorld final : public World {
+ public:
+  LocalWorld(int rank, int size, int num_threads, const RunRanksOptions& options, std::shared_ptr<Hub> hub)
+      : World(rank, size, num_threads, MakeCpuAllocator(), options.tracer),
+        comm_timeout_(options.comm_timeout),
+        hub_(std::move(hub)) {}
+
+  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) override {
+    const auto describe = [&] {
+      return absl::StrCat("group '", name, "' of ranks [", absl::StrJoin(ranks, ", "), "]: ");
+    };
+    WEFT_REQUIRE(std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<int>()) == ranks.end(),
+                 describe(), "ranks must ascend, each once");
+    WEFT_REQUIRE(std::binary_search(ranks.begin(), ranks.end(), rank()), describe(),
+                 "lacks the calling rank ", rank());
+    WEFT_REQUIRE(ranks.front() >= 0 && ranks.back() < size(), describe(), "the world has ranks 0 to ",
+                 size() - 1);
+    std::shared_ptr<Communicator> group = MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger());
+    group->set_timeout(comm_timeout_);
+    return group;
+  }
+
+ private:
+  std::chrono::milliseconds comm_timeout_;
+  std::shared_ptr<Hub> hub_;
+};
+
+// One call of RunRanks.
+class Launch {
+ public:
+  Launch(int num_ranks, const std::function<void(World&)>& body, const RunRanksOptions& options)
+      : num_ranks_(num_ranks), body_(body), options_(options), hub_(std::make_shared<Hub>(num_ranks)) {
+    num_threads_ = options.threads_per_rank;
+    if (num_threads_ == 0) {
+      num_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / num_ranks);
+    }
+  }
+
+  void Run() {
+    std::vector<std::thread> threads;
+    try {
+      threads.reserve(num_ranks_);
+      for (int rank = 0; rank < num_ranks_; ++rank) threads.emplace_back([this, rank] { RunRank(rank); });
+    } catch (...) {  // the system has no more threads
+      const std::string reason = "not all ranks could be started";
+      RecordFailure(std::current_exception(), reason);
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (first_error_ != nullptr) std::rethrow_exception(first_error_);
+  }
+
+ private:
+  void RunRank(int rank) {
+    // Outside the try: its ledger outlives the work that FinishRank waits for.
+    std::optional<LocalWorld> world;
+    try {
+      world.emplace(rank, num_ranks_, num_threads_, options_, hub_);
+      body_(*world);
+    } catch (const Error& error) {
+      const std::string message = absl::StrCat("rank ", rank, ": ", error.message());
+      RecordFailure(std::make_exception_ptr(Error(error.code(), message)), message);
+    } catch (const std::exception& error) {
+      RecordFailure(std::current_exception(), absl::StrCat("rank ", rank, ": ", error.what()));
+    } catch (...) {
+      RecordFailure(std::current_exception(), absl::StrCat("rank ", rank, " failed"));
+    }
+    hub_->FinishRank(rank);
+  }
+
+  void RecordFailure(std::exception_ptr error, const std::string& message) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (first_error_ == nullptr) first_error_ = std::move(error);
+    }
+    hub_->AbortAll(message);
+  }
+
+  const int num_ranks_;
+  const std::function<void(World&)>& body_;
+  const RunRanksOptions& options_;
+  const std::shared_ptr<Hub> hub_;
+  int num_threads_ = 1;
+  std::mutex mutex_;
+  std::exception_ptr first_error_;
+};
+
+}  // namespace
+
+void RunRanks(int num_ranks, const std::function<void(World&)>& body, const RunRanksOptions& options) {
+  WEFT_REQUIRE(num_ranks >= 1, "RunRanks: num_ranks is ", num_ranks, ", must be at least 1");
+  WEFT_REQUIRE(options.threads_per_rank >= 0, "RunRanks: threads_per_rank is ", options.threads_per_rank,
+               ", must be at least 1, or 0 for a fair share of the cores");
+  Launch(num_ranks, body, options).Run();
+}
+
+}  // namespace weft

@@ -1,0 +1,49 @@
+#ifndef WEFT_RUNTIME_LAUNCH_WORLD_H_
+#define WEFT_RUNTIME_LAUNCH_WORLD_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/thread_pool.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/device/allocator.h"
+#include "runtime/trace/span.h"
+
+namespace weft {
+
+// All the ranks of a job, seen from one of them: who this rank is, its machine resources, and how it reaches the
+// others. Comes from RunRanks; passed down from main, never global.
+class World {
+ public:
+  virtual ~World() = default;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  ThreadPool& pool() { return *pool_; }
+  const std::shared_ptr<Allocator>& allocator() const { return allocator_; }
+  Ledger& ledger() { return ledger_; }
+  Tracer* tracer() { return tracer_; }  // null: nothing is traced
+
+  // A communicator among `ranks` (world ranks, ascending, this one among them). Only the members call it; two
+  // calls with the same ranks give two independent groups, matched in call order.
+  // Errors: InvalidArgument for ranks that are unsorted, repeated, out of range or lack this one.
+  virtual std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) = 0;
+
+ protected:
+  World(int rank, int size, int num_threads, std::shared_ptr<Allocator> allocator, Tracer* tracer);
+
+ private:
+  int rank_;
+  int size_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::shared_ptr<Allocator> allocator_;
+  Ledger ledger_;
+  Tracer* tracer_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_LAUNCH_WORLD_H_

@@ -1,0 +1,33 @@
+#ifndef WEFT_RUNTIME_TENSOR_BUFFER_H_
+#define WEFT_RUNTIME_TENSOR_BUFFER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/base/intrusive_ptr.h"
+#include "runtime/device/allocator.h"
+
+namespace weft {
+
+// Owns one allocation and returns it to its allocator when the last tensor that views it is gone.
+class Buffer : public RefCounted<Buffer> {
+ public:
+  // Errors: ResourceExhausted, from the allocator.
+  Buffer(std::shared_ptr<Allocator> allocator, int64_t num_bytes)
+      : allocator_(std::move(allocator)), data_(allocator_->Allocate(num_bytes)), num_bytes_(num_bytes) {}
+  ~Buffer() { allocator_->Deallocate(data_, num_bytes_); }
+
+  void* data() const { return data_; }
+  int64_t num_bytes() const { return num_bytes_; }
+  Device device() const { return allocator_->device(); }
+  const std::shared_ptr<Allocator>& allocator() const { return allocator_; }
+
+ private:
+  std::shared_ptr<Allocator> allocator_;
+  void* data_;
+  int64_t num_bytes_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_TENSOR_BUFFER_H_

@@ -1,0 +1,269 @@
+#include "runtime/tensor/copy.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "runtime/tensor/convert.h"
+#include "runtime/tensor/loop_nest.h"
+
+namespace weft {
+namespace {
+
+// Edge of the tiles in which transposes go: a cache line of elements, at least 16.
+template <class T>
+constexpr int64_t kTileEdge = std::max<int64_t>(16, 64 / sizeof(T));
+
+void CheckPair(absl::string_view what, const Tensor& from, const Tensor& to) {
+  WEFT_REQUIRE(from.shape() == to.shape(), what, ": shapes differ: from ", from.TypeString(), " to ",
+               to.TypeString());
+  WEFT_REQUIRE(from.device() == to.device(), what, ": devices differ: from ", from.TypeString(), " on ",
+               DeviceTypeName(from.device().type), " to ", to.TypeString(), " on ",
+               DeviceTypeName(to.device().type));
+  const bool is_empty = to.num_elements() == 0;  // whose strides mean nothing
+  for (int dim = 0; dim < to.ndim(); ++dim) {
+    WEFT_REQUIRE(is_empty || to.strides()[dim] != 0 || to.shape()[dim] == 1, what, ": cannot write to ",
+                 to.TypeString(), ", which repeats its elements along dim ", dim);
+  }
+}
+
+bool IsMeta(const Tensor& tensor) { return tensor.device().type == DeviceType::kMeta; }
+
+// The loop of `nest` in which `from` has stride 1, or -1.
+int UnitFromLoop(const LoopNest& nest) {
+  for (int loop = nest.inner(); loop >= 0; --loop) {
+    if (nest.from_strides[loop] == 1) return loop;
+  }
+  return -1;
+}
+
+// Runs contiguous on both sides. `item` is the size of an element; the two innermost loops go without an
+// odometer.
+void CopyRuns(const LoopNest& nest, int64_t item, const char* from, char* to) {
+  const int inner = nest.inner();
+  const int64_t run = nest.extents[inner] * item;
+  const bool has_rows = inner > 0;
+  const int64_t rows = has_rows ? nest.extents[inner - 1] : 1;
+  const int64_t from_step = has_rows ? nest.from_strides[inner - 1] * item : 0;
+  const int64_t to_step = has_rows ? nest.to_strides[inner - 1] * item : 0;
+  ForEachOuter(nest, has_rows ? 2 : 1, [&](int64_t from_offset, int64_t to_offset) {
+    const char* source = from + from_offset * item;
+    char* target = to + to_offset * item;
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(target, source, run);
+      source += from_step;
+      target += to_step;
+    }
+  });
+}
+
+// Moves `rows` x `columns` elements: a row is contiguous in `to`, a column in `from`. By way of a tile on the
+// stack, so that each cache line of either side is touched once, in one go: extents that are powers of two
+// put all lines of a block into one set of the cache, which would drop them between uses.
+template <class T>
+void TransposeTile(int64_t rows, int64_t columns, const T* from, int64_t from_column, T* to, int64_t to_row) {
+  constexpr int64_t kEdge = kTileEdge<T>;
+  std::byte tile[kEdge * kEdge * sizeof(T)];  // bytes, since BFloat16 would be zeroed first
+  for (int64_t column = 0; column < columns; ++column) {
+    const T* const source = from + column * from_column;
+    for (int64_t row = 0; row < rows; ++row) {
+      std::memcpy(tile + (row * kEdge + column) * sizeof(T), source + row, sizeof(T));
+    }
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(to + row * to_row, tile + row * kEdge * sizeof(T), columns * sizeof(T));
+  }
+}
+
+// `to` is contiguous along the innermost loop, `from` along the next one: a transpose.
+template <class T>
+void CopyTransposed(const LoopNest& nest, const T* from, T* to) {
+  constexpr int64_t kEdge = kTileEdge<T>;
+  const int inner = nest.inner();
+  const int64_t rows = nest.extents[inner - 1];
+  const int64_t columns = nest.extents[inner];
+  const int64_t to_row = nest.to_strides[inner - 1];
+  const int64_t from_column = nest.from_strides[inner];
+  ForEachOuter(nest, 2, [&](int64_t from_offset, int64_t to_offset) {
+    for (int64_t row = 0; row < rows; row += kEdge) {
+      for (int64_t column = 0; column < columns; column += kEdge) {
+        const T* const source = from + from_offset + row + column * from_column;
+        T* const target = to + to_offset + row * to_row + column;
+        const int64_t tile_rows = std::min(kEdge, rows - row);
+        const int64_t tile_columns = std::min(kEdge, columns - column);
+        if (tile_rows == kEdge && tile_columns == kEdge) {
+          TransposeTile<T>(kEdge, kEdge, source, from_column, target, to_row);  // constant bounds: unrolled
+        } else {
+          TransposeTile<T>(tile_rows, tile_columns, source, from_column, target, to_row);
+        }
+      }
+    }
+  });
+}
+
+// Applies `element(from, to&)` along the innermost loop, strides of 1 apart so that they vectorise.
+template <class From, class To, class Element>
+void ForEachElement(const LoopNest& nest, const From* from, To* to, const Element& element) {
+  const int inner = nest.inner();
+  const int64_t count = nest.extents[inner];
+  const int64_t from_stride = nest.from_strides[inner];
+  const int64_t to_stride = nest.to_strides[inner];
+  ForEachOuter(nest, 1, [&](int64_t from_offset, int64_t to_offset) {
+    const From* const source = from + from_offset;
+    To* const target = to + to_offset;
+    if (from_stride == 1 && to_stride == 1) {
+      for (int64_t i = 0; i < count; ++i) element(source[i], target[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) element(source[i * from_stride], target[i * to_stride]);
+    }
+  });
+}
+
+template <class T>
+void CopySameType(LoopNest nest, const T* from, T* to) {
+  const int inner = nest.inner();
+  const bool to_is_unit = nest.to_strides[inner] == 1;
+  if (to_is_unit && nest.from_strides[inner] == 1) {
+    CopyRuns(nest, sizeof(T), reinterpret_cast<const char*>(from), reinterpret_cast<char*>(to));
+    return;
+  }
+  const int unit = UnitFromLoop(nest);
+  if (to_is_unit && unit >= 0) {
+    for (Shape* values : {&nest.extents, &nest.from_strides, &nest.to_strides}) {
+      const int64_t value = (*values)[unit];
+      values->Remove(unit);
+      values->Insert(inner - 1, value);
+    }
+    CopyTransposed(nest, from, to);
+    return;
+  }
+  ForEachElement(nest, from, to, [](const T& value, T& out) { out = value; });
+}
+
+}  // namespace
+
+void CopyTensor(const Tensor& from, const Tensor& to) {
+  CheckPair("CopyTensor", from, to);
+  if (IsMeta(to) || to.num_elements() == 0) return;
+  if (from.data() == to.data() && from.strides() == to.strides() && from.dtype() == to.dtype()) return;
+  const LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());
+  VisitDType(from.dtype(), [&](auto from_tag) {
+    using From = typename decltype(from_tag)::type;
+    VisitDType(to.dtype(), [&](auto to_tag) {
+      using To = typename decltype(to_tag)::type;
+      if constexpr (std::is_same_v<From, To>) {
+        CopySameType(nest, from.data<From>(), to.data<To>());
+      } else {
+        ForEachElement(nest, from.data<From>(), to.data<To>(),
+                       [](From value, To& out) { out = ConvertElement<To>(value); });
+      }
+    });
+  });
+}
+
+void FillTensor(const Tensor& tensor, double value) {
+  if (IsMeta(tensor) || tensor.num_elements() == 0) return;
+  const LoopNest nest = MakeLoopNest(tensor.shape(), tensor.strides(), tensor.strides());
+  VisitDType(tensor.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T* const data = tensor.data<T>();
+    const int64_t count = nest.extents[nest.inner()];
+    const int64_t stride = nest.to_strides[nest.inner()];
+    ForEachOuter(nest, 1, [&](int64_t, int64_t offset) {
+      const T element = ConvertElement<T>(value);  // a local: nothing written through `data` can be it
+      T* const row = data + offset;
+      if (stride == 1) {
+        for (int64_t i = 0; i < count; ++i)
+          std::memcpy(row + i, &element, sizeof(T));  // a half vectorises so only
+      } else {
+        for (int64_t i = 0; i < count; ++i) row[i * stride] = element;
+      }
+    });
+  });
+}
+
+Tensor CloneTensor(const Tensor& tensor, const std::shared_ptr<Allocator>& allocator) {
+  return CastTensor(tensor, tensor.dtype(), allocator);
+}
+
+Tensor CastTensor(const Tensor& tensor, DType dtype, const std::shared_ptr<Allocator>& allocator) {
+  Tensor result = Tensor::Empty(allocator, dtype, tensor.shape());
+  CopyTensor(tensor, result);
+  return result;
+}
+
+namespace {
+
+// The arithmetic of an element: bf16 and f16 as floats, bool as int; integers as unsigned, where overflow
+// wraps.
+template <class T>
+struct Arithmetic {
+  using type = T;
+};
+template <>
+struct Arithmetic<BFloat16> {
+  using type = float;
+};
+template <>
+struct Arithmetic<Float16> {
+  using type = float;
+};
+template <>
+struct Arithmetic<int32_t> {
+  using type = uint32_t;
+};
+template <>
+struct Arithmetic<int64_t> {
+  using type = uint64_t;
+};
+
+// Sum and product of bools are or and and. Converts back with one rounding.
+template <class T, class Combine>
+void AccumulateArithmetic(const LoopNest& nest, const T* from, T* to, const Combine& combine) {
+  using A = typename Arithmetic<T>::type;
+  ForEachElement(nest, from, to, [&](T value, T& out) {
+    out = static_cast<T>(combine(static_cast<A>(value), static_cast<A>(out)));
+  });
+}
+
+// Min and max compare in the element's own order. A NaN in `out` stays, since no comparison with it holds.
+template <class T, class Wins>
+void AccumulateOrder(const LoopNest& nest, const T* from, T* to, const Wins& wins) {
+  using Half = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
+  ForEachElement(nest, from, to, [&](T value, T& out) {
+    const Half a = static_cast<Half>(value);
+    const Half b = static_cast<Half>(out);
+    out = wins(a, b) || a != a ? value : out;
+  });
+}
+
+template <class T>
+void Accumulate(const LoopNest& nest, const T* from, T* to, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return AccumulateArithmetic(nest, from, to, [](auto a, auto b) { return b + a; });
+    case ReduceOp::kProduct:
+      return AccumulateArithmetic(nest, from, to, [](auto a, auto b) { return b * a; });
+    case ReduceOp::kMin:
+      return AccumulateOrder(nest, from, to, [](auto a, auto b) { return a < b; });
+    case ReduceOp::kMax:
+      return AccumulateOrder(nest, from, to, [](auto a, auto b) { return a > b; });
+  }
+}
+
+}  // namespace
+
+void AccumulateTensor(const Tensor& from, const Tensor& to, ReduceOp op) {
+  CheckPair("AccumulateTensor", from, to);
+  WEFT_REQUIRE(from.dtype() == to.dtype(), "AccumulateTensor: dtypes differ: from ", from.TypeString(),
+               " to ", to.TypeString());
+  if (IsMeta(to) || to.num_elements() == 0) return;
+  const LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());
+  VisitDType(to.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    Accumulate(nest, from.data<T>(), to.data<T>(), op);
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,38 @@
+#ifndef WEFT_RUNTIME_TENSOR_COPY_H_
+#define WEFT_RUNTIME_TENSOR_COPY_H_
+
+#include <memory>
+
+#include "runtime/base/reduce_op.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// Copies `from` into `to`, any strides on either side, converting the dtype where they differ (float to
+// integer truncates toward zero, anything to bool tests for non-zero; all of it in runtime/tensor/convert.h).
+// Packing and unpacking of shards are this call on slices. No-op on meta tensors.
+//
+// Cost:   one pass; runs of contiguous elements move as memcpy.
+// Errors: InvalidArgument if the shapes or devices differ, or if `to` repeats its elements (Expand). The two
+// must
+//         not overlap unless they are the same view.
+void CopyTensor(const Tensor& from, const Tensor& to);
+
+// Sets every element of `tensor` (any strides) to `value`, converted to the dtype.
+void FillTensor(const Tensor& tensor, double value);
+
+// Combines elementwise: to = op(to, from), for sum, min, max and product (kAvg is a sum here; the caller
+// divides). bf16 and f16 combine in float and round once per call. Any strides; same shape and dtype.
+// NaN wins in min and max. Integers wrap; of bools sum and max are "or", product and min "and". No-op on meta
+// tensors.
+//
+// Errors: InvalidArgument as CopyTensor, and if the dtypes differ.
+void AccumulateTensor(const Tensor& from, const Tensor& to, ReduceOp op);
+
+// A new row-major tensor with the elements of `tensor`, in `dtype` (default: its own), from `allocator`.
+Tensor CloneTensor(const Tensor& tensor, const std::shared_ptr<Allocator>& allocator);
+Tensor CastTensor(const Tensor& tensor, DType dtype, const std::shared_ptr<Allocator>& allocator);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_TENSOR_COPY_H_

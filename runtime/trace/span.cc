@@ -1,0 +1,86 @@
+#include "runtime/trace/span.h"
+
+#include <chrono>
+#include <fstream>
+#include <mutex>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+struct Record {
+  int rank;
+  std::string category;
+  std::string name;
+  int64_t begin_ns;
+  int64_t end_ns;
+};
+
+// `text` as a JSON string, quotes included; bytes that are not UTF-8 become the replacement character.
+std::string JsonString(const std::string& text) {
+  return nlohmann::json(text).dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/true,
+                                   nlohmann::json::error_handler_t::replace);
+}
+
+// Chrome counts microseconds; three decimals keep every nanosecond, which a double would not.
+std::string Microseconds(int64_t ns) { return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000); }
+
+}  // namespace
+
+struct Tracer::State {
+  const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  mutable std::mutex mutex;
+  std::vector<Record> records;  // under `mutex`
+};
+
+Tracer::Tracer() : state_(std::make_unique<State>()) {}
+
+Tracer::~Tracer() = default;
+
+int64_t Tracer::Now() const {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
+                                                              state_->start)
+      .count();
+}
+
+void Tracer::Add(int rank, absl::string_view category, absl::string_view name, int64_t begin_ns,
+                 int64_t end_ns) noexcept {
+  try {
+    Record record{rank, std::string(category), std::string(name), begin_ns, end_ns};
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->records.push_back(std::move(record));
+  } catch (const std::bad_alloc&) {
+    // Spans end in destructors: a trace with a hole is better than the end of the program.
+  }
+}
+
+std::string Tracer::ToChromeJson() const {
+  std::vector<Record> records;
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    records = state_->records;
+  }
+  std::string json = "[";
+  for (const Record& record : records) {
+    absl::StrAppend(&json, json.size() == 1 ? "\n" : ",\n", R"({"ph":"X","pid":0,"tid":)", record.rank,
+                    R"(,"cat":)", JsonString(record.category), R"(,"name":)", JsonString(record.name),
+                    R"(,"ts":)", Microseconds(record.begin_ns), R"(,"dur":)",
+                    Microseconds(record.end_ns - record.begin_ns), "}");
+  }
+  absl::StrAppend(&json, "\n]\n");
+  return json;
+}
+
+void Tracer::WriteChromeTrace(const std::string& path) const {
+  std::ofstream file(path, std::ios::binary);
+  file << ToChromeJson();
+  file.close();
+  WEFT_REQUIRE(!file.fail(), "cannot write the trace to '", path, "'");
+}
+
+}  // namespace weft

@@ -1,0 +1,153 @@
+#include "mesh/device_mesh.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+// The message of the InvalidArgument that `function` throws.
+template <class Function>
+std::string MessageOf(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+    return error.message();
+  }
+  return "nothing was thrown";
+}
+
+TEST(DeviceMeshTest, NoAxesIsOneDevice) {
+  const DeviceMesh mesh;
+  EXPECT_EQ(mesh.num_axes(), 0);
+  EXPECT_EQ(mesh.num_ranks(), 1);
+  EXPECT_EQ(mesh.ranks(), std::vector<int>{0});
+  EXPECT_TRUE(mesh.CoordinateOf(0).empty());
+  EXPECT_EQ(mesh.GroupOf(0, {}), std::vector<int>{0});
+  EXPECT_EQ(mesh.ToString(), "");
+  EXPECT_EQ(mesh, DeviceMesh::Parse("  "));
+}
+
+TEST(DeviceMeshTest, FirstAxisVariesSlowest) {
+  const DeviceMesh mesh({{"dp", 2}, {"pp", 1}, {"tp", 3}});
+  EXPECT_EQ(mesh.num_ranks(), 6);
+  int rank = 0;
+  for (int64_t dp = 0; dp < 2; ++dp) {
+    for (int64_t tp = 0; tp < 3; ++tp, ++rank) {
+      EXPECT_EQ(mesh.ranks()[rank], rank);
+      EXPECT_EQ(mesh.CoordinateOf(rank), (std::vector<int64_t>{dp, 0, tp}));
+    }
+  }
+  EXPECT_TRUE(mesh.Contains(5));
+  EXPECT_FALSE(mesh.Contains(6));
+  EXPECT_FALSE(mesh.Contains(-1));
+  EXPECT_EQ(MessageOf([&] { mesh.CoordinateOf(6); }), "rank 6 is not in mesh (dp=2, pp=1, tp=3) of 6 ranks");
+}
+
+TEST(DeviceMeshTest, GivenRanks) {
+  const DeviceMesh mesh({{"dp", 2}, {"tp", 2}}, {7, 3, 0, 9});
+  EXPECT_EQ(mesh.CoordinateOf(3), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(mesh.CoordinateOf(0), (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(mesh.GroupOf(9, {0}), (std::vector<int>{3, 9}));
+  EXPECT_EQ(mesh.GroupOf(9, {1}), (std::vector<int>{0, 9}));
+  EXPECT_TRUE(mesh.Contains(9));
+  EXPECT_FALSE(mesh.Contains(1));
+  EXPECT_EQ(MessageOf([&] { mesh.CoordinateOf(1); }), "rank 1 is not in mesh (dp=2, tp=2) of 4 ranks");
+}
+
+TEST(DeviceMeshTest, GroupsFollowTheOrderOfTheirAxes) {
+  const DeviceMesh mesh({{"a", 2}, {"b", 2}, {"c", 3}});
+  EXPECT_EQ(mesh.GroupOf(7, {}), std::vector<int>{7});
+  EXPECT_EQ(mesh.GroupOf(7, {2}), (std::vector<int>{6, 7, 8}));
+  EXPECT_EQ(mesh.GroupOf(7, {0, 2}), (std::vector<int>{0, 1, 2, 6, 7, 8}));
+  EXPECT_EQ(mesh.GroupOf(7, {2, 0}), (std::vector<int>{0, 6, 1, 7, 2, 8}));
+  EXPECT_EQ(MessageOf([&] { mesh.GroupOf(0, {1, 1}); }), "axis 'b' is listed twice in a group");
+  EXPECT_EQ(MessageOf([&] { mesh.GroupOf(0, {3}); }),
+            "axis 3 is not one of the 3 axes of mesh (a=2, b=2, c=3)");
+}
+
+// Groups over any axes partition the ranks; every member sees the same group, and differs along those axes
+// alone.
+TEST(DeviceMeshTest, GroupsPartition) {
+  const DeviceMesh mesh({{"a", 2}, {"b", 1}, {"c", 3}, {"d", 2}}, {11, 0, 4, 2, 8, 6, 1, 3, 5, 7, 9, 10});
+  for (int subset = 0; subset < 16; ++subset) {
+    std::vector<int> axes;
+    size_t group_size = 1;
+    for (int axis = 3; axis >= 0; --axis) {
+      if ((subset >> axis & 1) == 0) continue;
+      axes.push_back(axis);
+      group_size *= mesh.axis_size(axis);
+    }
+    std::set<std::vector<int>> groups;
+    for (int rank : mesh.ranks()) {
+      const std::vector<int> group = mesh.GroupOf(rank, axes);
+      EXPECT_EQ(group.size(), group_size);
+      groups.insert(group);
+      std::vector<int64_t> last_index;
+      for (int member : group) {
+        std::vector<int64_t> index;
+        for (int axis = 0; axis < 4; ++axis) {
+          if ((subset >> axis & 1) == 0) {
+            EXPECT_EQ(mesh.CoordinateOf(member)[axis], mesh.CoordinateOf(rank)[axis]);
+          }
+        }
+        for (int axis : axes) index.push_back(mesh.CoordinateOf(member)[axis]);
+        if (!last_index.empty()) {
+          EXPECT_LT(last_index, index);
+        }
+        last_index = index;
+      }
+    }
+    EXPECT_EQ(groups.size() * group_size, 12u);
+  }
+}
+
+TEST(DeviceMeshTest, TextAndComparison) {
+  const DeviceMesh mesh = DeviceMesh::Parse(" dp = 2 ,tp=4");
+  EXPECT_EQ(mesh.ToString(), "dp=2, tp=4");
+  EXPECT_EQ(mesh, DeviceMesh({{"dp", 2}, {"tp", 4}}));
+  EXPECT_EQ(mesh, DeviceMesh::Parse(mesh.ToString()));
+  EXPECT_EQ(mesh, DeviceMesh(mesh));
+  EXPECT_FALSE(mesh == DeviceMesh::Parse("tp=4,dp=2"));
+  EXPECT_FALSE(mesh == DeviceMesh::Parse("dp=2,tp=2"));
+  EXPECT_FALSE(mesh == DeviceMesh({{"dp", 2}, {"tp", 4}}, {1, 0, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(mesh.FindAxis("tp"), 1);
+  EXPECT_EQ(mesh.FindAxis("pp"), -1);
+  EXPECT_EQ(mesh.AxisIndex("dp"), 0);
+  EXPECT_EQ(MessageOf([&] { mesh.AxisIndex("pp"); }), "mesh (dp=2, tp=4) has no axis 'pp'");
+}
+
+TEST(DeviceMeshTest, MisuseIsNamed) {
+  const auto message = [](absl::string_view text) { return MessageOf([&] { DeviceMesh::Parse(text); }); };
+  EXPECT_EQ(message("dp"), "cannot read mesh \"dp\": expected name=size, separated by commas, got 'dp'");
+  EXPECT_EQ(message("dp=2,"), "cannot read mesh \"dp=2,\": expected name=size, separated by commas, got ''");
+  EXPECT_EQ(message("dp=2x"),
+            "cannot read mesh \"dp=2x\": expected name=size, separated by commas, got 'dp=2x'");
+  EXPECT_EQ(
+      message("2d=2"),
+      "cannot read mesh \"2d=2\": mesh axis name '2d' is not a letter followed by letters, digits or '_'");
+  EXPECT_EQ(
+      message("d-p=2"),
+      "cannot read mesh \"d-p=2\": mesh axis name 'd-p' is not a letter followed by letters, digits or '_'");
+  EXPECT_EQ(message("=2"),
+            "cannot read mesh \"=2\": mesh axis name '' is not a letter followed by letters, digits or '_'");
+  EXPECT_EQ(message("a=2,a=2"), "cannot read mesh \"a=2,a=2\": mesh axis 'a' is named twice in a=2, a=2");
+  EXPECT_EQ(message("a=0"), "cannot read mesh \"a=0\": mesh axis 'a' needs a size of at least 1, got 0");
+  EXPECT_EQ(message("a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1"),
+            "cannot read mesh \"a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1\": a mesh has at most 8 axes, got 9: "
+            "a=1, b=1, c=1, d=1, e=1, f=1, g=1, h=1, i=1");
+  EXPECT_EQ(
+      message("a=65536,b=65536"),
+      "cannot read mesh \"a=65536,b=65536\": mesh a=65536, b=65536 has more ranks than an int can number");
+  EXPECT_EQ(MessageOf([] { DeviceMesh({{"a", 2}}, {0, 1, 2}); }), "mesh a=2 has 2 ranks, but 3 were given");
+  EXPECT_EQ(MessageOf([] { DeviceMesh({{"a", 2}}, {4, 4}); }), "rank 4 stands twice in mesh a=2");
+  EXPECT_EQ(MessageOf([] { DeviceMesh({{"a", 2}}, {0, -1}); }), "rank -1 in a mesh is negative");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,234 @@
+#include "ops/contract.h"
+
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "absl/algorithm/container.h"
+#include "absl/hash/hash_testing.h"
+#include "gtest/gtest.h"
+#include "runtime/tensor/copy.h"
+#include "tests/ops/check_gradients.h"
+#include "tests/ops/single_device.h"
+#include "tests/ops/tensor_compare.h"
+
+namespace weft {
+namespace {
+
+using Extents = std::array<int64_t, 128>;  // by letter
+
+Shape ShapeOf(const DimLabels& labels, const Extents& extents) {
+  Shape shape;
+  for (char letter : labels) shape.push_back(extents[letter]);
+  return shape;
+}
+
+int64_t IndexOf(const DimLabels& labels, const Extents& extents, const Extents& at) {
+  int64_t index = 0;
+  for (char letter : labels) index = index * extents[letter] + at[letter];
+  return index;
+}
+
+// Moves `at` on over `letters`; false after the last.
+bool Next(const std::string& letters, const Extents& extents, Extents& at) {
+  for (int i = static_cast<int>(letters.size()) - 1; i >= 0; --i) {
+    if (++at[letters[i]] < extents[letters[i]]) return true;
+    at[letters[i]] = 0;
+  }
+  return false;
+}
+
+// The definition, in double: a loop over every letter.
+Tensor Naive(const ContractAttributes& a, const Tensor& x, const Tensor& w) {
+  Extents extents = {};
+  for (int dim = 0; dim < a.x.size(); ++dim) extents[a.x[dim]] = x.shape()[dim];
+  for (int dim = 0; dim < a.w.size(); ++dim) extents[a.w[dim]] = w.shape()[dim];
+  std::string letters(a.x.begin(), a.x.end());
+  for (char letter : a.w) {
+    if (!a.x.Has(letter)) letters.push_back(letter);
+  }
+  const std::vector<double> xs = x.ToVector<double>();
+  const std::vector<double> ws = w.ToVector<double>();
+  const Shape shape = ShapeOf(a.y, extents);
+  std::vector<double> ys(shape.num_elements(), 0.0);
+  if (absl::c_all_of(letters, [&](char letter) { return extents[letter] > 0; })) {
+    Extents at = {};
+    do {
+      ys[IndexOf(a.y, extents, at)] += xs[IndexOf(a.x, extents, at)] * ws[IndexOf(a.w, extents, at)];
+    } while (Next(letters, extents, at));
+  }
+  return CastTensor(Tensor::FromValues<double>(shape, ys), x.dtype(), MakeCpuAllocator());
+}
+
+// Random values whose dims lie in memory in a random order, with random gaps between them.
+Tensor Scattered(DType dtype, const Shape& shape, std::mt19937& random) {
+  std::vector<int> order(shape.ndim());
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random);
+  Shape stored;
+  for (int dim : order) stored.push_back(shape[dim] + static_cast<int64_t>(random() % 3 == 0));
+  std::vector<double> values(stored.num_elements());
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  for (double& value : values) value = uniform(random);
+  Tensor tensor = CastTensor(Tensor::FromValues<double>(stored, values), dtype, MakeCpuAllocator());
+  std::vector<int> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    tensor = tensor.Slice(static_cast<int>(i), 0, shape[order[i]]);
+    back[order[i]] = static_cast<int>(i);
+  }
+  return tensor.Permute(back);
+}
+
+Tensor Dense(DType dtype, const Shape& shape, unsigned seed = 1) {
+  std::mt19937 random(seed);
+  return CloneTensor(Scattered(dtype, shape, random), MakeCpuAllocator());
+}
+
+DimLabels Labels(std::string letters, std::mt19937& random) {
+  std::shuffle(letters.begin(), letters.end(), random);
+  return DimLabels(letters.c_str());
+}
+
+// Letters of random classes, extents and orders, and tensors of random strides.
+TEST(ContractTest, RandomContractionsOfRandomStrides) {
+  std::mt19937 random(42);
+  constexpr int64_t kExtents[] = {1, 2, 3, 5, 8};
+  for (int round = 0; round < 400; ++round) {
+    std::string x, w, y;
+    Extents extents = {};
+    const int count = static_cast<int>(random() % 6);
+    for (int i = 0; i < count; ++i) {
+      const char letter = static_cast<char>('a' + i);
+      extents[letter] = random() % 40 == 0 ? 0 : kExtents[random() % 5];
+      const unsigned kind = random() % 4;  // batch, m, n, k
+      if (kind != 2) x.push_back(letter);
+      if (kind != 1) w.push_back(letter);
+      if (kind != 3) y.push_back(letter);
+    }
+    const ContractAttributes a = {Labels(x, random), Labels(w, random), Labels(y, random)};
+    const DType dtype = round % 2 == 0 ? DType::kF64 : DType::kF32;
+    const Tensor tx = Scattered(dtype, ShapeOf(a.x, extents), random);
+    const Tensor tw = Scattered(dtype, ShapeOf(a.w, extents), random);
+    ASSERT_TRUE(AllClose(weft::Run(kContract, {tx, tw}, a), Naive(a, tx, tw), Tolerance(dtype)))
+        << a.x.text() << ", " << a.w.text() << " -> " << a.y.text();
+  }
+}
+
+// Large enough for blocked kernels and several tiles.
+TEST(ContractTest, LargeProducts) {
+  std::mt19937 random(5);
+  for (const ContractAttributes& a :
+       {ContractAttributes{"mk", "kn", "mn"}, ContractAttributes{"km", "kn", "mn"},
+        ContractAttributes{"mk", "nk", "mn"}, ContractAttributes{"km", "nk", "nm"}}) {
+    Extents extents = {};
+    extents['m'] = 131;
+    extents['n'] = 97;
+    extents['k'] = 203;
+    for (DType dtype : {DType::kF32, DType::kF64}) {
+      const Tensor x = Scattered(dtype, ShapeOf(a.x, extents), random);
+      const Tensor w = Scattered(dtype, ShapeOf(a.w, extents), random);
+      EXPECT_TRUE(AllClose(weft::Run(kContract, {x, w}, a), Naive(a, x, w), 4 * Tolerance(dtype))) << a.x.text();
+    }
+  }
+}
+
+TEST(ContractTest, HalvesAreSummedInFloat) {
+  std::mt19937 random(6);
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    const Tensor x = Scattered(dtype, {3, 5, 64}, random);
+    const Tensor w = Scattered(dtype, {64, 4, 7}, random);
+    const ContractAttributes a = {"bsd", "dhe", "bhse"};
+    // The naive result is rounded once; so must be ours, up to the order of the float sum.
+    EXPECT_TRUE(AllClose(weft::Run(kContract, {x, w}, a), Naive(a, x, w), dtype == DType::kBF16 ? 8e-3 : 1e-3));
+    // Unmergeable summed dims.
+    const ContractAttributes b = {"bsd", "bsv", "dv"};
+    const Tensor u = Dense(dtype, {3, 6, 9}).Slice(1, 0, 5);
+    const Tensor v = Dense(dtype, {3, 6, 8}, 2).Slice(1, 1, 5);
+    EXPECT_TRUE(AllClose(weft::Run(kContract, {u, v}, b), Naive(b, u, v), dtype == DType::kBF16 ? 8e-3 : 1e-3));
+  }
+}
+
+TEST(ContractTest, EmptySumsAreZeroAndEmptyResultsAreEmpty) {
+  const ContractAttributes matmul = {"mk", "kn", "mn"};
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    const Tensor zero = weft::Run(kContract, {Dense(dtype, {2, 0}), Dense(dtype, {0, 3})}, matmul);
+    EXPECT_EQ(zero.ToVector<double>(), std::vector<double>(6, 0.0));
+    EXPECT_EQ(weft::Run(kContract, {Dense(dtype, {0, 4}), Dense(dtype, {4, 3})}, matmul).shape(), (Shape{0, 3}));
+    EXPECT_EQ(weft::Run(kContract, {Dense(dtype, {2, 4}), Dense(dtype, {4, 0})}, matmul).shape(), (Shape{2, 0}));
+  }
+}
+
+TEST(ContractTest, ExpandedOperands) {
+  const Tensor x = Dense(DType::kF32, {1, 6}).Expand({5, 6});
+  const Tensor w = Dense(DType::kF32, {}).Expand({6, 4});
+  EXPECT_TRUE(AllClose(weft::Run(kContract, {x, w}, {"mk", "kn", "mn"}), Naive({"mk", "kn", "mn"}, x, w), 1e-6));
+}
+
+TEST(ContractTest, BitsDoNotDependOnThreads) {
+  const Tensor x = Dense(DType::kF32, {300, 400});
+  const Tensor w = Dense(DType::kF32, {400, 900}, 2);
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const Tensor a = CastTensor(x, dtype, MakeCpuAllocator());
+    const Tensor b = CastTensor(w, dtype, MakeCpuAllocator());
+    const Tensor one = weft::Run(kContract, {a, b}, {"mk", "kn", "mn"}, {}, /*num_threads=*/1);
+    for (int threads : {2, 3}) {
+      EXPECT_TRUE(SameBits(weft::Run(kContract, {a, b}, {"mk", "kn", "mn"}, {}, threads), one)) << threads;
+    }
+  }
+}
+
+TEST(ContractTest, BackwardOfUnevenLabels) {
+  const Sample<ContractAttributes> sample = {{{{DType::kF64, {2, 3, 4}}}, {{DType::kF64, {4, 2, 3, 2}}}},
+                                             {"bsd", "dbhe", "hbes"}};
+  EXPECT_TRUE(CheckGradients(kContract, sample));
+}
+
+std::string InferError(const std::vector<TensorType>& operands, const ContractAttributes& a) {
+  try {
+    kContract.Infer(operands, &a);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+    return error.message();
+  }
+  return "no error";
+}
+
+TEST(ContractTest, Errors) {
+  const TensorType x = {DType::kF32, {2, 5}};
+  const TensorType w = {DType::kF32, {7, 3}};
+  EXPECT_EQ(InferError({x, w}, {"bd", "dv", "bv"}),
+            "contract: dim 'd' is 5 in x f32[2, 5] (\"bd\") and 7 in w f32[7, 3] (\"dv\")");
+  EXPECT_EQ(InferError({x, w}, {"bsd", "dv", "bv"}),
+            "contract: x is f32[2, 5], its labels \"bsd\" name 3 dims");
+  EXPECT_EQ(InferError({x, {DType::kF64, {5, 3}}}, {"bd", "dv", "bv"}),
+            "contract: x and w must have one dtype, got f32[2, 5] and f64[5, 3]: cast one of them");
+  EXPECT_EQ(InferError({{DType::kI32, {2, 5}}, w}, {"bd", "dv", "bv"}),
+            "contract: expected floating operands, got x i32[2, 5]");
+  EXPECT_EQ(InferError({x, {DType::kF32, {5, 3}}}, {"bd", "dv", "v"}),
+            "contract: dim 'b' is in x \"bd\" alone, neither in the other operand \"dv\" nor in y \"v\": sum it "
+            "away first, or name it in y");
+  EXPECT_EQ(InferError({x, {DType::kF32, {5, 3}}}, {"bd", "dv", "bvq"}),
+            "contract: dim 'q' of y \"bvq\" is neither in x \"bd\" nor in w \"dv\"");
+}
+
+TEST(DimLabelsTest, Errors) {
+  const auto message = [](const char* letters) {
+    try {
+      DimLabels labels(letters);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message("bb"), "dim label 'b' stands twice in one tensor");
+  EXPECT_EQ(message("bS"), "dim labels are lowercase letters, got 'S'");
+  EXPECT_EQ(message("abcdefghi"), "a tensor has at most 8 dims");
+}
+
+TEST(DimLabelsTest, CompareAndHash) {
+  EXPECT_TRUE(absl::VerifyTypeImplementsAbslHashCorrectly(
+      {DimLabels(), DimLabels("a"), DimLabels("ab"), DimLabels("ba"), DimLabels("abcdefgh")}));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,29 @@
+#ifndef WEFT_TESTS_OPS_SAMPLE_TENSORS_H_
+#define WEFT_TESTS_OPS_SAMPLE_TENSORS_H_
+
+#include <random>
+#include <vector>
+
+#include "ops/op.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// The same sample with every f32 operand in f64, so that rounding hides nothing.
+OpSample InF64(const OpSample& sample);
+
+// Uniform in [low, high), rounded down for integers and bool, row-major.
+Tensor RandomTensor(const SampleOperand& operand, std::mt19937_64& random);
+
+// One tensor an operand.
+std::vector<Tensor> RandomOperands(const OpSample& sample, std::mt19937_64& random);
+
+// Row-major copies: for ops that overwrite operands.
+std::vector<Tensor> CopyTensors(const std::vector<Tensor>& tensors);
+
+// "matmul(f64[2, 3], f64[3, 4])": names the call in failures.
+std::string CallText(const OpDef& op, const OpSample& sample);
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_OPS_SAMPLE_TENSORS_H_

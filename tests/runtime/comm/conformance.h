@@ -1,0 +1,110 @@
+#ifndef WEFT_TESTS_RUNTIME_COMM_CONFORMANCE_H_
+#define WEFT_TESTS_RUNTIME_COMM_CONFORMANCE_H_
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/launch/world.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// A backend under test. A backend's own test program instantiates CommConformance with it:
+//   INSTANTIATE_TEST_SUITE_P(Local, CommConformance, testing::Values(CommBackend{"local", run}));
+struct CommBackend {
+  std::string name;
+  // Runs the body on that many ranks and rethrows the first error.
+  std::function<void(int num_ranks, const std::function<void(World&)>& body)> run;
+};
+
+// The cases that every backend passes. Ranks may be processes: bodies share no memory, and fail by throwing.
+class CommConformance : public testing::TestWithParam<CommBackend> {
+ protected:
+  void Run(int num_ranks, const std::function<void(World&)>& body) { GetParam().run(num_ranks, body); }
+};
+
+// Fails the test from any rank.
+template <class... Parts>
+void Expect(bool condition, const Parts&... parts) {
+  if (!condition) Throw(absl::StatusCode::kInternal, "test: ", parts...);
+}
+
+inline std::vector<int> AllRanks(const World& world) {
+  std::vector<int> ranks(world.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Calls `function`, which must throw an Error of `code`, and returns its message.
+inline std::string ErrorOf(absl::StatusCode code, const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    Expect(error.code() == code, "expected ", absl::StatusCodeToString(code), ", got ",
+           absl::StatusCodeToString(error.code()), ": ", error.message());
+    return error.message();
+  }
+  Expect(false, "expected ", absl::StatusCodeToString(code), ", nothing was thrown");
+  return "";
+}
+
+inline void ExpectContains(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    Expect(text.find(part) != std::string::npos, "'", part, "' is not in '", text, "'");
+  }
+}
+
+inline uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Element `i` of `rank`'s input: any bits for integers (so that sums wrap), values of both signs and many
+// magnitudes for floats (so that the order of a sum shows).
+template <class T>
+T InputValue(int rank, int64_t i) {
+  const uint64_t bits = Mix(static_cast<uint64_t>(rank + 1) * 1000003u + static_cast<uint64_t>(i));
+  if constexpr (std::is_same_v<T, bool>) {
+    return bits % 8 != 0;
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<int64_t>(bits) >> 4);
+  } else {
+    const float magnitude = static_cast<float>(1 << (bits % 7)) * 0.25f;
+    return static_cast<T>((static_cast<float>((bits >> 8) & 0xffffff) * 0x1p-23f - 1.0f) * magnitude);
+  }
+}
+
+// Elements [begin, begin + count) of `rank`'s input.
+template <class T>
+Tensor InputTensor(World& world, int rank, int64_t count, int64_t begin = 0) {
+  const Tensor tensor = Tensor::Empty(world.allocator(), kDTypeOf<T>, {count});
+  for (int64_t i = 0; i < count; ++i) tensor.data<T>()[i] = InputValue<T>(rank, begin + i);
+  return tensor;
+}
+
+// A tensor whose bytes are neither inputs nor results.
+template <class T>
+Tensor OutputTensor(World& world, int64_t count) {
+  const Tensor tensor = Tensor::Empty(world.allocator(), kDTypeOf<T>, {count});
+  if (count > 0) std::memset(tensor.data(), std::is_same_v<T, bool> ? 1 : 0x5a, tensor.num_bytes());
+  return tensor;
+}
+
+template <class T>
+bool SameBits(T a, T b) {
+  return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_RUNTIME_COMM_CONFORMANCE_H_

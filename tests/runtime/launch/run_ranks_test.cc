@@ -1,0 +1,161 @@
+#include "runtime/launch/run_ranks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+std::string MessageOf(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(RunRanksTest, EveryRankHasAThreadAndAMachineOfItsOwn) {
+  std::mutex mutex;
+  std::set<std::thread::id> threads = {std::this_thread::get_id()};
+  std::set<int> ranks;
+  std::set<const void*> parts;
+  Tracer tracer;
+  RunRanks(3,
+           [&](World& world) {
+             const std::lock_guard<std::mutex> lock(mutex);
+             EXPECT_EQ(world.size(), 3);
+             EXPECT_EQ(world.tracer(), &tracer);
+             EXPECT_EQ(world.pool().num_threads(), 2);
+             EXPECT_EQ(world.allocator()->device().type, DeviceType::kCpu);
+             threads.insert(std::this_thread::get_id());
+             ranks.insert(world.rank());
+             parts.insert({&world.pool(), world.allocator().get(), &world.ledger()});
+           },
+           {.threads_per_rank = 2, .tracer = &tracer});
+  EXPECT_EQ(threads.size(), 4u);
+  EXPECT_EQ(ranks, (std::set<int>{0, 1, 2}));
+  EXPECT_EQ(parts.size(), 9u);
+}
+
+TEST(RunRanksTest, CoresAreDividedAmongTheRanks) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (int num_ranks : {1, 2, 5}) {
+    RunRanks(num_ranks, [&](World& world) {
+      EXPECT_EQ(world.pool().num_threads(), std::max(1, cores / num_ranks));
+      EXPECT_EQ(world.tracer(), nullptr);
+    });
+  }
+}
+
+TEST(RunRanksTest, TheFirstErrorInTimeIsRethrown) {
+  std::atomic<bool> has_thrown = false;
+  const auto body = [&](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1, 2});
+    if (world.rank() == 2) {
+      has_thrown = true;
+      Throw(absl::StatusCode::kDataLoss, "a broken file");
+    }
+    while (!has_thrown) std::this_thread::yield();
+    group->Barrier();  // released, with another error
+  };
+  try {
+    RunRanks(3, body);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(error.message(), "rank 2: a broken file");
+  }
+}
+
+TEST(RunRanksTest, OtherExceptionsKeepTheirType) {
+  const auto body = [](World& world) {
+    if (world.rank() == 1) throw std::length_error("too long");
+    world.NewGroup("dp", {0, 1})->Barrier();
+  };
+  EXPECT_THROW(RunRanks(2, body), std::length_error);
+  EXPECT_THROW(RunRanks(2, [](World&) { throw 7; }), int);
+}
+
+// What the peers are told names the rank that failed and why.
+TEST(RunRanksTest, ReleasedRanksHearWhoFailed) {
+  std::string heard;
+  const auto body = [&](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    if (world.rank() == 1) ThrowInvalidArgument("bad flag");
+    heard = MessageOf([&] { group->Barrier(); });
+    const std::string later = MessageOf([&] { world.NewGroup("late", {0, 1}); });
+    EXPECT_EQ(later, "new group 'late': rank 1: bad flag");
+  };
+  EXPECT_EQ(MessageOf([&] { RunRanks(2, body); }), "rank 1: bad flag");
+  EXPECT_EQ(heard, "group 'dp': rank 1: bad flag");
+}
+
+// Communicators in a structure that dies by unwinding, with work in flight on each.
+struct Model {
+  std::vector<std::shared_ptr<Communicator>> groups;
+  std::vector<Work> works;
+};
+
+TEST(RunRanksTest, StructuresOfCommunicatorsDieSafelyInTheBody) {
+  for (bool throws : {false, true}) {
+    const auto body = [&](World& world) {
+      Model model;
+      for (int i = 0; i < 5; ++i) {
+        model.groups.push_back(world.NewGroup("dp", {0, 1}));
+        const Tensor tensor = Tensor::FromValues<float>({3}, {1, 2, 3});
+        model.works.push_back(
+            model.groups.back()->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true}));
+      }
+      if (throws && world.rank() == 0) ThrowInvalidArgument("stop");
+    };
+    EXPECT_EQ(MessageOf([&] { RunRanks(2, body); }), throws ? "rank 0: stop" : "nothing was thrown");
+  }
+}
+
+TEST(RunRanksTest, CommTimeoutIsTheGroupsTimeout) {
+  RunRanks(
+      1,
+      [](World& world) { EXPECT_EQ(world.NewGroup("dp", {0})->timeout(), std::chrono::milliseconds(1234)); },
+      {.comm_timeout = std::chrono::milliseconds(1234)});
+}
+
+TEST(RunRanksTest, GroupsKnowTheirRanks) {
+  RunRanks(4, [](World& world) {
+    if (world.rank() == 0) return;
+    const auto group = world.NewGroup("odd", {1, 2, 3});
+    EXPECT_EQ(group->rank(), world.rank() - 1);
+    EXPECT_EQ(group->size(), 3);
+    EXPECT_EQ(group->ranks(), (std::vector<int>{1, 2, 3}));
+    EXPECT_EQ(group->name(), "odd");
+  });
+}
+
+TEST(RunRanksTest, Misuse) {
+  EXPECT_EQ(MessageOf([] { RunRanks(0, [](World&) {}); }), "RunRanks: num_ranks is 0, must be at least 1");
+  EXPECT_NE(
+      MessageOf([] { RunRanks(1, [](World&) {}, {.threads_per_rank = -1}); }).find("threads_per_rank is -1"),
+      std::string::npos);
+  RunRanks(3, [](World& world) {
+    if (world.rank() != 1) return;
+    const auto message = [&](const std::vector<int>& ranks) {
+      return MessageOf([&] { world.NewGroup("dp", ranks); });
+    };
+    EXPECT_EQ(message({1, 0}), "group 'dp' of ranks [1, 0]: ranks must ascend, each once");
+    EXPECT_EQ(message({1, 1}), "group 'dp' of ranks [1, 1]: ranks must ascend, each once");
+    EXPECT_EQ(message({0, 2}), "group 'dp' of ranks [0, 2]: lacks the calling rank 1");
+    EXPECT_EQ(message({}), "group 'dp' of ranks []: lacks the calling rank 1");
+    EXPECT_EQ(message({1, 3}), "group 'dp' of ranks [1, 3]: the world has ranks 0 to 2");
+    EXPECT_EQ(message({-1, 1}), "group 'dp' of ranks [-1, 1]: the world has ranks 0 to 2");
+  });
+}
+
+}  // namespace
+}  // namespace weft
