@@ -1,9 +1,12 @@
 #ifndef WEFT_WEFT_H_
 #define WEFT_WEFT_H_
 
-// All of Weft for users: tensors over meshes, modules, optimizers, plans. Link //:weft.
+// All of Weft for users: tensors over meshes, modules, optimizers, plans, and what declaring an op takes. Link //:weft.
 
 #include "dtensor/autograd.h"
+#include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/comm_report.h"
+#include "dtensor/dispatch.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/functions.h"
 #include "dtensor/mesh_context.h"
@@ -19,6 +22,11 @@
 #include "dtensor/optim/schedule.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
+#include "ops/elementwise.h"
+#include "ops/kernel.h"
+#include "ops/op.h"
+#include "ops/reduce.h"
+#include "ops/sharding_rule.h"
 #include "parallel/parallelize.h"
 #include "parallel/plan.h"
 #include "parallel/style.h"
@@ -26,5 +34,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
+#include "runtime/tensor/tensor.h"
 
 #endif  // WEFT_WEFT_H_

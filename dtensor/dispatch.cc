@@ -6,13 +6,13 @@
 #include "dtensor/tape.h"
 #include "ops/kernel.h"
 #include "ops/propagate.h"
+#include "runtime/trace/span.h"
 
 namespace weft {
 namespace {
 
 using Types = absl::InlinedVector<TensorType, 4>;
 using Layouts = absl::InlinedVector<Layout, 4>;
-
 
 // Errors: InvalidArgument for a wrong number of operands, an undefined one, or operands on different meshes.
 void CheckOperands(const OpDef& op, absl::Span<const DTensor> operands) {
@@ -111,7 +111,8 @@ class LoweringEmitter final : public Emitter {
   std::vector<DTensor> values_;
 };
 
-DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes, const void* scalars) {
+DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes, const void* scalars,
+                     bool recorded) {
   DTensors outputs;
   {
     NoGradGuard no_grad(operands[0].context()->state());
@@ -120,7 +121,7 @@ DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const 
     for (size_t i = 0; i < operands.size(); ++i) values.push_back({static_cast<int32_t>(i)});
     for (Value value : op.Lower(emitter, values, attributes, scalars)) outputs.push_back(emitter.Get(value));
   }
-  RecordCall(op, operands, operands, absl::MakeSpan(outputs), attributes, scalars);
+  if (recorded) RecordCall(op, operands, operands, absl::MakeSpan(outputs), attributes, scalars);
   return outputs;
 }
 
@@ -139,7 +140,8 @@ DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const v
   const CallKey key{&op, attributes, types, layouts, like};
   const CallPlan* plan = context.cache().Find(key);
   if (plan == nullptr) plan = context.cache().Insert(key, MakePlan(context, key));
-  if (plan->strategy.lowered) return CallLowered(op, operands, attributes, scalars);
+  const bool recorded = WantsRecording(op, operands, plan->output_types);
+  if (plan->strategy.lowered) return CallLowered(op, operands, attributes, scalars, recorded);
 
   DTensors used(operands.begin(), operands.end());
   absl::InlinedVector<Tensor, 4> locals;
@@ -149,11 +151,14 @@ DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const v
           RedistributeLocal(context, operands[i].ToLocal(), types[i], layouts[i], plan->strategy.operands[i]);
       used[i] = DTensor(MakeIntrusive<DTensorImpl>(operands[i].context(), plan->strategy.operands[i], types[i],
                                                    std::move(moved)));
+      used[i].impl()->ShareWrites(*operands[i].impl());
+      used[i].impl()->regather_from = operands[i].impl()->regather_from;
     }
     locals.push_back(used[i].ToLocal());
   }
   absl::InlinedVector<Tensor, 4> results = MakeOutputs(context, op, *plan, locals);
   if (plan->kernel != nullptr) {
+    const Span span(context.world().tracer(), context.world().rank(), "op", op.name());
     op.Invoke(plan->kernel, {context.kernel_context(), locals, absl::MakeSpan(results), plan->operand_boxes,
                              plan->output_boxes, attributes, scalars});
   }
@@ -162,8 +167,9 @@ DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const v
   for (size_t i = 0; i < results.size(); ++i) {
     outputs.push_back(DTensor(MakeIntrusive<DTensorImpl>(operands[0].context(), plan->strategy.outputs[i],
                                                          plan->output_types[i], std::move(results[i]))));
+    if (op.is_view()) outputs.back().impl()->ShareWrites(*used[0].impl());
   }
-  RecordCall(op, operands, used, absl::MakeSpan(outputs), attributes, scalars);
+  if (recorded) RecordCall(op, operands, used, absl::MakeSpan(outputs), attributes, scalars);
   return outputs;
 }
 

@@ -65,6 +65,8 @@ DTensor DTensor::Redistribute(const Layout& layout, const RedistributeOptions& o
   if (layout == this->layout() && !recorded) return *this;
   Tensor local = RedistributeLocal(*context(), impl_->local, type(), this->layout(), layout);
   DTensor result(MakeIntrusive<DTensorImpl>(context(), layout, type(), std::move(local)));
+  result.impl_->ShareWrites(*impl_);
+  result.impl_->regather_from = impl_->regather_from;
   if (recorded) RecordRedistribute(*this, result, options);
   return result;
 }
@@ -82,7 +84,9 @@ double DTensor::Item() const {
 
 DTensor DTensor::Detach() const {
   if (!requires_grad()) return *this;
-  return DTensor(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
+  DTensor value(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
+  value.impl_->ShareWrites(*impl_);
+  return value;
 }
 
 DTensor DTensor::RequiresGrad() const {
@@ -90,6 +94,7 @@ DTensor DTensor::RequiresGrad() const {
   WEFT_REQUIRE(!layout().HasPartial(), "RequiresGrad: the gradient of a leaf rests in the leaf's layout, which cannot be ",
                layout().ToString(context()->mesh()), "; redistribute it first");
   DTensor leaf(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
+  leaf.impl_->writes = impl_->writes ? impl_->writes : MakeIntrusive<WriteLog>();
   leaf.impl_->node = IntrusivePtr<TapeNode>(new LeafNode(context()->state(), "tensor " + ToString(), layout()));
   return leaf;
 }

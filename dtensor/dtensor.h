@@ -81,6 +81,12 @@ class DTensor {
   IntrusivePtr<DTensorImpl> impl_;
 };
 
+// How often memory was written in place, and by which op last: shared by the values that lie in it.
+struct WriteLog : RefCounted<WriteLog> {
+  int64_t version = 0;
+  const char* last_writer = "";
+};
+
 // What a DTensor handle shares. Written once, when it is made.
 struct DTensorImpl : RefCounted<DTensorImpl> {
   DTensorImpl(IntrusivePtr<MeshContext> context, const Layout& layout, const TensorType& type, Tensor local);
@@ -95,13 +101,19 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   IntrusivePtr<TapeNode> node;
   int output = 0;
 
-  // In-place writes so far, and who wrote last: a tape that saved an older version refuses to read the newer one.
+  // In-place writes so far, and who wrote last: a tape that saved an older version refuses to read the newer one. Views
+  // share the log of what they view, if it has one: leaves and parameters do.
   void MarkWritten(const char* op_name) {
-    ++version;
-    last_writer = op_name;
+    if (!writes) writes = MakeIntrusive<WriteLog>();
+    ++writes->version;
+    writes->last_writer = op_name;
   }
-  int64_t version = 0;
-  const char* last_writer = "";
+  int64_t version() const { return writes ? writes->version : 0; }
+  // For a value that may be a view of `source`.
+  void ShareWrites(const DTensorImpl& source) {
+    if (source.writes && local.buffer() == source.local.buffer()) writes = source.writes;
+  }
+  IntrusivePtr<WriteLog> writes;
 
   // Set on a parameter's redistributed copy: the at-rest value it was made from. The tape saves that instead of the copy
   // and redistributes again when backward reads it.

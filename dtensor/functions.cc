@@ -156,7 +156,8 @@ DTensor Rotary(const DTensor& x, double base) { return Call(kRotary, {x}, {.base
 
 DTensor LossSum::Mean() const {
   PurposeGuard purpose(sum.context()->state(), Purpose::kLoss);
-  return Div(sum, count);
+  // Were both Partial, a quotient of terms would mean nothing, and both would be reduced.
+  return Div(sum, count.Redistribute(Layout(/*ndim=*/0, count.layout().num_axes())));
 }
 
 LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossEntropyOptions& options) {

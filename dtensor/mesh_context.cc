@@ -28,13 +28,26 @@ Communicator& MeshContext::Group(const AxisList& axes) {
   return *group;
 }
 
-IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh) {
+namespace {
+
+void CheckRanks(const World& world, const DeviceMesh& mesh) {
   WEFT_REQUIRE(mesh.num_ranks() <= world.size(), "mesh ", mesh.ToString(), " needs ", mesh.num_ranks(),
                " ranks; the world has ", world.size());
+  for (int rank : mesh.ranks()) {
+    WEFT_REQUIRE(rank >= 0 && rank < world.size(), "mesh ", mesh.ToString(), " has rank ", rank,
+                 "; the world has ranks 0 to ", world.size() - 1);
+  }
+}
+
+}  // namespace
+
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh) {
+  CheckRanks(world, mesh);
   return MakeIntrusive<MeshContext>(std::make_shared<RankState>(world), mesh);
 }
 
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh) {
+  CheckRanks(context->world(), mesh);
   return MakeIntrusive<MeshContext>(context->shared_state(), mesh);
 }
 

@@ -43,11 +43,12 @@ void PropagationCache::EvictOldestHalf() {
   std::vector<uint64_t> ages;
   ages.reserve(plans_.size());
   for (const auto& [key, stored] : plans_) ages.push_back(stored.age);
-  const auto middle = ages.begin() + static_cast<std::ptrdiff_t>(ages.size() / 2);
-  std::nth_element(ages.begin(), middle, ages.end());
-  const uint64_t keep_from = *middle;
+  // At least one goes, also of one.
+  const auto last_out = ages.begin() + static_cast<std::ptrdiff_t>((ages.size() - 1) / 2);
+  std::nth_element(ages.begin(), last_out, ages.end());
+  const uint64_t oldest_half = *last_out;
   stats_.evictions += static_cast<int64_t>(
-      absl::erase_if(plans_, [keep_from](const auto& entry) { return entry.second.age < keep_from; }));
+      absl::erase_if(plans_, [oldest_half](const auto& entry) { return entry.second.age <= oldest_half; }));
 }
 
 }  // namespace weft

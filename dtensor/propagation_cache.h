@@ -45,6 +45,7 @@ struct CacheStats {
 // A bounded map from calls to their plans: at most `capacity` entries; the oldest half goes when it is full.
 class PropagationCache {
  public:
+  // Needs capacity >= 1.
   explicit PropagationCache(int64_t capacity = 8192) : capacity_(capacity) {}
 
   // The plan of an equal key, or null. The pointer holds until the next Insert.

@@ -5,6 +5,7 @@
 #include "mesh/redistribution_planner.h"
 #include "mesh/shard_math.h"
 #include "runtime/tensor/copy.h"
+#include "runtime/trace/span.h"
 
 namespace weft {
 namespace {
@@ -179,10 +180,16 @@ Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const Tensor
   Tensor current = local;
   Layout layout = from;
   for (const RedistributionStep& step : plan.steps) {
+    const Span span(context.world().tracer(), context.world().rank(), "comm", StepKindName(step.kind));
     current = StepExecutor(context, type, layout, step).Run(current);
     layout = step.result;
   }
   return current;
+}
+
+Layout PlacedAlong(const Layout& layout, int axis, const Placement& placement) {
+  const Layout placed = layout.With(axis, placement);
+  return placed.placement(axis) == layout.placement(axis) ? layout : placed;
 }
 
 }  // namespace weft

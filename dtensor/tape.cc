@@ -3,20 +3,34 @@
 #include <algorithm>
 
 #include "absl/strings/str_split.h"
+#include "dtensor/redistribute.h"
+#include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
 
 // Where a gradient goes that arrived as `arriving`, if its source lay as `source`: along each axis to the source's
 // placement, or, where the source was Partial, as it arrived (a Partial gradient of a Partial source stays unreduced).
-Layout GradientLayout(const Layout& source, const Layout& arriving) {
+// So it does too along axes where a call took a Replicate source as it was (`used`), though it moved it along others: else
+// the bias of a row-parallel product would be reduced here, and not once at its leaf.
+Layout GradientLayout(const Layout& source, const Layout& arriving, const Layout* used = nullptr) {
+  const auto stays = [&](int axis) {
+    return source.IsPartial(axis) || (used != nullptr && source.IsReplicate(axis) && used->IsReplicate(axis));
+  };
   Layout target = source;
   for (int axis = 0; axis < source.num_axes(); ++axis) {
-    if (source.IsPartial(axis)) target = target.WithReplicate(axis);
+    if (stays(axis)) target = target.WithReplicate(axis);
   }
-  for (int axis = 0; axis < source.num_axes(); ++axis) {
-    if (source.IsPartial(axis)) target = target.With(axis, arriving.placement(axis));
+  // In the order of arriving: nesting is part of the layout.
+  for (int dim = 0; dim < source.ndim(); ++dim) {
+    for (int axis : arriving.ShardAxes(dim)) {
+      if (stays(axis)) target = target.WithShard(axis, dim);
+    }
+  }
+  for (int axis : arriving.PartialAxes()) {
+    if (stays(axis)) target = target.WithPartial(axis, arriving.partial_op(axis));
   }
   return target;
 }
@@ -40,7 +54,7 @@ class OpNode final : public TapeNode {
     for (size_t i = 0; i < operands.size(); ++i) {
       operand_types_.push_back(operands[i].type());
       operand_layouts_.push_back(operands[i].layout());
-      moved_.push_back(operands[i].layout() != used[i].layout());
+      used_layouts_.push_back(used[i].layout());
     }
     for (const DTensor& output : outputs) output_types_.push_back(output.type());
     for (absl::string_view name : absl::StrSplit(op.saves(), ' ', absl::SkipEmpty())) {
@@ -69,7 +83,9 @@ class OpNode final : public TapeNode {
 
  private:
   static DTensor WithoutHistory(const DTensor& x) {
-    return DTensor(MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.ToLocal()));
+    DTensor result(MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.ToLocal()));
+    result.impl()->ShareWrites(*x.impl());
+    return result;
   }
 
   const OpDef& op_;
@@ -78,7 +94,7 @@ class OpNode final : public TapeNode {
   std::vector<TensorType> operand_types_;
   std::vector<TensorType> output_types_;
   std::vector<Layout> operand_layouts_;
-  std::vector<bool> moved_;
+  std::vector<Layout> used_layouts_;  // after redistribution
   std::vector<Saved> saved_;
   bool used_up_ = false;
 };
@@ -94,12 +110,8 @@ class TapeGradContext final : public GradContextBase {
                     int like_operand) override {
     DTensors inputs;
     for (Value operand : operands) inputs.push_back(values_[operand.id]);
-    const Layout* like = nullptr;
-    Layout wanted;
-    if (like_operand >= 0) {
-      wanted = GradientLayout(node_.operand_layout(like_operand), node_.operand_layout(like_operand));
-      if (!wanted.HasPartial()) like = &wanted;
-    }
+    const Layout* like = like_operand < 0 ? nullptr : &node_.operand_layout(like_operand);
+    if (like != nullptr && like->HasPartial()) like = nullptr;
     Values results;
     for (DTensor& output : CallErased(op, inputs, attributes, scalars, like)) results.push_back(Hold(std::move(output)));
     return results;
@@ -150,8 +162,10 @@ DTensors OpNode::Backward(MeshContext& /*context*/, absl::Span<const DTensor> gr
   saved_.clear();
   DTensors results = grad_context.TakeResults();
   for (size_t i = 0; i < results.size(); ++i) {
-    if (!moved_[i] || !results[i].defined()) continue;
-    results[i] = results[i].Redistribute(GradientLayout(operand_layouts_[i], results[i].layout()));
+    if (operand_layouts_[i] == used_layouts_[i] || !results[i].defined()) continue;
+    if (!Wants(static_cast<int>(i)) || edges()[i].node->TakesAnyLayout()) continue;
+    results[i] =
+        results[i].Redistribute(GradientLayout(operand_layouts_[i], results[i].layout(), &used_layouts_[i]));
   }
   return results;
 }
@@ -165,7 +179,7 @@ class RedistributeNode final : public TapeNode {
   std::string Name() const override { return "redistribute"; }
   DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
     Layout target = GradientLayout(source_, gradients[0].layout());
-    for (const auto& [axis, placement] : options_.gradient) target = target.With(axis, placement);
+    for (const auto& [axis, placement] : options_.gradient) target = PlacedAlong(target, axis, placement);
     return {gradients[0].Redistribute(target)};
   }
 
@@ -174,9 +188,38 @@ class RedistributeNode final : public TapeNode {
   RedistributeOptions options_;
 };
 
+// The gradient of a cast copy, in the dtype of what was copied.
+class CastNode final : public TapeNode {
+ public:
+  CastNode(RankState& state, Edge edge, DType dtype)
+      : TapeNode(state, {std::move(edge)}, /*num_outputs=*/1), dtype_(dtype) {}
+
+  bool TakesAnyLayout() const override { return true; }
+  std::string Name() const override { return "cast"; }
+  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
+    return {Call(kCast, {gradients[0]}, {.dtype = dtype_})};
+  }
+
+ private:
+  DType dtype_;
+};
+
 TapeNode::Edge EdgeTo(const DTensor& operand) { return {operand.impl()->node, operand.impl()->output}; }
 
 }  // namespace
+
+TapeNode::~TapeNode() {
+  // One after another: the end of a long history must not be as many nested destructors. All edges are taken, since what
+  // a node saved may hold its sources until it is gone.
+  std::vector<Edge> ending = std::move(edges_);
+  while (!ending.empty()) {
+    const IntrusivePtr<TapeNode> node = std::move(ending.back().node);
+    ending.pop_back();
+    if (!node || node->use_count() > 1) continue;
+    for (Edge& edge : node->edges_) ending.push_back(std::move(edge));
+    node->edges_.clear();
+  }
+}
 
 DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
   PurposeGuard purpose(context.state(), Purpose::kGrad);
@@ -188,33 +231,50 @@ DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> grad
 SavedValue::SavedValue(const DTensor& value) : value_(value) {
   if (value.impl()->regather_from) {
     value_ = DTensor(value.impl()->regather_from);
-    regather_to_ = value.layout();
+    copy_ = Copy{value.dtype(), value.layout()};
   }
-  version_ = value_.impl()->version;
+  version_ = value_.impl()->version();
 }
 
 DTensor SavedValue::Unpack(absl::string_view reader) const {
-  if (value_.impl()->version != version_) {
+  if (value_.impl()->version() != version_) {
     Throw(absl::StatusCode::kFailedPrecondition, "Backward: ", reader, " needs the ", value_.ToString(),
-          " that it saw in forward, but ", value_.impl()->last_writer, " has changed it in place since");
+          " that it saw in forward, but ", value_.impl()->writes->last_writer, " has changed it in place since");
   }
-  if (!regather_to_) return value_;
+  if (!copy_) return value_;
   PurposeGuard purpose(value_.context()->state(), Purpose::kParam);
-  return value_.Redistribute(*regather_to_);
+  return MakeCopy(value_, copy_->dtype, copy_->layout);
+}
+
+DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout) {
+  MeshContext& context = *at_rest.context();
+  Tensor local = at_rest.ToLocal();
+  if (dtype != at_rest.dtype()) local = CastTensor(local, dtype, context.allocator());
+  const TensorType type = {dtype, at_rest.shape()};
+  local = RedistributeLocal(context, local, type, at_rest.layout(), layout);
+  DTensor copy(MakeIntrusive<DTensorImpl>(at_rest.context(), layout, type, std::move(local)));
+  copy.impl()->ShareWrites(*at_rest.impl());
+  return copy;
+}
+
+IntrusivePtr<TapeNode> MakeCastNode(RankState& state, IntrusivePtr<TapeNode> source, DType dtype) {
+  return IntrusivePtr<TapeNode>(new CastNode(state, {std::move(source), 0}, dtype));
+}
+
+bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const TensorType> outputs) {
+  if (!operands[0].context()->state().grad_enabled()) return false;
+  const auto wants_grad = [](const DTensor& operand) { return operand.requires_grad(); };
+  if (std::none_of(operands.begin(), operands.end(), wants_grad)) return false;
+  if (op.has_backward()) return true;
+  const bool smooth =
+      std::any_of(outputs.begin(), outputs.end(), [](const TensorType& output) { return IsFloating(output.dtype); });
+  if (!smooth) return false;
+  Throw(absl::StatusCode::kFailedPrecondition, op.name(),
+        " has no backward; call it under NoGradGuard, or on Detach()ed operands");
 }
 
 void RecordCall(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const DTensor> used,
                 absl::Span<DTensor> outputs, const void* attributes, const void* scalars) {
-  if (!operands[0].context()->state().grad_enabled()) return;
-  const auto wants_grad = [](const DTensor& operand) { return operand.requires_grad(); };
-  if (std::none_of(operands.begin(), operands.end(), wants_grad)) return;
-  if (!op.has_backward()) {
-    const bool smooth = std::any_of(outputs.begin(), outputs.end(),
-                                    [](const DTensor& output) { return IsFloating(output.dtype()); });
-    if (!smooth) return;
-    Throw(absl::StatusCode::kFailedPrecondition, op.name(),
-          " has no backward; call it under NoGradGuard, or on Detach()ed operands");
-  }
   std::vector<TapeNode::Edge> edges;
   for (const DTensor& operand : operands) {
     edges.push_back(operand.requires_grad() ? EdgeTo(operand) : TapeNode::Edge());

@@ -23,13 +23,16 @@ class TapeNode : public RefCounted<TapeNode> {
 
   TapeNode(RankState& state, std::vector<Edge> edges, int num_outputs)
       : edges_(std::move(edges)), num_outputs_(num_outputs), sequence_(state.NextSequence()), path_id_(state.path_id()) {}
-  virtual ~TapeNode() = default;
+  virtual ~TapeNode();
 
   const std::vector<Edge>& edges() const { return edges_; }
   int num_outputs() const { return num_outputs_; }
   uint64_t sequence() const { return sequence_; }  // order of recording
   int path_id() const { return path_id_; }         // module path at recording
   bool Wants(int operand) const { return static_cast<bool>(edges_[operand].node); }
+
+  // Whether a gradient may arrive in any layout, since what is behind the node brings the sum of them to rest.
+  virtual bool TakesAnyLayout() const { return false; }
 
   // What the node is, for errors: an op's name, "redistribute", a parameter's path.
   virtual std::string Name() const = 0;
@@ -52,6 +55,7 @@ class LeafNode : public TapeNode {
   LeafNode(RankState& state, std::string name, const Layout& layout)
       : TapeNode(state, {}, /*num_outputs=*/1), name_(std::move(name)), layout_(layout) {}
 
+  bool TakesAnyLayout() const override { return true; }
   std::string Name() const override { return name_; }
   DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) override;
 
@@ -65,8 +69,8 @@ class LeafNode : public TapeNode {
   DTensor gradient_;
 };
 
-// A value that backward will read: kept as it is, or, for a parameter's redistributed copy, as the at-rest value and the
-// layout to bring it to again.
+// A value that backward will read: kept as it is, or, for a parameter's cast or redistributed copy, as the at-rest value and
+// the dtype and layout to bring it to again.
 class SavedValue {
  public:
   SavedValue() = default;
@@ -79,12 +83,27 @@ class SavedValue {
 
  private:
   DTensor value_;
-  std::optional<Layout> regather_to_;
+  struct Copy {
+    DType dtype;
+    Layout layout;
+  };
+  std::optional<Copy> copy_;
   int64_t version_ = 0;
 };
 
-// Records a call of `op` on the outputs, if gradients are enabled and some operand wants one. `operands` are the caller's,
-// `used` the same after redistribution: history follows the first, backward reads the second.
+// A parameter's copy as compute reads it: cast first, so that what moves is in the smaller dtype. No history.
+DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout);
+
+// A link between a parameter's copy of another dtype and the parameter: gradients are cast to `dtype` before they are summed
+// or reduced.
+IntrusivePtr<TapeNode> MakeCastNode(RankState& state, IntrusivePtr<TapeNode> source, DType dtype);
+
+// Whether a call of `op` is to be recorded: gradients are enabled and some operand wants one. Asked before it runs.
+// Errors: FailedPrecondition if so, and the op has a floating output and no backward.
+bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const TensorType> outputs);
+
+// Records a call of `op` on the outputs. `operands` are the caller's, `used` the same after redistribution: history follows
+// the first, backward reads the second.
 void RecordCall(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const DTensor> used,
                 absl::Span<DTensor> outputs, const void* attributes, const void* scalars);
 

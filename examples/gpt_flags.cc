@@ -1,10 +1,12 @@
 #include "examples/gpt_flags.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "runtime/data/default_text.h"
 #include "runtime/data/token_file.h"
 
@@ -31,7 +33,7 @@ ABSL_FLAG(double, beta2, 0.99, "AdamW's decay of the second moment");
 ABSL_FLAG(double, grad_clip, 1.0, "largest norm of the gradient; 0: not clipped");
 ABSL_FLAG(double, dropout, 0.0, "probability that an activation is zeroed in training");
 ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches, dropout and samples");
-ABSL_FLAG(std::string, dtype, "f32", "element type of parameters and arithmetic: f32 or f64");
+ABSL_FLAG(std::string, dtype, "f32", "element type: f32, f64, or bf16 (arithmetic in bf16; parameters, reductions and optimizer state in f32)");
 ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
 ABSL_FLAG(std::string, tokenizer, "bytes", "tokens are bytes or chars (code points)");
 ABSL_FLAG(double, val_fraction, 0.1, "share of the text, its tail, kept for validation");
@@ -40,6 +42,9 @@ ABSL_FLAG(int64_t, eval_batches, 20, "batches of an evaluation");
 ABSL_FLAG(int64_t, sample, 500, "tokens to generate at the end; 0: none");
 ABSL_FLAG(int64_t, log_every, 10, "steps between progress lines");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line on stdout");
+ABSL_FLAG(std::string, save, "", "file to save model, optimizer and position to, at the end and on SIGINT or SIGTERM");
+ABSL_FLAG(std::string, resume, "", "file that --save wrote, to go on from; its flags hold unless given again");
+ABSL_FLAG(std::string, trace, "", "file for a Chrome trace of every op and collective");
 ABSL_FLAG(bool, print_plan, false, "print the plan as a table and stop");
 
 namespace weft {
@@ -55,9 +60,10 @@ double InRange(double low, double high, absl::string_view flag, double value) {
   return value;
 }
 
-// Errors: InvalidArgument unless `value` is one of the two.
-void OneOf(absl::string_view flag, absl::string_view value, absl::string_view a, absl::string_view b) {
-  WEFT_REQUIRE(value == a || value == b, "--", flag, "=", value, ": expected ", a, " or ", b);
+// Errors: InvalidArgument unless `value` is among `choices`.
+void OneOf(absl::string_view flag, absl::string_view value, std::initializer_list<absl::string_view> choices) {
+  WEFT_REQUIRE(std::find(choices.begin(), choices.end(), value) != choices.end(), "--", flag, "=", value,
+               ": expected one of ", absl::StrJoin(choices, ", "));
 }
 
 GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
@@ -123,11 +129,13 @@ FlagsUsage TrainGptUsage() {
                  {"Training",
                   {"batch", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
                  {"Data", {"data", "tokenizer", "val_fraction"}},
-                 {"Output", {"eval_every", "eval_batches", "sample", "log_every", "log_format"}}},
+                 {"Output", {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume", "trace"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
-                   "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --log_format=json"},
+                   "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors"},
   };
 }
+
+std::string ResumePath() { return UserPath(absl::GetFlag(FLAGS_resume)); }
 
 GptText ReadGptText() {
   GptText text;
@@ -139,15 +147,16 @@ GptText ReadGptText() {
 }
 
 GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
-  OneOf("backend", absl::GetFlag(FLAGS_backend), "auto", "local");
-  OneOf("device", absl::GetFlag(FLAGS_device), "auto", "cpu");
-  OneOf("log_format", absl::GetFlag(FLAGS_log_format), "text", "json");
-  OneOf("dtype", absl::GetFlag(FLAGS_dtype), "f32", "f64");
+  OneOf("backend", absl::GetFlag(FLAGS_backend), {"auto", "local"});
+  OneOf("device", absl::GetFlag(FLAGS_device), {"auto", "cpu"});
+  OneOf("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
+  OneOf("dtype", absl::GetFlag(FLAGS_dtype), {"f32", "f64", "bf16"});
   GptRun run;
   run.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
   run.plan = PlanFromFlags(run.mesh);
   run.model = ModelFromFlags(tokenizer_vocabulary);
-  run.dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
+  run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
+  run.dtype = run.compute_dtype == DType::kBF16 ? DType::kF32 : run.compute_dtype;
   run.threads_per_rank = ThreadsFromFlags();
   run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
@@ -158,6 +167,9 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.sample = AtLeast(0, "sample", absl::GetFlag(FLAGS_sample));
   run.log_every = AtLeast(1, "log_every", absl::GetFlag(FLAGS_log_every));
   run.json = absl::GetFlag(FLAGS_log_format) == "json";
+  run.save = UserPath(absl::GetFlag(FLAGS_save));
+  run.resume = UserPath(absl::GetFlag(FLAGS_resume));
+  run.trace = UserPath(absl::GetFlag(FLAGS_trace));
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.trainer = {
       .schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),

@@ -19,7 +19,8 @@ struct GptRun {
   Plan plan;
   GptConfig model;
   TrainerOptions trainer;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;          // at rest
+  DType compute_dtype = DType::kF32;  // in forward and backward
   int threads_per_rank = 0;  // 0: cores divided among the ranks
   int64_t batch = 12;        // global, sequences
   int64_t steps = 2000;
@@ -30,11 +31,17 @@ struct GptRun {
   int64_t sample = 500;       // tokens; 0: none
   int64_t log_every = 10;     // steps
   bool json = false;
+  std::string save;    // files; empty: none
+  std::string resume;
+  std::string trace;
   bool print_plan = false;
 };
 
 // The face of the program: flags by group, two examples.
 FlagsUsage TrainGptUsage();
+
+// The file of --resume, or empty.
+std::string ResumePath();
 
 // The text to train on and its tokenizer, as the flags name them.
 struct GptText {

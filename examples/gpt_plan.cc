@@ -36,8 +36,11 @@ Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel)
   if (mesh.FindAxis("tp") >= 0) {
     entries = TensorParallelEntries(sequence_parallel);
   } else {
-    WEFT_REQUIRE(!sequence_parallel, "sequence_parallel needs an axis 'tp'; the mesh is '", mesh.ToString(), "'");
+    WEFT_REQUIRE(!sequence_parallel, "sequence_parallel needs an axis 'tp'; the mesh is '", mesh.ToString(),
+                 "'");
   }
+  WEFT_REQUIRE(data_plan != DataPlan::kFsdp || mesh.FindAxis("dp") >= 0,
+               "plan fsdp needs an axis 'dp'; the mesh is '", mesh.ToString(), "'");
   if (mesh.FindAxis("dp") >= 0) {
     if (data_plan == DataPlan::kDdp) {
       entries.push_back({"", DataParallel("dp")});

@@ -40,7 +40,7 @@ void GptProgress::Header(int64_t num_parameters, const std::string& data_path, i
   absl::FPrintF(out, "mesh        %s: %d ranks on %d cores\n", mesh, run_.mesh.num_ranks(),
                 std::thread::hardware_concurrency());
   absl::FPrintF(out, "model       %d parameters, %d layers, %d heads, dim %d, vocabulary %d, %s\n", num_parameters,
-                run_.model.layers, run_.model.heads, run_.model.dim, run_.model.vocabulary, DTypeName(run_.dtype));
+                run_.model.layers, run_.model.heads, run_.model.dim, run_.model.vocabulary, DTypeName(run_.compute_dtype));
   absl::FPrintF(out, "data        %s: %d tokens\n", data_path, num_tokens);
   absl::FPrintF(out, "step        %d tokens (%d sequences of %d)\n\n", run_.batch * run_.model.context, run_.batch,
                 run_.model.context);

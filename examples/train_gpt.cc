@@ -11,14 +11,17 @@
 #include <csignal>
 #include <optional>
 
+#include "examples/gpt_checkpoint.h"
 #include "examples/gpt_flags.h"
 #include "examples/gpt_progress.h"
 #include "examples/gpt_text.h"
 #include "parallel/parallelize.h"
 #include "parallel/trainer.h"
+#include "runtime/base/philox.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/utf8.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/trace/span.h"
 
 namespace weft {
 namespace {
@@ -31,10 +34,13 @@ void AskToStop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-struct Texts {
-  const GptText& text;
+// What the ranks share: the text, and the checkpoint to go on from, if any.
+struct Inputs {
+  GptText text;
   std::vector<int32_t> tokens;
   TokenSplit split;
+  std::optional<GptCheckpointInfo> resumed;
+  uint64_t fingerprint = 0;
 };
 
 int64_t CountParameters(Gpt& model) {
@@ -44,30 +50,39 @@ int64_t CountParameters(Gpt& model) {
 }
 
 // What every rank runs. Nothing below depends on how many ranks there are.
-void TrainRank(World& world, const GptRun& run, const Texts& texts) {
+void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   std::optional<GptProgress> progress;
   if (world.rank() == 0) progress.emplace(run);
 
   Gpt model(run.model);
   if (progress) {
     const ResolvedPlan resolved = ResolvePlan(model, run.mesh, run.plan);
-    progress->Header(CountParameters(model), texts.text.path, static_cast<int64_t>(texts.tokens.size()),
+    progress->Header(CountParameters(model), inputs.text.path, static_cast<int64_t>(inputs.tokens.size()),
                      resolved.ToTable(model, run.mesh));
   }
   if (run.print_plan) return;
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(run.seed);
-  Parallelize(model, context, run.plan, {.dtype = run.dtype});
+  Parallelize(model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
 
   Trainer trainer(model, run.trainer);
+  int64_t first_step = 1;
+  if (inputs.resumed) {
+    SafetensorsReader reader(run.resume);
+    LoadParameters(reader, model);
+    LoadOptimizerState(reader, trainer.optimizer());
+    trainer.optimizer().set_num_steps(inputs.resumed->step);
+    first_step = inputs.resumed->step + 1;
+  }
   const Layout layout = BatchLayout(run.mesh, run.plan);
-  const TrainBatches batches(texts.split.train, run.model.context, run.seed);
+  const TrainBatches batches(inputs.split.train, run.model.context, run.seed);
   std::optional<EvalBatches> eval;
-  if (run.eval_every > 0 && !texts.split.validation.empty()) {
-    eval.emplace(texts.split.validation, run.model.context, run.eval_batches * run.batch);
+  if (run.eval_every > 0 && !inputs.split.validation.empty()) {
+    eval.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.batch);
   }
 
-  for (int64_t step = 1; step <= run.steps; ++step) {
+  bool stopped = false;
+  for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
     const GptBatch batch =
         MakeGptBatch(context, layout, run.batch, run.model.context,
                      [&](int64_t first, int64_t count) { return batches.Get(step, first, count); });
@@ -78,29 +93,52 @@ void TrainRank(World& world, const GptRun& run, const Texts& texts) {
       trainer.FindNonFinite(loss);
       Throw(absl::StatusCode::kDataLoss, "the loss of step ", step, " is ", metrics.loss);
     }
-    const bool last = step == run.steps || metrics.stop;
+    stopped = metrics.stop;
+    const bool last = step == run.steps || stopped;
     if (eval && (step % run.eval_every == 0 || last)) {
       const double val_loss = Evaluate(model, *eval, layout, run.batch);
       if (progress) progress->Evaluation(step, val_loss);
     }
-    if (metrics.stop) return;
   }
-  if (run.sample == 0) return;
-  const std::vector<int32_t> prompt = texts.text.tokenizer->Encode("\n");
-  const std::vector<int32_t> sample = SampleGpt(model, layout, prompt, texts.text.tokenizer->vocab_size(),
+  if (!run.save.empty()) {
+    SaveGpt(run.save, model, trainer.optimizer(),
+            {.step = trainer.optimizer().num_steps(),
+             .tokenizer = inputs.text.tokenizer->ToJson(),
+             .text_fingerprint = inputs.fingerprint,
+             .model = run.model,
+             .dtype = run.dtype,
+             .flags = ResumableFlags()});
+  }
+  if (run.sample == 0 || stopped) return;
+  const std::vector<int32_t> prompt = inputs.text.tokenizer->Encode("\n");
+  const std::vector<int32_t> sample = SampleGpt(model, layout, prompt, inputs.text.tokenizer->vocab_size(),
                                                 {.num_tokens = run.sample, .seed = run.seed});
-  if (progress) progress->Sample(PrintableText(texts.text.tokenizer->Decode(sample)));
+  if (progress) progress->Sample(PrintableText(inputs.text.tokenizer->Decode(sample)));
 }
 
-int Train() {
-  const GptText text = ReadGptText();
-  const GptRun run = GptRunFromFlags(text.tokenizer->vocab_size());
-  Texts texts{text, text.tokenizer->Encode(text.text), {}};
-  texts.split = SplitTokens(texts.tokens, run.val_fraction, run.model.context);
+int Train(const ParsedFlags& parsed) {
+  Inputs inputs;
+  if (!ResumePath().empty()) {
+    inputs.resumed = ReadGptInfo(SafetensorsReader(ResumePath()));
+    RestoreFlags(inputs.resumed->flags, parsed);
+  }
+  inputs.text = ReadGptText();
+  inputs.fingerprint = StreamOf(inputs.text.text);
+  const GptRun run = GptRunFromFlags(inputs.text.tokenizer->vocab_size());
+  if (inputs.resumed) {
+    WEFT_REQUIRE(inputs.resumed->text_fingerprint == inputs.fingerprint, "--resume=", run.resume,
+                 ": it was trained on another text than '", inputs.text.path, "'");
+  }
+  if (!run.save.empty()) CheckCanSave(run.save);
+  inputs.tokens = inputs.text.tokenizer->Encode(inputs.text.text);
+  inputs.split = SplitTokens(inputs.tokens, run.val_fraction, run.model.context);
   std::signal(SIGINT, AskToStop);
   std::signal(SIGTERM, AskToStop);
-  RunRanks(static_cast<int>(run.mesh.num_ranks()), [&](World& world) { TrainRank(world, run, texts); },
-           {.threads_per_rank = run.threads_per_rank});
+  std::optional<Tracer> tracer;
+  if (!run.trace.empty()) tracer.emplace();
+  RunRanks(static_cast<int>(run.mesh.num_ranks()), [&](World& world) { TrainRank(world, run, inputs); },
+           {.threads_per_rank = run.threads_per_rank, .tracer = tracer ? &*tracer : nullptr});
+  if (tracer) tracer->WriteChromeTrace(run.trace);
   return stop_signal == 0 ? 0 : 128 + stop_signal;
 }
 
@@ -108,5 +146,5 @@ int Train() {
 }  // namespace weft
 
 int main(int argc, char** argv) {
-  return weft::RunMain(argc, argv, weft::TrainGptUsage(), std::function<int()>(weft::Train));
+  return weft::RunMain(argc, argv, weft::TrainGptUsage(), weft::Train);
 }

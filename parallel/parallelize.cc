@@ -1,12 +1,14 @@
 #include "parallel/parallelize.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "mesh/shard_math.h"
 #include "runtime/base/nearest.h"
 
@@ -32,6 +34,12 @@ bool IsTensorParallel(Style::Kind kind) {
          kind == Style::Kind::kVocabParallel;
 }
 
+// True if the parameter belongs to the module or to one below it.
+bool Contains(absl::string_view module_path, absl::string_view parameter_path) {
+  return module_path.empty() ||
+         (absl::ConsumePrefix(&parameter_path, module_path) && absl::StartsWith(parameter_path, "."));
+}
+
 class Resolver {
  public:
   Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan) : mesh_(mesh), plan_(plan) {
@@ -55,7 +63,8 @@ class Resolver {
   void Apply(const PlanEntry& entry) {
     const std::string where = absl::StrCat("plan entry \"", entry.path, "\": ", entry.style.ToString());
     const int axis = mesh_.FindAxis(entry.style.axis);
-    WEFT_REQUIRE(axis >= 0, where, ": the mesh (", mesh_.ToString(), ") has no axis '", entry.style.axis, "'");
+    WEFT_REQUIRE(axis >= 0, where, ": the mesh (", mesh_.ToString(), ") has no axis '", entry.style.axis,
+                 "'");
     bool matched = false;
     for (size_t i = 0; i < modules_.size(); ++i) {
       if (!PathMatches(entry.path, result_.modules[i].path)) continue;
@@ -63,16 +72,18 @@ class Resolver {
       result_.modules[i].styles.push_back(entry.style.ToString());
       PinBorder(entry, axis, result_.modules[i]);
       if (IsTensorParallel(entry.style.kind)) SplitOwn(*modules_[i], entry.style.kind, axis, where);
-      if (entry.style.kind == Style::Kind::kFullyShard) SplitUnit(entry, result_.modules[i].path, axis, where);
     }
     if (!matched) {
       std::vector<std::string> paths;
       for (const ResolvedModule& module : result_.modules) paths.push_back(module.path);
-      ThrowInvalidArgument(where, ": no module matches this path; the nearest is '", NearestName(entry.path, paths), "'");
+      ThrowInvalidArgument(where, ": no module matches this path; the nearest is '",
+                           NearestName(entry.path, paths), "'");
     }
+    if (entry.style.kind == Style::Kind::kFullyShard) SplitUnits(entry, axis, where);
   }
 
-  // Pins say along one axis where tensors lie at the border; the gradient rule is Redistribute's unless said here.
+  // Pins say along one axis where tensors lie at the border; the gradient rule is Redistribute's unless said
+  // here.
   static void PinBorder(const PlanEntry& entry, int axis, ResolvedModule& module) {
     const Style& style = entry.style;
     const auto pin_input = [&](const Placement& placement) {
@@ -112,45 +123,43 @@ class Resolver {
       if (dim < 0) continue;
       split = true;
       const int64_t extent = parameter->spec().shape[dim];
-      WEFT_REQUIRE(!dims.even_split || extent % mesh_.axis_size(axis) == 0, where, ": axis '", mesh_.axis_name(axis),
-                   "' of size ", mesh_.axis_size(axis), " does not divide the ", extent, " heads (dim ", dim, ") of '",
-                   parameter->path(), "'");
+      WEFT_REQUIRE(!dims.even_split || extent % mesh_.axis_size(axis) == 0, where, ": axis '",
+                   mesh_.axis_name(axis), "' of size ", mesh_.axis_size(axis), " does not divide the ",
+                   extent, " heads (dim ", dim, ") of '", parameter->path(), "'");
       AddShard(*parameter, axis, dim, /*in_compute=*/true, where);
     }
     WEFT_REQUIRE(split, where, ": module '", module.path(), "' declares no dim that this style splits");
   }
 
-  // A unit takes what no inner unit of the same axis takes.
-  void SplitUnit(const PlanEntry& entry, const std::string& unit, int axis, const std::string& where) {
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const std::string& path = result_.parameters[i].path;
-      if (InnermostUnit(path, entry.style.axis) != unit || parameters_[i]->spec().shape.ndim() == 0) continue;
-      AddShard(*parameters_[i], axis, /*dim=*/0, /*in_compute=*/false, where);
+  // The entry's modules are units; each takes what no inner unit of the same axis takes.
+  void SplitUnits(const PlanEntry& entry, int axis, const std::string& where) {
+    for (Parameter* parameter : parameters_) {
+      const std::optional<std::string> unit = InnermostUnit(parameter->path(), entry.style.axis);
+      if (!unit || !PathMatches(entry.path, *unit) || parameter->spec().shape.ndim() == 0) continue;
+      AddShard(*parameter, axis, /*dim=*/0, /*in_compute=*/false, where);
     }
   }
 
-  // The longest module path that contains the parameter and is marked FullyShard over `axis` by some entry.
-  std::string InnermostUnit(const std::string& parameter_path, const std::string& axis) const {
-    std::string best;
-    bool found = false;
+  // The longest module path that contains the parameter and that some entry marks FullyShard over `axis`.
+  std::optional<std::string> InnermostUnit(const std::string& parameter_path, const std::string& axis) const {
+    std::optional<std::string> best;
     for (const ResolvedModule& module : result_.modules) {
-      const bool inside = module.path.empty() || absl::StartsWith(parameter_path, absl::StrCat(module.path, "."));
-      if (!inside || (found && module.path.size() < best.size())) continue;
-      for (const PlanEntry& entry : plan_.entries()) {
-        if (entry.style.kind != Style::Kind::kFullyShard || entry.style.axis != axis) continue;
-        if (!PathMatches(entry.path, module.path)) continue;
-        best = module.path;
-        found = true;
-      }
+      if (!Contains(module.path, parameter_path) || (best && module.path.size() <= best->size())) continue;
+      const auto marks = [&](const PlanEntry& entry) {
+        return entry.style.kind == Style::Kind::kFullyShard && entry.style.axis == axis &&
+               PathMatches(entry.path, module.path);
+      };
+      if (std::any_of(plan_.entries().begin(), plan_.entries().end(), marks)) best = module.path;
     }
-    return found ? best : "<none>";
+    return best;
   }
 
   void AddShard(const Parameter& parameter, int axis, int dim, bool in_compute, const std::string& where) {
     const auto index = std::find(parameters_.begin(), parameters_.end(), &parameter) - parameters_.begin();
     ParameterLayouts& layouts = result_.parameters[index].layouts;
-    WEFT_REQUIRE(!layouts.at_rest.IsShard(axis), where, ": '", parameter.path(), "' is already split over axis '",
-                 mesh_.axis_name(axis), "' by another entry (", layouts.at_rest.ToString(mesh_), ")");
+    WEFT_REQUIRE(!layouts.at_rest.IsShard(axis), where, ": '", parameter.path(),
+                 "' is already split over axis '", mesh_.axis_name(axis), "' by another entry (",
+                 layouts.at_rest.ToString(mesh_), ")");
     layouts.at_rest = layouts.at_rest.WithShard(axis, dim);
     if (in_compute) layouts.compute = layouts.compute.WithShard(axis, dim);
   }
@@ -166,11 +175,12 @@ class Resolver {
 std::string StylesOf(const ResolvedPlan& plan, const std::string& parameter_path) {
   std::vector<std::string> styles;
   for (const ResolvedModule& module : plan.modules) {
-    const bool inside = module.path.empty() || absl::StartsWith(parameter_path, absl::StrCat(module.path, "."));
-    if (!inside) continue;
-    const bool own = !absl::StrContains(parameter_path.substr(module.path.empty() ? 0 : module.path.size() + 1), '.');
+    if (!Contains(module.path, parameter_path)) continue;
+    const bool own =
+        !absl::StrContains(parameter_path.substr(module.path.empty() ? 0 : module.path.size() + 1), '.');
     for (const std::string& style : module.styles) {
-      if (own || absl::StartsWith(style, "FullyShard") || absl::StartsWith(style, "DataParallel")) styles.push_back(style);
+      if (own || absl::StartsWith(style, "FullyShard") || absl::StartsWith(style, "DataParallel"))
+        styles.push_back(style);
     }
   }
   std::sort(styles.begin(), styles.end());
@@ -186,7 +196,8 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   std::string text;
   for (const auto& row : rows) {
     std::string line;
-    for (size_t i = 0; i < row.size(); ++i) absl::StrAppendFormat(&line, "%-*s  ", static_cast<int>(widths[i]), row[i]);
+    for (size_t i = 0; i < row.size(); ++i)
+      absl::StrAppendFormat(&line, "%-*s  ", static_cast<int>(widths[i]), row[i]);
     absl::StrAppend(&text, absl::StripTrailingAsciiWhitespace(line), "\n");
   }
   return text;
@@ -214,15 +225,21 @@ ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan
 
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const MaterializeOptions& options) {
+  const std::vector<Parameter*> parameters = model.AllParameters();
+  for (const Parameter* parameter : parameters) {
+    if (!parameter->materialized()) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter->path(),
+          "' already has a value; a model is materialized once");
+  }
   ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
   const std::vector<Module*> modules = model.AllModules();
   for (size_t i = 0; i < modules.size(); ++i) {
     modules[i]->Bind(context);
     modules[i]->set_border(std::move(resolved.modules[i].border));
   }
-  const std::vector<Parameter*> parameters = model.AllParameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i]->Materialize(context, options.dtype, resolved.parameters[i].layouts);
+    parameters[i]->Materialize(context, options.dtype, options.compute_dtype.value_or(options.dtype),
+                               resolved.parameters[i].layouts);
   }
 }
 

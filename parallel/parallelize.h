@@ -31,22 +31,24 @@ struct ResolvedPlan {
 
   bool operator==(const ResolvedPlan&) const = default;
 
-  // A table: parameter, styles that reach it, shape, layout at rest, layout in compute, elements per rank (largest).
+  // A table: parameter, styles that reach it, shape, layout at rest, layout in compute, elements per rank
+  // (largest).
   std::string ToTable(Module& model, const DeviceMesh& mesh) const;
 };
 
 // Resolves `plan` against the model's tree. Allocates nothing, communicates nothing.
 //
-// Errors: InvalidArgument naming the entry: a path that matches no module (with the nearest that exists), an axis that the
-// mesh lacks, a style on a module that declares no dim for it, two styles that split one parameter over the same axis, a
-// head count that the axis does not divide.
+// Errors: InvalidArgument naming the entry: a path that matches no module (with the nearest that exists), an
+// axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split one
+// parameter over the same axis, a head count that the axis does not divide.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
 
-// Applies a plan: resolves it, pins module borders, and gives every parameter its layouts and first value, this rank's
-// piece only. A parameter that no entry reaches is Replicate. With an empty plan it is Materialize.
+// Applies a plan: resolves it, pins module borders, and gives every parameter its layouts and first value,
+// this rank's piece only. A parameter that no entry reaches is Replicate. With an empty plan it is
+// Materialize.
 //
-// The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then parallelize.
-// Errors: as ResolvePlan; FailedPrecondition if the model already has values.
+// The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then
+// parallelize. Errors: as ResolvePlan; FailedPrecondition if the model already has values.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const MaterializeOptions& options = {});
 

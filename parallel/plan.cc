@@ -17,14 +17,16 @@ Placement ParsePlacement(absl::string_view text, const std::string& where) {
   if (text == "Replicate") return Replicate();
   absl::string_view inside = text;
   int dim = 0;
-  if (absl::ConsumePrefix(&inside, "Shard(") && absl::ConsumeSuffix(&inside, ")") && absl::SimpleAtoi(inside, &dim)) {
+  if (absl::ConsumePrefix(&inside, "Shard(") && absl::ConsumeSuffix(&inside, ")") &&
+      absl::SimpleAtoi(inside, &dim)) {
     return Shard(dim);
   }
   ThrowInvalidArgument(where, ": expected Replicate or Shard(DIM), got '", text, "'");
 }
 
 std::string RequiredText(const Json& entry, const char* field, const std::string& where) {
-  WEFT_REQUIRE(entry.contains(field) && entry[field].is_string(), where, ": expected a text field \"", field, "\"");
+  WEFT_REQUIRE(entry.contains(field) && entry[field].is_string(), where, ": expected a text field \"", field,
+               "\"");
   return entry[field].get<std::string>();
 }
 
@@ -33,15 +35,24 @@ std::optional<Placement> OptionalPlacement(const Json& entry, const char* field,
   return ParsePlacement(RequiredText(entry, field, where), absl::StrCat(where, ", field \"", field, "\""));
 }
 
+Style::Kind KindFromText(const std::string& text, const std::string& where) {
+  try {
+    return ParseStyleKind(text);
+  } catch (const Error& error) {
+    Throw(error.code(), where, ", field \"style\": ", error.message());
+  }
+}
+
 PlanEntry EntryFromJson(const Json& entry, const std::string& where) {
   WEFT_REQUIRE(entry.is_object(), where, ": expected an object, got ", entry.type_name());
   for (const auto& [field, value] : entry.items()) {
-    const bool known = field == "path" || field == "style" || field == "axis" || field == "input" || field == "output";
+    const bool known =
+        field == "path" || field == "style" || field == "axis" || field == "input" || field == "output";
     WEFT_REQUIRE(known, where, ": unknown field \"", field, "\"; expected path, style, axis, input, output");
   }
   PlanEntry result;
   result.path = RequiredText(entry, "path", where);
-  result.style.kind = ParseStyleKind(RequiredText(entry, "style", where));
+  result.style.kind = KindFromText(RequiredText(entry, "style", where), where);
   result.style.axis = RequiredText(entry, "axis", where);
   result.style.input = OptionalPlacement(entry, "input", where);
   result.style.output = OptionalPlacement(entry, "output", where);

@@ -19,8 +19,8 @@ struct PlanEntry {
   bool operator==(const PlanEntry&) const = default;
 };
 
-// How a model is spread over a mesh, as data. Entries on one parameter compose if their axes differ, in plan order, the
-// first outermost. A value: copies, compares, prints, merges, reads and writes JSON.
+// How a model is spread over a mesh, as data. Entries on one parameter compose if their axes differ, in plan
+// order, the first outermost. A value: copies, compares, prints, merges, reads and writes JSON.
 class Plan {
  public:
   Plan() = default;
@@ -32,8 +32,8 @@ class Plan {
   // This plan's entries, then `other`'s.
   Plan Merge(const Plan& other) const;
 
-  // {"entries": [{"path": "blocks.*.attn.qkv", "style": "ColumnParallel", "axis": "tp", "output": "Shard(1)"}, ...]};
-  // "input" and "output" only where given.
+  // {"entries": [{"path": "blocks.*.attn.qkv", "style": "ColumnParallel", "axis": "tp", "output":
+  // "Shard(1)"}, ...]}; "input" and "output" only where given.
   std::string ToJson() const;
   // Errors: InvalidArgument that names the entry and the field.
   static Plan FromJson(absl::string_view json);

@@ -10,7 +10,8 @@
 
 namespace weft {
 
-// What one mesh axis does to one module: data, with the names that users of PyTorch know. Build with the functions below.
+// What one mesh axis does to one module: data, with the names that users of PyTorch know. Build with the
+// functions below.
 struct Style {
   enum class Kind : uint8_t {
     kColumnParallel,
@@ -36,29 +37,31 @@ struct StyleBorders {
   std::optional<Placement> output = std::nullopt;
 };
 
-// Splits the module's column dims (output features, heads) over the axis. Input: Replicate, gathered if it comes sharded
-// (its gradient goes back as it came); output: as the split product leaves it, sharded on the features.
-// Source: Shoeybi et al., "Megatron-LM", 2019, the operator f.
+// Splits the module's column dims (output features, heads) over the axis. Input: Replicate, gathered if it
+// comes sharded (its gradient goes back as it came); output: as the split product leaves it, sharded on the
+// features. Source: Shoeybi et al., "Megatron-LM", 2019, the operator f.
 Style ColumnParallel(absl::string_view axis, const StyleBorders& borders = {});
 
-// Splits the module's row dims (the contracted input features). Output: summed to Replicate (an all-reduce), or to Shard(1)
-// (a reduce-scatter) under sequence parallelism; its gradient is Replicate. A bias stays whole and is added once.
-// Source: the same, the operator g.
+// Splits the module's row dims (the contracted input features). Output: summed to Replicate (an all-reduce),
+// or to Shard(1) (a reduce-scatter) under sequence parallelism; its gradient is Replicate. A bias stays whole
+// and is added once. Source: the same, the operator g.
 Style RowParallel(absl::string_view axis, const StyleBorders& borders = {});
 
-// Splits an embedding's vocabulary: each rank looks up its own rows and the results are summed. Output as RowParallel's.
+// Splits an embedding's vocabulary: each rank looks up its own rows and the results are summed. Output as
+// RowParallel's.
 Style VocabParallel(absl::string_view axis, const StyleBorders& borders = {});
 
-// Runs the module (a norm) on activations that are split over the sequence, dim 1. Its parameters stay whole; their
-// gradients are summed over the axis.
-// Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022.
+// Runs the module (a norm) on activations that are split over the sequence, dim 1. Its parameters stay whole;
+// their gradients are summed over the axis. Source: Korthikanti et al., "Reducing activation recomputation in
+// large transformer models", 2022.
 Style SequenceParallel(absl::string_view axis, const StyleBorders& borders = {});
 
 // Splits the module's input over the batch, dim 0; parameters are whole, their gradients summed (DDP).
 Style DataParallel(absl::string_view axis, const StyleBorders& borders = {});
 
-// DataParallel whose parameters, gradients and optimizer state rest split over dim 0, gathered for compute (ZeRO-3, FSDP).
-// Marks a unit: it takes every parameter of the module that no inner unit of the same axis takes.
+// DataParallel whose parameters, gradients and optimizer state rest split over dim 0, gathered for compute
+// (ZeRO-3, FSDP). Marks a unit: it takes every parameter of the module that no inner unit of the same axis
+// takes.
 Style FullyShard(absl::string_view axis, const StyleBorders& borders = {});
 
 // "ColumnParallel", ...

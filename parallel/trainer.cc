@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "dtensor/autograd.h"
@@ -36,7 +37,10 @@ StepMetrics Trainer::Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss,
   DTensor value = loss();
   Backward(value);
   value = value.Detach();  // lets go of the tape
-  const GlobalNorm norm = ComputeGlobalNorm(optimizer_.parameters(), options_.grad_clip);
+  // Not to clip is to clip at infinity: a norm that is not finite skips the update there too.
+  const double max_norm =
+      options_.grad_clip > 0 ? options_.grad_clip : std::numeric_limits<double>::infinity();
+  const GlobalNorm norm = ComputeGlobalNorm(optimizer_.parameters(), max_norm);
   optimizer_.Step(metrics.lr, norm.scale);
   optimizer_.ZeroGrad();
 
@@ -52,11 +56,12 @@ StepMetrics Trainer::Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss,
 }
 
 void Trainer::ReduceOverRanks(StepMetrics* metrics, double comm_seconds, double seconds, bool stop) {
+  const PurposeGuard purpose(context_.state(), Purpose::kMetric);
   const double sums[] = {static_cast<double>(metrics->comm_bytes), comm_seconds / seconds};
   const double maxima[] = {static_cast<double>(metrics->peak_bytes), stop ? 1.0 : 0.0};
   const auto reduce = [&](const double(&values)[2], ReduceOp op) {
     const Tensor tensor = Tensor::FromValues<double>({2}, values, context_.allocator());
-    metrics_group_->AllReduce(tensor, tensor, op).Wait();
+    metrics_group_->AllReduce(tensor, tensor, op, {.tag = context_.state().tag()}).Wait();
     return tensor.ToVector<double>();
   };
   const std::vector<double> sum = reduce(sums, ReduceOp::kSum);
@@ -70,12 +75,19 @@ void Trainer::ReduceOverRanks(StepMetrics* metrics, double comm_seconds, double 
 void Trainer::FindNonFinite(absl::FunctionRef<DTensor()> loss) {
   RankState& state = context_.state();
   const NoGradGuard no_grad(state);
-  for (const Parameter* parameter : optimizer_.parameters()) {
-    CheckFinite(parameter->at_rest(), absl::StrCat("parameter '", parameter->path(), "'"));
+  try {
+    for (const Parameter* parameter : optimizer_.parameters()) {
+      CheckFinite(parameter->at_rest(), absl::StrCat("parameter '", parameter->path(), "'"));
+    }
+    state.set_check_finite(true);
+    loss();
+    state.set_check_finite(false);
+  } catch (const Error& error) {
+    state.set_check_finite(false);
+    if (error.code() != absl::StatusCode::kDataLoss) throw;
+    Throw(error.code(), "step ", optimizer_.num_steps(), ": ", error.message());
   }
-  state.set_check_finite(true);
-  loss();
-  state.set_check_finite(false);
+  metrics_group_->Barrier();  // who found nothing does not go on, and say so, before who did
 }
 
 }  // namespace weft

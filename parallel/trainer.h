@@ -22,9 +22,9 @@ struct TrainerOptions {
 
 // What one step was, the same on every rank.
 struct StepMetrics {
-  int64_t step = 0;         // 1, 2, ...
-  double loss = 0;          // before the update
-  double grad_norm = 0;     // before clipping
+  int64_t step = 0;      // 1, 2, ...
+  double loss = 0;       // before the update
+  double grad_norm = 0;  // before clipping
   double lr = 0;
   double step_ms = 0;
   double tokens_per_s = 0;
@@ -36,21 +36,22 @@ struct StepMetrics {
   bool operator==(const StepMetrics&) const = default;
 };
 
-// Trains a materialized model with AdamW, step by step. Where things lie is the model's plan; the trainer knows nothing of
-// it. Construct and call it on every rank alike.
+// Trains a materialized model with AdamW, step by step. Where things lie is the model's plan; the trainer
+// knows nothing of it. Construct and call it on every rank alike.
 class Trainer {
  public:
   Trainer(Module& model, const TrainerOptions& options);
 
-  // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the update.
-  // Nothing is read back to the host between forward and update; a norm that is not finite skips the update.
-  // `num_tokens` is the global count, for the rate. `stop` is this rank's wish to stop.
-  // Cost: besides the model's collectives, two small all-reduces over the mesh for the metrics.
+  // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the
+  // update. Nothing is read back to the host between forward and update; a norm that is not finite skips the
+  // update. `num_tokens` is the global count, for the rate. `stop` is this rank's wish to stop. Cost: besides
+  // the model's collectives, two small all-reduces over the mesh for the metrics.
   StepMetrics Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss, bool stop = false);
 
-  // Runs `loss` again with every module's output checked.
-  // Errors: DataLoss naming the first module, in order of execution, whose output is not finite on this rank; returns if all
-  // are finite here (another rank then holds the culprit).
+  // Runs `loss` again, without gradients, with the parameters and every module's output checked.
+  // Errors: DataLoss naming the step and the first parameter, else the first module in order of execution,
+  // that is not finite on this rank. A rank that found nothing waits for the others, and is released
+  // (Aborted) when one of them throws; it returns if all is finite everywhere.
   void FindNonFinite(absl::FunctionRef<DTensor()> loss);
 
   AdamW& optimizer() { return optimizer_; }

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "dtensor/redistribute.h"
+
 namespace weft {
 namespace {
 
@@ -10,7 +12,7 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins) {
   Layout layout = x.layout();
   RedistributeOptions options;
   for (const BorderPin& pin : pins) {
-    layout = layout.With(pin.axis, pin.value);
+    layout = PlacedAlong(layout, pin.axis, pin.value);
     if (pin.gradient) options.gradient.push_back({pin.axis, *pin.gradient});
   }
   return x.Redistribute(layout, options);
@@ -94,7 +96,7 @@ void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const M
   for (Module* module : root.AllModules()) module->Bind(context);
   for (Parameter* parameter : root.AllParameters()) {
     const Layout replicated(parameter->spec().shape.ndim(), context->mesh().num_axes());
-    parameter->Materialize(context, options.dtype, {.at_rest = replicated, .compute = replicated});
+    parameter->Materialize(context, options.dtype, options.compute_dtype.value_or(options.dtype), {.at_rest = replicated, .compute = replicated});
   }
 }
 

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_NN_MODULE_H_
 #define WEFT_DTENSOR_NN_MODULE_H_
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,7 +102,8 @@ class ModuleCall {
 void CheckFinite(const DTensor& x, absl::string_view what);
 
 struct MaterializeOptions {
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;          // of parameters at rest, gradients and optimizer state
+  std::optional<DType> compute_dtype = std::nullopt;  // of forward and backward; `dtype` if not given
 };
 
 // Binds a model to `context` and gives every parameter its first value, replicated over the mesh, from the rank state's

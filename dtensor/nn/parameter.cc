@@ -2,7 +2,6 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/nn/module.h"
-#include "dtensor/redistribute.h"
 #include "ops/random.h"
 #include "runtime/base/philox.h"
 #include "runtime/tensor/copy.h"
@@ -34,13 +33,13 @@ LeafNode& Parameter::leaf() const { return static_cast<LeafNode&>(*at_rest().imp
 
 DTensor Parameter::Value() const {
   const DTensor& value = at_rest();
-  if (layouts_.at_rest == layouts_.compute) return value;
-  MeshContext& context = *value.context();
-  PurposeGuard purpose(context.state(), Purpose::kParam);
-  Tensor local = RedistributeLocal(context, value.ToLocal(), value.type(), layouts_.at_rest, layouts_.compute);
-  DTensor copy(MakeIntrusive<DTensorImpl>(value.context(), layouts_.compute, value.type(), std::move(local)));
-  // Redistribution is the identity on values, so the copy's gradient is the parameter's.
-  copy.impl()->node = value.impl()->node;
+  if (layouts_.at_rest == layouts_.compute && compute_dtype_ == value.dtype()) return value;
+  RankState& state = value.context()->state();
+  PurposeGuard purpose(state, Purpose::kParam);
+  DTensor copy = MakeCopy(value, compute_dtype_, layouts_.compute);
+  // Redistribution is the identity on values, so the copy's gradient is the parameter's, but for the dtype.
+  const IntrusivePtr<TapeNode>& leaf = value.impl()->node;
+  copy.impl()->node = compute_dtype_ == value.dtype() ? leaf : MakeCastNode(state, leaf, value.dtype());
   copy.impl()->regather_from = value.impl();
   return copy;
 }
@@ -55,11 +54,13 @@ void Parameter::SetGrad(DTensor gradient) {
   leaf().set_gradient(std::move(gradient));
 }
 
-void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const ParameterLayouts& layouts) {
+void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
+                            const ParameterLayouts& layouts) {
   if (materialized()) {
     Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(), "' already has a value");
   }
-  WEFT_REQUIRE(IsFloating(dtype), "parameter '", path(), "': expected a floating dtype, got ", DTypeName(dtype));
+  WEFT_REQUIRE(IsFloating(dtype) && IsFloating(compute_dtype), "parameter '", path(),
+               "': expected floating dtypes, got ", DTypeName(dtype), ", computing in ", DTypeName(compute_dtype));
   RankState& state = context->state();
   NoGradGuard no_grad(state);
   // Initial values belong to the beginning of time, whatever step the program is at.
@@ -80,7 +81,9 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
       break;
   }
   layouts_ = layouts;
+  compute_dtype_ = compute_dtype;
   value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.at_rest));
+  value.impl()->writes = MakeIntrusive<WriteLog>();
   at_rest_ = std::move(value);
 }
 

@@ -73,9 +73,10 @@ class Parameter {
   bool materialized() const { return at_rest_.defined(); }
   const ParameterLayouts& layouts() const { return layouts_; }
 
-  // The value as forward uses it, in the compute layout. Where that is not the at-rest layout, each call makes a new copy,
-  // which is freed with its last handle: the tape keeps the at-rest value and makes the copy again in backward.
-  // Cost:   the redistribution from at rest to compute (FSDP: an all-gather), under purpose `param`.
+  // The value as forward uses it, in the compute dtype and layout. Where those are not the at-rest ones, each call makes a
+  // new copy, which is freed with its last handle: the tape keeps the at-rest value and makes the copy again in backward.
+  // Gradients of a copy in another dtype are cast back before they are summed or reduced.
+  // Cost:   the redistribution from at rest to compute (FSDP: an all-gather), in the compute dtype, under purpose `param`.
   // Errors: FailedPrecondition before it is materialized.
   DTensor Value() const;
 
@@ -87,8 +88,9 @@ class Parameter {
   void ClearGrad();
   void SetGrad(DTensor gradient);  // same type and layout
 
-  // Gives the slot its layouts and its first value.
-  void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const ParameterLayouts& layouts);
+  // Gives the slot its layouts and its first value, of `dtype`; forward uses it in `compute_dtype`.
+  void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
+                   const ParameterLayouts& layouts);
 
   // Replaces the elements by those of `value`, redistributed to the at-rest layout. For loading.
   // Errors: InvalidArgument if the type differs.
@@ -101,6 +103,7 @@ class Parameter {
   std::string name_;
   ParameterSpec spec_;
   ParameterLayouts layouts_;
+  DType compute_dtype_ = DType::kF32;
   DTensor at_rest_;
 };
 

@@ -35,7 +35,7 @@ void Optimizer::Step(double lr, const DTensor& gradient_scale) {
     if (!parameter.grad().defined()) continue;
     const DTensor& value = parameter.at_rest();
     NoGradGuard no_grad(value.context()->state());
-    if (!scale.defined()) scale = Full(value.context(), value.dtype(), Shape(), 1);
+    if (!scale.defined()) scale = Full(value.context(), DType::kF32, Shape(), 1);
     Update(static_cast<int>(i), parameter, lr, scale);
   }
 }

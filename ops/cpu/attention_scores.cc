@@ -74,7 +74,7 @@ void SoftmaxStepF32(const ScoreBlock& block, float* scores, float* max, float* s
     const int64_t n = block.VisibleIn(i);
     std::fill(row + n, row + block.cols, 0.0f);
     rescale[i] = 1;
-    if (n <= 0) continue;
+    if (n == 0) continue;
     const float old_max = max[i];
     max[i] = RowMax(row, n, old_max);
     rescale[i] = std::exp(old_max - max[i]);
@@ -140,7 +140,7 @@ void SoftmaxStep(const ScoreBlock& block, double* scores, double* max, double* s
     const int64_t n = block.VisibleIn(i);
     std::fill(row + n, row + block.cols, 0.0);
     rescale[i] = 1;
-    if (n <= 0) continue;
+    if (n == 0) continue;
     const double old_max = max[i];
     for (int64_t j = 0; j < n; ++j) max[i] = std::max(max[i], row[j]);
     rescale[i] = std::exp(old_max - max[i]);

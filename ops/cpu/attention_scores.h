@@ -1,12 +1,14 @@
 #ifndef WEFT_OPS_CPU_ATTENTION_SCORES_H_
 #define WEFT_OPS_CPU_ATTENTION_SCORES_H_
 
+#include <algorithm>
 #include <cstdint>
 
 namespace weft {
 
 // The elementwise part of attention on one block of scores [rows, cols], row-major without gaps. Row i sees
-// its first min(cols, visible + i) keys; the rest of it becomes 0. NaN in a score stays NaN.
+// its first `visible` + i keys, none if that is negative and all if it is more than there are; the rest of it
+// becomes 0. NaN in a score that is seen stays NaN.
 //
 // In f32 by the widest vectors of the machine (Highway), in f64 by plain loops.
 struct ScoreBlock {
@@ -14,7 +16,7 @@ struct ScoreBlock {
   int64_t cols = 0;
   int64_t visible = 0;
 
-  int64_t VisibleIn(int64_t row) const { return visible + row < cols ? visible + row : cols; }
+  int64_t VisibleIn(int64_t row) const { return std::clamp<int64_t>(visible + row, 0, cols); }
 };
 
 // One step of a softmax over blocks of keys. `max` and `sum` are the running maximum and sum of exp(score -

@@ -22,7 +22,8 @@ struct ElementStream {
 
 // What elementwise kernels compute in: float for f32, bf16 and f16, else the type itself.
 template <class T>
-using ComputeType = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
+using ArithmeticType =
+    std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
 
 inline constexpr int kMaxElementStreams = 6;
 
@@ -51,12 +52,12 @@ extern template void ForEachElementBlock<int32_t>(ThreadPool&, const Shape&, abs
 extern template void ForEachElementBlock<int64_t>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,
                                                   ElementBlockBody<int64_t>);
 
-// Calls `function(TypeTag<C>())` with the ComputeType of a numeric dtype.
+// Calls `function(TypeTag<C>())` with the ArithmeticType of a numeric dtype.
 // Errors: Internal for u8 and bool: inference refuses them.
 template <class Function>
-void VisitComputeType(DType dtype, Function&& function) {
+void VisitArithmeticType(DType dtype, Function&& function) {
   VisitDType(dtype, [&](auto tag) {
-    using C = ComputeType<typename decltype(tag)::type>;
+    using C = ArithmeticType<typename decltype(tag)::type>;
     if constexpr (std::is_same_v<C, uint8_t> || std::is_same_v<C, bool>) {
       WEFT_CHECK(false, "no arithmetic on ", DTypeName(dtype));
     } else {

@@ -133,7 +133,7 @@ void MapElementPairs(const KernelCallBase& call, const Function& function) {
 
 template <UnaryFunction kFunction>
 void UnaryOf(const KernelCallBase& call) {
-  VisitComputeType(call.outputs[0].dtype(), [&](auto tag) {
+  VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     if constexpr (std::is_same_v<C, float>) {
       MapBlocks<float>(call, FloatSpan(kFunction));
@@ -145,7 +145,7 @@ void UnaryOf(const KernelCallBase& call) {
 
 template <BinaryFunction kFunction>
 void BinaryOf(const KernelCallBase& call) {
-  VisitComputeType(call.outputs[0].dtype(), [&](auto tag) {
+  VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     if constexpr (std::is_same_v<C, float>) {
       MapBlockPairs<float>(call, FloatSpan(kFunction));

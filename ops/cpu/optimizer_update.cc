@@ -17,11 +17,11 @@ double ScalarOf(const Tensor& tensor) {
   return tensor.dtype() == DType::kF64 ? *tensor.data<double>() : static_cast<double>(*tensor.data<float>());
 }
 
-// Calls `function(TypeTag<C>())` for p's ComputeType, unless the clip factor tells to skip the step.
+// Calls `function(TypeTag<C>())` for p's ArithmeticType, unless the clip factor tells to skip the step.
 template <class Function>
 void UpdateIfFinite(const KernelCallBase& call, double clip, const Function& function) {
   if (!std::isfinite(clip)) return;
-  VisitComputeType(call.outputs[0].dtype(), [&](auto tag) {
+  VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     // Inference admits floating dtypes only.
     if constexpr (std::is_floating_point_v<typename decltype(tag)::type>) function(tag);
   });
@@ -122,7 +122,7 @@ void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
 
 void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
   const Tensor& acc = call.outputs[0];
-  VisitComputeType(acc.dtype(), [&](auto tag) {
+  VisitArithmeticType(acc.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     ForEachElementBlock<C>(call.context.pool, acc.shape(), {{acc, ElementStream::kUpdate}, {call.inputs[1]}},
                            [](C* const* spans, int64_t, int64_t n) {

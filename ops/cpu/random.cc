@@ -82,7 +82,7 @@ void Dropout(const KernelCall<NoAttributes, DropoutScalars>& call) {
   // Uniform >= rate, as integers: the uniform is the top 24 bits of the word times 2^-24.
   const uint32_t threshold = static_cast<uint32_t>(std::ceil(scalars.rate * 0x1p24));
   const Tensor& y = call.outputs[0];
-  VisitComputeType(y.dtype(), [&](auto tag) {
+  VisitArithmeticType(y.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     const C scale = static_cast<C>(1 / (1 - scalars.rate));
     ForEachElementBlock<C>(call.context.pool, y.shape(), {{call.inputs[0]}, {y, ElementStream::kWrite}},

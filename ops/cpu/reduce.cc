@@ -18,7 +18,7 @@ namespace {
 template <class T>
 struct Adder {
   static constexpr bool kInteger = std::is_integral_v<T>;
-  using Block = std::conditional_t<kInteger, uint64_t, ComputeType<T>>;  // unsigned: integers wrap
+  using Block = std::conditional_t<kInteger, uint64_t, ArithmeticType<T>>;  // unsigned: integers wrap
   using Wide = std::conditional_t<kInteger, uint64_t, double>;
   using Next = Adder<Wide>;
   static constexpr Block kIdentity = 0;
@@ -48,7 +48,7 @@ struct SquareAdder : Adder<T> {
 // The largest or the smallest; a NaN stays.
 template <class T, bool kLargest>
 struct Extremum {
-  using Block = ComputeType<T>;
+  using Block = ArithmeticType<T>;
   using Wide = Block;
   using Next = Extremum<Wide, kLargest>;
   using Limits = std::numeric_limits<Block>;
@@ -67,6 +67,7 @@ constexpr int64_t kRun = 512;       // elements of a row that combine in Block: 
 constexpr int64_t kRunRows = 16;    // rows of a column that do
 constexpr int64_t kColumns = 1024;  // columns that go together
 constexpr int64_t kTaskElements = 32768;
+constexpr int64_t kMaxChunks = 256;  // of one reduced dim: bounds the scratch memory
 
 // n contiguous elements.
 template <class R, class T>
@@ -113,6 +114,18 @@ void ReduceColumns(const T* x, int64_t rows, int64_t columns, int64_t stride, ty
   }
 }
 
+// Scratch memory for `count` values of at most 8 bytes.
+template <class Wide>
+class Workspace {
+ public:
+  Workspace(const KernelContext& context, int64_t count)
+      : bytes_(Tensor::Empty(context.allocator, DType::kF64, {count})) {}
+  Wide* data() const { return static_cast<Wide*>(bytes_.data()); }
+
+ private:
+  Tensor bytes_;
+};
+
 // A row-major array as [outer, reduced, inner].
 struct Middle {
   int64_t outer = 1;
@@ -123,19 +136,20 @@ struct Middle {
 // Reduces the middle dim into out [outer, inner]. Where that dim is long it is cut into chunks, a task each,
 // whose results are reduced in turn: by the shape alone, whatever the number of threads.
 template <class R, class T>
-void ReduceMiddle(ThreadPool& pool, const T* x, const Middle& m, typename R::Wide* out) {
+void ReduceMiddle(const KernelContext& context, const T* x, const Middle& m, typename R::Wide* out) {
   using Wide = typename R::Wide;
   if (m.outer * m.inner == 0) return;
   const int64_t columns = std::min(m.inner, kColumns);
   const int64_t num_column_blocks = (m.inner + columns - 1) / columns;
-  const int64_t chunk = std::max(kTaskElements / columns, 4 * kRunRows);
+  const int64_t chunk =
+      std::max({kTaskElements / columns, 4 * kRunRows, (m.reduced + kMaxChunks - 1) / kMaxChunks});
   const int64_t num_chunks = std::max<int64_t>((m.reduced + chunk - 1) / chunk, 1);
-  std::vector<Wide> partials(num_chunks > 1 ? m.outer * num_chunks * m.inner : 0);
+  const Workspace<Wide> partials(context, num_chunks > 1 ? m.outer * num_chunks * m.inner : 0);
   Wide* const target = num_chunks > 1 ? partials.data() : out;
 
   const int64_t unit_elements = std::max<int64_t>(std::min(chunk, m.reduced) * columns, 1);
   const int64_t grain = std::max<int64_t>(kTaskElements / unit_elements, 1);
-  pool.ParallelFor(m.outer * num_chunks * num_column_blocks, grain, [&](int64_t begin, int64_t end) {
+  context.pool.ParallelFor(m.outer * num_chunks * num_column_blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t first_column = unit % num_column_blocks * columns;
       const int64_t part = unit / num_column_blocks;  // (outer, chunk)
@@ -151,7 +165,7 @@ void ReduceMiddle(ThreadPool& pool, const T* x, const Middle& m, typename R::Wid
     }
   });
   if (num_chunks > 1) {
-    ReduceMiddle<typename R::Next, Wide>(pool, partials.data(), {m.outer, num_chunks, m.inner}, out);
+    ReduceMiddle<typename R::Next, Wide>(context, partials.data(), {m.outer, num_chunks, m.inner}, out);
   }
 }
 
@@ -213,14 +227,15 @@ void ReduceDims(const KernelCallBase& call, DimMask dims, double factor) {
   const Tensor& y = call.outputs[0];
   std::vector<Group> groups = MakeGroups(x.shape(), dims);
   Middle m = TakeInnermost(groups);
-  std::vector<Wide> wide(m.outer * m.inner);
-  ReduceMiddle<R, T>(call.context.pool, x.data<T>(), m, wide.data());
+  Workspace<Wide> results(call.context, m.outer * m.inner);
+  ReduceMiddle<R, T>(call.context, x.data<T>(), m, results.data());
   while (std::any_of(groups.begin(), groups.end(), [](const Group& g) { return g.reduced; })) {
     m = TakeInnermost(groups);
-    std::vector<Wide> next(m.outer * m.inner);
-    ReduceMiddle<typename R::Next, Wide>(call.context.pool, wide.data(), m, next.data());
-    wide.swap(next);
+    const Workspace<Wide> next(call.context, m.outer * m.inner);
+    ReduceMiddle<typename R::Next, Wide>(call.context, results.data(), m, next.data());
+    results = next;
   }
+  const Wide* const wide = results.data();
   VisitDType(y.dtype(), [&](auto tag) {
     using Y = typename decltype(tag)::type;
     Y* const out = y.data<Y>();
@@ -308,7 +323,7 @@ Tensor WithMissingDims(const Tensor& x, int ndim, DimMask missing) {
 void BroadcastTo(const KernelCall<BroadcastAttributes, NoScalars>& call) {
   const Tensor& y = call.outputs[0];
   const Tensor x = WithMissingDims(call.inputs[0], y.ndim(), call.attributes().missing_dims);
-  VisitComputeType(y.dtype(), [&](auto tag) {
+  VisitArithmeticType(y.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     ForEachElementBlock<C>(
         call.context.pool, y.shape(), {{x}, {y, ElementStream::kWrite}},
@@ -320,7 +335,7 @@ void ExtremumMask(const KernelCall<ReduceAttributes, NoScalars>& call) {
   const Tensor& x = call.inputs[0];
   const ReduceAttributes& attributes = call.attributes();
   const Tensor y = WithMissingDims(call.inputs[1], x.ndim(), attributes.keepdims ? 0 : attributes.dims);
-  VisitComputeType(x.dtype(), [&](auto tag) {
+  VisitArithmeticType(x.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     ForEachElementBlock<C>(call.context.pool, x.shape(), {{x}, {y}, {call.outputs[0], ElementStream::kWrite}},
                            [](C* const* spans, int64_t, int64_t n) {

@@ -85,7 +85,7 @@ HWY_INLINE double SumRow(int64_t n, const Body& body) {
 }
 
 // exp in f32, twice as fast as Highway's: results below the smallest normal number are 0, above exp(88.3)
-// infinite; nan stays nan. Relative error 2e-7. Source: range reduction and polynomial of Cephes' expf
+// infinite; nan stays nan. Relative error 5e-7. Source: range reduction and polynomial of Cephes' expf
 // (Moshier, netlib.org/cephes); the nearest integer comes from adding 1.5 * 2^23, which also leaves it,
 // biased by 127, in the low bits for the exponent.
 HWY_INLINE V<float> Exp(V<float> x) {

@@ -15,11 +15,11 @@ struct RunRanksOptions {
   Tracer* tracer = nullptr;  // shared by the ranks; null: nothing is traced
 };
 
-// Runs `body` on `num_ranks` ranks that are threads of this process, over the `local` communicator, and returns
-// when all have ended. Rank 0 runs on a thread of its own too, so that ranks are alike.
+// Runs `body` on `num_ranks` ranks that are threads of this process, over the `local` communicator, and
+// returns when all have ended. Rank 0 runs on a thread of its own too, so that ranks are alike.
 //
-// Errors: if ranks throw, the others are released from whatever collective they wait in, and the first error (in
-// time) is rethrown here, an Error's message prefixed by "rank R: ". InvalidArgument if num_ranks < 1.
+// Errors: if ranks throw, the others are released from whatever collective they wait in, and the first error
+// (in time) is rethrown here, an Error's message prefixed by "rank R: ". InvalidArgument if num_ranks < 1.
 void RunRanks(int num_ranks, const std::function<void(World&)>& body, const RunRanksOptions& options = {});
 
 }  // namespace weft

@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// All the ranks of a job, seen from one of them: who this rank is, its machine resources, and how it reaches the
-// others. Comes from RunRanks; passed down from main, never global.
+// All the ranks of a job, seen from one of them: who this rank is, its machine resources, and how it reaches
+// the others. Comes from RunRanks; passed down from main, never global.
 class World {
  public:
   virtual ~World() = default;

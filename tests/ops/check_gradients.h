@@ -10,8 +10,7 @@ namespace weft {
 
 struct GradientCheck {
   double tolerance = 1e-6;
-  // Outputs that are statistics for the op's own backward (a norm's mean): no gradient can reach them. The
-  // check fails if the rule ignores the gradient of an output that is not listed here.
+  // Outputs that serve the op's own backward alone (a norm's mean): the rule refuses a gradient of them.
   std::vector<int> statistics;
 };
 

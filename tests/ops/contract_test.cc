@@ -109,7 +109,7 @@ TEST(ContractTest, RandomContractionsOfRandomStrides) {
     const DType dtype = round % 2 == 0 ? DType::kF64 : DType::kF32;
     const Tensor tx = Scattered(dtype, ShapeOf(a.x, extents), random);
     const Tensor tw = Scattered(dtype, ShapeOf(a.w, extents), random);
-    ASSERT_TRUE(AllClose(weft::Run(kContract, {tx, tw}, a), Naive(a, tx, tw), Tolerance(dtype)))
+    ASSERT_TRUE(AllClose(RunOp(kContract, {tx, tw}, a), Naive(a, tx, tw), Tolerance(dtype)))
         << a.x.text() << ", " << a.w.text() << " -> " << a.y.text();
   }
 }
@@ -127,7 +127,7 @@ TEST(ContractTest, LargeProducts) {
     for (DType dtype : {DType::kF32, DType::kF64}) {
       const Tensor x = Scattered(dtype, ShapeOf(a.x, extents), random);
       const Tensor w = Scattered(dtype, ShapeOf(a.w, extents), random);
-      EXPECT_TRUE(AllClose(weft::Run(kContract, {x, w}, a), Naive(a, x, w), 4 * Tolerance(dtype))) << a.x.text();
+      EXPECT_TRUE(AllClose(RunOp(kContract, {x, w}, a), Naive(a, x, w), 4 * Tolerance(dtype))) << a.x.text();
     }
   }
 }
@@ -139,29 +139,29 @@ TEST(ContractTest, HalvesAreSummedInFloat) {
     const Tensor w = Scattered(dtype, {64, 4, 7}, random);
     const ContractAttributes a = {"bsd", "dhe", "bhse"};
     // The naive result is rounded once; so must be ours, up to the order of the float sum.
-    EXPECT_TRUE(AllClose(weft::Run(kContract, {x, w}, a), Naive(a, x, w), dtype == DType::kBF16 ? 8e-3 : 1e-3));
+    EXPECT_TRUE(AllClose(RunOp(kContract, {x, w}, a), Naive(a, x, w), dtype == DType::kBF16 ? 8e-3 : 1e-3));
     // Unmergeable summed dims.
     const ContractAttributes b = {"bsd", "bsv", "dv"};
     const Tensor u = Dense(dtype, {3, 6, 9}).Slice(1, 0, 5);
     const Tensor v = Dense(dtype, {3, 6, 8}, 2).Slice(1, 1, 5);
-    EXPECT_TRUE(AllClose(weft::Run(kContract, {u, v}, b), Naive(b, u, v), dtype == DType::kBF16 ? 8e-3 : 1e-3));
+    EXPECT_TRUE(AllClose(RunOp(kContract, {u, v}, b), Naive(b, u, v), dtype == DType::kBF16 ? 8e-3 : 1e-3));
   }
 }
 
 TEST(ContractTest, EmptySumsAreZeroAndEmptyResultsAreEmpty) {
   const ContractAttributes matmul = {"mk", "kn", "mn"};
   for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
-    const Tensor zero = weft::Run(kContract, {Dense(dtype, {2, 0}), Dense(dtype, {0, 3})}, matmul);
+    const Tensor zero = RunOp(kContract, {Dense(dtype, {2, 0}), Dense(dtype, {0, 3})}, matmul);
     EXPECT_EQ(zero.ToVector<double>(), std::vector<double>(6, 0.0));
-    EXPECT_EQ(weft::Run(kContract, {Dense(dtype, {0, 4}), Dense(dtype, {4, 3})}, matmul).shape(), (Shape{0, 3}));
-    EXPECT_EQ(weft::Run(kContract, {Dense(dtype, {2, 4}), Dense(dtype, {4, 0})}, matmul).shape(), (Shape{2, 0}));
+    EXPECT_EQ(RunOp(kContract, {Dense(dtype, {0, 4}), Dense(dtype, {4, 3})}, matmul).shape(), (Shape{0, 3}));
+    EXPECT_EQ(RunOp(kContract, {Dense(dtype, {2, 4}), Dense(dtype, {4, 0})}, matmul).shape(), (Shape{2, 0}));
   }
 }
 
 TEST(ContractTest, ExpandedOperands) {
   const Tensor x = Dense(DType::kF32, {1, 6}).Expand({5, 6});
   const Tensor w = Dense(DType::kF32, {}).Expand({6, 4});
-  EXPECT_TRUE(AllClose(weft::Run(kContract, {x, w}, {"mk", "kn", "mn"}), Naive({"mk", "kn", "mn"}, x, w), 1e-6));
+  EXPECT_TRUE(AllClose(RunOp(kContract, {x, w}, {"mk", "kn", "mn"}), Naive({"mk", "kn", "mn"}, x, w), 1e-6));
 }
 
 TEST(ContractTest, BitsDoNotDependOnThreads) {
@@ -170,9 +170,9 @@ TEST(ContractTest, BitsDoNotDependOnThreads) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     const Tensor a = CastTensor(x, dtype, MakeCpuAllocator());
     const Tensor b = CastTensor(w, dtype, MakeCpuAllocator());
-    const Tensor one = weft::Run(kContract, {a, b}, {"mk", "kn", "mn"}, {}, /*num_threads=*/1);
+    const Tensor one = RunOp(kContract, {a, b}, {"mk", "kn", "mn"}, {}, /*num_threads=*/1);
     for (int threads : {2, 3}) {
-      EXPECT_TRUE(SameBits(weft::Run(kContract, {a, b}, {"mk", "kn", "mn"}, {}, threads), one)) << threads;
+      EXPECT_TRUE(SameBits(RunOp(kContract, {a, b}, {"mk", "kn", "mn"}, {}, threads), one)) << threads;
     }
   }
 }
@@ -204,9 +204,10 @@ TEST(ContractTest, Errors) {
             "contract: x and w must have one dtype, got f32[2, 5] and f64[5, 3]: cast one of them");
   EXPECT_EQ(InferError({{DType::kI32, {2, 5}}, w}, {"bd", "dv", "bv"}),
             "contract: expected floating operands, got x i32[2, 5]");
-  EXPECT_EQ(InferError({x, {DType::kF32, {5, 3}}}, {"bd", "dv", "v"}),
-            "contract: dim 'b' is in x \"bd\" alone, neither in the other operand \"dv\" nor in y \"v\": sum it "
-            "away first, or name it in y");
+  EXPECT_EQ(
+      InferError({x, {DType::kF32, {5, 3}}}, {"bd", "dv", "v"}),
+      "contract: dim 'b' is in x \"bd\" alone, neither in the other operand \"dv\" nor in y \"v\": sum it "
+      "away first, or name it in y");
   EXPECT_EQ(InferError({x, {DType::kF32, {5, 3}}}, {"bd", "dv", "bvq"}),
             "contract: dim 'q' of y \"bvq\" is neither in x \"bd\" nor in w \"dv\"");
 }

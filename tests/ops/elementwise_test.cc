@@ -230,7 +230,8 @@ TEST(ElementwiseTest, ActivationsAndTheirDerivatives) {
     const std::vector<double> dx = c.dx.ToVector<double>();
     for (size_t i = 0; i < y.size(); ++i) {
       ASSERT_NEAR(y[i], c.f(x_values[i]), c.tolerance * std::abs(x_values[i])) << x_values[i];
-      ASSERT_NEAR(dx[i], dy_values[i] * Slope(c.f, x_values[i]), 5e-6) << x_values[i];
+      ASSERT_NEAR(dx[i], dy_values[i] * Slope(c.f, x_values[i]), 2e-6 * std::abs(dy_values[i]) + 1e-9)
+          << x_values[i];
     }
   }
 }

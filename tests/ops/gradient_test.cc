@@ -12,22 +12,59 @@
 namespace weft {
 namespace {
 
+constexpr char kGradient[] = "a gradient itself";
+constexpr char kLowering[] = "a step of a lowering: lowerings are not recorded";
+
 // Ops with floating operands and outputs and no backward, each with the reason.
 const std::map<std::string, std::string>& NotDifferentiable() {
   static const auto* const kOps = new std::map<std::string, std::string>{
+      {"attention_grad", kGradient},
       {"clip_factor", "runs after backward"},
+      {"cross_entropy_finish", kLowering},
+      {"cross_entropy_grad", kGradient},
+      {"cross_entropy_statistics", kLowering},
+      {"embedding_grad", kGradient},
       {"extremum_mask", "constant almost everywhere"},
-      {"gelu_grad", "a gradient itself"},
-      {"relu_grad", "a gradient itself"},
-      {"silu_grad", "a gradient itself"},
+      {"gelu_grad", kGradient},
+      {"layer_norm_apply", kLowering},
+      {"layer_norm_grad", kGradient},
+      {"layer_norm_grad_apply", kLowering},
+      {"layer_norm_grad_means", kLowering},
+      {"layer_norm_weight_grad", kGradient},
+      {"log_softmax_apply", kLowering},
+      {"log_softmax_grad", kGradient},
+      {"log_softmax_grad_apply", kLowering},
+      {"norm_rstd", kLowering},
+      {"relu_grad", kGradient},
+      {"rms_norm_apply", kLowering},
+      {"rms_norm_grad", kGradient},
+      {"rms_norm_grad_apply", kLowering},
+      {"rms_norm_grad_mean", kLowering},
+      {"rms_norm_weight_grad", kGradient},
+      {"row_dot", kLowering},
+      {"row_exp_sum", kLowering},
+      {"row_max", kLowering},
+      {"row_mean", kLowering},
+      {"row_mean_square", kLowering},
+      {"row_sum", kLowering},
+      {"row_variance", kLowering},
+      {"silu_grad", kGradient},
+      {"softmax_apply", kLowering},
+      {"softmax_grad", kGradient},
+      {"softmax_grad_apply", kLowering},
       {"sum_squares", "runs after backward"},
   };
   return *kOps;
 }
 
-// Outputs that only the op's own backward reads: no gradient reaches them.
+// Outputs that only the op's own backward reads: it refuses a gradient of them.
 const std::map<std::string, std::vector<int>>& Statistics() {
-  static const auto* const kOps = new std::map<std::string, std::vector<int>>{};
+  static const auto* const kOps = new std::map<std::string, std::vector<int>>{
+      {"attention", {1}},
+      {"cross_entropy", {2}},
+      {"layer_norm", {1, 2}},
+      {"rms_norm", {1}},
+  };
   return *kOps;
 }
 

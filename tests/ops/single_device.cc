@@ -29,15 +29,13 @@ class OneCall final : public GradContextBase {
         attributes_(attributes),
         scalars_(scalars),
         wanted_(std::move(wanted)),
-        gradients_(operands_.size()),
-        outputs_read_(outputs_.size(), false) {
+        gradients_(operands_.size()) {
     for (Value value : operands_) operand_types_.push_back(device_.TypeOf(value));
     for (Value value : outputs_) output_types_.push_back(device_.TypeOf(value));
   }
 
   Value grad(int output) override {
     WEFT_CHECK(output >= 0 && output < num_outputs(), op_.name(), " has no output ", output);
-    outputs_read_[output] = true;
     return output_gradients_[output];
   }
 
@@ -90,7 +88,6 @@ class OneCall final : public GradContextBase {
   }
 
   const Values& gradients() const { return gradients_; }
-  const std::vector<bool>& outputs_read() const { return outputs_read_; }
 
  private:
   SingleDevice& device_;
@@ -104,7 +101,6 @@ class OneCall final : public GradContextBase {
   TensorTypes operand_types_;
   TensorTypes output_types_;
   Values gradients_;
-  std::vector<bool> outputs_read_;
 };
 
 std::vector<Tensor> Tensors(const SingleDevice& device, absl::Span<const Value> values) {
@@ -228,9 +224,9 @@ std::vector<Tensor> RunLoweredErased(const OpDef& op, absl::Span<const Tensor> o
   return Tensors(device, op.Lower(device, values, attributes, scalars));
 }
 
-BackwardResult RunBackwardErased(const OpDef& op, absl::Span<const Tensor> operands,
-                                 absl::Span<const Tensor> output_gradients, const void* attributes,
-                                 const void* scalars, const std::vector<bool>& wanted) {
+std::vector<Tensor> RunBackwardErased(const OpDef& op, absl::Span<const Tensor> operands,
+                                      absl::Span<const Tensor> output_gradients, const void* attributes,
+                                      const void* scalars, const std::vector<bool>& wanted) {
   WEFT_CHECK(op.has_backward(), op.name(), " has no backward");
   SingleDevice device;
   Values values = AddAll(device, operands);
@@ -244,7 +240,7 @@ BackwardResult RunBackwardErased(const OpDef& op, absl::Span<const Tensor> opera
   OneCall call(device, op, std::move(values), std::move(outputs), AddAll(device, output_gradients),
                attributes, scalars, std::move(wants));
   op.Backward(call);
-  return {Tensors(device, call.gradients()), call.outputs_read()};
+  return Tensors(device, call.gradients());
 }
 
 }  // namespace weft

@@ -63,20 +63,15 @@ std::vector<Tensor> RunErased(const OpDef& op, absl::Span<const Tensor> operands
 std::vector<Tensor> RunLoweredErased(const OpDef& op, absl::Span<const Tensor> operands,
                                      const void* attributes, const void* scalars);
 
-// What a backward rule did.
-struct BackwardResult {
-  std::vector<Tensor> gradients;   // per operand; undefined where the rule delivered none
-  std::vector<bool> outputs_read;  // per output: whether the rule asked for its gradient
-};
-
 // Runs the op, then its backward rule on `output_gradients` (undefined where nothing reached an output).
-// `wanted` says per operand whether its gradient is wanted; empty: all floating operands'.
+// `wanted` says per operand whether its gradient is wanted; empty: all floating operands'. The result has one
+// gradient an operand, undefined where the rule delivered none.
 //
 // Errors: Internal if the rule reads a value that `saves` does not list, or delivers a gradient that is not
 // wanted, is of another type than the operand, or comes twice.
-BackwardResult RunBackwardErased(const OpDef& op, absl::Span<const Tensor> operands,
-                                 absl::Span<const Tensor> output_gradients, const void* attributes,
-                                 const void* scalars, const std::vector<bool>& wanted = {});
+std::vector<Tensor> RunBackwardErased(const OpDef& op, absl::Span<const Tensor> operands,
+                                      absl::Span<const Tensor> output_gradients, const void* attributes,
+                                      const void* scalars, const std::vector<bool>& wanted = {});
 
 // The same with attribute types: RunAll(kNorm, {x, w}, {.epsilon = 1e-5}); RunOp returns the first output.
 template <class A, class R>
@@ -109,7 +104,7 @@ std::vector<Tensor> Backward(const Op<A, R>& op, const std::vector<Tensor>& oper
                              const std::vector<Tensor>& output_gradients,
                              const std::type_identity_t<A>& attributes = {},
                              const std::type_identity_t<R>& scalars = {}) {
-  return RunBackwardErased(op, operands, output_gradients, &attributes, &scalars).gradients;
+  return RunBackwardErased(op, operands, output_gradients, &attributes, &scalars);
 }
 
 }  // namespace weft

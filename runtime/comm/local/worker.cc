@@ -53,14 +53,15 @@ void Worker::Execute(Task task) {
   } catch (const std::exception& caught) {
     error.emplace(absl::StatusCode::kInternal, caught.what());
   }
-  // In this order: who has waited for the Work holds its buffers alone, and finds the group idle.
+  // In this order: who has waited for the Work holds its buffers alone, and whoever finds the worker idle
+  // finds its Works finished.
   task.run = nullptr;
+  task.state->Finish(std::move(error));
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     num_pending_.fetch_sub(1);
   }
   idle_.notify_all();
-  task.state->Finish(std::move(error));
 }
 
 void Worker::Loop() {

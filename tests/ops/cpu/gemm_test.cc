@@ -109,7 +109,7 @@ TEST(GemmTilingTest, TilesCoverTheOutputOnce) {
 TEST(GemmTilingTest, OneTileWhereATaskIsNotWorthIt) {
   EXPECT_EQ(GemmTiling({64, 64, 64}).num_tiles(), 1);
   EXPECT_EQ(GemmTiling({256, 768, 64}).num_tiles(), 1);
-  EXPECT_GE(GemmTiling({256, 768, 3072}).num_tiles(), 8);
+  EXPECT_GE(GemmTiling({256, 768, 3072}).num_tiles(), 4);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct CommBackend {
   // Runs the body on that many ranks and rethrows the first error.
   std::function<void(int num_ranks, const std::function<void(World&)>& body)> run;
 };
+inline void PrintTo(const CommBackend& backend, std::ostream* out) { *out << backend.name; }
 
 // The cases that every backend passes. Ranks may be processes: bodies share no memory, and fail by throwing.
 class CommConformance : public testing::TestWithParam<CommBackend> {

@@ -43,6 +43,8 @@ void ForEachCase(const CommBackend& backend, const Body& body) {
       const auto group = world.NewGroup("dp", AllRanks(world));
       for (DType dtype : kAllDTypes) {
         for (int64_t count : {0, 1, 5, 4097, 100003}) {
+          if (count > 5000 && dtype != DType::kF32 && dtype != DType::kU8)
+            continue;  // only the item size matters
           for (const std::vector<int64_t>& counts : CountsOf(count, num_ranks)) {
             VisitDType(dtype, [&](auto tag) { body(world, *group, tag, counts); });
           }

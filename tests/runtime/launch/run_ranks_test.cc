@@ -30,7 +30,8 @@ TEST(RunRanksTest, EveryRankHasAThreadAndAMachineOfItsOwn) {
   Tracer tracer;
   RunRanks(3,
            [&](World& world) {
-             const std::lock_guard<std::mutex> lock(mutex);
+             const auto all = world.NewGroup("all", {0, 1, 2});
+             std::unique_lock<std::mutex> lock(mutex);
              EXPECT_EQ(world.size(), 3);
              EXPECT_EQ(world.tracer(), &tracer);
              EXPECT_EQ(world.pool().num_threads(), 2);
@@ -38,6 +39,8 @@ TEST(RunRanksTest, EveryRankHasAThreadAndAMachineOfItsOwn) {
              threads.insert(std::this_thread::get_id());
              ranks.insert(world.rank());
              parts.insert({&world.pool(), world.allocator().get(), &world.ledger()});
+             lock.unlock();
+             all->Barrier();  // all live at once, so their addresses differ
            },
            {.threads_per_rank = 2, .tracer = &tracer});
   EXPECT_EQ(threads.size(), 4u);
@@ -89,6 +92,7 @@ TEST(RunRanksTest, ReleasedRanksHearWhoFailed) {
   std::string heard;
   const auto body = [&](World& world) {
     const auto group = world.NewGroup("dp", {0, 1});
+    group->Barrier();  // both have made it
     if (world.rank() == 1) ThrowInvalidArgument("bad flag");
     heard = MessageOf([&] { group->Barrier(); });
     const std::string later = MessageOf([&] { world.NewGroup("late", {0, 1}); });

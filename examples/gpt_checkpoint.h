@@ -1,0 +1,44 @@
+#ifndef WEFT_EXAMPLES_GPT_CHECKPOINT_H_
+#define WEFT_EXAMPLES_GPT_CHECKPOINT_H_
+
+#include <memory>
+#include <string>
+
+#include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/nn/gpt.h"
+#include "dtensor/optim/optimizer.h"
+#include "runtime/base/flags.h"
+#include "runtime/data/tokenizer.h"
+
+namespace weft {
+
+// What train_gpt saves besides tensors, as texts in one safetensors file: the step, which is also the position in the data
+// (batches follow from seed and step), the tokenizer, a fingerprint of the text, and the flags that shaped the run.
+struct GptCheckpointInfo {
+  int64_t step = 0;
+  std::string tokenizer;         // Tokenizer::ToJson
+  uint64_t text_fingerprint = 0;
+  GptConfig model;
+  DType dtype = DType::kF32;
+  SafetensorsMetadata flags;     // by name
+};
+
+// Errors: InvalidArgument now rather than after hours: the folder of `path` is missing or not writable.
+void CheckCanSave(const std::string& path);
+
+// Saves the model, the optimizer's state and `info`. Every rank calls it alike.
+void SaveGpt(const std::string& path, Gpt& model, const Optimizer& optimizer, const GptCheckpointInfo& info);
+
+// Errors: NotFound; DataLoss naming the file and what is missing or broken in it.
+GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader);
+
+// The values of the flags that a resumed run takes from its checkpoint, as they are now.
+SafetensorsMetadata ResumableFlags();
+
+// Sets each flag of the checkpoint that the command line did not give. Errors: InvalidArgument for a flag that shapes the
+// model and was given another value: the file's model wins.
+void RestoreFlags(const SafetensorsMetadata& saved, const ParsedFlags& parsed);
+
+}  // namespace weft
+
+#endif  // WEFT_EXAMPLES_GPT_CHECKPOINT_H_

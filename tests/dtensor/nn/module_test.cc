@@ -1,0 +1,189 @@
+#include "dtensor/nn/module.h"
+
+#include <cmath>
+
+#include "dtensor/autograd.h"
+#include "dtensor/functions.h"
+#include "gmock/gmock.h"
+#include "tests/dtensor/sharded_values.h"
+#include "tests/ops/tensor_compare.h"
+
+namespace weft {
+namespace {
+
+using testing::ElementsAre;
+
+// y = dropout(x) * scale; asks for randomness twice, so that calls are numbered.
+class Leaf : public Module {
+ public:
+  Leaf(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+  Parameter scale{this, "scale", {.shape = {}, .initializer = Initializer::Constant(2)}};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return (Dropout(x, 0.5) + Dropout(x, 0.5)) * scale.Value(); }
+};
+
+class Block : public Module {
+ public:
+  Block(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+  Leaf up{this, "up"};
+  Parameter shift{this, "shift", {.shape = {}}};
+  Leaf down{this, "down"};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return down(up(x)) + shift.Value(); }
+};
+
+class Tree : public Module {
+ public:
+  Block first{this, "blocks.0"};
+  Parameter bias{this, "bias", {.shape = {}}};
+  Block second{this, "blocks.1"};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return second(first(x)) + bias.Value(); }
+};
+
+TEST(ModuleTest, PathsInOrderOfRegistration) {
+  Tree tree;
+  std::vector<std::string> modules, parameters;
+  for (const Module* module : tree.AllModules()) modules.push_back(module->path());
+  for (const Parameter* parameter : tree.AllParameters()) parameters.push_back(parameter->path());
+  EXPECT_THAT(modules, ElementsAre("", "blocks.0", "blocks.0.up", "blocks.0.down", "blocks.1", "blocks.1.up",
+                                   "blocks.1.down"));
+  EXPECT_THAT(parameters, ElementsAre("bias", "blocks.0.shift", "blocks.0.up.scale", "blocks.0.down.scale",
+                                      "blocks.1.shift", "blocks.1.up.scale", "blocks.1.down.scale"));
+  EXPECT_THAT(tree.children(), ElementsAre(&tree.first, &tree.second));
+  EXPECT_THAT(tree.first.parameters(), ElementsAre(&tree.first.shift));
+}
+
+TEST(ModuleTest, Misuse) {
+  Tree tree;
+  EXPECT_EQ(ErrorOf([&] { Leaf(&tree, "blocks.0"); }), "module '' already has a child 'blocks.0'");
+  EXPECT_EQ(ErrorOf([&] { Leaf(&tree.first, "up"); }), "module 'blocks.0' already has a child 'up'");
+  EXPECT_EQ(ErrorOf([&] { Leaf(nullptr, "up"); }), "a child module needs a parent and a name");
+  EXPECT_EQ(ErrorOf([&] { Leaf(&tree, ""); }), "a child module needs a parent and a name");
+  EXPECT_EQ(tree.children().size(), 2u);  // what failed is not registered
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Full(context, DType::kF32, {2}, 1);
+    EXPECT_EQ(ErrorOf([&] { tree(x); }),
+              "module '' has no values yet: call Materialize or Parallelize on the model first");
+    EXPECT_EQ(ErrorOf([&] { tree.second.up(x); }),
+              "module 'blocks.1.up' has no values yet: call Materialize or Parallelize on the model first");
+    Materialize(tree, context);
+    EXPECT_EQ(ErrorOf([&] { Materialize(tree, context); }), "parameter 'bias' already has a value");
+    Module plain;
+    Materialize(plain, context);
+    EXPECT_EQ(ErrorOf([&] { plain(x); }), "module '' does not take a single tensor: call it by its own signature");
+  });
+}
+
+TEST(ModuleTest, MaterializeReplicatesInTheGivenDTypes) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    Tree tree;
+    Materialize(tree, context, {.dtype = DType::kF64, .compute_dtype = DType::kBF16});
+    for (const Parameter* parameter : tree.AllParameters()) {
+      EXPECT_EQ(parameter->at_rest().ToString(), "f64[] []");
+      EXPECT_EQ(parameter->Value().dtype(), DType::kBF16);
+    }
+    EXPECT_EQ(tree.first.up.scale.at_rest().Item(), 2);
+    EXPECT_EQ(tree.bias.at_rest().Item(), 0);
+    EXPECT_EQ(tree.context(), context);
+  });
+}
+
+// Bits depend on the module's path and the call's number in this forward; the root's call starts the numbers anew.
+TEST(ModuleTest, RandomnessFollowsPathsAndCalls) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    Tree tree;
+    Materialize(tree, context);
+    const DTensor x = Full(context, DType::kF32, {64}, 1);
+    const Tensor once = tree(x).ToLocal();
+    EXPECT_TRUE(SameBits(tree(x).ToLocal(), once));
+    context->state().set_step(1);
+    EXPECT_FALSE(SameBits(tree(x).ToLocal(), once));
+    context->state().set_step(0);
+    context->state().ResetCallNumbers();
+    const Tensor first = tree.first.up(x).ToLocal();
+    EXPECT_FALSE(SameBits(tree.second.up(x).ToLocal(), first));
+    EXPECT_FALSE(SameBits(tree.first.up(x).ToLocal(), first));  // its second call
+    context->state().ResetCallNumbers();
+    EXPECT_TRUE(SameBits(tree.first.up(x).ToLocal(), first));
+    EXPECT_EQ(context->state().path_id(), 0);
+  });
+}
+
+// y = x + x.
+class Twice : public Module {
+ public:
+  explicit Twice(Module* parent) : Module(parent, "twice") {}
+
+ protected:
+  DTensor Forward(const DTensor& x) override {
+    seen = x.layout();
+    return x + x;
+  }
+
+ public:
+  Layout seen;
+};
+
+TEST(ModuleTest, BordersPinLayoutsAndGradients) {
+  OnMesh("dp=2,tp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Module root;
+    Twice twice(&root);
+    Materialize(root, context);
+    const DTensor x = Lay(context, RandomF64({4, 4}, 1), "[dp, -]").RequiresGrad();
+    EXPECT_EQ(LayoutText(twice(x)), "[dp, -]");
+    twice.set_border({.input = {{.axis = 1, .value = Shard(1)}}, .output = {{.axis = 1, .value = Replicate()}}});
+    const DTensor y = twice(x);
+    EXPECT_EQ(twice.seen.ToString(context->mesh()), "[dp, tp]");
+    EXPECT_EQ(LayoutText(y), "[dp, -]");
+    EXPECT_EQ(LedgerText(*context), "all_gather tp activation");
+    EXPECT_EQ(context->state().PathName(context->world().ledger().entries()[0].tag.path_id), "twice");
+    EXPECT_TRUE(AllClose(y.FullTensor(), (2.0 * x).FullTensor(), 1e-15));
+    context->world().ledger().Clear();
+    Backward(Sum(y));
+    // The gradient of y arrives as [dp, -]; inside it is sliced over tp; x's own layout gathers it.
+    EXPECT_EQ(LedgerText(*context), "all_gather tp activation");
+    EXPECT_EQ(x.grad().FullTensor().ToVector<double>(), std::vector<double>(16, 2));
+    // The gradient of the input stays Partial if the border says so, and the leaf reduces it.
+    twice.set_border({.input = {{.axis = 1, .value = Replicate(), .gradient = Partial()}}});
+    const DTensor z = twice(x);
+    context->world().ledger().Clear();
+    const DTensor w = Lay(context, RandomF64({4, 4}, 2), "[-, tp]");
+    Backward(Sum(MatMul(z, w)));
+    EXPECT_EQ(LedgerText(*context), "all_reduce tp grad");
+  });
+}
+
+// A pin that already holds must not nest the axis anew.
+TEST(ModuleTest, APinThatHoldsMovesNothing) {
+  OnMesh("a=2,b=2", [](const IntrusivePtr<MeshContext>& context) {
+    Module root;
+    Twice twice(&root);
+    Materialize(root, context);
+    twice.set_border({.input = {{.axis = 0, .value = Shard(0)}}});
+    twice(Lay(context, RandomF64({4, 4}, 1), "[a.b, -]"));
+    EXPECT_EQ(twice.seen.ToString(context->mesh()), "[a.b, -]");
+    EXPECT_EQ(LedgerText(*context), "");
+  });
+}
+
+TEST(ModuleTest, OutputsAreCheckedForFiniteElementsOnDemand) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    Module root;
+    Twice twice(&root);
+    Materialize(root, context);
+    const DTensor x = Lay(context, Tensor::FromValues<float>({3}, {1, 2, INFINITY}), "[-]");
+    EXPECT_EQ(ErrorOf([&] { twice(x); }), "nothing was thrown");
+    context->state().set_check_finite(true);
+    EXPECT_EQ(ErrorOf([&] { twice(x); }),
+              "output of module 'twice' (f32[3] [-]) is not finite: local element 2 is inf");
+    EXPECT_EQ(ErrorOf([&] { twice(Slice(x, 0, 0, 2)); }), "nothing was thrown");
+    EXPECT_EQ(ErrorOf([&] { twice(Lay(context, WholeNumbers(DType::kI32, {3}), "[-]")); }), "nothing was thrown");
+  });
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,99 @@
+#include "dtensor/propagation_cache.h"
+
+#include "gtest/gtest.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
+
+namespace weft {
+namespace {
+
+// A call of sum over one operand of `extent` rows; owns what its key borrows.
+class SumCall {
+ public:
+  explicit SumCall(int64_t extent, DimMask dims = 1, const OpDef& op = kSum)
+      : op_(op), attributes_{.dims = dims}, types_{{DType::kF32, {extent, 3}}}, layouts_{Layout(2, 1)} {}
+
+  CallKey key() const { return {&op_, &attributes_, types_, layouts_, like_ ? &*like_ : nullptr}; }
+  SumCall WithLayout(const Layout& layout) && {
+    layouts_ = {layout};
+    return std::move(*this);
+  }
+  SumCall WithLike(const Layout& layout) && {
+    like_ = layout;
+    return std::move(*this);
+  }
+
+ private:
+  const OpDef& op_;
+  ReduceAttributes attributes_;
+  std::vector<TensorType> types_;
+  std::vector<Layout> layouts_;
+  std::optional<Layout> like_;
+};
+
+CallPlan PlanNumber(double number) {
+  CallPlan plan;
+  plan.strategy.microseconds = number;
+  return plan;
+}
+
+TEST(PropagationCacheTest, FindsEqualKeysOnly) {
+  PropagationCache cache;
+  EXPECT_EQ(cache.Find(SumCall(4).key()), nullptr);
+  {
+    const SumCall call(4);  // the cache keeps copies of what a key borrows
+    cache.Insert(call.key(), PlanNumber(1));
+  }
+  const CallPlan* found = cache.Find(SumCall(4).key());
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->strategy.microseconds, 1);
+  EXPECT_EQ(cache.Find(SumCall(5).key()), nullptr);
+  EXPECT_EQ(cache.Find(SumCall(4, /*dims=*/2).key()), nullptr);
+  EXPECT_EQ(cache.Find(SumCall(4, /*dims=*/1, kMean).key()), nullptr);
+  EXPECT_EQ(cache.Find(SumCall(4).WithLayout(Layout(2, 1).WithShard(0, 0)).key()), nullptr);
+  EXPECT_EQ(cache.Find(SumCall(4).WithLike(Layout(2, 1)).key()), nullptr);
+  EXPECT_EQ(cache.stats(), (CacheStats{.hits = 1, .misses = 6}));
+}
+
+TEST(PropagationCacheTest, LikeIsPartOfTheKey) {
+  PropagationCache cache;
+  const Layout like = Layout(2, 1).WithShard(0, 1);
+  cache.Insert(SumCall(4).key(), PlanNumber(1));
+  cache.Insert(SumCall(4).WithLike(Layout()).key(), PlanNumber(2));
+  cache.Insert(SumCall(4).WithLike(like).key(), PlanNumber(3));
+  EXPECT_EQ(cache.Find(SumCall(4).key())->strategy.microseconds, 1);
+  EXPECT_EQ(cache.Find(SumCall(4).WithLike(Layout()).key())->strategy.microseconds, 2);
+  EXPECT_EQ(cache.Find(SumCall(4).WithLike(like).key())->strategy.microseconds, 3);
+}
+
+TEST(PropagationCacheTest, TheOldestHalfGoesWhenItIsFull) {
+  PropagationCache cache(/*capacity=*/4);
+  for (int64_t i = 0; i < 5; ++i) cache.Insert(SumCall(i).key(), PlanNumber(static_cast<double>(i)));
+  EXPECT_EQ(cache.size(), 3);
+  EXPECT_EQ(cache.stats().evictions, 2);
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(cache.Find(SumCall(i).key()) != nullptr, i >= 2) << i;
+}
+
+TEST(PropagationCacheTest, NeverHoldsMoreThanItsCapacity) {
+  for (int64_t capacity : {1, 2, 3, 7}) {
+    PropagationCache cache(capacity);
+    for (int64_t i = 0; i < 50; ++i) {
+      const CallPlan* inserted = cache.Insert(SumCall(i).key(), PlanNumber(static_cast<double>(i)));
+      ASSERT_LE(cache.size(), capacity);
+      ASSERT_EQ(inserted->strategy.microseconds, static_cast<double>(i));
+      ASSERT_EQ(cache.Find(SumCall(i).key()), inserted);
+    }
+    EXPECT_EQ(cache.stats().evictions, 50 - cache.size());
+  }
+}
+
+TEST(PropagationCacheTest, InsertingAgainReplaces) {
+  PropagationCache cache;
+  cache.Insert(SumCall(4).key(), PlanNumber(1));
+  cache.Insert(SumCall(4).key(), PlanNumber(2));
+  EXPECT_EQ(cache.size(), 1);
+  EXPECT_EQ(cache.Find(SumCall(4).key())->strategy.microseconds, 2);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,147 @@
+#include "examples/gpt_flags.h"
+
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+// What a command line gives, with a tokenizer of 256 tokens. Flags are as they were afterwards.
+GptRun RunOf(const std::vector<std::string>& arguments) {
+  const absl::FlagSaver saver;
+  std::vector<const char*> argv = {"train_gpt"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  ParseFlags(static_cast<int>(argv.size()), argv.data(), TrainGptUsage());
+  return GptRunFromFlags(/*tokenizer_vocabulary=*/256);
+}
+
+std::string MessageOf(const std::vector<std::string>& arguments) {
+  try {
+    RunOf(arguments);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+    return error.message();
+  }
+  return "nothing was thrown";
+}
+
+TEST(GptFlagsTest, Defaults) {
+  const GptRun run = RunOf({});
+  EXPECT_EQ(run.mesh, DeviceMesh::Parse("dp=2,tp=2"));
+  EXPECT_EQ(run.plan, GptPlan(run.mesh, DataPlan::kDdp, /*sequence_parallel=*/false));
+  EXPECT_EQ(run.model, (GptConfig{.vocabulary = 256, .context = 64, .layers = 4, .heads = 4, .dim = 128}));
+  EXPECT_EQ(run.trainer.schedule,
+            (WarmupCosine{.peak = 1e-3, .floor = 1e-4, .warmup_steps = 100, .total_steps = 2000}));
+  EXPECT_EQ(run.trainer.adamw, (AdamWOptions{.beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1}));
+  EXPECT_EQ(run.trainer.grad_clip, 1.0);
+  EXPECT_EQ(run.dtype, DType::kF32);
+  EXPECT_EQ(run.batch, 12);
+  EXPECT_EQ(run.steps, 2000);
+  EXPECT_EQ(run.seed, 1337u);
+  EXPECT_EQ(run.threads_per_rank, 0);
+  EXPECT_EQ(run.eval_every, 250);
+  EXPECT_EQ(run.eval_batches, 20);
+  EXPECT_EQ(run.sample, 500);
+  EXPECT_EQ(run.log_every, 10);
+  EXPECT_FALSE(run.json);
+  EXPECT_FALSE(run.print_plan);
+}
+
+TEST(GptFlagsTest, FlagsReachTheRun) {
+  const GptRun run =
+      RunOf({"--mesh=tp=2, dp=3", "--plan=fsdp", "--sequence-parallel", "--layers=2", "--heads=6", "--dim=48",
+             "--context=32", "--vocab_size=300", "--dropout=0.25", "--batch=9", "--steps=7", "--dtype=f64",
+             "--threads=2", "--lr=0.5", "--grad_clip=0", "--log_format=json", "--sample=0"});
+  EXPECT_EQ(run.plan, GptPlan(run.mesh, DataPlan::kFsdp, /*sequence_parallel=*/true));
+  EXPECT_EQ(
+      run.model,
+      (GptConfig{.vocabulary = 300, .context = 32, .layers = 2, .heads = 6, .dim = 48, .dropout = 0.25}));
+  EXPECT_EQ(run.trainer.schedule.peak, 0.5);
+  EXPECT_EQ(run.trainer.schedule.total_steps, 7);
+  EXPECT_EQ(run.trainer.grad_clip, 0);
+  EXPECT_EQ(run.dtype, DType::kF64);
+  EXPECT_EQ(run.threads_per_rank, 2);
+  EXPECT_TRUE(run.json);
+  EXPECT_EQ(run.sample, 0);
+}
+
+TEST(GptFlagsTest, ASingleRankIsTheEmptyMeshOrOneOfOne) {
+  EXPECT_EQ(RunOf({"--mesh="}).mesh.num_ranks(), 1);
+  EXPECT_EQ(RunOf({"--mesh="}).plan, Plan());
+  EXPECT_EQ(RunOf({"--mesh=dp=1"}).mesh.num_ranks(), 1);
+}
+
+TEST(GptFlagsTest, ThePresetIsGpt2) {
+  const GptRun run = RunOf({"--mesh=", "--model=gpt2-124M", "--context=1024"});
+  EXPECT_EQ(run.model, GptConfig::Gpt2_124M());
+  Gpt model(run.model);
+  int64_t count = 0;
+  for (const Parameter* parameter : model.AllParameters()) count += parameter->spec().shape.num_elements();
+  EXPECT_EQ(count, 124439808);
+}
+
+TEST(GptFlagsTest, APlanOfOnesOwnComesFromAFile) {
+  const std::string path = testing::TempDir() + "/plan.json";
+  const Plan plan = {{"blocks.*.mlp.up", ColumnParallel("a")}, {"", DataParallel("b")}};
+  std::ofstream(path) << plan.ToJson();
+  EXPECT_EQ(RunOf({"--mesh=a=2,b=3", "--plan=" + path}).plan, plan);
+  EXPECT_EQ(MessageOf({"--mesh=a=2,b=5", "--plan=" + path}),
+            "--batch=12: the mesh (a=2, b=5) splits the batch 5 ways, which does not divide it");
+  EXPECT_EQ(MessageOf({"--plan=" + path, "--sequence_parallel"}),
+            "--sequence_parallel: a plan of your own says so itself (--plan=" + path + ")");
+  std::remove(path.c_str());
+}
+
+TEST(GptFlagsTest, MistakesAreOneClearLine) {
+  EXPECT_EQ(MessageOf({"--mesh=dp=2,tp=3"}),
+            "--heads=4: the mesh (dp=2, tp=3) splits the heads 3 ways, which does not divide them");
+  EXPECT_EQ(MessageOf({"--mesh=dp=5"}),
+            "--batch=12: the mesh (dp=5) splits the batch 5 ways, which does not divide it");
+  EXPECT_EQ(MessageOf({"--mesh=dp=2,pp=2"}),
+            "mesh axis 'pp' means nothing to this plan: expected dp or tp, or a plan of your own "
+            "(--plan=FILE.json)");
+  EXPECT_EQ(MessageOf({"--mesh=dp=2", "--sequence_parallel"}),
+            "sequence_parallel needs an axis 'tp'; the mesh is 'dp=2'");
+  EXPECT_EQ(MessageOf({"--mesh=tp=2", "--plan=fsdp"}), "plan fsdp needs an axis 'dp'; the mesh is 'tp=2'");
+  EXPECT_EQ(MessageOf({"--plan=zero"}), "--plan=zero: expected ddp, fsdp or a FILE.json");
+  EXPECT_EQ(MessageOf({"--model=gpt3"}), "--model=gpt3: expected gpt2-124M, or nothing");
+  EXPECT_EQ(MessageOf({"--layers=0"}), "--layers=0: expected 1 or more");
+  EXPECT_EQ(MessageOf({"--heads=5"}), "--heads=5: does not divide --dim=128");
+  EXPECT_EQ(MessageOf({"--vocab_size=100"}), "--vocab_size=100: the tokenizer needs at least 256");
+  EXPECT_EQ(MessageOf({"--vocab_size=-1"}), "--vocab_size=-1: expected 0 or more");
+  EXPECT_EQ(MessageOf({"--dropout=1"}), "--dropout=1: expected at least 0 and below 1");
+  EXPECT_EQ(MessageOf({"--lr=nan"}), "--lr=nan: expected at least 0 and below 1e+09");
+  EXPECT_EQ(MessageOf({"--steps=0"}), "--steps=0: expected 1 or more");
+  EXPECT_EQ(MessageOf({"--threads=many"}), "--threads=many: expected auto or a whole number of 1 or more");
+  EXPECT_EQ(MessageOf({"--threads=0"}), "--threads=0: expected auto or a whole number of 1 or more");
+  EXPECT_EQ(MessageOf({"--backend=mpi"}).substr(0, 14), "--backend=mpi:");
+  EXPECT_EQ(MessageOf({"--device=cuda"}).substr(0, 14), "--device=cuda:");
+  EXPECT_EQ(MessageOf({"--dtype=i32"}).substr(0, 12), "--dtype=i32:");
+  EXPECT_EQ(MessageOf({"--log_format=xml"}).substr(0, 17), "--log_format=xml:");
+}
+
+TEST(GptFlagsTest, EveryFlagIsInTheHelp) {
+  const std::string help = FlagsHelp(TrainGptUsage());
+  for (const char* flag : {"mesh",       "plan",         "sequence_parallel",
+                           "backend",    "device",       "threads",
+                           "model",      "layers",       "heads",
+                           "dim",        "vocab_size",   "context",
+                           "batch",      "steps",        "lr",
+                           "min_lr",     "warmup",       "weight_decay",
+                           "beta1",      "beta2",        "grad_clip",
+                           "dropout",    "seed",         "dtype",
+                           "data",       "tokenizer",    "val_fraction",
+                           "eval_every", "eval_batches", "sample",
+                           "log_every",  "log_format",   "print_plan"}) {
+    EXPECT_NE(help.find(std::string("--") + flag), std::string::npos) << flag;
+  }
+}
+
+}  // namespace
+}  // namespace weft
