@@ -69,6 +69,9 @@ class BackwardPass {
   void Deliver(const TapeNode::Edge& edge, const DTensor& gradient) {
     Pending& pending = pending_[edge.node.get()];
     if (gradient.defined()) {
+      // To add a leaf's gradients may move them: a part of bringing them to rest.
+      const bool at_leaf = edge.node->TakesAnyLayout();
+      const PurposeGuard purpose(context_.state(), at_leaf ? Purpose::kGrad : context_.state().purpose());
       DTensor& sum = pending.gradients[edge.output];
       sum = sum.defined() ? Call(kAdd, {sum, gradient}) : gradient;
     }

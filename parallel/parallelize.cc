@@ -171,20 +171,19 @@ class Resolver {
   ResolvedPlan result_;
 };
 
-// The styles that reach a parameter: its module's, and those of enclosing FullyShard units.
-std::string StylesOf(const ResolvedPlan& plan, const std::string& parameter_path) {
+// The styles that reach a parameter: its module's, then those of enclosing units, from the inside out.
+std::string StylesOf(const ResolvedPlan& plan, absl::string_view parameter_path) {
   std::vector<std::string> styles;
-  for (const ResolvedModule& module : plan.modules) {
-    if (!Contains(module.path, parameter_path)) continue;
-    const bool own =
-        !absl::StrContains(parameter_path.substr(module.path.empty() ? 0 : module.path.size() + 1), '.');
-    for (const std::string& style : module.styles) {
-      if (own || absl::StartsWith(style, "FullyShard") || absl::StartsWith(style, "DataParallel"))
-        styles.push_back(style);
+  for (auto module = plan.modules.rbegin(); module != plan.modules.rend(); ++module) {
+    if (!Contains(module->path, parameter_path)) continue;
+    const size_t begin = module->path.empty() ? 0 : module->path.size() + 1;
+    const bool own = !absl::StrContains(parameter_path.substr(begin), '.');
+    for (const std::string& style : module->styles) {
+      const bool is_unit = absl::StartsWith(style, "FullyShard") || absl::StartsWith(style, "DataParallel");
+      if (!own && !is_unit) continue;
+      if (std::find(styles.begin(), styles.end(), style) == styles.end()) styles.push_back(style);
     }
   }
-  std::sort(styles.begin(), styles.end());
-  styles.erase(std::unique(styles.begin(), styles.end()), styles.end());
   return styles.empty() ? "-" : absl::StrJoin(styles, " + ");
 }
 

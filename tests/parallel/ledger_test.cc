@@ -2,10 +2,12 @@
 // docs/communication.md. Bytes count what members of a group lack, summed over all groups.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/autograd.h"
 #include "dtensor/comm_report.h"
 #include "dtensor/optim/clip.h"
@@ -25,12 +27,14 @@ struct Step {
   int64_t batch = 4;
   DType dtype = DType::kF64;
   bool tied_head = false;
+  std::optional<DType> compute_dtype = std::nullopt;
 };
 
 std::ostream& operator<<(std::ostream& out, const Step& step) {
   return out << step.mesh << (step.data == DataPlan::kFsdp ? " fsdp" : " ddp")
              << (step.sequence_parallel ? " sequence parallel" : "") << (step.tied_head ? " tied head" : "")
-             << ", batch " << step.batch << ", " << DTypeName(step.dtype);
+             << ", batch " << step.batch << ", " << DTypeName(step.dtype)
+             << (step.compute_dtype ? absl::StrCat(" in ", DTypeName(*step.compute_dtype)) : "");
 }
 
 constexpr int64_t kSequence = 15;
@@ -52,7 +56,8 @@ CommReport Measure(const Step& step) {
   const Plan plan = GptPlan(mesh, step.data, step.sequence_parallel);
   RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
     Gpt model(Config(step));
-    const auto context = Parallelize(model, world, mesh, plan, {.dtype = step.dtype});
+    const auto context =
+        Parallelize(model, world, mesh, plan, {.dtype = step.dtype, .compute_dtype = step.compute_dtype});
     AdamW optimizer(model.AllParameters(), {});
     const Tensor ones =
         Tensor::FromValues<int32_t>({step.batch, kSequence}, std::vector<int32_t>(step.batch * kSequence, 1));
@@ -119,13 +124,15 @@ Bytes ClosedForms(const Step& step) {
   const DeviceMesh mesh = DeviceMesh::Parse(step.mesh);
   const GptConfig config = Config(step);
   const int64_t dp = SizeOf(mesh, "dp"), tp = SizeOf(mesh, "tp"), item = ItemSize(step.dtype);
+  const int64_t compute_item = ItemSize(step.compute_dtype.value_or(step.dtype));
   const bool fsdp = step.data == DataPlan::kFsdp;
   Bytes bytes = {{"activation", 0}, {"param", 0}, {"grad", 0}, {"loss", 0}, {"norm", 0}, {"metric", 0}};
 
   for (const ParameterSize& p : Sizes(config)) {
     const int64_t size = p.elements * item;
     const int64_t copies = p.split_by_tp ? 1 : tp;  // each coordinate of tp has its own groups over dp
-    if (fsdp) bytes["param"] += (p.forward_gathers + p.backward_gathers) * (dp - 1) * size * copies;
+    const int64_t gathers = p.forward_gathers + p.backward_gathers;
+    if (fsdp) bytes["param"] += gathers * (dp - 1) * p.elements * compute_item * copies;
     const bool over_sequence = step.sequence_parallel && p.is_norm;
     if (fsdp) {
       bytes["grad"] += (dp - 1) * size * copies + (over_sequence ? 2 * (tp - 1) * size : 0);
@@ -137,9 +144,10 @@ Bytes ClosedForms(const Step& step) {
   // [b, s, d]: two each way a block, one for the embedding, one for the head's input gradient; all-reduces,
   // or under sequence parallelism as many pairs of all-gather and reduce-scatter. [b, s]: three for
   // cross-entropy.
-  const int64_t bs = step.batch * kSequence * item;
-  bytes["activation"] = (4 * config.layers + 2) * 2 * (tp - 1) * bs * config.dim + 3 * 2 * (tp - 1) * bs;
-  if (step.sequence_parallel) bytes["activation"] += dp * (tp - 1) * kSequence * config.dim * item;
+  const int64_t bs = step.batch * kSequence;
+  bytes["activation"] =
+      (4 * config.layers + 2) * 2 * (tp - 1) * bs * config.dim * compute_item + 3 * 2 * (tp - 1) * bs * item;
+  if (step.sequence_parallel) bytes["activation"] += dp * (tp - 1) * kSequence * config.dim * compute_item;
 
   bytes["loss"] = 2 * tp * 2 * (dp - 1) * item;
   bytes["norm"] = fsdp ? 2 * (dp * tp - 1) * item : dp * 2 * (tp - 1) * item;
@@ -167,7 +175,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Step{"tp=2", DataPlan::kDdp, true}, Step{"tp=4", DataPlan::kDdp, true, 3, DType::kF32},
                     Step{"dp=2,tp=2", DataPlan::kDdp, true, 5}, Step{"dp=2,tp=2", DataPlan::kFsdp, true, 5},
                     Step{"dp=2", DataPlan::kFsdp, false, 4, DType::kF64, true},
-                    Step{"dp=2,tp=2", DataPlan::kFsdp, true, 4, DType::kF32, true}));
+                    Step{"dp=2,tp=2", DataPlan::kFsdp, true, 4, DType::kF32, true},
+                    Step{"dp=2,tp=2", DataPlan::kFsdp, true, 4, DType::kF32, false, DType::kBF16}));
 
 // Which collectives these are, for one block's modules: [b, s, d] is 4 x 15 x 32 of 8 bytes, 15360.
 std::vector<CommRow> RowsOf(const CommReport& report, absl::string_view block) {

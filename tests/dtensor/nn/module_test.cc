@@ -135,7 +135,8 @@ TEST(ModuleTest, BordersPinLayoutsAndGradients) {
     Materialize(root, context);
     const DTensor x = Lay(context, RandomF64({4, 4}, 1), "[dp, -]").RequiresGrad();
     EXPECT_EQ(LayoutText(twice(x)), "[dp, -]");
-    twice.set_border({.input = {{.axis = 1, .value = Shard(1)}}, .output = {{.axis = 1, .value = Replicate()}}});
+    twice.set_border({.input = {{.axis = 1, .value = Shard(1), .gradient = {}}},
+                      .output = {{.axis = 1, .value = Replicate(), .gradient = {}}}});
     const DTensor y = twice(x);
     EXPECT_EQ(twice.seen.ToString(context->mesh()), "[dp, tp]");
     EXPECT_EQ(LayoutText(y), "[dp, -]");
@@ -148,7 +149,7 @@ TEST(ModuleTest, BordersPinLayoutsAndGradients) {
     EXPECT_EQ(LedgerText(*context), "all_gather tp activation");
     EXPECT_EQ(x.grad().FullTensor().ToVector<double>(), std::vector<double>(16, 2));
     // The gradient of the input stays Partial if the border says so, and the leaf reduces it.
-    twice.set_border({.input = {{.axis = 1, .value = Replicate(), .gradient = Partial()}}});
+    twice.set_border({.input = {{.axis = 1, .value = Replicate(), .gradient = Partial()}}, .output = {}});
     const DTensor z = twice(x);
     context->world().ledger().Clear();
     const DTensor w = Lay(context, RandomF64({4, 4}, 2), "[-, tp]");
@@ -163,7 +164,7 @@ TEST(ModuleTest, APinThatHoldsMovesNothing) {
     Module root;
     Twice twice(&root);
     Materialize(root, context);
-    twice.set_border({.input = {{.axis = 0, .value = Shard(0)}}});
+    twice.set_border({.input = {{.axis = 0, .value = Shard(0), .gradient = {}}}, .output = {}});
     twice(Lay(context, RandomF64({4, 4}, 1), "[a.b, -]"));
     EXPECT_EQ(twice.seen.ToString(context->mesh()), "[a.b, -]");
     EXPECT_EQ(LedgerText(*context), "");

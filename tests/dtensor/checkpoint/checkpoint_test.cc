@@ -1,0 +1,99 @@
+#include "dtensor/checkpoint/checkpoint.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dtensor/autograd.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/gpt.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "runtime/launch/run_ranks.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+const GptConfig kConfig = {.vocabulary = 17, .context = 8, .layers = 1, .heads = 2, .dim = 8};
+
+// Fully sharded over dp; the uneven vocabulary over tp too.
+Plan FsdpTimesTp(const DeviceMesh& mesh) {
+  std::vector<PlanEntry> entries;
+  if (mesh.FindAxis("tp") >= 0) {
+    entries = {{"wte", VocabParallel("tp")}, {"blocks.*.mlp.up", ColumnParallel("tp")},
+               {"blocks.*.mlp.down", RowParallel("tp")}};
+  }
+  if (mesh.FindAxis("dp") >= 0) entries.push_back({"", FullyShard("dp")});
+  return Plan(entries);
+}
+
+using Values = std::map<std::string, std::vector<double>>;
+
+// Runs `body(model, optimizer)` on every rank of the mesh and returns all tensors afterwards, whole.
+template <class Body>
+Values RunModel(const std::string& mesh_text, uint64_t seed, const Body& body) {
+  Values values;
+  const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+  RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+    const auto context = Bind(world, mesh);
+    context->state().set_seed(seed);
+    Gpt model(kConfig);
+    Parallelize(model, context, FsdpTimesTp(mesh));
+    AdamW optimizer(model.AllParameters(), {});
+    body(model, optimizer);
+    Values here;
+    for (const auto& [name, tensor] : CheckpointTensors(model, optimizer)) {
+      here[name] = tensor.FullTensor().ToVector<double>();
+    }
+    if (world.rank() == 0) values = here;
+  });
+  return values;
+}
+
+// One training step, so that the optimizer's moments are not zero.
+void Train(Gpt& model, AdamW& optimizer) {
+  const auto& context = model.context();
+  const std::vector<int32_t> tokens = {1, 5, 16, 0, 3, 3, 9, 2};
+  const auto batch = DTensor::Distribute(context, Tensor::FromValues<int32_t>({1, 8}, tokens),
+                                         Layout(2, context->mesh().num_axes()));
+  Backward(model.Loss(batch, batch).Mean());
+  optimizer.Step(1e-2);
+  optimizer.ZeroGrad();
+}
+
+TEST(CheckpointTest, LoadsBitwiseOnEveryMesh) {
+  const std::string path = ::testing::TempDir() + "/gpt.safetensors";
+  const Values saved = RunModel("dp=2,tp=2", 1, [&](Gpt& model, AdamW& optimizer) {
+    Train(model, optimizer);
+    SaveTensors(path, CheckpointTensors(model, optimizer), {{"step", "1"}});
+  });
+  EXPECT_EQ(saved.size(), 3 * 17u);  // each parameter and its two moments
+  for (const char* mesh : {"", "dp=2", "tp=3", "dp=3,tp=2"}) {
+    const Values loaded = RunModel(mesh, 2, [&](Gpt& model, AdamW& optimizer) {
+      SafetensorsReader reader(path);
+      EXPECT_EQ(reader.metadata().at("step"), "1");
+      LoadParameters(reader, model);
+      LoadOptimizerState(reader, optimizer);
+    });
+    EXPECT_EQ(loaded, saved) << mesh;
+  }
+}
+
+TEST(CheckpointTest, FileOfAnotherModelIsRefused) {
+  const std::string path = ::testing::TempDir() + "/other.safetensors";
+  RunRanks(1, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh());
+    SaveTensors(path, {{"wte.weight", Full(context, DType::kF32, {5, 8}, 0)}}, {});
+    Gpt model(kConfig);
+    Materialize(model, context);
+    SafetensorsReader reader(path);
+    EXPECT_THAT([&] { LoadParameters(reader, model); }, ::testing::ThrowsMessage<Error>(HasSubstr("has no tensor 'wpe'")));
+    EXPECT_THAT([&] { SaveTensors(path, {}, {}); }, ::testing::ThrowsMessage<Error>(HasSubstr("nothing to save")));
+  });
+}
+
+}  // namespace
+}  // namespace weft

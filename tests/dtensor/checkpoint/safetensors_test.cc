@@ -1,0 +1,171 @@
+#include "dtensor/checkpoint/safetensors.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string TestPath(const std::string& name) { return ::testing::TempDir() + "/" + name; }
+
+Tensor Counting(const Shape& shape) {
+  std::vector<float> values(shape.num_elements());
+  std::iota(values.begin(), values.end(), 0.f);
+  return Tensor::FromValues<float>(shape, values);
+}
+
+ShardBox Whole(const Shape& shape) {
+  Shape origin = shape;
+  for (int dim = 0; dim < origin.ndim(); ++dim) origin[dim] = 0;
+  return {shape, origin, shape};
+}
+
+std::string WriteText(const std::string& name, const std::string& text) {
+  const std::string path = TestPath(name);
+  std::ofstream(path, std::ios::binary) << text;
+  return path;
+}
+
+// Eight length bytes, a header, some data.
+std::string FileOf(const std::string& header, int64_t data_bytes) {
+  std::string file(8, '\0');
+  for (int i = 0; i < 8; ++i) file[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+  return file + header + std::string(static_cast<size_t>(data_bytes), 'x');
+}
+
+std::string ErrorOf(const std::string& path) {
+  try {
+    SafetensorsReader reader(path);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "no error";
+}
+
+TEST(SafetensorsTest, FileIsTheDocumentedBytes) {
+  const std::string path = TestPath("bytes.safetensors");
+  SafetensorsWriter writer(path, {{"a", {DType::kU8, {2}}}}, {});
+  writer.Write(Tensor::FromValues<uint8_t>({2}, std::vector<uint8_t>{7, 9}));
+  writer.Finish();
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const std::string header = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
+  const std::string padded = header + std::string((8 - header.size() % 8) % 8, ' ');
+  EXPECT_EQ(bytes, FileOf(padded, 0) + "\x07\x09");
+}
+
+TEST(SafetensorsTest, RoundTripOfEveryDtypeAndEmptyTensors) {
+  const std::string path = TestPath("dtypes.safetensors");
+  std::vector<SafetensorsEntry> entries;
+  for (DType dtype : kAllDTypes) entries.push_back({std::string(DTypeName(dtype)), {dtype, {3}}});
+  entries.push_back({"empty", {DType::kF64, {0, 4}}});
+  entries.push_back({"scalar", {DType::kF32, {}}});
+  SafetensorsWriter writer(path, entries, {{"key", "va\"lue"}});
+  const auto allocator = MakeCpuAllocator();
+  std::vector<Tensor> written;
+  for (const SafetensorsEntry& entry : entries) {
+    const Tensor tensor = Tensor::Empty(allocator, entry.type.dtype, entry.type.shape);
+    for (int64_t i = 0; i < tensor.num_bytes(); ++i) static_cast<char*>(tensor.data())[i] = static_cast<char>(i % 2);
+    written.push_back(tensor);
+    writer.Write(tensor);
+  }
+  writer.Finish();
+  SafetensorsReader reader(path);
+  EXPECT_EQ(reader.metadata(), (SafetensorsMetadata{{"key", "va\"lue"}}));
+  EXPECT_EQ(reader.entries().size(), entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    ASSERT_NE(reader.Find(entries[i].name), nullptr);
+    EXPECT_EQ(*reader.Find(entries[i].name), entries[i].type);
+    const Tensor read = reader.Read(entries[i].name, Whole(entries[i].type.shape), allocator);
+    EXPECT_EQ(read.ToVector<double>(), written[i].ToVector<double>()) << entries[i].name;
+  }
+  EXPECT_EQ(reader.Find("other"), nullptr);
+}
+
+TEST(SafetensorsTest, ReadsBoxes) {
+  const std::string path = TestPath("boxes.safetensors");
+  const Tensor whole = Counting({3, 4, 5});
+  SafetensorsWriter writer(path, {{"first", {DType::kF32, {1}}}, {"w", {DType::kF32, {3, 4, 5}}}}, {});
+  writer.Write(Counting({1}));
+  writer.Write(whole);
+  writer.Finish();
+  SafetensorsReader reader(path);
+  const auto allocator = MakeCpuAllocator();
+  for (const auto& [offset, shape] : std::vector<std::pair<Shape, Shape>>{{{0, 0, 0}, {3, 4, 5}},
+                                                                          {{1, 0, 0}, {2, 4, 5}},
+                                                                          {{0, 1, 0}, {3, 2, 5}},
+                                                                          {{1, 1, 2}, {2, 3, 2}},
+                                                                          {{2, 3, 4}, {1, 1, 1}},
+                                                                          {{3, 0, 0}, {0, 4, 5}}}) {
+    const Tensor read = reader.Read("w", {{3, 4, 5}, offset, shape}, allocator);
+    Tensor expected = whole;
+    for (int dim = 0; dim < 3; ++dim) expected = expected.Slice(dim, offset[dim], shape[dim]);
+    EXPECT_EQ(read.ToVector<float>(), expected.ToVector<float>()) << offset << " " << shape;
+  }
+}
+
+TEST(SafetensorsTest, UnfinishedFileLeavesTheOldOne) {
+  const std::string path = WriteText("old.safetensors", "old");
+  {
+    SafetensorsWriter writer(path, {{"a", {DType::kF32, {1}}}}, {});
+    EXPECT_THAT([&] { writer.Finish(); }, ::testing::ThrowsMessage<Error>(HasSubstr("1 tensors are not written")));
+  }
+  std::ifstream file(path);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "old");
+  EXPECT_NE(access((path + ".tmp." + std::to_string(getpid())).c_str(), F_OK), 0);
+}
+
+TEST(SafetensorsTest, WriterRefusesWhatWasNotAnnounced) {
+  const std::string path = TestPath("refused.safetensors");
+  EXPECT_THAT([&] { SafetensorsWriter(path, {{"a", {}}, {"a", {}}}, {}); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'a' stands twice")));
+  SafetensorsWriter writer(path, {{"a", {DType::kF32, {2}}}}, {});
+  EXPECT_THAT([&] { writer.Write(Counting({3})); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'a' is f32[2], got f32[3]")));
+  EXPECT_THAT([&] { SafetensorsWriter(TestPath("no/such/folder"), {}, {}); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("cannot write")));
+}
+
+TEST(SafetensorsTest, BrokenFilesAreNamedAndExplained) {
+  EXPECT_THAT(ErrorOf(TestPath("missing")), HasSubstr("cannot read"));
+  EXPECT_THAT(ErrorOf(WriteText("short", "abc")), HasSubstr("it has 3 bytes"));
+  EXPECT_THAT(ErrorOf(WriteText("long", std::string(8, '\x7f') + "{}")), HasSubstr("its header would be"));
+  EXPECT_THAT(ErrorOf(WriteText("json", FileOf("[1, 2", 0))), HasSubstr("not a JSON object"));
+  EXPECT_THAT(ErrorOf(WriteText("field", FileOf(R"({"a":{"dtype":"F32"}})", 4))), HasSubstr("lacks a field"));
+  EXPECT_THAT(ErrorOf(WriteText("dtype", FileOf(R"({"a":{"dtype":"F9","shape":[1],"data_offsets":[0,4]}})", 4))),
+              HasSubstr("unknown dtype F9"));
+  EXPECT_THAT(ErrorOf(WriteText("size", FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4))),
+              HasSubstr("tensor 'a', f32[2], cannot lie in bytes 0 to 4"));
+  EXPECT_THAT(ErrorOf(WriteText("negative", FileOf(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}})", 0))),
+              HasSubstr("cannot lie in bytes"));
+  EXPECT_THAT(ErrorOf(WriteText("cut", FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7))),
+              HasSubstr("its tensors take 8 bytes, it has 7"));
+  EXPECT_THAT(ErrorOf(WriteText("dims", FileOf(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})", 4))),
+              HasSubstr("at most 8 dims"));
+}
+
+TEST(SafetensorsTest, ReadNamesWhatIsMissing) {
+  const std::string path = TestPath("names.safetensors");
+  SafetensorsWriter writer(path, {{"a", {DType::kF32, {2}}}}, {});
+  writer.Write(Counting({2}));
+  writer.Finish();
+  SafetensorsReader reader(path);
+  EXPECT_THAT([&] { reader.Read("b", Whole({2}), MakeCpuAllocator()); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("has no tensor 'b'")));
+  EXPECT_THAT([&] { reader.Read("a", Whole({3}), MakeCpuAllocator()); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'a' is f32[2], expected shape [3]")));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,102 @@
+#!/bin/bash
+# The face of train_gpt and sample_gpt, end to end: JSON lines, equality over meshes, save and resume, signals, bad input.
+# Arguments: the two programs.
+set -u
+train=$PWD/$1
+sample=$PWD/$2
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/train_gpt.XXXXXX")
+cd "$dir" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# A text with some structure: enough for 16-token windows in both parts.
+for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
+small=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=4 --dropout=0.1 --log_format=json --sample=0)
+
+# What must not depend on the machine: step, loss, gradient norm.
+losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
+
+# --- JSON: one object for every step, evaluations, the sample; nothing else on stdout.
+"$train" "${small[@]}" --steps=10 --eval_every=5 --eval_batches=2 --sample=20 --save=full.safetensors \
+  > full.json 2> full.err || fail "training: $(tail -1 full.err)"
+[[ $(losses full.json | wc -l) == 10 ]] || fail "expected 10 step objects: $(cat full.json)"
+[[ $(grep -c '^{"step":[0-9]*,"val_loss":[0-9.]*}$' full.json) == 2 ]] || fail "expected 2 evaluations"
+[[ $(grep -c '^{"sample":".*"}$' full.json) == 1 ]] || fail "expected a sample"
+[[ $(wc -l < full.json) == 13 ]] || fail "stdout holds something else: $(cat full.json)"
+for field in lr step_ms tokens_per_s comm_fraction comm_bytes peak_bytes; do
+  grep -q "\"$field\":[0-9]" full.json || fail "no field $field"
+done
+
+# --- Two runs are the same bits; a resumed one goes on after the last step.
+"$train" "${small[@]}" --steps=10 --eval_every=0 > straight.json 2> /dev/null
+"$train" "${small[@]}" --steps=10 --eval_every=0 --save=long.safetensors > long.json 2> /dev/null
+"$train" --resume=long.safetensors --steps=12 --eval_every=0 --log_format=json --sample=0 > more.json 2> more.err ||
+  fail "resume: $(tail -1 more.err)"
+[[ $(losses more.json | head -1 | cut -d' ' -f1) == 11 ]] || fail "resume does not go on at step 11: $(cat more.json)"
+diff <(losses straight.json) <(losses long.json) > /dev/null || fail "two equal runs differ"
+
+# --- A signal finishes the step, saves, and exits 128 + its number; going on from there changes nothing.
+"$train" "${small[@]}" --steps=100000 --eval_every=0 --save=stopped.safetensors > stopped.json 2> /dev/null &
+pid=$!
+until [[ $(wc -l < stopped.json) -ge 5 ]]; do sleep 0.05; kill -0 $pid || break; done
+kill -INT $pid
+wait $pid
+[[ $? == 130 ]] || fail "expected exit code 130 after SIGINT"
+steps=$(losses stopped.json | wc -l)
+"$train" --resume=stopped.safetensors --eval_every=0 --log_format=json --sample=0 > resumed.json 2> /dev/null &
+pid=$!
+until [[ $(wc -l < resumed.json) -ge 6 ]]; do sleep 0.05; kill -0 $pid || break; done
+kill -TERM $pid
+wait $pid
+[[ $? == 143 ]] || fail "expected exit code 143 after SIGTERM"
+"$train" "${small[@]}" --steps=100000 --eval_every=0 > reference.json 2> /dev/null &
+pid=$!
+until [[ $(wc -l < reference.json) -ge $((steps + 5)) ]]; do sleep 0.05; kill -0 $pid || break; done
+kill -TERM $pid
+wait $pid
+cat <(losses stopped.json) <(losses resumed.json | head -5) > joined
+diff <(losses reference.json | head -$((steps + 5))) joined || fail "stopped and resumed differs from uninterrupted"
+
+# --- The checkpoint loads on other meshes, and samples are text.
+"$sample" --model=full.safetensors --tokens=20 --prompt='line ' > one.txt || fail "sample_gpt"
+"$sample" --model=full.safetensors --tokens=20 --prompt='line ' --mesh=tp=2 > two.txt || fail "sample_gpt on tp=2"
+cmp one.txt two.txt || fail "samples differ between meshes"
+[[ $(head -c 5 one.txt) == "line " ]] || fail "the sample does not start with its prompt"
+
+# --- A trace is a JSON array of events.
+"$train" "${small[@]}" --steps=2 --eval_every=0 --trace=trace.json > /dev/null 2>&1
+grep -q '"ph":"X"' trace.json || fail "no events in the trace"
+
+# --- Bad input: one line on stderr, exit code 1.
+bad() {
+  local expected=$1
+  shift
+  "$train" "$@" > bad.out 2> bad.err < /dev/null
+  local status=$?
+  [[ $status == 1 ]] || fail "$*: exit code $status, expected 1"
+  [[ $(grep -c '' bad.err) == 1 ]] || fail "$*: expected one line on stderr, got: $(cat bad.err)"
+  grep -qF -- "$expected" bad.err || fail "$*: expected '$expected' in: $(cat bad.err)"
+}
+bad "did you mean --mesh?" --mehs=dp=2
+bad "no such file" --data=missing.txt
+bad "does not divide" "${small[@]}" --batch=3
+bad "does not divide" "${small[@]}" --mesh=tp=3
+bad "needs an axis" "${small[@]}" --mesh=dp=2 --sequence_parallel
+bad "expected one of f32, f64, bf16" "${small[@]}" --dtype=int4
+bad "cannot write" "${small[@]}" --save=no/such/folder/file
+bad "not a whole safetensors file" --resume=text.txt
+bad "was made with" --resume=full.safetensors --layers=3
+bad "trained on another text" --resume=full.safetensors --data=full.json
+echo '{"entries": [{"path": "blocks.*.mpl", "style": "ColumnParallel", "axis": "tp"}]}' > plan.json
+bad "no module matches" "${small[@]}" --plan=plan.json
+head -c 100000 full.safetensors > cut.safetensors
+bad "not a whole safetensors file" --resume=cut.safetensors
+"$train" --help > help.txt || fail "--help does not exit 0"
+grep -q -- "--sequence_parallel" help.txt || fail "--help lacks a flag"
+
+[[ $failures == 0 ]] && echo "all passed"
+exit $((failures > 0))
