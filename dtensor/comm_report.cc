@@ -48,11 +48,12 @@ std::string AllGatherText(MeshContext& context, const std::string& text) {
   const int64_t length = static_cast<int64_t>(text.size());
   const Tensor lengths = Tensor::Empty(allocator, DType::kI64, {group.size()});
   const std::vector<int64_t> ones(group.size(), 1);
-  group.AllGather(Tensor::FromValues<int64_t>({1}, {length}, allocator), lengths, ones).Wait();
+  const CommOptions options = {.tag = {static_cast<uint8_t>(Purpose::kMetric), /*path_id=*/0}};
+  group.AllGather(Tensor::FromValues<int64_t>({1}, {length}, allocator), lengths, ones, options).Wait();
   const std::vector<int64_t> counts = lengths.ToVector<int64_t>();
   const Tensor all = Tensor::Empty(allocator, DType::kU8, {std::accumulate(counts.begin(), counts.end(), int64_t{0})});
   const std::vector<uint8_t> bytes(text.begin(), text.end());
-  group.AllGather(Tensor::FromValues<uint8_t>({length}, bytes, allocator), all, counts).Wait();
+  group.AllGather(Tensor::FromValues<uint8_t>({length}, bytes, allocator), all, counts, options).Wait();
   const std::vector<uint8_t> gathered = all.ToVector<uint8_t>();
   return std::string(gathered.begin(), gathered.end());
 }

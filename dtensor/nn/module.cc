@@ -1,5 +1,6 @@
 #include "dtensor/nn/module.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "dtensor/redistribute.h"
@@ -26,6 +27,12 @@ Module::Module(Module* parent, std::string name) : parent_(parent), name_(std::m
     WEFT_REQUIRE(other->name_ != name_, "module '", parent->path(), "' already has a child '", name_, "'");
   }
   parent->children_.push_back(this);
+}
+
+Module::~Module() {
+  // A constructor may throw after this base has been made and registered.
+  if (parent_ != nullptr) parent_->children_.erase(std::find(parent_->children_.begin(), parent_->children_.end(), this));
+  for (Module* child : children_) child->parent_ = nullptr;
 }
 
 std::string Module::path() const {

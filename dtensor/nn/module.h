@@ -46,7 +46,7 @@ class Module {
   // A child of `parent`, under `name` (letters, digits, '_'; dots make it look nested: "blocks.0").
   // Errors: InvalidArgument for a name the parent already has.
   Module(Module* parent, std::string name);
-  virtual ~Module() = default;
+  virtual ~Module();
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 

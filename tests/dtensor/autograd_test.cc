@@ -59,14 +59,15 @@ std::vector<Function> Functions() {
        {RandomF64({5, 4}, 1), RandomF64({7, 4}, 2)},
        [](const Operands& x) {
          const Tensor tokens = Tensor::FromValues<int64_t>({2, 3}, {0, 4, 4, 2, 1, 4});
-         const DTensor e = EmbeddingLookup(Lay(x[0].context(), tokens, Layout(2, x[0].layout().num_axes())), x[0]);
+         const DTensor e =
+             EmbeddingLookup(Lay(x[0].context(), tokens, Layout(2, x[0].layout().num_axes())), x[0]);
          return Sum(Exp(e + Slice(x[1], 0, 2, 3)));
        }},
       {"shapes",
        {RandomF64({4, 3}, 1), RandomF64({2, 3}, 2), RandomF64({4, 3}, 3)},
        [](const Operands& x) {
-         const DTensor joined = Concat({x[0], x[1], x[2]}, 0);             // [10, 3]
-         const DTensor cut = Transpose(Slice(joined, 0, 1, 8), 0, 1);      // [3, 8]
+         const DTensor joined = Concat({x[0], x[1], x[2]}, 0);         // [10, 3]
+         const DTensor cut = Transpose(Slice(joined, 0, 1, 8), 0, 1);  // [3, 8]
          const DTensor folded = Reshape(cut, {3, 2, 4});
          return Sum(Square(Stack({folded, folded * folded}, 1)) * Mean(folded, {0}));
        }},
@@ -80,8 +81,8 @@ std::vector<Function> Functions() {
 }
 
 // The function's value on one device, with element `index` of operand `moved` shifted by `step`.
-double ValueAt(const IntrusivePtr<MeshContext>& context, const Function& function, size_t moved, int64_t index,
-               double step) {
+double ValueAt(const IntrusivePtr<MeshContext>& context, const Function& function, size_t moved,
+               int64_t index, double step) {
   const NoGradGuard no_grad(context->state());
   Operands operands;
   for (size_t i = 0; i < function.operands.size(); ++i) {
@@ -100,8 +101,9 @@ std::vector<Tensor> CentralDifferences(const Function& function) {
       std::vector<double> gradient(function.operands[i].num_elements());
       for (size_t j = 0; j < gradient.size(); ++j) {
         const int64_t index = static_cast<int64_t>(j);
-        gradient[j] = (ValueAt(context, function, i, index, kStep) - ValueAt(context, function, i, index, -kStep)) /
-                      (2 * kStep);
+        gradient[j] =
+            (ValueAt(context, function, i, index, kStep) - ValueAt(context, function, i, index, -kStep)) /
+            (2 * kStep);
       }
       gradients.push_back(Tensor::FromValues<double>(function.operands[i].shape(), gradient));
     }
@@ -148,7 +150,8 @@ TEST(AutogradTest, SecondPassesAddToTheLeaf) {
     const DTensor x = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
     Backward(Sum(Square(x)));
     Backward(Sum(3.0 * x));
-    EXPECT_TRUE(AllClose(x.grad().FullTensor(), (2.0 * x + Full(context, DType::kF64, {4}, 3)).FullTensor(), 1e-15));
+    EXPECT_TRUE(
+        AllClose(x.grad().FullTensor(), (2.0 * x + Full(context, DType::kF64, {4}, 3)).FullTensor(), 1e-15));
   });
 }
 
@@ -212,9 +215,10 @@ TEST(AutogradTest, SeedsOfResultsThatAreNotScalars) {
 TEST(AutogradTest, Misuse) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
-    EXPECT_EQ(ErrorOf([&] { Backward(Square(x)); }),
-              "Backward: expected a loss of one element, got f64[4] [a]; pass a seed of its shape to differentiate "
-              "something else");
+    EXPECT_EQ(
+        ErrorOf([&] { Backward(Square(x)); }),
+        "Backward: expected a loss of one element, got f64[4] [a]; pass a seed of its shape to differentiate "
+        "something else");
     EXPECT_EQ(ErrorOf([&] { Backward(Square(x), Full(context, DType::kF64, {3}, 1)); }),
               "Backward: the seed is f64[3], expected f64[4]");
     EXPECT_EQ(ErrorOf([&] { Backward(Square(x), Full(context, DType::kF32, {4}, 1)); }),

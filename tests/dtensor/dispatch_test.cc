@@ -33,13 +33,21 @@ std::vector<Function> Functions() {
   using Operands = std::vector<DTensor>;
   return {
       {"add", {RandomF64({3, 5}, 1), RandomF64({3, 5}, 2)}, [](const Operands& x) { return x[0] + x[1]; }},
-      {"add bias", {RandomF64({2, 3, 5}, 1), RandomF64({5}, 2)}, [](const Operands& x) { return x[0] + x[1]; }},
-      {"sub column", {RandomF64({3, 5}, 1), RandomF64({3, 1}, 2)}, [](const Operands& x) { return x[0] - x[1]; }},
-      {"mul outer", {RandomF64({3, 1}, 1), RandomF64({1, 4}, 2)}, [](const Operands& x) { return x[0] * x[1]; }},
+      {"add bias",
+       {RandomF64({2, 3, 5}, 1), RandomF64({5}, 2)},
+       [](const Operands& x) { return x[0] + x[1]; }},
+      {"sub column",
+       {RandomF64({3, 5}, 1), RandomF64({3, 1}, 2)},
+       [](const Operands& x) { return x[0] - x[1]; }},
+      {"mul outer",
+       {RandomF64({3, 1}, 1), RandomF64({1, 4}, 2)},
+       [](const Operands& x) { return x[0] * x[1]; }},
       {"div", {RandomF64({3, 5}, 1), RandomF64({}, 2, 1, 2)}, [](const Operands& x) { return x[0] / x[1]; }},
       {"gelu", {RandomF64({3, 5}, 1)}, [](const Operands& x) { return Gelu(x[0]); }},
       {"exp of a scaled", {RandomF64({3, 5}, 1)}, [](const Operands& x) { return Exp(2.5 * x[0]); }},
-      {"matmul", {RandomF64({3, 5}, 1), RandomF64({5, 4}, 2)}, [](const Operands& x) { return MatMul(x[0], x[1]); }},
+      {"matmul",
+       {RandomF64({3, 5}, 1), RandomF64({5, 4}, 2)},
+       [](const Operands& x) { return MatMul(x[0], x[1]); }},
       {"matmul of three dims",
        {RandomF64({2, 3, 5}, 1), RandomF64({5, 4}, 2)},
        [](const Operands& x) { return MatMul(x[0], x[1]); }},
@@ -57,7 +65,9 @@ std::vector<Function> Functions() {
       {"layer norm",
        {RandomF64({3, 5}, 1), RandomF64({5}, 2), RandomF64({5}, 3)},
        [](const Operands& x) { return LayerNormalize(x[0], x[1], x[2]); }},
-      {"rms norm", {RandomF64({3, 5}, 1), RandomF64({5}, 2)}, [](const Operands& x) { return RmsNormalize(x[0], x[1]); }},
+      {"rms norm",
+       {RandomF64({3, 5}, 1), RandomF64({5}, 2)},
+       [](const Operands& x) { return RmsNormalize(x[0], x[1]); }},
       {"embedding",
        {Tokens({2, 3}, 7), RandomF64({7, 5}, 2)},
        [](const Operands& x) { return EmbeddingLookup(x[0], x[1]); }},
@@ -71,18 +81,32 @@ std::vector<Function> Functions() {
        {RandomF64({2, 3, 4, 2}, 1), RandomF64({2, 3, 2, 2}, 2), RandomF64({2, 3, 2, 2}, 3)},
        [](const Operands& x) { return CausalAttention(x[0], x[1], x[2]); }},
       {"rotary", {RandomF64({2, 5, 2, 4}, 1)}, [](const Operands& x) { return Rotary(x[0]); }},
-      {"permute", {RandomF64({2, 3, 5}, 1)}, [](const Operands& x) { return Permute(x[0], {2, 0, 1}); }},
+      {"permute",
+       {RandomF64({2, 3, 5}, 1)},
+       [](const Operands& x) {
+         return Permute(x[0], {2, 0, 1});
+       }},
       {"transpose", {RandomF64({3, 5}, 1)}, [](const Operands& x) { return Transpose(x[0], 0, -1); }},
-      {"reshape", {RandomF64({4, 6}, 1)}, [](const Operands& x) { return Reshape(x[0], {4, 2, 3}); }},
+      {"reshape",
+       {RandomF64({4, 6}, 1)},
+       [](const Operands& x) {
+         return Reshape(x[0], {4, 2, 3});
+       }},
       {"slice", {RandomF64({5, 3}, 1)}, [](const Operands& x) { return Slice(x[0], 0, 1, 3); }},
-      {"concat", {RandomF64({2, 3}, 1), RandomF64({3, 3}, 2)}, [](const Operands& x) { return Concat(x, 0); }},
+      {"concat",
+       {RandomF64({2, 3}, 1), RandomF64({3, 3}, 2)},
+       [](const Operands& x) { return Concat(x, 0); }},
       {"stack", {RandomF64({5}, 1), RandomF64({5}, 2)}, [](const Operands& x) { return Stack(x, 1); }},
       {"unbind", {RandomF64({3, 5}, 1)}, [](const Operands& x) { return Unbind(x[0], 0)[1]; }},
       {"cast and back",
        {RandomF64({3, 5}, 1)},
        [](const Operands& x) { return Cast(Cast(x[0], DType::kF32), DType::kF64); }},
-      {"of no rows", {RandomF64({0, 5}, 1), RandomF64({5, 4}, 2)}, [](const Operands& x) { return MatMul(x[0], x[1]); }},
-      {"of one element", {RandomF64({1, 1}, 1), RandomF64({1, 1}, 2)}, [](const Operands& x) { return x[0] * x[1]; }},
+      {"of no rows",
+       {RandomF64({0, 5}, 1), RandomF64({5, 4}, 2)},
+       [](const Operands& x) { return MatMul(x[0], x[1]); }},
+      {"of one element",
+       {RandomF64({1, 1}, 1), RandomF64({1, 1}, 2)},
+       [](const Operands& x) { return x[0] * x[1]; }},
   };
 }
 
@@ -91,7 +115,8 @@ Tensor OnOneDevice(const Function& function) {
   Tensor result;
   OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
     std::vector<DTensor> operands;
-    for (const Tensor& operand : function.operands) operands.push_back(Lay(context, operand, Layout(operand.ndim(), 0)));
+    for (const Tensor& operand : function.operands)
+      operands.push_back(Lay(context, operand, Layout(operand.ndim(), 0)));
     result = function.call(operands).FullTensor();
   });
   return result;
@@ -119,7 +144,8 @@ TEST_P(EveryFunctionTest, EqualsOneDeviceUnderAnyLayouts) {
         ASSERT_EQ(result.ToLocal().shape(), result.LocalBox().shape) << what << " gave " << result.ToString();
         // Casting to f32 and back costs its rounding, on terms too.
         const double tolerance = functions[i].name == std::string("cast and back") ? 1e-5 : 1e-12;
-        ASSERT_TRUE(AllClose(result.FullTensor(), expected[i], tolerance)) << what << " gave " << result.ToString();
+        ASSERT_TRUE(AllClose(result.FullTensor(), expected[i], tolerance))
+            << what << " gave " << result.ToString();
       }
     }
   });
@@ -127,69 +153,12 @@ TEST_P(EveryFunctionTest, EqualsOneDeviceUnderAnyLayouts) {
 
 INSTANTIATE_TEST_SUITE_P(Meshes, EveryFunctionTest, testing::Values("a=2", "a=4", "a=2,b=2", "a=2,b=2,c=2"));
 
-class DropoutTest : public testing::TestWithParam<DType> {};
-
-TEST_P(DropoutTest, SameBitsForEveryLayout) {
-  const Tensor full = WholeNumbers(GetParam(), {5, 7});
-  const auto draws = [&](const IntrusivePtr<MeshContext>& context, const Layout& layout) {
-    context->state().set_seed(42);
-    context->state().ResetCallNumbers();
-    const DTensor x = Lay(context, full, layout);
-    return std::vector<Tensor>{Dropout(x, 0.4).FullTensor(), Dropout(x, 0.4).FullTensor()};
-  };
-  std::vector<Tensor> expected;
-  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) { expected = draws(context, Layout(2, 0)); });
-  EXPECT_FALSE(SameBits(expected[0], expected[1]));
-  OnMesh("a=2,b=2", [&](const IntrusivePtr<MeshContext>& context) {
-    for (const Layout& layout : AllLayouts(context->mesh(), 2, {})) {
-      const std::vector<Tensor> got = draws(context, layout);
-      EXPECT_TRUE(SameBits(got[0], expected[0])) << layout;
-      EXPECT_TRUE(SameBits(got[1], expected[1])) << layout;
-    }
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(DTypes, DropoutTest, testing::Values(DType::kF32, DType::kF64, DType::kBF16));
-
-TEST(DispatchTest, DropoutDependsOnStepPathAndCall) {
-  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
-    RankState& state = context->state();
-    const DTensor x = Full(context, DType::kF32, {64}, 1);
-    const Tensor first = Dropout(x, 0.5).ToLocal();
-    state.ResetCallNumbers();
-    EXPECT_TRUE(SameBits(Dropout(x, 0.5).ToLocal(), first));
-    EXPECT_FALSE(SameBits(Dropout(x, 0.5).ToLocal(), first));
-    state.ResetCallNumbers();
-    state.set_step(1);
-    EXPECT_FALSE(SameBits(Dropout(x, 0.5).ToLocal(), first));
-    state.ResetCallNumbers();
-    state.set_step(0);
-    const PathGuard path(state, state.PathId("blocks.0"));
-    EXPECT_FALSE(SameBits(Dropout(x, 0.5).ToLocal(), first));
-    state.set_training(false);
-    EXPECT_EQ(Dropout(x, 0.5).impl(), x.impl());
-    state.set_training(true);
-    EXPECT_EQ(Dropout(x, 0).impl(), x.impl());
-  });
-}
-
-TEST(DispatchTest, RandomNormalHasTheSameBitsOnEveryLayout) {
-  Tensor expected;
-  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
-    expected = RandomNormal(context, DType::kF32, {5, 3}, Layout(2, 0), "x").ToLocal();
-  });
-  OnMesh("a=2,b=2", [&](const IntrusivePtr<MeshContext>& context) {
-    for (const Layout& layout : AllLayouts(context->mesh(), 2, {})) {
-      const DTensor x = RandomNormal(context, DType::kF32, {5, 3}, layout, "x");
-      EXPECT_TRUE(SameBits(x.FullTensor(), expected)) << layout;
-    }
-  });
-}
-
 // Where outputs lie, and what moved for them.
 TEST(DispatchTest, OutputLayouts) {
   OnMesh("dp=2,tp=2", [](const IntrusivePtr<MeshContext>& context) {
-    const auto lay = [&](const Shape& shape, absl::string_view layout) { return Lay(context, RandomF64(shape, 5), layout); };
+    const auto lay = [&](const Shape& shape, absl::string_view layout) {
+      return Lay(context, RandomF64(shape, 5), layout);
+    };
     const auto moved = [&] {
       const std::string text = LedgerText(*context);
       context->world().ledger().Clear();
@@ -246,7 +215,8 @@ TEST(DispatchTest, SplitLastDimsAreLowered) {
 TEST(DispatchTest, IgnoredTargetsDoNotCount) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
     const Tensor targets = Tensor::FromValues<int64_t>({4}, {-100, 1, -100, -100});
-    const LossSum loss = CrossEntropy(Lay(context, RandomF64({4, 3}, 1), "[dp, -]"), Lay(context, targets, "[dp]"));
+    const LossSum loss =
+        CrossEntropy(Lay(context, RandomF64({4, 3}, 1), "[dp, -]"), Lay(context, targets, "[dp]"));
     EXPECT_EQ(loss.count.Item(), 1);
   });
 }
@@ -272,8 +242,8 @@ TEST(DispatchTest, CacheHitsAndMisses) {
     };
     EXPECT_FALSE(call({4, 6}, "[a, -]"));
     EXPECT_TRUE(call({4, 6}, "[a, -]"));
-    EXPECT_FALSE(call({4, 6}, "[-, a]"));              // another layout
-    EXPECT_FALSE(call({4, 8}, "[a, -]"));              // shape
+    EXPECT_FALSE(call({4, 6}, "[-, a]"));               // another layout
+    EXPECT_FALSE(call({4, 8}, "[a, -]"));               // shape
     EXPECT_FALSE(call({4, 6}, "[a, -]", DType::kF64));  // dtype
     EXPECT_TRUE(call({4, 6}, "[a, -]"));
     const DTensor x = Lay(context, WholeNumbers(DType::kF32, {4, 6}), "[a, -]");
@@ -291,7 +261,8 @@ TEST(DispatchTest, MeshOfNoAxesIsOneDevice) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Full(context, DType::kF32, {2, 3}, 2);
     EXPECT_EQ(x.ToString(), "f32[2, 3] [-, -]");
-    EXPECT_EQ(MatMul(x, Transpose(x, 0, 1)).ToLocal().ToVector<float>(), (std::vector<float>{12, 12, 12, 12}));
+    EXPECT_EQ(MatMul(x, Transpose(x, 0, 1)).ToLocal().ToVector<float>(),
+              (std::vector<float>{12, 12, 12, 12}));
     EXPECT_EQ(Mean(x).Item(), 2);
     EXPECT_TRUE(context->world().ledger().entries().empty());
   });
@@ -306,14 +277,17 @@ TEST(DispatchTest, Misuse) {
     EXPECT_EQ(ErrorOf([&] { Add(x, DTensor()); }), "add: operand 1 is undefined (default-constructed)");
     EXPECT_EQ(ErrorOf([&] { Concat({}, 0); }), "Concat: expected at least one tensor");
     const IntrusivePtr<MeshContext> other = Bind(context, DeviceMesh::Parse("b=2"));
-    EXPECT_EQ(ErrorOf([&] { Add(x, Full(other, DType::kF32, {2, 3}, 1)); }),
+    EXPECT_EQ(ErrorOf([&] {
+                Add(x, Full(other, DType::kF32, {2, 3}, 1));
+              }),
               "add: operands lie on different meshes: a=2 and b=2; redistribute one first");
     // Two bindings of equal meshes are the same ground.
     EXPECT_EQ(Sum(x + Full(Bind(context, DeviceMesh::Parse("a=2")), DType::kF32, {2, 3}, 1)).Item(), 12);
     EXPECT_THAT(ErrorOf([&] { MatMul(x, x); }), HasSubstr("contract: dim 'k' is 3 in x f32[2, 3]"));
     EXPECT_THAT(ErrorOf([&] { MatMul(x, Full(context, DType::kF32, {3}, 1)); }), HasSubstr("f32[3] [-]"));
-    EXPECT_THAT(ErrorOf([&] { Full(context, DType::kF32, {2}, 1, Layout::Parse("[-] P{a}", context->mesh())); }),
-                HasSubstr("fill: cannot create a Partial tensor ([-] P{a})"));
+    EXPECT_THAT(
+        ErrorOf([&] { Full(context, DType::kF32, {2}, 1, Layout::Parse("[-] P{a}", context->mesh())); }),
+        HasSubstr("fill: cannot create a Partial tensor ([-] P{a})"));
     EXPECT_THAT(ErrorOf([&] { Sum(x, {2}); }), HasSubstr("Sum"));
   });
 }
@@ -323,7 +297,9 @@ TEST(DispatchTest, AnOpWithoutBackwardDoesNotRunWhereAGradientIsWanted) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor p = Full(context, DType::kF32, {2}, 1).RequiresGrad();
     const DTensor one = Full(context, DType::kF32, {}, 1);
-    EXPECT_EQ(ErrorOf([&] { Call(kSgdUpdate, {p, p.Detach(), one}, {}, {.lr = 0.5}); }),
+    EXPECT_EQ(ErrorOf([&] {
+                Call(kSgdUpdate, {p, p.Detach(), one}, {}, {.lr = 0.5});
+              }),
               "sgd_update has no backward; call it under NoGradGuard, or on Detach()ed operands");
     EXPECT_EQ(p.ToLocal().ToVector<float>(), (std::vector<float>{1, 1}));
   });
@@ -333,12 +309,15 @@ TEST(DispatchTest, AnUpdatedOperandMayNotMove) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor p = Lay(context, WholeNumbers(DType::kF32, {4}), "[-] P{a}");
     const DTensor g = Full(context, DType::kF32, {4}, 1);
-    EXPECT_THAT(ErrorOf([&] { Call(kSgdUpdate, {p, g, Full(context, DType::kF32, {}, 1)}); }),
+    EXPECT_THAT(ErrorOf([&] {
+                  Call(kSgdUpdate, {p, g, Full(context, DType::kF32, {}, 1)});
+                }),
                 HasSubstr("an operand of 'p' is updated in place and would have to move"));
   });
 }
 
-// The tape reads what forward saw or says who changed it: through the tensor itself, and through views of its memory.
+// The tape reads what forward saw or says who changed it: through the tensor itself, and through views of its
+// memory.
 TEST(DispatchTest, InPlaceWritesToSavedValuesAreRefused) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Lay(context, RandomF64({4, 4}, 1), "[-, a]").RequiresGrad();
@@ -352,11 +331,14 @@ TEST(DispatchTest, InPlaceWritesToSavedValuesAreRefused) {
       return ErrorOf([&] { Backward(loss); });
     };
     const std::string refused = "but sgd_update has changed it in place since";
-    const auto refuses = [&](const std::string& op) { return testing::AllOf(HasSubstr("Backward: " + op + " needs the"), HasSubstr(refused)); };
+    const auto refuses = [&](const std::string& op) {
+      return testing::AllOf(HasSubstr("Backward: " + op + " needs the"), HasSubstr(refused));
+    };
     EXPECT_THAT(error_after([&](const DTensor& w) { return Square(w); }),
                 "Backward: square needs the f64[4, 4] [-, -] that it saw in forward, " + refused);
     EXPECT_THAT(error_after([&](const DTensor& w) { return MatMul(w, w); }), refuses("contract"));
-    EXPECT_THAT(error_after([&](const DTensor& w) { return MatMul(x, w); }), refuses("contract"));  // a slice of it
+    EXPECT_THAT(error_after([&](const DTensor& w) { return MatMul(x, w); }),
+                refuses("contract"));  // a slice of it
     EXPECT_THAT(error_after([&](const DTensor& w) { return Square(Transpose(w, 0, 1)); }), refuses("square"));
     EXPECT_THAT(error_after([&](const DTensor& w) { return Square(Slice(w, 0, 1, 2)); }), refuses("square"));
     EXPECT_THAT(error_after([&](const DTensor& w) { return w * w.Detach(); }), refuses("mul"));

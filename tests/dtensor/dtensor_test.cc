@@ -18,7 +18,8 @@ TEST(DTensorTest, DistributeKeepsTheOwnPieceOfAnyLayout) {
       const DTensor x = DTensor::Distribute(context, full, layout);
       EXPECT_EQ(x.layout(), layout);
       EXPECT_EQ(x.shape(), full.shape());
-      EXPECT_TRUE(SameBits(x.ToLocal(), PieceOf(full, layout, context->mesh(), context->world().rank()))) << layout;
+      EXPECT_TRUE(SameBits(x.ToLocal(), PieceOf(full, layout, context->mesh(), context->world().rank())))
+          << layout;
       EXPECT_EQ(x.LocalBox().shape, x.ToLocal().shape());
       EXPECT_TRUE(SameBits(x.FullTensor(), full)) << layout;
     }
@@ -38,7 +39,8 @@ TEST(DTensorTest, DistributeCopies) {
 TEST(DTensorTest, FromLocalSharesMemoryAndTellsTheBox) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     const int64_t rank = context->coordinate()[0];
-    const Tensor local = Tensor::FromValues<float>({rank == 0 ? 2 : 1}, std::vector<float>(rank == 0 ? 2 : 1, 7));
+    const Tensor local =
+        Tensor::FromValues<float>({rank == 0 ? 2 : 1}, std::vector<float>(rank == 0 ? 2 : 1, 7));
     const DTensor x = DTensor::FromLocal(context, local, Layout::Parse("[a]", context->mesh()), {3});
     EXPECT_EQ(x.ToLocal().buffer(), local.buffer());
     EXPECT_EQ(x.LocalBox().offset, Shape({rank * 2}));
@@ -116,7 +118,9 @@ TEST(DTensorTest, Misuse) {
     EXPECT_THAT(ErrorOf([&] { Full(context, DType::kI32, {2}, 1).RequiresGrad(); }),
                 HasSubstr("only floating tensors have gradients, got i32[2] [-]"));
     const Tensor local = WholeNumbers(DType::kF32, {2, 3});
-    EXPECT_THAT(ErrorOf([&] { DTensor::FromLocal(context, local, Layout::Parse("[a, -]", context->mesh()), {2, 3}); }),
+    EXPECT_THAT(ErrorOf([&] {
+                  DTensor::FromLocal(context, local, Layout::Parse("[a, -]", context->mesh()), {2, 3});
+                }),
                 HasSubstr("layout [a, -] of f32[2, 3] gives this rank [1, 3], got f32[2, 3]"));
     EXPECT_THAT(ErrorOf([&] { DTensor::Distribute(context, local, partial); }),
                 HasSubstr("cannot make the terms of [-, -] P{a}"));

@@ -62,11 +62,13 @@ TEST(GradientLayoutTest, ARedistributeMayFixIt) {
   OnMesh("a=2,b=2", [](const IntrusivePtr<MeshContext>& context) {
     const Layout whole(2, 2);
     const DTensor leaf = Lay(context, RandomF64({4, 4}, 2), whole).RequiresGrad();
-    const auto layout_of = [&](const char* source_text, const RedistributeOptions& options, const char* arriving) {
+    const auto layout_of = [&](const char* source_text, const RedistributeOptions& options,
+                               const char* arriving) {
       const DTensor source = leaf.Redistribute(Layout::Parse(source_text, context->mesh()));
       const DTensor result = source.Redistribute(whole, options);
       const NoGradGuard no_grad(context->state());
-      return LayoutText(result.impl()->node->Backward(*context, {Lay(context, RandomF64({4, 4}, 1), arriving)})[0]);
+      return LayoutText(
+          result.impl()->node->Backward(*context, {Lay(context, RandomF64({4, 4}, 1), arriving)})[0]);
     };
     EXPECT_EQ(layout_of("[-, -]", {.gradient = {{0, Partial()}}}, "[-, -] P{a}"), "[-, -] P{a}");
     EXPECT_EQ(layout_of("[-, -] P{a}", {.gradient = {{0, Replicate()}}}, "[-, -] P{a}"), "[-, -]");
@@ -104,7 +106,8 @@ TEST(GradientLayoutTest, ALeafThatCallsMoveIsBroughtToRestOnce) {
     EXPECT_EQ(LedgerText(*context), "");
     EXPECT_EQ(MovedBy(loss), "all_gather tp grad");
     EXPECT_TRUE(AllClose(w.grad().FullTensor(),
-                         MatMul(Transpose(3.0 * x, 0, 1), Full(context, DType::kF64, {3, 4}, 1)).FullTensor(), 1e-14));
+                         MatMul(Transpose(3.0 * x, 0, 1), Full(context, DType::kF64, {3, 4}, 1)).FullTensor(),
+                         1e-14));
   });
 }
 
@@ -137,6 +140,20 @@ TEST(GradientLayoutTest, AccumulationOverPassesAddsAtRest) {
       for (size_t i = 0; i < x.size(); ++i) expected[i % 3] += x[i];
     }
     EXPECT_TRUE(AllClose(w.grad().ToLocal(), Tensor::FromValues<double>({3}, expected), 1e-14));
+  });
+}
+
+// A leaf's gradient moves right after its last use, so that it can overlap with what comes after.
+TEST(GradientLayoutTest, LeavesAreReducedAsSoonAsTheyCanBe) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Layout rows = Layout::Parse("[dp, -]", context->mesh());
+    const DTensor first = Lay(context, RandomF64({4, 4}, 1), "[-, -]").RequiresGrad();
+    const DTensor second = Lay(context, RandomF64({4, 4}, 2), "[-, -]").RequiresGrad();
+    const DTensor hidden = MatMul(Lay(context, RandomF64({4, 4}, 3), rows), first);
+    const DTensor moved =
+        Gelu(hidden.Redistribute(Layout::Parse("[-, dp]", context->mesh()))).Redistribute(rows);
+    EXPECT_EQ(MovedBy(Sum(MatMul(moved, second))),
+              "all_reduce dp grad, all_to_all dp activation, all_to_all dp activation, all_reduce dp grad");
   });
 }
 

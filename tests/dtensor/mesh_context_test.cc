@@ -37,7 +37,9 @@ TEST(MeshContextTest, Misuse) {
   RunRanks(2, [](World& world) {
     EXPECT_EQ(ErrorOf([&] { Bind(world, DeviceMesh::Parse("a=4")); }),
               "mesh a=4 needs 4 ranks; the world has 2");
-    EXPECT_EQ(ErrorOf([&] { Bind(world, DeviceMesh({{"a", 2}}, {0, 7})); }),
+    EXPECT_EQ(ErrorOf([&] {
+                Bind(world, DeviceMesh({{"a", 2}}, {0, 7}));
+              }),
               "mesh a=2 has rank 7; the world has ranks 0 to 1");
     const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse("a=2"));
     EXPECT_EQ(ErrorOf([&] { Bind(context, DeviceMesh::Parse("a=3")); }),
@@ -102,8 +104,8 @@ TEST(RankStateTest, CallNumbersCountByPath) {
 
 TEST(RankStateTest, PurposesHaveNames) {
   std::vector<std::string> names;
-  for (Purpose purpose : {Purpose::kActivation, Purpose::kParam, Purpose::kGrad, Purpose::kLoss, Purpose::kNorm,
-                          Purpose::kMetric}) {
+  for (Purpose purpose : {Purpose::kActivation, Purpose::kParam, Purpose::kGrad, Purpose::kLoss,
+                          Purpose::kNorm, Purpose::kMetric}) {
     names.emplace_back(PurposeName(purpose));
   }
   EXPECT_THAT(names, testing::ElementsAre("activation", "param", "grad", "loss", "norm", "metric"));

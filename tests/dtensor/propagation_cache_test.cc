@@ -1,8 +1,11 @@
 #include "dtensor/propagation_cache.h"
 
+#include <functional>
+
 #include "gtest/gtest.h"
 #include "ops/elementwise.h"
 #include "ops/reduce.h"
+#include "tests/dtensor/sharded_values.h"
 
 namespace weft {
 namespace {
@@ -14,11 +17,11 @@ class SumCall {
       : op_(op), attributes_{.dims = dims}, types_{{DType::kF32, {extent, 3}}}, layouts_{Layout(2, 1)} {}
 
   CallKey key() const { return {&op_, &attributes_, types_, layouts_, like_ ? &*like_ : nullptr}; }
-  SumCall WithLayout(const Layout& layout) && {
+  SumCall&& WithLayout(const Layout& layout) && {
     layouts_ = {layout};
     return std::move(*this);
   }
-  SumCall WithLike(const Layout& layout) && {
+  SumCall&& WithLike(const Layout& layout) && {
     like_ = layout;
     return std::move(*this);
   }
@@ -64,6 +67,31 @@ TEST(PropagationCacheTest, LikeIsPartOfTheKey) {
   EXPECT_EQ(cache.Find(SumCall(4).key())->strategy.microseconds, 1);
   EXPECT_EQ(cache.Find(SumCall(4).WithLike(Layout()).key())->strategy.microseconds, 2);
   EXPECT_EQ(cache.Find(SumCall(4).WithLike(like).key())->strategy.microseconds, 3);
+}
+
+// So many that parts of hashes collide, and keys are compared in full.
+TEST(PropagationCacheTest, TellsThousandsOfKeysApart) {
+  PropagationCache cache;
+  std::vector<Layout> layouts = AllLayouts(DeviceMesh::Parse("a=2,b=2,c=2"), /*ndim=*/2, {ReduceOp::kSum});
+  layouts.resize(50);
+  const auto for_each_key = [&](const std::function<void(const CallKey& key, double number)>& visit) {
+    double number = 0;
+    for (int i = 0; i < 50; ++i) {
+      for (int j = 0; j < 50; ++j) {
+        visit(SumCall(i, static_cast<DimMask>(j)).key(), ++number);
+        visit(SumCall(4).WithLayout(layouts[i]).WithLike(layouts[j]).key(), ++number);
+      }
+    }
+  };
+  for_each_key([&](const CallKey& key, double number) {
+    ASSERT_EQ(cache.Find(key), nullptr) << number;
+    cache.Insert(key, PlanNumber(number));
+  });
+  for_each_key([&](const CallKey& key, double number) {
+    const CallPlan* found = cache.Find(key);
+    ASSERT_NE(found, nullptr) << number;
+    ASSERT_EQ(found->strategy.microseconds, number);
+  });
 }
 
 TEST(PropagationCacheTest, TheOldestHalfGoesWhenItIsFull) {

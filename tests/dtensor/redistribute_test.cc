@@ -53,7 +53,8 @@ void RunCases(const DeviceMesh& mesh, const Tensor& full, bool column_major, std
 
 // Every rank holds its slice of the whole, or terms that reduce to it; the ledger holds what the plan says.
 ::testing::AssertionResult Check(const Case& c, const DeviceMesh& mesh, const Tensor& full) {
-  const std::string what = absl::StrCat(full.TypeString(), " ", c.from.ToString(mesh), " to ", c.to.ToString(mesh));
+  const std::string what =
+      absl::StrCat(full.TypeString(), " ", c.from.ToString(mesh), " to ", c.to.ToString(mesh));
   Layout whole = c.to;  // the same pieces, reduced
   for (int axis : c.to.PartialAxes()) whole = whole.WithReplicate(axis);
   for (int rank : mesh.ranks()) {
@@ -64,12 +65,15 @@ void RunCases(const DeviceMesh& mesh, const Tensor& full, bool column_major, std
   }
   int64_t bytes = 0;
   for (int64_t rank_bytes : c.bytes) bytes += rank_bytes;
-  const int64_t planned = TotalBytes(PlanRedistribution(c.from, c.to, mesh), full.shape(), full.dtype(), mesh);
+  const int64_t planned =
+      TotalBytes(PlanRedistribution(c.from, c.to, mesh), full.shape(), full.dtype(), mesh);
   if (bytes == planned) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << what << ": the ledgers hold " << bytes << " bytes, planned " << planned;
+  return ::testing::AssertionFailure()
+         << what << ": the ledgers hold " << bytes << " bytes, planned " << planned;
 }
 
-void CheckAll(absl::string_view mesh_text, const Tensor& full, std::vector<Case> cases, bool column_major = false) {
+void CheckAll(absl::string_view mesh_text, const Tensor& full, std::vector<Case> cases,
+              bool column_major = false) {
   const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
   RunCases(mesh, full, column_major, cases);
   for (const Case& c : cases) ASSERT_TRUE(Check(c, mesh, full));
@@ -149,7 +153,8 @@ TEST(RedistributeTest, EveryPartialKind) {
 
 TEST(RedistributeTest, FromOneKindToAnother) {
   const std::vector<ReduceOp> kinds(std::begin(kAllReduceOps), std::end(kAllReduceOps));
-  CheckAll("a=2", WholeNumbers(DType::kF32, kUneven), AllPairs(AllLayouts(DeviceMesh::Parse("a=2"), 2, kinds)));
+  CheckAll("a=2", WholeNumbers(DType::kF32, kUneven),
+           AllPairs(AllLayouts(DeviceMesh::Parse("a=2"), 2, kinds)));
   // Sum and average in one tensor.
   const std::vector<Layout> mixed =
       AllLayouts(DeviceMesh::Parse("a=2,b=2"), 1, {ReduceOp::kSum, ReduceOp::kAvg});
@@ -199,8 +204,8 @@ TEST(RedistributeTest, PurposeAndPathAreInTheLedger) {
     const PurposeGuard purpose(state, Purpose::kParam);
     const PathGuard guard(state, path);
     const Layout from = Layout::Parse("[dp, -]", context->mesh());
-    RedistributeLocal(*context, PieceOf(full, from, context->mesh(), context->world().rank()), {DType::kF32, {4, 2}},
-                      from, Layout(2, 1));
+    RedistributeLocal(*context, PieceOf(full, from, context->mesh(), context->world().rank()),
+                      {DType::kF32, {4, 2}}, from, Layout(2, 1));
     const std::vector<LedgerEntry> entries = context->world().ledger().entries();
     ASSERT_EQ(entries.size(), 1u);
     EXPECT_EQ(entries[0].kind, CollectiveKind::kAllGather);

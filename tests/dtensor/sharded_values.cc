@@ -54,8 +54,7 @@ double AverageRanks(const Layout& layout, const DeviceMesh& mesh) {
 
 }  // namespace
 
-void OnMesh(absl::string_view mesh_text,
-            const std::function<void(const IntrusivePtr<MeshContext>&)>& body) {
+void OnMesh(absl::string_view mesh_text, const std::function<void(const IntrusivePtr<MeshContext>&)>& body) {
   const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
   RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) { body(Bind(world, mesh)); });
 }
@@ -183,10 +182,11 @@ Tensor ColumnMajor(const Tensor& tensor) {
 std::string LayoutText(const DTensor& tensor) { return tensor.layout().ToString(tensor.context()->mesh()); }
 
 std::string LedgerText(MeshContext& context) {
-  return absl::StrJoin(context.world().ledger().entries(), ", ", [](std::string* out, const LedgerEntry& entry) {
-    absl::StrAppend(out, CollectiveName(entry.kind), " ", entry.group, " ",
-                    PurposeName(static_cast<Purpose>(entry.tag.purpose)));
-  });
+  return absl::StrJoin(context.world().ledger().entries(), ", ",
+                       [](std::string* out, const LedgerEntry& entry) {
+                         absl::StrAppend(out, CollectiveName(entry.kind), " ", entry.group, " ",
+                                         PurposeName(static_cast<Purpose>(entry.tag.purpose)));
+                       });
 }
 
 }  // namespace weft

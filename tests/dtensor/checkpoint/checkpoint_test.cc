@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/checkpoint.h"
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -33,8 +34,7 @@ Plan FsdpTimesTp(const DeviceMesh& mesh) {
 using Values = std::map<std::string, std::vector<double>>;
 
 // Runs `body(model, optimizer)` on every rank of the mesh and returns all tensors afterwards, whole.
-template <class Body>
-Values RunModel(const std::string& mesh_text, uint64_t seed, const Body& body) {
+Values RunModel(const std::string& mesh_text, uint64_t seed, const std::function<void(Gpt&, AdamW&)>& body) {
   Values values;
   const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
   RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {

@@ -74,7 +74,8 @@ TEST(EmbeddingTest, TheHeadOwnsNothingAndItsGradientCounts) {
     EXPECT_EQ(LedgerText(*context), "all_reduce tp activation");  // of the hidden states; logits stay split
     context->world().ledger().Clear();
     Backward(Sum(scores));
-    // What reaches the table from the look-up is still Partial over tp, so few are its rows; then once over dp.
+    // What reaches the table from the look-up is still Partial over tp, so few are its rows; then once over
+    // dp.
     EXPECT_EQ(LedgerText(*context), "reduce_scatter tp grad, all_reduce dp grad");
     EXPECT_TRUE(AllClose(model.wte.weight.grad().FullTensor(), expected, 1e-13));
   });

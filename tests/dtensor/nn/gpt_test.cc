@@ -12,10 +12,11 @@
 namespace weft {
 namespace {
 
-constexpr GptConfig kTiny = {.vocabulary = 11, .context = 6, .layers = 2, .heads = 2, .dim = 8, .dropout = 0.1};
+constexpr GptConfig kTiny = {
+    .vocabulary = 11, .context = 6, .layers = 2, .heads = 2, .dim = 8, .dropout = 0.1};
 
-DTensor Tokens(const IntrusivePtr<MeshContext>& context, const Shape& shape, int64_t vocabulary, int64_t shift,
-               const Layout& layout) {
+DTensor Tokens(const IntrusivePtr<MeshContext>& context, const Shape& shape, int64_t vocabulary,
+               int64_t shift, const Layout& layout) {
   std::vector<int64_t> values(shape.num_elements());
   for (size_t i = 0; i < values.size(); ++i) values[i] = (static_cast<int64_t>(i * i) + shift) % vocabulary;
   return DTensor::Distribute(context, Tensor::FromValues<int64_t>(shape, values), layout);
@@ -24,15 +25,17 @@ DTensor Tokens(const IntrusivePtr<MeshContext>& context, const Shape& shape, int
 DTensor MeanLoss(Gpt& model, const Layout& batch) {
   const int64_t vocabulary = model.config().vocabulary;
   const IntrusivePtr<MeshContext>& context = model.context();
-  return model.Loss(Tokens(context, {3, 5}, vocabulary, 2, batch), Tokens(context, {3, 5}, vocabulary, 3, batch)).Mean();
+  return model
+      .Loss(Tokens(context, {3, 5}, vocabulary, 2, batch), Tokens(context, {3, 5}, vocabulary, 3, batch))
+      .Mean();
 }
 
 // Larger weights than at the start, so that gradients say something.
 void Widen(Gpt& model) {
   for (Parameter* parameter : model.AllParameters()) {
     const NoGradGuard no_grad(model.context()->state());
-    const DTensor noise =
-        RandomNormal(model.context(), DType::kF64, parameter->spec().shape, parameter->layouts().at_rest, parameter->path());
+    const DTensor noise = RandomNormal(model.context(), DType::kF64, parameter->spec().shape,
+                                       parameter->layouts().at_rest, parameter->path());
     parameter->Load(parameter->at_rest() + 0.2 * noise);
   }
 }
@@ -61,13 +64,14 @@ TEST(GptTest, ParametersAndTheirShapes) {
   for (const Parameter* parameter : model.AllParameters()) {
     specs.push_back(absl::StrCat(parameter->path(), " ", parameter->spec().shape.ToString()));
   }
-  EXPECT_THAT(specs, testing::UnorderedElementsAre(
-                         "wte.weight [11, 8]", "wpe [6, 8]", "blocks.0.ln_1.weight [8]", "blocks.0.ln_1.bias [8]",
-                         "blocks.0.attn.qkv.weight [8, 3, 2, 4]", "blocks.0.attn.qkv.bias [3, 2, 4]",
-                         "blocks.0.attn.proj.weight [2, 4, 8]", "blocks.0.attn.proj.bias [8]", "blocks.0.ln_2.weight [8]",
-                         "blocks.0.ln_2.bias [8]", "blocks.0.mlp.up.weight [8, 32]", "blocks.0.mlp.up.bias [32]",
-                         "blocks.0.mlp.down.weight [32, 8]", "blocks.0.mlp.down.bias [8]", "ln_f.weight [8]",
-                         "ln_f.bias [8]", "head.weight [8, 11]"));
+  EXPECT_THAT(specs,
+              testing::UnorderedElementsAre(
+                  "wte.weight [11, 8]", "wpe [6, 8]", "blocks.0.ln_1.weight [8]", "blocks.0.ln_1.bias [8]",
+                  "blocks.0.attn.qkv.weight [8, 3, 2, 4]", "blocks.0.attn.qkv.bias [3, 2, 4]",
+                  "blocks.0.attn.proj.weight [2, 4, 8]", "blocks.0.attn.proj.bias [8]",
+                  "blocks.0.ln_2.weight [8]", "blocks.0.ln_2.bias [8]", "blocks.0.mlp.up.weight [8, 32]",
+                  "blocks.0.mlp.up.bias [32]", "blocks.0.mlp.down.weight [32, 8]",
+                  "blocks.0.mlp.down.bias [8]", "ln_f.weight [8]", "ln_f.bias [8]", "head.weight [8, 11]"));
 }
 
 TEST(GptTest, LogitsAndTheLossOfAnUntrainedModel) {
@@ -91,7 +95,8 @@ TEST(GptTest, IsCausal) {
     Materialize(model, context, {.dtype = DType::kF64});
     context->state().set_training(false);
     const auto logits = [&](std::vector<int64_t> tokens) {
-      return model(DTensor::Distribute(context, Tensor::FromValues<int64_t>({1, 4}, tokens), Layout(2, 0))).ToLocal();
+      return model(DTensor::Distribute(context, Tensor::FromValues<int64_t>({1, 4}, tokens), Layout(2, 0)))
+          .ToLocal();
     };
     const Tensor a = logits({1, 2, 3, 4});
     const Tensor b = logits({1, 2, 9, 4});
@@ -125,7 +130,8 @@ TEST_P(GptGradientTest, AreCentralDifferences) {
         elements[i] = at - kStep;
         const double below = MeanLoss(model, Layout(2, 0)).Item();
         elements[i] = at;
-        EXPECT_NEAR(gradient[i], (above - below) / (2 * kStep), 1e-8) << parameter->path() << " element " << i;
+        EXPECT_NEAR(gradient[i], (above - below) / (2 * kStep), 1e-8)
+            << parameter->path() << " element " << i;
       }
     }
   });
@@ -147,7 +153,8 @@ TEST(GptTest, EqualsOneDeviceUnderAnyLayouts) {
       const DTensor loss = MeanLoss(model, Layout(2, 0));
       loss_expected = loss.Item();
       Backward(loss);
-      for (const Parameter* parameter : model.AllParameters()) expected.push_back(parameter->grad().FullTensor());
+      for (const Parameter* parameter : model.AllParameters())
+        expected.push_back(parameter->grad().FullTensor());
     });
     for (const char* mesh : {"a=2", "a=2,b=2"}) {
       OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
@@ -168,8 +175,10 @@ TEST(GptTest, EqualsOneDeviceUnderAnyLayouts) {
           Backward(loss);
           const std::vector<Parameter*> parameters = model.AllParameters();
           for (size_t i = 0; i < parameters.size(); ++i) {
-            ASSERT_EQ(parameters[i]->grad().layout(), parameters[i]->layouts().at_rest) << parameters[i]->path();
-            ASSERT_TRUE(AllClose(parameters[i]->grad().FullTensor(), expected[i], 1e-11)) << parameters[i]->path();
+            ASSERT_EQ(parameters[i]->grad().layout(), parameters[i]->layouts().at_rest)
+                << parameters[i]->path();
+            ASSERT_TRUE(AllClose(parameters[i]->grad().FullTensor(), expected[i], 1e-11))
+                << parameters[i]->path();
           }
         }
       });
@@ -193,7 +202,8 @@ TEST(GptTest, Misuse) {
     EXPECT_EQ(ErrorOf([&] { model(tokens); }),
               "module '' has no values yet: call Materialize or Parallelize on the model first");
     Materialize(model, context);
-    EXPECT_EQ(ErrorOf([&] { model(tokens); }), "gpt: expected tokens [b, s] with s at most 6, got i64[1, 7] [-, -]");
+    EXPECT_EQ(ErrorOf([&] { model(tokens); }),
+              "gpt: expected tokens [b, s] with s at most 6, got i64[1, 7] [-, -]");
   });
 }
 

@@ -34,8 +34,9 @@ struct Extents {
 };
 
 TEST(LinearTest, ContractsTheLastDimsWithAnyNumberOfLeadingOnes) {
-  for (const Extents& e : {Extents{{5}, {3}, {4}}, Extents{{5}, {3}, {2, 3}}, Extents{{5}, {3}, {}},
-                           Extents{{4}, {3, 2, 2}, {2, 3}}, Extents{{2, 3}, {4}, {2, 2}}, Extents{{1}, {1}, {0}}}) {
+  for (const Extents& e :
+       {Extents{{5}, {3}, {4}}, Extents{{5}, {3}, {2, 3}}, Extents{{5}, {3}, {}},
+        Extents{{4}, {3, 2, 2}, {2, 3}}, Extents{{2, 3}, {4}, {2, 2}}, Extents{{1}, {1}, {0}}}) {
     OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
       Module root;
       Linear linear(&root, "linear", e.in, e.out);
@@ -82,10 +83,14 @@ TEST(LinearTest, AnotherInputIsRefused) {
     Materialize(root, context);
     for (const Shape& shape : {Shape{2, 4}, Shape{3}, Shape{3, 2}, Shape{5, 3, 2}, Shape{}}) {
       const DTensor x = Full(context, DType::kF32, shape, 1);
-      EXPECT_EQ(ErrorOf([&] { linear(x); }),
-                absl::StrCat("linear 'up': expected an input whose last dims are [2, 3], got ", x.ToString()));
+      EXPECT_EQ(
+          ErrorOf([&] { linear(x); }),
+          absl::StrCat("linear 'up': expected an input whose last dims are [2, 3], got ", x.ToString()));
     }
-    EXPECT_THAT(ErrorOf([&] { linear(Full(context, DType::kF64, {2, 3}, 1)); }), HasSubstr("must have one dtype"));
+    EXPECT_THAT(ErrorOf([&] {
+                  linear(Full(context, DType::kF64, {2, 3}, 1));
+                }),
+                HasSubstr("must have one dtype"));
   });
 }
 

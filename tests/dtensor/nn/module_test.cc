@@ -74,8 +74,27 @@ TEST(ModuleTest, Misuse) {
     EXPECT_EQ(ErrorOf([&] { Materialize(tree, context); }), "parameter 'bias' already has a value");
     Module plain;
     Materialize(plain, context);
-    EXPECT_EQ(ErrorOf([&] { plain(x); }), "module '' does not take a single tensor: call it by its own signature");
+    EXPECT_EQ(ErrorOf([&] { plain(x); }),
+              "module '' does not take a single tensor: call it by its own signature");
   });
+}
+
+// A module whose constructor fails once its children stand.
+class Broken : public Module {
+ public:
+  explicit Broken(Module* parent) : Module(parent, "broken") { ThrowInvalidArgument("no such width"); }
+  Leaf child{this, "child"};
+};
+
+TEST(ModuleTest, AConstructorThatThrowsLeavesNoTrace) {
+  Module root;
+  EXPECT_EQ(ErrorOf([&] { Broken broken(&root); }), "no such width");
+  EXPECT_TRUE(root.children().empty());
+  {
+    Leaf leaf(&root, "broken");  // the name is free again
+    EXPECT_THAT(root.children(), ElementsAre(&leaf));
+  }
+  EXPECT_TRUE(root.AllParameters().empty());
 }
 
 TEST(ModuleTest, MaterializeReplicatesInTheGivenDTypes) {
@@ -92,7 +111,8 @@ TEST(ModuleTest, MaterializeReplicatesInTheGivenDTypes) {
   });
 }
 
-// Bits depend on the module's path and the call's number in this forward; the root's call starts the numbers anew.
+// Bits depend on the module's path and the call's number in this forward; the root's call starts the numbers
+// anew.
 TEST(ModuleTest, RandomnessFollowsPathsAndCalls) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     Tree tree;
@@ -182,7 +202,8 @@ TEST(ModuleTest, OutputsAreCheckedForFiniteElementsOnDemand) {
     EXPECT_EQ(ErrorOf([&] { twice(x); }),
               "output of module 'twice' (f32[3] [-]) is not finite: local element 2 is inf");
     EXPECT_EQ(ErrorOf([&] { twice(Slice(x, 0, 0, 2)); }), "nothing was thrown");
-    EXPECT_EQ(ErrorOf([&] { twice(Lay(context, WholeNumbers(DType::kI32, {3}), "[-]")); }), "nothing was thrown");
+    EXPECT_EQ(ErrorOf([&] { twice(Lay(context, WholeNumbers(DType::kI32, {3}), "[-]")); }),
+              "nothing was thrown");
   });
 }
 

@@ -17,12 +17,14 @@ using testing::HasSubstr;
 class OneParameter : public Module {
  public:
   explicit OneParameter(const ParameterSpec& spec) : w(this, "w", spec) {}
-  explicit OneParameter(const Shape& shape) : OneParameter({.shape = shape, .initializer = Initializer::Normal(0, 1)}) {}
+  explicit OneParameter(const Shape& shape)
+      : OneParameter({.shape = shape, .initializer = Initializer::Normal(0, 1)}) {}
 
   void Lay(const IntrusivePtr<MeshContext>& context, absl::string_view at_rest, absl::string_view compute,
            DType dtype = DType::kF64, DType compute_dtype = DType::kF64) {
     Bind(context);
-    const ParameterLayouts layouts = {Layout::Parse(at_rest, context->mesh()), Layout::Parse(compute, context->mesh())};
+    const ParameterLayouts layouts = {Layout::Parse(at_rest, context->mesh()),
+                                      Layout::Parse(compute, context->mesh())};
     w.Materialize(context, dtype, compute_dtype, layouts);
   }
 
@@ -30,7 +32,9 @@ class OneParameter : public Module {
 };
 
 // This rank's live bytes, and what it wrote into its ledger since the last call.
-int64_t LiveBytes(const IntrusivePtr<MeshContext>& context) { return context->allocator()->stats().live_bytes; }
+int64_t LiveBytes(const IntrusivePtr<MeshContext>& context) {
+  return context->allocator()->stats().live_bytes;
+}
 std::string Moved(const IntrusivePtr<MeshContext>& context) {
   const std::string text = LedgerText(*context);
   context->world().ledger().Clear();
@@ -184,7 +188,8 @@ TEST(ParameterTest, ComputeInBf16) {
     OneParameter model(Shape{4, 6});
     model.Lay(context, "[dp, -]", "[-, -]", DType::kF32, DType::kBF16);
     EXPECT_EQ(model.w.at_rest().dtype(), DType::kF32);
-    const DTensor x = Lay(context, FromDoubles(DType::kBF16, {2, 4}, std::vector<double>(8, 1)), "[dp, -]").RequiresGrad();
+    const DTensor x =
+        Lay(context, FromDoubles(DType::kBF16, {2, 4}, std::vector<double>(8, 1)), "[dp, -]").RequiresGrad();
     const DTensor value = model.w.Value();
     EXPECT_EQ(value.ToString(), "bf16[4, 6] [-, -]");
     EXPECT_TRUE(SameBits(value.ToLocal(), Cast(model.w.at_rest(), DType::kBF16).FullTensor()));
@@ -213,7 +218,8 @@ TEST(ParameterTest, AStepBetweenForwardAndBackwardIsRefused) {
       const DTensor stale = forward();
       sgd.Step(0.1);
       EXPECT_EQ(ErrorOf([&] { Backward(stale); }),
-                "Backward: square needs the f64[4, 4] [dp, -] that it saw in forward, but sgd_update has changed it in "
+                "Backward: square needs the f64[4, 4] [dp, -] that it saw in forward, but sgd_update has "
+                "changed it in "
                 "place since");
       EXPECT_EQ(ErrorOf([&] { Backward(forward()); }), "nothing was thrown");
       const DTensor loaded = forward();
@@ -239,14 +245,16 @@ TEST(ParameterTest, LoadTakesAnyLayout) {
 TEST(ParameterTest, Misuse) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
     OneParameter model(Shape{4});
-    const std::string unset = "parameter 'w' has no value yet: call Materialize or Parallelize on the model first";
+    const std::string unset =
+        "parameter 'w' has no value yet: call Materialize or Parallelize on the model first";
     EXPECT_FALSE(model.w.materialized());
     EXPECT_EQ(ErrorOf([&] { model.w.Value(); }), unset);
     EXPECT_EQ(ErrorOf([&] { model.w.grad(); }), unset);
     EXPECT_EQ(ErrorOf([&] { AdamW({&model.w}, {}); }), unset);
     EXPECT_EQ(ErrorOf([&] { model.Lay(context, "[-]", "[-]", DType::kI32); }),
               "parameter 'w': expected floating dtypes, got i32, computing in f64");
-    EXPECT_THAT(ErrorOf([&] { model.Lay(context, "[-] P{dp}", "[-]"); }), HasSubstr("cannot create a Partial tensor"));
+    EXPECT_THAT(ErrorOf([&] { model.Lay(context, "[-] P{dp}", "[-]"); }),
+                HasSubstr("cannot create a Partial tensor"));
     model.Lay(context, "[dp]", "[-]");
     EXPECT_EQ(ErrorOf([&] { model.Lay(context, "[dp]", "[-]"); }), "parameter 'w' already has a value");
     EXPECT_EQ(ErrorOf([&] { model.w.Load(Full(context, DType::kF32, {4}, 0)); }),

@@ -59,10 +59,12 @@ constexpr int kNumSteps = 5;
 constexpr double kScale = 0.5;
 double LearningRate(int step) { return 0.1 / step; }
 
-// Steps `optimizer` by given gradients and compares with `update` on every element of the two used parameters.
+// Steps `optimizer` by given gradients and compares with `update` on every element of the two used
+// parameters.
 using Update = std::function<void(NaiveElement&, double g, double lr, int step, bool decays)>;
 
-void CheckAgainst(const IntrusivePtr<MeshContext>& context, Model& model, Optimizer& optimizer, const Update& update) {
+void CheckAgainst(const IntrusivePtr<MeshContext>& context, Model& model, Optimizer& optimizer,
+                  const Update& update) {
   std::vector<Parameter*> used = {&model.matrix, &model.vector};
   std::vector<std::vector<NaiveElement>> naive;
   for (const Parameter* parameter : used) {
@@ -77,7 +79,8 @@ void CheckAgainst(const IntrusivePtr<MeshContext>& context, Model& model, Optimi
       used[i]->SetGrad(DTensor::Distribute(context, gradient, used[i]->layouts().at_rest));
       const std::vector<double> elements = gradient.ToVector<double>();
       for (size_t j = 0; j < elements.size(); ++j) {
-        update(naive[i][j], kScale * elements[j], LearningRate(step), step, used[i]->spec().shape.ndim() >= 2);
+        update(naive[i][j], kScale * elements[j], LearningRate(step), step,
+               used[i]->spec().shape.ndim() >= 2);
       }
     }
     optimizer.Step(LearningRate(step), Full(context, DType::kF64, {}, kScale));
@@ -87,8 +90,8 @@ void CheckAgainst(const IntrusivePtr<MeshContext>& context, Model& model, Optimi
   for (size_t i = 0; i < used.size(); ++i) {
     std::vector<double> expected;
     for (const NaiveElement& element : naive[i]) expected.push_back(element.p);
-    EXPECT_TRUE(AllClose(used[i]->at_rest().FullTensor(), Tensor::FromValues<double>(used[i]->spec().shape, expected),
-                         1e-14))
+    EXPECT_TRUE(AllClose(used[i]->at_rest().FullTensor(),
+                         Tensor::FromValues<double>(used[i]->spec().shape, expected), 1e-14))
         << used[i]->path() << " " << used[i]->at_rest().ToString();
   }
   EXPECT_EQ(model.unused.at_rest().FullTensor().ToVector<double>(), unused);
@@ -122,15 +125,17 @@ TEST(OptimizerTest, SgdIsItsTextbook) {
 }
 
 TEST(OptimizerTest, AdamWIsItsTextbook) {
-  for (const AdamWOptions& options : {AdamWOptions{}, AdamWOptions{.beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.3}}) {
+  for (const AdamWOptions& options :
+       {AdamWOptions{}, AdamWOptions{.beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.3}}) {
     for (const Setting& setting : kSettings) {
       OnMesh(setting.mesh, [&](const IntrusivePtr<MeshContext>& context) {
         Model model;
         model.Lay(context, setting.at_rest, DType::kF64);
         AdamW adamw(model.AllParameters(), options);
-        CheckAgainst(context, model, adamw, [&](NaiveElement& element, double g, double lr, int step, bool decays) {
-          element.AdamW(g, lr, step, decays ? options.weight_decay : 0, options);
-        });
+        CheckAgainst(context, model, adamw,
+                     [&](NaiveElement& element, double g, double lr, int step, bool decays) {
+                       element.AdamW(g, lr, step, decays ? options.weight_decay : 0, options);
+                     });
       });
     }
   }
@@ -219,7 +224,8 @@ TEST(OptimizerTest, ZeroGradAndStepsOfATrainedModel) {
       Backward(loss);
       sgd.Step(0.25);  // p -= 0.25 * 2 p: halves p
     }
-    EXPECT_NEAR(Sum(Square(model.matrix.Value())).Item() + Sum(Square(model.vector.Value())).Item(), last / 4, 1e-12);
+    EXPECT_NEAR(Sum(Square(model.matrix.Value())).Item() + Sum(Square(model.vector.Value())).Item(), last / 4,
+                1e-12);
   });
 }
 
