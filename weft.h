@@ -1,7 +1,8 @@
 #ifndef WEFT_WEFT_H_
 #define WEFT_WEFT_H_
 
-// All of Weft for users: tensors over meshes, modules, optimizers, plans, and what declaring an op takes. Link //:weft.
+// All of Weft for users: tensors over meshes, modules, optimizers, plans, and what declaring an op takes.
+// Link //:weft.
 
 #include "dtensor/autograd.h"
 #include "dtensor/checkpoint/checkpoint.h"

@@ -3,9 +3,9 @@
 //   bazel run //benchmarks:gpt2_cpu                       two threads, a line to read
 //   bazel run //benchmarks:gpt2_cpu -- --log_format=json  one object a line
 //
-// The value is the median over the steps after a warm-up. The limit is llm.c's CPU trainer (f1e2ace, gcc -Ofast
-// -march=native, OpenMP, two threads): 78.5 tokens/s measured on two cores of an AMD EPYC with AVX-512; the target is four
-// times that.
+// The value is the median over the steps after a warm-up. The limit is llm.c's CPU trainer (f1e2ace, gcc
+// -Ofast -march=native, OpenMP, two threads): 78.5 tokens/s measured on two cores of an AMD EPYC with
+// AVX-512; the target is four times that.
 
 #include <algorithm>
 #include <cstdio>
@@ -38,7 +38,8 @@ FlagsUsage Usage() {
 DTensor Tokens(const IntrusivePtr<MeshContext>& context, int64_t vocabulary, uint64_t stream) {
   std::vector<int32_t> tokens(kBatch * kSequence);
   for (size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<int32_t>(UniformAt({.seed = 1, .stream = stream}, i) * static_cast<float>(vocabulary));
+    tokens[i] =
+        static_cast<int32_t>(UniformAt({.seed = 1, .stream = stream}, i) * static_cast<float>(vocabulary));
   }
   return DTensor::Distribute(context, Tensor::FromValues<int32_t>({kBatch, kSequence}, tokens), Layout(2, 0));
 }
@@ -65,15 +66,17 @@ int Measure() {
   const double median = rates[rates.size() / 2];
   const double ratio = median / kLlmcTokensPerSecond;
   if (absl::GetFlag(FLAGS_log_format) == "json") {
-    absl::PrintF("{\"name\":\"gpt2_124M_train\",\"value\":%.1f,\"unit\":\"tokens/s\",\"limit\":%.1f,"
-                 "\"limit_is\":\"llm.c CPU trainer, measured before on two cores\",\"ratio\":%.2f,\"target\":4,"
-                 "\"pass\":%s}\n",
-                 median, kLlmcTokensPerSecond, ratio, ratio >= 4 ? "true" : "false");
+    absl::PrintF(
+        "{\"name\":\"gpt2_124M_train\",\"value\":%.1f,\"unit\":\"tokens/s\",\"limit\":%.1f,"
+        "\"limit_is\":\"llm.c CPU trainer, measured before on two cores\",\"ratio\":%.2f,\"target\":4,"
+        "\"pass\":%s}\n",
+        median, kLlmcTokensPerSecond, ratio, ratio >= 4 ? "true" : "false");
   } else {
-    absl::PrintF("GPT-2 124M, batch %d x %d, f32, %d threads: median %.1f tokens/s (%.1f to %.1f over %d steps), "
-                 "%.2f x llm.c's CPU trainer\n",
-                 kBatch, kSequence, absl::GetFlag(FLAGS_threads), median, rates.front(), rates.back(), rates.size(),
-                 ratio);
+    absl::PrintF(
+        "GPT-2 124M, batch %d x %d, f32, %d threads: median %.1f tokens/s (%.1f to %.1f over %d steps), "
+        "%.2f x llm.c's CPU trainer\n",
+        kBatch, kSequence, absl::GetFlag(FLAGS_threads), median, rates.front(), rates.back(), rates.size(),
+        ratio);
   }
   return 0;
 }

@@ -13,8 +13,9 @@
 namespace weft {
 namespace {
 
-// One backward pass. A node runs when every use of its outputs in this pass has delivered; among those that are ready the
-// latest recorded runs first, and leaves at once, so that every rank does the same in the same order.
+// One backward pass. A node runs when every use of its outputs in this pass has delivered; among those that
+// are ready the latest recorded runs first, and leaves at once, so that every rank does the same in the same
+// order.
 class BackwardPass {
  public:
   explicit BackwardPass(MeshContext& context) : context_(context) {}
@@ -81,8 +82,8 @@ class BackwardPass {
   void RunNode(TapeNode& node) {
     PathGuard path(context_.state(), node.path_id());
     const DTensors gradients = std::move(pending_[&node].gradients);
-    const bool reached =
-        std::any_of(gradients.begin(), gradients.end(), [](const DTensor& gradient) { return gradient.defined(); });
+    const bool reached = std::any_of(gradients.begin(), gradients.end(),
+                                     [](const DTensor& gradient) { return gradient.defined(); });
     DTensors results(node.edges().size());
     if (reached) results = node.Backward(context_, gradients);
     for (size_t i = 0; i < node.edges().size(); ++i) {
@@ -99,12 +100,13 @@ class BackwardPass {
 }  // namespace
 
 void Backward(const DTensor& loss, const DTensor& seed) {
-  WEFT_REQUIRE(loss.requires_grad(), "Backward: ", loss.ToString(), " depends on no tensor that wants a gradient");
+  WEFT_REQUIRE(loss.requires_grad(), "Backward: ", loss.ToString(),
+               " depends on no tensor that wants a gradient");
   MeshContext& context = *loss.context();
   DTensor start = seed;
   if (!start.defined()) {
-    WEFT_REQUIRE(loss.shape().num_elements() == 1, "Backward: expected a loss of one element, got ", loss.ToString(),
-                 "; pass a seed of its shape to differentiate something else");
+    WEFT_REQUIRE(loss.shape().num_elements() == 1, "Backward: expected a loss of one element, got ",
+                 loss.ToString(), "; pass a seed of its shape to differentiate something else");
     start = Create(kFill, loss.context(), Layout(loss.ndim(), context.mesh().num_axes()),
                    {.dtype = loss.dtype(), .shape = loss.shape()}, {.value = 1});
   }

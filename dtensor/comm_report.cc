@@ -30,7 +30,8 @@ std::string ToText(const CommReport& report) {
 CommRow RowFromText(absl::string_view line) {
   const std::vector<std::string> fields = absl::StrSplit(line, '\t');
   CommRow row;
-  WEFT_CHECK(fields.size() == 6 && absl::SimpleAtoi(fields[4], &row.calls) && absl::SimpleAtoi(fields[5], &row.num_bytes),
+  WEFT_CHECK(fields.size() == 6 && absl::SimpleAtoi(fields[4], &row.calls) &&
+                 absl::SimpleAtoi(fields[5], &row.num_bytes),
              "communication report line '", line, "'");
   row.kind = fields[0];
   row.axes = fields[1];
@@ -51,7 +52,8 @@ std::string AllGatherText(MeshContext& context, const std::string& text) {
   const CommOptions options = {.tag = {static_cast<uint8_t>(Purpose::kMetric), /*path_id=*/0}};
   group.AllGather(Tensor::FromValues<int64_t>({1}, {length}, allocator), lengths, ones, options).Wait();
   const std::vector<int64_t> counts = lengths.ToVector<int64_t>();
-  const Tensor all = Tensor::Empty(allocator, DType::kU8, {std::accumulate(counts.begin(), counts.end(), int64_t{0})});
+  const Tensor all =
+      Tensor::Empty(allocator, DType::kU8, {std::accumulate(counts.begin(), counts.end(), int64_t{0})});
   const std::vector<uint8_t> bytes(text.begin(), text.end());
   group.AllGather(Tensor::FromValues<uint8_t>({length}, bytes, allocator), all, counts, options).Wait();
   const std::vector<uint8_t> gathered = all.ToVector<uint8_t>();
@@ -73,11 +75,11 @@ int64_t CommReport::BytesFor(Purpose purpose) const {
 }
 
 std::string CommReport::ToTable() const {
-  std::string text = absl::StrFormat("%-15s %-8s %-11s %8s %14s  %s\n", "collective", "axes", "purpose", "calls",
-                                     "bytes", "module");
+  std::string text = absl::StrFormat("%-15s %-8s %-11s %8s %14s  %s\n", "collective", "axes", "purpose",
+                                     "calls", "bytes", "module");
   for (const CommRow& row : rows) {
-    absl::StrAppendFormat(&text, "%-15s %-8s %-11s %8d %14d  %s\n", row.kind, row.axes, row.purpose, row.calls,
-                          row.num_bytes, row.path);
+    absl::StrAppendFormat(&text, "%-15s %-8s %-11s %8d %14d  %s\n", row.kind, row.axes, row.purpose,
+                          row.calls, row.num_bytes, row.path);
   }
   absl::StrAppendFormat(&text, "%-15s %-8s %-11s %8s %14d\n", "total", "", "", "", TotalBytes());
   return text;

@@ -12,10 +12,10 @@ namespace weft {
 
 // Collectives of one kind, over one group of axes, for one purpose, from one module.
 struct CommRow {
-  std::string kind;     // "all_reduce", ...
-  std::string axes;     // "dp", "dp.tp"
-  std::string purpose;  // PurposeName
-  std::string path;     // of the module; empty for the root and the optimizer
+  std::string kind;       // "all_reduce", ...
+  std::string axes;       // "dp", "dp.tp"
+  std::string purpose;    // PurposeName
+  std::string path;       // of the module; empty for the root and the optimizer
   int64_t calls = 0;      // of one group: as many as every member made
   int64_t num_bytes = 0;  // what members lacked, summed over all groups of the mesh
 
@@ -36,8 +36,8 @@ struct CommReport {
 // What the ledger of this rank holds: bytes are recorded by the first member of each group only.
 CommReport LocalCommReport(RankState& state);
 
-// The sum over the ranks of the mesh: what moved since the ledgers were cleared. Every rank calls it alike and gets the
-// same report.   Cost: two all-gathers of text over all axes, which are not in the report.
+// The sum over the ranks of the mesh: what moved since the ledgers were cleared. Every rank calls it alike
+// and gets the same report.   Cost: two all-gathers of text over all axes, which are not in the report.
 CommReport CollectCommReport(MeshContext& context);
 
 }  // namespace weft

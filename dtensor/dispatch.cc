@@ -20,14 +20,15 @@ void CheckOperands(const OpDef& op, absl::Span<const DTensor> operands) {
   const bool any_number = absl::EndsWith(names, "...");
   const size_t expected = std::vector<std::string>(absl::StrSplit(names, ' ', absl::SkipEmpty())).size();
   WEFT_REQUIRE(!operands.empty() && (any_number || operands.size() == expected), op.name(), ": expected ",
-               any_number ? "at least 1" : absl::StrCat(expected), " operands (", names, "), got ", operands.size());
+               any_number ? "at least 1" : absl::StrCat(expected), " operands (", names, "), got ",
+               operands.size());
   for (const DTensor& operand : operands) {
     WEFT_REQUIRE(operand.defined(), op.name(), ": operand ", &operand - operands.data(),
                  " is undefined (default-constructed)");
     WEFT_REQUIRE(operand.context() == operands[0].context() ||
                      operand.context()->mesh() == operands[0].context()->mesh(),
-                 op.name(), ": operands lie on different meshes: ", operands[0].context()->mesh().ToString(), " and ",
-                 operand.context()->mesh().ToString(), "; redistribute one first");
+                 op.name(), ": operands lie on different meshes: ", operands[0].context()->mesh().ToString(),
+                 " and ", operand.context()->mesh().ToString(), "; redistribute one first");
   }
 }
 
@@ -94,8 +95,8 @@ class LoweringEmitter final : public Emitter {
   explicit LoweringEmitter(absl::Span<const DTensor> operands) : values_(operands.begin(), operands.end()) {}
 
   TensorType TypeOf(Value value) const override { return values_[value.id].type(); }
-  Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes, const void* scalars,
-                    int /*like_operand*/) override {
+  Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
+                    const void* scalars, int /*like_operand*/) override {
     DTensors inputs;
     for (Value operand : operands) inputs.push_back(values_[operand.id]);
     Values results;
@@ -111,8 +112,8 @@ class LoweringEmitter final : public Emitter {
   std::vector<DTensor> values_;
 };
 
-DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes, const void* scalars,
-                     bool recorded) {
+DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+                     const void* scalars, bool recorded) {
   DTensors outputs;
   {
     NoGradGuard no_grad(operands[0].context()->state());
@@ -127,8 +128,8 @@ DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const 
 
 }  // namespace
 
-DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes, const void* scalars,
-                    const Layout* like) {
+DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+                    const void* scalars, const Layout* like) {
   CheckOperands(op, operands);
   MeshContext& context = *operands[0].context();
   Types types;
@@ -149,8 +150,8 @@ DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const v
     if (plan->moves[i]) {
       Tensor moved =
           RedistributeLocal(context, operands[i].ToLocal(), types[i], layouts[i], plan->strategy.operands[i]);
-      used[i] = DTensor(MakeIntrusive<DTensorImpl>(operands[i].context(), plan->strategy.operands[i], types[i],
-                                                   std::move(moved)));
+      used[i] = DTensor(MakeIntrusive<DTensorImpl>(operands[i].context(), plan->strategy.operands[i],
+                                                   types[i], std::move(moved)));
       used[i].impl()->ShareWrites(*operands[i].impl());
       used[i].impl()->regather_from = operands[i].impl()->regather_from;
     }
@@ -181,8 +182,13 @@ DTensor CreateErased(const OpDef& op, const IntrusivePtr<MeshContext>& context, 
   const ShardBox box = LocalBox(type.shape, layout, context->mesh(), context->coordinate());
   Tensor result = Tensor::Empty(context->allocator(), type.dtype, box.shape);
   if (const ErasedKernel kernel = KernelFor(op, context->allocator()->device()); kernel != nullptr) {
-    op.Invoke(kernel, {context->kernel_context(), {}, absl::MakeSpan(&result, 1), {}, absl::MakeConstSpan(&box, 1),
-                       attributes, scalars});
+    op.Invoke(kernel, {context->kernel_context(),
+                       {},
+                       absl::MakeSpan(&result, 1),
+                       {},
+                       absl::MakeConstSpan(&box, 1),
+                       attributes,
+                       scalars});
   }
   return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, std::move(result)));
 }

@@ -6,15 +6,16 @@
 
 namespace weft {
 
-DTensorImpl::DTensorImpl(IntrusivePtr<MeshContext> context, const Layout& layout, const TensorType& type, Tensor local)
+DTensorImpl::DTensorImpl(IntrusivePtr<MeshContext> context, const Layout& layout, const TensorType& type,
+                         Tensor local)
     : context(std::move(context)), layout(layout), type(type), local(std::move(local)) {}
 
 DTensorImpl::~DTensorImpl() = default;
 
 DTensor::DTensor(IntrusivePtr<DTensorImpl> impl) : impl_(std::move(impl)) {}
 
-DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local, const Layout& layout,
-                           const Shape& global_shape) {
+DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
+                           const Layout& layout, const Shape& global_shape) {
   const ShardBox box = weft::LocalBox(global_shape, layout, context->mesh(), context->coordinate());
   WEFT_REQUIRE(local.shape() == box.shape, "FromLocal: layout ", layout.ToString(context->mesh()), " of ",
                TypeString(local.dtype(), global_shape), " gives this rank ", box.shape.ToString(), ", got ",
@@ -22,8 +23,10 @@ DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tenso
   return DTensor(MakeIntrusive<DTensorImpl>(context, layout, TensorType{local.dtype(), global_shape}, local));
 }
 
-DTensor DTensor::Distribute(const IntrusivePtr<MeshContext>& context, const Tensor& full, const Layout& layout) {
-  WEFT_REQUIRE(!layout.HasPartial(), "Distribute: cannot make the terms of ", layout.ToString(context->mesh()),
+DTensor DTensor::Distribute(const IntrusivePtr<MeshContext>& context, const Tensor& full,
+                            const Layout& layout) {
+  WEFT_REQUIRE(!layout.HasPartial(), "Distribute: cannot make the terms of ",
+               layout.ToString(context->mesh()),
                " from a whole value; distribute it replicated, then redistribute");
   const ShardBox box = weft::LocalBox(full.shape(), layout, context->mesh(), context->coordinate());
   Tensor piece = full;
@@ -58,9 +61,10 @@ ShardBox DTensor::LocalBox() const {
 }
 
 DTensor DTensor::Redistribute(const Layout& layout, const RedistributeOptions& options) const {
-  WEFT_REQUIRE(layout.ndim() == ndim() && layout.num_axes() == context()->mesh().num_axes(), "Redistribute: layout ",
-               layout.ToString(), " has ", layout.ndim(), " dims and ", layout.num_axes(), " axes; the tensor is ",
-               ToString(), " on mesh ", context()->mesh().ToString());
+  WEFT_REQUIRE(layout.ndim() == ndim() && layout.num_axes() == context()->mesh().num_axes(),
+               "Redistribute: layout ", layout.ToString(), " has ", layout.ndim(), " dims and ",
+               layout.num_axes(), " axes; the tensor is ", ToString(), " on mesh ",
+               context()->mesh().ToString());
   const bool recorded = requires_grad() && context()->state().grad_enabled();
   if (layout == this->layout() && !recorded) return *this;
   Tensor local = RedistributeLocal(*context(), impl_->local, type(), this->layout(), layout);
@@ -91,11 +95,13 @@ DTensor DTensor::Detach() const {
 
 DTensor DTensor::RequiresGrad() const {
   WEFT_REQUIRE(IsFloating(dtype()), "RequiresGrad: only floating tensors have gradients, got ", ToString());
-  WEFT_REQUIRE(!layout().HasPartial(), "RequiresGrad: the gradient of a leaf rests in the leaf's layout, which cannot be ",
+  WEFT_REQUIRE(!layout().HasPartial(),
+               "RequiresGrad: the gradient of a leaf rests in the leaf's layout, which cannot be ",
                layout().ToString(context()->mesh()), "; redistribute it first");
   DTensor leaf(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
   leaf.impl_->writes = impl_->writes ? impl_->writes : MakeIntrusive<WriteLog>();
-  leaf.impl_->node = IntrusivePtr<TapeNode>(new LeafNode(context()->state(), "tensor " + ToString(), layout()));
+  leaf.impl_->node =
+      IntrusivePtr<TapeNode>(new LeafNode(context()->state(), "tensor " + ToString(), layout()));
   return leaf;
 }
 
@@ -104,7 +110,8 @@ bool DTensor::requires_grad() const { return defined() && impl_->node; }
 DTensor DTensor::grad() const {
   WEFT_REQUIRE(requires_grad(), "grad: this tensor wants no gradient; make it a leaf with RequiresGrad()");
   const LeafNode* leaf = dynamic_cast<const LeafNode*>(impl_->node.get());
-  WEFT_REQUIRE(leaf != nullptr, "grad: only leaves keep their gradient; this is a result of ", impl_->node->Name());
+  WEFT_REQUIRE(leaf != nullptr, "grad: only leaves keep their gradient; this is a result of ",
+               impl_->node->Name());
   return leaf->gradient();
 }
 

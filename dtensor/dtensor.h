@@ -18,31 +18,34 @@ class DTensor;
 struct DTensorImpl;
 class TapeNode;
 
-// How an explicit Redistribute behaves in backward. By default the gradient goes to the source's layout along axes where
-// the source is Shard or Replicate, and stays as it arrives along axes where the source is Partial.
+// How an explicit Redistribute behaves in backward. By default the gradient goes to the source's layout along
+// axes where the source is Shard or Replicate, and stays as it arrives along axes where the source is
+// Partial.
 struct RedistributeOptions {
   // Axes along which the gradient's placement is fixed instead.
   std::vector<std::pair<int, Placement>> gradient;
 };
 
-// One global value, laid over a mesh: what users and modules compute with. On a mesh of no axes it is an ordinary tensor.
+// One global value, laid over a mesh: what users and modules compute with. On a mesh of no axes it is an
+// ordinary tensor.
 //
-// An immutable handle: copies share the value, and no operation changes a tensor that somebody holds (parameters are
-// changed through their slot, see dtensor/nn/parameter.h). Undefined when default-constructed. All ranks of the mesh call
-// the same operations in the same order.
+// An immutable handle: copies share the value, and no operation changes a tensor that somebody holds
+// (parameters are changed through their slot, see dtensor/nn/parameter.h). Undefined when
+// default-constructed. All ranks of the mesh call the same operations in the same order.
 class DTensor {
  public:
   DTensor() = default;
   explicit DTensor(IntrusivePtr<DTensorImpl> impl);
 
-  // From this rank's piece, uncommunicated: the piece that `layout` gives this rank of a tensor of `global_shape`.
-  // Errors: InvalidArgument if `local`'s shape is not that piece's.
-  static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local, const Layout& layout,
-                           const Shape& global_shape);
+  // From this rank's piece, uncommunicated: the piece that `layout` gives this rank of a tensor of
+  // `global_shape`. Errors: InvalidArgument if `local`'s shape is not that piece's.
+  static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
+                           const Layout& layout, const Shape& global_shape);
 
   // From the whole value, which every rank passes alike; each keeps its piece.
   // Layout: without Partial.   Errors: InvalidArgument for a Partial layout.
-  static DTensor Distribute(const IntrusivePtr<MeshContext>& context, const Tensor& full, const Layout& layout);
+  static DTensor Distribute(const IntrusivePtr<MeshContext>& context, const Tensor& full,
+                            const Layout& layout);
 
   bool defined() const { return static_cast<bool>(impl_); }
   const IntrusivePtr<MeshContext>& context() const;
@@ -101,8 +104,8 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   IntrusivePtr<TapeNode> node;
   int output = 0;
 
-  // In-place writes so far, and who wrote last: a tape that saved an older version refuses to read the newer one. Views
-  // share the log of what they view, if it has one: leaves and parameters do.
+  // In-place writes so far, and who wrote last: a tape that saved an older version refuses to read the newer
+  // one. Views share the log of what they view, if it has one: leaves and parameters do.
   void MarkWritten(const char* op_name) {
     if (!writes) writes = MakeIntrusive<WriteLog>();
     ++writes->version;
@@ -115,8 +118,8 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   }
   IntrusivePtr<WriteLog> writes;
 
-  // Set on a parameter's redistributed copy: the at-rest value it was made from. The tape saves that instead of the copy
-  // and redistributes again when backward reads it.
+  // Set on a parameter's redistributed copy: the at-rest value it was made from. The tape saves that instead
+  // of the copy and redistributes again when backward reads it.
   IntrusivePtr<DTensorImpl> regather_from;
 };
 

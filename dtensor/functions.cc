@@ -49,10 +49,12 @@ DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape&
   return Create(kFill, context, layout, {.dtype = dtype, .shape = shape}, {.value = value});
 }
 
-DTensor RandomNormal(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, const Layout& layout,
-                     absl::string_view stream) {
-  const RandomKey key{.seed = context->state().seed(), .stream = StreamOf(stream), .step = context->state().step()};
-  return Create(kRandomNormal, context, layout, {.dtype = dtype, .shape = shape}, {.key = key, .mean = 0, .stddev = 1});
+DTensor RandomNormal(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+                     const Layout& layout, absl::string_view stream) {
+  const RandomKey key{
+      .seed = context->state().seed(), .stream = StreamOf(stream), .step = context->state().step()};
+  return Create(kRandomNormal, context, layout, {.dtype = dtype, .shape = shape},
+                {.key = key, .mean = 0, .stddev = 1});
 }
 
 DTensor Add(const DTensor& a, const DTensor& b) { return Call(kAdd, {a, b}); }
@@ -69,7 +71,9 @@ DTensor Tanh(const DTensor& x) { return Call(kTanh, {x}); }
 DTensor Relu(const DTensor& x) { return Call(kRelu, {x}); }
 DTensor Silu(const DTensor& x) { return Call(kSilu, {x}); }
 DTensor Gelu(const DTensor& x) { return Call(kGelu, {x}); }
-DTensor Cast(const DTensor& x, DType dtype) { return x.dtype() == dtype ? x : Call(kCast, {x}, {.dtype = dtype}); }
+DTensor Cast(const DTensor& x, DType dtype) {
+  return x.dtype() == dtype ? x : Call(kCast, {x}, {.dtype = dtype});
+}
 
 DTensor Dropout(const DTensor& x, double rate) {
   RankState& state = x.context()->state();
@@ -91,8 +95,8 @@ DTensor Mean(const DTensor& x, const std::vector<int>& dims, bool keep_dims) {
 DTensor MatMul(const DTensor& x, const DTensor& w) {
   const bool batched = w.ndim() > 2;
   WEFT_REQUIRE(x.ndim() >= 2 && x.ndim() <= Shape::kMaxDims && (w.ndim() == 2 || w.ndim() == x.ndim()),
-               "MatMul: expected [..., m, k] x [k, n], or as many dims on both sides; got ", x.ToString(), " and ",
-               w.ToString());
+               "MatMul: expected [..., m, k] x [k, n], or as many dims on both sides; got ", x.ToString(),
+               " and ", w.ToString());
   const std::string lead = std::string("abcdef").substr(0, x.ndim() - 2);
   return Contract(x, lead + "mk", w, batched ? lead + "kn" : "kn", lead + "mn");
 }
@@ -113,7 +117,8 @@ DTensor Permute(const DTensor& x, const std::vector<int>& order) {
 DTensor Transpose(const DTensor& x, int dim_a, int dim_b) {
   std::vector<int> order(x.ndim());
   std::iota(order.begin(), order.end(), 0);
-  std::swap(order[NormalizeDim(dim_a, x.ndim(), "Transpose")], order[NormalizeDim(dim_b, x.ndim(), "Transpose")]);
+  std::swap(order[NormalizeDim(dim_a, x.ndim(), "Transpose")],
+            order[NormalizeDim(dim_b, x.ndim(), "Transpose")]);
   return Permute(x, order);
 }
 
@@ -146,7 +151,9 @@ DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double epsilon) {
   return Call(kRmsNorm, {x, weight}, {.eps = epsilon});
 }
 
-DTensor EmbeddingLookup(const DTensor& tokens, const DTensor& table) { return Call(kEmbedding, {tokens, table}); }
+DTensor EmbeddingLookup(const DTensor& tokens, const DTensor& table) {
+  return Call(kEmbedding, {tokens, table});
+}
 
 DTensor CausalAttention(const DTensor& q, const DTensor& k, const DTensor& v) {
   return Call(kAttention, {q, k, v}, {.causal = true});

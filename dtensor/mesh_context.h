@@ -17,8 +17,8 @@
 
 namespace weft {
 
-// A mesh as one rank sees it: its coordinate, its communicators, and its cache of sharding decisions. One per rank and
-// mesh; every DTensor holds a reference. Made by Bind.
+// A mesh as one rank sees it: its coordinate, its communicators, and its cache of sharding decisions. One per
+// rank and mesh; every DTensor holds a reference. Made by Bind.
 //
 // Lifetime: must not outlive the World. Threads: the owning rank's thread only.
 class MeshContext : public RefCounted<MeshContext> {
@@ -37,8 +37,8 @@ class MeshContext : public RefCounted<MeshContext> {
   // This rank's index along every axis.
   absl::Span<const int64_t> coordinate() const { return coordinate_; }
 
-  // The communicator over `axes`, in which group rank is the row-major index along them. Created at its first use, which
-  // every member reaches in the same order; then pooled.
+  // The communicator over `axes`, in which group rank is the row-major index along them. Created at its first
+  // use, which every member reaches in the same order; then pooled.
   Communicator& Group(const AxisList& axes);
 
  private:
@@ -51,9 +51,9 @@ class MeshContext : public RefCounted<MeshContext> {
   std::map<std::vector<int>, std::shared_ptr<Communicator>> groups_;
 };
 
-// Binds a mesh to this rank. The first form makes new ambient state, so a program calls it once a rank and passes the
-// context on; the second puts another mesh over the same state.
-// Errors: InvalidArgument if this rank is not in the mesh, or the mesh names a rank that the world lacks.
+// Binds a mesh to this rank. The first form makes new ambient state, so a program calls it once a rank and
+// passes the context on; the second puts another mesh over the same state. Errors: InvalidArgument if this
+// rank is not in the mesh, or the mesh names a rank that the world lacks.
 IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh);
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
 

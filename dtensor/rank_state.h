@@ -19,9 +19,9 @@ enum class Purpose : uint8_t { kActivation, kParam, kGrad, kLoss, kNorm, kMetric
 // "activation", "param", "grad", "loss", "norm", "metric".
 absl::string_view PurposeName(Purpose purpose);
 
-// The ambient state of one rank, shared by all its mesh contexts, so that a guard reaches every mesh: gradient mode,
-// module path, purpose of communication, and the inputs of randomness. Never global, never thread-local: ranks may be
-// threads. Used by the owning rank's thread only.
+// The ambient state of one rank, shared by all its mesh contexts, so that a guard reaches every mesh:
+// gradient mode, module path, purpose of communication, and the inputs of randomness. Never global, never
+// thread-local: ranks may be threads. Used by the owning rank's thread only.
 class RankState {
  public:
   explicit RankState(World& world);
@@ -37,7 +37,8 @@ class RankState {
   bool check_finite() const { return check_finite_; }
   void set_check_finite(bool check) { check_finite_ = check; }
 
-  // Randomness is a pure function of (seed, stream, step, global element index); these are the first and the third.
+  // Randomness is a pure function of (seed, stream, step, global element index); these are the first and the
+  // third.
   uint64_t seed() const { return seed_; }
   void set_seed(uint64_t seed) { seed_ = seed; }
   uint64_t step() const { return step_; }
@@ -80,7 +81,9 @@ class RankState {
 // Records nothing on the tape while it lives.
 class NoGradGuard {
  public:
-  explicit NoGradGuard(RankState& state) : state_(state), before_(state.grad_enabled_) { state.grad_enabled_ = false; }
+  explicit NoGradGuard(RankState& state) : state_(state), before_(state.grad_enabled_) {
+    state.grad_enabled_ = false;
+  }
   ~NoGradGuard() { state_.grad_enabled_ = before_; }
   NoGradGuard(const NoGradGuard&) = delete;
   NoGradGuard& operator=(const NoGradGuard&) = delete;
@@ -93,7 +96,9 @@ class NoGradGuard {
 // Collectives are written down under `purpose` while it lives.
 class PurposeGuard {
  public:
-  PurposeGuard(RankState& state, Purpose purpose) : state_(state), before_(state.purpose_) { state.purpose_ = purpose; }
+  PurposeGuard(RankState& state, Purpose purpose) : state_(state), before_(state.purpose_) {
+    state.purpose_ = purpose;
+  }
   ~PurposeGuard() { state_.purpose_ = before_; }
   PurposeGuard(const PurposeGuard&) = delete;
   PurposeGuard& operator=(const PurposeGuard&) = delete;
@@ -106,7 +111,9 @@ class PurposeGuard {
 // The module path is `path_id` while it lives.
 class PathGuard {
  public:
-  PathGuard(RankState& state, int path_id) : state_(state), before_(state.path_id_) { state.path_id_ = path_id; }
+  PathGuard(RankState& state, int path_id) : state_(state), before_(state.path_id_) {
+    state.path_id_ = path_id;
+  }
   ~PathGuard() { state_.path_id_ = before_; }
   PathGuard(const PathGuard&) = delete;
   PathGuard& operator=(const PathGuard&) = delete;

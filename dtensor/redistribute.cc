@@ -13,7 +13,8 @@ namespace {
 // One step of a plan on one rank: where the pieces of the group's members lie along a dim.
 class StepExecutor {
  public:
-  StepExecutor(MeshContext& context, const TensorType& type, const Layout& from, const RedistributionStep& step)
+  StepExecutor(MeshContext& context, const TensorType& type, const Layout& from,
+               const RedistributionStep& step)
       : context_(context), type_(type), from_(from), step_(step) {}
 
   Tensor Run(const Tensor& local) {
@@ -50,7 +51,8 @@ class StepExecutor {
     return LocalBox(type_.shape, layout, context_.mesh(), context_.coordinate());
   }
 
-  // The part of `whole` (a piece under `outer`) along `dim` that `inner`'s box at `coordinate` covers. A view.
+  // The part of `whole` (a piece under `outer`) along `dim` that `inner`'s box at `coordinate` covers. A
+  // view.
   Tensor Piece(const Tensor& whole, int dim, const Layout& outer, const Layout& inner,
                absl::Span<const int64_t> coordinate) const {
     const ShardBox box = LocalBox(type_.shape, inner, context_.mesh(), coordinate);
@@ -68,7 +70,8 @@ class StepExecutor {
     return pieces;
   }
 
-  // True if slices of the row-major `shape` along `dim` lie one after another: every dim outside it has extent 1.
+  // True if slices of the row-major `shape` along `dim` lie one after another: every dim outside it has
+  // extent 1.
   static bool SlicesAreContiguous(const Shape& shape, int dim) {
     return std::all_of(shape.begin(), shape.begin() + dim, [](int64_t extent) { return extent == 1; });
   }
@@ -85,7 +88,8 @@ class StepExecutor {
   }
   static Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.num_elements()}); }
 
-  // Lays pieces one after another in a flat buffer, and back. Where the slices already lie so, no element moves.
+  // Lays pieces one after another in a flat buffer, and back. Where the slices already lie so, no element
+  // moves.
   Tensor Pack(const Tensor& whole, int dim, const std::vector<Tensor>& pieces) const {
     if (whole.IsContiguous() && SlicesAreContiguous(whole.shape(), dim)) return Flat(whole);
     const Tensor flat = Empty({whole.num_elements()});
@@ -158,8 +162,8 @@ class StepExecutor {
       FillTensor(result, step_.op == ReduceOp::kProduct ? 1 : 0);
       return result;
     }
-    // The average of {n * value, 0, ..., 0} is the value; n copies add up to n * value exactly for n a power of two, and to
-    // rounding else.
+    // The average of {n * value, 0, ..., 0} is the value; n copies add up to n * value exactly for n a power
+    // of two, and to rounding else.
     CopyTensor(local, result);
     for (int64_t i = 1; i < group_size(); ++i) AccumulateTensor(local, result, ReduceOp::kSum);
     return result;
@@ -173,8 +177,8 @@ class StepExecutor {
 
 }  // namespace
 
-Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type, const Layout& from,
-                         const Layout& to) {
+Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type,
+                         const Layout& from, const Layout& to) {
   if (from == to) return local;
   const Redistribution plan = PlanRedistribution(from, to, context.mesh());
   Tensor current = local;

@@ -8,15 +8,15 @@
 
 namespace weft {
 
-// Carries out PlanRedistribution on this rank's piece of a tensor of `type`: no autograd, no handles. Returns a view where
-// nothing moves. Collectives are written to the ledger under the rank state's purpose and path.
+// Carries out PlanRedistribution on this rank's piece of a tensor of `type`: no autograd, no handles. Returns
+// a view where nothing moves. Collectives are written to the ledger under the rank state's purpose and path.
 //
 // Threads: every rank of the mesh calls it alike.
-Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type, const Layout& from,
-                         const Layout& to);
+Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type,
+                         const Layout& from, const Layout& to);
 
-// `layout` with `placement` along `axis`; as it is where it says so already. (Layout::With would nest a shard's axis anew,
-// innermost, which moves data.)
+// `layout` with `placement` along `axis`; as it is where it says so already. (Layout::With would nest a
+// shard's axis anew, innermost, which moves data.)
 Layout PlacedAlong(const Layout& layout, int axis, const Placement& placement);
 
 }  // namespace weft

@@ -11,10 +11,11 @@
 namespace weft {
 namespace {
 
-// Where a gradient goes that arrived as `arriving`, if its source lay as `source`: along each axis to the source's
-// placement, or, where the source was Partial, as it arrived (a Partial gradient of a Partial source stays unreduced).
-// So it does too along axes where a call took a Replicate source as it was (`used`), though it moved it along others: else
-// the bias of a row-parallel product would be reduced here, and not once at its leaf.
+// Where a gradient goes that arrived as `arriving`, if its source lay as `source`: along each axis to the
+// source's placement, or, where the source was Partial, as it arrived (a Partial gradient of a Partial source
+// stays unreduced). So it does too along axes where a call took a Replicate source as it was (`used`), though
+// it moved it along others: else the bias of a row-parallel product would be reduced here, and not once at
+// its leaf.
 Layout GradientLayout(const Layout& source, const Layout& arriving, const Layout* used = nullptr) {
   const auto stays = [&](int axis) {
     return source.IsPartial(axis) || (used != nullptr && source.IsReplicate(axis) && used->IsReplicate(axis));
@@ -46,7 +47,8 @@ class OpNode final : public TapeNode {
   };
 
   OpNode(RankState& state, std::vector<Edge> edges, const OpDef& op, absl::Span<const DTensor> operands,
-         absl::Span<const DTensor> used, absl::Span<const DTensor> outputs, const void* attributes, const void* scalars)
+         absl::Span<const DTensor> used, absl::Span<const DTensor> outputs, const void* attributes,
+         const void* scalars)
       : TapeNode(state, std::move(edges), static_cast<int>(outputs.size())),
         op_(op),
         attributes_(op.CloneAttributes(attributes)),
@@ -60,8 +62,10 @@ class OpNode final : public TapeNode {
     for (absl::string_view name : absl::StrSplit(op.saves(), ' ', absl::SkipEmpty())) {
       const int value = op.FindValue(name);
       const int output = value - static_cast<int>(operands.size());
-      // An output must not be saved with its history, which leads to this node: that would be a cycle of owners.
-      saved_.push_back({value, output < 0 ? SavedValue(used[value]) : SavedValue(WithoutHistory(outputs[output]))});
+      // An output must not be saved with its history, which leads to this node: that would be a cycle of
+      // owners.
+      saved_.push_back(
+          {value, output < 0 ? SavedValue(used[value]) : SavedValue(WithoutHistory(outputs[output]))});
     }
   }
 
@@ -106,21 +110,24 @@ class TapeGradContext final : public GradContextBase {
       : node_(node), gradients_(gradients), results_(node.operand_types().size()) {}
 
   TensorType TypeOf(Value value) const override { return values_[value.id].type(); }
-  Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes, const void* scalars,
-                    int like_operand) override {
+  Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
+                    const void* scalars, int like_operand) override {
     DTensors inputs;
     for (Value operand : operands) inputs.push_back(values_[operand.id]);
     const Layout* like = like_operand < 0 ? nullptr : &node_.operand_layout(like_operand);
     if (like != nullptr && like->HasPartial()) like = nullptr;
     Values results;
-    for (DTensor& output : CallErased(op, inputs, attributes, scalars, like)) results.push_back(Hold(std::move(output)));
+    for (DTensor& output : CallErased(op, inputs, attributes, scalars, like))
+      results.push_back(Hold(std::move(output)));
     return results;
   }
-  Value grad(int output) override { return gradients_[output].defined() ? Hold(gradients_[output]) : Value(); }
+  Value grad(int output) override {
+    return gradients_[output].defined() ? Hold(gradients_[output]) : Value();
+  }
   Value saved(absl::string_view name) override {
     const SavedValue* saved = node_.FindSaved(node_.op().FindValue(name));
-    WEFT_CHECK(saved != nullptr, node_.op().name(), ": backward reads '", name, "', which it does not save (saves: ",
-               node_.op().saves(), ")");
+    WEFT_CHECK(saved != nullptr, node_.op().name(), ": backward reads '", name,
+               "', which it does not save (saves: ", node_.op().saves(), ")");
     return Hold(saved->Unpack(node_.op().name()));
   }
   bool Wants(int operand) const override { return node_.Wants(operand); }
@@ -130,8 +137,8 @@ class TapeGradContext final : public GradContextBase {
   const TensorType& output_type(int output) const override { return node_.output_types()[output]; }
   void SetGrad(int operand, Value gradient) override {
     const DTensor& value = values_[gradient.id];
-    WEFT_CHECK(value.type() == operand_type(operand), node_.op().name(), ": the gradient of operand ", operand, " is ",
-               value.type().ToString(), ", expected ", operand_type(operand).ToString());
+    WEFT_CHECK(value.type() == operand_type(operand), node_.op().name(), ": the gradient of operand ",
+               operand, " is ", value.type().ToString(), ", expected ", operand_type(operand).ToString());
     results_[operand] = value;
   }
   const void* erased_attributes() const override { return node_.attributes(); }
@@ -209,8 +216,8 @@ TapeNode::Edge EdgeTo(const DTensor& operand) { return {operand.impl()->node, op
 }  // namespace
 
 TapeNode::~TapeNode() {
-  // One after another: the end of a long history must not be as many nested destructors. All edges are taken, since what
-  // a node saved may hold its sources until it is gone.
+  // One after another: the end of a long history must not be as many nested destructors. All edges are taken,
+  // since what a node saved may hold its sources until it is gone.
   std::vector<Edge> ending = std::move(edges_);
   while (!ending.empty()) {
     const IntrusivePtr<TapeNode> node = std::move(ending.back().node);
@@ -239,7 +246,8 @@ SavedValue::SavedValue(const DTensor& value) : value_(value) {
 DTensor SavedValue::Unpack(absl::string_view reader) const {
   if (value_.impl()->version() != version_) {
     Throw(absl::StatusCode::kFailedPrecondition, "Backward: ", reader, " needs the ", value_.ToString(),
-          " that it saw in forward, but ", value_.impl()->writes->last_writer, " has changed it in place since");
+          " that it saw in forward, but ", value_.impl()->writes->last_writer,
+          " has changed it in place since");
   }
   if (!copy_) return value_;
   PurposeGuard purpose(value_.context()->state(), Purpose::kParam);
@@ -261,13 +269,14 @@ IntrusivePtr<TapeNode> MakeCastNode(RankState& state, IntrusivePtr<TapeNode> sou
   return IntrusivePtr<TapeNode>(new CastNode(state, {std::move(source), 0}, dtype));
 }
 
-bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const TensorType> outputs) {
+bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands,
+                    absl::Span<const TensorType> outputs) {
   if (!operands[0].context()->state().grad_enabled()) return false;
   const auto wants_grad = [](const DTensor& operand) { return operand.requires_grad(); };
   if (std::none_of(operands.begin(), operands.end(), wants_grad)) return false;
   if (op.has_backward()) return true;
-  const bool smooth =
-      std::any_of(outputs.begin(), outputs.end(), [](const TensorType& output) { return IsFloating(output.dtype); });
+  const bool smooth = std::any_of(outputs.begin(), outputs.end(),
+                                  [](const TensorType& output) { return IsFloating(output.dtype); });
   if (!smooth) return false;
   Throw(absl::StatusCode::kFailedPrecondition, op.name(),
         " has no backward; call it under NoGradGuard, or on Detach()ed operands");
@@ -279,8 +288,8 @@ void RecordCall(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<
   for (const DTensor& operand : operands) {
     edges.push_back(operand.requires_grad() ? EdgeTo(operand) : TapeNode::Edge());
   }
-  const IntrusivePtr<TapeNode> node(new OpNode(operands[0].context()->state(), std::move(edges), op, operands, used,
-                                               outputs, attributes, scalars));
+  const IntrusivePtr<TapeNode> node(new OpNode(operands[0].context()->state(), std::move(edges), op, operands,
+                                               used, outputs, attributes, scalars));
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!IsFloating(outputs[i].dtype())) continue;
     outputs[i].impl()->node = node;

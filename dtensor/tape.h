@@ -22,7 +22,10 @@ class TapeNode : public RefCounted<TapeNode> {
   };
 
   TapeNode(RankState& state, std::vector<Edge> edges, int num_outputs)
-      : edges_(std::move(edges)), num_outputs_(num_outputs), sequence_(state.NextSequence()), path_id_(state.path_id()) {}
+      : edges_(std::move(edges)),
+        num_outputs_(num_outputs),
+        sequence_(state.NextSequence()),
+        path_id_(state.path_id()) {}
   virtual ~TapeNode();
 
   const std::vector<Edge>& edges() const { return edges_; }
@@ -31,14 +34,15 @@ class TapeNode : public RefCounted<TapeNode> {
   int path_id() const { return path_id_; }         // module path at recording
   bool Wants(int operand) const { return static_cast<bool>(edges_[operand].node); }
 
-  // Whether a gradient may arrive in any layout, since what is behind the node brings the sum of them to rest.
+  // Whether a gradient may arrive in any layout, since what is behind the node brings the sum of them to
+  // rest.
   virtual bool TakesAnyLayout() const { return false; }
 
   // What the node is, for errors: an op's name, "redistribute", a parameter's path.
   virtual std::string Name() const = 0;
 
-  // Gradients of the operands (undefined where not wanted) from those of the outputs (undefined where nothing arrived).
-  // Drops what the node saved.   Errors: FailedPrecondition the second time.
+  // Gradients of the operands (undefined where not wanted) from those of the outputs (undefined where nothing
+  // arrived). Drops what the node saved.   Errors: FailedPrecondition the second time.
   virtual DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) = 0;
 
  private:
@@ -48,8 +52,9 @@ class TapeNode : public RefCounted<TapeNode> {
   int path_id_;
 };
 
-// The end of a gradient's way: a parameter, or a tensor of a user's own. When every use in a backward pass has delivered,
-// the sum is brought to `layout` (the at-rest layout of the gradient) once, and added to `gradient`.
+// The end of a gradient's way: a parameter, or a tensor of a user's own. When every use in a backward pass
+// has delivered, the sum is brought to `layout` (the at-rest layout of the gradient) once, and added to
+// `gradient`.
 class LeafNode : public TapeNode {
  public:
   LeafNode(RankState& state, std::string name, const Layout& layout)
@@ -69,8 +74,8 @@ class LeafNode : public TapeNode {
   DTensor gradient_;
 };
 
-// A value that backward will read: kept as it is, or, for a parameter's cast or redistributed copy, as the at-rest value and
-// the dtype and layout to bring it to again.
+// A value that backward will read: kept as it is, or, for a parameter's cast or redistributed copy, as the
+// at-rest value and the dtype and layout to bring it to again.
 class SavedValue {
  public:
   SavedValue() = default;
@@ -94,16 +99,17 @@ class SavedValue {
 // A parameter's copy as compute reads it: cast first, so that what moves is in the smaller dtype. No history.
 DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout);
 
-// A link between a parameter's copy of another dtype and the parameter: gradients are cast to `dtype` before they are summed
-// or reduced.
+// A link between a parameter's copy of another dtype and the parameter: gradients are cast to `dtype` before
+// they are summed or reduced.
 IntrusivePtr<TapeNode> MakeCastNode(RankState& state, IntrusivePtr<TapeNode> source, DType dtype);
 
-// Whether a call of `op` is to be recorded: gradients are enabled and some operand wants one. Asked before it runs.
-// Errors: FailedPrecondition if so, and the op has a floating output and no backward.
-bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const TensorType> outputs);
+// Whether a call of `op` is to be recorded: gradients are enabled and some operand wants one. Asked before it
+// runs. Errors: FailedPrecondition if so, and the op has a floating output and no backward.
+bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands,
+                    absl::Span<const TensorType> outputs);
 
-// Records a call of `op` on the outputs. `operands` are the caller's, `used` the same after redistribution: history follows
-// the first, backward reads the second.
+// Records a call of `op` on the outputs. `operands` are the caller's, `used` the same after redistribution:
+// history follows the first, backward reads the second.
 void RecordCall(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const DTensor> used,
                 absl::Span<DTensor> outputs, const void* attributes, const void* scalars);
 

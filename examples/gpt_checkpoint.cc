@@ -19,8 +19,9 @@ using Json = nlohmann::ordered_json;
 // Flags that a checkpoint keeps. The first group shapes the model: another value cannot load its weights.
 constexpr const char* kModelFlags[] = {"model",      "layers",  "heads", "dim",
                                        "vocab_size", "context", "dtype", "tokenizer"};
-constexpr const char* kTrainingFlags[] = {"batch", "steps", "lr",        "min_lr",  "warmup", "weight_decay", "beta1",
-                                          "beta2", "seed",  "grad_clip", "dropout", "data",   "val_fraction"};
+constexpr const char* kTrainingFlags[] = {"batch",        "steps", "lr",          "min_lr", "warmup",
+                                          "weight_decay", "beta1", "beta2",       "seed",   "grad_clip",
+                                          "dropout",      "data",  "val_fraction"};
 
 absl::CommandLineFlag& Flag(const std::string& name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
@@ -31,7 +32,8 @@ absl::CommandLineFlag& Flag(const std::string& name) {
 std::string Required(const SafetensorsReader& reader, const std::string& field) {
   const auto it = reader.metadata().find(field);
   if (it == reader.metadata().end()) {
-    Throw(absl::StatusCode::kDataLoss, "'", reader.path(), "' is not a checkpoint of train_gpt: it has no '", field, "'");
+    Throw(absl::StatusCode::kDataLoss, "'", reader.path(), "' is not a checkpoint of train_gpt: it has no '",
+          field, "'");
   }
   return it->second;
 }
@@ -45,10 +47,14 @@ void CheckCanSave(const std::string& path) {
 }
 
 void SaveGpt(const std::string& path, Gpt& model, const Optimizer& optimizer, const GptCheckpointInfo& info) {
-  const Json config = {{"vocabulary", info.model.vocabulary}, {"context", info.model.context},
-                       {"layers", info.model.layers},         {"heads", info.model.heads},
-                       {"dim", info.model.dim},               {"dropout", info.model.dropout},
-                       {"tied_head", info.model.tied_head},   {"dtype", std::string(DTypeName(info.dtype))}};
+  const Json config = {{"vocabulary", info.model.vocabulary},
+                       {"context", info.model.context},
+                       {"layers", info.model.layers},
+                       {"heads", info.model.heads},
+                       {"dim", info.model.dim},
+                       {"dropout", info.model.dropout},
+                       {"tied_head", info.model.tied_head},
+                       {"dtype", std::string(DTypeName(info.dtype))}};
   SaveTensors(path, CheckpointTensors(model, optimizer),
               {{"weft.step", absl::StrCat(info.step)},
                {"weft.tokenizer", info.tokenizer},
@@ -64,8 +70,12 @@ GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader) {
   info.tokenizer = Required(reader, "weft.tokenizer");
   try {
     const Json config = Json::parse(Required(reader, "weft.model"));
-    info.model = {.vocabulary = config.at("vocabulary"), .context = config.at("context"), .layers = config.at("layers"),
-                  .heads = config.at("heads"),           .dim = config.at("dim"),         .dropout = config.at("dropout"),
+    info.model = {.vocabulary = config.at("vocabulary"),
+                  .context = config.at("context"),
+                  .layers = config.at("layers"),
+                  .heads = config.at("heads"),
+                  .dim = config.at("dim"),
+                  .dropout = config.at("dropout"),
                   .tied_head = config.at("tied_head")};
     info.dtype = ParseDType(config.at("dtype").get<std::string>());
     info.flags = Json::parse(Required(reader, "weft.flags")).get<SafetensorsMetadata>();
@@ -89,10 +99,12 @@ void RestoreFlags(const SafetensorsMetadata& saved, const ParsedFlags& parsed) {
     absl::CommandLineFlag& flag = Flag(name);
     if (!parsed.Given(name)) {
       std::string error;
-      if (!flag.ParseFrom(value, &error)) Throw(absl::StatusCode::kDataLoss, "checkpoint flag --", name, ": ", error);
+      if (!flag.ParseFrom(value, &error))
+        Throw(absl::StatusCode::kDataLoss, "checkpoint flag --", name, ": ", error);
       continue;
     }
-    const bool shapes_model = std::find(std::begin(kModelFlags), std::end(kModelFlags), name) != std::end(kModelFlags);
+    const bool shapes_model =
+        std::find(std::begin(kModelFlags), std::end(kModelFlags), name) != std::end(kModelFlags);
     WEFT_REQUIRE(!shapes_model || flag.CurrentValue() == value, "--", name, "=", flag.CurrentValue(),
                  ": the checkpoint to resume from was made with '", value, "'; leave the flag out");
   }

@@ -12,15 +12,16 @@
 
 namespace weft {
 
-// What train_gpt saves besides tensors, as texts in one safetensors file: the step, which is also the position in the data
-// (batches follow from seed and step), the tokenizer, a fingerprint of the text, and the flags that shaped the run.
+// What train_gpt saves besides tensors, as texts in one safetensors file: the step, which is also the
+// position in the data (batches follow from seed and step), the tokenizer, a fingerprint of the text, and the
+// flags that shaped the run.
 struct GptCheckpointInfo {
   int64_t step = 0;
-  std::string tokenizer;         // Tokenizer::ToJson
+  std::string tokenizer;  // Tokenizer::ToJson
   uint64_t text_fingerprint = 0;
   GptConfig model;
   DType dtype = DType::kF32;
-  SafetensorsMetadata flags;     // by name
+  SafetensorsMetadata flags;  // by name
 };
 
 // Errors: InvalidArgument now rather than after hours: the folder of `path` is missing or not writable.
@@ -35,8 +36,8 @@ GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader);
 // The values of the flags that a resumed run takes from its checkpoint, as they are now.
 SafetensorsMetadata ResumableFlags();
 
-// Sets each flag of the checkpoint that the command line did not give. Errors: InvalidArgument for a flag that shapes the
-// model and was given another value: the file's model wins.
+// Sets each flag of the checkpoint that the command line did not give. Errors: InvalidArgument for a flag
+// that shapes the model and was given another value: the file's model wins.
 void RestoreFlags(const SafetensorsMetadata& saved, const ParsedFlags& parsed);
 
 }  // namespace weft

@@ -12,7 +12,8 @@
 
 ABSL_FLAG(std::string, mesh, "dp=2,tp=2", "axes and their sizes; empty: a single rank");
 ABSL_FLAG(std::string, plan, "ddp", "what axis dp does: ddp or fsdp; or a FILE.json that holds a whole plan");
-ABSL_FLAG(bool, sequence_parallel, false, "split activations between the sharded products over the sequence, on axis tp");
+ABSL_FLAG(bool, sequence_parallel, false,
+          "split activations between the sharded products over the sequence, on axis tp");
 ABSL_FLAG(std::string, backend, "auto", "how ranks talk: auto or local (ranks are threads of this process)");
 ABSL_FLAG(std::string, device, "auto", "where tensors lie: auto or cpu");
 ABSL_FLAG(std::string, threads, "auto", "threads of each rank; auto: cores divided by ranks");
@@ -33,7 +34,9 @@ ABSL_FLAG(double, beta2, 0.99, "AdamW's decay of the second moment");
 ABSL_FLAG(double, grad_clip, 1.0, "largest norm of the gradient; 0: not clipped");
 ABSL_FLAG(double, dropout, 0.0, "probability that an activation is zeroed in training");
 ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches, dropout and samples");
-ABSL_FLAG(std::string, dtype, "f32", "element type: f32, f64, or bf16 (arithmetic in bf16; parameters, reductions and optimizer state in f32)");
+ABSL_FLAG(std::string, dtype, "f32",
+          "element type: f32, f64, or bf16 (arithmetic in bf16; parameters, reductions and optimizer state "
+          "in f32)");
 ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
 ABSL_FLAG(std::string, tokenizer, "bytes", "tokens are bytes or chars (code points)");
 ABSL_FLAG(double, val_fraction, 0.1, "share of the text, its tail, kept for validation");
@@ -42,8 +45,10 @@ ABSL_FLAG(int64_t, eval_batches, 20, "batches of an evaluation");
 ABSL_FLAG(int64_t, sample, 500, "tokens to generate at the end; 0: none");
 ABSL_FLAG(int64_t, log_every, 10, "steps between progress lines");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line on stdout");
-ABSL_FLAG(std::string, save, "", "file to save model, optimizer and position to, at the end and on SIGINT or SIGTERM");
-ABSL_FLAG(std::string, resume, "", "file that --save wrote, to go on from; its flags hold unless given again");
+ABSL_FLAG(std::string, save, "",
+          "file to save model, optimizer and position to, at the end and on SIGINT or SIGTERM");
+ABSL_FLAG(std::string, resume, "",
+          "file that --save wrote, to go on from; its flags hold unless given again");
 ABSL_FLAG(std::string, trace, "", "file for a Chrome trace of every op and collective");
 ABSL_FLAG(bool, print_plan, false, "print the plan as a table and stop");
 
@@ -56,12 +61,14 @@ int64_t AtLeast(int64_t minimum, absl::string_view flag, int64_t value) {
 }
 
 double InRange(double low, double high, absl::string_view flag, double value) {
-  WEFT_REQUIRE(value >= low && value < high, "--", flag, "=", value, ": expected at least ", low, " and below ", high);
+  WEFT_REQUIRE(value >= low && value < high, "--", flag, "=", value, ": expected at least ", low,
+               " and below ", high);
   return value;
 }
 
 // Errors: InvalidArgument unless `value` is among `choices`.
-void OneOf(absl::string_view flag, absl::string_view value, std::initializer_list<absl::string_view> choices) {
+void OneOf(absl::string_view flag, absl::string_view value,
+           std::initializer_list<absl::string_view> choices) {
   WEFT_REQUIRE(std::find(choices.begin(), choices.end(), value) != choices.end(), "--", flag, "=", value,
                ": expected one of ", absl::StrJoin(choices, ", "));
 }
@@ -77,11 +84,13 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
     config.layers = AtLeast(1, "layers", absl::GetFlag(FLAGS_layers));
     config.heads = AtLeast(1, "heads", absl::GetFlag(FLAGS_heads));
     config.dim = AtLeast(1, "dim", absl::GetFlag(FLAGS_dim));
-    WEFT_REQUIRE(config.dim % config.heads == 0, "--heads=", config.heads, ": does not divide --dim=", config.dim);
+    WEFT_REQUIRE(config.dim % config.heads == 0, "--heads=", config.heads,
+                 ": does not divide --dim=", config.dim);
     config.vocabulary = 0;
   }
   config.context = AtLeast(1, "context", absl::GetFlag(FLAGS_context));
-  if (vocabulary > 0 || config.vocabulary == 0) config.vocabulary = vocabulary > 0 ? vocabulary : tokenizer_vocabulary;
+  if (vocabulary > 0 || config.vocabulary == 0)
+    config.vocabulary = vocabulary > 0 ? vocabulary : tokenizer_vocabulary;
   WEFT_REQUIRE(config.vocabulary >= tokenizer_vocabulary, "--vocab_size=", config.vocabulary,
                ": the tokenizer needs at least ", tokenizer_vocabulary);
   config.dropout = InRange(0, 1, "dropout", absl::GetFlag(FLAGS_dropout));
@@ -94,7 +103,8 @@ Plan PlanFromFlags(const DeviceMesh& mesh) {
   if (plan == "ddp") return GptPlan(mesh, DataPlan::kDdp, sequence_parallel);
   if (plan == "fsdp") return GptPlan(mesh, DataPlan::kFsdp, sequence_parallel);
   WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan, ": expected ddp, fsdp or a FILE.json");
-  WEFT_REQUIRE(!sequence_parallel, "--sequence_parallel: a plan of your own says so itself (--plan=", plan, ")");
+  WEFT_REQUIRE(!sequence_parallel, "--sequence_parallel: a plan of your own says so itself (--plan=", plan,
+               ")");
   return Plan::FromJson(ReadTextFile(UserPath(plan)));
 }
 
@@ -114,8 +124,8 @@ void CheckDivisible(const GptRun& run, const Layout& batch_layout) {
                ") splits the batch ", batch_ranks, " ways, which does not divide it");
   const int tp = run.mesh.FindAxis("tp");
   WEFT_REQUIRE(tp < 0 || run.model.heads % run.mesh.axis_size(tp) == 0, "--heads=", run.model.heads,
-               ": the mesh (", run.mesh.ToString(), ") splits the heads ", tp < 0 ? 1 : run.mesh.axis_size(tp),
-               " ways, which does not divide them");
+               ": the mesh (", run.mesh.ToString(), ") splits the heads ",
+               tp < 0 ? 1 : run.mesh.axis_size(tp), " ways, which does not divide them");
 }
 
 }  // namespace
@@ -127,9 +137,12 @@ FlagsUsage TrainGptUsage() {
                   {"mesh", "plan", "sequence_parallel", "print_plan", "backend", "device", "threads"}},
                  {"Model", {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype"}},
                  {"Training",
-                  {"batch", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
+                  {"batch", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "grad_clip",
+                   "seed"}},
                  {"Data", {"data", "tokenizer", "val_fraction"}},
-                 {"Output", {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume", "trace"}}},
+                 {"Output",
+                  {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
+                   "trace"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
                    "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors"},
   };

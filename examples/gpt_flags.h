@@ -21,8 +21,8 @@ struct GptRun {
   TrainerOptions trainer;
   DType dtype = DType::kF32;          // at rest
   DType compute_dtype = DType::kF32;  // in forward and backward
-  int threads_per_rank = 0;  // 0: cores divided among the ranks
-  int64_t batch = 12;        // global, sequences
+  int threads_per_rank = 0;           // 0: cores divided among the ranks
+  int64_t batch = 12;                 // global, sequences
   int64_t steps = 2000;
   uint64_t seed = 1337;
   double val_fraction = 0.1;
@@ -31,7 +31,7 @@ struct GptRun {
   int64_t sample = 500;       // tokens; 0: none
   int64_t log_every = 10;     // steps
   bool json = false;
-  std::string save;    // files; empty: none
+  std::string save;  // files; empty: none
   std::string resume;
   std::string trace;
   bool print_plan = false;

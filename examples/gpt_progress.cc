@@ -39,11 +39,12 @@ void GptProgress::Header(int64_t num_parameters, const std::string& data_path, i
   const std::string mesh = run_.mesh.num_axes() == 0 ? "one rank" : run_.mesh.ToString();
   absl::FPrintF(out, "mesh        %s: %d ranks on %d cores\n", mesh, run_.mesh.num_ranks(),
                 std::thread::hardware_concurrency());
-  absl::FPrintF(out, "model       %d parameters, %d layers, %d heads, dim %d, vocabulary %d, %s\n", num_parameters,
-                run_.model.layers, run_.model.heads, run_.model.dim, run_.model.vocabulary, DTypeName(run_.compute_dtype));
+  absl::FPrintF(out, "model       %d parameters, %d layers, %d heads, dim %d, vocabulary %d, %s\n",
+                num_parameters, run_.model.layers, run_.model.heads, run_.model.dim, run_.model.vocabulary,
+                DTypeName(run_.compute_dtype));
   absl::FPrintF(out, "data        %s: %d tokens\n", data_path, num_tokens);
-  absl::FPrintF(out, "step        %d tokens (%d sequences of %d)\n\n", run_.batch * run_.model.context, run_.batch,
-                run_.model.context);
+  absl::FPrintF(out, "step        %d tokens (%d sequences of %d)\n\n", run_.batch * run_.model.context,
+                run_.batch, run_.model.context);
   absl::FPrintF(out, "%s\n", plan_table);
   std::fflush(out);
 }
@@ -64,10 +65,11 @@ void GptProgress::Step(const StepMetrics& metrics) {
   }
   const bool logged = metrics.step == 1 || metrics.step % run_.log_every == 0 || metrics.step == run_.steps;
   if (!terminal_ && !logged) return;
-  const double left = seconds_ / static_cast<double>(metrics.step) * static_cast<double>(run_.steps - metrics.step);
+  const double left =
+      seconds_ / static_cast<double>(metrics.step) * static_cast<double>(run_.steps - metrics.step);
   absl::PrintF("%sstep %d/%d  loss %.4f  lr %.2e  %.1f ms  %.0f tokens/s  comm %.1f%%  %.1f MiB  %s left",
-               terminal_ ? "\r\x1b[K" : "", metrics.step, run_.steps, metrics.loss, metrics.lr, metrics.step_ms,
-               metrics.tokens_per_s, metrics.comm_fraction * 100,
+               terminal_ ? "\r\x1b[K" : "", metrics.step, run_.steps, metrics.loss, metrics.lr,
+               metrics.step_ms, metrics.tokens_per_s, metrics.comm_fraction * 100,
                static_cast<double>(metrics.peak_bytes) / (1 << 20), Duration(left));
   line_open_ = true;
   if (logged) EndLine();

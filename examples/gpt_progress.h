@@ -9,15 +9,16 @@
 
 namespace weft {
 
-// Tells the user how training goes: a header, a line a step (one updating line on a terminal, plain lines every
-// `log_every` steps in a pipe), evaluations, the sample. With --log_format=json stdout holds one object a line, every step,
-// and all else goes to stderr. For rank 0 alone.
+// Tells the user how training goes: a header, a line a step (one updating line on a terminal, plain lines
+// every `log_every` steps in a pipe), evaluations, the sample. With --log_format=json stdout holds one object
+// a line, every step, and all else goes to stderr. For rank 0 alone.
 class GptProgress {
  public:
   explicit GptProgress(const GptRun& run);
 
   // Parameters, tokens, vocabulary, ranks against cores, tokens per step, and the plan as a table.
-  void Header(int64_t num_parameters, const std::string& data_path, int64_t num_tokens, const std::string& plan_table);
+  void Header(int64_t num_parameters, const std::string& data_path, int64_t num_tokens,
+              const std::string& plan_table);
   void Step(const StepMetrics& metrics);
   void Evaluation(int64_t step, double val_loss);
   void Sample(const std::string& text);

@@ -20,9 +20,10 @@ struct GptBatch {
   DTensor targets;  // i32 [b, s]
 };
 
-// Lays `batch` samples of `context` tokens over the mesh; `get(first, count)` returns the rows that this rank holds.
-GptBatch MakeGptBatch(const IntrusivePtr<MeshContext>& context, const Layout& layout, int64_t batch, int64_t sequence,
-                      absl::FunctionRef<TokenBatch(int64_t first, int64_t count)> get);
+// Lays `batch` samples of `context` tokens over the mesh; `get(first, count)` returns the rows that this rank
+// holds.
+GptBatch MakeGptBatch(const IntrusivePtr<MeshContext>& context, const Layout& layout, int64_t batch,
+                      int64_t sequence, absl::FunctionRef<TokenBatch(int64_t first, int64_t count)> get);
 
 // The mean loss over all samples of `batches`, `batch` at a time, without dropout.
 double Evaluate(Gpt& model, const EvalBatches& batches, const Layout& layout, int64_t batch);
@@ -34,11 +35,10 @@ struct SampleOptions {
   uint64_t seed = 1337;
 };
 
-// Continues `prompt` token by token, each drawn from the model's distribution over the last `context` tokens. Every rank
-// returns the same tokens.
-// Errors: InvalidArgument for an empty prompt.
-std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int32_t> prompt, int64_t vocabulary,
-                               const SampleOptions& options);
+// Continues `prompt` token by token, each drawn from the model's distribution over the last `context` tokens.
+// Every rank returns the same tokens. Errors: InvalidArgument for an empty prompt.
+std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int32_t> prompt,
+                               int64_t vocabulary, const SampleOptions& options);
 
 }  // namespace weft
 

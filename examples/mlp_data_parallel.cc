@@ -1,9 +1,11 @@
-// Fits a two-layer network to a function, on one rank and again over two ranks that each take half of the batch, and
-// shows that the losses are the same numbers: data parallelism changes where things lie, not what is computed.
+// Fits a two-layer network to a function, on one rank and again over two ranks that each take half of the
+// batch, and shows that the losses are the same numbers: data parallelism changes where things lie, not what
+// is computed.
 //
 //   bazel run //examples:mlp_data_parallel
 //
-// Prints every 20 steps: step, loss on one rank, loss on two, their relative difference (in f64: rounding only).
+// Prints every 20 steps: step, loss on one rank, loss on two, their relative difference (in f64: rounding
+// only).
 
 #include <cmath>
 #include <cstdio>
@@ -16,7 +18,9 @@ namespace {
 // The model: a single-device program.
 class Net : public weft::Module {
  public:
-  Net() : hidden(this, "hidden", 2, 32, {.weight = weft::Initializer::Normal(0, 0.7)}), out(this, "out", 32, 1) {}
+  Net()
+      : hidden(this, "hidden", 2, 32, {.weight = weft::Initializer::Normal(0, 0.7)}),
+        out(this, "out", 32, 1) {}
   weft::Linear hidden;
   weft::Linear out;
 
@@ -52,9 +56,10 @@ std::vector<double> Train(const weft::DeviceMesh& mesh, const weft::Plan& plan, 
 int main() {
   const int steps = 200;
   const std::vector<double> one = Train(weft::DeviceMesh(), {}, steps);
-  const std::vector<double> two = Train(weft::DeviceMesh({{"dp", 2}}), {{"", weft::DataParallel("dp")}}, steps);
+  const std::vector<double> two =
+      Train(weft::DeviceMesh({{"dp", 2}}), {{"", weft::DataParallel("dp")}}, steps);
   for (int step = 0; step < steps; step += 20) {
-    std::printf("step %3d  one rank %.6f  two ranks %.6f  relative difference %.1e\n", step, one[step], two[step],
-                std::abs(one[step] - two[step]) / one[step]);
+    std::printf("step %3d  one rank %.6f  two ranks %.6f  relative difference %.1e\n", step, one[step],
+                two[step], std::abs(one[step] - two[step]) / one[step]);
   }
 }

@@ -3,8 +3,8 @@
 //   bazel run //examples:train_gpt -- --save=/tmp/gpt.safetensors
 //   bazel run //examples:sample_gpt -- --model=/tmp/gpt.safetensors --prompt="hacker: n. " --temperature=0.8
 //
-// Prints the prompt and its continuation; bytes that are not text are printed escaped. The mesh need not be the one the
-// model was trained on: weights are read piece by piece.
+// Prints the prompt and its continuation; bytes that are not text are printed escaped. The mesh need not be
+// the one the model was trained on: weights are read piece by piece.
 
 #include <cstdio>
 
@@ -20,7 +20,8 @@
 ABSL_FLAG(std::string, model, "", "file that train_gpt --save wrote");
 ABSL_FLAG(std::string, prompt, "\n", "text to continue");
 ABSL_FLAG(int64_t, tokens, 500, "tokens to generate");
-ABSL_FLAG(double, temperature, 0.8, "divides the logits: above 1 wilder, below 1 tamer, 0 always the likeliest token");
+ABSL_FLAG(double, temperature, 0.8,
+          "divides the logits: above 1 wilder, below 1 tamer, 0 always the likeliest token");
 ABSL_FLAG(int64_t, top_k, 0, "draw among this many likeliest tokens; 0: all");
 ABSL_FLAG(uint64_t, seed, 1337, "of the draws");
 ABSL_FLAG(std::string, mesh, "", "axes and their sizes; empty: a single rank");
@@ -30,7 +31,8 @@ namespace {
 
 FlagsUsage Usage() {
   return {.summary = "Generates text with a GPT that train_gpt saved.",
-          .groups = {{"Model", {"model", "mesh"}}, {"Text", {"prompt", "tokens", "temperature", "top_k", "seed"}}},
+          .groups = {{"Model", {"model", "mesh"}},
+                     {"Text", {"prompt", "tokens", "temperature", "top_k", "seed"}}},
           .examples = {"sample_gpt --model=gpt.safetensors --prompt='hacker: n. '",
                        "sample_gpt --model=gpt.safetensors --temperature=0 --tokens=100"}};
 }
@@ -60,7 +62,8 @@ int Generate() {
     LoadParameters(reader, model);
     const std::vector<int32_t> sample =
         SampleGpt(model, BatchLayout(mesh, plan), tokens, tokenizer->vocab_size(), options);
-    if (world.rank() == 0) std::printf("%s%s\n", prompt.c_str(), PrintableText(tokenizer->Decode(sample)).c_str());
+    if (world.rank() == 0)
+      std::printf("%s%s\n", prompt.c_str(), PrintableText(tokenizer->Decode(sample)).c_str());
   });
   return 0;
 }

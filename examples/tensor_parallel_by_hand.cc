@@ -1,5 +1,5 @@
-// Tensor parallelism without a plan: a two-layer network whose author says, tensor by tensor, where things lie. Layouts and
-// Redistribute are all there is; the plan's styles do no more than this.
+// Tensor parallelism without a plan: a two-layer network whose author says, tensor by tensor, where things
+// lie. Layouts and Redistribute are all there is; the plan's styles do no more than this.
 //
 //   bazel run //examples:tensor_parallel_by_hand
 //
@@ -28,7 +28,8 @@ int main() {
     const DTensor down = normal({16, 4}, {mesh, 2, {{"tp", weft::Shard(0)}}}, "down");  // by input feature
     world.ledger().Clear();
 
-    // Entering the split part: the identity in forward; in backward the ranks' terms of the gradient are summed.
+    // Entering the split part: the identity in forward; in backward the ranks' terms of the gradient are
+    // summed.
     const DTensor input = x.Redistribute(whole);
     const DTensor hidden = weft::Gelu(weft::MatMul(input, up));
     const DTensor term = weft::MatMul(hidden, down);
@@ -38,7 +39,7 @@ int main() {
 
     const weft::CommReport report = weft::CollectCommReport(*context);
     if (world.rank() != 0) return;
-    std::printf("hidden: %s\nterm:   %s\ny:      %s\n\n%s", hidden.ToString().c_str(), term.ToString().c_str(),
-                y.ToString().c_str(), report.ToTable().c_str());
+    std::printf("hidden: %s\nterm:   %s\ny:      %s\n\n%s", hidden.ToString().c_str(),
+                term.ToString().c_str(), y.ToString().c_str(), report.ToTable().c_str());
   });
 }

@@ -1,11 +1,12 @@
 // Trains a byte-level GPT on real text over a mesh of ranks, then lets it write.
 //
-//   bazel run //examples:train_gpt                                   a 2 x 2 mesh (data x tensor parallel) of threads
-//   bazel run //examples:train_gpt -- --mesh=dp=4 --plan=fsdp        fully sharded over four ranks
-//   bazel run //examples:train_gpt -- --mesh= --steps=100            a single rank
+//   bazel run //examples:train_gpt                               2 x 2 threads, data x tensor parallel
+//   bazel run //examples:train_gpt -- --mesh=dp=4 --plan=fsdp    fully sharded over four
+//   bazel run //examples:train_gpt -- --mesh= --steps=100        a single rank
 //
-// The model (dtensor/nn/gpt.h) is a single-device program; the plan that spreads it is data (examples/gpt_plan.h). Prints
-// the plan, a progress line with loss and tokens/s, validation losses, and at the end a sample of generated text.
+// The model (dtensor/nn/gpt.h) is a single-device program; the plan that spreads it is data
+// (examples/gpt_plan.h). Prints the plan, a progress line with loss and tokens/s, validation losses, and at
+// the end a sample of generated text.
 
 #include <cmath>
 #include <csignal>
@@ -145,6 +146,4 @@ int Train(const ParsedFlags& parsed) {
 }  // namespace
 }  // namespace weft
 
-int main(int argc, char** argv) {
-  return weft::RunMain(argc, argv, weft::TrainGptUsage(), weft::Train);
-}
+int main(int argc, char** argv) { return weft::RunMain(argc, argv, weft::TrainGptUsage(), weft::Train); }

@@ -1,5 +1,6 @@
-// Declares an op that Weft does not have, outside Weft: its types, how it may be split, its gradient and its kernel. From
-// then on it is like any other: it takes any layout, communicates where its rule needs it, and is differentiable.
+// Declares an op that Weft does not have, outside Weft: its types, how it may be split, its gradient and its
+// kernel. From then on it is like any other: it takes any layout, communicates where its rule needs it, and
+// is differentiable.
 //
 //   bazel run //examples:your_own_op
 //
@@ -46,12 +47,8 @@ void Backward(weft::GradContext<SoftCapAttributes, weft::NoScalars>& ctx) {
   ctx.SetGrad(0, ctx.Emit(weft::kSub, {dy, ctx.Emit(weft::kMul, {dy, lost})}));
 }
 
-constinit const weft::Op<SoftCapAttributes> kSoftCap = {{.name = "soft_cap",
-                                                         .operands = "x",
-                                                         .infer = Infer,
-                                                         .rule = Rule,
-                                                         .saves = "y",
-                                                         .backward = Backward}};
+constinit const weft::Op<SoftCapAttributes> kSoftCap = {
+    {.name = "soft_cap", .operands = "x", .infer = Infer, .rule = Rule, .saves = "y", .backward = Backward}};
 
 // The kernel sees this rank's piece; here the input is made row-major first.
 void SoftCap(const weft::KernelCall<SoftCapAttributes, weft::NoScalars>& call) {
@@ -88,7 +85,8 @@ Result Run(const weft::DeviceMesh& mesh, const std::vector<weft::AxisPlacement>&
 
 int main() {
   const Result one = Run(weft::DeviceMesh(), {});
-  const Result four = Run(weft::DeviceMesh::Parse("dp=2,tp=2"), {{"dp", weft::Shard(0)}, {"tp", weft::Shard(1)}});
+  const Result four =
+      Run(weft::DeviceMesh::Parse("dp=2,tp=2"), {{"dp", weft::Shard(0)}, {"tp", weft::Shard(1)}});
   std::printf("4 ranks, x f32[6, 5] [dp, tp]: y %s one rank's, dx %s one rank's\n",
               one.y == four.y ? "matches" : "DIFFERS FROM", one.dx == four.dx ? "matches" : "DIFFERS FROM");
   return one.y == four.y && one.dx == four.dx ? 0 : 1;

@@ -38,17 +38,21 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
 
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer) {
   std::vector<std::pair<std::string, DTensor>> tensors;
-  for (const Parameter* parameter : model.AllParameters()) tensors.push_back({parameter->path(), parameter->at_rest()});
-  for (auto& entry : optimizer.State()) tensors.push_back({absl::StrCat("optimizer.", entry.first), entry.second});
+  for (const Parameter* parameter : model.AllParameters())
+    tensors.push_back({parameter->path(), parameter->at_rest()});
+  for (auto& entry : optimizer.State())
+    tensors.push_back({absl::StrCat("optimizer.", entry.first), entry.second});
   return tensors;
 }
 
 void LoadParameters(SafetensorsReader& reader, Module& model) {
-  for (const Parameter* parameter : model.AllParameters()) LoadInto(reader, parameter->path(), parameter->at_rest());
+  for (const Parameter* parameter : model.AllParameters())
+    LoadInto(reader, parameter->path(), parameter->at_rest());
 }
 
 void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer) {
-  for (const auto& [name, tensor] : optimizer.State()) LoadInto(reader, absl::StrCat("optimizer.", name), tensor);
+  for (const auto& [name, tensor] : optimizer.State())
+    LoadInto(reader, absl::StrCat("optimizer.", name), tensor);
 }
 
 }  // namespace weft

@@ -12,8 +12,8 @@
 
 namespace weft {
 
-// Saves named tensors, whole and in the order given, with some texts, as one safetensors file that knows nothing of the
-// mesh: it loads on any other. Rank 0 of the mesh writes; every rank calls it alike.
+// Saves named tensors, whole and in the order given, with some texts, as one safetensors file that knows
+// nothing of the mesh: it loads on any other. Rank 0 of the mesh writes; every rank calls it alike.
 //
 // Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time.
 // Errors: as SafetensorsWriter, on rank 0.
@@ -23,8 +23,8 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
 // A model's parameters under their paths, then an optimizer's state under its names.
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer);
 
-// Reads this rank's pieces of every parameter of the model, or of every tensor of an optimizer's state, in place.
-// Errors: NotFound naming the tensor that the file lacks; InvalidArgument for another dtype or shape.
+// Reads this rank's pieces of every parameter of the model, or of every tensor of an optimizer's state, in
+// place. Errors: NotFound naming the tensor that the file lacks; InvalidArgument for another dtype or shape.
 void LoadParameters(SafetensorsReader& reader, Module& model);
 void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer);
 

@@ -37,7 +37,9 @@ constexpr std::array<DTypeText, 8> kDTypeTexts = {{{DType::kF32, "F32"},
                                                    {DType::kBool, "BOOL"}}};
 
 const char* TextOf(DType dtype) {
-  return std::find_if(kDTypeTexts.begin(), kDTypeTexts.end(), [&](const DTypeText& t) { return t.dtype == dtype; })->text;
+  return std::find_if(kDTypeTexts.begin(), kDTypeTexts.end(),
+                      [&](const DTypeText& t) { return t.dtype == dtype; })
+      ->text;
 }
 
 int64_t NumBytes(const TensorType& type) { return type.shape.num_elements() * ItemSize(type.dtype); }
@@ -60,7 +62,8 @@ SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<Safeten
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const SafetensorsEntry& entry : entries_) {
-    WEFT_REQUIRE(!header.contains(entry.name), "checkpoint '", path_, "': tensor '", entry.name, "' stands twice");
+    WEFT_REQUIRE(!header.contains(entry.name), "checkpoint '", path_, "': tensor '", entry.name,
+                 "' stands twice");
     const int64_t end = offset + NumBytes(entry.type);
     header[entry.name] = {{"dtype", TextOf(entry.type.dtype)},
                           {"shape", std::vector<int64_t>(entry.type.shape.begin(), entry.type.shape.end())},
@@ -81,15 +84,18 @@ SafetensorsWriter::~SafetensorsWriter() {
 }
 
 void SafetensorsWriter::WriteBytes(const void* data, int64_t num_bytes) {
-  if (std::fwrite(data, 1, static_cast<size_t>(num_bytes), file_.get()) == static_cast<size_t>(num_bytes)) return;
+  if (std::fwrite(data, 1, static_cast<size_t>(num_bytes), file_.get()) == static_cast<size_t>(num_bytes))
+    return;
   Throw(absl::StatusCode::kResourceExhausted, "cannot write '", path_, "': ", std::strerror(errno));
 }
 
 void SafetensorsWriter::Write(const Tensor& tensor) {
-  WEFT_REQUIRE(next_ < entries_.size(), "checkpoint '", path_, "': all ", entries_.size(), " tensors are written");
+  WEFT_REQUIRE(next_ < entries_.size(), "checkpoint '", path_, "': all ", entries_.size(),
+               " tensors are written");
   const SafetensorsEntry& entry = entries_[next_];
-  WEFT_REQUIRE(tensor.dtype() == entry.type.dtype && tensor.shape() == entry.type.shape, "checkpoint '", path_,
-               "': tensor '", entry.name, "' is ", entry.type.ToString(), ", got ", tensor.TypeString());
+  WEFT_REQUIRE(tensor.dtype() == entry.type.dtype && tensor.shape() == entry.type.shape, "checkpoint '",
+               path_, "': tensor '", entry.name, "' is ", entry.type.ToString(), ", got ",
+               tensor.TypeString());
   const Tensor whole = tensor.IsContiguous() ? tensor : CloneTensor(tensor, tensor.buffer()->allocator());
   WriteBytes(whole.data(), whole.num_bytes());
   ++next_;
@@ -156,20 +162,24 @@ void SafetensorsReader::ParseHeader(const std::string& text, int64_t data_bytes)
   for (const Item& item : items) {
     const bool negative = std::any_of(item.entry.type.shape.begin(), item.entry.type.shape.end(),
                                       [](int64_t extent) { return extent < 0; });
-    if (negative || item.range.begin != expected || item.range.end - item.range.begin != NumBytes(item.entry.type)) {
-      ThrowBroken(path_, "tensor '", item.entry.name, "', ", item.entry.type.ToString(), ", cannot lie in bytes ",
-                  item.range.begin, " to ", item.range.end, " (expected to start at ", expected, ")");
+    if (negative || item.range.begin != expected ||
+        item.range.end - item.range.begin != NumBytes(item.entry.type)) {
+      ThrowBroken(path_, "tensor '", item.entry.name, "', ", item.entry.type.ToString(),
+                  ", cannot lie in bytes ", item.range.begin, " to ", item.range.end,
+                  " (expected to start at ", expected, ")");
     }
     expected = item.range.end;
     entries_.push_back(item.entry);
     ranges_.push_back(item.range);
   }
-  if (expected != data_bytes) ThrowBroken(path_, "its tensors take ", expected, " bytes, it has ", data_bytes);
+  if (expected != data_bytes)
+    ThrowBroken(path_, "its tensors take ", expected, " bytes, it has ", data_bytes);
 }
 
 void SafetensorsReader::ReadBytes(int64_t offset, void* data, int64_t num_bytes) {
-  const bool read = std::fseek(file_.get(), offset, SEEK_SET) == 0 &&
-                    std::fread(data, 1, static_cast<size_t>(num_bytes), file_.get()) == static_cast<size_t>(num_bytes);
+  const bool read =
+      std::fseek(file_.get(), offset, SEEK_SET) == 0 &&
+      std::fread(data, 1, static_cast<size_t>(num_bytes), file_.get()) == static_cast<size_t>(num_bytes);
   if (!read) ThrowBroken(path_, "reading ", num_bytes, " bytes at ", offset, " failed");
 }
 
@@ -185,13 +195,14 @@ Tensor SafetensorsReader::Read(absl::string_view name, const ShardBox& box,
   const auto entry = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const SafetensorsEntry& candidate) { return candidate.name == name; });
   if (entry == entries_.end()) Throw(absl::StatusCode::kNotFound, "'", path_, "' has no tensor '", name, "'");
-  WEFT_REQUIRE(entry->type.shape == box.global_shape, "'", path_, "': tensor '", name, "' is ", entry->type.ToString(),
-               ", expected shape ", box.global_shape.ToString());
+  WEFT_REQUIRE(entry->type.shape == box.global_shape, "'", path_, "': tensor '", name, "' is ",
+               entry->type.ToString(), ", expected shape ", box.global_shape.ToString());
   const int64_t item_size = ItemSize(entry->type.dtype);
   const Shape strides = ContiguousStrides(box.global_shape);
   const Tensor result = Tensor::Empty(allocator, entry->type.dtype, box.shape);
   if (result.num_elements() == 0) return result;
-  // Runs that lie contiguously in the file: the dims from `run_dim` on are whole, and one range of the dim before.
+  // Runs that lie contiguously in the file: the dims from `run_dim` on are whole, and one range of the dim
+  // before.
   int run_dim = box.shape.ndim();
   while (run_dim > 0 && box.shape[run_dim - 1] == box.global_shape[run_dim - 1]) --run_dim;
   run_dim = std::max(0, run_dim - 1);

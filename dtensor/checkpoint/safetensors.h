@@ -15,9 +15,9 @@
 
 namespace weft {
 
-// The safetensors file format: eight bytes with the length of a JSON header, the header (dtype, shape and byte range of
-// every tensor, and a map of texts), then the elements, row-major and little-endian. Readable by other frameworks.
-// Source: the format's README at huggingface/safetensors.
+// The safetensors file format: eight bytes with the length of a JSON header, the header (dtype, shape and
+// byte range of every tensor, and a map of texts), then the elements, row-major and little-endian. Readable
+// by other frameworks. Source: the format's README at huggingface/safetensors.
 
 // Texts that travel with the tensors.
 using SafetensorsMetadata = std::map<std::string, std::string>;
@@ -29,8 +29,8 @@ struct SafetensorsEntry {
   bool operator==(const SafetensorsEntry&) const = default;
 };
 
-// Writes one file, tensor by tensor in the order of `entries`. The file appears under its name only when Finish has
-// succeeded: until then, and after an error, whatever stood there stays.
+// Writes one file, tensor by tensor in the order of `entries`. The file appears under its name only when
+// Finish has succeeded: until then, and after an error, whatever stood there stays.
 class SafetensorsWriter {
  public:
   // Errors: InvalidArgument naming the path if it cannot be written, or an entry's name stands twice.
@@ -38,8 +38,8 @@ class SafetensorsWriter {
                     const SafetensorsMetadata& metadata);
   ~SafetensorsWriter();
 
-  // The next entry's elements: a CPU tensor of its type. Errors: InvalidArgument if it is another type or one too many;
-  // ResourceExhausted if the disk is full.
+  // The next entry's elements: a CPU tensor of its type. Errors: InvalidArgument if it is another type or one
+  // too many; ResourceExhausted if the disk is full.
   void Write(const Tensor& tensor);
 
   // Flushes to disk and gives the file its name. Errors: InvalidArgument if entries are missing; as Write.
@@ -58,8 +58,8 @@ class SafetensorsWriter {
 // Reads a file, whole tensors or boxes of them. Threads: one at a time.
 class SafetensorsReader {
  public:
-  // Errors: NotFound; DataLoss that names the path and what is broken: a header that does not parse, ranges that overlap or
-  // leave the file, sizes that are not the shapes'.
+  // Errors: NotFound; DataLoss that names the path and what is broken: a header that does not parse, ranges
+  // that overlap or leave the file, sizes that are not the shapes'.
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -70,7 +70,8 @@ class SafetensorsReader {
   const TensorType* Find(absl::string_view name) const;
 
   // The elements of `box` of the tensor `name`: only they are read.
-  // Errors: NotFound naming the file and the tensor; InvalidArgument if the box is of another shape; DataLoss.
+  // Errors: NotFound naming the file and the tensor; InvalidArgument if the box is of another shape;
+  // DataLoss.
   Tensor Read(absl::string_view name, const ShardBox& box, const std::shared_ptr<Allocator>& allocator);
 
  private:

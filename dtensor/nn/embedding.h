@@ -20,12 +20,12 @@ class Embedding : public Module {
   DTensor Forward(const DTensor& tokens) override;
 };
 
-// Scores hidden states against an embedding's table: the output layer of models whose head is tied to their input.
-// Owns no parameter; the table's gradient counts both uses.
-// Shape: x [..., d] -> [..., v].
+// Scores hidden states against an embedding's table: the output layer of models whose head is tied to their
+// input. Owns no parameter; the table's gradient counts both uses. Shape: x [..., d] -> [..., v].
 class TiedHead : public Module {
  public:
-  TiedHead(Module* parent, std::string name, const Embedding& table) : Module(parent, std::move(name)), table_(table) {}
+  TiedHead(Module* parent, std::string name, const Embedding& table)
+      : Module(parent, std::move(name)), table_(table) {}
 
  protected:
   DTensor Forward(const DTensor& x) override;

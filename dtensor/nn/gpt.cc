@@ -14,7 +14,8 @@ const GptConfig& Checked(const GptConfig& config) {
   check("layers", config.layers);
   check("heads", config.heads);
   check("dim", config.dim);
-  WEFT_REQUIRE(config.dropout >= 0 && config.dropout < 1, "gpt: dropout must be in [0, 1), got ", config.dropout);
+  WEFT_REQUIRE(config.dropout >= 0 && config.dropout < 1, "gpt: dropout must be in [0, 1), got ",
+               config.dropout);
   return config;
 }
 
@@ -49,13 +50,14 @@ Gpt::Gpt(const GptConfig& config)
   if (config.tied_head) {
     head = std::make_unique<TiedHead>(this, "head", wte);
   } else {
-    head = std::make_unique<Linear>(this, "head", config.dim, config.vocabulary, LinearOptions{.bias = false});
+    head =
+        std::make_unique<Linear>(this, "head", config.dim, config.vocabulary, LinearOptions{.bias = false});
   }
 }
 
 DTensor Gpt::Forward(const DTensor& tokens) {
-  WEFT_REQUIRE(tokens.ndim() == 2 && tokens.shape()[1] <= config_.context, "gpt: expected tokens [b, s] with s at most ",
-               config_.context, ", got ", tokens.ToString());
+  WEFT_REQUIRE(tokens.ndim() == 2 && tokens.shape()[1] <= config_.context,
+               "gpt: expected tokens [b, s] with s at most ", config_.context, ", got ", tokens.ToString());
   // [b, s, d] + [s, d]
   DTensor x = wte(tokens) + Slice(wpe.Value(), /*dim=*/0, /*start=*/0, /*length=*/tokens.shape()[1]);
   x = Dropout(x, config_.dropout);
@@ -63,6 +65,8 @@ DTensor Gpt::Forward(const DTensor& tokens) {
   return (*head)(ln_f(x));
 }
 
-LossSum Gpt::Loss(const DTensor& tokens, const DTensor& targets) { return CrossEntropy((*this)(tokens), targets); }
+LossSum Gpt::Loss(const DTensor& tokens, const DTensor& targets) {
+  return CrossEntropy((*this)(tokens), targets);
+}
 
 }  // namespace weft

@@ -51,10 +51,10 @@ class GptBlock : public Module {
   double dropout_;
 };
 
-// GPT-2: token and position embeddings, blocks, a final norm, a head. Weights start as GPT-2's: normal with deviation 0.02,
-// projections into the residual stream divided by sqrt(2 layers), biases zero.
-// Source: Radford et al., "Language models are unsupervised multitask learners", 2019.
-// Shape:  tokens [b, s] -> logits [b, s, v].
+// GPT-2: token and position embeddings, blocks, a final norm, a head. Weights start as GPT-2's: normal with
+// deviation 0.02, projections into the residual stream divided by sqrt(2 layers), biases zero. Source:
+// Radford et al., "Language models are unsupervised multitask learners", 2019. Shape:  tokens [b, s] ->
+// logits [b, s, v].
 class Gpt : public Module {
  public:
   // Errors: InvalidArgument for extents below 1, or heads that do not divide dim.

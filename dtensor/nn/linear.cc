@@ -20,7 +20,8 @@ std::string Letters(int first, int count) {
 
 }  // namespace
 
-Linear::Linear(Module* parent, std::string name, const Shape& in, const Shape& out, const LinearOptions& options)
+Linear::Linear(Module* parent, std::string name, const Shape& in, const Shape& out,
+               const LinearOptions& options)
     : Module(parent, std::move(name)),
       weight(this, "weight",
              {.shape = Joined(in, out),
@@ -42,8 +43,8 @@ DTensor Linear::Forward(const DTensor& x) {
   const int leading = x.ndim() - in_.ndim();
   bool fits = leading >= 0;
   for (int dim = 0; fits && dim < in_.ndim(); ++dim) fits = x.shape()[leading + dim] == in_[dim];
-  WEFT_REQUIRE(fits, "linear '", path(), "': expected an input whose last dims are ", in_.ToString(), ", got ",
-               x.ToString());
+  WEFT_REQUIRE(fits, "linear '", path(), "': expected an input whose last dims are ", in_.ToString(),
+               ", got ", x.ToString());
   // [..., in] x [in, out] -> [..., out]
   const std::string lead = Letters(0, leading);
   const std::string in = Letters(leading, in_.ndim());

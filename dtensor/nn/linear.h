@@ -11,8 +11,8 @@ namespace weft {
 struct LinearOptions {
   bool bias = true;
   Initializer weight = Initializer::Normal(0, 0.02);  // GPT-2's
-  int column_dim = 0;      // which output dim ColumnParallel splits
-  int row_dim = 0;         // which input dim RowParallel splits
+  int column_dim = 0;                                 // which output dim ColumnParallel splits
+  int row_dim = 0;                                    // which input dim RowParallel splits
   bool even_split = false;  // the two count whole things (heads): their extents must divide by the axis
 };
 
@@ -22,7 +22,8 @@ struct LinearOptions {
 // Shape: x [..., in...] -> y [..., out...]; weight [in..., out...], bias [out...], initially zero.
 class Linear : public Module {
  public:
-  Linear(Module* parent, std::string name, const Shape& in, const Shape& out, const LinearOptions& options = {});
+  Linear(Module* parent, std::string name, const Shape& in, const Shape& out,
+         const LinearOptions& options = {});
   Linear(Module* parent, std::string name, int64_t in, int64_t out, const LinearOptions& options = {})
       : Linear(parent, std::move(name), Shape{in}, Shape{out}, options) {}
 

@@ -31,7 +31,8 @@ Module::Module(Module* parent, std::string name) : parent_(parent), name_(std::m
 
 Module::~Module() {
   // A constructor may throw after this base has been made and registered.
-  if (parent_ != nullptr) parent_->children_.erase(std::find(parent_->children_.begin(), parent_->children_.end(), this));
+  if (parent_ != nullptr)
+    parent_->children_.erase(std::find(parent_->children_.begin(), parent_->children_.end(), this));
   for (Module* child : children_) child->parent_ = nullptr;
 }
 
@@ -47,7 +48,8 @@ DTensor Module::operator()(const DTensor& x) {
 }
 
 DTensor Module::Forward(const DTensor& /*x*/) {
-  Throw(absl::StatusCode::kUnimplemented, "module '", path(), "' does not take a single tensor: call it by its own signature");
+  Throw(absl::StatusCode::kUnimplemented, "module '", path(),
+        "' does not take a single tensor: call it by its own signature");
 }
 
 std::vector<Module*> Module::AllModules() {
@@ -86,7 +88,8 @@ ModuleCall::ModuleCall(Module& module) : module_(module), path_(module.context()
 DTensor ModuleCall::Input(const DTensor& x) const { return Pin(x, module_.border_.input); }
 
 DTensor ModuleCall::Output(const DTensor& y) const {
-  if (module_.context()->state().check_finite()) CheckFinite(y, absl::StrCat("output of module '", module_.path(), "'"));
+  if (module_.context()->state().check_finite())
+    CheckFinite(y, absl::StrCat("output of module '", module_.path(), "'"));
   return Pin(y, module_.border_.output);
 }
 
@@ -95,7 +98,8 @@ void CheckFinite(const DTensor& x, absl::string_view what) {
   const std::vector<double> values = x.ToLocal().ToVector<double>();
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
-    Throw(absl::StatusCode::kDataLoss, what, " (", x.ToString(), ") is not finite: local element ", i, " is ", values[i]);
+    Throw(absl::StatusCode::kDataLoss, what, " (", x.ToString(), ") is not finite: local element ", i, " is ",
+          values[i]);
   }
 }
 
@@ -103,7 +107,8 @@ void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const M
   for (Module* module : root.AllModules()) module->Bind(context);
   for (Parameter* parameter : root.AllParameters()) {
     const Layout replicated(parameter->spec().shape.ndim(), context->mesh().num_axes());
-    parameter->Materialize(context, options.dtype, options.compute_dtype.value_or(options.dtype), {.at_rest = replicated, .compute = replicated});
+    parameter->Materialize(context, options.dtype, options.compute_dtype.value_or(options.dtype),
+                           {.at_rest = replicated, .compute = replicated});
   }
 }
 

@@ -12,8 +12,8 @@
 
 namespace weft {
 
-// Placements that a parallel style fixes where a tensor crosses a module's border, along some axes. The gradient's, where
-// not given, follow Redistribute's rule.
+// Placements that a parallel style fixes where a tensor crosses a module's border, along some axes. The
+// gradient's, where not given, follow Redistribute's rule.
 struct BorderPin {
   int axis = 0;
   Placement value;
@@ -29,11 +29,13 @@ struct ModuleBorder {
   bool operator==(const ModuleBorder&) const = default;
 };
 
-// A node of the model tree. Its constructor registers children and parameters by name, as specs that allocate nothing:
+// A node of the model tree. Its constructor registers children and parameters by name, as specs that allocate
+// nothing:
 //
 //   class Mlp : public Module {
 //    public:
-//     Mlp(Module* parent, std::string name, int64_t d) : Module(parent, std::move(name)), up(this, "up", d, 4 * d), ... {}
+//     Mlp(Module* parent, std::string name, int64_t d)
+//         : Module(parent, std::move(name)), up(this, "up", d, 4 * d), down(this, "down", 4 * d, d) {}
 //     Linear up, down;
 //    protected:
 //     DTensor Forward(const DTensor& x) override { return down(Gelu(up(x))); }
@@ -98,17 +100,19 @@ class ModuleCall {
   PathGuard path_;
 };
 
-// Errors: DataLoss that starts with `what` and names the first element of this rank's piece that is not finite.
+// Errors: DataLoss that starts with `what` and names the first element of this rank's piece that is not
+// finite.
 void CheckFinite(const DTensor& x, absl::string_view what);
 
 struct MaterializeOptions {
-  DType dtype = DType::kF32;          // of parameters at rest, gradients and optimizer state
+  DType dtype = DType::kF32;                          // of parameters at rest, gradients and optimizer state
   std::optional<DType> compute_dtype = std::nullopt;  // of forward and backward; `dtype` if not given
 };
 
-// Binds a model to `context` and gives every parameter its first value, replicated over the mesh, from the rank state's
-// seed.   Errors: FailedPrecondition if it already was.
-void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const MaterializeOptions& options = {});
+// Binds a model to `context` and gives every parameter its first value, replicated over the mesh, from the
+// rank state's seed.   Errors: FailedPrecondition if it already was.
+void Materialize(Module& root, const IntrusivePtr<MeshContext>& context,
+                 const MaterializeOptions& options = {});
 
 }  // namespace weft
 

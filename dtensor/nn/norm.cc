@@ -10,7 +10,9 @@ LayerNorm::LayerNorm(Module* parent, std::string name, int64_t dim, double epsil
       bias(this, "bias", {.shape = {dim}, .initializer = Initializer::Constant(0)}),
       epsilon_(epsilon) {}
 
-DTensor LayerNorm::Forward(const DTensor& x) { return LayerNormalize(x, weight.Value(), bias.Value(), epsilon_); }
+DTensor LayerNorm::Forward(const DTensor& x) {
+  return LayerNormalize(x, weight.Value(), bias.Value(), epsilon_);
+}
 
 RmsNorm::RmsNorm(Module* parent, std::string name, int64_t dim, double epsilon)
     : Module(parent, std::move(name)),

@@ -49,8 +49,8 @@ const DTensor& Parameter::grad() const { return leaf().gradient(); }
 void Parameter::ClearGrad() { leaf().ClearGradient(); }
 
 void Parameter::SetGrad(DTensor gradient) {
-  WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == layouts_.at_rest, "gradient of '", path(),
-               "': expected ", at_rest().ToString(), ", got ", gradient.ToString());
+  WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == layouts_.at_rest, "gradient of '",
+               path(), "': expected ", at_rest().ToString(), ", got ", gradient.ToString());
   leaf().set_gradient(std::move(gradient));
 }
 
@@ -60,7 +60,8 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
     Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(), "' already has a value");
   }
   WEFT_REQUIRE(IsFloating(dtype) && IsFloating(compute_dtype), "parameter '", path(),
-               "': expected floating dtypes, got ", DTypeName(dtype), ", computing in ", DTypeName(compute_dtype));
+               "': expected floating dtypes, got ", DTypeName(dtype), ", computing in ",
+               DTypeName(compute_dtype));
   RankState& state = context->state();
   NoGradGuard no_grad(state);
   // Initial values belong to the beginning of time, whatever step the program is at.
@@ -69,7 +70,8 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   DTensor value;
   switch (init.kind) {
     case Initializer::Kind::kConstant:
-      value = Create(kFill, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape}, {.value = init.a});
+      value =
+          Create(kFill, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape}, {.value = init.a});
       break;
     case Initializer::Kind::kNormal:
       value = Create(kRandomNormal, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape},
@@ -88,8 +90,8 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
 }
 
 void Parameter::Load(const DTensor& value) {
-  WEFT_REQUIRE(value.type() == at_rest().type(), "parameter '", path(), "': expected ", at_rest().type().ToString(),
-               ", got ", value.type().ToString());
+  WEFT_REQUIRE(value.type() == at_rest().type(), "parameter '", path(), "': expected ",
+               at_rest().type().ToString(), ", got ", value.type().ToString());
   NoGradGuard no_grad(value.context()->state());
   CopyTensor(value.Redistribute(layouts_.at_rest).ToLocal(), at_rest().ToLocal());
   at_rest().impl()->MarkWritten("load");

@@ -13,8 +13,8 @@ namespace weft {
 
 class Module;
 
-// The distribution that a parameter's first value is drawn from. Elements depend on the seed, the parameter's path and
-// their global index only, so they are the same on every layout.
+// The distribution that a parameter's first value is drawn from. Elements depend on the seed, the parameter's
+// path and their global index only, so they are the same on every layout.
 struct Initializer {
   enum class Kind : uint8_t { kConstant, kNormal, kUniform };
   Kind kind = Kind::kConstant;
@@ -28,12 +28,12 @@ struct Initializer {
   bool operator==(const Initializer&) const = default;
 };
 
-// The dims of a parameter that tensor-parallel styles may split; -1 where the style leaves it whole. A module declares
-// them, since only it knows what its dims mean: qkv [d, 3, h, e] has column 2 (heads) and row 0.
+// The dims of a parameter that tensor-parallel styles may split; -1 where the style leaves it whole. A module
+// declares them, since only it knows what its dims mean: qkv [d, 3, h, e] has column 2 (heads) and row 0.
 struct ShardDims {
-  int column = -1;      // ColumnParallel: an output feature
-  int row = -1;         // RowParallel: an input feature, summed over
-  int vocabulary = -1;  // VocabParallel
+  int column = -1;          // ColumnParallel: an output feature
+  int row = -1;             // RowParallel: an input feature, summed over
+  int vocabulary = -1;      // VocabParallel
   bool even_split = false;  // these dims count whole things (heads): an axis must divide them
 
   bool operator==(const ShardDims&) const = default;
@@ -50,16 +50,17 @@ struct ParameterSpec {
 
 // Where a parameter lies over time (design, section 1). Optimizer state lies as the parameter at rest.
 struct ParameterLayouts {
-  Layout at_rest;   // between steps; the gradient's too
-  Layout compute;   // inside forward and backward
+  Layout at_rest;  // between steps; the gradient's too
+  Layout compute;  // inside forward and backward
 
   bool operator==(const ParameterLayouts&) const = default;
 };
 
-// A named slot for a trained tensor. Registered by its module's constructor as a spec; Materialize or Parallelize gives it
-// layouts and elements (this rank's piece only). Does not move.
+// A named slot for a trained tensor. Registered by its module's constructor as a spec; Materialize or
+// Parallelize gives it layouts and elements (this rank's piece only). Does not move.
 //
-// The slot's value is changed in place by optimizer ops alone; a tape that saved the older version then says so.
+// The slot's value is changed in place by optimizer ops alone; a tape that saved the older version then says
+// so.
 class Parameter {
  public:
   // Registers with `owner`. Errors: InvalidArgument for a name the owner already has.
@@ -73,11 +74,11 @@ class Parameter {
   bool materialized() const { return at_rest_.defined(); }
   const ParameterLayouts& layouts() const { return layouts_; }
 
-  // The value as forward uses it, in the compute dtype and layout. Where those are not the at-rest ones, each call makes a
-  // new copy, which is freed with its last handle: the tape keeps the at-rest value and makes the copy again in backward.
-  // Gradients of a copy in another dtype are cast back before they are summed or reduced.
-  // Cost:   the redistribution from at rest to compute (FSDP: an all-gather), in the compute dtype, under purpose `param`.
-  // Errors: FailedPrecondition before it is materialized.
+  // The value as forward uses it, in the compute dtype and layout. Where those are not the at-rest ones, each
+  // call makes a new copy, which is freed with its last handle: the tape keeps the at-rest value and makes
+  // the copy again in backward. Gradients of a copy in another dtype are cast back before they are summed or
+  // reduced. Cost:   the redistribution from at rest to compute (FSDP: an all-gather), in the compute dtype,
+  // under purpose `param`. Errors: FailedPrecondition before it is materialized.
   DTensor Value() const;
 
   // The value at rest: a leaf.

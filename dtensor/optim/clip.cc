@@ -12,11 +12,13 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
     const DTensor& gradient = parameter->grad();
     if (!gradient.defined()) continue;
     NoGradGuard no_grad(gradient.context()->state());
-    // Split gradients give Partial sums; a replicated one joins them on a single coordinate, so it counts once.
+    // Split gradients give Partial sums; a replicated one joins them on a single coordinate, so it counts
+    // once.
     const DTensor squares = Call(kSumSquares, {gradient});
     total = total.defined() ? Add(total, squares) : squares;
   }
-  if (!total.defined()) Throw(absl::StatusCode::kFailedPrecondition, "ComputeGlobalNorm: no parameter has a gradient");
+  if (!total.defined())
+    Throw(absl::StatusCode::kFailedPrecondition, "ComputeGlobalNorm: no parameter has a gradient");
   RankState& state = total.context()->state();
   NoGradGuard no_grad(state);
   PurposeGuard purpose(state, Purpose::kNorm);

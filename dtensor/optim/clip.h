@@ -14,9 +14,9 @@ struct GlobalNorm {
   DTensor scale;         // scalar, replicated: min(1, max_norm / norm); undefined if max_norm is 0
 };
 
-// Sums the squares of the at-rest gradients over the whole mesh, each element once (a replicated gradient counts once, a
-// sharded one by its pieces). Nothing is read back to the host: a norm that is not finite makes a scale that is not, and
-// the optimizer's update skips itself.
+// Sums the squares of the at-rest gradients over the whole mesh, each element once (a replicated gradient
+// counts once, a sharded one by its pieces). Nothing is read back to the host: a norm that is not finite
+// makes a scale that is not, and the optimizer's update skips itself.
 //
 // Cost:   one all-reduce of a scalar over the axes that shard any parameter, under purpose `norm`.
 // Errors: FailedPrecondition if no parameter has a gradient.

@@ -18,8 +18,8 @@ std::vector<DTensor> ZerosLike(const std::vector<Parameter*>& parameters) {
   return zeros;
 }
 
-void AppendState(const std::vector<Parameter*>& parameters, const std::vector<DTensor>& tensors, absl::string_view name,
-                 std::vector<std::pair<std::string, DTensor>>* out) {
+void AppendState(const std::vector<Parameter*>& parameters, const std::vector<DTensor>& tensors,
+                 absl::string_view name, std::vector<std::pair<std::string, DTensor>>* out) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     out->push_back({absl::StrCat(parameters[i]->path(), ".", name), tensors[i]});
   }

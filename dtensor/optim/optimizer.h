@@ -11,8 +11,8 @@
 
 namespace weft {
 
-// Changes parameters by their gradients, on each rank's at-rest pieces: no communication. State (moments) lies as the
-// parameter at rest. A parameter without a gradient is left alone.
+// Changes parameters by their gradients, on each rank's at-rest pieces: no communication. State (moments)
+// lies as the parameter at rest. A parameter without a gradient is left alone.
 class Optimizer {
  public:
   explicit Optimizer(std::vector<Parameter*> parameters) : parameters_(std::move(parameters)) {}
@@ -24,8 +24,8 @@ class Optimizer {
   int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t num_steps) { num_steps_ = num_steps; }
 
-  // One update with learning rate `lr`; gradients are multiplied by `gradient_scale` (a scalar, as ClipGlobalNorm makes
-  // it; undefined means 1). If the scale is not finite, nothing changes.
+  // One update with learning rate `lr`; gradients are multiplied by `gradient_scale` (a scalar, as
+  // ClipGlobalNorm makes it; undefined means 1). If the scale is not finite, nothing changes.
   void Step(double lr, const DTensor& gradient_scale = DTensor());
 
   // Forgets the gradients.
@@ -42,7 +42,8 @@ class Optimizer {
   int64_t num_steps_ = 0;
 };
 
-// p -= lr * (scale * g + weight_decay * p); with momentum, the buffer b = momentum * b + g' is subtracted instead.
+// p -= lr * (scale * g + weight_decay * p); with momentum, the buffer b = momentum * b + g' is subtracted
+// instead.
 struct SgdOptions {
   double momentum = 0;
   double weight_decay = 0;
@@ -63,8 +64,9 @@ class Sgd : public Optimizer {
   std::vector<DTensor> momentum_;
 };
 
-// Adam with decoupled weight decay. Decay applies to parameters of two dims or more: matrices, not biases and norms.
-// Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; the order of PyTorch's AdamW.
+// Adam with decoupled weight decay. Decay applies to parameters of two dims or more: matrices, not biases and
+// norms. Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; the order of PyTorch's
+// AdamW.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;

@@ -12,8 +12,8 @@ struct WarmupCosine {
   int64_t warmup_steps = 100;
   int64_t total_steps = 2000;
 
-  // The learning rate of step 1, 2, ..., total_steps. The first is peak / warmup_steps, step `warmup_steps` has the peak,
-  // the last and all after it the floor. Without warm-up, step 1 starts the cosine at the peak.
+  // The learning rate of step 1, 2, ..., total_steps. The first is peak / warmup_steps, step `warmup_steps`
+  // has the peak, the last and all after it the floor. Without warm-up, step 1 starts the cosine at the peak.
   double At(int64_t step) const;
 
   bool operator==(const WarmupCosine&) const = default;

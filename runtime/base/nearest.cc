@@ -25,9 +25,10 @@ int64_t EditDistance(absl::string_view a, absl::string_view b) {
 
 std::string NearestName(absl::string_view name, absl::Span<const std::string> candidates) {
   WEFT_REQUIRE(!candidates.empty(), "no names to compare '", name, "' with");
-  return *std::min_element(candidates.begin(), candidates.end(), [&](const std::string& a, const std::string& b) {
-    return EditDistance(name, a) < EditDistance(name, b);
-  });
+  return *std::min_element(candidates.begin(), candidates.end(),
+                           [&](const std::string& a, const std::string& b) {
+                             return EditDistance(name, a) < EditDistance(name, b);
+                           });
 }
 
 }  // namespace weft

@@ -24,7 +24,8 @@ const GptConfig kConfig = {.vocabulary = 17, .context = 8, .layers = 1, .heads =
 Plan FsdpTimesTp(const DeviceMesh& mesh) {
   std::vector<PlanEntry> entries;
   if (mesh.FindAxis("tp") >= 0) {
-    entries = {{"wte", VocabParallel("tp")}, {"blocks.*.mlp.up", ColumnParallel("tp")},
+    entries = {{"wte", VocabParallel("tp")},
+               {"blocks.*.mlp.up", ColumnParallel("tp")},
                {"blocks.*.mlp.down", RowParallel("tp")}};
   }
   if (mesh.FindAxis("dp") >= 0) entries.push_back({"", FullyShard("dp")});
@@ -90,8 +91,10 @@ TEST(CheckpointTest, FileOfAnotherModelIsRefused) {
     Gpt model(kConfig);
     Materialize(model, context);
     SafetensorsReader reader(path);
-    EXPECT_THAT([&] { LoadParameters(reader, model); }, ::testing::ThrowsMessage<Error>(HasSubstr("has no tensor 'wpe'")));
-    EXPECT_THAT([&] { SaveTensors(path, {}, {}); }, ::testing::ThrowsMessage<Error>(HasSubstr("nothing to save")));
+    EXPECT_THAT([&] { LoadParameters(reader, model); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("has no tensor 'wpe'")));
+    EXPECT_THAT([&] { SaveTensors(path, {}, {}); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("nothing to save")));
   });
 }
 

@@ -76,7 +76,8 @@ TEST(SafetensorsTest, RoundTripOfEveryDtypeAndEmptyTensors) {
   std::vector<Tensor> written;
   for (const SafetensorsEntry& entry : entries) {
     const Tensor tensor = Tensor::Empty(allocator, entry.type.dtype, entry.type.shape);
-    for (int64_t i = 0; i < tensor.num_bytes(); ++i) static_cast<char*>(tensor.data())[i] = static_cast<char>(i % 2);
+    for (int64_t i = 0; i < tensor.num_bytes(); ++i)
+      static_cast<char*>(tensor.data())[i] = static_cast<char>(i % 2);
     written.push_back(tensor);
     writer.Write(tensor);
   }
@@ -119,7 +120,8 @@ TEST(SafetensorsTest, UnfinishedFileLeavesTheOldOne) {
   const std::string path = WriteText("old.safetensors", "old");
   {
     SafetensorsWriter writer(path, {{"a", {DType::kF32, {1}}}}, {});
-    EXPECT_THAT([&] { writer.Finish(); }, ::testing::ThrowsMessage<Error>(HasSubstr("1 tensors are not written")));
+    EXPECT_THAT([&] { writer.Finish(); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("1 tensors are not written")));
   }
   std::ifstream file(path);
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "old");
@@ -128,8 +130,11 @@ TEST(SafetensorsTest, UnfinishedFileLeavesTheOldOne) {
 
 TEST(SafetensorsTest, WriterRefusesWhatWasNotAnnounced) {
   const std::string path = TestPath("refused.safetensors");
-  EXPECT_THAT([&] { SafetensorsWriter(path, {{"a", {}}, {"a", {}}}, {}); },
-              ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'a' stands twice")));
+  EXPECT_THAT(
+      [&] {
+        SafetensorsWriter(path, {{"a", {}}, {"a", {}}}, {});
+      },
+      ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'a' stands twice")));
   SafetensorsWriter writer(path, {{"a", {DType::kF32, {2}}}}, {});
   EXPECT_THAT([&] { writer.Write(Counting({3})); },
               ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'a' is f32[2], got f32[3]")));
@@ -143,16 +148,22 @@ TEST(SafetensorsTest, BrokenFilesAreNamedAndExplained) {
   EXPECT_THAT(ErrorOf(WriteText("long", std::string(8, '\x7f') + "{}")), HasSubstr("its header would be"));
   EXPECT_THAT(ErrorOf(WriteText("json", FileOf("[1, 2", 0))), HasSubstr("not a JSON object"));
   EXPECT_THAT(ErrorOf(WriteText("field", FileOf(R"({"a":{"dtype":"F32"}})", 4))), HasSubstr("lacks a field"));
-  EXPECT_THAT(ErrorOf(WriteText("dtype", FileOf(R"({"a":{"dtype":"F9","shape":[1],"data_offsets":[0,4]}})", 4))),
-              HasSubstr("unknown dtype F9"));
-  EXPECT_THAT(ErrorOf(WriteText("size", FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4))),
-              HasSubstr("tensor 'a', f32[2], cannot lie in bytes 0 to 4"));
-  EXPECT_THAT(ErrorOf(WriteText("negative", FileOf(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}})", 0))),
+  EXPECT_THAT(
+      ErrorOf(WriteText("dtype", FileOf(R"({"a":{"dtype":"F9","shape":[1],"data_offsets":[0,4]}})", 4))),
+      HasSubstr("unknown dtype F9"));
+  EXPECT_THAT(
+      ErrorOf(WriteText("size", FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4))),
+      HasSubstr("tensor 'a', f32[2], cannot lie in bytes 0 to 4"));
+  EXPECT_THAT(ErrorOf(WriteText("negative",
+                                FileOf(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}})", 0))),
               HasSubstr("cannot lie in bytes"));
-  EXPECT_THAT(ErrorOf(WriteText("cut", FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7))),
-              HasSubstr("its tensors take 8 bytes, it has 7"));
-  EXPECT_THAT(ErrorOf(WriteText("dims", FileOf(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})", 4))),
-              HasSubstr("at most 8 dims"));
+  EXPECT_THAT(
+      ErrorOf(WriteText("cut", FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7))),
+      HasSubstr("its tensors take 8 bytes, it has 7"));
+  EXPECT_THAT(
+      ErrorOf(WriteText(
+          "dims", FileOf(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})", 4))),
+      HasSubstr("at most 8 dims"));
 }
 
 TEST(SafetensorsTest, ReadNamesWhatIsMissing) {

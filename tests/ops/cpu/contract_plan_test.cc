@@ -14,7 +14,8 @@ PackedPlan Plan(const ContractAttributes& labels, const Tensor& x, const Tensor&
 
 constexpr ContractPacking kNoPacking;
 
-// The products of GPT-2 (b 4, s 64, d 768, h 12, e 64), as their tensors lie: each must be one matrix product.
+// The products of GPT-2 (b 4, s 64, d 768, h 12, e 64), as their tensors lie: each must be one matrix
+// product.
 TEST(ContractPlanTest, TransformerProductsAreOneProductWithoutCopies) {
   struct Case {
     ContractAttributes labels;
@@ -56,7 +57,8 @@ TEST(ContractPlanTest, SlicesOfPackedTensorsAreNotCopied) {
 }
 
 TEST(ContractPlanTest, BatchDimsAreOuterLoops) {
-  const auto [packed, plan] = Plan({"bhse", "bhte", "bhst"}, Meta({2, 3, 100, 8}), Meta({2, 3, 90, 8}), {2, 3, 100, 90});
+  const auto [packed, plan] =
+      Plan({"bhse", "bhte", "bhst"}, Meta({2, 3, 100, 8}), Meta({2, 3, 90, 8}), {2, 3, 100, 90});
   EXPECT_EQ(packed.packing, kNoPacking);
   EXPECT_EQ(plan.num_outer(), 6);
   EXPECT_EQ(plan.size, (GemmSize{100, 90, 8}));

@@ -83,7 +83,8 @@ TEST(GemmTest, BF16SumsInFloatAndRoundsOnce) {
           const double expected = j < 33 ? Product(a, b, i, j) : 9;
           // Half a unit in the last of 8 bits, and the float sum's own rounding.
           const double tolerance = std::abs(expected) / 256 + 1e-5;
-          ASSERT_NEAR(static_cast<float>(c[i * 40 + j]), expected, tolerance) << "k " << k << ": " << i << ", " << j;
+          ASSERT_NEAR(static_cast<float>(c[i * 40 + j]), expected, tolerance)
+              << "k " << k << ": " << i << ", " << j;
         }
       }
     }
@@ -91,8 +92,9 @@ TEST(GemmTest, BF16SumsInFloatAndRoundsOnce) {
 }
 
 TEST(GemmTilingTest, TilesCoverTheOutputOnce) {
-  for (const GemmSize& size : {GemmSize{1, 1, 1}, GemmSize{257, 769, 3}, GemmSize{256, 3072, 768},
-                               GemmSize{256, 768, 3072}, GemmSize{5, 5000, 100000}, GemmSize{3000, 7, 4096}}) {
+  for (const GemmSize& size :
+       {GemmSize{1, 1, 1}, GemmSize{257, 769, 3}, GemmSize{256, 3072, 768}, GemmSize{256, 768, 3072},
+        GemmSize{5, 5000, 100000}, GemmSize{3000, 7, 4096}}) {
     const GemmTiling tiling(size);
     std::vector<int> covered(size.m * size.n, 0);
     for (int64_t index = 0; index < tiling.num_tiles(); ++index) {
