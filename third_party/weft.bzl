@@ -23,7 +23,7 @@ def weft_test(name, deps = [], size = "small", **kwargs):
 
     Args:
       name: NAME_test, beside NAME_test.cc.
-      deps: what it tests; GoogleTest is added.
+      deps: what it tests; GoogleTest and //tests:message_of are added.
       size: as cc_test.
       **kwargs: as cc_test.
     """
@@ -31,6 +31,9 @@ def weft_test(name, deps = [], size = "small", **kwargs):
         name = name,
         size = size,
         srcs = [name + ".cc"],
-        deps = deps + ["@sys_gtest_main//:sys_gtest_main"],
+        deps = deps + [
+            "//tests:message_of",
+            "@sys_gtest_main//:sys_gtest_main",
+        ],
         **kwargs
     )

@@ -1,23 +1,12 @@
 #include "examples/gpt_plan.h"
 
-#include <functional>
-
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/base/error.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
-
-std::string MessageOf(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-    return error.message();
-  }
-  return "nothing was thrown";
-}
 
 std::string PlanText(const std::string& mesh, DataPlan data, bool sequence_parallel = false) {
   return GptPlan(DeviceMesh::Parse(mesh), data, sequence_parallel).ToString();
@@ -73,12 +62,12 @@ TEST(GptPlanTest, FitsEveryGpt) {
 }
 
 TEST(GptPlanTest, MistakesAreNamed) {
-  EXPECT_EQ(MessageOf([] { PlanText("dp=2,pp=2", DataPlan::kDdp); }),
+  EXPECT_EQ(InvalidArgumentMessage([] { PlanText("dp=2,pp=2", DataPlan::kDdp); }),
             "mesh axis 'pp' means nothing to this plan: expected dp or tp, or a plan of your own "
             "(--plan=FILE.json)");
-  EXPECT_EQ(MessageOf([] { PlanText("dp=2", DataPlan::kDdp, true); }),
+  EXPECT_EQ(InvalidArgumentMessage([] { PlanText("dp=2", DataPlan::kDdp, true); }),
             "sequence_parallel needs an axis 'tp'; the mesh is 'dp=2'");
-  EXPECT_EQ(MessageOf([] { PlanText("tp=2", DataPlan::kFsdp); }),
+  EXPECT_EQ(InvalidArgumentMessage([] { PlanText("tp=2", DataPlan::kFsdp); }),
             "plan fsdp needs an axis 'dp'; the mesh is 'tp=2'");
 }
 
@@ -96,7 +85,10 @@ TEST(BatchLayoutTest, SplitsTheBatchOverTheDataAxes) {
   }
   // Hybrid sharding: in the order of the plan.
   EXPECT_EQ(BatchLayoutText("a=2,b=2", {{"", DataParallel("b")}, {"", FullyShard("a")}}), "[b.a, -]");
-  EXPECT_EQ(MessageOf([] { BatchLayoutText("a=2", {{"", DataParallel("dp")}}); }).substr(0, 4), "mesh");
+  EXPECT_EQ(InvalidArgumentMessage([] {
+              BatchLayoutText("a=2", {{"", DataParallel("dp")}});
+            }).substr(0, 4),
+            "mesh");
 }
 
 }  // namespace

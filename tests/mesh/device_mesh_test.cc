@@ -6,21 +6,10 @@
 
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
-
-// The message of the InvalidArgument that `function` throws.
-template <class Function>
-std::string MessageOf(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-    return error.message();
-  }
-  return "nothing was thrown";
-}
 
 TEST(DeviceMeshTest, NoAxesIsOneDevice) {
   const DeviceMesh mesh;
@@ -46,7 +35,8 @@ TEST(DeviceMeshTest, FirstAxisVariesSlowest) {
   EXPECT_TRUE(mesh.Contains(5));
   EXPECT_FALSE(mesh.Contains(6));
   EXPECT_FALSE(mesh.Contains(-1));
-  EXPECT_EQ(MessageOf([&] { mesh.CoordinateOf(6); }), "rank 6 is not in mesh (dp=2, pp=1, tp=3) of 6 ranks");
+  EXPECT_EQ(InvalidArgumentMessage([&] { mesh.CoordinateOf(6); }),
+            "rank 6 is not in mesh (dp=2, pp=1, tp=3) of 6 ranks");
 }
 
 TEST(DeviceMeshTest, GivenRanks) {
@@ -57,7 +47,8 @@ TEST(DeviceMeshTest, GivenRanks) {
   EXPECT_EQ(mesh.GroupOf(9, {1}), (std::vector<int>{0, 9}));
   EXPECT_TRUE(mesh.Contains(9));
   EXPECT_FALSE(mesh.Contains(1));
-  EXPECT_EQ(MessageOf([&] { mesh.CoordinateOf(1); }), "rank 1 is not in mesh (dp=2, tp=2) of 4 ranks");
+  EXPECT_EQ(InvalidArgumentMessage([&] { mesh.CoordinateOf(1); }),
+            "rank 1 is not in mesh (dp=2, tp=2) of 4 ranks");
 }
 
 TEST(DeviceMeshTest, GroupsFollowTheOrderOfTheirAxes) {
@@ -66,8 +57,8 @@ TEST(DeviceMeshTest, GroupsFollowTheOrderOfTheirAxes) {
   EXPECT_EQ(mesh.GroupOf(7, {2}), (std::vector<int>{6, 7, 8}));
   EXPECT_EQ(mesh.GroupOf(7, {0, 2}), (std::vector<int>{0, 1, 2, 6, 7, 8}));
   EXPECT_EQ(mesh.GroupOf(7, {2, 0}), (std::vector<int>{0, 6, 1, 7, 2, 8}));
-  EXPECT_EQ(MessageOf([&] { mesh.GroupOf(0, {1, 1}); }), "axis 'b' is listed twice in a group");
-  EXPECT_EQ(MessageOf([&] { mesh.GroupOf(0, {3}); }),
+  EXPECT_EQ(InvalidArgumentMessage([&] { mesh.GroupOf(0, {1, 1}); }), "axis 'b' is listed twice in a group");
+  EXPECT_EQ(InvalidArgumentMessage([&] { mesh.GroupOf(0, {3}); }),
             "axis 3 is not one of the 3 axes of mesh (a=2, b=2, c=3)");
 }
 
@@ -119,11 +110,13 @@ TEST(DeviceMeshTest, TextAndComparison) {
   EXPECT_EQ(mesh.FindAxis("tp"), 1);
   EXPECT_EQ(mesh.FindAxis("pp"), -1);
   EXPECT_EQ(mesh.AxisIndex("dp"), 0);
-  EXPECT_EQ(MessageOf([&] { mesh.AxisIndex("pp"); }), "mesh (dp=2, tp=4) has no axis 'pp'");
+  EXPECT_EQ(InvalidArgumentMessage([&] { mesh.AxisIndex("pp"); }), "mesh (dp=2, tp=4) has no axis 'pp'");
 }
 
 TEST(DeviceMeshTest, MisuseIsNamed) {
-  const auto message = [](absl::string_view text) { return MessageOf([&] { DeviceMesh::Parse(text); }); };
+  const auto message = [](absl::string_view text) {
+    return InvalidArgumentMessage([&] { DeviceMesh::Parse(text); });
+  };
   EXPECT_EQ(message("dp"), "cannot read mesh \"dp\": expected name=size, separated by commas, got 'dp'");
   EXPECT_EQ(message("dp=2,"), "cannot read mesh \"dp=2,\": expected name=size, separated by commas, got ''");
   EXPECT_EQ(message("dp=2x"),
@@ -144,9 +137,15 @@ TEST(DeviceMeshTest, MisuseIsNamed) {
   EXPECT_EQ(
       message("a=65536,b=65536"),
       "cannot read mesh \"a=65536,b=65536\": mesh a=65536, b=65536 has more ranks than an int can number");
-  EXPECT_EQ(MessageOf([] { DeviceMesh({{"a", 2}}, {0, 1, 2}); }), "mesh a=2 has 2 ranks, but 3 were given");
-  EXPECT_EQ(MessageOf([] { DeviceMesh({{"a", 2}}, {4, 4}); }), "rank 4 stands twice in mesh a=2");
-  EXPECT_EQ(MessageOf([] { DeviceMesh({{"a", 2}}, {0, -1}); }), "rank -1 in a mesh is negative");
+  EXPECT_EQ(InvalidArgumentMessage([] {
+              DeviceMesh({{"a", 2}}, {0, 1, 2});
+            }),
+            "mesh a=2 has 2 ranks, but 3 were given");
+  EXPECT_EQ(InvalidArgumentMessage([] {
+              DeviceMesh({{"a", 2}}, {4, 4});
+            }),
+            "rank 4 stands twice in mesh a=2");
+  EXPECT_EQ(InvalidArgumentMessage([] { DeviceMesh({{"a", 2}}, {0, -1}); }), "rank -1 in a mesh is negative");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "mesh/placement.h"
 #include "runtime/base/error.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -21,19 +22,8 @@ const DeviceMesh& Mesh() {
   return *mesh;
 }
 
-template <class Function>
-std::string MessageOf(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-    return error.message();
-  }
-  return "nothing was thrown";
-}
-
 std::string ParseError(absl::string_view text) {
-  return MessageOf([&] { Layout::Parse(text, Mesh()); });
+  return InvalidArgumentMessage([&] { Layout::Parse(text, Mesh()); });
 }
 
 // What a layout means, the long way round.
@@ -177,12 +167,18 @@ TEST(LayoutTest, PermuteDims) {
   const Layout layout = Layout::Parse("[dp, -, tp.cp] P{one}", Mesh());
   EXPECT_EQ(layout.PermuteDims({2, 0, 1}), Layout::Parse("[tp.cp, dp, -] P{one}", Mesh()));
   EXPECT_EQ(layout.PermuteDims({2, 0, 1}).PermuteDims({1, 2, 0}), layout);
-  EXPECT_EQ(MessageOf([&] {
+  EXPECT_EQ(InvalidArgumentMessage([&] {
               layout.PermuteDims({0, 1});
             }),
             "a permutation of 3 dims needs as many entries, got {0, 1}");
-  EXPECT_EQ(MessageOf([&] { layout.PermuteDims({0, 1, 1}); }), "{0, 1, 1} is not a permutation of 3 dims");
-  EXPECT_EQ(MessageOf([&] { layout.PermuteDims({0, 1, 3}); }), "{0, 1, 3} is not a permutation of 3 dims");
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              layout.PermuteDims({0, 1, 1});
+            }),
+            "{0, 1, 1} is not a permutation of 3 dims");
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              layout.PermuteDims({0, 1, 3});
+            }),
+            "{0, 1, 3} is not a permutation of 3 dims");
 }
 
 TEST(LayoutTest, TextForm) {
@@ -261,30 +257,30 @@ TEST(LayoutTest, ParseErrorsNameThePlace) {
 }
 
 TEST(LayoutTest, MisuseIsNamed) {
-  EXPECT_EQ(MessageOf([] { Layout(9, 0); }), "a layout has 0 to 8 dims, got 9");
-  EXPECT_EQ(MessageOf([] { Layout(0, 9); }), "a layout has 0 to 8 mesh axes, got 9");
-  EXPECT_EQ(MessageOf([] { Layout(-1, 0); }), "a layout has 0 to 8 dims, got -1");
-  EXPECT_EQ(MessageOf([] {
+  EXPECT_EQ(InvalidArgumentMessage([] { Layout(9, 0); }), "a layout has 0 to 8 dims, got 9");
+  EXPECT_EQ(InvalidArgumentMessage([] { Layout(0, 9); }), "a layout has 0 to 8 mesh axes, got 9");
+  EXPECT_EQ(InvalidArgumentMessage([] { Layout(-1, 0); }), "a layout has 0 to 8 dims, got -1");
+  EXPECT_EQ(InvalidArgumentMessage([] {
               Layout(Mesh(), 1, {{"pp", Shard(0)}});
             }),
             "mesh (dp=2, tp=2, cp=4, one=1) has no axis 'pp'");
-  EXPECT_EQ(MessageOf([] {
+  EXPECT_EQ(InvalidArgumentMessage([] {
               Layout(Mesh(), 1, {{"dp", Shard(0)}, {"dp", Replicate()}});
             }),
             "mesh axis 'dp' has two placements in one layout");
-  EXPECT_EQ(MessageOf([] {
+  EXPECT_EQ(InvalidArgumentMessage([] {
               Layout(Mesh(), 2, {{"dp", Shard(2)}});
             }),
             "Shard(2) is out of range for a tensor of 2 dims");
-  EXPECT_EQ(MessageOf([] {
+  EXPECT_EQ(InvalidArgumentMessage([] {
               Layout(Mesh(), 2, {{"dp", Shard(-3)}});
             }),
             "Shard(-3) is out of range for a tensor of 2 dims");
-  EXPECT_EQ(MessageOf([] {
+  EXPECT_EQ(InvalidArgumentMessage([] {
               Layout(Mesh(), 1, {{"dp", Partial()}, {"tp", Partial(ReduceOp::kMax)}});
             }),
             "Partial(max) cannot join [-] P{a0}: one tensor has one partial kind; only sum and avg mix");
-  EXPECT_EQ(MessageOf([] { Layout(1, 2).WithShard(2, 0); }),
+  EXPECT_EQ(InvalidArgumentMessage([] { Layout(1, 2).WithShard(2, 0); }),
             "axis 2 is out of range for a layout over 2 mesh axes");
 }
 

@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/tensor/copy.h"
+#include "tests/message_of.h"
 #include "tests/ops/single_device.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -50,16 +51,6 @@ std::vector<double> Broadcast(const Tensor& a, const Tensor& b, const Shape& sha
   for (int64_t i = 0; i < shape.num_elements(); ++i)
     result.push_back(f(at(a, a_values, i), at(b, b_values, i)));
   return result;
-}
-
-template <class Function>
-std::string MessageOf(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "no error";
 }
 
 struct BinaryCase {

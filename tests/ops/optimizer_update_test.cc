@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/tensor/copy.h"
+#include "tests/message_of.h"
 #include "tests/ops/sample_tensors.h"
 #include "tests/ops/single_device.h"
 #include "tests/ops/tensor_compare.h"
@@ -27,16 +28,6 @@ Tensor Scalar(double value, DType dtype = DType::kF32) { return FromDoubles({}, 
 Tensor Uniform(const Shape& shape, double low, double high, DType dtype, int seed) {
   std::mt19937_64 random(seed);
   return RandomTensor({{dtype, shape}, low, high}, random);
-}
-
-template <class Function>
-std::string MessageOf(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "no error";
 }
 
 // The algorithm of torch.optim.AdamW, one element at a time.

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/tensor/copy.h"
+#include "tests/message_of.h"
 #include "tests/ops/single_device.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -14,16 +15,6 @@ namespace weft {
 namespace {
 
 constexpr RandomKey kKey = {.seed = 7, .stream = 1234567, .step = 3};
-
-template <class Function>
-std::string MessageOf(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "no error";
-}
 
 struct Moments {
   double mean = 0;

@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/tensor/copy.h"
+#include "tests/message_of.h"
 #include "tests/ops/single_device.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -57,16 +58,6 @@ std::vector<double> Fold(const Tensor& x, DimMask dims, double identity, double 
 double AddTo(double a, double b) { return a + b; }
 double Larger(double a, double b) { return b > a ? b : a; }
 double Smaller(double a, double b) { return b < a ? b : a; }
-
-template <class Function>
-std::string MessageOf(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "no error";
-}
 
 struct Case {
   Shape shape;

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/kernel.h"
+#include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 #include "tests/ops/toy_ops.h"
 
@@ -19,16 +20,6 @@ Tensor F64(const Shape& shape, const std::vector<double>& values) {
   return Tensor::FromValues<double>(shape, values);
 }
 std::vector<double> Values64(const Tensor& tensor) { return tensor.ToVector<double>(); }
-
-template <class Function>
-std::string MessageOf(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "";
-}
 
 TEST(SingleDeviceTest, RunsAnOp) {
   const Tensor x = F64({2, 2}, {1, 2, 3, 4});

@@ -1,6 +1,5 @@
 #include "parallel/parallelize.h"
 
-#include <functional>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -9,19 +8,10 @@
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
-
-std::string MessageOf(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-    return error.message();
-  }
-  return "nothing was thrown";
-}
 
 GptConfig OneBlock() { return {.vocabulary = 257, .context = 16, .layers = 1, .heads = 4, .dim = 32}; }
 
@@ -215,7 +205,9 @@ TEST(ResolvePlanTest, StylesPinBorders) {
 TEST(ResolvePlanTest, MistakesAreNamed) {
   Gpt model(OneBlock());
   const DeviceMesh mesh = DeviceMesh::Parse("dp=2, tp=3");
-  const auto message = [&](const Plan& plan) { return MessageOf([&] { ResolvePlan(model, mesh, plan); }); };
+  const auto message = [&](const Plan& plan) {
+    return InvalidArgumentMessage([&] { ResolvePlan(model, mesh, plan); });
+  };
   EXPECT_EQ(
       message({{"blocks.*.attn.kqv", ColumnParallel("tp")}}),
       "plan entry \"blocks.*.attn.kqv\": ColumnParallel(tp): no module matches this path; the nearest is "
@@ -233,8 +225,7 @@ TEST(ResolvePlanTest, MistakesAreNamed) {
             "heads (dim "
             "0) of 'blocks.0.attn.proj.weight'");
   // The vocabulary, 257, and hidden features may be uneven.
-  EXPECT_EQ(message({{"wte", VocabParallel("tp")}, {"blocks.*.mlp.up", ColumnParallel("tp")}}),
-            "nothing was thrown");
+  EXPECT_EQ(message({{"wte", VocabParallel("tp")}, {"blocks.*.mlp.up", ColumnParallel("tp")}}), "no error");
   EXPECT_EQ(message({{"blocks.0.ln_1", ColumnParallel("tp")}}),
             "plan entry \"blocks.0.ln_1\": ColumnParallel(tp): module 'blocks.0.ln_1' declares no dim that "
             "this style "
@@ -246,7 +237,9 @@ TEST(ResolvePlanTest, MistakesAreNamed) {
 TEST(ResolvePlanTest, AnAxisSplitsAParameterOnce) {
   Gpt model(OneBlock());
   const DeviceMesh mesh = DeviceMesh::Parse("dp=2, tp=2");
-  const auto message = [&](const Plan& plan) { return MessageOf([&] { ResolvePlan(model, mesh, plan); }); };
+  const auto message = [&](const Plan& plan) {
+    return InvalidArgumentMessage([&] { ResolvePlan(model, mesh, plan); });
+  };
   EXPECT_EQ(message({{"wte", VocabParallel("tp")}, {"", FullyShard("tp")}}),
             "plan entry \"\": FullyShard(tp): 'wte.weight' is already split over axis 'tp' by another entry "
             "([tp, -])");

@@ -1,22 +1,11 @@
 #include "parallel/plan.h"
 
-#include <functional>
-
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
-
-std::string MessageOf(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-    return error.message();
-  }
-  return "nothing was thrown";
-}
 
 Plan Sample() {
   return {{"blocks.*.attn.qkv", ColumnParallel("tp")},
@@ -74,7 +63,9 @@ TEST(PlanTest, JsonRoundTrips) {
 }
 
 TEST(PlanTest, BadJsonIsNamed) {
-  const auto message = [](const std::string& json) { return MessageOf([&] { Plan::FromJson(json); }); };
+  const auto message = [](const std::string& json) {
+    return InvalidArgumentMessage([&] { Plan::FromJson(json); });
+  };
   EXPECT_EQ(message("{entries: []}"), "plan: not valid JSON");
   EXPECT_EQ(message(""), "plan: not valid JSON");
   EXPECT_EQ(message("[]"), "plan: expected an object with an array \"entries\"");
@@ -84,7 +75,7 @@ TEST(PlanTest, BadJsonIsNamed) {
 TEST(PlanTest, BadEntriesAreNamed) {
   const auto message = [](const std::string& entry) {
     const std::string good = R"json({"path": "", "style": "DataParallel", "axis": "dp"})json";
-    return MessageOf([&] { Plan::FromJson("{\"entries\": [" + good + ", " + entry + "]}"); });
+    return InvalidArgumentMessage([&] { Plan::FromJson("{\"entries\": [" + good + ", " + entry + "]}"); });
   };
   EXPECT_EQ(message("3"), "plan entry 1: expected an object, got number");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel"})json"),

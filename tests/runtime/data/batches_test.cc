@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -42,17 +43,6 @@ void ExpectWindows(const TokenBatch& batch, int64_t num_tokens) {
     }
     ASSERT_LE(starts[static_cast<size_t>(i)] + batch.context, num_tokens - 1);
   }
-}
-
-template <class Function>
-std::string MessageOf(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-    return error.message();
-  }
-  return "no error";
 }
 
 TEST(TrainBatchesTest, TargetsAreInputsShiftedByOne) {
@@ -117,16 +107,16 @@ TEST(TrainBatchesTest, AWindowIsAllThatATextOfContextPlusOneHas) {
 
 TEST(TrainBatchesTest, RefusesBadArguments) {
   const std::vector<int32_t> tokens = Count(5);
-  EXPECT_THAT(MessageOf([&] { TrainBatches(tokens, 5, 0); }),
+  EXPECT_THAT(InvalidArgumentMessage([&] { TrainBatches(tokens, 5, 0); }),
               HasSubstr("5 tokens are too few: a sample of context 5 takes 6"));
-  EXPECT_THAT(MessageOf([&] { TrainBatches({}, 1, 0); }), HasSubstr("0 tokens are too few"));
-  EXPECT_THAT(MessageOf([&] { TrainBatches(tokens, 0, 0); }),
+  EXPECT_THAT(InvalidArgumentMessage([&] { TrainBatches({}, 1, 0); }), HasSubstr("0 tokens are too few"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { TrainBatches(tokens, 0, 0); }),
               HasSubstr("context: expected at least 1, got 0"));
   const TrainBatches batches(tokens, 4, 0);
-  EXPECT_THAT(MessageOf([&] { batches.Get(-1, 0, 1); }), HasSubstr("step"));
-  EXPECT_THAT(MessageOf([&] { batches.Get(int64_t{1} << 32, 0, 1); }), HasSubstr("step"));
-  EXPECT_THAT(MessageOf([&] { batches.Get(0, -1, 1); }), HasSubstr("first -1"));
-  EXPECT_THAT(MessageOf([&] { batches.Get(0, 0, -1); }), HasSubstr("count -1"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { batches.Get(-1, 0, 1); }), HasSubstr("step"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { batches.Get(int64_t{1} << 32, 0, 1); }), HasSubstr("step"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { batches.Get(0, -1, 1); }), HasSubstr("first -1"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { batches.Get(0, 0, -1); }), HasSubstr("count -1"));
 }
 
 TEST(EvalBatchesTest, AllWindowsOnceIfAsManyAreWanted) {
@@ -159,12 +149,15 @@ TEST(EvalBatchesTest, FewerWindowsAreSpreadOverTheText) {
 
 TEST(EvalBatchesTest, RefusesBadArguments) {
   const std::vector<int32_t> tokens = Count(14);
-  EXPECT_THAT(MessageOf([&] { EvalBatches(tokens, 14, 1); }), HasSubstr("14 tokens are too few"));
-  EXPECT_THAT(MessageOf([&] { EvalBatches(tokens, 4, 0); }), HasSubstr("expected at least 1, got 0"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { EvalBatches(tokens, 14, 1); }),
+              HasSubstr("14 tokens are too few"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { EvalBatches(tokens, 4, 0); }),
+              HasSubstr("expected at least 1, got 0"));
   const EvalBatches batches(tokens, 4, 3);
-  EXPECT_THAT(MessageOf([&] { batches.Get(2, 2); }), HasSubstr("samples [2, 4) are not within [0, 3)"));
-  EXPECT_THAT(MessageOf([&] { batches.Get(-1, 1); }), HasSubstr("samples [-1, 0)"));
-  EXPECT_THAT(MessageOf([&] { batches.Get(0, -1); }), HasSubstr("samples [0, -1)"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { batches.Get(2, 2); }),
+              HasSubstr("samples [2, 4) are not within [0, 3)"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { batches.Get(-1, 1); }), HasSubstr("samples [-1, 0)"));
+  EXPECT_THAT(InvalidArgumentMessage([&] { batches.Get(0, -1); }), HasSubstr("samples [0, -1)"));
 }
 
 }  // namespace

@@ -17,12 +17,14 @@ using ::testing::HasSubstr;
 
 class DefaultTextTest : public testing::Test {
  protected:
+  // Not under testing::TempDir(): under Bazel that lies in an output folder, from which the real tree is
+  // found.
   void SetUp() override {
-    const auto* const info = testing::UnitTest::GetInstance()->current_test_info();
-    root_ = fs::canonical(testing::TempDir()) / info->name();
-    fs::remove_all(root_);
-    fs::create_directories(root_);
+    std::string folder = "/tmp/weft_default_text.XXXXXX";
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    root_ = fs::canonical(folder);
   }
+  void TearDown() override { fs::remove_all(root_); }
 
   void Write(const std::string& path, const std::string& bytes) const {
     fs::create_directories((root_ / path).parent_path());

@@ -11,20 +11,13 @@
 #include <random>
 #include <vector>
 
+#include "tests/message_of.h"
+
 namespace weft {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string MessageOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "";
-}
 
 // A view of `shape` inside a larger buffer, its dims in a random order there, with gaps around and between.
 struct Placed {

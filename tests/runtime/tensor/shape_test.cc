@@ -7,22 +7,13 @@
 #include <vector>
 
 #include "absl/hash/hash_testing.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <class Call>
-std::string MessageOf(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "";
-}
 
 TEST(Shape, CountsElements) {
   EXPECT_EQ(Shape().num_elements(), 1);

@@ -10,21 +10,14 @@
 #include <random>
 #include <vector>
 
+#include "tests/message_of.h"
+
 namespace weft {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string MessageOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "";
-}
 
 // 0, 1, 2, ...: the value of an element is its offset in the buffer.
 Tensor Iota(const Shape& shape) {
