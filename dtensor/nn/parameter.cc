@@ -84,6 +84,8 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   }
   layouts_ = layouts;
   compute_dtype_ = compute_dtype;
+  // The leaf's collectives belong to its module.
+  const PathGuard path_guard(state, state.PathId(owner_->path()));
   value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.at_rest));
   value.impl()->writes = MakeIntrusive<WriteLog>();
   at_rest_ = std::move(value);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "dtensor/autograd.h"
+#include "dtensor/comm_report.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"
@@ -204,6 +205,23 @@ TEST(ModuleTest, OutputsAreCheckedForFiniteElementsOnDemand) {
     EXPECT_EQ(ErrorOf([&] { twice(Slice(x, 0, 0, 2)); }), "nothing was thrown");
     EXPECT_EQ(ErrorOf([&] { twice(Lay(context, WholeNumbers(DType::kI32, {3}), "[-]")); }),
               "nothing was thrown");
+  });
+}
+
+// A parameter's all-reduce stands in the ledger under the module that owns it, wherever the rank is by then.
+TEST(ModuleTest, GradientsAreWrittenDownUnderTheirModule) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Module root;
+    Module child(&root, "head");
+    const Parameter w(&child, "w", {.shape = {3, 2}, .initializer = Initializer::Constant(1)});
+    Materialize(root, context);
+    const DTensor x = Lay(context, WholeNumbers(DType::kF32, {4, 3}), "[dp, -]");
+    Backward(Sum(MatMul(x, w.Value())));
+    std::vector<std::string> paths;
+    for (const CommRow& row : CollectCommReport(*context).rows) {
+      if (row.purpose == "grad") paths.push_back(row.path);
+    }
+    EXPECT_EQ(paths, std::vector<std::string>{"head"});
   });
 }
 
