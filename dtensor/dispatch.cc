@@ -14,14 +14,20 @@ namespace {
 using Types = absl::InlinedVector<TensorType, 4>;
 using Layouts = absl::InlinedVector<Layout, 4>;
 
-// Errors: InvalidArgument for a wrong number of operands, an undefined one, or operands on different meshes.
-void CheckOperands(const OpDef& op, absl::Span<const DTensor> operands) {
+// Errors: InvalidArgument for a wrong number of operands.
+void CheckOperandCount(const OpDef& op, size_t count) {
   const absl::string_view names = op.operands();
   const bool any_number = absl::EndsWith(names, "...");
   const size_t expected = std::vector<std::string>(absl::StrSplit(names, ' ', absl::SkipEmpty())).size();
-  WEFT_REQUIRE(!operands.empty() && (any_number || operands.size() == expected), op.name(), ": expected ",
-               any_number ? "at least 1" : absl::StrCat(expected), " operands (", names, "), got ",
-               operands.size());
+  WEFT_REQUIRE(count > 0 && (any_number || count == expected), op.name(), ": expected ",
+               any_number ? "at least 1" : absl::StrCat(expected), " operands (", names, "), got ", count);
+}
+
+// What every call must check. The number of operands is part of the cache key, so only a call without any,
+// which has no context to look in, is refused here; another wrong number is a miss, and refused by MakePlan.
+// Errors: InvalidArgument for no operands, an undefined one, or operands on different meshes.
+void CheckOperands(const OpDef& op, absl::Span<const DTensor> operands) {
+  if (operands.empty()) CheckOperandCount(op, 0);
   for (const DTensor& operand : operands) {
     WEFT_REQUIRE(operand.defined(), op.name(), ": operand ", &operand - operands.data(),
                  " is undefined (default-constructed)");
@@ -41,6 +47,7 @@ ErasedKernel KernelFor(const OpDef& op, const Device& device) {
 }
 
 CallPlan MakePlan(MeshContext& context, const CallKey& key) {
+  CheckOperandCount(*key.op, key.types.size());
   CallPlan plan;
   plan.output_types = key.op->Infer(key.types, key.attributes);
   plan.strategy = Propagate({.op = key.op,

@@ -86,12 +86,7 @@ double DTensor::Item() const {
   return FullTensor().ToVector<double>()[0];
 }
 
-DTensor DTensor::Detach() const {
-  if (!requires_grad()) return *this;
-  DTensor value(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
-  value.impl_->ShareWrites(*impl_);
-  return value;
-}
+DTensor DTensor::Detach() const { return requires_grad() ? WithoutHistory(*this) : *this; }
 
 DTensor DTensor::RequiresGrad() const {
   WEFT_REQUIRE(IsFloating(dtype()), "RequiresGrad: only floating tensors have gradients, got ", ToString());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -61,6 +62,8 @@ class RankState {
 
  private:
   friend class NoGradGuard;
+  friend class EvaluationGuard;
+  friend class CheckFiniteGuard;
   friend class PurposeGuard;
   friend class PathGuard;
 
@@ -78,49 +81,50 @@ class RankState {
   absl::flat_hash_map<int, uint64_t> call_numbers_;
 };
 
-// Records nothing on the tape while it lives.
-class NoGradGuard {
+// Gives a variable another value while it lives, then its own again: what every guard below is.
+template <class T>
+class ScopedValue {
  public:
-  explicit NoGradGuard(RankState& state) : state_(state), before_(state.grad_enabled_) {
-    state.grad_enabled_ = false;
-  }
-  ~NoGradGuard() { state_.grad_enabled_ = before_; }
-  NoGradGuard(const NoGradGuard&) = delete;
-  NoGradGuard& operator=(const NoGradGuard&) = delete;
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
+
+ protected:
+  ScopedValue(T& variable, T value) : variable_(variable), before_(std::exchange(variable, value)) {}
+  ~ScopedValue() { variable_ = before_; }
 
  private:
-  RankState& state_;
-  bool before_;
+  T& variable_;
+  T before_;
+};
+
+// Records nothing on the tape while it lives.
+class NoGradGuard : ScopedValue<bool> {
+ public:
+  explicit NoGradGuard(RankState& state) : ScopedValue(state.grad_enabled_, false) {}
+};
+
+// Runs without dropout while it lives.
+class EvaluationGuard : ScopedValue<bool> {
+ public:
+  explicit EvaluationGuard(RankState& state) : ScopedValue(state.training_, false) {}
+};
+
+// Checks every module's output while it lives.
+class CheckFiniteGuard : ScopedValue<bool> {
+ public:
+  explicit CheckFiniteGuard(RankState& state) : ScopedValue(state.check_finite_, true) {}
 };
 
 // Collectives are written down under `purpose` while it lives.
-class PurposeGuard {
+class PurposeGuard : ScopedValue<Purpose> {
  public:
-  PurposeGuard(RankState& state, Purpose purpose) : state_(state), before_(state.purpose_) {
-    state.purpose_ = purpose;
-  }
-  ~PurposeGuard() { state_.purpose_ = before_; }
-  PurposeGuard(const PurposeGuard&) = delete;
-  PurposeGuard& operator=(const PurposeGuard&) = delete;
-
- private:
-  RankState& state_;
-  Purpose before_;
+  PurposeGuard(RankState& state, Purpose purpose) : ScopedValue(state.purpose_, purpose) {}
 };
 
 // The module path is `path_id` while it lives.
-class PathGuard {
+class PathGuard : ScopedValue<int> {
  public:
-  PathGuard(RankState& state, int path_id) : state_(state), before_(state.path_id_) {
-    state.path_id_ = path_id;
-  }
-  ~PathGuard() { state_.path_id_ = before_; }
-  PathGuard(const PathGuard&) = delete;
-  PathGuard& operator=(const PathGuard&) = delete;
-
- private:
-  RankState& state_;
-  int before_;
+  PathGuard(RankState& state, int path_id) : ScopedValue(state.path_id_, path_id) {}
 };
 
 }  // namespace weft

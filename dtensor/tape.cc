@@ -86,12 +86,6 @@ class OpNode final : public TapeNode {
   }
 
  private:
-  static DTensor WithoutHistory(const DTensor& x) {
-    DTensor result(MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.ToLocal()));
-    result.impl()->ShareWrites(*x.impl());
-    return result;
-  }
-
   const OpDef& op_;
   std::shared_ptr<const void> attributes_;
   std::shared_ptr<const void> scalars_;
@@ -252,6 +246,12 @@ DTensor SavedValue::Unpack(absl::string_view reader) const {
   if (!copy_) return value_;
   PurposeGuard purpose(value_.context()->state(), Purpose::kParam);
   return MakeCopy(value_, copy_->dtype, copy_->layout);
+}
+
+DTensor WithoutHistory(const DTensor& x) {
+  DTensor result(MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.ToLocal()));
+  result.impl()->ShareWrites(*x.impl());
+  return result;
 }
 
 DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout) {

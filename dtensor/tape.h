@@ -96,6 +96,9 @@ class SavedValue {
   int64_t version_ = 0;
 };
 
+// The same value in a handle of its own, with no history.
+DTensor WithoutHistory(const DTensor& x);
+
 // A parameter's copy as compute reads it: cast first, so that what moves is in the smaller dtype. No history.
 DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout);
 

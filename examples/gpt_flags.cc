@@ -86,11 +86,10 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
     config.dim = AtLeast(1, "dim", absl::GetFlag(FLAGS_dim));
     WEFT_REQUIRE(config.dim % config.heads == 0, "--heads=", config.heads,
                  ": does not divide --dim=", config.dim);
-    config.vocabulary = 0;
+    config.vocabulary = tokenizer_vocabulary;
   }
   config.context = AtLeast(1, "context", absl::GetFlag(FLAGS_context));
-  if (vocabulary > 0 || config.vocabulary == 0)
-    config.vocabulary = vocabulary > 0 ? vocabulary : tokenizer_vocabulary;
+  if (vocabulary > 0) config.vocabulary = vocabulary;
   WEFT_REQUIRE(config.vocabulary >= tokenizer_vocabulary, "--vocab_size=", config.vocabulary,
                ": the tokenizer needs at least ", tokenizer_vocabulary);
   config.dropout = InRange(0, 1, "dropout", absl::GetFlag(FLAGS_dropout));
@@ -124,8 +123,8 @@ void CheckDivisible(const GptRun& run, const Layout& batch_layout) {
                ") splits the batch ", batch_ranks, " ways, which does not divide it");
   const int tp = run.mesh.FindAxis("tp");
   WEFT_REQUIRE(tp < 0 || run.model.heads % run.mesh.axis_size(tp) == 0, "--heads=", run.model.heads,
-               ": the mesh (", run.mesh.ToString(), ") splits the heads ",
-               tp < 0 ? 1 : run.mesh.axis_size(tp), " ways, which does not divide them");
+               ": the mesh (", run.mesh.ToString(), ") splits the heads ", run.mesh.axis_size(tp),
+               " ways, which does not divide them");
 }
 
 }  // namespace
@@ -181,7 +180,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.log_every = AtLeast(1, "log_every", absl::GetFlag(FLAGS_log_every));
   run.json = absl::GetFlag(FLAGS_log_format) == "json";
   run.save = UserPath(absl::GetFlag(FLAGS_save));
-  run.resume = UserPath(absl::GetFlag(FLAGS_resume));
+  run.resume = ResumePath();
   run.trace = UserPath(absl::GetFlag(FLAGS_trace));
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.trainer = {

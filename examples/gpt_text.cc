@@ -49,8 +49,7 @@ double Evaluate(Gpt& model, const EvalBatches& batches, const Layout& layout, in
   const IntrusivePtr<MeshContext>& context = model.context();
   RankState& state = context->state();
   const NoGradGuard no_grad(state);
-  const bool was_training = state.training();
-  state.set_training(false);
+  const EvaluationGuard evaluation(state);
   double sum = 0;
   double count = 0;
   for (int64_t first = 0; first < batches.num_samples(); first += batch) {
@@ -62,7 +61,6 @@ double Evaluate(Gpt& model, const EvalBatches& batches, const Layout& layout, in
     sum += loss.sum.Item();
     count += loss.count.Item();
   }
-  state.set_training(was_training);
   return sum / count;
 }
 
@@ -72,8 +70,7 @@ std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int
   const IntrusivePtr<MeshContext>& context = model.context();
   RankState& state = context->state();
   const NoGradGuard no_grad(state);
-  const bool was_training = state.training();
-  state.set_training(false);
+  const EvaluationGuard evaluation(state);
   const RandomKey key{.seed = options.seed, .stream = StreamOf("sample"), .step = 0};
   std::vector<int32_t> tokens = std::move(prompt);
   const size_t start = tokens.size();
@@ -88,7 +85,6 @@ std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int
         std::min<size_t>(logits.size(), vocabulary));  // a model may have rows that the tokenizer lacks
     tokens.push_back(Draw(std::move(logits), options, UniformAt(key, static_cast<uint64_t>(i))));
   }
-  state.set_training(was_training);
   return {tokens.begin() + static_cast<std::ptrdiff_t>(start), tokens.end()};
 }
 

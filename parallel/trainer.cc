@@ -79,11 +79,9 @@ void Trainer::FindNonFinite(absl::FunctionRef<DTensor()> loss) {
     for (const Parameter* parameter : optimizer_.parameters()) {
       CheckFinite(parameter->at_rest(), absl::StrCat("parameter '", parameter->path(), "'"));
     }
-    state.set_check_finite(true);
+    const CheckFiniteGuard check_finite(state);
     loss();
-    state.set_check_finite(false);
   } catch (const Error& error) {
-    state.set_check_finite(false);
     if (error.code() != absl::StatusCode::kDataLoss) throw;
     Throw(error.code(), "step ", optimizer_.num_steps(), ": ", error.message());
   }
