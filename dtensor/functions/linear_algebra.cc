@@ -1,0 +1,33 @@
+#include "dtensor/functions/linear_algebra.h"
+
+#include <string>
+
+#include "dtensor/dispatch.h"
+#include "ops/contract.h"
+
+namespace weft {
+namespace {
+
+DimLabels LabelsOf(absl::string_view letters) {
+  DimLabels labels;
+  for (char letter : letters) labels.push_back(letter);
+  return labels;
+}
+
+}  // namespace
+
+DTensor MatMul(const DTensor& x, const DTensor& w) {
+  const bool batched = w.ndim() > 2;
+  WEFT_REQUIRE(x.ndim() >= 2 && x.ndim() <= Shape::kMaxDims && (w.ndim() == 2 || w.ndim() == x.ndim()),
+               "MatMul: expected [..., m, k] x [k, n], or as many dims on both sides; got ", x.ToString(),
+               " and ", w.ToString());
+  const std::string lead = std::string("abcdef").substr(0, x.ndim() - 2);
+  return Contract(x, lead + "mk", w, batched ? lead + "kn" : "kn", lead + "mn");
+}
+
+DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
+                 absl::string_view y_dims) {
+  return Call(kContract, {x, w}, {.x = LabelsOf(x_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)});
+}
+
+}  // namespace weft

@@ -1,0 +1,20 @@
+#ifndef WEFT_DTENSOR_FUNCTIONS_LINEAR_ALGEBRA_H_
+#define WEFT_DTENSOR_FUNCTIONS_LINEAR_ALGEBRA_H_
+
+#include "absl/strings/string_view.h"
+#include "dtensor/dtensor.h"
+
+// Products and sums of products.
+namespace weft {
+
+// [..., m, k] x [k, n] -> [..., m, n], or [..., m, k] x [..., k, n] with equal leading
+// dims.
+DTensor MatMul(const DTensor& x, const DTensor& w);
+// Named dims: Contract(x, "bsd", w, "dthe", "bsthe"). Letters in both operands and not in the result are
+// summed.
+DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
+                 absl::string_view y_dims);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_FUNCTIONS_LINEAR_ALGEBRA_H_

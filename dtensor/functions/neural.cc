@@ -1,0 +1,48 @@
+#include "dtensor/functions/neural.h"
+
+#include "dtensor/dispatch.h"
+#include "dtensor/functions/elementwise.h"
+#include "ops/attention.h"
+#include "ops/cross_entropy.h"
+#include "ops/embedding.h"
+#include "ops/layer_norm.h"
+#include "ops/rms_norm.h"
+#include "ops/rotary.h"
+#include "ops/softmax.h"
+
+namespace weft {
+
+DTensor Softmax(const DTensor& x) { return Call(kSoftmax, {x}); }
+
+DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double epsilon) {
+  return Call(kLayerNorm, {x, weight, bias}, {.eps = epsilon});
+}
+
+DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double epsilon) {
+  return Call(kRmsNorm, {x, weight}, {.eps = epsilon});
+}
+
+DTensor EmbeddingLookup(const DTensor& tokens, const DTensor& table) {
+  return Call(kEmbedding, {tokens, table});
+}
+
+DTensor CausalAttention(const DTensor& q, const DTensor& k, const DTensor& v) {
+  return Call(kAttention, {q, k, v}, {.causal = true});
+}
+
+DTensor Rotary(const DTensor& x, double base) { return Call(kRotary, {x}, {.base = base}); }
+
+DTensor LossSum::Mean() const {
+  PurposeGuard purpose(sum.context()->state(), Purpose::kLoss);
+  // Were both Partial, a quotient of terms would mean nothing, and both would be reduced.
+  return Div(sum, count.Redistribute(Layout(/*ndim=*/0, count.layout().num_axes())));
+}
+
+LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossEntropyOptions& options) {
+  const DTensors outputs =
+      CallAll(kCrossEntropy, {logits, targets},
+              {.ignore_index = options.ignore_index, .label_smoothing = options.label_smoothing});
+  return {.sum = outputs[0], .count = outputs[1].Detach()};
+}
+
+}  // namespace weft
