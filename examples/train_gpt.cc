@@ -8,6 +8,7 @@
 // (examples/gpt_plan.h). Prints the plan, a progress line with loss and tokens/s, validation losses, and at
 // the end a sample of generated text.
 
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <optional>
@@ -28,7 +29,9 @@ namespace weft {
 namespace {
 
 // The first SIGINT or SIGTERM asks the ranks to stop after the step; the second ends the program at once.
-volatile std::sig_atomic_t stop_signal = 0;
+// Lock-free, so that the handler may write what other threads read.
+constinit std::atomic<int> stop_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void AskToStop(int signal) {
   stop_signal = signal;

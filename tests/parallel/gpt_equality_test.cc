@@ -73,7 +73,8 @@ class GptEqualityTest : public testing::TestWithParam<GptSetup> {
     const GptSetup& setup = GetParam();
     TrainingRun one = RunOf(setup, "");
     adjust(one);
-    const auto key = std::tuple(one.dtype, one.optimizer, one.batch, one.context, setup.tied_head);
+    const auto key =
+        std::tuple(one.dtype, one.compute_dtype, one.optimizer, one.batch, one.context, setup.tied_head);
     static std::map<decltype(key), TrainingResult> references;
     const auto [reference, is_new] = references.try_emplace(key);
     if (is_new) reference->second = Train(one);
@@ -111,6 +112,16 @@ TEST_P(GptEqualityTest, AdamWInF32) {
         run.optimizer = TrainingRun::Optimizer::kAdamW;
       },
       kF32Tolerance);
+}
+
+// bf16 compute, f32 at rest: parameters are gathered in bf16, gradients reduced in f32.
+TEST_P(GptEqualityTest, AdamWWithBF16Compute) {
+  Compare(
+      [](TrainingRun& run) {
+        run.steps = 50, run.dtype = DType::kF32, run.compute_dtype = DType::kBF16;
+        run.optimizer = TrainingRun::Optimizer::kAdamW;
+      },
+      kBF16Tolerance);
 }
 
 // Two masks, from the first and second call of the module in a forward; the second counted twice.

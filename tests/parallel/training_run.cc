@@ -47,7 +47,7 @@ TrainingResult TrainRank(World& world, const TrainingRun& run) {
   const std::unique_ptr<Module> model = run.make_model();
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(5);
-  Parallelize(*model, context, run.plan, {.dtype = run.dtype});
+  Parallelize(*model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
   const std::vector<Parameter*> parameters = model->AllParameters();
   const bool sgd = run.optimizer == TrainingRun::Optimizer::kSgd;
   const std::unique_ptr<Optimizer> optimizer = MakeOptimizer(run, parameters);
