@@ -7,13 +7,10 @@
 // machine, measured by the script, or else the 78.5 tokens/s that it makes on two cores of an AMD EPYC with
 // twice the f32 peak of Zen 4 (f1e2ace, gcc -Ofast -march=native, OpenMP); the target is four times that.
 
-#include <algorithm>
-#include <cstdio>
-#include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_format.h"
+#include "benchmarks/figure.h"
 #include "runtime/base/philox.h"
 #include "weft.h"
 
@@ -21,7 +18,6 @@ ABSL_FLAG(int, threads, 2, "threads of the rank");
 ABSL_FLAG(int, steps, 10, "steps to measure");
 ABSL_FLAG(int, warmup, 3, "steps before that");
 ABSL_FLAG(double, peer, 0, "tokens/s of llm.c's CPU trainer on this machine (0: a figure from another one)");
-ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line");
 
 namespace weft {
 namespace {
@@ -63,25 +59,14 @@ int Measure() {
     }
   };
   RunRanks(1, body, {.threads_per_rank = absl::GetFlag(FLAGS_threads)});
-  std::sort(rates.begin(), rates.end());
-  const double median = rates[rates.size() / 2];
   const bool measured = absl::GetFlag(FLAGS_peer) > 0;
-  const double limit = measured ? absl::GetFlag(FLAGS_peer) : kLlmcElsewhere;
-  const double ratio = median / limit;
-  if (absl::GetFlag(FLAGS_log_format) == "json") {
-    absl::PrintF(
-        "{\"name\":\"gpt2_124M_train\",\"value\":%.1f,\"unit\":\"tokens/s\",\"limit\":%.1f,"
-        "\"limit_is\":\"llm.c CPU trainer, %s\",\"ratio\":%.2f,\"target\":4,"
-        "\"pass\":%s}\n",
-        median, limit, measured ? "on this machine" : "on two cores of another machine", ratio,
-        ratio >= 4 ? "true" : "false");
-  } else {
-    absl::PrintF(
-        "GPT-2 124M, batch %d x %d, f32, %d threads: median %.1f tokens/s (%.1f to %.1f over %d steps), "
-        "%.2f x llm.c's CPU trainer (%.1f %s)\n",
-        kBatch, kSequence, absl::GetFlag(FLAGS_threads), median, rates.front(), rates.back(), rates.size(),
-        ratio, limit, measured ? "on this machine" : "on another machine");
-  }
+  Report(
+      {.name = "gpt2_124M_train",
+       .value = Median(rates),
+       .unit = "tokens/s",
+       .limit = measured ? absl::GetFlag(FLAGS_peer) : kLlmcElsewhere,
+       .limit_is = measured ? "llm.c CPU trainer, on this machine" : "llm.c CPU trainer, on another machine",
+       .target = 4});
   return 0;
 }
 
