@@ -168,6 +168,16 @@ void RunBlocks(const Loops& loops, absl::Span<const Access<C>> accesses, bool by
   }
 }
 
+// Whether all elements of all streams lie row-major as C: then nothing is to be worked out, which is most of
+// the time that a small call takes.
+template <class C>
+bool AllLieInPlace(const Shape& shape, absl::Span<const ElementStream> streams) {
+  return std::all_of(streams.begin(), streams.end(), [&](const ElementStream& stream) {
+    return stream.tensor.dtype() == kDTypeOf<C> && stream.tensor.shape() == shape &&
+           stream.tensor.IsContiguous();
+  });
+}
+
 }  // namespace
 
 template <class C>
@@ -176,6 +186,16 @@ void ForEachElementBlock(ThreadPool& pool, const Shape& shape, absl::Span<const 
   const int64_t num_elements = shape.num_elements();
   if (num_elements == 0) return;
   WEFT_CHECK(streams.size() <= kMaxElementStreams, "elementwise kernel over ", streams.size(), " tensors");
+  if (AllLieInPlace<C>(shape, streams)) {
+    std::array<C*, kMaxElementStreams> origins;
+    for (size_t i = 0; i < streams.size(); ++i) origins[i] = static_cast<C*>(streams[i].tensor.data());
+    pool.ParallelFor(num_elements, kGrain, [&](int64_t begin, int64_t end) {
+      std::array<C*, kMaxElementStreams> spans;
+      for (size_t i = 0; i < streams.size(); ++i) spans[i] = origins[i] + begin;
+      body(spans.data(), begin, end - begin);
+    });
+    return;
+  }
   absl::InlinedVector<Tensor, kMaxElementStreams> views;
   for (const ElementStream& stream : streams) {
     WEFT_CHECK(stream.use == ElementStream::kRead || stream.tensor.shape() == shape, "cannot write ",
