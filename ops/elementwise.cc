@@ -1,68 +1,23 @@
 #include "ops/elementwise.h"
 
-#include <algorithm>
-#include <string>
 #include <vector>
 
-#include "ops/reduce.h"
-#include "ops/sharding_rule.h"
+#include "ops/elementwise_op.h"
 
 namespace weft {
 namespace {
 
 using Operands = absl::Span<const TensorType>;
 
-bool IsNumeric(DType dtype) { return IsFloating(dtype) || dtype == DType::kI32 || dtype == DType::kI64; }
-
-// The common shape under NumPy's rule.
-TensorTypes InferBroadcast(const char* name, const TensorType& a, const TensorType& b, bool floating) {
-  WEFT_REQUIRE(a.dtype == b.dtype, name, ": expected operands of one dtype, got ", a.ToString(), " and ",
-               b.ToString());
-  WEFT_REQUIRE(floating ? IsFloating(a.dtype) : IsNumeric(a.dtype), name, ": expected a ",
-               floating ? "floating" : "floating, i32 or i64", " dtype, got ", a.ToString());
-  const TensorType& longer = a.ndim() >= b.ndim() ? a : b;
-  const TensorType& shorter = a.ndim() >= b.ndim() ? b : a;
-  TensorType result = longer;
-  const int shift = longer.ndim() - shorter.ndim();
-  for (int dim = 0; dim < shorter.ndim(); ++dim) {
-    const int64_t extent = shorter.shape[dim];
-    int64_t& common = result.shape[shift + dim];
-    WEFT_REQUIRE(extent == common || extent == 1 || common == 1, name, ": ", a.ToString(), " and ",
-                 b.ToString(), " do not broadcast: counted from the last, their dim ",
-                 shorter.ndim() - 1 - dim, " is neither equal nor 1");
-    if (common == 1) common = extent;
-  }
-  return {result};
-}
-
-template <const char* const& kName, bool kFloating>
+template <const char* const& kName, Admits kAdmits>
 TensorTypes InferBinary(Operands operands, const NoAttributes&) {
-  return InferBroadcast(kName, operands[0], operands[1], kFloating);
+  return {BroadcastType(kName, operands, kAdmits)};
 }
 
-std::string RuleBinary(Operands operands, const NoAttributes&) { return BroadcastRule(operands); }
-
-// Any number of floating operands of one type.
-template <const char* const& kName, class A = NoAttributes>
+// Any number of operands of one type.
+template <const char* const& kName, class A = NoAttributes, Admits kAdmits = Admits::kFloating>
 TensorTypes InferSame(Operands operands, const A&) {
-  for (const TensorType& operand : operands) {
-    WEFT_REQUIRE(IsFloating(operand.dtype), kName, ": expected a floating dtype, got ", operand.ToString());
-    WEFT_REQUIRE(operand == operands[0], kName, ": expected operands of one type, got ",
-                 operands[0].ToString(), " and ", operand.ToString());
-  }
-  return {operands[0]};
-}
-
-template <class A = NoAttributes>
-std::string RuleSame(Operands operands, const A&) {
-  return ElementwiseRule(static_cast<int>(operands.size()), /*num_outputs=*/1, operands[0].ndim());
-}
-
-// Sums the dims along which `operand` was broadcast, and delivers its gradient.
-void SetGradSummed(GradContext<NoAttributes, NoScalars>& context, int operand, Value gradient) {
-  const Shape& shape = context.operand_type(operand).shape;
-  if (context.TypeOf(gradient).shape != shape) gradient = context.Emit(kSumTo, {gradient}, {.shape = shape});
-  context.SetGrad(operand, gradient);
+  return {SameType(kName, operands, kAdmits)};
 }
 
 using Context = GradContext<NoAttributes, NoScalars>;
@@ -77,10 +32,7 @@ void BackwardSub(Context& context) {
   if (context.Wants(0)) SetGradSummed(context, 0, context.grad());
   if (!context.Wants(1)) return;
   // Summed first: the negation then runs over the smaller tensor.
-  Value gradient = context.grad();
-  const Shape& shape = context.operand_type(1).shape;
-  if (context.TypeOf(gradient).shape != shape) gradient = context.Emit(kSumTo, {gradient}, {.shape = shape});
-  context.SetGrad(1, context.Emit(kNeg, {gradient}));
+  context.SetGrad(1, context.Emit(kNeg, {SumToOperand(context, 1, context.grad())}));
 }
 
 void BackwardMul(Context& context) {
@@ -153,34 +105,10 @@ void BackwardScale(GradContext<NoAttributes, ScaleScalars>& context) {
 
 TensorType F32(const Shape& shape) { return {DType::kF32, shape}; }
 
-// Same shapes, a bias, a scalar, both sides broadcast, extents of 1.
-template <bool kAwayFromZero>
-std::vector<Sample<>> BinarySamples() {
-  const double low = kAwayFromZero ? 0.5 : -1;
-  const double high = kAwayFromZero ? 2 : 1;
-  std::vector<Sample<>> samples;
-  for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{{{3, 5}, {3, 5}},
-                                                                 {{2, 3, 5}, {5}},
-                                                                 {{3, 4}, {}},
-                                                                 {{4, 1, 3}, {5, 1}},
-                                                                 {{1, 5}, {1, 5}},
-                                                                 {{1}, {7}}}) {
-    samples.push_back({.operands = {{F32(a)}, {F32(b), low, high}}});
-  }
-  return samples;
-}
-
-template <class A, class R>
-std::vector<Sample<A, R>> UnarySamples(double low, double high, const A& attributes, const R& scalars) {
-  std::vector<Sample<A, R>> samples;
-  for (const Shape& shape : {Shape{3, 5}, Shape{1, 7}, Shape{4}, Shape{}}) {
-    samples.push_back({.operands = {{F32(shape), low, high}}, .attributes = attributes, .scalars = scalars});
-  }
-  return samples;
-}
-
-std::vector<Sample<>> SignedSamples() { return UnarySamples(-1, 1, NoAttributes(), NoScalars()); }
-std::vector<Sample<>> PositiveSamples() { return UnarySamples(0.5, 2, NoAttributes(), NoScalars()); }
+std::vector<Sample<>> SumSamples() { return BinarySamples({}, {}); }
+std::vector<Sample<>> QuotientSamples() { return BinarySamples({}, {.type = {}, .low = 0.5, .high = 2}); }
+std::vector<Sample<>> SignedSamples() { return SameSamples(1, -1, 1); }
+std::vector<Sample<>> PositiveSamples() { return SameSamples(1, 0.5, 2); }
 
 // One call on each side of the kink.
 std::vector<Sample<>> ReluSamples() {
@@ -188,13 +116,16 @@ std::vector<Sample<>> ReluSamples() {
 }
 
 std::vector<Sample<GeluAttributes>> GeluSamples() {
-  std::vector<Sample<GeluAttributes>> samples = UnarySamples(-2, 2, GeluAttributes(), NoScalars());
+  std::vector<Sample<GeluAttributes>> samples = SameSamples(1, -2, 2, GeluAttributes());
   samples.push_back({.operands = {{F32({3, 5}), -2, 2}}, .attributes = {.exact = true}});
   return samples;
 }
 
 std::vector<Sample<NoAttributes, ScaleScalars>> ScaleSamples() {
-  return UnarySamples(-1, 1, NoAttributes(), ScaleScalars{.factor = -1.5});
+  const ScaleScalars scalars = {.factor = -1.5};
+  std::vector<Sample<NoAttributes, ScaleScalars>> samples = SameSamples(1, -1, 1, NoAttributes(), scalars);
+  samples.push_back({.operands = {{{DType::kI32, {3, 4}}, -5, 5}}, .scalars = {.factor = 3}});
+  return samples;
 }
 
 std::vector<Sample<>> GradSamples() {
@@ -228,12 +159,12 @@ constexpr const char* kSiluGradName = "silu_grad";
 constexpr const char* kGeluGradName = "gelu_grad";
 
 // What functions of one operand have in common.
-template <const char* const& kName>
+template <const char* const& kName, Admits kAdmits = Admits::kFloating>
 constexpr OpFunctions<> Unary(const char* linear, const char* saves, void (*backward)(Context&),
                               std::vector<Sample<>> (*samples)()) {
   return {.name = kName,
           .operands = "x",
-          .infer = InferSame<kName>,
+          .infer = InferSame<kName, NoAttributes, kAdmits>,
           .rule = RuleSame,
           .linear = linear,
           .saves = saves,
@@ -245,36 +176,36 @@ constexpr OpFunctions<> Unary(const char* linear, const char* saves, void (*back
 
 constinit const Op<> kAdd = {{.name = kAddName,
                               .operands = "a b",
-                              .infer = InferBinary<kAddName, false>,
-                              .rule = RuleBinary,
+                              .infer = InferBinary<kAddName, Admits::kNumeric>,
+                              .rule = RuleBroadcast,
                               .linear = "{a b}",
                               .backward = BackwardAdd,
-                              .samples = BinarySamples<false>}};
+                              .samples = SumSamples}};
 constinit const Op<> kSub = {{.name = kSubName,
                               .operands = "a b",
-                              .infer = InferBinary<kSubName, false>,
-                              .rule = RuleBinary,
+                              .infer = InferBinary<kSubName, Admits::kNumeric>,
+                              .rule = RuleBroadcast,
                               .linear = "{a b}",
                               .backward = BackwardSub,
-                              .samples = BinarySamples<false>}};
+                              .samples = SumSamples}};
 constinit const Op<> kMul = {{.name = kMulName,
                               .operands = "a b",
-                              .infer = InferBinary<kMulName, false>,
-                              .rule = RuleBinary,
+                              .infer = InferBinary<kMulName, Admits::kNumeric>,
+                              .rule = RuleBroadcast,
                               .linear = "{a}{b}",
                               .saves = "a b",
                               .backward = BackwardMul,
-                              .samples = BinarySamples<false>}};
+                              .samples = SumSamples}};
 constinit const Op<> kDiv = {{.name = kDivName,
                               .operands = "a b",
-                              .infer = InferBinary<kDivName, true>,
-                              .rule = RuleBinary,
+                              .infer = InferBinary<kDivName, Admits::kFloating>,
+                              .rule = RuleBroadcast,
                               .linear = "{a}",
                               .saves = "b y",
                               .backward = BackwardDiv,
-                              .samples = BinarySamples<true>}};
+                              .samples = QuotientSamples}};
 
-constinit const Op<> kNeg = {Unary<kNegName>("{x}", "", BackwardNeg, SignedSamples)};
+constinit const Op<> kNeg = {Unary<kNegName, Admits::kNumeric>("{x}", "", BackwardNeg, SignedSamples)};
 constinit const Op<> kExp = {Unary<kExpName>("", "y", BackwardExp, SignedSamples)};
 constinit const Op<> kLog = {Unary<kLogName>("", "x", BackwardLog, PositiveSamples)};
 constinit const Op<> kSqrt = {Unary<kSqrtName>("", "y", BackwardSqrt, PositiveSamples)};
@@ -292,13 +223,14 @@ constinit const Op<GeluAttributes> kGelu = {{.name = kGeluName,
                                              .backward = BackwardGelu,
                                              .samples = GeluSamples}};
 
-constinit const Op<NoAttributes, ScaleScalars> kScale = {{.name = kScaleName,
-                                                          .operands = "x",
-                                                          .infer = InferSame<kScaleName>,
-                                                          .rule = RuleSame,
-                                                          .linear = "{x}",
-                                                          .backward = BackwardScale,
-                                                          .samples = ScaleSamples}};
+constinit const Op<NoAttributes, ScaleScalars> kScale = {
+    {.name = kScaleName,
+     .operands = "x",
+     .infer = InferSame<kScaleName, NoAttributes, Admits::kNumeric>,
+     .rule = RuleSame,
+     .linear = "{x}",
+     .backward = BackwardScale,
+     .samples = ScaleSamples}};
 
 constinit const Op<> kReluGrad = {{.name = kReluGradName,
                                    .operands = "y dy",

@@ -7,9 +7,9 @@ namespace weft {
 
 // Ops that compute every element of the output from the elements of the operands at the same place.
 //
-// Dtypes: f32, f64, bf16, f16 (halves compute in float and round once); add, sub and mul also i32 and i64,
-// which wrap. Operands of one call have one dtype, which is the output's. Errors: InvalidArgument naming the
-// op and the types if dtypes differ, shapes do not broadcast, or the dtype is not among these.
+// Dtypes: f32, f64, bf16, f16 (halves compute in float and round once); add, sub, mul, neg and scale also i32
+// and i64, which wrap. Operands of one call have one dtype, which is the output's. Errors: InvalidArgument
+// naming the op and the types if dtypes differ, shapes do not broadcast, or the dtype is not among these.
 
 // a + b and so on, operands broadcast to their common shape as in NumPy.
 extern const Op<> kAdd;
@@ -41,7 +41,7 @@ struct GeluAttributes {
 };
 extern const Op<GeluAttributes> kGelu;
 
-// x * factor.
+// x * factor. Errors: InvalidArgument, from the kernel, for integers times a number that is not whole.
 struct ScaleScalars {
   double factor = 1;
 };

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/cpu/element_blocks.h"
 #include "ops/cpu/float_spans.h"
+#include "ops/cpu/map_elements.h"
 #include "ops/kernel.h"
 
 namespace weft {
@@ -82,53 +82,18 @@ double Apply(double a, double b) {
   }
 }
 
-// Integers wrap: computed unsigned, where overflow is defined.
 template <BinaryFunction kFunction, class C>
 C ApplyInteger(C a, C b) {
-  using U = std::make_unsigned_t<C>;
-  const U x = static_cast<U>(a);
-  const U y = static_cast<U>(b);
   switch (kFunction) {
     case BinaryFunction::kAdd:
-      return static_cast<C>(x + y);
+      return WrappingAdd(a, b);
     case BinaryFunction::kSub:
-      return static_cast<C>(x - y);
+      return WrappingSub(a, b);
     case BinaryFunction::kMul:
-      return static_cast<C>(x * y);
+      return WrappingMul(a, b);
     default:
       return 0;  // inference admits floating dtypes only
   }
-}
-
-// Runs `span` over blocks of x, as y.
-template <class C, class Span>
-void MapBlocks(const KernelCallBase& call, const Span& span) {
-  const Tensor& y = call.outputs[0];
-  ForEachElementBlock<C>(call.context.pool, y.shape(), {{call.inputs[0]}, {y, ElementStream::kWrite}},
-                         [&](C* const* spans, int64_t, int64_t n) { span(spans[0], spans[1], n); });
-}
-
-template <class C, class Span>
-void MapBlockPairs(const KernelCallBase& call, const Span& span) {
-  const Tensor& y = call.outputs[0];
-  ForEachElementBlock<C>(call.context.pool, y.shape(),
-                         {{call.inputs[0]}, {call.inputs[1]}, {y, ElementStream::kWrite}},
-                         [&](C* const* spans, int64_t, int64_t n) { span(spans[0], spans[1], spans[2], n); });
-}
-
-// The same for a function of one element.
-template <class C, class Function>
-void MapElements(const KernelCallBase& call, const Function& function) {
-  MapBlocks<C>(call, [&](const C* x, C* y, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) y[i] = function(x[i]);
-  });
-}
-
-template <class C, class Function>
-void MapElementPairs(const KernelCallBase& call, const Function& function) {
-  MapBlockPairs<C>(call, [&](const C* a, const C* b, C* y, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) y[i] = function(a[i], b[i]);
-  });
 }
 
 template <UnaryFunction kFunction>
@@ -136,9 +101,11 @@ void UnaryOf(const KernelCallBase& call) {
   VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     if constexpr (std::is_same_v<C, float>) {
-      MapBlocks<float>(call, FloatSpan(kFunction));
+      MapSpans<float, 1>(call, FloatSpan(kFunction));
     } else if constexpr (std::is_same_v<C, double>) {
       MapElements<double>(call, [](double x) { return Apply<kFunction>(x); });
+    } else if constexpr (kFunction == UnaryFunction::kNeg) {
+      MapElements<C>(call, [](C x) { return WrappingSub(C(0), x); });
     }
   });
 }
@@ -148,11 +115,11 @@ void BinaryOf(const KernelCallBase& call) {
   VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     if constexpr (std::is_same_v<C, float>) {
-      MapBlockPairs<float>(call, FloatSpan(kFunction));
+      MapSpans<float, 2>(call, FloatSpan(kFunction));
     } else if constexpr (std::is_same_v<C, double>) {
-      MapElementPairs<double>(call, [](double a, double b) { return Apply<kFunction>(a, b); });
+      MapElements<double, 2>(call, [](double a, double b) { return Apply<kFunction>(a, b); });
     } else {
-      MapElementPairs<C>(call, [](C a, C b) { return ApplyInteger<kFunction, C>(a, b); });
+      MapElements<C, 2>(call, [](C a, C b) { return ApplyInteger<kFunction, C>(a, b); });
     }
   });
 }
@@ -176,17 +143,21 @@ void Gelu(const KernelCall<GeluAttributes, NoScalars>& call) {
 void GeluGrad(const KernelCall<GeluAttributes, NoScalars>& call) {
   if (!call.attributes().exact) return BinaryOf<BinaryFunction::kGeluGrad>(call);
   if (call.outputs[0].dtype() == DType::kF64) {
-    return MapElementPairs<double>(call, [](double x, double dy) { return dy * GeluErfGrad(x); });
+    return MapElements<double, 2>(call, [](double x, double dy) { return dy * GeluErfGrad(x); });
   }
-  MapElementPairs<float>(call, [](float x, float dy) { return dy * GeluErfGrad(x); });
+  MapElements<float, 2>(call, [](float x, float dy) { return dy * GeluErfGrad(x); });
 }
 
 void Scale(const KernelCall<NoAttributes, ScaleScalars>& call) {
-  const double factor = call.scalars().factor;
-  if (call.outputs[0].dtype() == DType::kF64) {
-    return MapElements<double>(call, [factor](double x) { return x * factor; });
-  }
-  MapElements<float>(call, [factor = static_cast<float>(factor)](float x) { return x * factor; });
+  VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const C factor = NumberAs<C>("scale", call.scalars().factor);
+    if constexpr (std::is_integral_v<C>) {
+      MapElements<C>(call, [factor](C x) { return WrappingMul(x, factor); });
+    } else {
+      MapElements<C>(call, [factor](C x) { return x * factor; });
+    }
+  });
 }
 
 const RegisterKernel kRegister[] = {

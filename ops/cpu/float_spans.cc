@@ -1,43 +1,17 @@
 #include "ops/cpu/float_spans.h"
 
-#include <algorithm>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/float_spans.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-// After highway.h, which sets the target that it is compiled for.
+// After highway.h, which sets the target that they are compiled for.
 #include "hwy/contrib/math/math-inl.h"
+#include "ops/cpu/float_loops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-using D = HWY_FULL(float);
-using V = hn::Vec<D>;
-
-// sigmoid(z) and 1 - sigmoid(z), each to full relative accuracy: neither (1 + tanh) / 2 nor a subtraction
-// cancels. For z within [-87, 87], where e^z and 1 + e^z are normal numbers.
-struct Sigmoid {
-  V value, complement;
-
-  HWY_INLINE Sigmoid(D d, V z) {
-    const V one = hn::Set(d, 1.0f);
-    const V e = hn::Exp(d, hn::Neg(z));
-    value = hn::Div(one, hn::Add(one, e));
-    complement = hn::Mul(e, value);
-  }
-};
-
-HWY_INLINE V Clamp(D d, V x, float limit) {
-  return hn::Max(hn::Min(x, hn::Set(d, limit)), hn::Set(d, -limit));
-}
-
-// By IsNaN: Highway 1.0's Ne is false for NaN on x86.
-HWY_INLINE V KeepNan(V x, V y) { return hn::IfThenElse(hn::IsNaN(x), x, y); }
 
 // gelu(x) = x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3). Beyond |x| = 10 the sigmoid is 0 or 1 to
 // float.
@@ -49,12 +23,6 @@ constexpr float kSiluLimit = 87;
 
 struct Neg {
   static HWY_INLINE V Of(D, V x) { return hn::Neg(x); }
-};
-struct Exp {
-  static HWY_INLINE V Of(D d, V x) {
-    // Highway's is defined up to 104 and takes NaN to 0; beyond 89 the result is inf anyhow.
-    return KeepNan(x, hn::Exp(d, hn::Max(hn::Min(x, hn::Set(d, 100.0f)), hn::Set(d, -110.0f))));
-  }
 };
 struct Log {
   static HWY_INLINE V Of(D d, V x) {
@@ -138,79 +106,50 @@ struct SiluGrad {
   }
 };
 
-// The tail goes through whole vectors too, so that its elements get the same bits as any others.
-template <class F>
-void Unary(const float* x, float* y, int64_t n) {
-  const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(F::Of(d, hn::LoadU(d, x + i)), d, y + i);
-  if (i == n) return;
-  HWY_ALIGN float tail[HWY_LANES(float)] = {};
-  std::copy(x + i, x + n, tail);
-  hn::Store(F::Of(d, hn::Load(d, tail)), d, tail);
-  std::copy(tail, tail + (n - i), y + i);
-}
-
-template <class F>
-void Binary(const float* a, const float* b, float* y, int64_t n) {
-  const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(F::Of(d, hn::LoadU(d, a + i), hn::LoadU(d, b + i)), d, y + i);
-  if (i == n) return;
-  HWY_ALIGN float tail_a[HWY_LANES(float)] = {};
-  HWY_ALIGN float tail_b[HWY_LANES(float)] = {};
-  std::copy(a + i, a + n, tail_a);
-  std::copy(b + i, b + n, tail_b);
-  hn::Store(F::Of(d, hn::Load(d, tail_a), hn::Load(d, tail_b)), d, tail_a);
-  std::copy(tail_a, tail_a + (n - i), y + i);
-}
-
 UnarySpan SelectUnary(UnaryFunction function) {
   switch (function) {
     case UnaryFunction::kNeg:
-      return Unary<Neg>;
+      return UnaryLoop<Neg>;
     case UnaryFunction::kExp:
-      return Unary<Exp>;
+      return UnaryLoop<Exp>;
     case UnaryFunction::kLog:
-      return Unary<Log>;
+      return UnaryLoop<Log>;
     case UnaryFunction::kSqrt:
-      return Unary<Sqrt>;
+      return UnaryLoop<Sqrt>;
     case UnaryFunction::kRsqrt:
-      return Unary<Rsqrt>;
+      return UnaryLoop<Rsqrt>;
     case UnaryFunction::kTanh:
-      return Unary<Tanh>;
+      return UnaryLoop<Tanh>;
     case UnaryFunction::kSquare:
-      return Unary<Square>;
+      return UnaryLoop<Square>;
     case UnaryFunction::kRelu:
-      return Unary<Relu>;
+      return UnaryLoop<Relu>;
     case UnaryFunction::kGelu:
-      return Unary<Gelu>;
+      return UnaryLoop<Gelu>;
     case UnaryFunction::kSilu:
       break;
   }
-  return Unary<Silu>;
+  return UnaryLoop<Silu>;
 }
 
 BinarySpan SelectBinary(BinaryFunction function) {
   switch (function) {
     case BinaryFunction::kAdd:
-      return Binary<Add>;
+      return BinaryLoop<Add>;
     case BinaryFunction::kSub:
-      return Binary<Sub>;
+      return BinaryLoop<Sub>;
     case BinaryFunction::kMul:
-      return Binary<Mul>;
+      return BinaryLoop<Mul>;
     case BinaryFunction::kDiv:
-      return Binary<Div>;
+      return BinaryLoop<Div>;
     case BinaryFunction::kReluGrad:
-      return Binary<ReluGrad>;
+      return BinaryLoop<ReluGrad>;
     case BinaryFunction::kGeluGrad:
-      return Binary<GeluGrad>;
+      return BinaryLoop<GeluGrad>;
     case BinaryFunction::kSiluGrad:
       break;
   }
-  return Binary<SiluGrad>;
+  return BinaryLoop<SiluGrad>;
 }
 
 }  // namespace
