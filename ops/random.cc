@@ -28,6 +28,16 @@ TensorTypes InferNormal(Operands, const CreationAttributes& attributes) {
   return InferCreation("random_normal", attributes, /*floating=*/true);
 }
 
+TensorTypes InferBernoulli(Operands, const CreationAttributes& attributes) {
+  return InferCreation("bernoulli", attributes, /*floating=*/false);
+}
+
+TensorTypes InferBernoulliOf(Operands operands, const NoAttributes&) {
+  WEFT_REQUIRE(IsFloating(operands[0].dtype), "bernoulli_of: expected floating probabilities, got ",
+               operands[0].ToString());
+  return {operands[0]};
+}
+
 TensorTypes InferFill(Operands, const CreationAttributes& attributes) {
   return InferCreation("fill", attributes, /*floating=*/false);
 }
@@ -49,7 +59,8 @@ TensorTypes InferDropout(Operands operands, const NoAttributes&) {
   return {operands[0]};
 }
 
-std::string RuleDropout(Operands operands, const NoAttributes&) {
+// Of one operand.
+std::string RuleSame(Operands operands, const NoAttributes&) {
   return ElementwiseRule(/*num_operands=*/1, /*num_outputs=*/1, operands[0].ndim());
 }
 
@@ -70,6 +81,14 @@ std::vector<Sample<CreationAttributes, R>> CreationSamples() {
 std::vector<Sample<CreationAttributes, ArangeScalars>> ArangeSamples() {
   return {{.operands = {}, .attributes = {.shape = {7}}, .scalars = {.start = 2, .step = 0.5}},
           {.operands = {}, .attributes = {.shape = {1}}}};
+}
+
+std::vector<Sample<NoAttributes, KeyScalars>> BernoulliOfSamples() {
+  std::vector<Sample<NoAttributes, KeyScalars>> samples;
+  for (const Shape& shape : {Shape{3, 5}, Shape{2, 3, 7}, Shape{}}) {
+    samples.push_back({.operands = {{{DType::kF32, shape}, 0, 1}}, .scalars = {.key = {.seed = 3}}});
+  }
+  return samples;
 }
 
 std::vector<Sample<NoAttributes, DropoutScalars>> DropoutSamples() {
@@ -95,6 +114,17 @@ constinit const Op<CreationAttributes, NormalScalars> kRandomNormal = {
      .infer = InferNormal,
      .rule = RuleCreation,
      .samples = CreationSamples<NormalScalars>}};
+constinit const Op<CreationAttributes, BernoulliScalars> kBernoulli = {
+    {.name = "bernoulli",
+     .operands = "",
+     .infer = InferBernoulli,
+     .rule = RuleCreation,
+     .samples = CreationSamples<BernoulliScalars>}};
+constinit const Op<NoAttributes, KeyScalars> kBernoulliOf = {{.name = "bernoulli_of",
+                                                              .operands = "p",
+                                                              .infer = InferBernoulliOf,
+                                                              .rule = RuleSame,
+                                                              .samples = BernoulliOfSamples}};
 constinit const Op<CreationAttributes, FillScalars> kFill = {{.name = "fill",
                                                               .operands = "",
                                                               .infer = InferFill,
@@ -105,7 +135,7 @@ constinit const Op<CreationAttributes, ArangeScalars> kArange = {
 constinit const Op<NoAttributes, DropoutScalars> kDropout = {{.name = "dropout",
                                                               .operands = "x",
                                                               .infer = InferDropout,
-                                                              .rule = RuleDropout,
+                                                              .rule = RuleSame,
                                                               .linear = "{x}",
                                                               .backward = BackwardDropout,
                                                               .samples = DropoutSamples}};

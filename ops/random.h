@@ -40,12 +40,28 @@ struct NormalScalars {
 };
 extern const Op<CreationAttributes, NormalScalars> kRandomNormal;
 
+// 1 with the given probability, else 0; any dtype, bool masks among them.
+// Errors: InvalidArgument, from the kernel, unless 0 <= probability <= 1.
+struct BernoulliScalars {
+  RandomKey key;
+  double probability = 0.5;
+};
+extern const Op<CreationAttributes, BernoulliScalars> kBernoulli;
+
+// The same with a probability of its own for every element: p -> y of p's type, floating. Not differentiable.
+// Errors: InvalidArgument, from the kernel, naming the first probability outside [0, 1] that it meets.
+struct KeyScalars {
+  RandomKey key;
+};
+extern const Op<NoAttributes, KeyScalars> kBernoulliOf;
+
 struct FillScalars {
   double value = 0;
 };
 extern const Op<CreationAttributes, FillScalars> kFill;
 
-// start + i * step, for i in [0, shape[0]). Errors: InvalidArgument unless the shape has one dim.
+// start + i * step in f64, for i in [0, shape[0]): integers up to 2^53 are exact. Errors: InvalidArgument
+// unless the shape has one dim.
 struct ArangeScalars {
   double start = 0;
   double step = 1;

@@ -40,6 +40,23 @@ void FillRandom(const KernelCall<CreationAttributes, R>& call, const Value& valu
   });
 }
 
+// y[i] = function(x[i], word of base + i in the global tensor).
+template <class C, class Function>
+void MapWords(const KernelCallBase& call, const RandomKey& key, int64_t base, const Function& function) {
+  const Tensor& y = call.outputs[0];
+  ForEachElementBlock<C>(
+      call.context.pool, y.shape(), {{call.inputs[0]}, {y, ElementStream::kWrite}},
+      [&](C* const* spans, int64_t block, int64_t count) {
+        ForEachGlobalRun(call.output_boxes[0], block, block + count,
+                         [&](int64_t first, int64_t global, int64_t n) {
+                           const C* const from = spans[0] + (first - block);
+                           C* const to = spans[1] + (first - block);
+                           ForEachWord(key, base + global, n,
+                                       [&](int64_t i, uint32_t word) { to[i] = function(from[i], word); });
+                         });
+      });
+}
+
 void RandomUniform(const KernelCall<CreationAttributes, UniformScalars>& call) {
   const float low = static_cast<float>(call.scalars().low);
   const float width = static_cast<float>(call.scalars().high - call.scalars().low);
@@ -50,6 +67,28 @@ void RandomNormal(const KernelCall<CreationAttributes, NormalScalars>& call) {
   const float mean = static_cast<float>(call.scalars().mean);
   const float stddev = static_cast<float>(call.scalars().stddev);
   FillRandom(call, [=](uint32_t word) { return mean + stddev * NormalFromWord(word); });
+}
+
+// Uniform < probability, as integers: the uniform is the top 24 bits of the word times 2^-24.
+uint32_t ThresholdOf(double probability) { return static_cast<uint32_t>(std::ceil(probability * 0x1p24)); }
+
+void Bernoulli(const KernelCall<CreationAttributes, BernoulliScalars>& call) {
+  const double probability = call.scalars().probability;
+  WEFT_REQUIRE(probability >= 0 && probability <= 1, "bernoulli: expected a probability in [0, 1], got ",
+               probability);
+  const uint32_t threshold = ThresholdOf(probability);
+  FillRandom(call, [=](uint32_t word) { return (word >> 8) < threshold ? 1.0f : 0.0f; });
+}
+
+void BernoulliOf(const KernelCall<NoAttributes, KeyScalars>& call) {
+  const Tensor& y = call.outputs[0];
+  VisitArithmeticType(y.dtype(), [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    MapWords<C>(call, call.scalars().key, /*base=*/0, [](C p, uint32_t word) {
+      WEFT_REQUIRE(p >= 0 && p <= 1, "bernoulli_of: expected probabilities in [0, 1], got ", p);
+      return UniformFromWord(word) < p ? C(1) : C(0);
+    });
+  });
 }
 
 void Fill(const KernelCall<CreationAttributes, FillScalars>& call) {
@@ -79,29 +118,20 @@ void Dropout(const KernelCall<NoAttributes, DropoutScalars>& call) {
     base = scalars.batch_offset;
     for (int dim = 1; dim < box.shape.ndim(); ++dim) base *= box.global_shape[dim];
   }
-  // Uniform >= rate, as integers: the uniform is the top 24 bits of the word times 2^-24.
-  const uint32_t threshold = static_cast<uint32_t>(std::ceil(scalars.rate * 0x1p24));
-  const Tensor& y = call.outputs[0];
-  VisitArithmeticType(y.dtype(), [&](auto tag) {
+  const uint32_t threshold = ThresholdOf(scalars.rate);
+  VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     const C scale = static_cast<C>(1 / (1 - scalars.rate));
-    ForEachElementBlock<C>(call.context.pool, y.shape(), {{call.inputs[0]}, {y, ElementStream::kWrite}},
-                           [&](C* const* spans, int64_t block, int64_t count) {
-                             ForEachGlobalRun(
-                                 box, block, block + count, [&](int64_t first, int64_t global, int64_t n) {
-                                   const C* const from = spans[0] + (first - block);
-                                   C* const to = spans[1] + (first - block);
-                                   ForEachWord(scalars.key, base + global, n, [&](int64_t i, uint32_t word) {
-                                     to[i] = (word >> 8) >= threshold ? from[i] * scale : C(0);
-                                   });
-                                 });
-                           });
+    MapWords<C>(call, scalars.key, base,
+                [=](C x, uint32_t word) { return (word >> 8) >= threshold ? x * scale : C(0); });
   });
 }
 
 const RegisterKernel kRegister[] = {
     {kRandomUniform, DeviceType::kCpu, RandomUniform},
     {kRandomNormal, DeviceType::kCpu, RandomNormal},
+    {kBernoulli, DeviceType::kCpu, Bernoulli},
+    {kBernoulliOf, DeviceType::kCpu, BernoulliOf},
     {kFill, DeviceType::kCpu, Fill},
     {kArange, DeviceType::kCpu, Arange},
     {kDropout, DeviceType::kCpu, Dropout},

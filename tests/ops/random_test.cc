@@ -154,10 +154,51 @@ TEST(RandomTest, DropoutOfStridedHalvesAndBackward) {
   for (size_t i = 0; i < dx.size(); ++i) EXPECT_EQ(dx[i], y_values[i] == 0 ? 0 : 2) << i;
 }
 
+TEST(RandomTest, BernoulliIsTheUniformBelowTheProbability) {
+  const int64_t n = 4001;
+  for (double probability : {0.0, 0.3, 1.0}) {
+    for (DType dtype : {DType::kF32, DType::kBool, DType::kI64, DType::kBF16}) {
+      const Tensor y =
+          RunOp(kBernoulli, {}, {.dtype = dtype, .shape = {n}}, {.key = kKey, .probability = probability});
+      const std::vector<double> values = y.ToVector<double>();
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(values[i], UniformAt(kKey, i) < probability ? 1 : 0) << i;
+    }
+  }
+}
+
+// Every element has a probability of its own, and the bits of its place in the whole.
+TEST(RandomTest, BernoulliOfTensors) {
+  const Tensor p = RunOp(kRandomUniform, {}, {.shape = {7, 601}}, {.key = {.seed = 1}});
+  const Tensor y = RunOp(kBernoulliOf, {p}, {}, {.key = kKey}, /*num_threads=*/2);
+  const std::vector<double> probabilities = p.ToVector<double>();
+  const std::vector<double> values = y.ToVector<double>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(values[i], UniformAt(kKey, i) < probabilities[i] ? 1 : 0) << i;
+  }
+  for (int dim : {0, 1}) {
+    const Range range = {2, 3};
+    const Tensor piece = RunSharded(kBernoulliOf, {SplitPiece(p, dim, range)},
+                                    {SplitBox(p.shape(), dim, range)}, {}, {.key = kKey})[0];
+    EXPECT_TRUE(SameBits(piece, SplitPiece(y, dim, range).tensor)) << dim;
+  }
+  const Tensor sure = Tensor::FromValues<double>({2, 2}, {1, 0, 0, 1});
+  EXPECT_EQ(RunOp(kBernoulliOf, {sure}, {}, {.key = kKey}).ToVector<double>(), sure.ToVector<double>());
+}
+
 TEST(RandomTest, MisuseIsNamed) {
   const Tensor x = RunOp(kFill, {}, {.shape = {2}});
   EXPECT_EQ(MessageOf([&] { RunOp(kDropout, {x}, {}, {.key = {}, .rate = 1}); }),
             "dropout: expected a rate in [0, 1), got 1");
+  EXPECT_EQ(MessageOf([] { RunOp(kBernoulli, {}, {.shape = {2}}, {.key = {}, .probability = 1.5}); }),
+            "bernoulli: expected a probability in [0, 1], got 1.5");
+  EXPECT_EQ(MessageOf([&] {
+              RunOp(kBernoulliOf, {Tensor::FromValues<double>({2}, {0.5, -1})});
+            }),
+            "bernoulli_of: expected probabilities in [0, 1], got -1");
+  EXPECT_EQ(MessageOf([&] {
+              RunOp(kBernoulliOf, {Tensor::FromValues<int32_t>({2}, {0, 1})});
+            }),
+            "bernoulli_of: expected floating probabilities, got i32[2]");
   EXPECT_EQ(MessageOf([] { RunOp(kRandomNormal, {}, {.dtype = DType::kI32, .shape = {2}}); }),
             "random_normal: expected a floating dtype, got i32[2]");
   EXPECT_EQ(MessageOf([] {
