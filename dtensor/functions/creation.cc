@@ -1,26 +1,112 @@
 #include "dtensor/functions/creation.h"
 
+#include <cmath>
+
 #include "dtensor/dispatch.h"
 #include "ops/random.h"
-#include "runtime/base/philox.h"
 
 namespace weft {
+namespace {
 
-DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value) {
-  return Full(context, dtype, shape, value, Layout(shape.ndim(), context->mesh().num_axes()));
+Layout LayoutOr(const OptionalLayout& layout, const MeshContext& context, const Shape& shape) {
+  return layout.has_value() ? *layout : Layout(shape.ndim(), context.mesh().num_axes());
 }
 
+RandomKey KeyOf(RankState& state, absl::string_view stream) {
+  if (stream.empty()) return NextRandomKey(state);
+  return {.seed = state.seed(), .stream = StreamOf(stream), .step = state.step()};
+}
+
+// x's layout, fit to create on.
+Layout LayoutLike(const DTensor& x) {
+  Layout layout = x.layout();
+  for (int axis : x.layout().PartialAxes()) layout = layout.WithReplicate(axis);
+  return layout;
+}
+
+}  // namespace
+
 DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value,
-             const Layout& layout) {
-  return Create(kFill, context, layout, {.dtype = dtype, .shape = shape}, {.value = value});
+             const OptionalLayout& layout) {
+  return Create(kFill, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
+                {.value = value});
+}
+
+DTensor Zeros(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+              const OptionalLayout& layout) {
+  return Full(context, dtype, shape, 0, layout);
+}
+
+DTensor Ones(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+             const OptionalLayout& layout) {
+  return Full(context, dtype, shape, 1, layout);
+}
+
+DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double start, double end, double step,
+               const OptionalLayout& layout) {
+  WEFT_REQUIRE(dtype != DType::kBool, "Arange: expected a numeric dtype, got bool");
+  WEFT_REQUIRE(std::isfinite(start) && std::isfinite(end) && std::isfinite(step) && step != 0 &&
+                   (end - start) / step >= 0,
+               "Arange: no steps of ", step, " lead from ", start, " to ", end);
+  WEFT_REQUIRE(IsFloating(dtype) || (start == std::trunc(start) && step == std::trunc(step)),
+               "Arange: expected whole numbers for ", DTypeName(dtype), ", got ", start, " and steps of ",
+               step);
+  const Shape shape = {static_cast<int64_t>(std::ceil((end - start) / step))};
+  return Create(kArange, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
+                {.start = start, .step = step});
+}
+
+DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+                      const OptionalLayout& layout, absl::string_view stream) {
+  return Create(kRandomUniform, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
+                {.key = KeyOf(context->state(), stream), .low = 0, .high = 1});
 }
 
 DTensor RandomNormal(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-                     const Layout& layout, absl::string_view stream) {
-  const RandomKey key{
-      .seed = context->state().seed(), .stream = StreamOf(stream), .step = context->state().step()};
-  return Create(kRandomNormal, context, layout, {.dtype = dtype, .shape = shape},
-                {.key = key, .mean = 0, .stddev = 1});
+                     const OptionalLayout& layout, absl::string_view stream) {
+  return Create(kRandomNormal, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
+                {.key = KeyOf(context->state(), stream), .mean = 0, .stddev = 1});
+}
+
+DTensor Bernoulli(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+                  double probability, const OptionalLayout& layout, absl::string_view stream) {
+  return Create(kBernoulli, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
+                {.key = KeyOf(context->state(), stream), .probability = probability});
+}
+
+DTensor Bernoulli(const DTensor& probability, absl::string_view stream) {
+  return Call(kBernoulliOf, {probability.Detach()}, {},
+              {.key = KeyOf(probability.context()->state(), stream)});
+}
+
+DTensor FullLike(const DTensor& x, double value) {
+  return Full(x.context(), x.dtype(), x.shape(), value, LayoutLike(x));
+}
+DTensor ZerosLike(const DTensor& x) { return FullLike(x, 0); }
+DTensor OnesLike(const DTensor& x) { return FullLike(x, 1); }
+DTensor RandomUniformLike(const DTensor& x, absl::string_view stream) {
+  return RandomUniform(x.context(), x.dtype(), x.shape(), LayoutLike(x), stream);
+}
+DTensor RandomNormalLike(const DTensor& x, absl::string_view stream) {
+  return RandomNormal(x.context(), x.dtype(), x.shape(), LayoutLike(x), stream);
+}
+
+DTensor NumberLike(const DTensor& x, double number) {
+  const double bound = std::ldexp(1, 8 * static_cast<int>(ItemSize(x.dtype())) - 1);
+  const bool fits = IsFloating(x.dtype())          ? true
+                    : x.dtype() == DType::kBool    ? number == 0 || number == 1
+                    : number != std::trunc(number) ? false
+                    : x.dtype() == DType::kU8      ? number >= 0 && number <= 255
+                                                   : number >= -bound && number < bound;
+  WEFT_REQUIRE(fits, DTypeName(x.dtype()), " cannot hold the number ", number, " beside ", x.ToString(),
+               "; convert the tensor first");
+  return Full(x.context(), x.dtype(), {}, number);
+}
+
+RandomKey NextRandomKey(RankState& state) {
+  return {.seed = state.seed(),
+          .stream = StreamOf(state.PathName(state.path_id()), state.NextCallNumber()),
+          .step = state.step()};
 }
 
 }  // namespace weft

@@ -1,18 +1,60 @@
 #ifndef WEFT_DTENSOR_FUNCTIONS_CREATION_H_
 #define WEFT_DTENSOR_FUNCTIONS_CREATION_H_
 
+#include <optional>
+
 #include "absl/strings/string_view.h"
 #include "dtensor/dtensor.h"
+#include "runtime/base/philox.h"
 
-// Making tensors: only this rank's piece is made. The layout is replicated unless given.
+// Making tensors: on every layout, only this rank's piece is made. The layout is replicated unless given.
+// Errors: InvalidArgument for a Partial layout, a negative extent, or a dtype that the function does not
+// make.
 namespace weft {
 
-DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value);
+using OptionalLayout = std::optional<Layout>;
+
 DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value,
-             const Layout& layout);
-// Standard normal elements of the named stream of the context's seed: the same on every layout.
+             const OptionalLayout& layout = {});
+DTensor Zeros(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+              const OptionalLayout& layout = {});
+DTensor Ones(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+             const OptionalLayout& layout = {});
+
+// start, start + step, ... below `end` (above it, for a negative step): ceil((end - start) / step) elements.
+// Errors: InvalidArgument for a step of 0 or away from `end`, bools, and integers from numbers not whole.
+DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double start, double end,
+               double step = 1, const OptionalLayout& layout = {});
+
+// Random elements are a function of the context's seed and step, a stream, and the element's global index:
+// the same bits on every layout. The stream is that of a name, or, unless one is given, of the module path
+// and of how many times the module has asked in this forward, as Dropout's.
+//
+// Uniform in [0, 1); floating dtypes.
+DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+                      const OptionalLayout& layout = {}, absl::string_view stream = "");
+// Standard normal; floating dtypes.
 DTensor RandomNormal(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-                     const Layout& layout, absl::string_view stream);
+                     const OptionalLayout& layout = {}, absl::string_view stream = "");
+// 1 with the given probability, else 0; any dtype.
+DTensor Bernoulli(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
+                  double probability, const OptionalLayout& layout = {}, absl::string_view stream = "");
+// The same with a probability of its own for every element; carries no gradient.
+DTensor Bernoulli(const DTensor& probability, absl::string_view stream = "");
+
+// Of x's type, on x's layout: replicated along axes where x is Partial.
+DTensor FullLike(const DTensor& x, double value);
+DTensor ZerosLike(const DTensor& x);
+DTensor OnesLike(const DTensor& x);
+DTensor RandomUniformLike(const DTensor& x, absl::string_view stream = "");
+DTensor RandomNormalLike(const DTensor& x, absl::string_view stream = "");
+
+// A scalar of x's dtype: how a number joins an op on tensors, by broadcasting.
+// Errors: InvalidArgument for a number that an integer dtype cannot hold.
+DTensor NumberLike(const DTensor& x, double number);
+
+// The key of the next random call of the current module.
+RandomKey NextRandomKey(RankState& state);
 
 }  // namespace weft
 

@@ -1,10 +1,14 @@
 #include "dtensor/functions/elementwise.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/creation.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
+#include "ops/magnitude.h"
+#include "ops/power.h"
 #include "ops/random.h"
-#include "runtime/base/philox.h"
+#include "ops/scalar_arithmetic.h"
+#include "ops/transcendental.h"
 
 namespace weft {
 
@@ -13,16 +17,38 @@ DTensor Sub(const DTensor& a, const DTensor& b) { return Call(kSub, {a, b}); }
 DTensor Mul(const DTensor& a, const DTensor& b) { return Call(kMul, {a, b}); }
 DTensor Div(const DTensor& a, const DTensor& b) { return Call(kDiv, {a, b}); }
 
+DTensor Add(const DTensor& x, double number) { return Call(kShift, {x}, {}, {.shift = number}); }
+DTensor Sub(const DTensor& x, double number) { return Add(x, -number); }
+DTensor Sub(double number, const DTensor& x) {
+  return Call(kShift, {x}, {}, {.negate = true, .shift = number});
+}
 DTensor Scale(const DTensor& x, double factor) { return Call(kScale, {x}, {}, {.factor = factor}); }
+DTensor Div(const DTensor& x, double number) { return Call(kDivScalar, {x}, {}, {.divisor = number}); }
+DTensor Div(double number, const DTensor& x) { return Call(kScalarDiv, {x}, {}, {.dividend = number}); }
 
+DTensor Pow(const DTensor& base, const DTensor& exponent) { return Call(kPow, {base, exponent}); }
+DTensor Pow(const DTensor& base, double exponent) {
+  return Call(kPowScalar, {base}, {}, {.exponent = exponent});
+}
+DTensor Pow(double base, const DTensor& exponent) { return Pow(NumberLike(exponent, base), exponent); }
+
+DTensor Neg(const DTensor& x) { return Call(kNeg, {x}); }
+DTensor Abs(const DTensor& x) { return Call(kAbs, {x}); }
+DTensor Sign(const DTensor& x) { return Call(kSign, {x.Detach()}); }
 DTensor Exp(const DTensor& x) { return Call(kExp, {x}); }
 DTensor Log(const DTensor& x) { return Call(kLog, {x}); }
 DTensor Sqrt(const DTensor& x) { return Call(kSqrt, {x}); }
+DTensor Rsqrt(const DTensor& x) { return Call(kRsqrt, {x}); }
 DTensor Square(const DTensor& x) { return Call(kSquare, {x}); }
+DTensor Sin(const DTensor& x) { return Call(kSin, {x}); }
+DTensor Cos(const DTensor& x) { return Call(kCos, {x}); }
+DTensor Erf(const DTensor& x) { return Call(kErf, {x}); }
 DTensor Tanh(const DTensor& x) { return Call(kTanh, {x}); }
+DTensor Sigmoid(const DTensor& x) { return Call(kSigmoid, {x}); }
 DTensor Relu(const DTensor& x) { return Call(kRelu, {x}); }
 DTensor Silu(const DTensor& x) { return Call(kSilu, {x}); }
 DTensor Gelu(const DTensor& x) { return Call(kGelu, {x}); }
+DTensor GeluExact(const DTensor& x) { return Call(kGelu, {x}, {.exact = true}); }
 
 DTensor Cast(const DTensor& x, DType dtype) {
   return x.dtype() == dtype ? x : Call(kCast, {x}, {.dtype = dtype});
@@ -31,10 +57,7 @@ DTensor Cast(const DTensor& x, DType dtype) {
 DTensor Dropout(const DTensor& x, double rate) {
   RankState& state = x.context()->state();
   if (rate == 0 || !state.training()) return x;
-  const RandomKey key{.seed = state.seed(),
-                      .stream = StreamOf(state.PathName(state.path_id()), state.NextCallNumber()),
-                      .step = state.step()};
-  return Call(kDropout, {x}, {}, {.key = key, .rate = rate});
+  return Call(kDropout, {x}, {}, {.key = NextRandomKey(state), .rate = rate});
 }
 
 }  // namespace weft

@@ -11,23 +11,52 @@ DTensor Add(const DTensor& a, const DTensor& b);
 DTensor Sub(const DTensor& a, const DTensor& b);
 DTensor Mul(const DTensor& a, const DTensor& b);
 DTensor Div(const DTensor& a, const DTensor& b);
-DTensor Scale(const DTensor& x, double factor);
 inline DTensor operator+(const DTensor& a, const DTensor& b) { return Add(a, b); }
 inline DTensor operator-(const DTensor& a, const DTensor& b) { return Sub(a, b); }
 inline DTensor operator*(const DTensor& a, const DTensor& b) { return Mul(a, b); }
 inline DTensor operator/(const DTensor& a, const DTensor& b) { return Div(a, b); }
+
+// The same with a number, which stays one: no tensor is made of it. The dtype stays x's, so integers take
+// whole numbers alone, and do not divide. Layout: x Partial is reduced first, but by Mul and Div by a number.
+DTensor Add(const DTensor& x, double number);
+DTensor Sub(const DTensor& x, double number);
+DTensor Sub(double number, const DTensor& x);
+DTensor Scale(const DTensor& x, double factor);
+DTensor Div(const DTensor& x, double number);
+DTensor Div(double number, const DTensor& x);
+inline DTensor operator+(const DTensor& x, double number) { return Add(x, number); }
+inline DTensor operator+(double number, const DTensor& x) { return Add(x, number); }
+inline DTensor operator-(const DTensor& x, double number) { return Sub(x, number); }
+inline DTensor operator-(double number, const DTensor& x) { return Sub(number, x); }
 inline DTensor operator*(const DTensor& x, double factor) { return Scale(x, factor); }
 inline DTensor operator*(double factor, const DTensor& x) { return Scale(x, factor); }
+inline DTensor operator/(const DTensor& x, double number) { return Div(x, number); }
+inline DTensor operator/(double number, const DTensor& x) { return Div(number, x); }
 
-// Elementwise.
+// Powers, with broadcasting: see ops/power.h for integers and gradients.
+DTensor Pow(const DTensor& base, const DTensor& exponent);
+DTensor Pow(const DTensor& base, double exponent);
+DTensor Pow(double base, const DTensor& exponent);
+
+// Of every element.
+DTensor Neg(const DTensor& x);
+inline DTensor operator-(const DTensor& x) { return Neg(x); }
+DTensor Abs(const DTensor& x);
+DTensor Sign(const DTensor& x);  // carries no gradient
 DTensor Exp(const DTensor& x);
 DTensor Log(const DTensor& x);
 DTensor Sqrt(const DTensor& x);
+DTensor Rsqrt(const DTensor& x);  // 1 / sqrt(x)
 DTensor Square(const DTensor& x);
+DTensor Sin(const DTensor& x);
+DTensor Cos(const DTensor& x);
+DTensor Erf(const DTensor& x);
 DTensor Tanh(const DTensor& x);
+DTensor Sigmoid(const DTensor& x);
 DTensor Relu(const DTensor& x);
 DTensor Silu(const DTensor& x);
-DTensor Gelu(const DTensor& x);  // the tanh approximation, as GPT-2
+DTensor Gelu(const DTensor& x);       // the tanh approximation, as GPT-2
+DTensor GeluExact(const DTensor& x);  // by erf
 DTensor Cast(const DTensor& x, DType dtype);
 // Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate), while the rank state is
 // training; the bits depend on the seed, the step, the module path and how many times the module has asked in

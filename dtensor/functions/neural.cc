@@ -1,7 +1,10 @@
 #include "dtensor/functions/neural.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
+#include "dtensor/functions/reduce.h"
+#include "dtensor/functions/shape.h"
 #include "ops/attention.h"
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
@@ -12,7 +15,22 @@
 
 namespace weft {
 
-DTensor Softmax(const DTensor& x) { return Call(kSoftmax, {x}); }
+namespace {
+
+DTensor OverDim(const Op<>& op, const DTensor& x, int dim, absl::string_view what) {
+  const int last = x.ndim() - 1;
+  dim = NormalizeDim(dim, x.ndim(), what);
+  if (dim == last) return Call(op, {x});
+  return Transpose(Call(op, {Transpose(x, dim, last)}), dim, last);
+}
+
+// f32 for halves: where differences and sums are made.
+DTensor InSinglePrecision(const DTensor& x) { return x.dtype() == DType::kF64 ? x : Cast(x, DType::kF32); }
+
+}  // namespace
+
+DTensor Softmax(const DTensor& x, int dim) { return OverDim(kSoftmax, x, dim, "Softmax"); }
+DTensor LogSoftmax(const DTensor& x, int dim) { return OverDim(kLogSoftmax, x, dim, "LogSoftmax"); }
 
 DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double epsilon) {
   return Call(kLayerNorm, {x, weight, bias}, {.eps = epsilon});
@@ -43,6 +61,15 @@ LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossE
       CallAll(kCrossEntropy, {logits, targets},
               {.ignore_index = options.ignore_index, .label_smoothing = options.label_smoothing});
   return {.sum = outputs[0], .count = outputs[1].Detach()};
+}
+
+LossSum MseLoss(const DTensor& prediction, const DTensor& target) {
+  WEFT_REQUIRE(prediction.type() == target.type() && IsFloating(prediction.dtype()),
+               "MseLoss: expected a prediction and a target of one floating type, got ",
+               prediction.ToString(), " and ", target.ToString());
+  const DTensor difference = Sub(InSinglePrecision(prediction), InSinglePrecision(target));
+  const DTensor sum = Sum(Square(difference));
+  return {.sum = sum, .count = FullLike(sum, static_cast<double>(prediction.shape().num_elements()))};
 }
 
 }  // namespace weft

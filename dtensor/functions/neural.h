@@ -6,7 +6,10 @@
 // What networks are made of.
 namespace weft {
 
-DTensor Softmax(const DTensor& x);  // over the last dim
+// Over one dim (negative from the end): the last runs split without being gathered, another is made the last
+// by a view of x and back.
+DTensor Softmax(const DTensor& x, int dim = -1);
+DTensor LogSoftmax(const DTensor& x, int dim = -1);
 DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double epsilon = 1e-5);
 DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double epsilon = 1e-5);
 // tokens [...], table [v, d] -> [..., d]
@@ -31,6 +34,9 @@ struct CrossEntropyOptions {
 };
 // logits [..., v], targets [...] -> scalars. Logits split over v are not gathered.
 LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossEntropyOptions& options = {});
+// Squared differences of two tensors of one shape; every element counts. Halves are compared and summed in
+// f32. Errors: InvalidArgument if the shapes differ, where PyTorch would broadcast and warn.
+LossSum MseLoss(const DTensor& prediction, const DTensor& target);
 
 }  // namespace weft
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dtensor/autograd.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
@@ -110,6 +111,158 @@ TEST(FunctionsTest, ArithmeticAndElementwise) {
     }));
     EXPECT_EQ(Cast(x, DType::kF64).impl(), x.impl());
     EXPECT_EQ(Cast(x, DType::kBF16).dtype(), DType::kBF16);
+  });
+}
+
+TEST(FunctionsTest, ArithmeticWithNumbers) {
+  OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Values(context, {2}, {0.25, -4});
+    EXPECT_EQ(Elements(x + 1), (std::vector<double>{1.25, -3}));
+    EXPECT_EQ(Elements(1 + x), (std::vector<double>{1.25, -3}));
+    EXPECT_EQ(Elements(x - 1), (std::vector<double>{-0.75, -5}));
+    EXPECT_EQ(Elements(1 - x), (std::vector<double>{0.75, 5}));
+    EXPECT_EQ(Elements(x / 2), (std::vector<double>{0.125, -2}));
+    EXPECT_EQ(Elements(2 / x), (std::vector<double>{8, -0.5}));
+    EXPECT_EQ(Elements(-x), (std::vector<double>{-0.25, 4}));
+    EXPECT_EQ(Elements(Pow(x, 2)), (std::vector<double>{0.0625, 16}));
+    EXPECT_EQ(Elements(Pow(2, x * 4)), (std::vector<double>{2, std::exp2(-16)}));
+    EXPECT_EQ(Elements(Pow(Abs(x), x)), (std::vector<double>{std::pow(0.25, 0.25), std::pow(4, -4)}));
+    EXPECT_EQ(Elements(Abs(x)), (std::vector<double>{0.25, 4}));
+    EXPECT_EQ(Elements(Sign(x)), (std::vector<double>{1, -1}));
+    EXPECT_EQ(Elements(Rsqrt(Abs(x))), (std::vector<double>{2, 0.5}));
+    EXPECT_NEAR(Elements(Sin(x))[1], std::sin(-4), 1e-15);
+    EXPECT_NEAR(Elements(Cos(x))[1], std::cos(-4), 1e-15);
+    EXPECT_NEAR(Elements(Erf(x))[0], std::erf(0.25), 1e-15);
+    EXPECT_NEAR(Elements(Sigmoid(x))[1], 1 / (1 + std::exp(4)), 1e-15);
+    EXPECT_NEAR(Elements(GeluExact(x))[0], 0.125 * (1 + std::erf(0.25 / std::sqrt(2))), 1e-15);
+    const DTensor whole = Arange(context, DType::kI64, 0, 3);
+    EXPECT_EQ(Elements(whole * 2 + 1 - whole), (std::vector<double>{1, 2, 3}));
+    EXPECT_THAT(ErrorOf([&] { whole + 0.5; }), HasSubstr("expected a whole number"));
+    EXPECT_THAT(ErrorOf([&] { whole / 2; }), HasSubstr("div_scalar: expected a floating dtype"));
+  });
+}
+
+TEST(FunctionsTest, ComparisonsAndChoices) {
+  OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Values(context, {3}, {1, 2, 3});
+    const DTensor y = Values(context, {3}, {3, 2, 1});
+    const auto bools = [](const DTensor& answer) {
+      EXPECT_EQ(answer.dtype(), DType::kBool);
+      return answer.ToLocal().ToVector<bool>();
+    };
+    using Bools = std::vector<bool>;
+    EXPECT_EQ(bools(Equal(x, y)), (Bools{false, true, false}));
+    EXPECT_EQ(bools(NotEqual(x, y)), (Bools{true, false, true}));
+    EXPECT_EQ(bools(Less(x, y)), (Bools{true, false, false}));
+    EXPECT_EQ(bools(LessEqual(x, y)), (Bools{true, true, false}));
+    EXPECT_EQ(bools(Greater(x, y)), (Bools{false, false, true}));
+    EXPECT_EQ(bools(GreaterEqual(x, y)), (Bools{false, true, true}));
+    EXPECT_EQ(bools(Equal(x, 2)), (Bools{false, true, false}));
+    EXPECT_EQ(bools(NotEqual(x, 2)), (Bools{true, false, true}));
+    EXPECT_EQ(bools(Less(x, 2)), (Bools{true, false, false}));
+    EXPECT_EQ(bools(LessEqual(x, 2)), (Bools{true, true, false}));
+    EXPECT_EQ(bools(Greater(x, 2)), (Bools{false, false, true}));
+    EXPECT_EQ(bools(GreaterEqual(x, 2)), (Bools{false, true, true}));
+    EXPECT_EQ(bools(IsNan(x / (x - 2) * 0)), (Bools{false, true, false}));
+    EXPECT_EQ(bools(IsFinite(x / (x - 2))), (Bools{true, false, true}));
+    const DTensor low = Less(x, 3);
+    const DTensor high = Greater(x, 1);
+    EXPECT_EQ(bools(LogicalAnd(low, high)), (Bools{false, true, false}));
+    EXPECT_EQ(bools(LogicalOr(low, high)), (Bools{true, true, true}));
+    EXPECT_EQ(bools(LogicalXor(low, high)), (Bools{true, false, true}));
+    EXPECT_EQ(bools(LogicalNot(low)), (Bools{false, false, true}));
+    EXPECT_EQ(Elements(Where(low, x, y)), (std::vector<double>{1, 2, 1}));
+    EXPECT_EQ(Elements(Where(low, x, -1)), (std::vector<double>{1, 2, -1}));
+    EXPECT_EQ(Elements(Where(low, -1, y)), (std::vector<double>{-1, -1, 1}));
+    EXPECT_EQ(Elements(MaskedFill(x, low, -INFINITY)), (std::vector<double>{-INFINITY, -INFINITY, 3}));
+    EXPECT_EQ(Elements(Maximum(x, y)), (std::vector<double>{3, 2, 3}));
+    EXPECT_EQ(Elements(Minimum(x, y)), (std::vector<double>{1, 2, 1}));
+    EXPECT_EQ(Elements(Maximum(x, 2)), (std::vector<double>{2, 2, 3}));
+    EXPECT_EQ(Elements(Minimum(x, 2)), (std::vector<double>{1, 2, 2}));
+    EXPECT_EQ(Elements(Clamp(x, {.min = 2})), (std::vector<double>{2, 2, 3}));
+    EXPECT_EQ(Elements(Clamp(x, {.max = 2})), (std::vector<double>{1, 2, 2}));
+    EXPECT_EQ(Elements(Clamp(x, {.min = 1.5, .max = 2.5})), (std::vector<double>{1.5, 2, 2.5}));
+    EXPECT_THAT(ErrorOf([&] { Clamp(x, {}); }), HasSubstr("Clamp: expected a min"));
+    EXPECT_THAT(ErrorOf([&] { Less(Arange(context, DType::kI32, 0, 2), 0.5); }),
+                HasSubstr("i32 cannot hold the number 0.5"));
+    // Another number is the same cached call.
+    const int64_t misses = context->cache().stats().misses;
+    for (double number : {3.0, 4.0}) Pow(Greater(x, number).defined() ? x + number : x, number);
+    EXPECT_EQ(context->cache().stats().misses, misses + 1);  // of Pow
+  });
+}
+
+// Gradients of everything that choices and numbers can be made of. Where dim 0 of the leaf is split, what
+// they choose from is Partial.
+TEST(FunctionsTest, GradientsThroughChoicesOnEveryLayout) {
+  const Tensor full = RandomF64({2, 4, 3}, 5);
+  const auto loss_of = [](const DTensor& leaf) {
+    const DTensor x = Sum(leaf, {0});
+    const DTensor y = Where(Greater(x, 0), x * 3, 1 - x);
+    const DTensor z = Maximum(y, 1) + Clamp(x, {.min = -0.5, .max = 0.5}) / 4 + Pow(Abs(x) + 1, 1.5);
+    return Sum(Sigmoid(z) * Sin(x) - Cos(x) / (2 + Erf(x)) + MaskedFill(x, Less(x, 0.25), 0.0));
+  };
+  Tensor expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, full, "[-, -, -]").RequiresGrad();
+    Backward(loss_of(x));
+    expected = x.grad().FullTensor();
+  });
+  std::vector<double> values = full.ToVector<double>();
+  OnMesh("a=2,b=2", [&](const IntrusivePtr<MeshContext>& context) {
+    for (const Layout& layout : AllLayouts(context->mesh(), 3, {})) {
+      const DTensor x = Lay(context, full, layout).RequiresGrad();
+      Backward(loss_of(x));
+      EXPECT_TRUE(AllClose(x.grad().FullTensor(), expected, 1e-12)) << layout;
+    }
+  });
+  // The expectation itself, by central differences of one device.
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    const std::vector<double> gradient = expected.ToVector<double>();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto at = [&](double step) {
+        std::vector<double> moved = values;
+        moved[i] += step;
+        return loss_of(Values(context, {2, 4, 3}, moved)).Item();
+      };
+      EXPECT_NEAR(gradient[i], (at(1e-6) - at(-1e-6)) / 2e-6, 1e-7) << i;
+    }
+  });
+}
+
+TEST(FunctionsTest, SoftmaxOfAnyDim) {
+  OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Values(context, {2, 2}, {0, 1, std::log(3), 1});
+    const auto near = [](const DTensor& got, const std::vector<double>& expected) {
+      return AllClose(got.FullTensor(), Tensor::FromValues<double>({2, 2}, expected), 1e-15);
+    };
+    EXPECT_TRUE(near(Softmax(x, 0), {0.25, 0.5, 0.75, 0.5}));
+    EXPECT_TRUE(near(LogSoftmax(x, 0), {std::log(0.25), std::log(0.5), std::log(0.75), std::log(0.5)}));
+    const double e = std::exp(1);
+    EXPECT_TRUE(near(LogSoftmax(x),
+                     {-std::log(1 + e), 1 - std::log(1 + e), std::log(3 / (3 + e)), 1 - std::log(3 + e)}));
+    EXPECT_TRUE(near(Exp(LogSoftmax(x, 1)), Elements(Softmax(x, -1))));
+    EXPECT_THAT(ErrorOf([&] { LogSoftmax(x, 2); }), HasSubstr("LogSoftmax"));
+  });
+}
+
+TEST(FunctionsTest, MseLossIsTheMeanSquare) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Tensor target = Tensor::FromValues<double>({3, 1}, {1, 2, 3});
+    const DTensor x = Lay(context, Tensor::FromValues<double>({3, 1}, {1, 4, 0}), "[a, -]").RequiresGrad();
+    const LossSum loss = MseLoss(x, Lay(context, target, "[-, -]"));
+    EXPECT_EQ(loss.count.Item(), 3);
+    EXPECT_EQ(loss.sum.Item(), 13);
+    const DTensor mean = loss.Mean();
+    EXPECT_NEAR(mean.Item(), 13.0 / 3, 1e-15);
+    Backward(mean);
+    EXPECT_TRUE(AllClose(x.grad().FullTensor(), Tensor::FromValues<double>({3, 1}, {0, 4.0 / 3, -2}), 1e-15));
+    // 300 ones: a bf16 sum would stop at 256.
+    const DTensor zeros = Zeros(context, DType::kBF16, {300});
+    EXPECT_EQ(MseLoss(OnesLike(zeros), zeros).sum.Item(), 300);
+    EXPECT_EQ(ErrorOf([&] { MseLoss(x, zeros); }),
+              "MseLoss: expected a prediction and a target of one floating type, got f64[3, 1] [a, -] and "
+              "bf16[300] [-]");
   });
 }
 
