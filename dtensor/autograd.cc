@@ -1,11 +1,13 @@
 #include "dtensor/autograd.h"
 
 #include <algorithm>
+#include <optional>
 #include <queue>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "dtensor/dispatch.h"
+#include "dtensor/implicit_redistribution.h"
 #include "dtensor/tape.h"
 #include "ops/elementwise.h"
 #include "ops/random.h"
@@ -73,6 +75,8 @@ class BackwardPass {
       // To add a leaf's gradients may move them: a part of bringing them to rest.
       const bool at_leaf = edge.node->TakesAnyLayout();
       const PurposeGuard purpose(context_.state(), at_leaf ? Purpose::kGrad : context_.state().purpose());
+      std::optional<PlannedMovesGuard> planned;
+      if (at_leaf) planned.emplace(context_.state());
       DTensor& sum = pending.gradients[edge.output];
       sum = sum.defined() ? Call(kAdd, {sum, gradient}) : gradient;
     }

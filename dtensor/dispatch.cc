@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/explain.h"
+#include "dtensor/implicit_redistribution.h"
 #include "dtensor/redistribute.h"
 #include "dtensor/tape.h"
 #include "ops/kernel.h"
@@ -13,6 +15,12 @@ namespace {
 
 using Types = absl::InlinedVector<TensorType, 4>;
 using Layouts = absl::InlinedVector<Layout, 4>;
+
+// "matmul(f32[8, 6] [dp, -], f32[6, 4] [-, tp])".
+std::string CallText(const OpDef& op, absl::Span<const DTensor> operands) {
+  const auto append = [](std::string* out, const DTensor& operand) { out->append(operand.ToString()); };
+  return absl::StrCat(op.name(), "(", absl::StrJoin(operands, ", ", append), ")");
+}
 
 // Errors: InvalidArgument for a wrong number of operands.
 void CheckOperandCount(const OpDef& op, size_t count) {
@@ -34,7 +42,8 @@ void CheckOperands(const OpDef& op, absl::Span<const DTensor> operands) {
     WEFT_REQUIRE(operand.context() == operands[0].context() ||
                      operand.context()->mesh() == operands[0].context()->mesh(),
                  op.name(), ": operands lie on different meshes: ", operands[0].context()->mesh().ToString(),
-                 " and ", operand.context()->mesh().ToString(), "; redistribute one first");
+                 " and ", operand.context()->mesh().ToString(), " in ", CallText(op, operands),
+                 "; redistribute one first");
   }
 }
 
@@ -46,10 +55,20 @@ ErasedKernel KernelFor(const OpDef& op, const Device& device) {
   return kernel;
 }
 
+// Inference knows types alone, so what it refuses is told with the layouts.
+TensorTypes InferOutputs(const MeshContext& context, const CallKey& key) {
+  try {
+    return key.op->Infer(key.types, key.attributes);
+  } catch (const Error& error) {
+    Throw(error.code(), error.message(), "; in ",
+          CallText(key.op->name(), key.types, key.layouts, context.mesh()));
+  }
+}
+
 CallPlan MakePlan(MeshContext& context, const CallKey& key) {
   CheckOperandCount(*key.op, key.types.size());
   CallPlan plan;
-  plan.output_types = key.op->Infer(key.types, key.attributes);
+  plan.output_types = InferOutputs(context, key);
   plan.strategy = Propagate({.op = key.op,
                              .attributes = key.attributes,
                              .operand_types = key.types,
@@ -96,20 +115,35 @@ void MarkInPlaceWrites(const OpDef& op, absl::Span<const DTensor> operands) {
   }
 }
 
+// Which operands of a call a lowering has made itself; empty outside lowerings. To move them is the op's own
+// business, not an implicit redistribution of what its caller passed.
+using OwnOperands = absl::InlinedVector<bool, 4>;
+
+DTensors Dispatch(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+                  const void* scalars, const Layout* like, const OwnOperands& own);
+
 // Runs a lowering's ops through dispatch, without recording them: the tape holds the op itself.
 class LoweringEmitter final : public Emitter {
  public:
-  explicit LoweringEmitter(absl::Span<const DTensor> operands) : values_(operands.begin(), operands.end()) {}
+  LoweringEmitter(absl::Span<const DTensor> operands, const OwnOperands& own)
+      : values_(operands.begin(), operands.end()), own_(own) {
+    own_.resize(operands.size(), false);
+  }
 
   TensorType TypeOf(Value value) const override { return values_[value.id].type(); }
   Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                     const void* scalars, int /*like_operand*/) override {
     DTensors inputs;
-    for (Value operand : operands) inputs.push_back(values_[operand.id]);
+    OwnOperands own;
+    for (Value operand : operands) {
+      inputs.push_back(values_[operand.id]);
+      own.push_back(own_[operand.id]);
+    }
     Values results;
-    for (DTensor& output : CallErased(op, inputs, attributes, scalars)) {
+    for (DTensor& output : Dispatch(op, inputs, attributes, scalars, /*like=*/nullptr, own)) {
       results.push_back({static_cast<int32_t>(values_.size())});
       values_.push_back(std::move(output));
+      own_.push_back(true);
     }
     return results;
   }
@@ -117,14 +151,17 @@ class LoweringEmitter final : public Emitter {
 
  private:
   std::vector<DTensor> values_;
+  OwnOperands own_;  // by value
 };
 
 DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
-                     const void* scalars, bool recorded) {
+                     const void* scalars, const OwnOperands& own, bool recorded) {
   DTensors outputs;
   {
-    NoGradGuard no_grad(operands[0].context()->state());
-    LoweringEmitter emitter(operands);
+    RankState& state = operands[0].context()->state();
+    const NoGradGuard no_grad(state);
+    const ExplainGuard explained_already(state, nullptr);
+    LoweringEmitter emitter(operands, own);
     Values values;
     for (size_t i = 0; i < operands.size(); ++i) values.push_back({static_cast<int32_t>(i)});
     for (Value value : op.Lower(emitter, values, attributes, scalars)) outputs.push_back(emitter.Get(value));
@@ -133,12 +170,41 @@ DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const 
   return outputs;
 }
 
-}  // namespace
+// Holds the moves that `plan` makes of what the caller passed to the guards in force.
+void CheckImplicitMoves(MeshContext& context, const CallKey& key, const CallPlan& plan,
+                        const OwnOperands& own) {
+  ImplicitMoves moves(context);
+  for (size_t i = 0; i < key.types.size(); ++i) {
+    if (!plan.moves[i] || (!own.empty() && own[i])) continue;
+    moves.Add(absl::StrCat("operand ", i), key.types[i], key.layouts[i], plan.strategy.operands[i]);
+  }
+  const auto call = [&] { return CallText(key.op->name(), key.types, key.layouts, context.mesh()); };
+  const auto nearest = [&] {
+    PropagationTrace trace;
+    Propagate({.op = key.op,
+               .attributes = key.attributes,
+               .operand_types = key.types,
+               .operand_layouts = key.layouts,
+               .output_types = plan.output_types,
+               .like = key.like},
+              context.mesh(), context.cost_model(), &trace);
+    return NearestLegalLayouts(trace, key.types, key.layouts, context.mesh(), context.cost_model());
+  };
+  moves.Check(key.op->name(), call, nearest);
+}
 
-DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
-                    const void* scalars, const Layout* like) {
+void ExplainCall(MeshContext& context, const CallKey& key, const void* scalars) {
+  Explanation explanation = ExplainErased(*key.op, key.types, key.layouts, key.attributes, scalars, key.like,
+                                          context.mesh(), context.cost_model());
+  explanation.path = context.state().PathName(context.state().path_id());
+  context.state().explanations()->push_back(std::move(explanation));
+}
+
+DTensors Dispatch(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+                  const void* scalars, const Layout* like, const OwnOperands& own) {
   CheckOperands(op, operands);
   MeshContext& context = *operands[0].context();
+  RankState& state = context.state();
   Types types;
   Layouts layouts;
   for (const DTensor& operand : operands) {
@@ -149,7 +215,9 @@ DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const v
   const CallPlan* plan = context.cache().Find(key);
   if (plan == nullptr) plan = context.cache().Insert(key, MakePlan(context, key));
   const bool recorded = WantsRecording(op, operands, plan->output_types);
-  if (plan->strategy.lowered) return CallLowered(op, operands, attributes, scalars, recorded);
+  if (state.explanations() != nullptr) ExplainCall(context, key, scalars);
+  if (plan->strategy.lowered) return CallLowered(op, operands, attributes, scalars, own, recorded);
+  if (state.implicit_guard() != nullptr) CheckImplicitMoves(context, key, *plan, own);
 
   DTensors used(operands.begin(), operands.end());
   absl::InlinedVector<Tensor, 4> locals;
@@ -181,11 +249,20 @@ DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const v
   return outputs;
 }
 
+}  // namespace
+
+DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+                    const void* scalars, const Layout* like) {
+  return Dispatch(op, operands, attributes, scalars, like, /*own=*/{});
+}
+
 DTensor CreateErased(const OpDef& op, const IntrusivePtr<MeshContext>& context, const Layout& layout,
                      const void* attributes, const void* scalars) {
   const TensorType type = op.Infer({}, attributes)[0];
   WEFT_REQUIRE(!layout.HasPartial(), op.name(), ": cannot create a Partial tensor (",
-               layout.ToString(context->mesh()), "); create it replicated or sharded");
+               layout.ToString(context->mesh()), ") of ", type.ToString(), "; create it as ",
+               Layout(type.ndim(), layout.num_axes()).ToString(context->mesh()),
+               " and redistribute that, which sends nothing");
   const ShardBox box = LocalBox(type.shape, layout, context->mesh(), context->coordinate());
   Tensor result = Tensor::Empty(context->allocator(), type.dtype, box.shape);
   if (const ErasedKernel kernel = KernelFor(op, context->allocator()->device()); kernel != nullptr) {

@@ -1,5 +1,6 @@
 #include "dtensor/dtensor.h"
 
+#include "dtensor/agreement.h"
 #include "dtensor/redistribute.h"
 #include "dtensor/tape.h"
 #include "runtime/tensor/copy.h"
@@ -15,12 +16,21 @@ DTensorImpl::~DTensorImpl() = default;
 DTensor::DTensor(IntrusivePtr<DTensorImpl> impl) : impl_(std::move(impl)) {}
 
 DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
-                           const Layout& layout, const Shape& global_shape) {
+                           const Layout& layout, const Shape& global_shape, const FromLocalOptions& options) {
   const ShardBox box = weft::LocalBox(global_shape, layout, context->mesh(), context->coordinate());
   WEFT_REQUIRE(local.shape() == box.shape, "FromLocal: layout ", layout.ToString(context->mesh()), " of ",
                TypeString(local.dtype(), global_shape), " gives this rank ", box.shape.ToString(), ", got ",
                local.TypeString());
-  return DTensor(MakeIntrusive<DTensorImpl>(context, layout, TensorType{local.dtype(), global_shape}, local));
+  const TensorType type = {local.dtype(), global_shape};
+  if (options.check_replicas) CheckReplicas(*context, local, type, layout, "FromLocal");
+  const DTensor result(MakeIntrusive<DTensorImpl>(context, layout, type, local));
+  return options.gradient.has_value() ? result.RequiresGrad(*options.gradient) : result;
+}
+
+DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
+                           const Layout& layout) {
+  const TensorType type = AgreeOnType(*context, local, layout, "FromLocal");
+  return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, local));
 }
 
 DTensor DTensor::Distribute(const IntrusivePtr<MeshContext>& context, const Tensor& full,
@@ -89,14 +99,28 @@ double DTensor::Item() const {
 DTensor DTensor::Detach() const { return requires_grad() ? WithoutHistory(*this) : *this; }
 
 DTensor DTensor::RequiresGrad() const {
-  WEFT_REQUIRE(IsFloating(dtype()), "RequiresGrad: only floating tensors have gradients, got ", ToString());
   WEFT_REQUIRE(!layout().HasPartial(),
                "RequiresGrad: the gradient of a leaf rests in the leaf's layout, which cannot be ",
-               layout().ToString(context()->mesh()), "; redistribute it first");
+               layout().ToString(context()->mesh()),
+               "; redistribute it first, or say where the gradient is to rest: RequiresGrad(layout)");
+  return RequiresGrad(layout());
+}
+
+DTensor DTensor::RequiresGrad(const Layout& gradient) const {
+  WEFT_REQUIRE(IsFloating(dtype()), "RequiresGrad: only floating tensors have gradients, got ", ToString());
+  WEFT_REQUIRE(gradient.ndim() == ndim() && gradient.num_axes() == context()->mesh().num_axes(),
+               "RequiresGrad: gradient layout ", gradient.ToString(), " has ", gradient.ndim(), " dims and ",
+               gradient.num_axes(), " axes; the tensor is ", ToString(), " on mesh ",
+               context()->mesh().ToString());
+  for (int axis : gradient.PartialAxes()) {
+    const ReduceOp op = gradient.partial_op(axis);
+    WEFT_REQUIRE(op == ReduceOp::kSum || op == ReduceOp::kAvg, "RequiresGrad: gradients add up, so that of ",
+                 ToString(), " cannot lie as ", gradient.ToString(context()->mesh()));
+  }
   DTensor leaf(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
   leaf.impl_->writes = impl_->writes ? impl_->writes : MakeIntrusive<WriteLog>();
   leaf.impl_->node =
-      IntrusivePtr<TapeNode>(new LeafNode(context()->state(), "tensor " + ToString(), layout()));
+      IntrusivePtr<TapeNode>(new LeafNode(context()->state(), "tensor " + ToString(), gradient));
   return leaf;
 }
 

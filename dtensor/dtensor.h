@@ -26,6 +26,15 @@ struct RedistributeOptions {
   std::vector<std::pair<int, Placement>> gradient;
 };
 
+// What FromLocal may do besides taking this rank's word.
+struct FromLocalOptions {
+  // Compare the pieces of ranks that the layout says hold the same, bit by bit.
+  // Cost: an all-gather of 8 bytes a rank.   Errors: InvalidArgument on every rank, naming those that differ.
+  bool check_replicas = false;
+  // Make it a leaf, whose gradient arrives and rests in this layout: RequiresGrad(*gradient).
+  std::optional<Layout> gradient = std::nullopt;
+};
+
 // One global value, laid over a mesh: what users and modules compute with. On a mesh of no axes it is an
 // ordinary tensor.
 //
@@ -40,7 +49,14 @@ class DTensor {
   // From this rank's piece, uncommunicated: the piece that `layout` gives this rank of a tensor of
   // `global_shape`. Errors: InvalidArgument if `local`'s shape is not that piece's.
   static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
-                           const Layout& layout, const Shape& global_shape);
+                           const Layout& layout, const Shape& global_shape,
+                           const FromLocalOptions& options = {});
+  // From this rank's piece alone, where no rank knows the global shape: the ranks exchange their sizes, which
+  // may be uneven but have to be those of the chunk rule. Cost: an all-gather of 80 bytes a rank.   Errors:
+  // InvalidArgument on every rank, naming the ranks whose piece is not what the rule gives them, and what it
+  // gives.
+  static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
+                           const Layout& layout);
 
   // From the whole value, which every rank passes alike; each keeps its piece.
   // Layout: without Partial.   Errors: InvalidArgument for a Partial layout.
@@ -56,6 +72,11 @@ class DTensor {
   int ndim() const { return type().ndim(); }
 
   // This rank's piece; shares memory. Of a Partial tensor: this rank's term.
+  //
+  // Gradients end here: what is computed from the piece is not on the tape. To bring them back, state how
+  // they lie: CallLocal (dtensor/local_function.h) for a function of pieces within a graph; or, where the
+  // graph ends here, Backward(x, /*seed=*/FromLocal(context, gradient, its layout, x.shape())), in any
+  // layout.
   const Tensor& ToLocal() const;
   // Where the piece lies in the whole.
   ShardBox LocalBox() const;
@@ -71,6 +92,9 @@ class DTensor {
   DTensor Detach() const;
   // The same value as a leaf, whose gradient Backward leaves in grad().
   DTensor RequiresGrad() const;
+  // The same, the gradient arriving and resting in a layout of its own. Any layout but Partial kinds that are
+  // no sums; a Partial gradient is not reduced until somebody does.
+  DTensor RequiresGrad(const Layout& gradient) const;
   bool requires_grad() const;
   // A leaf's gradient, or undefined.
   DTensor grad() const;

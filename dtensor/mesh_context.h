@@ -31,6 +31,7 @@ class MeshContext : public RefCounted<MeshContext> {
   World& world() { return state_->world(); }
   const std::shared_ptr<Allocator>& allocator() { return world().allocator(); }
   const CostModel& cost_model() const { return cost_model_; }
+  // Bounded; cache().stats() counts hits, misses and evictions.
   PropagationCache& cache() { return cache_; }
   KernelContext& kernel_context() { return kernel_context_; }
 

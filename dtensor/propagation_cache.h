@@ -54,6 +54,7 @@ class PropagationCache {
 
   const CacheStats& stats() const { return stats_; }
   int64_t size() const { return static_cast<int64_t>(plans_.size()); }
+  int64_t capacity() const { return capacity_; }
 
  private:
   struct OwnedKey {

@@ -2,17 +2,22 @@
 #define WEFT_DTENSOR_RANK_STATE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "runtime/comm/ledger.h"
 #include "runtime/launch/world.h"
 
 namespace weft {
+
+struct Explanation;
+class ImplicitRedistributionGuard;
 
 // Why bytes move: the purpose column of the communication ledger.
 enum class Purpose : uint8_t { kActivation, kParam, kGrad, kLoss, kNorm, kMetric };
@@ -60,7 +65,23 @@ class RankState {
   // Number of tape nodes recorded so far: their order.
   uint64_t NextSequence() { return next_sequence_++; }
 
+  // What watches the calls: the innermost guard of implicit redistributions
+  // (dtensor/implicit_redistribution.h) and where calls are explained to (dtensor/explain.h); null where
+  // there is none.
+  ImplicitRedistributionGuard* implicit_guard() const { return implicit_guard_; }
+  std::vector<Explanation>* explanations() const { return explanations_; }
+
+  // Where warnings go, a line each; by default to stderr, from the mesh's first rank alone.
+  using WarningSink = std::function<void(const std::string& line)>;
+  const WarningSink& warning_sink() const { return warning_sink_; }
+  void set_warning_sink(WarningSink sink) { warning_sink_ = std::move(sink); }
+  // Whether nothing has been warned of under `key` before.
+  bool FirstWarning(std::string key) { return warned_.insert(std::move(key)).second; }
+
  private:
+  friend class ImplicitRedistributionGuard;
+  friend class PlannedMovesGuard;
+  friend class ExplainGuard;
   friend class NoGradGuard;
   friend class EvaluationGuard;
   friend class CheckFiniteGuard;
@@ -76,6 +97,10 @@ class RankState {
   uint64_t step_ = 0;
   uint64_t next_sequence_ = 0;
   int path_id_ = 0;
+  ImplicitRedistributionGuard* implicit_guard_ = nullptr;
+  std::vector<Explanation>* explanations_ = nullptr;
+  WarningSink warning_sink_;
+  absl::flat_hash_set<std::string> warned_;
   std::vector<std::string> paths_ = {""};
   absl::flat_hash_map<std::string, int> path_ids_;
   absl::flat_hash_map<int, uint64_t> call_numbers_;
@@ -91,6 +116,7 @@ class ScopedValue {
  protected:
   ScopedValue(T& variable, T value) : variable_(variable), before_(std::exchange(variable, value)) {}
   ~ScopedValue() { variable_ = before_; }
+  const T& before() const { return before_; }
 
  private:
   T& variable_;

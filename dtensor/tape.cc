@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/implicit_redistribution.h"
 #include "dtensor/redistribute.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
@@ -152,7 +154,21 @@ class TapeGradContext final : public GradContextBase {
   std::vector<DTensor> values_;
 };
 
-DTensors OpNode::Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) {
+// Holds the way back of a gradient, whose operand dispatch had moved, to the guards in force.
+void CheckImplicitGradient(MeshContext& context, const OpDef& op, int operand, const DTensor& gradient,
+                           const Layout& target) {
+  if (context.state().implicit_guard() == nullptr) return;
+  ImplicitMoves moves(context);
+  moves.Add(absl::StrCat("the gradient of operand ", operand), gradient.type(), gradient.layout(), target);
+  moves.Check(
+      op.name(), [&] { return absl::StrCat("backward of ", op.name()); },
+      [&] {
+        return absl::StrCat("in forward, Redistribute operand ", operand, " from ",
+                            target.ToString(context.mesh()), " to where it is used");
+      });
+}
+
+DTensors OpNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
   if (used_up_) {
     Throw(absl::StatusCode::kFailedPrecondition, "Backward: the history of a result of ", op_.name(),
           " was used up by an earlier Backward");
@@ -165,8 +181,9 @@ DTensors OpNode::Backward(MeshContext& /*context*/, absl::Span<const DTensor> gr
   for (size_t i = 0; i < results.size(); ++i) {
     if (operand_layouts_[i] == used_layouts_[i] || !results[i].defined()) continue;
     if (!Wants(static_cast<int>(i)) || edges()[i].node->TakesAnyLayout()) continue;
-    results[i] =
-        results[i].Redistribute(GradientLayout(operand_layouts_[i], results[i].layout(), &used_layouts_[i]));
+    const Layout target = GradientLayout(operand_layouts_[i], results[i].layout(), &used_layouts_[i]);
+    CheckImplicitGradient(context, op_, static_cast<int>(i), results[i], target);
+    results[i] = results[i].Redistribute(target);
   }
   return results;
 }
@@ -223,7 +240,8 @@ TapeNode::~TapeNode() {
 }
 
 DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
-  PurposeGuard purpose(context.state(), Purpose::kGrad);
+  const PurposeGuard purpose(context.state(), Purpose::kGrad);
+  const PlannedMovesGuard planned(context.state());
   const DTensor gradient = gradients[0].Redistribute(layout_);
   gradient_ = gradient_.defined() ? Add(gradient_, gradient) : gradient;
   return {};
@@ -278,8 +296,9 @@ bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands,
   const bool smooth = std::any_of(outputs.begin(), outputs.end(),
                                   [](const TensorType& output) { return IsFloating(output.dtype); });
   if (!smooth) return false;
-  Throw(absl::StatusCode::kFailedPrecondition, op.name(),
-        " has no backward; call it under NoGradGuard, or on Detach()ed operands");
+  const auto append = [](std::string* out, const DTensor& operand) { out->append(operand.ToString()); };
+  Throw(absl::StatusCode::kFailedPrecondition, op.name(), "(", absl::StrJoin(operands, ", ", append),
+        ") has no backward; call it under NoGradGuard, or on Detach()ed operands");
 }
 
 void RecordCall(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const DTensor> used,

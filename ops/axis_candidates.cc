@@ -101,24 +101,47 @@ int DimOfFactor(const std::vector<int>& dims, int factor) {
 }
 
 std::vector<AxisCandidate> AxisCandidates(const CallRule& call, absl::Span<const Layout> operands,
-                                          const Layout* like, int axis) {
+                                          const Layout* like, int axis,
+                                          std::vector<RefusedCandidate>* refused) {
   std::vector<AxisCandidate> candidates;
-  const auto add = [&](std::optional<AxisCandidate> candidate) {
-    if (!candidate.has_value() || !KeepsInPlace(call, operands, *candidate, axis)) return;
+  const auto refuse = [&](int factor, int group, const char* why) {
+    if (refused != nullptr) refused->push_back({axis, factor, group, why});
+  };
+  const auto add = [&](std::optional<AxisCandidate> candidate, int factor, int group, const char* why) {
+    if (!candidate.has_value()) return refuse(factor, group, why);
+    if (!KeepsInPlace(call, operands, *candidate, axis)) {
+      return refuse(factor, group, "an operand that is updated in place would move");
+    }
+    candidate->group = group;
     candidates.push_back(*std::move(candidate));
   };
+  candidates.reserve(call.rule.factors.size() + call.linear.size() + 1);
   for (size_t f = 0; f < call.rule.factors.size(); ++f) {
     const int factor = static_cast<int>(f);
-    if (call.rule.factors[f].whole) continue;
+    if (call.rule.factors[f].whole) {
+      refuse(factor, -1, "it must stay whole");
+      continue;
+    }
     bool present = like != nullptr && IsSplitBy(*like, call.rule.outputs[0], axis, factor);
     for (size_t i = 0; i < operands.size(); ++i) {
       present = present || IsSplitBy(operands[i], call.rule.operands[i], axis, factor);
     }
-    if (present) add(SplitFactor(call, factor));
+    if (present) {
+      add(SplitFactor(call, factor), factor, -1, "a term beside it is needed in pieces and whole");
+    } else {
+      refuse(factor, -1, "no operand is split by it there");
+    }
   }
-  for (const std::vector<int>& group : call.linear) add(PassPartial(call, operands, group, axis));
+  const bool any_partial =
+      absl::c_any_of(operands, [&](const Layout& layout) { return layout.IsPartial(axis); });
+  for (size_t g = 0; g < call.linear.size(); ++g) {
+    add(PassPartial(call, operands, call.linear[g], axis), -1, static_cast<int>(g),
+        any_partial ? "the Partial operands there are not of it alone, or not of one kind of sum"
+                    : "no operand is Partial there");
+  }
   add(AxisCandidate{-1, Placements(operands.size(), Replicate()),
-                    Placements(call.rule.outputs.size(), Replicate())});
+                    Placements(call.rule.outputs.size(), Replicate())},
+      -1, -1, "");
   return candidates;
 }
 

@@ -277,10 +277,12 @@ TEST(DispatchTest, Misuse) {
     EXPECT_EQ(ErrorOf([&] { Add(x, DTensor()); }), "add: operand 1 is undefined (default-constructed)");
     EXPECT_EQ(ErrorOf([&] { Concat({}, 0); }), "Concat: expected at least one tensor");
     const IntrusivePtr<MeshContext> other = Bind(context, DeviceMesh::Parse("b=2"));
-    EXPECT_EQ(ErrorOf([&] {
-                Add(x, Full(other, DType::kF32, {2, 3}, 1));
-              }),
-              "add: operands lie on different meshes: a=2 and b=2; redistribute one first");
+    EXPECT_EQ(
+        ErrorOf([&] {
+          Add(x, Full(other, DType::kF32, {2, 3}, 1));
+        }),
+        "add: operands lie on different meshes: a=2 and b=2 in add(f32[2, 3] [-, -], f32[2, 3] [-, -]); "
+        "redistribute one first");
     // Two bindings of equal meshes are the same ground.
     EXPECT_EQ(Sum(x + Full(Bind(context, DeviceMesh::Parse("a=2")), DType::kF32, {2, 3}, 1)).Item(), 12);
     EXPECT_THAT(ErrorOf([&] { MatMul(x, x); }), HasSubstr("contract: dim 'k' is 3 in x f32[2, 3]"));
@@ -300,7 +302,8 @@ TEST(DispatchTest, AnOpWithoutBackwardDoesNotRunWhereAGradientIsWanted) {
     EXPECT_EQ(ErrorOf([&] {
                 Call(kSgdUpdate, {p, p.Detach(), one}, {}, {.lr = 0.5});
               }),
-              "sgd_update has no backward; call it under NoGradGuard, or on Detach()ed operands");
+              "sgd_update(f32[2] [-], f32[2] [-], f32[] []) has no backward; call it under NoGradGuard, or "
+              "on Detach()ed operands");
     EXPECT_EQ(p.ToLocal().ToVector<float>(), (std::vector<float>{1, 1}));
   });
 }

@@ -1,5 +1,6 @@
 #include "dtensor/mesh_context.h"
 
+#include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/sharded_values.h"
@@ -30,6 +31,24 @@ TEST(MeshContextTest, AllMeshesOfARankShareOneState) {
     EXPECT_EQ(&grid->state(), &context->state());
     const NoGradGuard no_grad(context->state());
     EXPECT_FALSE(grid->state().grad_enabled());
+  });
+}
+
+TEST(MeshContextTest, CountsWhatItsCacheDoes) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({4, 3}, 1), "[a, -]");
+    const auto stats = [&] { return context->cache().stats(); };
+    EXPECT_EQ(stats(), CacheStats());
+    Relu(x);
+    EXPECT_EQ(stats(), (CacheStats{.hits = 0, .misses = 1}));
+    for (int i = 0; i < 3; ++i) Relu(x);
+    EXPECT_EQ(stats(), (CacheStats{.hits = 3, .misses = 1}));
+    Relu(x.Redistribute(Layout(2, 1)));
+    EXPECT_EQ(stats(), (CacheStats{.hits = 3, .misses = 2}));
+    EXPECT_EQ(context->cache().size(), 2);
+    EXPECT_GE(context->cache().capacity(), 1000);
+    // Another mesh over the same rank has a cache of its own.
+    EXPECT_EQ(Bind(context, DeviceMesh::Parse("b=2"))->cache().stats(), CacheStats());
   });
 }
 

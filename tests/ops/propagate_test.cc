@@ -22,7 +22,7 @@ struct Operand {
 };
 
 Strategy Plan(const OpDef& op, absl::string_view mesh_text, const std::vector<Operand>& operands,
-              const void* attributes, const std::string& like = "") {
+              const void* attributes, const std::string& like = "", PropagationTrace* trace = nullptr) {
   const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
   TensorTypes types;
   std::vector<Layout> layouts;
@@ -38,7 +38,7 @@ Strategy Plan(const OpDef& op, absl::string_view mesh_text, const std::vector<Op
                     .operand_layouts = layouts,
                     .output_types = outputs,
                     .like = like.empty() ? nullptr : &wish},
-                   mesh, CostModel(mesh));
+                   mesh, CostModel(mesh), trace);
 }
 
 // "[dp, -], [-, tp] -> [dp, tp]".
@@ -213,6 +213,10 @@ TEST(PropagateTest, InPlaceOperandsThatWouldMoveAreAnError) {
     EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(error.message(), HasSubstr("toy_sgd(f32[8, 6] [-, -] P{tp}, f32[8, 6] [dp, -])"));
     EXPECT_THAT(error.message(), HasSubstr("an operand of 'p' is updated in place and would have to move"));
+    // Reduce-scatter of 4 x 6 over tp, gather-free: or the all-reduce, with g split or whole.
+    EXPECT_THAT(
+        error.message(),
+        HasSubstr("nearest legal layouts: ([dp, -], [dp, -]) for 384 bytes, 10.0 us; ([-, -], [-, -]) for"));
   }
 }
 
@@ -239,6 +243,129 @@ TEST(PropagateTest, ChoosesAlikeEveryTime) {
   const ToyMatmulAttributes none;
   const Strategy first = Plan(kToyMatmul, "a=2,b=2,c=2", operands, &none);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(Plan(kToyMatmul, "a=2,b=2,c=2", operands, &none), first);
+}
+
+std::vector<std::string> LayoutTexts(absl::string_view mesh_text) {
+  const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+  std::vector<Layout> layouts = {Layout(2, mesh.num_axes())};
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    std::vector<Layout> longer;
+    for (const Layout& layout : layouts) {
+      longer.push_back(layout);
+      longer.push_back(layout.WithShard(axis, 0));
+      longer.push_back(layout.WithShard(axis, 1));
+      longer.push_back(layout.WithPartial(axis));
+    }
+    layouts = std::move(longer);
+  }
+  std::vector<std::string> texts;
+  for (const Layout& layout : layouts) texts.push_back(layout.ToString(mesh));
+  return texts;
+}
+
+// The trace is the search: it chooses the same, its sums are the choice's cost, nothing complete is cheaper.
+void CheckTraceOf(absl::string_view mesh, const std::vector<Operand>& operands) {
+  const ToyMatmulAttributes none;
+  const Strategy plain = Plan(kToyMatmul, mesh, operands, &none);
+  PropagationTrace trace;
+  const Strategy traced = Plan(kToyMatmul, mesh, operands, &none, "", &trace);
+  const std::string what = absl::StrCat(operands[0].layout, " x ", operands[1].layout);
+  ASSERT_EQ(plain, traced) << what;
+  int chosen = 0;
+  for (const TracedCandidate& candidate : trace.candidates) {
+    if (candidate.fate == CandidateFate::kPruned) {
+      ASSERT_TRUE(candidate.operands.empty()) << what;
+      continue;
+    }
+    ASSERT_EQ(candidate.picks.size(), static_cast<size_t>(DeviceMesh::Parse(mesh).num_axes())) << what;
+    ASSERT_GE(candidate.total_us(), plain.microseconds * (1 - 1e-6)) << what;
+    const bool tie = candidate.total_us() <= plain.microseconds * (1 + 1e-10);
+    ASSERT_EQ(tie, candidate.fate != CandidateFate::kDearer) << what;
+    if (candidate.fate != CandidateFate::kChosen) continue;
+    ++chosen;
+    ASSERT_EQ(candidate.operands, plain.operands) << what;
+    ASSERT_EQ(candidate.outputs, plain.outputs) << what;
+    ASSERT_NEAR(candidate.total_us(), plain.microseconds, 1e-9 * plain.microseconds) << what;
+    ASSERT_EQ(candidate.operand_us.size(), 2u) << what;
+    ASSERT_NEAR(candidate.operand_us[0] + candidate.operand_us[1], candidate.transfer_us, 1e-9) << what;
+  }
+  ASSERT_EQ(chosen, 1) << what;
+}
+
+TEST(PropagationTraceTest, ChoosesWhatTheSearchWithoutItChooses) {
+  for (const std::string& x : LayoutTexts(kGrid)) {
+    for (const std::string& w : LayoutTexts(kGrid)) CheckTraceOf(kGrid, {{{6, 8}, x}, {{8, 5}, w}});
+  }
+  const std::vector<std::string> cube = LayoutTexts("a=2,b=2,c=2");
+  for (size_t i = 0; i < cube.size(); ++i) {
+    for (size_t j = i % 7; j < cube.size(); j += 7) {
+      CheckTraceOf("a=2,b=2,c=2", {{{64, 512}, cube[i]}, {{512, 8}, cube[j]}});
+    }
+  }
+}
+
+TEST(PropagationTraceTest, ListsEveryCandidateAndEveryRefusal) {
+  const ToyMatmulAttributes none;
+  PropagationTrace trace;
+  Plan(kToyMatmul, "tp=2", {{{8, 6}, "[tp, -]"}, {{6, 4}, "[-, tp]"}}, &none, "", &trace);
+  std::vector<std::string> found;
+  const DeviceMesh mesh = DeviceMesh::Parse("tp=2");
+  for (const TracedCandidate& candidate : trace.candidates) {
+    found.push_back(absl::StrCat(candidate.picks[0].factor, " ", candidate.operands[0].ToString(mesh), " ",
+                                 candidate.operands[1].ToString(mesh), " ",
+                                 candidate.outputs[0].ToString(mesh)));
+  }
+  EXPECT_EQ(found, (std::vector<std::string>{"0 [tp, -] [-, -] [tp, -]", "2 [-, -] [-, tp] [-, tp]",
+                                             "-1 [-, -] [-, -] [-, -]"}));
+  const char* linear = "no operand is Partial there";
+  EXPECT_EQ(trace.refused,
+            (std::vector<RefusedCandidate>{
+                {0, 1, -1, "no operand is split by it there"}, {0, -1, 0, linear}, {0, -1, 1, linear}}));
+}
+
+TEST(PropagationTraceTest, SaysWhyACallIsLowered) {
+  const NoAttributes none;
+  PropagationTrace trace;
+  Plan(kToyNormalize, kGrid, {{{8, 6}, "[dp, tp]"}}, &none, "", &trace);
+  EXPECT_EQ(trace.lowered_because, "operand 0 is split by d! along tp");
+  EXPECT_TRUE(trace.candidates.empty());
+}
+
+TEST(PropagationTraceTest, WholeFactorsInPlaceOperandsAndMixedGroupsAreRefusals) {
+  const NoAttributes none;
+  PropagationTrace trace;
+  const ToyMatmulAttributes no_transpose;
+  Plan(kToyMatmul, "tp=2", {{{8, 6}, "[-, -] P{tp}"}, {{6, 4}, "[-, -] P{tp}"}}, &no_transpose, "", &trace);
+  const char* mixed = "the Partial operands there are not of it alone, or not of one kind of sum";
+  EXPECT_THAT(trace.refused, testing::Contains(RefusedCandidate{0, -1, 1, mixed}));
+  trace = {};
+  Plan(kToyRowCumulate, "tp=2", {{{8, 6}, "[-, tp]"}}, &none, "", &trace);
+  EXPECT_THAT(trace.refused, testing::Contains(RefusedCandidate{0, 1, -1, "it must stay whole"}));
+  trace = {};
+  Plan(kToySgd, "tp=2", {{{8, 6}, "[-, -]"}, {{8, 6}, "[tp, -]"}}, &none, "", &trace);
+  EXPECT_THAT(trace.refused, testing::Contains(RefusedCandidate{
+                                 0, 0, -1, "an operand that is updated in place would move"}));
+}
+
+// The beam keeps 8: on three axes with many candidates each, the others are listed with where they were
+// dropped.
+TEST(PropagationTraceTest, NamesWhatTheBeamDropped) {
+  const ToyMatmulAttributes none;
+  PropagationTrace trace;
+  Plan(kToyMatmul, "a=2,b=2,c=2", {{{8, 8}, "[a, b.c]"}, {{8, 8}, "[a.b, c]"}}, &none, "", &trace);
+  int complete = 0;
+  int dropped = 0;
+  for (const TracedCandidate& candidate : trace.candidates) {
+    if (candidate.fate != CandidateFate::kPruned) {
+      ++complete;
+      continue;
+    }
+    ++dropped;
+    EXPECT_GE(candidate.picks.size(), 2u);
+    EXPECT_LE(candidate.picks.size(), 3u);
+  }
+  EXPECT_EQ(complete, 8);
+  EXPECT_GT(dropped, 0);
 }
 
 }  // namespace

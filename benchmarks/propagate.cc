@@ -1,0 +1,111 @@
+// How long the choice of a sharding takes: matmuls on 2-D and 3-D meshes, every pair of operand layouts over
+// Replicate, Shard(0), Shard(1) and Partial along each axis.
+//
+//   bazel run //benchmarks:propagate                       a line a mesh to read
+//   bazel run //benchmarks:propagate -- --log_format=json  one object a line
+//
+// Each pair is searched several times and the least time counts: what another program takes of the machine is
+// not the search's. Value is the median over the pairs, and another the worst pair. Nothing here is cached by
+// the propagation cache: this is what a miss costs.
+
+#include "ops/propagate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "ops/contract.h"
+#include "runtime/base/flags.h"
+
+ABSL_FLAG(int, repeats, 5, "searches of each pair of layouts; the fastest counts");
+ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line");
+
+namespace weft {
+namespace {
+
+FlagsUsage Usage() {
+  return {.summary = "Measures the search for the sharding of a matmul.",
+          .groups = {{"Measurement", {"repeats", "log_format"}}},
+          .examples = {"propagate", "propagate --log_format=json"}};
+}
+
+std::vector<Layout> LayoutsOver(const DeviceMesh& mesh) {
+  std::vector<Layout> layouts = {Layout(2, mesh.num_axes())};
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    std::vector<Layout> longer;
+    for (const Layout& layout : layouts) {
+      longer.push_back(layout);
+      longer.push_back(layout.WithShard(axis, 0));
+      longer.push_back(layout.WithShard(axis, 1));
+      longer.push_back(layout.WithPartial(axis));
+    }
+    layouts = std::move(longer);
+  }
+  return layouts;
+}
+
+// Microseconds of each pair's search, ascending.
+std::vector<double> SearchTimes(const DeviceMesh& mesh) {
+  const CostModel cost_model(mesh);
+  const TensorTypes types = {{DType::kF32, {512, 1024}}, {DType::kF32, {1024, 2048}}};
+  const ContractAttributes attributes = {"mk", "kn", "mn"};
+  const TensorTypes outputs = kContract.Infer(types, &attributes);
+  const std::vector<Layout> layouts = LayoutsOver(mesh);
+  std::vector<double> times;
+  for (const Layout& x : layouts) {
+    for (const Layout& w : layouts) {
+      const Layout operands[] = {x, w};
+      double least = 1e30;
+      for (int i = 0; i < absl::GetFlag(FLAGS_repeats); ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        Propagate({.op = &kContract,
+                   .attributes = &attributes,
+                   .operand_types = types,
+                   .operand_layouts = operands,
+                   .output_types = outputs},
+                  mesh, cost_model);
+        const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+        least = std::min(least, time.count());
+      }
+      times.push_back(least);
+    }
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+void Report(const std::string& name, double value, double limit) {
+  absl::PrintF(
+      "{\"name\":\"%s\",\"value\":%.1f,\"unit\":\"us\",\"limit\":%.0f,\"limit_is\":\"most that a miss of "
+      "the propagation cache may take\",\"ratio\":%.3f,\"target\":1,\"pass\":%s}\n",
+      name, value, limit, value / limit, value <= limit ? "true" : "false");
+}
+
+int Measure() {
+  struct Case {
+    const char* mesh;
+    const char* name;
+    double limit_us;
+  };
+  for (const Case& c : {Case{"a=2,b=2", "matmul_2d", 20}, Case{"a=2,b=2,c=2", "matmul_3d", 200}}) {
+    const std::vector<double> times = SearchTimes(DeviceMesh::Parse(c.mesh));
+    const double median = times[times.size() / 2];
+    if (absl::GetFlag(FLAGS_log_format) == "json") {
+      Report(absl::StrCat("propagate_", c.name, "_median"), median, c.limit_us);
+      Report(absl::StrCat("propagate_", c.name, "_worst"), times.back(), c.limit_us);
+    } else {
+      absl::PrintF("matmul on %s, %d pairs of layouts: median %.1f us, worst %.1f us (limit %.0f us)\n",
+                   c.mesh, times.size(), median, times.back(), c.limit_us);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::RunMain(argc, argv, weft::Usage(), weft::Measure); }
