@@ -5,8 +5,8 @@
 
 #include "absl/algorithm/container.h"
 #include "runtime/tensor/copy.h"
-#include "tests/ops/sample_tensors.h"
 #include "tests/ops/single_device.h"
+#include "tools/rules/sample_tensors.h"
 
 namespace weft {
 namespace {

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "ops/kernel.h"
 #include "tests/ops/check_gradients.h"
-#include "tests/ops/sample_tensors.h"
+#include "tools/rules/sample_tensors.h"
 
 namespace weft {
 namespace {

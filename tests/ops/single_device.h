@@ -12,19 +12,13 @@
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/allocator.h"
 #include "runtime/tensor/tensor.h"
+#include "tools/rules/local_kernel.h"
 
 namespace weft {
 
-// What one rank holds of a tensor: the elements, and where they lie in the whole.
-struct Piece {
-  Tensor tensor;
-  ShardBox box;
-};
-
-// The box of a whole tensor, and of the piece [range.offset, +size) of one dim of it.
-ShardBox WholeBox(const Shape& shape);
+// The box of the piece [range.offset, +size) of one dim of a tensor.
 ShardBox SplitBox(const Shape& shape, int dim, Range range);
-// The same with the elements: the tensor itself, and a row-major copy of the piece.
+// The tensor itself as a piece, and a row-major copy of that piece.
 Piece WholePiece(const Tensor& tensor);
 Piece SplitPiece(const Tensor& whole, int dim, Range range);
 
@@ -44,8 +38,7 @@ class SingleDevice final : public Emitter {
   Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                     const void* scalars, int like_operand) override;
 
-  // One call of the op's kernel on pieces of its operands. Output i is the piece that output_boxes[i] says;
-  // output types are inferred from the global shapes in the boxes. In-place operands are overwritten.
+  // RunKernel with this device's threads and memory.
   std::vector<Tensor> RunPieces(const OpDef& op, absl::Span<const Piece> operands,
                                 absl::Span<const ShardBox> output_boxes, const void* attributes,
                                 const void* scalars);

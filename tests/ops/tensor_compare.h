@@ -3,6 +3,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/tensor/tensor.h"
+#include "tools/rules/tensor_difference.h"  // Tolerance
 
 namespace weft {
 
@@ -13,9 +14,6 @@ namespace weft {
 
 // The same bits in every element.
 ::testing::AssertionResult SameBits(const Tensor& actual, const Tensor& expected);
-
-// Rounding that a short sum in the dtype may accumulate: 0 for integers.
-double Tolerance(DType dtype);
 
 }  // namespace weft
 

@@ -1,5 +1,5 @@
-#ifndef WEFT_TESTS_OPS_SAMPLE_TENSORS_H_
-#define WEFT_TESTS_OPS_SAMPLE_TENSORS_H_
+#ifndef WEFT_TOOLS_RULES_SAMPLE_TENSORS_H_
+#define WEFT_TOOLS_RULES_SAMPLE_TENSORS_H_
 
 #include <random>
 #include <vector>
@@ -26,4 +26,4 @@ std::string CallText(const OpDef& op, const OpSample& sample);
 
 }  // namespace weft
 
-#endif  // WEFT_TESTS_OPS_SAMPLE_TENSORS_H_
+#endif  // WEFT_TOOLS_RULES_SAMPLE_TENSORS_H_

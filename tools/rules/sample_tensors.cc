@@ -1,4 +1,4 @@
-#include "tests/ops/sample_tensors.h"
+#include "tools/rules/sample_tensors.h"
 
 #include <cmath>
 #include <string>
