@@ -78,7 +78,8 @@ HWY_INLINE double SumRow(int64_t n, const Body& body) {
       e = hn::Add(e, body(Whole<T>(), i + 3 * lanes));
     }
     for (; i + lanes <= end; i += lanes) a = hn::Add(a, body(Whole<T>(), i));
-    if (i < end) a = hn::Add(a, body(Part<T>{end - i}, i));
+    // Lanes beyond the end count nothing, whatever the body makes of their fill: inf - inf is not 0.
+    if (i < end) a = hn::Add(a, hn::IfThenElseZero(hn::FirstN(d, end - i), body(Part<T>{end - i}, i)));
     total += hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
   }
   return total;

@@ -10,9 +10,9 @@
 #include "ops/norm_rstd.h"
 #include "ops/settle.h"
 #include "runtime/tensor/copy.h"
-#include "tests/ops/sample_tensors.h"
 #include "tests/ops/single_device.h"
 #include "tests/ops/tensor_compare.h"
+#include "tools/rules/sample_tensors.h"
 
 namespace weft {
 namespace {
@@ -134,6 +134,16 @@ TEST(RowReductionsTest, LongF32SumsKeepTheirDigits) {
   // 0.1 a million times: one f32 accumulator would end near 100958.
   const Tensor x = Make(DType::kF32, {1000000}, std::vector<double>(1000000, 0.1));
   EXPECT_NEAR(RunOp(kRowSum, {x}).ToVector<double>()[0], 1e6 * static_cast<double>(0.1f), 2);
+}
+
+// Whatever the number of columns: the lanes beyond the last one, which are filled with the mean, are no
+// elements.
+TEST(RowReductionsTest, VarianceAroundAnInfiniteMeanIsInfinite) {
+  for (int64_t columns = 1; columns <= 20; ++columns) {
+    const Tensor x = Make(DType::kF32, {1, columns}, std::vector<double>(columns, 2.0));
+    const Tensor mean = Make(DType::kF32, {1}, {kInf});
+    EXPECT_EQ(RunOp(kRowVariance, {x, mean}).ToVector<double>()[0], kInf) << columns << " columns";
+  }
 }
 
 TEST(RowReductionsTest, MeansOfPiecesDivideByTheGlobalExtent) {
