@@ -122,6 +122,51 @@ using OwnOperands = absl::InlinedVector<bool, 4>;
 DTensors Dispatch(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
                   const void* scalars, const Layout* like, const OwnOperands& own);
 
+// One call of the op's kernel on the pieces that lie here, for Emitter::EmitOnPieces.
+DTensors CallOnPieces(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+                      const void* scalars, int dim, PieceOutputs kind) {
+  MeshContext& context = *operands[0].context();
+  const DeviceMesh& mesh = context.mesh();
+  const Layout& layout = operands[0].layout();
+  WEFT_CHECK(!layout.HasPartial(), op.name(), ": pieces of a Partial ", operands[0].ToString());
+  TensorTypes types;
+  DTensors used;  // keeps the locals alive
+  absl::InlinedVector<Tensor, 4> locals;
+  std::vector<ShardBox> operand_boxes;
+  for (const DTensor& operand : operands) {
+    used.push_back(operand.Redistribute(layout));
+    locals.push_back(used.back().ToLocal());
+    types.push_back({operand.dtype(), locals.back().shape()});
+    operand_boxes.push_back(used.back().LocalBox());
+  }
+  int64_t num_pieces = 1;
+  for (int axis : layout.ShardAxes(dim)) num_pieces *= mesh.axis_size(axis);
+  std::vector<TensorType> output_types;
+  std::vector<ShardBox> output_boxes;
+  absl::InlinedVector<Tensor, 4> results;
+  for (const TensorType& piece : op.Infer(types, attributes)) {
+    TensorType whole = {piece.dtype, operands[0].shape()};
+    if (kind == PieceOutputs::kStatistic) whole.shape[dim] = piece.shape[dim] * num_pieces;
+    const ShardBox box = LocalBox(whole.shape, layout, mesh, context.coordinate());
+    WEFT_CHECK(box.shape == piece.shape, op.name(), ": a piece gives ", piece.ToString(), ", expected ",
+               box.shape.ToString());
+    results.push_back(Tensor::Empty(context.allocator(), piece.dtype, piece.shape));
+    output_types.push_back(whole);
+    output_boxes.push_back(box);
+  }
+  if (const ErasedKernel kernel = KernelFor(op, context.allocator()->device()); kernel != nullptr) {
+    const Span span(context.world().tracer(), context.world().rank(), "op", op.name());
+    op.Invoke(kernel, {context.kernel_context(), locals, absl::MakeSpan(results), operand_boxes, output_boxes,
+                       attributes, scalars});
+  }
+  DTensors outputs;
+  for (size_t i = 0; i < results.size(); ++i) {
+    outputs.push_back(DTensor(
+        MakeIntrusive<DTensorImpl>(operands[0].context(), layout, output_types[i], std::move(results[i]))));
+  }
+  return outputs;
+}
+
 // Runs a lowering's ops through dispatch, without recording them: the tape holds the op itself.
 class LoweringEmitter final : public Emitter {
  public:
@@ -133,23 +178,32 @@ class LoweringEmitter final : public Emitter {
   TensorType TypeOf(Value value) const override { return values_[value.id].type(); }
   Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                     const void* scalars, int /*like_operand*/) override {
-    DTensors inputs;
     OwnOperands own;
-    for (Value operand : operands) {
-      inputs.push_back(values_[operand.id]);
-      own.push_back(own_[operand.id]);
-    }
+    for (Value operand : operands) own.push_back(own_[operand.id]);
+    return Hold(Dispatch(op, Tensors(operands), attributes, scalars, /*like=*/nullptr, own));
+  }
+  Values EmitOnPiecesErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
+                            const void* scalars, int dim, PieceOutputs outputs) override {
+    return Hold(CallOnPieces(op, Tensors(operands), attributes, scalars, dim, outputs));
+  }
+  const DTensor& Get(Value value) const { return values_[value.id]; }
+
+ private:
+  DTensors Tensors(absl::Span<const Value> operands) const {
+    DTensors tensors;
+    for (Value operand : operands) tensors.push_back(values_[operand.id]);
+    return tensors;
+  }
+  Values Hold(DTensors outputs) {
     Values results;
-    for (DTensor& output : Dispatch(op, inputs, attributes, scalars, /*like=*/nullptr, own)) {
+    for (DTensor& output : outputs) {
       results.push_back({static_cast<int32_t>(values_.size())});
       values_.push_back(std::move(output));
       own_.push_back(true);
     }
     return results;
   }
-  const DTensor& Get(Value value) const { return values_[value.id]; }
 
- private:
   std::vector<DTensor> values_;
   OwnOperands own_;  // by value
 };

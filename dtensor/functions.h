@@ -15,5 +15,6 @@
 #include "dtensor/functions/reduce.h"
 #include "dtensor/functions/select.h"
 #include "dtensor/functions/shape.h"
+#include "dtensor/functions/sort.h"
 
 #endif  // WEFT_DTENSOR_FUNCTIONS_H_

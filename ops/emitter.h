@@ -26,6 +26,12 @@ struct Value {
 
 using Values = absl::InlinedVector<Value, 4>;
 
+// How the outputs of Emitter::EmitOnPieces lie along the dim that is in pieces.
+enum class PieceOutputs {
+  kAligned,   // each as long as its piece of operand 0: the whole is as long as operand 0
+  kStatistic  // each of one extent, whatever the piece: the whole has that extent once a piece
+};
+
 // Runs ops on behalf of a backward rule or a lowering. `dtensor` implements it, so what is emitted is
 // dispatched, redistributed and sharded like a user's call; tests implement it on one device.
 class Emitter {
@@ -37,6 +43,22 @@ class Emitter {
   // operand (see GradContext::EmitLike); Errors: as the op's own.
   virtual Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                             const void* scalars, int like_operand) = 0;
+
+  // Emits an op once for every piece of dim `dim` of operand 0, as if the piece were whole there, and lays
+  // the outputs side by side along `dim`. Nothing is gathered, so a lowering makes with it what depends on
+  // where a piece begins: a scan (totals of the pieces, then each piece from its offset), the candidates of a
+  // top-k. Into how many pieces the dim is cut is the emitter's business: one a rank along the axes that
+  // split it; by default, on one device, one.
+  //
+  // Shape:  other operands and the outputs have operand 0's extents but for `dim`; there, other operands have
+  //         one index a piece. Outputs that are kStatistic may not depend on the length of a piece, 0
+  //         included.
+  // Layout: operand 0 is not Partial (kSettle sees to it). Kernels may read where a piece lies in
+  //         input_boxes[0]. Cost: moving other operands to where operand 0 lies.
+  virtual Values EmitOnPiecesErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
+                                    const void* scalars, int /*dim*/, PieceOutputs /*outputs*/) {
+    return EmitErased(op, operands, attributes, scalars, /*like_operand=*/-1);
+  }
 
   // Emits an op of one output, or the first of several: ctx.Emit(kContract, {dy, w}, {.x = "bn", ...}).
   template <class A, class R>
@@ -51,6 +73,14 @@ class Emitter {
                  const std::type_identity_t<A>& attributes = {},
                  const std::type_identity_t<R>& scalars = {}) {
     return EmitErased(op, operands, &attributes, &scalars, /*like_operand=*/-1);
+  }
+
+  // EmitOnPiecesErased with attribute types: all outputs.
+  template <class A, class R>
+  Values EmitOnPieces(const Op<A, R>& op, std::initializer_list<Value> operands, int dim,
+                      PieceOutputs outputs, const std::type_identity_t<A>& attributes = {},
+                      const std::type_identity_t<R>& scalars = {}) {
+    return EmitOnPiecesErased(op, operands, &attributes, &scalars, dim, outputs);
   }
 
  protected:

@@ -5,14 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/cofactor.h"
 #include "ops/elementwise.h"
+#include "ops/reduced_dims.h"
+#include "ops/settle.h"
 
 namespace weft {
 namespace {
 
 using Operands = absl::Span<const TensorType>;
-
-bool Has(DimMask mask, int dim) { return (mask >> dim & 1) != 0; }
 
 // "f0 f1", "()" for a scalar.
 std::string DimsText(const std::vector<std::string>& factors) {
@@ -21,41 +22,10 @@ std::string DimsText(const std::vector<std::string>& factors) {
 
 std::string FactorName(int dim) { return absl::StrCat("f", dim); }
 
-std::string AllFactors(int ndim) {
-  std::vector<std::string> factors;
-  for (int dim = 0; dim < ndim; ++dim) factors.push_back(FactorName(dim));
-  return DimsText(factors);
-}
-
-std::string KeptFactors(int ndim, const ReduceAttributes& attributes) {
-  std::vector<std::string> factors;
-  for (int dim = 0; dim < ndim; ++dim) {
-    if (!Has(attributes.dims, dim)) {
-      factors.push_back(FactorName(dim));
-    } else if (attributes.keepdims) {
-      factors.push_back("1");
-    }
-  }
-  return DimsText(factors);
-}
-
 void RequireNumeric(const char* name, const TensorType& x, bool floating) {
   const bool is_integer = x.dtype == DType::kI32 || x.dtype == DType::kI64;
   WEFT_REQUIRE(IsFloating(x.dtype) || (!floating && is_integer), name, ": expected a ",
                floating ? "floating" : "floating, i32 or i64", " dtype, got ", x.ToString());
-}
-
-TensorType ReducedType(const char* name, const TensorType& x, const ReduceAttributes& attributes) {
-  WEFT_REQUIRE(attributes.dims <= AllDims(x.ndim()), name, ": dims name one outside ", x.ToString());
-  TensorType result = {x.dtype, {}};
-  for (int dim = 0; dim < x.ndim(); ++dim) {
-    if (!Has(attributes.dims, dim)) {
-      result.shape.push_back(x.shape[dim]);
-    } else if (attributes.keepdims) {
-      result.shape.push_back(1);
-    }
-  }
-  return result;
 }
 
 TensorTypes InferSum(Operands operands, const ReduceAttributes& attributes) {
@@ -69,11 +39,12 @@ TensorTypes InferMean(Operands operands, const ReduceAttributes& attributes) {
 }
 
 TensorTypes InferExtremum(const char* name, Operands operands, const ReduceAttributes& attributes) {
-  RequireNumeric(name, operands[0], /*floating=*/false);
+  const bool is_bool = operands[0].dtype == DType::kBool;
+  if (operands[0].dtype != DType::kU8 && !is_bool) RequireNumeric(name, operands[0], /*floating=*/false);
   const TensorType result = ReducedType(name, operands[0], attributes);
   for (int dim = 0; dim < operands[0].ndim(); ++dim) {
-    WEFT_REQUIRE(!Has(attributes.dims, dim) || operands[0].shape[dim] > 0, name, ": dim ", dim, " of ",
-                 operands[0].ToString(), " is empty and has no extremum");
+    WEFT_REQUIRE(is_bool || !HasDim(attributes.dims, dim) || operands[0].shape[dim] > 0, name, ": dim ", dim,
+                 " of ", operands[0].ToString(), " is empty and has no extremum");
   }
   return {result};
 }
@@ -117,10 +88,8 @@ void BackwardSum(ReduceContext& context) {
 
 void BackwardMean(ReduceContext& context) {
   if (!context.Wants(0)) return;
-  double count = 1;
-  for (int dim = 0; dim < context.operand_type(0).ndim(); ++dim) {
-    if (Has(context.attributes().dims, dim)) count *= static_cast<double>(context.operand_type(0).shape[dim]);
-  }
+  const auto count =
+      static_cast<double>(ReducedCount(context.operand_type(0).shape, context.attributes().dims));
   // Scaled before it is repeated: fewer elements.
   context.SetGrad(0,
                   BroadcastBack(context, context.Emit(kScale, {context.grad()}, {}, {.factor = 1 / count})));
@@ -133,6 +102,42 @@ void BackwardExtremum(ReduceContext& context) {
   const Value ties = context.Emit(kSum, {mask}, context.attributes());
   const Value share = context.Emit(kDiv, {context.grad(), ties});
   context.SetGrad(0, context.Emit(kMul, {mask, BroadcastBack(context, share)}));
+}
+
+TensorTypes InferProd(Operands operands, const ReduceAttributes& attributes) {
+  RequireNumeric("prod", operands[0], /*floating=*/false);
+  return {ReducedType("prod", operands[0], attributes)};
+}
+
+std::string RuleProd(Operands operands, const ReduceAttributes& attributes) {
+  const int ndim = operands[0].ndim();
+  return absl::StrCat(AllFactors(ndim), " -> product: ", KeptFactors(ndim, attributes));
+}
+
+// dy times the product of the other elements, which y / x is not where x is 0: dim by dim, of what the dims
+// before have left.
+void BackwardProd(ReduceContext& context) {
+  if (!context.Wants(0)) return;
+  const ReduceAttributes& attributes = context.attributes();
+  Shape kept = context.operand_type(0).shape;
+  Value rest = context.saved("x");
+  std::vector<Value> cofactors;
+  for (int dim = 0; dim < kept.ndim(); ++dim) {
+    if (!HasDim(attributes.dims, dim)) continue;
+    cofactors.push_back(context.Emit(kCofactor, {rest}, {.dim = dim}));
+    kept[dim] = 1;
+    const bool last = attributes.dims >> (dim + 1) == 0;
+    if (last) break;
+    rest = context.Emit(kProd, {rest}, {.dims = DimMaskOf({dim}), .keepdims = true});
+    rest = context.Emit(kSettle, {rest});
+  }
+  Value gradient = context.grad();
+  if (!attributes.keepdims && attributes.dims != 0) {
+    gradient = context.Emit(kBroadcastTo, {gradient}, {.shape = kept, .missing_dims = attributes.dims});
+  }
+  // The last are the smallest.
+  for (size_t i = cofactors.size(); i-- > 0;) gradient = context.Emit(kMul, {gradient, cofactors[i]});
+  context.SetGrad(0, gradient);
 }
 
 TensorTypes InferSumSquares(Operands operands, const NoAttributes&) {
@@ -180,7 +185,7 @@ TensorTypes InferBroadcastTo(Operands operands, const BroadcastAttributes& attri
   bool fits = attributes.missing_dims <= AllDims(attributes.shape.ndim());
   int x_dim = 0;
   for (int dim = 0; dim < attributes.shape.ndim() && fits; ++dim) {
-    if (Has(attributes.missing_dims, dim)) continue;
+    if (HasDim(attributes.missing_dims, dim)) continue;
     fits = x_dim < x.ndim() && (x.shape[x_dim] == 1 || x.shape[x_dim] == attributes.shape[dim]);
     ++x_dim;
   }
@@ -193,7 +198,7 @@ TensorTypes InferBroadcastTo(Operands operands, const BroadcastAttributes& attri
 std::string RuleBroadcastTo(Operands operands, const BroadcastAttributes& attributes) {
   std::vector<std::string> from;
   for (int dim = 0; dim < attributes.shape.ndim(); ++dim) {
-    if (Has(attributes.missing_dims, dim)) continue;
+    if (HasDim(attributes.missing_dims, dim)) continue;
     const bool equal = operands[0].shape[static_cast<int>(from.size())] == attributes.shape[dim];
     from.push_back(equal ? FactorName(dim) : "1");
   }
@@ -208,7 +213,7 @@ void BackwardBroadcastTo(GradContext<BroadcastAttributes, NoScalars>& context) {
   DimMask repeated = 0;
   int x_dim = 0;
   for (int dim = 0; dim < attributes.shape.ndim(); ++dim) {
-    if (Has(attributes.missing_dims, dim)) continue;
+    if (HasDim(attributes.missing_dims, dim)) continue;
     if (from[x_dim] != attributes.shape[dim]) repeated |= DimMaskOf({dim});
     ++x_dim;
   }
@@ -240,6 +245,19 @@ std::vector<Sample<ReduceAttributes>> ReduceSamples() {
           {.operands = {F32({2, 3, 4})}, .attributes = {.dims = DimMaskOf({0, 2})}},
           {.operands = {F32({5, 1})}, .attributes = {.dims = AllDims(2)}},
           {.operands = {F32({})}}};
+}
+
+std::vector<Sample<ReduceAttributes>> ExtremumSamples() {
+  std::vector<Sample<ReduceAttributes>> samples = ReduceSamples();
+  samples.push_back({.operands = {{{DType::kI32, {3, 5}}, -9, 9}}, .attributes = {.dims = DimMaskOf({1})}});
+  samples.push_back({.operands = {{{DType::kBool, {4, 3}}, 0, 2}}, .attributes = {.dims = DimMaskOf({0})}});
+  return samples;
+}
+
+std::vector<Sample<ReduceAttributes>> ProdSamples() {
+  std::vector<Sample<ReduceAttributes>> samples = ReduceSamples();
+  samples.push_back({.operands = {{{DType::kI64, {3, 5}}, -4, 4}}, .attributes = {.dims = DimMaskOf({1})}});
+  return samples;
 }
 
 std::vector<Sample<>> SumSquaresSamples() {
@@ -290,14 +308,21 @@ constinit const Op<ReduceAttributes> kReduceMax = {{.name = "reduce_max",
                                                     .rule = RuleMax,
                                                     .saves = "x y",
                                                     .backward = BackwardExtremum,
-                                                    .samples = ReduceSamples}};
+                                                    .samples = ExtremumSamples}};
 constinit const Op<ReduceAttributes> kReduceMin = {{.name = "reduce_min",
                                                     .operands = "x",
                                                     .infer = InferMin,
                                                     .rule = RuleMin,
                                                     .saves = "x y",
                                                     .backward = BackwardExtremum,
-                                                    .samples = ReduceSamples}};
+                                                    .samples = ExtremumSamples}};
+constinit const Op<ReduceAttributes> kProd = {{.name = "prod",
+                                               .operands = "x",
+                                               .infer = InferProd,
+                                               .rule = RuleProd,
+                                               .saves = "x",
+                                               .backward = BackwardProd,
+                                               .samples = ProdSamples}};
 constinit const Op<> kSumSquares = {{.name = "sum_squares",
                                      .operands = "x",
                                      .infer = InferSumSquares,

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "ops/cpu/dim_rows.h"
 #include "ops/cpu/element_blocks.h"
 #include "ops/kernel.h"
 #include "runtime/tensor/convert.h"
@@ -43,6 +44,27 @@ template <class T>
 struct SquareAdder : Adder<T> {
   using Block = typename Adder<T>::Block;
   static Block Lift(T x) { return ConvertElement<Block>(x) * ConvertElement<Block>(x); }
+};
+
+// Products leave the range of float long before the result does.
+template <class T>
+struct Multiplier {
+  using Wide = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+  using Block = Wide;
+  using Next = Multiplier<Wide>;
+  static constexpr Block kIdentity = 1;
+  static Block Lift(T x) { return ConvertElement<Block>(x); }
+  static Block Combine(Block a, Block b) { return a * b; }
+};
+
+template <>
+struct Multiplier<uint64_t> {
+  using Wide = uint64_t;
+  using Block = uint64_t;
+  using Next = Multiplier<uint64_t>;
+  static constexpr Block kIdentity = 1;
+  static Block Lift(uint64_t x) { return x; }
+  static Block Combine(uint64_t a, uint64_t b) { return a * b; }
 };
 
 // The largest or the smallest; a NaN stays.
@@ -284,9 +306,16 @@ void Mean(const KernelCall<ReduceAttributes, NoScalars>& call) {
   SumDims(call, call.attributes().dims, 1 / count);
 }
 
+void Prod(const KernelCall<ReduceAttributes, NoScalars>& call) {
+  VisitNumeric(call.inputs[0].dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    ReduceDims<Multiplier<T>, T>(call, call.attributes().dims, /*factor=*/1);
+  });
+}
+
 template <bool kLargest>
 void ReduceExtremum(const KernelCall<ReduceAttributes, NoScalars>& call) {
-  VisitNumeric(call.inputs[0].dtype(), [&](auto tag) {
+  VisitDType(call.inputs[0].dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     ReduceDims<Extremum<T, kLargest>, T>(call, call.attributes().dims, /*factor=*/1);
   });
@@ -309,15 +338,6 @@ void SumTo(const KernelCall<ShapeAttributes, NoScalars>& call) {
     if (to[dim] != from[leading + dim]) dims |= DimMaskOf({leading + dim});
   }
   SumDims(call, dims, /*factor=*/1);
-}
-
-// A view of x with a dim of extent 1 for each missing one.
-Tensor WithMissingDims(const Tensor& x, int ndim, DimMask missing) {
-  Shape shape;
-  for (int dim = 0, x_dim = 0; dim < ndim; ++dim) {
-    shape.push_back((missing >> dim & 1) != 0 ? 1 : x.shape()[x_dim++]);
-  }
-  return x.Reshape(shape);
 }
 
 void BroadcastTo(const KernelCall<BroadcastAttributes, NoScalars>& call) {
@@ -350,6 +370,7 @@ const RegisterKernel kRegister[] = {
     {kMean, DeviceType::kCpu, Mean},
     {kReduceMax, DeviceType::kCpu, ReduceExtremum<true>},
     {kReduceMin, DeviceType::kCpu, ReduceExtremum<false>},
+    {kProd, DeviceType::kCpu, Prod},
     {kSumSquares, DeviceType::kCpu, SumSquares},
     {kSumTo, DeviceType::kCpu, SumTo},
     {kBroadcastTo, DeviceType::kCpu, BroadcastTo},

@@ -40,6 +40,26 @@ std::vector<Tensor> CopyTensors(const std::vector<Tensor>& tensors) {
   return copies;
 }
 
+std::vector<std::vector<int64_t>> ElementsAlong(const Shape& shape, uint32_t dims) {
+  int64_t count = 1;
+  for (int dim = 0; dim < shape.ndim(); ++dim) count *= (dims >> dim & 1) != 0 ? 1 : shape[dim];
+  std::vector<std::vector<int64_t>> elements(count);
+  for (int64_t i = 0; i < shape.num_elements(); ++i) {
+    int64_t rest = i;
+    int64_t group = 0;
+    int64_t stride = 1;
+    for (int dim = shape.ndim() - 1; dim >= 0; --dim) {
+      if ((dims >> dim & 1) == 0) {
+        group += rest % shape[dim] * stride;
+        stride *= shape[dim];
+      }
+      rest /= shape[dim];
+    }
+    elements[group].push_back(i);
+  }
+  return elements;
+}
+
 std::string CallText(const OpDef& op, const OpSample& sample) {
   std::string text = absl::StrCat(op.name(), "(");
   for (size_t i = 0; i < sample.operands.size(); ++i) {

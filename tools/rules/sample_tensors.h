@@ -21,6 +21,10 @@ std::vector<Tensor> RandomOperands(const OpSample& sample, std::mt19937_64& rand
 // Row-major copies: for ops that overwrite operands.
 std::vector<Tensor> CopyTensors(const std::vector<Tensor>& tensors);
 
+// The row-major numbers of the elements that share all indices but those of `dims` (bit i is dim i), a list
+// for each such set, both in row-major order: what naive loops along dims run over.
+std::vector<std::vector<int64_t>> ElementsAlong(const Shape& shape, uint32_t dims);
+
 // "matmul(f64[2, 3], f64[3, 4])": names the call in failures.
 std::string CallText(const OpDef& op, const OpSample& sample);
 
