@@ -57,6 +57,36 @@ TEST(FunctionsTest, ReductionsOfDimsFromEitherEnd) {
   });
 }
 
+TEST(FunctionsTest, StatisticsAndOrder) {
+  OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Values(context, {2, 3}, {3, -4, 0, 1, 1, 4});
+    EXPECT_EQ(Elements(Max(x, {-1})), (std::vector<double>{3, 4}));
+    EXPECT_EQ(Elements(Min(x, {0}, /*keep_dims=*/true)), (std::vector<double>{1, -4, 0}));
+    EXPECT_EQ(Elements(Prod(x, {-1})), (std::vector<double>{0, 4}));
+    EXPECT_EQ(Elements(Any(x, {0})), (std::vector<double>{1, 1, 1}));
+    EXPECT_EQ(Elements(All(x, {1})), (std::vector<double>{0, 1}));
+    EXPECT_EQ(Elements(Argmax(x, -1)), (std::vector<double>{0, 2}));
+    EXPECT_EQ(Argmin(x, 0, /*keep_dim=*/true).ToString(), "i64[1, 3] [-, -]");
+    const auto near = [](const DTensor& got, const std::vector<double>& exact) {
+      return AllClose(got.FullTensor(), Tensor::FromValues<double>({2}, exact), 1e-14);
+    };
+    EXPECT_TRUE(near(Var(x, {-1}), {37.0 / 3, 3}));
+    EXPECT_TRUE(near(Var(x, {-1}, {.correction = 0}), {74.0 / 9, 2}));
+    EXPECT_EQ(Std(x, {-1}, {.keep_dims = true}).shape(), Shape({2, 1}));
+    EXPECT_EQ(Elements(Std(x, {0}, {.correction = 0})), (std::vector<double>{1, 2.5, 2}));
+    EXPECT_TRUE(near(Norm(x, 2, {1}), {5, std::sqrt(18.0)}));
+    EXPECT_EQ(Norm(x, 1).Item(), 13);
+    EXPECT_NEAR(LogSumExp(Values(context, {2}, {std::log(3), std::log(5)})).Item(), std::log(8), 1e-15);
+    EXPECT_EQ(Elements(CumSum(x, -1)), (std::vector<double>{3, -1, -1, 1, 2, 6}));
+    EXPECT_EQ(Elements(Sort(x).values), (std::vector<double>{-4, 0, 3, 1, 1, 4}));
+    EXPECT_EQ(Elements(Sort(x, -1, /*descending=*/true).indices), (std::vector<double>{0, 2, 1, 2, 0, 1}));
+    EXPECT_EQ(Elements(TopK(x, 1).values), (std::vector<double>{3, 4}));
+    EXPECT_EQ(Elements(TopK(x, 1, {.dim = 0, .largest = false}).indices), (std::vector<double>{1, 0, 0}));
+    EXPECT_THAT(ErrorOf([&] { Argmax(x, 2); }), HasSubstr("Argmax"));
+    EXPECT_THAT(ErrorOf([&] { Var(x, {-3}); }), HasSubstr("Var"));
+  });
+}
+
 TEST(FunctionsTest, ShapesAndParts) {
   OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Values(context, {2, 3}, {1, 2, 3, 4, 5, 6});

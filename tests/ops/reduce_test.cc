@@ -283,5 +283,18 @@ TEST(ReduceTest, MisuseIsNamed) {
             "broadcast_to: f32[2, 3] does not broadcast to [2, 4] without the missing dims");
 }
 
+TEST(ReduceTest, ExtremaOfBoolsAreAnyAndAll) {
+  const Tensor x = FromDoubles({3, 2}, {0, 0, 0, 1, 1, 1}, DType::kBool);
+  EXPECT_EQ(RunOp(kReduceMax, {x}, {.dims = 0b10}).ToVector<int>(), (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ(RunOp(kReduceMin, {x}, {.dims = 0b10}).ToVector<int>(), (std::vector<int>{0, 0, 1}));
+  EXPECT_EQ(RunOp(kReduceMin, {x}, {.dims = 0b01}).ToVector<int>(), (std::vector<int>{0, 0}));
+  const Tensor none = FromDoubles({2, 0}, {}, DType::kBool);
+  EXPECT_EQ(RunOp(kReduceMax, {none}, {.dims = 0b10}).ToVector<int>(), (std::vector<int>{0, 0}));
+  EXPECT_EQ(RunOp(kReduceMin, {none}, {.dims = 0b10}).ToVector<int>(), (std::vector<int>{1, 1}));
+  const Tensor bytes = FromDoubles({2, 2}, {200, 3, 0, 255}, DType::kU8);
+  EXPECT_EQ(RunOp(kReduceMax, {bytes}, {.dims = 0b10}).ToVector<int>(), (std::vector<int>{200, 255}));
+  EXPECT_EQ(RunOp(kReduceMin, {bytes}, {.dims = 0b11}).ToVector<int>(), (std::vector<int>{0}));
+}
+
 }  // namespace
 }  // namespace weft
