@@ -30,52 +30,28 @@ void RequireVisibleKeys(absl::string_view op, const TensorType& q, const TensorT
       q.ToString(), ", k ", k.ToString());
 }
 
-// q without s and e, then s.
-TensorType LseType(const TensorType& q) {
-  TensorType lse = {StatisticDType(q.dtype), q.shape};
-  lse.shape.Remove(q.ndim() - 1);
-  lse.shape.Remove(1);
-  lse.shape.push_back(q.shape[1]);
-  return lse;
-}
-
 TensorTypes Infer(absl::Span<const TensorType> operands, const AttentionAttributes& a) {
-  RequireHeads("attention", operands[0], operands[1], operands[2]);
-  RequireVisibleKeys("attention", operands[0], operands[1], a);
-  return {operands[0], LseType(operands[0])};
+  RequireAttention("attention", operands[0], operands[1], operands[2], a);
+  return {operands[0], AttentionLseType(operands[0])};
 }
 
 TensorTypes InferGrad(absl::Span<const TensorType> operands, const AttentionAttributes& a) {
   const TensorType& q = operands[0];
-  RequireHeads("attention_grad", q, operands[1], operands[2]);
-  RequireVisibleKeys("attention_grad", q, operands[1], a);
-  const TensorType lse = LseType(q);
+  RequireAttention("attention_grad", q, operands[1], operands[2], a);
+  const TensorType lse = AttentionLseType(q);
   WEFT_REQUIRE(operands[3] == q && operands[4] == lse && operands[5] == q,
                "attention_grad: expected y and dy ", q.ToString(), ", lse ", lse.ToString(), "; got y ",
                operands[3].ToString(), ", lse ", operands[4].ToString(), ", dy ", operands[5].ToString());
   return {q, operands[1], operands[2]};
 }
 
-// The factors of q (and y), of k (and v), and of lse.
-struct HeadFactors {
-  const char* q;
-  const char* k;
-  const char* lse;
-};
-
-HeadFactors FactorsOf(const TensorType& q, const TensorType& k) {
-  if (q.ndim() == 5) return {"b s! h g e!", "b t! h e!", "b h g s!"};
-  if (q.shape[2] == k.shape[2]) return {"b s! h e!", "b t! h e!", "b h s!"};
-  return {"b s! q! e!", "b t! h! e!", "b q! s!"};
-}
-
 std::string Rule(absl::Span<const TensorType> operands, const AttentionAttributes&) {
-  const HeadFactors f = FactorsOf(operands[0], operands[1]);
+  const AttentionFactors f = AttentionFactorsOf(operands[0], operands[1]);
   return absl::StrCat(f.q, ", ", f.k, ", ", f.k, " -> ", f.q, ", ", f.lse);
 }
 
 std::string RuleGrad(absl::Span<const TensorType> operands, const AttentionAttributes&) {
-  const HeadFactors f = FactorsOf(operands[0], operands[1]);
+  const AttentionFactors f = AttentionFactorsOf(operands[0], operands[1]);
   return absl::StrCat(f.q, ", ", f.k, ", ", f.k, ", ", f.q, ", ", f.lse, ", ", f.q, " -> ", f.q, ", ", f.k,
                       ", ", f.k);
 }
@@ -120,7 +96,7 @@ std::vector<Sample<AttentionAttributes>> GradSamples() {
   for (const SampleShapes& s : AllSampleShapes()) {
     const TensorType q = {DType::kF32, s.q};
     const TensorType k = {DType::kF32, s.k};
-    samples.push_back({{{q}, {k}, {k}, {q}, {LseType(q)}, {q}}, s.attributes});
+    samples.push_back({{{q}, {k}, {k}, {q}, {AttentionLseType(q)}, {q}}, s.attributes});
   }
   return samples;
 }
@@ -129,6 +105,27 @@ std::vector<Sample<AttentionAttributes>> GradSamples() {
 
 double AttentionScale(const AttentionAttributes& attributes, int64_t e) {
   return attributes.scale != 0 ? attributes.scale : 1 / std::sqrt(static_cast<double>(e));
+}
+
+AttentionFactors AttentionFactorsOf(const TensorType& q, const TensorType& k) {
+  if (q.ndim() == 5) return {"b s! h g e!", "b t! h e!", "b h g s!"};
+  if (q.shape[2] == k.shape[2]) return {"b s! h e!", "b t! h e!", "b h s!"};
+  return {"b s! q! e!", "b t! h! e!", "b q! s!"};
+}
+
+// q without s and e, then s.
+TensorType AttentionLseType(const TensorType& q) {
+  TensorType lse = {StatisticDType(q.dtype), q.shape};
+  lse.shape.Remove(q.ndim() - 1);
+  lse.shape.Remove(1);
+  lse.shape.push_back(q.shape[1]);
+  return lse;
+}
+
+void RequireAttention(absl::string_view op, const TensorType& q, const TensorType& k, const TensorType& v,
+                      const AttentionAttributes& attributes) {
+  RequireHeads(op, q, k, v);
+  RequireVisibleKeys(op, q, k, attributes);
 }
 
 constinit const Op<AttentionAttributes> kAttention = {{.name = "attention",

@@ -1,6 +1,7 @@
 #ifndef WEFT_OPS_ATTENTION_H_
 #define WEFT_OPS_ATTENTION_H_
 
+#include <string>
 #include <utility>
 
 #include "ops/op.h"
@@ -38,6 +39,22 @@ extern const Op<AttentionAttributes> kAttentionGrad;
 
 // The scale that `attributes` stand for, of heads with `e` elements.
 double AttentionScale(const AttentionAttributes& attributes, int64_t e);
+
+// What attention without and with a mask share.
+
+// The factors of q (and y), of k (and v), and of lse.
+struct AttentionFactors {
+  const char* q;
+  const char* k;
+  const char* lse;
+};
+AttentionFactors AttentionFactorsOf(const TensorType& q, const TensorType& k);
+
+TensorType AttentionLseType(const TensorType& q);
+
+// Errors: InvalidArgument that starts with `op`, as above.
+void RequireAttention(absl::string_view op, const TensorType& q, const TensorType& k, const TensorType& v,
+                      const AttentionAttributes& attributes);
 
 }  // namespace weft
 

@@ -25,6 +25,14 @@ const std::map<std::string, std::string>& NotDifferentiable() {
       {"centered_squares", kLowering},
       {"clip_factor", "runs after backward"},
       {"cofactor", kGradient},
+      {"avg_pool_grad", kGradient},
+      {"channel_mean", kLowering},
+      {"channel_norm_grad", kGradient},
+      {"channel_norm_grad_apply", kLowering},
+      {"channel_norm_grad_sums", kLowering},
+      {"channel_variance", kLowering},
+      {"conv_data_grad", kGradient},
+      {"conv_weight_grad", kGradient},
       {"cross_entropy_finish", kLowering},
       {"cross_entropy_grad", kGradient},
       {"cross_entropy_statistics", kLowering},
@@ -50,6 +58,9 @@ const std::map<std::string, std::string>& NotDifferentiable() {
       {"log_sum_exp_grad", kGradient},
       {"mean_statistic", kLowering},
       {"norm_finish", kLowering},
+      {"masked_attention_grad", kGradient},
+      {"masked_attention_mask_grad", kGradient},
+      {"max_pool_grad", kGradient},
       {"norm_rstd", kLowering},
       {"norm_ties", "constant almost everywhere"},
       {"piece_cofactor", kLowering},
@@ -93,6 +104,12 @@ const std::map<std::string, std::vector<int>>& Statistics() {
   static const auto* const kOps = new std::map<std::string, std::vector<int>>{
       {"attention", {1}}, {"cross_entropy", {2}}, {"layer_norm", {1, 2}},
       {"rms_norm", {1}},  {"std", {1}},           {"variance", {1}},
+      {"attention", {1}},
+      {"channel_norm", {1, 2}},
+      {"cross_entropy", {2}},
+      {"layer_norm", {1, 2}},
+      {"masked_attention", {1}},
+      {"rms_norm", {1}},
   };
   return *kOps;
 }

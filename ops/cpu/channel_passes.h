@@ -1,0 +1,199 @@
+#ifndef WEFT_OPS_CPU_CHANNEL_PASSES_H_
+#define WEFT_OPS_CPU_CHANNEL_PASSES_H_
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "ops/channel_norm.h"
+#include "ops/cpu/row_view.h"
+#include "ops/cpu/rows.h"
+#include "ops/kernel_call.h"
+
+namespace weft {
+
+// The passes over x that channel_norm and its gradient are made of.
+
+using ChannelNormCall = KernelCall<ChannelNormAttributes, NoScalars>;
+
+// Rows this short cost more in calls than in sums.
+inline constexpr int64_t kShortRow = 16;
+
+// Local x [n, c, ...] as rows, one for each image and channel, and which numbers belong to a row.
+struct ChannelRows {
+  ChannelRows(const ChannelNormAttributes& a, const ShardBox& box) : n(box.shape[0]), c(box.shape[1]) {
+    int64_t global_elements = 1;
+    for (int dim = 2; dim < box.shape.ndim(); ++dim) {
+      elements *= box.shape[dim];
+      global_elements *= box.global_shape[dim];
+    }
+    offset = box.offset[1];
+    groups = a.groups;
+    if (groups > 0) group_channels = box.global_shape[1] / groups;
+    count = static_cast<double>(global_elements) *
+            static_cast<double>(groups == 0 ? box.global_shape[0] : group_channels);
+  }
+
+  int64_t num_rows() const { return n * c; }
+  int64_t num_statistics() const { return groups == 0 ? c : n * groups; }
+  int64_t Channel(int64_t row) const { return row % c; }
+  int64_t Statistic(int64_t row) const {
+    return groups == 0 ? row % c : row / c * groups + (offset + row % c) / group_channels;
+  }
+
+  int64_t n;
+  int64_t c;
+  int64_t elements = 1;  // of a row
+  int64_t offset = 0;    // of the first local channel
+  int64_t groups = 0;
+  int64_t group_channels = 1;
+  double count = 0;  // elements that share a statistic, in the global tensor
+};
+
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// The passes over x that the ops are made of, on ranges of rows. Sums are kept in double.
+template <class T>
+class ChannelPasses {
+ public:
+  using C = ComputeType<T>;
+
+  explicit ChannelPasses(const ChannelNormCall& call)
+      : rows_(call.attributes(), call.input_boxes[0]),
+        eps_(call.attributes().eps),
+        context_(call.context),
+        x_(View(call.inputs[0])),
+        ones_(rows_.elements < kShortRow ? 0 : rows_.elements, C(1)) {}
+
+  const ChannelRows& rows() const { return rows_; }
+
+  // Runs body on ranges that cover all rows; with `whole_groups`, of which none cuts a group, so that body
+  // may go from elements to statistics and back while they are in cache.
+  void ForEachRange(bool whole_groups, absl::FunctionRef<void(RowRange)> body) const {
+    const int64_t step = whole_groups ? rows_.group_channels : 1;
+    const int64_t pieces = step == 0 ? 0 : rows_.num_rows() / step;
+    ParallelForRows(context_, pieces, step * rows_.elements, [&](int64_t begin, int64_t end) {
+      body({begin * step, end * step});
+    });
+  }
+
+  // sums[row] = sum x; sum (x - mean)^2.
+  void Sums(RowRange range, double* sums) const {
+    RowReader<T> read(x_);
+    for (int64_t row = range.begin; row < range.end; ++row) sums[row] = Sum(read.Read(row));
+  }
+  void Squares(RowRange range, const C* mean, double* sums) const {
+    RowReader<T> read(x_);
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      sums[row] = CenteredSquares(read.Read(row), mean[rows_.Statistic(row)]);
+    }
+  }
+  // means[statistic] = (sum over its rows of weight[channel] * sums[row]) / count; no weights: 1.
+  void Means(RowRange range, const double* sums, const C* weight, C* means) const {
+    if (range.begin == range.end) return;
+    const int64_t first = rows_.groups == 0 ? 0 : rows_.Statistic(range.begin);
+    const int64_t last = rows_.groups == 0 ? rows_.c : rows_.Statistic(range.end - 1) + 1;
+    std::vector<double> total(last - first, 0.0);
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const double w = weight == nullptr ? 1 : static_cast<double>(weight[rows_.Channel(row)]);
+      total[rows_.Statistic(row) - first] += w * sums[row];
+    }
+    for (int64_t i = first; i < last; ++i)
+      means[i] = static_cast<C>(rows_.count == 0 ? 0 : total[i - first] / rows_.count);
+  }
+  // y = (x - mean) * rstd * w + b.
+  void Apply(RowRange range, const C* w, const C* b, const C* mean, const C* variance,
+             const Tensor& y) const {
+    RowReader<T> read(x_);
+    RowWriter<T> write(y, rows_.elements);
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const int64_t s = rows_.Statistic(row);
+      const int64_t channel = rows_.Channel(row);
+      const C* const from = read.Read(row);
+      C* const to = write.Row(row);
+      const C scale = Rstd(variance[s]) * w[channel];
+      for (int64_t i = 0; i < rows_.elements; ++i) to[i] = (from[i] - mean[s]) * scale + b[channel];
+      write.Done();
+    }
+  }
+  // sums[row] = sum dy; dots[row] = sum dy * (x - mean) * rstd.
+  void GradSums(RowRange range, const RowView& dy, const C* mean, const C* variance, double* sums,
+                double* dots) const {
+    RowReader<T> read(x_);
+    RowReader<T> read_dy(dy);
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const int64_t s = rows_.Statistic(row);
+      const C* const gradient = read_dy.Read(row);
+      sums[row] = Sum(gradient);
+      dots[row] = CenteredDot(read.Read(row), gradient, mean[s]) * static_cast<double>(Rstd(variance[s]));
+    }
+  }
+  // dx = rstd * (dy * w - g_mean - (x - mean) * rstd * gh_mean).
+  void GradApply(RowRange range, const RowView& dy, const C* w, const C* mean, const C* variance,
+                 const C* g_mean, const C* gh_mean, const Tensor& dx) const {
+    RowReader<T> read(x_);
+    RowReader<T> read_dy(dy);
+    RowWriter<T> write(dx, rows_.elements);
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      const int64_t s = rows_.Statistic(row);
+      const C rstd = Rstd(variance[s]);
+      const C dy_factor = rstd * w[rows_.Channel(row)];
+      const C x_factor = -rstd * rstd * gh_mean[s];
+      const C constant = -rstd * g_mean[s];
+      const C* const from = read.Read(row);
+      const C* const gradient = read_dy.Read(row);
+      C* const to = write.Row(row);
+      for (int64_t i = 0; i < rows_.elements; ++i) {
+        to[i] = dy_factor * gradient[i] + x_factor * (from[i] - mean[s]) + constant;
+      }
+      write.Done();
+    }
+  }
+
+  RowView View(const Tensor& tensor) const {
+    return RowsOf(Dense(tensor, context_).Reshape({rows_.num_rows(), rows_.elements}), context_);
+  }
+
+ private:
+  C Rstd(C variance) const { return static_cast<C>(1 / std::sqrt(static_cast<double>(variance) + eps_)); }
+
+  double Sum(const C* x) const {
+    if (rows_.elements >= kShortRow) return Rows<C>().sum(x, rows_.elements);
+    double sum = 0;
+    for (int64_t i = 0; i < rows_.elements; ++i) sum += static_cast<double>(x[i]);
+    return sum;
+  }
+  double CenteredSquares(const C* x, C mean) const {
+    if (rows_.elements >= kShortRow) return Rows<C>().centered_squares(x, rows_.elements, mean);
+    double sum = 0;
+    for (int64_t i = 0; i < rows_.elements; ++i) {
+      const double centered = static_cast<double>(x[i] - mean);
+      sum += centered * centered;
+    }
+    return sum;
+  }
+  double CenteredDot(const C* x, const C* dy, C mean) const {
+    if (rows_.elements >= kShortRow) {
+      return Rows<C>().norm_grad_dot(x, ones_.data(), dy, rows_.elements, mean);
+    }
+    double sum = 0;
+    for (int64_t i = 0; i < rows_.elements; ++i) {
+      sum += static_cast<double>(x[i] - mean) * static_cast<double>(dy[i]);
+    }
+    return sum;
+  }
+
+  ChannelRows rows_;
+  double eps_;
+  KernelContext& context_;
+  RowView x_;
+  std::vector<C> ones_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_CPU_CHANNEL_PASSES_H_
