@@ -7,11 +7,16 @@
 // `...` is any number of leading dims.
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/attention.h"
 #include "dtensor/functions/compare.h"
+#include "dtensor/functions/convolution.h"
 #include "dtensor/functions/creation.h"
+#include "dtensor/functions/einsum.h"
 #include "dtensor/functions/elementwise.h"
 #include "dtensor/functions/linear_algebra.h"
 #include "dtensor/functions/neural.h"
+#include "dtensor/functions/normalization.h"
+#include "dtensor/functions/pooling.h"
 #include "dtensor/functions/reduce.h"
 #include "dtensor/functions/select.h"
 #include "dtensor/functions/shape.h"

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/random_key.h"
 #include "ops/random.h"
 
 namespace weft {
@@ -101,12 +102,6 @@ DTensor NumberLike(const DTensor& x, double number) {
   WEFT_REQUIRE(fits, DTypeName(x.dtype()), " cannot hold the number ", number, " beside ", x.ToString(),
                "; convert the tensor first");
   return Full(x.context(), x.dtype(), {}, number);
-}
-
-RandomKey NextRandomKey(RankState& state) {
-  return {.seed = state.seed(),
-          .stream = StreamOf(state.PathName(state.path_id()), state.NextCallNumber()),
-          .step = state.step()};
 }
 
 }  // namespace weft

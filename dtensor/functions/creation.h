@@ -5,7 +5,6 @@
 
 #include "absl/strings/string_view.h"
 #include "dtensor/dtensor.h"
-#include "runtime/base/philox.h"
 
 // Making tensors: on every layout, only this rank's piece is made. The layout is replicated unless given.
 // Errors: InvalidArgument for a Partial layout, a negative extent, or a dtype that the function does not
@@ -52,9 +51,6 @@ DTensor RandomNormalLike(const DTensor& x, absl::string_view stream = "");
 // A scalar of x's dtype: how a number joins an op on tensors, by broadcasting.
 // Errors: InvalidArgument for a number that an integer dtype cannot hold.
 DTensor NumberLike(const DTensor& x, double number);
-
-// The key of the next random call of the current module.
-RandomKey NextRandomKey(RankState& state);
 
 }  // namespace weft
 

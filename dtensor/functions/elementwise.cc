@@ -2,6 +2,7 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/creation.h"
+#include "dtensor/functions/random_key.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
 #include "ops/magnitude.h"

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/elementwise.h"
 #include "ops/contract.h"
 
 namespace weft {
@@ -23,6 +24,24 @@ DTensor MatMul(const DTensor& x, const DTensor& w) {
                " and ", w.ToString());
   const std::string lead = std::string("abcdef").substr(0, x.ndim() - 2);
   return Contract(x, lead + "mk", w, batched ? lead + "kn" : "kn", lead + "mn");
+}
+
+DTensor Bmm(const DTensor& x, const DTensor& w) {
+  WEFT_REQUIRE(x.ndim() == 3 && w.ndim() == 3, "Bmm: expected [b, m, k] x [b, k, n], got ", x.ToString(),
+               " and ", w.ToString());
+  return Contract(x, "bmk", w, "bkn", "bmn");
+}
+
+DTensor LinearTransform(const DTensor& x, const DTensor& weight, const DTensor& bias) {
+  WEFT_REQUIRE(x.ndim() >= 1 && weight.ndim() == 2 && weight.shape()[1] == x.shape()[x.ndim() - 1],
+               "LinearTransform: expected x [..., d] and weight [n, d], got ", x.ToString(), " and ",
+               weight.ToString());
+  WEFT_REQUIRE(!bias.defined() || bias.shape() == Shape({weight.shape()[0]}),
+               "LinearTransform: expected a bias [n] for weight ", weight.ToString(), ", got ",
+               bias.ToString());
+  const std::string lead = std::string("abcefgh").substr(0, x.ndim() - 1);
+  const DTensor y = Contract(x, lead + "d", weight, "nd", lead + "n");
+  return bias.defined() ? Add(y, bias) : y;
 }
 
 DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,

@@ -10,6 +10,11 @@ namespace weft {
 // [..., m, k] x [k, n] -> [..., m, n], or [..., m, k] x [..., k, n] with equal leading
 // dims.
 DTensor MatMul(const DTensor& x, const DTensor& w);
+// [b, m, k] x [b, k, n] -> [b, m, n].
+DTensor Bmm(const DTensor& x, const DTensor& w);
+// x w^T + bias: x [..., d], weight [n, d] as in PyTorch's function (the module of nn/linear.h keeps [d, n]),
+// bias [n] or undefined -> [..., n]. Where d is split, the bias is still added once.
+DTensor LinearTransform(const DTensor& x, const DTensor& weight, const DTensor& bias = {});
 // Named dims: Contract(x, "bsd", w, "dthe", "bsthe"). Letters in both operands and not in the result are
 // summed.
 DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,

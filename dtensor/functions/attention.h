@@ -1,0 +1,31 @@
+#ifndef WEFT_DTENSOR_FUNCTIONS_ATTENTION_H_
+#define WEFT_DTENSOR_FUNCTIONS_ATTENTION_H_
+
+#include "dtensor/dtensor.h"
+
+namespace weft {
+
+struct AttentionOptions {
+  // bool (true is seen) or of q's dtype (added to the scores); broadcasts to the scores [b, h, s, t], as
+  // NumPy does. Undefined: none.
+  DTensor mask = {};
+  // Query i of s sees the keys up to i + (t - s), so that the last query sees all.
+  bool causal = false;
+  // Of the scores; 0 stands for 1 / sqrt(e).
+  double scale = 0;
+  // Rate at which probabilities are zeroed while the rank state is training; keys as Dropout's.
+  double dropout = 0;
+};
+
+// softmax(scale q k^T + mask) v, per head, without holding scores or probabilities.
+//
+// Shape:  q [b, s, h, e], k and v [b, t, h, e] -> [b, s, h, e]; grouped queries as q [b, s, h, g, e] (scores
+//         [b, h, g, s, t]) or [b, s, h*g, e] (scores [b, h*g, s, t]). Queries that see no key give 0.
+// Layout: b, h and g may be split; the random bits of dropout are those of the whole.
+// Errors: InvalidArgument for shapes that do not fit, or a rate outside [0, 1).
+DTensor ScaledDotProductAttention(const DTensor& q, const DTensor& k, const DTensor& v,
+                                  const AttentionOptions& options = {});
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_FUNCTIONS_ATTENTION_H_
