@@ -23,7 +23,8 @@ Tensor Numbers(const Tensor& tensor, KernelContext& context) {
 template <class T>
 void SumImages(const ChannelRows& rows, const std::vector<double>& sums, const Tensor& to) {
   std::vector<double> total(rows.c, 0.0);
-  for (int64_t row = 0; row < rows.num_rows(); ++row) total[rows.Channel(row)] += sums[row];
+  rows.ForEach({0, rows.num_rows()},
+               [&](int64_t row, int64_t channel, int64_t) { total[channel] += sums[row]; });
   T* const out = to.data<T>();
   for (int64_t i = 0; i < rows.c; ++i) out[i] = static_cast<T>(static_cast<ComputeType<T>>(total[i]));
 }
@@ -43,8 +44,9 @@ void NormOf(const Call& call) {
   C* const variance = call.outputs[2].data<C>();
   const RowRange all = {0, passes.rows().num_rows()};
   std::vector<double> sums(all.end);
+  std::vector<C> rstd(passes.rows().num_statistics());
   const auto apply = [&](RowRange range) {
-    passes.Apply(range, w.data<C>(), b.data<C>(), mean, variance, call.outputs[0]);
+    passes.Apply(range, w.data<C>(), b.data<C>(), mean, rstd.data(), call.outputs[0]);
   };
   if (passes.rows().groups > 0) {
     passes.ForEachRange(/*whole_groups=*/true, [&](RowRange range) {
@@ -52,6 +54,7 @@ void NormOf(const Call& call) {
       passes.Means(range, sums.data(), nullptr, mean);
       passes.Squares(range, mean, sums.data());
       passes.Means(range, sums.data(), nullptr, variance);
+      passes.Rstds(range, variance, rstd.data());
       apply(range);
     });
     return;
@@ -60,6 +63,7 @@ void NormOf(const Call& call) {
   passes.Means(all, sums.data(), nullptr, mean);
   passes.ForEachRange(false, [&](RowRange range) { passes.Squares(range, mean, sums.data()); });
   passes.Means(all, sums.data(), nullptr, variance);
+  passes.Rstds(all, variance, rstd.data());
   passes.ForEachRange(false, apply);
 }
 
@@ -91,8 +95,10 @@ void ApplyOf(const Call& call) {
   const Tensor b = Numbers<C>(call.inputs[2], call.context);
   const Tensor mean = Numbers<C>(call.inputs[3], call.context);
   const Tensor variance = Numbers<C>(call.inputs[4], call.context);
+  std::vector<C> rstd(passes.rows().num_statistics());
+  passes.Rstds({0, passes.rows().num_rows()}, variance.data<C>(), rstd.data());
   passes.ForEachRange(false, [&](RowRange range) {
-    passes.Apply(range, w.data<C>(), b.data<C>(), mean.data<C>(), variance.data<C>(), call.outputs[0]);
+    passes.Apply(range, w.data<C>(), b.data<C>(), mean.data<C>(), rstd.data(), call.outputs[0]);
   });
 }
 
@@ -106,26 +112,29 @@ struct Gradient {
         dy(passes.View(call.inputs[4])),
         w(Numbers<C>(call.inputs[1], call.context)),
         mean(Numbers<C>(call.inputs[2], call.context)),
-        variance(Numbers<C>(call.inputs[3], call.context)),
+        rstd(passes.rows().num_statistics()),
         sums(passes.rows().num_rows()),
-        dots(passes.rows().num_rows()) {}
+        dots(passes.rows().num_rows()) {
+    const Tensor variance = Numbers<C>(call.inputs[3], call.context);
+    passes.Rstds({0, passes.rows().num_rows()}, variance.template data<C>(), rstd.data());
+  }
 
   void Sums(RowRange range) {
-    passes.GradSums(range, dy, mean.template data<C>(), variance.template data<C>(), sums.data(),
-                    dots.data());
+    passes.GradSums(range, dy, mean.template data<C>(), rstd.data(), sums.data(), dots.data());
   }
   void Means(RowRange range, C* g_mean, C* gh_mean) const {
     passes.Means(range, sums.data(), w.template data<C>(), g_mean);
     passes.Means(range, dots.data(), w.template data<C>(), gh_mean);
   }
   void Apply(RowRange range, const C* g_mean, const C* gh_mean, const Tensor& dx) const {
-    passes.GradApply(range, dy, w.template data<C>(), mean.template data<C>(), variance.template data<C>(),
-                     g_mean, gh_mean, dx);
+    passes.GradApply(range, dy, w.template data<C>(), mean.template data<C>(), rstd.data(), g_mean, gh_mean,
+                     dx);
   }
 
   ChannelPasses<T> passes;
   RowView dy;
-  Tensor w, mean, variance;
+  Tensor w, mean;
+  std::vector<C> rstd;
   std::vector<double> sums, dots;
 };
 

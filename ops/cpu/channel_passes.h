@@ -1,6 +1,7 @@
 #ifndef WEFT_OPS_CPU_CHANNEL_PASSES_H_
 #define WEFT_OPS_CPU_CHANNEL_PASSES_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -20,6 +21,12 @@ using ChannelNormCall = KernelCall<ChannelNormAttributes, NoScalars>;
 // Rows this short cost more in calls than in sums.
 inline constexpr int64_t kShortRow = 16;
 
+// Rows, or statistics, from one to before another.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // Local x [n, c, ...] as rows, one for each image and channel, and which numbers belong to a row.
 struct ChannelRows {
   ChannelRows(const ChannelNormAttributes& a, const ShardBox& box) : n(box.shape[0]), c(box.shape[1]) {
@@ -37,9 +44,30 @@ struct ChannelRows {
 
   int64_t num_rows() const { return n * c; }
   int64_t num_statistics() const { return groups == 0 ? c : n * groups; }
-  int64_t Channel(int64_t row) const { return row % c; }
   int64_t Statistic(int64_t row) const {
     return groups == 0 ? row % c : row / c * groups + (offset + row % c) / group_channels;
+  }
+
+  // Calls body(row, channel, statistic) for the rows of the range, in order.
+  template <class Body>
+  void ForEach(RowRange range, const Body& body) const {
+    for (int64_t row = range.begin; row < range.end;) {
+      const int64_t channel = row % c;
+      const int64_t statistic = Statistic(row);
+      // Up to the end of the image or group, numbers count on: a division each would cost more than short
+      // rows.
+      const int64_t last =
+          groups == 0 ? c : std::min(c, ((offset + channel) / group_channels + 1) * group_channels - offset);
+      const int64_t count = std::min(range.end - row, last - channel);
+      for (int64_t i = 0; i < count; ++i) body(row + i, channel + i, groups == 0 ? statistic + i : statistic);
+      row += count;
+    }
+  }
+  // The statistics that rows of the range may have.
+  RowRange StatisticsOf(RowRange range) const {
+    if (groups == 0) return {0, c};
+    if (range.begin == range.end) return {};
+    return {Statistic(range.begin), Statistic(range.end - 1) + 1};
   }
 
   int64_t n;
@@ -49,11 +77,6 @@ struct ChannelRows {
   int64_t groups = 0;
   int64_t group_channels = 1;
   double count = 0;  // elements that share a statistic, in the global tensor
-};
-
-struct RowRange {
-  int64_t begin = 0;
-  int64_t end = 0;
 };
 
 // The passes over x that the ops are made of, on ranges of rows. Sums are kept in double.
@@ -88,62 +111,63 @@ class ChannelPasses {
   }
   void Squares(RowRange range, const C* mean, double* sums) const {
     RowReader<T> read(x_);
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      sums[row] = CenteredSquares(read.Read(row), mean[rows_.Statistic(row)]);
-    }
+    rows_.ForEach(range, [&](int64_t row, int64_t, int64_t s) {
+      sums[row] = CenteredSquares(read.Read(row), mean[s]);
+    });
   }
   // means[statistic] = (sum over its rows of weight[channel] * sums[row]) / count; no weights: 1.
   void Means(RowRange range, const double* sums, const C* weight, C* means) const {
     if (range.begin == range.end) return;
-    const int64_t first = rows_.groups == 0 ? 0 : rows_.Statistic(range.begin);
-    const int64_t last = rows_.groups == 0 ? rows_.c : rows_.Statistic(range.end - 1) + 1;
-    std::vector<double> total(last - first, 0.0);
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const double w = weight == nullptr ? 1 : static_cast<double>(weight[rows_.Channel(row)]);
-      total[rows_.Statistic(row) - first] += w * sums[row];
+    const RowRange own = rows_.StatisticsOf(range);
+    std::vector<double> total(own.end - own.begin, 0.0);
+    rows_.ForEach(range, [&](int64_t row, int64_t channel, int64_t s) {
+      const double w = weight == nullptr ? 1 : static_cast<double>(weight[channel]);
+      total[s - own.begin] += w * sums[row];
+    });
+    for (int64_t s = own.begin; s < own.end; ++s) {
+      means[s] = static_cast<C>(rows_.count == 0 ? 0 : total[s - own.begin] / rows_.count);
     }
-    for (int64_t i = first; i < last; ++i)
-      means[i] = static_cast<C>(rows_.count == 0 ? 0 : total[i - first] / rows_.count);
+  }
+  // rstd = 1 / sqrt(variance + eps).
+  void Rstds(RowRange range, const C* variance, C* rstd) const {
+    const RowRange own = rows_.StatisticsOf(range);
+    for (int64_t s = own.begin; s < own.end; ++s) {
+      rstd[s] = static_cast<C>(1 / std::sqrt(static_cast<double>(variance[s]) + eps_));
+    }
   }
   // y = (x - mean) * rstd * w + b.
-  void Apply(RowRange range, const C* w, const C* b, const C* mean, const C* variance,
-             const Tensor& y) const {
+  void Apply(RowRange range, const C* w, const C* b, const C* mean, const C* rstd, const Tensor& y) const {
     RowReader<T> read(x_);
     RowWriter<T> write(y, rows_.elements);
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const int64_t s = rows_.Statistic(row);
-      const int64_t channel = rows_.Channel(row);
+    rows_.ForEach(range, [&](int64_t row, int64_t channel, int64_t s) {
       const C* const from = read.Read(row);
       C* const to = write.Row(row);
-      const C scale = Rstd(variance[s]) * w[channel];
+      const C scale = rstd[s] * w[channel];
       for (int64_t i = 0; i < rows_.elements; ++i) to[i] = (from[i] - mean[s]) * scale + b[channel];
       write.Done();
-    }
+    });
   }
   // sums[row] = sum dy; dots[row] = sum dy * (x - mean) * rstd.
-  void GradSums(RowRange range, const RowView& dy, const C* mean, const C* variance, double* sums,
+  void GradSums(RowRange range, const RowView& dy, const C* mean, const C* rstd, double* sums,
                 double* dots) const {
     RowReader<T> read(x_);
     RowReader<T> read_dy(dy);
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const int64_t s = rows_.Statistic(row);
+    rows_.ForEach(range, [&](int64_t row, int64_t, int64_t s) {
       const C* const gradient = read_dy.Read(row);
       sums[row] = Sum(gradient);
-      dots[row] = CenteredDot(read.Read(row), gradient, mean[s]) * static_cast<double>(Rstd(variance[s]));
-    }
+      dots[row] = CenteredDot(read.Read(row), gradient, mean[s]) * static_cast<double>(rstd[s]);
+    });
   }
   // dx = rstd * (dy * w - g_mean - (x - mean) * rstd * gh_mean).
-  void GradApply(RowRange range, const RowView& dy, const C* w, const C* mean, const C* variance,
-                 const C* g_mean, const C* gh_mean, const Tensor& dx) const {
+  void GradApply(RowRange range, const RowView& dy, const C* w, const C* mean, const C* rstd, const C* g_mean,
+                 const C* gh_mean, const Tensor& dx) const {
     RowReader<T> read(x_);
     RowReader<T> read_dy(dy);
     RowWriter<T> write(dx, rows_.elements);
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const int64_t s = rows_.Statistic(row);
-      const C rstd = Rstd(variance[s]);
-      const C dy_factor = rstd * w[rows_.Channel(row)];
-      const C x_factor = -rstd * rstd * gh_mean[s];
-      const C constant = -rstd * g_mean[s];
+    rows_.ForEach(range, [&](int64_t row, int64_t channel, int64_t s) {
+      const C dy_factor = rstd[s] * w[channel];
+      const C x_factor = -rstd[s] * rstd[s] * gh_mean[s];
+      const C constant = -rstd[s] * g_mean[s];
       const C* const from = read.Read(row);
       const C* const gradient = read_dy.Read(row);
       C* const to = write.Row(row);
@@ -151,7 +175,7 @@ class ChannelPasses {
         to[i] = dy_factor * gradient[i] + x_factor * (from[i] - mean[s]) + constant;
       }
       write.Done();
-    }
+    });
   }
 
   RowView View(const Tensor& tensor) const {
@@ -159,8 +183,6 @@ class ChannelPasses {
   }
 
  private:
-  C Rstd(C variance) const { return static_cast<C>(1 / std::sqrt(static_cast<double>(variance) + eps_)); }
-
   double Sum(const C* x) const {
     if (rows_.elements >= kShortRow) return Rows<C>().sum(x, rows_.elements);
     double sum = 0;

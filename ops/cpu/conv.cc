@@ -15,9 +15,10 @@
 namespace weft {
 namespace {
 
-// Elements of a block of windows: 512 KiB in f32. Below 64 pixels products lose more than cache misses cost.
-constexpr int64_t kBlockElements = int64_t{1} << 17;
-constexpr int64_t kMinBlockPixels = 64;
+// Elements of a block of windows: 2 MiB in f32. A block of few pixels costs the product more than one that
+// leaves the cache.
+constexpr int64_t kBlockElements = int64_t{1} << 19;
+constexpr int64_t kMinBlockPixels = 256;
 // Tasks that keep any pool busy. Part of how sums are cut: bits depend on it, not on the pool.
 constexpr int64_t kEnoughTasks = 8;
 
@@ -50,8 +51,10 @@ struct Problem {
 
   int64_t summands() const { return channels * windows.kernel_size(); }
   Tiles PixelTiles() const {
-    const int64_t fitting = kBlockElements / std::max<int64_t>(1, summands()) / 16 * 16;
-    return Tiles(windows.num_pixels(), std::max(kMinBlockPixels, fitting));
+    const int64_t fitting = std::max(kMinBlockPixels, kBlockElements / std::max<int64_t>(1, summands()));
+    // Blocks of one size, and that of whole vectors.
+    const int64_t count = std::max<int64_t>(1, CeilDiv(windows.num_pixels(), fitting));
+    return Tiles(windows.num_pixels(), CeilDiv(CeilDiv(windows.num_pixels(), count), 16) * 16);
   }
   // Of one image and group; of one kernel of a group.
   const T* ImageAt(const T* x, int64_t image, int64_t group) const {

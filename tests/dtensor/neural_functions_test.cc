@@ -196,6 +196,18 @@ TEST(BatchNormTest, StatisticsAreGlobalBySmallCollectives) {
   });
 }
 
+// Three groups of two channels, of which pieces of three channels cut one.
+TEST(GroupNormTest, SplitChannelsAreNotGathered) {
+  OnMesh("a=2,b=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor y = GroupNormalize(Lay(context, RandomF64({2, 6, 8, 8}, 1), "[-, a, b, -]"), 3);
+    EXPECT_EQ(LayoutText(y), "[-, a, b, -]");
+    for (const LedgerEntry& entry : context->world().ledger().entries()) {
+      EXPECT_EQ(CollectiveName(entry.kind), "all_reduce");
+      EXPECT_LE(entry.num_bytes, 2 * 3 * 6 * 8);  // two images' three groups, over four ranks
+    }
+  });
+}
+
 TEST(BatchNormTest, RunningStatisticsAverage) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Lay(context, Tensor::FromValues<double>({4, 1}, {1, 2, 3, 6}), "[a, -]").RequiresGrad();

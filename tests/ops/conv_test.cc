@@ -97,8 +97,10 @@ TEST(ConvTest, MatchesTheDefinition) {
       {{1, 3, 4, 4}, {6, 1, 3, 3}, {.padding = {1, 1}, .dilation = {2, 2}, .groups = 3}},
       {{1, 2, 1, 9}, {3, 2, 1, 4}, {.stride = {1, 2}, .padding = {0, 3}}},
       {{1, 1, 2, 2}, {1, 1, 4, 4}, {.padding = {5, 5}}},  // windows that hold padding alone
-      {{2, 20, 40, 41}, {70, 20, 1, 1}, {}},              // several blocks of pixels and of outputs
-      {{1, 230, 10, 11}, {3, 230, 3, 3}, {.padding = {1, 1}}},
+      // Several blocks of pixels, of outputs and of channels.
+      {{1, 2100, 18, 17}, {3, 2100, 1, 1}, {}},
+      {{1, 230, 20, 21}, {3, 230, 3, 3}, {.padding = {1, 1}}},
+      {{1, 70, 3, 3}, {130, 70, 2, 2}, {}},
   };
   for (const Case& c : cases) {
     CheckAgainstLoops(c, DType::kF64, 1e-11);
