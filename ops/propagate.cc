@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "ops/axis_candidates.h"
+#include "ops/view_strategy.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -72,6 +73,7 @@ Strategy Propagate(const PropagateRequest& request, const DeviceMesh& mesh, cons
     call.in_place.push_back(op.FindValue(name));
   }
   if (trace != nullptr) trace->call = call;
+  if (call.rule.is_view) return PropagateView(request, mesh, cost_model, trace);
   if (std::string why = WhyLowered(request, call.rule, mesh); !why.empty()) {
     if (trace != nullptr) trace->lowered_because = std::move(why);
     Strategy strategy;

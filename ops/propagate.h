@@ -16,6 +16,8 @@ namespace weft {
 // candidate listed first: split factors in rule order, then groups, then neither. Deterministic: every rank
 // chooses alike.
 //
+// A view ("~>") keeps every split whose pieces are boxes of the output: see ops/view_strategy.h.
+//
 // The predicted time is the sum of three: the redistributions of the operands (the mesh's cost model); one
 // rank's share of the work, at fixed rates for arithmetic and memory; writing one rank's outputs, once more,
 // since whoever reads an output pays for what is not split. Combinations of axes are searched by a beam of 8.

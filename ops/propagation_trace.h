@@ -24,9 +24,9 @@ enum class CandidateFate : uint8_t {
 
 // One combination of choices, an axis each, with what it was taken to cost. Microseconds.
 struct TracedCandidate {
-  std::vector<AxisCandidate> picks;  // by axis; fewer than the mesh has axes if it was pruned
-  std::vector<Layout> operands;      // where the operands would lie; empty if pruned
-  std::vector<Layout> outputs;
+  std::vector<AxisCandidate> picks = {};  // by axis; fewer than the mesh has axes if it was pruned
+  std::vector<Layout> operands = {};      // where the operands would lie; empty if pruned
+  std::vector<Layout> outputs = {};
   std::vector<double> operand_us;  // to bring each operand there; empty if pruned
   double transfer_us = 0;          // their sum; an estimate, axis by axis, if pruned
   double compute_us = 0;           // one rank's share of the work

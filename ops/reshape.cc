@@ -23,7 +23,8 @@ std::string Side(const std::vector<std::string>& factors) {
 }
 
 // Walks both shapes from the left in the smallest groups of equal products. A group of one dim on either side
-// is that dim unchanged; the dims of any other are whole, by names that the other side lacks.
+// is that dim unchanged; the dims of any other are whole, by names that the other side lacks, but for what
+// layout algebra lets pass.
 class Matcher {
  public:
   Matcher(const Shape& from, const Shape& to)
@@ -38,7 +39,7 @@ class Matcher {
     } else {
       MatchGroups();
     }
-    return absl::StrCat(Side(left_), " -> ", Side(right_));
+    return absl::StrCat(Side(left_), " ~> ", Side(right_));
   }
 
  private:

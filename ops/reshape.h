@@ -19,15 +19,17 @@ struct ReshapeAttributes {
 
 // The elements of x, row-major, under another shape: a view where x's strides allow it, else a copy.
 //
-// Layout: a dim that is neither merged nor cut may be split; pieces of the others are not boxes of the
-// result, so those
-//         are whole on both sides. Dims of extent 1 come and go freely.
+// Layout: any split passes whose pieces are boxes of the result under the chunk rule (mesh/view_algebra.h),
+// so
+//         that a rank only changes the strides of what it holds; dims that are neither merged nor cut always
+//         do. Else x is redistributed first, by what is cheapest: an axis moves to another dim, or is
+//         gathered.
 //
-//         x          shape        may be split
-//         [6, 4, 5]  [6, 20]      the 6
-//         [6, 4]     [6, 1, 4]    both
-//         [6, 4]     [2, 3, 4]    the 4
-//         [0, 4]     [0, 3]       none (nothing tells what became of what)
+//         x          shape        axes  passes
+//         [6, 4, 5]  [6, 20]      a=2   [a, -, -] to [a, -]; of [-, a, -], [-, a]: 2+2 rows of 5 are 10+10
+//         [6, 5, 5]  [6, 25]      a=2   [a, -, -] to [a, -]; not [-, a, -]: 3+2 rows of 5 are not 13+12
+//         [6, 4]     [2, 3, 4]    a=2   [a, -] to [a, -, -], [-, a] to [-, -, a]
+//         [6, 4]     [2, 3, 4]    a=3   only [-, a]
 // Errors: InvalidArgument if the numbers of elements differ.
 extern const Op<ReshapeAttributes> kReshape;
 

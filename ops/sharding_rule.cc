@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -55,7 +56,9 @@ class Parser {
       if (factor < 0) continue;
       if (absl::c_count(dims, factor) > 1)
         Defect(text_, "'", rule.factors[factor].name, "' stands twice in one value");
-      if (rule.factors[factor].size != type.shape[i]) {
+      if (rule.factors[factor].indexed) {
+        rule.factors[factor].size = std::max(rule.factors[factor].size, type.shape[i]);
+      } else if (rule.factors[factor].size != type.shape[i]) {
         Defect(text_, "'", rule.factors[factor].name, "' stands for both ", rule.factors[factor].size,
                " and ", type.shape[i]);
       }
@@ -124,20 +127,24 @@ std::string ShardingRule::ToString() const {
     right.push_back(absl::StrCat(sum ? "" : ReduceOpName(reductions[i]), sum ? "" : ": ",
                                  ValueText(factors, outputs[i])));
   }
-  return absl::StrCat(absl::StrJoin(left, ", "), left.empty() ? "" : " ", "-> ", absl::StrJoin(right, ", "));
+  return absl::StrCat(absl::StrJoin(left, ", "), left.empty() ? "" : " ", is_view ? "~> " : "-> ",
+                      absl::StrJoin(right, ", "));
 }
 
 ShardingRule ShardingRule::Parse(absl::string_view text, absl::Span<const TensorType> operands,
                                  absl::Span<const TensorType> outputs) {
-  const std::vector<absl::string_view> sides = absl::StrSplit(text, "->");
-  if (sides.size() != 2) Defect(text, "expected one '->'");
+  const bool is_view = absl::StrContains(text, "~>");
+  const std::vector<absl::string_view> sides = absl::StrSplit(text, is_view ? "~>" : "->");
+  if (sides.size() != 2) Defect(text, "expected one '->' or '~>'");
   Parser parser(text);
+  parser.rule.is_view = is_view;
   const std::vector<absl::string_view> left = parser.Values(sides[0]);
   const std::vector<absl::string_view> right = parser.Values(sides[1]);
   if (left.size() != operands.size() || right.size() != outputs.size()) {
     Defect(text, left.size(), " operands and ", right.size(), " outputs, the call has ", operands.size(),
            " and ", outputs.size());
   }
+  if (is_view && (left.size() != 1 || right.size() != 1)) Defect(text, "a view is of one operand");
   for (size_t i = 0; i < left.size(); ++i) {
     std::vector<int> dims = parser.Value(left[i], operands[i]);
     parser.rule.operands.push_back(std::move(dims));

@@ -44,17 +44,25 @@ TEST(ReshapeTest, LocalShapesFollowTheBox) {
   EXPECT_EQ(y[0].ToVector<int32_t>(), x.Slice(0, 3, 2).ToVector<int32_t>());
 }
 
-TEST(ReshapeTest, OnlyUnchangedDimsMayBeSplit) {
-  EXPECT_EQ(RuleText({6, 4, 5}, {6, 20}), "f0 x1! x2! -> f0 y1!");
-  EXPECT_EQ(RuleText({6, 4}, {6, 1, 4}), "f0 f1 -> f0 1 f1");
-  EXPECT_EQ(RuleText({6, 4}, {2, 3, 4}), "x0! f1 -> y0! y1! f1");
-  EXPECT_EQ(RuleText({1, 6, 1}, {6}), "1 f1 1 -> f1");
-  EXPECT_EQ(RuleText({3, 4, 2}, {3, 2, 4}), "f0 x1! x2! -> f0 y1! y2!");
-  EXPECT_EQ(RuleText({2, 1, 3}, {6}), "x0! 1 x2! -> y0!");
-  EXPECT_EQ(RuleText({4, 6, 5}, {8, 3, 5}), "x0! x1! f2 -> y0! y1! f2");
-  EXPECT_EQ(RuleText({0, 4}, {0, 3}), "x0! x1! -> y0! y1!");
-  EXPECT_EQ(RuleText({0, 4}, {0, 4}), "f0 f1 -> f0 f1");
-  EXPECT_EQ(RuleText({1, 1}, {}), "1 1 -> ()");
+TEST(ReshapeTest, UnchangedDimsMayBeSplitWhateverTheAxes) {
+  EXPECT_EQ(RuleText({6, 4, 5}, {6, 20}), "f0 x1! x2! ~> f0 y1!");
+  EXPECT_EQ(RuleText({6, 4}, {6, 1, 4}), "f0 f1 ~> f0 1 f1");
+  EXPECT_EQ(RuleText({6, 4}, {2, 3, 4}), "x0! f1 ~> y0! y1! f1");
+  EXPECT_EQ(RuleText({1, 6, 1}, {6}), "1 f1 1 ~> f1");
+  EXPECT_EQ(RuleText({3, 4, 2}, {3, 2, 4}), "f0 x1! x2! ~> f0 y1! y2!");
+  EXPECT_EQ(RuleText({2, 1, 3}, {6}), "x0! 1 x2! ~> y0!");
+  EXPECT_EQ(RuleText({4, 6, 5}, {8, 3, 5}), "x0! x1! f2 ~> y0! y1! f2");
+  EXPECT_EQ(RuleText({0, 4}, {0, 3}), "x0! x1! ~> y0! y1!");
+  EXPECT_EQ(RuleText({0, 4}, {0, 4}), "f0 f1 ~> f0 f1");
+  EXPECT_EQ(RuleText({1, 1}, {}), "1 1 ~> ()");
+}
+
+// A split of a merged dim: this rank holds rows 3 to 5 of [6, 4], elements 12 to 23 of [24].
+TEST(ReshapeTest, MergedPiecesAreRuns) {
+  const Tensor x = Iota({6, 4});
+  const std::vector<Tensor> y =
+      RunSharded(kReshape, {SplitPiece(x, 0, {3, 3})}, {SplitBox({24}, 0, {12, 12})}, {{24}});
+  EXPECT_EQ(y[0].ToVector<int32_t>(), x.Slice(0, 3, 3).ToVector<int32_t>());
 }
 
 TEST(ReshapeTest, Empty) { EXPECT_EQ(RunOp(kReshape, {Iota({0, 4})}, {{2, 0}}).shape(), (Shape{2, 0})); }

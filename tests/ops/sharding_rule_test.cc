@@ -66,11 +66,15 @@ TEST(ShardingRuleTest, PrintsOneForm) {
   EXPECT_EQ(Reprint("a b, 1 b -> sum: a b, ()", {{2, 3}, {1, 3}}, {{2, 3}, {}}), "a b, 1 b -> a b, ()");
   EXPECT_EQ(Reprint("->a_1", {}, {{5}}), "-> a_1");
   EXPECT_EQ(Reprint("() -> ()", {{}}, {{}}), "() -> ()");
+  EXPECT_EQ(Reprint("a x!~>a  y!", {{2, 6}}, {{2, 6}}), "a x! ~> a y!");
+  // An indexed factor is cut by each operand's own extent.
+  EXPECT_EQ(Reprint("a c@, a c@ -> a t", {{2, 3}, {2, 5}}, {{2, 8}}), "a c@, a c@ -> a t");
 }
 
 TEST(ShardingRuleTest, DefectsNameTheRuleAndThePlace) {
   EXPECT_THAT(MessageOf("a b", {{2, 3}}, {{2, 3}}), HasSubstr("sharding rule 'a b': expected one '->'"));
   EXPECT_THAT(MessageOf("a -> b -> c", {{2}}, {{2}}), HasSubstr("expected one '->'"));
+  EXPECT_THAT(MessageOf("a, a ~> a", {{2}, {2}}, {{2}}), HasSubstr("a view is of one operand"));
   EXPECT_THAT(MessageOf("a, a -> a", {{2}}, {{2}}),
               HasSubstr("2 operands and 1 outputs, the call has 1 and 1"));
   EXPECT_THAT(MessageOf("a -> a, a", {{2}}, {{2}}),
