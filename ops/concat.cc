@@ -1,6 +1,9 @@
 #include "ops/concat.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "ops/dim_factors.h"
 #include "ops/slice.h"
 
@@ -26,12 +29,9 @@ TensorTypes Infer(absl::Span<const TensorType> operands, const ConcatAttributes&
 }
 
 std::string Rule(absl::Span<const TensorType> operands, const ConcatAttributes& a) {
-  std::string text;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ",
-                    DimFactors(operands[i].ndim(), a.dim, absl::StrCat("c", i, "!")));
-  }
-  return absl::StrCat(text, " -> ", DimFactors(operands[0].ndim(), a.dim, "c!"));
+  const int ndim = operands[0].ndim();
+  const std::vector<std::string> left(operands.size(), DimFactors(ndim, a.dim, "c@"));
+  return absl::StrCat(absl::StrJoin(left, ", "), " -> ", DimFactors(ndim, a.dim, "t"));
 }
 
 void Backward(GradContext<ConcatAttributes, NoScalars>& ctx) {

@@ -19,7 +19,8 @@ struct ConcatAttributes {
 
 // The operands one after the other along a dim that they all have.
 //
-// Layout: that dim is whole; the others may be split.
+// Layout: where that dim is split, it is so in every operand, each into chunks of its own; the owners write
+//         what they have and leave zero elsewhere: Partial(sum). The others may be split.
 // Errors: InvalidArgument for no operands, or operands that differ in dtype or another dim.
 extern const Op<ConcatAttributes> kConcat;
 

@@ -21,12 +21,12 @@ TensorTypes Infer(absl::Span<const TensorType> operands, const SliceAttributes& 
   return {x};
 }
 
-// The dim has another extent on either side, so it has two factors; where it has the same, the slice is all
-// of x.
+// The dim has another extent on either side, so it has two factors: owners of the first give what they have,
+// of the second a rank makes its own part. Where the extent is the same, the slice is all of x.
 std::string RuleOf(const TensorType& from, int dim, int64_t length) {
   const bool all = from.shape[dim] == length;
-  return absl::StrCat(DimFactors(from.ndim(), dim, all ? "s" : "s!"), " -> ",
-                      DimFactors(from.ndim(), dim, all ? "s" : "t!"));
+  return absl::StrCat(DimFactors(from.ndim(), dim, all ? "s" : "s@"), " -> ",
+                      DimFactors(from.ndim(), dim, all ? "s" : "t"));
 }
 
 std::string Rule(absl::Span<const TensorType> operands, const SliceAttributes& a) {
@@ -37,7 +37,8 @@ void Backward(GradContext<SliceAttributes, NoScalars>& ctx) {
   if (!ctx.grad().defined() || !ctx.Wants(0)) return;
   const SliceAttributes& a = ctx.attributes();
   const int64_t extent = ctx.operand_type(0).shape[a.dim];
-  ctx.SetGrad(0, ctx.Emit(kSliceGrad, {ctx.grad()}, {.dim = a.dim, .start = a.start, .extent = extent}));
+  ctx.SetGrad(0,
+              ctx.EmitLike(0, kSliceGrad, {ctx.grad()}, {.dim = a.dim, .start = a.start, .extent = extent}));
 }
 
 TensorTypes InferGrad(absl::Span<const TensorType> operands, const SliceGradAttributes& a) {
@@ -65,6 +66,8 @@ std::vector<Sample<SliceAttributes>> Samples() {
   return {{{{{DType::kF32, {3, 5, 2}}}}, {.dim = 1, .start = 1, .length = 3}},
           {{{{DType::kF32, {5}}}}, {.dim = 0, .start = 4, .length = 1}},
           {{{{DType::kF32, {2, 3}}}}, {.dim = 0, .start = 1, .length = 0}},
+          {{{{DType::kI32, {7}}, -9, 9}}, {.dim = 0, .start = 2, .length = 4}},
+          {{{{DType::kBool, {2, 5}}, 0, 2}}, {.dim = 1, .start = 0, .length = 4}},
           {{{{DType::kF32, {2, 3}}}}, {.dim = 1, .start = 0, .length = 3}}};
 }
 

@@ -32,13 +32,15 @@ struct SliceGradAttributes {
   }
 };
 
-// A view of the elements [start, start + length) of one dim of x.
+// The elements [start, start + length) of one dim of x: a view, but for the case below.
 //
-// Layout: the sliced dim is whole, unless all of it is taken; the others may be split.
+// Layout: where the sliced dim is split, the owners of what is taken give it and the others zero (a new
+//         tensor): Partial(sum). Only what was taken is then left to move. The other dims may be split.
 // Errors: InvalidArgument for a dim or a range outside x.
 extern const Op<SliceAttributes> kSlice;
 
-// dy with zeros before and after it along one dim: the gradient of a slice.
+// dy with zeros before and after it along one dim: the gradient of a slice. Partial(sum) where that dim of dy
+// is split; a rank that holds a range of dx makes only that (see GradContext::EmitLike).
 extern const Op<SliceGradAttributes> kSliceGrad;
 
 }  // namespace weft

@@ -1,30 +1,26 @@
 #include "ops/slice.h"
 
-#include "ops/cpu/parallel_copy.h"
+#include "ops/cpu/dim_maps.h"
 #include "ops/kernel.h"
-#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
 
 void Slice(const KernelCall<SliceAttributes, NoScalars>& call) {
   const SliceAttributes& a = call.attributes();
-  const Tensor& x = call.inputs[0];
-  // The rule lets the dim be split only where the slice is all of it.
-  const bool all = a.length == call.input_boxes[0].global_shape[a.dim];
-  call.outputs[0] = all ? x : x.Slice(a.dim, a.start, a.length);
+  call.outputs[0] =
+      SlicePiece(call.context, call.inputs[0], call.input_boxes[0], call.output_boxes[0], a.dim, a.start);
 }
 
 void SliceGrad(const KernelCall<SliceGradAttributes, NoScalars>& call) {
   const SliceGradAttributes& a = call.attributes();
-  const Tensor& dy = call.inputs[0];
-  const Tensor& dx = call.outputs[0];
-  const int64_t length = dy.shape()[a.dim];
-  // Where dy is all of dx, both may be pieces, and start is 0.
-  const int64_t end = a.start + length;
-  FillTensor(dx.Slice(a.dim, 0, a.start), 0);
-  FillTensor(dx.Slice(a.dim, end, dx.shape()[a.dim] - end), 0);
-  ParallelCopy(call.context.pool, dy, dx.Slice(a.dim, a.start, length));
+  const ShardBox& dy = call.input_boxes[0];
+  const int64_t length = dy.global_shape[a.dim];
+  std::vector<DimMap> maps(dy.shape.ndim());
+  maps[a.dim] = MakeDimMap(dy, call.output_boxes[0], a.dim, [&](int64_t i) {
+    return i < a.start || i >= a.start + length ? kNowhere : i - a.start;
+  });
+  CopyByMaps(call.context, call.inputs[0], call.outputs[0], maps, IsFirstPiece(dy, a.dim) ? 0 : kAbsent);
 }
 
 const RegisterKernel kRegisterSlice(kSlice, DeviceType::kCpu, Slice);

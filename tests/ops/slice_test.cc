@@ -43,10 +43,10 @@ TEST(SliceTest, LargeGradient) {
   EXPECT_EQ(dx.Slice(0, 302, 2).ToVector<float>(), std::vector<float>(2000, 0.0f));
 }
 
-TEST(SliceTest, TheSlicedDimMayBeSplitOnlyIfAllOfItIsTaken) {
+TEST(SliceTest, WhereTheSlicedDimIsSplitItsOwnersGiveIt) {
   const SliceAttributes part = {.dim = 1, .start = 0, .length = 3};
   const SliceAttributes all = {.dim = 1, .start = 0, .length = 4};
-  EXPECT_EQ(kSlice.Rule({{DType::kF32, {2, 4, 5}}}, &part), "f0 s! f2 -> f0 t! f2");
+  EXPECT_EQ(kSlice.Rule({{DType::kF32, {2, 4, 5}}}, &part), "f0 s@ f2 -> f0 t f2");
   EXPECT_EQ(kSlice.Rule({{DType::kF32, {2, 4, 5}}}, &all), "f0 s f2 -> f0 s f2");
 }
 
