@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "mesh/redistribution_price.h"
+#include "mesh/shard_math.h"
 #include "ops/propagate.h"
 
 namespace weft {
@@ -114,18 +115,56 @@ class ExplainingEmitter final : public Emitter {
     }
     whole_.parts.push_back(
         ExplainErased(op, types, layouts, attributes, scalars, /*like=*/nullptr, whole_.mesh, cost_model_));
-    const std::vector<Layout>& outputs = whole_.parts.back().outputs;
-    const TensorTypes output_types = op.Infer(types, attributes);
+    return Hold(op.Infer(types, attributes), whole_.parts.back().outputs);
+  }
+
+  // Once a piece of `dim`: other operands go where operand 0 lies, and nothing else moves.
+  Values EmitOnPiecesErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
+                            const void* /*scalars*/, int dim, PieceOutputs kind) override {
+    const DeviceMesh& mesh = whole_.mesh;
+    const Layout layout = layouts_[operands[0].id];
+    const Shape whole = types_[operands[0].id].shape;
+    Explanation part = {.op = op.name(), .mesh = mesh, .rule = absl::StrCat("on each piece of dim ", dim)};
+    Explanation::Candidate candidate = {.chosen = true};
+    candidate.choices.assign(mesh.num_axes(), "as it lies");
+    const std::vector<int64_t> first_rank(mesh.num_axes(), 0);
+    std::vector<TensorType> pieces;
+    for (Value operand : operands) {
+      const TensorType type = types_[operand.id];
+      RedistributionPrice price =
+          PriceRedistribution(layouts_[operand.id], layout, type.shape, type.dtype, mesh, cost_model_);
+      candidate.transfer_us += price.microseconds;
+      candidate.moves.push_back({layout, price.microseconds, price.num_bytes, std::move(price.steps)});
+      part.operand_names.push_back(absl::StrCat("x", part.operand_names.size()));
+      part.types.push_back(type);
+      part.layouts.push_back(layouts_[operand.id]);
+      pieces.push_back({type.dtype, LocalBox(type.shape, layout, mesh, first_rank).shape});
+    }
+    int64_t num_pieces = 1;
+    for (int axis : layout.ShardAxes(dim)) num_pieces *= mesh.axis_size(axis);
+    TensorTypes types;
+    for (const TensorType& piece : op.Infer(pieces, attributes)) {
+      types.push_back({piece.dtype, whole});
+      if (kind == PieceOutputs::kStatistic) types.back().shape[dim] = piece.shape[dim] * num_pieces;
+    }
+    part.outputs.assign(types.size(), layout);
+    candidate.outputs = part.outputs;
+    part.candidates.push_back(std::move(candidate));
+    whole_.parts.push_back(std::move(part));
+    return Hold(types, whole_.parts.back().outputs);
+  }
+
+ private:
+  Values Hold(const TensorTypes& types, const std::vector<Layout>& layouts) {
     Values results;
-    for (size_t i = 0; i < output_types.size(); ++i) {
+    for (size_t i = 0; i < types.size(); ++i) {
       results.push_back({static_cast<int32_t>(types_.size())});
-      types_.push_back(output_types[i]);
-      layouts_.push_back(outputs[i]);
+      types_.push_back(types[i]);
+      layouts_.push_back(layouts[i]);
     }
     return results;
   }
 
- private:
   Explanation& whole_;
   const CostModel& cost_model_;
   std::vector<TensorType> types_;

@@ -30,32 +30,33 @@ struct Explanation {
 
   // One combination of choices, an axis each.
   struct Candidate {
-    std::vector<std::string>
-        choices;              // by axis: "split m", "Partial {x}", "neither"; fewer if it was dropped
-    std::vector<Move> moves;  // by operand; empty if it was dropped before its layouts were known
-    std::vector<Layout> outputs;
+    // By axis: "split m", "Partial {x}", "neither"; fewer if it was dropped.
+    std::vector<std::string> choices = {};
+    std::vector<Move> moves = {};  // by operand; empty if it was dropped before its layouts were known
+    std::vector<Layout> outputs = {};
     double transfer_us = 0;  // of all moves; an estimate if it was dropped
     double compute_us = 0;   // one rank's share of the work
     double output_us = 0;    // writing one rank's outputs
     bool chosen = false;
-    std::string why;  // why it lost; empty for the chosen one
+    std::string why = {};  // why it lost; empty for the chosen one
 
     double total_us() const { return transfer_us + compute_us + output_us; }
     int64_t num_bytes() const;
   };
 
-  std::string op;
-  std::string path;  // of the module that calls, where ExplainCalls saw it
-  DeviceMesh mesh;
-  std::string rule;  // "m k, k n -> m n"
-  std::vector<std::string> operand_names;
-  std::vector<TensorType> types;
-  std::vector<Layout> layouts;
-  std::vector<Layout> outputs;        // where the outputs come to lie
-  std::vector<Candidate> candidates;  // in the order in which ties are decided, the dropped ones last
-  std::vector<std::string> refused;   // what was no candidate: "dp: split k: no operand is split by it there"
-  std::string lowered_because;        // where the op runs as its lowering, whose calls are `parts`
-  std::vector<Explanation> parts;
+  std::string op = {};
+  std::string path = {};  // of the module that calls, where ExplainCalls saw it
+  DeviceMesh mesh = {};
+  std::string rule = {};  // "m k, k n -> m n"
+  std::vector<std::string> operand_names = {};
+  std::vector<TensorType> types = {};
+  std::vector<Layout> layouts = {};
+  std::vector<Layout> outputs = {};        // where the outputs come to lie
+  std::vector<Candidate> candidates = {};  // in the order in which ties are decided, the dropped ones last
+  std::vector<std::string> refused =
+      {};                            // what was no candidate: "dp: split k: no operand is split by it there"
+  std::string lowered_because = {};  // where the op runs as its lowering, whose calls are `parts`
+  std::vector<Explanation> parts = {};
 
   // Null if the op runs as its lowering.
   const Candidate* chosen() const;

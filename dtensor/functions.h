@@ -13,6 +13,7 @@
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/einsum.h"
 #include "dtensor/functions/elementwise.h"
+#include "dtensor/functions/indexing.h"
 #include "dtensor/functions/linear_algebra.h"
 #include "dtensor/functions/neural.h"
 #include "dtensor/functions/normalization.h"

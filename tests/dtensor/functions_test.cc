@@ -106,6 +106,62 @@ TEST(FunctionsTest, ShapesAndParts) {
   });
 }
 
+TEST(FunctionsTest, Views) {
+  OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Values(context, {2, 1, 3}, {1, 2, 3, 4, 5, 6});
+    EXPECT_EQ(Flatten(x).shape(), Shape({6}));
+    EXPECT_EQ(Flatten(x, 1).shape(), Shape({2, 3}));
+    EXPECT_EQ(Flatten(x, -3, -2).shape(), Shape({2, 3}));
+    EXPECT_EQ(Flatten(Full(context, DType::kF64, {}, 4)).shape(), Shape({1}));
+    EXPECT_EQ(Unflatten(x, -1, {3, -1, 1}).shape(), Shape({2, 1, 3, 1, 1}));
+    EXPECT_EQ(Squeeze(x).shape(), Shape({2, 3}));
+    EXPECT_EQ(Squeeze(x, 1).shape(), Shape({2, 3}));
+    EXPECT_EQ(Squeeze(x, 0).shape(), x.shape());
+    EXPECT_EQ(Unsqueeze(x, -1).shape(), Shape({2, 1, 3, 1}));
+    EXPECT_EQ(Unsqueeze(x, 0).shape(), Shape({1, 2, 1, 3}));
+    EXPECT_EQ(View(x, {3, -1}).shape(), Shape({3, 2}));
+    EXPECT_EQ(Elements(Reshape(x, {-1, 2})), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+    const DTensor column = Values(context, {2, 1}, {1, 2});
+    EXPECT_EQ(Elements(Expand(column, {2, -1, 2})), (std::vector<double>{1, 1, 2, 2, 1, 1, 2, 2}));
+  });
+}
+
+TEST(FunctionsTest, ElementsMoveAlongDims) {
+  OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Values(context, {2, 3}, {1, 2, 3, 4, 5, 6});
+    EXPECT_EQ(Elements(Split(x, {1, 2}, -1)[1]), (std::vector<double>{2, 3, 5, 6}));
+    const std::vector<DTensor> parts = Split(x, 2, 1);
+    ASSERT_EQ(parts.size(), 2u);
+    EXPECT_EQ(Elements(parts[0]), (std::vector<double>{1, 2, 4, 5}));
+    EXPECT_EQ(Elements(parts[1]), (std::vector<double>{3, 6}));
+    EXPECT_EQ(Elements(Pad(x, {{0, 0}, {1, 0}})), (std::vector<double>{0, 1, 2, 3, 0, 4, 5, 6}));
+    EXPECT_EQ(Elements(Pad(x, {{0, 1}, {0, 0}}, 9)), (std::vector<double>{1, 2, 3, 4, 5, 6, 9, 9, 9}));
+    EXPECT_EQ(Elements(Roll(x, 1, 1)), (std::vector<double>{3, 1, 2, 6, 4, 5}));
+    EXPECT_EQ(Elements(Flip(x, {-1, 0})), (std::vector<double>{6, 5, 4, 3, 2, 1}));
+    EXPECT_EQ(Elements(Tril(x)), (std::vector<double>{1, 0, 0, 4, 5, 0}));
+    EXPECT_EQ(Elements(Triu(x, 1)), (std::vector<double>{0, 2, 3, 0, 0, 6}));
+  });
+}
+
+TEST(FunctionsTest, ElementsByIndex) {
+  OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
+    const auto index = [&](const Shape& shape, const std::vector<int64_t>& values) {
+      return Lay(context, Tensor::FromValues<int64_t>(shape, values), Layout(shape.ndim(), 0));
+    };
+    const DTensor x = Values(context, {2, 3}, {1, 2, 3, 4, 5, 6});
+    const DTensor s = Values(context, {2, 2}, {10, 20, 30, 40});
+    EXPECT_EQ(Elements(IndexSelect(x, -1, index({2}, {2, 2}))), (std::vector<double>{3, 3, 6, 6}));
+    EXPECT_EQ(Elements(IndexAdd(x, 1, index({2}, {2, 2}), s)), (std::vector<double>{1, 2, 33, 4, 5, 76}));
+    EXPECT_EQ(Elements(IndexCopy(x, 1, index({2}, {2, 0}), s)), (std::vector<double>{20, 2, 10, 40, 5, 30}));
+    EXPECT_EQ(Elements(Gather(x, 1, index({2, 2}, {2, 0, 1, 1}))), (std::vector<double>{3, 1, 5, 5}));
+    // Shorter than x in another dim: the leading part.
+    EXPECT_EQ(Elements(Gather(x, 1, index({1, 2}, {2, 0}))), (std::vector<double>{3, 1}));
+    EXPECT_EQ(Elements(ScatterAdd(x, 1, index({2, 2}, {2, 0, 1, 1}), s)),
+              (std::vector<double>{21, 2, 13, 4, 75, 6}));
+    EXPECT_EQ(Elements(ScatterAdd(x, 1, index({1, 1}, {2}), s)), (std::vector<double>{1, 2, 13, 4, 5, 6}));
+  });
+}
+
 TEST(FunctionsTest, ContractNamesDims) {
   OnOneDevice([](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Values(context, {2, 2}, {1, 2, 3, 4});
