@@ -102,14 +102,9 @@ const std::map<std::string, std::string>& NotDifferentiable() {
 // Outputs that only the op's own backward reads: it refuses a gradient of them.
 const std::map<std::string, std::vector<int>>& Statistics() {
   static const auto* const kOps = new std::map<std::string, std::vector<int>>{
-      {"attention", {1}}, {"cross_entropy", {2}}, {"layer_norm", {1, 2}},
-      {"rms_norm", {1}},  {"std", {1}},           {"variance", {1}},
-      {"attention", {1}},
-      {"channel_norm", {1, 2}},
-      {"cross_entropy", {2}},
-      {"layer_norm", {1, 2}},
-      {"masked_attention", {1}},
-      {"rms_norm", {1}},
+      {"attention", {1}},     {"cross_entropy", {2}}, {"layer_norm", {1, 2}},    {"rms_norm", {1}},
+      {"std", {1}},           {"variance", {1}},      {"attention", {1}},        {"channel_norm", {1, 2}},
+      {"cross_entropy", {2}}, {"layer_norm", {1, 2}}, {"masked_attention", {1}}, {"rms_norm", {1}},
   };
   return *kOps;
 }
