@@ -8,8 +8,8 @@
 #include "gtest/gtest.h"
 #include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
-#include "tests/ops/sample_tensors.h"
 #include "tests/ops/single_device.h"
+#include "tools/rules/sample_tensors.h"
 
 namespace weft {
 namespace {

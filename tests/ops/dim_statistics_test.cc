@@ -13,9 +13,9 @@
 #include "ops/vector_norm.h"
 #include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
-#include "tests/ops/sample_tensors.h"
 #include "tests/ops/single_device.h"
 #include "tests/ops/tensor_compare.h"
+#include "tools/rules/sample_tensors.h"
 
 namespace weft {
 namespace {

@@ -12,9 +12,9 @@
 #include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/ops/check_gradients.h"
-#include "tests/ops/sample_tensors.h"
 #include "tests/ops/single_device.h"
 #include "tests/ops/tensor_compare.h"
+#include "tools/rules/sample_tensors.h"
 
 namespace weft {
 namespace {
