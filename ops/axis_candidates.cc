@@ -63,14 +63,14 @@ std::optional<AxisCandidate> SplitFactor(const CallRule& call, int factor) {
   return candidate;
 }
 
-// The group as Partial, if one of it is on `axis` and no other operand; none if its kinds differ.
+// The group as Partial, if one of it is on `axis`; none if its kinds differ. Other operands that are Partial
+// there are reduced first.
 std::optional<AxisCandidate> PassPartial(const CallRule& call, absl::Span<const Layout> operands,
                                          const std::vector<int>& group, int axis) {
   std::optional<ReduceOp> kind;
   for (size_t i = 0; i < operands.size(); ++i) {
-    if (!operands[i].IsPartial(axis)) continue;
-    if (!absl::c_linear_search(group, static_cast<int>(i)) || !IsLinearPartial(operands[i], axis))
-      return std::nullopt;
+    if (!operands[i].IsPartial(axis) || !absl::c_linear_search(group, static_cast<int>(i))) continue;
+    if (!IsLinearPartial(operands[i], axis)) return std::nullopt;
     if (kind.has_value() && *kind != operands[i].partial_op(axis)) return std::nullopt;
     kind = operands[i].partial_op(axis);
   }
@@ -136,7 +136,7 @@ std::vector<AxisCandidate> AxisCandidates(const CallRule& call, absl::Span<const
       absl::c_any_of(operands, [&](const Layout& layout) { return layout.IsPartial(axis); });
   for (size_t g = 0; g < call.linear.size(); ++g) {
     add(PassPartial(call, operands, call.linear[g], axis), -1, static_cast<int>(g),
-        any_partial ? "the Partial operands there are not of it alone, or not of one kind of sum"
+        any_partial ? "no operand of it is Partial there, or not of one kind of sum"
                     : "no operand is Partial there");
   }
   add(AxisCandidate{-1, Placements(operands.size(), Replicate()),

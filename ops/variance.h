@@ -34,7 +34,7 @@ struct VarianceAttributes {
 extern const Op<VarianceAttributes> kVariance;
 extern const Op<VarianceAttributes> kStd;
 
-// x mean dy -> dx = dy * (x - mean) * 2 / (N - correction).
+// x mean dy -> dx = dy * (x - mean) * 2 / (N - correction). Both gradients are nan where that is not above 0.
 extern const Op<VarianceAttributes> kVarianceGrad;
 // x mean y dy -> dx = dy * (x - mean) / (y * (N - correction)), 0 where y is 0.
 extern const Op<VarianceAttributes> kStdGrad;

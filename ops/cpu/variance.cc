@@ -82,11 +82,17 @@ void CenteredSquares(const KernelCall<ReduceAttributes, NoScalars>& call) {
   });
 }
 
+// numerator / divisor, nan where nothing is left to divide by: an infinite factor would not be linear in dy.
+double GradientScale(double numerator, const ShardBox& box, const VarianceAttributes& a) {
+  const double divisor = Divisor(box, a);
+  return divisor > 0 ? numerator / divisor : std::nan("");
+}
+
 void VarianceGrad(const Call& call) {
   const Tensor& x = call.inputs[0];
   const VarianceAttributes& a = call.attributes();
   const Tensor dy = WithMissingDims(call.inputs[2], x.ndim(), a.keepdims ? 0 : a.dims);
-  const double scale = 2 / Divisor(call.input_boxes[0], a);
+  const double scale = GradientScale(2, call.input_boxes[0], a);
   VisitArithmeticType(x.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     ForEachElementBlock<C>(call.context.pool, x.shape(),
@@ -106,7 +112,7 @@ void StdGrad(const Call& call) {
   const DimMask missing = a.keepdims ? 0 : a.dims;
   const Tensor y = WithMissingDims(call.inputs[2], x.ndim(), missing);
   const Tensor dy = WithMissingDims(call.inputs[3], x.ndim(), missing);
-  const double scale = 1 / Divisor(call.input_boxes[0], a);
+  const double scale = GradientScale(1, call.input_boxes[0], a);
   VisitArithmeticType(x.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     ForEachElementBlock<C>(call.context.pool, x.shape(),

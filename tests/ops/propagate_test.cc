@@ -113,8 +113,8 @@ TEST(PropagateTest, PartialsPassThroughLinearGroups) {
 TEST(PropagateTest, OtherPartialsAreReducedFirst) {
   EXPECT_EQ(PlanText(kToyRelu, kGrid, {{{8, 6}, "[dp, -] P{tp}"}}), "[dp, -] -> [dp, -]") << "not linear";
   EXPECT_EQ(PlanText(kToyMatmul, "tp=2", {{{8, 6}, "[-, -] P{tp}"}, {{6, 4}, "[-, -] P{tp}"}}),
-            "[-, -], [-, -] -> [-, -]")
-      << "each a group of its own: the product of sums is no sum of products";
+            "[-, -] P{tp}, [-, -] -> [-, -] P{tp}")
+      << "each a group of its own: the product of sums is no sum of products, so the smaller one is reduced";
   EXPECT_EQ(PlanText(kToyRowDivide, "tp=2", {{{8, 6}, "[-, -]"}, {{8}, "[-] P{tp}"}}),
             "[-, -], [-] -> [-, -]");
   EXPECT_EQ(PlanText(kToyAdd, "a=2", {{{8}, "[-] P{a:max}"}, {{8}, "[-]"}}), "[-], [-] -> [-]");
@@ -334,10 +334,9 @@ TEST(PropagationTraceTest, SaysWhyACallIsLowered) {
 TEST(PropagationTraceTest, WholeFactorsInPlaceOperandsAndMixedGroupsAreRefusals) {
   const NoAttributes none;
   PropagationTrace trace;
-  const ToyMatmulAttributes no_transpose;
-  Plan(kToyMatmul, "tp=2", {{{8, 6}, "[-, -] P{tp}"}, {{6, 4}, "[-, -] P{tp}"}}, &no_transpose, "", &trace);
-  const char* mixed = "the Partial operands there are not of it alone, or not of one kind of sum";
-  EXPECT_THAT(trace.refused, testing::Contains(RefusedCandidate{0, -1, 1, mixed}));
+  Plan(kToyAdd, "tp=2", {{{8}, "[-] P{tp:avg}"}, {{8}, "[-] P{tp}"}}, &none, "", &trace);
+  const char* mixed = "no operand of it is Partial there, or not of one kind of sum";
+  EXPECT_THAT(trace.refused, testing::Contains(RefusedCandidate{0, -1, 0, mixed}));
   trace = {};
   Plan(kToyRowCumulate, "tp=2", {{{8, 6}, "[-, tp]"}}, &none, "", &trace);
   EXPECT_THAT(trace.refused, testing::Contains(RefusedCandidate{0, 1, -1, "it must stay whole"}));

@@ -55,15 +55,17 @@ uint64_t Bits(uint64_t seed, uint64_t term, uint64_t element) {
 // The terms of one element.
 class ElementTerms {
  public:
-  ElementTerms(const TermGroup& group, TermForm form, bool floating, uint64_t seed, uint64_t element)
+  ElementTerms(const TermGroup& group, TermForm form, DType dtype, uint64_t seed, uint64_t element)
       : group_(group),
         kept_(form == TermForm::kKept),
-        floating_(floating),
+        floating_(IsFloating(dtype)),
+        is_bool_(dtype == DType::kBool),
         seed_(seed),
         element_(element),
         owner_(static_cast<int64_t>(Bits(seed, 977, element) % static_cast<uint64_t>(group.count))) {}
 
   double Term(double value, int64_t term) const {
+    if (is_bool_) return Bool(value != 0, term) ? 1 : 0;
     switch (group_.op) {
       case ReduceOp::kMax:
       case ReduceOp::kMin:
@@ -80,6 +82,15 @@ class ElementTerms {
   double Quarters(int64_t term) const {
     const double quarters = static_cast<double>(Noise(term) % 28) - 12;
     return floating_ ? quarters / 4 : std::floor(quarters / 4);
+  }
+
+  // Sum, avg and max of bools are "or", min and product "and".
+  bool Bool(bool value, int64_t term) const {
+    const bool is_and = group_.op == ReduceOp::kMin || group_.op == ReduceOp::kProduct;
+    if (kept_ && !is_and && group_.op != ReduceOp::kMax) return term == 0 && value;
+    if (term == owner_) return value;
+    const bool noise = Noise(term) % 2 == 0;
+    return is_and ? value || noise : value && noise;
   }
 
   double Sum(double value, int64_t term) const {
@@ -117,6 +128,7 @@ class ElementTerms {
   const TermGroup& group_;
   bool kept_;
   bool floating_;
+  bool is_bool_;
   uint64_t seed_;
   uint64_t element_;
   int64_t owner_;
@@ -161,7 +173,7 @@ void AddPiece(const Tensor& piece, const ShardBox& box, const TermGroup& group, 
       at += (box.offset[dim] + rest % box.shape[dim]) * strides[dim];
       rest /= box.shape[dim];
     }
-    whole[at] = Combine(group.op, whole[at], values[i] / group.divisor);
+    whole[at] = Combine(group.op, whole[at], values[i]);
   }
 }
 
@@ -184,7 +196,7 @@ Piece LaidPiece(const Tensor& value, const Layout& layout, const DeviceMesh& mes
   const int64_t index = TermIndex(layout, mesh, coordinate);
   std::vector<double> elements = value.ToVector<double>();
   for (size_t i = 0; i < elements.size(); ++i) {
-    const ElementTerms terms(group, form, IsFloating(value.dtype()), seed, i);
+    const ElementTerms terms(group, form, value.dtype(), seed, i);
     elements[i] = terms.Term(elements[i], index);
   }
   const Tensor term = Tensor::FromValues<double>(value.shape(), elements);
@@ -207,8 +219,9 @@ std::string DenotedDifference(absl::Span<const Tensor> pieces, const Tensor& exp
     if (!difference.empty())
       return absl::StrCat("ranks ", first, " and ", rank, " should hold the same: ", difference);
   }
-  if (expected.dtype() == DType::kBool) {
-    for (double& element : whole) element = element != 0 ? 1 : 0;
+  for (double& element : whole) {
+    element /= group.divisor;  // the whole sum: a term of integers alone need not divide
+    if (expected.dtype() == DType::kBool) element = element != 0 ? 1 : 0;
   }
   return Difference(whole, expected.ToVector<double>(), expected.TypeString(), closeness);
 }

@@ -26,6 +26,7 @@ enum class TermForm {
 //   sum, avg   scattered terms are quarters in [-3, 4), the last what is missing; of -0.0 every term is -0.0
 //   max, min   one term has the value, the others lie 1/2 to 4 on the far side of it
 //   product    scattered terms are +-1/2, +-1 and +-2 (+-1 for integers), the last what is missing
+//   of bools   sum, avg and max are "or", min and product "and": one term has the value, others may
 //
 // An infinity or nan is in one term and the others are finite: so terms hold infinities of one sign only,
 // since inf and -inf in two terms of one value would denote nan, not inf. (-inf as a max is -inf in all.)

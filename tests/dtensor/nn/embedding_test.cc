@@ -86,7 +86,7 @@ TEST(EmbeddingTest, Misuse) {
     Tied model;
     Materialize(model, context);
     EXPECT_EQ(ErrorOf([&] { model.wte(Full(context, DType::kF32, {2}, 1)); }),
-              "embedding: tokens must be i32 or i64, got f32[2]");
+              "embedding: tokens must be i32 or i64, got f32[2]; in embedding(f32[2] [-], f32[7, 3] [-, -])");
     EXPECT_EQ(ErrorOf([&] { model.head(Full(context, DType::kF32, {}, 1)); }),
               "tied head 'head': expected [..., d], got f32[] []");
   });
