@@ -6,7 +6,7 @@
 
 #include "dtensor/redistribute.h"
 #include "dtensor/tape.h"
-#include "mesh/redistribution_planner.h"
+#include "mesh/redistribution_price.h"
 #include "mesh/shard_math.h"
 #include "runtime/tensor/copy.h"
 #include "runtime/trace/span.h"
@@ -221,8 +221,8 @@ Layout CommonLayout(absl::Span<const DTensor> sources, int dim, double fill) {
     double microseconds = 0;
     for (const DTensor& source : sources) {
       if (source.layout() == layout) continue;
-      microseconds += context.cost_model().Microseconds(
-          PlanRedistribution(source.layout(), layout, context.mesh()), source.shape(), source.dtype());
+      microseconds += RedistributionMicroseconds(source.layout(), layout, source.shape(), source.dtype(),
+                                                 context.mesh(), context.cost_model());
     }
     if (least < 0 || microseconds < least * (1 - 1e-9)) {
       least = microseconds;

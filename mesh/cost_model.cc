@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "mesh/shard_math.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -18,35 +17,18 @@ CostModel::CostModel(const DeviceMesh& mesh, std::vector<AxisCost> costs)
 
 double CostModel::StepMicroseconds(const RedistributionStep& step, const Layout& from, const Shape& shape,
                                    DType dtype) const {
-  const auto local_bytes = [&](const Layout& layout) {
-    return static_cast<double>(MaxLocalElements(shape, layout, mesh_) * ItemSize(dtype));
-  };
-  double rounds = 1;  // of n-1 messages each
-  double bytes = 0;   // that one round passes by a rank; a message is an n-th of them
-  switch (step.kind) {
-    case StepKind::kAllGather:
-      bytes = local_bytes(step.result);
-      break;
-    case StepKind::kReduceScatter:
-    case StepKind::kAllToAll:
-      bytes = local_bytes(from);
-      break;
-    case StepKind::kAllReduce:
-      rounds = 2;
-      bytes = local_bytes(from);
-      break;
-    case StepKind::kSlice:
-    case StepKind::kToPartial:
-      return 0;
-  }
-  double group_size = 1;
-  for (int axis : step.axes) group_size *= static_cast<double>(mesh_.axis_size(axis));
+  return Microseconds(WorstRankTraffic(step, from, shape, dtype, mesh_));
+}
+
+double CostModel::Microseconds(const StepTraffic& traffic) const {
+  if (traffic.rounds == 0 && traffic.bytes == 0) return 0;
   double slowest = 0;
-  for (int axis : step.axes) {
-    const AxisCost& cost = costs_[axis];
-    slowest = std::max(slowest, cost.alpha_us + cost.us_per_byte * bytes / group_size);
+  for (int axis = 0; traffic.axes >> axis != 0; ++axis) {
+    if ((traffic.axes >> axis & 1) == 0) continue;
+    slowest = std::max(slowest, costs_[axis].alpha_us * static_cast<double>(traffic.rounds) +
+                                    costs_[axis].us_per_byte * static_cast<double>(traffic.bytes));
   }
-  return rounds * (group_size - 1) * slowest;
+  return kStepMicroseconds + slowest;
 }
 
 double CostModel::Microseconds(const Redistribution& plan, const Shape& shape, DType dtype) const {

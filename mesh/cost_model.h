@@ -6,6 +6,7 @@
 
 #include "mesh/device_mesh.h"
 #include "mesh/redistribution.h"
+#include "mesh/redistribution_bytes.h"
 #include "runtime/base/dtype.h"
 #include "runtime/tensor/shape.h"
 
@@ -20,11 +21,18 @@ struct AxisCost {
 };
 
 // Predicts times for one mesh. A value; one AxisCost an axis.
-// Source: the alpha-beta model of Thakur, Rabenseifner and Gropp (2005): ring all-gather and reduce-scatter
-// (n-1)(alpha + beta S/n), all-reduce twice that, pairwise all-to-all (n-1)(alpha + beta L/n), L the local
-// bytes.
+//
+// A step takes kStepMicroseconds + alpha rounds + beta bytes, with the bytes that its worst rank receives. An
+// all-gather or reduce-scatter over n ranks has ceil(log2 n) rounds, an all-reduce twice as many, a move one
+// for each peer. Over several axes the slowest one's costs hold for all.
+//
+// Source: Thakur, Rabenseifner and Gropp (2005): recursive doubling and halving log2(n) alpha +
+// (n-1)/n S beta, all-reduce as reduce-scatter + all-gather, pairwise all-to-all (n-1)(alpha + beta L/n).
 class CostModel {
  public:
+  // What a step costs besides its messages: packing, and waiting for the last member.
+  static constexpr double kStepMicroseconds = 5;
+
   // The default AxisCost along every axis.
   explicit CostModel(const DeviceMesh& mesh);
   // Errors: InvalidArgument if there is not one cost an axis.
@@ -32,10 +40,12 @@ class CostModel {
 
   const AxisCost& axis(int axis) const { return costs_[axis]; }
 
-  // Microseconds of one step, entered with layout `from`; 0 for steps that do not communicate. Over several
-  // axes the slowest one's costs hold for all.
+  // Microseconds of one step, entered with layout `from`; 0 for steps that do not communicate.
   double StepMicroseconds(const RedistributionStep& step, const Layout& from, const Shape& shape,
                           DType dtype) const;
+
+  // The same from what the worst rank receives; 0 for nothing.
+  double Microseconds(const StepTraffic& traffic) const;
 
   // The sum over the steps.
   double Microseconds(const Redistribution& plan, const Shape& shape, DType dtype) const;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "runtime/base/error.h"
 
 namespace weft {
 namespace {
@@ -42,6 +43,10 @@ absl::string_view StepKindName(StepKind kind) {
       return "all_reduce";
     case StepKind::kAllToAll:
       return "all_to_all";
+    case StepKind::kPermute:
+      return "permute";
+    case StepKind::kSendRegions:
+      return "send_regions";
     case StepKind::kSlice:
       return "slice";
     case StepKind::kToPartial:
@@ -50,8 +55,26 @@ absl::string_view StepKindName(StepKind kind) {
   return "?";
 }
 
+bool Communicates(StepKind kind) { return kind != StepKind::kSlice && kind != StepKind::kToPartial; }
+
+bool IsMove(StepKind kind) {
+  return Communicates(kind) && kind != StepKind::kReduceScatter && kind != StepKind::kAllReduce;
+}
+
 std::string Redistribution::ToString(const DeviceMesh& mesh) const { return PlanText(*this, &mesh); }
 std::string Redistribution::ToString() const { return PlanText(*this, nullptr); }
+
+void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh) {
+  WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
+               layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());
+}
+
+void CheckEnds(const Layout& from, const Layout& to, const DeviceMesh& mesh) {
+  WEFT_REQUIRE(from.ndim() == to.ndim(), "cannot redistribute ", from.ToString(mesh), " to ",
+               to.ToString(mesh), ": one has ", from.ndim(), " dims, the other ", to.ndim());
+  CheckOnMesh(from, mesh);
+  CheckOnMesh(to, mesh);
+}
 
 std::ostream& operator<<(std::ostream& out, StepKind kind) { return out << StepKindName(kind); }
 

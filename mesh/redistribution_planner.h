@@ -1,37 +1,43 @@
 #ifndef WEFT_MESH_REDISTRIBUTION_PLANNER_H_
 #define WEFT_MESH_REDISTRIBUTION_PLANNER_H_
 
+#include <cstdint>
+#include <optional>
+
+#include "mesh/cost_model.h"
 #include "mesh/redistribution.h"
+#include "mesh/redistribution_search.h"
 #include "runtime/base/dtype.h"
 #include "runtime/tensor/shape.h"
 
 namespace weft {
 
-// Returns steps that turn `from` into `to` without changing the value, for every pair of layouts; none if
-// they are equal. Greedy, preferring in this order, as far as the nesting of shards allows each:
-//
-//   slice            costs nothing and makes all that follows smaller
-//   reduce-scatter   straight into the final place
-//   all-to-all       straight into the final place
-//   all-reduce       of the Partial axes that end otherwise, all of one kind in one step
-//   gather           of what ends replicated or stands in the way; never of an axis that stays where it is
-//   to-partial       last
-//
-// A Partial whose final place is still taken either waits, to be reduce-scattered there, or joins the
-// all-reduce: whichever moves fewer bytes of an evenly divisible tensor; if equal, fewer steps.
-//
-// Shape:  `from` and `to` have the same ndim and are on `mesh`.
-// Cost:   none here; see CostModel.
-// Errors: InvalidArgument if ndims or numbers of axes differ.
-Redistribution PlanRedistribution(const Layout& from, const Layout& to, const DeviceMesh& mesh);
+struct PlanOptions {
+  PlanObjective objective = PlanObjective::kTime;
+  std::optional<int64_t> memory_cap = {};  // bytes that a rank may hold while the plan runs, see PeakBytes
+};
 
-// Bytes of one step, summed over all ranks of the mesh, counting what members lack: exact for uneven shards.
-// The same numbers that the communication ledger records when the step runs.
-int64_t StepBytes(const RedistributionStep& step, const Layout& from, const Shape& shape, DType dtype,
-                  const DeviceMesh& mesh);
+// Returns the steps of least predicted time that turn `from` into `to` without changing the value, among
+// plans in which the worst rank receives no more bytes than in PlanGreedy's and holds no more than the cap;
+// none if the layouts are equal. With kBytes: those in which it receives the fewest.
+//
+// The candidates are what SearchPlan finds, which always includes to send exactly the regions that ranks
+// lack, and the greedy plan.
+//
+// Shape:  `shape` is the global shape; every extent >= 0.
+// Layout: both on `mesh`, which is `cost_model`'s.
+// Cost:   no communication here; some tens of microseconds, so callers keep plans (dtensor/plan_cache.h).
+// Errors: InvalidArgument if ndims or numbers of axes differ; ResourceExhausted, with the least that was
+//         found, if no plan meets the cap.
+// Source: extends Rink et al., "Memory-efficient array redistribution", arXiv 2112.01075.
+Redistribution PlanRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+                                  const DeviceMesh& mesh, const CostModel& cost_model,
+                                  const PlanOptions& options = {});
 
-// The sum over the steps.
-int64_t TotalBytes(const Redistribution& plan, const Shape& shape, DType dtype, const DeviceMesh& mesh);
+// Predicted microseconds of a plan close to the best, found without a search: the greedy plan, or where
+// nothing has to be reduced the direct move. For choosing between layouts.
+double EstimateMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+                            const DeviceMesh& mesh, const CostModel& cost_model);
 
 }  // namespace weft
 

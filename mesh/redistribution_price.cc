@@ -4,16 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "mesh/redistribution_bytes.h"
 #include "mesh/redistribution_planner.h"
 
 namespace weft {
 namespace {
-
-// Every price comes from this one call of the planner.
-Redistribution Plan(const Layout& from, const Layout& to, const Shape& /*shape*/, DType /*dtype*/,
-                    const DeviceMesh& mesh, const CostModel& /*cost_model*/) {
-  return PlanRedistribution(from, to, mesh);
-}
 
 std::string StepText(const RedistributionStep& step, const DeviceMesh& mesh) {
   const auto axis_name = [&](std::string* out, int axis) { out->append(mesh.axis_name(axis)); };
@@ -26,7 +21,7 @@ RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, co
                                         const DeviceMesh& mesh, const CostModel& cost_model) {
   RedistributionPrice price;
   if (from == to) return price;
-  const Redistribution plan = Plan(from, to, shape, dtype, mesh, cost_model);
+  const Redistribution plan = PlanRedistribution(from, to, shape, dtype, mesh, cost_model);
   price.microseconds = cost_model.Microseconds(plan, shape, dtype);
   price.num_bytes = TotalBytes(plan, shape, dtype, mesh);
   price.steps = absl::StrJoin(plan.steps, ", ", [&](std::string* out, const RedistributionStep& step) {
@@ -38,13 +33,13 @@ RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, co
 double RedistributionMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
                                   const DeviceMesh& mesh, const CostModel& cost_model) {
   if (from == to) return 0;
-  return cost_model.Microseconds(Plan(from, to, shape, dtype, mesh, cost_model), shape, dtype);
+  return EstimateMicroseconds(from, to, shape, dtype, mesh, cost_model);
 }
 
 int64_t RedistributionBytes(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
                             const DeviceMesh& mesh, const CostModel& cost_model) {
   if (from == to) return 0;
-  return TotalBytes(Plan(from, to, shape, dtype, mesh, cost_model), shape, dtype, mesh);
+  return TotalBytes(PlanRedistribution(from, to, shape, dtype, mesh, cost_model), shape, dtype, mesh);
 }
 
 }  // namespace weft

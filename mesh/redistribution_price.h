@@ -25,7 +25,8 @@ struct RedistributionPrice {
 RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
                                         const DeviceMesh& mesh, const CostModel& cost_model);
 
-// Its time or its bytes alone.
+// Its time alone, as EstimateMicroseconds has it: without a search, for those who choose between many
+// layouts. Or its bytes alone, of the plan.
 double RedistributionMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
                                   const DeviceMesh& mesh, const CostModel& cost_model);
 int64_t RedistributionBytes(const Layout& from, const Layout& to, const Shape& shape, DType dtype,

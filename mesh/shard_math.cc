@@ -1,11 +1,20 @@
 #include "mesh/shard_math.h"
 
 #include <algorithm>
-#include <array>
 
 #include "runtime/base/error.h"
 
 namespace weft {
+namespace {
+
+void CheckFits(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh) {
+  WEFT_REQUIRE(layout.ndim() == global_shape.ndim(), "layout ", layout.ToString(mesh), " has ", layout.ndim(),
+               " dims, but the tensor's shape is ", global_shape.ToString());
+  WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
+               layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());
+}
+
+}  // namespace
 
 Range ChunkOf(Range range, int64_t num_chunks, int64_t index) {
   const int64_t chunk = range.size / num_chunks + (range.size % num_chunks != 0);
@@ -24,10 +33,7 @@ Range NestedChunk(int64_t extent, absl::Span<const int64_t> sizes, absl::Span<co
 
 ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh,
                   absl::Span<const int64_t> coordinate) {
-  WEFT_REQUIRE(layout.ndim() == global_shape.ndim(), "layout ", layout.ToString(mesh), " has ", layout.ndim(),
-               " dims, but the tensor's shape is ", global_shape.ToString());
-  WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
-               layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());
+  CheckFits(global_shape, layout, mesh);
   WEFT_REQUIRE(static_cast<int>(coordinate.size()) == mesh.num_axes(), "a coordinate in mesh (",
                mesh.ToString(), ") needs ", mesh.num_axes(), " indices, got ", coordinate.size());
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -44,11 +50,23 @@ ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceM
   return box;
 }
 
+Shape LargestPiece(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh) {
+  CheckFits(global_shape, layout, mesh);
+  // The first chunk is never shorter than a later one, and a longer piece has no shorter first chunk. First
+  // chunks of first chunks are those of all the axes together, rounded up once.
+  Shape cuts = global_shape;
+  for (int dim = 0; dim < global_shape.ndim(); ++dim) cuts[dim] = 1;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (layout.IsShard(axis)) cuts[layout.shard_dim(axis)] *= mesh.axis_size(axis);
+  }
+  Shape piece = global_shape;
+  for (int dim = 0; dim < global_shape.ndim(); ++dim)
+    piece[dim] = ChunkOf({0, piece[dim]}, cuts[dim], 0).size;
+  return piece;
+}
+
 int64_t MaxLocalElements(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh) {
-  // The first chunk is never shorter than a later one, and a longer piece has no shorter first chunk.
-  const std::array<int64_t, DeviceMesh::kMaxAxes> origin = {};
-  return LocalBox(global_shape, layout, mesh, absl::MakeConstSpan(origin.data(), mesh.num_axes()))
-      .shape.num_elements();
+  return LargestPiece(global_shape, layout, mesh).num_elements();
 }
 
 std::ostream& operator<<(std::ostream& out, const Range& range) {

@@ -58,7 +58,9 @@ struct ShardBox {
 ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh,
                   absl::Span<const int64_t> coordinate);
 
-// The largest piece that any rank holds, in elements. Errors: as LocalBox.
+// The largest piece that any rank holds: that of the ranks at index 0 along every axis. In elements: its
+// extents' product. Errors: as LocalBox.
+Shape LargestPiece(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh);
 int64_t MaxLocalElements(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh);
 
 std::ostream& operator<<(std::ostream& out, const Range& range);   // "2+3": the offset and the size

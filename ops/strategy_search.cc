@@ -1,6 +1,7 @@
 #include "ops/strategy_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <numeric>
@@ -141,11 +142,19 @@ double Search::AxisMicroseconds(const Choice& choice, int operand, int axis, con
                                     : layout.IsShard(other);
     if (split) bytes /= static_cast<double>(mesh_.axis_size(other));
   }
-  const AxisCost& cost = cost_model_.axis(axis);
-  const double gather = (n - 1) * (cost.alpha_us + cost.us_per_byte * bytes / n);
+  // A gather or scatter of n pieces; an exchange of n-1 of n pieces of a piece.
+  const auto microseconds = [&](double rounds, double received) {
+    return cost_model_.Microseconds({.bytes = static_cast<int64_t>(received),
+                                     .rounds = static_cast<int64_t>(rounds),
+                                     .axes = AxisMask{1} << axis});
+  };
+  const double doublings = std::ceil(std::log2(n));
+  const double gathered = bytes / n * (n - 1);
   const bool to_shard = std::holds_alternative<Shard>(to);
-  if (layout.IsPartial(axis)) return to_shard ? gather : 2 * gather;
-  return to_shard ? (n - 1) * (cost.alpha_us + cost.us_per_byte * bytes / (n * n)) : gather;
+  if (layout.IsPartial(axis)) {
+    return to_shard ? microseconds(doublings, gathered) : microseconds(2 * doublings, 2 * gathered);
+  }
+  return to_shard ? microseconds(n - 1, gathered / n) : microseconds(doublings, gathered);
 }
 
 Choice Search::Extend(const Choice& choice, const AxisCandidate& candidate, int axis) const {

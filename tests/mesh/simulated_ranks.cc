@@ -57,11 +57,18 @@ SimulatedRanks::SimulatedRanks(const DeviceMesh& mesh, const Shape& shape, const
       held[element] =
           Term(element, layout, partial_axes, IndexIn(terms, rank), static_cast<int64_t>(terms.size()));
     }
-    const std::vector<int64_t> coordinate = mesh.CoordinateOf(rank);
-    for (int dim = 0; dim < layout.ndim(); ++dim) {
-      for (int axis : layout.ShardAxes(dim)) held = Chunk(held, dim, mesh.axis_size(axis), coordinate[axis]);
+    held = Held(std::move(held), layout, rank);
+  }
+}
+
+Elements SimulatedRanks::Held(Elements elements, const Layout& layout, int rank) const {
+  const std::vector<int64_t> coordinate = mesh_.CoordinateOf(rank);
+  for (int dim = 0; dim < layout.ndim(); ++dim) {
+    for (int axis : layout.ShardAxes(dim)) {
+      elements = Chunk(elements, dim, mesh_.axis_size(axis), coordinate[axis]);
     }
   }
+  return elements;
 }
 
 double SimulatedRanks::Term(int64_t element, const Layout& layout, const AxisList& axes, int64_t index,
@@ -134,6 +141,8 @@ Elements SimulatedRanks::Reduce(const std::vector<int>& group, ReduceOp op) cons
 
 int64_t SimulatedRanks::Run(const RedistributionStep& step) {
   std::vector<Elements> next(ranks_.size());
+  Elements whole;
+  for (int64_t element = 0; element < shape_.num_elements(); ++element) whole[element] = 0;
   int64_t lacked = 0;
   for (int rank : mesh_.ranks()) {
     const std::vector<int> group = mesh_.GroupOf(rank, step.axes);
@@ -144,21 +153,36 @@ int64_t SimulatedRanks::Run(const RedistributionStep& step) {
     switch (step.kind) {
       case StepKind::kAllGather:
       case StepKind::kAllToAll:
-        then = Union(group);
-        if (step.kind == StepKind::kAllToAll) then = Chunk(then, step.to_dim, count, index);
-        for (const auto& [element, value] : then) lacked += !now.count(element);
+      case StepKind::kPermute:
+      case StepKind::kSendRegions: {
+        // What no member of the group holds stays missing, which Check notices.
+        const Elements available = Union(group);
+        for (const auto& [element, nothing] : Held(whole, step.result, rank)) {
+          const auto source = available.find(element);
+          if (source == available.end()) continue;
+          then.insert(*source);
+          lacked += !now.count(element);
+        }
         break;
-      case StepKind::kReduceScatter:
-        then = Chunk(Reduce(group, step.op), step.to_dim, count, index);
+      }
+      case StepKind::kReduceScatter: {
+        const Elements sums = Reduce(group, step.op);
+        for (const auto& [element, nothing] : Held(whole, step.result, rank)) {
+          const auto sum = sums.find(element);
+          if (sum != sums.end()) then.insert(*sum);
+        }
         lacked += static_cast<int64_t>(then.size()) * (count - 1);  // the others' terms
         break;
+      }
       case StepKind::kAllReduce:
         then = Reduce(group, step.op);
         // Of each element one member lacks the others' terms, and the others its result.
         if (index == 0) lacked += static_cast<int64_t>(then.size()) * (count - 1 + count - 1);
         break;
       case StepKind::kSlice:
-        then = Chunk(now, step.to_dim, count, index);
+        for (const auto& [element, nothing] : Held(whole, step.result, rank)) {
+          if (now.count(element)) then[element] = now.at(element);
+        }
         break;
       case StepKind::kToPartial:
         for (const auto& [element, value] : now)

@@ -36,6 +36,8 @@ class SimulatedRanks {
   double Value(int64_t element) const { return static_cast<double>(element * 7 % 31 + 1); }
   double Term(int64_t element, const Layout& layout, const AxisList& axes, int64_t index,
               int64_t count) const;
+  // Of `elements`, those that `layout` gives to `rank`.
+  Elements Held(Elements elements, const Layout& layout, int rank) const;
   // The elements whose coordinate along `dim` lies in chunk `index` of the coordinates that are there.
   Elements Chunk(const Elements& elements, int dim, int64_t count, int64_t index) const;
   Elements Union(const std::vector<int>& group) const;

@@ -1,0 +1,378 @@
+#include "mesh/redistribution_search.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "mesh/redistribution_builder.h"
+#include "mesh/redistribution_bytes.h"
+#include "mesh/redistribution_ends.h"
+#include "mesh/redistribution_move.h"
+#include "mesh/shard_math.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxExpansions = 64;
+constexpr size_t kMaxExpansionsForBytes = 256;  // of up to three axes; else as above
+// Added for every step, so that of equal plans the one of fewer steps is found.
+constexpr double kTieMicroseconds = 1e-6;
+
+// A layout on the way, with the step that led to it.
+struct Node {
+  Layout layout = {};
+  Layout result = {};  // of the step; `layout` is that with what then needs only a slice
+  int parent = -1;     // the index of the node before
+  StepKind kind = StepKind::kSlice;
+  AxisMask axes = 0;
+  ReduceOp op = ReduceOp::kSum;
+  int64_t bytes = 0;  // so far
+  double us = 0;
+  int64_t held = 0;    // bytes of the piece that this one lies in, if it is not the caller's
+  Layout buffer = {};  // of that piece
+};
+
+// What is minimised, then what decides between equals.
+struct Score {
+  double first = 0;
+  double second = 0;
+  bool operator<(const Score& other) const {
+    return first != other.first ? first < other.first : second < other.second;
+  }
+};
+
+class Search {
+ public:
+  Search(const PlanRequest& request, const DeviceMesh& mesh, const CostModel& cost_model);
+  std::optional<Redistribution> Run();
+
+ private:
+  bool bytes_first() const { return request_.objective == PlanObjective::kBytes; }
+  Score ScoreOf(int64_t bytes, double us) const {
+    return bytes_first() ? Score{static_cast<double>(bytes), us} : Score{us, static_cast<double>(bytes)};
+  }
+  void Expand(int index);
+  void AddMoves(int index);
+  void AddReplacements(int index);
+  void AddSlices(int index);
+  void AddReductions(int index, AxisMask pending);
+  void AddReduceScatter(int index, AxisMask axes, int dim, ReduceOp op);
+  void AddReduceScatterTo(int index, AxisMask axes, const Layout& result, ReduceOp op);
+  void AddAllReduce(int index, AxisMask axes, ReduceOp op);
+  void AddMove(int index, const Layout& result);
+  void Add(Node node, const StepTraffic& traffic);
+  // Notes the plan that goes from `node` straight to the end. Returns what is left at least.
+  Score TryToFinish(const Node& node, int index);
+  Score LeastReduction(const Layout& layout, AxisMask pending) const;
+  bool FitsMemory(const Node& before, StepKind kind, const Layout& result) const;
+  int64_t PieceBytes(const Layout& layout) const {
+    return MaxLocalElements(request_.shape, layout, mesh_) * ItemSize(request_.dtype);
+  }
+
+  Redistribution Build() const;
+
+  const PlanRequest& request_;
+  const DeviceMesh& mesh_;
+  const CostModel& cost_model_;
+  const RedistributionEnds ends_;
+  std::vector<int> dims_;  // that may be split
+  AxisMask usable_ = 0;    // replicated axes that may split something on the way
+  bool even_ = true;       // every dim divides by the number of ranks
+  bool uniform_ = true;    // all axes cost the same
+  bool is_small_ = true;   // few enough axes to look at every layout
+  bool exhaustive_ = false;
+  AxisCost cheapest_;
+  std::vector<Node> nodes_;
+  std::vector<std::pair<Score, int>> open_;  // a heap of (estimate, node)
+  std::optional<Score> best_;
+  int best_node_ = -1;
+};
+
+Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostModel& cost_model)
+    : request_(request), mesh_(mesh), cost_model_(cost_model), ends_(request.from, request.to, mesh) {
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const AxisCost& cost = cost_model.axis(axis);
+    if (axis == 0) cheapest_ = cost;
+    uniform_ &= cost == cost_model.axis(0);
+    cheapest_.alpha_us = std::min(cheapest_.alpha_us, cost.alpha_us);
+    cheapest_.us_per_byte = std::min(cheapest_.us_per_byte, cost.us_per_byte);
+    if (mesh.axis_size(axis) > 1 && (bytes_first() || ends_.to().IsShard(axis))) usable_ |= 1u << axis;
+  }
+  for (int dim = 0; dim < request.shape.ndim(); ++dim) {
+    if (bytes_first() || (ends_.NamedDims() >> dim & 1)) dims_.push_back(dim);
+    even_ &= request.shape[dim] % mesh.num_ranks() == 0;
+  }
+  is_small_ = mesh.num_axes() <= 3;
+  exhaustive_ = bytes_first() && !even_ && is_small_;
+  nodes_.reserve(64);
+}
+
+std::optional<Redistribution> Search::Run() {
+  Node root;
+  root.result = root.buffer = ends_.from();
+  Add(root, {});
+  const size_t max_expansions = is_small_ && bytes_first() ? kMaxExpansionsForBytes : kMaxExpansions;
+  for (size_t expanded = 0; !open_.empty() && expanded < max_expansions; ++expanded) {
+    std::pop_heap(open_.begin(), open_.end(), std::greater<>());
+    const auto [estimate, index] = open_.back();
+    open_.pop_back();
+    if (best_.has_value() && !(estimate < *best_)) break;
+    Expand(index);
+  }
+  if (!best_.has_value()) return std::nullopt;
+  return Build();
+}
+
+void Search::Expand(int index) {
+  const AxisMask pending = ends_.Pending(nodes_[index].layout);
+  if (pending != 0) {
+    AddSlices(index);
+    AddReductions(index, pending);
+  }
+  if (!bytes_first()) AddMoves(index);
+  if (exhaustive_ && pending != 0) AddReplacements(index);
+}
+
+// Gathers and all-to-alls of the innermost axes of one dim, as far in as they are not settled. In bytes none
+// beats the move straight to the end, but a chain may take fewer messages.
+void Search::AddMoves(int index) {
+  const Layout layout = nodes_[index].layout;
+  const bool may_gather = ends_.Pending(layout) == 0;
+  for (int dim : dims_) {
+    const AxisList now = layout.ShardAxes(dim);
+    const size_t settled = ends_.NumSettled(now, dim);
+    Layout gathered = layout;
+    for (size_t i = now.size(); i-- > settled;) {
+      gathered = gathered.WithReplicate(now[i]);
+      if (may_gather) AddMove(index, gathered);
+      for (int other : dims_) {
+        const bool wanted_there = std::all_of(now.begin() + static_cast<std::ptrdiff_t>(i), now.end(),
+                                              [&](int axis) { return ends_.EndsOn(axis, other); });
+        if (other == dim || !wanted_there) continue;
+        Layout moved = layout;
+        for (size_t j = i; j < now.size(); ++j) moved = moved.WithShard(now[j], other);
+        AddMove(index, moved);
+      }
+    }
+  }
+}
+
+// Where pieces are uneven, other cuts of the same axes may be smaller, and a reduction of smaller pieces may
+// save what the move costs: the innermost axes of any dim, put onto any dims in any order.
+void Search::AddReplacements(int index) {
+  const Layout layout = nodes_[index].layout;
+  const auto place = [&](auto&& self, const Layout& placed, AxisMask left) -> void {
+    if (left == 0) return AddMove(index, placed);
+    for (int axis : AxesIn(left)) {
+      for (int dim : dims_) self(self, placed.WithShard(axis, dim), left & ~(1u << axis));
+    }
+  };
+  for (int dim : dims_) {
+    const AxisList now = layout.ShardAxes(dim);
+    Layout without = layout;
+    AxisMask taken = 0;
+    for (size_t i = now.size(); i-- > 0;) {
+      without = without.WithReplicate(now[i]);
+      taken |= 1u << now[i];
+      place(place, without, taken);
+    }
+  }
+}
+
+// Before a reduction, ranks that hold the same terms share the work. With kTime: all the axes whose place is
+// still taken wait on their dim; with kBytes, any axis may go anywhere.
+void Search::AddSlices(int index) {
+  const Layout layout = nodes_[index].layout;
+  const auto add = [&](const Layout& sliced) {
+    Node node{.result = sliced, .parent = index, .kind = StepKind::kSlice};
+    node.axes = ChangedAxes(layout, sliced, mesh_);
+    Add(node, {});
+  };
+  if (!bytes_first()) {
+    Layout sliced = layout;
+    for (int dim : dims_) {
+      for (int axis : ends_.to().ShardAxes(dim)) {
+        if (sliced.IsReplicate(axis)) sliced = sliced.WithShard(axis, dim);
+      }
+    }
+    if (sliced != layout) add(sliced);
+    return;
+  }
+  for (int axis : AxesIn(usable_)) {
+    if (!layout.IsReplicate(axis)) continue;
+    for (int dim : dims_) add(layout.WithShard(axis, dim));
+  }
+}
+
+void Search::AddReductions(int index, AxisMask pending) {
+  const Layout layout = nodes_[index].layout;
+  const ReduceOp op = layout.partial_op(AxesIn(pending).front());
+  AxisMask axes = 0, elsewhere = 0;  // of that kind; those of them that do not end as shards
+  for (int axis : AxesIn(pending)) {
+    if (layout.partial_op(axis) != op) continue;
+    axes |= 1u << axis;
+    if (!ends_.to().IsShard(axis)) elsewhere |= 1u << axis;
+  }
+  const auto wanted_on = [&](int dim) {
+    AxisMask wanted = 0;
+    for (int axis : AxesIn(axes)) {
+      if (ends_.EndsOn(axis, dim)) wanted |= 1u << axis;
+    }
+    return wanted;
+  };
+  Layout home = layout;  // each wanted axis on its dim
+  AxisMask homebound = 0;
+  for (int dim : dims_) {
+    const AxisMask wanted = wanted_on(dim);
+    AddReduceScatter(index, axes, dim, op);
+    if (wanted != 0 && wanted != axes) AddReduceScatter(index, wanted, dim, op);
+    for (int axis : ends_.to().ShardAxes(dim)) {
+      if (wanted >> axis & 1) home = home.WithShard(axis, dim);
+    }
+    homebound |= wanted;
+    if ((bytes_first() || !uniform_) && NumRanksAlong(axes, mesh_) > 1) {
+      for (int axis : AxesIn(axes)) AddReduceScatter(index, 1u << axis, dim, op);
+    }
+  }
+  if (homebound != 0) AddReduceScatterTo(index, homebound, home, op);
+  AddAllReduce(index, axes, op);
+  if (elsewhere != 0 && elsewhere != axes) AddAllReduce(index, elsewhere, op);
+  if (!uniform_) {
+    for (int axis : AxesIn(axes)) AddAllReduce(index, 1u << axis, op);
+  }
+}
+
+// On `dim`: the axes that end there in the order in which they do, then the others.
+void Search::AddReduceScatter(int index, AxisMask axes, int dim, ReduceOp op) {
+  Layout result = nodes_[index].layout;
+  AxisMask rest = axes;
+  for (int axis : ends_.to().ShardAxes(dim)) {
+    if ((axes >> axis & 1) == 0) continue;
+    result = result.WithShard(axis, dim);
+    rest &= ~(1u << axis);
+  }
+  for (int axis : AxesIn(rest)) result = result.WithShard(axis, dim);
+  AddReduceScatterTo(index, axes, result, op);
+}
+
+void Search::AddReduceScatterTo(int index, AxisMask axes, const Layout& result, ReduceOp op) {
+  Node node{.result = result, .parent = index, .kind = StepKind::kReduceScatter, .axes = axes, .op = op};
+  const int64_t elements = MaxLocalElements(request_.shape, result, mesh_);
+  Add(node, ReduceScatterTraffic(axes, elements, request_.dtype, mesh_));
+}
+
+void Search::AddAllReduce(int index, AxisMask axes, ReduceOp op) {
+  Layout result = nodes_[index].layout;
+  const int64_t elements = MaxLocalElements(request_.shape, result, mesh_);
+  for (int axis : AxesIn(axes)) result = result.WithReplicate(axis);
+  Node node{.result = result, .parent = index, .kind = StepKind::kAllReduce, .axes = axes, .op = op};
+  Add(node, AllReduceTraffic(axes, elements, request_.dtype, mesh_));
+}
+
+void Search::AddMove(int index, const Layout& result) {
+  const Move move = DescribeMove(nodes_[index].layout, result, request_.shape, mesh_);
+  Node node{.result = result, .parent = index, .kind = move.kind, .axes = move.axes};
+  Add(node, MoveTraffic(move, request_.dtype, mesh_));
+}
+
+void Search::Add(Node node, const StepTraffic& traffic) {
+  node.layout = exhaustive_ ? node.result : ends_.SlicedAsFarAsPossible(node.result);
+  if (node.parent >= 0) {
+    const Node& before = nodes_[node.parent];
+    if (!FitsMemory(before, node.kind, node.result)) return;
+    node.bytes = before.bytes + traffic.bytes;
+    node.us = before.us + cost_model_.Microseconds(traffic) + kTieMicroseconds;
+    const bool is_view = node.kind == StepKind::kSlice;
+    node.buffer = is_view ? before.buffer : node.result;
+    if (request_.max_peak_bytes != INT64_MAX) node.held = is_view ? before.held : PieceBytes(node.result);
+  }
+  if (node.bytes > request_.max_bytes) return;
+  for (const Node& known : nodes_) {
+    if (known.layout != node.layout) continue;
+    const bool worse = bytes_first()
+                           ? known.bytes < node.bytes || (known.bytes == node.bytes && known.us <= node.us)
+                           : known.us <= node.us && known.bytes <= node.bytes;
+    if (worse) return;
+  }
+  const int index = static_cast<int>(nodes_.size());
+  const Score left = TryToFinish(node, index);
+  const Score now = ScoreOf(node.bytes, node.us);
+  const Score estimate = {now.first + left.first, now.second + left.second};
+  nodes_.push_back(node);
+  if (best_.has_value() && !(estimate < *best_)) return;
+  open_.emplace_back(estimate, index);
+  std::push_heap(open_.begin(), open_.end(), std::greater<>());
+}
+
+Score Search::TryToFinish(const Node& node, int index) {
+  if (const AxisMask pending = ends_.Pending(node.layout); pending != 0)
+    return LeastReduction(node.layout, pending);
+  const Layout end = ends_.EndBeforePartials(node.layout);
+  const Move move = DescribeMove(node.layout, end, request_.shape, mesh_);
+  const StepTraffic traffic = MoveTraffic(move, request_.dtype, mesh_);
+  const int64_t bytes = node.bytes + traffic.bytes;
+  const Score score = ScoreOf(bytes, node.us + cost_model_.Microseconds(traffic));
+  const bool better = !best_.has_value() || score < *best_;
+  if (better && bytes <= request_.max_bytes && FitsMemory(node, move.kind, end)) {
+    best_ = score;
+    best_node_ = index;
+  }
+  if (traffic.bytes == 0) return {};
+  return ScoreOf(traffic.bytes, CostModel::kStepMicroseconds + cheapest_.alpha_us +
+                                    cheapest_.us_per_byte * static_cast<double>(traffic.bytes));
+}
+
+// No plan reduces `layout` for less: a reduce-scatter of what is left when all ranks share in it evenly, and
+// then the new piece but for the largest that a rank may then hold.
+Score Search::LeastReduction(const Layout& layout, AxisMask pending) const {
+  AxisMask sharing = 0;
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    const bool shares = layout.IsShard(axis) || (layout.IsReplicate(axis) && (usable_ >> axis & 1));
+    if (shares) sharing |= 1u << axis;
+  }
+  const double terms = static_cast<double>(NumRanksAlong(pending, mesh_));
+  const double whole = static_cast<double>(request_.shape.num_elements() * ItemSize(request_.dtype));
+  const double reduced = whole / static_cast<double>(NumRanksAlong(sharing, mesh_)) / terms;
+  const double gathered = even_ ? std::max(0.0, static_cast<double>(PieceBytes(ends_.to())) - reduced) : 0;
+  const double bytes = reduced * (terms - 1) + gathered;
+  // A little less, so that rounding does not hide an equal plan.
+  const auto least = static_cast<int64_t>(bytes * (1 - 1e-12));
+  return ScoreOf(least, CostModel::kStepMicroseconds + cheapest_.alpha_us +
+                            cheapest_.us_per_byte * static_cast<double>(least));
+}
+
+bool Search::FitsMemory(const Node& before, StepKind kind, const Layout& result) const {
+  if (request_.max_peak_bytes == INT64_MAX) return true;
+  const int64_t held = PieceBytes(ends_.from()) + before.held;
+  return held +
+             StepMemory(kind, before.buffer, before.layout, result, request_.shape, request_.dtype, mesh_) <=
+         request_.max_peak_bytes;
+}
+
+Redistribution Search::Build() const {
+  RedistributionBuilder builder(request_.from, request_.to, mesh_);
+  std::vector<int> path;
+  for (int index = best_node_; index >= 0; index = nodes_[index].parent) path.push_back(index);
+  for (auto index = path.rbegin(); index != path.rend(); ++index) {
+    const Node& node = nodes_[*index];
+    if (node.kind == StepKind::kSlice) {
+      builder.Slice(node.result);
+    } else {
+      builder.Append(node.kind, node.axes, node.op, node.result);
+    }
+    builder.Slice(node.layout);
+  }
+  builder.MoveTo(ends_.EndBeforePartials(builder.state()), request_.shape);
+  builder.EnterPartials(ends_.to());
+  builder.Slice(request_.to);
+  return std::move(builder).Finish();
+}
+
+}  // namespace
+
+std::optional<Redistribution> SearchPlan(const PlanRequest& request, const DeviceMesh& mesh,
+                                         const CostModel& cost_model) {
+  return Search(request, mesh, cost_model).Run();
+}
+
+}  // namespace weft
