@@ -14,6 +14,7 @@
 #include "dtensor/implicit_redistribution.h"
 #include "dtensor/local_function.h"
 #include "dtensor/mesh_context.h"
+#include "dtensor/mesh_transfer.h"
 #include "dtensor/nn/attention.h"
 #include "dtensor/nn/embedding.h"
 #include "dtensor/nn/gpt.h"

@@ -7,6 +7,7 @@
 
 #include "dtensor/propagation_cache.h"
 #include "dtensor/rank_state.h"
+#include "dtensor/redistribution_cache.h"
 #include "mesh/cost_model.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
@@ -17,8 +18,8 @@
 
 namespace weft {
 
-// A mesh as one rank sees it: its coordinate, its communicators, and its cache of sharding decisions. One per
-// rank and mesh; every DTensor holds a reference. Made by Bind.
+// A mesh as one rank sees it: its coordinate, its communicators, and its caches of sharding decisions and of
+// redistributions. One per rank and mesh; every DTensor holds a reference. Made by Bind.
 //
 // Lifetime: must not outlive the World. Threads: the owning rank's thread only.
 class MeshContext : public RefCounted<MeshContext> {
@@ -33,6 +34,7 @@ class MeshContext : public RefCounted<MeshContext> {
   const CostModel& cost_model() const { return cost_model_; }
   // Bounded; cache().stats() counts hits, misses and evictions.
   PropagationCache& cache() { return cache_; }
+  RedistributionCache& redistribution_cache() { return redistribution_cache_; }
   KernelContext& kernel_context() { return kernel_context_; }
 
   // This rank's index along every axis.
@@ -49,6 +51,7 @@ class MeshContext : public RefCounted<MeshContext> {
   CostModel cost_model_;
   KernelContext kernel_context_;
   PropagationCache cache_;
+  RedistributionCache redistribution_cache_;
   std::map<std::vector<int>, std::shared_ptr<Communicator>> groups_;
 };
 

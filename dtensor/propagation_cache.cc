@@ -1,7 +1,5 @@
 #include "dtensor/propagation_cache.h"
 
-#include <algorithm>
-
 #include "absl/hash/hash.h"
 
 namespace weft {
@@ -29,7 +27,7 @@ const CallPlan* PropagationCache::Find(const CallKey& key) {
 }
 
 const CallPlan* PropagationCache::Insert(const CallKey& key, CallPlan plan) {
-  if (size() >= capacity_) EvictOldestHalf();
+  if (size() >= capacity_) stats_.evictions += EvictOldestHalf(plans_);
   OwnedKey owned{key.op,
                  key.op->CloneAttributes(key.attributes),
                  {key.types.begin(), key.types.end()},
@@ -37,18 +35,6 @@ const CallPlan* PropagationCache::Insert(const CallKey& key, CallPlan plan) {
                  key.like == nullptr ? std::nullopt : std::optional<Layout>(*key.like)};
   Stored stored{next_age_++, std::make_unique<const CallPlan>(std::move(plan))};
   return plans_.insert_or_assign(std::move(owned), std::move(stored)).first->second.plan.get();
-}
-
-void PropagationCache::EvictOldestHalf() {
-  std::vector<uint64_t> ages;
-  ages.reserve(plans_.size());
-  for (const auto& [key, stored] : plans_) ages.push_back(stored.age);
-  // At least one goes, also of one.
-  const auto last_out = ages.begin() + static_cast<std::ptrdiff_t>((ages.size() - 1) / 2);
-  std::nth_element(ages.begin(), last_out, ages.end());
-  const uint64_t oldest_half = *last_out;
-  stats_.evictions += static_cast<int64_t>(
-      absl::erase_if(plans_, [oldest_half](const auto& entry) { return entry.second.age <= oldest_half; }));
 }
 
 }  // namespace weft

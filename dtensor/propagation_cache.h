@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
+#include "dtensor/bounded_cache.h"
 #include "mesh/layout.h"
 #include "ops/op.h"
 #include "ops/propagate.h"
@@ -32,14 +33,6 @@ struct CallPlan {
   std::vector<ShardBox> operand_boxes;
   std::vector<ShardBox> output_boxes;
   ErasedKernel kernel = nullptr;
-};
-
-struct CacheStats {
-  int64_t hits = 0;
-  int64_t misses = 0;
-  int64_t evictions = 0;
-
-  bool operator==(const CacheStats&) const = default;
 };
 
 // A bounded map from calls to their plans: at most `capacity` entries; the oldest half goes when it is full.
@@ -82,8 +75,6 @@ class PropagationCache {
     uint64_t age;
     std::unique_ptr<const CallPlan> plan;
   };
-
-  void EvictOldestHalf();
 
   int64_t capacity_;
   uint64_t next_age_ = 0;

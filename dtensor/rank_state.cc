@@ -28,4 +28,10 @@ int RankState::PathId(const std::string& path) {
   return it->second;
 }
 
+Communicator& RankState::Group(const std::string& name, const std::vector<int>& ranks) {
+  std::shared_ptr<Communicator>& group = groups_[{name, ranks}];
+  if (group == nullptr) group = world_.NewGroup(name, ranks);
+  return *group;
+}
+
 }  // namespace weft

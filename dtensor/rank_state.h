@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -59,6 +60,10 @@ class RankState {
   uint64_t NextCallNumber() { return call_numbers_[path_id_]++; }
   void ResetCallNumbers() { call_numbers_.clear(); }
 
+  // A communicator among `ranks` (world ranks, ascending, this one among them), for what runs between meshes.
+  // Created at its first use, which every member reaches in the same order; then pooled by name and ranks.
+  Communicator& Group(const std::string& name, const std::vector<int>& ranks);
+
   // What the next collective is written down as.
   CommTag tag() const { return {static_cast<uint8_t>(purpose_), path_id_}; }
 
@@ -104,6 +109,7 @@ class RankState {
   std::vector<std::string> paths_ = {""};
   absl::flat_hash_map<std::string, int> path_ids_;
   absl::flat_hash_map<int, uint64_t> call_numbers_;
+  std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_;
 };
 
 // Gives a variable another value while it lives, then its own again: what every guard below is.

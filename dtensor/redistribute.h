@@ -8,8 +8,9 @@
 
 namespace weft {
 
-// Carries out PlanRedistribution on this rank's piece of a tensor of `type`: no autograd, no handles. Returns
-// a view where nothing moves. Collectives are written to the ledger under the rank state's purpose and path.
+// Carries out PlanRedistribution on this rank's piece of a tensor of `type`: no autograd, no handles. The
+// plan, lowered for this rank, is kept in the context's redistribution cache. Returns a view where nothing
+// moves. Collectives are written to the ledger under the rank state's purpose and path.
 //
 // Threads: every rank of the mesh calls it alike.
 Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type,
