@@ -14,6 +14,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "benchmarks/figure.h"
 #include "dtensor/redistribution_cache.h"
 #include "mesh/redistribution_planner.h"
 #include "runtime/base/error.h"
@@ -21,7 +22,6 @@
 
 ABSL_FLAG(int, pairs, 4000, "pairs of layouts to plan on each mesh");
 ABSL_FLAG(std::string, objective, "time", "time or bytes");
-ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line");
 
 namespace weft {
 namespace {
@@ -56,17 +56,14 @@ double Microseconds(const Body& body) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 }
 
-void Print(const std::string& name, double value, double target) {
-  const bool pass = value <= target;
-  if (absl::GetFlag(FLAGS_log_format) == "json") {
-    absl::PrintF(
-        "{\"name\":\"%s\",\"value\":%.2f,\"unit\":\"us\",\"limit\":%.0f,\"limit_is\":\"target\",\"ratio\":%."
-        "3f,"
-        "\"target\":1,\"pass\":%s}\n",
-        name, value, target, value / target, pass ? "true" : "false");
-  } else {
-    absl::PrintF("%-48s %8.2f us, target %4.0f: %s\n", name, value, target, pass ? "met" : "missed");
-  }
+void ReportMicroseconds(const std::string& name, double value, double limit) {
+  Report({.name = "plan_redistribution/" + name,
+          .value = value,
+          .unit = "us",
+          .limit = limit,
+          .limit_is = "most that it may take",
+          .target = 1,
+          .less_is_better = true});
 }
 
 void MeasureMesh(const DeviceMesh& mesh, const Shape& shape, PlanObjective objective) {
@@ -98,10 +95,10 @@ void MeasureMesh(const DeviceMesh& mesh, const Shape& shape, PlanObjective objec
     }
   });
   std::sort(times.begin(), times.end());
-  const std::string what = absl::StrFormat("%s %d dims", mesh.ToString(), shape.ndim());
-  Print("uncached median, " + what, times[times.size() / 2], kMedianTargetUs);
-  Print("uncached worst, " + what, times.back(), kWorstTargetUs);
-  Print("cached mean, " + what, cached / static_cast<double>(pairs.size()), 1);
+  const std::string what = absl::StrFormat("(%s)/%d_dims", mesh.ToString(), shape.ndim());
+  ReportMicroseconds(what + "/median", times[times.size() / 2], kMedianTargetUs);
+  ReportMicroseconds(what + "/worst", times.back(), kWorstTargetUs);
+  ReportMicroseconds(what + "/cached", cached / static_cast<double>(pairs.size()), 1);
 }
 
 int Measure() {

@@ -12,17 +12,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
+#include "benchmarks/figure.h"
 #include "ops/contract.h"
 #include "runtime/base/flags.h"
 
 ABSL_FLAG(int, repeats, 5, "searches of each pair of layouts; the fastest counts");
-ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line");
 
 namespace weft {
 namespace {
@@ -78,13 +77,6 @@ std::vector<double> SearchTimes(const DeviceMesh& mesh) {
   return times;
 }
 
-void Report(const std::string& name, double value, double limit) {
-  absl::PrintF(
-      "{\"name\":\"%s\",\"value\":%.1f,\"unit\":\"us\",\"limit\":%.0f,\"limit_is\":\"most that a miss of "
-      "the propagation cache may take\",\"ratio\":%.3f,\"target\":1,\"pass\":%s}\n",
-      name, value, limit, value / limit, value <= limit ? "true" : "false");
-}
-
 int Measure() {
   struct Case {
     const char* mesh;
@@ -93,14 +85,17 @@ int Measure() {
   };
   for (const Case& c : {Case{"a=2,b=2", "matmul_2d", 20}, Case{"a=2,b=2,c=2", "matmul_3d", 200}}) {
     const std::vector<double> times = SearchTimes(DeviceMesh::Parse(c.mesh));
-    const double median = times[times.size() / 2];
-    if (absl::GetFlag(FLAGS_log_format) == "json") {
-      Report(absl::StrCat("propagate_", c.name, "_median"), median, c.limit_us);
-      Report(absl::StrCat("propagate_", c.name, "_worst"), times.back(), c.limit_us);
-    } else {
-      absl::PrintF("matmul on %s, %d pairs of layouts: median %.1f us, worst %.1f us (limit %.0f us)\n",
-                   c.mesh, times.size(), median, times.back(), c.limit_us);
-    }
+    const auto report = [&](const char* which, double us) {
+      Report({.name = absl::StrCat("propagate/", c.name, "/", which),
+              .value = us,
+              .unit = "us",
+              .limit = c.limit_us,
+              .limit_is = "most that a miss may take",
+              .target = 1,
+              .less_is_better = true});
+    };
+    report("median", times[times.size() / 2]);
+    report("worst", times.back());
   }
   return 0;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
+
 namespace weft {
 
 RedistributionEnds::RedistributionEnds(const Layout& from, const Layout& to, const DeviceMesh& mesh)
@@ -67,6 +69,19 @@ Layout RedistributionEnds::EndBeforePartials(const Layout& layout) const {
     if (end.IsPartial(axis) && !layout.IsPartial(axis)) end = end.WithReplicate(axis);
   }
   return end;
+}
+
+Layout RedistributionEnds::InFinalOrder(const Layout& layout, int dim) const {
+  Layout ordered = layout;
+  const AxisList now = layout.ShardAxes(dim);
+  for (int axis : now) ordered = ordered.WithReplicate(axis);
+  for (int axis : to_.ShardAxes(dim)) {
+    if (absl::c_linear_search(now, axis)) ordered = ordered.WithShard(axis, dim);
+  }
+  for (int axis : now) {
+    if (!EndsOn(axis, dim)) ordered = ordered.WithShard(axis, dim);
+  }
+  return ordered;
 }
 
 }  // namespace weft

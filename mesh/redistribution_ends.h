@@ -26,6 +26,8 @@ class RedistributionEnds {
   size_t NumSettled(const AxisList& now, int dim) const;
   // `layout`, split over every replicated axis whose final place is free: costs nothing.
   Layout SlicedAsFarAsPossible(Layout layout) const;
+  // `layout` with the same axes on `dim`, those that end there outermost and as they end.
+  Layout InFinalOrder(const Layout& layout, int dim) const;
   // The end, with what has yet to become Partial still replicated.
   Layout EndBeforePartials(const Layout& layout) const;
 

@@ -14,7 +14,8 @@ namespace weft {
 namespace {
 
 constexpr size_t kMaxExpansions = 64;
-constexpr size_t kMaxExpansionsForBytes = 256;  // of up to three axes; else as above
+constexpr size_t kMaxExpansionsForBytes = 256;      // of up to three axes; else as above
+constexpr size_t kMaxExpansionsOfUnequalAxes = 16;  // beyond three: what is left is then hard to estimate
 // Added for every step, so that of equal plans the one of fewer steps is found.
 constexpr double kTieMicroseconds = 1e-6;
 
@@ -81,6 +82,7 @@ class Search {
   bool uniform_ = true;    // all axes cost the same
   bool is_small_ = true;   // few enough axes to look at every layout
   bool exhaustive_ = false;
+  bool detours_ = false;  // look for ways around slow axes
   AxisCost cheapest_;
   std::vector<Node> nodes_;
   std::vector<std::pair<Score, int>> open_;  // a heap of (estimate, node)
@@ -96,22 +98,29 @@ Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostMod
     uniform_ &= cost == cost_model.axis(0);
     cheapest_.alpha_us = std::min(cheapest_.alpha_us, cost.alpha_us);
     cheapest_.us_per_byte = std::min(cheapest_.us_per_byte, cost.us_per_byte);
-    if (mesh.axis_size(axis) > 1 && (bytes_first() || ends_.to().IsShard(axis))) usable_ |= 1u << axis;
+    if (mesh.axis_size(axis) > 1) usable_ |= 1u << axis;
+  }
+  int widest = -1;  // of the dims that neither end names
+  for (int dim = 0; dim < request.shape.ndim(); ++dim) {
+    const bool is_named = ends_.NamedDims() >> dim & 1;
+    if (!is_named && (widest < 0 || request.shape[dim] > request.shape[widest])) widest = dim;
+    even_ &= request.shape[dim] % mesh.num_ranks() == 0;
   }
   for (int dim = 0; dim < request.shape.ndim(); ++dim) {
-    if (bytes_first() || (ends_.NamedDims() >> dim & 1)) dims_.push_back(dim);
-    even_ &= request.shape[dim] % mesh.num_ranks() == 0;
+    if (bytes_first() || (ends_.NamedDims() >> dim & 1) || dim == widest) dims_.push_back(dim);
   }
   is_small_ = mesh.num_axes() <= 3;
   exhaustive_ = bytes_first() && !even_ && is_small_;
-  nodes_.reserve(64);
+  detours_ = !bytes_first() && !uniform_ && is_small_;
 }
 
 std::optional<Redistribution> Search::Run() {
   Node root;
   root.result = root.buffer = ends_.from();
   Add(root, {});
-  const size_t max_expansions = is_small_ && bytes_first() ? kMaxExpansionsForBytes : kMaxExpansions;
+  const size_t max_expansions = is_small_ && bytes_first() ? kMaxExpansionsForBytes
+                                : uniform_ || is_small_    ? kMaxExpansions
+                                                           : kMaxExpansionsOfUnequalAxes;
   for (size_t expanded = 0; !open_.empty() && expanded < max_expansions; ++expanded) {
     std::pop_heap(open_.begin(), open_.end(), std::greater<>());
     const auto [estimate, index] = open_.back();
@@ -125,22 +134,22 @@ std::optional<Redistribution> Search::Run() {
 
 void Search::Expand(int index) {
   const AxisMask pending = ends_.Pending(nodes_[index].layout);
-  if (pending != 0) {
-    AddSlices(index);
-    AddReductions(index, pending);
-  }
+  if (pending != 0 || detours_) AddSlices(index);
+  if (pending != 0) AddReductions(index, pending);
   if (!bytes_first()) AddMoves(index);
   if (exhaustive_ && pending != 0) AddReplacements(index);
 }
 
 // Gathers and all-to-alls of the innermost axes of one dim, as far in as they are not settled. In bytes none
-// beats the move straight to the end, but a chain may take fewer messages.
+// beats the move straight to the end, but a chain may take fewer messages. Where axes differ in cost, a
+// detour may also spare the slow ones.
 void Search::AddMoves(int index) {
   const Layout layout = nodes_[index].layout;
   const bool may_gather = ends_.Pending(layout) == 0;
   for (int dim : dims_) {
     const AxisList now = layout.ShardAxes(dim);
     const size_t settled = ends_.NumSettled(now, dim);
+    if (detours_) AddMove(index, ends_.InFinalOrder(layout, dim));
     Layout gathered = layout;
     for (size_t i = now.size(); i-- > settled;) {
       gathered = gathered.WithReplicate(now[i]);
@@ -148,7 +157,7 @@ void Search::AddMoves(int index) {
       for (int other : dims_) {
         const bool wanted_there = std::all_of(now.begin() + static_cast<std::ptrdiff_t>(i), now.end(),
                                               [&](int axis) { return ends_.EndsOn(axis, other); });
-        if (other == dim || !wanted_there) continue;
+        if (other == dim || (!detours_ && !wanted_there)) continue;
         Layout moved = layout;
         for (size_t j = i; j < now.size(); ++j) moved = moved.WithShard(now[j], other);
         AddMove(index, moved);
@@ -179,28 +188,40 @@ void Search::AddReplacements(int index) {
   }
 }
 
-// Before a reduction, ranks that hold the same terms share the work. With kTime: all the axes whose place is
-// still taken wait on their dim; with kBytes, any axis may go anywhere.
+// Before a reduction, ranks that hold the same terms share the work: those whose place is still taken, on the
+// dim that they end on or on any one, and with them or alone those that end replicated. With kBytes, any axis
+// may go anywhere.
 void Search::AddSlices(int index) {
   const Layout layout = nodes_[index].layout;
   const auto add = [&](const Layout& sliced) {
+    if (sliced == layout) return;
     Node node{.result = sliced, .parent = index, .kind = StepKind::kSlice};
     node.axes = ChangedAxes(layout, sliced, mesh_);
     Add(node, {});
   };
-  if (!bytes_first()) {
-    Layout sliced = layout;
-    for (int dim : dims_) {
-      for (int axis : ends_.to().ShardAxes(dim)) {
-        if (sliced.IsReplicate(axis)) sliced = sliced.WithShard(axis, dim);
-      }
+  AxisMask replicated = 0;
+  for (int axis : AxesIn(usable_)) replicated |= layout.IsReplicate(axis) ? 1u << axis : 0;
+  if (bytes_first()) {
+    for (int axis : AxesIn(replicated)) {
+      for (int dim : dims_) add(layout.WithShard(axis, dim));
     }
-    if (sliced != layout) add(sliced);
     return;
   }
-  for (int axis : AxesIn(usable_)) {
-    if (!layout.IsReplicate(axis)) continue;
-    for (int dim : dims_) add(layout.WithShard(axis, dim));
+  Layout home = layout;
+  for (int dim : dims_) {
+    for (int axis : ends_.to().ShardAxes(dim)) {
+      if (replicated >> axis & 1) home = home.WithShard(axis, dim);
+    }
+  }
+  add(home);
+  for (int dim : dims_) {
+    Layout all = layout, others = home;
+    for (int axis : AxesIn(replicated)) {
+      all = all.WithShard(axis, dim);
+      if (!ends_.to().IsShard(axis)) others = others.WithShard(axis, dim);
+    }
+    add(others);
+    add(all);
   }
 }
 

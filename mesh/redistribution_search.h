@@ -31,10 +31,10 @@ struct PlanRequest {
 // shortest move to the end as one way to finish. Partials are reduced before anything is gathered. None if no
 // plan that it looks at keeps within the limits.
 //
-// Looks at layouts that split the dims that either end names over the axes that either end names; with
-// kBytes, at all dims and axes, since even a replicated axis can share in a reduction. An axis that stays in
-// its place, with those outside it on its dim, never moves. Stops after a bounded number of layouts, which up
-// to three axes is all of them.
+// With kTime it looks at layouts that split the dims that either end names and the widest of the others, with
+// kBytes all. An axis that both ends replicate shares in reductions, where that is worth a gather at the end.
+// An axis that stays in its place, with those outside it on its dim, never moves. Stops after a bounded
+// number of layouts, which with kBytes and up to three axes is all of them.
 //
 // The same on every rank. Layout: on `mesh`, which is `cost_model`'s.
 std::optional<Redistribution> SearchPlan(const PlanRequest& request, const DeviceMesh& mesh,

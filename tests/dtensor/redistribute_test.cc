@@ -10,106 +10,12 @@
 #include "mesh/redistribution_planner.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
+#include "tests/dtensor/redistribute_cases.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
 namespace weft {
 namespace {
-
-// One redistribution to run, and what every rank made of it.
-struct Case {
-  Layout from;
-  Layout to;
-  std::vector<Tensor> results = {};  // by rank
-  std::vector<int64_t> bytes = {};   // that each rank's ledger gained
-  std::vector<int64_t> peak = {};    // bytes that each rank held at most, its source included
-};
-
-std::vector<Case> AllPairs(const std::vector<Layout>& layouts) {
-  std::vector<Case> cases;
-  for (const Layout& from : layouts) {
-    for (const Layout& to : layouts) cases.push_back({from, to});
-  }
-  return cases;
-}
-
-Redistribution PlanOf(const Case& c, const Tensor& full, const DeviceMesh& mesh, PlanObjective objective) {
-  return PlanRedistribution(c.from, c.to, full.shape(), full.dtype(), mesh, CostModel(mesh),
-                            {.objective = objective});
-}
-
-// Runs the cases on one world of thread ranks, from sources that the executor must leave as they are.
-void RunCases(const DeviceMesh& mesh, const Tensor& full, bool column_major, PlanObjective objective,
-              std::vector<Case>& cases) {
-  const int num_ranks = static_cast<int>(mesh.num_ranks());
-  for (Case& c : cases) {
-    c.results.resize(num_ranks);
-    c.bytes.resize(num_ranks);
-    c.peak.resize(num_ranks);
-  }
-  RunRanks(num_ranks, [&](World& world) {
-    const IntrusivePtr<MeshContext> context = Bind(world, mesh);
-    for (Case& c : cases) {
-      const Tensor piece = PieceOf(full, c.from, mesh, world.rank());
-      const Tensor source = column_major ? ColumnMajor(piece) : CloneTensor(piece, world.allocator());
-      world.ledger().Clear();
-      world.allocator()->ResetPeak();
-      const AllocatorStats before = world.allocator()->stats();
-      const TensorType type = {full.dtype(), full.shape()};
-      const Tensor result = objective == PlanObjective::kTime
-                                ? RedistributeLocal(*context, source, type, c.from, c.to)
-                                : RunRedistribution(*context, source,
-                                                    Lower(PlanOf(c, full, mesh, objective), full.shape(),
-                                                          mesh, context->coordinate()));
-      const AllocatorStats after = world.allocator()->stats();
-      // Less what rounding up may have added to each allocation.
-      c.peak[world.rank()] = source.num_bytes() + after.peak_bytes - before.live_bytes -
-                             kAllocationGranule * (after.num_allocations - before.num_allocations);
-      c.bytes[world.rank()] = world.ledger().num_bytes();
-      EXPECT_TRUE(SameBits(source, piece)) << "the source of " << c.from << " to " << c.to << " has changed";
-      // A copy: `result` may be a view of `source`, or be read by peers.
-      c.results[world.rank()] = CloneTensor(result, world.allocator());
-    }
-  });
-}
-
-// Every rank holds its slice of the whole, or terms that reduce to it; the ledger holds what the plan says,
-// and no rank held more than it says.
-::testing::AssertionResult Check(const Case& c, const DeviceMesh& mesh, const Tensor& full,
-                                 bool is_contiguous, PlanObjective objective) {
-  const std::string what =
-      absl::StrCat(full.TypeString(), " ", c.from.ToString(mesh), " to ", c.to.ToString(mesh));
-  Layout whole = c.to;  // the same pieces, reduced
-  for (int axis : c.to.PartialAxes()) whole = whole.WithReplicate(axis);
-  for (int rank : mesh.ranks()) {
-    std::vector<Tensor> terms;
-    for (int member : mesh.GroupOf(rank, c.to.PartialAxes())) terms.push_back(c.results[member]);
-    const auto same = SameBits(ReduceTerms(terms, c.to, mesh), PieceOf(full, whole, mesh, rank));
-    if (!same) return ::testing::AssertionFailure() << what << ", rank " << rank << ": " << same.message();
-  }
-  int64_t bytes = 0;
-  for (int64_t rank_bytes : c.bytes) bytes += rank_bytes;
-  const Redistribution plan = PlanOf(c, full, mesh, objective);
-  const int64_t planned = TotalBytes(plan, full.shape(), full.dtype(), mesh);
-  if (bytes != planned) {
-    return ::testing::AssertionFailure() << what << ": the ledgers hold " << bytes << " bytes, planned "
-                                         << planned << ": " << plan.ToString(mesh);
-  }
-  const int64_t planned_peak = PeakBytes(plan, full.shape(), full.dtype(), mesh);
-  const int64_t peak = *std::max_element(c.peak.begin(), c.peak.end());
-  if (is_contiguous && peak > planned_peak) {
-    return ::testing::AssertionFailure()
-           << what << ": " << peak << " bytes held, planned " << planned_peak << ": " << plan.ToString(mesh);
-  }
-  return ::testing::AssertionSuccess();
-}
-
-void CheckAll(absl::string_view mesh_text, const Tensor& full, std::vector<Case> cases,
-              bool column_major = false, PlanObjective objective = PlanObjective::kTime) {
-  const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
-  RunCases(mesh, full, column_major, objective, cases);
-  for (const Case& c : cases) ASSERT_TRUE(Check(c, mesh, full, !column_major, objective));
-}
 
 const Shape kEven = {4, 6};
 const Shape kUneven = {5, 3};
@@ -120,7 +26,7 @@ TEST(RedistributeTest, EveryPairOnOneAxis) {
   for (const char* mesh : {"a=2", "a=4", "a=3"}) {
     for (const Shape& shape : {kEven, kUneven, kTiny, kEmpty, Shape{2, 3, 5}, Shape{7}, Shape{}}) {
       const std::vector<Layout> layouts = AllLayouts(DeviceMesh::Parse(mesh), shape.ndim(), {ReduceOp::kSum});
-      CheckAll(mesh, WholeNumbers(DType::kF32, shape), AllPairs(layouts));
+      CheckRedistributions(mesh, WholeNumbers(DType::kF32, shape), AllPairs(layouts));
     }
   }
 }
@@ -130,38 +36,34 @@ TEST(RedistributeTest, EveryPairAndEveryOrderOnTwoAxes) {
   const std::vector<Layout> layouts = AllLayouts(mesh, /*ndim=*/2, {ReduceOp::kSum});
   ASSERT_EQ(layouts.size(), 18u);  // 4 * 4, and both orders where both axes split one dim
   for (const Shape& shape : {kEven, kUneven, kTiny, kEmpty}) {
-    CheckAll("a=2,b=2", WholeNumbers(DType::kF32, shape), AllPairs(layouts));
+    CheckRedistributions("a=2,b=2", WholeNumbers(DType::kF32, shape), AllPairs(layouts));
   }
 }
 
 TEST(RedistributeTest, UnequalAxes) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=3,b=2");
-  CheckAll("a=3,b=2", WholeNumbers(DType::kF32, kUneven), AllPairs(AllLayouts(mesh, 2, {ReduceOp::kSum})));
+  CheckRedistributions("a=3,b=2", WholeNumbers(DType::kF32, kUneven),
+                       AllPairs(AllLayouts(mesh, 2, {ReduceOp::kSum})));
 }
 
 TEST(RedistributeTest, AxesOfSizeOne) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=1,b=2");
-  CheckAll("a=1,b=2", WholeNumbers(DType::kF32, kUneven), AllPairs(AllLayouts(mesh, 2, {ReduceOp::kSum})));
+  CheckRedistributions("a=1,b=2", WholeNumbers(DType::kF32, kUneven),
+                       AllPairs(AllLayouts(mesh, 2, {ReduceOp::kSum})));
 }
 
 TEST(RedistributeTest, AnyStridesOfTheSource) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=2");
   const std::vector<Layout> layouts = AllLayouts(mesh, /*ndim=*/2, {ReduceOp::kSum});
   for (const Shape& shape : {kEven, kUneven}) {
-    CheckAll("a=2,b=2", WholeNumbers(DType::kF32, shape), AllPairs(layouts), /*column_major=*/true);
+    CheckRedistributions("a=2,b=2", WholeNumbers(DType::kF32, shape), AllPairs(layouts),
+                         /*column_major=*/true);
   }
 }
 
-TEST(RedistributeTest, EveryPairAndEveryOrderOnThreeAxes) {
-  const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=2,c=2");
-  const std::vector<Layout> layouts = AllLayouts(mesh, /*ndim=*/2, {ReduceOp::kSum});
-  ASSERT_EQ(layouts.size(), 92u);
-  CheckAll("a=2,b=2,c=2", WholeNumbers(DType::kF32, kUneven), AllPairs(layouts));
-}
-
-std::vector<Case> RandomPairs(const DeviceMesh& mesh, int ndim, int count) {
+std::vector<RedistributeCase> RandomPairs(const DeviceMesh& mesh, int ndim, int count) {
   std::mt19937_64 random(7);
-  std::vector<Case> cases;
+  std::vector<RedistributeCase> cases;
   for (int i = 0; i < count; ++i) {
     const Layout from = RandomLayout(mesh, ndim, random, /*partial=*/true);
     cases.push_back({from, RandomLayout(mesh, ndim, random, /*partial=*/true)});
@@ -172,15 +74,17 @@ std::vector<Case> RandomPairs(const DeviceMesh& mesh, int ndim, int count) {
 TEST(RedistributeTest, SampleOfPairsOnThreeAxes) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=2,c=2");
   for (const Shape& shape : {Shape{8, 4}, Shape{1, 2}, Shape{3, 0}, Shape{3, 2, 5}, Shape{16, 8, 24}}) {
-    CheckAll("a=2,b=2,c=2", WholeNumbers(DType::kF32, shape), RandomPairs(mesh, shape.ndim(), 200));
+    CheckRedistributions("a=2,b=2,c=2", WholeNumbers(DType::kF32, shape),
+                         RandomPairs(mesh, shape.ndim(), 200));
   }
 }
 
 // The plans for large tensors, where bytes count for more than messages: permutes, regions sent point to
 // point, reductions that replicas share.
 TEST(RedistributeTest, PlansOfFewestBytes) {
-  const auto check = [](const char* mesh, const Shape& shape, const std::vector<Case>& cases) {
-    CheckAll(mesh, WholeNumbers(DType::kF32, shape), cases, /*column_major=*/false, PlanObjective::kBytes);
+  const auto check = [](const char* mesh, const Shape& shape, const std::vector<RedistributeCase>& cases) {
+    CheckRedistributions(mesh, WholeNumbers(DType::kF32, shape), cases, /*column_major=*/false,
+                         PlanObjective::kBytes);
   };
   const std::vector<Layout> on_two = AllLayouts(DeviceMesh::Parse("a=2,b=2"), 2, {ReduceOp::kSum});
   for (const Shape& shape : {kEven, kUneven, kTiny, kEmpty}) check("a=2,b=2", shape, AllPairs(on_two));
@@ -195,7 +99,7 @@ TEST(RedistributeTest, OtherDTypes) {
   for (DType dtype : {DType::kF64, DType::kI32, DType::kI64, DType::kBF16, DType::kF16}) {
     for (const char* mesh : {"a=2", "a=2,b=2"}) {
       const std::vector<Layout> layouts = AllLayouts(DeviceMesh::Parse(mesh), 2, {ReduceOp::kSum});
-      CheckAll(mesh, WholeNumbers(dtype, kUneven), AllPairs(layouts));
+      CheckRedistributions(mesh, WholeNumbers(dtype, kUneven), AllPairs(layouts));
     }
   }
 }
@@ -204,25 +108,25 @@ TEST(RedistributeTest, EveryPartialKind) {
   for (ReduceOp op : kAllReduceOps) {
     for (const char* mesh : {"a=4", "a=2,b=2"}) {
       const std::vector<Layout> layouts = AllLayouts(DeviceMesh::Parse(mesh), 2, {op});
-      CheckAll(mesh, WholeNumbers(DType::kF32, kUneven), AllPairs(layouts));
+      CheckRedistributions(mesh, WholeNumbers(DType::kF32, kUneven), AllPairs(layouts));
     }
   }
 }
 
 TEST(RedistributeTest, FromOneKindToAnother) {
   const std::vector<ReduceOp> kinds(std::begin(kAllReduceOps), std::end(kAllReduceOps));
-  CheckAll("a=2", WholeNumbers(DType::kF32, kUneven),
-           AllPairs(AllLayouts(DeviceMesh::Parse("a=2"), 2, kinds)));
+  CheckRedistributions("a=2", WholeNumbers(DType::kF32, kUneven),
+                       AllPairs(AllLayouts(DeviceMesh::Parse("a=2"), 2, kinds)));
   // Sum and average in one tensor.
   const std::vector<Layout> mixed =
       AllLayouts(DeviceMesh::Parse("a=2,b=2"), 1, {ReduceOp::kSum, ReduceOp::kAvg});
-  CheckAll("a=2,b=2", WholeNumbers(DType::kF32, Shape{5}), AllPairs(mixed));
+  CheckRedistributions("a=2,b=2", WholeNumbers(DType::kF32, Shape{5}), AllPairs(mixed));
 }
 
 // 1 / 3 of three terms is not exact in binary; the value must still be.
 TEST(RedistributeTest, AverageOverThreeOfAWholeValue) {
-  CheckAll("a=3", WholeNumbers(DType::kF32, kUneven),
-           AllPairs(AllLayouts(DeviceMesh::Parse("a=3"), 2, {ReduceOp::kAvg})));
+  CheckRedistributions("a=3", WholeNumbers(DType::kF32, kUneven),
+                       AllPairs(AllLayouts(DeviceMesh::Parse("a=3"), 2, {ReduceOp::kAvg})));
 }
 
 TEST(RedistributeTest, NothingMovesMeansAView) {
@@ -305,8 +209,8 @@ TEST(RedistributionCacheTest, IsBounded) {
 // Sizes past the 512 bytes that travel inside a posting, and past the kernels' blocks.
 TEST(RedistributeTest, LargerThanAMessage) {
   for (const char* mesh : {"a=2", "a=2,b=2"}) {
-    CheckAll(mesh, WholeNumbers(DType::kF32, {67, 131}),
-             AllPairs(AllLayouts(DeviceMesh::Parse(mesh), 2, {ReduceOp::kSum})));
+    CheckRedistributions(mesh, WholeNumbers(DType::kF32, {67, 131}),
+                         AllPairs(AllLayouts(DeviceMesh::Parse(mesh), 2, {ReduceOp::kSum})));
   }
 }
 

@@ -197,8 +197,9 @@ TEST(UpstreamIssuesTest, issue_168134_nested_uneven_order) {
     // Gathering the innermost axis leaves the pieces of the outer one.
     const Layout both = Layout::Parse("[tp.dp, -]", context->mesh());
     const Layout outer = Layout::Parse("[tp, -]", context->mesh());
-    EXPECT_EQ(PlanRedistribution(both, outer, context->mesh()).ToString(context->mesh()),
-              "[tp.dp, -] -all_gather(dp)-> [tp, -]");
+    const Redistribution plan =
+        PlanRedistribution(both, outer, full.shape(), full.dtype(), context->mesh(), context->cost_model());
+    EXPECT_EQ(plan.ToString(context->mesh()), "[tp.dp, -] -all_gather(dp)-> [tp, -]");
   });
 }
 

@@ -162,9 +162,9 @@ TEST_F(KnownPlansTest, OneStepIsEnough) {
 TEST_F(KnownPlansTest, ReducesBeforeItGathers) {
   EXPECT_EQ(Plan("[-, -] P{a,b}", "[-, b]"),
             "[-, -] P{a,b} -reduce_scatter(a,b)-> [-, b.a] -all_gather(a)-> [-, b]");
-  // The replicas along b share the work, and then change places.
+  // The replicas along b share the work, and then bring their parts together.
   EXPECT_EQ(Plan("[-, -] P{a}", "[a.b, -]"),
-            "[-, -] P{a} -slice(b)-> [b, -] P{a} -reduce_scatter(a)-> [b.a, -] -permute(a,b)-> [a.b, -]");
+            "[-, -] P{a} -slice(b)-> [-, b] P{a} -reduce_scatter(a)-> [a, b] -all_to_all(b)-> [a.b, -]");
 }
 
 // Few bytes: fewer messages count for more.
@@ -180,6 +180,10 @@ TEST_F(KnownPlansTest, HierarchicalReductionWhereAxesDiffer) {
                                {4096, 4096}, DType::kF32, mesh_, cost_model)
                 .ToString(mesh_),
             "[-, -] P{a,b} -reduce_scatter(b)-> [b, -] P{a} -all_reduce(a)-> [b, -]");
+  EXPECT_EQ(PlanRedistribution(Layout::Parse("[-, -] P{a,b}", mesh_), Layout(2, 2), {4096, 4096}, DType::kF32,
+                               mesh_, cost_model)
+                .ToString(mesh_),
+            "[-, -] P{a,b} -reduce_scatter(b)-> [b, -] P{a} -all_reduce(a)-> [b, -] -all_gather(b)-> [-, -]");
 }
 
 TEST_F(KnownPlansTest, AxesOfOneRankMoveNothing) {
