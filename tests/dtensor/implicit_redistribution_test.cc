@@ -34,8 +34,9 @@ TEST(ImplicitRedistributionTest, ForbidThrowsBeforeAnythingMoves) {
         message,
         "contract(f64[64, 6] [dp, -], f64[6, 4] [dp, -]) in module blocks.0.mlp: implicit redistribution is "
         "forbidden here, Redistribute first; operand 1 f64[6, 4] would move [dp, -] -> [-, -] by "
-        "all_gather(dp): 192 bytes, 5.0 us; nearest legal layouts: ([dp, -], [-, -]) for 192 bytes, 5.0 us; "
-        "([-, dp], [dp, -]) for 1536 bytes, 5.1 us; ([-, -], [-, -]) for 3264 bytes, 10.2 us");
+        "all_gather(dp): 192 bytes, 10.0 us; nearest legal layouts: ([dp, -], [-, -]) for 192 bytes, 10.0 "
+        "us; "
+        "([-, dp], [dp, -]) for 1536 bytes, 10.1 us; ([-, -], [-, -]) for 3264 bytes, 20.2 us");
     EXPECT_EQ(LedgerText(*context), "");
     EXPECT_EQ(guard.num_bytes(), 0);
     // As the message says.

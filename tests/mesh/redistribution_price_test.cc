@@ -18,17 +18,17 @@ RedistributionPrice PriceOf(absl::string_view from, absl::string_view to, const 
   return price;
 }
 
-// By the closed forms: an all-gather of S bytes over n takes (n-1)(alpha + beta S/n), and moves (n-1) S in
-// each group.
+// By the closed forms: a step takes 5 us, alpha for each of its log2(n) rounds (an all-reduce: twice as many)
+// and beta for each byte that a rank receives; an all-gather of S bytes moves (n-1) S in each group.
 TEST(RedistributionPriceTest, TimesBytesAndSteps) {
   EXPECT_EQ(PriceOf("[dp, -]", "[dp, -]", {8, 2}), RedistributionPrice());
   EXPECT_EQ(PriceOf("[-, -]", "[tp, -]", {8, 2}), (RedistributionPrice{0, 0, "slice(tp)"}));
   EXPECT_EQ(PriceOf("[dp, -]", "[-, -]", {8, 2}),
-            (RedistributionPrice{3 + 0.5 * 32, 4 * 64, "all_gather(dp)"}));
+            (RedistributionPrice{5 + 3 + 0.5 * 32, 4 * 64, "all_gather(dp)"}));
   EXPECT_EQ(PriceOf("[-, -] P{tp}", "[-, -]", {8, 2}),
-            (RedistributionPrice{2 * 3 * (10 + 0.25 * 16), 2 * 2 * 3 * 64, "all_reduce(tp)"}));
+            (RedistributionPrice{5 + 4 * 10 + 0.25 * 96, 2 * 2 * 3 * 64, "all_reduce(tp)"}));
   EXPECT_EQ(PriceOf("[-, -] P{tp}", "[dp, tp]", {8, 4}),
-            (RedistributionPrice{3 * (10 + 0.25 * 16), 2 * 3 * 64, "slice(dp), reduce_scatter(tp)"}));
+            (RedistributionPrice{5 + 2 * 10 + 0.25 * 48, 2 * 3 * 64, "slice(dp), reduce_scatter(tp)"}));
   EXPECT_EQ(PriceOf("[dp, -]", "[-, -]", {0, 2}).num_bytes, 0);
 }
 

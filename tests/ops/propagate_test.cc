@@ -216,7 +216,7 @@ TEST(PropagateTest, InPlaceOperandsThatWouldMoveAreAnError) {
     // Reduce-scatter of 4 x 6 over tp, gather-free: or the all-reduce, with g split or whole.
     EXPECT_THAT(
         error.message(),
-        HasSubstr("nearest legal layouts: ([dp, -], [dp, -]) for 384 bytes, 10.0 us; ([-, -], [-, -]) for"));
+        HasSubstr("nearest legal layouts: ([dp, -], [dp, -]) for 384 bytes, 15.0 us; ([-, -], [-, -]) for"));
   }
 }
 
