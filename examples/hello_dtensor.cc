@@ -16,9 +16,8 @@ int main() {
   weft::RunRanks(4, [](weft::World& world) {
     const weft::DeviceMesh mesh({{"dp", 2}, {"tp", 2}});
     const auto context = weft::Bind(world, mesh);
-    const weft::Layout rows(mesh, 2, {{"dp", weft::Shard(0)}}), columns(mesh, 2, {{"tp", weft::Shard(1)}});
-    const auto x = weft::Ones(context, weft::DType::kF32, {6, 4}, rows);
-    const auto w = weft::Ones(context, weft::DType::kF32, {4, 5}, columns);
+    const auto x = weft::Ones(context, weft::DType::kF32, {6, 4}, {mesh, 2, {{"dp", weft::Shard(0)}}});
+    const auto w = weft::Ones(context, weft::DType::kF32, {4, 5}, {mesh, 2, {{"tp", weft::Shard(1)}}});
     const auto y = weft::MatMul(x, w);  // every rank multiplies its pieces; nothing is sent
     const std::vector<float> full = y.FullTensor().ToVector<float>();  // an all-gather over each axis
     if (world.rank() != 0) return;

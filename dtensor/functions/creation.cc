@@ -9,8 +9,8 @@
 namespace weft {
 namespace {
 
-Layout LayoutOr(const OptionalLayout& layout, const MeshContext& context, const Shape& shape) {
-  return layout.has_value() ? *layout : Layout(shape.ndim(), context.mesh().num_axes());
+Layout LayoutOr(const Layout& layout, const MeshContext& context, const Shape& shape) {
+  return layout == Layout() ? Layout(shape.ndim(), context.mesh().num_axes()) : layout;
 }
 
 RandomKey KeyOf(RankState& state, absl::string_view stream) {
@@ -28,23 +28,23 @@ Layout LayoutLike(const DTensor& x) {
 }  // namespace
 
 DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value,
-             const OptionalLayout& layout) {
+             const Layout& layout) {
   return Create(kFill, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
                 {.value = value});
 }
 
 DTensor Zeros(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-              const OptionalLayout& layout) {
+              const Layout& layout) {
   return Full(context, dtype, shape, 0, layout);
 }
 
 DTensor Ones(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-             const OptionalLayout& layout) {
+             const Layout& layout) {
   return Full(context, dtype, shape, 1, layout);
 }
 
 DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double start, double end, double step,
-               const OptionalLayout& layout) {
+               const Layout& layout) {
   WEFT_REQUIRE(dtype != DType::kBool, "Arange: expected a numeric dtype, got bool");
   WEFT_REQUIRE(std::isfinite(start) && std::isfinite(end) && std::isfinite(step) && step != 0 &&
                    (end - start) / step >= 0,
@@ -58,19 +58,19 @@ DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double sta
 }
 
 DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-                      const OptionalLayout& layout, absl::string_view stream) {
+                      const Layout& layout, absl::string_view stream) {
   return Create(kRandomUniform, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
                 {.key = KeyOf(context->state(), stream), .low = 0, .high = 1});
 }
 
 DTensor RandomNormal(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-                     const OptionalLayout& layout, absl::string_view stream) {
+                     const Layout& layout, absl::string_view stream) {
   return Create(kRandomNormal, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
                 {.key = KeyOf(context->state(), stream), .mean = 0, .stddev = 1});
 }
 
 DTensor Bernoulli(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-                  double probability, const OptionalLayout& layout, absl::string_view stream) {
+                  double probability, const Layout& layout, absl::string_view stream) {
   return Create(kBernoulli, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
                 {.key = KeyOf(context->state(), stream), .probability = probability});
 }

@@ -1,29 +1,25 @@
 #ifndef WEFT_DTENSOR_FUNCTIONS_CREATION_H_
 #define WEFT_DTENSOR_FUNCTIONS_CREATION_H_
 
-#include <optional>
-
 #include "absl/strings/string_view.h"
 #include "dtensor/dtensor.h"
 
-// Making tensors: on every layout, only this rank's piece is made. The layout is replicated unless given.
-// Errors: InvalidArgument for a Partial layout, a negative extent, or a dtype that the function does not
-// make.
+// Making tensors: on every layout, only this rank's piece is made. Without a layout (a default Layout) the
+// tensor is replicated. Errors: InvalidArgument for a Partial layout, a negative extent, or a dtype that the
+// function does not make.
 namespace weft {
 
-using OptionalLayout = std::optional<Layout>;
-
 DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value,
-             const OptionalLayout& layout = {});
+             const Layout& layout = {});
 DTensor Zeros(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-              const OptionalLayout& layout = {});
+              const Layout& layout = {});
 DTensor Ones(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-             const OptionalLayout& layout = {});
+             const Layout& layout = {});
 
 // start, start + step, ... below `end` (above it, for a negative step): ceil((end - start) / step) elements.
 // Errors: InvalidArgument for a step of 0 or away from `end`, bools, and integers from numbers not whole.
 DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double start, double end,
-               double step = 1, const OptionalLayout& layout = {});
+               double step = 1, const Layout& layout = {});
 
 // Random elements are a function of the context's seed and step, a stream, and the element's global index:
 // the same bits on every layout. The stream is that of a name, or, unless one is given, of the module path
@@ -31,13 +27,13 @@ DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double sta
 //
 // Uniform in [0, 1); floating dtypes.
 DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-                      const OptionalLayout& layout = {}, absl::string_view stream = "");
+                      const Layout& layout = {}, absl::string_view stream = "");
 // Standard normal; floating dtypes.
 DTensor RandomNormal(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-                     const OptionalLayout& layout = {}, absl::string_view stream = "");
+                     const Layout& layout = {}, absl::string_view stream = "");
 // 1 with the given probability, else 0; any dtype.
 DTensor Bernoulli(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
-                  double probability, const OptionalLayout& layout = {}, absl::string_view stream = "");
+                  double probability, const Layout& layout = {}, absl::string_view stream = "");
 // The same with a probability of its own for every element; carries no gradient.
 DTensor Bernoulli(const DTensor& probability, absl::string_view stream = "");
 

@@ -19,44 +19,43 @@ std::vector<double> Elements(const DTensor& x) { return x.FullTensor().ToVector<
 
 struct Creation {
   std::string name;
-  std::function<DTensor(const Context&, const OptionalLayout&)> make;
+  std::function<DTensor(const Context&, const Layout&)> make;
 };
 
 // Each of shape [5, 7] or [7].
 std::vector<Creation> Creations() {
   return {
       {"zeros",
-       [](const Context& c, const OptionalLayout& l) {
+       [](const Context& c, const Layout& l) {
          return Zeros(c, DType::kF32, {5, 7}, l);
        }},
       {"ones",
-       [](const Context& c, const OptionalLayout& l) {
+       [](const Context& c, const Layout& l) {
          return Ones(c, DType::kBool, {5, 7}, l);
        }},
       {"full",
-       [](const Context& c, const OptionalLayout& l) {
+       [](const Context& c, const Layout& l) {
          return Full(c, DType::kI64, {5, 7}, -3, l);
        }},
-      {"arange",
-       [](const Context& c, const OptionalLayout& l) { return Arange(c, DType::kF64, 1, 8, 1, l); }},
+      {"arange", [](const Context& c, const Layout& l) { return Arange(c, DType::kF64, 1, 8, 1, l); }},
       {"uniform",
-       [](const Context& c, const OptionalLayout& l) {
+       [](const Context& c, const Layout& l) {
          return RandomUniform(c, DType::kF32, {5, 7}, l, "u");
        }},
       {"uniform of the module",
-       [](const Context& c, const OptionalLayout& l) {
+       [](const Context& c, const Layout& l) {
          return RandomUniform(c, DType::kBF16, {5, 7}, l);
        }},
       {"normal",
-       [](const Context& c, const OptionalLayout& l) {
+       [](const Context& c, const Layout& l) {
          return RandomNormal(c, DType::kF64, {5, 7}, l, "n");
        }},
       {"bernoulli",
-       [](const Context& c, const OptionalLayout& l) {
+       [](const Context& c, const Layout& l) {
          return Bernoulli(c, DType::kBool, {5, 7}, 0.4, l);
        }},
       {"bernoulli of probabilities",
-       [](const Context& c, const OptionalLayout& l) {
+       [](const Context& c, const Layout& l) {
          return Bernoulli(RandomUniform(c, DType::kF32, {5, 7}, l, "p"), "b");
        }},
   };
@@ -67,11 +66,11 @@ TEST(CreationTest, SameElementsOnEveryLayout) {
     Tensor expected;
     OnMesh("", [&](const Context& context) {
       context->state().set_seed(42);
-      expected = creation.make(context, std::nullopt).ToLocal();
+      expected = creation.make(context, Layout()).ToLocal();
     });
     OnMesh("a=2,b=2", [&](const Context& context) {
       context->state().set_seed(42);
-      EXPECT_TRUE(creation.make(context, std::nullopt).layout().IsFullyReplicated()) << creation.name;
+      EXPECT_TRUE(creation.make(context, Layout()).layout().IsFullyReplicated()) << creation.name;
       for (const Layout& layout : AllLayouts(context->mesh(), expected.ndim(), {})) {
         context->state().ResetCallNumbers();
         const DTensor x = creation.make(context, layout);
