@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/cpu/dim_rows.h"
+#include "ops/cpu/reduced_gradient.h"
 #include "ops/cpu/row_view.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernel.h"
@@ -84,22 +85,13 @@ void LogSumExpFinish(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 void LogSumExpGrad(const Call& call) {
-  const Tensor& x = call.inputs[0];
-  const DimMask missing = call.attributes().keepdims ? 0 : call.attributes().dims;
-  const Tensor y = WithMissingDims(call.inputs[1], x.ndim(), missing);
-  const Tensor dy = WithMissingDims(call.inputs[2], x.ndim(), missing);
-  const auto body = []<class C>(C* const* spans, int64_t, int64_t n) {
+  MapReducedGradient(call, []<class C>(C* const* spans, int64_t, int64_t n) {
     constexpr C kNothing = -std::numeric_limits<C>::infinity();
     for (int64_t i = 0; i < n; ++i) {
       const C log_share = spans[0][i] - spans[1][i];
       spans[3][i] = spans[1][i] == kNothing ? C(0) : std::exp(log_share) * spans[2][i];
     }
-  };
-  const auto run = [&]<class C>(TypeTag<C>) {
-    ForEachElementBlock<C>(call.context.pool, x.shape(),
-                           {{x}, {y}, {dy}, {call.outputs[0], ElementStream::kWrite}}, body);
-  };
-  x.dtype() == DType::kF64 ? run(TypeTag<double>()) : run(TypeTag<float>());
+  });
 }
 
 const RegisterKernel kRegister[] = {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/cpu/dim_rows.h"
+#include "ops/cpu/reduced_gradient.h"
 #include "ops/cpu/row_view.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernel.h"
@@ -126,19 +127,10 @@ C Slope(C x, C y, double p) {
 }
 
 void VectorNormGrad(const Call& call) {
-  const Tensor& x = call.inputs[0];
-  const NormAttributes& a = call.attributes();
-  const DimMask missing = a.keepdims ? 0 : a.dims;
-  const Tensor y = WithMissingDims(call.inputs[1], x.ndim(), missing);
-  const Tensor dy = WithMissingDims(call.inputs[2], x.ndim(), missing);
-  const auto body = [&]<class C>(C* const* spans, int64_t, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) spans[3][i] = Slope(spans[0][i], spans[1][i], a.p) * spans[2][i];
-  };
-  const auto run = [&]<class C>(TypeTag<C>) {
-    ForEachElementBlock<C>(call.context.pool, x.shape(),
-                           {{x}, {y}, {dy}, {call.outputs[0], ElementStream::kWrite}}, body);
-  };
-  x.dtype() == DType::kF64 ? run(TypeTag<double>()) : run(TypeTag<float>());
+  const double p = call.attributes().p;
+  MapReducedGradient(call, [p]<class C>(C* const* spans, int64_t, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) spans[3][i] = Slope(spans[0][i], spans[1][i], p) * spans[2][i];
+  });
 }
 
 const RegisterKernel kRegister[] = {
