@@ -1,0 +1,25 @@
+#ifndef WEFT_BENCHMARKS_MACHINE_LIMITS_H_
+#define WEFT_BENCHMARKS_MACHINE_LIMITS_H_
+
+#include <cstdint>
+
+namespace weft {
+
+// What this machine does at best, measured when asked (a quarter of a second each): what kernels are held
+// against. Each takes the number of threads that work at once; they should not outnumber the idle cores.
+
+// Flops a second of multiply-adds on registers, two flops each, in the widest vectors the processor has.
+double PeakFlopsF32(int threads);
+
+// The same of the processor's dot products of bf16 pairs summed in f32 (AVX512-BF16), four flops a lane;
+// 0 where it has none.
+double PeakFlopsBF16(int threads);
+
+// Bytes a second of STREAM's triad, a[i] = b[i] + s * c[i] on f32, where the three arrays take `num_bytes`
+// together: a kernel is held against the triad of its own size, since caches serve both. Counts 12 bytes an
+// element, as STREAM does: not the read of a line that is about to be overwritten.
+double TriadBytesPerSecond(int64_t num_bytes, int threads);
+
+}  // namespace weft
+
+#endif  // WEFT_BENCHMARKS_MACHINE_LIMITS_H_
