@@ -36,7 +36,8 @@ DeviceMesh MeshOf(const Json& extents) {
 }
 
 TEST(GoldenLayoutsTest, ChunksAreAsPyTorchCuts) {
-  for (const Json& test_case : ReadJson("tests/golden/chunks.json")["cases"]) {
+  const Json chunks = ReadJson("tests/golden/chunks.json");
+  for (const Json& test_case : chunks["cases"]) {
     const DeviceMesh mesh = MeshOf(test_case["mesh"]);
     Layout layout(/*ndim=*/1, mesh.num_axes());
     for (int axis = 0; axis < mesh.num_axes(); ++axis) layout = layout.WithShard(axis, 0);
