@@ -21,6 +21,7 @@ packages=(
   libgtest-dev
   libhwy-dev
   nlohmann-json3-dev
+  valgrind
 )
 text=data/jargon.txt
 

@@ -1,5 +1,5 @@
-// How long the choice of a sharding takes: matmuls on 2-D and 3-D meshes, every pair of operand layouts over
-// Replicate, Shard(0), Shard(1) and Partial along each axis.
+// How long the choice of a sharding takes: matmuls on 1-D, 2-D and 3-D meshes, every pair of operand layouts
+// over Replicate, Shard(0), Shard(1) and Partial along each axis.
 //
 //   bazel run //benchmarks:propagate                       a line a mesh to read
 //   bazel run //benchmarks:propagate -- --log_format=json  one object a line
@@ -83,7 +83,8 @@ int Measure() {
     const char* name;
     double limit_us;
   };
-  for (const Case& c : {Case{"a=2,b=2", "matmul_2d", 20}, Case{"a=2,b=2,c=2", "matmul_3d", 200}}) {
+  for (const Case& c : {Case{"a=2", "matmul_1d", 20}, Case{"a=2,b=2", "matmul_2d", 20},
+                        Case{"a=2,b=2,c=2", "matmul_3d", 200}}) {
     const std::vector<double> times = SearchTimes(DeviceMesh::Parse(c.mesh));
     const auto report = [&](const char* which, double us) {
       Report({.name = absl::StrCat("propagate/", c.name, "/", which),

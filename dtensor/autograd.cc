@@ -1,107 +1,117 @@
 #include "dtensor/autograd.h"
 
 #include <algorithm>
-#include <optional>
-#include <queue>
-#include <vector>
+#include <iterator>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/implicit_redistribution.h"
 #include "dtensor/tape.h"
-#include "ops/elementwise.h"
 #include "ops/random.h"
 
 namespace weft {
-namespace {
 
 // One backward pass. A node runs when every use of its outputs in this pass has delivered; among those that
 // are ready the latest recorded runs first, and leaves at once, so that every rank does the same in the same
 // order.
+//
+// What arrives at a node is kept in the pass, and the node says where: so nothing is looked up. A pass within
+// another (a node that differentiates something on its own) may reach nodes of the outer one; each entry
+// remembers the outer pass's, which the node gets back when the pass ends.
 class BackwardPass {
  public:
-  explicit BackwardPass(MeshContext& context) : context_(context) {}
+  BackwardPass(MeshContext& context, const DTensor& root)
+      : context_(context), root_{root.impl()->node, root.impl()->output} {
+    CountUses();
+  }
+  BackwardPass(const BackwardPass&) = delete;
+  BackwardPass& operator=(const BackwardPass&) = delete;
+  ~BackwardPass() {
+    for (const Entry& entry : entries_) entry.node->pass_entry_ = entry.outer;
+  }
 
-  void Run(const DTensor& root, const DTensor& seed) {
-    CountUses(root.impl()->node);
-    Deliver({root.impl()->node, root.impl()->output}, seed);
+  void Run(DTensor seed) {
+    Deliver(root_, std::move(seed));
     while (!ready_.empty()) {
-      const IntrusivePtr<TapeNode> node = ready_.top().node;
-      ready_.pop();
-      RunNode(*node);
+      std::pop_heap(ready_.begin(), ready_.end(), RunsLater);
+      Entry& entry = entries_[ready_.back()->pass_entry_];
+      ready_.pop_back();
+      RunNode(*entry.node, std::move(entry.gradients));
     }
   }
 
  private:
-  struct Pending {
-    int uses = 0;
-    DTensors gradients;  // by output
-  };
-  struct Ready {
-    IntrusivePtr<TapeNode> node;
-    bool operator<(const Ready& other) const {
-      if (IsLeaf() != other.IsLeaf()) return other.IsLeaf();
-      return node->sequence() < other.node->sequence();
-    }
-    bool IsLeaf() const { return node->edges().empty(); }
+  struct Entry {
+    TapeNode* node = nullptr;  // root_ keeps it, by way of edges
+    int outer = -1;            // the node's entry in the pass around this one
+    int uses = 0;              // not yet delivered
+    DTensors gradients;        // by output
   };
 
-  void CountUses(const IntrusivePtr<TapeNode>& root) {
-    std::vector<TapeNode*> stack = {root.get()};
-    Add(root.get());
-    pending_[root.get()].uses = 1;
-    while (!stack.empty()) {
-      TapeNode* node = stack.back();
-      stack.pop_back();
-      for (const TapeNode::Edge& edge : node->edges()) {
-        if (!edge.node) continue;
-        if (Add(edge.node.get())) stack.push_back(edge.node.get());
-        ++pending_[edge.node.get()].uses;
+  static bool RunsLater(const TapeNode* a, const TapeNode* b) {
+    const bool a_is_leaf = a->edges().empty();
+    const bool b_is_leaf = b->edges().empty();
+    return a_is_leaf != b_is_leaf ? b_is_leaf : a->sequence() < b->sequence();
+  }
+
+  void CountUses() {
+    Use(root_.node.get());
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      for (const TapeNode::Edge& edge : entries_[i].node->edges()) {
+        if (edge.node) Use(edge.node.get());
       }
     }
   }
 
-  // True the first time.
-  bool Add(TapeNode* node) {
-    const auto [it, inserted] = pending_.try_emplace(node);
-    if (inserted) it->second.gradients.resize(node->num_outputs());
-    return inserted;
+  void Use(TapeNode* node) {
+    const int entry = node->pass_entry_;
+    const bool known = entry >= 0 && entry < std::ssize(entries_) && entries_[entry].node == node;
+    if (!known) {
+      entries_.push_back(
+          {.node = node, .outer = entry, .uses = 0, .gradients = DTensors(node->num_outputs())});
+      node->pass_entry_ = static_cast<int>(entries_.size()) - 1;
+    }
+    ++entries_[node->pass_entry_].uses;
   }
 
   // One use has said all it has to say; `gradient` may be undefined.
-  void Deliver(const TapeNode::Edge& edge, const DTensor& gradient) {
-    Pending& pending = pending_[edge.node.get()];
+  void Deliver(const TapeNode::Edge& edge, DTensor gradient) {
+    Entry& entry = entries_[edge.node->pass_entry_];
     if (gradient.defined()) {
-      // To add a leaf's gradients may move them: a part of bringing them to rest.
-      const bool at_leaf = edge.node->TakesAnyLayout();
-      const PurposeGuard purpose(context_.state(), at_leaf ? Purpose::kGrad : context_.state().purpose());
-      std::optional<PlannedMovesGuard> planned;
-      if (at_leaf) planned.emplace(context_.state());
-      DTensor& sum = pending.gradients[edge.output];
-      sum = sum.defined() ? Call(kAdd, {sum, gradient}) : gradient;
+      DTensor& sum = entry.gradients[edge.output];
+      if (sum.defined() && edge.node->TakesAnyLayout()) {
+        // To add a leaf's gradients may move them: a part of bringing them to rest.
+        const PurposeGuard purpose(context_.state(), Purpose::kGrad);
+        const PlannedMovesGuard planned(context_.state());
+        Accumulate(sum, std::move(gradient));
+      } else {
+        Accumulate(sum, std::move(gradient));
+      }
     }
-    if (--pending.uses == 0) ready_.push({edge.node});
+    if (--entry.uses > 0) return;
+    ready_.push_back(entry.node);
+    std::push_heap(ready_.begin(), ready_.end(), RunsLater);
   }
 
-  void RunNode(TapeNode& node) {
-    PathGuard path(context_.state(), node.path_id());
-    const DTensors gradients = std::move(pending_[&node].gradients);
+  void RunNode(TapeNode& node, DTensors gradients) {
+    const PathGuard path(context_.state(), node.path_id());
     const bool reached = std::any_of(gradients.begin(), gradients.end(),
                                      [](const DTensor& gradient) { return gradient.defined(); });
-    DTensors results(node.edges().size());
+    DTensors results;
     if (reached) results = node.Backward(context_, gradients);
+    results.resize(node.edges().size());
+    gradients.clear();  // their memory is free, or may be added to in place, as soon as their reader is done
     for (size_t i = 0; i < node.edges().size(); ++i) {
-      if (node.edges()[i].node) Deliver(node.edges()[i], results[i]);
-      results[i] = DTensor();  // the gradient's memory is free as soon as its last reader is done
+      if (node.edges()[i].node) Deliver(node.edges()[i], std::move(results[i]));
     }
   }
 
   MeshContext& context_;
-  absl::flat_hash_map<TapeNode*, Pending> pending_;
-  std::priority_queue<Ready> ready_;
+  TapeNode::Edge root_;
+  absl::InlinedVector<Entry, 8> entries_;
+  absl::InlinedVector<TapeNode*, 8> ready_;  // a heap
 };
-
-}  // namespace
 
 void Backward(const DTensor& loss, const DTensor& seed) {
   WEFT_REQUIRE(loss.requires_grad(), "Backward: ", loss.ToString(),
@@ -117,7 +127,7 @@ void Backward(const DTensor& loss, const DTensor& seed) {
   WEFT_REQUIRE(start.type() == loss.type(), "Backward: the seed is ", start.type().ToString(), ", expected ",
                loss.type().ToString());
   NoGradGuard no_grad(context.state());
-  BackwardPass(context).Run(loss, start);
+  BackwardPass(context, loss).Run(std::move(start));
 }
 
 }  // namespace weft

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -31,6 +33,45 @@ int64_t EvictOldestHalf(Map& entries) {
   return static_cast<int64_t>(
       absl::erase_if(entries, [oldest_half](const auto& entry) { return entry.second.age <= oldest_half; }));
 }
+
+// A bounded map from keys to what was worked out for them: at most `capacity` entries; the oldest half goes
+// when it is full. No locks: the owning rank's thread only.
+template <class Key, class Value>
+class BoundedCache {
+ public:
+  // Needs capacity >= 1.
+  explicit BoundedCache(int64_t capacity) : capacity_(capacity) {}
+
+  // The value of an equal key, or null. The pointer holds until the next Insert.
+  const Value* Find(const Key& key) {
+    const auto it = entries_.find(key);
+    if (it == entries_.end()) {
+      ++stats_.misses;
+      return nullptr;
+    }
+    ++stats_.hits;
+    return it->second.value.get();
+  }
+  const Value* Insert(Key key, Value value) {
+    if (size() >= capacity_) stats_.evictions += EvictOldestHalf(entries_);
+    Stored stored{next_age_++, std::make_unique<const Value>(std::move(value))};
+    return entries_.insert_or_assign(std::move(key), std::move(stored)).first->second.value.get();
+  }
+
+  const CacheStats& stats() const { return stats_; }
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+
+ private:
+  struct Stored {
+    uint64_t age = 0;
+    std::unique_ptr<const Value> value;
+  };
+
+  int64_t capacity_;
+  uint64_t next_age_ = 0;
+  CacheStats stats_;
+  absl::flat_hash_map<Key, Stored> entries_;
+};
 
 }  // namespace weft
 

@@ -1,125 +1,103 @@
 #include "dtensor/dispatch.h"
 
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "dtensor/call_plan.h"
 #include "dtensor/explain.h"
 #include "dtensor/implicit_redistribution.h"
 #include "dtensor/redistribute.h"
 #include "dtensor/tape.h"
-#include "ops/kernel.h"
+#include "ops/elementwise.h"
 #include "ops/propagate.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
 namespace {
 
-using Types = absl::InlinedVector<TensorType, 4>;
-using Layouts = absl::InlinedVector<Layout, 4>;
-
 // "matmul(f32[8, 6] [dp, -], f32[6, 4] [-, tp])".
-std::string CallText(const OpDef& op, absl::Span<const DTensor> operands) {
-  const auto append = [](std::string* out, const DTensor& operand) { out->append(operand.ToString()); };
+std::string CallText(const OpDef& op, absl::Span<const DTensorRef> operands) {
+  const auto append = [](std::string* out, DTensorRef operand) { out->append(operand.Share().ToString()); };
   return absl::StrCat(op.name(), "(", absl::StrJoin(operands, ", ", append), ")");
 }
 
-// Errors: InvalidArgument for a wrong number of operands.
-void CheckOperandCount(const OpDef& op, size_t count) {
-  const absl::string_view names = op.operands();
-  const bool any_number = absl::EndsWith(names, "...");
-  const size_t expected = std::vector<std::string>(absl::StrSplit(names, ' ', absl::SkipEmpty())).size();
-  WEFT_REQUIRE(count > 0 && (any_number || count == expected), op.name(), ": expected ",
-               any_number ? "at least 1" : absl::StrCat(expected), " operands (", names, "), got ", count);
-}
-
 // What every call must check. The number of operands is part of the cache key, so only a call without any,
-// which has no context to look in, is refused here; another wrong number is a miss, and refused by MakePlan.
+// which has no context to look in, is refused here; another wrong number is a miss, and refused by PlanCall.
 // Errors: InvalidArgument for no operands, an undefined one, or operands on different meshes.
-void CheckOperands(const OpDef& op, absl::Span<const DTensor> operands) {
+void CheckOperands(const OpDef& op, absl::Span<const DTensorRef> operands) {
   if (operands.empty()) CheckOperandCount(op, 0);
-  for (const DTensor& operand : operands) {
+  for (const DTensorRef& operand : operands) {
     WEFT_REQUIRE(operand.defined(), op.name(), ": operand ", &operand - operands.data(),
                  " is undefined (default-constructed)");
-    WEFT_REQUIRE(operand.context() == operands[0].context() ||
-                     operand.context()->mesh() == operands[0].context()->mesh(),
-                 op.name(), ": operands lie on different meshes: ", operands[0].context()->mesh().ToString(),
-                 " and ", operand.context()->mesh().ToString(), " in ", CallText(op, operands),
+    const MeshContext& first = *operands[0]->context;
+    WEFT_REQUIRE(operand->context == operands[0]->context || operand->context->mesh() == first.mesh(),
+                 op.name(), ": operands lie on different meshes: ", first.mesh().ToString(), " and ",
+                 operand->context->mesh().ToString(), " in ", CallText(op, operands),
                  "; redistribute one first");
   }
 }
 
-ErasedKernel KernelFor(const OpDef& op, const Device& device) {
-  // A meta tensor has no elements: only views, which compute shapes, run their kernel on it.
-  if (device.type == DeviceType::kMeta && !op.is_view()) return nullptr;
-  const ErasedKernel kernel = FindKernel(op, DeviceType::kCpu);
-  if (kernel == nullptr) Throw(absl::StatusCode::kUnimplemented, op.name(), ": no kernel on device cpu");
-  return kernel;
-}
-
-// Inference knows types alone, so what it refuses is told with the layouts.
-TensorTypes InferOutputs(const MeshContext& context, const CallKey& key) {
-  try {
-    return key.op->Infer(key.types, key.attributes);
-  } catch (const Error& error) {
-    Throw(error.code(), error.message(), "; in ",
-          CallText(key.op->name(), key.types, key.layouts, context.mesh()));
-  }
-}
-
-CallPlan MakePlan(MeshContext& context, const CallKey& key) {
-  CheckOperandCount(*key.op, key.types.size());
-  CallPlan plan;
-  plan.output_types = InferOutputs(context, key);
-  plan.strategy = Propagate({.op = key.op,
-                             .attributes = key.attributes,
-                             .operand_types = key.types,
-                             .operand_layouts = key.layouts,
-                             .output_types = plan.output_types,
-                             .like = key.like},
-                            context.mesh(), context.cost_model());
-  if (plan.strategy.lowered) return plan;
-  for (size_t i = 0; i < key.types.size(); ++i) {
-    plan.moves.push_back(plan.strategy.operands[i] != key.layouts[i]);
-    plan.operand_boxes.push_back(
-        LocalBox(key.types[i].shape, plan.strategy.operands[i], context.mesh(), context.coordinate()));
-  }
+// The outputs, their places not yet written: new tensors, none for views, the overwritten operands for
+// in-place ops.
+DTensors MakeOutputs(const IntrusivePtr<MeshContext>& context, const OpDef& op, const CallPlan& plan,
+                     absl::Span<const DTensorRef> operands) {
+  DTensors outputs;
   for (size_t i = 0; i < plan.output_types.size(); ++i) {
-    plan.output_boxes.push_back(
-        LocalBox(plan.output_types[i].shape, plan.strategy.outputs[i], context.mesh(), context.coordinate()));
-  }
-  plan.kernel = KernelFor(*key.op, context.allocator()->device());
-  return plan;
-}
-
-// Places for the outputs: new tensors, none for views, the overwritten operands for in-place ops.
-absl::InlinedVector<Tensor, 4> MakeOutputs(MeshContext& context, const OpDef& op, const CallPlan& plan,
-                                           absl::Span<const Tensor> locals) {
-  absl::InlinedVector<Tensor, 4> outputs(plan.output_types.size());
-  if (op.is_view()) return outputs;
-  if (op.in_place()[0] != '\0') {
-    int output = 0;
-    for (absl::string_view name : absl::StrSplit(op.in_place(), ' ', absl::SkipEmpty())) {
-      outputs[output++] = locals[op.FindValue(name)];
+    const TensorType& type = plan.output_types[i];
+    Tensor place;
+    if (!plan.in_place.empty()) {
+      place = operands[plan.in_place[i]]->local;
+    } else if (!op.is_view()) {
+      place = Tensor::Empty(context->allocator(), type.dtype, plan.output_boxes[i].shape);
     }
-    return outputs;
-  }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    outputs[i] = Tensor::Empty(context.allocator(), plan.output_types[i].dtype, plan.output_boxes[i].shape);
+    outputs.push_back(
+        DTensor(MakeIntrusive<DTensorImpl>(context, plan.strategy.outputs[i], type, std::move(place))));
   }
   return outputs;
 }
 
-void MarkInPlaceWrites(const OpDef& op, absl::Span<const DTensor> operands) {
-  if (op.in_place()[0] == '\0') return;
-  for (absl::string_view name : absl::StrSplit(op.in_place(), ' ', absl::SkipEmpty())) {
-    operands[op.FindValue(name)].impl()->MarkWritten(op.name());
+// Runs the kernel on the local pieces of `operands`, which lie as it wants them, into the outputs' places.
+void RunKernel(MeshContext& context, const OpDef& op, const CallPlan& plan,
+               absl::Span<const DTensorRef> operands, absl::Span<const DTensor> outputs,
+               const void* attributes, const void* scalars) {
+  if (plan.kernel == nullptr) return;
+  absl::InlinedVector<Tensor, 4> locals;
+  for (const DTensorRef operand : operands) locals.push_back(operand->local);
+  const auto run = [&](absl::Span<Tensor> places) {
+    Tracer* const tracer = context.world().tracer();
+    const Span span(tracer, context.world().rank(), "op", tracer == nullptr ? "" : op.name());
+    op.Invoke(plan.kernel, {context.kernel_context(), locals, places, plan.operand_boxes, plan.output_boxes,
+                            attributes, scalars});
+  };
+  if (outputs.size() == 1) return run(absl::MakeSpan(&outputs[0].impl()->local, 1));
+  absl::InlinedVector<Tensor, 4> places;
+  for (const DTensor& output : outputs) places.push_back(output.ToLocal());
+  run(absl::MakeSpan(places));
+  // Kernels of views set their outputs.
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].impl()->local = std::move(places[i]);
+}
+
+// The operands where the plan wants them: those that must move as new tensors, which `owners` keeps.
+DTensorRefs MoveOperands(MeshContext& context, const CallPlan& plan, absl::Span<const DTensorRef> operands,
+                         DTensors& owners) {
+  DTensorRefs used(operands.begin(), operands.end());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!plan.moves[i]) continue;
+    DTensorImpl& operand = *operands[i].impl();
+    const Layout& to = plan.strategy.operands[i];
+    Tensor moved = RedistributeLocal(context, operand.local, operand.type, operand.layout, to);
+    owners.push_back(
+        DTensor(MakeIntrusive<DTensorImpl>(operand.context, to, operand.type, std::move(moved))));
+    used[i] = owners.back();
+    used[i]->ShareWrites(operand);
+    used[i]->regather_from = operand.regather_from;
   }
+  return used;
 }
 
 // Which operands of a call a lowering has made itself; empty outside lowerings. To move them is the op's own
 // business, not an implicit redistribution of what its caller passed.
 using OwnOperands = absl::InlinedVector<bool, 4>;
 
-DTensors Dispatch(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+DTensors Dispatch(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
                   const void* scalars, const Layout* like, const OwnOperands& own);
 
 // One call of the op's kernel on the pieces that lie here, for Emitter::EmitOnPieces.
@@ -170,8 +148,8 @@ DTensors CallOnPieces(const OpDef& op, absl::Span<const DTensor> operands, const
 // Runs a lowering's ops through dispatch, without recording them: the tape holds the op itself.
 class LoweringEmitter final : public Emitter {
  public:
-  LoweringEmitter(absl::Span<const DTensor> operands, const OwnOperands& own)
-      : values_(operands.begin(), operands.end()), own_(own) {
+  LoweringEmitter(absl::Span<const DTensorRef> operands, const OwnOperands& own) : own_(own) {
+    for (const DTensorRef operand : operands) values_.push_back(operand.Share());
     own_.resize(operands.size(), false);
   }
 
@@ -179,21 +157,22 @@ class LoweringEmitter final : public Emitter {
   Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                     const void* scalars, int /*like_operand*/) override {
     OwnOperands own;
-    for (Value operand : operands) own.push_back(own_[operand.id]);
-    return Hold(Dispatch(op, Tensors(operands), attributes, scalars, /*like=*/nullptr, own));
+    DTensorRefs tensors;
+    for (Value operand : operands) {
+      own.push_back(own_[operand.id]);
+      tensors.push_back(values_[operand.id]);
+    }
+    return Hold(Dispatch(op, tensors, attributes, scalars, /*like=*/nullptr, own));
   }
   Values EmitOnPiecesErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                             const void* scalars, int dim, PieceOutputs outputs) override {
-    return Hold(CallOnPieces(op, Tensors(operands), attributes, scalars, dim, outputs));
+    DTensors tensors;
+    for (Value operand : operands) tensors.push_back(values_[operand.id]);
+    return Hold(CallOnPieces(op, tensors, attributes, scalars, dim, outputs));
   }
   const DTensor& Get(Value value) const { return values_[value.id]; }
 
  private:
-  DTensors Tensors(absl::Span<const Value> operands) const {
-    DTensors tensors;
-    for (Value operand : operands) tensors.push_back(values_[operand.id]);
-    return tensors;
-  }
   Values Hold(DTensors outputs) {
     Values results;
     for (DTensor& output : outputs) {
@@ -204,15 +183,16 @@ class LoweringEmitter final : public Emitter {
     return results;
   }
 
-  std::vector<DTensor> values_;
+  absl::InlinedVector<DTensor, 8> values_;
   OwnOperands own_;  // by value
 };
 
-DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
-                     const void* scalars, const OwnOperands& own, bool recorded) {
+DTensors CallLowered(const OpDef& op, const CallPlan& call, absl::Span<const DTensorRef> operands,
+                     const void* attributes, const void* scalars, const OwnOperands& own, bool recorded) {
+  const IntrusivePtr<const CallPlan> plan(&call);  // what the lowering calls may drive it from the cache
   DTensors outputs;
   {
-    RankState& state = operands[0].context()->state();
+    RankState& state = operands[0]->context->state();
     const NoGradGuard no_grad(state);
     const ExplainGuard explained_already(state, nullptr);
     LoweringEmitter emitter(operands, own);
@@ -220,94 +200,99 @@ DTensors CallLowered(const OpDef& op, absl::Span<const DTensor> operands, const 
     for (size_t i = 0; i < operands.size(); ++i) values.push_back({static_cast<int32_t>(i)});
     for (Value value : op.Lower(emitter, values, attributes, scalars)) outputs.push_back(emitter.Get(value));
   }
-  if (recorded) RecordCall(op, operands, operands, absl::MakeSpan(outputs), attributes, scalars);
+  if (recorded) RecordCall(op, *plan, operands, operands, absl::MakeSpan(outputs), scalars);
   return outputs;
 }
 
 // Holds the moves that `plan` makes of what the caller passed to the guards in force.
-void CheckImplicitMoves(MeshContext& context, const CallKey& key, const CallPlan& plan,
+void CheckImplicitMoves(MeshContext& context, const OpDef& op, const CallPlan& plan, const Layout* like,
                         const OwnOperands& own) {
+  const absl::Span<const TensorType> types = plan.operand_types;
+  const absl::Span<const Layout> layouts = plan.operand_layouts;
   ImplicitMoves moves(context);
-  for (size_t i = 0; i < key.types.size(); ++i) {
+  for (size_t i = 0; i < types.size(); ++i) {
     if (!plan.moves[i] || (!own.empty() && own[i])) continue;
-    moves.Add(absl::StrCat("operand ", i), key.types[i], key.layouts[i], plan.strategy.operands[i]);
+    moves.Add(absl::StrCat("operand ", i), types[i], layouts[i], plan.strategy.operands[i]);
   }
-  const auto call = [&] { return CallText(key.op->name(), key.types, key.layouts, context.mesh()); };
+  const auto call = [&] { return CallText(op.name(), types, layouts, context.mesh()); };
   const auto nearest = [&] {
     PropagationTrace trace;
-    Propagate({.op = key.op,
-               .attributes = key.attributes,
-               .operand_types = key.types,
-               .operand_layouts = key.layouts,
+    Propagate({.op = &op,
+               .attributes = plan.attributes.get(),
+               .operand_types = types,
+               .operand_layouts = layouts,
                .output_types = plan.output_types,
-               .like = key.like},
+               .like = like},
               context.mesh(), context.cost_model(), &trace);
-    return NearestLegalLayouts(trace, key.types, key.layouts, context.mesh(), context.cost_model());
+    return NearestLegalLayouts(trace, types, layouts, context.mesh(), context.cost_model());
   };
-  moves.Check(key.op->name(), call, nearest);
+  moves.Check(op.name(), call, nearest);
 }
 
-void ExplainCall(MeshContext& context, const CallKey& key, const void* scalars) {
-  Explanation explanation = ExplainErased(*key.op, key.types, key.layouts, key.attributes, scalars, key.like,
-                                          context.mesh(), context.cost_model());
+void ExplainCall(MeshContext& context, const OpDef& op, const CallPlan& plan, const void* scalars,
+                 const Layout* like) {
+  Explanation explanation = ExplainErased(op, plan.operand_types, plan.operand_layouts, plan.attributes.get(),
+                                          scalars, like, context.mesh(), context.cost_model());
   explanation.path = context.state().PathName(context.state().path_id());
   context.state().explanations()->push_back(std::move(explanation));
 }
 
-DTensors Dispatch(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+DTensors Dispatch(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
                   const void* scalars, const Layout* like, const OwnOperands& own) {
   CheckOperands(op, operands);
-  MeshContext& context = *operands[0].context();
-  RankState& state = context.state();
-  Types types;
-  Layouts layouts;
-  for (const DTensor& operand : operands) {
-    types.push_back(operand.type());
-    layouts.push_back(operand.layout());
-  }
-  const CallKey key{&op, attributes, types, layouts, like};
-  const CallPlan* plan = context.cache().Find(key);
-  if (plan == nullptr) plan = context.cache().Insert(key, MakePlan(context, key));
-  const bool recorded = WantsRecording(op, operands, plan->output_types);
-  if (state.explanations() != nullptr) ExplainCall(context, key, scalars);
-  if (plan->strategy.lowered) return CallLowered(op, operands, attributes, scalars, own, recorded);
-  if (state.implicit_guard() != nullptr) CheckImplicitMoves(context, key, *plan, own);
+  const IntrusivePtr<MeshContext>& context = operands[0]->context;
+  RankState& state = context->state();
+  // Nothing below plans another call before the last use, but for lowerings, which keep it.
+  const CallPlan& plan = PlanCall(*context, op, operands, attributes, like);
+  const bool recorded = WantsRecording(op, operands, plan.output_types);
+  if (state.explanations() != nullptr) ExplainCall(*context, op, plan, scalars, like);
+  if (plan.strategy.lowered) return CallLowered(op, plan, operands, attributes, scalars, own, recorded);
+  if (state.implicit_guard() != nullptr) CheckImplicitMoves(*context, op, plan, like, own);
 
-  DTensors used(operands.begin(), operands.end());
-  absl::InlinedVector<Tensor, 4> locals;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (plan->moves[i]) {
-      Tensor moved =
-          RedistributeLocal(context, operands[i].ToLocal(), types[i], layouts[i], plan->strategy.operands[i]);
-      used[i] = DTensor(MakeIntrusive<DTensorImpl>(operands[i].context(), plan->strategy.operands[i],
-                                                   types[i], std::move(moved)));
-      used[i].impl()->ShareWrites(*operands[i].impl());
-      used[i].impl()->regather_from = operands[i].impl()->regather_from;
-    }
-    locals.push_back(used[i].ToLocal());
+  DTensors moved;
+  DTensorRefs refs_to_moved;
+  absl::Span<const DTensorRef> used = operands;
+  if (plan.moves_any) {
+    refs_to_moved = MoveOperands(*context, plan, operands, moved);
+    used = refs_to_moved;
   }
-  absl::InlinedVector<Tensor, 4> results = MakeOutputs(context, op, *plan, locals);
-  if (plan->kernel != nullptr) {
-    const Span span(context.world().tracer(), context.world().rank(), "op", op.name());
-    op.Invoke(plan->kernel, {context.kernel_context(), locals, absl::MakeSpan(results), plan->operand_boxes,
-                             plan->output_boxes, attributes, scalars});
+  DTensors outputs = MakeOutputs(context, op, plan, used);
+  RunKernel(*context, op, plan, used, outputs, attributes, scalars);
+  for (const int written : plan.in_place) operands[written]->MarkWritten(op.name());
+  if (op.is_view()) {
+    for (const DTensor& output : outputs) output.impl()->ShareWrites(*used[0].impl());
   }
-  MarkInPlaceWrites(op, operands);
-  DTensors outputs;
-  for (size_t i = 0; i < results.size(); ++i) {
-    outputs.push_back(DTensor(MakeIntrusive<DTensorImpl>(operands[0].context(), plan->strategy.outputs[i],
-                                                         plan->output_types[i], std::move(results[i]))));
-    if (op.is_view()) outputs.back().impl()->ShareWrites(*used[0].impl());
-  }
-  if (recorded) RecordCall(op, operands, used, absl::MakeSpan(outputs), attributes, scalars);
+  if (recorded) RecordCall(op, plan, operands, used, absl::MakeSpan(outputs), scalars);
   return outputs;
 }
 
 }  // namespace
 
-DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+DTensors CallErased(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
                     const void* scalars, const Layout* like) {
   return Dispatch(op, operands, attributes, scalars, like, /*own=*/{});
+}
+
+bool AddInPlace(const DTensor& sum, const DTensor& term) {
+  const DTensorImpl& target = *sum.impl();
+  const Tensor& place = target.local;
+  const bool is_alone = target.use_count() == 1 && !target.writes && place.buffer()->use_count() == 1 &&
+                        place.buffer()->num_bytes() == place.num_bytes() && place.IsContiguous();
+  MeshContext& context = *target.context;
+  // An explained call is to be seen as a call.
+  if (!is_alone || sum.requires_grad() || term.requires_grad() || context.state().explanations() != nullptr) {
+    return false;
+  }
+  const DTensorRef operands[] = {sum, term};
+  CheckOperands(kAdd, operands);
+  const NoAttributes attributes;
+  const NoScalars scalars;
+  const CallPlan& plan = PlanCall(context, kAdd, operands, &attributes, /*like=*/nullptr);
+  const bool stays = !plan.strategy.lowered && !plan.moves_any && plan.output_types[0] == target.type &&
+                     plan.strategy.outputs[0] == target.layout;
+  // The kernel reads every element of `sum` before it writes there.
+  if (stays) RunKernel(context, kAdd, plan, operands, absl::MakeConstSpan(&sum, 1), &attributes, &scalars);
+  return stays;
 }
 
 DTensor CreateErased(const OpDef& op, const IntrusivePtr<MeshContext>& context, const Layout& layout,

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <type_traits>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
@@ -19,8 +20,13 @@ using DTensors = absl::InlinedVector<DTensor, 4>;
 // Layout: outputs as the op's sharding rule gives them.
 // Cost:   the redistributions, all implicit; a cached call without any adds well under 1 us to the kernel.
 // Errors: InvalidArgument naming the op, types and layouts; Unimplemented where a device lacks the kernel.
-DTensors CallErased(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
+DTensors CallErased(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
                     const void* scalars, const Layout* like = nullptr);
+
+// Adds `term` to `sum` where `sum` lies, as Add would and with its bits, if nobody could tell: `sum` is the
+// only handle of the only tensor in its memory, and lies as the result would. Else does nothing and returns
+// false.
+bool AddInPlace(const DTensor& sum, const DTensor& term);
 
 // The same for ops without operands, whose context and output layout nothing tells.
 DTensor CreateErased(const OpDef& op, const IntrusivePtr<MeshContext>& context, const Layout& layout,
@@ -29,9 +35,9 @@ DTensor CreateErased(const OpDef& op, const IntrusivePtr<MeshContext>& context, 
 // The generic call, for any op including a user's own: Call(kMyOp, {x, w}, {.dim = 1}). The first output of
 // several.
 template <class A, class R>
-DTensor Call(const Op<A, R>& op, std::initializer_list<DTensor> operands,
+DTensor Call(const Op<A, R>& op, std::initializer_list<DTensorRef> operands,
              const std::type_identity_t<A>& attributes = {}, const std::type_identity_t<R>& scalars = {}) {
-  return CallErased(op, operands, &attributes, &scalars)[0];
+  return std::move(CallErased(op, operands, &attributes, &scalars)[0]);
 }
 
 // The same with all outputs, and any number of operands.
@@ -39,7 +45,7 @@ template <class A, class R>
 DTensors CallAll(const Op<A, R>& op, absl::Span<const DTensor> operands,
                  const std::type_identity_t<A>& attributes = {},
                  const std::type_identity_t<R>& scalars = {}) {
-  return CallErased(op, operands, &attributes, &scalars);
+  return CallErased(op, Borrow(operands), &attributes, &scalars);
 }
 
 // An op without operands, making only this rank's piece.

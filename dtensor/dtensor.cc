@@ -6,10 +6,32 @@
 #include "runtime/tensor/copy.h"
 
 namespace weft {
+namespace {
 
-DTensorImpl::DTensorImpl(IntrusivePtr<MeshContext> context, const Layout& layout, const TensorType& type,
-                         Tensor local)
-    : context(std::move(context)), layout(layout), type(type), local(std::move(local)) {}
+// A leaf that is no parameter. Its name is a text only errors want, so only they make it.
+class TensorLeafNode final : public LeafNode {
+ public:
+  TensorLeafNode(const DTensor& value, const Layout& gradient)
+      : LeafNode(value.context()->state(), /*name=*/"", gradient),
+        context_(value.context()),
+        value_layout_(value.layout()),
+        type_(value.type()) {}
+
+  std::string Name() const override {
+    return absl::StrCat("tensor ", type_.ToString(), " ", value_layout_.ToString(context_->mesh()));
+  }
+
+ private:
+  IntrusivePtr<MeshContext> context_;
+  Layout value_layout_;
+  TensorType type_;
+};
+
+}  // namespace
+
+DTensorImpl::DTensorImpl(const IntrusivePtr<MeshContext>& context, const Layout& layout,
+                         const TensorType& type, Tensor local)
+    : context(context), layout(layout), type(type), local(std::move(local)) {}
 
 DTensorImpl::~DTensorImpl() = default;
 
@@ -119,8 +141,7 @@ DTensor DTensor::RequiresGrad(const Layout& gradient) const {
   }
   DTensor leaf(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
   leaf.impl_->writes = impl_->writes ? impl_->writes : MakeIntrusive<WriteLog>();
-  leaf.impl_->node =
-      IntrusivePtr<TapeNode>(new LeafNode(context()->state(), "tensor " + ToString(), gradient));
+  leaf.impl_->node = IntrusivePtr<TapeNode>(new TensorLeafNode(*this, gradient));
   return leaf;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "dtensor/mesh_context.h"
 #include "mesh/layout.h"
 #include "mesh/shard_math.h"
@@ -116,7 +118,8 @@ struct WriteLog : RefCounted<WriteLog> {
 
 // What a DTensor handle shares. Written once, when it is made.
 struct DTensorImpl : RefCounted<DTensorImpl> {
-  DTensorImpl(IntrusivePtr<MeshContext> context, const Layout& layout, const TensorType& type, Tensor local);
+  DTensorImpl(const IntrusivePtr<MeshContext>& context, const Layout& layout, const TensorType& type,
+              Tensor local);
   ~DTensorImpl();
 
   IntrusivePtr<MeshContext> context;
@@ -146,6 +149,31 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   // of the copy and redistributes again when backward reads it.
   IntrusivePtr<DTensorImpl> regather_from;
 };
+
+// A DTensor borrowed for the length of a call, so that passing it on counts no owners: what dispatch takes.
+// Undefined where the tensor is. Lifetime: some owner must outlive it.
+class DTensorRef {
+ public:
+  DTensorRef() = default;
+  DTensorRef(const DTensor& tensor) : impl_(tensor.impl().get()) {}  // NOLINT: implicit, as arguments are
+  explicit DTensorRef(DTensorImpl* impl) : impl_(impl) {}
+
+  bool defined() const { return impl_ != nullptr; }
+  DTensorImpl* impl() const { return impl_; }
+  DTensorImpl* operator->() const { return impl_; }
+  bool requires_grad() const { return impl_ != nullptr && impl_->node; }
+  // An owner.
+  DTensor Share() const { return DTensor(IntrusivePtr<DTensorImpl>(impl_)); }
+
+ private:
+  DTensorImpl* impl_ = nullptr;
+};
+using DTensorRefs = absl::InlinedVector<DTensorRef, 8>;
+
+// Each of `tensors`, borrowed.
+inline DTensorRefs Borrow(absl::Span<const DTensor> tensors) {
+  return DTensorRefs(tensors.begin(), tensors.end());
+}
 
 }  // namespace weft
 

@@ -31,7 +31,7 @@ bool IsSum(const Layout& layout) {
 
 class LocalNode final : public TapeNode {
  public:
-  LocalNode(const IntrusivePtr<MeshContext>& context, std::vector<Edge> edges, const LocalFunction& function,
+  LocalNode(const IntrusivePtr<MeshContext>& context, Edges edges, const LocalFunction& function,
             absl::Span<const DTensor> operands, absl::Span<const DTensor> outputs)
       : TapeNode(context->state(), std::move(edges), static_cast<int>(outputs.size())),
         context_(context),
@@ -137,7 +137,7 @@ DTensors CallLocal(const LocalFunction& function, absl::Span<const DTensor> oper
         Take(context, function, absl::StrCat("output ", i), made[i], output.type, output.layout));
   }
   if (!recorded) return outputs;
-  std::vector<TapeNode::Edge> edges;
+  TapeNode::Edges edges;
   for (const DTensor& operand : used) edges.push_back({operand.impl()->node, operand.impl()->output});
   const IntrusivePtr<TapeNode> node(new LocalNode(context, std::move(edges), function, used, outputs));
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -23,6 +23,29 @@ void CheckSource(const MeshTransferEnds& ends, const DTensor& source) {
                ") to mesh (", ends.to_mesh.ToString(), "); detach ", source.ToString(), " first");
 }
 
+const LoweredMeshTransfer& PlanTransfer(RankState& state, const MeshTransferEnds& ends,
+                                        const IntrusivePtr<MeshContext>& target) {
+  MeshTransferCache& cache = state.mesh_transfers();
+  if (const LoweredMeshTransfer* known = cache.Find(ends); known != nullptr) return *known;
+  const Shape& shape = ends.type.shape;
+  LoweredMeshTransfer lowered;
+  lowered.reduced = ReducedLayout(ends.from, shape, ends.from_mesh);
+  lowered.landing = WithoutPartial(ends.to);
+  const MeshTransfer transfer =
+      PlanMeshTransfer(ends.from_mesh, lowered.reduced, ends.to_mesh, lowered.landing, shape);
+  const int rank = state.world().rank();
+  const size_t place =
+      std::lower_bound(transfer.ranks.begin(), transfer.ranks.end(), rank) - transfer.ranks.begin();
+  if (target) {
+    lowered.landing_shape = LocalBox(shape, lowered.landing, ends.to_mesh, target->coordinate()).shape;
+  }
+  lowered.exchange =
+      LowerExchange(transfer.PartOf(rank), transfer.held[place].offset, transfer.wanted[place].offset);
+  lowered.group = &state.Group(
+      absl::StrCat("(", ends.from_mesh.ToString(), ") to (", ends.to_mesh.ToString(), ")"), transfer.ranks);
+  return *cache.Insert(ends, std::move(lowered));
+}
+
 // `piece` as the transfer's regions see it: a scalar has one dim there.
 Tensor WithOneDim(const Tensor& piece) { return piece.ndim() == 0 ? piece.Reshape({1}) : piece; }
 
@@ -42,30 +65,18 @@ DTensor Redistribute(const MeshTransferEnds& ends, const DTensor& source,
   if (source.defined()) CheckSource(ends, source);
   WEFT_REQUIRE(!target || target->mesh() == ends.to_mesh, "Redistribute: the target is mesh (",
                target->mesh().ToString(), "), expected (", ends.to_mesh.ToString(), ")");
-  const Layout reduced = ReducedLayout(ends.from, ends.type.shape, ends.from_mesh);
-  const Layout landing = WithoutPartial(ends.to);
-  const MeshTransfer transfer =
-      PlanMeshTransfer(ends.from_mesh, reduced, ends.to_mesh, landing, ends.type.shape);
+  const LoweredMeshTransfer& transfer = PlanTransfer(state, ends, target);
 
   Tensor input, output;
   if (source.defined()) {
-    input = RedistributeLocal(*source.context(), source.ToLocal(), ends.type, ends.from, reduced);
+    input = RedistributeLocal(*source.context(), source.ToLocal(), ends.type, ends.from, transfer.reduced);
   }
-  const size_t place =
-      std::lower_bound(transfer.ranks.begin(), transfer.ranks.end(), rank) - transfer.ranks.begin();
-  if (target) {
-    const ShardBox box = LocalBox(ends.type.shape, landing, ends.to_mesh, target->coordinate());
-    output = Tensor::Empty(target->allocator(), ends.type.dtype, box.shape);
-  }
-  const LoweredExchange exchange =
-      LowerExchange(transfer.PartOf(rank), transfer.held[place].offset, transfer.wanted[place].offset);
-  Communicator& group = state.Group(
-      absl::StrCat("(", ends.from_mesh.ToString(), ") to (", ends.to_mesh.ToString(), ")"), transfer.ranks);
-  ExchangeRegions(group, input.defined() ? WithOneDim(input) : input,
-                  output.defined() ? WithOneDim(output) : output, exchange, state.world().allocator(),
-                  {.tag = state.tag()});
+  if (target) output = Tensor::Empty(target->allocator(), ends.type.dtype, transfer.landing_shape);
+  ExchangeRegions(*transfer.group, input.defined() ? WithOneDim(input) : input,
+                  output.defined() ? WithOneDim(output) : output, transfer.exchange,
+                  state.world().allocator(), {.tag = state.tag()});
   if (!target) return DTensor();
-  output = RedistributeLocal(*target, output, ends.type, landing, ends.to);
+  output = RedistributeLocal(*target, output, ends.type, transfer.landing, ends.to);
   return DTensor(MakeIntrusive<DTensorImpl>(target, ends.to, ends.type, std::move(output)));
 }
 

@@ -3,23 +3,14 @@
 
 #include "dtensor/dtensor.h"
 #include "dtensor/mesh_context.h"
-#include "mesh/device_mesh.h"
+#include "dtensor/mesh_transfer_cache.h"
 #include "mesh/layout.h"
 
 namespace weft {
 
-// Both ends of a transfer between two meshes, which may have any shapes and any ranks of the world.
-struct MeshTransferEnds {
-  DeviceMesh from_mesh;
-  Layout from;
-  DeviceMesh to_mesh;
-  Layout to;
-  TensorType type;
-};
-
 // The same value on another mesh. Every rank of either mesh calls it alike, and no others; each region goes
 // straight from a rank that holds it to the ranks that want it. Terms of a Partial source are reduced on the
-// source mesh first.
+// source mesh first. The plan is kept in the rank state's cache.
 //
 // `source`: on the ranks of `ends.from_mesh`, laid as `ends` says; undefined on the others.
 // `target`: the context of `ends.to_mesh` on its ranks, which the result is on; null on the others, which get

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/mesh_transfer_cache.h"
 #include "runtime/comm/ledger.h"
 #include "runtime/launch/world.h"
 
@@ -64,6 +65,9 @@ class RankState {
   // Created at its first use, which every member reaches in the same order; then pooled by name and ranks.
   Communicator& Group(const std::string& name, const std::vector<int>& ranks);
 
+  // What transfers between meshes this rank has worked out (dtensor/mesh_transfer.h).
+  MeshTransferCache& mesh_transfers() { return mesh_transfers_; }
+
   // What the next collective is written down as.
   CommTag tag() const { return {static_cast<uint8_t>(purpose_), path_id_}; }
 
@@ -110,6 +114,7 @@ class RankState {
   absl::flat_hash_map<std::string, int> path_ids_;
   absl::flat_hash_map<int, uint64_t> call_numbers_;
   std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_;
+  MeshTransferCache mesh_transfers_{/*capacity=*/1024};
 };
 
 // Gives a variable another value while it lives, then its own again: what every guard below is.

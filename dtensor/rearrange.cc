@@ -154,8 +154,8 @@ class Exchange {
 // The gradient of a source: its runs the other way, zero where none begins.
 class RearrangeNode final : public TapeNode {
  public:
-  RearrangeNode(RankState& state, std::vector<Edge> edges, absl::Span<const DTensor> sources,
-                const Layout& layout, int dim, absl::Span<const DimRun> runs)
+  RearrangeNode(RankState& state, Edges edges, absl::Span<const DTensor> sources, const Layout& layout,
+                int dim, absl::Span<const DimRun> runs)
       : TapeNode(state, std::move(edges), /*num_outputs=*/1),
         layout_(layout),
         dim_(dim),
@@ -255,7 +255,7 @@ DTensor Rearrange(absl::Span<const DTensor> sources, int dim, absl::Span<const D
       context->state().grad_enabled() &&
       std::any_of(moved.begin(), moved.end(), [](const DTensor& source) { return source.requires_grad(); });
   if (recorded) {
-    std::vector<TapeNode::Edge> edges;
+    TapeNode::Edges edges;
     for (const DTensor& source : moved) edges.push_back({source.impl()->node, source.impl()->output});
     result.impl()->node = IntrusivePtr<TapeNode>(
         new RearrangeNode(context->state(), std::move(edges), moved, layout, dim, runs));

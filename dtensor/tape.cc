@@ -1,9 +1,11 @@
 #include "dtensor/tape.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
 
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "dtensor/implicit_redistribution.h"
 #include "dtensor/redistribute.h"
 #include "ops/cast.h"
@@ -38,36 +40,41 @@ Layout GradientLayout(const Layout& source, const Layout& arriving, const Layout
   return target;
 }
 
-DTensor Add(const DTensor& a, const DTensor& b) { return Call(kAdd, {a, b}); }
+// A copy of a call's scalars: in place where they are small plain data, as all are but users' own.
+class ScalarsCopy {
+ public:
+  ScalarsCopy(const OpDef& op, const void* scalars) {
+    const int size = op.scalars_size();
+    if (size >= 0 && size <= static_cast<int>(sizeof(small_))) {
+      std::memcpy(small_, scalars, static_cast<size_t>(size));
+    } else {
+      large_ = op.CloneScalars(scalars);
+    }
+  }
+  ScalarsCopy(const ScalarsCopy&) = delete;
+  ScalarsCopy& operator=(const ScalarsCopy&) = delete;
 
-// A recorded call of an op.
+  const void* get() const { return large_ != nullptr ? large_.get() : small_; }
+
+ private:
+  alignas(std::max_align_t) std::byte small_[48];
+  std::shared_ptr<const void> large_;
+};
+
+// A recorded call of an op. What follows from the call's key it reads from the plan, which it shares.
 class OpNode final : public TapeNode {
  public:
-  struct Saved {
-    int value;  // operands first, then outputs
-    SavedValue tensor;
-  };
-
-  OpNode(RankState& state, std::vector<Edge> edges, const OpDef& op, absl::Span<const DTensor> operands,
-         absl::Span<const DTensor> used, absl::Span<const DTensor> outputs, const void* attributes,
-         const void* scalars)
+  OpNode(RankState& state, Edges edges, const OpDef& op, const CallPlan& plan,
+         absl::Span<const DTensorRef> used, absl::Span<const DTensor> outputs, const void* scalars)
       : TapeNode(state, std::move(edges), static_cast<int>(outputs.size())),
         op_(op),
-        attributes_(op.CloneAttributes(attributes)),
-        scalars_(op.CloneScalars(scalars)) {
-    for (size_t i = 0; i < operands.size(); ++i) {
-      operand_types_.push_back(operands[i].type());
-      operand_layouts_.push_back(operands[i].layout());
-      used_layouts_.push_back(used[i].layout());
-    }
-    for (const DTensor& output : outputs) output_types_.push_back(output.type());
-    for (absl::string_view name : absl::StrSplit(op.saves(), ' ', absl::SkipEmpty())) {
-      const int value = op.FindValue(name);
-      const int output = value - static_cast<int>(operands.size());
+        plan_(&plan),
+        scalars_(op, scalars) {
+    for (const int value : plan.saves) {
+      const int output = value - static_cast<int>(used.size());
       // An output must not be saved with its history, which leads to this node: that would be a cycle of
       // owners.
-      saved_.push_back(
-          {value, output < 0 ? SavedValue(used[value]) : SavedValue(WithoutHistory(outputs[output]))});
+      saved_.push_back(output < 0 ? SavedValue(used[value]) : SavedValue(WithoutHistory(outputs[output])));
     }
   }
 
@@ -75,27 +82,20 @@ class OpNode final : public TapeNode {
   DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) override;
 
   const OpDef& op() const { return op_; }
-  const void* attributes() const { return attributes_.get(); }
+  const CallPlan& plan() const { return *plan_; }
   const void* scalars() const { return scalars_.get(); }
-  const std::vector<TensorType>& operand_types() const { return operand_types_; }
-  const std::vector<TensorType>& output_types() const { return output_types_; }
-  const Layout& operand_layout(int operand) const { return operand_layouts_[operand]; }
   const SavedValue* FindSaved(int value) const {
-    for (const Saved& saved : saved_) {
-      if (saved.value == value) return &saved.tensor;
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      if (plan_->saves[i] == value) return &saved_[i];
     }
     return nullptr;
   }
 
  private:
   const OpDef& op_;
-  std::shared_ptr<const void> attributes_;
-  std::shared_ptr<const void> scalars_;
-  std::vector<TensorType> operand_types_;
-  std::vector<TensorType> output_types_;
-  std::vector<Layout> operand_layouts_;
-  std::vector<Layout> used_layouts_;  // after redistribution
-  std::vector<Saved> saved_;
+  IntrusivePtr<const CallPlan> plan_;
+  ScalarsCopy scalars_;
+  absl::InlinedVector<SavedValue, 3> saved_;  // as plan().saves lists them
   bool used_up_ = false;
 };
 
@@ -103,18 +103,18 @@ class OpNode final : public TapeNode {
 class TapeGradContext final : public GradContextBase {
  public:
   TapeGradContext(const OpNode& node, absl::Span<const DTensor> gradients)
-      : node_(node), gradients_(gradients), results_(node.operand_types().size()) {}
+      : node_(node), gradients_(gradients), results_(node.plan().operand_types.size()) {}
 
   TensorType TypeOf(Value value) const override { return values_[value.id].type(); }
   Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                     const void* scalars, int like_operand) override {
-    DTensors inputs;
+    DTensorRefs inputs;
     for (Value operand : operands) inputs.push_back(values_[operand.id]);
-    const Layout* like = like_operand < 0 ? nullptr : &node_.operand_layout(like_operand);
+    const Layout* like = like_operand < 0 ? nullptr : &node_.plan().operand_layouts[like_operand];
     if (like != nullptr && like->HasPartial()) like = nullptr;
     Values results;
-    for (DTensor& output : CallErased(op, inputs, attributes, scalars, like))
-      results.push_back(Hold(std::move(output)));
+    DTensors outputs = CallErased(op, inputs, attributes, scalars, like);
+    for (DTensor& output : outputs) results.push_back(Hold(std::move(output)));
     return results;
   }
   Value grad(int output) override {
@@ -127,20 +127,20 @@ class TapeGradContext final : public GradContextBase {
     return Hold(saved->Unpack(node_.op().name()));
   }
   bool Wants(int operand) const override { return node_.Wants(operand); }
-  int num_operands() const override { return static_cast<int>(node_.operand_types().size()); }
+  int num_operands() const override { return static_cast<int>(results_.size()); }
   int num_outputs() const override { return node_.num_outputs(); }
-  const TensorType& operand_type(int operand) const override { return node_.operand_types()[operand]; }
-  const TensorType& output_type(int output) const override { return node_.output_types()[output]; }
+  const TensorType& operand_type(int operand) const override { return node_.plan().operand_types[operand]; }
+  const TensorType& output_type(int output) const override { return node_.plan().output_types[output]; }
   void SetGrad(int operand, Value gradient) override {
     const DTensor& value = values_[gradient.id];
     WEFT_CHECK(value.type() == operand_type(operand), node_.op().name(), ": the gradient of operand ",
                operand, " is ", value.type().ToString(), ", expected ", operand_type(operand).ToString());
     results_[operand] = value;
   }
-  const void* erased_attributes() const override { return node_.attributes(); }
+  const void* erased_attributes() const override { return node_.plan().attributes.get(); }
   const void* erased_scalars() const override { return node_.scalars(); }
 
-  DTensors TakeResults() { return DTensors(results_.begin(), results_.end()); }
+  DTensors TakeResults() { return std::move(results_); }
 
  private:
   Value Hold(DTensor value) {
@@ -150,8 +150,8 @@ class TapeGradContext final : public GradContextBase {
 
   const OpNode& node_;
   absl::Span<const DTensor> gradients_;
-  std::vector<DTensor> results_;
-  std::vector<DTensor> values_;
+  DTensors results_;
+  absl::InlinedVector<DTensor, 8> values_;
 };
 
 // Holds the way back of a gradient, whose operand dispatch had moved, to the guards in force.
@@ -178,10 +178,11 @@ DTensors OpNode::Backward(MeshContext& context, absl::Span<const DTensor> gradie
   used_up_ = true;
   saved_.clear();
   DTensors results = grad_context.TakeResults();
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (operand_layouts_[i] == used_layouts_[i] || !results[i].defined()) continue;
+  for (size_t i = 0; plan_->moves_any && i < results.size(); ++i) {
+    if (!plan_->moves[i] || !results[i].defined()) continue;
     if (!Wants(static_cast<int>(i)) || edges()[i].node->TakesAnyLayout()) continue;
-    const Layout target = GradientLayout(operand_layouts_[i], results[i].layout(), &used_layouts_[i]);
+    const Layout& used = plan_->used_layout(i);
+    const Layout target = GradientLayout(plan_->operand_layouts[i], results[i].layout(), &used);
     CheckImplicitGradient(context, op_, static_cast<int>(i), results[i], target);
     results[i] = results[i].Redistribute(target);
   }
@@ -192,7 +193,7 @@ DTensors OpNode::Backward(MeshContext& context, absl::Span<const DTensor> gradie
 class RedistributeNode final : public TapeNode {
  public:
   RedistributeNode(RankState& state, Edge edge, const Layout& source, const RedistributeOptions& options)
-      : TapeNode(state, {std::move(edge)}, /*num_outputs=*/1), source_(source), options_(options) {}
+      : TapeNode(state, Edges{std::move(edge)}, /*num_outputs=*/1), source_(source), options_(options) {}
 
   std::string Name() const override { return "redistribute"; }
   DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
@@ -210,7 +211,7 @@ class RedistributeNode final : public TapeNode {
 class CastNode final : public TapeNode {
  public:
   CastNode(RankState& state, Edge edge, DType dtype)
-      : TapeNode(state, {std::move(edge)}, /*num_outputs=*/1), dtype_(dtype) {}
+      : TapeNode(state, Edges{std::move(edge)}, /*num_outputs=*/1), dtype_(dtype) {}
 
   bool TakesAnyLayout() const override { return true; }
   std::string Name() const override { return "cast"; }
@@ -222,14 +223,14 @@ class CastNode final : public TapeNode {
   DType dtype_;
 };
 
-TapeNode::Edge EdgeTo(const DTensor& operand) { return {operand.impl()->node, operand.impl()->output}; }
+TapeNode::Edge EdgeTo(DTensorRef operand) { return {operand->node, operand->output}; }
 
 }  // namespace
 
 TapeNode::~TapeNode() {
   // One after another: the end of a long history must not be as many nested destructors. All edges are taken,
   // since what a node saved may hold its sources until it is gone.
-  std::vector<Edge> ending = std::move(edges_);
+  Edges ending = std::move(edges_);
   while (!ending.empty()) {
     const IntrusivePtr<TapeNode> node = std::move(ending.back().node);
     ending.pop_back();
@@ -242,15 +243,16 @@ TapeNode::~TapeNode() {
 DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
   const PurposeGuard purpose(context.state(), Purpose::kGrad);
   const PlannedMovesGuard planned(context.state());
-  const DTensor gradient = gradients[0].Redistribute(layout_);
-  gradient_ = gradient_.defined() ? Add(gradient_, gradient) : gradient;
+  Accumulate(gradient_, gradients[0].Redistribute(layout_));
   return {};
 }
 
-SavedValue::SavedValue(const DTensor& value) : value_(value) {
-  if (value.impl()->regather_from) {
-    value_ = DTensor(value.impl()->regather_from);
-    copy_ = Copy{value.dtype(), value.layout()};
+SavedValue::SavedValue(DTensorRef value) {
+  if (value->regather_from) {
+    value_ = DTensor(value->regather_from);
+    copy_ = Copy{value->type.dtype, value->layout};
+  } else {
+    value_ = value.Share();
   }
   version_ = value_.impl()->version();
 }
@@ -287,32 +289,40 @@ IntrusivePtr<TapeNode> MakeCastNode(RankState& state, IntrusivePtr<TapeNode> sou
   return IntrusivePtr<TapeNode>(new CastNode(state, {std::move(source), 0}, dtype));
 }
 
-bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands,
+bool WantsRecording(const OpDef& op, absl::Span<const DTensorRef> operands,
                     absl::Span<const TensorType> outputs) {
-  if (!operands[0].context()->state().grad_enabled()) return false;
-  const auto wants_grad = [](const DTensor& operand) { return operand.requires_grad(); };
+  if (!operands[0]->context->state().grad_enabled()) return false;
+  const auto wants_grad = [](DTensorRef operand) { return operand.requires_grad(); };
   if (std::none_of(operands.begin(), operands.end(), wants_grad)) return false;
   if (op.has_backward()) return true;
   const bool smooth = std::any_of(outputs.begin(), outputs.end(),
                                   [](const TensorType& output) { return IsFloating(output.dtype); });
   if (!smooth) return false;
-  const auto append = [](std::string* out, const DTensor& operand) { out->append(operand.ToString()); };
+  const auto append = [](std::string* out, DTensorRef operand) { out->append(operand.Share().ToString()); };
   Throw(absl::StatusCode::kFailedPrecondition, op.name(), "(", absl::StrJoin(operands, ", ", append),
         ") has no backward; call it under NoGradGuard, or on Detach()ed operands");
 }
 
-void RecordCall(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const DTensor> used,
-                absl::Span<DTensor> outputs, const void* attributes, const void* scalars) {
-  std::vector<TapeNode::Edge> edges;
-  for (const DTensor& operand : operands) {
+void RecordCall(const OpDef& op, const CallPlan& plan, absl::Span<const DTensorRef> operands,
+                absl::Span<const DTensorRef> used, absl::Span<DTensor> outputs, const void* scalars) {
+  TapeNode::Edges edges;
+  for (const DTensorRef operand : operands) {
     edges.push_back(operand.requires_grad() ? EdgeTo(operand) : TapeNode::Edge());
   }
-  const IntrusivePtr<TapeNode> node(new OpNode(operands[0].context()->state(), std::move(edges), op, operands,
-                                               used, outputs, attributes, scalars));
+  const IntrusivePtr<TapeNode> node(
+      new OpNode(operands[0]->context->state(), std::move(edges), op, plan, used, outputs, scalars));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!IsFloating(outputs[i].dtype())) continue;
+    if (!IsFloating(plan.output_types[i].dtype)) continue;
     outputs[i].impl()->node = node;
     outputs[i].impl()->output = static_cast<int>(i);
+  }
+}
+
+void Accumulate(DTensor& sum, DTensor term) {
+  if (!sum.defined()) {
+    sum = std::move(term);
+  } else if (!AddInPlace(sum, term)) {
+    sum = Call(kAdd, {sum, term});
   }
 }
 

@@ -5,10 +5,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <vector>
+#include <string>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/propagation_cache.h"
 
 namespace weft {
 
@@ -21,14 +24,17 @@ class TapeNode : public RefCounted<TapeNode> {
     int output = 0;
   };
 
-  TapeNode(RankState& state, std::vector<Edge> edges, int num_outputs)
+  // Few enough to lie in the node for all but ops of many operands.
+  using Edges = absl::InlinedVector<Edge, 3>;
+
+  TapeNode(RankState& state, Edges edges, int num_outputs)
       : edges_(std::move(edges)),
         num_outputs_(num_outputs),
-        sequence_(state.NextSequence()),
-        path_id_(state.path_id()) {}
+        path_id_(state.path_id()),
+        sequence_(state.NextSequence()) {}
   virtual ~TapeNode();
 
-  const std::vector<Edge>& edges() const { return edges_; }
+  absl::Span<const Edge> edges() const { return edges_; }
   int num_outputs() const { return num_outputs_; }
   uint64_t sequence() const { return sequence_; }  // order of recording
   int path_id() const { return path_id_; }         // module path at recording
@@ -46,10 +52,14 @@ class TapeNode : public RefCounted<TapeNode> {
   virtual DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) = 0;
 
  private:
-  std::vector<Edge> edges_;
+  friend class BackwardPass;
+
+  Edges edges_;
   int num_outputs_;
-  uint64_t sequence_;
   int path_id_;
+  uint64_t sequence_;
+  // Where the innermost backward pass that has reached the node keeps what arrives here; -1 outside passes.
+  int pass_entry_ = -1;
 };
 
 // The end of a gradient's way: a parameter, or a tensor of a user's own. When every use in a backward pass
@@ -79,7 +89,7 @@ class LeafNode : public TapeNode {
 class SavedValue {
  public:
   SavedValue() = default;
-  explicit SavedValue(const DTensor& value);
+  explicit SavedValue(DTensorRef value);
 
   // Cost:   the redistribution, for a parameter's copy, under purpose `param`.
   // Errors: FailedPrecondition naming `reader` and the op that has written to the value since it was saved.
@@ -108,13 +118,17 @@ IntrusivePtr<TapeNode> MakeCastNode(RankState& state, IntrusivePtr<TapeNode> sou
 
 // Whether a call of `op` is to be recorded: gradients are enabled and some operand wants one. Asked before it
 // runs. Errors: FailedPrecondition if so, and the op has a floating output and no backward.
-bool WantsRecording(const OpDef& op, absl::Span<const DTensor> operands,
+bool WantsRecording(const OpDef& op, absl::Span<const DTensorRef> operands,
                     absl::Span<const TensorType> outputs);
 
 // Records a call of `op` on the outputs. `operands` are the caller's, `used` the same after redistribution:
-// history follows the first, backward reads the second.
-void RecordCall(const OpDef& op, absl::Span<const DTensor> operands, absl::Span<const DTensor> used,
-                absl::Span<DTensor> outputs, const void* attributes, const void* scalars);
+// history follows the first, backward reads the second. The record shares `plan`.
+void RecordCall(const OpDef& op, const CallPlan& plan, absl::Span<const DTensorRef> operands,
+                absl::Span<const DTensorRef> used, absl::Span<DTensor> outputs, const void* scalars);
+
+// One more term of a gradient: `sum` is `term` if it was undefined, else their sum; in place, where nobody
+// else holds `sum`.
+void Accumulate(DTensor& sum, DTensor term);
 
 // Records an explicit Redistribute of `source` on `result`.
 void RecordRedistribute(const DTensor& source, DTensor& result, const RedistributeOptions& options);

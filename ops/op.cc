@@ -15,9 +15,17 @@ std::vector<absl::string_view> Names(absl::string_view text) {
 }  // namespace
 
 int OpDef::FindValue(absl::string_view value_name) const {
+  // By hand, since backward rules ask for what is saved by name: no list is made.
   int number = 0;
-  for (const char* text : {operands(), outputs()}) {
-    for (absl::string_view name : Names(text)) {
+  for (const char* at : {operands(), outputs()}) {
+    while (*at != '\0') {
+      const char* const begin = at;
+      while (*at != ' ' && *at != '\0') ++at;
+      const absl::string_view name(begin, static_cast<size_t>(at - begin));
+      if (name.empty()) {
+        ++at;  // a blank before a name
+        continue;
+      }
       if (name == value_name) return number;
       ++number;
     }

@@ -90,6 +90,8 @@ class OpDef {
   virtual bool EqualAttributes(const void* a, const void* b) const = 0;
   virtual std::shared_ptr<const void> CloneAttributes(const void* attributes) const = 0;
   virtual std::shared_ptr<const void> CloneScalars(const void* scalars) const = 0;
+  // How many bytes hold the scalars, copied as they are; -1 if only CloneScalars can copy them.
+  virtual int scalars_size() const = 0;
 
   virtual std::vector<OpSample> Samples() const = 0;
 
@@ -204,6 +206,10 @@ class Op final : public OpDef {
   }
   std::shared_ptr<const void> CloneScalars(const void* scalars) const override {
     return std::make_shared<R>(*static_cast<const R*>(scalars));
+  }
+  int scalars_size() const override {
+    if constexpr (!std::is_trivially_copyable_v<R>) return -1;
+    return std::is_empty_v<R> ? 0 : static_cast<int>(sizeof(R));
   }
   std::vector<OpSample> Samples() const override {
     std::vector<OpSample> result;

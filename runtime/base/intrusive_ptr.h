@@ -55,7 +55,12 @@ class IntrusivePtr {
     if (object_ != nullptr) object_->count_.fetch_add(1, std::memory_order_relaxed);
   }
   void Release() {
-    if (object_ != nullptr && object_->count_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete object_;
+    if (object_ == nullptr) return;
+    // The only owner need not tell others: a load costs a tenth of a locked subtraction.
+    if (object_->count_.load(std::memory_order_acquire) == 1 ||
+        object_->count_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete object_;
+    }
   }
 
   T* object_ = nullptr;

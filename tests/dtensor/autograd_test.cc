@@ -3,6 +3,7 @@
 #include <random>
 
 #include "dtensor/functions.h"
+#include "dtensor/local_function.h"
 #include "gmock/gmock.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
@@ -227,6 +228,104 @@ TEST(AutogradTest, Misuse) {
               "Backward: undefined depends on no tensor that wants a gradient");
     EXPECT_TRUE(context->state().grad_enabled());  // guards are gone after an error
   });
+}
+
+// What is added to a gradient in place is what Add would give, for sizes around a vector's, and nobody who
+// holds the gradient sees it.
+TEST(AutogradTest, GradientsAddUpInPlaceUnlessTheyAreHeld) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t size : {0, 1, 5, 16, 17, 40001}) {
+      OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+        const auto term = [&](int seed) {
+          const Tensor full = RandomF64({size}, seed);
+          return Lay(context, CastTensor(full, dtype, context->allocator()), "[a]");
+        };
+        const DTensor x = term(1).RequiresGrad(), b = term(2), c = term(3), seed = term(4);
+        const auto differentiate = [&](const DTensor& factor) { Backward(Mul(x, factor), seed); };
+        differentiate(b);
+        const void* const place = x.grad().ToLocal().data();
+        differentiate(c);
+        EXPECT_EQ(x.grad().ToLocal().data(), place);
+        const DTensor expected = Add(Mul(seed, b), Mul(seed, c));
+        EXPECT_TRUE(SameBits(x.grad().ToLocal(), expected.ToLocal())) << DTypeName(dtype) << " " << size;
+
+        const DTensor held = x.grad();
+        differentiate(b);
+        EXPECT_NE(x.grad().ToLocal().data(), place);
+        EXPECT_TRUE(SameBits(held.ToLocal(), expected.ToLocal()));
+        const Tensor held_piece = x.grad().ToLocal();
+        const Tensor before = CloneTensor(held_piece, context->allocator());
+        differentiate(c);
+        EXPECT_TRUE(SameBits(held_piece, before));
+      });
+    }
+  }
+}
+
+// The gradient of a sum's operands is one tensor, passed on: here the seed itself.
+TEST(AutogradTest, AGradientThatIsPassedOnIsNotWrittenTo) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Tensor full_seed = RandomF64({6}, 3);
+    const DTensor x = Lay(context, RandomF64({6}, 1), "[a]").RequiresGrad();
+    const DTensor y = Lay(context, RandomF64({6}, 2), "[a]").RequiresGrad();
+    const DTensor seed = Lay(context, full_seed, "[a]");
+    Backward(Add(Add(x, y), Add(x, x)), seed);
+    Backward(Reshape(Add(x, y), {2, 3}), Reshape(seed, {2, 3}));
+    EXPECT_TRUE(SameBits(seed.FullTensor(), full_seed));
+    EXPECT_TRUE(AllClose(x.grad().FullTensor(), (4.0 * seed).FullTensor(), 1e-15));
+    EXPECT_TRUE(AllClose(y.grad().FullTensor(), (2.0 * seed).FullTensor(), 1e-15));
+  });
+}
+
+// A node that differentiates on its own: the inner pass reaches a leaf and a result that the outer one counts
+// on.
+TEST(AutogradTest, APassWithinAPass) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({5}, 1), "[-]").RequiresGrad();
+    const DTensor factor = Lay(context, RandomF64({5}, 2), "[-]");
+    const DTensor inner = Sum(x * factor);
+    const Layout whole(1, 0);
+    const LocalFunction identity = {
+        .name = "identity",
+        .operands = {{whole, whole}},
+        .outputs = {{x.type(), whole, whole}},
+        .forward = [](absl::Span<const Tensor> operands) { return std::vector<Tensor>{operands[0]}; },
+        .backward =
+            [&](const LocalGradients& of) {
+              Backward(inner);
+              return std::vector<Tensor>{of.gradients[0]};
+            }};
+    const DTensor y = CallLocal(identity, {x})[0];
+    Backward(Sum(y + 2.0 * x + Square(x)));  // 1 + 2 + 2 x, and factor from within
+    const DTensor expected = 2.0 * x.Detach() + (factor + 3.0);
+    EXPECT_TRUE(AllClose(x.grad().FullTensor(), expected.FullTensor(), 1e-14));
+  });
+}
+
+// A cache of one plan drops every plan before its call is differentiated: what is recorded keeps its own.
+TEST(AutogradTest, RecordedCallsOutliveTheirPlansInTheCache) {
+  for (const Function& f : Functions()) {
+    const auto gradients = [&](const IntrusivePtr<MeshContext>& context) {
+      Operands leaves;
+      for (const Tensor& operand : f.operands) {
+        Layout split(operand.ndim(), 1);
+        if (operand.ndim() > 0) split = split.WithShard(0, operand.ndim() - 1);
+        leaves.push_back(Lay(context, operand, split).RequiresGrad());
+      }
+      Backward(f.call(leaves));
+      std::vector<Tensor> result;
+      for (const DTensor& leaf : leaves) result.push_back(leaf.grad().FullTensor());
+      return result;
+    };
+    OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+      const std::vector<Tensor> expected = gradients(context);
+      context->cache() = PropagationCache(/*capacity=*/1);
+      const std::vector<Tensor> got = gradients(context);
+      EXPECT_GT(context->cache().stats().evictions, 0);
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_TRUE(SameBits(got[i], expected[i])) << f.name << " " << i;
+    });
+  }
 }
 
 // As many nested destructors would overflow the stack.

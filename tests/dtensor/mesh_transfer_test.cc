@@ -51,9 +51,10 @@ void CheckTransfers(int world_size, const DeviceMesh& from_mesh, const DeviceMes
     if (to_mesh.Contains(rank)) target = source ? Bind(source, to_mesh) : Bind(world, to_mesh);
     if (!source && !target) return;  // takes no part
     for (size_t i = 0; i < all.size(); ++i) {
-      world.ledger().Clear();
       const DTensor value = source ? Lay(source, full, all[i].from) : DTensor();
-      const DTensor result = Redistribute(all[i], value, target);
+      Redistribute(all[i], value, target);
+      world.ledger().Clear();
+      const DTensor result = Redistribute(all[i], value, target);  // by the plan that the first has left
       EXPECT_EQ(result.defined(), target != nullptr);
       if (result.defined()) results[i][rank] = CloneTensor(result.ToLocal(), world.allocator());
       bytes[i][rank] = world.ledger().num_bytes();
@@ -109,6 +110,28 @@ TEST(MeshTransferTest, WithinOneWorldByTensor) {
     EXPECT_EQ(moved.ToString(), "f32[6, 8] [tp, dp]");
     EXPECT_TRUE(SameBits(moved.ToLocal(), PieceOf(full, layout, target->mesh(), world.rank())));
     EXPECT_EQ(world.ledger().entries().back().group, "(dp=4) to (dp=2, tp=2)");
+  });
+}
+
+TEST(MeshTransferTest, ATransferIsPlannedOnce) {
+  RunRanks(4, [](World& world) {
+    const IntrusivePtr<MeshContext> source = Bind(world, DeviceMesh::Parse("dp=4"));
+    const IntrusivePtr<MeshContext> target = Bind(source, DeviceMesh::Parse("dp=2,tp=2"));
+    const MeshTransferCache& cache = source->state().mesh_transfers();
+    const Layout layout = Layout::Parse("[tp, dp]", target->mesh());
+    const auto move = [&](const Shape& shape, absl::string_view from) {
+      Redistribute(Lay(source, WholeNumbers(DType::kF32, shape), from), target, layout);
+    };
+    move({6, 8}, "[dp, -]");
+    EXPECT_EQ(cache.stats(), (CacheStats{.misses = 1}));
+    move({6, 8}, "[dp, -]");
+    EXPECT_EQ(cache.stats(), (CacheStats{.hits = 1, .misses = 1}));
+    move({6, 9}, "[dp, -]");
+    move({6, 8}, "[-, dp]");
+    // A mesh of as many ranks that is another.
+    const IntrusivePtr<MeshContext> other = Bind(source, DeviceMesh::Parse("tp=2,dp=2"));
+    Redistribute(Lay(source, WholeNumbers(DType::kF32, {6, 8}), "[dp, -]"), other, layout);
+    EXPECT_EQ(cache.stats(), (CacheStats{.hits = 1, .misses = 4}));
   });
 }
 

@@ -16,7 +16,11 @@ class SumCall {
   explicit SumCall(int64_t extent, DimMask dims = 1, const OpDef& op = kSum)
       : op_(op), attributes_{.dims = dims}, types_{{DType::kF32, {extent, 3}}}, layouts_{Layout(2, 1)} {}
 
-  CallKey key() const { return {&op_, &attributes_, types_, layouts_, like_ ? &*like_ : nullptr}; }
+  CallKey key() const {
+    CallKey key(op_, &attributes_, like_ ? &*like_ : nullptr);
+    for (size_t i = 0; i < types_.size(); ++i) key.AddOperand(types_[i], layouts_[i]);
+    return key;
+  }
   SumCall&& WithLayout(const Layout& layout) && {
     layouts_ = {layout};
     return std::move(*this);
@@ -34,9 +38,9 @@ class SumCall {
   std::optional<Layout> like_;
 };
 
-CallPlan PlanNumber(double number) {
-  CallPlan plan;
-  plan.strategy.microseconds = number;
+IntrusivePtr<CallPlan> PlanNumber(double number) {
+  const IntrusivePtr<CallPlan> plan = MakeIntrusive<CallPlan>();
+  plan->strategy.microseconds = number;
   return plan;
 }
 

@@ -57,7 +57,7 @@ Outcome RunCall(const Context& context, const PublicCall& call) {
     operands.push_back(LaidTensor(context, call.values->operands[i], call.operands[i], call.form, i));
     if (call.output.has_value() && IsFloating(c.types[i].dtype)) operands[i] = operands[i].RequiresGrad();
   }
-  const DTensors outputs = CallErased(*c.op, operands, attributes, scalars);
+  const DTensors outputs = CallErased(*c.op, Borrow(operands), attributes, scalars);
   for (const DTensor& output : outputs) outcome.outputs.push_back(output.FullTensor());
   if (!call.output.has_value()) return outcome;
   Backward(outputs[*call.output], LaidTensor(context, SeedValue(c, *call.output), call.seed_layout,

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Counts the instructions of cached calls under valgrind's callgrind, and holds them to their limits and to what was
+# recorded, give or take 5%.
+#
+#   count_test.sh COUNTED_CALLS RECORDED
+#
+# To record anew, after a change that is meant: bazel test //tests/dtensor/instructions:count_test --test_output=all
+# and put the lines between the rulers into recorded.txt.
+#
+# The counts are exact and the same on every run. They follow from the default build (compiler, flags), from libc and
+# Abseil (Debian 12's), and, by the few instructions of the kernel and of memory functions that are chosen at run time,
+# from which vectors valgrind offers: 256 bits wide wherever the CPU has AVX2, whatever else it has.
+set -euo pipefail
+
+binary=$1
+recorded=$2
+num_calls=1000
+failed=0
+
+command -v valgrind >/dev/null || { echo "there is no valgrind: run ./setup.sh" >&2; exit 1; }
+
+# count CASE: instructions of one call.
+count() {
+  local log
+  log=$(valgrind --tool=callgrind --toggle-collect=CountedCalls --callgrind-out-file=/dev/null \
+    "$binary" "$1" "$num_calls" 2>&1) || { echo "$log" >&2; return 1; }
+  awk -v n="$num_calls" '/Collected/ { printf "%.0f\n", $NF / n; found = 1 } END { exit !found }' <<<"$log"
+}
+
+echo "---- case, limit (- for none), instructions a call"
+while read -r name limit before; do
+  [[ -z $name || $name == \#* ]] && continue
+  now=$(count "$name") || { echo "$name: callgrind failed" >&2; exit 1; }
+  echo "$name $limit $now"
+  if [[ $limit != - && $now -gt $limit ]]; then
+    echo "$name takes $now instructions, at most $limit are allowed" >&2
+    failed=1
+  fi
+  if ((now * 100 < before * 95 || now * 100 > before * 105)); then
+    echo "$name takes $now instructions, recorded are $before: more than 5% apart" >&2
+    failed=1
+  fi
+done <"$recorded"
+echo "----"
+exit "$failed"
