@@ -22,17 +22,34 @@ void* Counted(std::size_t size, std::size_t alignment) {
   return block;
 }
 
+// Out of line: a compiler that saw free() in operator delete and not what operator new calls would warn.
+[[gnu::noinline]] void Return(void* block) { std::free(block); }
+
 }  // namespace
 
-// The other forms call these.
+// All forms: a sanitizer's own would otherwise stand beside these, and each pair must be of one kind.
 void* operator new(std::size_t size) { return Counted(size, alignof(std::max_align_t)); }
+void* operator new[](std::size_t size) { return operator new(size); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   return Counted(size, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
-void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t, std::align_val_t) noexcept { std::free(block); }
+void* operator new[](std::size_t size, std::align_val_t alignment) { return operator new(size, alignment); }
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return operator new(size, alignment);
+}
+void* operator new[](std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return operator new(size, alignment);
+}
+void operator delete(void* block) noexcept { Return(block); }
+void operator delete[](void* block) noexcept { Return(block); }
+void operator delete(void* block, std::size_t) noexcept { Return(block); }
+void operator delete[](void* block, std::size_t) noexcept { Return(block); }
+void operator delete(void* block, std::align_val_t) noexcept { Return(block); }
+void operator delete[](void* block, std::align_val_t) noexcept { Return(block); }
+void operator delete(void* block, std::size_t, std::align_val_t) noexcept { Return(block); }
+void operator delete[](void* block, std::size_t, std::align_val_t) noexcept { Return(block); }
 
 namespace weft {
 namespace {
