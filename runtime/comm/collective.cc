@@ -19,12 +19,12 @@ bool HasRoot(CollectiveKind kind) {
          kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter;
 }
 
+}  // namespace
+
 bool HasOneCount(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast ||
          kind == CollectiveKind::kReduce;
 }
-
-}  // namespace
 
 absl::string_view CollectiveName(CollectiveKind kind) {
   switch (kind) {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/reduce_op.h"
@@ -28,13 +28,18 @@ enum class CollectiveKind : uint8_t {
 // "all_reduce", "all_gather", ...: the names used in errors, the ledger and traces.
 absl::string_view CollectiveName(CollectiveKind kind);
 
+// True for the kinds whose descriptor has one count, the same on all members; other kinds have one a rank.
+bool HasOneCount(CollectiveKind kind);
+
 // What every member of a group must agree on when it enters a collective.
 struct CollectiveDescriptor {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
-  int root = 0;                      // broadcast, reduce, gather, scatter
-  std::vector<int64_t> counts = {};  // elements: one for the equal kinds, one a rank for the uneven ones
+  int root = 0;  // broadcast, reduce, gather, scatter
+  // Elements: one for the equal kinds, one a rank for the uneven ones. In place for small groups.
+  using Counts = absl::InlinedVector<int64_t, 4>;
+  Counts counts = {};
 
   bool operator==(const CollectiveDescriptor&) const = default;
 

@@ -129,15 +129,15 @@ class Communicator {
   Communicator(std::string name, int rank, std::vector<int> ranks, Ledger* ledger)
       : name_(std::move(name)), rank_(rank), ranks_(std::move(ranks)), ledger_(ledger) {}
 
-  // Runs `operation`, now (not async) or later. A backend records it with RecordFinished.
-  virtual Work Submit(Operation operation) = 0;
+  // Runs `operation`, now (not async) or later; takes it if later. A backend records it with RecordFinished.
+  virtual Work Submit(Operation&& operation) = 0;
 
   // Writes the ledger entry; any thread. `all_to_all_bytes`: of an all-to-all, what changed hands in the
   // whole group, which only the backend knows; else not looked at.
   void RecordFinished(const Operation& operation, double seconds, int64_t all_to_all_bytes = 0) const;
 
  private:
-  Work Start(Operation operation);
+  Work Start(Operation&& operation);
 
   std::string name_;
   int rank_;

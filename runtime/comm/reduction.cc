@@ -1,8 +1,12 @@
 #include "runtime/comm/reduction.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+
+#include "runtime/comm/vector_reduction.h"
 
 namespace weft {
 namespace {
@@ -10,6 +14,9 @@ namespace {
 // Elements that one block of accumulators holds: 16 KiB at most, so that it stays in the first-level cache
 // while each input streams by.
 constexpr int64_t kBlock = 2048;
+
+// From here on the call of the vector loops is worth it.
+constexpr int64_t kVectorBytes = 128;
 
 // What elements of T are combined in.
 template <class T>
@@ -71,70 +78,91 @@ struct Divide {
   }
 };
 
-// The loops below may have `output` equal to an input, never shifted against it: no dependence between
-// iterations, which is what ivdep says and __restrict would not.
+// Elements from `begin` on, in blocks. The outputs are written in the last pass only, when the other inputs
+// of the block have been read: each may be any one of them. No dependence between iterations, which is what
+// ivdep says and __restrict would not.
 template <class T, class Combine, class Finish>
-void ReduceTyped(absl::Span<const void* const> inputs, T* output, int64_t count, Combine combine,
-                 Finish finish) {
+void ReduceTyped(absl::Span<const void* const> inputs, absl::Span<void* const> outputs, int64_t begin,
+                 int64_t count, Combine combine, Finish finish) {
   using A = Accumulator<T>;
   const auto input = [&](size_t rank) { return static_cast<const T*>(inputs[rank]); };
   const size_t last = inputs.size() - 1;
-  if (last == 0) {
-    const T* a = input(0);
-#pragma GCC ivdep
-    for (int64_t i = 0; i < count; ++i) output[i] = static_cast<T>(finish(static_cast<A>(a[i])));
-    return;
-  }
-  if (last == 1) {
-    const T* a = input(0);
-    const T* b = input(1);
-#pragma GCC ivdep
-    for (int64_t i = 0; i < count; ++i) {
-      output[i] = static_cast<T>(finish(combine(static_cast<A>(a[i]), static_cast<A>(b[i]))));
-    }
-    return;
-  }
-  // The output is written in the last pass only, when the other inputs of the block have been read: it may
-  // be any one of them.
   alignas(64) A block[kBlock];
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
+  for (; begin < count; begin += kBlock) {
     const int64_t length = std::min(kBlock, count - begin);
-    const T* a = input(0) + begin;
-    const T* b = input(1) + begin;
-    for (int64_t i = 0; i < length; ++i) block[i] = combine(static_cast<A>(a[i]), static_cast<A>(b[i]));
-    for (size_t rank = 2; rank < last; ++rank) {
-      const T* c = input(rank) + begin;
-      for (int64_t i = 0; i < length; ++i) block[i] = combine(block[i], static_cast<A>(c[i]));
-    }
     const T* z = input(last) + begin;
-    T* out = output + begin;
+    T* out = static_cast<T*>(outputs[0]) + begin;
+    if (last == 0) {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < length; ++i) {
-      out[i] = static_cast<T>(finish(combine(block[i], static_cast<A>(z[i]))));
+      for (int64_t i = 0; i < length; ++i) out[i] = static_cast<T>(finish(static_cast<A>(z[i])));
+    } else if (last == 1) {
+      const T* a = input(0) + begin;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < length; ++i) {
+        out[i] = static_cast<T>(finish(combine(static_cast<A>(a[i]), static_cast<A>(z[i]))));
+      }
+    } else {
+      const T* a = input(0) + begin;
+      const T* b = input(1) + begin;
+      for (int64_t i = 0; i < length; ++i) block[i] = combine(static_cast<A>(a[i]), static_cast<A>(b[i]));
+      for (size_t rank = 2; rank < last; ++rank) {
+        const T* c = input(rank) + begin;
+        for (int64_t i = 0; i < length; ++i) block[i] = combine(block[i], static_cast<A>(c[i]));
+      }
+#pragma GCC ivdep
+      for (int64_t i = 0; i < length; ++i) {
+        out[i] = static_cast<T>(finish(combine(block[i], static_cast<A>(z[i]))));
+      }
+    }
+    for (void* const other : outputs.subspan(1)) {
+      std::memcpy(static_cast<T*>(other) + begin, out, length * sizeof(T));
     }
   }
 }
 
 }  // namespace
 
-void ReduceInOrder(DType dtype, ReduceOp op, absl::Span<const void* const> inputs, void* output,
-                   int64_t count) {
+Stores StoresFor(int64_t num_bytes, int64_t num_copies) {
+  static const int64_t cache_bytes = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 4 << 20);
+  return num_bytes * num_copies > cache_bytes ? Stores::kStreaming : Stores::kCached;
+}
+
+void ReduceInOrder(DType dtype, ReduceOp op, absl::Span<const void* const> inputs,
+                   absl::Span<void* const> outputs, int64_t count, Stores stores) {
+  int64_t begin = 0;
+  if (count * ItemSize(dtype) >= kVectorBytes) {
+    begin =
+        ReduceVectors(dtype, op, {inputs, outputs, count * ItemSize(dtype), stores == Stores::kStreaming}) /
+        ItemSize(dtype);
+  }
   VisitDType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T* const typed = static_cast<T*>(output);
+    const int64_t size = static_cast<int64_t>(inputs.size());
     switch (op) {
       case ReduceOp::kSum:
-        return ReduceTyped(inputs, typed, count, Sum(), Keep());
+        return ReduceTyped<T>(inputs, outputs, begin, count, Sum(), Keep());
       case ReduceOp::kAvg:
-        return ReduceTyped(inputs, typed, count, Sum(), Divide{static_cast<int64_t>(inputs.size())});
+        return ReduceTyped<T>(inputs, outputs, begin, count, Sum(), Divide{size});
       case ReduceOp::kMin:
-        return ReduceTyped(inputs, typed, count, Min(), Keep());
+        return ReduceTyped<T>(inputs, outputs, begin, count, Min(), Keep());
       case ReduceOp::kMax:
-        return ReduceTyped(inputs, typed, count, Max(), Keep());
+        return ReduceTyped<T>(inputs, outputs, begin, count, Max(), Keep());
       case ReduceOp::kProduct:
-        return ReduceTyped(inputs, typed, count, Product(), Keep());
+        return ReduceTyped<T>(inputs, outputs, begin, count, Product(), Keep());
     }
   });
+}
+
+void CopyToAll(const void* input, absl::Span<void* const> outputs, int64_t num_bytes, Stores stores) {
+  int64_t begin = 0;
+  if (num_bytes >= kVectorBytes && (outputs.size() > 1 || stores == Stores::kStreaming)) {
+    begin = CopyVectors({{&input, 1}, outputs, num_bytes, stores == Stores::kStreaming});
+  }
+  if (begin == num_bytes) return;
+  for (void* const output : outputs) {
+    std::memcpy(static_cast<char*>(output) + begin, static_cast<const char*>(input) + begin,
+                num_bytes - begin);
+  }
 }
 
 }  // namespace weft

@@ -112,7 +112,7 @@ class SkippingCommunicator final : public Communicator {
   void Abort(const std::string& reason) override { inner_->Abort(reason); }
 
  protected:
-  Work Submit(Operation operation) override {
+  Work Submit(Operation&& operation) override {
     const CollectiveDescriptor& what = operation.descriptor;
     switch (what.kind) {
       case CollectiveKind::kAllReduce:

@@ -40,7 +40,7 @@ class LocalCommunicator final : public Communicator, public std::enable_shared_f
 
  protected:
   // An operation that failed has ended the group, so an error that nobody read is what ThrowIfFailed throws.
-  Work Submit(Operation operation) override {
+  Work Submit(Operation&& operation) override {
     const CollectiveKind kind = operation.descriptor.kind;
     RequireCpu(name(), kind, operation.input);
     RequireCpu(name(), kind, operation.output);

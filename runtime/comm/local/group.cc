@@ -9,7 +9,9 @@
 namespace weft {
 
 CollectiveDescriptor Posting::Descriptor() const {
-  return {.kind = kind, .dtype = dtype, .op = op, .root = root, .counts = {counts.begin(), counts.end()}};
+  CollectiveDescriptor descriptor = {.kind = kind, .dtype = dtype, .op = op, .root = root};
+  descriptor.counts = counts.empty() ? CollectiveDescriptor::Counts{count} : counts;
+  return descriptor;
 }
 
 Group::Group(std::string name, std::vector<int> ranks, bool spin)
@@ -24,9 +26,16 @@ Posting& Group::NextPosting(int member) {
 }
 
 void Group::Arrive(int member) {
-  const uint64_t phase = slots_[member].phase.load(std::memory_order_relaxed) + 1;
-  slots_[member].phase.store(phase);
-  wait_point_.Notify();
+  Slot& slot = slots_[member];
+  const uint64_t phase = ++slot.num_arrivals;
+  slot.postings[slot.num_collectives % 2].phase.store(phase);
+  // Who sleeps in a barrier sleeps till it is complete: the last to arrive wakes it, the others need not. Of
+  // two that arrive at once, one sees both.
+  if (!wait_point_.has_sleepers()) return;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!HasArrived(member, peer, phase)) return;
+  }
+  wait_point_.WakeAll();
 }
 
 template <class Ready, class Missing, class What>
@@ -53,16 +62,17 @@ void Group::Await(int member, const Ready& ready, const Missing& missing, const 
 }
 
 void Group::AwaitAll(int member, std::chrono::milliseconds timeout) {
-  const uint64_t phase = slots_[member].phase.load(std::memory_order_relaxed);
+  const uint64_t phase = slots_[member].num_arrivals;
   int next = 0;  // all before it have arrived
   const auto ready = [&] {
-    while (next < size() && slots_[next].phase.load() >= phase) ++next;
+    while (next < size() && HasArrived(member, next, phase)) ++next;
     return next == size();
   };
+  if (ready()) return;
   const auto missing = [&] {
     std::vector<int> members;
     for (int peer = 0; peer < size(); ++peer) {
-      if (slots_[peer].phase.load() < phase) members.push_back(peer);
+      if (!HasArrived(member, peer, phase)) members.push_back(peer);
     }
     return members;
   };

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/collective.h"
@@ -22,24 +22,31 @@ namespace weft {
 // Inputs up to this size travel inside the posting: peers then read nothing of the member's own, so it may
 // leave without waiting for them, and a small collective takes one barrier.
 inline constexpr int64_t kCopiedBytes = 512;
+// Up to this size, in its first cache line.
+inline constexpr int64_t kShortBytes = 24;
 
 // What a member shows its peers when it enters a collective: the descriptor to agree on, and where its data
-// lie.
-struct Posting {
-  uint64_t sequence = 0;
+// lie. Of a small all-reduce, reduce or broadcast, peers read the first cache line alone: another costs as
+// much again as the barrier.
+struct alignas(128) Posting {
+  std::atomic<uint64_t> phase = 0;  // the member's arrivals so far, when it last arrived in this collective
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
-  bool copied = true;  // `input` is `copy`
+  bool copied = true;  // `input` lies in this posting
   int root = 0;
-  absl::InlinedVector<int64_t, 4> counts;
+  int64_t count = 0;            // of the kinds that have one
   const char* input = nullptr;  // null: peers read nothing here
   char* output = nullptr;
-  absl::InlinedVector<int64_t, 4> receive_counts;
+  char short_copy[kShortBytes];
   alignas(64) char copy[kCopiedBytes];
+  CollectiveDescriptor::Counts counts;  // of the kinds that have one a rank
+  CollectiveDescriptor::Counts receive_counts;
+  uint64_t sequence = 0;
 
   CollectiveDescriptor Descriptor() const;
 };
+static_assert(offsetof(Posting, copy) == 64, "what peers read first is one cache line");
 
 // What the members of one `local` group share: their postings, a barrier, mailboxes, and the failure that
 // ends the group.
@@ -111,15 +118,20 @@ class Group {
   std::string WorldRanks(const std::vector<int>& members) const;
 
  private:
-  // Each part on lines of its own: peers spin on `phase` while the owner fills a posting.
+  // Each part on lines of its own: peers spin on a posting's phase while the owner counts and receives.
   struct Slot {
-    alignas(128) std::atomic<uint64_t> phase = 0;  // arrivals so far
-    alignas(128) std::atomic<bool> busy = false;   // inside an Access
+    Posting postings[2];
+    alignas(128) uint64_t num_collectives = 0;  // the owner's, as is the next
+    uint64_t num_arrivals = 0;
+    alignas(128) std::atomic<bool> busy = false;  // inside an Access
     std::atomic<bool> departed = false;
-    uint64_t num_collectives = 0;  // the owner's
-    alignas(128) Posting postings[2];
     Mailbox mailbox;
   };
+
+  // `member` has seen `peer` arrive as often as `phase` says.
+  bool HasArrived(int member, int peer, uint64_t phase) const {
+    return posting(member, peer).phase.load() >= phase;
+  }
 
   // As AwaitReady, for any callables; the barrier's is called every few nanoseconds, so it is inlined.
   template <class Ready, class Missing, class What>

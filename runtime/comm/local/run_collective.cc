@@ -12,6 +12,7 @@ namespace weft {
 namespace {
 
 using Inputs = absl::InlinedVector<const void*, 8>;
+using Outputs = absl::InlinedVector<void*, 8>;
 
 // The group as `me` sees it between agreement and the last barrier.
 struct Round {
@@ -25,11 +26,6 @@ struct Round {
   const Posting& mine() const { return posting(me); }
   int64_t item_size() const { return ItemSize(mine().dtype); }
 
-  void Barrier() const {
-    group.Arrive(me);
-    group.AwaitAll(me, timeout);
-  }
-
   // Every member's input from `offset` bytes on, by rank.
   Inputs InputsAt(int64_t offset) const {
     Inputs inputs(size());
@@ -37,10 +33,23 @@ struct Round {
     return inputs;
   }
 
-  void Reduce(int64_t begin, int64_t count, char* output) const {
-    if (count == 0) return;
-    ReduceInOrder(mine().dtype, mine().op, InputsAt(begin * item_size()), output, count);
+  // Every member's output from `offset` bytes on, but for those that are `input`.
+  Outputs OutputsAt(int64_t offset, const char* input) const {
+    Outputs outputs;
+    for (int member = 0; member < size(); ++member) {
+      char* const output = posting(member).output + offset;
+      if (output != input) outputs.push_back(output);
+    }
+    return outputs;
   }
+
+  // The elements from `begin` on of all inputs, into every one of `outputs`.
+  void Reduce(int64_t begin, int64_t count, absl::Span<void* const> outputs,
+              Stores stores = Stores::kCached) const {
+    if (count == 0) return;
+    ReduceInOrder(mine().dtype, mine().op, InputsAt(begin * item_size()), outputs, count, stores);
+  }
+  void Reduce(int64_t begin, int64_t count, void* output) const { Reduce(begin, count, {&output, 1}); }
 
   // Calls `visit` for every member, beginning with this one: members do not all read the same one at once.
   template <class Visit>
@@ -49,8 +58,14 @@ struct Round {
   }
 };
 
-void Copy(const char* from, char* to, int64_t num_bytes) {
-  if (num_bytes > 0 && from != to) std::memcpy(to, from, num_bytes);
+void Copy(const char* from, char* to, int64_t num_bytes, Stores stores = Stores::kCached) {
+  if (num_bytes == 0 || from == to) return;
+  if (stores == Stores::kCached) {
+    std::memcpy(to, from, num_bytes);
+  } else {
+    void* const output = to;
+    CopyToAll(from, {&output, 1}, num_bytes, stores);
+  }
 }
 
 template <class Counts>
@@ -58,8 +73,8 @@ int64_t Offset(const Counts& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
 }
 
-// The slice of `count` elements that `member` of `size` reduces. Slices end on cache lines, counted from the
-// buffer's start, so that no two members write one line.
+// The slice of `count` elements that `member` of `size` makes for all. Slices end on cache lines, counted
+// from the buffer's start, so that no two members write one line.
 struct Slice {
   int64_t begin;
   int64_t count;
@@ -79,8 +94,15 @@ void FillPosting(Posting& posting, int member, const CollectiveCall& call) {
   posting.dtype = descriptor.dtype;
   posting.op = descriptor.op;
   posting.root = descriptor.root;
-  posting.counts.assign(descriptor.counts.begin(), descriptor.counts.end());
-  posting.receive_counts.assign(call.receive_counts.begin(), call.receive_counts.end());
+  posting.count = 0;
+  posting.counts.clear();
+  posting.receive_counts.clear();
+  if (HasOneCount(descriptor.kind)) {
+    posting.count = descriptor.counts[0];
+  } else if (descriptor.kind != CollectiveKind::kBarrier) {
+    posting.counts = descriptor.counts;
+    posting.receive_counts.assign(call.receive_counts.begin(), call.receive_counts.end());
+  }
   posting.output = call.output.defined() ? static_cast<char*>(call.output.data()) : nullptr;
   const bool is_read =
       call.input.defined() && (descriptor.kind != CollectiveKind::kBroadcast || member == descriptor.root);
@@ -88,13 +110,15 @@ void FillPosting(Posting& posting, int member, const CollectiveCall& call) {
   posting.copied = num_bytes <= kCopiedBytes;
   posting.input = is_read ? static_cast<const char*>(call.input.data()) : nullptr;
   if (is_read && posting.copied) {
-    Copy(posting.input, posting.copy, num_bytes);
-    posting.input = posting.copy;
+    char* const copy = num_bytes <= kShortBytes ? posting.short_copy : posting.copy;
+    Copy(posting.input, copy, num_bytes);
+    posting.input = copy;
   }
 }
 
+// Of all-to-alls, each sender's counts are compared with the receivers'.
 bool Agrees(const Posting& a, const Posting& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.count == b.count &&
          (a.kind == CollectiveKind::kAllToAll || a.counts == b.counts);
 }
 
@@ -128,51 +152,79 @@ void Agree(Group& group, int me) {
   }
 }
 
+// Large: every member makes its slice for all, in one pass: reads all inputs' slice and writes it to all
+// outputs. In place too: slice `me` of every buffer is touched by this member alone.
 void AllReduce(const Round& round) {
   const Posting& mine = round.mine();
-  const int64_t count = mine.counts[0];
-  if (round.all_copied) {
-    round.Reduce(0, count, mine.output);
-    return;
-  }
+  const int64_t count = mine.count;
+  if (round.all_copied) return round.Reduce(0, count, mine.output);
   const int64_t item = round.item_size();
-  {
-    // In place too: slice `me` of every input is read by this member alone.
-    const Group::Access access(round.group, round.me);
-    const Slice slice = SliceOf(count, item, round.size(), round.me);
-    round.Reduce(slice.begin, slice.count, mine.output + slice.begin * item);
+  const Slice slice = SliceOf(count, item, round.size(), round.me);
+  bool in_place = false;
+  for (int member = 0; member < round.size(); ++member) {
+    in_place |= round.posting(member).input == round.posting(member).output;
   }
-  round.Barrier();
-  const Group::Access access(round.group, round.me);
-  round.ForEachFromMe([&](int peer) {
-    const Slice slice = SliceOf(count, item, round.size(), peer);
-    const int64_t offset = slice.begin * item;
-    Copy(round.posting(peer).output + offset, mine.output + offset, slice.count * item);
-  });
+  // What was just read is in the cache anyhow.
+  const Stores stores = in_place ? Stores::kCached : StoresFor(count * item, round.size());
+  round.Reduce(slice.begin, slice.count, round.OutputsAt(slice.begin * item, nullptr), stores);
 }
 
 void AllGather(const Round& round) {
   const Posting& mine = round.mine();
   const int64_t item = round.item_size();
-  round.ForEachFromMe([&](int peer) {
-    Copy(round.posting(peer).input, mine.output + Offset(mine.counts, peer) * item, mine.counts[peer] * item);
-  });
+  if (round.all_copied) {
+    int64_t begin = 0;
+    for (int peer = 0; peer < round.size(); ++peer) {
+      Copy(round.posting(peer).input, mine.output + begin * item, mine.counts[peer] * item);
+      begin += mine.counts[peer];
+    }
+    return;
+  }
+  // Large: every member copies its slice of the whole to all, so that inputs are read once, and uneven pieces
+  // are nobody's burden.
+  const int64_t count = Offset(mine.counts, round.size());
+  const Slice slice = SliceOf(count, item, round.size(), round.me);
+  const Stores stores = StoresFor(count * item, round.size());
+  int64_t begin = 0;  // of the peer's piece
+  for (int peer = 0; peer < round.size(); begin += mine.counts[peer++]) {
+    const int64_t first = std::max(begin, slice.begin);
+    const int64_t last = std::min(begin + mine.counts[peer], slice.begin + slice.count);
+    if (first >= last) continue;
+    const char* const input = round.posting(peer).input + (first - begin) * item;
+    CopyToAll(input, round.OutputsAt(first * item, input), (last - first) * item, stores);
+  }
+}
+
+// Large: every member copies its slice of the root's tensor to all: the root does its part, and what it has
+// is read once.
+void Broadcast(const Round& round) {
+  const Posting& mine = round.mine();
+  const int64_t item = round.item_size();
+  const char* const input = round.posting(mine.root).input;
+  if (round.all_copied) return Copy(input, mine.output, mine.count * item);
+  const Slice slice = SliceOf(mine.count, item, round.size(), round.me);
+  if (slice.count == 0) return;
+  Outputs outputs = round.OutputsAt(slice.begin * item, nullptr);
+  outputs.erase(outputs.begin() + mine.root);
+  CopyToAll(input + slice.begin * item, outputs, slice.count * item,
+            StoresFor(mine.count * item, round.size() - 1));
 }
 
 void AllToAll(const Round& round) {
   const Posting& mine = round.mine();
   const int64_t item = round.item_size();
+  const Stores stores = StoresFor(Offset(mine.receive_counts, round.size()) * item, round.size());
   round.ForEachFromMe([&](int peer) {
     const Posting& from = round.posting(peer);
     Copy(from.input + Offset(from.counts, round.me) * item,
-         mine.output + Offset(mine.receive_counts, peer) * item, mine.receive_counts[peer] * item);
+         mine.output + Offset(mine.receive_counts, peer) * item, mine.receive_counts[peer] * item, stores);
   });
 }
 
 // Large: every member reduces its slice, straight into the root's memory.
 void ReduceToRoot(const Round& round) {
   const Posting& mine = round.mine();
-  const int64_t count = mine.counts[0];
+  const int64_t count = mine.count;
   if (round.all_copied) {
     if (round.me == mine.root) round.Reduce(0, count, mine.output);
     return;
@@ -210,7 +262,7 @@ void Share(const Round& round) {
     case CollectiveKind::kAllToAll:
       return AllToAll(round);
     case CollectiveKind::kBroadcast:
-      return Copy(round.posting(mine.root).input, mine.output, mine.counts[0] * item);
+      return Broadcast(round);
     case CollectiveKind::kReduce:
       return ReduceToRoot(round);
     case CollectiveKind::kGather:
@@ -227,7 +279,6 @@ void Share(const Round& round) {
 // Where only the root's memory is touched by others, only the root stays till they are done.
 bool MustStay(const Posting& mine, int me) {
   switch (mine.kind) {
-    case CollectiveKind::kBroadcast:
     case CollectiveKind::kScatter:
     case CollectiveKind::kGather:
       return me == mine.root;
@@ -262,9 +313,7 @@ int64_t RunCollective(Group& group, int member, const CollectiveCall& call) {
     Share(round);
     return ExchangedBytes(round);
   }
-  if (call.descriptor.kind == CollectiveKind::kAllReduce) {
-    Share(round);  // has a barrier in its middle, so it marks its accesses itself
-  } else {
+  {
     const Group::Access access(group, member);
     Share(round);
   }

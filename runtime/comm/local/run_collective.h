@@ -22,10 +22,11 @@ struct CollectiveCall {
 };
 
 // Takes `member` through one collective of `group`: agrees with the peers on what it is, then does this
-// member's share by reading the peers' memory. When it returns, no peer touches the call's tensors any more.
+// member's share by reading and writing the peers' memory. When it returns, no peer touches the call's
+// tensors any more.
 //
 // Returns the bytes that changed hands in the whole group, for an all-to-all on member 0; else 0.
-// Cost:    barriers: one if every member's input is at most kCopiedBytes, else two, three for an all-reduce.
+// Cost:    barriers: one if every member's input is at most kCopiedBytes, else two.
 // Threads: one at a time for each member.
 // Errors:  as Communicator. Each ends the group.
 int64_t RunCollective(Group& group, int member, const CollectiveCall& call);

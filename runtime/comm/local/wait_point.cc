@@ -6,7 +6,8 @@ namespace weft {
 
 void WaitPoint::WakeAll() {
   // The lock orders this after a sleeper's look at its condition: it is either before that look or asleep.
-  const std::lock_guard<std::mutex> lock(mutex_);
+  // Those woken need the lock, so it is let go first.
+  { const std::lock_guard<std::mutex> lock(mutex_); }
   wake_.notify_all();
 }
 

@@ -33,7 +33,7 @@ TEST(CollectiveTest, TextNamesWhatMembersMustAgreeOn) {
 
 // Counted by hand for members that hold 1, 2 and 4 elements of f64: S is 56 bytes.
 TEST(CollectiveTest, LedgerBytesCountWhatMembersLack) {
-  const auto bytes = [](CollectiveKind kind, std::vector<int64_t> counts, int root = 0) {
+  const auto bytes = [](CollectiveKind kind, CollectiveDescriptor::Counts counts, int root = 0) {
     return LedgerBytes({.kind = kind, .dtype = DType::kF64, .root = root, .counts = counts}, 3);
   };
   // Each of the three lacks what the others hold: (2 + 4) + (1 + 4) + (1 + 2) elements.

@@ -2,7 +2,9 @@
 
 #include "runtime/comm/local/communicator.h"
 
+#include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -145,6 +147,136 @@ TEST(LocalCommunicatorTest, AWorkLetsGoOfItsTensorsBeforeItIsFinished) {
         }
       },
       kOneThread);
+}
+
+// Element `i` of `rank`'s input: sums in another order have other bits.
+float InputElement(int rank, int64_t i) { return 1.0f / static_cast<float>(1 + (i * 7 + rank * 13) % 1009); }
+
+Tensor Input(World& world, int rank, int64_t begin, int64_t count) {
+  const Tensor tensor = Filled(world, count, 0);
+  for (int64_t i = 0; i < count; ++i) tensor.data<float>()[i] = InputElement(rank, begin + i);
+  return tensor;
+}
+
+// Every member makes its slice for all: sizes around whole slices and lines, and members in place beside
+// members that are not.
+TEST(LocalCommunicatorTest, SlicesOfAllReduceMeetWhateverTheSize) {
+  for (int num_ranks : {2, 3, 4, 8}) {
+    RunRanks(
+        num_ranks,
+        [](World& world) {
+          std::vector<int> ranks(world.size());
+          std::iota(ranks.begin(), ranks.end(), 0);
+          const auto group = world.NewGroup("dp", ranks);
+          for (int64_t count : {129, 130, 16 * 8 + 15, 16 * 8 + 17, 16 * 24 - 1, 16 * 24 + 1, 4099, 70001}) {
+            for (int in_place = 0; in_place < 3; ++in_place) {  // nobody, odd ranks, everybody
+              const Tensor input = Input(world, world.rank(), 0, count);
+              const bool mine = in_place == 2 || (in_place == 1 && world.rank() % 2 == 1);
+              const Tensor output = mine ? input : Filled(world, count, -1);
+              group->AllReduce(input, output, ReduceOp::kSum);
+              for (int64_t i = 0; i < count; ++i) {
+                float expected = InputElement(0, i);
+                for (int rank = 1; rank < world.size(); ++rank) expected += InputElement(rank, i);
+                ASSERT_EQ(output.data<float>()[i], expected) << "element " << i << " of " << count;
+              }
+              // What peers wrote is in the outputs alone.
+              if (mine) continue;
+              ASSERT_EQ(input.data<float>()[count - 1], InputElement(world.rank(), count - 1));
+            }
+          }
+        },
+        kOneThread);
+  }
+}
+
+// Slices of the whole cut through pieces: pieces that end anywhere, all in one, in place on some members.
+TEST(LocalCommunicatorTest, AllGatherAndBroadcastCopyInSlices) {
+  for (int num_ranks : {2, 3, 8}) {
+    RunRanks(
+        num_ranks,
+        [](World& world) {
+          const int n = world.size();
+          const int me = world.rank();
+          std::vector<int> ranks(n);
+          std::iota(ranks.begin(), ranks.end(), 0);
+          const auto group = world.NewGroup("dp", ranks);
+          std::vector<int64_t> one(n), mixed(n), even(n, 1001);
+          one[n - 1] = 5003;
+          for (int rank = 0; rank < n; ++rank) mixed[rank] = rank % 2 == 0 ? 3 : 2000 + rank;
+          for (const std::vector<int64_t>& counts : {one, mixed, even}) {
+            const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+            const int64_t begin = std::accumulate(counts.begin(), counts.begin() + me, int64_t{0});
+            const Tensor all = Filled(world, total, -1);
+            Tensor input = Input(world, me, 0, counts[me]);
+            if (me % 2 == 0) {
+              const Tensor place = all.Slice(0, begin, counts[me]);
+              std::copy_n(input.data<float>(), counts[me], place.data<float>());
+              input = place;
+            }
+            group->AllGather(input, all, counts);
+            int64_t next = 0;
+            for (int rank = 0; rank < n; ++rank) {
+              for (int64_t i = 0; i < counts[rank]; ++i) {
+                ASSERT_EQ(all.data<float>()[next++], InputElement(rank, i))
+                    << "element " << i << " of " << rank;
+              }
+            }
+            const int root = n - 1;
+            const Tensor tensor = Input(world, me, 0, total);
+            group->Broadcast(tensor, root);
+            for (int64_t i = 0; i < total; ++i) ASSERT_EQ(tensor.data<float>()[i], InputElement(root, i));
+          }
+        },
+        kOneThread);
+  }
+}
+
+// More than any cache: what is written past the caches is there when the call returns.
+TEST(LocalCommunicatorTest, ResultsLargerThanTheCachesAreComplete) {
+  static constexpr int64_t kCount = (24 << 18) + 5;
+  RunRanks(
+      2,
+      [](World& world) {
+        const auto group = world.NewGroup("dp", {0, 1});
+        const Tensor input = Filled(world, kCount, static_cast<float>(world.rank() + 1));
+        const Tensor output = Filled(world, kCount, -1);
+        const auto expect_all = [&](float expected) {
+          EXPECT_EQ(std::count(output.data<float>(), output.data<float>() + kCount, expected), kCount);
+        };
+        group->AllReduce(input, output, ReduceOp::kSum);
+        expect_all(3);
+        const int64_t half = kCount / 2;
+        group->AllToAll(input.Slice(0, 0, 2 * half), {half, half}, output.Slice(0, 0, 2 * half),
+                        {half, half});
+        EXPECT_EQ(std::count(output.data<float>(), output.data<float>() + half, 1.0f), half);
+        EXPECT_EQ(std::count(output.data<float>() + half, output.data<float>() + 2 * half, 2.0f), half);
+        group->AllGather(input.Slice(0, 0, half + world.rank()), output.Slice(0, 0, 2 * half + 1),
+                         {half, half + 1});
+        EXPECT_EQ(std::count(output.data<float>(), output.data<float>() + half, 1.0f), half);
+        EXPECT_EQ(std::count(output.data<float>() + half, output.data<float>() + 2 * half + 1, 2.0f),
+                  half + 1);
+        group->Broadcast(input, 1);
+        EXPECT_EQ(std::count(input.data<float>(), input.data<float>() + kCount, 2.0f), kCount);
+      },
+      kOneThread);
+}
+
+// Members come so far apart that the early ones block, each barrier in another order; a wake-up that is lost
+// would last until the timeout.
+TEST(LocalCommunicatorTest, TheLastToArriveWakesAllWhoSleep) {
+  const auto begin = std::chrono::steady_clock::now();
+  RunRanks(6,
+           [](World& world) {
+             const auto group = world.NewGroup("dp", {0, 1, 2, 3, 4, 5});
+             for (int round = 0; round < 6; ++round) {
+               std::this_thread::sleep_for(std::chrono::milliseconds(20 * ((world.rank() + round) % 6)));
+               const Tensor tensor = Filled(world, round % 2 == 0 ? 1 : 4000, 1);
+               group->AllReduce(tensor, tensor, ReduceOp::kSum);
+               ASSERT_EQ(tensor.data<float>()[0], 6);
+             }
+           },
+           {.threads_per_rank = 1, .comm_timeout = std::chrono::minutes(2)});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
 TEST(LocalCommunicatorTest, ManyCommunicatorsComeAndGo) {
