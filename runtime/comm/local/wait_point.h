@@ -31,10 +31,11 @@ class WaitPoint {
       if (ready()) return true;
       Pause();
     }
-    for (int i = 0; i < kYields; ++i) {
+    const auto give_up = std::chrono::steady_clock::now() + kYielding;
+    do {
       if (ready()) return true;
       std::this_thread::yield();
-    }
+    } while (std::chrono::steady_clock::now() < give_up);
     return Block(ready, timeout);
   }
 
@@ -48,9 +49,10 @@ class WaitPoint {
 
  private:
   static constexpr int kSpins = 400;  // 5 to 20 us
-  // 0.5 ms with a core to itself; with others on it, as many turns of all. Waking many sleepers takes as long
-  // as a hundred turns: a group that gave up so soon would sleep in every barrier from then on.
-  static constexpr int kYields = 1000;
+  // Waking tens of sleepers takes a tenth of this, and a turn of as many that yield less: a group that gave
+  // up sooner would sleep in every barrier. Not longer, since who yields to other programs comes back late,
+  // who sleeps soon.
+  static constexpr std::chrono::milliseconds kYielding{1};
 
   static void Pause() {
 #if defined(__x86_64__)
