@@ -1,0 +1,83 @@
+// How close CPU kernels come to the machine: bytes a second over STREAM's triad for those that wait for
+// memory, flops a second over the measured peak for those that compute.
+//
+//   bazel run //benchmarks/kernels
+//   bazel run //benchmarks/kernels -- --only=layer_norm,dropout --sizes=16,64 --threads=1 --log_format=json
+//
+// A kernel is called as an op of one rank calls it: outputs come from the rank's pool and go back. Its bytes
+// are those that it cannot do without: each operand read once, each output written once, whatever the kernel
+// does; lines read only because they are about to be overwritten count in neither kernel nor triad. The
+// triad is measured at the same footprint and number of threads, since caches serve both. The target, 0.85,
+// holds for tensors of 16 MiB and more; the small size, which caches hold, shows what the instructions cost.
+//
+// Families stand beside this file, a file each, and register themselves.
+
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "benchmarks/kernels/kernel_bench.h"
+#include "runtime/base/error.h"
+#include "runtime/base/flags.h"
+
+ABSL_FLAG(std::vector<std::string>, only, {}, "families to measure (default: all)");
+ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"0.125", "16", "64"}),
+          "MiB of each large tensor");
+ABSL_FLAG(std::vector<std::string>, threads, std::vector<std::string>({"1", "2"}), "numbers of threads");
+
+namespace weft {
+namespace {
+
+FlagsUsage Usage() {
+  return {.summary = "Measures CPU kernels against the machine's triad and peak.",
+          .groups = {{"Measurement", {"only", "sizes", "threads", "log_format"}}},
+          .examples = {"kernels", "kernels --only=softmax,gelu --sizes=16 --threads=1"}};
+}
+
+// The families of --only.   Errors: InvalidArgument for a name that there is not.
+std::vector<NamedKernelBench> Wanted() {
+  const std::vector<NamedKernelBench> all = KernelBenches();
+  const std::vector<std::string> only = absl::GetFlag(FLAGS_only);
+  if (only.empty()) return all;
+  std::vector<NamedKernelBench> wanted;
+  for (const std::string& name : only) {
+    const auto found =
+        absl::c_find_if(all, [&](const NamedKernelBench& bench) { return bench.name == name; });
+    WEFT_REQUIRE(found != all.end(), "--only: no family '", name, "'; there are ",
+                 absl::StrJoin(all, ", ", [](std::string* out, const NamedKernelBench& bench) {
+                   out->append(bench.name.data(), bench.name.size());
+                 }));
+    wanted.push_back(*found);
+  }
+  return wanted;
+}
+
+int Run() {
+  const std::vector<NamedKernelBench> wanted = Wanted();
+  KnownLimits limits;
+  for (const std::string& threads_text : absl::GetFlag(FLAGS_threads)) {
+    int threads = 0;
+    WEFT_REQUIRE(absl::SimpleAtoi(threads_text, &threads) && threads > 0, "--threads: got '", threads_text,
+                 "'");
+    for (const std::string& size_text : absl::GetFlag(FLAGS_sizes)) {
+      double mebibytes = 0;
+      WEFT_REQUIRE(absl::SimpleAtod(size_text, &mebibytes) && mebibytes > 0, "--sizes: got '", size_text,
+                   "'");
+      for (const NamedKernelBench& bench : wanted) {
+        // A rank's pools of its own, so that no family finds the blocks of another.
+        KernelBench on(static_cast<int64_t>(mebibytes * 0x1p20), threads, limits);
+        bench.family(on);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::RunMain(argc, argv, weft::Usage(), weft::Run); }
