@@ -1,125 +1,216 @@
 #include "ops/attention.h"
 
-#include <cmath>
 #include <limits>
 #include <optional>
 
 #include "ops/cpu/attention_heads.h"
 #include "ops/cpu/attention_scores.h"
-#include "ops/cpu/parallel_copy.h"
+#include "ops/cpu/block_product.h"
 #include "ops/cpu/score_changes.h"
+#include "ops/cpu/workspace.h"
 #include "ops/kernel.h"
 #include "ops/masked_attention.h"
 
 namespace weft {
 namespace {
 
-// Forward: one task a head and block of queries, which walks over the keys with a running softmax.
+// Keys whose scores are in memory at once, for kQueryBlock queries: 64 KiB in f32, so that they and their
+// keys stay in the second cache. A multiple of kPanelColumns.
+constexpr int64_t kKeyBlock = 256;
+// Up to this many queries a head are multiplied by rows of keys as they lie: fewer than repay the transpose.
+constexpr int64_t kFewQueries = 4;
+
+struct ForwardTensors {
+  Tensor q, k, v, y, lse;
+};
+
+// Forward: a head's keys and values are packed once, then each block of queries walks over them with a
+// running softmax.
 template <class T>
 class Forward {
  public:
   // `changes` may be null: no mask and no dropout.
-  Forward(const AttentionExtents& extents, const AttentionAttributes& attributes, const Tensor& q,
-          const Tensor& k, const Tensor& v, const Tensor& y, const Tensor& lse, const ScoreChanges* changes)
+  Forward(const AttentionExtents& extents, const AttentionAttributes& attributes,
+          const ForwardTensors& tensors, const ScoreChanges* changes)
       : n_(extents),
         mask_{attributes.causal, extents.t - extents.s},
         scale_(static_cast<T>(AttentionScale(attributes, extents.e))),
-        q_(q, extents),
-        k_(k, extents),
-        v_(v, extents),
-        y_(y, extents),
-        lse_(lse.data<T>()),
+        few_queries_(extents.s <= kFewQueries),
+        blocks_((extents.s + kQueryBlock - 1) / kQueryBlock),
+        q_(tensors.q, extents),
+        k_(tensors.k, extents),
+        v_(tensors.v, extents),
+        y_(tensors.y, extents),
+        lse_(tensors.lse.data<T>()),
         changes_(changes) {}
 
   void Run(KernelContext& context) const {
-    const int64_t heads = n_.b * n_.h * n_.g;
-    const int64_t blocks = (n_.s + kQueryBlock - 1) / kQueryBlock;
-    const int64_t rows = std::min(kQueryBlock, n_.s);
-    const int64_t elements = rows * (std::min(kKeyBlock, n_.t) + 3);
-    RunWithWorkspace<T>(context, heads * blocks, elements, [&](int64_t task, T* workspace) {
-      // The last queries first: under a causal mask they take longest.
-      const int64_t query = (blocks - 1 - task / heads) * kQueryBlock;
-      RunBlock(HeadAt(task % heads), query, std::min(kQueryBlock, n_.s - query), workspace);
-    });
+    if (n_.key_heads() >= kHeadsPerThread * context.pool.num_threads()) {
+      RunByHeads(context);
+    } else {
+      RunByBlocks(context);
+    }
   }
 
  private:
-  HeadIndex HeadAt(int64_t index) const { return {index / (n_.h * n_.g), index / n_.g % n_.h, index % n_.g}; }
+  // A head's keys: panels, or rows where queries are few; its values: rows.
+  struct Keys {
+    BlockRight<T> panels;
+    RowBlock<T> rows;
+    RowBlock<T> values;
+  };
+  // Fewer heads than that, and threads would wait for the last one.
+  static constexpr int64_t kHeadsPerThread = 3;
 
-  void RunBlock(const HeadIndex& head, int64_t query, int64_t rows, T* workspace) const {
-    T* const max = workspace;
-    T* const sum = max + rows;
-    T* const rescale = sum + rows;
-    T* const scores = rescale + rows;
-    std::fill_n(max, rows, -std::numeric_limits<T>::infinity());
-    std::fill_n(sum, rows, T(0));
-    T* const y = y_.Head(head, query);
-    const int64_t keys = mask_.KeysBefore(query + rows, n_.t);
-    for (int64_t key = 0; key < keys; key += kKeyBlock) {
-      const int64_t cols = std::min(kKeyBlock, keys - key);
-      // scores [rows, cols] = scale q [rows, e] k^T [e, cols]
-      Gemm<T>({rows, cols, n_.e}, scale_, q_.Matrix(head, query), k_.Transposed(head, key),
-              /*accumulate=*/false, scores, cols);
-      const ScoreBlock block = {rows, cols, mask_.Visible(query, key, cols)};
-      if (changes_ == nullptr) {
-        SoftmaxStep(block, scores, max, sum, rescale);
-      } else {
-        ChangedSoftmaxStep(block, head, query, key, scores, max, sum, rescale);
+  // One task a key head, so that what is packed stays in the second cache.
+  void RunByHeads(KernelContext& context) const {
+    const int64_t packed = KeyElements();
+    RunWithWorkspace<T>(context, n_.key_heads(), packed + BlockElements(), [&](int64_t task, T* workspace) {
+      HeadIndex head = HeadIndex::Key(n_, task);
+      const Keys keys = PackKeys(head, workspace);
+      for (; head.g < n_.g; ++head.g) {
+        for (int64_t block = 0; block < blocks_; ++block) RunBlock(head, block, keys, workspace + packed);
       }
-      if (key > 0) ScaleRows(rows, rescale, y);
-      // y [rows, e] += p [rows, cols] v [cols, e]
-      Gemm<T>({rows, n_.e, cols}, T(1), {scores, cols}, v_.Matrix(head, key), /*accumulate=*/key > 0, y,
-              y_.row_stride());
+    });
+  }
+
+  // One task a block of queries. Both ways make the same bits.
+  void RunByBlocks(KernelContext& context) const {
+    const Tensor packed = Tensor::Empty(context.allocator, kDTypeOf<T>, {n_.key_heads(), KeyElements()});
+    const auto buffer = [&](int64_t key_head) { return packed.data<T>() + key_head * KeyElements(); };
+    std::vector<Keys> keys(n_.key_heads());
+    context.pool.Run(n_.key_heads(),
+                     [&](int64_t task) { keys[task] = PackKeys(HeadIndex::Key(n_, task), buffer(task)); });
+    RunWithWorkspace<T>(context, n_.heads() * blocks_, BlockElements(), [&](int64_t task, T* workspace) {
+      // The last queries of a head first: under a causal mask they take longest.
+      const int64_t head = task / blocks_;
+      RunBlock(HeadIndex::Query(n_, head), blocks_ - 1 - task % blocks_, keys[head / n_.g], workspace);
+    });
+  }
+
+  int64_t KeyElements() const {
+    WorkspaceCarver<T> count(nullptr);
+    count.Take(few_queries_ ? n_.t * n_.padded_e() : PanelElements(n_.t, n_.e));
+    count.Take(n_.t * n_.padded_e());
+    count.Take(kPanelColumns * n_.padded_e());
+    return count.used();
+  }
+
+  Keys PackKeys(const HeadIndex& key_head, T* buffer) const {
+    WorkspaceCarver<T> carver(buffer);
+    T* const k = carver.Take(few_queries_ ? n_.t * n_.padded_e() : PanelElements(n_.t, n_.e));
+    T* const v = carver.Take(n_.t * n_.padded_e());
+    T* const scratch = carver.Take(kPanelColumns * n_.padded_e());
+    const HeadRows rows = k_.Rows(key_head, 0);
+    Keys keys;
+    if (few_queries_) {
+      keys.rows = RowsInPlace(rows, n_.t, n_.e, /*padded=*/true, k);
+    } else {
+      keys.panels = PackPanels(rows, n_.t, n_.e, scratch, k);
     }
-    Finish(head, query, rows, keys, max, sum, y);
+    keys.values = RowsInPlace(v_.Rows(key_head, 0), n_.t, n_.e, /*padded=*/true, v);
+    return keys;
+  }
+
+  // One block of queries as it goes over the keys.
+  struct Block {
+    HeadIndex head;
+    int64_t query, rows;
+    RowBlock<T> q;
+    T* max;
+    T* sum;
+    T* rescale;
+    T* y;       // [rows, padded_e]
+    T* scores;  // [rows, score_stride]
+  };
+  int64_t score_stride() const { return RoundUpToLanes(std::min(kKeyBlock, n_.t)); }
+
+  Block Carve(WorkspaceCarver<T>& carver) const {
+    const int64_t rows = std::min(kQueryBlock, n_.s);
+    Block block = {};
+    block.q.data = carver.Take(rows * n_.padded_e());
+    block.max = carver.Take(rows);
+    block.sum = carver.Take(rows);
+    block.rescale = carver.Take(rows);
+    block.y = carver.Take(rows * n_.padded_e());
+    block.scores = carver.Take(rows * score_stride());
+    return block;
+  }
+  int64_t BlockElements() const {
+    WorkspaceCarver<T> count(nullptr);
+    Carve(count);
+    return count.used();
+  }
+
+  void RunBlock(const HeadIndex& head, int64_t index, const Keys& keys, T* workspace) const {
+    WorkspaceCarver<T> carver(workspace);
+    Block block = Carve(carver);
+    block.head = head;
+    block.query = index * kQueryBlock;
+    block.rows = std::min(kQueryBlock, n_.s - block.query);
+    block.q = RowsInPlace(q_.Rows(head, block.query), block.rows, n_.e, /*padded=*/few_queries_,
+                          const_cast<T*>(block.q.data));
+    std::fill_n(block.max, block.rows, -std::numeric_limits<T>::infinity());
+    std::fill_n(block.sum, block.rows, T(0));
+    const int64_t seen = mask_.KeysBefore(block.query + block.rows, n_.t);
+    for (int64_t key = 0; key < seen; key += kKeyBlock)
+      Step(block, keys, key, std::min(kKeyBlock, seen - key));
+    T* const lse = lse_ + ((head.b * n_.h + head.h) * n_.g + head.g) * n_.s + block.query;
+    SoftmaxFinish(block.rows, n_.e, n_.padded_e(), block.max, block.sum, block.y, lse);
+    UnpackRows(block.y, n_.padded_e(), block.rows, n_.e, y_.Rows(head, block.query));
+  }
+
+  void Step(const Block& block, const Keys& keys, int64_t key, int64_t cols) const {
+    const ScoreBlock scores = {block.rows, cols, score_stride(), mask_.Visible(block.query, key, cols)};
+    // scores [rows, cols] = scale q [rows, e] k^T [e, cols]
+    if (few_queries_) {
+      MultiplyByRows(block.rows, cols, n_.e, scale_, block.q.data, block.q.ld, keys.rows.From(key).data,
+                     keys.rows.ld, block.scores, scores.stride);
+    } else {
+      BlockRight<T> panels = keys.panels;
+      panels.data += key / kPanelColumns * panels.panel;
+      MultiplyBlocks<T>({.m = block.rows, .n = cols, .k = n_.e, .alpha = scale_, .columns = scores.visible},
+                        block.q.left(), panels, block.scores, scores.stride);
+    }
+    if (changes_ == nullptr) {
+      SoftmaxStep(scores, block.scores, block.max, block.sum, block.rescale);
+    } else {
+      ChangedSoftmaxStep(scores, block, key);
+    }
+    // y [rows, e] = rescale y + p [rows, cols] v [cols, e]
+    MultiplyBlocks<T>({.m = block.rows,
+                       .n = n_.e,
+                       .k = cols,
+                       .accumulate = key > 0,
+                       .row_factors = block.rescale,
+                       .end = scores.visible},
+                      {block.scores, scores.stride}, keys.values.From(key).right(), block.y, n_.padded_e());
   }
 
   // Row by row, since a query that has not seen a key yet has no maximum to subtract. Dropout leaves the sum.
-  void ChangedSoftmaxStep(const ScoreBlock& block, const HeadIndex& head, int64_t query, int64_t key,
-                          T* scores, T* max, T* sum, T* rescale) const {
-    for (int64_t i = 0; i < block.rows; ++i) {
-      T* const row = scores + i * block.cols;
-      const int64_t n = block.VisibleIn(i);
-      if (!changes_->Mask(head, query + i, key, n, row)) {
-        std::fill_n(row, block.cols, T(0));
-        rescale[i] = 1;
+  void ChangedSoftmaxStep(const ScoreBlock& scores, const Block& block, int64_t key) const {
+    for (int64_t i = 0; i < scores.rows; ++i) {
+      T* const row = block.scores + i * scores.stride;
+      const int64_t n = scores.VisibleIn(i);
+      if (!changes_->Mask(block.head, block.query + i, key, n, row)) {
+        std::fill_n(row, scores.cols, T(0));
+        block.rescale[i] = 1;
         continue;
       }
-      SoftmaxStep({1, block.cols, n}, row, max + i, sum + i, rescale + i);
-      if (changes_->drops()) changes_->Drop(head, query + i, key, n, row);
-    }
-  }
-
-  void ScaleRows(int64_t rows, const T* factors, T* y) const {
-    for (int64_t i = 0; i < rows; ++i) {
-      if (factors[i] == T(1)) continue;
-      T* const row = y + i * y_.row_stride();
-      for (int64_t j = 0; j < n_.e; ++j) row[j] *= factors[i];
-    }
-  }
-
-  void Finish(const HeadIndex& head, int64_t query, int64_t rows, int64_t keys, const T* max, const T* sum,
-              T* y) const {
-    T* const lse = lse_ + ((head.b * n_.h + head.h) * n_.g + head.g) * n_.s + query;
-    for (int64_t i = 0; i < rows; ++i) {
-      T* const row = y + i * y_.row_stride();
-      lse[i] = max[i] + std::log(sum[i]);
-      if (keys == 0 || sum[i] == 0) {  // nothing to see
-        std::fill_n(row, n_.e, T(0));
-        continue;
-      }
-      const T factor = 1 / sum[i];
-      for (int64_t j = 0; j < n_.e; ++j) row[j] *= factor;
+      SoftmaxStep({1, scores.cols, scores.stride, n}, row, block.max + i, block.sum + i, block.rescale + i);
+      if (changes_->drops()) changes_->Drop(block.head, block.query + i, key, n, row);
     }
   }
 
   AttentionExtents n_;
   AttentionMask mask_;
   T scale_;
-  HeadMatrices<T> q_;
-  HeadMatrices<T> k_;
-  HeadMatrices<T> v_;
-  HeadMatrices<T> y_;
+  bool few_queries_;
+  int64_t blocks_;
+  HeadTensor q_;
+  HeadTensor k_;
+  HeadTensor v_;
+  HeadTensor y_;
   T* lse_;
   const ScoreChanges* changes_;
 };
@@ -128,22 +219,17 @@ class Forward {
 template <class R, class MakeChanges>
 void RunForward(const KernelCall<AttentionAttributes, R>& call, const MakeChanges& make_changes) {
   const Tensor& y = call.outputs[0];
-  const DType dtype = AttentionDType(y.dtype());
-  const Tensor q = AsHeads(call.context, call.inputs[0], dtype);
-  const Tensor k = AsHeads(call.context, call.inputs[1], dtype);
-  const Tensor v = AsHeads(call.context, call.inputs[2], dtype);
   if (y.num_elements() == 0) return;
-  const bool direct = y.dtype() == dtype;
-  const Tensor to = direct ? y : Tensor::Empty(call.context.allocator, dtype, y.shape());
-  const AttentionExtents extents = AttentionExtents::Of(q, k);
+  const auto heads = [&](int operand) { return AsHeads(call.context, call.inputs[operand]); };
+  const ForwardTensors tensors = {heads(0), heads(1), heads(2), y, call.outputs[1]};
+  const AttentionExtents extents = AttentionExtents::Of(tensors.q, tensors.k);
   const std::optional<ScoreChanges> changes = make_changes(extents);
   const ScoreChanges* const optional = changes ? &*changes : nullptr;
-  if (dtype == DType::kF64) {
-    Forward<double>(extents, call.attributes(), q, k, v, to, call.outputs[1], optional).Run(call.context);
+  if (y.dtype() == DType::kF64) {
+    Forward<double>(extents, call.attributes(), tensors, optional).Run(call.context);
   } else {
-    Forward<float>(extents, call.attributes(), q, k, v, to, call.outputs[1], optional).Run(call.context);
+    Forward<float>(extents, call.attributes(), tensors, optional).Run(call.context);
   }
-  if (!direct) ParallelCopy(call.context.pool, to, y);
 }
 
 void Attention(const KernelCall<AttentionAttributes, NoScalars>& call) {

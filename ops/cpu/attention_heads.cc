@@ -16,17 +16,23 @@ AttentionExtents AttentionExtents::Of(const Tensor& q, const Tensor& k) {
   return extents;
 }
 
-DType AttentionDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+HeadTensor::HeadTensor(const Tensor& tensor, const AttentionExtents& extents)
+    : data_(static_cast<std::byte*>(tensor.data())),
+      dtype_(tensor.dtype()),
+      item_size_(ItemSize(tensor.dtype())),
+      b_(tensor.strides()[0]),
+      row_(tensor.strides()[1]) {
+  const bool split = tensor.ndim() == 5;
+  const int64_t last = tensor.strides()[split ? 3 : 2];
+  const bool has_groups = split || tensor.shape()[2] != extents.h;
+  g_ = has_groups ? last : 0;
+  h_ = split ? tensor.strides()[2] : has_groups ? last * extents.g : last;
+}
 
-Tensor AsHeads(KernelContext& context, const Tensor& tensor, DType dtype) {
+Tensor AsHeads(KernelContext& context, const Tensor& tensor) {
   const int last = tensor.ndim() - 1;
-  const int64_t e = tensor.shape()[last];
-  const bool contiguous = e == 1 || tensor.strides()[last] == 1;
-  const bool separate = tensor.shape()[1] <= 1 || tensor.strides()[1] >= e;
-  if (tensor.dtype() == dtype && contiguous && separate) return tensor;
-  const Tensor copy = Tensor::Empty(context.allocator, dtype, tensor.shape());
-  ParallelCopy(context.pool, tensor, copy);
-  return copy;
+  if (tensor.shape()[last] == 1 || tensor.strides()[last] == 1) return tensor;
+  return ParallelClone(context.pool, tensor, context.allocator);
 }
 
 }  // namespace weft

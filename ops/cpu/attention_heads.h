@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "ops/attention.h"
-#include "ops/cpu/gemm.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/block_product.h"
+#include "ops/cpu/head_rows.h"
 #include "ops/kernel_call.h"
 
 namespace weft {
@@ -24,6 +24,10 @@ struct AttentionExtents {
 
   // Of local q and k, as kAttention describes them.
   static AttentionExtents Of(const Tensor& q, const Tensor& k);
+
+  int64_t key_heads() const { return b * h; }
+  int64_t heads() const { return b * h * g; }
+  int64_t padded_e() const { return RoundUpToLanes(e); }
 };
 
 // A head of queries: batch element, key head, query head of it.
@@ -31,44 +35,36 @@ struct HeadIndex {
   int64_t b = 0;
   int64_t h = 0;
   int64_t g = 0;
+
+  // The `index`th of extents.heads(), and the first head of the `index`th of extents.key_heads().
+  static HeadIndex Query(const AttentionExtents& n, int64_t index) {
+    return {index / (n.h * n.g), index / n.g % n.h, index % n.g};
+  }
+  static HeadIndex Key(const AttentionExtents& n, int64_t index) { return {index / n.h, index % n.h, 0}; }
 };
 
-// q, k, v or a tensor like them, with contiguous elements: a matrix [s or t, e] a head. A view.
-template <class T>
-class HeadMatrices {
+// q, k, v or a tensor like them, of any floating dtype, with contiguous elements: rows [s or t, e] a head. A
+// view.
+class HeadTensor {
  public:
   // `extents` tell how dim 2 of a tensor with merged heads falls apart.
-  HeadMatrices(const Tensor& tensor, const AttentionExtents& extents)
-      : data_(tensor.data<T>()),
-        b_(tensor.strides()[0]),
-        row_(tensor.shape()[1] == 1 ? extents.e : tensor.strides()[1]) {
-    const bool split = tensor.ndim() == 5;
-    const int64_t last = tensor.strides()[split ? 3 : 2];
-    const bool has_groups = split || tensor.shape()[2] != extents.h;
-    g_ = has_groups ? last : 0;
-    h_ = split ? tensor.strides()[2] : has_groups ? last * extents.g : last;
-  }
+  HeadTensor(const Tensor& tensor, const AttentionExtents& extents);
 
-  T* Head(const HeadIndex& head, int64_t row = 0) const {
-    return data_ + head.b * b_ + head.h * h_ + head.g * g_ + row * row_;
+  HeadRows Rows(const HeadIndex& head, int64_t row) const {
+    const int64_t element = head.b * b_ + head.h * h_ + head.g * g_ + row * row_;
+    return {data_ + element * item_size_, dtype_, row_};
   }
-  GemmMatrix<T> Matrix(const HeadIndex& head, int64_t row) const { return {Head(head, row), row_}; }
-  GemmMatrix<T> Transposed(const HeadIndex& head, int64_t row) const { return {Head(head, row), row_, true}; }
-  int64_t row_stride() const { return row_; }
 
  private:
-  T* data_;
-  int64_t b_;
-  int64_t row_;
-  int64_t h_;
-  int64_t g_;
+  std::byte* data_;
+  DType dtype_;
+  int64_t item_size_;
+  int64_t b_, row_, h_, g_;  // strides
 };
 
-// Blocks of scores that are in memory at once: 128 KiB in f32, so that they and their keys stay in L2. Of 64,
-// 128 and 256 queries by 256, 512 and 1024 keys, measured: longer blocks of queries compute more that the
-// causal mask discards.
+// Queries whose scores are in memory at once. Of 32, 64, 96 and 128, measured: longer blocks leave the first
+// cache, shorter ones read keys and values more often.
 inline constexpr int64_t kQueryBlock = 64;
-inline constexpr int64_t kKeyBlock = 512;
 
 // Which keys the queries of a block see.
 struct AttentionMask {
@@ -84,13 +80,29 @@ struct AttentionMask {
   int64_t KeysBefore(int64_t query_end, int64_t t) const {
     return causal ? std::min(t, query_end + shift) : t;
   }
+  // The first query that sees key `key`.
+  int64_t FirstQuery(int64_t key) const { return causal ? std::max<int64_t>(0, key - shift) : 0; }
 };
 
-// `tensor` if its elements lie as HeadMatrices and a product need them, else a row-major copy; in `dtype`.
-Tensor AsHeads(KernelContext& context, const Tensor& tensor, DType dtype);
+// `tensor` if its elements lie as HeadTensor needs them, else a row-major copy.
+Tensor AsHeads(KernelContext& context, const Tensor& tensor);
 
-// The dtype that attention computes in: f64 for f64, else f32.
-DType AttentionDType(DType dtype);
+// Hands out pieces of a workspace, each at a multiple of kBlockLanes. With null, only counts.
+template <class T>
+class WorkspaceCarver {
+ public:
+  explicit WorkspaceCarver(T* workspace) : workspace_(workspace) {}
+  T* Take(int64_t elements) {
+    T* const piece = workspace_ == nullptr ? nullptr : workspace_ + used_;
+    used_ += RoundUpToLanes(elements);
+    return piece;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  T* workspace_;
+  int64_t used_ = 0;
+};
 
 }  // namespace weft
 

@@ -6,14 +6,17 @@
 
 namespace weft {
 
-// The elementwise part of attention on one block of scores [rows, cols], row-major without gaps. Row i sees
-// its first `visible` + i keys, none if that is negative and all if it is more than there are; the rest of it
-// becomes 0. NaN in a score that is seen stays NaN.
+// The elementwise part of attention on one block of scores: rows `stride` elements apart, a multiple of
+// kBlockLanes, so that the vector with a row's last element can be read and written whole. Row i sees its
+// first `visible` + i keys, none if that is negative and all `cols` if it is more; the rest of it becomes 0.
+// NaN in a score that is seen stays NaN.
 //
-// In f32 by the widest vectors of the machine (Highway), in f64 by plain loops.
+// In f32 by the widest vectors of the machine (Highway), exp to 3e-7 of its value and 0 below 2^-126; in f64
+// by plain loops.
 struct ScoreBlock {
   int64_t rows = 0;
   int64_t cols = 0;
+  int64_t stride = 0;
   int64_t visible = 0;
 
   int64_t VisibleIn(int64_t row) const { return std::clamp<int64_t>(visible + row, 0, cols); }
@@ -25,12 +28,25 @@ struct ScoreBlock {
 void SoftmaxStep(const ScoreBlock& block, float* scores, float* max, float* sum, float* rescale);
 void SoftmaxStep(const ScoreBlock& block, double* scores, double* max, double* sum, double* rescale);
 
-// Scores become probabilities p = exp(score - lse), and d_probabilities the gradients of the unscaled scores,
-// scale * p * (d_probability - delta).
-void ScoreGradients(const ScoreBlock& block, const float* lse, const float* delta, float scale, float* scores,
+// Its end: row i of y [rows, cols], rows `stride` apart, becomes y / sum, and lse max + log(sum). Rows that
+// saw nothing (sum 0) become 0 and -inf. y's rows can be written up to the next multiple of kBlockLanes.
+void SoftmaxFinish(int64_t rows, int64_t cols, int64_t stride, const float* max, const float* sum, float* y,
+                   float* lse);
+void SoftmaxFinish(int64_t rows, int64_t cols, int64_t stride, const double* max, const double* sum,
+                   double* y, double* lse);
+
+// Scores become probabilities p = exp(score - lse), and d_probabilities the gradients of the scores,
+// p * (d_probability - delta).
+void ScoreGradients(const ScoreBlock& block, const float* lse, const float* delta, float* scores,
                     float* d_probabilities);
-void ScoreGradients(const ScoreBlock& block, const double* lse, const double* delta, double scale,
-                    double* scores, double* d_probabilities);
+void ScoreGradients(const ScoreBlock& block, const double* lse, const double* delta, double* scores,
+                    double* d_probabilities);
+
+// delta[i] = sum of the products of a[i] and b[i], rows of n elements.
+void RowDots(int64_t rows, int64_t n, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+             float* delta);
+void RowDots(int64_t rows, int64_t n, const double* a, int64_t a_stride, const double* b, int64_t b_stride,
+             double* delta);
 
 }  // namespace weft
 
