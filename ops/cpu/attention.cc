@@ -25,7 +25,7 @@ struct ForwardTensors {
 };
 
 // Forward: a head's keys and values are packed once, then each block of queries walks over them with a
-// running softmax.
+// running softmax. Few queries read them as they lie, converted a block at a time.
 template <class T>
 class Forward {
  public:
@@ -53,10 +53,9 @@ class Forward {
   }
 
  private:
-  // A head's keys: panels, or rows where queries are few; its values: rows.
+  // A head's keys, transposed, and its values; nothing where queries are few.
   struct Keys {
     BlockRight<T> panels;
-    RowBlock<T> rows;
     RowBlock<T> values;
   };
   // Fewer heads than that, and threads would wait for the last one.
@@ -89,27 +88,24 @@ class Forward {
   }
 
   int64_t KeyElements() const {
+    if (few_queries_) return 0;
     WorkspaceCarver<T> count(nullptr);
-    count.Take(few_queries_ ? n_.t * n_.padded_e() : PanelElements(n_.t, n_.e));
+    count.Take(PanelElements(n_.t, n_.e));
     count.Take(n_.t * n_.padded_e());
     count.Take(kPanelColumns * n_.padded_e());
     return count.used();
   }
 
   Keys PackKeys(const HeadIndex& key_head, T* buffer) const {
+    if (few_queries_) return {};
     WorkspaceCarver<T> carver(buffer);
-    T* const k = carver.Take(few_queries_ ? n_.t * n_.padded_e() : PanelElements(n_.t, n_.e));
+    T* const k = carver.Take(PanelElements(n_.t, n_.e));
     T* const v = carver.Take(n_.t * n_.padded_e());
     T* const scratch = carver.Take(kPanelColumns * n_.padded_e());
-    const HeadRows rows = k_.Rows(key_head, 0);
-    Keys keys;
-    if (few_queries_) {
-      keys.rows = RowsInPlace(rows, n_.t, n_.e, /*padded=*/true, k);
-    } else {
-      keys.panels = PackPanels(rows, n_.t, n_.e, scratch, k);
-    }
-    keys.values = RowsInPlace(v_.Rows(key_head, 0), n_.t, n_.e, /*padded=*/true, v);
-    return keys;
+    const HeadRows v_rows = v_.Rows(key_head, 0);
+    PrefetchRows(v_rows, n_.t, n_.e);
+    return {PackPanels(k_.Rows(key_head, 0), n_.t, n_.e, scratch, k),
+            RowsInPlace(v_rows, n_.t, n_.e, /*padded=*/true, v)};
   }
 
   // One block of queries as it goes over the keys.
@@ -122,6 +118,8 @@ class Forward {
     T* rescale;
     T* y;       // [rows, padded_e]
     T* scores;  // [rows, score_stride]
+    T* keys;    // [kKeyBlock, padded_e], as values, where queries are few
+    T* values;
   };
   int64_t score_stride() const { return RoundUpToLanes(std::min(kKeyBlock, n_.t)); }
 
@@ -134,6 +132,10 @@ class Forward {
     block.rescale = carver.Take(rows);
     block.y = carver.Take(rows * n_.padded_e());
     block.scores = carver.Take(rows * score_stride());
+    if (few_queries_) {
+      block.keys = carver.Take(score_stride() * n_.padded_e());
+      block.values = carver.Take(score_stride() * n_.padded_e());
+    }
     return block;
   }
   int64_t BlockElements() const {
@@ -156,17 +158,27 @@ class Forward {
     for (int64_t key = 0; key < seen; key += kKeyBlock)
       Step(block, keys, key, std::min(kKeyBlock, seen - key));
     T* const lse = lse_ + ((head.b * n_.h + head.h) * n_.g + head.g) * n_.s + block.query;
-    SoftmaxFinish(block.rows, n_.e, n_.padded_e(), block.max, block.sum, block.y, lse);
-    UnpackRows(block.y, n_.padded_e(), block.rows, n_.e, y_.Rows(head, block.query));
+    const HeadRows y = y_.Rows(head, block.query);
+    const bool direct = y.dtype == kDTypeOf<T>;
+    const SoftmaxResult<T> result = {direct ? reinterpret_cast<T*>(y.data) : block.y,
+                                     direct ? y.stride : n_.padded_e(), lse};
+    SoftmaxFinish(block.rows, n_.e, block.max, block.sum, block.y, n_.padded_e(), result);
+    if (!direct) UnpackRows(block.y, n_.padded_e(), block.rows, n_.e, y);
   }
 
   void Step(const Block& block, const Keys& keys, int64_t key, int64_t cols) const {
     const ScoreBlock scores = {block.rows, cols, score_stride(), mask_.Visible(block.query, key, cols)};
+    const HeadIndex key_head = {block.head.b, block.head.h, 0};
+    RowBlock<T> values;
     // scores [rows, cols] = scale q [rows, e] k^T [e, cols]
     if (few_queries_) {
-      MultiplyByRows(block.rows, cols, n_.e, scale_, block.q.data, block.q.ld, keys.rows.From(key).data,
-                     keys.rows.ld, block.scores, scores.stride);
+      PrefetchRows(v_.Rows(key_head, key), cols, n_.e);
+      const RowBlock<T> k = RowsInPlace(k_.Rows(key_head, key), cols, n_.e, /*padded=*/true, block.keys);
+      values = RowsInPlace(v_.Rows(key_head, key), cols, n_.e, /*padded=*/true, block.values);
+      MultiplyByRows(block.rows, cols, n_.e, scale_, block.q.data, block.q.ld, k.data, k.ld, block.scores,
+                     scores.stride);
     } else {
+      values = keys.values.From(key);
       BlockRight<T> panels = keys.panels;
       panels.data += key / kPanelColumns * panels.panel;
       MultiplyBlocks<T>({.m = block.rows, .n = cols, .k = n_.e, .alpha = scale_, .columns = scores.visible},
@@ -184,7 +196,7 @@ class Forward {
                        .accumulate = key > 0,
                        .row_factors = block.rescale,
                        .end = scores.visible},
-                      {block.scores, scores.stride}, keys.values.From(key).right(), block.y, n_.padded_e());
+                      {block.scores, scores.stride}, values.right(), block.y, n_.padded_e());
   }
 
   // Row by row, since a query that has not seen a key yet has no maximum to subtract. Dropout leaves the sum.

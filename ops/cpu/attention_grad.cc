@@ -83,6 +83,7 @@ class Backward {
 
   void RunPart(HeadIndex head, int64_t part, Task& task) const {
     std::fill_n(task.dq, DqElements(), T(0));
+    if (parts_ == 1) PrefetchRows(dq_.Rows(head, 0), n_.s, n_.e);
     const int64_t begin = key_blocks_ * part / parts_, end = key_blocks_ * (part + 1) / parts_;
     for (int64_t block = begin; block < end; ++block) RunKeys(head, block * kGradKeyBlock, task);
     if (parts_ > 1) return;
@@ -95,6 +96,8 @@ class Backward {
     const int64_t cols = std::min(kGradKeyBlock, n_.t - key);
     block_.LoadKeys(head, key, cols, task.w);
     const RowBlock<T> k = RowsInPlace(block_.k.Rows(head, key), cols, n_.e, /*padded=*/true, task.k);
+    PrefetchRows(dk_.Rows(head, key), cols, n_.e);
+    PrefetchRows(dv_.Rows(head, key), cols, n_.e);
     std::fill_n(task.dk, cols * n_.padded_e(), T(0));
     std::fill_n(task.dv, cols * n_.padded_e(), T(0));
     const int64_t first = block_.mask.FirstQuery(key) / kQueryBlock * kQueryBlock;

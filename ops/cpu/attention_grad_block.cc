@@ -42,6 +42,7 @@ void AttentionGradBlock<T>::LoadKeys(const HeadIndex& head, int64_t key, int64_t
   const HeadIndex key_head = {head.b, head.h, 0};
   w.key = key;
   w.cols = cols;
+  PrefetchRows(v.Rows(key_head, key), cols, n.e);
   PackPanels(k.Rows(key_head, key), cols, n.e, w.scratch, w.k_panels);
   PackPanels(v.Rows(key_head, key), cols, n.e, w.scratch, w.v_panels);
 }
@@ -52,6 +53,7 @@ void AttentionGradBlock<T>::LoadQueries(const HeadIndex& head, int64_t query, in
   w.head = head;
   w.query = query;
   w.rows = rows;
+  for (const HeadTensor* tensor : {&dy, &y}) PrefetchRows(tensor->Rows(head, query), rows, n.e);
   // Packed even where they could stay: rows of a packed qkv fall into few sets of the first cache.
   PackRows(q.Rows(head, query), rows, n.e, w.q);
   const RowBlock<T> dy_rows = PackRows(dy.Rows(head, query), rows, n.e, w.dy);

@@ -123,19 +123,24 @@ void LogSumExp(int64_t rows, const float* max, const float* sum, float* lse) {
   }
 }
 
-void SoftmaxFinishF32(int64_t rows, int64_t cols, int64_t stride, const float* max, const float* sum,
-                      float* y, float* lse) {
+void SoftmaxFinishF32(int64_t rows, int64_t cols, const float* max, const float* sum, const float* sums,
+                      int64_t stride, const SoftmaxResult<float>& result) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  LogSumExp(rows, max, sum, lse);
+  LogSumExp(rows, max, sum, result.lse);
   for (int64_t i = 0; i < rows; ++i) {
-    float* const row = y + i * stride;
+    const float* const from = sums + i * stride;
+    float* const y = result.y + i * result.stride;
     if (sum[i] == 0) {
-      std::fill(row, row + cols, 0.0f);
+      std::fill(y, y + cols, 0.0f);
       continue;
     }
-    const V factor = hn::Set(d, 1 / sum[i]);
-    for (int64_t j = 0; j < cols; j += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, row + j), factor), d, row + j);
+    const float factor = 1 / sum[i];
+    int64_t j = 0;
+    for (; j + lanes <= cols; j += lanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, from + j), hn::Set(d, factor)), d, y + j);
+    }
+    for (; j < cols; ++j) y[j] = from[j] * factor;
   }
 }
 
@@ -206,9 +211,9 @@ void SoftmaxStep(const ScoreBlock& block, float* scores, float* max, float* sum,
   HWY_DYNAMIC_DISPATCH(SoftmaxStepF32)(block, scores, max, sum, rescale);
 }
 
-void SoftmaxFinish(int64_t rows, int64_t cols, int64_t stride, const float* max, const float* sum, float* y,
-                   float* lse) {
-  HWY_DYNAMIC_DISPATCH(SoftmaxFinishF32)(rows, cols, stride, max, sum, y, lse);
+void SoftmaxFinish(int64_t rows, int64_t cols, const float* max, const float* sum, const float* sums,
+                   int64_t stride, const SoftmaxResult<float>& result) {
+  HWY_DYNAMIC_DISPATCH(SoftmaxFinishF32)(rows, cols, max, sum, sums, stride, result);
 }
 
 void ScoreGradients(const ScoreBlock& block, const float* lse, const float* delta, float* scores,
@@ -237,12 +242,14 @@ void SoftmaxStep(const ScoreBlock& block, double* scores, double* max, double* s
   }
 }
 
-void SoftmaxFinish(int64_t rows, int64_t cols, int64_t stride, const double* max, const double* sum,
-                   double* y, double* lse) {
+void SoftmaxFinish(int64_t rows, int64_t cols, const double* max, const double* sum, const double* sums,
+                   int64_t stride, const SoftmaxResult<double>& result) {
   for (int64_t i = 0; i < rows; ++i) {
     const bool seen = sum[i] != 0;
-    lse[i] = seen ? max[i] + std::log(sum[i]) : -std::numeric_limits<double>::infinity();
-    for (int64_t j = 0; j < cols; ++j) y[i * stride + j] = seen ? y[i * stride + j] / sum[i] : 0;
+    result.lse[i] = seen ? max[i] + std::log(sum[i]) : -std::numeric_limits<double>::infinity();
+    for (int64_t j = 0; j < cols; ++j) {
+      result.y[i * result.stride + j] = seen ? sums[i * stride + j] / sum[i] : 0;
+    }
   }
 }
 

@@ -28,12 +28,20 @@ struct ScoreBlock {
 void SoftmaxStep(const ScoreBlock& block, float* scores, float* max, float* sum, float* rescale);
 void SoftmaxStep(const ScoreBlock& block, double* scores, double* max, double* sum, double* rescale);
 
-// Its end: row i of y [rows, cols], rows `stride` apart, becomes y / sum, and lse max + log(sum). Rows that
-// saw nothing (sum 0) become 0 and -inf. y's rows can be written up to the next multiple of kBlockLanes.
-void SoftmaxFinish(int64_t rows, int64_t cols, int64_t stride, const float* max, const float* sum, float* y,
-                   float* lse);
-void SoftmaxFinish(int64_t rows, int64_t cols, int64_t stride, const double* max, const double* sum,
-                   double* y, double* lse);
+// Where a softmax's weighted sums go: rows of y `stride` apart, and one log-sum-exp a row.
+template <class T>
+struct SoftmaxResult {
+  T* y = nullptr;
+  int64_t stride = 0;
+  T* lse = nullptr;
+};
+
+// Its end: row i of `sums` [rows, cols], rows `stride` apart, becomes a row of y divided by sum[i], and lse
+// is max + log(sum). Rows that saw nothing (sum 0) become 0 and -inf. y may be `sums`.
+void SoftmaxFinish(int64_t rows, int64_t cols, const float* max, const float* sum, const float* sums,
+                   int64_t stride, const SoftmaxResult<float>& result);
+void SoftmaxFinish(int64_t rows, int64_t cols, const double* max, const double* sum, const double* sums,
+                   int64_t stride, const SoftmaxResult<double>& result);
 
 // Scores become probabilities p = exp(score - lse), and d_probabilities the gradients of the scores,
 // p * (d_probability - delta).

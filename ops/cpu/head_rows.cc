@@ -48,6 +48,61 @@ void TransposeF32(const float* HWY_RESTRICT from, int64_t from_ld, int64_t rows,
   }
 }
 
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+using U32 = hn::RebindToUnsigned<D>;
+
+HWY_INLINE V LoadElements(D d, const float* from) { return hn::LoadU(d, from); }
+
+// bf16 is the upper half of f32.
+HWY_INLINE V LoadElements(D /*d*/, const BFloat16* from) {
+  const U32 u32;
+  const hn::Rebind<uint16_t, D> u16;
+  const auto bits = hn::PromoteTo(u32, hn::LoadU(u16, reinterpret_cast<const uint16_t*>(from)));
+  return hn::BitCast(D(), hn::ShiftLeft<16>(bits));
+}
+
+HWY_INLINE void StoreElements(D d, V value, float* to) { hn::StoreU(value, d, to); }
+
+// As BFloat16(float): to nearest, ties to even; NaN stays NaN.
+HWY_INLINE void StoreElements(D /*d*/, V value, BFloat16* to) {
+  const U32 u32;
+  const hn::RebindToSigned<D> i32;
+  const hn::Rebind<uint16_t, D> u16;
+  const auto bits = hn::BitCast(u32, value);
+  const auto top = hn::ShiftRight<16>(bits);
+  const auto half = hn::Add(hn::Set(u32, 0x7fffu), hn::And(top, hn::Set(u32, 1u)));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, half));
+  const auto nan = hn::Or(top, hn::Set(u32, 0x40u));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(u32, hn::IsNaN(value)), nan, rounded);
+  hn::StoreU(hn::DemoteTo(u16, hn::BitCast(i32, chosen)), u16, reinterpret_cast<uint16_t*>(to));
+}
+
+// Rows of e elements, rows from_ld and to_ld apart.
+template <class From, class To>
+void CopyRows(const From* HWY_RESTRICT from, int64_t from_ld, int64_t rows, int64_t e, To* HWY_RESTRICT to,
+              int64_t to_ld) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < rows; ++i) {
+    const From* const in = from + i * from_ld;
+    To* const out = to + i * to_ld;
+    int64_t j = 0;
+    for (; j + lanes <= e; j += lanes) StoreElements(d, LoadElements(d, in + j), out + j);
+    for (; j < e; ++j) out[j] = ConvertElement<To>(in[j]);
+  }
+}
+
+void CopyF32(const float* from, int64_t from_ld, int64_t rows, int64_t e, float* to, int64_t to_ld) {
+  CopyRows(from, from_ld, rows, e, to, to_ld);
+}
+void WidenBF16(const BFloat16* from, int64_t from_ld, int64_t rows, int64_t e, float* to, int64_t to_ld) {
+  CopyRows(from, from_ld, rows, e, to, to_ld);
+}
+void NarrowToBF16(const float* from, int64_t from_ld, int64_t rows, int64_t e, BFloat16* to, int64_t to_ld) {
+  CopyRows(from, from_ld, rows, e, to, to_ld);
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
@@ -58,6 +113,26 @@ namespace weft {
 namespace {
 
 HWY_EXPORT(TransposeF32);
+HWY_EXPORT(CopyF32);
+HWY_EXPORT(WidenBF16);
+HWY_EXPORT(NarrowToBF16);
+
+// Rows of e elements, rows from_ld and to_ld apart; each converted as ConvertElement does.
+void Copy(const float* from, int64_t from_ld, int64_t rows, int64_t e, float* to, int64_t to_ld) {
+  HWY_DYNAMIC_DISPATCH(CopyF32)(from, from_ld, rows, e, to, to_ld);
+}
+void Copy(const BFloat16* from, int64_t from_ld, int64_t rows, int64_t e, float* to, int64_t to_ld) {
+  HWY_DYNAMIC_DISPATCH(WidenBF16)(from, from_ld, rows, e, to, to_ld);
+}
+void Copy(const float* from, int64_t from_ld, int64_t rows, int64_t e, BFloat16* to, int64_t to_ld) {
+  HWY_DYNAMIC_DISPATCH(NarrowToBF16)(from, from_ld, rows, e, to, to_ld);
+}
+template <class From, class To>
+void Copy(const From* from, int64_t from_ld, int64_t rows, int64_t e, To* to, int64_t to_ld) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < e; ++j) to[i * to_ld + j] = ConvertElement<To>(from[i * from_ld + j]);
+  }
+}
 
 void Transpose(const float* from, int64_t from_ld, int64_t rows, int64_t cols, float* to, int64_t to_ld) {
   HWY_DYNAMIC_DISPATCH(TransposeF32)(from, from_ld, rows, cols, to, to_ld);
@@ -86,15 +161,22 @@ void WithElements(const HeadRows& rows, const Use& use) {
 
 }  // namespace
 
+void PrefetchRows(const HeadRows& of, int64_t rows, int64_t e) {
+  constexpr int64_t kLine = 64, kMost = int64_t{1} << 16;
+  const int64_t row_bytes = e * ItemSize(of.dtype), stride = of.stride * ItemSize(of.dtype);
+  const int64_t some = std::min(rows, kMost / std::max<int64_t>(1, row_bytes));
+  for (int64_t i = 0; i < some; ++i) {
+    for (int64_t at = 0; at < row_bytes; at += kLine) __builtin_prefetch(of.data + i * stride + at, 0, 2);
+  }
+}
+
 template <class T>
 RowBlock<T> PackRows(const HeadRows& from, int64_t rows, int64_t e, T* to) {
   const int64_t ld = RoundUpToLanes(e);
-  WithElements(from, [&](const auto* data) {
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < e; ++j) to[i * ld + j] = ConvertElement<T>(data[i * from.stride + j]);
-      std::fill(to + i * ld + e, to + (i + 1) * ld, T(0));
-    }
-  });
+  WithElements(from, [&](const auto* data) { Copy(data, from.stride, rows, e, to, ld); });
+  if (e < ld) {
+    for (int64_t i = 0; i < rows; ++i) std::fill(to + i * ld + e, to + (i + 1) * ld, T(0));
+  }
   return {to, ld};
 }
 
@@ -124,11 +206,7 @@ BlockRight<T> PackPanels(const HeadRows& from, int64_t rows, int64_t e, T* scrat
 
 template <class T>
 void UnpackRows(const T* from, int64_t ld, int64_t rows, int64_t e, const HeadRows& to) {
-  WithElements(to, [&]<class E>(E* data) {
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < e; ++j) data[i * to.stride + j] = ConvertElement<E>(from[i * ld + j]);
-    }
-  });
+  WithElements(to, [&](auto* data) { Copy(from, ld, rows, e, data, to.stride); });
 }
 
 template RowBlock<float> PackRows(const HeadRows&, int64_t, int64_t, float*);

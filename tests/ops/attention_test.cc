@@ -141,7 +141,7 @@ void CheckAgainstOracle(const Extents& n, Heads heads, const AttentionAttributes
   EXPECT_TRUE(AllClose(grads[2], As(dtype, k_shape, dv), 4 * tolerance)) << what << ": dv";
 }
 
-// One query, one key, odd numbers, a block of 64 queries or 512 keys plus a few.
+// One query, one key, odd numbers, a block of 64 queries or 256 keys plus a few.
 TEST(AttentionTest, MatchesTheDefinition) {
   for (const Extents& n :
        {Extents{1, 1, 1, 1, 1, 1}, Extents{2, 3, 3, 2, 1, 5}, Extents{1, 1, 7, 2, 1, 4},
@@ -151,6 +151,38 @@ TEST(AttentionTest, MatchesTheDefinition) {
       CheckAgainstOracle(n, Heads::kPlain, {.causal = causal, .scale = 1.5}, DType::kF32, 1e-5);
     }
   }
+}
+
+// Blocks of 64 queries and 256 keys, panels of 64 keys, vectors of 16 elements: one less, as many, one more.
+TEST(AttentionTest, EdgesOfBlocks) {
+  for (int64_t s : {15, 16, 17, 63, 64, 65, 131}) {
+    for (bool causal : {false, true}) {
+      CheckAgainstOracle({1, s, s, 2, 1, 16}, Heads::kPlain, {.causal = causal}, DType::kF32, 1e-5);
+    }
+  }
+  for (int64_t t : {255, 256, 257, 515}) {
+    for (int64_t s : {int64_t{6}, int64_t{70}, t - 1, t}) {
+      CheckAgainstOracle({1, s, t, 1, 1, 8}, Heads::kPlain, {.causal = true}, DType::kF32, 1e-5);
+    }
+    CheckAgainstOracle({1, t, t, 1, 1, 5}, Heads::kPlain, {.causal = true}, DType::kF64, 1e-12);
+  }
+  for (int64_t e : {1, 15, 17, 63, 64, 65, 128}) {
+    for (bool causal : {false, true}) {
+      CheckAgainstOracle({1, 67, 67, 1, 1, e}, Heads::kPlain, {.causal = causal}, DType::kF32, 1e-5);
+    }
+  }
+}
+
+// More queries than keys, and fewer than a transpose of the keys is worth.
+TEST(AttentionTest, FewQueriesOrFewKeys) {
+  for (int64_t s = 1; s <= 5; ++s) {
+    for (bool causal : {false, true}) {
+      CheckAgainstOracle({2, s, 300, 2, 1, 20}, Heads::kPlain, {.causal = causal}, DType::kF32, 1e-5);
+      CheckAgainstOracle({1, s, 257, 2, 3, 16}, Heads::kGrouped, {.causal = causal}, DType::kBF16, 8e-3);
+    }
+  }
+  CheckAgainstOracle({1, 150, 3, 1, 1, 4}, Heads::kPlain, {}, DType::kF32, 1e-5);
+  CheckAgainstOracle({1, 150, 1, 1, 2, 4}, Heads::kMerged, {}, DType::kF32, 1e-5);
 }
 
 TEST(AttentionTest, GroupedQueries) {
@@ -164,12 +196,18 @@ TEST(AttentionTest, GroupedQueries) {
 TEST(AttentionTest, HalvesComputeInFloat) {
   CheckAgainstOracle({2, 5, 5, 2, 1, 4}, Heads::kPlain, {.causal = true}, DType::kBF16, 8e-3);
   CheckAgainstOracle({2, 5, 5, 2, 1, 4}, Heads::kPlain, {.causal = true}, DType::kF16, 1e-3);
+  CheckAgainstOracle({1, 70, 70, 2, 1, 33}, Heads::kPlain, {.causal = true}, DType::kBF16, 8e-3);
+  CheckAgainstOracle({1, 70, 300, 1, 2, 64}, Heads::kGrouped, {}, DType::kBF16, 8e-3);
+  CheckAgainstOracle({1, 70, 70, 2, 1, 33}, Heads::kPlain, {.causal = true}, DType::kF16, 1e-3);
 }
 
 // Scores up to 10^4: exp of any of them alone overflows.
 TEST(AttentionTest, LargeScoresDoNotOverflow) {
   CheckAgainstOracle({1, 20, 20, 1, 1, 4}, Heads::kPlain, {.causal = true, .scale = 1}, DType::kF64, 1e-9,
                      50);
+  // Long rows in float: the scores, up to some 500, round to 6e-5 before exp.
+  CheckAgainstOracle({1, 300, 300, 1, 1, 8}, Heads::kPlain, {.causal = true, .scale = 0.25}, DType::kF32,
+                     2e-3, 20);
   const Tensor q = Random(DType::kF32, {1, 20, 1, 4}, 1, 50);
   const std::vector<Tensor> outputs = RunAll(kAttention, {q, q, q}, {.causal = false, .scale = 1});
   for (double value : outputs[0].ToVector<double>()) EXPECT_LE(std::abs(value), 50.001);
@@ -194,19 +232,32 @@ TEST(AttentionTest, StridedOperands) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(AllClose(strided_grads[i], dense_grads[i], 1e-6)) << i;
 }
 
+// Heads enough for every thread, too few of them, and one alone, whose keys backward cuts into parts.
 TEST(AttentionTest, BitsDoNotDependOnThreads) {
-  const Tensor q = Random(DType::kF32, {2, 300, 3, 16}, 1);
-  const Tensor k = Random(DType::kF32, {2, 300, 3, 16}, 2);
-  const AttentionAttributes a = {.causal = true};
-  const std::vector<Tensor> one = RunAll(kAttention, {q, k, k}, a, {}, /*num_threads=*/1);
-  const std::vector<Tensor> grad = {q, k, k, one[0], one[1], q};
-  const std::vector<Tensor> one_grads = RunAll(kAttentionGrad, grad, a, {}, 1);
-  for (int threads : {2, 3}) {
-    const std::vector<Tensor> many = RunAll(kAttention, {q, k, k}, a, {}, threads);
-    EXPECT_TRUE(SameBits(many[0], one[0]) && SameBits(many[1], one[1])) << threads;
-    const std::vector<Tensor> many_grads = RunAll(kAttentionGrad, grad, a, {}, threads);
-    for (int i = 0; i < 3; ++i) EXPECT_TRUE(SameBits(many_grads[i], one_grads[i])) << threads << " " << i;
+  for (const Shape& shape : {Shape{2, 300, 3, 16}, Shape{1, 900, 1, 20}, Shape{5, 3, 2, 16}}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      const Tensor q = Random(dtype, shape, 1);
+      const Tensor k = Random(dtype, shape, 2);
+      const AttentionAttributes a = {.causal = true};
+      const std::vector<Tensor> one = RunAll(kAttention, {q, k, k}, a, {}, /*num_threads=*/1);
+      const std::vector<Tensor> grad = {q, k, k, one[0], one[1], q};
+      const std::vector<Tensor> one_grads = RunAll(kAttentionGrad, grad, a, {}, 1);
+      for (int threads : {2, 3}) {
+        const std::vector<Tensor> many = RunAll(kAttention, {q, k, k}, a, {}, threads);
+        EXPECT_TRUE(SameBits(many[0], one[0]) && SameBits(many[1], one[1])) << threads;
+        const std::vector<Tensor> many_grads = RunAll(kAttentionGrad, grad, a, {}, threads);
+        for (int i = 0; i < 3; ++i) EXPECT_TRUE(SameBits(many_grads[i], one_grads[i])) << threads << " " << i;
+      }
+    }
   }
+}
+
+// A query whose keys are all hidden from it but one sees that one, to the last bit: exp(0) is 1.
+TEST(AttentionTest, TheFirstQueryOfACausalBlockSeesOneKey) {
+  const Tensor q = Random(DType::kF32, {1, 70, 1, 20}, 1);
+  const Tensor v = Random(DType::kF32, {1, 70, 1, 20}, 2);
+  const Tensor y = RunOp(kAttention, {q, q, v}, {.causal = true});
+  EXPECT_TRUE(SameBits(y.Slice(1, 0, 1), v.Slice(1, 0, 1)));
 }
 
 // In a whole vector and in the tail after it, for every vector width.
