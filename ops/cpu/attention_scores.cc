@@ -42,7 +42,8 @@ HWY_INLINE V ExpOf(D d, V x) {
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
 }
 
-float RowMax(const float* row, int64_t n, float start) {
+// The largest of `start` and the first n; what lies beyond them in their last vector becomes -inf.
+float RowMax(float* row, int64_t n, float start) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V max = hn::Set(d, start);
@@ -54,28 +55,24 @@ float RowMax(const float* row, int64_t n, float start) {
   }
   for (; i + lanes <= n; i += lanes) max = hn::Max(max, hn::LoadU(d, row + i));
   if (i < n) {
-    max2 = hn::Max(max2, hn::IfThenElse(hn::FirstN(d, n - i), hn::LoadU(d, row + i), hn::Set(d, start)));
+    const V last = hn::IfThenElse(hn::FirstN(d, n - i), hn::LoadU(d, row + i), hn::Neg(hn::Inf(d)));
+    hn::StoreU(last, d, row + i);
+    max2 = hn::Max(max2, last);
   }
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(max, max2)));
 }
 
-// row = exp(row - max), 0 from n to cols; returns the sum.
+// row = exp(row - max), 0 from n to cols; returns the sum. -inf follows the n up to a whole vector.
 float ExpRow(float* row, int64_t n, int64_t cols, float max) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const V shift = hn::Set(d, max);
   V sum = hn::Zero(d);
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
+  for (; i < n; i += lanes) {
     const V e = ExpOf(d, hn::Sub(hn::LoadU(d, row + i), shift));
     hn::StoreU(e, d, row + i);
     sum = hn::Add(sum, e);
-  }
-  if (i < n) {
-    const V e = hn::IfThenElseZero(hn::FirstN(d, n - i), ExpOf(d, hn::Sub(hn::LoadU(d, row + i), shift)));
-    hn::StoreU(e, d, row + i);
-    sum = hn::Add(sum, e);
-    i += lanes;
   }
   for (; i < cols; i += lanes) hn::StoreU(hn::Zero(d), d, row + i);
   return hn::GetLane(hn::SumOfLanes(d, sum));

@@ -18,33 +18,76 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// to[j * to_ld + i] = from[i * from_ld + j], i below rows and j below cols, in squares of four by four.
+// to[j * to_ld + i] = from[i * from_ld + j], i below rows and j below cols.
+void TransposeByElement(const float* HWY_RESTRICT from, int64_t from_ld, int64_t rows, int64_t cols,
+                        float* HWY_RESTRICT to, int64_t to_ld) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; ++j) to[j * to_ld + i] = from[i * from_ld + j];
+  }
+}
+
+// Squares of eight by eight, of four by four, or single elements, whichever the vectors hold.
+#if HWY_TARGET == HWY_SCALAR
+constexpr int64_t kSquare = 1;
+HWY_INLINE void TransposeSquare(const float* from, int64_t /*from_ld*/, float* to, int64_t /*to_ld*/) {
+  *to = *from;
+}
+#else
+constexpr int64_t kSquare = HWY_MAX_BYTES >= 32 ? 8 : 4;
+using SquareTag = hn::FixedTag<float, kSquare>;
+using SquareVector = hn::Vec<SquareTag>;
+
+// Four rows: column c of each half of the vectors, or of the only one, in columns[c].
+HWY_INLINE void TransposeFour(const float* HWY_RESTRICT from, int64_t from_ld, SquareVector (&columns)[4]) {
+  const SquareTag d;
+  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_ld);
+  const auto r2 = hn::LoadU(d, from + 2 * from_ld), r3 = hn::LoadU(d, from + 3 * from_ld);
+  const auto low02 = hn::InterleaveLower(d, r0, r2), low13 = hn::InterleaveLower(d, r1, r3);
+  const auto high02 = hn::InterleaveUpper(d, r0, r2), high13 = hn::InterleaveUpper(d, r1, r3);
+  columns[0] = hn::InterleaveLower(d, low02, low13);
+  columns[1] = hn::InterleaveUpper(d, low02, low13);
+  columns[2] = hn::InterleaveLower(d, high02, high13);
+  columns[3] = hn::InterleaveUpper(d, high02, high13);
+}
+
+HWY_INLINE void TransposeSquare(const float* HWY_RESTRICT from, int64_t from_ld, float* HWY_RESTRICT to,
+                                int64_t to_ld) {
+  const SquareTag d;
+  SquareVector upper[4];
+  TransposeFour(from, from_ld, upper);
+#if HWY_MAX_BYTES >= 32
+  SquareVector lower[4];
+  TransposeFour(from + 4 * from_ld, from_ld, lower);
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    hn::StoreU(hn::ConcatLowerLower(d, lower[c], upper[c]), d, to + c * to_ld);
+    hn::StoreU(hn::ConcatUpperUpper(d, lower[c], upper[c]), d, to + (c + 4) * to_ld);
+  }
+#else
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) hn::StoreU(upper[c], d, to + c * to_ld);
+#endif
+}
+#endif
+
+// The same as TransposeByElement, in tiles of 16 by 16: whole lines on both sides.
 void TransposeF32(const float* HWY_RESTRICT from, int64_t from_ld, int64_t rows, int64_t cols,
                   float* HWY_RESTRICT to, int64_t to_ld) {
-  int64_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d;
-  for (; i + 4 <= rows; i += 4) {
-    const float* const in = from + i * from_ld;
-    int64_t j = 0;
-    for (; j + 4 <= cols; j += 4) {
-      const auto r0 = hn::LoadU(d, in + j), r1 = hn::LoadU(d, in + from_ld + j);
-      const auto r2 = hn::LoadU(d, in + 2 * from_ld + j), r3 = hn::LoadU(d, in + 3 * from_ld + j);
-      const auto low02 = hn::InterleaveLower(d, r0, r2), low13 = hn::InterleaveLower(d, r1, r3);
-      const auto high02 = hn::InterleaveUpper(d, r0, r2), high13 = hn::InterleaveUpper(d, r1, r3);
-      float* const out = to + j * to_ld + i;
-      hn::StoreU(hn::InterleaveLower(d, low02, low13), d, out);
-      hn::StoreU(hn::InterleaveUpper(d, low02, low13), d, out + to_ld);
-      hn::StoreU(hn::InterleaveLower(d, high02, high13), d, out + 2 * to_ld);
-      hn::StoreU(hn::InterleaveUpper(d, high02, high13), d, out + 3 * to_ld);
+  constexpr int64_t kTile = 16;
+  for (int64_t i0 = 0; i0 < rows; i0 += kTile) {
+    const int64_t i1 = std::min(rows, i0 + kTile), i_squares = i1 - (i1 - i0) % kSquare;
+    for (int64_t j0 = 0; j0 < cols; j0 += kTile) {
+      const int64_t j1 = std::min(cols, j0 + kTile), j_squares = j1 - (j1 - j0) % kSquare;
+      for (int64_t j = j0; j < j_squares; j += kSquare) {
+        for (int64_t i = i0; i < i_squares; i += kSquare) {
+          TransposeSquare(from + i * from_ld + j, from_ld, to + j * to_ld + i, to_ld);
+        }
+      }
+      TransposeByElement(from + i0 * from_ld + j_squares, from_ld, i1 - i0, j1 - j_squares,
+                         to + j_squares * to_ld + i0, to_ld);
+      TransposeByElement(from + i_squares * from_ld + j0, from_ld, i1 - i_squares, j_squares - j0,
+                         to + j0 * to_ld + i_squares, to_ld);
     }
-    for (; j < cols; ++j) {
-      for (int64_t r = 0; r < 4; ++r) to[j * to_ld + i + r] = in[r * from_ld + j];
-    }
-  }
-#endif
-  for (; i < rows; ++i) {
-    for (int64_t j = 0; j < cols; ++j) to[j * to_ld + i] = from[i * from_ld + j];
   }
 }
 

@@ -27,16 +27,16 @@ struct RowBlock {
   RowBlock From(int64_t row) const { return {data + row * ld, ld}; }
 };
 
-// Asks for the lines of [rows, e], at most 64 KiB of them, to be in the second cache by the time that they are
-// read or written. Rows of a packed qkv lie kilobytes apart, which no hardware foresees.
+// Asks for the lines of [rows, e], at most 64 KiB of them, to be in the second cache by the time that they
+// are read or written. Rows of a packed qkv lie kilobytes apart, which no hardware foresees.
 void PrefetchRows(const HeadRows& of, int64_t rows, int64_t e);
 
 // Copies [rows, e] to rows of RoundUpToLanes(e) elements in T, 0 beyond e.
 template <class T>
 RowBlock<T> PackRows(const HeadRows& from, int64_t rows, int64_t e, T* to);
 
-// The rows where they lie if they are of T and, where `padded` is wanted, e needs no padding; else packed into
-// `buffer`.
+// The rows where they lie if they are of T and, where `padded` is wanted, e needs no padding; else packed
+// into `buffer`.
 template <class T>
 RowBlock<T> RowsInPlace(const HeadRows& from, int64_t rows, int64_t e, bool padded, T* buffer);
 
