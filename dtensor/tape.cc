@@ -223,6 +223,14 @@ class CastNode final : public TapeNode {
   DType dtype_;
 };
 
+// This rank's piece in another dtype, by the op's kernel, on all threads.
+Tensor CastPiece(const DTensor& x, DType dtype) {
+  const NoGradGuard no_grad(x.context()->state());
+  const DTensor cast = Call(kCast, {WithoutHistory(x)}, {.dtype = dtype});
+  WEFT_CHECK(cast.layout() == x.layout(), "a cast moved ", x.ToString());
+  return cast.ToLocal();
+}
+
 TapeNode::Edge EdgeTo(DTensorRef operand) { return {operand->node, operand->output}; }
 
 }  // namespace
@@ -277,7 +285,7 @@ DTensor WithoutHistory(const DTensor& x) {
 DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout) {
   MeshContext& context = *at_rest.context();
   Tensor local = at_rest.ToLocal();
-  if (dtype != at_rest.dtype()) local = CastTensor(local, dtype, context.allocator());
+  if (dtype != at_rest.dtype()) local = CastPiece(at_rest, dtype);
   const TensorType type = {dtype, at_rest.shape()};
   local = RedistributeLocal(context, local, type, at_rest.layout(), layout);
   DTensor copy(MakeIntrusive<DTensorImpl>(at_rest.context(), layout, type, std::move(local)));

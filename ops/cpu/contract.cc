@@ -1,9 +1,11 @@
 #include "ops/contract.h"
 
 #include <type_traits>
+#include <utility>
 
 #include "ops/cpu/contract_plan.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/packed_gemm.h"
 #include "ops/cpu/parallel_copy.h"
 #include "ops/kernel.h"
 #include "runtime/tensor/copy.h"
@@ -38,7 +40,39 @@ class Products {
   Products(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& y)
       : plan_(plan), tiling_(plan.size), x_(x.data<T>()), w_(w.data<T>()), y_(y.data<T>()) {}
 
-  void Run(ThreadPool& pool) const {
+  void Run(KernelContext& context) const {
+    if constexpr (!std::is_same_v<T, double>) {
+      // Many small products are better shared out whole.
+      constexpr int64_t kWorkOfManyOuter = int64_t{1} << 26;
+      const GemmSize& size = plan_.size;
+      if (WantsPackedGemm<T>(size, plan_.b_transposed) &&
+          (plan_.num_outer() == 1 || size.m * size.n * size.k >= kWorkOfManyOuter)) {
+        for (int64_t outer = 0; outer < plan_.num_outer(); ++outer) RunPacked(context, outer);
+        return;
+      }
+    }
+    RunTiles(context.pool);
+  }
+
+ private:
+  // Operands of product `i` of those that are summed.
+  std::pair<GemmMatrix<T>, GemmMatrix<T>> OperandsAt(const Offsets& at, int64_t i) const {
+    const Offsets sum = OffsetsAt(plan_.sum, i);
+    const T* const x = x_ + at.x + sum.x;
+    const T* const w = w_ + at.w + sum.w;
+    return {{plan_.swapped ? w : x, plan_.lda, plan_.a_transposed},
+            {plan_.swapped ? x : w, plan_.ldb, plan_.b_transposed}};
+  }
+
+  void RunPacked(KernelContext& context, int64_t outer) const {
+    const Offsets at = OffsetsAt(plan_.outer, outer);
+    for (int64_t i = 0; i < plan_.num_products(); ++i) {
+      const auto [a, b] = OperandsAt(at, i);
+      PackedGemm<T>(context, plan_.size, a, b, /*accumulate=*/i > 0, y_ + at.y, plan_.ldc);
+    }
+  }
+
+  void RunTiles(ThreadPool& pool) const {
     // Multiply-adds that are worth a task.
     constexpr int64_t kTaskWork = int64_t{1} << 18;
     const int64_t tile_work = std::max<int64_t>(1, tiling_.tile_work() * plan_.num_products());
@@ -49,16 +83,11 @@ class Products {
     });
   }
 
- private:
   void RunTile(int64_t outer, const GemmTiling::Tile& tile) const {
     const Offsets at = OffsetsAt(plan_.outer, outer);
     T* const c = y_ + at.y + tile.i * plan_.ldc + tile.j;
     for (int64_t i = 0; i < plan_.num_products(); ++i) {
-      const Offsets sum = OffsetsAt(plan_.sum, i);
-      const T* const x = x_ + at.x + sum.x;
-      const T* const w = w_ + at.w + sum.w;
-      const GemmMatrix<T> a = {plan_.swapped ? w : x, plan_.lda, plan_.a_transposed};
-      const GemmMatrix<T> b = {plan_.swapped ? x : w, plan_.ldb, plan_.b_transposed};
+      const auto [a, b] = OperandsAt(at, i);
       if constexpr (std::is_same_v<T, BFloat16>) {
         GemmBF16(tile.size, a.Block(tile.i, 0), b.Block(0, tile.j), c, plan_.ldc);
       } else {
@@ -115,13 +144,13 @@ class Contraction {
   void RunPlan(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& y) const {
     switch (y.dtype()) {
       case DType::kF64:
-        Products<double>(plan, x, w, y).Run(context_.pool);
+        Products<double>(plan, x, w, y).Run(context_);
         break;
       case DType::kBF16:
-        Products<BFloat16>(plan, x, w, y).Run(context_.pool);
+        Products<BFloat16>(plan, x, w, y).Run(context_);
         break;
       default:
-        Products<float>(plan, x, w, y).Run(context_.pool);
+        Products<float>(plan, x, w, y).Run(context_);
     }
   }
 

@@ -1,0 +1,163 @@
+#include "ops/cpu/packed_gemm.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "ops/cpu/gemm_panels.h"
+
+namespace weft {
+namespace {
+
+// A matrix with rows of `cols` elements, three more between them.
+template <class T>
+struct Stored {
+  std::vector<T> data;
+  int64_t rows, cols;
+  bool transposed;
+  int64_t ld;
+
+  Stored(int64_t rows_, int64_t cols_, bool transposed_, uint32_t seed)
+      : rows(rows_), cols(cols_), transposed(transposed_), ld((transposed_ ? rows_ : cols_) + 3) {
+    std::mt19937 random(seed);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (int64_t i = 0; i < (transposed ? cols : rows) * ld; ++i) data.push_back(T(uniform(random)));
+  }
+  GemmMatrix<T> matrix() const { return {data.data(), ld, transposed}; }
+  double At(int64_t i, int64_t j) const {
+    return static_cast<double>(data[transposed ? j * ld + i : i * ld + j]);
+  }
+};
+
+// a b into rows of n + 5 elements that were 0.25.
+template <class T>
+std::vector<T> RunPacked(const GemmSize& size, const Stored<T>& a, const Stored<T>& b, bool accumulate,
+                         int threads = 1) {
+  ThreadPool pool(threads);
+  const std::shared_ptr<Allocator> allocator = MakeCpuAllocator();
+  KernelContext context{pool, allocator};
+  std::vector<T> c(size.m * (size.n + 5), T(0.25f));
+  PackedGemm<T>(context, size, a.matrix(), b.matrix(), accumulate, c.data(), size.n + 5);
+  return c;
+}
+
+// Half a unit in the last of bf16's 8 bits; the f32 sums' own rounding.
+template <class T>
+double Tolerance(double expected, int64_t k) {
+  return 3e-7 * std::sqrt(static_cast<double>(k)) * 8 + (sizeof(T) == 2 ? std::abs(expected) / 256 : 0);
+}
+
+template <class T>
+void CheckProduct(const GemmSize& size, bool a_transposed, bool b_transposed, bool accumulate) {
+  const Stored<T> a(size.m, size.k, a_transposed, 1);
+  const Stored<T> b(size.k, size.n, b_transposed, 2);
+  const std::vector<T> c = RunPacked(size, a, b, accumulate, /*threads=*/2);
+  for (int64_t i = 0; i < size.m; ++i) {
+    for (int64_t j = 0; j < size.n + 5; ++j) {
+      double expected = j < size.n && !accumulate ? 0 : 0.25;  // beyond n as it was
+      for (int64_t p = 0; j < size.n && p < size.k; ++p) expected += a.At(i, p) * b.At(p, j);
+      ASSERT_NEAR(static_cast<double>(c[i * (size.n + 5) + j]), expected, Tolerance<T>(expected, size.k))
+          << size.m << " x " << size.n << " x " << size.k << (a_transposed ? " T" : " N")
+          << (b_transposed ? "T" : "N") << " at " << i << ", " << j;
+    }
+  }
+}
+
+// One, a block less, whole, and more: rows 14, columns 32, vectors of 16, pairs of k, 320 units of k at once.
+template <class T>
+void CheckExtents() {
+  for (int flags = 0; flags < 4; ++flags) {
+    for (const GemmSize& size :
+         {GemmSize{1, 1, 1}, GemmSize{2, 3, 2}, GemmSize{13, 31, 15}, GemmSize{14, 32, 16},
+          GemmSize{15, 33, 17}, GemmSize{29, 129, 33}, GemmSize{1, 200, 64}, GemmSize{100, 1, 31},
+          GemmSize{16, 48, 320}, GemmSize{16, 49, 321}, GemmSize{17, 40, 641}, GemmSize{30, 17, 1283}}) {
+      CheckProduct<T>(size, flags & 1, flags & 2, /*accumulate=*/false);
+    }
+  }
+}
+
+TEST(PackedGemmTest, F32MatchesTheSum) {
+  if (!HasPanelProducts<float>()) {
+    EXPECT_FALSE(WantsPackedGemm<float>({256, 768, 768}, /*b_transposed=*/true));
+    return;
+  }
+  CheckExtents<float>();
+  CheckProduct<float>({29, 130, 700}, /*a_transposed=*/true, /*b_transposed=*/false, /*accumulate=*/true);
+}
+
+TEST(PackedGemmTest, BF16SumsInFloatAndRoundsOnce) {
+  if (!HasPanelProducts<BFloat16>()) {
+    EXPECT_FALSE(WantsPackedGemm<BFloat16>({256, 768, 768}, /*b_transposed=*/true));
+    return;
+  }
+  CheckExtents<BFloat16>();
+}
+
+// More rows than are packed at once, and more of k than all of them keep packed.
+template <class T>
+void CheckBlocks() {
+  for (const GemmSize& size : {GemmSize{2100, 5, 40}, GemmSize{3, 4, 50000}, GemmSize{2049, 33, 4500}}) {
+    const Stored<T> a(size.m, size.k, /*transposed=*/false, 3);
+    const Stored<T> b(size.k, size.n, /*transposed=*/true, 4);
+    const std::vector<T> c = RunPacked(size, a, b, /*accumulate=*/false);
+    for (int64_t i = 0; i < size.m; i += std::max<int64_t>(1, size.m / 23)) {
+      for (int64_t j = 0; j < size.n; ++j) {
+        double expected = 0;
+        for (int64_t p = 0; p < size.k; ++p) expected += a.At(i, p) * b.At(p, j);
+        ASSERT_NEAR(static_cast<double>(c[i * (size.n + 5) + j]), expected, Tolerance<T>(expected, size.k))
+            << size.m << " x " << size.n << " x " << size.k << " at " << i << ", " << j;
+      }
+    }
+  }
+}
+
+TEST(PackedGemmTest, CutsLongOperandsIntoBlocks) {
+  if (HasPanelProducts<float>()) CheckBlocks<float>();
+  if (HasPanelProducts<BFloat16>()) CheckBlocks<BFloat16>();
+}
+
+// Bits of `part` rows and columns are those of the whole product, on any number of threads.
+template <class T>
+void CheckBits() {
+  const Stored<T> a(150, 700, /*transposed=*/true, 5);
+  const Stored<T> b(700, 333, /*transposed=*/false, 6);
+  const std::vector<T> whole = RunPacked({150, 333, 700}, a, b, /*accumulate=*/false);
+  for (int threads : {2, 3}) {
+    const std::vector<T> again = RunPacked({150, 333, 700}, a, b, /*accumulate=*/false, threads);
+    EXPECT_EQ(std::memcmp(whole.data(), again.data(), whole.size() * sizeof(T)), 0) << threads << " threads";
+  }
+  const GemmSize part = {61, 77, 700};
+  const std::vector<T> some = RunPacked(part, a, b, /*accumulate=*/false, /*threads=*/2);
+  for (int64_t i = 0; i < part.m; ++i) {
+    ASSERT_EQ(std::memcmp(&some[i * (part.n + 5)], &whole[i * (333 + 5)], part.n * sizeof(T)), 0)
+        << "row " << i;
+  }
+}
+
+TEST(PackedGemmTest, BitsDependOnKAlone) {
+  if (HasPanelProducts<float>()) CheckBits<float>();
+  if (HasPanelProducts<BFloat16>()) CheckBits<BFloat16>();
+}
+
+TEST(PackedGemmTest, NotANumberStays) {
+  if (!HasPanelProducts<float>()) return;
+  Stored<float> a(20, 40, /*transposed=*/false, 7);
+  const Stored<float> b(40, 40, /*transposed=*/false, 8);
+  a.data[3 * a.ld + 39] = std::nanf("");
+  const std::vector<float> c = RunPacked({20, 40, 40}, a, b, /*accumulate=*/false);
+  for (int64_t i = 0; i < 20; ++i) {
+    for (int64_t j = 0; j < 40; ++j) EXPECT_EQ(std::isnan(c[i * 45 + j]), i == 3) << i << ", " << j;
+  }
+}
+
+TEST(PackedGemmTest, IsWantedWhereItIsFaster) {
+  EXPECT_FALSE(WantsPackedGemm<float>({256, 768, 768}, /*b_transposed=*/false));
+  EXPECT_EQ(WantsPackedGemm<float>({256, 768, 768}, /*b_transposed=*/true), HasPanelProducts<float>());
+  EXPECT_EQ(WantsPackedGemm<BFloat16>({256, 768, 768}, /*b_transposed=*/false), HasPanelProducts<BFloat16>());
+  EXPECT_FALSE(WantsPackedGemm<BFloat16>({1, 50257, 768}, /*b_transposed=*/true));
+}
+
+}  // namespace
+}  // namespace weft
