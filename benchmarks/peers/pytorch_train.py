@@ -3,10 +3,12 @@
 
     benchmarks/peers/pytorch_train.py --model=gpt2-124M --batch=4 --context=64
     benchmarks/peers/pytorch_train.py --model=small --batch=16 --context=256 --parallel=ddp
+    benchmarks/peers/pytorch_train.py --set=all      every row of `train_step --set=all`, as its --peer takes them
 
 A GPT-2 with scaled_dot_product_attention, fused where PyTorch fuses, AdamW (foreach), random tokens, f32 or bf16 autocast. Two
 threads: --parallel=none gives them to one process, ddp and fsdp (FSDP2, a unit a block) start two of one thread each, over
-Gloo. The median over the steps after a warm-up; peak memory (GiB, all processes) on stderr.
+Gloo. The median over the steps after a warm-up. Peak memory is ru_maxrss, which counts what train_step's VmHWM counts: the
+largest resident set of a process, summed over the row's processes.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import os
 import resource
 import statistics
 import sys
+import tempfile
 import time
 
 # Some environments preset OpenBLAS to an older processor, which would handicap PyTorch.
@@ -91,10 +94,35 @@ def train(rank, flags, address, results):
         optimizer.zero_grad(set_to_none=True)
         if step >= flags.warmup:
             times.append(time.perf_counter() - begin)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     results.put((flags.batch * flags.context / statistics.median(times), peak))
     if ranks > 1:
         dist.destroy_process_group()
+
+
+def measure(flags):
+    """Tokens/s and MiB of one row, trained by processes of its own, so that no row inherits another's memory."""
+    ranks = 1 if flags.parallel == 'none' else 2
+    results = multiprocessing.get_context('spawn').SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(train, (flags, f'file://{folder}/store', results), nprocs=ranks)
+    measured = [results.get() for _ in range(ranks)]
+    return min(rate for rate, _ in measured), sum(peak for _, peak in measured)
+
+
+def rows_of_set(flags):
+    """The rows of train_step's set that PyTorch has: it has no tensor parallelism that trains on Gloo."""
+    for model, batch, context in (('gpt2-124M', 4, 64), ('gpt2-124M', 1, 1024), ('small', 16, 256)):
+        kinds = [('f32', 'none'), ('bf16', 'none')] + [('f32', name) for name in ('ddp', 'fsdp') if batch > 1]
+        for dtype, parallel in kinds:
+            row = argparse.Namespace(**{**vars(flags), 'model': model, 'batch': batch, 'context': context,
+                                        'dtype': dtype, 'parallel': parallel})
+            if flags.only in row_name(row):
+                yield row
+
+
+def row_name(flags):
+    return f'{flags.model}/{flags.batch}x{flags.context}/{flags.dtype}/{flags.parallel}'
 
 
 def main():
@@ -104,20 +132,22 @@ def main():
     parser.add_argument('--dtype', choices=('f32', 'bf16'), default='f32')
     parser.add_argument('--batch', type=int, default=4, help='global, sequences')
     parser.add_argument('--context', type=int, default=64)
-    parser.add_argument('--steps', type=int, default=10)
+    parser.add_argument('--set', choices=('all',), help='every row of the set, whatever the flags above say')
+    parser.add_argument('--only', default='', help='of --set, the rows with this in their name')
+    parser.add_argument('--steps', type=int, default=5)
     parser.add_argument('--warmup', type=int, default=2)
     flags = parser.parse_args()
-    results = multiprocessing.get_context('spawn').SimpleQueue()
-    if flags.parallel == 'none':
-        train(0, flags, None, results)
-        measured = [results.get()]
-    else:
-        import tempfile
-        with tempfile.TemporaryDirectory() as folder:
-            multiprocessing.spawn(train, (flags, f'file://{folder}/store', results), nprocs=2)
-        measured = [results.get() for _ in range(2)]
-    print(f'PyTorch {torch.__version__}: peak {sum(peak for _, peak in measured):.2f} GiB', file=sys.stderr)
-    print(f'{min(rate for rate, _ in measured):.1f}')
+    if flags.set:
+        figures = []
+        for row in rows_of_set(flags):
+            rate, peak = measure(row)
+            print(f'PyTorch {torch.__version__} {row_name(row)}: {rate:.1f} tokens/s, peak {peak:.0f} MiB', file=sys.stderr)
+            figures += [f'PyTorch@{row_name(row)}={rate:.1f}', f'PyTorch@{row_name(row)}/rss={peak:.0f}']
+        print(','.join(figures))
+        return
+    rate, peak = measure(flags)
+    print(f'PyTorch {torch.__version__}: peak {peak:.0f} MiB', file=sys.stderr)
+    print(f'{rate:.1f}')
 
 
 if __name__ == '__main__':
