@@ -3,8 +3,9 @@
 //   bazel run //benchmarks:plan_redistribution                       a table to read
 //   bazel run //benchmarks:plan_redistribution -- --log_format=json  one object a line
 //
-// Pairs are drawn from all layouts of a 64 MiB tensor over 4-D meshes, Partials included. Each is planned
-// three times and the shortest counts, so that what else the machine does is not measured.
+// Pairs are drawn from all layouts of a 64 MiB tensor over 4-D meshes whose axes cost the same, and over 3-D
+// meshes whose axes do not, where the search looks for detours; Partials included. Each is planned three
+// times and the shortest counts, so that what else the machine does is not measured.
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/figure.h"
 #include "dtensor/redistribution_cache.h"
@@ -30,7 +32,7 @@ constexpr double kMedianTargetUs = 100;
 constexpr double kWorstTargetUs = 1000;
 
 FlagsUsage Usage() {
-  return {.summary = "Measures the planning of redistributions on 4-D meshes.",
+  return {.summary = "Measures the planning of redistributions on 3-D and 4-D meshes.",
           .groups = {{"Measurement", {"pairs", "objective", "log_format"}}},
           .examples = {"plan_redistribution", "plan_redistribution --objective=bytes --log_format=json"}};
 }
@@ -66,8 +68,8 @@ void ReportMicroseconds(const std::string& name, double value, double limit) {
           .less_is_better = true});
 }
 
-void MeasureMesh(const DeviceMesh& mesh, const Shape& shape, PlanObjective objective) {
-  const CostModel cost_model(mesh);
+void MeasureMesh(const CostModel& cost_model, const DeviceMesh& mesh, const std::string& costs,
+                 const Shape& shape, PlanObjective objective) {
   std::mt19937_64 random(1);
   std::vector<double> times;
   RedistributionCache cache;
@@ -95,7 +97,7 @@ void MeasureMesh(const DeviceMesh& mesh, const Shape& shape, PlanObjective objec
     }
   });
   std::sort(times.begin(), times.end());
-  const std::string what = absl::StrFormat("(%s)/%d_dims", mesh.ToString(), shape.ndim());
+  const std::string what = absl::StrFormat("(%s)%s/%d_dims", mesh.ToString(), costs, shape.ndim());
   ReportMicroseconds(what + "/median", times[times.size() / 2], kMedianTargetUs);
   ReportMicroseconds(what + "/worst", times.back(), kWorstTargetUs);
   ReportMicroseconds(what + "/cached", cached / static_cast<double>(pairs.size()), 1);
@@ -106,10 +108,24 @@ int Measure() {
   WEFT_REQUIRE(objective == "time" || objective == "bytes", "--objective=", objective,
                ": expected time or bytes");
   WEFT_REQUIRE(absl::GetFlag(FLAGS_pairs) > 0, "--pairs must be positive");
+  const auto measure = [&](const char* text, const Shape& shape, bool unequal) {
+    const DeviceMesh mesh = DeviceMesh::Parse(text);
+    std::vector<AxisCost> costs(mesh.num_axes());
+    // Across machines, within one, and within one board.
+    if (unequal) costs = {{.alpha_us = 10, .us_per_byte = 5e-4}, {}, {.alpha_us = 2, .us_per_byte = 2e-5}};
+    const bool uneven = shape[0] % mesh.num_ranks() != 0;
+    MeasureMesh(CostModel(mesh, costs), mesh,
+                absl::StrCat(unequal ? " unequal" : "", uneven ? " uneven" : ""), shape,
+                objective == "time" ? PlanObjective::kTime : PlanObjective::kBytes);
+  };
   for (const char* mesh : {"a=2,b=2,c=2,d=2", "a=4,b=4,c=4,d=4", "a=2,b=3,c=2,d=4", "a=16,b=8,c=4,d=8"}) {
     for (const Shape& shape : {Shape{4096, 4096}, Shape{256, 256, 256}}) {
-      MeasureMesh(DeviceMesh::Parse(mesh), shape,
-                  objective == "time" ? PlanObjective::kTime : PlanObjective::kBytes);
+      measure(mesh, shape, /*unequal=*/false);
+    }
+  }
+  for (const char* mesh : {"a=2,b=2,c=2", "a=2,b=3,c=4", "a=8,b=8,c=8"}) {
+    for (const Shape& shape : {Shape{4096, 4096}, Shape{256, 256, 256}, Shape{255, 257, 250}}) {
+      measure(mesh, shape, /*unequal=*/true);
     }
   }
   return 0;

@@ -41,17 +41,21 @@ class StepLowering {
         break;
       case StepKind::kReduceScatter:
         // All members hold the same box.
+        lowered.sent.reserve(lowered.group_size);
         for (const Region& wanted : MembersUnder(step_.result)) {
           lowered.sent.push_back(wanted.From(input.offset));
         }
         break;
       case StepKind::kAllGather:
         lowered.sent = {Intersect(input, output).From(input.offset)};
+        lowered.received.reserve(lowered.group_size);
         for (const Region& held : MembersUnder(from_)) {
           lowered.received.push_back(Intersect(held, output).From(output.offset));
         }
         break;
       case StepKind::kAllToAll:
+        lowered.sent.reserve(lowered.group_size);
+        lowered.received.reserve(lowered.group_size);
         for (const Region& wanted : MembersUnder(step_.result)) {
           lowered.sent.push_back(Intersect(input, wanted).From(input.offset));
         }
@@ -81,7 +85,12 @@ class StepLowering {
   std::vector<Region> MembersUnder(const Layout& layout) const {
     std::vector<Region> regions;
     Coordinate coordinate = here_;
-    for (int axis : axes_) coordinate[axis] = 0;
+    int64_t num_members = 1;
+    for (int axis : axes_) {
+      coordinate[axis] = 0;
+      num_members *= mesh_.axis_size(axis);
+    }
+    regions.reserve(num_members);
     for (bool more = true; more;) {
       regions.push_back(RegionAt(layout, coordinate));
       more = false;

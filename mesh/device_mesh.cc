@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -16,15 +17,32 @@
 
 namespace weft {
 
+// Where ranks are their own positions, nothing here grows with their number: a mesh of a million costs what
+// one of eight does, until somebody asks for the list.
 struct DeviceMesh::Impl {
   std::vector<MeshAxis> axes;
   std::vector<int64_t> strides;  // of each axis, in positions of `ranks`
-  std::vector<int> ranks;
-  absl::flat_hash_map<int, int64_t> position_of;  // empty where ranks are their own positions
+  int64_t num_ranks = 1;
+  bool is_row_major = true;                       // ranks are their own positions
+  absl::flat_hash_map<int, int64_t> position_of;  // empty if is_row_major
+  mutable std::vector<int> ranks;                 // if is_row_major, made by the first call of Ranks
+  mutable std::once_flag ranks_made;
+
+  const std::vector<int>& Ranks() const {
+    if (is_row_major) {
+      std::call_once(ranks_made, [this] {
+        ranks.resize(num_ranks);
+        std::iota(ranks.begin(), ranks.end(), 0);
+      });
+    }
+    return ranks;
+  }
+
+  int RankAt(int64_t position) const { return is_row_major ? static_cast<int>(position) : ranks[position]; }
 
   // The position of `rank` in `ranks`, or -1.
   int64_t Position(int rank) const {
-    if (position_of.empty()) return rank >= 0 && rank < static_cast<int64_t>(ranks.size()) ? rank : -1;
+    if (is_row_major) return rank >= 0 && rank < num_ranks ? rank : -1;
     const auto found = position_of.find(rank);
     return found == position_of.end() ? -1 : found->second;
   }
@@ -64,42 +82,40 @@ int64_t CheckAxes(const std::vector<MeshAxis>& axes) {
   return num_ranks;
 }
 
-std::vector<int> RowMajorRanks(const std::vector<MeshAxis>& axes) {
-  std::vector<int> ranks(CheckAxes(axes));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 }  // namespace
 
 DeviceMesh::DeviceMesh() : DeviceMesh(std::vector<MeshAxis>()) {}
 
 DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes) {
-  std::vector<int> ranks = RowMajorRanks(axes);
-  *this = DeviceMesh(std::move(axes), std::move(ranks));
-}
-
-DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, std::vector<int> ranks) {
-  const int64_t num_ranks = CheckAxes(axes);
-  WEFT_REQUIRE(static_cast<int64_t>(ranks.size()) == num_ranks, "mesh ", AxesToString(axes), " has ",
-               num_ranks, " ranks, but ", ranks.size(), " were given");
   auto impl = std::make_shared<Impl>();
+  impl->num_ranks = CheckAxes(axes);
   impl->strides.resize(axes.size());
   int64_t stride = 1;
   for (int axis = static_cast<int>(axes.size()) - 1; axis >= 0; --axis) {
     impl->strides[axis] = stride;
     stride *= axes[axis].size;
   }
-  bool row_major = true;
-  for (int64_t i = 0; i < num_ranks; ++i) row_major = row_major && ranks[i] == i;
-  if (!row_major) {
-    for (int64_t i = 0; i < num_ranks; ++i) {
-      WEFT_REQUIRE(ranks[i] >= 0, "rank ", ranks[i], " in a mesh is negative");
-      WEFT_REQUIRE(impl->position_of.emplace(ranks[i], i).second, "rank ", ranks[i], " stands twice in mesh ",
-                   AxesToString(axes));
-    }
-  }
   impl->axes = std::move(axes);
+  impl_ = std::move(impl);
+}
+
+DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, std::vector<int> ranks) : DeviceMesh(std::move(axes)) {
+  WEFT_REQUIRE(static_cast<int64_t>(ranks.size()) == num_ranks(), "mesh ", ToString(), " has ", num_ranks(),
+               " ranks, but ", ranks.size(), " were given");
+  bool row_major = true;
+  for (int64_t i = 0; i < num_ranks(); ++i) row_major = row_major && ranks[i] == i;
+  if (row_major) return;
+  auto impl = std::make_shared<Impl>();
+  impl->axes = impl_->axes;
+  impl->strides = impl_->strides;
+  impl->num_ranks = impl_->num_ranks;
+  impl->is_row_major = false;
+  impl->position_of.reserve(ranks.size());
+  for (int64_t i = 0; i < num_ranks(); ++i) {
+    WEFT_REQUIRE(ranks[i] >= 0, "rank ", ranks[i], " in a mesh is negative");
+    WEFT_REQUIRE(impl->position_of.emplace(ranks[i], i).second, "rank ", ranks[i], " stands twice in mesh ",
+                 ToString());
+  }
   impl->ranks = std::move(ranks);
   impl_ = std::move(impl);
 }
@@ -125,11 +141,11 @@ DeviceMesh DeviceMesh::Parse(absl::string_view text) {
 }
 
 int DeviceMesh::num_axes() const { return static_cast<int>(impl_->axes.size()); }
-int64_t DeviceMesh::num_ranks() const { return static_cast<int64_t>(impl_->ranks.size()); }
+int64_t DeviceMesh::num_ranks() const { return impl_->num_ranks; }
 const std::vector<MeshAxis>& DeviceMesh::axes() const { return impl_->axes; }
 int64_t DeviceMesh::axis_size(int axis) const { return impl_->axes[axis].size; }
 const std::string& DeviceMesh::axis_name(int axis) const { return impl_->axes[axis].name; }
-const std::vector<int>& DeviceMesh::ranks() const { return impl_->ranks; }
+const std::vector<int>& DeviceMesh::ranks() const { return impl_->Ranks(); }
 
 int DeviceMesh::FindAxis(absl::string_view name) const {
   for (int axis = 0; axis < num_axes(); ++axis) {
@@ -177,14 +193,16 @@ std::vector<int> DeviceMesh::GroupOf(int rank, absl::Span<const int> axes) const
   }
   std::vector<int> group;
   group.reserve(positions.size());
-  for (int64_t position : positions) group.push_back(impl_->ranks[position]);
+  for (int64_t position : positions) group.push_back(impl_->RankAt(position));
   return group;
 }
 
 std::string DeviceMesh::ToString() const { return AxesToString(impl_->axes); }
 
 bool DeviceMesh::operator==(const DeviceMesh& other) const {
-  return impl_ == other.impl_ || (impl_->axes == other.impl_->axes && impl_->ranks == other.impl_->ranks);
+  if (impl_ == other.impl_) return true;
+  if (impl_->axes != other.impl_->axes || impl_->is_row_major != other.impl_->is_row_major) return false;
+  return impl_->is_row_major || impl_->ranks == other.impl_->ranks;
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh) { return out << mesh.ToString(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "mesh/redistribution_kept.h"
 #include "mesh/shard_math.h"
 #include "runtime/base/error.h"
 

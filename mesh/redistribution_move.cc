@@ -2,65 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <numeric>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "mesh/shard_math.h"
+#include "mesh/shard_nests.h"
 
 namespace weft {
 namespace {
-
-using Coordinate = std::array<int64_t, DeviceMesh::kMaxAxes>;
-
-// The axes that split one dim, outermost first, those of one rank left out.
-struct Nest {
-  std::array<int8_t, DeviceMesh::kMaxAxes> axes;
-  int size = 0;
-};
-using Nests = std::array<Nest, Layout::kMaxDims>;  // by dim
-
-Nests NestsOf(const Layout& layout, const DeviceMesh& mesh) {
-  Nests nests;
-  for (Nest& nest : nests) nest.axes.fill(-1);
-  for (int axis = 0; axis < layout.num_axes(); ++axis) {
-    if (layout.IsShard(axis) && mesh.axis_size(axis) > 1) {
-      nests[layout.shard_dim(axis)].axes[layout.shard_position(axis)] = static_cast<int8_t>(axis);
-    }
-  }
-  for (int dim = 0; dim < layout.ndim(); ++dim) {
-    Nest& nest = nests[dim];
-    for (int8_t axis : nest.axes) {
-      if (axis >= 0) nest.axes[nest.size++] = axis;
-    }
-  }
-  return nests;
-}
-
-// The part of `piece` at `coordinate`.
-Range PieceAt(Range piece, const Nest& nest, const Coordinate& coordinate, const DeviceMesh& mesh) {
-  for (int i = 0; i < nest.size; ++i) {
-    piece = ChunkOf(piece, mesh.axis_size(nest.axes[i]), coordinate[nest.axes[i]]);
-  }
-  return piece;
-}
-
-int64_t Overlap(const Range& a, const Range& b) {
-  return std::max<int64_t>(0, std::min(a.offset + a.size, b.offset + b.size) - std::max(a.offset, b.offset));
-}
-
-AxisMask MaskOf(const Nest& nest, int first = 0) {
-  AxisMask mask = 0;
-  for (int i = first; i < nest.size; ++i) mask |= 1u << nest.axes[i];
-  return mask;
-}
 
 // One move, dim by dim. The axes that a dim's two nests begin with alike stay where they are; what follows
 // them is cut anew.
 class MoveMeter {
  public:
   MoveMeter(const Layout& from, const Layout& to, const Shape& shape, const DeviceMesh& mesh)
-      : mesh_(mesh), ndim_(shape.ndim()), from_(NestsOf(from, mesh)), to_(NestsOf(to, mesh)) {
+      : mesh_(mesh), shape_(shape), ndim_(shape.ndim()), from_(NestsOf(from, mesh)), to_(NestsOf(to, mesh)) {
     for (int dim = 0; dim < ndim_; ++dim) dims_[dim] = Compare(dim, shape[dim]);
   }
 
@@ -102,15 +60,14 @@ class MoveMeter {
     const Nest& to = to_[dim];
     DimChange change;
     change.extent = extent;
-    int num_settled = 0;  // how many axes, outermost, are the same on both sides
-    while (num_settled < std::min(from.size, to.size) && from.axes[num_settled] == to.axes[num_settled]) {
-      extent = ChunkOf({0, extent}, mesh_.axis_size(from.axes[num_settled++]), 0).size;
-    }
-    change.held = MaskOf(from, num_settled);
-    change.wanted = MaskOf(to, num_settled);
+    const int num_settled = NumSettled(from, to);
+    for (int i = 0; i < num_settled; ++i)
+      extent = ChunkOf({0, extent}, mesh_.axis_size(from.axes[i]), 0).size;
+    change.held = NestMask(from, num_settled);
+    change.wanted = NestMask(to, num_settled);
     const int64_t old_cuts = NumRanksAlong(change.held, mesh_);
     const int64_t new_cuts = NumRanksAlong(change.wanted, mesh_);
-    const int64_t settled_cuts = NumRanksAlong(MaskOf(from) & ~change.held, mesh_);
+    const int64_t settled_cuts = NumRanksAlong(NestMask(from) & ~change.held, mesh_);
     const bool even =
         change.extent % (settled_cuts * old_cuts) == 0 && change.extent % (settled_cuts * new_cuts) == 0;
     all_even_ &= even;
@@ -145,11 +102,11 @@ class MoveMeter {
     for (int dim = 0; dim < ndim_; ++dim) {
       const DimChange& change = dims_[dim];
       cuts_anew |= change.held != 0 && change.wanted != 0;
-      if (change.held != 0 || (change.wanted & held) != 0) tried |= MaskOf(from_[dim]) | MaskOf(to_[dim]);
+      if (change.held != 0 || (change.wanted & held) != 0) tried |= NestMask(from_[dim]) | NestMask(to_[dim]);
     }
     const Coordinate coordinate = {};
     std::array<IndexList, DeviceMesh::kMaxAxes> indices;
-    for (int axis : AxesIn(tried)) indices[axis] = TellingIndices(axis);
+    for (int axis : AxesIn(tried)) indices[axis] = TellingIndices(from_, to_, shape_, axis, mesh_);
     const int64_t most = MostLackedAmong(coordinate, AxesIn(tried), indices, bound);
     if (most == bound || !cuts_anew) return most;
     // Where a dim is cut anew, places count and not only sizes.
@@ -159,45 +116,6 @@ class MoveMeter {
       std::iota(indices[axis].begin(), indices[axis].end(), 0);
     }
     return MostLackedAmong(coordinate, AxesIn(tried), indices, bound);
-  }
-
-  using IndexList = absl::InlinedVector<int64_t, 8>;
-
-  // Indices along `axis` that give pieces of every combination of sizes: chunks are full, then one is
-  // shorter, then all are empty, so that each run of equal ones starts at one of these.
-  IndexList TellingIndices(int axis) const {
-    IndexList indices = {0};
-    const int64_t size = mesh_.axis_size(axis);
-    for (const Nests* nests : {&from_, &to_}) {
-      for (int dim = 0; dim < ndim_; ++dim) {
-        const Nest& nest = (*nests)[dim];
-        IndexList extents = {dims_[dim].extent};  // that the piece may have, level by level
-        for (int i = 0; i < nest.size; ++i) {
-          const int64_t cuts = mesh_.axis_size(nest.axes[i]);
-          IndexList inner;
-          for (int64_t extent : extents) {
-            if (extent == 0) continue;
-            const int64_t chunk = (extent + cuts - 1) / cuts;
-            if (nest.axes[i] == axis) {
-              indices.push_back(std::min(extent / chunk, size - 1));
-              indices.push_back(std::min(extent / chunk + 1, size - 1));
-            }
-            inner.push_back(chunk);
-            if (extent % chunk != 0) inner.push_back(extent % chunk);
-          }
-          if (nest.axes[i] == axis) break;
-          KeepDistinct(inner);
-          extents = inner;
-        }
-      }
-    }
-    KeepDistinct(indices);
-    return indices;
-  }
-
-  static void KeepDistinct(IndexList& list) {
-    std::sort(list.begin(), list.end());
-    list.erase(std::unique(list.begin(), list.end()), list.end());
   }
 
   int64_t MostLackedAmong(Coordinate coordinate, const AxisList& axes,
@@ -234,35 +152,13 @@ class MoveMeter {
   static constexpr int64_t kMaxTried = 1024;
 
   const DeviceMesh& mesh_;
+  const Shape& shape_;
   const int ndim_;
   const Nests from_;
   const Nests to_;
   std::array<DimChange, Layout::kMaxDims> dims_;
   bool all_even_ = true;
 };
-
-// Runs through all coordinates along `axes`, the others staying 0.
-template <class Body>
-void ForEachCoordinate(const AxisList& axes, const DeviceMesh& mesh, const Body& body) {
-  Coordinate coordinate = {};
-  for (bool more = true; more;) {
-    body(coordinate);
-    more = false;
-    for (int axis : axes) {
-      if (++coordinate[axis] < mesh.axis_size(axis)) {
-        more = true;
-        break;
-      }
-      coordinate[axis] = 0;
-    }
-  }
-}
-
-int64_t IndexAlong(const AxisList& axes, const Coordinate& coordinate, const DeviceMesh& mesh) {
-  int64_t index = 0;
-  for (int axis : axes) index = index * mesh.axis_size(axis) + coordinate[axis];
-  return index;
-}
 
 }  // namespace
 
@@ -298,40 +194,6 @@ AxisMask ChangedAxes(const Layout& from, const Layout& to, const DeviceMesh& mes
 
 Move DescribeMove(const Layout& from, const Layout& to, const Shape& shape, const DeviceMesh& mesh) {
   return MoveMeter(from, to, shape, mesh).Describe();
-}
-
-// A rank keeps a box: a product over dims. So the sum over ranks splits by dims, but for the axes that more
-// than one dim has a part of: each dim is first summed over the axes that it alone has.
-int64_t NumKept(const Layout& from, const Layout& to, const Shape& shape, const DeviceMesh& mesh) {
-  const Nests before = NestsOf(from, mesh);
-  const Nests after = NestsOf(to, mesh);
-  std::array<AxisMask, Layout::kMaxDims> own = {};
-  AxisMask any = 0, shared = 0;
-  for (int dim = 0; dim < shape.ndim(); ++dim) {
-    own[dim] = MaskOf(before[dim]) | MaskOf(after[dim]);
-    shared |= any & own[dim];
-    any |= own[dim];
-  }
-  std::array<std::vector<int64_t>, Layout::kMaxDims> sums;  // by index along the dim's shared axes
-  std::array<AxisList, Layout::kMaxDims> shared_axes;
-  for (int dim = 0; dim < shape.ndim(); ++dim) {
-    shared_axes[dim] = AxesIn(own[dim] & shared);
-    sums[dim].resize(NumRanksAlong(own[dim] & shared, mesh));
-    ForEachCoordinate(AxesIn(own[dim]), mesh, [&](const Coordinate& coordinate) {
-      const Range whole = {0, shape[dim]};
-      sums[dim][IndexAlong(shared_axes[dim], coordinate, mesh)] += Overlap(
-          PieceAt(whole, before[dim], coordinate, mesh), PieceAt(whole, after[dim], coordinate, mesh));
-    });
-  }
-  int64_t kept = 0;
-  ForEachCoordinate(AxesIn(shared), mesh, [&](const Coordinate& coordinate) {
-    int64_t product = 1;
-    for (int dim = 0; dim < shape.ndim(); ++dim) {
-      product *= sums[dim][IndexAlong(shared_axes[dim], coordinate, mesh)];
-    }
-    kept += product;
-  });
-  return kept * (mesh.num_ranks() / NumRanksAlong(any, mesh));
 }
 
 }  // namespace weft

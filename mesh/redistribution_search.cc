@@ -8,6 +8,7 @@
 #include "mesh/redistribution_bytes.h"
 #include "mesh/redistribution_ends.h"
 #include "mesh/redistribution_move.h"
+#include "mesh/redistribution_nodes.h"
 #include "mesh/shard_math.h"
 
 namespace weft {
@@ -18,20 +19,6 @@ constexpr size_t kMaxExpansionsForBytes = 256;      // of up to three axes; else
 constexpr size_t kMaxExpansionsOfUnequalAxes = 16;  // beyond three: what is left is then hard to estimate
 // Added for every step, so that of equal plans the one of fewer steps is found.
 constexpr double kTieMicroseconds = 1e-6;
-
-// A layout on the way, with the step that led to it.
-struct Node {
-  Layout layout = {};
-  Layout result = {};  // of the step; `layout` is that with what then needs only a slice
-  int parent = -1;     // the index of the node before
-  StepKind kind = StepKind::kSlice;
-  AxisMask axes = 0;
-  ReduceOp op = ReduceOp::kSum;
-  int64_t bytes = 0;  // so far
-  double us = 0;
-  int64_t held = 0;    // bytes of the piece that this one lies in, if it is not the caller's
-  Layout buffer = {};  // of that piece
-};
 
 // What is minimised, then what decides between equals.
 struct Score {
@@ -61,11 +48,15 @@ class Search {
   void AddReduceScatterTo(int index, AxisMask axes, const Layout& result, ReduceOp op);
   void AddAllReduce(int index, AxisMask axes, ReduceOp op);
   void AddMove(int index, const Layout& result);
-  void Add(Node node, const StepTraffic& traffic);
+  // Whether a way to `layout` is known that is no worse than one of these bytes and this time.
+  bool IsBeaten(const Layout& layout, int64_t bytes, double us) const;
+  // What lies there once all is sliced that costs nothing.
+  Layout LayoutAfter(const Layout& result) const;
+  void Add(RedistributionNode node, const StepTraffic& traffic);
   // Notes the plan that goes from `node` straight to the end. Returns what is left at least.
-  Score TryToFinish(const Node& node, int index);
+  Score TryToFinish(const RedistributionNode& node, int index);
   Score LeastReduction(const Layout& layout, AxisMask pending) const;
-  bool FitsMemory(const Node& before, StepKind kind, const Layout& result) const;
+  bool FitsMemory(const RedistributionNode& before, StepKind kind, const Layout& result) const;
   int64_t PieceBytes(const Layout& layout) const {
     return MaxLocalElements(request_.shape, layout, mesh_) * ItemSize(request_.dtype);
   }
@@ -84,7 +75,7 @@ class Search {
   bool exhaustive_ = false;
   bool detours_ = false;  // look for ways around slow axes
   AxisCost cheapest_;
-  std::vector<Node> nodes_;
+  RedistributionNodes nodes_;
   std::vector<std::pair<Score, int>> open_;  // a heap of (estimate, node)
   std::optional<Score> best_;
   int best_node_ = -1;
@@ -115,7 +106,7 @@ Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostMod
 }
 
 std::optional<Redistribution> Search::Run() {
-  Node root;
+  RedistributionNode root;
   root.result = root.buffer = ends_.from();
   Add(root, {});
   const size_t max_expansions = is_small_ && bytes_first() ? kMaxExpansionsForBytes
@@ -195,7 +186,7 @@ void Search::AddSlices(int index) {
   const Layout layout = nodes_[index].layout;
   const auto add = [&](const Layout& sliced) {
     if (sliced == layout) return;
-    Node node{.result = sliced, .parent = index, .kind = StepKind::kSlice};
+    RedistributionNode node{.result = sliced, .parent = index, .kind = StepKind::kSlice};
     node.axes = ChangedAxes(layout, sliced, mesh_);
     Add(node, {});
   };
@@ -277,7 +268,8 @@ void Search::AddReduceScatter(int index, AxisMask axes, int dim, ReduceOp op) {
 }
 
 void Search::AddReduceScatterTo(int index, AxisMask axes, const Layout& result, ReduceOp op) {
-  Node node{.result = result, .parent = index, .kind = StepKind::kReduceScatter, .axes = axes, .op = op};
+  RedistributionNode node{
+      .result = result, .parent = index, .kind = StepKind::kReduceScatter, .axes = axes, .op = op};
   const int64_t elements = MaxLocalElements(request_.shape, result, mesh_);
   Add(node, ReduceScatterTraffic(axes, elements, request_.dtype, mesh_));
 }
@@ -286,20 +278,36 @@ void Search::AddAllReduce(int index, AxisMask axes, ReduceOp op) {
   Layout result = nodes_[index].layout;
   const int64_t elements = MaxLocalElements(request_.shape, result, mesh_);
   for (int axis : AxesIn(axes)) result = result.WithReplicate(axis);
-  Node node{.result = result, .parent = index, .kind = StepKind::kAllReduce, .axes = axes, .op = op};
+  RedistributionNode node{
+      .result = result, .parent = index, .kind = StepKind::kAllReduce, .axes = axes, .op = op};
   Add(node, AllReduceTraffic(axes, elements, request_.dtype, mesh_));
 }
 
 void Search::AddMove(int index, const Layout& result) {
+  // Every step takes time, so that a layout which is reached sooner than this one is needs no look at the
+  // way.
+  const RedistributionNode& before = nodes_[index];
+  if (IsBeaten(LayoutAfter(result), before.bytes, before.us)) return;
   const Move move = DescribeMove(nodes_[index].layout, result, request_.shape, mesh_);
-  Node node{.result = result, .parent = index, .kind = move.kind, .axes = move.axes};
+  RedistributionNode node{.result = result, .parent = index, .kind = move.kind, .axes = move.axes};
   Add(node, MoveTraffic(move, request_.dtype, mesh_));
 }
 
-void Search::Add(Node node, const StepTraffic& traffic) {
-  node.layout = exhaustive_ ? node.result : ends_.SlicedAsFarAsPossible(node.result);
+Layout Search::LayoutAfter(const Layout& result) const {
+  return exhaustive_ ? result : ends_.SlicedAsFarAsPossible(result);
+}
+
+bool Search::IsBeaten(const Layout& layout, int64_t bytes, double us) const {
+  return nodes_.Any(layout, [&](const RedistributionNode& known) {
+    return bytes_first() ? known.bytes < bytes || (known.bytes == bytes && known.us <= us)
+                         : known.us <= us && known.bytes <= bytes;
+  });
+}
+
+void Search::Add(RedistributionNode node, const StepTraffic& traffic) {
+  node.layout = LayoutAfter(node.result);
   if (node.parent >= 0) {
-    const Node& before = nodes_[node.parent];
+    const RedistributionNode& before = nodes_[node.parent];
     if (!FitsMemory(before, node.kind, node.result)) return;
     node.bytes = before.bytes + traffic.bytes;
     node.us = before.us + cost_model_.Microseconds(traffic) + kTieMicroseconds;
@@ -308,24 +316,19 @@ void Search::Add(Node node, const StepTraffic& traffic) {
     if (request_.max_peak_bytes != INT64_MAX) node.held = is_view ? before.held : PieceBytes(node.result);
   }
   if (node.bytes > request_.max_bytes) return;
-  for (const Node& known : nodes_) {
-    if (known.layout != node.layout) continue;
-    const bool worse = bytes_first()
-                           ? known.bytes < node.bytes || (known.bytes == node.bytes && known.us <= node.us)
-                           : known.us <= node.us && known.bytes <= node.bytes;
-    if (worse) return;
-  }
-  const int index = static_cast<int>(nodes_.size());
-  const Score left = TryToFinish(node, index);
   const Score now = ScoreOf(node.bytes, node.us);
+  if (best_.has_value() && now.first > best_->first) return;  // as is all that could follow
+  if (IsBeaten(node.layout, node.bytes, node.us)) return;
+  const int index = nodes_.size();
+  const Score left = TryToFinish(node, index);
   const Score estimate = {now.first + left.first, now.second + left.second};
-  nodes_.push_back(node);
+  nodes_.Add(node);
   if (best_.has_value() && !(estimate < *best_)) return;
   open_.emplace_back(estimate, index);
   std::push_heap(open_.begin(), open_.end(), std::greater<>());
 }
 
-Score Search::TryToFinish(const Node& node, int index) {
+Score Search::TryToFinish(const RedistributionNode& node, int index) {
   if (const AxisMask pending = ends_.Pending(node.layout); pending != 0)
     return LeastReduction(node.layout, pending);
   const Layout end = ends_.EndBeforePartials(node.layout);
@@ -362,7 +365,7 @@ Score Search::LeastReduction(const Layout& layout, AxisMask pending) const {
                             cheapest_.us_per_byte * static_cast<double>(least));
 }
 
-bool Search::FitsMemory(const Node& before, StepKind kind, const Layout& result) const {
+bool Search::FitsMemory(const RedistributionNode& before, StepKind kind, const Layout& result) const {
   if (request_.max_peak_bytes == INT64_MAX) return true;
   const int64_t held = PieceBytes(ends_.from()) + before.held;
   return held +
@@ -375,7 +378,7 @@ Redistribution Search::Build() const {
   std::vector<int> path;
   for (int index = best_node_; index >= 0; index = nodes_[index].parent) path.push_back(index);
   for (auto index = path.rbegin(); index != path.rend(); ++index) {
-    const Node& node = nodes_[*index];
+    const RedistributionNode& node = nodes_[*index];
     if (node.kind == StepKind::kSlice) {
       builder.Slice(node.result);
     } else {

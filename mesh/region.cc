@@ -45,22 +45,31 @@ bool LieInOrder(const Shape& whole, absl::Span<const Region> pieces) {
   return next == whole.num_elements();
 }
 
+// Whoever lacks part of a region is served in the order of the members. So what `member` sends follows from
+// who lacks part of its own region, and what it receives from who before it lacks part of the regions that it
+// wants: only those are gone through member by member.
 RegionExchange PlanRegionExchange(absl::Span<const Region> held, absl::Span<const Region> wanted,
                                   int member) {
   RegionExchange exchange;
   exchange.kept = Intersect(held[member], wanted[member]);
   absl::flat_hash_map<Shape, size_t> places;  // regions that are not empty differ in their offsets
-  std::vector<std::vector<int>> holders;
+  std::vector<std::vector<int>> holders;      // of what `member` holds or wants part of
   for (size_t i = 0; i < held.size(); ++i) {
-    if (held[i].empty()) continue;
+    const bool concerns = held[i] == held[member] || !Intersect(held[i], wanted[member]).empty();
+    if (held[i].empty() || !concerns) continue;
     const auto [place, is_new] = places.emplace(held[i].offset, holders.size());
     if (is_new) holders.emplace_back();
     holders[place->second].push_back(static_cast<int>(i));
   }
   for (const std::vector<int>& replicas : holders) {
     const Region& piece = held[replicas[0]];
+    const bool is_own = piece == held[member];
     size_t turn = 0;
-    for (size_t receiver = 0; receiver < wanted.size(); ++receiver) {
+    // Of a piece that it does not hold, `member` needs to know its own turn alone; of one that nobody else
+    // holds, whose turn it is does not matter.
+    size_t receiver = !is_own && replicas.size() == 1 ? static_cast<size_t>(member) : 0;
+    const size_t end = is_own ? wanted.size() : static_cast<size_t>(member) + 1;
+    for (; receiver < end; ++receiver) {
       const Region region = Intersect(piece, wanted[receiver]);
       if (region.empty() || held[receiver] == piece) continue;
       const int sender = replicas[turn++ % replicas.size()];

@@ -98,6 +98,29 @@ TEST(DeviceMeshTest, GroupsPartition) {
   }
 }
 
+// Nothing is made for each rank until the list is asked for: a hundred thousand meshes of a
+// million ranks would take 400 GB.
+TEST(DeviceMeshTest, AMillionRanksCostNothing) {
+  std::vector<DeviceMesh> meshes;
+  for (int i = 0; i < 100000; ++i) meshes.push_back(DeviceMesh({{"dp", 1 << 18}, {"tp", 4}}));
+  const DeviceMesh& mesh = meshes[7];
+  EXPECT_EQ(mesh, meshes[8]);
+  EXPECT_EQ(mesh.num_ranks(), 1 << 20);
+  EXPECT_EQ(mesh.CoordinateOf((1 << 20) - 1), (std::vector<int64_t>{(1 << 18) - 1, 3}));
+  EXPECT_EQ(mesh.GroupOf(4001, {1}), (std::vector<int>{4000, 4001, 4002, 4003}));
+  EXPECT_TRUE(mesh.Contains((1 << 20) - 1));
+  EXPECT_FALSE(mesh.Contains(1 << 20));
+  EXPECT_EQ(mesh.ranks().size(), size_t{1} << 20);
+  EXPECT_EQ(mesh.ranks().back(), (1 << 20) - 1);
+}
+
+// Ranks that are given and the same as those that are counted are the same mesh.
+TEST(DeviceMeshTest, GivenInOrder) {
+  const DeviceMesh given({{"a", 2}, {"b", 2}}, {0, 1, 2, 3});
+  EXPECT_EQ(given, DeviceMesh({{"a", 2}, {"b", 2}}));
+  EXPECT_EQ(given.ranks(), (std::vector<int>{0, 1, 2, 3}));
+}
+
 TEST(DeviceMeshTest, TextAndComparison) {
   const DeviceMesh mesh = DeviceMesh::Parse(" dp = 2 ,tp=4");
   EXPECT_EQ(mesh.ToString(), "dp=2, tp=4");

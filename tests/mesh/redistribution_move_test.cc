@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "mesh/redistribution_kept.h"
 #include "mesh/region.h"
 #include "mesh/shard_math.h"
 #include "tests/mesh/all_layouts.h"
@@ -65,6 +66,23 @@ TEST(RedistributionMoveTest, UnevenPiecesOfALargeMesh) {
       const Layout from = Layout::Parse(from_text, mesh), to = Layout::Parse(to_text, mesh);
       EXPECT_EQ(DescribeMove(from, to, shape, mesh).lacked, CountByRank(from, to, shape, mesh).most_lacked)
           << shape << " " << from_text << " to " << to_text;
+    }
+  }
+}
+
+// Long axes, whose indices are not gone through one by one: even and uneven pieces, dims cut anew by axes of
+// very different sizes, axes that change dims.
+TEST(RedistributionMoveTest, KeptOnLongAxes) {
+  std::mt19937 draw(12);
+  for (absl::string_view text : {"a=97", "a=64,b=3", "a=3,b=100", "a=4,b=60,c=2", "a=2,b=3,c=50"}) {
+    const DeviceMesh mesh = DeviceMesh::Parse(text);
+    const std::vector<Layout> layouts = AllLayouts(2, mesh.num_axes(), {});
+    for (int round = 0; round < 1500; ++round) {
+      const Shape shape = {static_cast<int64_t>(draw() % 1200), static_cast<int64_t>(draw() % 300)};
+      const Layout& from = layouts[draw() % layouts.size()];
+      const Layout& to = layouts[draw() % layouts.size()];
+      ASSERT_EQ(NumKept(from, to, shape, mesh), CountByRank(from, to, shape, mesh).kept)
+          << shape << " " << from.ToString(mesh) << " to " << to.ToString(mesh) << " on " << text;
     }
   }
 }
