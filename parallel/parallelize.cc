@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "mesh/shard_math.h"
+#include "parallel/path_tree.h"
+#include "parallel/plan_groups.h"
 #include "runtime/base/nearest.h"
 
 namespace weft {
@@ -34,23 +36,29 @@ bool IsTensorParallel(Style::Kind kind) {
          kind == Style::Kind::kVocabParallel;
 }
 
-// True if the parameter belongs to the module or to one below it.
-bool Contains(absl::string_view module_path, absl::string_view parameter_path) {
-  return module_path.empty() ||
-         (absl::ConsumePrefix(&parameter_path, module_path) && absl::StartsWith(parameter_path, "."));
+// What a path lies in, one step out: "blocks.0" of "blocks.0.attn", "" of "wpe".
+absl::string_view Enclosing(absl::string_view path) {
+  const size_t dot = path.rfind('.');
+  return path.substr(0, dot == absl::string_view::npos ? 0 : dot);
 }
 
+std::vector<std::string> PathsOf(const std::vector<ResolvedModule>& modules) {
+  std::vector<std::string> paths;
+  paths.reserve(modules.size());
+  for (const ResolvedModule& module : modules) paths.push_back(module.path);
+  return paths;
+}
+
+// Takes time in proportion to the model, the plan, and what the plan's entries match, together: never to
+// modules times parameters, nor to modules times entries.
 class Resolver {
  public:
-  Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan) : mesh_(mesh), plan_(plan) {
+  Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan)
+      : mesh_(mesh), plan_(plan), result_(Unresolved(model, mesh)), tree_(PathsOf(result_.modules)) {
     for (Module* module : model.AllModules()) {
       modules_.push_back(module);
-      result_.modules.push_back({.path = module->path()});
-      for (Parameter* parameter : module->parameters()) {
-        const Layout replicated(parameter->spec().shape.ndim(), mesh.num_axes());
-        parameters_.push_back(parameter);
-        result_.parameters.push_back({parameter->path(), {.at_rest = replicated, .compute = replicated}});
-      }
+      first_parameter_.push_back(parameters_.size());
+      parameters_.insert(parameters_.end(), module->parameters().begin(), module->parameters().end());
     }
   }
 
@@ -65,21 +73,31 @@ class Resolver {
     const int axis = mesh_.FindAxis(entry.style.axis);
     WEFT_REQUIRE(axis >= 0, where, ": the mesh (", mesh_.ToString(), ") has no axis '", entry.style.axis,
                  "'");
-    bool matched = false;
-    for (size_t i = 0; i < modules_.size(); ++i) {
-      if (!PathMatches(entry.path, result_.modules[i].path)) continue;
-      matched = true;
-      result_.modules[i].styles.push_back(entry.style.ToString());
-      PinBorder(entry, axis, result_.modules[i]);
-      if (IsTensorParallel(entry.style.kind)) SplitOwn(*modules_[i], entry.style.kind, axis, where);
-    }
-    if (!matched) {
-      std::vector<std::string> paths;
-      for (const ResolvedModule& module : result_.modules) paths.push_back(module.path);
+    const std::vector<int> matches = tree_.Match(entry.path);
+    if (matches.empty()) {
       ThrowInvalidArgument(where, ": no module matches this path; the nearest is '",
-                           NearestName(entry.path, paths), "'");
+                           NearestName(entry.path, PathsOf(result_.modules)), "'");
     }
-    if (entry.style.kind == Style::Kind::kFullyShard) SplitUnits(entry, axis, where);
+    const std::string style = entry.style.ToString();
+    for (int i : matches) {
+      result_.modules[i].styles.push_back(style);
+      PinBorder(entry, axis, result_.modules[i]);
+      if (IsTensorParallel(entry.style.kind)) SplitOwn(i, entry.style.kind, axis, where);
+    }
+    if (entry.style.kind == Style::Kind::kFullyShard) SplitUnits(matches, axis, where);
+  }
+
+  // Nothing split, nothing pinned.
+  static ResolvedPlan Unresolved(Module& model, const DeviceMesh& mesh) {
+    ResolvedPlan plan;
+    for (Module* module : model.AllModules()) {
+      plan.modules.push_back({.path = module->path()});
+      for (const Parameter* parameter : module->parameters()) {
+        const Layout replicated(parameter->spec().shape.ndim(), mesh.num_axes());
+        plan.parameters.push_back({parameter->path(), {.at_rest = replicated, .compute = replicated}});
+      }
+    }
+    return plan;
   }
 
   // Pins say along one axis where tensors lie at the border; the gradient rule is Redistribute's unless said
@@ -115,49 +133,66 @@ class Resolver {
   }
 
   // Tensor-parallel styles split the module's own parameters, along the dims that it declares.
-  void SplitOwn(const Module& module, Style::Kind kind, int axis, const std::string& where) {
-    bool split = module.parameters().empty();  // a tied head has none: only its border counts
-    for (Parameter* parameter : module.parameters()) {
-      const ShardDims& dims = parameter->spec().shard_dims;
+  void SplitOwn(int module, Style::Kind kind, int axis, const std::string& where) {
+    const std::vector<Parameter*>& own = modules_[module]->parameters();
+    bool split = own.empty();  // a tied head has none: only its border counts
+    for (size_t i = 0; i < own.size(); ++i) {
+      const ShardDims& dims = own[i]->spec().shard_dims;
       const int dim = SplitDim(dims, kind);
       if (dim < 0) continue;
       split = true;
-      const int64_t extent = parameter->spec().shape[dim];
+      const int64_t extent = own[i]->spec().shape[dim];
       WEFT_REQUIRE(!dims.even_split || extent % mesh_.axis_size(axis) == 0, where, ": axis '",
                    mesh_.axis_name(axis), "' of size ", mesh_.axis_size(axis), " does not divide the ",
-                   extent, " heads (dim ", dim, ") of '", parameter->path(), "'");
-      AddShard(*parameter, axis, dim, /*in_compute=*/true, where);
+                   extent, " heads (dim ", dim, ") of '", own[i]->path(), "'");
+      AddShard(first_parameter_[module] + i, axis, dim, /*in_compute=*/true, where);
     }
-    WEFT_REQUIRE(split, where, ": module '", module.path(), "' declares no dim that this style splits");
+    WEFT_REQUIRE(split, where, ": module '", modules_[module]->path(),
+                 "' declares no dim that this style splits");
   }
 
-  // The entry's modules are units; each takes what no inner unit of the same axis takes.
-  void SplitUnits(const PlanEntry& entry, int axis, const std::string& where) {
-    for (Parameter* parameter : parameters_) {
-      const std::optional<std::string> unit = InnermostUnit(parameter->path(), entry.style.axis);
-      if (!unit || !PathMatches(entry.path, *unit) || parameter->spec().shape.ndim() == 0) continue;
-      AddShard(*parameter, axis, /*dim=*/0, /*in_compute=*/false, where);
+  // The modules of `matches` are units; each takes what no inner unit of the same axis takes.
+  void SplitUnits(const std::vector<int>& matches, int axis, const std::string& where) {
+    const auto [units, is_new] = units_.try_emplace(axis);
+    if (is_new) units->second = UnitsAlong(axis);
+    std::vector<size_t> taken;
+    for (int module : matches) {
+      const auto unit = units->second.find(result_.modules[module].path);
+      if (unit == units->second.end()) continue;
+      taken.insert(taken.end(), unit->second.begin(), unit->second.end());
+    }
+    std::sort(taken.begin(), taken.end());
+    taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
+    for (size_t parameter : taken) {
+      if (parameters_[parameter]->spec().shape.ndim() == 0) continue;
+      AddShard(parameter, axis, /*dim=*/0, /*in_compute=*/false, where);
     }
   }
 
-  // The longest module path that contains the parameter and that some entry marks FullyShard over `axis`.
-  std::optional<std::string> InnermostUnit(const std::string& parameter_path, const std::string& axis) const {
-    std::optional<std::string> best;
-    for (const ResolvedModule& module : result_.modules) {
-      if (!Contains(module.path, parameter_path) || (best && module.path.size() <= best->size())) continue;
-      const auto marks = [&](const PlanEntry& entry) {
-        return entry.style.kind == Style::Kind::kFullyShard && entry.style.axis == axis &&
-               PathMatches(entry.path, module.path);
-      };
-      if (std::any_of(plan_.entries().begin(), plan_.entries().end(), marks)) best = module.path;
+  // Parameters by unit: those of which no longer module path contains them, of the paths that some entry
+  // marks FullyShard over `axis`.
+  using Units = absl::flat_hash_map<std::string, std::vector<size_t>>;
+  Units UnitsAlong(int axis) const {
+    Units units;
+    for (const PlanEntry& entry : plan_.entries()) {
+      if (entry.style.kind != Style::Kind::kFullyShard || entry.style.axis != mesh_.axis_name(axis)) continue;
+      for (int module : tree_.Match(entry.path)) units.try_emplace(result_.modules[module].path);
     }
-    return best;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      absl::string_view path = result_.parameters[i].path;
+      auto unit = units.end();
+      while (unit == units.end() && !path.empty()) {
+        path = Enclosing(path);
+        unit = units.find(path);
+      }
+      if (unit != units.end()) unit->second.push_back(i);
+    }
+    return units;
   }
 
-  void AddShard(const Parameter& parameter, int axis, int dim, bool in_compute, const std::string& where) {
-    const auto index = std::find(parameters_.begin(), parameters_.end(), &parameter) - parameters_.begin();
-    ParameterLayouts& layouts = result_.parameters[index].layouts;
-    WEFT_REQUIRE(!layouts.at_rest.IsShard(axis), where, ": '", parameter.path(),
+  void AddShard(size_t parameter, int axis, int dim, bool in_compute, const std::string& where) {
+    ParameterLayouts& layouts = result_.parameters[parameter].layouts;
+    WEFT_REQUIRE(!layouts.at_rest.IsShard(axis), where, ": '", result_.parameters[parameter].path,
                  "' is already split over axis '", mesh_.axis_name(axis), "' by another entry (",
                  layouts.at_rest.ToString(mesh_), ")");
     layouts.at_rest = layouts.at_rest.WithShard(axis, dim);
@@ -166,21 +201,27 @@ class Resolver {
 
   const DeviceMesh& mesh_;
   const Plan& plan_;
-  std::vector<Module*> modules_;
-  std::vector<Parameter*> parameters_;
   ResolvedPlan result_;
+  const PathTree tree_;  // of the modules' paths
+  std::vector<Module*> modules_;
+  std::vector<size_t> first_parameter_;  // of each module, in parameters_
+  std::vector<Parameter*> parameters_;
+  absl::flat_hash_map<int, Units> units_;  // by axis
 };
 
+using StylesByPath = absl::flat_hash_map<absl::string_view, const std::vector<std::string>*>;
+
 // The styles that reach a parameter: its module's, then those of enclosing units, from the inside out.
-std::string StylesOf(const ResolvedPlan& plan, absl::string_view parameter_path) {
+std::string StylesOf(const StylesByPath& styles_of, absl::string_view parameter_path) {
   std::vector<std::string> styles;
-  for (auto module = plan.modules.rbegin(); module != plan.modules.rend(); ++module) {
-    if (!Contains(module->path, parameter_path)) continue;
-    const size_t begin = module->path.empty() ? 0 : module->path.size() + 1;
-    const bool own = !absl::StrContains(parameter_path.substr(begin), '.');
-    for (const std::string& style : module->styles) {
+  const absl::string_view own = Enclosing(parameter_path);
+  for (absl::string_view path = parameter_path; !path.empty();) {
+    path = Enclosing(path);
+    const auto module = styles_of.find(path);
+    if (module == styles_of.end()) continue;
+    for (const std::string& style : *module->second) {
       const bool is_unit = absl::StartsWith(style, "FullyShard") || absl::StartsWith(style, "DataParallel");
-      if (!own && !is_unit) continue;
+      if (path != own && !is_unit) continue;
       if (std::find(styles.begin(), styles.end(), style) == styles.end()) styles.push_back(style);
     }
   }
@@ -207,11 +248,13 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
 std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
   std::vector<std::vector<std::string>> rows = {
       {"parameter", "style", "shape", "at rest", "in compute", "elements per rank"}};
+  StylesByPath styles_of;
+  for (const ResolvedModule& module : modules) styles_of.try_emplace(module.path, &module.styles);
   const std::vector<Parameter*> all = model.AllParameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Shape& shape = all[i]->spec().shape;
     const ParameterLayouts& layouts = parameters[i].layouts;
-    rows.push_back({parameters[i].path, StylesOf(*this, parameters[i].path), shape.ToString(),
+    rows.push_back({parameters[i].path, StylesOf(styles_of, parameters[i].path), shape.ToString(),
                     layouts.at_rest.ToString(mesh), layouts.compute.ToString(mesh),
                     absl::StrCat(MaxLocalElements(shape, layouts.at_rest, mesh))});
   }
@@ -231,14 +274,18 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
           "' already has a value; a model is materialized once");
   }
   ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
+  const DType compute_dtype = options.compute_dtype.value_or(options.dtype);
+  for (const AxisList& axes :
+       PlanGroups(model, resolved, context->mesh(), context->cost_model(), compute_dtype)) {
+    context->Group(axes);
+  }
   const std::vector<Module*> modules = model.AllModules();
   for (size_t i = 0; i < modules.size(); ++i) {
     modules[i]->Bind(context);
     modules[i]->set_border(std::move(resolved.modules[i].border));
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i]->Materialize(context, options.dtype, options.compute_dtype.value_or(options.dtype),
-                               resolved.parameters[i].layouts);
+    parameters[i]->Materialize(context, options.dtype, compute_dtype, resolved.parameters[i].layouts);
   }
 }
 

@@ -47,6 +47,9 @@ ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan
 // this rank's piece only. A parameter that no entry reaches is Replicate. With an empty plan it is
 // Materialize.
 //
+// Makes the communicators that the plan will need, on every rank in the same order: ranks that run different
+// programs afterwards (stages, say) must not meet for the first time in the middle of them.
+//
 // The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then
 // parallelize. Errors: as ResolvePlan; FailedPrecondition if the model already has values.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,

@@ -23,16 +23,20 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins) {
 
 Module::Module(Module* parent, std::string name) : parent_(parent), name_(std::move(name)) {
   WEFT_REQUIRE(parent != nullptr && !name_.empty(), "a child module needs a parent and a name");
-  for (const Module* other : parent->children_) {
-    WEFT_REQUIRE(other->name_ != name_, "module '", parent->path(), "' already has a child '", name_, "'");
-  }
+  WEFT_REQUIRE(parent->child_names_.insert(name_).second, "module '", parent->path(),
+               "' already has a child '", name_, "'");
   parent->children_.push_back(this);
 }
 
 Module::~Module() {
   // A constructor may throw after this base has been made and registered.
-  if (parent_ != nullptr)
-    parent_->children_.erase(std::find(parent_->children_.begin(), parent_->children_.end(), this));
+  if (parent_ != nullptr) {
+    parent_->child_names_.erase(name_);
+    std::vector<Module*>& siblings = parent_->children_;
+    // Members go last first, elements of a vector first first.
+    siblings.erase(siblings.back() == this ? siblings.end() - 1
+                                           : std::find(siblings.begin(), siblings.end(), this));
+  }
   for (Module* child : children_) child->parent_ = nullptr;
 }
 
@@ -53,11 +57,14 @@ DTensor Module::Forward(const DTensor& /*x*/) {
 }
 
 std::vector<Module*> Module::AllModules() {
-  std::vector<Module*> all = {this};
-  for (Module* child : children_) {
-    for (Module* module : child->AllModules()) all.push_back(module);
-  }
+  std::vector<Module*> all;
+  AppendModules(&all);
   return all;
+}
+
+void Module::AppendModules(std::vector<Module*>* modules) {
+  modules->push_back(this);
+  for (Module* child : children_) child->AppendModules(modules);
 }
 
 std::vector<Parameter*> Module::AllParameters() {

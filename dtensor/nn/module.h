@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/mesh_context.h"
 #include "dtensor/nn/parameter.h"
@@ -78,10 +80,14 @@ class Module {
   friend class Parameter;
   friend class ModuleCall;
 
+  void AppendModules(std::vector<Module*>* modules);
+
   Module* parent_ = nullptr;
   std::string name_;
   std::vector<Module*> children_;
   std::vector<Parameter*> parameters_;
+  absl::flat_hash_set<absl::string_view> child_names_;  // views of what the children and parameters hold
+  absl::flat_hash_set<absl::string_view> parameter_names_;
   ModuleBorder border_;
   IntrusivePtr<MeshContext> context_;
   int path_id_ = 0;

@@ -10,9 +10,8 @@ namespace weft {
 
 Parameter::Parameter(Module* owner, std::string name, ParameterSpec spec)
     : owner_(owner), name_(std::move(name)), spec_(std::move(spec)) {
-  for (const Parameter* other : owner->parameters_) {
-    WEFT_REQUIRE(other->name_ != name_, "module '", owner->path(), "' already has a parameter '", name_, "'");
-  }
+  WEFT_REQUIRE(owner->parameter_names_.insert(name_).second, "module '", owner->path(),
+               "' already has a parameter '", name_, "'");
   owner->parameters_.push_back(this);
 }
 

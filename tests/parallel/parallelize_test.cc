@@ -3,7 +3,10 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/autograd.h"
+#include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/optim/clip.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
@@ -316,6 +319,63 @@ TEST(ParallelizeTest, TwiceIsAnErrorThatChangesNothing) {
     }
     EXPECT_EQ(model.wte.border(), ModuleBorder());
   });
+}
+
+// A plan that names each of 2000 blocks, against one that names all: the same, and not block times block.
+TEST(ResolvePlanTest, LargePlans) {
+  GptConfig config = OneBlock();
+  config.layers = 2000;
+  Gpt model(config);
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=2, tp=2");
+  std::vector<PlanEntry> entries;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    entries.push_back({absl::StrCat("blocks.", layer, ".mlp.up"), ColumnParallel("tp")});
+    entries.push_back({absl::StrCat("blocks.", layer), FullyShard("dp")});
+  }
+  const Plan all = {{"blocks.*.mlp.up", ColumnParallel("tp")}, {"blocks.*", FullyShard("dp")}};
+  EXPECT_EQ(LayoutsOf(model, mesh, Plan(entries)), LayoutsOf(model, mesh, all));
+  EXPECT_EQ(LayoutsOf(model, mesh, all).at("blocks.1999.mlp.up.weight"), "[dp, tp] | [-, tp]");
+}
+
+// A rank's world that writes down which groups are made through it.
+class RecordingWorld final : public World {
+ public:
+  explicit RecordingWorld(World& world)
+      : World(world.rank(), world.size(), /*num_threads=*/1, MakeCpuAllocator(), nullptr), world_(world) {}
+  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) override {
+    names.push_back(name);
+    return world_.NewGroup(name, ranks);
+  }
+  std::vector<std::string> names;
+
+ private:
+  World& world_;
+};
+
+// One step's groups, all made by Parallelize, alike on every rank.
+TEST(ParallelizeTest, MakesThePlansGroupsInOneOrder) {
+  struct Case {
+    const char* mesh;
+    DataPlan data;
+    std::vector<std::string> groups;
+  };
+  for (const Case& c : {Case{"dp=2, tp=2", DataPlan::kFsdp, {"dp", "tp", "dp.tp"}},
+                        Case{"dp=2, tp=2", DataPlan::kDdp, {"dp", "tp"}},
+                        Case{"dp=2", DataPlan::kFsdp, {"dp"}}, Case{"dp=1, tp=2", DataPlan::kFsdp, {"tp"}}}) {
+    const DeviceMesh mesh = DeviceMesh::Parse(c.mesh);
+    const Plan plan = GptPlan(mesh, c.data, /*sequence_parallel=*/false);
+    RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+      RecordingWorld recording(world);
+      Gpt model(OneBlock());
+      const auto context = Parallelize(model, recording, mesh, plan);
+      EXPECT_EQ(recording.names, c.groups) << c.mesh;
+      const DTensor tokens = Full(context, DType::kI32, {4, 8}, 1, BatchLayout(mesh, plan));
+      const DTensor loss = model.Loss(tokens, tokens).Mean();
+      Backward(loss);
+      ComputeGlobalNorm(model.AllParameters(), 1);
+      EXPECT_EQ(recording.names, c.groups) << c.mesh;
+    });
+  }
 }
 
 }  // namespace

@@ -1,0 +1,26 @@
+#ifndef WEFT_PARALLEL_PLAN_GROUPS_H_
+#define WEFT_PARALLEL_PLAN_GROUPS_H_
+
+#include <vector>
+
+#include "dtensor/nn/module.h"
+#include "mesh/cost_model.h"
+#include "mesh/device_mesh.h"
+#include "mesh/layout.h"
+#include "parallel/parallelize.h"
+
+namespace weft {
+
+// The axes, alone and together, that a training step under a plan communicates over: what parameters are
+// gathered and gradients reduced over, axes that module borders are pinned along, those that the batch is
+// split over and those that any parameter is. Axes of one rank are left out. Ascending within a list; lists
+// in an order that follows from plan and mesh alone, so that every rank has the same one.
+//
+// What a model asks for by itself (a Redistribute of its own, a layout that propagation chooses) is not
+// foreseen.
+std::vector<AxisList> PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMesh& mesh,
+                                 const CostModel& cost_model, DType dtype);
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_PLAN_GROUPS_H_
