@@ -14,6 +14,7 @@ struct WarmupCosine {
 
   // The learning rate of step 1, 2, ..., total_steps. The first is peak / warmup_steps, step `warmup_steps`
   // has the peak, the last and all after it the floor. Without warm-up, step 1 starts the cosine at the peak.
+  // Step 0, before the first, has what the first step comes from: 0, or without warm-up the peak.
   double At(int64_t step) const;
 
   bool operator==(const WarmupCosine&) const = default;

@@ -1,6 +1,7 @@
 #ifndef WEFT_OPS_CPU_REDUCED_GRADIENT_H_
 #define WEFT_OPS_CPU_REDUCED_GRADIENT_H_
 
+#include "absl/container/inlined_vector.h"
 #include "ops/cpu/dim_rows.h"
 #include "ops/cpu/element_blocks.h"
 #include "ops/kernel_call.h"
@@ -8,18 +9,22 @@
 
 namespace weft {
 
-// x y dy -> dx for a number y over a set of dims: calls body(spans, first, n) on blocks of x, y, dy and dx,
-// in double for f64 and else in float, with y and dy repeated along the dims. `attributes` has dims and
-// keepdims.
+// x, then numbers over a set of dims -> dx: calls body(spans, first, n) on blocks of x, of the others in
+// their order, and of dx, in double for f64 and else in float, with the numbers repeated along the dims. They
+// come with the dims as extents of 1, or without them. `attributes` has dims and keepdims.
 template <class A, class R, class Body>
 void MapReducedGradient(const KernelCall<A, R>& call, const Body& body) {
   const Tensor& x = call.inputs[0];
-  const DimMask missing = call.attributes().keepdims ? 0 : call.attributes().dims;
-  const Tensor y = WithMissingDims(call.inputs[1], x.ndim(), missing);
-  const Tensor dy = WithMissingDims(call.inputs[2], x.ndim(), missing);
+  absl::InlinedVector<Tensor, kMaxElementStreams> tensors = {x};
+  for (const Tensor& number : call.inputs.subspan(1)) {
+    const bool has_dims = number.ndim() == x.ndim();
+    tensors.push_back(has_dims ? number : WithMissingDims(number, x.ndim(), call.attributes().dims));
+  }
+  absl::InlinedVector<ElementStream, kMaxElementStreams> streams;
+  for (const Tensor& tensor : tensors) streams.push_back({tensor});
+  streams.push_back({call.outputs[0], ElementStream::kWrite});
   const auto run = [&]<class C>(TypeTag<C>) {
-    ForEachElementBlock<C>(call.context.pool, x.shape(),
-                           {{x}, {y}, {dy}, {call.outputs[0], ElementStream::kWrite}}, body);
+    ForEachElementBlock<C>(call.context.pool, x.shape(), streams, body);
   };
   x.dtype() == DType::kF64 ? run(TypeTag<double>()) : run(TypeTag<float>());
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/cpu/dim_rows.h"
+#include "ops/cpu/reduced_gradient.h"
 #include "ops/cpu/row_view.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernel.h"
@@ -89,41 +90,23 @@ double GradientScale(double numerator, const ShardBox& box, const VarianceAttrib
 }
 
 void VarianceGrad(const Call& call) {
-  const Tensor& x = call.inputs[0];
-  const VarianceAttributes& a = call.attributes();
-  const Tensor dy = WithMissingDims(call.inputs[2], x.ndim(), a.keepdims ? 0 : a.dims);
-  const double scale = GradientScale(2, call.input_boxes[0], a);
-  VisitArithmeticType(x.dtype(), [&](auto tag) {
-    using C = typename decltype(tag)::type;
-    ForEachElementBlock<C>(call.context.pool, x.shape(),
-                           {{x}, {call.inputs[1]}, {dy}, {call.outputs[0], ElementStream::kWrite}},
-                           [scale](C* const* spans, int64_t, int64_t n) {
-                             for (int64_t i = 0; i < n; ++i) {
-                               const C centered = spans[0][i] - spans[1][i];
-                               spans[3][i] = spans[2][i] * centered * static_cast<C>(scale);
-                             }
-                           });
+  const double scale = GradientScale(2, call.input_boxes[0], call.attributes());
+  MapReducedGradient(call, [scale]<class C>(C* const* spans, int64_t, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const C centered = spans[0][i] - spans[1][i];
+      spans[3][i] = spans[2][i] * centered * static_cast<C>(scale);
+    }
   });
 }
 
 void StdGrad(const Call& call) {
-  const Tensor& x = call.inputs[0];
-  const VarianceAttributes& a = call.attributes();
-  const DimMask missing = a.keepdims ? 0 : a.dims;
-  const Tensor y = WithMissingDims(call.inputs[2], x.ndim(), missing);
-  const Tensor dy = WithMissingDims(call.inputs[3], x.ndim(), missing);
-  const double scale = GradientScale(1, call.input_boxes[0], a);
-  VisitArithmeticType(x.dtype(), [&](auto tag) {
-    using C = typename decltype(tag)::type;
-    ForEachElementBlock<C>(call.context.pool, x.shape(),
-                           {{x}, {call.inputs[1]}, {y}, {dy}, {call.outputs[0], ElementStream::kWrite}},
-                           [scale](C* const* spans, int64_t, int64_t n) {
-                             for (int64_t i = 0; i < n; ++i) {
-                               const C centered = spans[0][i] - spans[1][i];
-                               const C slope = centered / spans[2][i] * static_cast<C>(scale);
-                               spans[4][i] = spans[2][i] == 0 ? C(0) : spans[3][i] * slope;
-                             }
-                           });
+  const double scale = GradientScale(1, call.input_boxes[0], call.attributes());
+  MapReducedGradient(call, [scale]<class C>(C* const* spans, int64_t, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const C centered = spans[0][i] - spans[1][i];
+      const C slope = centered / spans[2][i] * static_cast<C>(scale);
+      spans[4][i] = spans[2][i] == 0 ? C(0) : spans[3][i] * slope;
+    }
   });
 }
 

@@ -34,6 +34,12 @@ TEST(ScheduleTest, WithoutWarmUpTheFirstStepHasThePeak) {
   EXPECT_DOUBLE_EQ(schedule.At(3), 0);
 }
 
+TEST(ScheduleTest, BeforeTheFirstStep) {
+  EXPECT_EQ((WarmupCosine{.peak = 0.8, .floor = 0.1, .warmup_steps = 4, .total_steps = 12}.At(0)), 0);
+  EXPECT_EQ((WarmupCosine{.peak = 0.8, .floor = 0.1, .warmup_steps = 0, .total_steps = 12}.At(0)), 0.8);
+  EXPECT_EQ((WarmupCosine{.peak = 0.8, .floor = 0.1, .warmup_steps = 0, .total_steps = 0}.At(0)), 0.8);
+}
+
 TEST(ScheduleTest, ARunOfWarmUpAlone) {
   const WarmupCosine schedule = {.peak = 1, .floor = 0.25, .warmup_steps = 2, .total_steps = 2};
   EXPECT_DOUBLE_EQ(schedule.At(1), 0.5);
