@@ -24,6 +24,8 @@ struct MeshAxis {
 // compares by pointer first and by value else. The first axis varies slowest: rank = row-major index of its
 // coordinate, unless the mesh was given its ranks. A mesh of no axes has one rank: a single device.
 //
+// A mesh whose ranks are row-major costs the same whatever their number, but for the list that ranks() makes.
+//
 // An axis name is a letter followed by letters, digits or '_'. At most 8 axes; sizes >= 1.
 class DeviceMesh {
  public:
@@ -43,7 +45,8 @@ class DeviceMesh {
   const std::vector<MeshAxis>& axes() const;
   int64_t axis_size(int axis) const;
   const std::string& axis_name(int axis) const;
-  const std::vector<int>& ranks() const;  // world ranks, row-major by coordinate
+  // World ranks, row-major by coordinate.   Cost: made at the first call, where they were not given.
+  const std::vector<int>& ranks() const;
 
   // The axis of that name, or -1.
   int FindAxis(absl::string_view name) const;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "mesh/shard_math.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -63,11 +64,6 @@ bool IsMove(StepKind kind) {
 
 std::string Redistribution::ToString(const DeviceMesh& mesh) const { return PlanText(*this, &mesh); }
 std::string Redistribution::ToString() const { return PlanText(*this, nullptr); }
-
-void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh) {
-  WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
-               layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());
-}
 
 void CheckEnds(const Layout& from, const Layout& to, const DeviceMesh& mesh) {
   WEFT_REQUIRE(from.ndim() == to.ndim(), "cannot redistribute ", from.ToString(mesh), " to ",

@@ -64,7 +64,6 @@ struct Redistribution {
 // Errors: InvalidArgument unless both ends of a redistribution have the same ndim and the mesh's number of
 // axes.
 void CheckEnds(const Layout& from, const Layout& to, const DeviceMesh& mesh);
-void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh);
 
 std::ostream& operator<<(std::ostream& out, StepKind kind);
 std::ostream& operator<<(std::ostream& out, const RedistributionStep& step);

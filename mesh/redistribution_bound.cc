@@ -12,8 +12,7 @@ namespace weft {
 int64_t RedistributionBound(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
                             const DeviceMesh& mesh) {
   CheckEnds(from, to, mesh);
-  WEFT_REQUIRE(from.ndim() == shape.ndim(), "layout ", from.ToString(mesh), " has ", from.ndim(),
-               " dims, but the tensor's shape is ", shape.ToString());
+  CheckOnMesh(from, shape, mesh);
   Layout before = from;
   Layout after = to;
   int64_t terms = 1;    // that are joined

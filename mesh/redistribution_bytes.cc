@@ -46,9 +46,7 @@ uint32_t CutDims(const Layout& outer, const Layout& inner) {
 
 int64_t StepBytes(const RedistributionStep& step, const Layout& from, const Shape& shape, DType dtype,
                   const DeviceMesh& mesh) {
-  WEFT_REQUIRE(from.ndim() == shape.ndim(), "layout ", from.ToString(mesh), " has ", from.ndim(),
-               " dims, but the tensor's shape is ", shape.ToString());
-  CheckOnMesh(from, mesh);
+  CheckOnMesh(from, shape, mesh);
   const int64_t group_size = NumRanksAlong(MaskOf(step.axes), mesh);
   // Summed over all ranks, the pieces of a layout hold every element as often as it has copies.
   const int64_t held = shape.num_elements() * NumCopies(from, mesh);

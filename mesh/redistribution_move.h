@@ -28,13 +28,11 @@ struct Move {
 // How `from` becomes `to` in one step, with the worst rank's exact count of elements, uneven pieces included.
 //
 // Layout: Partial along the same axes with the same kinds; axes of size 1 do not matter.
-// Cost:   a fraction of a microsecond where the extents divide evenly; else some coordinates are tried. Only
-// if
-//         a dim is cut anew and more than 1024 of them would have to be, the new piece stands for the count.
+// Cost:   a fraction of a microsecond where the extents divide evenly; else some coordinates are tried,
+// however
+//         many ranks there are. Only if a dim is cut anew and more than 1024 of them would have to be, the
+//         new piece stands for the count.
 Move DescribeMove(const Layout& from, const Layout& to, const Shape& shape, const DeviceMesh& mesh);
-
-// Elements that all ranks together hold under both layouts.
-int64_t NumKept(const Layout& from, const Layout& to, const Shape& shape, const DeviceMesh& mesh);
 
 // The axes whose placement differs; order within a dim does not count.
 AxisMask ChangedAxes(const Layout& from, const Layout& to, const DeviceMesh& mesh);

@@ -6,6 +6,7 @@
 #include "mesh/redistribution_bytes.h"
 #include "mesh/redistribution_greedy.h"
 #include "mesh/redistribution_move.h"
+#include "mesh/shard_math.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -35,8 +36,7 @@ Redistribution PlanRedistribution(const Layout& from, const Layout& to, const Sh
                                   const DeviceMesh& mesh, const CostModel& cost_model,
                                   const PlanOptions& options) {
   CheckEnds(from, to, mesh);
-  WEFT_REQUIRE(from.ndim() == shape.ndim(), "layout ", from.ToString(mesh), " has ", from.ndim(),
-               " dims, but the tensor's shape is ", shape.ToString());
+  CheckOnMesh(from, shape, mesh);
   if (from == to) return {from, to, {}};
   Redistribution greedy = PlanGreedy(from, to, mesh);
   const int64_t greedy_bytes = WorstRankBytes(greedy, shape, dtype, mesh);

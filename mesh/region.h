@@ -48,7 +48,7 @@ struct RegionExchange {
 // it does not hold gets it from the holders in turn, in the order of the members, so that replicas share the
 // work. At most one message from a member to another; every member plans alike.
 //
-// Cost: members times distinct regions.
+// Cost: members, for each region that this one wants part of and several hold.
 RegionExchange PlanRegionExchange(absl::Span<const Region> held, absl::Span<const Region> wanted, int member);
 
 std::ostream& operator<<(std::ostream& out, const Region& region);  // "[2, 3] at [0, 3]"

@@ -5,17 +5,6 @@
 #include "runtime/base/error.h"
 
 namespace weft {
-namespace {
-
-void CheckFits(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh) {
-  WEFT_REQUIRE(layout.ndim() == global_shape.ndim(), "layout ", layout.ToString(mesh), " has ", layout.ndim(),
-               " dims, but the tensor's shape is ", global_shape.ToString());
-  WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
-               layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());
-}
-
-}  // namespace
-
 Range ChunkOf(Range range, int64_t num_chunks, int64_t index) {
   const int64_t chunk = range.size / num_chunks + (range.size % num_chunks != 0);
   const int64_t begin = std::min(index * chunk, range.size);
@@ -31,9 +20,20 @@ Range NestedChunk(int64_t extent, absl::Span<const int64_t> sizes, absl::Span<co
   return piece;
 }
 
+void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh) {
+  WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
+               layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());
+}
+
+void CheckOnMesh(const Layout& layout, const Shape& global_shape, const DeviceMesh& mesh) {
+  WEFT_REQUIRE(layout.ndim() == global_shape.ndim(), "layout ", layout.ToString(mesh), " has ", layout.ndim(),
+               " dims, but the tensor's shape is ", global_shape.ToString());
+  CheckOnMesh(layout, mesh);
+}
+
 ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh,
                   absl::Span<const int64_t> coordinate) {
-  CheckFits(global_shape, layout, mesh);
+  CheckOnMesh(layout, global_shape, mesh);
   WEFT_REQUIRE(static_cast<int>(coordinate.size()) == mesh.num_axes(), "a coordinate in mesh (",
                mesh.ToString(), ") needs ", mesh.num_axes(), " indices, got ", coordinate.size());
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -51,7 +51,7 @@ ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceM
 }
 
 Shape LargestPiece(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh) {
-  CheckFits(global_shape, layout, mesh);
+  CheckOnMesh(layout, global_shape, mesh);
   // The first chunk is never shorter than a later one, and a longer piece has no shorter first chunk. First
   // chunks of first chunks are those of all the axes together, rounded up once.
   Shape cuts = global_shape;

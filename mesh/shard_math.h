@@ -53,6 +53,10 @@ struct ShardBox {
   bool operator==(const ShardBox&) const = default;
 };
 
+// Errors: InvalidArgument unless the layout has the mesh's number of axes; the second: and the shape's ndim.
+void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh);
+void CheckOnMesh(const Layout& layout, const Shape& global_shape, const DeviceMesh& mesh);
+
 // What the rank at `coordinate` (one index a mesh axis) holds of a tensor. Partial axes hold the whole.
 // Errors: InvalidArgument if the layout's ndim or axes are not the shape's and the mesh's.
 ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh,
