@@ -28,8 +28,8 @@ extern const Op<> kSquare;
 extern const Op<> kRelu;
 extern const Op<> kSilu;
 
-// x * Phi(x). Source: Hendrycks & Gimpel, "Gaussian Error Linear Units", arXiv 1606.08415: exact by erf (one
-// libm call an element), else by tanh, as GPT-2.
+// x * Phi(x). Source: Hendrycks & Gimpel, "Gaussian Error Linear Units", arXiv 1606.08415: exact by erf,
+// else by tanh, as GPT-2.
 struct GeluAttributes {
   bool exact = false;
 

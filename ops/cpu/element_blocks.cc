@@ -4,7 +4,7 @@
 #include <array>
 
 #include "absl/container/inlined_vector.h"
-#include "runtime/tensor/convert.h"
+#include "runtime/tensor/convert_spans.h"
 
 namespace weft {
 namespace {
@@ -74,7 +74,7 @@ void Load(const Loops& loops, const Shape& strides, const void* data, int64_t fi
     const T* const from = static_cast<const T*>(data) + offset;
     C* const to = out + done;
     if (stride == 1) {
-      for (int64_t i = 0; i < length; ++i) to[i] = ConvertElement<C>(from[i]);
+      ConvertSpan(from, to, length);
     } else {
       for (int64_t i = 0; i < length; ++i) to[i] = ConvertElement<C>(from[i * stride]);
     }
@@ -88,7 +88,7 @@ void Store(const Loops& loops, const Shape& strides, void* data, int64_t first, 
     T* const to = static_cast<T*>(data) + offset;
     const C* const from = in + done;
     if (stride == 1) {
-      for (int64_t i = 0; i < length; ++i) to[i] = ConvertElement<T>(from[i]);
+      ConvertSpan(from, to, length);
     } else {
       for (int64_t i = 0; i < length; ++i) to[i * stride] = ConvertElement<T>(from[i]);
     }

@@ -23,17 +23,12 @@ double GeluTanhGrad(double x) {
   return (1 + t) / 2 + x / 2 * (1 - t * t) * kRootTwoOverPi * (1 + 3 * kCubic * x * x);
 }
 
-template <class C>
-C GeluErf(C x) {
-  return x / 2 * std::erfc(x * static_cast<C>(-1 / std::numbers::sqrt2));
-}
+double GeluErf(double x) { return x / 2 * std::erfc(x * (-1 / std::numbers::sqrt2)); }
 
 // The normal distribution plus x times its density.
-template <class C>
-C GeluErfGrad(C x) {
-  const C distribution = std::erfc(x * static_cast<C>(-1 / std::numbers::sqrt2)) / 2;
-  return distribution +
-         x * std::exp(-x * x / 2) * static_cast<C>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
+double GeluErfGrad(double x) {
+  const double distribution = std::erfc(x * (-1 / std::numbers::sqrt2)) / 2;
+  return distribution + x * std::exp(-x * x / 2) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2);
 }
 
 template <UnaryFunction kFunction>
@@ -57,6 +52,8 @@ double Apply(double x) {
       return x < 0 ? 0 : x;
     case UnaryFunction::kGelu:
       return GeluTanh(x);
+    case UnaryFunction::kGeluErf:
+      return GeluErf(x);
     case UnaryFunction::kSilu:
       return x * Sigmoid(x);
   }
@@ -77,6 +74,8 @@ double Apply(double a, double b) {
       return a <= 0 ? 0 : b;
     case BinaryFunction::kGeluGrad:
       return b * GeluTanhGrad(a);
+    case BinaryFunction::kGeluErfGrad:
+      return b * GeluErfGrad(a);
     case BinaryFunction::kSiluGrad:
       return b * Sigmoid(a) * (1 + a * Sigmoid(-a));
   }
@@ -135,17 +134,19 @@ void Binary(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 void Gelu(const KernelCall<GeluAttributes, NoScalars>& call) {
-  if (!call.attributes().exact) return UnaryOf<UnaryFunction::kGelu>(call);
-  if (call.outputs[0].dtype() == DType::kF64) return MapElements<double>(call, GeluErf<double>);
-  MapElements<float>(call, GeluErf<float>);
+  if (call.attributes().exact) {
+    UnaryOf<UnaryFunction::kGeluErf>(call);
+  } else {
+    UnaryOf<UnaryFunction::kGelu>(call);
+  }
 }
 
 void GeluGrad(const KernelCall<GeluAttributes, NoScalars>& call) {
-  if (!call.attributes().exact) return BinaryOf<BinaryFunction::kGeluGrad>(call);
-  if (call.outputs[0].dtype() == DType::kF64) {
-    return MapElements<double, 2>(call, [](double x, double dy) { return dy * GeluErfGrad(x); });
+  if (call.attributes().exact) {
+    BinaryOf<BinaryFunction::kGeluErfGrad>(call);
+  } else {
+    BinaryOf<BinaryFunction::kGeluGrad>(call);
   }
-  MapElements<float, 2>(call, [](float x, float dy) { return dy * GeluErfGrad(x); });
 }
 
 void Scale(const KernelCall<NoAttributes, ScaleScalars>& call) {

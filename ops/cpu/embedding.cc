@@ -2,15 +2,25 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
+#include "ops/cpu/float_spans.h"
 #include "ops/cpu/indices.h"
 #include "ops/cpu/row_view.h"
 #include "ops/kernel.h"
+#include "runtime/tensor/convert_spans.h"
 
 namespace weft {
 namespace {
+
+// Rows lie anywhere: the hardware's prefetchers find the first lines of one too late. Null is allowed.
+void PrefetchRow(const char* row, int64_t row_bytes) {
+  constexpr int64_t kMostBytes = 2048;
+  for (int64_t i = 0; row != nullptr && i < std::min(row_bytes, kMostBytes); i += 64) {
+    __builtin_prefetch(row + i);
+  }
+}
 
 void Embedding(const KernelCall<NoAttributes, NoScalars>& call) {
   const Tensor tokens = DenseIndices(call.inputs[0], call.context);
@@ -25,10 +35,14 @@ void Embedding(const KernelCall<NoAttributes, NoScalars>& call) {
   char* to = static_cast<char*>(call.outputs[0].data());
   const int64_t* values = tokens.data<int64_t>();
   ParallelForRows(call.context, tokens.num_elements(), table.num_columns, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
+    const auto source = [&](int64_t i) -> const char* {
       const int64_t row = values[i] - first;
-      if (row >= 0 && row < table.num_rows) {
-        std::memcpy(to + i * row_bytes, from + row * table.stride * item_size, row_bytes);
+      return row >= 0 && row < table.num_rows ? from + row * table.stride * item_size : nullptr;
+    };
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + 1 < end) PrefetchRow(source(i + 1), row_bytes);
+      if (const char* const row = source(i); row != nullptr) {
+        std::memcpy(to + i * row_bytes, row, row_bytes);
       } else {
         std::memset(to + i * row_bytes, 0, row_bytes);
       }
@@ -36,76 +50,126 @@ void Embedding(const KernelCall<NoAttributes, NoScalars>& call) {
   });
 }
 
-// (local row of the table, position), sorted: the positions of one token lie together, in order.
-using Occurrences = std::vector<std::pair<int64_t, int64_t>>;
+// The positions of tokens by local row of the table, in order: those of row r are positions[starts[r]] up to
+// positions[starts[r + 1]].
+struct Occurrences {
+  std::vector<int64_t> starts;
+  std::vector<int64_t> positions;
 
+  int64_t CountOf(int64_t row) const { return starts[row + 1] - starts[row]; }
+};
+
+// By counting: two passes over the tokens.
 Occurrences SortedOccurrences(const Tensor& tokens, int64_t first, int64_t num_rows) {
-  Occurrences occurrences;
-  const int64_t* values = tokens.data<int64_t>();
-  for (int64_t i = 0; i < tokens.num_elements(); ++i) {
-    const int64_t row = values[i] - first;
-    if (row >= 0 && row < num_rows) occurrences.emplace_back(row, i);
-  }
-  std::sort(occurrences.begin(), occurrences.end());
-  return occurrences;
-}
-
-// Cuts the occurrences where the token changes, into groups of at least 512.
-std::vector<size_t> GroupBorders(const Occurrences& occurrences) {
-  std::vector<size_t> borders = {0};
-  for (size_t i = 1; i < occurrences.size(); ++i) {
-    if (occurrences[i].first != occurrences[i - 1].first && i - borders.back() >= 512) borders.push_back(i);
-  }
-  borders.push_back(occurrences.size());
-  return borders;
-}
-
-constexpr int64_t kColumnBlock = 64;
-
-// Sums the rows of dy of each token in occurrences[begin, end), columns [column, column + width), in the
-// compute type, and rounds once.
-template <class T>
-void SumOccurrences(const Occurrences& occurrences, size_t begin, size_t end, const RowView& dy,
-                    int64_t column, int64_t width, T* table) {
-  using C = ComputeType<T>;
-  const T* from = dy.tensor.data<T>() + column;
-  C sums[kColumnBlock];
-  for (size_t i = begin; i < end;) {
-    const int64_t row = occurrences[i].first;
-    std::fill(sums, sums + width, C(0));
-    for (; i < end && occurrences[i].first == row; ++i) {
-      const T* addend = from + occurrences[i].second * dy.stride;
-      for (int64_t j = 0; j < width; ++j) sums[j] += static_cast<C>(addend[j]);
+  Occurrences result;
+  const int64_t* const values = tokens.data<int64_t>();
+  std::vector<int64_t> next(num_rows + 1, 0);
+  const auto for_each = [&](const auto& visit) {
+    for (int64_t i = 0; i < tokens.num_elements(); ++i) {
+      const int64_t row = values[i] - first;
+      if (row >= 0 && row < num_rows) visit(row, i);
     }
-    T* to = table + row * dy.num_columns + column;
-    for (int64_t j = 0; j < width; ++j) to[j] = static_cast<T>(sums[j]);
+  };
+  for_each([&](int64_t row, int64_t) { ++next[row + 1]; });
+  for (int64_t row = 0; row < num_rows; ++row) next[row + 1] += next[row];
+  result.starts = next;
+  result.positions.resize(next[num_rows]);
+  for_each([&](int64_t row, int64_t i) { result.positions[next[row]++] = i; });
+  return result;
+}
+
+// Rows [first_row, last_row) of the table, and columns [first_column, last_column) of them.
+struct TableBlock {
+  int64_t first_row = 0;
+  int64_t last_row = 0;
+  int64_t first_column = 0;
+  int64_t last_column = 0;
+};
+
+// Cuts the table into blocks of like amounts of work, by shape and tokens alone. A row that alone is too
+// much, that of a padding token, say, is cut along its columns.
+std::vector<TableBlock> CutTable(const Occurrences& occurrences, int64_t num_rows, int64_t num_columns) {
+  constexpr int64_t kBlockElements = int64_t{1} << 16;
+  constexpr int64_t kColumns = 64;
+  std::vector<TableBlock> blocks;
+  int64_t begin = 0;
+  int64_t elements = 0;
+  const auto close = [&](int64_t end) {
+    if (begin < end) blocks.push_back({begin, end, 0, num_columns});
+    begin = end;
+    elements = 0;
+  };
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t row_elements = (1 + occurrences.CountOf(row)) * num_columns;
+    if (row_elements > 4 * kBlockElements) {
+      close(row);
+      for (int64_t column = 0; column < num_columns; column += kColumns) {
+        blocks.push_back({row, row + 1, column, std::min(column + kColumns, num_columns)});
+      }
+      begin = row + 1;
+      continue;
+    }
+    elements += row_elements;
+    if (elements >= kBlockElements) close(row + 1);
+  }
+  close(num_rows);
+  return blocks;
+}
+
+void AddSpan(const float* a, const float* b, float* sum, int64_t n) {
+  FloatSpan(BinaryFunction::kAdd)(a, b, sum, n);
+}
+void AddSpan(const double* a, const double* b, double* sum, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] = a[i] + b[i];
+}
+
+// Sums the rows of dy of each token of a block in the compute type, in their order, and rounds once. `table`
+// is [.., dy.num_columns].
+template <class T>
+void SumOccurrences(const Occurrences& occurrences, const TableBlock& block, const RowView& dy, T* table) {
+  using C = ComputeType<T>;
+  constexpr bool kInPlace = std::is_same_v<T, C>;
+  const T* const from = dy.tensor.data<T>() + block.first_column;
+  const int64_t width = block.last_column - block.first_column;
+  std::vector<C> sums(kInPlace ? 0 : width);
+  std::vector<C> addend(kInPlace ? 0 : width);
+  for (int64_t row = block.first_row; row < block.last_row; ++row) {
+    const int64_t* const positions = occurrences.positions.data() + occurrences.starts[row];
+    const int64_t count = occurrences.CountOf(row);
+    T* const to = table + row * dy.num_columns + block.first_column;
+    if (count == 0) {
+      std::memset(static_cast<void*>(to), 0, width * sizeof(T));
+      continue;
+    }
+    std::memcpy(static_cast<void*>(to), from + positions[0] * dy.stride, width * sizeof(T));
+    if (count == 1) continue;
+    if constexpr (kInPlace) {
+      for (int64_t i = 1; i < count; ++i) AddSpan(to, from + positions[i] * dy.stride, to, width);
+    } else {
+      ConvertSpan(to, sums.data(), width);
+      for (int64_t i = 1; i < count; ++i) {
+        ConvertSpan(from + positions[i] * dy.stride, addend.data(), width);
+        AddSpan(sums.data(), addend.data(), sums.data(), width);
+      }
+      ConvertSpan(sums.data(), to, width);
+    }
   }
 }
 
-// Sorting makes every row of the table the work of one task (no atomics, a fixed order) and lets bf16 round
-// once.
+// Sorting makes every element of the table the work of one task (no atomics, a fixed order), lets bf16 round
+// once, and writes each row once, those of no token too.
 void EmbeddingGrad(const KernelCall<EmbeddingGradAttributes, NoScalars>& call) {
   const Tensor tokens = DenseIndices(call.inputs[0], call.context);
   CheckIndices("embedding_grad", "token", tokens, call.input_boxes[0], call.attributes().vocabulary);
   const RowView dy = RowsOf(call.inputs[1], call.context);
   const Tensor& table = call.outputs[0];
   const int64_t num_rows = table.shape()[0];
-  const int64_t row_bytes = dy.num_columns * ItemSize(table.dtype());
-  ParallelForRows(call.context, num_rows, dy.num_columns, [&](int64_t begin, int64_t end) {
-    std::memset(static_cast<char*>(table.data()) + begin * row_bytes, 0, (end - begin) * row_bytes);
-  });
-
   const Occurrences occurrences = SortedOccurrences(tokens, call.output_boxes[0].offset[0], num_rows);
-  const std::vector<size_t> borders = GroupBorders(occurrences);
-  const int64_t num_groups = static_cast<int64_t>(borders.size()) - 1;
-  const int64_t num_column_blocks = (dy.num_columns + kColumnBlock - 1) / kColumnBlock;
+  const std::vector<TableBlock> blocks = CutTable(occurrences, num_rows, dy.num_columns);
   VisitFloating(table.dtype(), "embedding_grad", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    call.context.pool.Run(num_groups * num_column_blocks, [&](int64_t task) {
-      const int64_t group = task / num_column_blocks;
-      const int64_t column = task % num_column_blocks * kColumnBlock;
-      SumOccurrences<T>(occurrences, borders[group], borders[group + 1], dy, column,
-                        std::min(kColumnBlock, dy.num_columns - column), table.data<T>());
+    call.context.pool.Run(static_cast<int64_t>(blocks.size()), [&](int64_t block) {
+      SumOccurrences<T>(occurrences, blocks[block], dy, table.data<T>());
     });
   });
 }

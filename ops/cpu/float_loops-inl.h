@@ -13,6 +13,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "ops/cpu/float_exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -31,7 +32,7 @@ struct Sigmoid {
 
   HWY_INLINE Sigmoid(D d, V z) {
     const V one = hn::Set(d, 1.0f);
-    const V e = hn::Exp(d, hn::Neg(z));
+    const V e = ExpBounded(hn::Neg(z));
     value = hn::Div(one, hn::Add(one, e));
     complement = hn::Mul(e, value);
   }

@@ -132,10 +132,13 @@ void Backward(const NormBackward& norm, KernelContext& context) {
       const C* gradient = read_dy.Read(row);
       const C m = mean.At(row);
       const C r = rstd.At(row);
-      rows.norm_weight_grad(values, gradient, n, m, r, dw, db);
-      if (!write) continue;
-      const C g_mean = norm.mean.defined() ? Mean<C>(rows.dot(gradient, w.data(), n), n) : C(0);
-      const C gn_mean = Mean<C>(rows.norm_grad_dot(values, w.data(), gradient, n, m) * r, n);
+      if (!write) {
+        rows.norm_weight_grad(values, gradient, n, m, r, dw, db);
+        continue;
+      }
+      const NormSums sums = rows.norm_grad_sums(values, w.data(), gradient, n, m, r, dw, db);
+      const C g_mean = norm.mean.defined() ? Mean<C>(sums.g, n) : C(0);
+      const C gn_mean = Mean<C>(sums.g_centered * r, n);
       rows.norm_grad(values, w.data(), gradient, n, m, r, g_mean, gn_mean, write->Row(row));
       write->Done();
     }

@@ -5,8 +5,9 @@
 
 #include "ops/cpu/element_blocks.h"
 #include "ops/cpu/global_runs.h"
+#include "ops/cpu/random_spans.h"
 #include "ops/kernel.h"
-#include "runtime/tensor/convert.h"
+#include "runtime/tensor/convert_spans.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -14,59 +15,73 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements a task
 
-// Calls body(i, word) with the random word of element first + i, for i in [0, n): one Philox call for four.
+constexpr int64_t kWords = 512;  // random words that are made at once, and used while in cache
+
+// Calls body(i, words, count) with the random words of elements first + i on, for stretches of [0, n).
 template <class Body>
-void ForEachWord(const RandomKey& key, int64_t first, int64_t n, const Body& body) {
-  for (int64_t i = 0; i < n;) {
-    const uint64_t element = static_cast<uint64_t>(first + i);
-    const PhiloxWords words = RandomWords(key, element / 4);
-    for (uint64_t lane = element % 4; lane < 4 && i < n; ++lane, ++i) body(i, words[lane]);
+void ForEachWords(const RandomKey& key, int64_t first, int64_t n, const Body& body) {
+  alignas(64) uint32_t words[kWords];
+  for (int64_t i = 0, count = 0; i < n; i += count) {
+    // From the second stretch on, whole blocks of four words: their borders are those of stretches.
+    count = std::min(n - i, i == 0 ? kWords - first % 4 : kWords);
+    RandomWordSpan(key, static_cast<uint64_t>(first + i), words, count);
+    body(i, words, count);
   }
 }
 
-// y[i] = value(word of i in the global tensor), rounded to the dtype.
-template <class R, class Value>
-void FillRandom(const KernelCall<CreationAttributes, R>& call, const Value& value) {
+// y = what span(words, y, n) makes, in f32, of the words of its elements in the global tensor, rounded to the
+// dtype.
+template <class R, class Span>
+void FillRandom(const KernelCall<CreationAttributes, R>& call, const Span& span) {
   const Tensor& y = call.outputs[0];
   VisitDType(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* const out = y.data<T>();
     call.context.pool.ParallelFor(y.num_elements(), kGrain, [&](int64_t begin, int64_t end) {
       ForEachGlobalRun(call.output_boxes[0], begin, end, [&](int64_t first, int64_t global, int64_t n) {
-        ForEachWord(call.scalars().key, global, n,
-                    [&](int64_t i, uint32_t word) { out[first + i] = ConvertElement<T>(value(word)); });
+        ForEachWords(call.scalars().key, global, n, [&](int64_t i, const uint32_t* words, int64_t count) {
+          if constexpr (std::is_same_v<T, float>) {
+            span(words, out + first + i, count);
+          } else {
+            float values[kWords];
+            span(words, values, count);
+            ConvertSpan(values, out + first + i, count);
+          }
+        });
       });
     });
   });
 }
 
-// y[i] = function(x[i], word of base + i in the global tensor).
-template <class C, class Function>
-void MapWords(const KernelCallBase& call, const RandomKey& key, int64_t base, const Function& function) {
+// span(words, x, y, n), with the words of base + i in the global tensor.
+template <class C, class Span>
+void MapWords(const KernelCallBase& call, const RandomKey& key, int64_t base, const Span& span) {
   const Tensor& y = call.outputs[0];
   ForEachElementBlock<C>(
       call.context.pool, y.shape(), {{call.inputs[0]}, {y, ElementStream::kWrite}},
       [&](C* const* spans, int64_t block, int64_t count) {
-        ForEachGlobalRun(call.output_boxes[0], block, block + count,
-                         [&](int64_t first, int64_t global, int64_t n) {
-                           const C* const from = spans[0] + (first - block);
-                           C* const to = spans[1] + (first - block);
-                           ForEachWord(key, base + global, n,
-                                       [&](int64_t i, uint32_t word) { to[i] = function(from[i], word); });
-                         });
+        ForEachGlobalRun(
+            call.output_boxes[0], block, block + count, [&](int64_t first, int64_t global, int64_t n) {
+              const C* const from = spans[0] + (first - block);
+              C* const to = spans[1] + (first - block);
+              ForEachWords(key, base + global, n, [&](int64_t i, const uint32_t* words, int64_t stretch) {
+                span(words, from + i, to + i, stretch);
+              });
+            });
       });
 }
 
 void RandomUniform(const KernelCall<CreationAttributes, UniformScalars>& call) {
   const float low = static_cast<float>(call.scalars().low);
   const float width = static_cast<float>(call.scalars().high - call.scalars().low);
-  FillRandom(call, [=](uint32_t word) { return low + width * UniformFromWord(word); });
+  FillRandom(call, [=](const uint32_t* words, float* y, int64_t n) { UniformSpan(words, low, width, y, n); });
 }
 
 void RandomNormal(const KernelCall<CreationAttributes, NormalScalars>& call) {
   const float mean = static_cast<float>(call.scalars().mean);
   const float stddev = static_cast<float>(call.scalars().stddev);
-  FillRandom(call, [=](uint32_t word) { return mean + stddev * NormalFromWord(word); });
+  FillRandom(call,
+             [=](const uint32_t* words, float* y, int64_t n) { NormalSpan(words, mean, stddev, y, n); });
 }
 
 // Uniform < probability, as integers: the uniform is the top 24 bits of the word times 2^-24.
@@ -77,16 +92,20 @@ void Bernoulli(const KernelCall<CreationAttributes, BernoulliScalars>& call) {
   WEFT_REQUIRE(probability >= 0 && probability <= 1, "bernoulli: expected a probability in [0, 1], got ",
                probability);
   const uint32_t threshold = ThresholdOf(probability);
-  FillRandom(call, [=](uint32_t word) { return (word >> 8) < threshold ? 1.0f : 0.0f; });
+  FillRandom(call, [=](const uint32_t* words, float* y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = (words[i] >> 8) < threshold ? 1.0f : 0.0f;
+  });
 }
 
 void BernoulliOf(const KernelCall<NoAttributes, KeyScalars>& call) {
   const Tensor& y = call.outputs[0];
   VisitArithmeticType(y.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
-    MapWords<C>(call, call.scalars().key, /*base=*/0, [](C p, uint32_t word) {
-      WEFT_REQUIRE(p >= 0 && p <= 1, "bernoulli_of: expected probabilities in [0, 1], got ", p);
-      return UniformFromWord(word) < p ? C(1) : C(0);
+    MapWords<C>(call, call.scalars().key, /*base=*/0, [](const uint32_t* words, const C* p, C* y, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) {
+        WEFT_REQUIRE(p[i] >= 0 && p[i] <= 1, "bernoulli_of: expected probabilities in [0, 1], got ", p[i]);
+        y[i] = UniformFromWord(words[i]) < p[i] ? C(1) : C(0);
+      }
     });
   });
 }
@@ -122,8 +141,13 @@ void Dropout(const KernelCall<NoAttributes, DropoutScalars>& call) {
   VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     const C scale = static_cast<C>(1 / (1 - scalars.rate));
-    MapWords<C>(call, scalars.key, base,
-                [=](C x, uint32_t word) { return (word >> 8) >= threshold ? x * scale : C(0); });
+    MapWords<C>(call, scalars.key, base, [=](const uint32_t* words, const C* x, C* y, int64_t n) {
+      if constexpr (std::is_same_v<C, float>) {
+        DropoutSpan(words, x, threshold, scale, y, n);
+      } else {
+        for (int64_t i = 0; i < n; ++i) y[i] = (words[i] >> 8) >= threshold ? x[i] * scale : C(0);
+      }
+    });
   });
 }
 

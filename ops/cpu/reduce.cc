@@ -7,6 +7,7 @@
 
 #include "ops/cpu/dim_rows.h"
 #include "ops/cpu/element_blocks.h"
+#include "ops/cpu/sum_elements.h"
 #include "ops/kernel.h"
 #include "runtime/tensor/convert.h"
 #include "runtime/tensor/copy.h"
@@ -85,11 +86,18 @@ struct Extremum {
 };
 
 constexpr int kLanes = 32;          // independent chains in a row: enough for any vector unit
-constexpr int64_t kRun = 512;       // elements of a row that combine in Block: 16 a lane
+constexpr int64_t kRun = kSumRun;   // elements of a row that combine in Block: 16 a lane
 constexpr int64_t kRunRows = 16;    // rows of a column that do
 constexpr int64_t kColumns = 1024;  // columns that go together
 constexpr int64_t kTaskElements = 32768;
 constexpr int64_t kMaxChunks = 256;  // of one reduced dim: bounds the scratch memory
+
+// What is added up by vectors, in the order of the loops below: same bits, several times as fast.
+template <class R, class T>
+constexpr bool kAddsSpans = std::is_same_v<ArithmeticType<T>, float> &&
+                            (std::is_same_v<R, Adder<T>> || std::is_same_v<R, SquareAdder<T>>);
+template <class R, class T>
+constexpr bool kSquares = std::is_same_v<R, SquareAdder<T>>;
 
 // n contiguous elements.
 template <class R, class T>
@@ -101,6 +109,7 @@ typename R::Wide ReduceRow(const T* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) total = R::Combine(total, static_cast<Wide>(R::Lift(x[i])));
     return total;
   }
+  if constexpr (kAddsSpans<R, T>) return SumElements<kSquares<R, T>>(total, x, n);
   for (int64_t begin = 0; begin < n; begin += kRun) {
     const int64_t end = std::min(begin + kRun, n);
     Block lanes[kLanes];
@@ -128,9 +137,13 @@ void ReduceColumns(const T* x, int64_t rows, int64_t columns, int64_t stride, ty
   for (int64_t begin = 0; begin < rows; begin += kRunRows) {
     const int64_t end = std::min(begin + kRunRows, rows);
     std::fill_n(run, columns, R::kIdentity);
-    for (int64_t row = begin; row < end; ++row) {
-      const T* const from = x + row * stride;
-      for (int64_t i = 0; i < columns; ++i) run[i] = R::Combine(run[i], R::Lift(from[i]));
+    if constexpr (kAddsSpans<R, T>) {
+      AddElementRows<kSquares<R, T>>(x + begin * stride, end - begin, columns, stride, run);
+    } else {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* const from = x + row * stride;
+        for (int64_t i = 0; i < columns; ++i) run[i] = R::Combine(run[i], R::Lift(from[i]));
+      }
     }
     for (int64_t i = 0; i < columns; ++i) out[i] = R::Combine(out[i], static_cast<Wide>(run[i]));
   }

@@ -1,12 +1,14 @@
 #ifndef WEFT_OPS_CPU_ROW_VIEW_H_
 #define WEFT_OPS_CPU_ROW_VIEW_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "ops/kernel_call.h"
+#include "runtime/tensor/convert_spans.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
@@ -50,12 +52,22 @@ class RowReader {
     if constexpr (std::is_same_v<T, C>) {
       return from;
     } else {
-      for (int64_t i = 0; i < num_columns_; ++i) scratch_[i] = static_cast<C>(from[i]);
+      FetchNext(from);
+      ConvertSpan(from, scratch_.data(), num_columns_);
       return scratch_.data();
     }
   }
 
  private:
+  // The row after `from` into the cache, while this one is computed with. Beyond the last row it asks for
+  // what nobody reads, which costs nothing.
+  void FetchNext(const T* from) const {
+    constexpr int64_t kMostBytes = 8192;
+    const char* const next = reinterpret_cast<const char*>(from + stride_);
+    const int64_t num_bytes = std::min<int64_t>(num_columns_ * sizeof(T), kMostBytes);
+    for (int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(next + i);
+  }
+
   const T* data_;
   int64_t stride_;
   int64_t num_columns_;
@@ -83,7 +95,7 @@ class RowWriter {
 
   void Done() {
     if constexpr (!std::is_same_v<T, C>) {
-      for (int64_t i = 0; i < num_columns_; ++i) to_[i] = static_cast<T>(scratch_[i]);
+      ConvertSpan(scratch_.data(), to_, num_columns_);
     }
   }
 

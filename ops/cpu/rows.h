@@ -5,6 +5,11 @@
 
 namespace weft {
 
+struct NormSums {
+  double g = 0;           // sum dy * w
+  double g_centered = 0;  // sum dy * w * (x - mean)
+};
+
 // What softmax, norms and cross-entropy do with one dense row of n elements, T = float or double, vectorised
 // for the machine that runs it. nan in gives nan out; sums are kept in double over blocks of the row. Bits
 // depend on n and the instruction set only.
@@ -31,6 +36,9 @@ struct RowFunctions {
 
   // y = (x - mean) * rstd * w + b; b may be null.
   void (*normalize)(const T* x, const T* w, const T* b, int64_t n, T mean, T rstd, T* y);
+  // The sums that norm_grad takes, dy w and dy w (x - mean), and what norm_weight_grad does, in one pass. db
+  // may be null.
+  NormSums (*norm_grad_sums)(const T* x, const T* w, const T* dy, int64_t n, T mean, T rstd, T* dw, T* db);
   // sum dy * w * (x - mean)
   double (*norm_grad_dot)(const T* x, const T* w, const T* dy, int64_t n, T mean);
   // dx = rstd * (dy * w - g_mean - (x - mean) * rstd * gn_mean)

@@ -1,18 +1,16 @@
 #include "runtime/tensor/copy.h"
 
 #include <algorithm>
-#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <type_traits>
 
-#include "runtime/tensor/convert.h"
+#include "runtime/tensor/convert_spans.h"
 #include "runtime/tensor/loop_nest.h"
+#include "runtime/tensor/transpose.h"
 
 namespace weft {
 namespace {
-
-// Edge of the tiles in which transposes go: a cache line of elements, at least 16.
-template <class T>
-constexpr int64_t kTileEdge = std::max<int64_t>(16, 64 / sizeof(T));
 
 void CheckPair(absl::string_view what, const Tensor& from, const Tensor& to) {
   WEFT_REQUIRE(from.shape() == to.shape(), what, ": shapes differ: from ", from.TypeString(), " to ",
@@ -37,6 +35,13 @@ int UnitFromLoop(const LoopNest& nest) {
   return -1;
 }
 
+constexpr int64_t kShortRun = 1024;  // bytes
+constexpr int64_t kRunsAhead = 8;
+
+void PrefetchRun(const char* from, int64_t num_bytes) {
+  for (int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(from + i);
+}
+
 // Runs contiguous on both sides. `item` is the size of an element; the two innermost loops go without an
 // odometer.
 void CopyRuns(const LoopNest& nest, int64_t item, const char* from, char* to) {
@@ -50,6 +55,8 @@ void CopyRuns(const LoopNest& nest, int64_t item, const char* from, char* to) {
     const char* source = from + from_offset * item;
     char* target = to + to_offset * item;
     for (int64_t row = 0; row < rows; ++row) {
+      // Short runs far apart: no hardware prefetcher follows.
+      if (run <= kShortRun && row + kRunsAhead < rows) PrefetchRun(source + kRunsAhead * from_step, run);
       std::memcpy(target, source, run);
       source += from_step;
       target += to_step;
@@ -57,47 +64,21 @@ void CopyRuns(const LoopNest& nest, int64_t item, const char* from, char* to) {
   });
 }
 
-// Moves `rows` x `columns` elements: a row is contiguous in `to`, a column in `from`. By way of a tile on the
-// stack, so that each cache line of either side is touched once, in one go: extents that are powers of two
-// put all lines of a block into one set of the cache, which would drop them between uses.
+// The unsigned word of an element's size: a copy does not look into it.
 template <class T>
-void TransposeTile(int64_t rows, int64_t columns, const T* from, int64_t from_column, T* to, int64_t to_row) {
-  constexpr int64_t kEdge = kTileEdge<T>;
-  std::byte tile[kEdge * kEdge * sizeof(T)];  // bytes, since BFloat16 would be zeroed first
-  for (int64_t column = 0; column < columns; ++column) {
-    const T* const source = from + column * from_column;
-    for (int64_t row = 0; row < rows; ++row) {
-      std::memcpy(tile + (row * kEdge + column) * sizeof(T), source + row, sizeof(T));
-    }
-  }
-  for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(to + row * to_row, tile + row * kEdge * sizeof(T), columns * sizeof(T));
-  }
-}
+using WordOf = std::conditional_t<
+    sizeof(T) == 1, uint8_t,
+    std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
 
 // `to` is contiguous along the innermost loop, `from` along the next one: a transpose.
 template <class T>
 void CopyTransposed(const LoopNest& nest, const T* from, T* to) {
-  constexpr int64_t kEdge = kTileEdge<T>;
+  using Word = WordOf<T>;
   const int inner = nest.inner();
-  const int64_t rows = nest.extents[inner - 1];
-  const int64_t columns = nest.extents[inner];
-  const int64_t to_row = nest.to_strides[inner - 1];
-  const int64_t from_column = nest.from_strides[inner];
   ForEachOuter(nest, 2, [&](int64_t from_offset, int64_t to_offset) {
-    for (int64_t row = 0; row < rows; row += kEdge) {
-      for (int64_t column = 0; column < columns; column += kEdge) {
-        const T* const source = from + from_offset + row + column * from_column;
-        T* const target = to + to_offset + row * to_row + column;
-        const int64_t tile_rows = std::min(kEdge, rows - row);
-        const int64_t tile_columns = std::min(kEdge, columns - column);
-        if (tile_rows == kEdge && tile_columns == kEdge) {
-          TransposeTile<T>(kEdge, kEdge, source, from_column, target, to_row);  // constant bounds: unrolled
-        } else {
-          TransposeTile<T>(tile_rows, tile_columns, source, from_column, target, to_row);
-        }
-      }
-    }
+    TransposeWords(reinterpret_cast<const Word*>(from + from_offset), nest.from_strides[inner],
+                   reinterpret_cast<Word*>(to + to_offset), nest.to_strides[inner - 1],
+                   nest.extents[inner - 1], nest.extents[inner]);
   });
 }
 
@@ -117,6 +98,20 @@ void ForEachElement(const LoopNest& nest, const From* from, To* to, const Elemen
       for (int64_t i = 0; i < count; ++i) element(source[i * from_stride], target[i * to_stride]);
     }
   });
+}
+
+// Converts along the innermost loop, strides of 1 by vectors.
+template <class From, class To>
+void CopyConverted(const LoopNest& nest, const From* from, To* to) {
+  const int inner = nest.inner();
+  const int64_t count = nest.extents[inner];
+  if (nest.from_strides[inner] == 1 && nest.to_strides[inner] == 1) {
+    ForEachOuter(nest, 1, [&](int64_t from_offset, int64_t to_offset) {
+      ConvertSpan(from + from_offset, to + to_offset, count);
+    });
+  } else {
+    ForEachElement(nest, from, to, [](From value, To& out) { out = ConvertElement<To>(value); });
+  }
 }
 
 template <class T>
@@ -154,8 +149,7 @@ void CopyTensor(const Tensor& from, const Tensor& to) {
       if constexpr (std::is_same_v<From, To>) {
         CopySameType(nest, from.data<From>(), to.data<To>());
       } else {
-        ForEachElement(nest, from.data<From>(), to.data<To>(),
-                       [](From value, To& out) { out = ConvertElement<To>(value); });
+        CopyConverted(nest, from.data<From>(), to.data<To>());
       }
     });
   });

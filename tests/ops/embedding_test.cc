@@ -82,6 +82,21 @@ TEST(EmbeddingTest, Bf16GradientsRoundOnce) {
             (std::vector<double>{0, 1000, 0}));
 }
 
+// One token takes most positions: its row is the work of several tasks, by columns. Some rows have no token.
+TEST(EmbeddingTest, AFrequentTokenIsCutByColumns) {
+  std::vector<double> values(4000, 5);
+  for (size_t i = 0; i < values.size(); i += 7) values[i] = static_cast<double>(i % 11);
+  const Tensor tokens = Make(DType::kI64, {4000}, values);
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const Tensor dy = Random(dtype, {4000, 131}, 2);
+    const Tensor one = RunOp(kEmbeddingGrad, {tokens, dy}, {.vocabulary = 20});
+    EXPECT_TRUE(AllClose(one, Make(dtype, {20, 131}, NaiveScatter(tokens, dy, 20, 131)),
+                         dtype == DType::kF32 ? 1e-4 : 8e-3));
+    EXPECT_TRUE(
+        SameBits(RunOp(kEmbeddingGrad, {tokens, dy}, {.vocabulary = 20}, {}, /*num_threads=*/3), one));
+  }
+}
+
 TEST(EmbeddingTest, AnyStrides) {
   const Tensor tokens = Random(DType::kI64, {4, 6}, 1, 0, 9).Transpose(0, 1);
   const Tensor wide = Random(DType::kF32, {9, 12}, 2);

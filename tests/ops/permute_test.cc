@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "ops/reshape.h"
 #include "tests/ops/single_device.h"
 
 namespace weft {
@@ -31,6 +32,19 @@ TEST(PermuteTest, IsAViewOfTheSameElements) {
 TEST(PermuteTest, EmptyAndScalar) {
   EXPECT_EQ(RunOp(kPermute, {Iota({0, 3})}, {{1, 0}}).shape(), (Shape{3, 0}));
   EXPECT_EQ(RunOp(kPermute, {Iota({})}).ToVector<int32_t>(), std::vector<int32_t>{0});
+}
+
+// Large enough for blocks on several threads; neither extent is a whole number of blocks.
+TEST(PermuteTest, LargeViewsAreMadeDense) {
+  const Tensor x = Iota({3, 270, 517});
+  for (const PermuteAttributes& a : {PermuteAttributes{{0, 2, 1}}, PermuteAttributes{{2, 1, 0}},
+                                     PermuteAttributes{{2, 0, 1}}, PermuteAttributes{{1, 0, 2}}}) {
+    const Tensor view = RunOp(kPermute, {x}, a);
+    const ReshapeAttributes flat = {{view.num_elements()}};
+    const std::vector<int32_t> expected = view.ToVector<int32_t>();
+    EXPECT_EQ(RunOp(kReshape, {view}, flat).ToVector<int32_t>(), expected);
+    EXPECT_EQ(RunOp(kReshape, {view}, flat, {}, /*num_threads=*/3).ToVector<int32_t>(), expected);
+  }
 }
 
 std::string InferError(const Shape& x, const PermuteAttributes& a) {

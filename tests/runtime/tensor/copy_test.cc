@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "runtime/tensor/transpose.h"
 #include "tests/message_of.h"
 
 namespace weft {
@@ -340,6 +341,41 @@ TEST(CastTensor, GivesARowMajorCopy) {
   EXPECT_TRUE(cast.IsContiguous());
   EXPECT_EQ(cast.buffer()->allocator(), allocator);
   EXPECT_THAT(cast.ToVector<int32_t>(), ::testing::ElementsAre(1, 0, -2, 1'000'000'000));
+}
+
+// The columns of a [columns, rows] array as rows, `gap` words apart beyond their own.
+template <class Word>
+void CheckTranspose(int64_t rows, int64_t columns, int64_t gap) {
+  const int64_t from_column = rows + gap, to_row = columns + gap;
+  std::vector<Word> from(columns * from_column), to(rows * to_row + 1, 77);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<Word>(i * 2654435761u >> 3);
+  TransposeWords(from.data(), from_column, to.data(), to_row, rows, columns);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < to_row; ++j) {
+      const Word expected = j < columns ? from[j * from_column + i] : 77;
+      ASSERT_EQ(to[i * to_row + j], expected)
+          << sizeof(Word) << ": " << rows << " x " << columns << ", " << gap;
+    }
+  }
+  ASSERT_EQ(to.back(), 77);
+}
+
+template <class Word>
+void CheckTransposes() {
+  for (const int64_t gap : {0, 1, 64}) {
+    for (const int64_t rows : {0, 1, 5, 64, 67, 300}) {
+      for (const int64_t columns : {0, 1, 8, 16, 65, 131}) CheckTranspose<Word>(rows, columns, gap);
+    }
+  }
+  // Far enough apart that lines are streamed past the caches; an odd gap keeps them from it.
+  for (const int64_t gap : {int64_t{1} << 16, (int64_t{1} << 16) + 1}) CheckTranspose<Word>(130, 70, gap);
+}
+
+TEST(Transpose, EveryWordSizeAndRim) {
+  CheckTransposes<uint8_t>();
+  CheckTransposes<uint16_t>();
+  CheckTransposes<uint32_t>();
+  CheckTransposes<uint64_t>();
 }
 
 }  // namespace

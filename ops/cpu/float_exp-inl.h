@@ -1,0 +1,85 @@
+// exp and 2^x of vectors of float, compiled once for every instruction set level. Include it after highway.h
+// in files that hwy/foreach_target.h compiles again; hence the guard, which flips with every level.
+
+#if defined(WEFT_OPS_CPU_FLOAT_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEFT_OPS_CPU_FLOAT_EXP_INL_H_
+#undef WEFT_OPS_CPU_FLOAT_EXP_INL_H_
+#else
+#define WEFT_OPS_CPU_FLOAT_EXP_INL_H_
+#endif
+
+#include <limits>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+namespace {
+
+// A vector of float, and 1.5 * 2^23: adding it rounds a small number to an integer, which then stands in the
+// low bits.
+using ExpTag = hwy::HWY_NAMESPACE::ScalableTag<float>;
+using ExpVec = hwy::HWY_NAMESPACE::Vec<ExpTag>;
+constexpr float kExpRounder = 12582912.0f;
+
+// p * 2^n for a normal result, n in the low bits of `shifted`: an integer addition to the exponent, since
+// multiplications are what there are too few units for.
+HWY_INLINE ExpVec ScaleByPower(ExpVec p, ExpVec shifted) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const ExpTag d;
+  const hn::RebindToSigned<ExpTag> bits;
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(bits, shifted));
+  return hn::BitCast(d, hn::Add(hn::BitCast(bits, p), exponent));
+}
+
+// 2^r for |r| <= 1/2, of relative error 2e-7: the minimax polynomial of degree 5.
+HWY_INLINE ExpVec Exp2Fraction(ExpVec r) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const ExpTag d;
+  ExpVec p = hn::MulAdd(r, hn::Set(d, 1.3276471519422365e-3f), hn::Set(d, 9.675541330669068e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.550713274961328e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.402211972393397e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 6.931469670638639e-1f));
+  return hn::MulAdd(p, r, hn::Set(d, 1.0000000716546562f));
+}
+
+// 2^t for |t| <= 126, of relative error 2e-7.
+HWY_INLINE ExpVec Exp2Bounded(ExpVec t) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const ExpTag d;
+  const ExpVec shifted = hn::Add(t, hn::Set(d, kExpRounder));
+  return ScaleByPower(Exp2Fraction(hn::Sub(t, hn::Sub(shifted, hn::Set(d, kExpRounder)))), shifted);
+}
+
+// e^x for |x| <= 87, of relative error 4e-7. Log 2 in two parts, the first short enough that its product with
+// an integer is exact.
+HWY_INLINE ExpVec ExpBounded(ExpVec x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const ExpTag d;
+  const ExpVec shifted = hn::MulAdd(x, hn::Set(d, 1.44269504088896341f), hn::Set(d, kExpRounder));
+  const ExpVec n = hn::Sub(shifted, hn::Set(d, kExpRounder));
+  ExpVec r = hn::MulAdd(n, hn::Set(d, -0.693359375f), x);
+  r = hn::MulAdd(n, hn::Set(d, 2.12194440e-4f), r);
+  ExpVec p = hn::MulAdd(r, hn::Set(d, 8.297654787099097e-3f), hn::Set(d, 4.191538197612233e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6667574733100443e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.999889485140303e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 9.999996919902348e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0000000716546549f));
+  return ScaleByPower(p, shifted);
+}
+
+// e^x of any x: 0 below the smallest normal number, infinite above 88.7; nan stays nan.
+HWY_INLINE ExpVec ExpOf(ExpVec x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const ExpTag d;
+  const ExpVec e = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), ExpBounded(x));
+  return hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.7f)), hn::Set(d, std::numeric_limits<float>::infinity()), e);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
