@@ -239,6 +239,8 @@ TEST(Rows, ExpIsAccurateToItsEnds) {
     for (const float x : Uniform(20'000, -87.2f, 88.6f)) {
       ASSERT_NEAR(Rows<float>().exp_sum(&x, 1, 0) / std::exp(static_cast<double>(x)), 1, 5e-7) << x;
     }
+    const float zero = 0;
+    EXPECT_EQ(Rows<float>().exp_sum(&zero, 1, 0), 1);
     const float ends[] = {-kInf, -1e30f, -88, 89, 1000, kInf, std::numeric_limits<float>::quiet_NaN()};
     float y[7];
     Rows<float>().exp_write(ends, 7, 0, y);
