@@ -1,4 +1,6 @@
-// What a cached call takes from the heap, by counting every operator new of this program.
+// What a cached call takes from the heap, by counting every operator new of its thread.
+
+#include <pthread.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -12,10 +14,15 @@
 
 namespace {
 
+// Of the thread that counts alone: others of the process, such as the one that started the rank, have their
+// own business.
+std::atomic<pthread_t> counted_thread{};
 std::atomic<int64_t> num_allocations{0};
 
 void* Counted(std::size_t size, std::size_t alignment) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (pthread_equal(counted_thread.load(std::memory_order_relaxed), pthread_self())) {
+    num_allocations.fetch_add(1, std::memory_order_relaxed);
+  }
   // aligned_alloc wants a multiple of the alignment.
   void* const block = std::aligned_alloc(alignment, (size + alignment) / alignment * alignment);
   if (block == nullptr) throw std::bad_alloc();
@@ -57,6 +64,7 @@ namespace {
 // Allocations of one call of `call`, once the caches and pools know it.
 int64_t AllocationsOf(const std::function<void()>& call) {
   for (int i = 0; i < 3; ++i) call();
+  counted_thread = pthread_self();
   const int64_t before = num_allocations;
   for (int i = 0; i < 10; ++i) call();
   const int64_t all = num_allocations - before;
