@@ -8,12 +8,12 @@
 
 namespace weft {
 
-// The one door to matrix products on the CPU: oneDNN for f32 and bf16 (93% of a core's peak), Eigen for f64,
-// which serves verification only.
+// Matrix products by libraries: oneDNN for f32 and bf16, Eigen for f64, which serves verification only. For
+// those that packed_gemm.h multiplies faster, contract.cc goes there.
 //
 // Threads: every call runs on the calling thread. A large product is cut into tiles (GemmTiling), a task
-// each; no sum is
-//          cut, and the cut follows from the size alone, so bits do not depend on the number of threads.
+//          each; no sum is cut, and the cut follows from the size alone, so bits do not depend on the number
+//          of threads.
 
 struct GemmSize {
   int64_t m = 0;
