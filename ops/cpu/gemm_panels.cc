@@ -8,7 +8,11 @@
 #include "runtime/base/error.h"
 
 #if defined(__x86_64__)
+// GCC 12 takes the header's own undefined vectors for a mistake at -O1.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #endif
 
 namespace weft {
