@@ -1,46 +1,19 @@
 #include "ops/cpu/gemm.h"
 
+#include <algorithm>
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/ops/cpu/stored_matrix.h"
 
 namespace weft {
 namespace {
 
-// A matrix with rows of `cols` elements, `gap` more between them.
-template <class T>
-struct Stored {
-  std::vector<T> data;
-  int64_t rows, cols;
-  bool transposed;
-  int64_t ld;
-
-  Stored(int64_t rows_, int64_t cols_, bool transposed_, int64_t gap, std::mt19937& random)
-      : rows(rows_), cols(cols_), transposed(transposed_), ld((transposed_ ? rows_ : cols_) + gap) {
-    ld = std::max<int64_t>(ld, 1);
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    for (int64_t i = 0; i < (transposed ? cols : rows) * ld; ++i) data.push_back(T(uniform(random)));
-  }
-  GemmMatrix<T> matrix() const { return {data.data(), ld, transposed}; }
-  double At(int64_t i, int64_t j) const {
-    return static_cast<double>(data[transposed ? j * ld + i : i * ld + j]);
-  }
-};
-
-template <class T>
-double Product(const Stored<T>& a, const Stored<T>& b, int64_t i, int64_t j) {
-  double sum = 0;
-  for (int64_t p = 0; p < a.cols; ++p) sum += a.At(i, p) * b.At(p, j);
-  return sum;
-}
-
 template <class T>
 void CheckGemm(const GemmSize& size, bool a_transposed, bool b_transposed, bool accumulate, T alpha) {
-  std::mt19937 random(7);
-  const Stored<T> a(size.m, size.k, a_transposed, /*gap=*/3, random);
-  const Stored<T> b(size.k, size.n, b_transposed, /*gap=*/0, random);
+  const StoredMatrix<T> a(size.m, size.k, a_transposed, /*gap=*/3, /*seed=*/7);
+  const StoredMatrix<T> b(size.k, size.n, b_transposed, /*gap=*/0, /*seed=*/8);
   const int64_t ldc = size.n + 2;
   std::vector<T> c(size.m * ldc, T(0.25));
   Gemm<T>(size, alpha, a.matrix(), b.matrix(), accumulate, c.data(), ldc);
@@ -73,9 +46,8 @@ TEST(GemmTest, BF16SumsInFloatAndRoundsOnce) {
   if (!HasFastBF16()) GTEST_SKIP() << "no bf16 instructions";
   for (int64_t k : {0, 1, 3, 300}) {
     for (int flags = 0; flags < 4; ++flags) {
-      std::mt19937 random(11);
-      const Stored<BFloat16> a(5, k, flags & 1, /*gap=*/1, random);
-      const Stored<BFloat16> b(k, 33, flags & 2, /*gap=*/2, random);
+      const StoredMatrix<BFloat16> a(5, k, flags & 1, /*gap=*/1, /*seed=*/11);
+      const StoredMatrix<BFloat16> b(k, 33, flags & 2, /*gap=*/2, /*seed=*/12);
       std::vector<BFloat16> c(5 * 40, BFloat16(9.0f));
       GemmBF16({5, 33, k}, a.matrix(), b.matrix(), c.data(), 40);
       for (int64_t i = 0; i < 5; ++i) {

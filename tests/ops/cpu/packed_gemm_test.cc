@@ -1,40 +1,23 @@
 #include "ops/cpu/packed_gemm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "ops/cpu/gemm_panels.h"
+#include "tests/ops/cpu/stored_matrix.h"
 
 namespace weft {
 namespace {
 
-// A matrix with rows of `cols` elements, three more between them.
-template <class T>
-struct Stored {
-  std::vector<T> data;
-  int64_t rows, cols;
-  bool transposed;
-  int64_t ld;
-
-  Stored(int64_t rows_, int64_t cols_, bool transposed_, uint32_t seed)
-      : rows(rows_), cols(cols_), transposed(transposed_), ld((transposed_ ? rows_ : cols_) + 3) {
-    std::mt19937 random(seed);
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    for (int64_t i = 0; i < (transposed ? cols : rows) * ld; ++i) data.push_back(T(uniform(random)));
-  }
-  GemmMatrix<T> matrix() const { return {data.data(), ld, transposed}; }
-  double At(int64_t i, int64_t j) const {
-    return static_cast<double>(data[transposed ? j * ld + i : i * ld + j]);
-  }
-};
+constexpr int64_t kGap = 3;  // elements between the operands' rows
 
 // a b into rows of n + 5 elements that were 0.25.
 template <class T>
-std::vector<T> RunPacked(const GemmSize& size, const Stored<T>& a, const Stored<T>& b, bool accumulate,
-                         int threads = 1) {
+std::vector<T> RunPacked(const GemmSize& size, const StoredMatrix<T>& a, const StoredMatrix<T>& b,
+                         bool accumulate, int threads = 1) {
   ThreadPool pool(threads);
   const std::shared_ptr<Allocator> allocator = MakeCpuAllocator();
   KernelContext context{pool, allocator};
@@ -51,13 +34,13 @@ double Tolerance(double expected, int64_t k) {
 
 template <class T>
 void CheckProduct(const GemmSize& size, bool a_transposed, bool b_transposed, bool accumulate) {
-  const Stored<T> a(size.m, size.k, a_transposed, 1);
-  const Stored<T> b(size.k, size.n, b_transposed, 2);
+  const StoredMatrix<T> a(size.m, size.k, a_transposed, kGap, /*seed=*/1);
+  const StoredMatrix<T> b(size.k, size.n, b_transposed, kGap, /*seed=*/2);
   const std::vector<T> c = RunPacked(size, a, b, accumulate, /*threads=*/2);
   for (int64_t i = 0; i < size.m; ++i) {
     for (int64_t j = 0; j < size.n + 5; ++j) {
       double expected = j < size.n && !accumulate ? 0 : 0.25;  // beyond n as it was
-      for (int64_t p = 0; j < size.n && p < size.k; ++p) expected += a.At(i, p) * b.At(p, j);
+      if (j < size.n) expected += Product(a, b, i, j);
       ASSERT_NEAR(static_cast<double>(c[i * (size.n + 5) + j]), expected, Tolerance<T>(expected, size.k))
           << size.m << " x " << size.n << " x " << size.k << (a_transposed ? " T" : " N")
           << (b_transposed ? "T" : "N") << " at " << i << ", " << j;
@@ -99,13 +82,12 @@ TEST(PackedGemmTest, BF16SumsInFloatAndRoundsOnce) {
 template <class T>
 void CheckBlocks() {
   for (const GemmSize& size : {GemmSize{2100, 5, 40}, GemmSize{3, 4, 50000}, GemmSize{2049, 33, 4500}}) {
-    const Stored<T> a(size.m, size.k, /*transposed=*/false, 3);
-    const Stored<T> b(size.k, size.n, /*transposed=*/true, 4);
+    const StoredMatrix<T> a(size.m, size.k, /*transposed=*/false, kGap, /*seed=*/3);
+    const StoredMatrix<T> b(size.k, size.n, /*transposed=*/true, kGap, /*seed=*/4);
     const std::vector<T> c = RunPacked(size, a, b, /*accumulate=*/false);
     for (int64_t i = 0; i < size.m; i += std::max<int64_t>(1, size.m / 23)) {
       for (int64_t j = 0; j < size.n; ++j) {
-        double expected = 0;
-        for (int64_t p = 0; p < size.k; ++p) expected += a.At(i, p) * b.At(p, j);
+        const double expected = Product(a, b, i, j);
         ASSERT_NEAR(static_cast<double>(c[i * (size.n + 5) + j]), expected, Tolerance<T>(expected, size.k))
             << size.m << " x " << size.n << " x " << size.k << " at " << i << ", " << j;
       }
@@ -121,8 +103,8 @@ TEST(PackedGemmTest, CutsLongOperandsIntoBlocks) {
 // Bits of `part` rows and columns are those of the whole product, on any number of threads.
 template <class T>
 void CheckBits() {
-  const Stored<T> a(150, 700, /*transposed=*/true, 5);
-  const Stored<T> b(700, 333, /*transposed=*/false, 6);
+  const StoredMatrix<T> a(150, 700, /*transposed=*/true, kGap, /*seed=*/5);
+  const StoredMatrix<T> b(700, 333, /*transposed=*/false, kGap, /*seed=*/6);
   const std::vector<T> whole = RunPacked({150, 333, 700}, a, b, /*accumulate=*/false);
   for (int threads : {2, 3}) {
     const std::vector<T> again = RunPacked({150, 333, 700}, a, b, /*accumulate=*/false, threads);
@@ -143,8 +125,8 @@ TEST(PackedGemmTest, BitsDependOnKAlone) {
 
 TEST(PackedGemmTest, NotANumberStays) {
   if (!HasPanelProducts<float>()) return;
-  Stored<float> a(20, 40, /*transposed=*/false, 7);
-  const Stored<float> b(40, 40, /*transposed=*/false, 8);
+  StoredMatrix<float> a(20, 40, /*transposed=*/false, kGap, /*seed=*/7);
+  const StoredMatrix<float> b(40, 40, /*transposed=*/false, kGap, /*seed=*/8);
   a.data[3 * a.ld + 39] = std::nanf("");
   const std::vector<float> c = RunPacked({20, 40, 40}, a, b, /*accumulate=*/false);
   for (int64_t i = 0; i < 20; ++i) {
