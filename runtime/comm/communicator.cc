@@ -264,6 +264,11 @@ Work Communicator::Recv(const Tensor& tensor, int from, CommOptions options) {
 
 void Communicator::Barrier() { Start(Operation()).Wait(); }
 
+void Communicator::Abort(const std::string& reason) {
+  Fail(absl::StatusCode::kAborted,
+       absl::StrCat("group '", name_, "' was aborted by world rank ", ranks_[rank_], ": ", reason));
+}
+
 Work Communicator::Start(Operation&& operation) {
   // Counted only once the backend has accepted it: misuse found on this side leaves members' numbers equal.
   uint64_t& count = operation.descriptor.kind == CollectiveKind::kSendRecv ? num_batches_ : num_collectives_;

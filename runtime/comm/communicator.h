@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "runtime/base/reduce_op.h"
 #include "runtime/comm/collective.h"
@@ -107,7 +108,11 @@ class Communicator {
 
   // Ends the group at once: members waiting in it, here or elsewhere, throw Aborted with `reason`. Any
   // thread.
-  virtual void Abort(const std::string& reason) = 0;
+  void Abort(const std::string& reason);
+
+  // Ends the group, unless it has ended: every later call throws this error, as does who waits in it on this
+  // rank; members on other ranks throw it, or Aborted with this rank's name. Any thread.
+  virtual void Fail(absl::StatusCode code, const std::string& message) = 0;
 
   // How long a member waits for the others. Default 10 minutes.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }

@@ -33,7 +33,8 @@ class LocalWorld final : public World {
                  "lacks the calling rank ", rank());
     WEFT_REQUIRE(ranks.front() >= 0 && ranks.back() < size(), describe(), "the world has ranks 0 to ",
                  size() - 1);
-    std::shared_ptr<Communicator> group = MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger());
+    std::shared_ptr<Communicator> group =
+        MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger(), &workers());
     group->set_timeout(comm_timeout_);
     return group;
   }
@@ -69,7 +70,7 @@ class Launch {
 
  private:
   void RunRank(int rank) {
-    // Outside the try: its ledger outlives the work that FinishRank waits for.
+    // Outside the try: its ledger outlives the work of its workers.
     std::optional<LocalWorld> world;
     try {
       world.emplace(rank, num_ranks_, num_threads_, options_, hub_);
@@ -82,6 +83,7 @@ class Launch {
     } catch (...) {
       RecordFailure(std::current_exception(), absl::StrCat("rank ", rank, " failed"));
     }
+    if (world.has_value()) world->FinishWork();
     hub_->FinishRank(rank);
   }
 

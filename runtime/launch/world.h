@@ -8,6 +8,7 @@
 
 #include "runtime/base/thread_pool.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/worker_pool.h"
 #include "runtime/device/allocator.h"
 #include "runtime/trace/span.h"
 
@@ -32,8 +33,14 @@ class World {
   // Errors: InvalidArgument for ranks that are unsorted, repeated, out of range or lack this one.
   virtual std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) = 0;
 
+  // Runs the asynchronous operations that are still queued to the end; none can be issued any more. What owns
+  // the world calls it when the rank's function has returned.
+  void FinishWork() { workers_.Finish(); }
+
  protected:
   World(int rank, int size, int num_threads, std::shared_ptr<Allocator> allocator, Tracer* tracer);
+
+  WorkerPool& workers() { return workers_; }
 
  private:
   int rank_;
@@ -42,6 +49,7 @@ class World {
   std::shared_ptr<Allocator> allocator_;
   Ledger ledger_;
   Tracer* tracer_;
+  WorkerPool workers_;  // last: its threads write to the ledger
 };
 
 }  // namespace weft

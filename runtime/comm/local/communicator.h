@@ -7,6 +7,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/local/hub.h"
+#include "runtime/comm/worker_pool.h"
 
 namespace weft {
 
@@ -14,12 +15,13 @@ namespace weft {
 // and nothing is copied more often than the collective itself asks.
 //
 // Matches members by creation order through `hub`; does not wait for them. `ranks` are ascending world ranks,
-// `world_rank` among them. `ledger` may be null; it outlives the communicator and all of its work.
+// `world_rank` among them. `ledger` may be null; it and `workers` outlive the communicator and all of its
+// work.
 //
 // Errors: as Hub::Join. Tensors that are not on the CPU: InvalidArgument from the call that gets them.
 std::shared_ptr<Communicator> MakeLocalCommunicator(std::shared_ptr<Hub> hub, int world_rank,
                                                     const std::string& name, const std::vector<int>& ranks,
-                                                    Ledger* ledger);
+                                                    Ledger* ledger, WorkerPool* workers);
 
 }  // namespace weft
 

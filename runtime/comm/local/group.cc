@@ -44,7 +44,7 @@ void Group::Await(int member, const Ready& ready, const Missing& missing, const 
   int num_departed = 0;
   for (;;) {
     const bool in_time = wait_point_.Wait(
-        [&] { return ready() || failed_.load() || num_departed_.load() != num_departed; }, timeout);
+        [&] { return ready() || failed() || num_departed_.load() != num_departed; }, timeout);
     if (ready()) return;
     if (failed()) Leave(member);
     // In this order: who departed has arrived before, so after this load its last arrival is seen.
@@ -112,18 +112,7 @@ Group::Access::Access(Group& group, int member) : busy_(group.slots_[member].bus
 }
 
 void Group::Fail(absl::StatusCode code, const std::string& message) {
-  {
-    const std::lock_guard<std::mutex> lock(failure_mutex_);
-    if (failure_.has_value()) return;
-    failure_.emplace(code, message);
-    failed_.store(true);
-  }
-  wait_point_.WakeAll();
-}
-
-void Group::ThrowFailure() const {
-  const std::lock_guard<std::mutex> lock(failure_mutex_);
-  throw Error(*failure_);
+  if (failure_.Set(code, message)) wait_point_.WakeAll();
 }
 
 void Group::Leave(int member) const {
@@ -131,7 +120,7 @@ void Group::Leave(int member) const {
     if (peer == member) continue;
     while (slots_[peer].busy.load()) std::this_thread::yield();
   }
-  ThrowFailure();
+  failure_.Throw();
 }
 
 void Group::MarkDeparted(int member) {

@@ -6,14 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "runtime/base/error.h"
 #include "runtime/comm/collective.h"
+#include "runtime/comm/group_failure.h"
 #include "runtime/comm/local/mailbox.h"
 #include "runtime/comm/local/wait_point.h"
 
@@ -102,10 +101,8 @@ class Group {
 
   // Ends the group, unless it has ended: everyone who waits or calls later throws this error.
   void Fail(absl::StatusCode code, const std::string& message);
-  bool failed() const { return failed_.load(); }
-  void ThrowIfFailed() const {
-    if (failed()) ThrowFailure();
-  }
+  bool failed() const { return failure_.failed(); }
+  void ThrowIfFailed() const { failure_.ThrowIfFailed(); }
 
   // Throws the failure once no peer touches this member's memory any more.
   [[noreturn]] void Leave(int member) const;
@@ -139,16 +136,13 @@ class Group {
              std::chrono::milliseconds timeout);
   void FailMissing(int member, const std::vector<int>& missing, const std::string& what,
                    std::optional<std::chrono::milliseconds> waited);
-  [[noreturn]] void ThrowFailure() const;
 
   const std::string name_;
   const std::vector<int> ranks_;
   const std::unique_ptr<Slot[]> slots_;
   WaitPoint wait_point_;
   std::atomic<int> num_departed_ = 0;
-  std::atomic<bool> failed_ = false;
-  mutable std::mutex failure_mutex_;
-  std::optional<Error> failure_;
+  GroupFailure failure_;
 };
 
 }  // namespace weft

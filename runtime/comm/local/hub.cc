@@ -10,9 +10,7 @@
 namespace weft {
 
 Hub::Hub(int num_ranks)
-    : spin_(num_ranks <= static_cast<int>(std::thread::hardware_concurrency())),
-      workers_(num_ranks),
-      finished_(num_ranks) {}
+    : spin_(num_ranks <= static_cast<int>(std::thread::hardware_concurrency())), finished_(num_ranks) {}
 
 std::shared_ptr<Group> Hub::NewGroup(const std::string& name, const std::vector<int>& ranks) {
   auto group = std::make_shared<Group>(name, ranks, spin_);
@@ -47,18 +45,6 @@ std::shared_ptr<Group> Hub::Join(int world_rank, const std::string& name, const 
   return group;
 }
 
-std::shared_ptr<Worker> Hub::StartWorker(int world_rank) {
-  auto worker = std::make_shared<Worker>();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (finished_[world_rank]) {
-    Throw(absl::StatusCode::kFailedPrecondition, "rank ", world_rank, " has ended");
-  }
-  // Programs that make many communicators must not collect dead threads.
-  std::erase_if(workers_[world_rank], [](const std::shared_ptr<Worker>& old) { return old->ended(); });
-  workers_[world_rank].push_back(worker);
-  return worker;
-}
-
 void Hub::AbortAll(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (abort_reason_.has_value()) return;
@@ -71,15 +57,8 @@ void Hub::AbortAll(const std::string& reason) {
 }
 
 void Hub::FinishRank(int world_rank) {
-  std::vector<std::shared_ptr<Worker>> workers;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    workers.swap(workers_[world_rank]);
-    finished_[world_rank] = true;
-  }
-  for (const std::shared_ptr<Worker>& worker : workers) worker->Close();
-  for (const std::shared_ptr<Worker>& worker : workers) worker->Join();
   const std::lock_guard<std::mutex> lock(mutex_);
+  finished_[world_rank] = true;
   for (const std::weak_ptr<Group>& weak : groups_) {
     const std::shared_ptr<Group> group = weak.lock();
     if (group == nullptr) continue;

@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "runtime/comm/local/group.h"
-#include "runtime/comm/local/worker.h"
 
 namespace weft {
 
 // Where ranks that are threads of one process find each other: one per set of ranks that run together. It
-// matches the members of groups, joins their workers, and can end all groups at once.
+// matches the members of groups, and can end all groups at once.
 //
 // Lifetime: shared by the launcher and every communicator.
 // Threads:  any.
@@ -29,14 +28,11 @@ class Hub {
   //         the group has failed for the others then. Aborted after AbortAll.
   std::shared_ptr<Group> Join(int world_rank, const std::string& name, const std::vector<int>& ranks);
 
-  // A thread for a communicator of `world_rank`. FinishRank joins it.
-  std::shared_ptr<Worker> StartWorker(int world_rank);
-
   // Ends every group, those still to come too, with Aborted.
   void AbortAll(const std::string& reason);
 
-  // `world_rank`'s function has returned: runs what its workers still have to the end, then tells its groups
-  // that it is gone. Called by that rank's thread.
+  // `world_rank`'s function has returned and its workers have ended: tells its groups that it is gone. Called
+  // by that rank's thread.
   void FinishRank(int world_rank);
 
  private:
@@ -56,8 +52,7 @@ class Hub {
   std::mutex mutex_;
   std::map<std::vector<int>, Family> families_;
   std::vector<std::weak_ptr<Group>> groups_;
-  std::vector<std::vector<std::shared_ptr<Worker>>> workers_;  // by world rank
-  std::vector<bool> finished_;                                 // by world rank
+  std::vector<bool> finished_;  // by world rank
   std::optional<std::string> abort_reason_;
 };
 

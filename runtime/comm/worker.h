@@ -1,5 +1,5 @@
-#ifndef WEFT_RUNTIME_COMM_LOCAL_WORKER_H_
-#define WEFT_RUNTIME_COMM_LOCAL_WORKER_H_
+#ifndef WEFT_RUNTIME_COMM_WORKER_H_
+#define WEFT_RUNTIME_COMM_WORKER_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -16,9 +16,9 @@ namespace weft {
 
 // A thread that runs one communicator's asynchronous operations, in order.
 //
-// Lifetime: shared by the communicator, which closes it, and the hub, which joins it: so a communicator may
-// die
-//           with work in flight, from that very work too, and nobody waits in a destructor.
+// Lifetime: shared by the communicator, which closes it, and the rank's WorkerPool, which joins it: so a
+//           communicator may die with work in flight, from that very work too, and nobody waits in a
+//           destructor.
 // Threads:  any, but Join is for one thread, which is not the worker.
 class Worker {
  public:
@@ -61,4 +61,4 @@ class Worker {
 
 }  // namespace weft
 
-#endif  // WEFT_RUNTIME_COMM_LOCAL_WORKER_H_
+#endif  // WEFT_RUNTIME_COMM_WORKER_H_

@@ -1,4 +1,4 @@
-#include "runtime/comm/local/worker.h"
+#include "runtime/comm/worker.h"
 
 #include <exception>
 #include <optional>

@@ -1,0 +1,53 @@
+#ifndef WEFT_RUNTIME_COMM_QUEUED_COMMUNICATOR_H_
+#define WEFT_RUNTIME_COMM_QUEUED_COMMUNICATOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/worker_pool.h"
+
+namespace weft {
+
+// What the backends that move CPU tensors share: a group's operations run one at a time in the order issued,
+// blocking ones on the caller's thread, asynchronous ones on a worker that the first of them starts; and an
+// operation that throws ends the group. A backend adds how one operation is run.
+//
+// Lifetime: always in a shared_ptr. Queued operations share it, so it lives until the last of them is done,
+//           whatever its user does; the rank's WorkerPool runs them to the end.
+class QueuedCommunicator : public Communicator, public std::enable_shared_from_this<QueuedCommunicator> {
+ public:
+  ~QueuedCommunicator() override;
+
+ protected:
+  // `ledger` may be null; it and `workers` outlive the communicator and all of its work.
+  QueuedCommunicator(const std::string& name, int rank, const std::vector<int>& ranks, Ledger* ledger,
+                     WorkerPool* workers)
+      : Communicator(name, rank, ranks, ledger), workers_(workers) {}
+
+  // Runs `operation` to its end. Returns, of an all-to-all and on group rank 0, the bytes that changed hands
+  // in the whole group; else it is not looked at. Whatever it throws ends the group.
+  virtual int64_t Run(const Operation& operation, std::chrono::milliseconds timeout) = 0;
+
+  // Throws what has ended the group, if it has ended.
+  virtual void ThrowIfFailed() const = 0;
+
+  // Throws what has ended the group, once the tensors of the failed operation may be freed: no peer and no
+  // transport touches them any more.
+  [[noreturn]] virtual void Leave() = 0;
+
+ private:
+  Work Submit(Operation&& operation) final;
+  void RunNow(const Operation& operation, std::chrono::milliseconds timeout);
+  void RequireCpu(CollectiveKind kind, const Tensor& tensor) const;
+
+  WorkerPool* const workers_;
+  std::shared_ptr<Worker> worker_;  // null until the first asynchronous operation
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_QUEUED_COMMUNICATOR_H_
