@@ -305,7 +305,7 @@ TEST(LocalCommunicatorTest, MetaTensorsAreRefusedAndTheGroupLives) {
           } catch (const Error& error) {
             EXPECT_EQ(error.message(),
                       "group '" + group->name() +
-                          "': all_reduce: f32[4] is on meta, the local communicator moves cpu "
+                          "': all_reduce: f32[4] is on meta, this communicator moves cpu "
                           "tensors alone");
           }
           group->Barrier();
