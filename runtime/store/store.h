@@ -15,15 +15,17 @@ namespace weft {
 // for each other. For rendezvous and diagnosis, not for data: values are at most kMaxValueBytes.
 //
 // Keys and values are any bytes; a key is not empty. Each call is atomic, and calls that have returned are
-// seen by every later call of any process.
+// seen by every later call of any process. A timeout below zero is one of zero: the call looks once.
 //
 // Threads: any.
-// Errors:  InvalidArgument for an empty key, a value that is too large, or Add to what is not a number;
+// Errors:  InvalidArgument for an empty key, a key or value that is too large, or Add to what is not a number
+//          or beyond 64 bits; ResourceExhausted when the store is full;
 //          DeadlineExceeded from what waits, naming the keys that are still missing and how long it waited;
 //          Aborted when the store itself is gone or refuses this client, naming its address and why.
 // Source:  the stores of torch.distributed (set, get, add, wait, check, compare_set, delete_key).
 class Store {
  public:
+  static constexpr int64_t kMaxKeyBytes = 1 << 14;
   static constexpr int64_t kMaxValueBytes = 1 << 20;
 
   virtual ~Store() = default;
@@ -48,6 +50,14 @@ class Store {
 
   // Sets `key` to `desired` if it holds `expected`, or if it is not there and `expected` is empty; returns
   // what it holds afterwards, `expected` if it is still not there.
+  //
+  //   held     expected  desired  returns  holds afterwards
+  //   nothing  ""        "b"      "b"      "b"
+  //   nothing  "a"       "b"      "a"      nothing
+  //   ""       ""        "b"      "b"      "b"
+  //   "a"      "a"       "b"      "b"      "b"
+  //   "a"      "x"       "b"      "a"      "a"
+  //   "a"      ""        "b"      "a"      "a"
   virtual std::string CompareSet(absl::string_view key, absl::string_view expected,
                                  absl::string_view desired) = 0;
 
