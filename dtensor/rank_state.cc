@@ -20,11 +20,19 @@ absl::string_view PurposeName(Purpose purpose) {
   return "?";
 }
 
-RankState::RankState(World& world) : world_(world) { path_ids_[""] = 0; }
+RankState::RankState(World& world) : world_(world) {
+  path_ids_[""] = 0;
+  for (Purpose purpose : kPurposes) {
+    world.flight_recorder().NamePurpose(static_cast<uint8_t>(purpose), std::string(PurposeName(purpose)));
+  }
+}
 
 int RankState::PathId(const std::string& path) {
   const auto [it, inserted] = path_ids_.try_emplace(path, static_cast<int>(paths_.size()));
-  if (inserted) paths_.push_back(path);
+  if (inserted) {
+    paths_.push_back(path);
+    world_.flight_recorder().NamePath(it->second, path);
+  }
   return it->second;
 }
 

@@ -24,6 +24,9 @@ class ImplicitRedistributionGuard;
 // Why bytes move: the purpose column of the communication ledger.
 enum class Purpose : uint8_t { kActivation, kParam, kGrad, kLoss, kNorm, kMetric };
 
+inline constexpr Purpose kPurposes[] = {Purpose::kActivation, Purpose::kParam, Purpose::kGrad,
+                                        Purpose::kLoss,       Purpose::kNorm,  Purpose::kMetric};
+
 // "activation", "param", "grad", "loss", "norm", "metric".
 absl::string_view PurposeName(Purpose purpose);
 

@@ -7,9 +7,7 @@
 #include "runtime/base/error.h"
 
 namespace weft {
-namespace {
-
-bool Reduces(CollectiveKind kind) {
+bool HasReduction(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
          kind == CollectiveKind::kReduce;
 }
@@ -18,8 +16,6 @@ bool HasRoot(CollectiveKind kind) {
   return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
          kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter;
 }
-
-}  // namespace
 
 bool HasOneCount(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast ||
@@ -57,7 +53,7 @@ std::string CollectiveDescriptor::ToString() const {
     return absl::StrCat(CollectiveName(kind), "()");
   }
   std::string text = absl::StrCat(CollectiveName(kind), "(", DTypeName(dtype));
-  if (Reduces(kind)) absl::StrAppend(&text, ", ", ReduceOpName(op));
+  if (HasReduction(kind)) absl::StrAppend(&text, ", ", ReduceOpName(op));
   if (HasRoot(kind)) absl::StrAppend(&text, ", root ", root);
   if (HasOneCount(kind) && counts.size() == 1) {
     absl::StrAppend(&text, ", count ", counts[0], ")");

@@ -31,6 +31,12 @@ absl::string_view CollectiveName(CollectiveKind kind);
 // True for the kinds whose descriptor has one count, the same on all members; other kinds have one a rank.
 bool HasOneCount(CollectiveKind kind);
 
+// True for the kinds that combine elements, whose descriptor has an op.
+bool HasReduction(CollectiveKind kind);
+
+// True for the kinds whose descriptor has a root.
+bool HasRoot(CollectiveKind kind);
+
 // What every member of a group must agree on when it enters a collective.
 struct CollectiveDescriptor {
   CollectiveKind kind = CollectiveKind::kBarrier;

@@ -269,18 +269,68 @@ void Communicator::Abort(const std::string& reason) {
        absl::StrCat("group '", name_, "' was aborted by world rank ", ranks_[rank_], ": ", reason));
 }
 
+Communicator::~Communicator() {
+  if (recorder_ != nullptr) recorder_->CloseGroup(recorded_group_);
+}
+
+void Communicator::set_flight_recorder(FlightRecorder* recorder) {
+  WEFT_CHECK(recorder_ == nullptr && num_collectives_ + num_batches_ == 0, "group '", name_, "' is in use");
+  recorder_ = recorder;
+  recorded_group_ = recorder->OpenGroup(name_, ranks_);
+}
+
+FlightEntry Communicator::ToFlightEntry(const Operation& operation) const {
+  const CollectiveDescriptor& descriptor = operation.descriptor;
+  FlightEntry entry;
+  entry.sequence = operation.sequence;
+  entry.kind = descriptor.kind;
+  entry.dtype = descriptor.dtype;
+  entry.op = descriptor.op;
+  entry.async = operation.options.async;
+  entry.root = descriptor.root;
+  for (int64_t count : descriptor.counts) entry.count += count;
+  for (const Message& message : operation.sends) entry.count += message.tensor.num_bytes();
+  for (const Message& message : operation.receives) entry.count += message.tensor.num_bytes();
+  entry.tag = operation.options.tag;
+  entry.issued_ns = operation.issued_ns;
+  return entry;
+}
+
 Work Communicator::Start(Operation&& operation) {
   // Counted only once the backend has accepted it: misuse found on this side leaves members' numbers equal.
   uint64_t& count = operation.descriptor.kind == CollectiveKind::kSendRecv ? num_batches_ : num_collectives_;
   operation.sequence = count + 1;
-  Work work = Submit(std::move(operation));
-  ++count;
-  return work;
+  operation.issued_ns = FlightClock();
+  if (recorder_ == nullptr) {
+    Work work = Submit(std::move(operation));
+    ++count;
+    return work;
+  }
+  const uint64_t id = recorder_->Issue(recorded_group_, ToFlightEntry(operation));
+  operation.flight_id = id;
+  try {
+    Work work = Submit(std::move(operation));
+    ++count;
+    return work;
+  } catch (...) {
+    recorder_->End(id, FlightClock(), /*ok=*/false);
+    throw;
+  }
 }
 
-void Communicator::RecordFinished(const Operation& operation, double seconds,
+void Communicator::RecordBegun(const Operation& operation, int64_t now_ns) const {
+  if (recorder_ != nullptr) recorder_->Begin(operation.flight_id, now_ns);
+}
+
+void Communicator::RecordFailed(const Operation& operation) const {
+  if (recorder_ != nullptr) recorder_->End(operation.flight_id, FlightClock(), /*ok=*/false);
+}
+
+void Communicator::RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns,
                                   int64_t all_to_all_bytes) const {
+  if (recorder_ != nullptr) recorder_->End(operation.flight_id, now_ns, /*ok=*/true);
   if (ledger_ == nullptr) return;
+  const double seconds = static_cast<double>(now_ns - begun_ns) * 1e-9;
   const CollectiveKind kind = operation.descriptor.kind;
   int64_t num_bytes = 0;
   if (kind == CollectiveKind::kSendRecv) {

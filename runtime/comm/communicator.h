@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/reduce_op.h"
 #include "runtime/comm/collective.h"
+#include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/ledger.h"
 #include "runtime/comm/work.h"
 #include "runtime/tensor/tensor.h"
@@ -47,7 +48,7 @@ struct Message {
 //          once. Misuse that this side finds alone leaves the group as it was.
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  virtual ~Communicator();
 
   int rank() const { return rank_; }  // in this group
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -118,6 +119,10 @@ class Communicator {
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
+  // Where the operations are recorded from now on; it outlives the communicator and all of its work. Once,
+  // before the first operation.
+  void set_flight_recorder(FlightRecorder* recorder);
+
  protected:
   // One operation, checked on this side and ready to run. It owns references to its buffers.
   struct Operation {
@@ -128,26 +133,35 @@ class Communicator {
     std::vector<Message> sends;
     std::vector<Message> receives;
     CommOptions options;
-    uint64_t sequence = 0;  // from 1: the how-manieth collective on this group, or SendRecv of this member
+    uint64_t sequence = 0;   // from 1: the how-manieth collective on this group, or SendRecv of this member
+    int64_t issued_ns = 0;   // FlightClock
+    uint64_t flight_id = 0;  // the recorder's, if there is one
   };
 
   Communicator(std::string name, int rank, std::vector<int> ranks, Ledger* ledger)
       : name_(std::move(name)), rank_(rank), ranks_(std::move(ranks)), ledger_(ledger) {}
 
-  // Runs `operation`, now (not async) or later; takes it if later. A backend records it with RecordFinished.
+  // Runs `operation`, now (not async) or later; takes it if later. A backend records what becomes of it: that
+  // it begins, if later, and its end.
   virtual Work Submit(Operation&& operation) = 0;
 
-  // Writes the ledger entry; any thread. `all_to_all_bytes`: of an all-to-all, what changed hands in the
+  // Times are FlightClock's; any thread. `all_to_all_bytes`: of an all-to-all, what changed hands in the
   // whole group, which only the backend knows; else not looked at.
-  void RecordFinished(const Operation& operation, double seconds, int64_t all_to_all_bytes = 0) const;
+  void RecordBegun(const Operation& operation, int64_t now_ns) const;
+  void RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns,
+                      int64_t all_to_all_bytes) const;
+  void RecordFailed(const Operation& operation) const;
 
  private:
   Work Start(Operation&& operation);
+  FlightEntry ToFlightEntry(const Operation& operation) const;
 
   std::string name_;
   int rank_;
   std::vector<int> ranks_;
-  Ledger* ledger_;  // may be null; outlives the communicator
+  Ledger* ledger_;                      // may be null; outlives the communicator
+  FlightRecorder* recorder_ = nullptr;  // likewise
+  FlightRecorder::OpenedGroup* recorded_group_ = nullptr;
   std::chrono::milliseconds timeout_ = std::chrono::minutes(10);
   uint64_t num_collectives_ = 0;
   uint64_t num_batches_ = 0;  // apart, since only two ends take part: members' collective numbers stay equal

@@ -44,19 +44,23 @@ Work QueuedCommunicator::Submit(Operation&& operation) {
 }
 
 void QueuedCommunicator::RunNow(const Operation& operation, std::chrono::milliseconds timeout) {
-  const auto begin = std::chrono::steady_clock::now();
+  int64_t begun_ns = operation.issued_ns;
+  if (operation.options.async) {
+    begun_ns = FlightClock();
+    RecordBegun(operation, begun_ns);
+  }
   int64_t all_to_all_bytes = 0;
   try {
     all_to_all_bytes = Run(operation, timeout);
   } catch (const std::exception& error) {
+    RecordFailed(operation);
     // Mostly the group's own failure, which is first and stays. Anything else (no memory) left the peers
     // waiting for this member, and perhaps reading its tensors.
     Fail(absl::StatusCode::kAborted,
          absl::StrCat("group '", name(), "': world rank ", ranks()[rank()], " failed: ", error.what()));
     Leave();
   }
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  RecordFinished(operation, elapsed.count(), all_to_all_bytes);
+  RecordFinished(operation, begun_ns, FlightClock(), all_to_all_bytes);
 }
 
 }  // namespace weft

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/local/communicator.h"
 #include "runtime/comm/local/hub.h"
@@ -23,16 +22,8 @@ class LocalWorld final : public World {
         comm_timeout_(options.comm_timeout),
         hub_(std::move(hub)) {}
 
-  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) override {
-    const auto describe = [&] {
-      return absl::StrCat("group '", name, "' of ranks [", absl::StrJoin(ranks, ", "), "]: ");
-    };
-    WEFT_REQUIRE(std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<int>()) == ranks.end(),
-                 describe(), "ranks must ascend, each once");
-    WEFT_REQUIRE(std::binary_search(ranks.begin(), ranks.end(), rank()), describe(),
-                 "lacks the calling rank ", rank());
-    WEFT_REQUIRE(ranks.front() >= 0 && ranks.back() < size(), describe(), "the world has ranks 0 to ",
-                 size() - 1);
+ protected:
+  std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
     std::shared_ptr<Communicator> group =
         MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger(), &workers());
     group->set_timeout(comm_timeout_);
@@ -48,7 +39,11 @@ class LocalWorld final : public World {
 class Launch {
  public:
   Launch(int num_ranks, const std::function<void(World&)>& body, const RunRanksOptions& options)
-      : num_ranks_(num_ranks), body_(body), options_(options), hub_(std::make_shared<Hub>(num_ranks)) {
+      : num_ranks_(num_ranks),
+        body_(body),
+        options_(options),
+        hub_(std::make_shared<Hub>(num_ranks)),
+        watchdog_(num_ranks, /*store=*/nullptr, options.watchdog) {
     num_threads_ = options.threads_per_rank;
     if (num_threads_ == 0) {
       num_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / num_ranks);
@@ -74,6 +69,10 @@ class Launch {
     std::optional<LocalWorld> world;
     try {
       world.emplace(rank, num_ranks_, num_threads_, options_, hub_);
+      watchdog_.Watch(
+          {rank, &world->flight_recorder(), [&world](absl::StatusCode code, const std::string& message) {
+             world->FailGroups(code, message);
+           }});
       body_(*world);
     } catch (const Error& error) {
       const std::string message = absl::StrCat("rank ", rank, ": ", error.message());
@@ -84,6 +83,7 @@ class Launch {
       RecordFailure(std::current_exception(), absl::StrCat("rank ", rank, " failed"));
     }
     if (world.has_value()) world->FinishWork();
+    watchdog_.Forget(rank, "has returned from its function");
     hub_->FinishRank(rank);
   }
 
@@ -99,6 +99,7 @@ class Launch {
   const std::function<void(World&)>& body_;
   const RunRanksOptions& options_;
   const std::shared_ptr<Hub> hub_;
+  Watchdog watchdog_;
   int num_threads_ = 1;
   std::mutex mutex_;
   std::exception_ptr first_error_;

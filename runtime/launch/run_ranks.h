@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 
+#include "runtime/launch/watchdog.h"
 #include "runtime/launch/world.h"
 #include "runtime/trace/span.h"
 
@@ -12,7 +13,8 @@ namespace weft {
 struct RunRanksOptions {
   int threads_per_rank = 0;  // 0: the machine's cores divided among the ranks, at least 1
   std::chrono::milliseconds comm_timeout = std::chrono::minutes(10);
-  Tracer* tracer = nullptr;  // shared by the ranks; null: nothing is traced
+  Tracer* tracer = nullptr;       // shared by the ranks; null: nothing is traced
+  WatchdogOptions watchdog = {};  // explains hangs
 };
 
 // Runs `body` on `num_ranks` ranks that are threads of this process, over the `local` communicator, and

@@ -1,6 +1,12 @@
 #include "runtime/launch/world.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/error.h"
 
 namespace weft {
 
@@ -10,5 +16,39 @@ World::World(int rank, int size, int num_threads, std::shared_ptr<Allocator> all
       pool_(std::make_unique<ThreadPool>(num_threads)),
       allocator_(std::move(allocator)),
       tracer_(tracer) {}
+
+std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std::vector<int>& ranks) {
+  const auto describe = [&] {
+    return absl::StrCat("group '", name, "' of ranks [", absl::StrJoin(ranks, ", "), "]: ");
+  };
+  WEFT_REQUIRE(std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<int>()) == ranks.end(),
+               describe(), "ranks must ascend, each once");
+  WEFT_REQUIRE(std::binary_search(ranks.begin(), ranks.end(), rank()), describe(), "lacks the calling rank ",
+               rank());
+  WEFT_REQUIRE(ranks.front() >= 0 && ranks.back() < size(), describe(), "the world has ranks 0 to ",
+               size() - 1);
+  failure_.ThrowIfFailed();
+  std::shared_ptr<Communicator> group = MakeGroup(name, ranks);
+  group->set_flight_recorder(&flight_recorder_);
+  {
+    const std::lock_guard<std::mutex> lock(groups_mutex_);
+    std::erase_if(groups_, [](const std::weak_ptr<Communicator>& other) { return other.expired(); });
+    groups_.push_back(group);
+  }
+  failure_.ThrowIfFailed();  // FailGroups may just have missed it
+  return group;
+}
+
+void World::FailGroups(absl::StatusCode code, const std::string& message) {
+  failure_.Set(code, message);
+  std::vector<std::weak_ptr<Communicator>> groups;
+  {
+    const std::lock_guard<std::mutex> lock(groups_mutex_);
+    groups = groups_;
+  }
+  for (const std::weak_ptr<Communicator>& weak : groups) {
+    if (const std::shared_ptr<Communicator> group = weak.lock()) group->Fail(code, message);
+  }
+}
 
 }  // namespace weft

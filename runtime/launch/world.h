@@ -3,11 +3,14 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "runtime/base/thread_pool.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/flight_recorder.h"
+#include "runtime/comm/group_failure.h"
 #include "runtime/comm/worker_pool.h"
 #include "runtime/device/allocator.h"
 #include "runtime/trace/span.h"
@@ -31,7 +34,13 @@ class World {
   // A communicator among `ranks` (world ranks, ascending, this one among them). Only the members call it; two
   // calls with the same ranks give two independent groups, matched in call order.
   // Errors: InvalidArgument for ranks that are unsorted, repeated, out of range or lack this one.
-  virtual std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) = 0;
+  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks);
+
+  // What this rank's communicators did last, and what it does between them: SetActivity("data loader").
+  FlightRecorder& flight_recorder() { return flight_recorder_; }
+
+  // Ends all groups of this rank with this error, those still to come too: as Communicator::Fail. Any thread.
+  void FailGroups(absl::StatusCode code, const std::string& message);
 
   // Runs the asynchronous operations that are still queued to the end; none can be issued any more. What owns
   // the world calls it when the rank's function has returned.
@@ -39,6 +48,9 @@ class World {
 
  protected:
   World(int rank, int size, int num_threads, std::shared_ptr<Allocator> allocator, Tracer* tracer);
+
+  // As NewGroup, whose checks it has passed.
+  virtual std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) = 0;
 
   WorkerPool& workers() { return workers_; }
 
@@ -48,8 +60,12 @@ class World {
   std::unique_ptr<ThreadPool> pool_;
   std::shared_ptr<Allocator> allocator_;
   Ledger ledger_;
+  FlightRecorder flight_recorder_;
   Tracer* tracer_;
-  WorkerPool workers_;  // last: its threads write to the ledger
+  std::mutex groups_mutex_;
+  std::vector<std::weak_ptr<Communicator>> groups_;
+  GroupFailure failure_;
+  WorkerPool workers_;  // last: its threads write to the ledger and the recorder
 };
 
 }  // namespace weft

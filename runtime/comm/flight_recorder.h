@@ -1,0 +1,156 @@
+#ifndef WEFT_RUNTIME_COMM_FLIGHT_RECORDER_H_
+#define WEFT_RUNTIME_COMM_FLIGHT_RECORDER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "runtime/comm/collective.h"
+#include "runtime/comm/ledger.h"
+
+namespace weft {
+
+// Nanoseconds of the steady clock: what the recorder's times are.
+inline int64_t FlightClock() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+// One operation of a communicator, as its rank saw it.
+struct FlightEntry {
+  enum class State : uint8_t { kQueued, kRunning, kDone, kFailed };
+
+  uint64_t id = 0;        // from 1, in the order this rank issued them
+  int group = 0;          // FlightGroup::id
+  uint64_t sequence = 0;  // of the group's collectives, or of this member's send_recv batches
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DType dtype = DType::kU8;
+  ReduceOp op = ReduceOp::kSum;
+  bool async = false;
+  int32_t root = 0;   // where the kind has one
+  int64_t count = 0;  // elements: the one count, or the sum over the members; of send_recv, bytes both ways
+  CommTag tag;
+  State state = State::kQueued;
+  int64_t issued_ns = 0;  // FlightClock; `begun_ns` and `ended_ns` are 0 until then
+  int64_t begun_ns = 0;
+  int64_t ended_ns = 0;
+
+  bool operator==(const FlightEntry&) const = default;
+
+  // "all_reduce(f32, sum, count 12)", "all_gather(bf16, count 4096)", "send_recv(96 bytes)".
+  std::string Call() const;
+};
+
+// "queued", "running", "done", "failed".
+absl::string_view FlightStateName(FlightEntry::State state);
+
+// A group that a recorder knows. Members give their groups the same key, so that records can be compared.
+struct FlightGroup {
+  int id = 0;
+  std::string name;  // "tp"
+  std::vector<int> ranks;
+  int ordinal = 0;               // among the groups of these ranks that this rank has made
+  uint64_t num_collectives = 0;  // issued so far
+  bool closed = false;
+
+  bool operator==(const FlightGroup&) const = default;
+
+  // "tp[2,3]#0": the same on all members.
+  std::string Key() const;
+};
+
+// What a rank was doing when the record was taken.
+struct FlightSnapshot {
+  int64_t now_ns = 0;  // FlightClock of this process
+  std::vector<FlightGroup> groups;
+  std::vector<FlightEntry> entries;  // oldest first
+  std::string activity;              // "data loader"; empty: none was told
+  int64_t activity_ns = 0;
+};
+
+// A rank's last operations, in a ring: always on, so that a hang can be explained after the fact.
+//
+// Cost:    an operation writes one cache line pair when issued and one word when it begins and ends, all by
+//          plain stores; the times are those that the ledger needs anyhow.
+// Threads: Issue and SetActivity by the owning rank; Begin and End by whoever runs the operation; the rest
+//          any, at any time: an entry that is overwritten while it is read is left out.
+// Source:  the "flight recorder" of PyTorch's ProcessGroupNCCL.
+class FlightRecorder {
+ public:
+  static constexpr int kDefaultCapacity = 1024;
+
+  // Keeps the last `capacity` operations, a power of two.
+  explicit FlightRecorder(int capacity = kDefaultCapacity);
+  ~FlightRecorder();
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  // A group that this rank has joined. Its communicator closes it; the last closed ones are kept for a while.
+  struct OpenedGroup;
+  OpenedGroup* OpenGroup(const std::string& name, const std::vector<int>& ranks);
+  void CloseGroup(OpenedGroup* group);
+
+  // Returns the entry's id. One that is not async begins at once. The fields `id`, `group`, `state`,
+  // `begun_ns` and `ended_ns` are not looked at.
+  uint64_t Issue(OpenedGroup* group, const FlightEntry& entry);
+  void Begin(uint64_t id, int64_t now_ns) { Store(id, &Slot::begun, now_ns); }
+  void End(uint64_t id, int64_t now_ns, bool ok) { Store(id, &Slot::ended, ok ? now_ns : -now_ns); }
+
+  // What the rank does between collectives, for "last seen: data loader". The characters are a literal.
+  void SetActivity(const char* activity) {
+    activity_ns_.store(FlightClock(), std::memory_order_release);
+    activity_.store(activity, std::memory_order_release);
+  }
+
+  // The names behind CommTag's numbers.
+  void NamePath(int32_t path_id, const std::string& name);
+  void NamePurpose(uint8_t purpose, const std::string& name);
+
+  // "blocks.2.attn.qkv, activation", as far as it is named; else "".
+  std::string TagText(const CommTag& tag) const;
+
+  FlightSnapshot Snapshot() const;
+
+ private:
+  // Words, not an entry: each is read and written whole. `id` is 0 while the rest changes.
+  struct alignas(128) Slot {
+    std::atomic<uint64_t> id = 0;
+    std::atomic<uint64_t> what = 0;   // kind, dtype, op, async, root
+    std::atomic<uint64_t> where = 0;  // group, path
+    std::atomic<uint64_t> purpose = 0;
+    std::atomic<uint64_t> sequence = 0;
+    std::atomic<int64_t> count = 0;
+    std::atomic<int64_t> issued = 0;
+    std::atomic<int64_t> begun = 0;
+    std::atomic<int64_t> ended = 0;  // below 0: failed
+  };
+
+  void Store(uint64_t id, std::atomic<int64_t> Slot::*member, int64_t value) {
+    Slot& slot = slots_[id & mask_];
+    if (slot.id.load(std::memory_order_relaxed) == id) (slot.*member).store(value, std::memory_order_release);
+  }
+  static bool Read(const Slot& slot, FlightEntry* entry);
+
+  const uint64_t mask_;
+  const std::unique_ptr<Slot[]> slots_;
+  std::atomic<uint64_t> num_issued_ = 0;
+  std::atomic<const char*> activity_ = nullptr;
+  std::atomic<int64_t> activity_ns_ = 0;
+  mutable std::mutex mutex_;
+  std::map<int, std::unique_ptr<OpenedGroup>> groups_;  // by id
+  std::deque<int> closed_;                              // of those
+  std::map<std::vector<int>, int> num_opened_;
+  int next_group_ = 0;
+  std::map<int32_t, std::string> paths_;
+  std::map<uint8_t, std::string> purposes_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_FLIGHT_RECORDER_H_

@@ -1,0 +1,136 @@
+#include "runtime/launch/hang_verdict.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace weft {
+namespace {
+
+const PendingOperation* OldestOf(const RankReport& report) {
+  if (!report.status.has_value()) return nullptr;
+  if (const PendingOperation* const blocking = report.status->blocked_in()) return blocking;
+  return report.status->pending.empty() ? nullptr : &report.status->pending.front();
+}
+
+bool HasEntered(const RankReport& report, const PendingOperation& operation) {
+  if (!report.status.has_value()) return false;
+  const auto found = report.status->num_collectives.find(operation.group);
+  return found != report.status->num_collectives.end() && found->second >= operation.sequence;
+}
+
+// The members that `operation` still waits for, as world ranks.
+std::vector<int> Missing(const std::vector<RankReport>& reports, const PendingOperation& operation) {
+  std::vector<int> missing;
+  for (int member : operation.ranks) {
+    if (!HasEntered(reports[member], operation)) missing.push_back(member);
+  }
+  return missing;
+}
+
+// Whether following who waits for whom from `rank` leads to a circle.
+class CircleSearch {
+ public:
+  explicit CircleSearch(const std::vector<RankReport>& reports)
+      : reports_(reports), states_(reports.size(), State::kNew) {}
+
+  bool From(int rank) {
+    if (states_[rank] != State::kNew) return states_[rank] == State::kOnPath;
+    states_[rank] = State::kOnPath;
+    const RankReport& report = reports_[rank];
+    const PendingOperation* const operation =
+        report.status.has_value() ? report.status->blocked_in() : nullptr;
+    if (operation != nullptr && operation->collective) {
+      for (int next : Missing(reports_, *operation)) {
+        if (From(next)) return true;
+      }
+    }
+    states_[rank] = State::kDone;
+    return false;
+  }
+
+ private:
+  enum class State { kNew, kOnPath, kDone };
+  const std::vector<RankReport>& reports_;
+  std::vector<State> states_;
+};
+
+// What a missing member does instead; equal texts are told once for all their ranks.
+std::string Instead(const RankReport& report) {
+  if (!report.gone.empty()) return report.gone;
+  if (!report.status.has_value()) {
+    return absl::StrFormat("not answering for %.1f s: stopped, or its host cannot be reached",
+                           report.silent_seconds);
+  }
+  if (const PendingOperation* const operation = report.status->blocked_in()) {
+    return absl::StrCat("at ", operation->ToString());
+  }
+  if (report.status->last.empty()) return "not entered: it has used no communicator yet";
+  return absl::StrFormat("not entered (last seen: %s, %.1f s ago)", report.status->last,
+                         report.status->last_seconds);
+}
+
+std::string Sentence(const std::vector<int>& ranks, const std::string& what) {
+  const bool one = ranks.size() == 1;
+  if (what.rfind("not entered", 0) == 0) return absl::StrCat(RankList(ranks), one ? " has " : " have ", what);
+  if (what.rfind("at ", 0) == 0 || what.rfind("not ", 0) == 0) {
+    return absl::StrCat(RankList(ranks), one ? " is " : " are ", what);
+  }
+  return absl::StrCat(RankList(ranks), " ", what);
+}
+
+}  // namespace
+
+std::string RankList(const std::vector<int>& ranks) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i == 1) {
+      parts.push_back(absl::StrCat(ranks[i]));
+    } else {
+      parts.push_back(absl::StrCat(ranks[i], end - i == 2 ? ", " : "-", ranks[end - 1]));
+    }
+    i = end;
+  }
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(parts, ", "));
+}
+
+std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, int rank) {
+  const PendingOperation* const operation = OldestOf(reports[rank]);
+  if (operation == nullptr) return std::nullopt;
+  if (!operation->collective) {
+    return HangVerdict{
+        absl::StrCat(Sentence({rank}, absl::StrCat("at ", operation->ToString())), ", waiting for its peers"),
+        false};
+  }
+  const std::vector<int> missing = Missing(reports, *operation);
+  std::vector<int> waiting;
+  std::vector<std::string> sentences;
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<int>> by_text;
+  for (int member : operation->ranks) {
+    const bool is_missing = std::binary_search(missing.begin(), missing.end(), member);
+    if (!is_missing) {
+      waiting.push_back(member);
+      // It may have entered and been stopped or killed inside.
+      if (reports[member].gone.empty()) continue;
+    }
+    std::vector<int>& ranks = by_text[Instead(reports[member])];
+    if (ranks.empty()) order.push_back(Instead(reports[member]));
+    ranks.push_back(member);
+  }
+  for (const std::string& text : order) sentences.push_back(Sentence(by_text[text], text));
+  const std::string wait = absl::StrCat(RankList(waiting), waiting.size() == 1 ? " waits in " : " wait in ",
+                                        operation->ToString());
+  if (sentences.empty()) {
+    return HangVerdict{absl::StrCat("all members have entered, but ", wait, ": is a link down?"), false};
+  }
+  return HangVerdict{absl::StrCat(absl::StrJoin(sentences, "; "), " while ", wait),
+                     CircleSearch(reports).From(rank)};
+}
+
+}  // namespace weft

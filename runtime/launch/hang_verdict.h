@@ -1,0 +1,45 @@
+#ifndef WEFT_RUNTIME_LAUNCH_HANG_VERDICT_H_
+#define WEFT_RUNTIME_LAUNCH_HANG_VERDICT_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/launch/rank_status.h"
+
+namespace weft {
+
+// What is known of one rank when a collective is late.
+struct RankReport {
+  int rank = 0;
+  std::optional<RankStatus> status = {};  // nullopt: it has not answered
+  std::string gone = {};                  // "exited with code 9"; empty: not known to be gone
+  double silent_seconds = 0;              // how long it has not answered, if it has not
+};
+
+// Why a collective is late.
+struct HangVerdict {
+  std::string text = {};
+  // The ranks wait for each other in a circle, so none of it can ever end.
+  bool deadlock = false;
+
+  bool operator==(const HangVerdict&) const = default;
+};
+
+// Explains what `rank`'s oldest pending operation waits for (the one its own thread is in, if there is one),
+// as far as the reports tell; nullopt if it has none. One report a rank of the world, by rank.
+//
+// A member is missing if it has issued fewer collectives on the group than the late one's number. A circle is
+// sought along blocking collectives alone: messages and asynchronous work may still go on.
+//
+// The text, for example: "rank 3 is at all_gather(f32, count 8) #41 on axis tp (blocks.2.attn.qkv, param)
+// while ranks 0-2 wait in all_reduce(f32, sum, count 4) #41 on axis dp (blocks.2.mlp, grad)", "rank 2 has not
+// entered (last seen: data loader, 4.2 s ago)", "rank 1 exited with code 9".
+std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, int rank);
+
+// "rank 3", "ranks 0-2", "ranks 0-2, 5". Ascending ranks, at least one.
+std::string RankList(const std::vector<int>& ranks);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_LAUNCH_HANG_VERDICT_H_

@@ -1,0 +1,53 @@
+#ifndef WEFT_RUNTIME_LAUNCH_RANK_STATUS_H_
+#define WEFT_RUNTIME_LAUNCH_RANK_STATUS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/flight_recorder.h"
+
+namespace weft {
+
+// An operation of a communicator that has not ended.
+struct PendingOperation {
+  std::string group;       // FlightGroup::Key: the same on all members
+  std::string axis;        // the group's name: "tp"
+  std::vector<int> ranks;  // world ranks of the members
+  uint64_t sequence = 0;
+  std::string call;        // "all_reduce(f32, sum, count 12)"
+  std::string where;       // "blocks.2.attn.qkv, activation"; may be empty
+  bool collective = true;  // every member takes part; false: send_recv
+  bool blocking = true;    // the rank's own thread is in it
+  double seconds = 0;      // since it was issued
+
+  bool operator==(const PendingOperation&) const = default;
+
+  // "all_reduce(f32, sum, count 12) #41 on axis tp (blocks.2.attn.qkv, activation)".
+  std::string ToString() const;
+};
+
+// What a rank tells the others when a collective is late: where it is, and how far it has come on each group.
+struct RankStatus {
+  int rank = 0;
+  std::vector<PendingOperation> pending = {};            // oldest first
+  std::map<std::string, uint64_t> num_collectives = {};  // issued so far, by group key
+  std::string last = {};                                 // what it was last seen at: "data loader"
+  double last_seconds = 0;                               // how long ago
+
+  bool operator==(const RankStatus&) const = default;
+
+  // The operation that its own thread is in; null if it is in none.
+  const PendingOperation* blocked_in() const;
+
+  std::string ToJson() const;
+  // Errors: InvalidArgument if `text` is not what ToJson makes.
+  static RankStatus FromJson(const std::string& text);
+};
+
+RankStatus StatusOf(int rank, const FlightRecorder& recorder);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_LAUNCH_RANK_STATUS_H_

@@ -1,0 +1,175 @@
+#include "runtime/launch/watchdog.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+constexpr char kCallKey[] = "hang/call";
+
+std::string StatusKey(int rank) { return absl::StrCat("hang/status/", rank); }
+
+double Seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
+
+void TellStderr(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stderr);
+  std::fflush(stderr);
+}
+
+// "<call> <status>": a status says which call it answers.
+std::optional<RankStatus> ParseAnswer(const std::optional<std::string>& text, int64_t call) {
+  if (!text.has_value()) return std::nullopt;
+  const size_t space = text->find(' ');
+  int64_t answered = 0;
+  if (space == std::string::npos || !absl::SimpleAtoi(text->substr(0, space), &answered)) return std::nullopt;
+  if (answered < call) return std::nullopt;
+  return RankStatus::FromJson(text->substr(space + 1));
+}
+
+}  // namespace
+
+Watchdog::Watchdog(int world_size, Store* store, WatchdogOptions options)
+    : world_size_(world_size), store_(store), options_(std::move(options)) {
+  if (!options_.tell) options_.tell = TellStderr;
+  thread_ = std::thread([this] { Loop(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::Watch(Rank rank) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ranks_[rank.rank] = std::move(rank);
+}
+
+void Watchdog::Forget(int rank, const std::string& how) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ranks_.erase(rank);
+  late_.erase(rank);
+  gone_[rank] = how;
+}
+
+void Watchdog::Loop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!wake_.wait_for(lock, options_.interval, [this] { return stop_; })) {
+    try {
+      Round();
+    } catch (const std::exception&) {
+      // The store is gone: whoever watches it tells so. The job may go on without explanations.
+    }
+  }
+}
+
+bool Watchdog::IsLate(const RankStatus& status) const {
+  const PendingOperation* const operation = status.blocked_in();
+  if (operation != nullptr) return operation->seconds >= Seconds(options_.late_after);
+  // A worker may be stuck while the rank's own thread waits for its Work.
+  return !status.pending.empty() && status.pending.front().seconds >= Seconds(options_.late_after);
+}
+
+void Watchdog::Round() {
+  std::vector<RankStatus> own;
+  for (const auto& [number, rank] : ranks_) own.push_back(StatusOf(number, *rank.recorder));
+  if (store_ != nullptr) AnswerCall(own);
+  if (std::none_of(own.begin(), own.end(), [this](const RankStatus& status) { return IsLate(status); })) {
+    late_.clear();
+    own_call_.reset();
+    return;
+  }
+  if (store_ != nullptr && !own_call_.has_value()) {
+    // Answers come within an interval; they are judged in the next round.
+    own_call_ = store_->Add(kCallKey, 1);
+    called_at_ = std::chrono::steady_clock::now();
+    return;
+  }
+  const std::vector<RankReport> reports = Collect(own);
+  for (const RankStatus& status : own) {
+    if (IsLate(status)) {
+      Judge(ranks_.at(status.rank), status, reports);
+    } else {
+      late_.erase(status.rank);
+    }
+  }
+  // Of what is judged next, statuses must be newer.
+  const bool all_answered = std::all_of(reports.begin(), reports.end(), [](const RankReport& report) {
+    return report.status.has_value() || !report.gone.empty();
+  });
+  if (all_answered) own_call_.reset();
+}
+
+void Watchdog::AnswerCall(const std::vector<RankStatus>& own) {
+  const std::optional<std::string> text = store_->TryGet(kCallKey);
+  int64_t call = 0;
+  if (!text.has_value() || !absl::SimpleAtoi(*text, &call) || call == call_) return;
+  call_ = call;
+  for (const RankStatus& status : own) {
+    store_->Set(StatusKey(status.rank), absl::StrCat(call, " ", status.ToJson()));
+  }
+}
+
+std::vector<RankReport> Watchdog::Collect(const std::vector<RankStatus>& own) const {
+  std::vector<RankReport> reports(world_size_);
+  for (int rank = 0; rank < world_size_; ++rank) reports[rank].rank = rank;
+  for (const auto& [rank, how] : gone_) reports[rank].gone = how;
+  for (const RankStatus& status : own) reports[status.rank].status = status;
+  if (store_ == nullptr) return reports;
+  const double silent = std::chrono::duration<double>(std::chrono::steady_clock::now() - called_at_).count();
+  for (RankReport& report : reports) {
+    if (report.status.has_value() || !report.gone.empty()) continue;
+    report.status = ParseAnswer(store_->TryGet(StatusKey(report.rank)), *own_call_);
+    if (!report.status.has_value()) report.silent_seconds = silent;
+  }
+  return reports;
+}
+
+bool Watchdog::IsFirst(const std::string& key, std::string* text) {
+  if (store_ == nullptr) return told_.insert(key).second;
+  const std::string own = absl::StrCat(ranks_.begin()->first, " ", *text);
+  const std::string agreed = store_->CompareSet(key, "", own);
+  *text = agreed.substr(agreed.find(' ') + 1);
+  return agreed == own && told_.insert(key).second;
+}
+
+void Watchdog::EndDeadlock(const Rank& rank, const std::string& text) {
+  if (!deadlock_.has_value()) {
+    deadlock_ = absl::StrCat("deadlock: ", text);
+    if (IsFirst("hang/deadlock", &*deadlock_)) options_.tell(absl::StrCat("weft: ", *deadlock_));
+  }
+  rank.fail(absl::StatusCode::kAborted, *deadlock_);
+}
+
+void Watchdog::Judge(const Rank& rank, const RankStatus& status, const std::vector<RankReport>& reports) {
+  const std::optional<HangVerdict> verdict = ExplainHang(reports, rank.rank);
+  if (!verdict.has_value()) return;
+  const PendingOperation& operation =
+      status.blocked_in() != nullptr ? *status.blocked_in() : status.pending.front();
+  Late& late = late_[rank.rank];
+  if (late.group != operation.group || late.sequence != operation.sequence) {
+    late = {operation.group, operation.sequence, Seconds(options_.tell_after), /*in_circle=*/false};
+  }
+  // Twice: statuses are not of one moment, and a circle that is real stays.
+  if (std::exchange(late.in_circle, verdict->deadlock) && verdict->deadlock) {
+    return EndDeadlock(rank, verdict->text);
+  }
+  if (verdict->deadlock || operation.seconds < late.next_tell_seconds) return;
+  // The members' times double alike, so that they find the same key.
+  std::string text = verdict->text;
+  const bool is_first = IsFirst(
+      absl::StrCat("hang/told/", operation.group, "/", operation.sequence, "/", late.next_tell_seconds),
+      &text);
+  while (late.next_tell_seconds <= operation.seconds) late.next_tell_seconds *= 2;
+  if (is_first) options_.tell(absl::StrCat("weft: waiting: ", text));
+}
+
+}  // namespace weft

@@ -1,0 +1,100 @@
+#ifndef WEFT_RUNTIME_LAUNCH_WATCHDOG_H_
+#define WEFT_RUNTIME_LAUNCH_WATCHDOG_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/launch/hang_verdict.h"
+#include "runtime/launch/rank_status.h"
+#include "runtime/store/store.h"
+
+namespace weft {
+
+struct WatchdogOptions {
+  std::chrono::milliseconds interval = std::chrono::milliseconds(400);
+  // A rank whose own thread has been in one collective for as long compares notes with the others.
+  std::chrono::milliseconds late_after = std::chrono::milliseconds(1500);
+  // What is no deadlock is told when the wait has lasted this long, and again each time it has doubled.
+  std::chrono::milliseconds tell_after = std::chrono::milliseconds(4000);
+  // Where verdicts go, a line each; by default to stderr.
+  std::function<void(const std::string& line)> tell = {};
+};
+
+// Explains hangs while they last: when a collective is late, asks all ranks where they are, tells one verdict
+// for the job, and ends the groups of ranks that wait for each other in a circle, with that verdict as their
+// error. So a mismatch across groups is an error within 5 s (late_after, and two questions of an interval or
+// two each), whatever the timeout; a slow rank is only named.
+//
+// Cost:    a thread, which looks at each of its ranks' recorders every interval, and then, with a store, asks
+//          it once (one key) whether somebody calls for statuses.
+// Threads: any.
+// Source:  the idea of PyTorch's flight recorder with desync debug; the comparison happens at run time here.
+class Watchdog {
+ public:
+  // A rank of this process.
+  struct Rank {
+    int rank = 0;
+    const FlightRecorder* recorder = nullptr;
+    std::function<void(absl::StatusCode code, const std::string& message)> fail = {};  // ends its groups
+  };
+
+  // `store` may be null if all ranks are of this process. It outlives the watchdog.
+  Watchdog(int world_size, Store* store, WatchdogOptions options = {});
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // Begins to look after a rank, whose recorder lives until Forget has returned.
+  void Watch(Rank rank);
+
+  // The rank ends as `how` says: "has returned". If it is watched here, it is no longer.
+  void Forget(int rank, const std::string& how);
+
+ private:
+  // A late operation of one of this process's ranks, and what has been made of it.
+  struct Late {
+    std::string group;
+    uint64_t sequence = 0;
+    double next_tell_seconds = 0;
+    bool in_circle = false;  // in the round before
+  };
+
+  void Loop();
+  void Round();
+  std::vector<RankReport> Collect(const std::vector<RankStatus>& own) const;
+  void AnswerCall(const std::vector<RankStatus>& own);
+  void Judge(const Rank& rank, const RankStatus& status, const std::vector<RankReport>& reports);
+  void EndDeadlock(const Rank& rank, const std::string& text);
+  bool IsLate(const RankStatus& status) const;
+  // True once for the job; the text that all agree on is left in `text`.
+  bool IsFirst(const std::string& key, std::string* text);
+
+  const int world_size_;
+  Store* const store_;
+  WatchdogOptions options_;
+  std::mutex mutex_;  // of all below; a round holds it
+  std::condition_variable wake_;
+  bool stop_ = false;
+  std::map<int, Rank> ranks_;
+  std::map<int, std::string> gone_;
+  std::map<int, Late> late_;         // by rank
+  int64_t call_ = 0;                 // the last call for statuses that was answered
+  std::optional<int64_t> own_call_;  // the one that this process has made
+  std::chrono::steady_clock::time_point called_at_;
+  std::optional<std::string> deadlock_;  // the text of the first that was found
+  std::set<std::string> told_;
+  std::thread thread_;  // last: it uses the rest
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_LAUNCH_WATCHDOG_H_

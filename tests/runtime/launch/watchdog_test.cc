@@ -1,0 +1,167 @@
+#include "runtime/launch/watchdog.h"
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
+#include "runtime/store/hash_store.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What a watchdog told, a line each.
+class Told {
+ public:
+  WatchdogOptions Options(milliseconds tell_after = milliseconds(150)) {
+    return {.interval = milliseconds(20),
+            .late_after = milliseconds(60),
+            .tell_after = tell_after,
+            .tell = [this](const std::string& line) {
+              const std::lock_guard<std::mutex> lock(mutex_);
+              lines_.push_back(line);
+            }};
+  }
+  std::vector<std::string> lines() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+void BarrierOf(World& world, const std::string& axis, const std::vector<int>& ranks) {
+  world.NewGroup(axis, ranks)->Barrier();
+}
+
+constexpr char kCircle[] =
+    "deadlock: rank 2 is at barrier() #1 on axis tp while ranks 0, 1 wait in barrier() #1 on axis dp";
+
+// Ranks 0 and 1 begin with dp, rank 2 with tp: none can go on. The timeout is ten minutes.
+TEST(WatchdogTest, ADeadlockEndsOnEveryRankWithOneVerdict) {
+  Told told;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string message = MessageOf([&] {
+    RunRanks(3,
+             [](World& world) {
+               if (world.rank() != 2) BarrierOf(world, "dp", {0, 1, 2});
+               BarrierOf(world, "tp", {1, 2});
+             },
+             {.watchdog = told.Options(/*tell_after=*/milliseconds(60'000))});
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(told.lines().size(), 1u);
+  // Whichever rank finds it first tells its side.
+  const std::string other =
+      "deadlock: rank 1 is at barrier() #1 on axis dp while rank 2 waits in barrier() #1 on axis tp";
+  EXPECT_TRUE(message.find(kCircle) != std::string::npos || message.find(other) != std::string::npos)
+      << message;
+  EXPECT_EQ(told.lines()[0].find("weft: deadlock: "), 0u) << told.lines()[0];
+}
+
+TEST(WatchdogTest, ASlowRankIsNamedAndTheRunGoesOn) {
+  Told told;
+  RunRanks(2,
+           [](World& world) {
+             world.flight_recorder().SetActivity("data loader");
+             if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(800));
+             BarrierOf(world, "dp", {0, 1});
+           },
+           {.watchdog = told.Options()});
+  const std::vector<std::string> lines = told.lines();
+  ASSERT_GE(lines.size(), 1u);
+  EXPECT_LE(lines.size(), 3u);  // at 150, 300 and 600 ms
+  EXPECT_EQ(lines[0].find("weft: waiting: rank 1 has not entered (last seen: data loader, "), 0u) << lines[0];
+  EXPECT_NE(lines[0].find(" ago) while rank 0 waits in barrier() #1 on axis dp"), std::string::npos);
+}
+
+TEST(WatchdogTest, NothingIsToldOfARunThatMoves) {
+  Told told;
+  RunRanks(2,
+           [](World& world) {
+             const auto group = world.NewGroup("dp", {0, 1});
+             const auto end = std::chrono::steady_clock::now() + milliseconds(400);
+             for (;;) {
+               // Together, or one would enter once more than the other.
+               const Tensor more = Tensor::Empty(world.allocator(), DType::kI32, {1});
+               more.data<int32_t>()[0] = std::chrono::steady_clock::now() < end;
+               group->AllReduce(more, more, ReduceOp::kMin);
+               if (more.data<int32_t>()[0] == 0) break;
+             }
+           },
+           {.watchdog = told.Options(milliseconds(60))});
+  EXPECT_TRUE(told.lines().empty()) << told.lines()[0];
+}
+
+// Processes: a watchdog each, and a store between them.
+TEST(WatchdogTest, WatchdogsThatShareAStoreComeToOneVerdict) {
+  Told told;
+  HashStore store;
+  std::mutex mutex;
+  std::vector<std::string> errors(3);
+  std::vector<std::unique_ptr<FlightRecorder>> recorders;
+  std::vector<std::unique_ptr<Watchdog>> watchdogs;
+  for (int rank = 0; rank < 3; ++rank) {
+    recorders.push_back(std::make_unique<FlightRecorder>());
+    FlightRecorder& recorder = *recorders.back();
+    FlightRecorder::OpenedGroup* const dp = recorder.OpenGroup("dp", {0, 1, 2});
+    FlightRecorder::OpenedGroup* const tp = rank > 0 ? recorder.OpenGroup("tp", {1, 2}) : nullptr;
+    FlightEntry barrier;
+    barrier.sequence = 1;
+    barrier.issued_ns = FlightClock();
+    recorder.Issue(rank == 2 ? tp : dp, barrier);
+    watchdogs.push_back(std::make_unique<Watchdog>(3, &store, told.Options(milliseconds(60'000))));
+    watchdogs.back()->Watch({rank, &recorder, [&, rank](absl::StatusCode, const std::string& text) {
+                               const std::lock_guard<std::mutex> lock(mutex);
+                               errors[rank] = text;
+                             }});
+  }
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (;;) {
+    std::this_thread::sleep_for(milliseconds(20));
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!errors[0].empty() && !errors[1].empty() && !errors[2].empty()) break;
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up);
+  }
+  watchdogs.clear();
+  EXPECT_EQ(errors[0].find("deadlock: "), 0u) << errors[0];
+  EXPECT_EQ(errors[1], errors[0]);
+  EXPECT_EQ(errors[2], errors[0]);
+  EXPECT_EQ(told.lines(), std::vector<std::string>{"weft: " + errors[0]});
+}
+
+// Nobody answers for rank 1: its process has been stopped.
+TEST(WatchdogTest, ASilentRankIsNamed) {
+  Told told;
+  HashStore store;
+  FlightRecorder recorder;
+  FlightEntry barrier;
+  barrier.sequence = 1;
+  barrier.issued_ns = FlightClock();
+  recorder.Issue(recorder.OpenGroup("dp", {0, 1}), barrier);
+  Watchdog watchdog(2, &store, told.Options());
+  watchdog.Watch({0, &recorder, [](absl::StatusCode, const std::string& text) { ADD_FAILURE() << text; }});
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (told.lines().empty()) {
+    std::this_thread::sleep_for(milliseconds(20));
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up);
+  }
+  EXPECT_EQ(told.lines()[0].find("weft: waiting: rank 1 is not answering for 0."), 0u) << told.lines()[0];
+  // Once it is known to be gone, that is what is told.
+  watchdog.Forget(1, "exited with code 9");
+  while (told.lines().size() < 2) {
+    std::this_thread::sleep_for(milliseconds(20));
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up);
+  }
+  EXPECT_EQ(told.lines()[1],
+            "weft: waiting: rank 1 exited with code 9 while rank 0 waits in barrier() #1 on axis dp");
+}
+
+}  // namespace
+}  // namespace weft
