@@ -18,9 +18,13 @@ packages=(
   libdnnl-dev
   libeigen3-dev
   libgmock-dev
+  libgrpc++-dev
   libgtest-dev
   libhwy-dev
   nlohmann-json3-dev
+  openssl
+  protobuf-compiler
+  protobuf-compiler-grpc
   valgrind
 )
 text=data/jargon.txt

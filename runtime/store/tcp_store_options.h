@@ -1,0 +1,28 @@
+#ifndef WEFT_RUNTIME_STORE_TCP_STORE_OPTIONS_H_
+#define WEFT_RUNTIME_STORE_TCP_STORE_OPTIONS_H_
+
+#include <chrono>
+#include <string>
+
+namespace weft {
+
+// Mutual TLS: both sides show a certificate that `ca_file` has signed. PEM files.
+struct StoreTls {
+  std::string ca_file = {};
+  std::string certificate_file = {};
+  std::string key_file = {};
+  // For clients: the name in the server's certificate, where it is not the host that they connect to.
+  std::string server_name = {};
+};
+
+// How a peer that vanished without a word (its machine or link is down, its process is stopped) is noticed:
+// after a silence of `interval` it is asked for a sign of life, and `timeout` later it counts as gone. So
+// within interval + timeout. A process that was killed is noticed at once, by its connection's end.
+struct StoreKeepalive {
+  std::chrono::milliseconds interval = std::chrono::seconds(2);
+  std::chrono::milliseconds timeout = std::chrono::seconds(4);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_STORE_TCP_STORE_OPTIONS_H_
