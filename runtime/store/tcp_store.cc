@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
 #include "runtime/store/store_rules.h"
+#include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_store.grpc.pb.h"
 #include "runtime/store/tcp_store_session.h"
 #include "runtime/store/tcp_wire.h"
@@ -23,19 +23,12 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Stub = tcp_store::StoreService::Stub;
 
-void RequireAddress(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  WEFT_REQUIRE(colon != absl::string_view::npos && colon > 0 &&
-                   absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 && port <= 65535,
-               "a store's address is HOST:PORT, got '", address, "'");
-}
-
 std::string Seconds(milliseconds time) {
   return absl::StrFormat("%.3g s", static_cast<double>(time.count()) / 1e3);
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const TcpStoreOptions& options) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const std::string& host,
+                                           const TcpStoreOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessageBytes));
   // A connection of its own, whose end is this client's end and no other's.
@@ -49,11 +42,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Tcp
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(options.keepalive.interval.count()));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(options.keepalive.timeout.count()));
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  if (options.tls.has_value() && !options.tls->server_name.empty()) {
-    arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, options.tls->server_name);
+  // The target has numbers, the certificate perhaps a name.
+  if (options.tls.has_value()) {
+    const std::string& name = options.tls->server_name;
+    arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, name.empty() ? host : name);
   }
-  return grpc::CreateCustomChannel(absl::StrCat("dns:///", address), ChannelCredentialsOf(options.tls),
-                                   arguments);
+  return grpc::CreateCustomChannel(target, ChannelCredentialsOf(options.tls), arguments);
 }
 
 tcp_store::Key KeyOf(absl::string_view key) {
@@ -86,7 +80,7 @@ tcp_store::Keys KeysOf(absl::Span<const std::string> keys) {
 class TcpStore::Connection {
  public:
   Connection(absl::string_view address, const TcpStoreOptions& options)
-      : address_(address), options_(options), channel_(MakeChannel(address_, options)), stub_(channel_) {
+      : address_(address), host_and_port_(ParseAddress(address)), options_(options) {
     Connect();
   }
 
@@ -106,7 +100,7 @@ class TcpStore::Connection {
     Identify(context);
     context.set_deadline(std::chrono::system_clock::now() + timeout);
     const TcpStoreSession::Guard guard(*session_, context);
-    return (stub_.*method)(&context, request, reply);
+    return (stub_.get()->*method)(&context, request, reply);
   }
 
   template <class Reply, class Request>
@@ -131,6 +125,8 @@ class TcpStore::Connection {
 
  private:
   void Connect();
+  // One attempt, which ends at the deadline.
+  grpc::Status TryConnect(Clock::time_point deadline);
   void Identify(grpc::ClientContext& context) const {
     context.AddMetadata(kRunHeader, options_.run_id);
     if (!options_.token.empty()) context.AddMetadata(kTokenHeader, options_.token);
@@ -140,9 +136,11 @@ class TcpStore::Connection {
   void RequireAdmitted(const grpc::Status& status) const;
 
   const std::string address_;
+  const HostAndPort host_and_port_;
   const TcpStoreOptions options_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  Stub stub_;
+  std::string target_;             // what the host was last resolved to
+  Clock::time_point resolved_at_;  // and when
+  std::unique_ptr<Stub> stub_;
   std::shared_ptr<TcpStoreSession> session_;
 };
 
@@ -150,8 +148,7 @@ void TcpStore::Connection::Connect() {
   const Clock::time_point deadline = Clock::now() + ClampTimeout(options_.connect_timeout);
   std::string reason = "no answer";
   while (true) {
-    session_ = TcpStoreSession::Open(stub_, [this](grpc::ClientContext& context) { Identify(context); });
-    const grpc::Status status = session_->AwaitGreeting(deadline);
+    const grpc::Status status = TryConnect(deadline);
     if (status.ok()) return;
     RequireAdmitted(status);
     // An attempt that the deadline has cut off says less than the one before it.
@@ -162,6 +159,25 @@ void TcpStore::Connection::Connect() {
     }
     std::this_thread::sleep_until(std::min(deadline, Clock::now() + milliseconds(50)));
   }
+}
+
+grpc::Status TcpStore::Connection::TryConnect(Clock::time_point deadline) {
+  // A name may come to be known, or move, while the job starts.
+  if (stub_ == nullptr || Clock::now() - resolved_at_ > std::chrono::seconds(1)) {
+    try {
+      const std::string target = ResolveTarget(host_and_port_);
+      if (target != target_) {
+        stub_ = tcp_store::StoreService::NewStub(MakeChannel(target, host_and_port_.host, options_));
+        target_ = target;
+      }
+      resolved_at_ = Clock::now();
+    } catch (const Error& error) {
+      if (error.code() != absl::StatusCode::kNotFound) throw;
+      return {grpc::StatusCode::UNAVAILABLE, error.message()};
+    }
+  }
+  session_ = TcpStoreSession::Open(*stub_, [this](grpc::ClientContext& context) { Identify(context); });
+  return session_->AwaitGreeting(deadline);
 }
 
 void TcpStore::Connection::RequireAdmitted(const grpc::Status& status) const {
@@ -199,7 +215,6 @@ void TcpStore::Connection::Require(const grpc::Status& status) const {
 }
 
 TcpStore::TcpStore(absl::string_view address, const TcpStoreOptions& options) {
-  RequireAddress(address);
   RequireIdentity("token", options.token);
   RequireIdentity("run id", options.run_id);
   connection_ = std::make_unique<Connection>(address, options);

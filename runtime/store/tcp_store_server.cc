@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_store_service.h"
 #include "runtime/store/tcp_wire.h"
 

@@ -67,9 +67,4 @@ std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const std::option
       {.pem_root_certs = pem.ca, .pem_private_key = pem.key, .pem_cert_chain = pem.certificate});
 }
 
-std::string JoinHostAndPort(absl::string_view host, int port) {
-  const bool wants_brackets = absl::StrContains(host, ":") && !absl::StartsWith(host, "[");
-  return wants_brackets ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
-}
-
 }  // namespace weft

@@ -35,9 +35,6 @@ bool SameSecret(absl::string_view given, absl::string_view expected);
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const std::optional<StoreTls>& tls);
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const std::optional<StoreTls>& tls);
 
-// "127.0.0.1:80", "[::1]:80".
-std::string JoinHostAndPort(absl::string_view host, int port);
-
 }  // namespace weft
 
 #endif  // WEFT_RUNTIME_STORE_TCP_WIRE_H_

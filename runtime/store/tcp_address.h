@@ -1,0 +1,30 @@
+#ifndef WEFT_RUNTIME_STORE_TCP_ADDRESS_H_
+#define WEFT_RUNTIME_STORE_TCP_ADDRESS_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+struct HostAndPort {
+  std::string host = {};  // without brackets
+  int port = 0;
+};
+
+// Reads "node0:29500", "127.0.0.1:80", "[::1]:80".   Errors: InvalidArgument for anything else.
+HostAndPort ParseAddress(absl::string_view address);
+
+// "127.0.0.1:80", "[::1]:80".
+std::string JoinHostAndPort(absl::string_view host, int port);
+
+// What the system's resolver knows of `address`, as a target of gRPC: "ipv4:10.0.0.1:80,10.0.0.2:80". gRPC's
+// own resolver would ask neither nsswitch.conf nor all that it names.
+//
+// Cost:   as long as the system's resolver takes (resolv.conf) unless the host is a number.
+// Errors: NotFound, with the resolver's reason.
+std::string ResolveTarget(const HostAndPort& address);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_STORE_TCP_ADDRESS_H_
