@@ -19,7 +19,7 @@ HostAndPort ParseAddress(absl::string_view address);
 std::string JoinHostAndPort(absl::string_view host, int port);
 
 // What the system's resolver knows of `address`, as a target of gRPC: "ipv4:10.0.0.1:80,10.0.0.2:80". gRPC's
-// own resolver would ask neither nsswitch.conf nor all that it names.
+// own resolver knows /etc/hosts and DNS alone, not the rest of nsswitch.conf, and leaks some bytes.
 //
 // Cost:   as long as the system's resolver takes (resolv.conf) unless the host is a number.
 // Errors: NotFound, with the resolver's reason.
