@@ -21,7 +21,9 @@ packages=(
   libgrpc++-dev
   libgtest-dev
   libhwy-dev
+  libopenmpi-dev
   nlohmann-json3-dev
+  openmpi-bin
   openssl
   protobuf-compiler
   protobuf-compiler-grpc

@@ -1,0 +1,56 @@
+#include "runtime/comm/mpi/communicator.h"
+
+#include <chrono>
+#include <utility>
+
+#include "runtime/comm/mpi/run_collective.h"
+#include "runtime/comm/mpi/run_send_recv.h"
+#include "runtime/comm/queued_communicator.h"
+
+namespace weft {
+namespace {
+
+class MpiCommunicator final : public QueuedCommunicator {
+ public:
+  MpiCommunicator(std::shared_ptr<MpiGroup> group, Ledger* ledger, WorkerPool* workers)
+      : QueuedCommunicator(group->name(), group->member(), group->ranks(), ledger, workers),
+        group_(std::move(group)) {}
+
+  void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
+
+ protected:
+  int64_t Run(const Operation& operation, std::chrono::milliseconds timeout) override {
+    if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
+      RunMpiSendRecv(*group_, operation.sends, operation.receives, operation.sequence, timeout);
+      return 0;
+    }
+    return RunMpiCollective(*group_, {.descriptor = operation.descriptor,
+                                      .input = operation.input,
+                                      .output = operation.output,
+                                      .receive_counts = operation.receive_counts,
+                                      .sequence = operation.sequence,
+                                      .timeout = timeout});
+  }
+
+  // Hears first what the peers have sent: a group that has failed elsewhere is entered no more.
+  void ThrowIfFailed() const override {
+    if (size() > 1) group_->transport().Poll();
+    group_->ThrowIfFailed();
+  }
+
+  // The operation has waited for MPI already, or left it what it touches.
+  [[noreturn]] void Leave() override { group_->Throw(); }
+
+ private:
+  const std::shared_ptr<MpiGroup> group_;
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> MakeMpiCommunicator(const std::shared_ptr<MpiHub>& hub, const std::string& name,
+                                                  const std::vector<int>& ranks, Ledger* ledger,
+                                                  WorkerPool* workers) {
+  return std::make_shared<MpiCommunicator>(hub->Join(name, ranks), ledger, workers);
+}
+
+}  // namespace weft
