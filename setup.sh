@@ -17,6 +17,7 @@ packages=(
   libbenchmark-dev
   libdnnl-dev
   libeigen3-dev
+  libgloo-dev
   libgmock-dev
   libgrpc++-dev
   libgtest-dev

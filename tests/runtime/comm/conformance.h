@@ -24,6 +24,8 @@ struct CommBackend {
   std::string name;
   // Runs the body on that many ranks and rethrows the first error.
   std::function<void(int num_ranks, const std::function<void(World&)>& body)> run;
+  // With how many ranks the cases run that try every dtype and size: fewer for a backend that is slow.
+  std::vector<int> sweep_ranks = {1, 2, 3, 4, 5};
 };
 inline void PrintTo(const CommBackend& backend, std::ostream* out) { *out << backend.name; }
 

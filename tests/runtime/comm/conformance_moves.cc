@@ -35,10 +35,10 @@ void ExpectInput(const Tensor& tensor, int64_t begin, int64_t count, int rank, i
   }
 }
 
-// Calls `body(group, tag, counts)` on 1 to 5 ranks, for every dtype and distribution of every count.
+// Calls `body(group, tag, counts)` on the ranks of a sweep, for every dtype and distribution of every count.
 template <class Body>
 void ForEachCase(const CommBackend& backend, const Body& body) {
-  for (int num_ranks = 1; num_ranks <= 5; ++num_ranks) {
+  for (int num_ranks : backend.sweep_ranks) {
     backend.run(num_ranks, [&](World& world) {
       const auto group = world.NewGroup("dp", AllRanks(world));
       for (DType dtype : kAllDTypes) {

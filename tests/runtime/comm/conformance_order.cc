@@ -257,5 +257,49 @@ TEST_P(CommConformance, AGroupOfOneMovesNothing) {
   });
 }
 
+TEST_P(CommConformance, EightRanks) {
+  Run(8, [](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    const double me = world.rank();
+    for (int64_t count : {1, 700, 30011}) {
+      const std::vector<int64_t> counts(8, count);
+      const Tensor tensor = Filled(world, count, me);
+      const Tensor all = Filled(world, 8 * count, -1);
+      const Tensor exchanged = Filled(world, 8 * count, -1);
+      group->AllReduce(tensor, tensor, ReduceOp::kSum);
+      ExpectFilled(tensor, 28);
+      group->AllGather(Filled(world, count, me), all, counts);
+      group->AllToAll(all, counts, exchanged, counts);
+      for (int rank = 0; rank < 8; ++rank) {
+        ExpectFilled(all.Slice(0, rank * count, count), rank);
+        ExpectFilled(exchanged.Slice(0, rank * count, count), me);
+      }
+      group->ReduceScatter(all, tensor, counts, ReduceOp::kSum);
+      ExpectFilled(tensor, 8 * me);
+      group->Broadcast(tensor, 5);
+      ExpectFilled(tensor, 40);
+    }
+  });
+}
+
+// Three groups of one rank set after another, each dropped with everything in flight.
+TEST_P(CommConformance, DroppedWithWorkInFlightTheWorkIsDone) {
+  Run(3, [](World& world) {
+    std::vector<Tensor> outputs;
+    for (int round = 0; round < 3; ++round) {
+      auto group = world.NewGroup("dp", AllRanks(world));
+      for (int i = 0; i < 30; ++i) {
+        outputs.push_back(Filled(world, i % 2 == 0 ? 7 : 20000, -1));
+        group->AllReduce(Filled(world, outputs.back().num_elements(), world.rank() + i), outputs.back(),
+                         ReduceOp::kSum, {.async = true});
+      }
+      group.reset();
+    }
+    world.FinishWork();
+    for (size_t i = 0; i < outputs.size(); ++i)
+      ExpectFilled(outputs[i], 3.0 + 3.0 * static_cast<double>(i % 30));
+  });
+}
+
 }  // namespace
 }  // namespace weft

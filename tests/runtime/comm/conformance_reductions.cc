@@ -92,10 +92,10 @@ struct Result {
 };
 
 // Runs `body(world, group, tag, input, op, in_place)` for every dtype, count, reduction and placing of the
-// output on 1 to 5 ranks, and compares.
+// output on the ranks of a sweep, and compares.
 template <class Body>
 void ForEachCase(const CommBackend& backend, const Body& body) {
-  for (int num_ranks = 1; num_ranks <= 5; ++num_ranks) {
+  for (int num_ranks : backend.sweep_ranks) {
     backend.run(num_ranks, [&](World& world) {
       const auto group = world.NewGroup("dp", AllRanks(world));
       const auto run_dtype = [&](auto tag, int64_t count) {

@@ -1,0 +1,68 @@
+#include "runtime/comm/gloo/communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/gloo/group.h"
+#include "runtime/comm/gloo/run_collective.h"
+#include "runtime/comm/gloo/run_send_recv.h"
+#include "runtime/comm/queued_communicator.h"
+
+namespace weft {
+namespace {
+
+class GlooCommunicator final : public QueuedCommunicator {
+ public:
+  GlooCommunicator(std::shared_ptr<GlooGroup> group, Ledger* ledger, WorkerPool* workers)
+      : QueuedCommunicator(group->name(), group->rank(), group->ranks(), ledger, workers),
+        group_(std::move(group)) {}
+
+  ~GlooCommunicator() override { group_->Depart(); }
+
+  void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
+
+ protected:
+  int64_t Run(const Operation& operation, std::chrono::milliseconds timeout) override {
+    try {
+      if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
+        RunGlooSendRecv(*group_, operation.sends, operation.receives, operation.sequence, timeout);
+        return 0;
+      }
+      return RunGlooCollective(*group_, {.descriptor = operation.descriptor,
+                                         .input = operation.input,
+                                         .output = operation.output,
+                                         .receive_counts = operation.receive_counts,
+                                         .sequence = operation.sequence,
+                                         .timeout = timeout});
+    } catch (const PeerLost& lost) {
+      group_->FailLost(lost, group_->Where(operation.descriptor.kind, operation.sequence));
+    }
+  }
+
+  void ThrowIfFailed() const override { group_->ThrowIfFailed(); }
+
+  // Nobody else touches this member's tensors: bytes are copied into the rings by this member, and what Gloo
+  // was given is taken back.
+  [[noreturn]] void Leave() override { group_->Leave(); }
+
+ private:
+  const std::shared_ptr<GlooGroup> group_;
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> MakeGlooCommunicator(std::shared_ptr<GlooHub> hub, const std::string& name,
+                                                   const std::vector<int>& ranks, Ledger* ledger,
+                                                   WorkerPool* workers) {
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), hub->world_rank());
+  WEFT_CHECK(found != ranks.end() && *found == hub->world_rank(), "rank ", hub->world_rank(),
+             " is not a member");
+  const int rank = static_cast<int>(found - ranks.begin());
+  auto group = std::make_shared<GlooGroup>(hub, name, ranks, rank);
+  hub->Add(group);
+  return std::make_shared<GlooCommunicator>(std::move(group), ledger, workers);
+}
+
+}  // namespace weft

@@ -1,0 +1,364 @@
+#include "runtime/comm/gloo/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// As the local backend's WaitPoint: spin for a peer on another core, yield so that ranks that outnumber the
+// cores take turns, then block; and look around now and then.
+constexpr int kSpins = 400;
+constexpr std::chrono::milliseconds kYielding(1);
+constexpr std::chrono::milliseconds kNap(5);
+constexpr std::chrono::milliseconds kLookForLeft(50);
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// While it lives, peers that move something for this member wake it.
+class Asleep {
+ public:
+  explicit Asleep(Doorbell& bell) : bell_(bell) { bell_.sleeping.store(1); }
+  ~Asleep() { bell_.sleeping.store(0); }
+  Asleep(const Asleep&) = delete;
+  Asleep& operator=(const Asleep&) = delete;
+
+ private:
+  Doorbell& bell_;
+};
+
+}  // namespace
+
+GlooGroup::GlooGroup(std::shared_ptr<GlooHub> hub, std::string name, std::vector<int> ranks, int rank)
+    : hub_(std::move(hub)),
+      name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      rank_(rank),
+      meeting_(Meet(*hub_, name_, ranks_, rank_)),
+      channels_(ranks_.size() * kNumLanes),
+      headers_to_(ranks_.size(), GlooHeader(size())),
+      headers_from_(ranks_.size(), GlooHeader(size())),
+      expects_header_(ranks_.size()) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    const bool shared = by_memory(peer);
+    (shared ? ring_peers_ : tcp_peers_).push_back(peer);
+    for (int i = 0; i < kNumLanes; ++i) {
+      const Lane lane = static_cast<Lane>(i);
+      if (shared) {
+        channels_[Index(peer, lane)] =
+            std::make_unique<RingChannel>(meeting_.own->Writer(peer, lane),
+                                          meeting_.peers[peer]->Reader(rank_, lane), &board_of(peer).bell);
+      } else {
+        channels_[Index(peer, lane)] = std::make_unique<TcpChannel>(meeting_.mesh, peer, lane);
+      }
+    }
+  }
+  const int on_host = std::max(hub_->options().ranks_on_host, static_cast<int>(meeting_.hosted.size()));
+  num_spins_ = on_host <= static_cast<int>(std::thread::hardware_concurrency()) ? kSpins : 0;
+  TakeHeaders();
+}
+
+// What is posted in the mesh goes before it.
+GlooGroup::~GlooGroup() {
+  Depart();
+  channels_.clear();
+}
+
+void GlooGroup::ExpectHeaders() {
+  for (int peer : tcp_peers_) {
+    if (expects_header_[peer]) continue;
+    GlooHeader& header = headers_from_[peer];
+    channel(peer, Lane::kCollective).Receive(header.bytes(), header.max_bytes());
+    expects_header_[peer] = true;
+  }
+}
+
+void GlooGroup::TakeHeaders() {
+  expects_header_.assign(expects_header_.size(), false);
+  try {
+    ExpectHeaders();
+  } catch (const PeerLost&) {  // the next collective will find out
+  }
+}
+
+bool GlooGroup::Pump() {
+  bool moved = false;
+  for (int peer : ring_peers_) {
+    for (int lane = static_cast<int>(first_lane_); lane <= static_cast<int>(last_lane_); ++lane) {
+      moved |= ring(peer, static_cast<Lane>(lane)).Pump();
+    }
+  }
+  return moved;
+}
+
+void GlooGroup::Await(absl::FunctionRef<bool()> done, GlooWait& wait) {
+  int num_turns = 0;
+  Clock::time_point give_up;
+  for (;;) {
+    const bool moved = Pump();
+    if (done()) {
+      if (moved) wait.progressed = Clock::now();
+      return;
+    }
+    if (moved) {
+      wait.progressed = Clock::now();
+      num_turns = 0;
+      continue;
+    }
+    if (num_turns < num_spins_) {
+      ++num_turns;
+      Pause();
+      continue;
+    }
+    if (num_turns++ == num_spins_) give_up = Clock::now() + kYielding;
+    std::this_thread::yield();
+    if (Clock::now() < give_up) continue;
+    if (Sleep(done, wait)) return;
+    num_turns = 0;
+  }
+}
+
+bool GlooGroup::Sleep(absl::FunctionRef<bool()> done, GlooWait& wait) {
+  // Without shared memory nothing comes by itself: that wait is another.
+  WEFT_CHECK(meeting_.own != nullptr, "waits for memory that nobody shares");
+  Doorbell& bell = meeting_.own->board().bell;
+  const Asleep asleep(bell);
+  for (;;) {
+    const uint32_t seen = bell.count.load();
+    const bool moved = Pump();
+    if (moved) wait.progressed = Clock::now();
+    if (done()) return true;
+    if (moved) return false;
+    CheckBoards();
+    CheckRingPeers(done, wait);
+    CheckTcpPeers(wait);
+    CheckDeadline(wait);
+    bell.Sleep(seen, std::clamp(wait.timeout, std::chrono::milliseconds(1), kNap));
+  }
+}
+
+void GlooGroup::AwaitTcpSends(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait) {
+  AwaitTcp(peer, lane, /*sends=*/true, done, wait);
+}
+
+void GlooGroup::AwaitTcpReceives(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait) {
+  AwaitTcp(peer, lane, /*sends=*/false, done, wait);
+}
+
+void GlooGroup::AwaitTcp(int peer, Lane lane, bool sends, absl::FunctionRef<bool()> done, GlooWait& wait) {
+  TcpChannel& channel = tcp(peer, lane);
+  while (!done()) {
+    ThrowIfFailed();
+    if (sends ? channel.AwaitSend() : channel.AwaitReceive()) {
+      wait.progressed = Clock::now();
+      continue;
+    }
+    if (Pump()) wait.progressed = Clock::now();
+    CheckRingPeers(done, wait);
+    CheckTcpPeers(wait);
+    if (done()) return;
+    CheckDeadline(wait);
+  }
+}
+
+bool GlooGroup::IsBusy(int peer) const {
+  for (int lane = static_cast<int>(first_lane_); lane <= static_cast<int>(last_lane_); ++lane) {
+    const PeerChannel& lane_channel = channel(peer, static_cast<Lane>(lane));
+    if (lane_channel.sending() || lane_channel.receiving()) return true;
+  }
+  return false;
+}
+
+void GlooGroup::AwaitIdle(GlooWait& wait) {
+  if (!ring_peers_.empty()) {
+    Await(
+        [&] {
+          for (int peer : ring_peers_) {
+            if (IsBusy(peer)) return false;
+          }
+          return true;
+        },
+        wait);
+  }
+  for (int peer : tcp_peers_) {
+    for (int i = static_cast<int>(first_lane_); i <= static_cast<int>(last_lane_); ++i) {
+      const Lane lane = static_cast<Lane>(i);
+      const TcpChannel& pending = tcp(peer, lane);
+      AwaitTcpReceives(
+          peer, lane, [&] { return !pending.receiving(); }, wait);
+      AwaitTcpSends(
+          peer, lane, [&] { return !pending.sending(); }, wait);
+    }
+  }
+}
+
+void GlooGroup::CheckBoards() {
+  failure_.ThrowIfFailed();
+  for (int peer : ring_peers_) {
+    const MemberMemory::Board& board = board_of(peer);
+    if (board.state.load() != MemberMemory::kFailed) continue;
+    Fail(static_cast<absl::StatusCode>(board.code),
+         std::string(board.reason, strnlen(board.reason, MemberMemory::kReasonBytes)));
+    failure_.Throw();
+  }
+}
+
+void GlooGroup::ThrowIfFailed() { CheckBoards(); }
+
+// The rings are moved by this member alone.
+void GlooGroup::Leave() {
+  if (has_tcp()) meeting_.mesh->Close();
+  for (int peer : tcp_peers_) {
+    for (int lane = 0; lane < kNumLanes; ++lane) tcp(peer, static_cast<Lane>(lane)).Drop();
+  }
+  failure_.Throw();
+}
+
+// Who is gone may have left in the rings all that was awaited of it: so first gone, then empty.
+void GlooGroup::CheckRingPeers(absl::FunctionRef<bool()> done, GlooWait& wait) {
+  if (ring_peers_.empty()) return;
+  for (int peer : wait.missing()) {
+    if (peer == rank_ || !by_memory(peer)) continue;
+    const bool has_left = board_of(peer).state.load() == MemberMemory::kDeparted;
+    if (!has_left && meeting_.peers[peer]->MakerIsAlive()) continue;
+    if (Pump() || done()) return;
+    CheckBoards();  // it may have failed, and then died
+    FailGone(peer, has_left, wait);
+  }
+}
+
+bool GlooGroup::Settle(int peer) {
+  constexpr int kTries = 3;  // a wait may be released just as it ends
+  bool settled = false;
+  for (int i = static_cast<int>(first_lane_); i <= static_cast<int>(last_lane_); ++i) {
+    TcpChannel& pending = tcp(peer, static_cast<Lane>(i));
+    for (int attempt = 0; attempt < kTries && pending.receiving(); ++attempt) {
+      settled |= pending.AwaitReceive(GlooTicker::Pace::kSoon);
+    }
+    for (int attempt = 0; attempt < kTries && pending.sending(); ++attempt) {
+      settled |= pending.AwaitSend(GlooTicker::Pace::kSoon);
+    }
+  }
+  return settled;
+}
+
+void GlooGroup::CheckTcpPeers(GlooWait& wait) {
+  if (tcp_peers_.empty() || Clock::now() - wait.looked < kLookForLeft) return;
+  for (int peer : wait.missing()) {
+    if (peer == rank_ || by_memory(peer)) continue;
+    if (meeting_.mesh->HasLeft(peer) && !Settle(peer)) FailGone(peer, /*has_left=*/true, wait);
+  }
+  wait.looked = Clock::now();
+}
+
+void GlooGroup::FailGone(int peer, bool has_left, GlooWait& wait) {
+  if (has_left) {
+    Fail(absl::StatusCode::kAborted, absl::StrCat(wait.what(), ": world rank ", ranks_[rank_], " waits for ",
+                                                  WorldRanks({peer}), ", which have left the group"));
+  } else {
+    Fail(absl::StatusCode::kAborted,
+         absl::StrCat(wait.what(), ": world rank ", ranks_[peer], " is gone: its process has ended"));
+  }
+  failure_.Throw();
+}
+
+void GlooGroup::CheckDeadline(GlooWait& wait) {
+  // In this form a timeout of years does not overflow the clock.
+  if (Clock::now() - wait.progressed < wait.timeout) return;
+  for (int peer : wait.missing()) {
+    if (peer != rank_ && !by_memory(peer)) Settle(peer);
+  }
+  const std::vector<int> missing = wait.missing();
+  if (missing.empty()) return;  // they came just now
+  Fail(absl::StatusCode::kDeadlineExceeded,
+       absl::StrCat(wait.what(), ": world rank ", ranks_[rank_], " waited ", wait.timeout.count(), " ms; ",
+                    WorldRanks(missing), " have not arrived"));
+  failure_.Throw();
+}
+
+void GlooGroup::Fail(absl::StatusCode code, const std::string& message) {
+  if (!failure_.Set(code, message)) return;
+  if (meeting_.own != nullptr) {
+    MemberMemory::Board& board = meeting_.own->board();
+    board.code = static_cast<int32_t>(code);
+    std::strncpy(board.reason, message.c_str(), MemberMemory::kReasonBytes - 1);
+    board.state.store(MemberMemory::kFailed);
+    board.bell.Ring();
+    for (int peer : ring_peers_) board_of(peer).bell.Ring();
+  }
+  if (meeting_.mesh == nullptr) return;
+  try {
+    hub_->store().CompareSet(absl::StrCat(meeting_.prefix, "failure"), "",
+                             absl::StrCat(static_cast<int>(code), "\n", message));
+  } catch (const std::exception&) {  // then peers learn of the failure and not of its reason
+  }
+  meeting_.mesh->Close();
+}
+
+void GlooGroup::Abort(const std::string& reason) {
+  Fail(absl::StatusCode::kAborted, absl::StrCat("group '", name_, "': ", reason));
+}
+
+void GlooGroup::FailLost(const PeerLost& lost, const std::string& where) {
+  failure_.ThrowIfFailed();
+  CheckBoards();
+  try {
+    const auto said = hub_->store().TryGet(absl::StrCat(meeting_.prefix, "failure"));
+    const std::vector<std::string> parts = absl::StrSplit(said.value_or(""), absl::MaxSplits('\n', 1));
+    int code = 0;
+    if (parts.size() == 2 && absl::SimpleAtoi(parts[0], &code)) {
+      Fail(static_cast<absl::StatusCode>(code), parts[1]);
+      failure_.Throw();
+    }
+  } catch (const std::exception&) {
+    failure_.ThrowIfFailed();  // else the store is gone too
+  }
+  Fail(absl::StatusCode::kAborted, absl::StrCat(where, ": world rank ", ranks_[lost.peer()],
+                                                " has closed its connection (", lost.what(), ")"));
+  failure_.Throw();
+}
+
+void GlooGroup::Depart() {
+  if (departed_.exchange(true)) return;
+  if (meeting_.own != nullptr) {
+    uint32_t present = MemberMemory::kPresent;
+    meeting_.own->board().state.compare_exchange_strong(present, MemberMemory::kDeparted);
+    for (int peer : ring_peers_) board_of(peer).bell.Ring();
+  }
+  if (meeting_.mesh == nullptr || failure_.failed()) return;
+  try {
+    meeting_.mesh->SayFarewell();
+    hub_->Retire(meeting_.mesh);
+  } catch (const std::exception&) {  // a destructor may be what got here; peers see a closed connection
+  }
+}
+
+std::string GlooGroup::Where(CollectiveKind kind, uint64_t sequence) const {
+  return absl::StrCat("group '", name_, "', ", kind == CollectiveKind::kSendRecv ? "send_recv" : "collective",
+                      " #", sequence);
+}
+
+std::string GlooGroup::WorldRanks(const std::vector<int>& members) const {
+  return absl::StrCat(
+      "world ranks [",
+      absl::StrJoin(members, ", ",
+                    [this](std::string* text, int member) { absl::StrAppend(text, ranks_[member]); }),
+      "]");
+}
+
+}  // namespace weft

@@ -1,0 +1,150 @@
+#ifndef WEFT_RUNTIME_COMM_GLOO_GROUP_H_
+#define WEFT_RUNTIME_COMM_GLOO_GROUP_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "runtime/comm/collective.h"
+#include "runtime/comm/gloo/header.h"
+#include "runtime/comm/gloo/hub.h"
+#include "runtime/comm/gloo/meeting.h"
+#include "runtime/comm/gloo/ring_channel.h"
+#include "runtime/comm/group_failure.h"
+
+namespace weft {
+
+// What one operation waits for, for as long as it runs: the deadline moves on with every byte.
+struct GlooWait {
+  std::chrono::milliseconds timeout;
+  absl::FunctionRef<std::string()> what;          // "group 'dp', collective #3, barrier()"
+  absl::FunctionRef<std::vector<int>()> missing;  // the group ranks still awaited; ascending
+  std::chrono::steady_clock::time_point progressed = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point looked = progressed;  // after members that have left by TCP
+};
+
+// One member's end of a `gloo` group: its channels to every peer, waiting on them, and the failure that ends
+// the group.
+//
+// A peer that waits is told why: who fails a group says so on its board in shared memory, leaves the reason
+// in the store and then breaks its connections, which reaches whoever is connected to it. Who finds a
+// connection broken looks into the store for the reason before it makes its own.
+//
+// Threads: the member's, one at a time; Fail, Abort and Depart from any.
+class GlooGroup final : public GlooHub::Member {
+ public:
+  // Meets the other members: see Meet.
+  GlooGroup(std::shared_ptr<GlooHub> hub, std::string name, std::vector<int> ranks, int rank);
+  ~GlooGroup() override;
+
+  const std::string& name() const { return name_; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+
+  // The peers by how they are reached; ascending group ranks.
+  const std::vector<int>& ring_peers() const { return ring_peers_; }
+  const std::vector<int>& tcp_peers() const { return tcp_peers_; }
+  // Some pair of the group, not only of this member, goes by TCP: the same answer on every member.
+  bool has_tcp() const { return meeting_.mesh != nullptr; }
+  const std::string& why_not_shared() const { return meeting_.why_not_shared; }
+
+  bool by_memory(int peer) const { return meeting_.peers[peer] != nullptr; }
+
+  PeerChannel& channel(int peer, Lane lane) const { return *channels_[Index(peer, lane)]; }
+  RingChannel& ring(int peer, Lane lane) const { return static_cast<RingChannel&>(channel(peer, lane)); }
+  TcpChannel& tcp(int peer, Lane lane) const { return static_cast<TcpChannel&>(channel(peer, lane)); }
+
+  // The headers of the current collective: what this member tells each, and its own; and what peers tell it.
+  GlooHeader& header_to(int member) { return headers_to_[member]; }
+  GlooHeader& header_from(int peer) { return headers_from_[peer]; }
+  // What is sent of it: a message that is awaited ahead has one size.
+  int64_t HeaderBytes(const GlooHeader& header, int peer) const {
+    return by_memory(peer) ? header.num_bytes() : header.max_bytes();
+  }
+  // Starts to receive the next headers that come by TCP, unless it has. Errors: PeerLost.
+  void ExpectHeaders();
+  // The collective is over: starts to receive the next ones, which saves them a way there and back. A peer
+  // that has gone meanwhile is no error yet.
+  void TakeHeaders();
+
+  // The lanes that the next waits move.
+  void UseLanes(Lane first, Lane last) { first_lane_ = first, last_lane_ = last; }
+
+  // Moves what can be moved through the rings now. True if anything was.
+  bool Pump();
+
+  // Moves bytes through the rings until `done`.
+  // Errors: DeadlineExceeded after `wait.timeout` without progress, which ends the group; Aborted if a peer
+  //         that is awaited has left or ended; what has ended the group. PeerLost.
+  void Await(absl::FunctionRef<bool()> done, GlooWait& wait);
+
+  // The same for the sends or the receives to or from one TCP peer.
+  void AwaitTcpSends(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait);
+  void AwaitTcpReceives(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait);
+
+  // Waits until nothing is on its way in the lanes in use.
+  void AwaitIdle(GlooWait& wait);
+
+  // True if something is on its way to or from `peer` in the lanes in use.
+  bool IsBusy(int peer) const;
+
+  // Ends the group, unless it has ended.
+  void Fail(absl::StatusCode code, const std::string& message);
+  void Abort(const std::string& reason) override;
+  // Throws what has ended the group, here or on a peer that shares memory.
+  void ThrowIfFailed();
+  // Throws what has ended it, when no transport touches this member's tensors any more.
+  [[noreturn]] void Leave();
+
+  // Makes of a broken connection the group's failure: the reason that a peer has left in the store, or that
+  // this peer has closed its connection. Throws it.
+  [[noreturn]] void FailLost(const PeerLost& lost, const std::string& where);
+
+  void Depart() override;
+
+  // "group 'dp', collective #3" and "world ranks [1, 3]": for messages.
+  std::string Where(CollectiveKind kind, uint64_t sequence) const;
+  std::string WorldRanks(const std::vector<int>& members) const;
+
+ private:
+  int Index(int peer, Lane lane) const { return peer * kNumLanes + static_cast<int>(lane); }
+  MemberMemory::Board& board_of(int peer) const { return meeting_.peers[peer]->board(); }
+
+  // One turn of waiting blocked. True if `done`.
+  bool Sleep(absl::FunctionRef<bool()> done, GlooWait& wait);
+  void AwaitTcp(int peer, Lane lane, bool sends, absl::FunctionRef<bool()> done, GlooWait& wait);
+  // What else may have happened while waiting; each throws.
+  void CheckBoards();
+  void CheckRingPeers(absl::FunctionRef<bool()> done, GlooWait& wait);
+  void CheckTcpPeers(GlooWait& wait);
+  void CheckDeadline(GlooWait& wait);
+  // Takes what has come through by TCP from or to `peer` without waiting. True if there was anything.
+  bool Settle(int peer);
+  [[noreturn]] void FailGone(int peer, bool has_left, GlooWait& wait);
+
+  const std::shared_ptr<GlooHub> hub_;
+  const std::string name_;
+  const std::vector<int> ranks_;
+  const int rank_;
+  Meeting meeting_;
+  std::vector<int> ring_peers_;
+  std::vector<int> tcp_peers_;
+  std::vector<std::unique_ptr<PeerChannel>> channels_;  // by peer and lane; null for this member
+  std::vector<GlooHeader> headers_to_;
+  std::vector<GlooHeader> headers_from_;
+  std::vector<bool> expects_header_;  // by TCP, since the last collective
+  Lane first_lane_ = Lane::kCollective;
+  Lane last_lane_ = Lane::kCollective;
+  int num_spins_ = 0;
+  GroupFailure failure_;
+  std::atomic<bool> departed_ = false;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_GLOO_GROUP_H_

@@ -1,0 +1,151 @@
+#include "runtime/comm/gloo/run_send_recv.h"
+
+#include <cstring>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+void CopyMessage(const Tensor& from, const Tensor& to) {
+  if (to.num_bytes() > 0 && from.data() != to.data()) std::memmove(to.data(), from.data(), to.num_bytes());
+}
+
+// What the ends of a message tell each other.
+struct Record {
+  int64_t num_bytes = 0;
+  char type[56] = {};  // of the receiver's tensor, for the message of a mismatch
+};
+static_assert(sizeof(Record) == kRingLine);
+
+// A batch in progress.
+class Batch {
+ public:
+  Batch(GlooGroup& group, uint64_t sequence) : group_(group), sequence_(sequence) {}
+
+  void Send(const Message& message) {
+    Exchange& exchange = Begin(message, Lane::kAnnounce, Lane::kAccept);
+    exchange.sends = true;
+    group_.channel(message.peer, Lane::kMessage).Send(message.tensor.data(), message.tensor.num_bytes());
+  }
+
+  void Receive(const Message& message) {
+    Begin(message, Lane::kAccept, Lane::kAnnounce);
+    group_.channel(message.peer, Lane::kMessage).Receive(message.tensor.data(), message.tensor.num_bytes());
+  }
+
+  void Finish(std::chrono::milliseconds timeout) {
+    const auto what = [this] { return group_.Where(CollectiveKind::kSendRecv, sequence_); };
+    const auto missing = [this] {
+      std::vector<int> members;
+      for (int peer = 0; peer < group_.size(); ++peer) {
+        if (peer != group_.rank() && group_.IsBusy(peer)) members.push_back(peer);
+      }
+      return members;
+    };
+    GlooWait wait{timeout, what, missing};
+    // By memory, records and bytes come as they like, and a mismatch is told as soon as its record has come:
+    // its bytes may never do. By TCP all is under way by itself.
+    if (!group_.ring_peers().empty()) group_.Await([this] { return CheckRings(); }, wait);
+    for (Exchange& exchange : exchanges_) {
+      if (group_.by_memory(exchange.peer)) continue;
+      const PeerChannel& records = group_.channel(exchange.peer, exchange.lane);
+      group_.AwaitTcpReceives(
+          exchange.peer, exchange.lane, [&] { return records.num_received() >= exchange.number; }, wait);
+      Check(exchange);
+    }
+    group_.AwaitIdle(wait);
+  }
+
+ private:
+  // This member's end of one message.
+  struct Exchange {
+    int peer;
+    bool sends = false;
+    Lane lane;           // in which the other end's record comes
+    int64_t number = 0;  // the how-manieth it is there
+    bool checked = false;
+    Record mine;
+    Record theirs;
+  };
+
+  Exchange& Begin(const Message& message, Lane mine, Lane theirs) {
+    Exchange& exchange = exchanges_.emplace_back();
+    exchange.peer = message.peer;
+    exchange.lane = theirs;
+    exchange.mine.num_bytes = message.tensor.num_bytes();
+    std::strncpy(exchange.mine.type, message.tensor.TypeString().c_str(), sizeof(exchange.mine.type) - 1);
+    PeerChannel& records = group_.channel(message.peer, theirs);
+    records.Receive(&exchange.theirs, sizeof(Record));
+    exchange.number = records.num_receives();
+    group_.channel(message.peer, mine).Send(&exchange.mine, sizeof(Record));
+    return exchange;
+  }
+
+  // True if all that goes by memory is through.
+  bool CheckRings() {
+    bool all = true;
+    for (; next_unchecked_ < exchanges_.size(); ++next_unchecked_) {
+      const Exchange& next = exchanges_[next_unchecked_];
+      if (!next.checked && group_.by_memory(next.peer)) break;
+    }
+    for (size_t i = next_unchecked_; i < exchanges_.size(); ++i) {
+      Exchange& exchange = exchanges_[i];
+      if (exchange.checked || !group_.by_memory(exchange.peer)) continue;
+      const bool has_come = group_.channel(exchange.peer, exchange.lane).num_received() >= exchange.number;
+      if (has_come) Check(exchange);
+      all &= has_come;
+    }
+    for (int peer : group_.ring_peers()) all = all && !group_.IsBusy(peer);
+    return all;
+  }
+
+  void Check(Exchange& exchange) {
+    exchange.checked = true;
+    if (exchange.mine.num_bytes == exchange.theirs.num_bytes) return;
+    const int me = group_.ranks()[group_.rank()];
+    const int peer = group_.ranks()[exchange.peer];
+    const Record& sent = exchange.sends ? exchange.mine : exchange.theirs;
+    const Record& expected = exchange.sends ? exchange.theirs : exchange.mine;
+    const std::string type(expected.type, strnlen(expected.type, sizeof(expected.type)));
+    group_.Fail(absl::StatusCode::kInvalidArgument,
+                absl::StrCat(group_.Where(CollectiveKind::kSendRecv, sequence_), ": rank ",
+                             exchange.sends ? me : peer, " sent ", sent.num_bytes, " bytes to rank ",
+                             exchange.sends ? peer : me, ", which expected ", expected.num_bytes, " bytes (",
+                             type, ")"));
+    group_.Leave();
+  }
+
+  GlooGroup& group_;
+  const uint64_t sequence_;
+  std::deque<Exchange> exchanges_;  // records are sent from here: nothing moves
+  size_t next_unchecked_ = 0;       // all before it are checked, or go by TCP
+};
+
+}  // namespace
+
+void RunGlooSendRecv(GlooGroup& group, absl::Span<const Message> sends, absl::Span<const Message> receives,
+                     uint64_t sequence, std::chrono::milliseconds timeout) {
+  group.ThrowIfFailed();
+  group.UseLanes(Lane::kAnnounce, Lane::kMessage);
+  Batch batch(group, sequence);
+  for (const Message& send : sends) {
+    if (send.peer != group.rank()) batch.Send(send);
+  }
+  // Messages to itself meet in order; the communicator has checked that they pair up.
+  size_t next_own = 0;
+  for (const Message& receive : receives) {
+    if (receive.peer != group.rank()) {
+      batch.Receive(receive);
+      continue;
+    }
+    while (sends[next_own].peer != group.rank()) ++next_own;
+    CopyMessage(sends[next_own++].tensor, receive.tensor);
+  }
+  batch.Finish(timeout);
+}
+
+}  // namespace weft
