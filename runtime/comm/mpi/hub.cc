@@ -30,6 +30,7 @@ MpiHub::MpiHub(std::shared_ptr<MpiTransport> transport)
 }
 
 std::shared_ptr<MpiGroup> MpiHub::Join(const std::string& name, const std::vector<int>& ranks) {
+  std::shared_ptr<MpiGroup> group;  // before the lock: its end takes it, if an error comes in between
   const std::lock_guard<std::mutex> lock(mutex_);
   if (abort_reason_.has_value()) {
     Throw(absl::StatusCode::kAborted, "new group '", name, "': ", *abort_reason_);
@@ -38,10 +39,10 @@ std::shared_ptr<MpiGroup> MpiHub::Join(const std::string& name, const std::vecto
   const MpiGroupKey key{hash, num_made_[hash]};
   auto made = std::make_unique<MpiGroup>(transport_, key, name, ranks);
   ++num_made_[hash];
-  std::shared_ptr<MpiGroup> group(made.release(), [hub = shared_from_this(), key](MpiGroup* dead) {
-    hub->Forget(key);
-    delete dead;
-  });
+  group = {made.release(), [hub = shared_from_this(), key](MpiGroup* dead) {
+             hub->Forget(key);
+             delete dead;
+           }};
   groups_[key] = group.get();
   if (const auto parked = parked_.find(key); parked != parked_.end()) {
     for (const Parked& old : parked->second) group->Receive(old.from, MpiPacketReader(old.packet));
