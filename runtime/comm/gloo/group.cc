@@ -49,10 +49,11 @@ GlooGroup::GlooGroup(std::shared_ptr<GlooHub> hub, std::string name, std::vector
       ranks_(std::move(ranks)),
       rank_(rank),
       meeting_(Meet(*hub_, name_, ranks_, rank_)),
-      channels_(ranks_.size() * kNumLanes),
-      headers_to_(ranks_.size(), GlooHeader(size())),
-      headers_from_(ranks_.size(), GlooHeader(size())),
+      posted_(std::make_shared<Posted>()),
       expects_header_(ranks_.size()) {
+  posted_->headers_to.assign(size(), GlooHeader(size()));
+  posted_->headers_from.assign(size(), GlooHeader(size()));
+  posted_->channels.resize(size() * kNumLanes);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     const bool shared = by_memory(peer);
@@ -60,11 +61,11 @@ GlooGroup::GlooGroup(std::shared_ptr<GlooHub> hub, std::string name, std::vector
     for (int i = 0; i < kNumLanes; ++i) {
       const Lane lane = static_cast<Lane>(i);
       if (shared) {
-        channels_[Index(peer, lane)] =
+        posted_->channels[Index(peer, lane)] =
             std::make_unique<RingChannel>(meeting_.own->Writer(peer, lane),
                                           meeting_.peers[peer]->Reader(rank_, lane), &board_of(peer).bell);
       } else {
-        channels_[Index(peer, lane)] = std::make_unique<TcpChannel>(meeting_.mesh, peer, lane);
+        posted_->channels[Index(peer, lane)] = std::make_unique<TcpChannel>(meeting_.mesh, peer, lane);
       }
     }
   }
@@ -73,16 +74,12 @@ GlooGroup::GlooGroup(std::shared_ptr<GlooHub> hub, std::string name, std::vector
   TakeHeaders();
 }
 
-// What is posted in the mesh goes before it.
-GlooGroup::~GlooGroup() {
-  Depart();
-  channels_.clear();
-}
+GlooGroup::~GlooGroup() { Depart(); }
 
 void GlooGroup::ExpectHeaders() {
   for (int peer : tcp_peers_) {
     if (expects_header_[peer]) continue;
-    GlooHeader& header = headers_from_[peer];
+    GlooHeader& header = posted_->headers_from[peer];
     channel(peer, Lane::kCollective).Receive(header.bytes(), header.max_bytes());
     expects_header_[peer] = true;
   }
@@ -343,7 +340,7 @@ void GlooGroup::Depart() {
   if (meeting_.mesh == nullptr || failure_.failed()) return;
   try {
     meeting_.mesh->SayFarewell();
-    hub_->Retire(meeting_.mesh);
+    hub_->Retire(meeting_.mesh, posted_);
   } catch (const std::exception&) {  // a destructor may be what got here; peers see a closed connection
   }
 }

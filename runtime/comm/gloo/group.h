@@ -55,13 +55,13 @@ class GlooGroup final : public GlooHub::Member {
 
   bool by_memory(int peer) const { return meeting_.peers[peer] != nullptr; }
 
-  PeerChannel& channel(int peer, Lane lane) const { return *channels_[Index(peer, lane)]; }
+  PeerChannel& channel(int peer, Lane lane) const { return *posted_->channels[Index(peer, lane)]; }
   RingChannel& ring(int peer, Lane lane) const { return static_cast<RingChannel&>(channel(peer, lane)); }
   TcpChannel& tcp(int peer, Lane lane) const { return static_cast<TcpChannel&>(channel(peer, lane)); }
 
   // The headers of the current collective: what this member tells each, and its own; and what peers tell it.
-  GlooHeader& header_to(int member) { return headers_to_[member]; }
-  GlooHeader& header_from(int peer) { return headers_from_[peer]; }
+  GlooHeader& header_to(int member) { return posted_->headers_to[member]; }
+  GlooHeader& header_from(int peer) { return posted_->headers_from[peer]; }
   // What is sent of it: a message that is awaited ahead has one size.
   int64_t HeaderBytes(const GlooHeader& header, int peer) const {
     return by_memory(peer) ? header.num_bytes() : header.max_bytes();
@@ -134,9 +134,13 @@ class GlooGroup final : public GlooHub::Member {
   Meeting meeting_;
   std::vector<int> ring_peers_;
   std::vector<int> tcp_peers_;
-  std::vector<std::unique_ptr<PeerChannel>> channels_;  // by peer and lane; null for this member
-  std::vector<GlooHeader> headers_to_;
-  std::vector<GlooHeader> headers_from_;
+  // Shared with the hub once this member has left. By peer and lane; null for this member.
+  struct Posted {
+    std::vector<GlooHeader> headers_to;
+    std::vector<GlooHeader> headers_from;
+    std::vector<std::unique_ptr<PeerChannel>> channels;  // before the headers that they receive
+  };
+  const std::shared_ptr<Posted> posted_;
   std::vector<bool> expects_header_;  // by TCP, since the last collective
   Lane first_lane_ = Lane::kCollective;
   Lane last_lane_ = Lane::kCollective;

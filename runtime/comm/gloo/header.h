@@ -65,7 +65,7 @@ class GlooHeader {
   absl::Span<const int64_t> counts_of(int list) const;
   int64_t CountsBytes() const;
 
-  const int size_;
+  int size_;
   std::vector<char> bytes_;
 };
 

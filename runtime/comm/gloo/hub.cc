@@ -97,7 +97,7 @@ void GlooHub::Add(const std::shared_ptr<Member>& group) {
   groups_.push_back(group);
 }
 
-void GlooHub::Retire(std::shared_ptr<TcpMesh> mesh) {
+void GlooHub::Retire(std::shared_ptr<TcpMesh> mesh, std::shared_ptr<const void> posted) {
   std::vector<Retired> expired;  // closed without the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
@@ -105,7 +105,7 @@ void GlooHub::Retire(std::shared_ptr<TcpMesh> mesh) {
     if (now - retired.since > kRetirement) expired.push_back(std::move(retired));
   }
   std::erase_if(retired_, [](const Retired& retired) { return retired.mesh == nullptr; });
-  retired_.push_back({std::move(mesh), now});
+  retired_.push_back({std::move(mesh), std::move(posted), now});
 }
 
 void GlooHub::AbortAll(const std::string& reason) {

@@ -85,12 +85,14 @@ class GlooHub {
   std::string Get(const std::string& key, std::chrono::steady_clock::time_point deadline);
   std::shared_ptr<gloo::transport::Device> Device();
   void Add(const std::shared_ptr<Member>& group);  // Errors: Aborted after AbortAll
-  // Keeps the connections of a group that this rank has left until its peers have what is on its way.
-  void Retire(std::shared_ptr<TcpMesh> mesh);
+  // Keeps the connections of a group that this rank has left until its peers have what is on its way, and
+  // `posted`, what still waits in them: without it Gloo would read nothing more.
+  void Retire(std::shared_ptr<TcpMesh> mesh, std::shared_ptr<const void> posted);
 
  private:
   struct Retired {
     std::shared_ptr<TcpMesh> mesh;
+    std::shared_ptr<const void> posted;
     std::chrono::steady_clock::time_point since;
   };
 

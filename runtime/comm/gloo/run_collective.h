@@ -1,25 +1,12 @@
 #ifndef WEFT_RUNTIME_COMM_GLOO_RUN_COLLECTIVE_H_
 #define WEFT_RUNTIME_COMM_GLOO_RUN_COLLECTIVE_H_
 
-#include <chrono>
 #include <cstdint>
 
-#include "absl/types/span.h"
-#include "runtime/comm/collective.h"
+#include "runtime/comm/gloo/collective_pieces.h"
 #include "runtime/comm/gloo/group.h"
-#include "runtime/tensor/tensor.h"
 
 namespace weft {
-
-// One member's part in a collective. Views the caller's data. An undefined tensor: this member has none.
-struct GlooCall {
-  const CollectiveDescriptor& descriptor;
-  const Tensor& input;
-  const Tensor& output;
-  absl::Span<const int64_t> receive_counts;  // all-to-all
-  uint64_t sequence = 0;
-  std::chrono::milliseconds timeout;
-};
 
 // Takes this member through one collective of `group`. Every member sends a header to every other one, with
 // the data behind it, and none returns before it has agreed with all headers. When it returns, the call's
