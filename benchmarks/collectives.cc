@@ -1,6 +1,8 @@
-// How fast the `local` communicator is: ranks that are threads, beside what the machine's memory allows, a
-// plain version of the same with threads, and peers.
+// How fast the communicators are. `local`: ranks that are threads, beside what the machine's memory allows, a
+// plain version of the same with threads, and peers. `gloo`, `gloo_tcp`: ranks that are processes of this
+// machine, by shared memory or by TCP, 2 and 4 of them, beside peers.
 //
+//   bazel run //benchmarks:collectives -- --backend=gloo --peer="$(benchmarks/peers/openmpi_collectives.sh)"
 //   bazel run //benchmarks:collectives
 //   bazel run //benchmarks:collectives -- --only=all_reduce/2r
 //   --peer="$(benchmarks/peers/openmpi_collectives.sh)"
@@ -40,11 +42,13 @@
 #include "absl/strings/str_split.h"
 #include "benchmarks/figure.h"
 #include "benchmarks/plain_collectives.h"
+#include "benchmarks/process_collectives.h"
 #include "benchmarks/rank_timer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
 #include "runtime/launch/run_ranks.h"
 
+ABSL_FLAG(std::string, backend, "local", "local, gloo (processes that share memory) or gloo_tcp");
 ABSL_FLAG(std::vector<std::string>, ranks, std::vector<std::string>({"2", "4", "8", "16", "32"}),
           "numbers of ranks, 2 to 64");
 ABSL_FLAG(std::vector<std::string>, sizes,
@@ -66,8 +70,8 @@ constexpr int kMostOfAllSizes = 4;  // ranks: groups of more are measured at 4 B
 int NumCores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 FlagsUsage Usage() {
-  return {.summary = "Measures the local communicator's collectives.",
-          .groups = {{"Measurement", {"ranks", "sizes", "only", "peer", "log_format"}}},
+  return {.summary = "Measures the communicators' collectives.",
+          .groups = {{"Measurement", {"backend", "ranks", "sizes", "only", "peer", "log_format"}}},
           .examples = {"collectives --only=all_reduce/2r", "collectives --ranks=2 --sizes=4B,1MiB"}};
 }
 
@@ -280,19 +284,52 @@ void MeasureRanks(int num_ranks, const std::vector<int64_t>& sizes, double hand_
   RunRanks(num_ranks, body, {.threads_per_rank = 1});
 }
 
+// A line of a collective by processes, beside each peer's; without one, alone.
+void ReportProcesses(const std::string& name, int64_t size, double ns) {
+  const std::vector<PeerTime> peers = PeerTimes(name);
+  for (const PeerTime& time : peers) ReportBeside(name, size, ns, time.ns, time.peer, 1);
+  if (!peers.empty()) return;
+  const bool is_time = size <= 32 * kKiB;
+  Report({.name = name,
+          .value = is_time ? ns / 1e3 : static_cast<double>(size) / ns,
+          .unit = is_time ? "us" : "GB/s"});
+}
+
+void MeasureGloo(int num_ranks, const std::vector<int64_t>& sizes, bool over_tcp) {
+  const auto name_of = [num_ranks](const std::string& collective, int64_t size) {
+    return absl::StrCat(collective, "/", num_ranks, "r/", SizeName(size));
+  };
+  ProcessCollectives measured = {.num_ranks = num_ranks, .over_tcp = over_tcp, .sizes = sizes};
+  measured.wanted = [&](const std::string& collective, int64_t size) {
+    return absl::StrContains(name_of(collective, size), absl::GetFlag(FLAGS_only));
+  };
+  measured.report = [&](const std::string& collective, int64_t size, double ns) {
+    ReportProcesses(name_of(collective, size), size, ns);
+  };
+  MeasureProcesses(measured);
+}
+
 int Run() {
+  const std::string backend = absl::GetFlag(FLAGS_backend);
+  WEFT_REQUIRE(backend == "local" || backend == "gloo" || backend == "gloo_tcp",
+               "--backend: expected local, gloo or gloo_tcp, got '", backend, "'");
   std::vector<int64_t> sizes;
   std::vector<int64_t> few_sizes;
   for (const std::string& text : absl::GetFlag(FLAGS_sizes)) {
     sizes.push_back(ParseSize(text));
     if (sizes.back() == 4 || sizes.back() == kKiB * kKiB) few_sizes.push_back(sizes.back());
   }
-  const double hand_over_ns = HandOverNanoseconds();
-  Report({.name = "hand_over", .value = hand_over_ns / 1e3, .unit = "us"});
+  const double hand_over_ns = backend == "local" ? HandOverNanoseconds() : 0;
+  if (backend == "local") Report({.name = "hand_over", .value = hand_over_ns / 1e3, .unit = "us"});
   for (const std::string& text : absl::GetFlag(FLAGS_ranks)) {
     int num_ranks = 0;
     WEFT_REQUIRE(absl::SimpleAtoi(text, &num_ranks) && num_ranks >= 2 && num_ranks <= 64,
                  "--ranks: expected 2 to 64, got '", text, "'");
+    if (backend != "local") {
+      if (num_ranks <= kMostOfAllSizes && !sizes.empty())
+        MeasureGloo(num_ranks, sizes, backend == "gloo_tcp");
+      continue;
+    }
     const std::vector<int64_t>& measured = num_ranks <= kMostOfAllSizes ? sizes : few_sizes;
     if (!measured.empty()) MeasureRanks(num_ranks, measured, hand_over_ns);
   }

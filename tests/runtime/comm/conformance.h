@@ -26,6 +26,8 @@ struct CommBackend {
   std::function<void(int num_ranks, const std::function<void(World&)>& body)> run;
   // With how many ranks the cases run that try every dtype and size: fewer for a backend that is slow.
   std::vector<int> sweep_ranks = {1, 2, 3, 4, 5};
+  // How often the cases run that repeat themselves, of 1.
+  double repeats = 1;
 };
 inline void PrintTo(const CommBackend& backend, std::ostream* out) { *out << backend.name; }
 
@@ -33,6 +35,7 @@ inline void PrintTo(const CommBackend& backend, std::ostream* out) { *out << bac
 class CommConformance : public testing::TestWithParam<CommBackend> {
  protected:
   void Run(int num_ranks, const std::function<void(World&)>& body) { GetParam().run(num_ranks, body); }
+  int Repeats(int count) const { return static_cast<int>(count * GetParam().repeats); }
 };
 
 // Fails the test from any rank.

@@ -94,13 +94,13 @@ TEST_P(CommConformance, WorksTakeEveryKindAndMayBeDropped) {
 }
 
 TEST_P(CommConformance, RowsAndColumnsOfAGridAtOnce) {
-  Run(4, [](World& world) {
+  Run(4, [repeats = Repeats(100)](World& world) {
     const int row = world.rank() / 2;
     const int column = world.rank() % 2;
     const auto rows = world.NewGroup("rows", {2 * row, 2 * row + 1});
     const auto columns = world.NewGroup("columns", {column, column + 2});
     const auto all = world.NewGroup("all", {0, 1, 2, 3});
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < repeats; ++i) {
       const int64_t count = i % 2 == 0 ? 3 : 2000;
       const Tensor a = Filled(world, count, world.rank() + i);
       const Tensor b = Filled(world, count, world.rank() * i);
@@ -159,11 +159,11 @@ TEST_P(CommConformance, TestAndWaitForSeeAWorkThatCannotFinishYet) {
 }
 
 TEST_P(CommConformance, TwoThousandSmallCollectives) {
-  Run(4, [](World& world) {
+  Run(4, [repeats = Repeats(2000)](World& world) {
     const auto group = world.NewGroup("dp", AllRanks(world));
     const Tensor tensor = Filled(world, 1, 0);
     const Tensor gathered = Filled(world, 4, 0);
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < repeats; ++i) {
       double& value = *tensor.data<double>();
       value = world.rank() + i;
       switch (i % 4) {

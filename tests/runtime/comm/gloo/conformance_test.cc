@@ -9,21 +9,21 @@ namespace weft {
 namespace {
 
 CommBackend Backend(const std::string& name, const std::function<GlooOptions(int)>& options,
-                    const std::vector<int>& sweep_ranks) {
+                    const std::vector<int>& sweep_ranks, double repeats) {
   return {name,
           [=](int num_ranks, const std::function<void(World&)>& body) {
             RunGlooRanks(num_ranks, [&](GlooWorld& world) { body(world); }, {.hub = options});
           },
-          sweep_ranks};
+          sweep_ranks, repeats};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    SharedMemory, CommConformance,
-    testing::Values(Backend("memory", [](int) { return GlooOptions{.path = GlooPath::kSharedMemory}; },
-                            {1, 2, 3, 5})));
-INSTANTIATE_TEST_SUITE_P(Tcp, CommConformance, testing::Values(Backend("tcp", OverTcp, {3})));
+INSTANTIATE_TEST_SUITE_P(SharedMemory, CommConformance,
+                         testing::Values(Backend(
+                             "memory", [](int) { return GlooOptions{.path = GlooPath::kSharedMemory}; },
+                             {1, 2, 3, 5}, 1)));
+INSTANTIATE_TEST_SUITE_P(Tcp, CommConformance, testing::Values(Backend("tcp", OverTcp, {3}, 0.1)));
 INSTANTIATE_TEST_SUITE_P(TwoToAHost, CommConformance,
-                         testing::Values(Backend("two to a host", TwoToAHost, {4})));
+                         testing::Values(Backend("two to a host", TwoToAHost, {4}, 0.1)));
 
 }  // namespace
 }  // namespace weft
