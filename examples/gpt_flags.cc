@@ -14,7 +14,9 @@ ABSL_FLAG(std::string, mesh, "dp=2,tp=2", "axes and their sizes; empty: a single
 ABSL_FLAG(std::string, plan, "ddp", "what axis dp does: ddp or fsdp; or a FILE.json that holds a whole plan");
 ABSL_FLAG(bool, sequence_parallel, false,
           "split activations between the sharded products over the sequence, on axis tp");
-ABSL_FLAG(std::string, backend, "auto", "how ranks talk: auto or local (ranks are threads of this process)");
+ABSL_FLAG(std::string, backend, "auto",
+          "how ranks run and talk: local (threads of this process), gloo or mpi (processes, one a rank, "
+          "that a launcher has started), auto (whichever this was started as)");
 ABSL_FLAG(std::string, device, "auto", "where tensors lie: auto or cpu");
 ABSL_FLAG(std::string, threads, "auto", "threads of each rank; auto: cores divided by ranks");
 ABSL_FLAG(std::string, model, "", "a preset instead of layers, heads, dim, context: gpt2-124M");
@@ -159,11 +161,12 @@ GptText ReadGptText() {
 }
 
 GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
-  OneOf("backend", absl::GetFlag(FLAGS_backend), {"auto", "local"});
+  OneOf("backend", absl::GetFlag(FLAGS_backend), {"auto", "local", "gloo", "mpi"});
   OneOf("device", absl::GetFlag(FLAGS_device), {"auto", "cpu"});
   OneOf("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
   OneOf("dtype", absl::GetFlag(FLAGS_dtype), {"f32", "f64", "bf16"});
   GptRun run;
+  run.backend = ParseBackend(absl::GetFlag(FLAGS_backend));
   run.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
   run.plan = PlanFromFlags(run.mesh);
   run.model = ModelFromFlags(tokenizer_vocabulary);

@@ -10,6 +10,7 @@
 #include "parallel/trainer.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/tokenizer.h"
+#include "runtime/launch/backend.h"
 
 namespace weft {
 
@@ -21,8 +22,9 @@ struct GptRun {
   TrainerOptions trainer;
   DType dtype = DType::kF32;          // at rest
   DType compute_dtype = DType::kF32;  // in forward and backward
-  int threads_per_rank = 0;           // 0: cores divided among the ranks
-  int64_t batch = 12;                 // global, sequences
+  Backend backend = Backend::kAuto;
+  int threads_per_rank = 0;  // 0: cores divided among the ranks
+  int64_t batch = 12;        // global, sequences
   int64_t steps = 2000;
   uint64_t seed = 1337;
   double val_fraction = 0.1;

@@ -3,6 +3,7 @@
 //   bazel run //examples:train_gpt                               2 x 2 threads, data x tensor parallel
 //   bazel run //examples:train_gpt -- --mesh=dp=4 --plan=fsdp    fully sharded over four
 //   bazel run //examples:train_gpt -- --mesh= --steps=100        a single rank
+//   weft_run --nproc-per-node=4 bazel-bin/examples/train_gpt     the first again, with ranks as processes
 //
 // The model (dtensor/nn/gpt.h) is a single-device program; the plan that spreads it is data
 // (examples/gpt_plan.h). Prints the plan, a progress line with loss and tokens/s, validation losses, and at
@@ -13,6 +14,7 @@
 #include <csignal>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "examples/gpt_checkpoint.h"
 #include "examples/gpt_flags.h"
 #include "examples/gpt_progress.h"
@@ -22,7 +24,7 @@
 #include "runtime/base/philox.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/utf8.h"
-#include "runtime/launch/run_ranks.h"
+#include "runtime/launch/run_world.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
@@ -87,9 +89,11 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
 
   bool stopped = false;
   for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
+    world.flight_recorder().SetActivity("data loader");
     const GptBatch batch =
         MakeGptBatch(context, layout, run.batch, run.model.context,
                      [&](int64_t first, int64_t count) { return batches.Get(step, first, count); });
+    world.flight_recorder().SetActivity("training step");
     const auto loss = [&] { return model.Loss(batch.tokens, batch.targets).Mean(); };
     const StepMetrics metrics = trainer.Step(run.batch * run.model.context, loss, stop_signal != 0);
     if (progress) progress->Step(metrics);
@@ -100,11 +104,13 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
     stopped = metrics.stop;
     const bool last = step == run.steps || stopped;
     if (eval && (step % run.eval_every == 0 || last)) {
+      world.flight_recorder().SetActivity("evaluation");
       const double val_loss = Evaluate(model, *eval, layout, run.batch);
       if (progress) progress->Evaluation(step, val_loss);
     }
   }
   if (!run.save.empty()) {
+    world.flight_recorder().SetActivity("saving the checkpoint");
     SaveGpt(run.save, model, trainer.optimizer(),
             {.step = trainer.optimizer().num_steps(),
              .tokenizer = inputs.text.tokenizer->ToJson(),
@@ -140,9 +146,18 @@ int Train(const ParsedFlags& parsed) {
   std::signal(SIGTERM, AskToStop);
   std::optional<Tracer> tracer;
   if (!run.trace.empty()) tracer.emplace();
-  RunRanks(static_cast<int>(run.mesh.num_ranks()), [&](World& world) { TrainRank(world, run, inputs); },
-           {.threads_per_rank = run.threads_per_rank, .tracer = tracer ? &*tracer : nullptr});
-  if (tracer) tracer->WriteChromeTrace(run.trace);
+  std::string trace = run.trace;
+  RunWorld(static_cast<int>(run.mesh.num_ranks()),
+           [&](World& world) {
+             // A process writes its own rank's spans.
+             if (RanksAreProcesses(run.backend) && world.rank() > 0)
+               absl::StrAppend(&trace, ".", world.rank());
+             TrainRank(world, run, inputs);
+           },
+           {.backend = run.backend,
+            .threads_per_rank = run.threads_per_rank,
+            .tracer = tracer ? &*tracer : nullptr});
+  if (tracer) tracer->WriteChromeTrace(trace);
   return stop_signal == 0 ? 0 : 128 + stop_signal;
 }
 

@@ -11,10 +11,50 @@ std::optional<std::string> Read(const char* name) {
   return std::string(value);
 }
 
+constexpr const char* kLauncherVariables[] = {
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "SLURM_STEP_ID",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_NODEID",
+    "WEFT_AGENT_STORE",
+    "WEFT_STORE_TOKEN",
+    "WEFT_GLOO_HOST",
+    "WEFT_FLIGHT_DIR",
+};
+
 }  // namespace
 
 std::optional<std::string> BuildWorkingDirectory() { return Read("BUILD_WORKING_DIRECTORY"); }
 
 std::optional<std::string> BuildWorkspaceDirectory() { return Read("BUILD_WORKSPACE_DIRECTORY"); }
+
+std::map<std::string, std::string> LauncherVariables() {
+  std::map<std::string, std::string> variables;
+  for (const char* const name : kLauncherVariables) {
+    if (const std::optional<std::string> value = Read(name)) variables[name] = *value;
+  }
+  return variables;
+}
 
 }  // namespace weft

@@ -1,13 +1,14 @@
 #ifndef WEFT_RUNTIME_BASE_ENV_H_
 #define WEFT_RUNTIME_BASE_ENV_H_
 
+#include <map>
 #include <optional>
 #include <string>
 
 namespace weft {
 
-// The environment that Weft's programs read, all of it: one function a variable. The library itself reads
-// none. An unset variable and an empty one are the same: no value.
+// The environment that Weft's programs read, all of it. An unset variable and an empty one are the same: no
+// value. The library itself reads none but what launchers set, and that only in World::FromEnv.
 //
 // Threads: not while another thread calls setenv.
 
@@ -16,6 +17,20 @@ std::optional<std::string> BuildWorkingDirectory();
 
 // The source tree that `bazel run` was started in.
 std::optional<std::string> BuildWorkspaceDirectory();
+
+// What launchers tell the processes that they start, by name: of the variables below those that have a value.
+//
+//   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT      weft_run, torchrun, Kubernetes
+//   TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_USE_AGENT_STORE
+//   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}                        OpenMPI's mpirun
+//   PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS                        MPICH's mpiexec
+//   SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_STEP_ID SLURM_JOB_ID       srun
+//   SLURM_STEP_NODELIST SLURM_STEP_TASKS_PER_NODE SLURM_NODEID
+//   WEFT_AGENT_STORE     1: the launcher keeps the store at MASTER_ADDR:MASTER_PORT
+//   WEFT_STORE_TOKEN     what the store's clients must show
+//   WEFT_GLOO_HOST       the address or host name of this machine that gloo's sockets bind to
+//   WEFT_FLIGHT_DIR      where a rank whose run fails writes its flight record
+std::map<std::string, std::string> LauncherVariables();
 
 }  // namespace weft
 

@@ -1,7 +1,7 @@
 #ifndef WEFT_RUNTIME_LAUNCH_WORLD_H_
 #define WEFT_RUNTIME_LAUNCH_WORLD_H_
 
-#include <functional>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,15 +13,41 @@
 #include "runtime/comm/group_failure.h"
 #include "runtime/comm/worker_pool.h"
 #include "runtime/device/allocator.h"
+#include "runtime/launch/watchdog.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
 
+// How ranks that are processes reach each other.
+enum class ProcessBackend {
+  kAuto,  // mpi if an MPI's launcher has started this process, else gloo
+  kGloo,
+  kMpi,
+};
+
+struct FromEnvOptions {
+  ProcessBackend backend = ProcessBackend::kAuto;
+  int threads_per_rank = 0;  // 0: the machine's cores divided among its ranks, at least 1
+  std::chrono::milliseconds comm_timeout = std::chrono::minutes(10);
+  Tracer* tracer = nullptr;
+  WatchdogOptions watchdog = {};
+};
+
 // All the ranks of a job, seen from one of them: who this rank is, its machine resources, and how it reaches
-// the others. Comes from RunRanks; passed down from main, never global.
+// the others. Comes from RunRanks (ranks are threads) or FromEnv (processes); passed down from main, never
+// global.
 class World {
  public:
   virtual ~World() = default;
+
+  // The world of this process, one rank of the job that a launcher has started: weft_run, torchrun,
+  // Kubernetes, mpirun, srun. What it reads of the environment: runtime/launch/launch_environment.h. Link
+  // //runtime/launch:from_env. At most one a process.
+  //
+  // Errors: FailedPrecondition if no launcher has started this process; InvalidArgument for variables that
+  // are
+  //         missing or wrong; those of the store and the backend in meeting the others, within minutes.
+  static std::unique_ptr<World> FromEnv(const FromEnvOptions& options = {});
 
   int rank() const { return rank_; }
   int size() const { return size_; }

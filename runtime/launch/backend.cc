@@ -1,0 +1,15 @@
+#include "runtime/launch/backend.h"
+
+#include "runtime/base/error.h"
+
+namespace weft {
+
+Backend ParseBackend(absl::string_view name) {
+  if (name == "auto") return Backend::kAuto;
+  if (name == "local") return Backend::kLocal;
+  if (name == "gloo") return Backend::kGloo;
+  if (name == "mpi") return Backend::kMpi;
+  ThrowInvalidArgument("backend '", name, "': expected auto, local (threads of this process), gloo or mpi");
+}
+
+}  // namespace weft

@@ -1,0 +1,21 @@
+#ifndef WEFT_RUNTIME_LAUNCH_BACKEND_H_
+#define WEFT_RUNTIME_LAUNCH_BACKEND_H_
+
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// Where a program's ranks run.
+enum class Backend {
+  kAuto,   // processes if a launcher has started this one, else threads
+  kLocal,  // threads of this process
+  kGloo,   // processes, this one of them: shared memory and TCP
+  kMpi,    // processes, this one of them
+};
+
+// "auto", "local", "gloo", "mpi". Errors: InvalidArgument that lists the names.
+Backend ParseBackend(absl::string_view name);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_LAUNCH_BACKEND_H_

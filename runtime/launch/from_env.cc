@@ -1,0 +1,14 @@
+#include <memory>
+
+#include "runtime/base/env.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/process_world.h"
+#include "runtime/launch/world.h"
+
+namespace weft {
+
+std::unique_ptr<World> World::FromEnv(const FromEnvOptions& options) {
+  return MakeProcessWorld(ParseLaunchEnvironment(LauncherVariables()), options);
+}
+
+}  // namespace weft

@@ -1,0 +1,87 @@
+#include "runtime/launch/job_store.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/base/error.h"
+#include "runtime/store/prefix_store.h"
+
+namespace weft {
+namespace {
+
+constexpr char kLoopback[] = "127.0.0.1";
+
+bool OneMachine(const LaunchEnvironment& environment) {
+  return environment.local_world_size == environment.world_size;
+}
+
+std::string RandomToken() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
+}
+
+std::string HostName() {
+  char name[256] = {};
+  WEFT_CHECK(gethostname(name, sizeof(name) - 1) == 0, "the machine has no name");
+  return name;
+}
+
+std::string WithPort(const std::string& host, int port) {
+  const bool is_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
+  return is_ipv6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+}  // namespace
+
+JobStore::JobStore(const LaunchEnvironment& environment) : launcher_keeps_it_(environment.agent_store) {
+  const bool listens = environment.rank == 0 && !environment.agent_store;
+  if (listens) Listen(environment, environment.token);
+  // Rank 0 reaches its own server whatever the others call it.
+  Connect(environment, WithPort(listens ? kLoopback : environment.master_addr, environment.master_port),
+          environment.token);
+}
+
+JobStore::JobStore(const LaunchEnvironment& environment,
+                   absl::FunctionRef<std::string(const std::string& bytes)> broadcast)
+    : launcher_keeps_it_(false) {
+  std::string told;
+  if (environment.rank == 0) {
+    const std::string token = environment.token.empty() ? RandomToken() : environment.token;
+    Listen(environment, token);
+    told =
+        absl::StrCat(token, " ", WithPort(OneMachine(environment) ? kLoopback : HostName(), server_->port()));
+  }
+  told = broadcast(told);
+  const size_t space = told.find(' ');
+  const std::string address =
+      server_ != nullptr ? WithPort(kLoopback, server_->port()) : told.substr(space + 1);
+  Connect(environment, address, told.substr(0, space));
+}
+
+void JobStore::Listen(const LaunchEnvironment& environment, const std::string& token) {
+  server_ = std::make_unique<TcpStoreServer>(
+      TcpStoreServerOptions{.host = OneMachine(environment) ? kLoopback : "0.0.0.0",
+                            .port = environment.master_port,
+                            .run_id = environment.run_id,
+                            .token = token});
+  if (OneMachine(environment) || server_->notice().empty()) return;
+  std::fputs(absl::StrCat("weft: ", server_->notice(), "\n").c_str(), stderr);
+}
+
+void JobStore::Connect(const LaunchEnvironment& environment, const std::string& address,
+                       const std::string& token) {
+  client_ =
+      std::make_shared<TcpStore>(address, TcpStoreOptions{.run_id = environment.run_id, .token = token});
+  prefix_ = absl::StrCat(environment.run_id, "/", environment.restart_count, "/");
+  store_ = std::make_shared<PrefixStore>(client_, prefix_);
+}
+
+void JobStore::SetOnDisconnect(const std::string& key, const std::string& value) {
+  client_->SetOnDisconnect(absl::StrCat(prefix_, key), value);
+}
+
+}  // namespace weft

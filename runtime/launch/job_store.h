@@ -1,0 +1,53 @@
+#ifndef WEFT_RUNTIME_LAUNCH_JOB_STORE_H_
+#define WEFT_RUNTIME_LAUNCH_JOB_STORE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "runtime/launch/launch_environment.h"
+#include "runtime/store/tcp_store.h"
+#include "runtime/store/tcp_store_server.h"
+
+namespace weft {
+
+// The store of one incarnation of a job, as one of its processes has it: a client, and in rank 0's process
+// the server too, unless the launcher keeps it.
+//
+// Who may reach the server: this machine alone if all ranks are on it; else any, with a word of warning on
+// stderr if no token is set.
+class JobStore {
+ public:
+  // With an address in `environment`: rank 0 listens there, the others connect.
+  explicit JobStore(const LaunchEnvironment& environment);
+
+  // Without: rank 0 listens on a free port, with a token of its own making, and `broadcast` takes rank 0's
+  // bytes to all.
+  JobStore(const LaunchEnvironment& environment,
+           absl::FunctionRef<std::string(const std::string& bytes)> broadcast);
+
+  // Below "<run id>/<restart count>/": what an earlier incarnation left does not meet.
+  const std::shared_ptr<Store>& store() const { return store_; }
+  bool hosts_server() const { return server_ != nullptr; }
+  // The launcher keeps the server, and writes there how workers end: "exit/<rank>".
+  bool launcher_keeps_it() const { return launcher_keeps_it_; }
+  const std::string& address() const { return client_->address(); }
+
+  // As TcpStore's, with keys of `store`.
+  void SetOnDisconnect(const std::string& key, const std::string& value);
+  void Farewell() noexcept { client_->Farewell(); }
+
+ private:
+  void Listen(const LaunchEnvironment& environment, const std::string& token);
+  void Connect(const LaunchEnvironment& environment, const std::string& address, const std::string& token);
+
+  std::unique_ptr<TcpStoreServer> server_;
+  std::shared_ptr<TcpStore> client_;  // ends before the server
+  const bool launcher_keeps_it_;
+  std::string prefix_;
+  std::shared_ptr<Store> store_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_LAUNCH_JOB_STORE_H_

@@ -1,0 +1,42 @@
+#ifndef WEFT_RUNTIME_LAUNCH_PROCESS_GROUPS_H_
+#define WEFT_RUNTIME_LAUNCH_PROCESS_GROUPS_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/mpi/environment.h"
+#include "runtime/comm/worker_pool.h"
+#include "runtime/launch/launch_environment.h"
+#include "runtime/store/store.h"
+
+namespace weft {
+
+// The communicators of a rank that is a process: one backend of them.
+class ProcessGroups {
+ public:
+  virtual ~ProcessGroups() = default;
+
+  // As World::NewGroup.
+  virtual std::shared_ptr<Communicator> Make(const std::string& name, const std::vector<int>& ranks,
+                                             Ledger* ledger, WorkerPool* workers) = 0;
+
+  // Ends all groups, those still to come too, with Aborted. Any thread.
+  virtual void AbortAll(const std::string& reason) = 0;
+
+  // The rank is done: its peers, who would wait for it in vain, are told.
+  virtual void Finish() = 0;
+};
+
+// Processes over shared memory and TCP, which meet in `store`.
+std::unique_ptr<ProcessGroups> MakeGlooGroups(const LaunchEnvironment& environment,
+                                              std::shared_ptr<Store> store);
+
+// Processes that an MPI connects. `mpi` outlives the groups. Called by all processes; waits for them.
+std::unique_ptr<ProcessGroups> MakeMpiGroups(MpiEnvironment& mpi);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_LAUNCH_PROCESS_GROUPS_H_

@@ -1,0 +1,111 @@
+#include "runtime/launch/process_world.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/flight_record.h"
+
+namespace weft {
+namespace {
+
+int NumThreads(const LaunchEnvironment& environment, const FromEnvOptions& options) {
+  if (options.threads_per_rank > 0) return options.threads_per_rank;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / environment.local_world_size);
+}
+
+std::unique_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnvironment* mpi) {
+  if (!environment.master_addr.empty()) return std::make_unique<JobStore>(environment);
+  WEFT_CHECK(mpi != nullptr, "no address, and no MPI to tell one");
+  return std::make_unique<JobStore>(environment,
+                                    [mpi](const std::string& bytes) { return mpi->Broadcast(bytes); });
+}
+
+}  // namespace
+
+ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const FromEnvOptions& options,
+                           std::unique_ptr<MpiEnvironment> mpi)
+    : World(environment.rank, environment.world_size, NumThreads(environment, options), MakeCpuAllocator(),
+            options.tracer),
+      environment_(environment),
+      comm_timeout_(options.comm_timeout),
+      mpi_(std::move(mpi)),
+      store_(OpenStore(environment, mpi_.get())),
+      groups_(mpi_ != nullptr ? MakeMpiGroups(*mpi_) : MakeGlooGroups(environment, store_->store())),
+      watchdog_(environment.world_size, store_->store().get(), options.watchdog) {
+  peer_watch_ = std::make_unique<PeerWatch>(
+      *store_, rank(), size(), [this](int rank, const std::string& how) { PeerIsGone(rank, how); });
+  watchdog_.Watch({rank(), &flight_recorder(),
+                   [this](absl::StatusCode code, const std::string& message) { FailGroups(code, message); }});
+}
+
+ProcessWorld::~ProcessWorld() {
+  if (!ended_ && std::uncaught_exceptions() > 0) TellFailure("an exception");
+  FinishWork();
+  watchdog_.Forget(rank(), "has ended");
+  groups_->Finish();
+  if (!ended_) peer_watch_->Finish();
+}
+
+std::shared_ptr<Communicator> ProcessWorld::MakeGroup(const std::string& name,
+                                                      const std::vector<int>& ranks) {
+  std::shared_ptr<Communicator> group = groups_->Make(name, ranks, &ledger(), &workers());
+  group->set_timeout(comm_timeout_);
+  return group;
+}
+
+void ProcessWorld::TellFailure(const std::string& message) noexcept {
+  ended_ = true;
+  WriteFlightRecord();
+  peer_watch_->TellFailure(absl::StrCat("failed: ", message));
+}
+
+void ProcessWorld::PeerIsGone(int gone, const std::string& how) {
+  const std::string message = gone < 0 ? how : absl::StrCat("rank ", gone, " ", how);
+  if (gone >= 0) watchdog_.Forget(gone, how);
+  WriteFlightRecord();
+  FailGroups(absl::StatusCode::kAborted, message);
+  groups_->AbortAll(message);  // also what still waits for members to meet
+}
+
+void ProcessWorld::WriteFlightRecord() noexcept {
+  if (environment_.flight_dir.empty()) return;
+  try {
+    WriteFlight(environment_.flight_dir, rank(), size(), flight_recorder());
+  } catch (const std::exception&) {
+    // The run fails for a better reason.
+  }
+}
+
+std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnvironment>& environment,
+                                               const FromEnvOptions& options) {
+  if (!environment.has_value()) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "no launcher has started this process (RANK and WORLD_SIZE are not set, nor what mpirun or srun "
+          "set): start it by weft_run, torchrun, mpirun or srun, or run its ranks as threads");
+  }
+  const bool uses_mpi = options.backend == ProcessBackend::kMpi ||
+                        (options.backend == ProcessBackend::kAuto && environment->uses_mpi);
+  if (!uses_mpi) {
+    WEFT_REQUIRE(
+        !environment->master_addr.empty() && environment->master_port > 0, environment->launcher,
+        " tells no address where the ranks meet: set MASTER_ADDR (the host of rank 0) and MASTER_PORT, "
+        "or use the mpi backend");
+    return std::make_unique<ProcessWorld>(*environment, options, nullptr);
+  }
+  auto mpi = std::make_unique<MpiEnvironment>();
+  LaunchEnvironment place = *environment;
+  WEFT_REQUIRE(mpi->size() == place.world_size, "MPI has ", mpi->size(), " processes, the environment (",
+               place.launcher, ") says ", place.world_size,
+               ": was this program built with another MPI than the one that started it?");
+  place.rank = mpi->rank();
+  place.local_rank = mpi->local_rank();
+  place.local_world_size = mpi->local_size();
+  return std::make_unique<ProcessWorld>(place, options, std::move(mpi));
+}
+
+}  // namespace weft

@@ -1,0 +1,61 @@
+#ifndef WEFT_RUNTIME_LAUNCH_PROCESS_WORLD_H_
+#define WEFT_RUNTIME_LAUNCH_PROCESS_WORLD_H_
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/mpi/environment.h"
+#include "runtime/launch/job_store.h"
+#include "runtime/launch/launch_environment.h"
+#include "runtime/launch/peer_watch.h"
+#include "runtime/launch/process_groups.h"
+#include "runtime/launch/watchdog.h"
+#include "runtime/launch/world.h"
+
+namespace weft {
+
+// The world of a rank that is a process of its own. Its groups end with Aborted, naming who and how, within a
+// second of the death or failure of any process of the job; its watchdog explains hangs with the others'.
+//
+// Lifetime: its end says farewell: as done, or if an exception is under way, as failed. In rank 0's process,
+// which
+//           may keep the job's store, it waits for the others then.
+class ProcessWorld final : public World {
+ public:
+  // `mpi` is null but for the mpi backend.
+  // Errors: those of JobStore; of the backend, in meeting the others.
+  ProcessWorld(const LaunchEnvironment& environment, const FromEnvOptions& options,
+               std::unique_ptr<MpiEnvironment> mpi);
+  ~ProcessWorld() override;
+
+  // The rank's function has thrown: the others are told so, as "failed: <message>".
+  void TellFailure(const std::string& message) noexcept;
+
+ protected:
+  std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override;
+
+ private:
+  void PeerIsGone(int rank, const std::string& how);
+  void WriteFlightRecord() noexcept;
+
+  const LaunchEnvironment environment_;
+  const std::chrono::milliseconds comm_timeout_;
+  const std::unique_ptr<MpiEnvironment> mpi_;
+  const std::unique_ptr<JobStore> store_;
+  const std::unique_ptr<ProcessGroups> groups_;
+  Watchdog watchdog_;
+  std::unique_ptr<PeerWatch> peer_watch_;
+  bool ended_ = false;
+};
+
+// The world of this process, as World::FromEnv says, with its environment already read (nullopt: there is
+// none).
+std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnvironment>& environment,
+                                               const FromEnvOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_LAUNCH_PROCESS_WORLD_H_

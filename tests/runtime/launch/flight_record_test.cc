@@ -1,0 +1,110 @@
+#include "runtime/launch/flight_record.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "gtest/gtest.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+FlightEntry Entry(CollectiveKind kind, uint64_t sequence, int64_t count) {
+  FlightEntry entry;
+  entry.kind = kind;
+  entry.sequence = sequence;
+  entry.dtype = DType::kF32;
+  entry.count = count;
+  entry.issued_ns = FlightClock() - 2'000'000'000;
+  return entry;
+}
+
+// Of three ranks: all agree on #1; of #2 rank 1 has another count, rank 2 has not entered.
+std::vector<std::string> Records() {
+  std::vector<std::string> records;
+  for (int rank = 0; rank < 3; ++rank) {
+    FlightRecorder recorder;
+    recorder.NamePath(4, "head");
+    recorder.SetActivity(rank == 2 ? "data loader" : "training step");
+    FlightRecorder::OpenedGroup* const dp = recorder.OpenGroup("dp", {0, 1, 2});
+    const FlightEntry first = Entry(CollectiveKind::kAllReduce, 1, 8);
+    recorder.End(recorder.Issue(dp, first), first.issued_ns + 1'000'000, /*ok=*/true);
+    FlightEntry second = Entry(CollectiveKind::kAllReduce, 2, rank == 1 ? 5 : 4);
+    second.tag.path_id = 4;
+    if (rank < 2) recorder.Issue(dp, second);
+    records.push_back(FlightToJson(rank, 3, recorder));
+  }
+  return records;
+}
+
+TEST(FlightRecordTest, JsonHoldsWhatTheHeaderSays) {
+  const nlohmann::json record = nlohmann::json::parse(Records()[0]);
+  EXPECT_EQ(record["rank"], 0);
+  EXPECT_EQ(record["world_size"], 3);
+  EXPECT_EQ(record["activity"], "training step");
+  EXPECT_EQ(record["groups"][0]["key"], "dp[0,1,2]#0");
+  EXPECT_EQ(record["groups"][0]["ranks"], nlohmann::json({0, 1, 2}));
+  EXPECT_EQ(record["groups"][0]["num_collectives"], 2);
+  ASSERT_EQ(record["entries"].size(), 2u);
+  EXPECT_EQ(record["entries"][0]["state"], "done");
+  EXPECT_NEAR(record["entries"][0]["seconds"].get<double>(), 0.001, 1e-6);
+  EXPECT_NEAR(record["entries"][0]["issued_ago"].get<double>(), 2, 0.5);
+  EXPECT_EQ(record["entries"][1]["kind"], "all_reduce");
+  EXPECT_EQ(record["entries"][1]["call"], "all_reduce(f32, sum, count 4)");
+  EXPECT_EQ(record["entries"][1]["where"], "head");
+  EXPECT_EQ(record["entries"][1]["group"], "dp[0,1,2]#0");
+  EXPECT_EQ(record["entries"][1]["async"], false);
+  EXPECT_EQ(record["entries"][1]["state"], "running");
+}
+
+TEST(FlightRecordTest, TheReportNamesDisagreementsAndWhoHasNotEntered) {
+  const std::string report = FlightReport(Records());
+  for (const char* part :
+       {"rank 2: data loader\n", "group dp[0,1,2]#0: 2 collectives\n  #2\n",
+        "    rank 0: all_reduce(f32, sum, count 4) (head), running, 2.", "    rank 2: not entered\n",
+        "    rank 1: all_reduce(f32, sum, count 5) (head), running, 2."}) {
+    EXPECT_NE(report.find(part), std::string::npos) << part << "\nin\n" << report;
+  }
+  EXPECT_EQ(report.find("#1"), std::string::npos) << report;
+}
+
+TEST(FlightRecordTest, ARankWithoutARecordAndMessagesUnderWayAreTold) {
+  FlightRecorder recorder;
+  FlightRecorder::OpenedGroup* const pp = recorder.OpenGroup("pp", {0, 1});
+  recorder.Issue(pp, Entry(CollectiveKind::kSendRecv, 7, 96));
+  const std::string report = FlightReport({FlightToJson(0, 2, recorder)});
+  EXPECT_NE(report.find("rank 0: send_recv(96 bytes) on pp[0,1]#0, running for 2."), std::string::npos)
+      << report;
+  EXPECT_NE(report.find("rank 1: no record"), std::string::npos) << report;
+}
+
+TEST(FlightRecordTest, ARunWithoutTroubleSaysSo) {
+  FlightRecorder recorder;
+  FlightRecorder::OpenedGroup* const solo = recorder.OpenGroup("solo", {0});
+  recorder.End(recorder.Issue(solo, Entry(CollectiveKind::kBarrier, 1, 0)), FlightClock(), /*ok=*/true);
+  EXPECT_EQ(FlightReport({FlightToJson(0, 1, recorder)}),
+            "every collective on record is done, and all members agree\n");
+}
+
+TEST(FlightRecordTest, WritesAFileARank) {
+  const std::string folder = testing::TempDir() + "/flight/deep";
+  FlightRecorder recorder;
+  WriteFlight(folder, 3, 4, recorder);
+  std::ifstream file(folder + "/flight_rank_3.json");
+  EXPECT_EQ(nlohmann::json::parse(file)["rank"], 3);
+  EXPECT_NE(MessageOf([&] {
+              WriteFlight("/proc/none", 3, 4, recorder);
+            }).find("flight record: cannot write /proc/none/flight_rank_3.json"),
+            std::string::npos);
+}
+
+TEST(FlightRecordTest, BadRecordsAreNamed) {
+  EXPECT_EQ(MessageOf([] { FlightReport({"[]"}); }).find("not a flight record: "), 0u);
+  EXPECT_EQ(MessageOf([] { FlightReport({"{\"rank\": 1"}); }).find("not a flight record: "), 0u);
+  const std::string record = FlightToJson(1, 2, FlightRecorder());
+  EXPECT_EQ(MessageOf([&] { FlightReport({record, record}); }), "two flight records of rank 1");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,92 @@
+// One rank of a job, for the tests of worlds of processes: process_program HOW [RANK]. Joins by
+// World::FromEnv and takes all-reduces on axis dp until HOW happens on RANK. Prints "joined" when it has been
+// through the first; an error goes to stderr, and the exit code is 1 then.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/launch/run_world.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+namespace {
+
+struct Job {
+  std::string how;
+  int rank = 0;  // that it happens to
+};
+
+void AllReduce(World& world, Communicator& group, int64_t count) {
+  const Tensor tensor = Tensor::Empty(world.allocator(), DType::kF32, {count});
+  for (int64_t i = 0; i < count; ++i) tensor.data<float>()[i] = static_cast<float>(world.rank() + 1);
+  group.AllReduce(tensor, tensor, ReduceOp::kSum);
+  const int n = group.size();
+  WEFT_CHECK(tensor.data<float>()[count - 1] == static_cast<float>(n * (n + 1) / 2), "a wrong sum");
+}
+
+// What happens to one rank after a few collectives.
+void Happen(const Job& job, World& world, Communicator& dp) {
+  if (job.how == "kill") raise(SIGKILL);
+  if (job.how == "stop") raise(SIGSTOP);
+  if (job.how == "exit") std::_Exit(0);
+  if (job.how == "code") std::_Exit(9);
+  if (job.how == "throw") Throw(absl::StatusCode::kDataLoss, "the disk is full");
+  if (job.how == "other") dp.Barrier();
+  if (job.how == "size") AllReduce(world, dp, 77);
+  if (job.how == "slow") {
+    world.flight_recorder().SetActivity("data loader");
+    std::this_thread::sleep_for(std::chrono::seconds(6));
+  }
+}
+
+void RunRank(const Job& job, World& world) {
+  std::vector<int> ranks(world.size());
+  for (int rank = 0; rank < world.size(); ++rank) ranks[rank] = rank;
+  const auto dp = world.NewGroup("dp", ranks);
+  std::shared_ptr<Communicator> tp;
+  if (job.how == "circle" && (world.rank() == 0 || world.rank() == world.size() - 1)) {
+    tp = world.NewGroup("tp", {0, world.size() - 1});
+  }
+  AllReduce(world, *dp, 3);
+  std::printf("joined\n");
+  std::fflush(stdout);
+  for (int step = 1; step <= 20; ++step) {
+    if (step == 5 && world.rank() == job.rank) {
+      if (tp != nullptr) tp->Barrier();
+      Happen(job, world, *dp);
+      if (job.how == "skip") continue;
+      if (job.how == "return") return;
+    }
+    AllReduce(world, *dp, step % 2 == 0 ? 1000 : 300'000);
+  }
+  std::printf("done\n");
+}
+
+int Main(int argc, char** argv) {
+  const Job job = {argc > 1 ? argv[1] : "", argc > 2 ? std::atoi(argv[2]) : 0};
+  try {
+    const char* const size = std::getenv("TEST_RANKS");
+    RunWorldOptions options;
+    if (const char* const timeout = std::getenv("TEST_TIMEOUT_MS")) {
+      options.comm_timeout = std::chrono::milliseconds(std::atoi(timeout));
+    }
+    RunWorld(
+        size != nullptr ? std::atoi(size) : 1, [&](World& world) { RunRank(job, world); }, options);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::Main(argc, argv); }

@@ -1,0 +1,61 @@
+// Merges the flight records that the ranks of a failed run have left into one report: per group, the
+// collectives that had not ended or on which members disagree, and who had not entered.
+//
+//   WEFT_FLIGHT_DIR=/tmp/flight weft_run --nproc-per-node=4 PROGRAM     # a run that fails
+//   bazel run //tools:flight_report -- --dir=/tmp/flight
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "runtime/base/error.h"
+#include "runtime/base/flags.h"
+#include "runtime/launch/flight_record.h"
+
+ABSL_FLAG(std::string, dir, "",
+          "the folder with the ranks' records, flight_rank_N.json: WEFT_FLIGHT_DIR of the run");
+
+namespace weft {
+namespace {
+
+FlagsUsage Usage() {
+  return {.summary = "Reports what the ranks of a failed run were doing, from their flight records.",
+          .groups = {{"What", {"dir"}}},
+          .examples = {"flight_report --dir=/tmp/flight"}};
+}
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  WEFT_REQUIRE(file.good(), "cannot read ", path.string());
+  return text.str();
+}
+
+int Run(const ParsedFlags& flags) {
+  WEFT_REQUIRE(flags.Given("dir"), "--dir says where the records are; see --help");
+  const std::string dir = absl::GetFlag(FLAGS_dir);
+  std::error_code error;
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("flight_rank_", 0) == 0 && entry.path().extension() == ".json")
+      paths.push_back(entry.path());
+  }
+  WEFT_REQUIRE(!error, "--dir=", dir, ": ", error.message());
+  WEFT_REQUIRE(!paths.empty(), "--dir=", dir, " holds no flight_rank_N.json");
+  std::vector<std::string> records;
+  for (const std::filesystem::path& path : paths) records.push_back(ReadFile(path));
+  absl::PrintF("%s", FlightReport(records));
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::RunMain(argc, argv, weft::Usage(), weft::Run); }
