@@ -1,5 +1,7 @@
 #include "runtime/base/env.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 namespace weft {
@@ -53,6 +55,14 @@ std::map<std::string, std::string> LauncherVariables() {
   std::map<std::string, std::string> variables;
   for (const char* const name : kLauncherVariables) {
     if (const std::optional<std::string> value = Read(name)) variables[name] = *value;
+  }
+  return variables;
+}
+
+std::vector<std::string> WholeEnvironment() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    variables.emplace_back(*variable);
   }
   return variables;
 }

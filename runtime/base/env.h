@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace weft {
 
@@ -31,6 +32,9 @@ std::optional<std::string> BuildWorkspaceDirectory();
 //   WEFT_GLOO_HOST       the address or host name of this machine that gloo's sockets bind to
 //   WEFT_FLIGHT_DIR      where a rank whose run fails writes its flight record
 std::map<std::string, std::string> LauncherVariables();
+
+// All variables as NAME=VALUE, in the system's order: what a launcher hands on to the programs it starts.
+std::vector<std::string> WholeEnvironment();
 
 }  // namespace weft
 
