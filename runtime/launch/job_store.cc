@@ -40,8 +40,10 @@ std::string WithPort(const std::string& host, int port) {
 JobStore::JobStore(const LaunchEnvironment& environment) : launcher_keeps_it_(environment.agent_store) {
   const bool listens = environment.rank == 0 && !environment.agent_store;
   if (listens) Listen(environment, environment.token);
-  // Rank 0 reaches its own server whatever the others call it.
-  Connect(environment, WithPort(listens ? kLoopback : environment.master_addr, environment.master_port),
+  // Whatever others call it: rank 0 reaches its own server by the loopback, and so does who shares its
+  // machine with all.
+  const bool is_here = listens || (OneMachine(environment) && !environment.agent_store);
+  Connect(environment, WithPort(is_here ? kLoopback : environment.master_addr, environment.master_port),
           environment.token);
 }
 

@@ -1,0 +1,216 @@
+// Several weft_run processes as the nodes of one job, over the job's store on the loopback.
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/store/tcp_store.h"
+#include "tests/tools/launcher/running_program.h"
+#include "tools/launcher/descendants.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kSaysWho[] =
+    "echo \"life $TORCHELASTIC_RESTART_COUNT: rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, node "
+    "$GROUP_RANK\" >&2; ";
+
+std::vector<std::string> StaticNode(int port, int rank, const std::string& script,
+                                    const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags = {"--nnodes=2", "--nproc-per-node=2", absl::StrCat("--node-rank=", rank),
+                                    "--master-addr=127.0.0.1", absl::StrCat("--master-port=", port)};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return WeftRun(flags, script);
+}
+
+std::vector<std::string> DynamicNode(int port, const std::string& nodes, const std::string& script,
+                                     const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags = {absl::StrCat("--nnodes=", nodes),
+                                    absl::StrCat("--rdzv-endpoint=localhost:", port)};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return WeftRun(flags, script);
+}
+
+TEST(NodesTest, StaticNodesHaveTheRanksOfTheirNumbers) {
+  const int port = FreePort();
+  RunningProgram second(StaticNode(port, 1, kSaysWho));  // before the store is there
+  ASSERT_FALSE(second.Await("life", 1, milliseconds(300)));
+  RunningProgram first(StaticNode(port, 0, absl::StrCat(kSaysWho, "echo $MASTER_ADDR $MASTER_PORT")));
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_THAT(first.err(), HasSubstr("[rank 0] life 0: rank 0 of 4, local 0, node 0\n"));
+  EXPECT_THAT(first.err(), HasSubstr("[rank 1] life 0: rank 1 of 4, local 1, node 0\n"));
+  EXPECT_THAT(second.err(), HasSubstr("[rank 2] life 0: rank 2 of 4, local 0, node 1\n"));
+  EXPECT_THAT(second.err(), HasSubstr("[rank 3] life 0: rank 3 of 4, local 1, node 1\n"));
+  EXPECT_EQ(first.out(), absl::StrCat("127.0.0.1 ", port, "\n"));
+  EXPECT_EQ(second.out(), "");  // rank 0 is elsewhere
+}
+
+TEST(NodesTest, AFailureRestartsAllNodesAndIsInTheStore) {
+  const int port = FreePort();
+  const std::string folder = NewFolder();
+  const std::string script = absl::StrCat(
+      kSaysWho, "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then until [ -e ", folder,
+      "/go ]; do sleep 0.05; done; exit 0; fi; "
+      "cd ",
+      folder,
+      "; touch $RANK; if [ $RANK = 3 ]; then until [ -e 0 ] && [ -e 1 ] && [ -e 2 ]; do sleep 0.05; "
+      "done; kill -9 $$; fi; exec sleep 60");
+  const std::vector<std::string> more = {"--max-restarts=1", "--rdzv-id=twice"};
+  RunningProgram first(StaticNode(port, 0, script, more));
+  RunningProgram second(StaticNode(port, 1, script, more));
+  ASSERT_TRUE(first.Await("life 1: rank", 2)) << first.err();
+  ASSERT_TRUE(second.Await("life 1: rank", 2)) << second.err();
+  EXPECT_THAT(first.err(), HasSubstr("rank 3 was killed by signal 9 (SIGKILL) on "));
+  {
+    TcpStore store(absl::StrCat("127.0.0.1:", port), {.run_id = "twice"});
+    EXPECT_EQ(store.Get("twice/0/exit/3", seconds(5)), "rank 3 was killed by signal 9 (SIGKILL)");
+    EXPECT_EQ(store.Get("twice/0/exit/0", seconds(5)), "rank 0 was killed by signal 15 (SIGTERM)");
+    EXPECT_FALSE(store.TryGet("twice/1/exit/0").has_value());
+  }
+  fclose(fopen((folder + "/go").c_str(), "w"));
+  EXPECT_EQ(first.Wait(), 0);
+  EXPECT_EQ(second.Wait(), 0);
+}
+
+TEST(NodesTest, TheLastFailureIsToldOnEveryNode) {
+  const int port = FreePort();
+  const std::string script = "[ $RANK = 2 ] || exec sleep 60; echo 'out of paper' >&2; exit 9";
+  RunningProgram first(StaticNode(port, 0, script));
+  RunningProgram second(StaticNode(port, 1, script));
+  for (RunningProgram* node : {&first, &second}) {
+    EXPECT_EQ(node->Wait(), 9);
+    EXPECT_THAT(node->err(), HasSubstr("weft_run: the job failed: rank 2 exited with code 9 on "));
+    EXPECT_TRUE(absl::EndsWith(node->err(), "  the end of its stderr:\n    out of paper\n")) << node->err();
+  }
+}
+
+TEST(NodesTest, AProgramThatOneNodeLacksEndsTheJobOnAll) {
+  const int port = FreePort();
+  RunningProgram first(StaticNode(port, 0, "exec sleep 60", {"--max-restarts=3"}));
+  std::vector<std::string> command = StaticNode(port, 1, "", {"--max-restarts=3"});
+  command[command.size() - 3] = "/no/such/program";
+  RunningProgram second(command);
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_EQ(first.Wait(), 1);
+  EXPECT_THAT(first.err(), HasSubstr("cannot start /no/such/program: there is no such program"));
+}
+
+TEST(NodesTest, DynamicNodesGrowAndGoOnWithoutOneThatIsLost) {
+  const int port = FreePort();
+  const std::string script = absl::StrCat(kSaysWho, "trap 'exit 0' TERM; while true; do sleep 0.05; done");
+  const std::vector<std::string> more = {"--rdzv-conf=last_call_timeout=0.2", "--max-restarts=1"};
+  RunningProgram first(DynamicNode(port, "1:2", script, more));
+  ASSERT_TRUE(first.Await("life 0: rank 0 of 1"));
+  RunningProgram second(DynamicNode(port, "1:2", script, more));
+  ASSERT_TRUE(second.Await("life 1: rank 1 of 2"));
+  ASSERT_TRUE(first.Await("life 1: rank 0 of 2"));
+  EXPECT_THAT(first.err(), HasSubstr("a node joins: all workers start again\n"));
+  // The whole node at once, as if its machine had lost power.
+  const std::vector<pid_t> processes = DescendantsOf(second.pid());
+  const Clock::time_point lost = Clock::now();
+  for (pid_t pid : processes) kill(pid, SIGSTOP);
+  kill(second.pid(), SIGKILL);
+  for (pid_t pid : processes) kill(pid, SIGKILL);
+  ASSERT_TRUE(first.Await("life 2: rank 0 of 1")) << first.err();
+  EXPECT_LT(Clock::now() - lost, seconds(15));
+  EXPECT_THAT(first.err(),
+              HasSubstr("was lost: no sign of life for 5 s: all workers start again (restart 1 of 1)"));
+  kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.Wait(), 128 + SIGTERM);
+}
+
+TEST(NodesTest, WithoutTheNodeThatHoldsTheStoreTheOthersEnd) {
+  const int port = FreePort();
+  const std::string script = absl::StrCat(kSaysWho, "exec sleep 60");
+  RunningProgram first(StaticNode(port, 0, script, {"--max-restarts=5"}));
+  RunningProgram second(StaticNode(port, 1, script, {"--max-restarts=5"}));
+  ASSERT_TRUE(first.Await("life 0", 2));
+  ASSERT_TRUE(second.Await("life 0", 2));
+  const Clock::time_point lost = Clock::now();
+  kill(DescendantsOf(first.pid()).front(), SIGKILL);
+  EXPECT_EQ(first.Wait(), 128 + SIGKILL);
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_LT(Clock::now() - lost, seconds(10));
+  EXPECT_THAT(second.err(), HasSubstr("lost the job's store"));
+}
+
+TEST(NodesTest, ANodeThatIsToldToStopStopsTheOthers) {
+  const int port = FreePort();
+  const std::string script = absl::StrCat(kSaysWho, "exec sleep 60");
+  RunningProgram first(StaticNode(port, 0, script));
+  RunningProgram second(StaticNode(port, 1, script));
+  ASSERT_TRUE(first.Await("life 0", 2));
+  ASSERT_TRUE(second.Await("life 0", 2));
+  kill(second.pid(), SIGINT);
+  EXPECT_EQ(second.Wait(), 128 + SIGINT);
+  EXPECT_EQ(first.Wait(), 128 + SIGINT);
+  EXPECT_THAT(first.err(), HasSubstr("was told to stop (signal 2)"));
+}
+
+TEST(NodesTest, WhoWaitsForNodesCanBeStopped) {
+  RunningProgram gathering(StaticNode(FreePort(), 0, "true"));
+  RunningProgram connecting(StaticNode(FreePort(), 1, "true"));
+  EXPECT_TRUE(gathering.Await("weft_run: waiting: 1 of 2 nodes are at 127.0.0.1:"));
+  EXPECT_TRUE(connecting.Await("weft_run: waiting for the job's store at 127.0.0.1:"));
+  kill(gathering.pid(), SIGINT);
+  kill(connecting.pid(), SIGTERM);
+  EXPECT_EQ(gathering.Wait(seconds(8)), 128 + SIGINT);
+  EXPECT_EQ(connecting.Wait(seconds(8)), 128 + SIGTERM);
+}
+
+TEST(NodesTest, TooFewNodesAreAnError) {
+  RunningProgram run(StaticNode(FreePort(), 0, "true", {"--rdzv-conf=join_timeout=0.5"}));
+  EXPECT_EQ(run.Wait(), 1);
+  EXPECT_THAT(run.err(), HasSubstr("error: waited 0.5 s: 1 of 2 nodes are at 127.0.0.1:"));
+}
+
+TEST(NodesTest, StrangersAndTakenPortsAreClearErrors) {
+  const int port = FreePort();
+  RunningProgram first(StaticNode(port, 0, "exec sleep 60", {"--rdzv-id=a"}));
+  ASSERT_TRUE(first.Await("weft_run: "));  // that nobody is checked
+  RunningProgram stranger(StaticNode(port, 1, "true", {"--rdzv-id=b", "--rdzv-conf=join_timeout=8"}));
+  EXPECT_EQ(stranger.Wait(), 1);
+  EXPECT_THAT(stranger.err(), HasSubstr("error: "));
+  EXPECT_THAT(stranger.err(), HasSubstr("run"));
+  RunningProgram taken(StaticNode(port, 0, "true", {"--rdzv-id=a"}));
+  EXPECT_EQ(taken.Wait(), 1);
+  EXPECT_THAT(taken.err(), HasSubstr(absl::StrCat(":", port)));
+  EXPECT_THAT(taken.err(), Not(HasSubstr("rank")));
+  RunningProgram second(StaticNode(port, 1, "exit 3", {"--rdzv-id=a"}));  // and nothing was disturbed
+  EXPECT_EQ(second.Wait(), 3);
+  EXPECT_EQ(first.Wait(), 3);
+}
+
+TEST(NodesTest, ATokenIsAskedFor) {
+  const int port = FreePort();
+  const auto with_token = [](const std::string& token, std::vector<std::string> command) {
+    command.insert(command.begin(), {"/usr/bin/env", absl::StrCat("WEFT_STORE_TOKEN=", token)});
+    return command;
+  };
+  RunningProgram first(with_token("secret", StaticNode(port, 0, "echo $WEFT_STORE_TOKEN")));
+  RunningProgram wrong(with_token("guess", StaticNode(port, 1, "true")));
+  EXPECT_EQ(wrong.Wait(), 1);
+  EXPECT_THAT(wrong.err(), HasSubstr("token"));
+  RunningProgram second(with_token("secret", StaticNode(port, 1, "true")));
+  EXPECT_EQ(second.Wait(), 0);
+  EXPECT_EQ(first.Wait(), 0);
+  EXPECT_EQ(first.out(), "secret\n");
+}
+
+}  // namespace
+}  // namespace weft

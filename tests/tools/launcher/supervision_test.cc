@@ -1,0 +1,226 @@
+// weft_run as a process, over workers that are small shell scripts: exit codes, failures, restarts, signals,
+// and that nothing is left running.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/launcher/running_program.h"
+#include "tools/launcher/descendants.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
+using Clock = std::chrono::steady_clock;
+
+// From a worker's failure to the end of the launcher; the issue allows 5 s, loaded machines some more.
+constexpr seconds kStopBound{5};
+
+std::vector<std::string> Workers(int count, const std::string& script,
+                                 const std::vector<std::string>& flags = {}) {
+  std::vector<std::string> all = {absl::StrCat("--nproc-per-node=", count)};
+  all.insert(all.end(), flags.begin(), flags.end());
+  return WeftRun(all, script);
+}
+
+std::string InFolder(const std::string& folder, const std::string& script) {
+  return absl::StrCat("cd ", folder, "; ", script);
+}
+
+TEST(SupervisionTest, AllGoWell) {
+  RunningProgram run(Workers(4, "[ $RANK = 0 ] && exit 0; sleep 0.$RANK"));
+  EXPECT_EQ(run.Wait(), 0);  // rank 0's early end is no failure
+  EXPECT_EQ(run.err(), "");
+  EXPECT_EQ(run.out(), "");
+}
+
+TEST(SupervisionTest, TheFirstFailureIsTheExitCodeAndShownLast) {
+  RunningProgram run(
+      Workers(3, InFolder(NewFolder(),
+                          "if [ $RANK = 1 ]; then until [ -e 0 ] && [ -e 2 ]; do sleep 0.05; done;"
+                          "echo 'first line' >&2; printf 'last line' >&2; exit 9; fi;"
+                          "trap 'echo stopped >&2; exit 4' TERM; touch $RANK; sleep 60 & wait")));
+  ASSERT_EQ(run.Wait(), 9);
+  const std::vector<std::string> lines = LinesOf(run.err());
+  ASSERT_GE(lines.size(), 7u) << run.err();
+  const size_t head = lines.size() - 6 - 1;
+  EXPECT_THAT(lines[head], HasSubstr("weft_run: the job failed: rank 1 exited with code 9 on "));
+  EXPECT_THAT(lines[head + 1], HasSubstr("rank   1, local rank 1 on "));
+  EXPECT_THAT(lines[head + 2], HasSubstr("pid    "));
+  EXPECT_THAT(lines[head + 3], HasSubstr("time   2"));
+  EXPECT_EQ(lines[head + 4], "  the end of its stderr:");
+  EXPECT_EQ(lines[head + 5], "    first line");
+  EXPECT_EQ(lines[head + 6], "    last line");
+  // The others were told to stop, and what they said stands before.
+  EXPECT_THAT(run.err(), HasSubstr("[rank 0] stopped\n"));
+  EXPECT_THAT(run.err(), HasSubstr("[rank 2] stopped\n"));
+}
+
+TEST(SupervisionTest, ASignalIsNamed) {
+  RunningProgram run(Workers(2, "[ $RANK = 1 ] && kill -SEGV $$; exec sleep 60"));
+  EXPECT_EQ(run.Wait(), 128 + SIGSEGV);
+  EXPECT_THAT(run.err(), HasSubstr("rank 1 was killed by signal 11 (SIGSEGV)"));
+  EXPECT_THAT(run.err(), HasSubstr("it wrote nothing"));
+}
+
+TEST(SupervisionTest, WorkersThatIgnoreSigtermOrAreStoppedAreKilledInTime) {
+  RunningProgram run(Workers(3,
+                             "echo pid$RANK $$ >&2; case $RANK in"
+                             " 0) trap '' TERM; echo ready >&2; while true; do sleep 1; done;;"
+                             " 1) echo ready >&2; kill -STOP $$;;"
+                             " 2) exec sleep 60;; esac"));
+  ASSERT_TRUE(run.Await("ready", 2));
+  ASSERT_TRUE(run.Await("pid2"));
+  std::this_thread::sleep_for(milliseconds(200));
+  const Clock::time_point failure = Clock::now();
+  kill(NumberAfter(run.err(), "pid2"), SIGKILL);
+  EXPECT_EQ(run.Wait(), 128 + SIGKILL);
+  EXPECT_LT(Clock::now() - failure, kStopBound);
+  EXPECT_TRUE(IsGone(NumberAfter(run.err(), "pid0"), milliseconds(0)));
+  EXPECT_TRUE(IsGone(NumberAfter(run.err(), "pid1"), milliseconds(0)));
+}
+
+// A worker that starts two processes: one in its own group, one that left group and session; prints their
+// pids.
+constexpr char kStartsOthers[] =
+    "sleep 300 & echo near$RANK $! >&2;"
+    "setsid bash -c 'trap \"\" TERM HUP INT; echo far$RANK $$ >&2; while true; do sleep 1; done' &"
+    "until [ -e go ]; do sleep 0.05; done; ";
+
+void ExpectAllGone(const std::string& text, milliseconds bound) {
+  for (const char* name : {"near0", "near1", "far0", "far1"}) {
+    const int pid = NumberAfter(text, name);
+    ASSERT_GT(pid, 0) << name << " in " << text;
+    EXPECT_TRUE(IsGone(pid, bound)) << name;
+  }
+}
+
+void Touch(const std::string& path) { fclose(fopen(path.c_str(), "w")); }
+
+TEST(SupervisionTest, NoOrphanIsLeftBySuccess) {
+  const std::string folder = NewFolder();
+  RunningProgram run(Workers(2, InFolder(folder, absl::StrCat(kStartsOthers, "exit 0"))));
+  ASSERT_TRUE(run.Await("far", 2));
+  Touch(folder + "/go");
+  EXPECT_EQ(run.Wait(), 0);
+  ExpectAllGone(run.err(), milliseconds(0));
+}
+
+TEST(SupervisionTest, NoOrphanIsLeftByFailure) {
+  const std::string folder = NewFolder();
+  RunningProgram run(Workers(2, InFolder(folder, absl::StrCat(kStartsOthers, "exit 7"))));
+  ASSERT_TRUE(run.Await("far", 2));
+  Touch(folder + "/go");
+  EXPECT_EQ(run.Wait(), 7);
+  ExpectAllGone(run.err(), milliseconds(0));
+}
+
+TEST(SupervisionTest, NoOrphanIsLeftByAnAgentThatIsKilled) {
+  RunningProgram run(Workers(2, InFolder(NewFolder(), kStartsOthers)));
+  ASSERT_TRUE(run.Await("far", 2));
+  const std::vector<pid_t> below = DescendantsOf(run.pid());
+  ASSERT_FALSE(below.empty());
+  kill(below.front(), SIGKILL);  // the guard's one child
+  EXPECT_EQ(run.Wait(), 128 + SIGKILL);
+  EXPECT_THAT(run.err(), HasSubstr("its agent was killed by signal 9"));
+  ExpectAllGone(run.err(), milliseconds(0));
+  for (pid_t pid : below) EXPECT_TRUE(IsGone(pid, milliseconds(0))) << pid;
+}
+
+TEST(SupervisionTest, NoOrphanIsLeftByAGuardThatIsKilled) {
+  RunningProgram run(Workers(2, InFolder(NewFolder(), kStartsOthers)));
+  ASSERT_TRUE(run.Await("far", 2));
+  const std::vector<pid_t> below = DescendantsOf(run.pid());
+  kill(run.pid(), SIGKILL);
+  EXPECT_EQ(run.Wait(seconds(10)), 128 + SIGKILL);
+  for (pid_t pid : below) EXPECT_TRUE(IsGone(pid, seconds(5))) << pid;
+  ExpectAllGone(run.err(), seconds(1));
+}
+
+TEST(SupervisionTest, SignalsAreForwarded) {
+  RunningProgram run(
+      Workers(2,
+              "trap 'echo got usr1' USR1; trap 'echo got int; exit 0' INT; trap 'echo no' TERM;"
+              "echo ready >&2; while true; do sleep 0.05; done",
+              {"--tee=3", absl::StrCat("--log-dir=", NewFolder())}));
+  ASSERT_TRUE(run.Await("ready", 2));
+  kill(run.pid(), SIGUSR1);
+  ASSERT_TRUE(run.Await("got usr1"));
+  kill(run.pid(), SIGINT);
+  EXPECT_EQ(run.Wait(), 128 + SIGINT);
+  EXPECT_EQ(run.out(), "got usr1\ngot int\n");
+  EXPECT_THAT(run.err(), Not(HasSubstr("failed")));  // the user's wish is no failure
+}
+
+TEST(SupervisionTest, ControlCAtTheTerminalReachesWorkersOnce) {
+  RunningProgram run(
+      Workers(2, "trap 'echo got int' INT; echo ready; for i in $(seq 20); do sleep 0.05; done; exit 0"),
+      RunningProgram::Streams::kTerminal);
+  ASSERT_TRUE(run.Await("ready", 2));
+  run.Type("\x03");
+  EXPECT_EQ(run.Wait(), 128 + SIGINT);
+  EXPECT_THAT(run.out(), HasSubstr("[rank 0] got int\r\n"));
+  EXPECT_THAT(run.out(), HasSubstr("[rank 1] got int\r\n"));
+  EXPECT_FALSE(run.Await("got int", 3, milliseconds(0)));
+}
+
+TEST(SupervisionTest, ASecondSignalDoesNotWait) {
+  RunningProgram run(Workers(2, "trap '' TERM; echo ready >&2; while true; do sleep 0.05; done"));
+  ASSERT_TRUE(run.Await("ready", 2));
+  kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.Wait(milliseconds(700)), -1);  // the workers may take their time
+  const Clock::time_point second = Clock::now();
+  kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.Wait(), 128 + SIGTERM);
+  EXPECT_LT(Clock::now() - second, kStopBound);
+}
+
+TEST(SupervisionTest, RestartsWithANewGeneration) {
+  RunningProgram run(
+      Workers(2,
+              "echo \"life $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS\" >&2;"
+              "[ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0; [ $RANK = 1 ] && exit 5; sleep 60",
+              {"--max-restarts=3"}));
+  EXPECT_EQ(run.Wait(), 0) << run.err();
+  for (int life = 0; life < 3; ++life) {
+    EXPECT_THAT(run.err(), HasSubstr(absl::StrCat("[rank 1] life ", life, " of 3\n")));
+  }
+  EXPECT_THAT(run.err(), HasSubstr("all workers start again (restart 2 of 3)"));
+  EXPECT_THAT(run.err(), Not(HasSubstr("restart 3 of 3")));
+}
+
+TEST(SupervisionTest, RestartsEnd) {
+  RunningProgram run(Workers(2, "[ $RANK = 0 ] && exit 6; sleep 60", {"--max_restarts", "1"}));
+  EXPECT_EQ(run.Wait(), 6);
+  EXPECT_THAT(run.err(), HasSubstr("the job failed (after 1 of 1 restarts): rank 0 exited with code 6"));
+}
+
+TEST(SupervisionTest, AProgramThatCannotStartIsOneLine) {
+  RunningProgram missing(
+      {"tools/weft_run", "--nproc-per-node=2", "--max-restarts=5", "/no/such/program", "x"});
+  EXPECT_EQ(missing.Wait(), 1);
+  ASSERT_EQ(LinesOf(missing.err()).size(), 1u) << missing.err();
+  EXPECT_THAT(missing.err(), HasSubstr("cannot start /no/such/program: there is no such program"));
+  RunningProgram no_program({"tools/weft_run", "/etc/passwd"});
+  EXPECT_EQ(no_program.Wait(), 1);
+  ASSERT_EQ(LinesOf(no_program.err()).size(), 1u) << no_program.err();
+  EXPECT_THAT(no_program.err(), HasSubstr("cannot start /etc/passwd: it may not be executed"));
+  RunningProgram bad_flag({"tools/weft_run", "--nproc-per-nod=2", "true"});
+  EXPECT_EQ(bad_flag.Wait(), 1);
+  EXPECT_EQ(bad_flag.err(), "error: unknown flag --nproc-per-nod: did you mean --nproc_per_node?\n");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,69 @@
+#ifndef WEFT_TOOLS_LAUNCHER_AGENT_H_
+#define WEFT_TOOLS_LAUNCHER_AGENT_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/store/store.h"
+#include "tools/launcher/console.h"
+#include "tools/launcher/rendezvous.h"
+#include "tools/launcher/signal_source.h"
+#include "tools/launcher/worker_group.h"
+
+namespace weft {
+
+struct AgentOptions {
+  WorkerGroupOptions workers;
+  std::chrono::milliseconds failure_grace{3000};  // for workers to end after another has failed, then SIGKILL
+  std::chrono::milliseconds stop_grace{30'000};   // for workers to save and end after the user's signal
+  pid_t guard = -1;  // the process above; once it is gone nobody waits for workers to save
+};
+
+// What a launcher does on one node: starts this node's workers, generation after generation, until the job
+// has finished or failed. The process's only: it takes all signals, and all children are its own.
+//
+// Lifetime: borrows all but the store.
+class Agent {
+ public:
+  // `store`: the job's; each end of a worker is written there under "<run id>/<generation>/exit/<rank>"
+  // before anything else happens about it. May be null.
+  Agent(AgentOptions options, Rendezvous* rendezvous, std::shared_ptr<Store> store, Console* console,
+        SignalSource* signals);
+
+  // Returns the exit code of the program: 0, that of the first worker that failed on any node, or 128 + N
+  // after signal N. The failure, if there was one, is the last that is printed.
+  // Errors: as Rendezvous::Next.
+  int Run();
+
+ private:
+  int RunGenerations();
+  GenerationEnd RunGeneration(const Assignment& assignment);
+  void Wait(const WorkerGroup& workers);
+  void OnSignals(WorkerGroup* workers);
+  void OnExit(const Assignment& assignment, const WorkerExit& exit, WorkerGroup* workers);
+  void Announce(const Assignment& assignment, const WorkerExit& exit);
+
+  // The rendezvous', which the loss of the store does not make throw but ends the job here.
+  void Publish(const GenerationEnd& end);
+  void Done();
+  std::optional<GenerationEnd> End();
+
+  void SayWhy(const Assignment& assignment, const GenerationEnd& end);
+  void FlushConsole();
+
+  const AgentOptions options_;
+  Rendezvous* const rendezvous_;
+  const std::shared_ptr<Store> store_;
+  Console* const console_;
+  SignalSource* const signals_;
+  int stop_signal_ = 0;                     // the user's first; 0: none
+  std::optional<GenerationEnd> store_end_;  // of a job whose store is gone
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_LAUNCHER_AGENT_H_

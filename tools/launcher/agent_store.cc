@@ -1,0 +1,139 @@
+#include "tools/launcher/agent_store.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+#include "runtime/store/tcp_store.h"
+
+namespace weft {
+namespace {
+
+constexpr std::chrono::milliseconds kConnectSlice{2000};
+
+std::string TextOf(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof(text));
+  } else if (address->sa_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof(text));
+  }
+  return text;
+}
+
+std::set<std::string> AddressesOf(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  std::set<std::string> addresses;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    addresses.insert(TextOf(entry->ai_addr));
+  }
+  freeaddrinfo(found);
+  return addresses;
+}
+
+std::set<std::string> OwnAddresses() {
+  ifaddrs* found = nullptr;
+  std::set<std::string> addresses;
+  if (getifaddrs(&found) != 0) return addresses;
+  for (const ifaddrs* entry = found; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr != nullptr) addresses.insert(TextOf(entry->ifa_addr));
+  }
+  freeifaddrs(found);
+  addresses.erase("");
+  return addresses;
+}
+
+std::string HostAndPort(const std::string& host, int port) {
+  const bool v6 = host.find(':') != std::string::npos;
+  return absl::StrCat(v6 ? "[" : "", host, v6 ? "]" : "", ":", port);
+}
+
+std::unique_ptr<TcpStoreServer> StartServer(const LaunchOptions& options, const std::string& run_id,
+                                            const std::string& token) {
+  const std::string host = IsLoopback(options.address) ? options.address : "0.0.0.0";
+  return std::make_unique<TcpStoreServer>(
+      TcpStoreServerOptions{.host = host, .port = options.port, .run_id = run_id, .token = token});
+}
+
+// Tries in slices, since signals are looked at in between only.
+std::shared_ptr<Store> Connect(const std::string& address, const LaunchOptions& options,
+                               const std::string& run_id, const std::string& token,
+                               const AgentStoreCallbacks& callbacks) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::chrono::milliseconds slice = std::min(kConnectSlice, options.join_timeout);
+  bool said = false;
+  while (!callbacks.cancelled()) {
+    try {
+      return std::make_shared<TcpStore>(
+          address, TcpStoreOptions{.run_id = run_id, .token = token, .connect_timeout = slice});
+    } catch (const Error& error) {
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (error.code() != absl::StatusCode::kDeadlineExceeded) throw;
+      if (waited >= options.join_timeout) {
+        Throw(error.code(), "no node holds the job's store at ", address, ": ", error.message());
+      }
+      if (!said) callbacks.say(absl::StrCat("waiting for the job's store at ", address));
+      said = true;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" || host == "::1" ||
+         (absl::StartsWith(host, "127.") && !absl::EndsWith(host, "."));
+}
+
+bool IsThisMachine(const std::string& host) {
+  if (IsLoopback(host)) return true;
+  const std::set<std::string> own = OwnAddresses();
+  for (const std::string& address : AddressesOf(host)) {
+    if (IsLoopback(address) || own.count(address) > 0) return true;
+  }
+  return false;
+}
+
+AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id, const std::string& token,
+                          const AgentStoreCallbacks& callbacks) {
+  AgentStore job;
+  job.port = options.port;
+  std::string taken;
+  if (options.meeting == Meeting::kDynamic) {
+    try {
+      if (IsThisMachine(options.address)) job.server = StartServer(options, run_id, token);
+    } catch (const Error& error) {
+      // Another node of this job on the same machine was faster, or a stranger.
+      if (error.code() != absl::StatusCode::kFailedPrecondition) throw;
+      taken = absl::StrCat("; this node could not hold it: ", error.message());
+    }
+  } else if (options.meeting == Meeting::kStandalone || options.node_rank == 0) {
+    job.server = StartServer(options, run_id, token);
+  }
+  if (job.server != nullptr) job.port = job.server->port();
+  // The holder reaches itself even where the others' name for it does not lead back.
+  const std::string host =
+      job.server != nullptr && !IsLoopback(options.address) ? "127.0.0.1" : options.address;
+  try {
+    job.store = Connect(HostAndPort(host, job.port), options, run_id, token, callbacks);
+  } catch (const Error& error) {
+    Throw(error.code(), error.message(), taken);
+  }
+  return job;
+}
+
+}  // namespace weft

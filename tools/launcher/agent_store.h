@@ -1,0 +1,49 @@
+#ifndef WEFT_TOOLS_LAUNCHER_AGENT_STORE_H_
+#define WEFT_TOOLS_LAUNCHER_AGENT_STORE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "runtime/store/store.h"
+#include "runtime/store/tcp_store_server.h"
+#include "tools/launcher/launch_options.h"
+
+namespace weft {
+
+// The store of a job, where its launchers meet and its workers too: a client, and on the node that holds it
+// the server, which lives as long as this.
+struct AgentStore {
+  std::unique_ptr<TcpStoreServer> server;  // null: another node holds it
+  std::shared_ptr<Store> store;            // null: cancelled
+  int port = 0;                            // for workers, beside the address in the options
+};
+
+// What opening a store calls back while it waits.
+struct AgentStoreCallbacks {
+  std::function<bool()> cancelled;              // now and then; true ends the wait
+  std::function<void(const std::string&)> say;  // a line for the user: what is waited for
+};
+
+// Opens the store at the options' address. Its server is here on a single node; on node 0 (kStatic); on a
+// node whose address the endpoint names and where the port is free (kDynamic).
+//
+// The server listens on the address if that is this machine's alone (127.0.0.1, localhost), else on every
+// interface: a name of this machine often means loopback to this machine itself.
+//
+// Errors: FailedPrecondition if the port is taken; DeadlineExceeded, naming the address, if nobody has
+//         answered there for the options' join_timeout; Aborted if the store refuses this client.
+//         Null store if cancelled.
+AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id, const std::string& token,
+                          const AgentStoreCallbacks& callbacks);
+
+// Whether `host`, a name or an address, means this machine.
+bool IsThisMachine(const std::string& host);
+
+// Whether `host` is reached from this machine alone.
+bool IsLoopback(absl::string_view host);
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_LAUNCHER_AGENT_STORE_H_

@@ -1,0 +1,144 @@
+#include "tools/launcher/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/base/env.h"
+#include "runtime/base/error.h"
+#include "runtime/store/prefix_store.h"
+#include "tools/launcher/agent.h"
+#include "tools/launcher/agent_store.h"
+#include "tools/launcher/descendants.h"
+#include "tools/launcher/guard.h"
+#include "tools/launcher/single_node_rendezvous.h"
+#include "tools/launcher/store_rendezvous.h"
+
+namespace weft {
+namespace {
+
+// 128 bits that nobody can guess.
+std::string RandomId() {
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 4; ++i) absl::StrAppendFormat(&id, "%08x", random());
+  return id;
+}
+
+std::string HostName() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+// The folder that holds a run's logs; empty: none are wanted.
+std::string LogFolder(const LaunchOptions& options, const std::string& run_id, Console* console) {
+  std::string folder = options.log_dir;
+  if (folder.empty()) {
+    if (!options.tee) return "";
+    char name[] = "/tmp/weft_run.XXXXXX";
+    if (mkdtemp(name) == nullptr) {
+      Throw(absl::StatusCode::kResourceExhausted,
+            "--tee: cannot make a folder under /tmp: ", strerror(errno));
+    }
+    folder = name;
+    console->Say(absl::StrCat("logs are in ", folder));
+  }
+  return absl::StrCat(folder, "/", run_id);
+}
+
+std::unique_ptr<Rendezvous> MakeRendezvous(const LaunchOptions& options, const std::string& run_id,
+                                           const std::string& node_id, const AgentStore& job,
+                                           Console* console) {
+  if (options.meeting == Meeting::kStandalone) {
+    return std::make_unique<SingleNodeRendezvous>(options.workers_per_node, options.max_restarts,
+                                                  options.address, job.port);
+  }
+  const bool fixed = options.meeting == Meeting::kStatic;
+  return std::make_unique<StoreRendezvous>(
+      std::make_shared<PrefixStore>(job.store, absl::StrCat(run_id, "/rdzv/")),
+      StoreRendezvousOptions{.id = node_id,
+                             .host = HostName(),
+                             .fixed_rank = fixed ? options.node_rank : -1,
+                             .min_nodes = options.min_nodes,
+                             .max_nodes = options.max_nodes,
+                             .workers_per_node = options.workers_per_node,
+                             .max_restarts = options.max_restarts,
+                             .master_addr = options.address,
+                             .master_port = job.port,
+                             .poll = options.monitor_interval,
+                             .join_timeout = options.join_timeout,
+                             .last_call = options.last_call,
+                             .say = [console](const std::string& line) { console->Say(line); }});
+}
+
+// A file that is opened later must not become this program's stdout: whoever closed a stream gets /dev/null.
+void OpenClosedStreams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    // The lowest number that is free is taken, which is fd.
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return;
+  }
+}
+
+int RunAgent(const LaunchOptions& options) {
+  SignalSource signals;
+  AdoptOrphans();
+  Console console;
+  const std::vector<std::string> inherited = WholeEnvironment();
+  const bool alone = options.meeting == Meeting::kStandalone;
+  const std::string run_id = options.run_id.empty() ? RandomId() : options.run_id;
+  std::string token = ValueOf(inherited, "WEFT_STORE_TOKEN");
+  // Other users of this machine reach its loopback too.
+  if (token.empty() && alone) token = RandomId();
+
+  int stop_signal = 0;
+  const auto cancelled = [&] {
+    for (int signal : signals.Take()) {
+      if (SignalSource::EndsAProgram(signal)) stop_signal = signal;
+    }
+    return stop_signal != 0;
+  };
+  const AgentStore job = OpenAgentStore(options, run_id, token,
+                                        {cancelled, [&](const std::string& line) { console.Say(line); }});
+  if (job.store == nullptr) return 128 + stop_signal;
+  if (job.server != nullptr && !alone && !job.server->notice().empty()) console.Say(job.server->notice());
+
+  const std::string node_id = absl::StrCat(HostName(), ".", getpid(), ".", RandomId().substr(0, 8));
+  AgentOptions agent_options = {.workers = {.command = options.command,
+                                            .inherited = inherited,
+                                            .job = {.run_id = run_id,
+                                                    .workers_per_node = options.workers_per_node,
+                                                    .max_restarts = options.max_restarts,
+                                                    .agent_store = true,
+                                                    .store_token = token},
+                                            .log_dir = LogFolder(options, run_id, &console),
+                                            .tee = options.tee,
+                                            .host = HostName(),
+                                            .node_id = node_id},
+                                .guard = getppid()};
+  const std::unique_ptr<Rendezvous> rendezvous = MakeRendezvous(options, run_id, node_id, job, &console);
+  return Agent(agent_options, rendezvous.get(), job.store, &console, &signals).Run();
+}
+
+}  // namespace
+
+int Launch(const LaunchOptions& options) {
+  OpenClosedStreams();
+  // Under `bazel run` a program's name and files are meant from where the user stands.
+  const std::string folder = UserPath(".");
+  if (folder != "." && chdir(folder.c_str()) != 0) {
+    ThrowInvalidArgument("cannot enter ", folder, ": ", strerror(errno));
+  }
+  return RunGuarded([&] { return RunAgent(options); });
+}
+
+}  // namespace weft

@@ -1,0 +1,92 @@
+#include "tools/launcher/meeting_state.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+#include "runtime/base/error.h"
+
+namespace weft {
+
+using Json = nlohmann::json;
+
+const MeetingNode* MeetingState::Find(absl::string_view id) const {
+  for (const MeetingNode& node : nodes) {
+    if (node.id == id) return &node;
+  }
+  return nullptr;
+}
+
+void MeetingState::Reopen(const GenerationEnd& end) {
+  expected.clear();
+  for (const MeetingNode& node : nodes) {
+    const bool gone = end.kind == GenerationEnd::Kind::kLost || end.kind == GenerationEnd::Kind::kLeft;
+    if (!gone || node.id != end.node) expected.push_back(node.id);
+  }
+  expected.insert(expected.end(), waiting.begin(), waiting.end());
+  waiting.clear();
+  nodes.clear();
+  running = false;
+  ++generation;
+  if (end.kind != GenerationEnd::Kind::kGrow) ++restarts;
+}
+
+int64_t MeetingState::Join(MeetingNode node) {
+  if (node.arrival < 0) node.arrival = num_arrivals++;
+  nodes.push_back(std::move(node));
+  return nodes.back().arrival;
+}
+
+void MeetingState::Remove(absl::string_view id) {
+  std::erase_if(nodes, [&](const MeetingNode& node) { return node.id == id; });
+  std::erase(expected, std::string(id));
+  std::erase(waiting, std::string(id));
+}
+
+void MeetingState::Run() {
+  std::sort(nodes.begin(), nodes.end(), [](const MeetingNode& a, const MeetingNode& b) {
+    return std::tie(a.fixed_rank, a.arrival) < std::tie(b.fixed_rank, b.arrival);
+  });
+  expected.clear();
+  running = true;
+}
+
+std::string MeetingState::ToText() const {
+  Json list = Json::array();
+  for (const MeetingNode& node : nodes) {
+    list.push_back(Json::array({node.id, node.host, node.fixed_rank, node.arrival}));
+  }
+  const Json json = {
+      {"generation", generation},     {"running", running},     {"restarts", restarts},
+      {"min_nodes", min_nodes},       {"max_nodes", max_nodes}, {"workers_per_node", workers_per_node},
+      {"num_arrivals", num_arrivals}, {"nodes", list},          {"expected", expected},
+      {"waiting", waiting},           {"closed", closed}};
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+MeetingState MeetingState::FromText(absl::string_view text) {
+  try {
+    const Json json = Json::parse(text.begin(), text.end());
+    MeetingState state = {.generation = json.at("generation"),
+                          .running = json.at("running"),
+                          .restarts = json.at("restarts"),
+                          .min_nodes = json.at("min_nodes"),
+                          .max_nodes = json.at("max_nodes"),
+                          .workers_per_node = json.at("workers_per_node"),
+                          .num_arrivals = json.at("num_arrivals"),
+                          .nodes = {},
+                          .expected = json.at("expected").get<std::vector<std::string>>(),
+                          .waiting = json.at("waiting").get<std::vector<std::string>>(),
+                          .closed = json.at("closed").get<std::string>()};
+    for (const Json& node : json.at("nodes")) {
+      state.nodes.push_back({node.at(0).get<std::string>(), node.at(1).get<std::string>(),
+                             node.at(2).get<int>(), node.at(3).get<int64_t>()});
+    }
+    return state;
+  } catch (const Json::exception& error) {
+    Throw(absl::StatusCode::kDataLoss, "the nodes' meeting cannot be read from the store: ", error.what());
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,37 @@
+#include "tools/launcher/signal_source.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+
+namespace weft {
+
+SignalSource::SignalSource() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD})
+    sigaddset(&signals, signal);
+  WEFT_CHECK(sigprocmask(SIG_BLOCK, &signals, nullptr) == 0, "sigprocmask failed");
+  fd_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  WEFT_CHECK(fd_.open(), "signalfd failed");
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGTTOU, SIG_IGN);
+}
+
+std::vector<int> SignalSource::Take() {
+  std::vector<int> signals;
+  signalfd_siginfo info = {};
+  while (read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+    signals.push_back(static_cast<int>(info.ssi_signo));
+  }
+  return signals;
+}
+
+bool SignalSource::EndsAProgram(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+}  // namespace weft

@@ -1,0 +1,37 @@
+#include "tools/launcher/single_node_rendezvous.h"
+
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace weft {
+
+SingleNodeRendezvous::SingleNodeRendezvous(int num_workers, int max_restarts, std::string master_addr,
+                                           int master_port)
+    : max_restarts_(max_restarts) {
+  next_.world_size = num_workers;
+  next_.master_addr = std::move(master_addr);
+  next_.master_port = master_port;
+}
+
+std::optional<Assignment> SingleNodeRendezvous::Next(const std::function<bool()>& cancelled) {
+  if (cancelled()) return std::nullopt;
+  if (end_) {
+    WEFT_CHECK(end_->restart, "the job is over: ", end_->headline);
+    ++next_.generation;
+    ++next_.restarts;
+    end_.reset();
+  }
+  return next_;
+}
+
+void SingleNodeRendezvous::Done() { Publish({.kind = GenerationEnd::Kind::kFinished}); }
+
+GenerationEnd SingleNodeRendezvous::Publish(GenerationEnd end) {
+  if (end_) return *end_;
+  end.restart = end.restart && next_.restarts < max_restarts_;
+  end_ = std::move(end);
+  return *end_;
+}
+
+}  // namespace weft

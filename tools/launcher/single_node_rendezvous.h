@@ -1,0 +1,30 @@
+#ifndef WEFT_TOOLS_LAUNCHER_SINGLE_NODE_RENDEZVOUS_H_
+#define WEFT_TOOLS_LAUNCHER_SINGLE_NODE_RENDEZVOUS_H_
+
+#include <string>
+
+#include "tools/launcher/rendezvous.h"
+
+namespace weft {
+
+// One node, which agrees with itself.
+class SingleNodeRendezvous final : public Rendezvous {
+ public:
+  SingleNodeRendezvous(int num_workers, int max_restarts, std::string master_addr, int master_port);
+
+  std::optional<Assignment> Next(const std::function<bool()>& cancelled) override;
+  void Done() override;
+  GenerationEnd Publish(GenerationEnd end) override;
+  std::optional<GenerationEnd> End() override { return end_; }
+  int event_fd() const override { return -1; }
+  void Leave() override {}
+
+ private:
+  Assignment next_;
+  int max_restarts_;
+  std::optional<GenerationEnd> end_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_LAUNCHER_SINGLE_NODE_RENDEZVOUS_H_

@@ -1,0 +1,29 @@
+// Starts a program as the ranks of one job, as torchrun does (docs/launching.md):
+//
+//   bazel-bin/tools/weft_run --nproc-per-node=4 bazel-bin/examples/train_gpt --mesh=dp=2,tp=2
+//
+// stdout is rank 0's alone where a program reads it. Exits with the code of the first worker that failed.
+
+#include <iostream>
+
+#include "runtime/base/flags.h"
+#include "tools/launcher/launch.h"
+#include "tools/launcher/launch_options.h"
+
+namespace {
+
+int Run(int argc, char** argv) {
+  const weft::LaunchOptions options = weft::ParseLaunchOptions(argc, argv);
+  if (options.help) {
+    std::cout << weft::FlagsHelp(weft::WeftRunUsage()) << std::flush;
+    return 0;
+  }
+  return weft::Launch(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // ParseLaunchOptions reads the flags: where they end it alone knows.
+  return weft::RunMain(1, argv, weft::WeftRunUsage(), [&] { return Run(argc, argv); });
+}
