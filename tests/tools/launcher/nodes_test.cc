@@ -131,7 +131,7 @@ TEST(NodesTest, DynamicNodesGrowAndGoOnWithoutOneThatIsLost) {
   EXPECT_THAT(first.err(),
               HasSubstr("was lost: no sign of life for 5 s: all workers start again (restart 1 of 1)"));
   kill(first.pid(), SIGTERM);
-  EXPECT_EQ(first.Wait(), 128 + SIGTERM);
+  EXPECT_EQ(first.Wait(), 128 + SIGTERM) << first.err();
 }
 
 TEST(NodesTest, WithoutTheNodeThatHoldsTheStoreTheOthersEnd) {
