@@ -13,6 +13,7 @@ packages=(
   clang-format
   g++
   git
+  iproute2
   libabsl-dev
   libbenchmark-dev
   libdnnl-dev
@@ -28,6 +29,7 @@ packages=(
   openssl
   protobuf-compiler
   protobuf-compiler-grpc
+  python3-yaml
   valgrind
 )
 text=data/jargon.txt
