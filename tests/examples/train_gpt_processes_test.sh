@@ -1,0 +1,91 @@
+#!/bin/bash
+# train_gpt as processes: under weft_run and under mpirun it trains as it does on threads, to the bit; a checkpoint goes
+# from the one to the other; what does not fit is an error; a rank that dies ends the job, or starts it again.
+# Arguments: train_gpt, weft_run.
+set -u
+train=$PWD/$1
+weft_run=$PWD/$2
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/train_gpt.XXXXXX")
+cd "$dir" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
+small=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=4 --dropout=0.1 --log_format=json --sample=0
+  --mesh=dp=2,tp=2)
+
+# What must not depend on how ranks run: step, loss, gradient norm.
+losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
+
+same_losses() {
+  [[ $(losses "$1" | wc -l) -gt 0 ]] || fail "$1: no steps: $(cat "$1")"
+  diff <(losses "$1") <(losses "$2") > /dev/null || fail "$1 and $2 differ: $(diff <(losses "$1") <(losses "$2"))"
+}
+
+"$train" "${small[@]}" --steps=10 --eval_every=5 > threads.json 2> threads.err || fail "threads: $(tail -1 threads.err)"
+
+# --- weft_run: stdout is rank 0's alone, so that JSON stays JSON.
+"$weft_run" --nproc-per-node=4 "$train" "${small[@]}" --steps=10 --eval_every=5 --save=processes.safetensors \
+  > processes.json 2> processes.err || fail "weft_run: $(tail -5 processes.err)"
+same_losses threads.json processes.json
+diff <(grep val_loss threads.json) <(grep val_loss processes.json) > /dev/null || fail "evaluations differ"
+grep -v '^{.*}$' processes.json > other.txt && fail "stdout holds something else: $(head -1 other.txt)"
+
+# --- What processes have saved, threads go on from, and the other way round.
+"$train" --resume=processes.safetensors --data=text.txt --steps=12 --eval_every=0 --log_format=json --sample=0 \
+  > resumed_threads.json 2> resumed.err || fail "resume on threads: $(tail -1 resumed.err)"
+"$weft_run" --nproc-per-node=4 "$train" --resume=processes.safetensors --data=text.txt --steps=12 --eval_every=0 \
+  --log_format=json --sample=0 > resumed_processes.json 2> resumed.err || fail "resume: $(tail -5 resumed.err)"
+same_losses resumed_threads.json resumed_processes.json
+[[ $(losses resumed_threads.json | head -1 | cut -d' ' -f1) == 11 ]] || fail "resume does not go on at step 11"
+
+# --- Other plans.
+"$train" "${small[@]}" --plan=fsdp --sequence_parallel --steps=4 --eval_every=0 > fsdp_threads.json 2> fsdp.err ||
+  fail "fsdp: $(tail -1 fsdp.err)"
+"$weft_run" --nproc-per-node=4 "$train" "${small[@]}" --plan=fsdp --sequence_parallel --steps=4 --eval_every=0 \
+  > fsdp_processes.json 2> fsdp.err || fail "fsdp, weft_run: $(tail -5 fsdp.err)"
+same_losses fsdp_threads.json fsdp_processes.json
+
+# --- mpirun. The shared memory of OpenMPI needs a short path.
+TMPDIR=$(mktemp -d /tmp/weft_mpi.XXXXXX)
+export TMPDIR
+timeout 100 mpirun --allow-run-as-root --oversubscribe --mca mpi_yield_when_idle 1 -n 4 \
+  "$train" "${small[@]}" --steps=6 --eval_every=0 --backend=mpi > mpi.json 2> mpi.err || fail "mpirun: $(tail -5 mpi.err)"
+losses threads.json | head -6 > first_six.txt
+[[ $(losses mpi.json | wc -l) == 6 ]] || fail "mpirun: expected 6 steps: $(cat mpi.json)"
+diff first_six.txt <(losses mpi.json) > /dev/null || fail "mpirun differs: $(diff first_six.txt <(losses mpi.json))"
+rm -rf "$TMPDIR"
+unset TMPDIR
+
+# --- What does not fit together is said in one line.
+expect_error() {
+  local expected=$1
+  shift
+  "$@" > bad.out 2> bad.err && fail "$*: expected an error"
+  grep -qF -- "$expected" bad.err || fail "$*: expected '$expected', got: $(cat bad.err)"
+}
+expect_error "has started 2 processes, but the mesh has 4 ranks" "$weft_run" --nproc-per-node=2 "$train" "${small[@]}"
+expect_error "--backend=local, but a launcher (RANK) has started this as rank" \
+  "$weft_run" --nproc-per-node=4 "$train" "${small[@]}" --backend=local
+expect_error "--backend=gloo, but no launcher has started this" "$train" "${small[@]}" --backend=gloo
+
+# --- A rank that is killed: every other names it, and weft_run ends with its story.
+"$weft_run" --nproc-per-node=4 --log-dir=logs "$train" "${small[@]}" --steps=1000000 --eval_every=0 \
+  > killed.json 2> killed.err &
+pid=$!
+until [[ $(wc -l < killed.json) -ge 5 ]]; do sleep 0.05; kill -0 $pid 2> /dev/null || break; done
+victim=$(for p in /proc/[0-9]*; do
+  tr '\0' '\n' < "$p/environ" 2> /dev/null | grep -qx 'RANK=2' && tr '\0' ' ' < "$p/cmdline" | grep -q train_gpt &&
+    echo "${p#/proc/}"
+done | head -1)
+kill -KILL "$victim"
+wait $pid
+status=$?
+[[ $status == 137 ]] || fail "expected exit code 137 after SIGKILL of rank 2, got $status: $(tail -5 killed.err)"
+grep -q "rank 2 was killed by signal 9" killed.err || fail "rank 2's end is not told: $(tail -20 killed.err)"
+
+exit $((failures > 0))
