@@ -1,6 +1,10 @@
 // One rank of a job, for the tests of worlds of processes: process_program HOW [RANK]. Joins by
 // World::FromEnv and takes all-reduces on axis dp until HOW happens on RANK. Prints "joined" when it has been
 // through the first; an error goes to stderr, and the exit code is 1 then.
+//
+// HOW = train: 20 steps of a toy training whose state, a step and a value, rank 0 keeps in the file
+// TEST_STATE; a new generation goes on from there. In the first generation RANK is killed in step 12. Rank 0
+// prints the value at the end.
 
 #include <signal.h>
 #include <unistd.h>
@@ -8,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -69,6 +74,48 @@ void RunRank(const Job& job, World& world) {
   std::printf("done\n");
 }
 
+struct State {
+  int step = 0;
+  double value = 1;
+};
+
+State ReadState(const std::string& path) {
+  State state;
+  std::ifstream file(path);
+  if (file) file >> state.step >> state.value;
+  return state;
+}
+
+void WriteState(const std::string& path, const State& state) {
+  const std::string draft = path + ".draft";
+  {
+    std::ofstream file(draft);
+    file.precision(17);
+    file << state.step << " " << state.value << "\n";
+  }
+  WEFT_CHECK(std::rename(draft.c_str(), path.c_str()) == 0, "cannot write ", path);
+}
+
+void Train(const Job& job, World& world) {
+  std::vector<int> ranks(world.size());
+  for (int rank = 0; rank < world.size(); ++rank) ranks[rank] = rank;
+  const auto dp = world.NewGroup("dp", ranks);
+  const std::string path = std::getenv("TEST_STATE");
+  const bool first = std::getenv("TORCHELASTIC_RESTART_COUNT") == std::string("0");
+  State state = ReadState(path);
+  dp->Barrier();  // nobody reads what is written below
+  while (state.step < 20) {
+    ++state.step;
+    if (first && state.step == 12 && world.rank() == job.rank) raise(SIGKILL);
+    const Tensor gradient = Tensor::Empty(world.allocator(), DType::kF64, {1});
+    gradient.data<double>()[0] = (world.rank() + 1) * 0.1 / state.step;
+    dp->AllReduce(gradient, gradient, ReduceOp::kAvg);
+    state.value -= gradient.data<double>()[0] * state.value;
+    if (world.rank() == 0) WriteState(path, state);
+  }
+  if (world.rank() == 0) std::printf("generation %d: %.17g\n", first ? 0 : 1, state.value);
+}
+
 int Main(int argc, char** argv) {
   const Job job = {argc > 1 ? argv[1] : "", argc > 2 ? std::atoi(argv[2]) : 0};
   try {
@@ -78,7 +125,8 @@ int Main(int argc, char** argv) {
       options.comm_timeout = std::chrono::milliseconds(std::atoi(timeout));
     }
     RunWorld(
-        size != nullptr ? std::atoi(size) : 1, [&](World& world) { RunRank(job, world); }, options);
+        size != nullptr ? std::atoi(size) : 1,
+        [&](World& world) { job.how == "train" ? Train(job, world) : RunRank(job, world); }, options);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
