@@ -44,8 +44,10 @@ class MpiGroups final : public ProcessGroups {
 
 std::unique_ptr<ProcessGroups> MakeGlooGroups(const LaunchEnvironment& environment,
                                               std::shared_ptr<Store> store) {
+  // The job's store tells how a process has ended, soon after its connections have.
   const GlooOptions options = {.address = environment.gloo_host,
-                               .ranks_on_host = environment.local_world_size};
+                               .ranks_on_host = environment.local_world_size,
+                               .reason_takes = std::chrono::milliseconds(700)};
   return std::make_unique<GlooGroups>(
       std::make_shared<GlooHub>(std::move(store), environment.rank, environment.world_size, options));
 }

@@ -264,6 +264,7 @@ void GlooGroup::CheckTcpPeers(GlooWait& wait) {
 }
 
 void GlooGroup::FailGone(int peer, bool has_left, GlooWait& wait) {
+  AwaitReason();
   if (has_left) {
     Fail(absl::StatusCode::kAborted, absl::StrCat(wait.what(), ": world rank ", ranks_[rank_], " waits for ",
                                                   WorldRanks({peer}), ", which have left the group"));
@@ -272,6 +273,13 @@ void GlooGroup::FailGone(int peer, bool has_left, GlooWait& wait) {
          absl::StrCat(wait.what(), ": world rank ", ranks_[peer], " is gone: its process has ended"));
   }
   failure_.Throw();
+}
+
+void GlooGroup::AwaitReason() {
+  const auto give_up = Clock::now() + hub_->options().reason_takes;
+  while (!failure_.failed() && Clock::now() < give_up)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  CheckBoards();
 }
 
 void GlooGroup::CheckDeadline(GlooWait& wait) {
@@ -325,6 +333,7 @@ void GlooGroup::FailLost(const PeerLost& lost, const std::string& where) {
   } catch (const std::exception&) {
     failure_.ThrowIfFailed();  // else the store is gone too
   }
+  AwaitReason();
   Fail(absl::StatusCode::kAborted, absl::StrCat(where, ": world rank ", ranks_[lost.peer()],
                                                 " has closed its connection (", lost.what(), ")"));
   failure_.Throw();

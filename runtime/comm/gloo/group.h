@@ -125,6 +125,8 @@ class GlooGroup final : public GlooHub::Member {
   void CheckDeadline(GlooWait& wait);
   // Takes what has come through by TCP from or to `peer` without waiting. True if there was anything.
   bool Settle(int peer);
+  // A peer is gone: throws the reason if somebody tells it in time.
+  void AwaitReason();
   [[noreturn]] void FailGone(int peer, bool has_left, GlooWait& wait);
 
   const std::shared_ptr<GlooHub> hub_;

@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-constexpr RunRanksOptions kOneThread = {.threads_per_rank = 1};
+const RunRanksOptions kOneThread = {.threads_per_rank = 1};
 
 Tensor Filled(World& world, int64_t count, float value) {
   const Tensor tensor = Tensor::Empty(world.allocator(), DType::kF32, {count});
