@@ -81,6 +81,17 @@ struct ContractAttributes {
 // Errors: InvalidArgument if a letter's extents differ, or one operand alone has a letter that y lacks.
 extern const Op<ContractAttributes> kContract;
 
+// The same plus a bias: y = contract(x, w) + b, where b lies along y's last dims, as many as it has. In one
+// op, so that the product adds it as it writes y: an add of its own reads and writes y once more.
+//
+//   qkv {"bsd", "dthe", "bsthe"}, b [t, h, e]       x w^T + b {"bsd", "vd", "bsv"}, b [v]
+//
+// Shape:  as kContract; b of y's dtype and last extents. Halves are rounded once, or once more for b.
+// Layout: as kContract; where a summed letter is split, b must be Partial: each piece of the sum adds its
+//         share.
+// Errors: as kContract; InvalidArgument if b's dims are not w's own: in w, not in x.
+extern const Op<ContractAttributes> kLinear;
+
 }  // namespace weft
 
 #endif  // WEFT_OPS_CONTRACT_H_

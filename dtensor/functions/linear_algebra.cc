@@ -3,7 +3,6 @@
 #include <string>
 
 #include "dtensor/dispatch.h"
-#include "dtensor/functions/elementwise.h"
 #include "ops/contract.h"
 
 namespace weft {
@@ -40,13 +39,18 @@ DTensor LinearTransform(const DTensor& x, const DTensor& weight, const DTensor& 
                "LinearTransform: expected a bias [n] for weight ", weight.ToString(), ", got ",
                bias.ToString());
   const std::string lead = std::string("abcefgh").substr(0, x.ndim() - 1);
-  const DTensor y = Contract(x, lead + "d", weight, "nd", lead + "n");
-  return bias.defined() ? Add(y, bias) : y;
+  return Contract(x, lead + "d", weight, "nd", lead + "n", bias);
 }
 
 DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
                  absl::string_view y_dims) {
   return Call(kContract, {x, w}, {.x = LabelsOf(x_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)});
+}
+
+DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
+                 absl::string_view y_dims, const DTensor& bias) {
+  if (!bias.defined()) return Contract(x, x_dims, w, w_dims, y_dims);
+  return Call(kLinear, {x, w, bias}, {.x = LabelsOf(x_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)});
 }
 
 }  // namespace weft

@@ -19,6 +19,10 @@ DTensor LinearTransform(const DTensor& x, const DTensor& weight, const DTensor& 
 // summed.
 DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
                  absl::string_view y_dims);
+// The same plus a bias along the result's last dims, which must be w's own; undefined: none. Where a summed
+// letter is split, it is still added once.
+DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
+                 absl::string_view y_dims, const DTensor& bias);
 
 }  // namespace weft
 

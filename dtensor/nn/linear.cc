@@ -49,8 +49,7 @@ DTensor Linear::Forward(const DTensor& x) {
   const std::string lead = Letters(0, leading);
   const std::string in = Letters(leading, in_.ndim());
   const std::string out = Letters(leading + in_.ndim(), out_.ndim());
-  const DTensor y = Contract(x, lead + in, weight.Value(), in + out, lead + out);
-  return bias ? Add(y, bias->Value()) : y;
+  return Contract(x, lead + in, weight.Value(), in + out, lead + out, bias ? bias->Value() : DTensor());
 }
 
 }  // namespace weft

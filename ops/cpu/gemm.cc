@@ -148,6 +148,16 @@ GemmTiling::GemmTiling(const GemmSize& size) : size_(size) {
   }
   rows_ = pieces(size.m, tile_m_);
   cols_ = pieces(size.n, tile_n_);
+  // An odd one would be for one thread of two to do while the other waits.
+  if (rows_ * cols_ > 1 && rows_ % 2 == 1 && cols_ % 2 == 1 && tile_work() >= 2 * kMinTileWork) ++cols_;
+  // Of one size, as nearly as vectors allow.
+  const auto piece = [](int64_t extent, int64_t count) {
+    return ((extent + count - 1) / count + 15) / 16 * 16;
+  };
+  tile_m_ = std::min(piece(size.m, std::max<int64_t>(1, rows_)), std::max<int64_t>(1, size.m));
+  tile_n_ = std::min(piece(size.n, std::max<int64_t>(1, cols_)), std::max<int64_t>(1, size.n));
+  rows_ = pieces(size.m, tile_m_);
+  cols_ = pieces(size.n, tile_n_);
 }
 
 }  // namespace weft

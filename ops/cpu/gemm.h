@@ -48,7 +48,7 @@ void GemmBF16(const GemmSize& size, const GemmMatrix<BFloat16>& a, const GemmMat
 bool HasFastBF16();
 
 // How a product's output is cut into tiles: the largest ones that still occupy several threads and stay in
-// cache.
+// cache, nearly of one size, and an even number where there are several.
 class GemmTiling {
  public:
   explicit GemmTiling(const GemmSize& size);

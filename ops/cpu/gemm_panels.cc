@@ -173,6 +173,7 @@ template <class T>
   if (to.add != nullptr) {
     sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, to.add + row * to.add_ld + column));
   }
+  if (to.bias != nullptr) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, to.bias + column));
   if (to.f32 != nullptr) {
     _mm512_mask_storeu_ps(to.f32 + row * to.ld + column, mask, sum);
   } else {

@@ -42,12 +42,13 @@ void PackRowPanel(const GemmMatrix<T>& a, int64_t rows, int64_t k, float* panel)
 template <class T>
 void PackColumnPanels(const GemmMatrix<T>& b, int64_t k, int64_t cols, float* panels);
 
-// Where a product of panels goes: added to `add`, if not null, and written to f32 or, rounded once, to bf16.
-// `add` and the result have `ld` elements from row to row, unless add_ld says otherwise.
+// Where a product of panels goes: added to `add`, then `bias` to every row, where these are not null, and
+// written to f32 or, rounded once, to bf16.
 struct PanelResult {
-  const float* add = nullptr;
+  const float* add = nullptr;  // rows add_ld apart
   int64_t add_ld = 0;
-  float* f32 = nullptr;  // one of the two is not null
+  const float* bias = nullptr;  // [cols]
+  float* f32 = nullptr;         // one of the two is not null
   BFloat16* bf16 = nullptr;
   int64_t ld = 0;
   int64_t cols = 0;  // <= kPanelCols: what is beyond is not touched

@@ -19,6 +19,10 @@ constexpr int64_t kMaxPackedRows = int64_t{1} << 21;
 constexpr int64_t kMaxBlockRows = 2048;
 // Column panels of a task, at most: packed, they stay in L2.
 constexpr int64_t kMaxTaskPanels = 4;
+// Tasks a thread, at least, where the product is large enough.
+constexpr int64_t kTasksAThread = 4;
+// Row panels that repay packing columns for them alone: 448 rows.
+constexpr int64_t kEnoughRowPanels = 32;
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -40,12 +44,12 @@ template <class T>
 class Product {
  public:
   Product(KernelContext& context, const GemmSize& size, const GemmMatrix<T>& a, const GemmMatrix<T>& b,
-          bool accumulate, T* c, int64_t ldc)
+          const GemmSum& sum, T* c, int64_t ldc)
       : context_(context),
         size_(size),
         a_(a),
         b_(b),
-        accumulate_(accumulate),
+        sum_(sum),
         c_(c),
         ldc_(ldc),
         depths_{size.k, CeilDiv(UnitsOf<T>(size.k), kMaxDepth), /*multiple=*/4 / sizeof(T)} {
@@ -92,15 +96,8 @@ class Product {
                      RowPanel(panel, depth, num_depths));
       }
     });
-    // Few columns are shared among the threads by rows too; then each packs its columns for itself.
     const int64_t threads = context_.pool.num_threads();
-    const int64_t column_panels = CeilDiv(size_.n, kPanelCols);
-    const Pieces columns = {
-        size_.n,
-        CeilDiv(column_panels, std::clamp<int64_t>(column_panels / (4 * threads), 1, kMaxTaskPanels)),
-        kPanelCols};
-    const Pieces groups = {panels.count,
-                           std::min(panels.count, threads == 1 ? 1 : CeilDiv(2 * threads, columns.count))};
+    const auto [columns, groups] = CutOf(panels.count);
     const int64_t workspace = columns.MaxLength() * UnitsOf<T>(depths_.MaxLength());
     RunWithWorkspace<float>(context_, columns.count * groups.count, workspace, [&](int64_t task, float* own) {
       const int64_t column = task / groups.count;
@@ -115,6 +112,27 @@ class Product {
                 own, ahead);
       }
     });
+  }
+
+  // The tasks of a block: columns, by groups of row panels. As many as let a thread that is held up leave its
+  // last ones to others, and as many for one thread as for the other.
+  struct Cut {
+    Pieces columns;
+    Pieces groups;
+  };
+  Cut CutOf(int64_t row_panels) const {
+    const int64_t threads = context_.pool.num_threads();
+    const int64_t panels = CeilDiv(size_.n, kPanelCols);
+    const int64_t wanted = threads == 1 ? 1 : kTasksAThread * threads;
+    const int64_t most_groups = threads == 1 ? 1 : std::max<int64_t>(1, row_panels / kEnoughRowPanels);
+    // Of few rows, fewer columns a task.
+    int64_t columns =
+        std::max(CeilDiv(panels, kMaxTaskPanels), std::min(panels, CeilDiv(wanted, most_groups)));
+    if (columns < 2 * wanted) columns = std::min(panels, CeilDiv(columns, threads) * threads);
+    // Of few columns, fewer rows, whatever packing columns twice costs.
+    const int64_t groups =
+        std::min({row_panels, CeilDiv(wanted, columns), std::max(most_groups, CeilDiv(threads, columns))});
+    return {{size_.n, columns, kPanelCols}, {row_panels, groups}};
   }
 
   struct Task {
@@ -151,9 +169,10 @@ class Product {
   PanelResult ResultAt(int64_t block, int64_t row, int64_t column, int64_t depth) const {
     T* const c = c_ + (blocks_.Begin(block) + row) * ldc_ + column;
     PanelResult to = {.ld = ldc_, .cols = std::min(kPanelCols, size_.n - column)};
+    if (sum_.bias != nullptr && depth + 1 == depths_.count) to.bias = sum_.bias + column;
     if constexpr (std::is_same_v<T, float>) {
       to.f32 = c;
-      if (accumulate_ || depth > 0) to.add = c, to.add_ld = ldc_;
+      if (sum_.accumulate || depth > 0) to.add = c, to.add_ld = ldc_;
     } else {
       float* const sums = depths_.count > 1 ? sums_.template data<float>() + row * size_.n + column : nullptr;
       if (depth > 0) to.add = sums, to.add_ld = size_.n;
@@ -171,7 +190,7 @@ class Product {
   GemmSize size_;
   GemmMatrix<T> a_;
   GemmMatrix<T> b_;
-  bool accumulate_;
+  GemmSum sum_;
   T* c_;
   int64_t ldc_;
   Pieces depths_;               // of k: what is summed in registers at once, a cut that follows from k alone
@@ -185,25 +204,33 @@ class Product {
 }  // namespace
 
 template <class T>
-bool WantsPackedGemm(const GemmSize& size, bool b_transposed) {
-  if (std::is_same_v<T, float> && !b_transposed) return false;
-  constexpr int64_t kLeastExtent = 48;
-  constexpr int64_t kLeastWork = int64_t{1} << 21;
-  return std::min({size.m, size.n, size.k}) >= kLeastExtent && size.m * size.n * size.k >= kLeastWork &&
-         HasPanelProducts<T>();
+bool WantsPackedGemm(const GemmSize& size, const GemmMatrix<T>& a, const GemmMatrix<T>& b, int64_t ldc) {
+  if constexpr (std::is_same_v<T, double>) {
+    return false;
+  } else {
+    constexpr int64_t kLeastExtent = 48;
+    constexpr int64_t kLeastWork = int64_t{1} << 21;
+    if (std::min({size.m, size.n, size.k}) < kLeastExtent || size.m * size.n * size.k < kLeastWork)
+      return false;
+    if (!HasPanelProducts<T>()) return false;
+    const auto crowds = [](int64_t ld) { return ld * static_cast<int64_t>(sizeof(T)) % 4096 == 0; };
+    return sizeof(T) == 2 || b.transposed || (a.transposed && crowds(a.ld)) || crowds(b.ld) || crowds(ldc);
+  }
 }
 
 template <class T>
 void PackedGemm(KernelContext& context, const GemmSize& size, const GemmMatrix<T>& a, const GemmMatrix<T>& b,
-                bool accumulate, T* c, int64_t ldc) {
-  Product<T>(context, size, a, b, accumulate, c, ldc).Run();
+                const GemmSum& sum, T* c, int64_t ldc) {
+  Product<T>(context, size, a, b, sum, c, ldc).Run();
 }
 
-template bool WantsPackedGemm<float>(const GemmSize&, bool);
-template bool WantsPackedGemm<BFloat16>(const GemmSize&, bool);
+template bool WantsPackedGemm(const GemmSize&, const GemmMatrix<float>&, const GemmMatrix<float>&, int64_t);
+template bool WantsPackedGemm(const GemmSize&, const GemmMatrix<double>&, const GemmMatrix<double>&, int64_t);
+template bool WantsPackedGemm(const GemmSize&, const GemmMatrix<BFloat16>&, const GemmMatrix<BFloat16>&,
+                              int64_t);
 template void PackedGemm(KernelContext&, const GemmSize&, const GemmMatrix<float>&, const GemmMatrix<float>&,
-                         bool, float*, int64_t);
+                         const GemmSum&, float*, int64_t);
 template void PackedGemm(KernelContext&, const GemmSize&, const GemmMatrix<BFloat16>&,
-                         const GemmMatrix<BFloat16>&, bool, BFloat16*, int64_t);
+                         const GemmMatrix<BFloat16>&, const GemmSum&, BFloat16*, int64_t);
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/hash/hash_testing.h"
 #include "gtest/gtest.h"
+#include "ops/elementwise.h"
 #include "runtime/tensor/copy.h"
 #include "tests/ops/check_gradients.h"
 #include "tests/ops/single_device.h"
@@ -210,6 +211,85 @@ TEST(ContractTest, Errors) {
       "away first, or name it in y");
   EXPECT_EQ(InferError({x, {DType::kF32, {5, 3}}}, {"bd", "dv", "bvq"}),
             "contract: dim 'q' of y \"bvq\" is neither in x \"bd\" nor in w \"dv\"");
+}
+
+// The definition, rounded once.
+Tensor NaiveLinear(const ContractAttributes& a, const Tensor& x, const Tensor& w, const Tensor& b) {
+  const std::shared_ptr<Allocator> allocator = MakeCpuAllocator();
+  const Tensor product =
+      Naive(a, CastTensor(x, DType::kF64, allocator), CastTensor(w, DType::kF64, allocator));
+  std::vector<double> y = product.ToVector<double>();
+  const std::vector<double> bias = b.ToVector<double>();
+  for (size_t i = 0; i < y.size(); ++i) y[i] += bias[i % bias.size()];
+  return CastTensor(Tensor::FromValues<double>(product.shape(), y), x.dtype(), allocator);
+}
+
+struct LinearCase {
+  ContractAttributes labels;
+  Shape x, w, b;
+};
+
+// Small ones, and such as packed products take: whole columns, columns of a weight of several dims, a bias of
+// the last of them, w transposed, a result that the product cannot write as it lies, and none at all to sum.
+std::vector<LinearCase> LinearCases() {
+  return {{{"mk", "kn", "mn"}, {3, 4}, {4, 5}, {5}},
+          {{"k", "kn", "n"}, {4}, {4, 5}, {5}},
+          {{"mk", "kn", "mn"}, {3, 0}, {0, 5}, {5}},
+          {{"mk", "kn", "mn"}, {131, 203}, {203, 97}, {97}},
+          {{"bsd", "dthe", "bsthe"}, {2, 70, 600}, {600, 3, 2, 17}, {3, 2, 17}},
+          {{"bsd", "dthe", "bsthe"}, {2, 70, 100}, {100, 3, 4, 16}, {4, 16}},
+          {{"bshe", "hed", "bsd"}, {2, 50, 4, 16}, {4, 16, 333}, {333}},
+          {{"bsd", "vd", "bsv"}, {3, 40, 64}, {290, 64}, {290}},
+          {{"bsd", "dhe", "bhse"}, {2, 70, 100}, {100, 3, 64}, {64}},
+          {{"bmk", "bkn", "bmn"}, {3, 60, 64}, {3, 64, 96}, {96}}};
+}
+
+TEST(LinearTest, IsTheProductPlusTheBias) {
+  std::mt19937 random(7);
+  for (const LinearCase& c : LinearCases()) {
+    for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+      const Tensor x = Scattered(dtype, c.x, random);
+      const Tensor w = Scattered(dtype, c.w, random);
+      const Tensor b = Scattered(dtype, c.b, random);
+      // Halves may be rounded twice, at values of up to 40.
+      const double tolerance = dtype == DType::kBF16  ? 0.26
+                               : dtype == DType::kF16 ? 0.04
+                                                      : 16 * Tolerance(dtype);
+      EXPECT_TRUE(AllClose(RunOp(kLinear, {x, w, b}, c.labels), NaiveLinear(c.labels, x, w, b), tolerance))
+          << c.x.ToString() << " x " << c.w.ToString() << " + " << c.b.ToString() << " " << DTypeName(dtype);
+    }
+  }
+}
+
+// In f32 the bias is added to the whole sum, so that the two ops and the one say the same.
+TEST(LinearTest, BitsAreThoseOfTheSumOfTwoOps) {
+  for (const LinearCase& c : LinearCases()) {
+    const Tensor x = Dense(DType::kF32, c.x, 1), w = Dense(DType::kF32, c.w, 2),
+                 b = Dense(DType::kF32, c.b, 3);
+    const Tensor product = RunOp(kContract, {x, w}, c.labels);
+    const Tensor fused = RunOp(kLinear, {x, w, b}, c.labels, {}, /*num_threads=*/2);
+    EXPECT_TRUE(SameBits(fused, RunOp(kAdd, {product, b}))) << c.x.ToString() << " x " << c.w.ToString();
+  }
+}
+
+TEST(LinearTest, Errors) {
+  const auto message = [](const Shape& b, DType dtype, const ContractAttributes& a) {
+    try {
+      const std::vector<TensorType> operands = {{DType::kF32, {2, 5}}, {DType::kF32, {5, 3}}, {dtype, b}};
+      kLinear.Infer(operands, &a);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message({2}, DType::kF32, {"bd", "dv", "bv"}),
+            "linear: expected a bias of the last dims of f32[2, 3], got f32[2]");
+  EXPECT_EQ(message({3}, DType::kBF16, {"bd", "dv", "bv"}),
+            "linear: expected a bias of the last dims of f32[2, 3], got bf16[3]");
+  EXPECT_EQ(message({2, 3}, DType::kF32, {"bd", "dv", "bv"}),
+            "linear: dim 'b' of the bias f32[2, 3] is none of w's own: x is \"bd\", w \"dv\"");
+  EXPECT_EQ(message({3}, DType::kF32, {"bd", "dv", "bvq"}),
+            "linear: dim 'q' of y \"bvq\" is neither in x \"bd\" nor in w \"dv\"");
 }
 
 TEST(DimLabelsTest, Errors) {

@@ -80,6 +80,19 @@ TEST(GemmTilingTest, TilesCoverTheOutputOnce) {
   }
 }
 
+// For two threads there is as much to do for one as for the other, within what vectors make of it.
+TEST(GemmTilingTest, TilesAreEvenInNumberAndSize) {
+  for (const GemmSize& size : {GemmSize{768, 2304, 256}, GemmSize{384, 1152, 4096}, GemmSize{384, 384, 4096},
+                               GemmSize{1024, 2304, 768}, GemmSize{700, 700, 700}}) {
+    const GemmTiling tiling(size);
+    EXPECT_GT(tiling.num_tiles(), 1);
+    EXPECT_EQ(tiling.num_tiles() % 2, 0) << size.m << " x " << size.n;
+    const int64_t last = tiling.num_tiles() - 1;
+    const GemmSize least = tiling.TileAt(last).size;
+    EXPECT_GE(4 * least.m * least.n * size.k, 3 * tiling.tile_work()) << size.m << " x " << size.n;
+  }
+}
+
 TEST(GemmTilingTest, OneTileWhereATaskIsNotWorthIt) {
   EXPECT_EQ(GemmTiling({64, 64, 64}).num_tiles(), 1);
   EXPECT_EQ(GemmTiling({256, 768, 64}).num_tiles(), 1);
