@@ -161,23 +161,21 @@ void AddToRows(ThreadPool& pool, const Tensor& bias, const Tensor& y) {
                    });
 }
 
-// As PlanWithPacking; in f32, of many rows, with the right operand not transposed: oneDNN's product of it is
-// a tenth faster than any of ours of the transposed one.
-PackedPlan PlanFor(const ContractNest& nest, DType dtype, bool may_cut_sum) {
+// Changes an f32 plan of many rows to one whose right operand is not transposed, by a copy: oneDNN's product
+// of it is a tenth faster than any of ours of the transposed one.
+void StraightenRight(const ContractNest& nest, PackedPlan& packed_plan) {
   constexpr int64_t kManyRows = 2048;  // make copying it half a hundredth of the product
   constexpr int64_t kLeastExtent = 48;
-  const PackedPlan best = PlanWithPacking(nest, may_cut_sum);
-  const ContractPlan& plan = best.plan;
-  if (dtype != DType::kF32 || !plan.b_transposed || plan.num_outer() > 1 || plan.num_products() > 1)
-    return best;
-  if (plan.size.m < kManyRows || std::min(plan.size.n, plan.size.k) < kLeastExtent) return best;
-  ContractPacking packing = best.packed.packing;
+  const ContractPlan& plan = packed_plan.plan;
+  if (!plan.b_transposed || plan.num_outer() > 1 || plan.num_products() > 1) return;
+  if (plan.size.m < kManyRows || std::min(plan.size.n, plan.size.k) < kLeastExtent) return;
+  ContractPacking packing = packed_plan.packed.packing;
   (plan.swapped ? packing.x : packing.w) = true;
   const PackedNest packed = PackNest(nest, packing);
-  const std::optional<ContractPlan> straight = PlanContract(packed.nest, may_cut_sum);
+  const std::optional<ContractPlan> straight = PlanContract(packed.nest, /*may_cut_sum=*/true);
   const bool is_same = straight.has_value() && !straight->b_transposed && straight->size == plan.size &&
                        straight->swapped == plan.swapped;
-  return is_same ? PackedPlan{packed, *straight} : best;
+  if (is_same) packed_plan = {packed, *straight};
 }
 
 class Contraction {
@@ -201,7 +199,9 @@ class Contraction {
     }
     // A sum of several bf16 products would be rounded each time.
     const bool may_cut_sum = !is_bf16;
-    const auto [packed, plan] = PlanFor(nest, y.dtype(), may_cut_sum);
+    PackedPlan packed_plan = PlanWithPacking(nest, may_cut_sum);
+    if (y.dtype() == DType::kF32) StraightenRight(nest, packed_plan);
+    const auto& [packed, plan] = packed_plan;
     const ContractPacking& packing = packed.packing;
     const Tensor px = packing.x ? Pack(x, labels_.x, packed.x) : x;
     const Tensor pw = packing.w ? Pack(w, labels_.w, packed.w) : w;

@@ -133,6 +133,26 @@ TEST(ContractTest, LargeProducts) {
   }
 }
 
+// So many rows that a transposed right operand is copied first, whichever operand that is, and one fewer.
+TEST(ContractTest, ManyRows) {
+  std::mt19937 random(8);
+  for (const int64_t rows : {2047, 2048}) {
+    for (const ContractAttributes& a :
+         {ContractAttributes{"mk", "nk", "mn"}, ContractAttributes{"bsd", "vd", "bsv"},
+          ContractAttributes{"mk", "nk", "nm"}}) {
+      Extents extents = {};
+      extents['m'] = extents['s'] = rows;
+      extents['b'] = 1;
+      extents['n'] = extents['v'] = 50;
+      extents['k'] = extents['d'] = 49;
+      const Tensor x = Dense(DType::kF32, ShapeOf(a.x, extents), 1);
+      const Tensor w = Scattered(DType::kF32, ShapeOf(a.w, extents), random);
+      EXPECT_TRUE(AllClose(RunOp(kContract, {x, w}, a), Naive(a, x, w), 2 * Tolerance(DType::kF32)))
+          << rows << " " << a.y.text();
+    }
+  }
+}
+
 TEST(ContractTest, HalvesAreSummedInFloat) {
   std::mt19937 random(6);
   for (DType dtype : {DType::kBF16, DType::kF16}) {
