@@ -41,6 +41,10 @@ constexpr const char* kLauncherVariables[] = {
     "SLURM_NODEID",
     "WEFT_AGENT_STORE",
     "WEFT_STORE_TOKEN",
+    "WEFT_STORE_CA",
+    "WEFT_STORE_CERT",
+    "WEFT_STORE_KEY",
+    "WEFT_STORE_SERVER_NAME",
     "WEFT_GLOO_HOST",
     "WEFT_FLIGHT_DIR",
 };

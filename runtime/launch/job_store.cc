@@ -69,15 +69,21 @@ void JobStore::Listen(const LaunchEnvironment& environment, const std::string& t
       TcpStoreServerOptions{.host = OneMachine(environment) ? kLoopback : "0.0.0.0",
                             .port = environment.master_port,
                             .run_id = environment.run_id,
-                            .token = token});
+                            .token = token,
+                            .tls = environment.tls});
   if (OneMachine(environment) || server_->notice().empty()) return;
   std::fputs(absl::StrCat("weft: ", server_->notice(), "\n").c_str(), stderr);
 }
 
 void JobStore::Connect(const LaunchEnvironment& environment, const std::string& address,
                        const std::string& token) {
-  client_ =
-      std::make_shared<TcpStore>(address, TcpStoreOptions{.run_id = environment.run_id, .token = token});
+  std::optional<StoreTls> tls = environment.tls;
+  // The certificate is of the name by which others know the server.
+  if (tls.has_value() && tls->server_name.empty() && !environment.master_addr.empty()) {
+    tls->server_name = environment.master_addr;
+  }
+  client_ = std::make_shared<TcpStore>(
+      address, TcpStoreOptions{.run_id = environment.run_id, .token = token, .tls = tls});
   prefix_ = absl::StrCat(environment.run_id, "/", environment.restart_count, "/");
   store_ = std::make_shared<PrefixStore>(client_, prefix_);
 }

@@ -136,6 +136,7 @@ std::optional<LaunchEnvironment> ParseLaunchEnvironment(const Variables& variabl
   environment.restart_count = Number(variables, "TORCHELASTIC_RESTART_COUNT", 0, kLargest, /*otherwise=*/0);
   environment.agent_store = Text(variables, "WEFT_AGENT_STORE") == "1";
   environment.token = Text(variables, "WEFT_STORE_TOKEN");
+  environment.tls = StoreTlsFrom(variables);
   environment.gloo_host = Text(variables, "WEFT_GLOO_HOST");
   environment.flight_dir = Text(variables, "WEFT_FLIGHT_DIR");
   if (names->launcher == std::string("srun")) ReadSlurm(variables, &environment);

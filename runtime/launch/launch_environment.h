@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "runtime/store/tcp_store_options.h"
+
 namespace weft {
 
 // What a launcher has told this process about the job and its place in it.
@@ -20,6 +22,7 @@ struct LaunchEnvironment {
   int master_port = 0;
   bool agent_store = false;  // the launcher keeps the store
   std::string token;
+  std::optional<StoreTls> tls;
 
   std::string run_id;
   int restart_count = 0;

@@ -2,6 +2,8 @@
 #define WEFT_RUNTIME_STORE_TCP_STORE_OPTIONS_H_
 
 #include <chrono>
+#include <map>
+#include <optional>
 #include <string>
 
 namespace weft {
@@ -13,7 +15,14 @@ struct StoreTls {
   std::string key_file = {};
   // For clients: the name in the server's certificate, where it is not the host that they connect to.
   std::string server_name = {};
+
+  bool operator==(const StoreTls&) const = default;
 };
+
+// What the environment says of TLS: WEFT_STORE_CA, WEFT_STORE_CERT and WEFT_STORE_KEY name the files, and
+// WEFT_STORE_SERVER_NAME the server's name. nullopt if none of the files is named.
+// Errors: InvalidArgument if some of the files are named and some are not.
+std::optional<StoreTls> StoreTlsFrom(const std::map<std::string, std::string>& variables);
 
 // How a peer that vanished without a word (its machine or link is down, its process is stopped) is noticed:
 // after a silence of `interval` it is asked for a sign of life, and `timeout` later it counts as gone. So

@@ -62,23 +62,27 @@ std::string HostAndPort(const std::string& host, int port) {
 }
 
 std::unique_ptr<TcpStoreServer> StartServer(const LaunchOptions& options, const std::string& run_id,
-                                            const std::string& token) {
+                                            const AgentStoreAccess& access) {
   const std::string host = IsLoopback(options.address) ? options.address : "0.0.0.0";
-  return std::make_unique<TcpStoreServer>(
-      TcpStoreServerOptions{.host = host, .port = options.port, .run_id = run_id, .token = token});
+  return std::make_unique<TcpStoreServer>(TcpStoreServerOptions{
+      .host = host, .port = options.port, .run_id = run_id, .token = access.token, .tls = access.tls});
 }
 
 // Tries in slices, since signals are looked at in between only.
 std::shared_ptr<Store> Connect(const std::string& address, const LaunchOptions& options,
-                               const std::string& run_id, const std::string& token,
+                               const std::string& run_id, const AgentStoreAccess& access,
                                const AgentStoreCallbacks& callbacks) {
+  std::optional<StoreTls> tls = access.tls;
+  // The certificate is of the name by which the nodes know the server.
+  if (tls.has_value() && tls->server_name.empty()) tls->server_name = options.address;
   const auto begin = std::chrono::steady_clock::now();
   const std::chrono::milliseconds slice = std::min(kConnectSlice, options.join_timeout);
   bool said = false;
   while (!callbacks.cancelled()) {
     try {
       return std::make_shared<TcpStore>(
-          address, TcpStoreOptions{.run_id = run_id, .token = token, .connect_timeout = slice});
+          address,
+          TcpStoreOptions{.run_id = run_id, .token = access.token, .tls = tls, .connect_timeout = slice});
     } catch (const Error& error) {
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (error.code() != absl::StatusCode::kDeadlineExceeded) throw;
@@ -108,28 +112,28 @@ bool IsThisMachine(const std::string& host) {
   return false;
 }
 
-AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id, const std::string& token,
-                          const AgentStoreCallbacks& callbacks) {
+AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id,
+                          const AgentStoreAccess& access, const AgentStoreCallbacks& callbacks) {
   AgentStore job;
   job.port = options.port;
   std::string taken;
   if (options.meeting == Meeting::kDynamic) {
     try {
-      if (IsThisMachine(options.address)) job.server = StartServer(options, run_id, token);
+      if (IsThisMachine(options.address)) job.server = StartServer(options, run_id, access);
     } catch (const Error& error) {
       // Another node of this job on the same machine was faster, or a stranger.
       if (error.code() != absl::StatusCode::kFailedPrecondition) throw;
       taken = absl::StrCat("; this node could not hold it: ", error.message());
     }
   } else if (options.meeting == Meeting::kStandalone || options.node_rank == 0) {
-    job.server = StartServer(options, run_id, token);
+    job.server = StartServer(options, run_id, access);
   }
   if (job.server != nullptr) job.port = job.server->port();
   // The holder reaches itself even where the others' name for it does not lead back.
   const std::string host =
       job.server != nullptr && !IsLoopback(options.address) ? "127.0.0.1" : options.address;
   try {
-    job.store = Connect(HostAndPort(host, job.port), options, run_id, token, callbacks);
+    job.store = Connect(HostAndPort(host, job.port), options, run_id, access, callbacks);
   } catch (const Error& error) {
     Throw(error.code(), error.message(), taken);
   }

@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "runtime/store/store.h"
+#include "runtime/store/tcp_store_options.h"
 #include "runtime/store/tcp_store_server.h"
 #include "tools/launcher/launch_options.h"
 
@@ -18,6 +20,12 @@ struct AgentStore {
   std::unique_ptr<TcpStoreServer> server;  // null: another node holds it
   std::shared_ptr<Store> store;            // null: cancelled
   int port = 0;                            // for workers, beside the address in the options
+};
+
+// Who may join: the same on all nodes.
+struct AgentStoreAccess {
+  std::string token = {};
+  std::optional<StoreTls> tls = std::nullopt;
 };
 
 // What opening a store calls back while it waits.
@@ -35,8 +43,8 @@ struct AgentStoreCallbacks {
 // Errors: FailedPrecondition if the port is taken; DeadlineExceeded, naming the address, if nobody has
 //         answered there for the options' join_timeout; Aborted if the store refuses this client.
 //         Null store if cancelled.
-AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id, const std::string& token,
-                          const AgentStoreCallbacks& callbacks);
+AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id,
+                          const AgentStoreAccess& access, const AgentStoreCallbacks& callbacks);
 
 // Whether `host`, a name or an address, means this machine.
 bool IsThisMachine(const std::string& host);

@@ -96,9 +96,10 @@ int RunAgent(const LaunchOptions& options) {
   const std::vector<std::string> inherited = WholeEnvironment();
   const bool alone = options.meeting == Meeting::kStandalone;
   const std::string run_id = options.run_id.empty() ? RandomId() : options.run_id;
-  std::string token = ValueOf(inherited, "WEFT_STORE_TOKEN");
+  AgentStoreAccess access = {.token = ValueOf(inherited, "WEFT_STORE_TOKEN"),
+                             .tls = StoreTlsFrom(LauncherVariables())};
   // Other users of this machine reach its loopback too.
-  if (token.empty() && alone) token = RandomId();
+  if (access.token.empty() && alone) access.token = RandomId();
 
   int stop_signal = 0;
   const auto cancelled = [&] {
@@ -107,7 +108,7 @@ int RunAgent(const LaunchOptions& options) {
     }
     return stop_signal != 0;
   };
-  const AgentStore job = OpenAgentStore(options, run_id, token,
+  const AgentStore job = OpenAgentStore(options, run_id, access,
                                         {cancelled, [&](const std::string& line) { console.Say(line); }});
   if (job.store == nullptr) return 128 + stop_signal;
   if (job.server != nullptr && !alone && !job.server->notice().empty()) console.Say(job.server->notice());
@@ -119,7 +120,7 @@ int RunAgent(const LaunchOptions& options) {
                                                     .workers_per_node = options.workers_per_node,
                                                     .max_restarts = options.max_restarts,
                                                     .agent_store = true,
-                                                    .store_token = token},
+                                                    .store_token = access.token},
                                             .log_dir = LogFolder(options, run_id, &console),
                                             .tee = options.tee,
                                             .host = HostName(),

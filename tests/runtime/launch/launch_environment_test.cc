@@ -23,20 +23,22 @@ TEST(LaunchEnvironmentTest, WithoutALauncherThereIsNone) {
 }
 
 TEST(LaunchEnvironmentTest, WeftRun) {
-  const LaunchEnvironment expected = {.launcher = "RANK",
-                                      .rank = 5,
-                                      .world_size = 8,
-                                      .local_rank = 1,
-                                      .local_world_size = 4,
-                                      .master_addr = "node0",
-                                      .master_port = 4711,
-                                      .agent_store = true,
-                                      .token = "secret",
-                                      .run_id = "r1",
-                                      .restart_count = 2,
-                                      .uses_mpi = false,
-                                      .gloo_host = "10.0.0.2",
-                                      .flight_dir = "/tmp/f"};
+  const LaunchEnvironment expected = {
+      .launcher = "RANK",
+      .rank = 5,
+      .world_size = 8,
+      .local_rank = 1,
+      .local_world_size = 4,
+      .master_addr = "node0",
+      .master_port = 4711,
+      .agent_store = true,
+      .token = "secret",
+      .tls = StoreTls{.ca_file = "ca.pem", .certificate_file = "rank.pem", .key_file = "rank.key"},
+      .run_id = "r1",
+      .restart_count = 2,
+      .uses_mpi = false,
+      .gloo_host = "10.0.0.2",
+      .flight_dir = "/tmp/f"};
   EXPECT_EQ(Parse({{"RANK", "5"},
                    {"WORLD_SIZE", "8"},
                    {"LOCAL_RANK", "1"},
@@ -49,6 +51,9 @@ TEST(LaunchEnvironmentTest, WeftRun) {
                    {"WEFT_STORE_TOKEN", "secret"},
                    {"WEFT_GLOO_HOST", "10.0.0.2"},
                    {"WEFT_FLIGHT_DIR", "/tmp/f"},
+                   {"WEFT_STORE_CA", "ca.pem"},
+                   {"WEFT_STORE_CERT", "rank.pem"},
+                   {"WEFT_STORE_KEY", "rank.key"},
                    // Whatever started weft_run itself does not matter.
                    {"SLURM_STEP_ID", "0"},
                    {"SLURM_PROCID", "3"},
@@ -151,6 +156,10 @@ TEST(LaunchEnvironmentTest, WhatIsWrongIsNamed) {
                      {"LOCAL_RANK", "2"},
                      {"LOCAL_WORLD_SIZE", "2"}}),
             "environment: LOCAL_RANK is 2, but LOCAL_WORLD_SIZE 2");
+  EXPECT_EQ(
+      ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"WEFT_STORE_CA", "ca.pem"}}),
+      "environment: for TLS, WEFT_STORE_CA, WEFT_STORE_CERT and WEFT_STORE_KEY are set together; given are "
+      "'ca.pem', '' and ''");
   EXPECT_EQ(ErrorOf({{"SLURM_PROCID", "0"},
                      {"SLURM_NTASKS", "2"},
                      {"SLURM_STEP_ID", "0"},

@@ -9,7 +9,9 @@
 #include "gtest/gtest.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
+#include "tests/message_of.h"
 #include "tests/runtime/launch/processes.h"
+#include "tests/runtime/store/certificates.h"
 
 namespace weft {
 namespace {
@@ -182,6 +184,19 @@ TEST(ProcessWorldTest, AWrongTokenIsRefused) {
   const ProcessEnd end = processes.Wait(seconds(60))[0];
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_NE(end.err.find("token"), std::string::npos) << end.err;
+}
+
+TEST(ProcessWorldTest, AJobUnderTlsRunsAndStrangersStayOut) {
+  const Certificates authority;
+  const StoreTls tls = authority.Sign("job", "IP:127.0.0.1");
+  JobOptions job = {.port = FreePort()};
+  job.variables = {{"WEFT_STORE_CA", tls.ca_file},
+                   {"WEFT_STORE_CERT", tls.certificate_file},
+                   {"WEFT_STORE_KEY", tls.key_file}};
+  for (const ProcessEnd& end : RunJob("nothing", 0, job)) EXPECT_EQ(end.out, "joined\ndone\n") << end.err;
+  TcpStoreServer server({.host = "127.0.0.1", .run_id = "weft", .tls = tls});
+  EXPECT_NE(MessageOf([&] { TcpStore(server.address(), {.run_id = "weft", .connect_timeout = seconds(2)}); }),
+            "no error");
 }
 
 TEST(ProcessWorldTest, TheLaunchersWordOnADeathIsPassedOn) {

@@ -1,0 +1,52 @@
+#!/bin/bash
+# Worlds of processes that mpirun has started: no other configuration, and the same words when something goes wrong.
+# Argument: process_program.
+set -u
+program=$PWD/$1
+TMPDIR=$(mktemp -d /tmp/weft_mpi.XXXXXX) # OpenMPI's sockets need a short path
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+cd "$TMPDIR" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# run HOW RANK: leaves out, err and the exit code in `status`.
+run() {
+  TEST_RANKS=3 TEST_TIMEOUT_MS=60000 timeout 50 mpirun --allow-run-as-root --oversubscribe \
+    --mca mpi_yield_when_idle 1 -n 3 "$program" "$1" "$2" > out 2> err
+  status=$?
+}
+
+expect() {
+  grep -qF -- "$1" err || fail "expected '$1', got: $(cat err)"
+}
+
+run nothing 0
+[[ $status == 0 ]] || fail "exit code $status: $(cat err)"
+[[ $(grep -c '^done$' out) == 3 ]] || fail "expected three ranks to be done: $(cat out)"
+
+# A deadlock across groups, under a timeout of a minute: one verdict, everywhere.
+begin=$SECONDS
+run circle 0
+[[ $status != 0 ]] || fail "a deadlock ended well"
+[[ $(grep -c '^weft: deadlock: ' err) == 1 ]] || fail "expected one verdict: $(cat err)"
+((SECONDS - begin < 40)) || fail "it took $((SECONDS - begin)) s"
+
+run size 2
+[[ $status != 0 ]] || fail "a mismatch ended well"
+expect "count 300000"
+expect "rank 2 called all_reduce(f32, sum, count 77)"
+
+run throw 1
+[[ $status != 0 ]] || fail "an exception ended well"
+expect "error: the disk is full"
+
+run slow 1
+[[ $status == 0 ]] || fail "a slow rank: exit code $status: $(cat err)"
+expect "weft: waiting: rank 1 has not entered (last seen: data loader, "
+
+exit $((failures > 0))
