@@ -16,7 +16,7 @@ int64_t Offset(absl::Span<const int64_t> counts, int rank) {
 
 }  // namespace
 
-CollectivePieces::CollectivePieces(const GlooGroup& group, const GlooCall& call)
+CollectivePieces::CollectivePieces(const GlooGroup& group, const CollectiveCall& call)
     : kind(call.descriptor.kind),
       counts(call.descriptor.counts),
       receive_counts(call.receive_counts),

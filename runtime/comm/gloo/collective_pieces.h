@@ -1,25 +1,13 @@
 #ifndef WEFT_RUNTIME_COMM_GLOO_COLLECTIVE_PIECES_H_
 #define WEFT_RUNTIME_COMM_GLOO_COLLECTIVE_PIECES_H_
 
-#include <chrono>
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "runtime/comm/collective.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/gloo/group.h"
-#include "runtime/tensor/tensor.h"
 
 namespace weft {
-
-// One member's part in a collective. Views the caller's data. An undefined tensor: this member has none.
-struct GlooCall {
-  const CollectiveDescriptor& descriptor;
-  const Tensor& input;
-  const Tensor& output;
-  absl::Span<const int64_t> receive_counts;  // all-to-all
-  uint64_t sequence = 0;
-  std::chrono::milliseconds timeout;
-};
 
 // Bytes of a caller's tensor.
 struct Piece {
@@ -29,7 +17,7 @@ struct Piece {
 
 // Which bytes of a call go to whom and come from whom, before anything is reduced or passed on.
 struct CollectivePieces {
-  CollectivePieces(const GlooGroup& group, const GlooCall& call);
+  CollectivePieces(const GlooGroup& group, const CollectiveCall& call);
 
   Piece Outgoing(int peer) const;
   Piece Incoming(int peer) const;  // no data: it is to be reduced

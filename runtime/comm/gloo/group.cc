@@ -7,7 +7,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
 
@@ -352,19 +351,6 @@ void GlooGroup::Depart() {
     hub_->Retire(meeting_.mesh, posted_);
   } catch (const std::exception&) {  // a destructor may be what got here; peers see a closed connection
   }
-}
-
-std::string GlooGroup::Where(CollectiveKind kind, uint64_t sequence) const {
-  return absl::StrCat("group '", name_, "', ", kind == CollectiveKind::kSendRecv ? "send_recv" : "collective",
-                      " #", sequence);
-}
-
-std::string GlooGroup::WorldRanks(const std::vector<int>& members) const {
-  return absl::StrCat(
-      "world ranks [",
-      absl::StrJoin(members, ", ",
-                    [this](std::string* text, int member) { absl::StrAppend(text, ranks_[member]); }),
-      "]");
 }
 
 }  // namespace weft

@@ -15,6 +15,7 @@
 #include "runtime/comm/gloo/meeting.h"
 #include "runtime/comm/gloo/ring_channel.h"
 #include "runtime/comm/group_failure.h"
+#include "runtime/comm/group_text.h"
 
 namespace weft {
 
@@ -108,8 +109,10 @@ class GlooGroup final : public GlooHub::Member {
   void Depart() override;
 
   // "group 'dp', collective #3" and "world ranks [1, 3]": for messages.
-  std::string Where(CollectiveKind kind, uint64_t sequence) const;
-  std::string WorldRanks(const std::vector<int>& members) const;
+  std::string Where(CollectiveKind kind, uint64_t sequence) const {
+    return OperationText(name_, kind, sequence);
+  }
+  std::string WorldRanks(const std::vector<int>& members) const { return WorldRanksText(ranks_, members); }
 
  private:
   int Index(int peer, Lane lane) const { return peer * kNumLanes + static_cast<int>(lane); }

@@ -19,7 +19,7 @@ constexpr int64_t kTcpChunk = 16 << 20;
 
 class Run {
  public:
-  Run(GlooGroup& group, const GlooCall& call) : group_(group), call_(call), pieces_(group, call) {}
+  Run(GlooGroup& group, const CollectiveCall& call) : group_(group), call_(call), pieces_(group, call) {}
 
   int64_t Execute();
 
@@ -63,7 +63,7 @@ class Run {
   int64_t ChunkBytes() const { return group_.has_tcp() ? kTcpChunk : kRingChunk; }
 
   GlooGroup& group_;
-  const GlooCall& call_;
+  const CollectiveCall& call_;
   const CollectivePieces pieces_;
   ReduceStream stream_ = ReduceStream(group_, call_.descriptor.dtype, call_.descriptor.op);
   int num_headers_ = 0;  // that have come
@@ -308,6 +308,6 @@ int64_t Run::Execute() {
 
 }  // namespace
 
-int64_t RunGlooCollective(GlooGroup& group, const GlooCall& call) { return Run(group, call).Execute(); }
+int64_t RunGlooCollective(GlooGroup& group, const CollectiveCall& call) { return Run(group, call).Execute(); }
 
 }  // namespace weft

@@ -17,7 +17,7 @@ namespace weft {
 //          reduces a piece) and for a large broadcast (everybody passes a piece on). A reduction works on
 //          parts as they come, by memory in the very place they come to.
 // Errors:  as Communicator. Each ends the group. PeerLost.
-int64_t RunGlooCollective(GlooGroup& group, const GlooCall& call);
+int64_t RunGlooCollective(GlooGroup& group, const CollectiveCall& call);
 
 }  // namespace weft
 

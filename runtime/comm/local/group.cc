@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace weft {
 
@@ -127,19 +126,6 @@ void Group::MarkDeparted(int member) {
   slots_[member].departed.store(true);
   num_departed_.fetch_add(1);
   wait_point_.WakeAll();
-}
-
-std::string Group::Where(CollectiveKind kind, uint64_t sequence) const {
-  return absl::StrCat("group '", name_, "', ", kind == CollectiveKind::kSendRecv ? "send_recv" : "collective",
-                      " #", sequence);
-}
-
-std::string Group::WorldRanks(const std::vector<int>& members) const {
-  return absl::StrCat(
-      "world ranks [",
-      absl::StrJoin(members, ", ",
-                    [this](std::string* text, int member) { absl::StrAppend(text, ranks_[member]); }),
-      "]");
 }
 
 }  // namespace weft

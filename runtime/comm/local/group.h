@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "runtime/comm/collective.h"
 #include "runtime/comm/group_failure.h"
+#include "runtime/comm/group_text.h"
 #include "runtime/comm/local/mailbox.h"
 #include "runtime/comm/local/wait_point.h"
 
@@ -111,8 +112,10 @@ class Group {
   void MarkDeparted(int member);
 
   // "group 'dp', all_reduce #3" and "world ranks [1, 3]": for messages.
-  std::string Where(CollectiveKind kind, uint64_t sequence) const;
-  std::string WorldRanks(const std::vector<int>& members) const;
+  std::string Where(CollectiveKind kind, uint64_t sequence) const {
+    return OperationText(name_, kind, sequence);
+  }
+  std::string WorldRanks(const std::vector<int>& members) const { return WorldRanksText(ranks_, members); }
 
  private:
   // Each part on lines of its own: peers spin on a posting's phase while the owner counts and receives.

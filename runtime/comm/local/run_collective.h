@@ -1,25 +1,12 @@
 #ifndef WEFT_RUNTIME_COMM_LOCAL_RUN_COLLECTIVE_H_
 #define WEFT_RUNTIME_COMM_LOCAL_RUN_COLLECTIVE_H_
 
-#include <chrono>
 #include <cstdint>
 
-#include "absl/types/span.h"
-#include "runtime/comm/collective.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/local/group.h"
-#include "runtime/tensor/tensor.h"
 
 namespace weft {
-
-// One member's part in a collective. Views the caller's data. An undefined tensor: this member has none.
-struct CollectiveCall {
-  const CollectiveDescriptor& descriptor;
-  const Tensor& input;
-  const Tensor& output;
-  absl::Span<const int64_t> receive_counts;  // all-to-all
-  uint64_t sequence = 0;
-  std::chrono::milliseconds timeout;
-};
 
 // Takes `member` through one collective of `group`: agrees with the peers on what it is, then does this
 // member's share by reading and writing the peers' memory. When it returns, no peer touches the call's

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -191,19 +190,6 @@ void MpiGroup::FailLocked(absl::StatusCode code, const std::string& message) {
   } catch (const Error&) {
     // The first failure stays; peers that do not get to know it have a deadline.
   }
-}
-
-std::string MpiGroup::Where(CollectiveKind kind, uint64_t sequence) const {
-  return absl::StrCat("group '", name_, "', ", kind == CollectiveKind::kSendRecv ? "send_recv" : "collective",
-                      " #", sequence);
-}
-
-std::string MpiGroup::WorldRanks(const std::vector<int>& members) const {
-  return absl::StrCat(
-      "world ranks [",
-      absl::StrJoin(members, ", ",
-                    [this](std::string* text, int member) { absl::StrAppend(text, ranks_[member]); }),
-      "]");
 }
 
 }  // namespace weft

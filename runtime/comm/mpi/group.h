@@ -15,6 +15,7 @@
 
 #include "runtime/comm/collective.h"
 #include "runtime/comm/group_failure.h"
+#include "runtime/comm/group_text.h"
 #include "runtime/comm/mpi/packet.h"
 #include "runtime/comm/mpi/posting.h"
 #include "runtime/comm/mpi/transport.h"
@@ -95,8 +96,10 @@ class MpiGroup {
   [[noreturn]] void Throw() const { failure_.Throw(); }
 
   // "group 'dp', collective #3" and "world ranks [1, 3]": for messages.
-  std::string Where(CollectiveKind kind, uint64_t sequence) const;
-  std::string WorldRanks(const std::vector<int>& members) const;
+  std::string Where(CollectiveKind kind, uint64_t sequence) const {
+    return OperationText(name_, kind, sequence);
+  }
+  std::string WorldRanks(const std::vector<int>& members) const { return WorldRanksText(ranks_, members); }
 
  private:
   struct Peer {

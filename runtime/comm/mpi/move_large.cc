@@ -55,7 +55,7 @@ Pieces Slices(char* base, int64_t count, int64_t item, int size) {
 
 class Large {
  public:
-  Large(MpiGroup& group, const MpiCollectiveCall& call, absl::Span<const MpiPosting> postings,
+  Large(MpiGroup& group, const CollectiveCall& call, absl::Span<const MpiPosting> postings,
         absl::FunctionRef<std::string()> what)
       : group_(group),
         call_(call),
@@ -112,7 +112,7 @@ class Large {
   void Scatter();
 
   MpiGroup& group_;
-  const MpiCollectiveCall& call_;
+  const CollectiveCall& call_;
   const absl::FunctionRef<std::string()> what_;
   const CollectiveDescriptor& descriptor_;
   const int n_;
@@ -361,7 +361,7 @@ void Large::Run() {
 
 }  // namespace
 
-void MoveLarge(MpiGroup& group, const MpiCollectiveCall& call, absl::Span<const MpiPosting> postings,
+void MoveLarge(MpiGroup& group, const CollectiveCall& call, absl::Span<const MpiPosting> postings,
                absl::FunctionRef<std::string()> what) {
   Large(group, call, postings, what).Run();
 }

@@ -22,7 +22,7 @@ namespace weft {
 // Errors: DeadlineExceeded if MPI does not come to an end of a step within call.timeout: each ends the group.
 // If the
 //         group fails meanwhile, the data still arrive, unless a member does not take part for kMpiMoving.
-void MoveLarge(MpiGroup& group, const MpiCollectiveCall& call, absl::Span<const MpiPosting> postings,
+void MoveLarge(MpiGroup& group, const CollectiveCall& call, absl::Span<const MpiPosting> postings,
                absl::FunctionRef<std::string()> what);
 
 }  // namespace weft

@@ -26,7 +26,7 @@ int64_t Offset(const Counts& counts, int rank) {
 // What all have entered, in words for errors.
 class Entered {
  public:
-  Entered(const MpiGroup& group, const MpiCollectiveCall& call) : group_(group), call_(call) {}
+  Entered(const MpiGroup& group, const CollectiveCall& call) : group_(group), call_(call) {}
   std::string operator()() const {
     return absl::StrCat(group_.Where(call_.descriptor.kind, call_.sequence), ", ",
                         call_.descriptor.ToString());
@@ -34,11 +34,11 @@ class Entered {
 
  private:
   const MpiGroup& group_;
-  const MpiCollectiveCall& call_;
+  const CollectiveCall& call_;
 };
 
 // Enters the collective and returns what every member has entered it with, by group rank.
-std::vector<MpiPosting> Exchange(MpiGroup& group, const MpiCollectiveCall& call) {
+std::vector<MpiPosting> Exchange(MpiGroup& group, const CollectiveCall& call) {
   const CollectiveDescriptor& descriptor = call.descriptor;
   const bool is_read = call.input.defined() &&
                        (descriptor.kind != CollectiveKind::kBroadcast || group.member() == descriptor.root);
@@ -182,7 +182,7 @@ int64_t ExchangedBytes(absl::Span<const MpiPosting> postings, int me) {
 
 }  // namespace
 
-int64_t RunMpiCollective(MpiGroup& group, const MpiCollectiveCall& call) {
+int64_t RunMpiCollective(MpiGroup& group, const CollectiveCall& call) {
   const std::vector<MpiPosting> postings = Exchange(group, call);
   Agree(group, postings);
   bool all_copied = true;

@@ -1,25 +1,12 @@
 #ifndef WEFT_RUNTIME_COMM_MPI_RUN_COLLECTIVE_H_
 #define WEFT_RUNTIME_COMM_MPI_RUN_COLLECTIVE_H_
 
-#include <chrono>
 #include <cstdint>
 
-#include "absl/types/span.h"
-#include "runtime/comm/collective.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/mpi/group.h"
-#include "runtime/tensor/tensor.h"
 
 namespace weft {
-
-// One member's part in a collective. Views the caller's data. An undefined tensor: this member has none.
-struct MpiCollectiveCall {
-  const CollectiveDescriptor& descriptor;
-  const Tensor& input;
-  const Tensor& output;
-  absl::Span<const int64_t> receive_counts;  // all-to-all
-  uint64_t sequence = 0;
-  std::chrono::milliseconds timeout;
-};
 
 // Takes this member through one collective of `group`: agrees with the peers on what it is, then moves the
 // data. When it returns, MPI touches the call's tensors no more; when it throws, what MPI still touches is
@@ -29,7 +16,7 @@ struct MpiCollectiveCall {
 // Cost:    one packet to each peer; that is all if every input is at most kMpiCopiedBytes. Else MoveLarge.
 // Threads: one at a time for each group.
 // Errors:  as Communicator. Each ends the group.
-int64_t RunMpiCollective(MpiGroup& group, const MpiCollectiveCall& call);
+int64_t RunMpiCollective(MpiGroup& group, const CollectiveCall& call);
 
 }  // namespace weft
 

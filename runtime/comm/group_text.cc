@@ -1,0 +1,18 @@
+#include "runtime/comm/group_text.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace weft {
+
+std::string OperationText(const std::string& group, CollectiveKind kind, uint64_t sequence) {
+  return absl::StrCat("group '", group, "', ", kind == CollectiveKind::kSendRecv ? "send_recv" : "collective",
+                      " #", sequence);
+}
+
+std::string WorldRanksText(const std::vector<int>& world_ranks, const std::vector<int>& members) {
+  const auto append = [&](std::string* text, int member) { absl::StrAppend(text, world_ranks[member]); };
+  return absl::StrCat("world ranks [", absl::StrJoin(members, ", ", append), "]");
+}
+
+}  // namespace weft
