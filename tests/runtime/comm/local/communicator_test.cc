@@ -303,10 +303,9 @@ TEST(LocalCommunicatorTest, MetaTensorsAreRefusedAndTheGroupLives) {
             group->AllReduce(meta, meta, ReduceOp::kSum);
             ADD_FAILURE() << "nothing was thrown";
           } catch (const Error& error) {
-            EXPECT_EQ(error.message(),
-                      "group '" + group->name() +
-                          "': all_reduce: f32[4] is on meta, this communicator moves cpu "
-                          "tensors alone");
+            EXPECT_EQ(error.message(), "group '" + group->name() +
+                                           "': all_reduce: f32[4] is on meta, this communicator moves cpu "
+                                           "tensors alone");
           }
           group->Barrier();
         }
