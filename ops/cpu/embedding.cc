@@ -8,6 +8,7 @@
 #include "ops/cpu/float_spans.h"
 #include "ops/cpu/indices.h"
 #include "ops/cpu/row_view.h"
+#include "ops/cpu/sum_elements.h"
 #include "ops/kernel.h"
 #include "runtime/tensor/convert_spans.h"
 
@@ -123,35 +124,50 @@ void AddSpan(const double* a, const double* b, double* sum, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] = a[i] + b[i];
 }
 
-// Sums the rows of dy of each token of a block in the compute type, in their order, and rounds once. `table`
-// is [.., dy.num_columns].
+// The sum of `count` >= 2 rows of dy, those at `positions`, rounded once.
+template <class T>
+void SumRows(const T* dy, int64_t stride, const int64_t* positions, int64_t count, int64_t width,
+             std::vector<ComputeType<T>>& sums, T* to) {
+  const auto row = [&](int64_t i) { return dy + positions[i] * stride; };
+  if constexpr (std::is_same_v<T, ComputeType<T>>) {
+    AddSpan(row(0), row(1), to, width);
+    for (int64_t i = 2; i < count; ++i) AddSpan(to, row(i), to, width);
+  } else {
+    sums.resize(width);
+    ConvertSpan(row(0), sums.data(), width);
+    for (int64_t i = 1; i < count; ++i) {
+      AddElementRows</*kSquares=*/false>(row(i), /*rows=*/1, width, width, sums.data());
+    }
+    ConvertSpan(sums.data(), to, width);
+  }
+}
+
+// Sums the rows of dy of each token of a block in the compute type, in their order. `table` is
+// [.., dy.num_columns].
 template <class T>
 void SumOccurrences(const Occurrences& occurrences, const TableBlock& block, const RowView& dy, T* table) {
-  using C = ComputeType<T>;
-  constexpr bool kInPlace = std::is_same_v<T, C>;
   const T* const from = dy.tensor.data<T>() + block.first_column;
   const int64_t width = block.last_column - block.first_column;
-  std::vector<C> sums(kInPlace ? 0 : width);
-  std::vector<C> addend(kInPlace ? 0 : width);
+  const int64_t end = static_cast<int64_t>(occurrences.positions.size());
+  std::vector<ComputeType<T>> sums;
   for (int64_t row = block.first_row; row < block.last_row; ++row) {
-    const int64_t* const positions = occurrences.positions.data() + occurrences.starts[row];
+    const int64_t first = occurrences.starts[row];
+    const int64_t* const positions = occurrences.positions.data() + first;
     const int64_t count = occurrences.CountOf(row);
     T* const to = table + row * dy.num_columns + block.first_column;
     if (count == 0) {
       std::memset(static_cast<void*>(to), 0, width * sizeof(T));
       continue;
     }
-    std::memcpy(static_cast<void*>(to), from + positions[0] * dy.stride, width * sizeof(T));
-    if (count == 1) continue;
-    if constexpr (kInPlace) {
-      for (int64_t i = 1; i < count; ++i) AddSpan(to, from + positions[i] * dy.stride, to, width);
+    // Two rows of dy ahead, in the order in which they are read: mostly the next block follows.
+    for (int64_t i = first + 2; i < std::min(end, first + 2 + count); ++i) {
+      PrefetchRow(reinterpret_cast<const char*>(from + occurrences.positions[i] * dy.stride),
+                  width * static_cast<int64_t>(sizeof(T)));
+    }
+    if (count == 1) {
+      std::memcpy(static_cast<void*>(to), from + positions[0] * dy.stride, width * sizeof(T));
     } else {
-      ConvertSpan(to, sums.data(), width);
-      for (int64_t i = 1; i < count; ++i) {
-        ConvertSpan(from + positions[i] * dy.stride, addend.data(), width);
-        AddSpan(sums.data(), addend.data(), sums.data(), width);
-      }
-      ConvertSpan(sums.data(), to, width);
+      SumRows(from, dy.stride, positions, count, width, sums, to);
     }
   }
 }

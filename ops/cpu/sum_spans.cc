@@ -66,7 +66,8 @@ HWY_INLINE double SumRuns(double total, const T* x, int64_t n) {
   return total;
 }
 
-// kRows rows at once, so that the sums are read and written once for all of them.
+// kRows rows at once, so that the sums are read and written once for all of them. The next rows are fetched:
+// each lies in a page of its own, where the hardware's prefetchers start anew.
 template <class Lift, int kRows, class T>
 HWY_INLINE void AddSomeRows(const T* x, int64_t columns, int64_t stride, float* sums) {
   const D d;
@@ -75,6 +76,7 @@ HWY_INLINE void AddSomeRows(const T* x, int64_t columns, int64_t stride, float* 
   for (; i + lanes <= columns; i += lanes) {
     V sum = hn::LoadU(d, sums + i);
     for (int row = 0; row < kRows; ++row) {
+      __builtin_prefetch(x + (row + kRows) * stride + i);
       sum = hn::Add(sum, Lift::Of(Load(x + row * stride + i)));
     }
     hn::StoreU(sum, d, sums + i);
