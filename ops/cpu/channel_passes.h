@@ -8,8 +8,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "ops/channel_norm.h"
+#include "ops/cpu/norm_functions.h"
 #include "ops/cpu/row_view.h"
 #include "ops/cpu/rows.h"
+#include "ops/cpu/widened_rows.h"
 #include "ops/kernel_call.h"
 
 namespace weft {
@@ -200,7 +202,7 @@ class ChannelPasses {
   }
   double CenteredDot(const C* x, const C* dy, C mean) const {
     if (rows_.elements >= kShortRow) {
-      return Rows<C>().norm_grad_dot(x, ones_.data(), dy, rows_.elements, mean);
+      return NormRows<C>().grad_dot(x, ones_.data(), dy, rows_.elements, mean);
     }
     double sum = 0;
     for (int64_t i = 0; i < rows_.elements; ++i) {

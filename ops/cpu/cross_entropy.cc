@@ -8,6 +8,7 @@
 #include "ops/cpu/row_view.h"
 #include "ops/cpu/rows.h"
 #include "ops/kernel.h"
+#include "runtime/tensor/convert.h"
 
 namespace weft {
 namespace {
@@ -35,13 +36,13 @@ Tensor Targets(const Call& call, absl::string_view op) {
 }
 
 // (1 - e) x[target] + e / v sum x: the part of it that lies in `x`, which holds `classes`.
-template <class C>
-double Picked(const C* x, const Classes& classes, int64_t target, double smoothing) {
+template <class T>
+double Picked(const T* x, const Classes& classes, int64_t target, double smoothing) {
   double picked = 0;
   const int64_t column = target - classes.first;
   if (column >= 0 && column < classes.count) picked = (1 - smoothing) * static_cast<double>(x[column]);
   if (smoothing > 0)
-    picked += smoothing / static_cast<double>(classes.global) * Rows<C>().sum(x, classes.count);
+    picked += smoothing / static_cast<double>(classes.global) * Rows<T>().sum(x, classes.count);
   return picked;
 }
 
@@ -71,18 +72,18 @@ void CrossEntropy(const Call& call) {
     using T = typename decltype(tag)::type;
     using C = ComputeType<T>;
     const RowView logits = RowsOf(call.inputs[0], call.context);
+    const TypedRows<const T> from = ReadRows<T>(logits);
     const int64_t* target = targets.data<int64_t>();
     C* lse = call.outputs[2].template data<C>();
     constexpr int64_t kBlockRows = 4;
     std::vector<LossSum> sums((logits.num_rows + kBlockRows - 1) / kBlockRows);
     call.context.pool.ParallelFor(logits.num_rows, kBlockRows, [&](int64_t begin, int64_t end) {
-      RowReader<T> read(logits);
       LossSum& sum = sums[begin / kBlockRows];
       for (int64_t row = begin; row < end; ++row) {
         lse[row] = 0;
         if (target[row] == attributes.ignore_index) continue;
-        const C* x = read.Read(row);
-        const LogSumExp row_lse = RowLogSumExp(x, classes.count);
+        const T* const x = from[row];
+        const LogSumExp row_lse = Rows<T>().log_sum_exp(x, classes.count);
         lse[row] = static_cast<C>(row_lse.Value());
         // Before lse is rounded to f32: large logits would else cost digits of a small loss.
         sum.loss += row_lse.Value() - Picked(x, classes, target[row], attributes.label_smoothing);
@@ -107,19 +108,24 @@ void CrossEntropyGrad(const Call& call) {
     const double smoothing = attributes.label_smoothing;
     const C everywhere = static_cast<C>(-smoothing / static_cast<double>(classes.global) * dloss);
     const C at_target = static_cast<C>((1 - smoothing) * dloss);
+    const C* shifts = lse.data<C>();
+    const TypedRows<const T> from = ReadRows<T>(logits);
+    const TypedRows<T> to = WriteRows<T>(call.outputs[0], classes.count);
     ParallelForRows(call.context, logits.num_rows, classes.count, [&](int64_t begin, int64_t end) {
-      RowReader<T> read(logits);
-      RowWriter<T> write(call.outputs[0], classes.count);
       for (int64_t row = begin; row < end; ++row) {
-        C* dx = write.Row(row);
+        T* const dx = to[row];
         if (target[row] == attributes.ignore_index) {
-          std::fill(dx, dx + classes.count, C(0));
-        } else {
-          Rows<C>().exp_affine(read.Read(row), classes.count, lse.data<C>()[row], dloss, everywhere, dx);
-          const int64_t column = target[row] - classes.first;
-          if (column >= 0 && column < classes.count) dx[column] -= at_target;
+          std::fill(dx, dx + classes.count, T(0));
+          continue;
         }
-        write.Done();
+        Rows<T>().exp_affine(from[row], classes.count, shifts[row], dloss, everywhere, dx);
+        const int64_t column = target[row] - classes.first;
+        if (column < 0 || column >= classes.count) continue;
+        // Anew, for dx may be rounded to a half already: at a probability near 1 that would be all of it.
+        const C x = static_cast<C>(from[row][column]);
+        C share = 0;
+        Rows<C>().exp_affine(&x, 1, shifts[row], dloss, everywhere, &share);
+        dx[column] = ConvertElement<T>(share - at_target);
       }
     });
   });
@@ -134,17 +140,17 @@ void CrossEntropyStatistics(const Call& call) {
     using T = typename decltype(tag)::type;
     using C = ComputeType<T>;
     const RowView logits = RowsOf(call.inputs[0], call.context);
+    const TypedRows<const T> from = ReadRows<T>(logits);
     const int64_t* target = targets.data<int64_t>();
     C* sumexp = call.outputs[0].template data<C>();
     C* picked = call.outputs[1].template data<C>();
     ParallelForRows(call.context, logits.num_rows, classes.count, [&](int64_t begin, int64_t end) {
-      RowReader<T> read(logits);
       for (int64_t row = begin; row < end; ++row) {
         sumexp[row] = 0;
         picked[row] = 0;
         if (target[row] == attributes.ignore_index) continue;
-        const C* x = read.Read(row);
-        sumexp[row] = static_cast<C>(Rows<C>().exp_sum(x, classes.count, max.data<C>()[row]));
+        const T* const x = from[row];
+        sumexp[row] = static_cast<C>(Rows<T>().exp_sum(x, classes.count, max.data<C>()[row]));
         picked[row] = static_cast<C>(Picked(x, classes, target[row], attributes.label_smoothing));
       }
     });

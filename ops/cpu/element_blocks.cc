@@ -220,6 +220,8 @@ template void ForEachElementBlock<float>(ThreadPool&, const Shape&, absl::Span<c
                                          ElementBlockBody<float>);
 template void ForEachElementBlock<double>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,
                                           ElementBlockBody<double>);
+template void ForEachElementBlock<BFloat16>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,
+                                            ElementBlockBody<BFloat16>);
 template void ForEachElementBlock<int32_t>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,
                                            ElementBlockBody<int32_t>);
 template void ForEachElementBlock<int64_t>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,

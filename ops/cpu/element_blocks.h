@@ -32,9 +32,9 @@ template <class C>
 using ElementBlockBody = absl::FunctionRef<void(C* const* spans, int64_t first, int64_t n)>;
 
 // Feeds the elements of strided tensors to `body` in blocks, as contiguous values of type C (float, double,
-// int32_t or int64_t), and writes back what it changes. Elements that lie so already are passed in place,
-// others go through buffers that stay in cache; so one loop over plain arrays serves all dtypes, strides and
-// broadcasts.
+// int32_t, int64_t, or BFloat16 where all tensors are that), and writes back what it changes. Elements that
+// lie so already are passed in place, others go through buffers that stay in cache; so one loop over plain
+// arrays serves all dtypes, strides and broadcasts.
 //
 // Threads: blocks run in parallel on `pool`. The cut follows from the shape and strides alone, and `body`
 // must treat every element alike, so the result does not depend on it. Errors: InvalidArgument if a tensor
@@ -47,6 +47,8 @@ extern template void ForEachElementBlock<float>(ThreadPool&, const Shape&, absl:
                                                 ElementBlockBody<float>);
 extern template void ForEachElementBlock<double>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,
                                                  ElementBlockBody<double>);
+extern template void ForEachElementBlock<BFloat16>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,
+                                                   ElementBlockBody<BFloat16>);
 extern template void ForEachElementBlock<int32_t>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,
                                                   ElementBlockBody<int32_t>);
 extern template void ForEachElementBlock<int64_t>(ThreadPool&, const Shape&, absl::Span<const ElementStream>,

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "absl/algorithm/container.h"
 #include "ops/cpu/float_spans.h"
 #include "ops/cpu/map_elements.h"
 #include "ops/kernel.h"
@@ -95,8 +96,15 @@ C ApplyInteger(C a, C b) {
   }
 }
 
+// Whether there are bf16 numbers alone, which need no wider blocks on the way.
+bool AllBF16(const KernelCallBase& call) {
+  if (call.outputs[0].dtype() != DType::kBF16) return false;
+  return absl::c_all_of(call.inputs, [](const Tensor& x) { return x.dtype() == DType::kBF16; });
+}
+
 template <UnaryFunction kFunction>
 void UnaryOf(const KernelCallBase& call) {
+  if (AllBF16(call)) return MapSpans<BFloat16, 1>(call, BFloat16Span(kFunction));
   VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     if constexpr (std::is_same_v<C, float>) {
@@ -111,6 +119,7 @@ void UnaryOf(const KernelCallBase& call) {
 
 template <BinaryFunction kFunction>
 void BinaryOf(const KernelCallBase& call) {
+  if (AllBF16(call)) return MapSpans<BFloat16, 2>(call, BFloat16Span(kFunction));
   VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     if constexpr (std::is_same_v<C, float>) {

@@ -8,8 +8,6 @@
 #define WEFT_OPS_CPU_FLOAT_EXP_INL_H_
 #endif
 
-#include <limits>
-
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -70,12 +68,20 @@ HWY_INLINE ExpVec ExpBounded(ExpVec x) {
   return ScaleByPower(p, shifted);
 }
 
-// e^x of any x: 0 below the smallest normal number, infinite above 88.7; nan stays nan.
-HWY_INLINE ExpVec ExpOf(ExpVec x) {
+// The same with log 2 as one number and a polynomial of degree 4, the minimax one that is 1 at 0: of relative
+// error 3e-6 + 1.4e-8 |x|, 8e-6 at worst without fused multiply-adds. For halves, whose spacing is a hundred
+// times as wide.
+HWY_INLINE ExpVec ExpNear(ExpVec x) {
   namespace hn = hwy::HWY_NAMESPACE;
   const ExpTag d;
-  const ExpVec e = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), ExpBounded(x));
-  return hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.7f)), hn::Set(d, std::numeric_limits<float>::infinity()), e);
+  const ExpVec scale = hn::Set(d, 1.44269504088896341f);
+  const ExpVec shifted = hn::MulAdd(x, scale, hn::Set(d, kExpRounder));
+  const ExpVec r = hn::MulSub(x, scale, hn::Sub(shifted, hn::Set(d, kExpRounder)));
+  ExpVec p = hn::MulAdd(r, hn::Set(d, 9.582862066990131e-3f), hn::Set(d, 5.59064632601685e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.4024098687062762e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 6.931241890453328e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  return ScaleByPower(p, shifted);
 }
 
 }  // namespace

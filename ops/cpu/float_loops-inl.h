@@ -8,12 +8,12 @@
 #define WEFT_OPS_CPU_FLOAT_LOOPS_INL_H_
 #endif
 
-#include <algorithm>
 #include <cstdint>
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "ops/cpu/float_exp-inl.h"
+#include "ops/cpu/row_loops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -52,33 +52,18 @@ struct Exp {
   }
 };
 
-// The tail goes through whole vectors too, so that its elements get the same bits as any others.
-template <class F>
-void UnaryLoop(const float* x, float* y, int64_t n) {
-  const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(F::Of(d, hn::LoadU(d, x + i)), d, y + i);
-  if (i == n) return;
-  HWY_ALIGN float tail[HWY_LANES(float)] = {};
-  std::copy(x + i, x + n, tail);
-  hn::Store(F::Of(d, hn::Load(d, tail)), d, tail);
-  std::copy(tail, tail + (n - i), y + i);
+// y = F of the x, by vectors of float whatever S is. The tail goes through whole vectors too, so that its
+// elements get the same bits as any others.
+template <class F, class S>
+void UnaryLoop(const S* x, S* y, int64_t n) {
+  MapRow<S>(
+      n, y, [](V v) HWY_ATTR { return F::Of(D(), v); }, x);
 }
 
-template <class F>
-void BinaryLoop(const float* a, const float* b, float* y, int64_t n) {
-  const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(F::Of(d, hn::LoadU(d, a + i), hn::LoadU(d, b + i)), d, y + i);
-  if (i == n) return;
-  HWY_ALIGN float tail_a[HWY_LANES(float)] = {};
-  HWY_ALIGN float tail_b[HWY_LANES(float)] = {};
-  std::copy(a + i, a + n, tail_a);
-  std::copy(b + i, b + n, tail_b);
-  hn::Store(F::Of(d, hn::Load(d, tail_a), hn::Load(d, tail_b)), d, tail_a);
-  std::copy(tail_a, tail_a + (n - i), y + i);
+template <class F, class S>
+void BinaryLoop(const S* a, const S* b, S* y, int64_t n) {
+  MapRow<S>(
+      n, y, [](V u, V v) HWY_ATTR { return F::Of(D(), u, v); }, a, b);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "ops/cpu/float_spans.h"
 
+#include <limits>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/float_spans.cc"
 #include "hwy/foreach_target.h"
@@ -36,7 +38,8 @@ struct Log {
     V y = hn::Log(d, x);
     y = hn::IfThenElse(hn::Eq(x, infinity), infinity, y);
     y = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(infinity), y);
-    y = hn::IfThenElse(hn::Lt(x, zero), hn::NaN(d), y);
+    // Not Highway's nan, whose bits are all set: halves could not round it.
+    y = hn::IfThenElse(hn::Lt(x, zero), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), y);
     return KeepNan(x, y);
   }
 };
@@ -166,55 +169,73 @@ struct SiluGrad {
   }
 };
 
-UnarySpan SelectUnary(UnaryFunction function) {
+// result(the struct of a function).
+template <class Result>
+HWY_INLINE auto VisitUnary(UnaryFunction function, const Result& result) {
   switch (function) {
     case UnaryFunction::kNeg:
-      return UnaryLoop<Neg>;
+      return result(Neg());
     case UnaryFunction::kExp:
-      return UnaryLoop<Exp>;
+      return result(Exp());
     case UnaryFunction::kLog:
-      return UnaryLoop<Log>;
+      return result(Log());
     case UnaryFunction::kSqrt:
-      return UnaryLoop<Sqrt>;
+      return result(Sqrt());
     case UnaryFunction::kRsqrt:
-      return UnaryLoop<Rsqrt>;
+      return result(Rsqrt());
     case UnaryFunction::kTanh:
-      return UnaryLoop<Tanh>;
+      return result(Tanh());
     case UnaryFunction::kSquare:
-      return UnaryLoop<Square>;
+      return result(Square());
     case UnaryFunction::kRelu:
-      return UnaryLoop<Relu>;
+      return result(Relu());
     case UnaryFunction::kGelu:
-      return UnaryLoop<Gelu>;
+      return result(Gelu());
     case UnaryFunction::kGeluErf:
-      return UnaryLoop<GeluErf>;
+      return result(GeluErf());
     case UnaryFunction::kSilu:
       break;
   }
-  return UnaryLoop<Silu>;
+  return result(Silu());
 }
 
-BinarySpan SelectBinary(BinaryFunction function) {
+template <class Result>
+HWY_INLINE auto VisitBinary(BinaryFunction function, const Result& result) {
   switch (function) {
     case BinaryFunction::kAdd:
-      return BinaryLoop<Add>;
+      return result(Add());
     case BinaryFunction::kSub:
-      return BinaryLoop<Sub>;
+      return result(Sub());
     case BinaryFunction::kMul:
-      return BinaryLoop<Mul>;
+      return result(Mul());
     case BinaryFunction::kDiv:
-      return BinaryLoop<Div>;
+      return result(Div());
     case BinaryFunction::kReluGrad:
-      return BinaryLoop<ReluGrad>;
+      return result(ReluGrad());
     case BinaryFunction::kGeluGrad:
-      return BinaryLoop<GeluGrad>;
+      return result(GeluGrad());
     case BinaryFunction::kGeluErfGrad:
-      return BinaryLoop<GeluErfGrad>;
+      return result(GeluErfGrad());
     case BinaryFunction::kSiluGrad:
       break;
   }
-  return BinaryLoop<SiluGrad>;
+  return result(SiluGrad());
 }
+
+template <class S>
+UnarySpan<S> SelectUnary(UnaryFunction function) {
+  return VisitUnary(function, []<class F>(F) -> UnarySpan<S> { return UnaryLoop<F, S>; });
+}
+
+template <class S>
+BinarySpan<S> SelectBinary(BinaryFunction function) {
+  return VisitBinary(function, []<class F>(F) -> BinarySpan<S> { return BinaryLoop<F, S>; });
+}
+
+UnarySpan<float> SelectUnaryF32(UnaryFunction function) { return SelectUnary<float>(function); }
+BinarySpan<float> SelectBinaryF32(BinaryFunction function) { return SelectBinary<float>(function); }
+UnarySpan<BFloat16> SelectUnaryBF16(UnaryFunction function) { return SelectUnary<BFloat16>(function); }
+BinarySpan<BFloat16> SelectBinaryBF16(BinaryFunction function) { return SelectBinary<BFloat16>(function); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -225,13 +246,23 @@ HWY_AFTER_NAMESPACE();
 namespace weft {
 namespace {
 
-HWY_EXPORT(SelectUnary);
-HWY_EXPORT(SelectBinary);
+HWY_EXPORT(SelectUnaryF32);
+HWY_EXPORT(SelectBinaryF32);
+HWY_EXPORT(SelectUnaryBF16);
+HWY_EXPORT(SelectBinaryBF16);
 
 }  // namespace
 
-UnarySpan FloatSpan(UnaryFunction function) { return HWY_DYNAMIC_DISPATCH(SelectUnary)(function); }
-BinarySpan FloatSpan(BinaryFunction function) { return HWY_DYNAMIC_DISPATCH(SelectBinary)(function); }
+UnarySpan<float> FloatSpan(UnaryFunction function) { return HWY_DYNAMIC_DISPATCH(SelectUnaryF32)(function); }
+BinarySpan<float> FloatSpan(BinaryFunction function) {
+  return HWY_DYNAMIC_DISPATCH(SelectBinaryF32)(function);
+}
+UnarySpan<BFloat16> BFloat16Span(UnaryFunction function) {
+  return HWY_DYNAMIC_DISPATCH(SelectUnaryBF16)(function);
+}
+BinarySpan<BFloat16> BFloat16Span(BinaryFunction function) {
+  return HWY_DYNAMIC_DISPATCH(SelectBinaryBF16)(function);
+}
 
 }  // namespace weft
 #endif  // HWY_ONCE

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "runtime/base/float16.h"
+
 namespace weft {
 
 // Elementwise functions over arrays of float, compiled for every instruction set level and chosen at run
@@ -25,11 +27,18 @@ enum class BinaryFunction {
   kSiluGrad
 };  // gradients: (x or y, dy)
 
-using UnarySpan = void (*)(const float* x, float* y, int64_t n);
-using BinarySpan = void (*)(const float* a, const float* b, float* y, int64_t n);
+template <class S>
+using UnarySpan = void (*)(const S* x, S* y, int64_t n);
+template <class S>
+using BinarySpan = void (*)(const S* a, const S* b, S* y, int64_t n);
 
-UnarySpan FloatSpan(UnaryFunction function);
-BinarySpan FloatSpan(BinaryFunction function);
+UnarySpan<float> FloatSpan(UnaryFunction function);
+BinarySpan<float> FloatSpan(BinaryFunction function);
+
+// The same of bf16, bit for bit what FloatSpan makes of the elements as floats, rounded, without the way
+// through memory; but a signalling nan may stay one.
+UnarySpan<BFloat16> BFloat16Span(UnaryFunction function);
+BinarySpan<BFloat16> BFloat16Span(BinaryFunction function);
 
 }  // namespace weft
 

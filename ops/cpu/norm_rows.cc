@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <vector>
 
+#include "ops/cpu/norm_functions.h"
 #include "ops/cpu/row_view.h"
 #include "ops/cpu/rows.h"
 #include "runtime/tensor/copy.h"
@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// A vector [d] or a statistic [...] in the compute type C. Undefined tensors stay so, and read as absent.
+// A vector [d], or a statistic [...], as C. Undefined tensors stay so, and read as absent.
 template <class C>
 class Numbers {
  public:
@@ -43,25 +43,28 @@ void Forward(const NormForward& norm, KernelContext& context) {
   using C = ComputeType<T>;
   const RowView x = RowsOf(norm.x, context);
   const int64_t n = x.num_columns;
-  const Numbers<C> w(norm.w, context);
-  const Numbers<C> b(norm.b, context);
+  const Numbers<T> w(norm.w, context);
+  const Numbers<T> b(norm.b, context);
   C* mean = norm.mean.defined() ? norm.mean.data<C>() : nullptr;
   C* rstd = norm.rstd.data<C>();
-  const RowFunctions<C>& rows = Rows<C>();
+  const RowFunctions<T>& rows = Rows<T>();
+  const NormFunctions<T>& functions = NormRows<T>();
+  const TypedRows<const T> from = ReadRows<T>(x);
+  const TypedRows<T> to = WriteRows<T>(norm.y, n);
   ParallelForRows(context, x.num_rows, n, [&](int64_t begin, int64_t end) {
-    RowReader<T> read(x);
-    RowWriter<T> write(norm.y, n);
-    for (int64_t row = begin; row < end; ++row) {
-      const C* values = read.Read(row);
-      const C row_mean = mean == nullptr ? C(0) : Mean<C>(rows.sum(values, n), n);
-      const double squares =
-          mean == nullptr ? rows.dot(values, values, n) : rows.centered_squares(values, n, row_mean);
-      const C row_rstd =
-          static_cast<C>(1 / std::sqrt((n == 0 ? 0 : squares / static_cast<double>(n)) + norm.eps));
-      rows.normalize(values, w.data(), b.data(), n, row_mean, row_rstd, write.Row(row));
-      write.Done();
-      if (mean != nullptr) mean[row] = row_mean;
-      rstd[row] = row_rstd;
+    // Three rows at once, each a step behind the next: a step waits for what the one before added up, and
+    // the processor meanwhile has another row to go on with.
+    for (int64_t row = begin; row < end + 2; ++row) {
+      if (const int64_t i = row - 2; i >= begin) {
+        const C row_mean = mean == nullptr ? C(0) : mean[i];
+        functions.normalize(from[i], w.data(), b.data(), n, row_mean, rstd[i], to[i]);
+      }
+      if (const int64_t i = row - 1; i >= begin && i < end) {
+        const double squares =
+            mean == nullptr ? rows.dot(from[i], from[i], n) : rows.centered_squares(from[i], n, mean[i]);
+        rstd[i] = static_cast<C>(1 / std::sqrt((n == 0 ? 0 : squares / static_cast<double>(n)) + norm.eps));
+      }
+      if (row < end && mean != nullptr) mean[row] = Mean<C>(rows.sum(from[row], n), n);
     }
   });
 }
@@ -70,34 +73,41 @@ template <class T>
 void Apply(const NormApply& norm, KernelContext& context) {
   using C = ComputeType<T>;
   const RowView x = RowsOf(norm.x, context);
-  const Numbers<C> w(norm.w, context);
-  const Numbers<C> b(norm.b, context);
+  const Numbers<T> w(norm.w, context);
+  const Numbers<T> b(norm.b, context);
   const Numbers<C> mean(norm.mean, context);
   const Numbers<C> rstd(norm.rstd, context);
+  const TypedRows<const T> from = ReadRows<T>(x);
+  const TypedRows<T> to = WriteRows<T>(norm.y, x.num_columns);
   ParallelForRows(context, x.num_rows, x.num_columns, [&](int64_t begin, int64_t end) {
-    RowReader<T> read(x);
-    RowWriter<T> write(norm.y, x.num_columns);
     for (int64_t row = begin; row < end; ++row) {
-      Rows<C>().normalize(read.Read(row), w.data(), b.data(), x.num_columns, mean.At(row), rstd.At(row),
-                          write.Row(row));
-      write.Done();
+      NormRows<T>().normalize(from[row], w.data(), b.data(), x.num_columns, mean.At(row), rstd.At(row),
+                              to[row]);
     }
   });
 }
 
-// to[i] = sum over blocks of partial[block, which, i], where partial is [num_blocks, num_vectors, n].
-template <class T, class C>
-void AddBlocks(const C* partial, int64_t num_blocks, int64_t num_vectors, int64_t which, int64_t n,
+// to[column] = the sum over blocks of partial[block, which, place of the column], where partial is
+// [num_blocks, num_vectors, places].
+template <class T>
+void AddBlocks(const ComputeType<T>* partial, int64_t num_blocks, int64_t num_vectors, int64_t which,
                const Tensor& to, KernelContext& context) {
   if (!to.defined()) return;
+  using C = ComputeType<T>;
   T* out = to.data<T>();
-  context.pool.ParallelFor(n, /*grain=*/256, [&](int64_t begin, int64_t end) {
+  const NormFunctions<T>& functions = NormRows<T>();
+  const int64_t n = to.num_elements();
+  const int64_t places = functions.NumSums(n);
+  context.pool.ParallelFor(places, /*grain=*/256, [&](int64_t begin, int64_t end) {
     std::vector<double> sums(end - begin, 0.0);
     for (int64_t block = 0; block < num_blocks; ++block) {
-      const C* from = partial + (block * num_vectors + which) * n + begin;
+      const C* from = partial + (block * num_vectors + which) * places + begin;
       for (int64_t i = 0; i < end - begin; ++i) sums[i] += static_cast<double>(from[i]);
     }
-    for (int64_t i = 0; i < end - begin; ++i) out[begin + i] = static_cast<T>(static_cast<C>(sums[i]));
+    for (int64_t i = 0; i < end - begin; ++i) {
+      const int64_t column = functions.ColumnOfSum(begin + i);
+      if (column < n) out[column] = static_cast<T>(static_cast<C>(sums[i]));
+    }
   });
 }
 
@@ -107,44 +117,42 @@ void Backward(const NormBackward& norm, KernelContext& context) {
   const RowView x = RowsOf(norm.x, context);
   const RowView dy = RowsOf(norm.dy, context);
   const int64_t n = x.num_columns;
-  const Numbers<C> w(norm.w, context);
+  const Numbers<T> w(norm.w, context);
   const Numbers<C> mean(norm.mean, context);
   const Numbers<C> rstd(norm.rstd, context);
-  const RowFunctions<C>& rows = Rows<C>();
+  const NormFunctions<T>& rows = NormRows<T>();
 
   // At most 64 blocks bound the workspace; at least 16 rows each keep adding them up cheap.
   const int64_t block_rows = std::max<int64_t>(16, (x.num_rows + 63) / 64);
   const int64_t num_blocks = (x.num_rows + block_rows - 1) / block_rows;
   const int64_t num_vectors = norm.db.defined() ? 2 : 1;
-  const Tensor workspace = Tensor::Empty(context.allocator, kDTypeOf<C>, {num_blocks, num_vectors, n});
+  const int64_t places = rows.NumSums(n);
+  const Tensor workspace = Tensor::Empty(context.allocator, kDTypeOf<C>, {num_blocks, num_vectors, places});
   C* partial = workspace.data<C>();
+  const TypedRows<const T> from = ReadRows<T>(x);
+  const TypedRows<const T> gradients = ReadRows<T>(dy);
+  const TypedRows<T> to = norm.dx.defined() ? WriteRows<T>(norm.dx, n) : TypedRows<T>();
   context.pool.Run(num_blocks, [&](int64_t block) {
-    C* dw = partial + block * num_vectors * n;
-    C* db = num_vectors == 2 ? dw + n : nullptr;
-    std::fill(dw, dw + num_vectors * n, C(0));
-    RowReader<T> read_x(x);
-    RowReader<T> read_dy(dy);
-    std::optional<RowWriter<T>> write;
-    if (norm.dx.defined()) write.emplace(norm.dx, n);
-    const int64_t end = std::min(x.num_rows, (block + 1) * block_rows);
-    for (int64_t row = block * block_rows; row < end; ++row) {
-      const C* values = read_x.Read(row);
-      const C* gradient = read_dy.Read(row);
+    C* dw = partial + block * num_vectors * places;
+    C* db = num_vectors == 2 ? dw + places : nullptr;
+    std::fill(dw, dw + num_vectors * places, C(0));
+    const int64_t begin = block * block_rows;
+    const int64_t end = std::min(x.num_rows, begin + block_rows);
+    for (int64_t row = begin; row < end; ++row) {
       const C m = mean.At(row);
       const C r = rstd.At(row);
-      if (!write) {
-        rows.norm_weight_grad(values, gradient, n, m, r, dw, db);
+      if (to.data == nullptr) {
+        rows.weight_grad(from[row], gradients[row], n, m, r, dw, db);
         continue;
       }
-      const NormSums sums = rows.norm_grad_sums(values, w.data(), gradient, n, m, r, dw, db);
+      const NormSums sums = rows.grad_sums(from[row], w.data(), gradients[row], n, m, r, dw, db);
       const C g_mean = norm.mean.defined() ? Mean<C>(sums.g, n) : C(0);
       const C gn_mean = Mean<C>(sums.g_centered * r, n);
-      rows.norm_grad(values, w.data(), gradient, n, m, r, g_mean, gn_mean, write->Row(row));
-      write->Done();
+      rows.grad(from[row], w.data(), gradients[row], n, m, r, g_mean, gn_mean, to[row]);
     }
   });
-  AddBlocks<T>(partial, num_blocks, num_vectors, /*which=*/0, n, norm.dw, context);
-  AddBlocks<T>(partial, num_blocks, num_vectors, /*which=*/1, n, norm.db, context);
+  AddBlocks<T>(partial, num_blocks, num_vectors, /*which=*/0, norm.dw, context);
+  AddBlocks<T>(partial, num_blocks, num_vectors, /*which=*/1, norm.db, context);
 }
 
 template <class T>
@@ -153,19 +161,18 @@ void GradMeans(const NormGradMeans& norm, KernelContext& context) {
   const RowView x = RowsOf(norm.x, context);
   const RowView dy = RowsOf(norm.dy, context);
   const int64_t n = x.num_columns;
-  const Numbers<C> w(norm.w, context);
+  const Numbers<T> w(norm.w, context);
   const Numbers<C> mean(norm.mean, context);
   const Numbers<C> rstd(norm.rstd, context);
   C* g_mean = norm.g_mean.defined() ? norm.g_mean.data<C>() : nullptr;
   C* gn_mean = norm.gn_mean.data<C>();
+  const TypedRows<const T> from = ReadRows<T>(x);
+  const TypedRows<const T> gradients = ReadRows<T>(dy);
   ParallelForRows(context, x.num_rows, n, [&](int64_t begin, int64_t end) {
-    RowReader<T> read_x(x);
-    RowReader<T> read_dy(dy);
     for (int64_t row = begin; row < end; ++row) {
-      const C* values = read_x.Read(row);
-      const C* gradient = read_dy.Read(row);
-      if (g_mean != nullptr) g_mean[row] = Mean<C>(Rows<C>().dot(gradient, w.data(), n), norm.global_columns);
-      const double dot = Rows<C>().norm_grad_dot(values, w.data(), gradient, n, mean.At(row));
+      const T* const gradient = gradients[row];
+      if (g_mean != nullptr) g_mean[row] = Mean<C>(Rows<T>().dot(gradient, w.data(), n), norm.global_columns);
+      const double dot = NormRows<T>().grad_dot(from[row], w.data(), gradient, n, mean.At(row));
       gn_mean[row] = Mean<C>(dot * rstd.At(row), norm.global_columns);
     }
   });
@@ -177,19 +184,18 @@ void GradApply(const NormGradApply& norm, KernelContext& context) {
   const RowView x = RowsOf(norm.x, context);
   const RowView dy = RowsOf(norm.dy, context);
   const int64_t n = x.num_columns;
-  const Numbers<C> w(norm.w, context);
+  const Numbers<T> w(norm.w, context);
   const Numbers<C> mean(norm.mean, context);
   const Numbers<C> rstd(norm.rstd, context);
   const Numbers<C> g_mean(norm.g_mean, context);
   const Numbers<C> gn_mean(norm.gn_mean, context);
+  const TypedRows<const T> from = ReadRows<T>(x);
+  const TypedRows<const T> gradients = ReadRows<T>(dy);
+  const TypedRows<T> to = WriteRows<T>(norm.dx, n);
   ParallelForRows(context, x.num_rows, n, [&](int64_t begin, int64_t end) {
-    RowReader<T> read_x(x);
-    RowReader<T> read_dy(dy);
-    RowWriter<T> write(norm.dx, n);
     for (int64_t row = begin; row < end; ++row) {
-      Rows<C>().norm_grad(read_x.Read(row), w.data(), read_dy.Read(row), n, mean.At(row), rstd.At(row),
-                          g_mean.At(row), gn_mean.At(row), write.Row(row));
-      write.Done();
+      NormRows<T>().grad(from[row], w.data(), gradients[row], n, mean.At(row), rstd.At(row), g_mean.At(row),
+                         gn_mean.At(row), to[row]);
     }
   });
 }

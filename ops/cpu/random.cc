@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cpu/dropout_span.h"
 #include "ops/cpu/element_blocks.h"
 #include "ops/cpu/global_runs.h"
 #include "ops/cpu/random_spans.h"
@@ -53,22 +54,28 @@ void FillRandom(const KernelCall<CreationAttributes, R>& call, const Span& span)
   });
 }
 
+// span(first, x, y, n) for stretches of elements that follow each other in the global tensor from `first` on.
+template <class C, class Span>
+void MapGlobalRuns(const KernelCallBase& call, const Span& span) {
+  const Tensor& y = call.outputs[0];
+  ForEachElementBlock<C>(call.context.pool, y.shape(), {{call.inputs[0]}, {y, ElementStream::kWrite}},
+                         [&](C* const* spans, int64_t block, int64_t count) {
+                           ForEachGlobalRun(call.output_boxes[0], block, block + count,
+                                            [&](int64_t first, int64_t global, int64_t n) {
+                                              span(global, static_cast<const C*>(spans[0] + (first - block)),
+                                                   spans[1] + (first - block), n);
+                                            });
+                         });
+}
+
 // span(words, x, y, n), with the words of base + i in the global tensor.
 template <class C, class Span>
 void MapWords(const KernelCallBase& call, const RandomKey& key, int64_t base, const Span& span) {
-  const Tensor& y = call.outputs[0];
-  ForEachElementBlock<C>(
-      call.context.pool, y.shape(), {{call.inputs[0]}, {y, ElementStream::kWrite}},
-      [&](C* const* spans, int64_t block, int64_t count) {
-        ForEachGlobalRun(
-            call.output_boxes[0], block, block + count, [&](int64_t first, int64_t global, int64_t n) {
-              const C* const from = spans[0] + (first - block);
-              C* const to = spans[1] + (first - block);
-              ForEachWords(key, base + global, n, [&](int64_t i, const uint32_t* words, int64_t stretch) {
-                span(words, from + i, to + i, stretch);
-              });
-            });
-      });
+  MapGlobalRuns<C>(call, [&](int64_t global, const C* x, C* y, int64_t n) {
+    ForEachWords(key, base + global, n, [&](int64_t i, const uint32_t* words, int64_t stretch) {
+      span(words, x + i, y + i, stretch);
+    });
+  });
 }
 
 void RandomUniform(const KernelCall<CreationAttributes, UniformScalars>& call) {
@@ -138,17 +145,20 @@ void Dropout(const KernelCall<NoAttributes, DropoutScalars>& call) {
     for (int dim = 1; dim < box.shape.ndim(); ++dim) base *= box.global_shape[dim];
   }
   const uint32_t threshold = ThresholdOf(scalars.rate);
-  VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
-    using C = typename decltype(tag)::type;
-    const C scale = static_cast<C>(1 / (1 - scalars.rate));
-    MapWords<C>(call, scalars.key, base, [=](const uint32_t* words, const C* x, C* y, int64_t n) {
-      if constexpr (std::is_same_v<C, float>) {
-        DropoutSpan(words, x, threshold, scale, y, n);
-      } else {
-        for (int64_t i = 0; i < n; ++i) y[i] = (words[i] >> 8) >= threshold ? x[i] * scale : C(0);
-      }
+  const double scale = 1 / (1 - scalars.rate);
+  const auto drop = [&]<class T>(TypeTag<T>) {
+    MapGlobalRuns<T>(call, [&](int64_t global, const T* x, T* y, int64_t n) {
+      DropoutSpan(scalars.key, static_cast<uint64_t>(base + global), x, threshold, static_cast<float>(scale),
+                  y, n);
     });
-  });
+  };
+  const auto dtype = call.outputs[0].dtype();
+  if (dtype == DType::kBF16) return drop(TypeTag<BFloat16>());
+  if (dtype != DType::kF64) return drop(TypeTag<float>());
+  MapWords<double>(call, scalars.key, base,
+                   [=](const uint32_t* words, const double* x, double* y, int64_t n) {
+                     for (int64_t i = 0; i < n; ++i) y[i] = (words[i] >> 8) >= threshold ? x[i] * scale : 0;
+                   });
 }
 
 const RegisterKernel kRegister[] = {

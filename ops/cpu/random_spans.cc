@@ -9,6 +9,8 @@
 #define HWY_TARGET_INCLUDE "ops/cpu/random_spans.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+// After highway.h, which sets the target that it is compiled for.
+#include "ops/cpu/philox-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -25,32 +27,6 @@ using DF64 = HWY_FULL(double);
 using VF64 = hn::Vec<DF64>;
 using DI64 = HWY_FULL(int64_t);
 
-// The constants of a stream, made for the counters {low, high, step, stream} with one `high`.
-struct Stream {
-  uint64_t keys[kPhiloxRounds][2];  // of 64 bits, so that instructions broadcast them as they read them
-  // Of the first two rounds, what does not depend on the counter's low word.
-  uint64_t round1_2;  // xors with the high half of the product of word 0
-  uint64_t round2_0;  // with that of the product of word 2
-  uint64_t round2_2;  // with word 3 after the first round
-  uint64_t round3_2;  // with the high half of the product of word 0
-
-  Stream(const PhiloxStream& parts, uint32_t high) {
-    uint32_t k0 = parts.key[0], k1 = parts.key[1];
-    for (auto& key : keys) {
-      key[0] = k0, key[1] = k1;
-      k0 += kPhiloxKeySteps[0], k1 += kPhiloxKeySteps[1];
-    }
-    const uint64_t product1 = uint64_t{kPhiloxMultipliers[1]} * parts.step;
-    const uint32_t x0 = static_cast<uint32_t>(product1 >> 32) ^ high ^ parts.key[0];
-    const uint32_t x1 = static_cast<uint32_t>(product1);
-    round1_2 = parts.stream ^ keys[0][1];
-    const uint64_t product0 = uint64_t{kPhiloxMultipliers[0]} * x0;
-    round2_0 = x1 ^ keys[1][0];
-    round2_2 = static_cast<uint32_t>(product0 >> 32) ^ keys[1][1];
-    round3_2 = static_cast<uint32_t>(product0) ^ keys[2][1];
-  }
-};
-
 #if HWY_TARGET == HWY_SCALAR
 
 void Words(const RandomKey& key, uint64_t first, uint32_t* words, int64_t n) {
@@ -63,68 +39,19 @@ void Words(const RandomKey& key, uint64_t first, uint32_t* words, int64_t n) {
 
 #else
 
-// The product of the low words, 64 bits a lane.
-HWY_INLINE VU64 Product(VU64 x, VU64 multiplier) {
-  const DU d;
-  return hn::MulEven(hn::BitCast(d, x), hn::BitCast(d, multiplier));
-}
+constexpr int64_t kMaxBatch = kPhiloxTogether * 4 * HWY_LANES(uint64_t);  // words
 
-// Words of blocks, a block a 64-bit lane; only the low half of a lane counts: what a step leaves in the high
-// half, the next one ignores.
-struct BlockWords {
-  VU64 x0, x1, x2, x3;
-};
-
-// Of kTogether counters a lane: the rounds of one are a chain, whose latency the others hide.
-constexpr int kTogether = 2;
-
-HWY_INLINE void Philox(const Stream& stream, const VU64 (&counter_low)[kTogether],
-                       BlockWords (&words)[kTogether]) {
-  const DU64 d;
-  const VU64 m0 = hn::Set(d, kPhiloxMultipliers[0]), m1 = hn::Set(d, kPhiloxMultipliers[1]);
-  for (int t = 0; t < kTogether; ++t) {
-    // The first two rounds, less what is the same for all counters. Word 2 after the second is the high half
-    // of a constant's product, xor the first round's word 3; word 3 is that product's low half, from here on
-    // in round3_2.
-    const VU64 first = Product(counter_low[t], m0);
-    const VU64 x2 = hn::Xor(hn::ShiftRight<32>(first), hn::Set(d, stream.round1_2));
-    const VU64 second = Product(x2, m1);
-    words[t].x0 = hn::Xor(hn::ShiftRight<32>(second), hn::Set(d, stream.round2_0));
-    words[t].x1 = second;
-    words[t].x2 = hn::Xor(first, hn::Set(d, stream.round2_2));
-  }
-  for (int t = 0; t < kTogether; ++t) {
-    BlockWords& x = words[t];
-    const VU64 product0 = Product(x.x0, m0), product1 = Product(x.x2, m1);
-    x.x0 = hn::Xor3(hn::ShiftRight<32>(product1), x.x1, hn::Set(d, stream.keys[2][0]));
-    x.x2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Set(d, stream.round3_2));
-    x.x1 = product1, x.x3 = product0;
-  }
-  for (int round = 3; round < kPhiloxRounds; ++round) {
-    const VU64 key0 = hn::Set(d, stream.keys[round][0]), key1 = hn::Set(d, stream.keys[round][1]);
-    for (int t = 0; t < kTogether; ++t) {
-      BlockWords& x = words[t];
-      const VU64 product0 = Product(x.x0, m0), product1 = Product(x.x2, m1);
-      x.x0 = hn::Xor3(hn::ShiftRight<32>(product1), x.x1, key0);
-      x.x2 = hn::Xor3(hn::ShiftRight<32>(product0), x.x3, key1);
-      x.x1 = product1, x.x3 = product0;
-    }
-  }
-}
-
-constexpr int64_t kMaxBatch = kTogether * 4 * HWY_LANES(uint64_t);  // words
-
-// The words of kTogether * Lanes blocks from `block` on, in order.
-HWY_INLINE void Batch(const Stream& stream, VU64 order, uint32_t block, uint32_t* words) {
+// The words of kPhiloxTogether * Lanes blocks from `block` on, in order.
+HWY_INLINE void Batch(const PhiloxConstants& stream, VU64 order, uint32_t block, uint32_t* words) {
   const DU64 d;
   const DU u;
-  VU64 counters[kTogether];
-  BlockWords made[kTogether];
-  for (int t = 0; t < kTogether; ++t) {
+  VU64 counters[kPhiloxTogether];
+  PhiloxBlocks made[kPhiloxTogether];
+  for (int t = 0; t < kPhiloxTogether; ++t) {
     counters[t] = hn::Add(hn::Set(d, block + static_cast<uint32_t>(t * hn::Lanes(d))), order);
   }
   Philox(stream, counters, made);
-  for (const BlockWords& x : made) {
+  for (const PhiloxBlocks& x : made) {
     // Words 0 and 1 of each block, and 2 and 3; then blocks whole, those of even lanes first.
     const auto x01 = hn::OddEven(hn::BitCast(u, hn::ShiftLeft<32>(x.x1)), hn::BitCast(u, x.x0));
     const auto x23 = hn::OddEven(hn::BitCast(u, hn::ShiftLeft<32>(x.x3)), hn::BitCast(u, x.x2));
@@ -136,14 +63,14 @@ HWY_INLINE void Batch(const Stream& stream, VU64 order, uint32_t block, uint32_t
 }
 
 // `num_blocks` whole blocks from `first` on, whose numbers agree in the high word.
-void WholeBlocks(const Stream& stream, uint32_t first, uint32_t* words, int64_t num_blocks) {
+void WholeBlocks(const PhiloxConstants& stream, uint32_t first, uint32_t* words, int64_t num_blocks) {
   const DU64 d;
   const int64_t lanes = hn::Lanes(d);
   // Even lanes make the first vector of words, odd ones the second.
   HWY_ALIGN uint64_t order_of[HWY_LANES(uint64_t)];
   for (int64_t i = 0; i < lanes; ++i) order_of[i] = i / 2 + (i % 2) * (lanes / 2);
   const VU64 order = hn::Load(d, order_of);
-  const int64_t batch = kTogether * lanes;
+  const int64_t batch = kPhiloxTogether * lanes;
   int64_t i = 0;
   for (; i + batch <= num_blocks; i += batch) {
     Batch(stream, order, first + static_cast<uint32_t>(i), words + 4 * i);
@@ -168,7 +95,7 @@ void Words(const RandomKey& key, uint64_t first, uint32_t* words, int64_t n) {
     const uint32_t low = static_cast<uint32_t>(block);
     const int64_t until_carry = (int64_t{1} << 32) - low;
     const int64_t num_blocks = std::min((n - i) / 4, until_carry);
-    WholeBlocks(Stream(parts, static_cast<uint32_t>(block >> 32)), low, words + i, num_blocks);
+    WholeBlocks(PhiloxConstants(parts, static_cast<uint32_t>(block >> 32)), low, words + i, num_blocks);
     i += 4 * num_blocks;
   }
   if (i < n) part_of_block(first + static_cast<uint64_t>(i), words + i, n - i);
@@ -200,30 +127,6 @@ void Uniform(const uint32_t* words, float low, float width, float* y, int64_t n)
     const auto value = hn::Mul(hn::ConvertTo(d, hn::BitCast(s, hn::ShiftRight<8>(word))), unit);
     return hn::Add(l, hn::Mul(w, value));
   });
-}
-
-void Dropout(const uint32_t* words, const float* x, uint32_t threshold, float scale, float* y, int64_t n) {
-  const DF d;
-  const DU u;
-  const HWY_FULL(int32_t) s;
-  const int64_t lanes = hn::Lanes(d);
-  const auto limit = hn::Set(s, static_cast<int32_t>(threshold));
-  const auto factor = hn::Set(d, scale);
-  const auto drop = [=](auto word, auto value) HWY_ATTR {
-    const auto dropped = hn::RebindMask(d, hn::Lt(hn::BitCast(s, hn::ShiftRight<8>(word)), limit));
-    return hn::IfThenZeroElse(dropped, hn::Mul(value, factor));
-  };
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    hn::StoreU(drop(hn::LoadU(u, words + i), hn::LoadU(d, x + i)), d, y + i);
-  }
-  if (i == n) return;
-  HWY_ALIGN uint32_t word[HWY_LANES(float)] = {};
-  HWY_ALIGN float value[HWY_LANES(float)] = {};
-  std::copy(words + i, words + n, word);
-  std::copy(x + i, x + n, value);
-  hn::Store(drop(hn::Load(u, word), hn::Load(d, value)), d, value);
-  std::copy(value, value + (n - i), y + i);
 }
 
 template <int n>
@@ -340,7 +243,6 @@ namespace {
 HWY_EXPORT(Words);
 HWY_EXPORT(Uniform);
 HWY_EXPORT(Normal);
-HWY_EXPORT(Dropout);
 
 }  // namespace
 
@@ -352,10 +254,6 @@ void UniformSpan(const uint32_t* words, float low, float width, float* y, int64_
 }
 void NormalSpan(const uint32_t* words, float mean, float stddev, float* y, int64_t n) {
   HWY_DYNAMIC_DISPATCH(Normal)(words, mean, stddev, y, n);
-}
-void DropoutSpan(const uint32_t* words, const float* x, uint32_t threshold, float scale, float* y,
-                 int64_t n) {
-  HWY_DYNAMIC_DISPATCH(Dropout)(words, x, threshold, scale, y, n);
 }
 
 }  // namespace weft

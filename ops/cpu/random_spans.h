@@ -21,9 +21,6 @@ void UniformSpan(const uint32_t* words, float low, float width, float* y, int64_
 // y[i] = mean + stddev * NormalFromWord(words[i]).
 void NormalSpan(const uint32_t* words, float mean, float stddev, float* y, int64_t n);
 
-// y[i] = x[i] * scale where the top 24 bits of words[i] reach `threshold`, else 0. y may be x.
-void DropoutSpan(const uint32_t* words, const float* x, uint32_t threshold, float scale, float* y, int64_t n);
-
 }  // namespace weft
 
 #endif  // WEFT_OPS_CPU_RANDOM_SPANS_H_

@@ -9,18 +9,17 @@ namespace {
 
 using Call = KernelCall<NoAttributes, NoScalars>;
 
-// outputs[0][row] = of(row of inputs[0], row number), of any floating type. `of` is generic in the compute
-// type.
+// outputs[0][row] = of(row of inputs[0], row number), of any floating type.
 template <class Of>
 void ReduceRows(const Call& call, absl::string_view what, const Of& of) {
   VisitFloating(call.inputs[0].dtype(), what, [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = ComputeType<T>;
     const RowView x = RowsOf(call.inputs[0], call.context);
+    const TypedRows<const T> from = ReadRows<T>(x);
     C* y = call.outputs[0].template data<C>();
     ParallelForRows(call.context, x.num_rows, x.num_columns, [&](int64_t begin, int64_t end) {
-      RowReader<T> reader(x);
-      for (int64_t row = begin; row < end; ++row) y[row] = static_cast<C>(of(reader.Read(row), row));
+      for (int64_t row = begin; row < end; ++row) y[row] = static_cast<C>(of(from[row], row));
     });
   });
 }
@@ -29,7 +28,8 @@ void ReduceRows(const Call& call, absl::string_view what, const Of& of) {
 template <class Of>
 void ReduceRowsAround(const Call& call, absl::string_view what, const Of& of) {
   const Tensor around = Dense(call.inputs[1], call.context);
-  ReduceRows(call, what, [&]<class C>(const C* x, int64_t row) { return of(x, around.data<C>()[row]); });
+  ReduceRows(call, what,
+             [&]<class T>(const T* x, int64_t row) { return of(x, around.data<ComputeType<T>>()[row]); });
 }
 
 int64_t LocalColumns(const Call& call) { return call.inputs[0].shape()[call.inputs[0].ndim() - 1]; }
@@ -42,39 +42,39 @@ double DividedByGlobalColumns(double sum, const Call& call) {
 
 void RowMax(const Call& call) {
   const int64_t n = LocalColumns(call);
-  ReduceRows(call, "row_max", [n]<class C>(const C* x, int64_t) { return Rows<C>().max(x, n); });
+  ReduceRows(call, "row_max", [n]<class T>(const T* x, int64_t) { return Rows<T>().max(x, n); });
 }
 
 void RowSum(const Call& call) {
   const int64_t n = LocalColumns(call);
-  ReduceRows(call, "row_sum", [n]<class C>(const C* x, int64_t) { return Rows<C>().sum(x, n); });
+  ReduceRows(call, "row_sum", [n]<class T>(const T* x, int64_t) { return Rows<T>().sum(x, n); });
 }
 
 void RowMean(const Call& call) {
   const int64_t n = LocalColumns(call);
-  ReduceRows(call, "row_mean", [&, n]<class C>(const C* x, int64_t) {
-    return DividedByGlobalColumns(Rows<C>().sum(x, n), call);
+  ReduceRows(call, "row_mean", [&, n]<class T>(const T* x, int64_t) {
+    return DividedByGlobalColumns(Rows<T>().sum(x, n), call);
   });
 }
 
 void RowMeanSquare(const Call& call) {
   const int64_t n = LocalColumns(call);
-  ReduceRows(call, "row_mean_square", [&, n]<class C>(const C* x, int64_t) {
-    return DividedByGlobalColumns(Rows<C>().dot(x, x, n), call);
+  ReduceRows(call, "row_mean_square", [&, n]<class T>(const T* x, int64_t) {
+    return DividedByGlobalColumns(Rows<T>().dot(x, x, n), call);
   });
 }
 
 void RowVariance(const Call& call) {
   const int64_t n = LocalColumns(call);
-  ReduceRowsAround(call, "row_variance", [&, n]<class C>(const C* x, C mean) {
-    return DividedByGlobalColumns(Rows<C>().centered_squares(x, n, mean), call);
+  ReduceRowsAround(call, "row_variance", [&, n]<class T>(const T* x, ComputeType<T> mean) {
+    return DividedByGlobalColumns(Rows<T>().centered_squares(x, n, mean), call);
   });
 }
 
 void RowExpSum(const Call& call) {
   const int64_t n = LocalColumns(call);
   ReduceRowsAround(call, "row_exp_sum",
-                   [n]<class C>(const C* x, C max) { return Rows<C>().exp_sum(x, n, max); });
+                   [n]<class T>(const T* x, ComputeType<T> max) { return Rows<T>().exp_sum(x, n, max); });
 }
 
 void RowDot(const Call& call) {
@@ -83,12 +83,12 @@ void RowDot(const Call& call) {
     using C = ComputeType<T>;
     const RowView a = RowsOf(call.inputs[0], call.context);
     const RowView b = RowsOf(call.inputs[1], call.context);
+    const TypedRows<const T> from_a = ReadRows<T>(a);
+    const TypedRows<const T> from_b = ReadRows<T>(b);
     C* y = call.outputs[0].template data<C>();
     ParallelForRows(call.context, a.num_rows, a.num_columns, [&](int64_t begin, int64_t end) {
-      RowReader<T> read_a(a);
-      RowReader<T> read_b(b);
       for (int64_t row = begin; row < end; ++row) {
-        y[row] = static_cast<C>(Rows<C>().dot(read_a.Read(row), read_b.Read(row), a.num_columns));
+        y[row] = static_cast<C>(Rows<T>().dot(from_a[row], from_b[row], a.num_columns));
       }
     });
   });

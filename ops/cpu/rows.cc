@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
+
+#include "runtime/base/float16.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/rows.cc"
@@ -13,6 +14,7 @@
 // After highway.h, which sets the target that they are compiled for.
 #include "hwy/contrib/math/math-inl.h"
 #include "ops/cpu/float_exp-inl.h"
+#include "ops/cpu/row_loops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -21,296 +23,277 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <class T>
-using D = hn::ScalableTag<T>;
-template <class T>
-using V = hn::Vec<D<T>>;
-
-// How a loop body reaches its vectors: whole ones, or the last one of a row, which is padded through a
-// buffer.
-template <class T>
-struct Whole {
-  HWY_INLINE V<T> Load(const T* p, T) const { return hn::LoadU(D<T>(), p); }
-  HWY_INLINE void Store(V<T> v, T* p) const { hn::StoreU(v, D<T>(), p); }
-  // v, with 0 in lanes beyond the row.
-  HWY_INLINE V<T> Keep(V<T> v) const { return v; }
-};
-
-template <class T>
-struct Part {
-  int64_t count;
-
-  HWY_INLINE V<T> Load(const T* p, T pad) const {
-    HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(T)];
-    hn::Store(hn::Set(D<T>(), pad), D<T>(), buffer);
-    std::memcpy(buffer, p, count * sizeof(T));
-    return hn::Load(D<T>(), buffer);
-  }
-  HWY_INLINE void Store(V<T> v, T* p) const {
-    HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(T)];
-    hn::Store(v, D<T>(), buffer);
-    std::memcpy(p, buffer, count * sizeof(T));
-  }
-  HWY_INLINE V<T> Keep(V<T> v) const { return hn::IfThenElseZero(hn::FirstN(D<T>(), count), v); }
-};
-
-// Fetches what lies a row further on into the cache: in the last pass over a row, which computes while memory
-// would be idle. Rows mostly follow each other; where they do not, nothing is lost but the instruction.
-template <class T>
-HWY_INLINE void Fetch(const T* p) {
-  __builtin_prefetch(p);
-}
-
-// body(access, i) for every vector of a row.
-template <class T, class Body>
-HWY_INLINE void ForRow(int64_t n, const Body& body) {
-  const int64_t lanes = hn::Lanes(D<T>());
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) body(Whole<T>(), i);
-  if (i < n) body(Part<T>{n - i}, i);
-}
-
-// The sum of body(access, i), a vector, over a row. Blocks bound what rounding in T can lose; four sums hide
-// latency.
-template <class T, class Body>
-HWY_INLINE double SumRow(int64_t n, const Body& body) {
-  constexpr int64_t kBlock = 4096;
-  const D<T> d;
-  const int64_t lanes = hn::Lanes(d);
-  double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    V<T> a = hn::Zero(d), b = a, c = a, e = a;
-    int64_t i = begin;
-    for (; i + 4 * lanes <= end; i += 4 * lanes) {
-      a = hn::Add(a, body(Whole<T>(), i));
-      b = hn::Add(b, body(Whole<T>(), i + lanes));
-      c = hn::Add(c, body(Whole<T>(), i + 2 * lanes));
-      e = hn::Add(e, body(Whole<T>(), i + 3 * lanes));
-    }
-    for (; i + lanes <= end; i += lanes) a = hn::Add(a, body(Whole<T>(), i));
-    // Lanes beyond the end count nothing, whatever the body makes of their fill: inf - inf is not 0.
-    if (i < end) a = hn::Add(a, hn::IfThenElseZero(hn::FirstN(d, end - i), body(Part<T>{end - i}, i)));
-    total += hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
-  }
-  return total;
-}
-
-HWY_INLINE V<float> Exp(V<float> x) { return ExpOf(x); }
-
-// Highway's Exp gives 0 for nan and is undefined far above the largest exponent.
-HWY_INLINE V<double> Exp(V<double> x) {
-  const D<double> d;
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, hn::Min(x, hn::Set(d, 720.0))));
-}
-
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-template <class T>
-T Max(const T* x, int64_t n) {
-  const D<T> d;
-  const int64_t lanes = hn::Lanes(d);
-  const T lowest = static_cast<T>(-kInfinity);
-  V<T> a = hn::Set(d, lowest), b = a;
+template <class S>
+constexpr ComputeType<S> kLowest = static_cast<ComputeType<S>>(-kInfinity);
+
+// e^x of any x, or with kBounded of x up to 80; nan stays nan. Elements of halves have spare digits, and
+// their nans no payload in the bits where a power of two is added to the exponent.
+template <class S, bool kBounded = false, class V>
+HWY_INLINE V Exp(V x) {
+  const RowTag<ComputeType<S>> d;
+  if constexpr (std::is_same_v<S, double>) {
+    // Highway's Exp gives 0 for nan and is undefined far above the largest exponent.
+    return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, hn::Min(x, hn::Set(d, 720.0))));
+  } else {
+    V e;
+    if constexpr (std::is_same_v<S, float>) {
+      // A nan's own bits, which ExpBounded takes for a power of two, must not make a number of it.
+      e = hn::IfThenElse(hn::IsNaN(x), x, ExpBounded(x));
+    } else {
+      e = ExpNear(x);
+    }
+    e = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), e);
+    if constexpr (kBounded) return e;
+    return hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.7f)), hn::Inf(d), e);
+  }
+}
+
+template <class S>
+ComputeType<S> Max(const S* x, int64_t n) {
+  const RowTag<ComputeType<S>> d;
+  const auto lowest = hn::Set(d, kLowest<S>);
+  auto a = lowest, b = lowest;
   // The hardware's maximum drops a nan or not, by the order of its operands: they are looked for apart.
   auto nan = hn::IsNaN(a);
+  const auto take = [&](auto access, int64_t i, auto& max) HWY_ATTR {
+    const Pack<S> pack = access.Load(x + i);
+    for (int k = 0; k < kPackVectors<S>; ++k) {
+      const auto v = access.Keep(pack.v[k], k, lowest);
+      nan = hn::Or(nan, hn::IsNaN(v));
+      max = hn::Max(max, v);
+    }
+  };
+  const int64_t size = PackSize<S>();
   int64_t i = 0;
-  for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    const V<T> u = hn::LoadU(d, x + i);
-    const V<T> v = hn::LoadU(d, x + i + lanes);
-    nan = hn::Or(nan, hn::Or(hn::IsNaN(u), hn::IsNaN(v)));
-    a = hn::Max(a, u);
-    b = hn::Max(b, v);
+  for (; i + 2 * size <= n; i += 2 * size) {
+    take(WholePack<S>(), i, a);
+    take(WholePack<S>(), i + size, b);
   }
-  for (; i < n; i += lanes) {
-    const V<T> u = Part<T>{std::min(lanes, n - i)}.Load(x + i, lowest);
-    nan = hn::Or(nan, hn::IsNaN(u));
-    a = hn::Max(a, u);
-  }
-  if (!hn::AllFalse(d, nan)) return std::numeric_limits<T>::quiet_NaN();
+  for (; i + size <= n; i += size) take(WholePack<S>(), i, a);
+  if (i < n) take(PartPack<S>{n - i}, i, a);
+  if (!hn::AllFalse(d, nan)) return std::numeric_limits<ComputeType<S>>::quiet_NaN();
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(a, b)));
 }
 
-template <class T>
-double Sum(const T* x, int64_t n) {
-  return SumRow<T>(n, [=](auto access, int64_t i) HWY_ATTR { return access.Load(x + i, 0); });
-}
-
-template <class T>
-double Dot(const T* a, const T* b, int64_t n) {
-  return SumRow<T>(n, [=](auto access, int64_t i)
-                          HWY_ATTR { return hn::Mul(access.Load(a + i, 0), access.Load(b + i, 0)); });
-}
-
-template <class T>
-double CenteredSquares(const T* x, int64_t n, T mean) {
-  const V<T> m = hn::Set(D<T>(), mean);
-  return SumRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    Fetch(x + i + n);
-    const V<T> c = hn::Sub(access.Load(x + i, mean), m);
-    return hn::Mul(c, c);
-  });
-}
-
-template <class T>
-double ExpSum(const T* x, int64_t n, T shift) {
-  const T lowest = static_cast<T>(-kInfinity);
-  const V<T> s = hn::Set(D<T>(), shift == lowest ? T(0) : shift);
-  return SumRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    Fetch(x + i + n);
-    return Exp(hn::Sub(access.Load(x + i, lowest), s));
-  });
-}
-
-template <class T>
-double ExpWrite(const T* x, int64_t n, T shift, T* y) {
-  const V<T> s = hn::Set(D<T>(), shift);
-  return SumRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    Fetch(x + i + n);
-    const V<T> e = Exp(hn::Sub(access.Load(x + i, static_cast<T>(-kInfinity)), s));
-    access.Store(e, y + i);
-    return e;
-  });
-}
-
-template <class T>
-void ExpAffine(const T* x, int64_t n, T shift, T scale, T bias, T* y) {
-  const D<T> d;
-  const V<T> s = hn::Set(d, shift), a = hn::Set(d, scale), b = hn::Set(d, bias);
-  ForRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    access.Store(hn::MulAdd(Exp(hn::Sub(access.Load(x + i, 0), s)), a, b), y + i);
-  });
-}
-
-template <class T>
-void Affine(const T* x, int64_t n, T shift, T scale, T bias, T* y) {
-  const D<T> d;
-  const V<T> s = hn::Set(d, shift), a = hn::Set(d, scale), b = hn::Set(d, bias);
-  ForRow<T>(n, [=](auto access, int64_t i)
-                   HWY_ATTR { access.Store(hn::MulAdd(hn::Sub(access.Load(x + i, 0), s), a, b), y + i); });
-}
-
-template <class T>
-void SoftmaxGrad(const T* y, const T* dy, int64_t n, T dot, T* dx) {
-  const V<T> s = hn::Set(D<T>(), dot);
-  ForRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    access.Store(hn::Mul(access.Load(y + i, 0), hn::Sub(access.Load(dy + i, 0), s)), dx + i);
-  });
-}
-
-template <class T>
-void LogSoftmaxGrad(const T* y, const T* dy, int64_t n, T sum, T* dx) {
-  const V<T> s = hn::Set(D<T>(), sum);
-  ForRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    Fetch(y + i + n);
-    Fetch(dy + i + n);
-    access.Store(hn::NegMulAdd(Exp(access.Load(y + i, 0)), s, access.Load(dy + i, 0)), dx + i);
-  });
-}
-
-template <class T>
-void Normalize(const T* x, const T* w, const T* b, int64_t n, T mean, T rstd, T* y) {
-  const D<T> d;
-  const V<T> m = hn::Set(d, mean), r = hn::Set(d, rstd);
-  if (b == nullptr) {
-    ForRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-      Fetch(x + i + n);
-      const V<T> unit = hn::Mul(hn::Sub(access.Load(x + i, 0), m), r);
-      access.Store(hn::Mul(unit, access.Load(w + i, 0)), y + i);
-    });
-  } else {
-    ForRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-      const V<T> unit = hn::Mul(hn::Sub(access.Load(x + i, 0), m), r);
-      access.Store(hn::MulAdd(unit, access.Load(w + i, 0), access.Load(b + i, 0)), y + i);
-    });
+// The largest element of a row without nans.
+template <class S>
+HWY_INLINE ComputeType<S> MaxNumber(const S* x, int64_t n) {
+  const RowTag<ComputeType<S>> d;
+  const auto lowest = hn::Set(d, kLowest<S>);
+  RowVec<ComputeType<S>> max[4] = {lowest, lowest, lowest, lowest};
+  const int64_t size = PackSize<S>();
+  const auto take = [&](auto access, int64_t i, int first) HWY_ATTR {
+    const Pack<S> pack = access.Load(x + i);
+    for (int k = 0; k < kPackVectors<S>; ++k) {
+      max[first + k] = hn::Max(max[first + k], access.Keep(pack.v[k], k, lowest));
+    }
+  };
+  int64_t i = 0;
+  for (; i + 2 * size <= n; i += 2 * size) {
+    take(WholePack<S>(), i, 0);
+    take(WholePack<S>(), i + size, 2);
   }
+  for (; i + size <= n; i += size) take(WholePack<S>(), i, 0);
+  if (i < n) take(PartPack<S>{n - i}, i, 0);
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3]))));
 }
 
-template <class T>
-NormSums NormGradSums(const T* x, const T* w, const T* dy, int64_t n, T mean, T rstd, T* dw, T* db) {
-  constexpr int64_t kBlock = 4096;  // as SumRow
-  const D<T> d;
-  const V<T> m = hn::Set(d, mean), r = hn::Set(d, rstd), zero = hn::Zero(d);
-  const int64_t lanes = hn::Lanes(d);
-  NormSums total;
+template <class S>
+double Sum(const S* x, int64_t n) {
+  return SumRow<S>(
+      n, [](auto v) HWY_ATTR { return v; }, x);
+}
+
+template <class S>
+double Dot(const S* a, const S* b, int64_t n) {
+  return SumRow<S>(
+      n, [](auto u, auto v) HWY_ATTR { return hn::Mul(u, v); }, a, b);
+}
+
+template <class S>
+double CenteredSquares(const S* x, int64_t n, ComputeType<S> mean) {
+  const auto m = hn::Set(RowTag<ComputeType<S>>(), mean);
+  const auto square = [=](auto v) HWY_ATTR {
+    const auto centered = hn::Sub(v, m);
+    return hn::Mul(centered, centered);
+  };
+  return SumRow<S, /*kFetch=*/true>(n, square, x);
+}
+
+template <class S>
+double ExpSum(const S* x, int64_t n, ComputeType<S> shift) {
+  const auto s = hn::Set(RowTag<ComputeType<S>>(), shift == kLowest<S> ? ComputeType<S>(0) : shift);
+  return SumRow<S, /*kFetch=*/true>(
+      n, [=](auto v) HWY_ATTR { return Exp<S>(hn::Sub(v, s)); }, x);
+}
+
+// A running log sum exp. Its shift follows the maximum from afar: while no element is more than kAbove above
+// it, the sum can neither overflow nor lose digits, and most rows raise it once.
+template <class S>
+class ShiftedExpSum {
+ public:
+  using C = ComputeType<S>;
+  using V = RowVec<C>;
+
+  HWY_INLINE ShiftedExpSum()
+      : max_(hn::Set(RowTag<C>(), kLowest<S>)), limit_(max_), shift_(hn::Zero(RowTag<C>())) {
+    for (V& sum : sums_) sum = shift_;
+  }
+
+  // Vectors without lanes beyond the row, or with -inf there.
+  template <int kCount>
+  HWY_INLINE void Add(const V (&v)[kCount]) {
+    V max = v[0];
+    for (int k = 1; k < kCount; ++k) max = hn::Max(max, v[k]);
+    max_ = hn::Max(max_, max);
+    if (HWY_UNLIKELY(!hn::AllFalse(RowTag<C>(), hn::Gt(max, limit_)))) Raise(max);
+    for (int k = 0; k < kCount; ++k) {
+      sums_[k % kSums] = hn::Add(sums_[k % kSums], Exp<S, /*kBounded=*/true>(hn::Sub(v[k], shift_)));
+    }
+  }
+
+  // Moves what floats hold to the total, before they lose digits.
+  HWY_INLINE void Flush() {
+    const RowTag<C> d;
+    total_ +=
+        hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sums_[0], sums_[1]), hn::Add(sums_[2], sums_[3]))));
+    for (V& sum : sums_) sum = hn::Zero(d);
+  }
+
+  HWY_INLINE LogSumExp Finish() {
+    Flush();
+    if (std::isnan(total_)) return {total_, total_};
+    const double max = hn::GetLane(hn::MaxOfLanes(RowTag<C>(), max_));
+    return {max, total_ == 0 ? 0 : total_ * std::exp(static_cast<double>(raised_) - max)};
+  }
+
+ private:
+  static constexpr int kSums = 4;
+  static constexpr C kAbove = 16;
+
+  HWY_INLINE void Raise(V max) {
+    const RowTag<C> d;
+    Flush();
+    const V numbers = hn::IfThenElse(hn::IsNaN(max), hn::Set(d, kLowest<S>), max);
+    const C raised = hn::GetLane(hn::MaxOfLanes(d, numbers));
+    if (total_ != 0) total_ *= std::exp(static_cast<double>(raised_) - static_cast<double>(raised));
+    raised_ = raised;
+    shift_ = hn::Set(d, raised);
+    limit_ = hn::Set(d, raised + kAbove);
+  }
+
+  V max_;    // of what has come
+  V limit_;  // of what may come without raising the shift
+  V shift_;  // 0 as long as all is -inf
+  V sums_[kSums];
+  C raised_ = kLowest<S>;  // the shift, or -inf
+  double total_ = 0;
+};
+
+template <class S>
+LogSumExp RowLogSumExp(const S* x, int64_t n) {
+  constexpr int64_t kBlock = 4096;
+  constexpr int kVectors = 8;
+  constexpr int kPacks = kVectors / kPackVectors<S>;
+  using V = RowVec<ComputeType<S>>;
+  const int64_t size = PackSize<S>();
+  ShiftedExpSum<S> sum;
+  const auto take = [&](auto access, int64_t i) HWY_ATTR {
+    const Pack<S> pack = access.Load(x + i);
+    V v[kPackVectors<S>];
+    for (int k = 0; k < kPackVectors<S>; ++k) {
+      v[k] = access.Keep(pack.v[k], k, hn::Set(RowTag<ComputeType<S>>(), kLowest<S>));
+    }
+    sum.Add(v);
+  };
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(n, begin + kBlock);
-    V<T> g_sum[2] = {zero, zero}, centered_sum[2] = {zero, zero};
-    const auto step = [&](auto access, int64_t i, int k) HWY_ATTR {
-      const V<T> gradient = access.Load(dy + i, 0);
-      const V<T> centered = hn::Sub(access.Load(x + i, mean), m);
-      const V<T> g = hn::Mul(gradient, access.Load(w + i, 0));
-      g_sum[k] = hn::Add(g_sum[k], g);
-      // The tail's fill, where mean is inf, is nan: it must not count.
-      const V<T> valid = access.Keep(centered);
-      centered_sum[k] = hn::MulAdd(g, valid, centered_sum[k]);
-      access.Store(hn::MulAdd(gradient, hn::Mul(centered, r), access.Load(dw + i, 0)), dw + i);
-      if (db != nullptr) access.Store(hn::Add(access.Load(db + i, 0), gradient), db + i);
-    };
     int64_t i = begin;
-    for (; i + 2 * lanes <= end; i += 2 * lanes) {
-      step(Whole<T>(), i, 0);
-      step(Whole<T>(), i + lanes, 1);
+    for (; i + kPacks * size <= end; i += kPacks * size) {
+      V v[kVectors];
+      for (int j = 0; j < kPacks; ++j) {
+        FetchLine(x + i + j * size + kBlock);
+        const Pack<S> pack = LoadPack(x + i + j * size);
+        for (int k = 0; k < kPackVectors<S>; ++k) v[j * kPackVectors<S> + k] = pack.v[k];
+      }
+      sum.Add(v);
     }
-    for (; i + lanes <= end; i += lanes) step(Whole<T>(), i, 0);
-    if (i < end) step(Part<T>{end - i}, i, 0);
-    total.g += hn::GetLane(hn::SumOfLanes(d, hn::Add(g_sum[0], g_sum[1])));
-    total.g_centered += hn::GetLane(hn::SumOfLanes(d, hn::Add(centered_sum[0], centered_sum[1])));
+    for (; i + size <= end; i += size) take(WholePack<S>(), i);
+    if (i < end) take(PartPack<S>{end - i}, i);
+    sum.Flush();
   }
-  return total;
+  return sum.Finish();
 }
 
-template <class T>
-double NormGradDot(const T* x, const T* w, const T* dy, int64_t n, T mean) {
-  const V<T> m = hn::Set(D<T>(), mean);
-  return SumRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    const V<T> g = hn::Mul(access.Load(dy + i, 0), access.Load(w + i, 0));
-    return hn::Mul(g, hn::Sub(access.Load(x + i, mean), m));
+template <class S>
+void ExpAffine(const S* x, int64_t n, ComputeType<S> shift, ComputeType<S> scale, ComputeType<S> bias, S* y) {
+  const auto s = SetPlain(shift), a = SetPlain(scale), b = SetPlain(bias);
+  MapRow<S>(
+      n, y, [=](auto v) HWY_ATTR { return hn::MulAdd(Exp<S>(hn::Sub(v, s)), a, b); }, x);
+}
+
+template <class S>
+void Affine(const S* x, int64_t n, ComputeType<S> shift, ComputeType<S> scale, ComputeType<S> bias, S* y) {
+  const auto s = SetPlain(shift), a = SetPlain(scale), b = SetPlain(bias);
+  MapRow<S>(
+      n, y, [=](auto v) HWY_ATTR { return hn::MulAdd(hn::Sub(v, s), a, b); }, x);
+}
+
+// A nan in the row makes the sum nan, and so all of y, whatever maximum it left. The exponentials wait for
+// their sum in y itself, or as floats, so that halves are rounded once.
+template <class S>
+void Softmax(const S* x, int64_t n, ComputeType<S>* scratch, S* y) {
+  using C = ComputeType<S>;
+  C* exponentials = scratch;
+  if constexpr (std::is_same_v<S, C>) exponentials = y;
+  const auto shift = hn::Set(RowTag<C>(), MaxNumber(x, n));
+  const double sum = SumPacks<S>(n, [&](auto access, int64_t i) HWY_ATTR {
+    FetchLine(x + i + n);
+    const auto exp = [&](auto v) HWY_ATTR { return Exp<S, /*kBounded=*/true>(hn::Sub(v, shift)); };
+    const Pack<S> e = ApplyToPacks<S>(exp, access.Load(x + i));
+    access.StoreWide(e, exponentials + i);
+    return e;
+  });
+  const auto scale = SetPlain(static_cast<C>(1 / sum));
+  ForPacks<S>(n, [&](auto access, int64_t i) HWY_ATTR {
+    const auto multiply = [&](auto v) HWY_ATTR { return hn::Mul(v, scale); };
+    access.Store(ApplyToPacks<S>(multiply, access.LoadWide(exponentials + i)), y + i);
   });
 }
 
-template <class T>
-void NormGrad(const T* x, const T* w, const T* dy, int64_t n, T mean, T rstd, T g_mean, T gn_mean, T* dx) {
-  const D<T> d;
-  const V<T> m = hn::Set(d, mean), r = hn::Set(d, rstd), gm = hn::Set(d, g_mean), gn = hn::Set(d, gn_mean);
-  ForRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    const V<T> unit = hn::Mul(hn::Sub(access.Load(x + i, 0), m), r);
-    const V<T> g = hn::Sub(hn::Mul(access.Load(dy + i, 0), access.Load(w + i, 0)), gm);
-    access.Store(hn::Mul(hn::NegMulAdd(unit, gn, g), r), dx + i);
-  });
+template <class S>
+void SoftmaxGrad(const S* y, const S* dy, int64_t n, ComputeType<S> dot, S* dx) {
+  const auto s = SetPlain(dot);
+  const auto gradient = [=](auto v, auto dv) HWY_ATTR { return hn::Mul(v, hn::Sub(dv, s)); };
+  MapRow<S, /*kFetch=*/kPackVectors<S> == 2>(n, dx, gradient, y, dy);
 }
 
-template <class T>
-void NormWeightGrad(const T* x, const T* dy, int64_t n, T mean, T rstd, T* dw, T* db) {
-  const D<T> d;
-  const V<T> m = hn::Set(d, mean), r = hn::Set(d, rstd);
-  ForRow<T>(n, [=](auto access, int64_t i) HWY_ATTR {
-    const V<T> unit = hn::Mul(hn::Sub(access.Load(x + i, 0), m), r);
-    const V<T> g = access.Load(dy + i, 0);
-    access.Store(hn::MulAdd(g, unit, access.Load(dw + i, 0)), dw + i);
-    if (db != nullptr) access.Store(hn::Add(access.Load(db + i, 0), g), db + i);
-  });
+template <class S>
+void LogSoftmaxGrad(const S* y, const S* dy, int64_t n, ComputeType<S> sum, S* dx) {
+  const auto s = SetPlain(sum);
+  const auto gradient = [=](auto v, auto dv) HWY_ATTR { return hn::NegMulAdd(Exp<S>(v), s, dv); };
+  MapRow<S, /*kFetch=*/true>(n, dx, gradient, y, dy);
 }
 
-template <class T>
-constexpr RowFunctions<T> kFunctions = {.max = Max<T>,
-                                        .sum = Sum<T>,
-                                        .dot = Dot<T>,
-                                        .centered_squares = CenteredSquares<T>,
-                                        .exp_sum = ExpSum<T>,
-                                        .exp_write = ExpWrite<T>,
-                                        .exp_affine = ExpAffine<T>,
-                                        .affine = Affine<T>,
-                                        .softmax_grad = SoftmaxGrad<T>,
-                                        .log_softmax_grad = LogSoftmaxGrad<T>,
-                                        .normalize = Normalize<T>,
-                                        .norm_grad_sums = NormGradSums<T>,
-                                        .norm_grad_dot = NormGradDot<T>,
-                                        .norm_grad = NormGrad<T>,
-                                        .norm_weight_grad = NormWeightGrad<T>};
+template <class S>
+constexpr RowFunctions<S> kFunctions = {.max = Max<S>,
+                                        .sum = Sum<S>,
+                                        .dot = Dot<S>,
+                                        .centered_squares = CenteredSquares<S>,
+                                        .exp_sum = ExpSum<S>,
+                                        .log_sum_exp = RowLogSumExp<S>,
+                                        .softmax = Softmax<S>,
+                                        .exp_affine = ExpAffine<S>,
+                                        .affine = Affine<S>,
+                                        .softmax_grad = SoftmaxGrad<S>,
+                                        .log_softmax_grad = LogSoftmaxGrad<S>};
 
 const RowFunctions<float>* RowsF32() { return &kFunctions<float>; }
 const RowFunctions<double>* RowsF64() { return &kFunctions<double>; }
+const RowFunctions<BFloat16>* RowsBF16() { return &kFunctions<BFloat16>; }
+const RowFunctions<Float16>* RowsF16() { return &kFunctions<Float16>; }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -323,6 +306,8 @@ namespace {
 
 HWY_EXPORT(RowsF32);
 HWY_EXPORT(RowsF64);
+HWY_EXPORT(RowsBF16);
+HWY_EXPORT(RowsF16);
 
 }  // namespace
 
@@ -336,31 +321,19 @@ const RowFunctions<double>& Rows<double>() {
   return *HWY_DYNAMIC_DISPATCH(RowsF64)();
 }
 
+template <>
+const RowFunctions<BFloat16>& Rows<BFloat16>() {
+  return *HWY_DYNAMIC_DISPATCH(RowsBF16)();
+}
+
+template <>
+const RowFunctions<Float16>& Rows<Float16>() {
+  return *HWY_DYNAMIC_DISPATCH(RowsF16)();
+}
+
 double LogSumExp::Value() const {
   return max == -std::numeric_limits<double>::infinity() ? max : max + std::log(sum);
 }
-
-template <class T>
-LogSumExp RowLogSumExp(const T* x, int64_t n) {
-  constexpr int64_t kBlock = 2048;  // with the next one, which exp_sum fetches, half the first-level cache
-  const RowFunctions<T>& rows = Rows<T>();
-  T max = -std::numeric_limits<T>::infinity();
-  double sum = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t size = std::min(kBlock, n - begin);
-    const T block_max = rows.max(x + begin, size);
-    if (!(block_max <= max)) {  // also where it is nan
-      // An empty sum stays 0, whatever the maximum was.
-      if (sum != 0) sum *= std::exp(static_cast<double>(max) - static_cast<double>(block_max));
-      max = block_max;
-    }
-    sum += rows.exp_sum(x + begin, size, max);
-  }
-  return {max, sum};
-}
-
-template LogSumExp RowLogSumExp(const float* x, int64_t n);
-template LogSumExp RowLogSumExp(const double* x, int64_t n);
 
 }  // namespace weft
 #endif  // HWY_ONCE

@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, RowReductionsTest, ::testing::Values(DType::kF3
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 
 TEST(RowReductionsTest, TheMaximumKeepsNansAndInfinities) {
-  for (DType dtype : {DType::kF32, DType::kF64}) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
     // A nan at every place of rows that are whole vectors, have tails, or are tails.
     for (int64_t n : {1, 5, 16, 33, 64}) {
       for (int64_t at = 0; at < n; ++at) {

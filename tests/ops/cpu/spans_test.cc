@@ -3,36 +3,22 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <numbers>
-#include <random>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
+#include "ops/cpu/dropout_span.h"
 #include "ops/cpu/float_spans.h"
 #include "ops/cpu/random_spans.h"
-#include "ops/cpu/rows.h"
 #include "ops/cpu/sum_elements.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "tests/message_of.h"
+#include "tests/ops/cpu/each_level.h"
 
 namespace weft {
 namespace {
-
-void ForEachLevel(const std::function<void()>& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(target);
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
 
 constexpr RandomKey kKey = {.seed = 7, .stream = 0x123456789abcdef, .step = 3};
 
@@ -75,21 +61,43 @@ std::vector<uint32_t> Words() {
 
 TEST(RandomSpans, ValuesHaveTheBitsOfTheDefinition) {
   const std::vector<uint32_t> words = Words();
-  std::vector<float> x(words.size());
-  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) - 600.25f;
   ForEachLevel([&] {
     for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{15}, int64_t{17}, int64_t{511}, int64_t{513},
                             static_cast<int64_t>(words.size())}) {
-      std::vector<float> uniform(n + 1, 99), normal(n + 1, 99), dropped(n + 1, 99);
+      std::vector<float> uniform(n + 1, 99), normal(n + 1, 99);
       UniformSpan(words.data(), -2.5f, 3.7f, uniform.data(), n);
       NormalSpan(words.data(), 0.3f, 1.7f, normal.data(), n);
-      DropoutSpan(words.data(), x.data(), 0x600000, 1.6f, dropped.data(), n);
       for (int64_t i = 0; i < n; ++i) {
         ASSERT_EQ(uniform[i], -2.5f + 3.7f * UniformFromWord(words[i])) << words[i];
         ASSERT_EQ(normal[i], 0.3f + 1.7f * NormalFromWord(words[i])) << words[i];
-        ASSERT_EQ(dropped[i], (words[i] >> 8) >= 0x600000 ? x[i] * 1.6f : 0) << i;
       }
-      EXPECT_EQ(uniform[n] + normal[n] + dropped[n], 3 * 99);
+      EXPECT_EQ(uniform[n] + normal[n], 2 * 99);
+    }
+  });
+}
+
+template <class S>
+void ExpectDropped(uint64_t first, int64_t n) {
+  std::vector<S> x(n), y(n + 1, S(99.0f));
+  for (int64_t i = 0; i < n; ++i) x[i] = S(static_cast<float>(i) - 70.25f);
+  DropoutSpan(kKey, first, x.data(), 0x600000, 1.6f, y.data(), n);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t element = first + static_cast<uint64_t>(i);
+    const bool keep = (RandomWords(kKey, element / 4)[element % 4] >> 8) >= 0x600000;
+    const S expected = keep ? S(static_cast<float>(x[i]) * 1.6f) : S(0);
+    ASSERT_EQ(static_cast<float>(y[i]), static_cast<float>(expected)) << first << " + " << i << " of " << n;
+  }
+  ASSERT_EQ(static_cast<float>(y[n]), 99) << first << " " << n;
+}
+
+TEST(RandomSpans, DropoutTakesTheWordsOfItsElements) {
+  ForEachLevel([] {
+    // As above: inside a block of four, across the carry.
+    for (const uint64_t first : {uint64_t{0}, uint64_t{3}, uint64_t{77}, (uint64_t{1} << 34) - 70}) {
+      for (const int64_t n : {0, 1, 2, 5, 31, 64, 65, 129, 515}) {
+        ExpectDropped<float>(first, n);
+        ExpectDropped<BFloat16>(first, n);
+      }
     }
   });
 }
@@ -111,14 +119,6 @@ TEST(RandomSpans, GoldenHash) {
   });
 }
 
-std::vector<float> Uniform(int64_t n, float low, float high) {
-  std::mt19937 random(static_cast<uint32_t>(n));
-  std::uniform_real_distribution<float> draw(low, high);
-  std::vector<float> values(n);
-  for (float& value : values) value = draw(random);
-  return values;
-}
-
 // The order that sum_spans.h defines, an element at a time.
 double SumInOrder(const std::vector<float>& x, bool squares) {
   double total = 0;
@@ -138,7 +138,7 @@ double SumInOrder(const std::vector<float>& x, bool squares) {
 TEST(SumSpans, HaveTheBitsOfTheDefinition) {
   ForEachLevel([] {
     for (const int64_t n : {0, 1, 31, 32, 33, 511, 512, 513, 544, 2049, 5000}) {
-      const std::vector<float> x = Uniform(n, -3, 5);
+      const std::vector<float> x = UniformFloats(n, -3, 5);
       EXPECT_EQ(SumSpan(0, x.data(), n), SumInOrder(x, false)) << n;
       EXPECT_EQ(SquareSumSpan(0, x.data(), n), SumInOrder(x, true)) << n;
       std::vector<BFloat16> halves(n);
@@ -154,7 +154,7 @@ TEST(SumSpans, RowsHaveTheBitsOfTheDefinition) {
     for (const int64_t columns : {1, 15, 16, 17, 513}) {
       for (const int64_t rows : {0, 1, 3, 4, 5, 16}) {
         const int64_t stride = columns + 3;
-        const std::vector<float> x = Uniform(rows * stride, -3, 5);
+        const std::vector<float> x = UniformFloats(rows * stride, -3, 5);
         std::vector<Float16> halves;
         for (const float value : x) halves.push_back(Float16(value));
         std::vector<BFloat16> brains;
@@ -195,7 +195,7 @@ double GeluErfSlope(double x) {
 }
 
 TEST(FloatSpans, GeluByErfKeepsTheDigitsOfItsTail) {
-  const std::vector<float> x = Uniform(40'001, -14, 14);
+  const std::vector<float> x = UniformFloats(40'001, -14, 14);
   const std::vector<float> ones(x.size(), 1);
   const int64_t n = static_cast<int64_t>(x.size());
   ForEachLevel([&] {
@@ -233,39 +233,37 @@ TEST(FloatSpans, GeluAtItsEnds) {
   });
 }
 
-// Each element alone, by a row of one.
-TEST(Rows, ExpIsAccurateToItsEnds) {
-  ForEachLevel([] {
-    for (const float x : Uniform(20'000, -87.2f, 88.6f)) {
-      ASSERT_NEAR(Rows<float>().exp_sum(&x, 1, 0) / std::exp(static_cast<double>(x)), 1, 5e-7) << x;
-    }
-    const float zero = 0;
-    EXPECT_EQ(Rows<float>().exp_sum(&zero, 1, 0), 1);
-    const float ends[] = {-kInf, -1e30f, -88, 89, 1000, kInf, std::numeric_limits<float>::quiet_NaN()};
-    float y[7];
-    Rows<float>().exp_write(ends, 7, 0, y);
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(y[i], 0) << ends[i];
-    for (int i = 3; i < 6; ++i) EXPECT_EQ(y[i], kInf) << ends[i];
-    EXPECT_TRUE(std::isnan(y[6]));
-  });
-}
-
-TEST(Rows, NormGradSumsMatchTheirDefinition) {
-  ForEachLevel([] {
-    for (const int64_t n : {0, 1, 15, 17, 33, 4097}) {
-      const std::vector<float> x = Uniform(n, -2, 3), w = Uniform(n, -1, 1), dy = Uniform(n, -3, 1);
-      std::vector<float> dw(n, 0.5f), db(n, 0.25f);
-      const NormSums sums =
-          Rows<float>().norm_grad_sums(x.data(), w.data(), dy.data(), n, 0.5f, 2, dw.data(), db.data());
-      double g = 0, g_centered = 0;
+// Every half there is, and floats between them: nans, subnormals, ties and what overflows.
+TEST(FloatSpans, HalvesHaveTheBitsOfTheWayThroughFloats) {
+  std::vector<BFloat16> x;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits)
+    x.push_back(BFloat16::FromBits(static_cast<uint16_t>(bits)));
+  x.resize(x.size() - 3);  // a tail
+  const int64_t n = static_cast<int64_t>(x.size());
+  std::vector<BFloat16> other(n);
+  for (int64_t i = 0; i < n; ++i) other[i] = x[i * 40503 % n];
+  std::vector<float> wide(n), wide_other(n), wide_y(n);
+  for (int64_t i = 0; i < n; ++i) {
+    wide[i] = static_cast<float>(x[i]), wide_other[i] = static_cast<float>(other[i]);
+  }
+  ForEachLevel([&] {
+    const auto expect = [&](const std::vector<BFloat16>& y, int function) {
       for (int64_t i = 0; i < n; ++i) {
-        const double product = static_cast<double>(dy[i]) * w[i];
-        g += product, g_centered += product * (x[i] - 0.5);
-        ASSERT_NEAR(dw[i], 0.5 + dy[i] * (x[i] - 0.5) * 2, 4e-6);
-        ASSERT_NEAR(db[i], 0.25 + dy[i], 1e-6);
+        const bool same = std::isnan(wide_y[i]) ? std::isnan(static_cast<float>(y[i]))
+                                                : y[i].bits() == BFloat16(wide_y[i]).bits();
+        ASSERT_TRUE(same) << function << " of " << wide[i] << ", " << wide_other[i];
       }
-      EXPECT_NEAR(sums.g, g, 1e-3) << n;
-      EXPECT_NEAR(sums.g_centered, g_centered, 3e-3) << n;
+    };
+    std::vector<BFloat16> y(n);
+    for (int f = 0; f <= static_cast<int>(UnaryFunction::kSilu); ++f) {
+      FloatSpan(static_cast<UnaryFunction>(f))(wide.data(), wide_y.data(), n);
+      BFloat16Span(static_cast<UnaryFunction>(f))(x.data(), y.data(), n);
+      expect(y, f);
+    }
+    for (int f = 0; f <= static_cast<int>(BinaryFunction::kSiluGrad); ++f) {
+      FloatSpan(static_cast<BinaryFunction>(f))(wide.data(), wide_other.data(), wide_y.data(), n);
+      BFloat16Span(static_cast<BinaryFunction>(f))(x.data(), other.data(), y.data(), n);
+      expect(y, 100 + f);
     }
   });
 }
