@@ -25,7 +25,7 @@ const std::vector<int64_t> kMeshSizes = {8, 64, 512, 4096, 32768, 262144, 104857
 class LoneWorld final : public World {
  public:
   LoneWorld(int rank, int size) : World(rank, size, /*num_threads=*/1, MakeMetaAllocator(), nullptr) {}
-  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) override {
+  std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
     Throw(absl::StatusCode::kUnimplemented, "a lone world makes no group '", name, "' of ", ranks.size(),
           " ranks");
   }

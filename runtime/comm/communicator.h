@@ -119,8 +119,8 @@ class Communicator {
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // Where the operations are recorded from now on; it outlives the communicator and all of its work. Once,
-  // before the first operation.
+  // Where the operations are recorded from now on; it outlives the communicator and all of its work. Before
+  // the first operation; the first recorder stays.
   void set_flight_recorder(FlightRecorder* recorder);
 
  protected:

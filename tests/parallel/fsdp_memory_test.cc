@@ -54,7 +54,7 @@ class WatchedWorld final : public World {
   explicit WatchedWorld(World& inner)
       : WatchedWorld(inner, std::make_shared<WatchingAllocator>(inner.allocator())) {}
 
-  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) override {
+  std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
     return inner_.NewGroup(name, ranks);
   }
   WatchingAllocator& watch() { return *watch_; }

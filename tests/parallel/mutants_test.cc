@@ -109,7 +109,7 @@ class SkippingCommunicator final : public Communicator {
         skipped_(skipped),
         num_seen_(num_seen) {}
 
-  void Abort(const std::string& reason) override { inner_->Abort(reason); }
+  void Fail(absl::StatusCode code, const std::string& message) override { inner_->Fail(code, message); }
 
  protected:
   Work Submit(Operation&& operation) override {
@@ -145,7 +145,7 @@ class SkippingWorld final : public World {
         skipped_(skipped),
         num_seen_(num_seen) {}
 
-  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) override {
+  std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
     std::shared_ptr<Communicator> group = inner_.NewGroup(name, ranks);
     if (name != "tp") return group;
     return std::make_shared<SkippingCommunicator>(std::move(group), skipped_, num_seen_);

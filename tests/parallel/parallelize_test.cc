@@ -342,7 +342,7 @@ class RecordingWorld final : public World {
  public:
   explicit RecordingWorld(World& world)
       : World(world.rank(), world.size(), /*num_threads=*/1, MakeCpuAllocator(), nullptr), world_(world) {}
-  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks) override {
+  std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
     names.push_back(name);
     return world_.NewGroup(name, ranks);
   }
