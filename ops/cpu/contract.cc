@@ -116,7 +116,7 @@ class Products {
     if constexpr (std::is_same_v<T, float>) {
       if (bias == nullptr) return;
       // While the tile is in cache.
-      const BinarySpan add = FloatSpan(BinaryFunction::kAdd);
+      const BinarySpan<float> add = FloatSpan(BinaryFunction::kAdd);
       for (int64_t i = 0; i < tile.size.m; ++i) {
         add(c + i * plan_.ldc, bias + tile.j, c + i * plan_.ldc, tile.size.n);
       }
