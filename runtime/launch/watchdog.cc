@@ -12,6 +12,9 @@ namespace {
 
 constexpr char kCallKey[] = "hang/call";
 
+// Watchdogs look at their own pace: an answer comes within one interval, or two of a busy machine.
+constexpr int kAnswerIntervals = 3;
+
 std::string StatusKey(int rank) { return absl::StrCat("hang/status/", rank); }
 
 double Seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
@@ -87,13 +90,18 @@ void Watchdog::Round() {
     own_call_.reset();
     return;
   }
+  // Statuses are asked for anew each time they are judged: what has moved meanwhile waits in no circle.
   if (store_ != nullptr && !own_call_.has_value()) {
-    // Answers come within an interval; they are judged in the next round.
     own_call_ = store_->Add(kCallKey, 1);
     called_at_ = std::chrono::steady_clock::now();
     return;
   }
   const std::vector<RankReport> reports = Collect(own);
+  const bool all_answered = std::all_of(reports.begin(), reports.end(), [](const RankReport& report) {
+    return report.status.has_value() || !report.gone.empty();
+  });
+  const auto patience = kAnswerIntervals * options_.interval;
+  if (store_ != nullptr && !all_answered && std::chrono::steady_clock::now() - called_at_ < patience) return;
   for (const RankStatus& status : own) {
     if (IsLate(status)) {
       Judge(ranks_.at(status.rank), status, reports);
@@ -101,11 +109,7 @@ void Watchdog::Round() {
       late_.erase(status.rank);
     }
   }
-  // Of what is judged next, statuses must be newer.
-  const bool all_answered = std::all_of(reports.begin(), reports.end(), [](const RankReport& report) {
-    return report.status.has_value() || !report.gone.empty();
-  });
-  if (all_answered) own_call_.reset();
+  own_call_.reset();
 }
 
 void Watchdog::AnswerCall(const std::vector<RankStatus>& own) {
@@ -118,17 +122,22 @@ void Watchdog::AnswerCall(const std::vector<RankStatus>& own) {
   }
 }
 
-std::vector<RankReport> Watchdog::Collect(const std::vector<RankStatus>& own) const {
+std::vector<RankReport> Watchdog::Collect(const std::vector<RankStatus>& own) {
   std::vector<RankReport> reports(world_size_);
   for (int rank = 0; rank < world_size_; ++rank) reports[rank].rank = rank;
   for (const auto& [rank, how] : gone_) reports[rank].gone = how;
   for (const RankStatus& status : own) reports[status.rank].status = status;
   if (store_ == nullptr) return reports;
-  const double silent = std::chrono::duration<double>(std::chrono::steady_clock::now() - called_at_).count();
+  const auto now = std::chrono::steady_clock::now();
   for (RankReport& report : reports) {
     if (report.status.has_value() || !report.gone.empty()) continue;
     report.status = ParseAnswer(store_->TryGet(StatusKey(report.rank)), *own_call_);
-    if (!report.status.has_value()) report.silent_seconds = silent;
+    if (report.status.has_value()) {
+      silent_since_.erase(report.rank);
+    } else {
+      const auto since = silent_since_.try_emplace(report.rank, called_at_).first->second;
+      report.silent_seconds = std::chrono::duration<double>(now - since).count();
+    }
   }
   return reports;
 }

@@ -70,7 +70,7 @@ class Watchdog {
 
   void Loop();
   void Round();
-  std::vector<RankReport> Collect(const std::vector<RankStatus>& own) const;
+  std::vector<RankReport> Collect(const std::vector<RankStatus>& own);
   void AnswerCall(const std::vector<RankStatus>& own);
   void Judge(const Rank& rank, const RankStatus& status, const std::vector<RankReport>& reports);
   void EndDeadlock(const Rank& rank, const std::string& text);
@@ -90,7 +90,8 @@ class Watchdog {
   int64_t call_ = 0;                 // the last call for statuses that was answered
   std::optional<int64_t> own_call_;  // the one that this process has made
   std::chrono::steady_clock::time_point called_at_;
-  std::optional<std::string> deadlock_;  // the text of the first that was found
+  std::map<int, std::chrono::steady_clock::time_point> silent_since_;  // ranks that do not answer
+  std::optional<std::string> deadlock_;                                // the text of the first that was found
   std::set<std::string> told_;
   std::thread thread_;  // last: it uses the rest
 };
