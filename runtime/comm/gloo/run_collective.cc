@@ -302,8 +302,10 @@ int64_t Run::Execute() {
   Agree();
   Share(wait);
   group_.AwaitIdle(wait);
+  const int64_t exchanged_bytes =
+      ExchangedBytes();  // from headers that the next collective's take the place of
   group_.TakeHeaders();
-  return ExchangedBytes();
+  return exchanged_bytes;
 }
 
 }  // namespace

@@ -134,19 +134,19 @@ std::vector<RankOutcome> RunProcesses(int num_ranks, const std::function<void(in
 }
 
 void RethrowFirst(const std::vector<RankOutcome>& outcomes) {
+  // A rank that has crashed tells nothing; what the others say of it is no more than that.
+  for (const RankOutcome& outcome : outcomes) {
+    if (outcome.exit_code == 0 || outcome.error.has_value()) continue;
+    Throw(absl::StatusCode::kInternal, "rank ", &outcome - outcomes.data(), " ended with signal ",
+          outcome.signal, ", exit code ", outcome.exit_code);
+  }
   const RankOutcome* first = nullptr;
   for (const RankOutcome& outcome : outcomes) {
     if (outcome.error.has_value() && (first == nullptr || outcome.error_ns < first->error_ns))
       first = &outcome;
   }
-  if (first != nullptr) {
-    Throw(first->error->code(), "rank ", first - outcomes.data(), ": ", first->error->message());
-  }
-  for (const RankOutcome& outcome : outcomes) {
-    if (outcome.exit_code == 0) continue;
-    Throw(absl::StatusCode::kInternal, "rank ", &outcome - outcomes.data(), " ended with signal ",
-          outcome.signal, ", exit code ", outcome.exit_code);
-  }
+  if (first == nullptr) return;
+  Throw(first->error->code(), "rank ", first - outcomes.data(), ": ", first->error->message());
 }
 
 ShortFolder::ShortFolder() : path_("/tmp/weft.XXXXXX") {
