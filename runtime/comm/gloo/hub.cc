@@ -1,5 +1,7 @@
 #include "runtime/comm/gloo/hub.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <fstream>
 #include <utility>
@@ -36,6 +38,15 @@ std::string RanksText(const std::vector<int>& ranks) {
     i = last + 1;
   }
   return text;
+}
+
+// Gloo writes to connections whose peer may be gone, from the caller's thread and its own, and does not ask
+// the system to spare it the signal, which would end this process. A program that has an opinion keeps it.
+void IgnoreBrokenPipes() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
 }
 
 }  // namespace
@@ -77,6 +88,7 @@ std::string GlooHub::Get(const std::string& key, std::chrono::steady_clock::time
 std::shared_ptr<gloo::transport::Device> GlooHub::Device() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (device_ == nullptr) {
+    IgnoreBrokenPipes();
     gloo::transport::tcp::attr attributes;
     attributes.hostname = options_.address;
     attributes.iface = options_.interface;

@@ -143,7 +143,8 @@ void ExpectErrorsOfOthers(const std::vector<RankOutcome>& outcomes, absl::Status
   int64_t first_ns = std::numeric_limits<int64_t>::max();
   int64_t last_ns = 0;
   for (int rank : {0, 1, 3}) {
-    ASSERT_TRUE(outcomes[rank].error.has_value()) << "rank " << rank;
+    ASSERT_TRUE(outcomes[rank].error.has_value())
+        << "rank " << rank << " ended by signal " << outcomes[rank].signal;
     EXPECT_EQ(outcomes[rank].error->code(), code) << outcomes[rank].error->message();
     EXPECT_THAT(outcomes[rank].error->message(), HasSubstr("group 'dp', collective #21"));
     EXPECT_THAT(outcomes[rank].error->message(), HasSubstr(part));
