@@ -84,7 +84,7 @@ class TcpStore::Connection {
     Connect();
   }
 
-  ~Connection() { session_->Close(std::chrono::seconds(5)); }
+  ~Connection() { EndSession(); }
 
   const std::string& address() const { return address_; }
   const TcpStoreOptions& options() const { return options_; }
@@ -125,6 +125,7 @@ class TcpStore::Connection {
 
  private:
   void Connect();
+  void EndSession();
   // One attempt, which ends at the deadline.
   grpc::Status TryConnect(Clock::time_point deadline);
   void Identify(grpc::ClientContext& context) const {
@@ -144,6 +145,14 @@ class TcpStore::Connection {
   std::shared_ptr<TcpStoreSession> session_;
 };
 
+void TcpStore::Connection::EndSession() {
+  if (!TcpStoreSession::LetGo(session_, std::chrono::seconds(5))) {
+    // gRPC holds on to it: so that the channel does not end with it, that never ends.
+    static_cast<void>(stub_.release());
+  }
+  session_ = nullptr;
+}
+
 void TcpStore::Connection::Connect() {
   const Clock::time_point deadline = Clock::now() + ClampTimeout(options_.connect_timeout);
   std::string reason = "no answer";
@@ -162,6 +171,7 @@ void TcpStore::Connection::Connect() {
 }
 
 grpc::Status TcpStore::Connection::TryConnect(Clock::time_point deadline) {
+  EndSession();
   // A name may come to be known, or move, while the job starts.
   if (stub_ == nullptr || Clock::now() - resolved_at_ > std::chrono::seconds(1)) {
     try {

@@ -1,5 +1,6 @@
 #include "runtime/store/tcp_store_session.h"
 
+#include <thread>
 #include <utility>
 
 namespace weft {
@@ -48,6 +49,16 @@ void TcpStoreSession::Close(std::chrono::milliseconds timeout) {
   context_.TryCancel();
   std::unique_lock<std::mutex> lock(mutex_);
   WaitFor(lock, Clock::now() + timeout, [] { return false; });
+}
+
+bool TcpStoreSession::LetGo(const std::shared_ptr<TcpStoreSession>& session,
+                            std::chrono::milliseconds timeout) {
+  if (session == nullptr) return true;
+  const Clock::time_point give_up = Clock::now() + timeout;
+  session->Close(timeout);
+  // OnDone tells of the end first and lets go then.
+  while (session.use_count() > 1 && Clock::now() < give_up) std::this_thread::yield();
+  return session.use_count() == 1;
 }
 
 std::optional<grpc::Status> TcpStoreSession::ended() const {

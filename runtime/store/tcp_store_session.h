@@ -39,6 +39,11 @@ class TcpStoreSession final
   // Cancels the stream and waits for its end.
   void Close(std::chrono::milliseconds timeout);
 
+  // Closes `session`, which may be null, and waits until gRPC has let go of it too: its end may then be the
+  // channel's, which gRPC's own threads must not bring about, since they would wait for themselves. False if
+  // gRPC still holds it after `timeout`.
+  static bool LetGo(const std::shared_ptr<TcpStoreSession>& session, std::chrono::milliseconds timeout);
+
   // Why the session has ended, if it has.
   std::optional<grpc::Status> ended() const;
 

@@ -53,7 +53,8 @@ same_losses fsdp_threads.json fsdp_processes.json
 # --- mpirun. The shared memory of OpenMPI needs a short path.
 TMPDIR=$(mktemp -d /tmp/weft_mpi.XXXXXX)
 export TMPDIR
-timeout 100 mpirun --allow-run-as-root --oversubscribe --mca mpi_yield_when_idle 1 -n 4 \
+# Jobs that sandboxes start at once take each other's names in /dev/shm: their process numbers are the same.
+OMPI_MCA_btl_vader_backing_directory=$TMPDIR timeout 100 mpirun --allow-run-as-root --oversubscribe --mca mpi_yield_when_idle 1 -n 4 \
   "$train" "${small[@]}" --steps=6 --eval_every=0 --backend=mpi > mpi.json 2> mpi.err || fail "mpirun: $(tail -5 mpi.err)"
 losses threads.json | head -6 > first_six.txt
 [[ $(losses mpi.json | wc -l) == 6 ]] || fail "mpirun: expected 6 steps: $(cat mpi.json)"

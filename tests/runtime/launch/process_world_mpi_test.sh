@@ -5,6 +5,8 @@ set -u
 program=$PWD/$1
 TMPDIR=$(mktemp -d /tmp/weft_mpi.XXXXXX) # OpenMPI's sockets need a short path
 export TMPDIR
+# Jobs that sandboxes start at once take each other's names in /dev/shm: their process numbers are the same.
+export OMPI_MCA_btl_vader_backing_directory=$TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 cd "$TMPDIR" || exit 1
 failures=0
@@ -43,7 +45,8 @@ expect "rank 2 called all_reduce(f32, sum, count 77)"
 
 run throw 1
 [[ $status != 0 ]] || fail "an exception ended well"
-expect "error: the disk is full"
+# mpirun ends the rest when the first has ended, which need not be the rank that threw.
+expect "the disk is full"
 
 run slow 1
 [[ $status == 0 ]] || fail "a slow rank: exit code $status: $(cat err)"

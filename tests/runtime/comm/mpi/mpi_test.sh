@@ -6,6 +6,8 @@ program=$PWD/$1
 tmp=$(mktemp -d /tmp/weft_mpi.XXXXXX)  # a short path: OpenMPI makes sockets in it
 trap 'rm -rf "$tmp"' EXIT
 export TMPDIR=$tmp HOME=$tmp
+# Jobs that sandboxes start at once take each other's names in /dev/shm: their process numbers are the same.
+export OMPI_MCA_btl_vader_backing_directory=$tmp
 # The tests end with groups that were left to fail; leaks of MPI's own are none of their business.
 export ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0"
 
