@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "runtime/base/env.h"
-#include "runtime/base/error.h"
 #include "runtime/launch/process_world.h"
 #include "runtime/launch/world.h"
 

@@ -58,28 +58,21 @@ class CircleSearch {
   std::vector<State> states_;
 };
 
-// What a missing member does instead; equal texts are told once for all their ranks.
-std::string Instead(const RankReport& report) {
+// What members do that are missing, in the words for one or for several of them.
+std::string Instead(const RankReport& report, bool several) {
+  const char* const is = several ? "are" : "is";
+  const char* const has = several ? "have" : "has";
   if (!report.gone.empty()) return report.gone;
   if (!report.status.has_value()) {
-    return absl::StrFormat("not answering for %.1f s: stopped, or its host cannot be reached",
+    return absl::StrFormat("%s not answering for %.1f s: stopped, or its host cannot be reached", is,
                            report.silent_seconds);
   }
   if (const PendingOperation* const operation = report.status->blocked_in()) {
-    return absl::StrCat("at ", operation->ToString());
+    return absl::StrCat(is, " at ", operation->ToString());
   }
-  if (report.status->last.empty()) return "not entered: it has used no communicator yet";
-  return absl::StrFormat("not entered (last seen: %s, %.1f s ago)", report.status->last,
+  if (report.status->last.empty()) return absl::StrCat(has, " not entered: it has used no communicator yet");
+  return absl::StrFormat("%s not entered (last seen: %s, %.1f s ago)", has, report.status->last,
                          report.status->last_seconds);
-}
-
-std::string Sentence(const std::vector<int>& ranks, const std::string& what) {
-  const bool one = ranks.size() == 1;
-  if (what.rfind("not entered", 0) == 0) return absl::StrCat(RankList(ranks), one ? " has " : " have ", what);
-  if (what.rfind("at ", 0) == 0 || what.rfind("not ", 0) == 0) {
-    return absl::StrCat(RankList(ranks), one ? " is " : " are ", what);
-  }
-  return absl::StrCat(RankList(ranks), " ", what);
 }
 
 }  // namespace
@@ -104,14 +97,13 @@ std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, i
   if (operation == nullptr) return std::nullopt;
   if (!operation->collective) {
     return HangVerdict{
-        absl::StrCat(Sentence({rank}, absl::StrCat("at ", operation->ToString())), ", waiting for its peers"),
-        false};
+        absl::StrCat(RankList({rank}), " is at ", operation->ToString(), ", waiting for its peers"), false};
   }
   const std::vector<int> missing = Missing(reports, *operation);
   std::vector<int> waiting;
-  std::vector<std::string> sentences;
-  std::vector<std::string> order;
-  std::map<std::string, std::vector<int>> by_text;
+  // Who does the same is told of together, in the order of the first of each.
+  std::vector<std::vector<int>> alike;
+  std::map<std::string, size_t> index;  // in `alike`
   for (int member : operation->ranks) {
     const bool is_missing = std::binary_search(missing.begin(), missing.end(), member);
     if (!is_missing) {
@@ -119,11 +111,14 @@ std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, i
       // It may have entered and been stopped or killed inside.
       if (reports[member].gone.empty()) continue;
     }
-    std::vector<int>& ranks = by_text[Instead(reports[member])];
-    if (ranks.empty()) order.push_back(Instead(reports[member]));
-    ranks.push_back(member);
+    const auto [found, is_new] = index.try_emplace(Instead(reports[member], /*several=*/false), alike.size());
+    if (is_new) alike.emplace_back();
+    alike[found->second].push_back(member);
   }
-  for (const std::string& text : order) sentences.push_back(Sentence(by_text[text], text));
+  std::vector<std::string> sentences;
+  for (const std::vector<int>& ranks : alike) {
+    sentences.push_back(absl::StrCat(RankList(ranks), " ", Instead(reports[ranks[0]], ranks.size() > 1)));
+  }
   const std::string wait = absl::StrCat(RankList(waiting), waiting.size() == 1 ? " waits in " : " wait in ",
                                         operation->ToString());
   if (sentences.empty()) {
