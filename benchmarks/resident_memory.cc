@@ -1,5 +1,7 @@
 #include "benchmarks/resident_memory.h"
 
+#include <malloc.h>
+
 #include <fstream>
 #include <string>
 
@@ -20,6 +22,9 @@ int64_t PeakResidentBytes() {
   return 0;
 }
 
-void ResetPeakResident() { std::ofstream("/proc/self/clear_refs") << "5"; }
+void ResetPeakResident() {
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
 
 }  // namespace weft
