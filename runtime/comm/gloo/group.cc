@@ -49,9 +49,11 @@ GlooGroup::GlooGroup(std::shared_ptr<GlooHub> hub, std::string name, std::vector
       rank_(rank),
       meeting_(Meet(*hub_, name_, ranks_, rank_)),
       posted_(std::make_shared<Posted>()),
-      expects_header_(ranks_.size()) {
+      expects_header_(ranks_.size()),
+      header_numbers_(ranks_.size()) {
   posted_->headers_to.assign(size(), GlooHeader(size()));
   posted_->headers_from.assign(size(), GlooHeader(size()));
+  posted_->staging.resize(size());
   posted_->channels.resize(size() * kNumLanes);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
@@ -81,7 +83,15 @@ void GlooGroup::ExpectHeaders() {
     GlooHeader& header = posted_->headers_from[peer];
     channel(peer, Lane::kCollective).Receive(header.bytes(), header.max_bytes());
     expects_header_[peer] = true;
+    header_numbers_[peer] = channel(peer, Lane::kCollective).num_receives();
   }
+}
+
+// Not zeroed: a page costs memory once it is used.
+char* GlooGroup::staging(int peer) {
+  std::unique_ptr<char[]>& bytes = posted_->staging[peer];
+  if (bytes == nullptr) bytes = std::make_unique_for_overwrite<char[]>(kStagingBytes);
+  return bytes.get();
 }
 
 void GlooGroup::TakeHeaders() {
@@ -180,17 +190,20 @@ bool GlooGroup::IsBusy(int peer) const {
   return false;
 }
 
+void GlooGroup::AwaitRings(GlooWait& wait) {
+  if (ring_peers_.empty()) return;
+  Await(
+      [&] {
+        for (int peer : ring_peers_) {
+          if (IsBusy(peer)) return false;
+        }
+        return true;
+      },
+      wait);
+}
+
 void GlooGroup::AwaitIdle(GlooWait& wait) {
-  if (!ring_peers_.empty()) {
-    Await(
-        [&] {
-          for (int peer : ring_peers_) {
-            if (IsBusy(peer)) return false;
-          }
-          return true;
-        },
-        wait);
-  }
+  AwaitRings(wait);
   for (int peer : tcp_peers_) {
     for (int i = static_cast<int>(first_lane_); i <= static_cast<int>(last_lane_); ++i) {
       const Lane lane = static_cast<Lane>(i);

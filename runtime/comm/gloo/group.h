@@ -53,6 +53,8 @@ class GlooGroup final : public GlooHub::Member {
   // Some pair of the group, not only of this member, goes by TCP: the same answer on every member.
   bool has_tcp() const { return meeting_.mesh != nullptr; }
   const std::string& why_not_shared() const { return meeting_.why_not_shared; }
+  // To ask for patience while several messages are started; null: nothing goes by TCP.
+  GlooEventThread* event_thread() const { return has_tcp() ? meeting_.mesh->event_thread() : nullptr; }
 
   bool by_memory(int peer) const { return meeting_.peers[peer] != nullptr; }
 
@@ -63,12 +65,19 @@ class GlooGroup final : public GlooHub::Member {
   // The headers of the current collective: what this member tells each, and its own; and what peers tell it.
   GlooHeader& header_to(int member) { return posted_->headers_to[member]; }
   GlooHeader& header_from(int peer) { return posted_->headers_from[peer]; }
+  // Where blocks that come from TCP `peer` wait to be reduced: of this many bytes, kept for the next ones.
+  static constexpr int64_t kStagingBytes = 2 * TcpChannel::kBlock;
+  char* staging(int peer);
   // What is sent of it: a message that is awaited ahead has one size.
   int64_t HeaderBytes(const GlooHeader& header, int peer) const {
     return by_memory(peer) ? header.num_bytes() : header.max_bytes();
   }
   // Starts to receive the next headers that come by TCP, unless it has. Errors: PeerLost.
   void ExpectHeaders();
+  // True once the header of TCP `peer` has come.
+  bool HasTcpHeader(int peer) const {
+    return channel(peer, Lane::kCollective).num_received() >= header_numbers_[peer];
+  }
   // The collective is over: starts to receive the next ones, which saves them a way there and back. A peer
   // that has gone meanwhile is no error yet.
   void TakeHeaders();
@@ -88,7 +97,8 @@ class GlooGroup final : public GlooHub::Member {
   void AwaitTcpSends(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait);
   void AwaitTcpReceives(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait);
 
-  // Waits until nothing is on its way in the lanes in use.
+  // Waits until nothing is on its way in the lanes in use: through the rings, and at all.
+  void AwaitRings(GlooWait& wait);
   void AwaitIdle(GlooWait& wait);
 
   // True if something is on its way to or from `peer` in the lanes in use.
@@ -143,10 +153,12 @@ class GlooGroup final : public GlooHub::Member {
   struct Posted {
     std::vector<GlooHeader> headers_to;
     std::vector<GlooHeader> headers_from;
-    std::vector<std::unique_ptr<PeerChannel>> channels;  // before the headers that they receive
+    std::vector<std::unique_ptr<char[]>> staging;        // by peer; null until it is used
+    std::vector<std::unique_ptr<PeerChannel>> channels;  // end before what they receive
   };
   const std::shared_ptr<Posted> posted_;
-  std::vector<bool> expects_header_;  // by TCP, since the last collective
+  std::vector<bool> expects_header_;     // by TCP, since the last collective
+  std::vector<int64_t> header_numbers_;  // the how-manieth receive from that peer it is
   Lane first_lane_ = Lane::kCollective;
   Lane last_lane_ = Lane::kCollective;
   int num_spins_ = 0;

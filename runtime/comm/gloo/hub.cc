@@ -93,7 +93,8 @@ std::shared_ptr<gloo::transport::Device> GlooHub::Device() {
     attributes.hostname = options_.address;
     attributes.iface = options_.interface;
     try {
-      device_ = gloo::transport::tcp::CreateDevice(attributes);
+      event_thread_ = std::make_unique<GlooEventThread>(
+          [&] { device_ = gloo::transport::tcp::CreateDevice(attributes); });
     } catch (const std::exception& error) {
       Throw(absl::StatusCode::kFailedPrecondition, "no TCP device for address '", options_.address,
             "', interface '", options_.interface, "': ", error.what());

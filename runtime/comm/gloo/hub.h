@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gloo/transport/device.h"
+#include "runtime/comm/gloo/event_thread.h"
 #include "runtime/comm/gloo/tcp_mesh.h"
 #include "runtime/comm/gloo/ticker.h"
 #include "runtime/store/store.h"
@@ -87,7 +88,8 @@ class GlooHub {
   // A store's Get that AbortAll ends. Errors: DeadlineExceeded after `deadline`; Aborted.
   std::string Get(const std::string& key, std::chrono::steady_clock::time_point deadline);
   std::shared_ptr<gloo::transport::Device> Device();
-  void Add(const std::shared_ptr<Member>& group);  // Errors: Aborted after AbortAll
+  GlooEventThread& event_thread() { return *event_thread_; }  // of the device, once it has been made
+  void Add(const std::shared_ptr<Member>& group);             // Errors: Aborted after AbortAll
   // Keeps the connections of a group that this rank has left until its peers have what is on its way, and
   // `posted`, what still waits in them: without it Gloo would read nothing more.
   void Retire(std::shared_ptr<TcpMesh> mesh, std::shared_ptr<const void> posted);
@@ -108,7 +110,8 @@ class GlooHub {
   const std::string host_identity_;
   GlooTicker ticker_;
   mutable std::mutex mutex_;
-  std::map<std::vector<int>, int64_t> num_groups_;   // by rank set
+  std::map<std::vector<int>, int64_t> num_groups_;  // by rank set
+  std::unique_ptr<GlooEventThread> event_thread_;
   std::shared_ptr<gloo::transport::Device> device_;  // made by the first group that needs it
   std::vector<std::weak_ptr<Member>> groups_;
   std::vector<Retired> retired_;

@@ -133,8 +133,9 @@ class Round {
         [this](const std::string& key, const std::string& value) { hub_.store().Set(key, value); },
         [this](const std::string& key) { return hub_.Get(key, deadline_); });
     try {
-      meeting_.mesh = std::make_shared<TcpMesh>(hub_.Device(), adapter, rank_, size_,
-                                                hub_.options().connect_timeout, &hub_.ticker());
+      const auto device = hub_.Device();
+      meeting_.mesh = std::make_shared<TcpMesh>(device, adapter, rank_, size_, hub_.options().connect_timeout,
+                                                &hub_.event_thread(), &hub_.ticker());
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {

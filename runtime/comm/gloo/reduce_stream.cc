@@ -20,14 +20,24 @@ bool ReduceStream::Awaits(int peer) const {
   return !ring.IsWhole(front, wanted_) && static_cast<int64_t>(front.size()) < std::min(wanted_, kLeastPart);
 }
 
-// Blocks lie in the two halves of the staging memory in turn.
-void ReduceStream::ExpectBlock(const Job& job, int64_t begin) {
-  const int64_t length = std::min(TcpChannel::kBlock, job.num_bytes - begin);
-  if (length <= 0) return;
+void ReduceStream::Expect(int64_t num_bytes) {
+  if (num_bytes <= 0 || group_.tcp_peers().empty()) return;
+  const int place = static_cast<int>(num_expected_++ % kAhead);
+  numbers_[place].resize(group_.size());
   for (int peer : group_.tcp_peers()) {
-    std::vector<char>& blocks = staging_[peer];
-    if (blocks.empty()) blocks.resize(std::min(job.num_bytes, 2 * TcpChannel::kBlock));
-    group_.channel(peer, Lane::kCollective).Receive(&blocks[begin % (2 * TcpChannel::kBlock)], length);
+    PeerChannel& channel = group_.channel(peer, Lane::kCollective);
+    channel.Receive(group_.staging(peer) + place * TcpChannel::kBlock, num_bytes);
+    numbers_[place][peer] = channel.num_receives();
+  }
+}
+static_assert(ReduceStream::kAhead * TcpChannel::kBlock <= GlooGroup::kStagingBytes, "they lie there");
+
+void ReduceStream::AwaitBlock(GlooWait& wait, int place) {
+  for (int peer : group_.tcp_peers()) {
+    const PeerChannel& channel = group_.channel(peer, Lane::kCollective);
+    const int64_t number = numbers_[place][peer];
+    group_.AwaitTcpReceives(
+        peer, Lane::kCollective, [&] { return channel.num_received() >= number; }, wait);
   }
 }
 
@@ -56,13 +66,21 @@ int64_t ReduceStream::AwaitPart(const Job& job, int64_t begin, int64_t wanted) {
 }
 
 void ReduceStream::ReduceBlock(const Job& job, int64_t begin, int64_t end) {
+  if (begin == end) return;
+  const int place = static_cast<int>(num_reduced_ % kAhead);
+  if (!group_.tcp_peers().empty()) {
+    AwaitBlock(job.wait, place);
+    ++num_reduced_;
+  }
   absl::InlinedVector<const void*, 8> inputs(group_.size());
   for (int64_t at = begin; at < end;) {
     const int64_t part = AwaitPart(job, at, end - at);
     inputs[group_.rank()] = job.own + at;
     for (int peer : group_.ring_peers())
       inputs[peer] = group_.ring(peer, Lane::kCollective).Front(part).data();
-    for (int peer : group_.tcp_peers()) inputs[peer] = &staging_[peer][at % (2 * TcpChannel::kBlock)];
+    for (int peer : group_.tcp_peers()) {
+      inputs[peer] = group_.staging(peer) + place * TcpChannel::kBlock + (at - begin);
+    }
     void* const to = job.output + at;
     ReduceInOrder(dtype_, op_, inputs, {&to, 1}, part / ItemSize(dtype_));
     for (int peer : group_.ring_peers()) group_.ring(peer, Lane::kCollective).Consume(part);
@@ -70,33 +88,28 @@ void ReduceStream::ReduceBlock(const Job& job, int64_t begin, int64_t end) {
   }
 }
 
-void ReduceStream::Run(GlooWait& wait, const char* own, char* output, int64_t num_bytes,
-                       bool wait_until_sent) {
-  if (num_bytes == 0) return;
+void ReduceStream::Reduce(GlooWait& wait, const char* own, char* output, int64_t num_bytes) {
+  ReduceBlock({wait, own, output, num_bytes, /*wait_until_sent=*/false}, 0, num_bytes);
+}
+
+void ReduceStream::ExpectWhole(int64_t num_bytes) {
+  for (int i = 0; i < kAhead; ++i) Expect(std::min(TcpChannel::kBlock, num_bytes - i * TcpChannel::kBlock));
+}
+
+void ReduceStream::ReduceWhole(GlooWait& wait, const char* own, char* output, int64_t num_bytes,
+                               bool wait_until_sent) {
   const Job job{wait, own, output, num_bytes, wait_until_sent};
   if (group_.tcp_peers().empty()) return ReduceBlock(job, 0, num_bytes);
-  constexpr int64_t kBlock = TcpChannel::kBlock;
-  staging_.resize(group_.size());
-  ExpectBlock(job, 0);
-  ExpectBlock(job, kBlock);
-  // A send is through when its receiver has asked for it, so all ask before any waits.
   for (int peer : group_.tcp_peers()) {
     const PeerChannel& channel = group_.channel(peer, Lane::kCollective);
     if (!wait_until_sent) break;
     group_.AwaitTcpSends(
         peer, Lane::kCollective, [&] { return !channel.sending(); }, wait);
   }
+  constexpr int64_t kBlock = TcpChannel::kBlock;
   for (int64_t begin = 0; begin < num_bytes; begin += kBlock) {
-    // Blocks are messages of their own: this one is through when one is pending, the next, if there is one.
-    const int64_t num_pending = num_bytes - begin > kBlock ? 1 : 0;
-    for (int peer : group_.tcp_peers()) {
-      const PeerChannel& channel = group_.channel(peer, Lane::kCollective);
-      group_.AwaitTcpReceives(
-          peer, Lane::kCollective,
-          [&] { return channel.num_receives() - channel.num_received() <= num_pending; }, wait);
-    }
     ReduceBlock(job, begin, std::min(num_bytes, begin + kBlock));
-    ExpectBlock(job, begin + 2 * kBlock);
+    Expect(std::min(kBlock, num_bytes - begin - kAhead * kBlock));
   }
 }
 

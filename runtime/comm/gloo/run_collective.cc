@@ -16,6 +16,12 @@ namespace {
 // What a member reduces or passes on at a time: by memory it stays in the cache, by TCP it outweighs a step.
 constexpr int64_t kRingChunk = 128 << 10;
 constexpr int64_t kTcpChunk = 16 << 20;
+// A piece that is reduced by TCP goes in two blocks at least, so that one is on its way while the other is
+// reduced, unless they would be smaller than this.
+constexpr int64_t kLeastBlock = 128 << 10;
+// From here on Gloo's thread is patient from begin to end: what it may wait for a core among threads that
+// compute is little then, beside what it loses where several ranks of one host take each other's cores.
+constexpr int64_t kPatientBytes = 4 << 20;
 
 class Run {
  public:
@@ -44,9 +50,15 @@ class Run {
 
   void Share(GlooWait& wait);
   void Reduce(GlooWait& wait);
+  void PostStepsByTcp();
+  void PostAfterStep(int64_t step);
   void AllReduceInSteps(GlooWait& wait);
   void BroadcastInSteps(GlooWait& wait);
   int64_t ExchangedBytes() const;
+  bool IsLong() const {
+    const auto bytes = [](const Tensor& tensor) { return tensor.defined() ? tensor.num_bytes() : 0; };
+    return std::max(bytes(call_.input), bytes(call_.output)) >= kPatientBytes;
+  }
 
   // The slice of the whole that `member` of `size` makes or passes on: whole lines, but for the last.
   struct Slice {
@@ -62,6 +74,31 @@ class Run {
   }
   int64_t ChunkBytes() const { return group_.has_tcp() ? kTcpChunk : kRingChunk; }
 
+  // What is sent in one step of a large all-reduce of the slice of `member`.
+  int64_t StepBytes() const {
+    if (!group_.has_tcp()) return kRingChunk;
+    const int64_t half = WholeLines((SliceOf(0, pieces_.size).end + 1) / 2);
+    return std::clamp(half, kLeastBlock, TcpChannel::kBlock);
+  }
+  Slice Step(int member, int64_t step) const {
+    return Part(SliceOf(member, pieces_.size), step * StepBytes(), StepBytes());
+  }
+  void SendStep(int to, int of, const char* from, int64_t step) {
+    const Slice part = Step(of, step);
+    channel(to).Send(from + part.begin, part.end - part.begin);
+  }
+  void ReceiveResult(int peer, int64_t step) {
+    const Slice part = Step(peer, step);
+    channel(peer).Receive(pieces_.output + part.begin, part.end - part.begin);
+  }
+  void ExpectStep(int64_t step) {
+    const Slice part = Step(pieces_.me, step);
+    stream_.Expect(part.end - part.begin);
+  }
+
+  // The bytes that this member reduces of every input, whole.
+  int64_t ReducedBytes() const;
+
   GlooGroup& group_;
   const CollectiveCall& call_;
   const CollectivePieces pieces_;
@@ -73,6 +110,7 @@ class Run {
 
 // Headers, and data behind them that need not wait for anything.
 void Run::Post() {
+  const GlooEventThread::Patience while_posting(group_.event_thread());
   GlooHeader& own = group_.header_to(pieces_.me);
   own.Set(call_.descriptor, call_.receive_counts, call_.sequence);
   ForEachPeer([&](int peer) {
@@ -89,6 +127,11 @@ void Run::Post() {
   }
   group_.ExpectHeaders();
   for (int peer : group_.tcp_peers()) ReceiveData(peer);
+  if (pieces_.in_steps && pieces_.kind == CollectiveKind::kAllReduce) {
+    PostStepsByTcp();
+  } else if (!FitsHeader(ReducedBytes())) {
+    stream_.ExpectWhole(ReducedBytes());
+  }
 }
 
 // Of pieces that go to a place of their own.
@@ -136,12 +179,8 @@ void Run::AwaitHeaders(GlooWait& wait) {
   }
 }
 
-// By TCP the header is the oldest thing awaited, and behind it what ReceiveData expects.
 bool Run::HasHeader(int peer) const {
-  if (group_.by_memory(peer)) return header_stage_[peer] == 2;
-  const bool expects_data =
-      pieces_.Incoming(peer).data != nullptr && !FitsHeader(pieces_.Incoming(peer).num_bytes);
-  return channel(peer).num_receives() - channel(peer).num_received() <= (expects_data ? 1 : 0);
+  return group_.by_memory(peer) ? header_stage_[peer] == 2 : group_.HasTcpHeader(peer);
 }
 
 const GlooHeader& Run::HeaderOf(int member) const {
@@ -178,14 +217,27 @@ void Run::Agree() {
   }
 }
 
+int64_t Run::ReducedBytes() const {
+  switch (pieces_.kind) {
+    case CollectiveKind::kAllReduce:
+      return pieces_.in_steps ? 0 : pieces_.bytes;
+    case CollectiveKind::kReduceScatter:
+      return pieces_.counts[pieces_.me] * pieces_.item;
+    case CollectiveKind::kReduce:
+      return pieces_.me == pieces_.root ? pieces_.bytes : 0;
+    default:
+      return 0;
+  }
+}
+
 // The whole, or this member's piece, of all inputs, which their owners have sent here.
 void Run::Reduce(GlooWait& wait) {
   const bool scatters = pieces_.kind == CollectiveKind::kReduceScatter;
   const char* const own = scatters ? pieces_.input + pieces_.Begin(pieces_.me) : pieces_.input;
-  const int64_t num_bytes = scatters ? pieces_.counts[pieces_.me] * pieces_.item : pieces_.bytes;
+  const int64_t num_bytes = ReducedBytes();
   if (!FitsHeader(num_bytes) && pieces_.size > 1) {
     const bool in_place = pieces_.kind == CollectiveKind::kAllReduce && pieces_.input == pieces_.output;
-    return stream_.Run(wait, own, pieces_.output, num_bytes, in_place);
+    return stream_.ReduceWhole(wait, own, pieces_.output, num_bytes, in_place);
   }
   absl::InlinedVector<const void*, 8> inputs(pieces_.size);
   for (int peer = 0; peer < pieces_.size; ++peer)
@@ -194,28 +246,45 @@ void Run::Reduce(GlooWait& wait) {
   ReduceInOrder(call_.descriptor.dtype, call_.descriptor.op, inputs, {&to, 1}, num_bytes / pieces_.item);
 }
 
-// Chunk by chunk: everybody sends everybody its input of their slices, reduces its own slice and sends the
+// By TCP a message that is asked for late costs a way there and back, so everything is asked for ahead. To
+// each peer go, from each: the inputs of the first kAhead steps, and then of every step its result and the
+// input of the step that is kAhead behind it. A result comes to the place of an input that has been sent to
+// its maker, and to nobody else, before.
+void Run::PostStepsByTcp() {
+  for (int step = 0; step < ReduceStream::kAhead; ++step) ExpectStep(step);
+  for (int peer : group_.tcp_peers()) ReceiveResult(peer, 0);
+  ForEachPeer([&](int peer) {
+    if (group_.by_memory(peer)) return;
+    for (int step = 0; step < ReduceStream::kAhead; ++step) SendStep(peer, peer, pieces_.input, step);
+  });
+}
+
+// The result of `step`, and what goes by TCP ahead.
+void Run::PostAfterStep(int64_t step) {
+  constexpr int kAhead = ReduceStream::kAhead;
+  const GlooEventThread::Patience while_posting(group_.event_thread());
+  ExpectStep(step + kAhead);
+  for (int peer : group_.tcp_peers()) ReceiveResult(peer, step + 1);
+  ForEachPeer([&](int peer) {
+    SendStep(peer, pieces_.me, pieces_.output, step);
+    if (group_.by_memory(peer)) {
+      ReceiveResult(peer, step);
+    } else {
+      SendStep(peer, peer, pieces_.input, step + kAhead);
+    }
+  });
+}
+
+// Step by step: everybody sends everybody its input of their slices, reduces its own slice and sends the
 // result to all while it is in the cache.
 void Run::AllReduceInSteps(GlooWait& wait) {
-  const Slice mine = SliceOf(pieces_.me, pieces_.size);
-  const int64_t chunk = ChunkBytes();
-  for (int64_t begin = 0; begin < SliceOf(0, pieces_.size).end; begin += chunk) {
-    ForEachPeer([&](int peer) {
-      const Slice part = Part(SliceOf(peer, pieces_.size), begin, chunk);
-      // Blocks are messages: see ReduceStream.
-      for (int64_t at = part.begin; at < part.end; at += TcpChannel::kBlock) {
-        channel(peer).Send(pieces_.input + at, std::min(TcpChannel::kBlock, part.end - at));
-      }
-    });
-    const Slice part = Part(mine, begin, chunk);
-    stream_.Run(wait, pieces_.input + part.begin, pieces_.output + part.begin, part.end - part.begin,
-                /*wait_until_sent=*/false);
-    ForEachPeer([&](int peer) {
-      const Slice theirs = Part(SliceOf(peer, pieces_.size), begin, chunk);
-      channel(peer).Send(pieces_.output + part.begin, part.end - part.begin);
-      channel(peer).Receive(pieces_.output + theirs.begin, theirs.end - theirs.begin);
-    });
-    group_.AwaitIdle(wait);
+  const int64_t num_steps = (SliceOf(0, pieces_.size).end + StepBytes() - 1) / StepBytes();
+  for (int64_t step = 0; step < num_steps; ++step) {
+    for (int peer : group_.ring_peers()) SendStep(peer, peer, pieces_.input, step);
+    const Slice part = Step(pieces_.me, step);
+    stream_.Reduce(wait, pieces_.input + part.begin, pieces_.output + part.begin, part.end - part.begin);
+    PostAfterStep(step);
+    group_.AwaitRings(wait);
   }
 }
 
@@ -297,6 +366,7 @@ int64_t Run::Execute() {
     return members;
   };
   GlooWait wait{call_.timeout, what, missing};
+  const GlooEventThread::Patience throughout(IsLong() ? group_.event_thread() : nullptr);
   Post();
   AwaitHeaders(wait);
   Agree();

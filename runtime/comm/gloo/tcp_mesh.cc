@@ -20,8 +20,12 @@ auto OrPeerLost(int peer, const Function& function) {
 }  // namespace
 
 TcpMesh::TcpMesh(std::shared_ptr<gloo::transport::Device> device, gloo::rendezvous::Store& store, int rank,
-                 int size, std::chrono::milliseconds timeout, GlooTicker* ticker)
-    : context_(std::make_shared<gloo::rendezvous::Context>(rank, size)), ticker_(ticker), farewells_(size) {
+                 int size, std::chrono::milliseconds timeout, GlooEventThread* event_thread,
+                 GlooTicker* ticker)
+    : context_(std::make_shared<gloo::rendezvous::Context>(rank, size)),
+      event_thread_(event_thread),
+      ticker_(ticker),
+      farewells_(size) {
   // Gloo waits five times as long for a connection.
   context_->setTimeout(std::max(std::chrono::milliseconds(1000), timeout / 5));
   context_->connectFullMesh(store, device);
@@ -38,6 +42,7 @@ TcpMesh::~TcpMesh() { farewells_.clear(); }
 TcpMesh::Buffer TcpMesh::StartSend(int peer, const void* data, int64_t num_bytes, uint64_t slot) {
   return OrPeerLost(peer, [&] {
     Buffer buffer = context_->createUnboundBuffer(const_cast<void*>(data), num_bytes);
+    const GlooEventThread::Patience while_locked(event_thread_);
     buffer->send(peer, slot);
     return buffer;
   });
@@ -46,6 +51,7 @@ TcpMesh::Buffer TcpMesh::StartSend(int peer, const void* data, int64_t num_bytes
 TcpMesh::Buffer TcpMesh::StartReceive(int peer, void* data, int64_t num_bytes, uint64_t slot) {
   return OrPeerLost(peer, [&] {
     Buffer buffer = context_->createUnboundBuffer(data, num_bytes);
+    const GlooEventThread::Patience while_locked(event_thread_);
     buffer->recv(peer, slot);
     return buffer;
   });

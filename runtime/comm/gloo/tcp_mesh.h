@@ -12,6 +12,7 @@
 #include "gloo/rendezvous/store.h"
 #include "gloo/transport/device.h"
 #include "gloo/transport/unbound_buffer.h"
+#include "runtime/comm/gloo/event_thread.h"
 #include "runtime/comm/gloo/peer_channel.h"
 #include "runtime/comm/gloo/ticker.h"
 
@@ -21,20 +22,23 @@ namespace weft {
 // died. Gloo names no slot that a peer has not posted too, so every message carries its lane, number and size
 // in the slot: messages that do not match never meet.
 //
-// Lifetime: shared by the group and, once the member has left, by the hub. Outlived by the ticker.
+// Lifetime: shared by the group and, once the member has left, by the hub. Outlived by the ticker and what
+// knows the
+//           device's thread.
 // Threads:  the owner's, but for Close: any.
 class TcpMesh {
  public:
   // Meets the other members through `store` and connects to all of them.
   // Errors: Gloo's, or the store's.
   TcpMesh(std::shared_ptr<gloo::transport::Device> device, gloo::rendezvous::Store& store, int rank, int size,
-          std::chrono::milliseconds timeout, GlooTicker* ticker);
+          std::chrono::milliseconds timeout, GlooEventThread* event_thread, GlooTicker* ticker);
   // Closes after what was sent: what a peer has been promised still arrives.
   ~TcpMesh();
 
   int rank() const { return context_->rank; }
   int size() const { return context_->size; }
   GlooTicker& ticker() { return *ticker_; }
+  GlooEventThread* event_thread() { return event_thread_; }
 
   // Errors: PeerLost from the two that start something.
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
@@ -64,6 +68,7 @@ class TcpMesh {
   };
 
   std::shared_ptr<gloo::rendezvous::Context> context_;
+  GlooEventThread* const event_thread_;
   GlooTicker* const ticker_;
   std::vector<Farewell> farewells_;  // by peer; the addresses are Gloo's
 };
@@ -71,7 +76,7 @@ class TcpMesh {
 // A lane through a TcpMesh. Large messages go in blocks, so that progress can be seen.
 class TcpChannel final : public PeerChannel {
  public:
-  static constexpr int64_t kBlock = 1 << 20;
+  static constexpr int64_t kBlock = 512 << 10;
 
   TcpChannel(std::shared_ptr<TcpMesh> mesh, int peer, Lane lane)
       : mesh_(std::move(mesh)), peer_(peer), lane_(lane) {}
