@@ -232,9 +232,12 @@ TEST_P(CommConformance, TimeoutOfAMessageNamesTheOtherEnd) {
 TEST_P(CommConformance, AbortReleasesEveryoneAndEndsTheGroup) {
   Run(3, [](World& world) {
     const auto group = world.NewGroup("dp", AllRanks(world));
+    const auto issued =
+        world.rank() == 1 ? nullptr : world.NewGroup("issued", {0, 2});  // rank 0 has, before the abort
     const Tensor tensor = F32(world, 5000);
     std::string message;
     if (world.rank() == 2) {
+      issued->Barrier();
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       group->Abort("the disk is full");
       message = ErrorOf(StatusCode::kAborted, [&] { group->Barrier(); });
@@ -243,6 +246,7 @@ TEST_P(CommConformance, AbortReleasesEveryoneAndEndsTheGroup) {
     } else {
       const Work work = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
       const Work behind = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
+      issued->Barrier();
       message = ErrorOf(StatusCode::kAborted, [&] { behind.Wait(); });
       ErrorOf(StatusCode::kAborted, [&] { work.Wait(); });
     }
