@@ -25,7 +25,7 @@ struct CommBackend {
   // Runs the body on that many ranks and rethrows the first error.
   std::function<void(int num_ranks, const std::function<void(World&)>& body)> run;
   // With how many ranks the cases run that try every dtype and size: fewer for a backend that is slow.
-  std::vector<int> sweep_ranks = {1, 2, 3, 4, 5};
+  std::vector<int> sweep_ranks = {1, 2, 3, 4, 5, 6, 7, 8};
   // How often the cases run that repeat themselves, of 1.
   double repeats = 1;
 };

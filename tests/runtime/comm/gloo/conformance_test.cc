@@ -20,10 +20,10 @@ CommBackend Backend(const std::string& name, const std::function<GlooOptions(int
 INSTANTIATE_TEST_SUITE_P(SharedMemory, CommConformance,
                          testing::Values(Backend(
                              "memory", [](int) { return GlooOptions{.path = GlooPath::kSharedMemory}; },
-                             {1, 2, 3, 5}, 1)));
+                             {1, 2, 3, 5, 7, 8}, 1)));
 INSTANTIATE_TEST_SUITE_P(Tcp, CommConformance, testing::Values(Backend("tcp", OverTcp, {3}, 0.1)));
 INSTANTIATE_TEST_SUITE_P(TwoToAHost, CommConformance,
-                         testing::Values(Backend("two to a host", TwoToAHost, {4}, 0.1)));
+                         testing::Values(Backend("two to a host", TwoToAHost, {4, 6}, 0.1)));
 
 }  // namespace
 }  // namespace weft
