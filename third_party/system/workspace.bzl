@@ -1,5 +1,6 @@
 """The system libraries that the project links, one repository each."""
 
+load("//third_party/cuda:cuda_configure.bzl", "cuda_configure")
 load(":system_library.bzl", "system_library")
 
 _ARCH = "/usr/include/x86_64-linux-gnu"
@@ -35,3 +36,4 @@ def system_libraries():
     system_library(name = "sys_grpc", probe = "grpcpp/grpcpp.h", linkopts = ["-lgrpc++", "-lgrpc", "-lgpr", "-lprotobuf", "-lpthread"], package = "libgrpc++-dev protobuf-compiler-grpc", tools = ["protoc", "grpc_cpp_plugin"], link_deps = ["@sys_absl//:sys_absl"], required = True)
     system_library(name = "sys_mpi", include_dirs = [_ARCH + "/mpi"], probe = "mpi.h", linkopts = ["-lmpi"], defines = ["OMPI_SKIP_MPICXX"], package = "libopenmpi-dev openmpi-bin", required = True)
     system_library(name = "sys_gloo", probe = "gloo/rendezvous/context.h", linkopts = ["-lgloo", "-lpthread"], package = "libgloo-dev", required = True)
+    cuda_configure(name = "cuda")
