@@ -37,7 +37,7 @@ std::vector<Numbers> GatherNumbers(MeshContext& context, const Numbers& mine) {
 // 64 bits of all bytes, the same in every process. Each word is mixed in by a multiplication by an odd number
 // and a shift, both of which lose nothing, so that one changed word changes the hash.
 uint64_t HashOfBytes(const Tensor& tensor) {
-  const Tensor dense = tensor.IsContiguous() ? tensor : CloneTensor(tensor, MakeCpuAllocator());
+  const Tensor dense = OnHost(tensor);
   const char* bytes = static_cast<const char*>(dense.data());
   uint64_t hash = 0x9e3779b97f4a7c15u;
   for (int64_t left = dense.num_bytes(); left > 0; left -= 8, bytes += 8) {

@@ -80,8 +80,12 @@ void CheckOperandCount(const OpDef& op, size_t count) {
 ErasedKernel KernelFor(const OpDef& op, const Device& device) {
   // A meta tensor has no elements: only views, which compute shapes, run their kernel on it.
   if (device.type == DeviceType::kMeta && !op.is_view()) return nullptr;
-  const ErasedKernel kernel = FindKernel(op, DeviceType::kCpu);
-  if (kernel == nullptr) Throw(absl::StatusCode::kUnimplemented, op.name(), ": no kernel on device cpu");
+  // A view's kernel computes strides alone, the same on every device.
+  const DeviceType type = op.is_view() ? DeviceType::kCpu : device.type;
+  const ErasedKernel kernel = FindKernel(op, type);
+  if (kernel == nullptr) {
+    Throw(absl::StatusCode::kUnimplemented, op.name(), ": no kernel on device ", DeviceTypeName(type));
+  }
   return kernel;
 }
 

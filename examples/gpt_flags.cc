@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "runtime/data/default_text.h"
 #include "runtime/data/token_file.h"
+#include "runtime/device/device_backend.h"
 
 ABSL_FLAG(std::string, mesh, "dp=2,tp=2", "axes and their sizes; empty: a single rank");
 ABSL_FLAG(std::string, plan, "ddp", "what axis dp does: ddp or fsdp; or a FILE.json that holds a whole plan");
@@ -17,7 +18,8 @@ ABSL_FLAG(bool, sequence_parallel, false,
 ABSL_FLAG(std::string, backend, "auto",
           "how ranks run and talk: local (threads of this process), gloo or mpi (processes, one a rank, "
           "that a launcher has started), auto (whichever this was started as)");
-ABSL_FLAG(std::string, device, "auto", "where tensors lie: auto or cpu");
+ABSL_FLAG(std::string, device, "auto",
+          "where tensors lie: cpu, cuda (a GPU; build with --config=cuda), auto (cuda where there is one)");
 ABSL_FLAG(std::string, threads, "auto", "threads of each rank; auto: cores divided by ranks");
 ABSL_FLAG(std::string, model, "", "a preset instead of layers, heads, dim, context: gpt2-124M");
 ABSL_FLAG(int64_t, layers, 4, "transformer blocks");
@@ -162,7 +164,7 @@ GptText ReadGptText() {
 
 GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   OneOf("backend", absl::GetFlag(FLAGS_backend), {"auto", "local", "gloo", "mpi"});
-  OneOf("device", absl::GetFlag(FLAGS_device), {"auto", "cpu"});
+  OneOf("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"});
   OneOf("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
   OneOf("dtype", absl::GetFlag(FLAGS_dtype), {"f32", "f64", "bf16"});
   GptRun run;
@@ -172,6 +174,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.model = ModelFromFlags(tokenizer_vocabulary);
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   run.dtype = run.compute_dtype == DType::kBF16 ? DType::kF32 : run.compute_dtype;
+  run.device = ParseDevice(absl::GetFlag(FLAGS_device));
   run.threads_per_rank = ThreadsFromFlags();
   run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));

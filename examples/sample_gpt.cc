@@ -15,6 +15,7 @@
 #include "parallel/parallelize.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/utf8.h"
+#include "runtime/device/device_backend.h"
 #include "runtime/launch/run_ranks.h"
 
 ABSL_FLAG(std::string, model, "", "file that train_gpt --save wrote");
@@ -25,13 +26,15 @@ ABSL_FLAG(double, temperature, 0.8,
 ABSL_FLAG(int64_t, top_k, 0, "draw among this many likeliest tokens; 0: all");
 ABSL_FLAG(uint64_t, seed, 1337, "of the draws");
 ABSL_FLAG(std::string, mesh, "", "axes and their sizes; empty: a single rank");
+ABSL_FLAG(std::string, device, "auto",
+          "where tensors lie: cpu, cuda (a GPU; build with --config=cuda), auto (cuda where there is one)");
 
 namespace weft {
 namespace {
 
 FlagsUsage Usage() {
   return {.summary = "Generates text with a GPT that train_gpt saved.",
-          .groups = {{"Model", {"model", "mesh"}},
+          .groups = {{"Model", {"model", "mesh", "device"}},
                      {"Text", {"prompt", "tokens", "temperature", "top_k", "seed"}}},
           .examples = {"sample_gpt --model=gpt.safetensors --prompt='hacker: n. '",
                        "sample_gpt --model=gpt.safetensors --temperature=0 --tokens=100"}};
@@ -55,7 +58,7 @@ int Generate() {
   const std::unique_ptr<Tokenizer> tokenizer = TokenizerFromJson(info.tokenizer);
   const std::vector<int32_t> tokens = tokenizer->Encode(prompt);
 
-  RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+  const auto generate = [&](World& world) {
     Gpt model(info.model);
     Parallelize(model, world, mesh, plan, {.dtype = info.dtype});
     SafetensorsReader reader(path);
@@ -64,7 +67,9 @@ int Generate() {
         SampleGpt(model, BatchLayout(mesh, plan), tokens, tokenizer->vocab_size(), options);
     if (world.rank() == 0)
       std::printf("%s%s\n", prompt.c_str(), PrintableText(tokenizer->Decode(sample)).c_str());
-  });
+  };
+  RunRanks(static_cast<int>(mesh.num_ranks()), generate,
+           {.device = ParseDevice(absl::GetFlag(FLAGS_device))});
   return 0;
 }
 

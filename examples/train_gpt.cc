@@ -155,6 +155,7 @@ int Train(const ParsedFlags& parsed) {
              TrainRank(world, run, inputs);
            },
            {.backend = run.backend,
+            .device = run.device,
             .threads_per_rank = run.threads_per_rank,
             .tracer = tracer ? &*tracer : nullptr});
   if (tracer) tracer->WriteChromeTrace(trace);

@@ -96,7 +96,7 @@ void SafetensorsWriter::Write(const Tensor& tensor) {
   WEFT_REQUIRE(tensor.dtype() == entry.type.dtype && tensor.shape() == entry.type.shape, "checkpoint '",
                path_, "': tensor '", entry.name, "' is ", entry.type.ToString(), ", got ",
                tensor.TypeString());
-  const Tensor whole = tensor.IsContiguous() ? tensor : CloneTensor(tensor, tensor.buffer()->allocator());
+  const Tensor whole = OnHost(tensor);
   WriteBytes(whole.data(), whole.num_bytes());
   ++next_;
 }
@@ -199,8 +199,9 @@ Tensor SafetensorsReader::Read(absl::string_view name, const ShardBox& box,
                entry->type.ToString(), ", expected shape ", box.global_shape.ToString());
   const int64_t item_size = ItemSize(entry->type.dtype);
   const Shape strides = ContiguousStrides(box.global_shape);
-  const Tensor result = Tensor::Empty(allocator, entry->type.dtype, box.shape);
-  if (result.num_elements() == 0) return result;
+  const bool on_host = allocator->device().type == DeviceType::kCpu;
+  const Tensor result = Tensor::Empty(on_host ? allocator : MakeCpuAllocator(), entry->type.dtype, box.shape);
+  if (result.num_elements() == 0) return on_host ? result : CloneTensor(result, allocator);
   // Runs that lie contiguously in the file: the dims from `run_dim` on are whole, and one range of the dim
   // before.
   int run_dim = box.shape.ndim();
@@ -218,7 +219,7 @@ Tensor SafetensorsReader::Read(absl::string_view name, const ShardBox& box,
     ReadBytes(base + position * item_size, out + done * item_size, run * item_size);
     for (int dim = run_dim - 1; dim >= 0 && ++index[dim] == box.shape[dim]; --dim) index[dim] = 0;
   }
-  return result;
+  return on_host ? result : CloneTensor(result, allocator);
 }
 
 }  // namespace weft

@@ -6,26 +6,30 @@
 
 namespace weft {
 
+// Both are constexpr throughout, which makes them callable from CUDA kernels too.
+
 // bfloat16: the upper half of an IEEE binary32. A storage type; arithmetic is done in float.
 // Conversion from float rounds to nearest, ties to even; NaN stays NaN.
 class BFloat16 {
  public:
   BFloat16() = default;
-  explicit BFloat16(float value) {
+  constexpr explicit BFloat16(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     bits_ =
         static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
   }
-  static BFloat16 FromBits(uint16_t bits) {
+  static constexpr BFloat16 FromBits(uint16_t bits) {
     BFloat16 value;
     value.bits_ = bits;
     return value;
   }
 
-  explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits_) << 16); }
-  explicit operator double() const { return static_cast<float>(*this); }
-  uint16_t bits() const { return bits_; }
+  constexpr explicit operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits_) << 16);
+  }
+  constexpr explicit operator double() const { return static_cast<float>(*this); }
+  constexpr uint16_t bits() const { return bits_; }
 
  private:
   uint16_t bits_ = 0;
@@ -36,14 +40,14 @@ class BFloat16 {
 class Float16 {
  public:
   Float16() = default;
-  explicit Float16(float value) : bits_(Round(value)) {}
-  static Float16 FromBits(uint16_t bits) {
+  constexpr explicit Float16(float value) : bits_(Round(value)) {}
+  static constexpr Float16 FromBits(uint16_t bits) {
     Float16 value;
     value.bits_ = bits;
     return value;
   }
 
-  explicit operator float() const {
+  constexpr explicit operator float() const {
     // Placing exponent and mantissa in a binary32 leaves the value short of 2^112; one exact product mends
     // that for normals and subnormals alike.
     const uint32_t magnitude = static_cast<uint32_t>(bits_ & 0x7fffu) << 13;
@@ -52,11 +56,11 @@ class Float16 {
     return std::bit_cast<float>(std::bit_cast<uint32_t>(value) |
                                 (static_cast<uint32_t>(bits_ & 0x8000u) << 16));
   }
-  explicit operator double() const { return static_cast<float>(*this); }
-  uint16_t bits() const { return bits_; }
+  constexpr explicit operator double() const { return static_cast<float>(*this); }
+  constexpr uint16_t bits() const { return bits_; }
 
  private:
-  static uint16_t Round(float value) {
+  static constexpr uint16_t Round(float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
     const uint32_t magnitude = bits & 0x7fffffffu;

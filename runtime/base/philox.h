@@ -35,7 +35,7 @@ uint64_t StreamOf(absl::string_view path, uint64_t call_number = 0);
 PhiloxWords RandomWords(const RandomKey& key, uint64_t block);
 
 // Uniform in [0, 1): the top 24 bits of `word`, scaled. Exact.
-inline float UniformFromWord(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+constexpr float UniformFromWord(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 // Standard normal: the inverse normal distribution at the centre of the word's cell, (word + 1/2) / 2^32, by
 // Weft's own fixed polynomials (no libm), so that every machine agrees bitwise. Within 0.501 units in the

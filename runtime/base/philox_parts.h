@@ -25,6 +25,34 @@ inline constexpr std::array<uint32_t, 2> kPhiloxMultipliers = {0xD2511F53u, 0xCD
 inline constexpr std::array<uint32_t, 2> kPhiloxKeySteps = {0x9E3779B9u, 0xBB67AE85u};
 inline constexpr int kPhiloxRounds = 10;
 
+// Philox4x32 itself, for CUDA kernels too.
+constexpr PhiloxWords PhiloxOf(const PhiloxWords& counter, const std::array<uint32_t, 2>& key) {
+  // Read here, as constants: device code cannot read the host's arrays.
+  constexpr uint32_t kMultiplier0 = kPhiloxMultipliers[0];
+  constexpr uint32_t kMultiplier1 = kPhiloxMultipliers[1];
+  constexpr uint32_t kStep0 = kPhiloxKeySteps[0];
+  constexpr uint32_t kStep1 = kPhiloxKeySteps[1];
+  PhiloxWords x = counter;
+  uint32_t k0 = key[0];
+  uint32_t k1 = key[1];
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const uint64_t product0 = uint64_t{kMultiplier0} * x[0];
+    const uint64_t product1 = uint64_t{kMultiplier1} * x[2];
+    x = {static_cast<uint32_t>(product1 >> 32) ^ x[1] ^ k0, static_cast<uint32_t>(product1),
+         static_cast<uint32_t>(product0 >> 32) ^ x[3] ^ k1, static_cast<uint32_t>(product0)};
+    k0 += kStep0;
+    k1 += kStep1;
+  }
+  return x;
+}
+
+// RandomWords of the stream's parts.
+constexpr PhiloxWords RandomWordsOf(const PhiloxStream& parts, uint64_t block) {
+  return PhiloxOf(
+      {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), parts.step, parts.stream},
+      parts.key);
+}
+
 // AS 241: with q = p - 1/2, for |q| <= kCentre q * num(r) / den(r) at r = kCentreShift - q^2; beyond, the
 // same of r = sqrt(-log(min(p, 1 - p))) - kTailShift. Highest powers first.
 struct NormalQuantileParts {

@@ -1,10 +1,12 @@
 #include "runtime/comm/queued_communicator.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 
@@ -12,20 +14,53 @@ QueuedCommunicator::~QueuedCommunicator() {
   if (worker_ != nullptr) worker_->Close();
 }
 
-void QueuedCommunicator::RequireCpu(CollectiveKind kind, const Tensor& tensor) const {
+void QueuedCommunicator::RequireMemory(CollectiveKind kind, const Tensor& tensor) const {
   if (!tensor.defined()) return;
-  WEFT_REQUIRE(tensor.device().type == DeviceType::kCpu, "group '", name(), "': ", CollectiveName(kind), ": ",
-               tensor.TypeString(), " is on ", DeviceTypeName(tensor.device().type),
-               ", this communicator moves cpu tensors alone");
+  WEFT_REQUIRE(tensor.device().type != DeviceType::kMeta, "group '", name(), "': ", CollectiveName(kind),
+               ": ", tensor.TypeString(), " is on meta, which has nothing to move");
+}
+
+bool QueuedCommunicator::IsStaged(const Operation& operation) const {
+  const auto is_away = [](const Tensor& tensor) {
+    return tensor.defined() && tensor.device().type != DeviceType::kCpu;
+  };
+  const auto message_is_away = [&](const Message& message) { return is_away(message.tensor); };
+  return is_away(operation.input) || is_away(operation.output) ||
+         std::any_of(operation.sends.begin(), operation.sends.end(), message_is_away) ||
+         std::any_of(operation.receives.begin(), operation.receives.end(), message_is_away);
+}
+
+// The copies wait for the device: peers must not read what is not there.
+int64_t QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout) {
+  if (host_allocator_ == nullptr) host_allocator_ = MakeCpuAllocator();
+  const auto empty_like = [&](const Tensor& tensor) {
+    return tensor.defined() ? Tensor::Empty(host_allocator_, tensor.dtype(), tensor.shape()) : Tensor();
+  };
+  const auto copy_of = [&](const Tensor& tensor) {
+    return tensor.defined() ? CloneTensor(tensor, host_allocator_) : Tensor();
+  };
+  Operation staged = operation;
+  staged.input = copy_of(operation.input);
+  // A broadcast works in place.
+  const bool in_place = operation.descriptor.kind == CollectiveKind::kBroadcast;
+  staged.output = in_place ? staged.input : empty_like(operation.output);
+  for (Message& message : staged.sends) message.tensor = copy_of(message.tensor);
+  for (Message& message : staged.receives) message.tensor = empty_like(message.tensor);
+  const int64_t bytes = Run(staged, timeout);
+  if (operation.output.defined()) CopyTensor(staged.output, operation.output);
+  for (size_t i = 0; i < staged.receives.size(); ++i) {
+    CopyTensor(staged.receives[i].tensor, operation.receives[i].tensor);
+  }
+  return bytes;
 }
 
 // An operation that failed has ended the group, so an error that nobody read is what ThrowIfFailed throws.
 Work QueuedCommunicator::Submit(Operation&& operation) {
   const CollectiveKind kind = operation.descriptor.kind;
-  RequireCpu(kind, operation.input);
-  RequireCpu(kind, operation.output);
-  for (const Message& message : operation.sends) RequireCpu(kind, message.tensor);
-  for (const Message& message : operation.receives) RequireCpu(kind, message.tensor);
+  RequireMemory(kind, operation.input);
+  RequireMemory(kind, operation.output);
+  for (const Message& message : operation.sends) RequireMemory(kind, message.tensor);
+  for (const Message& message : operation.receives) RequireMemory(kind, message.tensor);
   ThrowIfFailed();
   // Alone, nothing is ever waited for.
   if (!operation.options.async || size() == 1) {
@@ -51,7 +86,7 @@ void QueuedCommunicator::RunNow(const Operation& operation, std::chrono::millise
   }
   int64_t all_to_all_bytes = 0;
   try {
-    all_to_all_bytes = Run(operation, timeout);
+    all_to_all_bytes = IsStaged(operation) ? RunStaged(operation, timeout) : Run(operation, timeout);
   } catch (const std::exception& error) {
     RecordFailed(operation);
     // Mostly the group's own failure, which is first and stays. Anything else (no memory) left the peers

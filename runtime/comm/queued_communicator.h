@@ -16,6 +16,9 @@ namespace weft {
 // blocking ones on the caller's thread, asynchronous ones on a worker that the first of them starts; and an
 // operation that throws ends the group. A backend adds how one operation is run.
 //
+// Tensors of other devices go through the CPU: Cost: a copy there and back, and the wait for what computes
+// them. So ranks that share a GPU, or have no NCCL between them, run too.
+//
 // Lifetime: always in a shared_ptr. Queued operations share it, so it lives until the last of them is done,
 //           whatever its user does; the rank's WorkerPool runs them to the end.
 class QueuedCommunicator : public Communicator, public std::enable_shared_from_this<QueuedCommunicator> {
@@ -42,10 +45,13 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
  private:
   Work Submit(Operation&& operation) final;
   void RunNow(const Operation& operation, std::chrono::milliseconds timeout);
-  void RequireCpu(CollectiveKind kind, const Tensor& tensor) const;
+  void RequireMemory(CollectiveKind kind, const Tensor& tensor) const;
+  bool IsStaged(const Operation& operation) const;
+  int64_t RunStaged(const Operation& operation, std::chrono::milliseconds timeout);
 
   WorkerPool* const workers_;
-  std::shared_ptr<Worker> worker_;  // null until the first asynchronous operation
+  std::shared_ptr<Allocator> host_allocator_;  // null until the first staged operation
+  std::shared_ptr<Worker> worker_;             // null until the first asynchronous operation
 };
 
 }  // namespace weft

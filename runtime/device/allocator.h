@@ -35,7 +35,7 @@ class Allocator {
 
   virtual Device device() const = 0;
 
-  // Returns `num_bytes` >= 0 bytes aligned to 64, uninitialised; never null on the CPU, always null on meta.
+  // Returns `num_bytes` >= 0 bytes aligned to 64, uninitialised; null on meta alone.
   // Errors: ResourceExhausted that names the request, the live and peak bytes; InvalidArgument below 0.
   virtual void* Allocate(int64_t num_bytes) = 0;
 
@@ -46,9 +46,8 @@ class Allocator {
   virtual void ResetPeak() = 0;
 };
 
-// A pooled CPU allocator: freed blocks are kept by size class and reused, so that a training step after the
-// first asks the system for nothing.
-std::shared_ptr<Allocator> MakeCpuAllocator();
+// A pooled CPU allocator: see PooledAllocator. `cap_bytes`: most live bytes, 0 is no limit.
+std::shared_ptr<Allocator> MakeCpuAllocator(int64_t cap_bytes = 0);
 
 // The same interface for meta tensors: counts bytes, holds none.
 std::shared_ptr<Allocator> MakeMetaAllocator();

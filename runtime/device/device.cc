@@ -6,6 +6,8 @@ absl::string_view DeviceTypeName(DeviceType type) {
   switch (type) {
     case DeviceType::kCpu:
       return "cpu";
+    case DeviceType::kCuda:
+      return "cuda";
     case DeviceType::kMeta:
       return "meta";
   }

@@ -10,13 +10,14 @@
 namespace weft {
 
 // Where a tensor's bytes lie. A meta tensor has a shape and no bytes.
-enum class DeviceType : uint8_t { kCpu, kMeta };
+enum class DeviceType : uint8_t { kCpu, kCuda, kMeta };
 
-inline constexpr int kNumDeviceTypes = 2;
+inline constexpr DeviceType kAllDeviceTypes[] = {DeviceType::kCpu, DeviceType::kCuda, DeviceType::kMeta};
 
-// "cpu", "meta".
+// "cpu", "cuda", "meta".
 absl::string_view DeviceTypeName(DeviceType type);
 
+// One device of a kind; the index counts those that this process sees.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;

@@ -6,7 +6,7 @@
 
 namespace weft {
 
-std::unique_ptr<World> World::FromEnv(const FromEnvOptions& options) {
+std::unique_ptr<World> World::FromEnv(const WorldOptions& options) {
   return MakeProcessWorld(ParseLaunchEnvironment(LauncherVariables()), options);
 }
 

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-int NumThreads(const LaunchEnvironment& environment, const FromEnvOptions& options) {
+int NumThreads(const LaunchEnvironment& environment, const WorldOptions& options) {
   if (options.threads_per_rank > 0) return options.threads_per_rank;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, cores / environment.local_world_size);
@@ -27,10 +27,10 @@ std::unique_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnv
 
 }  // namespace
 
-ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const FromEnvOptions& options,
+ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOptions& options,
                            std::unique_ptr<MpiEnvironment> mpi)
-    : World(environment.rank, environment.world_size, NumThreads(environment, options), MakeCpuAllocator(),
-            options.tracer),
+    : World(environment.rank, environment.world_size, environment.local_rank,
+            NumThreads(environment, options), options),
       environment_(environment),
       comm_timeout_(options.comm_timeout),
       mpi_(std::move(mpi)),
@@ -82,14 +82,16 @@ void ProcessWorld::WriteFlightRecord() noexcept {
 }
 
 std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnvironment>& environment,
-                                               const FromEnvOptions& options) {
+                                               const WorldOptions& options) {
   if (!environment.has_value()) {
     Throw(absl::StatusCode::kFailedPrecondition,
           "no launcher has started this process (RANK and WORLD_SIZE are not set, nor what mpirun or srun "
           "set): start it by weft_run, torchrun, mpirun or srun, or run its ranks as threads");
   }
-  const bool uses_mpi = options.backend == ProcessBackend::kMpi ||
-                        (options.backend == ProcessBackend::kAuto && environment->uses_mpi);
+  WEFT_REQUIRE(options.backend != Backend::kLocal,
+               "the local backend's ranks are threads of one process: RunRanks, or RunWorld");
+  const bool uses_mpi =
+      options.backend == Backend::kMpi || (options.backend == Backend::kAuto && environment->uses_mpi);
   if (!uses_mpi) {
     WEFT_REQUIRE(
         !environment->master_addr.empty() && environment->master_port > 0, environment->launcher,

@@ -27,7 +27,7 @@ class ProcessWorld final : public World {
  public:
   // `mpi` is null but for the mpi backend.
   // Errors: those of JobStore; of the backend, in meeting the others.
-  ProcessWorld(const LaunchEnvironment& environment, const FromEnvOptions& options,
+  ProcessWorld(const LaunchEnvironment& environment, const WorldOptions& options,
                std::unique_ptr<MpiEnvironment> mpi);
   ~ProcessWorld() override;
 
@@ -54,7 +54,7 @@ class ProcessWorld final : public World {
 // The world of this process, as World::FromEnv says, with its environment already read (nullopt: there is
 // none).
 std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnvironment>& environment,
-                                               const FromEnvOptions& options);
+                                               const WorldOptions& options);
 
 }  // namespace weft
 

@@ -17,8 +17,8 @@ namespace {
 
 class LocalWorld final : public World {
  public:
-  LocalWorld(int rank, int size, int num_threads, const RunRanksOptions& options, std::shared_ptr<Hub> hub)
-      : World(rank, size, num_threads, MakeCpuAllocator(), options.tracer),
+  LocalWorld(int rank, int size, int num_threads, const WorldOptions& options, std::shared_ptr<Hub> hub)
+      : World(rank, size, /*local_rank=*/rank, num_threads, options),
         comm_timeout_(options.comm_timeout),
         hub_(std::move(hub)) {}
 
@@ -38,7 +38,7 @@ class LocalWorld final : public World {
 // One call of RunRanks.
 class Launch {
  public:
-  Launch(int num_ranks, const std::function<void(World&)>& body, const RunRanksOptions& options)
+  Launch(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options)
       : num_ranks_(num_ranks),
         body_(body),
         options_(options),
@@ -97,7 +97,7 @@ class Launch {
 
   const int num_ranks_;
   const std::function<void(World&)>& body_;
-  const RunRanksOptions& options_;
+  const WorldOptions& options_;
   const std::shared_ptr<Hub> hub_;
   Watchdog watchdog_;
   int num_threads_ = 1;
@@ -107,8 +107,10 @@ class Launch {
 
 }  // namespace
 
-void RunRanks(int num_ranks, const std::function<void(World&)>& body, const RunRanksOptions& options) {
+void RunRanks(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
   WEFT_REQUIRE(num_ranks >= 1, "RunRanks: num_ranks is ", num_ranks, ", must be at least 1");
+  WEFT_REQUIRE(options.backend == Backend::kAuto || options.backend == Backend::kLocal,
+               "RunRanks: its ranks are threads, over the local backend; RunWorld takes the others");
   WEFT_REQUIRE(options.threads_per_rank >= 0, "RunRanks: threads_per_rank is ", options.threads_per_rank,
                ", must be at least 1, or 0 for a fair share of the cores");
   Launch(num_ranks, body, options).Run();

@@ -39,33 +39,19 @@ std::optional<LaunchEnvironment> ProcessEnvironment(Backend backend) {
   return std::nullopt;
 }
 
-ProcessBackend ToProcessBackend(Backend backend) {
-  if (backend == Backend::kGloo) return ProcessBackend::kGloo;
-  return backend == Backend::kMpi ? ProcessBackend::kMpi : ProcessBackend::kAuto;
-}
-
 }  // namespace
 
 bool RanksAreProcesses(Backend backend) { return ProcessEnvironment(backend).has_value(); }
 
-void RunWorld(int num_ranks, const std::function<void(World&)>& body, const RunWorldOptions& options) {
+void RunWorld(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
   const std::optional<LaunchEnvironment> environment = ProcessEnvironment(options.backend);
   if (!environment.has_value()) {
-    return RunRanks(num_ranks, body,
-                    {.threads_per_rank = options.threads_per_rank,
-                     .comm_timeout = options.comm_timeout,
-                     .tracer = options.tracer,
-                     .watchdog = options.watchdog});
+    return RunRanks(num_ranks, body, options);
   }
   WEFT_REQUIRE(environment->world_size == num_ranks, "the launcher (", environment->launcher,
                ") has started ", environment->world_size, " processes, but the mesh has ", num_ranks,
                " ranks: one process a rank is needed");
-  const std::unique_ptr<ProcessWorld> world =
-      MakeProcessWorld(environment, {.backend = ToProcessBackend(options.backend),
-                                     .threads_per_rank = options.threads_per_rank,
-                                     .comm_timeout = options.comm_timeout,
-                                     .tracer = options.tracer,
-                                     .watchdog = options.watchdog});
+  const std::unique_ptr<ProcessWorld> world = MakeProcessWorld(environment, options);
   try {
     body(*world);
   } catch (const std::exception& error) {

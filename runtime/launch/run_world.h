@@ -1,24 +1,12 @@
 #ifndef WEFT_RUNTIME_LAUNCH_RUN_WORLD_H_
 #define WEFT_RUNTIME_LAUNCH_RUN_WORLD_H_
 
-#include <chrono>
 #include <functional>
-#include <string>
 
 #include "runtime/launch/backend.h"
-#include "runtime/launch/watchdog.h"
 #include "runtime/launch/world.h"
-#include "runtime/trace/span.h"
 
 namespace weft {
-
-struct RunWorldOptions {
-  Backend backend = Backend::kAuto;
-  int threads_per_rank = 0;  // 0: the machine's cores divided among its ranks, at least 1
-  std::chrono::milliseconds comm_timeout = std::chrono::minutes(10);
-  Tracer* tracer = nullptr;  // of this process's ranks; null: nothing is traced
-  WatchdogOptions watchdog = {};
-};
 
 // True if this process is one rank of a job, false if its ranks are its threads.
 // Errors: InvalidArgument if the backend and how this process was started do not go together.
@@ -30,7 +18,7 @@ bool RanksAreProcesses(Backend backend);
 // Errors: InvalidArgument if the launcher's world has another size than `num_ranks`, or as RanksAreProcesses;
 //         those of World::FromEnv. What `body` throws: from threads as RunRanks; from a process as it is, and
 //         the other processes' groups end with it.
-void RunWorld(int num_ranks, const std::function<void(World&)>& body, const RunWorldOptions& options = {});
+void RunWorld(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options = {});
 
 }  // namespace weft
 

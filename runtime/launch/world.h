@@ -13,24 +13,24 @@
 #include "runtime/comm/group_failure.h"
 #include "runtime/comm/worker_pool.h"
 #include "runtime/device/allocator.h"
+#include "runtime/device/device_backend.h"
+#include "runtime/launch/backend.h"
 #include "runtime/launch/watchdog.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
 
-// How ranks that are processes reach each other.
-enum class ProcessBackend {
-  kAuto,  // mpi if an MPI's launcher has started this process, else gloo
-  kGloo,
-  kMpi,
-};
-
-struct FromEnvOptions {
-  ProcessBackend backend = ProcessBackend::kAuto;
-  int threads_per_rank = 0;  // 0: the machine's cores divided among its ranks, at least 1
+// What every way of starting ranks takes.
+struct WorldOptions {
+  // Where the ranks run. RunRanks and FromEnv are one of them each, and take kAuto or their own.
+  Backend backend = Backend::kAuto;
+  // Where tensors lie. Rank r of a machine gets its device r modulo their number.
+  DeviceType device = DeviceType::kCpu;
+  AllocatorOptions memory = {};  // of each rank
+  int threads_per_rank = 0;      // 0: the machine's cores divided among its ranks, at least 1
   std::chrono::milliseconds comm_timeout = std::chrono::minutes(10);
-  Tracer* tracer = nullptr;
-  WatchdogOptions watchdog = {};
+  Tracer* tracer = nullptr;       // shared by this process's ranks; null: nothing is traced
+  WatchdogOptions watchdog = {};  // explains hangs
 };
 
 // All the ranks of a job, seen from one of them: who this rank is, its machine resources, and how it reaches
@@ -47,7 +47,7 @@ class World {
   // Errors: FailedPrecondition if no launcher has started this process; InvalidArgument for variables that
   // are
   //         missing or wrong; those of the store and the backend in meeting the others, within minutes.
-  static std::unique_ptr<World> FromEnv(const FromEnvOptions& options = {});
+  static std::unique_ptr<World> FromEnv(const WorldOptions& options = {});
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -73,6 +73,8 @@ class World {
   void FinishWork() { workers_.Finish(); }
 
  protected:
+  // On the rank's thread. `local_rank`: which of this machine's ranks it is. Errors: those of MakeAllocator.
+  World(int rank, int size, int local_rank, int num_threads, const WorldOptions& options);
   World(int rank, int size, int num_threads, std::shared_ptr<Allocator> allocator, Tracer* tracer);
 
   // As NewGroup, whose checks it has passed.

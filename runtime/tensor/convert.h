@@ -14,9 +14,9 @@ inline constexpr bool kIsFloatingType = IsFloating(kDTypeOf<T>);
 
 // One element of a dtype as another, the same on every machine. To a float: rounds to nearest (f64 and
 // integers reach bf16 and f16 by way of float). Float to integer: truncates toward zero, saturates, NaN gives
-// 0. Integer to integer: modulo 2^bits. To bool: is it non-zero; NaN is.
+// 0. Integer to integer: modulo 2^bits. To bool: is it non-zero; NaN is. CUDA kernels call it too.
 template <class To, class From>
-inline To ConvertElement(From value) {
+constexpr To ConvertElement(From value) {
   constexpr bool kFromHalf = std::is_same_v<From, BFloat16> || std::is_same_v<From, Float16>;
   constexpr bool kToHalf = std::is_same_v<To, BFloat16> || std::is_same_v<To, Float16>;
   if constexpr (std::is_same_v<To, From>) {

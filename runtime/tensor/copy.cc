@@ -5,8 +5,11 @@
 #include <cstring>
 #include <type_traits>
 
+#include "absl/strings/str_cat.h"
+#include "runtime/tensor/combine.h"
 #include "runtime/tensor/convert_spans.h"
 #include "runtime/tensor/loop_nest.h"
+#include "runtime/tensor/tensor_functions.h"
 #include "runtime/tensor/transpose.h"
 
 namespace weft {
@@ -15,9 +18,6 @@ namespace {
 void CheckPair(absl::string_view what, const Tensor& from, const Tensor& to) {
   WEFT_REQUIRE(from.shape() == to.shape(), what, ": shapes differ: from ", from.TypeString(), " to ",
                to.TypeString());
-  WEFT_REQUIRE(from.device() == to.device(), what, ": devices differ: from ", from.TypeString(), " on ",
-               DeviceTypeName(from.device().type), " to ", to.TypeString(), " on ",
-               DeviceTypeName(to.device().type));
   const bool is_empty = to.num_elements() == 0;  // whose strides mean nothing
   for (int dim = 0; dim < to.ndim(); ++dim) {
     WEFT_REQUIRE(is_empty || to.strides()[dim] != 0 || to.shape()[dim] == 1, what, ": cannot write to ",
@@ -25,6 +25,15 @@ void CheckPair(absl::string_view what, const Tensor& from, const Tensor& to) {
   }
 }
 
+void CheckDevices(absl::string_view what, const Tensor& from, const Tensor& to) {
+  const auto name = [](const Tensor& tensor) {
+    return absl::StrCat(tensor.TypeString(), " on ", DeviceTypeName(tensor.device().type), ":",
+                        tensor.device().index);
+  };
+  WEFT_REQUIRE(from.device() == to.device(), what, ": devices differ: from ", name(from), " to ", name(to));
+}
+
+bool IsCpu(const Tensor& tensor) { return tensor.device().type == DeviceType::kCpu; }
 bool IsMeta(const Tensor& tensor) { return tensor.device().type == DeviceType::kMeta; }
 
 // The loop of `nest` in which `from` has stride 1, or -1.
@@ -137,9 +146,35 @@ void CopySameType(LoopNest nest, const T* from, T* to) {
 
 }  // namespace
 
+namespace {
+
+// The elements change dtype on the CPU, where they differ.
+void CopyToHost(const Tensor& from, const Tensor& to) {
+  const TensorFunctions& functions = TensorFunctionsOf(from.device().type);
+  if (to.IsContiguous() && to.dtype() == from.dtype()) return functions.to_host(from, to.data());
+  const Tensor staged = Tensor::Empty(to.buffer()->allocator(), from.dtype(), from.shape());
+  functions.to_host(from, staged.data());
+  CopyTensor(staged, to);
+}
+
+void CopyFromHost(const Tensor& from, const Tensor& to) {
+  const TensorFunctions& functions = TensorFunctionsOf(to.device().type);
+  if (from.IsContiguous() && to.dtype() == from.dtype()) return functions.from_host(from.data(), to);
+  const Tensor staged = CastTensor(from, to.dtype(), from.buffer()->allocator());
+  functions.from_host(staged.data(), to);
+}
+
+}  // namespace
+
 void CopyTensor(const Tensor& from, const Tensor& to) {
   CheckPair("CopyTensor", from, to);
+  if (from.device().type != to.device().type && !IsMeta(from) && !IsMeta(to)) {
+    if (to.num_elements() == 0) return;
+    return IsCpu(to) ? CopyToHost(from, to) : CopyFromHost(from, to);
+  }
+  CheckDevices("CopyTensor", from, to);
   if (IsMeta(to) || to.num_elements() == 0) return;
+  if (!IsCpu(to)) return TensorFunctionsOf(to.device().type).copy(from, to);
   if (from.data() == to.data() && from.strides() == to.strides() && from.dtype() == to.dtype()) return;
   const LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());
   VisitDType(from.dtype(), [&](auto from_tag) {
@@ -157,6 +192,7 @@ void CopyTensor(const Tensor& from, const Tensor& to) {
 
 void FillTensor(const Tensor& tensor, double value) {
   if (IsMeta(tensor) || tensor.num_elements() == 0) return;
+  if (!IsCpu(tensor)) return TensorFunctionsOf(tensor.device().type).fill(tensor, value);
   const LoopNest nest = MakeLoopNest(tensor.shape(), tensor.strides(), tensor.strides());
   VisitDType(tensor.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -176,6 +212,10 @@ void FillTensor(const Tensor& tensor, double value) {
   });
 }
 
+Tensor OnHost(const Tensor& tensor) {
+  return IsCpu(tensor) && tensor.IsContiguous() ? tensor : CloneTensor(tensor, MakeCpuAllocator());
+}
+
 Tensor CloneTensor(const Tensor& tensor, const std::shared_ptr<Allocator>& allocator) {
   return CastTensor(tensor, tensor.dtype(), allocator);
 }
@@ -186,77 +226,21 @@ Tensor CastTensor(const Tensor& tensor, DType dtype, const std::shared_ptr<Alloc
   return result;
 }
 
-namespace {
-
-// The arithmetic of an element: bf16 and f16 as floats, bool as int; integers as unsigned, where overflow
-// wraps.
-template <class T>
-struct Arithmetic {
-  using type = T;
-};
-template <>
-struct Arithmetic<BFloat16> {
-  using type = float;
-};
-template <>
-struct Arithmetic<Float16> {
-  using type = float;
-};
-template <>
-struct Arithmetic<int32_t> {
-  using type = uint32_t;
-};
-template <>
-struct Arithmetic<int64_t> {
-  using type = uint64_t;
-};
-
-// Sum and product of bools are or and and. Converts back with one rounding.
-template <class T, class Combine>
-void AccumulateArithmetic(const LoopNest& nest, const T* from, T* to, const Combine& combine) {
-  using A = typename Arithmetic<T>::type;
-  ForEachElement(nest, from, to, [&](T value, T& out) {
-    out = static_cast<T>(combine(static_cast<A>(value), static_cast<A>(out)));
-  });
-}
-
-// Min and max compare in the element's own order. A NaN in `out` stays, since no comparison with it holds.
-template <class T, class Wins>
-void AccumulateOrder(const LoopNest& nest, const T* from, T* to, const Wins& wins) {
-  using Half = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
-  ForEachElement(nest, from, to, [&](T value, T& out) {
-    const Half a = static_cast<Half>(value);
-    const Half b = static_cast<Half>(out);
-    out = wins(a, b) || a != a ? value : out;
-  });
-}
-
-template <class T>
-void Accumulate(const LoopNest& nest, const T* from, T* to, ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      return AccumulateArithmetic(nest, from, to, [](auto a, auto b) { return b + a; });
-    case ReduceOp::kProduct:
-      return AccumulateArithmetic(nest, from, to, [](auto a, auto b) { return b * a; });
-    case ReduceOp::kMin:
-      return AccumulateOrder(nest, from, to, [](auto a, auto b) { return a < b; });
-    case ReduceOp::kMax:
-      return AccumulateOrder(nest, from, to, [](auto a, auto b) { return a > b; });
-  }
-}
-
-}  // namespace
-
 void AccumulateTensor(const Tensor& from, const Tensor& to, ReduceOp op) {
   CheckPair("AccumulateTensor", from, to);
   WEFT_REQUIRE(from.dtype() == to.dtype(), "AccumulateTensor: dtypes differ: from ", from.TypeString(),
                " to ", to.TypeString());
+  CheckDevices("AccumulateTensor", from, to);
   if (IsMeta(to) || to.num_elements() == 0) return;
+  if (!IsCpu(to)) return TensorFunctionsOf(to.device().type).accumulate(from, to, op);
   const LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());
   VisitDType(to.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Accumulate(nest, from.data<T>(), to.data<T>(), op);
+    VisitReduceOp(op, [&](auto kind) {
+      constexpr ReduceOp kOp = decltype(kind)::value;
+      ForEachElement(nest, from.data<T>(), to.data<T>(),
+                     [](T value, T& out) { out = Combine<kOp>(out, value); });
+    });
   });
 }
 

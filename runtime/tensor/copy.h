@@ -10,12 +10,12 @@ namespace weft {
 
 // Copies `from` into `to`, any strides on either side, converting the dtype where they differ (float to
 // integer truncates toward zero, anything to bool tests for non-zero; all of it in runtime/tensor/convert.h).
-// Packing and unpacking of shards are this call on slices. No-op on meta tensors.
+// Packing and unpacking of shards are this call on slices. No-op on meta tensors. Between the CPU and another
+// device too: a copy to the CPU is there when the call returns.
 //
-// Cost:   one pass; runs of contiguous elements move as memcpy.
-// Errors: InvalidArgument if the shapes or devices differ, or if `to` repeats its elements (Expand). The two
-// must
-//         not overlap unless they are the same view.
+// Cost:   one pass; runs of contiguous elements move as memcpy. On a device the call does not wait.
+// Errors: InvalidArgument if the shapes differ, for other pairs of devices, or if `to` repeats its elements
+//         (Expand). The two must not overlap unless they are the same view.
 void CopyTensor(const Tensor& from, const Tensor& to);
 
 // Sets every element of `tensor` (any strides) to `value`, converted to the dtype.
@@ -32,6 +32,9 @@ void AccumulateTensor(const Tensor& from, const Tensor& to, ReduceOp op);
 // A new row-major tensor with the elements of `tensor`, in `dtype` (default: its own), from `allocator`.
 Tensor CloneTensor(const Tensor& tensor, const std::shared_ptr<Allocator>& allocator);
 Tensor CastTensor(const Tensor& tensor, DType dtype, const std::shared_ptr<Allocator>& allocator);
+
+// `tensor` itself if it lies row-major on the CPU, else a copy that does: what files are written from.
+Tensor OnHost(const Tensor& tensor);
 
 }  // namespace weft
 

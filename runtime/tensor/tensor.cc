@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "runtime/tensor/convert.h"
+#include "runtime/tensor/tensor_functions.h"
 
 namespace weft {
 namespace {
@@ -77,14 +78,18 @@ template <class T>
 Tensor Tensor::FromValues(const Shape& shape, absl::Span<const T> values,
                           std::shared_ptr<Allocator> allocator) {
   if (allocator == nullptr) allocator = MakeCpuAllocator();
-  WEFT_REQUIRE(allocator->device().type == DeviceType::kCpu,
-               "Tensor::FromValues: expected a CPU allocator, got ",
-               DeviceTypeName(allocator->device().type));
+  WEFT_REQUIRE(allocator->device().type != DeviceType::kMeta,
+               "Tensor::FromValues: a meta tensor holds no values");
   Tensor tensor = Empty(allocator, kDTypeOf<T>, shape);
   WEFT_REQUIRE(tensor.num_elements() == static_cast<int64_t>(values.size()),
                "Tensor::FromValues: ", tensor.TypeString(), " has ", tensor.num_elements(), " elements, got ",
                values.size(), " values");
-  if (!values.empty()) std::memcpy(tensor.data(), values.data(), tensor.num_bytes());
+  if (values.empty()) return tensor;
+  if (tensor.device().type == DeviceType::kCpu) {
+    std::memcpy(tensor.data(), values.data(), tensor.num_bytes());
+  } else {
+    TensorFunctionsOf(tensor.device().type).from_host(values.data(), tensor);
+  }
   return tensor;
 }
 
@@ -185,8 +190,13 @@ bool Tensor::CanReshape(const Shape& shape) const {
 
 template <class T>
 std::vector<T> Tensor::ToVector() const {
-  WEFT_REQUIRE(device().type == DeviceType::kCpu, "ToVector: ", TypeString(), " on ",
+  WEFT_REQUIRE(device().type != DeviceType::kMeta, "ToVector: ", TypeString(), " on ",
                DeviceTypeName(device().type), " has no elements to read");
+  if (device().type != DeviceType::kCpu) {
+    const Tensor on_host = Empty(MakeCpuAllocator(), dtype_, shape_);
+    if (num_elements() > 0) TensorFunctionsOf(device().type).to_host(*this, on_host.data());
+    return on_host.ToVector<T>();
+  }
   std::vector<T> values;
   values.reserve(num_elements());
   VisitDType(dtype_, [&](auto tag) {

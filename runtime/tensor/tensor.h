@@ -26,7 +26,7 @@ class Tensor {
   // A new row-major tensor, uninitialised. Errors: InvalidArgument for a negative extent; ResourceExhausted.
   static Tensor Empty(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape);
 
-  // A new row-major CPU tensor of `values`, from an allocator of its own unless one is given.
+  // A new row-major tensor of `values`, on the CPU from an allocator of its own unless one is given.
   // Errors: InvalidArgument if the number of values is not the shape's.
   template <class T>
   static Tensor FromValues(const Shape& shape, absl::Span<const T> values,
@@ -72,7 +72,8 @@ class Tensor {
   // "f32[2, 3]".
   std::string TypeString() const;
 
-  // Row-major elements, converted to T. For tests and small results; CPU only.
+  // Row-major elements, converted to T. For tests and small results.
+  // Cost: on a device, waits for what computes them.   Errors: InvalidArgument on meta.
   template <class T>
   std::vector<T> ToVector() const;
 

@@ -121,7 +121,7 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--threads=many"}), "--threads=many: expected auto or a whole number of 1 or more");
   EXPECT_EQ(MessageOf({"--threads=0"}), "--threads=0: expected auto or a whole number of 1 or more");
   EXPECT_EQ(MessageOf({"--backend=rsh"}).substr(0, 14), "--backend=rsh:");
-  EXPECT_EQ(MessageOf({"--device=cuda"}).substr(0, 14), "--device=cuda:");
+  EXPECT_EQ(MessageOf({"--device=tpu"}), "--device=tpu: expected one of auto, cpu, cuda");
   EXPECT_EQ(MessageOf({"--dtype=i32"}).substr(0, 12), "--dtype=i32:");
   EXPECT_EQ(MessageOf({"--log_format=xml"}).substr(0, 17), "--log_format=xml:");
 }

@@ -120,7 +120,7 @@ int Main(int argc, char** argv) {
   const Job job = {argc > 1 ? argv[1] : "", argc > 2 ? std::atoi(argv[2]) : 0};
   try {
     const char* const size = std::getenv("TEST_RANKS");
-    RunWorldOptions options;
+    WorldOptions options;
     if (const char* const timeout = std::getenv("TEST_TIMEOUT_MS")) {
       options.comm_timeout = std::chrono::milliseconds(std::atoi(timeout));
     }

@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-const RunRanksOptions kOneThread = {.threads_per_rank = 1};
+const WorldOptions kOneThread = {.threads_per_rank = 1};
 
 Tensor Filled(World& world, int64_t count, float value) {
   const Tensor tensor = Tensor::Empty(world.allocator(), DType::kF32, {count});
@@ -304,8 +304,7 @@ TEST(LocalCommunicatorTest, MetaTensorsAreRefusedAndTheGroupLives) {
             ADD_FAILURE() << "nothing was thrown";
           } catch (const Error& error) {
             EXPECT_EQ(error.message(), "group '" + group->name() +
-                                           "': all_reduce: f32[4] is on meta, this communicator moves cpu "
-                                           "tensors alone");
+                                           "': all_reduce: f32[4] is on meta, which has nothing to move");
           }
           group->Barrier();
         }

@@ -1,0 +1,51 @@
+#ifndef WEFT_RUNTIME_DEVICE_DEVICE_BACKEND_H_
+#define WEFT_RUNTIME_DEVICE_DEVICE_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/device/allocator.h"
+#include "runtime/device/device.h"
+
+namespace weft {
+
+struct AllocatorOptions {
+  // Most live bytes; 0: as many as the device has. Going over it is ResourceExhausted, which names it.
+  int64_t cap_bytes = 0;
+};
+
+// What a kind of device adds to a program that links it.
+struct DeviceBackend {
+  // How many of them this process sees. Errors: Unavailable that says why there are none ("no CUDA device:
+  // driver not found").
+  int (*count)();
+
+  // An allocator of the device's memory for one rank. Called on the rank's thread, which from now on works
+  // with this device.
+  std::shared_ptr<Allocator> (*make_allocator)(int index, const AllocatorOptions& options);
+};
+
+// Registers a kind of device, from its own file, during static initialisation. Registering one twice ends the
+// program with a message: it is a defect of the build.
+class RegisterDeviceBackend {
+ public:
+  RegisterDeviceBackend(DeviceType type, const DeviceBackend& backend);
+};
+
+// True if this program has been built with that kind of device.
+bool HasDeviceBackend(DeviceType type);
+
+// Errors: FailedPrecondition if this program has been built without it; as DeviceBackend::count.
+int CountDevices(DeviceType type);
+
+// The device that a user names: "cpu", "cuda", or "auto": cuda where this program was built with it and there
+// is one, else cpu. Errors: InvalidArgument that lists the names; as CountDevices.
+DeviceType ParseDevice(absl::string_view name);
+
+// An allocator for one rank, on the rank's own thread.
+// Errors: as CountDevices; InvalidArgument if there is no device of that index.
+std::shared_ptr<Allocator> MakeAllocator(const Device& device, const AllocatorOptions& options = {});
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_DEVICE_DEVICE_BACKEND_H_

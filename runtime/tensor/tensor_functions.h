@@ -1,0 +1,36 @@
+#ifndef WEFT_RUNTIME_TENSOR_TENSOR_FUNCTIONS_H_
+#define WEFT_RUNTIME_TENSOR_TENSOR_FUNCTIONS_H_
+
+#include "runtime/base/reduce_op.h"
+#include "runtime/device/device.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// What runtime/tensor/copy.h does on a device other than the CPU. Tensors are checked and not empty.
+struct TensorFunctions {
+  // Both on the same device, any strides and dtypes. Does not wait.
+  void (*copy)(const Tensor& from, const Tensor& to);
+
+  // Row-major elements in the tensor's dtype, any strides of the tensor. The first waits until they are
+  // there; the second until they may change.
+  void (*to_host)(const Tensor& from, void* to);
+  void (*from_host)(const void* from, const Tensor& to);
+
+  void (*fill)(const Tensor& tensor, double value);
+  void (*accumulate)(const Tensor& from, const Tensor& to, ReduceOp op);
+};
+
+// Registers a device's functions, from their own file, during static initialisation. Registering a device
+// twice ends the program with a message: it is a defect of the build.
+class RegisterTensorFunctions {
+ public:
+  RegisterTensorFunctions(DeviceType type, const TensorFunctions& functions);
+};
+
+// Errors: FailedPrecondition if this program has been built without the device.
+const TensorFunctions& TensorFunctionsOf(DeviceType type);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_TENSOR_TENSOR_FUNCTIONS_H_
