@@ -49,7 +49,8 @@ struct BernoulliScalars {
 extern const Op<CreationAttributes, BernoulliScalars> kBernoulli;
 
 // The same with a probability of its own for every element: p -> y of p's type, floating. Not differentiable.
-// Errors: InvalidArgument, from the kernel, naming the first probability outside [0, 1] that it meets.
+// Errors: InvalidArgument, from the kernel, naming the first probability outside [0, 1] that it meets. On a
+// GPU, whose kernels cannot throw, y is NaN there instead.
 struct KeyScalars {
   RandomKey key;
 };

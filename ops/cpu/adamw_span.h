@@ -3,22 +3,9 @@
 
 #include <cstdint>
 
-namespace weft {
+#include "ops/adamw_constants.h"
 
-// What one AdamW step comes to for an element:
-//   g *= clip; m += (g - m) * gain1; v = v * beta2 + gain2 * g * g
-//   p = p * decay - rate * (m / (sqrt(v) * correction2 + eps))
-template <class C>
-struct AdamWConstants {
-  C clip;
-  C decay;  // 1 - lr * weight_decay
-  C gain1;  // 1 - beta1
-  C beta2;
-  C gain2;        // 1 - beta2
-  C rate;         // lr / (1 - beta1^step)
-  C correction2;  // 1 / sqrt(1 - beta2^step)
-  C eps;
-};
+namespace weft {
 
 // One pass over arrays of float, compiled for every instruction set level and chosen at run time. No fused
 // multiply-adds: replicas of a parameter stay equal bit for bit on machines of different levels.

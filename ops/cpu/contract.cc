@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "ops/cpu/contract_plan.h"
+#include "ops/contract_plan.h"
 #include "ops/cpu/float_spans.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/packed_gemm.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/gemm_size.h"
 #include "runtime/base/float16.h"
 
 namespace weft {
@@ -14,14 +15,6 @@ namespace weft {
 // Threads: every call runs on the calling thread. A large product is cut into tiles (GemmTiling), a task
 //          each; no sum is cut, and the cut follows from the size alone, so bits do not depend on the number
 //          of threads.
-
-struct GemmSize {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-
-  bool operator==(const GemmSize&) const = default;
-};
 
 // A matrix operand: element (i, j) is data[i * ld + j], or data[j * ld + i] if transposed. Views.
 template <class T>

@@ -1,7 +1,6 @@
 #ifndef WEFT_OPS_CPU_MAP_ELEMENTS_H_
 #define WEFT_OPS_CPU_MAP_ELEMENTS_H_
 
-#include <cmath>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -9,7 +8,8 @@
 #include "absl/container/inlined_vector.h"
 #include "ops/cpu/element_blocks.h"
 #include "ops/kernel_call.h"
-#include "runtime/tensor/convert.h"
+#include "ops/number_as.h"
+#include "runtime/base/wrapping.h"
 
 namespace weft {
 
@@ -71,38 +71,6 @@ void VisitFloatingElementType(DType dtype, Function&& function) {
   } else {
     function(TypeTag<float>());
   }
-}
-
-// A run-time scalar of an op as an element. Errors: InvalidArgument naming the op and the number if C is an
-// integer type and the number is not whole or outside its range.
-template <class C>
-C NumberAs(absl::string_view op, double number) {
-  if constexpr (std::is_integral_v<C>) {
-    const C element = ConvertElement<C>(number);
-    // 2^63 saturates to a neighbour that is 2^63 again as a double.
-    WEFT_REQUIRE(static_cast<double>(element) == number && number < std::ldexp(1.0, 8 * sizeof(C) - 1), op,
-                 ": expected a whole number that fits ", DTypeName(kDTypeOf<C>), ", got ", number);
-    return element;
-  } else {
-    return static_cast<C>(number);
-  }
-}
-
-// a + b, a - b and a * b of integers, wrapping: computed unsigned, where overflow is defined.
-template <class C>
-C WrappingAdd(C a, C b) {
-  using U = std::make_unsigned_t<C>;
-  return static_cast<C>(static_cast<U>(a) + static_cast<U>(b));
-}
-template <class C>
-C WrappingSub(C a, C b) {
-  using U = std::make_unsigned_t<C>;
-  return static_cast<C>(static_cast<U>(a) - static_cast<U>(b));
-}
-template <class C>
-C WrappingMul(C a, C b) {
-  using U = std::make_unsigned_t<C>;
-  return static_cast<C>(static_cast<U>(a) * static_cast<U>(b));
 }
 
 }  // namespace weft

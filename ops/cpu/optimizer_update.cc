@@ -27,18 +27,6 @@ void UpdateIfFinite(const KernelCallBase& call, double clip, const Function& fun
   });
 }
 
-template <class C>
-AdamWConstants<C> MakeConstants(const AdamWScalars& s, double clip) {
-  return {.clip = static_cast<C>(clip),
-          .decay = static_cast<C>(1 - s.lr * s.weight_decay),
-          .gain1 = static_cast<C>(1 - s.beta1),
-          .beta2 = static_cast<C>(s.beta2),
-          .gain2 = static_cast<C>(1 - s.beta2),
-          .rate = static_cast<C>(s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.step)))),
-          .correction2 = static_cast<C>(1 / std::sqrt(1 - std::pow(s.beta2, static_cast<double>(s.step)))),
-          .eps = static_cast<C>(s.eps)};
-}
-
 void AdamWSpan(const AdamWConstants<float>& c, float* p, float* m, float* v, const float* g, int64_t n) {
   AdamWFloatSpan(c, p, m, v, g, n);
 }
@@ -57,7 +45,7 @@ void AdamWUpdate(const KernelCall<NoAttributes, AdamWScalars>& call) {
   const double clip = ScalarOf(call.inputs[4]);
   UpdateIfFinite(call, clip, [&](auto tag) {
     using C = typename decltype(tag)::type;
-    const AdamWConstants<C> constants = MakeConstants<C>(call.scalars(), clip);
+    const AdamWConstants<C> constants = MakeAdamWConstants<C>(call.scalars(), clip);
     ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
                            {{call.outputs[0], ElementStream::kUpdate},
                             {call.outputs[1], ElementStream::kUpdate},

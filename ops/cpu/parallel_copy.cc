@@ -59,7 +59,8 @@ void CopyTransposed(ThreadPool& pool, const Tensor& from, const Tensor& to, int 
 
 void ParallelCopy(ThreadPool& pool, const Tensor& from, const Tensor& to) {
   const int64_t count = to.num_elements();
-  if (count < 2 * kTaskElements || from.shape() != to.shape()) {
+  // A view's kernel may copy what is on another device: that is one call there.
+  if (count < 2 * kTaskElements || from.shape() != to.shape() || to.device().type != DeviceType::kCpu) {
     CopyTensor(from, to);
     return;
   }

@@ -1,7 +1,5 @@
 #include "ops/select.h"
 
-#include <cmath>
-
 #include "ops/cpu/map_elements.h"
 #include "ops/kernel.h"
 
@@ -43,15 +41,6 @@ void MaximumGrad(const KernelCall<NoAttributes, NoScalars>& call) {
     using C = typename decltype(tag)::type;
     MapElements<C, 3>(call, [](C a, C b, C dy) { return a < b ? C(0) : a == b ? dy / 2 : dy; });
   });
-}
-
-// A bound as an element: saturated, since no integer lies beyond.
-template <class C>
-C BoundAs(double bound) {
-  WEFT_REQUIRE(!std::isnan(bound), "clamp: a bound is NaN");
-  WEFT_REQUIRE(!std::is_integral_v<C> || std::isinf(bound) || bound == std::trunc(bound),
-               "clamp: expected whole bounds for ", DTypeName(kDTypeOf<C>), ", got ", bound);
-  return ConvertElement<C>(bound);
 }
 
 void Clamp(const KernelCall<NoAttributes, ClampScalars>& call) {

@@ -136,7 +136,7 @@ TrainingResult Train(const TrainingRun& run) {
              TrainingResult mine = TrainRank(wrapped ? *wrapped : world, run);
              if (world.rank() == 0) result = std::move(mine);
            },
-           {.threads_per_rank = 1, .comm_timeout = std::chrono::minutes(2)});
+           {.device = run.device, .threads_per_rank = 1, .comm_timeout = std::chrono::minutes(2)});
   return result;
 }
 

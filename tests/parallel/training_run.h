@@ -24,6 +24,7 @@ struct TrainingRun {
 
   std::function<std::unique_ptr<Module>()> make_model;  // tokens [b, s] -> logits [b, s, v]
   DeviceMesh mesh = DeviceMesh();
+  DeviceType device = DeviceType::kCpu;
   Plan plan = {};
   DType dtype = DType::kF64;
   std::optional<DType> compute_dtype = {};  // of forward and backward, where it is not `dtype`

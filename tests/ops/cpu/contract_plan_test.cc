@@ -1,4 +1,4 @@
-#include "ops/cpu/contract_plan.h"
+#include "ops/contract_plan.h"
 
 #include "gtest/gtest.h"
 

@@ -1,12 +1,12 @@
-#ifndef WEFT_OPS_CPU_CONTRACT_PLAN_H_
-#define WEFT_OPS_CPU_CONTRACT_PLAN_H_
+#ifndef WEFT_OPS_CONTRACT_PLAN_H_
+#define WEFT_OPS_CONTRACT_PLAN_H_
 
 #include <array>
 #include <cstdint>
 #include <optional>
 
 #include "ops/contract.h"
-#include "ops/cpu/gemm.h"
+#include "ops/gemm_size.h"
 
 namespace weft {
 
@@ -113,10 +113,21 @@ struct PackedPlan {
   ContractPlan plan;
 };
 
-// The plan of least predicted time, with or without packing. No packing where one product a batch element is
-// possible as the tensors lie.
-PackedPlan PlanWithPacking(const ContractNest& nest, bool may_cut_sum);
+// What a device's products and copies cost, in multiply-adds. The default is a core's.
+struct ContractCosts {
+  double call = 50000;         // of a product
+  double element = 16;         // that a product must read or write
+  double packed_element = 50;  // a strided read and a write
+  double packing = 0;          // of a copy, its elements aside
+  bool has_batches = false;    // one outer loop of products is a single call
+
+  double Of(const ContractPlan& plan) const;
+};
+
+// The plan of least predicted time, with or without packing. No packing where one product a batch element
+// (with has_batches: one call for all of them) is possible as the tensors lie.
+PackedPlan PlanWithPacking(const ContractNest& nest, bool may_cut_sum, const ContractCosts& costs = {});
 
 }  // namespace weft
 
-#endif  // WEFT_OPS_CPU_CONTRACT_PLAN_H_
+#endif  // WEFT_OPS_CONTRACT_PLAN_H_

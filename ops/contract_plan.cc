@@ -1,4 +1,4 @@
-#include "ops/cpu/contract_plan.h"
+#include "ops/contract_plan.h"
 
 #include <algorithm>
 #include <limits>
@@ -83,17 +83,6 @@ void AppendOthers(const ContractLoops& loops, int but, ContractLoops& to) {
 template <class Visit>
 void ForEachChoice(const ContractLoops& loops, const Visit& visit) {
   for (int i = loops.size() - 1; i >= -1; --i) visit(i);
-}
-
-// Predicted time in multiply-adds: a call's overhead, its work, and the elements that it must read and write.
-double Cost(const ContractPlan& plan) {
-  constexpr double kCall = 50000;
-  constexpr double kElement = 16;
-  const double m = static_cast<double>(plan.size.m);
-  const double n = static_cast<double>(plan.size.n);
-  const double k = static_cast<double>(plan.size.k);
-  const double calls = static_cast<double>(plan.num_outer() * plan.num_products());
-  return calls * (kCall + m * n * k + kElement * (m * k + k * n + m * n));
 }
 
 // Gives every loop the stride of a row-major tensor of the loops in `order`; returns their letters.
@@ -194,8 +183,19 @@ std::optional<ContractPlan> PlanContract(const ContractNest& nest, bool may_cut_
   return best;
 }
 
-PackedPlan PlanWithPacking(const ContractNest& nest, bool may_cut_sum) {
-  constexpr double kPackedElement = 50;  // in multiply-adds: a strided read and a write
+// Predicted time: the calls' overhead, their work, and the elements that they must read and write.
+double ContractCosts::Of(const ContractPlan& plan) const {
+  const double m = static_cast<double>(plan.size.m);
+  const double n = static_cast<double>(plan.size.n);
+  const double k = static_cast<double>(plan.size.k);
+  int64_t batch = 1;
+  for (const ContractLoop& loop : plan.outer) batch = has_batches ? std::max(batch, loop.extent) : 1;
+  const double products = static_cast<double>(plan.num_outer() * plan.num_products());
+  return products / static_cast<double>(batch) * call +
+         products * (m * n * k + element * (m * k + k * n + m * n));
+}
+
+PackedPlan PlanWithPacking(const ContractNest& nest, bool may_cut_sum, const ContractCosts& costs) {
   const int64_t batch = nest.batch.num_iterations();
   const int64_t m = nest.m.num_iterations();
   const int64_t n = nest.n.num_iterations();
@@ -208,12 +208,14 @@ PackedPlan PlanWithPacking(const ContractNest& nest, bool may_cut_sum) {
     const std::optional<ContractPlan> plan = PlanContract(packed.nest, may_cut_sum);
     if (!plan.has_value()) continue;
     const int64_t elements = batch * (packing.x * m * k + packing.w * n * k + packing.y * m * n);
-    const double cost = Cost(*plan) + kPackedElement * static_cast<double>(elements);
+    const double cost = costs.Of(*plan) + costs.packed_element * static_cast<double>(elements) +
+                        costs.packing * (packing.x + packing.w + packing.y);
     if (cost < least) {
       least = cost;
       best = {packed, *plan};
     }
-    const bool is_whole = plan->num_products() == 1 && plan->num_outer() == batch;
+    const bool is_whole = plan->num_products() == 1 && plan->num_outer() == batch &&
+                          (!costs.has_batches || plan->outer.size() <= 1);
     if (bits == 0 && is_whole) break;
   }
   return best;

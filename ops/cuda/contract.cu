@@ -1,0 +1,167 @@
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "ops/contract.h"
+#include "ops/contract_plan.h"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/kernel_stream.h"
+#include "ops/kernel.h"
+#include "runtime/device/cuda/launch.h"
+#include "runtime/tensor/copy.h"
+#include "runtime/tensor/cuda/grid_loop.h"
+
+namespace weft {
+namespace {
+
+template <class T, class C>
+__global__ void AddToRowsKernel(const T* bias, int64_t n, T* y, int64_t count) {
+  ForEachOfGrid(
+      count, [&](int64_t i) { y[i] = static_cast<T>(static_cast<C>(y[i]) + static_cast<C>(bias[i % n])); });
+}
+
+// Estimates by an H100's data sheet: a launch of some microseconds, its memory's and its cores' speed.
+ContractCosts CostsOf(DType dtype) {
+  const bool is_half = dtype == DType::kBF16 || dtype == DType::kF16;
+  return {.call = is_half ? 1e9 : 1e8,
+          .element = is_half ? 200.0 : 30.0,
+          .packed_element = is_half ? 600.0 : 90.0,
+          .packing = is_half ? 1e9 : 1e8,
+          .has_batches = true};
+}
+
+// Where dim i of `to` stands in `from`.
+absl::InlinedVector<int, Shape::kMaxDims> OrderOf(const DimLabels& from, const DimLabels& to) {
+  absl::InlinedVector<int, Shape::kMaxDims> order;
+  for (char letter : to) order.push_back(from.Find(letter));
+  return order;
+}
+
+// The product's operands, in elements from the beginning of each tensor.
+struct Offsets {
+  int64_t x = 0;
+  int64_t w = 0;
+  int64_t y = 0;
+};
+
+// Calls visit(offsets) for every iteration of `loops` but those of loop `but`, in order.
+template <class Visit>
+void ForEachIteration(const ContractLoops& loops, int but, const Visit& visit, const Offsets& at = {},
+                      int depth = 0) {
+  if (depth == loops.size()) return visit(at);
+  const ContractLoop& loop = loops[depth];
+  for (int64_t i = 0; i < (depth == but ? 1 : loop.extent); ++i) {
+    ForEachIteration(loops, but, visit, {at.x + i * loop.x, at.w + i * loop.w, at.y + i * loop.y}, depth + 1);
+  }
+}
+
+class Contraction {
+ public:
+  Contraction(const KernelCallBase& call, const ContractAttributes& labels)
+      : allocator_(call.context.allocator), stream_(KernelStream(call)), labels_(labels) {}
+
+  // y is row-major; x and w have any strides. `bias`, if defined, lies along y's last dims.
+  void Run(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) const {
+    const ContractNest nest = ContractNest::Of(labels_, x, w, y);
+    if (nest.num_sums() == 0) return;
+    if (nest.num_summands() == 0) {
+      FillTensor(y, 0);
+      AddBias(bias, y);
+      return;
+    }
+    // A sum of several products of halves would be rounded each time.
+    const bool may_cut_sum = y.dtype() == DType::kF32 || y.dtype() == DType::kF64;
+    const auto& [packed, plan] = PlanWithPacking(nest, may_cut_sum, CostsOf(y.dtype()));
+    const ContractPacking& packing = packed.packing;
+    const Tensor px = packing.x ? Pack(x, labels_.x, packed.x) : x;
+    const Tensor pw = packing.w ? Pack(w, labels_.w, packed.w) : w;
+    const Tensor y_view = packing.y ? y.Permute(OrderOf(labels_.y, packed.y)) : y;
+    const Tensor py = packing.y ? Tensor::Empty(allocator_, y.dtype(), y_view.shape()) : y;
+    const bool in_products = bias.defined() && !packing.y && TakesBias(plan, bias);
+    RunProducts(plan, px, pw, in_products ? Dense(bias) : Tensor(), py);
+    if (packing.y) CopyTensor(py, y_view);
+    if (!in_products) AddBias(bias, y);
+  }
+
+ private:
+  // A row of a product is a row of y's last dims, those of the bias: as many elements, one after the other.
+  static bool TakesBias(const ContractPlan& plan, const Tensor& bias) {
+    return !plan.swapped && plan.size.n == bias.num_elements() && bias.dtype() != DType::kF64;
+  }
+
+  void RunProducts(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& bias,
+                   const Tensor& y) const {
+    int batch = -1;
+    for (int i = 0; i < plan.outer.size(); ++i) {
+      if (batch < 0 || plan.outer[i].extent > plan.outer[batch].extent) batch = i;
+    }
+    const ContractLoop together = batch < 0 ? ContractLoop() : plan.outer[batch];
+    const auto* const x_data = static_cast<const char*>(x.data());
+    const auto* const w_data = static_cast<const char*>(w.data());
+    const int64_t item = ItemSize(y.dtype());
+    CudaGemm gemm;
+    gemm.dtype = y.dtype();
+    gemm.m = plan.size.m;
+    gemm.n = plan.size.n;
+    gemm.k = plan.size.k;
+    gemm.batch = together.extent;
+    gemm.a = {.ld = plan.lda, .transposed = plan.a_transposed, .batch_stride = together.x};
+    gemm.b = {.ld = plan.ldb, .transposed = plan.b_transposed, .batch_stride = together.w};
+    if (plan.swapped) std::swap(gemm.a.batch_stride, gemm.b.batch_stride);
+    gemm.ldc = plan.ldc;
+    gemm.c_batch_stride = together.y;
+    gemm.allow_tf32 = AsCudaAllocator(*allocator_).rank_state().allow_tf32();
+    ForEachIteration(plan.outer, batch, [&](const Offsets& outer) {
+      gemm.c = static_cast<char*>(y.data()) + outer.y * item;
+      int64_t product = 0;
+      ForEachIteration(plan.sum, /*but=*/-1, [&](const Offsets& sum) {
+        const void* const from_x = x_data + (outer.x + sum.x) * item;
+        const void* const from_w = w_data + (outer.w + sum.w) * item;
+        gemm.a.data = plan.swapped ? from_w : from_x;
+        gemm.b.data = plan.swapped ? from_x : from_w;
+        gemm.beta = product == 0 ? 0 : 1;
+        const bool last = ++product == plan.num_products();
+        gemm.bias = last && bias.defined() ? bias.data() : nullptr;
+        RunCudaGemm(allocator_, gemm);
+      });
+    });
+  }
+
+  // y[i, j] += bias[j], of rows as long as the bias: where no product adds it.
+  void AddBias(const Tensor& bias, const Tensor& y) const {
+    if (!bias.defined() || y.num_elements() == 0) return;
+    const Tensor row = Dense(bias);
+    VisitFloating(y.dtype(), "linear", [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
+      LaunchCuda(stream_, GridOver(y.num_elements()), AddToRowsKernel<T, C>, row.data<T>(),
+                 row.num_elements(), y.data<T>(), y.num_elements());
+    });
+  }
+
+  Tensor Dense(const Tensor& tensor) const {
+    return tensor.IsContiguous() ? tensor : CloneTensor(tensor, allocator_);
+  }
+  Tensor Pack(const Tensor& tensor, const DimLabels& from, const DimLabels& to) const {
+    return CloneTensor(tensor.Permute(OrderOf(from, to)), allocator_);
+  }
+
+  const std::shared_ptr<Allocator>& allocator_;
+  CudaStreamRef stream_;
+  const ContractAttributes& labels_;
+};
+
+void Contract(const KernelCall<ContractAttributes, NoScalars>& call) {
+  Contraction(call, call.attributes())
+      .Run(call.inputs[0], call.inputs[1], /*bias=*/Tensor(), call.outputs[0]);
+}
+
+void Linear(const KernelCall<ContractAttributes, NoScalars>& call) {
+  Contraction(call, call.attributes()).Run(call.inputs[0], call.inputs[1], call.inputs[2], call.outputs[0]);
+}
+
+const RegisterKernel kRegister(kContract, DeviceType::kCuda, Contract);
+const RegisterKernel kRegisterLinear(kLinear, DeviceType::kCuda, Linear);
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,54 @@
+#include "ops/cuda/gemm.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "ops/cuda/cublaslt/product_cache.h"
+#include "ops/cuda/kernel_stream.h"
+#include "runtime/base/error.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+namespace {
+
+// Of cuBLASLt's workspace.
+constexpr int64_t kAlignment = 256;
+
+void* AlignedData(const Tensor& workspace) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(workspace.data());
+  return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+void RunBatch(ProductCache& products, const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm) {
+  const PlannedProduct& product = products.Find(gemm);
+  const int64_t bytes = product.workspace_bytes();
+  // Who gets its memory next uses it later in the same stream.
+  const Tensor workspace =
+      bytes == 0 ? Tensor() : Tensor::Empty(allocator, DType::kU8, {bytes + kAlignment - 1});
+  product.Run(products.handle(), gemm, bytes == 0 ? nullptr : AlignedData(workspace),
+              AsCudaAllocator(*allocator).stream().handle());
+}
+
+}  // namespace
+
+void RunCudaGemm(const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm) {
+  WEFT_CHECK(gemm.m > 0 && gemm.n > 0 && gemm.k > 0 && gemm.batch > 0, "an empty product");
+  WEFT_CHECK(gemm.bias == nullptr || gemm.dtype != DType::kF64, "a product of f64 with a bias");
+  // A batch goes over the grid's third dim in some of the library's kernels.
+  constexpr int64_t kMostBatches = 65535;
+  ProductCache& products = AsCudaAllocator(*allocator).rank_state().Get<ProductCache>();
+  const int64_t item = ItemSize(gemm.dtype);
+  for (int64_t first = 0; first < gemm.batch; first += kMostBatches) {
+    CudaGemm part = gemm;
+    const auto move = [&](const void* data, int64_t stride) {
+      return static_cast<const char*>(data) + first * stride * item;
+    };
+    part.batch = std::min(kMostBatches, gemm.batch - first);
+    part.a.data = move(gemm.a.data, gemm.a.batch_stride);
+    part.b.data = move(gemm.b.data, gemm.b.batch_stride);
+    part.c = static_cast<char*>(gemm.c) + first * gemm.c_batch_stride * item;
+    RunBatch(products, allocator, part);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,48 @@
+#ifndef WEFT_OPS_CUDA_GEMM_H_
+#define WEFT_OPS_CUDA_GEMM_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/base/dtype.h"
+#include "runtime/device/allocator.h"
+
+namespace weft {
+
+// Element (i, j) is data[i * ld + j], or data[j * ld + i] if transposed; batch element z begins z *
+// batch_stride elements further on. A view. `ld` is at least the extent that has stride 1.
+struct CudaGemmOperand {
+  const void* data = nullptr;
+  int64_t ld = 1;
+  bool transposed = false;
+  int64_t batch_stride = 0;  // 0: the same matrix for all
+};
+
+// c = alpha a b + beta c + bias, for each of a batch: plain numbers.
+struct CudaGemm {
+  DType dtype = DType::kF32;  // of a, b, c and bias: floating
+  int64_t m = 0;              // all of m, n, k and batch are at least 1
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t batch = 1;
+  CudaGemmOperand a;  // [m, k]
+  CudaGemmOperand b;  // [k, n]
+  void* c = nullptr;  // [m, n], rows ldc apart
+  int64_t ldc = 1;
+  int64_t c_batch_stride = 0;
+  double alpha = 1;
+  double beta = 0;
+  const void* bias = nullptr;  // [n], the same for every row, or null; not in f64
+  bool allow_tf32 = false;     // of f32 alone: operands rounded to 11 significant bits
+};
+
+// Issues the product to the stream of `allocator`, a CudaAllocator, which gives workspace too. Halves are
+// summed in f32 and rounded once. The bits depend on the extents, strides and the GPU's model alone.
+//
+// Implemented in ops/cuda/cublaslt by cuBLASLt, and in tests/cuda_emulator by plain loops.
+// Errors: Internal naming the call that failed and the product; ResourceExhausted.
+void RunCudaGemm(const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm);
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_CUDA_GEMM_H_

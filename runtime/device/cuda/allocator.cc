@@ -1,0 +1,62 @@
+#include "runtime/device/cuda/allocator.h"
+
+#include "runtime/device/cuda/check.h"
+
+namespace weft {
+namespace {
+
+int MakeCurrent(int device) {
+  CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+  return device;
+}
+
+class PinnedAllocator final : public PooledAllocator {
+ public:
+  PinnedAllocator() : PooledAllocator(/*cap_bytes=*/0) {}
+  ~PinnedAllocator() override { ReturnPoolToSystem(); }
+
+  Device device() const override { return {DeviceType::kCpu}; }
+
+ protected:
+  void* TakeFromSystem(int64_t num_bytes) override {
+    void* block = nullptr;
+    const cudaError_t error = cudaMallocHost(&block, static_cast<size_t>(num_bytes));
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    CheckCuda(error, "cudaMallocHost");
+    return block;
+  }
+
+  void ReturnToSystem(void* block, int64_t) noexcept override { cudaFreeHost(block); }
+};
+
+}  // namespace
+
+CudaAllocator::CudaAllocator(int device, int64_t cap_bytes)
+    : PooledAllocator(cap_bytes), device_(MakeCurrent(device)) {}
+
+// The last owner may be any thread. What is queued may still use the memory.
+CudaAllocator::~CudaAllocator() {
+  cudaStreamSynchronize(stream_.ref().handle());
+  ReturnPoolToSystem();
+}
+
+void* CudaAllocator::TakeFromSystem(int64_t num_bytes) {
+  const CudaDeviceGuard guard(device_);
+  void* block = nullptr;
+  const cudaError_t error = cudaMalloc(&block, static_cast<size_t>(num_bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // told by null
+    return nullptr;
+  }
+  CheckCuda(error, "cudaMalloc");
+  return block;
+}
+
+void CudaAllocator::ReturnToSystem(void* block, int64_t) noexcept { cudaFree(block); }
+
+std::shared_ptr<Allocator> MakePinnedAllocator() { return std::make_shared<PinnedAllocator>(); }
+
+}  // namespace weft

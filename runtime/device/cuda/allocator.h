@@ -1,0 +1,44 @@
+#ifndef WEFT_RUNTIME_DEVICE_CUDA_ALLOCATOR_H_
+#define WEFT_RUNTIME_DEVICE_CUDA_ALLOCATOR_H_
+
+#include <memory>
+
+#include "runtime/device/cuda/rank_state.h"
+#include "runtime/device/cuda/stream.h"
+#include "runtime/device/pooled_allocator.h"
+
+namespace weft {
+
+// A rank's memory of one GPU, and the stream in whose order the rank's kernels use it. Allocate and
+// Deallocate never wait for the device; only when it has no more memory is the pool returned to it, which
+// does.
+//
+// Threads: as Allocator; the stream's work is issued by the rank's thread.
+class CudaAllocator final : public PooledAllocator {
+ public:
+  // Makes `device` the calling thread's, for good. `cap_bytes`: most live bytes, 0: no limit but the
+  // device's. Errors: as CheckCuda.
+  explicit CudaAllocator(int device, int64_t cap_bytes = 0);
+  ~CudaAllocator() override;
+
+  Device device() const override { return {DeviceType::kCuda, device_}; }
+  CudaStreamRef stream() const { return stream_.ref(); }
+  CudaRankState& rank_state() const { return *rank_state_; }
+
+ protected:
+  void* TakeFromSystem(int64_t num_bytes) override;
+  void ReturnToSystem(void* block, int64_t num_bytes) noexcept override;
+
+ private:
+  const int device_;
+  const CudaStream stream_;
+  const std::unique_ptr<CudaRankState> rank_state_ = std::make_unique<CudaRankState>();
+};
+
+// Pooled host memory that a GPU reads and writes directly: an ordinary CPU tensor lies in it, and copies to
+// and from it need no staging by the driver.
+std::shared_ptr<Allocator> MakePinnedAllocator();
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_DEVICE_CUDA_ALLOCATOR_H_

@@ -1,0 +1,55 @@
+#include "runtime/device/cuda/stream.h"
+
+#include "runtime/device/cuda/check.h"
+
+namespace weft {
+
+void CudaStreamRef::WaitFor(const CudaEvent& event) const {
+  CheckCuda(cudaStreamWaitEvent(handle_, event.handle(), 0), "cudaStreamWaitEvent");
+}
+
+void CudaStreamRef::Synchronize() const {
+  CheckCuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
+}
+
+CudaStream::CudaStream() {
+  CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+
+CudaStream::~CudaStream() { cudaStreamDestroy(handle_); }
+
+CudaEvent::CudaEvent(Timing timing) {
+  CheckCuda(
+      cudaEventCreateWithFlags(&handle_, timing == Timing::kOn ? cudaEventDefault : cudaEventDisableTiming),
+      "cudaEventCreateWithFlags");
+}
+
+CudaEvent::~CudaEvent() { cudaEventDestroy(handle_); }
+
+void CudaEvent::Record(CudaStreamRef stream) {
+  CheckCuda(cudaEventRecord(handle_, stream.handle()), "cudaEventRecord");
+}
+
+bool CudaEvent::Test() const {
+  const cudaError_t state = cudaEventQuery(handle_);
+  if (state == cudaErrorNotReady) return false;
+  CheckCuda(state, "cudaEventQuery");
+  return true;
+}
+
+void CudaEvent::Synchronize() const { CheckCuda(cudaEventSynchronize(handle_), "cudaEventSynchronize"); }
+
+float CudaEvent::MillisecondsBetween(const CudaEvent& begin, const CudaEvent& end) {
+  float milliseconds = 0.0f;
+  CheckCuda(cudaEventElapsedTime(&milliseconds, begin.handle_, end.handle_), "cudaEventElapsedTime");
+  return milliseconds;
+}
+
+CudaDeviceGuard::CudaDeviceGuard(int device) {
+  CheckCuda(cudaGetDevice(&before_), "cudaGetDevice");
+  if (device != before_) CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+}
+
+CudaDeviceGuard::~CudaDeviceGuard() { cudaSetDevice(before_); }
+
+}  // namespace weft

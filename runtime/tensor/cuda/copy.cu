@@ -1,0 +1,232 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "runtime/device/cuda/allocator.h"
+#include "runtime/device/cuda/check.h"
+#include "runtime/device/cuda/launch.h"
+#include "runtime/tensor/combine.h"
+#include "runtime/tensor/convert.h"
+#include "runtime/tensor/cuda/grid_loop.h"
+#include "runtime/tensor/cuda/strided_loops.h"
+#include "runtime/tensor/cuda/tensor_stream.h"
+#include "runtime/tensor/loop_nest.h"
+#include "runtime/tensor/tensor_functions.h"
+
+namespace weft {
+namespace {
+
+constexpr int kTile = 32;
+constexpr int kTileRows = 8;
+
+template <class From, class To>
+__global__ void ConvertKernel(const From* from, To* to, int64_t count) {
+  ForEachOfGrid(count, [&](int64_t i) { to[i] = ConvertElement<To>(from[i]); });
+}
+
+template <class From, class To>
+__global__ void CopyStridedKernel(const From* from, To* to, StridedLoops<2> loops) {
+  ForEachOfGrid(loops.count, [&](int64_t i) {
+    int64_t at[2];
+    loops.Offsets(i, at);
+    to[at[1]] = ConvertElement<To>(from[at[0]]);
+  });
+}
+
+// A matrix of `rows` x `columns`, row-major at `to`, whose columns are contiguous at `from`; one matrix a
+// blockIdx.z. Tiles go through shared memory, so that both sides move whole lines.
+template <class Word>
+__global__ void TransposeKernel(const Word* from, int64_t from_stride, Word* to, int64_t to_stride,
+                                int64_t rows, int64_t columns, StridedLoops<2> matrices,
+                                int64_t first_matrix) {
+  __shared__ Word tile[kTile][kTile + 1];
+  int64_t at[2];
+  matrices.Offsets(first_matrix + blockIdx.z, at);
+  const Word* const source = from + at[0];
+  Word* const target = to + at[1];
+  const int64_t column = int64_t{blockIdx.x} * kTile;
+  const int64_t row = int64_t{blockIdx.y} * kTile;
+  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
+    if (column + i < columns && row + threadIdx.x < rows) {
+      tile[i][threadIdx.x] = source[(column + i) * from_stride + row + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.y; i < kTile; i += kTileRows) {
+    if (row + i < rows && column + threadIdx.x < columns) {
+      target[(row + i) * to_stride + column + threadIdx.x] = tile[threadIdx.x][i];
+    }
+  }
+}
+
+template <class T>
+__global__ void FillKernel(T* to, T value, StridedLoops<1> loops) {
+  ForEachOfGrid(loops.count, [&](int64_t i) {
+    int64_t at[1];
+    loops.Offsets(i, at);
+    to[at[0]] = value;
+  });
+}
+
+template <ReduceOp kOp, class T>
+__global__ void AccumulateKernel(const T* from, T* to, StridedLoops<2> loops) {
+  ForEachOfGrid(loops.count, [&](int64_t i) {
+    int64_t at[2];
+    loops.Offsets(i, at);
+    to[at[1]] = Combine<kOp>(to[at[1]], from[at[0]]);
+  });
+}
+
+// Calls `function` with an unsigned word of the item's size: a copy does not look into it.
+template <class Function>
+void VisitWord(int64_t item_size, const Function& function) {
+  switch (item_size) {
+    case 1:
+      return function(TypeTag<uint8_t>());
+    case 2:
+      return function(TypeTag<uint16_t>());
+    case 4:
+      return function(TypeTag<uint32_t>());
+    default:
+      return function(TypeTag<uint64_t>());
+  }
+}
+
+// The loop of `nest` in which `from` has stride 1, or -1.
+int UnitFromLoop(const LoopNest& nest) {
+  for (int loop = nest.inner(); loop >= 0; --loop) {
+    if (nest.from_strides[loop] == 1) return loop;
+  }
+  return -1;
+}
+
+// True if it was one: `to` contiguous along the innermost loop, `from` along another, both long enough.
+bool CopyTransposed(const LoopNest& nest, const Tensor& from, const Tensor& to) {
+  constexpr int64_t kLeast = 16;
+  constexpr int64_t kMostMatrices = 65535;
+  const int inner = nest.inner();
+  const int unit = UnitFromLoop(nest);
+  if (unit < 0 || unit == inner || nest.to_strides[inner] != 1) return false;
+  const int64_t rows = nest.extents[unit];
+  const int64_t columns = nest.extents[inner];
+  if (rows < kLeast || columns < kLeast || (rows + kTile - 1) / kTile > kMostMatrices) return false;
+  Shape outer;
+  Shape strides[2];
+  for (int loop = 0; loop < inner; ++loop) {
+    if (loop == unit) continue;
+    outer.push_back(nest.extents[loop]);
+    strides[0].push_back(nest.from_strides[loop]);
+    strides[1].push_back(nest.to_strides[loop]);
+  }
+  const StridedLoops<2> matrices = MakeStridedLoops(outer, strides);
+  VisitWord(ItemSize(to.dtype()), [&](auto tag) {
+    using Word = typename decltype(tag)::type;
+    for (int64_t first = 0; first < matrices.count; first += kMostMatrices) {
+      const dim3 blocks(static_cast<unsigned>((columns + kTile - 1) / kTile),
+                        static_cast<unsigned>((rows + kTile - 1) / kTile),
+                        static_cast<unsigned>(std::min(kMostMatrices, matrices.count - first)));
+      LaunchCuda(CudaStreamOf(to), {.blocks = blocks, .threads = dim3(kTile, kTileRows)},
+                 TransposeKernel<Word>, static_cast<const Word*>(from.data()), nest.from_strides[inner],
+                 static_cast<Word*>(to.data()), nest.to_strides[unit], rows, columns, matrices, first);
+    }
+  });
+  return true;
+}
+
+void CopySameType(const Tensor& from, const Tensor& to) {
+  const LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());
+  if (nest.inner() == 0 && nest.from_strides[0] == 1 && nest.to_strides[0] == 1) {
+    CheckCuda(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(to.num_bytes()),
+                              cudaMemcpyDeviceToDevice, CudaStreamOf(to).handle()),
+              "cudaMemcpyAsync");
+    return;
+  }
+  if (CopyTransposed(nest, from, to)) return;
+  const StridedLoops<2> loops = MakeStridedLoops(nest.extents, {nest.from_strides, nest.to_strides});
+  VisitWord(ItemSize(to.dtype()), [&](auto tag) {
+    using Word = typename decltype(tag)::type;
+    LaunchCuda(CudaStreamOf(to), GridOver(loops.count), CopyStridedKernel<Word, Word>,
+               static_cast<const Word*>(from.data()), static_cast<Word*>(to.data()), loops);
+  });
+}
+
+void Copy(const Tensor& from, const Tensor& to) {
+  if (from.dtype() == to.dtype()) {
+    if (from.data() != to.data() || from.strides() != to.strides()) CopySameType(from, to);
+    return;
+  }
+  const LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());
+  const StridedLoops<2> loops = MakeStridedLoops(nest.extents, {nest.from_strides, nest.to_strides});
+  const CudaGrid grid = GridOver(loops.count);
+  VisitDType(from.dtype(), [&](auto from_tag) {
+    using From = typename decltype(from_tag)::type;
+    VisitDType(to.dtype(), [&](auto to_tag) {
+      using To = typename decltype(to_tag)::type;
+      if (IsContiguousIn(loops, 0) && IsContiguousIn(loops, 1)) {
+        LaunchCuda(CudaStreamOf(to), grid, ConvertKernel<From, To>, from.data<From>(), to.data<To>(),
+                   loops.count);
+      } else {
+        LaunchCuda(CudaStreamOf(to), grid, CopyStridedKernel<From, To>, from.data<From>(), to.data<To>(),
+                   loops);
+      }
+    });
+  });
+}
+
+// Row-major in memory of its own, unless it is so already.
+Tensor Contiguous(const Tensor& tensor) {
+  if (tensor.IsContiguous()) return tensor;
+  const Tensor packed = Tensor::Empty(tensor.buffer()->allocator(), tensor.dtype(), tensor.shape());
+  Copy(tensor, packed);
+  return packed;
+}
+
+void ToHost(const Tensor& from, void* to) {
+  const Tensor packed = Contiguous(from);
+  const CudaStreamRef stream = CudaStreamOf(from);
+  CheckCuda(cudaMemcpyAsync(to, packed.data(), static_cast<size_t>(packed.num_bytes()),
+                            cudaMemcpyDeviceToHost, stream.handle()),
+            "cudaMemcpyAsync");
+  stream.Synchronize();
+}
+
+// CUDA has taken what lies in ordinary memory when the call returns; pinned memory is read later.
+void FromHost(const void* from, const Tensor& to) {
+  const Tensor packed =
+      to.IsContiguous() ? to : Tensor::Empty(to.buffer()->allocator(), to.dtype(), to.shape());
+  const CudaStreamRef stream = CudaStreamOf(to);
+  CheckCuda(cudaMemcpyAsync(packed.data(), from, static_cast<size_t>(packed.num_bytes()),
+                            cudaMemcpyHostToDevice, stream.handle()),
+            "cudaMemcpyAsync");
+  if (packed.data() != to.data()) Copy(packed, to);
+  stream.Synchronize();
+}
+
+void Fill(const Tensor& tensor, double value) {
+  const StridedLoops<1> loops = MakeStridedLoops(tensor.shape(), {tensor.strides()});
+  VisitDType(tensor.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    LaunchCuda(CudaStreamOf(tensor), GridOver(loops.count), FillKernel<T>, tensor.data<T>(),
+               ConvertElement<T>(value), loops);
+  });
+}
+
+void Accumulate(const Tensor& from, const Tensor& to, ReduceOp op) {
+  const StridedLoops<2> loops = MakeStridedLoops(to.shape(), {from.strides(), to.strides()});
+  VisitDType(to.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    VisitReduceOp(op, [&](auto kind) {
+      constexpr ReduceOp kOp = decltype(kind)::value;
+      LaunchCuda(CudaStreamOf(to), GridOver(loops.count), AccumulateKernel<kOp, T>, from.data<T>(),
+                 to.data<T>(), loops);
+    });
+  });
+}
+
+const RegisterTensorFunctions kRegister(
+    DeviceType::kCuda,
+    {.copy = &Copy, .to_host = &ToHost, .from_host = &FromHost, .fill = &Fill, .accumulate = &Accumulate});
+
+}  // namespace
+}  // namespace weft

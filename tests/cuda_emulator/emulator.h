@@ -1,0 +1,34 @@
+#ifndef WEFT_TESTS_CUDA_EMULATOR_EMULATOR_H_
+#define WEFT_TESTS_CUDA_EMULATOR_EMULATOR_H_
+
+#include <cstdint>
+#include <string>
+
+#include "cuda_runtime.h"
+
+namespace cuda_emulator {
+
+// What the machine is to look like, for the whole process, as with CUDA itself. Set it before the device is
+// first used, or while no stream has work.
+struct Machine {
+  bool has_driver = true;
+  int num_devices = 1;
+  int64_t memory_bytes = int64_t{4} << 30;  // a device
+  int compute_capability = 90;
+};
+void SetMachine(const Machine& machine);
+
+// The next call of that name fails with `error` and does nothing: FailNext("cudaMalloc", ...).
+void FailNext(const std::string& call, cudaError_t error);
+
+// Bytes that cudaMalloc has handed out on all devices and not taken back, and how often it was asked.
+int64_t LiveBytes();
+int64_t NumMallocs();
+
+// Kernels that have run, and operations that wait in streams.
+int64_t NumKernels();
+int64_t NumPending();
+
+}  // namespace cuda_emulator
+
+#endif  // WEFT_TESTS_CUDA_EMULATOR_EMULATOR_H_

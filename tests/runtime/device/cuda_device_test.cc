@@ -1,0 +1,122 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/device/cuda/allocator.h"
+#include "runtime/device/cuda/check.h"
+#include "runtime/device/cuda/launch.h"
+#include "runtime/device/device_backend.h"
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class CudaDeviceTest : public testing::Test {
+ protected:
+  ~CudaDeviceTest() override { cuda_emulator::SetMachine({}); }
+};
+
+TEST_F(CudaDeviceTest, SaysWhyThereIsNoDevice) {
+  cuda_emulator::SetMachine({.has_driver = false});
+  const auto make = [] { MakeAllocator({DeviceType::kCuda}); };
+  EXPECT_THAT(MessageOf(make), HasSubstr("no CUDA device: driver not found"));
+  cuda_emulator::SetMachine({.num_devices = 0});
+  EXPECT_THAT(MessageOf(make), HasSubstr("no CUDA device: the driver sees none; see CUDA_VISIBLE_DEVICES"));
+  cuda_emulator::SetMachine({.num_devices = 2});
+  EXPECT_EQ(CountDevices(DeviceType::kCuda), 2);
+  EXPECT_EQ(MessageOf([] { MakeAllocator({DeviceType::kCuda, 2}); }), "device cuda:2: this process sees 2");
+  EXPECT_EQ(MakeAllocator({DeviceType::kCuda, 1})->device(), (Device{DeviceType::kCuda, 1}));
+}
+
+TEST_F(CudaDeviceTest, PoolsWithoutAskingTheDriverTwice) {
+  const int64_t before = cuda_emulator::LiveBytes();
+  {
+    const auto allocator = MakeAllocator({DeviceType::kCuda});
+    void* const a = allocator->Allocate(1000);
+    const int64_t num_mallocs = cuda_emulator::NumMallocs();
+    EXPECT_EQ(allocator->stats(),
+              (AllocatorStats{.live_bytes = 1024, .peak_bytes = 1024, .num_allocations = 1}));
+    allocator->Deallocate(a, 1000);
+    EXPECT_EQ(allocator->Allocate(1001), a);
+    EXPECT_EQ(cuda_emulator::NumMallocs(), num_mallocs);
+    allocator->Deallocate(a, 1001);
+  }
+  EXPECT_EQ(cuda_emulator::LiveBytes(), before);
+}
+
+TEST_F(CudaDeviceTest, OutOfMemoryNamesWhatThereIs) {
+  cuda_emulator::SetMachine({.memory_bytes = 1 << 20});
+  const auto allocator = MakeAllocator({DeviceType::kCuda});
+  void* const a = allocator->Allocate(600 << 10);
+  allocator->Deallocate(a, 600 << 10);
+  // Fits only if the pool gives its block back first.
+  void* const b = allocator->Allocate(900 << 10);
+  EXPECT_THAT(MessageOf([&] { allocator->Allocate(200 << 10); }),
+              AllOf(HasSubstr("out of memory on cuda: cannot allocate 204800 bytes; live 921600 bytes"),
+                    HasSubstr("peak 921600 bytes")));
+  allocator->Deallocate(b, 900 << 10);
+  const auto capped = MakeAllocator({DeviceType::kCuda}, {.cap_bytes = 4096});
+  EXPECT_THAT(MessageOf([&] { capped->Allocate(4097); }), HasSubstr("cap 4096 bytes"));
+  EXPECT_THAT(MessageOf([] { MakeAllocator({DeviceType::kCpu}, {.cap_bytes = 64})->Allocate(65); }),
+              HasSubstr("out of memory on cpu: cannot allocate 65 bytes; live 0 bytes"));
+}
+
+TEST_F(CudaDeviceTest, ErrorsNameTheCall) {
+  const CudaStream stream;
+  cuda_emulator::FailNext("cudaStreamSynchronize", cudaErrorIllegalAddress);
+  EXPECT_THAT(
+      MessageOf([&] { stream.ref().Synchronize(); }),
+      HasSubstr("a kernel that ran before cudaStreamSynchronize read or wrote memory that is not its own"));
+  int not_a_pointer = 0;
+  EXPECT_EQ(MessageOf([&] { CheckCuda(cudaFree(&not_a_pointer), "cudaFree"); }),
+            "CUDA: cudaFree: cudaErrorInvalidValue: emulated error");
+}
+
+__global__ void Doubled(const float* in, float* out, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = 2 * in[i];
+}
+
+TEST_F(CudaDeviceTest, StreamsEventsAndPinnedMemory) {
+  const auto allocator = std::make_shared<CudaAllocator>(0);
+  const CudaStream other;
+  constexpr int64_t kCount = 1000;
+  constexpr size_t kBytes = kCount * sizeof(float);
+  float* const a = static_cast<float*>(allocator->Allocate(kBytes));
+  float* const b = static_cast<float*>(allocator->Allocate(kBytes));
+  const auto pinned_allocator = MakePinnedAllocator();
+  float* const pinned = static_cast<float*>(pinned_allocator->Allocate(kBytes));
+  for (int i = 0; i < kCount; ++i) pinned[i] = static_cast<float>(i);
+  const auto copy = [](void* to, const void* from, cudaMemcpyKind kind, CudaStreamRef stream) {
+    CheckCuda(cudaMemcpyAsync(to, from, kBytes, kind, stream.handle()), "cudaMemcpyAsync");
+  };
+  copy(a, pinned, cudaMemcpyHostToDevice, allocator->stream());
+  LaunchCuda(allocator->stream(), {.blocks = 4, .threads = 256}, Doubled, a, b, kCount);
+  CudaEvent computed(CudaEvent::Timing::kOn);
+  computed.Record(allocator->stream());
+  EXPECT_FALSE(computed.Test());
+  std::memset(pinned, 0, kBytes);
+  // Another stream takes it over.
+  other.ref().WaitFor(computed);
+  copy(pinned, b, cudaMemcpyDeviceToHost, other.ref());
+  CudaEvent copied(CudaEvent::Timing::kOn);
+  copied.Record(other.ref());
+  EXPECT_EQ(pinned[7], 0.0f);
+  copied.Synchronize();
+  for (int i = 0; i < kCount; ++i) EXPECT_EQ(pinned[i], 2.0f * static_cast<float>(i));
+  EXPECT_TRUE(computed.Test());
+  EXPECT_GE(CudaEvent::MillisecondsBetween(computed, copied), 0.0f);
+  pinned_allocator->Deallocate(pinned, kBytes);
+  allocator->Deallocate(a, kBytes);
+  allocator->Deallocate(b, kBytes);
+}
+
+}  // namespace
+}  // namespace weft
