@@ -80,7 +80,7 @@ void CheckOperandCount(const OpDef& op, size_t count) {
 ErasedKernel KernelFor(const OpDef& op, const Device& device) {
   // A meta tensor has no elements: only views, which compute shapes, run their kernel on it.
   if (device.type == DeviceType::kMeta && !op.is_view()) return nullptr;
-  // A view's kernel computes strides alone, the same on every device.
+  // A view's kernel computes strides, or copies by calls that know every device.
   const DeviceType type = op.is_view() ? DeviceType::kCpu : device.type;
   const ErasedKernel kernel = FindKernel(op, type);
   if (kernel == nullptr) {

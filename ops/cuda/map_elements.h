@@ -291,21 +291,6 @@ void VisitOrdered(DType dtype, Function&& function) {
   });
 }
 
-// Calls `function` with an unsigned integer of the item's size.
-template <class Function>
-void VisitWord(int64_t item_size, const Function& function) {
-  switch (item_size) {
-    case 1:
-      return function(TypeTag<uint8_t>());
-    case 2:
-      return function(TypeTag<uint16_t>());
-    case 4:
-      return function(TypeTag<uint32_t>());
-    default:
-      return function(TypeTag<uint64_t>());
-  }
-}
-
 }  // namespace weft
 
 #endif  // WEFT_OPS_CUDA_MAP_ELEMENTS_H_

@@ -4,6 +4,7 @@
 #include "ops/kernel.h"
 #include "ops/number_as.h"
 #include "ops/select.h"
+#include "runtime/tensor/cuda/visit_word.h"
 
 namespace weft {
 namespace {

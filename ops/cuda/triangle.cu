@@ -6,6 +6,7 @@
 #include "ops/cuda/map_elements.h"
 #include "ops/kernel.h"
 #include "ops/triangle.h"
+#include "runtime/tensor/cuda/visit_word.h"
 
 namespace weft {
 namespace {

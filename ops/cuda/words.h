@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "runtime/base/dtype.h"
+#include "runtime/tensor/cuda/visit_word.h"
 
 namespace weft {
 
@@ -22,18 +23,7 @@ inline int64_t WidestWord(int64_t bytes, const void* from, const void* to) {
 // Calls `function` with an unsigned type of so many bytes.
 template <class Function>
 void VisitWordOf(int64_t bytes, const Function& function) {
-  switch (bytes) {
-    case 1:
-      return function(TypeTag<uint8_t>());
-    case 2:
-      return function(TypeTag<uint16_t>());
-    case 4:
-      return function(TypeTag<uint32_t>());
-    case 8:
-      return function(TypeTag<uint2>());
-    default:
-      return function(TypeTag<uint4>());
-  }
+  return bytes == sizeof(uint4) ? function(TypeTag<uint4>()) : VisitWord(bytes, function);
 }
 
 }  // namespace weft

@@ -11,6 +11,7 @@
 #include "runtime/tensor/cuda/grid_loop.h"
 #include "runtime/tensor/cuda/strided_loops.h"
 #include "runtime/tensor/cuda/tensor_stream.h"
+#include "runtime/tensor/cuda/visit_word.h"
 #include "runtime/tensor/loop_nest.h"
 #include "runtime/tensor/tensor_functions.h"
 
@@ -76,21 +77,6 @@ __global__ void AccumulateKernel(const T* from, T* to, StridedLoops<2> loops) {
     loops.Offsets(i, at);
     to[at[1]] = Combine<kOp>(to[at[1]], from[at[0]]);
   });
-}
-
-// Calls `function` with an unsigned word of the item's size: a copy does not look into it.
-template <class Function>
-void VisitWord(int64_t item_size, const Function& function) {
-  switch (item_size) {
-    case 1:
-      return function(TypeTag<uint8_t>());
-    case 2:
-      return function(TypeTag<uint16_t>());
-    case 4:
-      return function(TypeTag<uint32_t>());
-    default:
-      return function(TypeTag<uint64_t>());
-  }
 }
 
 // The loop of `nest` in which `from` has stride 1, or -1.
