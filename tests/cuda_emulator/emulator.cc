@@ -1,6 +1,8 @@
 #include "tests/cuda_emulator/emulator.h"
 
 #include <chrono>
+#include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -8,13 +10,19 @@
 #include <mutex>
 #include <new>
 #include <set>
+#include <stdexcept>
 #include <vector>
 
 #include "tests/cuda_emulator/block_runner.h"
 
 // Operations of a stream that have not run. `num_issued` counts them all: the place of an event in it.
 struct cudaStreamOfEmulator {
-  std::deque<std::function<void()>> operations;
+  struct Operation {
+    std::function<bool()> ready;  // null: always
+    std::function<void()> run;
+  };
+  int device = 0;
+  std::deque<Operation> operations;
   int64_t num_issued = 0;
   int64_t num_done = 0;
 };
@@ -40,6 +48,7 @@ struct Allocation {
 // All of it under one lock: operations of all devices run one at a time.
 struct Cuda {
   std::recursive_mutex mutex;
+  std::condition_variable_any changed;  // something may be ready that was not
   Machine machine;
   std::map<std::string, cudaError_t> failures;
   std::map<void*, Allocation> allocations;
@@ -54,7 +63,7 @@ Cuda& TheCuda() {
   return *cuda;
 }
 
-using Lock = std::lock_guard<std::recursive_mutex>;
+using Lock = std::unique_lock<std::recursive_mutex>;
 
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -76,24 +85,57 @@ cudaError_t Enter(const char* call) {
   return Return(error);
 }
 
-// Runs the operations of `stream` up to its `place`-th.
-void Advance(cudaStream_t stream, int64_t place) {
+// Runs the operations of `stream` up to its `place`-th, as far as they are ready. True if it got there.
+bool Advance(cudaStream_t stream, int64_t place) {
   while (stream->num_done < place) {
-    const std::function<void()> operation = std::move(stream->operations.front());
+    auto& next = stream->operations.front();
+    if (next.ready != nullptr && !next.ready()) return false;
+    const std::function<void()> run = std::move(next.run);
     stream->operations.pop_front();
-    ++stream->num_done;  // first: an operation may wait for an earlier event of its own stream
-    operation();
+    ++stream->num_done;
+    run();
+  }
+  return true;
+}
+
+// One step of every stream: a device goes on whether or not its own rank waits for it. True if any moved.
+bool AdvanceOthers() {
+  bool moved = false;
+  for (cudaStream_t stream : TheCuda().streams) {
+    const int64_t before = stream->num_done;
+    if (before < stream->num_issued) Advance(stream, before + 1);
+    moved |= stream->num_done != before;
+  }
+  return moved;
+}
+
+// Blocks until `stream` has come to `place`. What is not ready is awaited with the lock released, while other
+// streams go on.
+void AwaitPlace(Lock& lock, cudaStream_t stream, int64_t place) {
+  constexpr std::chrono::minutes kPatience(2);
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  while (TheCuda().streams.count(stream) != 0 && !Advance(stream, place)) {
+    if (AdvanceOthers()) continue;
+    if (std::chrono::steady_clock::now() > give_up) throw std::logic_error("a stream waits for ever");
+    TheCuda().changed.wait_for(lock, std::chrono::milliseconds(20));
   }
 }
 
-void AdvanceAll() {
-  for (cudaStream_t stream : TheCuda().streams) Advance(stream, stream->num_issued);
+// As a device's own calls that wait for all of its work.
+void AwaitDevice(Lock& lock, int device) {
+  const std::set<cudaStream_t> streams = TheCuda().streams;
+  for (cudaStream_t stream : streams) {
+    if (TheCuda().streams.count(stream) != 0 && stream->device == device) {
+      AwaitPlace(lock, stream, stream->num_issued);
+    }
+  }
 }
 
-cudaError_t Issue(cudaStream_t stream, std::function<void()> operation) {
+cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<bool()> ready = nullptr) {
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
-  stream->operations.push_back(std::move(operation));
+  stream->operations.push_back({std::move(ready), std::move(run)});
   ++stream->num_issued;
+  TheCuda().changed.notify_all();
   return cudaSuccess;
 }
 
@@ -122,39 +164,50 @@ int64_t DeviceBytes(int device) {
 }  // namespace
 
 void SetMachine(const Machine& machine) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   TheCuda().machine = machine;
 }
 
 void FailNext(const std::string& call, cudaError_t error) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   TheCuda().failures[call] = error;
 }
 
 int64_t LiveBytes() {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   return TheCuda().live_bytes;
 }
 
 int64_t NumMallocs() {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   return TheCuda().num_mallocs;
 }
 
 int64_t NumKernels() {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   return TheCuda().num_kernels;
 }
 
 int64_t NumPending() {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   int64_t pending = 0;
   for (cudaStream_t stream : TheCuda().streams) pending += stream->num_issued - stream->num_done;
   return pending;
 }
 
+cudaError_t IssueWhenReady(cudaStream_t stream, std::function<bool()> ready) {
+  Lock lock(TheCuda().mutex);
+  return Issue(
+      stream, [] {}, std::move(ready));
+}
+
+void NotifyReady() {
+  Lock lock(TheCuda().mutex);
+  TheCuda().changed.notify_all();
+}
+
 cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaLaunchKernel"); error != cudaSuccess) return error;
   const dim3& block = config.blockDim;
   const dim3& grid = config.gridDim;
@@ -221,7 +274,7 @@ cudaError_t cudaGetLastError() {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   *count = 0;
   if (const cudaError_t error = Enter("cudaGetDeviceCount"); error != cudaSuccess) return error;
   *count = TheCuda().machine.num_devices;
@@ -229,7 +282,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaSetDevice"); error != cudaSuccess) return error;
   if (device < 0 || device >= TheCuda().machine.num_devices) return Return(cudaErrorInvalidDevice);
   current_device = device;
@@ -242,7 +295,7 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
       *value = 2;
@@ -260,22 +313,27 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  std::snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(device) & 0xff);
+  return cudaSuccess;
+}
+
 cudaError_t cudaDeviceSynchronize() {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaDeviceSynchronize"); error != cudaSuccess) return error;
-  AdvanceAll();
+  AwaitDevice(lock, current_device);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   *total = static_cast<size_t>(TheCuda().machine.memory_bytes);
   *free = *total - static_cast<size_t>(DeviceBytes(current_device));
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** data, size_t num_bytes) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   Cuda& cuda = TheCuda();
   ++cuda.num_mallocs;
   if (const cudaError_t error = Enter("cudaMalloc"); error != cudaSuccess) return error;
@@ -290,12 +348,13 @@ cudaError_t cudaMalloc(void** data, size_t num_bytes) {
 
 // As CUDA, waits for all work of the device.
 cudaError_t cudaFree(void* data) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (data == nullptr) return cudaSuccess;
   Cuda& cuda = TheCuda();
-  const auto found = cuda.allocations.find(data);
+  auto found = cuda.allocations.find(data);
   if (found == cuda.allocations.end()) return Return(cudaErrorInvalidValue);
-  AdvanceAll();
+  AwaitDevice(lock, found->second.device);
+  found = cuda.allocations.find(data);
   cuda.live_bytes -= static_cast<int64_t>(found->second.num_bytes);
   std::memset(data, kPoison, found->second.num_bytes);
   cuda.allocations.erase(found);
@@ -304,14 +363,14 @@ cudaError_t cudaFree(void* data) {
 }
 
 cudaError_t cudaMallocHost(void** data, size_t num_bytes) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaMallocHost"); error != cudaSuccess) return error;
   return AllocateBytes(data, num_bytes);
 }
 
 cudaError_t cudaFreeHost(void* data) {
-  const Lock lock(TheCuda().mutex);
-  AdvanceAll();
+  Lock lock(TheCuda().mutex);
+  AwaitDevice(lock, current_device);
   std::free(data);
   return cudaSuccess;
 }
@@ -319,7 +378,7 @@ cudaError_t cudaFreeHost(void* data) {
 // As CUDA for memory that is not pinned: what comes from the host is taken at once.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaMemcpyAsync"); error != cudaSuccess) return error;
   if (kind != cudaMemcpyHostToDevice) {
     return Issue(stream, [=] { std::memcpy(to, from, num_bytes); });
@@ -329,56 +388,59 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMe
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t num_bytes, cudaStream_t stream) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaMemsetAsync"); error != cudaSuccess) return error;
   return Issue(stream, [=] { std::memset(to, value, num_bytes); });
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaStreamCreateWithFlags"); error != cudaSuccess) return error;
   *stream = new cudaStreamOfEmulator;
+  (*stream)->device = current_device;
   TheCuda().streams.insert(*stream);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
-  Advance(stream, stream->num_issued);
+  AwaitPlace(lock, stream, stream->num_issued);
   TheCuda().streams.erase(stream);
   delete stream;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaStreamSynchronize"); error != cudaSuccess) return error;
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
-  Advance(stream, stream->num_issued);
+  AwaitPlace(lock, stream, stream->num_issued);
   return cudaSuccess;
 }
 
 // Who asks again and again sees the stream move on.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   if (stream->num_done == stream->num_issued) return cudaSuccess;
-  Advance(stream, stream->num_done + 1);
+  if (!Advance(stream, stream->num_done + 1)) AdvanceOthers();
   return cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaStreamWaitEvent"); error != cudaSuccess) return error;
   if (event->stream == nullptr) return cudaSuccess;
-  return Issue(stream, [source = event->stream, place = event->place] {
-    if (TheCuda().streams.count(source) != 0) Advance(source, place);
-  });
+  return Issue(
+      stream, [] {},
+      [source = event->stream, place = event->place] {
+        return TheCuda().streams.count(source) == 0 || Advance(source, place);
+      });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventCreateWithFlags"); error != cudaSuccess) return error;
   *event = new cudaEventOfEmulator;
   (*event)->has_time = (flags & cudaEventDisableTiming) == 0;
@@ -386,13 +448,13 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   delete event;
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventRecord"); error != cudaSuccess) return error;
   auto time = std::make_shared<std::chrono::steady_clock::time_point>();
   if (const cudaError_t error = Issue(stream, [time] { *time = std::chrono::steady_clock::now(); });
@@ -406,22 +468,22 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventQuery"); error != cudaSuccess) return error;
   if (IsDone(event)) return cudaSuccess;
-  Advance(event->stream, event->stream->num_done + 1);
+  if (!Advance(event->stream, event->stream->num_done + 1)) AdvanceOthers();
   return cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventSynchronize"); error != cudaSuccess) return error;
-  if (!IsDone(event)) Advance(event->stream, event->place);
+  if (!IsDone(event)) AwaitPlace(lock, event->stream, event->place);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  const Lock lock(TheCuda().mutex);
+  Lock lock(TheCuda().mutex);
   if (!begin->has_time || !end->has_time || begin->time == nullptr || end->time == nullptr) {
     return Return(cudaErrorInvalidValue);
   }

@@ -2,6 +2,7 @@
 #define WEFT_TESTS_CUDA_EMULATOR_EMULATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "cuda_runtime.h"
@@ -24,6 +25,12 @@ void FailNext(const std::string& call, cudaError_t error);
 // Bytes that cudaMalloc has handed out on all devices and not taken back, and how often it was asked.
 int64_t LiveBytes();
 int64_t NumMallocs();
+
+// Issues to `stream` an operation that is over once `ready` returns true: a transfer that needs others. It is
+// called when the stream has come to it, again and again, from any thread that waits, with the emulator
+// locked; it issues nothing. NotifyReady says that it may have another answer now.
+cudaError_t IssueWhenReady(cudaStream_t stream, std::function<bool()> ready);
+void NotifyReady();
 
 // Kernels that have run, and operations that wait in streams.
 int64_t NumKernels();
