@@ -327,22 +327,25 @@ void Communicator::RecordFailed(const Operation& operation) const {
   if (recorder_ != nullptr) recorder_->End(operation.flight_id, FlightClock(), /*ok=*/false);
 }
 
-void Communicator::RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns,
-                                  int64_t all_to_all_bytes) const {
-  if (recorder_ != nullptr) recorder_->End(operation.flight_id, now_ns, /*ok=*/true);
-  if (ledger_ == nullptr) return;
-  const double seconds = static_cast<double>(now_ns - begun_ns) * 1e-9;
+int64_t Communicator::BytesToRecord(const Operation& operation, int64_t all_to_all_bytes) const {
   const CollectiveKind kind = operation.descriptor.kind;
-  int64_t num_bytes = 0;
   if (kind == CollectiveKind::kSendRecv) {
+    int64_t num_bytes = 0;
     for (const Message& message : operation.receives) {
       if (message.peer != rank_) num_bytes += message.tensor.num_bytes();
     }
-  } else if (rank_ == 0) {
-    num_bytes =
-        kind == CollectiveKind::kAllToAll ? all_to_all_bytes : LedgerBytes(operation.descriptor, size());
+    return num_bytes;
   }
-  ledger_->Record({kind, name_, num_bytes, seconds, operation.options.tag});
+  if (rank_ != 0) return 0;
+  return kind == CollectiveKind::kAllToAll ? all_to_all_bytes : LedgerBytes(operation.descriptor, size());
+}
+
+void Communicator::RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns,
+                                  int64_t num_bytes) const {
+  if (recorder_ != nullptr) recorder_->End(operation.flight_id, now_ns, /*ok=*/true);
+  if (ledger_ == nullptr) return;
+  const double seconds = static_cast<double>(now_ns - begun_ns) * 1e-9;
+  ledger_->Record({operation.descriptor.kind, name_, num_bytes, seconds, operation.options.tag});
 }
 
 }  // namespace weft

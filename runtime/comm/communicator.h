@@ -145,11 +145,13 @@ class Communicator {
   // it begins, if later, and its end.
   virtual Work Submit(Operation&& operation) = 0;
 
-  // Times are FlightClock's; any thread. `all_to_all_bytes`: of an all-to-all, what changed hands in the
-  // whole group, which only the backend knows; else not looked at.
+  // What this rank's ledger counts for `operation`. `all_to_all_bytes`: of an all-to-all, what changed hands
+  // in the whole group, which only the backend knows; else not looked at.
+  int64_t BytesToRecord(const Operation& operation, int64_t all_to_all_bytes) const;
+
+  // Times are FlightClock's; any thread. The operation's tensors are not looked at.
   void RecordBegun(const Operation& operation, int64_t now_ns) const;
-  void RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns,
-                      int64_t all_to_all_bytes) const;
+  void RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns, int64_t num_bytes) const;
   void RecordFailed(const Operation& operation) const;
 
  private:

@@ -95,7 +95,7 @@ void QueuedCommunicator::RunNow(const Operation& operation, std::chrono::millise
          absl::StrCat("group '", name(), "': world rank ", ranks()[rank()], " failed: ", error.what()));
     Leave();
   }
-  RecordFinished(operation, begun_ns, FlightClock(), all_to_all_bytes);
+  RecordFinished(operation, begun_ns, FlightClock(), BytesToRecord(operation, all_to_all_bytes));
 }
 
 }  // namespace weft

@@ -4,18 +4,18 @@
 
 namespace weft {
 
-void WorkState::Finish(std::optional<Error> error) {
+void HostWorkState::Finish(std::optional<Error> error) {
   const std::lock_guard<std::mutex> lock(mutex_);
   error_ = std::move(error);
   finished_.store(true, std::memory_order_release);
   wake_.notify_all();
 }
 
-void WorkState::ThrowIfFailed() const {
+void HostWorkState::ThrowIfFailed() const {
   if (error_.has_value()) throw Error(*error_);
 }
 
-void WorkState::Wait() const {
+void HostWorkState::Wait() {
   if (!finished()) {
     std::unique_lock<std::mutex> lock(mutex_);
     wake_.wait(lock, [this] { return finished(); });
@@ -23,7 +23,7 @@ void WorkState::Wait() const {
   ThrowIfFailed();
 }
 
-bool WorkState::WaitFor(std::chrono::milliseconds timeout) const {
+bool HostWorkState::WaitFor(std::chrono::milliseconds timeout) {
   if (!finished()) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (!wake_.wait_for(lock, timeout, [this] { return finished(); })) return false;

@@ -22,12 +22,14 @@ class Work {
   // True when it has finished, well or badly. Never blocks, never throws.
   bool Test() const;
 
-  // Blocks until it has finished.
+  // Blocks until it has finished. Of an operation on GPU memory that NCCL runs, the host does not wait: what
+  // is issued to the tensors' streams from now on does, and the errors are those that are known by now.
   // Errors: the collective's own (DeadlineExceeded names the missing ranks; Aborted the peer that failed;
   // InvalidArgument both sides of a disagreement).
   void Wait() const;
 
-  // The same within `timeout`; returns false if it is still running then.
+  // Blocks the host until it has finished, on every device; returns false if it is still running after
+  // `timeout`.
   bool WaitFor(std::chrono::milliseconds timeout) const;
 
  private:

@@ -16,7 +16,7 @@ Worker::~Worker() {
 }
 
 Work Worker::Submit(absl::AnyInvocable<void()> task) {
-  auto state = std::make_shared<WorkState>();
+  auto state = std::make_shared<HostWorkState>();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (closed_) Throw(absl::StatusCode::kFailedPrecondition, "this communicator's rank has ended");

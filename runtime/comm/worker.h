@@ -43,7 +43,7 @@ class Worker {
  private:
   struct Task {
     absl::AnyInvocable<void()> run;
-    std::shared_ptr<WorkState> state;
+    std::shared_ptr<HostWorkState> state;
   };
 
   void Loop();

@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 TEST(WorkTest, WaitReturnsWhenAnotherThreadFinishesIt) {
-  auto state = std::make_shared<WorkState>();
+  auto state = std::make_shared<HostWorkState>();
   const Work work(state);
   const Work copy = work;
   EXPECT_FALSE(work.Test());
@@ -22,7 +22,7 @@ TEST(WorkTest, WaitReturnsWhenAnotherThreadFinishesIt) {
 }
 
 TEST(WorkTest, EveryReaderGetsTheError) {
-  auto state = std::make_shared<WorkState>();
+  auto state = std::make_shared<HostWorkState>();
   const Work work(state);
   state->Finish(Error(absl::StatusCode::kAborted, "a peer failed"));
   EXPECT_TRUE(work.Test());
