@@ -14,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/launch/world.h"
+#include "runtime/tensor/copy.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
@@ -28,6 +29,11 @@ struct CommBackend {
   std::vector<int> sweep_ranks = {1, 2, 3, 4, 5, 6, 7, 8};
   // How often the cases run that repeat themselves, of 1.
   double repeats = 1;
+  // Reductions go in the order of ranks, are rounded once, and nan wins. Else floating-point results are
+  // within the bound of any order with a rounding at every step.
+  bool exact_reductions = true;
+  // Each receiver records what it got in an all-to-all; else group rank 0 records all.
+  bool all_to_all_by_receiver = false;
 };
 inline void PrintTo(const CommBackend& backend, std::ostream* out) { *out << backend.name; }
 
@@ -90,20 +96,43 @@ T InputValue(int rank, int64_t i) {
   }
 }
 
+inline bool OnCpu(World& world) { return world.allocator()->device().type == DeviceType::kCpu; }
+
+// A tensor of the rank's device whose elements `fill` writes, on the CPU.
+template <class T, class Fill>
+Tensor MakeTensor(World& world, int64_t count, const Fill& fill) {
+  const Tensor tensor =
+      Tensor::Empty(OnCpu(world) ? world.allocator() : MakeCpuAllocator(), kDTypeOf<T>, {count});
+  fill(tensor.data<T>());
+  return OnCpu(world) ? tensor : CloneTensor(tensor, world.allocator());
+}
+
+// Where a device runs what a call has issued, the call may be back before its error: throws that.
+inline void AwaitError(World& world, Communicator& group) {
+  if (!OnCpu(world)) group.Barrier();
+}
+
+// Blocks the host until the work has finished, and throws its error.
+inline void AwaitOnHost(World& world, const Work& work) {
+  if (OnCpu(world)) return work.Wait();
+  while (!work.WaitFor(std::chrono::seconds(1))) continue;
+}
+
 // Elements [begin, begin + count) of `rank`'s input.
 template <class T>
 Tensor InputTensor(World& world, int rank, int64_t count, int64_t begin = 0) {
-  const Tensor tensor = Tensor::Empty(world.allocator(), kDTypeOf<T>, {count});
-  for (int64_t i = 0; i < count; ++i) tensor.data<T>()[i] = InputValue<T>(rank, begin + i);
-  return tensor;
+  return MakeTensor<T>(world, count, [&](T* values) {
+    for (int64_t i = 0; i < count; ++i) values[i] = InputValue<T>(rank, begin + i);
+  });
 }
 
 // A tensor whose bytes are neither inputs nor results.
 template <class T>
 Tensor OutputTensor(World& world, int64_t count) {
-  const Tensor tensor = Tensor::Empty(world.allocator(), kDTypeOf<T>, {count});
-  if (count > 0) std::memset(tensor.data(), std::is_same_v<T, bool> ? 1 : 0x5a, tensor.num_bytes());
-  return tensor;
+  return MakeTensor<T>(world, count, [&](T* values) {
+    if (count > 0)
+      std::memset(static_cast<void*>(values), std::is_same_v<T, bool> ? 1 : 0x5a, count * sizeof(T));
+  });
 }
 
 template <class T>

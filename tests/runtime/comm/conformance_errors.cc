@@ -72,7 +72,10 @@ TEST_P(CommConformance, DisagreementNamesBothSidesOnEveryMember) {
       const Tensor agreed = F32(world, 1);
       group->AllReduce(agreed, agreed, ReduceOp::kSum);
       const Call& call = world.rank() == 0 ? disagreement.rank0 : disagreement.others;
-      const std::string message = ErrorOf(StatusCode::kInvalidArgument, [&] { call(world, *group); });
+      const std::string message = ErrorOf(StatusCode::kInvalidArgument, [&] {
+        call(world, *group);
+        AwaitError(world, *group);
+      });
       ExpectContains(message, disagreement.expected);
       ExpectContains(message, {"group 'dp'", "collective #2"});
       // They have lost step: the group is dead, and says why.
@@ -86,7 +89,7 @@ TEST_P(CommConformance, AnAsynchronousDisagreementIsReadFromTheWorkOrAtTheNextCa
     const auto group = world.NewGroup("dp", AllRanks(world));
     const Tensor tensor = F32(world, 4 + world.rank());
     const Work work = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
-    const std::string message = ErrorOf(StatusCode::kInvalidArgument, [&] { work.Wait(); });
+    const std::string message = ErrorOf(StatusCode::kInvalidArgument, [&] { AwaitOnHost(world, work); });
     ExpectContains(message, {"count 4", "count 5"});
     Expect(work.Test(), "a failed Work has finished");
     Expect(ErrorOf(StatusCode::kInvalidArgument, [&] { work.Wait(); }) == message,
@@ -105,6 +108,7 @@ TEST_P(CommConformance, MessagesOfOtherLengthsFailAtBothEnds) {
     const std::string message = ErrorOf(StatusCode::kInvalidArgument, [&] {
       if (world.rank() == 0) group->Send(F32(world, 4), 1);
       if (world.rank() == 1) group->Recv(F32(world, 5), 0);
+      AwaitError(world, *group);
     });
     ExpectContains(message, {"group 'pp'", "rank 0 sent 16 bytes to rank 1", "expected 20 bytes"});
   });
@@ -184,7 +188,7 @@ TEST_P(CommConformance, MisuseIsToldFromTheCallAndLeavesTheGroupUsable) {
     const Tensor tensor = F32(world, 4);
     if (world.rank() == 0) ErrorOf(StatusCode::kInvalidArgument, [&] { group->Broadcast(tensor, 9); });
     group->AllReduce(tensor, tensor, ReduceOp::kSum);
-    Expect(tensor.data<float>()[3] == InputValue<float>(0, 3) + InputValue<float>(1, 3),
+    Expect(OnHost(tensor).data<float>()[3] == InputValue<float>(0, 3) + InputValue<float>(1, 3),
            "wrong sum after misuse");
   });
 }
@@ -203,8 +207,10 @@ TEST_P(CommConformance, TimeoutNamesTheMissingWorldRanks) {
       ExpectContains(message, {"world ranks [2, 4] have not arrived"});
       return;
     }
-    const std::string message =
-        ErrorOf(StatusCode::kDeadlineExceeded, [&] { group->AllReduce(tensor, tensor, ReduceOp::kSum); });
+    const std::string message = ErrorOf(StatusCode::kDeadlineExceeded, [&] {
+      group->AllReduce(tensor, tensor, ReduceOp::kSum);
+      AwaitError(world, *group);
+    });
     ExpectContains(message, {"group 'dp'", "collective #2", "all_reduce(f32, sum, count 3)", "waited 60 ms",
                              "world ranks [2, 4] have not arrived"});
     Expect(ErrorOf(StatusCode::kDeadlineExceeded, [&] { group->Barrier(); }) == message, "another error");
@@ -221,6 +227,7 @@ TEST_P(CommConformance, TimeoutOfAMessageNamesTheOtherEnd) {
       if (world.rank() == 0) {
         const std::string message = ErrorOf(StatusCode::kDeadlineExceeded, [&] {
           receives ? group->Recv(F32(world, 3), 1) : group->Send(F32(world, 3), 1);
+          AwaitError(world, *group);
         });
         ExpectContains(message, {"group 'pp'", "send_recv #1", "waited 30 ms", "world ranks [1]"});
       }
@@ -242,12 +249,15 @@ TEST_P(CommConformance, AbortReleasesEveryoneAndEndsTheGroup) {
       group->Abort("the disk is full");
       message = ErrorOf(StatusCode::kAborted, [&] { group->Barrier(); });
     } else if (world.rank() == 1) {
-      message = ErrorOf(StatusCode::kAborted, [&] { group->AllReduce(tensor, tensor, ReduceOp::kSum); });
+      message = ErrorOf(StatusCode::kAborted, [&] {
+        group->AllReduce(tensor, tensor, ReduceOp::kSum);
+        AwaitError(world, *group);
+      });
     } else {
       const Work work = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
       const Work behind = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
       issued->Barrier();
-      message = ErrorOf(StatusCode::kAborted, [&] { behind.Wait(); });
+      message = ErrorOf(StatusCode::kAborted, [&] { AwaitOnHost(world, behind); });
       ErrorOf(StatusCode::kAborted, [&] { work.Wait(); });
     }
     ExpectContains(message, {"group 'dp'", "the disk is full"});

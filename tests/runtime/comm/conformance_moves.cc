@@ -28,10 +28,11 @@ int64_t OffsetOf(const std::vector<int64_t>& counts, int rank) {
 // Elements [begin, begin + count) of `tensor` are elements from `source_begin` on of `rank`'s input.
 template <class T>
 void ExpectInput(const Tensor& tensor, int64_t begin, int64_t count, int rank, int64_t source_begin) {
+  const Tensor host = OnHost(tensor.Slice(0, begin, count));
   for (int64_t i = 0; i < count; ++i) {
-    Expect(SameBits(tensor.data<T>()[begin + i], InputValue<T>(rank, source_begin + i)),
-           DTypeName(tensor.dtype()), ": element ", begin + i, " of ", tensor.num_elements(),
-           " is not element ", source_begin + i, " of rank ", rank, "'s input");
+    Expect(SameBits(host.data<T>()[i], InputValue<T>(rank, source_begin + i)), DTypeName(tensor.dtype()),
+           ": element ", begin + i, " of ", tensor.num_elements(), " is not element ", source_begin + i,
+           " of rank ", rank, "'s input");
   }
 }
 
@@ -64,7 +65,7 @@ TEST_P(CommConformance, AllGatherConcatenates) {
                   const Tensor output = OutputTensor<T>(world, OffsetOf(counts, world.size()));
                   Tensor input = InputTensor<T>(world, world.rank(), mine);
                   if (in_place) {
-                    if (mine > 0) std::memcpy(output.data<T>() + begin, input.data(), input.num_bytes());
+                    CopyTensor(input, output.Slice(0, begin, mine));
                     input = output.Slice(0, begin, mine);
                   }
                   group.AllGather(input, output, counts);

@@ -8,6 +8,10 @@
 #include "runtime/launch/run_ranks.h"
 
 namespace weft {
+
+// Linked for its helpers.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommConformance);
+
 namespace {
 
 using Values = std::vector<float>;
