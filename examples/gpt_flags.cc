@@ -17,7 +17,7 @@ ABSL_FLAG(bool, sequence_parallel, false,
           "split activations between the sharded products over the sequence, on axis tp");
 ABSL_FLAG(std::string, backend, "auto",
           "how ranks run and talk: local (threads of this process), gloo or mpi (processes, one a rank, "
-          "that a launcher has started), auto (whichever this was started as)");
+          "that a launcher has started), nccl (a GPU for each rank), auto (whichever this was started as)");
 ABSL_FLAG(std::string, device, "auto",
           "where tensors lie: cpu, cuda (a GPU; build with --config=cuda), auto (cuda where there is one)");
 ABSL_FLAG(std::string, threads, "auto", "threads of each rank; auto: cores divided by ranks");

@@ -15,4 +15,16 @@ std::string WorldRanksText(const std::vector<int>& world_ranks, const std::vecto
   return absl::StrCat("world ranks [", absl::StrJoin(members, ", ", append), "]");
 }
 
+std::string RankSetText(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    absl::StrAppend(&text, text.empty() ? "" : ",", ranks[i]);
+    if (last > i) absl::StrAppend(&text, "-", ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
 }  // namespace weft

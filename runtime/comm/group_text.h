@@ -16,6 +16,9 @@ std::string OperationText(const std::string& group, CollectiveKind kind, uint64_
 // And members, given as group ranks, by their world ranks: "world ranks [1, 3]".
 std::string WorldRanksText(const std::vector<int>& world_ranks, const std::vector<int>& members);
 
+// A set of ranks, ascending, as short text for keys: "0-3,8".
+std::string RankSetText(const std::vector<int>& ranks);
+
 }  // namespace weft
 
 #endif  // WEFT_RUNTIME_COMM_GROUP_TEXT_H_

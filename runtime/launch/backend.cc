@@ -9,7 +9,9 @@ Backend ParseBackend(absl::string_view name) {
   if (name == "local") return Backend::kLocal;
   if (name == "gloo") return Backend::kGloo;
   if (name == "mpi") return Backend::kMpi;
-  ThrowInvalidArgument("backend '", name, "': expected auto, local (threads of this process), gloo or mpi");
+  if (name == "nccl") return Backend::kNccl;
+  ThrowInvalidArgument("backend '", name,
+                       "': expected auto, local (threads of this process), gloo, mpi or nccl");
 }
 
 }  // namespace weft

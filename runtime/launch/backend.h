@@ -11,9 +11,10 @@ enum class Backend {
   kLocal,  // threads of this process
   kGloo,   // processes, this one of them: shared memory and TCP
   kMpi,    // processes, this one of them
+  kNccl,   // GPUs, one a rank: as kAuto, and NCCL moves what is on them
 };
 
-// "auto", "local", "gloo", "mpi". Errors: InvalidArgument that lists the names.
+// "auto", "local", "gloo", "mpi", "nccl". Errors: InvalidArgument that lists the names.
 Backend ParseBackend(absl::string_view name);
 
 }  // namespace weft

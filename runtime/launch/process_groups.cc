@@ -25,6 +25,22 @@ class GlooGroups final : public ProcessGroups {
   const std::shared_ptr<GlooHub> hub_;
 };
 
+class DeviceProcessGroups final : public ProcessGroups {
+ public:
+  explicit DeviceProcessGroups(std::unique_ptr<DeviceGroups> groups) : groups_(std::move(groups)) {}
+
+  std::shared_ptr<Communicator> Make(const std::string& name, const std::vector<int>& ranks, Ledger* ledger,
+                                     WorkerPool*) override {
+    return groups_->Make(name, ranks, ledger);
+  }
+  void FinishWork() override { groups_->FinishWork(); }
+  void AbortAll(const std::string& reason) override { groups_->AbortAll(reason); }
+  void Finish() override { groups_->Finish(); }
+
+ private:
+  const std::unique_ptr<DeviceGroups> groups_;
+};
+
 class MpiGroups final : public ProcessGroups {
  public:
   explicit MpiGroups(std::shared_ptr<MpiHub> hub) : hub_(std::move(hub)) {}
@@ -50,6 +66,10 @@ std::unique_ptr<ProcessGroups> MakeGlooGroups(const LaunchEnvironment& environme
                                .reason_takes = std::chrono::milliseconds(700)};
   return std::make_unique<GlooGroups>(
       std::make_shared<GlooHub>(std::move(store), environment.rank, environment.world_size, options));
+}
+
+std::unique_ptr<ProcessGroups> MakeDeviceProcessGroups(std::unique_ptr<DeviceGroups> groups) {
+  return std::make_unique<DeviceProcessGroups>(std::move(groups));
 }
 
 std::unique_ptr<ProcessGroups> MakeMpiGroups(MpiEnvironment& mpi) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/device_groups.h"
 #include "runtime/comm/mpi/environment.h"
 #include "runtime/comm/worker_pool.h"
 #include "runtime/launch/launch_environment.h"
@@ -23,6 +24,9 @@ class ProcessGroups {
   virtual std::shared_ptr<Communicator> Make(const std::string& name, const std::vector<int>& ranks,
                                              Ledger* ledger, WorkerPool* workers) = 0;
 
+  // Waits for what is under way on a device; the workers' operations are not the groups'.
+  virtual void FinishWork() {}
+
   // Ends all groups, those still to come too, with Aborted. Any thread.
   virtual void AbortAll(const std::string& reason) = 0;
 
@@ -33,6 +37,9 @@ class ProcessGroups {
 // Processes over shared memory and TCP, which meet in `store`.
 std::unique_ptr<ProcessGroups> MakeGlooGroups(const LaunchEnvironment& environment,
                                               std::shared_ptr<Store> store);
+
+// Processes with a device each, whose own library connects those.
+std::unique_ptr<ProcessGroups> MakeDeviceProcessGroups(std::unique_ptr<DeviceGroups> groups);
 
 // Processes that an MPI connects. `mpi` outlives the groups. Called by all processes; waits for them.
 std::unique_ptr<ProcessGroups> MakeMpiGroups(MpiEnvironment& mpi);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/launch/device_backend_choice.h"
 #include "runtime/launch/flight_record.h"
 
 namespace weft {
@@ -35,12 +36,24 @@ ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOpti
       comm_timeout_(options.comm_timeout),
       mpi_(std::move(mpi)),
       store_(OpenStore(environment, mpi_.get())),
-      groups_(mpi_ != nullptr ? MakeMpiGroups(*mpi_) : MakeGlooGroups(environment, store_->store())),
+      groups_(MakeGroups(options)),
       watchdog_(environment.world_size, store_->store().get(), options.watchdog) {
   peer_watch_ = std::make_unique<PeerWatch>(
       *store_, rank(), size(), [this](int rank, const std::string& how) { PeerIsGone(rank, how); });
   watchdog_.Watch({rank(), &flight_recorder(),
                    [this](absl::StatusCode code, const std::string& message) { FailGroups(code, message); }});
+}
+
+std::unique_ptr<ProcessGroups> ProcessWorld::MakeGroups(const WorldOptions& options) {
+  if (ProcessesUseDeviceGroups(options, *store_->store(), rank(), size(), *allocator())) {
+    return MakeDeviceProcessGroups(DeviceGroupsOf(options.device).make(store_->store(), rank(), allocator()));
+  }
+  return mpi_ != nullptr ? MakeMpiGroups(*mpi_) : MakeGlooGroups(environment_, store_->store());
+}
+
+void ProcessWorld::FinishWork() {
+  World::FinishWork();
+  groups_->FinishWork();
 }
 
 ProcessWorld::~ProcessWorld() {
@@ -91,7 +104,8 @@ std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnviron
   WEFT_REQUIRE(options.backend != Backend::kLocal,
                "the local backend's ranks are threads of one process: RunRanks, or RunWorld");
   const bool uses_mpi =
-      options.backend == Backend::kMpi || (options.backend == Backend::kAuto && environment->uses_mpi);
+      options.backend == Backend::kMpi || (options.backend == Backend::kAuto && environment->uses_mpi) ||
+      (options.backend == Backend::kNccl && environment->master_addr.empty() && environment->uses_mpi);
   if (!uses_mpi) {
     WEFT_REQUIRE(
         !environment->master_addr.empty() && environment->master_port > 0, environment->launcher,

@@ -31,6 +31,8 @@ class ProcessWorld final : public World {
                std::unique_ptr<MpiEnvironment> mpi);
   ~ProcessWorld() override;
 
+  void FinishWork() override;
+
   // The rank's function has thrown: the others are told so, as "failed: <message>".
   void TellFailure(const std::string& message) noexcept;
 
@@ -38,6 +40,7 @@ class ProcessWorld final : public World {
   std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override;
 
  private:
+  std::unique_ptr<ProcessGroups> MakeGroups(const WorldOptions& options);
   void PeerIsGone(int rank, const std::string& how);
   void WriteFlightRecord() noexcept;
 

@@ -11,21 +11,34 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/local/communicator.h"
 #include "runtime/comm/local/hub.h"
+#include "runtime/launch/device_backend_choice.h"
+#include "runtime/store/hash_store.h"
 
 namespace weft {
 namespace {
 
 class LocalWorld final : public World {
  public:
-  LocalWorld(int rank, int size, int num_threads, const WorldOptions& options, std::shared_ptr<Hub> hub)
+  // `store`: where the ranks' devices meet; null if they do not.
+  LocalWorld(int rank, int size, int num_threads, const WorldOptions& options, std::shared_ptr<Hub> hub,
+             const std::shared_ptr<Store>& store)
       : World(rank, size, /*local_rank=*/rank, num_threads, options),
         comm_timeout_(options.comm_timeout),
-        hub_(std::move(hub)) {}
+        hub_(std::move(hub)) {
+    if (store != nullptr) device_groups_ = DeviceGroupsOf(options.device).make(store, rank, allocator());
+  }
+
+  void FinishWork() override {
+    World::FinishWork();
+    if (device_groups_ != nullptr) device_groups_->FinishWork();
+  }
+  DeviceGroups* device_groups() { return device_groups_.get(); }  // may be null
 
  protected:
   std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
     std::shared_ptr<Communicator> group =
-        MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger(), &workers());
+        device_groups_ != nullptr ? device_groups_->Make(name, ranks, &ledger())
+                                  : MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger(), &workers());
     group->set_timeout(comm_timeout_);
     return group;
   }
@@ -33,6 +46,7 @@ class LocalWorld final : public World {
  private:
   std::chrono::milliseconds comm_timeout_;
   std::shared_ptr<Hub> hub_;
+  std::unique_ptr<DeviceGroups> device_groups_;  // null: the local communicator
 };
 
 // One call of RunRanks.
@@ -48,6 +62,7 @@ class Launch {
     if (num_threads_ == 0) {
       num_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / num_ranks);
     }
+    if (ThreadsUseDeviceGroups(options, num_ranks)) store_ = std::make_shared<HashStore>();
   }
 
   void Run() {
@@ -68,7 +83,8 @@ class Launch {
     // Outside the try: its ledger outlives the work of its workers.
     std::optional<LocalWorld> world;
     try {
-      world.emplace(rank, num_ranks_, num_threads_, options_, hub_);
+      world.emplace(rank, num_ranks_, num_threads_, options_, hub_, store_);
+      Enter(world->device_groups());
       watchdog_.Watch(
           {rank, &world->flight_recorder(), [&world](absl::StatusCode code, const std::string& message) {
              world->FailGroups(code, message);
@@ -85,12 +101,28 @@ class Launch {
     if (world.has_value()) world->FinishWork();
     watchdog_.Forget(rank, "has returned from its function");
     hub_->FinishRank(rank);
+    if (!world.has_value() || world->device_groups() == nullptr) return;
+    world->device_groups()->Finish();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase(device_groups_, world->device_groups());
+  }
+
+  // Ranks that fail end the others' groups, those too that come later.
+  void Enter(DeviceGroups* groups) {
+    if (groups == nullptr) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    device_groups_.push_back(groups);
+    if (first_error_ != nullptr) groups->AbortAll(abort_reason_);
   }
 
   void RecordFailure(std::exception_ptr error, const std::string& message) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (first_error_ == nullptr) first_error_ = std::move(error);
+      if (first_error_ == nullptr) {
+        first_error_ = std::move(error);
+        abort_reason_ = message;
+      }
+      for (DeviceGroups* groups : device_groups_) groups->AbortAll(message);
     }
     hub_->AbortAll(message);
   }
@@ -103,13 +135,17 @@ class Launch {
   int num_threads_ = 1;
   std::mutex mutex_;
   std::exception_ptr first_error_;
+  std::string abort_reason_;
+  std::vector<DeviceGroups*> device_groups_;  // of the ranks that run
+  std::shared_ptr<Store> store_;              // null: they have none
 };
 
 }  // namespace
 
 void RunRanks(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
   WEFT_REQUIRE(num_ranks >= 1, "RunRanks: num_ranks is ", num_ranks, ", must be at least 1");
-  WEFT_REQUIRE(options.backend == Backend::kAuto || options.backend == Backend::kLocal,
+  WEFT_REQUIRE(options.backend == Backend::kAuto || options.backend == Backend::kLocal ||
+                   options.backend == Backend::kNccl,
                "RunRanks: its ranks are threads, over the local backend; RunWorld takes the others");
   WEFT_REQUIRE(options.threads_per_rank >= 0, "RunRanks: threads_per_rank is ", options.threads_per_rank,
                ", must be at least 1, or 0 for a fair share of the cores");

@@ -17,6 +17,7 @@ std::optional<LaunchEnvironment> ProcessEnvironment(Backend backend) {
   const std::optional<LaunchEnvironment> environment = ParseLaunchEnvironment(LauncherVariables());
   switch (backend) {
     case Backend::kAuto:
+    case Backend::kNccl:
       return environment;
     case Backend::kLocal:
       WEFT_REQUIRE(!environment.has_value() || environment->world_size == 1,

@@ -22,7 +22,8 @@ namespace weft {
 
 // What every way of starting ranks takes.
 struct WorldOptions {
-  // Where the ranks run. RunRanks and FromEnv are one of them each, and take kAuto or their own.
+  // Where the ranks run. RunRanks and FromEnv are one of them each, and take kAuto, kNccl or their own. With
+  // kAuto too, ranks that have a GPU of their own each communicate by NCCL, if the program was built with it.
   Backend backend = Backend::kAuto;
   // Where tensors lie. Rank r of a machine gets its device r modulo their number.
   DeviceType device = DeviceType::kCpu;
@@ -70,7 +71,7 @@ class World {
 
   // Runs the asynchronous operations that are still queued to the end; none can be issued any more. What owns
   // the world calls it when the rank's function has returned.
-  void FinishWork() { workers_.Finish(); }
+  virtual void FinishWork() { workers_.Finish(); }
 
  protected:
   // On the rank's thread. `local_rank`: which of this machine's ranks it is. Errors: those of MakeAllocator.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gloo/transport/tcp/device.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/group_text.h"
 
 namespace weft {
 namespace {
@@ -25,19 +26,6 @@ std::string ThisBoot() {
   std::string identity;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> identity;
   return identity;
-}
-
-// "0-3,8".
-std::string RanksText(const std::vector<int>& ranks) {
-  std::string text;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    absl::StrAppend(&text, text.empty() ? "" : ",", ranks[i]);
-    if (last > i) absl::StrAppend(&text, "-", ranks[last]);
-    i = last + 1;
-  }
-  return text;
 }
 
 // Gloo writes to connections whose peer may be gone, from the caller's thread and its own, and does not ask
@@ -62,7 +50,7 @@ GlooHub::~GlooHub() { Finish(); }
 
 std::string GlooHub::NextPrefix(const std::vector<int>& ranks) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return absl::StrCat("groups/", RanksText(ranks), "/", num_groups_[ranks]++, "/");
+  return absl::StrCat("groups/", RankSetText(ranks), "/", num_groups_[ranks]++, "/");
 }
 
 void GlooHub::ThrowIfAborted() const {

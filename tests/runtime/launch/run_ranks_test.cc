@@ -161,5 +161,22 @@ TEST(RunRanksTest, Misuse) {
   });
 }
 
+TEST(RunRanksTest, NcclNeedsGpusAndAProgramThatHasIt) {
+  const auto error = [](const WorldOptions& options) {
+    try {
+      RunRanks(
+          1, [](World&) {}, options);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error({.backend = Backend::kNccl}),
+            "backend nccl: ranks are on cpu; it moves what is on GPUs: --device=cuda");
+  EXPECT_EQ(error({.backend = Backend::kNccl, .device = DeviceType::kCuda}),
+            "backend nccl: this program was built without it; build it with --config=cuda");
+  EXPECT_EQ(ParseBackend("nccl"), Backend::kNccl);
+}
+
 }  // namespace
 }  // namespace weft

@@ -1,0 +1,254 @@
+#include "runtime/comm/nccl/call_log.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/group_text.h"
+
+namespace weft {
+namespace {
+
+// Numbers, each followed by a blank; texts by their length and themselves.
+void Put(std::string* out, int64_t value) { absl::StrAppend(out, value, " "); }
+void Put(std::string* out, const std::string& text) {
+  Put(out, static_cast<int64_t>(text.size()));
+  out->append(text);
+}
+template <class Numbers>
+void PutAll(std::string* out, const Numbers& numbers) {
+  Put(out, static_cast<int64_t>(numbers.size()));
+  for (int64_t number : numbers) Put(out, number);
+}
+
+class Reader {
+ public:
+  explicit Reader(absl::string_view text) : left_(text) {}
+
+  int64_t Number() {
+    const size_t blank = left_.find(' ');
+    int64_t value = 0;
+    WEFT_CHECK(blank != absl::string_view::npos && absl::SimpleAtoi(left_.substr(0, blank), &value),
+               "not a call log");
+    left_.remove_prefix(blank + 1);
+    return value;
+  }
+  std::string Text() {
+    const size_t size = static_cast<size_t>(Number());
+    WEFT_CHECK(size <= left_.size(), "not a call log");
+    const std::string text(left_.substr(0, size));
+    left_.remove_prefix(size);
+    return text;
+  }
+  template <class Numbers>
+  Numbers All() {
+    Numbers numbers;
+    for (int64_t left = Number(); left > 0; --left) numbers.push_back(Number());
+    return numbers;
+  }
+
+ private:
+  absl::string_view left_;
+};
+
+}  // namespace
+
+const CallLog::Tail<CallLog::Packet>& CallLog::Find(const Tails& tails, int peer) {
+  static const Tail<Packet> kNone;
+  const auto found = tails.find(peer);
+  return found == tails.end() ? kNone : found->second;
+}
+
+void CallLog::AddBatch(uint64_t sequence, int rank, absl::Span<const Message> sends,
+                       absl::Span<const Message> receives) {
+  const auto add = [&](const Message& message, Tails* tails) {
+    if (message.peer == rank) return;
+    (*tails)[message.peer].Add({sequence, message.tensor.num_bytes(), message.tensor.TypeString()});
+  };
+  for (const Message& message : sends) add(message, &sent_);
+  for (const Message& message : receives) add(message, &received_);
+}
+
+std::string CallLog::Encode() const {
+  std::string out;
+  Put(&out, static_cast<int64_t>(calls_.num));
+  Put(&out, static_cast<int64_t>(calls_.last.size()));
+  for (const Call& call : calls_.last) {
+    Put(&out, static_cast<int64_t>(call.descriptor.kind));
+    Put(&out, static_cast<int64_t>(call.descriptor.dtype));
+    Put(&out, static_cast<int64_t>(call.descriptor.op));
+    Put(&out, call.descriptor.root);
+    PutAll(&out, call.descriptor.counts);
+    PutAll(&out, call.receive_counts);
+  }
+  for (const Tails* tails : {&sent_, &received_}) {
+    Put(&out, static_cast<int64_t>(tails->size()));
+    for (const auto& [peer, tail] : *tails) {
+      Put(&out, peer);
+      Put(&out, static_cast<int64_t>(tail.num));
+      Put(&out, static_cast<int64_t>(tail.last.size()));
+      for (const Packet& packet : tail.last) {
+        Put(&out, static_cast<int64_t>(packet.sequence));
+        Put(&out, packet.num_bytes);
+        Put(&out, packet.type);
+      }
+    }
+  }
+  return out;
+}
+
+CallLog CallLog::Decode(absl::string_view text) {
+  Reader reader(text);
+  CallLog log;
+  log.calls_.num = static_cast<uint64_t>(reader.Number());
+  for (int64_t left = reader.Number(); left > 0; --left) {
+    Call call;
+    call.descriptor.kind = static_cast<CollectiveKind>(reader.Number());
+    call.descriptor.dtype = static_cast<DType>(reader.Number());
+    call.descriptor.op = static_cast<ReduceOp>(reader.Number());
+    call.descriptor.root = static_cast<int>(reader.Number());
+    call.descriptor.counts = reader.All<CollectiveDescriptor::Counts>();
+    call.receive_counts = reader.All<std::vector<int64_t>>();
+    log.calls_.last.push_back(std::move(call));
+  }
+  for (Tails* tails : {&log.sent_, &log.received_}) {
+    for (int64_t peers = reader.Number(); peers > 0; --peers) {
+      Tail<Packet>& tail = (*tails)[static_cast<int>(reader.Number())];
+      tail.num = static_cast<uint64_t>(reader.Number());
+      for (int64_t left = reader.Number(); left > 0; --left) {
+        Packet packet;
+        packet.sequence = static_cast<uint64_t>(reader.Number());
+        packet.num_bytes = reader.Number();
+        packet.type = reader.Text();
+        tail.last.push_back(std::move(packet));
+      }
+    }
+  }
+  return log;
+}
+
+namespace {
+
+class Comparison {
+ public:
+  Comparison(const std::string& group, const std::vector<int>& world_ranks, const CallLogs& logs)
+      : group_(group), ranks_(world_ranks), logs_(logs), size_(static_cast<int>(logs.size())) {}
+
+  std::optional<std::string> Collectives() const {
+    uint64_t last = 0;
+    for (const auto& log : logs_) last = std::max(last, log.has_value() ? log->calls().num : 0);
+    uint64_t first = last;
+    for (const auto& log : logs_) {
+      if (log.has_value()) first = std::min(first, log->calls().num - log->calls().last.size() + 1);
+    }
+    for (uint64_t number = first; number <= last; ++number) {
+      if (std::optional<std::string> text = Collective(number)) return text;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> Messages() const {
+    for (int from = 0; from < size_; ++from) {
+      for (int to = 0; to < size_; ++to) {
+        if (from == to || !logs_[from].has_value() || !logs_[to].has_value()) continue;
+        const auto& sent = logs_[from]->sent_to(to);
+        const auto& received = logs_[to]->received_from(from);
+        const uint64_t last = std::min(sent.num, received.num);
+        for (uint64_t number = last - std::min<uint64_t>(last, sent.last.size()) + 1; number <= last;
+             ++number) {
+          const CallLog::Packet* a = sent.At(number);
+          const CallLog::Packet* b = received.At(number);
+          if (a == nullptr || b == nullptr || a->num_bytes == b->num_bytes) continue;
+          return absl::StrCat(OperationText(group_, CollectiveKind::kSendRecv, b->sequence), ": rank ",
+                              ranks_[from], " sent ", a->num_bytes, " bytes to rank ", ranks_[to],
+                              ", which expected ", b->num_bytes, " bytes (", b->type, ")");
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const CallLog::Call* At(int member, uint64_t number) const {
+    return logs_[member].has_value() ? logs_[member]->calls().At(number) : nullptr;
+  }
+
+  static bool Agrees(const CallLog::Call& a, const CallLog::Call& b) {
+    if (a.descriptor.kind != b.descriptor.kind || a.descriptor.dtype != b.descriptor.dtype) return false;
+    return a.descriptor.kind == CollectiveKind::kAllToAll || a.descriptor == b.descriptor;
+  }
+
+  std::optional<std::string> Collective(uint64_t number) const {
+    int known = -1;
+    for (int member = 0; member < size_; ++member) {
+      if (At(member, number) == nullptr) continue;
+      if (known < 0) known = member;
+      if (!Agrees(*At(known, number), *At(member, number))) return Text(number, known, member, "");
+    }
+    if (known < 0 || At(known, number)->descriptor.kind != CollectiveKind::kAllToAll) return std::nullopt;
+    for (int from = 0; from < size_; ++from) {
+      for (int to = 0; to < size_; ++to) {
+        if (At(from, number) == nullptr || At(to, number) == nullptr) continue;
+        const int64_t sent = At(from, number)->descriptor.counts[to];
+        const int64_t expected = At(to, number)->receive_counts[from];
+        if (sent == expected) continue;
+        return Text(number, from, to,
+                    absl::StrCat(": rank ", ranks_[from], " sends ", sent, " elements to rank ", ranks_[to],
+                                 ", which expects ", expected));
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::string Text(uint64_t number, int a, int b, const std::string& what) const {
+    const auto called = [&](int member) {
+      return absl::StrCat("rank ", ranks_[member], " called ", At(member, number)->descriptor.ToString());
+    };
+    return absl::StrCat(OperationText(group_, At(a, number)->descriptor.kind, number), ": ", called(a), ", ",
+                        called(b), what);
+  }
+
+  const std::string& group_;
+  const std::vector<int>& ranks_;
+  const CallLogs& logs_;
+  const int size_;
+};
+
+}  // namespace
+
+std::optional<std::string> FindDisagreement(const std::string& group, const std::vector<int>& world_ranks,
+                                            const CallLogs& logs) {
+  const Comparison comparison(group, world_ranks, logs);
+  if (std::optional<std::string> text = comparison.Collectives()) return text;
+  return comparison.Messages();
+}
+
+std::vector<int> FindMissing(int rank, CollectiveKind kind, uint64_t sequence, const CallLogs& logs) {
+  // The number of the batch's last packet in a row of them; 0 if it has none there.
+  const auto last_of_batch = [&](const CallLog::Tail<CallLog::Packet>& tail) {
+    for (uint64_t number = tail.num; tail.At(number) != nullptr; --number) {
+      if (tail.At(number)->sequence == sequence) return number;
+    }
+    return uint64_t{0};
+  };
+  std::vector<int> missing;
+  for (int peer = 0; peer < static_cast<int>(logs.size()); ++peer) {
+    if (peer == rank) continue;
+    const std::optional<CallLog>& log = logs[peer];
+    bool is_missing = false;
+    if (kind == CollectiveKind::kSendRecv) {
+      const uint64_t sent = last_of_batch(logs[rank]->sent_to(peer));
+      const uint64_t received = last_of_batch(logs[rank]->received_from(peer));
+      is_missing = log.has_value() ? log->received_from(rank).num < sent || log->sent_to(rank).num < received
+                                   : sent + received > 0;
+    } else {
+      is_missing = !log.has_value() || log->calls().num < sequence;
+    }
+    if (is_missing) missing.push_back(peer);
+  }
+  return missing;
+}
+
+}  // namespace weft

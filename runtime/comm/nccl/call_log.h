@@ -1,0 +1,95 @@
+#ifndef WEFT_RUNTIME_COMM_NCCL_CALL_LOG_H_
+#define WEFT_RUNTIME_COMM_NCCL_CALL_LOG_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "runtime/comm/collective.h"
+#include "runtime/comm/communicator.h"
+
+namespace weft {
+
+// What one member of a group has called last: NCCL does not compare what its members call, so they compare
+// these when one of them is late. A value.
+class CallLog {
+ public:
+  struct Call {
+    CollectiveDescriptor descriptor;
+    std::vector<int64_t> receive_counts;  // all-to-all
+
+    bool operator==(const Call&) const = default;
+  };
+  struct Packet {
+    uint64_t sequence = 0;  // of its SendRecv batch
+    int64_t num_bytes = 0;
+    std::string type;  // "f32[5]"
+
+    bool operator==(const Packet&) const = default;
+  };
+  // The last of a row of things, and how many there were.
+  template <class T>
+  struct Tail {
+    uint64_t num = 0;
+    std::deque<T> last;
+
+    // The `number`-th, from 1; null if it is not there, any more or yet.
+    const T* At(uint64_t number) const {
+      const uint64_t first = num - last.size() + 1;
+      return number < first || number > num ? nullptr : &last[number - first];
+    }
+    void Add(T value) {
+      constexpr size_t kKept = 128;
+      ++num;
+      last.push_back(std::move(value));
+      if (last.size() > kKept) last.pop_front();
+    }
+    bool operator==(const Tail&) const = default;
+  };
+
+  void AddCall(const CollectiveDescriptor& descriptor, const std::vector<int64_t>& receive_counts) {
+    calls_.Add({descriptor, receive_counts});
+  }
+  void AddBatch(uint64_t sequence, int rank, absl::Span<const Message> sends,
+                absl::Span<const Message> receives);
+
+  const Tail<Call>& calls() const { return calls_; }
+  // What was sent to, and is to be received from, a peer.
+  const Tail<Packet>& sent_to(int peer) const { return Find(sent_, peer); }
+  const Tail<Packet>& received_from(int peer) const { return Find(received_, peer); }
+
+  // As text for a store, and back. Errors: Internal for what Encode has not made.
+  std::string Encode() const;
+  static CallLog Decode(absl::string_view text);
+
+  bool operator==(const CallLog&) const = default;
+
+ private:
+  using Tails = std::map<int, Tail<Packet>>;
+  static const Tail<Packet>& Find(const Tails& tails, int peer);
+
+  Tail<Call> calls_;
+  Tails sent_;
+  Tails received_;
+};
+
+// The members' logs by group rank; nullopt: not known.
+using CallLogs = std::vector<std::optional<CallLog>>;
+
+// The first calls that members of a group disagree about, both sides named; nullopt if there are none among
+// those that the logs still have.
+std::optional<std::string> FindDisagreement(const std::string& group, const std::vector<int>& world_ranks,
+                                            const CallLogs& logs);
+
+// The members that have not come to an operation of `rank`: a collective by its number, or the other ends of
+// a SendRecv batch's messages. A member whose log is not known has not come. Ascending group ranks.
+std::vector<int> FindMissing(int rank, CollectiveKind kind, uint64_t sequence, const CallLogs& logs);
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_NCCL_CALL_LOG_H_

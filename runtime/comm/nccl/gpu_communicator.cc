@@ -1,0 +1,226 @@
+#include "runtime/comm/nccl/gpu_communicator.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/comm/group_text.h"
+#include "runtime/comm/nccl/run_collective.h"
+#include "runtime/device/cuda/check.h"
+#include "runtime/tensor/copy.h"
+#include "runtime/tensor/cuda/tensor_stream.h"
+
+namespace weft {
+namespace {
+
+void CopyBytes(const Tensor& from, const Tensor& to) {
+  if (from.num_bytes() == 0 || from.data() == to.data()) return;
+  if (from.device().type != DeviceType::kCuda || to.device().type != DeviceType::kCuda) {
+    return CopyTensor(from, to);
+  }
+  CheckCuda(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(from.num_bytes()),
+                            cudaMemcpyDeviceToDevice, CudaStreamOf(to).handle()),
+            "cudaMemcpyAsync");
+}
+
+}  // namespace
+
+std::vector<Tensor> GpuCommunicator::TakeTensors(Operation* operation) {
+  std::vector<Tensor> tensors;
+  const auto take = [&](Tensor& tensor) {
+    if (tensor.defined()) tensors.push_back(std::exchange(tensor, Tensor()));
+  };
+  take(operation->input);
+  take(operation->output);
+  for (Message& message : operation->sends) take(message.tensor);
+  for (Message& message : operation->receives) take(message.tensor);
+  return tensors;
+}
+
+std::vector<CudaStreamRef> GpuCommunicator::StreamsOf(const std::vector<Tensor>& tensors) const {
+  std::vector<CudaStreamRef> streams;
+  for (const Tensor& tensor : tensors) {
+    const CudaStreamRef stream = CudaStreamOf(tensor);
+    const auto is_same = [&](CudaStreamRef other) { return other.handle() == stream.handle(); };
+    if (std::none_of(streams.begin(), streams.end(), is_same)) streams.push_back(stream);
+  }
+  return streams;
+}
+
+int64_t GpuCommunicator::BytesOf(const Operation& operation) const {
+  if (operation.descriptor.kind != CollectiveKind::kAllToAll) return BytesToRecord(operation, 0);
+  int64_t count = 0;
+  for (int peer = 0; peer < size(); ++peer) count += peer == rank() ? 0 : operation.receive_counts[peer];
+  return count * ItemSize(operation.descriptor.dtype);
+}
+
+Work GpuCommunicator::Submit(Operation&& operation) {
+  Operation copy = operation;
+  bool is_staged = false;
+  for (const Tensor& tensor : TakeTensors(&copy)) {
+    WEFT_REQUIRE(tensor.device().type != DeviceType::kMeta, "group '", name(),
+                 "': ", CollectiveName(operation.descriptor.kind), ": ", tensor.TypeString(),
+                 " is on meta, which has nothing to move");
+    WEFT_REQUIRE(tensor.device().type != DeviceType::kCuda || tensor.device() == token_.device(), "group '",
+                 name(), "': ", CollectiveName(operation.descriptor.kind), ": ", tensor.TypeString(),
+                 " is on ", "cuda:", tensor.device().index, ", this rank's GPU is ",
+                 "cuda:", token_.device().index);
+    is_staged |= tensor.device().type == DeviceType::kCpu;
+  }
+  failure_.ThrowIfFailed();
+  if (size() == 1) return SubmitAlone(operation);
+  if (is_staged) return SubmitStaged(operation);
+  const CollectiveDescriptor& descriptor = operation.descriptor;
+  const bool is_small = descriptor.dtype == DType::kI32 || descriptor.dtype == DType::kU8;
+  if (is_small && HasReduction(descriptor.kind) && descriptor.op == ReduceOp::kAvg) {
+    return SubmitWidened(operation);
+  }
+  if (descriptor.kind == CollectiveKind::kBarrier) {
+    const std::shared_ptr<StreamWork> work = Issue(std::move(operation), /*want_work=*/true);
+    while (!work->WaitFor(std::chrono::seconds(1))) continue;  // the monitor ends it
+    const Lock lock(mutex_);
+    Reap();
+    return Work();
+  }
+  const bool async = operation.options.async;
+  std::shared_ptr<StreamWork> work = Issue(std::move(operation), async);
+  return async ? Work(std::move(work)) : Work();
+}
+
+// Every kind leaves the input in the output.
+Work GpuCommunicator::SubmitAlone(const Operation& operation) {
+  if (operation.input.defined() && operation.output.defined()) CopyBytes(operation.input, operation.output);
+  for (size_t i = 0; i < operation.sends.size(); ++i) {
+    CopyBytes(operation.sends[i].tensor, operation.receives[i].tensor);
+  }
+  if (operation.options.async) RecordBegun(operation, operation.issued_ns);
+  RecordFinished(operation, operation.issued_ns, FlightClock(), 0);
+  return Work();
+}
+
+// The copies back wait for the device, which waits for the operation.
+Work GpuCommunicator::SubmitStaged(const Operation& operation) {
+  const auto away = [&](const Tensor& tensor, bool filled) {
+    if (!tensor.defined() || tensor.device().type == DeviceType::kCuda) return tensor;
+    return filled ? CloneTensor(tensor, hub_->allocator())
+                  : Tensor::Empty(hub_->allocator(), tensor.dtype(), tensor.shape());
+  };
+  Operation staged = operation;
+  staged.input = away(operation.input, /*filled=*/true);
+  const bool in_place = operation.descriptor.kind == CollectiveKind::kBroadcast;
+  staged.output = in_place ? staged.input : away(operation.output, /*filled=*/false);
+  for (Message& message : staged.sends) message.tensor = away(message.tensor, /*filled=*/true);
+  for (Message& message : staged.receives) message.tensor = away(message.tensor, /*filled=*/false);
+  const Tensor output = staged.output;
+  const std::vector<Message> receives = staged.receives;
+  Issue(std::move(staged), /*want_work=*/false);
+  if (operation.output.defined()) CopyTensor(output, operation.output);
+  for (size_t i = 0; i < receives.size(); ++i) {
+    CopyTensor(receives[i].tensor, operation.receives[i].tensor);
+  }
+  failure_.ThrowIfFailed();
+  return Work();
+}
+
+// NCCL divides what has wrapped in the tensors' own type.
+Work GpuCommunicator::SubmitWidened(const Operation& operation) {
+  const auto wide = [&](const Tensor& tensor) {
+    return tensor.defined() ? Tensor::Empty(hub_->allocator(), DType::kI64, tensor.shape()) : Tensor();
+  };
+  Operation widened = operation;
+  widened.input = wide(operation.input);
+  CopyTensor(operation.input, widened.input);
+  widened.output = wide(operation.output);
+  const Tensor output = widened.output;
+  Issue(std::move(widened), /*want_work=*/false);
+  if (output.defined()) CopyTensor(output, operation.output);
+  return Work();
+}
+
+std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool want_work) {
+  const CollectiveDescriptor& descriptor = operation.descriptor;
+  Operation stripped = operation;
+  std::vector<Tensor> tensors = TakeTensors(&stripped);
+  const std::vector<CudaStreamRef> streams = StreamsOf(tensors);
+  Lock lock(mutex_);
+  failure_.ThrowIfFailed();
+  Reap();
+  if (descriptor.kind == CollectiveKind::kSendRecv) {
+    log_.AddBatch(operation.sequence, rank(), operation.sends, operation.receives);
+  } else {
+    log_.AddCall(descriptor, operation.receive_counts);
+  }
+  if (free_events_.empty()) free_events_.push_back(std::make_shared<CudaEvent>());
+  const std::shared_ptr<CudaEvent> done = std::move(free_events_.back());
+  free_events_.pop_back();
+  if (operation.options.async) RecordBegun(operation, FlightClock());
+  pending_.push_back({std::move(stripped), timeout(), BytesOf(operation), done});
+  try {
+    IssueCalls(lock, operation, streams);
+  } catch (const Error& error) {
+    if (lock.owns_lock()) lock.unlock();
+    End(Error(error.code(), absl::StrCat(OperationText(name(), descriptor.kind, operation.sequence), ": ",
+                                         error.message())),
+        /*tell=*/true);
+    for (CudaStreamRef stream : streams) stream.WaitFor(*done);
+    failure_.Throw();
+  }
+  done->Record(stream_.ref());
+  Pending& pending = pending_.back();
+  pending.issued = true;
+  if (!want_work) {
+    for (CudaStreamRef stream : streams) stream.WaitFor(*done);
+    return nullptr;
+  }
+  pending.work = std::make_shared<StreamWork>(done, streams, std::move(tensors));
+  return pending.work;
+}
+
+void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
+                                 const std::vector<CudaStreamRef>& streams) {
+  for (CudaStreamRef stream : streams) {
+    ready_.Record(stream);
+    stream_.ref().WaitFor(ready_);
+  }
+  const NcclMember member = {*meeting_.comm, stream_.ref().handle(), rank(), size()};
+  if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
+    IssueNcclSendRecv(member, operation.sends, operation.receives);
+  } else {
+    IssueNcclCollective(member,
+                        {.descriptor = operation.descriptor,
+                         .input = operation.input,
+                         .output = operation.output,
+                         .receive_counts = operation.receive_counts,
+                         .sequence = operation.sequence,
+                         .timeout = timeout()},
+                        token_);
+  }
+  AwaitIssued(lock);
+}
+
+// NCCL may be connecting to peers, who may never come: then the monitor ends the group.
+void GpuCommunicator::AwaitIssued(Lock& lock) {
+  std::chrono::microseconds pause(1);
+  constexpr std::chrono::microseconds kLongest(200);
+  std::optional<Error> lost;
+  auto lost_at = std::chrono::steady_clock::now();
+  for (;;) {
+    if (!lost.has_value()) {
+      try {
+        if (meeting_.comm->Poll()) return;
+      } catch (const Error& error) {
+        if (error.code() != absl::StatusCode::kAborted) throw;
+        lost = error;
+        lost_at = std::chrono::steady_clock::now();
+      }
+    }
+    lock.unlock();
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongest);
+    lock.lock();
+    failure_.ThrowIfFailed();
+    if (lost.has_value() && std::chrono::steady_clock::now() - lost_at > NcclComm::kReasonTakes)
+      throw Error(*lost);
+  }
+}
+
+}  // namespace weft

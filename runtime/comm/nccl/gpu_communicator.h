@@ -1,0 +1,116 @@
+#ifndef WEFT_RUNTIME_COMM_NCCL_GPU_COMMUNICATOR_H_
+#define WEFT_RUNTIME_COMM_NCCL_GPU_COMMUNICATOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/group_failure.h"
+#include "runtime/comm/nccl/call_log.h"
+#include "runtime/comm/nccl/hub.h"
+#include "runtime/comm/nccl/judge.h"
+#include "runtime/comm/nccl/meeting.h"
+#include "runtime/comm/nccl/stream_work.h"
+#include "runtime/device/cuda/stream.h"
+
+namespace weft {
+
+// What MakeNcclCommunicator makes. Its sources: gpu_communicator.cc puts operations into the stream,
+// gpu_communicator_watch.cc takes note of what becomes of them and ends the group.
+//
+// Threads: operations by the rank's; the monitor's calls and those that end the group by any.
+class GpuCommunicator final : public Communicator, public NcclHub::Member {
+ public:
+  GpuCommunicator(std::shared_ptr<NcclHub> hub, const std::string& name, const std::vector<int>& ranks,
+                  int rank, Ledger* ledger)
+      : Communicator(name, rank, ranks, ledger),
+        hub_(std::move(hub)),
+        token_(Tensor::Empty(hub_->allocator(), DType::kU8, {1})),
+        meeting_(size() > 1 ? MeetNccl(*hub_, name, ranks, rank) : NcclMeeting()),
+        judge_(*hub_, meeting_.prefix, name, ranks, rank) {}
+
+  ~GpuCommunicator() override { EndNow(); }
+
+  void Fail(absl::StatusCode code, const std::string& message) override { End(Error(code, message), true); }
+
+  // NcclHub::Member.
+  void Look(const NcclHub::Round& round) noexcept override;
+  bool TryLeave() noexcept override;
+  void Tell() noexcept override;
+  bool idle() override;
+  void AbortAll(const std::string& reason) override {
+    End(Error(absl::StatusCode::kAborted, absl::StrCat("group '", name(), "': ", reason)), true);
+  }
+  void EndNow() noexcept override {
+    End(Error(absl::StatusCode::kAborted,
+              absl::StrCat("group '", name(), "': world rank ", ranks()[rank()], " has ended")),
+        false);
+  }
+
+ protected:
+  Work Submit(Operation&& operation) override;
+
+ private:
+  // An operation in the stream, or on its way there; its tensors are its work's.
+  struct Pending {
+    Operation operation;
+    std::chrono::milliseconds timeout;
+    int64_t num_bytes = 0;  // for the ledger
+    std::shared_ptr<CudaEvent> done;
+    std::shared_ptr<StreamWork> work = nullptr;  // null unless somebody may wait for it
+    bool issued = false;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  // Moves `operation`'s tensors out of it.
+  static std::vector<Tensor> TakeTensors(Operation* operation);
+  std::vector<CudaStreamRef> StreamsOf(const std::vector<Tensor>& tensors) const;
+  int64_t BytesOf(const Operation& operation) const;
+
+  Work SubmitAlone(const Operation& operation);
+  Work SubmitStaged(const Operation& operation);
+  Work SubmitWidened(const Operation& operation);
+  // Puts the operation into the stream, between what its tensors' streams do before and, unless a work is
+  // wanted, after. Returns the work, or null.
+  std::shared_ptr<StreamWork> Issue(Operation&& operation, bool want_work);
+  void IssueCalls(Lock& lock, const Operation& operation, const std::vector<CudaStreamRef>& streams);
+  void AwaitIssued(Lock& lock);
+
+  // Takes what is done out of pending_. mutex_ held.
+  void Reap();
+  // Ends the group, unless it has ended; `tell`: its members too.
+  void End(Error error, bool tell) noexcept;
+  std::optional<NcclJudge::Late> OldestLate(int64_t now_ns);
+
+  const std::shared_ptr<NcclHub> hub_;
+  const CudaStream stream_;
+  CudaEvent ready_;
+  const Tensor token_;
+  NcclMeeting meeting_;
+  NcclJudge judge_;  // the monitor's
+  GroupFailure failure_;
+  std::mutex tell_mutex_;  // held while the others are told; taken before mutex_
+  std::mutex mutex_;       // of NCCL and all below
+  std::deque<Pending> pending_;
+  std::vector<std::shared_ptr<CudaEvent>> free_events_;
+  int64_t last_done_ns_ = 0;
+  CallLog log_;
+  std::optional<Error> to_tell_;
+  std::optional<Error> suspicion_;  // what NCCL says of a peer, or the device of itself
+  int64_t suspected_ns_ = 0;
+  // Tensors of operations that have failed, until nothing touches them.
+  std::vector<std::pair<std::shared_ptr<CudaEvent>, std::vector<Tensor>>> draining_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_NCCL_GPU_COMMUNICATOR_H_

@@ -1,0 +1,150 @@
+#include <algorithm>
+
+#include "runtime/comm/group_text.h"
+#include "runtime/comm/nccl/gpu_communicator.h"
+
+namespace weft {
+namespace {
+
+std::chrono::milliseconds ToMilliseconds(int64_t ns) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(ns));
+}
+
+}  // namespace
+
+void GpuCommunicator::Reap() {
+  std::erase_if(draining_, [](const auto& operation) { return operation.first->Test(); });
+  while (!pending_.empty() && pending_.front().issued && pending_.front().done->Test()) {
+    Pending& front = pending_.front();
+    last_done_ns_ = FlightClock();
+    RecordFinished(front.operation, front.operation.issued_ns, last_done_ns_, front.num_bytes);
+    if (front.work != nullptr) front.work->End(std::nullopt);
+    front.work = nullptr;
+    if (front.done.use_count() == 1) free_events_.push_back(std::move(front.done));
+    pending_.pop_front();
+  }
+}
+
+void GpuCommunicator::End(Error error, bool tell) noexcept {
+  try {
+    if (failure_.Set(error.code(), error.message())) {
+      const Lock lock(mutex_);
+      try {
+        Reap();
+      } catch (const Error&) {
+        // What has gone wrong on the device is not what ends the group.
+      }
+      // First the verdict, then the end: nobody takes what is cut off for done.
+      for (Pending& pending : pending_) {
+        RecordFailed(pending.operation);
+        if (pending.work != nullptr) draining_.emplace_back(pending.done, pending.work->End(error));
+      }
+      if (meeting_.comm != nullptr) meeting_.comm->Abort();
+      for (Pending& pending : pending_) {
+        if (!pending.issued) pending.done->Record(stream_.ref());
+      }
+      pending_.clear();
+      if (tell && size() > 1) to_tell_ = std::move(error);
+    }
+    hub_->Wake();
+  } catch (const std::exception&) {
+    // No memory for more than the verdict, which stands.
+  }
+}
+
+std::optional<NcclJudge::Late> GpuCommunicator::OldestLate(int64_t now_ns) {
+  if (pending_.empty()) return std::nullopt;
+  const Pending& front = pending_.front();
+  const auto waited = ToMilliseconds(now_ns - std::max(front.operation.issued_ns, last_done_ns_));
+  if (waited < std::min(hub_->options().late_after, front.timeout / 2)) return std::nullopt;
+  const CollectiveDescriptor& descriptor = front.operation.descriptor;
+  return NcclJudge::Late{.kind = descriptor.kind,
+                         .sequence = front.operation.sequence,
+                         .call = descriptor.kind == CollectiveKind::kSendRecv ? "" : descriptor.ToString(),
+                         .waited = waited,
+                         .timeout = front.timeout};
+}
+
+void GpuCommunicator::Look(const NcclHub::Round& round) noexcept {
+  if (size() == 1) return;
+  std::optional<NcclJudge::Late> late;
+  try {
+    Tell();
+    CallLog log;
+    {
+      const Lock lock(mutex_);
+      try {
+        Reap();
+      } catch (const Error& error) {
+        suspicion_ = error;  // of the device
+      }
+      late = OldestLate(round.now_ns);
+      if (round.call.has_value() || late.has_value()) log = log_;
+      if (!failure_.failed() && !suspicion_.has_value() && meeting_.comm->handle() != nullptr) {
+        try {
+          meeting_.comm->Poll();
+        } catch (const Error& error) {
+          suspicion_ = error;
+          suspected_ns_ = round.now_ns;
+        }
+      }
+    }
+    if (round.call.has_value()) judge_.Answer(*round.call, log);
+    if (failure_.failed()) return;
+    if (round.call.has_value() || suspicion_.has_value()) {
+      if (const std::optional<Error> told = judge_.Announced()) return End(*told, /*tell=*/false);
+    }
+    if (suspicion_.has_value() && (suspicion_->code() != absl::StatusCode::kAborted ||
+                                   ToMilliseconds(round.now_ns - suspected_ns_) > NcclComm::kReasonTakes)) {
+      return End(Error(suspicion_->code(), absl::StrCat("group '", name(), "': ", suspicion_->message())),
+                 /*tell=*/true);
+    }
+    if (!late.has_value()) return judge_.NothingLate();
+    if (const std::optional<Error> verdict = judge_.Judge(*late, log)) End(*verdict, /*tell=*/true);
+  } catch (const std::exception& error) {
+    // Of the store, which is no reason to end a group that works.
+    if (!late.has_value() || late->waited < late->timeout) return;
+    End(Error(absl::StatusCode::kDeadlineExceeded,
+              absl::StrCat(OperationText(name(), late->kind, late->sequence), ": world rank ",
+                           ranks()[rank()], " waited ", late->timeout.count(),
+                           " ms; who is missing cannot be found out: ", error.what())),
+        /*tell=*/true);
+  }
+}
+
+void GpuCommunicator::Tell() noexcept {
+  const Lock tell_lock(tell_mutex_);
+  try {
+    std::optional<Error> to_tell;
+    {
+      const Lock lock(mutex_);
+      to_tell = std::exchange(to_tell_, std::nullopt);
+    }
+    if (to_tell.has_value()) judge_.Announce(*to_tell);
+  } catch (const std::exception&) {
+    // Of the store: the others find out by their timeouts.
+  }
+}
+
+bool GpuCommunicator::TryLeave() noexcept {
+  try {
+    const Lock lock(mutex_);
+    Reap();
+    if (!pending_.empty() || !draining_.empty() || to_tell_.has_value()) return false;
+    return meeting_.comm == nullptr || meeting_.comm->TryLeave();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+bool GpuCommunicator::idle() {
+  const Lock lock(mutex_);
+  try {
+    Reap();
+  } catch (const Error&) {
+    // The monitor ends the group with it.
+  }
+  return pending_.empty();
+}
+
+}  // namespace weft

@@ -1,0 +1,50 @@
+#include "runtime/comm/nccl/groups.h"
+
+#include <array>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/comm/nccl/communicator.h"
+#include "runtime/device/cuda/check.h"
+
+namespace weft {
+namespace {
+
+class NcclGroups final : public DeviceGroups {
+ public:
+  explicit NcclGroups(std::shared_ptr<NcclHub> hub) : hub_(std::move(hub)) {}
+  ~NcclGroups() override { hub_->Finish(); }
+
+  std::shared_ptr<Communicator> Make(const std::string& name, const std::vector<int>& ranks,
+                                     Ledger* ledger) override {
+    return MakeNcclCommunicator(hub_, name, ranks, ledger);
+  }
+  void FinishWork() override { hub_->FinishWork(); }
+  void AbortAll(const std::string& reason) override { hub_->AbortAll(reason); }
+  void Finish() override { hub_->Finish(); }
+
+ private:
+  const std::shared_ptr<NcclHub> hub_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceGroups> MakeNcclGroups(std::shared_ptr<NcclApi> api, std::shared_ptr<Store> store,
+                                             int world_rank, std::shared_ptr<Allocator> allocator,
+                                             NcclOptions options) {
+  return std::make_unique<NcclGroups>(
+      std::make_shared<NcclHub>(std::move(api), std::move(store), world_rank, std::move(allocator), options));
+}
+
+std::string NcclDeviceName(const Allocator& allocator) {
+  std::array<char, 32> bus = {};
+  CheckCuda(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), allocator.device().index),
+            "cudaDeviceGetPCIBusId");
+  // Another boot is another machine.
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return absl::StrCat(boot, " ", bus.data());
+}
+
+}  // namespace weft

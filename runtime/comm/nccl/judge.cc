@@ -1,0 +1,133 @@
+#include "runtime/comm/nccl/judge.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/comm/group_text.h"
+
+namespace weft {
+namespace {
+
+constexpr char kFailed[] = "failed";
+
+// "<number>\n<rest>" in two; false for what is none.
+bool Split(const std::string& text, int64_t* number, std::string* rest) {
+  const size_t end = text.find('\n');
+  if (end == std::string::npos || !absl::SimpleAtoi(text.substr(0, end), number)) return false;
+  *rest = text.substr(end + 1);
+  return true;
+}
+
+}  // namespace
+
+std::string NcclJudge::AnswerKey(int member) const { return absl::StrCat(prefix_, "at/", member); }
+
+void NcclJudge::Answer(int64_t call, const CallLog& own) {
+  hub_.store().Set(AnswerKey(rank_), absl::StrCat(call, "\n", own.Encode()));
+}
+
+void NcclJudge::Announce(const Error& error) {
+  hub_.store().CompareSet(prefix_ + kFailed, "",
+                          absl::StrCat(static_cast<int>(error.code()), "\n", error.message()));
+  hub_.Call();
+}
+
+std::optional<Error> NcclJudge::Announced() {
+  const std::optional<std::string> said = hub_.store().TryGet(prefix_ + kFailed);
+  int64_t code = 0;
+  std::string message;
+  if (!said.has_value() || !Split(*said, &code, &message)) return std::nullopt;
+  return Error(static_cast<absl::StatusCode>(code), message);
+}
+
+// Members that are late in one collective agree on who compares by its number; a message's end asks by
+// itself.
+void NcclJudge::Ask(const Late& late, bool expired) {
+  const bool is_message = late.kind == CollectiveKind::kSendRecv;
+  const int round = question_.has_value() && question_->sequence == late.sequence ? question_->round + 1 : 0;
+  question_ = {.kind = late.kind,
+               .sequence = late.sequence,
+               .round = round,
+               .expired = expired,
+               .asked_after = late.waited,
+               .asked_at = std::chrono::steady_clock::now()};
+  const std::string key =
+      absl::StrCat(prefix_, "judge/", late.sequence, "/", expired ? "expired" : absl::StrCat(round));
+  const std::string me = absl::StrCat(rank_);
+  question_->asks = is_message || hub_.store().CompareSet(key, "", me) == me;
+  if (question_->asks) question_->call = hub_.Call();
+}
+
+bool NcclJudge::ReadLogs(const CallLog& own, CallLogs* logs) {
+  bool all = true;
+  logs->resize(ranks_.size());
+  for (int member = 0; member < static_cast<int>(ranks_.size()); ++member) {
+    if (member == rank_) {
+      (*logs)[member] = own;
+      continue;
+    }
+    const std::optional<std::string> said = hub_.store().TryGet(AnswerKey(member));
+    int64_t call = 0;
+    std::string log;
+    if (!said.has_value() || !Split(*said, &call, &log)) {
+      all = all && hub_.HasFinished(ranks_[member]);
+      continue;
+    }
+    all = all && (call >= question_->call || hub_.HasFinished(ranks_[member]));
+    (*logs)[member] = CallLog::Decode(log);
+  }
+  return all;
+}
+
+std::optional<Error> NcclJudge::Verdict(const Late& late, const CallLogs& logs, bool is_final) {
+  if (const std::optional<std::string> text = FindDisagreement(name_, ranks_, logs)) {
+    return Error(absl::StatusCode::kInvalidArgument, *text);
+  }
+  if (!is_final) return std::nullopt;
+  const std::vector<int> missing = FindMissing(rank_, late.kind, late.sequence, logs);
+  const std::string what =
+      absl::StrCat(OperationText(name_, late.kind, late.sequence), late.call.empty() ? "" : ", ", late.call,
+                   ": world rank ", ranks_[rank_]);
+  for (int member : missing) {
+    if (!hub_.HasFinished(ranks_[member])) continue;
+    return Error(absl::StatusCode::kAborted,
+                 absl::StrCat(what, " waits for ", WorldRanksText(ranks_, {member}),
+                              ", whose rank function has returned"));
+  }
+  if (!question_->expired) return std::nullopt;
+  // Where all have come, the end is near, or NCCL is stuck.
+  if (missing.empty() && late.waited < late.timeout + hub_.options().patience) return std::nullopt;
+  return Error(absl::StatusCode::kDeadlineExceeded,
+               absl::StrCat(what, " waited ", late.timeout.count(), " ms; ",
+                            missing.empty() ? "all members have come to it, but NCCL does not end it (see "
+                                              "NCCL_DEBUG=INFO)"
+                                            : WorldRanksText(ranks_, missing) + " have not arrived"));
+}
+
+std::optional<Error> NcclJudge::Judge(const Late& late, const CallLog& own) {
+  if (question_.has_value() && (question_->kind != late.kind || question_->sequence != late.sequence)) {
+    question_.reset();
+  }
+  const auto late_after = std::min(hub_.options().late_after, late.timeout / 2);
+  if (late.waited < late_after) return std::nullopt;
+  if (std::optional<Error> told = Announced()) return told;
+  const bool expired = late.waited >= late.timeout;
+  if (!question_.has_value() || (expired && !question_->expired) ||
+      (!expired && late.waited >= 2 * question_->asked_after)) {
+    Ask(late, expired);
+  }
+  if (question_->settled) return std::nullopt;
+  const auto since = std::chrono::steady_clock::now() - question_->asked_at;
+  // Who compares may have died over it.
+  const bool overdue = since > 3 * hub_.options().patience;
+  if (!question_->asks && !(question_->expired && overdue)) return std::nullopt;
+  CallLogs logs;
+  const bool is_final = ReadLogs(own, &logs) || since > hub_.options().patience;
+  std::optional<Error> verdict = Verdict(late, logs, is_final);
+  // A rank that is missing now may return from its function next: while its peer waits, look again.
+  question_->settled = is_final && !verdict.has_value() && !question_->expired;
+  return verdict;
+}
+
+}  // namespace weft

@@ -1,0 +1,80 @@
+#ifndef WEFT_RUNTIME_COMM_NCCL_JUDGE_H_
+#define WEFT_RUNTIME_COMM_NCCL_JUDGE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/nccl/call_log.h"
+#include "runtime/comm/nccl/hub.h"
+
+namespace weft {
+
+// Why a member's operation does not end. While it is late, now and then, all ranks are asked what they have
+// called (NcclHub::Call), and leave their logs in the store; one of the members that are late compares them.
+// What ends the group, any member leaves there too, and the first stays.
+//
+// Cost:    nothing while nobody is late.
+// Threads: the monitor's.
+class NcclJudge {
+ public:
+  // The oldest operation that has not ended.
+  struct Late {
+    CollectiveKind kind = CollectiveKind::kBarrier;
+    uint64_t sequence = 0;
+    std::string call;  // "all_reduce(f32, sum, count 3)"; empty for messages
+    std::chrono::milliseconds waited = {};
+    std::chrono::milliseconds timeout = {};
+  };
+
+  NcclJudge(NcclHub& hub, std::string prefix, std::string name, std::vector<int> ranks, int rank)
+      : hub_(hub),
+        prefix_(std::move(prefix)),
+        name_(std::move(name)),
+        ranks_(std::move(ranks)),
+        rank_(rank) {}
+
+  // Why the group is to end now; nullopt while it may go on. `own` is this member's log.
+  std::optional<Error> Judge(const Late& late, const CallLog& own);
+  void NothingLate() { question_.reset(); }
+
+  // Answers a question of any rank.
+  void Answer(int64_t call, const CallLog& own);
+
+  // What has ended the group: tells the others; what a member has told.
+  void Announce(const Error& error);
+  std::optional<Error> Announced();
+
+ private:
+  struct Question {
+    CollectiveKind kind;
+    uint64_t sequence = 0;
+    int round = 0;
+    int64_t call = 0;
+    bool asks = false;     // this member compares; else it waits for who does
+    bool expired = false;  // the timeout has passed
+    bool settled = false;  // all have answered
+    std::chrono::milliseconds asked_after = {};
+    std::chrono::steady_clock::time_point asked_at;
+  };
+
+  std::string AnswerKey(int member) const;
+  void Ask(const Late& late, bool expired);
+  // The members' logs that answer the question; true if all have.
+  bool ReadLogs(const CallLog& own, CallLogs* logs);
+  std::optional<Error> Verdict(const Late& late, const CallLogs& logs, bool is_final);
+
+  NcclHub& hub_;
+  const std::string prefix_;
+  const std::string name_;
+  const std::vector<int> ranks_;
+  const int rank_;
+  std::optional<Question> question_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_NCCL_JUDGE_H_

@@ -1,0 +1,96 @@
+#include "runtime/comm/nccl/call_log.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/device/allocator.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+CollectiveDescriptor AllReduce(int64_t count) {
+  return {.kind = CollectiveKind::kAllReduce, .dtype = DType::kF32, .counts = {count}};
+}
+
+Message To(int peer, int64_t count) {
+  return {peer, Tensor::Empty(MakeMetaAllocator(), DType::kF32, {count})};
+}
+
+TEST(CallLogTest, IsTheSameAfterItHasBeenText) {
+  CallLog log;
+  EXPECT_EQ(CallLog::Decode(log.Encode()), log);
+  for (int64_t i = 0; i < 200; ++i) {
+    log.AddCall({.kind = CollectiveKind::kAllToAll, .dtype = DType::kBF16, .root = 0, .counts = {i, 2 * i}},
+                {3 * i, 4});
+    log.AddCall({.kind = CollectiveKind::kReduce,
+                 .dtype = DType::kI64,
+                 .op = ReduceOp::kMax,
+                 .root = 1,
+                 .counts = {i}},
+                {});
+  }
+  log.AddBatch(1, 0, {To(1, 4), To(0, 9), To(1, 0)}, {To(3, 5), To(0, 9)});
+  log.AddBatch(2, 0, {To(3, 4)}, {});
+  EXPECT_EQ(CallLog::Decode(log.Encode()), log);
+  EXPECT_EQ(log.calls().num, 400u);
+  EXPECT_EQ(log.calls().At(1), nullptr);
+  EXPECT_EQ(log.calls().At(400)->descriptor.counts[0], 199);
+  EXPECT_EQ(log.calls().At(401), nullptr);
+  EXPECT_EQ(log.sent_to(1).num, 2u);
+  EXPECT_EQ(log.sent_to(0).num, 0u);  // to itself
+  EXPECT_EQ(log.received_from(3).At(1)->type, "f32[5]");
+}
+
+TEST(CallLogTest, WhatIsNoLogIsRefused) {
+  EXPECT_NE(MessageOf([] { CallLog::Decode("12"); }).find("not a call log"), std::string::npos);
+  EXPECT_NE(MessageOf([] { CallLog::Decode("x y "); }).find("not a call log"), std::string::npos);
+}
+
+TEST(CallLogTest, TheFirstDisagreementIsFoundWhateverCameAfter) {
+  CallLogs logs(3);
+  for (int member = 0; member < 3; ++member) {
+    logs[member].emplace();
+    for (int64_t i = 1; i <= 20; ++i) {
+      if (member == 2 && i > 15) break;  // behind
+      logs[member]->AddCall(AllReduce(member == 1 && i == 7 ? 99 : i), {});
+    }
+  }
+  EXPECT_EQ(FindDisagreement("dp", {4, 5, 6}, logs),
+            "group 'dp', collective #7: rank 4 called all_reduce(f32, sum, count 7), rank 5 called "
+            "all_reduce(f32, sum, count 99)");
+  logs[1] = logs[0];
+  EXPECT_EQ(FindDisagreement("dp", {4, 5, 6}, logs), std::nullopt);
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kAllReduce, 16, logs), std::vector<int>{2});
+  logs[1].reset();
+  EXPECT_EQ(FindDisagreement("dp", {4, 5, 6}, logs), std::nullopt);
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kAllReduce, 15, logs), std::vector<int>{1});
+}
+
+// One that has called more than a log keeps, beside one that has called little.
+TEST(CallLogTest, LogsThatDoNotMeetSayNothing) {
+  CallLogs logs(2);
+  logs[0].emplace();
+  logs[1].emplace();
+  for (int64_t i = 0; i < 500; ++i) logs[0]->AddCall(AllReduce(1), {});
+  logs[1]->AddCall(AllReduce(2), {});
+  EXPECT_EQ(FindDisagreement("dp", {0, 1}, logs), std::nullopt);
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kAllReduce, 500, logs), std::vector<int>{1});
+}
+
+TEST(CallLogTest, MessagesMeetByTheirNumberBetweenTwoEnds) {
+  CallLogs logs(3);
+  for (auto& log : logs) log.emplace();
+  logs[0]->AddBatch(1, 0, {To(1, 4), To(2, 4)}, {});
+  logs[0]->AddBatch(2, 0, {To(1, 6)}, {To(1, 1)});
+  logs[1]->AddBatch(1, 1, {}, {To(0, 4)});
+  EXPECT_EQ(FindDisagreement("pp", {0, 1, 2}, logs), std::nullopt);
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kSendRecv, 1, logs), std::vector<int>{2});
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kSendRecv, 2, logs), std::vector<int>{1});
+  EXPECT_EQ(FindMissing(1, CollectiveKind::kSendRecv, 1, logs), std::vector<int>{});
+  logs[1]->AddBatch(2, 1, {}, {To(0, 5)});
+  EXPECT_EQ(FindDisagreement("pp", {0, 1, 2}, logs),
+            "group 'pp', send_recv #2: rank 0 sent 24 bytes to rank 1, which expected 20 bytes (f32[5])");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,415 @@
+// What the `nccl` backend promises beyond the contract, and what it makes of a library that fails.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/device/cuda/stream.h"
+#include "runtime/launch/device_backend_choice.h"
+#include "runtime/launch/run_ranks.h"
+#include "runtime/store/hash_store.h"
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/runtime/comm/nccl/nccl_ranks.h"
+
+namespace weft {
+namespace {
+
+using Values = std::vector<float>;
+using std::chrono::milliseconds;
+
+std::vector<int> AllRanks(const World& world) {
+  std::vector<int> ranks(world.size());
+  for (int rank = 0; rank < world.size(); ++rank) ranks[rank] = rank;
+  return ranks;
+}
+
+Tensor Of(World& world, const Values& values) {
+  return Tensor::FromValues<float>({static_cast<int64_t>(values.size())}, values, world.allocator());
+}
+
+// The error of `call`, "" if it throws none.
+template <class Call>
+std::string ErrorOf(absl::StatusCode code, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.message();
+    return error.message();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+void ExpectContains(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+}
+
+// Ends with the group, in one way or another.
+void BlockUntilItEnds(Communicator& group) {
+  for (;;) group.Barrier();
+}
+
+TEST(NcclCommunicatorTest, ABlockingCallDoesNotWaitForItsPeers) {
+  RunNcclRanks(2, [](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const auto gate = world.NewGroup("gate", {0, 1});
+    const Tensor tensor = Of(world, {1});
+    if (world.rank() == 0) {
+      group->AllReduce(tensor, tensor, ReduceOp::kSum);  // the other comes after the gate alone
+      gate->Barrier();
+    } else {
+      gate->Barrier();
+      group->AllReduce(tensor, tensor, ReduceOp::kSum);
+    }
+    EXPECT_EQ(tensor.ToVector<float>(), Values{2});
+  });
+}
+
+TEST(NcclCommunicatorTest, AWorkHoldsItsBuffersUntilItHasBeenWaitedFor) {
+  RunNcclRanks(2, [](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const Tensor tensor = Of(world, {1, 2});
+    const Work work = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
+    EXPECT_GT(tensor.buffer()->use_count(), 1);
+    work.Wait();
+    EXPECT_EQ(tensor.buffer()->use_count(), 1);
+    group->AllReduce(tensor, tensor, ReduceOp::kSum);
+    EXPECT_EQ(tensor.buffer()->use_count(), 1);
+    EXPECT_EQ(tensor.ToVector<float>(), (Values{4, 8}));
+  });
+}
+
+TEST(NcclCommunicatorTest, AWorkThatWasDroppedLetsGoOfItsBuffers) {
+  RunNcclRanks(2, [](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const Tensor tensor = Of(world, {1});
+    group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
+    group->Barrier();
+    EXPECT_EQ(tensor.buffer()->use_count(), 1);
+  });
+}
+
+TEST(NcclCommunicatorTest, TensorsOnTheCpuGoByWayOfTheGpu) {
+  RunNcclRanks(2, [](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const float me = static_cast<float>(world.rank());
+    const Tensor sum = Tensor::FromValues<float>({2}, Values{me, 1});
+    group->AllReduce(sum, sum, ReduceOp::kSum);
+    EXPECT_EQ(sum.ToVector<float>(), (Values{1, 2}));
+    const Tensor told = Tensor::FromValues<float>({1}, Values{me});
+    group->Broadcast(told, 1);
+    EXPECT_EQ(told.ToVector<float>(), Values{1});
+    const Tensor received = Tensor::FromValues<float>({1}, Values{7});
+    const int peer = 1 - world.rank();
+    group->SendRecv({{{peer, Tensor::FromValues<float>({1}, Values{me})}}}, {{{peer, received}}});
+    EXPECT_EQ(received.ToVector<float>(), Values{static_cast<float>(peer)});
+  });
+}
+
+TEST(NcclCommunicatorTest, AveragesOfSmallIntegersDoNotWrap) {
+  RunNcclRanks(3, [](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    const std::vector<uint8_t> bytes = {200, 255};
+    const Tensor u8 = Tensor::FromValues<uint8_t>({2}, bytes, world.allocator());
+    group->AllReduce(u8, u8, ReduceOp::kAvg);
+    EXPECT_EQ(u8.ToVector<int>(), (std::vector<int>{200, 255}));
+    const std::vector<int32_t> ints = {2000000000, -2000000000};
+    const Tensor i32 = Tensor::FromValues<int32_t>({2}, ints, world.allocator());
+    group->AllReduce(i32, i32, ReduceOp::kAvg);
+    EXPECT_EQ(i32.ToVector<int32_t>(), ints);
+  });
+}
+
+TEST(NcclCommunicatorTest, EveryCommunicatorIsLeftInOrder) {
+  const auto fake = std::make_shared<FakeNccl>();
+  RunNcclRanks(
+      3,
+      [](World& world) {
+        const auto group = world.NewGroup("dp", AllRanks(world));
+        for (int i = 0; i < 3; ++i) world.NewGroup("short", AllRanks(world))->Barrier();
+        group->Barrier();
+      },
+      fake);
+  EXPECT_EQ(fake->NumLive(), 0);
+  EXPECT_EQ(fake->NumAborted(), 0);
+}
+
+TEST(NcclCommunicatorTest, ADisagreementEndsLongBeforeTheTimeout) {
+  const auto begin = std::chrono::steady_clock::now();
+  RunNcclRanks(2, [](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const Tensor tensor = Of(world, Values(4 + world.rank(), 1));
+    const std::string message = ErrorOf(absl::StatusCode::kInvalidArgument, [&] {
+      group->AllReduce(tensor, tensor, ReduceOp::kSum);
+      BlockUntilItEnds(*group);
+    });
+    ExpectContains(message, {"group 'dp', collective #1", "rank 0 called all_reduce(f32, sum, count 4)",
+                             "rank 1 called all_reduce(f32, sum, count 5)"});
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST(NcclCommunicatorTest, AFailedCallEndsTheGroupOnAllMembersWithItsNameAndText) {
+  for (const char* call : {"ncclAllReduce", "ncclGroupEnd"}) {
+    const auto fake = std::make_shared<FakeNccl>();
+    fake->FailNext(call, 1, NcclResult::kInternalError);
+    RunNcclRanks(
+        3,
+        [call](World& world) {
+          const auto group = world.NewGroup("dp", AllRanks(world));
+          const Tensor tensor = Of(world, {1});
+          const std::string message = ErrorOf(absl::StatusCode::kInternal, [&] {
+            group->AllReduce(tensor, tensor, ReduceOp::kSum);
+            BlockUntilItEnds(*group);
+          });
+          ExpectContains(message, {"group 'dp', collective #1", call, "error 3", "the fake's last words"});
+          EXPECT_EQ(ErrorOf(absl::StatusCode::kInternal, [&] { group->Barrier(); }), message);
+        },
+        fake);
+    EXPECT_EQ(fake->NumLive(), 0);
+  }
+}
+
+TEST(NcclCommunicatorTest, AnAsynchronousErrorEndsTheGroupOnAllMembers) {
+  const auto fake = std::make_shared<FakeNccl>();
+  RunNcclRanks(
+      3,
+      [&](World& world) {
+        const auto group = world.NewGroup("dp", AllRanks(world));
+        group->Barrier();
+        if (world.rank() == 0) fake->SetAsyncError(2, NcclResult::kUnhandledCudaError);
+        ExpectContains(ErrorOf(absl::StatusCode::kInternal, [&] { BlockUntilItEnds(*group); }),
+                       {"an asynchronous error"});
+      },
+      fake);
+}
+
+TEST(NcclCommunicatorTest, AnErrorOfTheDeviceEndsTheGroupOnAllMembers) {
+  RunNcclRanks(2, [](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    std::atomic<bool> ended = false;
+    std::thread device([&] {
+      while (!ended) {
+        cuda_emulator::FailNext("cudaEventQuery", cudaErrorIllegalAddress);
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    });
+    ExpectContains(ErrorOf(absl::StatusCode::kInternal, [&] { BlockUntilItEnds(*group); }),
+                   {"read or wrote memory that is not its own"});
+    ended = true;
+    device.join();
+  });
+  try {
+    CudaEvent().Test();  // the last failure that was planned is not the next test's
+  } catch (const Error&) {
+  }
+}
+
+// The member that ends the group has a reason; that NCCL only sees it go is not it.
+TEST(NcclCommunicatorTest, WhoHearsOfAnAbortWaitsForItsReason) {
+  for (bool heard : {false, true}) {
+    const auto fake = std::make_shared<FakeNccl>();
+    fake->set_aborts_are_heard(heard);
+    RunNcclRanks(
+        3,
+        [](World& world) {
+          const auto group = world.NewGroup("dp", AllRanks(world));
+          const Tensor tensor = Of(world, {1});
+          if (world.rank() == 1) {
+            std::this_thread::sleep_for(milliseconds(20));
+            group->Abort("the disk is full");
+          }
+          ExpectContains(ErrorOf(absl::StatusCode::kAborted,
+                                 [&] {
+                                   group->AllReduce(tensor, tensor, ReduceOp::kSum);
+                                   BlockUntilItEnds(*group);
+                                 }),
+                         {"group 'dp' was aborted by world rank 1: the disk is full"});
+        },
+        fake);
+    EXPECT_EQ(fake->NumLive(), 0);
+  }
+}
+
+TEST(NcclCommunicatorTest, AbortWhileEverybodyWaitsReleasesTheStreams) {
+  RunNcclRanks(2, [](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const Tensor tensor = Of(world, {1});
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(30));
+      group->Abort("enough");
+      return;
+    }
+    group->AllReduce(tensor, tensor, ReduceOp::kSum);
+    tensor.ToVector<float>();  // blocks in the device, not in Weft
+    ExpectContains(ErrorOf(absl::StatusCode::kAborted, [&] { group->Barrier(); }), {"enough"});
+  });
+}
+
+TEST(NcclCommunicatorTest, TheTimeoutNamesWhoIsMissing) {
+  RunNcclRanks(3, [](World& world) {
+    const auto gate = world.NewGroup("gate", AllRanks(world));
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    group->set_timeout(milliseconds(100));
+    const Tensor tensor = Of(world, {1});
+    if (world.rank() == 1) {
+      gate->Barrier();
+      ErrorOf(absl::StatusCode::kDeadlineExceeded, [&] { BlockUntilItEnds(*group); });
+      return;
+    }
+    const Work work = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
+    EXPECT_FALSE(work.WaitFor(milliseconds(1)));
+    ExpectContains(
+        ErrorOf(absl::StatusCode::kDeadlineExceeded, [&] { work.WaitFor(std::chrono::minutes(1)); }),
+        {"group 'dp', collective #1, all_reduce(f32, sum, count 1)", "waited 100 ms",
+         "world ranks [1] have not arrived"});
+    EXPECT_TRUE(work.Test());
+    gate->Barrier();
+  });
+}
+
+TEST(NcclCommunicatorTest, WhoWaitsForARankThatHasEndedIsTold) {
+  std::optional<Work> orphan;
+  RunNcclRanks(3, [&](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    const auto pair = world.NewGroup("pp", AllRanks(world));
+    if (world.rank() == 2) return;
+    if (world.rank() == 0) {
+      orphan = pair->Recv(Of(world, {0}), 2, {.async = true});
+      return;
+    }
+    ExpectContains(ErrorOf(absl::StatusCode::kAborted, [&] { group->Barrier(); }),
+                   {"world ranks [", "whose rank function has returned"});
+  });
+  ErrorOf(absl::StatusCode::kAborted, [&] { orphan->Wait(); });
+}
+
+TEST(NcclCommunicatorTest, AFailedMeetingIsToldToAllMembers) {
+  for (const char* call : {"ncclGetUniqueId", "ncclCommInitRankConfig"}) {
+    const auto fake = std::make_shared<FakeNccl>();
+    fake->FailNext(call, 0, NcclResult::kInternalError);
+    RunNcclRanks(
+        2,
+        [call](World& world) {
+          try {
+            world.NewGroup("dp", {0, 1});
+            ADD_FAILURE() << "it cannot have worked";
+          } catch (const Error& error) {
+            ExpectContains(error.message(), {call, "error 3"});
+          }
+        },
+        fake);
+    EXPECT_EQ(fake->NumLive(), 0);
+  }
+}
+
+TEST(NcclCommunicatorTest, MembersThatNameAGroupDifferentlyAreTold) {
+  RunNcclRanks(2, [](World& world) {
+    try {
+      world.NewGroup(world.rank() == 0 ? "dp" : "tp", {0, 1});
+      ADD_FAILURE() << "it cannot have worked";
+    } catch (const Error& error) {
+      ExpectContains(error.message(), {"rank 1 names the group 'tp', rank 0 'dp'", "in the same order"});
+    }
+  });
+}
+
+TEST(NcclCommunicatorTest, ARankThatNeverMakesTheGroupIsToldToWhoWaits) {
+  RunNcclRanks(2, [](World& world) {
+    if (world.rank() == 1) return;
+    ExpectContains(ErrorOf(absl::StatusCode::kAborted,
+                           [&] {
+                             world.NewGroup("dp", {0, 1});
+                           }),
+                   {"new group 'dp'", "world ranks [1], whose rank function has returned"});
+  });
+}
+
+TEST(NcclCommunicatorTest, AnExceptionWithWorkInFlightUnwindsAtOnce) {
+  const auto fake = std::make_shared<FakeNccl>();
+  const auto body = [](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    for (int i = 0; i < 20; ++i) {
+      const Tensor tensor = Of(world, Values(1000, 1));
+      group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
+      if (world.rank() == 2 && i == 10) throw std::out_of_range("lost");
+    }
+    BlockUntilItEnds(*group);
+  };
+  EXPECT_THROW(RunNcclRanks(3, body, fake), std::out_of_range);
+  EXPECT_EQ(fake->NumLive(), 0);
+}
+
+// Which communicator ranks get: that of their GPUs lets a blocking call return before its peer has come.
+bool UsesNccl(const WorldOptions& options, int num_ranks) {
+  const auto fake = std::make_shared<FakeNccl>();
+  RunNcclRanks(
+      1, [](World&) {}, fake);  // the fake is the one in use from now on
+  std::atomic<int64_t> num_made = 0;
+  RunRanks(
+      num_ranks,
+      [&](World& world) {
+        const auto group = world.NewGroup("dp", AllRanks(world));
+        group->Barrier();
+        num_made = fake->NumLive();
+        group->Barrier();
+      },
+      options);
+  return num_made > 0;
+}
+
+TEST(NcclLaunchTest, RanksUseItWhereEachHasAGpu) {
+  WorldOptions options = {.device = DeviceType::kCuda, .threads_per_rank = 1};
+  EXPECT_TRUE(UsesNccl(options, 2));
+  EXPECT_FALSE(UsesNccl(options, 9));  // on eight
+  options.backend = Backend::kLocal;
+  EXPECT_FALSE(UsesNccl(options, 2));
+  options.backend = Backend::kNccl;
+  EXPECT_TRUE(UsesNccl(options, 2));
+  EXPECT_EQ(ErrorOf(absl::StatusCode::kInvalidArgument,
+                    [&] {
+                      RunRanks(
+                          9, [](World&) {}, options);
+                    }),
+            "backend nccl: 9 ranks, but this process sees 8 GPUs: NCCL needs one for each; use "
+            "--backend=auto");
+}
+
+TEST(NcclLaunchTest, ProcessesAgreeWhetherEachHasAGpu) {
+  cuda_emulator::SetMachine({.num_devices = 4});
+  for (bool shares : {false, true}) {
+    HashStore store;
+    std::vector<std::thread> ranks;
+    std::atomic<int> num_yes = 0;
+    std::atomic<int> num_errors = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const auto allocator = MakeAllocator({DeviceType::kCuda, shares ? rank % 2 : rank});
+        WorldOptions options = {.device = DeviceType::kCuda};
+        num_yes += ProcessesUseDeviceGroups(options, store, rank, 3, *allocator);
+        options.backend = Backend::kGloo;
+        EXPECT_FALSE(ProcessesUseDeviceGroups(options, store, rank, 3, *allocator));
+        options.backend = Backend::kNccl;
+        try {
+          num_yes += ProcessesUseDeviceGroups(options, store, rank, 3, *allocator);
+        } catch (const Error& error) {
+          ++num_errors;
+          ExpectContains(error.message(),
+                         {"backend nccl: rank 2 shares ", " 0000:00:00.0 with a rank before"});
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_EQ(num_yes, shares ? 0 : 6);
+    EXPECT_EQ(num_errors, shares ? 3 : 0);
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,108 @@
+#ifndef WEFT_TESTS_RUNTIME_COMM_NCCL_FAKE_API_H_
+#define WEFT_TESTS_RUNTIME_COMM_NCCL_FAKE_API_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/comm/nccl/nccl_api.h"
+
+namespace weft {
+
+// NCCL for ranks that are threads of this process, on emulated GPUs (tests/cuda_emulator): moves the data, in
+// stream order, when the streams of all members have come to an operation; never ends one whose members
+// disagree, or one member of which does not come.
+//
+// It answers kInProgress for a while before it has done anything, and refuses what NCCL calls invalid usage:
+// a call before the one before it is through, two members on one GPU. Sums go around a ring that starts
+// elsewhere for each chunk, rounded at every step, and nan loses in min and max: so that what relies on more
+// than NCCL promises fails here too.
+class FakeNccl final : public NcclApi {
+ public:
+  // The next call of that name by that member of any communicator answers `result` and does nothing.
+  void FailNext(const std::string& call, int rank, NcclResult result);
+  // From now on that member's communicators have this asynchronous error.
+  void SetAsyncError(int rank, NcclResult result);
+  // Whether members hear of another's abort, as by a broken connection. By default they do not.
+  void set_aborts_are_heard(bool heard);
+
+  // Communicators that have been made and neither destroyed nor aborted, and how many were aborted.
+  int64_t NumLive();
+  int64_t NumAborted();
+
+  NcclResult GetUniqueId(NcclId* id) override;
+  NcclResult CommInitRank(NcclHandle* comm, int size, const NcclId& id, int rank,
+                          const std::string& name) override;
+  NcclResult CommGetAsyncError(NcclHandle comm, NcclResult* error) override;
+  NcclResult CommFinalize(NcclHandle comm) override;
+  NcclResult CommDestroy(NcclHandle comm) override;
+  NcclResult CommAbort(NcclHandle comm) override;
+  std::string GetErrorString(NcclResult result) override;
+  std::string GetLastError(NcclHandle comm) override;
+  NcclResult AllReduce(const void* input, void* output, int64_t count, NcclType type, NcclOp op,
+                       NcclHandle comm, cudaStream_t stream) override;
+  NcclResult Broadcast(const void* input, void* output, int64_t count, NcclType type, int root,
+                       NcclHandle comm, cudaStream_t stream) override;
+  NcclResult Reduce(const void* input, void* output, int64_t count, NcclType type, NcclOp op, int root,
+                    NcclHandle comm, cudaStream_t stream) override;
+  NcclResult AllGather(const void* input, void* output, int64_t count, NcclType type, NcclHandle comm,
+                       cudaStream_t stream) override;
+  NcclResult ReduceScatter(const void* input, void* output, int64_t count, NcclType type, NcclOp op,
+                           NcclHandle comm, cudaStream_t stream) override;
+  NcclResult Send(const void* input, int64_t count, NcclType type, int peer, NcclHandle comm,
+                  cudaStream_t stream) override;
+  NcclResult Recv(void* output, int64_t count, NcclType type, int peer, NcclHandle comm,
+                  cudaStream_t stream) override;
+  NcclResult GroupStart() override;
+  NcclResult GroupEnd() override;
+
+  // What one member calls.
+  enum class Kind { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kSend, kRecv };
+  struct Call {
+    Kind kind = Kind::kSend;
+    const void* input = nullptr;
+    void* output = nullptr;
+    int64_t count = 0;
+    NcclType type = NcclType::kUint8;
+    NcclOp op = NcclOp::kSum;
+    int peer = 0;  // or root
+  };
+
+ private:
+  struct Clique;
+  struct Comm;
+  struct Operation;
+  struct Group {
+    int depth = 0;
+    Comm* comm = nullptr;
+    cudaStream_t stream = nullptr;
+    std::vector<Call> calls;
+  };
+
+  static Comm* Find(NcclHandle handle) { return reinterpret_cast<Comm*>(handle); }
+  // True once if the call was to fail.
+  bool Fails(const std::string& call, int rank, NcclResult* result);
+  NcclResult Add(const char* name, const Call& call, NcclHandle handle, cudaStream_t stream);
+  // True if the operation is over; the stream has come to it.
+  bool TryFinish(Operation& operation);
+
+  std::mutex mutex_;  // of all; never held while the emulator is called, which calls TryFinish
+  int64_t next_id_ = 0;
+  std::map<std::string, std::shared_ptr<Clique>> cliques_;
+  std::map<Comm*, std::shared_ptr<Comm>> comms_;
+  std::map<std::pair<std::string, int>, NcclResult> failures_;
+  std::map<int, NcclResult> async_errors_;
+  std::map<std::thread::id, Group> groups_;
+  bool aborts_are_heard_ = false;
+  int64_t num_aborted_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_RUNTIME_COMM_NCCL_FAKE_API_H_

@@ -1,0 +1,56 @@
+#include "tests/runtime/comm/nccl/nccl_ranks.h"
+
+#include <mutex>
+#include <utility>
+
+#include "runtime/comm/nccl/groups.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/cuda_emulator/emulator.h"
+
+namespace weft {
+namespace {
+
+// A registered backend takes no arguments: what the current run's ranks get.
+struct Current {
+  std::mutex mutex;
+  std::shared_ptr<FakeNccl> fake;
+};
+Current& TheCurrent() {
+  static Current* const current = new Current;
+  return *current;
+}
+
+std::unique_ptr<DeviceGroups> Make(std::shared_ptr<Store> store, int world_rank,
+                                   std::shared_ptr<Allocator> allocator) {
+  const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
+  return MakeNcclGroups(TheCurrent().fake, std::move(store), world_rank, std::move(allocator),
+                        FastNcclOptions());
+}
+
+const RegisterDeviceGroups kRegister(DeviceType::kCuda, {&Make, &NcclDeviceName});
+
+}  // namespace
+
+NcclOptions FastNcclOptions() {
+  return {.connect_timeout = std::chrono::seconds(60),
+          .interval = std::chrono::milliseconds(2),
+          .late_after = std::chrono::milliseconds(300),
+          .patience = std::chrono::seconds(3)};
+}
+
+void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::shared_ptr<FakeNccl> fake,
+                  std::chrono::milliseconds comm_timeout) {
+  cuda_emulator::SetMachine({.num_devices = 8});
+  {
+    const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
+    TheCurrent().fake = std::move(fake);
+  }
+  RunRanks(num_ranks, body,
+           {.backend = Backend::kNccl,
+            .device = DeviceType::kCuda,
+            .threads_per_rank = 1,
+            .comm_timeout = comm_timeout,
+            .watchdog = {.tell = [](const std::string&) {}}});
+}
+
+}  // namespace weft
