@@ -20,6 +20,8 @@ ABSL_FLAG(std::string, backend, "auto",
           "that a launcher has started), nccl (a GPU for each rank), auto (whichever this was started as)");
 ABSL_FLAG(std::string, device, "auto",
           "where tensors lie: cpu, cuda (a GPU; build with --config=cuda), auto (cuda where there is one)");
+ABSL_FLAG(bool, tf32, false,
+          "on a GPU, products of f32 may round their operands to 11 significant bits, for its tensor cores");
 ABSL_FLAG(std::string, threads, "auto", "threads of each rank; auto: cores divided by ranks");
 ABSL_FLAG(std::string, model, "", "a preset instead of layers, heads, dim, context: gpt2-124M");
 ABSL_FLAG(int64_t, layers, 4, "transformer blocks");
@@ -136,16 +138,16 @@ void CheckDivisible(const GptRun& run, const Layout& batch_layout) {
 FlagsUsage TrainGptUsage() {
   return {
       .summary = "Trains a GPT on a text over a mesh of ranks, then samples from it.",
-      .groups = {{"Mesh and plan",
-                  {"mesh", "plan", "sequence_parallel", "print_plan", "backend", "device", "threads"}},
-                 {"Model", {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype"}},
-                 {"Training",
-                  {"batch", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "grad_clip",
-                   "seed"}},
-                 {"Data", {"data", "tokenizer", "val_fraction"}},
-                 {"Output",
-                  {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
-                   "trace"}}},
+      .groups =
+          {{"Mesh and plan",
+            {"mesh", "plan", "sequence_parallel", "print_plan", "backend", "device", "tf32", "threads"}},
+           {"Model", {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype"}},
+           {"Training",
+            {"batch", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "grad_clip",
+             "seed"}},
+           {"Data", {"data", "tokenizer", "val_fraction"}},
+           {"Output",
+            {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume", "trace"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
                    "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors"},
   };
@@ -163,7 +165,7 @@ GptText ReadGptText() {
 }
 
 GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
-  OneOf("backend", absl::GetFlag(FLAGS_backend), {"auto", "local", "gloo", "mpi"});
+  OneOf("backend", absl::GetFlag(FLAGS_backend), {"auto", "local", "gloo", "mpi", "nccl"});
   OneOf("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"});
   OneOf("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
   OneOf("dtype", absl::GetFlag(FLAGS_dtype), {"f32", "f64", "bf16"});
@@ -175,6 +177,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   run.dtype = run.compute_dtype == DType::kBF16 ? DType::kF32 : run.compute_dtype;
   run.device = ParseDevice(absl::GetFlag(FLAGS_device));
+  run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   run.threads_per_rank = ThreadsFromFlags();
   run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));

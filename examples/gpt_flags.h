@@ -10,7 +10,7 @@
 #include "parallel/trainer.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/tokenizer.h"
-#include "runtime/device/device.h"
+#include "runtime/device/device_backend.h"
 #include "runtime/launch/backend.h"
 
 namespace weft {
@@ -25,6 +25,7 @@ struct GptRun {
   DType compute_dtype = DType::kF32;  // in forward and backward
   Backend backend = Backend::kAuto;
   DeviceType device = DeviceType::kCpu;
+  DeviceOptions device_options = {};
   int threads_per_rank = 0;  // 0: cores divided among the ranks
   int64_t batch = 12;        // global, sequences
   int64_t steps = 2000;

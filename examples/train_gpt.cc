@@ -156,6 +156,7 @@ int Train(const ParsedFlags& parsed) {
            },
            {.backend = run.backend,
             .device = run.device,
+            .device_options = run.device_options,
             .threads_per_rank = run.threads_per_rank,
             .tracer = tracer ? &*tracer : nullptr});
   if (tracer) tracer->WriteChromeTrace(trace);

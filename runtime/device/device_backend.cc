@@ -28,16 +28,27 @@ const DeviceBackend& RequireBackend(DeviceType type) {
   return *backend;
 }
 
+const DeviceBackend& RequireDevice(const Device& device) {
+  const DeviceBackend& backend = RequireBackend(device.type);
+  const int count = backend.count();
+  WEFT_REQUIRE(device.index >= 0 && device.index < count, "device ", DeviceTypeName(device.type), ":",
+               device.index, ": this process sees ", count);
+  return backend;
+}
+
 int CountOne() { return 1; }
 
-std::shared_ptr<Allocator> MakeCpu(int, const AllocatorOptions& options) {
+std::string NameCpu(int) { return "cpu"; }
+std::string NameMeta(int) { return "meta"; }
+
+std::shared_ptr<Allocator> MakeCpu(int, const DeviceOptions& options) {
   return MakeCpuAllocator(options.cap_bytes);
 }
 
-std::shared_ptr<Allocator> MakeMeta(int, const AllocatorOptions&) { return MakeMetaAllocator(); }
+std::shared_ptr<Allocator> MakeMeta(int, const DeviceOptions&) { return MakeMetaAllocator(); }
 
-const RegisterDeviceBackend kRegisterCpu(DeviceType::kCpu, {&CountOne, &MakeCpu});
-const RegisterDeviceBackend kRegisterMeta(DeviceType::kMeta, {&CountOne, &MakeMeta});
+const RegisterDeviceBackend kRegisterCpu(DeviceType::kCpu, {&CountOne, &NameCpu, &MakeCpu});
+const RegisterDeviceBackend kRegisterMeta(DeviceType::kMeta, {&CountOne, &NameMeta, &MakeMeta});
 
 }  // namespace
 
@@ -55,6 +66,8 @@ bool HasDeviceBackend(DeviceType type) { return BackendOf(type).has_value(); }
 
 int CountDevices(DeviceType type) { return RequireBackend(type).count(); }
 
+std::string DeviceName(const Device& device) { return RequireDevice(device).name(device.index); }
+
 DeviceType ParseDevice(absl::string_view name) {
   if (name == "auto") {
     if (!HasDeviceBackend(DeviceType::kCuda)) return DeviceType::kCpu;
@@ -70,11 +83,8 @@ DeviceType ParseDevice(absl::string_view name) {
   return DeviceType::kCuda;
 }
 
-std::shared_ptr<Allocator> MakeAllocator(const Device& device, const AllocatorOptions& options) {
-  const DeviceBackend& backend = RequireBackend(device.type);
-  const int count = backend.count();
-  WEFT_REQUIRE(device.index >= 0 && device.index < count, "device ", DeviceTypeName(device.type), ":",
-               device.index, ": this process sees ", count);
+std::shared_ptr<Allocator> MakeAllocator(const Device& device, const DeviceOptions& options) {
+  const DeviceBackend& backend = RequireDevice(device);
   WEFT_REQUIRE(options.cap_bytes >= 0, "device ", DeviceTypeName(device.type), ": a cap of ",
                options.cap_bytes, " bytes; 0 is none");
   return backend.make_allocator(device.index, options);

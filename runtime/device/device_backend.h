@@ -3,15 +3,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "runtime/device/allocator.h"
 #include "runtime/device/device.h"
 
 namespace weft {
 
-struct AllocatorOptions {
+// How one rank uses its device.
+struct DeviceOptions {
   // Most live bytes; 0: as many as the device has. Going over it is ResourceExhausted, which names it.
   int64_t cap_bytes = 0;
+  // Whether products of f32 on a GPU may round their operands to 11 significant bits (tf32), which tensor
+  // cores take. The CPU never rounds them.
+  bool allow_tf32 = false;
 };
 
 // What a kind of device adds to a program that links it.
@@ -20,9 +25,12 @@ struct DeviceBackend {
   // driver not found").
   int (*count)();
 
+  // The device as its maker calls it. Errors: InvalidArgument if there is no device of that index.
+  std::string (*name)(int index);
+
   // An allocator of the device's memory for one rank. Called on the rank's thread, which from now on works
   // with this device.
-  std::shared_ptr<Allocator> (*make_allocator)(int index, const AllocatorOptions& options);
+  std::shared_ptr<Allocator> (*make_allocator)(int index, const DeviceOptions& options);
 };
 
 // Registers a kind of device, from its own file, during static initialisation. Registering one twice ends the
@@ -38,13 +46,17 @@ bool HasDeviceBackend(DeviceType type);
 // Errors: FailedPrecondition if this program has been built without it; as DeviceBackend::count.
 int CountDevices(DeviceType type);
 
+// "NVIDIA H100 80GB HBM3"; "cpu" of the CPU.
+// Errors: as CountDevices; InvalidArgument if there is no device of that index.
+std::string DeviceName(const Device& device);
+
 // The device that a user names: "cpu", "cuda", or "auto": cuda where this program was built with it and there
 // is one, else cpu. Errors: InvalidArgument that lists the names; as CountDevices.
 DeviceType ParseDevice(absl::string_view name);
 
 // An allocator for one rank, on the rank's own thread.
 // Errors: as CountDevices; InvalidArgument if there is no device of that index.
-std::shared_ptr<Allocator> MakeAllocator(const Device& device, const AllocatorOptions& options = {});
+std::shared_ptr<Allocator> MakeAllocator(const Device& device, const DeviceOptions& options = {});
 
 }  // namespace weft
 

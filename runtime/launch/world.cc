@@ -11,9 +11,10 @@
 namespace weft {
 
 World::World(int rank, int size, int local_rank, int num_threads, const WorldOptions& options)
-    : World(rank, size, num_threads,
-            MakeAllocator({options.device, local_rank % CountDevices(options.device)}, options.memory),
-            options.tracer) {}
+    : World(
+          rank, size, num_threads,
+          MakeAllocator({options.device, local_rank % CountDevices(options.device)}, options.device_options),
+          options.tracer) {}
 
 World::World(int rank, int size, int num_threads, std::shared_ptr<Allocator> allocator, Tracer* tracer)
     : rank_(rank),

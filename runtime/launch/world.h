@@ -27,8 +27,8 @@ struct WorldOptions {
   Backend backend = Backend::kAuto;
   // Where tensors lie. Rank r of a machine gets its device r modulo their number.
   DeviceType device = DeviceType::kCpu;
-  AllocatorOptions memory = {};  // of each rank
-  int threads_per_rank = 0;      // 0: the machine's cores divided among its ranks, at least 1
+  DeviceOptions device_options = {};  // of each rank
+  int threads_per_rank = 0;           // 0: the machine's cores divided among its ranks, at least 1
   std::chrono::milliseconds comm_timeout = std::chrono::minutes(10);
   Tracer* tracer = nullptr;       // shared by this process's ranks; null: nothing is traced
   WatchdogOptions watchdog = {};  // explains hangs

@@ -128,17 +128,18 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
 
 TEST(GptFlagsTest, EveryFlagIsInTheHelp) {
   const std::string help = FlagsHelp(TrainGptUsage());
-  for (const char* flag : {"mesh",       "plan",         "sequence_parallel",
-                           "backend",    "device",       "threads",
-                           "model",      "layers",       "heads",
-                           "dim",        "vocab_size",   "context",
-                           "batch",      "steps",        "lr",
-                           "min_lr",     "warmup",       "weight_decay",
-                           "beta1",      "beta2",        "grad_clip",
-                           "dropout",    "seed",         "dtype",
-                           "data",       "tokenizer",    "val_fraction",
-                           "eval_every", "eval_batches", "sample",
-                           "log_every",  "log_format",   "print_plan"}) {
+  for (const char* flag : {"mesh",         "plan",       "sequence_parallel",
+                           "backend",      "device",     "threads",
+                           "tf32",         "model",      "layers",
+                           "heads",        "dim",        "vocab_size",
+                           "context",      "batch",      "steps",
+                           "lr",           "min_lr",     "warmup",
+                           "weight_decay", "beta1",      "beta2",
+                           "grad_clip",    "dropout",    "seed",
+                           "dtype",        "data",       "tokenizer",
+                           "val_fraction", "eval_every", "eval_batches",
+                           "sample",       "log_every",  "log_format",
+                           "print_plan"}) {
     EXPECT_NE(help.find(std::string("--") + flag), std::string::npos) << flag;
   }
 }

@@ -11,11 +11,20 @@ int CountCudaDevices() {
   return count;
 }
 
-std::shared_ptr<Allocator> MakeCudaAllocator(int index, const AllocatorOptions& options) {
-  return std::make_shared<CudaAllocator>(index, options.cap_bytes);
+std::string NameCudaDevice(int index) {
+  cudaDeviceProp properties = {};
+  CheckCuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  return properties.name;
 }
 
-const RegisterDeviceBackend kRegister(DeviceType::kCuda, {&CountCudaDevices, &MakeCudaAllocator});
+std::shared_ptr<Allocator> MakeCudaAllocator(int index, const DeviceOptions& options) {
+  auto allocator = std::make_shared<CudaAllocator>(index, options.cap_bytes);
+  allocator->rank_state().set_allow_tf32(options.allow_tf32);
+  return allocator;
+}
+
+const RegisterDeviceBackend kRegister(DeviceType::kCuda,
+                                      {&CountCudaDevices, &NameCudaDevice, &MakeCudaAllocator});
 
 }  // namespace
 }  // namespace weft

@@ -33,6 +33,26 @@ TEST_F(CudaDeviceTest, SaysWhyThereIsNoDevice) {
   EXPECT_EQ(CountDevices(DeviceType::kCuda), 2);
   EXPECT_EQ(MessageOf([] { MakeAllocator({DeviceType::kCuda, 2}); }), "device cuda:2: this process sees 2");
   EXPECT_EQ(MakeAllocator({DeviceType::kCuda, 1})->device(), (Device{DeviceType::kCuda, 1}));
+  EXPECT_EQ(DeviceName({DeviceType::kCuda, 1}), "emulated GPU 1");
+  EXPECT_EQ(DeviceName({DeviceType::kCpu}), "cpu");
+  EXPECT_EQ(MessageOf([] { DeviceName({DeviceType::kCuda, 2}); }), "device cuda:2: this process sees 2");
+}
+
+TEST_F(CudaDeviceTest, SaysThatAGpuIsTooOldForTheProgram) {
+  cuda_emulator::SetMachine({.compute_capability = 75});
+  const auto allocator = MakeAllocator({DeviceType::kCuda});
+  EXPECT_THAT(MessageOf([] { CheckCuda(cudaErrorNoKernelImageForDevice, "cudaLaunchKernelEx"); }),
+              AllOf(HasSubstr("no kernels for this GPU, whose compute capability is 7.5"),
+                    HasSubstr("they need 8.0"), HasSubstr("WEFT_CUDA_ARCHS")));
+}
+
+TEST_F(CudaDeviceTest, TakesWhatTheRankAllows) {
+  const auto allows = [](const DeviceOptions& options) {
+    const auto allocator = MakeAllocator({DeviceType::kCuda}, options);
+    return static_cast<const CudaAllocator&>(*allocator).rank_state().allow_tf32();
+  };
+  EXPECT_FALSE(allows({}));
+  EXPECT_TRUE(allows({.allow_tf32 = true}));
 }
 
 TEST_F(CudaDeviceTest, PoolsWithoutAskingTheDriverTwice) {
