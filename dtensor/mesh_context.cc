@@ -1,6 +1,7 @@
 #include "dtensor/mesh_context.h"
 
 #include "absl/strings/str_join.h"
+#include "runtime/device/pooled_allocator.h"
 
 namespace weft {
 
@@ -40,11 +41,32 @@ void CheckRanks(const World& world, const DeviceMesh& mesh) {
   }
 }
 
+// The module path that the rank is in: an error for lack of memory says by it who holds the memory. The
+// allocator may outlive the state.
+class PathLabels final : public BlockLabels {
+ public:
+  explicit PathLabels(std::weak_ptr<const RankState> state) : state_(std::move(state)) {}
+
+  int Current() const override {
+    const std::shared_ptr<const RankState> state = state_.lock();
+    return state == nullptr ? 0 : state->path_id();
+  }
+  std::string Name(int label) const override {
+    const std::shared_ptr<const RankState> state = state_.lock();
+    return state == nullptr || label == 0 ? "the root module or none" : state->PathName(label);
+  }
+
+ private:
+  const std::weak_ptr<const RankState> state_;
+};
+
 }  // namespace
 
 IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh) {
   CheckRanks(world, mesh);
-  return MakeIntrusive<MeshContext>(std::make_shared<RankState>(world), mesh);
+  auto state = std::make_shared<RankState>(world);
+  LabelBlocks(*world.allocator(), std::make_shared<PathLabels>(state));
+  return MakeIntrusive<MeshContext>(std::move(state), mesh);
 }
 
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh) {

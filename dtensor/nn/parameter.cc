@@ -63,6 +63,8 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
                DTypeName(compute_dtype));
   RankState& state = context->state();
   NoGradGuard no_grad(state);
+  // The value's memory and the leaf's collectives belong to its module.
+  const PathGuard path_guard(state, state.PathId(owner_->path()));
   // Initial values belong to the beginning of time, whatever step the program is at.
   const RandomKey key{.seed = state.seed(), .stream = StreamOf(path()), .step = 0};
   const Initializer& init = spec_.initializer;
@@ -83,8 +85,6 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   }
   layouts_ = layouts;
   compute_dtype_ = compute_dtype;
-  // The leaf's collectives belong to its module.
-  const PathGuard path_guard(state, state.PathId(owner_->path()));
   value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.at_rest));
   value.impl()->writes = MakeIntrusive<WriteLog>();
   at_rest_ = std::move(value);

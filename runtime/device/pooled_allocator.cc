@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <map>
 #include <new>
-#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -13,6 +16,33 @@ namespace {
 
 // More than any machine's address space: refused here, since sanitizers end the program on such requests.
 constexpr int64_t kMaxBytes = int64_t{1} << 48;
+
+// How many labels the error for lack of memory names.
+constexpr size_t kMostListed = 5;
+
+// "1.5 GiB", "96 MiB", "832 bytes".
+std::string BytesText(int64_t num_bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(num_bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return absl::StrFormat("%.4g %s", value, kUnits[unit]);
+}
+
+// Out of line, so that small blocks do not pay for what large ones need.
+template <class Map, class Block>
+[[gnu::noinline]] void List(Map& listed, const void* address, const Block& block) {
+  try {
+    listed[address] = block;
+  } catch (const std::bad_alloc&) {
+    // The host has no memory for the list: the block is good, and an error will not name it.
+  }
+}
+
+template <class Map>
+[[gnu::noinline]] void Unlist(Map& listed, const void* address) noexcept {
+  listed.erase(address);
+}
 
 }  // namespace
 
@@ -39,13 +69,21 @@ constexpr bool PooledAllocator::ClassesFit() {
          ClassOf(1025).num_bytes == 1152 && ClassOf(kMaxBytes).index < kNumClasses;
 }
 
+inline void PooledAllocator::Count(void* block, int64_t num_bytes, int label) {
+  stats_.live_bytes += RoundUpToGranule(num_bytes);
+  stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
+  ++stats_.num_allocations;
+  if (num_bytes >= listed_bytes_) List(listed_, block, ListedBlock{RoundUpToGranule(num_bytes), label});
+}
+
 void* PooledAllocator::Allocate(int64_t num_bytes) {
   static_assert(ClassesFit());
   WEFT_REQUIRE(num_bytes >= 0, "Allocate: expected at least 0 bytes, got ", num_bytes);
   if (num_bytes > kMaxBytes) ThrowExhausted(num_bytes, /*is_capped=*/false);
   const SizeClass size_class = ClassOf(num_bytes);
-  void* block = TakeFromPool(size_class, num_bytes);
-  if (block == nullptr) block = TakeNew(size_class, num_bytes);
+  const int label = num_bytes >= listed_bytes_ ? CurrentLabel() : 0;
+  void* block = TakeFromPool(size_class, num_bytes, label);
+  if (block == nullptr) block = TakeNew(size_class, num_bytes, label);
   Guard(block, size_class.num_bytes, num_bytes);
   return block;
 }
@@ -56,6 +94,7 @@ void PooledAllocator::Deallocate(void* data, int64_t num_bytes) noexcept {
   Guard(data, size_class.num_bytes, 0);
   const std::lock_guard<std::mutex> lock(mutex_);
   stats_.live_bytes -= RoundUpToGranule(num_bytes);
+  if (num_bytes >= listed_bytes_) Unlist(listed_, data);
   try {
     free_blocks_[size_class.index].push_back(data);
     stats_.pooled_bytes += size_class.num_bytes;
@@ -75,7 +114,7 @@ void PooledAllocator::ResetPeak() {
 }
 
 // Null if no block of the class is free. Also where the cap is looked at.
-void* PooledAllocator::TakeFromPool(const SizeClass& size_class, int64_t num_bytes) {
+void* PooledAllocator::TakeFromPool(const SizeClass& size_class, int64_t num_bytes, int label) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (cap_bytes_ - stats_.live_bytes >= RoundUpToGranule(num_bytes)) {
@@ -84,14 +123,14 @@ void* PooledAllocator::TakeFromPool(const SizeClass& size_class, int64_t num_byt
       void* const block = blocks.back();
       blocks.pop_back();
       stats_.pooled_bytes -= size_class.num_bytes;
-      Count(num_bytes);
+      Count(block, num_bytes, label);
       return block;
     }
   }
   ThrowExhausted(num_bytes, /*is_capped=*/true);
 }
 
-void* PooledAllocator::TakeNew(const SizeClass& size_class, int64_t num_bytes) {
+void* PooledAllocator::TakeNew(const SizeClass& size_class, int64_t num_bytes, int label) {
   void* block = TakeFromSystem(size_class.num_bytes);
   if (block == nullptr) {
     // What the pool keeps in other classes may be what is missing.
@@ -100,14 +139,28 @@ void* PooledAllocator::TakeNew(const SizeClass& size_class, int64_t num_bytes) {
   }
   if (block == nullptr) ThrowExhausted(num_bytes, /*is_capped=*/false);
   const std::lock_guard<std::mutex> lock(mutex_);
-  Count(num_bytes);
+  Count(block, num_bytes, label);
   return block;
 }
 
-void PooledAllocator::Count(int64_t num_bytes) {
-  stats_.live_bytes += RoundUpToGranule(num_bytes);
-  stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
-  ++stats_.num_allocations;
+void PooledAllocator::SetLabels(std::shared_ptr<const BlockLabels> labels) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  labels_ = std::move(labels);
+  first_label_ = static_cast<int>(label_names_.size());
+  label_thread_.store(labels_ == nullptr ? std::thread::id() : std::this_thread::get_id(),
+                      std::memory_order_relaxed);
+}
+
+// The index of the calling thread's label in label_names_. Without the lock, since it asks others.
+int PooledAllocator::CurrentLabel() {
+  if (label_thread_.load(std::memory_order_relaxed) != std::this_thread::get_id()) return 0;
+  const int label = first_label_ + labels_->Current();
+  while (static_cast<int>(label_names_.size()) <= label) {
+    std::string name = labels_->Name(static_cast<int>(label_names_.size()) - first_label_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    label_names_.push_back(std::move(name));
+  }
+  return label;
 }
 
 void PooledAllocator::ReturnPoolToSystem() noexcept {
@@ -119,12 +172,50 @@ void PooledAllocator::ReturnPoolToSystem() noexcept {
   stats_.pooled_bytes = 0;
 }
 
+int64_t PooledAllocator::ListedBytes(int64_t cap_bytes) {
+  constexpr int64_t kMebibyte = 1 << 20;
+  return cap_bytes == 0 ? kMebibyte : std::clamp(cap_bytes / 64, kAllocationGranule, kMebibyte);
+}
+
+// "; largest: 1.5 GiB in blocks.3.attn (4 tensors), 96 MiB elsewhere (1 tensor)", or "".
+std::string PooledAllocator::LargestText() const {
+  struct Sum {
+    int64_t num_bytes = 0;
+    int64_t num_blocks = 0;
+  };
+  std::map<std::string, Sum> sums;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [address, block] : listed_) {
+      Sum& sum = sums[label_names_[block.label]];
+      sum.num_bytes += block.num_bytes;
+      ++sum.num_blocks;
+    }
+  }
+  std::vector<std::pair<std::string, Sum>> largest(sums.begin(), sums.end());
+  // Of equals the first by name.
+  std::stable_sort(largest.begin(), largest.end(),
+                   [](const auto& a, const auto& b) { return a.second.num_bytes > b.second.num_bytes; });
+  if (largest.size() > kMostListed) largest.resize(kMostListed);
+  std::string text;
+  for (const auto& [name, sum] : largest) {
+    absl::StrAppend(&text, text.empty() ? "; largest: " : ", ", BytesText(sum.num_bytes),
+                    name.empty() ? " elsewhere" : absl::StrCat(" in ", name), " (", sum.num_blocks,
+                    sum.num_blocks == 1 ? " tensor)" : " tensors)");
+  }
+  return text;
+}
+
 void PooledAllocator::ThrowExhausted(int64_t num_bytes, bool is_capped) const {
   const AllocatorStats now = stats();
   Throw(absl::StatusCode::kResourceExhausted, "out of memory on ", DeviceTypeName(device().type),
         ": cannot allocate ", num_bytes, " bytes; live ", now.live_bytes, " bytes, peak ", now.peak_bytes,
         " bytes, pooled ", now.pooled_bytes, " bytes",
-        is_capped ? absl::StrCat(", cap ", cap_bytes_, " bytes") : "");
+        is_capped ? absl::StrCat(", cap ", cap_bytes_, " bytes") : "", LargestText());
+}
+
+void LabelBlocks(Allocator& allocator, std::shared_ptr<const BlockLabels> labels) {
+  if (auto* const pooled = dynamic_cast<PooledAllocator*>(&allocator)) pooled->SetLabels(std::move(labels));
 }
 
 }  // namespace weft

@@ -2,14 +2,31 @@
 #define WEFT_RUNTIME_DEVICE_POOLED_ALLOCATOR_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <mutex>
+#include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "runtime/device/allocator.h"
 
 namespace weft {
+
+// What a rank's thread is doing, as small numbers that have names, such as the path of the module that runs:
+// by it an allocator says who holds its memory.
+class BlockLabels {
+ public:
+  virtual ~BlockLabels() = default;
+
+  // The number now, at least 0. Only the thread that has handed the labels over asks.
+  virtual int Current() const = 0;
+  // Of a number that was current; it never changes. "" stands for no label.
+  virtual std::string Name(int label) const = 0;
+};
 
 // What allocators of memory that is dear to get share: freed blocks are kept by size class and reused, so
 // that a training step after the first asks the system for nothing. A device adds where blocks come from.
@@ -17,6 +34,9 @@ namespace weft {
 // One lock guards all: uncontended it costs less than telling the owner's thread from others would save, and
 // a block that a peer's thread returns is at once there for reuse. The free lists are kept outside the
 // blocks, which need not be memory that the host can touch.
+//
+// Large blocks are written down with the label under which they were allocated, for the error that says why
+// there is no more: "largest: 1.5 GiB in blocks.3.attn (4 tensors)".
 class PooledAllocator : public Allocator {
  public:
   void* Allocate(int64_t num_bytes) final;
@@ -24,10 +44,15 @@ class PooledAllocator : public Allocator {
   AllocatorStats stats() const final;
   void ResetPeak() final;
 
+  // From now on blocks that the calling thread allocates have the label current then; those of other threads
+  // have none, nor have those from before. Labels that came earlier keep their names.
+  void SetLabels(std::shared_ptr<const BlockLabels> labels);
+
  protected:
   // `cap_bytes`: no more live bytes than this; 0: no limit.
   explicit PooledAllocator(int64_t cap_bytes)
-      : cap_bytes_(cap_bytes == 0 ? std::numeric_limits<int64_t>::max() : cap_bytes) {}
+      : cap_bytes_(cap_bytes == 0 ? std::numeric_limits<int64_t>::max() : cap_bytes),
+        listed_bytes_(ListedBytes(cap_bytes)) {}
 
   // A block of so many bytes, or null if the system has no more.
   virtual void* TakeFromSystem(int64_t num_bytes) = 0;
@@ -53,16 +78,40 @@ class PooledAllocator : public Allocator {
   static constexpr SizeClass ClassOf(int64_t num_bytes);
   static constexpr bool ClassesFit();
 
-  void* TakeFromPool(const SizeClass& size_class, int64_t num_bytes);
-  void* TakeNew(const SizeClass& size_class, int64_t num_bytes);
-  void Count(int64_t num_bytes);
+  // A live block that is large enough to be named.
+  struct ListedBlock {
+    int64_t num_bytes = 0;
+    int label = 0;  // in label_names_
+  };
+  // The least bytes of such a block: what is done with a MiB takes far longer than to write it down, and no
+  // smaller ones fill a device alone; under a small cap, a 64th of it.
+  static int64_t ListedBytes(int64_t cap_bytes);
+
+  void* TakeFromPool(const SizeClass& size_class, int64_t num_bytes, int label);
+  void* TakeNew(const SizeClass& size_class, int64_t num_bytes, int label);
+  void Count(void* block, int64_t num_bytes, int label);
+  int CurrentLabel();
+  std::string LargestText() const;
   [[noreturn]] void ThrowExhausted(int64_t num_bytes, bool is_capped) const;
 
   const int64_t cap_bytes_;
+  const int64_t listed_bytes_;
   mutable std::mutex mutex_;
   std::array<std::vector<void*>, kNumClasses> free_blocks_;
   AllocatorStats stats_;
+  absl::flat_hash_map<const void*, ListedBlock> listed_;
+
+  // Names of all labels so far; 0 is none. Those of `labels_` stand from first_label_ on, as far as they are
+  // known: they are asked for when they come up, since their owner may be gone when memory runs out. Grown
+  // under the lock, and by label_thread_ alone, which reads without it.
+  std::vector<std::string> label_names_ = {""};
+  int first_label_ = 0;
+  std::shared_ptr<const BlockLabels> labels_;  // of label_thread_ alone
+  std::atomic<std::thread::id> label_thread_ = {};
 };
+
+// Labels the blocks of `allocator`, if it is one that may run out of memory: a PooledAllocator.
+void LabelBlocks(Allocator& allocator, std::shared_ptr<const BlockLabels> labels);
 
 }  // namespace weft
 

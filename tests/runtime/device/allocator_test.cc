@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/device/pooled_allocator.h"
 
 // Read by the sanitizers: a request too large returns null, as it does without them. Unused otherwise.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
@@ -206,6 +207,125 @@ TEST(CpuAllocator, ExhaustionNamesRequestLiveAndPeak) {
   allocator->Deallocate(block, 1024);
   EXPECT_EQ(allocator->Allocate(1024), block);
   allocator->Deallocate(block, 1024);
+}
+
+// Labels whose current one a test sets; the names are "m0", "m1", ..., but for what is nobody's.
+class FakeLabels : public BlockLabels {
+ public:
+  explicit FakeLabels(std::string prefix) : prefix_(std::move(prefix)) {}
+  int Current() const override { return current; }
+  std::string Name(int label) const override { return label == 0 ? "" : prefix_ + std::to_string(label); }
+  int current = 0;
+
+ private:
+  const std::string prefix_;
+};
+
+constexpr int64_t kMebibyte = 1 << 20;
+
+// What the error for lack of memory says of the largest blocks.
+std::string LargestOf(Allocator& allocator) {
+  const std::string message = ErrorOf([&] { allocator.Allocate(int64_t{1} << 50); }).message();
+  const size_t place = message.find("; largest: ");
+  return place == std::string::npos ? "" : message.substr(place + 11);
+}
+
+// Blocks that a test gives back at its end.
+class Blocks {
+ public:
+  explicit Blocks(Allocator& allocator) : allocator_(allocator) {}
+  ~Blocks() {
+    for (const auto& [block, num_bytes] : blocks_) allocator_.Deallocate(block, num_bytes);
+  }
+  void Take(int64_t num_bytes) { blocks_.emplace_back(allocator_.Allocate(num_bytes), num_bytes); }
+  void GiveBack(size_t i) {
+    allocator_.Deallocate(blocks_[i].first, blocks_[i].second);
+    blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+ private:
+  Allocator& allocator_;
+  std::vector<std::pair<void*, int64_t>> blocks_;
+};
+
+TEST(LabelledBlocks, TheErrorAddsThemUpAndNamesTheLargest) {
+  const std::shared_ptr<Allocator> allocator = MakeCpuAllocator();
+  Blocks blocks(*allocator);
+  EXPECT_EQ(LargestOf(*allocator), "");
+  blocks.Take(3 * kMebibyte / 2);
+  EXPECT_EQ(LargestOf(*allocator), "1.5 MiB elsewhere (1 tensor)");
+  const auto labels = std::make_shared<FakeLabels>("m");
+  LabelBlocks(*allocator, labels);
+  labels->current = 3;
+  blocks.Take(kMebibyte);
+  blocks.Take(3 * kMebibyte);
+  labels->current = 1;
+  blocks.Take(2 * kMebibyte);
+  blocks.Take(kMebibyte - 1);  // too small to be written down
+  labels->current = 0;
+  blocks.Take(kMebibyte);
+  EXPECT_EQ(LargestOf(*allocator),
+            "4 MiB in m3 (2 tensors), 2.5 MiB elsewhere (2 tensors), 2 MiB in m1 (1 tensor)");
+  blocks.GiveBack(2);
+  EXPECT_EQ(LargestOf(*allocator),
+            "2.5 MiB elsewhere (2 tensors), 2 MiB in m1 (1 tensor), 1 MiB in m3 (1 tensor)");
+  // From the pool, under another label.
+  labels->current = 2;
+  blocks.Take(3 * kMebibyte);
+  EXPECT_EQ(LargestOf(*allocator).substr(0, 20), "3 MiB in m2 (1 tenso");
+  for (const int label : {7, 6, 5}) {
+    labels->current = label;
+    blocks.Take(kMebibyte);
+  }
+  // Five at most; of equals those whose name comes first.
+  EXPECT_EQ(LargestOf(*allocator),
+            "3 MiB in m2 (1 tensor), 2.5 MiB elsewhere (2 tensors), 2 MiB in m1 (1 tensor), 1 MiB in m3 (1 "
+            "tensor), 1 MiB in m5 (1 tensor)");
+}
+
+TEST(LabelledBlocks, UnderASmallCapSmallBlocksAreNamedToo) {
+  const std::shared_ptr<Allocator> allocator = MakeCpuAllocator(/*cap_bytes=*/64 << 10);
+  Blocks blocks(*allocator);
+  const auto labels = std::make_shared<FakeLabels>("m");
+  LabelBlocks(*allocator, labels);
+  labels->current = 1;
+  blocks.Take(1023);  // below a 64th
+  blocks.Take(1024);
+  blocks.Take(60 << 10);
+  EXPECT_THAT(ErrorOf([&] { allocator->Allocate(4096); }).message(),
+              HasSubstr(", cap 65536 bytes; largest: 61 KiB in m1 (2 tensors)"));
+}
+
+TEST(LabelledBlocks, OtherThreadsHaveNoLabel) {
+  const std::shared_ptr<Allocator> allocator = MakeCpuAllocator();
+  Blocks blocks(*allocator);
+  const auto labels = std::make_shared<FakeLabels>("m");
+  LabelBlocks(*allocator, labels);
+  labels->current = 1;
+  std::thread([&] { blocks.Take(2 * kMebibyte); }).join();
+  blocks.Take(kMebibyte);
+  EXPECT_EQ(LargestOf(*allocator), "2 MiB elsewhere (1 tensor), 1 MiB in m1 (1 tensor)");
+}
+
+// What was labelled before keeps its name, though nobody else has it any more.
+TEST(LabelledBlocks, NamesOutliveTheLabels) {
+  const std::shared_ptr<Allocator> allocator = MakeCpuAllocator();
+  Blocks blocks(*allocator);
+  auto labels = std::make_shared<FakeLabels>("early");
+  LabelBlocks(*allocator, labels);
+  labels->current = 2;
+  blocks.Take(3 * kMebibyte);
+  const std::weak_ptr<FakeLabels> early = labels;
+  labels = std::make_shared<FakeLabels>("late");
+  LabelBlocks(*allocator, labels);
+  EXPECT_TRUE(early.expired());
+  labels->current = 1;
+  blocks.Take(2 * kMebibyte);
+  LabelBlocks(*allocator, nullptr);
+  blocks.Take(kMebibyte);
+  EXPECT_EQ(LargestOf(*allocator),
+            "3 MiB in early2 (1 tensor), 2 MiB in late1 (1 tensor), 1 MiB elsewhere (1 tensor)");
+  LabelBlocks(*MakeMetaAllocator(), labels);  // which never runs out
 }
 
 TEST(Allocators, RefuseNegativeSizes) {
