@@ -1,12 +1,15 @@
 #include "dtensor/dispatch.h"
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/call_on_pieces.h"
 #include "dtensor/call_plan.h"
 #include "dtensor/explain.h"
 #include "dtensor/implicit_redistribution.h"
 #include "dtensor/redistribute.h"
 #include "dtensor/tape.h"
 #include "ops/elementwise.h"
+#include "ops/kernel.h"
 #include "ops/propagate.h"
 #include "runtime/trace/span.h"
 
@@ -36,9 +39,10 @@ void CheckOperands(const OpDef& op, absl::Span<const DTensorRef> operands) {
 }
 
 // The outputs, their places not yet written: new tensors, none for views, the overwritten operands for
-// in-place ops.
-DTensors MakeOutputs(const IntrusivePtr<MeshContext>& context, const OpDef& op, const CallPlan& plan,
-                     absl::Span<const DTensorRef> operands) {
+// in-place ops. This, BeginCall and EndCall are inlined: the calls themselves would be 4% of a cached call.
+[[gnu::always_inline]] inline DTensors MakeOutputs(const IntrusivePtr<MeshContext>& context, const OpDef& op,
+                                                   const CallPlan& plan,
+                                                   absl::Span<const DTensorRef> operands) {
   DTensors outputs;
   for (size_t i = 0; i < plan.output_types.size(); ++i) {
     const TensorType& type = plan.output_types[i];
@@ -99,51 +103,6 @@ using OwnOperands = absl::InlinedVector<bool, 4>;
 
 DTensors Dispatch(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
                   const void* scalars, const Layout* like, const OwnOperands& own);
-
-// One call of the op's kernel on the pieces that lie here, for Emitter::EmitOnPieces.
-DTensors CallOnPieces(const OpDef& op, absl::Span<const DTensor> operands, const void* attributes,
-                      const void* scalars, int dim, PieceOutputs kind) {
-  MeshContext& context = *operands[0].context();
-  const DeviceMesh& mesh = context.mesh();
-  const Layout& layout = operands[0].layout();
-  WEFT_CHECK(!layout.HasPartial(), op.name(), ": pieces of a Partial ", operands[0].ToString());
-  TensorTypes types;
-  DTensors used;  // keeps the locals alive
-  absl::InlinedVector<Tensor, 4> locals;
-  std::vector<ShardBox> operand_boxes;
-  for (const DTensor& operand : operands) {
-    used.push_back(operand.Redistribute(layout));
-    locals.push_back(used.back().ToLocal());
-    types.push_back({operand.dtype(), locals.back().shape()});
-    operand_boxes.push_back(used.back().LocalBox());
-  }
-  int64_t num_pieces = 1;
-  for (int axis : layout.ShardAxes(dim)) num_pieces *= mesh.axis_size(axis);
-  std::vector<TensorType> output_types;
-  std::vector<ShardBox> output_boxes;
-  absl::InlinedVector<Tensor, 4> results;
-  for (const TensorType& piece : op.Infer(types, attributes)) {
-    TensorType whole = {piece.dtype, operands[0].shape()};
-    if (kind == PieceOutputs::kStatistic) whole.shape[dim] = piece.shape[dim] * num_pieces;
-    const ShardBox box = LocalBox(whole.shape, layout, mesh, context.coordinate());
-    WEFT_CHECK(box.shape == piece.shape, op.name(), ": a piece gives ", piece.ToString(), ", expected ",
-               box.shape.ToString());
-    results.push_back(Tensor::Empty(context.allocator(), piece.dtype, piece.shape));
-    output_types.push_back(whole);
-    output_boxes.push_back(box);
-  }
-  if (const ErasedKernel kernel = KernelFor(op, context.allocator()->device()); kernel != nullptr) {
-    const Span span(context.world().tracer(), context.world().rank(), "op", op.name());
-    op.Invoke(kernel, {context.kernel_context(), locals, absl::MakeSpan(results), operand_boxes, output_boxes,
-                       attributes, scalars});
-  }
-  DTensors outputs;
-  for (size_t i = 0; i < results.size(); ++i) {
-    outputs.push_back(DTensor(
-        MakeIntrusive<DTensorImpl>(operands[0].context(), layout, output_types[i], std::move(results[i]))));
-  }
-  return outputs;
-}
 
 // Runs a lowering's ops through dispatch, without recording them: the tape holds the op itself.
 class LoweringEmitter final : public Emitter {
@@ -237,18 +196,46 @@ void ExplainCall(MeshContext& context, const OpDef& op, const CallPlan& plan, co
   context.state().explanations()->push_back(std::move(explanation));
 }
 
+struct PlannedCall {
+  const CallPlan& plan;  // holds as PlanCall's
+  bool recorded;
+};
+
+// What comes before anything moves: the call is checked, planned, and held to the guards in force.
+[[gnu::always_inline]] inline PlannedCall BeginCall(const OpDef& op, absl::Span<const DTensorRef> operands,
+                                                    const void* attributes, const void* scalars,
+                                                    const Layout* like, const OwnOperands& own) {
+  CheckOperands(op, operands);
+  MeshContext& context = *operands[0]->context;
+  const RankState& state = context.state();
+  const CallPlan& plan = PlanCall(context, op, operands, attributes, like);
+  const bool recorded = WantsRecording(op, operands, plan.output_types);
+  if (state.explanations() != nullptr) ExplainCall(context, op, plan, scalars, like);
+  if (!plan.strategy.lowered && state.implicit_guard() != nullptr) {
+    CheckImplicitMoves(context, op, plan, like, own);
+  }
+  return {plan, recorded};
+}
+
+// What comes after the kernel. `used`: the operands where it read them.
+[[gnu::always_inline]] inline void EndCall(const OpDef& op, const PlannedCall& call,
+                                           absl::Span<const DTensorRef> operands,
+                                           absl::Span<const DTensorRef> used, absl::Span<DTensor> outputs,
+                                           const void* scalars) {
+  for (const int written : call.plan.in_place) operands[written]->MarkWritten(op.name());
+  if (op.is_view()) {
+    for (const DTensor& output : outputs) output.impl()->ShareWrites(*used[0].impl());
+  }
+  if (call.recorded) RecordCall(op, call.plan, operands, used, outputs, scalars);
+}
+
 DTensors Dispatch(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
                   const void* scalars, const Layout* like, const OwnOperands& own) {
-  CheckOperands(op, operands);
-  const IntrusivePtr<MeshContext>& context = operands[0]->context;
-  RankState& state = context->state();
   // Nothing below plans another call before the last use, but for lowerings, which keep it.
-  const CallPlan& plan = PlanCall(*context, op, operands, attributes, like);
-  const bool recorded = WantsRecording(op, operands, plan.output_types);
-  if (state.explanations() != nullptr) ExplainCall(*context, op, plan, scalars, like);
-  if (plan.strategy.lowered) return CallLowered(op, plan, operands, attributes, scalars, own, recorded);
-  if (state.implicit_guard() != nullptr) CheckImplicitMoves(*context, op, plan, like, own);
-
+  const PlannedCall call = BeginCall(op, operands, attributes, scalars, like, own);
+  const CallPlan& plan = call.plan;
+  if (plan.strategy.lowered) return CallLowered(op, plan, operands, attributes, scalars, own, call.recorded);
+  const IntrusivePtr<MeshContext>& context = operands[0]->context;
   DTensors moved;
   DTensorRefs refs_to_moved;
   absl::Span<const DTensorRef> used = operands;
@@ -258,19 +245,111 @@ DTensors Dispatch(const OpDef& op, absl::Span<const DTensorRef> operands, const 
   }
   DTensors outputs = MakeOutputs(context, op, plan, used);
   RunKernel(*context, op, plan, used, outputs, attributes, scalars);
-  for (const int written : plan.in_place) operands[written]->MarkWritten(op.name());
-  if (op.is_view()) {
-    for (const DTensor& output : outputs) output.impl()->ShareWrites(*used[0].impl());
-  }
-  if (recorded) RecordCall(op, plan, operands, used, absl::MakeSpan(outputs), scalars);
+  EndCall(op, call, operands, used, absl::MakeSpan(outputs), scalars);
   return outputs;
 }
+
+// Calls of one op whose kernel has yet to run, on all of them at once. Not for views.
+class CallBatch {
+ public:
+  CallBatch(const OpDef& op, const void* attributes, size_t num_calls) : op_(op), attributes_(attributes) {
+    waiting_.reserve(num_calls);  // they do not move: kernels see views of them
+  }
+
+  // A call that is planned; `outputs` gets what it returns, to be read when Run has.
+  void Add(const PlannedCall& call, const ErasedEachCall& given, DTensors* outputs) {
+    MeshContext& context = *given.operands[0]->context;
+    waiting_.push_back({.given = given,
+                        .plan = IntrusivePtr<const CallPlan>(&call.plan),
+                        .recorded = call.recorded,
+                        .outputs = outputs});
+    Waiting& waiting = waiting_.back();
+    waiting.used = call.plan.moves_any ? MoveOperands(context, call.plan, given.operands, waiting.moved)
+                                       : DTensorRefs(given.operands.begin(), given.operands.end());
+    *outputs = MakeOutputs(given.operands[0]->context, op_, call.plan, waiting.used);
+    for (const DTensorRef operand : waiting.used) waiting.inputs.push_back(operand->local);
+    for (const DTensor& output : *outputs) waiting.places.push_back(output.ToLocal());
+    for (const Tensor& place : waiting.places) {
+      const bool is_first = place.num_elements() == 0 || written_.insert(place.data()).second;
+      WEFT_REQUIRE(is_first, op_.name(), ": two of the calls write the same memory; the second is ",
+                   CallText(op_, given.operands));
+    }
+  }
+
+  void Run(BatchKernel kernel) {
+    if (waiting_.empty()) return;
+    std::vector<KernelCallBase> calls;
+    calls.reserve(waiting_.size());
+    for (Waiting& call : waiting_) {
+      calls.push_back({call.given.operands[0]->context->kernel_context(), call.inputs,
+                       absl::MakeSpan(call.places), call.plan->operand_boxes, call.plan->output_boxes,
+                       attributes_, call.given.scalars});
+    }
+    {
+      World& world = waiting_[0].given.operands[0]->context->world();
+      const Span span(world.tracer(), world.rank(), "op", op_.name());
+      kernel(calls);
+    }
+    for (Waiting& call : waiting_) {
+      EndCall(op_, {*call.plan, call.recorded}, call.given.operands, call.used, absl::MakeSpan(*call.outputs),
+              call.given.scalars);
+    }
+  }
+
+ private:
+  struct Waiting {
+    ErasedEachCall given;
+    IntrusivePtr<const CallPlan> plan;
+    bool recorded = false;
+    DTensors* outputs = nullptr;
+    DTensors moved = {};
+    DTensorRefs used = {};
+    absl::InlinedVector<Tensor, 4> inputs = {};
+    absl::InlinedVector<Tensor, 4> places = {};
+  };
+
+  const OpDef& op_;
+  const void* attributes_;
+  std::vector<Waiting> waiting_;
+  absl::flat_hash_set<const void*> written_;
+};
 
 }  // namespace
 
 DTensors CallErased(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
                     const void* scalars, const Layout* like) {
   return Dispatch(op, operands, attributes, scalars, like, /*own=*/{});
+}
+
+std::vector<DTensors> CallEachErased(const OpDef& op, absl::Span<const ErasedEachCall> calls,
+                                     const void* attributes) {
+  std::vector<DTensors> results(calls.size());
+  if (calls.empty()) return results;
+  CheckOperands(op, calls[0].operands);
+  const BatchKernel kernel = FindBatchKernel(op, calls[0].operands[0]->context->allocator()->device().type);
+  const bool in_place = *op.in_place() != '\0';
+  if (kernel == nullptr) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const auto& [operands, scalars] = calls[i];
+      DTensors outputs = Dispatch(op, operands, attributes, scalars, /*like=*/nullptr, /*own=*/{});
+      // Dropped at once, the next call gets their handles' memory while it is warm.
+      if (!in_place) results[i] = std::move(outputs);
+    }
+    return results;
+  }
+  CallBatch batch(op, attributes, calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const auto& [operands, scalars] = calls[i];
+    const PlannedCall call = BeginCall(op, operands, attributes, scalars, /*like=*/nullptr, /*own=*/{});
+    if (call.plan.strategy.lowered) {
+      results[i] = CallLowered(op, call.plan, operands, attributes, scalars, /*own=*/{}, call.recorded);
+    } else {
+      batch.Add(call, calls[i], &results[i]);
+    }
+  }
+  batch.Run(kernel);
+  if (in_place) results.assign(calls.size(), {});
+  return results;
 }
 
 bool AddInPlace(const DTensor& sum, const DTensor& term) {

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
@@ -22,6 +23,16 @@ using DTensors = absl::InlinedVector<DTensor, 4>;
 // Errors: InvalidArgument naming the op, types and layouts; Unimplemented where a device lacks the kernel.
 DTensors CallErased(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
                     const void* scalars, const Layout* like = nullptr);
+
+// One of several calls, types of its run-time scalars erased: see CallEach.
+struct ErasedEachCall {
+  absl::Span<const DTensorRef> operands;
+  const void* scalars = nullptr;
+};
+
+// As CallErased for each of `calls`; see CallEach.
+std::vector<DTensors> CallEachErased(const OpDef& op, absl::Span<const ErasedEachCall> calls,
+                                     const void* attributes);
 
 // Adds `term` to `sum` where `sum` lies, as Add would and with its bits, if nobody could tell: `sum` is the
 // only handle of the only tensor in its memory, and lies as the result would. Else does nothing and returns
@@ -46,6 +57,32 @@ DTensors CallAll(const Op<A, R>& op, absl::Span<const DTensor> operands,
                  const std::type_identity_t<A>& attributes = {},
                  const std::type_identity_t<R>& scalars = {}) {
   return CallErased(op, Borrow(operands), &attributes, &scalars);
+}
+
+// One of several calls: its operands, and its own run-time scalars.
+template <class R = NoScalars>
+struct EachCall {
+  DTensorRefs operands;
+  R scalars = {};
+};
+
+// The outputs of many calls of one op, each planned, moved, checked and recorded as if it stood alone, and
+// with the same bits. A device that has a batch kernel of the op (ops/kernel.h) runs them all at once, when
+// what they move has moved:
+//   CallEach(kSgdUpdate, {{.operands = {p0, g0, s}, .scalars = {...}}, {.operands = {p1, g1, s}, ...}});
+// The calls are independent: none writes what another touches. Ops in place return no outputs, but as many
+// empty lists as there are calls: their outputs are their operands.
+//
+// Cost:   as of single calls; what they move and make lives until the last of them has run.
+// Errors: those of single calls, of which others may have run before; InvalidArgument, on such a device,
+//         where two calls write the same memory.
+template <class A, class R>
+std::vector<DTensors> CallEach(const Op<A, R>& op, absl::Span<const EachCall<std::type_identity_t<R>>> calls,
+                               const std::type_identity_t<A>& attributes = {}) {
+  std::vector<ErasedEachCall> erased;
+  erased.reserve(calls.size());
+  for (const EachCall<R>& call : calls) erased.push_back({call.operands, &call.scalars});
+  return CallEachErased(op, erased, &attributes);
 }
 
 // An op without operands, making only this rank's piece.

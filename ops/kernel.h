@@ -26,6 +26,20 @@ class RegisterKernel {
 // The kernel of `op` on `device`, or null.
 ErasedKernel FindKernel(const OpDef& op, DeviceType device);
 
+// Several calls of one op at once, on a device where that costs less than each by itself (fewer launches).
+// The calls are of one rank and independent: none writes what another touches. Results have the bits of the
+// op's kernel. Calls differ in all but the op and its attributes; KernelCall<A, R>(call) has the types.
+using BatchKernel = void (*)(absl::Span<const KernelCallBase> calls);
+
+// Registers one as RegisterKernel does, beside the op's kernel. Not for views.
+class RegisterBatchKernel {
+ public:
+  RegisterBatchKernel(const OpDef& op, DeviceType device, BatchKernel kernel);
+};
+
+// That of `op` on `device`, or null.
+BatchKernel FindBatchKernel(const OpDef& op, DeviceType device);
+
 // Every op that has a kernel, sorted by name: what the tests over all ops run on.
 std::vector<const OpDef*> RegisteredOps();
 

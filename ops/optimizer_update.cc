@@ -70,6 +70,27 @@ std::string RuleAccumulate(Operands operands, const NoAttributes&) {
   return ElementwiseRule(/*num_operands=*/2, /*num_outputs=*/1, operands[0].ndim());
 }
 
+TensorTypes InferAddAll(Operands operands, const NoAttributes&) {
+  WEFT_REQUIRE(!operands.empty(), "add_all: expected at least one operand");
+  const TensorType& first = operands[0];
+  WEFT_REQUIRE(IsFloating(first.dtype), "add_all: expected floating operands, got ", first.ToString());
+  for (const TensorType& operand : operands) {
+    WEFT_REQUIRE(operand == first, "add_all: expected operands of one type, got ", first.ToString(), " and ",
+                 operand.ToString());
+  }
+  return {first};
+}
+
+std::string RuleAddAll(Operands operands, const NoAttributes&) {
+  return ElementwiseRule(static_cast<int>(operands.size()), /*num_outputs=*/1, operands[0].ndim());
+}
+
+void BackwardAddAll(GradContext<NoAttributes, NoScalars>& context) {
+  for (int i = 0; i < context.num_operands(); ++i) {
+    if (context.Wants(i)) context.SetGrad(i, context.grad());
+  }
+}
+
 SampleOperand F32(const Shape& shape, double low = -1, double high = 1) {
   return {.type = {DType::kF32, shape}, .low = low, .high = high};
 }
@@ -111,6 +132,12 @@ std::vector<Sample<>> AccumulateSamples() {
   return {{.operands = {F32({3, 5}), F32({3, 5})}}, {.operands = {F32({}), F32({})}}};
 }
 
+std::vector<Sample<>> AddAllSamples() {
+  return {{.operands = {F32({3, 5}), F32({3, 5}), F32({3, 5})}},
+          {.operands = {F32({}), F32({})}},
+          {.operands = {F32({4})}}};
+}
+
 }  // namespace
 
 constinit const Op<NoAttributes, AdamWScalars> kAdamWUpdate = {{.name = "adamw_update",
@@ -148,5 +175,13 @@ constinit const Op<> kAccumulate = {{.name = "accumulate",
                                      .linear = "{acc x}",
                                      .in_place = "acc",
                                      .samples = AccumulateSamples}};
+
+constinit const Op<> kAddAll = {{.name = "add_all",
+                                 .operands = "x...",
+                                 .infer = InferAddAll,
+                                 .rule = RuleAddAll,
+                                 .linear = "{x...}",
+                                 .backward = BackwardAddAll,
+                                 .samples = AddAllSamples}};
 
 }  // namespace weft

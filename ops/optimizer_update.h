@@ -51,6 +51,10 @@ extern const Op<NoAttributes, ClipScalars> kClipFactor;
 // else.
 extern const Op<> kAccumulate;
 
+// (x0 + x1) + x2 ..., any number of floating operands of one type, with the bits of an Add after the other:
+// what the squares of a norm are added up by.
+extern const Op<> kAddAll;
+
 }  // namespace weft
 
 #endif  // WEFT_OPS_OPTIMIZER_UPDATE_H_

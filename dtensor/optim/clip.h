@@ -18,7 +18,8 @@ struct GlobalNorm {
 // counts once, a sharded one by its pieces). Nothing is read back to the host: a norm that is not finite
 // makes a scale that is not, and the optimizer's update skips itself.
 //
-// Cost:   one all-reduce of a scalar over the axes that shard any parameter, under purpose `norm`.
+// Cost:   one all-reduce of a scalar over the axes that shard any parameter, under purpose `norm`. On a GPU
+//         four launches for up to 200 gradients that lie alike, a few more beyond.
 // Errors: FailedPrecondition if no parameter has a gradient.
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm);
 

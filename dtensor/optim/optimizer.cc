@@ -1,14 +1,16 @@
 #include "dtensor/optim/optimizer.h"
 
 #include "dtensor/functions.h"
+#include "dtensor/tape.h"
 #include "ops/optimizer_update.h"
 
 namespace weft {
 namespace {
 
-// A zero tensor that lies as the parameter at rest.
+// A zero tensor that lies as the parameter at rest, in memory of its module.
 DTensor ZerosLike(const Parameter& parameter) {
   const DTensor& value = parameter.at_rest();
+  const PathGuard path(value.context()->state(), value.impl()->node->path_id());
   return Full(value.context(), value.dtype(), value.shape(), 0, value.layout());
 }
 
@@ -29,15 +31,14 @@ void AppendState(const std::vector<Parameter*>& parameters, const std::vector<DT
 
 void Optimizer::Step(double lr, const DTensor& gradient_scale) {
   ++num_steps_;
-  DTensor scale = gradient_scale;
+  std::vector<int> numbers;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = *parameters_[i];
-    if (!parameter.grad().defined()) continue;
-    const DTensor& value = parameter.at_rest();
-    NoGradGuard no_grad(value.context()->state());
-    if (!scale.defined()) scale = Full(value.context(), DType::kF32, Shape(), 1);
-    Update(static_cast<int>(i), parameter, lr, scale);
+    if (parameters_[i]->grad().defined()) numbers.push_back(static_cast<int>(i));
   }
+  if (numbers.empty()) return;
+  const IntrusivePtr<MeshContext>& context = parameters_[numbers[0]]->at_rest().context();
+  const NoGradGuard no_grad(context->state());
+  Update(numbers, lr, gradient_scale.defined() ? gradient_scale : Full(context, DType::kF32, Shape(), 1));
 }
 
 void Optimizer::ZeroGrad() {
@@ -49,14 +50,27 @@ Sgd::Sgd(std::vector<Parameter*> parameters, const SgdOptions& options)
   if (options.momentum != 0) momentum_ = ZerosLike(this->parameters());
 }
 
-void Sgd::Update(int index, Parameter& parameter, double lr, const DTensor& scale) {
+void Sgd::Update(absl::Span<const int> numbers, double lr, const DTensor& scale) {
   if (momentum_.empty()) {
-    Call(kSgdUpdate, {parameter.at_rest(), parameter.grad(), scale}, {},
-         {.lr = lr, .weight_decay = options_.weight_decay});
+    std::vector<EachCall<SgdScalars>> calls;
+    calls.reserve(numbers.size());
+    for (const int i : numbers) {
+      const Parameter& parameter = *parameters()[i];
+      calls.push_back({.operands = {parameter.at_rest(), parameter.grad(), scale},
+                       .scalars = {.lr = lr, .weight_decay = options_.weight_decay}});
+    }
+    CallEach(kSgdUpdate, calls);
     return;
   }
-  Call(kMomentumUpdate, {parameter.at_rest(), momentum_[index], parameter.grad(), scale}, {},
-       {.lr = lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay});
+  std::vector<EachCall<MomentumScalars>> calls;
+  calls.reserve(numbers.size());
+  for (const int i : numbers) {
+    const Parameter& parameter = *parameters()[i];
+    calls.push_back(
+        {.operands = {parameter.at_rest(), momentum_[i], parameter.grad(), scale},
+         .scalars = {.lr = lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay}});
+  }
+  CallEach(kMomentumUpdate, calls);
 }
 
 std::vector<std::pair<std::string, DTensor>> Sgd::State() const {
@@ -71,15 +85,21 @@ AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options)
       first_(ZerosLike(this->parameters())),
       second_(ZerosLike(this->parameters())) {}
 
-void AdamW::Update(int index, Parameter& parameter, double lr, const DTensor& scale) {
-  const bool decays = parameter.spec().shape.ndim() >= 2;
-  Call(kAdamWUpdate, {parameter.at_rest(), first_[index], second_[index], parameter.grad(), scale}, {},
-       {.lr = lr,
-        .beta1 = options_.beta1,
-        .beta2 = options_.beta2,
-        .eps = options_.epsilon,
-        .weight_decay = decays ? options_.weight_decay : 0,
-        .step = num_steps()});
+void AdamW::Update(absl::Span<const int> numbers, double lr, const DTensor& scale) {
+  std::vector<EachCall<AdamWScalars>> calls;
+  calls.reserve(numbers.size());
+  for (const int i : numbers) {
+    const Parameter& parameter = *parameters()[i];
+    const bool decays = parameter.spec().shape.ndim() >= 2;
+    calls.push_back({.operands = {parameter.at_rest(), first_[i], second_[i], parameter.grad(), scale},
+                     .scalars = {.lr = lr,
+                                 .beta1 = options_.beta1,
+                                 .beta2 = options_.beta2,
+                                 .eps = options_.epsilon,
+                                 .weight_decay = decays ? options_.weight_decay : 0,
+                                 .step = num_steps()}});
+  }
+  CallEach(kAdamWUpdate, calls);
 }
 
 std::vector<std::pair<std::string, DTensor>> AdamW::State() const {

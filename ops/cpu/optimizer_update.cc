@@ -7,6 +7,7 @@
 #include "ops/cpu/adamw_span.h"
 #include "ops/cpu/element_blocks.h"
 #include "ops/cpu/float_spans.h"
+#include "ops/cpu/parallel_copy.h"
 #include "ops/kernel.h"
 
 namespace weft {
@@ -108,11 +109,11 @@ void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
   });
 }
 
-void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
-  const Tensor& acc = call.outputs[0];
+// acc += x.
+void AddTo(ThreadPool& pool, const Tensor& acc, const Tensor& x) {
   VisitArithmeticType(acc.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
-    ForEachElementBlock<C>(call.context.pool, acc.shape(), {{acc, ElementStream::kUpdate}, {call.inputs[1]}},
+    ForEachElementBlock<C>(pool, acc.shape(), {{acc, ElementStream::kUpdate}, {x}},
                            [](C* const* spans, int64_t, int64_t n) {
                              if constexpr (std::is_same_v<C, float>) {
                                FloatSpan(BinaryFunction::kAdd)(spans[0], spans[1], spans[0], n);
@@ -123,10 +124,20 @@ void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
   });
 }
 
+void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
+  AddTo(call.context.pool, call.outputs[0], call.inputs[1]);
+}
+
+void AddAll(const KernelCall<NoAttributes, NoScalars>& call) {
+  const Tensor& y = call.outputs[0];
+  ParallelCopy(call.context.pool, call.inputs[0], y);
+  for (const Tensor& x : call.inputs.subspan(1)) AddTo(call.context.pool, y, x);
+}
+
 const RegisterKernel kRegister[] = {
     {kAdamWUpdate, DeviceType::kCpu, AdamWUpdate},       {kSgdUpdate, DeviceType::kCpu, SgdUpdate},
     {kMomentumUpdate, DeviceType::kCpu, MomentumUpdate}, {kClipFactor, DeviceType::kCpu, ClipFactor},
-    {kAccumulate, DeviceType::kCpu, Accumulate},
+    {kAccumulate, DeviceType::kCpu, Accumulate},         {kAddAll, DeviceType::kCpu, AddAll},
 };
 
 }  // namespace

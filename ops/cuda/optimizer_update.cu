@@ -1,11 +1,17 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <map>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "ops/adamw_constants.h"
 #include "ops/cuda/map_elements.h"
+#include "ops/cuda/map_many.h"
 #include "ops/cuda/rounded.h"
+#include "ops/cuda/row_tensors.h"
 #include "ops/kernel.h"
 #include "ops/optimizer_update.h"
 #include "runtime/tensor/copy.h"
@@ -15,9 +21,10 @@ namespace {
 
 // A scalar of f32 or f64 on the device.
 struct DeviceScalar {
-  const void* data;
-  bool is_double;
+  const void* data = nullptr;
+  bool is_double = false;
 
+  DeviceScalar() = default;
   explicit DeviceScalar(const Tensor& tensor)
       : data(tensor.data()), is_double(tensor.dtype() == DType::kF64) {}
 
@@ -112,47 +119,115 @@ void VisitUpdate(const KernelCallBase& call, const Tensor& g, const Function& fu
   });
 }
 
-void AdamWUpdate(const KernelCall<NoAttributes, AdamWScalars>& call) {
-  WEFT_REQUIRE(call.scalars().step >= 1, "adamw_update: step counts from 1, got ", call.scalars().step);
-  VisitUpdate(call, call.inputs[3], [&](auto p_tag, auto g_tag, const Tensor& g) {
-    using P = typename decltype(p_tag)::type;
-    using G = typename decltype(g_tag)::type;
-    using Step = AdamWStep<ElementValue<P>>;
-    const Step step = {MakeAdamWConstants<ElementValue<P>>(call.scalars(), /*clip=*/1)};
-    MapOperands(KernelStream(call), call.outputs[0].shape(),
-                Clipped<Step>{step, DeviceScalar(call.inputs[4])}, Updates<P>{call.outputs[0]},
-                Updates<P>{call.outputs[1]}, Updates<P>{call.outputs[2]}, Reads<G>{g});
-  });
+// Whether VisitUpdate takes gradients of dtype `g` beside parameters of `p` as they are.
+bool TakesGradient(DType p, DType g) {
+  return g == p || g == (p == DType::kF64 ? DType::kF64 : DType::kF32) ||
+         (p == DType::kF32 && (g == DType::kBF16 || g == DType::kF16));
 }
 
-void SgdUpdate(const KernelCall<NoAttributes, SgdScalars>& call) {
-  const SgdScalars& s = call.scalars();
-  VisitUpdate(call, call.inputs[1], [&](auto p_tag, auto g_tag, const Tensor& g) {
-    using P = typename decltype(p_tag)::type;
-    using G = typename decltype(g_tag)::type;
-    using C = ElementValue<P>;
-    const SgdStep<C> step = {
+// What tells the three updates apart: how much state lies between p and g among the operands, and a step's
+// constants, all but the clip factor.
+
+struct AdamWUpdate {
+  using Scalars = AdamWScalars;
+  static constexpr int kNumState = 2;
+
+  template <class C>
+  static AdamWStep<C> MakeStep(const Scalars& s) {
+    WEFT_REQUIRE(s.step >= 1, "adamw_update: step counts from 1, got ", s.step);
+    return {MakeAdamWConstants<C>(s, /*clip=*/1)};
+  }
+};
+
+struct SgdUpdate {
+  using Scalars = SgdScalars;
+  static constexpr int kNumState = 0;
+
+  template <class C>
+  static SgdStep<C> MakeStep(const Scalars& s) {
+    return {
         {.clip = 1, .rate = static_cast<C>(s.lr), .momentum = 0, .decay = static_cast<C>(s.weight_decay)}};
-    MapOperands(KernelStream(call), call.outputs[0].shape(),
-                Clipped<SgdStep<C>>{step, DeviceScalar(call.inputs[2])}, Updates<P>{call.outputs[0]},
-                Reads<G>{g});
+  }
+};
+
+struct MomentumUpdate {
+  using Scalars = MomentumScalars;
+  static constexpr int kNumState = 1;
+
+  template <class C>
+  static MomentumStep<C> MakeStep(const Scalars& s) {
+    return {{.clip = 1,
+             .rate = static_cast<C>(s.lr),
+             .momentum = static_cast<C>(s.momentum),
+             .decay = static_cast<C>(s.weight_decay)}};
+  }
+};
+
+template <class Update>
+using UpdateCall = KernelCall<NoAttributes, typename Update::Scalars>;
+
+// The clipped step of a call on elements of P.
+template <class Update, class P>
+auto ClippedStep(const UpdateCall<Update>& call) {
+  const auto step = Update::template MakeStep<ElementValue<P>>(call.scalars());
+  return Clipped<std::decay_t<decltype(step)>>{step, DeviceScalar(call.inputs[Update::kNumState + 2])};
+}
+
+template <class Update>
+void UpdateOne(const UpdateCall<Update>& call) {
+  VisitUpdate(call, call.inputs[Update::kNumState + 1], [&](auto p_tag, auto g_tag, const Tensor& g) {
+    using P = typename decltype(p_tag)::type;
+    using G = typename decltype(g_tag)::type;
+    [&]<size_t... kState>(std::index_sequence<kState...>) {
+      MapOperands(KernelStream(call), call.outputs[0].shape(), ClippedStep<Update, P>(call),
+                  Updates<P>{call.outputs[kState]}..., Reads<G>{g});
+    }
+    (std::make_index_sequence<Update::kNumState + 1>());
   });
 }
 
-void MomentumUpdate(const KernelCall<NoAttributes, MomentumScalars>& call) {
-  const MomentumScalars& s = call.scalars();
-  VisitUpdate(call, call.inputs[2], [&](auto p_tag, auto g_tag, const Tensor& g) {
-    using P = typename decltype(p_tag)::type;
-    using G = typename decltype(g_tag)::type;
-    using C = ElementValue<P>;
-    const MomentumStep<C> step = {{.clip = 1,
-                                   .rate = static_cast<C>(s.lr),
-                                   .momentum = static_cast<C>(s.momentum),
-                                   .decay = static_cast<C>(s.weight_decay)}};
-    MapOperands(KernelStream(call), call.outputs[0].shape(),
-                Clipped<MomentumStep<C>>{step, DeviceScalar(call.inputs[3])}, Updates<P>{call.outputs[0]},
-                Updates<P>{call.outputs[1]}, Reads<G>{g});
-  });
+// One of several operands of one type.
+template <class T, size_t>
+using UpdatePointer = MapPointer<T, MapUse::kUpdate>;
+
+// Of parameters of P with gradients of G, all contiguous.
+template <class Update, class P, class G, size_t... kState>
+void UpdateAlike(absl::Span<const KernelCallBase* const> calls, std::index_sequence<kState...>) {
+  using Function = decltype(ClippedStep<Update, P>(std::declval<const UpdateCall<Update>&>()));
+  MapMany<Function, UpdatePointer<P, kState>..., MapPointer<G, MapUse::kRead>> many(KernelStream(*calls[0]));
+  for (const KernelCallBase* base : calls) {
+    const UpdateCall<Update> call(*base);
+    many.Add(call.outputs[0].num_elements(), ClippedStep<Update, P>(call),
+             Updates<P>{call.outputs[kState]}.pointer()...,
+             Reads<G>{call.inputs[Update::kNumState + 1]}.pointer());
+  }
+  many.Finish();
+}
+
+// Few launches for each pair of dtypes; what does not lie so is updated by itself.
+template <class Update>
+void UpdateMany(absl::Span<const KernelCallBase> calls) {
+  const auto gradient = [](const KernelCallBase& call) -> const Tensor& {
+    return call.inputs[Update::kNumState + 1];
+  };
+  std::map<std::pair<DType, DType>, std::vector<const KernelCallBase*>> by_dtypes;
+  for (const KernelCallBase& call : calls) {
+    const Tensor& g = gradient(call);
+    const DType p = call.outputs[0].dtype();
+    bool alike = TakesGradient(p, g.dtype()) && g.IsContiguous();
+    for (const Tensor& tensor : call.outputs) alike = alike && tensor.IsContiguous();
+    if (alike) {
+      by_dtypes[{p, g.dtype()}].push_back(&call);
+    } else {
+      UpdateOne<Update>(UpdateCall<Update>(call));
+    }
+  }
+  for (const auto& [dtypes, alike] : by_dtypes) {
+    VisitUpdate(*alike[0], gradient(*alike[0]), [&](auto p_tag, auto g_tag, const Tensor&) {
+      UpdateAlike<Update, typename decltype(p_tag)::type, typename decltype(g_tag)::type>(
+          alike, std::make_index_sequence<Update::kNumState + 1>());
+    });
+  }
 }
 
 template <class T>
@@ -191,10 +266,57 @@ void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
   });
 }
 
+// As many addends as a launch takes.
+template <class T>
+struct Addends {
+  static constexpr int kMost = 480;
+  int count = 0;
+  const T* data[kMost];
+};
+
+// y = addends, or y + addends, one after the other, each sum rounded to T.
+template <class T>
+__global__ void AddAllKernel(const Addends<T> addends, bool adds_to_y, T* y, int64_t n) {
+  using C = ElementValue<T>;
+  ForEachOfGrid(n, [&](int64_t i) {
+    T sum = adds_to_y ? y[i] : addends.data[0][i];
+#pragma unroll 8
+    for (int k = adds_to_y ? 0 : 1; k < addends.count; ++k) {
+      sum = ConvertElement<T>(ConvertElement<C>(sum) + ConvertElement<C>(addends.data[k][i]));
+    }
+    y[i] = sum;
+  });
+}
+
+void AddAll(const KernelCall<NoAttributes, NoScalars>& call) {
+  const Tensor& y = call.outputs[0];
+  const int64_t n = y.num_elements();
+  if (n == 0) return;
+  VisitFloating(y.dtype(), "add_all", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    std::vector<Tensor> packed;  // what memory they have must not be taken again before the launch
+    for (const Tensor& x : call.inputs) packed.push_back(PackedTensor(x, y.dtype(), call.context));
+    for (size_t begin = 0; begin < packed.size(); begin += Addends<T>::kMost) {
+      Addends<T> addends;
+      addends.count = static_cast<int>(std::min<size_t>(packed.size() - begin, Addends<T>::kMost));
+      for (int k = 0; k < addends.count; ++k) addends.data[k] = packed[begin + k].template data<T>();
+      LaunchCuda(KernelStream(call), GridOver(n), AddAllKernel<T>, addends, begin > 0, y.data<T>(), n);
+    }
+  });
+}
+
 const RegisterKernel kRegister[] = {
-    {kAdamWUpdate, DeviceType::kCuda, AdamWUpdate},       {kSgdUpdate, DeviceType::kCuda, SgdUpdate},
-    {kMomentumUpdate, DeviceType::kCuda, MomentumUpdate}, {kClipFactor, DeviceType::kCuda, ClipFactor},
+    {kAdamWUpdate, DeviceType::kCuda, UpdateOne<AdamWUpdate>},
+    {kSgdUpdate, DeviceType::kCuda, UpdateOne<SgdUpdate>},
+    {kMomentumUpdate, DeviceType::kCuda, UpdateOne<MomentumUpdate>},
+    {kClipFactor, DeviceType::kCuda, ClipFactor},
     {kAccumulate, DeviceType::kCuda, Accumulate},
+    {kAddAll, DeviceType::kCuda, AddAll},
+};
+const RegisterBatchKernel kRegisterBatch[] = {
+    {kAdamWUpdate, DeviceType::kCuda, UpdateMany<AdamWUpdate>},
+    {kSgdUpdate, DeviceType::kCuda, UpdateMany<SgdUpdate>},
+    {kMomentumUpdate, DeviceType::kCuda, UpdateMany<MomentumUpdate>},
 };
 
 }  // namespace

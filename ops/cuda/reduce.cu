@@ -23,10 +23,6 @@ void Mean(const Call& call) {
   SumAlong(call, call.inputs[0], call.attributes().dims, call.outputs[0], {.factor = 1 / count});
 }
 
-void SumSquares(const KernelCall<NoAttributes, NoScalars>& call) {
-  SumAlong(call, call.inputs[0], AllDims(call.inputs[0].ndim()), call.outputs[0], {.square = true});
-}
-
 // By the global shapes: a piece may have an extent of 1 where the whole has not.
 void SumTo(const KernelCall<ShapeAttributes, NoScalars>& call) {
   const Shape& from = call.input_boxes[0].global_shape;
@@ -66,7 +62,6 @@ void ExtremumMask(const Call& call) {
 const RegisterKernel kRegister[] = {
     {kSum, DeviceType::kCuda, Sum},
     {kMean, DeviceType::kCuda, Mean},
-    {kSumSquares, DeviceType::kCuda, SumSquares},
     {kSumTo, DeviceType::kCuda, SumTo},
     {kBroadcastTo, DeviceType::kCuda, BroadcastTo},
     {kExtremumMask, DeviceType::kCuda, ExtremumMask},

@@ -25,6 +25,15 @@ const RegisterKernel kHereCpu(kHere, DeviceType::kCpu, Kernel);
 const RegisterKernel kEverywhereCpu(kEverywhere, DeviceType::kCpu, Kernel);
 const RegisterKernel kEverywhereMeta(kEverywhere, DeviceType::kMeta, Kernel);
 
+void InBatch(absl::Span<const KernelCallBase>) {}
+const RegisterBatchKernel kHereBatch(kHere, DeviceType::kCpu, InBatch);
+
+TEST(KernelTest, BatchKernelsStandBesideKernels) {
+  EXPECT_EQ(FindBatchKernel(kHere, DeviceType::kCpu), InBatch);
+  EXPECT_EQ(FindBatchKernel(kHere, DeviceType::kMeta), nullptr);
+  EXPECT_EQ(FindBatchKernel(kEverywhere, DeviceType::kCpu), nullptr);
+}
+
 TEST(KernelTest, IsFoundByOpAndDevice) {
   EXPECT_EQ(FindKernel(kHere, DeviceType::kCpu), reinterpret_cast<ErasedKernel>(Kernel));
   EXPECT_EQ(FindKernel(kHere, DeviceType::kMeta), nullptr);
@@ -44,6 +53,8 @@ TEST(KernelTest, RegisteredOpsAreSortedAndListedOnce) {
 
 TEST(KernelDeathTest, TwoKernelsForOneOpAndDeviceEndTheProgram) {
   EXPECT_DEATH(RegisterKernel(kHere, DeviceType::kCpu, Kernel), "two kernels of op 'here' for one device");
+  EXPECT_DEATH(RegisterBatchKernel(kHere, DeviceType::kCpu, InBatch),
+               "two batch kernels of op 'here' for one device");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "ops/elementwise.h"
 #include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/ops/single_device.h"
@@ -185,6 +186,26 @@ TEST(AccumulateTest, AddsInPlace) {
   }
 }
 
+// One sum after the other, each rounded.
+TEST(AddAllTest, IsAChainOfSums) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    for (const Shape& shape : {Shape{}, Shape{3, 5}, Shape{0, 2}, Shape{40001}}) {
+      for (int count : {1, 2, 7}) {
+        std::vector<Tensor> terms;
+        for (int i = 0; i < count; ++i) {
+          const Tensor term = Uniform(shape, -1, 1 << i, dtype, i);
+          const bool turns = i % 3 == 2 && shape.ndim() == 2;
+          terms.push_back(turns ? CloneTensor(term.Transpose(0, 1), MakeCpuAllocator()).Transpose(0, 1)
+                                : term);
+        }
+        Tensor sum = terms[0];
+        for (int i = 1; i < count; ++i) sum = RunOp(kAdd, {sum, terms[i]});
+        EXPECT_TRUE(SameBits(RunOp(kAddAll, terms), sum)) << dtype << shape.ToString() << " " << count;
+      }
+    }
+  }
+}
+
 TEST(OptimizerUpdateTest, MisuseIsNamed) {
   const Tensor p = Uniform({2, 3}, 0, 1, DType::kF32, 1);
   const Tensor f64 = Uniform({2, 3}, 0, 1, DType::kF64, 1);
@@ -209,6 +230,12 @@ TEST(OptimizerUpdateTest, MisuseIsNamed) {
               RunAll(kAccumulate, {p, flat});
             }),
             "accumulate: expected floating operands of one shape, got f32[2, 3] and f32[6]");
+  EXPECT_EQ(MessageOf([&] {
+              RunOp(kAddAll, {p, flat});
+            }),
+            "add_all: expected operands of one type, got f32[2, 3] and f32[6]");
+  EXPECT_EQ(MessageOf([&] { RunOp(kAddAll, {CastTensor(p, DType::kI32, MakeCpuAllocator())}); }),
+            "add_all: expected floating operands, got i32[2, 3]");
   EXPECT_EQ(MessageOf([&] { RunOp(kClipFactor, {flat}); }),
             "clip_factor: expected a scalar of f32 or f64, got f32[6]");
 }

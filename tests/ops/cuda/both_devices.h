@@ -87,7 +87,9 @@ inline Tensor PatternTensor(const std::shared_ptr<Allocator>& allocator, DType d
     const double fraction = static_cast<double>(i * 7919 % 4096) / 4096;
     values[i] = low + (high - low) * fraction;
   }
-  return CastTensor(Tensor::FromValues<double>(shape, values, allocator), dtype, allocator);
+  // Cast on the host: the emulated device takes long.
+  return CloneTensor(CastTensor(Tensor::FromValues<double>(shape, values), dtype, MakeCpuAllocator()),
+                     allocator);
 }
 
 }  // namespace weft
