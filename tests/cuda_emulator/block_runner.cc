@@ -1,12 +1,40 @@
 #include "tests/cuda_emulator/block_runner.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <stdexcept>
 #include <vector>
+
+// Goes on where the stack pointer `next` was put away and puts away the caller's in `*own`. Like swapcontext,
+// which asks the system for the signal mask each time, a hundred times the rest.
+extern "C" void weft_switch_fiber(void** own, void* next);
+#ifndef __x86_64__
+#error "the CUDA emulator switches fibers on x86-64 alone"
+#endif
+asm(R"(
+  .text
+  .p2align 4
+  .type weft_switch_fiber, @function
+weft_switch_fiber:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size weft_switch_fiber, . - weft_switch_fiber
+)");
 
 namespace cuda_emulator {
 namespace {
@@ -18,15 +46,21 @@ enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
 // One thread of a block. A fiber is begun when its turn comes, and one that ends hands its stack on.
 struct Fiber {
-  ucontext_t context;
+  void* stack_pointer = nullptr;
   std::unique_ptr<char[]> stack;
   int index = 0;  // in the block
   State state = State::kReady;
   bool begun = false;
+  std::vector<AsyncCopy> copies;
 };
 
 struct Warp {
   uint64_t values[kWarp] = {};
+  // The instruction that lanes are coming for.
+  void* operands[kWarp] = {};
+  void (*instruction)(void* const* lanes) = nullptr;
+  int num_here = 0;
+  int64_t num_run = 0;
 };
 
 // The threads of one block at a time; made once a launch.
@@ -55,14 +89,17 @@ class BlockRunner {
     Wait(State::kAtWarpBarrier);
     return result;
   }
+  void Together(void* operands, void (*run)(void* const* lanes));
   void Wait(State state) {
     Fiber* const self = current_;
     self->state = state;
-    swapcontext(&self->context, &scheduler_);
+    weft_switch_fiber(&self->stack_pointer, scheduler_);
   }
+  std::vector<AsyncCopy>& copies() { return current_->copies; }
 
  private:
-  static void Begin();
+  // Does not return, so ThreadSanitizer must not count it among the calls that are open.
+  [[gnu::no_sanitize("thread")]] static void Begin();
   void Resume(Fiber& fiber);
   bool Release();
 
@@ -73,7 +110,7 @@ class BlockRunner {
   std::vector<Warp> warps_;
   std::vector<char> shared_;
   std::vector<std::unique_ptr<char[]>> stacks_;
-  ucontext_t scheduler_;
+  void* scheduler_ = nullptr;  // its stack pointer
   Fiber* current_ = nullptr;
   std::exception_ptr error_;
 };
@@ -88,6 +125,18 @@ void BlockRunner::Begin() {
     if (self.error_ == nullptr) self.error_ = std::current_exception();
   }
   self.current_->state = State::kDone;
+  void* nobody = nullptr;
+  weft_switch_fiber(&nobody, self.scheduler_);
+}
+
+// The stack of a fiber that has not run: six registers, then where to begin, at an address as after a call.
+void* FirstStackPointer(char* stack, void (*begin)()) {
+  constexpr int kRegisters = 6;
+  const uintptr_t top = (reinterpret_cast<uintptr_t>(stack) + kStackBytes) / 16 * 16;
+  void** const words = reinterpret_cast<void**>(top) - (kRegisters + 2);
+  std::fill_n(words, kRegisters + 2, nullptr);
+  words[kRegisters] = reinterpret_cast<void*>(begin);
+  return words;
 }
 
 void BlockRunner::Resume(Fiber& fiber) {
@@ -98,15 +147,28 @@ void BlockRunner::Resume(Fiber& fiber) {
     if (stacks_.empty()) stacks_.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
     fiber.stack = std::move(stacks_.back());
     stacks_.pop_back();
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = &scheduler_;
-    makecontext(&fiber.context, &BlockRunner::Begin, 0);
+    fiber.stack_pointer = FirstStackPointer(fiber.stack.get(), &BlockRunner::Begin);
     fiber.begun = true;
   }
-  swapcontext(&scheduler_, &fiber.context);
+  weft_switch_fiber(&scheduler_, fiber.stack_pointer);
   if (fiber.state == State::kDone) stacks_.push_back(std::move(fiber.stack));
+}
+
+void BlockRunner::Together(void* operands, void (*run)(void* const* lanes)) {
+  Warp& warp = warps_[current_->index / kWarp];
+  if (warp.num_here > 0 && warp.instruction != run) {
+    throw std::logic_error("lanes of a warp are at different instructions");
+  }
+  warp.instruction = run;
+  warp.operands[lane()] = operands;
+  const int64_t num_run = warp.num_run;
+  if (++warp.num_here == kWarp) {
+    run(warp.operands);
+    warp.num_here = 0;
+    ++warp.num_run;
+  }
+  Wait(State::kAtWarpBarrier);
+  if (warp.num_run == num_run) throw std::logic_error("an instruction of a warp without all of its lanes");
 }
 
 // Lets those go on for whom all have come. False if there is nobody left.
@@ -155,6 +217,7 @@ void BlockRunner::Run(const uint3& block, bool backwards) {
     fiber.index = i;
     fiber.state = State::kReady;
     fiber.begun = false;
+    fiber.copies.clear();
   }
   do {
     for (int turn = 0; turn < num_threads_; ++turn) {
@@ -186,5 +249,7 @@ void SyncBlock() { running->Wait(State::kAtBlockBarrier); }
 void SyncWarp() { running->Wait(State::kAtWarpBarrier); }
 int CurrentLane() { return running->lane(); }
 uint64_t Exchange(uint64_t value, int lane) { return running->Exchange(value, lane); }
+void Together(void* operands, void (*run)(void* const* lanes)) { running->Together(operands, run); }
+std::vector<AsyncCopy>& AsyncCopies() { return running->copies(); }
 
 }  // namespace cuda_emulator

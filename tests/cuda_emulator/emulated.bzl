@@ -17,6 +17,7 @@ def emulated_cuda_library(name, folder, deps = []):
         copts = [
             "-O1",  # a whole device compiles in half the time, and its tests are small
             "-Wno-unknown-pragmas",
+            "-Wno-maybe-uninitialized",  # as for all sources, see .bazelrc
         ],
         textual_hdrs = [folder + ":sources"],
         visibility = ["//tests:__subpackages__"],

@@ -1,233 +1,15 @@
-#include "tests/cuda_emulator/emulator.h"
+// CUDA's functions, by its names, which lie in no namespace.
+
+#include <cuda_runtime.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
-#include <map>
+#include <cstring>
 #include <memory>
-#include <mutex>
-#include <new>
-#include <set>
-#include <stdexcept>
-#include <vector>
 
-#include "tests/cuda_emulator/block_runner.h"
+#include "tests/cuda_emulator/machine.h"
 
-// Operations of a stream that have not run. `num_issued` counts them all: the place of an event in it.
-struct cudaStreamOfEmulator {
-  struct Operation {
-    std::function<bool()> ready;  // null: always
-    std::function<void()> run;
-  };
-  int device = 0;
-  std::deque<Operation> operations;
-  int64_t num_issued = 0;
-  int64_t num_done = 0;
-};
-
-struct cudaEventOfEmulator {
-  bool has_time = false;
-  cudaStream_t stream = nullptr;  // null: not recorded, which counts as done
-  int64_t place = 0;
-  std::shared_ptr<std::chrono::steady_clock::time_point> time;
-};
-
-namespace cuda_emulator {
-namespace {
-
-constexpr size_t kAlignment = 256;
-constexpr int kPoison = 0xff;  // NaN in every floating type
-
-struct Allocation {
-  int device = 0;
-  size_t num_bytes = 0;
-};
-
-// All of it under one lock: operations of all devices run one at a time.
-struct Cuda {
-  std::recursive_mutex mutex;
-  std::condition_variable_any changed;  // something may be ready that was not
-  Machine machine;
-  std::map<std::string, cudaError_t> failures;
-  std::map<void*, Allocation> allocations;
-  std::set<cudaStream_t> streams;
-  int64_t live_bytes = 0;
-  int64_t num_mallocs = 0;
-  int64_t num_kernels = 0;
-};
-
-Cuda& TheCuda() {
-  static Cuda* const cuda = new Cuda;
-  return *cuda;
-}
-
-using Lock = std::unique_lock<std::recursive_mutex>;
-
-thread_local int current_device = 0;
-thread_local cudaError_t last_error = cudaSuccess;
-
-cudaError_t Return(cudaError_t error) {
-  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
-  return error;
-}
-
-// What goes wrong before `call` does anything; cudaSuccess if nothing does.
-cudaError_t Enter(const char* call) {
-  Cuda& cuda = TheCuda();
-  if (!cuda.machine.has_driver) return Return(cudaErrorInsufficientDriver);
-  if (cuda.machine.num_devices == 0) return Return(cudaErrorNoDevice);
-  const auto planned = cuda.failures.find(call);
-  if (planned == cuda.failures.end()) return cudaSuccess;
-  const cudaError_t error = planned->second;
-  cuda.failures.erase(planned);
-  return Return(error);
-}
-
-// Runs the operations of `stream` up to its `place`-th, as far as they are ready. True if it got there.
-bool Advance(cudaStream_t stream, int64_t place) {
-  while (stream->num_done < place) {
-    auto& next = stream->operations.front();
-    if (next.ready != nullptr && !next.ready()) return false;
-    const std::function<void()> run = std::move(next.run);
-    stream->operations.pop_front();
-    ++stream->num_done;
-    run();
-  }
-  return true;
-}
-
-// One step of every stream: a device goes on whether or not its own rank waits for it. True if any moved.
-bool AdvanceOthers() {
-  bool moved = false;
-  for (cudaStream_t stream : TheCuda().streams) {
-    const int64_t before = stream->num_done;
-    if (before < stream->num_issued) Advance(stream, before + 1);
-    moved |= stream->num_done != before;
-  }
-  return moved;
-}
-
-// Blocks until `stream` has come to `place`. What is not ready is awaited with the lock released, while other
-// streams go on.
-void AwaitPlace(Lock& lock, cudaStream_t stream, int64_t place) {
-  constexpr std::chrono::minutes kPatience(2);
-  const auto give_up = std::chrono::steady_clock::now() + kPatience;
-  while (TheCuda().streams.count(stream) != 0 && !Advance(stream, place)) {
-    if (AdvanceOthers()) continue;
-    if (std::chrono::steady_clock::now() > give_up) throw std::logic_error("a stream waits for ever");
-    TheCuda().changed.wait_for(lock, std::chrono::milliseconds(20));
-  }
-}
-
-// As a device's own calls that wait for all of its work.
-void AwaitDevice(Lock& lock, int device) {
-  const std::set<cudaStream_t> streams = TheCuda().streams;
-  for (cudaStream_t stream : streams) {
-    if (TheCuda().streams.count(stream) != 0 && stream->device == device) {
-      AwaitPlace(lock, stream, stream->num_issued);
-    }
-  }
-}
-
-cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<bool()> ready = nullptr) {
-  if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
-  stream->operations.push_back({std::move(ready), std::move(run)});
-  ++stream->num_issued;
-  TheCuda().changed.notify_all();
-  return cudaSuccess;
-}
-
-bool IsDone(cudaEvent_t event) {
-  return event->stream == nullptr || TheCuda().streams.count(event->stream) == 0 ||
-         event->stream->num_done >= event->place;
-}
-
-cudaError_t AllocateBytes(void** data, size_t num_bytes) {
-  *data = num_bytes == 0
-              ? nullptr
-              : std::aligned_alloc(kAlignment, (num_bytes + kAlignment - 1) / kAlignment * kAlignment);
-  if (num_bytes != 0 && *data == nullptr) return Return(cudaErrorMemoryAllocation);
-  if (*data != nullptr) std::memset(*data, kPoison, num_bytes);
-  return cudaSuccess;
-}
-
-int64_t DeviceBytes(int device) {
-  int64_t bytes = 0;
-  for (const auto& [data, allocation] : TheCuda().allocations) {
-    if (allocation.device == device) bytes += static_cast<int64_t>(allocation.num_bytes);
-  }
-  return bytes;
-}
-
-}  // namespace
-
-void SetMachine(const Machine& machine) {
-  Lock lock(TheCuda().mutex);
-  TheCuda().machine = machine;
-}
-
-void FailNext(const std::string& call, cudaError_t error) {
-  Lock lock(TheCuda().mutex);
-  TheCuda().failures[call] = error;
-}
-
-int64_t LiveBytes() {
-  Lock lock(TheCuda().mutex);
-  return TheCuda().live_bytes;
-}
-
-int64_t NumMallocs() {
-  Lock lock(TheCuda().mutex);
-  return TheCuda().num_mallocs;
-}
-
-int64_t NumKernels() {
-  Lock lock(TheCuda().mutex);
-  return TheCuda().num_kernels;
-}
-
-int64_t NumPending() {
-  Lock lock(TheCuda().mutex);
-  int64_t pending = 0;
-  for (cudaStream_t stream : TheCuda().streams) pending += stream->num_issued - stream->num_done;
-  return pending;
-}
-
-cudaError_t IssueWhenReady(cudaStream_t stream, std::function<bool()> ready) {
-  Lock lock(TheCuda().mutex);
-  return Issue(
-      stream, [] {}, std::move(ready));
-}
-
-void NotifyReady() {
-  Lock lock(TheCuda().mutex);
-  TheCuda().changed.notify_all();
-}
-
-cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
-  Lock lock(TheCuda().mutex);
-  if (const cudaError_t error = Enter("cudaLaunchKernel"); error != cudaSuccess) return error;
-  const dim3& block = config.blockDim;
-  const dim3& grid = config.gridDim;
-  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
-  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
-  constexpr uint64_t kMostThreads = 1024;
-  constexpr unsigned kMostBlocksYZ = 65535;
-  if (threads == 0 || threads > kMostThreads || blocks == 0 || grid.y > kMostBlocksYZ ||
-      grid.z > kMostBlocksYZ) {
-    return Return(cudaErrorInvalidValue);
-  }
-  return Issue(config.stream, [config, thread = std::move(thread)] {
-    ++TheCuda().num_kernels;
-    RunGrid(config, thread);
-  });
-}
-
-}  // namespace cuda_emulator
-
-// What follows are CUDA's functions, which lie in no namespace.
 using namespace cuda_emulator;  // NOLINT
 
 const char* cudaGetErrorName(cudaError_t error) {
@@ -244,6 +26,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
       return "cudaErrorInvalidDevice";
+    case cudaErrorNoKernelImageForDevice:
+      return "cudaErrorNoKernelImageForDevice";
     case cudaErrorNotReady:
       return "cudaErrorNotReady";
     case cudaErrorIllegalAddress:
@@ -315,6 +99,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   std::snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(device) & 0xff);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof(properties->name), "emulated GPU %d", device);
   return cudaSuccess;
 }
 

@@ -1,0 +1,174 @@
+#include "tests/cuda_emulator/machine.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "tests/cuda_emulator/block_runner.h"
+
+namespace cuda_emulator {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+}  // namespace
+
+Cuda& TheCuda() {
+  static Cuda* const cuda = new Cuda;
+  return *cuda;
+}
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t Return(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+cudaError_t Enter(const char* call) {
+  Cuda& cuda = TheCuda();
+  if (!cuda.machine.has_driver) return Return(cudaErrorInsufficientDriver);
+  if (cuda.machine.num_devices == 0) return Return(cudaErrorNoDevice);
+  const auto planned = cuda.failures.find(call);
+  if (planned == cuda.failures.end()) return cudaSuccess;
+  const cudaError_t error = planned->second;
+  cuda.failures.erase(planned);
+  return Return(error);
+}
+
+bool Advance(cudaStream_t stream, int64_t place) {
+  while (stream->num_done < place) {
+    auto& next = stream->operations.front();
+    if (next.ready != nullptr && !next.ready()) return false;
+    const std::function<void()> run = std::move(next.run);
+    stream->operations.pop_front();
+    ++stream->num_done;
+    run();
+  }
+  return true;
+}
+
+bool AdvanceOthers() {
+  bool moved = false;
+  for (cudaStream_t stream : TheCuda().streams) {
+    const int64_t before = stream->num_done;
+    if (before < stream->num_issued) Advance(stream, before + 1);
+    moved |= stream->num_done != before;
+  }
+  return moved;
+}
+
+void AwaitPlace(Lock& lock, cudaStream_t stream, int64_t place) {
+  constexpr std::chrono::minutes kPatience(2);
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  while (TheCuda().streams.count(stream) != 0 && !Advance(stream, place)) {
+    if (AdvanceOthers()) continue;
+    if (std::chrono::steady_clock::now() > give_up) throw std::logic_error("a stream waits for ever");
+    TheCuda().changed.wait_for(lock, std::chrono::milliseconds(20));
+  }
+}
+
+void AwaitDevice(Lock& lock, int device) {
+  const std::set<cudaStream_t> streams = TheCuda().streams;
+  for (cudaStream_t stream : streams) {
+    if (TheCuda().streams.count(stream) != 0 && stream->device == device) {
+      AwaitPlace(lock, stream, stream->num_issued);
+    }
+  }
+}
+
+cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<bool()> ready) {
+  if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
+  stream->operations.push_back({std::move(ready), std::move(run)});
+  ++stream->num_issued;
+  TheCuda().changed.notify_all();
+  return cudaSuccess;
+}
+
+bool IsDone(cudaEvent_t event) {
+  return event->stream == nullptr || TheCuda().streams.count(event->stream) == 0 ||
+         event->stream->num_done >= event->place;
+}
+
+cudaError_t AllocateBytes(void** data, size_t num_bytes) {
+  *data = num_bytes == 0
+              ? nullptr
+              : std::aligned_alloc(kAlignment, (num_bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (num_bytes != 0 && *data == nullptr) return Return(cudaErrorMemoryAllocation);
+  if (*data != nullptr) std::memset(*data, kPoison, num_bytes);
+  return cudaSuccess;
+}
+
+int64_t DeviceBytes(int device) {
+  int64_t bytes = 0;
+  for (const auto& [data, allocation] : TheCuda().allocations) {
+    if (allocation.device == device) bytes += static_cast<int64_t>(allocation.num_bytes);
+  }
+  return bytes;
+}
+
+void SetMachine(const Machine& machine) {
+  Lock lock(TheCuda().mutex);
+  TheCuda().machine = machine;
+}
+
+void FailNext(const std::string& call, cudaError_t error) {
+  Lock lock(TheCuda().mutex);
+  TheCuda().failures[call] = error;
+}
+
+int64_t LiveBytes() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().live_bytes;
+}
+
+int64_t NumMallocs() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().num_mallocs;
+}
+
+int64_t NumKernels() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().num_kernels;
+}
+
+int64_t NumPending() {
+  Lock lock(TheCuda().mutex);
+  int64_t pending = 0;
+  for (cudaStream_t stream : TheCuda().streams) pending += stream->num_issued - stream->num_done;
+  return pending;
+}
+
+cudaError_t IssueWhenReady(cudaStream_t stream, std::function<bool()> ready) {
+  Lock lock(TheCuda().mutex);
+  return Issue(
+      stream, [] {}, std::move(ready));
+}
+
+void NotifyReady() {
+  Lock lock(TheCuda().mutex);
+  TheCuda().changed.notify_all();
+}
+
+cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+  Lock lock(TheCuda().mutex);
+  if (const cudaError_t error = Enter("cudaLaunchKernel"); error != cudaSuccess) return error;
+  const dim3& block = config.blockDim;
+  const dim3& grid = config.gridDim;
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  constexpr uint64_t kMostThreads = 1024;
+  constexpr unsigned kMostBlocksYZ = 65535;
+  if (threads == 0 || threads > kMostThreads || blocks == 0 || grid.y > kMostBlocksYZ ||
+      grid.z > kMostBlocksYZ) {
+    return Return(cudaErrorInvalidValue);
+  }
+  return Issue(config.stream, [config, thread = std::move(thread)] {
+    ++TheCuda().num_kernels;
+    RunGrid(config, thread);
+  });
+}
+
+}  // namespace cuda_emulator

@@ -1,0 +1,103 @@
+#ifndef WEFT_TESTS_CUDA_EMULATOR_MACHINE_H_
+#define WEFT_TESTS_CUDA_EMULATOR_MACHINE_H_
+
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "tests/cuda_emulator/emulator.h"
+
+// Operations of a stream that have not run. `num_issued` counts them all: the place of an event in it.
+struct cudaStreamOfEmulator {
+  struct Operation {
+    std::function<bool()> ready;  // null: always
+    std::function<void()> run;
+  };
+  int device = 0;
+  std::deque<Operation> operations;
+  int64_t num_issued = 0;
+  int64_t num_done = 0;
+};
+
+struct cudaEventOfEmulator {
+  bool has_time = false;
+  cudaStream_t stream = nullptr;  // null: not recorded, which counts as done
+  int64_t place = 0;
+  std::shared_ptr<std::chrono::steady_clock::time_point> time;
+};
+
+namespace cuda_emulator {
+
+struct Allocation {
+  int device = 0;
+  size_t num_bytes = 0;
+};
+
+// All of it under one lock: operations of all devices run one at a time.
+struct Cuda {
+  std::recursive_mutex mutex;
+  std::condition_variable_any changed;  // something may be ready that was not
+  Machine machine;
+  std::map<std::string, cudaError_t> failures;
+  std::map<void*, Allocation> allocations;
+  std::set<cudaStream_t> streams;
+  int64_t live_bytes = 0;
+  int64_t num_mallocs = 0;
+  int64_t num_kernels = 0;
+};
+
+Cuda& TheCuda();
+
+using Lock = std::unique_lock<std::recursive_mutex>;
+
+// The calling thread's.
+extern thread_local int current_device;
+extern thread_local cudaError_t last_error;
+
+// What follows is called with the lock held.
+
+// `error`, which cudaGetLastError tells too.
+cudaError_t Return(cudaError_t error);
+
+// What goes wrong before `call` does anything; cudaSuccess if nothing does.
+cudaError_t Enter(const char* call);
+
+// Adds an operation to a stream, which runs when somebody waits for it and `ready`, if there is one, says so.
+cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<bool()> ready = nullptr);
+
+// Blocks until `stream` has come to `place`. What is not ready is awaited with the lock released, while other
+// streams go on.
+void AwaitPlace(Lock& lock, cudaStream_t stream, int64_t place);
+
+// As a device's own calls that wait for all of its work.
+void AwaitDevice(Lock& lock, int device);
+
+// Runs the operations of `stream` up to its `place`-th, as far as they are ready. True if it got there.
+bool Advance(cudaStream_t stream, int64_t place);
+
+// One step of every stream: a device goes on whether or not its own rank waits for it. True if any moved.
+bool AdvanceOthers();
+
+bool IsDone(cudaEvent_t event);
+
+// What fresh and freed memory holds in each byte: NaN in every floating type.
+inline constexpr int kPoison = 0xff;
+
+// Such memory.
+cudaError_t AllocateBytes(void** data, size_t num_bytes);
+
+// What a device's live allocations take.
+int64_t DeviceBytes(int device);
+
+}  // namespace cuda_emulator
+
+#endif  // WEFT_TESTS_CUDA_EMULATOR_MACHINE_H_
