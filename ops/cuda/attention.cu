@@ -6,14 +6,15 @@
 #include "ops/cuda/attention_heads.h"
 #include "ops/cuda/attention_tiles.h"
 #include "ops/cuda/dynamic_shared.h"
+#include "ops/cuda/flash_attention.h"
 #include "ops/cuda/kernel_stream.h"
 #include "ops/kernel.h"
 #include "ops/masked_attention.h"
 #include "runtime/device/cuda/launch.h"
 
-// A block takes a tile of queries of one head and walks over the keys that they see, a tile at a time, with a
-// running softmax (FlashAttention-2). Scores live in registers, and in shared memory as the operand of the
-// second product.
+// Halves have flash_attention.cu, but for wide heads. For the rest, a block takes a tile of queries of one
+// head and walks over the keys that they see, a tile at a time, with a running softmax (FlashAttention-2).
+// Scores live in registers, and in shared memory as the operand of the second product.
 
 namespace weft {
 namespace {
@@ -179,7 +180,13 @@ void RunForward(const KernelCall<AttentionAttributes, R>& call, const MakeChange
     operands.v = CudaHeads<const T>(v, n);
     operands.y = CudaHeads<T>(y, n);
     operands.lse = call.outputs[1].template data<C>();
-    WithAttentionTile<T>(n.e, [&](auto elements) {
+    if constexpr (kIsFlashType<T>) {
+      if (ServesFlash<T>(n)) {
+        return LaunchFlashAttention<T>(KernelStream(call), n, changes,
+                                       {operands.q, operands.k, operands.v, operands.y, operands.lse});
+      }
+    }
+    WithAttentionTile<T, kLeastPlainTile<T>>(n.e, [&](auto elements) {
       using Tile = AttentionTile<T, elements()>;
       const int64_t tiles = (n.s + Tile::kRows - 1) / Tile::kRows;
       LaunchCuda(KernelStream(call),

@@ -3,11 +3,13 @@
 #include "ops/attention.h"
 #include "ops/cuda/attention_grad_tile.h"
 #include "ops/cuda/dynamic_shared.h"
+#include "ops/cuda/flash_attention.h"
 #include "ops/kernel.h"
 #include "ops/masked_attention.h"
 
-// One kernel's blocks own keys and walk over the queries that see them, another's own queries and walk over
-// the keys that they see. Scores are computed in both: the price of sums that nobody shares, so in one order.
+// Halves have flash_key_grad.cu and flash_query_grad.cu, but for wide heads. One kernel's blocks own keys and
+// walk over the queries that see them, another's own queries and walk over the keys that they see. Scores are
+// computed in both: the price of sums that nobody shares, so in one order.
 
 namespace weft {
 namespace {
@@ -114,7 +116,22 @@ void RunBackward(const KernelCallBase& call, const CudaAttentionGradTensors& ten
     using T = typename decltype(tag)::type;
     const Tensor delta = Tensor::Empty(call.context.allocator, tensors.lse.dtype(), {n.heads() * n.s});
     const AttentionGradOperands<T> operands = MakeAttentionGradOperands<T>(call, tensors, delta);
-    WithAttentionTile<T>(n.e, [&](auto elements) {
+    if constexpr (kIsFlashType<T>) {
+      if (ServesFlash<T>(n)) {
+        const FlashGradOperands<T> flash = {.q = operands.q,
+                                            .k = operands.k,
+                                            .v = operands.v,
+                                            .dy = operands.dy,
+                                            .dq = CudaHeads<T>(call.outputs[0], n),
+                                            .dk = CudaHeads<T>(call.outputs[1], n),
+                                            .dv = CudaHeads<T>(call.outputs[2], n),
+                                            .lse = operands.lse,
+                                            .delta = operands.delta};
+        LaunchFlashKeyGrad(KernelStream(call), n, changes, flash);
+        return LaunchFlashQueryGrad(KernelStream(call), n, changes, flash);
+      }
+    }
+    WithAttentionTile<T, kLeastPlainTile<T>>(n.e, [&](auto elements) {
       using Tile = AttentionTile<T, elements()>;
       const auto grid = [&](int64_t rows, int64_t heads) {
         const int64_t tiles = (rows + Tile::kRows - 1) / Tile::kRows;

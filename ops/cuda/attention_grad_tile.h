@@ -8,7 +8,6 @@
 #include "ops/cuda/attention_heads.h"
 #include "ops/cuda/attention_tiles.h"
 #include "ops/cuda/kernel_stream.h"
-#include "ops/cuda/reduce_block.h"
 #include "runtime/device/cuda/launch.h"
 
 namespace weft {
@@ -63,23 +62,40 @@ __device__ void ScoreGradients(const CudaAttention& n, const CudaScoreChanges& c
   }
 }
 
-// One warp a query.
+// 8 lanes a query: halves of 64 elements are one vector a lane.
+inline constexpr int kDeltaLanes = 8;
 template <class T>
 __global__ void AttentionDeltaKernel(CudaAttention n, AttentionGradOperands<T> operands) {
   using C = typename AttentionGradOperands<T>::C;
-  const int64_t warps = static_cast<int64_t>(blockDim.x) / kWarpSize;
-  const int64_t index = blockIdx.x * warps + threadIdx.x / kWarpSize;
-  if (index >= n.heads() * n.s) return;  // a whole warp
+  constexpr int kChunk = 16 / sizeof(T);
+  struct alignas(16) Chunk {
+    T at[kChunk];
+  };
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  // Lanes without a query go along, since the sum is a whole warp's.
+  const bool has_query = thread / kDeltaLanes < n.heads() * n.s;
+  const int64_t index = has_query ? thread / kDeltaLanes : 0;
   const CudaHead head = CudaHead::Query(n, index / n.s);
   const CudaHeadRows<const T> y = operands.y.Rows(head);
   const CudaHeadRows<const T> dy = operands.dy.Rows(head);
-  const int64_t query = index % n.s;
+  const T* const y_row = y.data + index % n.s * y.stride;
+  const T* const dy_row = dy.data + index % n.s * dy.stride;
   C sum = 0;
-  for (int64_t i = threadIdx.x % kWarpSize; i < n.e; i += kWarpSize) {
-    sum += static_cast<C>(y.data[query * y.stride + i]) * static_cast<C>(dy.data[query * dy.stride + i]);
+  for (int64_t i = thread % kDeltaLanes * kChunk; i < n.e; i += kDeltaLanes * kChunk) {
+    if (y.has_vectors && dy.has_vectors) {
+      const Chunk a = *reinterpret_cast<const Chunk*>(y_row + i);
+      const Chunk b = *reinterpret_cast<const Chunk*>(dy_row + i);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) sum += static_cast<C>(a.at[j]) * static_cast<C>(b.at[j]);
+    } else {
+      for (int64_t j = i; j < i + kChunk && j < n.e; ++j) {
+        sum += static_cast<C>(y_row[j]) * static_cast<C>(dy_row[j]);
+      }
+    }
   }
-  sum = ReduceWarp(sum, AddValues());
-  if (threadIdx.x % kWarpSize == 0) operands.delta[index] = sum;
+#pragma unroll
+  for (int mask = kDeltaLanes / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+  if (has_query && thread % kDeltaLanes == 0) operands.delta[index] = sum;
 }
 
 // The operands of a call as the kernels want them, and what keeps them alive.
@@ -119,7 +135,7 @@ AttentionGradOperands<T> MakeAttentionGradOperands(const KernelCallBase& call,
   operands.lse = tensors.lse.data<C>();
   operands.delta = delta.data<C>();
   constexpr int kThreads = 256;
-  constexpr int64_t kRows = kThreads / kWarpSize;
+  constexpr int64_t kRows = kThreads / kDeltaLanes;
   LaunchCuda(
       KernelStream(call),
       {.blocks = static_cast<unsigned>((delta.num_elements() + kRows - 1) / kRows), .threads = kThreads},

@@ -180,13 +180,17 @@ inline __device__ double AttentionExp(double x) { return exp(x); }
 inline __device__ float AttentionLog(float x) { return logf(x); }
 inline __device__ double AttentionLog(double x) { return log(x); }
 
-// Calls run(std::integral_constant<int, kE>()) with the kE of AttentionTile for heads of `e` elements. f64
-// serves verification only: one size.
-template <class T, class Run>
+// Calls run(std::integral_constant<int, kE>()) with the kE of AttentionTile for heads of `e` elements, at
+// least kLeast. f64 serves verification only: one size.
+template <class T, int kLeast = 64, class Run>
 void WithAttentionTile(int64_t e, const Run& run) {
   if constexpr (!std::is_same_v<T, double>) {
-    if (e <= 64) return run(std::integral_constant<int, 64>());
-    if (e <= 128) return run(std::integral_constant<int, 128>());
+    if constexpr (kLeast <= 64) {
+      if (e <= 64) return run(std::integral_constant<int, 64>());
+    }
+    if constexpr (kLeast <= 128) {
+      if (e <= 128) return run(std::integral_constant<int, 128>());
+    }
   }
   return run(std::integral_constant<int, kMostHeadElements>());
 }

@@ -15,8 +15,7 @@ namespace weft {
 //
 // A block has 256 threads as 16 x 16: thread (i, j) owns rows i, i + 16, .. of a product and columns j,
 // j + 16, .. of scores, or vectors of 16 bytes j, j + 16, .. of rows of e elements. Products are plain
-// multiply-adds in the type that T is computed in: MultiplyRows, MultiplyByRows and MultiplyTransposed are
-// what tensor cores would take over; nothing else knows which thread holds what but ForEachScore.
+// multiply-adds in the type that T is computed in; flash_tiles.h has those of halves on tensor cores.
 
 inline constexpr int kTileEdge = 16;
 inline constexpr int kTileThreads = kTileEdge * kTileEdge;
