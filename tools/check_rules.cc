@@ -19,6 +19,7 @@
 #include "ops/kernel.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
+#include "runtime/device/device_backend.h"
 #include "tools/rules/rule_check.h"
 
 ABSL_FLAG(std::string, op, "", "the op to check, by name; empty for every op");
@@ -26,6 +27,7 @@ ABSL_FLAG(
     bool, exhaustive, false,
     "all compositions, tuples, special values and pairs of odd extents, where a draw is taken otherwise");
 ABSL_FLAG(int64_t, seed, 1, "of whatever is drawn");
+ABSL_FLAG(std::string, device, "cpu", "whose kernels: cpu, cuda (a GPU; build with --config=cuda) or auto");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line and nothing else on stdout");
 
 namespace {
@@ -38,7 +40,7 @@ weft::FlagsUsage Usage() {
   return {.summary =
               "Runs every op's kernel alone on pieces and compares with one rank: which sharding\n"
               "strategies are wrong, and which are missing. Then the public call and its gradients.",
-          .groups = {{"What to check", {"op", "exhaustive", "seed"}}, {"Output", {"log_format"}}},
+          .groups = {{"What to check", {"op", "exhaustive", "seed", "device"}}, {"Output", {"log_format"}}},
           .examples = {"bazel run //tools:check_rules", "bazel run //tools:check_rules -- --op=contract",
                        "bazel run //tools:check_rules -- --exhaustive --log_format=json"}};
 }
@@ -110,13 +112,15 @@ int CheckRules() {
                "'");
   const bool json = format == "json";
   const std::vector<const OpDef*> ops = OpsToCheck(absl::GetFlag(FLAGS_op));
+  const weft::DeviceType device = weft::ParseDevice(absl::GetFlag(FLAGS_device));
   const absl::Time begin = absl::Now();
   RuleReport total;
   for (size_t i = 0; i < ops.size(); ++i) {
     const absl::Time op_begin = absl::Now();
     const RuleReport report =
         weft::CheckOp(*ops[i], {.exhaustive = absl::GetFlag(FLAGS_exhaustive),
-                                .seed = static_cast<uint64_t>(absl::GetFlag(FLAGS_seed))});
+                                .seed = static_cast<uint64_t>(absl::GetFlag(FLAGS_seed)),
+                                .device = device});
     total.Add(report);
     PrintFindings(report, json);
     const double spent = absl::ToDoubleSeconds(absl::Now() - begin);

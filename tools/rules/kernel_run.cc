@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "mesh/shard_math.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
 #include "tools/rules/local_kernel.h"
 
 namespace weft {
@@ -17,13 +18,20 @@ std::vector<Tensor> RunOnRank(const OpCase& c, const DeviceMesh& mesh, const Ker
   for (size_t i = 0; i < c.types.size(); ++i) {
     pieces.push_back(LaidPiece(run.values->operands[i], run.strategy->operands[i], mesh, coordinate, run.form,
                                run.seed + i));
+    if (c.device != DeviceType::kCpu) {
+      pieces[i].tensor = CloneTensor(pieces[i].tensor, world.allocator());
+    }
   }
   std::vector<ShardBox> boxes;
   for (size_t i = 0; i < c.output_types.size(); ++i) {
     boxes.push_back(LocalBox(c.output_types[i].shape, run.strategy->outputs[i], mesh, coordinate));
   }
   KernelContext context{world.pool(), world.allocator()};
-  return RunKernel(*c.op, context, pieces, boxes, c.sample.attributes.get(), c.sample.scalars.get());
+  std::vector<Tensor> outputs =
+      RunKernel(*c.op, context, pieces, boxes, c.sample.attributes.get(), c.sample.scalars.get());
+  if (c.device == DeviceType::kCpu) return outputs;
+  for (Tensor& output : outputs) output = OnHost(output);
+  return outputs;
 }
 
 // Whether an infinity in the planted operand meets terms of both signs.
@@ -60,7 +68,7 @@ std::vector<KernelResult> RunAlone(const OpCase& c, const DeviceMesh& mesh,
                }
              }
            },
-           {.threads_per_rank = 1});
+           {.device = c.device, .threads_per_rank = 1});
   for (size_t i = 0; i < runs.size(); ++i) {
     for (const std::string& error : errors[i]) {
       if (!error.empty() && results[i].error.empty()) results[i].error = error;

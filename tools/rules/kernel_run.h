@@ -21,7 +21,7 @@ struct KernelRun {
   uint64_t seed = 0;  // of the terms of Partials
 };
 
-// What the ranks made of it, or what the first of them threw.
+// What the ranks made of it, on the CPU, or what the first of them threw.
 struct KernelResult {
   std::vector<std::vector<Tensor>> outputs;  // by output, by rank
   std::string error;

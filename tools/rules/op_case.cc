@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
+#include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"
 #include "tools/rules/local_kernel.h"
 #include "tools/rules/sample_tensors.h"
@@ -116,7 +117,7 @@ void Plant(const Tensor& tensor, double value, std::mt19937_64& random) {
 
 std::vector<Tensor> WholeResult(const OpCase& c, const std::vector<Tensor>& operands) {
   ThreadPool pool(1);
-  const std::shared_ptr<Allocator> allocator = MakeCpuAllocator();
+  const std::shared_ptr<Allocator> allocator = MakeAllocator({c.device});
   KernelContext context{pool, allocator};
   std::vector<Piece> pieces;
   for (const Tensor& tensor : operands) {
@@ -124,7 +125,10 @@ std::vector<Tensor> WholeResult(const OpCase& c, const std::vector<Tensor>& oper
   }
   std::vector<ShardBox> boxes;
   for (const TensorType& type : c.output_types) boxes.push_back(WholeBox(type.shape));
-  return RunKernel(*c.op, context, pieces, boxes, c.sample.attributes.get(), c.sample.scalars.get());
+  std::vector<Tensor> outputs =
+      RunKernel(*c.op, context, pieces, boxes, c.sample.attributes.get(), c.sample.scalars.get());
+  for (Tensor& output : outputs) output = OnHost(output);
+  return outputs;
 }
 
 }  // namespace
@@ -148,15 +152,17 @@ OpCase MakeCase(const OpDef& op, const OpSample& sample, int sample_number) {
   return c;
 }
 
-std::vector<OpCase> OpCases(const OpDef& op, bool exhaustive) {
+std::vector<OpCase> OpCases(const OpDef& op, bool exhaustive, DeviceType device) {
   std::vector<OpCase> cases;
   const std::vector<OpSample> samples = op.Samples();
   for (size_t number = 0; number < samples.size(); ++number) {
-    const OpCase base = MakeCase(op, samples[number], static_cast<int>(number));
+    OpCase base = MakeCase(op, samples[number], static_cast<int>(number));
+    base.device = device;
     cases.push_back(base);
     for (const std::vector<int64_t>& wanted : WantedExtents(base.call.rule.factors.size(), exhaustive)) {
       OpCase varied = MakeCase(op, WithExtents(op, base.sample, base.call.rule, wanted), base.sample_number);
       varied.varied = true;
+      varied.device = device;
       const bool known = absl::c_any_of(cases, [&](const OpCase& other) {
         return other.types == varied.types &&
                op.EqualAttributes(other.sample.attributes.get(), varied.sample.attributes.get()) &&

@@ -22,7 +22,8 @@ struct OpCase {
   TensorTypes types = {};
   TensorTypes output_types = {};
   CallRule call = {};
-  std::string rule = {};  // text of call.rule
+  std::string rule = {};                 // text of call.rule
+  DeviceType device = DeviceType::kCpu;  // where it runs, on one rank and on many
 
   // "contract(f64[5, 3], f64[3, 7]), rule m k, k n -> m n".
   std::string ToString() const;
@@ -39,9 +40,9 @@ OpCase MakeCase(const OpDef& op, const OpSample& sample, int sample_number);
 // integers of an operand index a factor (their range is its extent), the range follows.
 //
 // Errors: as MakeCase.
-std::vector<OpCase> OpCases(const OpDef& op, bool exhaustive);
+std::vector<OpCase> OpCases(const OpDef& op, bool exhaustive, DeviceType device = DeviceType::kCpu);
 
-// Operands of a case and what one rank computes from them.
+// Operands of a case and what one rank computes from them, on its device; all of them on the CPU.
 struct CaseValues {
   std::vector<Tensor> operands;
   std::vector<Tensor> outputs = {};

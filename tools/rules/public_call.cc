@@ -11,6 +11,7 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/mesh_context.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
 #include "tools/rules/sample_tensors.h"
 
 namespace weft {
@@ -28,7 +29,9 @@ bool Refuses(const OpDef& op, const Error& error) {
 DTensor LaidTensor(const Context& context, const Tensor& value, const Layout& layout, TermForm form,
                    uint64_t seed) {
   const Piece piece = LaidPiece(value, layout, context->mesh(), context->coordinate(), form, seed);
-  return DTensor::FromLocal(context, piece.tensor, layout, value.shape());
+  const bool on_cpu = context->allocator()->device().type == DeviceType::kCpu;
+  return DTensor::FromLocal(context, on_cpu ? piece.tensor : CloneTensor(piece.tensor, context->allocator()),
+                            layout, value.shape());
 }
 
 struct Outcome {
@@ -49,7 +52,7 @@ Outcome RunCall(const Context& context, const PublicCall& call) {
   Outcome outcome;
   if (c.types.empty()) {
     outcome.outputs.push_back(
-        CreateErased(*c.op, context, call.operands[0], attributes, scalars).FullTensor());
+        OnHost(CreateErased(*c.op, context, call.operands[0], attributes, scalars).FullTensor()));
     return outcome;
   }
   DTensors operands;
@@ -58,13 +61,13 @@ Outcome RunCall(const Context& context, const PublicCall& call) {
     if (call.output.has_value() && IsFloating(c.types[i].dtype)) operands[i] = operands[i].RequiresGrad();
   }
   const DTensors outputs = CallErased(*c.op, Borrow(operands), attributes, scalars);
-  for (const DTensor& output : outputs) outcome.outputs.push_back(output.FullTensor());
+  for (const DTensor& output : outputs) outcome.outputs.push_back(OnHost(output.FullTensor()));
   if (!call.output.has_value()) return outcome;
   Backward(outputs[*call.output], LaidTensor(context, SeedValue(c, *call.output), call.seed_layout,
                                              TermForm::kScattered, /*seed=*/99));
   for (const DTensor& operand : operands) {
     const bool has_gradient = operand.requires_grad() && operand.grad().defined();
-    outcome.gradients.push_back(has_gradient ? operand.grad().FullTensor() : Tensor());
+    outcome.gradients.push_back(has_gradient ? OnHost(operand.grad().FullTensor()) : Tensor());
   }
   return outcome;
 }
@@ -76,7 +79,7 @@ Outcome RunOnOneRank(const PublicCall& call) {
   whole.seed_layout = Layout(call.seed_layout.ndim(), 0);
   Outcome outcome;
   RunRanks(1, [&](World& world) { outcome = RunCall(Bind(world, DeviceMesh()), whole); },
-           {.threads_per_rank = 1});
+           {.device = call.op_case->device, .threads_per_rank = 1});
   return outcome;
 }
 
@@ -140,7 +143,8 @@ size_t RunUntilFailure(const DeviceMesh& mesh, absl::Span<const PublicCall> call
     }
   };
   try {
-    RunRanks(static_cast<int>(mesh.num_ranks()), body, {.threads_per_rank = 1, .comm_timeout = kTimeout});
+    RunRanks(static_cast<int>(mesh.num_ranks()), body,
+             {.device = calls[begin].op_case->device, .threads_per_rank = 1, .comm_timeout = kTimeout});
   } catch (const std::exception& error) {
     if (failed == calls.size()) throw;
     return failed + 1;

@@ -39,9 +39,9 @@ struct CallResult {
 // A layout drawn at random: each axis Replicate, Shard of a dim, or (if `partial`) Partial, in any nesting.
 Layout RandomLayout(int ndim, const DeviceMesh& mesh, bool partial, std::mt19937_64& random);
 
-// Runs the calls on thread ranks, one after the other, and holds every rank's full outputs to the single-rank
-// result; gradients to those of the same call on one rank. A call that would move an in-place operand is
-// refused; any other error is a wrong result.
+// Runs the calls, all for one device, on thread ranks, one after the other, and holds every rank's full
+// outputs to the single-rank result; gradients to those of the same call on one rank. A call that would move
+// an in-place operand is refused; any other error is a wrong result.
 std::vector<CallResult> RunPublicCalls(const DeviceMesh& mesh, absl::Span<const PublicCall> calls);
 
 // The outputs of a case that have a gradient: floating ones, less those that serve the op's own backward

@@ -46,13 +46,14 @@ class OpCheck {
       : op_(op),
         effort_(options.exhaustive ? kExhaustiveEffort : kTestEffort),
         exhaustive_(options.exhaustive),
+        device_(options.device),
         random_(options.seed) {
     report_.ops = 1;
   }
 
   RuleReport Run() {
     try {
-      for (OpCase& c : OpCases(op_, exhaustive_)) AddCase(std::move(c));
+      for (OpCase& c : OpCases(op_, exhaustive_, device_)) AddCase(std::move(c));
       WEFT_CHECK(!cases_.empty(), op_.name(), " has no samples, so nothing of it can be checked");
     } catch (const Error& error) {
       Wrong("declaration", /*op_case=*/nullptr, "", error.message());
@@ -69,7 +70,7 @@ class OpCheck {
       }
       CheckCalls(mesh);
     }
-    FindMissingStrategies();
+    if (device_ == DeviceType::kCpu) FindMissingStrategies();  // the same on every device
     return std::move(report_);
   }
 
@@ -246,6 +247,7 @@ class OpCheck {
   const OpDef& op_;
   const Effort effort_;
   const bool exhaustive_;
+  const DeviceType device_;
   std::mt19937_64 random_;
   std::deque<OpCase> cases_;  // calls point into both
   std::deque<std::vector<CaseValues>> values_;

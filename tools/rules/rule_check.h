@@ -37,8 +37,9 @@ struct RuleReport {
 };
 
 struct RuleCheckOptions {
-  bool exhaustive = false;  // all compositions, tuples, special values and pairs of odd extents
-  uint64_t seed = 1;        // of what is drawn otherwise
+  bool exhaustive = false;               // all compositions, tuples, special values and pairs of odd extents
+  uint64_t seed = 1;                     // of what is drawn otherwise
+  DeviceType device = DeviceType::kCpu;  // whose kernels
 };
 
 // Holds everything that an op says about sharding to its kernel. No rule is trusted:
