@@ -50,11 +50,14 @@ void Report(const Figure& figure) {
   std::fflush(stdout);
 }
 
-double MedianNanoseconds(const std::function<void()>& call, double seconds) {
+double MedianNanoseconds(const std::function<void()>& call, double seconds,
+                         const std::function<void()>& finish) {
   constexpr double kBatchNanoseconds = 2e6;
   call();
+  finish();
   const Clock::time_point first = Clock::now();
   call();
+  finish();
   const double estimate = std::max(NanosecondsSince(first), 20.0);
   const int64_t batch = std::max<int64_t>(1, static_cast<int64_t>(kBatchNanoseconds / estimate));
   std::vector<double> times;
@@ -62,6 +65,7 @@ double MedianNanoseconds(const std::function<void()>& call, double seconds) {
   while (times.size() < 5 || NanosecondsSince(begin) < seconds * 1e9) {
     const Clock::time_point start = Clock::now();
     for (int64_t i = 0; i < batch; ++i) call();
+    finish();
     times.push_back(NanosecondsSince(start) / static_cast<double>(batch));
   }
   return Median(std::move(times));

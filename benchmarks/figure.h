@@ -25,8 +25,9 @@ struct Figure {
 void Report(const Figure& figure);
 
 // The median time of one call in nanoseconds: batches of calls, each long enough for the clock, over at least
-// `seconds`.
-double MedianNanoseconds(const std::function<void()>& call, double seconds = 0.3);
+// `seconds`. `finish` ends a batch, inside its time: for devices that answer before they are done.
+double MedianNanoseconds(
+    const std::function<void()>& call, double seconds = 0.3, const std::function<void()>& finish = [] {});
 
 // The median of `values`, which must not be empty.
 double Median(std::vector<double> values);

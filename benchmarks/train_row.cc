@@ -112,7 +112,11 @@ MeasuredRow MeasureRow(const TrainRow& row, int warmup, int steps, Tracer* trace
       measured.parameters += parameter->spec().shape.num_elements();
     }
   };
-  RunRanks(row.num_ranks(), body, {.threads_per_rank = row.threads, .tracer = tracer});
+  RunRanks(row.num_ranks(), body,
+           {.device = row.device,
+            .device_options = {.allow_tf32 = row.allow_tf32},
+            .threads_per_rank = row.threads,
+            .tracer = tracer});
   return measured;
 }
 

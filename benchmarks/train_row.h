@@ -7,6 +7,7 @@
 
 #include "dtensor/nn/gpt.h"
 #include "runtime/base/dtype.h"
+#include "runtime/device/device.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
@@ -21,6 +22,8 @@ struct TrainRow {
   int ranks = 2;                    // unless `parallel` is none
   int threads = 2;                  // of each rank
   int64_t vocabulary = 0;           // 0: the model's own
+  DeviceType device = DeviceType::kCpu;
+  bool allow_tf32 = false;  // of products of f32 on a GPU
 
   bool operator==(const TrainRow&) const = default;
 

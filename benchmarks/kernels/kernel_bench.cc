@@ -9,6 +9,7 @@
 #include "benchmarks/machine_limits.h"
 #include "ops/kernel.h"
 #include "runtime/base/error.h"
+#include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -33,12 +34,13 @@ std::map<std::string, RegisterKernelBench::Family>& Families() {
 BenchCall::BenchCall(const OpDef& op, KernelContext& context, std::vector<Tensor> inputs,
                      std::shared_ptr<const void> attributes, std::shared_ptr<const void> scalars)
     : op_(&op),
-      kernel_(FindKernel(op, DeviceType::kCpu)),
+      kernel_(FindKernel(op, context.allocator->device().type)),
       context_(&context),
       inputs_(std::move(inputs)),
       attributes_(std::move(attributes)),
       scalars_(std::move(scalars)) {
-  WEFT_CHECK(kernel_ != nullptr, op.name(), " has no CPU kernel");
+  WEFT_CHECK(kernel_ != nullptr, op.name(), " has no kernel on ",
+             DeviceTypeName(context.allocator->device().type));
   TensorTypes types;
   for (const Tensor& input : inputs_) {
     types.push_back({input.dtype(), input.shape()});
@@ -81,46 +83,61 @@ int64_t BenchCall::num_bytes() const {
   return bytes;
 }
 
-double KnownLimits::Triad(int64_t footprint, int threads) {
+double KnownLimits::Memory(int64_t footprint, int threads) {
   int64_t step = 1;
   while (footprint / step >= 16) step *= 2;
   const int64_t rounded = (footprint + step / 2) / step * step;
-  double& limit = triads_[{rounded, threads}];
-  if (limit == 0) limit = TriadBytesPerSecond(rounded, threads);
-  return limit;
+  double& limit = memory_[{rounded, threads}];
+  if (limit != 0) return limit;
+  if (device_ == DeviceType::kCpu) return limit = TriadBytesPerSecond(rounded, threads);
+  return limit = CopyBytesPerSecond(MakeAllocator({device_}), rounded / 2);
 }
 
 double KnownLimits::Peak(DType dtype, int threads) {
   double& limit = peaks_[{dtype, threads}];
-  if (limit == 0) limit = dtype == DType::kBF16 ? PeakFlopsBF16(threads) : PeakFlopsF32(threads);
-  return limit;
+  if (limit != 0) return limit;
+  if (device_ != DeviceType::kCpu) return limit = GpuPeakFlops(DeviceName({device_}), dtype);
+  return limit = dtype == DType::kBF16 ? PeakFlopsBF16(threads) : PeakFlopsF32(threads);
 }
 
 KernelBench::KernelBench(int64_t tensor_bytes, int threads, KnownLimits& limits)
     : limits_(limits),
       tensor_bytes_(tensor_bytes),
       pool_(threads),
-      allocator_(MakeCpuAllocator()),
-      context_{pool_, allocator_} {}
+      allocator_(MakeAllocator({limits.device()})),
+      context_{pool_, allocator_},
+      wait_(allocator_) {}
 
 Shape KernelBench::Rows(DType dtype, int64_t columns) const {
   return {std::max<int64_t>(1, tensor_bytes_ / (columns * ItemSize(dtype))), columns};
 }
 
 Tensor KernelBench::Random(DType dtype, const Shape& shape, double low, double high) {
-  const Tensor numbers = Tensor::Empty(allocator_, DType::kF32, shape);
-  float* const data = numbers.data<float>();
+  // They repeat: large tensors are soon made, and no kernel can tell.
+  constexpr int64_t kPeriod = (1 << 20) - 3;
+  std::vector<float> numbers(std::min(shape.num_elements(), kPeriod));
   uint32_t state = 12345;
-  for (int64_t i = 0; i < shape.num_elements(); ++i) {
+  for (float& number : numbers) {
     state = state * 1664525u + 1013904223u;
-    data[i] = static_cast<float>(low + (high - low) * static_cast<double>(state >> 8) * 0x1p-24);
+    number = static_cast<float>(low + (high - low) * static_cast<double>(state >> 8) * 0x1p-24);
   }
-  return dtype == DType::kF32 ? numbers : CastTensor(numbers, dtype, allocator_);
+  const Tensor tensor = Tensor::Empty(allocator_, dtype, {shape.num_elements()});
+  const Tensor period =
+      CastTensor(Tensor::FromValues<float>({static_cast<int64_t>(numbers.size())}, numbers, allocator_),
+                 dtype, allocator_);
+  for (int64_t begin = 0; begin < shape.num_elements(); begin += period.num_elements()) {
+    const int64_t count = std::min(period.num_elements(), shape.num_elements() - begin);
+    CopyTensor(period.Slice(0, 0, count), tensor.Slice(0, begin, count));
+  }
+  return tensor.Reshape(shape);
 }
 
 std::string KernelBench::FullName(absl::string_view name) const {
   const std::string size = tensor_bytes_ >= kMiB ? absl::StrCat(tensor_bytes_ / kMiB, "MiB")
                                                  : absl::StrCat(tensor_bytes_ / 1024, "KiB");
+  if (device() != DeviceType::kCpu) {
+    return absl::StrCat("kernels/", name, "/", size, "/", DeviceTypeName(device()));
+  }
   return absl::StrCat("kernels/", name, "/", size, "/", threads(), "t");
 }
 
@@ -130,18 +147,18 @@ void KernelBench::MeasureBytes(absl::string_view name, const BenchCall& call) {
 
 void KernelBench::MeasureBytes(absl::string_view name, int64_t num_bytes, int64_t footprint,
                                absl::FunctionRef<void()> call) {
-  const double ns = MedianNanoseconds([&] { call(); }, kSeconds);
+  const double ns = MedianNanoseconds([&] { call(); }, kSeconds, wait_);
   Report({.name = FullName(name),
           .value = static_cast<double>(num_bytes) / ns,
           .unit = "GB/s",
-          .limit = limits_.Triad(footprint, threads()) * 1e-9,
-          .limit_is = "triad",
+          .limit = limits_.Memory(footprint, threads()) * 1e-9,
+          .limit_is = device() == DeviceType::kCpu ? "triad" : "copy",
           .target = tensor_bytes_ >= 16 * kMiB ? 0.85 : 0});
 }
 
 void KernelBench::MeasureFlops(absl::string_view name, DType dtype, double num_flops, double target,
                                absl::FunctionRef<void()> call) {
-  const double ns = MedianNanoseconds([&] { call(); }, kSeconds);
+  const double ns = MedianNanoseconds([&] { call(); }, kSeconds, wait_);
   Report({.name = FullName(name),
           .value = num_flops / ns,
           .unit = "GFLOP/s",

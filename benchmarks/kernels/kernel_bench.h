@@ -11,6 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
+#include "benchmarks/device_limits.h"
 #include "ops/op.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/allocator.h"
@@ -18,7 +19,7 @@
 
 namespace weft {
 
-// One call of an op's CPU kernel on whole tensors, again and again, as dispatch makes it on one rank: each
+// One call of an op's kernel on whole tensors, again and again, as dispatch makes it on one rank: each
 // run takes its outputs from the pool and gives them back.
 class BenchCall {
  public:
@@ -53,16 +54,22 @@ class BenchCall {
   std::shared_ptr<const void> scalars_;
 };
 
-// What the machine does at best, measured when first asked: a quarter of a second each.
+// What the device does at best, measured when first asked: a quarter of a second each.
 class KnownLimits {
  public:
-  // In bytes a second. Footprints are rounded to three bits, so that many figures share a limit.
-  double Triad(int64_t footprint, int threads);
-  // In flops a second; of bf16, or else of f32.
+  explicit KnownLimits(DeviceType device) : device_(device) {}
+
+  DeviceType device() const { return device_; }
+
+  // In bytes a second: triad on the CPU, a GPU's copy within its memory. Footprints are rounded to three
+  // bits, so that many figures share a limit.
+  double Memory(int64_t footprint, int threads);
+  // In flops a second; of bf16, or else of f32. A GPU's is its data sheet's, 0 for one that is not known.
   double Peak(DType dtype, int threads);
 
  private:
-  std::map<std::pair<int64_t, int>, double> triads_;
+  DeviceType device_;
+  std::map<std::pair<int64_t, int>, double> memory_;
   std::map<std::pair<DType, int>, double> peaks_;
 };
 
@@ -81,8 +88,10 @@ class KernelBench {
   // Fixed pseudo-random numbers in [low, high), or whole ones for integer dtypes.
   Tensor Random(DType dtype, const Shape& shape, double low = -1, double high = 1);
 
-  // Reports "kernels/NAME/SIZE/THREADSt": bytes a second of `call`, over the triad of its footprint. The
-  // target of 0.85 is for tensors of at least 16 MiB.
+  DeviceType device() const { return limits_.device(); }
+
+  // Reports "kernels/NAME/SIZE/THREADSt", or "kernels/NAME/SIZE/cuda": bytes a second of `call`, over the
+  // memory's limit at its footprint. The target of 0.85 is for tensors of at least 16 MiB.
   void MeasureBytes(absl::string_view name, const BenchCall& call);
   // The same of anything else, whose bytes the caller counts as BenchCall does.
   void MeasureBytes(absl::string_view name, int64_t num_bytes, int64_t footprint,
@@ -100,6 +109,7 @@ class KernelBench {
   ThreadPool pool_;
   std::shared_ptr<Allocator> allocator_;
   KernelContext context_;
+  DeviceWait wait_;
 };
 
 // Registers a family from its own file during static initialisation; `//benchmarks/kernels` then measures it

@@ -1,8 +1,10 @@
-// How close CPU kernels come to the machine: bytes a second over STREAM's triad for those that wait for
-// memory, flops a second over the measured peak for those that compute.
+// How close kernels come to the machine: bytes a second over STREAM's triad for those that wait for memory,
+// flops a second over the measured peak for those that compute. On a GPU, with --config=cuda: over its own
+// copy within its memory, and over its data sheet's peak.
 //
 //   bazel run //benchmarks/kernels
 //   bazel run //benchmarks/kernels -- --only=layer_norm,dropout --sizes=16,64 --threads=1 --log_format=json
+//   bazel run --config=cuda //benchmarks/kernels -- --device=cuda
 //
 // A kernel is called as an op of one rank calls it: outputs come from the rank's pool and go back. Its bytes
 // are those that it cannot do without: each operand read once, each output written once, whatever the kernel
@@ -23,19 +25,22 @@
 #include "benchmarks/kernels/kernel_bench.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
+#include "runtime/device/device_backend.h"
 
 ABSL_FLAG(std::vector<std::string>, only, {}, "families to measure (default: all)");
-ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"0.125", "16", "64"}),
-          "MiB of each large tensor");
-ABSL_FLAG(std::vector<std::string>, threads, std::vector<std::string>({"1", "2"}), "numbers of threads");
+ABSL_FLAG(std::string, device, "cpu", "where kernels run: cpu, cuda or auto");
+ABSL_FLAG(std::vector<std::string>, sizes, {},
+          "MiB of each large tensor (default: 0.125, 16 and 64; on a GPU 256)");
+ABSL_FLAG(std::vector<std::string>, threads, {}, "numbers of threads (default: 1 and 2; on a GPU 1)");
 
 namespace weft {
 namespace {
 
 FlagsUsage Usage() {
-  return {.summary = "Measures CPU kernels against the machine's triad and peak.",
-          .groups = {{"Measurement", {"only", "sizes", "threads", "log_format"}}},
-          .examples = {"kernels", "kernels --only=softmax,gelu --sizes=16 --threads=1"}};
+  return {.summary = "Measures kernels against what the machine's memory and arithmetic do at best.",
+          .groups = {{"Measurement", {"device", "only", "sizes", "threads", "log_format"}}},
+          .examples = {"kernels", "kernels --only=softmax,gelu --sizes=16 --threads=1",
+                       "kernels --device=cuda --only=adamw"}};
 }
 
 // The families of --only.   Errors: InvalidArgument for a name that there is not.
@@ -56,14 +61,26 @@ std::vector<NamedKernelBench> Wanted() {
   return wanted;
 }
 
+std::vector<std::string> OrDefault(std::vector<std::string> given, std::vector<std::string> otherwise) {
+  return given.empty() ? otherwise : given;
+}
+
 int Run() {
   const std::vector<NamedKernelBench> wanted = Wanted();
-  KnownLimits limits;
-  for (const std::string& threads_text : absl::GetFlag(FLAGS_threads)) {
+  const DeviceType device = ParseDevice(absl::GetFlag(FLAGS_device));
+  const bool on_cpu = device == DeviceType::kCpu;
+  const auto sizes =
+      OrDefault(absl::GetFlag(FLAGS_sizes),
+                on_cpu ? std::vector<std::string>{"0.125", "16", "64"} : std::vector<std::string>{"256"});
+  const auto thread_counts =
+      OrDefault(absl::GetFlag(FLAGS_threads),
+                on_cpu ? std::vector<std::string>{"1", "2"} : std::vector<std::string>{"1"});
+  KnownLimits limits(device);
+  for (const std::string& threads_text : thread_counts) {
     int threads = 0;
     WEFT_REQUIRE(absl::SimpleAtoi(threads_text, &threads) && threads > 0, "--threads: got '", threads_text,
                  "'");
-    for (const std::string& size_text : absl::GetFlag(FLAGS_sizes)) {
+    for (const std::string& size_text : sizes) {
       double mebibytes = 0;
       WEFT_REQUIRE(absl::SimpleAtod(size_text, &mebibytes) && mebibytes > 0, "--sizes: got '", size_text,
                    "'");
