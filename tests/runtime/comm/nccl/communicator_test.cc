@@ -11,9 +11,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/device/cuda/stream.h"
-#include "runtime/launch/device_backend_choice.h"
-#include "runtime/launch/run_ranks.h"
-#include "runtime/store/hash_store.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
@@ -344,71 +341,6 @@ TEST(NcclCommunicatorTest, AnExceptionWithWorkInFlightUnwindsAtOnce) {
   };
   EXPECT_THROW(RunNcclRanks(3, body, fake), std::out_of_range);
   EXPECT_EQ(fake->NumLive(), 0);
-}
-
-// Which communicator ranks get: that of their GPUs lets a blocking call return before its peer has come.
-bool UsesNccl(const WorldOptions& options, int num_ranks) {
-  const auto fake = std::make_shared<FakeNccl>();
-  RunNcclRanks(
-      1, [](World&) {}, fake);  // the fake is the one in use from now on
-  std::atomic<int64_t> num_made = 0;
-  RunRanks(
-      num_ranks,
-      [&](World& world) {
-        const auto group = world.NewGroup("dp", AllRanks(world));
-        group->Barrier();
-        num_made = fake->NumLive();
-        group->Barrier();
-      },
-      options);
-  return num_made > 0;
-}
-
-TEST(NcclLaunchTest, RanksUseItWhereEachHasAGpu) {
-  WorldOptions options = {.device = DeviceType::kCuda, .threads_per_rank = 1};
-  EXPECT_TRUE(UsesNccl(options, 2));
-  EXPECT_FALSE(UsesNccl(options, 9));  // on eight
-  options.backend = Backend::kLocal;
-  EXPECT_FALSE(UsesNccl(options, 2));
-  options.backend = Backend::kNccl;
-  EXPECT_TRUE(UsesNccl(options, 2));
-  EXPECT_EQ(ErrorOf(absl::StatusCode::kInvalidArgument,
-                    [&] {
-                      RunRanks(
-                          9, [](World&) {}, options);
-                    }),
-            "backend nccl: 9 ranks, but this process sees 8 GPUs: NCCL needs one for each; use "
-            "--backend=auto");
-}
-
-TEST(NcclLaunchTest, ProcessesAgreeWhetherEachHasAGpu) {
-  cuda_emulator::SetMachine({.num_devices = 4});
-  for (bool shares : {false, true}) {
-    HashStore store;
-    std::vector<std::thread> ranks;
-    std::atomic<int> num_yes = 0;
-    std::atomic<int> num_errors = 0;
-    for (int rank = 0; rank < 3; ++rank) {
-      ranks.emplace_back([&, rank] {
-        const auto allocator = MakeAllocator({DeviceType::kCuda, shares ? rank % 2 : rank});
-        WorldOptions options = {.device = DeviceType::kCuda};
-        num_yes += ProcessesUseDeviceGroups(options, store, rank, 3, *allocator);
-        options.backend = Backend::kGloo;
-        EXPECT_FALSE(ProcessesUseDeviceGroups(options, store, rank, 3, *allocator));
-        options.backend = Backend::kNccl;
-        try {
-          num_yes += ProcessesUseDeviceGroups(options, store, rank, 3, *allocator);
-        } catch (const Error& error) {
-          ++num_errors;
-          ExpectContains(error.message(),
-                         {"backend nccl: rank 2 shares ", " 0000:00:00.0 with a rank before"});
-        }
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
-    EXPECT_EQ(num_yes, shares ? 0 : 6);
-    EXPECT_EQ(num_errors, shares ? 3 : 0);
-  }
 }
 
 }  // namespace
