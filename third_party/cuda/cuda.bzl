@@ -26,7 +26,7 @@ _MODE_FLAGS = {
 
 def _nvcc_flags(ctx):
     flags = ["-std=c++20", "--expt-relaxed-constexpr", "--Werror=cross-execution-space-call"]
-    flags += ["-Xcompiler", "-fPIC,-Wall,-Wextra,-ffp-contract=off"]
+    flags += ["-Xcompiler", "-fPIC,-Wall,-Wextra,-Wno-unknown-pragmas,-ffp-contract=off"]
     flags += _MODE_FLAGS[ctx.var["COMPILATION_MODE"]]
     for arch in CUDA_ARCHS:
         flags += ["-gencode", "arch=compute_%s,code=sm_%s" % (arch, arch)]
