@@ -11,8 +11,11 @@
 // the dtype by its data sheet. "strict" counts the products alone, and of attention what the causal mask
 // leaves. The vocabulary is padded to 50304, as llm.c and nanoGPT have it.
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"

@@ -5,7 +5,7 @@
 #   scp -r gpu_check.bundle node1: && ssh node1 gpu_check.bundle/run
 #
 # What `run` checks and prints: tools/gpu_check_run.sh. Options beyond the folder go to `bazel build`, such as
-# --repo_env=WEFT_CUDA_ARCHS=90 for one architecture: a third of the size.
+# --repo_env=WEFT_CUDA_ARCHS=90 for one architecture, which is smaller.
 set -euo pipefail
 
 usage() {
