@@ -87,15 +87,6 @@ double PalmFlops(const TrainRow& row, int64_t parameters) {
   return static_cast<double>(6 * n + 12 * config.layers * config.dim * row.context);
 }
 
-// A step's products, and of attention six in place of seven: scores are made again, which is not the model's.
-double StrictFlops(const TrainRow& row) {
-  double flops = AttentionFlops(row.Config(), row.batch, row.context) * 6 / 7;
-  for (const StepProduct& product : ProductsOf(row.Config(), row.batch, row.context)) {
-    flops += static_cast<double>(product.count) * product.flops();
-  }
-  return flops;
-}
-
 void ReportPeers(const std::string& name, double rate) {
   for (absl::string_view entry : absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace())) {
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(entry, '=');
@@ -126,7 +117,7 @@ void Measure(const TrainRow& row) {
           .limit_is = absl::StrCat(row.dtype, " peak of ", device),
           .target = 0.45});
   Report({.name = name + "/strict",
-          .value = StrictFlops(row) / measured.seconds() / 1e12,
+          .value = StepFlops(row.Config(), row.batch, row.context) / measured.seconds() / 1e12,
           .unit = "TFLOP/s",
           .limit = peak / 1e12,
           .limit_is = absl::StrCat(row.dtype, " peak of ", device)});

@@ -65,6 +65,14 @@ double AttentionFlops(const GptConfig& config, int64_t batch, int64_t tokens) {
   return 7 * scores / 2 * static_cast<double>(config.layers);
 }
 
+double StepFlops(const GptConfig& config, int64_t batch, int64_t tokens) {
+  double flops = AttentionFlops(config, batch, tokens) * 6 / 7;
+  for (const StepProduct& product : ProductsOf(config, batch, tokens)) {
+    flops += static_cast<double>(product.count) * product.flops();
+  }
+  return flops;
+}
+
 double SecondsOf(const StepProduct& product, const IntrusivePtr<MeshContext>& context, DType dtype,
                  double seconds) {
   constexpr int kLeastCalls = 3;

@@ -32,6 +32,10 @@ std::vector<StepProduct> ProductsOf(const GptConfig& config, int64_t batch, int6
 // the causal mask discards half.
 double AttentionFlops(const GptConfig& config, int64_t batch, int64_t tokens);
 
+// Flops of a training step that are the model's own: all of the above but attention's scores made again, one
+// product of seven.
+double StepFlops(const GptConfig& config, int64_t batch, int64_t tokens);
+
 // The median time of the call by dispatch, its output's allocation included, over at least `seconds` and
 // three calls.
 double SecondsOf(const StepProduct& product, const IntrusivePtr<MeshContext>& context, DType dtype,

@@ -127,14 +127,6 @@ class Rows {
   }
 
  private:
-  static double FlopsOf(const TrainRow& row) {
-    double flops = AttentionFlops(row.Config(), row.batch, row.context) * 6 / 7;  // not what is made again
-    for (const StepProduct& product : ProductsOf(row.Config(), row.batch, row.context)) {
-      flops += static_cast<double>(product.count) * product.flops();
-    }
-    return flops;
-  }
-
   void ReportRate(const std::string& name, const TrainRow& row, const MeasuredRow& measured) {
     const double rate = static_cast<double>(row.num_tokens()) / measured.seconds();
     if (row.parallel == "none") single_rank_rates_[row.model + row.dtype] = rate;
@@ -142,7 +134,7 @@ class Rows {
     const int threads = row.threads * row.num_ranks();
     const bool is_bf16 = row.ComputeDType() == DType::kBF16;
     Report({.name = name + "/flops",
-            .value = FlopsOf(row) / measured.seconds() / 1e9,
+            .value = StepFlops(row.Config(), row.batch, row.context) / measured.seconds() / 1e9,
             .unit = "GFLOP/s",
             .limit = (is_bf16 ? PeakFlopsBF16(threads) : PeakFlopsF32(threads)) / 1e9,
             .limit_is = row.dtype + " peak"});
