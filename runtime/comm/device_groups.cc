@@ -1,38 +1,28 @@
 #include "runtime/comm/device_groups.h"
 
-#include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <optional>
-
+#include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/device/device_table.h"
 
 namespace weft {
 namespace {
 
-// Written during static initialisation only. In a function, so that it exists before the first registrar.
-std::optional<DeviceGroupsBackend>& BackendOf(DeviceType type) {
-  static std::array<std::optional<DeviceGroupsBackend>, std::size(kAllDeviceTypes)> table;
-  return table[static_cast<size_t>(type)];
+DeviceTable<DeviceGroupsBackend>& Backends() {
+  static DeviceTable<DeviceGroupsBackend> table;
+  return table;
 }
 
 }  // namespace
 
 RegisterDeviceGroups::RegisterDeviceGroups(DeviceType type, const DeviceGroupsBackend& backend) {
-  if (BackendOf(type).has_value()) {
-    // Nothing can catch an exception before main.
-    std::fprintf(stderr, "weft: the communicators of %s are linked into this program twice\n",
-                 std::string(DeviceTypeName(type)).c_str());
-    std::abort();
-  }
-  BackendOf(type) = backend;
+  Backends().Add(type, backend, absl::StrCat("the communicators of ", DeviceTypeName(type), " are"));
 }
 
-bool HasDeviceGroups(DeviceType type) { return BackendOf(type).has_value(); }
+bool HasDeviceGroups(DeviceType type) { return Backends().Find(type) != nullptr; }
 
 const DeviceGroupsBackend& DeviceGroupsOf(DeviceType type) {
-  const std::optional<DeviceGroupsBackend>& backend = BackendOf(type);
-  if (!backend.has_value()) {
+  const DeviceGroupsBackend* const backend = Backends().Find(type);
+  if (backend == nullptr) {
     Throw(absl::StatusCode::kFailedPrecondition, type == DeviceType::kCuda ? "backend nccl" : "communicators",
           ": this program was built without it; build it with --config=cuda");
   }

@@ -1,26 +1,21 @@
 #include "runtime/device/device_backend.h"
 
-#include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <optional>
-#include <string>
-
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "runtime/base/error.h"
+#include "runtime/device/device_table.h"
 
 namespace weft {
 namespace {
 
-// Written during static initialisation only. In a function, so that it exists before the first registrar.
-std::optional<DeviceBackend>& BackendOf(DeviceType type) {
-  static std::array<std::optional<DeviceBackend>, std::size(kAllDeviceTypes)> table;
-  return table[static_cast<size_t>(type)];
+DeviceTable<DeviceBackend>& Backends() {
+  static DeviceTable<DeviceBackend> table;
+  return table;
 }
 
 const DeviceBackend& RequireBackend(DeviceType type) {
-  const std::optional<DeviceBackend>& backend = BackendOf(type);
-  if (!backend.has_value()) {
+  const DeviceBackend* const backend = Backends().Find(type);
+  if (backend == nullptr) {
     Throw(absl::StatusCode::kFailedPrecondition, "device ", DeviceTypeName(type),
           ": this program was built without it",
           type == DeviceType::kCuda ? "; build it with --config=cuda" : "");
@@ -53,16 +48,10 @@ const RegisterDeviceBackend kRegisterMeta(DeviceType::kMeta, {&CountOne, &NameMe
 }  // namespace
 
 RegisterDeviceBackend::RegisterDeviceBackend(DeviceType type, const DeviceBackend& backend) {
-  if (BackendOf(type).has_value()) {
-    // Nothing can catch an exception before main.
-    std::fprintf(stderr, "weft: device %s is linked into this program twice\n",
-                 std::string(DeviceTypeName(type)).c_str());
-    std::abort();
-  }
-  BackendOf(type) = backend;
+  Backends().Add(type, backend, absl::StrCat("device ", DeviceTypeName(type), " is"));
 }
 
-bool HasDeviceBackend(DeviceType type) { return BackendOf(type).has_value(); }
+bool HasDeviceBackend(DeviceType type) { return Backends().Find(type) != nullptr; }
 
 int CountDevices(DeviceType type) { return RequireBackend(type).count(); }
 
