@@ -7,7 +7,6 @@
 #include "ops/cuda/flash_key_walk.h"
 #include "ops/cuda/flash_order.h"
 #include "ops/cuda/flash_tiles.h"
-#include "runtime/device/cuda/launch.h"
 
 // A block takes a tile of queries of one head and walks over the keys that they see, a tile at a time, with a
 // running softmax. While it multiplies one tile, the next one comes. Scores and probabilities are registers
@@ -237,12 +236,7 @@ void LaunchFlashAttention(CudaStreamRef stream, const CudaAttention& n, const Cu
     constexpr int kE = decltype(elements)::value;
     constexpr bool kChanged = decltype(is_changed)::value;
     using Tiles = ForwardTiles<kE, kChanged>;
-    const int64_t head_bytes = 2 * n.t * n.e * static_cast<int64_t>(sizeof(T)) / n.g;
-    const FlashOrder order = FlashOrder::Of(n.s, Tiles::kRows, n.heads(), head_bytes);
-    LaunchCuda(
-        stream,
-        {.blocks = order.blocks(), .threads = kFlashThreads, .shared_bytes = Tiles::kElements * sizeof(T)},
-        FlashKernel<T, kE, kChanged>, n, changes, operands, order);
+    LaunchOverQueries<T, Tiles>(stream, n, changes, operands, FlashKernel<T, kE, kChanged>);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "ops/cuda/attention_heads.h"
 #include "ops/cuda/flash_order.h"
 #include "ops/cuda/flash_tiles.h"
+#include "runtime/device/cuda/launch.h"
 
 namespace weft {
 
@@ -56,6 +57,19 @@ struct FlashKeyWalk {
     LoadFlashTile<T, kE, kKeys>(v, tile * kKeys, extents.t, extents.e, Values(tile));
   }
 };
+
+// Launches such a kernel of T: a block for each Tiles::kRows queries of each head.
+template <class T, class Tiles, class Operands>
+void LaunchOverQueries(CudaStreamRef stream, const CudaAttention& n, const CudaScoreChanges& changes,
+                       const Operands& operands,
+                       void (*kernel)(CudaAttention, CudaScoreChanges, Operands, FlashOrder)) {
+  const int64_t head_bytes = 2 * n.t * n.e * static_cast<int64_t>(sizeof(T)) / n.g;
+  const FlashOrder order = FlashOrder::Of(n.s, Tiles::kRows, n.heads(), head_bytes);
+  LaunchCuda(
+      stream,
+      {.blocks = order.blocks(), .threads = kFlashThreads, .shared_bytes = Tiles::kElements * sizeof(T)},
+      kernel, n, changes, operands, order);
+}
 
 }  // namespace weft
 

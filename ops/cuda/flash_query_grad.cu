@@ -6,7 +6,6 @@
 #include "ops/cuda/flash_order.h"
 #include "ops/cuda/flash_score_gradients.h"
 #include "ops/cuda/flash_tiles.h"
-#include "runtime/device/cuda/launch.h"
 
 // The gradient of queries: a block owns a tile of queries of one head and walks over the keys that they see.
 
@@ -99,12 +98,7 @@ void LaunchFlashQueryGrad(CudaStreamRef stream, const CudaAttention& n, const Cu
     constexpr int kE = decltype(elements)::value;
     constexpr bool kChanged = decltype(is_changed)::value;
     using Tiles = QueryGradTiles<kE, kChanged>;
-    const int64_t head_bytes = 2 * n.t * n.e * static_cast<int64_t>(sizeof(T)) / n.g;
-    const FlashOrder order = FlashOrder::Of(n.s, Tiles::kRows, n.heads(), head_bytes);
-    LaunchCuda(
-        stream,
-        {.blocks = order.blocks(), .threads = kFlashThreads, .shared_bytes = Tiles::kElements * sizeof(T)},
-        FlashQueryGradKernel<T, kE, kChanged>, n, changes, operands, order);
+    LaunchOverQueries<T, Tiles>(stream, n, changes, operands, FlashQueryGradKernel<T, kE, kChanged>);
   });
 }
 
