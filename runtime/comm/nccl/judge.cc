@@ -21,6 +21,14 @@ bool Split(const std::string& text, int64_t* number, std::string* rest) {
 
 }  // namespace
 
+std::optional<Error> AnnouncedEnd(NcclHub& hub, const std::string& prefix) {
+  const std::optional<std::string> said = hub.store().TryGet(prefix + kFailed);
+  int64_t code = 0;
+  std::string message;
+  if (!said.has_value() || !Split(*said, &code, &message)) return std::nullopt;
+  return Error(static_cast<absl::StatusCode>(code), message);
+}
+
 std::string NcclJudge::AnswerKey(int member) const { return absl::StrCat(prefix_, "at/", member); }
 
 void NcclJudge::Answer(int64_t call, const CallLog& own) {
@@ -31,14 +39,6 @@ void NcclJudge::Announce(const Error& error) {
   hub_.store().CompareSet(prefix_ + kFailed, "",
                           absl::StrCat(static_cast<int>(error.code()), "\n", error.message()));
   hub_.Call();
-}
-
-std::optional<Error> NcclJudge::Announced() {
-  const std::optional<std::string> said = hub_.store().TryGet(prefix_ + kFailed);
-  int64_t code = 0;
-  std::string message;
-  if (!said.has_value() || !Split(*said, &code, &message)) return std::nullopt;
-  return Error(static_cast<absl::StatusCode>(code), message);
 }
 
 // Members that are late in one collective agree on who compares by its number; a message's end asks by
@@ -125,6 +125,10 @@ std::optional<Error> NcclJudge::Judge(const Late& late, const CallLog& own) {
   CallLogs logs;
   const bool is_final = ReadLogs(own, &logs) || since > hub_.options().patience;
   std::optional<Error> verdict = Verdict(late, logs, is_final);
+  // A member that has returned told its reason before.
+  if (verdict.has_value() && verdict->code() == absl::StatusCode::kAborted) {
+    if (std::optional<Error> told = Announced()) return told;
+  }
   // A rank that is missing now may return from its function next: while its peer waits, look again.
   question_->settled = is_final && !verdict.has_value() && !question_->expired;
   return verdict;

@@ -13,6 +13,9 @@
 
 namespace weft {
 
+// What a member of the group that met at `prefix` has told of its end (NcclJudge::Announce), if one has.
+std::optional<Error> AnnouncedEnd(NcclHub& hub, const std::string& prefix);
+
 // Why a member's operation does not end. While it is late, now and then, all ranks are asked what they have
 // called (NcclHub::Call), and leave their logs in the store; one of the members that are late compares them.
 // What ends the group, any member leaves there too, and the first stays.
@@ -46,7 +49,7 @@ class NcclJudge {
 
   // What has ended the group: tells the others; what a member has told.
   void Announce(const Error& error);
-  std::optional<Error> Announced();
+  std::optional<Error> Announced() { return AnnouncedEnd(hub_, prefix_); }
 
  private:
   struct Question {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/group_text.h"
+#include "runtime/comm/nccl/judge.h"
 
 namespace weft {
 namespace {
@@ -37,7 +38,7 @@ class Round {
       meeting.prefix = prefix_;
       meeting.comm =
           std::make_unique<NcclComm>(hub_.api(), static_cast<int>(ranks_.size()), id, rank_, name_);
-      while (!meeting.comm->Poll()) Pause();
+      AwaitConnected(*meeting.comm);
       CleanUp();
       return meeting;
     } catch (const Error& error) {
@@ -72,6 +73,7 @@ class Round {
     } catch (const Error& error) {
       Throw(error.code(), "new group '", name_, "': ", error.message());
     }
+    if (const std::optional<Error> ended = AnnouncedEnd(hub_, prefix_)) throw Error(*ended);
     if (const std::optional<std::string> why = hub_.store().TryGet(absl::StrCat(prefix_, "broken"))) {
       Throw(absl::StatusCode::kAborted, "new group '", name_, "': ", *why);
     }
@@ -91,6 +93,23 @@ class Round {
     if (Clock::now() - looked_ < kSlice && Clock::now() < deadline_) return;
     looked_ = Clock::now();
     LookAround();
+  }
+
+  // A member may be through before the others, and end the group: that it is gone is not why.
+  void AwaitConnected(const NcclComm& comm) {
+    std::optional<Error> lost;
+    Clock::time_point lost_at;
+    for (;;) {
+      try {
+        if (!lost.has_value() && comm.Poll()) return;
+      } catch (const Error& error) {
+        if (error.code() != absl::StatusCode::kAborted) throw;
+        lost = error;
+        lost_at = Clock::now();
+      }
+      Pause();
+      if (lost.has_value() && Clock::now() - lost_at > NcclComm::kReasonTakes) throw Error(*lost);
+    }
   }
 
   NcclId ReadId() {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -71,9 +72,14 @@ TEST(NcclCommunicatorTest, ABlockingCallDoesNotWaitForItsPeers) {
 TEST(NcclCommunicatorTest, AWorkHoldsItsBuffersUntilItHasBeenWaitedFor) {
   RunNcclRanks(2, [](World& world) {
     const auto group = world.NewGroup("dp", {0, 1});
+    const auto gate = world.NewGroup("gate", {0, 1});
     const Tensor tensor = Of(world, {1, 2});
+    if (world.rank() == 1) gate->Barrier();
     const Work work = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
-    EXPECT_GT(tensor.buffer()->use_count(), 1);
+    if (world.rank() == 0) {
+      EXPECT_GT(tensor.buffer()->use_count(), 1);  // the other comes after the gate alone
+      gate->Barrier();
+    }
     work.Wait();
     EXPECT_EQ(tensor.buffer()->use_count(), 1);
     group->AllReduce(tensor, tensor, ReduceOp::kSum);
@@ -156,11 +162,13 @@ TEST(NcclCommunicatorTest, AFailedCallEndsTheGroupOnAllMembersWithItsNameAndText
   for (const char* call : {"ncclAllReduce", "ncclGroupEnd"}) {
     const auto fake = std::make_shared<FakeNccl>();
     fake->FailNext(call, 1, NcclResult::kInternalError);
+    std::barrier all(3);
     RunNcclRanks(
         3,
-        [call](World& world) {
+        [&](World& world) {
           const auto group = world.NewGroup("dp", AllRanks(world));
           const Tensor tensor = Of(world, {1});
+          all.arrive_and_wait();  // in the group
           const std::string message = ErrorOf(absl::StatusCode::kInternal, [&] {
             group->AllReduce(tensor, tensor, ReduceOp::kSum);
             BlockUntilItEnds(*group);
@@ -175,11 +183,13 @@ TEST(NcclCommunicatorTest, AFailedCallEndsTheGroupOnAllMembersWithItsNameAndText
 
 TEST(NcclCommunicatorTest, AnAsynchronousErrorEndsTheGroupOnAllMembers) {
   const auto fake = std::make_shared<FakeNccl>();
+  std::barrier all(3);
   RunNcclRanks(
       3,
       [&](World& world) {
         const auto group = world.NewGroup("dp", AllRanks(world));
         group->Barrier();
+        all.arrive_and_wait();  // through the first barrier
         if (world.rank() == 0) fake->SetAsyncError(2, NcclResult::kUnhandledCudaError);
         ExpectContains(ErrorOf(absl::StatusCode::kInternal, [&] { BlockUntilItEnds(*group); }),
                        {"an asynchronous error"});
@@ -188,8 +198,10 @@ TEST(NcclCommunicatorTest, AnAsynchronousErrorEndsTheGroupOnAllMembers) {
 }
 
 TEST(NcclCommunicatorTest, AnErrorOfTheDeviceEndsTheGroupOnAllMembers) {
-  RunNcclRanks(2, [](World& world) {
+  std::barrier all(2);
+  RunNcclRanks(2, [&](World& world) {
     const auto group = world.NewGroup("dp", {0, 1});
+    all.arrive_and_wait();  // in the group
     std::atomic<bool> ended = false;
     std::thread device([&] {
       while (!ended) {
@@ -208,42 +220,47 @@ TEST(NcclCommunicatorTest, AnErrorOfTheDeviceEndsTheGroupOnAllMembers) {
   }
 }
 
-// The member that ends the group has a reason; that NCCL only sees it go is not it.
+// The member that ends the group has a reason; that NCCL only sees it go is not it. Rank 0 is in the group,
+// or still on its way there.
 TEST(NcclCommunicatorTest, WhoHearsOfAnAbortWaitsForItsReason) {
   for (bool heard : {false, true}) {
-    const auto fake = std::make_shared<FakeNccl>();
-    fake->set_aborts_are_heard(heard);
-    RunNcclRanks(
-        3,
-        [](World& world) {
-          const auto group = world.NewGroup("dp", AllRanks(world));
-          const Tensor tensor = Of(world, {1});
-          if (world.rank() == 1) {
-            std::this_thread::sleep_for(milliseconds(20));
-            group->Abort("the disk is full");
-          }
-          ExpectContains(ErrorOf(absl::StatusCode::kAborted,
-                                 [&] {
-                                   group->AllReduce(tensor, tensor, ReduceOp::kSum);
-                                   BlockUntilItEnds(*group);
-                                 }),
-                         {"group 'dp' was aborted by world rank 1: the disk is full"});
-        },
-        fake);
-    EXPECT_EQ(fake->NumLive(), 0);
+    for (bool connecting : {false, true}) {
+      const auto fake = std::make_shared<FakeNccl>();
+      fake->set_aborts_are_heard(heard);
+      if (connecting) fake->HoldConnecting(0);
+      std::barrier all(3);
+      RunNcclRanks(
+          3,
+          [&](World& world) {
+            const std::string message = ErrorOf(absl::StatusCode::kAborted, [&] {
+              const auto group = world.NewGroup("dp", AllRanks(world));
+              if (!connecting) all.arrive_and_wait();
+              if (world.rank() == 1) group->Abort("the disk is full");
+              const Tensor tensor = Of(world, {1});
+              group->AllReduce(tensor, tensor, ReduceOp::kSum);
+              BlockUntilItEnds(*group);
+            });
+            ExpectContains(message, {"group 'dp' was aborted by world rank 1: the disk is full"});
+          },
+          fake);
+      EXPECT_EQ(fake->NumLive(), 0);
+    }
   }
 }
 
 TEST(NcclCommunicatorTest, AbortWhileEverybodyWaitsReleasesTheStreams) {
-  RunNcclRanks(2, [](World& world) {
+  std::barrier all(2);
+  RunNcclRanks(2, [&](World& world) {
     const auto group = world.NewGroup("dp", {0, 1});
     const Tensor tensor = Of(world, {1});
     if (world.rank() == 1) {
+      all.arrive_and_wait();
       std::this_thread::sleep_for(milliseconds(30));
       group->Abort("enough");
       return;
     }
     group->AllReduce(tensor, tensor, ReduceOp::kSum);
+    all.arrive_and_wait();
     tensor.ToVector<float>();  // blocks in the device, not in Weft
     ExpectContains(ErrorOf(absl::StatusCode::kAborted, [&] { group->Barrier(); }), {"enough"});
   });

@@ -126,6 +126,11 @@ void FakeNccl::SetAsyncError(int rank, NcclResult result) {
   async_errors_[rank] = result;
 }
 
+void FakeNccl::HoldConnecting(int rank) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  held_.insert(rank);
+}
+
 void FakeNccl::set_aborts_are_heard(bool heard) {
   const std::lock_guard<std::mutex> lock(mutex_);
   aborts_are_heard_ = heard;
@@ -189,7 +194,7 @@ NcclResult FakeNccl::CommGetAsyncError(NcclHandle handle, NcclResult* error) {
   if (const auto found = async_errors_.find(comm.rank); found != async_errors_.end()) *error = found->second;
   if (comm.error != NcclResult::kSuccess) *error = comm.error;
   if (*error != NcclResult::kSuccess) return NcclResult::kSuccess;
-  bool waits = !comm.connected();
+  bool waits = !comm.connected() || held_.count(comm.rank) > 0;
   if (comm.finalized) {
     for (const auto& [rank, member] : comm.clique->members) {
       const std::shared_ptr<Comm> other = member.lock();

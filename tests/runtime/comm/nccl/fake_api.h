@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,6 +30,8 @@ class FakeNccl final : public NcclApi {
   void FailNext(const std::string& call, int rank, NcclResult result);
   // From now on that member's communicators have this asynchronous error.
   void SetAsyncError(int rank, NcclResult result);
+  // That member's communicators never connect.
+  void HoldConnecting(int rank);
   // Whether members hear of another's abort, as by a broken connection. By default they do not.
   void set_aborts_are_heard(bool heard);
 
@@ -98,6 +101,7 @@ class FakeNccl final : public NcclApi {
   std::map<Comm*, std::shared_ptr<Comm>> comms_;
   std::map<std::pair<std::string, int>, NcclResult> failures_;
   std::map<int, NcclResult> async_errors_;
+  std::set<int> held_;
   std::map<std::thread::id, Group> groups_;
   bool aborts_are_heard_ = false;
   int64_t num_aborted_ = 0;
