@@ -8,8 +8,12 @@
 namespace weft {
 namespace {
 
-bool HasFactor(const std::vector<std::vector<int>>& values, int factor) {
-  return absl::c_any_of(values, [&](const std::vector<int>& dims) { return DimOfFactor(dims, factor) >= 0; });
+// Whether one of the operands that `output` is made of has `factor`.
+bool IsMadeOfFactor(const ShardingRule& rule, int output, int factor) {
+  for (size_t i = 0; i < rule.operands.size(); ++i) {
+    if (DimOfFactor(rule.operands[i], factor) >= 0 && rule.IsMadeOf(output, static_cast<int>(i))) return true;
+  }
+  return false;
 }
 
 bool IsSplitBy(const Layout& layout, const std::vector<int>& dims, int axis, int factor) {
@@ -33,31 +37,38 @@ bool IsAdditive(const CallRule& call, int operand, int factor) {
 }
 
 std::optional<AxisCandidate> SplitFactor(const CallRule& call, int factor) {
-  const bool in_operands = HasFactor(call.rule.operands, factor);
-  bool reduced = false;
-  bool kept = false;
+  const ShardingRule& rule = call.rule;
   AxisCandidate candidate = {.factor = factor};
-  for (size_t i = 0; i < call.rule.outputs.size(); ++i) {
-    const int dim = DimOfFactor(call.rule.outputs[i], factor);
-    (dim >= 0 ? kept : reduced) = true;
+  for (size_t i = 0; i < rule.outputs.size(); ++i) {
+    const int dim = DimOfFactor(rule.outputs[i], factor);
     if (dim >= 0) {
       candidate.outputs.push_back(Shard(dim));
-    } else if (in_operands) {
-      candidate.outputs.push_back(Partial(call.rule.reductions[i]));
+    } else if (IsMadeOfFactor(rule, static_cast<int>(i), factor)) {
+      candidate.outputs.push_back(Partial(rule.reductions[i]));
     } else {
       candidate.outputs.push_back(Replicate());
     }
   }
-  for (size_t i = 0; i < call.rule.operands.size(); ++i) {
+  for (size_t i = 0; i < rule.operands.size(); ++i) {
     const int operand = static_cast<int>(i);
-    const int dim = DimOfFactor(call.rule.operands[i], factor);
+    const int dim = DimOfFactor(rule.operands[i], factor);
     if (dim >= 0) {
       candidate.operands.push_back(Shard(dim));
-    } else if (reduced && IsAdditive(call, operand, factor)) {
-      if (kept) return std::nullopt;  // one output needs it in pieces, the other whole
-      candidate.operands.push_back(Partial());
-    } else {
+      continue;
+    }
+    // Whether a term of a sum is needed in pieces, by one output, and whole, by another.
+    bool in_pieces = false;
+    bool whole = false;
+    for (size_t output = 0; output < rule.outputs.size(); ++output) {
+      if (!rule.IsMadeOf(static_cast<int>(output), operand)) continue;
+      (std::holds_alternative<Partial>(candidate.outputs[output]) ? in_pieces : whole) = true;
+    }
+    if (!in_pieces || !IsAdditive(call, operand, factor)) {
       candidate.operands.push_back(Replicate());
+    } else if (whole) {
+      return std::nullopt;
+    } else {
+      candidate.operands.push_back(Partial());
     }
   }
   return candidate;
@@ -78,7 +89,11 @@ std::optional<AxisCandidate> PassPartial(const CallRule& call, absl::Span<const 
   AxisCandidate candidate;
   candidate.operands.assign(operands.size(), Replicate());
   for (int operand : group) candidate.operands[operand] = Partial(*kind);
-  candidate.outputs.assign(call.rule.outputs.size(), Partial(*kind));
+  for (size_t output = 0; output < call.rule.outputs.size(); ++output) {
+    const bool passes = absl::c_any_of(
+        group, [&](int operand) { return call.rule.IsMadeOf(static_cast<int>(output), operand); });
+    candidate.outputs.push_back(passes ? Placement(Partial(*kind)) : Placement(Replicate()));
+  }
   return candidate;
 }
 

@@ -1,6 +1,7 @@
 #include "ops/contract.h"
 
 #include "absl/strings/str_cat.h"
+#include "ops/elementwise.h"
 #include "ops/reduce.h"
 
 namespace weft {
@@ -30,29 +31,36 @@ void RequireUsed(absl::string_view op, absl::string_view name, const DimLabels& 
   }
 }
 
+// The names of a product's operands, as in its op's list.
+struct Names {
+  absl::string_view x = "x";
+  absl::string_view w = "w";
+};
+
 TensorTypes InferProduct(absl::string_view op, absl::Span<const TensorType> operands,
-                         const ContractAttributes& a) {
+                         const ContractAttributes& a, const Names& names = {}) {
   const TensorType& x = operands[0];
   const TensorType& w = operands[1];
-  RequireLabels(op, "x", x, a.x);
-  RequireLabels(op, "w", w, a.w);
-  WEFT_REQUIRE(x.dtype == w.dtype, op, ": x and w must have one dtype, got ", x.ToString(), " and ",
-               w.ToString(), ": cast one of them");
-  RequireUsed(op, "x", a.x, a.w, a.y);
-  RequireUsed(op, "w", a.w, a.x, a.y);
+  RequireLabels(op, names.x, x, a.x);
+  RequireLabels(op, names.w, w, a.w);
+  WEFT_REQUIRE(x.dtype == w.dtype, op, ": ", names.x, " and ", names.w, " must have one dtype, got ",
+               x.ToString(), " and ", w.ToString(), ": cast one of them");
+  RequireUsed(op, names.x, a.x, a.w, a.y);
+  RequireUsed(op, names.w, a.w, a.x, a.y);
   for (const char& letter : a.x) {
     const int w_dim = a.w.Find(letter);
     if (w_dim < 0) continue;
     const int64_t x_extent = x.shape[a.x.Find(letter)];
     WEFT_REQUIRE(x_extent == w.shape[w_dim], op, ": dim '", Letter(letter), "' is ", x_extent, " in ",
-                 Named("x", x, a.x), " and ", w.shape[w_dim], " in ", Named("w", w, a.w));
+                 Named(names.x, x, a.x), " and ", w.shape[w_dim], " in ", Named(names.w, w, a.w));
   }
   TensorType y = {x.dtype, {}};
   for (const char& letter : a.y) {
     const int x_dim = a.x.Find(letter);
     const int w_dim = a.w.Find(letter);
     WEFT_REQUIRE(x_dim >= 0 || w_dim >= 0, op, ": dim '", Letter(letter), "' of y \"", a.y.text(),
-                 "\" is neither in x \"", a.x.text(), "\" nor in w \"", a.w.text(), "\"");
+                 "\" is neither in ", names.x, " \"", a.x.text(), "\" nor in ", names.w, " \"", a.w.text(),
+                 "\"");
     y.shape.push_back(x_dim >= 0 ? x.shape[x_dim] : w.shape[w_dim]);
   }
   return {y};
@@ -73,49 +81,132 @@ std::string Rule(absl::Span<const TensorType>, const ContractAttributes& a) {
   return absl::StrCat(Factors(a.x), ", ", Factors(a.w), " -> ", Factors(a.y));
 }
 
-// The letters of a bias of `ndim` dims.
-DimLabels BiasLabels(const ContractAttributes& a, int ndim) {
-  DimLabels labels;
-  for (int dim = a.y.size() - ndim; dim < a.y.size(); ++dim) labels.push_back(a.y[dim]);
-  return labels;
+// The letters of a bias of `ndim` dims along the last of `labels`.
+DimLabels BiasLabels(const DimLabels& labels, int ndim) {
+  DimLabels last;
+  for (int dim = labels.size() - ndim; dim < labels.size(); ++dim) last.push_back(labels[dim]);
+  return last;
 }
 
-TensorTypes InferLinear(absl::Span<const TensorType> operands, const ContractAttributes& a) {
-  const TensorTypes types = InferProduct("linear", operands.first(2), a);
+TensorTypes InferLinearNamed(absl::string_view op, absl::Span<const TensorType> operands,
+                             const ContractAttributes& a, const Names& names) {
+  const TensorTypes types = InferProduct(op, operands.first(2), a, names);
   const TensorType& y = types[0];
   const TensorType& b = operands[2];
   bool fits = b.dtype == y.dtype && b.ndim() <= y.ndim();
   for (int dim = 0; fits && dim < b.ndim(); ++dim) {
     fits = b.shape[dim] == y.shape[y.ndim() - b.ndim() + dim];
   }
-  WEFT_REQUIRE(fits, "linear: expected a bias of the last dims of ", y.ToString(), ", got ", b.ToString());
-  for (const char& letter : BiasLabels(a, b.ndim())) {
-    WEFT_REQUIRE(a.w.Has(letter) && !a.x.Has(letter), "linear: dim '", Letter(letter), "' of the bias ",
-                 b.ToString(), " is none of w's own: x is \"", a.x.text(), "\", w \"", a.w.text(), "\"");
+  WEFT_REQUIRE(fits, op, ": expected a bias of the last dims of ", y.ToString(), ", got ", b.ToString());
+  for (const char& letter : BiasLabels(a.y, b.ndim())) {
+    WEFT_REQUIRE(a.w.Has(letter) && !a.x.Has(letter), op, ": dim '", Letter(letter), "' of the bias ",
+                 b.ToString(), " is none of w's own: ", names.x, " is \"", a.x.text(), "\", w \"", a.w.text(),
+                 "\"");
   }
   return types;
 }
 
+TensorTypes InferLinear(absl::Span<const TensorType> operands, const ContractAttributes& a) {
+  return InferLinearNamed("linear", operands, a, {});
+}
+
+TensorTypes InferGeluLinear(absl::Span<const TensorType> operands, const ContractAttributes& a) {
+  return {InferLinearNamed("gelu_linear", operands, a, {.x = "h"})[0], operands[0]};
+}
+
+TensorTypes InferWeightGrad(absl::Span<const TensorType> operands, const LinearWeightGradAttributes& a) {
+  constexpr absl::string_view kOp = "linear_weight_grad";
+  const TensorType& dy = operands[1];
+  TensorTypes types = InferProduct(kOp, operands, a.labels, {.w = "dy"});
+  WEFT_REQUIRE(a.bias_ndim >= 0 && a.bias_ndim <= dy.ndim(), kOp,
+               ": expected a bias of at most the dims of dy ", dy.ToString(), ", got one of ", a.bias_ndim);
+  TensorType db = {dy.dtype, {}};
+  for (int dim = dy.ndim() - a.bias_ndim; dim < dy.ndim(); ++dim) db.shape.push_back(dy.shape[dim]);
+  for (const char& letter : BiasLabels(a.labels.w, a.bias_ndim)) {
+    WEFT_REQUIRE(a.labels.y.Has(letter) && !a.labels.x.Has(letter), kOp, ": dim '", Letter(letter),
+                 "' of the bias ", db.ToString(), " is none of dy's own: x is \"", a.labels.x.text(),
+                 "\", dw \"", a.labels.y.text(), "\"");
+  }
+  types.push_back(db);
+  return types;
+}
+
+TensorTypes InferGeluInputGrad(absl::Span<const TensorType> operands, const ContractAttributes& a) {
+  constexpr absl::string_view kOp = "gelu_linear_input_grad";
+  const TensorTypes types = InferProduct(kOp, operands.first(2), a, {.x = "dy"});
+  WEFT_REQUIRE(operands[2] == types[0], kOp, ": expected h of the product's type ", types[0].ToString(),
+               ", got ", operands[2].ToString());
+  return types;
+}
+
 std::string RuleLinear(absl::Span<const TensorType> operands, const ContractAttributes& a) {
-  return absl::StrCat(Factors(a.x), ", ", Factors(a.w), ", ", Factors(BiasLabels(a, operands[2].ndim())),
+  return absl::StrCat(Factors(a.x), ", ", Factors(a.w), ", ", Factors(BiasLabels(a.y, operands[2].ndim())),
                       " -> ", Factors(a.y));
 }
 
-void Backward(GradContext<ContractAttributes, NoScalars>& ctx) {
+std::string RuleGeluLinear(absl::Span<const TensorType> operands, const ContractAttributes& a) {
+  return absl::StrCat(RuleLinear(operands, a), ", ", Factors(a.x), " {0}");
+}
+
+std::string RuleWeightGrad(absl::Span<const TensorType> operands, const LinearWeightGradAttributes& a) {
+  return absl::StrCat(Rule(operands, a.labels), ", ", Factors(BiasLabels(a.labels.w, a.bias_ndim)), " {1}");
+}
+
+std::string RuleGeluInputGrad(absl::Span<const TensorType>, const ContractAttributes& a) {
+  return absl::StrCat(Factors(a.x), ", ", Factors(a.w), ", ", Factors(a.y), " -> ", Factors(a.y));
+}
+
+using Context = GradContext<ContractAttributes, NoScalars>;
+
+// A letter of x is in y or in w, so each gradient is again a contraction of the other two.
+ContractAttributes InputGradLabels(const ContractAttributes& a) { return {.x = a.y, .w = a.w, .y = a.x}; }
+ContractAttributes WeightGradLabels(const ContractAttributes& a) { return {.x = a.x, .w = a.y, .y = a.w}; }
+
+void Backward(Context& ctx) {
   const Value dy = ctx.grad();
   if (!dy.defined()) return;
   const ContractAttributes& a = ctx.attributes();
-  // A letter of x is in y or in w, so each gradient is again a contraction of the other two.
-  if (ctx.Wants(0)) ctx.SetGrad(0, ctx.Emit(kContract, {dy, ctx.saved("w")}, {.x = a.y, .w = a.w, .y = a.x}));
-  if (ctx.Wants(1)) ctx.SetGrad(1, ctx.Emit(kContract, {ctx.saved("x"), dy}, {.x = a.x, .w = a.y, .y = a.w}));
+  if (ctx.Wants(0)) ctx.SetGrad(0, ctx.Emit(kContract, {dy, ctx.saved("w")}, InputGradLabels(a)));
+  if (ctx.Wants(1)) ctx.SetGrad(1, ctx.Emit(kContract, {ctx.saved("x"), dy}, WeightGradLabels(a)));
 }
 
-void BackwardLinear(GradContext<ContractAttributes, NoScalars>& ctx) {
-  Backward(ctx);
+// The gradients of operands 1 and 2, w and b; operand 0 of the product is saved as `input`.
+void BackwardWeights(Context& ctx, Value dy, absl::string_view input) {
+  const ContractAttributes labels = WeightGradLabels(ctx.attributes());
+  const Shape& bias = ctx.operand_type(2).shape;
+  const bool sums = ctx.TypeOf(dy).shape != bias;
+  if (ctx.Wants(1) && ctx.Wants(2) && sums) {
+    const Values grads = ctx.EmitAll(kLinearWeightGrad, {ctx.saved(input), dy}, {labels, bias.ndim()});
+    ctx.SetGrad(1, grads[0]);
+    ctx.SetGrad(2, grads[1]);
+    return;
+  }
+  if (ctx.Wants(1)) ctx.SetGrad(1, ctx.Emit(kContract, {ctx.saved(input), dy}, labels));
+  if (ctx.Wants(2)) ctx.SetGrad(2, sums ? ctx.Emit(kSumTo, {dy}, {.shape = bias}) : dy);
+}
+
+void BackwardLinear(Context& ctx) {
   const Value dy = ctx.grad();
-  if (!dy.defined() || !ctx.Wants(2)) return;
-  const Shape& shape = ctx.operand_type(2).shape;
-  ctx.SetGrad(2, ctx.TypeOf(dy).shape == shape ? dy : ctx.Emit(kSumTo, {dy}, {.shape = shape}));
+  if (!dy.defined()) return;
+  if (ctx.Wants(0)) {
+    ctx.SetGrad(0, ctx.Emit(kContract, {dy, ctx.saved("w")}, InputGradLabels(ctx.attributes())));
+  }
+  BackwardWeights(ctx, dy, "x");
+}
+
+void BackwardGeluLinear(Context& ctx) {
+  const Value dy = ctx.grad(0);
+  const Value da = ctx.grad(1);
+  if (ctx.Wants(0)) {
+    Value dh = da.defined() ? ctx.Emit(kGeluGrad, {ctx.saved("h"), da}) : Value();
+    if (dy.defined()) {
+      const Value through = ctx.Emit(kGeluLinearInputGrad, {dy, ctx.saved("w"), ctx.saved("h")},
+                                     InputGradLabels(ctx.attributes()));
+      dh = dh.defined() ? ctx.Emit(kAdd, {dh, through}) : through;
+    }
+    if (dh.defined()) ctx.SetGrad(0, dh);
+  }
+  if (dy.defined()) BackwardWeights(ctx, dy, "a");
 }
 
 std::vector<Sample<ContractAttributes>> Samples() {
@@ -146,6 +237,26 @@ std::vector<Sample<ContractAttributes>> LinearSamples() {
   };
 }
 
+std::vector<Sample<LinearWeightGradAttributes>> WeightGradSamples() {
+  std::vector<Sample<LinearWeightGradAttributes>> samples;
+  for (const Sample<ContractAttributes>& linear : LinearSamples()) {
+    const ContractAttributes& a = linear.attributes;
+    const TensorTypes y = Infer({{linear.operands[0].type, linear.operands[1].type}}, a);
+    samples.push_back({{linear.operands[0], {y[0]}}, {WeightGradLabels(a), linear.operands[2].type.ndim()}});
+  }
+  return samples;
+}
+
+std::vector<Sample<ContractAttributes>> GeluInputGradSamples() {
+  std::vector<Sample<ContractAttributes>> samples;
+  for (const Sample<ContractAttributes>& linear : LinearSamples()) {
+    const ContractAttributes& a = linear.attributes;
+    const TensorTypes y = Infer({{linear.operands[0].type, linear.operands[1].type}}, a);
+    samples.push_back({{{y[0]}, linear.operands[1], linear.operands[0]}, InputGradLabels(a)});
+  }
+  return samples;
+}
+
 }  // namespace
 
 constinit const Op<ContractAttributes> kContract = {{.name = "contract",
@@ -165,5 +276,31 @@ constinit const Op<ContractAttributes> kLinear = {{.name = "linear",
                                                    .saves = "x w",
                                                    .backward = BackwardLinear,
                                                    .samples = LinearSamples}};
+
+constinit const Op<LinearWeightGradAttributes> kLinearWeightGrad = {{.name = "linear_weight_grad",
+                                                                     .operands = "x dy",
+                                                                     .outputs = "dw db",
+                                                                     .infer = InferWeightGrad,
+                                                                     .rule = RuleWeightGrad,
+                                                                     .linear = "{x}{dy}",
+                                                                     .samples = WeightGradSamples}};
+
+constinit const Op<ContractAttributes> kGeluLinear = {{.name = "gelu_linear",
+                                                       .operands = "h w b",
+                                                       .outputs = "y a",
+                                                       .infer = InferGeluLinear,
+                                                       .rule = RuleGeluLinear,
+                                                       .linear = "{w b}",
+                                                       .saves = "h w a",
+                                                       .backward = BackwardGeluLinear,
+                                                       .samples = LinearSamples}};
+
+constinit const Op<ContractAttributes> kGeluLinearInputGrad = {{.name = "gelu_linear_input_grad",
+                                                                .operands = "dy w h",
+                                                                .outputs = "dh",
+                                                                .infer = InferGeluInputGrad,
+                                                                .rule = RuleGeluInputGrad,
+                                                                .linear = "{dy}{w}",
+                                                                .samples = GeluInputGradSamples}};
 
 }  // namespace weft

@@ -92,6 +92,38 @@ extern const Op<ContractAttributes> kContract;
 // Errors: as kContract; InvalidArgument if b's dims are not w's own: in w, not in x.
 extern const Op<ContractAttributes> kLinear;
 
+struct LinearWeightGradAttributes {
+  ContractAttributes labels;  // of dw, as a product of x and dy
+  int bias_ndim = 0;
+
+  bool operator==(const LinearWeightGradAttributes&) const = default;
+  template <class H>
+  friend H AbslHashValue(H state, const LinearWeightGradAttributes& a) {
+    return H::combine(std::move(state), a.labels, a.bias_ndim);
+  }
+};
+
+// What kLinear's backward makes of its w and b, (dw, db): dw = contract(x, dy), and db the sum of dy over all
+// but its last bias_ndim dims. In one op, so that a device may sum dy as the product reads it.
+//
+// Shape:  dw as contract's y; db of dy's dtype and last extents.
+// Layout: as kContract; db is made of dy alone.
+extern const Op<LinearWeightGradAttributes> kLinearWeightGrad;
+
+// kLinear of gelu(h), by tanh as GPT-2: (y, a), a = gelu(h). In one op, so that the gradient with respect to
+// h is one product too; its memory is that of kGelu and kLinear in a row.
+//
+// Shape:  y as kLinear's; a as h.
+// Layout: as kLinear, but h is never Partial; a lies as h.
+// Errors: as kLinear.
+extern const Op<ContractAttributes> kGeluLinear;
+
+// What kGeluLinear's backward makes of its h: contract(dy, w) times gelu's derivative at h.
+//
+// Shape:  h has the dims of the product.
+// Layout: as kContract.
+extern const Op<ContractAttributes> kGeluLinearInputGrad;
+
 }  // namespace weft
 
 #endif  // WEFT_OPS_CONTRACT_H_

@@ -132,7 +132,8 @@ struct OpFunctions {
   std::string (*rule)(absl::Span<const TensorType> operands, const A& attributes);
 
   // Groups of operands in which the op is jointly linear: "{x}{w}" for a product, "{a b}" for a sum, "{dy}".
-  // Partial (sum, avg) operands pass through to every output only where they are exactly one group.
+  // Partial (sum, avg) operands pass through to every output that is made of them only where they are exactly
+  // one group.
   const char* linear = "";
 
   // Operands that the kernel overwrites; they are then the op's outputs, in this order. Optimizer updates

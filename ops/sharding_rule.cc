@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -66,6 +67,25 @@ class Parser {
     return dims;
   }
 
+  // Takes the "{1 2}" off the end of an output.
+  std::vector<int> MadeOf(absl::string_view& output, size_t num_operands) const {
+    const size_t open = output.find('{');
+    if (open == output.npos) return {};
+    absl::string_view list = absl::StripAsciiWhitespace(output.substr(open + 1));
+    if (!absl::ConsumeSuffix(&list, "}")) Defect(text_, "'", output.substr(open), "' has no end");
+    output = output.substr(0, open);
+    std::vector<int> numbers;
+    for (absl::string_view word : absl::StrSplit(list, ' ', absl::SkipEmpty())) {
+      int number = 0;
+      if (!absl::SimpleAtoi(word, &number) || number < 0 || static_cast<size_t>(number) >= num_operands) {
+        Defect(text_, "an output is made of '", word, "', which is none of ", num_operands, " operands");
+      }
+      numbers.push_back(number);
+    }
+    if (numbers.empty()) Defect(text_, "an output is made of no operand");
+    return numbers;
+  }
+
   // Takes the "max:" off the front of an output.
   ReduceOp Reduction(absl::string_view& output) const {
     const size_t colon = output.find(':');
@@ -124,11 +144,16 @@ std::string ShardingRule::ToString() const {
   std::vector<std::string> right;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const bool sum = reductions[i] == ReduceOp::kSum;
+    const std::string of = made_of[i].empty() ? "" : absl::StrCat(" {", absl::StrJoin(made_of[i], " "), "}");
     right.push_back(absl::StrCat(sum ? "" : ReduceOpName(reductions[i]), sum ? "" : ": ",
-                                 ValueText(factors, outputs[i])));
+                                 ValueText(factors, outputs[i]), of));
   }
   return absl::StrCat(absl::StrJoin(left, ", "), left.empty() ? "" : " ", is_view ? "~> " : "-> ",
                       absl::StrJoin(right, ", "));
+}
+
+bool ShardingRule::IsMadeOf(int output, int operand) const {
+  return made_of[output].empty() || absl::c_linear_search(made_of[output], operand);
 }
 
 ShardingRule ShardingRule::Parse(absl::string_view text, absl::Span<const TensorType> operands,
@@ -152,6 +177,7 @@ ShardingRule ShardingRule::Parse(absl::string_view text, absl::Span<const Tensor
   for (size_t i = 0; i < right.size(); ++i) {
     absl::string_view output = right[i];
     parser.rule.reductions.push_back(parser.Reduction(output));
+    parser.rule.made_of.push_back(parser.MadeOf(output, operands.size()));
     std::vector<int> dims = parser.Value(output, outputs[i]);
     parser.rule.outputs.push_back(std::move(dims));
   }

@@ -32,30 +32,34 @@ struct Factor {
 //   "a x! ~> a y! z!"                 a view: the same elements in the same row-major order. Splits of x may
 //                                     pass too, by layout algebra, where pieces are boxes of the output
 //   "b c@, b c@ -> b d"               a concatenation: each operand's dim is split by itself, and the owner
-//   of
-//                                     a piece writes it; d is only in the output: each rank makes its own
+//                                     of a piece writes it; d is only in the output: each rank makes its own
 //                                     part
+//   "b d, b n -> d n, n {1}"          a linear layer's gradients of w and b; that of b is made of operand 1
+//                                     alone, so splitting d leaves it as it is
 //
 // Operands and outputs are separated by ',' and have one factor (or "1") a dim. A factor of operands and
-// outputs passes a split through. An output that lacks a split factor of the operands becomes Partial, of the
-// kind written before the output ("max:", "min:", "product:"; sum if unsaid). A factor stands for one extent,
-// but for an indexed one, which may stand for another in every operand: each is then cut into chunks of its
-// own.
+// outputs passes a split through. An output that lacks a split factor of the operands that it is made of
+// (those numbered behind it, all if unsaid) becomes Partial, of the kind written before the output ("max:",
+// "min:", "product:"; sum if unsaid). A factor stands for one extent, but for an indexed one, which may stand
+// for another in every operand: each is then cut into chunks of its own.
 struct ShardingRule {
   std::vector<Factor> factors;
   std::vector<std::vector<int>> operands;  // per operand, per dim: factor number, or -1 for "1"
   std::vector<std::vector<int>> outputs;
-  std::vector<ReduceOp> reductions;  // per output
-  bool is_view = false;              // "~>"
+  std::vector<ReduceOp> reductions;       // per output
+  std::vector<std::vector<int>> made_of;  // per output: the operands behind it, or none if it is made of all
+  bool is_view = false;                   // "~>"
 
   bool operator==(const ShardingRule&) const = default;
+
+  bool IsMadeOf(int output, int operand) const;
 
   // The text form above; Parse and ToString are inverse up to blanks.
   std::string ToString() const;
 
   // Errors: Internal (a defect of the op) for text that does not parse, numbers of operands, outputs or dims
-  // that are not the types', a view of several, or a factor that stands for two extents unless it is
-  // indexed.
+  // that are not the types', a view of several, an output made of what is no operand, or a factor that stands
+  // for two extents unless it is indexed.
   static ShardingRule Parse(absl::string_view text, absl::Span<const TensorType> operands,
                             absl::Span<const TensorType> outputs);
 };

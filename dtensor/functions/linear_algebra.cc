@@ -3,6 +3,7 @@
 #include <string>
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/elementwise.h"
 #include "ops/contract.h"
 
 namespace weft {
@@ -51,6 +52,13 @@ DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, a
                  absl::string_view y_dims, const DTensor& bias) {
   if (!bias.defined()) return Contract(x, x_dims, w, w_dims, y_dims);
   return Call(kLinear, {x, w, bias}, {.x = LabelsOf(x_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)});
+}
+
+DTensor GeluContract(const DTensor& h, absl::string_view h_dims, const DTensor& w, absl::string_view w_dims,
+                     absl::string_view y_dims, const DTensor& bias) {
+  if (!bias.defined()) return Contract(Gelu(h), h_dims, w, w_dims, y_dims);
+  return CallAll(kGeluLinear, {h, w, bias},
+                 {.x = LabelsOf(h_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)})[0];
 }
 
 }  // namespace weft

@@ -23,6 +23,10 @@ DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, a
 // letter is split, it is still added once.
 DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
                  absl::string_view y_dims, const DTensor& bias);
+// Contract(Gelu(h), ...), of equal value: one op where there is a bias, so that the gradient with respect to
+// h is one product too.
+DTensor GeluContract(const DTensor& h, absl::string_view h_dims, const DTensor& w, absl::string_view w_dims,
+                     absl::string_view y_dims, const DTensor& bias = {});
 
 }  // namespace weft
 

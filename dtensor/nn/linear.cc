@@ -30,7 +30,8 @@ Linear::Linear(Module* parent, std::string name, const Shape& in, const Shape& o
                              .row = options.row_dim,
                              .even_split = options.even_split}}),
       in_(in),
-      out_(out) {
+      out_(out),
+      gelu_input_(options.gelu_input) {
   if (!options.bias) return;
   // RowParallel leaves the bias whole: it is added once, after the sum.
   bias.emplace(this, "bias",
@@ -49,7 +50,9 @@ DTensor Linear::Forward(const DTensor& x) {
   const std::string lead = Letters(0, leading);
   const std::string in = Letters(leading, in_.ndim());
   const std::string out = Letters(leading + in_.ndim(), out_.ndim());
-  return Contract(x, lead + in, weight.Value(), in + out, lead + out, bias ? bias->Value() : DTensor());
+  const DTensor b = bias ? bias->Value() : DTensor();
+  if (gelu_input_) return GeluContract(x, lead + in, weight.Value(), in + out, lead + out, b);
+  return Contract(x, lead + in, weight.Value(), in + out, lead + out, b);
 }
 
 }  // namespace weft

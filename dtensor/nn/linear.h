@@ -14,10 +14,12 @@ struct LinearOptions {
   int column_dim = 0;                                 // which output dim ColumnParallel splits
   int row_dim = 0;                                    // which input dim RowParallel splits
   bool even_split = false;  // the two count whole things (heads): their extents must divide by the axis
+  bool gelu_input = false;  // y = gelu(x) w + b, by tanh
 };
 
 // y = x w + b, contracting the last dims of x with the first dims of w, which keep their logical extents:
-// qkv is Linear({d}, {3, h, e}), the projection after attention Linear({h, e}, {d}).
+// qkv is Linear({d}, {3, h, e}), the projection after attention Linear({h, e}, {d}). After an activation of
+// its own (gelu_input) the gradient of the activation is computed with that of the product.
 //
 // Shape: x [..., in...] -> y [..., out...]; weight [in..., out...], bias [out...], initially zero.
 class Linear : public Module {
@@ -36,6 +38,7 @@ class Linear : public Module {
  private:
   Shape in_;
   Shape out_;
+  bool gelu_input_;
 };
 
 }  // namespace weft

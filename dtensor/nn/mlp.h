@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// down(gelu(up(x))): the feed-forward half of a GPT block.
+// down(gelu(up(x))): the feed-forward half of a GPT block; gelu is down's input activation.
 // Shape: x [..., d] -> [..., d], through [..., hidden].
 class Mlp : public Module {
  public:

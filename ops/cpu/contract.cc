@@ -5,12 +5,15 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/call_kernel.h"
 #include "ops/contract_plan.h"
 #include "ops/cpu/float_spans.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/packed_gemm.h"
 #include "ops/cpu/parallel_copy.h"
+#include "ops/elementwise.h"
 #include "ops/kernel.h"
+#include "ops/reduce.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -279,8 +282,33 @@ void Linear(const KernelCall<ContractAttributes, NoScalars>& call) {
       .Run(call.inputs[0], call.inputs[1], call.inputs[2], call.outputs[0]);
 }
 
-const RegisterKernel kRegister(kContract, DeviceType::kCpu, Contract);
-const RegisterKernel kRegisterLinear(kLinear, DeviceType::kCpu, Linear);
+void LinearWeightGrad(const KernelCall<LinearWeightGradAttributes, NoScalars>& call) {
+  const Tensor& dy = call.inputs[1];
+  const Tensor& db = call.outputs[1];
+  Contraction(call.context, call.attributes().labels)
+      .Run(call.inputs[0], dy, /*bias=*/Tensor(), call.outputs[0]);
+  CallKernel(kSumTo, call.context, {dy}, db, {.shape = db.shape()});
+}
+
+void GeluLinear(const KernelCall<ContractAttributes, NoScalars>& call) {
+  const Tensor& a = call.outputs[1];
+  CallKernel(kGelu, call.context, {call.inputs[0]}, a);
+  Contraction(call.context, call.attributes()).Run(a, call.inputs[1], call.inputs[2], call.outputs[0]);
+}
+
+void GeluLinearInputGrad(const KernelCall<ContractAttributes, NoScalars>& call) {
+  const Tensor& dh = call.outputs[0];
+  Contraction(call.context, call.attributes()).Run(call.inputs[0], call.inputs[1], /*bias=*/Tensor(), dh);
+  CallKernel(kGeluGrad, call.context, {call.inputs[2], dh}, dh);
+}
+
+const RegisterKernel kRegister[] = {
+    {kContract, DeviceType::kCpu, Contract},
+    {kLinear, DeviceType::kCpu, Linear},
+    {kLinearWeightGrad, DeviceType::kCpu, LinearWeightGrad},
+    {kGeluLinear, DeviceType::kCpu, GeluLinear},
+    {kGeluLinearInputGrad, DeviceType::kCpu, GeluLinearInputGrad},
+};
 
 }  // namespace
 }  // namespace weft

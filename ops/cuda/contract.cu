@@ -2,11 +2,14 @@
 
 #include <type_traits>
 
+#include "ops/call_kernel.h"
 #include "ops/contract.h"
 #include "ops/contract_plan.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/kernel_stream.h"
+#include "ops/elementwise.h"
 #include "ops/kernel.h"
+#include "ops/reduce.h"
 #include "runtime/device/cuda/launch.h"
 #include "runtime/tensor/copy.h"
 #include "runtime/tensor/cuda/grid_loop.h"
@@ -55,19 +58,25 @@ void ForEachIteration(const ContractLoops& loops, int but, const Visit& visit, c
   }
 }
 
+// What a product may do on the side, one of them: it costs no pass over memory of its own.
+struct Epilogue {
+  Tensor bias = {};        // along y's last dims: added
+  Tensor gelu_input = {};  // of y's type: y is multiplied by the derivative of gelu there
+  Tensor w_sums = {};  // along w's last dims, which are w's own: written, the sums of w over its other dims
+};
+
 class Contraction {
  public:
   Contraction(const KernelCallBase& call, const ContractAttributes& labels)
-      : allocator_(call.context.allocator), stream_(KernelStream(call)), labels_(labels) {}
+      : allocator_(call.context.allocator), labels_(labels) {}
 
-  // y is row-major; x and w have any strides. `bias`, if defined, lies along y's last dims.
-  void Run(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) const {
+  // y is row-major; x and w have any strides. Returns whether the products did the epilogue as well.
+  bool Run(const Tensor& x, const Tensor& w, const Tensor& y, const Epilogue& epilogue = {}) const {
     const ContractNest nest = ContractNest::Of(labels_, x, w, y);
-    if (nest.num_sums() == 0) return;
+    if (nest.num_sums() == 0) return false;
     if (nest.num_summands() == 0) {
       FillTensor(y, 0);
-      AddBias(bias, y);
-      return;
+      return false;
     }
     // A sum of several products of halves would be rounded each time.
     const bool may_cut_sum = y.dtype() == DType::kF32 || y.dtype() == DType::kF64;
@@ -77,20 +86,15 @@ class Contraction {
     const Tensor pw = packing.w ? Pack(w, labels_.w, packed.w) : w;
     const Tensor y_view = packing.y ? y.Permute(OrderOf(labels_.y, packed.y)) : y;
     const Tensor py = packing.y ? Tensor::Empty(allocator_, y.dtype(), y_view.shape()) : y;
-    const bool in_products = bias.defined() && !packing.y && TakesBias(plan, bias);
-    RunProducts(plan, px, pw, in_products ? Dense(bias) : Tensor(), py);
+    const bool did = RunProducts(plan, px, pw, py, packing.y ? Epilogue() : epilogue);
     if (packing.y) CopyTensor(py, y_view);
-    if (!in_products) AddBias(bias, y);
+    return did;
   }
 
  private:
-  // A row of a product is a row of y's last dims, those of the bias: as many elements, one after the other.
-  static bool TakesBias(const ContractPlan& plan, const Tensor& bias) {
-    return !plan.swapped && plan.size.n == bias.num_elements() && bias.dtype() != DType::kF64;
-  }
-
-  void RunProducts(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& bias,
-                   const Tensor& y) const {
+  // Returns whether they did the epilogue.
+  bool RunProducts(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& y,
+                   const Epilogue& epilogue) const {
     int batch = -1;
     for (int i = 0; i < plan.outer.size(); ++i) {
       if (batch < 0 || plan.outer[i].extent > plan.outer[batch].extent) batch = i;
@@ -111,6 +115,7 @@ class Contraction {
     gemm.ldc = plan.ldc;
     gemm.c_batch_stride = together.y;
     gemm.allow_tf32 = AsCudaAllocator(*allocator_).rank_state().allow_tf32();
+    bool does_epilogue = false;
     ForEachIteration(plan.outer, batch, [&](const Offsets& outer) {
       gemm.c = static_cast<char*>(y.data()) + outer.y * item;
       int64_t product = 0;
@@ -120,48 +125,106 @@ class Contraction {
         gemm.a.data = plan.swapped ? from_w : from_x;
         gemm.b.data = plan.swapped ? from_x : from_w;
         gemm.beta = product == 0 ? 0 : 1;
-        const bool last = ++product == plan.num_products();
-        gemm.bias = last && bias.defined() ? bias.data() : nullptr;
+        if (++product == plan.num_products()) does_epilogue = AddEpilogue(plan, epilogue, gemm);
         RunCudaGemm(allocator_, gemm);
+        gemm.bias = nullptr;
       });
     });
+    return does_epilogue;
   }
 
-  // y[i, j] += bias[j], of rows as long as the bias: where no product adds it.
-  void AddBias(const Tensor& bias, const Tensor& y) const {
-    if (!bias.defined() || y.num_elements() == 0) return;
-    const Tensor row = Dense(bias);
-    VisitFloating(y.dtype(), "linear", [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
-      LaunchCuda(stream_, GridOver(y.num_elements()), AddToRowsKernel<T, C>, row.data<T>(),
-                 row.num_elements(), y.data<T>(), y.num_elements());
-    });
+  // Gives it to the last product of a sum, if that can do it.
+  bool AddEpilogue(const ContractPlan& plan, const Epilogue& epilogue, CudaGemm& gemm) const {
+    if (epilogue.bias.defined()) {
+      // A row of a product is a row of y's last dims, those of the bias: as many elements, one after the
+      // other.
+      const Tensor& bias = epilogue.bias;
+      const bool fits = !plan.swapped && gemm.n == bias.num_elements() && bias.IsContiguous() &&
+                        bias.dtype() != DType::kF64;
+      if (fits) gemm.bias = bias.data();
+      return fits;
+    }
+    if (plan.num_outer() != 1 || plan.num_products() != 1) return false;
+    CudaGemm fused = gemm;
+    if (epilogue.gelu_input.defined() && epilogue.gelu_input.IsContiguous()) {
+      fused.gelu_input = epilogue.gelu_input.data();
+    } else if (epilogue.w_sums.defined() && TakesSums(plan, epilogue.w_sums)) {
+      fused.b_sums = epilogue.w_sums.data();
+    } else {
+      return false;
+    }
+    if (!HasCudaGemm(allocator_, fused)) return false;
+    gemm = fused;
+    return true;
   }
 
-  Tensor Dense(const Tensor& tensor) const {
-    return tensor.IsContiguous() ? tensor : CloneTensor(tensor, allocator_);
+  // The columns of the product are the last dims of w, which are y's in the order that they have there.
+  bool TakesSums(const ContractPlan& plan, const Tensor& sums) const {
+    if (plan.swapped || plan.size.n != sums.num_elements()) return false;
+    int dim = labels_.w.size() - sums.ndim();
+    for (char letter : labels_.y) {
+      if (dim < labels_.w.size() && letter == labels_.w[dim]) ++dim;
+    }
+    return dim == labels_.w.size();
   }
+
   Tensor Pack(const Tensor& tensor, const DimLabels& from, const DimLabels& to) const {
     return CloneTensor(tensor.Permute(OrderOf(from, to)), allocator_);
   }
 
   const std::shared_ptr<Allocator>& allocator_;
-  CudaStreamRef stream_;
   const ContractAttributes& labels_;
 };
 
 void Contract(const KernelCall<ContractAttributes, NoScalars>& call) {
-  Contraction(call, call.attributes())
-      .Run(call.inputs[0], call.inputs[1], /*bias=*/Tensor(), call.outputs[0]);
+  Contraction(call, call.attributes()).Run(call.inputs[0], call.inputs[1], call.outputs[0]);
 }
 
-void Linear(const KernelCall<ContractAttributes, NoScalars>& call) {
-  Contraction(call, call.attributes()).Run(call.inputs[0], call.inputs[1], call.inputs[2], call.outputs[0]);
+// y = x w + b.
+void RunLinear(const KernelCall<ContractAttributes, NoScalars>& call, const Tensor& x) {
+  const Tensor& b = call.inputs[2];
+  const Tensor bias = b.IsContiguous() ? b : CloneTensor(b, call.context.allocator);
+  const Tensor& y = call.outputs[0];
+  const bool has_bias = Contraction(call, call.attributes()).Run(x, call.inputs[1], y, {.bias = bias});
+  if (has_bias || y.num_elements() == 0) return;
+  VisitFloating(y.dtype(), "linear", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    LaunchCuda(KernelStream(call), GridOver(y.num_elements()), AddToRowsKernel<T, C>, bias.data<T>(),
+               bias.num_elements(), y.data<T>(), y.num_elements());
+  });
 }
 
-const RegisterKernel kRegister(kContract, DeviceType::kCuda, Contract);
-const RegisterKernel kRegisterLinear(kLinear, DeviceType::kCuda, Linear);
+void Linear(const KernelCall<ContractAttributes, NoScalars>& call) { RunLinear(call, call.inputs[0]); }
+
+void LinearWeightGrad(const KernelCall<LinearWeightGradAttributes, NoScalars>& call) {
+  const Tensor& dy = call.inputs[1];
+  const Tensor& db = call.outputs[1];
+  const bool has_sums =
+      Contraction(call, call.attributes().labels).Run(call.inputs[0], dy, call.outputs[0], {.w_sums = db});
+  if (!has_sums) CallKernel(kSumTo, call.context, {dy}, db, {.shape = db.shape()});
+}
+
+void GeluLinear(const KernelCall<ContractAttributes, NoScalars>& call) {
+  CallKernel(kGelu, call.context, {call.inputs[0]}, call.outputs[1]);
+  RunLinear(call, call.outputs[1]);
+}
+
+void GeluLinearInputGrad(const KernelCall<ContractAttributes, NoScalars>& call) {
+  const Tensor& h = call.inputs[2];
+  const Tensor& dh = call.outputs[0];
+  const bool has_gelu =
+      Contraction(call, call.attributes()).Run(call.inputs[0], call.inputs[1], dh, {.gelu_input = h});
+  if (!has_gelu) CallKernel(kGeluGrad, call.context, {h, dh}, dh);
+}
+
+const RegisterKernel kRegister[] = {
+    {kContract, DeviceType::kCuda, Contract},
+    {kLinear, DeviceType::kCuda, Linear},
+    {kLinearWeightGrad, DeviceType::kCuda, LinearWeightGrad},
+    {kGeluLinear, DeviceType::kCuda, GeluLinear},
+    {kGeluLinearInputGrad, DeviceType::kCuda, GeluLinearInputGrad},
+};
 
 }  // namespace
 }  // namespace weft

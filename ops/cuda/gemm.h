@@ -18,7 +18,8 @@ struct CudaGemmOperand {
   int64_t batch_stride = 0;  // 0: the same matrix for all
 };
 
-// c = alpha a b + beta c + bias, for each of a batch: plain numbers.
+// c = alpha a b + beta c + bias, for each of a batch: plain numbers. At most one of bias, gelu_input and
+// b_sums is given; with the last two, batch is 1 and beta 0.
 struct CudaGemm {
   DType dtype = DType::kF32;  // of a, b, c and bias: floating
   int64_t m = 0;              // all of m, n, k and batch are at least 1
@@ -33,11 +34,20 @@ struct CudaGemm {
   double alpha = 1;
   double beta = 0;
   const void* bias = nullptr;  // [n], the same for every row, or null; not in f64
-  bool allow_tf32 = false;     // of f32 alone: operands rounded to 11 significant bits
+  // As c lies, or null: c = alpha a b times the derivative of gelu, by tanh, at gelu_input.
+  const void* gelu_input = nullptr;
+  // [n], or null: what the sums of b's columns are written to.
+  void* b_sums = nullptr;
+  bool allow_tf32 = false;  // of f32 alone: operands rounded to 11 significant bits
 };
+
+// Whether the library has this product with its gelu_input or b_sums, and with it is the faster way.
+bool HasCudaGemm(const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm);
 
 // Issues the product to the stream of `allocator`, a CudaAllocator, which gives workspace too. Halves are
 // summed in f32 and rounded once. The bits depend on the extents, strides and the GPU's model alone.
+//
+// With gelu_input or b_sums only where HasCudaGemm.
 //
 // Implemented in ops/cuda/cublaslt by cuBLASLt, and in tests/cuda_emulator by plain loops.
 // Errors: Internal naming the call that failed and the product; ResourceExhausted.

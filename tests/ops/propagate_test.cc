@@ -137,6 +137,24 @@ TEST(PropagateTest, ABiasBesideASplitProductIsPartial) {
             "[-, -] P{tp}, [-, -], [-] P{tp} -> [-, -] P{tp}");
 }
 
+TEST(PropagateTest, AnOutputFollowsOnlyWhatItIsMadeOf) {
+  EXPECT_EQ(PlanText(kToyLinearGrad, kGrid, {{{64, 32}, "[dp, -]"}, {{64, 128}, "[dp, tp]"}}),
+            "[dp, -], [dp, tp] -> [-, tp] P{dp}, [tp] P{dp}")
+      << "column parallel";
+  EXPECT_EQ(PlanText(kToyLinearGrad, "tp=2", {{{64, 128}, "[-, tp]"}, {{64, 32}, "[-, -]"}}),
+            "[-, tp], [-, -] -> [tp, -], [-]")
+      << "row parallel: the bias's gradient is whole, since it is made of dy";
+  EXPECT_EQ(PlanText(kToyLinearGrad, "tp=2", {{{8, 6}, "[-, -] P{tp}"}, {{8, 4}, "[-, -]"}}),
+            "[-, -] P{tp}, [-, -] -> [-, -] P{tp}, [-]");
+  EXPECT_EQ(PlanText(kToyLinearGrad, "tp=2", {{{8, 6}, "[-, -]"}, {{8, 4}, "[-, -] P{tp}"}}),
+            "[-, -], [-, -] P{tp} -> [-, -] P{tp}, [-] P{tp}");
+  EXPECT_EQ(PlanText(kToyReluLinear, "tp=2", {{{8, 6}, "[-, tp]"}, {{6, 4}, "[tp, -]"}, {{4}, "[-]"}}),
+            "[-, tp], [tp, -], [-] P{tp} -> [-, -] P{tp}, [-, tp]")
+      << "what lacks the bias does not need it whole";
+  EXPECT_EQ(PlanText(kToyReluLinear, "tp=2", {{{8, 6}, "[-, -]"}, {{6, 4}, "[-, -] P{tp}"}, {{4}, "[-]"}}),
+            "[-, -], [-, -] P{tp}, [-] P{tp} -> [-, -] P{tp}, [-, -]");
+}
+
 TEST(PropagateTest, ReductionsMakeTheKindThatTheRuleSays) {
   EXPECT_EQ(PlanText(kToyRowMax, kGrid, {{{8, 6}, "[-, dp.tp]"}}), "[-, dp.tp] -> [-] P{dp,tp:max}");
   EXPECT_EQ(PlanText(kToyRowSum, kGrid, {{{8, 6}, "[dp, tp]"}}), "[dp, tp] -> [dp] P{tp}");

@@ -38,7 +38,8 @@ TEST(ShardingRuleTest, ParsesFactorsInOrderOfAppearance) {
   const ShardingRule expected = {.factors = {{"m", 2}, {"k", 3}, {"n", 4}},
                                  .operands = {{0, 1}, {1, 2}},
                                  .outputs = {{0, 2}},
-                                 .reductions = {ReduceOp::kSum}};
+                                 .reductions = {ReduceOp::kSum},
+                                 .made_of = {{}}};
   EXPECT_EQ(rule, expected);
 }
 
@@ -58,12 +59,23 @@ TEST(ShardingRuleTest, AFactorOfOutputsAloneHasItsExtentFromThere) {
   EXPECT_TRUE(rule.operands.empty());
 }
 
+TEST(ShardingRuleTest, AnOutputMayBeMadeOfSomeOperands) {
+  const ShardingRule rule =
+      ShardingRule::Parse("b d, b n -> d n, max: n{1}", Types({{2, 3}, {2, 4}}), Types({{3, 4}, {4}}));
+  EXPECT_EQ(rule.made_of, (Dims{{}, {1}}));
+  EXPECT_TRUE(rule.IsMadeOf(0, 0));
+  EXPECT_FALSE(rule.IsMadeOf(1, 0));
+  EXPECT_TRUE(rule.IsMadeOf(1, 1));
+  EXPECT_EQ(rule.ToString(), "b d, b n -> d n, max: n {1}");
+}
+
 TEST(ShardingRuleTest, PrintsOneForm) {
   EXPECT_EQ(Reprint(" m  k,k n->m n ", {{2, 3}, {3, 4}}, {{2, 4}}), "m k, k n -> m n");
   EXPECT_EQ(Reprint("b s d!, d -> b s d", {{2, 3, 4}, {4}}, {{2, 3, 4}}), "b s d!, d! -> b s d!");
   EXPECT_EQ(Reprint("b, v@ d -> b d", {{2}, {5, 3}}, {{2, 3}}), "b, v@ d -> b d");
   EXPECT_EQ(Reprint("b s->max :b", {{2, 3}}, {{2}}), "b s -> max: b");
   EXPECT_EQ(Reprint("a b, 1 b -> sum: a b, ()", {{2, 3}, {1, 3}}, {{2, 3}, {}}), "a b, 1 b -> a b, ()");
+  EXPECT_EQ(Reprint("a, b,c -> a{ 0  2 },()", {{2}, {3}, {4}}, {{2}, {}}), "a, b, c -> a {0 2}, ()");
   EXPECT_EQ(Reprint("->a_1", {}, {{5}}), "-> a_1");
   EXPECT_EQ(Reprint("() -> ()", {{}}, {{}}), "() -> ()");
   EXPECT_EQ(Reprint("a x!~>a  y!", {{2, 6}}, {{2, 6}}), "a x! ~> a y!");
@@ -87,6 +99,11 @@ TEST(ShardingRuleTest, DefectsNameTheRuleAndThePlace) {
               HasSubstr("expected a factor name, '1' or '()', got '2b'"));
   EXPECT_THAT(MessageOf("a () -> a", {{2, 2}}, {{2}}), HasSubstr("got '()'"));
   EXPECT_THAT(MessageOf("a -> mean: a", {{2}}, {{2}}), HasSubstr("unknown reduction 'mean'"));
+  EXPECT_THAT(MessageOf("a -> a {1}", {{2}}, {{2}}),
+              HasSubstr("an output is made of '1', which is none of 1 operands"));
+  EXPECT_THAT(MessageOf("a -> a {x}", {{2}}, {{2}}), HasSubstr("an output is made of 'x'"));
+  EXPECT_THAT(MessageOf("a -> a {}", {{2}}, {{2}}), HasSubstr("an output is made of no operand"));
+  EXPECT_THAT(MessageOf("a -> a {0", {{2}}, {{2}}), HasSubstr("'{0' has no end"));
   EXPECT_THAT(MessageOf("a, -> a", {{2}, {}}, {{2}}), HasSubstr("a value without dims is written ()"));
 }
 

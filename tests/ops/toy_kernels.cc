@@ -62,6 +62,24 @@ void ReluKernel(const NoCall& call) {
   Out(call, 0, y);
 }
 
+void LinearGradKernel(const NoCall& call) {
+  Out(call, 0, Product(call.inputs[0], call.inputs[1], {.transpose_x = true}));
+  const std::vector<double> dy = In(call, 1);
+  std::vector<double> db(call.outputs[1].num_elements(), 0.0);
+  for (size_t i = 0; i < dy.size(); ++i) db[i % db.size()] += dy[i];
+  Out(call, 1, db);
+}
+
+void ReluLinearKernel(const NoCall& call) {
+  std::vector<double> r = In(call, 0);
+  for (double& value : r) value = std::max(value, 0.0);
+  Out(call, 1, r);
+  std::vector<double> y = Product(Tensor::FromValues<double>(call.inputs[0].shape(), r), call.inputs[1], {});
+  const std::vector<double> b = In(call, 2);
+  for (size_t i = 0; i < y.size(); ++i) y[i] += b[i % b.size()];
+  Out(call, 0, y);
+}
+
 void SgdKernel(const KernelCall<NoAttributes, ToyRate>& call) {
   std::vector<double> p = In(call, 0);
   const std::vector<double> g = In(call, 1);
@@ -167,6 +185,8 @@ const RegisterKernel kRegistered[] = {
     {kToyIota, DeviceType::kCpu, IotaKernel},
     {kToySum, DeviceType::kCpu, AddKernel},
     {kToyMoments, DeviceType::kCpu, MomentsKernel},
+    {kToyLinearGrad, DeviceType::kCpu, LinearGradKernel},
+    {kToyReluLinear, DeviceType::kCpu, ReluLinearKernel},
 };
 
 }  // namespace

@@ -65,6 +65,11 @@ TensorTypes MomentsInfer(Types types, const NoAttributes& a) {
   return {RowsInfer(types, a)[0], RowsInfer(types, a)[0]};
 }
 
+TensorTypes LinearGradInfer(Types types, const NoAttributes&) {
+  const int64_t n = types[1].shape[1];
+  return {{types[0].dtype, {types[0].shape[1], n}}, {types[0].dtype, {n}}};
+}
+
 Values NormalizeLowering(Emitter& emitter, absl::Span<const Value> x, const NoAttributes&, const NoScalars&) {
   return {emitter.Emit(kToyRowDivide, {x[0], emitter.Emit(kToyRowSum, {x[0]})})};
 }
@@ -243,5 +248,29 @@ constinit const Op<> kToyMoments = {{.name = "toy_moments",
                                      .samples = +[] {
                                        return Samples{{.operands = {{F32({3, 4})}}}};
                                      }}};
+
+constinit const Op<> kToyLinearGrad = {{.name = "toy_linear_grad",
+                                        .operands = "x dy",
+                                        .outputs = "dw db",
+                                        .infer = LinearGradInfer,
+                                        .rule = FixedRule<"m k, m n -> k n, n {1}">,
+                                        .linear = "{x}{dy}",
+                                        .samples = +[] {
+                                          return Samples{{.operands = {{F32({5, 2})}, {F32({5, 3})}}}};
+                                        }}};
+
+constinit const Op<> kToyReluLinear = {
+    {.name = "toy_relu_linear",
+     .operands = "x w b",
+     .outputs = "y r",
+     .infer = +[](Types types, const NoAttributes&) -> TensorTypes {
+       return {MatmulInfer(types, {})[0], types[0]};
+     },
+     .rule = FixedRule<"m k, k n, n -> m n, m k {0}">,
+     .linear = "{w b}",
+     .samples =
+         +[] {
+           return Samples{{.operands = {{F32({2, 5})}, {F32({5, 3})}, {F32({3})}}}};
+         }}};
 
 }  // namespace weft

@@ -52,6 +52,8 @@ extern const Op<NoAttributes, ToyRate> kToySgd;   // p -= rate * g, in place
 extern const Op<ToyRows> kToyIota;                // "-> a": the global index, from the box
 extern const Op<> kToySum;                        // "x...", {x...}: any number of terms
 extern const Op<> kToyMoments;                    // "b d -> b, b": sum and sum of squares, two outputs
+extern const Op<> kToyLinearGrad;  // "m k, m n -> k n, n {1}", {x}{dy}: the gradients of w and b
+extern const Op<> kToyReluLinear;  // "m k, k n, n -> m n, m k {0}", {w b}: relu(x) w + b, relu(x)
 
 }  // namespace weft
 

@@ -21,6 +21,7 @@ void* AlignedData(const Tensor& workspace) {
 
 void RunBatch(ProductCache& products, const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm) {
   const PlannedProduct& product = products.Find(gemm);
+  WEFT_CHECK(product.exists(), "a product that cuBLASLt lacks");
   const int64_t bytes = product.workspace_bytes();
   // Who gets its memory next uses it later in the same stream.
   const Tensor workspace =
@@ -31,9 +32,16 @@ void RunBatch(ProductCache& products, const std::shared_ptr<Allocator>& allocato
 
 }  // namespace
 
+bool HasCudaGemm(const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm) {
+  return AsCudaAllocator(*allocator).rank_state().Get<ProductCache>().Has(gemm);
+}
+
 void RunCudaGemm(const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm) {
   WEFT_CHECK(gemm.m > 0 && gemm.n > 0 && gemm.k > 0 && gemm.batch > 0, "an empty product");
   WEFT_CHECK(gemm.bias == nullptr || gemm.dtype != DType::kF64, "a product of f64 with a bias");
+  const bool is_fused = gemm.gelu_input != nullptr || gemm.b_sums != nullptr;
+  WEFT_CHECK(!is_fused || (gemm.batch == 1 && gemm.beta == 0 && gemm.bias == nullptr),
+             "gelu's gradient or sums of columns, of a batch, a sum or with a bias");
   // A batch goes over the grid's third dim in some of the library's kernels.
   constexpr int64_t kMostBatches = 65535;
   ProductCache& products = AsCudaAllocator(*allocator).rank_state().Get<ProductCache>();

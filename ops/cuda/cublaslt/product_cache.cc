@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/device/cuda/check.h"
 
 namespace weft {
 namespace {
@@ -18,7 +19,9 @@ std::string GemmText(const CudaGemm& g) {
   };
   return absl::StrCat(DTypeName(g.dtype), " [", g.m, ", ", g.k, "] (", operand(g.a), ") x [", g.k, ", ", g.n,
                       "] (", operand(g.b), ") -> ld ", g.ldc, ", batch ", g.batch,
-                      g.bias != nullptr ? ", with a bias" : "");
+                      g.bias != nullptr ? ", with a bias" : "",
+                      g.gelu_input != nullptr ? ", with the gradient of gelu" : "",
+                      g.b_sums != nullptr ? ", with sums of columns" : "");
 }
 
 cudaDataType_t DataType(DType dtype) {
@@ -45,6 +48,14 @@ int AlignmentOf(const void* data, int64_t batch_stride, DType dtype) {
   const uint64_t bits =
       reinterpret_cast<uintptr_t>(data) | static_cast<uint64_t>(batch_stride * ItemSize(dtype)) | 16u;
   return static_cast<int>(bits & (~bits + 1));
+}
+
+// In the library's terms, where its left operand is our b.
+cublasLtEpilogue_t EpilogueOf(const CudaGemm& gemm) {
+  if (gemm.bias != nullptr) return CUBLASLT_EPILOGUE_BIAS;
+  if (gemm.gelu_input != nullptr) return CUBLASLT_EPILOGUE_DGELU;
+  if (gemm.b_sums != nullptr) return CUBLASLT_EPILOGUE_BGRADA;
+  return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 // A preference of the heuristics.
@@ -113,15 +124,17 @@ void CheckCublas(cublasStatus_t status, const char* call, const CudaGemm& gemm) 
 ProductKey ProductKey::Of(const CudaGemm& gemm) {
   ProductKey key;
   key.gemm = gemm;
-  key.gemm.a.data = key.gemm.b.data = key.gemm.bias = nullptr;
-  key.gemm.c = nullptr;
+  key.gemm.a.data = key.gemm.b.data = key.gemm.bias = key.gemm.gelu_input = nullptr;
+  key.gemm.c = key.gemm.b_sums = nullptr;
   key.gemm.alpha = 1;
   key.gemm.beta = gemm.beta != 0 ? 1 : 0;
-  key.has_bias = gemm.bias != nullptr;
+  key.epilogue = EpilogueOf(gemm);
   key.a_alignment = AlignmentOf(gemm.a.data, gemm.a.batch_stride, gemm.dtype);
   key.b_alignment = AlignmentOf(gemm.b.data, gemm.b.batch_stride, gemm.dtype);
-  key.c_alignment = std::min(AlignmentOf(gemm.c, gemm.c_batch_stride, gemm.dtype),
-                             AlignmentOf(gemm.bias, /*batch_stride=*/0, gemm.dtype));
+  key.c_alignment = AlignmentOf(gemm.c, gemm.c_batch_stride, gemm.dtype);
+  for (const void* data : {gemm.bias, gemm.gelu_input, static_cast<const void*>(gemm.b_sums)}) {
+    key.c_alignment = std::min(key.c_alignment, AlignmentOf(data, /*batch_stride=*/0, gemm.dtype));
+  }
   return key;
 }
 
@@ -130,15 +143,15 @@ bool ProductKey::operator==(const ProductKey& other) const {
     const CudaGemm& g = key.gemm;
     return std::tuple(g.dtype, g.m, g.n, g.k, g.batch, g.a.ld, g.a.transposed, g.a.batch_stride, g.b.ld,
                       g.b.transposed, g.b.batch_stride, g.ldc, g.c_batch_stride, g.beta != 0, g.allow_tf32,
-                      key.has_bias, key.a_alignment, key.b_alignment, key.c_alignment);
+                      key.epilogue, key.a_alignment, key.b_alignment, key.c_alignment);
   };
   return numbers(*this) == numbers(other);
 }
 
-PlannedProduct::PlannedProduct(cublasLtHandle_t handle, const ProductKey& key) {
+PlannedProduct::PlannedProduct(cublasLtHandle_t handle, const CudaGemm& gemm) {
   try {
-    Describe(key);
-    Choose(handle, key);
+    Describe(gemm);
+    Choose(handle, ProductKey::Of(gemm));
   } catch (...) {
     Destroy();
     throw;
@@ -156,8 +169,7 @@ void PlannedProduct::Destroy() {
 
 // c^T [n, m] = b^T [n, k] a^T [k, m]. A row-major matrix is, column-major, its transpose; so what is not
 // transposed for us is not for cuBLASLt, and a bias of a row is its bias, of a column.
-void PlannedProduct::Describe(const ProductKey& key) {
-  const CudaGemm& gemm = key.gemm;
+void PlannedProduct::Describe(const CudaGemm& gemm) {
   const cudaDataType_t scale_type = gemm.dtype == DType::kF64 ? CUDA_R_64F : CUDA_R_32F;
   CheckCublas(cublasLtMatmulDescCreate(&product_, ComputeType(gemm), scale_type), "cublasLtMatmulDescCreate",
               gemm);
@@ -166,10 +178,20 @@ void PlannedProduct::Describe(const ProductKey& key) {
   };
   SetProduct(product_, CUBLASLT_MATMUL_DESC_TRANSA, operation(gemm.b), gemm);
   SetProduct(product_, CUBLASLT_MATMUL_DESC_TRANSB, operation(gemm.a), gemm);
-  if (key.has_bias) SetProduct(product_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, gemm);
+  SetProduct(product_, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(gemm), gemm);
+  if (gemm.gelu_input != nullptr) SetProduct(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm.ldc, gemm);
+  PointEpilogue(gemm);
   left_ = MakeLayout(gemm, gemm.b, gemm.k, gemm.n);
   right_ = MakeLayout(gemm, gemm.a, gemm.m, gemm.k);
   result_ = MakeLayout(gemm, gemm.n, gemm.m, gemm.ldc, gemm.c_batch_stride);
+}
+
+void PlannedProduct::PointEpilogue(const CudaGemm& gemm) const {
+  if (gemm.bias != nullptr) SetProduct(product_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
+  if (gemm.b_sums != nullptr) SetProduct(product_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.b_sums, gemm);
+  if (gemm.gelu_input != nullptr) {
+    SetProduct(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gemm.gelu_input, gemm);
+  }
 }
 
 void PlannedProduct::Choose(cublasLtHandle_t handle, const ProductKey& key) {
@@ -184,16 +206,20 @@ void PlannedProduct::Choose(cublasLtHandle_t handle, const ProductKey& key) {
   preference.Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.c_alignment));
   preference.Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.c_alignment));
   int count = 0;
-  CheckCublas(cublasLtMatmulAlgoGetHeuristic(handle, product_, left_, right_, result_, result_,
-                                             preference.handle(), /*requestedAlgoCount=*/1, &choice_, &count),
-              "cublasLtMatmulAlgoGetHeuristic", key.gemm);
-  CheckCublas(count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : choice_.state, "cublasLtMatmulAlgoGetHeuristic",
-              key.gemm);
+  cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, product_, left_, right_, result_, result_, preference.handle(),
+                                     /*requestedAlgoCount=*/1, &choice_, &count);
+  if (status == CUBLAS_STATUS_SUCCESS) status = count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : choice_.state;
+  exists_ = status == CUBLAS_STATUS_SUCCESS;
+  const bool may_lack = key.epilogue == CUBLASLT_EPILOGUE_DGELU || key.epilogue == CUBLASLT_EPILOGUE_BGRADA;
+  const bool lacks = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+  if (may_lack && lacks) return;
+  CheckCublas(status, "cublasLtMatmulAlgoGetHeuristic", key.gemm);
 }
 
 void PlannedProduct::Run(cublasLtHandle_t handle, const CudaGemm& gemm, void* workspace,
                          cudaStream_t stream) const {
-  if (gemm.bias != nullptr) SetProduct(product_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
+  PointEpilogue(gemm);
   const float alpha32 = static_cast<float>(gemm.alpha);
   const float beta32 = static_cast<float>(gemm.beta);
   const bool is_f64 = gemm.dtype == DType::kF64;
@@ -205,7 +231,13 @@ void PlannedProduct::Run(cublasLtHandle_t handle, const CudaGemm& gemm, void* wo
       "cublasLtMatmul", gemm);
 }
 
-ProductCache::ProductCache() { CheckCublas(cublasLtCreate(&handle_), "cublasLtCreate", CudaGemm()); }
+ProductCache::ProductCache() {
+  int device = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  CheckCuda(cudaDeviceGetAttribute(&generation_, cudaDevAttrComputeCapabilityMajor, device),
+            "cudaDeviceGetAttribute");
+  CheckCublas(cublasLtCreate(&handle_), "cublasLtCreate", CudaGemm());
+}
 
 ProductCache::~ProductCache() {
   products_.clear();
@@ -216,7 +248,22 @@ const PlannedProduct& ProductCache::Find(const CudaGemm& gemm) {
   const ProductKey key = ProductKey::Of(gemm);
   if (const auto found = products_.find(key); found != products_.end()) return *found->second;
   if (products_.size() >= kMostProducts) products_.clear();
-  return *products_.emplace(key, std::make_unique<PlannedProduct>(handle_, key)).first->second;
+  return *products_.emplace(key, std::make_unique<PlannedProduct>(handle_, gemm)).first->second;
+}
+
+bool ProductCache::Has(const CudaGemm& gemm) {
+  if (gemm.dtype == DType::kF64) return false;
+  if (gemm.gelu_input != nullptr) {
+    // Faster on Hopper, slower on consumers' GPUs before and after it, elsewhere not known: as measured for
+    // llm.c (pull request 653) and SGLang (28286, 34350).
+    constexpr int kHopper = 9;
+    // What cuBLASLt demands of a matrix beside the result.
+    constexpr int64_t kLdOf = 8;
+    constexpr int kAlignmentOf = 16;
+    if (generation_ != kHopper || gemm.ldc % kLdOf != 0) return false;
+    if (AlignmentOf(gemm.gelu_input, /*batch_stride=*/0, gemm.dtype) < kAlignmentOf) return false;
+  }
+  return Find(gemm).exists();
 }
 
 }  // namespace weft

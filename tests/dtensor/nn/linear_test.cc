@@ -1,5 +1,6 @@
 #include "dtensor/nn/linear.h"
 
+#include "dtensor/autograd.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"
@@ -53,6 +54,26 @@ TEST(LinearTest, ContractsTheLastDimsWithAnyNumberOfLeadingOnes) {
           y_shape, NaiveLinear(x.ToVector<double>(), linear.weight.at_rest().ToLocal().ToVector<double>(),
                                bias.ToVector<double>(), static_cast<size_t>(e.in.num_elements())));
       EXPECT_TRUE(AllClose(y.ToLocal(), expected, 1e-14)) << e.in << e.out << e.leading;
+    });
+  }
+}
+
+TEST(LinearTest, AnInputActivationIsGeluBefore) {
+  for (bool bias : {true, false}) {
+    OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+      Module root;
+      Linear linear(&root, "linear", {2, 3}, {4}, {.bias = bias, .gelu_input = true});
+      Materialize(root, context, {.dtype = DType::kF64});
+      if (bias) SetBias(linear, RandomF64({4}, 3));
+      const DTensor x = Lay(context, RandomF64({5, 2, 3}, 1), "[-, -, -]").RequiresGrad();
+      const DTensor same = Lay(context, RandomF64({5, 2, 3}, 1), "[-, -, -]").RequiresGrad();
+      const DTensor y = linear(x);
+      const DTensor b = bias ? linear.bias->at_rest() : DTensor();
+      const DTensor expected = Contract(Gelu(same), "bhe", linear.weight.at_rest(), "hed", "bd", b);
+      EXPECT_TRUE(SameBits(y.ToLocal(), expected.ToLocal())) << bias;
+      Backward(Sum(Square(y)));
+      Backward(Sum(Square(expected)));
+      EXPECT_TRUE(SameBits(x.grad().ToLocal(), same.grad().ToLocal())) << bias;
     });
   }
 }

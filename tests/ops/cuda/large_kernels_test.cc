@@ -185,6 +185,31 @@ TEST_F(LargeKernelsTest, ContractionsOfManyDims) {
           ContractAttributes{"bsd", "vd", "bsv"}, NoScalars());
 }
 
+// With what the library does on the side, and where it does not: sums of columns that are no rows of the
+// product or, by the emulator, come in threes; a gelu whose rows are no eights; a weight that is transposed.
+TEST_F(LargeKernelsTest, GradientsOfLinearLayers) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    const Operand x = {dtype, {2, 33, 16}};
+    for (int64_t heads : {int64_t{2}, int64_t{3}}) {
+      const Operand dy = {dtype, {2, 33, heads, 5}};
+      Compare(kLinearWeightGrad, {x, dy}, LinearWeightGradAttributes{{"bsd", "bshe", "dhe"}, 2}, NoScalars());
+      Compare(kLinearWeightGrad, {x, dy}, LinearWeightGradAttributes{{"bsd", "bshe", "dhe"}, 1}, NoScalars());
+      Compare(kLinearWeightGrad, {x, dy}, LinearWeightGradAttributes{{"bsd", "bshe", "deh"}, 2}, NoScalars());
+    }
+    Compare(kLinearWeightGrad, {x, {dtype, {2, 33, 20}}}, LinearWeightGradAttributes{{"bsd", "bsv", "vd"}, 1},
+            NoScalars());
+    for (int64_t hidden : {int64_t{24}, int64_t{27}}) {
+      const Operand h = {dtype, {2, 33, hidden}, -3, 3};
+      Compare(kGeluLinear, {h, {dtype, {hidden, 16}}, {dtype, {16}}}, ContractAttributes{"bsf", "fd", "bsd"},
+              NoScalars());
+      Compare(kGeluLinearInputGrad, {x, {dtype, {hidden, 16}}, h}, ContractAttributes{"bsd", "fd", "bsf"},
+              NoScalars());
+      Compare(kGeluLinearInputGrad, {x, {dtype, {16, hidden}}, h}, ContractAttributes{"bsd", "df", "bsf"},
+              NoScalars());
+    }
+  }
+}
+
 TEST_F(LargeKernelsTest, EmbeddingOfAPieceOfTheVocabulary) {
   const Operand tokens = {DType::kI64, {3, 700}, 0, 23};
   for (DType dtype : {DType::kF32, DType::kBF16}) {

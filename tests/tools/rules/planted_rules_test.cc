@@ -319,6 +319,24 @@ constinit const Op<> kNoSuchDim = {{.name = "no_such_dim",
                                     .rule = Fixed<"a b c -> a b c">,
                                     .samples = Rows}};
 
+// 23. A split that one output's operands lack makes it a piece all the same.
+constinit const Op<> kGradientMadeOfAll = {{.name = "gradient_made_of_all",
+                                            .operands = "x dy",
+                                            .outputs = "dw db",
+                                            .infer = InferOf<kToyLinearGrad>,
+                                            .rule = Fixed<"m k, m n -> k n, n">,
+                                            .linear = "{dy}",
+                                            .samples = SamplesOf<kToyLinearGrad>}};
+
+// 24. The bias is said not to be in the output, so it is added once more by every piece.
+constinit const Op<> kBiasNotMadeOf = {{.name = "bias_not_made_of",
+                                        .operands = "x w b",
+                                        .outputs = "y r",
+                                        .infer = InferOf<kToyReluLinear>,
+                                        .rule = Fixed<"m k, k n, n -> m n {0 1}, m k {0}">,
+                                        .linear = "{w b}",
+                                        .samples = SamplesOf<kToyReluLinear>}};
+
 const RegisterKernel kRegistered[] = {
     {kBiasReplicated, DeviceType::kCpu, KernelOf<kToyLinear>},
     {kBiasLeftOut, DeviceType::kCpu, KernelOf<kToyLinear>},
@@ -343,6 +361,8 @@ const RegisterKernel kRegistered[] = {
     {kSumOfRows, DeviceType::kCpu, SumOfRows},
     {kGradientNotPartial, DeviceType::kCpu, AddRow},
     {kNoSuchDim, DeviceType::kCpu, KernelOf<kToyRelu>},
+    {kGradientMadeOfAll, DeviceType::kCpu, KernelOf<kToyLinearGrad>},
+    {kBiasNotMadeOf, DeviceType::kCpu, KernelOf<kToyReluLinear>},
 };
 
 struct Planted {
@@ -391,7 +411,9 @@ INSTANTIATE_TEST_SUITE_P(
         {&kMaxOfNothing, "one axis", "[-, a] -> [-] P{a:max}", "got 0, expected -"},
         {&kSumOfRows, "one axis", "on a=2: [a, -] -> [-] P{a:max}", "output 0"},
         {&kGradientNotPartial, "gradient", "gradient of the call", "gradient of operand 1"},
-        {&kNoSuchDim, "declaration", "", "'a b c' has 3 dims, the type is f64[3, 5]"}}),
+        {&kNoSuchDim, "declaration", "", "'a b c' has 3 dims, the type is f64[3, 5]"},
+        {&kGradientMadeOfAll, "one axis", "on a=2: [-, a], [-, -] -> [a, -], [-] P{a}", "output 1"},
+        {&kBiasNotMadeOf, "one axis", "on a=2: [-, a], [a, -], [-] -> [-, -] P{a}, [-, a]", "output 0"}}),
     [](const auto& info) { return std::string(info.param.op->name()); });
 
 }  // namespace
