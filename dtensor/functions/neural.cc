@@ -9,6 +9,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
 #include "ops/layer_norm.h"
+#include "ops/packed_attention.h"
 #include "ops/rms_norm.h"
 #include "ops/rotary.h"
 #include "ops/softmax.h"
@@ -47,6 +48,8 @@ DTensor EmbeddingLookup(const DTensor& tokens, const DTensor& table) {
 DTensor CausalAttention(const DTensor& q, const DTensor& k, const DTensor& v) {
   return Call(kAttention, {q, k, v}, {.causal = true});
 }
+
+DTensor PackedCausalAttention(const DTensor& qkv) { return Call(kPackedAttention, {qkv}, {.causal = true}); }
 
 DTensor Rotary(const DTensor& x, double base) { return Call(kRotary, {x}, {.base = base}); }
 

@@ -16,6 +16,8 @@ DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double epsilon = 1
 DTensor EmbeddingLookup(const DTensor& tokens, const DTensor& table);
 // q [b, s, h, e], k and v [b, s, g, e] with h a multiple of g -> [b, s, h, e]
 DTensor CausalAttention(const DTensor& q, const DTensor& k, const DTensor& v);
+// The same of q, k and v in one tensor, as one projection makes them: qkv [b, s, 3, h, e] -> [b, s, h, e].
+DTensor PackedCausalAttention(const DTensor& qkv);
 // Rotary position embedding of x [b, s, h, e].
 DTensor Rotary(const DTensor& x, double base = 10000);
 

@@ -21,9 +21,8 @@ CausalSelfAttention::CausalSelfAttention(Module* parent, std::string name, int64
            {.weight = residual_weight, .even_split = true}) {}
 
 DTensor CausalSelfAttention::Forward(const DTensor& x) {
-  // [b, s, d] -> [b, s, 3, h, e] -> three of [b, s, h, e]
-  const std::vector<DTensor> q_k_v = Unbind(qkv(x), /*dim=*/2);
-  return proj(CausalAttention(q_k_v[0], q_k_v[1], q_k_v[2]));
+  // [b, s, d] -> [b, s, 3, h, e] -> [b, s, h, e] -> [b, s, d]
+  return proj(PackedCausalAttention(qkv(x)));
 }
 
 }  // namespace weft

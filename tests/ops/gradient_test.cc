@@ -64,6 +64,7 @@ const std::map<std::string, std::string>& NotDifferentiable() {
       {"masked_attention_mask_grad", kGradient},
       {"max_pool_grad", kGradient},
       {"norm_rstd", kLowering},
+      {"packed_attention_grad", kGradient},
       {"norm_ties", "constant almost everywhere"},
       {"piece_cofactor", kLowering},
       {"piece_offsets", kLowering},
@@ -104,9 +105,9 @@ const std::map<std::string, std::string>& NotDifferentiable() {
 // Outputs that only the op's own backward reads: it refuses a gradient of them.
 const std::map<std::string, std::vector<int>>& Statistics() {
   static const auto* const kOps = new std::map<std::string, std::vector<int>>{
-      {"attention", {1}},     {"cross_entropy", {2}}, {"layer_norm", {1, 2}},    {"rms_norm", {1}},
-      {"std", {1}},           {"variance", {1}},      {"attention", {1}},        {"channel_norm", {1, 2}},
-      {"cross_entropy", {2}}, {"layer_norm", {1, 2}}, {"masked_attention", {1}}, {"rms_norm", {1}},
+      {"attention", {1}},        {"channel_norm", {1, 2}},  {"cross_entropy", {2}}, {"layer_norm", {1, 2}},
+      {"masked_attention", {1}}, {"packed_attention", {1}}, {"rms_norm", {1}},      {"std", {1}},
+      {"variance", {1}},
   };
   return *kOps;
 }

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/masked_attention.h"
+#include "ops/packed_attention.h"
 #include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"
 #include "tools/rules/local_kernel.h"
@@ -250,6 +251,30 @@ TEST_F(CudaAttentionTest, MasksAndDropout) {
            .mask = {1, 2, 2, 130, 130},
            .mask_dtype = DType::kF16,
            .rate = 0.1});
+}
+
+// Gradients are written between each other.
+TEST_F(CudaAttentionTest, PackedOperandsAndGradients) {
+  const AttentionAttributes attributes = {.causal = true};
+  for (const auto& [dtype, e] : std::vector<std::pair<DType, int64_t>>{
+           {DType::kBF16, 64}, {DType::kF16, 20}, {DType::kBF16, 136}, {DType::kF32, 64}}) {
+    random_.seed(7);
+    const Tensor qkv = In(dtype, RandomTensor({{DType::kF32, {2, 70, 3, 2, e}}, -2, 2}, random_));
+    const Tensor dy = In(dtype, RandomTensor({{DType::kF32, {2, 70, 2, e}}}, random_));
+    std::vector<Tensor> parts = {qkv.Select(2, 0), qkv.Select(2, 1), qkv.Select(2, 2)};
+    const auto expected = RunOn(cuda_, kAttention, parts, Lie::kTight, attributes, NoScalars());
+    const auto actual = RunOn(cuda_, kPackedAttention, {qkv}, Lie::kTight, attributes, NoScalars());
+    EXPECT_EQ(Difference(actual[0], expected[0], {.tolerance = 0}), "") << e;
+    EXPECT_EQ(Difference(actual[1], expected[1], {.tolerance = 0}), "") << e;
+    for (const Tensor& more : {expected[0], expected[1], dy}) parts.push_back(more);
+    const auto grads = RunOn(cuda_, kAttentionGrad, parts, Lie::kTight, attributes, NoScalars());
+    const auto packed = RunOn(cuda_, kPackedAttentionGrad, {qkv, expected[0], expected[1], dy}, Lie::kTight,
+                              attributes, NoScalars());
+    for (int part = 0; part < 3; ++part) {
+      EXPECT_EQ(Difference(packed[0].Select(2, part), grads[part], {.tolerance = 0}), "")
+          << e << ", part " << part;
+    }
+  }
 }
 
 // Hidden by a bool mask, and by -inf that is added: y = 0, lse = -inf, no gradient.
