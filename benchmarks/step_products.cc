@@ -21,7 +21,7 @@ Shape ShapeOf(const StepProduct& product, const DimLabels& labels) {
   return shape;
 }
 
-// The product itself and what its backward emits (ops/contract.cc).
+// The product itself and those of its backward (ops/contract.cc).
 void AppendWithGradients(StepProduct forward, std::vector<StepProduct>& to) {
   const std::string name = forward.name;
   const ContractAttributes a = forward.labels;

@@ -30,6 +30,8 @@ struct AttentionAttributes {
 //         lse is f64 for f64, else f32. Without keys (t = 0) y is 0 and lse is -inf.
 // Layout: b, h and g may be split; merged heads may not: a piece of h*g does not say which keys it needs.
 // Errors: InvalidArgument for shapes that do not fit, e = 0, or causal with more queries than keys.
+// Kernels, and those of the gradient, write y, dq, dk and dv by any strides, the last 1: they may lie in a
+// larger tensor (attention_of_parts.h).
 // Source: Dao et al., FlashAttention-2, arXiv 2307.08691.
 extern const Op<AttentionAttributes> kAttention;
 

@@ -5,8 +5,8 @@
 
 namespace weft {
 
-// The kernels of packed attention on every device that has attention's: those, on q, k and v as views of one
-// tensor. Attention's kernels may be given outputs of any strides, whose heads' elements are contiguous.
+// The kernels of packed attention on every device that has attention's: those, on q, k and v, and their
+// gradients, as views of one tensor.
 void AttentionOfParts(const KernelCall<AttentionAttributes, NoScalars>& call);
 void AttentionGradOfParts(const KernelCall<AttentionAttributes, NoScalars>& call);
 

@@ -21,21 +21,22 @@ void RequireLabels(absl::string_view op, absl::string_view name, const TensorTyp
                labels.text(), "\" name ", labels.size(), " dims");
 }
 
-// Every letter of `labels` must be in the result or be summed with the other operand's.
-void RequireUsed(absl::string_view op, absl::string_view name, const DimLabels& labels,
-                 const DimLabels& other, const DimLabels& y) {
-  for (const char& letter : labels) {
-    WEFT_REQUIRE(other.Has(letter) || y.Has(letter), op, ": dim '", Letter(letter), "' is in ", name, " \"",
-                 labels.text(), "\" alone, neither in the other operand \"", other.text(), "\" nor in y \"",
-                 y.text(), "\": sum it away first, or name it in y");
-  }
-}
-
-// The names of a product's operands, as in its op's list.
+// The names of a product's operands and result, as in its op's lists.
 struct Names {
   absl::string_view x = "x";
   absl::string_view w = "w";
+  absl::string_view y = "y";
 };
+
+// Every letter of `labels`, of `name`, must be in the result or be summed with the other operand's.
+void RequireUsed(absl::string_view op, absl::string_view name, const DimLabels& labels,
+                 const DimLabels& other, const DimLabels& y, absl::string_view y_name) {
+  for (const char& letter : labels) {
+    WEFT_REQUIRE(other.Has(letter) || y.Has(letter), op, ": dim '", Letter(letter), "' is in ", name, " \"",
+                 labels.text(), "\" alone, neither in the other operand \"", other.text(), "\" nor in ",
+                 y_name, " \"", y.text(), "\": sum it away first, or name it in ", y_name);
+  }
+}
 
 TensorTypes InferProduct(absl::string_view op, absl::Span<const TensorType> operands,
                          const ContractAttributes& a, const Names& names = {}) {
@@ -45,8 +46,8 @@ TensorTypes InferProduct(absl::string_view op, absl::Span<const TensorType> oper
   RequireLabels(op, names.w, w, a.w);
   WEFT_REQUIRE(x.dtype == w.dtype, op, ": ", names.x, " and ", names.w, " must have one dtype, got ",
                x.ToString(), " and ", w.ToString(), ": cast one of them");
-  RequireUsed(op, names.x, a.x, a.w, a.y);
-  RequireUsed(op, names.w, a.w, a.x, a.y);
+  RequireUsed(op, names.x, a.x, a.w, a.y, names.y);
+  RequireUsed(op, names.w, a.w, a.x, a.y, names.y);
   for (const char& letter : a.x) {
     const int w_dim = a.w.Find(letter);
     if (w_dim < 0) continue;
@@ -58,7 +59,7 @@ TensorTypes InferProduct(absl::string_view op, absl::Span<const TensorType> oper
   for (const char& letter : a.y) {
     const int x_dim = a.x.Find(letter);
     const int w_dim = a.w.Find(letter);
-    WEFT_REQUIRE(x_dim >= 0 || w_dim >= 0, op, ": dim '", Letter(letter), "' of y \"", a.y.text(),
+    WEFT_REQUIRE(x_dim >= 0 || w_dim >= 0, op, ": dim '", Letter(letter), "' of ", names.y, " \"", a.y.text(),
                  "\" is neither in ", names.x, " \"", a.x.text(), "\" nor in ", names.w, " \"", a.w.text(),
                  "\"");
     y.shape.push_back(x_dim >= 0 ? x.shape[x_dim] : w.shape[w_dim]);
@@ -117,7 +118,7 @@ TensorTypes InferGeluLinear(absl::Span<const TensorType> operands, const Contrac
 TensorTypes InferWeightGrad(absl::Span<const TensorType> operands, const LinearWeightGradAttributes& a) {
   constexpr absl::string_view kOp = "linear_weight_grad";
   const TensorType& dy = operands[1];
-  TensorTypes types = InferProduct(kOp, operands, a.labels, {.w = "dy"});
+  TensorTypes types = InferProduct(kOp, operands, a.labels, {.w = "dy", .y = "dw"});
   WEFT_REQUIRE(a.bias_ndim >= 0 && a.bias_ndim <= dy.ndim(), kOp,
                ": expected a bias of at most the dims of dy ", dy.ToString(), ", got one of ", a.bias_ndim);
   TensorType db = {dy.dtype, {}};
@@ -133,7 +134,7 @@ TensorTypes InferWeightGrad(absl::Span<const TensorType> operands, const LinearW
 
 TensorTypes InferGeluInputGrad(absl::Span<const TensorType> operands, const ContractAttributes& a) {
   constexpr absl::string_view kOp = "gelu_linear_input_grad";
-  const TensorTypes types = InferProduct(kOp, operands.first(2), a, {.x = "dy"});
+  const TensorTypes types = InferProduct(kOp, operands.first(2), a, {.x = "dy", .y = "dh"});
   WEFT_REQUIRE(operands[2] == types[0], kOp, ": expected h of the product's type ", types[0].ToString(),
                ", got ", operands[2].ToString());
   return types;

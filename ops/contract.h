@@ -108,6 +108,7 @@ struct LinearWeightGradAttributes {
 //
 // Shape:  dw as contract's y; db of dy's dtype and last extents.
 // Layout: as kContract; db is made of dy alone.
+// Errors: as kContract; InvalidArgument if db's dims are not dy's own: in dy, not in x.
 extern const Op<LinearWeightGradAttributes> kLinearWeightGrad;
 
 // kLinear of gelu(h), by tanh as GPT-2: (y, a), a = gelu(h). In one op, so that the gradient with respect to
@@ -120,8 +121,10 @@ extern const Op<ContractAttributes> kGeluLinear;
 
 // What kGeluLinear's backward makes of its h: contract(dy, w) times gelu's derivative at h.
 //
-// Shape:  h has the dims of the product.
+// Shape:  h and the result are of the product's type. Halves are rounded once, or once more before the
+//         derivative.
 // Layout: as kContract.
+// Errors: as kContract; InvalidArgument if h is of another type.
 extern const Op<ContractAttributes> kGeluLinearInputGrad;
 
 }  // namespace weft

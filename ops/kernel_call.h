@@ -22,7 +22,7 @@ struct KernelContext {
 // they read the boxes.
 //
 // Local extents may be 0. Outputs are row-major and uninitialised, but for views (the kernel sets them) and
-// in-place ops (outputs[i] is the operand). Inputs may have any strides unless the op says otherwise.
+// in-place ops (outputs[i] is the operand). Inputs may have any strides. An op may say otherwise of both.
 //
 // Kernels are deterministic: the bits of the result depend neither on the thread count nor on the run.
 struct KernelCallBase {

@@ -9,6 +9,7 @@ namespace {
 TensorType PartType(absl::string_view op, const TensorType& qkv) {
   WEFT_REQUIRE(IsFloating(qkv.dtype) && qkv.ndim() == 5 && qkv.shape[2] == 3, op,
                ": expected qkv [b, s, 3, h, e], floating; got ", qkv.ToString());
+  WEFT_REQUIRE(qkv.shape[4] > 0, op, ": heads must have elements, got qkv ", qkv.ToString());
   TensorType part = qkv;
   part.shape.Remove(2);
   return part;

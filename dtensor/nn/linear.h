@@ -18,8 +18,8 @@ struct LinearOptions {
 };
 
 // y = x w + b, contracting the last dims of x with the first dims of w, which keep their logical extents:
-// qkv is Linear({d}, {3, h, e}), the projection after attention Linear({h, e}, {d}). After an activation of
-// its own (gelu_input) the gradient of the activation is computed with that of the product.
+// qkv is Linear({d}, {3, h, e}), the projection after attention Linear({h, e}, {d}). Where it has a
+// bias, the gradient of an activation of its own (gelu_input) is computed with that of the product.
 //
 // Shape: x [..., in...] -> y [..., out...]; weight [in..., out...], bias [out...], initially zero.
 class Linear : public Module {

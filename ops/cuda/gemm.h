@@ -21,7 +21,7 @@ struct CudaGemmOperand {
 // c = alpha a b + beta c + bias, for each of a batch: plain numbers. At most one of bias, gelu_input and
 // b_sums is given; with the last two, batch is 1 and beta 0.
 struct CudaGemm {
-  DType dtype = DType::kF32;  // of a, b, c and bias: floating
+  DType dtype = DType::kF32;  // of all matrices and vectors: floating
   int64_t m = 0;              // all of m, n, k and batch are at least 1
   int64_t n = 0;
   int64_t k = 0;
@@ -45,7 +45,8 @@ struct CudaGemm {
 bool HasCudaGemm(const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm);
 
 // Issues the product to the stream of `allocator`, a CudaAllocator, which gives workspace too. Halves are
-// summed in f32 and rounded once. The bits depend on the extents, strides and the GPU's model alone.
+// summed in f32 and rounded once. The bits depend on the extents, strides, alignment up to 16 bytes and the
+// GPU's model alone.
 //
 // With gelu_input or b_sums only where HasCudaGemm.
 //

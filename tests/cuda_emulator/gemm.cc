@@ -2,15 +2,19 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "ops/cuda/kernel_stream.h"
 #include "runtime/device/cuda/launch.h"
 #include "runtime/tensor/convert.h"
 #include "runtime/tensor/cuda/grid_loop.h"
+#include "tests/cuda_emulator/gemm_count.h"
 
 namespace weft {
 namespace {
+
+std::atomic<int64_t> num_fused = 0;
 
 // The derivative of gelu by tanh, from its definition; beyond the limits it is 0 or 1 to double.
 double GeluDerivative(double x) {
@@ -55,6 +59,8 @@ __global__ void GemmKernel(CudaGemm gemm) {
 
 }  // namespace
 
+int64_t NumFusedGemms() { return num_fused; }
+
 // As cuBLASLt says of itself, where this says no; sums of columns in threes are left to who asks, so that
 // both ways run.
 bool HasCudaGemm(const std::shared_ptr<Allocator>&, const CudaGemm& gemm) {
@@ -70,6 +76,7 @@ void RunCudaGemm(const std::shared_ptr<Allocator>& allocator, const CudaGemm& ge
   WEFT_CHECK(!is_fused ||
                  (gemm.batch == 1 && gemm.beta == 0 && gemm.bias == nullptr && HasCudaGemm(allocator, gemm)),
              "a product that the library lacks");
+  num_fused += is_fused ? 1 : 0;
   VisitFloating(gemm.dtype, "gemm", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = std::conditional_t<std::is_same_v<T, double>, double, float>;

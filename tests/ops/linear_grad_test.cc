@@ -103,6 +103,10 @@ TEST(LinearGradErrorsTest, NameTheOpAndItsOperands) {
             "linear_weight_grad: dim 'b' of the bias f32[2, 3] is none of dy's own: x is \"bd\", dw \"dv\"");
   EXPECT_EQ(InferError(kLinearWeightGrad, {x, y}, {{"bd", "bv", "dv"}, 3}),
             "linear_weight_grad: expected a bias of at most the dims of dy f32[2, 3], got one of 3");
+  EXPECT_EQ(
+      InferError(kLinearWeightGrad, {x, y}, {{"bd", "bv", "d"}, 1}),
+      "linear_weight_grad: dim 'v' is in dy \"bv\" alone, neither in the other operand \"bd\" nor in dw "
+      "\"d\": sum it away first, or name it in dw");
   EXPECT_EQ(InferError(kGeluLinear, {x, w, {DType::kF32, {2}}}, labels),
             "gelu_linear: expected a bias of the last dims of f32[2, 3], got f32[2]");
   EXPECT_EQ(InferError(kGeluLinear, {{DType::kI32, {2, 5}}, w, {DType::kF32, {3}}}, labels),

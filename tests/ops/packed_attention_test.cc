@@ -55,6 +55,8 @@ TEST(PackedAttentionTest, Errors) {
             "packed_attention: expected qkv [b, s, 3, h, e], floating; got f32[2, 5, 4, 8]");
   EXPECT_EQ(message(kPackedAttention, {{DType::kI32, {2, 5, 3, 4, 8}}}),
             "packed_attention: expected qkv [b, s, 3, h, e], floating; got i32[2, 5, 3, 4, 8]");
+  EXPECT_EQ(message(kPackedAttention, {{DType::kF32, {2, 5, 3, 4, 0}}}),
+            "packed_attention: heads must have elements, got qkv f32[2, 5, 3, 4, 0]");
   EXPECT_EQ(
       message(kPackedAttentionGrad, {qkv, y, {DType::kF32, {2, 4, 6}}, y}),
       "packed_attention_grad: expected y and dy f32[2, 5, 4, 8], lse f32[2, 4, 5]; got y f32[2, 5, 4, 8], "

@@ -254,8 +254,8 @@ const PlannedProduct& ProductCache::Find(const CudaGemm& gemm) {
 bool ProductCache::Has(const CudaGemm& gemm) {
   if (gemm.dtype == DType::kF64) return false;
   if (gemm.gelu_input != nullptr) {
-    // Faster on Hopper, slower on consumers' GPUs before and after it, elsewhere not known: as measured for
-    // llm.c (pull request 653) and SGLang (28286, 34350).
+    // Faster on Hopper by llm.c's measurements (pull request 653), slower on consumers' GPUs before it (and
+    // GELU itself after it: SGLang, 34350); elsewhere not known.
     constexpr int kHopper = 9;
     // What cuBLASLt demands of a matrix beside the result.
     constexpr int64_t kLdOf = 8;

@@ -77,7 +77,10 @@ class Round {
     if (const std::optional<std::string> why = hub_.store().TryGet(absl::StrCat(prefix_, "broken"))) {
       Throw(absl::StatusCode::kAborted, "new group '", name_, "': ", *why);
     }
-    if (Clock::now() >= deadline_) ThrowLate();
+    if (Clock::now() >= deadline_) {
+      if (lost_.has_value()) throw Error(*lost_);
+      ThrowLate();
+    }
     if (Clock::now() - asked_ < std::chrono::seconds(1)) return;
     asked_ = Clock::now();
     for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer) {
@@ -97,18 +100,17 @@ class Round {
 
   // A member may be through before the others, and end the group: that it is gone is not why.
   void AwaitConnected(const NcclComm& comm) {
-    std::optional<Error> lost;
     Clock::time_point lost_at;
     for (;;) {
       try {
-        if (!lost.has_value() && comm.Poll()) return;
+        if (!lost_.has_value() && comm.Poll()) return;
       } catch (const Error& error) {
         if (error.code() != absl::StatusCode::kAborted) throw;
-        lost = error;
+        lost_ = error;
         lost_at = Clock::now();
       }
       Pause();
-      if (lost.has_value() && Clock::now() - lost_at > NcclComm::kReasonTakes) throw Error(*lost);
+      if (lost_.has_value() && Clock::now() - lost_at > NcclComm::kReasonTakes) throw Error(*lost_);
     }
   }
 
@@ -157,6 +159,7 @@ class Round {
   const int rank_;
   const std::string prefix_;
   const Clock::time_point deadline_;
+  std::optional<Error> lost_;  // what NCCL says of a peer, while why is waited for
   Clock::time_point looked_ = Clock::now();
   Clock::time_point asked_ = Clock::now();  // whether members that have not come have ended
   std::chrono::microseconds pause_ = std::chrono::microseconds(50);

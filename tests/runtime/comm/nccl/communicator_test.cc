@@ -323,6 +323,23 @@ TEST(NcclCommunicatorTest, AFailedMeetingIsToldToAllMembers) {
   }
 }
 
+// Nobody says why, so that is all there is to say.
+TEST(NcclCommunicatorTest, AMeetingThatLosesAMemberIsToldToAllMembers) {
+  const auto fake = std::make_shared<FakeNccl>();
+  for (int rank : {0, 1}) fake->HoldConnecting(rank);
+  fake->SetAsyncError(0, NcclResult::kRemoteError);
+  RunNcclRanks(
+      2,
+      [](World& world) {
+        const std::string message = ErrorOf(absl::StatusCode::kAborted, [&] {
+          world.NewGroup("dp", {0, 1});
+        });
+        ExpectContains(message, {"NCCL: an asynchronous error: remote process exited"});
+      },
+      fake);
+  EXPECT_EQ(fake->NumLive(), 0);
+}
+
 TEST(NcclCommunicatorTest, MembersThatNameAGroupDifferentlyAreTold) {
   RunNcclRanks(2, [](World& world) {
     try {
