@@ -119,12 +119,6 @@ class LocalCall {
   }
 
  private:
-  static ShardBox WholeBox(const Shape& shape) {
-    Shape offset = shape;
-    for (int dim = 0; dim < shape.ndim(); ++dim) offset[dim] = 0;
-    return {.global_shape = shape, .offset = offset, .shape = shape};
-  }
-
   const OpDef& op_;
   const void* attributes_;
   MeshContext& context_;

@@ -31,6 +31,12 @@ void CheckOnMesh(const Layout& layout, const Shape& global_shape, const DeviceMe
   CheckOnMesh(layout, mesh);
 }
 
+ShardBox WholeBox(const Shape& shape) {
+  ShardBox box = {shape, shape, shape};
+  for (int dim = 0; dim < shape.ndim(); ++dim) box.offset[dim] = 0;
+  return box;
+}
+
 ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh,
                   absl::Span<const int64_t> coordinate) {
   CheckOnMesh(layout, global_shape, mesh);

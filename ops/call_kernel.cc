@@ -11,11 +11,7 @@ using Boxes = absl::InlinedVector<ShardBox, 4>;
 
 Boxes WholeBoxes(absl::Span<const Tensor> tensors) {
   Boxes boxes;
-  for (const Tensor& tensor : tensors) {
-    ShardBox box = {.global_shape = tensor.shape(), .offset = tensor.shape(), .shape = tensor.shape()};
-    for (int dim = 0; dim < tensor.ndim(); ++dim) box.offset[dim] = 0;
-    boxes.push_back(box);
-  }
+  for (const Tensor& tensor : tensors) boxes.push_back(WholeBox(tensor.shape()));
   return boxes;
 }
 

@@ -163,12 +163,17 @@ using Context = GradContext<ContractAttributes, NoScalars>;
 ContractAttributes InputGradLabels(const ContractAttributes& a) { return {.x = a.y, .w = a.w, .y = a.x}; }
 ContractAttributes WeightGradLabels(const ContractAttributes& a) { return {.x = a.x, .w = a.y, .y = a.w}; }
 
+void BackwardInput(Context& ctx, Value dy) {
+  if (!ctx.Wants(0)) return;
+  ctx.SetGrad(0, ctx.Emit(kContract, {dy, ctx.saved("w")}, InputGradLabels(ctx.attributes())));
+}
+
 void Backward(Context& ctx) {
   const Value dy = ctx.grad();
   if (!dy.defined()) return;
-  const ContractAttributes& a = ctx.attributes();
-  if (ctx.Wants(0)) ctx.SetGrad(0, ctx.Emit(kContract, {dy, ctx.saved("w")}, InputGradLabels(a)));
-  if (ctx.Wants(1)) ctx.SetGrad(1, ctx.Emit(kContract, {ctx.saved("x"), dy}, WeightGradLabels(a)));
+  BackwardInput(ctx, dy);
+  if (!ctx.Wants(1)) return;
+  ctx.SetGrad(1, ctx.Emit(kContract, {ctx.saved("x"), dy}, WeightGradLabels(ctx.attributes())));
 }
 
 // The gradients of operands 1 and 2, w and b; operand 0 of the product is saved as `input`.
@@ -189,9 +194,7 @@ void BackwardWeights(Context& ctx, Value dy, absl::string_view input) {
 void BackwardLinear(Context& ctx) {
   const Value dy = ctx.grad();
   if (!dy.defined()) return;
-  if (ctx.Wants(0)) {
-    ctx.SetGrad(0, ctx.Emit(kContract, {dy, ctx.saved("w")}, InputGradLabels(ctx.attributes())));
-  }
+  BackwardInput(ctx, dy);
   BackwardWeights(ctx, dy, "x");
 }
 

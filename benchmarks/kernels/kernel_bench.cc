@@ -18,12 +18,6 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr double kSeconds = 0.2;  // a figure
 
-ShardBox WholeBox(const Shape& shape) {
-  ShardBox box = {shape, shape, shape};
-  for (int dim = 0; dim < shape.ndim(); ++dim) box.offset[dim] = 0;
-  return box;
-}
-
 std::map<std::string, RegisterKernelBench::Family>& Families() {
   static auto& families = *new std::map<std::string, RegisterKernelBench::Family>();
   return families;

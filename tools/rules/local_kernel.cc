@@ -9,12 +9,6 @@
 
 namespace weft {
 
-ShardBox WholeBox(const Shape& shape) {
-  ShardBox box = {shape, shape, shape};
-  for (int dim = 0; dim < shape.ndim(); ++dim) box.offset[dim] = 0;
-  return box;
-}
-
 std::vector<Tensor> RunKernel(const OpDef& op, KernelContext& context, absl::Span<const Piece> operands,
                               absl::Span<const ShardBox> output_boxes, const void* attributes,
                               const void* scalars) {

@@ -17,9 +17,6 @@ struct Piece {
   ShardBox box;
 };
 
-// The box of a whole tensor.
-ShardBox WholeBox(const Shape& shape);
-
 // One call of the op's kernel on pieces of its operands, on the device of the context's allocator: the kernel
 // alone, no dispatch. Output i is the
 // piece that output_boxes[i] says; output types are inferred from the global shapes in the boxes. In-place

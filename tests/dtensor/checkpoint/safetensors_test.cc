@@ -25,12 +25,6 @@ Tensor Counting(const Shape& shape) {
   return Tensor::FromValues<float>(shape, values);
 }
 
-ShardBox Whole(const Shape& shape) {
-  Shape origin = shape;
-  for (int dim = 0; dim < origin.ndim(); ++dim) origin[dim] = 0;
-  return {shape, origin, shape};
-}
-
 std::string WriteText(const std::string& name, const std::string& text) {
   const std::string path = TestPath(name);
   std::ofstream(path, std::ios::binary) << text;
@@ -88,7 +82,7 @@ TEST(SafetensorsTest, RoundTripOfEveryDtypeAndEmptyTensors) {
   for (size_t i = 0; i < entries.size(); ++i) {
     ASSERT_NE(reader.Find(entries[i].name), nullptr);
     EXPECT_EQ(*reader.Find(entries[i].name), entries[i].type);
-    const Tensor read = reader.Read(entries[i].name, Whole(entries[i].type.shape), allocator);
+    const Tensor read = reader.Read(entries[i].name, WholeBox(entries[i].type.shape), allocator);
     EXPECT_EQ(read.ToVector<double>(), written[i].ToVector<double>()) << entries[i].name;
   }
   EXPECT_EQ(reader.Find("other"), nullptr);
@@ -172,9 +166,9 @@ TEST(SafetensorsTest, ReadNamesWhatIsMissing) {
   writer.Write(Counting({2}));
   writer.Finish();
   SafetensorsReader reader(path);
-  EXPECT_THAT([&] { reader.Read("b", Whole({2}), MakeCpuAllocator()); },
+  EXPECT_THAT([&] { reader.Read("b", WholeBox({2}), MakeCpuAllocator()); },
               ::testing::ThrowsMessage<Error>(HasSubstr("has no tensor 'b'")));
-  EXPECT_THAT([&] { reader.Read("a", Whole({3}), MakeCpuAllocator()); },
+  EXPECT_THAT([&] { reader.Read("a", WholeBox({3}), MakeCpuAllocator()); },
               ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'a' is f32[2], expected shape [3]")));
 }
 
