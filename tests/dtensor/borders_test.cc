@@ -5,6 +5,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/local_function.h"
 #include "gmock/gmock.h"
+#include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
@@ -83,6 +84,33 @@ TEST(FromLocalTest, PiecesThatAreNotTheRulesAreNamed) {
     EXPECT_THAT(error_of(WholeNumbers(DType::kF32, first ? Shape{2, 3} : Shape{6})),
                 HasSubstr("but rank 1 (a=1) has f32[6] where"));
   });
+}
+
+// A kernel that got a pointer of another device's memory would read elsewhere, or end the program.
+TEST(FromLocalTest, APieceOfAnotherDeviceIsRefused) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Tensor local = Tensor::Empty(MakeMetaAllocator(), DType::kF32, {2, 3});
+    const Layout layout = Parse(context, "[a, -]");
+    const std::string expected =
+        "FromLocal: the piece f32[2, 3] lies on meta:0, expected this rank's device, cpu:0";
+    EXPECT_EQ(ErrorOf([&] { DTensor::FromLocal(context, local, layout, {4, 3}); }), expected);
+    EXPECT_EQ(ErrorOf([&] { DTensor::FromLocal(context, local, layout); }), expected);
+    const LocalFunction elsewhere = {.name = "elsewhere",
+                                     .operands = {{layout, layout}},
+                                     .outputs = {{{DType::kF32, {4, 3}}, layout, layout}},
+                                     .forward = [&](absl::Span<const Tensor>) { return std::vector{local}; },
+                                     .backward = nullptr};
+    const DTensor x = Lay(context, WholeNumbers(DType::kF32, {4, 3}), layout);
+    EXPECT_EQ(ErrorOf([&] { CallLocal(elsewhere, {x}); }),
+              "elsewhere: output 0: the piece f32[2, 3] lies on meta:0, expected this rank's device, cpu:0");
+  });
+  const auto on_meta = [](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse(""));
+    const Tensor local = WholeNumbers(DType::kF32, {2});
+    EXPECT_EQ(ErrorOf([&] { DTensor::FromLocal(context, local, Layout(1, 0), {2}); }),
+              "FromLocal: the piece f32[2] lies on cpu:0, expected this rank's device, meta:0");
+  };
+  RunRanks(1, on_meta, {.device = DeviceType::kMeta});
 }
 
 TEST(FromLocalTest, ReplicasAreComparedOnRequest) {
