@@ -106,6 +106,16 @@ TEST(PropagationCacheTest, TheOldestHalfGoesWhenItIsFull) {
   for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(cache.Find(SumCall(i).key()) != nullptr, i >= 2) << i;
 }
 
+// Calls of every step beside those of one length alone, as where batches are of varying lengths.
+TEST(PropagationCacheTest, CallsInUseStayUnderVaryingShapes) {
+  PropagationCache cache(/*capacity=*/8);
+  for (int64_t i = 1000; i < 1003; ++i) cache.Insert(SumCall(i).key(), PlanNumber(static_cast<double>(i)));
+  for (int64_t length = 0; length < 100; ++length) {
+    for (int64_t i = 1000; i < 1003; ++i) ASSERT_NE(cache.Find(SumCall(i).key()), nullptr) << length;
+    cache.Insert(SumCall(length).key(), PlanNumber(0));
+  }
+}
+
 TEST(PropagationCacheTest, NeverHoldsMoreThanItsCapacity) {
   for (int64_t capacity : {1, 2, 3, 7}) {
     PropagationCache cache(capacity);

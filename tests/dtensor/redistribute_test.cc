@@ -206,6 +206,17 @@ TEST(RedistributionCacheTest, IsBounded) {
   EXPECT_EQ(cache.stats().evictions, 100 - cache.size());
 }
 
+TEST(RedistributionCacheTest, PlansInUseStayUnderVaryingShapes) {
+  RedistributionCache cache(/*capacity=*/4);
+  const Layout from(1, 1), to = from.WithShard(0, 0);
+  const TensorType weight = {DType::kF32, {1000}};
+  cache.Insert(from, to, weight, {});
+  for (int64_t length = 0; length < 100; ++length) {
+    ASSERT_NE(cache.Find(from, to, weight), nullptr) << length;
+    cache.Insert(from, to, {DType::kF32, {length}}, {});
+  }
+}
+
 // Sizes past the 512 bytes that travel inside a posting, and past the kernels' blocks.
 TEST(RedistributeTest, LargerThanAMessage) {
   for (const char* mesh : {"a=2", "a=2,b=2"}) {
