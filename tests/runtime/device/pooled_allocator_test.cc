@@ -1,0 +1,116 @@
+// What a pool takes from the system and gives back to it. What its blocks are like: allocator_test.
+
+#include "runtime/device/pooled_allocator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kMebibyte = 1 << 20;
+
+// A pool over addresses that nobody touches: blocks of any size, and every call of the system is seen.
+class CountedPool final : public PooledAllocator {
+ public:
+  explicit CountedPool(int64_t cap_bytes = 0) : PooledAllocator(cap_bytes) {}
+  ~CountedPool() override { ReturnPoolToSystem(); }
+  Device device() const override { return {}; }
+
+  int64_t held_bytes = 0;  // taken from the system, and not yet given back
+  int64_t num_taken = 0;
+  std::vector<int64_t> given_back;  // sizes, in order
+
+ protected:
+  void* TakeFromSystem(int64_t num_bytes) override {
+    held_bytes += num_bytes;
+    next_ += num_bytes;
+    ++num_taken;
+    return reinterpret_cast<void*>(next_);
+  }
+  void ReturnToSystem(void*, int64_t num_bytes) noexcept override {
+    held_bytes -= num_bytes;
+    given_back.push_back(num_bytes);
+  }
+
+ private:
+  intptr_t next_ = 0;
+};
+
+// Blocks that a test gives back at its end, or before, all or one by one.
+class Blocks {
+ public:
+  explicit Blocks(Allocator& allocator) : allocator_(allocator) {}
+  ~Blocks() {
+    while (!blocks_.empty()) GiveBack(0);
+  }
+  void Take(int64_t num_bytes) { blocks_.emplace_back(allocator_.Allocate(num_bytes), num_bytes); }
+  void GiveBack(size_t i) {
+    allocator_.Deallocate(blocks_[i].first, blocks_[i].second);
+    blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+ private:
+  Allocator& allocator_;
+  std::vector<std::pair<void*, int64_t>> blocks_;
+};
+
+// A step's tensors are of several sizes, each in proportion to the step's length; the widest live briefly.
+struct Held {
+  int64_t most_held = 0;
+  int64_t most_live = 0;
+};
+Held RunSteps(CountedPool& pool, const std::vector<int64_t>& lengths) {
+  Held held;
+  for (const int64_t length : lengths) {
+    Blocks blocks(pool);
+    const auto take = [&](int64_t features) {
+      blocks.Take(length * features);
+      held.most_held = std::max(held.most_held, pool.held_bytes);
+      held.most_live = std::max(held.most_live, pool.stats().live_bytes);
+    };
+    for (int layer = 0; layer < 6; ++layer) {
+      take(768);
+      take(3072);
+      take(700);
+      blocks.GiveBack(static_cast<size_t>(2 * layer + 1));
+    }
+  }
+  return held;
+}
+
+std::vector<int64_t> RandomLengths(size_t count, int64_t shortest, int64_t longest) {
+  std::mt19937 random(11);
+  std::vector<int64_t> lengths(count);
+  for (int64_t& length : lengths) length = shortest + random() % (longest - shortest + 1);
+  return lengths;
+}
+
+// Without a bound every size class would keep its own peak.
+TEST(PooledAllocatorTest, VaryingLengthsDoNotAddUpTheirPeaks) {
+  CountedPool pool;
+  const Held held = RunSteps(pool, RandomLengths(/*count=*/500, 10'000, 100'000));
+  EXPECT_LE(held.most_held, held.most_live * 3 / 2);
+  EXPECT_EQ(pool.stats().live_bytes, 0);
+  EXPECT_EQ(pool.stats().pooled_bytes, pool.held_bytes);
+}
+
+TEST(PooledAllocatorTest, TheCapCountsFreeBlocksToo) {
+  constexpr int64_t kCap = 50 * kMebibyte;
+  CountedPool pool(kCap);
+  for (const int64_t mebibytes : {40, 48, 30, 20, 48}) {
+    Blocks blocks(pool);
+    blocks.Take(mebibytes * kMebibyte);
+    EXPECT_LE(pool.held_bytes, kCap) << mebibytes;
+  }
+}
+
+}  // namespace
+}  // namespace weft
