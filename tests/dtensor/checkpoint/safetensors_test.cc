@@ -1,7 +1,11 @@
 #include "dtensor/checkpoint/safetensors.h"
 
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <string>
@@ -10,6 +14,27 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+
+namespace {
+
+// Which folders were flushed to disk; and whether to do that fails.
+std::vector<ino_t> flushed_folders;
+bool flushing_folders_fails = false;
+
+}  // namespace
+
+// Stands before libc's, which it calls.
+extern "C" int fsync(int file) {
+  struct stat status;
+  if (fstat(file, &status) == 0 && S_ISDIR(status.st_mode)) {
+    if (flushing_folders_fails) {
+      errno = EIO;
+      return -1;
+    }
+    flushed_folders.push_back(status.st_ino);
+  }
+  return static_cast<int>(syscall(SYS_fsync, file));
+}
 
 namespace weft {
 namespace {
@@ -120,6 +145,40 @@ TEST(SafetensorsTest, UnfinishedFileLeavesTheOldOne) {
   std::ifstream file(path);
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "old");
   EXPECT_NE(access((path + ".tmp." + std::to_string(getpid())).c_str(), F_OK), 0);
+}
+
+// A folder of a test's own.
+std::filesystem::path NewFolder(const std::string& name) {
+  const std::filesystem::path folder = TestPath(name);
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+TEST(SafetensorsTest, AConstructorThatThrowsLeavesNoFile) {
+  const std::filesystem::path folder = NewFolder("throws");
+  EXPECT_THROW(SafetensorsWriter(folder / "x.safetensors", {{"a", {}}, {"a", {}}}, {}), Error);
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
+// A rename is on disk when its folder is.
+TEST(SafetensorsTest, FinishFlushesTheFolder) {
+  const std::filesystem::path folder = NewFolder("flushed");
+  struct stat status;
+  ASSERT_EQ(stat(folder.c_str(), &status), 0);
+  flushed_folders.clear();
+  SafetensorsWriter(folder / "x.safetensors", {}, {}).Finish();
+  EXPECT_THAT(flushed_folders, ElementsAre(status.st_ino));
+  // A path without a folder lies in the working folder.
+  ASSERT_EQ(stat(".", &status), 0);
+  flushed_folders.clear();
+  SafetensorsWriter("x.safetensors", {}, {}).Finish();
+  EXPECT_THAT(flushed_folders, ElementsAre(status.st_ino));
+  std::filesystem::remove("x.safetensors");
+  flushing_folders_fails = true;
+  EXPECT_THAT([&] { SafetensorsWriter(folder / "y.safetensors", {}, {}).Finish(); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("y.safetensors': Input/output error")));
+  flushing_folders_fails = false;
 }
 
 TEST(SafetensorsTest, WriterRefusesWhatWasNotAnnounced) {
