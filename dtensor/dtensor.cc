@@ -39,6 +39,7 @@ DTensor::DTensor(IntrusivePtr<DTensorImpl> impl) : impl_(std::move(impl)) {}
 
 DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
                            const Layout& layout, const Shape& global_shape, const FromLocalOptions& options) {
+  context->CheckPiece(local, "FromLocal");
   const ShardBox box = weft::LocalBox(global_shape, layout, context->mesh(), context->coordinate());
   WEFT_REQUIRE(local.shape() == box.shape, "FromLocal: layout ", layout.ToString(context->mesh()), " of ",
                TypeString(local.dtype(), global_shape), " gives this rank ", box.shape.ToString(), ", got ",
@@ -51,6 +52,7 @@ DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tenso
 
 DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
                            const Layout& layout) {
+  context->CheckPiece(local, "FromLocal");
   const TensorType type = AgreeOnType(*context, local, layout, "FromLocal");
   return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, local));
 }

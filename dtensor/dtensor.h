@@ -49,14 +49,17 @@ class DTensor {
   explicit DTensor(IntrusivePtr<DTensorImpl> impl);
 
   // From this rank's piece, uncommunicated: the piece that `layout` gives this rank of a tensor of
-  // `global_shape`. Errors: InvalidArgument if `local`'s shape is not that piece's.
+  // `global_shape`.
+  // Errors: InvalidArgument if `local`'s shape is not that piece's, or `local` does not lie on this rank's
+  //         device, which is that of context->allocator().
   static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
                            const Layout& layout, const Shape& global_shape,
                            const FromLocalOptions& options = {});
   // From this rank's piece alone, where no rank knows the global shape: the ranks exchange their sizes, which
-  // may be uneven but have to be those of the chunk rule. Cost: an all-gather of 80 bytes a rank.   Errors:
-  // InvalidArgument on every rank, naming the ranks whose piece is not what the rule gives them, and what it
-  // gives.
+  // may be uneven but have to be those of the chunk rule.
+  // Cost:   an all-gather of 80 bytes a rank.
+  // Errors: InvalidArgument on every rank, naming the ranks whose piece is not what the rule gives them, and
+  //         what it gives; before anything is exchanged, if `local` does not lie on this rank's device.
   static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
                            const Layout& layout);
 

@@ -16,6 +16,7 @@ DTensor Take(const IntrusivePtr<MeshContext>& context, const LocalFunction& func
   const std::string name = absl::StrCat(function.name, ": ", what);
   WEFT_REQUIRE(piece.defined() && piece.dtype() == type.dtype, name, " is ",
                piece.defined() ? piece.TypeString() : "undefined", ", expected ", DTypeName(type.dtype));
+  context->CheckPiece(piece, name);
   const ShardBox box = LocalBox(type.shape, layout, context->mesh(), context->coordinate());
   WEFT_REQUIRE(piece.shape() == box.shape, name, ": layout ", layout.ToString(context->mesh()), " of ",
                type.ToString(), " gives this rank ", box.shape.ToString(), ", got ", piece.TypeString());

@@ -65,9 +65,9 @@ struct LocalFunction {
 // Cost:   the redistributions to the declared layouts, where operands and gradients lie otherwise; explicit.
 //         All operands' and outputs' pieces are kept until backward.
 // Errors: InvalidArgument naming the function: a wrong number of operands, outputs or gradients, a piece that
-// is
-//         not what the layout gives this rank, replicas that differ. FailedPrecondition if an operand wants a
-//         gradient and there is no backward, or one lies as a Partial that is no sum.
+//         is not what the layout gives this rank or not on its device, replicas that differ.
+//         FailedPrecondition if an operand wants a gradient and there is no backward, or one lies as a
+//         Partial that is no sum.
 DTensors CallLocal(const LocalFunction& function, absl::Span<const DTensor> operands);
 
 }  // namespace weft

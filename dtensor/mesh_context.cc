@@ -12,6 +12,15 @@ MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh)
       cost_model_(mesh_),
       kernel_context_{state_->world().pool(), state_->world().allocator()} {}
 
+void MeshContext::CheckPiece(const Tensor& piece, absl::string_view what) {
+  WEFT_REQUIRE(piece.defined(), what, ": the piece is undefined (default-constructed)");
+  const Device own = allocator()->device();
+  const Device given = piece.device();
+  WEFT_REQUIRE(given == own, what, ": the piece ", piece.TypeString(), " lies on ",
+               DeviceTypeName(given.type), ":", given.index, ", expected this rank's device, ",
+               DeviceTypeName(own.type), ":", own.index);
+}
+
 Communicator& MeshContext::Group(const AxisList& axes) {
   std::vector<int> key(axes.begin(), axes.end());
   std::shared_ptr<Communicator>& group = groups_[key];

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "dtensor/propagation_cache.h"
 #include "dtensor/rank_state.h"
 #include "dtensor/redistribution_cache.h"
@@ -15,6 +16,7 @@
 #include "runtime/base/intrusive_ptr.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/launch/world.h"
+#include "runtime/tensor/tensor.h"
 
 namespace weft {
 
@@ -39,6 +41,10 @@ class MeshContext : public RefCounted<MeshContext> {
 
   // This rank's index along every axis.
   absl::Span<const int64_t> coordinate() const { return coordinate_; }
+
+  // Errors: InvalidArgument that starts with `what`, if `piece` is undefined or not on this rank's device: a
+  //         kernel would read its address as one of its own device.
+  void CheckPiece(const Tensor& piece, absl::string_view what);
 
   // The communicator over `axes`, in which group rank is the row-major index along them. Created at its first
   // use, which every member reaches in the same order; then pooled.
