@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 
 namespace weft {
 
@@ -20,57 +20,89 @@ struct CacheStats {
   bool operator==(const CacheStats&) const = default;
 };
 
-// Removes the older half, at least one, of a map to values with a member `age`, all different. Returns how
-// many went. Needs a map that is not empty.
-template <class Map>
-int64_t EvictOldestHalf(Map& entries) {
-  std::vector<uint64_t> ages;
-  ages.reserve(entries.size());
-  for (const auto& [key, stored] : entries) ages.push_back(stored.age);
-  const auto last_out = ages.begin() + static_cast<std::ptrdiff_t>((ages.size() - 1) / 2);
-  std::nth_element(ages.begin(), last_out, ages.end());
-  const uint64_t oldest_half = *last_out;
-  return static_cast<int64_t>(
-      absl::erase_if(entries, [oldest_half](const auto& entry) { return entry.second.age <= oldest_half; }));
-}
-
-// A bounded map from keys to what was worked out for them: at most `capacity` entries; the oldest half goes
-// when it is full. No locks: the owning rank's thread only.
-template <class Key, class Value>
+// A bounded map from keys to what was worked out for them: at most `capacity` entries; when it is full, the
+// one whose last use is longest ago goes. Values are shared: `Pointer` owns one together with whoever copies
+// it (std::shared_ptr, IntrusivePtr), so what still runs keeps its value, whatever the cache drops.
+//
+// A hit is on the way of every cached call, so it only writes down its time: a list in the order of use would
+// write to four entries. The misses make up the order, since each costs far more anyway. A heap holds the
+// entries by the uses it knows of; if the entry at its top has been used since, it goes back with its new
+// time. An entry that comes to the top unused since is the oldest of all.
+//
+// Threads: no locks; the owning rank's thread only.
+template <class Key, class Pointer, class Hash = typename absl::node_hash_map<Key, int>::hasher,
+          class Equal = typename absl::node_hash_map<Key, int>::key_equal>
 class BoundedCache {
  public:
   // Needs capacity >= 1.
   explicit BoundedCache(int64_t capacity) : capacity_(capacity) {}
+  // The heap points to entries, which stay where they are when the map moves.
+  BoundedCache(BoundedCache&&) = default;
+  BoundedCache& operator=(BoundedCache&&) = default;
 
-  // The value of an equal key, or null. The pointer holds until the next Insert.
-  const Value* Find(const Key& key) {
+  // The value of an equal key, or null. The reference holds until the next Insert; a copy keeps the value.
+  template <class AnyKey = Key>
+  const Pointer& Find(const AnyKey& key) {
     const auto it = entries_.find(key);
-    if (it == entries_.end()) {
+    if (it == entries_.end()) [[unlikely]] {
       ++stats_.misses;
-      return nullptr;
+      return none_;
     }
     ++stats_.hits;
-    return it->second.value.get();
+    it->second.last_use = ++now_;
+    return it->second.value;
   }
-  const Value* Insert(Key key, Value value) {
-    if (size() >= capacity_) stats_.evictions += EvictOldestHalf(entries_);
-    Stored stored{next_age_++, std::make_unique<const Value>(std::move(value))};
-    return entries_.insert_or_assign(std::move(key), std::move(stored)).first->second.value.get();
+
+  // Replaces the value of an equal key.
+  const Pointer& Insert(Key key, Pointer value) {
+    if (const auto it = entries_.find(key); it != entries_.end()) {
+      it->second = {++now_, std::move(value)};
+      return it->second.value;
+    }
+    if (size() >= capacity_) EvictOldest();
+    Node& node = *entries_.try_emplace(std::move(key), Entry{++now_, std::move(value)}).first;
+    by_use_.push_back({node.second.last_use, &node});
+    std::push_heap(by_use_.begin(), by_use_.end(), std::greater<>());
+    return node.second.value;
   }
 
   const CacheStats& stats() const { return stats_; }
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+  int64_t capacity() const { return capacity_; }
 
  private:
-  struct Stored {
-    uint64_t age = 0;
-    std::unique_ptr<const Value> value;
+  struct Entry {
+    uint64_t last_use = 0;
+    Pointer value;
+  };
+  using Map = absl::node_hash_map<Key, Entry, Hash, Equal>;
+  using Node = typename Map::value_type;
+  // Of each entry one, its last use no later than the entry's.
+  struct KnownUse {
+    uint64_t last_use = 0;
+    Node* node = nullptr;
+    bool operator>(const KnownUse& other) const { return last_use > other.last_use; }
   };
 
+  void EvictOldest() {
+    while (true) {
+      std::pop_heap(by_use_.begin(), by_use_.end(), std::greater<>());
+      KnownUse& oldest = by_use_.back();
+      if (oldest.last_use == oldest.node->second.last_use) break;
+      oldest.last_use = oldest.node->second.last_use;
+      std::push_heap(by_use_.begin(), by_use_.end(), std::greater<>());
+    }
+    entries_.erase(entries_.find(by_use_.back().node->first));
+    by_use_.pop_back();
+    ++stats_.evictions;
+  }
+
   int64_t capacity_;
-  uint64_t next_age_ = 0;
+  uint64_t now_ = 0;  // counts uses
   CacheStats stats_;
-  absl::flat_hash_map<Key, Stored> entries_;
+  Pointer none_ = nullptr;
+  Map entries_;
+  std::vector<KnownUse> by_use_;  // a heap, the oldest at its front
 };
 
 }  // namespace weft

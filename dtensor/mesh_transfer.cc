@@ -23,10 +23,10 @@ void CheckSource(const MeshTransferEnds& ends, const DTensor& source) {
                ") to mesh (", ends.to_mesh.ToString(), "); detach ", source.ToString(), " first");
 }
 
-const LoweredMeshTransfer& PlanTransfer(RankState& state, const MeshTransferEnds& ends,
-                                        const IntrusivePtr<MeshContext>& target) {
+std::shared_ptr<const LoweredMeshTransfer> PlanTransfer(RankState& state, const MeshTransferEnds& ends,
+                                                        const IntrusivePtr<MeshContext>& target) {
   MeshTransferCache& cache = state.mesh_transfers();
-  if (const LoweredMeshTransfer* known = cache.Find(ends); known != nullptr) return *known;
+  if (const auto& known = cache.Find(ends); known != nullptr) return known;
   const Shape& shape = ends.type.shape;
   LoweredMeshTransfer lowered;
   lowered.reduced = ReducedLayout(ends.from, shape, ends.from_mesh);
@@ -43,7 +43,7 @@ const LoweredMeshTransfer& PlanTransfer(RankState& state, const MeshTransferEnds
       LowerExchange(transfer.PartOf(rank), transfer.held[place].offset, transfer.wanted[place].offset);
   lowered.group = &state.Group(
       absl::StrCat("(", ends.from_mesh.ToString(), ") to (", ends.to_mesh.ToString(), ")"), transfer.ranks);
-  return *cache.Insert(ends, std::move(lowered));
+  return cache.Insert(ends, std::make_shared<const LoweredMeshTransfer>(std::move(lowered)));
 }
 
 // `piece` as the transfer's regions see it: a scalar has one dim there.
@@ -65,7 +65,8 @@ DTensor Redistribute(const MeshTransferEnds& ends, const DTensor& source,
   if (source.defined()) CheckSource(ends, source);
   WEFT_REQUIRE(!target || target->mesh() == ends.to_mesh, "Redistribute: the target is mesh (",
                target->mesh().ToString(), "), expected (", ends.to_mesh.ToString(), ")");
-  const LoweredMeshTransfer& transfer = PlanTransfer(state, ends, target);
+  const std::shared_ptr<const LoweredMeshTransfer> shared = PlanTransfer(state, ends, target);
+  const LoweredMeshTransfer& transfer = *shared;
 
   Tensor input, output;
   if (source.defined()) {

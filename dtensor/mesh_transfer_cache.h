@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_MESH_TRANSFER_CACHE_H_
 #define WEFT_DTENSOR_MESH_TRANSFER_CACHE_H_
 
+#include <memory>
 #include <utility>
 
 #include "dtensor/bounded_cache.h"
@@ -40,7 +41,7 @@ struct LoweredMeshTransfer {
 };
 
 // One a rank, whatever meshes it is in: both ends of a transfer find the same.
-using MeshTransferCache = BoundedCache<MeshTransferEnds, LoweredMeshTransfer>;
+using MeshTransferCache = BoundedCache<MeshTransferEnds, std::shared_ptr<const LoweredMeshTransfer>>;
 
 }  // namespace weft
 

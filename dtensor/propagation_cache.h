@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "dtensor/bounded_cache.h"
@@ -45,21 +44,20 @@ struct CallPlan : RefCounted<CallPlan> {
   }
 };
 
-// A bounded map from calls to their plans: at most `capacity` entries; the oldest half goes when it is full.
-// No locks: the owning rank's thread only.
+// A bounded map from calls to their plans: see BoundedCache. No locks: the owning rank's thread only.
 class PropagationCache {
  public:
   // Needs capacity >= 1.
-  explicit PropagationCache(int64_t capacity = 8192) : capacity_(capacity) {}
+  explicit PropagationCache(int64_t capacity = 8192) : plans_(capacity) {}
 
   // The plan of an equal key, or null. The pointer holds until the next Insert; share it to keep it.
-  const CallPlan* Find(const CallKey& key);
+  const CallPlan* Find(const CallKey& key) { return plans_.Find(key).get(); }
   // Sets the plan's attributes to the key's.
   const CallPlan* Insert(const CallKey& key, IntrusivePtr<CallPlan> plan);
 
-  const CacheStats& stats() const { return stats_; }
-  int64_t size() const { return static_cast<int64_t>(plans_.size()); }
-  int64_t capacity() const { return capacity_; }
+  const CacheStats& stats() const { return plans_.stats(); }
+  int64_t size() const { return plans_.size(); }
+  int64_t capacity() const { return plans_.capacity(); }
 
  private:
   struct OwnedKey {
@@ -84,15 +82,8 @@ class PropagationCache {
              a.op->EqualAttributes(a.attributes.get(), b.attributes.get());
     }
   };
-  struct Stored {
-    uint64_t age;
-    IntrusivePtr<const CallPlan> plan;
-  };
 
-  int64_t capacity_;
-  uint64_t next_age_ = 0;
-  CacheStats stats_;
-  absl::flat_hash_map<OwnedKey, Stored, Hash, Equal> plans_;
+  BoundedCache<OwnedKey, IntrusivePtr<const CallPlan>, Hash, Equal> plans_;
 };
 
 }  // namespace weft

@@ -9,7 +9,7 @@ Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const Tensor
                          const Layout& from, const Layout& to) {
   if (from == to) return local;
   RedistributionCache& cache = context.redistribution_cache();
-  const LoweredRedistribution* lowered = cache.Find(from, to, type);
+  std::shared_ptr<const LoweredRedistribution> lowered = cache.Find(from, to, type);
   if (lowered == nullptr) {
     const DeviceMesh& mesh = context.mesh();
     Redistribution plan = PlanRedistribution(from, to, type.shape, type.dtype, mesh, context.cost_model());

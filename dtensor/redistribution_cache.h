@@ -2,6 +2,7 @@
 #define WEFT_DTENSOR_REDISTRIBUTION_CACHE_H_
 
 #include <cstdint>
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -19,13 +20,14 @@ class RedistributionCache {
   // Needs capacity >= 1.
   explicit RedistributionCache(int64_t capacity = 4096) : plans_(capacity) {}
 
-  // The plan of an equal key, or null. The pointer holds until the next Insert.
-  const LoweredRedistribution* Find(const Layout& from, const Layout& to, const TensorType& type) {
+  // The plan of an equal key, or null; whoever runs it keeps it.
+  std::shared_ptr<const LoweredRedistribution> Find(const Layout& from, const Layout& to,
+                                                    const TensorType& type) {
     return plans_.Find(Key{from, to, type});
   }
-  const LoweredRedistribution* Insert(const Layout& from, const Layout& to, const TensorType& type,
-                                      LoweredRedistribution plan) {
-    return plans_.Insert(Key{from, to, type}, std::move(plan));
+  std::shared_ptr<const LoweredRedistribution> Insert(const Layout& from, const Layout& to,
+                                                      const TensorType& type, LoweredRedistribution plan) {
+    return plans_.Insert(Key{from, to, type}, std::make_shared<const LoweredRedistribution>(std::move(plan)));
   }
 
   const CacheStats& stats() const { return plans_.stats(); }
@@ -34,7 +36,7 @@ class RedistributionCache {
  private:
   using Key = std::tuple<Layout, Layout, TensorType>;
 
-  BoundedCache<Key, LoweredRedistribution> plans_;
+  BoundedCache<Key, std::shared_ptr<const LoweredRedistribution>> plans_;
 };
 
 }  // namespace weft

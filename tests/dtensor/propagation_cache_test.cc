@@ -98,12 +98,14 @@ TEST(PropagationCacheTest, TellsThousandsOfKeysApart) {
   });
 }
 
-TEST(PropagationCacheTest, TheOldestHalfGoesWhenItIsFull) {
+TEST(PropagationCacheTest, TheOneUsedLongestAgoGoesWhenItIsFull) {
   PropagationCache cache(/*capacity=*/4);
-  for (int64_t i = 0; i < 5; ++i) cache.Insert(SumCall(i).key(), PlanNumber(static_cast<double>(i)));
-  EXPECT_EQ(cache.size(), 3);
-  EXPECT_EQ(cache.stats().evictions, 2);
-  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(cache.Find(SumCall(i).key()) != nullptr, i >= 2) << i;
+  for (int64_t i = 0; i < 4; ++i) cache.Insert(SumCall(i).key(), PlanNumber(static_cast<double>(i)));
+  EXPECT_NE(cache.Find(SumCall(0).key()), nullptr);
+  cache.Insert(SumCall(4).key(), PlanNumber(4));
+  EXPECT_EQ(cache.size(), 4);
+  EXPECT_EQ(cache.stats().evictions, 1);
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(cache.Find(SumCall(i).key()) != nullptr, i != 1) << i;
 }
 
 // Calls of every step beside those of one length alone, as where batches are of varying lengths.

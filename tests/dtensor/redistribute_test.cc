@@ -197,7 +197,7 @@ TEST(RedistributionCacheTest, IsBounded) {
   for (int64_t extent = 0; extent < 100; ++extent) {
     const TensorType type = {DType::kF32, {extent}};
     EXPECT_EQ(cache.Find(from, to, type), nullptr);
-    const LoweredRedistribution* plan = cache.Insert(from, to, type, {});
+    const std::shared_ptr<const LoweredRedistribution> plan = cache.Insert(from, to, type, {});
     EXPECT_EQ(cache.Find(from, to, type), plan);
     EXPECT_LE(cache.size(), 4);
   }
