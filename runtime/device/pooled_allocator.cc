@@ -96,10 +96,11 @@ void PooledAllocator::Deallocate(void* data, int64_t num_bytes) noexcept {
   stats_.live_bytes -= RoundUpToGranule(num_bytes);
   if (num_bytes >= listed_bytes_) Unlist(listed_, data);
   try {
-    free_blocks_[size_class.index].push_back(data);
+    free_blocks_[size_class.index].push_back({data, ++num_frees_});
     stats_.pooled_bytes += size_class.num_bytes;
   } catch (const std::bad_alloc&) {
     ReturnToSystem(data, size_class.num_bytes);
+    held_bytes_ -= size_class.num_bytes;
   }
 }
 
@@ -110,6 +111,7 @@ AllocatorStats PooledAllocator::stats() const {
 
 void PooledAllocator::ResetPeak() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  earlier_peak_ = std::max(earlier_peak_, stats_.peak_bytes);
   stats_.peak_bytes = stats_.live_bytes;
 }
 
@@ -118,9 +120,9 @@ void* PooledAllocator::TakeFromPool(const SizeClass& size_class, int64_t num_byt
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (cap_bytes_ - stats_.live_bytes >= RoundUpToGranule(num_bytes)) {
-      std::vector<void*>& blocks = free_blocks_[size_class.index];
+      std::vector<FreeBlock>& blocks = free_blocks_[size_class.index];
       if (blocks.empty()) return nullptr;
-      void* const block = blocks.back();
+      void* const block = blocks.back().block;
       blocks.pop_back();
       stats_.pooled_bytes -= size_class.num_bytes;
       Count(block, num_bytes, label);
@@ -130,7 +132,41 @@ void* PooledAllocator::TakeFromPool(const SizeClass& size_class, int64_t num_byt
   ThrowExhausted(num_bytes, /*is_capped=*/true);
 }
 
+// Before a block is taken from the system: keeps what is held within its bound, as far as free blocks go.
+void PooledAllocator::MakeRoom(const SizeClass& size_class, int64_t num_bytes) {
+  while (true) {
+    void* block = nullptr;
+    int oldest = -1;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const int64_t most_live =
+          std::max({earlier_peak_, stats_.peak_bytes, stats_.live_bytes + RoundUpToGranule(num_bytes)});
+      const int64_t bound = std::min(cap_bytes_, std::max(kFreelyHeldBytes, most_live + most_live / 2));
+      if (stats_.pooled_bytes == 0 || held_bytes_ + size_class.num_bytes <= bound) return;
+      oldest = OldestClass();
+      std::vector<FreeBlock>& blocks = free_blocks_[oldest];
+      block = blocks[0].block;
+      blocks.erase(blocks.begin());
+      stats_.pooled_bytes -= ClassAt(oldest).num_bytes;
+      held_bytes_ -= ClassAt(oldest).num_bytes;
+    }
+    // Without the lock: a device may first finish what waits for a thread that is about to free a block here.
+    ReturnToSystem(block, ClassAt(oldest).num_bytes);
+  }
+}
+
+// The class of the free block whose last use is longest ago. Needs one, and the lock.
+int PooledAllocator::OldestClass() const {
+  int oldest = -1;
+  for (int index = 0; index < kNumClasses; ++index) {
+    if (free_blocks_[index].empty()) continue;
+    if (oldest < 0 || free_blocks_[index][0].freed_at < free_blocks_[oldest][0].freed_at) oldest = index;
+  }
+  return oldest;
+}
+
 void* PooledAllocator::TakeNew(const SizeClass& size_class, int64_t num_bytes, int label) {
+  MakeRoom(size_class, num_bytes);
   void* block = TakeFromSystem(size_class.num_bytes);
   if (block == nullptr) {
     // What the pool keeps in other classes may be what is missing.
@@ -139,6 +175,7 @@ void* PooledAllocator::TakeNew(const SizeClass& size_class, int64_t num_bytes, i
   }
   if (block == nullptr) ThrowExhausted(num_bytes, /*is_capped=*/false);
   const std::lock_guard<std::mutex> lock(mutex_);
+  held_bytes_ += size_class.num_bytes;
   Count(block, num_bytes, label);
   return block;
 }
@@ -164,12 +201,16 @@ int PooledAllocator::CurrentLabel() {
 }
 
 void PooledAllocator::ReturnPoolToSystem() noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (int index = 0; index < kNumClasses; ++index) {
-    for (void* block : free_blocks_[index]) ReturnToSystem(block, ClassAt(index).num_bytes);
-    free_blocks_[index].clear();
+  std::array<std::vector<FreeBlock>, kNumClasses> blocks;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks.swap(free_blocks_);
+    held_bytes_ -= stats_.pooled_bytes;
+    stats_.pooled_bytes = 0;
   }
-  stats_.pooled_bytes = 0;
+  for (int index = 0; index < kNumClasses; ++index) {
+    for (const FreeBlock& free : blocks[index]) ReturnToSystem(free.block, ClassAt(index).num_bytes);
+  }
 }
 
 int64_t PooledAllocator::ListedBytes(int64_t cap_bytes) {

@@ -10,8 +10,8 @@
 namespace weft {
 
 // A rank's memory of one GPU, and the stream in whose order the rank's kernels use it. Allocate and
-// Deallocate never wait for the device; only when it has no more memory is the pool returned to it, which
-// does.
+// Deallocate never wait for the device, but where blocks of the pool are given back to it: for its bound (see
+// PooledAllocator), or all of them when the device has no more memory.
 //
 // Threads: as Allocator; the stream's work is issued by the rank's thread.
 class CudaAllocator final : public PooledAllocator {

@@ -110,6 +110,53 @@ TEST(PooledAllocatorTest, TheCapCountsFreeBlocksToo) {
     blocks.Take(mebibytes * kMebibyte);
     EXPECT_LE(pool.held_bytes, kCap) << mebibytes;
   }
+  // What is refused leaves the pool as it is.
+  EXPECT_THROW(pool.Allocate(kCap + 1), Error);
+  EXPECT_EQ(pool.stats().pooled_bytes, pool.held_bytes);
+  EXPECT_EQ(pool.held_bytes, 48 * kMebibyte);
+}
+
+// Steps of one length, or of a few that fit the bound together: whatever the peak is counted from.
+TEST(PooledAllocatorTest, LengthsThatComeAgainAskTheSystemForNothing) {
+  for (const std::vector<int64_t>& lengths :
+       std::vector<std::vector<int64_t>>{{50'000}, {100'000, 30'000}, {100'000, 20'000, 10'000, 100'000}}) {
+    CountedPool pool;
+    RunSteps(pool, lengths);
+    RunSteps(pool, lengths);
+    const int64_t num_taken = pool.num_taken;
+    const size_t num_given_back = pool.given_back.size();
+    for (int i = 0; i < 10; ++i) {
+      pool.ResetPeak();
+      RunSteps(pool, lengths);
+    }
+    EXPECT_EQ(pool.num_taken, num_taken) << lengths.size();
+    EXPECT_EQ(pool.given_back.size(), num_given_back) << lengths.size();
+  }
+}
+
+TEST(PooledAllocatorTest, TheBlockUsedLongestAgoGoesFirst) {
+  CountedPool pool;
+  const auto use = [&](int64_t mebibytes) { Blocks(pool).Take(mebibytes * kMebibyte); };
+  use(128);  // from now on up to 192 MiB are held
+  use(20);
+  use(24);
+  use(20);
+  EXPECT_THAT(pool.given_back, ::testing::IsEmpty());
+  use(40);
+  EXPECT_THAT(pool.given_back, ::testing::ElementsAre(128 * kMebibyte));
+  use(128);
+  EXPECT_THAT(pool.given_back, ::testing::ElementsAre(128 * kMebibyte, 24 * kMebibyte));
+  EXPECT_EQ(pool.held_bytes, (20 + 40 + 128) * kMebibyte);
+}
+
+TEST(PooledAllocatorTest, ALittleIsHeldFreely) {
+  CountedPool pool;
+  for (int64_t kibibytes = 64; pool.held_bytes + kibibytes * 1024 <= PooledAllocator::kFreelyHeldBytes;
+       kibibytes *= 2) {
+    Blocks(pool).Take(kibibytes * 1024);
+  }
+  EXPECT_GT(pool.held_bytes, PooledAllocator::kFreelyHeldBytes / 2);
+  EXPECT_THAT(pool.given_back, ::testing::IsEmpty());
 }
 
 }  // namespace
