@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/safetensors.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "nlohmann/json.hpp"
@@ -49,14 +51,26 @@ template <class... Parts>
   Throw(absl::StatusCode::kDataLoss, "'", path, "' is not a whole safetensors file: ", parts...);
 }
 
+// Flushes to disk which names stand in the folder of `path`; false, with errno set, if that fails.
+bool FlushFolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  // EINVAL: a file system that flushes no folders, and so has nothing to promise.
+  const int error = fsync(descriptor) == 0 || errno == EINVAL ? 0 : errno;
+  close(descriptor);
+  errno = error;
+  return error == 0;
+}
+
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
                                      const SafetensorsMetadata& metadata)
     : path_(std::move(path)),
-      temporary_path_(absl::StrCat(path_, ".tmp.", getpid())),
       entries_(entries),
-      file_(std::fopen(temporary_path_.c_str(), "wb"), &std::fclose) {
+      file_(nullptr, CloseAndRemove{absl::StrCat(path_, ".tmp.", getpid())}) {
+  file_.reset(std::fopen(file_.get_deleter().path.c_str(), "wb"));
   WEFT_REQUIRE(file_ != nullptr, "cannot write '", path_, "': ", std::strerror(errno));
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -77,16 +91,19 @@ SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<Safeten
   WriteBytes(text.data(), static_cast<int64_t>(text.size()));
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
-  if (file_ == nullptr) return;
-  file_.reset();
-  std::remove(temporary_path_.c_str());
+void SafetensorsWriter::CloseAndRemove::operator()(std::FILE* file) const {
+  std::fclose(file);
+  std::remove(path.c_str());
+}
+
+void SafetensorsWriter::ThrowCannotWrite() const {
+  Throw(absl::StatusCode::kResourceExhausted, "cannot write '", path_, "': ", std::strerror(errno));
 }
 
 void SafetensorsWriter::WriteBytes(const void* data, int64_t num_bytes) {
   if (std::fwrite(data, 1, static_cast<size_t>(num_bytes), file_.get()) == static_cast<size_t>(num_bytes))
     return;
-  Throw(absl::StatusCode::kResourceExhausted, "cannot write '", path_, "': ", std::strerror(errno));
+  ThrowCannotWrite();
 }
 
 void SafetensorsWriter::Write(const Tensor& tensor) {
@@ -105,10 +122,9 @@ void SafetensorsWriter::Finish() {
   WEFT_REQUIRE(next_ == entries_.size(), "checkpoint '", path_, "': ", entries_.size() - next_,
                " tensors are not written yet, the first is '", entries_[next_].name, "'");
   const bool flushed = std::fflush(file_.get()) == 0 && fsync(fileno(file_.get())) == 0;
-  if (!flushed || std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
-    Throw(absl::StatusCode::kResourceExhausted, "cannot write '", path_, "': ", std::strerror(errno));
-  }
-  file_.reset();
+  if (!flushed || std::rename(file_.get_deleter().path.c_str(), path_.c_str()) != 0) ThrowCannotWrite();
+  std::fclose(file_.release());
+  if (!FlushFolderOf(path_)) ThrowCannotWrite();
 }
 
 SafetensorsReader::SafetensorsReader(const std::string& path)

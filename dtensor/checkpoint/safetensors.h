@@ -29,30 +29,35 @@ struct SafetensorsEntry {
   bool operator==(const SafetensorsEntry&) const = default;
 };
 
-// Writes one file, tensor by tensor in the order of `entries`. The file appears under its name only when
-// Finish has succeeded: until then, and after an error, whatever stood there stays.
+// Writes one file, tensor by tensor in the order of `entries`. The file appears under its name only in
+// Finish, whole: until then, and after an error, whatever stood there stays, and no other file is left.
 class SafetensorsWriter {
  public:
   // Errors: InvalidArgument naming the path if it cannot be written, or an entry's name stands twice.
   SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
                     const SafetensorsMetadata& metadata);
-  ~SafetensorsWriter();
 
   // The next entry's elements: a CPU tensor of its type. Errors: InvalidArgument if it is another type or one
   // too many; ResourceExhausted if the disk is full.
   void Write(const Tensor& tensor);
 
-  // Flushes to disk and gives the file its name. Errors: InvalidArgument if entries are missing; as Write.
+  // Flushes the file to disk, gives it its name, and flushes the folder, so that the name outlives a crash of
+  // the machine. Errors: InvalidArgument if entries are missing; as Write.
   void Finish();
 
  private:
+  struct CloseAndRemove {
+    std::string path;
+    void operator()(std::FILE* file) const;
+  };
+
   void WriteBytes(const void* data, int64_t num_bytes);
+  [[noreturn]] void ThrowCannotWrite() const;
 
   std::string path_;
-  std::string temporary_path_;
   std::vector<SafetensorsEntry> entries_;
   size_t next_ = 0;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::unique_ptr<std::FILE, CloseAndRemove> file_;  // under a temporary name
 };
 
 // Reads a file, whole tensors or boxes of them. Threads: one at a time.
