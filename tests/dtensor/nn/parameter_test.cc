@@ -233,6 +233,47 @@ TEST(ParameterTest, AStepBetweenForwardAndBackwardIsRefused) {
   }
 }
 
+// A copy from before a step holds the weights from before it; backward would gather those from after it.
+TEST(ParameterTest, ACopyFromBeforeAStepIsRefused) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    OneParameter model(Shape{4, 4});
+    model.Lay(context, "[dp, -]", "[-, -]");
+    Sgd sgd({&model.w}, {});
+    Backward(Sum(model.w.Value()));
+    const DTensor copy = model.w.Value();
+    sgd.Step(0.1);
+    const std::string refused =
+        " needs the f64[4, 4] [dp, -] that it saw in forward, but sgd_update has changed it in place since";
+    EXPECT_EQ(ErrorOf([&] { Backward(Sum(Square(copy))); }), "Backward: square" + refused);
+    // Moved by the user, and by the call that splits its contraction.
+    const Layout columns = Layout::Parse("[-, dp]", context->mesh());
+    EXPECT_EQ(ErrorOf([&] { Backward(Sum(Square(copy.Redistribute(columns)))); }),
+              "Backward: square" + refused);
+    const DTensor x = Lay(context, RandomF64({2, 4}, 1), columns).RequiresGrad();
+    EXPECT_THAT(ErrorOf([&] { Backward(Sum(MatMul(x, copy))); }), HasSubstr(refused));
+    // Backward does not read it here.
+    EXPECT_EQ(ErrorOf([&] { Backward(Sum(MatMul(x.Detach(), copy))); }), "nothing was thrown");
+    EXPECT_EQ(ErrorOf([&] { Backward(Sum(MatMul(x, model.w.Value()))); }), "nothing was thrown");
+  });
+}
+
+// Such a copy is the parameter itself: forward and backward see what a step made of it.
+TEST(ParameterTest, ACopyInTheParametersMemoryFollowsIt) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    OneParameter model(Shape{4, 4});
+    model.Lay(context, "[-, -]", "[dp, -]");
+    Sgd sgd({&model.w}, {});
+    Backward(Sum(model.w.Value()));
+    const DTensor copy = model.w.Value();
+    ASSERT_EQ(copy.ToLocal().buffer(), model.w.at_rest().ToLocal().buffer());
+    sgd.Step(0.1);
+    sgd.ZeroGrad();
+    Backward(Sum(Square(copy)));
+    EXPECT_TRUE(
+        AllClose(model.w.grad().FullTensor(), (2.0 * model.w.at_rest().Detach()).FullTensor(), 1e-15));
+  });
+}
+
 TEST(ParameterTest, LoadTakesAnyLayout) {
   OnMesh("a=2,b=2", [](const IntrusivePtr<MeshContext>& context) {
     const Tensor full = WholeNumbers(DType::kF64, {5, 3});
