@@ -92,7 +92,7 @@ DTensorRefs MoveOperands(MeshContext& context, const CallPlan& plan, absl::Span<
         DTensor(MakeIntrusive<DTensorImpl>(operand.context, to, operand.type, std::move(moved))));
     used[i] = owners.back();
     used[i]->ShareWrites(operand);
-    used[i]->regather_from = operand.regather_from;
+    used[i]->ShareCopyOf(operand);
   }
   return used;
 }

@@ -104,7 +104,7 @@ DTensor DTensor::Redistribute(const Layout& layout, const RedistributeOptions& o
   Tensor local = RedistributeLocal(*context(), impl_->local, type(), this->layout(), layout);
   DTensor result(MakeIntrusive<DTensorImpl>(context(), layout, type(), std::move(local)));
   result.impl_->ShareWrites(*impl_);
-  result.impl_->regather_from = impl_->regather_from;
+  result.impl_->ShareCopyOf(*impl_);
   if (recorded) RecordRedistribute(*this, result, options);
   return result;
 }

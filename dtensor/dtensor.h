@@ -149,8 +149,26 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   IntrusivePtr<WriteLog> writes;
 
   // Set on a parameter's redistributed copy: the at-rest value it was made from. The tape saves that instead
-  // of the copy and redistributes again when backward reads it.
+  // of the copy and redistributes again when backward reads it, if no write has come between.
   IntrusivePtr<DTensorImpl> regather_from;
+  // For a parameter's copy: made of `at_rest` as it is now.
+  void SetCopyOf(const IntrusivePtr<DTensorImpl>& at_rest) {
+    regather_from = at_rest;
+    copied_version_ = at_rest->version();
+  }
+  // For a value that is `source` moved: where that is a parameter's copy, so is this, of the same version.
+  void ShareCopyOf(const DTensorImpl& source) {
+    if (!source.regather_from) return;
+    regather_from = source.regather_from;
+    copied_version_ = source.copied_version();
+  }
+  // The version of `regather_from` that a copy has the elements of. One in the same memory follows it.
+  int64_t copied_version() const {
+    return writes && writes == regather_from->writes ? writes->version : copied_version_;
+  }
+
+ private:
+  int64_t copied_version_ = 0;
 };
 
 // A DTensor borrowed for the length of a call, so that passing it on counts no owners: what dispatch takes.

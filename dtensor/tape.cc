@@ -259,10 +259,11 @@ SavedValue::SavedValue(DTensorRef value) {
   if (value->regather_from) {
     value_ = DTensor(value->regather_from);
     copy_ = Copy{value->type.dtype, value->layout};
+    version_ = value->copied_version();  // forward reads the copy, whatever has become of the parameter
   } else {
     value_ = value.Share();
+    version_ = value->version();
   }
-  version_ = value_.impl()->version();
 }
 
 DTensor SavedValue::Unpack(absl::string_view reader) const {

@@ -92,7 +92,8 @@ class SavedValue {
   explicit SavedValue(DTensorRef value);
 
   // Cost:   the redistribution, for a parameter's copy, under purpose `param`.
-  // Errors: FailedPrecondition naming `reader` and the op that has written to the value since it was saved.
+  // Errors: FailedPrecondition naming `reader` and the op that has written to the value since it was saved,
+  //         or, to a parameter, since the copy was made that was saved.
   DTensor Unpack(absl::string_view reader) const;
   bool defined() const { return value_.defined(); }
 

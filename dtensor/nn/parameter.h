@@ -76,9 +76,12 @@ class Parameter {
 
   // The value as forward uses it, in the compute dtype and layout. Where those are not the at-rest ones, each
   // call makes a new copy, which is freed with its last handle: the tape keeps the at-rest value and makes
-  // the copy again in backward. Gradients of a copy in another dtype are cast back before they are summed or
-  // reduced. Cost:   the redistribution from at rest to compute (FSDP: an all-gather), in the compute dtype,
-  // under purpose `param`. Errors: FailedPrecondition before it is materialized.
+  // the copy again in backward. So a copy serves until the parameter is next written to: Backward refuses to
+  // read one from before an optimizer step that was used after it. Gradients of a copy in another dtype are
+  // cast back before they are summed or reduced.
+  // Cost:   the redistribution from at rest to compute (FSDP: an all-gather), in the compute dtype, under
+  //         purpose `param`.
+  // Errors: FailedPrecondition before it is materialized.
   DTensor Value() const;
 
   // The value at rest: a leaf.
