@@ -211,6 +211,27 @@ TEST(ParameterTest, ComputeInBf16) {
   });
 }
 
+// bf16 counts to 256 and no further.
+TEST(ParameterTest, GradientsOfOneBf16CopyAreSummedInF32) {
+  for (const char* mesh : {"", "dp=2"}) {
+    OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+      const bool split = context->mesh().num_axes() > 0;
+      OneParameter model(Shape{4, 6});
+      model.Lay(context, split ? "[dp, -]" : "[-, -]", "[-, -]", DType::kF32, DType::kBF16);
+      const DTensor x = Lay(context, FromDoubles(DType::kBF16, {2, 4}, std::vector<double>(8, 1)),
+                            split ? "[dp, -]" : "[-, -]");
+      const DTensor copy = model.w.Value();
+      DTensor loss = Sum(MatMul(x, copy));
+      for (int i = 1; i < 300; ++i) loss = loss + Sum(MatMul(x, copy));
+      Moved(context);
+      Backward(loss);
+      EXPECT_EQ(Moved(context), split ? "reduce_scatter dp grad" : "");
+      EXPECT_EQ(model.w.grad().dtype(), DType::kF32);
+      EXPECT_EQ(model.w.grad().FullTensor().ToVector<float>(), std::vector<float>(24, 600)) << mesh;
+    });
+  }
+}
+
 TEST(ParameterTest, AStepBetweenForwardAndBackwardIsRefused) {
   for (const char* compute : {"[dp, -]", "[-, -]"}) {  // the parameter itself, and a copy of it
     OnMesh("dp=2", [&](const IntrusivePtr<MeshContext>& context) {
