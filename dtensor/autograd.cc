@@ -8,6 +8,7 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/implicit_redistribution.h"
 #include "dtensor/tape.h"
+#include "ops/cast.h"
 #include "ops/random.h"
 
 namespace weft {
@@ -79,6 +80,8 @@ class BackwardPass {
   void Deliver(const TapeNode::Edge& edge, DTensor gradient) {
     Entry& entry = entries_[edge.node->pass_entry_];
     if (gradient.defined()) {
+      const DType dtype = edge.node->SumDType(gradient.dtype());
+      if (dtype != gradient.dtype()) gradient = Call(kCast, {gradient}, {.dtype = dtype});
       DTensor& sum = entry.gradients[edge.output];
       if (sum.defined() && edge.node->TakesAnyLayout()) {
         // To add a leaf's gradients may move them: a part of bringing them to rest.

@@ -207,16 +207,18 @@ class RedistributeNode final : public TapeNode {
   RedistributeOptions options_;
 };
 
-// The gradient of a cast copy, in the dtype of what was copied.
+// The gradients of a cast copy, summed in the dtype of what was copied: in bf16 the sum of many would stop
+// growing.
 class CastNode final : public TapeNode {
  public:
   CastNode(RankState& state, Edge edge, DType dtype)
       : TapeNode(state, Edges{std::move(edge)}, /*num_outputs=*/1), dtype_(dtype) {}
 
   bool TakesAnyLayout() const override { return true; }
+  DType SumDType(DType /*arriving*/) const override { return dtype_; }
   std::string Name() const override { return "cast"; }
   DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
-    return {Call(kCast, {gradients[0]}, {.dtype = dtype_})};
+    return {gradients[0]};
   }
 
  private:

@@ -44,6 +44,9 @@ class TapeNode : public RefCounted<TapeNode> {
   // rest.
   virtual bool TakesAnyLayout() const { return false; }
 
+  // The dtype in which the gradients of an output are summed: each is cast to it as it arrives.
+  virtual DType SumDType(DType arriving) const { return arriving; }
+
   // What the node is, for errors: an op's name, "redistribute", a parameter's path.
   virtual std::string Name() const = 0;
 
@@ -113,8 +116,8 @@ DTensor WithoutHistory(const DTensor& x);
 // A parameter's copy as compute reads it: cast first, so that what moves is in the smaller dtype. No history.
 DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout);
 
-// A link between a parameter's copy of another dtype and the parameter: gradients are cast to `dtype` before
-// they are summed or reduced.
+// A link between a parameter's copy of another dtype and the parameter: the gradient of each use of the copy
+// is cast to `dtype`, and then they are summed and reduced.
 IntrusivePtr<TapeNode> MakeCastNode(RankState& state, IntrusivePtr<TapeNode> source, DType dtype);
 
 // Whether a call of `op` is to be recorded: gradients are enabled and some operand wants one. Asked before it
