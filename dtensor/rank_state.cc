@@ -36,6 +36,11 @@ int RankState::PathId(const std::string& path) {
   return it->second;
 }
 
+BatchOffsetGuard::BatchOffsetGuard(RankState& state, int64_t offset)
+    : ScopedValue(state.batch_offset_, offset) {
+  WEFT_REQUIRE(offset >= 0, "BatchOffsetGuard: expected an offset of at least 0, got ", offset);
+}
+
 Communicator& RankState::Group(const std::string& name, const std::vector<int>& ranks) {
   std::shared_ptr<Communicator>& group = groups_[{name, ranks}];
   if (group == nullptr) group = world_.NewGroup(name, ranks);

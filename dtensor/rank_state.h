@@ -49,11 +49,13 @@ class RankState {
   void set_check_finite(bool check) { check_finite_ = check; }
 
   // Randomness is a pure function of (seed, stream, step, global element index); these are the first and the
-  // third.
+  // third, and where dim 0 of what is being computed begins in the global batch, which shifts the fourth
+  // (BatchOffsetGuard).
   uint64_t seed() const { return seed_; }
   void set_seed(uint64_t seed) { seed_ = seed; }
   uint64_t step() const { return step_; }
   void set_step(uint64_t step) { step_ = step; }
+  int64_t batch_offset() const { return batch_offset_; }
 
   // The module path being run, as a number: 0 is the root or none.
   int path_id() const { return path_id_; }
@@ -94,6 +96,7 @@ class RankState {
   friend class ImplicitRedistributionGuard;
   friend class PlannedMovesGuard;
   friend class ExplainGuard;
+  friend class BatchOffsetGuard;
   friend class NoGradGuard;
   friend class EvaluationGuard;
   friend class CheckFiniteGuard;
@@ -107,6 +110,7 @@ class RankState {
   Purpose purpose_ = Purpose::kActivation;
   uint64_t seed_ = 0;
   uint64_t step_ = 0;
+  int64_t batch_offset_ = 0;
   uint64_t next_sequence_ = 0;
   int path_id_ = 0;
   ImplicitRedistributionGuard* implicit_guard_ = nullptr;
@@ -141,6 +145,20 @@ class ScopedValue {
 class NoGradGuard : ScopedValue<bool> {
  public:
   explicit NoGradGuard(RankState& state) : ScopedValue(state.grad_enabled_, false) {}
+};
+
+// Says where a microbatch starts in the global batch. While the guard lives, random activations (dropout,
+// attention's dropout, the random functions of dtensor/functions/creation.h) count their dim 0 from `offset`
+// on, so that a batch has the same bits in one microbatch and in many. A loop of microbatches holds one
+// around each forward:
+//   const BatchOffsetGuard guard(state, /*offset=*/i * x.shape()[0]);
+// A guard within another states its own offset, not a sum: 0 for what has no batch dim. Initial values of
+// parameters take no notice, and backward drops what its forward dropped.
+//
+// Errors: InvalidArgument for a negative offset.
+class BatchOffsetGuard : ScopedValue<int64_t> {
+ public:
+  BatchOffsetGuard(RankState& state, int64_t offset);
 };
 
 // Runs without dropout while it lives.

@@ -1,7 +1,11 @@
 // Random bits: the same on every layout.
 
+#include <vector>
+
+#include "dtensor/autograd.h"
 #include "dtensor/functions.h"
 #include "gtest/gtest.h"
+#include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -28,6 +32,67 @@ TEST_P(DropoutTest, SameBitsForEveryLayout) {
       EXPECT_TRUE(SameBits(got[1], expected[1])) << layout;
     }
   });
+}
+
+struct Draw {
+  const char* name;
+  DTensor value;
+};
+
+// All that a forward may draw at random, from x [b, s, h, e] on: drawn as one call of the root module draws
+// it.
+std::vector<Draw> DrawAll(const DTensor& x) {
+  const IntrusivePtr<MeshContext>& context = x.context();
+  context->state().ResetCallNumbers();
+  const DTensor leaf = x.RequiresGrad();
+  const DTensor dropped = Dropout(leaf, 0.4);
+  {
+    const BatchOffsetGuard later(context->state(), 1000);  // backward takes forward's
+    Backward(Sum(dropped));
+  }
+  return {
+      {"dropout", dropped.Detach()},
+      {"dropout's gradient", leaf.grad()},
+      {"attention", ScaledDotProductAttention(x, x, x, {.causal = true, .dropout = 0.4})},
+      {"uniform", RandomUniformLike(x)},
+      {"normal", RandomNormalLike(x)},
+      {"normal of a name", RandomNormalLike(x, "noise")},
+      {"bernoulli", Bernoulli(context, DType::kBool, x.shape(), 0.4, x.layout())},
+      {"bernoulli of probabilities", Bernoulli(FullLike(x, 0.4))},
+  };
+}
+
+// A batch of 7 in microbatches of 3, 2 and 2, whose rows begin within blocks of random words.
+TEST_P(DropoutTest, MicrobatchesHaveTheBitsOfTheWholeBatch) {
+  const Tensor batch = WholeNumbers(GetParam(), {7, 3, 2, 5});
+  std::vector<Tensor> expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    context->state().set_seed(42);
+    for (const Draw& draw : DrawAll(Lay(context, batch, Layout(4, 0)))) {
+      expected.push_back(draw.value.FullTensor());
+    }
+  });
+  const auto rows = [](const Tensor& x, int64_t first, int64_t count) {
+    return CloneTensor(x.Slice(0, first, count), MakeCpuAllocator());
+  };
+  for (const char* mesh : {"", "dp=2"}) {
+    OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+      RankState& state = context->state();
+      state.set_seed(42);
+      const int num_axes = context->mesh().num_axes();
+      const Layout layout = num_axes == 0 ? Layout(4, 0) : Layout(4, 1).WithShard(0, 0);
+      int64_t offset = 0;
+      for (const int64_t count : {3, 2, 2}) {
+        const BatchOffsetGuard guard(state, offset);
+        const std::vector<Draw> draws = DrawAll(Lay(context, rows(batch, offset, count), layout));
+        for (size_t i = 0; i < draws.size(); ++i) {
+          EXPECT_TRUE(SameBits(draws[i].value.FullTensor(), rows(expected[i], offset, count)))
+              << draws[i].name << " of rows " << offset << " on, mesh '" << mesh << "'";
+        }
+        offset += count;
+      }
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, DropoutTest, testing::Values(DType::kF32, DType::kF64, DType::kBF16));

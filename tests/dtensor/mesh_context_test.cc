@@ -94,6 +94,25 @@ TEST(RankStateTest, GuardsNest) {
   });
 }
 
+TEST(RankStateTest, BatchOffsetsAreStatedByTheInnermostGuard) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    RankState& state = context->state();
+    EXPECT_EQ(state.batch_offset(), 0);
+    {
+      const BatchOffsetGuard microbatch(state, 3);
+      EXPECT_EQ(state.batch_offset(), 3);
+      {
+        const BatchOffsetGuard no_batch(state, 0);
+        EXPECT_EQ(state.batch_offset(), 0);
+      }
+      EXPECT_EQ(ErrorOf([&] { const BatchOffsetGuard negative(state, -1); }),
+                "BatchOffsetGuard: expected an offset of at least 0, got -1");
+      EXPECT_EQ(state.batch_offset(), 3);
+    }
+    EXPECT_EQ(state.batch_offset(), 0);
+  });
+}
+
 TEST(RankStateTest, PathsAreNumberedOnce) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     RankState& state = context->state();

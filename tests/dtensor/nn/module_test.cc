@@ -6,6 +6,7 @@
 #include "dtensor/comm_report.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
+#include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -131,6 +132,29 @@ TEST(ModuleTest, RandomnessFollowsPathsAndCalls) {
     context->state().ResetCallNumbers();
     EXPECT_TRUE(SameBits(tree.first.up(x).ToLocal(), first));
     EXPECT_EQ(context->state().path_id(), 0);
+  });
+}
+
+// Each microbatch is a call of the root: without their offsets, all would draw what the first draws.
+TEST(ModuleTest, MicrobatchesDrawAsTheWholeBatch) {
+  const auto rows = [](const Tensor& x, int64_t first, int64_t count) {
+    return CloneTensor(x.Slice(0, first, count), MakeCpuAllocator());
+  };
+  const Tensor batch = WholeNumbers(DType::kF32, {6, 5});
+  Tensor expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    Tree tree;
+    Materialize(tree, context);
+    expected = tree(Lay(context, batch, "[-, -]")).ToLocal();
+  });
+  OnMesh("dp=2", [&](const IntrusivePtr<MeshContext>& context) {
+    Tree tree;
+    Materialize(tree, context);
+    for (int64_t offset = 0; offset < 6; offset += 2) {
+      const BatchOffsetGuard guard(context->state(), offset);
+      const DTensor y = tree(Lay(context, rows(batch, offset, 2), "[dp, -]"));
+      EXPECT_TRUE(SameBits(y.FullTensor(), rows(expected, offset, 2))) << offset;
+    }
   });
 }
 
