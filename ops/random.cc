@@ -74,6 +74,7 @@ std::vector<Sample<CreationAttributes, R>> CreationSamples() {
   std::vector<Sample<CreationAttributes, R>> samples;
   for (const Shape& shape : {Shape{3, 5}, Shape{2, 3, 7}, Shape{1, 9}, Shape{}}) {
     samples.push_back({.operands = {}, .attributes = {.shape = shape}});
+    if constexpr (requires(R scalars) { scalars.batch_offset; }) samples.back().scalars.batch_offset = 5;
   }
   return samples;
 }
@@ -86,7 +87,8 @@ std::vector<Sample<CreationAttributes, ArangeScalars>> ArangeSamples() {
 std::vector<Sample<NoAttributes, KeyScalars>> BernoulliOfSamples() {
   std::vector<Sample<NoAttributes, KeyScalars>> samples;
   for (const Shape& shape : {Shape{3, 5}, Shape{2, 3, 7}, Shape{}}) {
-    samples.push_back({.operands = {{{DType::kF32, shape}, 0, 1}}, .scalars = {.key = {.seed = 3}}});
+    samples.push_back(
+        {.operands = {{{DType::kF32, shape}, 0, 1}}, .scalars = {.key = {.seed = 3}, .batch_offset = 5}});
   }
   return samples;
 }
@@ -101,6 +103,10 @@ std::vector<Sample<NoAttributes, DropoutScalars>> DropoutSamples() {
 }
 
 }  // namespace
+
+int64_t FirstRandomIndex(const Shape& global, int64_t batch_offset) {
+  return global.ndim() == 0 ? 0 : batch_offset * ContiguousStrides(global)[0];
+}
 
 constinit const Op<CreationAttributes, UniformScalars> kRandomUniform = {
     {.name = "random_uniform",

@@ -9,8 +9,9 @@ namespace weft {
 // Ops that make tensors from nothing, and dropout.
 //
 // A random value is a function of the key and of the element's row-major index in the global tensor, so any
-// piece has the bits that the whole has there. Values are made in f32 (arange in f64) and rounded to the
-// dtype.
+// piece has the bits that the whole has there. `batch_offset`: where the tensor starts in a longer one along
+// dim 0, as a microbatch does in the global batch; indices are those of the longer one. Values are made in
+// f32 (arange in f64) and rounded to the dtype.
 
 // The type of a created tensor; any dtype but for the random ones, which are floating.
 // Errors: InvalidArgument naming the op and the type.
@@ -30,6 +31,7 @@ struct UniformScalars {
   RandomKey key;
   double low = 0;
   double high = 1;
+  int64_t batch_offset = 0;
 };
 extern const Op<CreationAttributes, UniformScalars> kRandomUniform;
 
@@ -37,6 +39,7 @@ struct NormalScalars {
   RandomKey key;
   double mean = 0;
   double stddev = 1;
+  int64_t batch_offset = 0;
 };
 extern const Op<CreationAttributes, NormalScalars> kRandomNormal;
 
@@ -45,6 +48,7 @@ extern const Op<CreationAttributes, NormalScalars> kRandomNormal;
 struct BernoulliScalars {
   RandomKey key;
   double probability = 0.5;
+  int64_t batch_offset = 0;
 };
 extern const Op<CreationAttributes, BernoulliScalars> kBernoulli;
 
@@ -53,6 +57,7 @@ extern const Op<CreationAttributes, BernoulliScalars> kBernoulli;
 // GPU, whose kernels cannot throw, y is NaN there instead.
 struct KeyScalars {
   RandomKey key;
+  int64_t batch_offset = 0;
 };
 extern const Op<NoAttributes, KeyScalars> kBernoulliOf;
 
@@ -75,9 +80,13 @@ extern const Op<CreationAttributes, ArangeScalars> kArange;
 struct DropoutScalars {
   RandomKey key;
   double rate = 0;
-  int64_t batch_offset = 0;  // where this microbatch starts in the global batch, along dim 0
+  int64_t batch_offset = 0;
 };
 extern const Op<NoAttributes, DropoutScalars> kDropout;
+
+// The random index of the first element of a tensor of shape `global`: that of the longer tensor in which it
+// starts at `batch_offset` along dim 0. 0 for a scalar, which has no dim 0.
+int64_t FirstRandomIndex(const Shape& global, int64_t batch_offset);
 
 }  // namespace weft
 

@@ -31,7 +31,9 @@ DTensor ScaledDotProductAttention(const DTensor& q, const DTensor& k, const DTen
   const AttentionAttributes attributes = {.causal = options.causal, .scale = options.scale};
   if (!options.mask.defined() && !drops) return Call(kAttention, {q, k, v}, attributes);
   DropoutScalars dropout;
-  if (drops) dropout = {.key = NextRandomKey(state), .rate = options.dropout};
+  if (drops) {
+    dropout = {.key = NextRandomKey(state), .rate = options.dropout, .batch_offset = state.batch_offset()};
+  }
   return Call(kMaskedAttention, {q, k, v, FullMask(q, options.mask)}, attributes, dropout);
 }
 

@@ -60,24 +60,33 @@ DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double sta
 DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
                       const Layout& layout, absl::string_view stream) {
   return Create(kRandomUniform, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
-                {.key = KeyOf(context->state(), stream), .low = 0, .high = 1});
+                {.key = KeyOf(context->state(), stream),
+                 .low = 0,
+                 .high = 1,
+                 .batch_offset = context->state().batch_offset()});
 }
 
 DTensor RandomNormal(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
                      const Layout& layout, absl::string_view stream) {
   return Create(kRandomNormal, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
-                {.key = KeyOf(context->state(), stream), .mean = 0, .stddev = 1});
+                {.key = KeyOf(context->state(), stream),
+                 .mean = 0,
+                 .stddev = 1,
+                 .batch_offset = context->state().batch_offset()});
 }
 
 DTensor Bernoulli(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
                   double probability, const Layout& layout, absl::string_view stream) {
   return Create(kBernoulli, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
-                {.key = KeyOf(context->state(), stream), .probability = probability});
+                {.key = KeyOf(context->state(), stream),
+                 .probability = probability,
+                 .batch_offset = context->state().batch_offset()});
 }
 
 DTensor Bernoulli(const DTensor& probability, absl::string_view stream) {
+  RankState& state = probability.context()->state();
   return Call(kBernoulliOf, {probability.Detach()}, {},
-              {.key = KeyOf(probability.context()->state(), stream)});
+              {.key = KeyOf(state, stream), .batch_offset = state.batch_offset()});
 }
 
 DTensor FullLike(const DTensor& x, double value) {

@@ -23,7 +23,9 @@ DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double sta
 
 // Random elements are a function of the context's seed and step, a stream, and the element's global index:
 // the same bits on every layout. The stream is that of a name, or, unless one is given, of the module path
-// and of how many times the module has asked in this forward, as Dropout's.
+// and of how many times the module has asked in this forward, as Dropout's. Under a BatchOffsetGuard, which a
+// loop of microbatches holds, the index along dim 0 is the position in the global batch; make what has no
+// batch dim under a guard of offset 0.
 //
 // Uniform in [0, 1); floating dtypes.
 DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,

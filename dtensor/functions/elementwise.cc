@@ -58,7 +58,8 @@ DTensor Cast(const DTensor& x, DType dtype) {
 DTensor Dropout(const DTensor& x, double rate) {
   RankState& state = x.context()->state();
   if (rate == 0 || !state.training()) return x;
-  return Call(kDropout, {x}, {}, {.key = NextRandomKey(state), .rate = rate});
+  return Call(kDropout, {x}, {},
+              {.key = NextRandomKey(state), .rate = rate, .batch_offset = state.batch_offset()});
 }
 
 }  // namespace weft

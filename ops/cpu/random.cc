@@ -30,25 +30,33 @@ void ForEachWords(const RandomKey& key, int64_t first, int64_t n, const Body& bo
   }
 }
 
+// The random index of the global tensor's first element.
+template <class A, class R>
+int64_t FirstIndexOf(const KernelCall<A, R>& call) {
+  return FirstRandomIndex(call.output_boxes[0].global_shape, call.scalars().batch_offset);
+}
+
 // y = what span(words, y, n) makes, in f32, of the words of its elements in the global tensor, rounded to the
 // dtype.
 template <class R, class Span>
 void FillRandom(const KernelCall<CreationAttributes, R>& call, const Span& span) {
   const Tensor& y = call.outputs[0];
+  const int64_t base = FirstIndexOf(call);
   VisitDType(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* const out = y.data<T>();
     call.context.pool.ParallelFor(y.num_elements(), kGrain, [&](int64_t begin, int64_t end) {
       ForEachGlobalRun(call.output_boxes[0], begin, end, [&](int64_t first, int64_t global, int64_t n) {
-        ForEachWords(call.scalars().key, global, n, [&](int64_t i, const uint32_t* words, int64_t count) {
-          if constexpr (std::is_same_v<T, float>) {
-            span(words, out + first + i, count);
-          } else {
-            float values[kWords];
-            span(words, values, count);
-            ConvertSpan(values, out + first + i, count);
-          }
-        });
+        ForEachWords(call.scalars().key, base + global, n,
+                     [&](int64_t i, const uint32_t* words, int64_t count) {
+                       if constexpr (std::is_same_v<T, float>) {
+                         span(words, out + first + i, count);
+                       } else {
+                         float values[kWords];
+                         span(words, values, count);
+                         ConvertSpan(values, out + first + i, count);
+                       }
+                     });
       });
     });
   });
@@ -108,12 +116,14 @@ void BernoulliOf(const KernelCall<NoAttributes, KeyScalars>& call) {
   const Tensor& y = call.outputs[0];
   VisitArithmeticType(y.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
-    MapWords<C>(call, call.scalars().key, /*base=*/0, [](const uint32_t* words, const C* p, C* y, int64_t n) {
-      for (int64_t i = 0; i < n; ++i) {
-        WEFT_REQUIRE(p[i] >= 0 && p[i] <= 1, "bernoulli_of: expected probabilities in [0, 1], got ", p[i]);
-        y[i] = UniformFromWord(words[i]) < p[i] ? C(1) : C(0);
-      }
-    });
+    MapWords<C>(call, call.scalars().key, FirstIndexOf(call),
+                [](const uint32_t* words, const C* p, C* y, int64_t n) {
+                  for (int64_t i = 0; i < n; ++i) {
+                    WEFT_REQUIRE(p[i] >= 0 && p[i] <= 1,
+                                 "bernoulli_of: expected probabilities in [0, 1], got ", p[i]);
+                    y[i] = UniformFromWord(words[i]) < p[i] ? C(1) : C(0);
+                  }
+                });
   });
 }
 
@@ -138,12 +148,7 @@ void Dropout(const KernelCall<NoAttributes, DropoutScalars>& call) {
   const DropoutScalars& scalars = call.scalars();
   WEFT_REQUIRE(scalars.rate >= 0 && scalars.rate < 1, "dropout: expected a rate in [0, 1), got ",
                scalars.rate);
-  const ShardBox& box = call.output_boxes[0];
-  int64_t base = 0;
-  if (box.shape.ndim() > 0) {
-    base = scalars.batch_offset;
-    for (int dim = 1; dim < box.shape.ndim(); ++dim) base *= box.global_shape[dim];
-  }
+  const int64_t base = FirstIndexOf(call);
   const uint32_t threshold = ThresholdOf(scalars.rate);
   const double scale = 1 / (1 - scalars.rate);
   const auto drop = [&]<class T>(TypeTag<T>) {

@@ -80,18 +80,18 @@ __global__ void RandomKernel(PhiloxStream stream, RandomRuns runs, Function func
   });
 }
 
-// `base`: the random stream's index of the global tensor's first element. `x` is output 0's operand, or null.
-template <class T, class Function>
-void MapWords(const KernelCallBase& call, const RandomKey& key, int64_t base, const Function& function,
-              const Tensor* x) {
+// `x` is output 0's operand, or null.
+template <class T, class A, class R, class Function>
+void MapWords(const KernelCall<A, R>& call, const Function& function, const Tensor* x) {
   const Tensor& y = call.outputs[0];
   if (y.num_elements() == 0) return;
+  const int64_t base = FirstRandomIndex(call.output_boxes[0].global_shape, call.scalars().batch_offset);
   const RandomRuns runs = MakeRandomRuns<kUnitOf<T>>(call.output_boxes[0], base);
   const StridedLoops<1> x_loops =
       x == nullptr ? StridedLoops<1>() : MakeStridedLoops(x->shape(), {x->strides()});
-  LaunchCuda(KernelStream(call), GridOver(runs.num_units), RandomKernel<Function, T>, StreamParts(key), runs,
-             function, x == nullptr ? nullptr : x->data<T>(), x_loops, IsContiguousIn(x_loops, 0),
-             y.data<T>());
+  LaunchCuda(KernelStream(call), GridOver(runs.num_units), RandomKernel<Function, T>,
+             StreamParts(call.scalars().key), runs, function, x == nullptr ? nullptr : x->data<T>(), x_loops,
+             IsContiguousIn(x_loops, 0), y.data<T>());
 }
 
 struct UniformOf {
@@ -144,7 +144,7 @@ template <class R, class Function>
 void FillFloating(const KernelCall<CreationAttributes, R>& call, const Function& function) {
   VisitFloating(call.outputs[0].dtype(), "random", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    MapWords<T>(call, call.scalars().key, /*base=*/0, function, /*x=*/nullptr);
+    MapWords<T>(call, function, /*x=*/nullptr);
   });
 }
 
@@ -167,14 +167,14 @@ void Bernoulli(const KernelCall<CreationAttributes, BernoulliScalars>& call) {
                probability);
   VisitDType(call.outputs[0].dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    MapWords<T>(call, call.scalars().key, /*base=*/0, IsBelow{ThresholdOf(probability)}, /*x=*/nullptr);
+    MapWords<T>(call, IsBelow{ThresholdOf(probability)}, /*x=*/nullptr);
   });
 }
 
 void BernoulliOf(const KernelCall<NoAttributes, KeyScalars>& call) {
   VisitFloating(call.outputs[0].dtype(), "bernoulli_of", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    MapWords<T>(call, call.scalars().key, /*base=*/0, IsBelowElement(), &call.inputs[0]);
+    MapWords<T>(call, IsBelowElement(), &call.inputs[0]);
   });
 }
 
@@ -182,13 +182,11 @@ void Dropout(const KernelCall<NoAttributes, DropoutScalars>& call) {
   const DropoutScalars& scalars = call.scalars();
   WEFT_REQUIRE(scalars.rate >= 0 && scalars.rate < 1, "dropout: expected a rate in [0, 1), got ",
                scalars.rate);
-  const Shape& global = call.output_boxes[0].global_shape;
-  const int64_t base = global.ndim() > 0 ? scalars.batch_offset * ContiguousStrides(global)[0] : 0;
   VisitFloating(call.outputs[0].dtype(), "dropout", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = ElementValue<T>;
     const DropoutOf<C> function = {ThresholdOf(scalars.rate), static_cast<C>(1 / (1 - scalars.rate))};
-    MapWords<T>(call, scalars.key, base, function, &call.inputs[0]);
+    MapWords<T>(call, function, &call.inputs[0]);
   });
 }
 

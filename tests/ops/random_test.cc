@@ -142,6 +142,28 @@ TEST(RandomTest, BatchOffsetContinuesTheMask) {
                        CloneTensor(whole.Slice(0, 2, 4), MakeCpuAllocator())));
 }
 
+// And what is made from nothing has the elements that the longer tensor has there.
+TEST(RandomTest, BatchOffsetContinuesTheElements) {
+  const auto expect_rest = [](const Tensor& whole, const Tensor& rest) {
+    EXPECT_TRUE(SameBits(rest, CloneTensor(whole.Slice(0, 2, 4), MakeCpuAllocator())));
+  };
+  const CreationAttributes six = {.shape = {6, 5}};
+  const CreationAttributes four = {.shape = {4, 5}};
+  expect_rest(RunOp(kRandomUniform, {}, six, {.key = kKey}),
+              RunOp(kRandomUniform, {}, four, {.key = kKey, .batch_offset = 2}));
+  expect_rest(RunOp(kRandomNormal, {}, six, {.key = kKey}),
+              RunOp(kRandomNormal, {}, four, {.key = kKey, .batch_offset = 2}));
+  expect_rest(RunOp(kBernoulli, {}, six, {.key = kKey}),
+              RunOp(kBernoulli, {}, four, {.key = kKey, .batch_offset = 2}));
+  const Tensor p = RunOp(kRandomUniform, {}, six, {.key = {.seed = 1}});
+  const Tensor rest = CloneTensor(p.Slice(0, 2, 4), MakeCpuAllocator());
+  expect_rest(RunOp(kBernoulliOf, {p}, {}, {.key = kKey}),
+              RunOp(kBernoulliOf, {rest}, {}, {.key = kKey, .batch_offset = 2}));
+  // A scalar lies in no batch.
+  EXPECT_TRUE(SameBits(RunOp(kRandomNormal, {}, {.shape = {}}, {.key = kKey, .batch_offset = 2}),
+                       RunOp(kRandomNormal, {}, {.shape = {}}, {.key = kKey})));
+}
+
 TEST(RandomTest, DropoutOfStridedHalvesAndBackward) {
   const Tensor x =
       RunOp(kRandomNormal, {}, {.dtype = DType::kBF16, .shape = {40, 30}}, {.key = kKey}).Transpose(0, 1);

@@ -80,13 +80,15 @@ class RandomTest : public testing::Test {
 
 TEST_F(RandomTest, UniformHasTheBitsOfTheCpu) {
   for (DType dtype : kFloating) {
-    CompareCreation(kRandomUniform, dtype, UniformScalars{.key = kKey, .low = -1.37, .high = 2.21});
+    CompareCreation(kRandomUniform, dtype,
+                    UniformScalars{.key = kKey, .low = -1.37, .high = 2.21, .batch_offset = 5});
   }
 }
 
 TEST_F(RandomTest, NormalHasTheBitsOfTheCpu) {
   for (DType dtype : kFloating) {
-    CompareCreation(kRandomNormal, dtype, NormalScalars{.key = kKey, .mean = 0.31, .stddev = 1.73});
+    CompareCreation(kRandomNormal, dtype,
+                    NormalScalars{.key = kKey, .mean = 0.31, .stddev = 1.73, .batch_offset = 5});
   }
 }
 
@@ -109,7 +111,7 @@ TEST_F(RandomTest, ValuesAreThoseOfTheDefinition) {
 
 TEST_F(RandomTest, BernoulliHasTheBitsOfTheCpu) {
   for (DType dtype : kAllDTypes) {
-    CompareCreation(kBernoulli, dtype, BernoulliScalars{.key = kKey, .probability = 0.3});
+    CompareCreation(kBernoulli, dtype, BernoulliScalars{.key = kKey, .probability = 0.3, .batch_offset = 5});
   }
 }
 
@@ -120,7 +122,8 @@ TEST_F(RandomTest, DropoutHasTheBitsOfTheCpu) {
 }
 
 TEST_F(RandomTest, BernoulliOfHasTheBitsOfTheCpu) {
-  for (DType dtype : kFloating) CompareMap(kBernoulliOf, dtype, KeyScalars{.key = kKey}, 0, 1);
+  for (DType dtype : kFloating)
+    CompareMap(kBernoulliOf, dtype, KeyScalars{.key = kKey, .batch_offset = 5}, 0, 1);
 }
 
 // The CPU's kernel throws; one that does not wait cannot.
