@@ -24,9 +24,12 @@ packages=(
   libgtest-dev
   libhwy-dev
   libopenmpi-dev
+  libprotobuf-dev
+  mount
   nlohmann-json3-dev
   openmpi-bin
   openssl
+  procps
   protobuf-compiler
   protobuf-compiler-grpc
   python3-yaml
