@@ -42,6 +42,12 @@ def _simulate(packages):
                     "--no-install-recommends", *packages])
 
 
+def first_error(said):
+    """The first line of what apt-get complains of."""
+    lines = said.stderr.strip().splitlines()
+    return next((line for line in lines if line.startswith("E: ")), lines[0] if lines else f"exit code {said.returncode}")
+
+
 def closure(packages):
     """All that is there after setup.sh: what every Debian has, setup.sh's packages, and what these depend on."""
     listed = run(["dpkg-query", "--show", "--showformat", "${Essential} ${Package}\n"]).stdout
@@ -49,13 +55,13 @@ def closure(packages):
     said = _simulate(wanted)
     if said.returncode != 0:
         # No package lists, or a list from before a package was there.
-        update = run(["apt-get", "update", "--quiet=2"])
+        update = run(["apt-get", "update", "--quiet=2", "--option=APT::Update::Error-Mode=any"])
         if update.returncode != 0:
-            raise Problem("apt-get cannot tell what setup.sh installs, and cannot fetch its package lists (as root: apt-get "
-                          f"update): {said.stderr.strip()}; {update.stderr.strip()}")
+            raise Problem("the package lists are missing or old, and cannot be fetched (as root: apt-get update): "
+                          f"{first_error(said)}; {first_error(update)}")
         said = _simulate(wanted)
     if said.returncode != 0:
-        raise Problem(f"apt-get cannot install what setup.sh lists: {said.stderr.strip()}")
+        raise Problem(f"apt-get cannot install what setup.sh lists: {first_error(said)}")
     return installed_by(said.stdout)
 
 
