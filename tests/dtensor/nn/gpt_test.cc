@@ -4,6 +4,7 @@
 #include <random>
 
 #include "dtensor/autograd.h"
+#include "dtensor/optim/optimizer.h"
 #include "gmock/gmock.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
@@ -72,6 +73,28 @@ TEST(GptTest, ParametersAndTheirShapes) {
                   "blocks.0.ln_2.weight [8]", "blocks.0.ln_2.bias [8]", "blocks.0.mlp.up.weight [8, 32]",
                   "blocks.0.mlp.up.bias [32]", "blocks.0.mlp.down.weight [32, 8]",
                   "blocks.0.mlp.down.bias [8]", "ln_f.weight [8]", "ln_f.bias [8]", "head.weight [8, 11]"));
+}
+
+// As in nanoGPT: whatever shape this model gives its biases.
+TEST(GptTest, WeightDecayShrinksMatricesAndEmbeddings) {
+  GptConfig config = kTiny;
+  config.layers = 1;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    Gpt model(config);
+    Materialize(model, context);
+    for (Parameter* parameter : model.AllParameters()) {
+      parameter->Load(Full(context, DType::kF32, parameter->spec().shape, 1));
+      parameter->SetGrad(Full(context, DType::kF32, parameter->spec().shape, 0));
+    }
+    AdamW(model.AllParameters(), {.weight_decay = 0.5}).Step(/*lr=*/0.1);
+    std::vector<std::string> shrunk;
+    for (const Parameter* parameter : model.AllParameters()) {
+      if (parameter->at_rest().ToLocal().ToVector<float>()[0] < 1) shrunk.push_back(parameter->path());
+    }
+    EXPECT_THAT(shrunk, testing::UnorderedElementsAre("wte.weight", "wpe", "blocks.0.attn.qkv.weight",
+                                                      "blocks.0.attn.proj.weight", "blocks.0.mlp.up.weight",
+                                                      "blocks.0.mlp.down.weight", "head.weight"));
+  });
 }
 
 TEST(GptTest, LogitsAndTheLossOfAnUntrainedModel) {
