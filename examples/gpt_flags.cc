@@ -34,7 +34,8 @@ ABSL_FLAG(int64_t, steps, 2000, "steps to train");
 ABSL_FLAG(double, lr, 1e-3, "largest learning rate");
 ABSL_FLAG(double, min_lr, 1e-4, "learning rate at the end");
 ABSL_FLAG(int64_t, warmup, 100, "steps in which the learning rate grows");
-ABSL_FLAG(double, weight_decay, 0.1, "AdamW's decay of matrices, per step and unit of learning rate");
+ABSL_FLAG(double, weight_decay, 0.1,
+          "AdamW's decay of matrices and embeddings, per step and unit of learning rate");
 ABSL_FLAG(double, beta1, 0.9, "AdamW's decay of the first moment");
 ABSL_FLAG(double, beta2, 0.99, "AdamW's decay of the second moment");
 ABSL_FLAG(double, grad_clip, 1.0, "largest norm of the gradient; 0: not clipped");

@@ -37,7 +37,8 @@ Linear::Linear(Module* parent, std::string name, const Shape& in, const Shape& o
   bias.emplace(this, "bias",
                ParameterSpec{.shape = out,
                              .initializer = Initializer::Constant(0),
-                             .shard_dims = {.column = options.column_dim, .even_split = options.even_split}});
+                             .shard_dims = {.column = options.column_dim, .even_split = options.even_split},
+                             .decays = false});
 }
 
 DTensor Linear::Forward(const DTensor& x) {

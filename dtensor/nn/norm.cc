@@ -6,8 +6,8 @@ namespace weft {
 
 LayerNorm::LayerNorm(Module* parent, std::string name, int64_t dim, double epsilon)
     : Module(parent, std::move(name)),
-      weight(this, "weight", {.shape = {dim}, .initializer = Initializer::Constant(1)}),
-      bias(this, "bias", {.shape = {dim}, .initializer = Initializer::Constant(0)}),
+      weight(this, "weight", {.shape = {dim}, .initializer = Initializer::Constant(1), .decays = false}),
+      bias(this, "bias", {.shape = {dim}, .initializer = Initializer::Constant(0), .decays = false}),
       epsilon_(epsilon) {}
 
 DTensor LayerNorm::Forward(const DTensor& x) {
@@ -16,7 +16,7 @@ DTensor LayerNorm::Forward(const DTensor& x) {
 
 RmsNorm::RmsNorm(Module* parent, std::string name, int64_t dim, double epsilon)
     : Module(parent, std::move(name)),
-      weight(this, "weight", {.shape = {dim}, .initializer = Initializer::Constant(1)}),
+      weight(this, "weight", {.shape = {dim}, .initializer = Initializer::Constant(1), .decays = false}),
       epsilon_(epsilon) {}
 
 DTensor RmsNorm::Forward(const DTensor& x) { return RmsNormalize(x, weight.Value(), epsilon_); }

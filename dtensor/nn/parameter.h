@@ -44,6 +44,7 @@ struct ParameterSpec {
   Shape shape;
   Initializer initializer = {};
   ShardDims shard_dims = {};
+  bool decays = true;  // an optimizer's weight decay shrinks it; modules say false of biases and norms
 
   bool operator==(const ParameterSpec&) const = default;
 };

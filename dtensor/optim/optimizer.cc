@@ -20,6 +20,11 @@ std::vector<DTensor> ZerosLike(const std::vector<Parameter*>& parameters) {
   return zeros;
 }
 
+// What `weight_decay` is for this parameter.
+double DecayOf(const Parameter& parameter, double weight_decay) {
+  return parameter.spec().decays ? weight_decay : 0;
+}
+
 void AppendState(const std::vector<Parameter*>& parameters, const std::vector<DTensor>& tensors,
                  absl::string_view name, std::vector<std::pair<std::string, DTensor>>* out) {
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -57,7 +62,7 @@ void Sgd::Update(absl::Span<const int> numbers, double lr, const DTensor& scale)
     for (const int i : numbers) {
       const Parameter& parameter = *parameters()[i];
       calls.push_back({.operands = {parameter.at_rest(), parameter.grad(), scale},
-                       .scalars = {.lr = lr, .weight_decay = options_.weight_decay}});
+                       .scalars = {.lr = lr, .weight_decay = DecayOf(parameter, options_.weight_decay)}});
     }
     CallEach(kSgdUpdate, calls);
     return;
@@ -66,9 +71,10 @@ void Sgd::Update(absl::Span<const int> numbers, double lr, const DTensor& scale)
   calls.reserve(numbers.size());
   for (const int i : numbers) {
     const Parameter& parameter = *parameters()[i];
-    calls.push_back(
-        {.operands = {parameter.at_rest(), momentum_[i], parameter.grad(), scale},
-         .scalars = {.lr = lr, .momentum = options_.momentum, .weight_decay = options_.weight_decay}});
+    calls.push_back({.operands = {parameter.at_rest(), momentum_[i], parameter.grad(), scale},
+                     .scalars = {.lr = lr,
+                                 .momentum = options_.momentum,
+                                 .weight_decay = DecayOf(parameter, options_.weight_decay)}});
   }
   CallEach(kMomentumUpdate, calls);
 }
@@ -90,13 +96,12 @@ void AdamW::Update(absl::Span<const int> numbers, double lr, const DTensor& scal
   calls.reserve(numbers.size());
   for (const int i : numbers) {
     const Parameter& parameter = *parameters()[i];
-    const bool decays = parameter.spec().shape.ndim() >= 2;
     calls.push_back({.operands = {parameter.at_rest(), first_[i], second_[i], parameter.grad(), scale},
                      .scalars = {.lr = lr,
                                  .beta1 = options_.beta1,
                                  .beta2 = options_.beta2,
                                  .eps = options_.epsilon,
-                                 .weight_decay = decays ? options_.weight_decay : 0,
+                                 .weight_decay = DecayOf(parameter, options_.weight_decay),
                                  .step = num_steps()}});
   }
   CallEach(kAdamWUpdate, calls);

@@ -13,7 +13,8 @@
 namespace weft {
 
 // Changes parameters by their gradients, on each rank's at-rest pieces: no communication. State (moments)
-// lies as the parameter at rest. A parameter without a gradient is left alone. All are updated by one call
+// lies as the parameter at rest. A parameter without a gradient is left alone. Weight decay applies to the
+// parameters that decay: their modules say so (ParameterSpec::decays). All are updated by one call
 // (CallEach): on a GPU a launch for some forty of them.
 class Optimizer {
  public:
@@ -67,9 +68,8 @@ class Sgd : public Optimizer {
   std::vector<DTensor> momentum_;
 };
 
-// Adam with decoupled weight decay. Decay applies to parameters of two dims or more: matrices, not biases and
-// norms. Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; the order of PyTorch's
-// AdamW.
+// Adam with decoupled weight decay. Source: Loshchilov and Hutter, "Decoupled weight decay regularization",
+// 2019; the order of PyTorch's AdamW.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;

@@ -14,11 +14,11 @@ namespace {
 
 using testing::ElementsAre;
 
-// A matrix and a vector, uneven over every axis, and one that is never used.
+// A matrix and a vector, uneven over every axis, of which the matrix decays, and one that is never used.
 class Model : public Module {
  public:
   Parameter matrix{this, "matrix", {.shape = {5, 3}, .initializer = Initializer::Normal(0, 1)}};
-  Parameter vector{this, "vector", {.shape = {5}, .initializer = Initializer::Normal(0, 1)}};
+  Parameter vector{this, "vector", {.shape = {5}, .initializer = Initializer::Normal(0, 1), .decays = false}};
   Parameter unused{this, "unused", {.shape = {2}, .initializer = Initializer::Constant(1)}};
 
   void Lay(const IntrusivePtr<MeshContext>& context, const std::vector<const char*>& at_rest, DType dtype) {
@@ -36,8 +36,8 @@ struct NaiveElement {
   double m = 0;
   double v = 0;
 
-  void Sgd(double g, double lr, const SgdOptions& o) {
-    g += o.weight_decay * p;
+  void Sgd(double g, double lr, double weight_decay, const SgdOptions& o) {
+    g += weight_decay * p;
     m = o.momentum * m + g;
     p -= lr * (o.momentum != 0 ? m : g);
   }
@@ -79,8 +79,7 @@ void CheckAgainst(const IntrusivePtr<MeshContext>& context, Model& model, Optimi
       used[i]->SetGrad(DTensor::Distribute(context, gradient, used[i]->layouts().at_rest));
       const std::vector<double> elements = gradient.ToVector<double>();
       for (size_t j = 0; j < elements.size(); ++j) {
-        update(naive[i][j], kScale * elements[j], LearningRate(step), step,
-               used[i]->spec().shape.ndim() >= 2);
+        update(naive[i][j], kScale * elements[j], LearningRate(step), step, used[i]->spec().decays);
       }
     }
     optimizer.Step(LearningRate(step), Full(context, DType::kF64, {}, kScale));
@@ -116,8 +115,8 @@ TEST(OptimizerTest, SgdIsItsTextbook) {
         Model model;
         model.Lay(context, setting.at_rest, DType::kF64);
         Sgd sgd(model.AllParameters(), options);
-        CheckAgainst(context, model, sgd, [&](NaiveElement& element, double g, double lr, int, bool) {
-          element.Sgd(g, lr, options);
+        CheckAgainst(context, model, sgd, [&](NaiveElement& element, double g, double lr, int, bool decays) {
+          element.Sgd(g, lr, decays ? options.weight_decay : 0, options);
         });
       });
     }
