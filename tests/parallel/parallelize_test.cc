@@ -9,6 +9,7 @@
 #include "dtensor/optim/clip.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
+#include "mesh/shard_math.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
@@ -113,6 +114,47 @@ TEST(ResolvePlanTest, GptFullyShardedOverTensorParallel) {
   };
   EXPECT_EQ(GptLayouts("dp=2, tp=2", DataPlan::kFsdp, false), expected);
   EXPECT_EQ(GptLayouts("dp=2, tp=2", DataPlan::kFsdp, true), expected);
+}
+
+// Over eight ranks none of GPT-2 is uneven, and no rank is left without elements.
+TEST(ResolvePlanTest, FullyShardSplitsADimThatDividesEvenly) {
+  Gpt model(GptConfig::Gpt2_124M());
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=8");
+  const Plan plan = {{"", FullyShard("dp")}};
+  const Expected layouts = LayoutsOf(model, mesh, plan);
+  EXPECT_EQ(layouts.at("wte.weight"), "[-, dp] | [-, -]");                            // [50257, 768]
+  EXPECT_EQ(layouts.at("wpe"), "[dp, -] | [-, -]");                                   // [1024, 768]
+  EXPECT_EQ(layouts.at("blocks.0.attn.qkv.weight"), "[dp, -, -, -] | [-, -, -, -]");  // [768, 3, 12, 64]
+  EXPECT_EQ(layouts.at("blocks.0.attn.qkv.bias"), "[-, -, dp] | [-, -, -]");          // [3, 12, 64]
+  EXPECT_EQ(layouts.at("blocks.0.attn.proj.weight"), "[-, dp, -] | [-, -, -]");       // [12, 64, 768]
+  const ResolvedPlan resolved = ResolvePlan(model, mesh, plan);
+  const std::vector<Parameter*> parameters = model.AllParameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Shape& shape = parameters[i]->spec().shape;
+    EXPECT_EQ(MaxLocalElements(shape, resolved.parameters[i].layouts.at_rest, mesh), shape.num_elements() / 8)
+        << parameters[i]->path();
+  }
+}
+
+// A module of one parameter.
+class OneParameter : public Module {
+ public:
+  explicit OneParameter(const Shape& shape) : weight(this, "weight", {.shape = shape}) {}
+  Parameter weight;
+};
+
+TEST(ResolvePlanTest, FullyShardSplitsTheLargestDimWhereNoneDividesEvenly) {
+  struct Case {
+    Shape shape;
+    std::string at_rest;
+  };
+  for (const Case& c : {Case{{3, 5}, "[-, dp]"}, Case{{5, 3}, "[dp, -]"}, Case{{3, 7, 7}, "[-, dp, -]"},
+                        Case{{1, 3}, "[-, dp]"}, Case{{1}, "[dp]"}, Case{{}, "[]"}}) {
+    OneParameter model(c.shape);
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=4");
+    const ResolvedPlan resolved = ResolvePlan(model, mesh, {{"", FullyShard("dp")}});
+    EXPECT_EQ(resolved.parameters[0].layouts.at_rest.ToString(mesh), c.at_rest) << c.shape.ToString();
+  }
 }
 
 TEST(ResolvePlanTest, PlanOrderIsNestingOrder) {
