@@ -42,6 +42,42 @@ absl::string_view Enclosing(absl::string_view path) {
   return path.substr(0, dot == absl::string_view::npos ? 0 : dot);
 }
 
+// One entry's split of a parameter.
+struct Split {
+  int axis = 0;
+  std::optional<int> dim = std::nullopt;  // not given: chosen when all of the parameter's splits are known
+  bool in_compute = false;
+};
+
+// The dim over which `split`, one of `splits`, cuts a parameter of this shape: as it says, otherwise as
+// FullyShard does. Counts chunks, so that no order of nesting matters.
+int ChosenDim(const Shape& shape, absl::Span<const Split> splits, const Split& split,
+              const DeviceMesh& mesh) {
+  if (split.dim) return *split.dim;
+  std::vector<int64_t> chunks(shape.ndim(), 1);  // that the others cut each dim into
+  for (const Split& other : splits) {
+    if (other.dim) chunks[*other.dim] *= mesh.axis_size(other.axis);
+  }
+  int largest = 0;
+  for (int dim = 0; dim < shape.ndim(); ++dim) {
+    if (shape[dim] % (chunks[dim] * mesh.axis_size(split.axis)) == 0) return dim;
+    if (shape[dim] * chunks[largest] > shape[largest] * chunks[dim]) largest = dim;  // of what is left
+  }
+  return largest;
+}
+
+// The layouts that splits make, in their order, the first outermost.
+ParameterLayouts LayoutsOf(const Shape& shape, std::vector<Split> splits, const DeviceMesh& mesh) {
+  const Layout replicated(shape.ndim(), mesh.num_axes());
+  ParameterLayouts layouts = {.at_rest = replicated, .compute = replicated};
+  for (Split& split : splits) split.dim = ChosenDim(shape, splits, split, mesh);
+  for (const Split& split : splits) {
+    layouts.at_rest = layouts.at_rest.WithShard(split.axis, *split.dim);
+    if (split.in_compute) layouts.compute = layouts.compute.WithShard(split.axis, *split.dim);
+  }
+  return layouts;
+}
+
 std::vector<std::string> PathsOf(const std::vector<ResolvedModule>& modules) {
   std::vector<std::string> paths;
   paths.reserve(modules.size());
@@ -54,16 +90,18 @@ std::vector<std::string> PathsOf(const std::vector<ResolvedModule>& modules) {
 class Resolver {
  public:
   Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan)
-      : mesh_(mesh), plan_(plan), result_(Unresolved(model, mesh)), tree_(PathsOf(result_.modules)) {
+      : mesh_(mesh), plan_(plan), result_(Unresolved(model)), tree_(PathsOf(result_.modules)) {
     for (Module* module : model.AllModules()) {
       modules_.push_back(module);
       first_parameter_.push_back(parameters_.size());
       parameters_.insert(parameters_.end(), module->parameters().begin(), module->parameters().end());
     }
+    splits_.resize(parameters_.size());
   }
 
   ResolvedPlan Run() {
     for (const PlanEntry& entry : plan_.entries()) Apply(entry);
+    for (size_t i = 0; i < parameters_.size(); ++i) result_.parameters[i].layouts = CurrentLayouts(i);
     return std::move(result_);
   }
 
@@ -73,6 +111,8 @@ class Resolver {
     const int axis = mesh_.FindAxis(entry.style.axis);
     WEFT_REQUIRE(axis >= 0, where, ": the mesh (", mesh_.ToString(), ") has no axis '", entry.style.axis,
                  "'");
+    const bool is_unit = entry.style.kind == Style::Kind::kFullyShard;
+    WEFT_REQUIRE(is_unit || !entry.style.dim, where, ": only FullyShard takes a dim");
     const std::vector<int> matches = tree_.Match(entry.path);
     if (matches.empty()) {
       ThrowInvalidArgument(where, ": no module matches this path; the nearest is '",
@@ -84,17 +124,16 @@ class Resolver {
       PinBorder(entry, axis, result_.modules[i]);
       if (IsTensorParallel(entry.style.kind)) SplitOwn(i, entry.style.kind, axis, where);
     }
-    if (entry.style.kind == Style::Kind::kFullyShard) SplitUnits(matches, axis, where);
+    if (is_unit) SplitUnits(matches, axis, entry.style.dim, where);
   }
 
-  // Nothing split, nothing pinned.
-  static ResolvedPlan Unresolved(Module& model, const DeviceMesh& mesh) {
+  // Nothing pinned, nothing laid.
+  static ResolvedPlan Unresolved(Module& model) {
     ResolvedPlan plan;
     for (Module* module : model.AllModules()) {
       plan.modules.push_back({.path = module->path()});
       for (const Parameter* parameter : module->parameters()) {
-        const Layout replicated(parameter->spec().shape.ndim(), mesh.num_axes());
-        plan.parameters.push_back({parameter->path(), {.at_rest = replicated, .compute = replicated}});
+        plan.parameters.push_back({parameter->path(), {}});
       }
     }
     return plan;
@@ -145,14 +184,15 @@ class Resolver {
       WEFT_REQUIRE(!dims.even_split || extent % mesh_.axis_size(axis) == 0, where, ": axis '",
                    mesh_.axis_name(axis), "' of size ", mesh_.axis_size(axis), " does not divide the ",
                    extent, " heads (dim ", dim, ") of '", own[i]->path(), "'");
-      AddShard(first_parameter_[module] + i, axis, dim, /*in_compute=*/true, where);
+      Add(first_parameter_[module] + i, {.axis = axis, .dim = dim, .in_compute = true}, where);
     }
     WEFT_REQUIRE(split, where, ": module '", modules_[module]->path(),
                  "' declares no dim that this style splits");
   }
 
   // The modules of `matches` are units; each takes what no inner unit of the same axis takes.
-  void SplitUnits(const std::vector<int>& matches, int axis, const std::string& where) {
+  void SplitUnits(const std::vector<int>& matches, int axis, std::optional<int> dim,
+                  const std::string& where) {
     const auto [units, is_new] = units_.try_emplace(axis);
     if (is_new) units->second = UnitsAlong(axis);
     std::vector<size_t> taken;
@@ -164,8 +204,14 @@ class Resolver {
     std::sort(taken.begin(), taken.end());
     taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
     for (size_t parameter : taken) {
-      if (parameters_[parameter]->spec().shape.ndim() == 0) continue;
-      AddShard(parameter, axis, /*dim=*/0, /*in_compute=*/false, where);
+      const Shape& shape = parameters_[parameter]->spec().shape;
+      const int ndim = shape.ndim();
+      if (ndim == 0) continue;
+      WEFT_REQUIRE(!dim || (*dim >= -ndim && *dim < ndim), where, ": '", result_.parameters[parameter].path,
+                   "' ", shape.ToString(), " has no dim ", *dim, "; expected -", ndim, " to ", ndim - 1);
+      Split split = {.axis = axis};
+      if (dim) split.dim = *dim < 0 ? *dim + ndim : *dim;
+      Add(parameter, split, where);
     }
   }
 
@@ -190,13 +236,17 @@ class Resolver {
     return units;
   }
 
-  void AddShard(size_t parameter, int axis, int dim, bool in_compute, const std::string& where) {
-    ParameterLayouts& layouts = result_.parameters[parameter].layouts;
-    WEFT_REQUIRE(!layouts.at_rest.IsShard(axis), where, ": '", result_.parameters[parameter].path,
-                 "' is already split over axis '", mesh_.axis_name(axis), "' by another entry (",
-                 layouts.at_rest.ToString(mesh_), ")");
-    layouts.at_rest = layouts.at_rest.WithShard(axis, dim);
-    if (in_compute) layouts.compute = layouts.compute.WithShard(axis, dim);
+  void Add(size_t parameter, const Split& split, const std::string& where) {
+    for (const Split& other : splits_[parameter]) {
+      WEFT_REQUIRE(other.axis != split.axis, where, ": '", result_.parameters[parameter].path,
+                   "' is already split over axis '", mesh_.axis_name(split.axis), "' by another entry (",
+                   CurrentLayouts(parameter).at_rest.ToString(mesh_), ")");
+    }
+    splits_[parameter].push_back(split);
+  }
+
+  ParameterLayouts CurrentLayouts(size_t parameter) const {
+    return LayoutsOf(parameters_[parameter]->spec().shape, splits_[parameter], mesh_);
   }
 
   const DeviceMesh& mesh_;
@@ -206,7 +256,8 @@ class Resolver {
   std::vector<Module*> modules_;
   std::vector<size_t> first_parameter_;  // of each module, in parameters_
   std::vector<Parameter*> parameters_;
-  absl::flat_hash_map<int, Units> units_;  // by axis
+  std::vector<std::vector<Split>> splits_;  // of each parameter, in plan order
+  absl::flat_hash_map<int, Units> units_;   // by axis
 };
 
 using StylesByPath = absl::flat_hash_map<absl::string_view, const std::vector<std::string>*>;

@@ -40,7 +40,7 @@ struct ResolvedPlan {
 //
 // Errors: InvalidArgument naming the entry: a path that matches no module (with the nearest that exists), an
 // axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split one
-// parameter over the same axis, a head count that the axis does not divide.
+// parameter over the same axis, a head count that the axis does not divide, a dim that a parameter lacks.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
 
 // Applies a plan: resolves it, pins module borders, and gives every parameter its layouts and first value,

@@ -6,6 +6,7 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
+#include "runtime/tensor/shape.h"
 
 namespace weft {
 namespace {
@@ -35,6 +36,15 @@ std::optional<Placement> OptionalPlacement(const Json& entry, const char* field,
   return ParsePlacement(RequiredText(entry, field, where), absl::StrCat(where, ", field \"", field, "\""));
 }
 
+std::optional<int> OptionalDim(const Json& entry, const std::string& where) {
+  if (!entry.contains("dim")) return std::nullopt;
+  const Json& dim = entry["dim"];
+  WEFT_REQUIRE(dim.is_number_integer() && dim >= -Shape::kMaxDims && dim < Shape::kMaxDims, where,
+               ", field \"dim\": expected a whole number from ", -Shape::kMaxDims, " to ",
+               Shape::kMaxDims - 1, ", got ", dim.dump());
+  return dim.get<int>();
+}
+
 Style::Kind KindFromText(const std::string& text, const std::string& where) {
   try {
     return ParseStyleKind(text);
@@ -46,9 +56,10 @@ Style::Kind KindFromText(const std::string& text, const std::string& where) {
 PlanEntry EntryFromJson(const Json& entry, const std::string& where) {
   WEFT_REQUIRE(entry.is_object(), where, ": expected an object, got ", entry.type_name());
   for (const auto& [field, value] : entry.items()) {
-    const bool known =
-        field == "path" || field == "style" || field == "axis" || field == "input" || field == "output";
-    WEFT_REQUIRE(known, where, ": unknown field \"", field, "\"; expected path, style, axis, input, output");
+    const bool known = field == "path" || field == "style" || field == "axis" || field == "input" ||
+                       field == "output" || field == "dim";
+    WEFT_REQUIRE(known, where, ": unknown field \"", field,
+                 "\"; expected path, style, axis, input, output, dim");
   }
   PlanEntry result;
   result.path = RequiredText(entry, "path", where);
@@ -56,6 +67,7 @@ PlanEntry EntryFromJson(const Json& entry, const std::string& where) {
   result.style.axis = RequiredText(entry, "axis", where);
   result.style.input = OptionalPlacement(entry, "input", where);
   result.style.output = OptionalPlacement(entry, "output", where);
+  result.style.dim = OptionalDim(entry, where);
   return result;
 }
 
@@ -92,6 +104,7 @@ std::string Plan::ToJson() const {
                    {"axis", entry.style.axis}};
     if (entry.style.input) object["input"] = weft::ToString(*entry.style.input);
     if (entry.style.output) object["output"] = weft::ToString(*entry.style.output);
+    if (entry.style.dim) object["dim"] = *entry.style.dim;
     entries.push_back(std::move(object));
   }
   return Json{{"entries", std::move(entries)}}.dump(2);

@@ -33,7 +33,7 @@ class Plan {
   Plan Merge(const Plan& other) const;
 
   // {"entries": [{"path": "blocks.*.attn.qkv", "style": "ColumnParallel", "axis": "tp", "output":
-  // "Shard(1)"}, ...]}; "input" and "output" only where given.
+  // "Shard(1)"}, ...]}; "input", "output" and "dim", a whole number, only where given.
   std::string ToJson() const;
   // Errors: InvalidArgument that names the entry and the field.
   static Plan FromJson(absl::string_view json);

@@ -23,7 +23,7 @@ constexpr std::array<KindName, 6> kKindNames = {{
 }};
 
 Style Make(Style::Kind kind, absl::string_view axis, const StyleBorders& borders) {
-  return {kind, std::string(axis), borders.input, borders.output};
+  return {.kind = kind, .axis = std::string(axis), .input = borders.input, .output = borders.output};
 }
 
 }  // namespace
@@ -43,8 +43,12 @@ Style SequenceParallel(absl::string_view axis, const StyleBorders& borders) {
 Style DataParallel(absl::string_view axis, const StyleBorders& borders) {
   return Make(Style::Kind::kDataParallel, axis, borders);
 }
-Style FullyShard(absl::string_view axis, const StyleBorders& borders) {
-  return Make(Style::Kind::kFullyShard, axis, borders);
+Style FullyShard(absl::string_view axis, const FullyShardOptions& options) {
+  return {.kind = Style::Kind::kFullyShard,
+          .axis = std::string(axis),
+          .input = options.input,
+          .output = options.output,
+          .dim = options.dim};
 }
 
 absl::string_view StyleKindName(Style::Kind kind) {
@@ -67,6 +71,7 @@ std::string Style::ToString() const {
   std::string text = absl::StrCat(StyleKindName(kind), "(", axis);
   if (input) absl::StrAppend(&text, ", input=", weft::ToString(*input));
   if (output) absl::StrAppend(&text, ", output=", weft::ToString(*output));
+  if (dim) absl::StrAppend(&text, ", dim=", *dim);
   return absl::StrCat(text, ")");
 }
 

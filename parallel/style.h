@@ -26,9 +26,12 @@ struct Style {
   // Along `axis`: where the module's input must lie, and its output; the style's own rule if not given.
   std::optional<Placement> input = std::nullopt;
   std::optional<Placement> output = std::nullopt;
+  // Of FullyShard: which dim of each parameter the axis splits, from the end if negative; the style's own
+  // rule if not given.
+  std::optional<int> dim = std::nullopt;
 
   bool operator==(const Style&) const = default;
-  // "ColumnParallel(tp)", "RowParallel(tp, output=Shard(1))".
+  // "ColumnParallel(tp)", "RowParallel(tp, output=Shard(1))", "FullyShard(dp, dim=1)".
   std::string ToString() const;
 };
 
@@ -59,10 +62,18 @@ Style SequenceParallel(absl::string_view axis, const StyleBorders& borders = {})
 // Splits the module's input over the batch, dim 0; parameters are whole, their gradients summed (DDP).
 Style DataParallel(absl::string_view axis, const StyleBorders& borders = {});
 
-// DataParallel whose parameters, gradients and optimizer state rest split over dim 0, gathered for compute
-// (ZeRO-3, FSDP). Marks a unit: it takes every parameter of the module that no inner unit of the same axis
-// takes.
-Style FullyShard(absl::string_view axis, const StyleBorders& borders = {});
+struct FullyShardOptions {
+  std::optional<Placement> input = std::nullopt;
+  std::optional<Placement> output = std::nullopt;
+  std::optional<int> dim = std::nullopt;  // -1: the last, which every parameter has
+};
+
+// DataParallel whose parameters, gradients and optimizer state rest split, gathered for compute (ZeRO-3,
+// FSDP). Marks a unit: it takes every parameter of the module that no inner unit of the same axis takes.
+//
+// Layout: each parameter is split over `dim`. If that is not given: over its first dim that divides evenly
+//         (what the plan's other entries leave of it), otherwise over the largest. A scalar stays whole.
+Style FullyShard(absl::string_view axis, const FullyShardOptions& options = {});
 
 // "ColumnParallel", ...
 absl::string_view StyleKindName(Style::Kind kind);

@@ -72,34 +72,34 @@ TEST(ResolvePlanTest, GptUnderTensorParallelism) {
 TEST(ResolvePlanTest, GptFullySharded) {
   const Expected expected = {
       {"wte.weight", "[dp, -] | [-, -]"},
-      {"wpe", "[dp, -] | [-, -]"},
+      {"wpe", "[-, dp] | [-, -]"},
       {"blocks.0.ln_1.weight", "[dp] | [-]"},
       {"blocks.0.ln_1.bias", "[dp] | [-]"},
-      {"blocks.0.attn.qkv.weight", "[dp, -, -, -] | [-, -, -, -]"},
+      {"blocks.0.attn.qkv.weight", "[-, dp, -, -] | [-, -, -, -]"},  // of 32, 3, 4, 8 only 3 divides
       {"blocks.0.attn.qkv.bias", "[dp, -, -] | [-, -, -]"},
-      {"blocks.0.attn.proj.weight", "[dp, -, -] | [-, -, -]"},
+      {"blocks.0.attn.proj.weight", "[-, -, dp] | [-, -, -]"},
       {"blocks.0.attn.proj.bias", "[dp] | [-]"},
       {"blocks.0.ln_2.weight", "[dp] | [-]"},
       {"blocks.0.ln_2.bias", "[dp] | [-]"},
-      {"blocks.0.mlp.up.weight", "[dp, -] | [-, -]"},
+      {"blocks.0.mlp.up.weight", "[-, dp] | [-, -]"},
       {"blocks.0.mlp.up.bias", "[dp] | [-]"},
       {"blocks.0.mlp.down.weight", "[dp, -] | [-, -]"},
       {"blocks.0.mlp.down.bias", "[dp] | [-]"},
       {"ln_f.weight", "[dp] | [-]"},
       {"ln_f.bias", "[dp] | [-]"},
-      {"head.weight", "[dp, -] | [-, -]"},
+      {"head.weight", "[-, dp] | [-, -]"},
   };
   EXPECT_EQ(GptLayouts("dp=3", DataPlan::kFsdp, false), expected);
 }
 
 TEST(ResolvePlanTest, GptFullyShardedOverTensorParallel) {
   const Expected expected = {
-      {"wte.weight", "[tp.dp, -] | [tp, -]"},
+      {"wte.weight", "[tp, dp] | [tp, -]"},  // 257 rows
       {"wpe", "[dp, -] | [-, -]"},
       {"blocks.0.ln_1.weight", "[dp] | [-]"},
       {"blocks.0.ln_1.bias", "[dp] | [-]"},
       {"blocks.0.attn.qkv.weight", "[dp, -, tp, -] | [-, -, tp, -]"},
-      {"blocks.0.attn.qkv.bias", "[dp, tp, -] | [-, tp, -]"},
+      {"blocks.0.attn.qkv.bias", "[-, tp.dp, -] | [-, tp, -]"},
       {"blocks.0.attn.proj.weight", "[tp.dp, -, -] | [tp, -, -]"},
       {"blocks.0.attn.proj.bias", "[dp] | [-]"},
       {"blocks.0.ln_2.weight", "[dp] | [-]"},
@@ -157,16 +157,61 @@ TEST(ResolvePlanTest, FullyShardSplitsTheLargestDimWhereNoneDividesEvenly) {
   }
 }
 
+TEST(ResolvePlanTest, FullyShardSplitsTheDimThatIsGiven) {
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=2, tp=2");
+  const auto at_rest = [&](const Shape& shape, int dim) {
+    OneParameter model(shape);
+    const ResolvedPlan resolved = ResolvePlan(model, mesh, {{"", FullyShard("dp", {.dim = dim})}});
+    return resolved.parameters[0].layouts.at_rest.ToString(mesh);
+  };
+  EXPECT_EQ(at_rest({3, 4}, 0), "[dp, -]");
+  EXPECT_EQ(at_rest({4, 3}, 1), "[-, dp]");
+  EXPECT_EQ(at_rest({4, 3}, -1), "[-, dp]");
+  EXPECT_EQ(at_rest({4, 3}, -2), "[dp, -]");
+  EXPECT_EQ(at_rest({}, 0), "[]");
+  const auto message = [&](const Shape& shape, const Style& style) {
+    return InvalidArgumentMessage([&] {
+      OneParameter model(shape);
+      ResolvePlan(model, mesh, {{"", style}});
+    });
+  };
+  EXPECT_EQ(message({4, 3}, FullyShard("dp", {.dim = 2})),
+            "plan entry \"\": FullyShard(dp, dim=2): 'weight' [4, 3] has no dim 2; expected -2 to 1");
+  EXPECT_EQ(message({4}, FullyShard("dp", {.dim = -2})),
+            "plan entry \"\": FullyShard(dp, dim=-2): 'weight' [4] has no dim -2; expected -1 to 0");
+  Style column = ColumnParallel("tp");
+  column.dim = 0;
+  EXPECT_EQ(message({4, 3}, column),
+            "plan entry \"\": ColumnParallel(tp, dim=0): only FullyShard takes a dim");
+}
+
+// Two units over one parameter count each other, and what a later entry splits.
+TEST(ResolvePlanTest, FullyShardCountsTheOtherSplits) {
+  const DeviceMesh mesh = DeviceMesh::Parse("a=2, b=2, c=2");
+  const auto at_rest = [&](const Shape& shape, const Plan& plan) {
+    OneParameter model(shape);
+    return ResolvePlan(model, mesh, plan).parameters[0].layouts.at_rest.ToString(mesh);
+  };
+  const Plan two = {{"", FullyShard("a")}, {"", FullyShard("b")}};
+  EXPECT_EQ(at_rest({4, 2}, two), "[a.b, -]");
+  EXPECT_EQ(at_rest({2, 6}, two), "[a, b]");
+  EXPECT_EQ(at_rest({6, 3}, two), "[a.b, -]");  // of 3 and 3 left, the first
+  EXPECT_EQ(at_rest({6, 5}, two), "[a, b]");    // of 3 and 5 left
+  const Plan three = {{"", FullyShard("a")}, {"", FullyShard("b", {.dim = 0})}, {"", FullyShard("c")}};
+  EXPECT_EQ(at_rest({4, 4}, three), "[a.b, c]");
+  EXPECT_EQ(at_rest({2, 8}, three), "[b, a.c]");
+}
+
 TEST(ResolvePlanTest, PlanOrderIsNestingOrder) {
   Gpt model(OneBlock());
   const DeviceMesh mesh = DeviceMesh::Parse("dp=2, tp=2");
   const PlanEntry vocab = {"wte", VocabParallel("tp")};
-  const PlanEntry fsdp = {"", FullyShard("dp")};
+  const PlanEntry fsdp = {"", FullyShard("dp", {.dim = 0})};
   EXPECT_EQ(LayoutsOf(model, mesh, {vocab, fsdp}).at("wte.weight"), "[tp.dp, -] | [tp, -]");
   EXPECT_EQ(LayoutsOf(model, mesh, {fsdp, vocab}).at("wte.weight"), "[dp.tp, -] | [tp, -]");
   // HSDP is two entries: replicas outside, shards inside.
   EXPECT_EQ(LayoutsOf(model, mesh, {{"", DataParallel("dp")}, {"", FullyShard("tp")}}).at("wte.weight"),
-            "[tp, -] | [-, -]");
+            "[-, tp] | [-, -]");
 }
 
 TEST(ResolvePlanTest, TheInnermostUnitOwns) {
@@ -290,8 +335,8 @@ TEST(ResolvePlanTest, AnAxisSplitsAParameterOnce) {
             "([tp, -])");
   EXPECT_EQ(message({{"", FullyShard("tp")}, {"wte", VocabParallel("tp")}}),
             "plan entry \"wte\": VocabParallel(tp): 'wte.weight' is already split over axis 'tp' by another "
-            "entry ([tp, "
-            "-])");
+            "entry ([-, "
+            "tp])");
   EXPECT_EQ(message({{"blocks.*.mlp.up", ColumnParallel("tp")}, {"**.up", RowParallel("tp")}}),
             "plan entry \"**.up\": RowParallel(tp): 'blocks.0.mlp.up.weight' is already split over axis 'tp' "
             "by another "

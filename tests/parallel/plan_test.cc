@@ -11,6 +11,7 @@ Plan Sample() {
   return {{"blocks.*.attn.qkv", ColumnParallel("tp")},
           {"blocks.*.attn.proj", RowParallel("tp", {.output = Shard(1)})},
           {"wte", VocabParallel("tp", {.input = Replicate()})},
+          {"head", FullyShard("dp", {.dim = 1})},
           {"", FullyShard("dp")}};
 }
 
@@ -19,6 +20,7 @@ TEST(PlanTest, PrintsALineAnEntry) {
             "\"blocks.*.attn.qkv\": ColumnParallel(tp)\n"
             "\"blocks.*.attn.proj\": RowParallel(tp, output=Shard(1))\n"
             "\"wte\": VocabParallel(tp, input=Replicate)\n"
+            "\"head\": FullyShard(dp, dim=1)\n"
             "\"\": FullyShard(dp)\n");
   EXPECT_EQ(Plan().ToString(), "");
 }
@@ -42,6 +44,12 @@ TEST(PlanTest, JsonSaysWhatThePlanSays) {
       "style": "VocabParallel",
       "axis": "tp",
       "input": "Replicate"
+    },
+    {
+      "path": "head",
+      "style": "FullyShard",
+      "axis": "dp",
+      "dim": 1
     },
     {
       "path": "",
@@ -83,13 +91,17 @@ TEST(PlanTest, BadEntriesAreNamed) {
   EXPECT_EQ(message(R"json({"path": 1, "style": "DataParallel", "axis": "dp"})json"),
             "plan entry 1: expected a text field \"path\"");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "outputs": "Shard(1)"})json"),
-            "plan entry 1: unknown field \"outputs\"; expected path, style, axis, input, output");
+            "plan entry 1: unknown field \"outputs\"; expected path, style, axis, input, output, dim");
   EXPECT_EQ(
       message(R"json({"path": "", "style": "ZeRO", "axis": "dp"})json"),
       "plan entry 1, field \"style\": unknown style 'ZeRO': expected one of ColumnParallel, RowParallel, "
       "VocabParallel, SequenceParallel, DataParallel, FullyShard");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "output": 1})json"),
             "plan entry 1: expected a text field \"output\"");
+  for (const std::string dim : {"\"1\"", "1.5", "8", "-9", "4294967296", "null", "true"}) {
+    EXPECT_EQ(message(R"json({"path": "", "style": "FullyShard", "axis": "dp", "dim": )json" + dim + "}"),
+              "plan entry 1, field \"dim\": expected a whole number from -8 to 7, got " + dim);
+  }
   for (const std::string placement : {"Partial(sum)", "Shard(x)", "Shard(1", "shard(1)", "Shard()", ""}) {
     EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "input": ")json" +
                       placement + "\"}"),

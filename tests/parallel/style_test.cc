@@ -15,6 +15,8 @@ TEST(StyleTest, PrintsAsItIsWritten) {
             "VocabParallel(x, input=Replicate, output=Shard(1))");
   EXPECT_EQ(SequenceParallel("tp").ToString(), "SequenceParallel(tp)");
   EXPECT_EQ(DataParallel("dp").ToString(), "DataParallel(dp)");
+  EXPECT_EQ(FullyShard("dp", {.output = Shard(0), .dim = -1}).ToString(),
+            "FullyShard(dp, output=Shard(0), dim=-1)");
   std::ostringstream out;
   out << FullyShard("dp");
   EXPECT_EQ(out.str(), "FullyShard(dp)");
@@ -25,6 +27,7 @@ TEST(StyleTest, ComparesAllItsFields) {
   EXPECT_NE(ColumnParallel("tp"), RowParallel("tp"));
   EXPECT_NE(ColumnParallel("tp"), ColumnParallel("dp"));
   EXPECT_NE(RowParallel("tp"), RowParallel("tp", {.output = Replicate()}));
+  EXPECT_NE(FullyShard("dp"), FullyShard("dp", {.dim = 0}));
   EXPECT_NE(RowParallel("tp", {.input = Shard(1)}), RowParallel("tp", {.output = Shard(1)}));
 }
 
