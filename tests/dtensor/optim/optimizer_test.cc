@@ -191,6 +191,25 @@ TEST(OptimizerTest, AScaleThatIsNotFiniteSkipsTheUpdate) {
   });
 }
 
+// Bias correction is of the updates that were made: what lies between them does not show.
+TEST(OptimizerTest, ASkippedUpdateIsNotCounted) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const auto values_after = [&](const std::vector<double>& scales) {
+      Model model;
+      model.Lay(context, {"[a, -]", "[a]", "[-]"}, DType::kF64);
+      AdamW adamw({&model.vector}, {});
+      for (double scale : scales) {
+        model.vector.SetGrad(Full(context, DType::kF64, {5}, scale, model.vector.layouts().at_rest));
+        adamw.Step(0.1, Full(context, DType::kF32, {}, scale));
+      }
+      return model.vector.at_rest().ToLocal().ToVector<double>();
+    };
+    const std::vector<double> expected = values_after({1, 0.5, 0.25});
+    EXPECT_EQ(values_after({1, std::nan(""), 0.5, INFINITY, INFINITY, 0.25}), expected);
+    EXPECT_EQ(values_after({std::nan(""), 1, 0.5, 0.25}), expected);
+  });
+}
+
 TEST(OptimizerTest, ParametersOfAnyFloatingDType) {
   for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
     OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
