@@ -76,8 +76,8 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   if (inputs.resumed) {
     SafetensorsReader reader(run.resume);
     LoadParameters(reader, model);
-    LoadOptimizerState(reader, trainer.optimizer());
-    trainer.optimizer().set_num_steps(inputs.resumed->step);
+    LoadOptimizerState(reader, trainer.optimizer(), inputs.resumed->step);
+    trainer.set_step(inputs.resumed->step);
     first_step = inputs.resumed->step + 1;
   }
   const Layout layout = BatchLayout(run.mesh, run.plan);
@@ -112,7 +112,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   if (!run.save.empty()) {
     world.flight_recorder().SetActivity("saving the checkpoint");
     SaveGpt(run.save, model, trainer.optimizer(),
-            {.step = trainer.optimizer().num_steps(),
+            {.step = trainer.step(),
              .tokenizer = inputs.text.tokenizer->ToJson(),
              .text_fingerprint = inputs.fingerprint,
              .model = run.model,

@@ -1,7 +1,7 @@
 #ifndef WEFT_OPS_ADAMW_CONSTANTS_H_
 #define WEFT_OPS_ADAMW_CONSTANTS_H_
 
-#include <cmath>
+#include <cstdint>
 
 #include "ops/optimizer_update.h"
 
@@ -17,21 +17,45 @@ struct AdamWConstants {
   C gain1;  // 1 - beta1
   C beta2;
   C gain2;        // 1 - beta2
-  C rate;         // lr / (1 - beta1^step)
-  C correction2;  // 1 / sqrt(1 - beta2^step)
+  C rate;         // lr / (1 - beta1^t)
+  C correction2;  // 1 / sqrt(1 - beta2^t)
   C eps;
 };
 
+// `rate` and `correction2` are kAdamWRates'.
 template <class C>
-AdamWConstants<C> MakeAdamWConstants(const AdamWScalars& s, double clip) {
+AdamWConstants<C> MakeAdamWConstants(const AdamWScalars& s, double clip, double rate, double correction2) {
   return {.clip = static_cast<C>(clip),
           .decay = static_cast<C>(1 - s.lr * s.weight_decay),
           .gain1 = static_cast<C>(1 - s.beta1),
           .beta2 = static_cast<C>(s.beta2),
           .gain2 = static_cast<C>(1 - s.beta2),
-          .rate = static_cast<C>(s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.step)))),
-          .correction2 = static_cast<C>(1 / std::sqrt(1 - std::pow(s.beta2, static_cast<double>(s.step)))),
+          .rate = static_cast<C>(rate),
+          .correction2 = static_cast<C>(correction2),
           .eps = static_cast<C>(s.eps)};
+}
+
+struct AdamWRates {
+  double rate = 0;
+  double correction2 = 0;
+};
+
+// beta^t by squares: not std::pow, whose last bits are each machine's. Math as NormalQuantile's.
+template <class Math>
+constexpr double PowerOf(double beta, int64_t t) {
+  double power = 1;
+  for (; t > 0; t >>= 1) {
+    if (t % 2 != 0) power = Math::Mul(power, beta);
+    beta = Math::Mul(beta, beta);
+  }
+  return power;
+}
+
+// What kAdamWRates computes, on every device.
+template <class Math>
+constexpr AdamWRates AdamWRatesOf(const AdamWRatesScalars& s, int64_t t) {
+  return {.rate = s.lr / Math::Add(1, -PowerOf<Math>(s.beta1, t)),
+          .correction2 = 1 / Math::Sqrt(Math::Add(1, -PowerOf<Math>(s.beta2, t)))};
 }
 
 }  // namespace weft

@@ -11,6 +11,16 @@ namespace {
 
 using Operands = absl::Span<const TensorType>;
 
+void RequireFactor(const char* name, const TensorType& s) {
+  WEFT_REQUIRE(s.ndim() == 0 && (s.dtype == DType::kF32 || s.dtype == DType::kF64), name,
+               ": expected s a scalar of f32 or f64, got ", s.ToString());
+}
+
+void RequireCount(const char* name, const TensorType& t) {
+  WEFT_REQUIRE(t.ndim() == 0 && t.dtype == DType::kI64, name, ": expected t a scalar of i64, got ",
+               t.ToString());
+}
+
 // Operands: p, `num_state` of state, g, s. The outputs are p and the state.
 TensorTypes InferUpdate(const char* name, Operands operands, int num_state) {
   const TensorType& p = operands[0];
@@ -25,8 +35,7 @@ TensorTypes InferUpdate(const char* name, Operands operands, int num_state) {
   }
   WEFT_REQUIRE(g.shape == p.shape && IsFloating(g.dtype), name,
                ": expected g of a floating dtype and p's shape ", p.shape.ToString(), ", got ", g.ToString());
-  WEFT_REQUIRE(s.ndim() == 0 && (s.dtype == DType::kF32 || s.dtype == DType::kF64), name,
-               ": expected s a scalar of f32 or f64, got ", s.ToString());
+  RequireFactor(name, s);
   return outputs;
 }
 
@@ -38,9 +47,37 @@ std::string RuleUpdate(Operands operands, const NoAttributes&) {
   return absl::StrCat(rule.substr(0, arrow), ", ()", rule.substr(arrow));
 }
 
+constexpr int64_t kNumRates = 2;
+
 TensorTypes InferAdamW(Operands operands, const NoAttributes&) {
-  return InferUpdate("adamw_update", operands, 2);
+  const TensorType& r = operands[5];
+  TensorTypes outputs = InferUpdate("adamw_update", operands, 2);
+  WEFT_REQUIRE(r.dtype == DType::kF64 && r.shape == Shape{kNumRates},
+               "adamw_update: expected r as adamw_rates makes it, f64[2], got ", r.ToString());
+  return outputs;
 }
+
+std::string RuleAdamW(Operands operands, const NoAttributes& attributes) {
+  const std::string rule = RuleUpdate<2>(operands, attributes);
+  const size_t arrow = rule.find(" ->");
+  return absl::StrCat(rule.substr(0, arrow), ", r!", rule.substr(arrow));
+}
+
+TensorTypes InferCountUpdate(Operands operands, const NoAttributes&) {
+  RequireCount("count_update", operands[0]);
+  RequireFactor("count_update", operands[1]);
+  return {operands[0]};
+}
+
+std::string RuleCountUpdate(Operands, const NoAttributes&) { return "(), () -> ()"; }
+
+TensorTypes InferAdamWRates(Operands operands, const NoAttributes&) {
+  RequireCount("adamw_rates", operands[0]);
+  return {{DType::kF64, {kNumRates}}};
+}
+
+std::string RuleAdamWRates(Operands, const NoAttributes&) { return "() -> r!"; }
+
 TensorTypes InferSgd(Operands operands, const NoAttributes&) {
   return InferUpdate("sgd_update", operands, 0);
 }
@@ -97,13 +134,24 @@ SampleOperand F32(const Shape& shape, double low = -1, double high = 1) {
 
 const Shape kSampleShapes[] = {{3, 5}, {1, 7}, {}};
 
+SampleOperand Count(double low, double high) { return {.type = {DType::kI64, {}}, .low = low, .high = high}; }
+
 std::vector<Sample<NoAttributes, AdamWScalars>> AdamWSamples() {
+  const SampleOperand rates = {.type = {DType::kF64, {kNumRates}}, .low = 0.1, .high = 1};
   std::vector<Sample<NoAttributes, AdamWScalars>> samples;
   for (const Shape& shape : kSampleShapes) {
-    samples.push_back({.operands = {F32(shape), F32(shape), F32(shape, 0.1, 1), F32(shape), F32({}, 0.5, 1)},
-                       .scalars = {.lr = 0.1, .weight_decay = 0.01, .step = 3}});
+    samples.push_back(
+        {.operands = {F32(shape), F32(shape), F32(shape, 0.1, 1), F32(shape), F32({}, 0.5, 1), rates},
+         .scalars = {.lr = 0.1, .weight_decay = 0.01}});
   }
   return samples;
+}
+
+std::vector<Sample<>> CountUpdateSamples() { return {{.operands = {Count(0, 9), F32({}, 0.5, 1)}}}; }
+
+std::vector<Sample<NoAttributes, AdamWRatesScalars>> AdamWRatesSamples() {
+  return {{.operands = {Count(1, 3)}},
+          {.operands = {Count(10, 1000)}, .scalars = {.lr = 0.1, .beta2 = 0.99}}};
 }
 
 std::vector<Sample<NoAttributes, SgdScalars>> SgdSamples() {
@@ -140,11 +188,24 @@ std::vector<Sample<>> AddAllSamples() {
 
 }  // namespace
 
+constinit const Op<> kCountUpdate = {{.name = "count_update",
+                                      .operands = "t s",
+                                      .outputs = "t",
+                                      .infer = InferCountUpdate,
+                                      .rule = RuleCountUpdate,
+                                      .in_place = "t",
+                                      .samples = CountUpdateSamples}};
+constinit const Op<NoAttributes, AdamWRatesScalars> kAdamWRates = {{.name = "adamw_rates",
+                                                                    .operands = "t",
+                                                                    .outputs = "r",
+                                                                    .infer = InferAdamWRates,
+                                                                    .rule = RuleAdamWRates,
+                                                                    .samples = AdamWRatesSamples}};
 constinit const Op<NoAttributes, AdamWScalars> kAdamWUpdate = {{.name = "adamw_update",
-                                                                .operands = "p m v g s",
+                                                                .operands = "p m v g s r",
                                                                 .outputs = "p m v",
                                                                 .infer = InferAdamW,
-                                                                .rule = RuleUpdate<2>,
+                                                                .rule = RuleAdamW,
                                                                 .in_place = "p m v",
                                                                 .samples = AdamWSamples}};
 constinit const Op<NoAttributes, SgdScalars> kSgdUpdate = {{.name = "sgd_update",

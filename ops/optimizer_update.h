@@ -12,18 +12,30 @@ namespace weft {
 // Shape:  p, state and g of one shape; p and state of one floating dtype, g of any.
 // Errors: InvalidArgument naming the op and the types.
 
-// AdamW with decoupled weight decay. Source: Loshchilov & Hutter, "Decoupled weight decay regularization",
-// arXiv 1711.05101; in the order of PyTorch: p *= 1 - lr * weight_decay; m, v = moments; bias corrected; p -=
-// lr * m / (sqrt(v) + eps).
-struct AdamWScalars {
+// t += 1: how many updates were made. t is an i64 scalar on the device, so that a skipped update is not
+// counted and the host need not know.
+extern const Op<> kCountUpdate;  // (t, s)
+
+// What the t-th update of AdamW, counting from 1, multiplies by: r, f64[2], is
+// [lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t)]. Not finite for t = 0. The same bits on every device.
+struct AdamWRatesScalars {
   double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+};
+extern const Op<NoAttributes, AdamWRatesScalars> kAdamWRates;  // (t)
+
+// AdamW with decoupled weight decay, with r from kAdamWRates. Source: Loshchilov & Hutter, "Decoupled weight
+// decay regularization", arXiv 1711.05101; in the order of PyTorch: p *= 1 - lr * weight_decay; m, v =
+// moments; bias corrected; p -= lr * m / (sqrt(v) + eps).
+struct AdamWScalars {
+  double lr = 1e-3;  // of the decay; the step's is in r
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
-  int64_t step = 1;  // counts from 1; the kernel throws InvalidArgument below
 };
-extern const Op<NoAttributes, AdamWScalars> kAdamWUpdate;  // (p, m, v, g, s)
+extern const Op<NoAttributes, AdamWScalars> kAdamWUpdate;  // (p, m, v, g, s, r)
 
 // g += weight_decay * p; p -= lr * g.
 struct SgdScalars {

@@ -30,7 +30,7 @@ StepMetrics Trainer::Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss,
   world.ledger().Clear();
   world.allocator()->ResetPeak();
   StepMetrics metrics;
-  metrics.step = optimizer_.num_steps() + 1;
+  metrics.step = ++step_;
   metrics.lr = options_.schedule.At(metrics.step);
   context_.state().set_step(static_cast<uint64_t>(metrics.step));
 
@@ -83,7 +83,7 @@ void Trainer::FindNonFinite(absl::FunctionRef<DTensor()> loss) {
     loss();
   } catch (const Error& error) {
     if (error.code() != absl::StatusCode::kDataLoss) throw;
-    Throw(error.code(), "step ", optimizer_.num_steps(), ": ", error.message());
+    Throw(error.code(), "step ", step_, ": ", error.message());
   }
   metrics_group_->Barrier();  // who found nothing does not go on, and say so, before who did
 }

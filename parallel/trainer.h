@@ -22,7 +22,7 @@ struct TrainerOptions {
 
 // What one step was, the same on every rank.
 struct StepMetrics {
-  int64_t step = 0;      // 1, 2, ...
+  int64_t step = 0;      // 1, 2, ...: attempts, whether they updated or not
   double loss = 0;       // before the update
   double grad_norm = 0;  // before clipping
   double lr = 0;
@@ -38,6 +38,9 @@ struct StepMetrics {
 
 // Trains a materialized model with AdamW, step by step. Where things lie is the model's plan; the trainer
 // knows nothing of it. Construct and call it on every rank alike.
+//
+// A step is an attempt: schedule, random bits and the position in the data go by it. An update that is
+// skipped is a step too, otherwise the same batch would come again for ever; the optimizer counts updates.
 class Trainer {
  public:
   Trainer(Module& model, const TrainerOptions& options);
@@ -56,12 +59,17 @@ class Trainer {
 
   AdamW& optimizer() { return optimizer_; }
 
+  // The last step that was made, 0 before the first. Set it to go on after a checkpoint.
+  int64_t step() const { return step_; }
+  void set_step(int64_t step) { step_ = step; }
+
  private:
   void ReduceOverRanks(StepMetrics* metrics, double comm_seconds, double seconds, bool stop);
 
   MeshContext& context_;
   TrainerOptions options_;
   AdamW optimizer_;
+  int64_t step_ = 0;
   std::shared_ptr<Communicator> metrics_group_;
 };
 

@@ -12,8 +12,10 @@ void MeasureAdamW(KernelBench& bench) {
   const Tensor v = bench.Random(DType::kF32, shape, 0.5, 1);
   const Tensor g = bench.Random(DType::kF32, shape);
   const Tensor clip = bench.Random(DType::kF32, {}, 1, 1);
-  const AdamWScalars scalars = {.lr = 1e-3, .step = 10};
-  bench.MeasureBytes("adamw", BenchCall(kAdamWUpdate, bench.context(), {p, m, v, g, clip}, {}, scalars));
+  const Tensor rates = bench.Random(DType::kF64, {2}, 1, 1);
+  const AdamWScalars scalars = {.lr = 1e-3};
+  bench.MeasureBytes("adamw",
+                     BenchCall(kAdamWUpdate, bench.context(), {p, m, v, g, clip, rates}, {}, scalars));
   bench.MeasureBytes("accumulate", BenchCall(kAccumulate, bench.context(), {p, g}));
 }
 

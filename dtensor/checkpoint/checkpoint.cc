@@ -1,7 +1,6 @@
 #include "dtensor/checkpoint/checkpoint.h"
 
-#include <optional>
-
+#include "dtensor/functions.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -50,9 +49,19 @@ void LoadParameters(SafetensorsReader& reader, Module& model) {
     LoadInto(reader, parameter->path(), parameter->at_rest());
 }
 
-void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer) {
-  for (const auto& [name, tensor] : optimizer.State())
-    LoadInto(reader, absl::StrCat("optimizer.", name), tensor);
+void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer,
+                        std::optional<int64_t> updates_of_older) {
+  for (const auto& [name, tensor] : optimizer.State()) {
+    const std::string saved = absl::StrCat("optimizer.", name);
+    const bool is_count = tensor.impl() == optimizer.updates().impl();
+    if (is_count && updates_of_older && reader.Find(saved) == nullptr) {
+      const DTensor count = Full(tensor.context(), tensor.dtype(), tensor.shape(), *updates_of_older);
+      CopyTensor(count.ToLocal(), tensor.ToLocal());
+      tensor.impl()->MarkWritten("load");
+    } else {
+      LoadInto(reader, saved, tensor);
+    }
+  }
 }
 
 }  // namespace weft

@@ -1,6 +1,8 @@
 #ifndef WEFT_DTENSOR_CHECKPOINT_CHECKPOINT_H_
 #define WEFT_DTENSOR_CHECKPOINT_CHECKPOINT_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,9 +26,12 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer);
 
 // Reads this rank's pieces of every parameter of the model, or of every tensor of an optimizer's state, in
-// place. Errors: NotFound naming the tensor that the file lacks; InvalidArgument for another dtype or shape.
+// place. Files written before optimizers counted their updates have none: `updates_of_older` stands in, the
+// number of steps, all of which counted then.
+// Errors: NotFound naming the tensor that the file lacks; InvalidArgument for another dtype or shape.
 void LoadParameters(SafetensorsReader& reader, Module& model);
-void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer);
+void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer,
+                        std::optional<int64_t> updates_of_older = std::nullopt);
 
 }  // namespace weft
 

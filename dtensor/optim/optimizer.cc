@@ -34,8 +34,12 @@ void AppendState(const std::vector<Parameter*>& parameters, const std::vector<DT
 
 }  // namespace
 
+Optimizer::Optimizer(std::vector<Parameter*> parameters) : parameters_(std::move(parameters)) {
+  if (parameters_.empty()) return;
+  updates_ = Full(parameters_[0]->at_rest().context(), DType::kI64, Shape(), 0);
+}
+
 void Optimizer::Step(double lr, const DTensor& gradient_scale) {
-  ++num_steps_;
   std::vector<int> numbers;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i]->grad().defined()) numbers.push_back(static_cast<int>(i));
@@ -43,7 +47,15 @@ void Optimizer::Step(double lr, const DTensor& gradient_scale) {
   if (numbers.empty()) return;
   const IntrusivePtr<MeshContext>& context = parameters_[numbers[0]]->at_rest().context();
   const NoGradGuard no_grad(context->state());
-  Update(numbers, lr, gradient_scale.defined() ? gradient_scale : Full(context, DType::kF32, Shape(), 1));
+  const DTensor scale = gradient_scale.defined() ? gradient_scale : Full(context, DType::kF32, Shape(), 1);
+  Call(kCountUpdate, {updates_, scale});
+  Update(numbers, lr, scale);
+}
+
+std::vector<std::pair<std::string, DTensor>> Optimizer::State() const {
+  std::vector<std::pair<std::string, DTensor>> state = Moments();
+  if (updates_.defined()) state.push_back({"updates", updates_});
+  return state;
 }
 
 void Optimizer::ZeroGrad() {
@@ -79,7 +91,7 @@ void Sgd::Update(absl::Span<const int> numbers, double lr, const DTensor& scale)
   CallEach(kMomentumUpdate, calls);
 }
 
-std::vector<std::pair<std::string, DTensor>> Sgd::State() const {
+std::vector<std::pair<std::string, DTensor>> Sgd::Moments() const {
   std::vector<std::pair<std::string, DTensor>> state;
   AppendState(parameters(), momentum_, "momentum", &state);
   return state;
@@ -92,22 +104,23 @@ AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options)
       second_(ZerosLike(this->parameters())) {}
 
 void AdamW::Update(absl::Span<const int> numbers, double lr, const DTensor& scale) {
+  const DTensor rates =
+      Call(kAdamWRates, {updates()}, {}, {.lr = lr, .beta1 = options_.beta1, .beta2 = options_.beta2});
   std::vector<EachCall<AdamWScalars>> calls;
   calls.reserve(numbers.size());
   for (const int i : numbers) {
     const Parameter& parameter = *parameters()[i];
-    calls.push_back({.operands = {parameter.at_rest(), first_[i], second_[i], parameter.grad(), scale},
+    calls.push_back({.operands = {parameter.at_rest(), first_[i], second_[i], parameter.grad(), scale, rates},
                      .scalars = {.lr = lr,
                                  .beta1 = options_.beta1,
                                  .beta2 = options_.beta2,
                                  .eps = options_.epsilon,
-                                 .weight_decay = DecayOf(parameter, options_.weight_decay),
-                                 .step = num_steps()}});
+                                 .weight_decay = DecayOf(parameter, options_.weight_decay)}});
   }
   CallEach(kAdamWUpdate, calls);
 }
 
-std::vector<std::pair<std::string, DTensor>> AdamW::State() const {
+std::vector<std::pair<std::string, DTensor>> AdamW::Moments() const {
   std::vector<std::pair<std::string, DTensor>> state;
   AppendState(parameters(), first_, "m", &state);
   AppendState(parameters(), second_, "v", &state);

@@ -18,32 +18,40 @@ namespace weft {
 // (CallEach): on a GPU a launch for some forty of them.
 class Optimizer {
  public:
-  explicit Optimizer(std::vector<Parameter*> parameters) : parameters_(std::move(parameters)) {}
+  // Errors: FailedPrecondition before the parameters are materialized.
+  explicit Optimizer(std::vector<Parameter*> parameters);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   const std::vector<Parameter*>& parameters() const { return parameters_; }
-  int64_t num_steps() const { return num_steps_; }
-  void set_num_steps(int64_t num_steps) { num_steps_ = num_steps; }
+
+  // How many updates were made, which is what bias correction goes by: an i64 scalar, replicated, that lies
+  // where the parameters do. Undefined without parameters. Reading it waits for the device.
+  const DTensor& updates() const { return updates_; }
 
   // One update with learning rate `lr`; gradients are multiplied by `gradient_scale` (a scalar, as
-  // ClipGlobalNorm makes it; undefined means 1). If the scale is not finite, nothing changes.
+  // ComputeGlobalNorm makes it; undefined means 1). If the scale is not finite, nothing changes, and
+  // `updates` does not count it. Without any gradient there is no update.
   void Step(double lr, const DTensor& gradient_scale = DTensor());
 
   // Forgets the gradients.
   void ZeroGrad();
 
-  // State tensors with the names they are saved under: "<parameter path>.<moment>".
-  virtual std::vector<std::pair<std::string, DTensor>> State() const = 0;
+  // State tensors with the names they are saved under: "<parameter path>.<moment>", and "updates".
+  std::vector<std::pair<std::string, DTensor>> State() const;
 
  protected:
-  // Updates the parameters of these numbers, which have gradients.
+  // Updates the parameters of these numbers, which have gradients. If `scale` is finite, `updates` counts
+  // this update already.
   virtual void Update(absl::Span<const int> numbers, double lr, const DTensor& scale) = 0;
+
+  // The state that lies as the parameters do.
+  virtual std::vector<std::pair<std::string, DTensor>> Moments() const = 0;
 
  private:
   std::vector<Parameter*> parameters_;
-  int64_t num_steps_ = 0;
+  DTensor updates_;
 };
 
 // p -= lr * (scale * g + weight_decay * p); with momentum, the buffer b = momentum * b + g' is subtracted
@@ -58,10 +66,10 @@ struct SgdOptions {
 class Sgd : public Optimizer {
  public:
   Sgd(std::vector<Parameter*> parameters, const SgdOptions& options);
-  std::vector<std::pair<std::string, DTensor>> State() const override;
 
  protected:
   void Update(absl::Span<const int> numbers, double lr, const DTensor& scale) override;
+  std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
  private:
   SgdOptions options_;
@@ -82,10 +90,10 @@ struct AdamWOptions {
 class AdamW : public Optimizer {
  public:
   AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options);
-  std::vector<std::pair<std::string, DTensor>> State() const override;
 
  protected:
   void Update(absl::Span<const int> numbers, double lr, const DTensor& scale) override;
+  std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
  private:
   AdamWOptions options_;

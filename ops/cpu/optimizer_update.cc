@@ -41,12 +41,32 @@ void AdamWSpan(const AdamWConstants<double>& c, double* p, double* m, double* v,
   }
 }
 
+void CountUpdate(const KernelCall<NoAttributes, NoScalars>& call) {
+  if (std::isfinite(ScalarOf(call.inputs[1]))) ++*call.outputs[0].data<int64_t>();
+}
+
+// Compiled without fused multiply-adds.
+struct PlainMath {
+  static double Mul(double a, double b) { return a * b; }
+  static double Add(double a, double b) { return a + b; }
+  static double Sqrt(double a) { return std::sqrt(a); }
+};
+
+void AdamWRatesOfCount(const KernelCall<NoAttributes, AdamWRatesScalars>& call) {
+  const AdamWRates rates = AdamWRatesOf<PlainMath>(call.scalars(), *call.inputs[0].data<int64_t>());
+  double* const r = call.outputs[0].data<double>();
+  r[0] = rates.rate;
+  r[1] = rates.correction2;
+}
+
 void AdamWUpdate(const KernelCall<NoAttributes, AdamWScalars>& call) {
-  WEFT_REQUIRE(call.scalars().step >= 1, "adamw_update: step counts from 1, got ", call.scalars().step);
   const double clip = ScalarOf(call.inputs[4]);
+  const Tensor& r = call.inputs[5];
+  const double rate = r.data<double>()[0];
+  const double correction2 = r.data<double>()[r.strides()[0]];
   UpdateIfFinite(call, clip, [&](auto tag) {
     using C = typename decltype(tag)::type;
-    const AdamWConstants<C> constants = MakeAdamWConstants<C>(call.scalars(), clip);
+    const AdamWConstants<C> constants = MakeAdamWConstants<C>(call.scalars(), clip, rate, correction2);
     ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
                            {{call.outputs[0], ElementStream::kUpdate},
                             {call.outputs[1], ElementStream::kUpdate},
@@ -135,6 +155,7 @@ void AddAll(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 const RegisterKernel kRegister[] = {
+    {kCountUpdate, DeviceType::kCpu, CountUpdate},       {kAdamWRates, DeviceType::kCpu, AdamWRatesOfCount},
     {kAdamWUpdate, DeviceType::kCpu, AdamWUpdate},       {kSgdUpdate, DeviceType::kCpu, SgdUpdate},
     {kMomentumUpdate, DeviceType::kCpu, MomentumUpdate}, {kClipFactor, DeviceType::kCpu, ClipFactor},
     {kAccumulate, DeviceType::kCpu, Accumulate},         {kAddAll, DeviceType::kCpu, AddAll},

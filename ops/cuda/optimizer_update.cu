@@ -33,22 +33,18 @@ struct DeviceScalar {
   }
 };
 
-// An update of one pass, skipped if the clip factor is not finite: Step has a member `clip`, which is set
-// where the factor is known, on the device.
-template <class Step>
+// An update of one pass, skipped if the clip factor is not finite. Given is what the host knows of a step;
+// its At(factor) makes the step where the rest is known, on the device.
+template <class Given>
 struct Clipped {
-  Step step;
+  Given given;
   DeviceScalar clip;
 
   __device__ bool Skips() const {
     const double factor = clip.Get();
     return factor - factor != 0;
   }
-  __device__ Step StartAt(int64_t) const {
-    Step clipped = step;
-    clipped.constants.clip = static_cast<decltype(clipped.constants.clip)>(clip.Get());
-    return clipped;
-  }
+  __device__ auto StartAt(int64_t) const { return given.At(clip.Get()); }
 };
 
 // Products and sums are rounded one by one in all three, as on the CPU: replicas of a parameter stay equal
@@ -57,7 +53,6 @@ struct Clipped {
 template <class C>
 struct AdamWStep {
   AdamWConstants<C> constants;
-
   template <class G>
   __device__ void operator()(C& p, C& m, C& v, const G& g) const {
     const AdamWConstants<C>& c = constants;
@@ -69,10 +64,35 @@ struct AdamWStep {
   }
 };
 
+// Small: a launch takes as many tensors as such structs fit its parameters.
+template <class C>
+struct AdamWGiven {
+  C decay, gain1, beta2, gain2, eps;
+  int64_t stride;   // of r
+  const double* r;  // kAdamWRates'
+
+  __device__ AdamWStep<C> At(double clip) const {
+    return {{.clip = static_cast<C>(clip),
+             .decay = decay,
+             .gain1 = gain1,
+             .beta2 = beta2,
+             .gain2 = gain2,
+             .rate = static_cast<C>(r[0]),
+             .correction2 = static_cast<C>(r[stride]),
+             .eps = eps}};
+  }
+};
+
 template <class C>
 struct SgdConstants {
   C clip, rate, momentum, decay;
 };
+
+template <class C>
+__device__ SgdConstants<C> WithClip(SgdConstants<C> constants, double clip) {
+  constants.clip = static_cast<C>(clip);
+  return constants;
+}
 
 // g * clip + decay * p.
 template <class C>
@@ -84,6 +104,8 @@ template <class C>
 struct SgdStep {
   SgdConstants<C> constants;
 
+  __device__ SgdStep At(double clip) const { return {WithClip(constants, clip)}; }
+
   template <class G>
   __device__ void operator()(C& p, const G& g) const {
     p = SubRounded(p, MulRounded(constants.rate, DecayedGradient(constants, p, static_cast<C>(g))));
@@ -93,6 +115,8 @@ struct SgdStep {
 template <class C>
 struct MomentumStep {
   SgdConstants<C> constants;
+
+  __device__ MomentumStep At(double clip) const { return {WithClip(constants, clip)}; }
 
   template <class G>
   __device__ void operator()(C& p, C& b, const G& g) const {
@@ -125,17 +149,21 @@ bool TakesGradient(DType p, DType g) {
          (p == DType::kF32 && (g == DType::kBF16 || g == DType::kF16));
 }
 
-// What tells the three updates apart: how much state lies between p and g among the operands, and a step's
-// constants, all but the clip factor.
+// What tells the three updates apart: how much state lies between p and g among the operands, and what the
+// host knows of a step.
+
+template <class Scalars>
+using UpdateKernelCall = KernelCall<NoAttributes, Scalars>;
 
 struct AdamWUpdate {
   using Scalars = AdamWScalars;
   static constexpr int kNumState = 2;
 
   template <class C>
-  static AdamWStep<C> MakeStep(const Scalars& s) {
-    WEFT_REQUIRE(s.step >= 1, "adamw_update: step counts from 1, got ", s.step);
-    return {MakeAdamWConstants<C>(s, /*clip=*/1)};
+  static AdamWGiven<C> Given(const UpdateKernelCall<Scalars>& call) {
+    const auto c = MakeAdamWConstants<C>(call.scalars(), /*clip=*/1, /*rate=*/0, /*correction2=*/0);
+    const Tensor& r = call.inputs[5];
+    return {c.decay, c.gain1, c.beta2, c.gain2, c.eps, r.strides()[0], r.data<double>()};
   }
 };
 
@@ -144,7 +172,8 @@ struct SgdUpdate {
   static constexpr int kNumState = 0;
 
   template <class C>
-  static SgdStep<C> MakeStep(const Scalars& s) {
+  static SgdStep<C> Given(const UpdateKernelCall<Scalars>& call) {
+    const Scalars& s = call.scalars();
     return {
         {.clip = 1, .rate = static_cast<C>(s.lr), .momentum = 0, .decay = static_cast<C>(s.weight_decay)}};
   }
@@ -155,7 +184,8 @@ struct MomentumUpdate {
   static constexpr int kNumState = 1;
 
   template <class C>
-  static MomentumStep<C> MakeStep(const Scalars& s) {
+  static MomentumStep<C> Given(const UpdateKernelCall<Scalars>& call) {
+    const Scalars& s = call.scalars();
     return {{.clip = 1,
              .rate = static_cast<C>(s.lr),
              .momentum = static_cast<C>(s.momentum),
@@ -164,13 +194,13 @@ struct MomentumUpdate {
 };
 
 template <class Update>
-using UpdateCall = KernelCall<NoAttributes, typename Update::Scalars>;
+using UpdateCall = UpdateKernelCall<typename Update::Scalars>;
 
 // The clipped step of a call on elements of P.
 template <class Update, class P>
 auto ClippedStep(const UpdateCall<Update>& call) {
-  const auto step = Update::template MakeStep<ElementValue<P>>(call.scalars());
-  return Clipped<std::decay_t<decltype(step)>>{step, DeviceScalar(call.inputs[Update::kNumState + 2])};
+  const auto given = Update::template Given<ElementValue<P>>(call);
+  return Clipped<std::decay_t<decltype(given)>>{given, DeviceScalar(call.inputs[Update::kNumState + 2])};
 }
 
 template <class Update>
@@ -250,6 +280,27 @@ void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
   }
 }
 
+__global__ void CountUpdateKernel(DeviceScalar clip, int64_t* count) {
+  const double factor = clip.Get();
+  if (factor - factor == 0) ++*count;
+}
+
+void CountUpdate(const KernelCall<NoAttributes, NoScalars>& call) {
+  LaunchCuda(KernelStream(call), CudaGrid{.blocks = 1, .threads = 1}, CountUpdateKernel,
+             DeviceScalar(call.inputs[1]), call.outputs[0].data<int64_t>());
+}
+
+__global__ void AdamWRatesKernel(const int64_t* count, AdamWRatesScalars scalars, double* r) {
+  const AdamWRates rates = AdamWRatesOf<RoundedMath>(scalars, *count);
+  r[0] = rates.rate;
+  r[1] = rates.correction2;
+}
+
+void AdamWRatesOfCount(const KernelCall<NoAttributes, AdamWRatesScalars>& call) {
+  LaunchCuda(KernelStream(call), CudaGrid{.blocks = 1, .threads = 1}, AdamWRatesKernel,
+             call.inputs[0].data<int64_t>(), call.scalars(), call.outputs[0].data<double>());
+}
+
 struct AccumulateStep {
   template <class C, class X>
   __device__ void operator()(C& acc, const X& x) const {
@@ -306,6 +357,8 @@ void AddAll(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 const RegisterKernel kRegister[] = {
+    {kCountUpdate, DeviceType::kCuda, CountUpdate},
+    {kAdamWRates, DeviceType::kCuda, AdamWRatesOfCount},
     {kAdamWUpdate, DeviceType::kCuda, UpdateOne<AdamWUpdate>},
     {kSgdUpdate, DeviceType::kCuda, UpdateOne<SgdUpdate>},
     {kMomentumUpdate, DeviceType::kCuda, UpdateOne<MomentumUpdate>},

@@ -31,16 +31,22 @@ Tensor Uniform(const Shape& shape, double low, double high, DType dtype, int see
   return RandomTensor({{dtype, shape}, low, high}, random);
 }
 
+// kAdamWRates of the t-th update.
+Tensor Rates(const AdamWScalars& s, int64_t t = 1) {
+  return RunOp(kAdamWRates, {Tensor::FromValues<int64_t>({}, {t})}, {},
+               {.lr = s.lr, .beta1 = s.beta1, .beta2 = s.beta2});
+}
+
 // The algorithm of torch.optim.AdamW, one element at a time.
 struct NaiveAdamW {
   double p, m = 0, v = 0;
 
-  void Step(double g, const AdamWScalars& s) {
+  void Step(double g, int step, const AdamWScalars& s) {
     p *= 1 - s.lr * s.weight_decay;
     m = s.beta1 * m + (1 - s.beta1) * g;
     v = s.beta2 * v + (1 - s.beta2) * g * g;
-    const double m_hat = m / (1 - std::pow(s.beta1, s.step));
-    const double v_hat = v / (1 - std::pow(s.beta2, s.step));
+    const double m_hat = m / (1 - std::pow(s.beta1, step));
+    const double v_hat = v / (1 - std::pow(s.beta2, step));
     p -= s.lr * m_hat / (std::sqrt(v_hat) + s.eps);
   }
 };
@@ -60,11 +66,11 @@ TEST(AdamWTest, ThreeStepsMatchANaiveLoop) {
       for (int step = 1; step <= 3; ++step) {
         const Tensor g = Uniform({n}, -2, 2, c.dtype, 10 + step);
         const double clip = 1.0 / step;
-        const AdamWScalars scalars = {
-            .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .step = step};
-        RunAll(kAdamWUpdate, {p, m, v, g, Scalar(clip, DType::kF64)}, {}, scalars, /*num_threads=*/2);
+        const AdamWScalars scalars = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
+        RunAll(kAdamWUpdate, {p, m, v, g, Scalar(clip, DType::kF64), Rates(scalars, step)}, {}, scalars,
+               /*num_threads=*/2);
         const std::vector<double> gradients = g.ToVector<double>();
-        for (int64_t i = 0; i < n; ++i) naive[i].Step(gradients[i] * clip, scalars);
+        for (int64_t i = 0; i < n; ++i) naive[i].Step(gradients[i] * clip, step, scalars);
       }
       std::vector<double> expected_p, expected_m, expected_v;
       for (const NaiveAdamW& element : naive) {
@@ -85,7 +91,7 @@ TEST(AdamWTest, FirstStepMovesByTheLearningRate) {
   const Tensor m = FromDoubles({3}, {0, 0, 0}, DType::kF32);
   const Tensor v = FromDoubles({3}, {0, 0, 0}, DType::kF32);
   const Tensor g = FromDoubles({3}, {100, -0.5, 0}, DType::kF32);
-  RunAll(kAdamWUpdate, {p, m, v, g, Scalar(1)}, {}, {.lr = 0.25});
+  RunAll(kAdamWUpdate, {p, m, v, g, Scalar(1), Rates({.lr = 0.25})}, {}, {.lr = 0.25});
   EXPECT_TRUE(AllClose(p, FromDoubles({3}, {0.75, 1.25, 1}, DType::kF32), 1e-6));
 }
 
@@ -95,7 +101,10 @@ TEST(AdamWTest, MixedPrecisionGradientAndHalfState) {
   const Tensor g32 = CastTensor(g, DType::kF32, MakeCpuAllocator());
   const std::vector<Tensor> a = {CloneTensor(p, MakeCpuAllocator()),
                                  FromDoubles({700}, std::vector<double>(700), DType::kF32),
-                                 FromDoubles({700}, std::vector<double>(700), DType::kF32), g, Scalar(0.5)};
+                                 FromDoubles({700}, std::vector<double>(700), DType::kF32),
+                                 g,
+                                 Scalar(0.5),
+                                 Rates({})};
   std::vector<Tensor> b = CopyTensors(a);
   b[3] = g32;
   RunAll(kAdamWUpdate, a);
@@ -107,8 +116,10 @@ TEST(AdamWTest, MixedPrecisionGradientAndHalfState) {
     c.push_back(CastTensor(tensor, DType::kBF16, MakeCpuAllocator()));
   std::vector<Tensor> d;
   for (const Tensor& tensor : c) d.push_back(CastTensor(tensor, DType::kF32, MakeCpuAllocator()));
-  c.push_back(Scalar(1));
-  d.push_back(Scalar(1));
+  for (std::vector<Tensor>* operands : {&c, &d}) {
+    operands->push_back(Scalar(1));
+    operands->push_back(Rates({}));
+  }
   RunAll(kAdamWUpdate, c);
   RunAll(kAdamWUpdate, d);
   for (int i : {0, 1, 2})
@@ -118,12 +129,40 @@ TEST(AdamWTest, MixedPrecisionGradientAndHalfState) {
 TEST(AdamWTest, StridedSlotsAndThreadsGiveTheSameBits) {
   const Tensor base = Uniform({3, 200, 130}, 0.1, 1, DType::kF32, 4);
   const Tensor g = Uniform({130, 200}, -1, 1, DType::kF32, 5);
-  const std::vector<Tensor> strided = {base.Select(0, 0).Transpose(0, 1), base.Select(0, 1).Transpose(0, 1),
-                                       base.Select(0, 2).Transpose(0, 1), g, Scalar(1)};
+  const std::vector<Tensor> strided = {base.Select(0, 0).Transpose(0, 1),
+                                       base.Select(0, 1).Transpose(0, 1),
+                                       base.Select(0, 2).Transpose(0, 1),
+                                       g,
+                                       Scalar(1),
+                                       Rates({}, 2)};
   const std::vector<Tensor> dense = CopyTensors(strided);
-  RunAll(kAdamWUpdate, strided, {}, {.step = 2}, /*num_threads=*/2);
-  RunAll(kAdamWUpdate, dense, {}, {.step = 2}, /*num_threads=*/1);
+  RunAll(kAdamWUpdate, strided, {}, {}, /*num_threads=*/2);
+  RunAll(kAdamWUpdate, dense, {}, {}, /*num_threads=*/1);
   for (int i : {0, 1, 2}) EXPECT_TRUE(SameBits(CloneTensor(strided[i], MakeCpuAllocator()), dense[i])) << i;
+}
+
+TEST(AdamWTest, RatesAreThoseOfTheCount) {
+  for (const double beta2 : {0.95, 0.999}) {
+    for (const int64_t t : {1, 2, 3, 10, 999, 1000, 123456, 1 << 30}) {
+      const AdamWScalars scalars = {.lr = 0.02, .beta1 = 0.9, .beta2 = beta2};
+      const std::vector<double> rates = Rates(scalars, t).ToVector<double>();
+      ASSERT_EQ(rates.size(), 2u);
+      EXPECT_NEAR(rates[0] * (1 - std::pow(0.9, t)) / 0.02, 1, 1e-13) << t;
+      EXPECT_NEAR(rates[1] * std::sqrt(1 - std::pow(beta2, t)), 1, 1e-13) << t;
+    }
+  }
+}
+
+TEST(OptimizerUpdateTest, FiniteFactorsAreCounted) {
+  const Tensor count = Tensor::FromValues<int64_t>({}, {41});
+  const auto after = [&](const Tensor& factor) {
+    RunAll(kCountUpdate, {count, factor});
+    return count.ToVector<int64_t>()[0];
+  };
+  EXPECT_EQ(after(Scalar(0.5)), 42);
+  for (const double s : {kNan, kInf, -kInf}) EXPECT_EQ(after(Scalar(s)), 42);
+  EXPECT_EQ(after(Scalar(kNan, DType::kF64)), 42);
+  EXPECT_EQ(after(Scalar(0, DType::kF64)), 43);
 }
 
 TEST(SgdTest, MatchesClosedForm) {
@@ -155,7 +194,7 @@ TEST(OptimizerUpdateTest, ANonFiniteFactorChangesNothing) {
     std::vector<Tensor> state;
     for (int i = 0; i < 4; ++i) state.push_back(Uniform({33}, 0.1, 1, DType::kF32, i));
     const std::vector<Tensor> before = CopyTensors(state);
-    RunAll(kAdamWUpdate, {state[0], state[1], state[2], state[3], Scalar(s)});
+    RunAll(kAdamWUpdate, {state[0], state[1], state[2], state[3], Scalar(s), Rates({})});
     RunAll(kSgdUpdate, {state[0], state[3], Scalar(s)});
     RunAll(kMomentumUpdate, {state[0], state[1], state[3], Scalar(s)});
     for (int i = 0; i < 4; ++i) EXPECT_TRUE(SameBits(state[i], before[i])) << s << " " << i;
@@ -211,7 +250,7 @@ TEST(OptimizerUpdateTest, MisuseIsNamed) {
   const Tensor f64 = Uniform({2, 3}, 0, 1, DType::kF64, 1);
   const Tensor flat = Uniform({6}, 0, 1, DType::kF32, 1);
   EXPECT_EQ(MessageOf([&] {
-              RunAll(kAdamWUpdate, {p, f64, p, p, Scalar(1)});
+              RunAll(kAdamWUpdate, {p, f64, p, p, Scalar(1), Rates({})});
             }),
             "adamw_update: expected state of p's type f32[2, 3], got f64[2, 3]");
   EXPECT_EQ(MessageOf([&] {
@@ -223,9 +262,19 @@ TEST(OptimizerUpdateTest, MisuseIsNamed) {
             }),
             "momentum_update: expected s a scalar of f32 or f64, got f32[2, 3]");
   EXPECT_EQ(MessageOf([&] {
-              RunAll(kAdamWUpdate, {p, p, p, p, Scalar(1)}, {}, {.step = 0});
+              RunAll(kAdamWUpdate, {p, p, p, p, Scalar(1), Scalar(1)});
             }),
-            "adamw_update: step counts from 1, got 0");
+            "adamw_update: expected r as adamw_rates makes it, f64[2], got f32[]");
+  EXPECT_EQ(MessageOf([&] {
+              RunAll(kCountUpdate, {Scalar(0), Scalar(1)});
+            }),
+            "count_update: expected t a scalar of i64, got f32[]");
+  EXPECT_EQ(MessageOf([&] {
+              RunAll(kCountUpdate, {Tensor::FromValues<int64_t>({}, {0}), flat});
+            }),
+            "count_update: expected s a scalar of f32 or f64, got f32[6]");
+  EXPECT_EQ(MessageOf([&] { RunOp(kAdamWRates, {Scalar(1)}); }),
+            "adamw_rates: expected t a scalar of i64, got f32[]");
   EXPECT_EQ(MessageOf([&] {
               RunAll(kAccumulate, {p, flat});
             }),

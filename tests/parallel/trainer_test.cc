@@ -155,13 +155,28 @@ TEST(TrainerTest, AStepWhoseNormIsNotFiniteChangesNothing) {
         EXPECT_FALSE(std::isfinite(bad.grad_norm));
         EXPECT_EQ(Values(job.model), parameters);
         EXPECT_EQ(Values(job.trainer->optimizer()), state);
+        EXPECT_EQ(state.at("updates"), std::vector<double>{1});
         const StepMetrics good = job.Step();
-        EXPECT_EQ(good.step, 3);
+        EXPECT_EQ(good.step, 3);  // an attempt is a step: schedule, data and random bits have moved on
+        EXPECT_EQ(good.lr, Options().schedule.At(3));
+        EXPECT_EQ(job.context->state().step(), 3u);
+        EXPECT_EQ(Values(job.trainer->optimizer()).at("updates"), std::vector<double>{2});
         EXPECT_TRUE(std::isfinite(good.grad_norm));
         EXPECT_NE(Values(job.model), parameters);
       });
     }
   }
+}
+
+TEST(TrainerTest, GoesOnAfterAGivenStep) {
+  RunRanks(1, [](World& world) {
+    Job job(world, "", DataPlan::kDdp);
+    EXPECT_EQ(job.trainer->step(), 0);
+    job.trainer->set_step(3);
+    EXPECT_EQ(job.Step().step, 4);
+    EXPECT_EQ(job.trainer->step(), 4);
+    EXPECT_EQ(Values(job.trainer->optimizer()).at("updates"), std::vector<double>{1});
+  });
 }
 
 TEST(TrainerTest, ClippingScalesTheGradientAndReportsTheNormBefore) {

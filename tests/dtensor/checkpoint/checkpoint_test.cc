@@ -54,7 +54,7 @@ Values RunModel(const std::string& mesh_text, uint64_t seed, const std::function
   return values;
 }
 
-// One training step, so that the optimizer's moments are not zero.
+// One training step, so that the optimizer's state is not zero.
 void Train(Gpt& model, AdamW& optimizer) {
   const auto& context = model.context();
   const std::vector<int32_t> tokens = {1, 5, 16, 0, 3, 3, 9, 2};
@@ -71,7 +71,8 @@ TEST(CheckpointTest, LoadsBitwiseOnEveryMesh) {
     Train(model, optimizer);
     SaveTensors(path, CheckpointTensors(model, optimizer), {{"step", "1"}});
   });
-  EXPECT_EQ(saved.size(), 3 * 17u);  // each parameter and its two moments
+  EXPECT_EQ(saved.size(), 3 * 17u + 1);  // each parameter and its two moments; the count of updates
+  EXPECT_EQ(saved.at("optimizer.updates"), std::vector<double>{1});
   for (const char* mesh : {"", "dp=2", "tp=3", "dp=3,tp=2"}) {
     const Values loaded = RunModel(mesh, 2, [&](Gpt& model, AdamW& optimizer) {
       SafetensorsReader reader(path);
@@ -81,6 +82,32 @@ TEST(CheckpointTest, LoadsBitwiseOnEveryMesh) {
     });
     EXPECT_EQ(loaded, saved) << mesh;
   }
+}
+
+TEST(CheckpointTest, AFileWithoutACountOfUpdatesTakesWhatStandsIn) {
+  const std::string path = ::testing::TempDir() + "/older.safetensors";
+  RunModel("dp=2", 1, [&](Gpt& model, AdamW& optimizer) {
+    Train(model, optimizer);
+    std::vector<std::pair<std::string, DTensor>> tensors = CheckpointTensors(model, optimizer);
+    EXPECT_EQ(tensors.back().first, "optimizer.updates");
+    tensors.pop_back();
+    SaveTensors(path, tensors, {});
+  });
+  const Values loaded = RunModel("tp=2", 2, [&](Gpt&, AdamW& optimizer) {
+    SafetensorsReader reader(path);
+    EXPECT_THAT([&] { LoadOptimizerState(reader, optimizer); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("has no tensor 'optimizer.updates'")));
+    LoadOptimizerState(reader, optimizer, /*updates_of_older=*/41);
+  });
+  EXPECT_EQ(loaded.at("optimizer.updates"), std::vector<double>{41});
+  // A file that has the count is believed.
+  RunModel("", 1, [&](Gpt& model, AdamW& optimizer) {
+    Train(model, optimizer);
+    SaveTensors(path, CheckpointTensors(model, optimizer), {});
+    SafetensorsReader reader(path);
+    LoadOptimizerState(reader, optimizer, /*updates_of_older=*/41);
+    EXPECT_EQ(optimizer.updates().Item(), 1);
+  });
 }
 
 TEST(CheckpointTest, FileOfAnotherModelIsRefused) {

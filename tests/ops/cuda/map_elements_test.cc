@@ -196,6 +196,8 @@ class UpdateTest : public MapElementsTest {
               for (int i = 0; i < num_state; ++i) tensors.push_back(place.Make(allocator, p, 0, 1));
               tensors.push_back(place.Make(allocator, g, -2, 2));
               tensors.push_back(PatternTensor(allocator, DType::kF32, {}, clip, clip));
+              const bool is_adamw = num_state == 2;
+              if (is_adamw) tensors.push_back(PatternTensor(allocator, DType::kF64, {2}, 0.2, 0.7));
               std::vector<Piece> pieces;
               for (const Tensor& tensor : tensors) pieces.push_back({tensor, WholeBox(tensor.shape())});
               return pieces;
@@ -213,9 +215,31 @@ class UpdateTest : public MapElementsTest {
 
 TEST_F(UpdateTest, HasTheBitsOfTheCpu) {
   for (const double clip : {0.3, double{NAN}}) {
-    Compare(kAdamWUpdate, 2, AdamWScalars{.lr = 0.1, .weight_decay = 0.07, .step = 3}, clip);
+    Compare(kAdamWUpdate, 2, AdamWScalars{.lr = 0.1, .weight_decay = 0.07}, clip);
     Compare(kSgdUpdate, 0, SgdScalars{.lr = 0.1, .weight_decay = 0.07}, clip);
     Compare(kMomentumUpdate, 1, MomentumScalars{.lr = 0.1, .weight_decay = 0.07}, clip);
+  }
+}
+
+TEST_F(UpdateTest, CountsAndRatesHaveTheBitsOfTheCpu) {
+  const NoAttributes attributes;
+  const NoScalars no_scalars;
+  const AdamWRatesScalars scalars = {.lr = 0.03, .beta1 = 0.87, .beta2 = 0.9991};
+  for (const int64_t t : {1, 2, 3, 77, 1000, 123456789}) {
+    for (const double clip : {0.3, double{NAN}, double{INFINITY}}) {
+      const auto operands = [&](const AllocatorPtr& allocator) -> std::vector<Piece> {
+        return {{CloneTensor(Tensor::FromValues<int64_t>({}, {t}), allocator), WholeBox({})},
+                {PatternTensor(allocator, DType::kF32, {}, clip, clip), WholeBox({})}};
+      };
+      const auto counts = both_.Run(kCountUpdate, operands, {WholeBox({})}, &attributes, &no_scalars);
+      ExpectSameBytes(counts, absl::StrCat("count after ", t));
+      EXPECT_EQ(counts.cpu[0].ToVector<int64_t>()[0], std::isfinite(clip) ? t + 1 : t);
+    }
+    const auto count = [&](const AllocatorPtr& allocator) -> std::vector<Piece> {
+      return {{CloneTensor(Tensor::FromValues<int64_t>({}, {t}), allocator), WholeBox({})}};
+    };
+    ExpectSameBytes(both_.Run(kAdamWRates, count, {WholeBox({2})}, &attributes, &scalars),
+                    absl::StrCat("rates of ", t));
   }
 }
 
