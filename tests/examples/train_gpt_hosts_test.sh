@@ -1,11 +1,11 @@
 #!/bin/bash
 # Two machines: network namespaces with a cable between them and a /dev/shm each. train_gpt trains across them as it does
-# on threads, to the bit; when the cable is pulled every rank says so in time, and nothing is left running.
+# on threads, to the bit; when the cable is pulled every rank says so in time, and nothing is left running. Skipped where
+# the kernel refuses namespaces.
 # Arguments: train_gpt, weft_run.
 set -u
-if [[ ${WEFT_IN_NAMESPACE:-} != 1 ]]; then
-  exec unshare --user --map-root-user --net --mount --pid --fork --mount-proc env WEFT_IN_NAMESPACE=1 "$0" "$@"
-fi
+. tests/in_namespace.sh
+enter_namespaces --net --mount --pid --fork --mount-proc -- "$@"
 train=$PWD/$1
 weft_run=$PWD/$2
 dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/hosts.XXXXXX")

@@ -179,6 +179,34 @@ TEST(NodesTest, TooFewNodesAreAnError) {
   EXPECT_THAT(run.err(), HasSubstr("error: waited 0.5 s: 1 of 2 nodes are at 127.0.0.1:"));
 }
 
+TEST(NodesTest, AnAddressThatIsNoneIsSaidAtOnce) {
+  // Longer than a name's parts may be, so that no name server is asked.
+  const std::string no_host(64, 'x');
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--nnodes=1:2", absl::StrCat("--rdzv-endpoint=", no_host, ":29400")},
+        std::vector<std::string>{"--nnodes=2", "--node-rank=1", "--master-addr=" + no_host}}) {
+    RunningProgram run(WeftRun(flags, "true"));
+    EXPECT_EQ(run.Wait(), 1) << run.err();
+    EXPECT_THAT(run.err(), HasSubstr(absl::StrCat("error: cannot resolve '", no_host, "': ")));
+    EXPECT_THAT(run.err(), HasSubstr("; --rdzv_conf=name_timeout=SECONDS waits until it has an address\n"));
+  }
+}
+
+TEST(NodesTest, ANameMayGetItsAddressLater) {
+  const std::string no_host(64, 'x');
+  const std::vector<std::string> later = {"--nnodes=2", "--node-rank=1", "--master-addr=" + no_host,
+                                          "--rdzv-conf=name_timeout=60"};
+  RunningProgram run(WeftRun(later, "true"));
+  EXPECT_TRUE(run.Await(absl::StrCat("weft_run: waiting: cannot resolve '", no_host, "': "))) << run.err();
+  kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.Wait(), 128 + SIGTERM);
+  std::vector<std::string> soon = later;
+  soon.back() = "--rdzv-conf=name_timeout=0.3";
+  RunningProgram given_up(WeftRun(soon, "true"));
+  EXPECT_EQ(given_up.Wait(), 1);
+  EXPECT_THAT(given_up.err(), HasSubstr(absl::StrCat("error: cannot resolve '", no_host, "': ")));
+}
+
 TEST(NodesTest, StrangersAndTakenPortsAreClearErrors) {
   const int port = FreePort();
   RunningProgram first(StaticNode(port, 0, "exec sleep 60", {"--rdzv-id=a"}));
