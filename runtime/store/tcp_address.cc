@@ -35,11 +35,15 @@ std::string JoinHostAndPort(absl::string_view host, int port) {
   return wants_brackets ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
+std::string WithoutLocalhost(absl::string_view host) {
+  return std::string(host == "localhost" ? "127.0.0.1" : host);
+}
+
 std::string ResolveTarget(const HostAndPort& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first = nullptr;
-  const int failure = getaddrinfo(address.host.c_str(), nullptr, &hints, &first);
+  const int failure = getaddrinfo(WithoutLocalhost(address.host).c_str(), nullptr, &hints, &first);
   if (failure != 0) {
     const std::string reason = failure == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(failure);
     Throw(absl::StatusCode::kNotFound, "cannot resolve '", address.host, "': ", reason);

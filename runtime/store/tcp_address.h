@@ -18,10 +18,13 @@ HostAndPort ParseAddress(absl::string_view address);
 // "127.0.0.1:80", "[::1]:80".
 std::string JoinHostAndPort(absl::string_view host, int port);
 
+// "127.0.0.1" for "localhost", which no machine needs a list of hosts for; any other host as it is.
+std::string WithoutLocalhost(absl::string_view host);
+
 // What the system's resolver knows of `address`, as a target of gRPC: "ipv4:10.0.0.1:80,10.0.0.2:80". gRPC's
 // own resolver knows /etc/hosts and DNS alone, not the rest of nsswitch.conf, and leaks some bytes.
 //
-// Cost:   as long as the system's resolver takes (resolv.conf) unless the host is a number.
+// Cost:   as long as the system's resolver takes (resolv.conf) unless the host is a number or localhost.
 // Errors: NotFound, with the resolver's reason.
 std::string ResolveTarget(const HostAndPort& address);
 

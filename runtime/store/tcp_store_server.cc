@@ -25,11 +25,11 @@ constexpr int kStrangersMs = 5000;
 constexpr int kMostCalls = 1000;
 
 bool IsLoopback(absl::string_view host) {
-  return absl::StartsWith(host, "127.") || host == "::1" || host == "[::1]" || host == "localhost";
+  return absl::StartsWith(host, "127.") || host == "::1" || host == "[::1]";
 }
 
 std::string HostOf(const TcpStoreServerOptions& options) {
-  if (!options.host.empty()) return options.host;
+  if (!options.host.empty()) return WithoutLocalhost(options.host);
   return options.token.empty() && !options.tls.has_value() ? "127.0.0.1" : "0.0.0.0";
 }
 

@@ -10,16 +10,19 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_store.h"
 
 namespace weft {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectSlice{2000};
+constexpr std::chrono::milliseconds kNameSlice{200};
 
 std::string TextOf(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -56,16 +59,32 @@ std::set<std::string> OwnAddresses() {
   return addresses;
 }
 
-std::string HostAndPort(const std::string& host, int port) {
-  const bool v6 = host.find(':') != std::string::npos;
-  return absl::StrCat(v6 ? "[" : "", host, v6 ? "]" : "", ":", port);
-}
-
 std::unique_ptr<TcpStoreServer> StartServer(const LaunchOptions& options, const std::string& run_id,
                                             const AgentStoreAccess& access) {
   const std::string host = IsLoopback(options.address) ? options.address : "0.0.0.0";
   return std::make_unique<TcpStoreServer>(TcpStoreServerOptions{
       .host = host, .port = options.port, .run_id = run_id, .token = access.token, .tls = access.tls});
+}
+
+// Waits until this machine knows an address for the options' name. A name may be misspelt, which the user
+// should hear at once; or it may come later than the nodes, as names of pods do, for which name_timeout is.
+void AwaitName(const LaunchOptions& options, const AgentStoreCallbacks& callbacks) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool said = false;
+  while (!callbacks.cancelled()) {
+    try {
+      ResolveTarget({options.address, options.port});
+      return;
+    } catch (const Error& error) {
+      if (std::chrono::steady_clock::now() - begin >= options.name_timeout) {
+        Throw(error.code(), error.message(),
+              "; --rdzv_conf=name_timeout=SECONDS waits until it has an address");
+      }
+      if (!said) callbacks.say(absl::StrCat("waiting: ", error.message()));
+      said = true;
+    }
+    std::this_thread::sleep_for(std::min(kNameSlice, options.name_timeout));
+  }
 }
 
 // Tries in slices, since signals are looked at in between only.
@@ -116,6 +135,9 @@ AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_i
                           const AgentStoreAccess& access, const AgentStoreCallbacks& callbacks) {
   AgentStore job;
   job.port = options.port;
+  const bool is_holder = options.meeting == Meeting::kStandalone ||
+                         (options.meeting == Meeting::kStatic && options.node_rank == 0);
+  if (!is_holder) AwaitName(options, callbacks);
   std::string taken;
   if (options.meeting == Meeting::kDynamic) {
     try {
@@ -125,7 +147,7 @@ AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_i
       if (error.code() != absl::StatusCode::kFailedPrecondition) throw;
       taken = absl::StrCat("; this node could not hold it: ", error.message());
     }
-  } else if (options.meeting == Meeting::kStandalone || options.node_rank == 0) {
+  } else if (is_holder) {
     job.server = StartServer(options, run_id, access);
   }
   if (job.server != nullptr) job.port = job.server->port();
@@ -133,7 +155,7 @@ AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_i
   const std::string host =
       job.server != nullptr && !IsLoopback(options.address) ? "127.0.0.1" : options.address;
   try {
-    job.store = Connect(HostAndPort(host, job.port), options, run_id, access, callbacks);
+    job.store = Connect(JoinHostAndPort(host, job.port), options, run_id, access, callbacks);
   } catch (const Error& error) {
     Throw(error.code(), error.message(), taken);
   }

@@ -40,9 +40,10 @@ struct AgentStoreCallbacks {
 // The server listens on the address if that is this machine's alone (127.0.0.1, localhost), else on every
 // interface: a name of this machine often means loopback to this machine itself.
 //
-// Errors: FailedPrecondition if the port is taken; DeadlineExceeded, naming the address, if nobody has
-//         answered there for the options' join_timeout; Aborted if the store refuses this client.
-//         Null store if cancelled.
+// Errors: NotFound, with the resolver's reason, if the address is a name that others know and this machine
+//         does not: at once, or after the options' name_timeout. FailedPrecondition if the port is taken;
+//         DeadlineExceeded, naming the address, if nobody has answered there for the options' join_timeout;
+//         Aborted if the store refuses this client. Null store if cancelled.
 AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id,
                           const AgentStoreAccess& access, const AgentStoreCallbacks& callbacks);
 

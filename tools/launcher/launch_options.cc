@@ -37,7 +37,8 @@ ABSL_FLAG(
 ABSL_FLAG(
     std::string, rdzv_conf, "",
     "waits in seconds, as key=value,...: join_timeout (600) for enough nodes, last_call_timeout (30) for "
-    "nodes beyond MIN once MIN are there");
+    "nodes beyond MIN once MIN are there, name_timeout (0) for the address to be known, where its name comes "
+    "later than this");
 ABSL_FLAG(int, node_rank, 0, "number of this node, from 0; static only");
 ABSL_FLAG(std::string, master_addr, "", "address of node 0; static only");
 ABSL_FLAG(int, master_port, 29500, "port of the job's store on node 0; static or a single node");
@@ -194,10 +195,13 @@ void ReadWaits(LaunchOptions* options) {
   WEFT_REQUIRE(monitor, "--monitor_interval=", interval, ": expected seconds, 0.001 or more");
   options->monitor_interval = *monitor;
   const std::string text = absl::GetFlag(FLAGS_rdzv_conf);
-  const std::vector<std::string> keys = {"join_timeout", "last_call_timeout"};
+  const std::vector<std::string> keys = {"join_timeout", "last_call_timeout", "name_timeout"};
+  std::chrono::milliseconds* const waits[] = {&options->join_timeout, &options->last_call,
+                                              &options->name_timeout};
   for (absl::string_view pair : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
-    if (std::find(keys.begin(), keys.end(), parts.first) == keys.end()) {
+    const auto key = std::find(keys.begin(), keys.end(), parts.first);
+    if (key == keys.end()) {
       ThrowInvalidArgument("flag --rdzv_conf: there is no \"", parts.first, "\": did you mean ",
                            NearestName(parts.first, keys), "?");
     }
@@ -205,7 +209,7 @@ void ReadWaits(LaunchOptions* options) {
     const bool number = absl::SimpleAtod(parts.second, &seconds);
     const auto wait = Milliseconds(number ? seconds : 0);
     if (!wait) ThrowUnreadable("rdzv_conf", pair, "seconds, 0.001 or more, as in join_timeout=60");
-    (parts.first == keys[0] ? options->join_timeout : options->last_call) = *wait;
+    *waits[key - keys.begin()] = *wait;
   }
 }
 

@@ -33,6 +33,7 @@ struct LaunchOptions {
 
   int max_restarts = 0;
   std::chrono::milliseconds monitor_interval{100};
+  std::chrono::milliseconds name_timeout{0};  // for `address`, if it is a name, to be known
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call{30'000};
 

@@ -3,6 +3,7 @@
 #include "runtime/store/tcp_store.h"
 
 #include <chrono>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -97,6 +98,7 @@ TEST(TcpStoreTest, ListensToThisMachineAloneUnlessTold) {
   EXPECT_THAT(token.notice(), HasSubstr("with a token but without TLS"));
   const TcpStoreServer local_token({.host = "localhost", .token = "t"});
   EXPECT_EQ(local_token.notice(), "");
+  EXPECT_EQ(local_token.address(), absl::StrCat("127.0.0.1:", local_token.port()));
   TcpStore client(absl::StrCat("localhost:", local_token.port()), {.token = "t"});
   EXPECT_EQ(client.Add("n", 1), 1);
 }
@@ -147,6 +149,7 @@ TEST(TcpStoreTest, AnAddressWithoutAServerIsAnErrorInTime) {
 TEST(TcpStoreTest, AddressesOfBothFamilies) {
   EXPECT_EQ(ResolveTarget(ParseAddress("[::1]:80")), "ipv6:[::1]:80");
   EXPECT_EQ(ResolveTarget(ParseAddress("127.0.0.2:81")), "ipv4:127.0.0.2:81");
+  EXPECT_EQ(ResolveTarget(ParseAddress("localhost:82")), "ipv4:127.0.0.1:82");
   EXPECT_EQ(JoinHostAndPort("::1", 80), "[::1]:80");
   EXPECT_EQ(JoinHostAndPort("[::1]", 80), "[::1]:80");
   EXPECT_EQ(JoinHostAndPort("node0", 80), "node0:80");
@@ -212,8 +215,10 @@ TEST(TcpStoreTest, MutualTls) {
             "cannot open the private key /nowhere/x.key: No such file or directory");
   no_file.key_file = "";
   EXPECT_EQ(join("t", no_file, kLong), "mutual TLS takes three files, and the private key is not given");
-  no_file.key_file = "/etc/hosts";
-  EXPECT_EQ(join("t", no_file, kLong), "the private key /etc/hosts is not a PEM file");
+  no_file.key_file = testing::TempDir() + "/no.pem";
+  std::ofstream(no_file.key_file) << "a text\n";
+  EXPECT_EQ(join("t", no_file, kLong),
+            absl::StrCat("the private key ", no_file.key_file, " is not a PEM file"));
 }
 
 TEST(TcpStoreTest, GenerationsOfAJobByPrefix) {

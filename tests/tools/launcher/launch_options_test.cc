@@ -39,6 +39,7 @@ TEST(LaunchOptionsTest, Defaults) {
   EXPECT_EQ(options.monitor_interval.count(), 100);
   EXPECT_EQ(options.join_timeout.count(), 600'000);
   EXPECT_EQ(options.last_call.count(), 30'000);
+  EXPECT_EQ(options.name_timeout.count(), 0);
   EXPECT_EQ(options.log_dir, "");
   EXPECT_FALSE(options.tee.has_value());
   EXPECT_EQ(options.command, Words({"train"}));
@@ -115,14 +116,15 @@ TEST(LaunchOptionsTest, Dynamic) {
 }
 
 TEST(LaunchOptionsTest, WaitsAndOutput) {
-  const LaunchOptions options =
-      OptionsOf({"--monitor-interval=0.25", "--max-restarts=3", "--log-dir=logs", "--tee=0:3,1:2",
-                 "--rdzv-conf=join_timeout=7,last_call_timeout=0.5", "--nproc-per-node=3", "train"});
+  const LaunchOptions options = OptionsOf(
+      {"--monitor-interval=0.25", "--max-restarts=3", "--log-dir=logs", "--tee=0:3,1:2",
+       "--rdzv-conf=join_timeout=7,last_call_timeout=0.5,name_timeout=9", "--nproc-per-node=3", "train"});
   EXPECT_EQ(options.monitor_interval.count(), 250);
   EXPECT_EQ(options.max_restarts, 3);
   EXPECT_EQ(options.log_dir, "logs");
   EXPECT_EQ(options.join_timeout.count(), 7000);
   EXPECT_EQ(options.last_call.count(), 500);
+  EXPECT_EQ(options.name_timeout.count(), 9000);
   ASSERT_TRUE(options.tee.has_value());
   EXPECT_TRUE(options.tee->Stdout(0) && options.tee->Stderr(0));
   EXPECT_TRUE(!options.tee->Stdout(1) && options.tee->Stderr(1));
