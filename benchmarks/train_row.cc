@@ -1,5 +1,7 @@
 #include "benchmarks/train_row.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "benchmarks/figure.h"
 #include "runtime/base/philox.h"
@@ -49,6 +51,16 @@ std::string TrainRow::Name() const {
   return absl::StrCat(model, "/", batch, "x", context, "/", dtype, "/", parallel);
 }
 
+int TrainRow::threads_per_rank() const {
+  WEFT_REQUIRE(num_ranks() >= 1, "--ranks=", ranks, ": expected 1 or more");
+  WEFT_REQUIRE(threads >= 1, "--threads=", threads, ": expected 1 or more");
+  return std::max(1, threads / num_ranks());
+}
+
+int TrainRow::num_cores(int machine_cores) const {
+  return std::min(threads_per_rank() * num_ranks(), machine_cores);
+}
+
 GptConfig TrainRow::Config() const {
   WEFT_REQUIRE(model == "gpt2-124M" || model == "small", "--model=", model, ": expected gpt2-124M or small");
   GptConfig config = GptConfig::Gpt2_124M();
@@ -77,7 +89,6 @@ std::vector<TrainRow> AllTrainRows() {
       if (row.batch == 1 && std::string(parallel) != "tp") continue;  // nothing to split
       rows.push_back(row);
       rows.back().parallel = parallel;
-      rows.back().threads = 1;
     }
   }
   return rows;
@@ -115,7 +126,7 @@ MeasuredRow MeasureRow(const TrainRow& row, int warmup, int steps, Tracer* trace
   RunRanks(row.num_ranks(), body,
            {.device = row.device,
             .device_options = {.allow_tf32 = row.allow_tf32},
-            .threads_per_rank = row.threads,
+            .threads_per_rank = row.threads_per_rank(),
             .tracer = tracer});
   return measured;
 }

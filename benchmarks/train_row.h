@@ -20,7 +20,7 @@ struct TrainRow {
   std::string dtype = "f32";        // of forward and backward: f32 or bf16
   std::string parallel = "none";    // one rank, or ddp, fsdp, tp over `ranks`
   int ranks = 2;                    // unless `parallel` is none
-  int threads = 2;                  // of each rank
+  int threads = 2;                  // of all ranks together, which share them evenly
   int64_t vocabulary = 0;           // 0: the model's own
   DeviceType device = DeviceType::kCpu;
   bool allow_tf32 = false;  // of products of f32 on a GPU
@@ -32,6 +32,14 @@ struct TrainRow {
 
   int num_ranks() const { return parallel == "none" ? 1 : ranks; }
   int64_t num_tokens() const { return batch * context; }
+
+  // A rank is a thread, so this is 1 at least, even if that makes more than `threads`.
+  //
+  // Errors: InvalidArgument if there is no rank or no thread.
+  int threads_per_rank() const;
+
+  // How many cores of a machine that has `machine_cores` the ranks' threads keep busy. Errors: as above.
+  int num_cores(int machine_cores) const;
 
   // Errors: InvalidArgument for a model or dtype that is not one of those above.
   GptConfig Config() const;

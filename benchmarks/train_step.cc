@@ -2,16 +2,18 @@
 //
 //   bazel run //benchmarks:train_step                     GPT-2 124M, batch 4 x 64, one rank, two threads
 //   bazel run //benchmarks:train_step -- --set=all --peer="$(benchmarks/peers/pytorch_train.py --set=all)"
-//   bazel run //benchmarks:train_step -- --model=small --batch=16 --context=256 --parallel=ddp --threads=1
+//   bazel run //benchmarks:train_step -- --model=small --batch=16 --context=256 --parallel=ddp
 //   bazel run //benchmarks:train_step -- --profile        where a step's time goes, op by op
 //
-// Medians over the steps after a warm-up. Held against: the machine's peak, for the flops of the model's
-// products (2 a multiply-add, three products a weight, attention's where the mask lets it see); the model's
-// own bound, which is its products measured alone, attention's at the same rate, and AdamW's 28 bytes a
-// parameter over triad; and the peers that --peer names.
+// Medians over the steps after a warm-up. Held against: the peak of the cores in use, for the flops of the
+// model's products (2 a multiply-add, three products a weight, attention's where the mask lets it see); the
+// model's own bound, which is its products measured alone, attention's at the same rate, and AdamW's 28 bytes
+// a parameter over triad; and the peers that --peer names.
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -35,7 +37,7 @@ ABSL_FLAG(int, ranks, 2, "ranks of --parallel");
 ABSL_FLAG(std::string, dtype, "f32", "of forward and backward: f32 or bf16");
 ABSL_FLAG(int64_t, batch, 4, "sequences, global");
 ABSL_FLAG(int64_t, context, 64, "tokens a sequence");
-ABSL_FLAG(int, threads, 2, "threads of each rank");
+ABSL_FLAG(int, threads, 2, "threads, divided among the ranks: one per rank at least");
 ABSL_FLAG(std::string, set, "", "all: every row of the table in README.md, whatever the flags above say");
 ABSL_FLAG(std::string, only, "", "of --set, the rows with this in their name, as in small/16x256/f32");
 ABSL_FLAG(int, steps, 5, "steps to measure");
@@ -57,7 +59,7 @@ FlagsUsage Usage() {
                      {"Rows", {"set", "only"}},
                      {"Measurement", {"steps", "warmup", "bound", "profile", "peer", "log_format"}}},
           .examples = {"train_step --peer=llm.c=54.0", "train_step --set=all --only=small",
-                       "train_step --model=small --batch=16 --context=256 --parallel=ddp --threads=1"}};
+                       "train_step --model=small --batch=16 --context=256 --parallel=ddp"}};
 }
 
 std::vector<TrainRow> RowsFromFlags() {
@@ -107,6 +109,8 @@ std::vector<PeerFigure> PeersFromFlags() {
   return figures;
 }
 
+int MachineCores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
 class Rows {
  public:
   void Run(const TrainRow& row) {
@@ -131,13 +135,13 @@ class Rows {
     const double rate = static_cast<double>(row.num_tokens()) / measured.seconds();
     if (row.parallel == "none") single_rank_rates_[row.model + row.dtype] = rate;
     Report({.name = name, .value = rate, .unit = "tokens/s"});
-    const int threads = row.threads * row.num_ranks();
+    const int cores = row.num_cores(MachineCores());
     const bool is_bf16 = row.ComputeDType() == DType::kBF16;
     Report({.name = name + "/flops",
             .value = StepFlops(row.Config(), row.batch, row.context) / measured.seconds() / 1e9,
             .unit = "GFLOP/s",
-            .limit = (is_bf16 ? PeakFlopsBF16(threads) : PeakFlopsF32(threads)) / 1e9,
-            .limit_is = row.dtype + " peak"});
+            .limit = (is_bf16 ? PeakFlopsBF16(cores) : PeakFlopsF32(cores)) / 1e9,
+            .limit_is = absl::StrCat(row.dtype, " peak, ", cores, cores == 1 ? " core" : " cores")});
   }
 
   void ReportPeers(const std::string& name, const TrainRow& row, double rate, double resident) {
@@ -193,7 +197,7 @@ class Rows {
     seconds *= 1 + AttentionFlops(config, row.batch, row.context) / flops;
     constexpr double kAdamWBytes = 28;  // p, m and v read and written, g read
     seconds += kAdamWBytes * static_cast<double>(measured.parameters) /
-               TriadBytesPerSecond(int64_t{512} << 20, row.threads);
+               TriadBytesPerSecond(int64_t{512} << 20, row.num_cores(MachineCores()));
     Report({.name = name + "/bound",
             .value = measured.seconds() * 1e3,
             .unit = "ms",
