@@ -62,13 +62,13 @@ void CheckExtents() {
 }
 
 TEST(PackedGemmTest, F32MatchesTheSum) {
-  if (!HasPanelProducts<float>()) return;
+  if (!HasPanelProducts<float>()) GTEST_SKIP() << "this processor has no f32 panels";
   CheckExtents<float>();
   CheckProduct<float>({29, 130, 700}, /*a_transposed=*/true, /*b_transposed=*/false, /*accumulate=*/true);
 }
 
 TEST(PackedGemmTest, BF16SumsInFloatAndRoundsOnce) {
-  if (!HasPanelProducts<BFloat16>()) return;
+  if (!HasPanelProducts<BFloat16>()) GTEST_SKIP() << "this processor has no bf16 panels";
   CheckExtents<BFloat16>();
 }
 
@@ -123,7 +123,7 @@ TEST(PackedGemmTest, BitsDependOnKAlone) {
 
 // The bias comes after the whole sum, of one or several parts of k, on whole vectors and beyond the last.
 TEST(PackedGemmTest, AddsABiasToEveryRow) {
-  if (!HasPanelProducts<float>()) return;
+  if (!HasPanelProducts<float>()) GTEST_SKIP() << "this processor has no f32 panels";
   for (const GemmSize& size : {GemmSize{30, 97, 60}, GemmSize{17, 64, 1100}}) {
     const StoredMatrix<float> a(size.m, size.k, /*transposed=*/false, kGap, /*seed=*/9);
     const StoredMatrix<float> b(size.k, size.n, /*transposed=*/false, kGap, /*seed=*/10);
@@ -144,7 +144,7 @@ TEST(PackedGemmTest, AddsABiasToEveryRow) {
 }
 
 TEST(PackedGemmTest, BF16RoundsOnceWithItsBias) {
-  if (!HasPanelProducts<BFloat16>()) return;
+  if (!HasPanelProducts<BFloat16>()) GTEST_SKIP() << "this processor has no bf16 panels";
   const GemmSize size = {16, 40, 1100};
   const StoredMatrix<BFloat16> a(size.m, size.k, /*transposed=*/false, kGap, /*seed=*/11);
   const StoredMatrix<BFloat16> b(size.k, size.n, /*transposed=*/true, kGap, /*seed=*/12);
@@ -161,7 +161,7 @@ TEST(PackedGemmTest, BF16RoundsOnceWithItsBias) {
 }
 
 TEST(PackedGemmTest, NotANumberStays) {
-  if (!HasPanelProducts<float>()) return;
+  if (!HasPanelProducts<float>()) GTEST_SKIP() << "this processor has no f32 panels";
   StoredMatrix<float> a(20, 40, /*transposed=*/false, kGap, /*seed=*/7);
   const StoredMatrix<float> b(40, 40, /*transposed=*/false, kGap, /*seed=*/8);
   a.data[3 * a.ld + 39] = std::nanf("");
