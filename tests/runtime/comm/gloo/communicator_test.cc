@@ -137,9 +137,10 @@ std::vector<RankOutcome> EndRankTwo(const PathCase& path, const std::function<vo
                           {.hub = path.options, .timeout = timeout, .deadline = std::chrono::seconds(60)});
 }
 
-// All but rank 2 have thrown an error of `code`, one soon after the other.
+// All but rank 2 have thrown an error of `code`, long before a timeout of a minute.
 void ExpectErrorsOfOthers(const std::vector<RankOutcome>& outcomes, absl::StatusCode code,
-                          const std::string& part, int64_t ended_ns, std::chrono::milliseconds bound) {
+                          const std::string& part, int64_t ended_ns) {
+  constexpr int64_t kBoundNs = 30'000'000'000;
   int64_t first_ns = std::numeric_limits<int64_t>::max();
   int64_t last_ns = 0;
   for (int rank : {0, 1, 3}) {
@@ -151,8 +152,8 @@ void ExpectErrorsOfOthers(const std::vector<RankOutcome>& outcomes, absl::Status
     first_ns = std::min(first_ns, outcomes[rank].error_ns);
     last_ns = std::max(last_ns, outcomes[rank].error_ns);
   }
-  EXPECT_LT(last_ns - first_ns, 1'000'000'000) << "the last rank after the first";
-  EXPECT_LT(first_ns - ended_ns, std::chrono::nanoseconds(bound).count()) << "the first rank after the end";
+  EXPECT_LT(last_ns - first_ns, kBoundNs) << "the last rank after the first";
+  EXPECT_LT(first_ns - ended_ns, kBoundNs) << "the first rank after the end";
 }
 
 TEST_P(GlooPathTest, AKilledPeerIsAnErrorOnEveryRank) {
@@ -160,8 +161,7 @@ TEST_P(GlooPathTest, AKilledPeerIsAnErrorOnEveryRank) {
   const auto outcomes = EndRankTwo(
       GetParam(), [] { raise(SIGKILL); }, ended_ns, std::chrono::minutes(1));
   EXPECT_EQ(outcomes[2].signal, SIGKILL);
-  ExpectErrorsOfOthers(outcomes, absl::StatusCode::kAborted, "world rank 2", *ended_ns,
-                       std::chrono::milliseconds(1000));
+  ExpectErrorsOfOthers(outcomes, absl::StatusCode::kAborted, "world rank 2", *ended_ns);
 }
 
 TEST_P(GlooPathTest, AnEarlyExitIsAnErrorOnEveryRank) {
@@ -169,18 +169,30 @@ TEST_P(GlooPathTest, AnEarlyExitIsAnErrorOnEveryRank) {
   const auto outcomes = EndRankTwo(
       GetParam(), [] { _exit(0); }, ended_ns, std::chrono::minutes(1));
   EXPECT_EQ(outcomes[2].exit_code, 0);
-  ExpectErrorsOfOthers(outcomes, absl::StatusCode::kAborted, "world rank 2", *ended_ns,
-                       std::chrono::milliseconds(1000));
+  ExpectErrorsOfOthers(outcomes, absl::StatusCode::kAborted, "world rank 2", *ended_ns);
 }
 
+// On a busy machine others may not come in time either, before rank 2 stops or after. Then the timeout was
+// too short.
 TEST_P(GlooPathTest, AStoppedPeerIsNamedAtTheTimeout) {
   const SharedNumber ended_ns;
-  const auto outcomes = EndRankTwo(
-      GetParam(), [] { raise(SIGSTOP); }, ended_ns, std::chrono::milliseconds(700));
+  std::chrono::milliseconds timeout(700);
+  const auto run = [&] {
+    return EndRankTwo(
+        GetParam(), [] { raise(SIGSTOP); }, ended_ns, timeout);
+  };
+  const auto is_short = [](const RankOutcome& outcome) {
+    const std::string message = outcome.error.has_value() ? outcome.error->message() : "";
+    return message.find("collective #21,") == std::string::npos ||
+           message.find("world ranks [2] have") == std::string::npos;
+  };
+  std::vector<RankOutcome> outcomes = run();
+  for (; is_short(outcomes[0]) && timeout < std::chrono::seconds(10); timeout *= 4, outcomes = run())
+    continue;
   EXPECT_TRUE(outcomes[2].stopped);
   ExpectErrorsOfOthers(outcomes, absl::StatusCode::kDeadlineExceeded,
-                       "waited 700 ms; world ranks [2] have not arrived", *ended_ns,
-                       std::chrono::milliseconds(3000));
+                       absl::StrCat("waited ", timeout.count(), " ms; world ranks [2] have not arrived"),
+                       *ended_ns);
 }
 
 TEST_P(GlooPathTest, APeerThatReturnsHasLeftTheGroup) {
@@ -189,7 +201,7 @@ TEST_P(GlooPathTest, APeerThatReturnsHasLeftTheGroup) {
       GetParam(), [] {}, ended_ns, std::chrono::minutes(1));
   EXPECT_EQ(outcomes[2].exit_code, 0);
   ExpectErrorsOfOthers(outcomes, absl::StatusCode::kAborted, "waits for world ranks [2], which have left",
-                       *ended_ns, std::chrono::milliseconds(3000));
+                       *ended_ns);
 }
 
 TEST_P(GlooPathTest, WhoWaitsForAMessageOfARankThatHasEndedIsTold) {
