@@ -2,6 +2,8 @@
 // World::FromEnv and takes all-reduces on axis dp until HOW happens on RANK. Prints "joined" when it has been
 // through the first; an error goes to stderr, and the exit code is 1 then.
 //
+// HOW = slow: RANK waits until the file TEST_GO is there.
+//
 // HOW = train: 20 steps of a toy training whose state, a step and a value, rank 0 keeps in the file
 // TEST_STATE; a new generation goes on from there. In the first generation RANK is killed in step 12. Rank 0
 // prints the value at the end.
@@ -47,7 +49,8 @@ void Happen(const Job& job, World& world, Communicator& dp) {
   if (job.how == "size") AllReduce(world, dp, 77);
   if (job.how == "slow") {
     world.flight_recorder().SetActivity("data loader");
-    std::this_thread::sleep_for(std::chrono::seconds(6));
+    const char* const go = std::getenv("TEST_GO");
+    while (go != nullptr && !std::ifstream(go)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 

@@ -23,6 +23,7 @@ run() {
   TEST_RANKS=3 TEST_TIMEOUT_MS=60000 timeout 50 mpirun --allow-run-as-root --oversubscribe \
     --mca mpi_yield_when_idle 1 -n 3 "$program" "$1" "$2" > out 2> err
   status=$?
+  return $status
 }
 
 expect() {
@@ -50,8 +51,15 @@ run throw 1
 # mpirun ends the rest when the first has ended, which need not be the rank that threw.
 expect "the disk is full"
 
-run slow 1
+# Rank 1 comes when it has been told of.
+export TEST_GO=$TMPDIR/go
+run slow 1 &
+waiting="weft: waiting: rank 1 has not entered (last seen: data loader, "
+for ((i = 0; i < 800; ++i)); do grep -qsF -- "$waiting" err && break; sleep 0.05; done
+touch "$TEST_GO"
+wait $!
+status=$?
 [[ $status == 0 ]] || fail "a slow rank: exit code $status: $(cat err)"
-expect "weft: waiting: rank 1 has not entered (last seen: data loader, "
+expect "$waiting"
 
 exit $((failures > 0))

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kRanks = 4;
+constexpr double kBoundSeconds = 30;  // of what need not wait for the timeout of a minute
 constexpr char kProgram[] = "tests/runtime/launch/process_program";
 
 struct JobOptions {
@@ -74,7 +76,7 @@ TEST(ProcessWorldTest, AKilledRankIsNamedOnEveryOther) {
   const std::vector<ProcessEnd> ends = RunJob("kill", 2);
   EXPECT_EQ(ends[2].signal, SIGKILL);
   ExpectErrors(ends, 2, {"rank 2"});
-  for (int rank : {0, 1, 3}) EXPECT_LT(ends[rank].seconds - ends[2].seconds, 3) << rank;
+  for (int rank : {0, 1, 3}) EXPECT_LT(ends[rank].seconds - ends[2].seconds, kBoundSeconds) << rank;
 }
 
 TEST(ProcessWorldTest, SoIsOneThatLeavesByItself) {
@@ -89,7 +91,7 @@ TEST(ProcessWorldTest, RankZeroTakesTheStoreWithIt) {
   for (int rank : {1, 2, 3}) {
     EXPECT_EQ(ends[rank].exit_code, 1);
     EXPECT_NE(ends[rank].err.find("error: "), std::string::npos) << ends[rank].err;
-    EXPECT_LT(ends[rank].seconds - ends[0].seconds, 3) << rank;
+    EXPECT_LT(ends[rank].seconds - ends[0].seconds, kBoundSeconds) << rank;
   }
 }
 
@@ -122,21 +124,29 @@ TEST(ProcessWorldTest, ADeadlockEndsWithOneVerdictInSeconds) {
   int num_told = 0;
   for (const ProcessEnd& end : ends) {
     num_told += end.err.find("weft: deadlock: ") != std::string::npos;
-    EXPECT_LT(end.seconds, 30);
+    EXPECT_LT(end.seconds, kBoundSeconds);
   }
   EXPECT_EQ(num_told, 1);
 }
 
+// Rank 1 comes when it has been told of, after 4 s or, where a busy machine has held up another rank too,
+// later.
 TEST(ProcessWorldTest, ASlowRankIsNamedWhileTheOthersWait) {
+  const std::string go = testing::TempDir() + "/go";
+  const JobOptions job = {.port = FreePort(), .variables = {{"TEST_GO", go}}};
+  Processes processes;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    processes.Start({kProgram, "slow", "1"}, Environment(rank, job));
+  }
+  EXPECT_TRUE(processes.AwaitErr(
+      "while ranks 0, 2, 3 wait in all_reduce(f32, sum, count 300000) #6 on axis dp", seconds(40)));
+  std::ofstream(go).put('\n');
   std::string told;
-  for (const ProcessEnd& end : RunJob("slow", 1)) {
+  for (const ProcessEnd& end : processes.Wait(seconds(60))) {
     EXPECT_EQ(end.exit_code, 0) << end.err;
     told += end.err;
   }
   EXPECT_NE(told.find("weft: waiting: rank 1 has not entered (last seen: data loader, "), std::string::npos)
-      << told;
-  EXPECT_NE(told.find("while ranks 0, 2, 3 wait in all_reduce(f32, sum, count 300000) #6 on axis dp"),
-            std::string::npos)
       << told;
 }
 

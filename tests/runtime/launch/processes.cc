@@ -88,6 +88,17 @@ bool Processes::Reap() {
   return reaped;
 }
 
+bool Processes::AwaitErr(const std::string& text, std::chrono::milliseconds timeout) const {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (std::chrono::steady_clock::now() < deadline) {
+    for (const Child& child : children_) {
+      if (ReadAll(child.err_path).find(text) != std::string::npos) return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return false;
+}
+
 std::vector<ProcessEnd> Processes::Wait(std::chrono::milliseconds timeout, const std::vector<int>& except) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const auto awaited = [&](size_t i) {

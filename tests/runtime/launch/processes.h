@@ -32,6 +32,9 @@ class Processes {
 
   void Signal(int index, int signal) const;
 
+  // Waits until what one of them has written to stderr holds `text`. False: not within `timeout`.
+  bool AwaitErr(const std::string& text, std::chrono::milliseconds timeout) const;
+
   // Waits until all but `except` (indices in the order of Start) have ended, or `timeout`: then it kills the
   // rest, and those come back as ended by SIGKILL.
   std::vector<ProcessEnd> Wait(std::chrono::milliseconds timeout, const std::vector<int>& except = {});

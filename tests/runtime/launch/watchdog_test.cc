@@ -1,8 +1,12 @@
 #include "runtime/launch/watchdog.h"
 
+#include <algorithm>
+#include <array>
+#include <barrier>
 #include <chrono>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
@@ -65,38 +69,50 @@ TEST(WatchdogTest, ADeadlockEndsOnEveryRankWithOneVerdict) {
   EXPECT_EQ(told.lines()[0].find("weft: deadlock: "), 0u) << told.lines()[0];
 }
 
+// Rank 1 comes when it has been told of twice.
 TEST(WatchdogTest, ASlowRankIsNamedAndTheRunGoesOn) {
   Told told;
+  const auto begin = std::chrono::steady_clock::now();
+  std::barrier both_are_busy(2);
   RunRanks(2,
-           [](World& world) {
+           [&](World& world) {
              world.flight_recorder().SetActivity("data loader");
-             if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(800));
+             both_are_busy.arrive_and_wait();
+             while (world.rank() == 1 && told.lines().size() < 2)
+               std::this_thread::sleep_for(milliseconds(5));
              BarrierOf(world, "dp", {0, 1});
            },
            {.watchdog = told.Options()});
+  const auto lasted = std::chrono::steady_clock::now() - begin;
   const std::vector<std::string> lines = told.lines();
-  ASSERT_GE(lines.size(), 1u);
-  EXPECT_LE(lines.size(), 3u);  // at 150, 300 and 600 ms
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_LE(milliseconds(150) * (int64_t{1} << (lines.size() - 1)), lasted);  // at 150, 300, 600 ms and so on
   EXPECT_EQ(lines[0].find("weft: waiting: rank 1 has not entered (last seen: data loader, "), 0u) << lines[0];
   EXPECT_NE(lines[0].find(" ago) while rank 0 waits in barrier() #1 on axis dp"), std::string::npos);
 }
 
+// Unless a busy machine holds a call up for as long as what is told.
 TEST(WatchdogTest, NothingIsToldOfARunThatMoves) {
   Told told;
+  std::array<std::chrono::nanoseconds, 2> longest = {};
   RunRanks(2,
-           [](World& world) {
+           [&](World& world) {
              const auto group = world.NewGroup("dp", {0, 1});
-             const auto end = std::chrono::steady_clock::now() + milliseconds(400);
+             auto now = std::chrono::steady_clock::now();
+             const auto end = now + milliseconds(400);
              for (;;) {
                // Together, or one would enter once more than the other.
                const Tensor more = Tensor::Empty(world.allocator(), DType::kI32, {1});
-               more.data<int32_t>()[0] = std::chrono::steady_clock::now() < end;
+               more.data<int32_t>()[0] = now < end;
                group->AllReduce(more, more, ReduceOp::kMin);
+               const auto begin = std::exchange(now, std::chrono::steady_clock::now());
+               longest[world.rank()] = std::max(longest[world.rank()], now - begin);
                if (more.data<int32_t>()[0] == 0) break;
              }
            },
            {.watchdog = told.Options(milliseconds(60))});
-  EXPECT_TRUE(told.lines().empty()) << told.lines()[0];
+  const bool held_up = std::max(longest[0], longest[1]) >= milliseconds(60);
+  EXPECT_TRUE(held_up || told.lines().empty()) << told.lines()[0];
 }
 
 // Processes: a watchdog each, and a store between them.
@@ -152,15 +168,15 @@ TEST(WatchdogTest, ASilentRankIsNamed) {
     std::this_thread::sleep_for(milliseconds(20));
     ASSERT_LT(std::chrono::steady_clock::now(), give_up);
   }
-  EXPECT_EQ(told.lines()[0].find("weft: waiting: rank 1 is not answering for 0."), 0u) << told.lines()[0];
+  EXPECT_EQ(told.lines()[0].find("weft: waiting: rank 1 is not answering for "), 0u) << told.lines()[0];
   // Once it is known to be gone, that is what is told.
   watchdog.Forget(1, "exited with code 9");
-  while (told.lines().size() < 2) {
+  const std::string gone =
+      "weft: waiting: rank 1 exited with code 9 while rank 0 waits in barrier() #1 on axis dp";
+  while (told.lines().back() != gone) {
     std::this_thread::sleep_for(milliseconds(20));
-    ASSERT_LT(std::chrono::steady_clock::now(), give_up);
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up) << told.lines().back();
   }
-  EXPECT_EQ(told.lines()[1],
-            "weft: waiting: rank 1 exited with code 9 while rank 0 waits in barrier() #1 on axis dp");
 }
 
 }  // namespace
