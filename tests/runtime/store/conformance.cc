@@ -195,7 +195,7 @@ TEST_P(StoreConformance, TimeoutsNameWhatIsMissing) {
               AllOf(HasSubstr("waited 0.12 s for '"), HasSubstr("gone', '"), HasSubstr("lost\\n'"),
                     HasSubstr("not in the store"), Not(HasSubstr("here"))));
   EXPECT_GE(SecondsSince(begin), 0.119);
-  EXPECT_LT(SecondsSince(begin), 5);
+  EXPECT_LT(SecondsSince(begin), 30);
   begin = Clock::now();
   EXPECT_THAT(
       MessageOfCode(absl::StatusCode::kDeadlineExceeded, [&] { store_->Get("gone", milliseconds(60)); }),
@@ -245,7 +245,7 @@ TEST_P(StoreConformance, WaitsEndWhenAllKeysAreThere) {
   const Clock::time_point begin = Clock::now();
   store_->Set("a", "4");
   for (size_t i = 1; i < waiting.size(); ++i) waiting[i].join();
-  EXPECT_LT(SecondsSince(begin), 2);
+  EXPECT_LT(SecondsSince(begin), 30);
   EXPECT_EQ(num_done, 4);
 }
 

