@@ -78,8 +78,9 @@ TEST(NodesTest, AFailureRestartsAllNodesAndIsInTheStore) {
   EXPECT_THAT(first.err(), HasSubstr("rank 3 was killed by signal 9 (SIGKILL) on "));
   {
     TcpStore store(absl::StrCat("127.0.0.1:", port), {.run_id = "twice"});
-    EXPECT_EQ(store.Get("twice/0/exit/3", seconds(5)), "rank 3 was killed by signal 9 (SIGKILL)");
-    EXPECT_EQ(store.Get("twice/0/exit/0", seconds(5)), "rank 0 was killed by signal 15 (SIGTERM)");
+    EXPECT_EQ(store.Get("twice/0/exit/3", RunningProgram::kBound), "rank 3 was killed by signal 9 (SIGKILL)");
+    EXPECT_EQ(store.Get("twice/0/exit/0", RunningProgram::kBound),
+              "rank 0 was killed by signal 15 (SIGTERM)");
     EXPECT_FALSE(store.TryGet("twice/1/exit/0").has_value());
   }
   fclose(fopen((folder + "/go").c_str(), "w"));
@@ -127,7 +128,7 @@ TEST(NodesTest, DynamicNodesGrowAndGoOnWithoutOneThatIsLost) {
   kill(second.pid(), SIGKILL);
   for (pid_t pid : processes) kill(pid, SIGKILL);
   ASSERT_TRUE(first.Await("life 2: rank 0 of 1")) << first.err();
-  EXPECT_LT(Clock::now() - lost, seconds(15));
+  EXPECT_LT(Clock::now() - lost, seconds(40));
   EXPECT_THAT(first.err(),
               HasSubstr("was lost: no sign of life for 5 s: all workers start again (restart 1 of 1)"));
   kill(first.pid(), SIGTERM);
@@ -145,7 +146,7 @@ TEST(NodesTest, WithoutTheNodeThatHoldsTheStoreTheOthersEnd) {
   kill(DescendantsOf(first.pid()).front(), SIGKILL);
   EXPECT_EQ(first.Wait(), 128 + SIGKILL);
   EXPECT_EQ(second.Wait(), 1);
-  EXPECT_LT(Clock::now() - lost, seconds(10));
+  EXPECT_LT(Clock::now() - lost, seconds(40));
   EXPECT_THAT(second.err(), HasSubstr("lost the job's store"));
 }
 
@@ -169,8 +170,8 @@ TEST(NodesTest, WhoWaitsForNodesCanBeStopped) {
   EXPECT_TRUE(connecting.Await("weft_run: waiting for the job's store at 127.0.0.1:"));
   kill(gathering.pid(), SIGINT);
   kill(connecting.pid(), SIGTERM);
-  EXPECT_EQ(gathering.Wait(seconds(8)), 128 + SIGINT);
-  EXPECT_EQ(connecting.Wait(seconds(8)), 128 + SIGTERM);
+  EXPECT_EQ(gathering.Wait(), 128 + SIGINT);
+  EXPECT_EQ(connecting.Wait(), 128 + SIGTERM);
 }
 
 TEST(NodesTest, TooFewNodesAreAnError) {

@@ -17,6 +17,10 @@ std::vector<std::string> WeftRun(const std::vector<std::string>& flags, const st
 // A program that a test has started, with what it writes. The destructor kills it.
 class RunningProgram {
  public:
+  // Longer than anything takes on a busy machine, shorter than the minute for which scripts sleep that must
+  // not end by themselves.
+  static constexpr std::chrono::seconds kBound{50};
+
   enum class Streams {
     kPipes,     // stdout and stderr apart
     kOnePipe,   // both into one, as by 2>&1: all is in out()
@@ -35,11 +39,10 @@ class RunningProgram {
   void Type(const std::string& keys);
 
   // Reads until `text` has come `times` times on either stream; false after `bound`.
-  bool Await(const std::string& text, int times = 1,
-             std::chrono::milliseconds bound = std::chrono::seconds(20));
+  bool Await(const std::string& text, int times = 1, std::chrono::milliseconds bound = kBound);
 
   // Reads to the end and returns the exit code as a shell has it; -1 if it has not ended after `bound`.
-  int Wait(std::chrono::milliseconds bound = std::chrono::seconds(20));
+  int Wait(std::chrono::milliseconds bound = kBound);
 
  private:
   bool ReadSome(std::chrono::milliseconds wait);
@@ -52,7 +55,7 @@ class RunningProgram {
 };
 
 // True once no process `pid` is alive, zombies apart; false if it still is after `bound`.
-bool IsGone(pid_t pid, std::chrono::milliseconds bound = std::chrono::seconds(5));
+bool IsGone(pid_t pid, std::chrono::milliseconds bound = RunningProgram::kBound);
 
 // The lines of `text`, the last without an end included.
 std::vector<std::string> LinesOf(const std::string& text);

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Kind = GenerationEnd::Kind;
 
-constexpr seconds kLong{20};
+constexpr seconds kLong{60};
 
 StoreRendezvousOptions Options(const std::string& id, int min_nodes, int max_nodes) {
   return {.id = id,
@@ -70,15 +70,20 @@ bool IsWaiting(Node& node, milliseconds bound) {
   return node.next.wait_for(bound) == std::future_status::timeout;
 }
 
+// Waits until the nodes' state in the store holds `text`.
+void AwaitState(const std::shared_ptr<Store>& store, const std::string& text) {
+  const Clock::time_point deadline = Clock::now() + kLong;
+  while (store->TryGet("state").value_or("").find(text) == std::string::npos) {
+    ASSERT_LT(Clock::now(), deadline) << text;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
 // Starts the nodes one after the other, each when the one before has come.
 void StartInOrder(const std::shared_ptr<Store>& store, const std::vector<Node*>& nodes) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     nodes[i]->Start();
-    const std::string come = absl::StrCat("\"num_arrivals\":", i + 1);
-    const Clock::time_point deadline = Clock::now() + kLong;
-    while (store->TryGet("state").value_or("").find(come) == std::string::npos && Clock::now() < deadline) {
-      std::this_thread::sleep_for(milliseconds(1));
-    }
+    AwaitState(store, absl::StrCat("\"num_arrivals\":", i + 1));
   }
 }
 
@@ -118,7 +123,7 @@ TEST(StoreRendezvousTest, FixedRanksAreKept) {
   StoreRendezvousOptions third = Options("c", 2, 2);
   third.fixed_rank = 0;
   Node c(store, third);
-  std::this_thread::sleep_for(milliseconds(100));
+  AwaitState(store, "\"running\":false");
   c.Start();
   EXPECT_EQ(InvalidArgumentMessage([&] { c.next.get(); }),
             "--node_rank=0 is that of node host_b already: each node needs its own");
@@ -191,7 +196,7 @@ TEST(StoreRendezvousTest, ItIsFinishedWhenAllAreDone) {
   EXPECT_EQ(leaving.wait_for(milliseconds(200)), std::future_status::timeout);
   EXPECT_EQ(b.AwaitEnd().kind, Kind::kFinished);
   b.rendezvous->Leave();
-  EXPECT_EQ(leaving.wait_for(milliseconds(1000)), std::future_status::ready);
+  EXPECT_EQ(leaving.wait_for(kLong), std::future_status::ready);
 }
 
 TEST(StoreRendezvousTest, MinWaitsForTheLastCall) {
@@ -270,7 +275,7 @@ TEST(StoreRendezvousTest, ALostNodeIsNoticedAndDoneWithout) {
   EXPECT_EQ(of_a.world_size, 4);
   EXPECT_EQ(of_a.restarts, 1);
   EXPECT_EQ(c.Get().node_rank, 1);
-  EXPECT_LT(Clock::now() - lost, seconds(6));  // not the last call of kLong
+  EXPECT_LT(Clock::now() - lost, seconds(30));  // not the last call of kLong
 }
 
 TEST(StoreRendezvousTest, ANodeThatDiesBeforeItComesBackIsNotWaitedFor) {
