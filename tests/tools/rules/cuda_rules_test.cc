@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "ops/kernel.h"
 #include "tools/rules/rule_check.h"
 
@@ -14,9 +14,9 @@ namespace {
 
 // One of each kind: by elements, along rows, by boxes, by indices, a random one. On a GPU, gpu_check holds
 // all ops to their rules.
-constexpr const char* kOps[] = {"gelu", "softmax", "triangle", "embedding", "random_uniform"};
+constexpr absl::string_view kOps[] = {"gelu", "softmax", "triangle", "embedding", "random_uniform"};
 
-class CudaRulesTest : public testing::TestWithParam<const char*> {};
+class CudaRulesTest : public testing::TestWithParam<absl::string_view> {};
 
 TEST_P(CudaRulesTest, KernelsOfPiecesMakeThePiecesOfTheWhole) {
   for (const OpDef* op : RegisteredOps()) {
