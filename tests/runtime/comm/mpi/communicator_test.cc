@@ -218,14 +218,16 @@ TEST(MpiCommunicatorTest, AMemberThatStopsAmidACollectiveIsNamed) {
     const Tensor tensor = Filled(world, 5000, 1);
     const CollectiveDescriptor descriptor = {
         .kind = CollectiveKind::kAllReduce, .dtype = DType::kF32, .counts = {5000}};
+    gate->Barrier();  // so that all enter within two seconds, also on a busy machine
     if (world.rank() != 2) {
       const std::string message = ErrorOf(absl::StatusCode::kDeadlineExceeded, [&] {
         RunMpiCollective(*group,
-                         {descriptor, tensor, tensor, {}, 1, milliseconds(world.rank() == 0 ? 300 : 60000)});
+                         {descriptor, tensor, tensor, {}, 1, milliseconds(world.rank() == 0 ? 2000 : 60000)});
       });
       ExpectContains(
-          message, {"group 'dp', collective #1, all_reduce(f32, sum, count 5000): world rank 0 waited 300 ms",
-                    "all have arrived, but world ranks [2] do not answer"});
+          message,
+          {"group 'dp', collective #1, all_reduce(f32, sum, count 5000): world rank 0 waited 2000 ms",
+           "all have arrived, but world ranks [2] do not answer"});
       if (world.rank() == 0) MPI_Send(nullptr, 0, MPI_BYTE, 2, kGivenUp, MPI_COMM_WORLD);
       gate->Barrier();
     } else {
