@@ -7,8 +7,6 @@ TMPDIR=$(mktemp -d /tmp/weft_mpi.XXXXXX) # OpenMPI's sockets need a short path
 export TMPDIR
 # Jobs that sandboxes start at once take each other's names in /dev/shm: their process numbers are the same.
 export OMPI_MCA_btl_vader_backing_directory=$TMPDIR
-# OpenMPI keeps memory to the end of the process.
-export ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0"
 trap 'rm -rf "$TMPDIR"' EXIT
 cd "$TMPDIR" || exit 1
 failures=0

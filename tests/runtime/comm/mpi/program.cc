@@ -3,6 +3,7 @@
 //   mpirun -n 8 program          the tests
 //   program                      those of a job of one
 //   mpirun -n 2 program desert   rank 1's group fails while rank 0 does not end: rank 1 ends the job
+//   mpirun -n 2 program leak     rank 1 loses memory; says "leaks are looked for" if they are
 
 #include "tests/runtime/comm/mpi/program.h"
 
@@ -113,6 +114,17 @@ int Desert() {
   return 0;
 }
 
+void* volatile lost = nullptr;
+
+int Leak() {
+#if defined(__SANITIZE_ADDRESS__)
+  std::printf("leaks are looked for\n");
+#endif
+  if (environment->rank() == 1) lost = new char[4321];
+  lost = nullptr;
+  return 0;
+}
+
 }  // namespace
 
 MpiEnvironment& TestEnvironment() { return *environment; }
@@ -144,5 +156,7 @@ int main(int argc, char** argv) {
   weft::MpiEnvironment environment;
   weft::environment = &environment;
   testing::InitGoogleTest(&argc, argv);
-  return argc > 1 && std::string(argv[1]) == "desert" ? weft::Desert() : weft::RunTests();
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "desert") return weft::Desert();
+  return what == "leak" ? weft::Leak() : weft::RunTests();
 }
