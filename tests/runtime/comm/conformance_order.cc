@@ -241,6 +241,19 @@ TEST_P(CommConformance, LedgerCountsWhatMembersLack) {
   });
 }
 
+TEST_P(CommConformance, TheLedgerDoesNotGrowWithTheNumberOfCalls) {
+  Run(2, [](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    const Tensor tensor = Filled(world, 1, 0);
+    for (int i = 0; i < 100; ++i) {
+      group->AllReduce(tensor, tensor, ReduceOp::kSum, {.tag = {.path_id = i % 2}});
+    }
+    group->Barrier();
+    const size_t num_entries = world.ledger().entries().size();
+    Expect(num_entries == 3, "the ledger has ", num_entries, " entries of 2 tags and a barrier");
+  });
+}
+
 TEST_P(CommConformance, AGroupOfOneMovesNothing) {
   Run(2, [](World& world) {
     const auto group = world.NewGroup("solo", {world.rank()});
