@@ -94,7 +94,7 @@ CommReport LocalCommReport(RankState& state) {
     row.purpose = std::string(PurposeName(static_cast<Purpose>(entry.tag.purpose)));
     row.path = entry.tag.path_id < 0 ? "" : state.PathName(entry.tag.path_id);
     CommRow& sum = rows.try_emplace(KeyOf(row), row).first->second;
-    ++sum.calls;
+    sum.calls += entry.calls;
     sum.num_bytes += entry.num_bytes;
   }
   CommReport report;

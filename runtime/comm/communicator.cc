@@ -344,8 +344,9 @@ void Communicator::RecordFinished(const Operation& operation, int64_t begun_ns, 
                                   int64_t num_bytes) const {
   if (recorder_ != nullptr) recorder_->End(operation.flight_id, now_ns, /*ok=*/true);
   if (ledger_ == nullptr) return;
-  const double seconds = static_cast<double>(now_ns - begun_ns) * 1e-9;
-  ledger_->Record({operation.descriptor.kind, name_, num_bytes, seconds, operation.options.tag});
+  Ledger::Row* const row = ledger_->RowOf(operation.descriptor.kind, name_, operation.options.tag);
+  row->AddCall(num_bytes);
+  row->AddTime(now_ns - begun_ns);
 }
 
 }  // namespace weft

@@ -1,45 +1,80 @@
 #include "runtime/comm/ledger.h"
 
+#include <algorithm>
+#include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 namespace weft {
 
 struct Ledger::State {
-  mutable std::mutex mutex;
-  std::vector<LedgerEntry> entries;
+  using Key = std::tuple<CollectiveKind, std::string, uint8_t, int32_t>;
+
+  mutable std::mutex mutex;  // of the map; the rows' words are atomic
+  std::map<Key, Row> rows;
+  std::atomic<int64_t> num_begun = 0;  // rows that have a call
 };
 
 Ledger::Ledger() : state_(std::make_unique<State>()) {}
 Ledger::~Ledger() = default;
 
-void Ledger::Record(LedgerEntry entry) {
+void Ledger::Row::AddCall(int64_t num_bytes) {
+  if (calls_.fetch_add(1, std::memory_order_relaxed) == 0) place_ = num_begun_->fetch_add(1);
+  num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
+}
+
+Ledger::Row* Ledger::RowOf(CollectiveKind kind, const std::string& group, const CommTag& tag) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->entries.push_back(std::move(entry));
+  const auto [row, is_new] = state_->rows.try_emplace({kind, group, tag.purpose, tag.path_id});
+  if (is_new) row->second.num_begun_ = &state_->num_begun;
+  return &row->second;
 }
 
 std::vector<LedgerEntry> Ledger::entries() const {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->entries;
+  std::vector<std::pair<int64_t, LedgerEntry>> placed;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    for (const auto& [key, row] : state_->rows) {
+      const auto& [kind, group, purpose, path_id] = key;
+      const int64_t nanoseconds = row.nanoseconds_;
+      if (row.calls_ == 0 && nanoseconds == 0) continue;
+      placed.push_back({row.place_,
+                        {.kind = kind,
+                         .group = group,
+                         .tag = {.purpose = purpose, .path_id = path_id},
+                         .calls = row.calls_,
+                         .num_bytes = row.num_bytes_,
+                         .seconds = static_cast<double>(nanoseconds) * 1e-9}});
+    }
+  }
+  const auto is_before = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::stable_sort(placed.begin(), placed.end(), is_before);
+  std::vector<LedgerEntry> entries;
+  for (auto& [place, entry] : placed) entries.push_back(std::move(entry));
+  return entries;
 }
 
 int64_t Ledger::num_bytes() const {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
   int64_t sum = 0;
-  for (const LedgerEntry& entry : state_->entries) sum += entry.num_bytes;
+  for (const LedgerEntry& entry : entries()) sum += entry.num_bytes;
   return sum;
 }
 
 double Ledger::seconds() const {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
   double sum = 0;
-  for (const LedgerEntry& entry : state_->entries) sum += entry.seconds;
+  for (const LedgerEntry& entry : entries()) sum += entry.seconds;
   return sum;
 }
 
 void Ledger::Clear() {
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->entries.clear();
+  for (auto& [key, row] : state_->rows) {
+    row.calls_ = 0;
+    row.num_bytes_ = 0;
+    row.nanoseconds_ = 0;
+  }
+  state_->num_begun = 0;
 }
 
 }  // namespace weft

@@ -182,11 +182,13 @@ Tensor ColumnMajor(const Tensor& tensor) {
 std::string LayoutText(const DTensor& tensor) { return tensor.layout().ToString(tensor.context()->mesh()); }
 
 std::string LedgerText(MeshContext& context) {
-  return absl::StrJoin(context.world().ledger().entries(), ", ",
-                       [](std::string* out, const LedgerEntry& entry) {
-                         absl::StrAppend(out, CollectiveName(entry.kind), " ", entry.group, " ",
-                                         PurposeName(static_cast<Purpose>(entry.tag.purpose)));
-                       });
+  std::vector<std::string> calls;
+  for (const LedgerEntry& entry : context.world().ledger().entries()) {
+    const std::string call = absl::StrCat(CollectiveName(entry.kind), " ", entry.group, " ",
+                                          PurposeName(static_cast<Purpose>(entry.tag.purpose)));
+    calls.insert(calls.end(), static_cast<size_t>(entry.calls), call);
+  }
+  return absl::StrJoin(calls, ", ");
 }
 
 }  // namespace weft

@@ -49,7 +49,8 @@ Tensor ColumnMajor(const Tensor& tensor);
 
 // "[dp, -] P{tp}".
 std::string LayoutText(const DTensor& tensor);
-// "all_reduce dp grad, all_gather tp param": what this rank's ledger holds, in order.
+// "all_reduce dp grad, all_gather tp param": the calls that this rank's ledger holds, those of one kind,
+// axes, purpose and module together, in the order of the first of each.
 std::string LedgerText(MeshContext& context);
 
 }  // namespace weft

@@ -234,6 +234,7 @@ TEST_P(CommConformance, LedgerCountsWhatMembersLack) {
              CollectiveName(entries[i].kind), " of ", entries[i].group);
       Expect(entries[i].num_bytes == mine, CollectiveName(kind), ": ", entries[i].num_bytes,
              " bytes, expected ", mine);
+      Expect(entries[i].calls == 1, CollectiveName(kind), ": ", entries[i].calls, " calls");
       Expect(entries[i].seconds >= 0 && entries[i].seconds < 60, CollectiveName(kind), " took ",
              entries[i].seconds, " s");
       Expect(entries[i].tag == (i < 2 ? tag : CommTag()), CollectiveName(kind), ": another tag");
@@ -249,8 +250,12 @@ TEST_P(CommConformance, TheLedgerDoesNotGrowWithTheNumberOfCalls) {
       group->AllReduce(tensor, tensor, ReduceOp::kSum, {.tag = {.path_id = i % 2}});
     }
     group->Barrier();
-    const size_t num_entries = world.ledger().entries().size();
-    Expect(num_entries == 3, "the ledger has ", num_entries, " entries of 2 tags and a barrier");
+    const std::vector<LedgerEntry> entries = world.ledger().entries();
+    Expect(entries.size() == 3, "the ledger has ", entries.size(), " entries of 2 tags and a barrier");
+    for (size_t i = 0; i < 2; ++i) {
+      Expect(entries[i].calls == 50 && entries[i].num_bytes == (world.rank() == 0 ? 50 * 2 * 8 : 0), "entry ",
+             i, " has ", entries[i].calls, " calls of ", entries[i].num_bytes, " bytes");
+    }
   });
 }
 
