@@ -259,6 +259,48 @@ TEST_P(CommConformance, TheLedgerDoesNotGrowWithTheNumberOfCalls) {
   });
 }
 
+// Rank 1 comes only after rank 0 has looked.
+TEST_P(CommConformance, BytesAreInTheLedgerOnceTheCallReturns) {
+  Run(2, [](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    const auto gate = world.NewGroup("gate", AllRanks(world));
+    const bool is_first = world.rank() == 0;
+    const Tensor tensor = Filled(world, 1000, 1);
+    const std::vector<int64_t> send = {1, is_first ? 5 : 1};
+    const std::vector<int64_t> receive = {is_first ? 1 : 5, 1};
+    if (!is_first) gate->Barrier();
+    for (int i = 0; i < 10; ++i) group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
+    group->AllToAll(Filled(world, send[0] + send[1], 0), send, Filled(world, receive[0] + receive[1], 0),
+                    receive, {.async = true});
+    const int64_t expected = is_first ? 10 * 2 * 8000 + 1 * 8 : 5 * 8;
+    Expect(world.ledger().num_bytes() == expected, "the ledger holds ", world.ledger().num_bytes(),
+           " bytes, expected ", expected);
+    if (is_first) gate->Barrier();
+    group->Barrier();
+  });
+}
+
+// Operations of one group follow each other, however early they were issued.
+TEST_P(CommConformance, SecondsOfAGroupAreNoMoreThanTheTimeThatPassed) {
+  Run(2, [](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    const auto gate = world.NewGroup("gate", AllRanks(world));
+    const Tensor tensor = Filled(world, 1000, 0);
+    const int64_t begun_ns = FlightClock();
+    if (world.rank() == 1) gate->Barrier();
+    for (int i = 0; i < 20; ++i) group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
+    if (world.rank() == 0) gate->Barrier();
+    group->Barrier();
+    const double passed = static_cast<double>(FlightClock() - begun_ns) * 1e-9;
+    double seconds = 0;
+    for (const LedgerEntry& entry : world.ledger().entries()) {
+      seconds += entry.group == "dp" ? entry.seconds : 0;
+    }
+    Expect(seconds > 0 && seconds <= passed, "the ledger holds ", seconds, " s of the ", passed,
+           " s that have passed");
+  });
+}
+
 TEST_P(CommConformance, AGroupOfOneMovesNothing) {
   Run(2, [](World& world) {
     const auto group = world.NewGroup("solo", {world.rank()});
