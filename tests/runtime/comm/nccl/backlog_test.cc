@@ -4,12 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/flight_recorder.h"
+#include "runtime/launch/hang_verdict.h"
+#include "runtime/launch/rank_status.h"
 #include "runtime/tensor/cuda/tensor_stream.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
@@ -68,6 +74,79 @@ TEST(NcclBacklogTest, TheLedgerCountsNoWaitForWhatWasIssuedBefore) {
     EXPECT_GE(entry.begun_ns, ended_ns);
     EXPECT_LE(entry.ended_ns, FlightClock());
   });
+}
+
+// Both ranks have issued the call; only rank 0's stream has come to it.
+TEST(NcclBacklogTest, AnOperationIsUnderWayWhereItsStreamHasComeToIt) {
+  std::barrier all(2);
+  std::vector<RankReport> reports(2);
+  RunNcclRanks(2, [&](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const auto report = [&] {
+      reports[world.rank()] = {.rank = world.rank(),
+                               .status = StatusOf(world.rank(), world.flight_recorder())};
+    };
+    const auto is_blocked = [&] {
+      return StatusOf(world.rank(), world.flight_recorder()).blocked_in() != nullptr;
+    };
+    const Tensor tensor = Of(world, {1, 2});
+    Backlog backlog(tensor);
+    group->AllReduce(tensor, tensor, ReduceOp::kSum);
+    std::this_thread::sleep_for(milliseconds(20));  // several rounds of the monitor
+    EXPECT_FALSE(is_blocked());
+    report();
+    all.arrive_and_wait();
+    EXPECT_FALSE(ExplainHang(reports, world.rank()).has_value());
+    all.arrive_and_wait();
+    if (world.rank() == 0) {
+      const int64_t ended_ns = FlightClock();
+      backlog.End();
+      while (!is_blocked()) std::this_thread::yield();
+      report();
+      EXPECT_LE(reports[0].status->blocked_in()->seconds, SecondsSince(ended_ns));
+    }
+    all.arrive_and_wait();
+    const std::string text = ExplainHang(reports, 0).value().text;
+    EXPECT_EQ(text.find("rank 1 has it queued behind other work (issued "), 0u) << text;
+    EXPECT_NE(text.find(" s ago) while rank 0 waits in all_reduce(f32, sum, count 2) #1 on axis dp"),
+              std::string::npos)
+        << text;
+    EXPECT_FALSE(ExplainHang(reports, 0)->deadlock);
+    backlog.End();
+    EXPECT_EQ(tensor.ToVector<float>(), (Values{2, 4}));
+  });
+}
+
+// Longer than the watchdog and the group's own timeout and patience allow an operation to last.
+TEST(NcclBacklogTest, ABacklogIsNoHang) {
+  std::mutex mutex;
+  std::vector<std::string> told;
+  WatchdogOptions watchdog = {.interval = milliseconds(20),
+                              .late_after = milliseconds(60),
+                              .tell_after = milliseconds(100),
+                              .tell = [&](const std::string& line) {
+                                const std::lock_guard<std::mutex> lock(mutex);
+                                told.push_back(line);
+                              }};
+  RunNcclRanks(
+      2,
+      [&](World& world) {
+        const auto group = world.NewGroup("dp", {0, 1});
+        group->set_timeout(milliseconds(50));
+        const Tensor tensor = Of(world, {1});
+        Backlog backlog(tensor);
+        const Work work = group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
+        group->AllReduce(tensor, tensor, ReduceOp::kSum);
+        std::this_thread::sleep_for(FastNcclOptions().patience + milliseconds(500));
+        {
+          const std::lock_guard<std::mutex> lock(mutex);
+          for (const std::string& line : told) EXPECT_EQ(line.find("all_reduce"), std::string::npos) << line;
+        }
+        EXPECT_FALSE(work.Test()) << "the group has ended";
+        // Not ended in order: on a slow machine that may take longer than the timeout.
+        group->Abort("enough");
+      },
+      std::make_shared<FakeNccl>(), std::chrono::minutes(2), std::move(watchdog));
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ NcclOptions FastNcclOptions() {
 }
 
 void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::shared_ptr<FakeNccl> fake,
-                  std::chrono::milliseconds comm_timeout) {
+                  std::chrono::milliseconds comm_timeout, WatchdogOptions watchdog) {
   cuda_emulator::SetMachine({.num_devices = 8});
   {
     const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
@@ -50,7 +50,7 @@ void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::s
             .device = DeviceType::kCuda,
             .threads_per_rank = 1,
             .comm_timeout = comm_timeout,
-            .watchdog = {.tell = [](const std::string&) {}}});
+            .watchdog = std::move(watchdog)});
 }
 
 }  // namespace weft

@@ -6,16 +6,19 @@
 #include <memory>
 
 #include "runtime/comm/nccl/hub.h"
+#include "runtime/launch/watchdog.h"
 #include "runtime/launch/world.h"
 #include "tests/runtime/comm/nccl/fake_api.h"
 
 namespace weft {
 
 // Runs `body` on ranks that are threads with an emulated GPU each, over the nccl backend and a fake library.
-// The fake may have been told to fail. One call at a time. Errors: as RunRanks.
+// The fake may have been told to fail; the watchdog tells nobody unless its options say whom. One call at a
+// time. Errors: as RunRanks.
 void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body,
                   std::shared_ptr<FakeNccl> fake = std::make_shared<FakeNccl>(),
-                  std::chrono::milliseconds comm_timeout = std::chrono::minutes(2));
+                  std::chrono::milliseconds comm_timeout = std::chrono::minutes(2),
+                  WatchdogOptions watchdog = {.tell = [](const std::string&) {}});
 
 // Those of the groups that RunNcclRanks makes; what is late is so soon.
 NcclOptions FastNcclOptions();
