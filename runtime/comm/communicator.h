@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "runtime/base/reduce_op.h"
@@ -73,7 +74,8 @@ class Communicator {
 
   // Sends piece r of the input to member r, and lays what arrives in member order.
   // Shape: input sum(send_counts), output sum(receive_counts); receive_counts[s] here is send_counts[here] of
-  // s. Cost:  ledger: what changes hands, the pieces that members send to themselves left out.
+  // s.
+  // Cost:  ledger: the bytes received from others, recorded by each receiver.
   Work AllToAll(const Tensor& input, absl::Span<const int64_t> send_counts, const Tensor& output,
                 absl::Span<const int64_t> receive_counts, CommOptions options = {});
 
@@ -136,6 +138,7 @@ class Communicator {
     uint64_t sequence = 0;   // from 1: the how-manieth collective on this group, or SendRecv of this member
     int64_t issued_ns = 0;   // FlightClock
     uint64_t flight_id = 0;  // the recorder's, if there is one
+    Ledger::Row* row = nullptr;  // the ledger's, if there is one
   };
 
   Communicator(std::string name, int rank, std::vector<int> ranks, Ledger* ledger)
@@ -145,24 +148,27 @@ class Communicator {
   // it begins, if later, and its end.
   virtual Work Submit(Operation&& operation) = 0;
 
-  // What this rank's ledger counts for `operation`. `all_to_all_bytes`: of an all-to-all, what changed hands
-  // in the whole group, which only the backend knows; else not looked at.
-  int64_t BytesToRecord(const Operation& operation, int64_t all_to_all_bytes) const;
+  // Whether operations begin later in any case: when a device's stream has come to them.
+  virtual bool in_stream() const { return false; }
 
   // Times are FlightClock's; any thread. The operation's tensors are not looked at.
   void RecordBegun(const Operation& operation, int64_t now_ns) const;
-  void RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns, int64_t num_bytes) const;
+  void RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns) const;
   void RecordFailed(const Operation& operation) const;
 
  private:
   Work Start(Operation&& operation);
   FlightEntry ToFlightEntry(const Operation& operation) const;
+  // What this rank's ledger counts for `operation`.
+  int64_t LedgerBytesOf(const Operation& operation) const;
+  Ledger::Row* RowOf(CollectiveKind kind, const CommTag& tag);
 
   std::string name_;
   int rank_;
   std::vector<int> ranks_;
-  Ledger* ledger_;                      // may be null; outlives the communicator
-  FlightRecorder* recorder_ = nullptr;  // likewise
+  Ledger* ledger_;                                    // may be null; outlives the communicator
+  absl::flat_hash_map<uint64_t, Ledger::Row*> rows_;  // of the ledger, by kind and tag
+  FlightRecorder* recorder_ = nullptr;                // likewise
   FlightRecorder::OpenedGroup* recorded_group_ = nullptr;
   std::chrono::milliseconds timeout_ = std::chrono::minutes(10);
   uint64_t num_collectives_ = 0;

@@ -16,6 +16,7 @@ constexpr int kClosedGroupsKept = 64;
 uint64_t PackWhat(const FlightEntry& entry) {
   return static_cast<uint64_t>(entry.kind) | static_cast<uint64_t>(entry.dtype) << 8 |
          static_cast<uint64_t>(entry.op) << 16 | static_cast<uint64_t>(entry.async) << 24 |
+         static_cast<uint64_t>(entry.in_stream) << 25 |
          static_cast<uint64_t>(static_cast<uint32_t>(entry.root)) << 32;
 }
 
@@ -98,7 +99,7 @@ uint64_t FlightRecorder::Issue(OpenedGroup* group, const FlightEntry& entry) {
   slot.sequence.store(entry.sequence, std::memory_order_release);
   slot.count.store(entry.count, std::memory_order_release);
   slot.issued.store(entry.issued_ns, std::memory_order_release);
-  slot.begun.store(entry.async ? 0 : entry.issued_ns, std::memory_order_release);
+  slot.begun.store(entry.async || entry.in_stream ? 0 : entry.issued_ns, std::memory_order_release);
   slot.ended.store(0, std::memory_order_release);
   slot.id.store(id, std::memory_order_release);
   if (entry.kind != CollectiveKind::kSendRecv) {
@@ -123,6 +124,7 @@ bool FlightRecorder::Read(const Slot& slot, FlightEntry* entry) {
   entry->dtype = static_cast<DType>(what >> 8 & 0xff);
   entry->op = static_cast<ReduceOp>(what >> 16 & 0xff);
   entry->async = (what >> 24 & 1) != 0;
+  entry->in_stream = (what >> 25 & 1) != 0;
   entry->root = static_cast<int32_t>(what >> 32);
   entry->group = static_cast<int>(where & 0xffffffff);
   entry->tag.path_id = static_cast<int32_t>(where >> 32);

@@ -33,7 +33,8 @@ struct FlightEntry {
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   bool async = false;
-  int32_t root = 0;   // where the kind has one
+  bool in_stream = false;  // of a device: begins when the stream has come to it, async or not
+  int32_t root = 0;        // where the kind has one
   int64_t count = 0;  // elements: the one count, or the sum over the members; of send_recv, bytes both ways
   CommTag tag;
   State state = State::kQueued;
@@ -96,8 +97,8 @@ class FlightRecorder {
   OpenedGroup* OpenGroup(const std::string& name, const std::vector<int>& ranks);
   void CloseGroup(OpenedGroup* group);
 
-  // Returns the entry's id. One that is not async begins at once. The fields `id`, `group`, `state`,
-  // `begun_ns` and `ended_ns` are not looked at.
+  // Returns the entry's id. One that is neither async nor in a stream begins at once. The fields `id`,
+  // `group`, `state`, `begun_ns` and `ended_ns` are not looked at.
   uint64_t Issue(OpenedGroup* group, const FlightEntry& entry);
   void Begin(uint64_t id, int64_t now_ns) { Store(id, &Slot::begun, now_ns); }
   void End(uint64_t id, int64_t now_ns, bool ok) { Store(id, &Slot::ended, ok ? now_ns : -now_ns); }
@@ -121,7 +122,7 @@ class FlightRecorder {
   // Words, not an entry: each is read and written whole. `id` is 0 while the rest changes.
   struct alignas(128) Slot {
     std::atomic<uint64_t> id = 0;
-    std::atomic<uint64_t> what = 0;   // kind, dtype, op, async, root
+    std::atomic<uint64_t> what = 0;   // kind, dtype, op, async, in_stream, root
     std::atomic<uint64_t> where = 0;  // group, path
     std::atomic<uint64_t> purpose = 0;
     std::atomic<uint64_t> sequence = 0;

@@ -11,8 +11,9 @@ namespace weft {
 struct Ledger::State {
   using Key = std::tuple<CollectiveKind, std::string, uint8_t, int32_t>;
 
-  mutable std::mutex mutex;  // of the map; the rows' words are atomic
+  mutable std::mutex mutex;  // of the containers; the rows' words are atomic
   std::map<Key, Row> rows;
+  std::vector<std::weak_ptr<Source>> sources;
   std::atomic<int64_t> num_begun = 0;  // rows that have a call
 };
 
@@ -31,7 +32,26 @@ Ledger::Row* Ledger::RowOf(CollectiveKind kind, const std::string& group, const 
   return &row->second;
 }
 
+void Ledger::AddSource(std::weak_ptr<Source> source) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  std::erase_if(state_->sources, [](const std::weak_ptr<Source>& other) { return other.expired(); });
+  state_->sources.push_back(std::move(source));
+}
+
+// Without the lock: a source may be let go of here, and waits for what it likes.
+void Ledger::AskSources() const {
+  std::vector<std::shared_ptr<Source>> sources;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    for (const std::weak_ptr<Source>& source : state_->sources) sources.push_back(source.lock());
+  }
+  for (const std::shared_ptr<Source>& source : sources) {
+    if (source != nullptr) source->TellEnded();
+  }
+}
+
 std::vector<LedgerEntry> Ledger::entries() const {
+  AskSources();
   std::vector<std::pair<int64_t, LedgerEntry>> placed;
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -68,6 +88,7 @@ double Ledger::seconds() const {
 }
 
 void Ledger::Clear() {
+  AskSources();
   const std::lock_guard<std::mutex> lock(state_->mutex);
   for (auto& [key, row] : state_->rows) {
     row.calls_ = 0;

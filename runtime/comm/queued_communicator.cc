@@ -31,7 +31,7 @@ bool QueuedCommunicator::IsStaged(const Operation& operation) const {
 }
 
 // The copies wait for the device: peers must not read what is not there.
-int64_t QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout) {
+void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout) {
   if (host_allocator_ == nullptr) host_allocator_ = MakeCpuAllocator();
   const auto empty_like = [&](const Tensor& tensor) {
     return tensor.defined() ? Tensor::Empty(host_allocator_, tensor.dtype(), tensor.shape()) : Tensor();
@@ -46,12 +46,11 @@ int64_t QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::m
   staged.output = in_place ? staged.input : empty_like(operation.output);
   for (Message& message : staged.sends) message.tensor = copy_of(message.tensor);
   for (Message& message : staged.receives) message.tensor = empty_like(message.tensor);
-  const int64_t bytes = Run(staged, timeout);
+  Run(staged, timeout);
   if (operation.output.defined()) CopyTensor(staged.output, operation.output);
   for (size_t i = 0; i < staged.receives.size(); ++i) {
     CopyTensor(staged.receives[i].tensor, operation.receives[i].tensor);
   }
-  return bytes;
 }
 
 // An operation that failed has ended the group, so an error that nobody read is what ThrowIfFailed throws.
@@ -64,29 +63,32 @@ Work QueuedCommunicator::Submit(Operation&& operation) {
   ThrowIfFailed();
   // Alone, nothing is ever waited for.
   if (!operation.options.async || size() == 1) {
+    int64_t begun_ns = operation.issued_ns;
     if (worker_ != nullptr && !worker_->idle()) {
       worker_->WaitIdle();
       ThrowIfFailed();
+      begun_ns = FlightClock();
     }
-    RunNow(operation, timeout());
+    RunNow(operation, begun_ns, timeout());
     return Work();
   }
   if (worker_ == nullptr) worker_ = workers_->Start();
   return worker_->Submit([self = shared_from_this(), operation = std::move(operation), timeout = timeout()] {
     self->ThrowIfFailed();
-    self->RunNow(operation, timeout);
+    self->RunNow(operation, FlightClock(), timeout);
   });
 }
 
-void QueuedCommunicator::RunNow(const Operation& operation, std::chrono::milliseconds timeout) {
-  int64_t begun_ns = operation.issued_ns;
-  if (operation.options.async) {
-    begun_ns = FlightClock();
-    RecordBegun(operation, begun_ns);
-  }
-  int64_t all_to_all_bytes = 0;
+// One that is not async the recorder lets begin at its call, which is so unless it had to wait.
+void QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
+                                std::chrono::milliseconds timeout) {
+  if (operation.options.async || begun_ns != operation.issued_ns) RecordBegun(operation, begun_ns);
   try {
-    all_to_all_bytes = IsStaged(operation) ? RunStaged(operation, timeout) : Run(operation, timeout);
+    if (IsStaged(operation)) {
+      RunStaged(operation, timeout);
+    } else {
+      Run(operation, timeout);
+    }
   } catch (const std::exception& error) {
     RecordFailed(operation);
     // Mostly the group's own failure, which is first and stays. Anything else (no memory) left the peers
@@ -95,7 +97,7 @@ void QueuedCommunicator::RunNow(const Operation& operation, std::chrono::millise
          absl::StrCat("group '", name(), "': world rank ", ranks()[rank()], " failed: ", error.what()));
     Leave();
   }
-  RecordFinished(operation, begun_ns, FlightClock(), BytesToRecord(operation, all_to_all_bytes));
+  RecordFinished(operation, begun_ns, FlightClock());
 }
 
 }  // namespace weft

@@ -31,9 +31,8 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
                      WorkerPool* workers)
       : Communicator(name, rank, ranks, ledger), workers_(workers) {}
 
-  // Runs `operation` to its end. Returns, of an all-to-all and on group rank 0, the bytes that changed hands
-  // in the whole group; else it is not looked at. Whatever it throws ends the group.
-  virtual int64_t Run(const Operation& operation, std::chrono::milliseconds timeout) = 0;
+  // Runs `operation` to its end. Whatever it throws ends the group.
+  virtual void Run(const Operation& operation, std::chrono::milliseconds timeout) = 0;
 
   // Throws what has ended the group, if it has ended.
   virtual void ThrowIfFailed() const = 0;
@@ -44,10 +43,10 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
 
  private:
   Work Submit(Operation&& operation) final;
-  void RunNow(const Operation& operation, std::chrono::milliseconds timeout);
+  void RunNow(const Operation& operation, int64_t begun_ns, std::chrono::milliseconds timeout);
   void RequireMemory(CollectiveKind kind, const Tensor& tensor) const;
   bool IsStaged(const Operation& operation) const;
-  int64_t RunStaged(const Operation& operation, std::chrono::milliseconds timeout);
+  void RunStaged(const Operation& operation, std::chrono::milliseconds timeout);
 
   WorkerPool* const workers_;
   std::shared_ptr<Allocator> host_allocator_;  // null until the first staged operation

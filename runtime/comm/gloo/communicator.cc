@@ -24,18 +24,18 @@ class GlooCommunicator final : public QueuedCommunicator {
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
 
  protected:
-  int64_t Run(const Operation& operation, std::chrono::milliseconds timeout) override {
+  void Run(const Operation& operation, std::chrono::milliseconds timeout) override {
     try {
       if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
         RunGlooSendRecv(*group_, operation.sends, operation.receives, operation.sequence, timeout);
-        return 0;
+        return;
       }
-      return RunGlooCollective(*group_, {.descriptor = operation.descriptor,
-                                         .input = operation.input,
-                                         .output = operation.output,
-                                         .receive_counts = operation.receive_counts,
-                                         .sequence = operation.sequence,
-                                         .timeout = timeout});
+      RunGlooCollective(*group_, {.descriptor = operation.descriptor,
+                                  .input = operation.input,
+                                  .output = operation.output,
+                                  .receive_counts = operation.receive_counts,
+                                  .sequence = operation.sequence,
+                                  .timeout = timeout});
     } catch (const PeerLost& lost) {
       group_->FailLost(lost, group_->Where(operation.descriptor.kind, operation.sequence));
     }

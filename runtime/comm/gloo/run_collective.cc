@@ -27,7 +27,7 @@ class Run {
  public:
   Run(GlooGroup& group, const CollectiveCall& call) : group_(group), call_(call), pieces_(group, call) {}
 
-  int64_t Execute();
+  void Execute();
 
  private:
   static bool FitsHeader(int64_t num_bytes) { return num_bytes <= GlooHeader::kMostData; }
@@ -54,7 +54,6 @@ class Run {
   void PostAfterStep(int64_t step);
   void AllReduceInSteps(GlooWait& wait);
   void BroadcastInSteps(GlooWait& wait);
-  int64_t ExchangedBytes() const;
   bool IsLong() const {
     const auto bytes = [](const Tensor& tensor) { return tensor.defined() ? tensor.num_bytes() : 0; };
     return std::max(bytes(call_.input), bytes(call_.output)) >= kPatientBytes;
@@ -337,18 +336,7 @@ void Run::Share(GlooWait& wait) {
   if (reduces) Reduce(wait);
 }
 
-int64_t Run::ExchangedBytes() const {
-  if (pieces_.me != 0 || pieces_.kind != CollectiveKind::kAllToAll) return 0;
-  int64_t count = 0;
-  for (int from = 0; from < pieces_.size; ++from) {
-    for (int to = 0; to < pieces_.size; ++to) {
-      if (from != to) count += HeaderOf(from).counts()[to];
-    }
-  }
-  return count * pieces_.item;
-}
-
-int64_t Run::Execute() {
+void Run::Execute() {
   group_.ThrowIfFailed();
   group_.UseLanes(Lane::kCollective, Lane::kCollective);
   const auto what = [&] {
@@ -372,14 +360,11 @@ int64_t Run::Execute() {
   Agree();
   Share(wait);
   group_.AwaitIdle(wait);
-  const int64_t exchanged_bytes =
-      ExchangedBytes();  // from headers that the next collective's take the place of
   group_.TakeHeaders();
-  return exchanged_bytes;
 }
 
 }  // namespace
 
-int64_t RunGlooCollective(GlooGroup& group, const CollectiveCall& call) { return Run(group, call).Execute(); }
+void RunGlooCollective(GlooGroup& group, const CollectiveCall& call) { Run(group, call).Execute(); }
 
 }  // namespace weft

@@ -1,8 +1,6 @@
 #ifndef WEFT_RUNTIME_COMM_GLOO_RUN_COLLECTIVE_H_
 #define WEFT_RUNTIME_COMM_GLOO_RUN_COLLECTIVE_H_
 
-#include <cstdint>
-
 #include "runtime/comm/gloo/collective_pieces.h"
 #include "runtime/comm/gloo/group.h"
 
@@ -12,12 +10,11 @@ namespace weft {
 // the data behind it, and none returns before it has agreed with all headers. When it returns, the call's
 // tensors are the caller's again.
 //
-// Returns the bytes that changed hands in the whole group, for an all-to-all on group rank 0; else 0.
 // Cost:    messages straight between pairs; steps: one; two for an all-reduce that is not small (everybody
 //          reduces a piece) and for a large broadcast (everybody passes a piece on). A reduction works on
 //          parts as they come, by memory in the very place they come to.
 // Errors:  as Communicator. Each ends the group. PeerLost.
-int64_t RunGlooCollective(GlooGroup& group, const CollectiveCall& call);
+void RunGlooCollective(GlooGroup& group, const CollectiveCall& call);
 
 }  // namespace weft
 

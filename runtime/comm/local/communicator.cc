@@ -20,18 +20,18 @@ class LocalCommunicator final : public QueuedCommunicator {
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
 
  protected:
-  int64_t Run(const Operation& operation, std::chrono::milliseconds timeout) override {
+  void Run(const Operation& operation, std::chrono::milliseconds timeout) override {
     if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
       RunSendRecv(*group_, rank(), operation.sends, operation.receives, operation.sequence, timeout);
-      return 0;
+      return;
     }
-    return RunCollective(*group_, rank(),
-                         {.descriptor = operation.descriptor,
-                          .input = operation.input,
-                          .output = operation.output,
-                          .receive_counts = operation.receive_counts,
-                          .sequence = operation.sequence,
-                          .timeout = timeout});
+    RunCollective(*group_, rank(),
+                  {.descriptor = operation.descriptor,
+                   .input = operation.input,
+                   .output = operation.output,
+                   .receive_counts = operation.receive_counts,
+                   .sequence = operation.sequence,
+                   .timeout = timeout});
   }
 
   void ThrowIfFailed() const override { group_->ThrowIfFailed(); }

@@ -287,20 +287,9 @@ bool MustStay(const Posting& mine, int me) {
   }
 }
 
-int64_t ExchangedBytes(const Round& round) {
-  if (round.me != 0 || round.mine().kind != CollectiveKind::kAllToAll) return 0;
-  int64_t count = 0;
-  for (int from = 0; from < round.size(); ++from) {
-    for (int to = 0; to < round.size(); ++to) {
-      if (from != to) count += round.posting(from).counts[to];
-    }
-  }
-  return count * round.item_size();
-}
-
 }  // namespace
 
-int64_t RunCollective(Group& group, int member, const CollectiveCall& call) {
+void RunCollective(Group& group, int member, const CollectiveCall& call) {
   FillPosting(group.NextPosting(member), member, call);
   group.Arrive(member);
   group.AwaitAll(member, call.timeout);
@@ -311,16 +300,14 @@ int64_t RunCollective(Group& group, int member, const CollectiveCall& call) {
   const Round round{group, member, call.timeout, all_copied};
   if (all_copied) {
     Share(round);
-    return ExchangedBytes(round);
+    return;
   }
   {
     const Group::Access access(group, member);
     Share(round);
   }
-  const int64_t exchanged_bytes = ExchangedBytes(round);
   group.Arrive(member);
   if (MustStay(round.mine(), member)) group.AwaitAll(member, call.timeout);
-  return exchanged_bytes;
 }
 
 }  // namespace weft

@@ -1,8 +1,6 @@
 #ifndef WEFT_RUNTIME_COMM_LOCAL_RUN_COLLECTIVE_H_
 #define WEFT_RUNTIME_COMM_LOCAL_RUN_COLLECTIVE_H_
 
-#include <cstdint>
-
 #include "runtime/comm/collective_call.h"
 #include "runtime/comm/local/group.h"
 
@@ -12,11 +10,10 @@ namespace weft {
 // member's share by reading and writing the peers' memory. When it returns, no peer touches the call's
 // tensors any more.
 //
-// Returns the bytes that changed hands in the whole group, for an all-to-all on member 0; else 0.
 // Cost:    barriers: one if every member's input is at most kCopiedBytes, else two.
 // Threads: one at a time for each member.
 // Errors:  as Communicator. Each ends the group.
-int64_t RunCollective(Group& group, int member, const CollectiveCall& call);
+void RunCollective(Group& group, int member, const CollectiveCall& call);
 
 }  // namespace weft
 

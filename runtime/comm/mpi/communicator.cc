@@ -19,17 +19,17 @@ class MpiCommunicator final : public QueuedCommunicator {
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
 
  protected:
-  int64_t Run(const Operation& operation, std::chrono::milliseconds timeout) override {
+  void Run(const Operation& operation, std::chrono::milliseconds timeout) override {
     if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
       RunMpiSendRecv(*group_, operation.sends, operation.receives, operation.sequence, timeout);
-      return 0;
+      return;
     }
-    return RunMpiCollective(*group_, {.descriptor = operation.descriptor,
-                                      .input = operation.input,
-                                      .output = operation.output,
-                                      .receive_counts = operation.receive_counts,
-                                      .sequence = operation.sequence,
-                                      .timeout = timeout});
+    RunMpiCollective(*group_, {.descriptor = operation.descriptor,
+                               .input = operation.input,
+                               .output = operation.output,
+                               .receive_counts = operation.receive_counts,
+                               .sequence = operation.sequence,
+                               .timeout = timeout});
   }
 
   // Hears first what the peers have sent: a group that has failed elsewhere is entered no more.

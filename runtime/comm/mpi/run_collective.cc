@@ -168,21 +168,9 @@ class Small {
   char* const output_;
 };
 
-int64_t ExchangedBytes(absl::Span<const MpiPosting> postings, int me) {
-  const CollectiveDescriptor& mine = postings[me].descriptor;
-  if (me != 0 || mine.kind != CollectiveKind::kAllToAll) return 0;
-  int64_t count = 0;
-  for (size_t from = 0; from < postings.size(); ++from) {
-    for (size_t to = 0; to < postings.size(); ++to) {
-      if (from != to) count += postings[from].descriptor.counts[to];
-    }
-  }
-  return count * ItemSize(mine.dtype);
-}
-
 }  // namespace
 
-int64_t RunMpiCollective(MpiGroup& group, const CollectiveCall& call) {
+void RunMpiCollective(MpiGroup& group, const CollectiveCall& call) {
   const std::vector<MpiPosting> postings = Exchange(group, call);
   Agree(group, postings);
   bool all_copied = true;
@@ -193,7 +181,6 @@ int64_t RunMpiCollective(MpiGroup& group, const CollectiveCall& call) {
   } else {
     MoveLarge(group, call, postings, Entered(group, call));
   }
-  return ExchangedBytes(postings, group.member());
 }
 
 }  // namespace weft

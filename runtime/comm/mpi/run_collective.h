@@ -1,8 +1,6 @@
 #ifndef WEFT_RUNTIME_COMM_MPI_RUN_COLLECTIVE_H_
 #define WEFT_RUNTIME_COMM_MPI_RUN_COLLECTIVE_H_
 
-#include <cstdint>
-
 #include "runtime/comm/collective_call.h"
 #include "runtime/comm/mpi/group.h"
 
@@ -12,11 +10,10 @@ namespace weft {
 // data. When it returns, MPI touches the call's tensors no more; when it throws, what MPI still touches is
 // kept alive.
 //
-// Returns the bytes that changed hands in the whole group, for an all-to-all on member 0; else 0.
 // Cost:    one packet to each peer; that is all if every input is at most kMpiCopiedBytes. Else MoveLarge.
 // Threads: one at a time for each group.
 // Errors:  as Communicator. Each ends the group.
-int64_t RunMpiCollective(MpiGroup& group, const CollectiveCall& call);
+void RunMpiCollective(MpiGroup& group, const CollectiveCall& call);
 
 }  // namespace weft
 

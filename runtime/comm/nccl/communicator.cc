@@ -16,6 +16,7 @@ std::shared_ptr<Communicator> MakeNcclCommunicator(std::shared_ptr<NcclHub> hub,
   const int rank = static_cast<int>(found - ranks.begin());
   auto group = std::make_shared<GpuCommunicator>(hub, name, ranks, rank, ledger);
   hub->Add(group);
+  if (ledger != nullptr) ledger->AddSource(group);
   // Work may be in flight when its user lets go of it: the hub keeps it till then.
   Communicator* const face = group.get();
   return std::shared_ptr<Communicator>(face, [group = std::move(group), hub = std::move(hub)](

@@ -18,7 +18,7 @@ namespace weft {
 // - A blocking call returns when its operation is issued. What the tensors' streams do next waits for it; so
 //   does the host when it reads a result. Barrier blocks the host. An error that comes later (a timeout, a
 //   disagreement, a peer that has failed) is thrown by the next call on the group, by Barrier, and by a Work
-//   that knows of it. The timeout counts from the call, or from the end of the operation before it.
+//   that knows of it. The timeout counts from where the group's stream comes to the operation.
 // - Reductions give the same bits on every member, and in every run with the same machines, NCCL and its
 //   variables. Their order is NCCL's, not that of ranks: floating-point sums and products may differ from
 //   other backends' in the last places. bf16 and f16 are rounded at every step, not once. kAvg of floats
@@ -29,8 +29,7 @@ namespace weft {
 //   that differ by little, what arrives is not told to be wrong, until some later operation of the group is
 //   late: then all calls that members remember are compared.
 // - Groups that overlap are first used in one order on all members: NCCL connects them then.
-// - The ledger's bytes of an all-to-all are recorded by each receiver, not by group rank 0; its sum is the
-//   same.
+// - The device tells how long an operation took: the ledger asks it when it is read.
 //
 // Matches members by creation order and waits for them: members make groups that they have in common in the
 // same order. `ranks` are ascending world ranks, the hub's among them. `ledger` may be null; it outlives the

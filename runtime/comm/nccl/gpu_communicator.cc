@@ -46,13 +46,6 @@ std::vector<CudaStreamRef> GpuCommunicator::StreamsOf(const std::vector<Tensor>&
   return streams;
 }
 
-int64_t GpuCommunicator::BytesOf(const Operation& operation) const {
-  if (operation.descriptor.kind != CollectiveKind::kAllToAll) return BytesToRecord(operation, 0);
-  int64_t count = 0;
-  for (int peer = 0; peer < size(); ++peer) count += peer == rank() ? 0 : operation.receive_counts[peer];
-  return count * ItemSize(operation.descriptor.dtype);
-}
-
 Work GpuCommunicator::Submit(Operation&& operation) {
   Operation copy = operation;
   bool is_staged = false;
@@ -93,7 +86,7 @@ Work GpuCommunicator::SubmitAlone(const Operation& operation) {
     CopyBytes(operation.sends[i].tensor, operation.receives[i].tensor);
   }
   if (operation.options.async) RecordBegun(operation, operation.issued_ns);
-  RecordFinished(operation, operation.issued_ns, FlightClock(), 0);
+  RecordFinished(operation, operation.issued_ns, FlightClock());
   return Work();
 }
 
@@ -136,6 +129,14 @@ Work GpuCommunicator::SubmitWidened(const Operation& operation) {
   return Work();
 }
 
+// They tell times: what that adds to an event is little beside the call.
+std::shared_ptr<CudaEvent> GpuCommunicator::TakeEvent() {
+  if (free_events_.empty()) return std::make_shared<CudaEvent>(CudaEvent::Timing::kOn);
+  std::shared_ptr<CudaEvent> event = std::move(free_events_.back());
+  free_events_.pop_back();
+  return event;
+}
+
 std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool want_work) {
   const CollectiveDescriptor& descriptor = operation.descriptor;
   Operation stripped = operation;
@@ -149,11 +150,8 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
   } else {
     log_.AddCall(descriptor, operation.receive_counts);
   }
-  if (free_events_.empty()) free_events_.push_back(std::make_shared<CudaEvent>());
-  const std::shared_ptr<CudaEvent> done = std::move(free_events_.back());
-  free_events_.pop_back();
-  if (operation.options.async) RecordBegun(operation, FlightClock());
-  pending_.push_back({std::move(stripped), timeout(), BytesOf(operation), done});
+  const std::shared_ptr<CudaEvent> done = TakeEvent();
+  pending_.push_back({std::move(stripped), timeout(), TakeEvent(), done});
   try {
     IssueCalls(lock, operation, streams);
   } catch (const Error& error) {
@@ -181,6 +179,7 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
     ready_.Record(stream);
     stream_.ref().WaitFor(ready_);
   }
+  pending_.back().begun->Record(stream_.ref());
   const NcclMember member = {*meeting_.comm, stream_.ref().handle(), rank(), size()};
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
     IssueNcclSendRecv(member, operation.sends, operation.receives);

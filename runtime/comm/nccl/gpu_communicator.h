@@ -28,7 +28,7 @@ namespace weft {
 // gpu_communicator_watch.cc takes note of what becomes of them and ends the group.
 //
 // Threads: operations by the rank's; the monitor's calls and those that end the group by any.
-class GpuCommunicator final : public Communicator, public NcclHub::Member {
+class GpuCommunicator final : public Communicator, public NcclHub::Member, public Ledger::Source {
  public:
   GpuCommunicator(std::shared_ptr<NcclHub> hub, const std::string& name, const std::vector<int>& ranks,
                   int rank, Ledger* ledger)
@@ -41,6 +41,9 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member {
   ~GpuCommunicator() override { EndNow(); }
 
   void Fail(absl::StatusCode code, const std::string& message) override { End(Error(code, message), true); }
+
+  // Ledger::Source.
+  void TellEnded() noexcept override;
 
   // NcclHub::Member.
   void Look(const NcclHub::Round& round) noexcept override;
@@ -58,23 +61,24 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member {
 
  protected:
   Work Submit(Operation&& operation) override;
+  bool in_stream() const override { return size() > 1; }
 
  private:
   // An operation in the stream, or on its way there; its tensors are its work's.
   struct Pending {
     Operation operation;
     std::chrono::milliseconds timeout;
-    int64_t num_bytes = 0;  // for the ledger
+    std::shared_ptr<CudaEvent> begun;  // the stream has come to it
     std::shared_ptr<CudaEvent> done;
     std::shared_ptr<StreamWork> work = nullptr;  // null unless somebody may wait for it
     bool issued = false;
+    int64_t begun_ns = 0;  // FlightClock, when it was seen that it has begun; 0: it was not
   };
   using Lock = std::unique_lock<std::mutex>;
 
   // Moves `operation`'s tensors out of it.
   static std::vector<Tensor> TakeTensors(Operation* operation);
   std::vector<CudaStreamRef> StreamsOf(const std::vector<Tensor>& tensors) const;
-  int64_t BytesOf(const Operation& operation) const;
 
   Work SubmitAlone(const Operation& operation);
   Work SubmitStaged(const Operation& operation);
@@ -85,8 +89,12 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member {
   void IssueCalls(Lock& lock, const Operation& operation, const std::vector<CudaStreamRef>& streams);
   void AwaitIssued(Lock& lock);
 
+  // All that is told of an operation's times comes from these two: to the ledger, the recorder, the judge.
   // Takes what is done out of pending_. mutex_ held.
   void Reap();
+  // Takes note that the oldest has begun, if it has. mutex_ held.
+  void NoteBegun();
+  std::shared_ptr<CudaEvent> TakeEvent();
   // Ends the group, unless it has ended; `tell`: its members too.
   void End(Error error, bool tell) noexcept;
   std::optional<NcclJudge::Late> OldestLate(int64_t now_ns);
@@ -102,7 +110,6 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member {
   std::mutex mutex_;       // of NCCL and all below
   std::deque<Pending> pending_;
   std::vector<std::shared_ptr<CudaEvent>> free_events_;
-  int64_t last_done_ns_ = 0;
   CallLog log_;
   std::optional<Error> to_tell_;
   std::optional<Error> suspicion_;  // what NCCL says of a peer, or the device of itself

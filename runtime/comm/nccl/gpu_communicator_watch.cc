@@ -12,17 +12,33 @@ std::chrono::milliseconds ToMilliseconds(int64_t ns) {
 
 }  // namespace
 
+// The device says how long an operation took; the host when it has looked, at the latest, it was over and,
+// if it has looked then, under way.
 void GpuCommunicator::Reap() {
   std::erase_if(draining_, [](const auto& operation) { return operation.first->Test(); });
   while (!pending_.empty() && pending_.front().issued && pending_.front().done->Test()) {
     Pending& front = pending_.front();
-    last_done_ns_ = FlightClock();
-    RecordFinished(front.operation, front.operation.issued_ns, last_done_ns_, front.num_bytes);
+    const double milliseconds = CudaEvent::MillisecondsBetween(*front.begun, *front.done);
+    const int64_t took_ns = static_cast<int64_t>(milliseconds * 1e6);
+    const int64_t latest_ns = FlightClock() - took_ns;
+    const int64_t begun_ns = front.begun_ns > 0 ? std::min(front.begun_ns, latest_ns) : latest_ns;
+    RecordBegun(front.operation, begun_ns);
+    RecordFinished(front.operation, begun_ns, begun_ns + took_ns);
     if (front.work != nullptr) front.work->End(std::nullopt);
     front.work = nullptr;
+    free_events_.push_back(std::move(front.begun));
     if (front.done.use_count() == 1) free_events_.push_back(std::move(front.done));
     pending_.pop_front();
   }
+}
+
+// The stream is the group's own: while the oldest lasts, no other has begun.
+void GpuCommunicator::NoteBegun() {
+  if (pending_.empty()) return;
+  Pending& front = pending_.front();
+  if (front.begun_ns > 0 || !front.begun->Test()) return;
+  front.begun_ns = FlightClock();
+  RecordBegun(front.operation, front.begun_ns);
 }
 
 void GpuCommunicator::End(Error error, bool tell) noexcept {
@@ -53,9 +69,9 @@ void GpuCommunicator::End(Error error, bool tell) noexcept {
 }
 
 std::optional<NcclJudge::Late> GpuCommunicator::OldestLate(int64_t now_ns) {
-  if (pending_.empty()) return std::nullopt;
+  if (pending_.empty() || pending_.front().begun_ns == 0) return std::nullopt;
   const Pending& front = pending_.front();
-  const auto waited = ToMilliseconds(now_ns - std::max(front.operation.issued_ns, last_done_ns_));
+  const auto waited = ToMilliseconds(now_ns - front.begun_ns);
   if (waited < std::min(hub_->options().late_after, front.timeout / 2)) return std::nullopt;
   const CollectiveDescriptor& descriptor = front.operation.descriptor;
   return NcclJudge::Late{.kind = descriptor.kind,
@@ -75,6 +91,7 @@ void GpuCommunicator::Look(const NcclHub::Round& round) noexcept {
       const Lock lock(mutex_);
       try {
         Reap();
+        NoteBegun();
       } catch (const Error& error) {
         suspicion_ = error;  // of the device
       }
@@ -137,13 +154,18 @@ bool GpuCommunicator::TryLeave() noexcept {
   }
 }
 
-bool GpuCommunicator::idle() {
-  const Lock lock(mutex_);
+void GpuCommunicator::TellEnded() noexcept {
   try {
+    const Lock lock(mutex_);
     Reap();
-  } catch (const Error&) {
-    // The monitor ends the group with it.
+  } catch (const std::exception&) {
+    // Of the device: the monitor ends the group with it.
   }
+}
+
+bool GpuCommunicator::idle() {
+  TellEnded();
+  const Lock lock(mutex_);
   return pending_.empty();
 }
 

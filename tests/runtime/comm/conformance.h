@@ -32,8 +32,6 @@ struct CommBackend {
   // Reductions go in the order of ranks, are rounded once, and nan wins. Else floating-point results are
   // within the bound of any order with a rounding at every step.
   bool exact_reductions = true;
-  // Each receiver records what it got in an all-to-all; else group rank 0 records all.
-  bool all_to_all_by_receiver = false;
 };
 inline void PrintTo(const CommBackend& backend, std::ostream* out) { *out << backend.name; }
 

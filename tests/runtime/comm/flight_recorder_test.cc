@@ -45,12 +45,17 @@ TEST(FlightRecorderTest, AnEntryIsReadAsItWasWritten) {
   EXPECT_EQ(recorder.Snapshot().entries[0].ended_ns, 3500);
 }
 
-TEST(FlightRecorderTest, WhatIsNotAsyncBeginsAtOnce) {
+TEST(FlightRecorderTest, WhatIsNeitherAsyncNorInAStreamBeginsAtOnce) {
   FlightRecorder recorder(8);
-  recorder.Issue(recorder.OpenGroup("dp", {0}), AllReduce(1));
+  FlightRecorder::OpenedGroup* const group = recorder.OpenGroup("dp", {0});
+  recorder.Issue(group, AllReduce(1));
+  FlightEntry queued = AllReduce(2);
+  queued.in_stream = true;
+  queued.id = recorder.Issue(group, queued);
   const FlightEntry entry = recorder.Snapshot().entries.at(0);
   EXPECT_EQ(entry.begun_ns, entry.issued_ns);
   EXPECT_EQ(entry.state, FlightEntry::State::kRunning);
+  EXPECT_EQ(recorder.Snapshot().entries.at(1), queued);
 }
 
 TEST(FlightRecorderTest, TheRingKeepsTheLastOnesInOrder) {

@@ -10,13 +10,10 @@ namespace {
 
 void Run(int num_ranks, const std::function<void(World&)>& body) { RunNcclRanks(num_ranks, body); }
 
-INSTANTIATE_TEST_SUITE_P(Nccl, CommConformance,
-                         testing::Values(CommBackend{.name = "nccl",
-                                                     .run = Run,
-                                                     .sweep_ranks = {3},
-                                                     .repeats = 0.1,
-                                                     .exact_reductions = false,
-                                                     .all_to_all_by_receiver = true}));
+INSTANTIATE_TEST_SUITE_P(
+    Nccl, CommConformance,
+    testing::Values(CommBackend{
+        .name = "nccl", .run = Run, .sweep_ranks = {3}, .repeats = 0.1, .exact_reductions = false}));
 
 }  // namespace
 }  // namespace weft
