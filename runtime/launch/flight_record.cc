@@ -20,6 +20,7 @@ double Seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 
 json ToJson(const FlightEntry& entry, const std::string& group, const FlightRecorder& recorder,
             int64_t now_ns) {
   const int64_t end_ns = entry.ended_ns > 0 ? entry.ended_ns : now_ns;
+  const int64_t from_ns = entry.begun_ns > 0 ? entry.begun_ns : entry.issued_ns;
   return {{"id", entry.id},
           {"group", group},
           {"sequence", entry.sequence},
@@ -29,7 +30,7 @@ json ToJson(const FlightEntry& entry, const std::string& group, const FlightReco
           {"async", entry.async},
           {"state", std::string(FlightStateName(entry.state))},
           {"issued_ago", Seconds(now_ns - entry.issued_ns)},
-          {"seconds", Seconds(end_ns - entry.issued_ns)}};
+          {"seconds", Seconds(end_ns - from_ns)}};
 }
 
 // One rank's record, as FlightReport reads it.

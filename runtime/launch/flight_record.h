@@ -16,8 +16,8 @@ namespace weft {
 //                 "call": "all_reduce(f32, sum, count 12)", "where": "blocks.2.attn.qkv, activation",
 //                 "async": false, "state": "running", "issued_ago": 4.2, "seconds": 4.2}]}
 //
-// Entries oldest first; `issued_ago` and `seconds` (from issue to end, or till now) in seconds, so that the
-// records of machines with other clocks can be compared.
+// Entries oldest first; `issued_ago` and `seconds` (from begin to end, or till now; of one that is queued,
+// from its issue) in seconds, so that the records of machines with other clocks can be compared.
 std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorder);
 
 // Writes it to `folder`/flight_rank_<rank>.json, making the folder if need be.

@@ -10,28 +10,27 @@
 namespace weft {
 namespace {
 
-const PendingOperation* OldestOf(const RankReport& report) {
-  if (!report.status.has_value()) return nullptr;
-  if (const PendingOperation* const blocking = report.status->blocked_in()) return blocking;
-  return report.status->pending.empty() ? nullptr : &report.status->pending.front();
-}
-
-bool HasEntered(const RankReport& report, const PendingOperation& operation) {
+bool HasIssued(const RankReport& report, const PendingOperation& operation) {
   if (!report.status.has_value()) return false;
   const auto found = report.status->num_collectives.find(operation.group);
   return found != report.status->num_collectives.end() && found->second >= operation.sequence;
 }
 
-// The members that `operation` still waits for, as world ranks.
-std::vector<int> Missing(const std::vector<RankReport>& reports, const PendingOperation& operation) {
-  std::vector<int> missing;
-  for (int member : operation.ranks) {
-    if (!HasEntered(reports[member], operation)) missing.push_back(member);
+// The rank's own part in `operation`, if that is queued; else null.
+const PendingOperation* QueuedPart(const RankReport& report, const PendingOperation& operation) {
+  if (!report.status.has_value()) return nullptr;
+  for (const PendingOperation& own : report.status->pending) {
+    const bool is_part = own.group == operation.group && own.sequence == operation.sequence && own.collective;
+    if (is_part && !own.begun) return &own;
   }
-  return missing;
+  return nullptr;
 }
 
-// Whether following who waits for whom from `rank` leads to a circle.
+bool HasEntered(const RankReport& report, const PendingOperation& operation) {
+  return HasIssued(report, operation) && QueuedPart(report, operation) == nullptr;
+}
+
+// Whether following who waits for whom from `rank` leads to a circle. What is queued may still begin.
 class CircleSearch {
  public:
   explicit CircleSearch(const std::vector<RankReport>& reports)
@@ -44,8 +43,8 @@ class CircleSearch {
     const PendingOperation* const operation =
         report.status.has_value() ? report.status->blocked_in() : nullptr;
     if (operation != nullptr && operation->collective) {
-      for (int next : Missing(reports_, *operation)) {
-        if (From(next)) return true;
+      for (int next : operation->ranks) {
+        if (!HasIssued(reports_[next], *operation) && From(next)) return true;
       }
     }
     states_[rank] = State::kDone;
@@ -58,8 +57,8 @@ class CircleSearch {
   std::vector<State> states_;
 };
 
-// What members do that are missing, in the words for one or for several of them.
-std::string Instead(const RankReport& report, bool several) {
+// What members do that are missing in `awaited`, in the words for one or for several of them.
+std::string Instead(const RankReport& report, const PendingOperation& awaited, bool several) {
   const char* const is = several ? "are" : "is";
   const char* const has = several ? "have" : "has";
   if (!report.gone.empty()) return report.gone;
@@ -69,6 +68,9 @@ std::string Instead(const RankReport& report, bool several) {
   }
   if (const PendingOperation* const operation = report.status->blocked_in()) {
     return absl::StrCat(is, " at ", operation->ToString());
+  }
+  if (const PendingOperation* const queued = QueuedPart(report, awaited)) {
+    return absl::StrFormat("%s it queued behind other work (issued %.1f s ago)", has, queued->seconds);
   }
   if (report.status->last.empty()) return absl::StrCat(has, " not entered: it has used no communicator yet");
   return absl::StrFormat("%s not entered (last seen: %s, %.1f s ago)", has, report.status->last,
@@ -93,31 +95,32 @@ std::string RankList(const std::vector<int>& ranks) {
 }
 
 std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, int rank) {
-  const PendingOperation* const operation = OldestOf(reports[rank]);
+  if (!reports[rank].status.has_value()) return std::nullopt;
+  const PendingOperation* const operation = reports[rank].status->waits_in();
   if (operation == nullptr) return std::nullopt;
   if (!operation->collective) {
     return HangVerdict{
         absl::StrCat(RankList({rank}), " is at ", operation->ToString(), ", waiting for its peers"), false};
   }
-  const std::vector<int> missing = Missing(reports, *operation);
   std::vector<int> waiting;
   // Who does the same is told of together, in the order of the first of each.
   std::vector<std::vector<int>> alike;
   std::map<std::string, size_t> index;  // in `alike`
   for (int member : operation->ranks) {
-    const bool is_missing = std::binary_search(missing.begin(), missing.end(), member);
-    if (!is_missing) {
+    if (HasEntered(reports[member], *operation)) {
       waiting.push_back(member);
       // It may have entered and been stopped or killed inside.
       if (reports[member].gone.empty()) continue;
     }
-    const auto [found, is_new] = index.try_emplace(Instead(reports[member], /*several=*/false), alike.size());
+    const std::string instead = Instead(reports[member], *operation, /*several=*/false);
+    const auto [found, is_new] = index.try_emplace(instead, alike.size());
     if (is_new) alike.emplace_back();
     alike[found->second].push_back(member);
   }
   std::vector<std::string> sentences;
   for (const std::vector<int>& ranks : alike) {
-    sentences.push_back(absl::StrCat(RankList(ranks), " ", Instead(reports[ranks[0]], ranks.size() > 1)));
+    sentences.push_back(
+        absl::StrCat(RankList(ranks), " ", Instead(reports[ranks[0]], *operation, ranks.size() > 1)));
   }
   const std::string wait = absl::StrCat(RankList(waiting), waiting.size() == 1 ? " waits in " : " wait in ",
                                         operation->ToString());

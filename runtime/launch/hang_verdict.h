@@ -26,15 +26,17 @@ struct HangVerdict {
   bool operator==(const HangVerdict&) const = default;
 };
 
-// Explains what `rank`'s oldest pending operation waits for (the one its own thread is in, if there is one),
-// as far as the reports tell; nullopt if it has none. One report a rank of the world, by rank.
+// Explains what the operation that `rank` waits in (RankStatus::waits_in) waits for, as far as the reports
+// tell; nullopt if it waits in none. One report per rank of the world, by rank.
 //
-// A member is missing if it has issued fewer collectives on the group than the late one's number. A circle is
-// sought along blocking collectives alone: messages and asynchronous work may still go on.
+// A member is missing if it has issued fewer collectives on the group than the late one's number, or has it
+// queued. A circle is sought along blocking collectives that members have not issued: messages, asynchronous
+// work and what is queued may still go on.
 //
 // The text, for example: "rank 3 is at all_gather(f32, count 8) #41 on axis tp (blocks.2.attn.qkv, param)
 // while ranks 0-2 wait in all_reduce(f32, sum, count 4) #41 on axis dp (blocks.2.mlp, grad)", "rank 2 has not
-// entered (last seen: data loader, 4.2 s ago)", "rank 1 exited with code 9".
+// entered (last seen: data loader, 4.2 s ago)", "rank 2 has it queued behind other work (issued 4.2 s ago)",
+// "rank 1 exited with code 9".
 std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, int rank);
 
 // "rank 3", "ranks 0-2", "ranks 0-2, 5". Ascending ranks, at least one.

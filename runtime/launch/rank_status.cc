@@ -22,7 +22,8 @@ PendingOperation ToPending(const FlightEntry& entry, const FlightGroup& group, c
   pending.where = recorder.TagText(entry.tag);
   pending.collective = entry.kind != CollectiveKind::kSendRecv;
   pending.blocking = !entry.async;
-  pending.seconds = Seconds(now_ns - entry.issued_ns);
+  pending.begun = entry.begun_ns > 0;
+  pending.seconds = Seconds(now_ns - (pending.begun ? entry.begun_ns : entry.issued_ns));
   return pending;
 }
 
@@ -35,8 +36,16 @@ std::string PendingOperation::ToString() const {
 }
 
 const PendingOperation* RankStatus::blocked_in() const {
+  const auto found = std::find_if(pending.begin(), pending.end(), [](const PendingOperation& operation) {
+    return operation.blocking && operation.begun;
+  });
+  return found == pending.end() ? nullptr : &*found;
+}
+
+const PendingOperation* RankStatus::waits_in() const {
+  if (const PendingOperation* const operation = blocked_in()) return operation;
   const auto found = std::find_if(pending.begin(), pending.end(),
-                                  [](const PendingOperation& operation) { return operation.blocking; });
+                                  [](const PendingOperation& operation) { return operation.begun; });
   return found == pending.end() ? nullptr : &*found;
 }
 
@@ -84,6 +93,7 @@ std::string RankStatus::ToJson() const {
                                {"where", operation.where},
                                {"collective", operation.collective},
                                {"blocking", operation.blocking},
+                               {"begun", operation.begun},
                                {"seconds", operation.seconds}});
   }
   return json.dump();
@@ -107,6 +117,7 @@ RankStatus RankStatus::FromJson(const std::string& text) {
       item.at("where").get_to(operation.where);
       item.at("collective").get_to(operation.collective);
       item.at("blocking").get_to(operation.blocking);
+      item.at("begun").get_to(operation.begun);
       item.at("seconds").get_to(operation.seconds);
       status.pending.push_back(std::move(operation));
     }

@@ -19,8 +19,9 @@ struct PendingOperation {
   std::string call;        // "all_reduce(f32, sum, count 12)"
   std::string where;       // "blocks.2.attn.qkv, activation"; may be empty
   bool collective = true;  // every member takes part; false: send_recv
-  bool blocking = true;    // the rank's own thread is in it
-  double seconds = 0;      // since it was issued
+  bool blocking = true;    // the rank's own thread, or what its device does next, waits for it
+  bool begun = true;       // false: queued, on a worker or in a device's stream, behind what is not done
+  double seconds = 0;      // since it began; one that is queued: since it was issued
 
   bool operator==(const PendingOperation&) const = default;
 
@@ -38,8 +39,11 @@ struct RankStatus {
 
   bool operator==(const RankStatus&) const = default;
 
-  // The operation that its own thread is in; null if it is in none.
+  // The blocking operation that it is in; null if it is in none.
   const PendingOperation* blocked_in() const;
+
+  // That, or else the oldest that has begun: what may take too long. Null if nothing has begun.
+  const PendingOperation* waits_in() const;
 
   std::string ToJson() const;
   // Errors: InvalidArgument if `text` is not what ToJson makes.

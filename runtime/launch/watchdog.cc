@@ -75,10 +75,8 @@ void Watchdog::Loop() {
 }
 
 bool Watchdog::IsLate(const RankStatus& status) const {
-  const PendingOperation* const operation = status.blocked_in();
-  if (operation != nullptr) return operation->seconds >= Seconds(options_.late_after);
-  // A worker may be stuck while the rank's own thread waits for its Work.
-  return !status.pending.empty() && status.pending.front().seconds >= Seconds(options_.late_after);
+  const PendingOperation* const operation = status.waits_in();
+  return operation != nullptr && operation->seconds >= Seconds(options_.late_after);
 }
 
 void Watchdog::Round() {
@@ -161,8 +159,7 @@ void Watchdog::EndDeadlock(const Rank& rank, const std::string& text) {
 void Watchdog::Judge(const Rank& rank, const RankStatus& status, const std::vector<RankReport>& reports) {
   const std::optional<HangVerdict> verdict = ExplainHang(reports, rank.rank);
   if (!verdict.has_value()) return;
-  const PendingOperation& operation =
-      status.blocked_in() != nullptr ? *status.blocked_in() : status.pending.front();
+  const PendingOperation& operation = *status.waits_in();
   Late& late = late_[rank.rank];
   if (late.group != operation.group || late.sequence != operation.sequence) {
     late = {operation.group, operation.sequence, Seconds(options_.tell_after), /*in_circle=*/false};

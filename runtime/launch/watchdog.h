@@ -21,7 +21,8 @@ namespace weft {
 
 struct WatchdogOptions {
   std::chrono::milliseconds interval = std::chrono::milliseconds(400);
-  // A rank whose own thread has been in one collective for as long compares notes with the others.
+  // A rank that has been in one collective for as long compares notes with the others. One that is queued, as
+  // in a device's stream behind other work, is not late.
   std::chrono::milliseconds late_after = std::chrono::milliseconds(1500);
   // What is no deadlock is told when the wait has lasted this long, and again each time it has doubled.
   std::chrono::milliseconds tell_after = std::chrono::milliseconds(4000);

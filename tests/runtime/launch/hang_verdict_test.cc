@@ -83,6 +83,26 @@ TEST(HangVerdictTest, AsynchronousWorkAndMessagesMakeNoCircle) {
             "rank 1 is at send_recv(16 bytes) #1 on axis b, waiting for its peers");
 }
 
+// Rank 1 has issued the call and is at what comes before it; rank 2 is in another call.
+TEST(HangVerdictTest, WhatIsQueuedHasNotBeenEntered) {
+  const PendingOperation dp = Blocked("dp", {0, 1, 2}, 7);
+  PendingOperation queued = dp;
+  queued.begun = false;
+  queued.seconds = 4.2;
+  std::vector<RankReport> reports = {InOperation(0, dp), InOperation(1, queued), InOperation(2, queued)};
+  EXPECT_EQ(ExplainHang(reports, 0)->text,
+            "ranks 1, 2 have it queued behind other work (issued 4.2 s ago) while rank 0 waits in "
+            "all_reduce(f32, sum, count 4) #7 on axis dp");
+  EXPECT_FALSE(ExplainHang(reports, 1).has_value());  // it waits in nothing
+  reports[2].status->pending.push_back(Blocked("tp", {0, 2}, 3));
+  reports[2].status->num_collectives["tp#0"] = 3;
+  EXPECT_EQ(ExplainHang(reports, 0)->text,
+            "rank 1 has it queued behind other work (issued 4.2 s ago); rank 2 is at all_reduce(f32, sum, "
+            "count 4) #3 on axis tp while rank 0 waits in all_reduce(f32, sum, count 4) #7 on axis dp");
+  // Rank 2 waits for rank 0, which has not issued tp; but rank 2 has issued dp, and may come to it.
+  EXPECT_FALSE(ExplainHang(reports, 0)->deadlock);
+}
+
 TEST(HangVerdictTest, TheGoneTheSilentAndTheStuckAreToldApart) {
   const PendingOperation reduce = Blocked("dp", {0, 1, 2, 3}, 5);
   std::vector<RankReport> reports = {
@@ -120,6 +140,7 @@ TEST(RankStatusTest, TravelsAsJson) {
   status.pending = {Blocked("tp", {2, 3}, 41, "blocks.0, grad"), Blocked("dp", {1, 3}, 1)};
   status.pending[1].blocking = false;
   status.pending[1].collective = false;
+  status.pending[1].begun = false;
   EXPECT_EQ(RankStatus::FromJson(status.ToJson()), status);
   EXPECT_NE(MessageOf([] { RankStatus::FromJson("{\"rank\": 1"); }).find("not a rank's status"),
             std::string::npos);
@@ -155,6 +176,36 @@ TEST(RankStatusTest, TellsWhatIsPendingAndWhatWasLast) {
   EXPECT_EQ(status.blocked_in()->group, "tp[4,5]#0");
   EXPECT_NEAR(status.blocked_in()->seconds, 5, 0.5);
   EXPECT_EQ(status.num_collectives.at("tp[4,5]#0"), 3u);
+}
+
+TEST(RankStatusTest, SecondsRunFromTheBegin) {
+  FlightRecorder recorder;
+  FlightRecorder::OpenedGroup* const tp = recorder.OpenGroup("tp", {4, 5});
+  FlightEntry entry;
+  entry.in_stream = true;
+  entry.issued_ns = FlightClock() - 50'000'000'000;
+  entry.sequence = 1;
+  const uint64_t first = recorder.Issue(tp, entry);
+  entry.sequence = 2;
+  recorder.Issue(tp, entry);
+  RankStatus status = StatusOf(5, recorder);
+  EXPECT_EQ(status.waits_in(), nullptr);
+  EXPECT_FALSE(status.pending.at(0).begun);
+  EXPECT_NEAR(status.pending.at(0).seconds, 50, 5);
+  recorder.Begin(first, FlightClock() - 20'000'000'000);
+  status = StatusOf(5, recorder);
+  EXPECT_EQ(status.blocked_in(), &status.pending.at(0));
+  EXPECT_EQ(status.waits_in(), status.blocked_in());
+  EXPECT_NEAR(status.pending.at(0).seconds, 20, 5);
+  // Of what is asynchronous, the oldest that has begun.
+  entry.async = true;
+  entry.sequence = 3;
+  recorder.Begin(recorder.Issue(tp, entry), FlightClock());
+  recorder.End(first, FlightClock(), /*ok=*/true);
+  status = StatusOf(5, recorder);
+  EXPECT_EQ(status.blocked_in(), nullptr);
+  ASSERT_NE(status.waits_in(), nullptr);
+  EXPECT_EQ(status.waits_in()->sequence, 3u);
 }
 
 }  // namespace
