@@ -29,7 +29,7 @@ namespace weft {
 //   that differ by little, what arrives is not told to be wrong, until some later operation of the group is
 //   late: then all calls that members remember are compared.
 // - Groups that overlap are first used in one order on all members: NCCL connects them then.
-// - The device tells how long an operation took: the ledger asks it when it is read.
+// - The GPU's events say how long an operation took; the ledger asks for them when it is read.
 //
 // Matches members by creation order and waits for them: members make groups that they have in common in the
 // same order. `ranks` are ascending world ranks, the hub's among them. `ledger` may be null; it outlives the

@@ -129,7 +129,7 @@ Work GpuCommunicator::SubmitWidened(const Operation& operation) {
   return Work();
 }
 
-// They tell times: what that adds to an event is little beside the call.
+// Events with times, for the ledger's seconds.
 std::shared_ptr<CudaEvent> GpuCommunicator::TakeEvent() {
   if (free_events_.empty()) return std::make_shared<CudaEvent>(CudaEvent::Timing::kOn);
   std::shared_ptr<CudaEvent> event = std::move(free_events_.back());

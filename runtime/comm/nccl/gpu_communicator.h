@@ -89,10 +89,9 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   void IssueCalls(Lock& lock, const Operation& operation, const std::vector<CudaStreamRef>& streams);
   void AwaitIssued(Lock& lock);
 
-  // All that is told of an operation's times comes from these two: to the ledger, the recorder, the judge.
-  // Takes what is done out of pending_. mutex_ held.
+  // The one source of an operation's times, for the ledger, the flight recorder and the judge alike. Reap
+  // takes what is done out of pending_; NoteBegun notes that the oldest has begun, if it has. mutex_ held.
   void Reap();
-  // Takes note that the oldest has begun, if it has. mutex_ held.
   void NoteBegun();
   std::shared_ptr<CudaEvent> TakeEvent();
   // Ends the group, unless it has ended; `tell`: its members too.

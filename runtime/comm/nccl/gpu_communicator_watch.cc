@@ -12,8 +12,8 @@ std::chrono::milliseconds ToMilliseconds(int64_t ns) {
 
 }  // namespace
 
-// The device says how long an operation took; the host when it has looked, at the latest, it was over and,
-// if it has looked then, under way.
+// The events say how long an operation took, but not when. The host knows a time at which it was over, and
+// maybe one at which it was under way: it began as late as both allow.
 void GpuCommunicator::Reap() {
   std::erase_if(draining_, [](const auto& operation) { return operation.first->Test(); });
   while (!pending_.empty() && pending_.front().issued && pending_.front().done->Test()) {
