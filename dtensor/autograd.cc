@@ -80,8 +80,9 @@ class BackwardPass {
   void Deliver(const TapeNode::Edge& edge, DTensor gradient) {
     Entry& entry = entries_[edge.node->pass_entry_];
     if (gradient.defined()) {
-      const DType dtype = edge.node->SumDType(gradient.dtype());
-      if (dtype != gradient.dtype()) gradient = Call(kCast, {gradient}, {.dtype = dtype});
+      const DType arriving = gradient.impl()->type.dtype;
+      const DType dtype = edge.node->SumDType(arriving);
+      if (dtype != arriving) gradient = Call(kCast, {gradient}, {.dtype = dtype});
       DTensor& sum = entry.gradients[edge.output];
       if (sum.defined() && edge.node->TakesAnyLayout()) {
         // To add a leaf's gradients may move them: a part of bringing them to rest.

@@ -92,7 +92,7 @@ DTensorRefs MoveOperands(MeshContext& context, const CallPlan& plan, absl::Span<
         DTensor(MakeIntrusive<DTensorImpl>(operand.context, to, operand.type, std::move(moved))));
     used[i] = owners.back();
     used[i]->ShareWrites(operand);
-    used[i]->ShareCopyOf(operand);
+    used[i]->ShareOrigin(operand);
   }
   return used;
 }

@@ -35,6 +35,19 @@ DTensorImpl::DTensorImpl(const IntrusivePtr<MeshContext>& context, const Layout&
 
 DTensorImpl::~DTensorImpl() = default;
 
+void DTensorImpl::ShareOrigin(const DTensorImpl& source) {
+  if (!source.origin) return;
+  const int64_t version = source.copied_version();
+  origin = version == source.origin->version
+               ? source.origin
+               : MakeIntrusive<const CopyOrigin>(source.origin->at_rest, version);
+}
+
+int64_t DTensorImpl::copied_version() const {
+  const DTensorImpl& at_rest = *origin->at_rest;
+  return writes && writes == at_rest.writes ? at_rest.version() : origin->version;
+}
+
 DTensor::DTensor(IntrusivePtr<DTensorImpl> impl) : impl_(std::move(impl)) {}
 
 DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
@@ -104,7 +117,7 @@ DTensor DTensor::Redistribute(const Layout& layout, const RedistributeOptions& o
   Tensor local = RedistributeLocal(*context(), impl_->local, type(), this->layout(), layout);
   DTensor result(MakeIntrusive<DTensorImpl>(context(), layout, type(), std::move(local)));
   result.impl_->ShareWrites(*impl_);
-  result.impl_->ShareCopyOf(*impl_);
+  result.impl_->ShareOrigin(*impl_);
   if (recorded) RecordRedistribute(*this, result, options);
   return result;
 }

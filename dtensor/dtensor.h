@@ -17,6 +17,7 @@
 namespace weft {
 
 class DTensor;
+struct CopyOrigin;
 struct DTensorImpl;
 class TapeNode;
 
@@ -148,27 +149,22 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   }
   IntrusivePtr<WriteLog> writes;
 
-  // Set on a parameter's redistributed copy: the at-rest value it was made from. The tape saves that instead
-  // of the copy and redistributes again when backward reads it, if no write has come between.
-  IntrusivePtr<DTensorImpl> regather_from;
-  // For a parameter's copy: made of `at_rest` as it is now.
-  void SetCopyOf(const IntrusivePtr<DTensorImpl>& at_rest) {
-    regather_from = at_rest;
-    copied_version_ = at_rest->version();
-  }
-  // For a value that is `source` moved: where that is a parameter's copy, so is this, of the same version.
-  void ShareCopyOf(const DTensorImpl& source) {
-    if (!source.regather_from) return;
-    regather_from = source.regather_from;
-    copied_version_ = source.copied_version();
-  }
-  // The version of `regather_from` that a copy has the elements of. One in the same memory follows it.
-  int64_t copied_version() const {
-    return writes && writes == regather_from->writes ? writes->version : copied_version_;
-  }
+  // Set on a parameter's redistributed copy. The tape saves its origin instead of the copy and redistributes
+  // again when backward reads it, if no write has come between.
+  IntrusivePtr<const CopyOrigin> origin;
+  // For a value that is `source` moved: where that is a parameter's copy, so is this.
+  void ShareOrigin(const DTensorImpl& source);
+  // The version of the parameter whose elements a copy has. A copy in the parameter's own memory follows it.
+  int64_t copied_version() const;
+};
 
- private:
-  int64_t copied_version_ = 0;
+// What a parameter's copy was made of: the value at rest, and its version then.
+struct CopyOrigin : RefCounted<CopyOrigin> {
+  CopyOrigin(IntrusivePtr<DTensorImpl> at_rest, int64_t version)
+      : at_rest(std::move(at_rest)), version(version) {}
+
+  IntrusivePtr<DTensorImpl> at_rest;
+  int64_t version;
 };
 
 // A DTensor borrowed for the length of a call, so that passing it on counts no owners: what dispatch takes.

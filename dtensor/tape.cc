@@ -258,8 +258,8 @@ DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> grad
 }
 
 SavedValue::SavedValue(DTensorRef value) {
-  if (value->regather_from) {
-    value_ = DTensor(value->regather_from);
+  if (value->origin) {
+    value_ = DTensor(value->origin->at_rest);
     copy_ = Copy{value->type.dtype, value->layout};
     version_ = value->copied_version();  // forward reads the copy, whatever has become of the parameter
   } else {

@@ -39,7 +39,7 @@ DTensor Parameter::Value() const {
   // Redistribution is the identity on values, so the copy's gradient is the parameter's, but for the dtype.
   const IntrusivePtr<TapeNode>& leaf = value.impl()->node;
   copy.impl()->node = compute_dtype_ == value.dtype() ? leaf : MakeCastNode(state, leaf, value.dtype());
-  copy.impl()->SetCopyOf(value.impl());
+  copy.impl()->origin = MakeIntrusive<const CopyOrigin>(value.impl(), value.impl()->version());
   return copy;
 }
 

@@ -288,10 +288,18 @@ TEST(ParameterTest, ACopyInTheParametersMemoryFollowsIt) {
     const DTensor copy = model.w.Value();
     ASSERT_EQ(copy.ToLocal().buffer(), model.w.at_rest().ToLocal().buffer());
     sgd.Step(0.1);
-    sgd.ZeroGrad();
-    Backward(Sum(Square(copy)));
-    EXPECT_TRUE(
-        AllClose(model.w.grad().FullTensor(), (2.0 * model.w.at_rest().Detach()).FullTensor(), 1e-15));
+    const DTensor moved = copy.Redistribute(Layout::Parse("[-, dp]", context->mesh()));
+    for (const DTensor& x : {copy, moved}) {
+      model.w.ClearGrad();
+      Backward(Sum(Square(x)));
+      EXPECT_TRUE(
+          AllClose(model.w.grad().FullTensor(), (2.0 * model.w.at_rest().Detach()).FullTensor(), 1e-15));
+    }
+    // What was moved out of that memory does not follow.
+    sgd.Step(0.1);
+    EXPECT_EQ(ErrorOf([&] { Backward(Sum(Square(copy))); }), "nothing was thrown");
+    EXPECT_THAT(ErrorOf([&] { Backward(Sum(Square(moved))); }),
+                HasSubstr("sgd_update has changed it in place"));
   });
 }
 
