@@ -66,7 +66,7 @@ struct ThreadPool::State {
   ~State();
   void RunJob(int64_t num_tasks, Task task);
   void Work();
-  bool Join(uint64_t word);
+  bool Join(uint64_t seen);
   void Leave();
   void RunTasks();
   uint64_t WaitForJob(uint64_t last_job);

@@ -118,6 +118,7 @@ std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, i
     alike[found->second].push_back(member);
   }
   std::vector<std::string> sentences;
+  sentences.reserve(alike.size());
   for (const std::vector<int>& ranks : alike) {
     sentences.push_back(
         absl::StrCat(RankList(ranks), " ", Instead(reports[ranks[0]], *operation, ranks.size() > 1)));

@@ -41,7 +41,7 @@ class ProcessWorld final : public World {
 
  private:
   std::unique_ptr<ProcessGroups> MakeGroups(const WorldOptions& options);
-  void PeerIsGone(int rank, const std::string& how);
+  void PeerIsGone(int gone, const std::string& how);
   void WriteFlightRecord() noexcept;
 
   const LaunchEnvironment environment_;

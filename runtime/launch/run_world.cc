@@ -14,7 +14,7 @@ namespace {
 
 // The environment, if this process is one rank of a job.
 std::optional<LaunchEnvironment> ProcessEnvironment(Backend backend) {
-  const std::optional<LaunchEnvironment> environment = ParseLaunchEnvironment(LauncherVariables());
+  std::optional<LaunchEnvironment> environment = ParseLaunchEnvironment(LauncherVariables());
   switch (backend) {
     case Backend::kAuto:
     case Backend::kNccl:

@@ -53,9 +53,9 @@ class GlooCommunicator final : public QueuedCommunicator {
 
 }  // namespace
 
-std::shared_ptr<Communicator> MakeGlooCommunicator(std::shared_ptr<GlooHub> hub, const std::string& name,
-                                                   const std::vector<int>& ranks, Ledger* ledger,
-                                                   WorkerPool* workers) {
+std::shared_ptr<Communicator> MakeGlooCommunicator(const std::shared_ptr<GlooHub>& hub,
+                                                   const std::string& name, const std::vector<int>& ranks,
+                                                   Ledger* ledger, WorkerPool* workers) {
   const auto found = std::lower_bound(ranks.begin(), ranks.end(), hub->world_rank());
   WEFT_CHECK(found != ranks.end() && *found == hub->world_rank(), "rank ", hub->world_rank(),
              " is not a member");

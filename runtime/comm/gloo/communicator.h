@@ -21,9 +21,9 @@ namespace weft {
 // Errors: DeadlineExceeded naming the members that have not come within GlooOptions::connect_timeout;
 //         InvalidArgument if a member gave the group another name; Aborted after GlooHub::AbortAll.
 //         Tensors that are not on the CPU: InvalidArgument from the call that gets them.
-std::shared_ptr<Communicator> MakeGlooCommunicator(std::shared_ptr<GlooHub> hub, const std::string& name,
-                                                   const std::vector<int>& ranks, Ledger* ledger,
-                                                   WorkerPool* workers);
+std::shared_ptr<Communicator> MakeGlooCommunicator(const std::shared_ptr<GlooHub>& hub,
+                                                   const std::string& name, const std::vector<int>& ranks,
+                                                   Ledger* ledger, WorkerPool* workers);
 
 }  // namespace weft
 

@@ -43,7 +43,7 @@ class LocalCommunicator final : public QueuedCommunicator {
 
 }  // namespace
 
-std::shared_ptr<Communicator> MakeLocalCommunicator(std::shared_ptr<Hub> hub, int world_rank,
+std::shared_ptr<Communicator> MakeLocalCommunicator(const std::shared_ptr<Hub>& hub, int world_rank,
                                                     const std::string& name, const std::vector<int>& ranks,
                                                     Ledger* ledger, WorkerPool* workers) {
   const auto found = std::lower_bound(ranks.begin(), ranks.end(), world_rank);

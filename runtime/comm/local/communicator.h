@@ -19,7 +19,7 @@ namespace weft {
 // work.
 //
 // Errors: as Hub::Join. Tensors that are not on the CPU: InvalidArgument from the call that gets them.
-std::shared_ptr<Communicator> MakeLocalCommunicator(std::shared_ptr<Hub> hub, int world_rank,
+std::shared_ptr<Communicator> MakeLocalCommunicator(const std::shared_ptr<Hub>& hub, int world_rank,
                                                     const std::string& name, const std::vector<int>& ranks,
                                                     Ledger* ledger, WorkerPool* workers);
 

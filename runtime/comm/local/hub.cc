@@ -33,7 +33,7 @@ std::shared_ptr<Group> Hub::Join(int world_rank, const std::string& name, const 
   const int64_t generation = family.num_made[member]++;
   Meeting& meeting = family.open[generation];
   if (meeting.group == nullptr) meeting.group = NewGroup(name, ranks);
-  const std::shared_ptr<Group> group = meeting.group;
+  std::shared_ptr<Group> group = meeting.group;
   if (++meeting.num_joined == group->size()) family.open.erase(generation);
   if (group->name() != name) {
     const std::string message =
