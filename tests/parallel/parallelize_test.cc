@@ -9,7 +9,6 @@
 #include "dtensor/optim/clip.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
-#include "mesh/shard_math.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
@@ -114,92 +113,6 @@ TEST(ResolvePlanTest, GptFullyShardedOverTensorParallel) {
   };
   EXPECT_EQ(GptLayouts("dp=2, tp=2", DataPlan::kFsdp, false), expected);
   EXPECT_EQ(GptLayouts("dp=2, tp=2", DataPlan::kFsdp, true), expected);
-}
-
-// Over eight ranks none of GPT-2 is uneven, and no rank is left without elements.
-TEST(ResolvePlanTest, FullyShardSplitsADimThatDividesEvenly) {
-  Gpt model(GptConfig::Gpt2_124M());
-  const DeviceMesh mesh = DeviceMesh::Parse("dp=8");
-  const Plan plan = {{"", FullyShard("dp")}};
-  const Expected layouts = LayoutsOf(model, mesh, plan);
-  EXPECT_EQ(layouts.at("wte.weight"), "[-, dp] | [-, -]");                            // [50257, 768]
-  EXPECT_EQ(layouts.at("wpe"), "[dp, -] | [-, -]");                                   // [1024, 768]
-  EXPECT_EQ(layouts.at("blocks.0.attn.qkv.weight"), "[dp, -, -, -] | [-, -, -, -]");  // [768, 3, 12, 64]
-  EXPECT_EQ(layouts.at("blocks.0.attn.qkv.bias"), "[-, -, dp] | [-, -, -]");          // [3, 12, 64]
-  EXPECT_EQ(layouts.at("blocks.0.attn.proj.weight"), "[-, dp, -] | [-, -, -]");       // [12, 64, 768]
-  const ResolvedPlan resolved = ResolvePlan(model, mesh, plan);
-  const std::vector<Parameter*> parameters = model.AllParameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Shape& shape = parameters[i]->spec().shape;
-    EXPECT_EQ(MaxLocalElements(shape, resolved.parameters[i].layouts.at_rest, mesh), shape.num_elements() / 8)
-        << parameters[i]->path();
-  }
-}
-
-// A module of one parameter.
-class OneParameter : public Module {
- public:
-  explicit OneParameter(const Shape& shape) : weight(this, "weight", {.shape = shape}) {}
-  Parameter weight;
-};
-
-TEST(ResolvePlanTest, FullyShardSplitsTheLargestDimWhereNoneDividesEvenly) {
-  struct Case {
-    Shape shape;
-    std::string at_rest;
-  };
-  for (const Case& c : {Case{{3, 5}, "[-, dp]"}, Case{{5, 3}, "[dp, -]"}, Case{{3, 7, 7}, "[-, dp, -]"},
-                        Case{{1, 3}, "[-, dp]"}, Case{{1}, "[dp]"}, Case{{}, "[]"}}) {
-    OneParameter model(c.shape);
-    const DeviceMesh mesh = DeviceMesh::Parse("dp=4");
-    const ResolvedPlan resolved = ResolvePlan(model, mesh, {{"", FullyShard("dp")}});
-    EXPECT_EQ(resolved.parameters[0].layouts.at_rest.ToString(mesh), c.at_rest) << c.shape.ToString();
-  }
-}
-
-TEST(ResolvePlanTest, FullyShardSplitsTheDimThatIsGiven) {
-  const DeviceMesh mesh = DeviceMesh::Parse("dp=2, tp=2");
-  const auto at_rest = [&](const Shape& shape, int dim) {
-    OneParameter model(shape);
-    const ResolvedPlan resolved = ResolvePlan(model, mesh, {{"", FullyShard("dp", {.dim = dim})}});
-    return resolved.parameters[0].layouts.at_rest.ToString(mesh);
-  };
-  EXPECT_EQ(at_rest({3, 4}, 0), "[dp, -]");
-  EXPECT_EQ(at_rest({4, 3}, 1), "[-, dp]");
-  EXPECT_EQ(at_rest({4, 3}, -1), "[-, dp]");
-  EXPECT_EQ(at_rest({4, 3}, -2), "[dp, -]");
-  EXPECT_EQ(at_rest({}, 0), "[]");
-  const auto message = [&](const Shape& shape, const Style& style) {
-    return InvalidArgumentMessage([&] {
-      OneParameter model(shape);
-      ResolvePlan(model, mesh, {{"", style}});
-    });
-  };
-  EXPECT_EQ(message({4, 3}, FullyShard("dp", {.dim = 2})),
-            "plan entry \"\": FullyShard(dp, dim=2): 'weight' [4, 3] has no dim 2; expected -2 to 1");
-  EXPECT_EQ(message({4}, FullyShard("dp", {.dim = -2})),
-            "plan entry \"\": FullyShard(dp, dim=-2): 'weight' [4] has no dim -2; expected -1 to 0");
-  Style column = ColumnParallel("tp");
-  column.dim = 0;
-  EXPECT_EQ(message({4, 3}, column),
-            "plan entry \"\": ColumnParallel(tp, dim=0): only FullyShard takes a dim");
-}
-
-// Two units over one parameter count each other, and what a later entry splits.
-TEST(ResolvePlanTest, FullyShardCountsTheOtherSplits) {
-  const DeviceMesh mesh = DeviceMesh::Parse("a=2, b=2, c=2");
-  const auto at_rest = [&](const Shape& shape, const Plan& plan) {
-    OneParameter model(shape);
-    return ResolvePlan(model, mesh, plan).parameters[0].layouts.at_rest.ToString(mesh);
-  };
-  const Plan two = {{"", FullyShard("a")}, {"", FullyShard("b")}};
-  EXPECT_EQ(at_rest({4, 2}, two), "[a.b, -]");
-  EXPECT_EQ(at_rest({2, 6}, two), "[a, b]");
-  EXPECT_EQ(at_rest({6, 3}, two), "[a.b, -]");  // of 3 and 3 left, the first
-  EXPECT_EQ(at_rest({6, 5}, two), "[a, b]");    // of 3 and 5 left
-  const Plan three = {{"", FullyShard("a")}, {"", FullyShard("b", {.dim = 0})}, {"", FullyShard("c")}};
-  EXPECT_EQ(at_rest({4, 4}, three), "[a.b, c]");
-  EXPECT_EQ(at_rest({2, 8}, three), "[b, a.c]");
 }
 
 TEST(ResolvePlanTest, PlanOrderIsNestingOrder) {
