@@ -119,6 +119,7 @@ TEST(NcclBacklogTest, AnOperationIsUnderWayWhereItsStreamHasComeToIt) {
 
 // Longer than the watchdog and the group's own timeout and patience allow an operation to last.
 TEST(NcclBacklogTest, ABacklogIsNoHang) {
+  std::barrier all(2);
   std::mutex mutex;
   std::vector<std::string> told;
   WatchdogOptions watchdog = {.interval = milliseconds(20),
@@ -143,6 +144,7 @@ TEST(NcclBacklogTest, ABacklogIsNoHang) {
           for (const std::string& line : told) EXPECT_EQ(line.find("all_reduce"), std::string::npos) << line;
         }
         EXPECT_FALSE(work.Test()) << "the group has ended";
+        all.arrive_and_wait();  // both have looked
         // Not ended in order: on a slow machine that may take longer than the timeout.
         group->Abort("enough");
       },
