@@ -1,5 +1,4 @@
-// Functions that reshape, move, select and scatter elements, on every layout: the same as on one device, by
-// the communication that is due.
+// Functions that reshape, move, select and scatter: on every layout as on one device, and what they move.
 
 #include <functional>
 #include <string>
