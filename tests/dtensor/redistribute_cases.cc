@@ -104,4 +104,14 @@ void CheckRedistributions(absl::string_view mesh_text, const Tensor& full,
   for (const RedistributeCase& c : cases) ASSERT_TRUE(Check(c, mesh, full, !column_major, objective));
 }
 
+void CheckEveryPair(absl::string_view mesh, const Shape& shape, size_t part, size_t num_parts) {
+  const std::vector<Layout> layouts = AllLayouts(DeviceMesh::Parse(mesh), shape.ndim(), {ReduceOp::kSum});
+  const std::vector<RedistributeCase> all = AllPairs(layouts);
+  std::vector<RedistributeCase> by_objective[2];
+  for (size_t i = part; i < all.size(); i += num_parts) by_objective[i / num_parts % 2].push_back(all[i]);
+  const Tensor full = WholeNumbers(DType::kF32, shape);
+  CheckRedistributions(mesh, full, by_objective[0], /*column_major=*/false, PlanObjective::kTime);
+  CheckRedistributions(mesh, full, by_objective[1], /*column_major=*/false, PlanObjective::kBytes);
+}
+
 }  // namespace weft

@@ -27,6 +27,12 @@ std::vector<RedistributeCase> AllPairs(const std::vector<Layout>& layouts);
 void CheckRedistributions(absl::string_view mesh, const Tensor& full, std::vector<RedistributeCase> cases,
                           bool column_major = false, PlanObjective objective = PlanObjective::kTime);
 
+// Checks the redistributions of whole numbers of `shape` between any two layouts over Replicate, Shard of
+// every dim and Partial, in every nesting; or the `part`-th of `num_parts` of them. Half of the pairs by
+// plans of least time, half by plans of fewest bytes: of small tensors the former prefer few messages, the
+// latter sent regions and permutes.
+void CheckEveryPair(absl::string_view mesh, const Shape& shape, size_t part = 0, size_t num_parts = 1);
+
 }  // namespace weft
 
 #endif  // WEFT_TESTS_DTENSOR_REDISTRIBUTE_CASES_H_

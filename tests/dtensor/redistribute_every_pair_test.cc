@@ -3,22 +3,9 @@
 
 #include "gtest/gtest.h"
 #include "tests/dtensor/redistribute_cases.h"
-#include "tests/dtensor/sharded_values.h"
 
 namespace weft {
 namespace {
-
-// Half of the pairs by plans of least time, half by plans of fewest bytes: of small tensors the former prefer
-// few messages, the latter sent regions and permutes.
-void CheckEveryPair(absl::string_view mesh, const Shape& shape, size_t part = 0, size_t num_parts = 1) {
-  const std::vector<Layout> layouts = AllLayouts(DeviceMesh::Parse(mesh), shape.ndim(), {ReduceOp::kSum});
-  const std::vector<RedistributeCase> all = AllPairs(layouts);
-  std::vector<RedistributeCase> by_objective[2];
-  for (size_t i = part; i < all.size(); i += num_parts) by_objective[i / num_parts % 2].push_back(all[i]);
-  const Tensor full = WholeNumbers(DType::kF32, shape);
-  CheckRedistributions(mesh, full, by_objective[0], /*column_major=*/false, PlanObjective::kTime);
-  CheckRedistributions(mesh, full, by_objective[1], /*column_major=*/false, PlanObjective::kBytes);
-}
 
 const Shape kUneven = {5, 3, 2};
 
