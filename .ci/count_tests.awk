@@ -1,6 +1,6 @@
 # Counts the tests in what `bazel test` printed, from its closing table of one line a target:
 #   //tests/mesh:layout_test                     (cached) PASSED in 0.1s
-#   //tests/mesh:region_test                      FAILED TO BUILD
+#   //tests/mesh:redistribution/region_test                      FAILED TO BUILD
 # Prints "<passed> <failed> <skipped>", then a line for each that was skipped, "<label>: <why>". A test without a
 # result (NO STATUS, a target that did not build) has failed.
 #

@@ -25,9 +25,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "benchmarks/figure.h"
-#include "ops/contract.h"
-#include "ops/elementwise.h"
-#include "ops/kernel.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/op/kernel.h"
+#include "ops/product/contract.h"
 #include "weft.h"
 
 ABSL_FLAG(std::string, peer, "", "PyTorch's nanoseconds, as its script prints them: NAME=NS,NAME=NS,...");

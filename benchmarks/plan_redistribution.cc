@@ -17,8 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/figure.h"
-#include "dtensor/redistribution_cache.h"
-#include "mesh/redistribution_planner.h"
+#include "dtensor/context/redistribution_cache.h"
+#include "mesh/redistribution/planner.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
 

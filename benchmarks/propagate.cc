@@ -8,7 +8,7 @@
 // not the search's. Value is the median over the pairs, and another the worst pair. Nothing here is cached by
 // the propagation cache: this is what a miss costs.
 
-#include "ops/propagate.h"
+#include "ops/sharding/propagate.h"
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +18,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "benchmarks/figure.h"
-#include "ops/contract.h"
+#include "ops/product/contract.h"
 #include "runtime/base/flags.h"
 
 ABSL_FLAG(int, repeats, 5, "searches of each pair of layouts; the fastest counts");

@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/figure.h"
-#include "dtensor/lowered_redistribution.h"
-#include "mesh/redistribution_bytes.h"
-#include "mesh/redistribution_planner.h"
+#include "mesh/redistribution/bytes.h"
+#include "mesh/redistribution/lowering.h"
+#include "mesh/redistribution/planner.h"
 #include "mesh/shard_math.h"
-#include "ops/contract.h"
-#include "ops/propagate.h"
+#include "ops/product/contract.h"
+#include "ops/sharding/propagate.h"
 #include "weft.h"
 
 namespace weft {

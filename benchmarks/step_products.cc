@@ -21,7 +21,7 @@ Shape ShapeOf(const StepProduct& product, const DimLabels& labels) {
   return shape;
 }
 
-// The product itself and those of its backward (ops/contract.cc).
+// The product itself and those of its backward (ops/product/contract.cc).
 void AppendWithGradients(StepProduct forward, std::vector<StepProduct>& to) {
   const std::string name = forward.name;
   const ContractAttributes a = forward.labels;

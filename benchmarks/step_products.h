@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/mesh_context.h"
+#include "dtensor/context/mesh_context.h"
 #include "dtensor/nn/gpt.h"
-#include "ops/contract.h"
+#include "ops/product/contract.h"
 #include "runtime/base/dtype.h"
 #include "runtime/tensor/shape.h"
 

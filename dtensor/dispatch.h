@@ -6,14 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "dtensor/call/erased_call.h"
+#include "dtensor/call/execute.h"
 #include "dtensor/dtensor.h"
-#include "ops/op.h"
+#include "ops/op/op.h"
 
 namespace weft {
-
-using DTensors = absl::InlinedVector<DTensor, 4>;
 
 // Runs an op on DTensors: looks up how (propagation cache), redistributes the operands that must move, runs
 // the local kernel, wraps the outputs and records the call on the tape.
@@ -21,8 +20,7 @@ using DTensors = absl::InlinedVector<DTensor, 4>;
 // Layout: outputs as the op's sharding rule gives them.
 // Cost:   the redistributions, all implicit; a cached call without any adds well under 1 us to the kernel.
 // Errors: InvalidArgument naming the op, types and layouts; Unimplemented where a device lacks the kernel.
-DTensors CallErased(const OpDef& op, absl::Span<const DTensorRef> operands, const void* attributes,
-                    const void* scalars, const Layout* like = nullptr);
+DTensors CallErased(const ErasedCall& call);
 
 // One of several calls, types of its run-time scalars erased: see CallEach.
 struct ErasedEachCall {
@@ -34,21 +32,13 @@ struct ErasedEachCall {
 std::vector<DTensors> CallEachErased(const OpDef& op, absl::Span<const ErasedEachCall> calls,
                                      const void* attributes);
 
-// Adds `term` to `sum` where `sum` lies, as Add would and with its bits, if nobody could tell: `sum` is the
-// only handle of the only tensor in its memory, and lies as the result would. Else does nothing and returns
-// false.
-bool AddInPlace(const DTensor& sum, const DTensor& term);
-
-// The same for ops without operands, whose context and output layout nothing tells.
-DTensor CreateErased(const OpDef& op, const IntrusivePtr<MeshContext>& context, const Layout& layout,
-                     const void* attributes, const void* scalars);
-
 // The generic call, for any op including a user's own: Call(kMyOp, {x, w}, {.dim = 1}). The first output of
 // several.
 template <class A, class R>
 DTensor Call(const Op<A, R>& op, std::initializer_list<DTensorRef> operands,
              const std::type_identity_t<A>& attributes = {}, const std::type_identity_t<R>& scalars = {}) {
-  return std::move(CallErased(op, operands, &attributes, &scalars)[0]);
+  return std::move(
+      CallErased({.op = op, .operands = operands, .attributes = &attributes, .scalars = &scalars})[0]);
 }
 
 // The same with all outputs, and any number of operands.
@@ -56,7 +46,8 @@ template <class A, class R>
 DTensors CallAll(const Op<A, R>& op, absl::Span<const DTensor> operands,
                  const std::type_identity_t<A>& attributes = {},
                  const std::type_identity_t<R>& scalars = {}) {
-  return CallErased(op, Borrow(operands), &attributes, &scalars);
+  const DTensorRefs borrowed = Borrow(operands);
+  return CallErased({.op = op, .operands = borrowed, .attributes = &attributes, .scalars = &scalars});
 }
 
 // One of several calls: its operands, and its own run-time scalars.
@@ -67,8 +58,8 @@ struct EachCall {
 };
 
 // The outputs of many calls of one op, each planned, moved, checked and recorded as if it stood alone, and
-// with the same bits. A device that has a batch kernel of the op (ops/kernel.h) runs them all at once, when
-// what they move has moved:
+// with the same bits. A device that has a batch kernel of the op (ops/op/kernel.h) runs them all at once,
+// when what they move has moved:
 //   CallEach(kSgdUpdate, {{.operands = {p0, g0, s}, .scalars = {...}}, {.operands = {p1, g1, s}, ...}});
 // The calls are independent: none writes what another touches. Ops in place return no outputs, but as many
 // empty lists as there are calls: their outputs are their operands.
@@ -89,7 +80,8 @@ std::vector<DTensors> CallEach(const Op<A, R>& op, absl::Span<const EachCall<std
 template <class A, class R>
 DTensor Create(const Op<A, R>& op, const IntrusivePtr<MeshContext>& context, const Layout& layout,
                const std::type_identity_t<A>& attributes, const std::type_identity_t<R>& scalars = {}) {
-  return CreateErased(op, context, layout, &attributes, &scalars);
+  return ExecuteCreation({.op = op, .operands = {}, .attributes = &attributes, .scalars = &scalars}, context,
+                         layout);
 }
 
 }  // namespace weft

@@ -7,12 +7,12 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
-#include "dtensor/mesh_context.h"
+#include "dtensor/context/mesh_context.h"
 #include "mesh/layout.h"
 #include "mesh/shard_math.h"
-#include "ops/tensor_type.h"
 #include "runtime/base/intrusive_ptr.h"
 #include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -80,9 +80,9 @@ class DTensor {
   // This rank's piece; shares memory. Of a Partial tensor: this rank's term.
   //
   // Gradients end here: what is computed from the piece is not on the tape. To bring them back, state how
-  // they lie: CallLocal (dtensor/local_function.h) for a function of pieces within a graph; or, where the
-  // graph ends here, Backward(x, /*seed=*/FromLocal(context, gradient, its layout, x.shape())), in any
-  // layout.
+  // they lie: CallLocal (dtensor/autograd/local_function.h) for a function of pieces within a graph; or,
+  // where the graph ends here, Backward(x, /*seed=*/FromLocal(context, gradient, its layout, x.shape())), in
+  // any layout.
   const Tensor& ToLocal() const;
   // Where the piece lies in the whole.
   ShardBox LocalBox() const;
@@ -120,7 +120,8 @@ struct WriteLog : RefCounted<WriteLog> {
   const char* last_writer = "";
 };
 
-// What a DTensor handle shares. Written once, when it is made.
+// What a DTensor handle shares. Written once, when it is made. What it does with its history is defined in
+// dtensor/tape/history.cc.
 struct DTensorImpl : RefCounted<DTensorImpl> {
   DTensorImpl(const IntrusivePtr<MeshContext>& context, const Layout& layout, const TensorType& type,
               Tensor local);
@@ -148,6 +149,10 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
     if (source.writes && local.buffer() == source.local.buffer()) writes = source.writes;
   }
   IntrusivePtr<WriteLog> writes;
+
+  // The same value under another layout, with no history.
+  // Cost:   PlanRedistribution's steps.
+  DTensor Moved(const Layout& to) const;
 
   // Set on a parameter's redistributed copy. The tape saves its origin instead of the copy and redistributes
   // again when backward reads it, if no write has come between.
@@ -186,6 +191,7 @@ class DTensorRef {
   DTensorImpl* impl_ = nullptr;
 };
 using DTensorRefs = absl::InlinedVector<DTensorRef, 8>;
+using DTensors = absl::InlinedVector<DTensor, 4>;
 
 // Each of `tensors`, borrowed.
 inline DTensorRefs Borrow(absl::Span<const DTensor> tensors) {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/redistribute.h"
-#include "dtensor/redistribution_executor.h"
-#include "mesh/mesh_transfer.h"
+#include "dtensor/redistribution/executor.h"
+#include "dtensor/redistribution/redistribute.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "mesh/shard_math.h"
 
 namespace weft {

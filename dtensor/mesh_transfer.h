@@ -1,9 +1,9 @@
 #ifndef WEFT_DTENSOR_MESH_TRANSFER_H_
 #define WEFT_DTENSOR_MESH_TRANSFER_H_
 
+#include "dtensor/context/mesh_context.h"
+#include "dtensor/context/mesh_transfer_cache.h"
 #include "dtensor/dtensor.h"
-#include "dtensor/mesh_context.h"
-#include "dtensor/mesh_transfer_cache.h"
 #include "mesh/layout.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/mesh_context.h"
+#include "dtensor/context/mesh_context.h"
 #include "dtensor/nn/module.h"
 #include "mesh/device_mesh.h"
 #include "parallel/plan.h"

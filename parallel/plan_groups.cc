@@ -3,8 +3,8 @@
 #include <set>
 #include <variant>
 
-#include "mesh/redistribution_move.h"
-#include "mesh/redistribution_planner.h"
+#include "mesh/redistribution/move.h"
+#include "mesh/redistribution/planner.h"
 
 namespace weft {
 namespace {

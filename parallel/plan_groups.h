@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "dtensor/nn/module.h"
-#include "mesh/cost_model.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
+#include "mesh/redistribution/cost_model.h"
 #include "parallel/parallelize.h"
 
 namespace weft {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 
 namespace weft {
 namespace {

@@ -1,8 +1,20 @@
 #!/usr/bin/env bash
-# A folder includes itself and folders to its left, nothing else:
+# A folder includes itself and folders to its left, nothing else; what one pair of braces holds does not know each other:
 #
 #   runtime -> mesh -> ops -> dtensor -> parallel -> examples, tools, benchmarks      (tests see all)
-#   within runtime: base -> device, store -> tensor -> comm -> trace, data -> launch
+#
+#   runtime:  base -> {device, store} -> tensor -> comm -> {trace, data} -> launch
+#   mesh:     its own files -> redistribution
+#   ops:      op -> sharding -> declare -> elementwise -> {creation, reduce} ->
+#             {attention, convolution, indexing, normalization, optimizer, product, shape} -> cpu, cuda
+#   ops/cpu:  spans -> {creation, elementwise, indexing, normalization, optimizer, product, reduce, shape} ->
+#             {attention, convolution}
+#   ops/cuda: blocks -> {creation, elementwise, indexing, optimizer, product, reduce, shape} ->
+#             {attention, convolution, cublaslt, normalization}
+#   dtensor:  context -> redistribution -> dtensor.h -> call -> tape -> dispatch.h -> {autograd, inspect, mesh_transfer.h} ->
+#             functions -> functions.h -> nn -> optim -> checkpoint
+#
+# And no circle: if a header and its source count as one, no file reaches itself by its includes.
 #
 # Bazel's visibility says the same of targets. This reads the #include lines of every source in the tree, listed in
 # a BUILD file or not, and names file:line where one breaks the order. First it shows on planted trees that it can.
@@ -15,14 +27,39 @@ violations() {
     find . \( -path './.*' -o -path './bazel-*' -o -path ./third_party \) -prune -o -type f \
       \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \) -print0 |
       xargs -0 --no-run-if-empty awk '
+        # Gives each place of a chain its rank: "base/ device/,store/ tensor/" are three steps in `where`.
+        function chain(where, text,    steps, count, names, i, j) {
+          count = split(text, steps, " ")
+          for (i = 1; i <= count; i++) {
+            split(steps[i], names, ",")
+            for (j in names) part_rank[where "/" names[j]] = i
+          }
+          ordered[where] = 1
+        }
         BEGIN {
           split("runtime mesh ops dtensor parallel examples tools benchmarks tests", name)
           split("1       2    3   4       5        6        6     6          7", order)
           for (i in name) rank[name[i]] = order[i]
-          split("base device store tensor comm trace data launch", name)
-          split("1    2      2     3      4    5     5    6", order)
-          for (i in name) part_rank["runtime/" name[i]] = order[i]
+          chain("runtime", "base/ device/,store/ tensor/ comm/ trace/,data/ launch/")
+          chain("mesh", "device_mesh,placement layout shard_math view_algebra redistribution/")
+          chain("ops", "op/ sharding/ declare/ elementwise/ creation/,reduce/ " \
+                       "attention/,convolution/,indexing/,normalization/,optimizer/,product/,shape/ cpu/,cuda/")
+          chain("ops/cpu", "tsan_suppressions,spans/ " \
+                           "creation/,elementwise/,indexing/,normalization/,optimizer/,product/,reduce/,shape/ " \
+                           "attention/,convolution/")
+          chain("ops/cuda", "blocks/ creation/,elementwise/,indexing/,optimizer/,product/,reduce/,shape/ " \
+                            "attention/,convolution/,cublaslt/,normalization/")
+          chain("dtensor", "context/ redistribution/ dtensor call/ tape/ dispatch autograd/,inspect/,mesh_transfer " \
+                           "functions/ functions nn/ optim/ checkpoint/")
         }
+        # The place of a path within the folder `where`, as chain names them: "ops/cpu/", "dtensor/dispatch".
+        function place(path, where,    rest) {
+          rest = substr(path, length(where) + 2)
+          if (index(rest, "/") > 0) return where "/" substr(rest, 1, index(rest, "/"))
+          sub(/\.[a-z]*$/, "", rest)
+          return where "/" rest
+        }
+        function within(path, where) { return index(path, where "/") == 1 }
         # The first `depth` folders of a path, or "" if it has fewer. A header in the root is the umbrella of all.
         function folder(path, depth,    i, count, pieces, result) {
           count = split(path, pieces, "/")
@@ -33,10 +70,14 @@ violations() {
         }
         function report(problem) { print substr(FILENAME, 3) ":" FNR ": " problem }
         FNR == 1 {
-          own = folder(substr(FILENAME, 3), 1)
-          own_part = folder(substr(FILENAME, 3), 2)
+          own_path = substr(FILENAME, 3)
+          own = folder(own_path, 1)
           if (own != "" && !(own in rank)) report(own " has no place in the order of layers")
-          if (own == "runtime" && !(own_part in part_rank)) report("has no place in the order within runtime")
+          for (where in ordered) {
+            if (within(own_path, where) && !(place(own_path, where) in part_rank)) {
+              report("has no place in the order within " where)
+            }
+          }
         }
         /^[ \t]*#[ \t]*include[ \t]*["<]/ {
           path = $0
@@ -48,12 +89,36 @@ violations() {
             if (rank[own] < rank["examples"]) report(own " may not include the umbrella " path)
           } else if (other in rank && own != "" && other != own && rank[other] >= rank[own]) {
             report(own " may not include " path)
-          } else if (own == "runtime" && other == "runtime") {
-            part = folder(path, 2)
-            if (part != own_part && part_rank[part] >= part_rank[own_part]) report(own_part " may not include " path)
+          } else {
+            for (where in ordered) {
+              if (!within(own_path, where) || !within(path, where)) continue
+              from = place(own_path, where)
+              to = place(path, where)
+              if (to != from && part_rank[to] >= part_rank[from]) {
+                sub(/\/$/, "", from)
+                report(from " may not include " path)
+              }
+            }
           }
         }'
   ) | sort
+}
+
+# Prints each circle among the files of tree $1, a header and its source as one: a line that ends where it began.
+circles() {
+  (
+    cd "$1"
+    find runtime mesh ops dtensor parallel examples tools benchmarks -type f \
+      \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print0 2>/dev/null |
+      xargs -0 --no-run-if-empty awk '
+        function stem(path) { sub(/\.[a-z]*$/, "", path); return path }
+        /^[ \t]*#[ \t]*include[ \t]*"/ {
+          path = $0
+          sub(/^[^"]*"/, "", path)
+          sub(/".*$/, "", path)
+          if (stem(path) != stem(FILENAME)) print stem(FILENAME), stem(path)
+        }'
+  ) | sort -u | { tsort 2>&1 >/dev/null || true; } | awk '/contains a loop/ { next } { sub(/^tsort: /, ""); print }'
 }
 
 # Plants file $2 with the text of stdin in tree $1.
@@ -74,6 +139,13 @@ self_test() {
   local tree
   tree=$(mktemp -d "${TEST_TMPDIR:-/tmp}/layering.XXXXXX")
   plant "$tree" mesh/layout.h <<<$'#include <vector>\n#include "mesh/placement.h"\n#include "runtime/base/error.h"'
+  plant "$tree" mesh/layout.cc <<<'#include "mesh/layout.h"'
+  plant "$tree" mesh/redistribution/search/nodes.h <<<'#include "mesh/redistribution/move.h"'
+  plant "$tree" mesh/redistribution/planner.h <<<'#include "mesh/redistribution/search/nodes.h"'
+  plant "$tree" ops/reduce/reduce.h <<<$'#include "ops/elementwise/broadcast.h"\n#include "mesh/layout.h"'
+  plant "$tree" ops/cpu/reduce/reduce.cc <<<$'#include "ops/cpu/spans/rows.h"\n#include "ops/reduce/reduce.h"'
+  plant "$tree" dtensor/dispatch.cc <<<$'#include "dtensor/dispatch.h"\n#include "dtensor/tape/op_node.h"'
+  plant "$tree" dtensor/functions.h <<<'#include "dtensor/functions/shape.h"'
   plant "$tree" runtime/launch/world.h <<<$'#include "runtime/trace/span.h"\n#include "runtime/comm/work.h"'
   plant "$tree" runtime/comm/local/group.cc <<<$'#include "runtime/comm/work.h"\n#include "absl/strings/str_cat.h"'
   plant "$tree" tests/mesh/layout_test.cc <<<$'#include "parallel/plan.h"\n#include "weft.h"'
@@ -81,11 +153,18 @@ self_test() {
   plant "$tree" weft.h <<<'#include "parallel/plan.h"'
   plant "$tree" third_party/x/y.h <<<'#include "dtensor/dtensor.h"'
   expect "a tree in order" "" "$(violations "$tree")"
+  expect "a tree without circles" "" "$(circles "$tree")"
 
-  plant "$tree" mesh/up.cc <<<$'#include "mesh/layout.h"\n\n  #  include "dtensor/dtensor.h"  // far up'
-  plant "$tree" mesh/angle.h <<<'#include <ops/op.h>'
-  plant "$tree" ops/cuda/matmul.cu <<<'#include "parallel/plan.h"'
-  plant "$tree" ops/relative.h <<<'#include "../dtensor/dtensor.h"'
+  plant "$tree" mesh/layout.cc <<<$'#include "mesh/layout.h"\n\n  #  include "dtensor/dtensor.h"  // far up'
+  plant "$tree" mesh/angle.h <<<'#include <ops/op/op.h>'
+  plant "$tree" mesh/shard_math.h <<<'#include "mesh/redistribution/region.h"'
+  plant "$tree" ops/cuda/product/matmul.cu <<<'#include "parallel/plan.h"'
+  plant "$tree" ops/cpu/product/gemm.cc <<<'#include "ops/cpu/convolution/conv.h"'
+  plant "$tree" ops/shape/relative.h <<<'#include "../dtensor/dtensor.h"'
+  plant "$tree" ops/elementwise/elementwise_op.h <<<'#include "ops/reduce/reduce.h"'
+  plant "$tree" ops/shape/pad.h <<<'#include "ops/indexing/sort.h"'
+  plant "$tree" dtensor/dtensor.cc <<<'#include "dtensor/tape/tape_node.h"'
+  plant "$tree" dtensor/tape/op_node.cc <<<'#include "dtensor/dispatch.h"'
   plant "$tree" parallel/plan.cc <<<$'#include "tests/mesh/matchers.h"\n#include "weft.h"'
   plant "$tree" tools/sibling.cc <<<'#include "examples/gpt.h"'
   plant "$tree" runtime/tensor/tensor.h <<<'#include "runtime/comm/work.h"'
@@ -94,10 +173,17 @@ self_test() {
   plant "$tree" utils/x.h <<<''
   expect "violations" "$(
     cat <<'LINES'
-mesh/angle.h:1: mesh may not include ops/op.h
-mesh/up.cc:3: mesh may not include dtensor/dtensor.h
-ops/cuda/matmul.cu:1: ops may not include parallel/plan.h
-ops/relative.h:1: include from the root, not by ../dtensor/dtensor.h
+dtensor/dtensor.cc:1: dtensor/dtensor may not include dtensor/tape/tape_node.h
+dtensor/tape/op_node.cc:1: dtensor/tape may not include dtensor/dispatch.h
+mesh/angle.h:1: has no place in the order within mesh
+mesh/angle.h:1: mesh may not include ops/op/op.h
+mesh/layout.cc:3: mesh may not include dtensor/dtensor.h
+mesh/shard_math.h:1: mesh/shard_math may not include mesh/redistribution/region.h
+ops/cpu/product/gemm.cc:1: ops/cpu/product may not include ops/cpu/convolution/conv.h
+ops/cuda/product/matmul.cu:1: ops may not include parallel/plan.h
+ops/elementwise/elementwise_op.h:1: ops/elementwise may not include ops/reduce/reduce.h
+ops/shape/pad.h:1: ops/shape may not include ops/indexing/sort.h
+ops/shape/relative.h:1: include from the root, not by ../dtensor/dtensor.h
 parallel/plan.cc:1: parallel may not include tests/mesh/matchers.h
 parallel/plan.cc:2: parallel may not include the umbrella weft.h
 runtime/data/siblings.h:1: runtime/data may not include runtime/trace/span.h
@@ -107,6 +193,13 @@ tools/sibling.cc:1: tools may not include examples/gpt.h
 utils/x.h:1: utils has no place in the order of layers
 LINES
   )" "$(violations "$tree")"
+  rm -rf "$tree"
+
+  tree=$(mktemp -d "${TEST_TMPDIR:-/tmp}/layering.XXXXXX")
+  plant "$tree" dtensor/a.h <<<'#include "dtensor/b.h"'
+  plant "$tree" dtensor/b.cc <<<'#include "dtensor/c.h"'
+  plant "$tree" dtensor/c.h <<<'#include "dtensor/a.h"'
+  expect "a circle" "$(printf 'dtensor/a\ndtensor/b\ndtensor/c')" "$(circles "$tree" | sort)"
   rm -rf "$tree"
 }
 
@@ -121,5 +214,10 @@ fi
 found=$(violations "$root")
 if [[ -n $found ]]; then
   printf '%s\n' "$found" "FAILED: the order of layers is broken (see the head of tests/layering_test.sh)" >&2
+  exit 1
+fi
+found=$(circles "$root")
+if [[ -n $found ]]; then
+  printf '%s\n' "$found" "FAILED: these files include each other in a circle, a header and its source taken as one" >&2
   exit 1
 fi

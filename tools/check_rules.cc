@@ -16,7 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
 #include "runtime/device/device_backend.h"

@@ -9,9 +9,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "mesh/redistribution_bound.h"
-#include "mesh/redistribution_bytes.h"
-#include "mesh/redistribution_greedy.h"
+#include "mesh/redistribution/bound.h"
+#include "mesh/redistribution/bytes.h"
+#include "mesh/redistribution/greedy.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "mesh/redistribution_planner.h"
+#include "mesh/redistribution/planner.h"
 
 namespace weft {
 

@@ -4,7 +4,7 @@
 //   bazel run //tools:visualize -- --mesh=dp=2,tp=2 --shape=5,4 --layout="[dp, -] P{tp}" --format=svg >
 //   layout.svg
 
-#include "dtensor/visualize.h"
+#include "dtensor/inspect/visualize.h"
 
 #include <cstdio>
 #include <string>

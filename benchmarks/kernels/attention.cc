@@ -1,4 +1,4 @@
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/kernels/kernel_bench.h"

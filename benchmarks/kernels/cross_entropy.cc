@@ -1,4 +1,4 @@
-#include "ops/cross_entropy.h"
+#include "ops/normalization/cross_entropy.h"
 
 #include "benchmarks/kernels/kernel_bench.h"
 

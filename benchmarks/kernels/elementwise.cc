@@ -1,4 +1,4 @@
-#include "ops/elementwise.h"
+#include "ops/elementwise/elementwise.h"
 
 #include "benchmarks/kernels/kernel_bench.h"
 

@@ -1,4 +1,4 @@
-#include "ops/embedding.h"
+#include "ops/indexing/embedding.h"
 
 #include "benchmarks/kernels/kernel_bench.h"
 

@@ -1,5 +1,5 @@
 #include "benchmarks/kernels/kernel_bench.h"
-#include "ops/elementwise.h"
+#include "ops/elementwise/elementwise.h"
 
 namespace weft {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "benchmarks/figure.h"
 #include "benchmarks/machine_limits.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "runtime/base/error.h"
 #include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"

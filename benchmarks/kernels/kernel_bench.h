@@ -12,7 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "benchmarks/device_limits.h"
-#include "ops/op.h"
+#include "ops/op/op.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/allocator.h"
 #include "runtime/tensor/tensor.h"

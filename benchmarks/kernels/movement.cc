@@ -1,6 +1,6 @@
 #include "benchmarks/kernels/kernel_bench.h"
-#include "ops/cast.h"
-#include "ops/reshape.h"
+#include "ops/elementwise/cast.h"
+#include "ops/shape/reshape.h"
 
 namespace weft {
 namespace {

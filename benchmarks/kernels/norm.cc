@@ -1,8 +1,8 @@
 #include "benchmarks/kernels/kernel_bench.h"
-#include "ops/layer_norm.h"
-#include "ops/layer_norm_grad.h"
-#include "ops/rms_norm.h"
-#include "ops/rms_norm_grad.h"
+#include "ops/normalization/layer_norm.h"
+#include "ops/normalization/layer_norm_grad.h"
+#include "ops/normalization/rms_norm.h"
+#include "ops/normalization/rms_norm_grad.h"
 
 namespace weft {
 namespace {

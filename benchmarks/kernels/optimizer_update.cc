@@ -1,4 +1,4 @@
-#include "ops/optimizer_update.h"
+#include "ops/optimizer/optimizer_update.h"
 
 #include "benchmarks/kernels/kernel_bench.h"
 

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/kernels/kernel_bench.h"
-#include "ops/contract.h"
+#include "ops/product/contract.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/random.h"
+#include "ops/creation/random.h"
 
 #include "benchmarks/kernels/kernel_bench.h"
 

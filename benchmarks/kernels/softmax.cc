@@ -1,4 +1,4 @@
-#include "ops/softmax.h"
+#include "ops/normalization/softmax.h"
 
 #include "benchmarks/kernels/kernel_bench.h"
 

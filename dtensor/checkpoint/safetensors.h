@@ -10,8 +10,8 @@
 
 #include "absl/strings/string_view.h"
 #include "mesh/shard_math.h"
-#include "ops/tensor_type.h"
 #include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 

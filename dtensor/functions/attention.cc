@@ -4,8 +4,8 @@
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/random_key.h"
 #include "dtensor/functions/shape.h"
-#include "ops/attention.h"
-#include "ops/masked_attention.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/masked_attention.h"
 
 namespace weft {
 namespace {

@@ -2,8 +2,8 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/creation.h"
-#include "ops/compare.h"
-#include "ops/logical.h"
+#include "ops/elementwise/compare.h"
+#include "ops/elementwise/logical.h"
 
 namespace weft {
 

@@ -3,7 +3,7 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/shape.h"
-#include "ops/conv.h"
+#include "ops/convolution/conv.h"
 
 namespace weft {
 

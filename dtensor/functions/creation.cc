@@ -4,7 +4,7 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/random_key.h"
-#include "ops/random.h"
+#include "ops/creation/random.h"
 
 namespace weft {
 namespace {

@@ -3,13 +3,13 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/random_key.h"
-#include "ops/cast.h"
-#include "ops/elementwise.h"
-#include "ops/magnitude.h"
-#include "ops/power.h"
-#include "ops/random.h"
-#include "ops/scalar_arithmetic.h"
-#include "ops/transcendental.h"
+#include "ops/creation/random.h"
+#include "ops/elementwise/cast.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/magnitude.h"
+#include "ops/elementwise/power.h"
+#include "ops/elementwise/scalar_arithmetic.h"
+#include "ops/elementwise/transcendental.h"
 
 namespace weft {
 

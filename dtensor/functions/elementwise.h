@@ -33,7 +33,7 @@ inline DTensor operator*(double factor, const DTensor& x) { return Scale(x, fact
 inline DTensor operator/(const DTensor& x, double number) { return Div(x, number); }
 inline DTensor operator/(double number, const DTensor& x) { return Div(number, x); }
 
-// Powers, with broadcasting: see ops/power.h for integers and gradients.
+// Powers, with broadcasting: see ops/elementwise/power.h for integers and gradients.
 DTensor Pow(const DTensor& base, const DTensor& exponent);
 DTensor Pow(const DTensor& base, double exponent);
 DTensor Pow(double base, const DTensor& exponent);
@@ -60,7 +60,8 @@ DTensor GeluExact(const DTensor& x);  // by erf
 DTensor Cast(const DTensor& x, DType dtype);
 // Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate), while the rank state is
 // training; the bits depend on the seed, the step, the module path, how many times the module has asked in
-// this forward, and where the element lies in the global batch (BatchOffsetGuard in dtensor/rank_state.h).
+// this forward, and where the element lies in the global batch (BatchOffsetGuard in
+// dtensor/context/rank_state.h).
 DTensor Dropout(const DTensor& x, double rate);
 
 }  // namespace weft

@@ -3,8 +3,8 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/elementwise.h"
 #include "dtensor/functions/shape.h"
-#include "ops/gather.h"
-#include "ops/index_select.h"
+#include "ops/indexing/gather.h"
+#include "ops/indexing/index_select.h"
 
 namespace weft {
 namespace {
@@ -43,7 +43,7 @@ DTensor SumAtIndices(const DTensor& x, int dim, const DTensor& index, const DTen
                ", src is ", src.ToString());
   const Layout like = WithoutPartial(x.layout());
   const NoScalars scalars;
-  return CallErased(kIndexAdd, {index, src}, &attributes, &scalars, &like)[0];
+  return CallErased({kIndexAdd, {index, src}, &attributes, &scalars, &like})[0];
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ DTensor ScatterAdd(const DTensor& x, int dim, const DTensor& index, const DTenso
   const ScatterSumAttributes attributes = {.dim = at, .extent = x.shape()[at]};
   const Layout like = WithoutPartial(x.layout());
   const NoScalars scalars;
-  DTensor sum = CallErased(kScatterSum, {index, terms}, &attributes, &scalars, &like)[0];
+  DTensor sum = CallErased({kScatterSum, {index, terms}, &attributes, &scalars, &like})[0];
   std::vector<std::pair<int64_t, int64_t>> widths(x.ndim());
   for (int d = 0; d < x.ndim(); ++d) widths[d] = {0, x.shape()[d] - sum.shape()[d]};
   if (sum.shape() != x.shape()) sum = Pad(sum, widths);

@@ -4,7 +4,7 @@
 #include "dtensor/dtensor.h"
 
 // Elements by index, i32 or i64, along one dim (negative: from the end). What the index may say, and what it
-// may not, stands in ops/index_select.h and ops/gather.h.
+// may not, stands in ops/indexing/index_select.h and ops/indexing/gather.h.
 //
 // Layout: where x is split along the dim, it stays so: the owner of an element gives it, the others zero, and
 //         the result is Partial(sum); what is added to x is made by each rank for the range that it holds.

@@ -4,7 +4,7 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/elementwise.h"
-#include "ops/contract.h"
+#include "ops/product/contract.h"
 
 namespace weft {
 namespace {

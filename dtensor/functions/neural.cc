@@ -5,14 +5,14 @@
 #include "dtensor/functions/elementwise.h"
 #include "dtensor/functions/reduce.h"
 #include "dtensor/functions/shape.h"
-#include "ops/attention.h"
-#include "ops/cross_entropy.h"
-#include "ops/embedding.h"
-#include "ops/layer_norm.h"
-#include "ops/packed_attention.h"
-#include "ops/rms_norm.h"
-#include "ops/rotary.h"
-#include "ops/softmax.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/packed_attention.h"
+#include "ops/attention/rotary.h"
+#include "ops/indexing/embedding.h"
+#include "ops/normalization/cross_entropy.h"
+#include "ops/normalization/layer_norm.h"
+#include "ops/normalization/rms_norm.h"
+#include "ops/normalization/softmax.h"
 
 namespace weft {
 

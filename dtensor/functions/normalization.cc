@@ -3,7 +3,7 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
-#include "ops/channel_norm.h"
+#include "ops/normalization/channel_norm.h"
 
 namespace weft {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/shape.h"
-#include "ops/pool.h"
+#include "ops/convolution/pool.h"
 
 namespace weft {
 namespace {

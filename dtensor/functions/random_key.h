@@ -1,7 +1,7 @@
 #ifndef WEFT_DTENSOR_FUNCTIONS_RANDOM_KEY_H_
 #define WEFT_DTENSOR_FUNCTIONS_RANDOM_KEY_H_
 
-#include "dtensor/rank_state.h"
+#include "dtensor/context/rank_state.h"
 #include "runtime/base/philox.h"
 
 namespace weft {

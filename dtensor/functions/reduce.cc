@@ -1,13 +1,13 @@
 #include "dtensor/functions/reduce.h"
 
 #include "dtensor/dispatch.h"
-#include "ops/argmax.h"
-#include "ops/cast.h"
-#include "ops/log_sum_exp.h"
-#include "ops/reduce.h"
-#include "ops/scan.h"
-#include "ops/variance.h"
-#include "ops/vector_norm.h"
+#include "ops/elementwise/cast.h"
+#include "ops/reduce/argmax.h"
+#include "ops/reduce/log_sum_exp.h"
+#include "ops/reduce/reduce.h"
+#include "ops/reduce/scan.h"
+#include "ops/reduce/variance.h"
+#include "ops/reduce/vector_norm.h"
 
 namespace weft {
 namespace {

@@ -10,7 +10,8 @@
 // Layout: nothing is gathered along a split dim. Sum, Mean, Max, Min, Prod, Any and All leave a Partial; the
 //         others all-reduce one or two numbers for each result (Argmax, Var, Std, Norm, LogSumExp), or gather
 //         one for each result and piece (CumSum).
-// Dtypes: results keep the operand's, unless said; the ops' headers have the rest (ops/reduce.h, argmax.h,
+// Dtypes: results keep the operand's, unless said; the ops' headers have the rest (ops/reduce/reduce.h,
+// argmax.h,
 //         variance.h, vector_norm.h, log_sum_exp.h, scan.h). All but Any, All, Argmax and Argmin are
 //         differentiable.
 namespace weft {

@@ -2,7 +2,7 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/creation.h"
-#include "ops/select.h"
+#include "ops/elementwise/select.h"
 
 namespace weft {
 

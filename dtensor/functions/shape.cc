@@ -5,19 +5,19 @@
 #include <numeric>
 
 #include "dtensor/dispatch.h"
-#include "dtensor/rearrange.h"
+#include "dtensor/functions/rearrange.h"
 #include "mesh/view_algebra.h"
-#include "ops/concat.h"
-#include "ops/flip_roll.h"
-#include "ops/pad.h"
-#include "ops/permute.h"
-#include "ops/propagate.h"
-#include "ops/reduce.h"
-#include "ops/reshape.h"
-#include "ops/slice.h"
-#include "ops/split.h"
-#include "ops/stack.h"
-#include "ops/triangle.h"
+#include "ops/elementwise/triangle.h"
+#include "ops/reduce/reduce.h"
+#include "ops/shape/concat.h"
+#include "ops/shape/flip_roll.h"
+#include "ops/shape/pad.h"
+#include "ops/shape/permute.h"
+#include "ops/shape/reshape.h"
+#include "ops/shape/slice.h"
+#include "ops/shape/split.h"
+#include "ops/shape/stack.h"
+#include "ops/sharding/propagate.h"
 
 namespace weft {
 namespace {

@@ -1,8 +1,8 @@
 #include "dtensor/functions/sort.h"
 
 #include "dtensor/dispatch.h"
-#include "ops/sort.h"
-#include "ops/top_k.h"
+#include "ops/indexing/sort.h"
+#include "ops/indexing/top_k.h"
 
 namespace weft {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dtensor/redistribute.h"
+#include "dtensor/redistribution/redistribute.h"
 
 namespace weft {
 namespace {
@@ -117,6 +117,22 @@ void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const M
     parameter->Materialize(context, options.dtype, options.compute_dtype.value_or(options.dtype),
                            {.at_rest = replicated, .compute = replicated});
   }
+}
+
+// What a parameter asks of its module.
+
+Parameter::Parameter(Module* owner, std::string name, ParameterSpec spec)
+    : owner_(owner), name_(std::move(name)), spec_(std::move(spec)) {
+  WEFT_REQUIRE(owner->parameter_names_.insert(name_).second, "module '", owner->path(),
+               "' already has a parameter '", name_, "'");
+  owner->parameters_.push_back(this);
+}
+
+std::string Parameter::owner_path() const { return owner_->path(); }
+
+std::string Parameter::path() const {
+  const std::string owner = owner_path();
+  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
 }
 
 }  // namespace weft

@@ -8,8 +8,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
-#include "dtensor/mesh_context.h"
 #include "dtensor/nn/parameter.h"
 
 namespace weft {

@@ -1,24 +1,13 @@
 #include "dtensor/nn/parameter.h"
 
 #include "dtensor/dispatch.h"
-#include "dtensor/nn/module.h"
-#include "ops/random.h"
+#include "dtensor/tape/cast_node.h"
+#include "dtensor/tape/saved_value.h"
+#include "ops/creation/random.h"
 #include "runtime/base/philox.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
-
-Parameter::Parameter(Module* owner, std::string name, ParameterSpec spec)
-    : owner_(owner), name_(std::move(name)), spec_(std::move(spec)) {
-  WEFT_REQUIRE(owner->parameter_names_.insert(name_).second, "module '", owner->path(),
-               "' already has a parameter '", name_, "'");
-  owner->parameters_.push_back(this);
-}
-
-std::string Parameter::path() const {
-  const std::string owner = owner_->path();
-  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
-}
 
 const DTensor& Parameter::at_rest() const {
   if (!materialized()) {
@@ -64,7 +53,7 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   RankState& state = context->state();
   NoGradGuard no_grad(state);
   // The value's memory and the leaf's collectives belong to its module.
-  const PathGuard path_guard(state, state.PathId(owner_->path()));
+  const PathGuard path_guard(state, state.PathId(owner_path()));
   // Initial values belong to the beginning of time, whatever step the program is at.
   const RandomKey key{.seed = state.seed(), .stream = StreamOf(path()), .step = 0};
   const Initializer& init = spec_.initializer;

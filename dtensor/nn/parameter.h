@@ -5,7 +5,7 @@
 #include <string>
 
 #include "dtensor/dtensor.h"
-#include "dtensor/tape.h"
+#include "dtensor/tape/leaf_node.h"
 #include "mesh/layout.h"
 #include "runtime/tensor/shape.h"
 
@@ -103,6 +103,7 @@ class Parameter {
 
  private:
   LeafNode& leaf() const;
+  std::string owner_path() const;
 
   Module* owner_;
   std::string name_;

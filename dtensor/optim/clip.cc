@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "dtensor/functions.h"
-#include "ops/optimizer_update.h"
-#include "ops/reduce.h"
+#include "ops/optimizer/optimizer_update.h"
+#include "ops/reduce/reduce.h"
 
 namespace weft {
 

@@ -1,8 +1,7 @@
 #include "dtensor/optim/optimizer.h"
 
 #include "dtensor/functions.h"
-#include "dtensor/tape.h"
-#include "ops/optimizer_update.h"
+#include "ops/optimizer/optimizer_update.h"
 
 namespace weft {
 namespace {

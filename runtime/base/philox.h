@@ -5,24 +5,14 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "runtime/base/random_key.h"
 
 namespace weft {
 
 // Philox-4x32-10: a keyed bijection on 128-bit counters whose outputs pass as independent random words.
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011; checked against its
 // published known-answer vectors.
-using PhiloxWords = std::array<uint32_t, 4>;
 PhiloxWords Philox4x32(const PhiloxWords& counter, const std::array<uint32_t, 2>& key);
-
-// Names one stream of random values. Every value that Weft draws is a pure function of (seed, stream, step,
-// 64-bit global element index), so it is the same on every layout, device and number of ranks.
-struct RandomKey {
-  uint64_t seed = 0;
-  uint64_t stream = 0;  // StreamOf a parameter's path, or of a module's path and call number
-  uint64_t step = 0;    // below 2^32
-
-  bool operator==(const RandomKey&) const = default;
-};
 
 // A stable 64-bit hash of a path and a number (FNV-1a, then a finaliser): part of the golden random values.
 uint64_t StreamOf(absl::string_view path, uint64_t call_number = 0);

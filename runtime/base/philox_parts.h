@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "runtime/base/philox.h"
+#include "runtime/base/random_key.h"
 
 namespace weft {
 

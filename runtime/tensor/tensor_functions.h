@@ -3,9 +3,10 @@
 
 #include "runtime/base/reduce_op.h"
 #include "runtime/device/device.h"
-#include "runtime/tensor/tensor.h"
 
 namespace weft {
+
+class Tensor;
 
 // What runtime/tensor/copy.h does on a device other than the CPU. Tensors are checked and not empty.
 struct TensorFunctions {

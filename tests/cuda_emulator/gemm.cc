@@ -1,11 +1,11 @@
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/product/gemm.h"
 
 #include <cuda_runtime.h>
 
 #include <atomic>
 #include <cmath>
 
-#include "ops/cuda/kernel_stream.h"
+#include "ops/cuda/blocks/kernel_stream.h"
 #include "runtime/device/cuda/launch.h"
 #include "runtime/tensor/convert.h"
 #include "runtime/tensor/cuda/grid_loop.h"

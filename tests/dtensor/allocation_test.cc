@@ -7,7 +7,7 @@
 #include <functional>
 #include <new>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"

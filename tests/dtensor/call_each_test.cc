@@ -3,14 +3,14 @@
 #include <atomic>
 #include <vector>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/functions.h"
-#include "dtensor/implicit_redistribution.h"
+#include "dtensor/redistribution/implicit.h"
 #include "gmock/gmock.h"
-#include "ops/kernel.h"
-#include "ops/optimizer_update.h"
-#include "ops/sharding_rule.h"
+#include "ops/op/kernel.h"
+#include "ops/optimizer/optimizer_update.h"
+#include "ops/sharding/sharding_rule.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 

@@ -2,11 +2,11 @@
 
 #include <random>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
-#include "ops/elementwise.h"
-#include "ops/optimizer_update.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/optimizer/optimizer_update.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"

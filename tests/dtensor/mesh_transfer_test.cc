@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "mesh/mesh_transfer.h"
-#include "mesh/redistribution_bytes.h"
-#include "mesh/redistribution_planner.h"
+#include "mesh/redistribution/bytes.h"
+#include "mesh/redistribution/mesh_transfer.h"
+#include "mesh/redistribution/planner.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/redistribute.h"
-#include "dtensor/redistribution_executor.h"
+#include "dtensor/redistribution/executor.h"
+#include "dtensor/redistribution/redistribute.h"
 #include "gtest/gtest.h"
-#include "mesh/redistribution_bytes.h"
+#include "mesh/redistribution/bytes.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "mesh/layout.h"
-#include "mesh/redistribution_planner.h"
+#include "mesh/redistribution/planner.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
-#include "mesh/redistribution_planner.h"
+#include "mesh/redistribution/planner.h"
 #include "mesh/shard_math.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/clip.h"
 #include "dtensor/optim/optimizer.h"

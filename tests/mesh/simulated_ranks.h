@@ -8,7 +8,7 @@
 
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
-#include "mesh/redistribution.h"
+#include "mesh/redistribution/redistribution.h"
 #include "runtime/tensor/shape.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "ops/op.h"
+#include "ops/op/op.h"
 
 namespace weft {
 

@@ -6,8 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/kernel.h"
-#include "ops/sharding_rule.h"
+#include "ops/op/kernel.h"
+#include "ops/sharding/sharding_rule.h"
 #include "tests/ops/toy_ops.h"
 
 namespace weft {

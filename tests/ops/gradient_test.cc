@@ -5,7 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "gtest/gtest.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "tests/ops/check_gradients.h"
 #include "tools/rules/sample_tensors.h"
 

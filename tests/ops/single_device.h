@@ -7,8 +7,8 @@
 
 #include "absl/types/span.h"
 #include "mesh/shard_math.h"
-#include "ops/emitter.h"
-#include "ops/op.h"
+#include "ops/op/emitter.h"
+#include "ops/op/op.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/allocator.h"
 #include "runtime/tensor/tensor.h"

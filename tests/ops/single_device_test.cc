@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 #include "tests/ops/toy_ops.h"

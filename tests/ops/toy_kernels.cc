@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "runtime/tensor/copy.h"
 #include "tests/ops/toy_ops.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/sharding_rule.h"
+#include "ops/sharding/sharding_rule.h"
 
 namespace weft {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "ops/op.h"
+#include "ops/op/op.h"
 
 namespace weft {
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/optim/optimizer.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"

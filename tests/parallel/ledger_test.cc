@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/autograd.h"
-#include "dtensor/comm_report.h"
+#include "dtensor/autograd/backward.h"
+#include "dtensor/inspect/comm_report.h"
 #include "dtensor/optim/clip.h"
 #include "dtensor/optim/optimizer.h"
 #include "examples/gpt_plan.h"

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/clip.h"

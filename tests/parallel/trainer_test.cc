@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/comm_report.h"
+#include "dtensor/inspect/comm_report.h"
 #include "dtensor/nn/linear.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"

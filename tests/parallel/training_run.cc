@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/optim/clip.h"
 #include "dtensor/optim/optimizer.h"
 #include "examples/gpt_plan.h"

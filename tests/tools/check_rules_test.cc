@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "tools/rules/rule_check.h"
 
 namespace weft {

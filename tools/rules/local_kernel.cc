@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_split.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
 

@@ -5,8 +5,8 @@
 
 #include "absl/types/span.h"
 #include "mesh/shard_math.h"
-#include "ops/kernel_call.h"
-#include "ops/op.h"
+#include "ops/op/kernel_call.h"
+#include "ops/op/op.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {

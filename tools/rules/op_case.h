@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/axis_candidates.h"
-#include "ops/op.h"
+#include "ops/op/op.h"
+#include "ops/sharding/axis_candidates.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {

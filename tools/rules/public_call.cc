@@ -7,9 +7,9 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
+#include "dtensor/context/mesh_context.h"
 #include "dtensor/dispatch.h"
-#include "dtensor/mesh_context.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tools/rules/sample_tensors.h"
@@ -52,7 +52,7 @@ Outcome RunCall(const Context& context, const PublicCall& call) {
   Outcome outcome;
   if (c.types.empty()) {
     outcome.outputs.push_back(
-        OnHost(CreateErased(*c.op, context, call.operands[0], attributes, scalars).FullTensor()));
+        OnHost(ExecuteCreation({*c.op, {}, attributes, scalars}, context, call.operands[0]).FullTensor()));
     return outcome;
   }
   DTensors operands;
@@ -60,7 +60,8 @@ Outcome RunCall(const Context& context, const PublicCall& call) {
     operands.push_back(LaidTensor(context, call.values->operands[i], call.operands[i], call.form, i));
     if (call.output.has_value() && IsFloating(c.types[i].dtype)) operands[i] = operands[i].RequiresGrad();
   }
-  const DTensors outputs = CallErased(*c.op, Borrow(operands), attributes, scalars);
+  const DTensorRefs borrowed = Borrow(operands);
+  const DTensors outputs = CallErased({*c.op, borrowed, attributes, scalars});
   for (const DTensor& output : outputs) outcome.outputs.push_back(OnHost(output.FullTensor()));
   if (!call.output.has_value()) return outcome;
   Backward(outputs[*call.output], LaidTensor(context, SeedValue(c, *call.output), call.seed_layout,

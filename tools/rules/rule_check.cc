@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "mesh/cost_model.h"
-#include "ops/propagate.h"
+#include "mesh/redistribution/cost_model.h"
+#include "ops/sharding/propagate.h"
 #include "runtime/base/error.h"
 #include "tools/rules/kernel_run.h"
 #include "tools/rules/layout_strategy.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/op.h"
+#include "ops/op/op.h"
 #include "tools/rules/missing_search.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "ops/op.h"
+#include "ops/op/op.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {

@@ -1,10 +1,10 @@
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/product/gemm.h"
 
 #include <algorithm>
 #include <limits>
 
+#include "ops/cuda/blocks/kernel_stream.h"
 #include "ops/cuda/cublaslt/product_cache.h"
-#include "ops/cuda/kernel_stream.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/tensor.h"
 

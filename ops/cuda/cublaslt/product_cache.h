@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "ops/cuda/gemm.h"
+#include "ops/cuda/product/gemm.h"
 
 namespace weft {
 

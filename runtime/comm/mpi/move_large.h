@@ -5,9 +5,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/mpi/group.h"
 #include "runtime/comm/mpi/posting.h"
-#include "runtime/comm/mpi/run_collective.h"
 
 namespace weft {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "gmock/gmock.h"

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "runtime/launch/run_ranks.h"
 

@@ -1,6 +1,6 @@
 #include "dtensor/nn/embedding.h"
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <random>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/optim/optimizer.h"
 #include "gmock/gmock.h"
 #include "runtime/tensor/copy.h"

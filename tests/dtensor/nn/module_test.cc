@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "dtensor/autograd.h"
-#include "dtensor/comm_report.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
+#include "dtensor/inspect/comm_report.h"
 #include "gmock/gmock.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/optimizer.h"

@@ -1,6 +1,6 @@
 #include "dtensor/nn/parameter.h"
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/optimizer.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "dtensor/autograd.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-#include "ops/cpu/block_product.h"
+#include "ops/cpu/attention/block_product.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "ops/contract_plan.h"
+#include "ops/product/contract_plan.h"
 
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "ops/cpu/gemm.h"
+#include "ops/cpu/product/gemm.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "ops/cpu/head_rows.h"
+#include "ops/cpu/attention/head_rows.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "ops/cpu/packed_gemm.h"
+#include "ops/cpu/product/packed_gemm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "ops/cpu/gemm_panels.h"
+#include "ops/cpu/product/gemm_panels.h"
 #include "tests/ops/cpu/stored_matrix.h"
 
 namespace weft {

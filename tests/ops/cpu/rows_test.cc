@@ -1,6 +1,6 @@
 // Functions over rows of any storage type: each instruction set level that this machine runs.
 
-#include "ops/cpu/rows.h"
+#include "ops/cpu/spans/rows.h"
 
 #include <algorithm>
 #include <bit>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "ops/cpu/norm_functions.h"
+#include "ops/cpu/normalization/norm_functions.h"
 #include "runtime/base/dtype.h"
 #include "tests/ops/cpu/each_level.h"
 

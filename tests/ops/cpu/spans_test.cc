@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "ops/cpu/dropout_span.h"
-#include "ops/cpu/float_spans.h"
-#include "ops/cpu/random_spans.h"
-#include "ops/cpu/sum_elements.h"
+#include "ops/cpu/creation/dropout_span.h"
+#include "ops/cpu/creation/random_spans.h"
+#include "ops/cpu/spans/float_spans.h"
+#include "ops/cpu/spans/sum_elements.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "tests/message_of.h"

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "ops/cpu/gemm.h"
+#include "ops/cpu/product/gemm.h"
 
 namespace weft {
 

@@ -2,7 +2,7 @@
 // the same rounded operands: lengths around the tiles' edges, heads of all widths, groups, masks, dropout and
 // operands that lie anyhow.
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/masked_attention.h"
-#include "ops/packed_attention.h"
+#include "ops/attention/masked_attention.h"
+#include "ops/attention/packed_attention.h"
 #include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"
 #include "tools/rules/local_kernel.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/op.h"
+#include "ops/op/op.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"

@@ -1,6 +1,6 @@
 // The order in which blocks of attention take tiles.
 
-#include "ops/cuda/flash_order.h"
+#include "ops/cuda/attention/flash_order.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "ops/contract.h"
+#include "ops/product/contract.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"

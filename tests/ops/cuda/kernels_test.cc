@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "runtime/base/error.h"
 #include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"

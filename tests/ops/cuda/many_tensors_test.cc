@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "ops/kernel.h"
-#include "ops/optimizer_update.h"
-#include "ops/reduce.h"
+#include "ops/op/kernel.h"
+#include "ops/optimizer/optimizer_update.h"
+#include "ops/reduce/reduce.h"
 #include "tests/ops/cuda/both_devices.h"
 
 namespace weft {

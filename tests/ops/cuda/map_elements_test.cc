@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "ops/compare.h"
-#include "ops/elementwise.h"
-#include "ops/magnitude.h"
-#include "ops/optimizer_update.h"
-#include "ops/reduce.h"
-#include "ops/select.h"
-#include "ops/transcendental.h"
-#include "ops/triangle.h"
+#include "ops/elementwise/compare.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/magnitude.h"
+#include "ops/elementwise/select.h"
+#include "ops/elementwise/transcendental.h"
+#include "ops/elementwise/triangle.h"
+#include "ops/optimizer/optimizer_update.h"
+#include "ops/reduce/reduce.h"
 #include "tests/ops/cuda/both_devices.h"
 #include "tools/rules/tensor_difference.h"
 

@@ -1,7 +1,7 @@
 // Random CUDA kernels, emulated: the bits of the CPU's, on whole tensors and on pieces that begin and end
 // inside blocks of random words.
 
-#include "ops/random.h"
+#include "ops/creation/random.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The warp's instructions, emulated, against plain loops over whole matrices: the index arithmetic here is
 // what kernels rely on.
 
-#include "ops/cuda/tensor_core.h"
+#include "ops/cuda/attention/tensor_core.h"
 
 #include <gtest/gtest.h>
 

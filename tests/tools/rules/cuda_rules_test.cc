@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "tools/rules/rule_check.h"
 
 namespace weft {

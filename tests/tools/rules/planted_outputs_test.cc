@@ -1,7 +1,7 @@
 // Planted wrong rules, as in planted_rules_test, of what outputs are made of.
 
 #include "gtest/gtest.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "tests/ops/toy_ops.h"
 #include "tests/tools/rules/planted_rules.h"
 

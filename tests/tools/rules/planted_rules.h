@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "tests/ops/toy_ops.h"
 #include "tools/rules/rule_check.h"
 

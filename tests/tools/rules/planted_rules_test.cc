@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "ops/kernel.h"
+#include "ops/op/kernel.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
 #include "tests/ops/toy_ops.h"

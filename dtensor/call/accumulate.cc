@@ -1,0 +1,41 @@
+#include "dtensor/call/accumulate.h"
+
+#include <utility>
+
+#include "dtensor/call/execute.h"
+#include "ops/elementwise/elementwise.h"
+
+namespace weft {
+
+bool AddInPlace(const DTensor& sum, const DTensor& term) {
+  const DTensorImpl& target = *sum.impl();
+  const Tensor& place = target.local;
+  const bool is_alone = target.use_count() == 1 && !target.writes && place.buffer()->use_count() == 1 &&
+                        place.buffer()->num_bytes() == place.num_bytes() && place.IsContiguous();
+  // A call that somebody watches is to be seen as a call.
+  if (!is_alone || sum.requires_grad() || term.requires_grad() ||
+      target.context->state().call_observer() != nullptr) {
+    return false;
+  }
+  const DTensorRef operands[] = {sum, term};
+  const NoAttributes attributes;
+  const NoScalars scalars;
+  const Execution execution(
+      {.op = kAdd, .operands = operands, .attributes = &attributes, .scalars = &scalars});
+  const CallPlan& plan = execution.plan();
+  const bool stays = !plan.strategy.lowered && !plan.moves_any && plan.output_types[0] == target.type &&
+                     plan.strategy.outputs[0] == target.layout;
+  // The kernel reads every element of `sum` before it writes there.
+  if (stays) execution.RunKernel(absl::MakeConstSpan(&sum, 1));
+  return stays;
+}
+
+void Accumulate(DTensor& sum, DTensor term) {
+  if (!sum.defined()) {
+    sum = std::move(term);
+  } else if (!AddInPlace(sum, term)) {
+    sum = Execute(kAdd, {sum, term});
+  }
+}
+
+}  // namespace weft

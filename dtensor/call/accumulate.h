@@ -1,0 +1,19 @@
+#ifndef WEFT_DTENSOR_CALL_ACCUMULATE_H_
+#define WEFT_DTENSOR_CALL_ACCUMULATE_H_
+
+#include "dtensor/dtensor.h"
+
+namespace weft {
+
+// Adds `term` to `sum` where `sum` lies, as Add would and with its bits, if nobody could tell: `sum` is the
+// only handle of the only tensor in its memory, and lies as the result would. Otherwise does nothing and
+// returns false.
+bool AddInPlace(const DTensor& sum, const DTensor& term);
+
+// One more term of a gradient: `sum` is `term` if it was undefined, otherwise their sum; in place, where
+// nobody else holds `sum`. Records nothing.
+void Accumulate(DTensor& sum, DTensor term);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CALL_ACCUMULATE_H_

@@ -1,0 +1,25 @@
+#ifndef WEFT_DTENSOR_CALL_CALL_OBSERVER_H_
+#define WEFT_DTENSOR_CALL_CALL_OBSERVER_H_
+
+#include "dtensor/call/erased_call.h"
+#include "dtensor/context/call_plan.h"
+#include "dtensor/context/rank_state.h"
+
+namespace weft {
+
+// Sees every call that is planned, before anything moves; not those that an op's decomposition makes.
+class CallObserver {
+ public:
+  virtual ~CallObserver() = default;
+  virtual void OnCall(const ErasedCall& call, const CallPlan& plan) = 0;
+};
+
+// `observer` alone sees the calls while it lives; null: nobody does.
+class CallObserverGuard : ScopedValue<CallObserver*> {
+ public:
+  CallObserverGuard(RankState& state, CallObserver* observer) : ScopedValue(state.call_observer_, observer) {}
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CALL_CALL_OBSERVER_H_

@@ -1,0 +1,123 @@
+#include "dtensor/call/execute.h"
+
+#include "dtensor/call/call_observer.h"
+#include "dtensor/redistribution/implicit.h"
+#include "ops/op/kernel.h"
+#include "ops/sharding/propagate.h"
+#include "ops/sharding/propagation_trace.h"
+#include "runtime/trace/span.h"
+
+namespace weft {
+namespace {
+
+// What every call must check. The number of operands is part of the cache key, so only a call without any,
+// which has no context to look in, is refused here; another wrong number is a miss, and refused by PlanCall.
+void CheckOperands(const ErasedCall& call) {
+  const auto& operands = call.operands;
+  if (operands.empty()) CheckOperandCount(call.op, 0);
+  for (const DTensorRef& operand : operands) {
+    WEFT_REQUIRE(operand.defined(), call.op.name(), ": operand ", &operand - operands.data(),
+                 " is undefined (default-constructed)");
+    const MeshContext& first = *operands[0]->context;
+    WEFT_REQUIRE(operand->context == operands[0]->context || operand->context->mesh() == first.mesh(),
+                 call.op.name(), ": operands lie on different meshes: ", first.mesh().ToString(), " and ",
+                 operand->context->mesh().ToString(), " in ", call.ToString(), "; redistribute one first");
+  }
+}
+
+}  // namespace
+
+const CallPlan& Execution::Plan(const ErasedCall& call) {
+  CheckOperands(call);
+  return PlanCall(*call.operands[0]->context, call);
+}
+
+void Execution::RunKernel(absl::Span<const DTensor> outputs) const {
+  if (plan_.kernel == nullptr) return;
+  MeshContext& context = *call_.operands[0]->context;
+  absl::InlinedVector<Tensor, 4> locals;
+  for (const DTensorRef operand : used_) locals.push_back(operand->local);
+  const auto run = [&](absl::Span<Tensor> places) {
+    Tracer* const tracer = context.world().tracer();
+    const Span span(tracer, context.world().rank(), "op", tracer == nullptr ? "" : call_.op.name());
+    call_.op.Invoke(plan_.kernel, {context.kernel_context(), locals, places, plan_.operand_boxes,
+                                   plan_.output_boxes, call_.attributes, call_.scalars});
+  };
+  if (outputs.size() == 1) return run(absl::MakeSpan(&outputs[0].impl()->local, 1));
+  absl::InlinedVector<Tensor, 4> places;
+  for (const DTensor& output : outputs) places.push_back(output.ToLocal());
+  run(absl::MakeSpan(places));
+  // Kernels of views set their outputs.
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].impl()->local = std::move(places[i]);
+}
+
+void Execution::ShowToObserver() const {
+  call_.operands[0]->context->state().call_observer()->OnCall(call_, plan_);
+}
+
+// Holds the moves that the plan makes of what the caller passed to the guards in force.
+void Execution::CheckImplicitMoves() const {
+  MeshContext& context = *call_.operands[0]->context;
+  const absl::Span<const TensorType> types = plan_.operand_types;
+  const absl::Span<const Layout> layouts = plan_.operand_layouts;
+  ImplicitMoves moves(context);
+  for (size_t i = 0; i < types.size(); ++i) {
+    const bool is_own = own_ != nullptr && !own_->empty() && (*own_)[i];
+    if (!plan_.moves[i] || is_own) continue;
+    moves.Add(absl::StrCat("operand ", i), types[i], layouts[i], plan_.strategy.operands[i]);
+  }
+  const auto text = [&] { return CallText(call_.op.name(), types, layouts, context.mesh()); };
+  const auto nearest = [&] {
+    PropagationTrace trace;
+    Propagate({.op = &call_.op,
+               .attributes = plan_.attributes.get(),
+               .operand_types = types,
+               .operand_layouts = layouts,
+               .output_types = plan_.output_types,
+               .like = call_.like},
+              context.mesh(), context.cost_model(), &trace);
+    return NearestLegalLayouts(trace, types, layouts, context.mesh(), context.cost_model());
+  };
+  moves.Check(call_.op.name(), text, nearest);
+}
+
+DTensors Execution::RunDecomposed() {
+  kept_ = IntrusivePtr<const CallPlan>(&plan_);
+  return Decompose(call_, own_, Execute);
+}
+
+// The operands where the plan wants them: those that must move as new tensors.
+void Execution::MoveThem() {
+  refs_to_moved_.assign(call_.operands.begin(), call_.operands.end());
+  for (size_t i = 0; i < call_.operands.size(); ++i) {
+    if (!plan_.moves[i]) continue;
+    moved_.push_back(call_.operands[i]->Moved(plan_.strategy.operands[i]));
+    refs_to_moved_[i] = moved_.back();
+  }
+  used_ = refs_to_moved_;
+}
+
+DTensors Execute(const ErasedCall& call, const OwnOperands* own) { return Execution(call, own).Run(); }
+
+DTensor ExecuteCreation(const ErasedCall& call, const IntrusivePtr<MeshContext>& context,
+                        const Layout& layout) {
+  const TensorType type = call.op.Infer({}, call.attributes)[0];
+  WEFT_REQUIRE(!layout.HasPartial(), call.op.name(), ": cannot create a Partial tensor (",
+               layout.ToString(context->mesh()), ") of ", type.ToString(), "; create it as ",
+               Layout(type.ndim(), layout.num_axes()).ToString(context->mesh()),
+               " and redistribute that, which sends nothing");
+  const ShardBox box = LocalBox(type.shape, layout, context->mesh(), context->coordinate());
+  Tensor result = Tensor::Empty(context->allocator(), type.dtype, box.shape);
+  if (const ErasedKernel kernel = KernelFor(call.op, context->allocator()->device()); kernel != nullptr) {
+    call.op.Invoke(kernel, {context->kernel_context(),
+                            {},
+                            absl::MakeSpan(&result, 1),
+                            {},
+                            absl::MakeConstSpan(&box, 1),
+                            call.attributes,
+                            call.scalars});
+  }
+  return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, std::move(result)));
+}
+
+}  // namespace weft

@@ -1,0 +1,28 @@
+#ifndef WEFT_DTENSOR_CALL_PLAN_CALL_H_
+#define WEFT_DTENSOR_CALL_PLAN_CALL_H_
+
+#include "dtensor/call/erased_call.h"
+#include "dtensor/context/call_plan.h"
+#include "dtensor/context/mesh_context.h"
+#include "ops/op/op.h"
+
+namespace weft {
+
+// How `call` runs on this rank: from the context's propagation cache, or worked out and put there. It
+// holds until the next call is planned; share it to keep it longer.
+//
+// Cost:   a cached plan some tens of nanoseconds; else inference and Propagate.
+// Errors: InvalidArgument for a wrong number of operands and for what inference or propagation refuses;
+//         Unimplemented where the device lacks the kernel.
+const CallPlan& PlanCall(MeshContext& context, const ErasedCall& call);
+
+// Errors: InvalidArgument if `op` does not take `count` operands.
+void CheckOperandCount(const OpDef& op, size_t count);
+
+// The kernel of `op` on `device`; null on meta but for views, which compute shapes.
+// Errors: Unimplemented where there is none.
+ErasedKernel KernelFor(const OpDef& op, const Device& device);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CALL_PLAN_CALL_H_

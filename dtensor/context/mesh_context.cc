@@ -1,0 +1,86 @@
+#include "dtensor/context/mesh_context.h"
+
+#include "absl/strings/str_join.h"
+#include "runtime/device/pooled_allocator.h"
+
+namespace weft {
+
+MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh)
+    : state_(std::move(state)),
+      mesh_(std::move(mesh)),
+      coordinate_(mesh_.CoordinateOf(state_->world().rank())),
+      cost_model_(mesh_),
+      kernel_context_{state_->world().pool(), state_->world().allocator()} {}
+
+void MeshContext::CheckPiece(const Tensor& piece, absl::string_view what) {
+  WEFT_REQUIRE(piece.defined(), what, ": the piece is undefined (default-constructed)");
+  const Device own = allocator()->device();
+  const Device given = piece.device();
+  WEFT_REQUIRE(given == own, what, ": the piece ", piece.TypeString(), " lies on ",
+               DeviceTypeName(given.type), ":", given.index, ", expected this rank's device, ",
+               DeviceTypeName(own.type), ":", own.index);
+}
+
+Communicator& MeshContext::Group(const AxisList& axes) {
+  std::vector<int> key(axes.begin(), axes.end());
+  std::shared_ptr<Communicator>& group = groups_[key];
+  if (group == nullptr) {
+    const std::string name = absl::StrJoin(
+        axes, ".", [this](std::string* out, int axis) { absl::StrAppend(out, mesh_.axis_name(axis)); });
+    // Communicators order their members by world rank, layouts by coordinate: the same for row-major meshes.
+    const std::vector<int> ranks = mesh_.GroupOf(world().rank(), axes);
+    for (size_t i = 1; i < ranks.size(); ++i) {
+      WEFT_REQUIRE(ranks[i - 1] < ranks[i], "mesh ", mesh_.ToString(),
+                   ": ranks must ascend along every axis (axis group ", name, ")");
+    }
+    group = world().NewGroup(name, ranks);
+  }
+  return *group;
+}
+
+namespace {
+
+void CheckRanks(const World& world, const DeviceMesh& mesh) {
+  WEFT_REQUIRE(mesh.num_ranks() <= world.size(), "mesh ", mesh.ToString(), " needs ", mesh.num_ranks(),
+               " ranks; the world has ", world.size());
+  if (mesh == DeviceMesh(mesh.axes())) return;  // ranks 0 to num_ranks() - 1
+  for (int rank : mesh.ranks()) {
+    WEFT_REQUIRE(rank >= 0 && rank < world.size(), "mesh ", mesh.ToString(), " has rank ", rank,
+                 "; the world has ranks 0 to ", world.size() - 1);
+  }
+}
+
+// The module path that the rank is in: an error for lack of memory says by it who holds the memory. The
+// allocator may outlive the state.
+class PathLabels final : public BlockLabels {
+ public:
+  explicit PathLabels(std::weak_ptr<const RankState> state) : state_(std::move(state)) {}
+
+  int Current() const override {
+    const std::shared_ptr<const RankState> state = state_.lock();
+    return state == nullptr ? 0 : state->path_id();
+  }
+  std::string Name(int label) const override {
+    const std::shared_ptr<const RankState> state = state_.lock();
+    return state == nullptr || label == 0 ? "the root module or none" : state->PathName(label);
+  }
+
+ private:
+  const std::weak_ptr<const RankState> state_;
+};
+
+}  // namespace
+
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh) {
+  CheckRanks(world, mesh);
+  auto state = std::make_shared<RankState>(world);
+  LabelBlocks(*world.allocator(), std::make_shared<PathLabels>(state));
+  return MakeIntrusive<MeshContext>(std::move(state), mesh);
+}
+
+IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh) {
+  CheckRanks(context->world(), mesh);
+  return MakeIntrusive<MeshContext>(context->shared_state(), mesh);
+}
+
+}  // namespace weft

@@ -1,0 +1,72 @@
+#ifndef WEFT_DTENSOR_CONTEXT_MESH_CONTEXT_H_
+#define WEFT_DTENSOR_CONTEXT_MESH_CONTEXT_H_
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "dtensor/context/propagation_cache.h"
+#include "dtensor/context/rank_state.h"
+#include "dtensor/context/redistribution_cache.h"
+#include "mesh/device_mesh.h"
+#include "mesh/layout.h"
+#include "mesh/redistribution/cost_model.h"
+#include "ops/op/kernel_call.h"
+#include "runtime/base/intrusive_ptr.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/launch/world.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// A mesh as one rank sees it: its coordinate, its communicators, and its caches of sharding decisions and of
+// redistributions. One per rank and mesh; every DTensor holds a reference. Made by Bind.
+//
+// Lifetime: must not outlive the World. Threads: the owning rank's thread only.
+class MeshContext : public RefCounted<MeshContext> {
+ public:
+  MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh);
+
+  const DeviceMesh& mesh() const { return mesh_; }
+  RankState& state() { return *state_; }
+  const std::shared_ptr<RankState>& shared_state() const { return state_; }
+  World& world() { return state_->world(); }
+  const std::shared_ptr<Allocator>& allocator() { return world().allocator(); }
+  const CostModel& cost_model() const { return cost_model_; }
+  // Bounded; cache().stats() counts hits, misses and evictions.
+  PropagationCache& cache() { return cache_; }
+  RedistributionCache& redistribution_cache() { return redistribution_cache_; }
+  KernelContext& kernel_context() { return kernel_context_; }
+
+  // This rank's index along every axis.
+  absl::Span<const int64_t> coordinate() const { return coordinate_; }
+
+  // Errors: InvalidArgument that starts with `what`, if `piece` is undefined or not on this rank's device: a
+  //         kernel would read its address as one of its own device.
+  void CheckPiece(const Tensor& piece, absl::string_view what);
+
+  // The communicator over `axes`, in which group rank is the row-major index along them. Created at its first
+  // use, which every member reaches in the same order; then pooled.
+  Communicator& Group(const AxisList& axes);
+
+ private:
+  std::shared_ptr<RankState> state_;
+  DeviceMesh mesh_;
+  std::vector<int64_t> coordinate_;
+  CostModel cost_model_;
+  KernelContext kernel_context_;
+  PropagationCache cache_;
+  RedistributionCache redistribution_cache_;
+  std::map<std::vector<int>, std::shared_ptr<Communicator>> groups_;
+};
+
+// Binds a mesh to this rank. The first form makes new ambient state, so a program calls it once a rank and
+// passes the context on; the second puts another mesh over the same state. Errors: InvalidArgument if this
+// rank is not in the mesh, or the mesh names a rank that the world lacks.
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh);
+IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CONTEXT_MESH_CONTEXT_H_

@@ -1,0 +1,13 @@
+#include "dtensor/context/propagation_cache.h"
+
+#include <utility>
+
+namespace weft {
+
+const CallPlan* PropagationCache::Insert(const CallKey& key, IntrusivePtr<CallPlan> plan) {
+  plan->attributes = key.op().CloneAttributes(key.attributes());
+  OwnedKey owned{&key.op(), plan->attributes, {key.words().begin(), key.words().end()}, key.Hash()};
+  return plans_.Insert(std::move(owned), IntrusivePtr<const CallPlan>(plan.get())).get();
+}
+
+}  // namespace weft

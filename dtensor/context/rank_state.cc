@@ -1,0 +1,50 @@
+#include "dtensor/context/rank_state.h"
+
+namespace weft {
+
+absl::string_view PurposeName(Purpose purpose) {
+  switch (purpose) {
+    case Purpose::kActivation:
+      return "activation";
+    case Purpose::kParam:
+      return "param";
+    case Purpose::kGrad:
+      return "grad";
+    case Purpose::kLoss:
+      return "loss";
+    case Purpose::kNorm:
+      return "norm";
+    case Purpose::kMetric:
+      return "metric";
+  }
+  return "?";
+}
+
+RankState::RankState(World& world) : world_(world) {
+  path_ids_[""] = 0;
+  for (Purpose purpose : kPurposes) {
+    world.flight_recorder().NamePurpose(static_cast<uint8_t>(purpose), std::string(PurposeName(purpose)));
+  }
+}
+
+int RankState::PathId(const std::string& path) {
+  const auto [it, inserted] = path_ids_.try_emplace(path, static_cast<int>(paths_.size()));
+  if (inserted) {
+    paths_.push_back(path);
+    world_.flight_recorder().NamePath(it->second, path);
+  }
+  return it->second;
+}
+
+BatchOffsetGuard::BatchOffsetGuard(RankState& state, int64_t offset)
+    : ScopedValue(state.batch_offset_, offset) {
+  WEFT_REQUIRE(offset >= 0, "BatchOffsetGuard: expected an offset of at least 0, got ", offset);
+}
+
+Communicator& RankState::Group(const std::string& name, const std::vector<int>& ranks) {
+  std::shared_ptr<Communicator>& group = groups_[{name, ranks}];
+  if (group == nullptr) group = world_.NewGroup(name, ranks);
+  return *group;
+}
+
+}  // namespace weft

@@ -1,0 +1,190 @@
+#ifndef WEFT_DTENSOR_CONTEXT_RANK_STATE_H_
+#define WEFT_DTENSOR_CONTEXT_RANK_STATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/context/mesh_transfer_cache.h"
+#include "runtime/comm/ledger.h"
+#include "runtime/launch/world.h"
+
+namespace weft {
+
+class CallObserver;
+class ImplicitRedistributionGuard;
+
+// Why bytes move: the purpose column of the communication ledger.
+enum class Purpose : uint8_t { kActivation, kParam, kGrad, kLoss, kNorm, kMetric };
+
+inline constexpr Purpose kPurposes[] = {Purpose::kActivation, Purpose::kParam, Purpose::kGrad,
+                                        Purpose::kLoss,       Purpose::kNorm,  Purpose::kMetric};
+
+// "activation", "param", "grad", "loss", "norm", "metric".
+absl::string_view PurposeName(Purpose purpose);
+
+// The ambient state of one rank, shared by all its mesh contexts, so that a guard reaches every mesh:
+// gradient mode, module path, purpose of communication, and the inputs of randomness. Never global, never
+// thread-local: ranks may be threads. Used by the owning rank's thread only.
+class RankState {
+ public:
+  explicit RankState(World& world);
+
+  World& world() { return world_; }
+
+  bool grad_enabled() const { return grad_enabled_; }
+  Purpose purpose() const { return purpose_; }
+  bool training() const { return training_; }
+  void set_training(bool training) { training_ = training; }
+
+  // Every module's output is checked for elements that are not finite: for finding where they come from.
+  bool check_finite() const { return check_finite_; }
+  void set_check_finite(bool check) { check_finite_ = check; }
+
+  // Randomness is a pure function of (seed, stream, step, global element index); these are the first and the
+  // third, and where dim 0 of what is being computed begins in the global batch, which shifts the fourth
+  // (BatchOffsetGuard).
+  uint64_t seed() const { return seed_; }
+  void set_seed(uint64_t seed) { seed_ = seed; }
+  uint64_t step() const { return step_; }
+  void set_step(uint64_t step) { step_ = step; }
+  int64_t batch_offset() const { return batch_offset_; }
+
+  // The module path being run, as a number: 0 is the root or none.
+  int path_id() const { return path_id_; }
+  int PathId(const std::string& path);
+  const std::string& PathName(int path_id) const { return paths_[path_id]; }
+
+  // Counts random calls in the current module path since the last ResetCallNumbers (the root module's call).
+  uint64_t NextCallNumber() { return call_numbers_[path_id_]++; }
+  void ResetCallNumbers() { call_numbers_.clear(); }
+
+  // A communicator among `ranks` (world ranks, ascending, this one among them), for what runs between meshes.
+  // Created at its first use, which every member reaches in the same order; then pooled by name and ranks.
+  Communicator& Group(const std::string& name, const std::vector<int>& ranks);
+
+  // What transfers between meshes this rank has worked out (dtensor/mesh_transfer.h).
+  MeshTransferCache& mesh_transfers() { return mesh_transfers_; }
+
+  // What the next collective is written down as.
+  CommTag tag() const { return {static_cast<uint8_t>(purpose_), path_id_}; }
+
+  // Number of tape nodes recorded so far: their order.
+  uint64_t NextSequence() { return next_sequence_++; }
+
+  // What watches the calls: the innermost guard of implicit redistributions
+  // (dtensor/redistribution/implicit.h) and the observer of every call (dtensor/call/call_observer.h); null
+  // where there is none.
+  ImplicitRedistributionGuard* implicit_guard() const { return implicit_guard_; }
+  CallObserver* call_observer() const { return call_observer_; }
+
+  // Where warnings go, a line each; by default to stderr, from the mesh's first rank alone.
+  using WarningSink = std::function<void(const std::string& line)>;
+  const WarningSink& warning_sink() const { return warning_sink_; }
+  void set_warning_sink(WarningSink sink) { warning_sink_ = std::move(sink); }
+  // Whether nothing has been warned of under `key` before.
+  bool FirstWarning(std::string key) { return warned_.insert(std::move(key)).second; }
+
+ private:
+  friend class ImplicitRedistributionGuard;
+  friend class PlannedMovesGuard;
+  friend class CallObserverGuard;
+  friend class BatchOffsetGuard;
+  friend class NoGradGuard;
+  friend class EvaluationGuard;
+  friend class CheckFiniteGuard;
+  friend class PurposeGuard;
+  friend class PathGuard;
+
+  World& world_;
+  bool grad_enabled_ = true;
+  bool training_ = true;
+  bool check_finite_ = false;
+  Purpose purpose_ = Purpose::kActivation;
+  uint64_t seed_ = 0;
+  uint64_t step_ = 0;
+  int64_t batch_offset_ = 0;
+  uint64_t next_sequence_ = 0;
+  int path_id_ = 0;
+  ImplicitRedistributionGuard* implicit_guard_ = nullptr;
+  CallObserver* call_observer_ = nullptr;
+  WarningSink warning_sink_;
+  absl::flat_hash_set<std::string> warned_;
+  std::vector<std::string> paths_ = {""};
+  absl::flat_hash_map<std::string, int> path_ids_;
+  absl::flat_hash_map<int, uint64_t> call_numbers_;
+  std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_;
+  MeshTransferCache mesh_transfers_{/*capacity=*/1024};
+};
+
+// Gives a variable another value while it lives, then its own again: what every guard below is.
+template <class T>
+class ScopedValue {
+ public:
+  ScopedValue(const ScopedValue&) = delete;
+  ScopedValue& operator=(const ScopedValue&) = delete;
+
+ protected:
+  ScopedValue(T& variable, T value) : variable_(variable), before_(std::exchange(variable, value)) {}
+  ~ScopedValue() { variable_ = before_; }
+  const T& before() const { return before_; }
+
+ private:
+  T& variable_;
+  T before_;
+};
+
+// Records nothing on the tape while it lives.
+class NoGradGuard : ScopedValue<bool> {
+ public:
+  explicit NoGradGuard(RankState& state) : ScopedValue(state.grad_enabled_, false) {}
+};
+
+// Says where a microbatch starts in the global batch. While the guard lives, random activations (dropout,
+// attention's dropout, the random functions of dtensor/functions/creation.h) count their dim 0 from `offset`
+// on, so that a batch has the same bits in one microbatch and in many. A loop of microbatches holds one
+// around each forward:
+//   const BatchOffsetGuard guard(state, /*offset=*/i * x.shape()[0]);
+// A guard within another states its own offset, not a sum: 0 for what has no batch dim. Initial values of
+// parameters take no notice, and backward drops what its forward dropped.
+//
+// Errors: InvalidArgument for a negative offset.
+class BatchOffsetGuard : ScopedValue<int64_t> {
+ public:
+  BatchOffsetGuard(RankState& state, int64_t offset);
+};
+
+// Runs without dropout while it lives.
+class EvaluationGuard : ScopedValue<bool> {
+ public:
+  explicit EvaluationGuard(RankState& state) : ScopedValue(state.training_, false) {}
+};
+
+// Checks every module's output while it lives.
+class CheckFiniteGuard : ScopedValue<bool> {
+ public:
+  explicit CheckFiniteGuard(RankState& state) : ScopedValue(state.check_finite_, true) {}
+};
+
+// Collectives are written down under `purpose` while it lives.
+class PurposeGuard : ScopedValue<Purpose> {
+ public:
+  PurposeGuard(RankState& state, Purpose purpose) : ScopedValue(state.purpose_, purpose) {}
+};
+
+// The module path is `path_id` while it lives.
+class PathGuard : ScopedValue<int> {
+ public:
+  PathGuard(RankState& state, int path_id) : ScopedValue(state.path_id_, path_id) {}
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CONTEXT_RANK_STATE_H_

@@ -1,0 +1,35 @@
+#ifndef WEFT_DTENSOR_REDISTRIBUTION_AGREEMENT_H_
+#define WEFT_DTENSOR_REDISTRIBUTION_AGREEMENT_H_
+
+#include "absl/strings/string_view.h"
+#include "dtensor/context/mesh_context.h"
+#include "mesh/layout.h"
+#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_type.h"
+
+namespace weft {
+
+// What the ranks of a mesh tell each other about their pieces, where a layout's word is not to be taken for
+// it. Every rank calls these alike and gets the same answer or the same error. Small collectives over all
+// axes, in the ledger under purpose `metric`.
+
+// Checks that the pieces of ranks that differ only along Replicate axes are the same bits. A tensor on meta,
+// which has none, agrees.
+//
+// Cost:   an all-gather of 8 bytes a rank, and one pass over the piece.
+// Errors: InvalidArgument that starts with `what` and names the ranks that differ from the first of theirs.
+void CheckReplicas(MeshContext& context, const Tensor& local, const TensorType& type, const Layout& layout,
+                   absl::string_view what);
+
+// The global type of what the ranks hold pieces of: along each dim, the sum of the pieces.
+//
+// Cost:   an all-gather of 80 bytes a rank.
+// Errors: InvalidArgument that starts with `what`, if dtypes or ndims differ, or a piece is not what the
+// chunk
+//         rule gives its rank: names those ranks, what they hold and what the rule gives.
+TensorType AgreeOnType(MeshContext& context, const Tensor& local, const Layout& layout,
+                       absl::string_view what);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_REDISTRIBUTION_AGREEMENT_H_

@@ -1,0 +1,77 @@
+#include "dtensor/redistribution/implicit.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "mesh/redistribution/price.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+// One line to the sink, or on stderr from the mesh's first rank.
+void Say(MeshContext& context, const std::string& text) {
+  const RankState::WarningSink& sink = context.state().warning_sink();
+  if (sink) {
+    sink(text);
+  } else if (context.mesh().ranks()[0] == context.world().rank()) {
+    std::fprintf(stderr, "warning: %s\n", text.c_str());
+  }
+}
+
+}  // namespace
+
+void ImplicitMoves::Add(std::string what, const TensorType& type, const Layout& from, const Layout& to) {
+  const int64_t num_bytes =
+      RedistributionBytes(from, to, type.shape, type.dtype, context_.mesh(), context_.cost_model());
+  if (num_bytes == 0) return;
+  num_bytes_ += num_bytes;
+  moves_.push_back({std::move(what), type, from, to});
+}
+
+std::string ImplicitMoves::Text() const {
+  std::string text;
+  for (const Move& move : moves_) {
+    const RedistributionPrice price = PriceRedistribution(
+        move.from, move.to, move.type.shape, move.type.dtype, context_.mesh(), context_.cost_model());
+    absl::StrAppend(&text, text.empty() ? "" : ", ", move.what, " ", move.type.ToString(), " would move ",
+                    move.from.ToString(context_.mesh()), " -> ", move.to.ToString(context_.mesh()), " by ",
+                    price.steps, ": ", price.num_bytes, " bytes, ",
+                    absl::StrFormat("%.1f us", price.microseconds));
+  }
+  return text;
+}
+
+void ImplicitMoves::Check(absl::string_view name, const std::function<std::string()>& call,
+                          const std::function<std::string()>& nearest) const {
+  if (moves_.empty()) return;
+  RankState& state = context_.state();
+  ImplicitRedistributionGuard* const innermost = state.implicit_guard();
+  const std::string& path = state.PathName(state.path_id());
+  const auto message = [&](absl::string_view why) {
+    std::string legal = nearest();
+    return absl::StrCat(call(), path.empty() ? "" : absl::StrCat(" in module ", path), ": ", why, "; ",
+                        Text(), legal.empty() ? "" : "; ", legal);
+  };
+  if (innermost->mode_ == ImplicitRedistribution::kForbid) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          message("implicit redistribution is forbidden here, Redistribute first"));
+  }
+  for (const ImplicitRedistributionGuard* guard = innermost; guard != nullptr; guard = guard->outer_) {
+    if (!guard->max_bytes_.has_value() || guard->num_bytes_ + num_bytes_ <= *guard->max_bytes_) continue;
+    Throw(absl::StatusCode::kFailedPrecondition,
+          message(absl::StrCat("implicit redistributions here may move ", *guard->max_bytes_, " bytes, ",
+                               guard->num_bytes_, " have moved and these are ", num_bytes_, " more")));
+  }
+  if (innermost->mode_ == ImplicitRedistribution::kWarn &&
+      state.FirstWarning(absl::StrCat(path, "\n", name))) {
+    Say(context_, message("implicit redistribution"));
+  }
+  for (ImplicitRedistributionGuard* guard = innermost; guard != nullptr; guard = guard->outer_) {
+    guard->num_bytes_ += num_bytes_;
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,25 @@
+#ifndef WEFT_DTENSOR_REDISTRIBUTION_REDISTRIBUTE_H_
+#define WEFT_DTENSOR_REDISTRIBUTION_REDISTRIBUTE_H_
+
+#include "dtensor/context/mesh_context.h"
+#include "mesh/layout.h"
+#include "runtime/tensor/tensor.h"
+#include "runtime/tensor/tensor_type.h"
+
+namespace weft {
+
+// Carries out PlanRedistribution on this rank's piece of a tensor of `type`: no autograd, no handles. The
+// plan, lowered for this rank, is kept in the context's redistribution cache. Returns a view where nothing
+// moves. Collectives are written to the ledger under the rank state's purpose and path.
+//
+// Threads: every rank of the mesh calls it alike.
+Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type,
+                         const Layout& from, const Layout& to);
+
+// `layout` with `placement` along `axis`; as it is where it says so already. (Layout::With would nest a
+// shard's axis anew, innermost, which moves data.)
+Layout PlacedAlong(const Layout& layout, int axis, const Placement& placement);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_REDISTRIBUTION_REDISTRIBUTE_H_

@@ -1,0 +1,32 @@
+#include "dtensor/tape/cast_node.h"
+
+#include <utility>
+
+namespace weft {
+namespace {
+
+// The gradients of a cast copy, summed in the dtype of what was copied: in bf16 the sum of many would stop
+// growing.
+class CastNode final : public TapeNode {
+ public:
+  CastNode(RankState& state, Edge edge, DType dtype)
+      : TapeNode(state, Edges{std::move(edge)}, /*num_outputs=*/1), dtype_(dtype) {}
+
+  bool TakesAnyLayout() const override { return true; }
+  DType SumDType(DType /*arriving*/) const override { return dtype_; }
+  std::string Name() const override { return "cast"; }
+  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
+    return {gradients[0]};
+  }
+
+ private:
+  DType dtype_;
+};
+
+}  // namespace
+
+IntrusivePtr<TapeNode> MakeCastNode(RankState& state, IntrusivePtr<TapeNode> source, DType dtype) {
+  return IntrusivePtr<TapeNode>(new CastNode(state, {std::move(source), 0}, dtype));
+}
+
+}  // namespace weft

@@ -1,0 +1,115 @@
+// What a DTensor does with its history: a tensor knows its node by name alone (dtensor/dtensor.h), so that
+// the tape may know tensors.
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/redistribution/redistribute.h"
+#include "dtensor/tape/gradient_layout.h"
+#include "dtensor/tape/leaf_node.h"
+#include "dtensor/tape/saved_value.h"
+#include "dtensor/tape/tape_node.h"
+
+namespace weft {
+namespace {
+
+// A leaf that is no parameter. Its name is a text only errors want, so only they make it.
+class TensorLeafNode final : public LeafNode {
+ public:
+  TensorLeafNode(const DTensor& value, const Layout& gradient)
+      : LeafNode(value.context()->state(), /*name=*/"", gradient),
+        context_(value.context()),
+        value_layout_(value.layout()),
+        type_(value.type()) {}
+
+  std::string Name() const override {
+    return absl::StrCat("tensor ", type_.ToString(), " ", value_layout_.ToString(context_->mesh()));
+  }
+
+ private:
+  IntrusivePtr<MeshContext> context_;
+  Layout value_layout_;
+  TensorType type_;
+};
+
+// A recorded explicit Redistribute: the identity on values, so only the gradient's layout is a choice.
+class RedistributeNode final : public TapeNode {
+ public:
+  RedistributeNode(RankState& state, Edge edge, const Layout& source, const RedistributeOptions& options)
+      : TapeNode(state, Edges{std::move(edge)}, /*num_outputs=*/1), source_(source), options_(options) {}
+
+  std::string Name() const override { return "redistribute"; }
+  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
+    Layout target = GradientLayout(source_, gradients[0].layout());
+    for (const auto& [axis, placement] : options_.gradient) target = PlacedAlong(target, axis, placement);
+    return {gradients[0].Redistribute(target)};
+  }
+
+ private:
+  Layout source_;
+  RedistributeOptions options_;
+};
+
+void RecordRedistribute(const DTensor& source, DTensor& result, const RedistributeOptions& options) {
+  result.impl()->node = IntrusivePtr<TapeNode>(
+      new RedistributeNode(source.context()->state(), EdgeTo(source), source.layout(), options));
+}
+
+}  // namespace
+
+DTensorImpl::DTensorImpl(const IntrusivePtr<MeshContext>& context, const Layout& layout,
+                         const TensorType& type, Tensor local)
+    : context(context), layout(layout), type(type), local(std::move(local)) {}
+
+DTensorImpl::~DTensorImpl() = default;
+
+DTensor DTensor::Redistribute(const Layout& layout, const RedistributeOptions& options) const {
+  WEFT_REQUIRE(layout.ndim() == ndim() && layout.num_axes() == context()->mesh().num_axes(),
+               "Redistribute: layout ", layout.ToString(), " has ", layout.ndim(), " dims and ",
+               layout.num_axes(), " axes; the tensor is ", ToString(), " on mesh ",
+               context()->mesh().ToString());
+  const bool recorded = requires_grad() && context()->state().grad_enabled();
+  if (layout == this->layout() && !recorded) return *this;
+  DTensor result = impl_->Moved(layout);
+  if (recorded) RecordRedistribute(*this, result, options);
+  return result;
+}
+
+DTensor DTensor::Detach() const { return requires_grad() ? WithoutHistory(*this) : *this; }
+
+DTensor DTensor::RequiresGrad() const {
+  WEFT_REQUIRE(!layout().HasPartial(),
+               "RequiresGrad: the gradient of a leaf rests in the leaf's layout, which cannot be ",
+               layout().ToString(context()->mesh()),
+               "; redistribute it first, or say where the gradient is to rest: RequiresGrad(layout)");
+  return RequiresGrad(layout());
+}
+
+DTensor DTensor::RequiresGrad(const Layout& gradient) const {
+  WEFT_REQUIRE(IsFloating(dtype()), "RequiresGrad: only floating tensors have gradients, got ", ToString());
+  WEFT_REQUIRE(gradient.ndim() == ndim() && gradient.num_axes() == context()->mesh().num_axes(),
+               "RequiresGrad: gradient layout ", gradient.ToString(), " has ", gradient.ndim(), " dims and ",
+               gradient.num_axes(), " axes; the tensor is ", ToString(), " on mesh ",
+               context()->mesh().ToString());
+  for (int axis : gradient.PartialAxes()) {
+    const ReduceOp op = gradient.partial_op(axis);
+    WEFT_REQUIRE(op == ReduceOp::kSum || op == ReduceOp::kAvg, "RequiresGrad: gradients add up, so that of ",
+                 ToString(), " cannot lie as ", gradient.ToString(context()->mesh()));
+  }
+  DTensor leaf(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
+  leaf.impl_->writes = impl_->writes ? impl_->writes : MakeIntrusive<WriteLog>();
+  leaf.impl_->node = IntrusivePtr<TapeNode>(new TensorLeafNode(*this, gradient));
+  return leaf;
+}
+
+DTensor DTensor::grad() const {
+  WEFT_REQUIRE(requires_grad(), "grad: this tensor wants no gradient; make it a leaf with RequiresGrad()");
+  const LeafNode* leaf = dynamic_cast<const LeafNode*>(impl_->node.get());
+  WEFT_REQUIRE(leaf != nullptr, "grad: only leaves keep their gradient; this is a result of ",
+               impl_->node->Name());
+  return leaf->gradient();
+}
+
+}  // namespace weft

@@ -1,0 +1,58 @@
+#include "dtensor/tape/saved_value.h"
+
+#include "dtensor/call/execute.h"
+#include "dtensor/redistribution/redistribute.h"
+#include "ops/elementwise/cast.h"
+
+namespace weft {
+namespace {
+
+// This rank's piece in another dtype, by the op's kernel, on all threads.
+Tensor CastPiece(const DTensor& x, DType dtype) {
+  const DTensor cast = Execute(kCast, {x}, {.dtype = dtype});
+  WEFT_CHECK(cast.layout() == x.layout(), "a cast moved ", x.ToString());
+  return cast.ToLocal();
+}
+
+}  // namespace
+
+SavedValue::SavedValue(DTensorRef value) {
+  if (value->origin) {
+    value_ = DTensor(value->origin->at_rest);
+    copy_ = Copy{value->type.dtype, value->layout};
+    version_ = value->copied_version();  // forward reads the copy, whatever has become of the parameter
+  } else {
+    value_ = value.Share();
+    version_ = value->version();
+  }
+}
+
+DTensor SavedValue::Unpack(absl::string_view reader) const {
+  if (value_.impl()->version() != version_) {
+    Throw(absl::StatusCode::kFailedPrecondition, "Backward: ", reader, " needs the ", value_.ToString(),
+          " that it saw in forward, but ", value_.impl()->writes->last_writer,
+          " has changed it in place since");
+  }
+  if (!copy_) return value_;
+  PurposeGuard purpose(value_.context()->state(), Purpose::kParam);
+  return MakeCopy(value_, copy_->dtype, copy_->layout);
+}
+
+DTensor WithoutHistory(const DTensor& x) {
+  DTensor result(MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.ToLocal()));
+  result.impl()->ShareWrites(*x.impl());
+  return result;
+}
+
+DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout) {
+  MeshContext& context = *at_rest.context();
+  Tensor local = at_rest.ToLocal();
+  if (dtype != at_rest.dtype()) local = CastPiece(at_rest, dtype);
+  const TensorType type = {dtype, at_rest.shape()};
+  local = RedistributeLocal(context, local, type, at_rest.layout(), layout);
+  DTensor copy(MakeIntrusive<DTensorImpl>(at_rest.context(), layout, type, std::move(local)));
+  copy.impl()->ShareWrites(*at_rest.impl());
+  return copy;
+}
+
+}  // namespace weft

@@ -1,0 +1,43 @@
+#ifndef WEFT_DTENSOR_TAPE_SAVED_VALUE_H_
+#define WEFT_DTENSOR_TAPE_SAVED_VALUE_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "dtensor/dtensor.h"
+
+namespace weft {
+
+// A value that backward will read: kept as it is, or, for a parameter's cast or redistributed copy, as the
+// at-rest value and the dtype and layout to bring it to again.
+class SavedValue {
+ public:
+  SavedValue() = default;
+  explicit SavedValue(DTensorRef value);
+
+  // Cost:   the redistribution, for a parameter's copy, under purpose `param`.
+  // Errors: FailedPrecondition naming `reader` and the op that has written to the value since it was saved,
+  //         or, to a parameter, since the copy was made that was saved.
+  DTensor Unpack(absl::string_view reader) const;
+  bool defined() const { return value_.defined(); }
+
+ private:
+  DTensor value_;
+  struct Copy {
+    DType dtype;
+    Layout layout;
+  };
+  std::optional<Copy> copy_;
+  int64_t version_ = 0;
+};
+
+// The same value in a handle of its own, with no history.
+DTensor WithoutHistory(const DTensor& x);
+
+// A parameter's copy as compute reads it: cast first, so that what moves is in the smaller dtype. No history.
+DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_TAPE_SAVED_VALUE_H_

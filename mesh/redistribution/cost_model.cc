@@ -1,0 +1,44 @@
+#include "mesh/redistribution/cost_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace weft {
+
+CostModel::CostModel(const DeviceMesh& mesh) : mesh_(mesh), costs_(mesh.num_axes()) {}
+
+CostModel::CostModel(const DeviceMesh& mesh, std::vector<AxisCost> costs)
+    : mesh_(mesh), costs_(std::move(costs)) {
+  WEFT_REQUIRE(static_cast<int>(costs_.size()) == mesh.num_axes(), "mesh (", mesh.ToString(), ") has ",
+               mesh.num_axes(), " axes, but ", costs_.size(), " costs were given");
+}
+
+double CostModel::StepMicroseconds(const RedistributionStep& step, const Layout& from, const Shape& shape,
+                                   DType dtype) const {
+  return Microseconds(WorstRankTraffic(step, from, shape, dtype, mesh_));
+}
+
+double CostModel::Microseconds(const StepTraffic& traffic) const {
+  if (traffic.rounds == 0 && traffic.bytes == 0) return 0;
+  double slowest = 0;
+  for (int axis = 0; traffic.axes >> axis != 0; ++axis) {
+    if ((traffic.axes >> axis & 1) == 0) continue;
+    slowest = std::max(slowest, costs_[axis].alpha_us * static_cast<double>(traffic.rounds) +
+                                    costs_[axis].us_per_byte * static_cast<double>(traffic.bytes));
+  }
+  return kStepMicroseconds + slowest;
+}
+
+double CostModel::Microseconds(const Redistribution& plan, const Shape& shape, DType dtype) const {
+  double total = 0;
+  Layout from = plan.from;
+  for (const RedistributionStep& step : plan.steps) {
+    total += StepMicroseconds(step, from, shape, dtype);
+    from = step.result;
+  }
+  return total;
+}
+
+}  // namespace weft

@@ -1,0 +1,45 @@
+#include "mesh/redistribution/price.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "mesh/redistribution/bytes.h"
+#include "mesh/redistribution/planner.h"
+
+namespace weft {
+namespace {
+
+std::string StepText(const RedistributionStep& step, const DeviceMesh& mesh) {
+  const auto axis_name = [&](std::string* out, int axis) { out->append(mesh.axis_name(axis)); };
+  return absl::StrCat(StepKindName(step.kind), "(", absl::StrJoin(step.axes, ",", axis_name), ")");
+}
+
+}  // namespace
+
+RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+                                        const DeviceMesh& mesh, const CostModel& cost_model) {
+  RedistributionPrice price;
+  if (from == to) return price;
+  const Redistribution plan = PlanRedistribution(from, to, shape, dtype, mesh, cost_model);
+  price.microseconds = cost_model.Microseconds(plan, shape, dtype);
+  price.num_bytes = TotalBytes(plan, shape, dtype, mesh);
+  price.steps = absl::StrJoin(plan.steps, ", ", [&](std::string* out, const RedistributionStep& step) {
+    out->append(StepText(step, mesh));
+  });
+  return price;
+}
+
+double RedistributionMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+                                  const DeviceMesh& mesh, const CostModel& cost_model) {
+  if (from == to) return 0;
+  return EstimateMicroseconds(from, to, shape, dtype, mesh, cost_model);
+}
+
+int64_t RedistributionBytes(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+                            const DeviceMesh& mesh, const CostModel& cost_model) {
+  if (from == to) return 0;
+  return TotalBytes(PlanRedistribution(from, to, shape, dtype, mesh, cost_model), shape, dtype, mesh);
+}
+
+}  // namespace weft

@@ -1,0 +1,37 @@
+#ifndef WEFT_MESH_REDISTRIBUTION_PRICE_H_
+#define WEFT_MESH_REDISTRIBUTION_PRICE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "mesh/device_mesh.h"
+#include "mesh/layout.h"
+#include "mesh/redistribution/cost_model.h"
+#include "runtime/base/dtype.h"
+#include "runtime/tensor/shape.h"
+
+namespace weft {
+
+// What it takes to bring a tensor from one layout to another, for those who compare and explain.
+struct RedistributionPrice {
+  double microseconds = 0;  // predicted
+  int64_t num_bytes = 0;    // summed over all ranks, as the ledger counts them
+  std::string steps;  // "all_gather(dp)", "reduce_scatter(tp), slice(dp)"; empty if nothing is to be done
+
+  bool operator==(const RedistributionPrice&) const = default;
+};
+
+// Prices the plan that a redistribution would carry out.   Cost: PlanRedistribution.
+RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+                                        const DeviceMesh& mesh, const CostModel& cost_model);
+
+// Its time alone, as EstimateMicroseconds has it: without a search, for those who choose between many
+// layouts. Or its bytes alone, of the plan.
+double RedistributionMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+                                  const DeviceMesh& mesh, const CostModel& cost_model);
+int64_t RedistributionBytes(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+                            const DeviceMesh& mesh, const CostModel& cost_model);
+
+}  // namespace weft
+
+#endif  // WEFT_MESH_REDISTRIBUTION_PRICE_H_

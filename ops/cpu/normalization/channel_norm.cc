@@ -1,0 +1,236 @@
+#include "ops/normalization/channel_norm.h"
+
+#include <vector>
+
+#include "ops/cpu/normalization/channel_passes.h"
+#include "ops/normalization/channel_norm_grad.h"
+#include "ops/op/kernel.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+namespace {
+
+using Call = ChannelNormCall;
+
+// A vector or statistic in the compute type, row-major. A statistic has that type already.
+template <class C>
+Tensor Numbers(const Tensor& tensor, KernelContext& context) {
+  return tensor.dtype() == kDTypeOf<C> ? Dense(tensor, context)
+                                       : CastTensor(tensor, kDTypeOf<C>, context.allocator);
+}
+
+// to[channel] = sum over images of sums, rounded to T.
+template <class T>
+void SumImages(const ChannelRows& rows, const std::vector<double>& sums, const Tensor& to) {
+  std::vector<double> total(rows.c, 0.0);
+  rows.ForEach({0, rows.num_rows()},
+               [&](int64_t row, int64_t channel, int64_t) { total[channel] += sums[row]; });
+  T* const out = to.data<T>();
+  for (int64_t i = 0; i < rows.c; ++i) out[i] = static_cast<T>(static_cast<ComputeType<T>>(total[i]));
+}
+
+// 0 where no local row reaches: pieces without elements, and groups that other pieces hold.
+void Clear(const Tensor& statistic) { FillTensor(statistic, 0); }
+
+template <class T>
+void NormOf(const Call& call) {
+  using C = ComputeType<T>;
+  const ChannelPasses<T> passes(call);
+  const Tensor w = Numbers<C>(call.inputs[1], call.context);
+  const Tensor b = Numbers<C>(call.inputs[2], call.context);
+  Clear(call.outputs[1]);
+  Clear(call.outputs[2]);
+  C* const mean = call.outputs[1].data<C>();
+  C* const variance = call.outputs[2].data<C>();
+  const RowRange all = {0, passes.rows().num_rows()};
+  std::vector<double> sums(all.end);
+  std::vector<C> rstd(passes.rows().num_statistics());
+  const auto apply = [&](RowRange range) {
+    passes.Apply(range, w.data<C>(), b.data<C>(), mean, rstd.data(), call.outputs[0]);
+  };
+  if (passes.rows().groups > 0) {
+    passes.ForEachRange(/*whole_groups=*/true, [&](RowRange range) {
+      passes.Sums(range, sums.data());
+      passes.Means(range, sums.data(), nullptr, mean);
+      passes.Squares(range, mean, sums.data());
+      passes.Means(range, sums.data(), nullptr, variance);
+      passes.Rstds(range, variance, rstd.data());
+      apply(range);
+    });
+    return;
+  }
+  passes.ForEachRange(false, [&](RowRange range) { passes.Sums(range, sums.data()); });
+  passes.Means(all, sums.data(), nullptr, mean);
+  passes.ForEachRange(false, [&](RowRange range) { passes.Squares(range, mean, sums.data()); });
+  passes.Means(all, sums.data(), nullptr, variance);
+  passes.Rstds(all, variance, rstd.data());
+  passes.ForEachRange(false, apply);
+}
+
+template <class T>
+void MeanOf(const Call& call) {
+  const ChannelPasses<T> passes(call);
+  std::vector<double> sums(passes.rows().num_rows());
+  passes.ForEachRange(false, [&](RowRange range) { passes.Sums(range, sums.data()); });
+  Clear(call.outputs[0]);
+  passes.Means({0, passes.rows().num_rows()}, sums.data(), nullptr, call.outputs[0].data<ComputeType<T>>());
+}
+
+template <class T>
+void VarianceOf(const Call& call) {
+  using C = ComputeType<T>;
+  const ChannelPasses<T> passes(call);
+  const Tensor mean = Numbers<C>(call.inputs[1], call.context);
+  std::vector<double> sums(passes.rows().num_rows());
+  passes.ForEachRange(false, [&](RowRange range) { passes.Squares(range, mean.data<C>(), sums.data()); });
+  Clear(call.outputs[0]);
+  passes.Means({0, passes.rows().num_rows()}, sums.data(), nullptr, call.outputs[0].data<C>());
+}
+
+template <class T>
+void ApplyOf(const Call& call) {
+  using C = ComputeType<T>;
+  const ChannelPasses<T> passes(call);
+  const Tensor w = Numbers<C>(call.inputs[1], call.context);
+  const Tensor b = Numbers<C>(call.inputs[2], call.context);
+  const Tensor mean = Numbers<C>(call.inputs[3], call.context);
+  const Tensor variance = Numbers<C>(call.inputs[4], call.context);
+  std::vector<C> rstd(passes.rows().num_statistics());
+  passes.Rstds({0, passes.rows().num_rows()}, variance.data<C>(), rstd.data());
+  passes.ForEachRange(false, [&](RowRange range) {
+    passes.Apply(range, w.data<C>(), b.data<C>(), mean.data<C>(), rstd.data(), call.outputs[0]);
+  });
+}
+
+// What the gradient ops read, and the sums that they begin with.
+template <class T>
+struct Gradient {
+  using C = ComputeType<T>;
+
+  explicit Gradient(const Call& call)
+      : passes(call),
+        dy(passes.View(call.inputs[4])),
+        w(Numbers<C>(call.inputs[1], call.context)),
+        mean(Numbers<C>(call.inputs[2], call.context)),
+        rstd(passes.rows().num_statistics()),
+        sums(passes.rows().num_rows()),
+        dots(passes.rows().num_rows()) {
+    const Tensor variance = Numbers<C>(call.inputs[3], call.context);
+    passes.Rstds({0, passes.rows().num_rows()}, variance.template data<C>(), rstd.data());
+  }
+
+  void Sums(RowRange range) {
+    passes.GradSums(range, dy, mean.template data<C>(), rstd.data(), sums.data(), dots.data());
+  }
+  void Means(RowRange range, C* g_mean, C* gh_mean) const {
+    passes.Means(range, sums.data(), w.template data<C>(), g_mean);
+    passes.Means(range, dots.data(), w.template data<C>(), gh_mean);
+  }
+  void Apply(RowRange range, const C* g_mean, const C* gh_mean, const Tensor& dx) const {
+    passes.GradApply(range, dy, w.template data<C>(), mean.template data<C>(), rstd.data(), g_mean, gh_mean,
+                     dx);
+  }
+
+  ChannelPasses<T> passes;
+  RowView dy;
+  Tensor w, mean;
+  std::vector<C> rstd;
+  std::vector<double> sums, dots;
+};
+
+template <class T>
+void GradOf(const Call& call) {
+  using C = ComputeType<T>;
+  Gradient<T> gradient(call);
+  const ChannelRows& rows = gradient.passes.rows();
+  std::vector<C> g_mean(rows.num_statistics());
+  std::vector<C> gh_mean(rows.num_statistics());
+  const auto apply = [&](RowRange range) {
+    gradient.Apply(range, g_mean.data(), gh_mean.data(), call.outputs[0]);
+  };
+  if (rows.groups > 0) {
+    gradient.passes.ForEachRange(/*whole_groups=*/true, [&](RowRange range) {
+      gradient.Sums(range);
+      gradient.Means(range, g_mean.data(), gh_mean.data());
+      apply(range);
+    });
+  } else {
+    gradient.passes.ForEachRange(false, [&](RowRange range) { gradient.Sums(range); });
+    gradient.Means({0, rows.num_rows()}, g_mean.data(), gh_mean.data());
+    gradient.passes.ForEachRange(false, apply);
+  }
+  SumImages<T>(rows, gradient.dots, call.outputs[1]);
+  SumImages<T>(rows, gradient.sums, call.outputs[2]);
+}
+
+template <class T>
+void GradSumsOf(const Call& call) {
+  using C = ComputeType<T>;
+  Gradient<T> gradient(call);
+  gradient.passes.ForEachRange(false, [&](RowRange range) { gradient.Sums(range); });
+  SumImages<T>(gradient.passes.rows(), gradient.dots, call.outputs[0]);
+  SumImages<T>(gradient.passes.rows(), gradient.sums, call.outputs[1]);
+  Clear(call.outputs[2]);
+  Clear(call.outputs[3]);
+  gradient.Means({0, gradient.passes.rows().num_rows()}, call.outputs[2].data<C>(),
+                 call.outputs[3].data<C>());
+}
+
+template <class T>
+void GradApplyOf(const Call& call) {
+  using C = ComputeType<T>;
+  const Gradient<T> gradient(call);
+  const Tensor g_mean = Numbers<C>(call.inputs[5], call.context);
+  const Tensor gh_mean = Numbers<C>(call.inputs[6], call.context);
+  gradient.passes.ForEachRange(false, [&](RowRange range) {
+    gradient.Apply(range, g_mean.data<C>(), gh_mean.data<C>(), call.outputs[0]);
+  });
+}
+
+void Norm(const Call& call) {
+  VisitFloating(call.inputs[0].dtype(), "channel_norm",
+                [&](auto tag) { NormOf<typename decltype(tag)::type>(call); });
+}
+
+void Mean(const Call& call) {
+  VisitFloating(call.inputs[0].dtype(), "channel_mean",
+                [&](auto tag) { MeanOf<typename decltype(tag)::type>(call); });
+}
+
+void Variance(const Call& call) {
+  VisitFloating(call.inputs[0].dtype(), "channel_variance",
+                [&](auto tag) { VarianceOf<typename decltype(tag)::type>(call); });
+}
+
+void Apply(const Call& call) {
+  VisitFloating(call.inputs[0].dtype(), "channel_norm_apply",
+                [&](auto tag) { ApplyOf<typename decltype(tag)::type>(call); });
+}
+
+void Grad(const Call& call) {
+  VisitFloating(call.inputs[0].dtype(), "channel_norm_grad",
+                [&](auto tag) { GradOf<typename decltype(tag)::type>(call); });
+}
+
+void GradSums(const Call& call) {
+  VisitFloating(call.inputs[0].dtype(), "channel_norm_grad_sums",
+                [&](auto tag) { GradSumsOf<typename decltype(tag)::type>(call); });
+}
+
+void GradApply(const Call& call) {
+  VisitFloating(call.inputs[0].dtype(), "channel_norm_grad_apply",
+                [&](auto tag) { GradApplyOf<typename decltype(tag)::type>(call); });
+}
+
+const RegisterKernel kRegister[] = {
+    {kChannelNorm, DeviceType::kCpu, Norm},
+    {kChannelMean, DeviceType::kCpu, Mean},
+    {kChannelVariance, DeviceType::kCpu, Variance},
+    {kChannelNormApply, DeviceType::kCpu, Apply},
+    {kChannelNormGrad, DeviceType::kCpu, Grad},
+    {kChannelNormGradSums, DeviceType::kCpu, GradSums},
+    {kChannelNormGradApply, DeviceType::kCpu, GradApply},
+};
+
+}  // namespace
+}  // namespace weft

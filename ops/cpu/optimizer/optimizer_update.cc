@@ -1,0 +1,165 @@
+#include "ops/optimizer/optimizer_update.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/optimizer/adamw_span.h"
+#include "ops/cpu/spans/element_blocks.h"
+#include "ops/cpu/spans/float_spans.h"
+#include "ops/cpu/spans/parallel_copy.h"
+#include "ops/op/kernel.h"
+
+namespace weft {
+namespace {
+
+// A scalar of f32 or f64.
+double ScalarOf(const Tensor& tensor) {
+  return tensor.dtype() == DType::kF64 ? *tensor.data<double>() : static_cast<double>(*tensor.data<float>());
+}
+
+// Calls `function(TypeTag<C>())` for p's ArithmeticType, unless the clip factor tells to skip the step.
+template <class Function>
+void UpdateIfFinite(const KernelCallBase& call, double clip, const Function& function) {
+  if (!std::isfinite(clip)) return;
+  VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
+    // Inference admits floating dtypes only.
+    if constexpr (std::is_floating_point_v<typename decltype(tag)::type>) function(tag);
+  });
+}
+
+void AdamWSpan(const AdamWConstants<float>& c, float* p, float* m, float* v, const float* g, int64_t n) {
+  AdamWFloatSpan(c, p, m, v, g, n);
+}
+
+void AdamWSpan(const AdamWConstants<double>& c, double* p, double* m, double* v, const double* g, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const double gradient = g[i] * c.clip;
+    m[i] += (gradient - m[i]) * c.gain1;
+    v[i] = v[i] * c.beta2 + gradient * gradient * c.gain2;
+    p[i] = p[i] * c.decay - c.rate * (m[i] / (std::sqrt(v[i]) * c.correction2 + c.eps));
+  }
+}
+
+void CountUpdate(const KernelCall<NoAttributes, NoScalars>& call) {
+  if (std::isfinite(ScalarOf(call.inputs[1]))) ++*call.outputs[0].data<int64_t>();
+}
+
+// Compiled without fused multiply-adds.
+struct PlainMath {
+  static double Mul(double a, double b) { return a * b; }
+  static double Add(double a, double b) { return a + b; }
+  static double Sqrt(double a) { return std::sqrt(a); }
+};
+
+void AdamWRatesOfCount(const KernelCall<NoAttributes, AdamWRatesScalars>& call) {
+  const AdamWRates rates = AdamWRatesOf<PlainMath>(call.scalars(), *call.inputs[0].data<int64_t>());
+  double* const r = call.outputs[0].data<double>();
+  r[0] = rates.rate;
+  r[1] = rates.correction2;
+}
+
+void AdamWUpdate(const KernelCall<NoAttributes, AdamWScalars>& call) {
+  const double clip = ScalarOf(call.inputs[4]);
+  const Tensor& r = call.inputs[5];
+  const double rate = r.data<double>()[0];
+  const double correction2 = r.data<double>()[r.strides()[0]];
+  UpdateIfFinite(call, clip, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const AdamWConstants<C> constants = MakeAdamWConstants<C>(call.scalars(), clip, rate, correction2);
+    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
+                           {{call.outputs[0], ElementStream::kUpdate},
+                            {call.outputs[1], ElementStream::kUpdate},
+                            {call.outputs[2], ElementStream::kUpdate},
+                            {call.inputs[3]}},
+                           [&](C* const* spans, int64_t, int64_t n) {
+                             AdamWSpan(constants, spans[0], spans[1], spans[2], spans[3], n);
+                           });
+  });
+}
+
+void SgdUpdate(const KernelCall<NoAttributes, SgdScalars>& call) {
+  const double clip = ScalarOf(call.inputs[2]);
+  UpdateIfFinite(call, clip, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const C factor = static_cast<C>(clip);
+    const C rate = static_cast<C>(call.scalars().lr);
+    const C decay = static_cast<C>(call.scalars().weight_decay);
+    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
+                           {{call.outputs[0], ElementStream::kUpdate}, {call.inputs[1]}},
+                           [=](C* const* spans, int64_t, int64_t n) {
+                             C* const p = spans[0];
+                             const C* const g = spans[1];
+                             for (int64_t i = 0; i < n; ++i) p[i] -= rate * (g[i] * factor + decay * p[i]);
+                           });
+  });
+}
+
+void MomentumUpdate(const KernelCall<NoAttributes, MomentumScalars>& call) {
+  const double clip = ScalarOf(call.inputs[3]);
+  UpdateIfFinite(call, clip, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const C factor = static_cast<C>(clip);
+    const C rate = static_cast<C>(call.scalars().lr);
+    const C momentum = static_cast<C>(call.scalars().momentum);
+    const C decay = static_cast<C>(call.scalars().weight_decay);
+    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
+                           {{call.outputs[0], ElementStream::kUpdate},
+                            {call.outputs[1], ElementStream::kUpdate},
+                            {call.inputs[2]}},
+                           [=](C* const* spans, int64_t, int64_t n) {
+                             C* const p = spans[0];
+                             C* const b = spans[1];
+                             const C* const g = spans[2];
+                             for (int64_t i = 0; i < n; ++i) {
+                               b[i] = momentum * b[i] + (g[i] * factor + decay * p[i]);
+                               p[i] -= rate * b[i];
+                             }
+                           });
+  });
+}
+
+void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
+  const double x = ScalarOf(call.inputs[0]);
+  double factor = std::numeric_limits<double>::quiet_NaN();
+  if (std::isfinite(x)) factor = std::min(1.0, call.scalars().max_norm / (std::sqrt(x) + 1e-6));
+  VisitFloating(call.outputs[0].dtype(), "clip_factor", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    *call.outputs[0].data<T>() = static_cast<T>(factor);
+  });
+}
+
+// acc += x.
+void AddTo(ThreadPool& pool, const Tensor& acc, const Tensor& x) {
+  VisitArithmeticType(acc.dtype(), [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    ForEachElementBlock<C>(pool, acc.shape(), {{acc, ElementStream::kUpdate}, {x}},
+                           [](C* const* spans, int64_t, int64_t n) {
+                             if constexpr (std::is_same_v<C, float>) {
+                               FloatSpan(BinaryFunction::kAdd)(spans[0], spans[1], spans[0], n);
+                             } else {
+                               for (int64_t i = 0; i < n; ++i) spans[0][i] += spans[1][i];
+                             }
+                           });
+  });
+}
+
+void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
+  AddTo(call.context.pool, call.outputs[0], call.inputs[1]);
+}
+
+void AddAll(const KernelCall<NoAttributes, NoScalars>& call) {
+  const Tensor& y = call.outputs[0];
+  ParallelCopy(call.context.pool, call.inputs[0], y);
+  for (const Tensor& x : call.inputs.subspan(1)) AddTo(call.context.pool, y, x);
+}
+
+const RegisterKernel kRegister[] = {
+    {kCountUpdate, DeviceType::kCpu, CountUpdate},       {kAdamWRates, DeviceType::kCpu, AdamWRatesOfCount},
+    {kAdamWUpdate, DeviceType::kCpu, AdamWUpdate},       {kSgdUpdate, DeviceType::kCpu, SgdUpdate},
+    {kMomentumUpdate, DeviceType::kCpu, MomentumUpdate}, {kClipFactor, DeviceType::kCpu, ClipFactor},
+    {kAccumulate, DeviceType::kCpu, Accumulate},         {kAddAll, DeviceType::kCpu, AddAll},
+};
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,15 @@
+#include "ops/shape/permute.h"
+
+#include "ops/op/kernel.h"
+
+namespace weft {
+namespace {
+
+void Permute(const KernelCall<PermuteAttributes, NoScalars>& call) {
+  call.outputs[0] = call.inputs[0].Permute(call.attributes().order);
+}
+
+const RegisterKernel kRegister(kPermute, DeviceType::kCpu, Permute);
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,215 @@
+#include <cuda_runtime.h>
+
+#include <limits>
+
+#include "ops/attention/attention.h"
+#include "ops/attention/masked_attention.h"
+#include "ops/cuda/attention/attention_heads.h"
+#include "ops/cuda/attention/attention_tiles.h"
+#include "ops/cuda/attention/flash_attention.h"
+#include "ops/cuda/blocks/dynamic_shared.h"
+#include "ops/cuda/blocks/kernel_stream.h"
+#include "ops/op/kernel.h"
+#include "runtime/device/cuda/launch.h"
+
+// Halves have flash_attention.cu, but for wide heads. For the rest, a block takes a tile of queries of one
+// head and walks over the keys that they see, a tile at a time, with a running softmax (FlashAttention-2).
+// Scores live in registers, and in shared memory as the operand of the second product.
+
+namespace weft {
+namespace {
+
+template <class T>
+struct ForwardOperands {
+  using C = typename AttentionTile<T, 64>::C;
+  CudaHeads<const T> q, k, v;
+  CudaHeads<T> y;
+  C* lse = nullptr;
+};
+
+// The maximum or sum over the 16 threads that own a row; every one of them gets it.
+template <class C>
+__device__ C MaxOfRow(C value) {
+#pragma unroll
+  for (int mask = kTileEdge / 2; mask > 0; mask /= 2) {
+    const C other = __shfl_xor_sync(0xffffffffu, value, mask);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+template <class C>
+__device__ C SumOfRow(C value) {
+#pragma unroll
+  for (int mask = kTileEdge / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffu, value, mask);
+  return value;
+}
+
+// The running softmax of the rows that a thread owns. The maximum is the same in all 16 that own them, and so
+// is the sum when Finish has added up theirs.
+template <class Tile>
+struct RunningSoftmax {
+  using C = typename Tile::C;
+  C max[Tile::kRowsOfThread];
+  C sum[Tile::kRowsOfThread];
+
+  // Row i takes in the thread's scores of it, of which those with a bit in `seen` count; they become
+  // probabilities relative to the new maximum. Returns the factor of what was summed before.
+  __device__ C Step(int i, C (&scores)[Tile::kRowsOfThread], unsigned seen) {
+    C largest = -std::numeric_limits<C>::infinity();
+#pragma unroll
+    for (int j = 0; j < Tile::kRowsOfThread; ++j) {
+      if ((seen >> j & 1u) != 0 && scores[j] > largest) largest = scores[j];
+    }
+    largest = MaxOfRow(largest);
+    const C before = max[i];
+    if (largest > before) max[i] = largest;
+    C added = 0;
+#pragma unroll
+    for (int j = 0; j < Tile::kRowsOfThread; ++j) {
+      scores[j] = (seen >> j & 1u) != 0 ? AttentionExp(scores[j] - max[i]) : C(0);
+      added += scores[j];
+    }
+    // Also where both are -inf, whose difference is NaN.
+    const C rescale = before == max[i] ? C(1) : AttentionExp(before - max[i]);
+    sum[i] = sum[i] * rescale + added;
+    return rescale;
+  }
+
+  __device__ void Finish() {
+#pragma unroll
+    for (int i = 0; i < Tile::kRowsOfThread; ++i) sum[i] = SumOfRow(sum[i]);
+  }
+};
+
+template <class T, int kE>
+__global__ void __launch_bounds__(kTileThreads)
+    AttentionKernel(CudaAttention n, CudaScoreChanges changes, ForwardOperands<T> operands) {
+  using Tile = AttentionTile<T, kE>;
+  using C = typename Tile::C;
+  constexpr int kM = Tile::kRowsOfThread;
+  C* const q = DynamicShared<C>();
+  C* const kv = q + Tile::kElements;  // keys, then values
+  C* const p = kv + Tile::kElements;
+  // The last queries first: under a causal mask they take longest.
+  const int64_t tiles = (n.s + Tile::kRows - 1) / Tile::kRows;
+  const int64_t first = (tiles - 1 - blockIdx.x / n.heads()) * Tile::kRows;
+  const CudaHead head = CudaHead::Query(n, blockIdx.x % n.heads());
+  const int64_t last = first + Tile::kRows < n.s ? first + Tile::kRows - 1 : n.s - 1;
+  const C scale = static_cast<C>(n.scale);
+  const int e = static_cast<int>(n.e);
+
+  LoadTile<T, kE>(operands.q.Rows(head), first, n.s, e, q);
+  RunningSoftmax<Tile> softmax;
+  typename Tile::Sums sums;
+  ClearSums<Tile>(sums);
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    softmax.max[i] = -std::numeric_limits<C>::infinity();
+    softmax.sum[i] = 0;
+  }
+  const int64_t end = n.SeenBy(last);
+  for (int64_t key = 0; key < end; key += Tile::kRows) {
+    __syncthreads();  // the tile before is done with
+    LoadTile<T, kE>(operands.k.Rows(head), key, n.t, e, kv);
+    __syncthreads();
+    // [queries, keys] = scale q [queries, e] k^T [e, keys]
+    typename Tile::Scores scores;
+    MultiplyRows<Tile>(q, kv, e, scores);
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+      const int64_t query = first + TileRow() + i * kTileEdge;
+      const int64_t seen_end = query < n.s ? n.SeenBy(query) : 0;
+      unsigned seen = 0;
+#pragma unroll
+      for (int j = 0; j < kM; ++j) {
+        const int64_t at = key + TileColumn() + j * kTileEdge;
+        scores[i][j] *= scale;
+        bool sees = at < seen_end;
+        if (changes.has_mask && sees) sees = changes.Mask<T>(head, query, at, scores[i][j]);
+        seen |= (sees ? 1u : 0u) << j;
+      }
+      const C rescale = softmax.Step(i, scores[i], seen);
+      if (changes.drops) {
+#pragma unroll
+        for (int j = 0; j < kM; ++j) {
+          scores[i][j] *= changes.Factor<C>(n, head, query, key + TileColumn() + j * kTileEdge);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < Tile::kVectorsOfThread; ++j) {
+#pragma unroll
+        for (int v = 0; v < Tile::kVector; ++v) sums[i][j].at[v] *= rescale;
+      }
+    }
+    StoreScores<Tile>(scores, p);
+    __syncthreads();  // keys are done with, and scores are there
+    LoadTile<T, kE>(operands.v.Rows(head), key, n.t, e, kv);
+    __syncthreads();
+    // y [queries, e] += p [queries, keys] v [keys, e]
+    MultiplyByRows<Tile>(p, kv, RowsOfTile<Tile>(key, n.t), sums);
+  }
+  softmax.Finish();
+  const auto factor = [&](int i) { return softmax.sum[i] == 0 ? C(0) : C(1) / softmax.sum[i]; };
+  StoreSums<T, kE>(sums, factor, first, n.s, e, operands.y.Rows(head));
+  if (TileColumn() != 0) return;
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    const int64_t query = first + TileRow() + i * kTileEdge;
+    if (query >= n.s) continue;
+    operands.lse[head.Index(n) * n.s + query] = softmax.sum[i] == 0
+                                                    ? -std::numeric_limits<C>::infinity()
+                                                    : softmax.max[i] + AttentionLog(softmax.sum[i]);
+  }
+}
+
+// Both ops' kernel; `make_changes(n)` gives the CudaScoreChanges.
+template <class R, class MakeChanges>
+void RunForward(const KernelCall<AttentionAttributes, R>& call, const MakeChanges& make_changes) {
+  const Tensor& y = call.outputs[0];
+  if (y.num_elements() == 0) return;
+  const auto heads = [&](int operand) { return AsCudaHeads(call.inputs[operand], call.context.allocator); };
+  const Tensor q = heads(0), k = heads(1), v = heads(2);
+  const CudaAttention n = CudaAttention::Of(q, k, call.attributes());
+  const CudaScoreChanges changes = make_changes(n);
+  VisitFloating(y.dtype(), "attention", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = typename AttentionTile<T, 64>::C;
+    ForwardOperands<T> operands;
+    operands.q = CudaHeads<const T>(q, n);
+    operands.k = CudaHeads<const T>(k, n);
+    operands.v = CudaHeads<const T>(v, n);
+    operands.y = CudaHeads<T>(y, n);
+    operands.lse = call.outputs[1].template data<C>();
+    if constexpr (kIsFlashType<T>) {
+      if (ServesFlash<T>(n)) {
+        return LaunchFlashAttention<T>(KernelStream(call), n, changes,
+                                       {operands.q, operands.k, operands.v, operands.y, operands.lse});
+      }
+    }
+    WithAttentionTile<T, kLeastPlainTile<T>>(n.e, [&](auto elements) {
+      using Tile = AttentionTile<T, elements()>;
+      const int64_t tiles = (n.s + Tile::kRows - 1) / Tile::kRows;
+      LaunchCuda(KernelStream(call),
+                 {.blocks = static_cast<unsigned>(tiles * n.heads()),
+                  .threads = kTileThreads,
+                  .shared_bytes = Tile::SharedBytes(/*num_tiles=*/2)},
+                 AttentionKernel<T, elements()>, n, changes, operands);
+    });
+  });
+}
+
+void Attention(const KernelCall<AttentionAttributes, NoScalars>& call) {
+  RunForward(call, [](const CudaAttention&) { return CudaScoreChanges(); });
+}
+
+void MaskedAttention(const KernelCall<AttentionAttributes, DropoutScalars>& call) {
+  RunForward(call, [&](const CudaAttention& n) {
+    return CudaScoreChanges::Of(n, call.inputs[3], call.input_boxes[0], call.scalars());
+  });
+}
+
+const RegisterKernel kRegister(kAttention, DeviceType::kCuda, Attention);
+const RegisterKernel kRegisterMasked(kMaskedAttention, DeviceType::kCuda, MaskedAttention);
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,56 @@
+#ifndef WEFT_OPS_CUDA_BLOCKS_ROW_PACK_H_
+#define WEFT_OPS_CUDA_BLOCKS_ROW_PACK_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "runtime/base/float16.h"
+
+namespace weft {
+
+// What kernels compute in: float for halves, else the type itself.
+template <class T>
+using WideOf = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
+
+// Neighbouring elements that one access of 16 bytes moves.
+template <class T>
+struct alignas(16) RowPack {
+  static constexpr int kSize = static_cast<int>(16 / sizeof(T));
+  T values[kSize];
+};
+
+template <class T>
+__device__ bool IsPackAligned(const T* address) {
+  return reinterpret_cast<uintptr_t>(address) % sizeof(RowPack<T>) == 0;
+}
+
+// Elements [i, i + kSize) of a row of n; T(0) beyond its end. In one access where they lie so.
+template <class T>
+__device__ RowPack<T> LoadPack(const T* row, int64_t i, int64_t n) {
+  if (i + RowPack<T>::kSize <= n && IsPackAligned(row + i)) {
+    return *reinterpret_cast<const RowPack<T>*>(row + i);
+  }
+  RowPack<T> pack;
+#pragma unroll
+  for (int j = 0; j < RowPack<T>::kSize; ++j) pack.values[j] = i + j < n ? row[i + j] : T(0);
+  return pack;
+}
+
+// Writes those of them that lie in the row.
+template <class T>
+__device__ void StorePack(const RowPack<T>& pack, T* row, int64_t i, int64_t n) {
+  if (i + RowPack<T>::kSize <= n && IsPackAligned(row + i)) {
+    *reinterpret_cast<RowPack<T>*>(row + i) = pack;
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < RowPack<T>::kSize; ++j) {
+    if (i + j < n) row[i + j] = pack.values[j];
+  }
+}
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_CUDA_BLOCKS_ROW_PACK_H_

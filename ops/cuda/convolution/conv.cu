@@ -1,0 +1,283 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "ops/convolution/conv.h"
+#include "ops/cuda/blocks/kernel_stream.h"
+#include "ops/cuda/convolution/image_columns.h"
+#include "ops/cuda/product/gemm.h"
+#include "ops/op/kernel.h"
+#include "runtime/device/cuda/launch.h"
+#include "runtime/tensor/copy.h"
+#include "runtime/tensor/cuda/grid_loop.h"
+
+// Convolutions as matrix products with the windows of the images, [c * kh * kw, pixels] an image, copied for
+// some images at a time (1 x 1 kernels need no copy).
+
+namespace weft {
+namespace {
+
+// columns[image, (c, i, j), pixel] = the element of channel c that kernel element (i, j) meets, 0 in padding.
+template <class T>
+__global__ void GatherColumnsKernel(CudaImageWindows w, const T* x, T* columns, int64_t count) {
+  ForEachOfGrid(count, [&](int64_t index) {
+    const int64_t pixel = index % w.num_pixels();
+    int64_t rest = index / w.num_pixels();
+    const int64_t j = rest % w.kernel[1];
+    rest /= w.kernel[1];
+    const int64_t i = rest % w.kernel[0];
+    const int64_t channel = rest / w.kernel[0];  // of all images
+    const int64_t row = pixel / w.output[1] * w.stride[0] + i * w.dilation[0] - w.padding[0];
+    const int64_t column = pixel % w.output[1] * w.stride[1] + j * w.dilation[1] - w.padding[1];
+    const bool inside = row >= 0 && row < w.image[0] && column >= 0 && column < w.image[1];
+    columns[index] = inside ? x[channel * w.image_size() + row * w.image[1] + column] : T(0);
+  });
+}
+
+// The transpose, from the image's side: every element adds up the columns that it went to, in one order.
+template <class T>
+__global__ void AddColumnsKernel(CudaImageWindows w, const T* columns, T* x, int64_t count) {
+  ForEachOfGrid(count, [&](int64_t index) {
+    const int64_t column = index % w.image[1];
+    const int64_t row = index / w.image[1] % w.image[0];
+    const int64_t channel = index / w.image_size();
+    const T* const from = columns + channel * w.kernel_size() * w.num_pixels();
+    T sum = 0;
+    for (int64_t i = 0; i < w.kernel[0]; ++i) {
+      const int64_t down = row + w.padding[0] - i * w.dilation[0];
+      if (down < 0 || down % w.stride[0] != 0 || down / w.stride[0] >= w.output[0]) continue;
+      for (int64_t j = 0; j < w.kernel[1]; ++j) {
+        const int64_t right = column + w.padding[1] - j * w.dilation[1];
+        if (right < 0 || right % w.stride[1] != 0 || right / w.stride[1] >= w.output[1]) continue;
+        const int64_t pixel = down / w.stride[0] * w.output[1] + right / w.stride[1];
+        sum += from[(i * w.kernel[1] + j) * w.num_pixels() + pixel];
+      }
+    }
+    x[index] = sum;
+  });
+}
+
+// y[image, o, pixel] = b[o].
+template <class T>
+__global__ void FillBiasKernel(const T* b, int64_t outputs, int64_t pixels, T* y, int64_t count) {
+  ForEachOfGrid(count, [&](int64_t i) { y[i] = b[i / pixels % outputs]; });
+}
+
+// One convolution on local tensors, row-major, in the type T that it computes in.
+template <class T>
+class Convolution {
+ public:
+  // Of local x (or dx), w (or dw) and y (or dy).
+  Convolution(const KernelCallBase& call, const ConvAttributes& a, const Shape& x, const Shape& w,
+              const Shape& y)
+      : allocator_(call.context.allocator), stream_(KernelStream(call)), images_(x[0]), channels_(w[1]) {
+    windows_.channels = x[1];
+    for (int i = 0; i < 2; ++i) {
+      windows_.image[i] = x[2 + i];
+      windows_.kernel[i] = w[2 + i];
+      windows_.output[i] = y[2 + i];
+      windows_.stride[i] = a.stride[i];
+      windows_.padding[i] = a.padding[i];
+      windows_.dilation[i] = a.dilation[i];
+    }
+    // A piece of the channels of a depthwise convolution has fewer groups than the whole.
+    groups_ = a.groups == 1 || w[1] == 0 ? a.groups : x[1] / w[1];
+    outputs_ = groups_ == 0 ? 0 : w[0] / groups_;
+  }
+
+  void Forward(const T* x, const T* w, const T* b, T* y) const {
+    const int64_t count = images_ * ImageOutputs();
+    if (count == 0) return;
+    LaunchCuda(stream_, GridOver(count), FillBiasKernel<T>, b, groups_ * outputs_, windows_.num_pixels(), y,
+               count);
+    if (summands() == 0) return;
+    ForEachChunk([&](int64_t first, int64_t images, T* scratch) {
+      const T* const columns = Columns(x, first, images, scratch);
+      for (int64_t group = 0; group < groups_; ++group) {
+        // y [outputs, pixels] += w [outputs, summands] columns [summands, pixels]
+        CudaGemm gemm = Product(outputs_, windows_.num_pixels(), summands(), images);
+        gemm.a = {w + group * outputs_ * summands(), summands()};
+        gemm.b = ColumnsOf(columns, group);
+        SetResult(gemm, y + first * ImageOutputs() + group * outputs_ * windows_.num_pixels(),
+                  windows_.num_pixels(), ImageOutputs());
+        gemm.beta = 1;
+        RunCudaGemm(allocator_, gemm);
+      }
+    });
+  }
+
+  void DataGrad(const T* dy, const T* w, T* dx) const {
+    const int64_t image_elements = windows_.channels * windows_.image_size();
+    if (images_ * image_elements == 0) return;
+    if (outputs_ == 0 || windows_.num_pixels() == 0) {
+      CheckCuda(
+          cudaMemsetAsync(dx, 0, static_cast<size_t>(images_ * image_elements) * sizeof(T), stream_.handle()),
+          "cudaMemsetAsync");
+      return;
+    }
+    ForEachChunk([&](int64_t first, int64_t images, T* scratch) {
+      T* const columns = windows_.IsIdentity() ? dx + first * image_elements : scratch;
+      for (int64_t group = 0; group < groups_; ++group) {
+        // columns [summands, pixels] = w^T [summands, outputs] dy [outputs, pixels]
+        CudaGemm gemm = Product(summands(), windows_.num_pixels(), outputs_, images);
+        gemm.a = {w + group * outputs_ * summands(), summands(), /*transposed=*/true};
+        gemm.b = OutputsOf(dy, first, group);
+        SetResult(gemm, columns + group * summands() * windows_.num_pixels(), windows_.num_pixels(),
+                  ImageColumns());
+        RunCudaGemm(allocator_, gemm);
+      }
+      if (windows_.IsIdentity()) return;
+      const int64_t count = images * image_elements;
+      LaunchCuda(stream_, GridOver(count), AddColumnsKernel<T>, windows_, columns,
+                 dx + first * image_elements, count);
+    });
+  }
+
+  // Images add up one after the other.
+  void WeightGrad(const T* x, const T* dy, T* dw) const {
+    const int64_t elements = groups_ * outputs_ * summands();
+    if (elements == 0) return;
+    if (images_ == 0 || windows_.num_pixels() == 0) {
+      CheckCuda(cudaMemsetAsync(dw, 0, static_cast<size_t>(elements) * sizeof(T), stream_.handle()),
+                "cudaMemsetAsync");
+      return;
+    }
+    ForEachChunk([&](int64_t first, int64_t images, T* scratch) {
+      const T* const columns = Columns(x, first, images, scratch);
+      for (int64_t image = first; image < first + images; ++image) {
+        for (int64_t group = 0; group < groups_; ++group) {
+          // dw [outputs, summands] += dy [outputs, pixels] columns^T [pixels, summands]
+          CudaGemm gemm = Product(outputs_, summands(), windows_.num_pixels(), /*batch=*/1);
+          gemm.a = OutputsOf(dy, image, group);
+          gemm.b = ColumnsOf(columns + (image - first) * ImageColumns(), group);
+          gemm.b.transposed = true;
+          SetResult(gemm, dw + group * outputs_ * summands(), summands(), /*batch_stride=*/0);
+          gemm.beta = image == 0 ? 0 : 1;
+          RunCudaGemm(allocator_, gemm);
+        }
+      }
+    });
+  }
+
+ private:
+  // Of a group's product.
+  int64_t summands() const { return channels_ * windows_.kernel_size(); }
+  int64_t ImageColumns() const { return groups_ * summands() * windows_.num_pixels(); }
+  int64_t ImageOutputs() const { return groups_ * outputs_ * windows_.num_pixels(); }
+
+  // Calls body(first image, number of images, memory for their columns).
+  template <class Body>
+  void ForEachChunk(const Body& body) const {
+    constexpr int64_t kMostBytes = int64_t{256} << 20;
+    const int64_t bytes = std::max<int64_t>(1, ImageColumns() * static_cast<int64_t>(sizeof(T)));
+    const int64_t chunk = std::clamp<int64_t>(kMostBytes / bytes, 1, std::max<int64_t>(1, images_));
+    const int64_t elements = windows_.IsIdentity() ? 0 : std::min(chunk, images_) * ImageColumns();
+    const Tensor scratch = Tensor::Empty(allocator_, kDTypeOf<T>, Shape{elements});
+    for (int64_t first = 0; first < images_; first += chunk) {
+      body(first, std::min(chunk, images_ - first), scratch.data<T>());
+    }
+  }
+
+  const T* Columns(const T* x, int64_t first, int64_t images, T* scratch) const {
+    const T* const from = x + first * windows_.channels * windows_.image_size();
+    if (windows_.IsIdentity()) return from;
+    const int64_t count = images * ImageColumns();
+    LaunchCuda(stream_, GridOver(count), GatherColumnsKernel<T>, windows_, from, scratch, count);
+    return scratch;
+  }
+
+  CudaGemmOperand ColumnsOf(const T* columns, int64_t group) const {
+    const int64_t pixels = windows_.num_pixels();
+    return {columns + group * summands() * pixels, pixels, /*transposed=*/false, ImageColumns()};
+  }
+  CudaGemmOperand OutputsOf(const T* dy, int64_t image, int64_t group) const {
+    const int64_t pixels = windows_.num_pixels();
+    return {dy + image * ImageOutputs() + group * outputs_ * pixels, pixels, /*transposed=*/false,
+            ImageOutputs()};
+  }
+
+  CudaGemm Product(int64_t m, int64_t n, int64_t k, int64_t batch) const {
+    CudaGemm gemm;
+    gemm.dtype = kDTypeOf<T>;
+    gemm.m = m;
+    gemm.n = n;
+    gemm.k = k;
+    gemm.batch = batch;
+    gemm.allow_tf32 = AsCudaAllocator(*allocator_).rank_state().allow_tf32();
+    return gemm;
+  }
+  static void SetResult(CudaGemm& gemm, T* c, int64_t ldc, int64_t batch_stride) {
+    gemm.c = c;
+    gemm.ldc = ldc;
+    gemm.c_batch_stride = batch_stride;
+  }
+
+  const std::shared_ptr<Allocator>& allocator_;
+  CudaStreamRef stream_;
+  CudaImageWindows windows_;
+  int64_t images_;
+  int64_t groups_ = 1;
+  int64_t channels_;  // of a group
+  int64_t outputs_ = 0;
+};
+
+DType ConvDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+// Row-major, in the type that the convolution computes in.
+Tensor Operand(const Tensor& tensor, const KernelContext& context) {
+  const DType dtype = ConvDType(tensor.dtype());
+  if (tensor.dtype() == dtype && tensor.IsContiguous()) return tensor;
+  return CastTensor(tensor, dtype, context.allocator);
+}
+
+// Calls run(result data) with the result in the type to compute in, then rounds it to the output.
+template <class Run>
+void InComputeType(const KernelContext& context, const Tensor& output, const Run& run) {
+  const DType dtype = ConvDType(output.dtype());
+  const bool direct = output.dtype() == dtype;
+  const Tensor to = direct ? output : Tensor::Empty(context.allocator, dtype, output.shape());
+  if (dtype == DType::kF64) {
+    run(to.data<double>());
+  } else {
+    run(to.data<float>());
+  }
+  if (!direct) CopyTensor(to, output);
+}
+
+void Conv(const KernelCall<ConvAttributes, NoScalars>& call) {
+  const Tensor x = Operand(call.inputs[0], call.context);
+  const Tensor w = Operand(call.inputs[1], call.context);
+  const Tensor b = Operand(call.inputs[2], call.context);
+  const Tensor& y = call.outputs[0];
+  InComputeType(call.context, y, [&]<class T>(T* out) {
+    Convolution<T>(call, call.attributes(), x.shape(), w.shape(), y.shape())
+        .Forward(x.data<T>(), w.data<T>(), b.data<T>(), out);
+  });
+}
+
+void ConvDataGrad(const KernelCall<ConvGradAttributes, NoScalars>& call) {
+  const Tensor dy = Operand(call.inputs[0], call.context);
+  const Tensor w = Operand(call.inputs[1], call.context);
+  const Tensor& dx = call.outputs[0];
+  InComputeType(call.context, dx, [&]<class T>(T* out) {
+    Convolution<T>(call, call.attributes().conv, dx.shape(), w.shape(), dy.shape())
+        .DataGrad(dy.data<T>(), w.data<T>(), out);
+  });
+}
+
+void ConvWeightGrad(const KernelCall<ConvGradAttributes, NoScalars>& call) {
+  const Tensor x = Operand(call.inputs[0], call.context);
+  const Tensor dy = Operand(call.inputs[1], call.context);
+  const Tensor& dw = call.outputs[0];
+  InComputeType(call.context, dw, [&]<class T>(T* out) {
+    Convolution<T>(call, call.attributes().conv, x.shape(), dw.shape(), dy.shape())
+        .WeightGrad(x.data<T>(), dy.data<T>(), out);
+  });
+}
+
+const RegisterKernel kRegister(kConv, DeviceType::kCuda, Conv);
+const RegisterKernel kRegisterDataGrad(kConvDataGrad, DeviceType::kCuda, ConvDataGrad);
+const RegisterKernel kRegisterWeightGrad(kConvWeightGrad, DeviceType::kCuda, ConvWeightGrad);
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,249 @@
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+#include "ops/cuda/blocks/map_elements.h"
+#include "ops/cuda/elementwise/gelu.h"
+#include "ops/cuda/elementwise/sigmoid.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/op/kernel.h"
+#include "ops/op/number_as.h"
+#include "runtime/base/wrapping.h"
+
+namespace weft {
+namespace {
+
+struct AddOf {
+  template <class C>
+  __device__ C operator()(C a, C b) const {
+    if constexpr (std::is_integral_v<C>) {
+      return WrappingAdd(a, b);
+    } else {
+      return a + b;
+    }
+  }
+};
+struct SubOf {
+  template <class C>
+  __device__ C operator()(C a, C b) const {
+    if constexpr (std::is_integral_v<C>) {
+      return WrappingSub(a, b);
+    } else {
+      return a - b;
+    }
+  }
+};
+struct MulOf {
+  template <class C>
+  __device__ C operator()(C a, C b) const {
+    if constexpr (std::is_integral_v<C>) {
+      return WrappingMul(a, b);
+    } else {
+      return a * b;
+    }
+  }
+};
+struct DivOf {
+  template <class C>
+  __device__ C operator()(C a, C b) const {
+    return a / b;
+  }
+};
+
+struct NegOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    if constexpr (std::is_integral_v<C>) {
+      return WrappingSub(C(0), x);
+    } else {
+      return -x;
+    }
+  }
+};
+struct ExpOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    return std::exp(x);
+  }
+};
+struct LogOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    return std::log(x);
+  }
+};
+struct SqrtOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    return std::sqrt(x);
+  }
+};
+struct RsqrtOf {
+  __device__ float operator()(float x) const { return rsqrtf(x); }
+  __device__ double operator()(double x) const { return 1 / std::sqrt(x); }
+};
+struct TanhOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    return std::tanh(x);
+  }
+};
+struct SquareOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    return x * x;
+  }
+};
+// Passes NaN on.
+struct ReluOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    return x < 0 ? C(0) : x;
+  }
+};
+struct ReluGradOf {
+  template <class C>
+  __device__ C operator()(C y, C dy) const {
+    return y <= 0 ? C(0) : dy;
+  }
+};
+
+// In float, what is below the limit is under 2e-36.
+struct SiluOf {
+  __device__ float operator()(float x) const {
+    return x < -kSigmoidLimit ? 0.0f : x * SigmoidOf(ClampTo(x, kSigmoidLimit)).value;
+  }
+  __device__ double operator()(double x) const { return x * SigmoidOf(x).value; }
+};
+// s (1 + x (1 - s)).
+struct SiluGradOf {
+  __device__ float operator()(float x, float dy) const {
+    const float c = ClampTo(x, kSigmoidLimit);
+    const SigmoidParts<float> s = SigmoidOf(c);
+    const float derivative = s.value * (1.0f + c * s.complement);
+    return dy * (x != x ? x : x < -kSigmoidLimit ? 0.0f : derivative);
+  }
+  __device__ double operator()(double x, double dy) const {
+    const SigmoidParts<double> s = SigmoidOf(x);
+    return dy * s.value * (1 + x * s.complement);
+  }
+};
+
+struct GeluTanhOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    return GeluTanh(x);
+  }
+};
+struct GeluErfOf {
+  template <class C>
+  __device__ C operator()(C x) const {
+    return GeluErf(x);
+  }
+};
+struct GeluTanhGradOf {
+  template <class C>
+  __device__ C operator()(C x, C dy) const {
+    return dy * GeluTanhGrad(x);
+  }
+};
+struct GeluErfGradOf {
+  template <class C>
+  __device__ C operator()(C x, C dy) const {
+    return dy * GeluErfGrad(x);
+  }
+};
+
+template <class C>
+struct ScaleBy {
+  C factor;
+
+  __device__ C operator()(C x) const {
+    if constexpr (std::is_integral_v<C>) {
+      return WrappingMul(x, factor);
+    } else {
+      return x * factor;
+    }
+  }
+};
+
+template <class Function>
+void UnaryOf(const KernelCallBase& call) {
+  VisitFloating(call.outputs[0].dtype(), "elementwise", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    MapElements<T, T>(call, Function());
+  });
+}
+
+template <class Function>
+void BinaryOf(const KernelCallBase& call) {
+  VisitFloating(call.outputs[0].dtype(), "elementwise", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    MapElements<T, T, T>(call, Function());
+  });
+}
+
+template <class Function>
+void Unary(const KernelCall<NoAttributes, NoScalars>& call) {
+  UnaryOf<Function>(call);
+}
+template <class Function>
+void Binary(const KernelCall<NoAttributes, NoScalars>& call) {
+  BinaryOf<Function>(call);
+}
+
+// Of integers too.
+template <class Function>
+void NumericBinary(const KernelCall<NoAttributes, NoScalars>& call) {
+  VisitNumeric(call.outputs[0].dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    MapElements<T, T, T>(call, Function());
+  });
+}
+
+void Neg(const KernelCall<NoAttributes, NoScalars>& call) {
+  VisitNumeric(call.outputs[0].dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    MapElements<T, T>(call, NegOf());
+  });
+}
+
+void Gelu(const KernelCall<GeluAttributes, NoScalars>& call) {
+  call.attributes().exact ? UnaryOf<GeluErfOf>(call) : UnaryOf<GeluTanhOf>(call);
+}
+
+void GeluGrad(const KernelCall<GeluAttributes, NoScalars>& call) {
+  call.attributes().exact ? BinaryOf<GeluErfGradOf>(call) : BinaryOf<GeluTanhGradOf>(call);
+}
+
+void Scale(const KernelCall<NoAttributes, ScaleScalars>& call) {
+  VisitNumeric(call.outputs[0].dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = ElementValue<T>;
+    MapElements<T, T>(call, ScaleBy<C>{NumberAs<C>("scale", call.scalars().factor)});
+  });
+}
+
+const RegisterKernel kRegister[] = {
+    {kAdd, DeviceType::kCuda, NumericBinary<AddOf>},
+    {kSub, DeviceType::kCuda, NumericBinary<SubOf>},
+    {kMul, DeviceType::kCuda, NumericBinary<MulOf>},
+    {kDiv, DeviceType::kCuda, Binary<DivOf>},
+    {kNeg, DeviceType::kCuda, Neg},
+    {kExp, DeviceType::kCuda, Unary<ExpOf>},
+    {kLog, DeviceType::kCuda, Unary<LogOf>},
+    {kSqrt, DeviceType::kCuda, Unary<SqrtOf>},
+    {kRsqrt, DeviceType::kCuda, Unary<RsqrtOf>},
+    {kTanh, DeviceType::kCuda, Unary<TanhOf>},
+    {kSquare, DeviceType::kCuda, Unary<SquareOf>},
+    {kRelu, DeviceType::kCuda, Unary<ReluOf>},
+    {kSilu, DeviceType::kCuda, Unary<SiluOf>},
+    {kGelu, DeviceType::kCuda, Gelu},
+    {kScale, DeviceType::kCuda, Scale},
+    {kReluGrad, DeviceType::kCuda, Binary<ReluGradOf>},
+    {kSiluGrad, DeviceType::kCuda, Binary<SiluGradOf>},
+    {kGeluGrad, DeviceType::kCuda, GeluGrad},
+};
+
+}  // namespace
+}  // namespace weft

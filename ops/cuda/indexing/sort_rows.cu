@@ -1,0 +1,181 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <type_traits>
+
+#include "ops/cuda/blocks/indices.h"
+#include "ops/cuda/blocks/kernel_stream.h"
+#include "ops/cuda/indexing/sort_rows.h"
+#include "runtime/device/cuda/launch.h"
+#include "runtime/tensor/cuda/grid_loop.h"
+
+namespace weft {
+namespace {
+
+// An element by its key, the name that breaks ties, and where it stands in its row.
+struct SortItem {
+  uint64_t key;
+  int64_t name;
+  int64_t position;  // -1: there is no element
+
+  __device__ bool After(const SortItem& other) const {
+    return key != other.key ? key > other.key : name > other.name;
+  }
+};
+
+// Unsigned numbers in the order of elements, ascending: as ops/cpu/indexing/order_keys.h.
+template <class T>
+__device__ uint64_t KeyOf(T x) {
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  if constexpr (std::is_same_v<T, double>) {
+    if (x != x) return ~uint64_t{0};
+    const uint64_t bits = std::bit_cast<uint64_t>(x == 0 ? 0.0 : x);
+    return (bits & kSign) != 0 ? ~bits : bits | kSign;
+  } else if constexpr (kIsFloatingType<T>) {
+    return KeyOf<double>(static_cast<double>(x));  // exact
+  } else {
+    return static_cast<uint64_t>(static_cast<int64_t>(x)) ^ kSign;
+  }
+}
+
+constexpr int kSharedItems = 1024;
+constexpr int kSortThreads = kSharedItems / 2;
+
+// The rows of x, and what they become.
+struct SortShape {
+  int64_t rows = 0;
+  int64_t inner = 1;   // elements that go with one index of the dim: rows are (outer, inner)
+  int64_t length = 0;  // of x along the dim
+  int64_t taken = 0;   // of the outputs
+  int64_t padded = 0;  // length, as a power of two
+  int64_t first = 0;
+  bool descending = false;
+};
+
+template <class T>
+__global__ void LoadItemsKernel(SortShape n, const T* x, const int64_t* names, SortItem* items) {
+  ForEachOfGrid(n.rows * n.padded, [&](int64_t i) {
+    const int64_t row = i / n.padded;
+    const int64_t at = i - row * n.padded;
+    SortItem item = {~uint64_t{0}, std::numeric_limits<int64_t>::max(), -1};  // behind all others
+    if (at < n.length) {
+      const int64_t offset = (row / n.inner * n.length + at) * n.inner + row % n.inner;
+      const uint64_t key = KeyOf(x[offset]);
+      item.key = n.descending ? ~key : key;
+      item.name = names != nullptr ? names[offset] : n.first + at;
+      item.position = at;
+    }
+    items[i] = item;
+  });
+}
+
+// The pair `pair` of a stage of the network: elements `distance` apart, in runs of `run` that alternate in
+// direction.
+__device__ void OrderPair(SortItem* items, int64_t pair, int64_t distance, int64_t run, int64_t offset) {
+  const int64_t low = pair / distance * 2 * distance + pair % distance;
+  SortItem& a = items[low];
+  SortItem& b = items[low + distance];
+  const bool ascending = ((low + offset) & run) == 0;
+  if (a.After(b) != ascending) return;
+  const SortItem other = a;
+  a = b;
+  b = other;
+}
+
+// Stages of the network that stay within blocks of kSharedItems (or the row, if shorter): with `whole` all of
+// them up to runs of a block, else those of `run` from the distance of half a block down.
+__global__ void __launch_bounds__(kSortThreads)
+    SortInBlocksKernel(SortItem* items, int block_items, int64_t padded, int64_t run, bool whole) {
+  __shared__ SortItem shared[kSharedItems];
+  SortItem* const own = items + int64_t{blockIdx.x} * block_items;
+  const int64_t offset = int64_t{blockIdx.x} * block_items % padded;  // in the row
+  for (int i = static_cast<int>(threadIdx.x); i < block_items; i += static_cast<int>(blockDim.x))
+    shared[i] = own[i];
+  __syncthreads();
+  for (int64_t runs = whole ? 2 : run; runs <= (whole ? block_items : run); runs *= 2) {
+    const int64_t half = runs / 2;
+    for (int64_t distance = half < block_items / 2 ? half : block_items / 2; distance > 0; distance /= 2) {
+      for (int pair = static_cast<int>(threadIdx.x); pair < block_items / 2;
+           pair += static_cast<int>(blockDim.x)) {
+        OrderPair(shared, pair, distance, runs, offset);
+      }
+      __syncthreads();
+    }
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < block_items; i += static_cast<int>(blockDim.x))
+    own[i] = shared[i];
+}
+
+// One stage of the network over all rows, of pairs further apart than a block.
+__global__ void SortStageKernel(SortItem* items, int64_t padded, int64_t pairs, int64_t distance,
+                                int64_t run) {
+  ForEachOfGrid(pairs, [&](int64_t i) {
+    const int64_t half = padded / 2;
+    OrderPair(items + i / half * padded, i % half, distance, run, /*offset=*/0);
+  });
+}
+
+template <class T>
+__global__ void StoreItemsKernel(SortShape n, const T* x, const SortItem* items, T rest, int64_t rest_name,
+                                 T* values, int64_t* names) {
+  ForEachOfGrid(n.rows * n.taken, [&](int64_t i) {
+    const int64_t k = i % n.inner;
+    const int64_t at = i / n.inner % n.taken;
+    const int64_t outer = i / n.inner / n.taken;
+    const int64_t row = outer * n.inner + k;
+    const SortItem item = items[row * n.padded + at];
+    const bool is_there = item.position >= 0;
+    values[i] = is_there ? x[(outer * n.length + item.position) * n.inner + k] : rest;
+    names[i] = is_there ? item.name : rest_name;
+  });
+}
+
+void SortItems(CudaStreamRef stream, SortItem* items, int64_t rows, int64_t padded) {
+  if (padded < 2) return;
+  const int block_items = static_cast<int>(std::min<int64_t>(padded, kSharedItems));
+  const CudaGrid in_blocks = {.blocks = static_cast<unsigned>(rows * padded / block_items),
+                              .threads = static_cast<unsigned>(std::max(32, block_items / 2))};
+  LaunchCuda(stream, in_blocks, SortInBlocksKernel, items, block_items, padded, int64_t{0}, true);
+  for (int64_t run = 2 * int64_t{block_items}; run <= padded; run *= 2) {
+    for (int64_t distance = run / 2; distance >= block_items; distance /= 2) {
+      const int64_t pairs = rows * padded / 2;
+      LaunchCuda(stream, GridOver(pairs), SortStageKernel, items, padded, pairs, distance, run);
+    }
+    LaunchCuda(stream, in_blocks, SortInBlocksKernel, items, block_items, padded, run, false);
+  }
+}
+
+}  // namespace
+
+void CudaSortRows(const KernelCallBase& call, const Tensor& x, const CudaRowOrder& order,
+                  const Tensor& values, const Tensor& names) {
+  if (values.num_elements() == 0) return;
+  const auto& allocator = call.context.allocator;
+  const Tensor dense = CudaDense(x, allocator);
+  const Tensor own_names = order.names.defined() ? CudaIndices(order.names, allocator) : Tensor();
+  SortShape n;
+  n.length = x.shape()[order.dim];
+  n.taken = values.shape()[order.dim];
+  for (int dim = order.dim + 1; dim < x.ndim(); ++dim) n.inner *= x.shape()[dim];
+  n.rows = values.num_elements() / n.taken;
+  n.padded =
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>({n.length, n.taken, 1}))));
+  n.first = order.first;
+  n.descending = order.descending;
+  const Tensor workspace = Tensor::Empty(
+      allocator, DType::kI64, {n.rows * n.padded * static_cast<int64_t>(sizeof(SortItem) / sizeof(int64_t))});
+  auto* const items = static_cast<SortItem*>(workspace.data());
+  const CudaStreamRef stream = KernelStream(call);
+  VisitDType(x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    LaunchCuda(stream, GridOver(n.rows * n.padded), LoadItemsKernel<T>, n, dense.data<T>(),
+               own_names.defined() ? own_names.data<int64_t>() : nullptr, items);
+    SortItems(stream, items, n.rows, n.padded);
+    LaunchCuda(stream, GridOver(values.num_elements()), StoreItemsKernel<T>, n, dense.data<T>(), items,
+               ConvertElement<T>(order.rest), order.rest_name, values.data<T>(), names.data<int64_t>());
+  });
+}
+
+}  // namespace weft

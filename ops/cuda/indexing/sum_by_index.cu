@@ -1,0 +1,223 @@
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "ops/cuda/blocks/kernel_stream.h"
+#include "ops/cuda/indexing/sum_by_index.h"
+#include "runtime/device/cuda/launch.h"
+#include "runtime/tensor/convert.h"
+#include "runtime/tensor/copy.h"
+#include "runtime/tensor/cuda/grid_loop.h"
+
+namespace weft {
+namespace {
+
+template <class T>
+using SumType = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
+
+// Integers wrap.
+template <class C>
+__device__ C AddTerm(C a, C b) {
+  if constexpr (std::is_integral_v<C>) {
+    using Unsigned = std::make_unsigned_t<C>;
+    return static_cast<C>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
+  } else {
+    return a + b;
+  }
+}
+
+struct SumExtents {
+  int64_t outer = 1;
+  int64_t inner = 1;
+  int64_t terms = 0;  // of src along the dim
+  int64_t slots = 0;  // of y
+
+  SumExtents(const Tensor& y, const Tensor& src, int dim) : terms(src.shape()[dim]), slots(y.shape()[dim]) {
+    for (int d = 0; d < y.ndim(); ++d) {
+      if (d < dim) outer *= y.shape()[d];
+      if (d > dim) inner *= y.shape()[d];
+    }
+  }
+};
+
+// counts[v] += 1 for every place of v; integers, whose sum has no order.
+__global__ void CountPlacesKernel(const int64_t* index, int64_t count, int64_t first, int64_t slots,
+                                  int* counts) {
+  ForEachOfGrid(count, [&](int64_t j) {
+    const int64_t slot = index[j] - first;
+    if (slot >= 0 && slot < slots) atomicAdd(&counts[slot], 1);
+  });
+}
+
+constexpr int kScanThreads = 512;
+
+// starts[v] = next[v] = the sum of the counts before v, and starts[slots] that of all. One block, whose
+// threads take a run of slots each.
+__global__ void ScanCountsKernel(const int* counts, int64_t slots, int* starts, int* next) {
+  __shared__ int sums[kScanThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t run = (slots + kScanThreads - 1) / kScanThreads;
+  const int64_t begin = thread * run < slots ? thread * run : slots;
+  const int64_t end = begin + run < slots ? begin + run : slots;
+  int sum = 0;
+  for (int64_t v = begin; v < end; ++v) sum += counts[v];
+  sums[thread] = sum;
+  __syncthreads();
+  for (int step = 1; step < kScanThreads; step *= 2) {
+    const int before = thread >= step ? sums[thread - step] : 0;
+    __syncthreads();
+    sums[thread] += before;
+    __syncthreads();
+  }
+  int at = sums[thread] - sum;
+  for (int64_t v = begin; v < end; ++v) {
+    starts[v] = next[v] = at;
+    at += counts[v];
+  }
+  if (thread == kScanThreads - 1) starts[slots] = sums[thread];
+}
+
+// Every place goes to the run of its index, in any order.
+__global__ void PutPlacesKernel(const int64_t* index, int64_t count, int64_t first, int64_t slots, int* next,
+                                int* places) {
+  ForEachOfGrid(count, [&](int64_t j) {
+    const int64_t slot = index[j] - first;
+    if (slot >= 0 && slot < slots) places[atomicAdd(&next[slot], 1)] = static_cast<int>(j);
+  });
+}
+
+constexpr int kSumThreads = 128;
+constexpr int kMostPlaces = 512;  // of an index, to be put in order by comparing each with each
+
+// One block for each (slot, outer): it puts the places in order, then adds their rows, `kPack` columns a
+// thread. An index with more places than that finds them again by going over the list.
+template <class T, int kPack>
+__global__ void __launch_bounds__(kSumThreads)
+    SumPlacesKernel(SumExtents n, const int64_t* index, int64_t first, const int* starts, const int* places,
+                    const T* src, T* y) {
+  using C = SumType<T>;
+  struct alignas(sizeof(T) * kPack) Pack {
+    T at[kPack];
+  };
+  __shared__ int ordered[kMostPlaces];
+  const int64_t slot = blockIdx.x % n.slots;
+  const int64_t outer = blockIdx.x / n.slots;
+  const int begin = starts[slot];
+  const int count = starts[slot + 1] - begin;
+  const bool is_listed = count <= kMostPlaces;
+  for (int i = static_cast<int>(threadIdx.x); is_listed && i < count; i += kSumThreads) {
+    const int place = places[begin + i];
+    int rank = 0;
+    for (int other = 0; other < count; ++other) rank += places[begin + other] < place ? 1 : 0;
+    ordered[rank] = place;
+  }
+  __syncthreads();
+  const T* const terms = src + outer * n.terms * n.inner;
+  T* const to = y + (outer * n.slots + slot) * n.inner;
+  for (int64_t k = int64_t{threadIdx.x} * kPack; k < n.inner; k += int64_t{kSumThreads} * kPack) {
+    C sums[kPack] = {};
+    const auto add = [&](int64_t place) {
+      const Pack term = *reinterpret_cast<const Pack*>(terms + place * n.inner + k);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sums[i] = AddTerm(sums[i], static_cast<C>(term.at[i]));
+    };
+    if (is_listed) {
+#pragma unroll 4
+      for (int i = 0; i < count; ++i) add(ordered[i]);
+    } else {
+      for (int64_t j = 0; j < n.terms; ++j) {
+        if (index[j] == first + slot) add(j);
+      }
+    }
+    Pack result;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) result.at[i] = ConvertElement<T>(sums[i]);
+    *reinterpret_cast<Pack*>(to + k) = result;
+  }
+}
+
+// A column is one thread's: it adds in memory that nobody else touches, in order.
+template <class T>
+__global__ void SumColumnsKernel(SumExtents n, const int64_t* index, int64_t first, const T* src,
+                                 SumType<T>* sums) {
+  using C = SumType<T>;
+  ForEachOfGrid(n.outer * n.inner, [&](int64_t column) {
+    const int64_t outer = column / n.inner;
+    const int64_t k = column % n.inner;
+    const int64_t from = outer * n.terms * n.inner + k;
+    C* const to = sums + outer * n.slots * n.inner + k;
+    for (int64_t j = 0; j < n.terms; ++j) {
+      const int64_t slot = index[from + j * n.inner] - first;
+      if (slot < 0 || slot >= n.slots) continue;
+      C& sum = to[slot * n.inner];
+      sum = AddTerm(sum, static_cast<C>(src[from + j * n.inner]));
+    }
+  });
+}
+
+// Calls `function` with the C++ type of a dtype that has sums.
+template <class Function>
+void VisitSummed(DType dtype, const Function& function) {
+  VisitDType(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, bool>) {
+      WEFT_CHECK(false, "no sums of ", DTypeName(dtype));
+    } else {
+      function(tag);
+    }
+  });
+}
+
+}  // namespace
+
+void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
+                   const Tensor& index, int64_t first) {
+  if (y.num_elements() == 0) return;
+  const SumExtents n(y, src, dim);
+  if (n.terms == 0) return FillTensor(y, 0);
+  WEFT_CHECK(n.terms <= std::numeric_limits<int>::max(), n.terms, " indices");
+  const CudaStreamRef stream = KernelStream(call);
+  const auto& allocator = call.context.allocator;
+  const Tensor counts = Tensor::Empty(allocator, DType::kI32, {n.slots});
+  const Tensor starts = Tensor::Empty(allocator, DType::kI32, {n.slots + 1});
+  const Tensor next = Tensor::Empty(allocator, DType::kI32, {n.slots});
+  const Tensor places = Tensor::Empty(allocator, DType::kI32, {n.terms});
+  const int64_t* const indices = index.data<int64_t>();
+  FillTensor(counts, 0);
+  LaunchCuda(stream, GridOver(n.terms), CountPlacesKernel, indices, n.terms, first, n.slots,
+             counts.data<int32_t>());
+  LaunchCuda(stream, {.blocks = 1, .threads = kScanThreads}, ScanCountsKernel, counts.data<int32_t>(),
+             n.slots, starts.data<int32_t>(), next.data<int32_t>());
+  LaunchCuda(stream, GridOver(n.terms), PutPlacesKernel, indices, n.terms, first, n.slots,
+             next.data<int32_t>(), places.data<int32_t>());
+  VisitSummed(y.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    constexpr int kPack = 16 / sizeof(T);
+    const auto address = reinterpret_cast<uintptr_t>(src.data()) | reinterpret_cast<uintptr_t>(y.data());
+    const CudaGrid grid = {.blocks = static_cast<unsigned>(n.slots * n.outer), .threads = kSumThreads};
+    const auto kernel =
+        n.inner % kPack == 0 && address % 16 == 0 ? SumPlacesKernel<T, kPack> : SumPlacesKernel<T, 1>;
+    LaunchCuda(stream, grid, kernel, n, indices, first, starts.data<int32_t>(), places.data<int32_t>(),
+               src.data<T>(), y.data<T>());
+  });
+}
+
+void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
+                    const Tensor& index, int64_t first) {
+  if (y.num_elements() == 0) return;
+  const SumExtents n(y, src, dim);
+  VisitSummed(y.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = SumType<T>;
+    const bool direct = std::is_same_v<T, C>;
+    const Tensor sums = direct ? y : Tensor::Empty(call.context.allocator, kDTypeOf<C>, y.shape());
+    FillTensor(sums, 0);
+    if (n.terms > 0) {
+      LaunchCuda(KernelStream(call), GridOver(n.outer * n.inner), SumColumnsKernel<T>, n,
+                 index.data<int64_t>(), first, src.data<T>(), sums.data<C>());
+    }
+    if (!direct) CopyTensor(sums, y);
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,27 @@
+#ifndef WEFT_OPS_CUDA_INDEXING_SUM_BY_INDEX_H_
+#define WEFT_OPS_CUDA_INDEXING_SUM_BY_INDEX_H_
+
+#include "ops/op/kernel_call.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// y[o, v, k] = the sum of src[o, j, k] over the j with index[j] = first + v, in ascending order: gradients of
+// rows that a list selected. Indices outside y's range are another rank's. Halves are added in float and
+// rounded once; integers wrap.
+//
+// Shape: index is a row-major i64 list; y and src are row-major and differ in dim `dim` only; o runs over the
+//        dims before it, k over those after it.
+// Cost:  the list is sorted by counting, with integer atomics, whose order shows nowhere: the places of one
+//        index are then put in order. Workspace of two numbers a slot and one a place.
+void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
+                   const Tensor& index, int64_t first);
+
+// y[o, v, k] = the sum of src[o, j, k] over the j with index[o, j, k] = first + v, in ascending order; as
+// above, but the index is a block of src's shape. One thread adds up a column (o, k).
+void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
+                    const Tensor& index, int64_t first);
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_CUDA_INDEXING_SUM_BY_INDEX_H_

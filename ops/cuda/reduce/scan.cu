@@ -1,0 +1,70 @@
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "ops/cuda/blocks/row_pack.h"
+#include "ops/cuda/blocks/row_tensors.h"
+#include "ops/cuda/reduce/scan_rows.h"
+#include "ops/cuda/reduce/sum_along.h"
+#include "ops/op/kernel.h"
+#include "ops/reduce/scan.h"
+#include "runtime/tensor/convert.h"
+
+namespace weft {
+namespace {
+
+using Call = KernelCall<ScanAttributes, NoScalars>;
+
+template <class T, bool kExclusive>
+struct RunningSum {
+  using Element = T;
+  using C = WideOf<T>;
+  using Total = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;  // unsigned: integers wrap
+
+  __device__ Total Start(int64_t row) const {
+    return offsets == nullptr ? Total(0) : static_cast<Total>(offsets[row]);
+  }
+  __device__ Total Nothing() const { return 0; }
+  __device__ Total Lift(T x) const { return static_cast<Total>(static_cast<C>(x)); }
+  __device__ Total Combine(Total a, Total b) const { return a + b; }
+  __device__ void Emit(int64_t at, Total before, Total after) const {
+    y[at] = ConvertElement<T>(static_cast<C>(kExclusive ? before : after));
+  }
+
+  const C* offsets;  // one a row, or null for 0
+  T* y;
+};
+
+// y_i with x_i, or with kExclusive without.
+template <bool kExclusive>
+void Scan(const Call& call, const Tensor& offsets) {
+  VisitDType(call.inputs[0].dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, bool>) {
+      WEFT_CHECK(false, "no sums of ", DTypeName(call.inputs[0].dtype()));
+    } else {
+      ScanAlong(call, call.inputs[0], call.attributes().dim, call.attributes().reverse,
+                RunningSum<T, kExclusive>{DataOrNull<WideOf<T>>(offsets), call.outputs[0].data<T>()});
+    }
+  });
+}
+
+void CumSum(const Call& call) { Scan</*kExclusive=*/false>(call, Tensor()); }
+void PieceOffsets(const Call& call) { Scan</*kExclusive=*/true>(call, Tensor()); }
+void CumSumFrom(const Call& call) {
+  Scan</*kExclusive=*/false>(call, PackedTensor(call.inputs[1], call.context));
+}
+
+void PieceTotal(const Call& call) {
+  SumAlong(call, call.inputs[0], DimMaskOf({call.attributes().dim}), call.outputs[0]);
+}
+
+const RegisterKernel kRegister[] = {
+    {kCumSum, DeviceType::kCuda, CumSum},
+    {kPieceTotal, DeviceType::kCuda, PieceTotal},
+    {kPieceOffsets, DeviceType::kCuda, PieceOffsets},
+    {kCumSumFrom, DeviceType::kCuda, CumSumFrom},
+};
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,94 @@
+#include <cuda_runtime.h>
+
+#include "ops/cuda/blocks/result_writer.h"
+#include "ops/cuda/reduce/reduce_dims.h"
+#include "ops/cuda/reduce/sum_along.h"
+
+namespace weft {
+namespace {
+
+template <class T>
+struct FloatSum {
+  using Element = T;
+  using State = double;
+  using Run = WideOf<T>;
+  struct Around {};
+
+  __device__ Around Of(int64_t) const { return {}; }
+  __device__ double NoState() const { return 0; }
+  __device__ Run NoRun() const { return 0; }
+  __device__ void Take(Run& run, T x, int64_t, Around) const { run += static_cast<Run>(x); }
+  __device__ void Absorb(double& sum, Run run) const { sum += static_cast<double>(run); }
+  __device__ void Merge(double& sum, double other) const { sum += other; }
+  __device__ void Write(int64_t result, double sum) const { y.Write(result, sum * factor); }
+
+  ResultWriter<T> y;
+  double factor;
+};
+
+// Of (x - around)^2.
+template <class T>
+struct SquareSum {
+  using Element = T;
+  using State = double;
+  using Run = WideOf<T>;
+  using Around = Run;
+
+  __device__ Around Of(int64_t result) const { return around == nullptr ? Around(0) : around[result]; }
+  __device__ double NoState() const { return 0; }
+  __device__ Run NoRun() const { return 0; }
+  __device__ void Take(Run& run, T x, int64_t, Around center) const {
+    const Run centered = static_cast<Run>(x) - center;
+    run += centered * centered;
+  }
+  __device__ void Absorb(double& sum, Run run) const { sum += static_cast<double>(run); }
+  __device__ void Merge(double& sum, double other) const { sum += other; }
+  __device__ void Write(int64_t result, double sum) const {
+    y.Write(result, take_root ? sqrt(sum * factor) : sum * factor);
+  }
+
+  ResultWriter<T> y;
+  double factor;
+  bool take_root;
+  const Run* around;  // null: 0
+};
+
+// Unsigned, so that integers wrap.
+template <class T>
+struct IntegerSum : PlainReduction<T, uint64_t> {
+  __device__ uint64_t NoState() const { return 0; }
+  __device__ uint64_t NoRun() const { return 0; }
+  template <class Around>
+  __device__ void Take(uint64_t& run, T x, int64_t, Around) const {
+    run += static_cast<uint64_t>(x);
+  }
+  __device__ void Absorb(uint64_t& sum, uint64_t run) const { sum += run; }
+  __device__ void Merge(uint64_t& sum, uint64_t other) const { sum += other; }
+  __device__ void Write(int64_t result, uint64_t sum) const { y[result] = static_cast<T>(sum); }
+
+  T* y;
+};
+
+}  // namespace
+
+void SumAlong(const KernelCallBase& call, const Tensor& x, DimMask dims, const Tensor& y,
+              const SumOptions& options) {
+  VisitDType(x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, bool>) {
+      WEFT_CHECK(false, "no sums of ", DTypeName(x.dtype()));
+    } else if constexpr (std::is_integral_v<T>) {
+      IntegerSum<T> reduction;
+      reduction.y = y.data<T>();
+      ReduceAlong(call, x, dims, reduction);
+    } else if (options.square || options.around.defined()) {
+      const WideOf<T>* const around =
+          options.around.defined() ? options.around.template data<WideOf<T>>() : nullptr;
+      ReduceAlong(call, x, dims, SquareSum<T>{ResultWriter<T>(y), options.factor, options.take_root, around});
+    } else {
+      ReduceAlong(call, x, dims, FloatSum<T>{ResultWriter<T>(y), options.factor});
+    }
+  });
+}
+
+}  // namespace weft

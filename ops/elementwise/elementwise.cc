@@ -1,0 +1,257 @@
+#include "ops/elementwise/elementwise.h"
+
+#include <vector>
+
+#include "ops/elementwise/elementwise_op.h"
+
+namespace weft {
+namespace {
+
+using Operands = absl::Span<const TensorType>;
+
+template <const char* const& kName, Admits kAdmits>
+TensorTypes InferBinary(Operands operands, const NoAttributes&) {
+  return {BroadcastType(kName, operands, kAdmits)};
+}
+
+// Any number of operands of one type.
+template <const char* const& kName, class A = NoAttributes, Admits kAdmits = Admits::kFloating>
+TensorTypes InferSame(Operands operands, const A&) {
+  return {SameType(kName, operands, kAdmits)};
+}
+
+using Context = GradContext<NoAttributes, NoScalars>;
+
+void BackwardAdd(Context& context) {
+  for (int operand : {0, 1}) {
+    if (context.Wants(operand)) SetGradSummed(context, operand, context.grad());
+  }
+}
+
+void BackwardSub(Context& context) {
+  if (context.Wants(0)) SetGradSummed(context, 0, context.grad());
+  if (!context.Wants(1)) return;
+  // Summed first: the negation then runs over the smaller tensor.
+  context.SetGrad(1, context.Emit(kNeg, {SumToOperand(context, 1, context.grad())}));
+}
+
+void BackwardMul(Context& context) {
+  if (context.Wants(0)) SetGradSummed(context, 0, context.Emit(kMul, {context.grad(), context.saved("b")}));
+  if (context.Wants(1)) SetGradSummed(context, 1, context.Emit(kMul, {context.grad(), context.saved("a")}));
+}
+
+void BackwardDiv(Context& context) {
+  if (!context.Wants(0) && !context.Wants(1)) return;
+  const Value da = context.Emit(kDiv, {context.grad(), context.saved("b")});
+  if (context.Wants(0)) SetGradSummed(context, 0, da);
+  if (context.Wants(1))
+    SetGradSummed(context, 1, context.Emit(kNeg, {context.Emit(kMul, {da, context.saved("y")})}));
+}
+
+void BackwardNeg(Context& context) {
+  if (context.Wants(0)) context.SetGrad(0, context.Emit(kNeg, {context.grad()}));
+}
+
+void BackwardExp(Context& context) {
+  if (context.Wants(0)) context.SetGrad(0, context.Emit(kMul, {context.grad(), context.saved("y")}));
+}
+
+void BackwardLog(Context& context) {
+  if (context.Wants(0)) context.SetGrad(0, context.Emit(kDiv, {context.grad(), context.saved("x")}));
+}
+
+void BackwardSqrt(Context& context) {
+  if (!context.Wants(0)) return;
+  const Value quotient = context.Emit(kDiv, {context.grad(), context.saved("y")});
+  context.SetGrad(0, context.Emit(kScale, {quotient}, {}, {.factor = 0.5}));
+}
+
+void BackwardRsqrt(Context& context) {
+  if (!context.Wants(0)) return;
+  const Value y = context.saved("y");
+  const Value cube = context.Emit(kMul, {y, context.Emit(kSquare, {y})});
+  context.SetGrad(0,
+                  context.Emit(kScale, {context.Emit(kMul, {context.grad(), cube})}, {}, {.factor = -0.5}));
+}
+
+void BackwardTanh(Context& context) {
+  if (!context.Wants(0)) return;
+  const Value lost = context.Emit(kMul, {context.grad(), context.Emit(kSquare, {context.saved("y")})});
+  context.SetGrad(0, context.Emit(kSub, {context.grad(), lost}));
+}
+
+void BackwardSquare(Context& context) {
+  if (!context.Wants(0)) return;
+  const Value product = context.Emit(kMul, {context.grad(), context.saved("x")});
+  context.SetGrad(0, context.Emit(kScale, {product}, {}, {.factor = 2}));
+}
+
+void BackwardRelu(Context& context) {
+  if (context.Wants(0)) context.SetGrad(0, context.Emit(kReluGrad, {context.saved("y"), context.grad()}));
+}
+
+void BackwardSilu(Context& context) {
+  if (context.Wants(0)) context.SetGrad(0, context.Emit(kSiluGrad, {context.saved("x"), context.grad()}));
+}
+
+void BackwardGelu(GradContext<GeluAttributes, NoScalars>& context) {
+  if (!context.Wants(0)) return;
+  context.SetGrad(0, context.Emit(kGeluGrad, {context.saved("x"), context.grad()}, context.attributes()));
+}
+
+void BackwardScale(GradContext<NoAttributes, ScaleScalars>& context) {
+  if (context.Wants(0)) context.SetGrad(0, context.Emit(kScale, {context.grad()}, {}, context.scalars()));
+}
+
+TensorType F32(const Shape& shape) { return {DType::kF32, shape}; }
+
+std::vector<Sample<>> SumSamples() { return BinarySamples({}, {}); }
+std::vector<Sample<>> QuotientSamples() { return BinarySamples({}, {.type = {}, .low = 0.5, .high = 2}); }
+std::vector<Sample<>> SignedSamples() { return SameSamples(1, -1, 1); }
+std::vector<Sample<>> PositiveSamples() { return SameSamples(1, 0.5, 2); }
+
+// One call on each side of the kink.
+std::vector<Sample<>> ReluSamples() {
+  return {{.operands = {{F32({3, 5}), 0.25, 1}}}, {.operands = {{F32({1, 7}), -1, -0.25}}}};
+}
+
+std::vector<Sample<GeluAttributes>> GeluSamples() {
+  std::vector<Sample<GeluAttributes>> samples = SameSamples(1, -2, 2, GeluAttributes());
+  samples.push_back({.operands = {{F32({3, 5}), -2, 2}}, .attributes = {.exact = true}});
+  return samples;
+}
+
+std::vector<Sample<NoAttributes, ScaleScalars>> ScaleSamples() {
+  const ScaleScalars scalars = {.factor = -1.5};
+  std::vector<Sample<NoAttributes, ScaleScalars>> samples = SameSamples(1, -1, 1, NoAttributes(), scalars);
+  samples.push_back({.operands = {{{DType::kI32, {3, 4}}, -5, 5}}, .scalars = {.factor = 3}});
+  return samples;
+}
+
+std::vector<Sample<>> GradSamples() {
+  return {{.operands = {{F32({3, 5}), -2, 2}, {F32({3, 5})}}},
+          {.operands = {{F32({1, 7}), -2, 2}, {F32({1, 7})}}}};
+}
+
+std::vector<Sample<GeluAttributes>> GeluGradSamples() {
+  return {{.operands = {{F32({3, 5}), -2, 2}, {F32({3, 5})}}},
+          {.operands = {{F32({1, 7}), -2, 2}, {F32({1, 7})}}, .attributes = {.exact = true}}};
+}
+
+// Names as template arguments, so that messages name the op.
+constexpr const char* kAddName = "add";
+constexpr const char* kSubName = "sub";
+constexpr const char* kMulName = "mul";
+constexpr const char* kDivName = "div";
+constexpr const char* kNegName = "neg";
+constexpr const char* kExpName = "exp";
+constexpr const char* kLogName = "log";
+constexpr const char* kSqrtName = "sqrt";
+constexpr const char* kRsqrtName = "rsqrt";
+constexpr const char* kTanhName = "tanh";
+constexpr const char* kSquareName = "square";
+constexpr const char* kReluName = "relu";
+constexpr const char* kSiluName = "silu";
+constexpr const char* kGeluName = "gelu";
+constexpr const char* kScaleName = "scale";
+constexpr const char* kReluGradName = "relu_grad";
+constexpr const char* kSiluGradName = "silu_grad";
+constexpr const char* kGeluGradName = "gelu_grad";
+
+// What functions of one operand have in common.
+template <const char* const& kName, Admits kAdmits = Admits::kFloating>
+constexpr OpFunctions<> Unary(const char* linear, const char* saves, void (*backward)(Context&),
+                              std::vector<Sample<>> (*samples)()) {
+  return {.name = kName,
+          .operands = "x",
+          .infer = InferSame<kName, NoAttributes, kAdmits>,
+          .rule = RuleSame,
+          .linear = linear,
+          .saves = saves,
+          .backward = backward,
+          .samples = samples};
+}
+
+}  // namespace
+
+constinit const Op<> kAdd = {{.name = kAddName,
+                              .operands = "a b",
+                              .infer = InferBinary<kAddName, Admits::kNumeric>,
+                              .rule = RuleBroadcast,
+                              .linear = "{a b}",
+                              .backward = BackwardAdd,
+                              .samples = SumSamples}};
+constinit const Op<> kSub = {{.name = kSubName,
+                              .operands = "a b",
+                              .infer = InferBinary<kSubName, Admits::kNumeric>,
+                              .rule = RuleBroadcast,
+                              .linear = "{a b}",
+                              .backward = BackwardSub,
+                              .samples = SumSamples}};
+constinit const Op<> kMul = {{.name = kMulName,
+                              .operands = "a b",
+                              .infer = InferBinary<kMulName, Admits::kNumeric>,
+                              .rule = RuleBroadcast,
+                              .linear = "{a}{b}",
+                              .saves = "a b",
+                              .backward = BackwardMul,
+                              .samples = SumSamples}};
+constinit const Op<> kDiv = {{.name = kDivName,
+                              .operands = "a b",
+                              .infer = InferBinary<kDivName, Admits::kFloating>,
+                              .rule = RuleBroadcast,
+                              .linear = "{a}",
+                              .saves = "b y",
+                              .backward = BackwardDiv,
+                              .samples = QuotientSamples}};
+
+constinit const Op<> kNeg = {Unary<kNegName, Admits::kNumeric>("{x}", "", BackwardNeg, SignedSamples)};
+constinit const Op<> kExp = {Unary<kExpName>("", "y", BackwardExp, SignedSamples)};
+constinit const Op<> kLog = {Unary<kLogName>("", "x", BackwardLog, PositiveSamples)};
+constinit const Op<> kSqrt = {Unary<kSqrtName>("", "y", BackwardSqrt, PositiveSamples)};
+constinit const Op<> kRsqrt = {Unary<kRsqrtName>("", "y", BackwardRsqrt, PositiveSamples)};
+constinit const Op<> kTanh = {Unary<kTanhName>("", "y", BackwardTanh, SignedSamples)};
+constinit const Op<> kSquare = {Unary<kSquareName>("", "x", BackwardSquare, SignedSamples)};
+constinit const Op<> kRelu = {Unary<kReluName>("", "y", BackwardRelu, ReluSamples)};
+constinit const Op<> kSilu = {Unary<kSiluName>("", "x", BackwardSilu, SignedSamples)};
+
+constinit const Op<GeluAttributes> kGelu = {{.name = kGeluName,
+                                             .operands = "x",
+                                             .infer = InferSame<kGeluName, GeluAttributes>,
+                                             .rule = RuleSame<GeluAttributes>,
+                                             .saves = "x",
+                                             .backward = BackwardGelu,
+                                             .samples = GeluSamples}};
+
+constinit const Op<NoAttributes, ScaleScalars> kScale = {
+    {.name = kScaleName,
+     .operands = "x",
+     .infer = InferSame<kScaleName, NoAttributes, Admits::kNumeric>,
+     .rule = RuleSame,
+     .linear = "{x}",
+     .backward = BackwardScale,
+     .samples = ScaleSamples}};
+
+constinit const Op<> kReluGrad = {{.name = kReluGradName,
+                                   .operands = "y dy",
+                                   .outputs = "dx",
+                                   .infer = InferSame<kReluGradName>,
+                                   .rule = RuleSame,
+                                   .linear = "{dy}",
+                                   .samples = GradSamples}};
+constinit const Op<> kSiluGrad = {{.name = kSiluGradName,
+                                   .operands = "x dy",
+                                   .outputs = "dx",
+                                   .infer = InferSame<kSiluGradName>,
+                                   .rule = RuleSame,
+                                   .linear = "{dy}",
+                                   .samples = GradSamples}};
+constinit const Op<GeluAttributes> kGeluGrad = {{.name = kGeluGradName,
+                                                 .operands = "x dy",
+                                                 .outputs = "dx",
+                                                 .infer = InferSame<kGeluGradName, GeluAttributes>,
+                                                 .rule = RuleSame<GeluAttributes>,
+                                                 .linear = "{dy}",
+                                                 .samples = GeluGradSamples}};
+
+}  // namespace weft

@@ -1,0 +1,36 @@
+#ifndef WEFT_OPS_ELEMENTWISE_SCALAR_ARITHMETIC_H_
+#define WEFT_OPS_ELEMENTWISE_SCALAR_ARITHMETIC_H_
+
+#include "ops/op/op.h"
+
+namespace weft {
+
+// Arithmetic of a tensor and a number, which is a run-time scalar: no tensor is made of it, and another
+// number is the same cached call. Halves compute in float, the number included. x * number is kScale.
+
+// x + shift, or shift - x if `negate`: so x + c, x - c and c - x in one pass. Any numeric dtype; integers
+// wrap.
+//
+// Layout: not linear, so a Partial x is reduced first: each term would add the shift.
+// Errors: InvalidArgument, from the kernel, for integers plus a number that is not whole.
+struct ShiftScalars {
+  bool negate = false;
+  double shift = 0;
+};
+extern const Op<NoAttributes, ShiftScalars> kShift;
+
+// x / divisor, rounded once: not x times a rounded reciprocal. Floating dtypes.
+struct DivScalars {
+  double divisor = 1;
+};
+extern const Op<NoAttributes, DivScalars> kDivScalar;
+
+// dividend / x. Floating dtypes.
+struct QuotientScalars {
+  double dividend = 1;
+};
+extern const Op<NoAttributes, QuotientScalars> kScalarDiv;
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_ELEMENTWISE_SCALAR_ARITHMETIC_H_

@@ -1,0 +1,36 @@
+#include "ops/op/call_kernel.h"
+
+#include "absl/container/inlined_vector.h"
+#include "ops/op/kernel.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+using Boxes = absl::InlinedVector<ShardBox, 4>;
+
+Boxes WholeBoxes(absl::Span<const Tensor> tensors) {
+  Boxes boxes;
+  for (const Tensor& tensor : tensors) boxes.push_back(WholeBox(tensor.shape()));
+  return boxes;
+}
+
+}  // namespace
+
+void CallKernelErased(const OpDef& op, KernelContext& context, absl::Span<const Tensor> inputs,
+                      absl::Span<Tensor> outputs, const void* attributes, const void* scalars) {
+  const DeviceType device = outputs[0].device().type;
+  const ErasedKernel kernel = FindKernel(op, device);
+  WEFT_CHECK(kernel != nullptr, op.name(), ": no kernel for ", DeviceTypeName(device));
+  const Boxes input_boxes = WholeBoxes(inputs);
+  const Boxes output_boxes = WholeBoxes(outputs);
+  op.Invoke(kernel, {.context = context,
+                     .inputs = inputs,
+                     .outputs = outputs,
+                     .input_boxes = input_boxes,
+                     .output_boxes = output_boxes,
+                     .erased_attributes = attributes,
+                     .erased_scalars = scalars});
+}
+
+}  // namespace weft

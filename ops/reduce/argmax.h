@@ -1,0 +1,36 @@
+#ifndef WEFT_OPS_REDUCE_ARGMAX_H_
+#define WEFT_OPS_REDUCE_ARGMAX_H_
+
+#include <utility>
+
+#include "ops/op/op.h"
+
+namespace weft {
+
+struct ArgAttributes {
+  int dim = 0;
+  bool keepdims = false;  // the dim stays, of extent 1
+
+  bool operator==(const ArgAttributes&) const = default;
+  template <class H>
+  friend H AbslHashValue(H state, const ArgAttributes& a) {
+    return H::combine(std::move(state), a.dim, a.keepdims);
+  }
+};
+
+// The index of the largest or smallest element along a dim: the lowest of several. A NaN counts as both, as
+// in PyTorch. Not differentiable.
+//
+// Shape:  x floating, i32, i64, u8 or bool -> i64, without the dim.
+// Layout: a split dim is lowered: two numbers a row are all-reduced, the extremum and its index.
+// Errors: InvalidArgument for a dim outside x, or an empty one.
+extern const Op<ArgAttributes> kArgMax;
+extern const Op<ArgAttributes> kArgMin;
+
+// x value -> the lowest index along the dim at which x is `value` (NaN is NaN), 2^63 - 1 where there is none.
+// Partial(min) where the dim is split: the finishing step of the lowering.
+extern const Op<ArgAttributes> kIndexOf;
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_REDUCE_ARGMAX_H_

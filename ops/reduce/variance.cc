@@ -1,0 +1,202 @@
+#include "ops/reduce/variance.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "ops/declare/reduced_dims.h"
+#include "ops/declare/row_op.h"
+#include "ops/elementwise/cast.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/settle.h"
+
+namespace weft {
+namespace {
+
+using Operands = absl::Span<const TensorType>;
+using Context = GradContext<VarianceAttributes, NoScalars>;
+
+void RequireFloating(absl::string_view op, const TensorType& x) {
+  WEFT_REQUIRE(IsFloating(x.dtype), op, ": expected a floating dtype, got ", x.ToString());
+}
+
+TensorType MeanType(absl::string_view op, const TensorType& x, DimMask dims) {
+  RequireFloating(op, x);
+  TensorType type = ReducedType(op, x, {.dims = dims, .keepdims = true});
+  type.dtype = StatisticDType(x.dtype);
+  return type;
+}
+
+std::string MeanFactors(const TensorType& x, DimMask dims) {
+  return KeptFactors(x.ndim(), {.dims = dims, .keepdims = true});
+}
+
+template <const Op<VarianceAttributes>* op>
+TensorTypes Infer(Operands operands, const VarianceAttributes& a) {
+  const TensorType mean = MeanType(op->name(), operands[0], a.dims);
+  return {ReducedType(op->name(), operands[0], a.Reduce()), mean};
+}
+
+std::string Rule(Operands operands, const VarianceAttributes& a) {
+  const TensorType& x = operands[0];
+  return absl::StrCat(AllFactors(x.ndim(), a.dims), " -> ", KeptFactors(x.ndim(), a.Reduce()), ", ",
+                      MeanFactors(x, a.dims));
+}
+
+template <bool kRoot>
+Values Lower(Emitter& emitter, absl::Span<const Value> operands, const VarianceAttributes& a,
+             const NoScalars&) {
+  const Value x = emitter.Emit(kSettle, {operands[0]});
+  const Value mean = emitter.Emit(kSettle, {emitter.Emit(kMeanStatistic, {x}, a.Reduce())});
+  Value y = emitter.Emit(kCenteredSquares, {x, mean}, a.Reduce());
+  const TensorType x_type = emitter.TypeOf(x);
+  const double divisor =
+      std::max(0.0, static_cast<double>(ReducedCount(x_type.shape, a.dims)) - a.correction);
+  const bool narrow = emitter.TypeOf(y).dtype != x_type.dtype;
+  // Terms may be scaled, but neither divided by 0 (0 / 0 in one would outdo the others) nor rounded to 16
+  // bits.
+  if (divisor == 0 || narrow) y = emitter.Emit(kSettle, {y});
+  y = emitter.Emit(kScale, {y}, {}, {.factor = 1 / divisor});
+  if (kRoot) y = emitter.Emit(kSqrt, {y});
+  if (narrow) y = emitter.Emit(kCast, {y}, {.dtype = x_type.dtype});
+  return {y, mean};
+}
+
+void BackwardVariance(Context& ctx) {
+  RequireNoGradient("variance", "mean", ctx.grad(1).defined());
+  if (!ctx.grad().defined() || !ctx.Wants(0)) return;
+  ctx.SetGrad(0, ctx.Emit(kVarianceGrad, {ctx.saved("x"), ctx.saved("mean"), ctx.grad()}, ctx.attributes()));
+}
+
+void BackwardStd(Context& ctx) {
+  RequireNoGradient("std", "mean", ctx.grad(1).defined());
+  if (!ctx.grad().defined() || !ctx.Wants(0)) return;
+  ctx.SetGrad(0, ctx.Emit(kStdGrad, {ctx.saved("x"), ctx.saved("mean"), ctx.saved("y"), ctx.grad()},
+                          ctx.attributes()));
+}
+
+// x mean [y] dy -> dx.
+template <const Op<VarianceAttributes>* op>
+TensorTypes InferGrad(Operands operands, const VarianceAttributes& a) {
+  const TensorType& x = operands[0];
+  RequireType(op->name(), "mean", operands[1], MeanType(op->name(), x, a.dims));
+  const TensorType result = ReducedType(op->name(), x, a.Reduce());
+  for (size_t i = 2; i < operands.size(); ++i) {
+    RequireType(op->name(), i + 1 == operands.size() ? "dy" : "y", operands[i], result);
+  }
+  return {x};
+}
+
+std::string RuleGrad(Operands operands, const VarianceAttributes& a) {
+  const TensorType& x = operands[0];
+  const std::string all = AllFactors(x.ndim());
+  std::string text = absl::StrCat(all, ", ", MeanFactors(x, a.dims));
+  for (size_t i = 2; i < operands.size(); ++i)
+    absl::StrAppend(&text, ", ", KeptFactors(x.ndim(), a.Reduce()));
+  return absl::StrCat(text, " -> ", all);
+}
+
+TensorTypes InferMean(Operands operands, const ReduceAttributes& a) {
+  return {MeanType("mean_statistic", operands[0], a.dims)};
+}
+
+std::string RuleMean(Operands operands, const ReduceAttributes& a) {
+  return absl::StrCat(AllFactors(operands[0].ndim()), " -> ", MeanFactors(operands[0], a.dims));
+}
+
+TensorTypes InferSquares(Operands operands, const ReduceAttributes& a) {
+  const TensorType& x = operands[0];
+  RequireType("centered_squares", "mean", operands[1], MeanType("centered_squares", x, a.dims));
+  TensorType result = ReducedType("centered_squares", x, a);
+  result.dtype = StatisticDType(x.dtype);
+  return {result};
+}
+
+std::string RuleSquares(Operands operands, const ReduceAttributes& a) {
+  const int ndim = operands[0].ndim();
+  return absl::StrCat(AllFactors(ndim), ", ", MeanFactors(operands[0], a.dims), " -> ", KeptFactors(ndim, a));
+}
+
+SampleOperand F32(const Shape& shape, double low = -1, double high = 1) {
+  return {.type = {DType::kF32, shape}, .low = low, .high = high};
+}
+
+std::vector<Sample<VarianceAttributes>> Samples() {
+  return {
+      {.operands = {F32({3, 5})}, .attributes = {.dims = DimMaskOf({1})}},
+      {.operands = {F32({4, 3})}, .attributes = {.dims = DimMaskOf({0}), .keepdims = true, .correction = 0}},
+      {.operands = {F32({2, 3, 4})}, .attributes = {.dims = DimMaskOf({0, 2}), .correction = 1.5}},
+      {.operands = {F32({7})}, .attributes = {.dims = AllDims(1)}}};
+}
+
+std::vector<Sample<VarianceAttributes>> VarianceGradSamples() {
+  return {{.operands = {F32({3, 5}), F32({3, 1}), F32({3})}, .attributes = {.dims = DimMaskOf({1})}},
+          {.operands = {F32({2, 3, 4}), F32({1, 3, 1}), F32({1, 3, 1})},
+           .attributes = {.dims = DimMaskOf({0, 2}), .keepdims = true}}};
+}
+
+std::vector<Sample<VarianceAttributes>> StdGradSamples() {
+  return {{.operands = {F32({3, 5}), F32({3, 1}), F32({3}, 0.5, 2), F32({3})},
+           .attributes = {.dims = DimMaskOf({1})}},
+          {.operands = {F32({4}), F32({1}), F32({1}, 0.5, 2), F32({1})},
+           .attributes = {.dims = DimMaskOf({0}), .keepdims = true}}};
+}
+
+std::vector<Sample<ReduceAttributes>> MeanSamples() {
+  return {{.operands = {F32({3, 5})}, .attributes = {.dims = DimMaskOf({1})}},
+          {.operands = {F32({2, 3, 4})}, .attributes = {.dims = DimMaskOf({0, 2})}},
+          {.operands = {F32({7})}, .attributes = {.dims = AllDims(1)}}};
+}
+
+std::vector<Sample<ReduceAttributes>> SquaresSamples() {
+  return {{.operands = {F32({3, 5}), F32({3, 1})}, .attributes = {.dims = DimMaskOf({1})}},
+          {.operands = {F32({2, 3, 4}), F32({1, 3, 1})},
+           .attributes = {.dims = DimMaskOf({0, 2}), .keepdims = true}}};
+}
+
+}  // namespace
+
+constinit const Op<VarianceAttributes> kVariance = {{.name = "variance",
+                                                     .operands = "x",
+                                                     .outputs = "y mean",
+                                                     .infer = Infer<&kVariance>,
+                                                     .rule = Rule,
+                                                     .saves = "x mean",
+                                                     .backward = BackwardVariance,
+                                                     .lowering = Lower</*kRoot=*/false>,
+                                                     .samples = Samples}};
+constinit const Op<VarianceAttributes> kStd = {{.name = "std",
+                                                .operands = "x",
+                                                .outputs = "y mean",
+                                                .infer = Infer<&kStd>,
+                                                .rule = Rule,
+                                                .saves = "x y mean",
+                                                .backward = BackwardStd,
+                                                .lowering = Lower</*kRoot=*/true>,
+                                                .samples = Samples}};
+constinit const Op<VarianceAttributes> kVarianceGrad = {{.name = "variance_grad",
+                                                         .operands = "x mean dy",
+                                                         .outputs = "dx",
+                                                         .infer = InferGrad<&kVarianceGrad>,
+                                                         .rule = RuleGrad,
+                                                         .linear = "{x mean}{dy}",
+                                                         .samples = VarianceGradSamples}};
+constinit const Op<VarianceAttributes> kStdGrad = {{.name = "std_grad",
+                                                    .operands = "x mean y dy",
+                                                    .outputs = "dx",
+                                                    .infer = InferGrad<&kStdGrad>,
+                                                    .rule = RuleGrad,
+                                                    .linear = "{x mean}{dy}",
+                                                    .samples = StdGradSamples}};
+constinit const Op<ReduceAttributes> kMeanStatistic = {{.name = "mean_statistic",
+                                                        .operands = "x",
+                                                        .infer = InferMean,
+                                                        .rule = RuleMean,
+                                                        .linear = "{x}",
+                                                        .samples = MeanSamples}};
+constinit const Op<ReduceAttributes> kCenteredSquares = {{.name = "centered_squares",
+                                                          .operands = "x mean",
+                                                          .infer = InferSquares,
+                                                          .rule = RuleSquares,
+                                                          .samples = SquaresSamples}};
+
+}  // namespace weft

@@ -1,0 +1,49 @@
+#ifndef WEFT_OPS_REDUCE_VARIANCE_H_
+#define WEFT_OPS_REDUCE_VARIANCE_H_
+
+#include <utility>
+
+#include "ops/op/op.h"
+#include "ops/reduce/reduce.h"
+
+namespace weft {
+
+struct VarianceAttributes {
+  DimMask dims = 0;
+  bool keepdims = false;
+  double correction = 1;  // subtracted from the number of elements in the divisor
+
+  ReduceAttributes Reduce() const { return {.dims = dims, .keepdims = keepdims}; }
+  bool operator==(const VarianceAttributes&) const = default;
+  template <class H>
+  friend H AbslHashValue(H state, const VarianceAttributes& a) {
+    return H::combine(std::move(state), a.dims, a.keepdims, a.correction);
+  }
+};
+
+// variance: y = sum (x - mean)^2 / max(0, N - correction) over dims, N their number of elements in the global
+// tensor: nan where nothing is left to divide by nothing. std: its square root, whose gradient at 0 is 0, as
+// in PyTorch. The squares are of differences from the mean, not of x: no cancellation.
+//
+// Shape:  x, floating; y of its dtype, mean of its shape with reduced dims of extent 1, f64 for f64 and else
+// f32.
+//         `mean` serves backward: a gradient of it is refused.
+// Layout: split dims are lowered: two numbers are all-reduced for each result, the mean and then the centred
+//         squares; the variance of f32 and f64 is left Partial(sum).
+// Errors: InvalidArgument for another dtype or dims outside x; Unimplemented for a gradient of the mean.
+extern const Op<VarianceAttributes> kVariance;
+extern const Op<VarianceAttributes> kStd;
+
+// x mean dy -> dx = dy * (x - mean) * 2 / (N - correction). Both gradients are nan where that is not above 0.
+extern const Op<VarianceAttributes> kVarianceGrad;
+// x mean y dy -> dx = dy * (x - mean) / (y * (N - correction)), 0 where y is 0.
+extern const Op<VarianceAttributes> kStdGrad;
+
+// The steps of the lowering, of the dtype of `mean`. x -> mean, with reduced dims of extent 1.
+extern const Op<ReduceAttributes> kMeanStatistic;
+// x mean -> sum (x - mean)^2.
+extern const Op<ReduceAttributes> kCenteredSquares;
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_REDUCE_VARIANCE_H_

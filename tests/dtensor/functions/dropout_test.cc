@@ -1,0 +1,136 @@
+// Random bits: the same on every layout.
+
+#include <vector>
+
+#include "dtensor/autograd/backward.h"
+#include "dtensor/functions.h"
+#include "gtest/gtest.h"
+#include "runtime/tensor/copy.h"
+#include "tests/dtensor/sharded_values.h"
+#include "tests/ops/tensor_compare.h"
+
+namespace weft {
+namespace {
+
+class DropoutTest : public testing::TestWithParam<DType> {};
+
+TEST_P(DropoutTest, SameBitsForEveryLayout) {
+  const Tensor full = WholeNumbers(GetParam(), {5, 7});
+  const auto draws = [&](const IntrusivePtr<MeshContext>& context, const Layout& layout) {
+    context->state().set_seed(42);
+    context->state().ResetCallNumbers();
+    const DTensor x = Lay(context, full, layout);
+    return std::vector<Tensor>{Dropout(x, 0.4).FullTensor(), Dropout(x, 0.4).FullTensor()};
+  };
+  std::vector<Tensor> expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) { expected = draws(context, Layout(2, 0)); });
+  EXPECT_FALSE(SameBits(expected[0], expected[1]));
+  OnMesh("a=2,b=2", [&](const IntrusivePtr<MeshContext>& context) {
+    for (const Layout& layout : AllLayouts(context->mesh(), 2, {})) {
+      const std::vector<Tensor> got = draws(context, layout);
+      EXPECT_TRUE(SameBits(got[0], expected[0])) << layout;
+      EXPECT_TRUE(SameBits(got[1], expected[1])) << layout;
+    }
+  });
+}
+
+struct Draw {
+  const char* name;
+  DTensor value;
+};
+
+// All that a forward may draw at random, from x [b, s, h, e] on: drawn as one call of the root module draws
+// it.
+std::vector<Draw> DrawAll(const DTensor& x) {
+  const IntrusivePtr<MeshContext>& context = x.context();
+  context->state().ResetCallNumbers();
+  const DTensor leaf = x.RequiresGrad();
+  const DTensor dropped = Dropout(leaf, 0.4);
+  {
+    const BatchOffsetGuard later(context->state(), 1000);  // backward takes forward's
+    Backward(Sum(dropped));
+  }
+  return {
+      {"dropout", dropped.Detach()},
+      {"dropout's gradient", leaf.grad()},
+      {"attention", ScaledDotProductAttention(x, x, x, {.causal = true, .dropout = 0.4})},
+      {"uniform", RandomUniformLike(x)},
+      {"normal", RandomNormalLike(x)},
+      {"normal of a name", RandomNormalLike(x, "noise")},
+      {"bernoulli", Bernoulli(context, DType::kBool, x.shape(), 0.4, x.layout())},
+      {"bernoulli of probabilities", Bernoulli(FullLike(x, 0.4))},
+  };
+}
+
+// A batch of 7 in microbatches of 3, 2 and 2, whose rows begin within blocks of random words.
+TEST_P(DropoutTest, MicrobatchesHaveTheBitsOfTheWholeBatch) {
+  const Tensor batch = WholeNumbers(GetParam(), {7, 3, 2, 5});
+  std::vector<Tensor> expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    context->state().set_seed(42);
+    for (const Draw& draw : DrawAll(Lay(context, batch, Layout(4, 0)))) {
+      expected.push_back(draw.value.FullTensor());
+    }
+  });
+  const auto rows = [](const Tensor& x, int64_t first, int64_t count) {
+    return CloneTensor(x.Slice(0, first, count), MakeCpuAllocator());
+  };
+  for (const char* mesh : {"", "dp=2"}) {
+    OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+      RankState& state = context->state();
+      state.set_seed(42);
+      const int num_axes = context->mesh().num_axes();
+      const Layout layout = num_axes == 0 ? Layout(4, 0) : Layout(4, 1).WithShard(0, 0);
+      int64_t offset = 0;
+      for (const int64_t count : {3, 2, 2}) {
+        const BatchOffsetGuard guard(state, offset);
+        const std::vector<Draw> draws = DrawAll(Lay(context, rows(batch, offset, count), layout));
+        for (size_t i = 0; i < draws.size(); ++i) {
+          EXPECT_TRUE(SameBits(draws[i].value.FullTensor(), rows(expected[i], offset, count)))
+              << draws[i].name << " of rows " << offset << " on, mesh '" << mesh << "'";
+        }
+        offset += count;
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DropoutTest, testing::Values(DType::kF32, DType::kF64, DType::kBF16));
+
+TEST(RandomTest, DropoutDependsOnStepPathAndCall) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    RankState& state = context->state();
+    const DTensor x = Full(context, DType::kF32, {64}, 1);
+    const Tensor first = Dropout(x, 0.5).ToLocal();
+    state.ResetCallNumbers();
+    EXPECT_TRUE(SameBits(Dropout(x, 0.5).ToLocal(), first));
+    EXPECT_FALSE(SameBits(Dropout(x, 0.5).ToLocal(), first));
+    state.ResetCallNumbers();
+    state.set_step(1);
+    EXPECT_FALSE(SameBits(Dropout(x, 0.5).ToLocal(), first));
+    state.ResetCallNumbers();
+    state.set_step(0);
+    const PathGuard path(state, state.PathId("blocks.0"));
+    EXPECT_FALSE(SameBits(Dropout(x, 0.5).ToLocal(), first));
+    state.set_training(false);
+    EXPECT_EQ(Dropout(x, 0.5).impl(), x.impl());
+    state.set_training(true);
+    EXPECT_EQ(Dropout(x, 0).impl(), x.impl());
+  });
+}
+
+TEST(RandomTest, NormalHasTheSameBitsOnEveryLayout) {
+  Tensor expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    expected = RandomNormal(context, DType::kF32, {5, 3}, Layout(2, 0), "x").ToLocal();
+  });
+  OnMesh("a=2,b=2", [&](const IntrusivePtr<MeshContext>& context) {
+    for (const Layout& layout : AllLayouts(context->mesh(), 2, {})) {
+      const DTensor x = RandomNormal(context, DType::kF32, {5, 3}, layout, "x");
+      EXPECT_TRUE(SameBits(x.FullTensor(), expected)) << layout;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace weft
