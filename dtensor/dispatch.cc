@@ -4,7 +4,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
-#include "dtensor/call/plan_call.h"
+#include "dtensor/call/resolve_call.h"
 #include "dtensor/tape/op_node.h"
 #include "ops/op/kernel.h"
 #include "runtime/trace/span.h"
@@ -24,7 +24,7 @@ class CallBatch {
     waiting_.push_back(std::make_unique<Waiting>(call, outputs));
     Waiting& waiting = *waiting_.back();
     Execution& execution = waiting.execution;
-    waiting.plan = IntrusivePtr<const CallPlan>(&execution.plan());
+    waiting.plan = IntrusivePtr<const ResolvedCall>(&execution.plan());
     waiting.recorded = WantsRecording(call, execution.plan().output_types);
     if (execution.is_decomposed()) {
       *outputs = execution.Run();
@@ -73,7 +73,7 @@ class CallBatch {
     Waiting(const ErasedCall& call, DTensors* outputs) : execution(call), outputs(outputs) {}
 
     Execution execution;
-    IntrusivePtr<const CallPlan> plan;  // which later calls may drive from the cache
+    IntrusivePtr<const ResolvedCall> plan;  // which later calls may drive from the cache
     bool recorded = false;
     DTensors* outputs;
     absl::InlinedVector<Tensor, 4> inputs;

@@ -269,6 +269,11 @@ Layout Layout::With(int axis, const Placement& placement) const {
   return WithReplicate(axis);
 }
 
+Layout Layout::PlacedAlong(int axis, const Placement& placement) const {
+  const Layout placed = With(axis, placement);
+  return placed.placement(axis) == this->placement(axis) ? *this : placed;
+}
+
 Layout Layout::PermuteDims(absl::Span<const int> order) const {
   std::array<int, kMaxDims> moved_to;
   moved_to.fill(-1);

@@ -87,6 +87,9 @@ class Layout {
   Layout WithShard(int axis, int dim) const;
   Layout WithPartial(int axis, ReduceOp op = ReduceOp::kSum) const;
   Layout With(int axis, const Placement& placement) const;
+  // The same, but this layout as it is where it says so already: With would nest a shard's axis anew,
+  // innermost, which moves data.
+  Layout PlacedAlong(int axis, const Placement& placement) const;
 
   // For a tensor whose dims were permuted: dim i of the result is dim order[i] of this.
   // Errors: InvalidArgument if `order` is not a permutation of the dims.

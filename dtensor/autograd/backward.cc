@@ -89,7 +89,7 @@ class BackwardPass {
       if (sum.defined() && edge.node->TakesAnyLayout()) {
         // To add a leaf's gradients may move them: a part of bringing them to rest.
         const PurposeGuard purpose(context_.state(), Purpose::kGrad);
-        const PlannedMovesGuard planned(context_.state());
+        const NoImplicitChecksGuard planned(context_.state());
         Accumulate(sum, std::move(gradient));
       } else {
         Accumulate(sum, std::move(gradient));

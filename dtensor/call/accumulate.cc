@@ -22,8 +22,8 @@ bool AddInPlace(const DTensor& sum, const DTensor& term) {
   const NoScalars scalars;
   const Execution execution(
       {.op = kAdd, .operands = operands, .attributes = &attributes, .scalars = &scalars});
-  const CallPlan& plan = execution.plan();
-  const bool stays = !plan.strategy.lowered && !plan.moves_any && plan.output_types[0] == target.type &&
+  const ResolvedCall& plan = execution.plan();
+  const bool stays = !plan.strategy.decomposed && !plan.moves_any && plan.output_types[0] == target.type &&
                      plan.strategy.outputs[0] == target.layout;
   // The kernel reads every element of `sum` before it writes there.
   if (stays) execution.RunKernel(absl::MakeConstSpan(&sum, 1));

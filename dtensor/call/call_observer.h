@@ -2,8 +2,8 @@
 #define WEFT_DTENSOR_CALL_CALL_OBSERVER_H_
 
 #include "dtensor/call/erased_call.h"
-#include "dtensor/context/call_plan.h"
 #include "dtensor/context/rank_state.h"
+#include "dtensor/context/resolved_call.h"
 
 namespace weft {
 
@@ -11,7 +11,7 @@ namespace weft {
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
-  virtual void OnCall(const ErasedCall& call, const CallPlan& plan) = 0;
+  virtual void OnCall(const ErasedCall& call, const ResolvedCall& plan) = 0;
 };
 
 // `observer` alone sees the calls while it lives; null: nobody does.

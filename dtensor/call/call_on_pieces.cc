@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "dtensor/call/plan_call.h"
+#include "dtensor/call/resolve_call.h"
 #include "runtime/trace/span.h"
 
 namespace weft {

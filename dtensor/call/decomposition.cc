@@ -64,7 +64,7 @@ DTensors Decompose(const ErasedCall& call, const OwnOperands* own, ExecuteFuncti
   Values values;
   for (size_t i = 0; i < call.operands.size(); ++i) values.push_back({static_cast<int32_t>(i)});
   DTensors outputs;
-  for (Value value : call.op.Lower(emitter, values, call.attributes, call.scalars)) {
+  for (Value value : call.op.Decompose(emitter, values, call.attributes, call.scalars)) {
     outputs.push_back(emitter.Get(value));
   }
   return outputs;

@@ -11,7 +11,8 @@ namespace weft {
 namespace {
 
 // What every call must check. The number of operands is part of the cache key, so only a call without any,
-// which has no context to look in, is refused here; another wrong number is a miss, and refused by PlanCall.
+// which has no context to look in, is refused here; another wrong number is a miss, and refused by
+// ResolveCall.
 void CheckOperands(const ErasedCall& call) {
   const auto& operands = call.operands;
   if (operands.empty()) CheckOperandCount(call.op, 0);
@@ -27,9 +28,9 @@ void CheckOperands(const ErasedCall& call) {
 
 }  // namespace
 
-const CallPlan& Execution::Plan(const ErasedCall& call) {
+const ResolvedCall& Execution::Plan(const ErasedCall& call) {
   CheckOperands(call);
-  return PlanCall(*call.operands[0]->context, call);
+  return ResolveCall(*call.operands[0]->context, call);
 }
 
 void Execution::RunKernel(absl::Span<const DTensor> outputs) const {
@@ -82,7 +83,7 @@ void Execution::CheckImplicitMoves() const {
 }
 
 DTensors Execution::RunDecomposed() {
-  kept_ = IntrusivePtr<const CallPlan>(&plan_);
+  kept_ = IntrusivePtr<const ResolvedCall>(&plan_);
   return Decompose(call_, own_, Execute);
 }
 

@@ -8,8 +8,8 @@
 #include "absl/types/span.h"
 #include "dtensor/call/decomposition.h"
 #include "dtensor/call/erased_call.h"
-#include "dtensor/call/plan_call.h"
-#include "dtensor/context/call_plan.h"
+#include "dtensor/call/resolve_call.h"
+#include "dtensor/context/resolved_call.h"
 #include "dtensor/dtensor.h"
 #include "ops/op/op.h"
 
@@ -21,7 +21,7 @@ namespace weft {
 //
 // Lifetime: the call's operands, attributes and scalars must outlive it.
 // Errors:   the constructor's: InvalidArgument for no operands, an undefined one, operands on different
-//           meshes, and what PlanCall refuses. Run's: those of the guards in force, and the kernel's.
+//           meshes, and what ResolveCall refuses. Run's: those of the guards in force, and the kernel's.
 //
 // The small functions are inlined: calls of them would be 4% of a cached call.
 class Execution {
@@ -32,9 +32,9 @@ class Execution {
   Execution& operator=(const Execution&) = delete;
 
   const ErasedCall& call() const { return call_; }
-  // Holds as PlanCall's while nothing else is planned; a decomposed call keeps it.
-  const CallPlan& plan() const { return plan_; }
-  bool is_decomposed() const { return plan_.strategy.lowered; }
+  // Holds as ResolveCall's while nothing else is planned; a decomposed call keeps it.
+  const ResolvedCall& plan() const { return plan_; }
+  bool is_decomposed() const { return plan_.strategy.decomposed; }
   // The operands where the kernel read them, once it has run.
   absl::Span<const DTensorRef> used() const { return used_; }
 
@@ -87,7 +87,7 @@ class Execution {
   }
 
  private:
-  static const CallPlan& Plan(const ErasedCall& call);
+  static const ResolvedCall& Plan(const ErasedCall& call);
   void ShowToObserver() const;
   void CheckImplicitMoves() const;
   DTensors RunDecomposed();
@@ -95,8 +95,9 @@ class Execution {
 
   const ErasedCall call_;
   const OwnOperands* own_;
-  const CallPlan& plan_;
-  IntrusivePtr<const CallPlan> kept_;  // a decomposed call's plan, which its calls may drive from the cache
+  const ResolvedCall& plan_;
+  IntrusivePtr<const ResolvedCall>
+      kept_;  // a decomposed call's plan, which its calls may drive from the cache
   DTensors moved_;
   DTensorRefs refs_to_moved_;
   absl::Span<const DTensorRef> used_;

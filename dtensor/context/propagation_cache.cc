@@ -4,10 +4,10 @@
 
 namespace weft {
 
-const CallPlan* PropagationCache::Insert(const CallKey& key, IntrusivePtr<CallPlan> plan) {
+const ResolvedCall* PropagationCache::Insert(const CallKey& key, IntrusivePtr<ResolvedCall> plan) {
   plan->attributes = key.op().CloneAttributes(key.attributes());
   OwnedKey owned{&key.op(), plan->attributes, {key.words().begin(), key.words().end()}, key.Hash()};
-  return plans_.Insert(std::move(owned), IntrusivePtr<const CallPlan>(plan.get())).get();
+  return plans_.Insert(std::move(owned), IntrusivePtr<const ResolvedCall>(plan.get())).get();
 }
 
 }  // namespace weft

@@ -7,7 +7,7 @@
 
 #include "dtensor/context/bounded_cache.h"
 #include "dtensor/context/call_key.h"
-#include "dtensor/context/call_plan.h"
+#include "dtensor/context/resolved_call.h"
 #include "ops/op/op.h"
 #include "runtime/base/intrusive_ptr.h"
 
@@ -20,9 +20,9 @@ class PropagationCache {
   explicit PropagationCache(int64_t capacity = 8192) : plans_(capacity) {}
 
   // The plan of an equal key, or null. The pointer holds until the next Insert; share it to keep it.
-  const CallPlan* Find(const CallKey& key) { return plans_.Find(key).get(); }
+  const ResolvedCall* Find(const CallKey& key) { return plans_.Find(key).get(); }
   // Sets the plan's attributes to the key's.
-  const CallPlan* Insert(const CallKey& key, IntrusivePtr<CallPlan> plan);
+  const ResolvedCall* Insert(const CallKey& key, IntrusivePtr<ResolvedCall> plan);
 
   const CacheStats& stats() const { return plans_.stats(); }
   int64_t size() const { return plans_.size(); }
@@ -52,7 +52,7 @@ class PropagationCache {
     }
   };
 
-  BoundedCache<OwnedKey, IntrusivePtr<const CallPlan>, Hash, Equal> plans_;
+  BoundedCache<OwnedKey, IntrusivePtr<const ResolvedCall>, Hash, Equal> plans_;
 };
 
 }  // namespace weft

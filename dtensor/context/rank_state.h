@@ -94,7 +94,7 @@ class RankState {
 
  private:
   friend class ImplicitRedistributionGuard;
-  friend class PlannedMovesGuard;
+  friend class NoImplicitChecksGuard;
   friend class CallObserverGuard;
   friend class BatchOffsetGuard;
   friend class NoGradGuard;

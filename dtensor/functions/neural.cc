@@ -33,12 +33,12 @@ DTensor InSinglePrecision(const DTensor& x) { return x.dtype() == DType::kF64 ? 
 DTensor Softmax(const DTensor& x, int dim) { return OverDim(kSoftmax, x, dim, "Softmax"); }
 DTensor LogSoftmax(const DTensor& x, int dim) { return OverDim(kLogSoftmax, x, dim, "LogSoftmax"); }
 
-DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double epsilon) {
-  return Call(kLayerNorm, {x, weight, bias}, {.eps = epsilon});
+DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps) {
+  return Call(kLayerNorm, {x, weight, bias}, {.eps = eps});
 }
 
-DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double epsilon) {
-  return Call(kRmsNorm, {x, weight}, {.eps = epsilon});
+DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double eps) {
+  return Call(kRmsNorm, {x, weight}, {.eps = eps});
 }
 
 DTensor EmbeddingLookup(const DTensor& tokens, const DTensor& table) {

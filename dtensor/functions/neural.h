@@ -10,8 +10,8 @@ namespace weft {
 // by a view of x and back.
 DTensor Softmax(const DTensor& x, int dim = -1);
 DTensor LogSoftmax(const DTensor& x, int dim = -1);
-DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double epsilon = 1e-5);
-DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double epsilon = 1e-5);
+DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps = 1e-5);
+DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double eps = 1e-5);
 // tokens [...], table [v, d] -> [..., d]
 DTensor EmbeddingLookup(const DTensor& tokens, const DTensor& table);
 // q [b, s, h, e], k and v [b, s, g, e] with h a multiple of g -> [b, s, h, e]

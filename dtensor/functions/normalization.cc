@@ -16,20 +16,20 @@ DTensor ByChannel(const DTensor& vector, const DTensor& x, double value, absl::s
 
 }  // namespace
 
-BatchNormResult BatchNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double epsilon) {
+BatchNormResult BatchNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps) {
   constexpr char kName[] = "BatchNormalize";
   const DTensors outputs =
       CallAll(kChannelNorm, {x, ByChannel(weight, x, 1, kName), ByChannel(bias, x, 0, kName)},
-              {.groups = 0, .eps = epsilon});
+              {.groups = 0, .eps = eps});
   return {.y = outputs[0], .mean = outputs[1].Detach(), .variance = outputs[2].Detach()};
 }
 
 DTensor BatchNormalizeBy(const DTensor& x, const DTensor& mean, const DTensor& variance,
-                         const DTensor& weight, const DTensor& bias, double epsilon) {
+                         const DTensor& weight, const DTensor& bias, double eps) {
   constexpr char kName[] = "BatchNormalizeBy";
   return Call(kChannelNormApply,
               {x, ByChannel(weight, x, 1, kName), ByChannel(bias, x, 0, kName), mean, variance},
-              {.groups = 0, .eps = epsilon});
+              {.groups = 0, .eps = eps});
 }
 
 RunningStatistics RunningStatistics::Updated(const BatchNormResult& batch, double momentum) const {
@@ -42,11 +42,11 @@ RunningStatistics RunningStatistics::Updated(const BatchNormResult& batch, doubl
 }
 
 DTensor GroupNormalize(const DTensor& x, int64_t groups, const DTensor& weight, const DTensor& bias,
-                       double epsilon) {
+                       double eps) {
   constexpr char kName[] = "GroupNormalize";
   WEFT_REQUIRE(groups > 0, kName, ": expected at least one group, got ", groups);
   return Call(kChannelNorm, {x, ByChannel(weight, x, 1, kName), ByChannel(bias, x, 0, kName)},
-              {.groups = groups, .eps = epsilon});
+              {.groups = groups, .eps = eps});
 }
 
 }  // namespace weft

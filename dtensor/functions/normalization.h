@@ -18,11 +18,11 @@ struct BatchNormResult {
   DTensor variance;
 };
 BatchNormResult BatchNormalize(const DTensor& x, const DTensor& weight = {}, const DTensor& bias = {},
-                               double epsilon = 1e-5);
+                               double eps = 1e-5);
 
 // The same by given statistics, as in inference; differentiable in all operands.
 DTensor BatchNormalizeBy(const DTensor& x, const DTensor& mean, const DTensor& variance,
-                         const DTensor& weight = {}, const DTensor& bias = {}, double epsilon = 1e-5);
+                         const DTensor& weight = {}, const DTensor& bias = {}, double eps = 1e-5);
 
 // Averages over batches, for inference. Tensors are immutable: the caller keeps what Updated returns.
 struct RunningStatistics {
@@ -37,7 +37,7 @@ struct RunningStatistics {
 // Each image's channels in `groups` groups, a mean and variance for each; as many groups as channels make it
 // the instance norm. Errors: InvalidArgument if groups do not divide c.
 DTensor GroupNormalize(const DTensor& x, int64_t groups, const DTensor& weight = {}, const DTensor& bias = {},
-                       double epsilon = 1e-5);
+                       double eps = 1e-5);
 
 }  // namespace weft
 

@@ -32,7 +32,7 @@ class Teller {
 
   void Tell() {
     out_.rule = trace_.call.rule.ToString();
-    out_.lowered_because = trace_.lowered_because;
+    out_.decomposed_because = trace_.decomposed_because;
     const TracedCandidate* chosen = nullptr;
     for (const TracedCandidate& traced : trace_.candidates) {
       if (traced.fate == CandidateFate::kChosen) chosen = &traced;
@@ -58,7 +58,7 @@ class Teller {
     switch (traced.fate) {
       case CandidateFate::kChosen:
         return "";
-      case CandidateFate::kDearer:
+      case CandidateFate::kCostlier:
         return absl::StrFormat("%.1f us more", traced.total_us() - chosen->total_us());
       case CandidateFate::kTie:
         return "costs the same, listed later";
@@ -97,7 +97,7 @@ class Teller {
   const CostModel& cost_model_;
 };
 
-// Walks a lowering on types and layouts alone, explaining each of its calls.
+// Walks a decomposition on types and layouts alone, explaining each of its calls.
 class ExplainingEmitter final : public Emitter {
  public:
   ExplainingEmitter(Explanation& whole, const CostModel& cost_model)
@@ -221,20 +221,20 @@ Explanation ExplainErased(const OpDef& op, absl::Span<const TensorType> types,
              .like = like},
             mesh, cost_model, &trace);
   Teller(explanation, trace, cost_model).Tell();
-  if (explanation.lowered_because.empty()) {
+  if (explanation.decomposed_because.empty()) {
     explanation.outputs = explanation.chosen()->outputs;
     return explanation;
   }
   ExplainingEmitter emitter(explanation, cost_model);
   Values operands;
   for (size_t i = 0; i < types.size(); ++i) operands.push_back({static_cast<int32_t>(i)});
-  for (Value value : op.Lower(emitter, operands, attributes, scalars)) {
+  for (Value value : op.Decompose(emitter, operands, attributes, scalars)) {
     explanation.outputs.push_back(emitter.LayoutOf(value));
   }
   return explanation;
 }
 
-void ExplainGuard::OnCall(const ErasedCall& call, const CallPlan& plan) {
+void ExplainGuard::OnCall(const ErasedCall& call, const ResolvedCall& plan) {
   MeshContext& context = *call.operands[0]->context;
   Explanation explanation =
       ExplainErased(call.op, plan.operand_types, plan.operand_layouts, plan.attributes.get(), call.scalars,

@@ -55,11 +55,11 @@ struct Explanation {
   std::vector<Layout> outputs = {};        // where the outputs come to lie
   std::vector<Candidate> candidates = {};  // in the order in which ties are decided, the dropped ones last
   std::vector<std::string> refused =
-      {};                            // what was no candidate: "dp: split k: no operand is split by it there"
-  std::string lowered_because = {};  // where the op runs as its lowering, whose calls are `parts`
+      {};  // what was no candidate: "dp: split k: no operand is split by it there"
+  std::string decomposed_because = {};  // where the op runs as its decomposition, whose calls are `parts`
   std::vector<Explanation> parts = {};
 
-  // Null if the op runs as its lowering.
+  // Null if the op runs as its decomposition.
   const Candidate* chosen() const;
   // Of the chosen candidate, or of all parts.
   double total_us() const;
@@ -107,7 +107,7 @@ class ExplainGuard final : CallObserver {
       : explanations_(explanations), guard_(state, explanations == nullptr ? nullptr : this) {}
 
  private:
-  void OnCall(const ErasedCall& call, const CallPlan& plan) override;
+  void OnCall(const ErasedCall& call, const ResolvedCall& plan) override;
 
   std::vector<Explanation>* explanations_;
   CallObserverGuard guard_;

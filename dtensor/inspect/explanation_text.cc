@@ -121,7 +121,7 @@ Json ToValue(const Explanation& explanation) {
           {"operands", std::move(operands)},
           {"candidates", std::move(candidates)},
           {"refused", explanation.refused},
-          {"lowered_because", explanation.lowered_because},
+          {"decomposed_because", explanation.decomposed_because},
           {"parts", std::move(parts)},
           {"total_us", explanation.total_us()},
           {"bytes", explanation.num_bytes()}};
@@ -133,8 +133,8 @@ std::string Explanation::ToString() const {
   std::string text =
       absl::StrCat(CallText(op, types, layouts, mesh), path.empty() ? "" : " in module ", path, "\nmesh ",
                    mesh.num_axes() == 0 ? "of no axes" : mesh.ToString(), ", rule ", rule, "\n");
-  if (!lowered_because.empty()) {
-    absl::StrAppend(&text, "runs as its lowering, since ", lowered_because,
+  if (!decomposed_because.empty()) {
+    absl::StrAppend(&text, "runs as its decomposition, since ", decomposed_because,
                     absl::StrFormat("; %.1f us in all\n", total_us()));
     for (const Explanation& part : parts) {
       for (absl::string_view line : absl::StrSplit(part.ToString(), '\n', absl::SkipEmpty())) {

@@ -13,7 +13,7 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins) {
   Layout layout = x.layout();
   RedistributeOptions options;
   for (const BorderPin& pin : pins) {
-    layout = PlacedAlong(layout, pin.axis, pin.value);
+    layout = layout.PlacedAlong(pin.axis, pin.value);
     if (pin.gradient) options.gradient.push_back({pin.axis, *pin.gradient});
   }
   return x.Redistribute(layout, options);

@@ -11,7 +11,7 @@ namespace weft {
 // Shape: x [..., d] -> [..., d]; weight [d], initially one; bias [d], initially zero.
 class LayerNorm : public Module {
  public:
-  LayerNorm(Module* parent, std::string name, int64_t dim, double epsilon = 1e-5);
+  LayerNorm(Module* parent, std::string name, int64_t dim, double eps = 1e-5);
 
   Parameter weight;
   Parameter bias;
@@ -20,14 +20,14 @@ class LayerNorm : public Module {
   DTensor Forward(const DTensor& x) override;
 
  private:
-  double epsilon_;
+  double eps_;
 };
 
 // Divides the last dim by its root mean square, then scales: Llama's norm.
 // Shape: x [..., d] -> [..., d]; weight [d], initially one.
 class RmsNorm : public Module {
  public:
-  RmsNorm(Module* parent, std::string name, int64_t dim, double epsilon = 1e-5);
+  RmsNorm(Module* parent, std::string name, int64_t dim, double eps = 1e-5);
 
   Parameter weight;
 
@@ -35,7 +35,7 @@ class RmsNorm : public Module {
   DTensor Forward(const DTensor& x) override;
 
  private:
-  double epsilon_;
+  double eps_;
 };
 
 }  // namespace weft

@@ -39,16 +39,16 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters) : parameters_(std::move
 }
 
 void Optimizer::Step(double lr, const DTensor& gradient_scale) {
-  std::vector<int> numbers;
+  std::vector<int> indices;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i]->grad().defined()) numbers.push_back(static_cast<int>(i));
+    if (parameters_[i]->grad().defined()) indices.push_back(static_cast<int>(i));
   }
-  if (numbers.empty()) return;
-  const IntrusivePtr<MeshContext>& context = parameters_[numbers[0]]->at_rest().context();
+  if (indices.empty()) return;
+  const IntrusivePtr<MeshContext>& context = parameters_[indices[0]]->at_rest().context();
   const NoGradGuard no_grad(context->state());
   const DTensor scale = gradient_scale.defined() ? gradient_scale : Full(context, DType::kF32, Shape(), 1);
   Call(kCountUpdate, {updates_, scale});
-  Update(numbers, lr, scale);
+  Update(indices, lr, scale);
 }
 
 std::vector<std::pair<std::string, DTensor>> Optimizer::State() const {
@@ -66,11 +66,11 @@ Sgd::Sgd(std::vector<Parameter*> parameters, const SgdOptions& options)
   if (options.momentum != 0) momentum_ = ZerosLike(this->parameters());
 }
 
-void Sgd::Update(absl::Span<const int> numbers, double lr, const DTensor& scale) {
+void Sgd::Update(absl::Span<const int> indices, double lr, const DTensor& scale) {
   if (momentum_.empty()) {
     std::vector<EachCall<SgdScalars>> calls;
-    calls.reserve(numbers.size());
-    for (const int i : numbers) {
+    calls.reserve(indices.size());
+    for (const int i : indices) {
       const Parameter& parameter = *parameters()[i];
       calls.push_back({.operands = {parameter.at_rest(), parameter.grad(), scale},
                        .scalars = {.lr = lr, .weight_decay = DecayOf(parameter, options_.weight_decay)}});
@@ -79,8 +79,8 @@ void Sgd::Update(absl::Span<const int> numbers, double lr, const DTensor& scale)
     return;
   }
   std::vector<EachCall<MomentumScalars>> calls;
-  calls.reserve(numbers.size());
-  for (const int i : numbers) {
+  calls.reserve(indices.size());
+  for (const int i : indices) {
     const Parameter& parameter = *parameters()[i];
     calls.push_back({.operands = {parameter.at_rest(), momentum_[i], parameter.grad(), scale},
                      .scalars = {.lr = lr,
@@ -102,18 +102,18 @@ AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options)
       first_(ZerosLike(this->parameters())),
       second_(ZerosLike(this->parameters())) {}
 
-void AdamW::Update(absl::Span<const int> numbers, double lr, const DTensor& scale) {
+void AdamW::Update(absl::Span<const int> indices, double lr, const DTensor& scale) {
   const DTensor rates =
       Call(kAdamWRates, {updates()}, {}, {.lr = lr, .beta1 = options_.beta1, .beta2 = options_.beta2});
   std::vector<EachCall<AdamWScalars>> calls;
-  calls.reserve(numbers.size());
-  for (const int i : numbers) {
+  calls.reserve(indices.size());
+  for (const int i : indices) {
     const Parameter& parameter = *parameters()[i];
     calls.push_back({.operands = {parameter.at_rest(), first_[i], second_[i], parameter.grad(), scale, rates},
                      .scalars = {.lr = lr,
                                  .beta1 = options_.beta1,
                                  .beta2 = options_.beta2,
-                                 .eps = options_.epsilon,
+                                 .eps = options_.eps,
                                  .weight_decay = DecayOf(parameter, options_.weight_decay)}});
   }
   CallEach(kAdamWUpdate, calls);

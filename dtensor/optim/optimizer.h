@@ -42,9 +42,9 @@ class Optimizer {
   std::vector<std::pair<std::string, DTensor>> State() const;
 
  protected:
-  // Updates the parameters of these numbers, which have gradients. If `scale` is finite, `updates` counts
+  // Updates the parameters of these indices, which have gradients. If `scale` is finite, `updates` counts
   // this update already.
-  virtual void Update(absl::Span<const int> numbers, double lr, const DTensor& scale) = 0;
+  virtual void Update(absl::Span<const int> indices, double lr, const DTensor& scale) = 0;
 
   // The state that lies as the parameters do.
   virtual std::vector<std::pair<std::string, DTensor>> Moments() const = 0;
@@ -68,7 +68,7 @@ class Sgd : public Optimizer {
   Sgd(std::vector<Parameter*> parameters, const SgdOptions& options);
 
  protected:
-  void Update(absl::Span<const int> numbers, double lr, const DTensor& scale) override;
+  void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override;
   std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
  private:
@@ -81,7 +81,7 @@ class Sgd : public Optimizer {
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
-  double epsilon = 1e-8;
+  double eps = 1e-8;
   double weight_decay = 0.01;
 
   bool operator==(const AdamWOptions&) const = default;
@@ -92,7 +92,7 @@ class AdamW : public Optimizer {
   AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options);
 
  protected:
-  void Update(absl::Span<const int> numbers, double lr, const DTensor& scale) override;
+  void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override;
   std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
  private:

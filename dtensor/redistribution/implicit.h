@@ -28,7 +28,7 @@ enum class ImplicitRedistribution : uint8_t { kAllow, kWarn, kForbid };
 //   Redistribute, FullTensor, Item; a module's style; CallLocal's declared layouts     no: asked for
 //   a parameter is gathered for its use, in forward or backward                        no: its plan says so
 //   a leaf's gradient is summed and brought to rest                                    no: its plan says so
-//   an op's lowering combines its own statistics (a softmax over a split dim)          no: it is the op
+//   an op's decomposition combines its own statistics (a softmax over a split dim)    no: it is the op
 //   what sends no bytes (a slice, a value that becomes one term of a sum)              no: it costs nothing
 //
 // kWarn says it once for each op and module path, to RankState's warning sink. kForbid and an exceeded budget
@@ -54,9 +54,9 @@ class ImplicitRedistributionGuard : ScopedValue<ImplicitRedistributionGuard*> {
 };
 
 // No guard applies while it lives: around moves that a plan has asked for.
-class PlannedMovesGuard : ScopedValue<ImplicitRedistributionGuard*> {
+class NoImplicitChecksGuard : ScopedValue<ImplicitRedistributionGuard*> {
  public:
-  explicit PlannedMovesGuard(RankState& state) : ScopedValue(state.implicit_guard_, nullptr) {}
+  explicit NoImplicitChecksGuard(RankState& state) : ScopedValue(state.implicit_guard_, nullptr) {}
 };
 
 // What one call is about to move implicitly, for dispatch and the tape: add the moves, then Check.

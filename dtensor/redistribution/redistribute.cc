@@ -18,9 +18,4 @@ Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const Tensor
   return RunRedistribution(context, local, *lowered);
 }
 
-Layout PlacedAlong(const Layout& layout, int axis, const Placement& placement) {
-  const Layout placed = layout.With(axis, placement);
-  return placed.placement(axis) == layout.placement(axis) ? layout : placed;
-}
-
 }  // namespace weft

@@ -16,10 +16,6 @@ namespace weft {
 Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type,
                          const Layout& from, const Layout& to);
 
-// `layout` with `placement` along `axis`; as it is where it says so already. (Layout::With would nest a
-// shard's axis anew, innermost, which moves data.)
-Layout PlacedAlong(const Layout& layout, int axis, const Placement& placement);
-
 }  // namespace weft
 
 #endif  // WEFT_DTENSOR_REDISTRIBUTION_REDISTRIBUTE_H_

@@ -43,7 +43,7 @@ class RedistributeNode final : public TapeNode {
   std::string Name() const override { return "redistribute"; }
   DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
     Layout target = GradientLayout(source_, gradients[0].layout());
-    for (const auto& [axis, placement] : options_.gradient) target = PlacedAlong(target, axis, placement);
+    for (const auto& [axis, placement] : options_.gradient) target = target.PlacedAlong(axis, placement);
     return {gradients[0].Redistribute(target)};
   }
 

@@ -7,7 +7,7 @@ namespace weft {
 
 DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
   const PurposeGuard purpose(context.state(), Purpose::kGrad);
-  const PlannedMovesGuard planned(context.state());
+  const NoImplicitChecksGuard planned(context.state());
   Accumulate(gradient_, gradients[0].Redistribute(layout_));
   return {};
 }

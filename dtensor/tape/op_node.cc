@@ -41,7 +41,7 @@ class ScalarsCopy {
 // A recorded call of an op. What follows from the call's key it reads from the plan, which it shares.
 class OpNode final : public TapeNode {
  public:
-  OpNode(RankState& state, Edges edges, const OpDef& op, const CallPlan& plan,
+  OpNode(RankState& state, Edges edges, const OpDef& op, const ResolvedCall& plan,
          absl::Span<const DTensorRef> used, absl::Span<const DTensor> outputs, const void* scalars)
       : TapeNode(state, std::move(edges), static_cast<int>(outputs.size())),
         op_(op),
@@ -59,7 +59,7 @@ class OpNode final : public TapeNode {
   DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) override;
 
   const OpDef& op() const { return op_; }
-  const CallPlan& plan() const { return *plan_; }
+  const ResolvedCall& plan() const { return *plan_; }
   const void* scalars() const { return scalars_.get(); }
   const SavedValue* FindSaved(int value) const {
     for (size_t i = 0; i < saved_.size(); ++i) {
@@ -70,7 +70,7 @@ class OpNode final : public TapeNode {
 
  private:
   const OpDef& op_;
-  IntrusivePtr<const CallPlan> plan_;
+  IntrusivePtr<const ResolvedCall> plan_;
   ScalarsCopy scalars_;
   absl::InlinedVector<SavedValue, 3> saved_;  // as plan().saves lists them
   bool used_up_ = false;
@@ -182,7 +182,7 @@ bool WantsRecording(const ErasedCall& call, absl::Span<const TensorType> outputs
         " has no backward; call it under NoGradGuard, or on Detach()ed operands");
 }
 
-void RecordCall(const ErasedCall& call, const CallPlan& plan, absl::Span<const DTensorRef> used,
+void RecordCall(const ErasedCall& call, const ResolvedCall& plan, absl::Span<const DTensorRef> used,
                 absl::Span<DTensor> outputs) {
   TapeNode::Edges edges;
   for (const DTensorRef operand : call.operands) {

@@ -3,7 +3,7 @@
 
 #include "absl/types/span.h"
 #include "dtensor/call/erased_call.h"
-#include "dtensor/context/call_plan.h"
+#include "dtensor/context/resolved_call.h"
 #include "dtensor/dtensor.h"
 #include "runtime/tensor/tensor_type.h"
 
@@ -15,7 +15,7 @@ bool WantsRecording(const ErasedCall& call, absl::Span<const TensorType> outputs
 
 // Records `call` on its outputs. `used` are its operands after redistribution: history follows the call's
 // own, backward reads the used ones. The record shares `plan`.
-void RecordCall(const ErasedCall& call, const CallPlan& plan, absl::Span<const DTensorRef> used,
+void RecordCall(const ErasedCall& call, const ResolvedCall& plan, absl::Span<const DTensorRef> used,
                 absl::Span<DTensor> outputs);
 
 }  // namespace weft

@@ -6,7 +6,8 @@
 namespace weft {
 
 // y = x, but never Partial: it has no linear group, so whoever dispatches it reduces a Partial operand first.
-// Lowerings put it between a statistic and several ops that read it, which would else reduce it once each.
+// Decompositions put it between a statistic and several ops that read it, which would else reduce it once
+// each.
 //
 // Operands: x, any type.  Outputs: y, a view of x.
 extern const Op<> kSettle;

@@ -42,7 +42,8 @@ std::string Rule(Operands operands, const TopKAttributes& a) {
   return RuleOf(operands[0], a, static_cast<int>(operands.size()));
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const TopKAttributes& a, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const TopKAttributes& a,
+                 const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Values best = emitter.EmitOnPieces(kTopKCandidates, {x}, a.dim, PieceOutputs::kStatistic, a);
   const TensorType from = emitter.TypeOf(x);
@@ -93,7 +94,7 @@ constinit const Op<TopKAttributes> kTopK = {{.name = "top_k",
                                              .rule = Rule,
                                              .saves = "indices",
                                              .backward = Backward,
-                                             .lowering = Lower,
+                                             .decomposition = Decompose,
                                              .samples = Samples}};
 constinit const Op<TopKAttributes> kTopKCandidates = {{.name = "top_k_candidates",
                                                        .operands = "x",

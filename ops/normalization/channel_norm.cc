@@ -51,7 +51,7 @@ void Backward(GradContext<Attributes, NoScalars>& ctx) {
   if (ctx.Wants(2)) ctx.SetGrad(2, sums[1]);
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const Attributes& a, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const Attributes& a, const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value mean = emitter.Emit(kSettle, {emitter.Emit(kChannelMean, {x}, a)});
   const Value variance = emitter.Emit(kSettle, {emitter.Emit(kChannelVariance, {x, mean}, a)});
@@ -174,7 +174,7 @@ constinit const Op<ChannelNormAttributes> kChannelNorm = {{.name = "channel_norm
                                                            .rule = Rule,
                                                            .saves = "x w mean variance",
                                                            .backward = Backward,
-                                                           .lowering = Lower,
+                                                           .decomposition = Decompose,
                                                            .samples = Samples}};
 constinit const Op<ChannelNormAttributes> kChannelMean = {{.name = "channel_mean",
                                                            .operands = "x",

@@ -11,15 +11,16 @@ namespace weft {
 //
 // Shape:  x [n, c, ...], w [c], b [c], one floating type -> y as x; mean and variance [c] of batch norm,
 //         [n, groups] of group norm (f64 for f64, else f32). No gradient may reach them.
-// Layout: batch norm passes a split c, group norm a split n; any other split is lowered: the statistics are
+// Layout: batch norm passes a split c, group norm a split n; any other split is decomposed: the statistics
+// are
 //         all-reduced (two numbers each), x is not gathered.
 // Errors: InvalidArgument for shapes that do not fit, groups that do not divide c, or a negative eps.
 // Source: Ioffe & Szegedy, arXiv 1502.03167; Wu & He, "Group Normalization", arXiv 1803.08494.
 extern const Op<ChannelNormAttributes> kChannelNorm;
 
-// Steps of its lowering. The first two are Partial where elements that share a statistic are split, and not
-// differentiable; the last, y from given statistics, is inference as well, differentiable in all operands.
-// x -> mean.
+// Steps of its decomposition. The first two are Partial where elements that share a statistic are split, and
+// not differentiable; the last, y from given statistics, is inference as well, differentiable in all
+// operands. x -> mean.
 extern const Op<ChannelNormAttributes> kChannelMean;
 // x mean -> variance.
 extern const Op<ChannelNormAttributes> kChannelVariance;

@@ -41,7 +41,7 @@ std::string Rule(Operands operands, const Attributes& a) {
   return absl::StrCat(OperandFactors(f), " -> ", f.x, ", ", f.channel, ", ", f.channel);
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const Attributes& a, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const Attributes& a, const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value w = operands[1], mean = operands[2], variance = operands[3], dy = operands[4];
   const Values sums = emitter.EmitAll(kChannelNormGradSums, {x, w, mean, variance, dy}, a);
@@ -99,7 +99,7 @@ constinit const Op<ChannelNormAttributes> kChannelNormGrad = {{.name = "channel_
                                                                .infer = Infer,
                                                                .rule = Rule,
                                                                .linear = "{dy}",
-                                                               .lowering = Lower,
+                                                               .decomposition = Decompose,
                                                                .samples = Samples}};
 constinit const Op<ChannelNormAttributes> kChannelNormGradSums = {{.name = "channel_norm_grad_sums",
                                                                    .operands = "x w mean variance dy",

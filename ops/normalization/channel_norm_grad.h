@@ -10,7 +10,7 @@ namespace weft {
 //   dx = rstd * (g - mean g - h * mean(g * h)),  dw = sum dy * h,  db = sum dy,
 // where means run over the elements that share a statistic and sums over those of a channel.
 //
-// x w mean variance dy -> dx dw db. Splits of what shares a statistic are lowered to the two ops below.
+// x w mean variance dy -> dx dw db. Splits of what shares a statistic are decomposed to the two ops below.
 extern const Op<ChannelNormAttributes> kChannelNormGrad;
 
 // x w mean variance dy -> dw db g_mean gh_mean, in one pass over x and dy. Partial where what they sum is

@@ -46,8 +46,8 @@ void Backward(GradContext<CrossEntropyAttributes, NoScalars>& ctx) {
                   ctx.attributes()));
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const CrossEntropyAttributes& attributes,
-             const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const CrossEntropyAttributes& attributes,
+                 const NoScalars&) {
   const Value logits = emitter.Emit(kSettle, {operands[0]});
   const Value targets = operands[1];
   const Value max = emitter.Emit(kSettle, {emitter.Emit(kRowMax, {logits})});
@@ -133,7 +133,7 @@ constinit const Op<CrossEntropyAttributes> kCrossEntropy = {{.name = "cross_entr
                                                              .rule = Rule,
                                                              .saves = "logits targets lse",
                                                              .backward = Backward,
-                                                             .lowering = Lower,
+                                                             .decomposition = Decompose,
                                                              .samples = Samples}};
 constinit const Op<CrossEntropyAttributes> kCrossEntropyGrad = {{.name = "cross_entropy_grad",
                                                                  .operands = "logits targets lse dloss",

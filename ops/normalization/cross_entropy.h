@@ -29,7 +29,7 @@ struct CrossEntropyAttributes {
 // else f32).
 //         count has no gradient; none may reach lse.
 // Cost:   one pass over the logits, which are not copied.
-// Layout: a split v is lowered: three numbers a position are all-reduced, logits are not gathered.
+// Layout: a split v is decomposed: three numbers a position are all-reduced, logits are not gathered.
 // Errors: InvalidArgument, from the kernel, naming the first target outside [0, v) that is not ignore_index.
 // Source: for split v, Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3.
 extern const Op<CrossEntropyAttributes> kCrossEntropy;
@@ -38,7 +38,7 @@ extern const Op<CrossEntropyAttributes> kCrossEntropy;
 // ignored.
 extern const Op<CrossEntropyAttributes> kCrossEntropyGrad;
 
-// The lowering, v free to split. logits targets max -> sumexp picked [...]:
+// The decomposition, v free to split. logits targets max -> sumexp picked [...]:
 //   sumexp = sum exp(logits - max),  picked = (1 - e) logits[target] + e / v sum logits; both 0 where
 //   ignored.
 extern const Op<CrossEntropyAttributes> kCrossEntropyStatistics;

@@ -52,8 +52,8 @@ void Backward(GradContext<LayerNormAttributes, NoScalars>& ctx) {
   if (ctx.Wants(2)) ctx.SetGrad(2, db);
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const LayerNormAttributes& attributes,
-             const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const LayerNormAttributes& attributes,
+                 const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value mean = emitter.Emit(kSettle, {emitter.Emit(kRowMean, {x})});
   const Value rstd =
@@ -103,7 +103,7 @@ constinit const Op<LayerNormAttributes> kLayerNorm = {{.name = "layer_norm",
                                                        .rule = Rule,
                                                        .saves = "x w mean rstd",
                                                        .backward = Backward,
-                                                       .lowering = Lower,
+                                                       .decomposition = Decompose,
                                                        .samples = Samples}};
 constinit const Op<> kLayerNormApply = {{.name = "layer_norm_apply",
                                          .operands = "x w b mean rstd",

@@ -31,7 +31,7 @@ std::string Rule(absl::Span<const TensorType> operands, const NoAttributes&) {
   return absl::StrCat(rows, ", d!, ", statistic, ", ", statistic, ", ", rows, " -> ", rows, ", d!, d!");
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&, const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value w = operands[1], mean = operands[2], rstd = operands[3], dy = operands[4];
   const Values means = emitter.EmitAll(kLayerNormGradMeans, {x, w, mean, rstd, dy});
@@ -106,7 +106,7 @@ constinit const Op<> kLayerNormGrad = {{.name = "layer_norm_grad",
                                         .infer = Infer,
                                         .rule = Rule,
                                         .linear = "{dy}",
-                                        .lowering = Lower,
+                                        .decomposition = Decompose,
                                         .samples = Samples}};
 constinit const Op<> kLayerNormWeightGrad = {{.name = "layer_norm_weight_grad",
                                               .operands = "x mean rstd dy",

@@ -9,7 +9,7 @@ namespace weft {
 //   dx = rstd * (g - mean g - n * mean(g * n)),  dw = sum over rows of dy * n,  db = sum over rows of dy.
 // dw and db are Partial where rows are split, and summed in an order that follows from the shape alone.
 //
-// x w mean rstd dy -> dx dw db, in one pass over x and dy. A split d is lowered to the three ops below.
+// x w mean rstd dy -> dx dw db, in one pass over x and dy. A split d is decomposed to the three ops below.
 extern const Op<> kLayerNormGrad;
 
 // x mean rstd dy -> dw db.

@@ -17,7 +17,7 @@ struct NormRstdAttributes {
   }
 };
 
-// rstd = 1 / sqrt(variance + eps), elementwise, f32 or f64: a step of the lowerings of norms. Not
+// rstd = 1 / sqrt(variance + eps), elementwise, f32 or f64: a step of the decompositions of norms. Not
 // differentiable.
 extern const Op<NormRstdAttributes> kNormRstd;
 

@@ -39,8 +39,8 @@ void Backward(GradContext<RmsNormAttributes, NoScalars>& ctx) {
   }
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const RmsNormAttributes& attributes,
-             const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const RmsNormAttributes& attributes,
+                 const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value rstd = emitter.Emit(kNormRstd, {emitter.Emit(kRowMeanSquare, {x})}, {.eps = attributes.eps});
   return {emitter.Emit(kRmsNormApply, {x, operands[1], rstd}), rstd};
@@ -78,7 +78,7 @@ constinit const Op<RmsNormAttributes> kRmsNorm = {{.name = "rms_norm",
                                                    .rule = Rule,
                                                    .saves = "x w rstd",
                                                    .backward = Backward,
-                                                   .lowering = Lower,
+                                                   .decomposition = Decompose,
                                                    .samples = Samples}};
 constinit const Op<> kRmsNormApply = {{.name = "rms_norm_apply",
                                        .operands = "x w rstd",

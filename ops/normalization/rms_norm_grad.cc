@@ -25,7 +25,7 @@ std::string Rule(absl::Span<const TensorType> operands, const NoAttributes&) {
   return absl::StrCat(rows, ", d!, ", StatisticFactors(operands[0].ndim()), ", ", rows, " -> ", rows, ", d!");
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&, const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value w = operands[1], rstd = operands[2], dy = operands[3];
   const Value gn_mean = emitter.Emit(kRmsNormGradMean, {x, w, rstd, dy});
@@ -91,7 +91,7 @@ constinit const Op<> kRmsNormGrad = {{.name = "rms_norm_grad",
                                       .infer = Infer,
                                       .rule = Rule,
                                       .linear = "{dy}",
-                                      .lowering = Lower,
+                                      .decomposition = Decompose,
                                       .samples = Samples}};
 constinit const Op<> kRmsNormWeightGrad = {{.name = "rms_norm_weight_grad",
                                             .operands = "x rstd dy",

@@ -9,7 +9,7 @@ namespace weft {
 //   dx = rstd * (g - n * mean(g * n)),  dw = sum over rows of dy * n.
 // dw is Partial where rows are split, and summed in an order that follows from the shape alone.
 //
-// x w rstd dy -> dx dw, in one pass over x and dy. A split d is lowered to the three ops below.
+// x w rstd dy -> dx dw, in one pass over x and dy. A split d is decomposed to the three ops below.
 extern const Op<> kRmsNormGrad;
 
 // x rstd dy -> dw.

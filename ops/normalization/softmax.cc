@@ -26,7 +26,7 @@ void Backward(GradContext<NoAttributes, NoScalars>& ctx) {
 }
 
 template <const Op<>* apply_op>
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&, const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value max = emitter.Emit(kSettle, {emitter.Emit(kRowMax, {x})});
   return {emitter.Emit(*apply_op, {x, max, emitter.Emit(kRowExpSum, {x, max})})};
@@ -44,15 +44,15 @@ std::string RuleGrad(absl::Span<const TensorType> operands, const NoAttributes&)
   return absl::StrCat(rows, ", ", rows, " -> ", rows);
 }
 
-Values LowerSoftmaxGrad(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&,
-                        const NoScalars&) {
+Values DecomposeSoftmaxGrad(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&,
+                            const NoScalars&) {
   const Value y = operands[0];
   const Value dy = operands[1];
   return {emitter.Emit(kSoftmaxGradApply, {y, dy, emitter.Emit(kRowDot, {y, dy})})};
 }
 
-Values LowerLogSoftmaxGrad(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&,
-                           const NoScalars&) {
+Values DecomposeLogSoftmaxGrad(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&,
+                               const NoScalars&) {
   const Value y = operands[0];
   const Value dy = operands[1];
   return {emitter.Emit(kLogSoftmaxGradApply, {y, dy, emitter.Emit(kRowSum, {dy})})};
@@ -116,7 +116,7 @@ constinit const Op<> kSoftmax = {{.name = "softmax",
                                   .rule = Rule,
                                   .saves = "y",
                                   .backward = Backward<&kSoftmaxGrad>,
-                                  .lowering = Lower<&kSoftmaxApply>,
+                                  .decomposition = Decompose<&kSoftmaxApply>,
                                   .samples = Samples}};
 constinit const Op<> kLogSoftmax = {{.name = "log_softmax",
                                      .operands = "x",
@@ -124,7 +124,7 @@ constinit const Op<> kLogSoftmax = {{.name = "log_softmax",
                                      .rule = Rule,
                                      .saves = "y",
                                      .backward = Backward<&kLogSoftmaxGrad>,
-                                     .lowering = Lower<&kLogSoftmaxApply>,
+                                     .decomposition = Decompose<&kLogSoftmaxApply>,
                                      .samples = Samples}};
 constinit const Op<> kSoftmaxGrad = {{.name = "softmax_grad",
                                       .operands = "y dy",
@@ -132,7 +132,7 @@ constinit const Op<> kSoftmaxGrad = {{.name = "softmax_grad",
                                       .infer = InferGrad<&kSoftmaxGrad>,
                                       .rule = RuleGrad,
                                       .linear = "{dy}",
-                                      .lowering = LowerSoftmaxGrad,
+                                      .decomposition = DecomposeSoftmaxGrad,
                                       .samples = SamplesGrad}};
 constinit const Op<> kLogSoftmaxGrad = {{.name = "log_softmax_grad",
                                          .operands = "y dy",
@@ -140,7 +140,7 @@ constinit const Op<> kLogSoftmaxGrad = {{.name = "log_softmax_grad",
                                          .infer = InferGrad<&kLogSoftmaxGrad>,
                                          .rule = RuleGrad,
                                          .linear = "{dy}",
-                                         .lowering = LowerLogSoftmaxGrad,
+                                         .decomposition = DecomposeLogSoftmaxGrad,
                                          .samples = SamplesGrad}};
 constinit const Op<> kSoftmaxApply = {{.name = "softmax_apply",
                                        .operands = "x max sum",

@@ -9,7 +9,7 @@ namespace weft {
 //   softmax:      y = exp(x - max x) / sum exp(x - max x)
 //   log_softmax:  y = x - max x - log sum exp(x - max x)
 //
-// Layout: a split last dim is lowered: two numbers a row are all-reduced (one in backward), x is not
+// Layout: a split last dim is decomposed: two numbers a row are all-reduced (one in backward), x is not
 // gathered.
 extern const Op<> kSoftmax;
 extern const Op<> kLogSoftmax;
@@ -18,8 +18,8 @@ extern const Op<> kLogSoftmax;
 extern const Op<> kSoftmaxGrad;
 extern const Op<> kLogSoftmaxGrad;
 
-// The finishing ops of the lowerings: the same with the statistics given, [...], and the last dim free to
-// split. x max sum -> y, where sum = sum exp(x - max).
+// The finishing ops of the decompositions: the same with the statistics given, [...], and the last dim free
+// to split. x max sum -> y, where sum = sum exp(x - max).
 extern const Op<> kSoftmaxApply;
 extern const Op<> kLogSoftmaxApply;
 // y dy sum -> dx, where sum = sum y * dy, and sum dy.

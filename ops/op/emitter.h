@@ -16,7 +16,7 @@ class OpDef;
 template <class A, class R>
 class Op;
 
-// A tensor inside a backward rule or a lowering: a number that the Emitter knows. Undefined by default.
+// A tensor inside a backward rule or a decomposition: a number that the Emitter knows. Undefined by default.
 struct Value {
   int id = -1;
 
@@ -32,7 +32,7 @@ enum class PieceOutputs {
   kStatistic  // each of one extent, whatever the piece: the whole has that extent once a piece
 };
 
-// Runs ops on behalf of a backward rule or a lowering. `dtensor` implements it, so what is emitted is
+// Runs ops on behalf of a backward rule or a decomposition. `dtensor` implements it, so what is emitted is
 // dispatched, redistributed and sharded like a user's call; tests implement it on one device.
 class Emitter {
  public:
@@ -45,9 +45,9 @@ class Emitter {
                             const void* scalars, int like_operand) = 0;
 
   // Emits an op once for every piece of dim `dim` of operand 0, as if the piece were whole there, and lays
-  // the outputs side by side along `dim`. Nothing is gathered, so a lowering makes with it what depends on
-  // where a piece begins: a scan (totals of the pieces, then each piece from its offset), the candidates of a
-  // top-k. Into how many pieces the dim is cut is the emitter's business: one a rank along the axes that
+  // the outputs side by side along `dim`. Nothing is gathered, so a decomposition makes with it what depends
+  // on where a piece begins: a scan (totals of the pieces, then each piece from its offset), the candidates
+  // of a top-k. Into how many pieces the dim is cut is the emitter's business: one a rank along the axes that
   // split it; by default, on one device, one.
   //
   // Shape:  other operands and the outputs have operand 0's extents but for `dim`; there, other operands have

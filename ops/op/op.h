@@ -80,9 +80,9 @@ class OpDef {
   virtual std::string Rule(absl::Span<const TensorType> operands, const void* attributes) const = 0;
   virtual bool has_backward() const = 0;
   virtual void Backward(GradContextBase& context) const = 0;
-  virtual bool has_lowering() const = 0;
-  virtual Values Lower(Emitter& emitter, absl::Span<const Value> operands, const void* attributes,
-                       const void* scalars) const = 0;
+  virtual bool has_decomposition() const = 0;
+  virtual Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const void* attributes,
+                           const void* scalars) const = 0;
   virtual void Invoke(ErasedKernel kernel, const KernelCallBase& call) const = 0;
 
   // Static attributes as part of a cache key, and copies of both kinds for the tape.
@@ -151,8 +151,8 @@ struct OpFunctions {
 
   // The same result by ops that allow the rule's whole factors (`w!`) to be split: statistics with Partial
   // outputs, then a finishing op. Null: such a factor is gathered first.
-  Values (*lowering)(Emitter& emitter, absl::Span<const Value> operands, const A& attributes,
-                     const R& scalars) = nullptr;
+  Values (*decomposition)(Emitter& emitter, absl::Span<const Value> operands, const A& attributes,
+                          const R& scalars) = nullptr;
 
   // Small calls for the tests that run over every op.
   std::vector<Sample<A, R>> (*samples)() = nullptr;
@@ -187,11 +187,11 @@ class Op final : public OpDef {
     GradContext<A, R> typed(context);
     functions_.backward(typed);
   }
-  bool has_lowering() const override { return functions_.lowering != nullptr; }
-  Values Lower(Emitter& emitter, absl::Span<const Value> operands, const void* attributes,
-               const void* scalars) const override {
-    return functions_.lowering(emitter, operands, *static_cast<const A*>(attributes),
-                               *static_cast<const R*>(scalars));
+  bool has_decomposition() const override { return functions_.decomposition != nullptr; }
+  Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const void* attributes,
+                   const void* scalars) const override {
+    return functions_.decomposition(emitter, operands, *static_cast<const A*>(attributes),
+                                    *static_cast<const R*>(scalars));
   }
   void Invoke(ErasedKernel kernel, const KernelCallBase& call) const override {
     reinterpret_cast<void (*)(const KernelCall<A, R>&)>(kernel)(KernelCall<A, R>(call));

@@ -35,7 +35,8 @@ std::string Rule(Operands operands, const ArgAttributes& a) {
 }
 
 template <const Op<ReduceAttributes>* reduce>
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const ArgAttributes& a, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const ArgAttributes& a,
+                 const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value value = emitter.Emit(*reduce, {x}, ReduceOf(a));
   return {emitter.Emit(kSettle, {emitter.Emit(kIndexOf, {x, value}, a)})};
@@ -74,13 +75,13 @@ constinit const Op<ArgAttributes> kArgMax = {{.name = "argmax",
                                               .operands = "x",
                                               .infer = Infer<&kArgMax>,
                                               .rule = Rule,
-                                              .lowering = Lower<&kReduceMax>,
+                                              .decomposition = Decompose<&kReduceMax>,
                                               .samples = Samples}};
 constinit const Op<ArgAttributes> kArgMin = {{.name = "argmin",
                                               .operands = "x",
                                               .infer = Infer<&kArgMin>,
                                               .rule = Rule,
-                                              .lowering = Lower<&kReduceMin>,
+                                              .decomposition = Decompose<&kReduceMin>,
                                               .samples = Samples}};
 constinit const Op<ArgAttributes> kIndexOf = {{.name = "index_of",
                                                .operands = "x value",

@@ -22,13 +22,13 @@ struct ArgAttributes {
 // in PyTorch. Not differentiable.
 //
 // Shape:  x floating, i32, i64, u8 or bool -> i64, without the dim.
-// Layout: a split dim is lowered: two numbers a row are all-reduced, the extremum and its index.
+// Layout: a split dim is decomposed: two numbers a row are all-reduced, the extremum and its index.
 // Errors: InvalidArgument for a dim outside x, or an empty one.
 extern const Op<ArgAttributes> kArgMax;
 extern const Op<ArgAttributes> kArgMin;
 
 // x value -> the lowest index along the dim at which x is `value` (NaN is NaN), 2^63 - 1 where there is none.
-// Partial(min) where the dim is split: the finishing step of the lowering.
+// Partial(min) where the dim is split: the finishing step of the decomposition.
 extern const Op<ArgAttributes> kIndexOf;
 
 }  // namespace weft

@@ -33,7 +33,8 @@ std::string RuleCofactor(Operands operands, const DimAttributes& a) {
   return absl::StrCat(x, " -> ", x);
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const DimAttributes& a, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const DimAttributes& a,
+                 const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value totals = emitter.EmitOnPieces(kPieceProduct, {x}, a.dim, PieceOutputs::kStatistic, a)[0];
   const Value others = emitter.Emit(kTotalsCofactor, {totals}, a);
@@ -79,7 +80,7 @@ constinit const Op<DimAttributes> kCofactor = {{.name = "cofactor",
                                                 .operands = "x",
                                                 .infer = InferCofactor<&kCofactor>,
                                                 .rule = RuleCofactor,
-                                                .lowering = Lower,
+                                                .decomposition = Decompose,
                                                 .samples = Samples}};
 constinit const Op<DimAttributes> kPieceProduct = {{.name = "piece_product",
                                                     .operands = "x",

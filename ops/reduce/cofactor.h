@@ -23,11 +23,11 @@ struct DimAttributes {
 // not.
 //
 // Shape:  x, floating; y of its type.
-// Layout: a split dim is lowered: the product of each piece travels, one f64 a row and piece.
+// Layout: a split dim is decomposed: the product of each piece travels, one f64 a row and piece.
 // Errors: InvalidArgument for another dtype or a dim outside x.
 extern const Op<DimAttributes> kCofactor;
 
-// The steps of the lowering. x -> the product along the dim, f64, which stays with extent 1.
+// The steps of the decomposition. x -> the product along the dim, f64, which stays with extent 1.
 extern const Op<DimAttributes> kPieceProduct;
 // kCofactor itself, but of a dim that is gathered: of the few totals.
 extern const Op<DimAttributes> kTotalsCofactor;

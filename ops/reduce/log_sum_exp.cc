@@ -26,8 +26,8 @@ std::string Rule(Operands operands, const ReduceAttributes& a) {
   return absl::StrCat(AllFactors(ndim, a.dims), " -> ", KeptFactors(ndim, a));
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const ReduceAttributes& a,
-             const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const ReduceAttributes& a,
+                 const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   // Of nothing there is no maximum; the log of its sum is right.
   if (ReducedCount(emitter.TypeOf(x).shape, a.dims) == 0) {
@@ -117,7 +117,7 @@ constinit const Op<ReduceAttributes> kLogSumExp = {{.name = "log_sum_exp",
                                                     .rule = Rule,
                                                     .saves = "x y",
                                                     .backward = Backward,
-                                                    .lowering = Lower,
+                                                    .decomposition = Decompose,
                                                     .samples = Samples}};
 constinit const Op<ReduceAttributes> kLogSumExpGrad = {{.name = "log_sum_exp_grad",
                                                         .operands = "x y dy",

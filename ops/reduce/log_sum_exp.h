@@ -11,14 +11,15 @@ namespace weft {
 // 0 where y is -inf (PyTorch's is nan there).
 //
 // Shape:  x, floating; y of its dtype.
-// Layout: split dims are lowered: two numbers are all-reduced for each result, the maximum and the sum.
+// Layout: split dims are decomposed: two numbers are all-reduced for each result, the maximum and the sum.
 // Errors: InvalidArgument for another dtype or dims outside x.
 extern const Op<ReduceAttributes> kLogSumExp;
 
 // x y dy -> dx = exp(x - y) * dy.
 extern const Op<ReduceAttributes> kLogSumExpGrad;
 
-// The steps of the lowering. x max -> sum exp(x - max), f64 for f64 and else f32; 0 where max is not finite.
+// The steps of the decomposition. x max -> sum exp(x - max), f64 for f64 and else f32; 0 where max is not
+// finite.
 extern const Op<ReduceAttributes> kExpSum;
 // max sum -> max + log(sum), or max where that is not finite.
 extern const Op<> kLogSumExpFinish;

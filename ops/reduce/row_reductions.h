@@ -6,8 +6,8 @@
 namespace weft {
 
 // Statistics of rows: one number for the last dim of x [..., n], f64 for f64 and f32 for the other floating
-// types. Splitting the last dim makes them Partial, so they are what the lowerings of softmax, norms and
-// cross-entropy are made of. Not differentiable: lowerings are not recorded.
+// types. Splitting the last dim makes them Partial, so they are what the decompositions of softmax, norms and
+// cross-entropy are made of. Not differentiable: decompositions are not recorded.
 
 // y = max x; -inf where the last dim is empty, nan where there is one. Partial(max).
 extern const Op<> kRowMax;

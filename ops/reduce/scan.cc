@@ -33,7 +33,8 @@ std::string RuleScan(Operands operands, const ScanAttributes& a) {
   return absl::StrCat(x, " -> ", x);
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const ScanAttributes& a, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const ScanAttributes& a,
+                 const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value totals = emitter.EmitOnPieces(kPieceTotal, {x}, a.dim, PieceOutputs::kStatistic, a)[0];
   const Value offsets = emitter.Emit(kPieceOffsets, {totals}, a);
@@ -89,7 +90,7 @@ constinit const Op<ScanAttributes> kCumSum = {{.name = "cumsum",
                                                .rule = RuleScan,
                                                .linear = "{x}",
                                                .backward = Backward,
-                                               .lowering = Lower,
+                                               .decomposition = Decompose,
                                                .samples = Samples}};
 constinit const Op<ScanAttributes> kPieceTotal = {{.name = "piece_total",
                                                    .operands = "x",

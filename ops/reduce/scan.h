@@ -22,13 +22,13 @@ struct ScanAttributes {
 //
 // Shape:  y of x's type: floating (summed in double, rounded once an element), i32 and i64, which wrap
 //         (PyTorch's cumsum of i32 is i64).
-// Layout: a split dim is lowered: the total of each piece travels, one number a row and piece; then every
+// Layout: a split dim is decomposed: the total of each piece travels, one number a row and piece; then every
 // rank
 //         scans its piece from where the pieces before it end.
 // Errors: InvalidArgument for another dtype or a dim outside x.
 extern const Op<ScanAttributes> kCumSum;
 
-// The steps of the lowering. x -> its sum along the dim, which stays with extent 1: f64 for f64, f32 for
+// The steps of the decomposition. x -> its sum along the dim, which stays with extent 1: f64 for f64, f32 for
 // other floating types, else x's.
 extern const Op<ScanAttributes> kPieceTotal;
 // totals -> what stands before each of them (in reverse: after), 0 for the first. The dim is gathered.

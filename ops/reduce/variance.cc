@@ -43,8 +43,8 @@ std::string Rule(Operands operands, const VarianceAttributes& a) {
 }
 
 template <bool kRoot>
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const VarianceAttributes& a,
-             const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const VarianceAttributes& a,
+                 const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value mean = emitter.Emit(kSettle, {emitter.Emit(kMeanStatistic, {x}, a.Reduce())});
   Value y = emitter.Emit(kCenteredSquares, {x, mean}, a.Reduce());
@@ -162,7 +162,7 @@ constinit const Op<VarianceAttributes> kVariance = {{.name = "variance",
                                                      .rule = Rule,
                                                      .saves = "x mean",
                                                      .backward = BackwardVariance,
-                                                     .lowering = Lower</*kRoot=*/false>,
+                                                     .decomposition = Decompose</*kRoot=*/false>,
                                                      .samples = Samples}};
 constinit const Op<VarianceAttributes> kStd = {{.name = "std",
                                                 .operands = "x",
@@ -171,7 +171,7 @@ constinit const Op<VarianceAttributes> kStd = {{.name = "std",
                                                 .rule = Rule,
                                                 .saves = "x y mean",
                                                 .backward = BackwardStd,
-                                                .lowering = Lower</*kRoot=*/true>,
+                                                .decomposition = Decompose</*kRoot=*/true>,
                                                 .samples = Samples}};
 constinit const Op<VarianceAttributes> kVarianceGrad = {{.name = "variance_grad",
                                                          .operands = "x mean dy",

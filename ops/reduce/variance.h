@@ -28,7 +28,8 @@ struct VarianceAttributes {
 // Shape:  x, floating; y of its dtype, mean of its shape with reduced dims of extent 1, f64 for f64 and else
 // f32.
 //         `mean` serves backward: a gradient of it is refused.
-// Layout: split dims are lowered: two numbers are all-reduced for each result, the mean and then the centred
+// Layout: split dims are decomposed: two numbers are all-reduced for each result, the mean and then the
+// centred
 //         squares; the variance of f32 and f64 is left Partial(sum).
 // Errors: InvalidArgument for another dtype or dims outside x; Unimplemented for a gradient of the mean.
 extern const Op<VarianceAttributes> kVariance;
@@ -39,7 +40,7 @@ extern const Op<VarianceAttributes> kVarianceGrad;
 // x mean y dy -> dx = dy * (x - mean) / (y * (N - correction)), 0 where y is 0.
 extern const Op<VarianceAttributes> kStdGrad;
 
-// The steps of the lowering, of the dtype of `mean`. x -> mean, with reduced dims of extent 1.
+// The steps of the decomposition, of the dtype of `mean`. x -> mean, with reduced dims of extent 1.
 extern const Op<ReduceAttributes> kMeanStatistic;
 // x mean -> sum (x - mean)^2.
 extern const Op<ReduceAttributes> kCenteredSquares;

@@ -35,7 +35,8 @@ std::string Rule(Operands operands, const NormAttributes& a) {
   return absl::StrCat(AllFactors(ndim, a.dims), " -> ", KeptFactors(ndim, a.Reduce()));
 }
 
-Values Lower(Emitter& emitter, absl::Span<const Value> operands, const NormAttributes& a, const NoScalars&) {
+Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const NormAttributes& a,
+                 const NoScalars&) {
   const Value sum = emitter.Emit(kPowerSum, {operands[0]}, a);
   return {emitter.Emit(kNormFinish, {sum}, {.p = a.p, .dtype = emitter.TypeOf(operands[0]).dtype})};
 }
@@ -141,7 +142,7 @@ constinit const Op<NormAttributes> kVectorNorm = {{.name = "vector_norm",
                                                    .rule = Rule,
                                                    .saves = "x y",
                                                    .backward = Backward,
-                                                   .lowering = Lower,
+                                                   .decomposition = Decompose,
                                                    .samples = Samples}};
 constinit const Op<NormAttributes> kVectorNormGrad = {{.name = "vector_norm_grad",
                                                        .operands = "x y dy",

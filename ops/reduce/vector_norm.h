@@ -26,14 +26,14 @@ struct NormAttributes {
 // equal parts to the elements that are it.
 //
 // Shape:  x, floating; y of its dtype. Powers are summed in double, also across ranks: they overflow early.
-// Layout: split dims are lowered: one f64 is all-reduced for each result.
+// Layout: split dims are decomposed: one f64 is all-reduced for each result.
 // Errors: InvalidArgument for another dtype, dims outside x, p that is nan, or an extremum over an empty dim.
 extern const Op<NormAttributes> kVectorNorm;
 
 // x y dy -> dx. Of an extremum, dy is the share of one element.
 extern const Op<NormAttributes> kVectorNormGrad;
 
-// The steps of the lowering. x -> sum |x|^p, or the extremum of |x|, f64: Partial(sum), (max), (min).
+// The steps of the decomposition. x -> sum |x|^p, or the extremum of |x|, f64: Partial(sum), (max), (min).
 extern const Op<NormAttributes> kPowerSum;
 // x y -> how many |x| equal y, of the dtype of x.
 extern const Op<NormAttributes> kNormTies;

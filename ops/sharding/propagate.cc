@@ -34,9 +34,10 @@ namespace {
                        call.rule.ToString(), " holds where they lie", nearest.empty() ? "" : "; ", nearest);
 }
 
-// Why the op's lowering runs: an operand is split by a factor that the op itself needs whole. Empty if not.
-std::string WhyLowered(const PropagateRequest& request, const ShardingRule& rule, const DeviceMesh& mesh) {
-  if (!request.op->has_lowering()) return "";
+// Why the op's decomposition runs: an operand is split by a factor that the op itself needs whole. Empty if
+// not.
+std::string WhyDecomposed(const PropagateRequest& request, const ShardingRule& rule, const DeviceMesh& mesh) {
+  if (!request.op->has_decomposition()) return "";
   for (size_t i = 0; i < rule.operands.size(); ++i) {
     const Layout& layout = request.operand_layouts[i];
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -74,10 +75,10 @@ Strategy Propagate(const PropagateRequest& request, const DeviceMesh& mesh, cons
   }
   if (trace != nullptr) trace->call = call;
   if (call.rule.is_view) return PropagateView(request, mesh, cost_model, trace);
-  if (std::string why = WhyLowered(request, call.rule, mesh); !why.empty()) {
-    if (trace != nullptr) trace->lowered_because = std::move(why);
+  if (std::string why = WhyDecomposed(request, call.rule, mesh); !why.empty()) {
+    if (trace != nullptr) trace->decomposed_because = std::move(why);
     Strategy strategy;
-    strategy.lowered = true;
+    strategy.decomposed = true;
     return strategy;
   }
   std::optional<Strategy> best = SearchStrategy(request, call, mesh, cost_model, trace);

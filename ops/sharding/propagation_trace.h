@@ -16,7 +16,7 @@ namespace weft {
 // What became of a candidate of a search.
 enum class CandidateFate : uint8_t {
   kChosen,
-  kDearer,        // another costs less
+  kCostlier,      // another costs less
   kTie,           // costs what the chosen one does, and is listed later
   kPruned,        // dropped before all axes were decided: too many looked cheaper
   kMovesInPlace,  // would nest an operand anew that is updated in place
@@ -31,7 +31,7 @@ struct TracedCandidate {
   double transfer_us = 0;          // their sum; an estimate, axis by axis, if pruned
   double compute_us = 0;           // one rank's share of the work
   double output_us = 0;            // writing one rank's outputs
-  CandidateFate fate = CandidateFate::kDearer;
+  CandidateFate fate = CandidateFate::kCostlier;
 
   double total_us() const { return transfer_us + compute_us + output_us; }
 };
@@ -39,7 +39,7 @@ struct TracedCandidate {
 // A whole search, as Propagate went through it.
 struct PropagationTrace {
   CallRule call;
-  std::string lowered_because;  // where the op's lowering runs instead: "x is split by d! along tp"
+  std::string decomposed_because;  // where the op's decomposition runs instead: "x is split by d! along tp"
   std::vector<TracedCandidate> candidates;  // in the order in which ties are decided; the pruned ones last
   std::vector<RefusedCandidate> refused;    // what was no candidate, axis by axis
 };

@@ -15,7 +15,7 @@ namespace weft {
 struct Factor {
   std::string name;
   int64_t size = 0;      // its extent, where an operand or output type tells it
-  bool whole = false;    // "w!": must not be split, unless by the op's lowering
+  bool whole = false;    // "w!": must not be split, unless by the op's decomposition
   bool indexed = false;  // "v@": looked up by index; the owner of a piece computes it, the others give zero
 
   bool operator==(const Factor&) const = default;

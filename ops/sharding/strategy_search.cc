@@ -282,7 +282,7 @@ std::optional<Strategy> Search::Best(const std::vector<Choice>& beam) {
       return std::nullopt;
     }
     strategy.microseconds = TransferOf(strategy) + choice.compute_us() + choice.output_us();
-    if (trace_ != nullptr) Trace(choice, &strategy, CandidateFate::kDearer);
+    if (trace_ != nullptr) Trace(choice, &strategy, CandidateFate::kCostlier);
     bound = std::min(bound, strategy.microseconds);
     return strategy;
   };
@@ -326,7 +326,7 @@ void Search::SettleFates(const Strategy& best, size_t first) {
   bool found = false;
   for (size_t i = first; i < trace_->candidates.size(); ++i) {
     TracedCandidate& candidate = trace_->candidates[i];
-    if (candidate.fate != CandidateFate::kDearer) continue;
+    if (candidate.fate != CandidateFate::kCostlier) continue;
     if (!found && candidate.operands == best.operands && candidate.outputs == best.outputs) {
       candidate.fate = CandidateFate::kChosen;
       found = true;

@@ -17,8 +17,8 @@ namespace weft {
 struct Strategy {
   std::vector<Layout> operands;
   std::vector<Layout> outputs;
-  bool lowered =
-      false;  // run OpDef::Lower on the operands as they are; `operands` and `outputs` are then empty
+  bool decomposed =
+      false;  // run OpDef::Decompose on the operands as they are; `operands` and `outputs` are then empty
   double microseconds = 0;  // predicted: redistribution of the operands + compute share + output bytes
 
   bool operator==(const Strategy&) const = default;
@@ -33,7 +33,7 @@ struct PropagateRequest {
   const Layout* like = nullptr;  // wanted layout of output 0 (GradContext::EmitLike); null: no wish
 };
 
-// The search behind Propagate, for a call whose rule is parsed and whose lowering does not run: the
+// The search behind Propagate, for a call whose rule is parsed and whose decomposition does not run: the
 // candidates of each mesh axis in turn, the cheapest combinations kept, then full layouts and exact prices.
 // None if every way would move an operand that is updated in place.
 std::optional<Strategy> SearchStrategy(const PropagateRequest& request, const CallRule& call,

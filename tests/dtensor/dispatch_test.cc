@@ -190,7 +190,7 @@ TEST(DispatchTest, OutputLayouts) {
   });
 }
 
-TEST(DispatchTest, SplitLastDimsAreLowered) {
+TEST(DispatchTest, SplitLastDimsAreDecomposed) {
   OnMesh("dp=2,tp=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor logits = Lay(context, RandomF64({4, 3, 6}, 5), "[dp, -, tp]");
     EXPECT_EQ(LayoutText(Softmax(logits)), "[dp, -, tp]");

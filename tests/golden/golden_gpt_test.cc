@@ -117,7 +117,7 @@ void TrainRank(World& world, const Json& golden, const std::string& mesh_text, D
   LoadFirstValues(golden, model);
   AdamW optimizer(model.AllParameters(), {.beta1 = training["beta1"],
                                           .beta2 = training["beta2"],
-                                          .epsilon = training["epsilon"],
+                                          .eps = training["epsilon"],
                                           .weight_decay = training["weight_decay"]});
   const int64_t steps = training["steps"];
   const Layout layout = BatchLayout(mesh, plan);

@@ -175,11 +175,11 @@ std::vector<Tensor> RunErased(const OpDef& op, absl::Span<const Tensor> operands
   return Tensors(device, device.EmitErased(op, values, attributes, scalars, /*like_operand=*/-1));
 }
 
-std::vector<Tensor> RunLoweredErased(const OpDef& op, absl::Span<const Tensor> operands,
-                                     const void* attributes, const void* scalars) {
+std::vector<Tensor> RunDecomposedErased(const OpDef& op, absl::Span<const Tensor> operands,
+                                        const void* attributes, const void* scalars) {
   SingleDevice device;
   const Values values = AddAll(device, operands);
-  return Tensors(device, op.Lower(device, values, attributes, scalars));
+  return Tensors(device, op.Decompose(device, values, attributes, scalars));
 }
 
 std::vector<Tensor> RunBackwardErased(const OpDef& op, absl::Span<const Tensor> operands,

@@ -52,9 +52,9 @@ class SingleDevice final : public Emitter {
 // One call on whole tensors: all outputs.
 std::vector<Tensor> RunErased(const OpDef& op, absl::Span<const Tensor> operands, const void* attributes,
                               const void* scalars, int num_threads = 1);
-// The same by the op's lowering instead of its kernel.
-std::vector<Tensor> RunLoweredErased(const OpDef& op, absl::Span<const Tensor> operands,
-                                     const void* attributes, const void* scalars);
+// The same by the op's decomposition instead of its kernel.
+std::vector<Tensor> RunDecomposedErased(const OpDef& op, absl::Span<const Tensor> operands,
+                                        const void* attributes, const void* scalars);
 
 // Runs the op, then its backward rule on `output_gradients` (undefined where nothing reached an output).
 // `wanted` says per operand whether its gradient is wanted; empty: all floating operands'. The result has one

@@ -68,9 +68,9 @@ TEST(SingleDeviceTest, RunsBackward) {
   EXPECT_THAT(Values64(sparse[1]), ElementsAre(0, 0, 6));
 }
 
-TEST(SingleDeviceTest, RunsLowerings) {
+TEST(SingleDeviceTest, RunsDecompositions) {
   const NoAttributes none;
-  const std::vector<Tensor> y = RunLoweredErased(kToyNormalize, {F64({1, 2}, {1, 3})}, &none, &none);
+  const std::vector<Tensor> y = RunDecomposedErased(kToyNormalize, {F64({1, 2}, {1, 3})}, &none, &none);
   EXPECT_THAT(Values64(y[0]), ElementsAre(0.25, 0.75));
 }
 

@@ -70,7 +70,8 @@ TensorTypes LinearGradInfer(Types types, const NoAttributes&) {
   return {{types[0].dtype, {types[0].shape[1], n}}, {types[0].dtype, {n}}};
 }
 
-Values NormalizeLowering(Emitter& emitter, absl::Span<const Value> x, const NoAttributes&, const NoScalars&) {
+Values NormalizeDecomposition(Emitter& emitter, absl::Span<const Value> x, const NoAttributes&,
+                              const NoScalars&) {
   return {emitter.Emit(kToyRowDivide, {x[0], emitter.Emit(kToyRowSum, {x[0]})})};
 }
 
@@ -155,7 +156,7 @@ constinit const Op<> kToyNormalize = {{.name = "toy_normalize",
                                        .operands = "x",
                                        .infer = LikeFirst,
                                        .rule = FixedRule<"b d! -> b d!">,
-                                       .lowering = NormalizeLowering,
+                                       .decomposition = NormalizeDecomposition,
                                        .samples = +[] {
                                          return Samples{{.operands = {{F32({3, 5}), 1, 2}}}};
                                        }}};

@@ -43,7 +43,7 @@ extern const Op<> kToyRelu;                       // elementwise, not linear
 extern const Op<> kToyRowSum;                     // "b d -> b", {x}
 extern const Op<> kToyRowMax;                     // "b d -> max: b"
 extern const Op<> kToyRowDivide;                  // "b d, b -> b d", {x}
-extern const Op<> kToyNormalize;                  // "b d! -> b d!": x / its row's sum, with a lowering
+extern const Op<> kToyNormalize;                  // "b d! -> b d!": x / its row's sum, with a decomposition
 extern const Op<> kToyRowCumulate;                // "b d! -> b d!": running sums, {x}, without one
 extern const Op<> kToyEmbedding;                  // "b, v@ d -> b d": owner-computes, {w}
 extern const Op<ToyRows> kToyEmbeddingGrad;       // "b d, b -> v d", {dy}: v in the output alone

@@ -169,8 +169,8 @@ class Enumeration {
   std::vector<int> free_;
 };
 
-bool SplitsLowered(const OpCase& c, const LayoutStrategy& strategy) {
-  if (!c.op->has_lowering()) return false;
+bool SplitsDecomposed(const OpCase& c, const LayoutStrategy& strategy) {
+  if (!c.op->has_decomposition()) return false;
   for (size_t i = 0; i < strategy.operands.size(); ++i) {
     if (!strategy.operands[i].IsShard(0)) continue;
     const int factor = c.call.rule.operands[i][strategy.operands[i].shard_dim(0)];
@@ -185,7 +185,7 @@ std::vector<Candidate> Draw(const OpCase& c, int64_t limit, std::mt19937_64& ran
   std::vector<Enumeration> enumerations;
   for (const std::vector<int>& split : SplitSets(units, c.types.size() + c.output_types.size())) {
     Enumeration tuples(c, units, split);
-    if (SplitsLowered(c, tuples.base())) continue;
+    if (SplitsDecomposed(c, tuples.base())) continue;
     if (tuples.guarded() && !c.op->is_view() && !InferenceVouches(c, tuples.base(), AxisOf(2))) continue;
     counts.tuples += tuples.size();
     enumerations.push_back(std::move(tuples));

@@ -37,8 +37,8 @@ struct MissingCounts {
 //     whole tensors and gives the pieces of the outputs, and no operand holds integers, which might index it.
 //     Views check their ranges, so theirs are split freely;
 //   - integers and bools are not made Partial: terms of an index are no indices.
-// Tuples with a lowering for what they split are offered. An output that every rank computes alike is listed
-// as replicated only.
+// Tuples with a decomposition for what they split are offered. An output that every rank computes alike is
+// listed as replicated only.
 //
 // A tuple is tried on 2, 3 and 4 ranks, uneven and even extents, ordinary and special values, until it fails;
 // at most `limit` are drawn for each sample. Samples of one rule and the same attributes count once.

@@ -176,7 +176,7 @@ class OpCheck {
                                        .output_types = c.output_types,
                                        .like = random_() % 2 == 0 ? &like : nullptr},
                                       mesh, CostModel(mesh));
-        if (!strategy.lowered)
+        if (!strategy.decomposed)
           strategies.push_back({std::move(strategy.operands), std::move(strategy.outputs)});
       } catch (const Error& error) {
         if (*op_.in_place() == '\0') {

@@ -48,7 +48,7 @@ struct RuleCheckOptions {
 //   one axis     every strategy that it offers on an axis of 2, 3 and 4 ranks, the kernel alone
 //   (kernel_run.h) composition  the same on meshes of 2x2, 2x3 and 2x2x2, an offered strategy an axis
 //   propagated   what Propagate chooses for operands that lie at random, the kernel alone
-//   call         the public call on such operands: propagation, redistribution, lowering, kernel
+//   call         the public call on such operands: propagation, redistribution, decomposition, kernel
 //   gradient     backward of the public call, against one rank's, in f64
 //
 // over every sample and the extents that follow from it (op_case.h). *Wrong* is what is offered and differs;

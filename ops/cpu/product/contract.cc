@@ -12,7 +12,7 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/op/call_kernel.h"
 #include "ops/op/kernel.h"
-#include "ops/product/contract_plan.h"
+#include "ops/product/contract_products.h"
 #include "ops/reduce/reduce.h"
 #include "runtime/tensor/copy.h"
 
@@ -43,7 +43,7 @@ Offsets OffsetsAt(const ContractLoops& loops, int64_t index) {
 template <class T>
 class Products {
  public:
-  Products(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& y)
+  Products(const ContractProducts& plan, const Tensor& x, const Tensor& w, const Tensor& y)
       : plan_(plan), tiling_(plan.size), x_(x.data<T>()), w_(w.data<T>()), y_(y.data<T>()) {}
 
   // Whether the products are packed ones.
@@ -126,7 +126,7 @@ class Products {
     }
   }
 
-  const ContractPlan& plan_;
+  const ContractProducts& plan_;
   GemmTiling tiling_;
   const T* x_;
   const T* w_;
@@ -169,13 +169,13 @@ void AddToRows(ThreadPool& pool, const Tensor& bias, const Tensor& y) {
 void StraightenRight(const ContractNest& nest, PackedPlan& packed_plan) {
   constexpr int64_t kManyRows = 2048;  // make copying it half a hundredth of the product
   constexpr int64_t kLeastExtent = 48;
-  const ContractPlan& plan = packed_plan.plan;
+  const ContractProducts& plan = packed_plan.plan;
   if (!plan.b_transposed || plan.num_outer() > 1 || plan.num_products() > 1) return;
   if (plan.size.m < kManyRows || std::min(plan.size.n, plan.size.k) < kLeastExtent) return;
   ContractPacking packing = packed_plan.packed.packing;
   (plan.swapped ? packing.x : packing.w) = true;
   const PackedNest packed = PackNest(nest, packing);
-  const std::optional<ContractPlan> straight = PlanContract(packed.nest, /*may_cut_sum=*/true);
+  const std::optional<ContractProducts> straight = ProductsOf(packed.nest, /*may_cut_sum=*/true);
   const bool is_same = straight.has_value() && !straight->b_transposed && straight->size == plan.size &&
                        straight->swapped == plan.swapped;
   if (is_same) packed_plan = {packed, *straight};
@@ -217,7 +217,7 @@ class Contraction {
 
  private:
   // Returns whether the products have added the bias.
-  bool RunPlan(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& bias,
+  bool RunPlan(const ContractProducts& plan, const Tensor& x, const Tensor& w, const Tensor& bias,
                const Tensor& y) const {
     switch (y.dtype()) {
       case DType::kF64:
@@ -230,7 +230,7 @@ class Contraction {
   }
 
   template <class T>
-  bool RunProducts(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& bias,
+  bool RunProducts(const ContractProducts& plan, const Tensor& x, const Tensor& w, const Tensor& bias,
                    const Tensor& y) const {
     const Products<T> products(plan, x, w, y);
     const bool adds_bias = bias.defined() && products.TakesBias(bias.num_elements());

@@ -128,7 +128,7 @@ void CudaMappedCopy(const KernelCallBase& call, const Tensor& x, const ShardBox&
     word *= items;
   }
   map.count = y.num_bytes() / word;
-  map.absent = PatternOf(kAbsentElement, y.dtype());
+  map.absent = PatternOf(kAbsent, y.dtype());
   map.nowhere = PatternOf(nowhere, y.dtype());
   VisitWordOf(word, [&](auto tag) {
     using Word = typename decltype(tag)::type;

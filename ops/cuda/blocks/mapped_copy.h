@@ -25,10 +25,10 @@ struct CudaDimSource {
 };
 
 // What a rank gives for an element that another rank holds: see ops/cpu/spans/dim_maps.h.
-inline constexpr double kAbsentElement = -0.0;
+inline constexpr double kAbsent = -0.0;
 
 // y[i, j, ...] = x[sources[0](i), sources[1](j), ...]; `nowhere` where that is outside the whole of x, else
-// kAbsentElement where another rank holds it. One pass over y.
+// kAbsent where another rank holds it. One pass over y.
 //
 // Shape: one source a dim; y is row-major, x of any strides and the same dtype.
 void CudaMappedCopy(const KernelCallBase& call, const Tensor& x, const ShardBox& x_box, const Tensor& y,

@@ -52,7 +52,7 @@ void Gather(const KernelCall<GatherAttributes, NoScalars>& call) {
   VisitDType(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     LaunchCuda(KernelStream(call), GridOver(y.num_elements()), GatherKernel<T>, n, x.data<T>(),
-               index.data<int64_t>(), ConvertElement<T>(kAbsentElement), BadElement<T>(), y.data<T>(),
+               index.data<int64_t>(), ConvertElement<T>(kAbsent), BadElement<T>(), y.data<T>(),
                y.num_elements());
   });
 }

@@ -8,7 +8,7 @@
 #include "ops/op/call_kernel.h"
 #include "ops/op/kernel.h"
 #include "ops/product/contract.h"
-#include "ops/product/contract_plan.h"
+#include "ops/product/contract_products.h"
 #include "ops/reduce/reduce.h"
 #include "runtime/device/cuda/launch.h"
 #include "runtime/tensor/copy.h"
@@ -93,7 +93,7 @@ class Contraction {
 
  private:
   // Returns whether they did the epilogue.
-  bool RunProducts(const ContractPlan& plan, const Tensor& x, const Tensor& w, const Tensor& y,
+  bool RunProducts(const ContractProducts& plan, const Tensor& x, const Tensor& w, const Tensor& y,
                    const Epilogue& epilogue) const {
     int batch = -1;
     for (int i = 0; i < plan.outer.size(); ++i) {
@@ -134,7 +134,7 @@ class Contraction {
   }
 
   // Gives it to the last product of a sum, if that can do it.
-  bool AddEpilogue(const ContractPlan& plan, const Epilogue& epilogue, CudaGemm& gemm) const {
+  bool AddEpilogue(const ContractProducts& plan, const Epilogue& epilogue, CudaGemm& gemm) const {
     if (epilogue.bias.defined()) {
       // A row of a product is a row of y's last dims, those of the bias: as many elements, one after the
       // other.
@@ -159,7 +159,7 @@ class Contraction {
   }
 
   // The columns of the product are the last dims of w, which are y's in the order that they have there.
-  bool TakesSums(const ContractPlan& plan, const Tensor& sums) const {
+  bool TakesSums(const ContractProducts& plan, const Tensor& sums) const {
     if (plan.swapped || plan.size.n != sums.num_elements()) return false;
     int dim = labels_.w.size() - sums.ndim();
     for (char letter : labels_.y) {

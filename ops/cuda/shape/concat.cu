@@ -22,12 +22,12 @@ void Concat(const KernelCall<ConcatAttributes, NoScalars>& call) {
     const int64_t end = std::min(piece + box.shape[dim], here.offset + here.size);
     start += box.global_shape[dim];
     if (begin >= end) continue;
-    FillTensor(y.Slice(dim, filled - here.offset, begin - filled), kAbsentElement);
+    FillTensor(y.Slice(dim, filled - here.offset, begin - filled), kAbsent);
     CopyTensor(call.inputs[i].Slice(dim, begin - piece, end - begin),
                y.Slice(dim, begin - here.offset, end - begin));
     filled = end;
   }
-  FillTensor(y.Slice(dim, filled - here.offset, here.offset + here.size - filled), kAbsentElement);
+  FillTensor(y.Slice(dim, filled - here.offset, here.offset + here.size - filled), kAbsent);
 }
 
 const RegisterKernel kRegister(kConcat, DeviceType::kCuda, Concat);

@@ -20,7 +20,7 @@ void PadWith(const KernelCall<PadAttributes, R>& call, double value) {
     first = first && x.offset[dim] == 0;
   }
   CudaMappedCopy(call, call.inputs[0], x, call.outputs[0], call.output_boxes[0], sources,
-                 first ? value : kAbsentElement);
+                 first ? value : kAbsent);
 }
 
 void Pad(const KernelCall<PadAttributes, NoScalars>& call) { PadWith(call, 0); }

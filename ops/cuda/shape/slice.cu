@@ -15,7 +15,7 @@ void SliceGrad(const KernelCall<SliceGradAttributes, NoScalars>& call) {
   sources[a.dim].shift = -a.start;
   // What lies outside the slice the first piece gives.
   CudaMappedCopy(call, call.inputs[0], dy, call.outputs[0], call.output_boxes[0], sources,
-                 dy.offset[a.dim] == 0 ? 0 : kAbsentElement);
+                 dy.offset[a.dim] == 0 ? 0 : kAbsent);
 }
 
 const RegisterKernel kRegister(kSliceGrad, DeviceType::kCuda, SliceGrad);

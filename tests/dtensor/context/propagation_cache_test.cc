@@ -38,8 +38,8 @@ class SumCall {
   std::optional<Layout> like_;
 };
 
-IntrusivePtr<CallPlan> PlanNumber(double number) {
-  const IntrusivePtr<CallPlan> plan = MakeIntrusive<CallPlan>();
+IntrusivePtr<ResolvedCall> PlanNumber(double number) {
+  const IntrusivePtr<ResolvedCall> plan = MakeIntrusive<ResolvedCall>();
   plan->strategy.microseconds = number;
   return plan;
 }
@@ -51,7 +51,7 @@ TEST(PropagationCacheTest, FindsEqualKeysOnly) {
     const SumCall call(4);  // the cache keeps copies of what a key borrows
     cache.Insert(call.key(), PlanNumber(1));
   }
-  const CallPlan* found = cache.Find(SumCall(4).key());
+  const ResolvedCall* found = cache.Find(SumCall(4).key());
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->strategy.microseconds, 1);
   EXPECT_EQ(cache.Find(SumCall(5).key()), nullptr);
@@ -92,7 +92,7 @@ TEST(PropagationCacheTest, TellsThousandsOfKeysApart) {
     cache.Insert(key, PlanNumber(number));
   });
   for_each_key([&](const CallKey& key, double number) {
-    const CallPlan* found = cache.Find(key);
+    const ResolvedCall* found = cache.Find(key);
     ASSERT_NE(found, nullptr) << number;
     ASSERT_EQ(found->strategy.microseconds, number);
   });
@@ -122,7 +122,7 @@ TEST(PropagationCacheTest, NeverHoldsMoreThanItsCapacity) {
   for (int64_t capacity : {1, 2, 3, 7}) {
     PropagationCache cache(capacity);
     for (int64_t i = 0; i < 50; ++i) {
-      const CallPlan* inserted = cache.Insert(SumCall(i).key(), PlanNumber(static_cast<double>(i)));
+      const ResolvedCall* inserted = cache.Insert(SumCall(i).key(), PlanNumber(static_cast<double>(i)));
       ASSERT_LE(cache.size(), capacity);
       ASSERT_EQ(inserted->strategy.microseconds, static_cast<double>(i));
       ASSERT_EQ(cache.Find(SumCall(i).key()), inserted);

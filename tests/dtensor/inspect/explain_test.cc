@@ -114,18 +114,18 @@ TEST(ExplainTest, Json) {
   });
 }
 
-TEST(ExplainTest, ALoweringIsExplainedCallByCall) {
+TEST(ExplainTest, ADecompositionIsExplainedCallByCall) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Lay(context, RandomF64({3, 8}, 1), "[-, a]");
     const Explanation explanation = Explain(kSoftmax, {x});
     EXPECT_EQ(explanation.chosen(), nullptr);
-    EXPECT_EQ(explanation.lowered_because.substr(0, 21), "operand 0 is split by");
+    EXPECT_EQ(explanation.decomposed_because.substr(0, 21), "operand 0 is split by");
     ASSERT_GE(explanation.parts.size(), 2u);
     DTensor y;
     EXPECT_EQ(BytesMoved(*context, [&] { y = Softmax(x); }), explanation.num_bytes());
     EXPECT_GT(explanation.num_bytes(), 0);
     EXPECT_EQ(explanation.outputs, (std::vector<Layout>{y.layout()}));
-    EXPECT_THAT(explanation.ToString(), HasSubstr("runs as its lowering, since operand 0 is split by"));
+    EXPECT_THAT(explanation.ToString(), HasSubstr("runs as its decomposition, since operand 0 is split by"));
     // The call as ExplainCalls sees it, is one explanation, with the same parts.
     const std::vector<Explanation> calls = ExplainCalls(context->state(), [&] { Softmax(x); });
     ASSERT_EQ(calls.size(), 1u);

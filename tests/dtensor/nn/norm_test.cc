@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 // Rows of `d` with their mean (of LayerNorm) taken off, divided by their root mean square.
-std::vector<double> NaiveNorm(std::vector<double> x, size_t d, bool centered, double epsilon) {
+std::vector<double> NaiveNorm(std::vector<double> x, size_t d, bool centered, double eps) {
   for (size_t row = 0; row < x.size(); row += d) {
     double mean = 0, square = 0;
     for (size_t i = row; i < row + d; ++i) mean += x[i] / static_cast<double>(d);
@@ -19,7 +19,7 @@ std::vector<double> NaiveNorm(std::vector<double> x, size_t d, bool centered, do
       if (centered) x[i] -= mean;
       square += x[i] * x[i] / static_cast<double>(d);
     }
-    for (size_t i = row; i < row + d; ++i) x[i] /= std::sqrt(square + epsilon);
+    for (size_t i = row; i < row + d; ++i) x[i] /= std::sqrt(square + eps);
   }
   return x;
 }
@@ -28,12 +28,12 @@ TEST(NormTest, StartAsThePlainNormalization) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     Module root;
     LayerNorm layer_norm(&root, "ln", 5);
-    RmsNorm rms_norm(&root, "rms", 5, /*epsilon=*/0.1);
+    RmsNorm rms_norm(&root, "rms", 5, /*eps=*/0.1);
     Materialize(root, context, {.dtype = DType::kF64});
     const Tensor x = RandomF64({2, 3, 5}, 1);
     const DTensor input = Lay(context, x, "[-, -, -]");
-    const auto expected = [&](bool centered, double epsilon) {
-      return Tensor::FromValues<double>({2, 3, 5}, NaiveNorm(x.ToVector<double>(), 5, centered, epsilon));
+    const auto expected = [&](bool centered, double eps) {
+      return Tensor::FromValues<double>({2, 3, 5}, NaiveNorm(x.ToVector<double>(), 5, centered, eps));
     };
     EXPECT_TRUE(AllClose(layer_norm(input).ToLocal(), expected(true, 1e-5), 1e-13));
     EXPECT_TRUE(AllClose(rms_norm(input).ToLocal(), expected(false, 0.1), 1e-13));

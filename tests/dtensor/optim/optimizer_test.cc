@@ -47,7 +47,7 @@ struct NaiveElement {
     v = o.beta2 * v + (1 - o.beta2) * g * g;
     const double m_hat = m / (1 - std::pow(o.beta1, step));
     const double v_hat = v / (1 - std::pow(o.beta2, step));
-    p -= lr * m_hat / (std::sqrt(v_hat) + o.epsilon);
+    p -= lr * m_hat / (std::sqrt(v_hat) + o.eps);
   }
 };
 

@@ -247,10 +247,10 @@ TEST(RedistributeTest, PurposeAndPathAreInTheLedger) {
 TEST(RedistributeTest, PlacedAlongKeepsANestingThatIsThere) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=2");
   const Layout layout = Layout::Parse("[a.b, -]", mesh);
-  EXPECT_EQ(PlacedAlong(layout, 0, Shard(0)), layout);
-  EXPECT_EQ(PlacedAlong(layout, 0, Shard(-2)), layout);
-  EXPECT_EQ(PlacedAlong(layout, 0, Shard(1)).ToString(mesh), "[b, a]");
-  EXPECT_EQ(PlacedAlong(layout, 1, Partial()).ToString(mesh), "[a, -] P{b}");
+  EXPECT_EQ(layout.PlacedAlong(0, Shard(0)), layout);
+  EXPECT_EQ(layout.PlacedAlong(0, Shard(-2)), layout);
+  EXPECT_EQ(layout.PlacedAlong(0, Shard(1)).ToString(mesh), "[b, a]");
+  EXPECT_EQ(layout.PlacedAlong(1, Partial()).ToString(mesh), "[a, -] P{b}");
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ TEST(TopKTest, IsTheBeginningOfTheSort) {
   }
 }
 
-// The steps of the lowering, by hand: a piece with fewer than k, an empty one, and NaN both ways.
+// The steps of the decomposition, by hand: a piece with fewer than k, an empty one, and NaN both ways.
 TEST(TopKTest, CandidatesOfPiecesHoldTheBest) {
   for (bool largest : {true, false}) {
     const TopKAttributes a = {.dim = 1, .k = 3, .largest = largest};

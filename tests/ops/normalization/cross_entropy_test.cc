@@ -182,8 +182,8 @@ TEST(CrossEntropyTest, ThreadsDoNotChangeBits) {
   }
 }
 
-// What the lowering does on three ranks that hold pieces of the vocabulary, one of them empty; logits are not
-// gathered.
+// What the decomposition does on three ranks that hold pieces of the vocabulary, one of them empty; logits
+// are not gathered.
 TEST(CrossEntropyTest, SplitVocabularyByHand) {
   const Shape shape = {2, 3, 7};
   const Tensor logits = Random(DType::kF64, shape, 1, -40, 40);

@@ -152,7 +152,7 @@ TEST(LayerNormTest, AnyStrides) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(SameBits(expanded[i], dense[i]));
 }
 
-// What the lowerings do on two ranks that hold uneven pieces of d.
+// What the decompositions do on two ranks that hold uneven pieces of d.
 TEST(LayerNormTest, SplitLastDimByHand) {
   const Shape shape = {3, 7};
   const Tensor x = Random(DType::kF64, shape, 1), w = Random(DType::kF64, {7}, 2),

@@ -101,7 +101,7 @@ TEST(RmsNormTest, ThreadsDoNotChangeBits) {
   EXPECT_TRUE(SameBits(RunOp(kRmsNormWeightGrad, {x, forward[1], dy}), backward[1]));
 }
 
-// What the lowerings do on two ranks that hold uneven pieces of d.
+// What the decompositions do on two ranks that hold uneven pieces of d.
 TEST(RmsNormTest, SplitLastDimByHand) {
   const Shape shape = {3, 7};
   const Tensor x = Random(DType::kF64, shape, 1), w = Random(DType::kF64, {7}, 2),

@@ -131,7 +131,7 @@ TEST(SoftmaxTest, GradientsMatchDifferences) {
   }
 }
 
-// What the lowering does on two ranks that hold uneven pieces of the last dim.
+// What the decomposition does on two ranks that hold uneven pieces of the last dim.
 TEST(SoftmaxTest, SplitLastDimByHand) {
   const Shape shape = {3, 11};
   const Tensor x = Random(DType::kF64, shape, 4, -30, 30);

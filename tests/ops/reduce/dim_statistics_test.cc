@@ -144,9 +144,9 @@ TEST(VarianceTest, DoesNotCancel) {
   for (double& value : values) value = value > 10000 ? 256 : 258;
   const Tensor half = CastTensor(F64({1000}, values), DType::kBF16, MakeCpuAllocator());
   EXPECT_EQ(RunOp(kVariance, {half}, {.dims = 1, .correction = 0}).ToVector<float>()[0], 1.f);
-  EXPECT_EQ(RunLoweredErased(kVariance, {half},
-                             std::vector<VarianceAttributes>{{.dims = 1, .correction = 0}}.data(),
-                             std::vector<NoScalars>(1).data())[0]
+  EXPECT_EQ(RunDecomposedErased(kVariance, {half},
+                                std::vector<VarianceAttributes>{{.dims = 1, .correction = 0}}.data(),
+                                std::vector<NoScalars>(1).data())[0]
                 .ToVector<float>()[0],
             1.f);
 }
@@ -157,8 +157,8 @@ TEST(VarianceTest, WhereNothingIsLeftToDivideBy) {
     const VarianceAttributes a = {.dims = 1, .correction = correction};
     const NoScalars none;
     const double whole = RunOp(kVariance, {x}, a).ToVector<double>()[0];
-    const double lowered = RunLoweredErased(kVariance, {x}, &a, &none)[0].ToVector<double>()[0];
-    EXPECT_TRUE(whole == lowered || (std::isnan(whole) && std::isnan(lowered)));
+    const double decomposed = RunDecomposedErased(kVariance, {x}, &a, &none)[0].ToVector<double>()[0];
+    EXPECT_TRUE(whole == decomposed || (std::isnan(whole) && std::isnan(decomposed)));
     return whole;
   };
   EXPECT_TRUE(std::isnan(variance({5}, 1)));
@@ -190,7 +190,7 @@ TEST(LogSumExpTest, ExtremeRows) {
   const Tensor x = F64({6, 2}, {-kInf, -kInf, -kInf, 3, kInf, 1, kNan, 1, 1e300, 1e300, kInf, kNan});
   const ReduceAttributes a = {.dims = 0b10};
   const NoScalars none;
-  for (const Tensor& y : {RunOp(kLogSumExp, {x}, a), RunLoweredErased(kLogSumExp, {x}, &a, &none)[0]}) {
+  for (const Tensor& y : {RunOp(kLogSumExp, {x}, a), RunDecomposedErased(kLogSumExp, {x}, &a, &none)[0]}) {
     EXPECT_TRUE(AllClose(y, F64({6}, {-kInf, 3, kInf, kNan, 1e300, kNan}), 0));
   }
   EXPECT_THAT(RunOp(kLogSumExp, {F64({2, 0}, {})}, a).ToVector<double>(), ElementsAre(-kInf, -kInf));

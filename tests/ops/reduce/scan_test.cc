@@ -90,7 +90,7 @@ TEST(CumSumTest, TakesAnyStrides) {
               ElementsAre(1, 2, 3, 5, 10, 15));
 }
 
-// The steps of the lowering, by hand: uneven pieces, an empty one among them.
+// The steps of the decomposition, by hand: uneven pieces, an empty one among them.
 TEST(CumSumTest, PiecesFromTheirOffsetsMakeTheWhole) {
   const Tensor x = F64({2, 5}, {1, 2, 3, 4, 5, -1, 7, 0, 2, 2});
   const std::vector<Range> ranges = {{0, 2}, {2, 0}, {2, 3}};

@@ -43,7 +43,7 @@ Strategy Plan(const OpDef& op, absl::string_view mesh_text, const std::vector<Op
 
 // "[dp, -], [-, tp] -> [dp, tp]".
 std::string Text(const Strategy& strategy, absl::string_view mesh_text) {
-  if (strategy.lowered) return "lowered";
+  if (strategy.decomposed) return "decomposed";
   const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
   const auto layouts = [&](const std::vector<Layout>& values) {
     return absl::StrJoin(values, ", ",
@@ -163,9 +163,9 @@ TEST(PropagateTest, ReductionsMakeTheKindThatTheRuleSays) {
   EXPECT_EQ(PlanText(kToyMoments, kGrid, {{{8, 6}, "[dp, tp]"}}), "[dp, tp] -> [dp] P{tp}, [dp] P{tp}");
 }
 
-TEST(PropagateTest, WholeFactorsAreGatheredOrLowered) {
+TEST(PropagateTest, WholeFactorsAreGatheredOrDecomposed) {
   EXPECT_EQ(PlanText(kToyRowCumulate, kGrid, {{{8, 6}, "[dp, tp]"}}), "[dp, -] -> [dp, -]");
-  EXPECT_EQ(PlanText(kToyNormalize, kGrid, {{{8, 6}, "[dp, tp]"}}), "lowered");
+  EXPECT_EQ(PlanText(kToyNormalize, kGrid, {{{8, 6}, "[dp, tp]"}}), "decomposed");
   EXPECT_EQ(PlanText(kToyNormalize, kGrid, {{{8, 6}, "[dp, -]"}}), "[dp, -] -> [dp, -]");
   EXPECT_EQ(PlanText(kToyNormalize, "tp=1", {{{8, 6}, "[-, tp]"}}), "[-, -] -> [-, -]")
       << "an axis of one splits nothing";
@@ -298,7 +298,7 @@ void CheckTraceOf(absl::string_view mesh, const std::vector<Operand>& operands) 
     ASSERT_EQ(candidate.picks.size(), static_cast<size_t>(DeviceMesh::Parse(mesh).num_axes())) << what;
     ASSERT_GE(candidate.total_us(), plain.microseconds * (1 - 1e-6)) << what;
     const bool tie = candidate.total_us() <= plain.microseconds * (1 + 1e-10);
-    ASSERT_EQ(tie, candidate.fate != CandidateFate::kDearer) << what;
+    ASSERT_EQ(tie, candidate.fate != CandidateFate::kCostlier) << what;
     if (candidate.fate != CandidateFate::kChosen) continue;
     ++chosen;
     ASSERT_EQ(candidate.operands, plain.operands) << what;
@@ -341,11 +341,11 @@ TEST(PropagationTraceTest, ListsEveryCandidateAndEveryRefusal) {
                 {0, 1, -1, "no operand is split by it there"}, {0, -1, 0, linear}, {0, -1, 1, linear}}));
 }
 
-TEST(PropagationTraceTest, SaysWhyACallIsLowered) {
+TEST(PropagationTraceTest, SaysWhyACallIsDecomposed) {
   const NoAttributes none;
   PropagationTrace trace;
   Plan(kToyNormalize, kGrid, {{{8, 6}, "[dp, tp]"}}, &none, "", &trace);
-  EXPECT_EQ(trace.lowered_because, "operand 0 is split by d! along tp");
+  EXPECT_EQ(trace.decomposed_because, "operand 0 is split by d! along tp");
   EXPECT_TRUE(trace.candidates.empty());
 }
 

@@ -144,16 +144,17 @@ constinit const Op<> kWrongDims = {{.name = "wrong_dims",
                                       return {{.operands = {{{DType::kF32, {4, 4}}}}}};
                                     }}};
 
-// 14. A lowering that computes something else.
-Values DoubledLowering(Emitter& emitter, absl::Span<const Value> x, const NoAttributes&, const NoScalars&) {
+// 14. A decomposition that computes something else.
+Values DoubledDecomposition(Emitter& emitter, absl::Span<const Value> x, const NoAttributes&,
+                            const NoScalars&) {
   return {emitter.Emit(kToyAdd, {x[0], x[0]})};
 }
-constinit const Op<> kWrongLowering = {{.name = "wrong_lowering",
-                                        .operands = "x",
-                                        .infer = InferOf<kToyNormalize>,
-                                        .rule = RuleOf<kToyNormalize>,
-                                        .lowering = DoubledLowering,
-                                        .samples = SamplesOf<kToyNormalize>}};
+constinit const Op<> kWrongDecomposition = {{.name = "wrong_decomposition",
+                                             .operands = "x",
+                                             .infer = InferOf<kToyNormalize>,
+                                             .rule = RuleOf<kToyNormalize>,
+                                             .decomposition = DoubledDecomposition,
+                                             .samples = SamplesOf<kToyNormalize>}};
 
 // 15. A mean that divides by what the rank has.
 void LocalMean(const Call& call) {
@@ -301,7 +302,7 @@ const RegisterKernel kRegistered[] = {
     {kUnmasked, DeviceType::kCpu, UnmaskedEmbedding},
     {kZeroMasked, DeviceType::kCpu, ZeroMaskedEmbedding},
     {kWrongDims, DeviceType::kCpu, KernelOf<kToyTranspose>},
-    {kWrongLowering, DeviceType::kCpu, KernelOf<kToyNormalize>},
+    {kWrongDecomposition, DeviceType::kCpu, KernelOf<kToyNormalize>},
     {kLocalMean, DeviceType::kCpu, LocalMean},
     {kArgMaxAsMax, DeviceType::kCpu, ArgMax},
     {kHaloSplit, DeviceType::kCpu, Neighbours},
@@ -333,7 +334,7 @@ INSTANTIATE_TEST_SUITE_P(
         {&kUnmasked, "one axis", "on a=2: [-], [a, -] -> [-, -] P{a}", "output 0"},
         {&kZeroMasked, "one axis", "[-], [a, -] -> [-, -] P{a}", "got nan, expected"},
         {&kWrongDims, "one axis", "on a=2: [a, -] -> [a, -]", "should be f64[2, 4], is f64[4, 2]"},
-        {&kWrongLowering, "call", "on a=2, b=2: call", "output 0"},
+        {&kWrongDecomposition, "call", "on a=2, b=2: call", "output 0"},
         {&kLocalMean, "one axis", "on a=2: [-, a] -> [-] P{a}", "output 0: 3 of 3"},
         {&kArgMaxAsMax, "one axis", "on a=2: [-, a] -> [-] P{a:max}", "output 0"},
         {&kHaloSplit, "one axis", "on a=2: [a] -> [a]", "output 0: 2 of 5"},

@@ -1,5 +1,5 @@
-#ifndef WEFT_DTENSOR_CONTEXT_CALL_PLAN_H_
-#define WEFT_DTENSOR_CONTEXT_CALL_PLAN_H_
+#ifndef WEFT_DTENSOR_CONTEXT_RESOLVED_CALL_H_
+#define WEFT_DTENSOR_CONTEXT_RESOLVED_CALL_H_
 
 #include <memory>
 #include <vector>
@@ -16,7 +16,7 @@ namespace weft {
 
 // Everything about a call that follows from its key, on this rank: worked out once. Immutable once it is
 // cached, and shared: what is recorded of a call holds its plan, whatever the cache drops in the meantime.
-struct CallPlan : RefCounted<CallPlan> {
+struct ResolvedCall : RefCounted<ResolvedCall> {
   // Of the key.
   std::vector<TensorType> operand_types;
   std::vector<Layout> operand_layouts;
@@ -35,12 +35,12 @@ struct CallPlan : RefCounted<CallPlan> {
   absl::InlinedVector<int, 4> saves;
   absl::InlinedVector<int, 4> in_place;
 
-  // Where operand `i` lies when the op runs. A lowering sees the operands as they are.
+  // Where operand `i` lies when the op runs. A decomposition sees the operands as they are.
   const Layout& used_layout(size_t i) const {
-    return strategy.lowered ? operand_layouts[i] : strategy.operands[i];
+    return strategy.decomposed ? operand_layouts[i] : strategy.operands[i];
   }
 };
 
 }  // namespace weft
 
-#endif  // WEFT_DTENSOR_CONTEXT_CALL_PLAN_H_
+#endif  // WEFT_DTENSOR_CONTEXT_RESOLVED_CALL_H_

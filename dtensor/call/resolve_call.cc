@@ -1,4 +1,4 @@
-#include "dtensor/call/plan_call.h"
+#include "dtensor/call/resolve_call.h"
 
 #include <string>
 #include <utility>
@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 // Inference knows types alone, so what it refuses is told with the layouts.
-TensorTypes InferOutputs(const MeshContext& context, const OpDef& op, const CallPlan& plan,
+TensorTypes InferOutputs(const MeshContext& context, const OpDef& op, const ResolvedCall& plan,
                          const void* attributes) {
   try {
     return op.Infer(plan.operand_types, attributes);
@@ -33,11 +33,11 @@ absl::InlinedVector<int, 4> NumbersOf(const OpDef& op, absl::string_view names) 
   return numbers;
 }
 
-IntrusivePtr<CallPlan> MakePlan(MeshContext& context, const ErasedCall& call) {
+IntrusivePtr<ResolvedCall> MakePlan(MeshContext& context, const ErasedCall& call) {
   const auto& [op, operands, attributes, scalars, like] = call;
   CheckOperandCount(op, operands.size());
-  const IntrusivePtr<CallPlan> made = MakeIntrusive<CallPlan>();
-  CallPlan& plan = *made;
+  const IntrusivePtr<ResolvedCall> made = MakeIntrusive<ResolvedCall>();
+  ResolvedCall& plan = *made;
   for (const DTensorRef operand : operands) {
     plan.operand_types.push_back(operand->type);
     plan.operand_layouts.push_back(operand->layout);
@@ -52,7 +52,7 @@ IntrusivePtr<CallPlan> MakePlan(MeshContext& context, const ErasedCall& call) {
                             context.mesh(), context.cost_model());
   plan.saves = NumbersOf(op, op.saves());
   plan.in_place = NumbersOf(op, op.in_place());
-  if (plan.strategy.lowered) return made;
+  if (plan.strategy.decomposed) return made;
   for (size_t i = 0; i < operands.size(); ++i) {
     plan.moves.push_back(plan.strategy.operands[i] != plan.operand_layouts[i]);
     plan.moves_any |= plan.moves.back();
@@ -89,10 +89,10 @@ ErasedKernel KernelFor(const OpDef& op, const Device& device) {
   return kernel;
 }
 
-const CallPlan& PlanCall(MeshContext& context, const ErasedCall& call) {
+const ResolvedCall& ResolveCall(MeshContext& context, const ErasedCall& call) {
   CallKey key(call.op, call.attributes, call.like);
   for (const DTensorRef operand : call.operands) key.AddOperand(operand->type, operand->layout);
-  if (const CallPlan* plan = context.cache().Find(key); plan != nullptr) return *plan;
+  if (const ResolvedCall* plan = context.cache().Find(key); plan != nullptr) return *plan;
   return *context.cache().Insert(key, MakePlan(context, call));
 }
 

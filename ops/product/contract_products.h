@@ -1,5 +1,5 @@
-#ifndef WEFT_OPS_PRODUCT_CONTRACT_PLAN_H_
-#define WEFT_OPS_PRODUCT_CONTRACT_PLAN_H_
+#ifndef WEFT_OPS_PRODUCT_CONTRACT_PRODUCTS_H_
+#define WEFT_OPS_PRODUCT_CONTRACT_PRODUCTS_H_
 
 #include <array>
 #include <cstdint>
@@ -88,7 +88,7 @@ struct PackedNest {
 PackedNest PackNest(const ContractNest& nest, const ContractPacking& packing);
 
 // Loops round one product.
-struct ContractPlan {
+struct ContractProducts {
   ContractLoops outer;  // one product or more each: independent
   ContractLoops sum;    // products that accumulate, in this order
   // The product: a is x and b is w, or, if swapped, a is w and b is x (so that y's rows are contiguous).
@@ -106,11 +106,11 @@ struct ContractPlan {
 
 // The plan with the largest product that the strides allow, after merging the dims that lie one behind the
 // other. Null if the sum would have to be cut and may not be.
-std::optional<ContractPlan> PlanContract(const ContractNest& nest, bool may_cut_sum);
+std::optional<ContractProducts> ProductsOf(const ContractNest& nest, bool may_cut_sum);
 
 struct PackedPlan {
   PackedNest packed;
-  ContractPlan plan;
+  ContractProducts plan;
 };
 
 // What a device's products and copies cost, in multiply-adds. The default is a core's.
@@ -121,7 +121,7 @@ struct ContractCosts {
   double packing = 0;          // of a copy, its elements aside
   bool has_batches = false;    // one outer loop of products is a single call
 
-  double Of(const ContractPlan& plan) const;
+  double Of(const ContractProducts& plan) const;
 };
 
 // The plan of least predicted time, with or without packing. No packing where one product a batch element
@@ -130,4 +130,4 @@ PackedPlan PlanWithPacking(const ContractNest& nest, bool may_cut_sum, const Con
 
 }  // namespace weft
 
-#endif  // WEFT_OPS_PRODUCT_CONTRACT_PLAN_H_
+#endif  // WEFT_OPS_PRODUCT_CONTRACT_PRODUCTS_H_

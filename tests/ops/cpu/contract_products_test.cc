@@ -1,4 +1,4 @@
-#include "ops/product/contract_plan.h"
+#include "ops/product/contract_products.h"
 
 #include "gtest/gtest.h"
 
@@ -16,7 +16,7 @@ constexpr ContractPacking kNoPacking;
 
 // The products of GPT-2 (b 4, s 64, d 768, h 12, e 64), as their tensors lie: each must be one matrix
 // product.
-TEST(ContractPlanTest, TransformerProductsAreOneProductWithoutCopies) {
+TEST(ContractProductsTest, TransformerProductsAreOneProductWithoutCopies) {
   struct Case {
     ContractAttributes labels;
     Shape x, w, y;
@@ -48,7 +48,7 @@ TEST(ContractPlanTest, TransformerProductsAreOneProductWithoutCopies) {
 }
 
 // q of a packed qkv [b, s, 3, h, e]: b and s merge, rows are 3 h e apart.
-TEST(ContractPlanTest, SlicesOfPackedTensorsAreNotCopied) {
+TEST(ContractProductsTest, SlicesOfPackedTensorsAreNotCopied) {
   const Tensor q = Meta({4, 64, 3, 12, 64}).Select(2, 1);
   const auto [packed, plan] = Plan({"bshe", "hed", "bsd"}, q, Meta({12, 64, 768}), {4, 64, 768});
   EXPECT_EQ(packed.packing, kNoPacking);
@@ -56,7 +56,7 @@ TEST(ContractPlanTest, SlicesOfPackedTensorsAreNotCopied) {
   EXPECT_EQ(plan.lda, 3 * 12 * 64);
 }
 
-TEST(ContractPlanTest, BatchDimsAreOuterLoops) {
+TEST(ContractProductsTest, BatchDimsAreOuterLoops) {
   const auto [packed, plan] =
       Plan({"bhse", "bhte", "bhst"}, Meta({2, 3, 100, 8}), Meta({2, 3, 90, 8}), {2, 3, 100, 90});
   EXPECT_EQ(packed.packing, kNoPacking);
@@ -66,7 +66,7 @@ TEST(ContractPlanTest, BatchDimsAreOuterLoops) {
 }
 
 // An inner batch dim leaves no unit stride: both operands and the result are copied.
-TEST(ContractPlanTest, PacksWhereNoProductFits) {
+TEST(ContractProductsTest, PacksWhereNoProductFits) {
   const auto [packed, plan] = Plan({"mkb", "knb", "mnb"}, Meta({64, 64, 4}), Meta({64, 64, 4}), {64, 64, 4});
   EXPECT_EQ(packed.packing, (ContractPacking{.x = true, .w = true, .y = true}));
   EXPECT_EQ(plan.num_outer(), 4);
@@ -77,7 +77,7 @@ TEST(ContractPlanTest, PacksWhereNoProductFits) {
 }
 
 // Row stride 0 is no matrix to BLAS; a large expanded operand is worth one copy.
-TEST(ContractPlanTest, ExpandedOperandsArePackedOrLooped) {
+TEST(ContractProductsTest, ExpandedOperandsArePackedOrLooped) {
   const Tensor expanded = Meta({1, 128}).Expand({200, 128});
   const auto [packed, plan] = Plan({"mk", "kn", "mn"}, expanded, Meta({128, 300}), {200, 300});
   EXPECT_TRUE(packed.packing.x);
@@ -85,7 +85,7 @@ TEST(ContractPlanTest, ExpandedOperandsArePackedOrLooped) {
 }
 
 // Padded rows of x and w do not merge: cut for f32, copied where a cut would round twice.
-TEST(ContractPlanTest, SumsAreCutOnlyWhereTheyMayBe) {
+TEST(ContractProductsTest, SumsAreCutOnlyWhereTheyMayBe) {
   const Tensor x = Meta({3, 70, 512}).Slice(1, 0, 64);
   const Tensor w = Meta({3, 70, 512}).Slice(1, 0, 64);
   const ContractAttributes labels = {"bsd", "bsv", "dv"};

@@ -1,4 +1,4 @@
-#include "ops/product/contract_plan.h"
+#include "ops/product/contract_products.h"
 
 #include <algorithm>
 #include <limits>
@@ -58,7 +58,7 @@ bool FitOperand(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stri
 }
 
 // The product over one index of each class, as c = a b or c^T = b^T a^T.
-bool FitProduct(const ContractLoop& m, const ContractLoop& n, const ContractLoop& k, ContractPlan& plan) {
+bool FitProduct(const ContractLoop& m, const ContractLoop& n, const ContractLoop& k, ContractProducts& plan) {
   if (FitMatrix(m.extent, n.extent, m.y, n.y, plan.ldc)) {
     plan.swapped = false;
     plan.size = {m.extent, n.extent, k.extent};
@@ -154,17 +154,17 @@ PackedNest PackNest(const ContractNest& nest, const ContractPacking& packing) {
   return packed;
 }
 
-std::optional<ContractPlan> PlanContract(const ContractNest& nest, bool may_cut_sum) {
+std::optional<ContractProducts> ProductsOf(const ContractNest& nest, bool may_cut_sum) {
   const ContractNest merged = Merged(nest);
   if (!may_cut_sum && merged.k.size() > 1) return std::nullopt;
   const ContractLoop none;
-  std::optional<ContractPlan> best;
+  std::optional<ContractProducts> best;
   int64_t most = 0;
   ForEachChoice(merged.m, [&](int m) {
     ForEachChoice(merged.n, [&](int n) {
       ForEachChoice(merged.k, [&](int k) {
         if (!may_cut_sum && k < 0 && !merged.k.empty()) return;
-        ContractPlan plan;
+        ContractProducts plan;
         if (!FitProduct(m < 0 ? none : merged.m[m], n < 0 ? none : merged.n[n], k < 0 ? none : merged.k[k],
                         plan)) {
           return;
@@ -184,7 +184,7 @@ std::optional<ContractPlan> PlanContract(const ContractNest& nest, bool may_cut_
 }
 
 // Predicted time: the calls' overhead, their work, and the elements that they must read and write.
-double ContractCosts::Of(const ContractPlan& plan) const {
+double ContractCosts::Of(const ContractProducts& plan) const {
   const double m = static_cast<double>(plan.size.m);
   const double n = static_cast<double>(plan.size.n);
   const double k = static_cast<double>(plan.size.k);
@@ -205,7 +205,7 @@ PackedPlan PlanWithPacking(const ContractNest& nest, bool may_cut_sum, const Con
   for (int bits = 0; bits < 8; ++bits) {
     const ContractPacking packing = {.x = (bits & 1) != 0, .w = (bits & 2) != 0, .y = (bits & 4) != 0};
     PackedNest packed = PackNest(nest, packing);
-    const std::optional<ContractPlan> plan = PlanContract(packed.nest, may_cut_sum);
+    const std::optional<ContractProducts> plan = ProductsOf(packed.nest, may_cut_sum);
     if (!plan.has_value()) continue;
     const int64_t elements = batch * (packing.x * m * k + packing.w * n * k + packing.y * m * n);
     const double cost = costs.Of(*plan) + costs.packed_element * static_cast<double>(elements) +

@@ -1,9 +1,9 @@
-#ifndef WEFT_DTENSOR_CALL_PLAN_CALL_H_
-#define WEFT_DTENSOR_CALL_PLAN_CALL_H_
+#ifndef WEFT_DTENSOR_CALL_RESOLVE_CALL_H_
+#define WEFT_DTENSOR_CALL_RESOLVE_CALL_H_
 
 #include "dtensor/call/erased_call.h"
-#include "dtensor/context/call_plan.h"
 #include "dtensor/context/mesh_context.h"
+#include "dtensor/context/resolved_call.h"
 #include "ops/op/op.h"
 
 namespace weft {
@@ -14,7 +14,7 @@ namespace weft {
 // Cost:   a cached plan some tens of nanoseconds; else inference and Propagate.
 // Errors: InvalidArgument for a wrong number of operands and for what inference or propagation refuses;
 //         Unimplemented where the device lacks the kernel.
-const CallPlan& PlanCall(MeshContext& context, const ErasedCall& call);
+const ResolvedCall& ResolveCall(MeshContext& context, const ErasedCall& call);
 
 // Errors: InvalidArgument if `op` does not take `count` operands.
 void CheckOperandCount(const OpDef& op, size_t count);
@@ -25,4 +25,4 @@ ErasedKernel KernelFor(const OpDef& op, const Device& device);
 
 }  // namespace weft
 
-#endif  // WEFT_DTENSOR_CALL_PLAN_CALL_H_
+#endif  // WEFT_DTENSOR_CALL_RESOLVE_CALL_H_
