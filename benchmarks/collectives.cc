@@ -101,7 +101,8 @@ struct PeerTime {
   double ns = 0;
 };
 
-// What the peers took for `name`.   Errors: InvalidArgument for a --peer that does not read so.
+// What the peers took for `name`.
+// Errors: InvalidArgument for a --peer that does not read so.
 std::vector<PeerTime> PeerTimes(absl::string_view name) {
   std::vector<PeerTime> times;
   for (absl::string_view entry : absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace())) {

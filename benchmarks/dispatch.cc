@@ -48,7 +48,8 @@ FlagsUsage Usage() {
           .examples = {"dispatch", "dispatch --only=backward --log_format=json"}};
 }
 
-// PyTorch's figure of that name, or 0.   Errors: InvalidArgument for a --peer that does not read so.
+// PyTorch's figure of that name, or 0.
+// Errors: InvalidArgument for a --peer that does not read so.
 double PeerNanoseconds(absl::string_view name) {
   double result = 0;
   for (absl::string_view entry : absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace())) {

@@ -20,8 +20,8 @@ struct Figure {
 
 // Prints a figure on stdout: with --log_format=text a line to read, with json one object,
 //   {"name":...,"value":x,"unit":...,"limit":x,"limit_is":"...","ratio":x,"target":x,"pass":true|false}
-// with null for the limit, ratio, target and pass that a figure does not have. Errors: InvalidArgument for
-// another --log_format.
+// with null for the limit, ratio, target and pass that a figure does not have.
+// Errors: InvalidArgument for another --log_format.
 void Report(const Figure& figure);
 
 // The median time of one call in nanoseconds: batches of calls, each long enough for the clock, over at least

@@ -38,7 +38,8 @@ struct TrainRow {
   // Errors: InvalidArgument if there is no rank or no thread.
   int threads_per_rank() const;
 
-  // How many cores of a machine that has `machine_cores` the ranks' threads keep busy. Errors: as above.
+  // How many cores of a machine that has `machine_cores` the ranks' threads keep busy.
+  // Errors: as above.
   int num_cores(int machine_cores) const;
 
   // Errors: InvalidArgument for a model or dtype that is not one of those above.

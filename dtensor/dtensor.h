@@ -32,7 +32,8 @@ struct RedistributeOptions {
 // What FromLocal may do besides taking this rank's word.
 struct FromLocalOptions {
   // Compare the pieces of ranks that the layout says hold the same, bit by bit.
-  // Cost: an all-gather of 8 bytes a rank.   Errors: InvalidArgument on every rank, naming those that differ.
+  // Cost:   an all-gather of 8 bytes a rank.
+  // Errors: InvalidArgument on every rank, naming those that differ.
   bool check_replicas = false;
   // Make it a leaf, whose gradient arrives and rests in this layout: RequiresGrad(*gradient).
   std::optional<Layout> gradient = std::nullopt;
@@ -65,7 +66,8 @@ class DTensor {
                            const Layout& layout);
 
   // From the whole value, which every rank passes alike; each keeps its piece.
-  // Layout: without Partial.   Errors: InvalidArgument for a Partial layout.
+  // Layout: without Partial.
+  // Errors: InvalidArgument for a Partial layout.
   static DTensor Distribute(const IntrusivePtr<MeshContext>& context, const Tensor& full,
                             const Layout& layout);
 
@@ -87,11 +89,13 @@ class DTensor {
   // Where the piece lies in the whole.
   ShardBox LocalBox() const;
 
-  // The same value under another layout.   Cost: PlanRedistribution's steps.
+  // The same value under another layout.
+  // Cost:   PlanRedistribution's steps.
   DTensor Redistribute(const Layout& layout, const RedistributeOptions& options = {}) const;
   // The same, replicated everywhere, as a local tensor.
   Tensor FullTensor() const;
-  // The only element, as a number, on every rank.   Errors: InvalidArgument if there is not exactly one.
+  // The only element, as a number, on every rank.
+  // Errors: InvalidArgument if there is not exactly one.
   double Item() const;
 
   // The same value with no history: gradients stop here.
@@ -173,7 +177,8 @@ struct CopyOrigin : RefCounted<CopyOrigin> {
 };
 
 // A DTensor borrowed for the length of a call, so that passing it on counts no owners: what dispatch takes.
-// Undefined where the tensor is. Lifetime: some owner must outlive it.
+// Undefined where the tensor is.
+// Lifetime: some owner must outlive it.
 class DTensorRef {
  public:
   DTensorRef() = default;

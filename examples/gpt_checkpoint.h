@@ -36,8 +36,9 @@ GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader);
 // The values of the flags that a resumed run takes from its checkpoint, as they are now.
 SafetensorsMetadata ResumableFlags();
 
-// Sets each flag of the checkpoint that the command line did not give. Errors: InvalidArgument for a flag
-// that shapes the model and was given another value: the file's model wins.
+// Sets each flag of the checkpoint that the command line did not give.
+// Errors: InvalidArgument for a flag that shapes the model and was given another value: the file's model
+//         wins.
 void RestoreFlags(const SafetensorsMetadata& saved, const ParsedFlags& parsed);
 
 }  // namespace weft

@@ -36,7 +36,8 @@ struct SampleOptions {
 };
 
 // Continues `prompt` token by token, each drawn from the model's distribution over the last `context` tokens.
-// Every rank returns the same tokens. Errors: InvalidArgument for an empty prompt.
+// Every rank returns the same tokens.
+// Errors: InvalidArgument for an empty prompt.
 std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int32_t> prompt,
                                int64_t vocabulary, const SampleOptions& options);
 

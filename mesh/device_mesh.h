@@ -34,10 +34,12 @@ class DeviceMesh {
   DeviceMesh();  // no axes, rank 0
   // Errors: InvalidArgument for a bad or repeated name, a size below 1, too many axes.
   explicit DeviceMesh(std::vector<MeshAxis> axes);
-  // The same over these world ranks, row-major. Errors: also for a wrong number of ranks or a repeated one.
+  // The same over these world ranks, row-major.
+  // Errors: also for a wrong number of ranks or a repeated one.
   DeviceMesh(std::vector<MeshAxis> axes, std::vector<int> ranks);
 
-  // From text: "dp=2,tp=2"; blanks free; "" is the mesh of no axes. Errors: InvalidArgument with the text.
+  // From text: "dp=2,tp=2"; blanks free; "" is the mesh of no axes.
+  // Errors: InvalidArgument with the text.
   static DeviceMesh Parse(absl::string_view text);
 
   int num_axes() const;
@@ -45,7 +47,8 @@ class DeviceMesh {
   const std::vector<MeshAxis>& axes() const;
   int64_t axis_size(int axis) const;
   const std::string& axis_name(int axis) const;
-  // World ranks, row-major by coordinate.   Cost: made at the first call, where they were not given.
+  // World ranks, row-major by coordinate.
+  // Cost:   made at the first call, where they were not given.
   const std::vector<int>& ranks() const;
 
   // The axis of that name, or -1.
@@ -53,7 +56,8 @@ class DeviceMesh {
   // Errors: InvalidArgument naming the axes that exist.
   int AxisIndex(absl::string_view name) const;
 
-  // Index of world rank `rank` along every axis. Errors: InvalidArgument if it is not in the mesh.
+  // Index of world rank `rank` along every axis.
+  // Errors: InvalidArgument if it is not in the mesh.
   std::vector<int64_t> CoordinateOf(int rank) const;
   bool Contains(int rank) const;
 

@@ -44,13 +44,14 @@ class Layout {
 
   constexpr Layout() = default;  // a scalar on the mesh of no axes
 
-  // Replicated along every one of `num_axes` axes. Errors: InvalidArgument beyond 8 of either.
+  // Replicated along every one of `num_axes` axes.
+  // Errors: InvalidArgument beyond 8 of either.
   Layout(int ndim, int num_axes);
 
   // From placements in list order: where axes share a dim, the first listed is outermost. Axes not listed are
   // replicated. Negative dims count from the end.
   // Errors: InvalidArgument for an unknown or repeated axis, a dim out of range, partial kinds that cannot
-  // mix.
+  //         mix.
   Layout(const DeviceMesh& mesh, int ndim, const std::vector<AxisPlacement>& placements);
 
   int ndim() const { return ndim_; }

@@ -66,7 +66,8 @@ ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceM
                   absl::Span<const int64_t> coordinate);
 
 // The largest piece that any rank holds: that of the ranks at index 0 along every axis. In elements: its
-// extents' product. Errors: as LocalBox.
+// extents' product.
+// Errors: as LocalBox.
 Shape LargestPiece(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh);
 int64_t MaxLocalElements(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh);
 

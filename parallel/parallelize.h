@@ -39,8 +39,9 @@ struct ResolvedPlan {
 // Resolves `plan` against the model's tree. Allocates nothing, communicates nothing.
 //
 // Errors: InvalidArgument naming the entry: a path that matches no module (with the nearest that exists), an
-// axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split one
-// parameter over the same axis, a head count that the axis does not divide, a dim that a parameter lacks.
+//         axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
+//         one parameter over the same axis, a head count that the axis does not divide, a dim that a
+//         parameter lacks.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
 
 // Applies a plan: resolves it, pins module borders, and gives every parameter its layouts and first value,
@@ -51,7 +52,8 @@ ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan
 // programs afterwards (stages, say) must not meet for the first time in the middle of them.
 //
 // The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then
-// parallelize. Errors: as ResolvePlan; FailedPrecondition if the model already has values.
+// parallelize.
+// Errors: as ResolvePlan; FailedPrecondition if the model already has values.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const MaterializeOptions& options = {});
 

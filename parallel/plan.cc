@@ -13,7 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The inverse of ToString(Placement). Errors: InvalidArgument that starts with `where`.
+// The inverse of ToString(Placement).
+// Errors: InvalidArgument that starts with `where`.
 Placement ParsePlacement(absl::string_view text, const std::string& where) {
   if (text == "Replicate") return Replicate();
   absl::string_view inside = text;

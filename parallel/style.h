@@ -42,12 +42,14 @@ struct StyleBorders {
 
 // Splits the module's column dims (output features, heads) over the axis. Input: Replicate, gathered if it
 // comes sharded (its gradient goes back as it came); output: as the split product leaves it, sharded on the
-// features. Source: Shoeybi et al., "Megatron-LM", 2019, the operator f.
+// features.
+// Source: Shoeybi et al., "Megatron-LM", 2019, the operator f.
 Style ColumnParallel(absl::string_view axis, const StyleBorders& borders = {});
 
 // Splits the module's row dims (the contracted input features). Output: summed to Replicate (an all-reduce),
 // or to Shard(1) (a reduce-scatter) under sequence parallelism; its gradient is Replicate. A bias stays whole
-// and is added once. Source: the same, the operator g.
+// and is added once.
+// Source: the same, the operator g.
 Style RowParallel(absl::string_view axis, const StyleBorders& borders = {});
 
 // Splits an embedding's vocabulary: each rank looks up its own rows and the results are summed. Output as
@@ -55,8 +57,8 @@ Style RowParallel(absl::string_view axis, const StyleBorders& borders = {});
 Style VocabParallel(absl::string_view axis, const StyleBorders& borders = {});
 
 // Runs the module (a norm) on activations that are split over the sequence, dim 1. Its parameters stay whole;
-// their gradients are summed over the axis. Source: Korthikanti et al., "Reducing activation recomputation in
-// large transformer models", 2022.
+// their gradients are summed over the axis.
+// Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022.
 Style SequenceParallel(absl::string_view axis, const StyleBorders& borders = {});
 
 // Splits the module's input over the batch, dim 0; parameters are whole, their gradients summed (DDP).

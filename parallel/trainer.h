@@ -47,14 +47,14 @@ class Trainer {
 
   // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the
   // update. Nothing is read back to the host between forward and update; a norm that is not finite skips the
-  // update. `num_tokens` is the global count, for the rate. `stop` is this rank's wish to stop. Cost: besides
-  // the model's collectives, two small all-reduces over the mesh for the metrics.
+  // update. `num_tokens` is the global count, for the rate. `stop` is this rank's wish to stop.
+  // Cost:   besides the model's collectives, two small all-reduces over the mesh for the metrics.
   StepMetrics Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss, bool stop = false);
 
   // Runs `loss` again, without gradients, with the parameters and every module's output checked.
   // Errors: DataLoss naming the step and the first parameter, else the first module in order of execution,
-  // that is not finite on this rank. A rank that found nothing waits for the others, and is released
-  // (Aborted) when one of them throws; it returns if all is finite everywhere.
+  //         that is not finite on this rank. A rank that found nothing waits for the others, and is released
+  //         (Aborted) when one of them throws; it returns if all is finite everywhere.
   void FindNonFinite(absl::FunctionRef<DTensor()> loss);
 
   AdamW& optimizer() { return optimizer_; }

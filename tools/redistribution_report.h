@@ -54,7 +54,8 @@ RedistributionReport ReportRedistribution(const RedistributionQuery& query, cons
                                           const PlanOptions& options);
 
 // Reads a query. `shape`: "4096,4096", "" for a scalar; layouts in Layout::Parse's form, where "P{a:max}"
-// alone means that no dim is split; blanks free. Errors: InvalidArgument with the text.
+// alone means that no dim is split; blanks free.
+// Errors: InvalidArgument with the text.
 RedistributionQuery ParseRedistributionQuery(absl::string_view mesh, absl::string_view shape,
                                              absl::string_view dtype, absl::string_view from,
                                              absl::string_view to);

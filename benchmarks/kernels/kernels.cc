@@ -43,7 +43,8 @@ FlagsUsage Usage() {
                        "kernels --device=cuda --only=adamw"}};
 }
 
-// The families of --only.   Errors: InvalidArgument for a name that there is not.
+// The families of --only.
+// Errors: InvalidArgument for a name that there is not.
 std::vector<NamedKernelBench> Wanted() {
   const std::vector<NamedKernelBench> all = KernelBenches();
   const std::vector<std::string> only = absl::GetFlag(FLAGS_only);

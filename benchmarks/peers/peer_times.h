@@ -2,8 +2,7 @@
 #define WEFT_BENCHMARKS_PEERS_PEER_TIMES_H_
 
 // What the peers' programs share: the sizes of //benchmarks:collectives, how calls are timed there, and how
-// its
-// --peer reads times. Knows nothing of Weft, so that a compiler and the peer's library are all a program
+// its --peer reads times. Knows nothing of Weft, so that a compiler and the peer's library are all a program
 // needs.
 
 #include <algorithm>

@@ -15,7 +15,7 @@ namespace weft {
 // Shape:  `loss` has one element, or `seed` has its shape.
 // Cost:   the redistributions of the backward pass, in the ledger under the module paths of the forward.
 // Errors: InvalidArgument if `loss` needs no gradient or is not a scalar; FailedPrecondition if its history
-// was used up.
+//         was used up.
 void Backward(const DTensor& loss, const DTensor& seed = DTensor());
 
 }  // namespace weft

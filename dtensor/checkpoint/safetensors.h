@@ -17,7 +17,8 @@ namespace weft {
 
 // The safetensors file format: eight bytes with the length of a JSON header, the header (dtype, shape and
 // byte range of every tensor, and a map of texts), then the elements, row-major and little-endian. Readable
-// by other frameworks. Source: the format's README at huggingface/safetensors.
+// by other frameworks.
+// Source: the format's README at huggingface/safetensors.
 
 // Texts that travel with the tensors.
 using SafetensorsMetadata = std::map<std::string, std::string>;
@@ -37,12 +38,13 @@ class SafetensorsWriter {
   SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
                     const SafetensorsMetadata& metadata);
 
-  // The next entry's elements: a CPU tensor of its type. Errors: InvalidArgument if it is another type or one
-  // too many; ResourceExhausted if the disk is full.
+  // The next entry's elements: a CPU tensor of its type.
+  // Errors: InvalidArgument if it is another type or one too many; ResourceExhausted if the disk is full.
   void Write(const Tensor& tensor);
 
   // Flushes the file to disk, gives it its name, and flushes the folder, so that the name outlives a crash of
-  // the machine. Errors: InvalidArgument if entries are missing; as Write.
+  // the machine.
+  // Errors: InvalidArgument if entries are missing; as Write.
   void Finish();
 
  private:
@@ -60,11 +62,12 @@ class SafetensorsWriter {
   std::unique_ptr<std::FILE, CloseAndRemove> file_;  // under a temporary name
 };
 
-// Reads a file, whole tensors or boxes of them. Threads: one at a time.
+// Reads a file, whole tensors or boxes of them.
+// Threads: one at a time.
 class SafetensorsReader {
  public:
   // Errors: NotFound; DataLoss that names the path and what is broken: a header that does not parse, ranges
-  // that overlap or leave the file, sizes that are not the shapes'.
+  //         that overlap or leave the file, sizes that are not the shapes'.
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -76,7 +79,7 @@ class SafetensorsReader {
 
   // The elements of `box` of the tensor `name`: only they are read.
   // Errors: NotFound naming the file and the tensor; InvalidArgument if the box is of another shape;
-  // DataLoss.
+  //         DataLoss.
   Tensor Read(absl::string_view name, const ShardBox& box, const std::shared_ptr<Allocator>& allocator);
 
  private:

@@ -23,7 +23,8 @@ namespace weft {
 // A mesh as one rank sees it: its coordinate, its communicators, and its caches of sharding decisions and of
 // redistributions. One per rank and mesh; every DTensor holds a reference. Made by Bind.
 //
-// Lifetime: must not outlive the World. Threads: the owning rank's thread only.
+// Lifetime: must not outlive the World.
+// Threads: the owning rank's thread only.
 class MeshContext : public RefCounted<MeshContext> {
  public:
   MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh);
@@ -62,8 +63,8 @@ class MeshContext : public RefCounted<MeshContext> {
 };
 
 // Binds a mesh to this rank. The first form makes new ambient state, so a program calls it once a rank and
-// passes the context on; the second puts another mesh over the same state. Errors: InvalidArgument if this
-// rank is not in the mesh, or the mesh names a rank that the world lacks.
+// passes the context on; the second puts another mesh over the same state.
+// Errors: InvalidArgument if this rank is not in the mesh, or the mesh names a rank that the world lacks.
 IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh);
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
 

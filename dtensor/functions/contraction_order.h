@@ -30,7 +30,7 @@ struct ContractionOrder {
 // same on every layout.
 //
 // Errors: InvalidArgument if every order makes an intermediate tensor of more than 8 dims (beyond 8 operands:
-// if the order taken does).
+//         if the order taken does).
 ContractionOrder OrderContractions(const EinsumTerms& terms);
 
 }  // namespace weft

@@ -6,9 +6,10 @@
 
 #include "dtensor/dtensor.h"
 
-// Convolutions (cross-correlations, as PyTorch's). Layout: the batch, outputs and input channels may be split
-// (the last gives Partial(sum), the bias added once); rows and columns are whole: no halo is exchanged. With
-// groups the batch, and the channels where each is a group of its own.
+// Convolutions (cross-correlations, as PyTorch's).
+// Layout: the batch, outputs and input channels may be split (the last gives Partial(sum), the bias added
+//         once); rows and columns are whole: no halo is exchanged. With groups the batch, and the channels
+//         where each is a group of its own.
 namespace weft {
 
 struct Conv1dOptions {

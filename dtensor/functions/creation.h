@@ -5,8 +5,9 @@
 #include "dtensor/dtensor.h"
 
 // Making tensors: on every layout, only this rank's piece is made. Without a layout (a default Layout) the
-// tensor is replicated. Errors: InvalidArgument for a Partial layout, a negative extent, or a dtype that the
-// function does not make.
+// tensor is replicated.
+// Errors: InvalidArgument for a Partial layout, a negative extent, or a dtype that the function does not
+//         make.
 namespace weft {
 
 DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value,

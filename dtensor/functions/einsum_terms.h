@@ -36,8 +36,8 @@ struct EinsumTerms {
 // repeats where another operand's dim of that letter is longer.
 //
 // Errors: InvalidArgument that quotes the equation, for text that is no equation, a number of terms or
-// letters that does not fit the operands, extents that differ, an output letter that no operand has, and a
-// letter that stands twice in one term (a diagonal).
+//         letters that does not fit the operands, extents that differ, an output letter that no operand has,
+//         and a letter that stands twice in one term (a diagonal).
 EinsumTerms ParseEinsum(absl::string_view equation, absl::Span<const Shape> shapes);
 
 }  // namespace weft

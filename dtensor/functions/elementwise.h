@@ -17,7 +17,8 @@ inline DTensor operator*(const DTensor& a, const DTensor& b) { return Mul(a, b);
 inline DTensor operator/(const DTensor& a, const DTensor& b) { return Div(a, b); }
 
 // The same with a number, which stays one: no tensor is made of it. The dtype stays x's, so integers take
-// whole numbers alone, and do not divide. Layout: x Partial is reduced first, but by Mul and Div by a number.
+// whole numbers alone, and do not divide.
+// Layout: x Partial is reduced first, but by Mul and Div by a number.
 DTensor Add(const DTensor& x, double number);
 DTensor Sub(const DTensor& x, double number);
 DTensor Sub(double number, const DTensor& x);

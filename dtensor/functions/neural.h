@@ -26,8 +26,8 @@ DTensor Rotary(const DTensor& x, double base = 10000);
 struct LossSum {
   DTensor sum;
   DTensor count;
-  // sum / count: a scalar, Partial where the sum is.   Cost: an all-reduce of the count over the axes that
-  // split the batch.
+  // sum / count: a scalar, Partial where the sum is.
+  // Cost:   an all-reduce of the count over the axes that split the batch.
   DTensor Mean() const;
 };
 struct CrossEntropyOptions {
@@ -37,7 +37,8 @@ struct CrossEntropyOptions {
 // logits [..., v], targets [...] -> scalars. Logits split over v are not gathered.
 LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossEntropyOptions& options = {});
 // Squared differences of two tensors of one shape; every element counts. Halves are compared and summed in
-// f32. Errors: InvalidArgument if the shapes differ, where PyTorch would broadcast and warn.
+// f32.
+// Errors: InvalidArgument if the shapes differ, where PyTorch would broadcast and warn.
 LossSum MseLoss(const DTensor& prediction, const DTensor& target);
 
 }  // namespace weft

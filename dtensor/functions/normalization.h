@@ -35,7 +35,8 @@ struct RunningStatistics {
 };
 
 // Each image's channels in `groups` groups, a mean and variance for each; as many groups as channels make it
-// the instance norm. Errors: InvalidArgument if groups do not divide c.
+// the instance norm.
+// Errors: InvalidArgument if groups do not divide c.
 DTensor GroupNormalize(const DTensor& x, int64_t groups, const DTensor& weight = {}, const DTensor& bias = {},
                        double eps = 1e-5);
 

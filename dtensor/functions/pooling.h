@@ -6,8 +6,8 @@
 
 #include "dtensor/dtensor.h"
 
-// Maxima and means of windows, as PyTorch's. Layout: the batch and channels may be split; rows and columns
-// are whole: no halo is exchanged.
+// Maxima and means of windows, as PyTorch's.
+// Layout: the batch and channels may be split; rows and columns are whole: no halo is exchanged.
 namespace weft {
 
 // A stride of 0 stands for the kernel's extent: windows side by side.

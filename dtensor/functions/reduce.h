@@ -11,9 +11,8 @@
 //         others all-reduce one or two numbers for each result (Argmax, Var, Std, Norm, LogSumExp), or gather
 //         one for each result and piece (CumSum).
 // Dtypes: results keep the operand's, unless said; the ops' headers have the rest (ops/reduce/reduce.h,
-// argmax.h,
-//         variance.h, vector_norm.h, log_sum_exp.h, scan.h). All but Any, All, Argmax and Argmin are
-//         differentiable.
+//         argmax.h, variance.h, vector_norm.h, log_sum_exp.h, scan.h). All but Any, All, Argmax and Argmin
+//         are differentiable.
 namespace weft {
 
 DTensor Sum(const DTensor& x, const std::vector<int>& dims = {}, bool keep_dims = false);

@@ -22,7 +22,8 @@
 namespace weft {
 namespace {
 
-// `shape` with its -1, if it has one, as what is left of `num_elements`. Errors: InvalidArgument.
+// `shape` with its -1, if it has one, as what is left of `num_elements`.
+// Errors: InvalidArgument.
 Shape Resolve(absl::string_view what, const Shape& shape, int64_t num_elements) {
   int unknown = -1;
   int64_t known = 1;

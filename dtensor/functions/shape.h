@@ -15,8 +15,9 @@ namespace weft {
 // Layout: every split stays whose pieces are boxes of the result (ViewLayout); where some are not, x is
 //         redistributed first, by what is cheapest.
 DTensor Reshape(const DTensor& x, const Shape& shape);
-// The same where nothing has to move. Errors: InvalidArgument, where something has, that names the shape as
-// which x can be seen where it lies, and the nearest layout from which it can be seen as `shape`.
+// The same where nothing has to move.
+// Errors: InvalidArgument, where something has, that names the shape as which x can be seen where it lies,
+//         and the nearest layout from which it can be seen as `shape`.
 DTensor View(const DTensor& x, const Shape& shape);
 // Reshapes of one dim or a few: dims `start` to `end` as one; one dim as several, of which one extent may be
 // -1; without dims of extent 1, all or one (no change if its extent is not 1); with one more before `dim`.
@@ -43,12 +44,14 @@ DTensor Concat(const std::vector<DTensor>& parts, int dim);
 DTensor Stack(const std::vector<DTensor>& parts, int dim);
 std::vector<DTensor> Unbind(const DTensor& x, int dim);
 
-// `value` before and after x, so many elements per dim, first to last.   Layout: as Slice.
+// `value` before and after x, so many elements per dim, first to last.
+// Layout: as Slice.
 DTensor Pad(const DTensor& x, const std::vector<std::pair<int64_t, int64_t>>& widths, double value = 0);
-// Turned by `shift` along a dim: element i goes to i + shift, and round the end.   Layout: as Slice.
+// Turned by `shift` along a dim: element i goes to i + shift, and round the end.
+// Layout: as Slice.
 DTensor Roll(const DTensor& x, int64_t shift, int dim);
-// Reversed along dims.   Layout: as x; a split dim is reduce-scattered, each rank having written what it
-// holds.
+// Reversed along dims.
+// Layout: as x; a split dim is reduce-scattered, each rank having written what it holds.
 DTensor Flip(const DTensor& x, const std::vector<int>& dims);
 
 // The last two dims on and below, or on and above, the diagonal, 0 elsewhere; diagonals above the main one

@@ -37,7 +37,8 @@ struct CommReport {
 CommReport LocalCommReport(RankState& state);
 
 // The sum over the ranks of the mesh: what moved since the ledgers were cleared. Every rank calls it alike
-// and gets the same report.   Cost: two all-gathers of text over all axes, which are not in the report.
+// and gets the same report.
+// Cost:   two all-gathers of text over all axes, which are not in the report.
 CommReport CollectCommReport(MeshContext& context);
 
 }  // namespace weft

@@ -9,7 +9,8 @@
 namespace weft {
 
 // Causal multi-head self-attention, as in GPT-2. The product weights keep their logical dims, so heads are a
-// dim that a plan can split: qkv [d, 3, h, e], proj [h, e, d]. Shape: x [b, s, d] -> [b, s, d].
+// dim that a plan can split: qkv [d, 3, h, e], proj [h, e, d].
+// Shape:  x [b, s, d] -> [b, s, d].
 class CausalSelfAttention : public Module {
  public:
   // `residual_weight` initialises the projection, whose output joins the residual stream.

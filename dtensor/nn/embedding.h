@@ -21,7 +21,8 @@ class Embedding : public Module {
 };
 
 // Scores hidden states against an embedding's table: the output layer of models whose head is tied to their
-// input. Owns no parameter; the table's gradient counts both uses. Shape: x [..., d] -> [..., v].
+// input. Owns no parameter; the table's gradient counts both uses.
+// Shape:  x [..., d] -> [..., v].
 class TiedHead : public Module {
  public:
   TiedHead(Module* parent, std::string name, const Embedding& table)

@@ -52,9 +52,9 @@ class GptBlock : public Module {
 };
 
 // GPT-2: token and position embeddings, blocks, a final norm, a head. Weights start as GPT-2's: normal with
-// deviation 0.02, projections into the residual stream divided by sqrt(2 layers), biases zero. Source:
-// Radford et al., "Language models are unsupervised multitask learners", 2019. Shape:  tokens [b, s] ->
-// logits [b, s, v].
+// deviation 0.02, projections into the residual stream divided by sqrt(2 layers), biases zero.
+// Source: Radford et al., "Language models are unsupervised multitask learners", 2019.
+// Shape:  tokens [b, s] -> logits [b, s, v].
 class Gpt : public Module {
  public:
   // Errors: InvalidArgument for extents below 1, or heads that do not divide dim.

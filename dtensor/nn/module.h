@@ -73,7 +73,8 @@ class Module {
   void Bind(const IntrusivePtr<MeshContext>& context);
 
  protected:
-  // What the module computes. Errors: Unimplemented for modules of another signature.
+  // What the module computes.
+  // Errors: Unimplemented for modules of another signature.
   virtual DTensor Forward(const DTensor& x);
 
  private:
@@ -107,7 +108,7 @@ class ModuleCall {
 };
 
 // Errors: DataLoss that starts with `what` and names the first element of this rank's piece that is not
-// finite.
+//         finite.
 void CheckFinite(const DTensor& x, absl::string_view what);
 
 struct MaterializeOptions {
@@ -116,7 +117,8 @@ struct MaterializeOptions {
 };
 
 // Binds a model to `context` and gives every parameter its first value, replicated over the mesh, from the
-// rank state's seed.   Errors: FailedPrecondition if it already was.
+// rank state's seed.
+// Errors: FailedPrecondition if it already was.
 void Materialize(Module& root, const IntrusivePtr<MeshContext>& context,
                  const MaterializeOptions& options = {});
 

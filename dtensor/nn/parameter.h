@@ -64,7 +64,8 @@ struct ParameterLayouts {
 // so.
 class Parameter {
  public:
-  // Registers with `owner`. Errors: InvalidArgument for a name the owner already has.
+  // Registers with `owner`.
+  // Errors: InvalidArgument for a name the owner already has.
   Parameter(Module* owner, std::string name, ParameterSpec spec);
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;

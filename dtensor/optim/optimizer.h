@@ -76,8 +76,8 @@ class Sgd : public Optimizer {
   std::vector<DTensor> momentum_;
 };
 
-// Adam with decoupled weight decay. Source: Loshchilov and Hutter, "Decoupled weight decay regularization",
-// 2019; the order of PyTorch's AdamW.
+// Adam with decoupled weight decay.
+// Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; the order of PyTorch's AdamW.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;

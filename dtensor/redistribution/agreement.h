@@ -25,8 +25,7 @@ void CheckReplicas(MeshContext& context, const Tensor& local, const TensorType& 
 //
 // Cost:   an all-gather of 80 bytes a rank.
 // Errors: InvalidArgument that starts with `what`, if dtypes or ndims differ, or a piece is not what the
-// chunk
-//         rule gives its rank: names those ranks, what they hold and what the rule gives.
+//         chunk rule gives its rank: names those ranks, what they hold and what the rule gives.
 TensorType AgreeOnType(MeshContext& context, const Tensor& local, const Layout& layout,
                        absl::string_view what);
 

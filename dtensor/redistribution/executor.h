@@ -20,7 +20,8 @@ Tensor RunRedistribution(MeshContext& context, const Tensor& local, const Lowere
 
 // Runs one rank's part in a region exchange: sends and keeps parts of `input`, receives into `output`. Either
 // may be undefined where the exchange does not touch it. Point to point: only those who have something for
-// each other meet. Threads: every member of the group calls it alike.
+// each other meet.
+// Threads: every member of the group calls it alike.
 void ExchangeRegions(Communicator& group, const Tensor& input, const Tensor& output,
                      const LoweredExchange& exchange, const std::shared_ptr<Allocator>& allocator,
                      const CommOptions& options);

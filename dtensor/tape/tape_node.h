@@ -47,7 +47,8 @@ class TapeNode : public RefCounted<TapeNode> {
   virtual std::string Name() const = 0;
 
   // Gradients of the operands (undefined where not wanted) from those of the outputs (undefined where nothing
-  // arrived). Drops what the node saved.   Errors: FailedPrecondition the second time.
+  // arrived). Drops what the node saved.
+  // Errors: FailedPrecondition the second time.
   virtual DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) = 0;
 
  private:

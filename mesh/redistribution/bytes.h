@@ -18,7 +18,8 @@ struct StepTraffic {
 };
 
 // All of these are exact for uneven shards and count what members lack: an all-reduce is a reduce-scatter and
-// an all-gather. Layout: `from` is the step's source.
+// an all-gather.
+// Layout: `from` is the step's source.
 // Errors: InvalidArgument if layout, shape and mesh do not fit.
 
 // Bytes of one step, summed over all ranks of the mesh: what the communication ledger records when it runs.

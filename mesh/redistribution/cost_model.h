@@ -26,8 +26,8 @@ struct AxisCost {
 // all-gather or reduce-scatter over n ranks has ceil(log2 n) rounds, an all-reduce twice as many, a move one
 // for each peer. Over several axes the slowest one's costs hold for all.
 //
-// Source: Thakur, Rabenseifner and Gropp (2005): recursive doubling and halving log2(n) alpha +
-// (n-1)/n S beta, all-reduce as reduce-scatter + all-gather, pairwise all-to-all (n-1)(alpha + beta L/n).
+// Source: Thakur, Rabenseifner and Gropp (2005): recursive doubling and halving log2(n) alpha + (n-1)/n S
+//         beta, all-reduce as reduce-scatter + all-gather, pairwise all-to-all (n-1)(alpha + beta L/n).
 class CostModel {
  public:
   // What a step costs besides its messages: packing, and waiting for the last member.

@@ -29,9 +29,8 @@ struct Move {
 //
 // Layout: Partial along the same axes with the same kinds; axes of size 1 do not matter.
 // Cost:   a fraction of a microsecond where the extents divide evenly; else some coordinates are tried,
-// however
-//         many ranks there are. Only if a dim is cut anew and more than 1024 of them would have to be, the
-//         new piece stands for the count.
+//         however many ranks there are. Only if a dim is cut anew and more than 1024 of them would have to
+//         be, the new piece stands for the count.
 Move DescribeMove(const Layout& from, const Layout& to, const Shape& shape, const DeviceMesh& mesh);
 
 // The axes whose placement differs; order within a dim does not count.

@@ -21,7 +21,8 @@ struct RedistributionPrice {
   bool operator==(const RedistributionPrice&) const = default;
 };
 
-// Prices the plan that a redistribution would carry out.   Cost: PlanRedistribution.
+// Prices the plan that a redistribution would carry out.
+// Cost:   PlanRedistribution.
 RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
                                         const DeviceMesh& mesh, const CostModel& cost_model);
 

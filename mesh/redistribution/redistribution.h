@@ -62,7 +62,7 @@ struct Redistribution {
 };
 
 // Errors: InvalidArgument unless both ends of a redistribution have the same ndim and the mesh's number of
-// axes.
+//         axes.
 void CheckEnds(const Layout& from, const Layout& to, const DeviceMesh& mesh);
 
 std::ostream& operator<<(std::ostream& out, StepKind kind);

@@ -128,22 +128,26 @@ void RequireAttention(absl::string_view op, const TensorType& q, const TensorTyp
   RequireVisibleKeys(op, q, k, attributes);
 }
 
-constinit const Op<AttentionAttributes> kAttention = {{.name = "attention",
-                                                       .operands = "q k v",
-                                                       .outputs = "y lse",
-                                                       .infer = Infer,
-                                                       .rule = Rule,
-                                                       .saves = "q k v y lse",
-                                                       .backward = Backward,
-                                                       .samples = Samples}};
+constinit const Op<AttentionAttributes> kAttention = {{
+    .name = "attention",
+    .operands = "q k v",
+    .outputs = "y lse",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "q k v y lse",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 // Linear in dy, since y and lse are taken as given.
-constinit const Op<AttentionAttributes> kAttentionGrad = {{.name = "attention_grad",
-                                                           .operands = "q k v y lse dy",
-                                                           .outputs = "dq dk dv",
-                                                           .infer = InferGrad,
-                                                           .rule = RuleGrad,
-                                                           .linear = "{dy}",
-                                                           .samples = GradSamples}};
+constinit const Op<AttentionAttributes> kAttentionGrad = {{
+    .name = "attention_grad",
+    .operands = "q k v y lse dy",
+    .outputs = "dq dk dv",
+    .infer = InferGrad,
+    .rule = RuleGrad,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
 
 }  // namespace weft

@@ -163,14 +163,16 @@ std::vector<Sample<Attributes, DropoutScalars>> MaskGradSamples() {
 
 }  // namespace
 
-constinit const Op<AttentionAttributes, DropoutScalars> kMaskedAttention = {{.name = "masked_attention",
-                                                                             .operands = "q k v mask",
-                                                                             .outputs = "y lse",
-                                                                             .infer = Infer,
-                                                                             .rule = Rule,
-                                                                             .saves = "q k v mask y lse",
-                                                                             .backward = Backward,
-                                                                             .samples = Samples}};
+constinit const Op<AttentionAttributes, DropoutScalars> kMaskedAttention = {{
+    .name = "masked_attention",
+    .operands = "q k v mask",
+    .outputs = "y lse",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "q k v mask y lse",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 // Both are linear in dy, since y and lse are taken as given.
 constinit const Op<AttentionAttributes, DropoutScalars> kMaskedAttentionGrad = {

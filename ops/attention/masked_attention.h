@@ -11,17 +11,14 @@ namespace weft {
 // head, and lse as kAttention. As there, scores and probabilities are never held whole.
 //
 // Shape:  q, k, v, y, lse as kAttention; mask [b, h, s, t] ([b, h, g, s, t] with q [b, s, h, g, e], [b, h*g,
-// s,
-//         t] with merged heads), each dim of it whole or of extent 1, which repeats. bool: true is seen; else
-//         of q's dtype and added. A query that sees no key (all false or -inf) gives y = 0, lse = -inf and no
-//         gradient.
-// Layout: as kAttention; the mask is split where it does not repeat.
-// Dropout: element (b, head, i, j) of the whole [b, h, s, t] is kept by the random bits of its row-major
-// index,
-//         as kDropout's, so that every layout has the same; the key makes them again in backward.
+//         s, t] with merged heads), each dim of it whole or of extent 1, which repeats. bool: true is seen;
+//         else of q's dtype and added. A query that sees no key (all false or -inf) gives y = 0, lse = -inf
+//         and no gradient.
+// Layout: as kAttention; the mask is split where it does not repeat. Dropout: element (b, head, i, j) of the
+//         whole [b, h, s, t] is kept by the random bits of its row-major index, as kDropout's, so that every
+//         layout has the same; the key makes them again in backward.
 // Errors: InvalidArgument as kAttention, for a mask that does not fit, or, from the kernel, a rate outside
-// [0,
-//         1).
+//         [0, 1).
 extern const Op<AttentionAttributes, DropoutScalars> kMaskedAttention;
 
 // The gradients of q, k and v.

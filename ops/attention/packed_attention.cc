@@ -66,22 +66,26 @@ std::vector<Sample<AttentionAttributes>> GradSamples() {
 
 }  // namespace
 
-constinit const Op<AttentionAttributes> kPackedAttention = {{.name = "packed_attention",
-                                                             .operands = "qkv",
-                                                             .outputs = "y lse",
-                                                             .infer = Infer,
-                                                             .rule = Rule,
-                                                             .saves = "qkv y lse",
-                                                             .backward = Backward,
-                                                             .samples = Samples}};
+constinit const Op<AttentionAttributes> kPackedAttention = {{
+    .name = "packed_attention",
+    .operands = "qkv",
+    .outputs = "y lse",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "qkv y lse",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 // Linear in dy, since y and lse are taken as given.
-constinit const Op<AttentionAttributes> kPackedAttentionGrad = {{.name = "packed_attention_grad",
-                                                                 .operands = "qkv y lse dy",
-                                                                 .outputs = "dqkv",
-                                                                 .infer = InferGrad,
-                                                                 .rule = RuleGrad,
-                                                                 .linear = "{dy}",
-                                                                 .samples = GradSamples}};
+constinit const Op<AttentionAttributes> kPackedAttentionGrad = {{
+    .name = "packed_attention_grad",
+    .operands = "qkv y lse dy",
+    .outputs = "dqkv",
+    .infer = InferGrad,
+    .rule = RuleGrad,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
 
 }  // namespace weft

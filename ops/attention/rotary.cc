@@ -36,12 +36,14 @@ std::vector<Sample<RotaryAttributes>> Samples() {
 
 }  // namespace
 
-constinit const Op<RotaryAttributes> kRotary = {{.name = "rotary",
-                                                 .operands = "x",
-                                                 .infer = Infer,
-                                                 .rule = Rule,
-                                                 .linear = "{x}",
-                                                 .backward = Backward,
-                                                 .samples = Samples}};
+constinit const Op<RotaryAttributes> kRotary = {{
+    .name = "rotary",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 }  // namespace weft

@@ -179,29 +179,35 @@ SpatialPair ConvOutputExtents(const SpatialPair& image, const SpatialPair& kerne
   return extents;
 }
 
-constinit const Op<ConvAttributes> kConv = {{.name = "conv",
-                                             .operands = "x w b",
-                                             .infer = Infer,
-                                             .rule = Rule,
-                                             .linear = "{x b}{w b}",
-                                             .saves = "x w",
-                                             .backward = Backward,
-                                             .samples = Samples}};
+constinit const Op<ConvAttributes> kConv = {{
+    .name = "conv",
+    .operands = "x w b",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x b}{w b}",
+    .saves = "x w",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
-constinit const Op<ConvGradAttributes> kConvDataGrad = {{.name = "conv_data_grad",
-                                                         .operands = "dy w",
-                                                         .outputs = "dx",
-                                                         .infer = InferDataGrad,
-                                                         .rule = RuleDataGrad,
-                                                         .linear = "{dy}{w}",
-                                                         .samples = DataGradSamples}};
+constinit const Op<ConvGradAttributes> kConvDataGrad = {{
+    .name = "conv_data_grad",
+    .operands = "dy w",
+    .outputs = "dx",
+    .infer = InferDataGrad,
+    .rule = RuleDataGrad,
+    .linear = "{dy}{w}",
+    .samples = DataGradSamples,
+}};
 
-constinit const Op<ConvGradAttributes> kConvWeightGrad = {{.name = "conv_weight_grad",
-                                                           .operands = "x dy",
-                                                           .outputs = "dw",
-                                                           .infer = InferWeightGrad,
-                                                           .rule = RuleWeightGrad,
-                                                           .linear = "{x}{dy}",
-                                                           .samples = WeightGradSamples}};
+constinit const Op<ConvGradAttributes> kConvWeightGrad = {{
+    .name = "conv_weight_grad",
+    .operands = "x dy",
+    .outputs = "dw",
+    .infer = InferWeightGrad,
+    .rule = RuleWeightGrad,
+    .linear = "{x}{dy}",
+    .samples = WeightGradSamples,
+}};
 
 }  // namespace weft

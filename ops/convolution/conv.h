@@ -28,11 +28,10 @@ struct ConvAttributes {
 // y[n, o, p, q] = b[o] + sum over c, i, j of w[o, c, i, j] x[n, c, p * stride + i * dilation - padding, ...]:
 // a cross-correlation, as every framework's convolution. Group g of the outputs sees group g of the channels.
 //
-// Shape:  x [n, c, h, w], w [o, c / groups, kh, kw], b [o], one floating type -> y [n, o, p, q] with
-//         p = (h + 2 padding - dilation (kh - 1) - 1) / stride + 1. bf16 and f16 compute in f32, round once.
+// Shape:  x [n, c, h, w], w [o, c / groups, kh, kw], b [o], one floating type -> y [n, o, p, q] with p = (h +
+//         2 padding - dilation (kh - 1) - 1) / stride + 1. bf16 and f16 compute in f32, round once.
 // Layout: n and o may be split, and c, which gives Partial(sum), b added once; with groups only n, and for
-// one
-//         channel a group (c = o = groups) c. Rows and columns are whole: no halo is exchanged.
+//         one channel a group (c = o = groups) c. Rows and columns are whole: no halo is exchanged.
 // Errors: InvalidArgument for shapes that do not fit, or a kernel larger than the padded image.
 extern const Op<ConvAttributes> kConv;
 
@@ -52,7 +51,8 @@ extern const Op<ConvGradAttributes> kConvDataGrad;
 // x, dy -> dw [o, c / groups, kh, kw].
 extern const Op<ConvGradAttributes> kConvWeightGrad;
 
-// The extents of y's rows and columns. Errors: InvalidArgument as above.
+// The extents of y's rows and columns.
+// Errors: InvalidArgument as above.
 SpatialPair ConvOutputExtents(const SpatialPair& image, const SpatialPair& kernel, const ConvAttributes& a);
 
 }  // namespace weft

@@ -145,37 +145,45 @@ std::array<int64_t, 2> PoolOutputExtents(absl::string_view op, const std::array<
   return extents;
 }
 
-constinit const Op<PoolAttributes> kMaxPool = {{.name = "max_pool",
-                                                .operands = "x",
-                                                .outputs = "y index",
-                                                .infer = InferMax,
-                                                .rule = RuleMax,
-                                                .saves = "index",
-                                                .backward = BackwardMax,
-                                                .samples = MaxSamples}};
+constinit const Op<PoolAttributes> kMaxPool = {{
+    .name = "max_pool",
+    .operands = "x",
+    .outputs = "y index",
+    .infer = InferMax,
+    .rule = RuleMax,
+    .saves = "index",
+    .backward = BackwardMax,
+    .samples = MaxSamples,
+}};
 
-constinit const Op<PoolGradAttributes> kMaxPoolGrad = {{.name = "max_pool_grad",
-                                                        .operands = "index dy",
-                                                        .outputs = "dx",
-                                                        .infer = InferMaxGrad,
-                                                        .rule = RuleMaxGrad,
-                                                        .linear = "{dy}",
-                                                        .samples = MaxGradSamples}};
+constinit const Op<PoolGradAttributes> kMaxPoolGrad = {{
+    .name = "max_pool_grad",
+    .operands = "index dy",
+    .outputs = "dx",
+    .infer = InferMaxGrad,
+    .rule = RuleMaxGrad,
+    .linear = "{dy}",
+    .samples = MaxGradSamples,
+}};
 
-constinit const Op<PoolAttributes> kAvgPool = {{.name = "avg_pool",
-                                                .operands = "x",
-                                                .infer = InferAvg,
-                                                .rule = RuleAvg,
-                                                .linear = "{x}",
-                                                .backward = BackwardAvg,
-                                                .samples = Samples}};
+constinit const Op<PoolAttributes> kAvgPool = {{
+    .name = "avg_pool",
+    .operands = "x",
+    .infer = InferAvg,
+    .rule = RuleAvg,
+    .linear = "{x}",
+    .backward = BackwardAvg,
+    .samples = Samples,
+}};
 
-constinit const Op<PoolGradAttributes> kAvgPoolGrad = {{.name = "avg_pool_grad",
-                                                        .operands = "dy",
-                                                        .outputs = "dx",
-                                                        .infer = InferAvgGrad,
-                                                        .rule = RuleAvgGrad,
-                                                        .linear = "{dy}",
-                                                        .samples = AvgGradSamples}};
+constinit const Op<PoolGradAttributes> kAvgPoolGrad = {{
+    .name = "avg_pool_grad",
+    .operands = "dy",
+    .outputs = "dx",
+    .infer = InferAvgGrad,
+    .rule = RuleAvgGrad,
+    .linear = "{dy}",
+    .samples = AvgGradSamples,
+}};
 
 }  // namespace weft

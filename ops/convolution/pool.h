@@ -53,7 +53,8 @@ extern const Op<PoolAttributes> kAvgPool;
 // dy -> dx.
 extern const Op<PoolGradAttributes> kAvgPoolGrad;
 
-// The extents of y's rows and columns. Errors: InvalidArgument that starts with `op`.
+// The extents of y's rows and columns.
+// Errors: InvalidArgument that starts with `op`.
 std::array<int64_t, 2> PoolOutputExtents(absl::string_view op, const std::array<int64_t, 2>& image,
                                          const PoolAttributes& a);
 

@@ -126,24 +126,30 @@ constinit const Op<CreationAttributes, BernoulliScalars> kBernoulli = {
      .infer = InferBernoulli,
      .rule = RuleCreation,
      .samples = CreationSamples<BernoulliScalars>}};
-constinit const Op<NoAttributes, KeyScalars> kBernoulliOf = {{.name = "bernoulli_of",
-                                                              .operands = "p",
-                                                              .infer = InferBernoulliOf,
-                                                              .rule = RuleSame,
-                                                              .samples = BernoulliOfSamples}};
-constinit const Op<CreationAttributes, FillScalars> kFill = {{.name = "fill",
-                                                              .operands = "",
-                                                              .infer = InferFill,
-                                                              .rule = RuleCreation,
-                                                              .samples = CreationSamples<FillScalars>}};
+constinit const Op<NoAttributes, KeyScalars> kBernoulliOf = {{
+    .name = "bernoulli_of",
+    .operands = "p",
+    .infer = InferBernoulliOf,
+    .rule = RuleSame,
+    .samples = BernoulliOfSamples,
+}};
+constinit const Op<CreationAttributes, FillScalars> kFill = {{
+    .name = "fill",
+    .operands = "",
+    .infer = InferFill,
+    .rule = RuleCreation,
+    .samples = CreationSamples<FillScalars>,
+}};
 constinit const Op<CreationAttributes, ArangeScalars> kArange = {
     {.name = "arange", .operands = "", .infer = InferArange, .rule = RuleCreation, .samples = ArangeSamples}};
-constinit const Op<NoAttributes, DropoutScalars> kDropout = {{.name = "dropout",
-                                                              .operands = "x",
-                                                              .infer = InferDropout,
-                                                              .rule = RuleSame,
-                                                              .linear = "{x}",
-                                                              .backward = BackwardDropout,
-                                                              .samples = DropoutSamples}};
+constinit const Op<NoAttributes, DropoutScalars> kDropout = {{
+    .name = "dropout",
+    .operands = "x",
+    .infer = InferDropout,
+    .rule = RuleSame,
+    .linear = "{x}",
+    .backward = BackwardDropout,
+    .samples = DropoutSamples,
+}};
 
 }  // namespace weft

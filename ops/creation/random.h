@@ -54,7 +54,7 @@ extern const Op<CreationAttributes, BernoulliScalars> kBernoulli;
 
 // The same with a probability of its own for every element: p -> y of p's type, floating. Not differentiable.
 // Errors: InvalidArgument, from the kernel, naming the first probability outside [0, 1] that it meets. On a
-// GPU, whose kernels cannot throw, y is NaN there instead.
+//         GPU, whose kernels cannot throw, y is NaN there instead.
 struct KeyScalars {
   RandomKey key;
   int64_t batch_offset = 0;
@@ -66,8 +66,8 @@ struct FillScalars {
 };
 extern const Op<CreationAttributes, FillScalars> kFill;
 
-// start + i * step in f64, for i in [0, shape[0]): integers up to 2^53 are exact. Errors: InvalidArgument
-// unless the shape has one dim.
+// start + i * step in f64, for i in [0, shape[0]): integers up to 2^53 are exact.
+// Errors: InvalidArgument unless the shape has one dim.
 struct ArangeScalars {
   double start = 0;
   double step = 1;
@@ -75,8 +75,9 @@ struct ArangeScalars {
 extern const Op<CreationAttributes, ArangeScalars> kArange;
 
 // Zero with probability `rate`, else x / (1 - rate). The key makes the mask, again in backward, so nothing is
-// saved. Errors: InvalidArgument, from the kernel, unless 0 <= rate < 1; from inference for a dtype that is
-// not floating.
+// saved.
+// Errors: InvalidArgument, from the kernel, unless 0 <= rate < 1; from inference for a dtype that is not
+//         floating.
 struct DropoutScalars {
   RandomKey key;
   double rate = 0;

@@ -22,7 +22,7 @@ DType StatisticDType(DType dtype);
 TensorType StatisticType(const TensorType& rows);
 
 // Errors: InvalidArgument that names the op and the operand unless it is floating and has a last dim, has
-// that very type, or is one number a row.
+//         that very type, or is one number a row.
 void RequireRows(absl::string_view op, absl::string_view operand, const TensorType& type);
 void RequireType(absl::string_view op, absl::string_view operand, const TensorType& type,
                  const TensorType& expected);

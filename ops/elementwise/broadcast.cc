@@ -128,26 +128,32 @@ std::string SumRule(absl::Span<const TensorType> operands, const ReduceAttribute
   return absl::StrCat(AllFactors(ndim), " -> ", KeptFactors(ndim, attributes));
 }
 
-constinit const Op<ReduceAttributes> kSum = {{.name = "sum",
-                                              .operands = "x",
-                                              .infer = InferSum,
-                                              .rule = SumRule,
-                                              .linear = "{x}",
-                                              .backward = BackwardSum,
-                                              .samples = SumSamples}};
-constinit const Op<ShapeAttributes> kSumTo = {{.name = "sum_to",
-                                               .operands = "x",
-                                               .infer = InferSumTo,
-                                               .rule = RuleSumTo,
-                                               .linear = "{x}",
-                                               .backward = BackwardSumTo,
-                                               .samples = SumToSamples}};
-constinit const Op<BroadcastAttributes> kBroadcastTo = {{.name = "broadcast_to",
-                                                         .operands = "x",
-                                                         .infer = InferBroadcastTo,
-                                                         .rule = RuleBroadcastTo,
-                                                         .linear = "{x}",
-                                                         .backward = BackwardBroadcastTo,
-                                                         .samples = BroadcastSamples}};
+constinit const Op<ReduceAttributes> kSum = {{
+    .name = "sum",
+    .operands = "x",
+    .infer = InferSum,
+    .rule = SumRule,
+    .linear = "{x}",
+    .backward = BackwardSum,
+    .samples = SumSamples,
+}};
+constinit const Op<ShapeAttributes> kSumTo = {{
+    .name = "sum_to",
+    .operands = "x",
+    .infer = InferSumTo,
+    .rule = RuleSumTo,
+    .linear = "{x}",
+    .backward = BackwardSumTo,
+    .samples = SumToSamples,
+}};
+constinit const Op<BroadcastAttributes> kBroadcastTo = {{
+    .name = "broadcast_to",
+    .operands = "x",
+    .infer = InferBroadcastTo,
+    .rule = RuleBroadcastTo,
+    .linear = "{x}",
+    .backward = BackwardBroadcastTo,
+    .samples = BroadcastSamples,
+}};
 
 }  // namespace weft

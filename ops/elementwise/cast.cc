@@ -38,13 +38,15 @@ std::vector<Sample<CastAttributes>> ConvertSamples() {
 
 }  // namespace
 
-constinit const Op<CastAttributes> kCast = {{.name = "cast",
-                                             .operands = "x",
-                                             .infer = Infer,
-                                             .rule = Rule,
-                                             .linear = "{x}",
-                                             .backward = Backward,
-                                             .samples = Samples}};
+constinit const Op<CastAttributes> kCast = {{
+    .name = "cast",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 constinit const Op<CastAttributes> kConvert = {
     {.name = "convert", .operands = "x", .infer = InferConvert, .rule = Rule, .samples = ConvertSamples}};

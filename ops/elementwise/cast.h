@@ -20,8 +20,7 @@ struct CastAttributes {
 // x in another floating dtype, rounded to nearest.
 //
 // Layout: every dim may be split. Linear up to rounding, so a Partial passes through: one that should be
-// summed in f32
-//         is reduced before it is cast down.
+//         summed in f32 is reduced before it is cast down.
 // Errors: InvalidArgument if the dtype is not floating: use `convert`, which is not linear.
 extern const Op<CastAttributes> kCast;
 

@@ -174,36 +174,44 @@ constexpr OpFunctions<> Unary(const char* linear, const char* saves, void (*back
 
 }  // namespace
 
-constinit const Op<> kAdd = {{.name = kAddName,
-                              .operands = "a b",
-                              .infer = InferBinary<kAddName, Admits::kNumeric>,
-                              .rule = RuleBroadcast,
-                              .linear = "{a b}",
-                              .backward = BackwardAdd,
-                              .samples = SumSamples}};
-constinit const Op<> kSub = {{.name = kSubName,
-                              .operands = "a b",
-                              .infer = InferBinary<kSubName, Admits::kNumeric>,
-                              .rule = RuleBroadcast,
-                              .linear = "{a b}",
-                              .backward = BackwardSub,
-                              .samples = SumSamples}};
-constinit const Op<> kMul = {{.name = kMulName,
-                              .operands = "a b",
-                              .infer = InferBinary<kMulName, Admits::kNumeric>,
-                              .rule = RuleBroadcast,
-                              .linear = "{a}{b}",
-                              .saves = "a b",
-                              .backward = BackwardMul,
-                              .samples = SumSamples}};
-constinit const Op<> kDiv = {{.name = kDivName,
-                              .operands = "a b",
-                              .infer = InferBinary<kDivName, Admits::kFloating>,
-                              .rule = RuleBroadcast,
-                              .linear = "{a}",
-                              .saves = "b y",
-                              .backward = BackwardDiv,
-                              .samples = QuotientSamples}};
+constinit const Op<> kAdd = {{
+    .name = kAddName,
+    .operands = "a b",
+    .infer = InferBinary<kAddName, Admits::kNumeric>,
+    .rule = RuleBroadcast,
+    .linear = "{a b}",
+    .backward = BackwardAdd,
+    .samples = SumSamples,
+}};
+constinit const Op<> kSub = {{
+    .name = kSubName,
+    .operands = "a b",
+    .infer = InferBinary<kSubName, Admits::kNumeric>,
+    .rule = RuleBroadcast,
+    .linear = "{a b}",
+    .backward = BackwardSub,
+    .samples = SumSamples,
+}};
+constinit const Op<> kMul = {{
+    .name = kMulName,
+    .operands = "a b",
+    .infer = InferBinary<kMulName, Admits::kNumeric>,
+    .rule = RuleBroadcast,
+    .linear = "{a}{b}",
+    .saves = "a b",
+    .backward = BackwardMul,
+    .samples = SumSamples,
+}};
+constinit const Op<> kDiv = {{
+    .name = kDivName,
+    .operands = "a b",
+    .infer = InferBinary<kDivName, Admits::kFloating>,
+    .rule = RuleBroadcast,
+    .linear = "{a}",
+    .saves = "b y",
+    .backward = BackwardDiv,
+    .samples = QuotientSamples,
+}};
 
 constinit const Op<> kNeg = {Unary<kNegName, Admits::kNumeric>("{x}", "", BackwardNeg, SignedSamples)};
 constinit const Op<> kExp = {Unary<kExpName>("", "y", BackwardExp, SignedSamples)};
@@ -215,13 +223,15 @@ constinit const Op<> kSquare = {Unary<kSquareName>("", "x", BackwardSquare, Sign
 constinit const Op<> kRelu = {Unary<kReluName>("", "y", BackwardRelu, ReluSamples)};
 constinit const Op<> kSilu = {Unary<kSiluName>("", "x", BackwardSilu, SignedSamples)};
 
-constinit const Op<GeluAttributes> kGelu = {{.name = kGeluName,
-                                             .operands = "x",
-                                             .infer = InferSame<kGeluName, GeluAttributes>,
-                                             .rule = RuleSame<GeluAttributes>,
-                                             .saves = "x",
-                                             .backward = BackwardGelu,
-                                             .samples = GeluSamples}};
+constinit const Op<GeluAttributes> kGelu = {{
+    .name = kGeluName,
+    .operands = "x",
+    .infer = InferSame<kGeluName, GeluAttributes>,
+    .rule = RuleSame<GeluAttributes>,
+    .saves = "x",
+    .backward = BackwardGelu,
+    .samples = GeluSamples,
+}};
 
 constinit const Op<NoAttributes, ScaleScalars> kScale = {
     {.name = kScaleName,
@@ -232,26 +242,32 @@ constinit const Op<NoAttributes, ScaleScalars> kScale = {
      .backward = BackwardScale,
      .samples = ScaleSamples}};
 
-constinit const Op<> kReluGrad = {{.name = kReluGradName,
-                                   .operands = "y dy",
-                                   .outputs = "dx",
-                                   .infer = InferSame<kReluGradName>,
-                                   .rule = RuleSame,
-                                   .linear = "{dy}",
-                                   .samples = GradSamples}};
-constinit const Op<> kSiluGrad = {{.name = kSiluGradName,
-                                   .operands = "x dy",
-                                   .outputs = "dx",
-                                   .infer = InferSame<kSiluGradName>,
-                                   .rule = RuleSame,
-                                   .linear = "{dy}",
-                                   .samples = GradSamples}};
-constinit const Op<GeluAttributes> kGeluGrad = {{.name = kGeluGradName,
-                                                 .operands = "x dy",
-                                                 .outputs = "dx",
-                                                 .infer = InferSame<kGeluGradName, GeluAttributes>,
-                                                 .rule = RuleSame<GeluAttributes>,
-                                                 .linear = "{dy}",
-                                                 .samples = GeluGradSamples}};
+constinit const Op<> kReluGrad = {{
+    .name = kReluGradName,
+    .operands = "y dy",
+    .outputs = "dx",
+    .infer = InferSame<kReluGradName>,
+    .rule = RuleSame,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
+constinit const Op<> kSiluGrad = {{
+    .name = kSiluGradName,
+    .operands = "x dy",
+    .outputs = "dx",
+    .infer = InferSame<kSiluGradName>,
+    .rule = RuleSame,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
+constinit const Op<GeluAttributes> kGeluGrad = {{
+    .name = kGeluGradName,
+    .operands = "x dy",
+    .outputs = "dx",
+    .infer = InferSame<kGeluGradName, GeluAttributes>,
+    .rule = RuleSame<GeluAttributes>,
+    .linear = "{dy}",
+    .samples = GeluGradSamples,
+}};
 
 }  // namespace weft

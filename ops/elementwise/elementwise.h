@@ -8,8 +8,9 @@ namespace weft {
 // Ops that compute every element of the output from the elements of the operands at the same place.
 //
 // Dtypes: f32, f64, bf16, f16 (halves compute in float and round once); add, sub, mul, neg and scale also i32
-// and i64, which wrap. Operands of one call have one dtype, which is the output's. Errors: InvalidArgument
-// naming the op and the types if dtypes differ, shapes do not broadcast, or the dtype is not among these.
+//         and i64, which wrap. Operands of one call have one dtype, which is the output's.
+// Errors: InvalidArgument naming the op and the types if dtypes differ, shapes do not broadcast, or the dtype
+//         is not among these.
 
 // a + b and so on, operands broadcast to their common shape as in NumPy.
 extern const Op<> kAdd;
@@ -28,8 +29,9 @@ extern const Op<> kSquare;
 extern const Op<> kRelu;
 extern const Op<> kSilu;
 
-// x * Phi(x). Source: Hendrycks & Gimpel, "Gaussian Error Linear Units", arXiv 1606.08415: exact by erf,
-// else by tanh, as GPT-2.
+// x * Phi(x).
+// Source: Hendrycks & Gimpel, "Gaussian Error Linear Units", arXiv 1606.08415: exact by erf, else by tanh, as
+//         GPT-2.
 struct GeluAttributes {
   bool exact = false;
 
@@ -41,7 +43,8 @@ struct GeluAttributes {
 };
 extern const Op<GeluAttributes> kGelu;
 
-// x * factor. Errors: InvalidArgument, from the kernel, for integers times a number that is not whole.
+// x * factor.
+// Errors: InvalidArgument, from the kernel, for integers times a number that is not whole.
 struct ScaleScalars {
   double factor = 1;
 };

@@ -28,7 +28,8 @@ Shape BroadcastShape(absl::string_view op, absl::Span<const TensorType> operands
 // Errors: InvalidArgument naming the op and the types.
 TensorType BroadcastType(absl::string_view op, absl::Span<const TensorType> operands, Admits admits);
 
-// The type of an op on operands of one type. Errors: InvalidArgument naming the op and the types.
+// The type of an op on operands of one type.
+// Errors: InvalidArgument naming the op and the types.
 TensorType SameType(absl::string_view op, absl::Span<const TensorType> operands, Admits admits);
 
 // `OpFunctions::rule` of either.

@@ -21,32 +21,38 @@ std::vector<Sample<>> GradSamples() { return SameSamples(2, -2, 2); }
 
 }  // namespace
 
-constinit const Op<> kAbs = {{.name = "abs",
-                              .operands = "x",
-                              .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
-                                return {SameType("abs", operands, Admits::kNumeric)};
-                              },
-                              .rule = RuleSame,
-                              .saves = "x",
-                              .backward = BackwardAbs,
-                              .samples = Samples}};
+constinit const Op<> kAbs = {{
+    .name = "abs",
+    .operands = "x",
+    .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
+      return {SameType("abs", operands, Admits::kNumeric)};
+    },
+    .rule = RuleSame,
+    .saves = "x",
+    .backward = BackwardAbs,
+    .samples = Samples,
+}};
 
-constinit const Op<> kSign = {{.name = "sign",
-                               .operands = "x",
-                               .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
-                                 return {SameType("sign", operands, Admits::kNumeric)};
-                               },
-                               .rule = RuleSame,
-                               .samples = Samples}};
+constinit const Op<> kSign = {{
+    .name = "sign",
+    .operands = "x",
+    .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
+      return {SameType("sign", operands, Admits::kNumeric)};
+    },
+    .rule = RuleSame,
+    .samples = Samples,
+}};
 
-constinit const Op<> kAbsGrad = {{.name = "abs_grad",
-                                  .operands = "x dy",
-                                  .outputs = "dx",
-                                  .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
-                                    return {SameType("abs_grad", operands, Admits::kFloating)};
-                                  },
-                                  .rule = RuleSame,
-                                  .linear = "{dy}",
-                                  .samples = GradSamples}};
+constinit const Op<> kAbsGrad = {{
+    .name = "abs_grad",
+    .operands = "x dy",
+    .outputs = "dx",
+    .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
+      return {SameType("abs_grad", operands, Admits::kFloating)};
+    },
+    .rule = RuleSame,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
 
 }  // namespace weft

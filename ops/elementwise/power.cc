@@ -59,25 +59,29 @@ std::vector<Sample<NoAttributes, PowerScalars>> PowScalarGradSamples() {
 
 }  // namespace
 
-constinit const Op<> kPow = {{.name = "pow",
-                              .operands = "a b",
-                              .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
-                                return {BroadcastType("pow", operands, Admits::kNumeric)};
-                              },
-                              .rule = RuleBroadcast,
-                              .saves = "a b",
-                              .backward = BackwardPow,
-                              .samples = PowSamples}};
+constinit const Op<> kPow = {{
+    .name = "pow",
+    .operands = "a b",
+    .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
+      return {BroadcastType("pow", operands, Admits::kNumeric)};
+    },
+    .rule = RuleBroadcast,
+    .saves = "a b",
+    .backward = BackwardPow,
+    .samples = PowSamples,
+}};
 
-constinit const Op<> kPowBaseGrad = {{.name = "pow_base_grad",
-                                      .operands = "a b dy",
-                                      .outputs = "da",
-                                      .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
-                                        return {BroadcastType("pow_base_grad", operands, Admits::kFloating)};
-                                      },
-                                      .rule = RuleBroadcast,
-                                      .linear = "{dy}",
-                                      .samples = PowGradSamples}};
+constinit const Op<> kPowBaseGrad = {{
+    .name = "pow_base_grad",
+    .operands = "a b dy",
+    .outputs = "da",
+    .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
+      return {BroadcastType("pow_base_grad", operands, Admits::kFloating)};
+    },
+    .rule = RuleBroadcast,
+    .linear = "{dy}",
+    .samples = PowGradSamples,
+}};
 
 constinit const Op<> kPowExponentGrad = {
     {.name = "pow_exponent_grad",

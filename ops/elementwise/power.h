@@ -5,7 +5,8 @@
 
 namespace weft {
 
-// Powers. Dtypes: floating, i32 and i64 (which wrap).
+// Powers.
+// Dtypes: floating, i32 and i64 (which wrap).
 
 // a to the power b, broadcast; as C's pow, so x^0 and 1^x are 1 for NaN too. A negative integer power of an
 // integer is truncated toward zero, and 0 for a base of 0.

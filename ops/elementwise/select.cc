@@ -111,53 +111,63 @@ std::vector<Sample<NoAttributes, ClampScalars>> ClampGradSamples() {
 
 }  // namespace
 
-constinit const Op<> kWhere = {{.name = "where",
-                                .operands = "condition a b",
-                                .infer = InferWhere,
-                                .rule = RuleBroadcast,
-                                .linear = "{a b}",
-                                .saves = "condition",
-                                .backward = BackwardWhere,
-                                .samples = WhereSamples}};
+constinit const Op<> kWhere = {{
+    .name = "where",
+    .operands = "condition a b",
+    .infer = InferWhere,
+    .rule = RuleBroadcast,
+    .linear = "{a b}",
+    .saves = "condition",
+    .backward = BackwardWhere,
+    .samples = WhereSamples,
+}};
 
-constinit const Op<KeepWhereAttributes> kKeepWhere = {{.name = "keep_where",
-                                                       .operands = "condition x",
-                                                       .infer = InferKeepWhere,
-                                                       .rule = RuleBroadcast,
-                                                       .linear = "{x}",
-                                                       .saves = "condition",
-                                                       .backward = BackwardKeepWhere,
-                                                       .samples = KeepWhereSamples}};
+constinit const Op<KeepWhereAttributes> kKeepWhere = {{
+    .name = "keep_where",
+    .operands = "condition x",
+    .infer = InferKeepWhere,
+    .rule = RuleBroadcast,
+    .linear = "{x}",
+    .saves = "condition",
+    .backward = BackwardKeepWhere,
+    .samples = KeepWhereSamples,
+}};
 
-constinit const Op<> kMaximum = {{.name = "maximum",
-                                  .operands = "a b",
-                                  .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
-                                    return {BroadcastType("maximum", operands, Admits::kAny)};
-                                  },
-                                  .rule = RuleBroadcast,
-                                  .saves = "a b",
-                                  .backward = BackwardMaximum,
-                                  .samples = ExtremumSamples}};
+constinit const Op<> kMaximum = {{
+    .name = "maximum",
+    .operands = "a b",
+    .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
+      return {BroadcastType("maximum", operands, Admits::kAny)};
+    },
+    .rule = RuleBroadcast,
+    .saves = "a b",
+    .backward = BackwardMaximum,
+    .samples = ExtremumSamples,
+}};
 
-constinit const Op<> kMinimum = {{.name = "minimum",
-                                  .operands = "a b",
-                                  .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
-                                    return {BroadcastType("minimum", operands, Admits::kAny)};
-                                  },
-                                  .rule = RuleBroadcast,
-                                  .saves = "a b",
-                                  .backward = BackwardMinimum,
-                                  .samples = ExtremumSamples}};
+constinit const Op<> kMinimum = {{
+    .name = "minimum",
+    .operands = "a b",
+    .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
+      return {BroadcastType("minimum", operands, Admits::kAny)};
+    },
+    .rule = RuleBroadcast,
+    .saves = "a b",
+    .backward = BackwardMinimum,
+    .samples = ExtremumSamples,
+}};
 
-constinit const Op<> kMaximumGrad = {{.name = "maximum_grad",
-                                      .operands = "a b dy",
-                                      .outputs = "da",
-                                      .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
-                                        return {BroadcastType("maximum_grad", operands, Admits::kFloating)};
-                                      },
-                                      .rule = RuleBroadcast,
-                                      .linear = "{dy}",
-                                      .samples = MaximumGradSamples}};
+constinit const Op<> kMaximumGrad = {{
+    .name = "maximum_grad",
+    .operands = "a b dy",
+    .outputs = "da",
+    .infer = [](Operands operands, const NoAttributes&) -> TensorTypes {
+      return {BroadcastType("maximum_grad", operands, Admits::kFloating)};
+    },
+    .rule = RuleBroadcast,
+    .linear = "{dy}",
+    .samples = MaximumGradSamples,
+}};
 
 constinit const Op<NoAttributes, ClampScalars> kClamp = {
     {.name = "clamp",

@@ -34,8 +34,8 @@ extern const Op<> kMinimum;
 // a b dy -> dy where a > b or one is NaN, half of it where a = b, else 0.
 extern const Op<> kMaximumGrad;
 
-// x cut to [min, max]: max if min > max; NaN stays. Dtypes: floating, i32 and i64. The gradient passes where
-// min <= x <= max.
+// x cut to [min, max]: max if min > max; NaN stays.
+// Dtypes: floating, i32 and i64. The gradient passes where min <= x <= max.
 // Errors: InvalidArgument, from the kernel, for bounds that are NaN, or not whole for integers.
 struct ClampScalars {
   double min = -std::numeric_limits<double>::infinity();

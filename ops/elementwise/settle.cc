@@ -22,12 +22,14 @@ std::vector<Sample<>> Samples() {
 
 }  // namespace
 
-constinit const Op<> kSettle = {{.name = "settle",
-                                 .operands = "x",
-                                 .infer = Infer,
-                                 .rule = Rule,
-                                 .is_view = true,
-                                 .backward = Backward,
-                                 .samples = Samples}};
+constinit const Op<> kSettle = {{
+    .name = "settle",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .is_view = true,
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 }  // namespace weft

@@ -45,47 +45,59 @@ TensorTypes Infer(Operands operands, const NoAttributes&) {
 
 }  // namespace
 
-constinit const Op<> kSin = {{.name = kSinName,
-                              .operands = "x",
-                              .infer = Infer<kSinName>,
-                              .rule = RuleSame,
-                              .saves = "x",
-                              .backward = BackwardSin,
-                              .samples = Samples}};
-constinit const Op<> kCos = {{.name = kCosName,
-                              .operands = "x",
-                              .infer = Infer<kCosName>,
-                              .rule = RuleSame,
-                              .saves = "x",
-                              .backward = BackwardCos,
-                              .samples = Samples}};
-constinit const Op<> kSigmoid = {{.name = kSigmoidName,
-                                  .operands = "x",
-                                  .infer = Infer<kSigmoidName>,
-                                  .rule = RuleSame,
-                                  .saves = "y",
-                                  .backward = BackwardSigmoid,
-                                  .samples = Samples}};
-constinit const Op<> kErf = {{.name = kErfName,
-                              .operands = "x",
-                              .infer = Infer<kErfName>,
-                              .rule = RuleSame,
-                              .saves = "x",
-                              .backward = BackwardErf,
-                              .samples = Samples}};
-constinit const Op<> kSigmoidGrad = {{.name = kSigmoidGradName,
-                                      .operands = "y dy",
-                                      .outputs = "dx",
-                                      .infer = Infer<kSigmoidGradName>,
-                                      .rule = RuleSame,
-                                      .linear = "{dy}",
-                                      .samples = GradSamples}};
-constinit const Op<> kErfGrad = {{.name = kErfGradName,
-                                  .operands = "x dy",
-                                  .outputs = "dx",
-                                  .infer = Infer<kErfGradName>,
-                                  .rule = RuleSame,
-                                  .linear = "{dy}",
-                                  .samples = GradSamples}};
+constinit const Op<> kSin = {{
+    .name = kSinName,
+    .operands = "x",
+    .infer = Infer<kSinName>,
+    .rule = RuleSame,
+    .saves = "x",
+    .backward = BackwardSin,
+    .samples = Samples,
+}};
+constinit const Op<> kCos = {{
+    .name = kCosName,
+    .operands = "x",
+    .infer = Infer<kCosName>,
+    .rule = RuleSame,
+    .saves = "x",
+    .backward = BackwardCos,
+    .samples = Samples,
+}};
+constinit const Op<> kSigmoid = {{
+    .name = kSigmoidName,
+    .operands = "x",
+    .infer = Infer<kSigmoidName>,
+    .rule = RuleSame,
+    .saves = "y",
+    .backward = BackwardSigmoid,
+    .samples = Samples,
+}};
+constinit const Op<> kErf = {{
+    .name = kErfName,
+    .operands = "x",
+    .infer = Infer<kErfName>,
+    .rule = RuleSame,
+    .saves = "x",
+    .backward = BackwardErf,
+    .samples = Samples,
+}};
+constinit const Op<> kSigmoidGrad = {{
+    .name = kSigmoidGradName,
+    .operands = "y dy",
+    .outputs = "dx",
+    .infer = Infer<kSigmoidGradName>,
+    .rule = RuleSame,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
+constinit const Op<> kErfGrad = {{
+    .name = kErfGradName,
+    .operands = "x dy",
+    .outputs = "dx",
+    .infer = Infer<kErfGradName>,
+    .rule = RuleSame,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
 
 }  // namespace weft

@@ -30,12 +30,14 @@ std::vector<Sample<TriangleAttributes>> Samples() {
 
 }  // namespace
 
-constinit const Op<TriangleAttributes> kTriangle = {{.name = "triangle",
-                                                     .operands = "x",
-                                                     .infer = Infer,
-                                                     .rule = Rule,
-                                                     .linear = "{x}",
-                                                     .backward = Backward,
-                                                     .samples = Samples}};
+constinit const Op<TriangleAttributes> kTriangle = {{
+    .name = "triangle",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 }  // namespace weft

@@ -68,20 +68,24 @@ std::vector<Sample<EmbeddingGradAttributes>> SamplesGrad() {
 
 }  // namespace
 
-constinit const Op<> kEmbedding = {{.name = "embedding",
-                                    .operands = "tokens table",
-                                    .infer = Infer,
-                                    .rule = Rule,
-                                    .linear = "{table}",
-                                    .saves = "tokens",
-                                    .backward = Backward,
-                                    .samples = Samples}};
-constinit const Op<EmbeddingGradAttributes> kEmbeddingGrad = {{.name = "embedding_grad",
-                                                               .operands = "tokens dy",
-                                                               .outputs = "dtable",
-                                                               .infer = InferGrad,
-                                                               .rule = RuleGrad,
-                                                               .linear = "{dy}",
-                                                               .samples = SamplesGrad}};
+constinit const Op<> kEmbedding = {{
+    .name = "embedding",
+    .operands = "tokens table",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{table}",
+    .saves = "tokens",
+    .backward = Backward,
+    .samples = Samples,
+}};
+constinit const Op<EmbeddingGradAttributes> kEmbeddingGrad = {{
+    .name = "embedding_grad",
+    .operands = "tokens dy",
+    .outputs = "dtable",
+    .infer = InferGrad,
+    .rule = RuleGrad,
+    .linear = "{dy}",
+    .samples = SamplesGrad,
+}};
 
 }  // namespace weft

@@ -13,8 +13,7 @@ namespace weft {
 // Shape:  tokens [...] i32 or i64, table [v, d] floating -> y [..., d].
 // Layout: where v is split, the owner of a row computes it and the others give zero: Partial(sum).
 // Errors: InvalidArgument, from the kernel, naming the first token outside [0, v) and its global position; v
-// is the
-//         global vocabulary, also where the table is split.
+//         is the global vocabulary, also where the table is split.
 extern const Op<> kEmbedding;
 
 struct EmbeddingGradAttributes {

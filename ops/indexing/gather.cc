@@ -75,21 +75,25 @@ std::vector<Sample<ScatterSumAttributes>> ScatterSamples() {
 
 }  // namespace
 
-constinit const Op<GatherAttributes> kGather = {{.name = "gather",
-                                                 .operands = "x index",
-                                                 .infer = InferGather,
-                                                 .rule = RuleGather,
-                                                 .linear = "{x}",
-                                                 .saves = "index",
-                                                 .backward = BackwardGather,
-                                                 .samples = GatherSamples}};
-constinit const Op<ScatterSumAttributes> kScatterSum = {{.name = "scatter_sum",
-                                                         .operands = "index src",
-                                                         .infer = InferScatter,
-                                                         .rule = RuleScatter,
-                                                         .linear = "{src}",
-                                                         .saves = "index",
-                                                         .backward = BackwardScatter,
-                                                         .samples = ScatterSamples}};
+constinit const Op<GatherAttributes> kGather = {{
+    .name = "gather",
+    .operands = "x index",
+    .infer = InferGather,
+    .rule = RuleGather,
+    .linear = "{x}",
+    .saves = "index",
+    .backward = BackwardGather,
+    .samples = GatherSamples,
+}};
+constinit const Op<ScatterSumAttributes> kScatterSum = {{
+    .name = "scatter_sum",
+    .operands = "index src",
+    .infer = InferScatter,
+    .rule = RuleScatter,
+    .linear = "{src}",
+    .saves = "index",
+    .backward = BackwardScatter,
+    .samples = ScatterSamples,
+}};
 
 }  // namespace weft

@@ -94,29 +94,35 @@ std::vector<Sample<IndexAttributes>> ZeroSamples() {
 
 }  // namespace
 
-constinit const Op<IndexAttributes> kIndexSelect = {{.name = "index_select",
-                                                     .operands = "x index",
-                                                     .infer = InferSelect,
-                                                     .rule = RuleSelect,
-                                                     .linear = "{x}",
-                                                     .saves = "index",
-                                                     .backward = BackwardSelect,
-                                                     .samples = SelectSamples}};
-constinit const Op<IndexAddAttributes> kIndexAdd = {{.name = "index_add",
-                                                     .operands = "index src",
-                                                     .infer = InferAdd,
-                                                     .rule = RuleAdd,
-                                                     .linear = "{src}",
-                                                     .saves = "index",
-                                                     .backward = BackwardAdd,
-                                                     .samples = AddSamples}};
-constinit const Op<IndexAttributes> kIndexZero = {{.name = "index_zero",
-                                                   .operands = "x index",
-                                                   .infer = InferZero,
-                                                   .rule = RuleZero,
-                                                   .linear = "{x}",
-                                                   .saves = "index",
-                                                   .backward = BackwardZero,
-                                                   .samples = ZeroSamples}};
+constinit const Op<IndexAttributes> kIndexSelect = {{
+    .name = "index_select",
+    .operands = "x index",
+    .infer = InferSelect,
+    .rule = RuleSelect,
+    .linear = "{x}",
+    .saves = "index",
+    .backward = BackwardSelect,
+    .samples = SelectSamples,
+}};
+constinit const Op<IndexAddAttributes> kIndexAdd = {{
+    .name = "index_add",
+    .operands = "index src",
+    .infer = InferAdd,
+    .rule = RuleAdd,
+    .linear = "{src}",
+    .saves = "index",
+    .backward = BackwardAdd,
+    .samples = AddSamples,
+}};
+constinit const Op<IndexAttributes> kIndexZero = {{
+    .name = "index_zero",
+    .operands = "x index",
+    .infer = InferZero,
+    .rule = RuleZero,
+    .linear = "{x}",
+    .saves = "index",
+    .backward = BackwardZero,
+    .samples = ZeroSamples,
+}};
 
 }  // namespace weft

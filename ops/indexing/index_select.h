@@ -11,8 +11,8 @@ namespace weft {
 // Ops that name places along one dim by a list of indices, i32 or i64, [m].
 //
 // Errors: InvalidArgument from inference for a dim outside the operand or an index that is not such a list;
-// from the kernel, naming the first index outside [0, extent) and its global position. Negative ones do not
-// count from the end.
+//         from the kernel, naming the first index outside [0, extent) and its global position. Negative ones
+//         do not count from the end.
 
 struct IndexAttributes {
   int dim = 0;

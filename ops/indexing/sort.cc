@@ -60,20 +60,24 @@ std::vector<Sample<SelectionAttributes>> SelectionSamples() {
 
 }  // namespace
 
-constinit const Op<SortAttributes> kSort = {{.name = "sort",
-                                             .operands = "x",
-                                             .outputs = "values indices",
-                                             .infer = Infer,
-                                             .rule = Rule,
-                                             .saves = "indices",
-                                             .backward = Backward,
-                                             .samples = Samples}};
-constinit const Op<SelectionAttributes> kSelectionGrad = {{.name = "selection_grad",
-                                                           .operands = "indices dy",
-                                                           .outputs = "dx",
-                                                           .infer = InferSelection,
-                                                           .rule = RuleSelection,
-                                                           .linear = "{dy}",
-                                                           .samples = SelectionSamples}};
+constinit const Op<SortAttributes> kSort = {{
+    .name = "sort",
+    .operands = "x",
+    .outputs = "values indices",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "indices",
+    .backward = Backward,
+    .samples = Samples,
+}};
+constinit const Op<SelectionAttributes> kSelectionGrad = {{
+    .name = "selection_grad",
+    .operands = "indices dy",
+    .outputs = "dx",
+    .infer = InferSelection,
+    .rule = RuleSelection,
+    .linear = "{dy}",
+    .samples = SelectionSamples,
+}};
 
 }  // namespace weft

@@ -44,8 +44,7 @@ struct SelectionAttributes {
 //
 // Shape:  indices i64 and dy, floating, of one shape; dx of that but for the dim.
 // Layout: a rank that holds a range of the dim makes only that (GradContext::EmitLike); Partial(sum) where
-// the
-//         selection is split.
+//         the selection is split.
 // Errors: InvalidArgument for other types; from the kernel, for an index outside the extent.
 extern const Op<SelectionAttributes> kSelectionGrad;
 

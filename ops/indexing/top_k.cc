@@ -87,26 +87,32 @@ std::vector<Sample<TopKAttributes>> MergeSamples() {
 
 }  // namespace
 
-constinit const Op<TopKAttributes> kTopK = {{.name = "top_k",
-                                             .operands = "x",
-                                             .outputs = "values indices",
-                                             .infer = Infer,
-                                             .rule = Rule,
-                                             .saves = "indices",
-                                             .backward = Backward,
-                                             .decomposition = Decompose,
-                                             .samples = Samples}};
-constinit const Op<TopKAttributes> kTopKCandidates = {{.name = "top_k_candidates",
-                                                       .operands = "x",
-                                                       .outputs = "values indices",
-                                                       .infer = InferCandidates,
-                                                       .rule = Rule,
-                                                       .samples = Samples}};
-constinit const Op<TopKAttributes> kTopKMerge = {{.name = "top_k_merge",
-                                                  .operands = "values indices",
-                                                  .outputs = "best_values best_indices",
-                                                  .infer = InferMerge,
-                                                  .rule = Rule,
-                                                  .samples = MergeSamples}};
+constinit const Op<TopKAttributes> kTopK = {{
+    .name = "top_k",
+    .operands = "x",
+    .outputs = "values indices",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "indices",
+    .backward = Backward,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<TopKAttributes> kTopKCandidates = {{
+    .name = "top_k_candidates",
+    .operands = "x",
+    .outputs = "values indices",
+    .infer = InferCandidates,
+    .rule = Rule,
+    .samples = Samples,
+}};
+constinit const Op<TopKAttributes> kTopKMerge = {{
+    .name = "top_k_merge",
+    .operands = "values indices",
+    .outputs = "best_values best_indices",
+    .infer = InferMerge,
+    .rule = Rule,
+    .samples = MergeSamples,
+}};
 
 }  // namespace weft

@@ -25,9 +25,8 @@ struct TopKAttributes {
 //
 // Shape:  x of any dtype -> values of its dtype and indices i64, x's shape with k in place of the dim.
 // Layout: a split dim is decomposed: every piece gives its k best, which are gathered, values and indices,
-// and
-//         searched again; where x itself is no larger than those, it is gathered. The gradient goes back to
-//         the indices, where the operand lies.
+//         and searched again; where x itself is no larger than those, it is gathered. The gradient goes back
+//         to the indices, where the operand lies.
 // Errors: InvalidArgument for a dim outside x, or k outside [0, its extent].
 extern const Op<TopKAttributes> kTopK;
 

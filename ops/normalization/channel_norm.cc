@@ -167,35 +167,43 @@ std::vector<Sample<Attributes>> SamplesApply() { return SamplesWith(2, 1, 1); }
 
 }  // namespace
 
-constinit const Op<ChannelNormAttributes> kChannelNorm = {{.name = "channel_norm",
-                                                           .operands = "x w b",
-                                                           .outputs = "y mean variance",
-                                                           .infer = Infer,
-                                                           .rule = Rule,
-                                                           .saves = "x w mean variance",
-                                                           .backward = Backward,
-                                                           .decomposition = Decompose,
-                                                           .samples = Samples}};
-constinit const Op<ChannelNormAttributes> kChannelMean = {{.name = "channel_mean",
-                                                           .operands = "x",
-                                                           .outputs = "mean",
-                                                           .infer = InferMean,
-                                                           .rule = RuleMean,
-                                                           .linear = "{x}",
-                                                           .samples = SamplesMean}};
-constinit const Op<ChannelNormAttributes> kChannelVariance = {{.name = "channel_variance",
-                                                               .operands = "x mean",
-                                                               .outputs = "variance",
-                                                               .infer = InferVariance,
-                                                               .rule = RuleVariance,
-                                                               .samples = SamplesVariance}};
-constinit const Op<ChannelNormAttributes> kChannelNormApply = {{.name = "channel_norm_apply",
-                                                                .operands = "x w b mean variance",
-                                                                .infer = InferApply,
-                                                                .rule = RuleApply,
-                                                                .linear = "{w b}",
-                                                                .saves = "x w mean variance",
-                                                                .backward = BackwardApply,
-                                                                .samples = SamplesApply}};
+constinit const Op<ChannelNormAttributes> kChannelNorm = {{
+    .name = "channel_norm",
+    .operands = "x w b",
+    .outputs = "y mean variance",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "x w mean variance",
+    .backward = Backward,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<ChannelNormAttributes> kChannelMean = {{
+    .name = "channel_mean",
+    .operands = "x",
+    .outputs = "mean",
+    .infer = InferMean,
+    .rule = RuleMean,
+    .linear = "{x}",
+    .samples = SamplesMean,
+}};
+constinit const Op<ChannelNormAttributes> kChannelVariance = {{
+    .name = "channel_variance",
+    .operands = "x mean",
+    .outputs = "variance",
+    .infer = InferVariance,
+    .rule = RuleVariance,
+    .samples = SamplesVariance,
+}};
+constinit const Op<ChannelNormAttributes> kChannelNormApply = {{
+    .name = "channel_norm_apply",
+    .operands = "x w b mean variance",
+    .infer = InferApply,
+    .rule = RuleApply,
+    .linear = "{w b}",
+    .saves = "x w mean variance",
+    .backward = BackwardApply,
+    .samples = SamplesApply,
+}};
 
 }  // namespace weft

@@ -93,21 +93,25 @@ std::vector<Sample<Attributes>> SamplesApply() { return SamplesWith(2); }
 
 }  // namespace
 
-constinit const Op<ChannelNormAttributes> kChannelNormGrad = {{.name = "channel_norm_grad",
-                                                               .operands = "x w mean variance dy",
-                                                               .outputs = "dx dw db",
-                                                               .infer = Infer,
-                                                               .rule = Rule,
-                                                               .linear = "{dy}",
-                                                               .decomposition = Decompose,
-                                                               .samples = Samples}};
-constinit const Op<ChannelNormAttributes> kChannelNormGradSums = {{.name = "channel_norm_grad_sums",
-                                                                   .operands = "x w mean variance dy",
-                                                                   .outputs = "dw db g_mean gh_mean",
-                                                                   .infer = InferSums,
-                                                                   .rule = RuleSums,
-                                                                   .linear = "{dy}",
-                                                                   .samples = Samples}};
+constinit const Op<ChannelNormAttributes> kChannelNormGrad = {{
+    .name = "channel_norm_grad",
+    .operands = "x w mean variance dy",
+    .outputs = "dx dw db",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{dy}",
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<ChannelNormAttributes> kChannelNormGradSums = {{
+    .name = "channel_norm_grad_sums",
+    .operands = "x w mean variance dy",
+    .outputs = "dw db g_mean gh_mean",
+    .infer = InferSums,
+    .rule = RuleSums,
+    .linear = "{dy}",
+    .samples = Samples,
+}};
 constinit const Op<ChannelNormAttributes> kChannelNormGradApply = {
     {.name = "channel_norm_grad_apply",
      .operands = "x w mean variance dy g_mean gh_mean",

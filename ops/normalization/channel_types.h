@@ -39,7 +39,7 @@ TensorType ChannelVectorType(const TensorType& x);
 TensorType ChannelStatisticType(const TensorType& x, const ChannelNormAttributes& attributes);
 
 // Errors: InvalidArgument that starts with `op`, for shapes that do not fit, groups that do not divide c, or
-// a negative eps.
+//         a negative eps.
 void RequireChannels(absl::string_view op, const TensorType& x, const ChannelNormAttributes& attributes);
 
 }  // namespace weft

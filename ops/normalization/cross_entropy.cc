@@ -126,33 +126,41 @@ std::vector<Sample<CrossEntropyAttributes>> SamplesFinish() {
 
 }  // namespace
 
-constinit const Op<CrossEntropyAttributes> kCrossEntropy = {{.name = "cross_entropy",
-                                                             .operands = "logits targets",
-                                                             .outputs = "loss count lse",
-                                                             .infer = Infer,
-                                                             .rule = Rule,
-                                                             .saves = "logits targets lse",
-                                                             .backward = Backward,
-                                                             .decomposition = Decompose,
-                                                             .samples = Samples}};
-constinit const Op<CrossEntropyAttributes> kCrossEntropyGrad = {{.name = "cross_entropy_grad",
-                                                                 .operands = "logits targets lse dloss",
-                                                                 .outputs = "dlogits",
-                                                                 .infer = InferGrad,
-                                                                 .rule = RuleGrad,
-                                                                 .linear = "{dloss}",
-                                                                 .samples = SamplesGrad}};
-constinit const Op<CrossEntropyAttributes> kCrossEntropyStatistics = {{.name = "cross_entropy_statistics",
-                                                                       .operands = "logits targets max",
-                                                                       .outputs = "sumexp picked",
-                                                                       .infer = InferStatistics,
-                                                                       .rule = RuleStatistics,
-                                                                       .samples = SamplesStatistics}};
-constinit const Op<CrossEntropyAttributes> kCrossEntropyFinish = {{.name = "cross_entropy_finish",
-                                                                   .operands = "targets max sumexp picked",
-                                                                   .outputs = "loss count lse",
-                                                                   .infer = InferFinish,
-                                                                   .rule = RuleFinish,
-                                                                   .samples = SamplesFinish}};
+constinit const Op<CrossEntropyAttributes> kCrossEntropy = {{
+    .name = "cross_entropy",
+    .operands = "logits targets",
+    .outputs = "loss count lse",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "logits targets lse",
+    .backward = Backward,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<CrossEntropyAttributes> kCrossEntropyGrad = {{
+    .name = "cross_entropy_grad",
+    .operands = "logits targets lse dloss",
+    .outputs = "dlogits",
+    .infer = InferGrad,
+    .rule = RuleGrad,
+    .linear = "{dloss}",
+    .samples = SamplesGrad,
+}};
+constinit const Op<CrossEntropyAttributes> kCrossEntropyStatistics = {{
+    .name = "cross_entropy_statistics",
+    .operands = "logits targets max",
+    .outputs = "sumexp picked",
+    .infer = InferStatistics,
+    .rule = RuleStatistics,
+    .samples = SamplesStatistics,
+}};
+constinit const Op<CrossEntropyAttributes> kCrossEntropyFinish = {{
+    .name = "cross_entropy_finish",
+    .operands = "targets max sumexp picked",
+    .outputs = "loss count lse",
+    .infer = InferFinish,
+    .rule = RuleFinish,
+    .samples = SamplesFinish,
+}};
 
 }  // namespace weft

@@ -22,12 +22,11 @@ struct CrossEntropyAttributes {
 // Softmax cross-entropy of logits against classes, summed over the counted positions:
 //   lse = log sum exp logits,  loss = sum (lse - (1 - e) logits[target] - e / v sum logits),  count = how
 //   many.
-// lse is 0 at positions that do not count.
-// The mean is loss / count, by the global count, so that batch shards and microbatches weigh by tokens.
+// lse is 0 at positions that do not count. The mean is loss / count, by the global count, so that batch
+// shards and microbatches weigh by tokens.
 //
 // Shape:  logits [..., v] floating, targets [...] i32 or i64 -> loss [], count [], lse [...] (f64 for f64,
-// else f32).
-//         count has no gradient; none may reach lse.
+//         else f32). count has no gradient; none may reach lse.
 // Cost:   one pass over the logits, which are not copied.
 // Layout: a split v is decomposed: three numbers a position are all-reduced, logits are not gathered.
 // Errors: InvalidArgument, from the kernel, naming the first target outside [0, v) that is not ignore_index.

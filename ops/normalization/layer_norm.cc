@@ -96,20 +96,24 @@ std::vector<Sample<>> SamplesApply() {
 
 }  // namespace
 
-constinit const Op<LayerNormAttributes> kLayerNorm = {{.name = "layer_norm",
-                                                       .operands = "x w b",
-                                                       .outputs = "y mean rstd",
-                                                       .infer = Infer,
-                                                       .rule = Rule,
-                                                       .saves = "x w mean rstd",
-                                                       .backward = Backward,
-                                                       .decomposition = Decompose,
-                                                       .samples = Samples}};
-constinit const Op<> kLayerNormApply = {{.name = "layer_norm_apply",
-                                         .operands = "x w b mean rstd",
-                                         .infer = InferApply,
-                                         .rule = RuleApply,
-                                         .linear = "{w b}",
-                                         .samples = SamplesApply}};
+constinit const Op<LayerNormAttributes> kLayerNorm = {{
+    .name = "layer_norm",
+    .operands = "x w b",
+    .outputs = "y mean rstd",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "x w mean rstd",
+    .backward = Backward,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<> kLayerNormApply = {{
+    .name = "layer_norm_apply",
+    .operands = "x w b mean rstd",
+    .infer = InferApply,
+    .rule = RuleApply,
+    .linear = "{w b}",
+    .samples = SamplesApply,
+}};
 
 }  // namespace weft

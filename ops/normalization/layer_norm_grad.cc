@@ -100,34 +100,42 @@ std::vector<Sample<>> SamplesApply() {
 
 }  // namespace
 
-constinit const Op<> kLayerNormGrad = {{.name = "layer_norm_grad",
-                                        .operands = "x w mean rstd dy",
-                                        .outputs = "dx dw db",
-                                        .infer = Infer,
-                                        .rule = Rule,
-                                        .linear = "{dy}",
-                                        .decomposition = Decompose,
-                                        .samples = Samples}};
-constinit const Op<> kLayerNormWeightGrad = {{.name = "layer_norm_weight_grad",
-                                              .operands = "x mean rstd dy",
-                                              .outputs = "dw db",
-                                              .infer = InferWeight,
-                                              .rule = RuleWeight,
-                                              .linear = "{dy}",
-                                              .samples = SamplesWeight}};
-constinit const Op<> kLayerNormGradMeans = {{.name = "layer_norm_grad_means",
-                                             .operands = "x w mean rstd dy",
-                                             .outputs = "g_mean gn_mean",
-                                             .infer = InferMeans,
-                                             .rule = RuleMeans,
-                                             .linear = "{w}{dy}",
-                                             .samples = Samples}};
-constinit const Op<> kLayerNormGradApply = {{.name = "layer_norm_grad_apply",
-                                             .operands = "x w mean rstd dy g_mean gn_mean",
-                                             .outputs = "dx",
-                                             .infer = InferApply,
-                                             .rule = RuleApply,
-                                             .linear = "{dy g_mean gn_mean}",
-                                             .samples = SamplesApply}};
+constinit const Op<> kLayerNormGrad = {{
+    .name = "layer_norm_grad",
+    .operands = "x w mean rstd dy",
+    .outputs = "dx dw db",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{dy}",
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<> kLayerNormWeightGrad = {{
+    .name = "layer_norm_weight_grad",
+    .operands = "x mean rstd dy",
+    .outputs = "dw db",
+    .infer = InferWeight,
+    .rule = RuleWeight,
+    .linear = "{dy}",
+    .samples = SamplesWeight,
+}};
+constinit const Op<> kLayerNormGradMeans = {{
+    .name = "layer_norm_grad_means",
+    .operands = "x w mean rstd dy",
+    .outputs = "g_mean gn_mean",
+    .infer = InferMeans,
+    .rule = RuleMeans,
+    .linear = "{w}{dy}",
+    .samples = Samples,
+}};
+constinit const Op<> kLayerNormGradApply = {{
+    .name = "layer_norm_grad_apply",
+    .operands = "x w mean rstd dy g_mean gn_mean",
+    .outputs = "dx",
+    .infer = InferApply,
+    .rule = RuleApply,
+    .linear = "{dy g_mean gn_mean}",
+    .samples = SamplesApply,
+}};
 
 }  // namespace weft

@@ -23,11 +23,13 @@ std::vector<Sample<NormRstdAttributes>> Samples() {
 
 }  // namespace
 
-constinit const Op<NormRstdAttributes> kNormRstd = {{.name = "norm_rstd",
-                                                     .operands = "variance",
-                                                     .outputs = "rstd",
-                                                     .infer = Infer,
-                                                     .rule = Rule,
-                                                     .samples = Samples}};
+constinit const Op<NormRstdAttributes> kNormRstd = {{
+    .name = "norm_rstd",
+    .operands = "variance",
+    .outputs = "rstd",
+    .infer = Infer,
+    .rule = Rule,
+    .samples = Samples,
+}};
 
 }  // namespace weft

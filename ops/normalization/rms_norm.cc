@@ -71,20 +71,24 @@ std::vector<Sample<>> SamplesApply() {
 
 }  // namespace
 
-constinit const Op<RmsNormAttributes> kRmsNorm = {{.name = "rms_norm",
-                                                   .operands = "x w",
-                                                   .outputs = "y rstd",
-                                                   .infer = Infer,
-                                                   .rule = Rule,
-                                                   .saves = "x w rstd",
-                                                   .backward = Backward,
-                                                   .decomposition = Decompose,
-                                                   .samples = Samples}};
-constinit const Op<> kRmsNormApply = {{.name = "rms_norm_apply",
-                                       .operands = "x w rstd",
-                                       .infer = InferApply,
-                                       .rule = RuleApply,
-                                       .linear = "{x}{w}{rstd}",
-                                       .samples = SamplesApply}};
+constinit const Op<RmsNormAttributes> kRmsNorm = {{
+    .name = "rms_norm",
+    .operands = "x w",
+    .outputs = "y rstd",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "x w rstd",
+    .backward = Backward,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<> kRmsNormApply = {{
+    .name = "rms_norm_apply",
+    .operands = "x w rstd",
+    .infer = InferApply,
+    .rule = RuleApply,
+    .linear = "{x}{w}{rstd}",
+    .samples = SamplesApply,
+}};
 
 }  // namespace weft

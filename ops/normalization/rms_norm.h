@@ -20,8 +20,7 @@ struct RmsNormAttributes {
 // y = x * rstd * w over the last dim, with rstd = 1 / sqrt((sum x^2) / d + eps).
 //
 // Shape:  x [..., d], w [d], one floating type -> y [..., d], rstd [...] (f64 for f64, else f32). No gradient
-// may
-//         reach rstd.
+//         may reach rstd.
 // Layout: a split d is decomposed: one number a row is all-reduced, x is not gathered.
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv 1910.07467.
 extern const Op<RmsNormAttributes> kRmsNorm;

@@ -85,34 +85,42 @@ std::vector<Sample<>> SamplesApply() { return {{.operands = {kRows, kVector, kRs
 
 }  // namespace
 
-constinit const Op<> kRmsNormGrad = {{.name = "rms_norm_grad",
-                                      .operands = "x w rstd dy",
-                                      .outputs = "dx dw",
-                                      .infer = Infer,
-                                      .rule = Rule,
-                                      .linear = "{dy}",
-                                      .decomposition = Decompose,
-                                      .samples = Samples}};
-constinit const Op<> kRmsNormWeightGrad = {{.name = "rms_norm_weight_grad",
-                                            .operands = "x rstd dy",
-                                            .outputs = "dw",
-                                            .infer = InferWeight,
-                                            .rule = RuleWeight,
-                                            .linear = "{x}{rstd}{dy}",
-                                            .samples = SamplesWeight}};
-constinit const Op<> kRmsNormGradMean = {{.name = "rms_norm_grad_mean",
-                                          .operands = "x w rstd dy",
-                                          .outputs = "gn_mean",
-                                          .infer = InferMean,
-                                          .rule = RuleMean,
-                                          .linear = "{x}{w}{rstd}{dy}",
-                                          .samples = Samples}};
-constinit const Op<> kRmsNormGradApply = {{.name = "rms_norm_grad_apply",
-                                           .operands = "x w rstd dy gn_mean",
-                                           .outputs = "dx",
-                                           .infer = InferApply,
-                                           .rule = RuleApply,
-                                           .linear = "{dy gn_mean}",
-                                           .samples = SamplesApply}};
+constinit const Op<> kRmsNormGrad = {{
+    .name = "rms_norm_grad",
+    .operands = "x w rstd dy",
+    .outputs = "dx dw",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{dy}",
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<> kRmsNormWeightGrad = {{
+    .name = "rms_norm_weight_grad",
+    .operands = "x rstd dy",
+    .outputs = "dw",
+    .infer = InferWeight,
+    .rule = RuleWeight,
+    .linear = "{x}{rstd}{dy}",
+    .samples = SamplesWeight,
+}};
+constinit const Op<> kRmsNormGradMean = {{
+    .name = "rms_norm_grad_mean",
+    .operands = "x w rstd dy",
+    .outputs = "gn_mean",
+    .infer = InferMean,
+    .rule = RuleMean,
+    .linear = "{x}{w}{rstd}{dy}",
+    .samples = Samples,
+}};
+constinit const Op<> kRmsNormGradApply = {{
+    .name = "rms_norm_grad_apply",
+    .operands = "x w rstd dy gn_mean",
+    .outputs = "dx",
+    .infer = InferApply,
+    .rule = RuleApply,
+    .linear = "{dy gn_mean}",
+    .samples = SamplesApply,
+}};
 
 }  // namespace weft

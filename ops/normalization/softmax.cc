@@ -110,61 +110,77 @@ std::vector<Sample<>> SamplesGradApply() {
 
 }  // namespace
 
-constinit const Op<> kSoftmax = {{.name = "softmax",
-                                  .operands = "x",
-                                  .infer = Infer<&kSoftmax>,
-                                  .rule = Rule,
-                                  .saves = "y",
-                                  .backward = Backward<&kSoftmaxGrad>,
-                                  .decomposition = Decompose<&kSoftmaxApply>,
-                                  .samples = Samples}};
-constinit const Op<> kLogSoftmax = {{.name = "log_softmax",
-                                     .operands = "x",
-                                     .infer = Infer<&kLogSoftmax>,
-                                     .rule = Rule,
-                                     .saves = "y",
-                                     .backward = Backward<&kLogSoftmaxGrad>,
-                                     .decomposition = Decompose<&kLogSoftmaxApply>,
-                                     .samples = Samples}};
-constinit const Op<> kSoftmaxGrad = {{.name = "softmax_grad",
-                                      .operands = "y dy",
-                                      .outputs = "dx",
-                                      .infer = InferGrad<&kSoftmaxGrad>,
-                                      .rule = RuleGrad,
-                                      .linear = "{dy}",
-                                      .decomposition = DecomposeSoftmaxGrad,
-                                      .samples = SamplesGrad}};
-constinit const Op<> kLogSoftmaxGrad = {{.name = "log_softmax_grad",
-                                         .operands = "y dy",
-                                         .outputs = "dx",
-                                         .infer = InferGrad<&kLogSoftmaxGrad>,
-                                         .rule = RuleGrad,
-                                         .linear = "{dy}",
-                                         .decomposition = DecomposeLogSoftmaxGrad,
-                                         .samples = SamplesGrad}};
-constinit const Op<> kSoftmaxApply = {{.name = "softmax_apply",
-                                       .operands = "x max sum",
-                                       .infer = InferApply<&kSoftmaxApply>,
-                                       .rule = RuleApply,
-                                       .samples = SamplesApply}};
-constinit const Op<> kLogSoftmaxApply = {{.name = "log_softmax_apply",
-                                          .operands = "x max sum",
-                                          .infer = InferApply<&kLogSoftmaxApply>,
-                                          .rule = RuleApply,
-                                          .samples = SamplesApply}};
-constinit const Op<> kSoftmaxGradApply = {{.name = "softmax_grad_apply",
-                                           .operands = "y dy sum",
-                                           .outputs = "dx",
-                                           .infer = InferGradApply<&kSoftmaxGradApply>,
-                                           .rule = RuleGradApply,
-                                           .linear = "{y}{dy sum}",
-                                           .samples = SamplesGradApply}};
-constinit const Op<> kLogSoftmaxGradApply = {{.name = "log_softmax_grad_apply",
-                                              .operands = "y dy sum",
-                                              .outputs = "dx",
-                                              .infer = InferGradApply<&kLogSoftmaxGradApply>,
-                                              .rule = RuleGradApply,
-                                              .linear = "{dy sum}",
-                                              .samples = SamplesGradApply}};
+constinit const Op<> kSoftmax = {{
+    .name = "softmax",
+    .operands = "x",
+    .infer = Infer<&kSoftmax>,
+    .rule = Rule,
+    .saves = "y",
+    .backward = Backward<&kSoftmaxGrad>,
+    .decomposition = Decompose<&kSoftmaxApply>,
+    .samples = Samples,
+}};
+constinit const Op<> kLogSoftmax = {{
+    .name = "log_softmax",
+    .operands = "x",
+    .infer = Infer<&kLogSoftmax>,
+    .rule = Rule,
+    .saves = "y",
+    .backward = Backward<&kLogSoftmaxGrad>,
+    .decomposition = Decompose<&kLogSoftmaxApply>,
+    .samples = Samples,
+}};
+constinit const Op<> kSoftmaxGrad = {{
+    .name = "softmax_grad",
+    .operands = "y dy",
+    .outputs = "dx",
+    .infer = InferGrad<&kSoftmaxGrad>,
+    .rule = RuleGrad,
+    .linear = "{dy}",
+    .decomposition = DecomposeSoftmaxGrad,
+    .samples = SamplesGrad,
+}};
+constinit const Op<> kLogSoftmaxGrad = {{
+    .name = "log_softmax_grad",
+    .operands = "y dy",
+    .outputs = "dx",
+    .infer = InferGrad<&kLogSoftmaxGrad>,
+    .rule = RuleGrad,
+    .linear = "{dy}",
+    .decomposition = DecomposeLogSoftmaxGrad,
+    .samples = SamplesGrad,
+}};
+constinit const Op<> kSoftmaxApply = {{
+    .name = "softmax_apply",
+    .operands = "x max sum",
+    .infer = InferApply<&kSoftmaxApply>,
+    .rule = RuleApply,
+    .samples = SamplesApply,
+}};
+constinit const Op<> kLogSoftmaxApply = {{
+    .name = "log_softmax_apply",
+    .operands = "x max sum",
+    .infer = InferApply<&kLogSoftmaxApply>,
+    .rule = RuleApply,
+    .samples = SamplesApply,
+}};
+constinit const Op<> kSoftmaxGradApply = {{
+    .name = "softmax_grad_apply",
+    .operands = "y dy sum",
+    .outputs = "dx",
+    .infer = InferGradApply<&kSoftmaxGradApply>,
+    .rule = RuleGradApply,
+    .linear = "{y}{dy sum}",
+    .samples = SamplesGradApply,
+}};
+constinit const Op<> kLogSoftmaxGradApply = {{
+    .name = "log_softmax_grad_apply",
+    .operands = "y dy sum",
+    .outputs = "dx",
+    .infer = InferGradApply<&kLogSoftmaxGradApply>,
+    .rule = RuleGradApply,
+    .linear = "{dy sum}",
+    .samples = SamplesGradApply,
+}};
 
 }  // namespace weft

@@ -10,7 +10,7 @@ namespace weft {
 //   log_softmax:  y = x - max x - log sum exp(x - max x)
 //
 // Layout: a split last dim is decomposed: two numbers a row are all-reduced (one in backward), x is not
-// gathered.
+//         gathered.
 extern const Op<> kSoftmax;
 extern const Op<> kLogSoftmax;
 

@@ -40,7 +40,8 @@ class Emitter {
   virtual TensorType TypeOf(Value value) const = 0;
 
   // Emits an op and returns its outputs. `like_operand` >= 0 says that output 0 is the gradient of that
-  // operand (see GradContext::EmitLike); Errors: as the op's own.
+  // operand (see GradContext::EmitLike);
+  // Errors: as the op's own.
   virtual Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                             const void* scalars, int like_operand) = 0;
 

@@ -11,8 +11,9 @@
 
 namespace weft {
 
-// A run-time scalar of an op as an element. Errors: InvalidArgument naming the op and the number if C is an
-// integer type and the number is not whole or outside its range.
+// A run-time scalar of an op as an element.
+// Errors: InvalidArgument naming the op and the number if C is an integer type and the number is not whole or
+//         outside its range.
 template <class C>
 C NumberAs(absl::string_view op, double number) {
   if constexpr (std::is_integral_v<C>) {
@@ -26,8 +27,8 @@ C NumberAs(absl::string_view op, double number) {
   }
 }
 
-// A bound of clamp as an element: saturated, since no integer lies beyond. Errors: InvalidArgument if it is
-// NaN, or C is an integer type and it is neither whole nor infinite.
+// A bound of clamp as an element: saturated, since no integer lies beyond.
+// Errors: InvalidArgument if it is NaN, or C is an integer type and it is neither whole nor infinite.
 template <class C>
 C BoundAs(double bound) {
   WEFT_REQUIRE(!std::isnan(bound), "clamp: a bound is NaN");

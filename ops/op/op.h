@@ -125,7 +125,8 @@ struct OpFunctions {
   const char* outputs = "y";
 
   // Types of the outputs. Called before anything else, with as many operands as `operands` names (any number
-  // for "x..."). Errors: InvalidArgument that starts with the op's name and says what was expected.
+  // for "x...").
+  // Errors: InvalidArgument that starts with the op's name and says what was expected.
   TensorTypes (*infer)(absl::Span<const TensorType> operands, const A& attributes);
 
   // How the op may be split, as text over factors: see ops/sharding/sharding_rule.h.

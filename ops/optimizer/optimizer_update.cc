@@ -188,61 +188,77 @@ std::vector<Sample<>> AddAllSamples() {
 
 }  // namespace
 
-constinit const Op<> kCountUpdate = {{.name = "count_update",
-                                      .operands = "t s",
-                                      .outputs = "t",
-                                      .infer = InferCountUpdate,
-                                      .rule = RuleCountUpdate,
-                                      .in_place = "t",
-                                      .samples = CountUpdateSamples}};
-constinit const Op<NoAttributes, AdamWRatesScalars> kAdamWRates = {{.name = "adamw_rates",
-                                                                    .operands = "t",
-                                                                    .outputs = "r",
-                                                                    .infer = InferAdamWRates,
-                                                                    .rule = RuleAdamWRates,
-                                                                    .samples = AdamWRatesSamples}};
-constinit const Op<NoAttributes, AdamWScalars> kAdamWUpdate = {{.name = "adamw_update",
-                                                                .operands = "p m v g s r",
-                                                                .outputs = "p m v",
-                                                                .infer = InferAdamW,
-                                                                .rule = RuleAdamW,
-                                                                .in_place = "p m v",
-                                                                .samples = AdamWSamples}};
-constinit const Op<NoAttributes, SgdScalars> kSgdUpdate = {{.name = "sgd_update",
-                                                            .operands = "p g s",
-                                                            .outputs = "p",
-                                                            .infer = InferSgd,
-                                                            .rule = RuleUpdate<0>,
-                                                            .in_place = "p",
-                                                            .samples = SgdSamples}};
-constinit const Op<NoAttributes, MomentumScalars> kMomentumUpdate = {{.name = "momentum_update",
-                                                                      .operands = "p b g s",
-                                                                      .outputs = "p b",
-                                                                      .infer = InferMomentum,
-                                                                      .rule = RuleUpdate<1>,
-                                                                      .in_place = "p b",
-                                                                      .samples = MomentumSamples}};
-constinit const Op<NoAttributes, ClipScalars> kClipFactor = {{.name = "clip_factor",
-                                                              .operands = "x",
-                                                              .outputs = "s",
-                                                              .infer = InferClipFactor,
-                                                              .rule = RuleClipFactor,
-                                                              .samples = ClipSamples}};
-constinit const Op<> kAccumulate = {{.name = "accumulate",
-                                     .operands = "acc x",
-                                     .outputs = "acc",
-                                     .infer = InferAccumulate,
-                                     .rule = RuleAccumulate,
-                                     .linear = "{acc x}",
-                                     .in_place = "acc",
-                                     .samples = AccumulateSamples}};
+constinit const Op<> kCountUpdate = {{
+    .name = "count_update",
+    .operands = "t s",
+    .outputs = "t",
+    .infer = InferCountUpdate,
+    .rule = RuleCountUpdate,
+    .in_place = "t",
+    .samples = CountUpdateSamples,
+}};
+constinit const Op<NoAttributes, AdamWRatesScalars> kAdamWRates = {{
+    .name = "adamw_rates",
+    .operands = "t",
+    .outputs = "r",
+    .infer = InferAdamWRates,
+    .rule = RuleAdamWRates,
+    .samples = AdamWRatesSamples,
+}};
+constinit const Op<NoAttributes, AdamWScalars> kAdamWUpdate = {{
+    .name = "adamw_update",
+    .operands = "p m v g s r",
+    .outputs = "p m v",
+    .infer = InferAdamW,
+    .rule = RuleAdamW,
+    .in_place = "p m v",
+    .samples = AdamWSamples,
+}};
+constinit const Op<NoAttributes, SgdScalars> kSgdUpdate = {{
+    .name = "sgd_update",
+    .operands = "p g s",
+    .outputs = "p",
+    .infer = InferSgd,
+    .rule = RuleUpdate<0>,
+    .in_place = "p",
+    .samples = SgdSamples,
+}};
+constinit const Op<NoAttributes, MomentumScalars> kMomentumUpdate = {{
+    .name = "momentum_update",
+    .operands = "p b g s",
+    .outputs = "p b",
+    .infer = InferMomentum,
+    .rule = RuleUpdate<1>,
+    .in_place = "p b",
+    .samples = MomentumSamples,
+}};
+constinit const Op<NoAttributes, ClipScalars> kClipFactor = {{
+    .name = "clip_factor",
+    .operands = "x",
+    .outputs = "s",
+    .infer = InferClipFactor,
+    .rule = RuleClipFactor,
+    .samples = ClipSamples,
+}};
+constinit const Op<> kAccumulate = {{
+    .name = "accumulate",
+    .operands = "acc x",
+    .outputs = "acc",
+    .infer = InferAccumulate,
+    .rule = RuleAccumulate,
+    .linear = "{acc x}",
+    .in_place = "acc",
+    .samples = AccumulateSamples,
+}};
 
-constinit const Op<> kAddAll = {{.name = "add_all",
-                                 .operands = "x...",
-                                 .infer = InferAddAll,
-                                 .rule = RuleAddAll,
-                                 .linear = "{x...}",
-                                 .backward = BackwardAddAll,
-                                 .samples = AddAllSamples}};
+constinit const Op<> kAddAll = {{
+    .name = "add_all",
+    .operands = "x...",
+    .infer = InferAddAll,
+    .rule = RuleAddAll,
+    .linear = "{x...}",
+    .backward = BackwardAddAll,
+    .samples = AddAllSamples,
+}};
 
 }  // namespace weft

@@ -16,8 +16,8 @@ namespace weft {
 // counted and the host need not know.
 extern const Op<> kCountUpdate;  // (t, s)
 
-// What the t-th update of AdamW, counting from 1, multiplies by: r, f64[2], is
-// [lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t)]. Not finite for t = 0. The same bits on every device.
+// What the t-th update of AdamW, counting from 1, multiplies by: r, f64[2], is [lr / (1 - beta1^t), 1 /
+// sqrt(1 - beta2^t)]. Not finite for t = 0. The same bits on every device.
 struct AdamWRatesScalars {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -25,9 +25,9 @@ struct AdamWRatesScalars {
 };
 extern const Op<NoAttributes, AdamWRatesScalars> kAdamWRates;  // (t)
 
-// AdamW with decoupled weight decay, with r from kAdamWRates. Source: Loshchilov & Hutter, "Decoupled weight
-// decay regularization", arXiv 1711.05101; in the order of PyTorch: p *= 1 - lr * weight_decay; m, v =
-// moments; bias corrected; p -= lr * m / (sqrt(v) + eps).
+// AdamW with decoupled weight decay, with r from kAdamWRates.
+// Source: Loshchilov & Hutter, "Decoupled weight decay regularization", arXiv 1711.05101; in the order of
+//         PyTorch: p *= 1 - lr * weight_decay; m, v = moments; bias corrected; p -= lr * m / (sqrt(v) + eps).
 struct AdamWScalars {
   double lr = 1e-3;  // of the decay; the step's is in r
   double beta1 = 0.9;

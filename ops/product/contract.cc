@@ -263,48 +263,58 @@ std::vector<Sample<ContractAttributes>> GeluInputGradSamples() {
 
 }  // namespace
 
-constinit const Op<ContractAttributes> kContract = {{.name = "contract",
-                                                     .operands = "x w",
-                                                     .infer = Infer,
-                                                     .rule = Rule,
-                                                     .linear = "{x}{w}",
-                                                     .saves = "x w",
-                                                     .backward = Backward,
-                                                     .samples = Samples}};
+constinit const Op<ContractAttributes> kContract = {{
+    .name = "contract",
+    .operands = "x w",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}{w}",
+    .saves = "x w",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
-constinit const Op<ContractAttributes> kLinear = {{.name = "linear",
-                                                   .operands = "x w b",
-                                                   .infer = InferLinear,
-                                                   .rule = RuleLinear,
-                                                   .linear = "{x b}{w b}",
-                                                   .saves = "x w",
-                                                   .backward = BackwardLinear,
-                                                   .samples = LinearSamples}};
+constinit const Op<ContractAttributes> kLinear = {{
+    .name = "linear",
+    .operands = "x w b",
+    .infer = InferLinear,
+    .rule = RuleLinear,
+    .linear = "{x b}{w b}",
+    .saves = "x w",
+    .backward = BackwardLinear,
+    .samples = LinearSamples,
+}};
 
-constinit const Op<LinearWeightGradAttributes> kLinearWeightGrad = {{.name = "linear_weight_grad",
-                                                                     .operands = "x dy",
-                                                                     .outputs = "dw db",
-                                                                     .infer = InferWeightGrad,
-                                                                     .rule = RuleWeightGrad,
-                                                                     .linear = "{x}{dy}",
-                                                                     .samples = WeightGradSamples}};
+constinit const Op<LinearWeightGradAttributes> kLinearWeightGrad = {{
+    .name = "linear_weight_grad",
+    .operands = "x dy",
+    .outputs = "dw db",
+    .infer = InferWeightGrad,
+    .rule = RuleWeightGrad,
+    .linear = "{x}{dy}",
+    .samples = WeightGradSamples,
+}};
 
-constinit const Op<ContractAttributes> kGeluLinear = {{.name = "gelu_linear",
-                                                       .operands = "h w b",
-                                                       .outputs = "y a",
-                                                       .infer = InferGeluLinear,
-                                                       .rule = RuleGeluLinear,
-                                                       .linear = "{w b}",
-                                                       .saves = "h w a",
-                                                       .backward = BackwardGeluLinear,
-                                                       .samples = LinearSamples}};
+constinit const Op<ContractAttributes> kGeluLinear = {{
+    .name = "gelu_linear",
+    .operands = "h w b",
+    .outputs = "y a",
+    .infer = InferGeluLinear,
+    .rule = RuleGeluLinear,
+    .linear = "{w b}",
+    .saves = "h w a",
+    .backward = BackwardGeluLinear,
+    .samples = LinearSamples,
+}};
 
-constinit const Op<ContractAttributes> kGeluLinearInputGrad = {{.name = "gelu_linear_input_grad",
-                                                                .operands = "dy w h",
-                                                                .outputs = "dh",
-                                                                .infer = InferGeluInputGrad,
-                                                                .rule = RuleGeluInputGrad,
-                                                                .linear = "{dy}{w}",
-                                                                .samples = GeluInputGradSamples}};
+constinit const Op<ContractAttributes> kGeluLinearInputGrad = {{
+    .name = "gelu_linear_input_grad",
+    .operands = "dy w h",
+    .outputs = "dh",
+    .infer = InferGeluInputGrad,
+    .rule = RuleGeluInputGrad,
+    .linear = "{dy}{w}",
+    .samples = GeluInputGradSamples,
+}};
 
 }  // namespace weft

@@ -71,22 +71,28 @@ std::vector<Sample<ArgAttributes>> IndexOfSamples() {
 
 }  // namespace
 
-constinit const Op<ArgAttributes> kArgMax = {{.name = "argmax",
-                                              .operands = "x",
-                                              .infer = Infer<&kArgMax>,
-                                              .rule = Rule,
-                                              .decomposition = Decompose<&kReduceMax>,
-                                              .samples = Samples}};
-constinit const Op<ArgAttributes> kArgMin = {{.name = "argmin",
-                                              .operands = "x",
-                                              .infer = Infer<&kArgMin>,
-                                              .rule = Rule,
-                                              .decomposition = Decompose<&kReduceMin>,
-                                              .samples = Samples}};
-constinit const Op<ArgAttributes> kIndexOf = {{.name = "index_of",
-                                               .operands = "x value",
-                                               .infer = InferIndexOf,
-                                               .rule = RuleIndexOf,
-                                               .samples = IndexOfSamples}};
+constinit const Op<ArgAttributes> kArgMax = {{
+    .name = "argmax",
+    .operands = "x",
+    .infer = Infer<&kArgMax>,
+    .rule = Rule,
+    .decomposition = Decompose<&kReduceMax>,
+    .samples = Samples,
+}};
+constinit const Op<ArgAttributes> kArgMin = {{
+    .name = "argmin",
+    .operands = "x",
+    .infer = Infer<&kArgMin>,
+    .rule = Rule,
+    .decomposition = Decompose<&kReduceMin>,
+    .samples = Samples,
+}};
+constinit const Op<ArgAttributes> kIndexOf = {{
+    .name = "index_of",
+    .operands = "x value",
+    .infer = InferIndexOf,
+    .rule = RuleIndexOf,
+    .samples = IndexOfSamples,
+}};
 
 }  // namespace weft

@@ -76,27 +76,35 @@ std::vector<Sample<DimAttributes>> PieceSamples() {
 
 }  // namespace
 
-constinit const Op<DimAttributes> kCofactor = {{.name = "cofactor",
-                                                .operands = "x",
-                                                .infer = InferCofactor<&kCofactor>,
-                                                .rule = RuleCofactor,
-                                                .decomposition = Decompose,
-                                                .samples = Samples}};
-constinit const Op<DimAttributes> kPieceProduct = {{.name = "piece_product",
-                                                    .operands = "x",
-                                                    .infer = InferPieceProduct,
-                                                    .rule = RulePieceProduct,
-                                                    .samples = Samples}};
-constinit const Op<DimAttributes> kTotalsCofactor = {{.name = "totals_cofactor",
-                                                      .operands = "x",
-                                                      .infer = InferCofactor<&kTotalsCofactor>,
-                                                      .rule = RuleCofactor,
-                                                      .samples = Samples}};
-constinit const Op<DimAttributes> kPieceCofactor = {{.name = "piece_cofactor",
-                                                     .operands = "x others",
-                                                     .infer = InferPieceCofactor,
-                                                     .rule = RulePieceCofactor,
-                                                     .linear = "{others}",
-                                                     .samples = PieceSamples}};
+constinit const Op<DimAttributes> kCofactor = {{
+    .name = "cofactor",
+    .operands = "x",
+    .infer = InferCofactor<&kCofactor>,
+    .rule = RuleCofactor,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<DimAttributes> kPieceProduct = {{
+    .name = "piece_product",
+    .operands = "x",
+    .infer = InferPieceProduct,
+    .rule = RulePieceProduct,
+    .samples = Samples,
+}};
+constinit const Op<DimAttributes> kTotalsCofactor = {{
+    .name = "totals_cofactor",
+    .operands = "x",
+    .infer = InferCofactor<&kTotalsCofactor>,
+    .rule = RuleCofactor,
+    .samples = Samples,
+}};
+constinit const Op<DimAttributes> kPieceCofactor = {{
+    .name = "piece_cofactor",
+    .operands = "x others",
+    .infer = InferPieceCofactor,
+    .rule = RulePieceCofactor,
+    .linear = "{others}",
+    .samples = PieceSamples,
+}};
 
 }  // namespace weft

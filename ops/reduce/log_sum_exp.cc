@@ -111,30 +111,38 @@ std::vector<Sample<>> FinishSamples() {
 
 }  // namespace
 
-constinit const Op<ReduceAttributes> kLogSumExp = {{.name = "log_sum_exp",
-                                                    .operands = "x",
-                                                    .infer = Infer,
-                                                    .rule = Rule,
-                                                    .saves = "x y",
-                                                    .backward = Backward,
-                                                    .decomposition = Decompose,
-                                                    .samples = Samples}};
-constinit const Op<ReduceAttributes> kLogSumExpGrad = {{.name = "log_sum_exp_grad",
-                                                        .operands = "x y dy",
-                                                        .outputs = "dx",
-                                                        .infer = InferGrad,
-                                                        .rule = RuleGrad,
-                                                        .linear = "{dy}",
-                                                        .samples = GradSamples}};
-constinit const Op<ReduceAttributes> kExpSum = {{.name = "exp_sum",
-                                                 .operands = "x max",
-                                                 .infer = InferExpSum,
-                                                 .rule = RuleExpSum,
-                                                 .samples = ExpSumSamples}};
-constinit const Op<> kLogSumExpFinish = {{.name = "log_sum_exp_finish",
-                                          .operands = "max sum",
-                                          .infer = InferFinish,
-                                          .rule = RuleFinish,
-                                          .samples = FinishSamples}};
+constinit const Op<ReduceAttributes> kLogSumExp = {{
+    .name = "log_sum_exp",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "x y",
+    .backward = Backward,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<ReduceAttributes> kLogSumExpGrad = {{
+    .name = "log_sum_exp_grad",
+    .operands = "x y dy",
+    .outputs = "dx",
+    .infer = InferGrad,
+    .rule = RuleGrad,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
+constinit const Op<ReduceAttributes> kExpSum = {{
+    .name = "exp_sum",
+    .operands = "x max",
+    .infer = InferExpSum,
+    .rule = RuleExpSum,
+    .samples = ExpSumSamples,
+}};
+constinit const Op<> kLogSumExpFinish = {{
+    .name = "log_sum_exp_finish",
+    .operands = "max sum",
+    .infer = InferFinish,
+    .rule = RuleFinish,
+    .samples = FinishSamples,
+}};
 
 }  // namespace weft

@@ -172,44 +172,56 @@ std::vector<Sample<ReduceAttributes>> ExtremumMaskSamples() {
 
 }  // namespace
 
-constinit const Op<ReduceAttributes> kMean = {{.name = "mean",
-                                               .operands = "x",
-                                               .infer = InferMean,
-                                               .rule = SumRule,
-                                               .linear = "{x}",
-                                               .backward = BackwardMean,
-                                               .samples = ReduceSamples}};
-constinit const Op<ReduceAttributes> kReduceMax = {{.name = "reduce_max",
-                                                    .operands = "x",
-                                                    .infer = InferMax,
-                                                    .rule = RuleMax,
-                                                    .saves = "x y",
-                                                    .backward = BackwardExtremum,
-                                                    .samples = ExtremumSamples}};
-constinit const Op<ReduceAttributes> kReduceMin = {{.name = "reduce_min",
-                                                    .operands = "x",
-                                                    .infer = InferMin,
-                                                    .rule = RuleMin,
-                                                    .saves = "x y",
-                                                    .backward = BackwardExtremum,
-                                                    .samples = ExtremumSamples}};
-constinit const Op<ReduceAttributes> kProd = {{.name = "prod",
-                                               .operands = "x",
-                                               .infer = InferProd,
-                                               .rule = RuleProd,
-                                               .saves = "x",
-                                               .backward = BackwardProd,
-                                               .samples = ProdSamples}};
-constinit const Op<> kSumSquares = {{.name = "sum_squares",
-                                     .operands = "x",
-                                     .infer = InferSumSquares,
-                                     .rule = RuleSumSquares,
-                                     .samples = SumSquaresSamples}};
-constinit const Op<ReduceAttributes> kExtremumMask = {{.name = "extremum_mask",
-                                                       .operands = "x y",
-                                                       .outputs = "mask",
-                                                       .infer = InferExtremumMask,
-                                                       .rule = RuleExtremumMask,
-                                                       .samples = ExtremumMaskSamples}};
+constinit const Op<ReduceAttributes> kMean = {{
+    .name = "mean",
+    .operands = "x",
+    .infer = InferMean,
+    .rule = SumRule,
+    .linear = "{x}",
+    .backward = BackwardMean,
+    .samples = ReduceSamples,
+}};
+constinit const Op<ReduceAttributes> kReduceMax = {{
+    .name = "reduce_max",
+    .operands = "x",
+    .infer = InferMax,
+    .rule = RuleMax,
+    .saves = "x y",
+    .backward = BackwardExtremum,
+    .samples = ExtremumSamples,
+}};
+constinit const Op<ReduceAttributes> kReduceMin = {{
+    .name = "reduce_min",
+    .operands = "x",
+    .infer = InferMin,
+    .rule = RuleMin,
+    .saves = "x y",
+    .backward = BackwardExtremum,
+    .samples = ExtremumSamples,
+}};
+constinit const Op<ReduceAttributes> kProd = {{
+    .name = "prod",
+    .operands = "x",
+    .infer = InferProd,
+    .rule = RuleProd,
+    .saves = "x",
+    .backward = BackwardProd,
+    .samples = ProdSamples,
+}};
+constinit const Op<> kSumSquares = {{
+    .name = "sum_squares",
+    .operands = "x",
+    .infer = InferSumSquares,
+    .rule = RuleSumSquares,
+    .samples = SumSquaresSamples,
+}};
+constinit const Op<ReduceAttributes> kExtremumMask = {{
+    .name = "extremum_mask",
+    .operands = "x y",
+    .outputs = "mask",
+    .infer = InferExtremumMask,
+    .rule = RuleExtremumMask,
+    .samples = ExtremumMaskSamples,
+}};
 
 }  // namespace weft

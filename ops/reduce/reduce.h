@@ -10,9 +10,10 @@ namespace weft {
 // Reductions over dims; sums are in ops/elementwise/broadcast.h. No dims reduced: the operand again.
 //
 // Dtypes: f32, f64, bf16, f16, i32, i64, which results keep (PyTorch's sum and prod of i32 are i64); mean and
-// sum_squares the floating ones; extrema also u8 and bool. Sums accumulate short runs in float and those in
-// double (integers in 64 bits, wrapping) and round once; products are in double (64 bits) throughout. Errors:
-// InvalidArgument naming the op and the type for dims outside the tensor or another dtype.
+//         sum_squares the floating ones; extrema also u8 and bool. Sums accumulate short runs in float and
+//         those in double (integers in 64 bits, wrapping) and round once; products are in double (64 bits)
+//         throughout.
+// Errors: InvalidArgument naming the op and the type for dims outside the tensor or another dtype.
 
 // The sum times 1 / (number of elements reduced, in the global tensor).
 extern const Op<ReduceAttributes> kMean;

@@ -74,43 +74,57 @@ std::vector<Sample<>> SamplesAround() {
 
 }  // namespace
 
-constinit const Op<> kRowMax = {{.name = "row_max",
-                                 .operands = "x",
-                                 .infer = InferOne<&kRowMax>,
-                                 .rule = RuleMax,
-                                 .samples = SamplesOne}};
-constinit const Op<> kRowSum = {{.name = "row_sum",
-                                 .operands = "x",
-                                 .infer = InferOne<&kRowSum>,
-                                 .rule = RuleOne,
-                                 .linear = "{x}",
-                                 .samples = SamplesOne}};
-constinit const Op<> kRowDot = {{.name = "row_dot",
-                                 .operands = "a b",
-                                 .infer = InferDot,
-                                 .rule = RuleDot,
-                                 .linear = "{a}{b}",
-                                 .samples = SamplesDot}};
-constinit const Op<> kRowExpSum = {{.name = "row_exp_sum",
-                                    .operands = "x max",
-                                    .infer = InferExpSum,
-                                    .rule = RuleAround,
-                                    .samples = SamplesAround}};
-constinit const Op<> kRowMean = {{.name = "row_mean",
-                                  .operands = "x",
-                                  .infer = InferOne<&kRowMean>,
-                                  .rule = RuleOne,
-                                  .linear = "{x}",
-                                  .samples = SamplesOne}};
-constinit const Op<> kRowMeanSquare = {{.name = "row_mean_square",
-                                        .operands = "x",
-                                        .infer = InferOne<&kRowMeanSquare>,
-                                        .rule = RuleOne,
-                                        .samples = SamplesOne}};
-constinit const Op<> kRowVariance = {{.name = "row_variance",
-                                      .operands = "x mean",
-                                      .infer = InferVariance,
-                                      .rule = RuleAround,
-                                      .samples = SamplesAround}};
+constinit const Op<> kRowMax = {{
+    .name = "row_max",
+    .operands = "x",
+    .infer = InferOne<&kRowMax>,
+    .rule = RuleMax,
+    .samples = SamplesOne,
+}};
+constinit const Op<> kRowSum = {{
+    .name = "row_sum",
+    .operands = "x",
+    .infer = InferOne<&kRowSum>,
+    .rule = RuleOne,
+    .linear = "{x}",
+    .samples = SamplesOne,
+}};
+constinit const Op<> kRowDot = {{
+    .name = "row_dot",
+    .operands = "a b",
+    .infer = InferDot,
+    .rule = RuleDot,
+    .linear = "{a}{b}",
+    .samples = SamplesDot,
+}};
+constinit const Op<> kRowExpSum = {{
+    .name = "row_exp_sum",
+    .operands = "x max",
+    .infer = InferExpSum,
+    .rule = RuleAround,
+    .samples = SamplesAround,
+}};
+constinit const Op<> kRowMean = {{
+    .name = "row_mean",
+    .operands = "x",
+    .infer = InferOne<&kRowMean>,
+    .rule = RuleOne,
+    .linear = "{x}",
+    .samples = SamplesOne,
+}};
+constinit const Op<> kRowMeanSquare = {{
+    .name = "row_mean_square",
+    .operands = "x",
+    .infer = InferOne<&kRowMeanSquare>,
+    .rule = RuleOne,
+    .samples = SamplesOne,
+}};
+constinit const Op<> kRowVariance = {{
+    .name = "row_variance",
+    .operands = "x mean",
+    .infer = InferVariance,
+    .rule = RuleAround,
+    .samples = SamplesAround,
+}};
 
 }  // namespace weft

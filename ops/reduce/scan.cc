@@ -84,31 +84,39 @@ std::vector<Sample<ScanAttributes>> FromSamples() {
 
 }  // namespace
 
-constinit const Op<ScanAttributes> kCumSum = {{.name = "cumsum",
-                                               .operands = "x",
-                                               .infer = InferScan<&kCumSum>,
-                                               .rule = RuleScan,
-                                               .linear = "{x}",
-                                               .backward = Backward,
-                                               .decomposition = Decompose,
-                                               .samples = Samples}};
-constinit const Op<ScanAttributes> kPieceTotal = {{.name = "piece_total",
-                                                   .operands = "x",
-                                                   .infer = InferTotal,
-                                                   .rule = RuleTotal,
-                                                   .linear = "{x}",
-                                                   .samples = Samples}};
-constinit const Op<ScanAttributes> kPieceOffsets = {{.name = "piece_offsets",
-                                                     .operands = "totals",
-                                                     .infer = InferScan<&kPieceOffsets>,
-                                                     .rule = RuleScan,
-                                                     .linear = "{totals}",
-                                                     .samples = Samples}};
-constinit const Op<ScanAttributes> kCumSumFrom = {{.name = "cumsum_from",
-                                                   .operands = "x offset",
-                                                   .infer = InferFrom,
-                                                   .rule = RuleFrom,
-                                                   .linear = "{x offset}",
-                                                   .samples = FromSamples}};
+constinit const Op<ScanAttributes> kCumSum = {{
+    .name = "cumsum",
+    .operands = "x",
+    .infer = InferScan<&kCumSum>,
+    .rule = RuleScan,
+    .linear = "{x}",
+    .backward = Backward,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<ScanAttributes> kPieceTotal = {{
+    .name = "piece_total",
+    .operands = "x",
+    .infer = InferTotal,
+    .rule = RuleTotal,
+    .linear = "{x}",
+    .samples = Samples,
+}};
+constinit const Op<ScanAttributes> kPieceOffsets = {{
+    .name = "piece_offsets",
+    .operands = "totals",
+    .infer = InferScan<&kPieceOffsets>,
+    .rule = RuleScan,
+    .linear = "{totals}",
+    .samples = Samples,
+}};
+constinit const Op<ScanAttributes> kCumSumFrom = {{
+    .name = "cumsum_from",
+    .operands = "x offset",
+    .infer = InferFrom,
+    .rule = RuleFrom,
+    .linear = "{x offset}",
+    .samples = FromSamples,
+}};
 
 }  // namespace weft

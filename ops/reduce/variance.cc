@@ -155,48 +155,60 @@ std::vector<Sample<ReduceAttributes>> SquaresSamples() {
 
 }  // namespace
 
-constinit const Op<VarianceAttributes> kVariance = {{.name = "variance",
-                                                     .operands = "x",
-                                                     .outputs = "y mean",
-                                                     .infer = Infer<&kVariance>,
-                                                     .rule = Rule,
-                                                     .saves = "x mean",
-                                                     .backward = BackwardVariance,
-                                                     .decomposition = Decompose</*kRoot=*/false>,
-                                                     .samples = Samples}};
-constinit const Op<VarianceAttributes> kStd = {{.name = "std",
-                                                .operands = "x",
-                                                .outputs = "y mean",
-                                                .infer = Infer<&kStd>,
-                                                .rule = Rule,
-                                                .saves = "x y mean",
-                                                .backward = BackwardStd,
-                                                .decomposition = Decompose</*kRoot=*/true>,
-                                                .samples = Samples}};
-constinit const Op<VarianceAttributes> kVarianceGrad = {{.name = "variance_grad",
-                                                         .operands = "x mean dy",
-                                                         .outputs = "dx",
-                                                         .infer = InferGrad<&kVarianceGrad>,
-                                                         .rule = RuleGrad,
-                                                         .linear = "{x mean}{dy}",
-                                                         .samples = VarianceGradSamples}};
-constinit const Op<VarianceAttributes> kStdGrad = {{.name = "std_grad",
-                                                    .operands = "x mean y dy",
-                                                    .outputs = "dx",
-                                                    .infer = InferGrad<&kStdGrad>,
-                                                    .rule = RuleGrad,
-                                                    .linear = "{x mean}{dy}",
-                                                    .samples = StdGradSamples}};
-constinit const Op<ReduceAttributes> kMeanStatistic = {{.name = "mean_statistic",
-                                                        .operands = "x",
-                                                        .infer = InferMean,
-                                                        .rule = RuleMean,
-                                                        .linear = "{x}",
-                                                        .samples = MeanSamples}};
-constinit const Op<ReduceAttributes> kCenteredSquares = {{.name = "centered_squares",
-                                                          .operands = "x mean",
-                                                          .infer = InferSquares,
-                                                          .rule = RuleSquares,
-                                                          .samples = SquaresSamples}};
+constinit const Op<VarianceAttributes> kVariance = {{
+    .name = "variance",
+    .operands = "x",
+    .outputs = "y mean",
+    .infer = Infer<&kVariance>,
+    .rule = Rule,
+    .saves = "x mean",
+    .backward = BackwardVariance,
+    .decomposition = Decompose</*kRoot=*/false>,
+    .samples = Samples,
+}};
+constinit const Op<VarianceAttributes> kStd = {{
+    .name = "std",
+    .operands = "x",
+    .outputs = "y mean",
+    .infer = Infer<&kStd>,
+    .rule = Rule,
+    .saves = "x y mean",
+    .backward = BackwardStd,
+    .decomposition = Decompose</*kRoot=*/true>,
+    .samples = Samples,
+}};
+constinit const Op<VarianceAttributes> kVarianceGrad = {{
+    .name = "variance_grad",
+    .operands = "x mean dy",
+    .outputs = "dx",
+    .infer = InferGrad<&kVarianceGrad>,
+    .rule = RuleGrad,
+    .linear = "{x mean}{dy}",
+    .samples = VarianceGradSamples,
+}};
+constinit const Op<VarianceAttributes> kStdGrad = {{
+    .name = "std_grad",
+    .operands = "x mean y dy",
+    .outputs = "dx",
+    .infer = InferGrad<&kStdGrad>,
+    .rule = RuleGrad,
+    .linear = "{x mean}{dy}",
+    .samples = StdGradSamples,
+}};
+constinit const Op<ReduceAttributes> kMeanStatistic = {{
+    .name = "mean_statistic",
+    .operands = "x",
+    .infer = InferMean,
+    .rule = RuleMean,
+    .linear = "{x}",
+    .samples = MeanSamples,
+}};
+constinit const Op<ReduceAttributes> kCenteredSquares = {{
+    .name = "centered_squares",
+    .operands = "x mean",
+    .infer = InferSquares,
+    .rule = RuleSquares,
+    .samples = SquaresSamples,
+}};
 
 }  // namespace weft

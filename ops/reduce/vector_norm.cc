@@ -136,29 +136,35 @@ std::vector<Sample<NormFinishAttributes>> FinishSamples() {
 
 }  // namespace
 
-constinit const Op<NormAttributes> kVectorNorm = {{.name = "vector_norm",
-                                                   .operands = "x",
-                                                   .infer = Infer,
-                                                   .rule = Rule,
-                                                   .saves = "x y",
-                                                   .backward = Backward,
-                                                   .decomposition = Decompose,
-                                                   .samples = Samples}};
-constinit const Op<NormAttributes> kVectorNormGrad = {{.name = "vector_norm_grad",
-                                                       .operands = "x y dy",
-                                                       .outputs = "dx",
-                                                       .infer = InferGrad,
-                                                       .rule = RuleGrad,
-                                                       .linear = "{dy}",
-                                                       .samples = GradSamples}};
+constinit const Op<NormAttributes> kVectorNorm = {{
+    .name = "vector_norm",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .saves = "x y",
+    .backward = Backward,
+    .decomposition = Decompose,
+    .samples = Samples,
+}};
+constinit const Op<NormAttributes> kVectorNormGrad = {{
+    .name = "vector_norm_grad",
+    .operands = "x y dy",
+    .outputs = "dx",
+    .infer = InferGrad,
+    .rule = RuleGrad,
+    .linear = "{dy}",
+    .samples = GradSamples,
+}};
 constinit const Op<NormAttributes> kPowerSum = {
     {.name = "power_sum", .operands = "x", .infer = InferPowerSum, .rule = RulePowerSum, .samples = Samples}};
 constinit const Op<NormAttributes> kNormTies = {
     {.name = "norm_ties", .operands = "x y", .infer = InferTies, .rule = RuleTies, .samples = TiesSamples}};
-constinit const Op<NormFinishAttributes> kNormFinish = {{.name = "norm_finish",
-                                                         .operands = "sum",
-                                                         .infer = InferFinish,
-                                                         .rule = RuleFinish,
-                                                         .samples = FinishSamples}};
+constinit const Op<NormFinishAttributes> kNormFinish = {{
+    .name = "norm_finish",
+    .operands = "sum",
+    .infer = InferFinish,
+    .rule = RuleFinish,
+    .samples = FinishSamples,
+}};
 
 }  // namespace weft

@@ -54,12 +54,14 @@ std::vector<Sample<ConcatAttributes>> Samples() {
 
 }  // namespace
 
-constinit const Op<ConcatAttributes> kConcat = {{.name = "concat",
-                                                 .operands = "x...",
-                                                 .infer = Infer,
-                                                 .rule = Rule,
-                                                 .linear = "{x...}",
-                                                 .backward = Backward,
-                                                 .samples = Samples}};
+constinit const Op<ConcatAttributes> kConcat = {{
+    .name = "concat",
+    .operands = "x...",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x...}",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 }  // namespace weft

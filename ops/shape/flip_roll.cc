@@ -74,19 +74,23 @@ std::vector<Sample<RollAttributes>> RollSamples() {
 
 }  // namespace
 
-constinit const Op<FlipAttributes> kFlip = {{.name = "flip",
-                                             .operands = "x",
-                                             .infer = InferFlip,
-                                             .rule = RuleFlip,
-                                             .linear = "{x}",
-                                             .backward = BackwardFlip,
-                                             .samples = FlipSamples}};
-constinit const Op<RollAttributes> kRoll = {{.name = "roll",
-                                             .operands = "x",
-                                             .infer = InferRoll,
-                                             .rule = RuleRoll,
-                                             .linear = "{x}",
-                                             .backward = BackwardRoll,
-                                             .samples = RollSamples}};
+constinit const Op<FlipAttributes> kFlip = {{
+    .name = "flip",
+    .operands = "x",
+    .infer = InferFlip,
+    .rule = RuleFlip,
+    .linear = "{x}",
+    .backward = BackwardFlip,
+    .samples = FlipSamples,
+}};
+constinit const Op<RollAttributes> kRoll = {{
+    .name = "roll",
+    .operands = "x",
+    .infer = InferRoll,
+    .rule = RuleRoll,
+    .linear = "{x}",
+    .backward = BackwardRoll,
+    .samples = RollSamples,
+}};
 
 }  // namespace weft

@@ -72,18 +72,22 @@ std::vector<Sample<PadAttributes, PadScalars>> ValueSamples() {
 
 }  // namespace
 
-constinit const Op<PadAttributes> kPad = {{.name = "pad",
-                                           .operands = "x",
-                                           .infer = Infer,
-                                           .rule = Rule,
-                                           .linear = "{x}",
-                                           .backward = Backward<NoScalars>,
-                                           .samples = Samples}};
-constinit const Op<PadAttributes, PadScalars> kPadValue = {{.name = "pad_value",
-                                                            .operands = "x",
-                                                            .infer = InferValue,
-                                                            .rule = Rule,
-                                                            .backward = Backward<PadScalars>,
-                                                            .samples = ValueSamples}};
+constinit const Op<PadAttributes> kPad = {{
+    .name = "pad",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}",
+    .backward = Backward<NoScalars>,
+    .samples = Samples,
+}};
+constinit const Op<PadAttributes, PadScalars> kPadValue = {{
+    .name = "pad_value",
+    .operands = "x",
+    .infer = InferValue,
+    .rule = Rule,
+    .backward = Backward<PadScalars>,
+    .samples = ValueSamples,
+}};
 
 }  // namespace weft

@@ -46,13 +46,15 @@ std::vector<Sample<PermuteAttributes>> Samples() {
 
 }  // namespace
 
-constinit const Op<PermuteAttributes> kPermute = {{.name = "permute",
-                                                   .operands = "x",
-                                                   .infer = Infer,
-                                                   .rule = Rule,
-                                                   .linear = "{x}",
-                                                   .is_view = true,
-                                                   .backward = Backward,
-                                                   .samples = Samples}};
+constinit const Op<PermuteAttributes> kPermute = {{
+    .name = "permute",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}",
+    .is_view = true,
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 }  // namespace weft

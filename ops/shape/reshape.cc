@@ -102,13 +102,15 @@ std::vector<Sample<ReshapeAttributes>> Samples() {
 
 }  // namespace
 
-constinit const Op<ReshapeAttributes> kReshape = {{.name = "reshape",
-                                                   .operands = "x",
-                                                   .infer = Infer,
-                                                   .rule = Rule,
-                                                   .linear = "{x}",
-                                                   .is_view = true,
-                                                   .backward = Backward,
-                                                   .samples = Samples}};
+constinit const Op<ReshapeAttributes> kReshape = {{
+    .name = "reshape",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}",
+    .is_view = true,
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 }  // namespace weft

@@ -20,9 +20,8 @@ struct ReshapeAttributes {
 // The elements of x, row-major, under another shape: a view where x's strides allow it, else a copy.
 //
 // Layout: any split passes whose pieces are boxes of the result under the chunk rule (mesh/view_algebra.h),
-// so
-//         that a rank only changes the strides of what it holds; dims that are neither merged nor cut always
-//         do. Else x is redistributed first, by what is cheapest: an axis moves to another dim, or is
+//         so that a rank only changes the strides of what it holds; dims that are neither merged nor cut
+//         always do. Else x is redistributed first, by what is cheapest: an axis moves to another dim, or is
 //         gathered.
 //
 //         x          shape        axes  passes

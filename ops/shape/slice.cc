@@ -79,22 +79,26 @@ std::vector<Sample<SliceGradAttributes>> GradSamples() {
 
 }  // namespace
 
-constinit const Op<SliceAttributes> kSlice = {{.name = "slice",
-                                               .operands = "x",
-                                               .infer = Infer,
-                                               .rule = Rule,
-                                               .linear = "{x}",
-                                               .is_view = true,
-                                               .backward = Backward,
-                                               .samples = Samples}};
+constinit const Op<SliceAttributes> kSlice = {{
+    .name = "slice",
+    .operands = "x",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}",
+    .is_view = true,
+    .backward = Backward,
+    .samples = Samples,
+}};
 
-constinit const Op<SliceGradAttributes> kSliceGrad = {{.name = "slice_grad",
-                                                       .operands = "dy",
-                                                       .outputs = "dx",
-                                                       .infer = InferGrad,
-                                                       .rule = RuleGrad,
-                                                       .linear = "{dy}",
-                                                       .backward = BackwardGrad,
-                                                       .samples = GradSamples}};
+constinit const Op<SliceGradAttributes> kSliceGrad = {{
+    .name = "slice_grad",
+    .operands = "dy",
+    .outputs = "dx",
+    .infer = InferGrad,
+    .rule = RuleGrad,
+    .linear = "{dy}",
+    .backward = BackwardGrad,
+    .samples = GradSamples,
+}};
 
 }  // namespace weft

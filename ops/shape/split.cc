@@ -69,14 +69,16 @@ std::vector<Sample<SplitAttributes>> Samples() {
 
 }  // namespace
 
-constinit const Op<SplitAttributes> kSplit = {{.name = "split",
-                                               .operands = "x",
-                                               .outputs = "y...",
-                                               .infer = Infer,
-                                               .rule = Rule,
-                                               .linear = "{x}",
-                                               .is_view = true,
-                                               .backward = Backward,
-                                               .samples = Samples}};
+constinit const Op<SplitAttributes> kSplit = {{
+    .name = "split",
+    .operands = "x",
+    .outputs = "y...",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x}",
+    .is_view = true,
+    .backward = Backward,
+    .samples = Samples,
+}};
 
 }  // namespace weft

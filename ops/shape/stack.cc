@@ -94,22 +94,26 @@ std::vector<Sample<UnbindAttributes>> UnbindSamples() {
 
 }  // namespace
 
-constinit const Op<StackAttributes> kStack = {{.name = "stack",
-                                               .operands = "x...",
-                                               .infer = Infer,
-                                               .rule = Rule,
-                                               .linear = "{x...}",
-                                               .backward = Backward,
-                                               .samples = Samples}};
+constinit const Op<StackAttributes> kStack = {{
+    .name = "stack",
+    .operands = "x...",
+    .infer = Infer,
+    .rule = Rule,
+    .linear = "{x...}",
+    .backward = Backward,
+    .samples = Samples,
+}};
 
-constinit const Op<UnbindAttributes> kUnbind = {{.name = "unbind",
-                                                 .operands = "x",
-                                                 .outputs = "y...",
-                                                 .infer = InferUnbind,
-                                                 .rule = RuleUnbind,
-                                                 .linear = "{x}",
-                                                 .is_view = true,
-                                                 .backward = BackwardUnbind,
-                                                 .samples = UnbindSamples}};
+constinit const Op<UnbindAttributes> kUnbind = {{
+    .name = "unbind",
+    .operands = "x",
+    .outputs = "y...",
+    .infer = InferUnbind,
+    .rule = RuleUnbind,
+    .linear = "{x}",
+    .is_view = true,
+    .backward = BackwardUnbind,
+    .samples = UnbindSamples,
+}};
 
 }  // namespace weft

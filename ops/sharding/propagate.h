@@ -26,8 +26,7 @@ namespace weft {
 //
 // Cost:   none here; some tens of microseconds (benchmarks/propagate), so callers cache it.
 // Errors: InvalidArgument naming op, types, layouts and the nearest legal layouts if an in-place operand
-// would
-//         have to move.
+//         would have to move.
 Strategy Propagate(const PropagateRequest& request, const DeviceMesh& mesh, const CostModel& cost_model,
                    PropagationTrace* trace = nullptr);
 

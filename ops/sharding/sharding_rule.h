@@ -58,8 +58,8 @@ struct ShardingRule {
   std::string ToString() const;
 
   // Errors: Internal (a defect of the op) for text that does not parse, numbers of operands, outputs or dims
-  // that are not the types', a view of several, an output made of what is no operand, or a factor that stands
-  // for two extents unless it is indexed.
+  //         that are not the types', a view of several, an output made of what is no operand, or a factor
+  //         that stands for two extents unless it is indexed.
   static ShardingRule Parse(absl::string_view text, absl::Span<const TensorType> operands,
                             absl::Span<const TensorType> outputs);
 };

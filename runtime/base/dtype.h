@@ -43,7 +43,8 @@ constexpr bool IsFloating(DType dtype) {
 // "f32", "f64", "bf16", "f16", "i32", "i64", "u8", "bool": the text form in errors, logs and files.
 absl::string_view DTypeName(DType dtype);
 
-// The inverse of DTypeName. Errors: InvalidArgument that lists the names.
+// The inverse of DTypeName.
+// Errors: InvalidArgument that lists the names.
 DType ParseDType(absl::string_view name);
 
 std::ostream& operator<<(std::ostream& out, DType dtype);

@@ -40,7 +40,7 @@ struct ParsedFlags {
 // in names are underscores; one leading dash will do; the last of several values counts.
 //
 // Errors: InvalidArgument for an unknown flag (names the nearest one), a value that is missing or cannot be
-// read (names flag, value and what was expected), an argument that is no flag.
+//         read (names flag, value and what was expected), an argument that is no flag.
 ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usage);
 
 // The text of --help: the summary, each group's flags with default and help text, the examples.

@@ -11,7 +11,7 @@ namespace weft {
 
 // Philox-4x32-10: a keyed bijection on 128-bit counters whose outputs pass as independent random words.
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011; checked against its
-// published known-answer vectors.
+//         published known-answer vectors.
 PhiloxWords Philox4x32(const PhiloxWords& counter, const std::array<uint32_t, 2>& key);
 
 // A stable 64-bit hash of a path and a number (FNV-1a, then a finaliser): part of the golden random values.
@@ -20,8 +20,8 @@ uint64_t StreamOf(absl::string_view path, uint64_t call_number = 0);
 // The four random words of the elements [4 * block, 4 * block + 4) of the stream.
 //
 // Philox's counter is {block low, block high, step, stream low}, its key SplitMix64(seed) xor stream: every
-// bit of seed, stream, step and index matters. Part of the golden random values. Errors: InvalidArgument if
-// the step does not fit 32 bits.
+// bit of seed, stream, step and index matters. Part of the golden random values.
+// Errors: InvalidArgument if the step does not fit 32 bits.
 PhiloxWords RandomWords(const RandomKey& key, uint64_t block);
 
 // Uniform in [0, 1): the top 24 bits of `word`, scaled. Exact.

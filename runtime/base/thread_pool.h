@@ -28,7 +28,7 @@ class ThreadPool {
   // Calls `task(i)` once for every i in [0, num_tasks) and returns when all are done. Which thread runs which
   // task is not defined: for results that do not depend on the thread count, cut the work by its shape alone.
   // Errors: the first exception of a task is rethrown here, after the running ones have ended; tasks not yet
-  // started are dropped. FailedPrecondition if a Run is in progress (a task entered its own pool).
+  //         started are dropped. FailedPrecondition if a Run is in progress (a task entered its own pool).
   void Run(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> task);
 
   // Cuts [0, n) into pieces of `grain` (the last may be shorter) and calls `body(begin, end)` for each.

@@ -57,7 +57,8 @@ class Communicator {
   const std::string& name() const { return name_; }         // for errors and the ledger: "dp"
 
   // Every member gets the reduction of all `input`s. `output` may be `input`.
-  // Shape: input, output: same count on all members.   Cost: ledger 2(n-1)S.
+  // Shape:  input, output: same count on all members.
+  // Cost:   ledger 2(n-1)S.
   Work AllReduce(const Tensor& input, const Tensor& output, ReduceOp op, CommOptions options = {});
 
   // Concatenates the members' inputs by group rank.
@@ -73,13 +74,14 @@ class Communicator {
                      CommOptions options = {});
 
   // Sends piece r of the input to member r, and lays what arrives in member order.
-  // Shape: input sum(send_counts), output sum(receive_counts); receive_counts[s] here is send_counts[here] of
-  // s.
-  // Cost:  ledger: the bytes received from others, recorded by each receiver.
+  // Shape:  input sum(send_counts), output sum(receive_counts); receive_counts[s] here is send_counts[here]
+  //         of s.
+  // Cost:   ledger: the bytes received from others, recorded by each receiver.
   Work AllToAll(const Tensor& input, absl::Span<const int64_t> send_counts, const Tensor& output,
                 absl::Span<const int64_t> receive_counts, CommOptions options = {});
 
-  // Copies the root's tensor to everyone, in place.   Cost: ledger (n-1)S.
+  // Copies the root's tensor to everyone, in place.
+  // Cost:   ledger (n-1)S.
   Work Broadcast(const Tensor& tensor, int root, CommOptions options = {});
 
   // The root gets the reduction; other members' `output` is not looked at. `output` may be `input`.
@@ -87,12 +89,14 @@ class Communicator {
   Work Reduce(const Tensor& input, const Tensor& output, ReduceOp op, int root, CommOptions options = {});
 
   // The root gets the concatenation; other members' `output` is not looked at. The root's `input` may be its
-  // place in the output.   Cost: ledger S less the root's piece.
+  // place in the output.
+  // Cost:   ledger S less the root's piece.
   Work Gather(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts, int root,
               CommOptions options = {});
 
   // Member r gets piece r of the root's input; other members' `input` is not looked at. The root's `output`
-  // may be its place in the input.   Cost: ledger S less the root's piece.
+  // may be its place in the input.
+  // Cost:   ledger S less the root's piece.
   Work Scatter(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts, int root,
                CommOptions options = {});
 

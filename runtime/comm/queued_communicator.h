@@ -16,8 +16,9 @@ namespace weft {
 // blocking ones on the caller's thread, asynchronous ones on a worker that the first of them starts; and an
 // operation that throws ends the group. A backend adds how one operation is run.
 //
-// Tensors of other devices go through the CPU: Cost: a copy there and back, and the wait for what computes
-// them. So ranks that share a GPU, or have no NCCL between them, run too.
+// Tensors of other devices go through the CPU:
+// Cost:   a copy there and back, and the wait for what computes them. So ranks that share a GPU, or have no
+//         NCCL between them, run too.
 //
 // Lifetime: always in a shared_ptr. Queued operations share it, so it lives until the last of them is done,
 //           whatever its user does; the rank's WorkerPool runs them to the end.

@@ -25,10 +25,10 @@ Stores StoresFor(int64_t num_bytes, int64_t num_copies);
 // bool, sum and max are "any", product, min and avg are "all" (a truncated mean is 1 only if all are). NaN
 // wins in min and max.
 //
-// Shape: `count` elements each; at least one input. An output may be one of the inputs, at the same position.
-// Cost:  one pass over inputs and outputs, each byte touched once; no allocation. f32, f64 and bf16 in
-// vectors,
-//        the rest in blocks that stay in the first-level cache.
+// Shape:  `count` elements each; at least one input. An output may be one of the inputs, at the same
+//         position.
+// Cost:   one pass over inputs and outputs, each byte touched once; no allocation. f32, f64 and bf16 in
+//         vectors, the rest in blocks that stay in the first-level cache.
 void ReduceInOrder(DType dtype, ReduceOp op, absl::Span<const void* const> inputs,
                    absl::Span<void* const> outputs, int64_t count, Stores stores = Stores::kCached);
 

@@ -25,7 +25,7 @@ class Work {
   // Blocks until it has finished. Of an operation on GPU memory that NCCL runs, the host does not wait: what
   // is issued to the tensors' streams from now on does, and the errors are those that are known by now.
   // Errors: the collective's own (DeadlineExceeded names the missing ranks; Aborted the peer that failed;
-  // InvalidArgument both sides of a disagreement).
+  //         InvalidArgument both sides of a disagreement).
   void Wait() const;
 
   // Blocks the host until it has finished, on every device; returns false if it is still running after

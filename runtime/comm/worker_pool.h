@@ -20,7 +20,8 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // A thread for one communicator. Errors: FailedPrecondition after Finish.
+  // A thread for one communicator.
+  // Errors: FailedPrecondition after Finish.
   std::shared_ptr<Worker> Start();
 
   // Runs what the workers still have to the end and joins them; none starts any more. By one thread, which is

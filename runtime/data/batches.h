@@ -25,7 +25,8 @@ struct TokenBatch {
 // sample number in the global batch) alone: never from the rank that asks, the batch size or the mesh, so
 // every layout trains on the same tokens, and a resumed run goes on where it stopped.
 //
-// Lifetime: views the tokens. Threads: any, at once.
+// Lifetime: views the tokens.
+// Threads: any, at once.
 class TrainBatches {
  public:
   // Errors: InvalidArgument if context < 1 or there are fewer than context + 1 tokens.
@@ -44,16 +45,19 @@ class TrainBatches {
 // The samples of an evaluation: windows that do not overlap, the same at every call. If fewer are wanted than
 // the text has, they are spread evenly over it, so that a short evaluation sees all of the text.
 //
-// Lifetime: views the tokens. Threads: any, at once.
+// Lifetime: views the tokens.
+// Threads: any, at once.
 class EvalBatches {
  public:
-  // Up to `max_samples` windows. Errors: as TrainBatches; also if max_samples < 1.
+  // Up to `max_samples` windows.
+  // Errors: as TrainBatches; also if max_samples < 1.
   EvalBatches(absl::Span<const int32_t> tokens, int64_t context, int64_t max_samples);
 
   // max_samples, or as many windows as the text has if that is less; at least 1.
   int64_t num_samples() const { return num_samples_; }
 
-  // Samples [first, first + count). Errors: InvalidArgument for a range outside [0, num_samples()].
+  // Samples [first, first + count).
+  // Errors: InvalidArgument for a range outside [0, num_samples()].
   TokenBatch Get(int64_t first, int64_t count) const;
 
  private:

@@ -8,8 +8,8 @@ namespace weft {
 
 // Where the text lies that setup.sh puts into a Weft source tree: data/jargon.txt, the Jargon File. Looks in
 // the tree that `bazel run` was started in, then in the one that this program was built from or lies in (also
-// where a launcher starts it), then in the one around the current folder. Errors: NotFound that says to run
-// setup.sh, and names the source tree if there is one.
+// where a launcher starts it), then in the one around the current folder.
+// Errors: NotFound that says to run setup.sh, and names the source tree if there is one.
 std::string DefaultTextPath();
 
 // The same with the places to look in: each folder and those above it, in order. A Bazel output folder stands

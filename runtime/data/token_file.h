@@ -9,8 +9,9 @@
 
 namespace weft {
 
-// The bytes of a file. Errors: NotFound if there is none; InvalidArgument if it is not a regular file, cannot
-// be read, or is empty. Each names the path.
+// The bytes of a file.
+// Errors: NotFound if there is none; InvalidArgument if it is not a regular file, cannot be read, or is
+//         empty. Each names the path.
 std::string ReadTextFile(absl::string_view path);
 
 // A token sequence cut in two: its tail is kept for validation. Views of the sequence that was split.
@@ -21,7 +22,7 @@ struct TokenSplit {
 
 // The last `val_fraction` of the tokens, rounded down, is for validation.
 // Errors: InvalidArgument if val_fraction is outside [0, 1), context below 1, or a part that is not empty by
-// request is shorter than the context + 1 tokens that one sample takes.
+//         request is shorter than the context + 1 tokens that one sample takes.
 TokenSplit SplitTokens(absl::Span<const int32_t> tokens, double val_fraction, int64_t context);
 
 }  // namespace weft

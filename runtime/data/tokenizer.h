@@ -27,7 +27,7 @@ class Tokenizer {
 
   // The inverse of Encode; for `bytes` the result need not be UTF-8 (PrintableText).
   // Errors: InvalidArgument for an id outside [0, vocab_size()): a model whose vocabulary is larger must be
-  // sampled below vocab_size().
+  //         sampled below vocab_size().
   virtual std::string Decode(absl::Span<const int32_t> tokens) const = 0;
 
   // One JSON object that TokenizerFromJson turns into an equal tokenizer: goes into checkpoints.
@@ -35,8 +35,9 @@ class Tokenizer {
 };
 
 // The tokenizer called `name`. "bytes" has the 256 bytes, whatever `text` holds; "chars" has the code points
-// of `text`, in ascending order. Errors: InvalidArgument for another name (lists the names), and for "chars"
-// if `text` is empty or not UTF-8 (names the byte offset).
+// of `text`, in ascending order.
+// Errors: InvalidArgument for another name (lists the names), and for "chars" if `text` is empty or not UTF-8
+//         (names the byte offset).
 std::unique_ptr<Tokenizer> MakeTokenizer(absl::string_view name, absl::string_view text);
 
 // Errors: DataLoss if `json` is not what ToJson writes.

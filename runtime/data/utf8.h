@@ -20,7 +20,8 @@ struct CodePoint {
 // U+10FFFF and cut sequences are not UTF-8. `offset` is below text.size().
 CodePoint DecodeUtf8At(absl::string_view text, int64_t offset);
 
-// Appends the UTF-8 form of `code_point`. Errors: InvalidArgument for a surrogate or a value outside Unicode.
+// Appends the UTF-8 form of `code_point`.
+// Errors: InvalidArgument for a surrogate or a value outside Unicode.
 void AppendUtf8(int32_t code_point, std::string* text);
 
 // `bytes` as text that is safe to print: newlines, tabs and what is printable in UTF-8 stay, every other byte

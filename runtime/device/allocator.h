@@ -28,7 +28,7 @@ struct AllocatorStats {
 // Hands out memory of one device. Shared: every Buffer keeps its allocator alive.
 //
 // Threads: Allocate, stats and ResetPeak are for the owning rank's thread; Deallocate may come from any
-// thread (a peer's collective may drop the last reference).
+//          thread (a peer's collective may drop the last reference).
 class Allocator {
  public:
   virtual ~Allocator() = default;

@@ -21,11 +21,12 @@ struct DeviceOptions {
 
 // What a kind of device adds to a program that links it.
 struct DeviceBackend {
-  // How many of them this process sees. Errors: Unavailable that says why there are none ("no CUDA device:
-  // driver not found").
+  // How many of them this process sees.
+  // Errors: Unavailable that says why there are none ("no CUDA device: driver not found").
   int (*count)();
 
-  // The device as its maker calls it. Errors: InvalidArgument if there is no device of that index.
+  // The device as its maker calls it.
+  // Errors: InvalidArgument if there is no device of that index.
   std::string (*name)(int index);
 
   // An allocator of the device's memory for one rank. Called on the rank's thread, which from now on works
@@ -51,7 +52,8 @@ int CountDevices(DeviceType type);
 std::string DeviceName(const Device& device);
 
 // The device that a user names: "cpu", "cuda", or "auto": cuda where this program was built with it and there
-// is one, else cpu. Errors: InvalidArgument that lists the names; as CountDevices.
+// is one, else cpu.
+// Errors: InvalidArgument that lists the names; as CountDevices.
 DeviceType ParseDevice(absl::string_view name);
 
 // An allocator for one rank, on the rank's own thread.

@@ -14,7 +14,8 @@ enum class Backend {
   kNccl,   // GPUs, one a rank: as kAuto, and NCCL moves what is on them
 };
 
-// "auto", "local", "gloo", "mpi", "nccl". Errors: InvalidArgument that lists the names.
+// "auto", "local", "gloo", "mpi", "nccl".
+// Errors: InvalidArgument that lists the names.
 Backend ParseBackend(absl::string_view name);
 
 }  // namespace weft

@@ -17,7 +17,8 @@ namespace weft {
 bool ThreadsUseDeviceGroups(const WorldOptions& options, int num_ranks);
 
 // Of a job of processes, called by all of them; `allocator` is this one's. The same answer on all.
-// Cost: with auto and nccl, one key a rank, read by rank 0. Errors: the store's.
+// Cost:   with auto and nccl, one key a rank, read by rank 0.
+// Errors: the store's.
 bool ProcessesUseDeviceGroups(const WorldOptions& options, Store& store, int rank, int size,
                               const Allocator& allocator);
 

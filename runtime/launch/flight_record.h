@@ -25,8 +25,8 @@ std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorde
 void WriteFlight(const std::string& folder, int rank, int world_size, const FlightRecorder& recorder);
 
 // What tools/flight_report prints of the texts of all ranks' records: per group, how far each member has
-// come, and the operations that had not ended or that members disagree on. Errors: InvalidArgument for a text
-// that is no record, or for two of one rank.
+// come, and the operations that had not ended or that members disagree on.
+// Errors: InvalidArgument for a text that is no record, or for two of one rank.
 std::string FlightReport(const std::vector<std::string>& records);
 
 }  // namespace weft

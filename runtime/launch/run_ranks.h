@@ -12,8 +12,8 @@ namespace weft {
 // thread of its own too, so that ranks are alike.
 //
 // Errors: if ranks throw, the others are released from whatever collective they wait in, and the first error
-// (in time) is rethrown here, an Error's message prefixed by "rank R: ". InvalidArgument if num_ranks < 1, or
-// for a backend whose ranks are processes.
+//         (in time) is rethrown here, an Error's message prefixed by "rank R: ". InvalidArgument if num_ranks
+//         < 1, or for a backend whose ranks are processes.
 void RunRanks(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options = {});
 
 }  // namespace weft

@@ -46,8 +46,7 @@ class World {
   // //runtime/launch:from_env. At most one a process.
   //
   // Errors: FailedPrecondition if no launcher has started this process; InvalidArgument for variables that
-  // are
-  //         missing or wrong; those of the store and the backend in meeting the others, within minutes.
+  //         are missing or wrong; those of the store and the backend in meeting the others, within minutes.
   static std::unique_ptr<World> FromEnv(const WorldOptions& options = {});
 
   int rank() const { return rank_; }
@@ -74,7 +73,8 @@ class World {
   virtual void FinishWork() { workers_.Finish(); }
 
  protected:
-  // On the rank's thread. `local_rank`: which of this machine's ranks it is. Errors: those of MakeAllocator.
+  // On the rank's thread. `local_rank`: which of this machine's ranks it is.
+  // Errors: those of MakeAllocator.
   World(int rank, int size, int local_rank, int num_threads, const WorldOptions& options);
   World(int rank, int size, int num_threads, std::shared_ptr<Allocator> allocator, Tracer* tracer);
 

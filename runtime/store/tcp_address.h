@@ -12,7 +12,8 @@ struct HostAndPort {
   int port = 0;
 };
 
-// Reads "node0:29500", "127.0.0.1:80", "[::1]:80".   Errors: InvalidArgument for anything else.
+// Reads "node0:29500", "127.0.0.1:80", "[::1]:80".
+// Errors: InvalidArgument for anything else.
 HostAndPort ParseAddress(absl::string_view address);
 
 // "127.0.0.1:80", "[::1]:80".

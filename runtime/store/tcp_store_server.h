@@ -30,9 +30,8 @@ struct TcpStoreServerOptions {
 // keep nor tell anything; connections that do not speak its protocol are closed after seconds.
 //
 // Threads: any. gRPC's few threads serve any number of clients, waiting ones too.
-// Errors:  from the constructor: InvalidArgument for a port, token, run id, certificate or cap that cannot
-// be;
-//          FailedPrecondition if it cannot listen, naming host and port and the system's reason.
+// Errors: from the constructor: InvalidArgument for a port, token, run id, certificate or cap that cannot be;
+//         FailedPrecondition if it cannot listen, naming host and port and the system's reason.
 class TcpStoreServer {
  public:
   explicit TcpStoreServer(const TcpStoreServerOptions& options = {});

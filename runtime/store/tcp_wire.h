@@ -31,7 +31,8 @@ void RequireIdentity(absl::string_view what, absl::string_view identity);
 // Whether they are the same, in a time that does not tell where they differ.
 bool SameSecret(absl::string_view given, absl::string_view expected);
 
-// Insecure ones without `tls`. Errors: InvalidArgument for a file that cannot be read, naming it.
+// Insecure ones without `tls`.
+// Errors: InvalidArgument for a file that cannot be read, naming it.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const std::optional<StoreTls>& tls);
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const std::optional<StoreTls>& tls);
 

@@ -77,7 +77,8 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape);
 // Strides, in elements, of a row-major tensor of `shape`.
 Shape ContiguousStrides(const Shape& shape);
 
-// `dim` counted from the end where negative. Errors: InvalidArgument naming `what`, the dim and the range.
+// `dim` counted from the end where negative.
+// Errors: InvalidArgument naming `what`, the dim and the range.
 int NormalizeDim(int dim, int ndim, absl::string_view what);
 
 }  // namespace weft

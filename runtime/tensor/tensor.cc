@@ -10,8 +10,8 @@
 namespace weft {
 namespace {
 
-// Bytes of a row-major tensor. Errors: InvalidArgument for negative extents, and where int64 cannot hold
-// them.
+// Bytes of a row-major tensor.
+// Errors: InvalidArgument for negative extents, and where int64 cannot hold them.
 int64_t CheckedNumBytes(DType dtype, const Shape& shape) {
   int64_t num_bytes = ItemSize(dtype);
   bool overflows = false;

@@ -23,7 +23,8 @@ class Tensor {
  public:
   Tensor() = default;
 
-  // A new row-major tensor, uninitialised. Errors: InvalidArgument for a negative extent; ResourceExhausted.
+  // A new row-major tensor, uninitialised.
+  // Errors: InvalidArgument for a negative extent; ResourceExhausted.
   static Tensor Empty(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape);
 
   // A new row-major tensor of `values`, on the CPU from an allocator of its own unless one is given.
@@ -48,7 +49,8 @@ class Tensor {
     return base == nullptr ? nullptr : base + offset_ * ItemSize(dtype_);
   }
 
-  // The same, typed. Errors: Internal if T is not the dtype's C++ type (a kernel's defect).
+  // The same, typed.
+  // Errors: Internal if T is not the dtype's C++ type (a kernel's defect).
   template <class T>
   T* data() const {
     WEFT_CHECK(kDTypeOf<T> == dtype_, "tensor is ", DTypeName(dtype_), ", read as ", DTypeName(kDTypeOf<T>));
@@ -58,14 +60,15 @@ class Tensor {
   // True if the elements lie row-major without gaps; extents of 1 and empty tensors do not matter.
   bool IsContiguous() const;
 
-  // Views: no element moves. Errors: InvalidArgument for dims or ranges outside the tensor.
+  // Views: no element moves.
+  // Errors: InvalidArgument for dims or ranges outside the tensor.
   Tensor Slice(int dim, int64_t start, int64_t length) const;
   Tensor Select(int dim, int64_t index) const;        // drops `dim`
   Tensor Permute(absl::Span<const int> order) const;  // dim i of the result is dim order[i]
   Tensor Transpose(int dim_a, int dim_b) const;       // swaps two dims
   Tensor Expand(const Shape& shape) const;  // repeats dims of extent 1 (stride 0), adds leading dims
-  // The same elements, row-major, under another shape of as many elements. Errors: InvalidArgument if the
-  // strides do not allow it without a copy (CanReshape is false).
+  // The same elements, row-major, under another shape of as many elements.
+  // Errors: InvalidArgument if the strides do not allow it without a copy (CanReshape is false).
   Tensor Reshape(const Shape& shape) const;
   bool CanReshape(const Shape& shape) const;
 
@@ -73,7 +76,8 @@ class Tensor {
   std::string TypeString() const;
 
   // Row-major elements, converted to T. For tests and small results.
-  // Cost: on a device, waits for what computes them.   Errors: InvalidArgument on meta.
+  // Cost:   on a device, waits for what computes them.
+  // Errors: InvalidArgument on meta.
   template <class T>
   std::vector<T> ToVector() const;
 

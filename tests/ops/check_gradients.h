@@ -19,8 +19,8 @@ struct GradientCheck {
 // others' gradients undefined), and with one operand wanted at a time.
 //
 // Elements may differ by tolerance * max(1, |g|). Where an output has less precision than f64 (a cast), the
-// step and the tolerance grow with its rounding. Errors: as the op's; those of the harness if the rule breaks
-// its own declaration.
+// step and the tolerance grow with its rounding.
+// Errors: as the op's; those of the harness if the rule breaks its own declaration.
 ::testing::AssertionResult CheckGradients(const OpDef& op, const OpSample& sample,
                                           const GradientCheck& check = {});
 

@@ -43,35 +43,41 @@ void ScaleKernel(const Call& call) {
 
 Value Times3(Context& c, Value x) { return c.Emit(kToyAdd, {x, c.Emit(kToyAdd, {x, x})}); }
 
-constinit const Op<> kSumRight = {{.name = "sum_right",
-                                   .operands = "a b",
-                                   .infer = Same,
-                                   .rule = Rule,
-                                   .backward =
-                                       +[](Context& c) {
-                                         if (c.Wants(0)) c.SetGrad(0, c.grad());
-                                         if (c.Wants(1)) c.SetGrad(1, c.Emit(kToyAdd, {c.grad(), c.grad()}));
-                                       },
-                                   .samples = Pairs}};
-constinit const Op<> kSumWrong = {{.name = "sum_wrong",
-                                   .operands = "a b",
-                                   .infer = Same,
-                                   .rule = Rule,
-                                   .backward =
-                                       +[](Context& c) {
-                                         for (int i : {0, 1})
-                                           if (c.Wants(i)) c.SetGrad(i, c.grad());
-                                       },
-                                   .samples = Pairs}};
-constinit const Op<> kSumForgets = {{.name = "sum_forgets",
-                                     .operands = "a b",
-                                     .infer = Same,
-                                     .rule = Rule,
-                                     .backward =
-                                         +[](Context& c) {
-                                           if (c.Wants(0)) c.SetGrad(0, c.grad());
-                                         },
-                                     .samples = Pairs}};
+constinit const Op<> kSumRight = {{
+    .name = "sum_right",
+    .operands = "a b",
+    .infer = Same,
+    .rule = Rule,
+    .backward =
+        +[](Context& c) {
+          if (c.Wants(0)) c.SetGrad(0, c.grad());
+          if (c.Wants(1)) c.SetGrad(1, c.Emit(kToyAdd, {c.grad(), c.grad()}));
+        },
+    .samples = Pairs,
+}};
+constinit const Op<> kSumWrong = {{
+    .name = "sum_wrong",
+    .operands = "a b",
+    .infer = Same,
+    .rule = Rule,
+    .backward =
+        +[](Context& c) {
+          for (int i : {0, 1})
+            if (c.Wants(i)) c.SetGrad(i, c.grad());
+        },
+    .samples = Pairs,
+}};
+constinit const Op<> kSumForgets = {{
+    .name = "sum_forgets",
+    .operands = "a b",
+    .infer = Same,
+    .rule = Rule,
+    .backward =
+        +[](Context& c) {
+          if (c.Wants(0)) c.SetGrad(0, c.grad());
+        },
+    .samples = Pairs,
+}};
 // Right when both are wanted, wrong when b is wanted alone.
 constinit const Op<> kSumTangled = {
     {.name = "sum_tangled",
@@ -97,13 +103,15 @@ constinit const Op<> kScaleRight = {
            c.SetGrad(0, c.grad(0).defined() ? c.Emit(kToyAdd, {c.grad(0), from_z}) : from_z);
          },
      .samples = Singles}};
-constinit const Op<> kScaleIgnores = {{.name = "scale_ignores",
-                                       .operands = "x",
-                                       .outputs = "y z",
-                                       .infer = Two,
-                                       .rule = Rule,
-                                       .backward = +[](Context& c) { c.SetGrad(0, c.grad(0)); },
-                                       .samples = Singles}};
+constinit const Op<> kScaleIgnores = {{
+    .name = "scale_ignores",
+    .operands = "x",
+    .outputs = "y z",
+    .infer = Two,
+    .rule = Rule,
+    .backward = +[](Context& c) { c.SetGrad(0, c.grad(0)); },
+    .samples = Singles,
+}};
 
 const RegisterKernel kRegistered[] = {
     {kSumRight, DeviceType::kCpu, SumKernel},     {kSumWrong, DeviceType::kCpu, SumKernel},

@@ -26,7 +26,7 @@ Piece SplitPiece(const Tensor& whole, int dim, Range range);
 // Owns all the tensors that it has seen or made.
 //
 // Errors: the op's own; Unimplemented, naming the op, if it has no CPU kernel; Internal if what a kernel of a
-// view returns is not of the inferred type.
+//         view returns is not of the inferred type.
 class SingleDevice final : public Emitter {
  public:
   explicit SingleDevice(int num_threads = 1);
@@ -61,7 +61,7 @@ std::vector<Tensor> RunDecomposedErased(const OpDef& op, absl::Span<const Tensor
 // gradient an operand, undefined where the rule delivered none.
 //
 // Errors: Internal if the rule reads a value that `saves` does not list, or delivers a gradient that is not
-// wanted, is of another type than the operand, or comes twice.
+//         wanted, is of another type than the operand, or comes twice.
 std::vector<Tensor> RunBackwardErased(const OpDef& op, absl::Span<const Tensor> operands,
                                       absl::Span<const Tensor> output_gradients, const void* attributes,
                                       const void* scalars, const std::vector<bool>& wanted = {});

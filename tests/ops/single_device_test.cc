@@ -81,12 +81,14 @@ using Context = GradContext<NoAttributes, NoScalars>;
 // toy_relu's kernel does not belong to these, so each gets one that leaves the output as it is.
 void Zero(const KernelCall<NoAttributes, NoScalars>&) {}
 constinit const Op<> kNoKernel = {{.name = "no_kernel", .operands = "x", .infer = Same, .rule = Rule}};
-constinit const Op<> kUnsaved = {{.name = "unsaved",
-                                  .operands = "x",
-                                  .infer = Same,
-                                  .rule = Rule,
-                                  .saves = "y",
-                                  .backward = +[](Context& c) { c.SetGrad(0, c.saved("x")); }}};
+constinit const Op<> kUnsaved = {{
+    .name = "unsaved",
+    .operands = "x",
+    .infer = Same,
+    .rule = Rule,
+    .saves = "y",
+    .backward = +[](Context& c) { c.SetGrad(0, c.saved("x")); },
+}};
 constinit const Op<> kTwice = {
     {.name = "twice", .operands = "x", .infer = Same, .rule = Rule, .backward = +[](Context& c) {
        c.SetGrad(0, c.grad()), c.SetGrad(0, c.grad());

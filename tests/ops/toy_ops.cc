@@ -85,14 +85,16 @@ TensorTypes EmbeddingGradInfer(Types types, const ToyRows& a) {
 
 }  // namespace
 
-constinit const Op<ToyMatmulAttributes> kToyMatmul = {{.name = "toy_matmul",
-                                                       .operands = "x w",
-                                                       .infer = MatmulInfer,
-                                                       .rule = MatmulRule,
-                                                       .linear = "{x}{w}",
-                                                       .saves = "x w",
-                                                       .backward = MatmulBackward,
-                                                       .samples = MatmulSamples}};
+constinit const Op<ToyMatmulAttributes> kToyMatmul = {{
+    .name = "toy_matmul",
+    .operands = "x w",
+    .infer = MatmulInfer,
+    .rule = MatmulRule,
+    .linear = "{x}{w}",
+    .saves = "x w",
+    .backward = MatmulBackward,
+    .samples = MatmulSamples,
+}};
 
 constinit const Op<> kToyLinear = {
     {.name = "toy_linear",
@@ -105,70 +107,87 @@ constinit const Op<> kToyLinear = {
            return Samples{{.operands = {{F32({2, 5})}, {F32({5, 3})}, {F32({3})}}}};
          }}};
 
-constinit const Op<> kToyAdd = {{.name = "toy_add",
-                                 .operands = "a b",
-                                 .infer = LikeFirst,
-                                 .rule = Elementwise<2>,
-                                 .linear = "{a b}",
-                                 .backward =
-                                     +[](NoContext& context) {
-                                       for (int i : {0, 1}) {
-                                         if (context.Wants(i)) context.SetGrad(i, context.grad());
-                                       }
-                                     },
-                                 .samples =
-                                     +[] {
-                                       return Samples{{.operands = {{F32({3, 2})}, {F32({3, 2})}}}};
-                                     }}};
+constinit const Op<> kToyAdd = {{
+    .name = "toy_add",
+    .operands = "a b",
+    .infer = LikeFirst,
+    .rule = Elementwise<2>,
+    .linear = "{a b}",
+    .backward =
+        +[](NoContext& context) {
+          for (int i : {0, 1}) {
+            if (context.Wants(i)) context.SetGrad(i, context.grad());
+          }
+        },
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({3, 2})}, {F32({3, 2})}}}};
+        },
+}};
 
 constinit const Op<> kToyRelu = {
     {.name = "toy_relu", .operands = "x", .infer = LikeFirst, .rule = Elementwise<1>, .samples = +[] {
        return Samples{{.operands = {{F32({5, 3})}}}};
      }}};
 
-constinit const Op<> kToyRowSum = {{.name = "toy_row_sum",
-                                    .operands = "x",
-                                    .infer = RowsInfer,
-                                    .rule = FixedRule<"b d -> b">,
-                                    .linear = "{x}",
-                                    .samples = +[] {
-                                      return Samples{{.operands = {{F32({2, 5})}}}};
-                                    }}};
+constinit const Op<> kToyRowSum = {{
+    .name = "toy_row_sum",
+    .operands = "x",
+    .infer = RowsInfer,
+    .rule = FixedRule<"b d -> b">,
+    .linear = "{x}",
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({2, 5})}}}};
+        },
+}};
 
-constinit const Op<> kToyRowMax = {{.name = "toy_row_max",
-                                    .operands = "x",
-                                    .infer = RowsInfer,
-                                    .rule = FixedRule<"b d -> max: b">,
-                                    .samples = +[] {
-                                      return Samples{{.operands = {{F32({5, 4}), -2, -1}}}};
-                                    }}};
+constinit const Op<> kToyRowMax = {{
+    .name = "toy_row_max",
+    .operands = "x",
+    .infer = RowsInfer,
+    .rule = FixedRule<"b d -> max: b">,
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({5, 4}), -2, -1}}}};
+        },
+}};
 
-constinit const Op<> kToyRowDivide = {{.name = "toy_row_divide",
-                                       .operands = "x s",
-                                       .infer = LikeFirst,
-                                       .rule = FixedRule<"b d, b -> b d">,
-                                       .linear = "{x}",
-                                       .samples = +[] {
-                                         return Samples{{.operands = {{F32({3, 5})}, {F32({3}), 1, 2}}}};
-                                       }}};
+constinit const Op<> kToyRowDivide = {{
+    .name = "toy_row_divide",
+    .operands = "x s",
+    .infer = LikeFirst,
+    .rule = FixedRule<"b d, b -> b d">,
+    .linear = "{x}",
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({3, 5})}, {F32({3}), 1, 2}}}};
+        },
+}};
 
-constinit const Op<> kToyNormalize = {{.name = "toy_normalize",
-                                       .operands = "x",
-                                       .infer = LikeFirst,
-                                       .rule = FixedRule<"b d! -> b d!">,
-                                       .decomposition = NormalizeDecomposition,
-                                       .samples = +[] {
-                                         return Samples{{.operands = {{F32({3, 5}), 1, 2}}}};
-                                       }}};
+constinit const Op<> kToyNormalize = {{
+    .name = "toy_normalize",
+    .operands = "x",
+    .infer = LikeFirst,
+    .rule = FixedRule<"b d! -> b d!">,
+    .decomposition = NormalizeDecomposition,
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({3, 5}), 1, 2}}}};
+        },
+}};
 
-constinit const Op<> kToyRowCumulate = {{.name = "toy_row_cumulate",
-                                         .operands = "x",
-                                         .infer = LikeFirst,
-                                         .rule = FixedRule<"b d! -> b d!">,
-                                         .linear = "{x}",
-                                         .samples = +[] {
-                                           return Samples{{.operands = {{F32({3, 5})}}}};
-                                         }}};
+constinit const Op<> kToyRowCumulate = {{
+    .name = "toy_row_cumulate",
+    .operands = "x",
+    .infer = LikeFirst,
+    .rule = FixedRule<"b d! -> b d!">,
+    .linear = "{x}",
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({3, 5})}}}};
+        },
+}};
 
 constinit const Op<> kToyEmbedding = {
     {.name = "toy_embedding",
@@ -198,18 +217,20 @@ constinit const Op<ToyRows> kToyEmbeddingGrad = {
        return {{.operands = {{F32({7, 3})}, {{DType::kI64, {7}}, 0, 5}}, .attributes = {.rows = 5}}};
      }}};
 
-constinit const Op<> kToyTranspose = {{.name = "toy_transpose",
-                                       .operands = "x",
-                                       .infer = +[](Types t, const NoAttributes&) -> TensorTypes {
-                                         return {{t[0].dtype, {t[0].shape[1], t[0].shape[0]}}};
-                                       },
-                                       .rule = FixedRule<"a b -> b a">,
-                                       .linear = "{x}",
-                                       .is_view = true,
-                                       .samples =
-                                           +[] {
-                                             return Samples{{.operands = {{F32({3, 4})}}}};
-                                           }}};
+constinit const Op<> kToyTranspose = {{
+    .name = "toy_transpose",
+    .operands = "x",
+    .infer = +[](Types t, const NoAttributes&) -> TensorTypes {
+      return {{t[0].dtype, {t[0].shape[1], t[0].shape[0]}}};
+    },
+    .rule = FixedRule<"a b -> b a">,
+    .linear = "{x}",
+    .is_view = true,
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({3, 4})}}}};
+        },
+}};
 
 constinit const Op<NoAttributes, ToyRate> kToySgd = {
     {.name = "toy_sgd",
@@ -222,43 +243,53 @@ constinit const Op<NoAttributes, ToyRate> kToySgd = {
        return {{.operands = {{F32({5, 2})}, {F32({5, 2})}}, .scalars = {.rate = 0.5}}};
      }}};
 
-constinit const Op<ToyRows> kToyIota = {{.name = "toy_iota",
-                                         .operands = "",
-                                         .infer = +[](Types, const ToyRows& a) -> TensorTypes {
-                                           return {{DType::kF64, {a.rows}}};
-                                         },
-                                         .rule = FixedRule<"-> a", ToyRows>,
-                                         .samples = +[]() -> std::vector<Sample<ToyRows>> {
-                                           return {{.operands = {}, .attributes = {.rows = 5}}};
-                                         }}};
+constinit const Op<ToyRows> kToyIota = {{
+    .name = "toy_iota",
+    .operands = "",
+    .infer = +[](Types, const ToyRows& a) -> TensorTypes {
+      return {{DType::kF64, {a.rows}}};
+    },
+    .rule = FixedRule<"-> a", ToyRows>,
+    .samples =
+        +[]() -> std::vector<Sample<ToyRows>> { return {{.operands = {}, .attributes = {.rows = 5}}}; },
+}};
 
-constinit const Op<> kToySum = {{.name = "toy_sum",
-                                 .operands = "x...",
-                                 .infer = LikeFirst,
-                                 .rule = SumRule,
-                                 .linear = "{x...}",
-                                 .samples = +[] {
-                                   return Samples{{.operands = {{F32({3})}, {F32({3})}, {F32({3})}}}};
-                                 }}};
+constinit const Op<> kToySum = {{
+    .name = "toy_sum",
+    .operands = "x...",
+    .infer = LikeFirst,
+    .rule = SumRule,
+    .linear = "{x...}",
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({3})}, {F32({3})}, {F32({3})}}}};
+        },
+}};
 
-constinit const Op<> kToyMoments = {{.name = "toy_moments",
-                                     .operands = "x",
-                                     .outputs = "sum squares",
-                                     .infer = MomentsInfer,
-                                     .rule = FixedRule<"b d -> b, b">,
-                                     .samples = +[] {
-                                       return Samples{{.operands = {{F32({3, 4})}}}};
-                                     }}};
+constinit const Op<> kToyMoments = {{
+    .name = "toy_moments",
+    .operands = "x",
+    .outputs = "sum squares",
+    .infer = MomentsInfer,
+    .rule = FixedRule<"b d -> b, b">,
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({3, 4})}}}};
+        },
+}};
 
-constinit const Op<> kToyLinearGrad = {{.name = "toy_linear_grad",
-                                        .operands = "x dy",
-                                        .outputs = "dw db",
-                                        .infer = LinearGradInfer,
-                                        .rule = FixedRule<"m k, m n -> k n, n {1}">,
-                                        .linear = "{x}{dy}",
-                                        .samples = +[] {
-                                          return Samples{{.operands = {{F32({5, 2})}, {F32({5, 3})}}}};
-                                        }}};
+constinit const Op<> kToyLinearGrad = {{
+    .name = "toy_linear_grad",
+    .operands = "x dy",
+    .outputs = "dw db",
+    .infer = LinearGradInfer,
+    .rule = FixedRule<"m k, m n -> k n, n {1}">,
+    .linear = "{x}{dy}",
+    .samples =
+        +[] {
+          return Samples{{.operands = {{F32({5, 2})}, {F32({5, 3})}}}};
+        },
+}};
 
 constinit const Op<> kToyReluLinear = {
     {.name = "toy_relu_linear",

@@ -18,12 +18,11 @@ struct Piece {
 };
 
 // One call of the op's kernel on pieces of its operands, on the device of the context's allocator: the kernel
-// alone, no dispatch. Output i is the
-// piece that output_boxes[i] says; output types are inferred from the global shapes in the boxes. In-place
-// operands are overwritten.
+// alone, no dispatch. Output i is the piece that output_boxes[i] says; output types are inferred from the
+// global shapes in the boxes. In-place operands are overwritten.
 //
 // Errors: the op's own; Unimplemented, naming the op, if it has no such kernel; Internal if a piece is not of
-// its box's shape, or what a kernel of a view returns is not of the inferred type.
+//         its box's shape, or what a kernel of a view returns is not of the inferred type.
 std::vector<Tensor> RunKernel(const OpDef& op, KernelContext& context, absl::Span<const Piece> operands,
                               absl::Span<const ShardBox> output_boxes, const void* attributes,
                               const void* scalars);

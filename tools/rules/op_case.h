@@ -31,7 +31,7 @@ struct OpCase {
 
 // A sample as a case.
 // Errors: the op's, if it does not take the types; Internal if the rule or the linear groups do not parse
-// against them, or the rule's text does not parse to itself.
+//         against them, or the rule's text does not parse to itself.
 OpCase MakeCase(const OpDef& op, const OpSample& sample, int sample_number);
 
 // Every sample of the op, and the calls that follow from it by other extents of the rule's factors, as far as
@@ -54,7 +54,8 @@ struct CaseValues {
 // Values that a case is tried on: two ordinary draws from the sample's ranges; then for each floating operand
 // two draws with special values in that operand alone: one with inf and -0.0, one with -inf and nan, an
 // element each, so that most of the result stays ordinary. A draw that the kernel refuses is left out, but
-// for the first.   Errors: the kernel's on the first draw.
+// for the first.
+// Errors: the kernel's on the first draw.
 std::vector<CaseValues> ValuesOf(const OpCase& op_case, uint64_t seed);
 
 }  // namespace weft

@@ -36,7 +36,8 @@ struct PlanRequest {
 // An axis that stays in its place, with those outside it on its dim, never moves. Stops after a bounded
 // number of layouts, which with kBytes and up to three axes is all of them.
 //
-// The same on every rank. Layout: on `mesh`, which is `cost_model`'s.
+// The same on every rank.
+// Layout: on `mesh`, which is `cost_model`'s.
 std::optional<Redistribution> SearchPlan(const PlanRequest& request, const DeviceMesh& mesh,
                                          const CostModel& cost_model);
 

@@ -14,7 +14,8 @@ namespace weft {
 // tensors; a key and where the piece lies in the whole.
 class ScoreChanges {
  public:
-  // `q_box` is q's. Errors: InvalidArgument for a rate outside [0, 1).
+  // `q_box` is q's.
+  // Errors: InvalidArgument for a rate outside [0, 1).
   ScoreChanges(const AttentionExtents& extents, const Tensor& mask, const ShardBox& q_box,
                const DropoutScalars& dropout);
 

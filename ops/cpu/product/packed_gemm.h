@@ -30,7 +30,7 @@ struct GemmSum {
 // 5 to 15% of a product of 256 rows, and waits for memory while it does; here the columns to come are brought
 // into L2 meanwhile. Bits depend on k alone, on neither the threads nor the other extents.
 // Source: the order of loops is Goto & van de Geijn's, "Anatomy of high-performance matrix multiplication",
-// 2008.
+//         2008.
 template <class T>
 void PackedGemm(KernelContext& context, const GemmSize& size, const GemmMatrix<T>& a, const GemmMatrix<T>& b,
                 const GemmSum& sum, T* c, int64_t ldc);

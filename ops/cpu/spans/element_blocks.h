@@ -37,8 +37,8 @@ using ElementBlockBody = absl::FunctionRef<void(C* const* spans, int64_t first, 
 // arrays serves all dtypes, strides and broadcasts.
 //
 // Threads: blocks run in parallel on `pool`. The cut follows from the shape and strides alone, and `body`
-// must treat every element alike, so the result does not depend on it. Errors: InvalidArgument if a tensor
-// does not broadcast to `shape`.
+//          must treat every element alike, so the result does not depend on it.
+// Errors: InvalidArgument if a tensor does not broadcast to `shape`.
 template <class C>
 void ForEachElementBlock(ThreadPool& pool, const Shape& shape, absl::Span<const ElementStream> streams,
                          ElementBlockBody<C> body);

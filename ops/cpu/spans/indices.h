@@ -19,8 +19,8 @@ Tensor DenseIndices(const Tensor& tensor, KernelContext& context);
 std::string GlobalPosition(const ShardBox& box, int64_t i);
 
 // Errors: InvalidArgument "embedding: token 17 at [0, 3] is outside [0, 16)" for the first of `indices`
-// (row-major i64, the piece `box`) outside [0, limit), `ignored` excepted. `noun` is what the op calls an
-// index.
+//         (row-major i64, the piece `box`) outside [0, limit), `ignored` excepted. `noun` is what the op
+//         calls an index.
 void CheckIndices(absl::string_view op, absl::string_view noun, const Tensor& indices, const ShardBox& box,
                   int64_t limit, std::optional<int64_t> ignored = std::nullopt);
 

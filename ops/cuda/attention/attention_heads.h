@@ -121,7 +121,8 @@ struct CudaScoreChanges {
   int64_t global_heads = 0, global_groups = 0;
   int64_t batch = 0, head = 0, group = 0;  // of the first local one
 
-  // `q_box` is q's. Errors: InvalidArgument for a rate outside [0, 1).
+  // `q_box` is q's.
+  // Errors: InvalidArgument for a rate outside [0, 1).
   static CudaScoreChanges Of(const CudaAttention& n, const Tensor& mask, const ShardBox& q_box,
                              const DropoutScalars& dropout) {
     WEFT_REQUIRE(dropout.rate >= 0 && dropout.rate < 1, "masked_attention: expected a rate in [0, 1), got ",

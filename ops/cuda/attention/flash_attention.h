@@ -21,8 +21,8 @@ namespace weft {
 template <class T>
 inline constexpr bool kIsFlashType = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
-// Whether the kernels below take the call. Errors: InvalidArgument for sequences whose rows an int cannot
-// count.
+// Whether the kernels below take the call.
+// Errors: InvalidArgument for sequences whose rows an int cannot count.
 template <class T>
 bool ServesFlash(const CudaAttention& n) {
   constexpr int64_t kMostRows = int64_t{1} << 30;

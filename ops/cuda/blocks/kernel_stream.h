@@ -7,7 +7,8 @@
 
 namespace weft {
 
-// The rank's memory of the GPU, with its stream and state. Errors: Internal if it is another device's.
+// The rank's memory of the GPU, with its stream and state.
+// Errors: Internal if it is another device's.
 inline const CudaAllocator& AsCudaAllocator(const Allocator& allocator) {
   WEFT_CHECK(allocator.device().type == DeviceType::kCuda, "a CUDA kernel called on ",
              DeviceTypeName(allocator.device().type));

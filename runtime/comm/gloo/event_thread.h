@@ -25,8 +25,9 @@ class GlooEventThread {
   GlooEventThread(const GlooEventThread&) = delete;
   GlooEventThread& operator=(const GlooEventThread&) = delete;
 
-  // While one lives. Lifetime: the device outlives it. Cost: the first of several, two system calls, a
-  // microsecond.
+  // While one lives.
+  // Lifetime: the device outlives it.
+  // Cost:   the first of several, two system calls, a microsecond.
   class Patience {
    public:
     explicit Patience(GlooEventThread* thread) : thread_(thread) {  // null: nobody's

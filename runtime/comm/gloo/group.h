@@ -72,7 +72,8 @@ class GlooGroup final : public GlooHub::Member {
   int64_t HeaderBytes(const GlooHeader& header, int peer) const {
     return by_memory(peer) ? header.num_bytes() : header.max_bytes();
   }
-  // Starts to receive the next headers that come by TCP, unless it has. Errors: PeerLost.
+  // Starts to receive the next headers that come by TCP, unless it has.
+  // Errors: PeerLost.
   void ExpectHeaders();
   // True once the header of TCP `peer` has come.
   bool HasTcpHeader(int peer) const {

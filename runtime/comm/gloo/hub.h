@@ -85,7 +85,8 @@ class GlooHub {
 
   // "groups/0-3,8/2/": where the members of this rank's next group of `ranks` meet.
   std::string NextPrefix(const std::vector<int>& ranks);
-  // A store's Get that AbortAll ends. Errors: DeadlineExceeded after `deadline`; Aborted.
+  // A store's Get that AbortAll ends.
+  // Errors: DeadlineExceeded after `deadline`; Aborted.
   std::string Get(const std::string& key, std::chrono::steady_clock::time_point deadline);
   std::shared_ptr<gloo::transport::Device> Device();
   GlooEventThread& event_thread() { return *event_thread_; }  // of the device, once it has been made

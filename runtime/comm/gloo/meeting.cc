@@ -47,7 +47,8 @@ class Round {
   }
   void Say(absl::string_view what, const std::string& value) { hub_.store().Set(Key(what, rank_), value); }
 
-  // What `member` said. Errors: DeadlineExceeded names all who have not.
+  // What `member` said.
+  // Errors: DeadlineExceeded names all who have not.
   std::string Hear(absl::string_view what, int member) {
     try {
       return hub_.Get(Key(what, member), deadline_);

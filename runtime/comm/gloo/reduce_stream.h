@@ -21,11 +21,13 @@ class ReduceStream {
   ReduceStream(GlooGroup& group, DType dtype, ReduceOp op) : group_(group), dtype_(dtype), op_(op) {}
 
   // Starts to receive the next block from every TCP peer; of 0 bytes, nothing. At most TcpChannel::kBlock,
-  // and kAhead of them that have not been reduced. Errors: PeerLost.
+  // and kAhead of them that have not been reduced.
+  // Errors: PeerLost.
   void Expect(int64_t num_bytes);
 
   // Reduces `own` with the same number of bytes from every peer, for TCP the oldest block that is expected.
-  // `output` may be `own`. Errors: as GlooGroup's waits.
+  // `output` may be `own`.
+  // Errors: as GlooGroup's waits.
   void Reduce(GlooWait& wait, const char* own, char* output, int64_t num_bytes);
 
   // The same for what is sent as one message: ExpectWhole its first blocks, which may be long before

@@ -18,11 +18,12 @@ namespace weft {
 class SharedSegment {
  public:
   // A new one of zeros, of a name nobody has. All of its pages exist: a full /dev/shm is an error here, not a
-  // bus error later. Errors: ResourceExhausted or FailedPrecondition, naming the folder and the system's
-  // reason.
+  // bus error later.
+  // Errors: ResourceExhausted or FailedPrecondition, naming the folder and the system's reason.
   static std::unique_ptr<SharedSegment> Make(absl::string_view folder, int64_t num_bytes);
 
-  // Another process's. Errors: FailedPrecondition if it cannot be opened or has another size.
+  // Another process's.
+  // Errors: FailedPrecondition if it cannot be opened or has another size.
   static std::unique_ptr<SharedSegment> Open(const std::string& path, int64_t num_bytes);
 
   ~SharedSegment();
@@ -35,7 +36,8 @@ class SharedSegment {
   // Takes the name away; who has opened it keeps it.
   void Unlink() noexcept;
 
-  // Of one that was opened: whether its maker lives (a stopped process does).   Cost: a system call.
+  // Of one that was opened: whether its maker lives (a stopped process does).
+  // Cost:   a system call.
   bool MakerIsAlive() const;
 
  private:

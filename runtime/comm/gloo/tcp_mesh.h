@@ -23,9 +23,8 @@ namespace weft {
 // in the slot: messages that do not match never meet.
 //
 // Lifetime: shared by the group and, once the member has left, by the hub. Outlived by the ticker and what
-// knows the
-//           device's thread.
-// Threads:  the owner's, but for Close: any.
+//           knows the device's thread.
+// Threads: the owner's, but for Close: any.
 class TcpMesh {
  public:
   // Meets the other members through `store` and connects to all of them.
@@ -48,7 +47,8 @@ class TcpMesh {
   // Tells the peers that this member has left.
   void SayFarewell();
 
-  // True if `peer` has said farewell. Errors: PeerLost if its connection is broken.
+  // True if `peer` has said farewell.
+  // Errors: PeerLost if its connection is broken.
   bool HasLeft(int peer);
 
   // Waits until the others have said farewell too, have died, or `deadline` has come: their last messages are

@@ -26,7 +26,8 @@ class GlooTicker {
   GlooTicker& operator=(const GlooTicker&) = delete;
 
   // Waits until the send or the receive posted on `buffer` is through (true) or the ticker has released the
-  // wait (false). Errors: gloo's.
+  // wait (false).
+  // Errors: gloo's.
   bool AwaitSend(gloo::transport::UnboundBuffer& buffer, Pace pace = Pace::kTick);
   bool AwaitReceive(gloo::transport::UnboundBuffer& buffer, Pace pace = Pace::kTick);
 

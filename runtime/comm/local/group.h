@@ -88,7 +88,8 @@ class Group {
   void NotifyAll() { wait_point_.Notify(); }
 
   // While it lives, `member` may touch peers' memory: a peer that leaves because the group failed waits for
-  // it. Never wait for anything inside. Errors: what has ended the group.
+  // it. Never wait for anything inside.
+  // Errors: what has ended the group.
   class Access {
    public:
     Access(Group& group, int member);

@@ -23,8 +23,8 @@ class Hub {
   explicit Hub(int num_ranks);
 
   // The group of `ranks` for `world_rank`, one of them: members that make their n-th group of these ranks
-  // share one. Does not wait for the others. Errors: InvalidArgument if a member gave it another name (the
-  // members make groups in different orders);
+  // share one. Does not wait for the others.
+  // Errors: InvalidArgument if a member gave it another name (the members make groups in different orders);
   //         the group has failed for the others then. Aborted after AbortAll.
   std::shared_ptr<Group> Join(int world_rank, const std::string& name, const std::vector<int>& ranks);
 

@@ -23,8 +23,7 @@ namespace weft {
 // begun to arrive is there.
 //
 // Lifetime: `comm` is the caller's, outlives it and carries nothing else under tag 0. Frames that are still
-// being
-//           sent when it dies stay in `leftovers`.
+//           being sent when it dies stay in `leftovers`.
 // Threads: Send: any. Poll: one at a time.
 class MpiChannel {
  public:

@@ -9,8 +9,7 @@ namespace weft {
 // errors become Weft's. Every communicator of this backend returns its errors (MPI_ERRORS_RETURN).
 //
 // Errors: ResourceExhausted if MPI lacks memory; Internal for what MPI calls a wrong argument; else Aborted
-// (the
-//         transport or a peer failed). The message names the call and holds MPI's own text.
+//         (the transport or a peer failed). The message names the call and holds MPI's own text.
 void CheckMpi(int code, absl::string_view call);
 
 }  // namespace weft

@@ -17,11 +17,10 @@ namespace weft {
 // the job is this process alone.
 //
 // Lifetime: outlives its hubs, their communicators and all of their work. Its end waits for every other
-// process of
-//           the job, as MPI_Finalize does; but if a group of this process has failed, for 5 s at most, and
-//           then, or if an operation could not be ended, it prints the first failure on stderr and ends the
-//           whole job with MPI_Abort, exit code 1.
-// Threads:  made, used and ended by one.
+//           process of the job, as MPI_Finalize does; but if a group of this process has failed, for 5 s at
+//           most, and then, or if an operation could not be ended, it prints the first failure on stderr and
+//           ends the whole job with MPI_Abort, exit code 1.
+// Threads: made, used and ended by one.
 class MpiEnvironment {
  public:
   // Errors: FailedPrecondition if this process has initialised MPI before, or if MPI does not grant

@@ -35,8 +35,7 @@ struct MpiBatch {
 // can be left to itself.
 //
 // Lifetime: its end cancels receives that nothing has reached. If then anything is still under way, all of it
-// goes
-//           to the leftovers: the tensors are not freed, and an output may still be written.
+//           goes to the leftovers: the tensors are not freed, and an output may still be written.
 class MpiFlight {
  public:
   static constexpr int kNumBatches = 4;

@@ -60,7 +60,8 @@ class MpiGroup {
   // World rank `rank`'s function has returned.
   void MarkFinished(int rank);
 
-  // Sends `packet` about this group to all peers at once, or to one. Errors: what has ended the group.
+  // Sends `packet` about this group to all peers at once, or to one.
+  // Errors: what has ended the group.
   void SendToAll(const MpiPacketWriter& packet);
   void SendTo(int peer, const MpiPacketWriter& packet);
   // The members but this one whose next posting has not come.

@@ -28,8 +28,8 @@ class MpiHub : public std::enable_shared_from_this<MpiHub> {
 
   // This rank's next group of `ranks` (ascending, this one among them). Members that make their n-th group of
   // these ranks share one; nobody waits for the others. A member that has given it another name (the members
-  // make groups in different orders) ends the group with InvalidArgument, for all. Errors: Aborted after
-  // AbortAll, here or elsewhere.
+  // make groups in different orders) ends the group with InvalidArgument, for all.
+  // Errors: Aborted after AbortAll, here or elsewhere.
   std::shared_ptr<MpiGroup> Join(const std::string& name, const std::vector<int>& ranks);
 
   // Ends every group of every rank, those still to come too, with Aborted.

@@ -33,9 +33,8 @@ class MpiWait {
 
   // Handles what has arrived, then pauses. What is ready then is seen by the caller before any error.
   // Errors: DeadlineExceeded after the timeout, Aborted if a missing member has gone away: each ends the
-  // group.
-  //         What has ended it, after `patience`; at once if that is not for data and a missing member has
-  //         gone away.
+  //         group. What has ended it, after `patience`; at once if that is not for data and a missing member
+  //         has gone away.
   void Turn(const MpiAwaited& awaited);
 
  private:

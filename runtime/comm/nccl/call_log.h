@@ -63,7 +63,8 @@ class CallLog {
   const Tail<Packet>& sent_to(int peer) const { return Find(sent_, peer); }
   const Tail<Packet>& received_from(int peer) const { return Find(received_, peer); }
 
-  // As text for a store, and back. Errors: Internal for what Encode has not made.
+  // As text for a store, and back.
+  // Errors: Internal for what Encode has not made.
   std::string Encode() const;
   static CallLog Decode(absl::string_view text);
 

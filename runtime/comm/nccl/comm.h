@@ -23,7 +23,8 @@ class NcclComm {
   // Who hears from NCCL that a peer is gone waits as long for somebody to say why.
   static constexpr std::chrono::seconds kReasonTakes{1};
 
-  // Begins to make it; does not wait for the other members. Errors: as ThrowNccl.
+  // Begins to make it; does not wait for the other members.
+  // Errors: as ThrowNccl.
   NcclComm(std::shared_ptr<NcclApi> api, int size, const NcclId& id, int rank, const std::string& name);
   ~NcclComm() { Abort(); }
   NcclComm(const NcclComm&) = delete;
@@ -33,7 +34,8 @@ class NcclComm {
   NcclHandle handle() const { return handle_; }
 
   // True if NCCL has done what it was last asked for: made the communicator, put the operation into its
-  // stream.  Errors: NCCL's, of that or of anything since.
+  // stream.
+  // Errors: NCCL's, of that or of anything since.
   bool Poll() const;
 
   // Issues the calls of `issue`, which Check their results, as one.

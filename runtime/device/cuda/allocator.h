@@ -17,7 +17,8 @@ namespace weft {
 class CudaAllocator final : public PooledAllocator {
  public:
   // Makes `device` the calling thread's, for good. `cap_bytes`: most live bytes, 0: no limit but the
-  // device's. Errors: as CheckCuda.
+  // device's.
+  // Errors: as CheckCuda.
   explicit CudaAllocator(int device, int64_t cap_bytes = 0);
   ~CudaAllocator() override;
 

@@ -7,11 +7,11 @@ namespace weft {
 
 [[noreturn]] void ThrowCuda(cudaError_t error, const char* call);
 
-// Throws unless `error` is cudaSuccess; `call` names what returned it: CheckCuda(cudaFree(p), "cudaFree").
-// An error of earlier work, which CUDA reports at any later call, is told as such.
+// Throws unless `error` is cudaSuccess; `call` names what returned it: CheckCuda(cudaFree(p), "cudaFree"). An
+// error of earlier work, which CUDA reports at any later call, is told as such.
 //
 // Errors: Unavailable if there is no driver or device, or the program has no kernels for it;
-// ResourceExhausted out of memory; Internal for others.
+//         ResourceExhausted out of memory; Internal for others.
 inline void CheckCuda(cudaError_t error, const char* call) {
   if (error != cudaSuccess) ThrowCuda(error, call);
 }

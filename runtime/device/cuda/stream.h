@@ -18,7 +18,8 @@ class CudaStreamRef {
   // What is issued from now on waits for `event`. Does not wait itself.
   void WaitFor(const CudaEvent& event) const;
 
-  // Waits until all that has been issued is done. Errors: those of the work too.
+  // Waits until all that has been issued is done.
+  // Errors: those of the work too.
   void Synchronize() const;
 
  private:
@@ -52,7 +53,8 @@ class CudaEvent {
   cudaEvent_t handle() const { return handle_; }
 
   void Record(CudaStreamRef stream);
-  // True if the work before the point is done. Errors: that work's. Never waits.
+  // True if the work before the point is done.
+  // Errors: that work's. Never waits.
   bool Test() const;
   // Waits until it is.
   void Synchronize() const;

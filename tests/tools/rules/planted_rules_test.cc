@@ -29,70 +29,90 @@ std::vector<Sample<>> Rows() { return {{.operands = {{{DType::kF32, {3, 5}}}}}};
 std::vector<Sample<>> Vectors() { return {{.operands = {{{DType::kF32, {5}}}}}}; }
 
 // 1. The bias of a product that is split where it sums, added once a rank.
-constinit const Op<> kBiasReplicated = {{.name = "bias_replicated",
-                                         .operands = "x w b",
-                                         .infer = InferOf<kToyLinear>,
-                                         .rule = RuleOf<kToyLinear>,
-                                         .samples = SamplesOf<kToyLinear>}};
+constinit const Op<> kBiasReplicated = {{
+    .name = "bias_replicated",
+    .operands = "x w b",
+    .infer = InferOf<kToyLinear>,
+    .rule = RuleOf<kToyLinear>,
+    .samples = SamplesOf<kToyLinear>,
+}};
 // 2. A bias that stays whole beside a Partial product.
-constinit const Op<> kBiasLeftOut = {{.name = "bias_left_out",
-                                      .operands = "x w b",
-                                      .infer = InferOf<kToyLinear>,
-                                      .rule = Fixed<"m k!, k! n, n -> m n">,
-                                      .linear = "{x}{w}",
-                                      .samples = SamplesOf<kToyLinear>}};
+constinit const Op<> kBiasLeftOut = {{
+    .name = "bias_left_out",
+    .operands = "x w b",
+    .infer = InferOf<kToyLinear>,
+    .rule = Fixed<"m k!, k! n, n -> m n">,
+    .linear = "{x}{w}",
+    .samples = SamplesOf<kToyLinear>,
+}};
 // 3. A sum taken for a product: one operand Partial, the other added once a rank.
-constinit const Op<> kAddAlone = {{.name = "add_alone",
-                                   .operands = "a b",
-                                   .infer = InferOf<kToyAdd>,
-                                   .rule = RuleOf<kToyAdd>,
-                                   .linear = "{a}{b}",
-                                   .samples = SamplesOf<kToyAdd>}};
+constinit const Op<> kAddAlone = {{
+    .name = "add_alone",
+    .operands = "a b",
+    .infer = InferOf<kToyAdd>,
+    .rule = RuleOf<kToyAdd>,
+    .linear = "{a}{b}",
+    .samples = SamplesOf<kToyAdd>,
+}};
 // 4. A quotient taken for a sum.
-constinit const Op<> kDivideJoint = {{.name = "divide_joint",
-                                      .operands = "x s",
-                                      .infer = InferOf<kToyRowDivide>,
-                                      .rule = RuleOf<kToyRowDivide>,
-                                      .linear = "{x s}",
-                                      .samples = SamplesOf<kToyRowDivide>}};
+constinit const Op<> kDivideJoint = {{
+    .name = "divide_joint",
+    .operands = "x s",
+    .infer = InferOf<kToyRowDivide>,
+    .rule = RuleOf<kToyRowDivide>,
+    .linear = "{x s}",
+    .samples = SamplesOf<kToyRowDivide>,
+}};
 // 5. Terms of changing signs through a kink.
-constinit const Op<> kReluLinear = {{.name = "relu_linear",
-                                     .operands = "x",
-                                     .infer = InferOf<kToyRelu>,
-                                     .rule = RuleOf<kToyRelu>,
-                                     .linear = "{x}",
-                                     .samples = SamplesOf<kToyRelu>}};
+constinit const Op<> kReluLinear = {{
+    .name = "relu_linear",
+    .operands = "x",
+    .infer = InferOf<kToyRelu>,
+    .rule = RuleOf<kToyRelu>,
+    .linear = "{x}",
+    .samples = SamplesOf<kToyRelu>,
+}};
 // 6. Linear in one output and not in the other.
-constinit const Op<> kMomentsLinear = {{.name = "moments_linear",
-                                        .operands = "x",
-                                        .outputs = "sum squares",
-                                        .infer = InferOf<kToyMoments>,
-                                        .rule = RuleOf<kToyMoments>,
-                                        .linear = "{x}",
-                                        .samples = SamplesOf<kToyMoments>}};
+constinit const Op<> kMomentsLinear = {{
+    .name = "moments_linear",
+    .operands = "x",
+    .outputs = "sum squares",
+    .infer = InferOf<kToyMoments>,
+    .rule = RuleOf<kToyMoments>,
+    .linear = "{x}",
+    .samples = SamplesOf<kToyMoments>,
+}};
 // 7. A norm over a dim that is not marked whole.
-constinit const Op<> kNormSplit = {{.name = "norm_split",
-                                    .operands = "x",
-                                    .infer = InferOf<kToyNormalize>,
-                                    .rule = Fixed<"b d -> b d">,
-                                    .samples = SamplesOf<kToyNormalize>}};
+constinit const Op<> kNormSplit = {{
+    .name = "norm_split",
+    .operands = "x",
+    .infer = InferOf<kToyNormalize>,
+    .rule = Fixed<"b d -> b d">,
+    .samples = SamplesOf<kToyNormalize>,
+}};
 // 8. Running sums, likewise: the first rank is right.
-constinit const Op<> kCumulateSplit = {{.name = "cumulate_split",
-                                        .operands = "x",
-                                        .infer = InferOf<kToyRowCumulate>,
-                                        .rule = Fixed<"b d -> b d">,
-                                        .samples = SamplesOf<kToyRowCumulate>}};
+constinit const Op<> kCumulateSplit = {{
+    .name = "cumulate_split",
+    .operands = "x",
+    .infer = InferOf<kToyRowCumulate>,
+    .rule = Fixed<"b d -> b d">,
+    .samples = SamplesOf<kToyRowCumulate>,
+}};
 // 9. and 10. A reduction under the name of another.
-constinit const Op<> kMaxAsSum = {{.name = "max_as_sum",
-                                   .operands = "x",
-                                   .infer = InferOf<kToyRowMax>,
-                                   .rule = Fixed<"b d -> b">,
-                                   .samples = SamplesOf<kToyRowMax>}};
-constinit const Op<> kSumAsMax = {{.name = "sum_as_max",
-                                   .operands = "x",
-                                   .infer = InferOf<kToyRowSum>,
-                                   .rule = Fixed<"b d -> max: b">,
-                                   .samples = SamplesOf<kToyRowSum>}};
+constinit const Op<> kMaxAsSum = {{
+    .name = "max_as_sum",
+    .operands = "x",
+    .infer = InferOf<kToyRowMax>,
+    .rule = Fixed<"b d -> b">,
+    .samples = SamplesOf<kToyRowMax>,
+}};
+constinit const Op<> kSumAsMax = {{
+    .name = "sum_as_max",
+    .operands = "x",
+    .infer = InferOf<kToyRowSum>,
+    .rule = Fixed<"b d -> max: b">,
+    .samples = SamplesOf<kToyRowSum>,
+}};
 
 // 11. A lookup that takes every piece of the table for its beginning.
 void UnmaskedEmbedding(const Call& call) {
@@ -102,12 +122,14 @@ void UnmaskedEmbedding(const Call& call) {
   shifted.input_boxes = boxes;
   kToyEmbedding.Invoke(FindKernel(kToyEmbedding, DeviceType::kCpu), shifted);
 }
-constinit const Op<> kUnmasked = {{.name = "unmasked",
-                                   .operands = "ids w",
-                                   .infer = InferOf<kToyEmbedding>,
-                                   .rule = RuleOf<kToyEmbedding>,
-                                   .linear = "{w}",
-                                   .samples = SamplesOf<kToyEmbedding>}};
+constinit const Op<> kUnmasked = {{
+    .name = "unmasked",
+    .operands = "ids w",
+    .infer = InferOf<kToyEmbedding>,
+    .rule = RuleOf<kToyEmbedding>,
+    .linear = "{w}",
+    .samples = SamplesOf<kToyEmbedding>,
+}};
 
 // 12. A lookup that masks by a factor of zero: 0 * inf where another rank owns the row.
 void ZeroMaskedEmbedding(const Call& call) {
@@ -124,37 +146,43 @@ void ZeroMaskedEmbedding(const Call& call) {
   }
   Out(call, y);
 }
-constinit const Op<> kZeroMasked = {{.name = "zero_masked",
-                                     .operands = "ids w",
-                                     .infer = InferOf<kToyEmbedding>,
-                                     .rule = RuleOf<kToyEmbedding>,
-                                     .samples = SamplesOf<kToyEmbedding>}};
+constinit const Op<> kZeroMasked = {{
+    .name = "zero_masked",
+    .operands = "ids w",
+    .infer = InferOf<kToyEmbedding>,
+    .rule = RuleOf<kToyEmbedding>,
+    .samples = SamplesOf<kToyEmbedding>,
+}};
 
 // 13. A transpose whose rule pairs the wrong dims, where types alone cannot show it.
 TensorTypes InferSquare(Types types, const NoAttributes&) {
   WEFT_REQUIRE(types[0].shape[0] == types[0].shape[1], "wrong_dims: expected a square");
   return {types[0]};
 }
-constinit const Op<> kWrongDims = {{.name = "wrong_dims",
-                                    .operands = "x",
-                                    .infer = InferSquare,
-                                    .rule = Fixed<"a b -> a b">,
-                                    .is_view = true,
-                                    .samples = +[]() -> std::vector<Sample<>> {
-                                      return {{.operands = {{{DType::kF32, {4, 4}}}}}};
-                                    }}};
+constinit const Op<> kWrongDims = {{
+    .name = "wrong_dims",
+    .operands = "x",
+    .infer = InferSquare,
+    .rule = Fixed<"a b -> a b">,
+    .is_view = true,
+    .samples = +[]() -> std::vector<Sample<>> {
+      return {{.operands = {{{DType::kF32, {4, 4}}}}}};
+    },
+}};
 
 // 14. A decomposition that computes something else.
 Values DoubledDecomposition(Emitter& emitter, absl::Span<const Value> x, const NoAttributes&,
                             const NoScalars&) {
   return {emitter.Emit(kToyAdd, {x[0], x[0]})};
 }
-constinit const Op<> kWrongDecomposition = {{.name = "wrong_decomposition",
-                                             .operands = "x",
-                                             .infer = InferOf<kToyNormalize>,
-                                             .rule = RuleOf<kToyNormalize>,
-                                             .decomposition = DoubledDecomposition,
-                                             .samples = SamplesOf<kToyNormalize>}};
+constinit const Op<> kWrongDecomposition = {{
+    .name = "wrong_decomposition",
+    .operands = "x",
+    .infer = InferOf<kToyNormalize>,
+    .rule = RuleOf<kToyNormalize>,
+    .decomposition = DoubledDecomposition,
+    .samples = SamplesOf<kToyNormalize>,
+}};
 
 // 15. A mean that divides by what the rank has.
 void LocalMean(const Call& call) {
@@ -164,11 +192,13 @@ void LocalMean(const Call& call) {
   for (size_t i = 0; i < x.size(); ++i) y[i / d] += x[i] / static_cast<double>(d);
   Out(call, y);
 }
-constinit const Op<> kLocalMean = {{.name = "local_mean",
-                                    .operands = "x",
-                                    .infer = InferOf<kToyRowSum>,
-                                    .rule = Fixed<"b d -> b">,
-                                    .samples = Rows}};
+constinit const Op<> kLocalMean = {{
+    .name = "local_mean",
+    .operands = "x",
+    .infer = InferOf<kToyRowSum>,
+    .rule = Fixed<"b d -> b">,
+    .samples = Rows,
+}};
 
 // 16. The index of the largest element, as if it were the element.
 void ArgMax(const Call& call) {
@@ -182,11 +212,13 @@ void ArgMax(const Call& call) {
   }
   Out(call, y);
 }
-constinit const Op<> kArgMaxAsMax = {{.name = "argmax_as_max",
-                                      .operands = "x",
-                                      .infer = InferOf<kToyRowSum>,
-                                      .rule = Fixed<"b d -> max: b">,
-                                      .samples = Rows}};
+constinit const Op<> kArgMaxAsMax = {{
+    .name = "argmax_as_max",
+    .operands = "x",
+    .infer = InferOf<kToyRowSum>,
+    .rule = Fixed<"b d -> max: b">,
+    .samples = Rows,
+}};
 
 // 17. A sum of neighbours, which needs those of the next rank.
 void Neighbours(const Call& call) {
@@ -196,12 +228,14 @@ void Neighbours(const Call& call) {
   for (size_t i = 0; i + 1 < y.size(); ++i) y[i] += x[i + 1];
   Out(call, y);
 }
-constinit const Op<> kHaloSplit = {{.name = "halo_split",
-                                    .operands = "x",
-                                    .infer = InferOf<kToyRelu>,
-                                    .rule = Fixed<"n -> n">,
-                                    .linear = "{x}",
-                                    .samples = Vectors}};
+constinit const Op<> kHaloSplit = {{
+    .name = "halo_split",
+    .operands = "x",
+    .infer = InferOf<kToyRelu>,
+    .rule = Fixed<"n -> n">,
+    .linear = "{x}",
+    .samples = Vectors,
+}};
 
 // 18. x + 1, which is not linear though its graph is a line.
 void AddOne(const Call& call) {
@@ -209,12 +243,14 @@ void AddOne(const Call& call) {
   for (double& value : y) value += 1;
   Out(call, y);
 }
-constinit const Op<> kAffineLinear = {{.name = "affine_linear",
-                                       .operands = "x",
-                                       .infer = InferOf<kToyRelu>,
-                                       .rule = Fixed<"n -> n">,
-                                       .linear = "{x}",
-                                       .samples = Vectors}};
+constinit const Op<> kAffineLinear = {{
+    .name = "affine_linear",
+    .operands = "x",
+    .infer = InferOf<kToyRelu>,
+    .rule = Fixed<"n -> n">,
+    .linear = "{x}",
+    .samples = Vectors,
+}};
 
 // 19. The place in the piece instead of the place in the whole.
 void LocalPlaces(const Call& call) {
@@ -222,11 +258,13 @@ void LocalPlaces(const Call& call) {
   for (size_t i = 0; i < y.size(); ++i) y[i] += static_cast<double>(i);
   Out(call, y);
 }
-constinit const Op<> kBoxIgnored = {{.name = "box_ignored",
-                                     .operands = "x",
-                                     .infer = InferOf<kToyRelu>,
-                                     .rule = Fixed<"n -> n">,
-                                     .samples = Vectors}};
+constinit const Op<> kBoxIgnored = {{
+    .name = "box_ignored",
+    .operands = "x",
+    .infer = InferOf<kToyRelu>,
+    .rule = Fixed<"n -> n">,
+    .samples = Vectors,
+}};
 
 // 20. The largest of nothing is 0: wrong on a rank whose piece is empty.
 void MaxFromFirst(const Call& call) {
@@ -239,11 +277,13 @@ void MaxFromFirst(const Call& call) {
   }
   Out(call, y);
 }
-constinit const Op<> kMaxOfNothing = {{.name = "max_of_nothing",
-                                       .operands = "x",
-                                       .infer = InferOf<kToyRowMax>,
-                                       .rule = RuleOf<kToyRowMax>,
-                                       .samples = SamplesOf<kToyRowMax>}};
+constinit const Op<> kMaxOfNothing = {{
+    .name = "max_of_nothing",
+    .operands = "x",
+    .infer = InferOf<kToyRowMax>,
+    .rule = RuleOf<kToyRowMax>,
+    .samples = SamplesOf<kToyRowMax>,
+}};
 
 // 21. x + b by rows, whose gradient of b is a sum that calls itself a maximum: no check of values on one
 // rank can see it.
@@ -259,13 +299,15 @@ void SumOfRows(const Call& call) {
   for (size_t i = 0; i < x.size(); ++i) y[i % y.size()] += x[i];
   Out(call, y);
 }
-constinit const Op<> kSumOfRows = {{.name = "planted_sum_of_rows",
-                                    .operands = "x",
-                                    .infer = +[](Types types, const NoAttributes&) -> TensorTypes {
-                                      return {{types[0].dtype, {types[0].shape[1]}}};
-                                    },
-                                    .rule = Fixed<"b d -> max: d">,
-                                    .samples = Rows}};
+constinit const Op<> kSumOfRows = {{
+    .name = "planted_sum_of_rows",
+    .operands = "x",
+    .infer = +[](Types types, const NoAttributes&) -> TensorTypes {
+      return {{types[0].dtype, {types[0].shape[1]}}};
+    },
+    .rule = Fixed<"b d -> max: d">,
+    .samples = Rows,
+}};
 constinit const Op<> kGradientNotPartial = {
     {.name = "gradient_not_partial",
      .operands = "x b",
@@ -282,11 +324,13 @@ constinit const Op<> kGradientNotPartial = {
      }}};
 
 // 22. A rule that does not say what the types are.
-constinit const Op<> kNoSuchDim = {{.name = "no_such_dim",
-                                    .operands = "x",
-                                    .infer = InferOf<kToyRelu>,
-                                    .rule = Fixed<"a b c -> a b c">,
-                                    .samples = Rows}};
+constinit const Op<> kNoSuchDim = {{
+    .name = "no_such_dim",
+    .operands = "x",
+    .infer = InferOf<kToyRelu>,
+    .rule = Fixed<"a b c -> a b c">,
+    .samples = Rows,
+}};
 
 const RegisterKernel kRegistered[] = {
     {kBiasReplicated, DeviceType::kCpu, KernelOf<kToyLinear>},

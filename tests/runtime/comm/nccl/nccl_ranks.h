@@ -14,7 +14,8 @@ namespace weft {
 
 // Runs `body` on ranks that are threads with an emulated GPU each, over the nccl backend and a fake library.
 // The fake may have been told to fail; the watchdog tells nobody unless its options say whom. One call at a
-// time. Errors: as RunRanks.
+// time.
+// Errors: as RunRanks.
 void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body,
                   std::shared_ptr<FakeNccl> fake = std::make_shared<FakeNccl>(),
                   std::chrono::milliseconds comm_timeout = std::chrono::minutes(2),
