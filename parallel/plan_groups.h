@@ -7,7 +7,7 @@
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
 #include "mesh/redistribution/cost_model.h"
-#include "parallel/parallelize.h"
+#include "parallel/resolved_plan.h"
 
 namespace weft {
 

@@ -183,11 +183,11 @@ TEST(ResolvePlanTest, StylesPinBorders) {
   const Placement whole = Replicate(), batch = Shard(0), sequence = Shard(1);
   const ResolvedPlan plain = ResolvePlan(model, mesh, GptPlan(mesh, DataPlan::kFsdp, false));
   EXPECT_EQ(FindModule(plain, ""),
-            (ResolvedModule{"", {"FullyShard(dp)"}, {.input = {{dp, batch, std::nullopt}}, .output = {}}}));
-  EXPECT_EQ(FindModule(plain, "blocks.0"), (ResolvedModule{"blocks.0", {"FullyShard(dp)"}, {}}));
+            (ResolvedModule{"", {FullyShard("dp")}, {.input = {{dp, batch, std::nullopt}}, .output = {}}}));
+  EXPECT_EQ(FindModule(plain, "blocks.0"), (ResolvedModule{"blocks.0", {FullyShard("dp")}, {}}));
   EXPECT_EQ(FindModule(plain, "blocks.0.ln_1"), (ResolvedModule{"blocks.0.ln_1", {}, {}}));
   EXPECT_EQ(FindModule(plain, "wte"),
-            (ResolvedModule{"wte", {"VocabParallel(tp)"}, {.input = {}, .output = {{tp, whole, whole}}}}));
+            (ResolvedModule{"wte", {VocabParallel("tp")}, {.input = {}, .output = {{tp, whole, whole}}}}));
   EXPECT_EQ(FindModule(plain, "blocks.0.attn.qkv").border,
             (ModuleBorder{.input = {{tp, whole, std::nullopt}}, .output = {}}));
   EXPECT_EQ(FindModule(plain, "blocks.0.attn.proj").border,
@@ -197,11 +197,11 @@ TEST(ResolvePlanTest, StylesPinBorders) {
   EXPECT_EQ(FindModule(split, "").border, (ModuleBorder{.input = {{dp, batch, std::nullopt}}, .output = {}}));
   EXPECT_EQ(FindModule(split, "blocks.0.ln_1"),
             (ResolvedModule{"blocks.0.ln_1",
-                            {"SequenceParallel(tp)"},
+                            {SequenceParallel("tp")},
                             {.input = {{tp, sequence, std::nullopt}}, .output = {}}}));
   EXPECT_EQ(FindModule(split, "blocks.0.mlp.down"),
             (ResolvedModule{"blocks.0.mlp.down",
-                            {"RowParallel(tp, output=Shard(1))"},
+                            {RowParallel("tp", {.output = Shard(1)})},
                             {.input = {}, .output = {{tp, sequence, whole}}}}));
 }
 

@@ -1,0 +1,49 @@
+#ifndef WEFT_PARALLEL_RESOLVED_PLAN_H_
+#define WEFT_PARALLEL_RESOLVED_PLAN_H_
+
+#include <string>
+#include <vector>
+
+#include "dtensor/nn/module.h"
+#include "mesh/device_mesh.h"
+#include "parallel/plan.h"
+#include "parallel/style.h"
+
+namespace weft {
+
+// What a plan means for one model on one mesh: resolved, before anything is allocated. A value.
+struct ResolvedModule {
+  std::string path;
+  std::vector<Style> styles = {};  // of the entries that name it, in the order of the plan
+  ModuleBorder border = {};
+
+  bool operator==(const ResolvedModule&) const = default;
+};
+struct ResolvedParameter {
+  std::string path;
+  ParameterLayouts layouts;
+
+  bool operator==(const ResolvedParameter&) const = default;
+};
+struct ResolvedPlan {
+  std::vector<ResolvedModule> modules;        // every module of the model, in order of registration
+  std::vector<ResolvedParameter> parameters;  // every parameter, in order of registration
+
+  bool operator==(const ResolvedPlan&) const = default;
+
+  // A table: parameter, styles that reach it, shape, layout at rest, layout in compute, elements per rank
+  // (largest).
+  std::string ToTable(Module& model, const DeviceMesh& mesh) const;
+};
+
+// Resolves `plan` against the model's tree. Allocates nothing, communicates nothing.
+//
+// Errors: InvalidArgument naming the entry: a path that matches no module (with the nearest that exists), an
+//         axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
+//         one parameter over the same axis, a head count that the axis does not divide, a dim that a
+//         parameter lacks.
+ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_RESOLVED_PLAN_H_
