@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What docs/seeing.md shows is what its commands print. Arguments: the page, its picture, then pairs of a program's
+# What a page of docs shows is what its commands print. Arguments: the page, its picture, then pairs of a program's
 # label and its path. A block of the page that begins with "$ bazel run LABEL" is run and compared with the lines
 # below; one that ends with "> docs/layout.svg" is compared with that file.
 set -euo pipefail
