@@ -14,8 +14,8 @@ namespace {
 
 int Run(int argc, char** argv) {
   const weft::LaunchOptions options = weft::ParseLaunchOptions(argc, argv);
-  if (options.help) {
-    std::cout << weft::FlagsHelp(weft::WeftRunUsage()) << std::flush;
+  if (options.help || options.version) {
+    std::cout << (options.help ? weft::FlagsHelp(weft::WeftRunUsage()) : weft::VersionLine()) << std::flush;
     return 0;
   }
   return weft::Launch(options);

@@ -15,6 +15,7 @@
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/version.h"
 
 namespace weft {
 namespace {
@@ -38,7 +39,7 @@ std::vector<std::string> NamesOf(const FlagsUsage& usage) {
 
 [[noreturn]] void ThrowUnknownFlag(const std::string& written, const std::string& name,
                                    std::vector<std::string> candidates) {
-  candidates.push_back("help");
+  candidates.insert(candidates.end(), {"help", "version"});
   const std::string nearest = NearestName(name, candidates);
   // Past half of the letters the nearest name is no help.
   if (EditDistance(name, nearest) * 2 > static_cast<int64_t>(std::max(name.size(), nearest.size()))) {
@@ -139,6 +140,10 @@ ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usag
       parsed.help = true;
       return parsed;
     }
+    if (argument.name == "version") {
+      parsed.version = true;
+      return parsed;
+    }
     if (!known(argument.name) && !argument.value && absl::StartsWith(argument.name, "no")) {
       const std::string positive = argument.name.substr(absl::StartsWith(argument.name, "no_") ? 3 : 2);
       if (known(positive) && Definition(positive).IsOfType<bool>()) {
@@ -171,18 +176,21 @@ std::string FlagsHelp(const FlagsUsage& usage) {
       absl::StrAppend(&text, HelpLine(absl::StrCat("--", name, "=", flag.DefaultValue()), flag.Help()));
     }
   }
-  absl::StrAppend(&text, "\n", HelpLine("--help", "Print this and exit."));
+  absl::StrAppend(&text, "\n", HelpLine("--help", "Print this and exit."),
+                  HelpLine("--version", "Print the version and exit."));
   if (!usage.examples.empty()) absl::StrAppend(&text, "\nExamples:\n");
   for (const std::string& example : usage.examples) absl::StrAppend(&text, "  ", example, "\n");
   return text;
 }
 
+std::string VersionLine() { return absl::StrCat("weft ", kVersion, "\n"); }
+
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
             const std::function<int(const ParsedFlags&)>& body) {
   try {
     const ParsedFlags parsed = ParseFlags(argc, argv, usage);
-    if (!parsed.help) return body(parsed);
-    std::cout << FlagsHelp(usage) << std::flush;
+    if (!parsed.help && !parsed.version) return body(parsed);
+    std::cout << (parsed.help ? FlagsHelp(usage) : VersionLine()) << std::flush;
     return 0;
   } catch (const std::exception& error) {
     return Fail(error.what());

@@ -31,6 +31,7 @@ struct FlagsUsage {
 // What a command line said, beyond the values that the ABSL_FLAGs now hold.
 struct ParsedFlags {
   bool help = false;            // --help was given; nothing after it was read
+  bool version = false;         // --version was given; nothing after it was read
   std::set<std::string> given;  // names of the flags that were given, whatever their values
 
   bool Given(absl::string_view name) const { return given.count(std::string(name)) > 0; }
@@ -46,8 +47,11 @@ ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usag
 // The text of --help: the summary, each group's flags with default and help text, the examples.
 std::string FlagsHelp(const FlagsUsage& usage);
 
-// Parses the flags and returns what `body` returns: the exit code of the program. --help prints on stdout and
-// gives 0. An exception of either prints one line, "error: ...", on stderr and gives 1.
+// The line of --version: "weft 0.1.0\n".
+std::string VersionLine();
+
+// Parses the flags and returns what `body` returns: the exit code of the program. --help and --version print
+// on stdout and give 0. An exception of either prints one line, "error: ...", on stderr and gives 1.
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
             const std::function<int(const ParsedFlags&)>& body);
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage, const std::function<int()>& body);

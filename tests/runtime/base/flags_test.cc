@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "runtime/base/version.h"
 
 namespace weft {
 
@@ -167,8 +168,8 @@ TEST_F(FlagsTest, HelpListsGroupsDefaultsAndExamplesInOrder) {
   for (const char* part :
        {"Trains a model.\n", "\nMesh:\n", "--mesh=dp=2,tp=2", "Axes and extents", "one rank.\n",
         "--sequence_parallel=false", "\nModel:\n", "--layers=4", "Transformer blocks.\n", "--lr=0.001",
-        "--share=%50", "\nOutput:\n", "--log_every=10", "--help", "\nExamples:\n", "  train --mesh=dp=4\n",
-        "  train --layers=8\n"}) {
+        "--share=%50", "\nOutput:\n", "--log_every=10", "--help", "--version", "\nExamples:\n",
+        "  train --mesh=dp=4\n", "  train --layers=8\n"}) {
     const size_t found = help.find(part, at);
     ASSERT_NE(found, std::string::npos) << part << " not in order in\n" << help;
     at = found;
@@ -229,6 +230,15 @@ TEST_F(FlagsTest, RunMainPrintsHelpAndDoesNotRun) {
   EXPECT_EQ(outcome.out, FlagsHelp(Usage()));
   EXPECT_EQ(outcome.err, "");
   EXPECT_FALSE(outcome.ran);
+}
+
+TEST_F(FlagsTest, RunMainPrintsTheVersionAndDoesNotRun) {
+  const Outcome outcome = RunProgram({"--version", "--layers=none"}, [] { return 3; });
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, absl::StrCat("weft ", kVersion, "\n"));
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_FALSE(outcome.ran);
+  EXPECT_EQ(ParseError({"--verison"}), "unknown flag --verison: did you mean --version?");
 }
 
 TEST_F(FlagsTest, RunMainFoldsAnErrorIntoOneLine) {
