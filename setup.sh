@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-# One a line, so that a change is one line.
+# One per line, so that a change is one line.
 packages=(
   bazel-bootstrap
   clang-format

@@ -6,7 +6,7 @@
 //   bazel run --config=cuda //benchmarks:gpt2_gpu -- --profile      the ten ops that take longest
 //
 // Medians over the steps after a warm-up; a step ends when its loss is on the host. Model flops utilisation
-// (MFU) is that of Chowdhery et al., "PaLM", appendix B, as nanoGPT counts: 6 N + 12 L d T flops a token, N
+// (MFU) is that of Chowdhery et al., "PaLM", appendix B, as nanoGPT counts: 6 N + 12 L d T flops per token, N
 // parameters but those of positions, L layers, d wide, T tokens of a sequence, over the GPU's dense peak of
 // the dtype by its data sheet. "strict" counts the products alone, and of attention what the causal mask
 // leaves. The vocabulary is padded to 50304, as llm.c and nanoGPT have it.

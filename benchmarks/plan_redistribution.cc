@@ -1,7 +1,7 @@
 // How long planning a redistribution takes, uncached, and how long finding a plan in the cache takes.
 //
 //   bazel run //benchmarks:plan_redistribution                       a table to read
-//   bazel run //benchmarks:plan_redistribution -- --log_format=json  one object a line
+//   bazel run //benchmarks:plan_redistribution -- --log_format=json  one object per line
 //
 // Pairs are drawn from all layouts of a 64 MiB tensor over 4-D meshes whose axes cost the same, and over 3-D
 // meshes whose axes do not, where the search looks for detours; Partials included. Each is planned three

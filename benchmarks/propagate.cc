@@ -1,8 +1,8 @@
 // How long the choice of a sharding takes: matmuls on 1-D, 2-D and 3-D meshes, every pair of operand layouts
 // over Replicate, Shard(0), Shard(1) and Partial along each axis.
 //
-//   bazel run //benchmarks:propagate                       a line a mesh to read
-//   bazel run //benchmarks:propagate -- --log_format=json  one object a line
+//   bazel run //benchmarks:propagate                       a line per mesh to read
+//   bazel run //benchmarks:propagate -- --log_format=json  one object per line
 //
 // Each pair is searched several times and the least time counts: what another program takes of the machine is
 // not the search's. Value is the median over the pairs, and another the worst pair. Nothing here is cached by

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// The straightforward barrier of threads: one counter; who waits spins, then sleeps.
+// The straightforward barrier of threads: one counter; a thread that waits spins, then sleeps.
 class ThreadBarrier {
  public:
   explicit ThreadBarrier(int num_threads) : num_threads_(num_threads) {}

@@ -62,7 +62,7 @@ double StepMicroseconds(const DeviceMesh& mesh, int steps,
   const int ranks = static_cast<int>(mesh.num_ranks());
   const int batches = absl::GetFlag(FLAGS_batches);
   WEFT_REQUIRE(batches >= 1, "--batches=", batches, ": expected at least 1");
-  std::vector<std::vector<double>> us(ranks, std::vector<double>(batches));  // a row a rank: none shares it
+  std::vector<std::vector<double>> us(ranks, std::vector<double>(batches));  // a row per rank: none shares it
   RunRanks(ranks,
            [&](World& world) {
              train(world, [&](Module& model, int64_t num_tokens, absl::FunctionRef<DTensor()> loss) {

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// Tells the user how training goes: a header, a line a step (one updating line on a terminal, plain lines
+// Tells the user how training goes: a header, a line per step (one updating line on a terminal, plain lines
 // every `log_every` steps in a pipe), evaluations, the sample. With --log_format=json stdout holds one object
 // a line, every step, and all else goes to stderr. For rank 0 alone.
 class GptProgress {

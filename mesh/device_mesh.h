@@ -21,7 +21,7 @@ struct MeshAxis {
 };
 
 // A grid of ranks with named axes: the ground that layouts lie on. An immutable value; copies share it, `==`
-// compares by pointer first and by value else. The first axis varies slowest: rank = row-major index of its
+// compares by pointer first, then by value. The first axis varies slowest: rank = row-major index of its
 // coordinate, unless the mesh was given its ranks. A mesh of no axes has one rank: a single device.
 //
 // A mesh whose ranks are row-major costs the same whatever their number, but for the list that ranks() makes.

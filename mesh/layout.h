@@ -97,9 +97,9 @@ class Layout {
   Layout PermuteDims(absl::Span<const int> order) const;
 
   // Text form. With a mesh: "[dp, tp]", "[tp.dp, -]", "[-, -] P{tp}", "P{a,b:max}", "P{a:sum,b:avg}" (scalar,
-  // partial); one entry a dim, "-" unsplit, axes joined by '.' outermost first; partial axes with their kind,
-  // sum if unsaid, one kind after the last axis standing for all if no other is said. "[]" for a replicated
-  // scalar. Without a mesh, and for axes that the mesh lacks, axes are a0, a1, ...
+  // partial); one entry per dim, "-" unsplit, axes joined by '.' outermost first; partial axes with their
+  // kind, sum if unsaid, one kind after the last axis standing for all if no other is said. "[]" for a
+  // replicated scalar. Without a mesh, and for axes that the mesh lacks, axes are a0, a1, ...
   std::string ToString(const DeviceMesh& mesh) const;
   std::string ToString() const;
 

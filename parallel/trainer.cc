@@ -85,7 +85,7 @@ void Trainer::FindNonFinite(absl::FunctionRef<DTensor()> loss) {
     if (error.code() != absl::StatusCode::kDataLoss) throw;
     Throw(error.code(), "step ", step_, ": ", error.message());
   }
-  metrics_group_->Barrier();  // who found nothing does not go on, and say so, before who did
+  metrics_group_->Barrier();  // ranks that found nothing wait for those that did
 }
 
 }  // namespace weft

@@ -20,7 +20,7 @@
 # a BUILD file or not, and names file:line where one breaks the order. First it shows on planted trees that it can.
 set -euo pipefail
 
-# Prints the violations in the source tree $1, one a line: nothing if there is none.
+# Prints the violations in the source tree $1, one per line: nothing if there is none.
 violations() {
   (
     cd "$1"

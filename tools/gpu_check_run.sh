@@ -4,7 +4,7 @@
 # on the same if python3 has it. Ends within 8 minutes: each part has a time limit, and one that passes it has failed.
 #
 #   run                       a table
-#   run --log_format=json     one object a line: {"name":...,"passed":N,"failed":N,"seconds":x} of tests and programs, and the
+#   run --log_format=json     one object per line: {"name":...,"passed":N,"failed":N,"seconds":x} of tests and programs, and the
 #                             figures as benchmarks print them: {"name":...,"value":x,"unit":...,"limit":x,"ratio":x,...}
 #   run --only=tests          tests, rules, training, kernels or gpt2, separated by commas
 #

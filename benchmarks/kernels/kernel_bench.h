@@ -61,10 +61,10 @@ class KnownLimits {
 
   DeviceType device() const { return device_; }
 
-  // In bytes a second: triad on the CPU, a GPU's copy within its memory. Footprints are rounded to three
+  // In bytes per second: triad on the CPU, a GPU's copy within its memory. Footprints are rounded to three
   // bits, so that many figures share a limit.
   double Memory(int64_t footprint, int threads);
-  // In flops a second; of bf16, or else of f32. A GPU's is its data sheet's, 0 for one that is not known.
+  // In flops per second; of bf16, or else of f32. A GPU's is its data sheet's, 0 for one that is not known.
   double Peak(DType dtype, int threads);
 
  private:
@@ -90,14 +90,14 @@ class KernelBench {
 
   DeviceType device() const { return limits_.device(); }
 
-  // Reports "kernels/NAME/SIZE/THREADSt", or "kernels/NAME/SIZE/cuda": bytes a second of `call`, over the
+  // Reports "kernels/NAME/SIZE/THREADSt", or "kernels/NAME/SIZE/cuda": bytes per second of `call`, over the
   // memory's limit at its footprint. The target of 0.85 is for tensors of at least 16 MiB.
   void MeasureBytes(absl::string_view name, const BenchCall& call);
   // The same of anything else, whose bytes the caller counts as BenchCall does.
   void MeasureBytes(absl::string_view name, int64_t num_bytes, int64_t footprint,
                     absl::FunctionRef<void()> call);
 
-  // Reports flops a second of `call`, over the peak of `dtype` (f32 or bf16).
+  // Reports flops per second of `call`, over the peak of `dtype` (f32 or bf16).
   void MeasureFlops(absl::string_view name, DType dtype, double num_flops, double target,
                     absl::FunctionRef<void()> call);
 

@@ -1,5 +1,5 @@
-// How close kernels come to the machine: bytes a second over STREAM's triad for those that wait for memory,
-// flops a second over the measured peak for those that compute. On a GPU, with --config=cuda: over its own
+// How close kernels come to the machine: bytes per second over STREAM's triad for those that wait for memory,
+// flops per second over the measured peak for those that compute. On a GPU, with --config=cuda: over its own
 // copy within its memory, and over its data sheet's peak.
 //
 //   bazel run //benchmarks/kernels

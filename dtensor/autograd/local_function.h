@@ -56,7 +56,7 @@ struct LocalFunction {
   std::function<std::vector<Tensor>(const LocalGradients&)> backward;
   // Compares what is said to be Replicate across the ranks, outputs in forward and gradients in backward: a
   // gradient that is declared Replicate and is a part differs from rank to rank. For finding that; it costs
-  // an all-gather of 8 bytes a rank for each.
+  // an all-gather of 8 bytes per rank for each.
   bool check_replicas = false;
 };
 

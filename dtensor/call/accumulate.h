@@ -5,9 +5,9 @@
 
 namespace weft {
 
-// Adds `term` to `sum` where `sum` lies, as Add would and with its bits, if nobody could tell: `sum` is the
-// only handle of the only tensor in its memory, and lies as the result would. Otherwise does nothing and
-// returns false.
+// Adds `term` to `sum` in place, with the bits of Add, where no other handle can see it: `sum` is the only
+// handle of the only tensor in its memory, and lies as the result would. Otherwise does nothing and returns
+// false.
 bool AddInPlace(const DTensor& sum, const DTensor& term);
 
 // One more term of a gradient: `sum` is `term` if it was undefined, otherwise their sum; in place, where

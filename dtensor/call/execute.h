@@ -114,7 +114,7 @@ DTensor Execute(const Op<A, R>& op, std::initializer_list<DTensorRef> operands,
       Execute({.op = op, .operands = operands, .attributes = &attributes, .scalars = &scalars})[0]);
 }
 
-// A call without operands, whose context and output layout nothing else tells.
+// A call without operands, which could tell neither context nor output layout.
 // Errors: InvalidArgument for a Partial layout.
 DTensor ExecuteCreation(const ErasedCall& call, const IntrusivePtr<MeshContext>& context,
                         const Layout& layout);

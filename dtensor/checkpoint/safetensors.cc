@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 using Json = nlohmann::ordered_json;
 
-// A header is some hundred bytes a tensor; more than this is not a header.
+// A header is some hundred bytes per tensor; more than this is not a header.
 constexpr int64_t kMaxHeaderBytes = int64_t{100} << 20;
 
 struct DTypeText {

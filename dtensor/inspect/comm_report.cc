@@ -17,7 +17,7 @@ using Key = std::tuple<std::string, std::string, std::string, std::string>;
 
 Key KeyOf(const CommRow& row) { return {row.kind, row.axes, row.purpose, row.path}; }
 
-// One row a line, fields by tab: none of them holds either.
+// One row per line, fields by tab: none of them holds either.
 std::string ToText(const CommReport& report) {
   std::string text;
   for (const CommRow& row : report.rows) {

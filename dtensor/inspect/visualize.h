@@ -21,7 +21,7 @@ namespace weft {
 std::string Visualize(const TensorType& type, const Layout& layout, const DeviceMesh& mesh);
 std::string Visualize(const DTensor& tensor);
 
-// The same as a picture: an SVG document with one panel a rank, arranged as the mesh is (columns: the last
+// The same as a picture: an SVG document with one panel per rank, arranged as the mesh is (columns: the last
 // axis; rows: the one before; blocks side by side: the first of three). A panel is the whole tensor, to scale
 // within limits; filled in the rank's colour is what it holds, hatched if it is a term of a reduction. Of a
 // tensor with more than two dims the panel shows two, those that are split first.

@@ -1,4 +1,4 @@
-// VisualizeSvg: panels, one a rank, arranged as the mesh is.
+// VisualizeSvg: panels, one per rank, arranged as the mesh is.
 
 #include <algorithm>
 #include <cmath>

@@ -16,14 +16,14 @@ namespace weft {
 // Checks that the pieces of ranks that differ only along Replicate axes are the same bits. A tensor on meta,
 // which has none, agrees.
 //
-// Cost:   an all-gather of 8 bytes a rank, and one pass over the piece.
+// Cost:   an all-gather of 8 bytes per rank, and one pass over the piece.
 // Errors: InvalidArgument that starts with `what` and names the ranks that differ from the first of theirs.
 void CheckReplicas(MeshContext& context, const Tensor& local, const TensorType& type, const Layout& layout,
                    absl::string_view what);
 
 // The global type of what the ranks hold pieces of: along each dim, the sum of the pieces.
 //
-// Cost:   an all-gather of 80 bytes a rank.
+// Cost:   an all-gather of 80 bytes per rank.
 // Errors: InvalidArgument that starts with `what`, if dtypes or ndims differ, or a piece is not what the
 //         chunk rule gives its rank: names those ranks, what they hold and what the rule gives.
 TensorType AgreeOnType(MeshContext& context, const Tensor& local, const Layout& layout,

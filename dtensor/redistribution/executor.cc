@@ -127,7 +127,7 @@ class StepExecutor {
       return result;
     }
     // The average of {n * value, 0, ..., 0} is the value; n copies add up to n * value exactly for n a power
-    // of two, and to rounding else.
+    // of two, and otherwise up to rounding.
     CopyTensor(local, result);
     for (int64_t i = 1; i < step_.group_size; ++i) AccumulateTensor(local, result, ReduceOp::kSum);
     return result;

@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// What it takes to bring a tensor from one layout to another, for those who compare and explain.
+// What it takes to bring a tensor from one layout to another, for code that compares and explains.
 struct RedistributionPrice {
   double microseconds = 0;  // predicted
   int64_t num_bytes = 0;    // summed over all ranks, as the ledger counts them
@@ -26,8 +26,8 @@ struct RedistributionPrice {
 RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
                                         const DeviceMesh& mesh, const CostModel& cost_model);
 
-// Its time alone, as EstimateMicroseconds has it: without a search, for those who choose between many
-// layouts. Or its bytes alone, of the plan.
+// Its time alone, as EstimateMicroseconds has it: without a search, for code that chooses between
+// many layouts. Or its bytes alone, of the plan.
 double RedistributionMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
                                   const DeviceMesh& mesh, const CostModel& cost_model);
 int64_t RedistributionBytes(const Layout& from, const Layout& to, const Shape& shape, DType dtype,

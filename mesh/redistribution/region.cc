@@ -45,9 +45,9 @@ bool LieInOrder(const Shape& whole, absl::Span<const Region> pieces) {
   return next == whole.num_elements();
 }
 
-// Whoever lacks part of a region is served in the order of the members. So what `member` sends follows from
-// who lacks part of its own region, and what it receives from who before it lacks part of the regions that it
-// wants: only those are gone through member by member.
+// Members that lack part of a region are served in order. So what `member` sends follows from the members
+// that lack part of its own region, and what it receives from those before it that lack part of the regions
+// that it wants: only those are gone through member by member.
 RegionExchange PlanRegionExchange(absl::Span<const Region> held, absl::Span<const Region> wanted,
                                   int member) {
   RegionExchange exchange;

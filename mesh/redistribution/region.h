@@ -44,9 +44,9 @@ struct RegionExchange {
 };
 
 // Member `member`'s part in an exchange in which member i holds `held[i]` and wants `wanted[i]`. Members hold
-// equal regions (replicas) or disjoint ones, and together all that is wanted. Who wants part of a region that
-// it does not hold gets it from the holders in turn, in the order of the members, so that replicas share the
-// work. At most one message from a member to another; every member plans alike.
+// equal regions (replicas) or disjoint ones, and together all that is wanted. A member that wants part of a
+// region that it does not hold gets it from the holders in turn, in the order of the members, so that
+// replicas share the work. At most one message from a member to another; every member plans alike.
 //
 // Cost: members, for each region that this one wants part of and several hold.
 RegionExchange PlanRegionExchange(absl::Span<const Region> held, absl::Span<const Region> wanted, int member);

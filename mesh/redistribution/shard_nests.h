@@ -13,7 +13,7 @@
 
 namespace weft {
 
-// What those who count over all ranks of a mesh work with: layouts taken apart dim by dim, and the few
+// What counting over all ranks of a mesh works with: layouts taken apart dim by dim, and the few
 // indices along an axis that stand for all.
 
 // The axes that split one dim, outermost first, those of one rank left out.

@@ -50,7 +50,7 @@ std::string RuleDot(absl::Span<const TensorType> operands, const NoAttributes&) 
   return absl::StrCat(RowFactors(ndim, "n"), ", ", RowFactors(ndim, "n"), " -> ", StatisticFactors(ndim));
 }
 
-// x and one number a row.
+// x and one number per row.
 std::string RuleAround(absl::Span<const TensorType> operands, const NoAttributes&) {
   const int ndim = operands[0].ndim();
   return absl::StrCat(RowFactors(ndim, "n"), ", ", StatisticFactors(ndim), " -> ", StatisticFactors(ndim));

@@ -30,7 +30,7 @@ struct AxisCandidate {
   bool operator==(const AxisCandidate&) const = default;
 };
 
-// A way that an axis was not used in, and why.
+// A way to use an axis that was refused, and why.
 struct RefusedCandidate {
   int axis = 0;
   int factor = -1;  // as in AxisCandidate

@@ -28,7 +28,7 @@ enum class CollectiveKind : uint8_t {
 // "all_reduce", "all_gather", ...: the names used in errors, the ledger and traces.
 absl::string_view CollectiveName(CollectiveKind kind);
 
-// True for the kinds whose descriptor has one count, the same on all members; other kinds have one a rank.
+// True for the kinds whose descriptor has one count, the same on all members; other kinds have one per rank.
 bool HasOneCount(CollectiveKind kind);
 
 // True for the kinds that combine elements, whose descriptor has an op.
@@ -43,7 +43,7 @@ struct CollectiveDescriptor {
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;  // broadcast, reduce, gather, scatter
-  // Elements: one for the equal kinds, one a rank for the uneven ones. In place for small groups.
+  // Elements: one for the equal kinds, one per rank for the uneven ones. In place for small groups.
   using Counts = absl::InlinedVector<int64_t, 4>;
   Counts counts = {};
 

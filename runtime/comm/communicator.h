@@ -117,8 +117,8 @@ class Communicator {
   // thread.
   void Abort(const std::string& reason);
 
-  // Ends the group, unless it has ended: every later call throws this error, as does who waits in it on this
-  // rank; members on other ranks throw it, or Aborted with this rank's name. Any thread.
+  // Ends the group, unless it has ended: every later call throws this error, as does a thread that waits in
+  // it on this rank; members on other ranks throw it, or Aborted with this rank's name. Any thread.
   virtual void Fail(absl::StatusCode code, const std::string& message) = 0;
 
   // How long a member waits for the others. Default 10 minutes.
@@ -139,7 +139,7 @@ class Communicator {
     std::vector<Message> sends;
     std::vector<Message> receives;
     CommOptions options;
-    uint64_t sequence = 0;   // from 1: the how-manieth collective on this group, or SendRecv of this member
+    uint64_t sequence = 0;   // from 1: ordinal of the collective on this group, or SendRecv of this member
     int64_t issued_ns = 0;   // FlightClock
     uint64_t flight_id = 0;  // the recorder's, if there is one
     Ledger::Row* row = nullptr;  // the ledger's, if there is one

@@ -53,8 +53,8 @@ void Worker::Execute(Task task) {
   } catch (const std::exception& caught) {
     error.emplace(absl::StatusCode::kInternal, caught.what());
   }
-  // In this order: who has waited for the Work holds its buffers alone, and whoever finds the worker idle
-  // finds its Works finished.
+  // In this order: a thread that has waited for the Work holds its buffers alone, and one that finds the
+  // worker idle finds its Works finished.
   task.run = nullptr;
   task.state->Finish(std::move(error));
   {

@@ -11,7 +11,7 @@ enum class Backend {
   kLocal,  // threads of this process
   kGloo,   // processes, this one of them: shared memory and TCP
   kMpi,    // processes, this one of them
-  kNccl,   // GPUs, one a rank: as kAuto, and NCCL moves what is on them
+  kNccl,   // GPUs, one per rank: as kAuto, and NCCL moves what is on them
 };
 
 // "auto", "local", "gloo", "mpi", "nccl".

@@ -103,7 +103,7 @@ std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, i
         absl::StrCat(RankList({rank}), " is at ", operation->ToString(), ", waiting for its peers"), false};
   }
   std::vector<int> waiting;
-  // Who does the same is told of together, in the order of the first of each.
+  // Ranks that do the same are named together, in the order of the first of each.
   std::vector<std::vector<int>> alike;
   std::map<std::string, size_t> index;  // in `alike`
   for (int member : operation->ranks) {

@@ -40,8 +40,8 @@ std::string WithPort(const std::string& host, int port) {
 JobStore::JobStore(const LaunchEnvironment& environment) : launcher_keeps_it_(environment.agent_store) {
   const bool listens = environment.rank == 0 && !environment.agent_store;
   if (listens) Listen(environment, environment.token);
-  // Whatever others call it: rank 0 reaches its own server by the loopback, and so does who shares its
-  // machine with all.
+  // Whatever others call it: rank 0 reaches its own server by the loopback, and so does every rank
+  // if all share a machine.
   const bool is_here = listens || (OneMachine(environment) && !environment.agent_store);
   Connect(environment, WithPort(is_here ? kLoopback : environment.master_addr, environment.master_port),
           environment.token);

@@ -14,8 +14,8 @@ namespace weft {
 // The store of one incarnation of a job, as one of its processes has it: a client, and in rank 0's process
 // the server too, unless the launcher keeps it.
 //
-// Who may reach the server: this machine alone if all ranks are on it; else any, with a word of warning on
-// stderr if no token is set.
+// The server can be reached from this machine alone if all ranks are on it; otherwise from any, with a
+// warning on stderr if no token is set.
 class JobStore {
  public:
   // With an address in `environment`: rank 0 listens there, the others connect.

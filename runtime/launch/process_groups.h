@@ -30,7 +30,7 @@ class ProcessGroups {
   // Ends all groups, those still to come too, with Aborted. Any thread.
   virtual void AbortAll(const std::string& reason) = 0;
 
-  // The rank is done: its peers, who would wait for it in vain, are told.
+  // The rank is done: tells its peers, which would wait for it in vain.
   virtual void Finish() = 0;
 };
 

@@ -23,8 +23,8 @@ struct FileStoreOptions {
 // The file system must have flock and show a rename to every process at once: local ones, Lustre (mounted
 // with flock), GPFS, CephFS; NFS mounted with lookupcache=none.
 //
-// Cost:    two or three system calls a key and a call; who waits looks every 0.2 to 20 ms, more seldom the
-//          longer it has waited.
+// Cost:    two or three system calls per key and call; a caller that waits looks every 0.2 to 20 ms, more
+//          seldom the longer it has waited.
 // Threads: any, of any process.
 // Errors:  as in store.h; Aborted, naming the folder and the system's reason, when the folder cannot be made,
 //          locked (in lock_timeout), read or written; DataLoss for a file that no FileStore wrote.

@@ -44,8 +44,8 @@ class TcpStoreServer {
   // "127.0.0.1:29500": the host as it listens, so for clients of this machine, or of any if it was given so.
   const std::string& address() const { return address_; }
 
-  // A line for the program to print if who may join deserves a word: nothing is checked, or the token travels
-  // in clear. Else "".
+  // A line for the program to print if clients are not checked, or the token travels in clear; otherwise
+  // "".
   std::string notice() const;
 
  private:

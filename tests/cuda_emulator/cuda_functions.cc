@@ -209,7 +209,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// Who asks again and again sees the stream move on.
+// A caller that asks again and again sees the stream move on.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   Lock lock(TheCuda().mutex);
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);

@@ -61,7 +61,7 @@ __global__ void GemmKernel(CudaGemm gemm) {
 
 int64_t NumFusedGemms() { return num_fused; }
 
-// As cuBLASLt says of itself, where this says no; sums of columns in threes are left to who asks, so that
+// As cuBLASLt says of itself, where this says no; sums of columns in threes are left to the caller, so that
 // both ways run.
 bool HasCudaGemm(const std::shared_ptr<Allocator>&, const CudaGemm& gemm) {
   if (gemm.dtype == DType::kF64) return false;

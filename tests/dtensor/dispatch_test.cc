@@ -194,7 +194,7 @@ TEST(DispatchTest, SplitLastDimsAreDecomposed) {
   OnMesh("dp=2,tp=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor logits = Lay(context, RandomF64({4, 3, 6}, 5), "[dp, -, tp]");
     EXPECT_EQ(LayoutText(Softmax(logits)), "[dp, -, tp]");
-    // The maximum and the sum of exponentials, one number a row; the logits stay where they are.
+    // The maximum and the sum of exponentials, one number per row; the logits stay where they are.
     EXPECT_EQ(LedgerText(*context), "all_reduce tp activation, all_reduce tp activation");
     int64_t bytes = 0;
     for (const LedgerEntry& entry : context->world().ledger().entries()) bytes += entry.num_bytes;

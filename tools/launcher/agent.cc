@@ -120,7 +120,7 @@ void Agent::OnSignals(WorkerGroup* workers) {
     const bool second = stop_signal_ != 0;
     if (!second) stop_signal_ = signal;
     if (workers == nullptr) continue;
-    // Who asks twice does not want to wait.
+    // A user that asks twice does not want to wait.
     const std::chrono::milliseconds grace =
         getppid() == options_.guard ? options_.stop_grace : options_.failure_grace;
     workers->Stop(signal, second ? std::chrono::milliseconds(0) : grace);

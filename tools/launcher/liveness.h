@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// Whether other nodes live: each counts a number up in the store, and who asks sees whether it moves. Clocks
+// Whether other nodes live: each counts a number up in the store, and the others see whether it moves. Clocks
 // of different machines are never compared.
 //
 // Cost:    one look-up a node and interval, however often one asks.

@@ -15,7 +15,7 @@ struct MeetingNode {
   std::string id = {};    // of one life of one launcher
   std::string host = {};  // for people
   int fixed_rank = -1;    // -1: ranks follow the order of arrival
-  int64_t arrival = -1;   // -1: has not been here; else it came as this many-th, and keeps that
+  int64_t arrival = -1;   // -1: has not been here; otherwise the ordinal of its coming, which it keeps
 
   bool operator==(const MeetingNode&) const = default;
 };

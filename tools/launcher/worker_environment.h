@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// What workers are told beside who they are.
+// What workers are told besides their ranks.
 struct JobVariables {
   std::string run_id;
   int workers_per_node = 1;

@@ -41,7 +41,7 @@ struct Sampled {
   int64_t total = 0;
 };
 
-// Offered strategies combined, one an axis, with every order in which the axes nest on shared dims: at most
+// Offered strategies combined, one per axis, with every order in which the axes nest on shared dims: at most
 // `limit` of them, drawn with `random` without a preference. Combinations that no layout can hold (max beside
 // sum) or that would nest an in-place operand's output differently do not count.
 Sampled<LayoutStrategy> Compositions(const OpCase& op_case, const DeviceMesh& mesh, int64_t limit,

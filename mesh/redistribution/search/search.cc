@@ -50,7 +50,7 @@ class Search {
   void AddMove(int index, const Layout& result);
   // Whether a way to `layout` is known that is no worse than one of these bytes and this time.
   bool IsBeaten(const Layout& layout, int64_t bytes, double us) const;
-  // What lies there once all is sliced that costs nothing.
+  // The layout after all slices that cost nothing.
   Layout LayoutAfter(const Layout& result) const;
   void Add(RedistributionNode node, const StepTraffic& traffic);
   // Notes the plan that goes from `node` straight to the end. Returns what is left at least.
@@ -284,8 +284,7 @@ void Search::AddAllReduce(int index, AxisMask axes, ReduceOp op) {
 }
 
 void Search::AddMove(int index, const Layout& result) {
-  // Every step takes time, so that a layout which is reached sooner than this one is needs no look at the
-  // way.
+  // Every step takes time: if the layout has been reached sooner than this node, no way from here can win.
   const RedistributionNode& before = nodes_[index];
   if (IsBeaten(LayoutAfter(result), before.bytes, before.us)) return;
   const Move move = DescribeMove(nodes_[index].layout, result, request_.shape, mesh_);

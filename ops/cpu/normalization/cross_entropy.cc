@@ -85,7 +85,7 @@ void CrossEntropy(const Call& call) {
         const T* const x = from[row];
         const LogSumExp row_lse = Rows<T>().log_sum_exp(x, classes.count);
         lse[row] = static_cast<C>(row_lse.Value());
-        // Before lse is rounded to f32: large logits would else cost digits of a small loss.
+        // Before lse is rounded to f32: otherwise large logits would cost digits of a small loss.
         sum.loss += row_lse.Value() - Picked(x, classes, target[row], attributes.label_smoothing);
         sum.count += 1;
       }

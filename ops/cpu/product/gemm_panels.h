@@ -55,7 +55,7 @@ struct PanelResult {
 };
 
 // Memory that will be packed next, to be brought into L2 meanwhile, a line of 64 bytes after the other:
-// reading operands from L3 or DRAM would else take a tenth of a product of 256 rows.
+// otherwise reading operands from L3 or DRAM would take a tenth of a product of 256 rows.
 class PanelAhead {
  public:
   PanelAhead() = default;

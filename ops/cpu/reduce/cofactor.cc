@@ -26,7 +26,7 @@ void PieceProduct(const Call& call) {
   });
 }
 
-// `others` is a number a row, or null for 1.
+// `others` is a number per row, or null for 1.
 void MakeCofactors(const Call& call, const double* others) {
   VisitFloating(call.inputs[0].dtype(), "cofactor", [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -23,7 +23,7 @@ void RunBatch(ProductCache& products, const std::shared_ptr<Allocator>& allocato
   const PlannedProduct& product = products.Find(gemm);
   WEFT_CHECK(product.exists(), "a product that cuBLASLt lacks");
   const int64_t bytes = product.workspace_bytes();
-  // Who gets its memory next uses it later in the same stream.
+  // The next owner of its memory uses it later in the same stream.
   const Tensor workspace =
       bytes == 0 ? Tensor() : Tensor::Empty(allocator, DType::kU8, {bytes + kAlignment - 1});
   product.Run(products.handle(), gemm, bytes == 0 ? nullptr : AlignedData(workspace),

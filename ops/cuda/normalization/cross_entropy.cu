@@ -92,7 +92,7 @@ struct LossRow {
     if (!classes.Ignores(row)) {
       const HeldRow<T, Threads> held(threads, logits[row], classes.count);
       log_sum = ExpSumOfRow<T>(threads, held, classes.count).LogSum();
-      // Before lse is rounded to f32: large logits would else cost digits of a small loss.
+      // Before lse is rounded to f32: otherwise large logits would cost digits of a small loss.
       loss = log_sum - classes.Picked(threads, held, logits[row], row);
     }
     if (threads.rank() != 0) return;

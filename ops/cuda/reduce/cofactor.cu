@@ -53,7 +53,7 @@ struct RunningProduct {
     }
   }
 
-  const double* others;  // one a row, or null for 1
+  const double* others;  // one per row, or null for 1
   double* before;
   T* y;
 };

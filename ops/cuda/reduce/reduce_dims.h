@@ -31,7 +31,7 @@ namespace weft {
 //   void Merge(State&, const State&) const;          // commutative, and associative but for rounding
 //   void Write(int64_t result, const State&) const;
 //
-// Dims that lie together in memory are reduced by a warp or a block a result, others by a thread a column,
+// Dims that lie together in memory are reduced by a warp or a block a result, others by a thread per column,
 // next to each other. Long reductions are cut into parts, whose states wait in the workspace for a second
 // kernel. Bits follow from the shape and the order of the dims in memory.
 
@@ -270,7 +270,7 @@ inline int64_t NumParts(int64_t units, int64_t count, int64_t least) {
 
 // The first stage in one of its forms: how it cuts, and its launch.
 struct ReducePlan {
-  bool columns = false;  // a thread a column; else a warp or block a result
+  bool columns = false;  // a thread per column; else a warp or block a result
   bool packs = false;    // 16 bytes an access
   int64_t part_size = 0;
   int64_t num_parts = 1;

@@ -31,7 +31,7 @@ struct RunningSum {
     y[at] = ConvertElement<T>(static_cast<C>(kExclusive ? before : after));
   }
 
-  const C* offsets;  // one a row, or null for 0
+  const C* offsets;  // one per row, or null for 0
   T* y;
 };
 

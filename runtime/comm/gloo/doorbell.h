@@ -10,8 +10,8 @@ namespace weft {
 // Where one process sleeps until another has moved something for it. Lies in memory that both have mapped.
 //
 // The sleeper: sets `sleeping`, reads `count`, looks whether there is anything to do, and if not sleeps on
-// the count that it read. Who moves something stores it and then calls Ring. All of it is sequentially
-// consistent, so either the sleeper sees what was moved or Ring sees the sleeper.
+// the count that it read. A member that moves something stores it and then calls Ring. All of it is
+// sequentially consistent, so either the sleeper sees what was moved or Ring sees the sleeper.
 //
 // Cost: Ring is one load while nobody sleeps.
 struct Doorbell {

@@ -55,7 +55,7 @@ GlooEventThread::GlooEventThread(absl::FunctionRef<void()> make) {
   if (id != 0 && sched_getscheduler(id) == SCHED_OTHER) id_ = id;
 }
 
-// The last word is SCHED_OTHER: it is that of the last who leaves.
+// The last word is SCHED_OTHER: it is that of the last to leave.
 void GlooEventThread::Ask(int change) {
   if (id_ == 0) return;
   const int before = num_asking_.fetch_add(change);

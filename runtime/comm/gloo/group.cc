@@ -238,7 +238,7 @@ void GlooGroup::Leave() {
   failure_.Throw();
 }
 
-// Who is gone may have left in the rings all that was awaited of it: so first gone, then empty.
+// A peer that is gone may have left all that was awaited of it in the rings: so first gone, then empty.
 void GlooGroup::CheckRingPeers(absl::FunctionRef<bool()> done, GlooWait& wait) {
   if (ring_peers_.empty()) return;
   for (int peer : wait.missing()) {

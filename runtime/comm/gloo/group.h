@@ -31,9 +31,9 @@ struct GlooWait {
 // One member's end of a `gloo` group: its channels to every peer, waiting on them, and the failure that ends
 // the group.
 //
-// A peer that waits is told why: who fails a group says so on its board in shared memory, leaves the reason
-// in the store and then breaks its connections, which reaches whoever is connected to it. Who finds a
-// connection broken looks into the store for the reason before it makes its own.
+// A peer that waits is told why: a member that fails a group says so on its board in shared memory, leaves
+// the reason in the store and then breaks its connections, which reaches whoever is connected to it. A member
+// that finds a connection broken looks into the store for the reason before it makes its own.
 //
 // Threads: the member's, one at a time; Fail, Abort and Depart from any.
 class GlooGroup final : public GlooHub::Member {
@@ -159,7 +159,7 @@ class GlooGroup final : public GlooHub::Member {
   };
   const std::shared_ptr<Posted> posted_;
   std::vector<bool> expects_header_;     // by TCP, since the last collective
-  std::vector<int64_t> header_numbers_;  // the how-manieth receive from that peer it is
+  std::vector<int64_t> header_numbers_;  // the ordinal of the receive from that peer
   Lane first_lane_ = Lane::kCollective;
   Lane last_lane_ = Lane::kCollective;
   int num_spins_ = 0;

@@ -41,7 +41,7 @@ struct GlooOptions {
   // Ranks of the job on this machine; 0: as many as a group has. Where they outnumber the cores nobody spins.
   int ranks_on_host = 0;
 
-  // Who finds a peer gone waits this long for somebody who knows why (the owner's Fail or AbortAll).
+  // A member that finds a peer gone waits this long for one that knows why (the owner's Fail or AbortAll).
   std::chrono::milliseconds reason_takes = std::chrono::milliseconds(0);
 
   // How long a new group waits for its members.

@@ -115,7 +115,7 @@ class Round {
       for (int other : meeting_.hosted) all_shared &= other == peer || theirs[other] == '1';
       if (peer != rank_ && theirs[rank_] != '1') meeting_.peers[peer] = nullptr;
     }
-    // All who can have opened it: from here on nothing is left behind, however this process ends.
+    // All that can have opened it: from here on nothing is left behind, however this process ends.
     if (meeting_.own != nullptr) meeting_.own->Unlink();
     if (!all_shared && hub_.options().path == GlooPath::kSharedMemory) {
       Throw(absl::StatusCode::kFailedPrecondition, "new group '", name_, "': not all members share memory: ",

@@ -62,7 +62,7 @@ class ReduceStream {
   const ReduceOp op_;
   int64_t num_expected_ = 0;  // blocks; they lie in the places of the staging memory in turn
   int64_t num_reduced_ = 0;
-  std::array<std::vector<int64_t>, kAhead> numbers_;  // by place and peer: the how-manieth receive it is
+  std::array<std::vector<int64_t>, kAhead> numbers_;  // by place and peer: the ordinal of the receive
   int64_t wanted_ = 0;                                // of every ring, now
 };
 

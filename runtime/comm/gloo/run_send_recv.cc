@@ -66,7 +66,7 @@ class Batch {
     int peer;
     bool sends = false;
     Lane lane;           // in which the other end's record comes
-    int64_t number = 0;  // the how-manieth it is there
+    int64_t number = 0;  // its ordinal there
     bool checked = false;
     Record mine;
     Record theirs;

@@ -33,7 +33,7 @@ class SharedSegment {
   char* data() const { return data_; }
   const std::string& path() const { return path_; }
 
-  // Takes the name away; who has opened it keeps it.
+  // Takes the name away; a process that has opened it keeps it.
   void Unlink() noexcept;
 
   // Of one that was opened: whether its maker lives (a stopped process does).

@@ -28,8 +28,8 @@ void Group::Arrive(int member) {
   Slot& slot = slots_[member];
   const uint64_t phase = ++slot.num_arrivals;
   slot.postings[slot.num_collectives % 2].phase.store(phase);
-  // Who sleeps in a barrier sleeps till it is complete: the last to arrive wakes it, the others need not. Of
-  // two that arrive at once, one sees both.
+  // A thread that sleeps in a barrier sleeps until it is complete: the last to arrive wakes it, the others
+  // need not. Of two that arrive at once, one sees both.
   if (!wait_point_.has_sleepers()) return;
   for (int peer = 0; peer < size(); ++peer) {
     if (!HasArrived(member, peer, phase)) return;
@@ -46,7 +46,7 @@ void Group::Await(int member, const Ready& ready, const Missing& missing, const 
         [&] { return ready() || failed() || num_departed_.load() != num_departed; }, timeout);
     if (ready()) return;
     if (failed()) Leave(member);
-    // In this order: who departed has arrived before, so after this load its last arrival is seen.
+    // In this order: a member that departed has arrived before, so after this load its last arrival is seen.
     num_departed = num_departed_.load();
     const std::vector<int> awaited = missing();
     if (awaited.empty()) continue;  // they came just now

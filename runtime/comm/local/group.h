@@ -40,7 +40,7 @@ struct alignas(128) Posting {
   char* output = nullptr;
   char short_copy[kShortBytes];
   alignas(64) char copy[kCopiedBytes];
-  CollectiveDescriptor::Counts counts;  // of the kinds that have one a rank
+  CollectiveDescriptor::Counts counts;  // of the kinds that have one per rank
   CollectiveDescriptor::Counts receive_counts;
   uint64_t sequence = 0;
 
@@ -101,7 +101,7 @@ class Group {
     std::atomic<bool>& busy_;
   };
 
-  // Ends the group, unless it has ended: everyone who waits or calls later throws this error.
+  // Ends the group, unless it has ended: every member that waits, or calls later, throws this error.
   void Fail(absl::StatusCode code, const std::string& message);
   bool failed() const { return failure_.failed(); }
   void ThrowIfFailed() const { failure_.ThrowIfFailed(); }
@@ -109,7 +109,7 @@ class Group {
   // Throws the failure once no peer touches this member's memory any more.
   [[noreturn]] void Leave(int member) const;
 
-  // `member` will arrive nowhere any more: its rank has ended. Who waits for it fails at once.
+  // `member` will arrive nowhere any more: its rank has ended. Members that wait for it fail at once.
   void MarkDeparted(int member);
 
   // "group 'dp', all_reduce #3" and "world ranks [1, 3]": for messages.

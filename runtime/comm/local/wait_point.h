@@ -50,8 +50,8 @@ class WaitPoint {
  private:
   static constexpr int kSpins = 400;  // 5 to 20 us
   // Waking tens of sleepers takes a tenth of this, and a turn of as many that yield less: a group that gave
-  // up sooner would sleep in every barrier. Not longer, since who yields to other programs comes back late,
-  // who sleeps soon.
+  // up sooner would sleep in every barrier. Not longer: a thread that yields to other programs comes back
+  // late, one that sleeps soon.
   static constexpr std::chrono::milliseconds kYielding{1};
 
   static void Pause() {

@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// MPI in this process, from MPI_Init_thread to MPI_Finalize: one a process, made by main. Without a launcher
-// the job is this process alone.
+// MPI in this process, from MPI_Init_thread to MPI_Finalize: one per process, made by main. Without a
+// launcher the job is this process alone.
 //
 // Lifetime: outlives its hubs, their communicators and all of their work. Its end waits for every other
 //           process of the job, as MPI_Finalize does; but if a group of this process has failed, for 5 s at

@@ -35,7 +35,7 @@ MpiGroup::~MpiGroup() {
   try {
     transport_->Send(peer_ranks_, MpiPacketWriter(MpiPacketKind::kLeave, key_));
   } catch (const Error&) {
-    // Who waits for this member has a deadline.
+    // Members that wait for this one have a deadline.
   }
 }
 

@@ -72,7 +72,7 @@ class MpiGroup {
   std::optional<MpiOffer> TakeOffer(int peer);
   std::optional<int> TakeTag(int peer);
 
-  // How much has been received about this group: who found nothing new waits for this to move.
+  // How much has been received about this group: a thread that found nothing new waits for this to move.
   uint64_t num_received() const { return num_received_.load(); }
 
   // Whether peers have gone away (not 0); those that will not be heard of any more. What these have sent has

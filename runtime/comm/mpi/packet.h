@@ -28,7 +28,7 @@ enum class MpiPacketKind : uint8_t {
 // Which group a packet is about: the same on all members, without any exchange.
 struct MpiGroupKey {
   uint64_t ranks = 0;       // a hash of the members' world ranks
-  uint64_t generation = 0;  // the how-manieth group of these ranks, from 0
+  uint64_t generation = 0;  // the ordinal of the group of these ranks, from 0
 
   auto operator<=>(const MpiGroupKey&) const = default;
 };

@@ -12,8 +12,8 @@ namespace weft {
 
 // Takes this member through one batch of messages. A sender offers each message (and sends it along if it is
 // at most kMpiCopiedBytes); the receiver compares the lengths, posts its receive and takes it; only then the
-// data go out, under the receiver's tag: so nothing large ever arrives unexpected, and who sends knows that
-// it was received.
+// data go out, under the receiver's tag: so nothing large ever arrives unexpected, and the sender knows
+// that it was received.
 //
 // When it returns, MPI touches the messages' tensors no more; when it throws, what MPI still touches is kept
 // alive.

@@ -60,7 +60,7 @@ class MpiTransport {
   // Called for each packet that has arrived, within Poll. Set once, before the first Poll.
   void set_handler(Handler handler) { handler_ = std::move(handler); }
 
-  // Handles what has arrived, and answers who asks, unless another thread is just doing that.
+  // Handles what has arrived, and answers questions, unless another thread is just doing that.
   void Poll();
 
   // Errors: FailedPrecondition after SendLast.

@@ -20,7 +20,7 @@ namespace weft {
 // Threads: one at a time.
 class NcclComm {
  public:
-  // Who hears from NCCL that a peer is gone waits as long for somebody to say why.
+  // A member that hears from NCCL that a peer is gone waits this long for a peer to say why.
   static constexpr std::chrono::seconds kReasonTakes{1};
 
   // Begins to make it; does not wait for the other members.

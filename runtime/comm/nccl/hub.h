@@ -26,7 +26,7 @@ struct NcclOptions {
   // An operation that takes longer is late, and its members compare what they have called; half the group's
   // timeout, if that is less.
   std::chrono::milliseconds late_after = std::chrono::milliseconds(1500);
-  // How long who is late waits for the others to say where they are.
+  // How long a late member waits for the others to say where they are.
   std::chrono::milliseconds patience = std::chrono::seconds(3);
 };
 

@@ -119,7 +119,7 @@ std::optional<Error> NcclJudge::Judge(const Late& late, const CallLog& own) {
   }
   if (question_->settled) return std::nullopt;
   const auto since = std::chrono::steady_clock::now() - question_->asked_at;
-  // Who compares may have died over it.
+  // The member that compares may have died over it.
   const bool overdue = since > 3 * hub_.options().patience;
   if (!question_->asks && !(question_->expired && overdue)) return std::nullopt;
   CallLogs logs;

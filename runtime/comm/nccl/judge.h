@@ -57,7 +57,7 @@ class NcclJudge {
     uint64_t sequence = 0;
     int round = 0;
     int64_t call = 0;
-    bool asks = false;     // this member compares; else it waits for who does
+    bool asks = false;     // this member compares; otherwise it waits for the one that does
     bool expired = false;  // the timeout has passed
     bool settled = false;  // all have answered
     std::chrono::milliseconds asked_after = {};

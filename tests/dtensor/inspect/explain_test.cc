@@ -66,7 +66,8 @@ TEST(ExplainTest, NothingRunsAndNothingIsCached) {
 }
 
 // Times by hand, f64: all-gather of w's 64 x 64 over 2: 5 + 1e-4 * 16384 us; x is 64 times as large. Work of
-// 2^24 points, halved where a factor is split; outputs of 2 MiB at 3e4 bytes a microsecond, halved likewise.
+// 2^24 points, halved where a factor is split; outputs of 2 MiB at 3e4 bytes per microsecond, halved
+// likewise.
 TEST(ExplainTest, Prints) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Full(context, DType::kF64, {4096, 64}, 1, Layout::Parse("[dp, -]", context->mesh()));

@@ -141,7 +141,7 @@ TEST(ImplicitRedistributionTest, WhatIsAskedForIsNotImplicit) {
   });
 }
 
-// A softmax over a split dim combines two numbers a row: the op itself. To gather its operand would not be.
+// A softmax over a split dim combines two numbers per row: the op itself. To gather its operand would not be.
 TEST(ImplicitRedistributionTest, ALoweringsOwnStatisticsAreNotImplicit) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     const Tensor full = RandomF64({3, 8}, 1);

@@ -29,7 +29,7 @@ Tensor Random(DType dtype, const Shape& shape, int seed) {
   return RandomTensor({{dtype, shape}, -3, 3}, random);
 }
 
-// One number a row of `num_rows` rows, by a plain loop.
+// One number per row of `num_rows` rows, by a plain loop.
 using OfRow = std::function<double(const double* x, int64_t n, int64_t row)>;
 std::vector<double> ByRow(const Tensor& x, int64_t num_rows, const OfRow& of) {
   const std::vector<double> values = x.ToVector<double>();

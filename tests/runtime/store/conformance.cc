@@ -272,7 +272,7 @@ TEST_P(StoreConformance, AddGivesEachThreadNumbersOfItsOwn) {
   for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<int64_t>(i + 1));
 }
 
-// CompareSet as a lock: who holds it adds to a number by Get and Set, which would lose some without it.
+// CompareSet as a lock: its holder adds to a number by Get and Set, which would lose some without it.
 TEST_P(StoreConformance, CompareSetExcludes) {
   constexpr int kThreads = 3;
   constexpr int kTimes = 15;

@@ -80,7 +80,7 @@ TEST(TcpStoreTest, OnlyClientsOfTheRunJoin) {
             absl::StrCat("the store at ", server.address(), " serves run 'a', this client is of run 'b'"));
   EXPECT_THAT(MessageOf([&] { TcpStore{server.address()}; }),
               HasSubstr("serves run 'a', this client is of run ''"));
-  // The token comes first: who has none learns nothing.
+  // The token comes first: a client without one learns nothing.
   const TcpStoreServer secret({.run_id = "a", .token = "t"});
   EXPECT_THAT(MessageOf([&] { TcpStore(absl::StrCat("127.0.0.1:", secret.port()), {.run_id = "b"}); }),
               HasSubstr("none was given"));

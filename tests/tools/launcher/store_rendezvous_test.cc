@@ -142,7 +142,7 @@ TEST(StoreRendezvousTest, AFailureRestartsAllAndKeepsTheOrder) {
     const GenerationEnd end = b.rendezvous->Publish(Failure(absl::StrCat("fault ", restart)));
     EXPECT_TRUE(end.restart);
     EXPECT_EQ(a.AwaitEnd(), end);
-    // Who comes second publishes nothing, and learns what was first.
+    // The second to come publishes nothing, and learns what was first.
     EXPECT_EQ(a.rendezvous->Publish(Failure("later")), end);
     b.Start();
     a.Start();

@@ -209,7 +209,7 @@ TEST(MpiCommunicatorTest, AMemberThatAbortsAmidLargeCollectivesLeavesNothingBehi
   }
 }
 
-// All have entered, so the names of the missing do not help: who does not answer is named.
+// All have entered, so the names of the missing do not help: the member that does not answer is named.
 TEST(MpiCommunicatorTest, AMemberThatStopsAmidACollectiveIsNamed) {
   static constexpr int kGivenUp = 77;  // a tag
   RunMpi(3, [](MpiTestWorld& world) {
