@@ -68,7 +68,7 @@ left_out() {
   done
 }
 
-# tagged TAG: the labels of the tests that have it, one a line.
+# tagged TAG: the labels of the tests that have it, one per line.
 tagged() { bazel query "attr(tags, '[\[ ]$1[,\]]', tests(//tests/...))" 2>/dev/null; }
 
 # The times and the closing line; false if anything failed.

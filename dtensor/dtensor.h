@@ -32,7 +32,7 @@ struct RedistributeOptions {
 // What FromLocal may do besides taking this rank's word.
 struct FromLocalOptions {
   // Compare the pieces of ranks that the layout says hold the same, bit by bit.
-  // Cost:   an all-gather of 8 bytes a rank.
+  // Cost:   an all-gather of 8 bytes per rank.
   // Errors: InvalidArgument on every rank, naming those that differ.
   bool check_replicas = false;
   // Make it a leaf, whose gradient arrives and rests in this layout: RequiresGrad(*gradient).
@@ -59,7 +59,7 @@ class DTensor {
                            const FromLocalOptions& options = {});
   // From this rank's piece alone, where no rank knows the global shape: the ranks exchange their sizes, which
   // may be uneven but have to be those of the chunk rule.
-  // Cost:   an all-gather of 80 bytes a rank.
+  // Cost:   an all-gather of 80 bytes per rank.
   // Errors: InvalidArgument on every rank, naming the ranks whose piece is not what the rule gives them, and
   //         what it gives; before anything is exchanged, if `local` does not lie on this rank's device.
   static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,

@@ -40,7 +40,7 @@ struct LoweredMeshTransfer {
   Communicator* group = nullptr;  // of the ranks of either mesh; the rank state's
 };
 
-// One a rank, whatever meshes it is in: both ends of a transfer find the same.
+// One per rank, whatever meshes it is in: both ends of a transfer find the same.
 using MeshTransferCache = BoundedCache<MeshTransferEnds, std::shared_ptr<const LoweredMeshTransfer>>;
 
 }  // namespace weft

@@ -19,7 +19,7 @@ namespace weft {
 Tensor RunRedistribution(MeshContext& context, const Tensor& local, const LoweredRedistribution& lowered);
 
 // Runs one rank's part in a region exchange: sends and keeps parts of `input`, receives into `output`. Either
-// may be undefined where the exchange does not touch it. Point to point: only those who have something for
+// may be undefined where the exchange does not touch it. Point to point: only ranks that have something for
 // each other meet.
 // Threads: every member of the group calls it alike.
 void ExchangeRegions(Communicator& group, const Tensor& input, const Tensor& output,

@@ -13,16 +13,16 @@ namespace weft {
 
 // The factors of one operand of `ndim` dims whose last dim is `last`: RowFactors(3, "d!") is "f0 f1 d!".
 std::string RowFactors(int ndim, absl::string_view last);
-// The factors of one number a row: "f0 f1" for rows of 3 dims, "()" for a single row.
+// The factors of one number per row: "f0 f1" for rows of 3 dims, "()" for a single row.
 std::string StatisticFactors(int ndim);
 
-// The element type of one number a row: f64 for f64, f32 for the other floating types.
+// The element type of one number per row: f64 for f64, f32 for the other floating types.
 DType StatisticDType(DType dtype);
-// The type of one number a row of `rows`.
+// The type of one number per row of `rows`.
 TensorType StatisticType(const TensorType& rows);
 
 // Errors: InvalidArgument that names the op and the operand unless it is floating and has a last dim, has
-//         that very type, or is one number a row.
+//         that very type, or is one number per row.
 void RequireRows(absl::string_view op, absl::string_view operand, const TensorType& type);
 void RequireType(absl::string_view op, absl::string_view operand, const TensorType& type,
                  const TensorType& expected);

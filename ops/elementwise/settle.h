@@ -5,9 +5,8 @@
 
 namespace weft {
 
-// y = x, but never Partial: it has no linear group, so whoever dispatches it reduces a Partial operand first.
-// Decompositions put it between a statistic and several ops that read it, which would else reduce it once
-// each.
+// y = x, but never Partial: it has no linear group, so a Partial operand is reduced first.
+// Decompositions put it between a statistic and several ops that read it: without it each would reduce it.
 //
 // Operands: x, any type.  Outputs: y, a view of x.
 extern const Op<> kSettle;

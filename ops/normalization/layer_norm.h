@@ -22,7 +22,8 @@ struct LayerNormAttributes {
 //
 // Shape:  x [..., d], w [d], b [d], one floating type -> y [..., d], mean [...], rstd [...] (f64 for f64,
 //         else f32). No gradient may reach mean and rstd.
-// Layout: a split d is decomposed: mean and variance are all-reduced (two numbers a row), x is not gathered.
+// Layout: a split d is decomposed: mean and variance are all-reduced (two numbers per row), x is not
+//         gathered.
 extern const Op<LayerNormAttributes> kLayerNorm;
 
 // x w b mean rstd -> y: the finishing op of the decomposition, with d free to split.

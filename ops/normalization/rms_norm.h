@@ -21,7 +21,7 @@ struct RmsNormAttributes {
 //
 // Shape:  x [..., d], w [d], one floating type -> y [..., d], rstd [...] (f64 for f64, else f32). No gradient
 //         may reach rstd.
-// Layout: a split d is decomposed: one number a row is all-reduced, x is not gathered.
+// Layout: a split d is decomposed: one number per row is all-reduced, x is not gathered.
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv 1910.07467.
 extern const Op<RmsNormAttributes> kRmsNorm;
 

@@ -9,7 +9,7 @@ namespace weft {
 //   softmax:      y = exp(x - max x) / sum exp(x - max x)
 //   log_softmax:  y = x - max x - log sum exp(x - max x)
 //
-// Layout: a split last dim is decomposed: two numbers a row are all-reduced (one in backward), x is not
+// Layout: a split last dim is decomposed: two numbers per row are all-reduced (one in backward), x is not
 //         gathered.
 extern const Op<> kSoftmax;
 extern const Op<> kLogSoftmax;

@@ -48,8 +48,8 @@ class Emitter {
   // Emits an op once for every piece of dim `dim` of operand 0, as if the piece were whole there, and lays
   // the outputs side by side along `dim`. Nothing is gathered, so a decomposition makes with it what depends
   // on where a piece begins: a scan (totals of the pieces, then each piece from its offset), the candidates
-  // of a top-k. Into how many pieces the dim is cut is the emitter's business: one a rank along the axes that
-  // split it; by default, on one device, one.
+  // of a top-k. Into how many pieces the dim is cut is the emitter's business: one per rank along the axes
+  // that split it; by default, on one device, one.
   //
   // Shape:  other operands and the outputs have operand 0's extents but for `dim`; there, other operands have
   //         one index a piece. Outputs that are kStatistic may not depend on the length of a piece, 0

@@ -22,7 +22,7 @@ struct ArgAttributes {
 // in PyTorch. Not differentiable.
 //
 // Shape:  x floating, i32, i64, u8 or bool -> i64, without the dim.
-// Layout: a split dim is decomposed: two numbers a row are all-reduced, the extremum and its index.
+// Layout: a split dim is decomposed: two numbers per row are all-reduced, the extremum and its index.
 // Errors: InvalidArgument for a dim outside x, or an empty one.
 extern const Op<ArgAttributes> kArgMax;
 extern const Op<ArgAttributes> kArgMin;

@@ -18,7 +18,7 @@ extern const Op<ReduceAttributes> kLogSumExp;
 // x y dy -> dx = exp(x - y) * dy.
 extern const Op<ReduceAttributes> kLogSumExpGrad;
 
-// The steps of the decomposition. x max -> sum exp(x - max), f64 for f64 and else f32; 0 where max is not
+// The steps of the decomposition. x max -> sum exp(x - max), f64 for f64, otherwise f32; 0 where max is not
 // finite.
 extern const Op<ReduceAttributes> kExpSum;
 // max sum -> max + log(sum), or max where that is not finite.

@@ -22,8 +22,8 @@ struct ScanAttributes {
 //
 // Shape:  y of x's type: floating (summed in double, rounded once an element), i32 and i64, which wrap
 //         (PyTorch's cumsum of i32 is i64).
-// Layout: a split dim is decomposed: the total of each piece travels, one number a row and piece; then every
-//         rank scans its piece from where the pieces before it end.
+// Layout: a split dim is decomposed: the total of each piece travels, one number per row and piece; then
+//         every rank scans its piece from where the pieces before it end.
 // Errors: InvalidArgument for another dtype or a dim outside x.
 extern const Op<ScanAttributes> kCumSum;
 
