@@ -55,6 +55,40 @@ int64_t CountParameters(Gpt& model) {
   return count;
 }
 
+// Trains from `first_step` to the last, with evaluations in between; true if a signal stopped it.
+bool TrainSteps(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout,
+                int64_t first_step, Gpt& model, Trainer& trainer, std::optional<GptProgress>& progress) {
+  const TrainBatches batches(inputs.split.train, run.model.context, run.seed);
+  std::optional<EvalBatches> eval;
+  if (run.eval_every > 0 && !inputs.split.validation.empty()) {
+    eval.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.batch);
+  }
+
+  bool stopped = false;
+  for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
+    world.flight_recorder().SetActivity("data loader");
+    const GptBatch batch =
+        MakeGptBatch(model.context(), layout, run.batch, run.model.context,
+                     [&](int64_t first, int64_t count) { return batches.Get(step, first, count); });
+    world.flight_recorder().SetActivity("training step");
+    const auto loss = [&] { return model.Loss(batch.tokens, batch.targets).Mean(); };
+    const StepMetrics metrics = trainer.Step(run.batch * run.model.context, loss, stop_signal != 0);
+    if (progress) progress->Step(metrics);
+    if (!std::isfinite(metrics.loss)) {
+      trainer.FindNonFinite(loss);
+      Throw(absl::StatusCode::kDataLoss, "the loss of step ", step, " is ", metrics.loss);
+    }
+    stopped = metrics.stop;
+    const bool last = step == run.steps || stopped;
+    if (eval && (step % run.eval_every == 0 || last)) {
+      world.flight_recorder().SetActivity("evaluation");
+      const double val_loss = Evaluate(model, *eval, layout, run.batch);
+      if (progress) progress->Evaluation(step, val_loss);
+    }
+  }
+  return stopped;
+}
+
 // What every rank runs. Nothing below depends on how many ranks there are.
 void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   std::optional<GptProgress> progress;
@@ -81,34 +115,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
     first_step = inputs.resumed->step + 1;
   }
   const Layout layout = BatchLayout(run.mesh, run.plan);
-  const TrainBatches batches(inputs.split.train, run.model.context, run.seed);
-  std::optional<EvalBatches> eval;
-  if (run.eval_every > 0 && !inputs.split.validation.empty()) {
-    eval.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.batch);
-  }
-
-  bool stopped = false;
-  for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
-    world.flight_recorder().SetActivity("data loader");
-    const GptBatch batch =
-        MakeGptBatch(context, layout, run.batch, run.model.context,
-                     [&](int64_t first, int64_t count) { return batches.Get(step, first, count); });
-    world.flight_recorder().SetActivity("training step");
-    const auto loss = [&] { return model.Loss(batch.tokens, batch.targets).Mean(); };
-    const StepMetrics metrics = trainer.Step(run.batch * run.model.context, loss, stop_signal != 0);
-    if (progress) progress->Step(metrics);
-    if (!std::isfinite(metrics.loss)) {
-      trainer.FindNonFinite(loss);
-      Throw(absl::StatusCode::kDataLoss, "the loss of step ", step, " is ", metrics.loss);
-    }
-    stopped = metrics.stop;
-    const bool last = step == run.steps || stopped;
-    if (eval && (step % run.eval_every == 0 || last)) {
-      world.flight_recorder().SetActivity("evaluation");
-      const double val_loss = Evaluate(model, *eval, layout, run.batch);
-      if (progress) progress->Evaluation(step, val_loss);
-    }
-  }
+  const bool stopped = TrainSteps(world, run, inputs, layout, first_step, model, trainer, progress);
   if (!run.save.empty()) {
     world.flight_recorder().SetActivity("saving the checkpoint");
     SaveGpt(run.save, model, trainer.optimizer(),

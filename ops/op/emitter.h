@@ -52,10 +52,11 @@ class Emitter {
   // that split it; by default, on one device, one.
   //
   // Shape:  other operands and the outputs have operand 0's extents but for `dim`; there, other operands have
-  //         one index a piece. Outputs that are kStatistic may not depend on the length of a piece, 0
+  //         one index per piece. Outputs that are kStatistic may not depend on the length of a piece, 0
   //         included.
   // Layout: operand 0 is not Partial (kSettle sees to it). Kernels may read where a piece lies in
-  //         input_boxes[0]. Cost: moving other operands to where operand 0 lies.
+  //         input_boxes[0].
+  // Cost:   moving other operands to where operand 0 lies.
   virtual Values EmitOnPiecesErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
                                     const void* scalars, int /*dim*/, PieceOutputs /*outputs*/) {
     return EmitErased(op, operands, attributes, scalars, /*like_operand=*/-1);

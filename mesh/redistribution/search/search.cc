@@ -21,13 +21,7 @@ constexpr size_t kMaxExpansionsOfUnequalAxes = 16;  // beyond three: what is lef
 constexpr double kTieMicroseconds = 1e-6;
 
 // What is minimised, then what decides between equals.
-struct Score {
-  double first = 0;
-  double second = 0;
-  bool operator<(const Score& other) const {
-    return first != other.first ? first < other.first : second < other.second;
-  }
-};
+using Score = std::pair<double, double>;
 
 class Search {
  public:

@@ -81,6 +81,58 @@ struct RunningSoftmax {
   }
 };
 
+// One tile of scores [queries, keys], the products q k^T, becomes weights relative to the largest score so far;
+// the sums of what came before are scaled to match.
+template <class T, class Tile>
+__device__ void WeighScores(const CudaAttention& n, const CudaScoreChanges& changes, const CudaHead& head,
+                            int64_t first, int64_t key, typename Tile::Scores& scores,
+                            RunningSoftmax<Tile>& softmax, typename Tile::Sums& sums) {
+  using C = typename Tile::C;
+  constexpr int kM = Tile::kRowsOfThread;
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    const int64_t query = first + TileRow() + i * kTileEdge;
+    const int64_t seen_end = query < n.s ? n.SeenBy(query) : 0;
+    unsigned seen = 0;
+#pragma unroll
+    for (int j = 0; j < kM; ++j) {
+      const int64_t at = key + TileColumn() + j * kTileEdge;
+      scores[i][j] *= static_cast<C>(n.scale);
+      bool sees = at < seen_end;
+      if (changes.has_mask && sees) sees = changes.Mask<T>(head, query, at, scores[i][j]);
+      seen |= (sees ? 1u : 0u) << j;
+    }
+    const C rescale = softmax.Step(i, scores[i], seen);
+    if (changes.drops) {
+#pragma unroll
+      for (int j = 0; j < kM; ++j) {
+        scores[i][j] *= changes.Factor<C>(n, head, query, key + TileColumn() + j * kTileEdge);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < Tile::kVectorsOfThread; ++j) {
+#pragma unroll
+      for (int v = 0; v < Tile::kVector; ++v) sums[i][j].at[v] *= rescale;
+    }
+  }
+}
+
+// lse = log sum exp of each query's scores, -inf for a query that sees no key.
+template <class Tile>
+__device__ void StoreLogSums(const CudaAttention& n, const CudaHead& head, int64_t first,
+                             const RunningSoftmax<Tile>& softmax, typename Tile::C* lse) {
+  using C = typename Tile::C;
+  constexpr int kM = Tile::kRowsOfThread;
+  if (TileColumn() != 0) return;
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    const int64_t query = first + TileRow() + i * kTileEdge;
+    if (query >= n.s) continue;
+    lse[head.Index(n) * n.s + query] = softmax.sum[i] == 0 ? -std::numeric_limits<C>::infinity()
+                                                           : softmax.max[i] + AttentionLog(softmax.sum[i]);
+  }
+}
+
 template <class T, int kE>
 __global__ void __launch_bounds__(kTileThreads)
     AttentionKernel(CudaAttention n, CudaScoreChanges changes, ForwardOperands<T> operands) {
@@ -95,7 +147,6 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t first = (tiles - 1 - blockIdx.x / n.heads()) * Tile::kRows;
   const CudaHead head = CudaHead::Query(n, blockIdx.x % n.heads());
   const int64_t last = first + Tile::kRows < n.s ? first + Tile::kRows - 1 : n.s - 1;
-  const C scale = static_cast<C>(n.scale);
   const int e = static_cast<int>(n.e);
 
   LoadTile<T, kE>(operands.q.Rows(head), first, n.s, e, q);
@@ -115,32 +166,7 @@ __global__ void __launch_bounds__(kTileThreads)
     // [queries, keys] = scale q [queries, e] k^T [e, keys]
     typename Tile::Scores scores;
     MultiplyRows<Tile>(q, kv, e, scores);
-#pragma unroll
-    for (int i = 0; i < kM; ++i) {
-      const int64_t query = first + TileRow() + i * kTileEdge;
-      const int64_t seen_end = query < n.s ? n.SeenBy(query) : 0;
-      unsigned seen = 0;
-#pragma unroll
-      for (int j = 0; j < kM; ++j) {
-        const int64_t at = key + TileColumn() + j * kTileEdge;
-        scores[i][j] *= scale;
-        bool sees = at < seen_end;
-        if (changes.has_mask && sees) sees = changes.Mask<T>(head, query, at, scores[i][j]);
-        seen |= (sees ? 1u : 0u) << j;
-      }
-      const C rescale = softmax.Step(i, scores[i], seen);
-      if (changes.drops) {
-#pragma unroll
-        for (int j = 0; j < kM; ++j) {
-          scores[i][j] *= changes.Factor<C>(n, head, query, key + TileColumn() + j * kTileEdge);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < Tile::kVectorsOfThread; ++j) {
-#pragma unroll
-        for (int v = 0; v < Tile::kVector; ++v) sums[i][j].at[v] *= rescale;
-      }
-    }
+    WeighScores<T, Tile>(n, changes, head, first, key, scores, softmax, sums);
     StoreScores<Tile>(scores, p);
     __syncthreads();  // keys are done with, and scores are there
     LoadTile<T, kE>(operands.v.Rows(head), key, n.t, e, kv);
@@ -151,15 +177,7 @@ __global__ void __launch_bounds__(kTileThreads)
   softmax.Finish();
   const auto factor = [&](int i) { return softmax.sum[i] == 0 ? C(0) : C(1) / softmax.sum[i]; };
   StoreSums<T, kE>(sums, factor, first, n.s, e, operands.y.Rows(head));
-  if (TileColumn() != 0) return;
-#pragma unroll
-  for (int i = 0; i < kM; ++i) {
-    const int64_t query = first + TileRow() + i * kTileEdge;
-    if (query >= n.s) continue;
-    operands.lse[head.Index(n) * n.s + query] = softmax.sum[i] == 0
-                                                    ? -std::numeric_limits<C>::infinity()
-                                                    : softmax.max[i] + AttentionLog(softmax.sum[i]);
-  }
+  StoreLogSums<Tile>(n, head, first, softmax, operands.lse);
 }
 
 // Both ops' kernel; `make_changes(n)` gives the CudaScoreChanges.

@@ -141,11 +141,9 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
     __syncthreads();
     now = next;
   }
-  const auto store = [&](float factor, const auto& sums, T* rows, const CudaHeads<T>& to) {
-    StoreFlashSums<T, kE, kM>(sums, factor, see.own, extents.t, extents.e, rows, to.Rows(key_head));
-  };
-  store(static_cast<float>(n.scale), k_sums, own_k, operands.dk);
-  store(1.0f, v_sums, own_v, operands.dv);
+  StoreFlashSums<T, kE, kM>(k_sums, static_cast<float>(n.scale), see.own, extents.t, extents.e, own_k,
+                            operands.dk.Rows(key_head));
+  StoreFlashSums<T, kE, kM>(v_sums, 1.0f, see.own, extents.t, extents.e, own_v, operands.dv.Rows(key_head));
 }
 
 }  // namespace

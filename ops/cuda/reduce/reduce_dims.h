@@ -149,6 +149,25 @@ __global__ void ReduceRowsKernel(const R reduction, const Source<R> source, bool
 
 constexpr int kColumnThreads = 256;
 
+// Merges the states of a block's rows of threads into those of row 0: one row after the other, so that the
+// order is always the same. `shared`: this column of threads' own.
+template <int kColumns, class R>
+__device__ void MergeThreadRows(const R& reduction, typename R::State* shared,
+                                typename R::State (&states)[kColumns]) {
+  for (unsigned turn = 1; turn < blockDim.y; ++turn) {
+    if (threadIdx.y == turn) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) shared[c] = states[c];
+    }
+    __syncthreads();
+    if (threadIdx.y == 0) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) reduction.Merge(states[c], shared[c]);
+    }
+    __syncthreads();
+  }
+}
+
 // A thread takes kColumns neighbouring results, and every blockDim.y-th index of a part.
 template <int kColumns, class R>
 __global__ void __launch_bounds__(kColumnThreads)
@@ -204,19 +223,7 @@ __global__ void __launch_bounds__(kColumnThreads)
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) reduction.Absorb(states[c], runs[c]);
   }
-  // One row of threads after the other, so that the order is always the same.
-  for (unsigned turn = 1; turn < blockDim.y; ++turn) {
-    if (threadIdx.y == turn) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) shared[c] = states[c];
-    }
-    __syncthreads();
-    if (threadIdx.y == 0) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) reduction.Merge(states[c], shared[c]);
-    }
-    __syncthreads();
-  }
+  MergeThreadRows<kColumns>(reduction, shared, states);
   if (threadIdx.y != 0 || !inside) return;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) source.Finish(reduction, first + c, blockIdx.y, states[c]);
