@@ -30,7 +30,8 @@ from packages.debian import Need, Problem, closure, lies_in, missing, packages_o
 PATH = ["/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin"]
 
 # Scripts that neither the build nor a test starts: a person does, and sees to what they need.
-BY_HAND = ["benchmarks/peers/*", "deploy/*", "tests/golden/make_golden.py", "tools/bare_machine.sh", "tools/gpu_check.sh"]
+BY_HAND = ["benchmarks/peers/*", "deploy/*", "tests/golden/make_*.py", "tools/bare_machine.sh", "tools/clang_tidy.sh",
+           "tools/gpu_check.sh"]
 
 # Programs that a script can do without.
 OPTIONAL = {
@@ -102,7 +103,13 @@ def genrule_commands(text):
         yield text.count("\n", 0, found.start()) + 1, command
 
 
-def started_in(path, text):
+def libraries_of(files):
+    """The scripts that others read by ". path", each with the names of its functions."""
+    read = {path for text in files.values() for path in re.findall(r"^\s*(?:\.|source) ([\w./-]+)$", text, re.MULTILINE)}
+    return {path: shell_commands.functions_of(files[path]) for path in sorted(read) if path in files}
+
+
+def started_in(path, text, libraries={}):
     """The programs that a file of the tree starts, as (line, name)."""
     if os.path.basename(path) == "BUILD" or path.endswith(".bzl"):
         return [started for line, command in genrule_commands(text)
@@ -110,14 +117,16 @@ def started_in(path, text):
     names = interpreters(text)
     found = [(1, name) for name in names + SOURCES_THAT_START.get(path, [])]
     if path.endswith(".sh") or any(os.path.basename(name) in ("bash", "sh") for name in names):
-        found += shell_commands.programs_of(text, is_program)
+        functions = set().union(*(names for library, names in libraries.items() if library in text))
+        found += shell_commands.programs_of(text, is_program, functions=functions)
     return found
 
 
 def script_programs(files):
     needs = {}
+    libraries = libraries_of(files)
     for path, text in files.items():
-        for line, name in started_in(path, text):
+        for line, name in started_in(path, text, libraries):
             # With a "/" that is not the first character it is one of the tree's own.
             if name not in OPTIONAL and (name.startswith("/") or "/" not in name):
                 needs.setdefault(name, Need(name, on_path(name), f"{path}:{line}"))

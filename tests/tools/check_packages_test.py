@@ -167,6 +167,10 @@ class Starts(unittest.TestCase):
         files = {"a.sh": "tools/own.sh\nweft_has_none\nbash x\n", "b.sh": "bash y\nsudo z\n"}
         self.assertEqual(check_packages.script_programs(files), [debian.Need("weft_has_none", "", "a.sh:2"),
                                                                 debian.Need("bash", "/bin/bash", "a.sh:3")])
+        # What a script reads by "." has functions for it, and for those that name it.
+        files = {"ci/steps.sh": "weft_step() {\n  true\n}\n", "ci/run.sh": ". ci/steps.sh\nweft_step\n(true) 2>&1\n",
+                 "by_name.sh": "steps=$PWD/ci/steps.sh\n. \"$steps\"\nweft_step\n", "other.sh": "weft_step\n"}
+        self.assertEqual(check_packages.script_programs(files), [debian.Need("weft_step", "", "other.sh:1")])
 
     def test_undeclared_starts(self):
         files = {path: "std::system(x); subprocess.run(y)" for path in check_packages.SOURCES_THAT_START}

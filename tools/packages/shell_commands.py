@@ -87,6 +87,9 @@ class _Reader:
                 if self.separator(end):
                     return
                 continue
+            numbered = re.match(r"\d+(?=[<>])", self.text[self.at:])  # of a group, too: "( ... ) 2>&1"
+            if numbered:
+                self.at += numbered.end()
             if self.ahead("<", ">", "&>"):
                 self.redirection()
             elif self.ahead("(("):
@@ -309,15 +312,24 @@ class _Reader:
                     self.nested(word.text, line)
 
 
-def programs_of(text, is_program, first_line=1):
+def functions_of(text):
+    """The names of the functions that a shell script defines."""
+    reader = _Reader(text, 1)
+    reader.read_list("")
+    return reader.functions
+
+
+def programs_of(text, is_program, first_line=1, functions=frozenset()):
     """The programs that a shell script may start, as (line, name) in order.
 
     text:       the script.
     is_program: whether a word is the name of a program; asked for arguments of commands that start others.
+    functions:  those of the scripts that this one reads (". steps.sh").
     Names with a "/" are as the script has them. What only an expansion gives ("$tool") is not found.
     """
     reader = _Reader(text, first_line)
     reader.read_list("")
+    reader.functions |= functions
     found = []
     for line, words in reader.commands:
         name = words[0].text
