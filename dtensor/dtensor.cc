@@ -6,19 +6,6 @@
 
 namespace weft {
 
-void DTensorImpl::ShareOrigin(const DTensorImpl& source) {
-  if (!source.origin) return;
-  const int64_t version = source.copied_version();
-  origin = version == source.origin->version
-               ? source.origin
-               : MakeIntrusive<const CopyOrigin>(source.origin->at_rest, version);
-}
-
-int64_t DTensorImpl::copied_version() const {
-  const DTensorImpl& at_rest = *origin->at_rest;
-  return writes && writes == at_rest.writes ? at_rest.version() : origin->version;
-}
-
 DTensor::DTensor(IntrusivePtr<DTensorImpl> impl) : impl_(std::move(impl)) {}
 
 DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
@@ -90,14 +77,6 @@ double DTensor::Item() const {
 }
 
 bool DTensor::requires_grad() const { return defined() && impl_->node; }
-
-DTensor DTensorImpl::Moved(const Layout& to) const {
-  DTensor result(
-      MakeIntrusive<DTensorImpl>(context, to, type, RedistributeLocal(*context, local, type, layout, to)));
-  result.impl()->ShareWrites(*this);
-  result.impl()->ShareOrigin(*this);
-  return result;
-}
 
 std::string DTensor::ToString() const {
   if (!defined()) return "undefined";

@@ -1,5 +1,5 @@
-// What a DTensor does with its history: a tensor knows its node by name alone (dtensor/dtensor.h), so that
-// the tape may know tensors.
+// What a DTensor does with its history, and how one is made and moved, which shares that. A tensor knows its node
+// by name alone (dtensor/dtensor.h), so that the tape may know tensors.
 
 #include <string>
 #include <utility>
@@ -65,14 +65,39 @@ DTensorImpl::DTensorImpl(const IntrusivePtr<MeshContext>& context, const Layout&
 
 DTensorImpl::~DTensorImpl() = default;
 
-DTensor DTensor::Redistribute(const Layout& layout, const RedistributeOptions& options) const {
-  WEFT_REQUIRE(layout.ndim() == ndim() && layout.num_axes() == context()->mesh().num_axes(),
+void DTensorImpl::ShareOrigin(const DTensorImpl& source) {
+  if (!source.origin) return;
+  const int64_t version = source.copied_version();
+  origin = version == source.origin->version
+               ? source.origin
+               : MakeIntrusive<const CopyOrigin>(source.origin->at_rest, version);
+}
+
+int64_t DTensorImpl::copied_version() const {
+  const DTensorImpl& at_rest = *origin->at_rest;
+  return writes && writes == at_rest.writes ? at_rest.version() : origin->version;
+}
+
+DTensor DTensorImpl::Moved(const Layout& to) const {
+  DTensor result(
+      MakeIntrusive<DTensorImpl>(context, to, type, RedistributeLocal(*context, local, type, layout, to)));
+  result.impl()->ShareWrites(*this);
+  if (origin) result.impl()->ShareOrigin(*this);
+  return result;
+}
+
+// Flattened: the calls in it would be 6% of a cached redistribution.
+[[gnu::flatten]] DTensor DTensor::Redistribute(const Layout& layout,
+                                               const RedistributeOptions& options) const {
+  const MeshContext& mesh_context = *context();
+  const DTensorImpl& source = *impl_;
+  WEFT_REQUIRE(layout.ndim() == source.layout.ndim() && layout.num_axes() == source.layout.num_axes(),
                "Redistribute: layout ", layout.ToString(), " has ", layout.ndim(), " dims and ",
                layout.num_axes(), " axes; the tensor is ", ToString(), " on mesh ",
-               context()->mesh().ToString());
-  const bool recorded = requires_grad() && context()->state().grad_enabled();
-  if (layout == this->layout() && !recorded) return *this;
-  DTensor result = impl_->Moved(layout);
+               mesh_context.mesh().ToString());
+  const bool recorded = source.node && source.context->state().grad_enabled();
+  if (layout == source.layout && !recorded) return *this;
+  DTensor result = source.Moved(layout);
   if (recorded) RecordRedistribute(*this, result, options);
   return result;
 }
