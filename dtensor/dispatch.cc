@@ -1,6 +1,8 @@
 #include "dtensor/dispatch.h"
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
@@ -12,26 +14,32 @@
 namespace weft {
 namespace {
 
+// Runs a call and records it, if some operand wants a gradient.
+DTensors RunRecorded(Execution& execution) {
+  const ErasedCall& call = execution.call();
+  const bool recorded = WantsRecording(call, execution.plan().output_types);
+  DTensors outputs = execution.Run();
+  if (recorded) RecordCall(call, execution.plan(), execution.used(), absl::MakeSpan(outputs));
+  return outputs;
+}
+
 // Calls of one op whose kernel has yet to run, on all of them at once. Not for views.
 class CallBatch {
  public:
-  CallBatch(const OpDef& op, size_t num_calls) : op_(op) {
-    waiting_.reserve(num_calls);  // they do not move: kernels see views of them
-  }
+  CallBatch(const OpDef& op, size_t num_calls) : op_(op) { waiting_.reserve(num_calls); }
 
   // Takes a call up to its kernel; `outputs` gets what it returns, to be read when Run has run.
   void Add(const ErasedCall& call, DTensors* outputs) {
-    waiting_.push_back(std::make_unique<Waiting>(call, outputs));
-    Waiting& waiting = *waiting_.back();
+    auto made = std::make_unique<Waiting>(call, outputs);
+    Waiting& waiting = *made;
     Execution& execution = waiting.execution;
-    waiting.plan = IntrusivePtr<const ResolvedCall>(&execution.plan());
-    waiting.recorded = WantsRecording(call, execution.plan().output_types);
     if (execution.is_decomposed()) {
-      *outputs = execution.Run();
-      if (waiting.recorded) RecordCall(call, execution.plan(), execution.used(), absl::MakeSpan(*outputs));
-      waiting_.pop_back();
+      *outputs = RunRecorded(execution);
       return;
     }
+    waiting_.push_back(std::move(made));
+    waiting.plan = IntrusivePtr<const ResolvedCall>(&execution.plan());
+    waiting.recorded = WantsRecording(call, execution.plan().output_types);
     execution.CheckGuards();
     execution.MoveOperands();
     *outputs = execution.MakeOutputs();
@@ -89,10 +97,7 @@ class CallBatch {
 
 DTensors CallErased(const ErasedCall& call) {
   Execution execution(call);
-  const bool recorded = WantsRecording(call, execution.plan().output_types);
-  DTensors outputs = execution.Run();
-  if (recorded) RecordCall(call, execution.plan(), execution.used(), absl::MakeSpan(outputs));
-  return outputs;
+  return RunRecorded(execution);
 }
 
 std::vector<DTensors> CallEachErased(const OpDef& op, absl::Span<const ErasedEachCall> calls,

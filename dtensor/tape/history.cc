@@ -82,7 +82,7 @@ DTensor DTensorImpl::Moved(const Layout& to) const {
   DTensor result(
       MakeIntrusive<DTensorImpl>(context, to, type, RedistributeLocal(*context, local, type, layout, to)));
   result.impl()->ShareWrites(*this);
-  if (origin) result.impl()->ShareOrigin(*this);
+  result.impl()->ShareOrigin(*this);
   return result;
 }
 
