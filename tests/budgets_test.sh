@@ -14,7 +14,7 @@ sources() {
     \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print0
 }
 
-# Prints what breaks a budget in tree $1, one a line: nothing if all is well.
+# Prints what breaks a budget in tree $1, one per line; nothing if all is well.
 violations() {
   local root=$1 folder
   {

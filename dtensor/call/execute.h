@@ -96,8 +96,8 @@ class Execution {
   const ErasedCall call_;
   const OwnOperands* own_;
   const ResolvedCall& plan_;
-  IntrusivePtr<const ResolvedCall>
-      kept_;  // a decomposed call's plan, which its calls may drive from the cache
+  // A decomposed call's plan, which its calls may drive from the cache.
+  IntrusivePtr<const ResolvedCall> kept_;
   DTensors moved_;
   DTensorRefs refs_to_moved_;
   absl::Span<const DTensorRef> used_;

@@ -29,8 +29,8 @@ struct KernelCallBase {
   KernelContext& context;
   absl::Span<const Tensor> inputs;
   absl::Span<Tensor> outputs;
-  absl::Span<const ShardBox> input_boxes;   // one an operand
-  absl::Span<const ShardBox> output_boxes;  // one an output
+  absl::Span<const ShardBox> input_boxes;   // one per operand
+  absl::Span<const ShardBox> output_boxes;  // one per output
   const void* erased_attributes;
   const void* erased_scalars;
 };

@@ -13,7 +13,7 @@ namespace weft {
 // Shape: index is a row-major i64 list; y and src are row-major and differ in dim `dim` only; o runs over the
 //        dims before it, k over those after it.
 // Cost:  the list is sorted by counting, with integer atomics, whose order shows nowhere: the places of one
-//        index are then put in order. Workspace of two numbers a slot and one a place.
+//        index are then put in order. Workspace of two numbers per slot and one per place.
 void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
                    const Tensor& index, int64_t first);
 
