@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/argument_checks.h"
 
 namespace weft {
 namespace {
@@ -17,232 +17,205 @@ int64_t Total(absl::Span<const int64_t> counts) {
 // Elements before the piece of `rank`.
 int64_t Offset(absl::Span<const int64_t> counts, int rank) { return Total(counts.first(rank)); }
 
-std::vector<int64_t> ToVector(absl::Span<const int64_t> counts) { return {counts.begin(), counts.end()}; }
-CollectiveDescriptor::Counts ToCounts(absl::Span<const int64_t> counts) {
-  return {counts.begin(), counts.end()};
-}
+// What a buffer holds: all elements (as many as its counts say), this rank's piece of them, or what this rank
+// receives in an all-to-all.
+enum class Part : uint8_t { kWhole, kPiece, kReceived };
 
-// The method that the checks below speak for. Its text is made on failure only: a small collective costs less
-// than a string.
-struct Where {
-  const std::string& group;
-  CollectiveKind kind;
-
-  std::string Text() const { return absl::StrCat("group '", group, "': ", CollectiveName(kind), ": "); }
+// The buffers of a member in one kind of collective. Where one is the root's, the others' are not looked at.
+struct Buffers {
+  Part input = Part::kWhole;
+  Part output = Part::kWhole;
+  bool input_is_roots = false;
+  bool output_is_roots = false;
 };
 
-void CheckTensor(const Where& where, absl::string_view what, const Tensor& tensor) {
-  WEFT_REQUIRE(tensor.defined(), where.Text(), what, " is undefined");
-  WEFT_REQUIRE(tensor.IsContiguous(), where.Text(), what, " ", tensor.TypeString(),
-               " is not contiguous; clone it, or pass a contiguous slice");
-}
-
-void CheckTensor(const Where& where, absl::string_view what, const Tensor& tensor, int64_t expected) {
-  CheckTensor(where, what, tensor);
-  WEFT_REQUIRE(tensor.num_elements() == expected, where.Text(), what, " ", tensor.TypeString(), " has ",
-               tensor.num_elements(), " elements, expected ", expected);
-}
-
-void CheckSameDType(const Where& where, const Tensor& input, const Tensor& output) {
-  WEFT_REQUIRE(input.dtype() == output.dtype(), where.Text(), "input is ", input.TypeString(), ", output ",
-               output.TypeString(), ": the dtypes differ");
-}
-
-void CheckCounts(const Where& where, absl::string_view what, absl::Span<const int64_t> counts, int size) {
-  WEFT_REQUIRE(static_cast<int>(counts.size()) == size, where.Text(), what, " has ", counts.size(),
-               " numbers, expected one for each of the ", size, " members");
-  for (int64_t count : counts) WEFT_REQUIRE(count >= 0, where.Text(), what, " holds ", count, ", below 0");
-}
-
-void CheckPeer(const Where& where, absl::string_view what, int peer, int size) {
-  WEFT_REQUIRE(peer >= 0 && peer < size, where.Text(), what, " ", peer,
-               " is not a group rank: the group has ", size, " members");
-}
-
-// `small` and `large` either do not overlap, or `small` begins `offset` elements into `large`; offset -1:
-// they may not overlap at all.
-void CheckOverlap(const Where& where, const Tensor& small, const Tensor& large, int64_t offset) {
-  if (!(small.buffer() == large.buffer()) || small.num_bytes() == 0 || large.num_bytes() == 0) return;
-  if (small.device().type == DeviceType::kMeta) return;
-  const char* const a = static_cast<const char*>(small.data());
-  const char* const b = static_cast<const char*>(large.data());
-  if (a == b && offset == 0) return;
-  if (a + small.num_bytes() <= b || b + large.num_bytes() <= a) return;
-  WEFT_REQUIRE(offset >= 0, where.Text(), "input and output overlap");
-  WEFT_REQUIRE(a == b + offset * ItemSize(large.dtype()), where.Text(),
-               "input and output overlap, but not in the one place where this collective works in place");
+Buffers BuffersOf(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return {.input = Part::kPiece};
+    case CollectiveKind::kGather:
+      return {.input = Part::kPiece, .output_is_roots = true};
+    case CollectiveKind::kReduceScatter:
+      return {.output = Part::kPiece};
+    case CollectiveKind::kScatter:
+      return {.output = Part::kPiece, .input_is_roots = true};
+    case CollectiveKind::kReduce:
+      return {.output_is_roots = true};
+    case CollectiveKind::kAllToAll:
+      return {.output = Part::kReceived};
+    default:  // all-reduce and broadcast
+      return {};
+  }
 }
 
 }  // namespace
 
-Work Communicator::AllReduce(const Tensor& input, const Tensor& output, ReduceOp op, CommOptions options) {
-  const Where where{name_, CollectiveKind::kAllReduce};
-  CheckTensor(where, "input", input);
-  CheckTensor(where, "output", output, input.num_elements());
-  CheckSameDType(where, input, output);
-  CheckOverlap(where, output, input, 0);
+// One member's side of a collective, as its caller gave it.
+struct Communicator::Request {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  const Tensor& input;
+  const Tensor& output;
+  absl::Span<const int64_t> counts = {};          // of the kinds that have one per rank
+  absl::Span<const int64_t> receive_counts = {};  // of an all-to-all
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+};
+
+// What the caller did not say follows from the buffers, so it is filled in behind their checks.
+Communicator::Operation Communicator::Checked(const Request& request) const {
+  const CollectiveKind kind = request.kind;
+  const ArgumentChecks checks(name_, kind, size());
+  const Buffers buffers = BuffersOf(kind);
+  const Tensor& input = request.input;
+  const Tensor& output = request.output;
+  if (HasRoot(kind)) checks.RequirePeer("root", request.root);
+  const bool has_input = !buffers.input_is_roots || rank_ == request.root;
+  const bool has_output = !buffers.output_is_roots || rank_ == request.root;
+
   Operation operation;
-  operation.descriptor.kind = CollectiveKind::kAllReduce;
-  operation.descriptor.dtype = input.dtype();
-  operation.descriptor.op = op;
-  operation.descriptor.counts.push_back(input.num_elements());
-  operation.input = input;
-  operation.output = output;
+  CollectiveDescriptor& descriptor = operation.descriptor;
+  if (HasOneCount(kind)) {
+    checks.RequireTensor(kind == CollectiveKind::kBroadcast ? "tensor" : "input", input);
+    descriptor.counts.push_back(input.num_elements());
+  } else {
+    checks.RequireCounts(kind == CollectiveKind::kAllToAll ? "send_counts" : "counts", request.counts);
+    descriptor.counts.assign(request.counts.begin(), request.counts.end());
+  }
+  if (kind == CollectiveKind::kAllToAll) checks.RequireCounts("receive_counts", request.receive_counts);
+  const auto num_elements_of = [&](Part part) {
+    if (part == Part::kPiece) return descriptor.counts[rank_];
+    return Total(part == Part::kReceived ? request.receive_counts : absl::MakeConstSpan(descriptor.counts));
+  };
+  if (has_input) checks.RequireTensor("input", input, num_elements_of(buffers.input));
+  if (has_output) checks.RequireTensor("output", output, num_elements_of(buffers.output));
+  if (has_input && has_output) {
+    checks.RequireSameDType(input, output);
+    const bool input_is_piece = buffers.input == Part::kPiece;
+    const int64_t offset = HasOneCount(kind) ? 0 : Offset(descriptor.counts, rank_);
+    checks.RequireInPlace(input_is_piece ? input : output, input_is_piece ? output : input,
+                          buffers.output == Part::kReceived ? -1 : offset);
+  }
+  if (kind == CollectiveKind::kAllToAll) {
+    WEFT_REQUIRE(request.counts[rank_] == request.receive_counts[rank_], checks.Where(),
+                 "this rank sends itself ", request.counts[rank_], " elements and expects ",
+                 request.receive_counts[rank_]);
+    operation.receive_counts = {request.receive_counts.begin(), request.receive_counts.end()};
+  }
+
+  descriptor.kind = kind;
+  descriptor.dtype = has_input ? input.dtype() : output.dtype();
+  descriptor.op = request.op;
+  descriptor.root = request.root;
+  if (has_input) operation.input = input;
+  if (has_output) operation.output = output;
+  return operation;
+}
+
+Work Communicator::Collect(const Request& request, const CommOptions& options) {
+  Operation operation = Checked(request);
   operation.options = options;
   return Start(std::move(operation));
+}
+
+Work Communicator::AllReduce(const Tensor& input, const Tensor& output, ReduceOp op, CommOptions options) {
+  return Collect({.kind = CollectiveKind::kAllReduce, .input = input, .output = output, .op = op}, options);
 }
 
 Work Communicator::AllGather(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts,
                              CommOptions options) {
-  const Where where{name_, CollectiveKind::kAllGather};
-  CheckCounts(where, "counts", counts, size());
-  CheckTensor(where, "input", input, counts[rank_]);
-  CheckTensor(where, "output", output, Total(counts));
-  CheckSameDType(where, input, output);
-  CheckOverlap(where, input, output, Offset(counts, rank_));
-  Operation operation;
-  operation.descriptor = {
-      .kind = CollectiveKind::kAllGather, .dtype = input.dtype(), .counts = ToCounts(counts)};
-  operation.input = input;
-  operation.output = output;
-  operation.options = options;
-  return Start(std::move(operation));
+  return Collect({.kind = CollectiveKind::kAllGather, .input = input, .output = output, .counts = counts},
+                 options);
 }
 
 Work Communicator::ReduceScatter(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts,
                                  ReduceOp op, CommOptions options) {
-  const Where where{name_, CollectiveKind::kReduceScatter};
-  CheckCounts(where, "counts", counts, size());
-  CheckTensor(where, "input", input, Total(counts));
-  CheckTensor(where, "output", output, counts[rank_]);
-  CheckSameDType(where, input, output);
-  CheckOverlap(where, output, input, Offset(counts, rank_));
-  Operation operation;
-  operation.descriptor = {
-      .kind = CollectiveKind::kReduceScatter, .dtype = input.dtype(), .op = op, .counts = ToCounts(counts)};
-  operation.input = input;
-  operation.output = output;
-  operation.options = options;
-  return Start(std::move(operation));
+  return Collect(
+      {
+          .kind = CollectiveKind::kReduceScatter,
+          .input = input,
+          .output = output,
+          .counts = counts,
+          .op = op,
+      },
+      options);
 }
 
 Work Communicator::AllToAll(const Tensor& input, absl::Span<const int64_t> send_counts, const Tensor& output,
                             absl::Span<const int64_t> receive_counts, CommOptions options) {
-  const Where where{name_, CollectiveKind::kAllToAll};
-  CheckCounts(where, "send_counts", send_counts, size());
-  CheckCounts(where, "receive_counts", receive_counts, size());
-  CheckTensor(where, "input", input, Total(send_counts));
-  CheckTensor(where, "output", output, Total(receive_counts));
-  CheckSameDType(where, input, output);
-  CheckOverlap(where, output, input, -1);
-  WEFT_REQUIRE(send_counts[rank_] == receive_counts[rank_], where.Text(), "this rank sends itself ",
-               send_counts[rank_], " elements and expects ", receive_counts[rank_]);
-  Operation operation;
-  operation.descriptor = {
-      .kind = CollectiveKind::kAllToAll, .dtype = input.dtype(), .counts = ToCounts(send_counts)};
-  operation.input = input;
-  operation.output = output;
-  operation.receive_counts = ToVector(receive_counts);
-  operation.options = options;
-  return Start(std::move(operation));
+  return Collect(
+      {
+          .kind = CollectiveKind::kAllToAll,
+          .input = input,
+          .output = output,
+          .counts = send_counts,
+          .receive_counts = receive_counts,
+      },
+      options);
 }
 
 Work Communicator::Broadcast(const Tensor& tensor, int root, CommOptions options) {
-  const Where where{name_, CollectiveKind::kBroadcast};
-  CheckPeer(where, "root", root, size());
-  CheckTensor(where, "tensor", tensor);
-  Operation operation;
-  operation.descriptor = {.kind = CollectiveKind::kBroadcast,
-                          .dtype = tensor.dtype(),
-                          .root = root,
-                          .counts = {tensor.num_elements()}};
-  operation.input = tensor;
-  operation.output = tensor;
-  operation.options = options;
-  return Start(std::move(operation));
+  return Collect({.kind = CollectiveKind::kBroadcast, .input = tensor, .output = tensor, .root = root},
+                 options);
 }
 
 Work Communicator::Reduce(const Tensor& input, const Tensor& output, ReduceOp op, int root,
                           CommOptions options) {
-  const Where where{name_, CollectiveKind::kReduce};
-  CheckPeer(where, "root", root, size());
-  CheckTensor(where, "input", input);
-  if (rank_ == root) {
-    CheckTensor(where, "output", output, input.num_elements());
-    CheckSameDType(where, input, output);
-    CheckOverlap(where, output, input, 0);
-  }
-  Operation operation;
-  operation.descriptor = {.kind = CollectiveKind::kReduce,
-                          .dtype = input.dtype(),
-                          .op = op,
-                          .root = root,
-                          .counts = {input.num_elements()}};
-  operation.input = input;
-  if (rank_ == root) operation.output = output;
-  operation.options = options;
-  return Start(std::move(operation));
+  return Collect(
+      {
+          .kind = CollectiveKind::kReduce,
+          .input = input,
+          .output = output,
+          .op = op,
+          .root = root,
+      },
+      options);
 }
 
 Work Communicator::Gather(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts,
                           int root, CommOptions options) {
-  const Where where{name_, CollectiveKind::kGather};
-  CheckPeer(where, "root", root, size());
-  CheckCounts(where, "counts", counts, size());
-  CheckTensor(where, "input", input, counts[rank_]);
-  if (rank_ == root) {
-    CheckTensor(where, "output", output, Total(counts));
-    CheckSameDType(where, input, output);
-    CheckOverlap(where, input, output, Offset(counts, rank_));
-  }
-  Operation operation;
-  operation.descriptor = {
-      .kind = CollectiveKind::kGather, .dtype = input.dtype(), .root = root, .counts = ToCounts(counts)};
-  operation.input = input;
-  if (rank_ == root) operation.output = output;
-  operation.options = options;
-  return Start(std::move(operation));
+  return Collect(
+      {
+          .kind = CollectiveKind::kGather,
+          .input = input,
+          .output = output,
+          .counts = counts,
+          .root = root,
+      },
+      options);
 }
 
 Work Communicator::Scatter(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts,
                            int root, CommOptions options) {
-  const Where where{name_, CollectiveKind::kScatter};
-  CheckPeer(where, "root", root, size());
-  CheckCounts(where, "counts", counts, size());
-  CheckTensor(where, "output", output, counts[rank_]);
-  if (rank_ == root) {
-    CheckTensor(where, "input", input, Total(counts));
-    CheckSameDType(where, input, output);
-    CheckOverlap(where, output, input, Offset(counts, rank_));
-  }
-  Operation operation;
-  operation.descriptor = {
-      .kind = CollectiveKind::kScatter, .dtype = output.dtype(), .root = root, .counts = ToCounts(counts)};
-  if (rank_ == root) operation.input = input;
-  operation.output = output;
-  operation.options = options;
-  return Start(std::move(operation));
+  return Collect(
+      {
+          .kind = CollectiveKind::kScatter,
+          .input = input,
+          .output = output,
+          .counts = counts,
+          .root = root,
+      },
+      options);
 }
 
 Work Communicator::SendRecv(absl::Span<const Message> sends, absl::Span<const Message> receives,
                             CommOptions options) {
-  const Where where{name_, CollectiveKind::kSendRecv};
+  const ArgumentChecks checks(name_, CollectiveKind::kSendRecv, size());
   std::vector<int64_t> to_self;
   std::vector<int64_t> from_self;
   for (const Message& send : sends) {
-    CheckPeer(where, "receiver", send.peer, size());
-    CheckTensor(where, "the tensor to send", send.tensor);
+    checks.RequirePeer("receiver", send.peer);
+    checks.RequireTensor("the tensor to send", send.tensor);
     if (send.peer == rank_) to_self.push_back(send.tensor.num_bytes());
   }
   for (const Message& receive : receives) {
-    CheckPeer(where, "sender", receive.peer, size());
-    CheckTensor(where, "the tensor to receive into", receive.tensor);
+    checks.RequirePeer("sender", receive.peer);
+    checks.RequireTensor("the tensor to receive into", receive.tensor);
     if (receive.peer == rank_) from_self.push_back(receive.tensor.num_bytes());
   }
-  WEFT_REQUIRE(to_self.size() == from_self.size(), where.Text(), "this rank sends itself ", to_self.size(),
+  WEFT_REQUIRE(to_self.size() == from_self.size(), checks.Where(), "this rank sends itself ", to_self.size(),
                " messages and receives ", from_self.size(), " from itself in this batch");
   for (size_t i = 0; i < to_self.size(); ++i) {
-    WEFT_REQUIRE(to_self[i] == from_self[i], where.Text(), "this rank sends itself ", to_self[i],
+    WEFT_REQUIRE(to_self[i] == from_self[i], checks.Where(), "this rank sends itself ", to_self[i],
                  " bytes and receives them into ", from_self[i]);
   }
   if (sends.empty() && receives.empty()) return Work();

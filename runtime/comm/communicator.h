@@ -161,6 +161,12 @@ class Communicator {
   void RecordFailed(const Operation& operation) const;
 
  private:
+  struct Request;
+  // The operation that `request` asks for.
+  // Errors: InvalidArgument if the request does not fit itself or the group.
+  Operation Checked(const Request& request) const;
+  // The one way of all collectives: checks, records and runs it.
+  Work Collect(const Request& request, const CommOptions& options);
   Work Start(Operation&& operation);
   FlightEntry ToFlightEntry(const Operation& operation) const;
   // What this rank's ledger counts for `operation`.
