@@ -10,6 +10,12 @@
 
 namespace weft {
 
+// One message of a SendRecv batch.
+struct Message {
+  int peer = 0;   // group rank; the rank itself is allowed
+  Tensor tensor;  // contiguous; sent from or received into
+};
+
 // One member's part in a collective, as backends run it. Views the caller's data. An undefined tensor: this
 // member has none.
 struct CollectiveCall {
@@ -17,6 +23,15 @@ struct CollectiveCall {
   const Tensor& input;
   const Tensor& output;
   absl::Span<const int64_t> receive_counts;  // all-to-all
+  uint64_t sequence = 0;
+  std::chrono::milliseconds timeout;
+};
+
+// One member's batch of messages, as backends run it. Views the caller's data. Messages to the member itself
+// pair up.
+struct SendRecvCall {
+  absl::Span<const Message> sends;
+  absl::Span<const Message> receives;
   uint64_t sequence = 0;
   std::chrono::milliseconds timeout;
 };

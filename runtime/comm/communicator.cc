@@ -235,6 +235,21 @@ Work Communicator::Recv(const Tensor& tensor, int from, CommOptions options) {
   return SendRecv({}, {{from, tensor}}, options);
 }
 
+CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::milliseconds timeout) const {
+  return {
+      .descriptor = descriptor,
+      .input = input,
+      .output = output,
+      .receive_counts = receive_counts,
+      .sequence = sequence,
+      .timeout = timeout,
+  };
+}
+
+SendRecvCall Communicator::Operation::ToSendRecvCall(std::chrono::milliseconds timeout) const {
+  return {.sends = sends, .receives = receives, .sequence = sequence, .timeout = timeout};
+}
+
 void Communicator::Barrier() { Start(Operation()).Wait(); }
 
 void Communicator::Abort(const std::string& reason) {

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "runtime/base/reduce_op.h"
 #include "runtime/comm/collective.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/ledger.h"
 #include "runtime/comm/work.h"
@@ -23,12 +24,6 @@ namespace weft {
 struct CommOptions {
   bool async = false;  // true: return at once, the Work finishes later
   CommTag tag = {};
-};
-
-// One message of a SendRecv batch.
-struct Message {
-  int peer = 0;   // group rank; the rank itself is allowed
-  Tensor tensor;  // contiguous; sent from or received into
 };
 
 // A group of ranks that exchange tensors: the contract that every backend meets (`local`, and later others).
@@ -143,6 +138,10 @@ class Communicator {
     int64_t issued_ns = 0;   // FlightClock
     uint64_t flight_id = 0;  // the recorder's, if there is one
     Ledger::Row* row = nullptr;  // the ledger's, if there is one
+
+    // What a backend runs: all but a SendRecv, and a SendRecv. They view the operation.
+    CollectiveCall ToCollectiveCall(std::chrono::milliseconds timeout) const;
+    SendRecvCall ToSendRecvCall(std::chrono::milliseconds timeout) const;
   };
 
   Communicator(std::string name, int rank, std::vector<int> ranks, Ledger* ledger)

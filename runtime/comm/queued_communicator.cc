@@ -30,6 +30,15 @@ bool QueuedCommunicator::IsStaged(const Operation& operation) const {
          std::any_of(operation.receives.begin(), operation.receives.end(), message_is_away);
 }
 
+// All of its tensors are on the CPU.
+void QueuedCommunicator::RunHere(const Operation& operation, std::chrono::milliseconds timeout) {
+  if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
+    Run(operation.ToSendRecvCall(timeout));
+  } else {
+    Run(operation.ToCollectiveCall(timeout));
+  }
+}
+
 // The copies wait for the device: peers must not read what is not there.
 void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout) {
   if (host_allocator_ == nullptr) host_allocator_ = MakeCpuAllocator();
@@ -46,7 +55,7 @@ void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::mill
   staged.output = in_place ? staged.input : empty_like(operation.output);
   for (Message& message : staged.sends) message.tensor = copy_of(message.tensor);
   for (Message& message : staged.receives) message.tensor = empty_like(message.tensor);
-  Run(staged, timeout);
+  RunHere(staged, timeout);
   if (operation.output.defined()) CopyTensor(staged.output, operation.output);
   for (size_t i = 0; i < staged.receives.size(); ++i) {
     CopyTensor(staged.receives[i].tensor, operation.receives[i].tensor);
@@ -87,7 +96,7 @@ void QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
     if (IsStaged(operation)) {
       RunStaged(operation, timeout);
     } else {
-      Run(operation, timeout);
+      RunHere(operation, timeout);
     }
   } catch (const std::exception& error) {
     RecordFailed(operation);

@@ -32,8 +32,9 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
                      WorkerPool* workers)
       : Communicator(name, rank, ranks, ledger), workers_(workers) {}
 
-  // Runs `operation` to its end. Whatever it throws ends the group.
-  virtual void Run(const Operation& operation, std::chrono::milliseconds timeout) = 0;
+  // Takes this member through `call` to its end. Whatever it throws ends the group.
+  virtual void Run(const CollectiveCall& call) = 0;
+  virtual void Run(const SendRecvCall& call) = 0;
 
   // Throws what has ended the group, if it has ended.
   virtual void ThrowIfFailed() const = 0;
@@ -47,6 +48,7 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   void RunNow(const Operation& operation, int64_t begun_ns, std::chrono::milliseconds timeout);
   void RequireMemory(CollectiveKind kind, const Tensor& tensor) const;
   bool IsStaged(const Operation& operation) const;
+  void RunHere(const Operation& operation, std::chrono::milliseconds timeout);
   void RunStaged(const Operation& operation, std::chrono::milliseconds timeout);
 
   WorkerPool* const workers_;

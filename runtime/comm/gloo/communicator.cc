@@ -1,7 +1,6 @@
 #include "runtime/comm/gloo/communicator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -24,20 +23,19 @@ class GlooCommunicator final : public QueuedCommunicator {
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
 
  protected:
-  void Run(const Operation& operation, std::chrono::milliseconds timeout) override {
+  void Run(const CollectiveCall& call) override {
     try {
-      if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
-        RunGlooSendRecv(*group_, operation.sends, operation.receives, operation.sequence, timeout);
-        return;
-      }
-      RunGlooCollective(*group_, {.descriptor = operation.descriptor,
-                                  .input = operation.input,
-                                  .output = operation.output,
-                                  .receive_counts = operation.receive_counts,
-                                  .sequence = operation.sequence,
-                                  .timeout = timeout});
+      RunGlooCollective(*group_, call);
     } catch (const PeerLost& lost) {
-      group_->FailLost(lost, group_->Where(operation.descriptor.kind, operation.sequence));
+      group_->FailLost(lost, group_->Where(call.descriptor.kind, call.sequence));
+    }
+  }
+
+  void Run(const SendRecvCall& call) override {
+    try {
+      RunGlooSendRecv(*group_, call);
+    } catch (const PeerLost& lost) {
+      group_->FailLost(lost, group_->Where(CollectiveKind::kSendRecv, call.sequence));
     }
   }
 

@@ -1,5 +1,6 @@
 #include "runtime/comm/gloo/run_send_recv.h"
 
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <string>
@@ -127,25 +128,24 @@ class Batch {
 
 }  // namespace
 
-void RunGlooSendRecv(GlooGroup& group, absl::Span<const Message> sends, absl::Span<const Message> receives,
-                     uint64_t sequence, std::chrono::milliseconds timeout) {
+void RunGlooSendRecv(GlooGroup& group, const SendRecvCall& call) {
   group.ThrowIfFailed();
   group.UseLanes(Lane::kAnnounce, Lane::kMessage);
-  Batch batch(group, sequence);
-  for (const Message& send : sends) {
+  Batch batch(group, call.sequence);
+  for (const Message& send : call.sends) {
     if (send.peer != group.rank()) batch.Send(send);
   }
   // Messages to itself meet in order; the communicator has checked that they pair up.
   size_t next_own = 0;
-  for (const Message& receive : receives) {
+  for (const Message& receive : call.receives) {
     if (receive.peer != group.rank()) {
       batch.Receive(receive);
       continue;
     }
-    while (sends[next_own].peer != group.rank()) ++next_own;
-    CopyMessage(sends[next_own++].tensor, receive.tensor);
+    while (call.sends[next_own].peer != group.rank()) ++next_own;
+    CopyMessage(call.sends[next_own++].tensor, receive.tensor);
   }
-  batch.Finish(timeout);
+  batch.Finish(call.timeout);
 }
 
 }  // namespace weft

@@ -1,11 +1,7 @@
 #ifndef WEFT_RUNTIME_COMM_GLOO_RUN_SEND_RECV_H_
 #define WEFT_RUNTIME_COMM_GLOO_RUN_SEND_RECV_H_
 
-#include <chrono>
-#include <cstdint>
-
-#include "absl/types/span.h"
-#include "runtime/comm/communicator.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/gloo/group.h"
 
 namespace weft {
@@ -15,8 +11,7 @@ namespace weft {
 // receiver has asked for it.
 //
 // Errors: as Communicator::SendRecv. Each ends the group. PeerLost.
-void RunGlooSendRecv(GlooGroup& group, absl::Span<const Message> sends, absl::Span<const Message> receives,
-                     uint64_t sequence, std::chrono::milliseconds timeout);
+void RunGlooSendRecv(GlooGroup& group, const SendRecvCall& call);
 
 }  // namespace weft
 

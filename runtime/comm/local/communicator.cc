@@ -1,7 +1,6 @@
 #include "runtime/comm/local/communicator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -20,20 +19,8 @@ class LocalCommunicator final : public QueuedCommunicator {
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
 
  protected:
-  void Run(const Operation& operation, std::chrono::milliseconds timeout) override {
-    if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
-      RunSendRecv(*group_, rank(), operation.sends, operation.receives, operation.sequence, timeout);
-      return;
-    }
-    RunCollective(*group_, rank(),
-                  {.descriptor = operation.descriptor,
-                   .input = operation.input,
-                   .output = operation.output,
-                   .receive_counts = operation.receive_counts,
-                   .sequence = operation.sequence,
-                   .timeout = timeout});
-  }
-
+  void Run(const CollectiveCall& call) override { RunCollective(*group_, rank(), call); }
+  void Run(const SendRecvCall& call) override { RunSendRecv(*group_, rank(), call); }
   void ThrowIfFailed() const override { group_->ThrowIfFailed(); }
   [[noreturn]] void Leave() override { group_->Leave(rank()); }
 

@@ -1,6 +1,7 @@
 #include "runtime/comm/local/run_send_recv.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace weft {
 namespace {
@@ -111,22 +113,21 @@ class Batch {
 
 }  // namespace
 
-void RunSendRecv(Group& group, int member, absl::Span<const Message> sends,
-                 absl::Span<const Message> receives, uint64_t sequence, std::chrono::milliseconds timeout) {
-  Batch batch(group, member, sequence);
-  batch.Post(sends);
+void RunSendRecv(Group& group, int member, const SendRecvCall& call) {
+  Batch batch(group, member, call.sequence);
+  batch.Post(call.sends);
   // Messages to itself meet in order; the communicator has checked that they pair up.
   std::deque<Message> expected;
   size_t next_own = 0;
-  for (const Message& receive : receives) {
+  for (const Message& receive : call.receives) {
     if (receive.peer != member) {
       expected.push_back(receive);
       continue;
     }
-    while (sends[next_own].peer != member) ++next_own;
-    CopyMessage(sends[next_own++].tensor.data(), receive.tensor);
+    while (call.sends[next_own].peer != member) ++next_own;
+    CopyMessage(call.sends[next_own++].tensor.data(), receive.tensor);
   }
-  batch.Run(std::move(expected), timeout);
+  batch.Run(std::move(expected), call.timeout);
 }
 
 }  // namespace weft

@@ -1,11 +1,7 @@
 #ifndef WEFT_RUNTIME_COMM_LOCAL_RUN_SEND_RECV_H_
 #define WEFT_RUNTIME_COMM_LOCAL_RUN_SEND_RECV_H_
 
-#include <chrono>
-#include <cstdint>
-
-#include "absl/types/span.h"
-#include "runtime/comm/communicator.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/local/group.h"
 
 namespace weft {
@@ -14,8 +10,7 @@ namespace weft {
 // receiver copies out of the sender's memory; returns when all of the batch has been received, at both ends.
 //
 // Errors: as Communicator::SendRecv.
-void RunSendRecv(Group& group, int member, absl::Span<const Message> sends,
-                 absl::Span<const Message> receives, uint64_t sequence, std::chrono::milliseconds timeout);
+void RunSendRecv(Group& group, int member, const SendRecvCall& call);
 
 }  // namespace weft
 

@@ -1,6 +1,5 @@
 #include "runtime/comm/mpi/communicator.h"
 
-#include <chrono>
 #include <utility>
 
 #include "runtime/comm/mpi/run_collective.h"
@@ -19,18 +18,8 @@ class MpiCommunicator final : public QueuedCommunicator {
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
 
  protected:
-  void Run(const Operation& operation, std::chrono::milliseconds timeout) override {
-    if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
-      RunMpiSendRecv(*group_, operation.sends, operation.receives, operation.sequence, timeout);
-      return;
-    }
-    RunMpiCollective(*group_, {.descriptor = operation.descriptor,
-                               .input = operation.input,
-                               .output = operation.output,
-                               .receive_counts = operation.receive_counts,
-                               .sequence = operation.sequence,
-                               .timeout = timeout});
-  }
+  void Run(const CollectiveCall& call) override { RunMpiCollective(*group_, call); }
+  void Run(const SendRecvCall& call) override { RunMpiSendRecv(*group_, call); }
 
   // Hears first what the peers have sent: a group that has failed elsewhere is entered no more.
   void ThrowIfFailed() const override {

@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "runtime/comm/mpi/check.h"
 #include "runtime/comm/mpi/flight.h"
 #include "runtime/comm/mpi/posting.h"
@@ -167,22 +169,21 @@ class Batch {
 
 }  // namespace
 
-void RunMpiSendRecv(MpiGroup& group, absl::Span<const Message> sends, absl::Span<const Message> receives,
-                    uint64_t sequence, std::chrono::milliseconds timeout) {
-  Batch batch(group, sequence);
-  batch.Offer(sends);
+void RunMpiSendRecv(MpiGroup& group, const SendRecvCall& call) {
+  Batch batch(group, call.sequence);
+  batch.Offer(call.sends);
   // Messages to itself meet in order; the communicator has checked that they pair up.
   std::deque<Message> expected;
   size_t next_own = 0;
-  for (const Message& receive : receives) {
+  for (const Message& receive : call.receives) {
     if (receive.peer != group.member()) {
       expected.push_back(receive);
       continue;
     }
-    while (sends[next_own].peer != group.member()) ++next_own;
-    CopyMessage(sends[next_own++].tensor.data(), receive.tensor);
+    while (call.sends[next_own].peer != group.member()) ++next_own;
+    CopyMessage(call.sends[next_own++].tensor.data(), receive.tensor);
   }
-  batch.Run(std::move(expected), timeout);
+  batch.Run(std::move(expected), call.timeout);
 }
 
 }  // namespace weft

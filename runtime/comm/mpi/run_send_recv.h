@@ -1,11 +1,7 @@
 #ifndef WEFT_RUNTIME_COMM_MPI_RUN_SEND_RECV_H_
 #define WEFT_RUNTIME_COMM_MPI_RUN_SEND_RECV_H_
 
-#include <chrono>
-#include <cstdint>
-
-#include "absl/types/span.h"
-#include "runtime/comm/communicator.h"
+#include "runtime/comm/collective_call.h"
 #include "runtime/comm/mpi/group.h"
 
 namespace weft {
@@ -20,8 +16,7 @@ namespace weft {
 //
 // Threads: one at a time for each group.
 // Errors:  as Communicator. Each ends the group.
-void RunMpiSendRecv(MpiGroup& group, absl::Span<const Message> sends, absl::Span<const Message> receives,
-                    uint64_t sequence, std::chrono::milliseconds timeout);
+void RunMpiSendRecv(MpiGroup& group, const SendRecvCall& call);
 
 }  // namespace weft
 

@@ -184,14 +184,7 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
     IssueNcclSendRecv(member, operation.sends, operation.receives);
   } else {
-    IssueNcclCollective(member,
-                        {.descriptor = operation.descriptor,
-                         .input = operation.input,
-                         .output = operation.output,
-                         .receive_counts = operation.receive_counts,
-                         .sequence = operation.sequence,
-                         .timeout = timeout()},
-                        token_);
+    IssueNcclCollective(member, operation.ToCollectiveCall(timeout()), token_);
   }
   AwaitIssued(lock);
 }
