@@ -20,7 +20,7 @@ namespace {
 class LocalWorld final : public World {
  public:
   // `store`: where the ranks' devices meet; null if they do not.
-  LocalWorld(int rank, int size, int num_threads, const WorldOptions& options, std::shared_ptr<Hub> hub,
+  LocalWorld(int rank, int size, int num_threads, const WorldOptions& options, std::shared_ptr<LocalHub> hub,
              const std::shared_ptr<Store>& store)
       : World(rank, size, /*local_rank=*/rank, num_threads, options),
         comm_timeout_(options.comm_timeout),
@@ -45,7 +45,7 @@ class LocalWorld final : public World {
 
  private:
   std::chrono::milliseconds comm_timeout_;
-  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<LocalHub> hub_;
   std::unique_ptr<DeviceGroups> device_groups_;  // null: the local communicator
 };
 
@@ -56,7 +56,7 @@ class Launch {
       : num_ranks_(num_ranks),
         body_(body),
         options_(options),
-        hub_(std::make_shared<Hub>(num_ranks)),
+        hub_(std::make_shared<LocalHub>(num_ranks)),
         watchdog_(num_ranks, /*store=*/nullptr, options.watchdog) {
     num_threads_ = options.threads_per_rank;
     if (num_threads_ == 0) {
@@ -130,7 +130,7 @@ class Launch {
   const int num_ranks_;
   const std::function<void(World&)>& body_;
   const WorldOptions& options_;
-  const std::shared_ptr<Hub> hub_;
+  const std::shared_ptr<LocalHub> hub_;
   Watchdog watchdog_;
   int num_threads_ = 1;
   std::mutex mutex_;

@@ -13,24 +13,24 @@ namespace {
 
 class LocalCommunicator final : public QueuedCommunicator {
  public:
-  LocalCommunicator(std::shared_ptr<Group> group, int rank, Ledger* ledger, WorkerPool* workers)
+  LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank, Ledger* ledger, WorkerPool* workers)
       : QueuedCommunicator(group->name(), rank, group->ranks(), ledger, workers), group_(std::move(group)) {}
 
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
 
  protected:
-  void Run(const CollectiveCall& call) override { RunCollective(*group_, rank(), call); }
-  void Run(const SendRecvCall& call) override { RunSendRecv(*group_, rank(), call); }
+  void Run(const CollectiveCall& call) override { RunLocalCollective(*group_, rank(), call); }
+  void Run(const SendRecvCall& call) override { RunLocalSendRecv(*group_, rank(), call); }
   void ThrowIfFailed() const override { group_->ThrowIfFailed(); }
   [[noreturn]] void Leave() override { group_->Leave(rank()); }
 
  private:
-  const std::shared_ptr<Group> group_;
+  const std::shared_ptr<LocalGroup> group_;
 };
 
 }  // namespace
 
-std::shared_ptr<Communicator> MakeLocalCommunicator(const std::shared_ptr<Hub>& hub, int world_rank,
+std::shared_ptr<Communicator> MakeLocalCommunicator(const std::shared_ptr<LocalHub>& hub, int world_rank,
                                                     const std::string& name, const std::vector<int>& ranks,
                                                     Ledger* ledger, WorkerPool* workers) {
   const auto found = std::lower_bound(ranks.begin(), ranks.end(), world_rank);

@@ -18,8 +18,8 @@ namespace weft {
 // `world_rank` among them. `ledger` may be null; it and `workers` outlive the communicator and all of its
 // work.
 //
-// Errors: as Hub::Join. Tensors that are not on the CPU: InvalidArgument from the call that gets them.
-std::shared_ptr<Communicator> MakeLocalCommunicator(const std::shared_ptr<Hub>& hub, int world_rank,
+// Errors: as LocalHub::Join. Tensors that are not on the CPU: InvalidArgument from the call that gets them.
+std::shared_ptr<Communicator> MakeLocalCommunicator(const std::shared_ptr<LocalHub>& hub, int world_rank,
                                                     const std::string& name, const std::vector<int>& ranks,
                                                     Ledger* ledger, WorkerPool* workers);
 

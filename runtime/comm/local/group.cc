@@ -7,24 +7,24 @@
 
 namespace weft {
 
-CollectiveDescriptor Posting::Descriptor() const {
+CollectiveDescriptor LocalPosting::Descriptor() const {
   CollectiveDescriptor descriptor = {.kind = kind, .dtype = dtype, .op = op, .root = root};
   descriptor.counts = counts.empty() ? CollectiveDescriptor::Counts{count} : counts;
   return descriptor;
 }
 
-Group::Group(std::string name, std::vector<int> ranks, bool spin)
+LocalGroup::LocalGroup(std::string name, std::vector<int> ranks, bool spin)
     : name_(std::move(name)),
       ranks_(std::move(ranks)),
       slots_(std::make_unique<Slot[]>(ranks_.size())),
       wait_point_(spin) {}
 
-Posting& Group::NextPosting(int member) {
+LocalPosting& LocalGroup::NextPosting(int member) {
   Slot& slot = slots_[member];
   return slot.postings[++slot.num_collectives % 2];
 }
 
-void Group::Arrive(int member) {
+void LocalGroup::Arrive(int member) {
   Slot& slot = slots_[member];
   const uint64_t phase = ++slot.num_arrivals;
   slot.postings[slot.num_collectives % 2].phase.store(phase);
@@ -38,8 +38,8 @@ void Group::Arrive(int member) {
 }
 
 template <class Ready, class Missing, class What>
-void Group::Await(int member, const Ready& ready, const Missing& missing, const What& what,
-                  std::chrono::milliseconds timeout) {
+void LocalGroup::Await(int member, const Ready& ready, const Missing& missing, const What& what,
+                       std::chrono::milliseconds timeout) {
   int num_departed = 0;
   for (;;) {
     const bool in_time = wait_point_.Wait(
@@ -60,7 +60,7 @@ void Group::Await(int member, const Ready& ready, const Missing& missing, const 
   }
 }
 
-void Group::AwaitAll(int member, std::chrono::milliseconds timeout) {
+void LocalGroup::AwaitAll(int member, std::chrono::milliseconds timeout) {
   const uint64_t phase = slots_[member].num_arrivals;
   int next = 0;  // all before it have arrived
   const auto ready = [&] {
@@ -76,20 +76,20 @@ void Group::AwaitAll(int member, std::chrono::milliseconds timeout) {
     return members;
   };
   const auto what = [&] {
-    const Posting& mine = posting(member, member);
+    const LocalPosting& mine = posting(member, member);
     return absl::StrCat(Where(mine.kind, mine.sequence), ", ", mine.Descriptor().ToString());
   };
   Await(member, ready, missing, what, timeout);
 }
 
-void Group::AwaitReady(int member, absl::FunctionRef<bool()> ready,
-                       absl::FunctionRef<std::vector<int>()> missing, absl::FunctionRef<std::string()> what,
-                       std::chrono::milliseconds timeout) {
+void LocalGroup::AwaitReady(int member, absl::FunctionRef<bool()> ready,
+                            absl::FunctionRef<std::vector<int>()> missing,
+                            absl::FunctionRef<std::string()> what, std::chrono::milliseconds timeout) {
   Await(member, ready, missing, what, timeout);
 }
 
-void Group::FailMissing(int member, const std::vector<int>& missing, const std::string& what,
-                        std::optional<std::chrono::milliseconds> waited) {
+void LocalGroup::FailMissing(int member, const std::vector<int>& missing, const std::string& what,
+                             std::optional<std::chrono::milliseconds> waited) {
   const int me = ranks_[member];
   if (waited.has_value()) {
     Fail(absl::StatusCode::kDeadlineExceeded,
@@ -101,7 +101,7 @@ void Group::FailMissing(int member, const std::vector<int>& missing, const std::
   }
 }
 
-Group::Access::Access(Group& group, int member) : busy_(group.slots_[member].busy) {
+LocalGroup::Access::Access(LocalGroup& group, int member) : busy_(group.slots_[member].busy) {
   // Store, then load; Leave loads in the other order. One of the two sees the other.
   busy_.store(true);
   if (group.failed()) {
@@ -110,11 +110,11 @@ Group::Access::Access(Group& group, int member) : busy_(group.slots_[member].bus
   }
 }
 
-void Group::Fail(absl::StatusCode code, const std::string& message) {
+void LocalGroup::Fail(absl::StatusCode code, const std::string& message) {
   if (failure_.Set(code, message)) wait_point_.WakeAll();
 }
 
-void Group::Leave(int member) const {
+void LocalGroup::Leave(int member) const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == member) continue;
     while (slots_[peer].busy.load()) std::this_thread::yield();
@@ -122,7 +122,7 @@ void Group::Leave(int member) const {
   failure_.Throw();
 }
 
-void Group::MarkDeparted(int member) {
+void LocalGroup::MarkDeparted(int member) {
   slots_[member].departed.store(true);
   num_departed_.fetch_add(1);
   wait_point_.WakeAll();

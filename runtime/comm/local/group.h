@@ -21,14 +21,14 @@ namespace weft {
 
 // Inputs up to this size travel inside the posting: peers then read nothing of the member's own, so it may
 // leave without waiting for them, and a small collective takes one barrier.
-inline constexpr int64_t kCopiedBytes = 512;
+inline constexpr int64_t kLocalCopiedBytes = 512;
 // Up to this size, in its first cache line.
-inline constexpr int64_t kShortBytes = 24;
+inline constexpr int64_t kLocalShortBytes = 24;
 
 // What a member shows its peers when it enters a collective: the descriptor to agree on, and where its data
 // lie. Of a small all-reduce, reduce or broadcast, peers read the first cache line alone: another costs as
 // much again as the barrier.
-struct alignas(128) Posting {
+struct alignas(128) LocalPosting {
   std::atomic<uint64_t> phase = 0;  // the member's arrivals so far, when it last arrived in this collective
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;
@@ -38,15 +38,15 @@ struct alignas(128) Posting {
   int64_t count = 0;            // of the kinds that have one
   const char* input = nullptr;  // null: peers read nothing here
   char* output = nullptr;
-  char short_copy[kShortBytes];
-  alignas(64) char copy[kCopiedBytes];
+  char short_copy[kLocalShortBytes];
+  alignas(64) char copy[kLocalCopiedBytes];
   CollectiveDescriptor::Counts counts;  // of the kinds that have one per rank
   CollectiveDescriptor::Counts receive_counts;
   uint64_t sequence = 0;
 
   CollectiveDescriptor Descriptor() const;
 };
-static_assert(offsetof(Posting, copy) == 64, "what peers read first is one cache line");
+static_assert(offsetof(LocalPosting, copy) == 64, "what peers read first is one cache line");
 
 // What the members of one `local` group share: their postings, a barrier, mailboxes, and the failure that
 // ends the group.
@@ -56,19 +56,19 @@ static_assert(offsetof(Posting, copy) == 64, "what peers read first is one cache
 // that writes its next but one has seen all arrive at the one between, so nobody reads the old one any more.
 //
 // Threads: a `member` argument says who calls; one thread at a time for each member. Fail: any thread.
-class Group {
+class LocalGroup {
  public:
   // `spin`: as WaitPoint.
-  Group(std::string name, std::vector<int> ranks, bool spin);
+  LocalGroup(std::string name, std::vector<int> ranks, bool spin);
 
   const std::string& name() const { return name_; }
   const std::vector<int>& ranks() const { return ranks_; }
   int size() const { return static_cast<int>(ranks_.size()); }
 
-  Posting& NextPosting(int member);
+  LocalPosting& NextPosting(int member);
   // `peer`'s posting for the collective that `member` is in; only between AwaitAll and the next Arrive but
   // one.
-  const Posting& posting(int member, int peer) const {
+  const LocalPosting& posting(int member, int peer) const {
     return slots_[peer].postings[slots_[member].num_collectives % 2];
   }
   Mailbox& mailbox(int member) { return slots_[member].mailbox; }
@@ -92,7 +92,7 @@ class Group {
   // Errors: what has ended the group.
   class Access {
    public:
-    Access(Group& group, int member);
+    Access(LocalGroup& group, int member);
     ~Access() { busy_.store(false); }
     Access(const Access&) = delete;
     Access& operator=(const Access&) = delete;
@@ -121,7 +121,7 @@ class Group {
  private:
   // Each part on lines of its own: peers spin on a posting's phase while the owner counts and receives.
   struct Slot {
-    Posting postings[2];
+    LocalPosting postings[2];
     alignas(128) uint64_t num_collectives = 0;  // the owner's, as is the next
     uint64_t num_arrivals = 0;
     alignas(128) std::atomic<bool> busy = false;  // inside an Access

@@ -18,15 +18,15 @@ namespace weft {
 //
 // Lifetime: shared by the launcher and every communicator.
 // Threads:  any.
-class Hub {
+class LocalHub {
  public:
-  explicit Hub(int num_ranks);
+  explicit LocalHub(int num_ranks);
 
   // The group of `ranks` for `world_rank`, one of them: members that make their n-th group of these ranks
   // share one. Does not wait for the others.
   // Errors: InvalidArgument if a member gave it another name (the members make groups in different orders);
   //         the group has failed for the others then. Aborted after AbortAll.
-  std::shared_ptr<Group> Join(int world_rank, const std::string& name, const std::vector<int>& ranks);
+  std::shared_ptr<LocalGroup> Join(int world_rank, const std::string& name, const std::vector<int>& ranks);
 
   // Ends every group, those still to come too, with Aborted.
   void AbortAll(const std::string& reason);
@@ -37,7 +37,7 @@ class Hub {
 
  private:
   struct Meeting {
-    std::shared_ptr<Group> group;
+    std::shared_ptr<LocalGroup> group;
     int num_joined = 0;
   };
   // The groups of one rank set: how many each member has made, and those that some have yet to join.
@@ -46,12 +46,12 @@ class Hub {
     std::map<int64_t, Meeting> open;
   };
 
-  std::shared_ptr<Group> NewGroup(const std::string& name, const std::vector<int>& ranks);
+  std::shared_ptr<LocalGroup> NewGroup(const std::string& name, const std::vector<int>& ranks);
 
   const bool spin_;
   std::mutex mutex_;
   std::map<std::vector<int>, Family> families_;
-  std::vector<std::weak_ptr<Group>> groups_;
+  std::vector<std::weak_ptr<LocalGroup>> groups_;
   std::vector<bool> finished_;  // by world rank
   std::optional<std::string> abort_reason_;
 };

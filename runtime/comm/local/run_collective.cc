@@ -16,14 +16,14 @@ using Outputs = absl::InlinedVector<void*, 8>;
 
 // The group as `me` sees it between agreement and the last barrier.
 struct Round {
-  Group& group;
+  LocalGroup& group;
   const int me;
   const std::chrono::milliseconds timeout;
   const bool all_copied;  // every input lies in its posting: nobody's own memory is touched by others
 
   int size() const { return group.size(); }
-  const Posting& posting(int member) const { return group.posting(me, member); }
-  const Posting& mine() const { return posting(me); }
+  const LocalPosting& posting(int member) const { return group.posting(me, member); }
+  const LocalPosting& mine() const { return posting(me); }
   int64_t item_size() const { return ItemSize(mine().dtype); }
 
   // Every member's input from `offset` bytes on, by rank.
@@ -87,7 +87,7 @@ Slice SliceOf(int64_t count, int64_t item_size, int size, int member) {
   return {begin, std::min(count, begin + chunk) - begin};
 }
 
-void FillPosting(Posting& posting, int member, const CollectiveCall& call) {
+void FillPosting(LocalPosting& posting, int member, const CollectiveCall& call) {
   const CollectiveDescriptor& descriptor = call.descriptor;
   posting.sequence = call.sequence;
   posting.kind = descriptor.kind;
@@ -107,35 +107,35 @@ void FillPosting(Posting& posting, int member, const CollectiveCall& call) {
   const bool is_read =
       call.input.defined() && (descriptor.kind != CollectiveKind::kBroadcast || member == descriptor.root);
   const int64_t num_bytes = is_read ? call.input.num_bytes() : 0;
-  posting.copied = num_bytes <= kCopiedBytes;
+  posting.copied = num_bytes <= kLocalCopiedBytes;
   posting.input = is_read ? static_cast<const char*>(call.input.data()) : nullptr;
   if (is_read && posting.copied) {
-    char* const copy = num_bytes <= kShortBytes ? posting.short_copy : posting.copy;
+    char* const copy = num_bytes <= kLocalShortBytes ? posting.short_copy : posting.copy;
     Copy(posting.input, copy, num_bytes);
     posting.input = copy;
   }
 }
 
 // Of all-to-alls, each sender's counts are compared with the receivers'.
-bool Agrees(const Posting& a, const Posting& b) {
+bool Agrees(const LocalPosting& a, const LocalPosting& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.count == b.count &&
          (a.kind == CollectiveKind::kAllToAll || a.counts == b.counts);
 }
 
-[[noreturn]] void Disagree(Group& group, int me, int a, int b, const std::string& what) {
+[[noreturn]] void Disagree(LocalGroup& group, int me, int a, int b, const std::string& what) {
   const auto call = [&](int member) {
     return absl::StrCat("rank ", group.ranks()[member], " called ",
                         group.posting(me, member).Descriptor().ToString());
   };
-  const Posting& posting = group.posting(me, a);
+  const LocalPosting& posting = group.posting(me, a);
   group.Fail(absl::StatusCode::kInvalidArgument,
              absl::StrCat(group.Where(posting.kind, posting.sequence), ": ", call(a), ", ", call(b), what));
   group.Leave(me);
 }
 
 // All members come to the same verdict, since all look at the same postings in the same order.
-void Agree(Group& group, int me) {
-  const Posting& first = group.posting(me, 0);
+void Agree(LocalGroup& group, int me) {
+  const LocalPosting& first = group.posting(me, 0);
   for (int peer = 1; peer < group.size(); ++peer) {
     if (!Agrees(first, group.posting(me, peer))) Disagree(group, me, 0, peer, "");
   }
@@ -155,7 +155,7 @@ void Agree(Group& group, int me) {
 // Large: every member makes its slice for all, in one pass: reads all inputs' slice and writes it to all
 // outputs. In place too: slice `me` of every buffer is touched by this member alone.
 void AllReduce(const Round& round) {
-  const Posting& mine = round.mine();
+  const LocalPosting& mine = round.mine();
   const int64_t count = mine.count;
   if (round.all_copied) return round.Reduce(0, count, mine.output);
   const int64_t item = round.item_size();
@@ -170,7 +170,7 @@ void AllReduce(const Round& round) {
 }
 
 void AllGather(const Round& round) {
-  const Posting& mine = round.mine();
+  const LocalPosting& mine = round.mine();
   const int64_t item = round.item_size();
   if (round.all_copied) {
     int64_t begin = 0;
@@ -198,7 +198,7 @@ void AllGather(const Round& round) {
 // Large: every member copies its slice of the root's tensor to all: the root does its part, and what it has
 // is read once.
 void Broadcast(const Round& round) {
-  const Posting& mine = round.mine();
+  const LocalPosting& mine = round.mine();
   const int64_t item = round.item_size();
   const char* const input = round.posting(mine.root).input;
   if (round.all_copied) return Copy(input, mine.output, mine.count * item);
@@ -211,11 +211,11 @@ void Broadcast(const Round& round) {
 }
 
 void AllToAll(const Round& round) {
-  const Posting& mine = round.mine();
+  const LocalPosting& mine = round.mine();
   const int64_t item = round.item_size();
   const Stores stores = StoresFor(Offset(mine.receive_counts, round.size()) * item, round.size());
   round.ForEachFromMe([&](int peer) {
-    const Posting& from = round.posting(peer);
+    const LocalPosting& from = round.posting(peer);
     Copy(from.input + Offset(from.counts, round.me) * item,
          mine.output + Offset(mine.receive_counts, peer) * item, mine.receive_counts[peer] * item, stores);
   });
@@ -223,7 +223,7 @@ void AllToAll(const Round& round) {
 
 // Large: every member reduces its slice, straight into the root's memory.
 void ReduceToRoot(const Round& round) {
-  const Posting& mine = round.mine();
+  const LocalPosting& mine = round.mine();
   const int64_t count = mine.count;
   if (round.all_copied) {
     if (round.me == mine.root) round.Reduce(0, count, mine.output);
@@ -235,7 +235,7 @@ void ReduceToRoot(const Round& round) {
 
 // Large: every member writes its piece, straight into the root's memory.
 void GatherToRoot(const Round& round) {
-  const Posting& mine = round.mine();
+  const LocalPosting& mine = round.mine();
   char* const output = round.posting(mine.root).output;
   const auto copy_piece = [&](int member) {
     Copy(round.posting(member).input, output + Offset(mine.counts, member) * round.item_size(),
@@ -250,7 +250,7 @@ void GatherToRoot(const Round& round) {
 
 // This member's share. Its own memory is touched by others only if `!all_copied`.
 void Share(const Round& round) {
-  const Posting& mine = round.mine();
+  const LocalPosting& mine = round.mine();
   const int64_t item = round.item_size();
   switch (mine.kind) {
     case CollectiveKind::kAllReduce:
@@ -277,7 +277,7 @@ void Share(const Round& round) {
 }
 
 // Where only the root's memory is touched by others, only the root stays till they are done.
-bool MustStay(const Posting& mine, int me) {
+bool MustStay(const LocalPosting& mine, int me) {
   switch (mine.kind) {
     case CollectiveKind::kScatter:
     case CollectiveKind::kGather:
@@ -289,7 +289,7 @@ bool MustStay(const Posting& mine, int me) {
 
 }  // namespace
 
-void RunCollective(Group& group, int member, const CollectiveCall& call) {
+void RunLocalCollective(LocalGroup& group, int member, const CollectiveCall& call) {
   FillPosting(group.NextPosting(member), member, call);
   group.Arrive(member);
   group.AwaitAll(member, call.timeout);
@@ -303,7 +303,7 @@ void RunCollective(Group& group, int member, const CollectiveCall& call) {
     return;
   }
   {
-    const Group::Access access(group, member);
+    const LocalGroup::Access access(group, member);
     Share(round);
   }
   group.Arrive(member);

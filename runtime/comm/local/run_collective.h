@@ -10,10 +10,10 @@ namespace weft {
 // member's share by reading and writing the peers' memory. When it returns, no peer touches the call's
 // tensors any more.
 //
-// Cost:    barriers: one if every member's input is at most kCopiedBytes, else two.
+// Cost:    barriers: one if every member's input is at most kLocalCopiedBytes, else two.
 // Threads: one at a time for each member.
 // Errors:  as Communicator. Each ends the group.
-void RunCollective(Group& group, int member, const CollectiveCall& call);
+void RunLocalCollective(LocalGroup& group, int member, const CollectiveCall& call);
 
 }  // namespace weft
 

@@ -24,7 +24,7 @@ void CopyMessage(const void* from, const Tensor& to) {
 // A batch in progress.
 class Batch {
  public:
-  Batch(Group& group, int member, uint64_t sequence) : group_(group), me_(member), sequence_(sequence) {}
+  Batch(LocalGroup& group, int member, uint64_t sequence) : group_(group), me_(member), sequence_(sequence) {}
 
   void Post(absl::Span<const Message> sends) {
     for (const Message& send : sends) {
@@ -41,7 +41,7 @@ class Batch {
 
   // Receives what has arrived; keeps the rest in `expected`, whose messages from one sender stay in order.
   void TakeArrived(std::deque<Message>& expected) {
-    const Group::Access access(group_, me_);
+    const LocalGroup::Access access(group_, me_);
     std::vector<bool> is_behind(group_.size());  // of a message that has not come
     for (size_t left = expected.size(); left > 0; --left) {
       const Message receive = expected.front();
@@ -103,7 +103,7 @@ class Batch {
 
   std::string Where() const { return group_.Where(CollectiveKind::kSendRecv, sequence_); }
 
-  Group& group_;
+  LocalGroup& group_;
   const int me_;
   const uint64_t sequence_;
   std::vector<int> receivers_;                 // of the sends to others
@@ -113,7 +113,7 @@ class Batch {
 
 }  // namespace
 
-void RunSendRecv(Group& group, int member, const SendRecvCall& call) {
+void RunLocalSendRecv(LocalGroup& group, int member, const SendRecvCall& call) {
   Batch batch(group, member, call.sequence);
   batch.Post(call.sends);
   // Messages to itself meet in order; the communicator has checked that they pair up.

@@ -10,7 +10,7 @@ namespace weft {
 // receiver copies out of the sender's memory; returns when all of the batch has been received, at both ends.
 //
 // Errors: as Communicator::SendRecv.
-void RunSendRecv(Group& group, int member, const SendRecvCall& call);
+void RunLocalSendRecv(LocalGroup& group, int member, const SendRecvCall& call);
 
 }  // namespace weft
 
