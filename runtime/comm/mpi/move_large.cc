@@ -9,8 +9,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "runtime/comm/mpi/check.h"
-#include "runtime/comm/mpi/flight.h"
 #include "runtime/comm/mpi/group_comm.h"
+#include "runtime/comm/mpi/pending.h"
 #include "runtime/comm/mpi/wait.h"
 #include "runtime/comm/reduction.h"
 
@@ -68,9 +68,9 @@ class Large {
         output_(call.output.defined() ? static_cast<char*>(call.output.data()) : nullptr),
         comm_(GroupComm(group, Awaited(), call.timeout)),
         type_(group.transport().type(descriptor_.dtype)),
-        flight_(group.transport().leftovers(), what) {
-    flight_.Hold(call.input);
-    flight_.Hold(call.output);
+        pending_(group.transport().leftovers(), what) {
+    pending_.Hold(call.input);
+    pending_.Hold(call.output);
     // Alike on all members: they choose the same calls of MPI.
     for (const MpiPosting& posting : postings) {
       const auto& counts = posting.descriptor.counts;
@@ -131,7 +131,7 @@ class Large {
   const MPI_Comm comm_;
   const MPI_Datatype type_;
   int64_t largest_ = 0;  // elements of the largest buffer of any member
-  MpiFlight flight_;
+  MpiPending pending_;
 };
 
 void Large::Wait(MpiBatch& batch) {
@@ -143,7 +143,7 @@ void Large::Wait(MpiBatch& batch) {
 }
 
 void Large::WaitForAll() {
-  for (int i = 0; i < MpiFlight::kNumBatches; ++i) Wait(flight_.batch(i));
+  for (int i = 0; i < MpiPending::kNumBatches; ++i) Wait(pending_.batch(i));
 }
 
 // Every pair's piece in as many messages as MPI's ints ask for; the two ends cut it alike.
@@ -198,7 +198,7 @@ void Large::ReduceBlocks(bool to_all) {
   const int64_t slice_bytes = Slices(nullptr, block, item_, n_).counts[0] * item_;
   const bool keeps_result = to_all || me_ == descriptor_.root;
   const std::shared_ptr<char[]> staging = group_.Staging(2 * (n_ + 1) * slice_bytes);
-  flight_.Hold(staging);
+  pending_.Hold(staging);
   const auto staged = [&](int64_t b) { return staging.get() + b % 2 * (n_ + 1) * slice_bytes; };
   const auto slices_of = [&](int64_t b, char* base) {
     return Slices(base == nullptr ? nullptr : At(base, b * block), std::min(block, total - b * block), item_,
@@ -208,13 +208,13 @@ void Large::ReduceBlocks(bool to_all) {
     const Pieces send = slices_of(b, input_);
     Pieces receive{staged(b), std::vector<int64_t>(n_, send.counts[me_]), std::vector<int64_t>(n_)};
     for (int peer = 0; peer < n_; ++peer) receive.offsets[peer] = peer * send.counts[me_];
-    StartAllToAll(flight_.batch(b % 2), send, receive, /*fits=*/true);
+    StartAllToAll(pending_.batch(b % 2), send, receive, /*fits=*/true);
   };
   start(0);
   for (int64_t b = 0; b < num_blocks; ++b) {
     if (b + 1 < num_blocks) start(b + 1);
-    Wait(flight_.batch(b % 2));
-    MpiBatch& results = flight_.batch(2 + b % 2);
+    Wait(pending_.batch(b % 2));
+    MpiBatch& results = pending_.batch(2 + b % 2);
     Wait(results);  // of the last block but one
     const Pieces from = slices_of(b, input_);
     const Pieces to = slices_of(b, output_);
@@ -241,19 +241,19 @@ void Large::ReduceScatter() {
   const int64_t most = *std::max_element(whole.counts.begin(), whole.counts.end());
   const int64_t block = std::min(most, std::max<int64_t>(1, BlockCount() / n_));
   const std::shared_ptr<char[]> staging = group_.Staging(2 * n_ * block * item_);
-  flight_.Hold(staging);
+  pending_.Hold(staging);
   const auto staged = [&](int64_t b) { return staging.get() + b % 2 * n_ * block * item_; };
   const auto start = [&](int64_t b) {
     const Pieces send = Part(whole, b * block, block);
     const int64_t mine = send.counts[me_];
     Pieces receive{staged(b), std::vector<int64_t>(n_, mine), std::vector<int64_t>(n_)};
     for (int peer = 0; peer < n_; ++peer) receive.offsets[peer] = peer * mine;
-    StartAllToAll(flight_.batch(b % 2), send, receive, Fits());
+    StartAllToAll(pending_.batch(b % 2), send, receive, Fits());
   };
   const int64_t num_blocks = (most + block - 1) / block;
   start(0);
   for (int64_t b = 0; b < num_blocks; ++b) {
-    Wait(flight_.batch(b % 2));
+    Wait(pending_.batch(b % 2));
     if (b + 1 < num_blocks) start(b + 1);
     const Pieces send = Part(whole, b * block, block);
     ReduceSlice(At(input_, send.offsets[me_]), staged(b), At(output_, std::min(b * block, whole.counts[me_])),
@@ -265,7 +265,7 @@ void Large::AllGather() {
   const Pieces pieces = Adjacent(output_, descriptor_.counts);
   char* const place = At(output_, pieces.offsets[me_]);
   CopyOwn(input_, place, pieces.counts[me_]);
-  MpiBatch& batch = flight_.batch(0);
+  MpiBatch& batch = pending_.batch(0);
   if (Fits()) {
     CheckMpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, output_, batch.Ints(pieces.counts),
                              batch.Ints(pieces.offsets), type_, comm_, batch.NewRequest()),
@@ -281,7 +281,7 @@ void Large::AllToAll() {
   const Pieces send = Adjacent(input_, descriptor_.counts);
   const Pieces receive = Adjacent(output_, call_.receive_counts);
   CopyOwn(At(input_, send.offsets[me_]), At(output_, receive.offsets[me_]), send.counts[me_]);
-  StartAllToAll(flight_.batch(0), send, receive, Fits());
+  StartAllToAll(pending_.batch(0), send, receive, Fits());
   WaitForAll();
 }
 
@@ -290,7 +290,7 @@ void Large::Broadcast() {
   for (int64_t begin = 0; begin < descriptor_.counts[0]; begin += most) {
     const int count = static_cast<int>(std::min(most, descriptor_.counts[0] - begin));
     CheckMpi(
-        MPI_Ibcast(At(output_, begin), count, type_, descriptor_.root, comm_, flight_.batch(0).NewRequest()),
+        MPI_Ibcast(At(output_, begin), count, type_, descriptor_.root, comm_, pending_.batch(0).NewRequest()),
         "MPI_Ibcast");
   }
   WaitForAll();
@@ -300,7 +300,7 @@ void Large::Gather() {
   const bool is_root = me_ == descriptor_.root;
   const Pieces pieces = Adjacent(output_, descriptor_.counts);
   if (is_root) CopyOwn(input_, At(output_, pieces.offsets[me_]), pieces.counts[me_]);
-  MpiBatch& batch = flight_.batch(0);
+  MpiBatch& batch = pending_.batch(0);
   if (Fits()) {
     const int* const counts = batch.Ints(pieces.counts);
     CheckMpi(MPI_Igatherv(is_root ? MPI_IN_PLACE : input_, counts[me_], type_, output_, counts,
@@ -319,7 +319,7 @@ void Large::Scatter() {
   const bool is_root = me_ == descriptor_.root;
   const Pieces pieces = Adjacent(input_, descriptor_.counts);
   if (is_root) CopyOwn(At(input_, pieces.offsets[me_]), output_, pieces.counts[me_]);
-  MpiBatch& batch = flight_.batch(0);
+  MpiBatch& batch = pending_.batch(0);
   if (Fits()) {
     const int* const counts = batch.Ints(pieces.counts);
     CheckMpi(

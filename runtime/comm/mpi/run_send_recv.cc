@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "runtime/comm/mpi/check.h"
-#include "runtime/comm/mpi/flight.h"
+#include "runtime/comm/mpi/pending.h"
 #include "runtime/comm/mpi/posting.h"
 #include "runtime/comm/mpi/wait.h"
 
@@ -26,11 +26,11 @@ void CopyMessage(const void* from, const Tensor& to) {
   if (to.num_bytes() > 0 && from != to.data()) std::memmove(to.data(), from, to.num_bytes());
 }
 
-// A batch in progress. Its data are in batch 0 of the flight.
+// A batch in progress. Its data are in batch 0 of what is pending.
 class Batch {
  public:
   Batch(MpiGroup& group, uint64_t sequence)
-      : group_(group), sequence_(sequence), flight_(group.transport().leftovers(), what_) {}
+      : group_(group), sequence_(sequence), pending_(group.transport().leftovers(), what_) {}
 
   void Offer(absl::Span<const Message> sends) {
     for (const Message& send : sends) {
@@ -57,7 +57,7 @@ class Batch {
         TakeOffers();
         SendTaken();
       }
-      const bool moved = flight_.Done();
+      const bool moved = pending_.Done();
       if (moved && expected_.empty() && offered_.empty()) return;
       // Data under way are given time to arrive even if the group fails.
       wait.Turn({.what = what_,
@@ -100,10 +100,10 @@ class Batch {
     } else {
       tag = group_.transport().NewTag();
       moving_.insert(receive.peer);
-      flight_.Hold(receive.tensor);
+      pending_.Hold(receive.tensor);
       ForEachPart(receive, [&](char* data, int count, MPI_Datatype type, int rank) {
         CheckMpi(MPI_Irecv(data, count, type, rank, tag, group_.transport().messages(),
-                           flight_.batch(0).NewReceive()),
+                           pending_.batch(0).NewReceive()),
                  "MPI_Irecv");
       });
     }
@@ -123,10 +123,10 @@ class Batch {
       }
       if (send.tensor.num_bytes() <= kMpiCopiedBytes) return true;
       moving_.insert(send.peer);
-      flight_.Hold(send.tensor);
+      pending_.Hold(send.tensor);
       ForEachPart(send, [&](char* data, int count, MPI_Datatype type, int rank) {
         CheckMpi(MPI_Isend(data, count, type, rank, *tag, group_.transport().messages(),
-                           flight_.batch(0).NewRequest()),
+                           pending_.batch(0).NewRequest()),
                  "MPI_Isend");
       });
       return true;
@@ -161,7 +161,7 @@ class Batch {
   const std::function<std::string()> what_ = [this] {
     return group_.Where(CollectiveKind::kSendRecv, sequence_);
   };
-  MpiFlight flight_;
+  MpiPending pending_;
   std::deque<Message> expected_;
   std::vector<Message> offered_;  // and not taken
   std::set<int> moving_;          // the other ends of large messages that have been taken

@@ -1,5 +1,5 @@
-#ifndef WEFT_RUNTIME_COMM_MPI_FLIGHT_H_
-#define WEFT_RUNTIME_COMM_MPI_FLIGHT_H_
+#ifndef WEFT_RUNTIME_COMM_MPI_PENDING_H_
+#define WEFT_RUNTIME_COMM_MPI_PENDING_H_
 
 #include <mpi.h>
 
@@ -36,16 +36,16 @@ struct MpiBatch {
 //
 // Lifetime: its end cancels receives that nothing has reached. If then anything is still under way, all of it
 //           goes to the leftovers: the tensors are not freed, and an output may still be written.
-class MpiFlight {
+class MpiPending {
  public:
   static constexpr int kNumBatches = 4;
 
-  // `what` names the operation; it outlives the flight.
-  MpiFlight(MpiLeftovers& leftovers, absl::FunctionRef<std::string()> what)
+  // `what` names the operation; it outlives this.
+  MpiPending(MpiLeftovers& leftovers, absl::FunctionRef<std::string()> what)
       : leftovers_(leftovers), what_(what), held_(std::make_unique<Held>()) {}
-  ~MpiFlight();
-  MpiFlight(const MpiFlight&) = delete;
-  MpiFlight& operator=(const MpiFlight&) = delete;
+  ~MpiPending();
+  MpiPending(const MpiPending&) = delete;
+  MpiPending& operator=(const MpiPending&) = delete;
 
   void Hold(const Tensor& tensor) { held_->tensors.push_back(tensor); }
   void Hold(std::shared_ptr<char[]> staging) { held_->staging = std::move(staging); }
@@ -74,4 +74,4 @@ class MpiFlight {
 
 }  // namespace weft
 
-#endif  // WEFT_RUNTIME_COMM_MPI_FLIGHT_H_
+#endif  // WEFT_RUNTIME_COMM_MPI_PENDING_H_

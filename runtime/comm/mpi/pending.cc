@@ -1,4 +1,4 @@
-#include "runtime/comm/mpi/flight.h"
+#include "runtime/comm/mpi/pending.h"
 
 #include <utility>
 
@@ -31,13 +31,13 @@ bool MpiBatch::Done() {
   return true;
 }
 
-bool MpiFlight::Held::Done() {
+bool MpiPending::Held::Done() {
   bool done = true;
   for (MpiBatch& batch : batches) done &= batch.Done();
   return done;
 }
 
-std::string MpiFlight::Held::What() const {
+std::string MpiPending::Held::What() const {
   std::string text = absl::StrCat(what, " (requests and receives of each batch:");
   for (const MpiBatch& batch : batches) {
     absl::StrAppend(&text, " ", batch.requests.size(), "+", batch.receives.size());
@@ -45,14 +45,14 @@ std::string MpiFlight::Held::What() const {
   return text + ")";
 }
 
-bool MpiFlight::idle() const {
+bool MpiPending::idle() const {
   for (const MpiBatch& batch : held_->batches) {
     if (!batch.requests.empty() || !batch.receives.empty()) return false;
   }
   return true;
 }
 
-MpiFlight::~MpiFlight() {
+MpiPending::~MpiPending() {
   if (idle()) return;
   for (MpiBatch& batch : held_->batches) {
     for (MPI_Request& receive : batch.receives) {
