@@ -5,6 +5,7 @@
 
 #include "runtime/comm/group_text.h"
 #include "runtime/comm/nccl/run_collective.h"
+#include "runtime/comm/nccl/wait.h"
 #include "runtime/device/cuda/check.h"
 #include "runtime/tensor/copy.h"
 #include "runtime/tensor/cuda/tensor_stream.h"
@@ -191,27 +192,13 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
 
 // NCCL may be connecting to peers, who may never come: then the monitor ends the group.
 void GpuCommunicator::AwaitIssued(Lock& lock) {
-  std::chrono::microseconds pause(1);
-  constexpr std::chrono::microseconds kLongest(200);
-  std::optional<Error> lost;
-  auto lost_at = std::chrono::steady_clock::now();
-  for (;;) {
-    if (!lost.has_value()) {
-      try {
-        if (meeting_.comm->Poll()) return;
-      } catch (const Error& error) {
-        if (error.code() != absl::StatusCode::kAborted) throw;
-        lost = error;
-        lost_at = std::chrono::steady_clock::now();
-      }
-    }
+  NcclWait wait(*meeting_.comm, /*first=*/std::chrono::microseconds(1),
+                /*longest=*/std::chrono::microseconds(200));
+  while (!wait.Done()) {
     lock.unlock();
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLongest);
+    std::this_thread::sleep_for(wait.NextPause());
     lock.lock();
     failure_.ThrowIfFailed();
-    if (lost.has_value() && std::chrono::steady_clock::now() - lost_at > NcclComm::kReasonTakes)
-      throw Error(*lost);
   }
 }
 

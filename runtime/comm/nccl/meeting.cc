@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/group_text.h"
 #include "runtime/comm/nccl/judge.h"
+#include "runtime/comm/nccl/wait.h"
 
 namespace weft {
 namespace {
@@ -66,8 +67,9 @@ class Round {
                           : WorldRanksText(ranks_, missing) + " have not made it");
   }
 
-  // What may have happened while waiting. Not each time: the store need not hear of every turn.
-  void LookAround() {
+  // What may have happened while waiting; `lost`: what NCCL says of a peer, if anything. Not each time: the
+  // store need not hear of every turn.
+  void LookAround(const std::optional<Error>& lost) {
     try {
       hub_.ThrowIfAborted();
     } catch (const Error& error) {
@@ -78,7 +80,7 @@ class Round {
       Throw(absl::StatusCode::kAborted, "new group '", name_, "': ", *why);
     }
     if (Clock::now() >= deadline_) {
-      if (lost_.has_value()) throw Error(*lost_);
+      if (lost.has_value()) throw Error(*lost);
       ThrowLate();
     }
     if (Clock::now() - asked_ < std::chrono::seconds(1)) return;
@@ -90,27 +92,14 @@ class Round {
     }
   }
 
-  void Pause() {
-    std::this_thread::sleep_for(pause_);
-    pause_ = std::min<std::chrono::microseconds>(2 * pause_, kSlice);
-    if (Clock::now() - looked_ < kSlice && Clock::now() < deadline_) return;
-    looked_ = Clock::now();
-    LookAround();
-  }
-
   // A member may be through before the others, and end the group: that it is gone is not why.
   void AwaitConnected(const NcclComm& comm) {
-    Clock::time_point lost_at;
-    for (;;) {
-      try {
-        if (!lost_.has_value() && comm.Poll()) return;
-      } catch (const Error& error) {
-        if (error.code() != absl::StatusCode::kAborted) throw;
-        lost_ = error;
-        lost_at = Clock::now();
-      }
-      Pause();
-      if (lost_.has_value() && Clock::now() - lost_at > NcclComm::kReasonTakes) throw Error(*lost_);
+    NcclWait wait(comm, /*first=*/std::chrono::microseconds(50), /*longest=*/kSlice);
+    while (!wait.Done()) {
+      std::this_thread::sleep_for(wait.NextPause());
+      if (Clock::now() - looked_ < kSlice && Clock::now() < deadline_) continue;
+      looked_ = Clock::now();
+      LookAround(wait.lost());
     }
   }
 
@@ -138,7 +127,7 @@ class Round {
       } catch (const Error& error) {
         if (error.code() != absl::StatusCode::kDeadlineExceeded) throw;
       }
-      LookAround();
+      LookAround(/*lost=*/std::nullopt);
     }
   }
 
@@ -159,10 +148,8 @@ class Round {
   const int rank_;
   const std::string prefix_;
   const Clock::time_point deadline_;
-  std::optional<Error> lost_;  // what NCCL says of a peer, while why is waited for
   Clock::time_point looked_ = Clock::now();
   Clock::time_point asked_ = Clock::now();  // whether members that have not come have ended
-  std::chrono::microseconds pause_ = std::chrono::microseconds(50);
 };
 
 }  // namespace
