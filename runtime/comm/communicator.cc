@@ -17,37 +17,6 @@ int64_t Total(absl::Span<const int64_t> counts) {
 // Elements before the piece of `rank`.
 int64_t Offset(absl::Span<const int64_t> counts, int rank) { return Total(counts.first(rank)); }
 
-// What a buffer holds: all elements (as many as its counts say), this rank's piece of them, or what this rank
-// receives in an all-to-all.
-enum class Part : uint8_t { kWhole, kPiece, kReceived };
-
-// The buffers of a member in one kind of collective. Where one is the root's, the others' are not looked at.
-struct Buffers {
-  Part input = Part::kWhole;
-  Part output = Part::kWhole;
-  bool input_is_roots = false;
-  bool output_is_roots = false;
-};
-
-Buffers BuffersOf(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-      return {.input = Part::kPiece};
-    case CollectiveKind::kGather:
-      return {.input = Part::kPiece, .output_is_roots = true};
-    case CollectiveKind::kReduceScatter:
-      return {.output = Part::kPiece};
-    case CollectiveKind::kScatter:
-      return {.output = Part::kPiece, .input_is_roots = true};
-    case CollectiveKind::kReduce:
-      return {.output_is_roots = true};
-    case CollectiveKind::kAllToAll:
-      return {.output = Part::kReceived};
-    default:  // all-reduce and broadcast
-      return {};
-  }
-}
-
 }  // namespace
 
 // One member's side of a collective, as its caller gave it.
@@ -61,59 +30,91 @@ struct Communicator::Request {
   int root = 0;
 };
 
-// What the caller did not say follows from the buffers, so it is filled in behind their checks.
-Communicator::Operation Communicator::Checked(const Request& request) const {
+// What a member's buffers hold: nothing (it is not looked at), all elements, or this rank's piece of them.
+struct Communicator::Buffers {
+  enum Part : uint8_t { kNone, kWhole, kPiece };
+
+  Part input = kWhole;
+  Part output = kWhole;
+
+  static Buffers Of(CollectiveKind kind, bool is_root) {
+    switch (kind) {
+      case CollectiveKind::kAllGather:
+        return {.input = kPiece};
+      case CollectiveKind::kGather:
+        return {.input = kPiece, .output = is_root ? kWhole : kNone};
+      case CollectiveKind::kReduceScatter:
+        return {.output = kPiece};
+      case CollectiveKind::kScatter:
+        return {.input = is_root ? kWhole : kNone, .output = kPiece};
+      case CollectiveKind::kReduce:
+        return {.output = is_root ? kWhole : kNone};
+      default:  // all-reduce, broadcast; all-to-all, which sends one whole and receives another
+        return {};
+    }
+  }
+};
+
+void Communicator::Check(const Request& request, const Buffers& buffers) const {
   const CollectiveKind kind = request.kind;
   const ArgumentChecks checks(name_, kind, size());
-  const Buffers buffers = BuffersOf(kind);
+  const bool has_input = buffers.input != Buffers::kNone;
+  const bool has_output = buffers.output != Buffers::kNone;
   const Tensor& input = request.input;
   const Tensor& output = request.output;
   if (HasRoot(kind)) checks.RequirePeer("root", request.root);
-  const bool has_input = !buffers.input_is_roots || rank_ == request.root;
-  const bool has_output = !buffers.output_is_roots || rank_ == request.root;
 
-  Operation operation;
-  CollectiveDescriptor& descriptor = operation.descriptor;
-  if (HasOneCount(kind)) {
+  const bool has_one_count = HasOneCount(kind);
+  const bool is_all_to_all = kind == CollectiveKind::kAllToAll;
+  int64_t whole = 0;
+  int64_t piece = 0;
+  if (has_one_count) {  // the input says which
     checks.RequireTensor(kind == CollectiveKind::kBroadcast ? "tensor" : "input", input);
-    descriptor.counts.push_back(input.num_elements());
+    whole = input.num_elements();
   } else {
-    checks.RequireCounts(kind == CollectiveKind::kAllToAll ? "send_counts" : "counts", request.counts);
-    descriptor.counts.assign(request.counts.begin(), request.counts.end());
+    checks.RequireCounts(is_all_to_all ? "send_counts" : "counts", request.counts);
+    if (is_all_to_all) checks.RequireCounts("receive_counts", request.receive_counts);
+    whole = Total(request.counts);
+    piece = request.counts[rank_];
+    if (has_input) {
+      checks.RequireTensor("input", input, buffers.input == Buffers::kPiece ? piece : whole);
+    }
   }
-  if (kind == CollectiveKind::kAllToAll) checks.RequireCounts("receive_counts", request.receive_counts);
-  const auto num_elements_of = [&](Part part) {
-    if (part == Part::kPiece) return descriptor.counts[rank_];
-    return Total(part == Part::kReceived ? request.receive_counts : absl::MakeConstSpan(descriptor.counts));
-  };
-  if (has_input) checks.RequireTensor("input", input, num_elements_of(buffers.input));
-  if (has_output) checks.RequireTensor("output", output, num_elements_of(buffers.output));
+  if (has_output) {
+    const int64_t share = buffers.output == Buffers::kPiece ? piece : whole;
+    checks.RequireTensor("output", output, is_all_to_all ? Total(request.receive_counts) : share);
+  }
   if (has_input && has_output) {
     checks.RequireSameDType(input, output);
-    const bool input_is_piece = buffers.input == Part::kPiece;
-    const int64_t offset = HasOneCount(kind) ? 0 : Offset(descriptor.counts, rank_);
-    checks.RequireInPlace(input_is_piece ? input : output, input_is_piece ? output : input,
-                          buffers.output == Part::kReceived ? -1 : offset);
+    const bool input_is_piece = buffers.input == Buffers::kPiece;
+    const int64_t offset = has_one_count ? 0 : is_all_to_all ? -1 : Offset(request.counts, rank_);
+    checks.RequireInPlace(input_is_piece ? input : output, input_is_piece ? output : input, offset);
   }
-  if (kind == CollectiveKind::kAllToAll) {
-    WEFT_REQUIRE(request.counts[rank_] == request.receive_counts[rank_], checks.Where(),
-                 "this rank sends itself ", request.counts[rank_], " elements and expects ",
-                 request.receive_counts[rank_]);
-    operation.receive_counts = {request.receive_counts.begin(), request.receive_counts.end()};
+  if (is_all_to_all) {
+    WEFT_REQUIRE(piece == request.receive_counts[rank_], checks.Where(), "this rank sends itself ", piece,
+                 " elements and expects ", request.receive_counts[rank_]);
   }
-
-  descriptor.kind = kind;
-  descriptor.dtype = has_input ? input.dtype() : output.dtype();
-  descriptor.op = request.op;
-  descriptor.root = request.root;
-  if (has_input) operation.input = input;
-  if (has_output) operation.output = output;
-  return operation;
 }
 
 Work Communicator::Collect(const Request& request, const CommOptions& options) {
-  Operation operation = Checked(request);
+  const Buffers buffers = Buffers::Of(request.kind, rank_ == request.root);
+  Check(request, buffers);
+  const bool has_input = buffers.input != Buffers::kNone;
+  Operation operation;
+  if (has_input) operation.input = request.input;
+  if (buffers.output != Buffers::kNone) operation.output = request.output;
   operation.options = options;
+  CollectiveDescriptor& descriptor = operation.descriptor;
+  descriptor.kind = request.kind;
+  descriptor.dtype = has_input ? request.input.dtype() : request.output.dtype();
+  descriptor.op = request.op;
+  descriptor.root = request.root;
+  if (HasOneCount(request.kind)) {
+    descriptor.counts.push_back(request.input.num_elements());
+  } else {
+    descriptor.counts.assign(request.counts.begin(), request.counts.end());
+    operation.receive_counts.assign(request.receive_counts.begin(), request.receive_counts.end());
+  }
   return Start(std::move(operation));
 }
 

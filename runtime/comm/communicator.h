@@ -161,9 +161,9 @@ class Communicator {
 
  private:
   struct Request;
-  // The operation that `request` asks for.
+  struct Buffers;
   // Errors: InvalidArgument if the request does not fit itself or the group.
-  Operation Checked(const Request& request) const;
+  void Check(const Request& request, const Buffers& buffers) const;
   // The one way of all collectives: checks, records and runs it.
   Work Collect(const Request& request, const CommOptions& options);
   Work Start(Operation&& operation);
