@@ -43,7 +43,7 @@ class CallBatch {
     execution.CheckGuards();
     execution.MoveOperands();
     *outputs = execution.MakeOutputs();
-    for (const DTensorRef operand : execution.used()) waiting.inputs.push_back(operand->local);
+    for (const DTensorRef operand : execution.used()) waiting.inputs.push_back(operand->Local());
     for (const DTensor& output : *outputs) waiting.places.push_back(output.ToLocal());
     for (const Tensor& place : waiting.places) {
       const bool is_first = place.num_elements() == 0 || written_.insert(place.data()).second;

@@ -58,7 +58,7 @@ const TensorType& DTensor::type() const {
 
 const Tensor& DTensor::ToLocal() const {
   WEFT_REQUIRE(defined(), "this DTensor is undefined (default-constructed)");
-  return impl_->local;
+  return impl_->Local();
 }
 
 ShardBox DTensor::LocalBox() const {

@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "dtensor/context/mesh_context.h"
+#include "dtensor/redistribution/pending_moves.h"
 #include "mesh/layout.h"
 #include "mesh/shard_math.h"
 #include "runtime/base/intrusive_ptr.h"
@@ -16,6 +17,7 @@
 
 namespace weft {
 
+class CopySource;
 class DTensor;
 struct CopyOrigin;
 struct DTensorImpl;
@@ -127,14 +129,30 @@ struct WriteLog : RefCounted<WriteLog> {
 // What a DTensor handle shares. Written once, when it is made. What it does with its history is defined in
 // dtensor/tape/history.cc.
 struct DTensorImpl : RefCounted<DTensorImpl> {
+  // `pending`: what is to fill `piece`, if anything.
   DTensorImpl(const IntrusivePtr<MeshContext>& context, const Layout& layout, const TensorType& type,
-              Tensor local);
+              Tensor piece, IntrusivePtr<PendingMoves> pending = nullptr);
   ~DTensorImpl();
 
   IntrusivePtr<MeshContext> context;
   Layout layout;
   TensorType type;
-  Tensor local;
+
+  // This rank's piece. Waits for what is to fill it, if that is still under way.
+  // Errors: those of the collectives that were to fill it.
+  const Tensor& Local() const {
+    if (pending_) [[unlikely]]
+      Settle();
+    return piece_;
+  }
+  // The same, not waiting: memory, type and shape, whose elements may not be there yet.
+  const Tensor& piece() const { return piece_; }
+  bool is_pending() const { return static_cast<bool>(pending_); }
+  const IntrusivePtr<PendingMoves>& pending() const { return pending_; }
+  // Elements of this rank's piece are about to be written by `pending`, in place.
+  void SetPending(IntrusivePtr<PendingMoves> pending) { pending_ = std::move(pending); }
+  // For kernels that say themselves where their output lies.
+  Tensor& mutable_piece() { return piece_; }
 
   // History: output `output` of `node`; null where no gradient is wanted.
   IntrusivePtr<TapeNode> node;
@@ -150,7 +168,7 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   int64_t version() const { return writes ? writes->version : 0; }
   // For a value that may be a view of `source`.
   void ShareWrites(const DTensorImpl& source) {
-    if (source.writes && local.buffer() == source.local.buffer()) writes = source.writes;
+    if (source.writes && piece_.buffer() == source.piece_.buffer()) writes = source.writes;
   }
   IntrusivePtr<WriteLog> writes;
 
@@ -163,17 +181,36 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   IntrusivePtr<const CopyOrigin> origin;
   // For a value that is `source` moved: where that is a parameter's copy, so is this.
   void ShareOrigin(const DTensorImpl& source);
+  // For a value that `op` made as a view of `source`, a parameter's copy.
+  void SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call);
   // The version of the parameter whose elements a copy has. A copy in the parameter's own memory follows it.
   int64_t copied_version() const;
+
+ private:
+  void Settle() const;
+
+  Tensor piece_;
+  mutable IntrusivePtr<PendingMoves> pending_;
 };
 
-// What a parameter's copy was made of: the value at rest, and its version then.
+// What a parameter's copy was made of, so that it can be made again: the value at rest, its version then, and
+// who makes copies. A view of a copy has an origin too, of the tensor that it views and the call that it is, so
+// that the tape keeps no copy whole for the sake of its view.
 struct CopyOrigin : RefCounted<CopyOrigin> {
-  CopyOrigin(IntrusivePtr<DTensorImpl> at_rest, int64_t version)
-      : at_rest(std::move(at_rest)), version(version) {}
-
   IntrusivePtr<DTensorImpl> at_rest;
-  int64_t version;
+  int64_t version = 0;
+  std::shared_ptr<CopySource> source = nullptr;  // null: made anew each time
+  int copy = 0;                                  // the source's number for it
+
+  // Of a view: the copy, or view of one, that it views, how that lay, and the call.
+  struct View {
+    IntrusivePtr<const CopyOrigin> viewed;
+    DType dtype = DType::kF32;
+    Layout layout = {};
+    const OpDef* op = nullptr;
+    IntrusivePtr<const ResolvedCall> call;
+  };
+  std::optional<View> view = std::nullopt;
 };
 
 // A DTensor borrowed for the length of a call, so that passing it on counts no owners: what dispatch takes.

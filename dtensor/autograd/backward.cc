@@ -9,6 +9,7 @@
 #include "dtensor/call/execute.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/redistribution/implicit.h"
+#include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/tape_node.h"
 #include "ops/creation/random.h"
 #include "ops/elementwise/cast.h"
@@ -41,6 +42,17 @@ class BackwardPass {
       Entry& entry = entries_[ready_.back()->pass_entry_];
       ready_.pop_back();
       RunNode(*entry.node, std::move(entry.gradients));
+    }
+  }
+
+  // Tells the sinks of the leaves that it reached, in the order in which it found them.
+  void EndPass() {
+    absl::InlinedVector<GradientSink*, 4> told;
+    for (const Entry& entry : entries_) {
+      GradientSink* const sink = entry.node->sink();
+      if (sink == nullptr || std::find(told.begin(), told.end(), sink) != told.end()) continue;
+      told.push_back(sink);
+      sink->EndPass();
     }
   }
 
@@ -133,7 +145,10 @@ void Backward(const DTensor& loss, const DTensor& seed) {
   WEFT_REQUIRE(start.type() == loss.type(), "Backward: the seed is ", start.type().ToString(), ", expected ",
                loss.type().ToString());
   NoGradGuard no_grad(context.state());
-  BackwardPass(context, loss).Run(std::move(start));
+  const BackwardScope scope(context.state());
+  BackwardPass pass(context, loss);
+  pass.Run(std::move(start));
+  if (scope.is_outermost()) pass.EndPass();
 }
 
 }  // namespace weft

@@ -9,7 +9,7 @@ namespace weft {
 
 bool AddInPlace(const DTensor& sum, const DTensor& term) {
   const DTensorImpl& target = *sum.impl();
-  const Tensor& place = target.local;
+  const Tensor& place = target.Local();
   const bool is_alone = target.use_count() == 1 && !target.writes && place.buffer()->use_count() == 1 &&
                         place.buffer()->num_bytes() == place.num_bytes() && place.IsContiguous();
   // A call that somebody watches is to be seen as a call.

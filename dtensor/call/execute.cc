@@ -37,19 +37,19 @@ void Execution::RunKernel(absl::Span<const DTensor> outputs) const {
   if (plan_.kernel == nullptr) return;
   MeshContext& context = *call_.operands[0]->context;
   absl::InlinedVector<Tensor, 4> locals;
-  for (const DTensorRef operand : used_) locals.push_back(operand->local);
+  for (const DTensorRef operand : used_) locals.push_back(operand->Local());
   const auto run = [&](absl::Span<Tensor> places) {
     Tracer* const tracer = context.world().tracer();
     const Span span(tracer, context.world().rank(), "op", tracer == nullptr ? "" : call_.op.name());
     call_.op.Invoke(plan_.kernel, {context.kernel_context(), locals, places, plan_.operand_boxes,
                                    plan_.output_boxes, call_.attributes, call_.scalars});
   };
-  if (outputs.size() == 1) return run(absl::MakeSpan(&outputs[0].impl()->local, 1));
+  if (outputs.size() == 1) return run(absl::MakeSpan(&outputs[0].impl()->mutable_piece(), 1));
   absl::InlinedVector<Tensor, 4> places;
   for (const DTensor& output : outputs) places.push_back(output.ToLocal());
   run(absl::MakeSpan(places));
   // Kernels of views set their outputs.
-  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].impl()->local = std::move(places[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i].impl()->mutable_piece() = std::move(places[i]);
 }
 
 void Execution::ShowToObserver() const {

@@ -68,7 +68,7 @@ class Execution {
       const TensorType& type = plan_.output_types[i];
       Tensor place;
       if (!plan_.in_place.empty()) {
-        place = used_[plan_.in_place[i]]->local;
+        place = used_[plan_.in_place[i]]->Local();
       } else if (!call_.op.is_view()) {
         place = Tensor::Empty(context->allocator(), type.dtype, plan_.output_boxes[i].shape);
       }
@@ -84,6 +84,9 @@ class Execution {
     for (const int written : plan_.in_place) call_.operands[written]->MarkWritten(call_.op.name());
     if (!call_.op.is_view()) return;
     for (const DTensor& output : outputs) output.impl()->ShareWrites(*used_[0].impl());
+    if (used_[0]->origin) [[unlikely]] {
+      for (const DTensor& output : outputs) output.impl()->SetViewOrigin(*used_[0].impl(), call_.op, plan_);
+    }
   }
 
  private:

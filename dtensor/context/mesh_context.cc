@@ -21,9 +21,9 @@ void MeshContext::CheckPiece(const Tensor& piece, absl::string_view what) {
                DeviceTypeName(own.type), ":", own.index);
 }
 
-Communicator& MeshContext::Group(const AxisList& axes) {
+const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& axes, Lane lane) {
   std::vector<int> key(axes.begin(), axes.end());
-  std::shared_ptr<Communicator>& group = groups_[key];
+  std::shared_ptr<Communicator>& group = groups_[static_cast<int>(lane)][key];
   if (group == nullptr) {
     const std::string name = absl::StrJoin(
         axes, ".", [this](std::string* out, int axis) { absl::StrAppend(out, mesh_.axis_name(axis)); });
@@ -35,7 +35,7 @@ Communicator& MeshContext::Group(const AxisList& axes) {
     }
     group = world().NewGroup(name, ranks);
   }
-  return *group;
+  return group;
 }
 
 namespace {

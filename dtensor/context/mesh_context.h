@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "dtensor/context/lane.h"
 #include "dtensor/context/propagation_cache.h"
 #include "dtensor/context/rank_state.h"
 #include "dtensor/context/redistribution_cache.h"
@@ -47,9 +48,10 @@ class MeshContext : public RefCounted<MeshContext> {
   //         kernel would read its address as one of its own device.
   void CheckPiece(const Tensor& piece, absl::string_view what);
 
-  // The communicator over `axes`, in which group rank is the row-major index along them. Created at its first
-  // use, which every member reaches in the same order; then pooled.
-  Communicator& Group(const AxisList& axes);
+  // The communicator over `axes`, in which group rank is the row-major index along them; one for each lane.
+  // Created at its first use, which every member reaches in the same order; then pooled.
+  Communicator& Group(const AxisList& axes, Lane lane = Lane::kInline) { return *SharedGroup(axes, lane); }
+  const std::shared_ptr<Communicator>& SharedGroup(const AxisList& axes, Lane lane);
 
  private:
   std::shared_ptr<RankState> state_;
@@ -59,7 +61,7 @@ class MeshContext : public RefCounted<MeshContext> {
   KernelContext kernel_context_;
   PropagationCache cache_;
   RedistributionCache redistribution_cache_;
-  std::map<std::vector<int>, std::shared_ptr<Communicator>> groups_;
+  std::map<std::vector<int>, std::shared_ptr<Communicator>> groups_[kNumLanes];
 };
 
 // Binds a mesh to this rank. The first form makes new ambient state, so a program calls it once a rank and

@@ -27,6 +27,18 @@ RankState::RankState(World& world) : world_(world) {
   }
 }
 
+RankState::~RankState() {
+  for (const std::shared_ptr<Worker>& worker : lane_workers_) {
+    if (worker != nullptr) worker->Close();
+  }
+}
+
+Worker& RankState::LaneWorker(Lane lane) {
+  std::shared_ptr<Worker>& worker = lane_workers_[static_cast<int>(lane)];
+  if (worker == nullptr) worker = world_.StartWorker();
+  return *worker;
+}
+
 int RankState::PathId(const std::string& path) {
   const auto [it, inserted] = path_ids_.try_emplace(path, static_cast<int>(paths_.size()));
   if (inserted) {

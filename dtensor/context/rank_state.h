@@ -12,8 +12,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/context/lane.h"
 #include "dtensor/context/mesh_transfer_cache.h"
 #include "runtime/comm/ledger.h"
+#include "runtime/comm/worker.h"
 #include "runtime/launch/world.h"
 
 namespace weft {
@@ -36,10 +38,15 @@ absl::string_view PurposeName(Purpose purpose);
 class RankState {
  public:
   explicit RankState(World& world);
+  ~RankState();
 
   World& world() { return world_; }
 
   bool grad_enabled() const { return grad_enabled_; }
+  // Whether a backward pass runs.
+  bool in_backward() const { return backward_depth_ > 0; }
+  // Whether what backward delivers to parameters is brought to rest in the pass that delivers it (NoSync).
+  bool syncs_gradients() const { return syncs_gradients_; }
   Purpose purpose() const { return purpose_; }
   bool training() const { return training_; }
   void set_training(bool training) { training_ = training; }
@@ -73,6 +80,9 @@ class RankState {
   // What transfers between meshes this rank has worked out (dtensor/mesh_transfer.h).
   MeshTransferCache& mesh_transfers() { return mesh_transfers_; }
 
+  // The worker of a lane other than kInline; started at its first use.
+  Worker& LaneWorker(Lane lane);
+
   // What the next collective is written down as.
   CommTag tag() const { return {static_cast<uint8_t>(purpose_), path_id_}; }
 
@@ -98,6 +108,9 @@ class RankState {
   friend class CallObserverGuard;
   friend class BatchOffsetGuard;
   friend class NoGradGuard;
+  friend class EnableGradGuard;
+  friend class NoSync;
+  friend class BackwardScope;
   friend class EvaluationGuard;
   friend class CheckFiniteGuard;
   friend class PurposeGuard;
@@ -105,6 +118,8 @@ class RankState {
 
   World& world_;
   bool grad_enabled_ = true;
+  bool syncs_gradients_ = true;
+  int backward_depth_ = 0;
   bool training_ = true;
   bool check_finite_ = false;
   Purpose purpose_ = Purpose::kActivation;
@@ -122,6 +137,7 @@ class RankState {
   absl::flat_hash_map<int, uint64_t> call_numbers_;
   std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_;
   MeshTransferCache mesh_transfers_{/*capacity=*/1024};
+  std::shared_ptr<Worker> lane_workers_[kNumLanes];
 };
 
 // Gives a variable another value while it lives, then its own again: what every guard below is.
@@ -145,6 +161,35 @@ class ScopedValue {
 class NoGradGuard : ScopedValue<bool> {
  public:
   explicit NoGradGuard(RankState& state) : ScopedValue(state.grad_enabled_, false) {}
+};
+
+// Records on the tape while it lives, within a NoGradGuard too.
+class EnableGradGuard : ScopedValue<bool> {
+ public:
+  explicit EnableGradGuard(RankState& state) : ScopedValue(state.grad_enabled_, true) {}
+};
+
+// For loops that add up the gradients of several microbatches: backward passes that run while it lives leave
+// gradients on each rank as they are, where the plan keeps them whole (DataParallel; with shard_state too), so
+// that all ranks' are reduced once, in the first pass after it. Where the plan keeps gradients sharded
+// (shard_gradient, FullyShard) each pass reduces, since what is not reduced would be whole.
+//   for (int i = 0; i < n; ++i) {
+//     std::optional<NoSync> no_sync;
+//     if (i + 1 < n) no_sync.emplace(state);
+//     Backward(Loss(i));
+//   }
+// Gradients that are held back are not in grad(); an optimizer's step before the last pass misses them.
+class NoSync : ScopedValue<bool> {
+ public:
+  explicit NoSync(RankState& state) : ScopedValue(state.syncs_gradients_, false) {}
+};
+
+// Around a backward pass; passes nest.
+class BackwardScope : ScopedValue<int> {
+ public:
+  explicit BackwardScope(RankState& state)
+      : ScopedValue(state.backward_depth_, state.backward_depth_ + 1) {}
+  bool is_outermost() const { return before() == 0; }
 };
 
 // Says where a microbatch starts in the global batch. While the guard lives, random activations (dropout,

@@ -1,6 +1,7 @@
 #include "dtensor/nn/parameter.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/redistribute_each.h"
 #include "dtensor/tape/cast_node.h"
 #include "dtensor/tape/saved_value.h"
 #include "ops/creation/random.h"
@@ -21,15 +22,51 @@ LeafNode& Parameter::leaf() const { return static_cast<LeafNode&>(*at_rest().imp
 
 DTensor Parameter::Value() const {
   const DTensor& value = at_rest();
-  if (layouts_.at_rest == layouts_.compute && compute_dtype_ == value.dtype()) return value;
+  if (!is_copied()) return value;
   RankState& state = value.context()->state();
   PurposeGuard purpose(state, Purpose::kParam);
-  DTensor copy = MakeCopy(value, compute_dtype_, layouts_.compute);
+  // In a handle of its own, which has the parameter's history.
+  DTensor copy = copy_source_ != nullptr ? WithoutHistory(copy_source_->Copy(copy_index_))
+                                         : MakeCopy(value, compute_dtype_, layouts_.compute);
   // Redistribution is the identity on values, so the copy's gradient is the parameter's, but for the dtype.
   const IntrusivePtr<TapeNode>& leaf = value.impl()->node;
   copy.impl()->node = compute_dtype_ == value.dtype() ? leaf : MakeCastNode(state, leaf, value.dtype());
-  copy.impl()->origin = MakeIntrusive<const CopyOrigin>(value.impl(), value.impl()->version());
+  auto origin = MakeIntrusive<CopyOrigin>();
+  origin->at_rest = value.impl();
+  origin->version = value.impl()->version();
+  origin->source = copy_source_;
+  origin->copy = copy_index_;
+  copy.impl()->origin = IntrusivePtr<const CopyOrigin>(origin.get());
   return copy;
+}
+
+DTensor Parameter::UpdatedPiece() const {
+  const DTensor& value = at_rest();
+  if (layouts_.of_state() == layouts_.at_rest) return value;
+  DTensor piece = value.impl()->Moved(layouts_.of_state());
+  if (piece.ToLocal().IsContiguous()) return piece;
+  // Kernels that update write to whole runs.
+  return DTensor(MakeIntrusive<DTensorImpl>(value.context(), piece.layout(), piece.type(),
+                                            CloneTensor(piece.ToLocal(), value.context()->allocator())));
+}
+
+void Parameter::TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<const DTensor> pieces) {
+  std::vector<EachMove> moves;
+  std::vector<DTensorImpl*> targets;
+  Lane lane = Lane::kInline;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = *parameters[i];
+    DTensorImpl& target = *parameter.at_rest().impl();
+    if (pieces[i].impl() == parameter.at_rest().impl()) continue;
+    moves.push_back({.source = pieces[i], .to = target.layout, .into = target.Local()});
+    targets.push_back(&target);
+    lane = parameter.update_lane_;
+    if (pieces[i].impl()->writes != target.writes) target.MarkWritten(pieces[i].impl()->writes->last_writer);
+  }
+  if (moves.empty()) return;
+  const PurposeGuard purpose(targets[0]->context->state(), Purpose::kParam);
+  const std::vector<DTensor> gathered = RedistributeEach(moves, lane);
+  for (size_t i = 0; i < targets.size(); ++i) targets[i]->SetPending(gathered[i].impl()->pending());
 }
 
 const DTensor& Parameter::grad() const { return leaf().gradient(); }
@@ -37,8 +74,9 @@ const DTensor& Parameter::grad() const { return leaf().gradient(); }
 void Parameter::ClearGrad() { leaf().ClearGradient(); }
 
 void Parameter::SetGrad(DTensor gradient) {
-  WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == layouts_.at_rest, "gradient of '",
-               path(), "': expected ", at_rest().ToString(), ", got ", gradient.ToString());
+  WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == layouts_.of_gradient(),
+               "gradient of '", path(), "': expected ", at_rest().type().ToString(), " ",
+               layouts_.of_gradient().ToString(at_rest().context()->mesh()), ", got ", gradient.ToString());
   leaf().set_gradient(std::move(gradient));
 }
 
@@ -74,7 +112,7 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   }
   layouts_ = layouts;
   compute_dtype_ = compute_dtype;
-  value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.at_rest));
+  value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.of_gradient()));
   value.impl()->writes = MakeIntrusive<WriteLog>();
   at_rest_ = std::move(value);
 }

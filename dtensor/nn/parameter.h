@@ -2,9 +2,15 @@
 #define WEFT_DTENSOR_NN_PARAMETER_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/types/span.h"
+#include "dtensor/context/lane.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/tape/copy_source.h"
 #include "dtensor/tape/leaf_node.h"
 #include "mesh/layout.h"
 #include "runtime/tensor/shape.h"
@@ -49,10 +55,19 @@ struct ParameterSpec {
   bool operator==(const ParameterSpec&) const = default;
 };
 
-// Where a parameter lies over time (design, section 1). Optimizer state lies as the parameter at rest.
+// Where a parameter lies over time: the four columns of the table that makes one mechanism of data parallelism,
+// ZeRO and FSDP (docs/data_parallel.md).
+// Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
 struct ParameterLayouts {
-  Layout at_rest;  // between steps; the gradient's too
-  Layout compute;  // inside forward and backward
+  Layout at_rest;                                 // between steps
+  Layout compute;                                 // inside forward and backward
+  std::optional<Layout> gradient = std::nullopt;  // at rest; as the parameter if not given
+  std::optional<Layout> state = std::nullopt;     // of the optimizer's; as the parameter if not given
+  // Gradients of microbatches add up on each rank, unreduced, until the last (NoSync).
+  bool accumulates_unreduced = false;
+
+  const Layout& of_gradient() const { return gradient ? *gradient : at_rest; }
+  const Layout& of_state() const { return state ? *state : at_rest; }
 
   bool operator==(const ParameterLayouts&) const = default;
 };
@@ -89,6 +104,15 @@ class Parameter {
   // The value at rest: a leaf.
   const DTensor& at_rest() const;
 
+  // The value that an optimizer changes, as its state lies: the value at rest, or this rank's part of it, in the
+  // same memory where that is one run of it.
+  DTensor UpdatedPiece() const;
+  // Takes over what has been changed: where UpdatedPiece() is not the value at rest, gathers the pieces of all
+  // ranks into its memory.
+  // Cost: one all-gather for those of `parameters` that need it, in the dtype at rest, on lane `param`: what
+  //       reads a value first waits for it.
+  static void TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<const DTensor> pieces);
+
   // The gradient at rest, or undefined; Backward adds to it.
   const DTensor& grad() const;
   void ClearGrad();
@@ -98,12 +122,26 @@ class Parameter {
   void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
                    const ParameterLayouts& layouts);
 
+  // Copies come from `source` from now on, as its number `copy`.
+  void set_copy_source(std::shared_ptr<CopySource> source, int copy) {
+    copy_source_ = std::move(source);
+    copy_index_ = copy;
+  }
+  DType compute_dtype() const { return compute_dtype_; }
+  // Whether compute reads a copy, and not the value at rest.
+  bool is_copied() const {
+    return layouts_.at_rest != layouts_.compute || compute_dtype_ != at_rest().dtype();
+  }
+  // Where gradients arrive.
+  LeafNode& leaf() const;
+  // The lane that its moves after an update take; kInline unless a scheduler says otherwise.
+  void set_update_lane(Lane lane) { update_lane_ = lane; }
+
   // Replaces the elements by those of `value`, redistributed to the at-rest layout. For loading.
   // Errors: InvalidArgument if the type differs.
   void Load(const DTensor& value);
 
  private:
-  LeafNode& leaf() const;
   std::string owner_path() const;
 
   Module* owner_;
@@ -112,6 +150,9 @@ class Parameter {
   ParameterLayouts layouts_;
   DType compute_dtype_ = DType::kF32;
   DTensor at_rest_;
+  std::shared_ptr<CopySource> copy_source_;
+  int copy_index_ = 0;
+  Lane update_lane_ = Lane::kInline;
 };
 
 }  // namespace weft

@@ -26,9 +26,6 @@ void ExchangeRegions(Communicator& group, const Tensor& input, const Tensor& out
                      const LoweredExchange& exchange, const std::shared_ptr<Allocator>& allocator,
                      const CommOptions& options);
 
-// The part of a tensor that `region` names, as a view.
-Tensor ViewOf(const Tensor& tensor, const Region& region);
-
 }  // namespace weft
 
 #endif  // WEFT_DTENSOR_REDISTRIBUTION_EXECUTOR_H_

@@ -5,9 +5,8 @@
 
 namespace weft {
 
-Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type,
-                         const Layout& from, const Layout& to) {
-  if (from == to) return local;
+std::shared_ptr<const LoweredRedistribution> LowerCached(MeshContext& context, const TensorType& type,
+                                                         const Layout& from, const Layout& to) {
   RedistributionCache& cache = context.redistribution_cache();
   std::shared_ptr<const LoweredRedistribution> lowered = cache.Find(from, to, type);
   if (lowered == nullptr) {
@@ -15,7 +14,13 @@ Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const Tensor
     Redistribution plan = PlanRedistribution(from, to, type.shape, type.dtype, mesh, context.cost_model());
     lowered = cache.Insert(from, to, type, Lower(std::move(plan), type.shape, mesh, context.coordinate()));
   }
-  return RunRedistribution(context, local, *lowered);
+  return lowered;
+}
+
+Tensor RedistributeLocal(MeshContext& context, const Tensor& local, const TensorType& type,
+                         const Layout& from, const Layout& to) {
+  if (from == to) return local;
+  return RunRedistribution(context, local, *LowerCached(context, type, from, to));
 }
 
 }  // namespace weft

@@ -60,17 +60,47 @@ void RecordRedistribute(const DTensor& source, DTensor& result, const Redistribu
 }  // namespace
 
 DTensorImpl::DTensorImpl(const IntrusivePtr<MeshContext>& context, const Layout& layout,
-                         const TensorType& type, Tensor local)
-    : context(context), layout(layout), type(type), local(std::move(local)) {}
+                         const TensorType& type, Tensor piece, IntrusivePtr<PendingMoves> pending)
+    : context(context), layout(layout), type(type), piece_(std::move(piece)), pending_(std::move(pending)) {}
 
 DTensorImpl::~DTensorImpl() = default;
+
+// What failed stays, so that every reader is told.
+void DTensorImpl::Settle() const {
+  pending_->Settle();
+  pending_ = nullptr;
+}
+
+namespace {
+
+IntrusivePtr<CopyOrigin> CloneOrigin(const CopyOrigin& origin, int64_t version) {
+  auto clone = MakeIntrusive<CopyOrigin>();
+  clone->at_rest = origin.at_rest;
+  clone->version = version;
+  clone->source = origin.source;
+  clone->copy = origin.copy;
+  clone->view = origin.view;
+  return clone;
+}
+
+}  // namespace
 
 void DTensorImpl::ShareOrigin(const DTensorImpl& source) {
   if (!source.origin) return;
   const int64_t version = source.copied_version();
   origin = version == source.origin->version
                ? source.origin
-               : MakeIntrusive<const CopyOrigin>(source.origin->at_rest, version);
+               : IntrusivePtr<const CopyOrigin>(CloneOrigin(*source.origin, version).get());
+}
+
+void DTensorImpl::SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call) {
+  const IntrusivePtr<CopyOrigin> made = CloneOrigin(*source.origin, source.copied_version());
+  made->view = {.viewed = source.origin,
+                .dtype = source.type.dtype,
+                .layout = source.layout,
+                .op = &op,
+                .call = IntrusivePtr<const ResolvedCall>(&call)};
+  origin = IntrusivePtr<const CopyOrigin>(made.get());
 }
 
 int64_t DTensorImpl::copied_version() const {
@@ -80,7 +110,7 @@ int64_t DTensorImpl::copied_version() const {
 
 DTensor DTensorImpl::Moved(const Layout& to) const {
   DTensor result(
-      MakeIntrusive<DTensorImpl>(context, to, type, RedistributeLocal(*context, local, type, layout, to)));
+      MakeIntrusive<DTensorImpl>(context, to, type, RedistributeLocal(*context, Local(), type, layout, to)));
   result.impl()->ShareWrites(*this);
   result.impl()->ShareOrigin(*this);
   return result;
@@ -123,7 +153,7 @@ DTensor DTensor::RequiresGrad(const Layout& gradient) const {
     WEFT_REQUIRE(op == ReduceOp::kSum || op == ReduceOp::kAvg, "RequiresGrad: gradients add up, so that of ",
                  ToString(), " cannot lie as ", gradient.ToString(context()->mesh()));
   }
-  DTensor leaf(MakeIntrusive<DTensorImpl>(context(), layout(), type(), ToLocal()));
+  DTensor leaf(MakeIntrusive<DTensorImpl>(context(), layout(), type(), impl_->piece(), impl_->pending()));
   leaf.impl_->writes = impl_->writes ? impl_->writes : MakeIntrusive<WriteLog>();
   leaf.impl_->node = IntrusivePtr<TapeNode>(new TensorLeafNode(*this, gradient));
   return leaf;

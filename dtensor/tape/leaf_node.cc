@@ -5,11 +5,42 @@
 
 namespace weft {
 
+LeafNode::~LeafNode() {
+  if (sink_ != nullptr) sink_->Forget(sink_index_);
+}
+
 DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
   const PurposeGuard purpose(context.state(), Purpose::kGrad);
   const NoImplicitChecksGuard planned(context.state());
-  Accumulate(gradient_, gradients[0].Redistribute(layout_));
+  if (sink_ != nullptr) {
+    sink_->Deliver(sink_index_, gradients[0]);
+  } else {
+    AddGradient(gradients[0].Redistribute(layout_));
+  }
   return {};
+}
+
+void LeafNode::AddGradient(DTensor term) {
+  AddArriving();
+  if (!gradient_.defined()) {
+    gradient_ = std::move(term);
+  } else if (term.impl()->is_pending()) {
+    arriving_.push_back(std::move(term));
+  } else {
+    Accumulate(gradient_, std::move(term));
+  }
+}
+
+const DTensor& LeafNode::gradient() const {
+  if (!arriving_.empty()) AddArriving();
+  return gradient_;
+}
+
+void LeafNode::AddArriving() const {
+  if (arriving_.empty()) return;
+  const NoImplicitChecksGuard planned(gradient_.context()->state());
+  for (DTensor& term : arriving_) Accumulate(gradient_, std::move(term));
+  arriving_.clear();
 }
 
 }  // namespace weft

@@ -1,9 +1,12 @@
 #ifndef WEFT_DTENSOR_TAPE_LEAF_NODE_H_
 #define WEFT_DTENSOR_TAPE_LEAF_NODE_H_
 
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+#include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/tape_node.h"
 #include "mesh/layout.h"
 
@@ -11,24 +14,46 @@ namespace weft {
 
 // The end of a gradient's way: a parameter, or a tensor of a user's own. When every use in a backward pass
 // has delivered, the sum is brought to `layout` (the at-rest layout of the gradient) once, and added to
-// `gradient`.
+// `gradient`; by the leaf itself, or by its sink.
 class LeafNode : public TapeNode {
  public:
   LeafNode(RankState& state, std::string name, const Layout& layout)
       : TapeNode(state, {}, /*num_outputs=*/1), name_(std::move(name)), layout_(layout) {}
+  ~LeafNode() override;
 
   bool TakesAnyLayout() const override { return true; }
   std::string Name() const override { return name_; }
   DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) override;
+  GradientSink* sink() const override { return sink_.get(); }
 
-  const DTensor& gradient() const { return gradient_; }
-  void ClearGradient() { gradient_ = DTensor(); }
-  void set_gradient(DTensor gradient) { gradient_ = std::move(gradient); }
+  // From now on gradients go to `sink`, as those of leaf `index`; null: to rest by themselves.
+  void set_sink(std::shared_ptr<GradientSink> sink, int index) {
+    sink_ = std::move(sink);
+    sink_index_ = index;
+  }
+
+  const Layout& gradient_layout() const { return layout_; }
+
+  // What has come to rest, or undefined. May be pending.
+  const DTensor& gradient() const;
+  void ClearGradient() { set_gradient(DTensor()); }
+  void set_gradient(DTensor gradient) {
+    gradient_ = std::move(gradient);
+    arriving_.clear();
+  }
+  // One more term, in the gradient's layout. It may be pending: it is added when the sum is asked for, or when
+  // the next comes.
+  void AddGradient(DTensor term);
 
  private:
+  void AddArriving() const;
+
   std::string name_;
   Layout layout_;
-  DTensor gradient_;
+  std::shared_ptr<GradientSink> sink_;
+  int sink_index_ = 0;
+  mutable DTensor gradient_;
+  mutable absl::InlinedVector<DTensor, 1> arriving_;  // in the order they came
 };
 
 }  // namespace weft

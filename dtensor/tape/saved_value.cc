@@ -2,6 +2,7 @@
 
 #include "dtensor/call/execute.h"
 #include "dtensor/redistribution/redistribute.h"
+#include "dtensor/tape/copy_source.h"
 #include "ops/elementwise/cast.h"
 
 namespace weft {
@@ -14,12 +15,34 @@ Tensor CastPiece(const DTensor& x, DType dtype) {
   return cast.ToLocal();
 }
 
+// The copy, or view of one, that has this origin, made again in this dtype and layout.
+DTensor Remake(const CopyOrigin& origin, DType dtype, const Layout& layout) {
+  DTensor value;
+  if (origin.view) {
+    const CopyOrigin::View& view = *origin.view;
+    const DTensor viewed = Remake(*view.viewed, view.dtype, view.layout);
+    const DTensorRef operands[] = {viewed};
+    const NoScalars scalars;
+    value = Execute({.op = *view.op,
+                     .operands = operands,
+                     .attributes = view.call->attributes.get(),
+                     .scalars = &scalars})[0];
+  } else if (origin.source != nullptr) {
+    value = origin.source->Copy(origin.copy);
+  } else {
+    return MakeCopy(DTensor(origin.at_rest), dtype, layout);
+  }
+  WEFT_CHECK(value.dtype() == dtype, "a copy in ", DTypeName(value.dtype()), " was saved in ",
+             DTypeName(dtype));
+  return value.layout() == layout ? value : value.impl()->Moved(layout);
+}
+
 }  // namespace
 
 SavedValue::SavedValue(DTensorRef value) {
   if (value->origin) {
     value_ = DTensor(value->origin->at_rest);
-    copy_ = Copy{value->type.dtype, value->layout};
+    copy_ = Copy{value->origin, value->type.dtype, value->layout};
     version_ = value->copied_version();  // forward reads the copy, whatever has become of the parameter
   } else {
     value_ = value.Share();
@@ -35,11 +58,12 @@ DTensor SavedValue::Unpack(absl::string_view reader) const {
   }
   if (!copy_) return value_;
   PurposeGuard purpose(value_.context()->state(), Purpose::kParam);
-  return MakeCopy(value_, copy_->dtype, copy_->layout);
+  return Remake(*copy_->origin, copy_->dtype, copy_->layout);
 }
 
 DTensor WithoutHistory(const DTensor& x) {
-  DTensor result(MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.ToLocal()));
+  DTensor result(
+      MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.impl()->piece(), x.impl()->pending()));
   result.impl()->ShareWrites(*x.impl());
   return result;
 }

@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// A value that backward will read: kept as it is, or, for a parameter's cast or redistributed copy, as the
-// at-rest value and the dtype and layout to bring it to again.
+// A value that backward will read: kept as it is, or, for a parameter's cast or redistributed copy and views of
+// such, as what it was made of and the dtype and layout to bring it to again.
 class SavedValue {
  public:
   SavedValue() = default;
@@ -23,8 +23,9 @@ class SavedValue {
   bool defined() const { return value_.defined(); }
 
  private:
-  DTensor value_;
+  DTensor value_;  // of a copy: the value at rest
   struct Copy {
+    IntrusivePtr<const CopyOrigin> origin;
     DType dtype;
     Layout layout;
   };

@@ -11,6 +11,8 @@
 
 namespace weft {
 
+class GradientSink;
+
 // One recorded operation: where gradients of its outputs become gradients of its operands.
 class TapeNode : public RefCounted<TapeNode> {
  public:
@@ -42,6 +44,9 @@ class TapeNode : public RefCounted<TapeNode> {
 
   // The dtype in which the gradients of an output are summed: each is cast to it as it arrives.
   virtual DType SumDType(DType arriving) const { return arriving; }
+
+  // Where the node's gradients go, if others bring them to rest: told when the pass has ended.
+  virtual GradientSink* sink() const { return nullptr; }
 
   // What the node is, for errors: an op's name, "redistribute", a parameter's path.
   virtual std::string Name() const = 0;

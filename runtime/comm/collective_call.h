@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "runtime/comm/collective.h"
@@ -14,6 +15,13 @@ namespace weft {
 struct Message {
   int peer = 0;   // group rank; the rank itself is allowed
   Tensor tensor;  // contiguous; sent from or received into
+};
+
+// One of a list of collectives of one kind: the arguments of AllReduce, AllGather or ReduceScatter.
+struct CollectivePart {
+  Tensor input;
+  Tensor output;
+  std::vector<int64_t> counts = {};  // one per member; none of an all-reduce
 };
 
 // One member's part in a collective, as backends run it. Views the caller's data. An undefined tensor: this

@@ -96,14 +96,12 @@ void Communicator::Check(const Request& request, const Buffers& buffers) const {
   }
 }
 
-Work Communicator::Collect(const Request& request, const CommOptions& options) {
+void Communicator::Fill(const Request& request, Operation& operation) const {
   const Buffers buffers = Buffers::Of(request.kind, rank_ == request.root);
   Check(request, buffers);
   const bool has_input = buffers.input != Buffers::kNone;
-  Operation operation;
   if (has_input) operation.input = request.input;
   if (buffers.output != Buffers::kNone) operation.output = request.output;
-  operation.options = options;
   CollectiveDescriptor& descriptor = operation.descriptor;
   descriptor.kind = request.kind;
   descriptor.dtype = has_input ? request.input.dtype() : request.output.dtype();
@@ -115,6 +113,12 @@ Work Communicator::Collect(const Request& request, const CommOptions& options) {
     descriptor.counts.assign(request.counts.begin(), request.counts.end());
     operation.receive_counts.assign(request.receive_counts.begin(), request.receive_counts.end());
   }
+}
+
+Work Communicator::Collect(const Request& request, const CommOptions& options) {
+  Operation operation;
+  Fill(request, operation);
+  operation.options = options;
   return Start(std::move(operation));
 }
 
@@ -198,6 +202,47 @@ Work Communicator::Scatter(const Tensor& input, const Tensor& output, absl::Span
       options);
 }
 
+// One part is the collective that it is.
+Work Communicator::CollectEach(CollectiveKind kind, absl::Span<const CollectivePart> parts, ReduceOp op,
+                               const CommOptions& options) {
+  if (parts.empty()) return Work();
+  Operation list;
+  for (const CollectivePart& part : parts) {
+    Operation checked;
+    Fill({.kind = kind, .input = part.input, .output = part.output, .counts = part.counts, .op = op},
+         checked);
+    if (parts.size() == 1) {
+      checked.options = options;
+      return Start(std::move(checked));
+    }
+    const CollectiveDescriptor& descriptor = checked.descriptor;
+    if (list.parts.empty()) {
+      list.descriptor = descriptor;
+    } else {
+      WEFT_REQUIRE(descriptor.dtype == list.descriptor.dtype, "group '", name_, "': ", CollectiveName(kind),
+                   ": part ", list.parts.size(), " of the list is ", DTypeName(descriptor.dtype),
+                   ", the first is ", DTypeName(list.descriptor.dtype));
+      for (size_t i = 0; i < descriptor.counts.size(); ++i) list.descriptor.counts[i] += descriptor.counts[i];
+    }
+    list.parts.push_back({descriptor, std::move(checked.input), std::move(checked.output)});
+  }
+  list.options = options;
+  return Start(std::move(list));
+}
+
+Work Communicator::AllReduceEach(absl::Span<const CollectivePart> parts, ReduceOp op, CommOptions options) {
+  return CollectEach(CollectiveKind::kAllReduce, parts, op, options);
+}
+
+Work Communicator::AllGatherEach(absl::Span<const CollectivePart> parts, CommOptions options) {
+  return CollectEach(CollectiveKind::kAllGather, parts, ReduceOp::kSum, options);
+}
+
+Work Communicator::ReduceScatterEach(absl::Span<const CollectivePart> parts, ReduceOp op,
+                                     CommOptions options) {
+  return CollectEach(CollectiveKind::kReduceScatter, parts, op, options);
+}
+
 Work Communicator::SendRecv(absl::Span<const Message> sends, absl::Span<const Message> receives,
                             CommOptions options) {
   const ArgumentChecks checks(name_, CollectiveKind::kSendRecv, size());
@@ -245,6 +290,24 @@ CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::millisecon
       .sequence = sequence,
       .timeout = timeout,
   };
+}
+
+std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(
+    std::chrono::milliseconds timeout) const {
+  if (parts.empty()) return {ToCollectiveCall(timeout)};
+  std::vector<CollectiveCall> calls;
+  calls.reserve(parts.size());
+  for (const Part& part : parts) {
+    calls.push_back({
+        .descriptor = part.descriptor,
+        .input = part.input,
+        .output = part.output,
+        .receive_counts = {},
+        .sequence = sequence,
+        .timeout = timeout,
+    });
+  }
+  return calls;
 }
 
 SendRecvCall Communicator::Operation::ToSendRecvCall(std::chrono::milliseconds timeout) const {

@@ -95,6 +95,14 @@ class Communicator {
   Work Scatter(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts, int root,
                CommOptions options = {});
 
+  // Several all-reduces, all-gathers or reduce-scatters as one operation: one number, one entry of ledger and
+  // flight recorder, one wait. Parts are of one dtype; each goes straight from its input to its output, with the
+  // bits that it would have alone. No part's memory overlaps another's. Nothing happens for an empty list.
+  // Cost: ledger the sum of the parts'.
+  Work AllReduceEach(absl::Span<const CollectivePart> parts, ReduceOp op, CommOptions options = {});
+  Work AllGatherEach(absl::Span<const CollectivePart> parts, CommOptions options = {});
+  Work ReduceScatterEach(absl::Span<const CollectivePart> parts, ReduceOp op, CommOptions options = {});
+
   // Point to point, unlike the rest: only the two ends of each message take part. All messages of the batch
   // progress together, so an exchange cannot deadlock; between two ranks, messages match in the order issued.
   // What a rank sends to itself it receives in the same batch.
@@ -133,14 +141,37 @@ class Communicator {
     std::vector<int64_t> receive_counts;  // all-to-all; its send counts are descriptor.counts
     std::vector<Message> sends;
     std::vector<Message> receives;
+    // Of a list: its parts; `descriptor` then has the sums of their counts, and there is no input or output.
+    struct Part {
+      CollectiveDescriptor descriptor;
+      Tensor input;
+      Tensor output;
+    };
+    std::vector<Part> parts;
     CommOptions options;
     uint64_t sequence = 0;   // from 1: ordinal of the collective on this group, or SendRecv of this member
     int64_t issued_ns = 0;   // FlightClock
     uint64_t flight_id = 0;  // the recorder's, if there is one
     Ledger::Row* row = nullptr;  // the ledger's, if there is one
 
-    // What a backend runs: all but a SendRecv, and a SendRecv. They view the operation.
+    // Calls `visit` with each tensor that the operation touches; some may be undefined.
+    template <class Visit>
+    void ForEachTensor(const Visit& visit) {
+      visit(input);
+      visit(output);
+      for (Part& part : parts) visit(part.input), visit(part.output);
+      for (Message& message : sends) visit(message.tensor);
+      for (Message& message : receives) visit(message.tensor);
+    }
+    template <class Visit>
+    void ForEachTensor(const Visit& visit) const {
+      const_cast<Operation*>(this)->ForEachTensor([&](const Tensor& tensor) { visit(tensor); });
+    }
+
+    // What a backend runs: all but a SendRecv, and a SendRecv. They view the operation. Of a list, each part is
+    // a call.
     CollectiveCall ToCollectiveCall(std::chrono::milliseconds timeout) const;
+    std::vector<CollectiveCall> ToCollectiveCalls(std::chrono::milliseconds timeout) const;
     SendRecvCall ToSendRecvCall(std::chrono::milliseconds timeout) const;
   };
 
@@ -164,8 +195,12 @@ class Communicator {
   struct Buffers;
   // Errors: InvalidArgument if the request does not fit itself or the group.
   void Check(const Request& request, const Buffers& buffers) const;
+  // Checks `request` and makes an operation of it, but for its options.
+  void Fill(const Request& request, Operation& operation) const;
   // The one way of all collectives: checks, records and runs it.
   Work Collect(const Request& request, const CommOptions& options);
+  Work CollectEach(CollectiveKind kind, absl::Span<const CollectivePart> parts, ReduceOp op,
+                   const CommOptions& options);
   Work Start(Operation&& operation);
   FlightEntry ToFlightEntry(const Operation& operation) const;
   // What this rank's ledger counts for `operation`.

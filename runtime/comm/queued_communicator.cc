@@ -21,21 +21,20 @@ void QueuedCommunicator::RequireMemory(CollectiveKind kind, const Tensor& tensor
 }
 
 bool QueuedCommunicator::IsStaged(const Operation& operation) const {
-  const auto is_away = [](const Tensor& tensor) {
-    return tensor.defined() && tensor.device().type != DeviceType::kCpu;
-  };
-  const auto message_is_away = [&](const Message& message) { return is_away(message.tensor); };
-  return is_away(operation.input) || is_away(operation.output) ||
-         std::any_of(operation.sends.begin(), operation.sends.end(), message_is_away) ||
-         std::any_of(operation.receives.begin(), operation.receives.end(), message_is_away);
+  bool is_away = false;
+  operation.ForEachTensor(
+      [&](const Tensor& tensor) { is_away |= tensor.defined() && tensor.device().type != DeviceType::kCpu; });
+  return is_away;
 }
 
 // All of its tensors are on the CPU.
 void QueuedCommunicator::RunHere(const Operation& operation, std::chrono::milliseconds timeout) {
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
     Run(operation.ToSendRecvCall(timeout));
-  } else {
+  } else if (operation.parts.empty()) {
     Run(operation.ToCollectiveCall(timeout));
+  } else {
+    RunEach(operation.ToCollectiveCalls(timeout));
   }
 }
 
@@ -55,7 +54,14 @@ void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::mill
   staged.output = in_place ? staged.input : empty_like(operation.output);
   for (Message& message : staged.sends) message.tensor = copy_of(message.tensor);
   for (Message& message : staged.receives) message.tensor = empty_like(message.tensor);
+  for (Operation::Part& part : staged.parts) {
+    part.input = copy_of(part.input);
+    part.output = empty_like(part.output);
+  }
   RunHere(staged, timeout);
+  for (size_t i = 0; i < staged.parts.size(); ++i) {
+    CopyTensor(staged.parts[i].output, operation.parts[i].output);
+  }
   if (operation.output.defined()) CopyTensor(staged.output, operation.output);
   for (size_t i = 0; i < staged.receives.size(); ++i) {
     CopyTensor(staged.receives[i].tensor, operation.receives[i].tensor);
@@ -65,10 +71,7 @@ void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::mill
 // An operation that failed has ended the group, so an error that nobody read is what ThrowIfFailed throws.
 Work QueuedCommunicator::Submit(Operation&& operation) {
   const CollectiveKind kind = operation.descriptor.kind;
-  RequireMemory(kind, operation.input);
-  RequireMemory(kind, operation.output);
-  for (const Message& message : operation.sends) RequireMemory(kind, message.tensor);
-  for (const Message& message : operation.receives) RequireMemory(kind, message.tensor);
+  operation.ForEachTensor([&](const Tensor& tensor) { RequireMemory(kind, tensor); });
   ThrowIfFailed();
   // Alone, nothing is ever waited for.
   if (!operation.options.async || size() == 1) {

@@ -36,6 +36,12 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   virtual void Run(const CollectiveCall& call) = 0;
   virtual void Run(const SendRecvCall& call) = 0;
 
+  // The same for a list of collectives of one kind and dtype: one after another, unless a backend knows
+  // better.
+  virtual void RunEach(absl::Span<const CollectiveCall> calls) {
+    for (const CollectiveCall& call : calls) Run(call);
+  }
+
   // Throws what has ended the group, if it has ended.
   virtual void ThrowIfFailed() const = 0;
 

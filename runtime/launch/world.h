@@ -62,6 +62,10 @@ class World {
   // Errors: InvalidArgument for ranks that are unsorted, repeated, out of range or lack this one.
   std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks);
 
+  // A thread that runs tasks of this rank in the order submitted, such as collectives beside computing. What it
+  // has is run to the end by FinishWork; no task outlives the world.
+  std::shared_ptr<Worker> StartWorker() { return workers_.Start(); }
+
   // What this rank's communicators did last, and what it does between them: SetActivity("data loader").
   FlightRecorder& flight_recorder() { return flight_recorder_; }
 

@@ -30,10 +30,7 @@ std::vector<Tensor> GpuCommunicator::TakeTensors(Operation* operation) {
   const auto take = [&](Tensor& tensor) {
     if (tensor.defined()) tensors.push_back(std::exchange(tensor, Tensor()));
   };
-  take(operation->input);
-  take(operation->output);
-  for (Message& message : operation->sends) take(message.tensor);
-  for (Message& message : operation->receives) take(message.tensor);
+  operation->ForEachTensor(take);
   return tensors;
 }
 
@@ -83,6 +80,7 @@ Work GpuCommunicator::Submit(Operation&& operation) {
 // Every kind leaves the input in the output.
 Work GpuCommunicator::SubmitAlone(const Operation& operation) {
   if (operation.input.defined() && operation.output.defined()) CopyBytes(operation.input, operation.output);
+  for (const Operation::Part& part : operation.parts) CopyBytes(part.input, part.output);
   for (size_t i = 0; i < operation.sends.size(); ++i) {
     CopyBytes(operation.sends[i].tensor, operation.receives[i].tensor);
   }
@@ -104,9 +102,15 @@ Work GpuCommunicator::SubmitStaged(const Operation& operation) {
   staged.output = in_place ? staged.input : away(operation.output, /*filled=*/false);
   for (Message& message : staged.sends) message.tensor = away(message.tensor, /*filled=*/true);
   for (Message& message : staged.receives) message.tensor = away(message.tensor, /*filled=*/false);
+  for (Operation::Part& part : staged.parts) {
+    part.input = away(part.input, /*filled=*/true);
+    part.output = away(part.output, /*filled=*/false);
+  }
   const Tensor output = staged.output;
   const std::vector<Message> receives = staged.receives;
+  const std::vector<Operation::Part> parts = staged.parts;
   Issue(std::move(staged), /*want_work=*/false);
+  for (size_t i = 0; i < parts.size(); ++i) CopyTensor(parts[i].output, operation.parts[i].output);
   if (operation.output.defined()) CopyTensor(output, operation.output);
   for (size_t i = 0; i < receives.size(); ++i) {
     CopyTensor(receives[i].tensor, operation.receives[i].tensor);
@@ -122,11 +126,18 @@ Work GpuCommunicator::SubmitWidened(const Operation& operation) {
   };
   Operation widened = operation;
   widened.input = wide(operation.input);
-  CopyTensor(operation.input, widened.input);
+  if (operation.input.defined()) CopyTensor(operation.input, widened.input);
   widened.output = wide(operation.output);
+  for (Operation::Part& part : widened.parts) {
+    const Tensor narrow = std::exchange(part.input, wide(part.input));
+    CopyTensor(narrow, part.input);
+    part.output = wide(part.output);
+  }
   const Tensor output = widened.output;
+  const std::vector<Operation::Part> parts = widened.parts;
   Issue(std::move(widened), /*want_work=*/false);
   if (output.defined()) CopyTensor(output, operation.output);
+  for (size_t i = 0; i < parts.size(); ++i) CopyTensor(parts[i].output, operation.parts[i].output);
   return Work();
 }
 
@@ -185,7 +196,7 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
     IssueNcclSendRecv(member, operation.sends, operation.receives);
   } else {
-    IssueNcclCollective(member, operation.ToCollectiveCall(timeout()), token_);
+    IssueNcclCollectives(member, operation.ToCollectiveCalls(timeout()), token_);
   }
   AwaitIssued(lock);
 }

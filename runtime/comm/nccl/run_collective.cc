@@ -200,8 +200,12 @@ class Issue {
 
 }  // namespace
 
-void IssueNcclCollective(const NcclMember& member, const CollectiveCall& call, const Tensor& token) {
-  member.comm.Group([&] { Issue(member, call).Run(token); });
+// Of a group of calls NCCL makes as few launches as it can.
+void IssueNcclCollectives(const NcclMember& member, absl::Span<const CollectiveCall> calls,
+                          const Tensor& token) {
+  member.comm.Group([&] {
+    for (const CollectiveCall& call : calls) Issue(member, call).Run(token);
+  });
 }
 
 void IssueNcclSendRecv(const NcclMember& member, absl::Span<const Message> sends,

@@ -16,11 +16,12 @@ struct NcclMember {
   int size = 1;
 };
 
-// Issues the NCCL calls of one member's part in a collective, in one group: equal counts by NCCL's own call,
+// Issues the NCCL calls of one member's part in a collective, or in a list of them, in one group: equal counts by NCCL's own call,
 // others by one broadcast, reduction, or pair of send and receive a piece. Reductions are of the tensors'
 // dtype, which need not be the descriptor's. A barrier reduces `token`, a byte.
 // Errors: NCCL's.
-void IssueNcclCollective(const NcclMember& member, const CollectiveCall& call, const Tensor& token);
+void IssueNcclCollectives(const NcclMember& member, absl::Span<const CollectiveCall> calls,
+                          const Tensor& token);
 
 // The same of a batch of messages.
 void IssueNcclSendRecv(const NcclMember& member, absl::Span<const Message> sends,

@@ -1,0 +1,73 @@
+#include "dtensor/redistribute_each.h"
+
+#include <memory>
+#include <utility>
+
+#include "dtensor/redistribution/move_program.h"
+#include "dtensor/redistribution/pending_moves.h"
+#include "dtensor/redistribution/redistribute.h"
+#include "mesh/shard_math.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+void CheckMove(const EachMove& move, const MeshContext& context) {
+  WEFT_REQUIRE(move.source.defined(), "RedistributeEach: a source is undefined (default-constructed)");
+  const DTensorImpl& source = *move.source.impl();
+  WEFT_REQUIRE(source.context->mesh() == context.mesh(),
+               "RedistributeEach: sources lie on different meshes: ", context.mesh().ToString(), " and ",
+               source.context->mesh().ToString());
+  WEFT_REQUIRE(move.to.ndim() == source.type.ndim() && move.to.num_axes() == context.mesh().num_axes(),
+               "RedistributeEach: layout ", move.to.ToString(), " has ", move.to.ndim(), " dims and ",
+               move.to.num_axes(), " axes; the source is ", source.type.ToString(), " on mesh ",
+               context.mesh().ToString());
+  if (!move.into.defined()) return;
+  const Shape shape = LocalBox(source.type.shape, move.to, context.mesh(), context.coordinate()).shape;
+  WEFT_REQUIRE(
+      move.into.dtype() == source.type.dtype && move.into.shape() == shape && move.into.IsContiguous(),
+      "RedistributeEach: the result's piece is ", TypeString(source.type.dtype, shape),
+      ", contiguous; it cannot go into ", move.into.TypeString(),
+      move.into.IsContiguous() ? "" : ", which is not contiguous");
+}
+
+}  // namespace
+
+std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lane) {
+  if (moves.empty()) return {};
+  WEFT_REQUIRE(moves[0].source.defined(), "RedistributeEach: a source is undefined (default-constructed)");
+  MeshContext& context = *moves[0].source->context;
+  const bool waits = lane == Lane::kInline || context.allocator()->device().type != DeviceType::kCpu;
+  std::vector<MoveProgram::Move> parts;
+  parts.reserve(moves.size());
+  for (const EachMove& move : moves) {
+    CheckMove(move, context);
+    const DTensorImpl& source = *move.source.impl();
+    parts.push_back({.local = source.Local(), .lowered = nullptr, .into = move.into});
+    if (source.layout != move.to) {
+      parts.back().lowered = LowerCached(context, source.type, source.layout, move.to);
+    }
+  }
+  auto program = std::make_unique<MoveProgram>(context, waits ? Lane::kInline : lane, std::move(parts));
+  const std::vector<Tensor> results = program->results();
+  IntrusivePtr<PendingMoves> pending;
+  if (waits) {
+    program->Run();
+  } else {
+    RankState& state = context.state();
+    pending = MakeIntrusive<PendingMoves>(
+        state, state.LaneWorker(lane).Submit([program = std::move(program)] { program->Run(); }));
+  }
+  std::vector<DTensor> moved;
+  moved.reserve(moves.size());
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const DTensorImpl& source = *moves[i].source.impl();
+    moved.push_back(DTensor(
+        MakeIntrusive<DTensorImpl>(moves[i].source->context, moves[i].to, source.type, results[i], pending)));
+    moved.back().impl()->ShareWrites(source);
+    moved.back().impl()->ShareOrigin(source);
+  }
+  return moved;
+}
+
+}  // namespace weft

@@ -1,0 +1,38 @@
+#ifndef WEFT_DTENSOR_REDISTRIBUTE_EACH_H_
+#define WEFT_DTENSOR_REDISTRIBUTE_EACH_H_
+
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/context/lane.h"
+#include "dtensor/dtensor.h"
+
+namespace weft {
+
+// One of several redistributions.
+struct EachMove {
+  DTensorRef source;
+  Layout to;
+  // Where the result's piece is to lie: contiguous, of its type and shape. Undefined: in new memory, or in the
+  // source's where nothing moves. A reduction to the source's own layout may go into the source's piece.
+  Tensor into = {};
+};
+
+// The same values under other layouts, with no history: many moves in one call, each planned as if it stood
+// alone, and with the same bits. All-gathers, reduce-scatters and all-reduces over the same axes, by the same
+// op and in the same dtype, are one call of the communicator; nothing is packed for it.
+//
+// On another lane than kInline it returns once everything is issued: the results are pending, and what reads
+// one first waits for all of the call (DTensorImpl::Local). Outputs are allocated, purpose and module path
+// taken down at the call. An error of the collectives is thrown by the first reader. On devices but the CPU
+// it returns when all has been issued to the device's streams.
+//
+// Cost:    PlanRedistribution's steps.
+// Errors:  InvalidArgument for sources on different meshes, an undefined one, or an `into` of another type or
+//          shape.
+// Threads: every rank of the mesh calls it alike, in the same order on each lane.
+std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lane = Lane::kInline);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_REDISTRIBUTE_EACH_H_

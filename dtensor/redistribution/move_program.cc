@@ -1,0 +1,133 @@
+#include "dtensor/redistribution/move_program.h"
+
+#include <iterator>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/trace/span.h"
+
+namespace weft {
+namespace {
+
+bool Merges(StepKind kind) {
+  return kind == StepKind::kAllGather || kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
+}
+
+void Append(LocalWorks&& works, LocalWorks* to) {
+  to->insert(to->end(), std::make_move_iterator(works.begin()), std::make_move_iterator(works.end()));
+  works.clear();
+}
+
+}  // namespace
+
+// How far a move has been prepared.
+struct MoveProgram::Progress {
+  Tensor current;
+  size_t next = 0;     // its step
+  LocalWorks waiting;  // to be run before its next collective, or at the end
+};
+
+MoveProgram::MoveProgram(MeshContext& context, Lane lane, std::vector<Move> moves)
+    : context_(context),
+      lane_(lane),
+      tag_(context.state().tag()),
+      tracer_(context.world().tracer()),
+      rank_(context.world().rank()) {
+  std::vector<Progress> progress(moves.size());
+  for (size_t i = 0; i < moves.size(); ++i) progress[i].current = moves[i].local;
+  bool more = true;
+  while (more) {
+    more = false;
+    const size_t round_begin = stages_.size();
+    for (size_t i = 0; i < moves.size(); ++i) {
+      if (moves[i].lowered == nullptr || progress[i].next == moves[i].lowered->steps.size()) continue;
+      Advance(moves[i], progress[i], round_begin);
+      more = true;
+    }
+  }
+  Stage last;
+  for (size_t i = 0; i < moves.size(); ++i) {
+    Finish(moves[i], progress[i], &last.before);
+    results_.push_back(std::move(progress[i].current));
+    lowered_.push_back(std::move(moves[i].lowered));
+  }
+  if (!last.before.empty()) stages_.push_back(std::move(last));
+}
+
+// Prepares the move's steps up to its next collective.
+void MoveProgram::Advance(const Move& move, Progress& progress, size_t round_begin) {
+  const std::vector<LoweredStep>& steps = move.lowered->steps;
+  while (progress.next < steps.size()) {
+    const LoweredStep& step = steps[progress.next++];
+    const Tensor into = progress.next == steps.size() ? move.into : Tensor();
+    PreparedStep prepared = PrepareStep(step, progress.current, into, context_.allocator());
+    progress.current = prepared.result;
+    if (!Communicates(step.kind)) {
+      Append(std::move(prepared.before), &progress.waiting);
+      continue;
+    }
+    Stage& stage = StageFor(step, prepared.result.dtype(), round_begin);
+    Append(std::move(progress.waiting), &stage.before);
+    Append(std::move(prepared.before), &stage.before);
+    Append(std::move(prepared.after), &stage.after);
+    stage.steps.push_back(&step);
+    stage.parts.push_back(std::move(prepared));
+    return;
+  }
+}
+
+// The stage of the round that the step may join, or a new one.
+MoveProgram::Stage& MoveProgram::StageFor(const LoweredStep& step, DType dtype, size_t round_begin) {
+  for (size_t i = round_begin; i < stages_.size() && Merges(step.kind); ++i) {
+    const LoweredStep& first = *stages_[i].step;
+    const bool same = first.kind == step.kind && first.axes == step.axes && first.op == step.op &&
+                      stages_[i].parts[0].result.dtype() == dtype;
+    if (same) return stages_[i];
+  }
+  Stage stage;
+  stage.step = &step;
+  stage.group = context_.SharedGroup(step.axes, lane_);
+  stages_.push_back(std::move(stage));
+  return stages_.back();
+}
+
+// The result where it is wanted, and never a view that keeps a larger buffer of an earlier step alive.
+void MoveProgram::Finish(const Move& move, Progress& progress, LocalWorks* works) {
+  Append(std::move(progress.waiting), works);
+  const bool moved = move.lowered != nullptr && !move.lowered->steps.empty();
+  const bool is_view = moved && move.lowered->steps.back().kind == StepKind::kSlice;
+  const bool keeps_more = is_view && !move.into.defined() && progress.current.buffer() != move.local.buffer();
+  const bool must_copy = keeps_more || (!moved && move.into.defined());
+  if (!must_copy) return;
+  const Tensor& from = progress.current;
+  Tensor to =
+      move.into.defined() ? move.into : Tensor::Empty(context_.allocator(), from.dtype(), from.shape());
+  works->push_back({.from = from, .to = to});
+  progress.current = std::move(to);
+}
+
+int MoveProgram::num_collectives() const {
+  int count = 0;
+  for (const Stage& stage : stages_) count += stage.step != nullptr ? 1 : 0;
+  return count;
+}
+
+void MoveProgram::Run() {
+  for (const Stage& stage : stages_) RunStage(stage);
+}
+
+void MoveProgram::RunStage(const Stage& stage) const {
+  RunLocalWorks(stage.before);
+  if (stage.step == nullptr) return;
+  const CommOptions options = {.tag = tag_};
+  const LoweredStep& step = *stage.step;
+  const Span span(tracer_, rank_, "comm", StepKindName(step.kind));
+  if (stage.parts.size() == 1) {
+    IssueStep(*stage.group, step, stage.parts[0], options).Wait();
+  } else {
+    IssueSteps(*stage.group, stage.steps, stage.parts, options).Wait();
+  }
+  RunLocalWorks(stage.after);
+}
+
+}  // namespace weft

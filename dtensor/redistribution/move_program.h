@@ -1,0 +1,73 @@
+#ifndef WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
+#define WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/context/lane.h"
+#include "dtensor/context/mesh_context.h"
+#include "dtensor/redistribution/prepared_step.h"
+#include "mesh/redistribution/lowering.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/tensor/tensor.h"
+
+namespace weft {
+
+// This rank's part in many redistributions at once. Making it allocates every buffer and takes down tag and
+// communicators, on the rank's thread; running it may be left to another. The steps go in rounds, first
+// those that every move begins with: of one round, all-gathers, reduce-scatters and all-reduces over the same
+// axes, by the same op and in the same dtype, are one call of the communicator. Every rank that makes it of
+// the same moves runs the same collectives in the same order.
+//
+// Lifetime: owns references to all that it touches.
+class MoveProgram {
+ public:
+  struct Move {
+    Tensor local;                                          // its elements need not be there before Run
+    std::shared_ptr<const LoweredRedistribution> lowered;  // null: it stays where it is
+    Tensor into = {};  // where the result is to lie, contiguous; undefined: anywhere
+  };
+
+  // Cost: allocations, and the lane's communicators where they are not made yet.
+  MoveProgram(MeshContext& context, Lane lane, std::vector<Move> moves);
+
+  // Each move's piece, by move: memory and shape now, its elements once Run has returned.
+  const std::vector<Tensor>& results() const { return results_; }
+
+  // Number of calls that it makes of communicators.
+  int num_collectives() const;
+
+  // Once; on one thread, which blocks in the collectives.
+  // Errors: those of the collectives.
+  void Run();
+
+ private:
+  struct Stage {
+    const LoweredStep* step = nullptr;  // of the first part; null: work on this rank's memory alone
+    std::shared_ptr<Communicator> group;
+    LocalWorks before;
+    LocalWorks after;
+    std::vector<PreparedStep> parts;
+    std::vector<const LoweredStep*> steps;  // of the parts
+  };
+  struct Progress;
+
+  Stage& StageFor(const LoweredStep& step, DType dtype, size_t round_begin);
+  void Advance(const Move& move, Progress& progress, size_t round_begin);
+  void Finish(const Move& move, Progress& progress, LocalWorks* works);
+  void RunStage(const Stage& stage) const;
+
+  MeshContext& context_;
+  const Lane lane_;
+  const CommTag tag_;
+  Tracer* const tracer_;
+  const int rank_;
+  std::vector<std::shared_ptr<const LoweredRedistribution>> lowered_;  // what the stages' steps lie in
+  std::vector<Stage> stages_;
+  std::vector<Tensor> results_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_

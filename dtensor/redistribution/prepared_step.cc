@@ -1,0 +1,241 @@
+#include "dtensor/redistribution/prepared_step.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+namespace {
+
+Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.num_elements()}); }
+
+// Lays the regions of `whole` one after another in a flat buffer. Where they already lie so, no element moves.
+Tensor Pack(const LoweredStep& step, const Tensor& whole, const std::shared_ptr<Allocator>& allocator,
+            LocalWorks* works) {
+  if (step.sent_in_order && whole.IsContiguous()) return Flat(whole);
+  int64_t size = 0;
+  for (const Region& region : step.sent) size += region.shape.num_elements();
+  Tensor flat = Tensor::Empty(allocator, whole.dtype(), {size});
+  int64_t begin = 0;
+  for (const Region& region : step.sent) {
+    const int64_t count = region.shape.num_elements();
+    if (count > 0) {
+      works->push_back(
+          {.from = ViewOf(whole, region), .to = flat.Slice(0, begin, count).Reshape(region.shape)});
+    }
+    begin += count;
+  }
+  return flat;
+}
+
+// Where a collective delivers its parts, one after another; they are laid in `result` afterwards, unless they
+// lie there so.
+Tensor Delivery(const LoweredStep& step, const Tensor& result, const std::shared_ptr<Allocator>& allocator,
+                LocalWorks* works) {
+  if (step.received_in_order) return Flat(result);
+  Tensor flat = Tensor::Empty(allocator, result.dtype(), {result.num_elements()});
+  int64_t begin = 0;
+  for (const Region& region : step.received) {
+    const int64_t count = region.shape.num_elements();
+    if (count > 0) {
+      works->push_back(
+          {.from = flat.Slice(0, begin, count).Reshape(region.shape), .to = ViewOf(result, region)});
+    }
+    begin += count;
+  }
+  return flat;
+}
+
+// One term of a sum or product whose other terms are neutral.
+PreparedStep PrepareTerm(const LoweredStep& step, const Tensor& local, const Tensor& into,
+                         const std::shared_ptr<Allocator>& allocator) {
+  PreparedStep prepared;
+  const bool same_on_all = step.op == ReduceOp::kMin || step.op == ReduceOp::kMax;
+  const bool scaled = step.op == ReduceOp::kAvg && step.group_size > 1;
+  if (!into.defined() && (same_on_all || (step.first_in_group && !scaled))) {
+    prepared.result = local;
+    return prepared;
+  }
+  prepared.result = into.defined() ? into : Tensor::Empty(allocator, local.dtype(), local.shape());
+  const Tensor& result = prepared.result;
+  if (!same_on_all && !step.first_in_group) {
+    const double neutral = step.op == ReduceOp::kProduct ? 1 : 0;
+    prepared.before.push_back({.kind = LocalWork::Kind::kFill, .to = result, .value = neutral});
+    return prepared;
+  }
+  prepared.before.push_back({.from = local, .to = result});
+  // The average of {n * value, 0, ..., 0} is the value; n copies add up to n * value exactly for n a power of
+  // two, and otherwise up to rounding.
+  for (int64_t i = 1; scaled && i < step.group_size; ++i) {
+    prepared.before.push_back({.kind = LocalWork::Kind::kAccumulate, .from = local, .to = result});
+  }
+  return prepared;
+}
+
+}  // namespace
+
+std::vector<int64_t> CountsOf(const std::vector<Region>& regions) {
+  std::vector<int64_t> counts;
+  counts.reserve(regions.size());
+  for (const Region& region : regions) counts.push_back(region.shape.num_elements());
+  return counts;
+}
+
+Tensor ViewOf(const Tensor& tensor, const Region& region) {
+  Tensor view = tensor;
+  for (int dim = 0; dim < tensor.ndim(); ++dim) {
+    if (region.shape[dim] == view.shape()[dim]) continue;
+    view = view.Slice(dim, region.offset[dim], region.shape[dim]);
+  }
+  return view;
+}
+
+void RunLocalWorks(const LocalWorks& works) {
+  for (const LocalWork& work : works) {
+    switch (work.kind) {
+      case LocalWork::Kind::kCopy:
+        CopyTensor(work.from, work.to);
+        break;
+      case LocalWork::Kind::kFill:
+        FillTensor(work.to, work.value);
+        break;
+      case LocalWork::Kind::kAccumulate:
+        AccumulateTensor(work.from, work.to, ReduceOp::kSum);
+        break;
+    }
+  }
+}
+
+PreparedStep PrepareExchange(const LoweredExchange& exchange, const Tensor& input, const Tensor& output,
+                             const std::shared_ptr<Allocator>& allocator) {
+  PreparedStep prepared;
+  for (const RegionMessage& send : exchange.sends) {
+    // Several members may get the same part: packed once.
+    const auto end = exchange.sends.begin() + std::ssize(prepared.sends);
+    const auto same = std::find_if(exchange.sends.begin(), end,
+                                   [&](const RegionMessage& other) { return other.region == send.region; });
+    if (same != end) {
+      prepared.sends.push_back({send.peer, prepared.sends[same - exchange.sends.begin()].tensor});
+      continue;
+    }
+    const Tensor part = ViewOf(input, send.region);
+    Tensor packed = part;
+    if (!part.IsContiguous()) {
+      packed = Tensor::Empty(allocator, part.dtype(), part.shape());
+      prepared.before.push_back({.from = part, .to = packed});
+    }
+    prepared.sends.push_back({send.peer, std::move(packed)});
+  }
+  for (const RegionMessage& receive : exchange.receives) {
+    const Tensor place = ViewOf(output, receive.region);
+    Tensor arriving = place;
+    if (!place.IsContiguous()) {
+      arriving = Tensor::Empty(allocator, place.dtype(), place.shape());
+      prepared.after.push_back({.from = arriving, .to = place});
+    }
+    prepared.receives.push_back({receive.peer, std::move(arriving)});
+  }
+  if (!exchange.kept_from.empty()) {
+    prepared.before.push_back(
+        {.from = ViewOf(input, exchange.kept_from), .to = ViewOf(output, exchange.kept_to)});
+  }
+  prepared.result = output;
+  return prepared;
+}
+
+PreparedStep PrepareStep(const LoweredStep& step, const Tensor& local, const Tensor& into,
+                         const std::shared_ptr<Allocator>& allocator) {
+  const auto make_result = [&](const Shape& shape) {
+    return into.defined() ? into : Tensor::Empty(allocator, local.dtype(), shape);
+  };
+  PreparedStep prepared;
+  switch (step.kind) {
+    case StepKind::kAllGather:
+    case StepKind::kAllToAll:
+      prepared.result = make_result(step.result_shape);
+      prepared.output = Delivery(step, prepared.result, allocator, &prepared.after);
+      prepared.input = Pack(step, local, allocator, &prepared.before);
+      return prepared;
+    case StepKind::kReduceScatter:
+      prepared.result = make_result(step.result_shape);
+      prepared.output = Flat(prepared.result);
+      prepared.input = Pack(step, local, allocator, &prepared.before);
+      return prepared;
+    case StepKind::kAllReduce:
+      if (local.IsContiguous()) {
+        prepared.input = Flat(local);
+      } else {
+        const Tensor dense = Tensor::Empty(allocator, local.dtype(), local.shape());
+        prepared.before.push_back({.from = local, .to = dense});
+        prepared.input = Flat(dense);
+      }
+      prepared.result = make_result(local.shape());
+      prepared.output = Flat(prepared.result);
+      return prepared;
+    case StepKind::kPermute:
+    case StepKind::kSendRegions:
+      return PrepareExchange(step.exchange, local, make_result(step.result_shape), allocator);
+    case StepKind::kSlice: {
+      // An empty piece may lie anywhere.
+      const bool is_empty = step.sent[0].empty();
+      const Tensor view =
+          is_empty ? Tensor::Empty(allocator, local.dtype(), step.result_shape) : ViewOf(local, step.sent[0]);
+      prepared.result = into.defined() ? into : view;
+      if (into.defined() && !is_empty) prepared.before.push_back({.from = view, .to = into});
+      return prepared;
+    }
+    case StepKind::kToPartial:
+      return PrepareTerm(step, local, into, allocator);
+  }
+  WEFT_CHECK(false, "unknown redistribution step");
+}
+
+Work IssueStep(Communicator& group, const LoweredStep& step, const PreparedStep& prepared,
+               const CommOptions& options) {
+  switch (step.kind) {
+    case StepKind::kAllGather:
+      return group.AllGather(prepared.input, prepared.output, CountsOf(step.received), options);
+    case StepKind::kReduceScatter:
+      return group.ReduceScatter(prepared.input, prepared.output, CountsOf(step.sent), step.op, options);
+    case StepKind::kAllReduce:
+      return group.AllReduce(prepared.input, prepared.output, step.op, options);
+    case StepKind::kAllToAll:
+      return group.AllToAll(prepared.input, CountsOf(step.sent), prepared.output, CountsOf(step.received),
+                            options);
+    case StepKind::kPermute:
+    case StepKind::kSendRegions:
+      return group.SendRecv(prepared.sends, prepared.receives, options);
+    case StepKind::kSlice:
+    case StepKind::kToPartial:
+      return Work();
+  }
+  WEFT_CHECK(false, "unknown redistribution step");
+}
+
+Work IssueSteps(Communicator& group, absl::Span<const LoweredStep* const> steps,
+                absl::Span<const PreparedStep> prepared, const CommOptions& options) {
+  const LoweredStep& first = *steps[0];
+  std::vector<CollectivePart> parts;
+  parts.reserve(steps.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    CollectivePart part = {.input = prepared[i].input, .output = prepared[i].output};
+    if (first.kind == StepKind::kAllGather) part.counts = CountsOf(steps[i]->received);
+    if (first.kind == StepKind::kReduceScatter) part.counts = CountsOf(steps[i]->sent);
+    parts.push_back(std::move(part));
+  }
+  switch (first.kind) {
+    case StepKind::kAllGather:
+      return group.AllGatherEach(parts, options);
+    case StepKind::kReduceScatter:
+      return group.ReduceScatterEach(parts, first.op, options);
+    case StepKind::kAllReduce:
+      return group.AllReduceEach(parts, first.op, options);
+    default:
+      WEFT_CHECK(false, "steps of this kind are not merged");
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,31 @@
+#ifndef WEFT_DTENSOR_TAPE_GRADIENT_SINK_H_
+#define WEFT_DTENSOR_TAPE_GRADIENT_SINK_H_
+
+#include "dtensor/dtensor.h"
+
+namespace weft {
+
+// Takes the gradients of leaves, and brings them to rest: alone or together, at once or later, as they are or
+// changed. Whatever stands between a leaf's last use and its grad() is a sink: buckets, accumulation over
+// microbatches, compression, offload. A leaf without one brings its gradient to rest at once, by itself.
+//
+// Threads: the rank's thread, in the order of the tape, which is the same on every rank.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+
+  // `leaf`, by the number that it was given with the sink, has had its last use in this pass: `gradient` is
+  // the sum of what arrived, in whatever layout that has. The sink leaves what becomes of it in the leaf
+  // (LeafNode::AddGradient), before EndPass returns unless it holds gradients back.
+  virtual void Deliver(int leaf, DTensor gradient) = 0;
+
+  // The leaf is gone: nothing more comes of it, and nothing is to be left in it.
+  virtual void Forget(int leaf) noexcept = 0;
+
+  // The outermost backward pass that reached a leaf of this sink has ended: no more comes of this pass.
+  virtual void EndPass() = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_TAPE_GRADIENT_SINK_H_
