@@ -47,13 +47,10 @@ class BackwardPass {
 
   // Tells the sinks of the leaves that it reached, in the order in which it found them.
   void EndPass() {
-    absl::InlinedVector<GradientSink*, 4> told;
-    for (const Entry& entry : entries_) {
-      GradientSink* const sink = entry.node->sink();
-      if (sink == nullptr || std::find(told.begin(), told.end(), sink) != told.end()) continue;
-      told.push_back(sink);
-      sink->EndPass();
-    }
+    for (GradientSink* sink : Sinks()) sink->EndPass();
+  }
+  void AbandonPass() noexcept {
+    for (GradientSink* sink : Sinks()) sink->AbandonPass();
   }
 
  private:
@@ -63,6 +60,16 @@ class BackwardPass {
     int uses = 0;              // not yet delivered
     DTensors gradients;        // by output
   };
+
+  absl::InlinedVector<GradientSink*, 4> Sinks() const {
+    absl::InlinedVector<GradientSink*, 4> sinks;
+    for (const Entry& entry : entries_) {
+      GradientSink* const sink = entry.node->sink();
+      const bool is_new = std::find(sinks.begin(), sinks.end(), sink) == sinks.end();
+      if (sink != nullptr && is_new) sinks.push_back(sink);
+    }
+    return sinks;
+  }
 
   static bool RunsLater(const TapeNode* a, const TapeNode* b) {
     const bool a_is_leaf = a->edges().empty();
@@ -147,7 +154,12 @@ void Backward(const DTensor& loss, const DTensor& seed) {
   NoGradGuard no_grad(context.state());
   const BackwardScope scope(context.state());
   BackwardPass pass(context, loss);
-  pass.Run(std::move(start));
+  try {
+    pass.Run(std::move(start));
+  } catch (...) {
+    if (scope.is_outermost()) pass.AbandonPass();
+    throw;
+  }
   if (scope.is_outermost()) pass.EndPass();
 }
 

@@ -1,5 +1,7 @@
 #include "dtensor/context/mesh_context.h"
 
+#include <cstdio>
+
 #include "absl/strings/str_join.h"
 #include "runtime/device/pooled_allocator.h"
 
@@ -11,6 +13,14 @@ MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh)
       coordinate_(mesh_.CoordinateOf(state_->world().rank())),
       cost_model_(mesh_),
       kernel_context_{state_->world().pool(), state_->world().allocator()} {}
+
+void MeshContext::Warn(const std::string& text) {
+  if (const RankState::WarningSink& sink = state().warning_sink(); sink) {
+    sink(text);
+  } else if (mesh_.ranks()[0] == world().rank()) {
+    std::fprintf(stderr, "warning: %s\n", text.c_str());
+  }
+}
 
 void MeshContext::CheckPiece(const Tensor& piece, absl::string_view what) {
   WEFT_REQUIRE(piece.defined(), what, ": the piece is undefined (default-constructed)");
@@ -34,6 +44,7 @@ const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& ax
                    ": ranks must ascend along every axis (axis group ", name, ")");
     }
     group = world().NewGroup(name, ranks);
+    group->set_exposed(lane == Lane::kInline);
   }
   return group;
 }

@@ -41,6 +41,9 @@ class MeshContext : public RefCounted<MeshContext> {
   RedistributionCache& redistribution_cache() { return redistribution_cache_; }
   KernelContext& kernel_context() { return kernel_context_; }
 
+  // One line to the rank state's warning sink, or on stderr from the mesh's first rank.
+  void Warn(const std::string& text);
+
   // This rank's index along every axis.
   absl::Span<const int64_t> coordinate() const { return coordinate_; }
 

@@ -187,8 +187,7 @@ class NoSync : ScopedValue<bool> {
 // Around a backward pass; passes nest.
 class BackwardScope : ScopedValue<int> {
  public:
-  explicit BackwardScope(RankState& state)
-      : ScopedValue(state.backward_depth_, state.backward_depth_ + 1) {}
+  explicit BackwardScope(RankState& state) : ScopedValue(state.backward_depth_, state.backward_depth_ + 1) {}
   bool is_outermost() const { return before() == 0; }
 };
 

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_NN_MODULE_H_
 #define WEFT_DTENSOR_NN_MODULE_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -29,6 +30,14 @@ struct ModuleBorder {
   std::vector<BorderPin> output;
 
   bool operator==(const ModuleBorder&) const = default;
+};
+
+// Is told what becomes of a module's calls.
+class ModuleObserver {
+ public:
+  virtual ~ModuleObserver() = default;
+  // A call of the module has ended, whether well or by an exception.
+  virtual void OnLeave() noexcept = 0;
 };
 
 // A node of the model tree. Its constructor registers children and parameters by name, as specs that allocate
@@ -71,6 +80,7 @@ class Module {
   void set_border(ModuleBorder border) { border_ = std::move(border); }
   const IntrusivePtr<MeshContext>& context() const;  // Errors: FailedPrecondition before Materialize
   void Bind(const IntrusivePtr<MeshContext>& context);
+  void set_observer(std::shared_ptr<ModuleObserver> observer) { observer_ = std::move(observer); }
 
  protected:
   // What the module computes.
@@ -91,6 +101,7 @@ class Module {
   absl::flat_hash_set<absl::string_view> parameter_names_;
   ModuleBorder border_;
   IntrusivePtr<MeshContext> context_;
+  std::shared_ptr<ModuleObserver> observer_;  // may be null
   int path_id_ = 0;
 };
 
@@ -99,6 +110,11 @@ class ModuleCall {
  public:
   // Errors: FailedPrecondition, naming the module, before it is materialized.
   explicit ModuleCall(Module& module);
+  ~ModuleCall() {
+    if (module_.observer_ != nullptr) module_.observer_->OnLeave();
+  }
+  ModuleCall(const ModuleCall&) = delete;
+  ModuleCall& operator=(const ModuleCall&) = delete;
   DTensor Input(const DTensor& x) const;
   DTensor Output(const DTensor& y) const;
 

@@ -10,6 +10,10 @@
 
 namespace weft {
 
+Parameter::~Parameter() {
+  if (copy_source_ != nullptr) copy_source_->Forget(copy_index_);
+}
+
 const DTensor& Parameter::at_rest() const {
   if (!materialized()) {
     Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),

@@ -82,6 +82,7 @@ class Parameter {
   // Registers with `owner`.
   // Errors: InvalidArgument for a name the owner already has.
   Parameter(Module* owner, std::string name, ParameterSpec spec);
+  ~Parameter();
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 

@@ -20,6 +20,10 @@ void ExchangeRegions(Communicator& group, const Tensor& input, const Tensor& out
 Tensor RunRedistribution(MeshContext& context, const Tensor& local, const LoweredRedistribution& lowered) {
   Tensor current = local;
   for (const LoweredStep& step : lowered.steps) {
+    if (step.kind == StepKind::kSlice) {  // the most frequent, of which there is nothing to prepare
+      current = SliceOf(step, current, context.allocator());
+      continue;
+    }
     const Span span(context.world().tracer(), context.world().rank(), "comm", StepKindName(step.kind));
     PreparedStep prepared = PrepareStep(step, current, /*into=*/Tensor(), context.allocator());
     RunLocalWorks(prepared.before);

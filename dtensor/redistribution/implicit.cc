@@ -1,6 +1,5 @@
 #include "dtensor/redistribution/implicit.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,19 +8,6 @@
 #include "runtime/base/error.h"
 
 namespace weft {
-namespace {
-
-// One line to the sink, or on stderr from the mesh's first rank.
-void Say(MeshContext& context, const std::string& text) {
-  const RankState::WarningSink& sink = context.state().warning_sink();
-  if (sink) {
-    sink(text);
-  } else if (context.mesh().ranks()[0] == context.world().rank()) {
-    std::fprintf(stderr, "warning: %s\n", text.c_str());
-  }
-}
-
-}  // namespace
 
 void ImplicitMoves::Add(std::string what, const TensorType& type, const Layout& from, const Layout& to) {
   const int64_t num_bytes =
@@ -67,7 +53,7 @@ void ImplicitMoves::Check(absl::string_view name, const std::function<std::strin
   }
   if (innermost->mode_ == ImplicitRedistribution::kWarn &&
       state.FirstWarning(absl::StrCat(path, "\n", name))) {
-    Say(context_, message("implicit redistribution"));
+    context_.Warn(message("implicit redistribution"));
   }
   for (ImplicitRedistributionGuard* guard = innermost; guard != nullptr; guard = guard->outer_) {
     guard->num_bytes_ += num_bytes_;

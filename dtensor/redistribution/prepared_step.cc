@@ -146,6 +146,12 @@ PreparedStep PrepareExchange(const LoweredExchange& exchange, const Tensor& inpu
   return prepared;
 }
 
+// An empty piece may lie anywhere.
+Tensor SliceOf(const LoweredStep& step, const Tensor& local, const std::shared_ptr<Allocator>& allocator) {
+  return step.sent[0].empty() ? Tensor::Empty(allocator, local.dtype(), step.result_shape)
+                              : ViewOf(local, step.sent[0]);
+}
+
 PreparedStep PrepareStep(const LoweredStep& step, const Tensor& local, const Tensor& into,
                          const std::shared_ptr<Allocator>& allocator) {
   const auto make_result = [&](const Shape& shape) {
@@ -179,12 +185,9 @@ PreparedStep PrepareStep(const LoweredStep& step, const Tensor& local, const Ten
     case StepKind::kSendRegions:
       return PrepareExchange(step.exchange, local, make_result(step.result_shape), allocator);
     case StepKind::kSlice: {
-      // An empty piece may lie anywhere.
-      const bool is_empty = step.sent[0].empty();
-      const Tensor view =
-          is_empty ? Tensor::Empty(allocator, local.dtype(), step.result_shape) : ViewOf(local, step.sent[0]);
-      prepared.result = into.defined() ? into : view;
-      if (into.defined() && !is_empty) prepared.before.push_back({.from = view, .to = into});
+      const Tensor slice = SliceOf(step, local, allocator);
+      prepared.result = into.defined() ? into : slice;
+      if (into.defined() && slice.num_elements() > 0) prepared.before.push_back({.from = slice, .to = into});
       return prepared;
     }
     case StepKind::kToPartial:

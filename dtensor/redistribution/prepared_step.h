@@ -23,7 +23,8 @@ struct LocalWork {
 };
 using LocalWorks = absl::InlinedVector<LocalWork, 1>;
 
-// In their order. Threads: any that has the memory to itself.
+// In their order.
+// Threads: any that has the memory to itself.
 void RunLocalWorks(const LocalWorks& works);
 
 // One rank's part in one step of a redistribution, ready to run on any thread: every buffer is allocated,
@@ -39,6 +40,9 @@ struct PreparedStep {
   LocalWorks after;
   Tensor result;
 };
+
+// The result of a step that slices: a view, or an empty tensor.
+Tensor SliceOf(const LoweredStep& step, const Tensor& local, const std::shared_ptr<Allocator>& allocator);
 
 // Prepares `step` on the piece `local`, whose elements need not be there yet. The result lies in `into`, if
 // that is defined: a contiguous tensor of the step's result, which may be `local` itself where the step

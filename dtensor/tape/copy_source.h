@@ -18,6 +18,9 @@ class CopySource {
   // the compute dtype and layout, with no history. May be pending.
   // Errors: those of the redistribution.
   virtual DTensor Copy(int copy) = 0;
+
+  // The parameter is gone.
+  virtual void Forget(int copy) noexcept = 0;
 };
 
 }  // namespace weft

@@ -24,6 +24,9 @@ class GradientSink {
 
   // The outermost backward pass that reached a leaf of this sink has ended: no more comes of this pass.
   virtual void EndPass() = 0;
+
+  // The same, but the pass has failed: what it delivered is void.
+  virtual void AbandonPass() noexcept = 0;
 };
 
 }  // namespace weft

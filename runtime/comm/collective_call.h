@@ -7,6 +7,7 @@
 
 #include "absl/types/span.h"
 #include "runtime/comm/collective.h"
+#include "runtime/comm/flight_recorder.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
@@ -33,7 +34,15 @@ struct CollectiveCall {
   absl::Span<const int64_t> receive_counts;  // all-to-all
   uint64_t sequence = 0;
   std::chrono::milliseconds timeout;
+  // Where a backend that can tell leaves the time (FlightClock) at which it saw that all members had entered,
+  // unless something stands there already; null: nobody asks.
+  int64_t* all_entered_ns = nullptr;
 };
+
+// Called by a backend once all members have entered `call`.
+inline void NoteAllEntered(const CollectiveCall& call) {
+  if (call.all_entered_ns != nullptr && *call.all_entered_ns == 0) *call.all_entered_ns = FlightClock();
+}
 
 // One member's batch of messages, as backends run it. Views the caller's data. Messages to the member itself
 // pair up.

@@ -135,27 +135,18 @@ Work Communicator::AllGather(const Tensor& input, const Tensor& output, absl::Sp
 Work Communicator::ReduceScatter(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts,
                                  ReduceOp op, CommOptions options) {
   return Collect(
-      {
-          .kind = CollectiveKind::kReduceScatter,
-          .input = input,
-          .output = output,
-          .counts = counts,
-          .op = op,
-      },
+      {.kind = CollectiveKind::kReduceScatter, .input = input, .output = output, .counts = counts, .op = op},
       options);
 }
 
 Work Communicator::AllToAll(const Tensor& input, absl::Span<const int64_t> send_counts, const Tensor& output,
                             absl::Span<const int64_t> receive_counts, CommOptions options) {
-  return Collect(
-      {
-          .kind = CollectiveKind::kAllToAll,
-          .input = input,
-          .output = output,
-          .counts = send_counts,
-          .receive_counts = receive_counts,
-      },
-      options);
+  return Collect({.kind = CollectiveKind::kAllToAll,
+                  .input = input,
+                  .output = output,
+                  .counts = send_counts,
+                  .receive_counts = receive_counts},
+                 options);
 }
 
 Work Communicator::Broadcast(const Tensor& tensor, int root, CommOptions options) {
@@ -165,40 +156,21 @@ Work Communicator::Broadcast(const Tensor& tensor, int root, CommOptions options
 
 Work Communicator::Reduce(const Tensor& input, const Tensor& output, ReduceOp op, int root,
                           CommOptions options) {
-  return Collect(
-      {
-          .kind = CollectiveKind::kReduce,
-          .input = input,
-          .output = output,
-          .op = op,
-          .root = root,
-      },
-      options);
+  return Collect({.kind = CollectiveKind::kReduce, .input = input, .output = output, .op = op, .root = root},
+                 options);
 }
 
 Work Communicator::Gather(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts,
                           int root, CommOptions options) {
   return Collect(
-      {
-          .kind = CollectiveKind::kGather,
-          .input = input,
-          .output = output,
-          .counts = counts,
-          .root = root,
-      },
+      {.kind = CollectiveKind::kGather, .input = input, .output = output, .counts = counts, .root = root},
       options);
 }
 
 Work Communicator::Scatter(const Tensor& input, const Tensor& output, absl::Span<const int64_t> counts,
                            int root, CommOptions options) {
   return Collect(
-      {
-          .kind = CollectiveKind::kScatter,
-          .input = input,
-          .output = output,
-          .counts = counts,
-          .root = root,
-      },
+      {.kind = CollectiveKind::kScatter, .input = input, .output = output, .counts = counts, .root = root},
       options);
 }
 
@@ -281,7 +253,8 @@ Work Communicator::Recv(const Tensor& tensor, int from, CommOptions options) {
   return SendRecv({}, {{from, tensor}}, options);
 }
 
-CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::milliseconds timeout) const {
+CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::milliseconds timeout,
+                                                         int64_t* all_entered_ns) const {
   return {
       .descriptor = descriptor,
       .input = input,
@@ -289,12 +262,13 @@ CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::millisecon
       .receive_counts = receive_counts,
       .sequence = sequence,
       .timeout = timeout,
+      .all_entered_ns = all_entered_ns,
   };
 }
 
-std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(
-    std::chrono::milliseconds timeout) const {
-  if (parts.empty()) return {ToCollectiveCall(timeout)};
+std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(std::chrono::milliseconds timeout,
+                                                                       int64_t* all_entered_ns) const {
+  if (parts.empty()) return {ToCollectiveCall(timeout, all_entered_ns)};
   std::vector<CollectiveCall> calls;
   calls.reserve(parts.size());
   for (const Part& part : parts) {
@@ -305,6 +279,7 @@ std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(
         .receive_counts = {},
         .sequence = sequence,
         .timeout = timeout,
+        .all_entered_ns = all_entered_ns,
     });
   }
   return calls;
@@ -383,6 +358,20 @@ Ledger::Row* Communicator::RowOf(CollectiveKind kind, const CommTag& tag) {
 
 void Communicator::RecordBegun(const Operation& operation, int64_t now_ns) const {
   if (recorder_ != nullptr) recorder_->Begin(operation.flight_id, now_ns);
+}
+
+void Communicator::RecordRunning(int64_t now_ns) const {
+  if (ledger_ != nullptr) ledger_->Begin(now_ns);
+}
+
+void Communicator::RecordStopped(int64_t now_ns) const {
+  if (ledger_ != nullptr) ledger_->End(now_ns);
+}
+
+void Communicator::RecordExposed(const Operation& operation, int64_t all_entered_ns, int64_t now_ns) const {
+  if (ledger_ == nullptr || !exposed_) return;
+  const int64_t waited = all_entered_ns == 0 ? 0 : all_entered_ns - operation.issued_ns;
+  ledger_->AddExposed(waited, now_ns - operation.issued_ns - waited);
 }
 
 void Communicator::RecordFailed(const Operation& operation) const {

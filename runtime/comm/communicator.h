@@ -124,6 +124,10 @@ class Communicator {
   // it on this rank; members on other ranks throw it, or Aborted with this rank's name. Any thread.
   virtual void Fail(absl::StatusCode code, const std::string& message) = 0;
 
+  // Whether the rank's own thread waits in the blocking calls, which is then exposed communication; false for
+  // a group that a worker calls beside it. Default true.
+  void set_exposed(bool exposed) { exposed_ = exposed; }
+
   // How long a member waits for the others. Default 10 minutes.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   std::chrono::milliseconds timeout() const { return timeout_; }
@@ -170,8 +174,11 @@ class Communicator {
 
     // What a backend runs: all but a SendRecv, and a SendRecv. They view the operation. Of a list, each part is
     // a call.
-    CollectiveCall ToCollectiveCall(std::chrono::milliseconds timeout) const;
-    std::vector<CollectiveCall> ToCollectiveCalls(std::chrono::milliseconds timeout) const;
+    // `all_entered_ns`: as in CollectiveCall.
+    CollectiveCall ToCollectiveCall(std::chrono::milliseconds timeout,
+                                    int64_t* all_entered_ns = nullptr) const;
+    std::vector<CollectiveCall> ToCollectiveCalls(std::chrono::milliseconds timeout,
+                                                  int64_t* all_entered_ns = nullptr) const;
     SendRecvCall ToSendRecvCall(std::chrono::milliseconds timeout) const;
   };
 
@@ -189,6 +196,11 @@ class Communicator {
   void RecordBegun(const Operation& operation, int64_t now_ns) const;
   void RecordFinished(const Operation& operation, int64_t begun_ns, int64_t now_ns) const;
   void RecordFailed(const Operation& operation) const;
+  // Of operations that a thread of this process runs: between which times one ran, and, if the rank's thread
+  // waited for it from the call on, when all had entered (0: nobody knows).
+  void RecordRunning(int64_t now_ns) const;
+  void RecordStopped(int64_t now_ns) const;
+  void RecordExposed(const Operation& operation, int64_t all_entered_ns, int64_t now_ns) const;
 
  private:
   struct Request;
@@ -210,6 +222,7 @@ class Communicator {
   std::string name_;
   int rank_;
   std::vector<int> ranks_;
+  bool exposed_ = true;
   Ledger* ledger_;                                    // may be null; outlives the communicator
   absl::flat_hash_map<uint64_t, Ledger::Row*> rows_;  // of the ledger, by kind and tag
   FlightRecorder* recorder_ = nullptr;                // likewise

@@ -1,12 +1,21 @@
 #include "runtime/comm/ledger.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <tuple>
 #include <utility>
 
 namespace weft {
+namespace {
+
+// As FlightClock.
+int64_t SteadyClock() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+}  // namespace
 
 struct Ledger::State {
   using Key = std::tuple<CollectiveKind, std::string, uint8_t, int32_t>;
@@ -15,6 +24,10 @@ struct Ledger::State {
   std::map<Key, Row> rows;
   std::vector<std::weak_ptr<Source>> sources;
   std::atomic<int64_t> num_begun = 0;  // rows that have a call
+  std::mutex busy_mutex;               // of the rest
+  int num_running = 0;
+  int64_t busy_since_ns = 0;
+  int64_t busy_ns = 0;
 };
 
 Ledger::Ledger() : state_(std::make_unique<State>()) {}
@@ -48,6 +61,26 @@ void Ledger::AskSources() const {
   for (const std::shared_ptr<Source>& source : sources) {
     if (source != nullptr) source->TellEnded();
   }
+}
+
+Ledger::Exposed Ledger::exposed() const {
+  return {.waiting_seconds = static_cast<double>(exposed_waiting_ns_) * 1e-9,
+          .moving_seconds = static_cast<double>(exposed_moving_ns_) * 1e-9};
+}
+
+void Ledger::Begin(int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(state_->busy_mutex);
+  if (state_->num_running++ == 0) state_->busy_since_ns = now_ns;
+}
+
+void Ledger::End(int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(state_->busy_mutex);
+  if (--state_->num_running == 0) state_->busy_ns += std::max<int64_t>(0, now_ns - state_->busy_since_ns);
+}
+
+double Ledger::busy_seconds() const {
+  const std::lock_guard<std::mutex> lock(state_->busy_mutex);
+  return static_cast<double>(state_->busy_ns) * 1e-9;
 }
 
 std::vector<LedgerEntry> Ledger::entries() const {
@@ -96,6 +129,11 @@ void Ledger::Clear() {
     row.nanoseconds_ = 0;
   }
   state_->num_begun = 0;
+  exposed_waiting_ns_ = 0;
+  exposed_moving_ns_ = 0;
+  const std::lock_guard<std::mutex> busy_lock(state_->busy_mutex);
+  state_->busy_ns = 0;
+  state_->busy_since_ns = SteadyClock();  // of what runs now, the rest counts
 }
 
 }  // namespace weft

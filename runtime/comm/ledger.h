@@ -77,6 +77,29 @@ class Ledger {
   // The row of these; lives as long as the ledger.
   Row* RowOf(CollectiveKind kind, const std::string& group, const CommTag& tag);
 
+  // Time that the rank's own thread has spent in communication instead of computing, since the last Clear: in
+  // collectives that it waits for, and in waiting for what others have to finish. `waiting`: until the last
+  // member had entered; the rest is moving. Backends that cannot tell leave all of it to moving.
+  struct Exposed {
+    double waiting_seconds = 0;
+    double moving_seconds = 0;
+    double seconds() const { return waiting_seconds + moving_seconds; }
+
+    bool operator==(const Exposed&) const = default;
+  };
+  void AddExposed(int64_t waiting_ns, int64_t moving_ns) {
+    exposed_waiting_ns_.fetch_add(waiting_ns, std::memory_order_relaxed);
+    exposed_moving_ns_.fetch_add(moving_ns, std::memory_order_relaxed);
+  }
+  Exposed exposed() const;
+
+  // An operation runs from `Begin` to `End`, at these times (FlightClock); several may at once.
+  void Begin(int64_t now_ns);
+  void End(int64_t now_ns);
+  // Seconds since the last Clear in which some operation ran: at most the time that has passed. Without those of
+  // a device's streams.
+  double busy_seconds() const;
+
   // In the order of their first calls since the last Clear.
   std::vector<LedgerEntry> entries() const;
   int64_t num_bytes() const;
@@ -91,6 +114,8 @@ class Ledger {
   void AskSources() const;
 
   std::unique_ptr<State> state_;
+  std::atomic<int64_t> exposed_waiting_ns_ = 0;
+  std::atomic<int64_t> exposed_moving_ns_ = 0;
 };
 
 }  // namespace weft

@@ -28,18 +28,20 @@ bool QueuedCommunicator::IsStaged(const Operation& operation) const {
 }
 
 // All of its tensors are on the CPU.
-void QueuedCommunicator::RunHere(const Operation& operation, std::chrono::milliseconds timeout) {
+void QueuedCommunicator::RunHere(const Operation& operation, std::chrono::milliseconds timeout,
+                                 int64_t* all_entered_ns) {
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
     Run(operation.ToSendRecvCall(timeout));
   } else if (operation.parts.empty()) {
-    Run(operation.ToCollectiveCall(timeout));
+    Run(operation.ToCollectiveCall(timeout, all_entered_ns));
   } else {
-    RunEach(operation.ToCollectiveCalls(timeout));
+    RunEach(operation.ToCollectiveCalls(timeout, all_entered_ns));
   }
 }
 
 // The copies wait for the device: peers must not read what is not there.
-void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout) {
+void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout,
+                                   int64_t* all_entered_ns) {
   if (host_allocator_ == nullptr) host_allocator_ = MakeCpuAllocator();
   const auto empty_like = [&](const Tensor& tensor) {
     return tensor.defined() ? Tensor::Empty(host_allocator_, tensor.dtype(), tensor.shape()) : Tensor();
@@ -58,7 +60,7 @@ void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::mill
     part.input = copy_of(part.input);
     part.output = empty_like(part.output);
   }
-  RunHere(staged, timeout);
+  RunHere(staged, timeout, all_entered_ns);
   for (size_t i = 0; i < staged.parts.size(); ++i) {
     CopyTensor(staged.parts[i].output, operation.parts[i].output);
   }
@@ -95,13 +97,16 @@ Work QueuedCommunicator::Submit(Operation&& operation) {
 void QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
                                 std::chrono::milliseconds timeout) {
   if (operation.options.async || begun_ns != operation.issued_ns) RecordBegun(operation, begun_ns);
+  RecordRunning(begun_ns);
+  int64_t all_entered_ns = 0;
   try {
     if (IsStaged(operation)) {
-      RunStaged(operation, timeout);
+      RunStaged(operation, timeout, &all_entered_ns);
     } else {
-      RunHere(operation, timeout);
+      RunHere(operation, timeout, &all_entered_ns);
     }
   } catch (const std::exception& error) {
+    RecordStopped(FlightClock());
     RecordFailed(operation);
     // Mostly the group's own failure, which is first and stays. Anything else (no memory) left the peers
     // waiting for this member, and perhaps reading its tensors.
@@ -109,7 +114,10 @@ void QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
          absl::StrCat("group '", name(), "': world rank ", ranks()[rank()], " failed: ", error.what()));
     Leave();
   }
-  RecordFinished(operation, begun_ns, FlightClock());
+  const int64_t now_ns = FlightClock();
+  RecordStopped(now_ns);
+  RecordFinished(operation, begun_ns, now_ns);
+  if (!operation.options.async) RecordExposed(operation, all_entered_ns, now_ns);
 }
 
 }  // namespace weft

@@ -54,8 +54,8 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   void RunNow(const Operation& operation, int64_t begun_ns, std::chrono::milliseconds timeout);
   void RequireMemory(CollectiveKind kind, const Tensor& tensor) const;
   bool IsStaged(const Operation& operation) const;
-  void RunHere(const Operation& operation, std::chrono::milliseconds timeout);
-  void RunStaged(const Operation& operation, std::chrono::milliseconds timeout);
+  void RunHere(const Operation& operation, std::chrono::milliseconds timeout, int64_t* all_entered_ns);
+  void RunStaged(const Operation& operation, std::chrono::milliseconds timeout, int64_t* all_entered_ns);
 
   WorkerPool* const workers_;
   std::shared_ptr<Allocator> host_allocator_;  // null until the first staged operation

@@ -357,6 +357,7 @@ void Run::Execute() {
   const GlooEventThread::Patience throughout(IsLong() ? group_.event_thread() : nullptr);
   Post();
   AwaitHeaders(wait);
+  NoteAllEntered(call_);
   Agree();
   Share(wait);
   group_.AwaitIdle(wait);

@@ -293,6 +293,7 @@ void RunLocalCollective(LocalGroup& group, int member, const CollectiveCall& cal
   FillPosting(group.NextPosting(member), member, call);
   group.Arrive(member);
   group.AwaitAll(member, call.timeout);
+  NoteAllEntered(call);
   Agree(group, member);
   bool all_copied = true;
   for (int peer = 0; peer < group.size(); ++peer) all_copied &= group.posting(member, peer).copied;

@@ -172,6 +172,7 @@ class Small {
 
 void RunMpiCollective(MpiGroup& group, const CollectiveCall& call) {
   const std::vector<MpiPosting> postings = Exchange(group, call);
+  NoteAllEntered(call);
   Agree(group, postings);
   bool all_copied = true;
   for (const MpiPosting& posting : postings) all_copied &= posting.copied;

@@ -1,0 +1,276 @@
+#include "parallel/scheduler/gradient_buckets.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "dtensor/call/accumulate.h"
+#include "dtensor/redistribute_each.h"
+#include "dtensor/redistribution/implicit.h"
+#include "mesh/shard_math.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+namespace {
+
+int64_t BytesOf(const TensorType& type) { return type.shape.num_elements() * ItemSize(type.dtype); }
+
+// The components that all paths begin with.
+std::string CommonPath(const std::vector<std::string>& paths) {
+  std::vector<std::string> common = absl::StrSplit(paths[0], '.');
+  common.pop_back();  // the parameter's own name
+  for (const std::string& path : paths) {
+    const std::vector<std::string> parts = absl::StrSplit(path, '.');
+    size_t same = 0;
+    while (same < common.size() && same + 1 < parts.size() && common[same] == parts[same]) ++same;
+    common.resize(same);
+  }
+  return absl::StrJoin(common, ".");
+}
+
+// A layout as two whole numbers, to send it.
+constexpr int kLayoutWords = 2;
+static_assert(sizeof(Layout) == kLayoutWords * sizeof(int64_t));
+
+void PutLayout(const Layout& layout, int64_t* words) { std::memcpy(words, &layout, sizeof(layout)); }
+
+Layout GetLayout(const int64_t* words) {
+  Layout layout;
+  std::memcpy(static_cast<void*>(&layout), words, sizeof(layout));
+  return layout;
+}
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves,
+                                 const BucketOptions& options)
+    : context_(context), options_(options), leaves_(leaves.size()) {
+  for (size_t i = 0; i < leaves.size(); ++i) leaves_[i].spec = std::move(leaves[i]);
+}
+
+std::vector<std::vector<int>> GradientBuckets::buckets() const {
+  std::vector<std::vector<int>> buckets;
+  for (const Bucket& bucket : buckets_) buckets.push_back(bucket.leaves);
+  return buckets;
+}
+
+bool GradientBuckets::HoldsBack(const BucketLeaf& leaf) const {
+  return leaf.accumulates_unreduced && !context_.state().syncs_gradients();
+}
+
+void GradientBuckets::Deliver(int index, DTensor gradient) {
+  Leaf& leaf = leaves_[index];
+  arrivals_.push_back(index);
+  leaf.arriving = gradient.layout();
+  if (HoldsBack(leaf.spec)) {
+    Accumulate(leaf.held, std::move(gradient));
+  } else {
+    if (leaf.held.defined()) {
+      Accumulate(leaf.held, std::move(gradient));
+      gradient = std::exchange(leaf.held, DTensor());
+    }
+    leaf.gradient = std::move(gradient);
+    if (learnt_ && leaf.bucket >= 0) --buckets_[leaf.bucket].num_awaited;
+  }
+  if (observer_) observer_(index);
+  if (learnt_ && !options_.find_unused) IssueReady();
+}
+
+// Buckets whose leaves are all there, unless one before them is not.
+void GradientBuckets::IssueReady() {
+  for (; next_ < buckets_.size(); ++next_) {
+    Bucket& bucket = buckets_[next_];
+    if (bucket.accumulates_unreduced && !context_.state().syncs_gradients()) continue;
+    if (bucket.num_awaited > 0) return;
+    Issue(bucket);
+  }
+}
+
+void GradientBuckets::EndPass() {
+  const NoImplicitChecksGuard planned(context_.state());
+  if (!learnt_) LearnOrder();
+  if (options_.find_unused) AddMissing();
+  for (size_t i = next_; i < buckets_.size(); ++i) Issue(buckets_[i]);  // what there is, in the same order
+  StartOver();
+}
+
+void GradientBuckets::AbandonPass() noexcept {
+  for (Leaf& leaf : leaves_) leaf.gradient = DTensor();
+  StartOver();
+}
+
+void GradientBuckets::StartOver() {
+  for (Bucket& bucket : buckets_) bucket.num_awaited = static_cast<int>(bucket.leaves.size());
+  next_ = 0;
+  arrivals_.clear();
+  if (observer_) observer_(-1);
+}
+
+// Every pass but the first knows the order: it is the one in which the first pass's leaves came. Leaves that it
+// did not reach come last.
+void GradientBuckets::LearnOrder() {
+  std::vector<int> order = context_.mesh().num_ranks() > 1 ? AgreeOnOrder() : arrivals_;
+  std::vector<bool> known(leaves_.size());
+  for (const int leaf : order) known[leaf] = true;
+  for (int leaf = 0; leaf < std::ssize(leaves_); ++leaf) {
+    if (!known[leaf]) order.push_back(leaf);
+  }
+  MakeBuckets(order);
+  learnt_ = true;
+}
+
+// Mesh rank 0's arrivals, then what came on other ranks alone; and how each lay, for ranks on which it did not
+// come.
+std::vector<int> GradientBuckets::AgreeOnOrder() {
+  const int64_t count = std::ssize(leaves_);
+  AxisList axes(context_.mesh().num_axes());
+  std::iota(axes.begin(), axes.end(), 0);
+  Communicator& group = context_.Group(axes);
+  const CommOptions options = {.tag = {static_cast<uint8_t>(Purpose::kMetric), context_.state().path_id()}};
+  constexpr int64_t kNever = INT64_MAX;
+  std::vector<int64_t> places(count * (1 + kLayoutWords), kNever);
+  for (int64_t i = 0; i < std::ssize(arrivals_); ++i) {
+    int64_t* const words = &places[arrivals_[i] * (1 + kLayoutWords)];
+    words[0] = i;
+    PutLayout(leaves_[arrivals_[i]].arriving, words + 1);
+  }
+  const auto tensor_of = [&](const std::vector<int64_t>& values) {
+    return Tensor::FromValues<int64_t>({std::ssize(values)}, values, context_.allocator());
+  };
+  // Of all that any rank has, the least; mesh rank 0's stands before.
+  const Tensor least = tensor_of(places);
+  group.AllReduce(least, least, ReduceOp::kMin, options).Wait();
+  const Tensor first = tensor_of(places);
+  group.Broadcast(first, 0, options).Wait();
+  const std::vector<int64_t> anywhere = least.ToVector<int64_t>();
+  const std::vector<int64_t> of_first = first.ToVector<int64_t>();
+  std::vector<std::pair<std::pair<bool, int64_t>, int>> placed;
+  for (int leaf = 0; leaf < count; ++leaf) {
+    const int64_t* const words = &of_first[leaf * (1 + kLayoutWords)];
+    const bool here = words[0] != kNever;
+    const int64_t place = here ? words[0] : anywhere[leaf * (1 + kLayoutWords)];
+    if (place == kNever) continue;
+    if (places[leaf * (1 + kLayoutWords)] == kNever) {
+      leaves_[leaf].arriving = GetLayout((here ? words : &anywhere[leaf * (1 + kLayoutWords)]) + 1);
+    }
+    placed.push_back({{!here, place}, leaf});
+  }
+  std::sort(placed.begin(), placed.end());
+  std::vector<int> order;
+  for (const auto& [place, leaf] : placed) order.push_back(leaf);
+  return order;
+}
+
+// By units, and by size in the order of arrival; of the latter the first and the last are small.
+void GradientBuckets::MakeBuckets(const std::vector<int>& order) {
+  const int64_t edge = std::min(options_.edge_bytes, options_.bucket_bytes);
+  int64_t bytes_left = 0;  // of leaves by size, from here on
+  for (const int leaf : order)
+    bytes_left += leaves_[leaf].spec.unit < 0 ? BytesOf(leaves_[leaf].spec.type) : 0;
+  std::vector<int> of_unit;  // the bucket of each unit
+  int open = -1;             // the bucket by size that takes the next leaf
+  int64_t open_bytes = 0, open_limit = edge;
+  bool in_tail = false;
+  const auto add_bucket = [&](const BucketLeaf& spec) {
+    buckets_.push_back({.leaves = {}, .accumulates_unreduced = spec.accumulates_unreduced});
+    return static_cast<int>(buckets_.size()) - 1;
+  };
+  for (const int index : order) {
+    const BucketLeaf& spec = leaves_[index].spec;
+    int& bucket = leaves_[index].bucket;
+    if (spec.unit >= 0) {
+      of_unit.resize(std::max<size_t>(of_unit.size(), spec.unit + 1), -1);
+      if (of_unit[spec.unit] < 0) of_unit[spec.unit] = add_bucket(spec);
+      bucket = of_unit[spec.unit];
+    } else {
+      const bool begins_tail = !in_tail && bytes_left <= edge;
+      const bool fits = open >= 0 && !begins_tail && open_bytes + BytesOf(spec.type) <= open_limit &&
+                        buckets_[open].accumulates_unreduced == spec.accumulates_unreduced;
+      if (!fits) {
+        if (open >= 0) open_limit = options_.bucket_bytes;
+        open = add_bucket(spec);
+        open_bytes = 0;
+      }
+      in_tail |= begins_tail;
+      open_bytes += BytesOf(spec.type);
+      bytes_left -= BytesOf(spec.type);
+      bucket = open;
+    }
+    buckets_[bucket].leaves.push_back(index);
+  }
+  for (Bucket& bucket : buckets_) {
+    std::vector<std::string> paths;
+    for (const int leaf : bucket.leaves) paths.push_back(leaves_[leaf].spec.path);
+    bucket.path_id = context_.state().PathId(CommonPath(paths));
+  }
+}
+
+// Zeros for what was reached on another rank and not here.
+void GradientBuckets::AddMissing() {
+  AxisList axes(context_.mesh().num_axes());
+  std::iota(axes.begin(), axes.end(), 0);
+  std::vector<int64_t> reached(leaves_.size(), 0);
+  for (size_t i = 0; i < leaves_.size(); ++i) reached[i] = leaves_[i].gradient.defined() ? 1 : 0;
+  const Tensor flags = Tensor::FromValues<int64_t>({std::ssize(reached)}, reached, context_.allocator());
+  context_.Group(axes)
+      .AllReduce(flags, flags, ReduceOp::kMax,
+                 {.tag = {static_cast<uint8_t>(Purpose::kMetric), context_.state().path_id()}})
+      .Wait();
+  const std::vector<int64_t> anywhere = flags.ToVector<int64_t>();
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    Leaf& leaf = leaves_[i];
+    if (leaf.gradient.defined() || anywhere[i] == 0) continue;
+    const ShardBox box =
+        LocalBox(leaf.spec.type.shape, leaf.arriving, context_.mesh(), context_.coordinate());
+    const Tensor zeros = Tensor::Empty(context_.allocator(), leaf.spec.type.dtype, box.shape);
+    FillTensor(zeros, 0);
+    leaf.gradient =
+        DTensor::FromLocal(IntrusivePtr<MeshContext>(&context_), zeros, leaf.arriving, leaf.spec.type.shape);
+    if (context_.state().FirstWarning(absl::StrCat("unused ", leaf.spec.path))) {
+      context_.Warn(absl::StrCat("parameter '", leaf.spec.path,
+                                 "' has a gradient on other ranks and none on rank ", context_.world().rank(),
+                                 ": zeros are sent for it"));
+    }
+  }
+}
+
+// A reduction that leaves the gradient where it lies needs no other memory, if nobody else has it.
+Tensor GradientBuckets::PlaceFor(const Leaf& leaf) const {
+  const DTensorImpl& impl = *leaf.gradient.impl();
+  const Tensor& piece = impl.piece();
+  Layout reduced = impl.layout;
+  for (int axis : impl.layout.PartialAxes()) reduced = reduced.WithReplicate(axis);
+  const bool is_alone = impl.use_count() == 1 && !impl.writes && !impl.is_pending() &&
+                        piece.buffer()->use_count() == 1 && piece.IsContiguous();
+  return impl.layout.HasPartial() && reduced == leaf.spec.layout && is_alone ? piece : Tensor();
+}
+
+void GradientBuckets::Issue(Bucket& bucket) {
+  std::vector<EachMove> moves;
+  std::vector<int> moved;
+  for (const int index : bucket.leaves) {
+    Leaf& leaf = leaves_[index];
+    if (!leaf.gradient.defined()) continue;
+    moves.push_back({.source = leaf.gradient, .to = leaf.spec.layout, .into = PlaceFor(leaf)});
+    moved.push_back(index);
+  }
+  if (moves.empty()) return;
+  // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
+  const bool is_unit = leaves_[bucket.leaves[0]].spec.unit >= 0;
+  if (is_unit && outstanding_.defined()) std::exchange(outstanding_, DTensor()).ToLocal();
+  const PathGuard path(context_.state(), bucket.path_id);
+  const PurposeGuard purpose(context_.state(), Purpose::kGrad);
+  std::vector<DTensor> results = RedistributeEach(moves, options_.lane);
+  if (is_unit && results[0].impl()->is_pending()) outstanding_ = results[0].Detach();
+  for (size_t i = 0; i < moved.size(); ++i) {
+    Leaf& leaf = leaves_[moved[i]];
+    leaf.gradient = DTensor();
+    if (leaf.spec.node != nullptr) leaf.spec.node->AddGradient(std::move(results[i]));
+  }
+}
+
+}  // namespace weft

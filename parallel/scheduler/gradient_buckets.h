@@ -1,0 +1,109 @@
+#ifndef WEFT_PARALLEL_SCHEDULER_GRADIENT_BUCKETS_H_
+#define WEFT_PARALLEL_SCHEDULER_GRADIENT_BUCKETS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dtensor/context/lane.h"
+#include "dtensor/context/mesh_context.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/tape/gradient_sink.h"
+#include "dtensor/tape/leaf_node.h"
+#include "mesh/layout.h"
+#include "runtime/tensor/tensor_type.h"
+
+namespace weft {
+
+// A leaf whose gradient the buckets bring to rest.
+struct BucketLeaf {
+  LeafNode* node = nullptr;
+  std::string path;
+  TensorType type;  // the gradient's
+  Layout layout;    // where it rests
+  // Under NoSync the gradient stays on this rank, unreduced, until the first pass without.
+  bool accumulates_unreduced = true;
+  // Leaves of one unit, at least 0, are one bucket of their own; -1: buckets are made by size.
+  int unit = -1;
+};
+
+struct BucketOptions {
+  int64_t bucket_bytes = 25 << 20;
+  // The first bucket and the last hold no more, so that the first is on its way early and the last ends soon.
+  int64_t edge_bytes = 1 << 20;
+  Lane lane = Lane::kGrad;
+  // Passes may reach other leaves on one rank than on another: each pass ends with an agreement on what was
+  // reached anywhere, and what is absent here goes in as zeros.
+  bool find_unused = false;
+};
+
+// The gradients of many leaves, brought to rest a bucket at a time while backward goes on: the whole of DDP's
+// and ZeRO's communication of gradients, and of FSDP's, whose units are its buckets. A bucket is one
+// RedistributeEach, issued when its last leaf is there and the buckets before it are on their way, so that
+// every rank issues the same in the same order.
+//
+// The first pass only notes in what order leaves come; at its end the ranks agree on mesh rank 0's, and the
+// buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end.
+//
+// Cost:    per pass that syncs: of each gradient the redistribution to its layout. After the first pass: one
+//          broadcast and one all-reduce of 24 and 8 bytes per leaf; with find_unused, one of 8 bytes per leaf
+//          in every pass.
+// Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
+//          in its place.
+// Source:  Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020.
+// Threads: the rank's thread.
+class GradientBuckets final : public GradientSink {
+ public:
+  GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves, const BucketOptions& options);
+
+  void Deliver(int leaf, DTensor gradient) override;
+  void Forget(int leaf) noexcept override { leaves_[leaf].spec.node = nullptr; }
+  void EndPass() override;
+  void AbandonPass() noexcept override;
+
+  // Called with a leaf when backward has delivered it, and with no leaf (-1) at the end of a pass.
+  void set_observer(std::function<void(int leaf)> observer) { observer_ = std::move(observer); }
+
+  // The leaves of each bucket, in the order of issue; empty before the first pass has ended.
+  std::vector<std::vector<int>> buckets() const;
+
+ private:
+  struct Leaf {
+    BucketLeaf spec;
+    DTensor held;      // of passes under NoSync
+    DTensor gradient;  // delivered in this pass, not yet issued
+    Layout arriving;   // as the last one lay; meaningless before
+    int bucket = -1;
+  };
+  struct Bucket {
+    std::vector<int> leaves;  // in the order of arrival
+    int num_awaited = 0;      // in this pass
+    int path_id = 0;          // the module path that the leaves share
+    bool accumulates_unreduced = true;
+  };
+
+  bool HoldsBack(const BucketLeaf& leaf) const;
+  void StartOver();
+  void LearnOrder();
+  std::vector<int> AgreeOnOrder();
+  void MakeBuckets(const std::vector<int>& order);
+  void AddMissing();
+  void IssueReady();
+  void Issue(Bucket& bucket);
+  Tensor PlaceFor(const Leaf& leaf) const;
+
+  MeshContext& context_;
+  const BucketOptions options_;
+  std::vector<Leaf> leaves_;
+  std::vector<int> arrivals_;  // in this pass
+  std::vector<Bucket> buckets_;
+  bool learnt_ = false;
+  size_t next_ = 0;      // bucket to issue
+  DTensor outstanding_;  // of a unit's bucket: no second one is issued before it has moved
+  std::function<void(int)> observer_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_SCHEDULER_GRADIENT_BUCKETS_H_

@@ -1,0 +1,172 @@
+#include "parallel/scheduler/unit_copies.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/dispatch.h"
+#include "dtensor/redistribute_each.h"
+#include "ops/elementwise/cast.h"
+
+namespace weft {
+namespace {
+
+void AddOnce(std::vector<int>& order, int unit) {
+  if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
+}
+
+}  // namespace
+
+UnitCopies::UnitCopies(MeshContext& context, std::vector<CopyUnit> units, const UnitCopyOptions& options)
+    : context_(context), options_(options) {
+  for (CopyUnit& unit : units) {
+    for (int i = 0; i < std::ssize(unit.parameters); ++i) {
+      places_.push_back({static_cast<int>(units_.size()), i});
+    }
+    const int path_id = context.state().PathId(unit.path);
+    units_.push_back({.spec = std::move(unit), .path_id = path_id});
+  }
+}
+
+// A parameter that has been written since has other copies.
+bool UnitCopies::IsHere(const Unit& unit) const {
+  for (size_t i = 0; i < unit.copies.size(); ++i) {
+    if (unit.spec.parameters[i]->at_rest().impl()->version() != unit.versions[i]) return false;
+  }
+  return !unit.copies.empty();
+}
+
+void UnitCopies::Forget(int copy) noexcept {
+  const auto [unit, number] = places_[copy];
+  units_[unit].is_whole = false;
+  Drop(units_[unit]);
+}
+
+DTensor UnitCopies::Copy(int copy) {
+  const auto [unit, number] = places_[copy];
+  if (!units_[unit].is_whole) {
+    Throw(absl::StatusCode::kFailedPrecondition, "the parameters of unit '", units_[unit].spec.path,
+          "' are gone with their model: backward cannot gather them again");
+  }
+  Use(unit);
+  return units_[unit].copies[number];
+}
+
+void UnitCopies::Use(int index) {
+  Unit& unit = units_[index];
+  const bool first = !IsHere(unit) || !unit.is_used;
+  if (!IsHere(unit)) Gather(index, /*ahead=*/false);
+  unit.is_used = true;
+  unit.last_use = ++num_uses_;
+  if (!first) return;
+  RankState& state = context_.state();
+  if (state.in_backward()) {
+    AddOnce(this_backward_, index);
+  } else if (state.grad_enabled()) {
+    AddOnce(this_forward_, index);
+  }
+  Prefetch(index);
+}
+
+// The next units of the pass that runs, as the last one had them.
+void UnitCopies::Prefetch(int index) {
+  const bool backward = context_.state().in_backward();
+  std::vector<int> reversed;
+  if (backward && backward_order_.empty()) reversed.assign(this_forward_.rbegin(), this_forward_.rend());
+  const std::vector<int>& order = !backward                 ? forward_order_
+                                  : backward_order_.empty() ? reversed
+                                                            : backward_order_;
+  auto next = std::find(order.begin(), order.end(), index);
+  if (next == order.end()) return;
+  int ahead = 0;
+  for (++next; next != order.end() && ahead < options_.prefetch; ++next) {
+    if (units_[*next].spec.is_root) continue;  // it stays; gathered at its first use
+    ++ahead;
+    if (!IsHere(units_[*next])) Gather(*next, /*ahead=*/true);
+  }
+}
+
+void UnitCopies::Gather(int index, bool ahead) {
+  Unit& unit = units_[index];
+  Drop(unit);
+  MakeRoom(index);
+  RankState& state = context_.state();
+  const NoGradGuard no_grad(state);
+  const PathGuard path(state, unit.path_id);
+  const PurposeGuard purpose(state, Purpose::kParam);
+  std::vector<DTensor> pieces;
+  std::vector<EachMove> moves;
+  for (const Parameter* parameter : unit.spec.parameters) {
+    DTensor piece = parameter->at_rest();
+    unit.versions.push_back(piece.impl()->version());
+    // Cast first, so that what moves is the smaller.
+    if (piece.dtype() != parameter->compute_dtype()) {
+      piece = Execute(kCast, {piece}, {.dtype = parameter->compute_dtype()});
+    }
+    pieces.push_back(std::move(piece));
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    moves.push_back({.source = pieces[i], .to = unit.spec.parameters[i]->layouts().compute});
+  }
+  unit.copies = RedistributeEach(moves, ahead && options_.overlap ? Lane::kParam : Lane::kInline);
+  unit.is_used = false;
+}
+
+// No more than (1 + prefetch) inner units are here with this one: those let go that were used longest ago.
+void UnitCopies::MakeRoom(int index) {
+  if (units_[index].spec.is_root || !units_[index].spec.reshards) return;
+  std::vector<Unit*> here;
+  for (Unit& unit : units_) {
+    const bool counts = !unit.spec.is_root && unit.spec.reshards && !unit.copies.empty();
+    if (counts && unit.is_used && &unit != &units_[index]) here.push_back(&unit);
+  }
+  int64_t num_ahead = 0;
+  for (const Unit& unit : units_) {
+    num_ahead += !unit.spec.is_root && unit.spec.reshards && !unit.copies.empty() && !unit.is_used ? 1 : 0;
+  }
+  std::sort(here.begin(), here.end(), [](const Unit* a, const Unit* b) { return a->last_use < b->last_use; });
+  int64_t too_many = std::ssize(here) + num_ahead + 1 - (1 + options_.prefetch);
+  for (Unit* unit : here) {
+    if (too_many-- <= 0) return;
+    Drop(*unit);
+  }
+}
+
+void UnitCopies::Drop(Unit& unit) noexcept {
+  unit.copies.clear();
+  unit.versions.clear();
+}
+
+void UnitCopies::LeaveModule(int index) noexcept {
+  Unit& unit = units_[index];
+  if (unit.spec.is_root || !unit.spec.reshards || context_.state().in_backward()) return;
+  if (unit.is_used) Drop(unit);
+}
+
+// A forward that nothing differentiates is all there is.
+void UnitCopies::EndForward() noexcept {
+  if (context_.state().grad_enabled()) return;
+  for (Unit& unit : units_) {
+    if (unit.spec.reshards) Drop(unit);
+  }
+}
+
+void UnitCopies::DeliveredAll(int index) noexcept {
+  if (units_[index].spec.reshards) Drop(units_[index]);
+}
+
+void UnitCopies::EndPass() {
+  for (Unit& unit : units_) {
+    if (!unit.copies.empty() && !unit.is_used &&
+        context_.state().FirstWarning(absl::StrCat("prefetch ", unit.spec.path))) {
+      context_.Warn(absl::StrCat("unit '", unit.spec.path,
+                                 "' was gathered ahead and not used: the program has left the order of its "
+                                 "last step; the gather is dropped"));
+    }
+    if (unit.spec.reshards) Drop(unit);
+  }
+  forward_order_ = std::exchange(this_forward_, {});
+  backward_order_ = std::exchange(this_backward_, {});
+}
+
+}  // namespace weft

@@ -1,0 +1,90 @@
+#ifndef WEFT_PARALLEL_SCHEDULER_UNIT_COPIES_H_
+#define WEFT_PARALLEL_SCHEDULER_UNIT_COPIES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtensor/context/mesh_context.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/nn/parameter.h"
+#include "dtensor/tape/copy_source.h"
+
+namespace weft {
+
+// Parameters that are gathered together: those of one module.
+struct CopyUnit {
+  std::string path;
+  std::vector<const Parameter*> parameters;
+  bool is_root = false;  // kept from its first use in forward to its last in backward
+  bool reshards = true;  // false: copies stay until the parameters change
+};
+
+struct UnitCopyOptions {
+  int prefetch = 1;     // units gathered ahead of their use
+  bool overlap = true;  // gathers ahead of use run while the rank computes
+};
+
+// The copies of sharded parameters that compute reads, gathered a unit at a time: one RedistributeEach when the
+// first of the unit is asked for, in forward and again in backward. While a unit is used, the next ones are
+// gathered: in the order in which the last forward, or backward, first used them. Copies are let go when
+// forward leaves the unit's module, and in backward when all of the unit's gradients are there.
+//
+// Where a program departs from the order that it had, or uses a unit twice, values are right all the same:
+// a unit that is not there is gathered; one that was gathered ahead and not used is let go at the end of the
+// pass, with a warning that names it, once.
+//
+// Memory:  whole parameters of the root unit, and of (1 + prefetch) inner units at most; with a unit that does
+//          not reshard, its own in addition.
+// Cost:    per use of a unit one all-gather of each parameter's bytes in the compute dtype, under purpose
+//          `param` and the unit's path.
+// Source:  Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", 2023.
+// Threads: the rank's thread; every rank alike.
+class UnitCopies final : public CopySource {
+ public:
+  UnitCopies(MeshContext& context, std::vector<CopyUnit> units, const UnitCopyOptions& options);
+
+  // Copies are numbered through all units in their order.
+  // Errors: FailedPrecondition if the parameter is no more.
+  DTensor Copy(int copy) override;
+  void Forget(int copy) noexcept override;
+
+  // What the program does: forward has left a unit's module (the root's ends a forward); backward has all
+  // gradients of a unit; a backward pass has ended.
+  void LeaveModule(int unit) noexcept;
+  void EndForward() noexcept;
+  void DeliveredAll(int unit) noexcept;
+  void EndPass();
+
+ private:
+  struct Unit {
+    CopyUnit spec;
+    int path_id = 0;
+    bool is_whole = true;                // no parameter is gone
+    std::vector<DTensor> copies = {};    // empty: not here
+    std::vector<int64_t> versions = {};  // of the parameters that they were made of
+    bool is_used = false;                // since they were made
+    int64_t last_use = 0;
+  };
+
+  bool IsHere(const Unit& unit) const;
+  void Use(int index);
+  void Gather(int index, bool ahead);
+  void MakeRoom(int index);
+  void Prefetch(int index);
+  void Drop(Unit& unit) noexcept;
+
+  MeshContext& context_;
+  const UnitCopyOptions options_;
+  std::vector<Unit> units_;
+  std::vector<std::pair<int, int>> places_;  // of each copy: unit, number in it
+  // Units in the order of their first use in a forward, and in a backward: the last one's, and this one's.
+  std::vector<int> forward_order_, backward_order_;
+  std::vector<int> this_forward_, this_backward_;
+  int64_t num_uses_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_SCHEDULER_UNIT_COPIES_H_
