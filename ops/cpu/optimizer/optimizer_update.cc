@@ -57,6 +57,8 @@ void CountUpdate(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 // Compiled without fused multiply-adds.
+// The rates are made once per step in double, the same on every device; AdamWRatesOf is shared with CUDA,
+// which rounds by its own functions.
 struct PlainMath {
   static double Mul(double a, double b) { return a * b; }
   static double Add(double a, double b) { return a + b; }
@@ -142,6 +144,7 @@ void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
   AddTo(call.context.pool, call.outputs[0], call.inputs[1]);
 }
 
+// By one add after the other, as the calls of Add that it stands for: the same bits.
 void AddAll(const KernelCall<NoAttributes, NoScalars>& call) {
   const Tensor& y = call.outputs[0];
   ParallelCopy(call.context.pool, call.inputs[0], y);

@@ -132,6 +132,8 @@ __global__ void AvgPoolKernel(const T* x, Planes planes, T* y) {
 }
 
 // An element gathers from the windows that hold it, in their order.
+// From the element's side: scattering from the windows would need atomics where they overlap, and bits would
+// differ from run to run.
 template <class T>
 __global__ void AvgPoolGradKernel(const T* dy, Planes planes, T* dx) {
   using C = WideOf<T>;

@@ -18,6 +18,9 @@ constexpr int kLanes = 32;  // of blocks that sum columns
 constexpr int kSubrows = 8;
 
 // Weight gradients of this thread's columns: dw, and with kVectors = 2 db.
+// dw and db sum over rows, dx over columns. A block takes a run of rows: it writes their dx and keeps dw and
+// db of its columns in registers, which go to a workspace as one row per block; a second kernel adds these.
+// No atomics: the order follows from the shape.
 template <class T, int kVectors>
 struct WeightSums {
   using C = WideOf<T>;

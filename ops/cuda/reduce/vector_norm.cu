@@ -79,6 +79,8 @@ struct PowerReduction : PlainReduction<T, double> {
 };
 
 // How many |x| equal the extremum.
+// The gradient of an extremum goes in equal parts to all elements that are it; the parts follow from this
+// count.
 template <class T>
 struct TieCount : SumReduction<T, double> {
   using C = WideOf<T>;
