@@ -17,14 +17,10 @@ namespace {
 
 using weft::DTensor;
 
-// A static attribute is part of the cache key, so it has == and a hash.
+// A static attribute is part of the cache key, so it has ==; Weft hashes its fields.
 struct SoftCapAttributes {
   double cap = 30;
   bool operator==(const SoftCapAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const SoftCapAttributes& a) {
-    return H::combine(std::move(state), a.cap);
-  }
 };
 
 weft::TensorTypes Infer(absl::Span<const weft::TensorType> x, const SoftCapAttributes& a) {

@@ -274,23 +274,6 @@ Layout Layout::PlacedAlong(int axis, const Placement& placement) const {
   return placed.placement(axis) == this->placement(axis) ? *this : placed;
 }
 
-Layout Layout::PermuteDims(absl::Span<const int> order) const {
-  std::array<int, kMaxDims> moved_to;
-  moved_to.fill(-1);
-  WEFT_REQUIRE(static_cast<int>(order.size()) == ndim_, "a permutation of ", int{ndim_},
-               " dims needs as many entries, got {", absl::StrJoin(order, ", "), "}");
-  for (int i = 0; i < ndim_; ++i) {
-    WEFT_REQUIRE(order[i] >= 0 && order[i] < ndim_ && moved_to[order[i]] < 0, "{", absl::StrJoin(order, ", "),
-                 "} is not a permutation of ", int{ndim_}, " dims");
-    moved_to[order[i]] = i;
-  }
-  Layout result = *this;
-  for (int axis = 0; axis < num_axes_; ++axis) {
-    if (IsShard(axis)) result.Set(axis, kShard, moved_to[dim_of(axis)], order_of(axis));
-  }
-  return result;
-}
-
 std::string Layout::ToString(const DeviceMesh& mesh) const { return LayoutText(*this, &mesh); }
 std::string Layout::ToString() const { return LayoutText(*this, nullptr); }
 

@@ -92,10 +92,6 @@ class Layout {
   // innermost, which moves data.
   Layout PlacedAlong(int axis, const Placement& placement) const;
 
-  // For a tensor whose dims were permuted: dim i of the result is dim order[i] of this.
-  // Errors: InvalidArgument if `order` is not a permutation of the dims.
-  Layout PermuteDims(absl::Span<const int> order) const;
-
   // Text form. With a mesh: "[dp, tp]", "[tp.dp, -]", "[-, -] P{tp}", "P{a,b:max}", "P{a:sum,b:avg}" (scalar,
   // partial); one entry per dim, "-" unsplit, axes joined by '.' outermost first; partial axes with their
   // kind, sum if unsaid, one kind after the last axis standing for all if no other is said. "[]" for a

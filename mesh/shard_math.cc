@@ -12,14 +12,6 @@ Range ChunkOf(Range range, int64_t num_chunks, int64_t index) {
   return {range.offset + begin, end - begin};
 }
 
-Range NestedChunk(int64_t extent, absl::Span<const int64_t> sizes, absl::Span<const int64_t> indices) {
-  WEFT_REQUIRE(sizes.size() == indices.size(), "a nested chunk needs one index an axis: got ", indices.size(),
-               " for ", sizes.size(), " axes");
-  Range piece = {0, extent};
-  for (size_t i = 0; i < sizes.size(); ++i) piece = ChunkOf(piece, sizes[i], indices[i]);
-  return piece;
-}
-
 void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh) {
   WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
                layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());

@@ -31,19 +31,6 @@ struct Range {
 // Needs num_chunks >= 1 and 0 <= index < num_chunks.
 Range ChunkOf(Range range, int64_t num_chunks, int64_t index);
 
-// The piece of a dim of `extent` that a rank holds where axes of `sizes` split it, outermost first, and the
-// rank stands at `indices` along them. Chunks nest: each axis cuts the piece that the axis outside it left,
-// so gathering over the innermost axis of [a.b] gives exactly the pieces of [a].
-//
-//   extent  axes  (0,0)    (0,1)    (1,0)    (1,1)      offset+size
-//   5       2x2   0+2      2+1      3+1      4+1
-//   2       2x2   0+1      1+0      1+1      2+0
-//   1       2x2   0+1      1+0      1+0      1+0
-//   0       2x2   0+0      0+0      0+0      0+0
-//
-// Errors: InvalidArgument if there is not one index an axis.
-Range NestedChunk(int64_t extent, absl::Span<const int64_t> sizes, absl::Span<const int64_t> indices);
-
 // A box in a global tensor: what one rank holds of it. Kernels get one per operand.
 struct ShardBox {
   Shape global_shape;
@@ -60,7 +47,16 @@ ShardBox WholeBox(const Shape& shape);
 void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh);
 void CheckOnMesh(const Layout& layout, const Shape& global_shape, const DeviceMesh& mesh);
 
-// What the rank at `coordinate` (one index a mesh axis) holds of a tensor. Partial axes hold the whole.
+// What the rank at `coordinate` (one index per mesh axis) holds of a tensor. Partial axes hold the whole.
+// Chunks nest: of the axes that split a dim, outermost first, each cuts the piece that the one before it left,
+// so gathering over the innermost axis of [a.b] gives exactly the pieces of [a].
+//
+//   extent  axes  (0,0)    (0,1)    (1,0)    (1,1)      offset+size
+//   5       2x2   0+2      2+1      3+1      4+1
+//   2       2x2   0+1      1+0      1+1      2+0
+//   1       2x2   0+1      1+0      1+0      1+0
+//   0       2x2   0+0      0+0      0+0      0+0
+//
 // Errors: InvalidArgument if the layout's ndim or axes are not the shape's and the mesh's.
 ShardBox LocalBox(const Shape& global_shape, const Layout& layout, const DeviceMesh& mesh,
                   absl::Span<const int64_t> coordinate);

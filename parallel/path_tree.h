@@ -16,7 +16,8 @@ class PathTree {
  public:
   explicit PathTree(absl::Span<const std::string> paths);
 
-  // The indices of the paths that PathMatches(pattern, path) holds for, ascending.
+  // The indices of the paths that match, ascending. Of a pattern, "*" is any one component and "**" any number
+  // of them, none too; "" is the root.
   // Cost: one look-up for a component, all children for a "*", all below for a "**".
   std::vector<int> Match(absl::string_view pattern) const;
 

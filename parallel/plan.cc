@@ -2,7 +2,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
@@ -72,23 +71,6 @@ PlanEntry EntryFromJson(const Json& entry, const std::string& where) {
   return result;
 }
 
-// Matches components from `p` and `c` on; recursion depth is the number of components.
-bool MatchFrom(absl::Span<const absl::string_view> pattern, absl::Span<const absl::string_view> path) {
-  if (pattern.empty()) return path.empty();
-  if (pattern[0] == "**") {
-    for (size_t skip = 0; skip <= path.size(); ++skip) {
-      if (MatchFrom(pattern.subspan(1), path.subspan(skip))) return true;
-    }
-    return false;
-  }
-  if (path.empty() || (pattern[0] != "*" && pattern[0] != path[0])) return false;
-  return MatchFrom(pattern.subspan(1), path.subspan(1));
-}
-
-std::vector<absl::string_view> Components(absl::string_view path) {
-  return absl::StrSplit(path, '.', absl::SkipEmpty());
-}
-
 }  // namespace
 
 Plan Plan::Merge(const Plan& other) const {
@@ -129,10 +111,6 @@ std::string Plan::ToString() const {
     absl::StrAppend(&text, "\"", entry.path, "\": ", entry.style.ToString(), "\n");
   }
   return text;
-}
-
-bool PathMatches(absl::string_view pattern, absl::string_view path) {
-  return MatchFrom(Components(pattern), Components(path));
 }
 
 }  // namespace weft

@@ -47,9 +47,6 @@ class Plan {
   std::vector<PlanEntry> entries_;
 };
 
-// True if `path` ("blocks.0.attn") matches `pattern`.
-bool PathMatches(absl::string_view pattern, absl::string_view path);
-
 }  // namespace weft
 
 #endif  // WEFT_PARALLEL_PLAN_H_

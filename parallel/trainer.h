@@ -8,7 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/clip.h"
-#include "dtensor/optim/optimizer.h"
+#include "dtensor/optim/adamw.h"
 #include "dtensor/optim/schedule.h"
 #include "runtime/comm/communicator.h"
 

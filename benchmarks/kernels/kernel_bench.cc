@@ -8,7 +8,6 @@
 #include "benchmarks/figure.h"
 #include "benchmarks/machine_limits.h"
 #include "ops/op/kernel.h"
-#include "runtime/base/error.h"
 #include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"
 
@@ -28,13 +27,11 @@ std::map<std::string, RegisterKernelBench::Family>& Families() {
 BenchCall::BenchCall(const OpDef& op, KernelContext& context, std::vector<Tensor> inputs,
                      std::shared_ptr<const void> attributes, std::shared_ptr<const void> scalars)
     : op_(&op),
-      kernel_(FindKernel(op, context.allocator->device().type)),
+      kernel_(KernelFor(op, context.allocator->device())),
       context_(&context),
       inputs_(std::move(inputs)),
       attributes_(std::move(attributes)),
       scalars_(std::move(scalars)) {
-  WEFT_CHECK(kernel_ != nullptr, op.name(), " has no kernel on ",
-             DeviceTypeName(context.allocator->device().type));
   TensorTypes types;
   for (const Tensor& input : inputs_) {
     types.push_back({input.dtype(), input.shape()});

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "dtensor/call/resolve_call.h"
-#include "runtime/trace/span.h"
+#include "dtensor/call/launch_kernel.h"
+#include "ops/op/kernel.h"
 
 namespace weft {
 
@@ -40,11 +40,11 @@ DTensors CallOnPieces(const ErasedCall& call, int dim, PieceOutputs kind) {
     output_types.push_back(whole);
     output_boxes.push_back(box);
   }
-  if (const ErasedKernel kernel = KernelFor(op, context.allocator()->device()); kernel != nullptr) {
-    const Span span(context.world().tracer(), context.world().rank(), "op", op.name());
-    op.Invoke(kernel, {context.kernel_context(), locals, absl::MakeSpan(results), operand_boxes, output_boxes,
-                       attributes, scalars});
-  }
+  LaunchKernel(context, call, KernelFor(op, context.allocator()->device()),
+               {.inputs = locals,
+                .outputs = absl::MakeSpan(results),
+                .input_boxes = operand_boxes,
+                .output_boxes = output_boxes});
   DTensors outputs;
   for (size_t i = 0; i < results.size(); ++i) {
     outputs.push_back(DTensor(

@@ -1,11 +1,11 @@
 #include "dtensor/call/execute.h"
 
 #include "dtensor/call/call_observer.h"
+#include "dtensor/call/launch_kernel.h"
 #include "dtensor/redistribution/implicit.h"
 #include "ops/op/kernel.h"
 #include "ops/sharding/propagate.h"
 #include "ops/sharding/propagation_trace.h"
-#include "runtime/trace/span.h"
 
 namespace weft {
 namespace {
@@ -39,10 +39,11 @@ void Execution::RunKernel(absl::Span<const DTensor> outputs) const {
   absl::InlinedVector<Tensor, 4> locals;
   for (const DTensorRef operand : used_) locals.push_back(operand->Local());
   const auto run = [&](absl::Span<Tensor> places) {
-    Tracer* const tracer = context.world().tracer();
-    const Span span(tracer, context.world().rank(), "op", tracer == nullptr ? "" : call_.op.name());
-    call_.op.Invoke(plan_.kernel, {context.kernel_context(), locals, places, plan_.operand_boxes,
-                                   plan_.output_boxes, call_.attributes, call_.scalars});
+    LaunchKernel(context, call_, plan_.kernel,
+                 {.inputs = locals,
+                  .outputs = places,
+                  .input_boxes = plan_.operand_boxes,
+                  .output_boxes = plan_.output_boxes});
   };
   if (outputs.size() == 1) return run(absl::MakeSpan(&outputs[0].impl()->mutable_piece(), 1));
   absl::InlinedVector<Tensor, 4> places;
@@ -109,15 +110,8 @@ DTensor ExecuteCreation(const ErasedCall& call, const IntrusivePtr<MeshContext>&
                " and redistribute that, which sends nothing");
   const ShardBox box = LocalBox(type.shape, layout, context->mesh(), context->coordinate());
   Tensor result = Tensor::Empty(context->allocator(), type.dtype, box.shape);
-  if (const ErasedKernel kernel = KernelFor(call.op, context->allocator()->device()); kernel != nullptr) {
-    call.op.Invoke(kernel, {context->kernel_context(),
-                            {},
-                            absl::MakeSpan(&result, 1),
-                            {},
-                            absl::MakeConstSpan(&box, 1),
-                            call.attributes,
-                            call.scalars});
-  }
+  LaunchKernel(*context, call, KernelFor(call.op, context->allocator()->device()),
+               {.outputs = absl::MakeSpan(&result, 1), .output_boxes = absl::MakeConstSpan(&box, 1)});
   return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, std::move(result)));
 }
 

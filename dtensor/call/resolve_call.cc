@@ -77,18 +77,6 @@ void CheckOperandCount(const OpDef& op, size_t count) {
                any_number ? "at least 1" : absl::StrCat(expected), " operands (", names, "), got ", count);
 }
 
-ErasedKernel KernelFor(const OpDef& op, const Device& device) {
-  // A meta tensor has no elements: only views, which compute shapes, run their kernel on it.
-  if (device.type == DeviceType::kMeta && !op.is_view()) return nullptr;
-  // A view's kernel computes strides, or copies by calls that know every device.
-  const DeviceType type = op.is_view() ? DeviceType::kCpu : device.type;
-  const ErasedKernel kernel = FindKernel(op, type);
-  if (kernel == nullptr) {
-    Throw(absl::StatusCode::kUnimplemented, op.name(), ": no kernel on device ", DeviceTypeName(type));
-  }
-  return kernel;
-}
-
 const ResolvedCall& ResolveCall(MeshContext& context, const ErasedCall& call) {
   CallKey key(call.op, call.attributes, call.like);
   for (const DTensorRef operand : call.operands) key.AddOperand(operand->type, operand->layout);

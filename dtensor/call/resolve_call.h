@@ -19,10 +19,6 @@ const ResolvedCall& ResolveCall(MeshContext& context, const ErasedCall& call);
 // Errors: InvalidArgument if `op` does not take `count` operands.
 void CheckOperandCount(const OpDef& op, size_t count);
 
-// The kernel of `op` on `device`; null on meta but for views, which compute shapes.
-// Errors: Unimplemented where there is none.
-ErasedKernel KernelFor(const OpDef& op, const Device& device);
-
 }  // namespace weft
 
 #endif  // WEFT_DTENSOR_CALL_RESOLVE_CALL_H_

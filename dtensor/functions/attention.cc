@@ -6,6 +6,7 @@
 #include "dtensor/functions/shape.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/masked_attention.h"
+#include "ops/attention/packed_attention.h"
 
 namespace weft {
 namespace {
@@ -21,6 +22,12 @@ DTensor FullMask(const DTensor& q, const DTensor& mask) {
 }
 
 }  // namespace
+
+DTensor CausalAttention(const DTensor& q, const DTensor& k, const DTensor& v) {
+  return Call(kAttention, {q, k, v}, {.causal = true});
+}
+
+DTensor PackedCausalAttention(const DTensor& qkv) { return Call(kPackedAttention, {qkv}, {.causal = true}); }
 
 DTensor ScaledDotProductAttention(const DTensor& q, const DTensor& k, const DTensor& v,
                                   const AttentionOptions& options) {

@@ -3,7 +3,13 @@
 
 #include "dtensor/dtensor.h"
 
+// Attention, without holding scores or probabilities.
 namespace weft {
+
+// q [b, s, h, e], k and v [b, s, g, e] with h a multiple of g -> [b, s, h, e]
+DTensor CausalAttention(const DTensor& q, const DTensor& k, const DTensor& v);
+// The same of q, k and v in one tensor, as one projection makes them: qkv [b, s, 3, h, e] -> [b, s, h, e].
+DTensor PackedCausalAttention(const DTensor& qkv);
 
 struct AttentionOptions {
   // bool (true is seen) or of q's dtype (added to the scores); broadcasts to the scores [b, h, s, t], as
@@ -17,7 +23,7 @@ struct AttentionOptions {
   double dropout = 0;
 };
 
-// softmax(scale q k^T + mask) v, per head, without holding scores or probabilities.
+// softmax(scale q k^T + mask) v, per head.
 //
 // Shape:  q [b, s, h, e], k and v [b, t, h, e] -> [b, s, h, e]; grouped queries as q [b, s, h, g, e] (scores
 //         [b, h, g, s, t]) or [b, s, h*g, e] (scores [b, h*g, s, t]). Queries that see no key give 0.

@@ -2,8 +2,6 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/creation.h"
-#include "dtensor/functions/random_key.h"
-#include "ops/creation/random.h"
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/magnitude.h"
@@ -46,20 +44,9 @@ DTensor Cos(const DTensor& x) { return Call(kCos, {x}); }
 DTensor Erf(const DTensor& x) { return Call(kErf, {x}); }
 DTensor Tanh(const DTensor& x) { return Call(kTanh, {x}); }
 DTensor Sigmoid(const DTensor& x) { return Call(kSigmoid, {x}); }
-DTensor Relu(const DTensor& x) { return Call(kRelu, {x}); }
-DTensor Silu(const DTensor& x) { return Call(kSilu, {x}); }
-DTensor Gelu(const DTensor& x) { return Call(kGelu, {x}); }
-DTensor GeluExact(const DTensor& x) { return Call(kGelu, {x}, {.exact = true}); }
 
 DTensor Cast(const DTensor& x, DType dtype) {
   return x.dtype() == dtype ? x : Call(kCast, {x}, {.dtype = dtype});
-}
-
-DTensor Dropout(const DTensor& x, double rate) {
-  RankState& state = x.context()->state();
-  if (rate == 0 || !state.training()) return x;
-  return Call(kDropout, {x}, {},
-              {.key = NextRandomKey(state), .rate = rate, .batch_offset = state.batch_offset()});
 }
 
 }  // namespace weft

@@ -54,16 +54,7 @@ DTensor Cos(const DTensor& x);
 DTensor Erf(const DTensor& x);
 DTensor Tanh(const DTensor& x);
 DTensor Sigmoid(const DTensor& x);
-DTensor Relu(const DTensor& x);
-DTensor Silu(const DTensor& x);
-DTensor Gelu(const DTensor& x);       // the tanh approximation, as GPT-2
-DTensor GeluExact(const DTensor& x);  // by erf
 DTensor Cast(const DTensor& x, DType dtype);
-// Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate), while the rank state is
-// training; the bits depend on the seed, the step, the module path, how many times the module has asked in
-// this forward, and where the element lies in the global batch (BatchOffsetGuard in
-// dtensor/context/rank_state.h).
-DTensor Dropout(const DTensor& x, double rate);
 
 }  // namespace weft
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "dtensor/dispatch.h"
-#include "dtensor/functions/elementwise.h"
+#include "dtensor/functions/activation.h"
 #include "ops/product/contract.h"
 
 namespace weft {

@@ -4,6 +4,8 @@
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
 #include "ops/normalization/channel_norm.h"
+#include "ops/normalization/layer_norm.h"
+#include "ops/normalization/rms_norm.h"
 
 namespace weft {
 namespace {
@@ -15,6 +17,14 @@ DTensor ByChannel(const DTensor& vector, const DTensor& x, double value, absl::s
 }
 
 }  // namespace
+
+DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps) {
+  return Call(kLayerNorm, {x, weight, bias}, {.eps = eps});
+}
+
+DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double eps) {
+  return Call(kRmsNorm, {x, weight}, {.eps = eps});
+}
 
 BatchNormResult BatchNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps) {
   constexpr char kName[] = "BatchNormalize";

@@ -5,10 +5,15 @@
 
 #include "dtensor/dtensor.h"
 
-// Norms of x [n, c, ...] with a weight [c] and a bias [c], either of which may be undefined (1, 0).
-// Statistics are those of the global tensor wherever x is split: two small all-reduces, x is not gathered.
-// (Norms over the last dim are in neural.h.)
+// Norms: over the last dim, over the batch, over groups of channels. Statistics are those of the global tensor
+// wherever x is split: small all-reduces, x is not gathered.
 namespace weft {
+
+// Over the last dim: x [..., d], weight [d], bias [d].
+DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps = 1e-5);
+DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double eps = 1e-5);
+
+// The others take x [n, c, ...] with a weight [c] and a bias [c], either of which may be undefined (1, 0).
 
 // What training needs of a batch norm: y, and the mean and (biased) variance of each channel, f64 for f64 and
 // else f32, without history.

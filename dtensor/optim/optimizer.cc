@@ -1,37 +1,10 @@
 #include "dtensor/optim/optimizer.h"
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
 #include "ops/optimizer/optimizer_update.h"
 
 namespace weft {
-namespace {
-
-// A zero tensor that lies as the parameter at rest, in memory of its module.
-DTensor ZerosLike(const Parameter& parameter) {
-  const DTensor& value = parameter.at_rest();
-  const PathGuard path(value.context()->state(), value.impl()->node->path_id());
-  return Full(value.context(), value.dtype(), value.shape(), 0, value.layout());
-}
-
-std::vector<DTensor> ZerosLike(const std::vector<Parameter*>& parameters) {
-  std::vector<DTensor> zeros;
-  for (const Parameter* parameter : parameters) zeros.push_back(ZerosLike(*parameter));
-  return zeros;
-}
-
-// What `weight_decay` is for this parameter.
-double DecayOf(const Parameter& parameter, double weight_decay) {
-  return parameter.spec().decays ? weight_decay : 0;
-}
-
-void AppendState(const std::vector<Parameter*>& parameters, const std::vector<DTensor>& tensors,
-                 absl::string_view name, std::vector<std::pair<std::string, DTensor>>* out) {
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    out->push_back({absl::StrCat(parameters[i]->path(), ".", name), tensors[i]});
-  }
-}
-
-}  // namespace
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters) : parameters_(std::move(parameters)) {
   if (parameters_.empty()) return;
@@ -61,69 +34,25 @@ void Optimizer::ZeroGrad() {
   for (Parameter* parameter : parameters_) parameter->ClearGrad();
 }
 
-Sgd::Sgd(std::vector<Parameter*> parameters, const SgdOptions& options)
-    : Optimizer(std::move(parameters)), options_(options) {
-  if (options.momentum != 0) momentum_ = ZerosLike(this->parameters());
-}
-
-void Sgd::Update(absl::Span<const int> indices, double lr, const DTensor& scale) {
-  if (momentum_.empty()) {
-    std::vector<EachCall<SgdScalars>> calls;
-    calls.reserve(indices.size());
-    for (const int i : indices) {
-      const Parameter& parameter = *parameters()[i];
-      calls.push_back({.operands = {parameter.at_rest(), parameter.grad(), scale},
-                       .scalars = {.lr = lr, .weight_decay = DecayOf(parameter, options_.weight_decay)}});
-    }
-    CallEach(kSgdUpdate, calls);
-    return;
+std::vector<DTensor> Optimizer::MakeMoment() const {
+  std::vector<DTensor> zeros;
+  for (const Parameter* parameter : parameters_) {
+    const DTensor& value = parameter->at_rest();
+    const PathGuard path(value.context()->state(), value.impl()->node->path_id());
+    zeros.push_back(Full(value.context(), value.dtype(), value.shape(), 0, value.layout()));
   }
-  std::vector<EachCall<MomentumScalars>> calls;
-  calls.reserve(indices.size());
-  for (const int i : indices) {
-    const Parameter& parameter = *parameters()[i];
-    calls.push_back({.operands = {parameter.at_rest(), momentum_[i], parameter.grad(), scale},
-                     .scalars = {.lr = lr,
-                                 .momentum = options_.momentum,
-                                 .weight_decay = DecayOf(parameter, options_.weight_decay)}});
+  return zeros;
+}
+
+void Optimizer::AppendMoment(absl::string_view name, const std::vector<DTensor>& moment,
+                             std::vector<std::pair<std::string, DTensor>>* state) const {
+  for (size_t i = 0; i < moment.size(); ++i) {
+    state->push_back({absl::StrCat(parameters_[i]->path(), ".", name), moment[i]});
   }
-  CallEach(kMomentumUpdate, calls);
 }
 
-std::vector<std::pair<std::string, DTensor>> Sgd::Moments() const {
-  std::vector<std::pair<std::string, DTensor>> state;
-  AppendState(parameters(), momentum_, "momentum", &state);
-  return state;
-}
-
-AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options)
-    : Optimizer(std::move(parameters)),
-      options_(options),
-      first_(ZerosLike(this->parameters())),
-      second_(ZerosLike(this->parameters())) {}
-
-void AdamW::Update(absl::Span<const int> indices, double lr, const DTensor& scale) {
-  const DTensor rates =
-      Call(kAdamWRates, {updates()}, {}, {.lr = lr, .beta1 = options_.beta1, .beta2 = options_.beta2});
-  std::vector<EachCall<AdamWScalars>> calls;
-  calls.reserve(indices.size());
-  for (const int i : indices) {
-    const Parameter& parameter = *parameters()[i];
-    calls.push_back({.operands = {parameter.at_rest(), first_[i], second_[i], parameter.grad(), scale, rates},
-                     .scalars = {.lr = lr,
-                                 .beta1 = options_.beta1,
-                                 .beta2 = options_.beta2,
-                                 .eps = options_.eps,
-                                 .weight_decay = DecayOf(parameter, options_.weight_decay)}});
-  }
-  CallEach(kAdamWUpdate, calls);
-}
-
-std::vector<std::pair<std::string, DTensor>> AdamW::Moments() const {
-  std::vector<std::pair<std::string, DTensor>> state;
-  AppendState(parameters(), first_, "m", &state);
-  AppendState(parameters(), second_, "v", &state);
-  return state;
+double Optimizer::DecayOf(const Parameter& parameter, double weight_decay) {
+  return parameter.spec().decays ? weight_decay : 0;
 }
 
 }  // namespace weft

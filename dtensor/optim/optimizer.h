@@ -1,11 +1,11 @@
 #ifndef WEFT_DTENSOR_OPTIM_OPTIMIZER_H_
 #define WEFT_DTENSOR_OPTIM_OPTIMIZER_H_
 
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/parameter.h"
@@ -15,7 +15,7 @@ namespace weft {
 // Changes parameters by their gradients, on each rank's at-rest pieces: no communication. State (moments)
 // lies as the parameter at rest. A parameter without a gradient is left alone. Weight decay applies to the
 // parameters that decay: their modules say so (ParameterSpec::decays). All are updated by one call
-// (CallEach): on a GPU a launch for some forty of them.
+// (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of its own: sgd.h, adamw.h.
 class Optimizer {
  public:
   // Errors: FailedPrecondition before the parameters are materialized.
@@ -49,56 +49,20 @@ class Optimizer {
   // The state that lies as the parameters do.
   virtual std::vector<std::pair<std::string, DTensor>> Moments() const = 0;
 
+  // For the constructor of one that keeps moments: a zero tensor for each parameter, which lies as that does at
+  // rest, in memory of its module.
+  std::vector<DTensor> MakeMoment() const;
+
+  // For Moments: one moment under its names, "<parameter path>.<name>".
+  void AppendMoment(absl::string_view name, const std::vector<DTensor>& moment,
+                    std::vector<std::pair<std::string, DTensor>>* state) const;
+
+  // What `weight_decay` is for this parameter: 0 if it does not decay.
+  static double DecayOf(const Parameter& parameter, double weight_decay);
+
  private:
   std::vector<Parameter*> parameters_;
   DTensor updates_;
-};
-
-// p -= lr * (scale * g + weight_decay * p); with momentum, the buffer b = momentum * b + g' is subtracted
-// instead.
-struct SgdOptions {
-  double momentum = 0;
-  double weight_decay = 0;
-
-  bool operator==(const SgdOptions&) const = default;
-};
-
-class Sgd : public Optimizer {
- public:
-  Sgd(std::vector<Parameter*> parameters, const SgdOptions& options);
-
- protected:
-  void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override;
-  std::vector<std::pair<std::string, DTensor>> Moments() const override;
-
- private:
-  SgdOptions options_;
-  std::vector<DTensor> momentum_;
-};
-
-// Adam with decoupled weight decay.
-// Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019; the order of PyTorch's AdamW.
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-
-  bool operator==(const AdamWOptions&) const = default;
-};
-
-class AdamW : public Optimizer {
- public:
-  AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options);
-
- protected:
-  void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override;
-  std::vector<std::pair<std::string, DTensor>> Moments() const override;
-
- private:
-  AdamWOptions options_;
-  std::vector<DTensor> first_;
-  std::vector<DTensor> second_;
 };
 
 }  // namespace weft

@@ -58,10 +58,6 @@ absl::string_view StepKindName(StepKind kind) {
 
 bool Communicates(StepKind kind) { return kind != StepKind::kSlice && kind != StepKind::kToPartial; }
 
-bool IsMove(StepKind kind) {
-  return Communicates(kind) && kind != StepKind::kReduceScatter && kind != StepKind::kAllReduce;
-}
-
 std::string Redistribution::ToString(const DeviceMesh& mesh) const { return PlanText(*this, &mesh); }
 std::string Redistribution::ToString() const { return PlanText(*this, nullptr); }
 

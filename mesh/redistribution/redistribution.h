@@ -45,8 +45,6 @@ struct RedistributionStep {
 
 // Whether the ranks exchange anything.
 bool Communicates(StepKind kind);
-// Whether it moves values as they are: all that communicate but reduce-scatter and all-reduce.
-bool IsMove(StepKind kind);
 
 // A sequence of steps that changes where a value lies and not the value.
 struct Redistribution {

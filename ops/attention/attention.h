@@ -2,7 +2,6 @@
 #define WEFT_OPS_ATTENTION_ATTENTION_H_
 
 #include <string>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -15,10 +14,6 @@ struct AttentionAttributes {
   double scale = 0;
 
   bool operator==(const AttentionAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const AttentionAttributes& a) {
-    return H::combine(std::move(state), a.causal, a.scale);
-  }
 };
 
 // y = softmax(scale q k^T) v per head, and lse = log sum exp of the scores, which backward reads (no gradient

@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_ATTENTION_ROTARY_H_
 #define WEFT_OPS_ATTENTION_ROTARY_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -16,10 +14,6 @@ struct RotaryAttributes {
   bool inverse = false;
 
   bool operator==(const RotaryAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const RotaryAttributes& a) {
-    return H::combine(std::move(state), a.base, a.interleaved, a.inverse);
-  }
 };
 
 // Rotary position embedding of x [b, s, ..., e]: turns each pair of elements by an angle that grows with the

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -19,10 +18,6 @@ struct ConvAttributes {
   int64_t groups = 1;
 
   bool operator==(const ConvAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ConvAttributes& a) {
-    return H::combine(std::move(state), a.stride, a.padding, a.dilation, a.groups);
-  }
 };
 
 // y[n, o, p, q] = b[o] + sum over c, i, j of w[o, c, i, j] x[n, c, p * stride + i * dilation - padding, ...]:
@@ -40,10 +35,6 @@ struct ConvGradAttributes {
   SpatialPair extents = {0, 0};  // of the result's last two dims: of x, or of w
 
   bool operator==(const ConvGradAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ConvGradAttributes& a) {
-    return H::combine(std::move(state), a.conv, a.extents);
-  }
 };
 
 // dy [n, o, p, q], w -> dx [n, c, h, w].

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -19,11 +18,6 @@ struct PoolAttributes {
   bool count_padding = true;                 // avg_pool divides by the whole window, padding included
 
   bool operator==(const PoolAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const PoolAttributes& a) {
-    return H::combine(std::move(state), a.kernel, a.stride, a.padding, a.dilation, a.ceil_mode,
-                      a.count_padding);
-  }
 };
 
 struct PoolGradAttributes {
@@ -31,10 +25,6 @@ struct PoolGradAttributes {
   std::array<int64_t, 2> extents = {0, 0};  // of the images
 
   bool operator==(const PoolGradAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const PoolGradAttributes& a) {
-    return H::combine(std::move(state), a.pool, a.extents);
-  }
 };
 
 // y = the maximum of each window, and index = where it stands in its image, row * w + column. Of equal ones

@@ -20,10 +20,6 @@ struct CreationAttributes {
   Shape shape;  // global
 
   bool operator==(const CreationAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const CreationAttributes& attributes) {
-    return H::combine(std::move(state), attributes.dtype, attributes.shape);
-  }
 };
 
 // Uniform in [low, high); rounding may reach high.

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -31,10 +30,6 @@ struct ReduceAttributes {
   bool keepdims = false;  // reduced dims stay, of extent 1
 
   bool operator==(const ReduceAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ReduceAttributes& attributes) {
-    return H::combine(std::move(state), attributes.dims, attributes.keepdims);
-  }
 };
 
 constexpr bool HasDim(DimMask mask, int dim) { return (mask >> dim & 1) != 0; }

@@ -2,7 +2,6 @@
 #define WEFT_OPS_ELEMENTWISE_BROADCAST_H_
 
 #include <string>
-#include <utility>
 
 #include "absl/types/span.h"
 #include "ops/declare/reduced_dims.h"
@@ -18,10 +17,6 @@ struct ShapeAttributes {
   Shape shape;
 
   bool operator==(const ShapeAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ShapeAttributes& attributes) {
-    return H::combine(std::move(state), attributes.shape);
-  }
 };
 
 // The transpose of broadcasting: sums x to `shape`, which x's shape is a broadcast of, over its leading dims
@@ -33,10 +28,6 @@ struct BroadcastAttributes {
   DimMask missing_dims = 0;  // dims of `shape` that the operand does not have; its others are equal or 1
 
   bool operator==(const BroadcastAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const BroadcastAttributes& attributes) {
-    return H::combine(std::move(state), attributes.shape, attributes.missing_dims);
-  }
 };
 
 // Repeats x along the dims that it lacks and those where its extent is 1: the gradient of a sum, without

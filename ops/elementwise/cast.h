@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_ELEMENTWISE_CAST_H_
 #define WEFT_OPS_ELEMENTWISE_CAST_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -11,10 +9,6 @@ struct CastAttributes {
   DType dtype = DType::kF32;
 
   bool operator==(const CastAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const CastAttributes& a) {
-    return H::combine(std::move(state), a.dtype);
-  }
 };
 
 // x in another floating dtype, rounded to nearest.

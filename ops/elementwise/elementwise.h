@@ -36,10 +36,6 @@ struct GeluAttributes {
   bool exact = false;
 
   bool operator==(const GeluAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const GeluAttributes& attributes) {
-    return H::combine(std::move(state), attributes.exact);
-  }
 };
 extern const Op<GeluAttributes> kGelu;
 

@@ -2,7 +2,6 @@
 #define WEFT_OPS_ELEMENTWISE_SELECT_H_
 
 #include <limits>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -19,10 +18,6 @@ struct KeepWhereAttributes {
   bool value = true;
 
   bool operator==(const KeepWhereAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const KeepWhereAttributes& attributes) {
-    return H::combine(std::move(state), attributes.value);
-  }
 };
 extern const Op<KeepWhereAttributes> kKeepWhere;
 

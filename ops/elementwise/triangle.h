@@ -2,7 +2,6 @@
 #define WEFT_OPS_ELEMENTWISE_TRIANGLE_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -13,10 +12,6 @@ struct TriangleAttributes {
   int64_t diagonal = 0;  // 0 is the main one, positive ones lie above it
 
   bool operator==(const TriangleAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const TriangleAttributes& a) {
-    return H::combine(std::move(state), a.lower, a.diagonal);
-  }
 };
 
 // x with zeros above (lower) or below the diagonal of its last two dims: tril and triu. What is zeroed is 0

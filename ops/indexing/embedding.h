@@ -2,7 +2,6 @@
 #define WEFT_OPS_INDEXING_EMBEDDING_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -20,10 +19,6 @@ struct EmbeddingGradAttributes {
   int64_t vocabulary = 0;
 
   bool operator==(const EmbeddingGradAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const EmbeddingGradAttributes& attributes) {
-    return H::combine(std::move(state), attributes.vocabulary);
-  }
 };
 
 // tokens dy -> dtable [vocabulary, d]: row t is the sum of dy over the positions of token t, in their order.

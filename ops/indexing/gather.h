@@ -2,7 +2,6 @@
 #define WEFT_OPS_INDEXING_GATHER_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -19,10 +18,6 @@ struct GatherAttributes {
   int dim = 0;
 
   bool operator==(const GatherAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const GatherAttributes& a) {
-    return H::combine(std::move(state), a.dim);
-  }
 };
 
 // (x, index): y[o, j, k] = x[o, index[o, j, k], k], of index's shape.
@@ -36,10 +31,6 @@ struct ScatterSumAttributes {
   int64_t extent = 0;  // of the dim in the result
 
   bool operator==(const ScatterSumAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ScatterSumAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.extent);
-  }
 };
 
 // (index, src): y[o, v, k] is the sum of src[o, j, k] over the j with index[o, j, k] = v, in their order;

@@ -2,7 +2,6 @@
 #define WEFT_OPS_INDEXING_INDEX_SELECT_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -18,10 +17,6 @@ struct IndexAttributes {
   int dim = 0;
 
   bool operator==(const IndexAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const IndexAttributes& a) {
-    return H::combine(std::move(state), a.dim);
-  }
 };
 
 // (x, index): y[..., j, ...] = x[..., index[j], ...].
@@ -35,10 +30,6 @@ struct IndexAddAttributes {
   int64_t extent = 0;  // of the dim in the result
 
   bool operator==(const IndexAddAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const IndexAddAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.extent);
-  }
 };
 
 // (index, src): y[..., v, ...] is the sum of src[..., j, ...] over the j with index[j] = v, in their order;

@@ -2,7 +2,6 @@
 #define WEFT_OPS_INDEXING_SORT_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -13,10 +12,6 @@ struct SortAttributes {
   bool descending = false;
 
   bool operator==(const SortAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const SortAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.descending);
-  }
 };
 
 // x sorted along a dim, and where each element stood. NaN is greater than all numbers, -0 equals 0, and equal
@@ -33,10 +28,6 @@ struct SelectionAttributes {
   int64_t extent = 0;  // of the dim in the result
 
   bool operator==(const SelectionAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const SelectionAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.extent);
-  }
 };
 
 // indices dy -> dx, zero but for dx[..., indices[..., j, ...], ...] += dy[..., j, ...]: the gradient of

@@ -2,7 +2,6 @@
 #define WEFT_OPS_INDEXING_TOP_K_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -14,10 +13,6 @@ struct TopKAttributes {
   bool largest = true;
 
   bool operator==(const TopKAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const TopKAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.k, a.largest);
-  }
 };
 
 // The k largest (or smallest) elements along a dim, best first, and where they stand. As in kSort, NaN is

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "runtime/tensor/tensor_type.h"
@@ -19,10 +18,6 @@ struct ChannelNormAttributes {
   double eps = 1e-5;
 
   bool operator==(const ChannelNormAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ChannelNormAttributes& a) {
-    return H::combine(std::move(state), a.groups, a.eps);
-  }
 };
 
 // The factors of x, of a vector by channel, and of a statistic. With `whole`, factors along which elements

@@ -2,7 +2,6 @@
 #define WEFT_OPS_NORMALIZATION_CROSS_ENTROPY_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -13,10 +12,6 @@ struct CrossEntropyAttributes {
   double label_smoothing = 0;   // e: the target has probability 1 - e, and every class e / v on top
 
   bool operator==(const CrossEntropyAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const CrossEntropyAttributes& attributes) {
-    return H::combine(std::move(state), attributes.ignore_index, attributes.label_smoothing);
-  }
 };
 
 // Softmax cross-entropy of logits against classes, summed over the counted positions:

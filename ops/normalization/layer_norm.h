@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_NORMALIZATION_LAYER_NORM_H_
 #define WEFT_OPS_NORMALIZATION_LAYER_NORM_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -11,10 +9,6 @@ struct LayerNormAttributes {
   double eps = 1e-5;
 
   bool operator==(const LayerNormAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const LayerNormAttributes& attributes) {
-    return H::combine(std::move(state), attributes.eps);
-  }
 };
 
 // y = (x - mean) * rstd * w + b over the last dim, with mean = (sum x) / d, rstd = 1 / sqrt((sum (x -

@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_NORMALIZATION_NORM_RSTD_H_
 #define WEFT_OPS_NORMALIZATION_NORM_RSTD_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -11,10 +9,6 @@ struct NormRstdAttributes {
   double eps = 1e-5;
 
   bool operator==(const NormRstdAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const NormRstdAttributes& attributes) {
-    return H::combine(std::move(state), attributes.eps);
-  }
 };
 
 // rstd = 1 / sqrt(variance + eps), elementwise, f32 or f64: a step of the decompositions of norms. Not

@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_NORMALIZATION_RMS_NORM_H_
 #define WEFT_OPS_NORMALIZATION_RMS_NORM_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -11,10 +9,6 @@ struct RmsNormAttributes {
   double eps = 1e-5;
 
   bool operator==(const RmsNormAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const RmsNormAttributes& attributes) {
-    return H::combine(std::move(state), attributes.eps);
-  }
 };
 
 // y = x * rstd * w over the last dim, with rstd = 1 / sqrt((sum x^2) / d + eps).

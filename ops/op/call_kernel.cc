@@ -2,7 +2,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "ops/op/kernel.h"
-#include "runtime/base/error.h"
 
 namespace weft {
 namespace {
@@ -19,9 +18,7 @@ Boxes WholeBoxes(absl::Span<const Tensor> tensors) {
 
 void CallKernelErased(const OpDef& op, KernelContext& context, absl::Span<const Tensor> inputs,
                       absl::Span<Tensor> outputs, const void* attributes, const void* scalars) {
-  const DeviceType device = outputs[0].device().type;
-  const ErasedKernel kernel = FindKernel(op, device);
-  WEFT_CHECK(kernel != nullptr, op.name(), ": no kernel for ", DeviceTypeName(device));
+  const ErasedKernel kernel = KernelFor(op, outputs[0].device());
   const Boxes input_boxes = WholeBoxes(inputs);
   const Boxes output_boxes = WholeBoxes(outputs);
   op.Invoke(kernel, {.context = context,

@@ -14,7 +14,7 @@ namespace weft {
 // there. The boxes that it gets are of tensors that are whole. An output may be an input where the kernel
 // goes element by element.
 //
-// Errors: Internal if there is no such kernel; the kernel's.
+// Errors: Unimplemented if there is no such kernel; the kernel's.
 void CallKernelErased(const OpDef& op, KernelContext& context, absl::Span<const Tensor> inputs,
                       absl::Span<Tensor> outputs, const void* attributes, const void* scalars);
 

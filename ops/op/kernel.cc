@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "runtime/base/error.h"
 
 namespace weft {
 namespace {
@@ -45,6 +46,18 @@ void RegisterKernel::Add(const OpDef& op, DeviceType device, ErasedKernel kernel
 }
 
 ErasedKernel FindKernel(const OpDef& op, DeviceType device) { return Find<ErasedKernel>(op, device); }
+
+ErasedKernel KernelFor(const OpDef& op, const Device& device) {
+  // A meta tensor has no elements: only views, which compute shapes, run their kernel on it.
+  if (device.type == DeviceType::kMeta && !op.is_view()) return nullptr;
+  // A view's kernel computes strides, or copies by calls that know every device.
+  const DeviceType type = op.is_view() ? DeviceType::kCpu : device.type;
+  const ErasedKernel kernel = FindKernel(op, type);
+  if (kernel == nullptr) {
+    Throw(absl::StatusCode::kUnimplemented, op.name(), ": no kernel on device ", DeviceTypeName(type));
+  }
+  return kernel;
+}
 
 RegisterBatchKernel::RegisterBatchKernel(const OpDef& op, DeviceType device, BatchKernel kernel) {
   Add(op, device, kernel, "batch kernels");

@@ -26,6 +26,11 @@ class RegisterKernel {
 // The kernel of `op` on `device`, or null.
 ErasedKernel FindKernel(const OpDef& op, DeviceType device);
 
+// The kernel that a call of `op` runs where its tensors lie on `device`: null on meta but for views, which
+// compute shapes.
+// Errors: Unimplemented where there is none.
+ErasedKernel KernelFor(const OpDef& op, const Device& device);
+
 // Several calls of one op at once, on a device where that costs less than each by itself (fewer launches).
 // The calls are of one rank and independent: none writes what another touches. Results have the bits of the
 // op's kernel. Calls differ in all but the op and its attributes; KernelCall<A, R>(call) has the types.

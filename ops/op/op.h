@@ -7,13 +7,12 @@
 #include <memory>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "ops/op/attribute_hash.h"
 #include "ops/op/emitter.h"
 #include "ops/op/kernel_call.h"
 #include "runtime/tensor/tensor_type.h"
@@ -23,10 +22,6 @@ namespace weft {
 // For ops without attributes, or without run-time scalars.
 struct NoAttributes {
   bool operator==(const NoAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const NoAttributes&) {
-    return state;
-  }
 };
 struct NoScalars {};
 
@@ -115,8 +110,9 @@ class OpDef {
 // The declaration of an op: everything about it but its kernels, in one place. Write it with designated
 // initialisers.
 //
-// A is the struct of *static* attributes: part of the cache key, so it has == and AbslHashValue. R is the
-// struct of run-time scalars (learning rate, random key): never part of a key.
+// A is the struct of *static* attributes: part of the cache key, so it has ==, and its fields are hashed one
+// by one (HashAttributesOf). R is the struct of run-time scalars (learning rate, random key): never part of a
+// key.
 template <class A = NoAttributes, class R = NoScalars>
 struct OpFunctions {
   const char* name;
@@ -198,7 +194,7 @@ class Op final : public OpDef {
     reinterpret_cast<void (*)(const KernelCall<A, R>&)>(kernel)(KernelCall<A, R>(call));
   }
   size_t HashAttributes(const void* attributes) const override {
-    return absl::Hash<A>()(*static_cast<const A*>(attributes));
+    return HashAttributesOf(*static_cast<const A*>(attributes));
   }
   bool EqualAttributes(const void* a, const void* b) const override {
     return *static_cast<const A*>(a) == *static_cast<const A*>(b);

@@ -62,10 +62,6 @@ struct ContractAttributes {
   DimLabels y;
 
   bool operator==(const ContractAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ContractAttributes& a) {
-    return H::combine(std::move(state), a.x, a.w, a.y);
-  }
 };
 
 // y = the sum of products of x and w over the dims that both have and y lacks: every matrix product is this
@@ -97,10 +93,6 @@ struct LinearWeightGradAttributes {
   int bias_ndim = 0;
 
   bool operator==(const LinearWeightGradAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const LinearWeightGradAttributes& a) {
-    return H::combine(std::move(state), a.labels, a.bias_ndim);
-  }
 };
 
 // What kLinear's backward makes of its w and b, (dw, db): dw = contract(x, dy), and db the sum of dy over all

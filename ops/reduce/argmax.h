@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_REDUCE_ARGMAX_H_
 #define WEFT_OPS_REDUCE_ARGMAX_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -12,10 +10,6 @@ struct ArgAttributes {
   bool keepdims = false;  // the dim stays, of extent 1
 
   bool operator==(const ArgAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ArgAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.keepdims);
-  }
 };
 
 // The index of the largest or smallest element along a dim: the lowest of several. A NaN counts as both, as

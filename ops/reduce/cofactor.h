@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_REDUCE_COFACTOR_H_
 #define WEFT_OPS_REDUCE_COFACTOR_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -12,10 +10,6 @@ struct DimAttributes {
   int dim = 0;
 
   bool operator==(const DimAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const DimAttributes& a) {
-    return H::combine(std::move(state), a.dim);
-  }
 };
 
 // y_i = the product of all x_j along a dim but x_i: the gradient of a product. By products of what stands

@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_REDUCE_SCAN_H_
 #define WEFT_OPS_REDUCE_SCAN_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -12,10 +10,6 @@ struct ScanAttributes {
   bool reverse = false;  // from the end
 
   bool operator==(const ScanAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ScanAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.reverse);
-  }
 };
 
 // y_i = x_0 + ... + x_i along a dim; in reverse, x_i + ... + x_(n-1), which is its gradient.

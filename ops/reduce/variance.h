@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_REDUCE_VARIANCE_H_
 #define WEFT_OPS_REDUCE_VARIANCE_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 #include "ops/reduce/reduce.h"
 
@@ -15,10 +13,6 @@ struct VarianceAttributes {
 
   ReduceAttributes Reduce() const { return {.dims = dims, .keepdims = keepdims}; }
   bool operator==(const VarianceAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const VarianceAttributes& a) {
-    return H::combine(std::move(state), a.dims, a.keepdims, a.correction);
-  }
 };
 
 // variance: y = sum (x - mean)^2 / max(0, N - correction) over dims, N their number of elements in the global

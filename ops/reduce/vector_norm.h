@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_REDUCE_VECTOR_NORM_H_
 #define WEFT_OPS_REDUCE_VECTOR_NORM_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 #include "ops/reduce/reduce.h"
 
@@ -15,10 +13,6 @@ struct NormAttributes {
 
   ReduceAttributes Reduce() const { return {.dims = dims, .keepdims = keepdims}; }
   bool operator==(const NormAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const NormAttributes& a) {
-    return H::combine(std::move(state), a.dims, a.keepdims, a.p);
-  }
 };
 
 // y = (sum |x|^p)^(1 / p) over dims; for p of inf and -inf the largest and smallest |x|, for 0 the number of
@@ -43,10 +37,6 @@ struct NormFinishAttributes {
   DType dtype = DType::kF32;  // of the result
 
   bool operator==(const NormFinishAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const NormFinishAttributes& a) {
-    return H::combine(std::move(state), a.p, a.dtype);
-  }
 };
 
 // The power sum -> y.

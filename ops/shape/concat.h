@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_SHAPE_CONCAT_H_
 #define WEFT_OPS_SHAPE_CONCAT_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -11,10 +9,6 @@ struct ConcatAttributes {
   int dim = 0;
 
   bool operator==(const ConcatAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ConcatAttributes& a) {
-    return H::combine(std::move(state), a.dim);
-  }
 };
 
 // The operands one after the other along a dim that they all have.

@@ -2,7 +2,6 @@
 #define WEFT_OPS_SHAPE_FLIP_ROLL_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "ops/op/op.h"
@@ -13,10 +12,6 @@ struct FlipAttributes {
   absl::InlinedVector<int, Shape::kMaxDims> dims;
 
   bool operator==(const FlipAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const FlipAttributes& a) {
-    return H::combine(std::move(state), a.dims);
-  }
 };
 
 struct RollAttributes {
@@ -24,10 +19,6 @@ struct RollAttributes {
   int64_t shift = 0;  // any; the element at i goes to i + shift, and round the end
 
   bool operator==(const RollAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const RollAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.shift);
-  }
 };
 
 // The order of the elements reversed along some dims, or turned along one. Copies.

@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_SHAPE_PAD_H_
 #define WEFT_OPS_SHAPE_PAD_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -12,10 +10,6 @@ struct PadAttributes {
   Shape after;
 
   bool operator==(const PadAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const PadAttributes& a) {
-    return H::combine(std::move(state), a.before, a.after);
-  }
 };
 
 struct PadScalars {

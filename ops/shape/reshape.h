@@ -1,8 +1,6 @@
 #ifndef WEFT_OPS_SHAPE_RESHAPE_H_
 #define WEFT_OPS_SHAPE_RESHAPE_H_
 
-#include <utility>
-
 #include "ops/op/op.h"
 
 namespace weft {
@@ -11,10 +9,6 @@ struct ReshapeAttributes {
   Shape shape;  // the global one
 
   bool operator==(const ReshapeAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ReshapeAttributes& a) {
-    return H::combine(std::move(state), a.shape);
-  }
 };
 
 // The elements of x, row-major, under another shape: a view where x's strides allow it, else a copy.

@@ -2,7 +2,6 @@
 #define WEFT_OPS_SHAPE_SLICE_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -14,10 +13,6 @@ struct SliceAttributes {
   int64_t length = 0;
 
   bool operator==(const SliceAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const SliceAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.start, a.length);
-  }
 };
 
 struct SliceGradAttributes {
@@ -26,10 +21,6 @@ struct SliceGradAttributes {
   int64_t extent = 0;  // of the dim in the result
 
   bool operator==(const SliceGradAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const SliceGradAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.start, a.extent);
-  }
 };
 
 // The elements [start, start + length) of one dim of x: a view, but for the case below.

@@ -2,7 +2,6 @@
 #define WEFT_OPS_SHAPE_SPLIT_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "ops/op/op.h"
@@ -14,10 +13,6 @@ struct SplitAttributes {
   absl::InlinedVector<int64_t, 4> sizes;  // along dim, in order; they add up to its extent
 
   bool operator==(const SplitAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const SplitAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.sizes);
-  }
 };
 
 // x cut along one dim into as many outputs as there are sizes; views, but for the case below.

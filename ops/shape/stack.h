@@ -2,7 +2,6 @@
 #define WEFT_OPS_SHAPE_STACK_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "ops/op/op.h"
@@ -17,20 +16,12 @@ struct StackAttributes {
   absl::InlinedVector<int64_t, 4> positions = {};
 
   bool operator==(const StackAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const StackAttributes& a) {
-    return H::combine(std::move(state), a.dim, a.extent, a.positions);
-  }
 };
 
 struct UnbindAttributes {
   int dim = 0;
 
   bool operator==(const UnbindAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const UnbindAttributes& a) {
-    return H::combine(std::move(state), a.dim);
-  }
 };
 
 // The operands, all of one type, side by side along a new dim.

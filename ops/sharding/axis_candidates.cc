@@ -36,6 +36,15 @@ bool IsAdditive(const CallRule& call, int operand, int factor) {
   });
 }
 
+// What splitting a factor over an axis means, read off the rule "b d, d n -> b n":
+//
+//   factor   operands             output
+//   b        Shard(0), Replicate  Shard(0)
+//   n        Replicate, Shard(1)  Shard(1)
+//   d        Shard(1), Shard(0)   Partial: the output lacks it, and is made of operands that have it
+//
+// A term of the same sum that lacks the factor (a bias beside a product over d) would be added by every rank:
+// it must be Partial too. None if one output needs it so and another needs it whole.
 std::optional<AxisCandidate> SplitFactor(const CallRule& call, int factor) {
   const ShardingRule& rule = call.rule;
   AxisCandidate candidate = {.factor = factor};
@@ -82,6 +91,7 @@ std::optional<AxisCandidate> PassPartial(const CallRule& call, absl::Span<const 
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].IsPartial(axis) || !absl::c_linear_search(group, static_cast<int>(i))) continue;
     if (!IsLinearPartial(operands[i], axis)) return std::nullopt;
+    // The terms of a sum and those of an average do not add up to either.
     if (kind.has_value() && *kind != operands[i].partial_op(axis)) return std::nullopt;
     kind = operands[i].partial_op(axis);
   }
@@ -137,6 +147,7 @@ std::vector<AxisCandidate> AxisCandidates(const CallRule& call, absl::Span<const
       refuse(factor, -1, "it must stay whole");
       continue;
     }
+    // Splits are followed, not invented: where tensors lie is the plan's to say.
     bool present = like != nullptr && IsSplitBy(*like, call.rule.outputs[0], axis, factor);
     for (size_t i = 0; i < operands.size(); ++i) {
       present = present || IsSplitBy(operands[i], call.rule.operands[i], axis, factor);
@@ -154,6 +165,7 @@ std::vector<AxisCandidate> AxisCandidates(const CallRule& call, absl::Span<const
         any_partial ? "no operand of it is Partial there, or not of one kind of sum"
                     : "no operand is Partial there");
   }
+  // Replicate throughout is always right, and last: it wins no tie.
   add(AxisCandidate{-1, Placements(operands.size(), Replicate()),
                     Placements(call.rule.outputs.size(), Replicate())},
       -1, -1, "");

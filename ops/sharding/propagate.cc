@@ -16,6 +16,7 @@ namespace {
 // Where the operands would have to lie, were the one that is updated in place allowed to move first.
 [[noreturn]] void ThrowInPlace(const PropagateRequest& request, const CallRule& call, const DeviceMesh& mesh,
                                const CostModel& cost_model) {
+  // The same search without that restriction: its candidates are what the message proposes.
   CallRule free = call;
   free.in_place.clear();
   PropagationTrace trace;
@@ -74,7 +75,10 @@ Strategy Propagate(const PropagateRequest& request, const DeviceMesh& mesh, cons
     call.in_place.push_back(op.FindValue(name));
   }
   if (trace != nullptr) trace->call = call;
+  // What a view can be without moving follows from layout algebra: there is nothing to choose.
   if (call.rule.is_view) return PropagateView(request, mesh, cost_model, trace);
+  // Before the search, which only knows the op's own kernel: there a whole factor that is split would be
+  // gathered. The calls that the decomposition makes are propagated one by one.
   if (std::string why = WhyDecomposed(request, call.rule, mesh); !why.empty()) {
     if (trace != nullptr) trace->decomposed_because = std::move(why);
     Strategy strategy;
@@ -82,6 +86,7 @@ Strategy Propagate(const PropagateRequest& request, const DeviceMesh& mesh, cons
     return strategy;
   }
   std::optional<Strategy> best = SearchStrategy(request, call, mesh, cost_model, trace);
+  // An update in place cannot be moved first: the copy would be updated instead.
   if (!best.has_value()) ThrowInPlace(request, call, mesh, cost_model);
   return *std::move(best);
 }

@@ -101,6 +101,7 @@ class Parser {
   ShardingRule rule;
 
  private:
+  // A mark counts wherever it stands: "f!" in one value makes f whole in all of them.
   int FactorNumber(absl::string_view word, int64_t extent) {
     const bool whole = absl::ConsumeSuffix(&word, "!");
     const bool indexed = absl::ConsumeSuffix(&word, "@");
@@ -194,6 +195,8 @@ std::string BroadcastRule(absl::Span<const TensorType> operands) {
   int ndim = 0;
   for (const TensorType& type : operands) ndim = std::max(ndim, type.ndim());
   // An extent other than 1 decides a dim; one that is 1 everywhere stays an ordinary factor.
+  // NumPy's rule, from the last dim. A stretched dim is "1" in the rule: it has no factor, so it is never
+  // split, and each rank repeats it.
   std::vector<int64_t> common(ndim, 1);
   for (const TensorType& type : operands) {
     for (int dim = 0; dim < type.ndim(); ++dim) {

@@ -138,6 +138,8 @@ double Search::AxisMicroseconds(const Choice& choice, int operand, int axis, con
   double bytes = operand_bytes_[operand];
   for (int other = 0; other < mesh_.num_axes(); ++other) {
     if (other == axis) continue;
+    // Axes before this one are as chosen, those after it still as they were: what moves here is what is left
+    // of the operand between the two.
     const bool split = other < axis ? std::holds_alternative<Shard>(choice.picks[other]->operands[operand])
                                     : layout.IsShard(other);
     if (split) bytes /= static_cast<double>(mesh_.axis_size(other));
@@ -342,6 +344,9 @@ std::optional<Strategy> Search::Run() {
     candidates.push_back(AxisCandidates(call_, request_.operand_layouts, request_.like, axis,
                                         trace_ != nullptr ? &trace_->refused : nullptr));
   }
+  // A beam search over the axes, as c candidates on each of a axes would be c^a layouts: each axis extends
+  // every kept choice by each of its candidates, at estimated prices; only what is left at the end gets
+  // layouts and exact ones.
   std::vector<Choice> beam = {Start()};
   std::vector<Choice> pruned;
   for (int axis = 0; axis < mesh_.num_axes(); ++axis) {

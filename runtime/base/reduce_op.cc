@@ -1,7 +1,5 @@
 #include "runtime/base/reduce_op.h"
 
-#include "runtime/base/error.h"
-
 namespace weft {
 
 absl::string_view ReduceOpName(ReduceOp op) {
@@ -18,13 +16,6 @@ absl::string_view ReduceOpName(ReduceOp op) {
       return "product";
   }
   return "?";
-}
-
-ReduceOp ParseReduceOp(absl::string_view name) {
-  for (ReduceOp op : kAllReduceOps) {
-    if (ReduceOpName(op) == name) return op;
-  }
-  ThrowInvalidArgument("unknown reduction '", name, "': expected one of sum, avg, min, max, product");
 }
 
 std::ostream& operator<<(std::ostream& out, ReduceOp op) { return out << ReduceOpName(op); }

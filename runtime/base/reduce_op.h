@@ -18,10 +18,6 @@ inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kAvg, Red
 // "sum", "avg", "min", "max", "product".
 absl::string_view ReduceOpName(ReduceOp op);
 
-// The inverse of ReduceOpName.
-// Errors: InvalidArgument that lists the names.
-ReduceOp ParseReduceOp(absl::string_view name);
-
 std::ostream& operator<<(std::ostream& out, ReduceOp op);
 
 }  // namespace weft

@@ -13,7 +13,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/clip.h"
-#include "dtensor/optim/optimizer.h"
+#include "dtensor/optim/adamw.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -163,24 +163,6 @@ TEST(LayoutTest, AnAxisOfSizeOneStaysAsWritten) {
   EXPECT_EQ(Layout::Parse("[one, -]", Mesh()).ToString(Mesh()), "[one, -]");
 }
 
-TEST(LayoutTest, PermuteDims) {
-  const Layout layout = Layout::Parse("[dp, -, tp.cp] P{one}", Mesh());
-  EXPECT_EQ(layout.PermuteDims({2, 0, 1}), Layout::Parse("[tp.cp, dp, -] P{one}", Mesh()));
-  EXPECT_EQ(layout.PermuteDims({2, 0, 1}).PermuteDims({1, 2, 0}), layout);
-  EXPECT_EQ(InvalidArgumentMessage([&] {
-              layout.PermuteDims({0, 1});
-            }),
-            "a permutation of 3 dims needs as many entries, got {0, 1}");
-  EXPECT_EQ(InvalidArgumentMessage([&] {
-              layout.PermuteDims({0, 1, 1});
-            }),
-            "{0, 1, 1} is not a permutation of 3 dims");
-  EXPECT_EQ(InvalidArgumentMessage([&] {
-              layout.PermuteDims({0, 1, 3});
-            }),
-            "{0, 1, 3} is not a permutation of 3 dims");
-}
-
 TEST(LayoutTest, TextForm) {
   const auto text = [](const std::vector<AxisPlacement>& placements, int ndim) {
     return Layout(Mesh(), ndim, placements).ToString(Mesh());

@@ -109,7 +109,7 @@ const RegisterKernel kOtherTypeCpu(kOtherType, DeviceType::kCpu, Zero);
 TEST(SingleDeviceTest, HoldsOpsToTheirDeclaration) {
   const Tensor x = F64({2}, {1, 2});
   const NoAttributes none;
-  EXPECT_EQ(MessageOf([&] { RunOp(kNoKernel, {x}); }), "no_kernel has no cpu kernel");
+  EXPECT_EQ(MessageOf([&] { RunOp(kNoKernel, {x}); }), "no_kernel: no kernel on device cpu");
   EXPECT_THAT(MessageOf([&] { Backward(kUnsaved, {x}, {x}); }),
               HasSubstr("unsaved reads 'x' in backward and saves 'y'"));
   EXPECT_THAT(MessageOf([&] { Backward(kTwice, {x}, {x}); }),

@@ -2,7 +2,6 @@
 #define WEFT_TESTS_OPS_TOY_OPS_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "ops/op/op.h"
 
@@ -16,20 +15,12 @@ struct ToyMatmulAttributes {
   bool transpose_w = false;  // w is [n, k]
 
   bool operator==(const ToyMatmulAttributes&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ToyMatmulAttributes& a) {
-    return H::combine(std::move(state), a.transpose_x, a.transpose_w);
-  }
 };
 
 struct ToyRows {
   int64_t rows = 0;
 
   bool operator==(const ToyRows&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const ToyRows& a) {
-    return H::combine(std::move(state), a.rows);
-  }
 };
 
 struct ToyRate {

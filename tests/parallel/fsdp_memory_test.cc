@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
-#include "dtensor/optim/optimizer.h"
+#include "dtensor/optim/adamw.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"

@@ -11,7 +11,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/inspect/comm_report.h"
 #include "dtensor/optim/clip.h"
-#include "dtensor/optim/optimizer.h"
+#include "dtensor/optim/adamw.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"

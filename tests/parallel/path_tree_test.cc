@@ -1,13 +1,84 @@
 #include "parallel/path_tree.h"
 
 #include <random>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "parallel/plan.h"
 
 namespace weft {
 namespace {
+
+// Whether the whole path matches the whole pattern, tried one way of reading "**" after another: the
+// definition that the tree is held to.
+bool MatchFrom(absl::Span<const absl::string_view> pattern, absl::Span<const absl::string_view> path) {
+  if (pattern.empty()) return path.empty();
+  if (pattern[0] == "**") {
+    for (size_t skip = 0; skip <= path.size(); ++skip) {
+      if (MatchFrom(pattern.subspan(1), path.subspan(skip))) return true;
+    }
+    return false;
+  }
+  if (path.empty() || (pattern[0] != "*" && pattern[0] != path[0])) return false;
+  return MatchFrom(pattern.subspan(1), path.subspan(1));
+}
+
+std::vector<absl::string_view> Components(absl::string_view path) {
+  return absl::StrSplit(path, '.', absl::SkipEmpty());
+}
+
+bool PathMatches(absl::string_view pattern, absl::string_view path) {
+  return MatchFrom(Components(pattern), Components(path));
+}
+
+TEST(PathTreeTest, Globs) {
+  struct Case {
+    const char* pattern;
+    const char* path;
+    bool matches;
+  };
+  const Case cases[] = {
+      {"", "", true},
+      {"", "wte", false},
+      {"wte", "", false},
+      {"wte", "wte", true},
+      {"wte", "wte2", false},
+      {"w*", "wte", false},  // "*" is a whole component
+      {"*", "wte", true},
+      {"*", "", false},
+      {"*", "a.b", false},
+      {"blocks.*", "blocks.11", true},
+      {"blocks.*", "blocks", false},
+      {"blocks.*", "blocks.0.attn", false},
+      {"blocks.*.attn.qkv", "blocks.3.attn.qkv", true},
+      {"blocks.*.attn.qkv", "blocks.attn.qkv", false},
+      {"*.*", "a.b", true},
+      {"**", "", true},
+      {"**", "a", true},
+      {"**", "a.b.c", true},
+      {"a.**", "a", true},
+      {"a.**", "a.b.c", true},
+      {"a.**", "b.a", false},
+      {"**.qkv", "qkv", true},
+      {"**.qkv", "blocks.0.attn.qkv", true},
+      {"**.qkv", "blocks.0.attn.qkv.weight", false},
+      {"blocks.**.up", "blocks.0.mlp.up", true},
+      {"blocks.**.up", "blocks.up", true},
+      {"**.a.**.a", "a.a", true},
+      {"**.a.**.a", "x.a.y.z.a", true},
+      {"**.a.**.a", "x.a.y", false},
+      {"**.*", "", false},
+      {"**.*", "a.b", true},
+  };
+  for (const Case& c : cases) {
+    const std::vector<std::string> paths = {c.path};
+    const std::vector<int> expected = c.matches ? std::vector<int>{0} : std::vector<int>();
+    EXPECT_EQ(PathTree(paths).Match(c.pattern), expected) << c.pattern << " on " << c.path;
+  }
+}
 
 TEST(PathTreeTest, ByHand) {
   const std::vector<std::string> paths = {"",         "wte",          "blocks.0", "blocks.0.attn",
@@ -34,7 +105,6 @@ TEST(PathTreeTest, TwoModulesOfOnePath) {
   EXPECT_EQ(PathTree(paths).Match("**.b"), (std::vector<int>{1, 3}));
 }
 
-// Path by path is the definition.
 TEST(PathTreeTest, MatchesWhatPathMatchesDoes) {
   std::mt19937 draw(3);
   const auto draw_path = [&](const std::vector<std::string>& components) {

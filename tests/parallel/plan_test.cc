@@ -118,48 +118,5 @@ TEST(PlanTest, MergeKeepsTheOrder) {
   EXPECT_EQ(a.Merge({}), a);
 }
 
-TEST(PathMatchesTest, Globs) {
-  struct Case {
-    const char* pattern;
-    const char* path;
-    bool matches;
-  };
-  const Case cases[] = {
-      {"", "", true},
-      {"", "wte", false},
-      {"wte", "", false},
-      {"wte", "wte", true},
-      {"wte", "wte2", false},
-      {"w*", "wte", false},  // "*" is a whole component
-      {"*", "wte", true},
-      {"*", "", false},
-      {"*", "a.b", false},
-      {"blocks.*", "blocks.11", true},
-      {"blocks.*", "blocks", false},
-      {"blocks.*", "blocks.0.attn", false},
-      {"blocks.*.attn.qkv", "blocks.3.attn.qkv", true},
-      {"blocks.*.attn.qkv", "blocks.attn.qkv", false},
-      {"*.*", "a.b", true},
-      {"**", "", true},
-      {"**", "a", true},
-      {"**", "a.b.c", true},
-      {"a.**", "a", true},
-      {"a.**", "a.b.c", true},
-      {"a.**", "b.a", false},
-      {"**.qkv", "qkv", true},
-      {"**.qkv", "blocks.0.attn.qkv", true},
-      {"**.qkv", "blocks.0.attn.qkv.weight", false},
-      {"blocks.**.up", "blocks.0.mlp.up", true},
-      {"blocks.**.up", "blocks.up", true},
-      {"**.a.**.a", "a.a", true},
-      {"**.a.**.a", "x.a.y.z.a", true},
-      {"**.a.**.a", "x.a.y", false},
-      {"**.*", "", false},
-      {"**.*", "a.b", true},
-  };
-  for (const Case& c : cases)
-    EXPECT_EQ(PathMatches(c.pattern, c.path), c.matches) << c.pattern << " on " << c.path;
-}
-
 }  // namespace
 }  // namespace weft

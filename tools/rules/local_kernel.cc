@@ -25,11 +25,7 @@ std::vector<Tensor> RunKernel(const OpDef& op, KernelContext& context, absl::Spa
   const TensorTypes output_types = op.Infer(operand_types, attributes);
   WEFT_CHECK(output_types.size() == output_boxes.size(), op.name(), " has ", output_types.size(),
              " outputs, got ", output_boxes.size(), " boxes");
-  const DeviceType device = op.is_view() ? DeviceType::kCpu : context.allocator->device().type;
-  const ErasedKernel kernel = FindKernel(op, device);
-  if (kernel == nullptr) {
-    Throw(absl::StatusCode::kUnimplemented, op.name(), " has no ", DeviceTypeName(device), " kernel");
-  }
+  const ErasedKernel kernel = KernelFor(op, context.allocator->device());
 
   std::vector<Tensor> outputs(output_boxes.size());
   const std::vector<std::string> in_place = absl::StrSplit(op.in_place(), ' ', absl::SkipEmpty());

@@ -37,6 +37,7 @@ typename AttentionGradBlock<T>::Workspace AttentionGradBlock<T>::Carve(Workspace
   return w;
 }
 
+// Transposed once for all blocks of queries that see these keys; the products take them as right operands.
 template <class T>
 void AttentionGradBlock<T>::LoadKeys(const HeadIndex& head, int64_t key, int64_t cols, Workspace& w) const {
   const HeadIndex key_head = {head.b, head.h, 0};
@@ -59,6 +60,9 @@ void AttentionGradBlock<T>::LoadQueries(const HeadIndex& head, int64_t query, in
   const RowBlock<T> dy_rows = PackRows(dy.Rows(head, query), rows, n.e, w.dy);
   static_assert(kQueryBlock <= kPanelColumns, "scratch holds a block of queries");
   const RowBlock<T> y_rows = RowsInPlace(y.Rows(head, query), rows, n.e, /*padded=*/false, w.scratch);
+  // delta = sum over e of dy y equals the sum over keys of p dp, which the softmax's own gradient subtracts:
+  // by e numbers instead of t, and before any score is made.
+  // Source: Dao et al., "FlashAttention", arXiv 2205.14135.
   RowDots(rows, n.e, y_rows.data, y_rows.ld, dy_rows.data, dy_rows.ld, w.delta);
 }
 
@@ -68,6 +72,8 @@ void AttentionGradBlock<T>::Run(const Workspace& w) const {
   const ScoreBlock block = {w.rows, cols, score_stride(), mask.Visible(w.query, w.key, cols)};
   const int64_t panel = n.e * kPanelColumns;
   // scores [rows, cols] = scale q [rows, e] k^T [e, cols]; gradients = dy [rows, e] v^T [e, cols]
+  // Nothing of size s t was saved: scores are made anew from q and k, and lse turns them into probabilities
+  // without a second softmax.
   BlockProduct<T> product = {.m = w.rows, .n = cols, .k = n.e, .alpha = scale, .columns = block.visible};
   MultiplyBlocks(product, {w.q, n.padded_e()}, {w.k_panels, kPanelColumns, panel}, w.probabilities,
                  block.stride);
@@ -89,6 +95,7 @@ void AttentionGradBlock<T>::RunChanged(const Workspace& w, const ScoreBlock& blo
     T* const row = w.probabilities + i * block.stride;
     T* const d_row = w.gradients + i * block.stride;
     const int64_t visible = block.VisibleIn(i);
+    // Its probabilities would be exp(-inf - -inf).
     if (lse_rows[i] == -std::numeric_limits<T>::infinity()) {  // a query that sees no key
       std::fill_n(row, block.cols, T(0));
       std::fill_n(d_row, block.cols, T(0));
@@ -102,6 +109,8 @@ void AttentionGradBlock<T>::RunChanged(const Workspace& w, const ScoreBlock& blo
       for (int64_t j = 0; j < visible; ++j) d_row[j] *= factors[j];
     }
     ScoreGradients({1, block.cols, block.stride, visible}, lse_rows + i, w.delta + i, row, d_row);
+    // The softmax's gradient is of the probabilities before dropout; those that multiplied v, which dv wants,
+    // are after it.
     if (factors != nullptr) {
       for (int64_t j = 0; j < visible; ++j) row[j] *= factors[j];
     }

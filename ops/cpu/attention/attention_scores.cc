@@ -87,6 +87,9 @@ void ExpInPlace(float* values, int64_t n) {
   for (; i < n; ++i) values[i] = hn::GetLane(ExpOf(d, hn::Set(d, values[i])));
 }
 
+// The online softmax over blocks of keys (Milakov and Gimelshein, arXiv 1805.02867): where a block raises the
+// maximum, what was summed before is scaled down by exp(old - new). All rows' factors are made together, by
+// whole vectors.
 void SoftmaxStepF32(const ScoreBlock& block, float* scores, float* max, float* sum, float* rescale) {
   for (int64_t i = 0; i < block.rows; ++i) {
     const float old_max = max[i];
@@ -141,6 +144,7 @@ void SoftmaxFinishF32(int64_t rows, int64_t cols, const float* max, const float*
   }
 }
 
+// p = exp(s - lse) needs no maximum and no sum: lse, saved by forward, is both. ds = p (dp - delta).
 void ScoreGradientsF32(const ScoreBlock& block, const float* lse, const float* delta, float* scores,
                        float* d_probabilities) {
   const D d;

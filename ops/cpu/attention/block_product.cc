@@ -67,6 +67,7 @@ HWY_NOINLINE void MultiplyTile(const T* HWY_RESTRICT a, int64_t lda, const T* HW
   }
 }
 
+// Every shape of tile is a function of its own, its loops unrolled, so that all sums are registers.
 template <class T>
 using Tile = void (*)(const T*, int64_t, const T*, int64_t, int64_t, const BlockProduct<T>&, const T*, T*,
                       int64_t);
@@ -101,6 +102,8 @@ int64_t GroupRows(int64_t left) {
   return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
+// Scores of a causal mask are a staircase: tiles above it are left out, and sums are cut where probabilities
+// are known to be 0.
 template <class T>
 void MultiplyGroups(const BlockProduct<T>& product, const BlockLeft<T>& a, const BlockRight<T>& b, T* c,
                     int64_t ldc) {

@@ -38,6 +38,8 @@ using SquareTag = hn::FixedTag<float, kSquare>;
 using SquareVector = hn::Vec<SquareTag>;
 
 // Four rows: column c of each half of the vectors, or of the only one, in columns[c].
+// A square is transposed in registers, by interleaving rows twice: by elements, every store would go to
+// another line.
 HWY_INLINE void TransposeFour(const float* HWY_RESTRICT from, int64_t from_ld, SquareVector (&columns)[4]) {
   const SquareTag d;
   const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_ld);

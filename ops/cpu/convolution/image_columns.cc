@@ -7,6 +7,8 @@ namespace {
 
 // Part of one output row: pixels [q, q + count) meet image elements `from`, from + step, ...; outside
 // [first, last) of them lies padding.
+// Copied by stretches of an output row, whose padding is worked out once: no test per
+// element.
 struct RowSegment {
   int64_t column;  // of the first pixel in the columns
   int64_t count;

@@ -24,6 +24,7 @@ double GeluTanhGrad(double x) {
   return (1 + t) / 2 + x / 2 * (1 - t * t) * kRootTwoOverPi * (1 + 3 * kCubic * x * x);
 }
 
+// erfc, not 1 + erf: for x far below 0 that difference would have no digits left.
 double GeluErf(double x) { return x / 2 * std::erfc(x * (-1 / std::numbers::sqrt2)); }
 
 // The normal distribution plus x times its density.
@@ -72,12 +73,14 @@ double Apply(double a, double b) {
     case BinaryFunction::kDiv:
       return a / b;
     case BinaryFunction::kReluGrad:
+      // `a` is relu's y here, which is saved instead of x: 0 or less exactly where x is; of nan, b.
       return a <= 0 ? 0 : b;
     case BinaryFunction::kGeluGrad:
       return b * GeluTanhGrad(a);
     case BinaryFunction::kGeluErfGrad:
       return b * GeluErfGrad(a);
     case BinaryFunction::kSiluGrad:
+      // s (1 + x (1 - s)), with 1 - s as the sigmoid of -x: no digits are lost where s is near 1.
       return b * Sigmoid(a) * (1 + a * Sigmoid(-a));
   }
 }
@@ -97,6 +100,7 @@ C ApplyInteger(C a, C b) {
 }
 
 // Whether there are bf16 numbers alone, which need no wider blocks on the way.
+// Floats and bf16 go through vectors chosen at run time (float_spans), doubles through libm, one by one.
 bool AllBF16(const KernelCallBase& call) {
   if (call.outputs[0].dtype() != DType::kBF16) return false;
   return absl::c_all_of(call.inputs, [](const Tensor& x) { return x.dtype() == DType::kBF16; });

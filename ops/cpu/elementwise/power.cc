@@ -45,6 +45,7 @@ void Pow(const KernelCall<NoAttributes, NoScalars>& call) {
 void PowBaseGrad(const KernelCall<NoAttributes, NoScalars>& call) {
   VisitFloatingElementType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
+    // 0 for b = 0 whatever a: 0 * a^-1 would be nan at a = 0, where a^0 = 1 is flat.
     MapElements<C, 3>(call, [](C a, C b, C dy) { return b == 0 ? C(0) : dy * (b * std::pow(a, b - 1)); });
   });
 }
@@ -58,6 +59,8 @@ void PowExponentGrad(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 // Calls run(f), f being x -> x^exponent in its cheapest form.
+// The form is chosen once per call, so that the loop over elements is of one multiplication or root, and
+// not a call of pow.
 template <class C, class Run>
 void WithPower(double exponent, const Run& run) {
   if (exponent == 0) return run([](C) { return C(1); });

@@ -48,6 +48,8 @@ void NormOf(const Call& call) {
   const auto apply = [&](RowRange range) {
     passes.Apply(range, w.data<C>(), b.data<C>(), mean, rstd.data(), call.outputs[0]);
   };
+  // A group is of one image and stays in cache from its sums to its result: one task does all passes over it.
+  // A batch norm's channel is of all images, so each pass must end everywhere before the next begins.
   if (passes.rows().groups > 0) {
     passes.ForEachRange(/*whole_groups=*/true, [&](RowRange range) {
       passes.Sums(range, sums.data());

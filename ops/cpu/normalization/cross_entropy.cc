@@ -75,6 +75,8 @@ void CrossEntropy(const Call& call) {
     const TypedRows<const T> from = ReadRows<T>(logits);
     const int64_t* target = targets.data<int64_t>();
     C* lse = call.outputs[2].template data<C>();
+    // Each block of rows has a sum of its own, added up in order afterwards: the loss has the same bits for
+    // any number of threads.
     constexpr int64_t kBlockRows = 4;
     std::vector<LossSum> sums((logits.num_rows + kBlockRows - 1) / kBlockRows);
     call.context.pool.ParallelFor(logits.num_rows, kBlockRows, [&](int64_t begin, int64_t end) {
@@ -106,6 +108,8 @@ void CrossEntropyGrad(const Call& call) {
     const int64_t* target = targets.data<int64_t>();
     const C dloss = *call.inputs[3].template data<C>();
     const double smoothing = attributes.label_smoothing;
+    // d loss / dx = softmax(x) - (1 - e) [at the target] - e / v, all times dloss: one pass, with the softmax
+    // made from lse.
     const C everywhere = static_cast<C>(-smoothing / static_cast<double>(classes.global) * dloss);
     const C at_target = static_cast<C>((1 - smoothing) * dloss);
     const C* shifts = lse.data<C>();

@@ -37,6 +37,8 @@ void Normalize(const S* x, const S* w, const S* b, int64_t n, ComputeType<S> mea
 }
 
 // dw += gradient * unit, db += gradient, for one pack.
+// The sums of a block of rows stand in arrays that the caller adds up: they are read and written back at
+// every row, in cache, instead of a second reading of x and dy by columns.
 template <class S, class Access>
 HWY_INLINE void AddWeightGrad(Access access, const Pack<S>& gradient, const Pack<S>& unit, ComputeType<S>* dw,
                               ComputeType<S>* db) {
@@ -47,6 +49,8 @@ HWY_INLINE void AddWeightGrad(Access access, const Pack<S>& gradient, const Pack
   access.StoreWide(ApplyToPacks<S>(add, access.LoadWide(db), gradient), db);
 }
 
+// Both sums of a row and its share of dw and db, in one reading of x and dy. Two vectors for each sum, so
+// that an addition does not wait for the one before.
 template <class S>
 NormSums GradSums(const S* x, const S* w, const S* dy, int64_t n, ComputeType<S> mean, ComputeType<S> rstd,
                   ComputeType<S>* dw, ComputeType<S>* db) {
@@ -93,6 +97,8 @@ double GradDot(const S* x, const S* w, const S* dy, int64_t n, ComputeType<S> me
   return SumRow<S>(n, product, x, w, dy);
 }
 
+// dx = rstd (g - mean g - unit mean(g unit)), with g = dy w and unit = (x - mean) rstd: what x passes back,
+// less what it passes back through its row's mean and variance.
 template <class S>
 void Grad(const S* x, const S* w, const S* dy, int64_t n, ComputeType<S> mean, ComputeType<S> rstd,
           ComputeType<S> g_mean, ComputeType<S> gn_mean, S* dx) {
@@ -113,6 +119,7 @@ void Grad(const S* x, const S* w, const S* dy, int64_t n, ComputeType<S> mean, C
   });
 }
 
+// For the op that is asked for dw and db alone: no sums of the row, hence no w.
 template <class S>
 void WeightGrad(const S* x, const S* dy, int64_t n, ComputeType<S> mean, ComputeType<S> rstd,
                 ComputeType<S>* dw, ComputeType<S>* db) {

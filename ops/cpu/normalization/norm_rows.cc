@@ -39,7 +39,7 @@ C Mean(double sum, int64_t n) {
 }
 
 template <class T>
-void Forward(const NormForward& norm, KernelContext& context) {
+void Forward(const NormTensors& norm, double eps, KernelContext& context) {
   using C = ComputeType<T>;
   const RowView x = RowsOf(norm.x, context);
   const int64_t n = x.num_columns;
@@ -62,7 +62,7 @@ void Forward(const NormForward& norm, KernelContext& context) {
       if (const int64_t i = row - 1; i >= begin && i < end) {
         const double squares =
             mean == nullptr ? rows.dot(from[i], from[i], n) : rows.centered_squares(from[i], n, mean[i]);
-        rstd[i] = static_cast<C>(1 / std::sqrt((n == 0 ? 0 : squares / static_cast<double>(n)) + norm.eps));
+        rstd[i] = static_cast<C>(1 / std::sqrt((n == 0 ? 0 : squares / static_cast<double>(n)) + eps));
       }
       if (row < end && mean != nullptr) mean[row] = Mean<C>(rows.sum(from[row], n), n);
     }
@@ -70,7 +70,7 @@ void Forward(const NormForward& norm, KernelContext& context) {
 }
 
 template <class T>
-void Apply(const NormApply& norm, KernelContext& context) {
+void Apply(const NormTensors& norm, KernelContext& context) {
   using C = ComputeType<T>;
   const RowView x = RowsOf(norm.x, context);
   const Numbers<T> w(norm.w, context);
@@ -86,6 +86,30 @@ void Apply(const NormApply& norm, KernelContext& context) {
     }
   });
 }
+
+// What the kernels of backward read.
+template <class T>
+struct GradOperands {
+  using C = ComputeType<T>;
+
+  GradOperands(const NormTensors& norm, KernelContext& context)
+      : x_view(RowsOf(norm.x, context)),
+        dy_view(RowsOf(norm.dy, context)),
+        w(norm.w, context),
+        mean(norm.mean, context),
+        rstd(norm.rstd, context),
+        num_rows(x_view.num_rows),
+        n(x_view.num_columns),
+        x(ReadRows<T>(x_view)),
+        dy(ReadRows<T>(dy_view)) {}
+
+  const RowView x_view, dy_view;
+  const Numbers<T> w;
+  const Numbers<C> mean, rstd;
+  const int64_t num_rows;
+  const int64_t n;  // columns
+  const TypedRows<const T> x, dy;
+};
 
 // to[column] = the sum over blocks of partial[block, which, place of the column], where partial is
 // [num_blocks, num_vectors, places].
@@ -112,43 +136,36 @@ void AddBlocks(const ComputeType<T>* partial, int64_t num_blocks, int64_t num_ve
 }
 
 template <class T>
-void Backward(const NormBackward& norm, KernelContext& context) {
+void Backward(const NormTensors& norm, KernelContext& context) {
   using C = ComputeType<T>;
-  const RowView x = RowsOf(norm.x, context);
-  const RowView dy = RowsOf(norm.dy, context);
-  const int64_t n = x.num_columns;
-  const Numbers<T> w(norm.w, context);
-  const Numbers<C> mean(norm.mean, context);
-  const Numbers<C> rstd(norm.rstd, context);
+  const GradOperands<T> of(norm, context);
   const NormFunctions<T>& rows = NormRows<T>();
 
   // At most 64 blocks bound the workspace; at least 16 rows each keep adding them up cheap.
-  const int64_t block_rows = std::max<int64_t>(16, (x.num_rows + 63) / 64);
-  const int64_t num_blocks = (x.num_rows + block_rows - 1) / block_rows;
+  const int64_t block_rows = std::max<int64_t>(16, (of.num_rows + 63) / 64);
+  const int64_t num_blocks = (of.num_rows + block_rows - 1) / block_rows;
   const int64_t num_vectors = norm.db.defined() ? 2 : 1;
-  const int64_t places = rows.NumSums(n);
+  const int64_t places = rows.NumSums(of.n);
   const Tensor workspace = Tensor::Empty(context.allocator, kDTypeOf<C>, {num_blocks, num_vectors, places});
   C* partial = workspace.data<C>();
-  const TypedRows<const T> from = ReadRows<T>(x);
-  const TypedRows<const T> gradients = ReadRows<T>(dy);
-  const TypedRows<T> to = norm.dx.defined() ? WriteRows<T>(norm.dx, n) : TypedRows<T>();
+  const TypedRows<T> to = norm.dx.defined() ? WriteRows<T>(norm.dx, of.n) : TypedRows<T>();
   context.pool.Run(num_blocks, [&](int64_t block) {
     C* dw = partial + block * num_vectors * places;
     C* db = num_vectors == 2 ? dw + places : nullptr;
     std::fill(dw, dw + num_vectors * places, C(0));
     const int64_t begin = block * block_rows;
-    const int64_t end = std::min(x.num_rows, begin + block_rows);
+    const int64_t end = std::min(of.num_rows, begin + block_rows);
     for (int64_t row = begin; row < end; ++row) {
-      const C m = mean.At(row);
-      const C r = rstd.At(row);
+      const C m = of.mean.At(row);
+      const C r = of.rstd.At(row);
       if (to.data == nullptr) {
-        rows.weight_grad(from[row], gradients[row], n, m, r, dw, db);
+        rows.weight_grad(of.x[row], of.dy[row], of.n, m, r, dw, db);
         continue;
       }
-      const NormSums sums = rows.grad_sums(from[row], w.data(), gradients[row], n, m, r, dw, db);
-      const C g_mean = norm.mean.defined() ? Mean<C>(sums.g, n) : C(0);
-      const C gn_mean = Mean<C>(sums.g_centered * r, n);
-      rows.grad(from[row], w.data(), gradients[row], n, m, r, g_mean, gn_mean, to[row]);
+      const NormSums sums = rows.grad_sums(of.x[row], of.w.data(), of.dy[row], of.n, m, r, dw, db);
+      const C g_mean = norm.mean.defined() ? Mean<C>(sums.g, of.n) : C(0);
+      const C gn_mean = Mean<C>(sums.g_centered * r, of.n);
+      rows.grad(of.x[row], of.w.data(), of.dy[row], of.n, m, r, g_mean, gn_mean, to[row]);
     }
   });
   AddBlocks<T>(partial, num_blocks, num_vectors, /*which=*/0, norm.dw, context);
@@ -156,70 +173,59 @@ void Backward(const NormBackward& norm, KernelContext& context) {
 }
 
 template <class T>
-void GradMeans(const NormGradMeans& norm, KernelContext& context) {
+void GradMeans(const NormTensors& norm, int64_t global_columns, KernelContext& context) {
   using C = ComputeType<T>;
-  const RowView x = RowsOf(norm.x, context);
-  const RowView dy = RowsOf(norm.dy, context);
-  const int64_t n = x.num_columns;
-  const Numbers<T> w(norm.w, context);
-  const Numbers<C> mean(norm.mean, context);
-  const Numbers<C> rstd(norm.rstd, context);
+  const GradOperands<T> of(norm, context);
   C* g_mean = norm.g_mean.defined() ? norm.g_mean.data<C>() : nullptr;
   C* gn_mean = norm.gn_mean.data<C>();
-  const TypedRows<const T> from = ReadRows<T>(x);
-  const TypedRows<const T> gradients = ReadRows<T>(dy);
-  ParallelForRows(context, x.num_rows, n, [&](int64_t begin, int64_t end) {
+  ParallelForRows(context, of.num_rows, of.n, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const T* const gradient = gradients[row];
-      if (g_mean != nullptr) g_mean[row] = Mean<C>(Rows<T>().dot(gradient, w.data(), n), norm.global_columns);
-      const double dot = NormRows<T>().grad_dot(from[row], w.data(), gradient, n, mean.At(row));
-      gn_mean[row] = Mean<C>(dot * rstd.At(row), norm.global_columns);
+      const T* const gradient = of.dy[row];
+      if (g_mean != nullptr)
+        g_mean[row] = Mean<C>(Rows<T>().dot(gradient, of.w.data(), of.n), global_columns);
+      const double dot = NormRows<T>().grad_dot(of.x[row], of.w.data(), gradient, of.n, of.mean.At(row));
+      gn_mean[row] = Mean<C>(dot * of.rstd.At(row), global_columns);
     }
   });
 }
 
 template <class T>
-void GradApply(const NormGradApply& norm, KernelContext& context) {
+void GradApply(const NormTensors& norm, KernelContext& context) {
   using C = ComputeType<T>;
-  const RowView x = RowsOf(norm.x, context);
-  const RowView dy = RowsOf(norm.dy, context);
-  const int64_t n = x.num_columns;
-  const Numbers<T> w(norm.w, context);
-  const Numbers<C> mean(norm.mean, context);
-  const Numbers<C> rstd(norm.rstd, context);
+  const GradOperands<T> of(norm, context);
   const Numbers<C> g_mean(norm.g_mean, context);
   const Numbers<C> gn_mean(norm.gn_mean, context);
-  const TypedRows<const T> from = ReadRows<T>(x);
-  const TypedRows<const T> gradients = ReadRows<T>(dy);
-  const TypedRows<T> to = WriteRows<T>(norm.dx, n);
-  ParallelForRows(context, x.num_rows, n, [&](int64_t begin, int64_t end) {
+  const TypedRows<T> to = WriteRows<T>(norm.dx, of.n);
+  ParallelForRows(context, of.num_rows, of.n, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      NormRows<T>().grad(from[row], w.data(), gradients[row], n, mean.At(row), rstd.At(row), g_mean.At(row),
-                         gn_mean.At(row), to[row]);
+      NormRows<T>().grad(of.x[row], of.w.data(), of.dy[row], of.n, of.mean.At(row), of.rstd.At(row),
+                         g_mean.At(row), gn_mean.At(row), to[row]);
     }
   });
 }
 
 }  // namespace
 
-void RunNormForward(const NormForward& norm, absl::string_view op, KernelContext& context) {
-  VisitFloating(norm.x.dtype(), op, [&](auto tag) { Forward<typename decltype(tag)::type>(norm, context); });
+void RunNormForward(const NormTensors& norm, double eps, absl::string_view op, KernelContext& context) {
+  VisitFloating(norm.x.dtype(), op,
+                [&](auto tag) { Forward<typename decltype(tag)::type>(norm, eps, context); });
 }
 
-void RunNormApply(const NormApply& norm, absl::string_view op, KernelContext& context) {
+void RunNormApply(const NormTensors& norm, absl::string_view op, KernelContext& context) {
   VisitFloating(norm.x.dtype(), op, [&](auto tag) { Apply<typename decltype(tag)::type>(norm, context); });
 }
 
-void RunNormBackward(const NormBackward& norm, absl::string_view op, KernelContext& context) {
+void RunNormBackward(const NormTensors& norm, absl::string_view op, KernelContext& context) {
   VisitFloating(norm.x.dtype(), op, [&](auto tag) { Backward<typename decltype(tag)::type>(norm, context); });
 }
 
-void RunNormGradMeans(const NormGradMeans& norm, absl::string_view op, KernelContext& context) {
+void RunNormGradMeans(const NormTensors& norm, int64_t global_columns, absl::string_view op,
+                      KernelContext& context) {
   VisitFloating(norm.x.dtype(), op,
-                [&](auto tag) { GradMeans<typename decltype(tag)::type>(norm, context); });
+                [&](auto tag) { GradMeans<typename decltype(tag)::type>(norm, global_columns, context); });
 }
 
-void RunNormGradApply(const NormGradApply& norm, absl::string_view op, KernelContext& context) {
+void RunNormGradApply(const NormTensors& norm, absl::string_view op, KernelContext& context) {
   VisitFloating(norm.x.dtype(), op,
                 [&](auto tag) { GradApply<typename decltype(tag)::type>(norm, context); });
 }

@@ -54,6 +54,8 @@ void Softmax(const Call& call) {
     const TypedRows<const T> from = ReadRows<T>(x);
     const TypedRows<T> to = WriteRows<T>(call.outputs[0], n);
     ParallelForRows(call.context, x.num_rows, n, [&](int64_t begin, int64_t end) {
+      // Exponentials wait for their sum in y itself, or of halves in floats: a half that was rounded before
+      // the division would be rounded twice.
       std::vector<C> scratch(std::is_same_v<T, C> ? 0 : n + kRowScratch);
       for (int64_t row = begin; row < end; ++row) Rows<T>().softmax(from[row], n, scratch.data(), to[row]);
     });
@@ -63,11 +65,14 @@ void Softmax(const Call& call) {
 void LogSoftmax(const Call& call) {
   MakeRows(call, "log_softmax", []<class T>(int64_t, const T* x, int64_t n, T* y) {
     using C = ComputeType<T>;
+    // (x - max) - log(sum), in this order: max + log(sum) as one number would round away digits of a sum
+    // beside a large maximum.
     const LogSumExp lse = Rows<T>().log_sum_exp(x, n);
     Rows<T>().affine(x, n, static_cast<C>(lse.max), /*scale=*/1, static_cast<C>(-std::log(lse.sum)), y);
   });
 }
 
+// dx = y (dy - sum y dy): the transposed Jacobian diag(y) - y y^T without the n x n matrix.
 void SoftmaxGrad(const Call& call) {
   MakeRowsOfTwo(call, "softmax_grad", []<class T>(int64_t, const T* y, const T* dy, int64_t n, T* dx) {
     const RowFunctions<T>& rows = Rows<T>();
@@ -75,6 +80,7 @@ void SoftmaxGrad(const Call& call) {
   });
 }
 
+// dx = dy - exp(y) sum dy: exp(y) is the softmax, so x need not be saved.
 void LogSoftmaxGrad(const Call& call) {
   MakeRowsOfTwo(call, "log_softmax_grad", []<class T>(int64_t, const T* y, const T* dy, int64_t n, T* dx) {
     const RowFunctions<T>& rows = Rows<T>();
@@ -82,6 +88,8 @@ void LogSoftmaxGrad(const Call& call) {
   });
 }
 
+// The last steps of rows that are split: the statistics, or the sum that backward needs, are the whole row's,
+// and each rank finishes its piece.
 void SoftmaxApply(const Call& call) {
   const Tensor max = Dense(call.inputs[1], call.context);
   const Tensor sum = Dense(call.inputs[2], call.context);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/container/inlined_vector.h"
 #include "ops/cpu/optimizer/adamw_span.h"
 #include "ops/cpu/spans/element_blocks.h"
 #include "ops/cpu/spans/float_spans.h"
@@ -18,13 +19,23 @@ double ScalarOf(const Tensor& tensor) {
   return tensor.dtype() == DType::kF64 ? *tensor.data<double>() : static_cast<double>(*tensor.data<float>());
 }
 
-// Calls `function(TypeTag<C>())` for p's ArithmeticType, unless the clip factor tells to skip the step.
-template <class Function>
-void UpdateIfFinite(const KernelCallBase& call, double clip, const Function& function) {
+// Updates p and its state in place: make(TypeTag<C>(), clip) gives what is done with spans of them and of the
+// gradient in C, p's ArithmeticType. Operands are p, its state, the gradient and the clip factor, in this
+// order; where that is not finite, the step is skipped.
+template <class MakeBody>
+void UpdateElements(const KernelCallBase& call, const MakeBody& make) {
+  const size_t gradient = call.outputs.size();
+  const double clip = ScalarOf(call.inputs[gradient + 1]);
   if (!std::isfinite(clip)) return;
+  absl::InlinedVector<ElementStream, kMaxElementStreams> streams;
+  for (const Tensor& written : call.outputs) streams.push_back({written, ElementStream::kUpdate});
+  streams.push_back({call.inputs[gradient]});
   VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
+    using C = typename decltype(tag)::type;
     // Inference admits floating dtypes only.
-    if constexpr (std::is_floating_point_v<typename decltype(tag)::type>) function(tag);
+    if constexpr (std::is_floating_point_v<C>) {
+      ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(), streams, make(tag, clip));
+    }
   });
 }
 
@@ -46,6 +57,8 @@ void CountUpdate(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 // Compiled without fused multiply-adds.
+// The rates are made once per step in double, the same on every device; AdamWRatesOf is shared with CUDA,
+// which rounds by its own functions.
 struct PlainMath {
   static double Mul(double a, double b) { return a * b; }
   static double Add(double a, double b) { return a + b; }
@@ -60,62 +73,45 @@ void AdamWRatesOfCount(const KernelCall<NoAttributes, AdamWRatesScalars>& call) 
 }
 
 void AdamWUpdate(const KernelCall<NoAttributes, AdamWScalars>& call) {
-  const double clip = ScalarOf(call.inputs[4]);
   const Tensor& r = call.inputs[5];
   const double rate = r.data<double>()[0];
   const double correction2 = r.data<double>()[r.strides()[0]];
-  UpdateIfFinite(call, clip, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  UpdateElements(call, [&]<class C>(TypeTag<C>, double clip) {
     const AdamWConstants<C> constants = MakeAdamWConstants<C>(call.scalars(), clip, rate, correction2);
-    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
-                           {{call.outputs[0], ElementStream::kUpdate},
-                            {call.outputs[1], ElementStream::kUpdate},
-                            {call.outputs[2], ElementStream::kUpdate},
-                            {call.inputs[3]}},
-                           [&](C* const* spans, int64_t, int64_t n) {
-                             AdamWSpan(constants, spans[0], spans[1], spans[2], spans[3], n);
-                           });
+    return [constants](C* const* spans, int64_t, int64_t n) {
+      AdamWSpan(constants, spans[0], spans[1], spans[2], spans[3], n);
+    };
   });
 }
 
 void SgdUpdate(const KernelCall<NoAttributes, SgdScalars>& call) {
-  const double clip = ScalarOf(call.inputs[2]);
-  UpdateIfFinite(call, clip, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  UpdateElements(call, [&]<class C>(TypeTag<C>, double clip) {
     const C factor = static_cast<C>(clip);
     const C rate = static_cast<C>(call.scalars().lr);
     const C decay = static_cast<C>(call.scalars().weight_decay);
-    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
-                           {{call.outputs[0], ElementStream::kUpdate}, {call.inputs[1]}},
-                           [=](C* const* spans, int64_t, int64_t n) {
-                             C* const p = spans[0];
-                             const C* const g = spans[1];
-                             for (int64_t i = 0; i < n; ++i) p[i] -= rate * (g[i] * factor + decay * p[i]);
-                           });
+    return [=](C* const* spans, int64_t, int64_t n) {
+      C* const p = spans[0];
+      const C* const g = spans[1];
+      for (int64_t i = 0; i < n; ++i) p[i] -= rate * (g[i] * factor + decay * p[i]);
+    };
   });
 }
 
 void MomentumUpdate(const KernelCall<NoAttributes, MomentumScalars>& call) {
-  const double clip = ScalarOf(call.inputs[3]);
-  UpdateIfFinite(call, clip, [&](auto tag) {
-    using C = typename decltype(tag)::type;
+  UpdateElements(call, [&]<class C>(TypeTag<C>, double clip) {
     const C factor = static_cast<C>(clip);
     const C rate = static_cast<C>(call.scalars().lr);
     const C momentum = static_cast<C>(call.scalars().momentum);
     const C decay = static_cast<C>(call.scalars().weight_decay);
-    ForEachElementBlock<C>(call.context.pool, call.outputs[0].shape(),
-                           {{call.outputs[0], ElementStream::kUpdate},
-                            {call.outputs[1], ElementStream::kUpdate},
-                            {call.inputs[2]}},
-                           [=](C* const* spans, int64_t, int64_t n) {
-                             C* const p = spans[0];
-                             C* const b = spans[1];
-                             const C* const g = spans[2];
-                             for (int64_t i = 0; i < n; ++i) {
-                               b[i] = momentum * b[i] + (g[i] * factor + decay * p[i]);
-                               p[i] -= rate * b[i];
-                             }
-                           });
+    return [=](C* const* spans, int64_t, int64_t n) {
+      C* const p = spans[0];
+      C* const b = spans[1];
+      const C* const g = spans[2];
+      for (int64_t i = 0; i < n; ++i) {
+        b[i] = momentum * b[i] + (g[i] * factor + decay * p[i]);
+        p[i] -= rate * b[i];
+      }
+    };
   });
 }
 
@@ -148,6 +144,7 @@ void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
   AddTo(call.context.pool, call.outputs[0], call.inputs[1]);
 }
 
+// By one add after the other, as the calls of Add that it stands for: the same bits.
 void AddAll(const KernelCall<NoAttributes, NoScalars>& call) {
   const Tensor& y = call.outputs[0];
   ParallelCopy(call.context.pool, call.inputs[0], y);

@@ -23,6 +23,8 @@ struct ShiftedSum {
 double Finish(double max, double sum) { return std::isfinite(max) ? max + std::log(sum) : max; }
 
 // A nan or an inf outdoes the rest.
+// Parts of a row, each with a shift of its own, meet as in online softmax (Milakov and Gimelshein, arXiv
+// 1805.02867): the sum of the smaller maximum is brought to the larger one, by a factor of at most 1.
 void Merge(ShiftedSum& a, const ShiftedSum& b) {
   if (std::isnan(a.max) || b.max == -std::numeric_limits<double>::infinity()) return;
   if (b.max <= a.max) {
@@ -50,6 +52,8 @@ void LogSumExpKernel(const Call& call) {
   });
 }
 
+// The statistic of a split row: with the maximum of the whole row as shift, the pieces' sums add up as they
+// are, and are all-reduced.
 void ExpSum(const Call& call) {
   const Tensor max = Dense(call.inputs[1], call.context);
   VisitFloating(call.inputs[0].dtype(), "exp_sum", [&](auto tag) {

@@ -85,6 +85,9 @@ struct Extremum {
   }
 };
 
+// Two levels: up to 16 elements of a chain combine in the element's own compute type, which is fast, and then
+// go to Wide. So a long sum of floats loses little more than one of 16 does, at the price of one conversion
+// per run.
 constexpr int kLanes = 32;          // independent chains in a row: enough for any vector unit
 constexpr int64_t kRun = kSumRun;   // elements of a row that combine in Block: 16 a lane
 constexpr int64_t kRunRows = 16;    // rows of a column that do
@@ -128,6 +131,7 @@ typename R::Wide ReduceRow(const T* x, int64_t n) {
 }
 
 // `columns` <= kColumns neighbouring columns of `rows` rows, `stride` apart.
+// Down columns, memory is read row by row and the running results of up to 1024 columns stay in cache.
 template <class R, class T>
 void ReduceColumns(const T* x, int64_t rows, int64_t columns, int64_t stride, typename R::Wide* out) {
   using Block = typename R::Block;
@@ -224,6 +228,8 @@ std::vector<Group> MakeGroups(const Shape& shape, DimMask dims) {
 }
 
 // Takes the innermost reduced group out, and merges the kept ones beside it.
+// Any set of dims in steps of the one kind that is fast, [outer, reduced, inner]: the innermost goes first,
+// where the elements lie together; results between steps are Wide, so nothing is rounded on the way.
 Middle TakeInnermost(std::vector<Group>& groups) {
   Middle m;
   const auto last = std::find_if(groups.rbegin(), groups.rend(), [](const Group& g) { return g.reduced; });

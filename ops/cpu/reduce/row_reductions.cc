@@ -35,6 +35,8 @@ void ReduceRowsAround(const Call& call, absl::string_view what, const Of& of) {
 int64_t LocalColumns(const Call& call) { return call.inputs[0].shape()[call.inputs[0].ndim() - 1]; }
 
 // A sum over the global extent, so that the pieces of a split row add up to the mean.
+// These are the statistics of rows that are split: each rank reduces its piece, and the op's rule makes the
+// result Partial, so the collective carries one number per row.
 double DividedByGlobalColumns(double sum, const Call& call) {
   const int64_t n = call.input_boxes[0].global_shape[call.inputs[0].ndim() - 1];
   return n == 0 ? 0 : sum / static_cast<double>(n);

@@ -99,6 +99,7 @@ void VarianceGrad(const Call& call) {
   });
 }
 
+// At a standard deviation of 0 the slope is 0 / 0; 0 is taken.
 void StdGrad(const Call& call) {
   const double scale = GradientScale(1, call.input_boxes[0], call.attributes());
   MapReducedGradient(call, [scale]<class C>(C* const* spans, int64_t, int64_t n) {

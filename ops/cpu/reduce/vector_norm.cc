@@ -23,6 +23,8 @@ double Smaller(double a, double b) { return b < a || b != b ? b : a; }
 // combine over lift(|x|) of a row, from `identity`: in chains that do not wait for one another.
 template <class C, class Combine, class Lift>
 double Fold(const C* x, int64_t n, double identity, const Combine& combine, const Lift& lift) {
+  // Additions of doubles wait for each other; eight chains keep the adders busy, and their order follows from
+  // n alone.
   constexpr int kLanes = 8;
   double lanes[kLanes];
   std::fill_n(lanes, kLanes, identity);
@@ -36,6 +38,7 @@ double Fold(const C* x, int64_t n, double identity, const Combine& combine, cons
   return lanes[0];
 }
 
+// The common p have loops of their own: pow costs tens of multiplications.
 template <class C>
 double PowerSumOf(const C* x, int64_t n, double p) {
   const auto add = [](double a, double b) { return a + b; };
@@ -48,6 +51,8 @@ double PowerSumOf(const C* x, int64_t n, double p) {
   return Fold(x, n, 0, add, [p](double v) { return std::pow(v, p); });
 }
 
+// Powers are not scaled by the largest |x| first, as BLAS does, which would take a pass more: in double the
+// squares of all floats are in range.
 double Finish(double sum, double p) {
   if (std::isinf(p) || p == 0 || p == 1) return sum;
   return p == 2 ? std::sqrt(sum) : std::pow(sum, 1 / p);

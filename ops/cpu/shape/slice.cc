@@ -1,7 +1,9 @@
 #include "ops/shape/slice.h"
 
+#include "ops/cpu/shape/rearranged.h"
 #include "ops/cpu/spans/dim_maps.h"
 #include "ops/op/kernel.h"
+#include "ops/shape/dim_source.h"
 
 namespace weft {
 namespace {
@@ -13,14 +15,7 @@ void Slice(const KernelCall<SliceAttributes, NoScalars>& call) {
 }
 
 void SliceGrad(const KernelCall<SliceGradAttributes, NoScalars>& call) {
-  const SliceGradAttributes& a = call.attributes();
-  const ShardBox& dy = call.input_boxes[0];
-  const int64_t length = dy.global_shape[a.dim];
-  std::vector<DimMap> maps(dy.shape.ndim());
-  maps[a.dim] = MakeDimMap(dy, call.output_boxes[0], a.dim, [&](int64_t i) {
-    return i < a.start || i >= a.start + length ? kNowhere : i - a.start;
-  });
-  CopyByMaps(call.context, call.inputs[0], call.outputs[0], maps, IsFirstPiece(dy, a.dim) ? 0 : kAbsent);
+  CopyRearranged(call, SliceGradRearrangement(call.attributes(), call.input_boxes[0]));
 }
 
 const RegisterKernel kRegisterSlice(kSlice, DeviceType::kCpu, Slice);

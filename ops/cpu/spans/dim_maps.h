@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "mesh/shard_math.h"
+#include "ops/op/absent.h"
 #include "ops/op/kernel_call.h"
 
 namespace weft {
@@ -19,16 +20,8 @@ inline constexpr int64_t kElsewhere = -1;  // another rank holds it, and gives i
 inline constexpr int64_t kNowhere = -2;    // x has no such element
 using DimMap = std::vector<int64_t>;
 
-// What a rank gives for an element that another rank holds: -0.0, not 0, is what changes no floating value
-// that it is added to.
-inline constexpr double kAbsent = -0.0;
-
 // `source` turns a global index of y along `dim` into one of x, or kNowhere.
 DimMap MakeDimMap(const ShardBox& x, const ShardBox& y, int dim, absl::FunctionRef<int64_t(int64_t)> source);
-
-// Whether the piece is the first along `dim`: of the ranks that split it, the one that gives what is nowhere
-// in x. Of a dim of extent 0 every piece is.
-inline bool IsFirstPiece(const ShardBox& x, int dim) { return x.offset[dim] == 0; }
 
 // y[i, j, ...] = x[maps[0][i], maps[1][j], ...]; `nowhere` where a map says so, else kAbsent where one says
 // elsewhere. An empty map keeps its dim as it is.

@@ -17,6 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = HWY_FULL(float);
 using V = hn::Vec<D>;
 
+// Whatever the width of a vector: two of AVX-512, four of AVX2, eight of SSE. So element i is added to sum i
+// % 32 at every level, in the same order, and a sum has the same bits on every machine.
 constexpr int64_t kSums = 32;
 constexpr int64_t kVectors = kSums / HWY_LANES(float);
 
@@ -32,6 +34,7 @@ struct Plain {
   static HWY_INLINE V Of(V x) { return x; }
   static HWY_INLINE float OfOne(float x) { return x; }
 };
+// A product and a sum, not one multiply-add: the levels without it would round once more, and differ.
 struct Squared {
   static HWY_INLINE V Of(V x) { return hn::Mul(x, x); }
   static HWY_INLINE float OfOne(float x) { return x * x; }
@@ -51,11 +54,15 @@ HWY_INLINE void SumRun(const T* x, int64_t n, float* sums) {
   }
   for (int64_t k = 0; k < kVectors; ++k) hn::Store(vectors[k], d, sums + k * HWY_LANES(float));
   for (int64_t j = 0; i < n; ++i, ++j) sums[j] = sums[j] + Lift::OfOne(static_cast<float>(x[i]));
+  // By memory, not by shuffles within a vector, whose order would follow from its width. Down to four: they
+  // meet in double, in SumRuns.
   for (int64_t half = kSums / 2; half >= 4; half /= 2) {
     for (int64_t j = 0; j < half; ++j) sums[j] = sums[j] + sums[j + half];
   }
 }
 
+// Floats add up 16 elements each before they are emptied into a double, which bounds the rounding of a long
+// sum by that of a short one.
 template <class Lift, class T>
 HWY_INLINE double SumRuns(double total, const T* x, int64_t n) {
   HWY_ALIGN float sums[kSums];

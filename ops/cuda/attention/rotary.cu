@@ -17,6 +17,8 @@ template <class T>
 using ComputeOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // Extents of x [b, s, heads, e] with e = 2 pairs, and how pairs lie.
+// Rotary embedding (Su et al., "RoFormer", arXiv 2104.09864): pair i of a head turns by position * base^(-i /
+// pairs). The backward is the same kernel with the sign of the angle turned.
 struct RotaryExtents {
   int64_t seq = 0, heads = 0, pairs = 0;
   int64_t b_stride = 0, s_stride = 0, h_stride = 0;  // of x; y is row-major

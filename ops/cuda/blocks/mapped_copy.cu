@@ -13,7 +13,9 @@
 namespace weft {
 namespace {
 
-// One dim of y, or several that stay as they are and lie one behind the other in x.
+// Each thread makes one word of y and asks every loop where it comes from: the index maps are arithmetic
+// (sign, shift, wrap) but for an op's own list of indices, so none is made on the host, as for the CPU's
+// copy. One dim of y, or several that stay as they are and lie one behind the other in x.
 struct MappedLoop {
   int64_t extent = 1;
   int64_t stride = 0;  // of x, in words
@@ -69,6 +71,7 @@ __global__ void MappedCopyKernel(const Word* x, Word* y, MappedLoops map) {
       const int64_t outer = rest / loop.extent;
       int64_t local = 0;
       const int place = loop.Find(rest - outer * loop.extent, local);
+      // Nowhere outdoes elsewhere, as on the CPU: what no rank holds, the first piece gives.
       missing = place > missing ? place : missing;
       offset += local * loop.stride;
       rest = outer;
@@ -79,6 +82,7 @@ __global__ void MappedCopyKernel(const Word* x, Word* y, MappedLoops map) {
   });
 }
 
+// The element repeated over the widest word, so that one kernel serves all dtypes by their size.
 uint4 PatternOf(double value, DType dtype) {
   uint4 pattern = {};
   VisitDType(dtype, [&](auto tag) {

@@ -5,6 +5,7 @@
 
 #include "absl/types/span.h"
 #include "mesh/shard_math.h"
+#include "ops/op/absent.h"
 #include "ops/op/kernel_call.h"
 
 namespace weft {
@@ -23,9 +24,6 @@ struct CudaDimSource {
   const int64_t* indices = nullptr;
   const uint8_t* hidden = nullptr;
 };
-
-// What a rank gives for an element that another rank holds: see ops/cpu/spans/dim_maps.h.
-inline constexpr double kAbsent = -0.0;
 
 // y[i, j, ...] = x[sources[0](i), sources[1](j), ...]; `nowhere` where that is outside the whole of x, else
 // kAbsent where another rank holds it. One pass over y.

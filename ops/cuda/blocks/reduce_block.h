@@ -22,12 +22,6 @@ struct MaxOfValues {
     return a > b || a != a ? a : b;
   }
 };
-struct MinOfValues {
-  template <class T>
-  __device__ T operator()(T a, T b) const {
-    return a < b || a != a ? a : b;
-  }
-};
 
 // Every lane of the warp gets the reduction of all 32 lanes' values, in one order; all of them call it.
 // `combine` is commutative, and associative but for rounding.

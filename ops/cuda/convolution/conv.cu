@@ -35,6 +35,7 @@ __global__ void GatherColumnsKernel(CudaImageWindows w, const T* x, T* columns, 
 }
 
 // The transpose, from the image's side: every element adds up the columns that it went to, in one order.
+// A gather: scattering columns to the image would need atomics where windows overlap.
 template <class T>
 __global__ void AddColumnsKernel(CudaImageWindows w, const T* columns, T* x, int64_t count) {
   ForEachOfGrid(count, [&](int64_t index) {

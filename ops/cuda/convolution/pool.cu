@@ -59,6 +59,26 @@ struct Planes {
 
   __host__ __device__ int64_t image_size() const { return rows.image * columns.image; }
   __host__ __device__ int64_t num_windows() const { return rows.windows * columns.windows; }
+  // Window `i` of all planes, with the place of its plane's image.
+  struct PlacedWindow {
+    int64_t image;
+    Window rows;
+    Window columns;
+  };
+  __device__ PlacedWindow At(int64_t i) const {
+    const int64_t plane = i / num_windows();
+    const int64_t window = i - plane * num_windows();
+    return {plane * image_size(), rows.At(window / columns.windows), columns.At(window % columns.windows)};
+  }
+  // Calls visit(p, q) for the windows that may hold an element of a plane, in their order.
+  template <class Visit>
+  __device__ void ForEachWindowAround(int64_t place, const Visit& visit) const {
+    const int64_t row = place / columns.image;
+    const int64_t column = place - row * columns.image;
+    for (int64_t p = rows.FirstAt(row); p <= rows.LastAt(row); ++p) {
+      for (int64_t q = columns.FirstAt(column); q <= columns.LastAt(column); ++q) visit(p, q);
+    }
+  }
   // What the mean of a window is divided by.
   __device__ int64_t Divisor(const Window& r, const Window& c) const {
     if (count_padding) return r.padded * c.padded;
@@ -77,11 +97,8 @@ template <class T>
 __global__ void MaxPoolKernel(const T* x, Planes planes, T* y, int64_t* index) {
   using C = WideOf<T>;
   ForEachOfGrid(planes.count * planes.num_windows(), [&](int64_t i) {
-    const int64_t plane = i / planes.num_windows();
-    const int64_t window = i - plane * planes.num_windows();
-    const T* const image = x + plane * planes.image_size();
-    const Window rows = planes.rows.At(window / planes.columns.windows);
-    const Window columns = planes.columns.At(window % planes.columns.windows);
+    const auto [image_begin, rows, columns] = planes.At(i);
+    const T* const image = x + image_begin;
     int64_t place = rows.begin * planes.columns.image + columns.begin;
     C max = static_cast<C>(image[place]);
     for (int64_t r = rows.begin; r < rows.end; r += rows.step) {
@@ -102,11 +119,8 @@ template <class T>
 __global__ void AvgPoolKernel(const T* x, Planes planes, T* y) {
   using C = WideOf<T>;
   ForEachOfGrid(planes.count * planes.num_windows(), [&](int64_t i) {
-    const int64_t plane = i / planes.num_windows();
-    const int64_t window = i - plane * planes.num_windows();
-    const T* const image = x + plane * planes.image_size();
-    const Window rows = planes.rows.At(window / planes.columns.windows);
-    const Window columns = planes.columns.At(window % planes.columns.windows);
+    const auto [image_begin, rows, columns] = planes.At(i);
+    const T* const image = x + image_begin;
     C sum = 0;
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       for (int64_t c = columns.begin; c < columns.end; ++c) {
@@ -118,23 +132,19 @@ __global__ void AvgPoolKernel(const T* x, Planes planes, T* y) {
 }
 
 // An element gathers from the windows that hold it, in their order.
+// From the element's side: scattering from the windows would need atomics where they overlap, and bits would
+// differ from run to run.
 template <class T>
 __global__ void AvgPoolGradKernel(const T* dy, Planes planes, T* dx) {
   using C = WideOf<T>;
   ForEachOfGrid(planes.count * planes.image_size(), [&](int64_t i) {
     const int64_t plane = i / planes.image_size();
-    const int64_t place = i - plane * planes.image_size();
-    const int64_t row = place / planes.columns.image;
-    const int64_t column = place - row * planes.columns.image;
     const T* const from = dy + plane * planes.num_windows();
     C sum = 0;
-    for (int64_t p = planes.rows.FirstAt(row); p <= planes.rows.LastAt(row); ++p) {
-      const Window rows = planes.rows.At(p);
-      for (int64_t q = planes.columns.FirstAt(column); q <= planes.columns.LastAt(column); ++q) {
-        const C share = static_cast<C>(from[p * planes.columns.windows + q]);
-        sum += share / static_cast<C>(planes.Divisor(rows, planes.columns.At(q)));
-      }
-    }
+    planes.ForEachWindowAround(i - plane * planes.image_size(), [&](int64_t p, int64_t q) {
+      const C share = static_cast<C>(from[p * planes.columns.windows + q]);
+      sum += share / static_cast<C>(planes.Divisor(planes.rows.At(p), planes.columns.At(q)));
+    });
     dx[i] = static_cast<T>(sum);
   });
 }
@@ -169,13 +179,8 @@ __global__ void __launch_bounds__(kPlaneThreads)
       if (strays != 0) {
         for (int64_t window = 0; window < planes.num_windows(); ++window) take(window);
       } else {
-        const int64_t row = place / width;
-        const int64_t column = place - row * width;
-        for (int64_t p = planes.rows.FirstAt(row); p <= planes.rows.LastAt(row); ++p) {
-          for (int64_t q = planes.columns.FirstAt(column); q <= planes.columns.LastAt(column); ++q) {
-            take(p * planes.columns.windows + q);
-          }
-        }
+        planes.ForEachWindowAround(place,
+                                   [&](int64_t p, int64_t q) { take(p * planes.columns.windows + q); });
       }
       to[place] = static_cast<T>(sum);
     }

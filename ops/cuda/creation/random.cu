@@ -21,6 +21,9 @@ namespace {
 // sums are rounded one by one in the CPU's order.
 
 // Elements that a thread makes: 16 bytes of them, and at least a block of four words.
+// Philox is a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011): a block of four words is a function of key and counter, so threads share no state and element i has
+// the same word on every layout.
 template <class T>
 inline constexpr int kUnitOf = std::max(4, 16 / static_cast<int>(sizeof(T)));
 

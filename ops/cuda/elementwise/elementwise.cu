@@ -101,6 +101,7 @@ struct ReluOf {
     return x < 0 ? C(0) : x;
   }
 };
+// Of relu's y, which is saved instead of x.
 struct ReluGradOf {
   template <class C>
   __device__ C operator()(C y, C dy) const {

@@ -73,6 +73,9 @@ __global__ void LoadItemsKernel(SortShape n, const T* x, const int64_t* names, S
 
 // The pair `pair` of a stage of the network: elements `distance` apart, in runs of `run` that alternate in
 // direction.
+// A bitonic network (Batcher, "Sorting networks and their applications", 1968): its comparisons follow from
+// the length alone, so all rows take the same steps. It is not stable by itself: the name in the comparison
+// makes the order total, and the result that of a stable sort.
 __device__ void OrderPair(SortItem* items, int64_t pair, int64_t distance, int64_t run, int64_t offset) {
   const int64_t low = pair / distance * 2 * distance + pair % distance;
   SortItem& a = items[low];
@@ -137,6 +140,8 @@ void SortItems(CudaStreamRef stream, SortItem* items, int64_t rows, int64_t padd
   const int block_items = static_cast<int>(std::min<int64_t>(padded, kSharedItems));
   const CudaGrid in_blocks = {.blocks = static_cast<unsigned>(rows * padded / block_items),
                               .threads = static_cast<unsigned>(std::max(32, block_items / 2))};
+  // Stages within a block run in shared memory, all in one launch; only pairs further apart go through
+  // memory, a launch per stage.
   LaunchCuda(stream, in_blocks, SortInBlocksKernel, items, block_items, padded, int64_t{0}, true);
   for (int64_t run = 2 * int64_t{block_items}; run <= padded; run *= 2) {
     for (int64_t distance = run / 2; distance >= block_items; distance /= 2) {

@@ -41,6 +41,9 @@ struct SumExtents {
 };
 
 // counts[v] += 1 for every place of v; integers, whose sum has no order.
+// Sums by index in a fixed order without sorting: a counting sort of the places (count, scan, put), whose
+// third step leaves the places of one index in any order, and then each block puts its few places in order
+// before it adds. Adding by atomics would be one kernel, of other bits in every run.
 __global__ void CountPlacesKernel(const int64_t* index, int64_t count, int64_t first, int64_t slots,
                                   int* counts) {
   ForEachOfGrid(count, [&](int64_t j) {
@@ -121,6 +124,8 @@ __global__ void __launch_bounds__(kSumThreads)
 #pragma unroll
       for (int i = 0; i < kPack; ++i) sums[i] = AddTerm(sums[i], static_cast<C>(term.at[i]));
     };
+    // A frequent index (a padding token) would take its square in comparisons: past kMostPlaces, one more
+    // reading of the list is cheaper.
     if (is_listed) {
 #pragma unroll 4
       for (int i = 0; i < count; ++i) add(ordered[i]);

@@ -138,6 +138,7 @@ __global__ void ApplyKernel(Rows rows, const T* x, const WideOf<T>* w, const Wid
 }
 
 // dx = rstd * (dy * w - g_mean - (x - mean) * rstd * gh_mean).
+// The factors of a row are worked out once per pack of elements: per element two products are left.
 template <class T>
 __global__ void GradApplyKernel(Rows rows, const T* x, const T* dy, const WideOf<T>* w, const WideOf<T>* mean,
                                 const WideOf<T>* rstds, const WideOf<T>* g_mean, const WideOf<T>* gh_mean,

@@ -106,6 +106,7 @@ struct LossRow {
   double* losses;
 };
 
+// One block, not atomics of many: rows are few beside their elements, and the order of the sum is fixed.
 constexpr int kSumThreads = 1024;
 
 // The sum of the losses and the number of positions that count: one block.

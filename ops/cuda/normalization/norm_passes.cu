@@ -18,6 +18,9 @@ constexpr int kLanes = 32;  // of blocks that sum columns
 constexpr int kSubrows = 8;
 
 // Weight gradients of this thread's columns: dw, and with kVectors = 2 db.
+// dw and db sum over rows, dx over columns. A block takes a run of rows: it writes their dx and keeps dw and
+// db of its columns in registers, which go to a workspace as one row per block; a second kernel adds these.
+// No atomics: the order follows from the shape.
 template <class T, int kVectors>
 struct WeightSums {
   using C = WideOf<T>;
@@ -50,8 +53,8 @@ struct WeightSums {
 // dx and, of each block's rows, dw and db, to partials [block, kVectors, n].
 template <class T, int kVectors, class Threads>
 __global__ void __launch_bounds__(Threads::kBlock, 2)
-    NormBackwardKernel(NormOperands<T> of, DeviceRows<T> dx, int64_t num_rows, int64_t block_rows,
-                       WideOf<T>* partials) {
+    NormBackwardRowsKernel(NormOperands<T> of, DeviceRows<T> dx, int64_t num_rows, int64_t block_rows,
+                           WideOf<T>* partials) {
   using C = WideOf<T>;
   constexpr int kGroups = Threads::kBlock / Threads::kSize;
   constexpr int kColumns = Threads::kSize * Threads::kHeld * RowPack<T>::kSize;
@@ -147,7 +150,7 @@ template <class T>
 struct BackwardOperands {
   using C = WideOf<T>;
 
-  BackwardOperands(const NormOnGpu& norm, KernelContext& context)
+  BackwardOperands(const NormTensors& norm, KernelContext& context)
       : x(norm.x, context),
         dy(norm.dy, context),
         w(norm.w, context),
@@ -171,7 +174,7 @@ Tensor EmptyPartials(const KernelCallBase& call, int64_t num_blocks, int64_t num
 }
 
 template <class T, int kVectors>
-void Backward(const NormOnGpu& norm, const KernelCallBase& call) {
+void Backward(const NormTensors& norm, const KernelCallBase& call) {
   using C = WideOf<T>;
   constexpr int64_t kPack = RowPack<T>::kSize;
   const CudaStreamRef stream = KernelStream(call);
@@ -194,7 +197,7 @@ void Backward(const NormOnGpu& norm, const KernelCallBase& call) {
     C* const sums = allocate(block_rows);
     if (num_blocks == 0) return;
     LaunchCuda(stream, {.blocks = static_cast<unsigned>(num_blocks), .threads = Threads::kBlock},
-               NormBackwardKernel<T, kVectors, Threads>, of, OutputRows<T>(norm.dx, of.n), num_rows,
+               NormBackwardRowsKernel<T, kVectors, Threads>, of, OutputRows<T>(norm.dx, of.n), num_rows,
                block_rows, sums);
   };
   const int64_t packs = CeilDivide(of.n, kPack);
@@ -228,7 +231,7 @@ void Backward(const NormOnGpu& norm, const KernelCallBase& call) {
 
 // y; the statistics are given, or written.
 template <class T, bool kGiven>
-void Forward(const NormOnGpu& norm, double eps, const KernelCallBase& call) {
+void Forward(const NormTensors& norm, double eps, const KernelCallBase& call) {
   using C = WideOf<T>;
   const RowTensor x(norm.x, call.context);
   const PackedNumbers<T> w(norm.w, call.context);
@@ -245,25 +248,25 @@ void Forward(const NormOnGpu& norm, double eps, const KernelCallBase& call) {
 
 }  // namespace
 
-void NormForwardOnGpu(const NormOnGpu& norm, double eps, const KernelCallBase& call) {
+void NormForwardOnGpu(const NormTensors& norm, double eps, const KernelCallBase& call) {
   VisitFloating(norm.x.dtype(), "norm",
                 [&](auto tag) { Forward<typename decltype(tag)::type, /*kGiven=*/false>(norm, eps, call); });
 }
 
-void NormApplyOnGpu(const NormOnGpu& norm, const KernelCallBase& call) {
+void NormApplyOnGpu(const NormTensors& norm, const KernelCallBase& call) {
   VisitFloating(norm.x.dtype(), "norm_apply", [&](auto tag) {
     Forward<typename decltype(tag)::type, /*kGiven=*/true>(norm, /*eps=*/0, call);
   });
 }
 
-void NormBackwardOnGpu(const NormOnGpu& norm, const KernelCallBase& call) {
+void NormBackwardOnGpu(const NormTensors& norm, const KernelCallBase& call) {
   VisitFloating(norm.x.dtype(), "norm_grad", [&](auto tag) {
     using T = typename decltype(tag)::type;
     norm.db.defined() ? Backward<T, 2>(norm, call) : Backward<T, 1>(norm, call);
   });
 }
 
-void NormGradMeansOnGpu(const NormOnGpu& norm, int64_t global_columns, const KernelCallBase& call) {
+void NormGradMeansOnGpu(const NormTensors& norm, int64_t global_columns, const KernelCallBase& call) {
   VisitFloating(norm.x.dtype(), "norm_grad_means", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = WideOf<T>;
@@ -274,7 +277,7 @@ void NormGradMeansOnGpu(const NormOnGpu& norm, int64_t global_columns, const Ker
   });
 }
 
-void NormGradApplyOnGpu(const NormOnGpu& norm, const KernelCallBase& call) {
+void NormGradApplyOnGpu(const NormTensors& norm, const KernelCallBase& call) {
   VisitFloating(norm.x.dtype(), "norm_grad_apply", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = WideOf<T>;

@@ -3,36 +3,53 @@
 
 #include <cstdint>
 
+#include "ops/normalization/norm_tensors.h"
 #include "ops/op/kernel_call.h"
-#include "runtime/tensor/tensor.h"
+#include "ops/op/op.h"
 
 namespace weft {
 
-// The kernels of layer_norm and rms_norm: rms_norm is the case without mean and b (undefined tensors, a mean
-// of 0). x and dy are [..., d] of any floating type and strides, w, b, dw, db [d], statistics [...] in the
-// compute type. Outputs that are undefined are not computed.
-struct NormOnGpu {
-  Tensor x, w, b, mean, rstd, dy, g_mean, gn_mean;  // read; mean and rstd written by NormForwardOnGpu
-  Tensor y, dx, dw, db;                             // written
-};
+// The kernels of layer_norm and rms_norm, which lacks mean and b. Outputs that are undefined are not computed.
 
 // y = (x - mean) * rstd * w + b, and the statistics of the rows, which are whole. The statistics take two
 // passes over a row, held in registers where it fits: E[x^2] - mean^2 would cancel.
-void NormForwardOnGpu(const NormOnGpu& norm, double eps, const KernelCallBase& call);
+void NormForwardOnGpu(const NormTensors& norm, double eps, const KernelCallBase& call);
 
 // y from given statistics.
-void NormApplyOnGpu(const NormOnGpu& norm, const KernelCallBase& call);
+void NormApplyOnGpu(const NormTensors& norm, const KernelCallBase& call);
 
 // dx, dw and db from given statistics; where rows fit in registers, in one pass over x and dy. dw and db sum
 // the rows in blocks cut by the shape alone and add the blocks in order. `w` may be undefined if dx is.
-void NormBackwardOnGpu(const NormOnGpu& norm, const KernelCallBase& call);
+void NormBackwardOnGpu(const NormTensors& norm, const KernelCallBase& call);
 
 // g_mean (unless undefined) and gn_mean: the means over the global d of g = dy * w and of g * (x - mean) *
 // rstd.
-void NormGradMeansOnGpu(const NormOnGpu& norm, int64_t global_columns, const KernelCallBase& call);
+void NormGradMeansOnGpu(const NormTensors& norm, int64_t global_columns, const KernelCallBase& call);
 
 // dx from those.
-void NormGradApplyOnGpu(const NormOnGpu& norm, const KernelCallBase& call);
+void NormGradApplyOnGpu(const NormTensors& norm, const KernelCallBase& call);
+
+// The same as kernels, of the op that is named: what layer_norm.cu and rms_norm.cu register.
+template <const auto& op, class A>
+void NormForwardKernel(const KernelCall<A, NoScalars>& call) {
+  NormForwardOnGpu(NormTensorsOf(op, call), call.attributes().eps, call);
+}
+template <const Op<>& op>
+void NormApplyKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+  NormApplyOnGpu(NormTensorsOf(op, call), call);
+}
+template <const Op<>& op>
+void NormBackwardKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+  NormBackwardOnGpu(NormTensorsOf(op, call), call);
+}
+template <const Op<>& op>
+void NormGradMeansKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+  NormGradMeansOnGpu(NormTensorsOf(op, call), call.input_boxes[1].global_shape[0], call);
+}
+template <const Op<>& op>
+void NormGradApplyKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+  NormGradApplyOnGpu(NormTensorsOf(op, call), call);
+}
 
 }  // namespace weft
 

@@ -14,6 +14,10 @@ namespace {
 using Call = KernelCall<NoAttributes, NoScalars>;
 
 // y = exp(x - max) / sum, or with kLog x - max - log(sum). The statistics are the row's own, or given.
+// Rows go by HeldRow: where they fit, the elements stay in registers from the pass that finds the statistics
+// to the pass that writes, so memory is read once. The largest element is taken off before exp, which cannot
+// overflow then: the usual shift; log_softmax subtracts it before the logarithm of the sum, so that large
+// logits keep their digits.
 template <class T, bool kLog>
 struct SoftmaxRow {
   using Element = T;
@@ -31,6 +35,7 @@ struct SoftmaxRow {
       max = own.max;
       sum = static_cast<C>(own.sum);
     }
+    // One logarithm or one division per row; per element a sum or a product.
     const C scale = kLog ? static_cast<C>(-log(static_cast<double>(sum))) : C(1) / sum;
     WritePacks(threads, y[row], n, [&](int p, int64_t i) {
       return [v = in.At(p, i), max, scale](int j) {
@@ -61,6 +66,8 @@ struct SoftmaxGradRow {
     if (given_sum != nullptr) {
       sum = given_sum[row];
     } else {
+      // The transposed Jacobian of softmax, diag(y) - y y^T, applied without being made; log_softmax's sum
+      // needs dy alone.
       const double own = SumOverPacks<T, C>(threads, n, [&](int p, int64_t i) {
         return [dv = gradients.At(p, i), v = kLog ? RowPack<T>() : values.At(p, i)](int j) {
           const C d = static_cast<C>(dv.values[j]);
@@ -85,6 +92,8 @@ struct SoftmaxGradRow {
   const C* given_sum;  // null: none
 };
 
+// `max` and `sum` are undefined where rows are whole: the kernel finds its own. The decomposition of a row
+// that is split gives them, all-reduced, and this is its last step.
 template <bool kLog>
 void MakeSoftmax(const Call& call, const Tensor& max, const Tensor& sum) {
   const RowTensor x(call.inputs[0], call.context);

@@ -22,6 +22,8 @@ struct FoundElement {
 };
 
 // The index of the extremum: the lowest of several. A NaN comes before all others.
+// Value and index travel together through shuffles and shared memory. The order is total (nan first, then the
+// value, then the lower index), so merging is associative and the result the same however the row is cut.
 template <class T>
 struct FindExtremum : PlainReduction<T, FoundElement<WideOf<T>>> {
   using C = WideOf<T>;
@@ -53,6 +55,7 @@ struct FindExtremum : PlainReduction<T, FoundElement<WideOf<T>>> {
 };
 
 // The lowest index of a value.
+// The second step for a row that is split: the extremum is all-reduced first, then each piece looks for it.
 template <class T>
 struct FindValue {
   using C = WideOf<T>;

@@ -21,6 +21,7 @@ struct Extremum : PlainReduction<T, WideOf<T>> {
   using Limits = std::numeric_limits<C>;
 
   __device__ C NoState() const {
+    // Integers have no infinity: what no element is below, or above, takes its place.
     constexpr C kLeast = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
     constexpr C kMost = Limits::has_infinity ? Limits::infinity() : Limits::max();
     return largest ? kLeast : kMost;

@@ -58,21 +58,16 @@ struct LogSum : PlainReduction<T, ShiftedSum> {
 
 // sum exp(x - max), 0 where max is not finite.
 template <class T>
-struct SumOfExp {
+struct SumOfExp : SumReduction<T, WideOf<T>> {
   using C = WideOf<T>;
-  using Element = T;
-  using State = double;
-  using Run = C;
   using Around = C;
 
+  SumOfExp(const T* max, C* y) : max(max), y(y) {}
+
   __device__ C Of(int64_t result) const { return static_cast<C>(max[result]); }
-  __device__ double NoState() const { return 0; }
-  __device__ C NoRun() const { return 0; }
   __device__ void Take(C& run, T x, int64_t, C shift) const {
     if (IsFiniteNumber(shift)) run += ExpFor<T>(static_cast<C>(x) - shift);
   }
-  __device__ void Absorb(double& sum, C run) const { sum += static_cast<double>(run); }
-  __device__ void Merge(double& sum, double other) const { sum += other; }
   __device__ void Write(int64_t result, double sum) const { y[result] = static_cast<C>(sum); }
 
   const T* max;
@@ -93,7 +88,7 @@ void ExpSum(const Call& call) {
   VisitFloating(call.inputs[0].dtype(), "exp_sum", [&](auto tag) {
     using T = typename decltype(tag)::type;
     ReduceAlong(call, call.inputs[0], call.attributes().dims,
-                SumOfExp<T>{max.data<T>(), call.outputs[0].data<WideOf<T>>()});
+                SumOfExp<T>(max.data<T>(), call.outputs[0].data<WideOf<T>>()));
   });
 }
 

@@ -45,6 +45,18 @@ struct PlainReduction {
   __device__ Around Of(int64_t) const { return {}; }
 };
 
+// What sums in double have in common; a run adds up in R. Left to say: Of, Take and Write.
+template <class T, class R>
+struct SumReduction {
+  using Element = T;
+  using State = double;
+  using Run = R;
+  __device__ double NoState() const { return 0; }
+  __device__ R NoRun() const { return 0; }
+  __device__ void Absorb(double& sum, R run) const { sum += static_cast<double>(run); }
+  __device__ void Merge(double& sum, double other) const { sum += other; }
+};
+
 namespace reduce_internal {
 
 template <class State>

@@ -8,18 +8,12 @@ namespace weft {
 namespace {
 
 template <class T>
-struct FloatSum {
-  using Element = T;
-  using State = double;
+struct FloatSum : SumReduction<T, WideOf<T>> {
   using Run = WideOf<T>;
   struct Around {};
 
   __device__ Around Of(int64_t) const { return {}; }
-  __device__ double NoState() const { return 0; }
-  __device__ Run NoRun() const { return 0; }
   __device__ void Take(Run& run, T x, int64_t, Around) const { run += static_cast<Run>(x); }
-  __device__ void Absorb(double& sum, Run run) const { sum += static_cast<double>(run); }
-  __device__ void Merge(double& sum, double other) const { sum += other; }
   __device__ void Write(int64_t result, double sum) const { y.Write(result, sum * factor); }
 
   ResultWriter<T> y;
@@ -28,21 +22,15 @@ struct FloatSum {
 
 // Of (x - around)^2.
 template <class T>
-struct SquareSum {
-  using Element = T;
-  using State = double;
+struct SquareSum : SumReduction<T, WideOf<T>> {
   using Run = WideOf<T>;
   using Around = Run;
 
   __device__ Around Of(int64_t result) const { return around == nullptr ? Around(0) : around[result]; }
-  __device__ double NoState() const { return 0; }
-  __device__ Run NoRun() const { return 0; }
   __device__ void Take(Run& run, T x, int64_t, Around center) const {
     const Run centered = static_cast<Run>(x) - center;
     run += centered * centered;
   }
-  __device__ void Absorb(double& sum, Run run) const { sum += static_cast<double>(run); }
-  __device__ void Merge(double& sum, double other) const { sum += other; }
   __device__ void Write(int64_t result, double sum) const {
     y.Write(result, take_root ? sqrt(sum * factor) : sum * factor);
   }
@@ -84,9 +72,10 @@ void SumAlong(const KernelCallBase& call, const Tensor& x, DimMask dims, const T
     } else if (options.square || options.around.defined()) {
       const WideOf<T>* const around =
           options.around.defined() ? options.around.template data<WideOf<T>>() : nullptr;
-      ReduceAlong(call, x, dims, SquareSum<T>{ResultWriter<T>(y), options.factor, options.take_root, around});
+      ReduceAlong(call, x, dims,
+                  SquareSum<T>{{}, ResultWriter<T>(y), options.factor, options.take_root, around});
     } else {
-      ReduceAlong(call, x, dims, FloatSum<T>{ResultWriter<T>(y), options.factor});
+      ReduceAlong(call, x, dims, FloatSum<T>{{}, ResultWriter<T>(y), options.factor});
     }
   });
 }

@@ -79,23 +79,20 @@ struct PowerReduction : PlainReduction<T, double> {
 };
 
 // How many |x| equal the extremum.
+// The gradient of an extremum goes in equal parts to all elements that are it; the parts follow from this
+// count.
 template <class T>
-struct TieCount {
+struct TieCount : SumReduction<T, double> {
   using C = WideOf<T>;
-  using Element = T;
-  using State = double;
-  using Run = double;
   using Around = C;
 
+  TieCount(const T* extrema, T* counts) : extrema(extrema), counts(counts) {}
+
   __device__ C Of(int64_t result) const { return static_cast<C>(extrema[result]); }
-  __device__ double NoState() const { return 0; }
-  __device__ double NoRun() const { return 0; }
   __device__ void Take(double& run, T x, int64_t, C extremum) const {
     const C v = static_cast<C>(x);
     run += (v < 0 ? -v : v) == extremum ? 1 : 0;
   }
-  __device__ void Absorb(double& sum, double run) const { sum += run; }
-  __device__ void Merge(double& sum, double other) const { sum += other; }
   __device__ void Write(int64_t result, double sum) const { counts[result] = ConvertElement<T>(sum); }
 
   const T* extrema;
@@ -139,7 +136,7 @@ void NormTies(const Call& call) {
   VisitFloating(call.inputs[0].dtype(), "norm_ties", [&](auto tag) {
     using T = typename decltype(tag)::type;
     ReduceAlong(call, call.inputs[0], call.attributes().dims,
-                TieCount<T>{extrema.data<T>(), call.outputs[0].data<T>()});
+                TieCount<T>(extrema.data<T>(), call.outputs[0].data<T>()));
   });
 }
 

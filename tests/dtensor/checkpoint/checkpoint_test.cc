@@ -8,6 +8,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/optim/adamw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"

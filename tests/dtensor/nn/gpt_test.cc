@@ -4,7 +4,7 @@
 #include <random>
 
 #include "dtensor/autograd/backward.h"
-#include "dtensor/optim/optimizer.h"
+#include "dtensor/optim/adamw.h"
 #include "gmock/gmock.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"

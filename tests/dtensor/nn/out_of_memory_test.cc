@@ -6,7 +6,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
-#include "dtensor/optim/optimizer.h"
+#include "dtensor/optim/adamw.h"
 #include "gmock/gmock.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"

@@ -4,7 +4,7 @@
 
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
-#include "dtensor/optim/optimizer.h"
+#include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"
 

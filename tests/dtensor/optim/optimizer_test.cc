@@ -5,6 +5,8 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/optim/adamw.h"
+#include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"

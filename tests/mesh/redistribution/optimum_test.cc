@@ -193,6 +193,11 @@ class Lattice {
   std::vector<std::vector<double>> microseconds_;
 };
 
+// Whether it moves values as they are: all that communicate but reduce-scatter and all-reduce.
+bool IsMove(StepKind kind) {
+  return Communicates(kind) && kind != StepKind::kReduceScatter && kind != StepKind::kAllReduce;
+}
+
 // The most that one rank receives in the whole plan: what the sum over steps of their worst ranks stands for.
 int64_t WorstRankOf(const Redistribution& plan, const Shape& shape, const DeviceMesh& mesh) {
   std::vector<int64_t> bytes(mesh.num_ranks());

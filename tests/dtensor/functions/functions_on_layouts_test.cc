@@ -1,5 +1,5 @@
-// Neural functions on any layout equal themselves on one device, forward and gradients; values are tested
-// with the ops.
+// On any layout, functions give what they give on one device, forward and gradients; values are tested with the
+// ops.
 
 #include <random>
 
@@ -139,9 +139,9 @@ std::vector<Tensor> Results(const IntrusivePtr<MeshContext>& context, const Func
   return results;
 }
 
-class NeuralFunctionsTest : public testing::TestWithParam<std::string> {};
+class FunctionsOnLayoutsTest : public testing::TestWithParam<std::string> {};
 
-TEST_P(NeuralFunctionsTest, EqualOneDevice) {
+TEST_P(FunctionsOnLayoutsTest, EqualOneDevice) {
   for (const Function& function : Functions()) {
     std::vector<Tensor> expected;
     OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
@@ -169,7 +169,7 @@ TEST_P(NeuralFunctionsTest, EqualOneDevice) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, NeuralFunctionsTest, testing::Values("a=2", "a=3", "a=2,b=2"));
+INSTANTIATE_TEST_SUITE_P(Meshes, FunctionsOnLayoutsTest, testing::Values("a=2", "a=3", "a=2,b=2"));
 
 // Statistics of the global batch, wherever it is split, and nothing of x's size moves.
 TEST(BatchNormTest, StatisticsAreGlobalBySmallCollectives) {
@@ -268,7 +268,7 @@ TEST(ConvTest, SplitsAsPromised) {
   });
 }
 
-TEST(NeuralFunctionsErrors, NameTheFunction) {
+TEST(FunctionsErrors, NameTheFunction) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     const auto zeros = [&](const Shape& shape) { return Full(context, DType::kF32, shape, 0); };
     EXPECT_EQ(ErrorOf([&] {

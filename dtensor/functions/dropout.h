@@ -1,0 +1,17 @@
+#ifndef WEFT_DTENSOR_FUNCTIONS_DROPOUT_H_
+#define WEFT_DTENSOR_FUNCTIONS_DROPOUT_H_
+
+#include "dtensor/dtensor.h"
+
+// Dropout, with the same bits on every layout.
+namespace weft {
+
+// Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate), while the rank state is
+// training; the bits depend on the seed, the step, the module path, how many times the module has asked in
+// this forward, and where the element lies in the global batch (BatchOffsetGuard in
+// dtensor/context/rank_state.h).
+DTensor Dropout(const DTensor& x, double rate);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_FUNCTIONS_DROPOUT_H_

@@ -1,0 +1,12 @@
+#ifndef WEFT_OPS_OP_ABSENT_H_
+#define WEFT_OPS_OP_ABSENT_H_
+
+namespace weft {
+
+// What a kernel writes for an element that another rank holds and gives, where the outputs are Partial(sum):
+// -0.0, not 0, is what changes no floating value that it is added to, -0.0 included.
+inline constexpr double kAbsent = -0.0;
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_OP_ABSENT_H_
