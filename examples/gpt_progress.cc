@@ -58,6 +58,8 @@ void GptProgress::Step(const StepMetrics& metrics) {
                {"lr", metrics.lr},
                {"step_ms", metrics.step_ms},
                {"tokens_per_s", metrics.tokens_per_s},
+               {"exposed_fraction", metrics.exposed_fraction},
+               {"waiting_fraction", metrics.waiting_fraction},
                {"comm_fraction", metrics.comm_fraction},
                {"comm_bytes", metrics.comm_bytes},
                {"peak_bytes", metrics.peak_bytes}});
@@ -67,10 +69,14 @@ void GptProgress::Step(const StepMetrics& metrics) {
   if (!terminal_ && !logged) return;
   const double left =
       seconds_ / static_cast<double>(metrics.step) * static_cast<double>(run_.steps - metrics.step);
-  absl::PrintF("%sstep %d/%d  loss %.4f  lr %.2e  %.1f ms  %.0f tokens/s  comm %.1f%%  %.1f MiB  %s left",
-               terminal_ ? "\r\x1b[K" : "", metrics.step, run_.steps, metrics.loss, metrics.lr,
-               metrics.step_ms, metrics.tokens_per_s, metrics.comm_fraction * 100,
-               static_cast<double>(metrics.peak_bytes) / (1 << 20), Duration(left));
+  absl::PrintF(
+      "%sstep %d/%d  loss %.4f  lr %.2e  %.1f ms  %.0f tokens/s  exposed comm %.1f%%  %.1f MiB moved  %.1f "
+      "MiB held  %s "
+      "left",
+      terminal_ ? "\r\x1b[K" : "", metrics.step, run_.steps, metrics.loss, metrics.lr, metrics.step_ms,
+      metrics.tokens_per_s, metrics.exposed_fraction * 100,
+      static_cast<double>(metrics.comm_bytes) / (1 << 20),
+      static_cast<double>(metrics.peak_bytes) / (1 << 20), Duration(left));
   line_open_ = true;
   if (logged) EndLine();
   std::fflush(stdout);

@@ -6,9 +6,10 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
+#include "dtensor/functions/loss.h"
 #include "dtensor/nn/module.h"
-#include "dtensor/optim/clip.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/clip.h"
 #include "dtensor/optim/schedule.h"
 #include "runtime/comm/communicator.h"
 
@@ -28,10 +29,14 @@ struct StepMetrics {
   double lr = 0;
   double step_ms = 0;
   double tokens_per_s = 0;
-  double comm_fraction = 0;  // of the step's time spent in collectives, the ranks' mean
-  int64_t comm_bytes = 0;    // the ledger's, summed over ranks; reducing these metrics is not counted
-  int64_t peak_bytes = 0;    // of tensor memory, the worst rank's
-  bool stop = false;         // some rank was asked to stop
+  double comm_fraction = 0;  // of the step's time in which some collective ran, the ranks' mean; at most 1
+  // Of the step's time that a rank's thread spent in collectives, or in waiting for those that others run for
+  // it, instead of computing: the ranks' mean. Of it, until all members had entered: waiting for peers.
+  double exposed_fraction = 0;
+  double waiting_fraction = 0;
+  int64_t comm_bytes = 0;  // the ledger's, summed over ranks; reducing these metrics is not counted
+  int64_t peak_bytes = 0;  // of tensor memory, the worst rank's
+  bool stop = false;       // some rank was asked to stop
 
   bool operator==(const StepMetrics&) const = default;
 };
@@ -51,6 +56,17 @@ class Trainer {
   // Cost:   besides the model's collectives, two small all-reduces over the mesh for the metrics.
   StepMetrics Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss, bool stop = false);
 
+  // The same of a batch in `microbatches` parts, i from 0 on, whose gradients add up: one update, the one that
+  // the whole batch would make, whatever each part counts. `count(i)` is how many positions part i counts, of
+  // the targets alone (CountTargets): all counts come before the first forward, and every part's sum is divided
+  // by their total. Under plans that keep gradients whole until they are reduced (DataParallel), only the last
+  // part's backward reduces. A part's random activations and its place in the batch are the caller's
+  // (BatchOffsetGuard). `tokens_per_s` goes by what was counted.
+  // Cost:   one all-reduce of 8 bytes for the counts, beside what Step costs.
+  // Errors: InvalidArgument for fewer than one part, or a count that is no scalar.
+  StepMetrics Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
+                   absl::FunctionRef<LossSum(int)> loss, bool stop = false);
+
   // Runs `loss` again, without gradients, with the parameters and every module's output checked.
   // Errors: DataLoss naming the step and the first parameter, else the first module in order of execution,
   //         that is not finite on this rank. A rank that found nothing waits for the others, and is released
@@ -64,7 +80,12 @@ class Trainer {
   void set_step(int64_t step) { step_ = step; }
 
  private:
-  void ReduceOverRanks(StepMetrics* metrics, double comm_seconds, double seconds, bool stop);
+  StepMetrics BeginStep();
+  DTensor TotalCount(int microbatches, absl::FunctionRef<DTensor(int)> count);
+  // What comes after backward: `value` is the loss of the step, with no history; `tokens` are counted.
+  void FinishStep(const DTensor& value, double begun, absl::FunctionRef<double()> tokens, bool stop,
+                  StepMetrics* metrics);
+  void ReduceOverRanks(StepMetrics* metrics, double seconds, bool stop);
 
   MeshContext& context_;
   TrainerOptions options_;

@@ -25,6 +25,11 @@ RankState::RankState(World& world) : world_(world) {
   for (Purpose purpose : kPurposes) {
     world.flight_recorder().NamePurpose(static_cast<uint8_t>(purpose), std::string(PurposeName(purpose)));
   }
+  if (Tracer* const tracer = world.tracer(); tracer != nullptr) {
+    for (const Lane lane : kLanes) {
+      tracer->NameLane(static_cast<int>(lane), lane == Lane::kInline ? "rank" : LaneName(lane));
+    }
+  }
 }
 
 RankState::~RankState() {

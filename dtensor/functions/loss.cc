@@ -1,6 +1,7 @@
 #include "dtensor/functions/loss.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/compare.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
 #include "dtensor/functions/reduce.h"
@@ -18,6 +19,15 @@ DTensor LossSum::Mean() const {
   PurposeGuard purpose(sum.context()->state(), Purpose::kLoss);
   // Were both Partial, a quotient of terms would mean nothing, and both would be reduced.
   return Div(sum, count.Redistribute(Layout(/*ndim=*/0, count.layout().num_axes())));
+}
+
+DTensor LossSum::Over(const DTensor& total) const {
+  PurposeGuard purpose(sum.context()->state(), Purpose::kLoss);
+  return Div(sum, total.dtype() == sum.dtype() ? total : Cast(total, sum.dtype()));
+}
+
+DTensor CountTargets(const DTensor& targets, int64_t ignore_index) {
+  return Sum(Cast(NotEqual(targets, static_cast<double>(ignore_index)), DType::kF64));
 }
 
 LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossEntropyOptions& options) {

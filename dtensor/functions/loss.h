@@ -17,7 +17,15 @@ struct LossSum {
   // sum / count: a scalar, Partial where the sum is.
   // Cost:   an all-reduce of the count over the axes that split the batch.
   DTensor Mean() const;
+  // sum / total: where `total` is the count of all microbatches of a step, so that the gradients of each,
+  // added up, are those of the mean over all.
+  // Shape:  total: a scalar, replicated; of any dtype.
+  DTensor Over(const DTensor& total) const;
 };
+
+// How many targets count: a scalar f64, Partial where the targets are split. Reads no logits, so that it may
+// come before forward.
+DTensor CountTargets(const DTensor& targets, int64_t ignore_index = -100);
 
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;

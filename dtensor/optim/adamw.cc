@@ -14,13 +14,12 @@ void AdamW::Update(absl::Span<const int> indices, double lr, const DTensor& scal
   std::vector<EachCall<AdamWScalars>> calls;
   calls.reserve(indices.size());
   for (const int i : indices) {
-    const Parameter& parameter = *parameters()[i];
-    calls.push_back({.operands = {parameter.at_rest(), first_[i], second_[i], parameter.grad(), scale, rates},
+    calls.push_back({.operands = {value(i), first_[i], second_[i], gradient(i), scale, rates},
                      .scalars = {.lr = lr,
                                  .beta1 = options_.beta1,
                                  .beta2 = options_.beta2,
                                  .eps = options_.eps,
-                                 .weight_decay = DecayOf(parameter, options_.weight_decay)}});
+                                 .weight_decay = DecayOf(*parameters()[i], options_.weight_decay)}});
   }
   CallEach(kAdamWUpdate, calls);
 }

@@ -21,7 +21,38 @@ void Optimizer::Step(double lr, const DTensor& gradient_scale) {
   const NoGradGuard no_grad(context->state());
   const DTensor scale = gradient_scale.defined() ? gradient_scale : Full(context, DType::kF32, Shape(), 1);
   Call(kCountUpdate, {updates_, scale});
+  values_.resize(parameters_.size());
+  gradients_.resize(parameters_.size());
+  for (const int i : indices) {
+    values_[i] = parameters_[i]->UpdatedPiece();
+    gradients_[i] = parameters_[i]->grad().Redistribute(values_[i].layout());
+  }
   Update(indices, lr, scale);
+  gradients_.clear();
+  TakeUpdates(indices);
+  values_.clear();
+}
+
+// In the order in which forward reads them, for the most part, so that it need not wait for all.
+void Optimizer::TakeUpdates(absl::Span<const int> indices) {
+  constexpr int64_t kBytesAtATime = 25 << 20;
+  std::vector<Parameter*> parameters;
+  std::vector<DTensor> pieces;
+  int64_t num_bytes = 0;
+  const auto take = [&] {
+    Parameter::TakeUpdates(parameters, pieces);
+    parameters.clear();
+    pieces.clear();
+    num_bytes = 0;
+  };
+  for (const int i : indices) {
+    if (values_[i].impl() == parameters_[i]->at_rest().impl()) continue;
+    parameters.push_back(parameters_[i]);
+    pieces.push_back(std::move(values_[i]));
+    num_bytes += parameters_[i]->at_rest().ToLocal().num_bytes();
+    if (num_bytes >= kBytesAtATime) take();
+  }
+  take();
 }
 
 std::vector<std::pair<std::string, DTensor>> Optimizer::State() const {
@@ -39,7 +70,7 @@ std::vector<DTensor> Optimizer::MakeMoment() const {
   for (const Parameter* parameter : parameters_) {
     const DTensor& value = parameter->at_rest();
     const PathGuard path(value.context()->state(), value.impl()->node->path_id());
-    zeros.push_back(Full(value.context(), value.dtype(), value.shape(), 0, value.layout()));
+    zeros.push_back(Full(value.context(), value.dtype(), value.shape(), 0, parameter->layouts().of_state()));
   }
   return zeros;
 }

@@ -12,8 +12,9 @@
 
 namespace weft {
 
-// Changes parameters by their gradients, on each rank's at-rest pieces: no communication. State (moments)
-// lies as the parameter at rest. A parameter without a gradient is left alone. Weight decay applies to the
+// Changes parameters by their gradients, on the pieces that each rank has the state (moments) of: no
+// communication, where that is all that the rank has at rest. Where it is less (ZeRO-1 and -2), the changed
+// pieces are gathered afterwards, some 25 MiB at a time (Parameter::TakeUpdates). A parameter without a gradient is left alone. Weight decay applies to the
 // parameters that decay: their modules say so (ParameterSpec::decays). All are updated by one call
 // (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of its own: sgd.h, adamw.h.
 class Optimizer {
@@ -46,11 +47,15 @@ class Optimizer {
   // this update already.
   virtual void Update(absl::Span<const int> indices, double lr, const DTensor& scale) = 0;
 
-  // The state that lies as the parameters do.
+  // The state that is kept per parameter.
   virtual std::vector<std::pair<std::string, DTensor>> Moments() const = 0;
 
-  // For the constructor of one that keeps moments: a zero tensor for each parameter, which lies as that does at
-  // rest, in memory of its module.
+  // During Update: what to change of the parameter of that index, and by what gradient; they lie as its state.
+  const DTensor& value(int index) const { return values_[index]; }
+  const DTensor& gradient(int index) const { return gradients_[index]; }
+
+  // For the constructor of one that keeps moments: a zero tensor for each parameter, which lies as its state
+  // does (ParameterLayouts), in memory of its module.
   std::vector<DTensor> MakeMoment() const;
 
   // For Moments: one moment under its names, "<parameter path>.<name>".
@@ -61,8 +66,12 @@ class Optimizer {
   static double DecayOf(const Parameter& parameter, double weight_decay);
 
  private:
+  void TakeUpdates(absl::Span<const int> indices);
+
   std::vector<Parameter*> parameters_;
   DTensor updates_;
+  std::vector<DTensor> values_;     // of an Update, by index
+  std::vector<DTensor> gradients_;  // likewise
 };
 
 }  // namespace weft

@@ -15,9 +15,9 @@ void Sgd::Update(absl::Span<const int> indices, double lr, const DTensor& scale)
     std::vector<EachCall<SgdScalars>> calls;
     calls.reserve(indices.size());
     for (const int i : indices) {
-      const Parameter& parameter = *parameters()[i];
-      calls.push_back({.operands = {parameter.at_rest(), parameter.grad(), scale},
-                       .scalars = {.lr = lr, .weight_decay = DecayOf(parameter, options_.weight_decay)}});
+      calls.push_back(
+          {.operands = {value(i), gradient(i), scale},
+           .scalars = {.lr = lr, .weight_decay = DecayOf(*parameters()[i], options_.weight_decay)}});
     }
     CallEach(kSgdUpdate, calls);
     return;
@@ -25,11 +25,10 @@ void Sgd::Update(absl::Span<const int> indices, double lr, const DTensor& scale)
   std::vector<EachCall<MomentumScalars>> calls;
   calls.reserve(indices.size());
   for (const int i : indices) {
-    const Parameter& parameter = *parameters()[i];
-    calls.push_back({.operands = {parameter.at_rest(), momentum_[i], parameter.grad(), scale},
+    calls.push_back({.operands = {value(i), momentum_[i], gradient(i), scale},
                      .scalars = {.lr = lr,
                                  .momentum = options_.momentum,
-                                 .weight_decay = DecayOf(parameter, options_.weight_decay)}});
+                                 .weight_decay = DecayOf(*parameters()[i], options_.weight_decay)}});
   }
   CallEach(kMomentumUpdate, calls);
 }

@@ -121,7 +121,7 @@ void MoveProgram::RunStage(const Stage& stage) const {
   if (stage.step == nullptr) return;
   const CommOptions options = {.tag = tag_};
   const LoweredStep& step = *stage.step;
-  const Span span(tracer_, rank_, "comm", StepKindName(step.kind));
+  const Span span(tracer_, rank_, "comm", StepKindName(step.kind), static_cast<int>(lane_));
   if (stage.parts.size() == 1) {
     IssueStep(*stage.group, step, stage.parts[0], options).Wait();
   } else {

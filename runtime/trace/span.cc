@@ -2,9 +2,12 @@
 
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -15,6 +18,7 @@ namespace {
 
 struct Record {
   int rank;
+  int lane;
   std::string category;
   std::string name;
   int64_t begin_ns;
@@ -35,7 +39,8 @@ std::string Microseconds(int64_t ns) { return absl::StrFormat("%d.%03d", ns / 10
 struct Tracer::State {
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   mutable std::mutex mutex;
-  std::vector<Record> records;  // under `mutex`
+  std::vector<Record> records;  // under `mutex`, as is the next
+  std::map<int, std::string> lane_names;
 };
 
 Tracer::Tracer() : state_(std::make_unique<State>()) {}
@@ -49,9 +54,9 @@ int64_t Tracer::Now() const {
 }
 
 void Tracer::Add(int rank, absl::string_view category, absl::string_view name, int64_t begin_ns,
-                 int64_t end_ns) noexcept {
+                 int64_t end_ns, int lane) noexcept {
   try {
-    Record record{rank, std::string(category), std::string(name), begin_ns, end_ns};
+    Record record{rank, lane, std::string(category), std::string(name), begin_ns, end_ns};
     std::lock_guard<std::mutex> lock(state_->mutex);
     state_->records.push_back(std::move(record));
   } catch (const std::bad_alloc&) {
@@ -59,18 +64,40 @@ void Tracer::Add(int rank, absl::string_view category, absl::string_view name, i
   }
 }
 
+void Tracer::NameLane(int lane, absl::string_view name) {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->lane_names[lane] = std::string(name);
+}
+
 std::string Tracer::ToChromeJson() const {
   std::vector<Record> records;
+  std::map<int, std::string> names;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     records = state_->records;
+    names = state_->lane_names;
   }
   std::string json = "[";
+  const auto append = [&](const auto&... parts) {
+    absl::StrAppend(&json, json.size() == 1 ? "\n" : ",\n", parts...);
+  };
+  std::set<int> ranks;
+  std::set<std::pair<int, int>> lanes;
   for (const Record& record : records) {
-    absl::StrAppend(&json, json.size() == 1 ? "\n" : ",\n", R"({"ph":"X","pid":0,"tid":)", record.rank,
-                    R"(,"cat":)", JsonString(record.category), R"(,"name":)", JsonString(record.name),
-                    R"(,"ts":)", Microseconds(record.begin_ns), R"(,"dur":)",
-                    Microseconds(record.end_ns - record.begin_ns), "}");
+    if (ranks.insert(record.rank).second) {
+      append(R"({"ph":"M","pid":)", record.rank, R"(,"name":"process_name","args":{"name":"rank )",
+             record.rank, R"("}})");
+    }
+    if (!lanes.insert({record.rank, record.lane}).second) continue;
+    const auto named = names.find(record.lane);
+    const std::string name = named == names.end() ? absl::StrCat("lane ", record.lane) : named->second;
+    append(R"({"ph":"M","pid":)", record.rank, R"(,"tid":)", record.lane,
+           R"(,"name":"thread_name","args":{"name":)", JsonString(name), "}}");
+  }
+  for (const Record& record : records) {
+    append(R"({"ph":"X","pid":)", record.rank, R"(,"tid":)", record.lane, R"(,"cat":)",
+           JsonString(record.category), R"(,"name":)", JsonString(record.name), R"(,"ts":)",
+           Microseconds(record.begin_ns), R"(,"dur":)", Microseconds(record.end_ns - record.begin_ns), "}");
   }
   absl::StrAppend(&json, "\n]\n");
   return json;

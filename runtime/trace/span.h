@@ -22,12 +22,17 @@ class Tracer {
   // Nanoseconds since the tracer was made.
   int64_t Now() const;
 
-  // Adds a finished span of `rank`. `category`: "op", "comm", "step". With no memory left the span is
-  // dropped.
-  void Add(int rank, absl::string_view category, absl::string_view name, int64_t begin_ns,
-           int64_t end_ns) noexcept;
+  // Adds a finished span of a rank's lane: 0 is the rank's own thread, others run beside it. `category`: "op",
+  // "comm", "step". With no memory left the span is dropped.
+  void Add(int rank, absl::string_view category, absl::string_view name, int64_t begin_ns, int64_t end_ns,
+           int lane = 0) noexcept;
 
-  // Chrome's JSON array format: one complete event ("ph":"X") a span; pid 0, tid the rank, microseconds.
+  // What a lane is called in the trace; lanes without a name have their number.
+  void NameLane(int lane, absl::string_view name);
+
+  // Chrome's JSON array format: the names of ranks and lanes ("ph":"M"), then one complete event ("ph":"X") per
+  // span; pid is the rank, tid the lane, microseconds. So a lane that communicates lies beside what its rank
+  // computes.
   std::string ToChromeJson() const;
 
   // Errors: InvalidArgument that names the path if it cannot be written.
@@ -43,14 +48,15 @@ class Tracer {
 // Lifetime: the tracer and the characters of `category` and `name` must outlive the span.
 class Span {
  public:
-  Span(Tracer* tracer, int rank, absl::string_view category, absl::string_view name)
+  Span(Tracer* tracer, int rank, absl::string_view category, absl::string_view name, int lane = 0)
       : tracer_(tracer),
         rank_(rank),
+        lane_(lane),
         category_(category),
         name_(name),
         begin_ns_(tracer ? tracer->Now() : 0) {}
   ~Span() {
-    if (tracer_ != nullptr) tracer_->Add(rank_, category_, name_, begin_ns_, tracer_->Now());
+    if (tracer_ != nullptr) tracer_->Add(rank_, category_, name_, begin_ns_, tracer_->Now(), lane_);
   }
   Span(const Span&) = delete;
   Span& operator=(const Span&) = delete;
@@ -58,6 +64,7 @@ class Span {
  private:
   Tracer* tracer_;
   int rank_;
+  int lane_;
   absl::string_view category_;
   absl::string_view name_;
   int64_t begin_ns_;

@@ -44,11 +44,57 @@ FullTensors Gather(const std::vector<Parameter*>& parameters, bool gradients) {
   return full;
 }
 
+// Forward and backward of the whole batch; the loss.
+DTensor LossOfBatch(const IntrusivePtr<MeshContext>& context, const TrainingRun& run, const Layout& layout,
+                    int64_t step, Module& model) {
+  const DTensor tokens =
+      DTensor::Distribute(context, Batch(run, step, "tokens", /*some_ignored=*/false), layout);
+  const DTensor targets =
+      DTensor::Distribute(context, Batch(run, step, "targets", /*some_ignored=*/true), layout);
+  const DTensor loss = run.mean(CrossEntropy(model(tokens), targets));
+  Backward(loss);
+  return loss;
+}
+
+// The same of its rows in parts, the first larger if they do not divide; every part may be uneven on the ranks.
+DTensor LossOfMicrobatches(const IntrusivePtr<MeshContext>& context, const TrainingRun& run,
+                           const Layout& layout, int64_t step, Module& model) {
+  RankState& state = context->state();
+  const Tensor all_tokens = Batch(run, step, "tokens", /*some_ignored=*/false);
+  const Tensor all_targets = Batch(run, step, "targets", /*some_ignored=*/true);
+  std::vector<std::pair<int64_t, int64_t>> parts;  // first row, number of rows
+  for (int64_t i = 0, row = 0; i < run.microbatches; ++i) {
+    const int64_t rows = run.batch / run.microbatches + (i < run.batch % run.microbatches ? 1 : 0);
+    parts.push_back({row, rows});
+    row += rows;
+  }
+  const auto piece = [&](const Tensor& all, size_t i) {
+    return DTensor::Distribute(context, all.Slice(0, parts[i].first, parts[i].second), layout);
+  };
+  DTensor total;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const DTensor count = CountTargets(piece(all_targets, i));
+    total = total.defined() ? Add(total, count) : count;
+  }
+  total = total.Redistribute(Layout(/*ndim=*/0, context->mesh().num_axes()));
+  DTensor loss;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::optional<NoSync> no_sync;
+    if (i + 1 < parts.size()) no_sync.emplace(state);
+    const BatchOffsetGuard offset(state, parts[i].first);
+    const DTensor part = CrossEntropy(model(piece(all_tokens, i)), piece(all_targets, i)).Over(total);
+    Backward(part);
+    loss = loss.defined() ? Add(loss, part.Detach()) : part.Detach();
+  }
+  return loss;
+}
+
 TrainingResult TrainRank(World& world, const TrainingRun& run) {
   const std::unique_ptr<Module> model = run.make_model();
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(5);
   Parallelize(*model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
+  if (run.after_parallelize) run.after_parallelize(*model);
   const std::vector<Parameter*> parameters = model->AllParameters();
   const bool sgd = run.optimizer == TrainingRun::Optimizer::kSgd;
   const std::unique_ptr<Optimizer> optimizer = MakeOptimizer(run, parameters);
@@ -57,12 +103,8 @@ TrainingResult TrainRank(World& world, const TrainingRun& run) {
   result.initial = Gather(parameters, /*gradients=*/false);
   for (int64_t step = 1; step <= run.steps; ++step) {
     context->state().set_step(static_cast<uint64_t>(step));
-    const DTensor tokens =
-        DTensor::Distribute(context, Batch(run, step, "tokens", /*some_ignored=*/false), layout);
-    const DTensor targets =
-        DTensor::Distribute(context, Batch(run, step, "targets", /*some_ignored=*/true), layout);
-    const DTensor loss = run.mean(CrossEntropy((*model)(tokens), targets));
-    Backward(loss);
+    const DTensor loss = run.microbatches == 1 ? LossOfBatch(context, run, layout, step, *model)
+                                               : LossOfMicrobatches(context, run, layout, step, *model);
     if (run.after_backward) run.after_backward(parameters);
     const GlobalNorm norm = ComputeGlobalNorm(parameters, sgd ? 0 : 1);
     result.losses.push_back(loss.Item());

@@ -32,12 +32,14 @@ struct TrainingRun {
   int64_t batch = 4;
   int64_t context = 16;
   int64_t vocabulary = 257;
+  int64_t microbatches = 1;  // that the batch comes in, a part of its rows each
   int64_t steps = 1;
   std::vector<int64_t> gradient_steps = {1};  // after which backward passes to keep all gradients
 
   // Where mutants come in.
   std::function<DTensor(const LossSum&)> mean = [](const LossSum& loss) { return loss.Mean(); };
   std::function<void(const std::vector<Parameter*>&)> after_backward = nullptr;
+  std::function<void(Module&)> after_parallelize = nullptr;
   std::function<std::unique_ptr<World>(World&)> wrap_world = nullptr;
 };
 

@@ -60,7 +60,7 @@ GlooGroup::GlooGroup(std::shared_ptr<GlooHub> hub, std::string name, std::vector
     const bool shared = by_memory(peer);
     (shared ? ring_peers_ : tcp_peers_).push_back(peer);
     for (int i = 0; i < kNumLanes; ++i) {
-      const Lane lane = static_cast<Lane>(i);
+      const GlooLane lane = static_cast<GlooLane>(i);
       if (shared) {
         posted_->channels[Index(peer, lane)] =
             std::make_unique<RingChannel>(meeting_.own->Writer(peer, lane),
@@ -81,9 +81,9 @@ void GlooGroup::ExpectHeaders() {
   for (int peer : tcp_peers_) {
     if (expects_header_[peer]) continue;
     GlooHeader& header = posted_->headers_from[peer];
-    channel(peer, Lane::kCollective).Receive(header.bytes(), header.max_bytes());
+    channel(peer, GlooLane::kCollective).Receive(header.bytes(), header.max_bytes());
     expects_header_[peer] = true;
-    header_numbers_[peer] = channel(peer, Lane::kCollective).num_receives();
+    header_numbers_[peer] = channel(peer, GlooLane::kCollective).num_receives();
   }
 }
 
@@ -106,7 +106,7 @@ bool GlooGroup::Pump() {
   bool moved = false;
   for (int peer : ring_peers_) {
     for (int lane = static_cast<int>(first_lane_); lane <= static_cast<int>(last_lane_); ++lane) {
-      moved |= ring(peer, static_cast<Lane>(lane)).Pump();
+      moved |= ring(peer, static_cast<GlooLane>(lane)).Pump();
     }
   }
   return moved;
@@ -158,15 +158,16 @@ bool GlooGroup::Sleep(absl::FunctionRef<bool()> done, GlooWait& wait) {
   }
 }
 
-void GlooGroup::AwaitTcpSends(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait) {
+void GlooGroup::AwaitTcpSends(int peer, GlooLane lane, absl::FunctionRef<bool()> done, GlooWait& wait) {
   AwaitTcp(peer, lane, /*sends=*/true, done, wait);
 }
 
-void GlooGroup::AwaitTcpReceives(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait) {
+void GlooGroup::AwaitTcpReceives(int peer, GlooLane lane, absl::FunctionRef<bool()> done, GlooWait& wait) {
   AwaitTcp(peer, lane, /*sends=*/false, done, wait);
 }
 
-void GlooGroup::AwaitTcp(int peer, Lane lane, bool sends, absl::FunctionRef<bool()> done, GlooWait& wait) {
+void GlooGroup::AwaitTcp(int peer, GlooLane lane, bool sends, absl::FunctionRef<bool()> done,
+                         GlooWait& wait) {
   TcpChannel& channel = tcp(peer, lane);
   while (!done()) {
     ThrowIfFailed();
@@ -184,7 +185,7 @@ void GlooGroup::AwaitTcp(int peer, Lane lane, bool sends, absl::FunctionRef<bool
 
 bool GlooGroup::IsBusy(int peer) const {
   for (int lane = static_cast<int>(first_lane_); lane <= static_cast<int>(last_lane_); ++lane) {
-    const PeerChannel& lane_channel = channel(peer, static_cast<Lane>(lane));
+    const PeerChannel& lane_channel = channel(peer, static_cast<GlooLane>(lane));
     if (lane_channel.sending() || lane_channel.receiving()) return true;
   }
   return false;
@@ -206,7 +207,7 @@ void GlooGroup::AwaitIdle(GlooWait& wait) {
   AwaitRings(wait);
   for (int peer : tcp_peers_) {
     for (int i = static_cast<int>(first_lane_); i <= static_cast<int>(last_lane_); ++i) {
-      const Lane lane = static_cast<Lane>(i);
+      const GlooLane lane = static_cast<GlooLane>(i);
       const TcpChannel& pending = tcp(peer, lane);
       AwaitTcpReceives(
           peer, lane, [&] { return !pending.receiving(); }, wait);
@@ -233,7 +234,7 @@ void GlooGroup::ThrowIfFailed() { CheckBoards(); }
 void GlooGroup::Leave() {
   if (has_tcp()) meeting_.mesh->Close();
   for (int peer : tcp_peers_) {
-    for (int lane = 0; lane < kNumLanes; ++lane) tcp(peer, static_cast<Lane>(lane)).Drop();
+    for (int lane = 0; lane < kNumLanes; ++lane) tcp(peer, static_cast<GlooLane>(lane)).Drop();
   }
   failure_.Throw();
 }
@@ -255,7 +256,7 @@ bool GlooGroup::Settle(int peer) {
   constexpr int kTries = 3;  // a wait may be released just as it ends
   bool settled = false;
   for (int i = static_cast<int>(first_lane_); i <= static_cast<int>(last_lane_); ++i) {
-    TcpChannel& pending = tcp(peer, static_cast<Lane>(i));
+    TcpChannel& pending = tcp(peer, static_cast<GlooLane>(i));
     for (int attempt = 0; attempt < kTries && pending.receiving(); ++attempt) {
       settled |= pending.AwaitReceive(GlooTicker::Pace::kSoon);
     }

@@ -58,9 +58,9 @@ class GlooGroup final : public GlooHub::Member {
 
   bool by_memory(int peer) const { return meeting_.peers[peer] != nullptr; }
 
-  PeerChannel& channel(int peer, Lane lane) const { return *posted_->channels[Index(peer, lane)]; }
-  RingChannel& ring(int peer, Lane lane) const { return static_cast<RingChannel&>(channel(peer, lane)); }
-  TcpChannel& tcp(int peer, Lane lane) const { return static_cast<TcpChannel&>(channel(peer, lane)); }
+  PeerChannel& channel(int peer, GlooLane lane) const { return *posted_->channels[Index(peer, lane)]; }
+  RingChannel& ring(int peer, GlooLane lane) const { return static_cast<RingChannel&>(channel(peer, lane)); }
+  TcpChannel& tcp(int peer, GlooLane lane) const { return static_cast<TcpChannel&>(channel(peer, lane)); }
 
   // The headers of the current collective: what this member tells each, and its own; and what peers tell it.
   GlooHeader& header_to(int member) { return posted_->headers_to[member]; }
@@ -77,14 +77,14 @@ class GlooGroup final : public GlooHub::Member {
   void ExpectHeaders();
   // True once the header of TCP `peer` has come.
   bool HasTcpHeader(int peer) const {
-    return channel(peer, Lane::kCollective).num_received() >= header_numbers_[peer];
+    return channel(peer, GlooLane::kCollective).num_received() >= header_numbers_[peer];
   }
   // The collective is over: starts to receive the next ones, which saves them a way there and back. A peer
   // that has gone meanwhile is no error yet.
   void TakeHeaders();
 
   // The lanes that the next waits move.
-  void UseLanes(Lane first, Lane last) { first_lane_ = first, last_lane_ = last; }
+  void UseLanes(GlooLane first, GlooLane last) { first_lane_ = first, last_lane_ = last; }
 
   // Moves what can be moved through the rings now. True if anything was.
   bool Pump();
@@ -95,8 +95,8 @@ class GlooGroup final : public GlooHub::Member {
   void Await(absl::FunctionRef<bool()> done, GlooWait& wait);
 
   // The same for the sends or the receives to or from one TCP peer.
-  void AwaitTcpSends(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait);
-  void AwaitTcpReceives(int peer, Lane lane, absl::FunctionRef<bool()> done, GlooWait& wait);
+  void AwaitTcpSends(int peer, GlooLane lane, absl::FunctionRef<bool()> done, GlooWait& wait);
+  void AwaitTcpReceives(int peer, GlooLane lane, absl::FunctionRef<bool()> done, GlooWait& wait);
 
   // Waits until nothing is on its way in the lanes in use: through the rings, and at all.
   void AwaitRings(GlooWait& wait);
@@ -126,12 +126,12 @@ class GlooGroup final : public GlooHub::Member {
   std::string WorldRanks(const std::vector<int>& members) const { return WorldRanksText(ranks_, members); }
 
  private:
-  int Index(int peer, Lane lane) const { return peer * kNumLanes + static_cast<int>(lane); }
+  int Index(int peer, GlooLane lane) const { return peer * kNumLanes + static_cast<int>(lane); }
   MemberMemory::Board& board_of(int peer) const { return meeting_.peers[peer]->board(); }
 
   // One turn of waiting blocked. True if `done`.
   bool Sleep(absl::FunctionRef<bool()> done, GlooWait& wait);
-  void AwaitTcp(int peer, Lane lane, bool sends, absl::FunctionRef<bool()> done, GlooWait& wait);
+  void AwaitTcp(int peer, GlooLane lane, bool sends, absl::FunctionRef<bool()> done, GlooWait& wait);
   // What else may have happened while waiting; each throws.
   void CheckBoards();
   void CheckRingPeers(absl::FunctionRef<bool()> done, GlooWait& wait);
@@ -160,8 +160,8 @@ class GlooGroup final : public GlooHub::Member {
   const std::shared_ptr<Posted> posted_;
   std::vector<bool> expects_header_;     // by TCP, since the last collective
   std::vector<int64_t> header_numbers_;  // the ordinal of the receive from that peer
-  Lane first_lane_ = Lane::kCollective;
-  Lane last_lane_ = Lane::kCollective;
+  GlooLane first_lane_ = GlooLane::kCollective;
+  GlooLane last_lane_ = GlooLane::kCollective;
   int num_spins_ = 0;
   GroupFailure failure_;
   std::atomic<bool> departed_ = false;

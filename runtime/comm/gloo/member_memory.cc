@@ -16,11 +16,11 @@ constexpr int64_t kMostBytes = 512 << 10;
 constexpr int64_t kLeastBytes = 32 << 10;
 constexpr int64_t kRecordBytes = 4 << 10;
 
-int64_t Capacity(int num_peers, Lane lane) {
-  if (lane == Lane::kAnnounce || lane == Lane::kAccept) return kRecordBytes;
+int64_t Capacity(int num_peers, GlooLane lane) {
+  if (lane == GlooLane::kAnnounce || lane == GlooLane::kAccept) return kRecordBytes;
   int64_t bytes = kMostBytes;
   while (bytes > kLeastBytes && bytes * num_peers > kMemberBytes) bytes /= 2;
-  return lane == Lane::kCollective ? bytes : bytes / 2;
+  return lane == GlooLane::kCollective ? bytes : bytes / 2;
 }
 
 // One peer's rings: the ends of all, then the bytes.
@@ -28,7 +28,7 @@ constexpr int64_t kEndsBytes = kNumLanes * static_cast<int64_t>(sizeof(RingEnds)
 
 int64_t PeerBytes(int num_peers) {
   int64_t bytes = kEndsBytes;
-  for (int lane = 0; lane < kNumLanes; ++lane) bytes += Capacity(num_peers, static_cast<Lane>(lane));
+  for (int lane = 0; lane < kNumLanes; ++lane) bytes += Capacity(num_peers, static_cast<GlooLane>(lane));
   return bytes;
 }
 
@@ -58,24 +58,24 @@ std::unique_ptr<MemberMemory> MemberMemory::Open(const std::string& path, const 
       new MemberMemory(SharedSegment::Open(path, SegmentBytes(hosted)), hosted, maker));
 }
 
-MemberMemory::Place MemberMemory::PlaceOf(int peer, Lane lane) const {
+MemberMemory::Place MemberMemory::PlaceOf(int peer, GlooLane lane) const {
   const int num_peers = static_cast<int>(hosted_.size()) - 1;
   int index = static_cast<int>(std::lower_bound(hosted_.begin(), hosted_.end(), peer) - hosted_.begin());
   if (peer > maker_) --index;  // the maker has no ring to itself
   char* const first = segment_->data() + kBoardBytes + index * PeerBytes(num_peers);
   char* bytes = first + kEndsBytes;
   for (int before = 0; before < static_cast<int>(lane); ++before) {
-    bytes += Capacity(num_peers, static_cast<Lane>(before));
+    bytes += Capacity(num_peers, static_cast<GlooLane>(before));
   }
   return {reinterpret_cast<RingEnds*>(first) + static_cast<int>(lane), bytes, Capacity(num_peers, lane)};
 }
 
-RingWriter MemberMemory::Writer(int peer, Lane lane) const {
+RingWriter MemberMemory::Writer(int peer, GlooLane lane) const {
   const Place place = PlaceOf(peer, lane);
   return RingWriter(place.ends, place.bytes, place.capacity);
 }
 
-RingReader MemberMemory::Reader(int peer, Lane lane) const {
+RingReader MemberMemory::Reader(int peer, GlooLane lane) const {
   const Place place = PlaceOf(peer, lane);
   return RingReader(place.ends, place.bytes, place.capacity);
 }

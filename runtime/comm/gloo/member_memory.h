@@ -43,15 +43,15 @@ class MemberMemory {
   bool MakerIsAlive() const { return segment_->MakerIsAlive(); }
 
   // The ends of the ring in which the maker sends to `peer`, each for one of the two.
-  RingWriter Writer(int peer, Lane lane) const;
-  RingReader Reader(int peer, Lane lane) const;
+  RingWriter Writer(int peer, GlooLane lane) const;
+  RingReader Reader(int peer, GlooLane lane) const;
 
  private:
   struct Place;
 
   MemberMemory(std::unique_ptr<SharedSegment> segment, std::vector<int> hosted, int maker)
       : segment_(std::move(segment)), hosted_(std::move(hosted)), maker_(maker) {}
-  Place PlaceOf(int peer, Lane lane) const;
+  Place PlaceOf(int peer, GlooLane lane) const;
 
   const std::unique_ptr<SharedSegment> segment_;
   const std::vector<int> hosted_;

@@ -8,7 +8,7 @@
 namespace weft {
 
 // What a pair of members says to each other goes in lanes that do not wait for one another.
-enum class Lane {
+enum class GlooLane {
   kCollective,  // headers and data of collectives
   kAnnounce,    // point to point: what a sender has
   kAccept,      // ... and what a receiver expects

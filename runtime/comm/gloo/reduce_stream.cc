@@ -15,7 +15,7 @@ constexpr int64_t kLeastPart = 16 << 10;
 
 bool ReduceStream::Awaits(int peer) const {
   if (wanted_ == 0 || !group_.by_memory(peer)) return false;
-  RingChannel& ring = group_.ring(peer, Lane::kCollective);
+  RingChannel& ring = group_.ring(peer, GlooLane::kCollective);
   const absl::Span<const char> front = ring.Front(wanted_);
   return !ring.IsWhole(front, wanted_) && static_cast<int64_t>(front.size()) < std::min(wanted_, kLeastPart);
 }
@@ -25,7 +25,7 @@ void ReduceStream::Expect(int64_t num_bytes) {
   const int place = static_cast<int>(num_expected_++ % kAhead);
   numbers_[place].resize(group_.size());
   for (int peer : group_.tcp_peers()) {
-    PeerChannel& channel = group_.channel(peer, Lane::kCollective);
+    PeerChannel& channel = group_.channel(peer, GlooLane::kCollective);
     channel.Receive(group_.staging(peer) + place * TcpChannel::kBlock, num_bytes);
     numbers_[place][peer] = channel.num_receives();
   }
@@ -34,10 +34,10 @@ static_assert(ReduceStream::kAhead * TcpChannel::kBlock <= GlooGroup::kStagingBy
 
 void ReduceStream::AwaitBlock(GlooWait& wait, int place) {
   for (int peer : group_.tcp_peers()) {
-    const PeerChannel& channel = group_.channel(peer, Lane::kCollective);
+    const PeerChannel& channel = group_.channel(peer, GlooLane::kCollective);
     const int64_t number = numbers_[place][peer];
     group_.AwaitTcpReceives(
-        peer, Lane::kCollective, [&] { return channel.num_received() >= number; }, wait);
+        peer, GlooLane::kCollective, [&] { return channel.num_received() >= number; }, wait);
   }
 }
 
@@ -50,7 +50,7 @@ int64_t ReduceStream::AwaitPart(const Job& job, int64_t begin, int64_t wanted) {
         part = wanted;
         bool more_may_come = false;
         for (int peer : group_.ring_peers()) {
-          RingChannel& ring = group_.ring(peer, Lane::kCollective);
+          RingChannel& ring = group_.ring(peer, GlooLane::kCollective);
           const absl::Span<const char> front = ring.Front(wanted);
           more_may_come |= !ring.IsWhole(front, wanted);
           part = std::min(part, static_cast<int64_t>(front.size()));
@@ -77,13 +77,13 @@ void ReduceStream::ReduceBlock(const Job& job, int64_t begin, int64_t end) {
     const int64_t part = AwaitPart(job, at, end - at);
     inputs[group_.rank()] = job.own + at;
     for (int peer : group_.ring_peers())
-      inputs[peer] = group_.ring(peer, Lane::kCollective).Front(part).data();
+      inputs[peer] = group_.ring(peer, GlooLane::kCollective).Front(part).data();
     for (int peer : group_.tcp_peers()) {
       inputs[peer] = group_.staging(peer) + place * TcpChannel::kBlock + (at - begin);
     }
     void* const to = job.output + at;
     ReduceInOrder(dtype_, op_, inputs, {&to, 1}, part / ItemSize(dtype_));
-    for (int peer : group_.ring_peers()) group_.ring(peer, Lane::kCollective).Consume(part);
+    for (int peer : group_.ring_peers()) group_.ring(peer, GlooLane::kCollective).Consume(part);
     at += part;
   }
 }
@@ -101,10 +101,10 @@ void ReduceStream::ReduceWhole(GlooWait& wait, const char* own, char* output, in
   const Job job{wait, own, output, num_bytes, wait_until_sent};
   if (group_.tcp_peers().empty()) return ReduceBlock(job, 0, num_bytes);
   for (int peer : group_.tcp_peers()) {
-    const PeerChannel& channel = group_.channel(peer, Lane::kCollective);
+    const PeerChannel& channel = group_.channel(peer, GlooLane::kCollective);
     if (!wait_until_sent) break;
     group_.AwaitTcpSends(
-        peer, Lane::kCollective, [&] { return !channel.sending(); }, wait);
+        peer, GlooLane::kCollective, [&] { return !channel.sending(); }, wait);
   }
   constexpr int64_t kBlock = TcpChannel::kBlock;
   for (int64_t begin = 0; begin < num_bytes; begin += kBlock) {

@@ -37,7 +37,7 @@ class Run {
   void ForEachPeer(const Visit& visit) const {
     for (int i = 1; i < pieces_.size; ++i) visit((pieces_.me + i) % pieces_.size);
   }
-  PeerChannel& channel(int peer) const { return group_.channel(peer, Lane::kCollective); }
+  PeerChannel& channel(int peer) const { return group_.channel(peer, GlooLane::kCollective); }
 
   void Post();
   void AwaitHeaders(GlooWait& wait);
@@ -173,7 +173,7 @@ void Run::AwaitHeaders(GlooWait& wait) {
   }
   for (int peer : group_.tcp_peers()) {
     group_.AwaitTcpReceives(
-        peer, Lane::kCollective, [&] { return HasHeader(peer); }, wait);
+        peer, GlooLane::kCollective, [&] { return HasHeader(peer); }, wait);
     ++num_headers_;
   }
 }
@@ -338,7 +338,7 @@ void Run::Share(GlooWait& wait) {
 
 void Run::Execute() {
   group_.ThrowIfFailed();
-  group_.UseLanes(Lane::kCollective, Lane::kCollective);
+  group_.UseLanes(GlooLane::kCollective, GlooLane::kCollective);
   const auto what = [&] {
     return absl::StrCat(group_.Where(pieces_.kind, call_.sequence), ", ", call_.descriptor.ToString());
   };

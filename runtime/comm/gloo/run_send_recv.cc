@@ -28,14 +28,15 @@ class Batch {
   Batch(GlooGroup& group, uint64_t sequence) : group_(group), sequence_(sequence) {}
 
   void Send(const Message& message) {
-    Exchange& exchange = Begin(message, Lane::kAnnounce, Lane::kAccept);
+    Exchange& exchange = Begin(message, GlooLane::kAnnounce, GlooLane::kAccept);
     exchange.sends = true;
-    group_.channel(message.peer, Lane::kMessage).Send(message.tensor.data(), message.tensor.num_bytes());
+    group_.channel(message.peer, GlooLane::kMessage).Send(message.tensor.data(), message.tensor.num_bytes());
   }
 
   void Receive(const Message& message) {
-    Begin(message, Lane::kAccept, Lane::kAnnounce);
-    group_.channel(message.peer, Lane::kMessage).Receive(message.tensor.data(), message.tensor.num_bytes());
+    Begin(message, GlooLane::kAccept, GlooLane::kAnnounce);
+    group_.channel(message.peer, GlooLane::kMessage)
+        .Receive(message.tensor.data(), message.tensor.num_bytes());
   }
 
   void Finish(std::chrono::milliseconds timeout) {
@@ -66,14 +67,14 @@ class Batch {
   struct Exchange {
     int peer;
     bool sends = false;
-    Lane lane;           // in which the other end's record comes
+    GlooLane lane;       // in which the other end's record comes
     int64_t number = 0;  // its ordinal there
     bool checked = false;
     Record mine;
     Record theirs;
   };
 
-  Exchange& Begin(const Message& message, Lane mine, Lane theirs) {
+  Exchange& Begin(const Message& message, GlooLane mine, GlooLane theirs) {
     Exchange& exchange = exchanges_.emplace_back();
     exchange.peer = message.peer;
     exchange.lane = theirs;
@@ -130,7 +131,7 @@ class Batch {
 
 void RunGlooSendRecv(GlooGroup& group, const SendRecvCall& call) {
   group.ThrowIfFailed();
-  group.UseLanes(Lane::kAnnounce, Lane::kMessage);
+  group.UseLanes(GlooLane::kAnnounce, GlooLane::kMessage);
   Batch batch(group, call.sequence);
   for (const Message& send : call.sends) {
     if (send.peer != group.rank()) batch.Send(send);

@@ -78,7 +78,7 @@ class TcpChannel final : public PeerChannel {
  public:
   static constexpr int64_t kBlock = 512 << 10;
 
-  TcpChannel(std::shared_ptr<TcpMesh> mesh, int peer, Lane lane)
+  TcpChannel(std::shared_ptr<TcpMesh> mesh, int peer, GlooLane lane)
       : mesh_(std::move(mesh)), peer_(peer), lane_(lane) {}
 
   void Send(const void* data, int64_t num_bytes) override;
@@ -107,7 +107,7 @@ class TcpChannel final : public PeerChannel {
 
   const std::shared_ptr<TcpMesh> mesh_;
   const int peer_;
-  const Lane lane_;
+  const GlooLane lane_;
   uint64_t num_sent_blocks_ = 0;
   uint64_t num_received_blocks_ = 0;
   std::deque<Block> sends_;

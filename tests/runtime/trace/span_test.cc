@@ -16,15 +16,29 @@ namespace {
 
 using nlohmann::json;
 
+// The spans of a trace, without its names.
+std::vector<json> SpansOf(const Tracer& tracer) {
+  std::vector<json> spans;
+  for (const json& event : json::parse(tracer.ToChromeJson())) {
+    if (event["ph"] == "X") spans.push_back(event);
+  }
+  return spans;
+}
+
 TEST(Tracer, EmptyTraceIsAnEmptyArray) { EXPECT_EQ(json::parse(Tracer().ToChromeJson()), json::array()); }
 
 TEST(Tracer, WritesCompleteEventsInMicroseconds) {
   Tracer tracer;
   tracer.Add(3, "op", "contract", 1'500, 4'000);
-  tracer.Add(0, "comm", "all_gather(\"dp\")\\\n", 0, 7);
+  tracer.Add(0, "comm", "all_gather(\"dp\")\\\n", 0, 7, /*lane=*/2);
+  tracer.NameLane(2, "grad");
   EXPECT_EQ(json::parse(tracer.ToChromeJson()), json::parse(R"([
-    {"ph": "X", "pid": 0, "tid": 3, "cat": "op", "name": "contract", "ts": 1.5, "dur": 2.5},
-    {"ph": "X", "pid": 0, "tid": 0, "cat": "comm", "name": "all_gather(\"dp\")\\\n", "ts": 0.0, "dur": 0.007}
+    {"ph": "M", "pid": 3, "name": "process_name", "args": {"name": "rank 3"}},
+    {"ph": "M", "pid": 3, "tid": 0, "name": "thread_name", "args": {"name": "lane 0"}},
+    {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": "rank 0"}},
+    {"ph": "M", "pid": 0, "tid": 2, "name": "thread_name", "args": {"name": "grad"}},
+    {"ph": "X", "pid": 3, "tid": 0, "cat": "op", "name": "contract", "ts": 1.5, "dur": 2.5},
+    {"ph": "X", "pid": 0, "tid": 2, "cat": "comm", "name": "all_gather(\"dp\")\\\n", "ts": 0.0, "dur": 0.007}
   ])"));
 }
 
@@ -38,7 +52,7 @@ TEST(Tracer, KeepsEveryNanosecond) {
 TEST(Tracer, NamesThatAreNotUtf8DoNotBreakTheFile) {
   Tracer tracer;
   tracer.Add(0, "op", "bad \xff byte", 0, 1);
-  EXPECT_EQ(json::parse(tracer.ToChromeJson())[0]["name"], "bad \xef\xbf\xbd byte");
+  EXPECT_EQ(SpansOf(tracer)[0]["name"], "bad \xef\xbf\xbd byte");
 }
 
 TEST(Span, TimesItsLifetime) {
@@ -50,7 +64,7 @@ TEST(Span, TimesItsLifetime) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   const int64_t after = tracer.Now();
-  const json events = json::parse(tracer.ToChromeJson());
+  const std::vector<json> events = SpansOf(tracer);
   ASSERT_EQ(events.size(), 2);
   const json& inner = events[0];  // ends first
   const json& outer = events[1];
@@ -77,7 +91,7 @@ TEST(Tracer, TakesSpansFromAllRanks) {
   }
   for (std::thread& rank : ranks) rank.join();
   std::vector<int> counts(4, 0);
-  for (const json& event : json::parse(tracer.ToChromeJson())) ++counts[event["tid"].get<int>()];
+  for (const json& event : SpansOf(tracer)) ++counts[event["pid"].get<int>()];
   EXPECT_EQ(counts, std::vector<int>(4, 500));
 }
 
