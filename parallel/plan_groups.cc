@@ -71,8 +71,9 @@ std::vector<AxisList> PlanGroups(Module& model, const ResolvedPlan& plan, const 
     // Each rank has the gradient of its part of the batch.
     Layout gradient = layouts.compute;
     for (int axis : AxesIn(batch & ~SplitAxes(layouts.compute))) gradient = gradient.WithPartial(axis);
-    groups.AddMove(gradient, layouts.at_rest, shape);
-    split |= SplitAxes(layouts.at_rest);
+    groups.AddMove(gradient, layouts.of_gradient(), shape);
+    groups.AddMove(layouts.of_state(), layouts.at_rest, shape);
+    split |= SplitAxes(layouts.of_gradient());
   }
   groups.Add(split);  // the norm of all gradients
   return groups.Groups();

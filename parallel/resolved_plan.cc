@@ -1,139 +1,141 @@
 #include "parallel/resolved_plan.h"
 
 #include <algorithm>
-#include <optional>
+#include <map>
+#include <numeric>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "mesh/shard_math.h"
-#include "parallel/path_tree.h"
-#include "runtime/base/nearest.h"
+#include "parallel/model_tree.h"
+#include "parallel/parameter_claims.h"
+#include "parallel/parameter_splits.h"
 
 namespace weft {
 namespace {
 
-// The dim of a parameter that a tensor-parallel style splits, or -1.
-int SplitDim(const ShardDims& dims, Style::Kind kind) {
-  switch (kind) {
-    case Style::Kind::kColumnParallel:
-      return dims.column;
-    case Style::Kind::kRowParallel:
-      return dims.row;
-    case Style::Kind::kVocabParallel:
-      return dims.vocabulary;
-    default:
-      return -1;
-  }
-}
-
-bool IsTensorParallel(Style::Kind kind) {
-  return kind == Style::Kind::kColumnParallel || kind == Style::Kind::kRowParallel ||
-         kind == Style::Kind::kVocabParallel;
-}
-
-// What a path lies in, one step out: "blocks.0" of "blocks.0.attn", "" of "wpe".
-absl::string_view Enclosing(absl::string_view path) {
-  const size_t dot = path.rfind('.');
-  return path.substr(0, dot == absl::string_view::npos ? 0 : dot);
-}
-
-// One entry's split of a parameter.
-struct Split {
-  int axis = 0;
-  std::optional<int> dim = std::nullopt;  // not given: chosen when all of the parameter's splits are known
-  bool in_compute = false;
+// How far below its module a style reaches.
+enum class Reach : uint8_t {
+  kBorder,  // its input and output alone
+  kOwn,     // its own parameters
+  kBelow,   // all parameters below that no inner entry of the same style and axis has
 };
 
-// The dim over which `split`, one of `splits`, cuts a parameter of this shape: as it says, otherwise as
-// FullyShard does. Counts chunks, so that no order of nesting matters.
-int ChosenDim(const Shape& shape, absl::Span<const Split> splits, const Split& split,
-              const DeviceMesh& mesh) {
-  if (split.dim) return *split.dim;
-  std::vector<int64_t> chunks(shape.ndim(), 1);  // that the others cut each dim into
-  for (const Split& other : splits) {
-    if (other.dim) chunks[*other.dim] *= mesh.axis_size(other.axis);
+Reach ReachOf(Style::Kind kind) {
+  switch (kind) {
+    case Style::Kind::kColumnParallel:
+    case Style::Kind::kRowParallel:
+    case Style::Kind::kVocabParallel:
+      return Reach::kOwn;
+    case Style::Kind::kSequenceParallel:
+      return Reach::kBorder;
+    case Style::Kind::kDataParallel:
+    case Style::Kind::kFullyShard:
+      return Reach::kBelow;
   }
-  int largest = 0;
-  for (int dim = 0; dim < shape.ndim(); ++dim) {
-    if (shape[dim] % (chunks[dim] * mesh.axis_size(split.axis)) == 0) return dim;
-    if (shape[dim] * chunks[largest] > shape[largest] * chunks[dim]) largest = dim;  // of what is left
-  }
-  return largest;
+  return Reach::kBorder;
 }
 
-// The layouts that splits make, in their order, the first outermost.
-ParameterLayouts LayoutsOf(const Shape& shape, std::vector<Split> splits, const DeviceMesh& mesh) {
-  const Layout replicated(shape.ndim(), mesh.num_axes());
-  ParameterLayouts layouts = {.at_rest = replicated, .compute = replicated};
-  for (Split& split : splits) split.dim = ChosenDim(shape, splits, split, mesh);
-  for (const Split& split : splits) {
-    layouts.at_rest = layouts.at_rest.WithShard(split.axis, *split.dim);
-    if (split.in_compute) layouts.compute = layouts.compute.WithShard(split.axis, *split.dim);
-  }
-  return layouts;
+// The dim of a parameter that a style of Reach::kOwn splits, or -1.
+int SplitDim(const ShardDims& dims, Style::Kind kind) {
+  if (kind == Style::Kind::kColumnParallel) return dims.column;
+  return kind == Style::Kind::kRowParallel ? dims.row : dims.vocabulary;
 }
 
-std::vector<std::string> PathsOf(const std::vector<ResolvedModule>& modules) {
-  std::vector<std::string> paths;
-  paths.reserve(modules.size());
-  for (const ResolvedModule& module : modules) paths.push_back(module.path);
-  return paths;
+SplitColumns ColumnsOf(const Style& style) {
+  if (ReachOf(style.kind) == Reach::kOwn) {
+    return {.at_rest = true, .compute = true, .gradient = true, .state = true};
+  }
+  const bool is_unit = style.kind == Style::Kind::kFullyShard;
+  const bool split = is_unit || style.shard_state;
+  return {.at_rest = is_unit, .compute = false, .gradient = split, .state = split};
+}
+
+bool AccumulatesUnreduced(const Style& style) {
+  return style.kind != Style::Kind::kFullyShard && !style.shard_gradient;
 }
 
 // Takes time in proportion to the model, the plan, and what the plan's entries match, together: never to
 // modules times parameters, nor to modules times entries.
 class Resolver {
  public:
-  Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan)
-      : mesh_(mesh), plan_(plan), result_(Unresolved(model)), tree_(PathsOf(result_.modules)) {
-    for (Module* module : model.AllModules()) {
-      modules_.push_back(module);
-      first_parameter_.push_back(parameters_.size());
-      parameters_.insert(parameters_.end(), module->parameters().begin(), module->parameters().end());
+  Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan) : mesh_(mesh), plan_(plan), tree_(model) {
+    for (size_t i = 0; i < tree_.modules().size(); ++i) {
+      result_.modules.push_back({.path = tree_.module_path(i)});
     }
-    splits_.resize(parameters_.size());
+    for (size_t i = 0; i < tree_.parameters().size(); ++i) {
+      result_.parameters.push_back({.path = tree_.parameter_path(i)});
+    }
+    splits_.resize(tree_.parameters().size());
+    accumulates_.resize(tree_.parameters().size(), true);
+    units_.resize(tree_.parameters().size());
   }
 
   ResolvedPlan Run() {
-    for (const PlanEntry& entry : plan_.entries()) Apply(entry);
-    for (size_t i = 0; i < parameters_.size(); ++i) result_.parameters[i].layouts = CurrentLayouts(i);
+    Claim();
+    for (size_t i = 0; i < plan_.entries().size(); ++i) Apply(plan_.entries()[i], matches_[i]);
+    for (size_t i = 0; i < splits_.size(); ++i) {
+      ParameterLayouts& layouts = result_.parameters[i].layouts;
+      layouts = CurrentLayouts(i);
+      layouts.accumulates_unreduced = accumulates_[i];
+    }
+    CollectUnits();
     return std::move(result_);
   }
 
  private:
-  void Apply(const PlanEntry& entry) {
+  using ClaimKey = std::pair<Style::Kind, std::string>;
+  static ClaimKey KeyOf(const Style& style) { return {style.kind, style.axis}; }
+
+  // Finds what every entry means, and which parameters those that reach below take.
+  void Claim() {
+    for (const PlanEntry& entry : plan_.entries()) {
+      matches_.push_back(tree_.Match(entry.path));
+      if (ReachOf(entry.style.kind) != Reach::kBelow) continue;
+      claims_.try_emplace(KeyOf(entry.style), tree_)
+          .first->second.Mark(matches_.back(), entry.style.wrap_from);
+    }
+    for (auto& [key, claims] : claims_) claims.Divide([](int) { return false; });
+  }
+
+  void Apply(const PlanEntry& entry, const ModelTree::Matches& matches) {
     const std::string where = absl::StrCat("plan entry \"", entry.path, "\": ", entry.style.ToString());
     const int axis = mesh_.FindAxis(entry.style.axis);
     WEFT_REQUIRE(axis >= 0, where, ": the mesh (", mesh_.ToString(), ") has no axis '", entry.style.axis,
                  "'");
-    const bool is_unit = entry.style.kind == Style::Kind::kFullyShard;
-    WEFT_REQUIRE(is_unit || !entry.style.dim, where, ": only FullyShard takes a dim");
-    const std::vector<int> matches = tree_.Match(entry.path);
+    WEFT_REQUIRE(entry.style.kind == Style::Kind::kFullyShard || !entry.style.dim, where,
+                 ": only FullyShard takes a dim");
     if (matches.empty()) {
-      ThrowInvalidArgument(where, ": no module matches this path; the nearest is '",
-                           NearestName(entry.path, PathsOf(result_.modules)), "'");
+      ThrowInvalidArgument(where, ": no module and no parameter matches this path; the nearest is '",
+                           tree_.NearestPath(entry.path), "'");
     }
-    for (int i : matches) {
-      result_.modules[i].styles.push_back(entry.style);
-      PinBorder(entry, axis, result_.modules[i]);
-      if (IsTensorParallel(entry.style.kind)) SplitOwn(i, entry.style.kind, axis, where);
+    for (int module : matches.modules) {
+      result_.modules[module].styles.push_back(entry.style);
+      PinBorder(entry, axis, result_.modules[module]);
     }
-    if (is_unit) SplitUnits(matches, axis, entry.style.dim, where);
-  }
-
-  // Nothing pinned, nothing laid.
-  static ResolvedPlan Unresolved(Module& model) {
-    ResolvedPlan plan;
-    for (Module* module : model.AllModules()) {
-      plan.modules.push_back({.path = module->path()});
-      for (const Parameter* parameter : module->parameters()) {
-        plan.parameters.push_back({parameter->path(), {}});
-      }
+    switch (ReachOf(entry.style.kind)) {
+      case Reach::kBorder:
+        WEFT_REQUIRE(matches.parameters.empty(), where,
+                     ": this style is for modules; the path names a parameter, '",
+                     tree_.parameter_path(matches.parameters[0]), "'");
+        for (int module : matches.modules) {
+          for (int parameter : OwnParameters(module)) Reaches(parameter, entry.style);
+        }
+        return;
+      case Reach::kOwn:
+        for (int module : matches.modules) SplitOwn(module, entry.style, axis, where);
+        for (int parameter : matches.parameters) {
+          WEFT_REQUIRE(SplitDeclared(parameter, entry.style, axis, where), where, ": parameter '",
+                       tree_.parameter_path(parameter), "' declares no dim that this style splits");
+        }
+        return;
+      case Reach::kBelow:
+        SplitBelow(matches, entry.style, axis, where);
+        return;
     }
-    return plan;
   }
 
   // Pins say along one axis where tensors lie at the border; the gradient rule is Redistribute's unless said
@@ -168,114 +170,109 @@ class Resolver {
     if (style.output) module.border.output.push_back({axis, *style.output, std::nullopt});
   }
 
-  // Tensor-parallel styles split the module's own parameters, along the dims that it declares.
-  void SplitOwn(int module, Style::Kind kind, int axis, const std::string& where) {
-    const std::vector<Parameter*>& own = modules_[module]->parameters();
+  // A style that splits a module's own parameters does so along the dims that they declare.
+  void SplitOwn(int module, const Style& style, int axis, const std::string& where) {
+    const std::vector<int> own = OwnParameters(module);
     bool split = own.empty();  // a tied head has none: only its border counts
-    for (size_t i = 0; i < own.size(); ++i) {
-      const ShardDims& dims = own[i]->spec().shard_dims;
-      const int dim = SplitDim(dims, kind);
-      if (dim < 0) continue;
-      split = true;
-      const int64_t extent = own[i]->spec().shape[dim];
-      WEFT_REQUIRE(!dims.even_split || extent % mesh_.axis_size(axis) == 0, where, ": axis '",
-                   mesh_.axis_name(axis), "' of size ", mesh_.axis_size(axis), " does not divide the ",
-                   extent, " heads (dim ", dim, ") of '", own[i]->path(), "'");
-      Add(first_parameter_[module] + i, {.axis = axis, .dim = dim, .in_compute = true}, where);
-    }
-    WEFT_REQUIRE(split, where, ": module '", modules_[module]->path(),
+    for (int parameter : own) split |= SplitDeclared(parameter, style, axis, where);
+    WEFT_REQUIRE(split, where, ": module '", tree_.module_path(module),
                  "' declares no dim that this style splits");
   }
 
-  // The modules of `matches` are units; each takes what no inner unit of the same axis takes.
-  void SplitUnits(const std::vector<int>& matches, int axis, std::optional<int> dim,
-                  const std::string& where) {
-    const auto [units, is_new] = units_.try_emplace(axis);
-    if (is_new) units->second = UnitsAlong(axis);
-    std::vector<size_t> taken;
-    for (int module : matches) {
-      const auto unit = units->second.find(result_.modules[module].path);
-      if (unit == units->second.end()) continue;
-      taken.insert(taken.end(), unit->second.begin(), unit->second.end());
-    }
-    std::sort(taken.begin(), taken.end());
-    taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
-    for (size_t parameter : taken) {
-      const Shape& shape = parameters_[parameter]->spec().shape;
+  // Returns whether the parameter declares a dim for the style.
+  bool SplitDeclared(int parameter, const Style& style, int axis, const std::string& where) {
+    Reaches(parameter, style);
+    const ParameterSpec& spec = tree_.parameters()[parameter]->spec();
+    const int dim = SplitDim(spec.shard_dims, style.kind);
+    if (dim < 0) return false;
+    const int64_t extent = spec.shape[dim];
+    WEFT_REQUIRE(!spec.shard_dims.even_split || extent % mesh_.axis_size(axis) == 0, where, ": axis '",
+                 mesh_.axis_name(axis), "' of size ", mesh_.axis_size(axis), " does not divide the ", extent,
+                 " heads (dim ", dim, ") of '", tree_.parameter_path(parameter), "'");
+    Add(parameter, {.axis = axis, .dim = dim, .columns = ColumnsOf(style)}, where);
+    return true;
+  }
+
+  void SplitBelow(const ModelTree::Matches& matches, const Style& style, int axis, const std::string& where) {
+    const SplitColumns columns = ColumnsOf(style);
+    for (const ParameterClaims::Claim& claim : claims_.at(KeyOf(style)).Of(matches)) {
+      Reaches(claim.parameter, style);
+      if (!AccumulatesUnreduced(style)) accumulates_[claim.parameter] = false;
+      const Shape& shape = tree_.parameters()[claim.parameter]->spec().shape;
       const int ndim = shape.ndim();
-      if (ndim == 0) continue;
-      WEFT_REQUIRE(!dim || (*dim >= -ndim && *dim < ndim), where, ": '", result_.parameters[parameter].path,
-                   "' ", shape.ToString(), " has no dim ", *dim, "; expected -", ndim, " to ", ndim - 1);
-      Split split = {.axis = axis};
-      if (dim) split.dim = *dim < 0 ? *dim + ndim : *dim;
-      Add(parameter, split, where);
-    }
-  }
-
-  // Parameters by unit: those of which no longer module path contains them, of the paths that some entry
-  // marks FullyShard over `axis`.
-  using Units = absl::flat_hash_map<std::string, std::vector<size_t>>;
-  Units UnitsAlong(int axis) const {
-    Units units;
-    for (const PlanEntry& entry : plan_.entries()) {
-      if (entry.style.kind != Style::Kind::kFullyShard || entry.style.axis != mesh_.axis_name(axis)) continue;
-      for (int module : tree_.Match(entry.path)) units.try_emplace(result_.modules[module].path);
-    }
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      absl::string_view path = result_.parameters[i].path;
-      auto unit = units.end();
-      while (unit == units.end() && !path.empty()) {
-        path = Enclosing(path);
-        unit = units.find(path);
+      if (ndim == 0 || !columns.any()) continue;
+      WEFT_REQUIRE(!style.dim || (*style.dim >= -ndim && *style.dim < ndim), where, ": '",
+                   tree_.parameter_path(claim.parameter), "' ", shape.ToString(), " has no dim ", *style.dim,
+                   "; expected -", ndim, " to ", ndim - 1);
+      ParameterSplit split = {.axis = axis, .columns = columns};
+      if (style.dim) split.dim = *style.dim < 0 ? *style.dim + ndim : *style.dim;
+      Add(claim.parameter, split, where);
+      // Of the units of several axes the innermost has it: the one registered last of those around it.
+      Unit& unit = units_[claim.parameter];
+      if (columns.at_rest && claim.unit >= unit.module) {
+        unit = {.module = claim.unit, .reshard = style.reshard, .is_marked = !matches.modules.empty()};
       }
-      if (unit != units.end()) unit->second.push_back(i);
     }
-    return units;
   }
 
-  void Add(size_t parameter, const Split& split, const std::string& where) {
-    for (const Split& other : splits_[parameter]) {
-      WEFT_REQUIRE(other.axis != split.axis, where, ": '", result_.parameters[parameter].path,
+  std::vector<int> OwnParameters(int module) const {
+    std::vector<int> own(tree_.modules()[module]->parameters().size());
+    std::iota(own.begin(), own.end(), tree_.first_parameter(module));
+    return own;
+  }
+
+  void Reaches(int parameter, const Style& style) { result_.parameters[parameter].styles.push_back(style); }
+
+  void Add(int parameter, const ParameterSplit& split, const std::string& where) {
+    for (const ParameterSplit& other : splits_[parameter]) {
+      WEFT_REQUIRE(other.axis != split.axis, where, ": '", tree_.parameter_path(parameter),
                    "' is already split over axis '", mesh_.axis_name(split.axis), "' by another entry (",
-                   CurrentLayouts(parameter).at_rest.ToString(mesh_), ")");
+                   CurrentLayouts(parameter).gradient->ToString(mesh_), ")");
     }
     splits_[parameter].push_back(split);
   }
 
-  ParameterLayouts CurrentLayouts(size_t parameter) const {
-    return LayoutsOf(parameters_[parameter]->spec().shape, splits_[parameter], mesh_);
+  ParameterLayouts CurrentLayouts(int parameter) const {
+    return LayoutsOf(tree_.parameters()[parameter]->spec().shape, splits_[parameter], mesh_);
   }
+
+  void CollectUnits() {
+    std::map<int, ResolvedUnit> by_module;
+    for (size_t i = 0; i < units_.size(); ++i) {
+      const ParameterLayouts& layouts = result_.parameters[i].layouts;
+      if (units_[i].module < 0 || layouts.at_rest == layouts.compute) continue;
+      const auto [found, is_new] = by_module.try_emplace(units_[i].module);
+      ResolvedUnit& unit = found->second;
+      unit.path = tree_.module_path(units_[i].module);
+      unit.parameters.push_back(static_cast<int>(i));
+      // What an entry says of a module goes before what one says of a single parameter.
+      if (is_new || units_[i].is_marked) unit.reshard = units_[i].reshard;
+    }
+    for (auto& [module, unit] : by_module) result_.units.push_back(std::move(unit));
+  }
+
+  struct Unit {
+    int module = -1;
+    Reshard reshard = Reshard::kAlways;
+    bool is_marked = false;  // by an entry for modules
+  };
 
   const DeviceMesh& mesh_;
   const Plan& plan_;
+  const ModelTree tree_;
   ResolvedPlan result_;
-  const PathTree tree_;  // of the modules' paths
-  std::vector<Module*> modules_;
-  std::vector<size_t> first_parameter_;  // of each module, in parameters_
-  std::vector<Parameter*> parameters_;
-  std::vector<std::vector<Split>> splits_;  // of each parameter, in plan order
-  absl::flat_hash_map<int, Units> units_;   // by axis
+  std::vector<ModelTree::Matches> matches_;     // of each entry
+  std::map<ClaimKey, ParameterClaims> claims_;  // of styles that reach below
+  // Of each parameter.
+  std::vector<std::vector<ParameterSplit>> splits_;  // in plan order
+  std::vector<bool> accumulates_;
+  std::vector<Unit> units_;
 };
 
-using StylesByPath = absl::flat_hash_map<absl::string_view, const std::vector<Style>*>;
-
-// The styles that reach a parameter: its module's, then those of enclosing units, from the inside out.
-std::string StylesOf(const StylesByPath& styles_of, absl::string_view parameter_path) {
-  std::vector<std::string> styles;
-  const absl::string_view own = Enclosing(parameter_path);
-  for (absl::string_view path = parameter_path; !path.empty();) {
-    path = Enclosing(path);
-    const auto module = styles_of.find(path);
-    if (module == styles_of.end()) continue;
-    for (const Style& style : *module->second) {
-      const bool reaches_in =
-          style.kind == Style::Kind::kFullyShard || style.kind == Style::Kind::kDataParallel;
-      if (path != own && !reaches_in) continue;
-      const std::string text = style.ToString();
-      if (std::find(styles.begin(), styles.end(), text) == styles.end()) styles.push_back(text);
-    }
-  }
-  return styles.empty() ? "-" : absl::StrJoin(styles, " + ");
+std::string StylesText(const std::vector<Style>& styles) {
+  std::vector<std::string> texts;
+  for (const Style& style : styles) texts.push_back(style.ToString());
+  return texts.empty() ? "-" : absl::StrJoin(texts, " + ");
 }
 
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
@@ -297,16 +294,22 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
 
 std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
   std::vector<std::vector<std::string>> rows = {
-      {"parameter", "style", "shape", "at rest", "in compute", "elements per rank"}};
-  StylesByPath styles_of;
-  for (const ResolvedModule& module : modules) styles_of.try_emplace(module.path, &module.styles);
+      {"parameter", "style", "shape", "at rest", "in compute", "gradient", "state", "elements per rank"},
+  };
   const std::vector<Parameter*> all = model.AllParameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Shape& shape = all[i]->spec().shape;
     const ParameterLayouts& layouts = parameters[i].layouts;
-    rows.push_back({parameters[i].path, StylesOf(styles_of, parameters[i].path), shape.ToString(),
-                    layouts.at_rest.ToString(mesh), layouts.compute.ToString(mesh),
-                    absl::StrCat(MaxLocalElements(shape, layouts.at_rest, mesh))});
+    rows.push_back({
+        parameters[i].path,
+        StylesText(parameters[i].styles),
+        shape.ToString(),
+        layouts.at_rest.ToString(mesh),
+        layouts.compute.ToString(mesh),
+        layouts.of_gradient().ToString(mesh),
+        layouts.of_state().ToString(mesh),
+        absl::StrCat(MaxLocalElements(shape, layouts.at_rest, mesh)),
+    });
   }
   return FormatTable(rows);
 }

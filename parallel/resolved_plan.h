@@ -21,25 +21,37 @@ struct ResolvedModule {
 };
 struct ResolvedParameter {
   std::string path;
-  ParameterLayouts layouts;
+  std::vector<Style> styles =
+      {};  // that reach it, in the order of the plan: of its module, or of one around it
+  ParameterLayouts layouts = {};
 
   bool operator==(const ResolvedParameter&) const = default;
+};
+// Parameters that rest split and are gathered together for compute.
+struct ResolvedUnit {
+  std::string path;             // of a module
+  std::vector<int> parameters;  // indices into ResolvedPlan::parameters, ascending
+  Reshard reshard = Reshard::kAlways;
+
+  bool operator==(const ResolvedUnit&) const = default;
 };
 struct ResolvedPlan {
   std::vector<ResolvedModule> modules;        // every module of the model, in order of registration
   std::vector<ResolvedParameter> parameters;  // every parameter, in order of registration
+  // Each module that FullyShard marks, or wraps by size, and that owns a parameter whose layout at rest differs from
+  // compute's; in order of registration. A parameter is in the innermost.
+  std::vector<ResolvedUnit> units;
 
   bool operator==(const ResolvedPlan&) const = default;
 
-  // A table: parameter, styles that reach it, shape, layout at rest, layout in compute, elements per rank
-  // (largest).
+  // A table: parameter, styles that reach it, shape, its four layouts, elements at rest per rank (largest).
   std::string ToTable(Module& model, const DeviceMesh& mesh) const;
 };
 
 // Resolves `plan` against the model's tree. Allocates nothing, communicates nothing.
 //
-// Errors: InvalidArgument naming the entry: a path that matches no module (with the nearest that exists), an
-//         axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
+// Errors: InvalidArgument naming the entry: a path that matches no module or parameter (with the nearest that
+//         exists), an axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
 //         one parameter over the same axis, a head count that the axis does not divide, a dim that a
 //         parameter lacks.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);

@@ -40,15 +40,26 @@ Style VocabParallel(absl::string_view axis, const StyleBorders& borders) {
 Style SequenceParallel(absl::string_view axis, const StyleBorders& borders) {
   return Make(Style::Kind::kSequenceParallel, axis, borders);
 }
-Style DataParallel(absl::string_view axis, const StyleBorders& borders) {
-  return Make(Style::Kind::kDataParallel, axis, borders);
+Style DataParallel(absl::string_view axis, const DataParallelOptions& options) {
+  return {
+      .kind = Style::Kind::kDataParallel,
+      .axis = std::string(axis),
+      .input = options.input,
+      .output = options.output,
+      .shard_state = options.shard_state || options.shard_gradient,
+      .shard_gradient = options.shard_gradient,
+  };
 }
 Style FullyShard(absl::string_view axis, const FullyShardOptions& options) {
-  return {.kind = Style::Kind::kFullyShard,
-          .axis = std::string(axis),
-          .input = options.input,
-          .output = options.output,
-          .dim = options.dim};
+  return {
+      .kind = Style::Kind::kFullyShard,
+      .axis = std::string(axis),
+      .input = options.input,
+      .output = options.output,
+      .dim = options.dim,
+      .reshard = options.reshard,
+      .wrap_from = options.wrap_from,
+  };
 }
 
 absl::string_view StyleKindName(Style::Kind kind) {
@@ -72,6 +83,10 @@ std::string Style::ToString() const {
   if (input) absl::StrAppend(&text, ", input=", weft::ToString(*input));
   if (output) absl::StrAppend(&text, ", output=", weft::ToString(*output));
   if (dim) absl::StrAppend(&text, ", dim=", *dim);
+  if (shard_state && !shard_gradient) absl::StrAppend(&text, ", shard_state=true");
+  if (shard_gradient) absl::StrAppend(&text, ", shard_gradient=true");
+  if (reshard == Reshard::kNever) absl::StrAppend(&text, ", reshard=never");
+  if (wrap_from != 0) absl::StrAppend(&text, ", wrap_from=", wrap_from);
   return absl::StrCat(text, ")");
 }
 

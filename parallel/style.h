@@ -10,6 +10,12 @@
 
 namespace weft {
 
+// Whether a unit of FullyShard gives its gathered parameters up between its uses in one step.
+enum class Reshard : uint8_t {
+  kAlways,  // after forward and after backward: the least memory
+  kNever,   // gathered once per step, kept until the update
+};
+
 // What one mesh axis does to one module: data, with the names that users of PyTorch know. Build with the
 // functions below.
 struct Style {
@@ -29,6 +35,10 @@ struct Style {
   // Of FullyShard: which dim of each parameter the axis splits, from the end if negative; the style's own
   // rule if not given.
   std::optional<int> dim = std::nullopt;
+  bool shard_state = false;            // of DataParallel
+  bool shard_gradient = false;         // of DataParallel
+  Reshard reshard = Reshard::kAlways;  // of FullyShard
+  int64_t wrap_from = 0;               // of FullyShard
 
   bool operator==(const Style&) const = default;
   // "ColumnParallel(tp)", "RowParallel(tp, output=Shard(1))", "FullyShard(dp, dim=1)".
@@ -61,20 +71,36 @@ Style VocabParallel(absl::string_view axis, const StyleBorders& borders = {});
 // Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022.
 Style SequenceParallel(absl::string_view axis, const StyleBorders& borders = {});
 
-// Splits the module's input over the batch, dim 0; parameters are whole, their gradients summed (DDP).
-Style DataParallel(absl::string_view axis, const StyleBorders& borders = {});
+struct DataParallelOptions {
+  std::optional<Placement> input = std::nullopt;
+  std::optional<Placement> output = std::nullopt;
+  bool shard_state = false;  // ZeRO-1: gradients at rest and optimizer state lie split
+  bool shard_gradient =
+      false;  // ZeRO-2: gradients are reduced with each microbatch, too; implies shard_state
+};
+
+// Splits the module's input over the batch, dim 0; parameters are whole, their gradients summed (DDP). With
+// options, what a step keeps beside the parameters lies split, over the dim that FullyShard would choose. A
+// parameter belongs to the innermost entry of the axis.
+// Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
+Style DataParallel(absl::string_view axis, const DataParallelOptions& options = {});
 
 struct FullyShardOptions {
   std::optional<Placement> input = std::nullopt;
   std::optional<Placement> output = std::nullopt;
+  Reshard reshard = Reshard::kAlways;
+  // Below the entry's modules, each of so many elements or more whose children each have fewer is a unit of its
+  // own; 0: none is.
+  int64_t wrap_from = 0;
   std::optional<int> dim = std::nullopt;  // -1: the last, which every parameter has
 };
 
 // DataParallel whose parameters, gradients and optimizer state rest split, gathered for compute (ZeRO-3,
 // FSDP). Marks a unit: it takes every parameter of the module that no inner unit of the same axis takes.
 //
-// Layout: each parameter is split over `dim`. If that is not given: over its first dim that divides evenly
-//         (what the plan's other entries leave of it), otherwise over the largest. A scalar stays whole.
+// Layout: each parameter is split over `dim`. If that is not given: over its first dim that divides what the
+//         plan's other entries leave of it. A dim that another axis splits is taken only if no other divides; the
+//         largest if none does. A scalar stays whole.
 Style FullyShard(absl::string_view axis, const FullyShardOptions& options = {});
 
 // "ColumnParallel", ...

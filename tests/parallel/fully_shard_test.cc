@@ -94,12 +94,13 @@ TEST(FullyShardTest, CountsTheOtherSplits) {
     return ResolvePlan(model, mesh, plan).parameters[0].layouts.at_rest.ToString(mesh);
   };
   const Plan two = {{"", FullyShard("a")}, {"", FullyShard("b")}};
-  EXPECT_EQ(at_rest({4, 2}, two), "[a.b, -]");
+  EXPECT_EQ(at_rest({4, 2}, two), "[a, b]");    // dim 0 would divide twice, but a has it
+  EXPECT_EQ(at_rest({4, 3}, two), "[a.b, -]");  // no other divides
   EXPECT_EQ(at_rest({2, 6}, two), "[a, b]");
   EXPECT_EQ(at_rest({6, 3}, two), "[a.b, -]");  // of 3 and 3 left, the first
   EXPECT_EQ(at_rest({6, 5}, two), "[a, b]");    // of 3 and 5 left
   const Plan three = {{"", FullyShard("a")}, {"", FullyShard("b", {.dim = 0})}, {"", FullyShard("c")}};
-  EXPECT_EQ(at_rest({4, 4}, three), "[a.b, c]");
+  EXPECT_EQ(at_rest({4, 4}, three), "[b.c, a]");
   EXPECT_EQ(at_rest({2, 8}, three), "[b, a.c]");
 }
 

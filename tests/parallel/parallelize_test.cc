@@ -98,14 +98,14 @@ TEST(ResolvePlanTest, GptFullyShardedOverTensorParallel) {
       {"blocks.0.ln_1.weight", "[dp] | [-]"},
       {"blocks.0.ln_1.bias", "[dp] | [-]"},
       {"blocks.0.attn.qkv.weight", "[dp, -, tp, -] | [-, -, tp, -]"},
-      {"blocks.0.attn.qkv.bias", "[-, tp.dp, -] | [-, tp, -]"},
-      {"blocks.0.attn.proj.weight", "[tp.dp, -, -] | [tp, -, -]"},
+      {"blocks.0.attn.qkv.bias", "[-, tp, dp] | [-, tp, -]"},
+      {"blocks.0.attn.proj.weight", "[tp, dp, -] | [tp, -, -]"},
       {"blocks.0.attn.proj.bias", "[dp] | [-]"},
       {"blocks.0.ln_2.weight", "[dp] | [-]"},
       {"blocks.0.ln_2.bias", "[dp] | [-]"},
       {"blocks.0.mlp.up.weight", "[dp, tp] | [-, tp]"},
       {"blocks.0.mlp.up.bias", "[tp.dp] | [tp]"},
-      {"blocks.0.mlp.down.weight", "[tp.dp, -] | [tp, -]"},
+      {"blocks.0.mlp.down.weight", "[tp, dp] | [tp, -]"},
       {"blocks.0.mlp.down.bias", "[dp] | [-]"},
       {"ln_f.weight", "[dp] | [-]"},
       {"ln_f.bias", "[dp] | [-]"},
@@ -211,12 +211,13 @@ TEST(ResolvePlanTest, MistakesAreNamed) {
   const auto message = [&](const Plan& plan) {
     return InvalidArgumentMessage([&] { ResolvePlan(model, mesh, plan); });
   };
-  EXPECT_EQ(
-      message({{"blocks.*.attn.kqv", ColumnParallel("tp")}}),
-      "plan entry \"blocks.*.attn.kqv\": ColumnParallel(tp): no module matches this path; the nearest is "
-      "'blocks.0.attn.qkv'");
-  EXPECT_EQ(message({{"wpe", DataParallel("dp")}}),
-            "plan entry \"wpe\": DataParallel(dp): no module matches this path; the nearest is 'wte'");
+  EXPECT_EQ(message({{"blocks.*.attn.kqv", ColumnParallel("tp")}}),
+            "plan entry \"blocks.*.attn.kqv\": ColumnParallel(tp): no module and no parameter matches this "
+            "path; the nearest is "
+            "'blocks.0.attn.qkv'");
+  EXPECT_EQ(message({{"wqe", DataParallel("dp")}}),
+            "plan entry \"wqe\": DataParallel(dp): no module and no parameter matches this path; the nearest "
+            "is 'wte'");
   EXPECT_EQ(message({{"", FullyShard("fsdp")}}),
             "plan entry \"\": FullyShard(fsdp): the mesh (dp=2, tp=3) has no axis 'fsdp'");
   EXPECT_EQ(message({{"blocks.*.attn.qkv", ColumnParallel("tp")}}),
@@ -270,13 +271,17 @@ TEST(ResolvedPlanTest, Table) {
   Two model;
   const DeviceMesh mesh = DeviceMesh::Parse("dp=2, tp=2");
   const Plan plan = {{"up", ColumnParallel("tp")}, {"up", FullyShard("dp")}};
-  EXPECT_EQ(
-      ResolvePlan(model, mesh, plan).ToTable(model, mesh),
-      "parameter    style                                shape   at rest   in compute  elements per rank\n"
-      "up.weight    ColumnParallel(tp) + FullyShard(dp)  [6, 9]  [dp, tp]  [-, tp]     15\n"
-      "up.bias      ColumnParallel(tp) + FullyShard(dp)  [9]     [tp.dp]   [tp]        3\n"
-      "norm.weight  -                                    [9]     [-]       [-]         9\n"
-      "norm.bias    -                                    [9]     [-]       [-]         9\n");
+  EXPECT_EQ(ResolvePlan(model, mesh, plan).ToTable(model, mesh),
+            "parameter    style                                shape   at rest   in compute  gradient  state "
+            "    elements per rank\n"
+            "up.weight    ColumnParallel(tp) + FullyShard(dp)  [6, 9]  [dp, tp]  [-, tp]     [dp, tp]  [dp, "
+            "tp]  15\n"
+            "up.bias      ColumnParallel(tp) + FullyShard(dp)  [9]     [tp.dp]   [tp]        [tp.dp]   "
+            "[tp.dp]   3\n"
+            "norm.weight  -                                    [9]     [-]       [-]         [-]       [-]   "
+            "    9\n"
+            "norm.bias    -                                    [9]     [-]       [-]         [-]       [-]   "
+            "    9\n");
 }
 
 TEST(ParallelizeTest, GivesEveryParameterItsPieceAndNoMore) {

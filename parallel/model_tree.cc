@@ -1,0 +1,39 @@
+#include "parallel/model_tree.h"
+
+#include "runtime/base/nearest.h"
+
+namespace weft {
+
+ModelTree::ModelTree(Module& model) : module_tree_({}), parameter_tree_({}) {
+  Append(&model, /*parent=*/-1);
+  module_tree_ = PathTree(module_paths_);
+  parameter_tree_ = PathTree(parameter_paths_);
+}
+
+void ModelTree::Append(Module* module, int parent) {
+  const int number = static_cast<int>(modules_.size());
+  modules_.push_back(module);
+  module_paths_.push_back(module->path());
+  parents_.push_back(parent);
+  firsts_.push_back(static_cast<int>(parameters_.size()));
+  for (Parameter* parameter : module->parameters()) {
+    parameters_.push_back(parameter);
+    parameter_paths_.push_back(parameter->path());
+    owners_.push_back(number);
+  }
+  for (Module* child : module->children()) Append(child, number);
+}
+
+ModelTree::Matches ModelTree::Match(absl::string_view pattern) const {
+  Matches matches = {.modules = module_tree_.Match(pattern), .parameters = {}};
+  if (matches.modules.empty()) matches.parameters = parameter_tree_.Match(pattern);
+  return matches;
+}
+
+std::string ModelTree::NearestPath(absl::string_view text) const {
+  std::vector<std::string> paths = module_paths_;
+  paths.insert(paths.end(), parameter_paths_.begin(), parameter_paths_.end());
+  return NearestName(text, paths);
+}
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+// A model's modules and parameters by number, and what the path of a plan's entry means among them.
+
+#ifndef WEFT_PARALLEL_MODEL_TREE_H_
+#define WEFT_PARALLEL_MODEL_TREE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "dtensor/nn/module.h"
+#include "parallel/path_tree.h"
+
+namespace weft {
+
+// Numbers are the order of registration: a module comes before all below it, its own parameters before its
+// children's. Views the model, which outlives it.
+class ModelTree {
+ public:
+  explicit ModelTree(Module& model);
+
+  const std::vector<Module*>& modules() const { return modules_; }
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+  const std::string& module_path(int module) const { return module_paths_[module]; }
+  const std::string& parameter_path(int parameter) const { return parameter_paths_[parameter]; }
+  int parent(int module) const { return parents_[module]; }          // -1 of the root
+  int owner(int parameter) const { return owners_[parameter]; }      // the module that registered it
+  int first_parameter(int module) const { return firsts_[module]; }  // of the module's own
+
+  // What a path means: modules, or, if it names none, parameters. Ascending.
+  struct Matches {
+    std::vector<int> modules;
+    std::vector<int> parameters;
+    bool empty() const { return modules.empty() && parameters.empty(); }
+  };
+  Matches Match(absl::string_view pattern) const;
+
+  // The module or parameter whose path is nearest to a text.
+  std::string NearestPath(absl::string_view text) const;
+
+ private:
+  void Append(Module* module, int parent);
+
+  std::vector<Module*> modules_;
+  std::vector<std::string> module_paths_;
+  std::vector<int> parents_;
+  std::vector<int> firsts_;
+  std::vector<Parameter*> parameters_;
+  std::vector<std::string> parameter_paths_;
+  std::vector<int> owners_;
+  PathTree module_tree_;
+  PathTree parameter_tree_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_MODEL_TREE_H_
