@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
@@ -12,7 +13,16 @@
 #include "runtime/device/device_backend.h"
 
 ABSL_FLAG(std::string, mesh, "dp=2,tp=2", "axes and their sizes; empty: a single rank");
-ABSL_FLAG(std::string, plan, "ddp", "what axis dp does: ddp or fsdp; or a FILE.json that holds a whole plan");
+ABSL_FLAG(std::string, plan, "ddp",
+          "what axis dp does: ddp, zero1, zero2 or fsdp; hsdp (axes replica and shard); or a FILE.json that "
+          "holds a whole plan");
+ABSL_FLAG(int64_t, microbatches, 1, "parts that a step's batch comes in, whose gradients add up");
+ABSL_FLAG(double, bucket_mb, 25, "MiB of gradients that move together");
+ABSL_FLAG(int64_t, prefetch, 1, "units whose parameters are gathered ahead of their use, of fsdp and hsdp");
+ABSL_FLAG(std::string, reshard, "always",
+          "of fsdp and hsdp: always (parameters are gathered for forward and again for backward) or never "
+          "(once a step, kept until the update)");
+ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
 ABSL_FLAG(bool, sequence_parallel, false,
           "split activations between the sharded products over the sequence, on axis tp");
 ABSL_FLAG(std::string, backend, "auto",
@@ -106,11 +116,23 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
 Plan PlanFromFlags(const DeviceMesh& mesh) {
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
-  if (plan == "ddp") return GptPlan(mesh, DataPlan::kDdp, sequence_parallel);
-  if (plan == "fsdp") return GptPlan(mesh, DataPlan::kFsdp, sequence_parallel);
-  WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan, ": expected ddp, fsdp or a FILE.json");
-  WEFT_REQUIRE(!sequence_parallel, "--sequence_parallel: a plan of your own says so itself (--plan=", plan,
-               ")");
+  const std::string reshard = absl::GetFlag(FLAGS_reshard);
+  OneOf("reshard", reshard, {"always", "never"});
+  if (const std::optional<DataPlan> data_plan = ParseDataPlan(plan)) {
+    Plan made =
+        GptPlan(mesh, *data_plan, sequence_parallel, reshard == "never" ? Reshard::kNever : Reshard::kAlways);
+    made.set_scheduler({.bucket_mb = InRange(1e-6, 1e6, "bucket_mb", absl::GetFlag(FLAGS_bucket_mb)),
+                        .prefetch = static_cast<int>(AtLeast(0, "prefetch", absl::GetFlag(FLAGS_prefetch))),
+                        .overlap = absl::GetFlag(FLAGS_overlap)});
+    return made;
+  }
+  WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
+               ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
+  for (const absl::string_view flag : {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap"}) {
+    const absl::CommandLineFlag* const given = absl::FindCommandLineFlag(flag);
+    WEFT_REQUIRE(given->CurrentValue() == given->DefaultValue(), "--", flag,
+                 ": a plan of your own says so itself (--plan=", plan, ")");
+  }
   return Plan::FromJson(ReadTextFile(UserPath(plan)));
 }
 
@@ -126,8 +148,10 @@ int ThreadsFromFlags() {
 void CheckDivisible(const GptRun& run, const Layout& batch_layout) {
   int64_t batch_ranks = 1;
   for (int axis : batch_layout.ShardAxes(/*dim=*/0)) batch_ranks *= run.mesh.axis_size(axis);
-  WEFT_REQUIRE(run.batch % batch_ranks == 0, "--batch=", run.batch, ": the mesh (", run.mesh.ToString(),
-               ") splits the batch ", batch_ranks, " ways, which does not divide it");
+  WEFT_REQUIRE(run.batch / run.microbatches % batch_ranks == 0, "--batch=", run.batch,
+               run.microbatches == 1 ? "" : absl::StrCat(" in --microbatches=", run.microbatches),
+               ": the mesh (", run.mesh.ToString(), ") splits the batch ", batch_ranks,
+               " ways, which does not divide it");
   const int tp = run.mesh.FindAxis("tp");
   WEFT_REQUIRE(tp < 0 || run.model.heads % run.mesh.axis_size(tp) == 0, "--heads=", run.model.heads,
                ": the mesh (", run.mesh.ToString(), ") splits the heads ", run.mesh.axis_size(tp),
@@ -139,16 +163,17 @@ void CheckDivisible(const GptRun& run, const Layout& batch_layout) {
 FlagsUsage TrainGptUsage() {
   return {
       .summary = "Trains a GPT on a text over a mesh of ranks, then samples from it.",
-      .groups =
-          {{"Mesh and plan",
-            {"mesh", "plan", "sequence_parallel", "print_plan", "backend", "device", "tf32", "threads"}},
-           {"Model", {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype"}},
-           {"Training",
-            {"batch", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1", "beta2", "grad_clip",
-             "seed"}},
-           {"Data", {"data", "tokenizer", "val_fraction"}},
-           {"Output",
-            {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume", "trace"}}},
+      .groups = {{"Mesh and plan",
+                  {"mesh", "plan", "sequence_parallel", "reshard", "bucket_mb", "prefetch", "overlap",
+                   "print_plan", "backend", "device", "tf32", "threads"}},
+                 {"Model", {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype"}},
+                 {"Training",
+                  {"batch", "microbatches", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1",
+                   "beta2", "grad_clip", "seed"}},
+                 {"Data", {"data", "tokenizer", "val_fraction"}},
+                 {"Output",
+                  {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
+                   "trace"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
                    "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors"},
   };
@@ -181,6 +206,9 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   run.threads_per_rank = ThreadsFromFlags();
   run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
+  run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
+  WEFT_REQUIRE(run.batch % run.microbatches == 0, "--microbatches=", run.microbatches,
+               ": does not divide --batch=", run.batch);
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
   run.seed = absl::GetFlag(FLAGS_seed);
   run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));

@@ -28,6 +28,7 @@ struct GptRun {
   DeviceOptions device_options = {};
   int threads_per_rank = 0;  // 0: cores divided among the ranks
   int64_t batch = 12;        // global, sequences
+  int64_t microbatches = 1;
   int64_t steps = 2000;
   uint64_t seed = 1337;
   double val_fraction = 0.1;

@@ -1,5 +1,7 @@
 #include "examples/gpt_plan.h"
 
+#include <utility>
+
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -25,12 +27,61 @@ std::vector<PlanEntry> TensorParallelEntries(bool sequence_parallel) {
   return entries;
 }
 
+constexpr DataPlan kDataPlans[] = {DataPlan::kDdp, DataPlan::kZero1, DataPlan::kZero2, DataPlan::kFsdp,
+                                   DataPlan::kHsdp};
+
+// The rows of the table in docs/data_parallel.md.
+std::vector<PlanEntry> DataEntries(DataPlan plan, Reshard reshard) {
+  switch (plan) {
+    case DataPlan::kDdp:
+      return {{"", DataParallel("dp")}};
+    case DataPlan::kZero1:
+      return {{"", DataParallel("dp", {.shard_state = true})}};
+    case DataPlan::kZero2:
+      return {{"", DataParallel("dp", {.shard_gradient = true})}};
+    case DataPlan::kFsdp:
+      return {{"blocks.*", FullyShard("dp", {.reshard = reshard})}, {"", FullyShard("dp")}};
+    case DataPlan::kHsdp:
+      return {{"blocks.*", FullyShard("shard", {.reshard = reshard})},
+              {"", FullyShard("shard")},
+              {"", DataParallel("replica")}};
+  }
+  return {};
+}
+
 }  // namespace
 
-Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel) {
+absl::string_view DataPlanName(DataPlan plan) {
+  switch (plan) {
+    case DataPlan::kDdp:
+      return "ddp";
+    case DataPlan::kZero1:
+      return "zero1";
+    case DataPlan::kZero2:
+      return "zero2";
+    case DataPlan::kFsdp:
+      return "fsdp";
+    case DataPlan::kHsdp:
+      return "hsdp";
+  }
+  return "?";
+}
+
+std::optional<DataPlan> ParseDataPlan(absl::string_view name) {
+  for (const DataPlan plan : kDataPlans) {
+    if (DataPlanName(plan) == name) return plan;
+  }
+  return std::nullopt;
+}
+
+Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel, Reshard reshard) {
+  const bool is_hsdp = data_plan == DataPlan::kHsdp;
   for (const MeshAxis& axis : mesh.axes()) {
-    WEFT_REQUIRE(axis.name == "dp" || axis.name == "tp", "mesh axis '", axis.name,
-                 "' means nothing to this plan: expected dp or tp, or a plan of your own (--plan=FILE.json)");
+    const bool is_known =
+        axis.name == "tp" || (is_hsdp ? axis.name == "replica" || axis.name == "shard" : axis.name == "dp");
+    WEFT_REQUIRE(is_known, "mesh axis '", axis.name, "' means nothing to plan ", DataPlanName(data_plan),
+                 ": expected ", is_hsdp ? "replica, shard" : "dp",
+                 " or tp, or a plan of your own (--plan=FILE.json)");
   }
   std::vector<PlanEntry> entries;
   if (mesh.FindAxis("tp") >= 0) {
@@ -39,15 +90,13 @@ Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel)
     WEFT_REQUIRE(!sequence_parallel, "sequence_parallel needs an axis 'tp'; the mesh is '", mesh.ToString(),
                  "'");
   }
-  WEFT_REQUIRE(data_plan != DataPlan::kFsdp || mesh.FindAxis("dp") >= 0,
-               "plan fsdp needs an axis 'dp'; the mesh is '", mesh.ToString(), "'");
-  if (mesh.FindAxis("dp") >= 0) {
-    if (data_plan == DataPlan::kDdp) {
-      entries.push_back({"", DataParallel("dp")});
-    } else {
-      entries.push_back({"blocks.*", FullyShard("dp")});
-      entries.push_back({"", FullyShard("dp")});
-    }
+  const bool has_axes =
+      is_hsdp ? mesh.FindAxis("replica") >= 0 && mesh.FindAxis("shard") >= 0 : mesh.FindAxis("dp") >= 0;
+  WEFT_REQUIRE(has_axes || data_plan == DataPlan::kDdp, "plan ", DataPlanName(data_plan), " needs ",
+               is_hsdp ? "axes 'replica' and 'shard'" : "an axis 'dp'", "; the mesh is '", mesh.ToString(),
+               "'");
+  if (has_axes) {
+    for (PlanEntry& entry : DataEntries(data_plan, reshard)) entries.push_back(std::move(entry));
   }
   return Plan(std::move(entries));
 }

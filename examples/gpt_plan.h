@@ -1,23 +1,33 @@
 #ifndef WEFT_EXAMPLES_GPT_PLAN_H_
 #define WEFT_EXAMPLES_GPT_PLAN_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "dtensor/nn/gpt.h"
 #include "mesh/device_mesh.h"
 #include "parallel/plan.h"
 
 namespace weft {
 
-// What axis `dp` does to a GPT.
-enum class DataPlan { kDdp, kFsdp };
+// What the data-parallel axes do to a GPT (docs/data_parallel.md): axis `dp`, or, of kHsdp, `replica` and `shard`.
+enum class DataPlan { kDdp, kZero1, kZero2, kFsdp, kHsdp };
+
+// "ddp", "zero1", "zero2", "fsdp", "hsdp".
+absl::string_view DataPlanName(DataPlan plan);
+// Nothing for any other name.
+std::optional<DataPlan> ParseDataPlan(absl::string_view name);
 
 // The plan that train_gpt uses on a mesh: Megatron-style tensor parallelism on axis "tp" (heads, hidden
-// features, vocabulary) and data parallelism on axis "dp", each where the mesh has the axis. With
-// `sequence_parallel`, activations between the sharded products are split over the sequence on "tp". Errors:
-// InvalidArgument for an axis of another name, kFsdp without "dp", or sequence_parallel without "tp".
-Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel);
+// features, vocabulary) and data parallelism on axis "dp" (kHsdp: "replica" and "shard"), each where the mesh
+// has the axis. With `sequence_parallel`, activations between the sharded products are split over the sequence
+// on "tp". `reshard` is of kFsdp and kHsdp.
+// Errors: InvalidArgument for an axis of another name, a plan that lacks its axes, or sequence_parallel without
+//         "tp".
+Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,
+             Reshard reshard = Reshard::kAlways);
 
 // The layout of a [b, s] batch under a plan: dim 0 over the axes of its DataParallel and FullyShard entries.
 Layout BatchLayout(const DeviceMesh& mesh, const Plan& plan);

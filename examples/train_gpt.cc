@@ -55,6 +55,36 @@ int64_t CountParameters(Gpt& model) {
   return count;
 }
 
+// One step, of one batch or of its parts, and its line of progress.
+// Errors: DataLoss, if the loss is not finite: what is so first.
+StepMetrics TrainStep(World& world, const GptRun& run, const TrainBatches& batches, const Layout& layout,
+                      int64_t step, Gpt& model, Trainer& trainer, std::optional<GptProgress>& progress) {
+  const int microbatches = static_cast<int>(run.microbatches);
+  const int64_t rows = run.batch / run.microbatches;
+  std::vector<GptBatch> parts;
+  for (int i = 0; i < microbatches; ++i) {
+    const auto get = [&](int64_t first, int64_t count) { return batches.Get(step, i * rows + first, count); };
+    parts.push_back(MakeGptBatch(model.context(), layout, rows, run.model.context, get));
+  }
+  world.flight_recorder().SetActivity("training step");
+  const auto count = [&](int i) { return CountTargets(parts[i].targets); };
+  const auto loss = [&](int i) {
+    const BatchOffsetGuard offset(model.context()->state(), i * rows);
+    return model.Loss(parts[i].tokens, parts[i].targets);
+  };
+  const bool stop = stop_signal != 0;
+  const StepMetrics metrics = microbatches == 1
+                                  ? trainer.Step(
+                                        run.batch * run.model.context, [&] { return loss(0).Mean(); }, stop)
+                                  : trainer.Step(microbatches, count, loss, stop);
+  if (progress) progress->Step(metrics);
+  if (!std::isfinite(metrics.loss)) {
+    for (int i = 0; i < microbatches; ++i) trainer.FindNonFinite([&] { return loss(i).Mean(); });
+    Throw(absl::StatusCode::kDataLoss, "the loss of step ", step, " is ", metrics.loss);
+  }
+  return metrics;
+}
+
 // Trains from `first_step` to the last, with evaluations in between; true if a signal stopped it.
 bool TrainSteps(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout,
                 int64_t first_step, Gpt& model, Trainer& trainer, std::optional<GptProgress>& progress) {
@@ -67,17 +97,7 @@ bool TrainSteps(World& world, const GptRun& run, const Inputs& inputs, const Lay
   bool stopped = false;
   for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
     world.flight_recorder().SetActivity("data loader");
-    const GptBatch batch =
-        MakeGptBatch(model.context(), layout, run.batch, run.model.context,
-                     [&](int64_t first, int64_t count) { return batches.Get(step, first, count); });
-    world.flight_recorder().SetActivity("training step");
-    const auto loss = [&] { return model.Loss(batch.tokens, batch.targets).Mean(); };
-    const StepMetrics metrics = trainer.Step(run.batch * run.model.context, loss, stop_signal != 0);
-    if (progress) progress->Step(metrics);
-    if (!std::isfinite(metrics.loss)) {
-      trainer.FindNonFinite(loss);
-      Throw(absl::StatusCode::kDataLoss, "the loss of step ", step, " is ", metrics.loss);
-    }
+    const StepMetrics metrics = TrainStep(world, run, batches, layout, step, model, trainer, progress);
     stopped = metrics.stop;
     const bool last = step == run.steps || stopped;
     if (eval && (step % run.eval_every == 0 || last)) {

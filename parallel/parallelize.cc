@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "parallel/plan_groups.h"
+#include "parallel/scheduler/data_scheduler.h"
 
 namespace weft {
 
@@ -17,9 +18,11 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   }
   ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
   const DType compute_dtype = options.compute_dtype.value_or(options.dtype);
-  for (const AxisList& axes :
-       PlanGroups(model, resolved, context->mesh(), context->cost_model(), compute_dtype)) {
-    context->Group(axes);
+  const PlannedGroups groups =
+      PlanGroups(model, resolved, context->mesh(), context->cost_model(), options.dtype, compute_dtype);
+  for (const AxisList& axes : groups.inline_groups) context->Group(axes);
+  for (const auto& [lane, axes] : groups.lane_groups) {
+    context->Group(axes, plan.scheduler().overlap ? lane : Lane::kInline);
   }
   const std::vector<Module*> modules = model.AllModules();
   for (size_t i = 0; i < modules.size(); ++i) {
@@ -29,6 +32,7 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->Materialize(context, options.dtype, compute_dtype, resolved.parameters[i].layouts);
   }
+  ScheduleData(model, context, resolved.units, plan.scheduler());
 }
 
 IntrusivePtr<MeshContext> Parallelize(Module& model, World& world, const DeviceMesh& mesh, const Plan& plan,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "parallel/scheduler_options.h"
 #include "parallel/style.h"
 
 namespace weft {
@@ -29,6 +30,10 @@ class Plan {
 
   const std::vector<PlanEntry>& entries() const { return entries_; }
 
+  // How what the plan moves is scheduled.
+  const SchedulerOptions& scheduler() const { return scheduler_; }
+  void set_scheduler(const SchedulerOptions& scheduler) { scheduler_ = scheduler; }
+
   // This plan's entries, then `other`'s.
   Plan Merge(const Plan& other) const;
 
@@ -45,6 +50,7 @@ class Plan {
 
  private:
   std::vector<PlanEntry> entries_;
+  SchedulerOptions scheduler_;
 };
 
 }  // namespace weft

@@ -11,8 +11,8 @@ namespace {
 
 class GroupCollector {
  public:
-  GroupCollector(const DeviceMesh& mesh, const CostModel& cost_model, DType dtype)
-      : mesh_(mesh), cost_model_(cost_model), dtype_(dtype) {}
+  GroupCollector(const DeviceMesh& mesh, const CostModel& cost_model)
+      : mesh_(mesh), cost_model_(cost_model) {}
 
   void Add(AxisMask axes) {
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
@@ -21,9 +21,9 @@ class GroupCollector {
     if (axes != 0) groups_.insert(axes);
   }
 
-  void AddMove(const Layout& from, const Layout& to, const Shape& shape) {
+  void AddMove(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
     for (const RedistributionStep& step :
-         PlanRedistribution(from, to, shape, dtype_, mesh_, cost_model_).steps) {
+         PlanRedistribution(from, to, shape, dtype, mesh_, cost_model_).steps) {
       if (Communicates(step.kind)) Add(MaskOf(step.axes));
     }
   }
@@ -37,7 +37,6 @@ class GroupCollector {
  private:
   const DeviceMesh& mesh_;
   const CostModel& cost_model_;
-  const DType dtype_;
   std::set<AxisMask> groups_;
 };
 
@@ -49,9 +48,9 @@ AxisMask SplitAxes(const Layout& layout) {
 
 }  // namespace
 
-std::vector<AxisList> PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMesh& mesh,
-                                 const CostModel& cost_model, DType dtype) {
-  GroupCollector groups(mesh, cost_model, dtype);
+PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMesh& mesh,
+                         const CostModel& cost_model, DType dtype, DType compute_dtype) {
+  GroupCollector groups(mesh, cost_model), params(mesh, cost_model), grads(mesh, cost_model);
   AxisMask batch = 0;  // axes that some input is split over
   for (const ResolvedModule& module : plan.modules) {
     for (const auto* pins : {&module.border.input, &module.border.output}) {
@@ -61,22 +60,28 @@ std::vector<AxisList> PlanGroups(Module& model, const ResolvedPlan& plan, const 
       if (std::holds_alternative<Shard>(pin.value)) batch |= 1u << pin.axis;
     }
   }
-  groups.Add(batch);  // the loss
+  groups.Add(batch);                        // the loss
+  groups.Add((1u << mesh.num_axes()) - 1);  // what all ranks agree on
   AxisMask split = 0;
   size_t index = 0;
   for (const Parameter* parameter : model.AllParameters()) {
     const ParameterLayouts& layouts = plan.parameters[index++].layouts;
     const Shape& shape = parameter->spec().shape;
-    groups.AddMove(layouts.at_rest, layouts.compute, shape);
+    groups.AddMove(layouts.at_rest, layouts.compute, shape, compute_dtype);
+    params.AddMove(layouts.at_rest, layouts.compute, shape, compute_dtype);
+    params.AddMove(layouts.of_state(), layouts.at_rest, shape, dtype);
     // Each rank has the gradient of its part of the batch.
     Layout gradient = layouts.compute;
     for (int axis : AxesIn(batch & ~SplitAxes(layouts.compute))) gradient = gradient.WithPartial(axis);
-    groups.AddMove(gradient, layouts.of_gradient(), shape);
-    groups.AddMove(layouts.of_state(), layouts.at_rest, shape);
+    grads.AddMove(gradient, layouts.of_gradient(), shape, dtype);
+    groups.AddMove(layouts.of_gradient(), layouts.of_state(), shape, dtype);
     split |= SplitAxes(layouts.of_gradient());
   }
   groups.Add(split);  // the norm of all gradients
-  return groups.Groups();
+  PlannedGroups planned = {.inline_groups = groups.Groups(), .lane_groups = {}};
+  for (const AxisList& axes : params.Groups()) planned.lane_groups.push_back({Lane::kParam, axes});
+  for (const AxisList& axes : grads.Groups()) planned.lane_groups.push_back({Lane::kGrad, axes});
+  return planned;
 }
 
 }  // namespace weft

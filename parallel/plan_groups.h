@@ -1,8 +1,10 @@
 #ifndef WEFT_PARALLEL_PLAN_GROUPS_H_
 #define WEFT_PARALLEL_PLAN_GROUPS_H_
 
+#include <utility>
 #include <vector>
 
+#include "dtensor/context/lane.h"
 #include "dtensor/nn/module.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
@@ -16,10 +18,17 @@ namespace weft {
 // split over and those that any parameter is. Axes of one rank are left out. Ascending within a list; lists
 // in an order that follows from plan and mesh alone, so that every rank has the same one.
 //
+// The second list: the axes that lanes beside the rank's thread communicate over, gradients to their rest (in
+// the dtype at rest) and parameters to compute and after an update.
+//
 // What a model asks for by itself (a Redistribute of its own, a layout that propagation chooses) is not
 // foreseen.
-std::vector<AxisList> PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMesh& mesh,
-                                 const CostModel& cost_model, DType dtype);
+struct PlannedGroups {
+  std::vector<AxisList> inline_groups;
+  std::vector<std::pair<Lane, AxisList>> lane_groups;
+};
+PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMesh& mesh,
+                         const CostModel& cost_model, DType dtype, DType compute_dtype);
 
 }  // namespace weft
 

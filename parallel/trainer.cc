@@ -114,8 +114,8 @@ void Trainer::ReduceOverRanks(StepMetrics* metrics, double seconds, bool stop) {
                          exposed.seconds() / seconds, exposed.waiting_seconds / seconds};
   const double maxima[] = {static_cast<double>(metrics->peak_bytes), stop ? 1.0 : 0.0};
   const auto reduce = [&](absl::Span<const double> values, ReduceOp op) {
-    const Tensor tensor = Tensor::FromValues<double>({std::ssize(values)}, {values.begin(), values.end()},
-                                                     context_.allocator());
+    const Tensor tensor = Tensor::FromValues<double>(
+        {std::ssize(values)}, std::vector<double>(values.begin(), values.end()), context_.allocator());
     metrics_group_->AllReduce(tensor, tensor, op, {.tag = context_.state().tag()}).Wait();
     return tensor.ToVector<double>();
   };

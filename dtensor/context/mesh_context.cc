@@ -44,7 +44,7 @@ const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& ax
                    ": ranks must ascend along every axis (axis group ", name, ")");
     }
     group = world().NewGroup(name, ranks);
-    group->set_exposed(lane == Lane::kInline);
+    if (lane != Lane::kInline) group->SetInBackground();
   }
   return group;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -123,41 +122,41 @@ void GradientBuckets::LearnOrder() {
   learnt_ = true;
 }
 
+// The communicator of all ranks.
+Communicator& GradientBuckets::Everyone() {
+  AxisList axes;
+  for (int axis = 0; axis < context_.mesh().num_axes(); ++axis) {
+    if (context_.mesh().axis_size(axis) > 1) axes.push_back(axis);
+  }
+  return context_.Group(axes);
+}
+
+// What any rank has at a place is the least of all.
+std::vector<int64_t> GradientBuckets::LeastOfAll(const std::vector<int64_t>& mine) {
+  const Tensor least = Tensor::FromValues<int64_t>({std::ssize(mine)}, mine, context_.allocator());
+  const CommOptions options = {.tag = {static_cast<uint8_t>(Purpose::kMetric), context_.state().path_id()}};
+  Everyone().AllReduce(least, least, ReduceOp::kMin, options).Wait();
+  return least.ToVector<int64_t>();
+}
+
 // Mesh rank 0's arrivals, then what came on other ranks alone; and how each lay, for ranks on which it did not
 // come.
 std::vector<int> GradientBuckets::AgreeOnOrder() {
-  const int64_t count = std::ssize(leaves_);
-  AxisList axes(context_.mesh().num_axes());
-  std::iota(axes.begin(), axes.end(), 0);
-  Communicator& group = context_.Group(axes);
-  const CommOptions options = {.tag = {static_cast<uint8_t>(Purpose::kMetric), context_.state().path_id()}};
+  constexpr int kWords = 1 + kLayoutWords;  // per leaf: its place, its layout
   constexpr int64_t kNever = INT64_MAX;
-  std::vector<int64_t> places(count * (1 + kLayoutWords), kNever);
+  const int64_t count = std::ssize(leaves_);
+  const bool is_first = context_.world().rank() == context_.mesh().ranks()[0];
+  std::vector<int64_t> words(count * kWords, kNever);
   for (int64_t i = 0; i < std::ssize(arrivals_); ++i) {
-    int64_t* const words = &places[arrivals_[i] * (1 + kLayoutWords)];
-    words[0] = i;
-    PutLayout(leaves_[arrivals_[i]].arriving, words + 1);
+    words[arrivals_[i] * kWords] = is_first ? i : count + i;
+    PutLayout(leaves_[arrivals_[i]].arriving, &words[arrivals_[i] * kWords + 1]);
   }
-  const auto tensor_of = [&](const std::vector<int64_t>& values) {
-    return Tensor::FromValues<int64_t>({std::ssize(values)}, values, context_.allocator());
-  };
-  // Of all that any rank has, the least; mesh rank 0's stands before.
-  const Tensor least = tensor_of(places);
-  group.AllReduce(least, least, ReduceOp::kMin, options).Wait();
-  const Tensor first = tensor_of(places);
-  group.Broadcast(first, 0, options).Wait();
-  const std::vector<int64_t> anywhere = least.ToVector<int64_t>();
-  const std::vector<int64_t> of_first = first.ToVector<int64_t>();
-  std::vector<std::pair<std::pair<bool, int64_t>, int>> placed;
+  const std::vector<int64_t> agreed = LeastOfAll(words);
+  std::vector<std::pair<int64_t, int>> placed;
   for (int leaf = 0; leaf < count; ++leaf) {
-    const int64_t* const words = &of_first[leaf * (1 + kLayoutWords)];
-    const bool here = words[0] != kNever;
-    const int64_t place = here ? words[0] : anywhere[leaf * (1 + kLayoutWords)];
-    if (place == kNever) continue;
-    if (places[leaf * (1 + kLayoutWords)] == kNever) {
-      leaves_[leaf].arriving = GetLayout((here ? words : &anywhere[leaf * (1 + kLayoutWords)]) + 1);
-    }
-    placed.push_back({{!here, place}, leaf});
+    if (agreed[leaf * kWords] == kNever) continue;
+    placed.push_back({agreed[leaf * kWords], leaf});
+    if (words[leaf * kWords] == kNever) leaves_[leaf].arriving = GetLayout(&agreed[leaf * kWords + 1]);
   }
   std::sort(placed.begin(), placed.end());
   std::vector<int> order;
@@ -211,19 +210,12 @@ void GradientBuckets::MakeBuckets(const std::vector<int>& order) {
 
 // Zeros for what was reached on another rank and not here.
 void GradientBuckets::AddMissing() {
-  AxisList axes(context_.mesh().num_axes());
-  std::iota(axes.begin(), axes.end(), 0);
-  std::vector<int64_t> reached(leaves_.size(), 0);
-  for (size_t i = 0; i < leaves_.size(); ++i) reached[i] = leaves_[i].gradient.defined() ? 1 : 0;
-  const Tensor flags = Tensor::FromValues<int64_t>({std::ssize(reached)}, reached, context_.allocator());
-  context_.Group(axes)
-      .AllReduce(flags, flags, ReduceOp::kMax,
-                 {.tag = {static_cast<uint8_t>(Purpose::kMetric), context_.state().path_id()}})
-      .Wait();
-  const std::vector<int64_t> anywhere = flags.ToVector<int64_t>();
+  std::vector<int64_t> absent(leaves_.size());
+  for (size_t i = 0; i < leaves_.size(); ++i) absent[i] = leaves_[i].gradient.defined() ? 0 : 1;
+  const std::vector<int64_t> absent_everywhere = LeastOfAll(absent);
   for (size_t i = 0; i < leaves_.size(); ++i) {
     Leaf& leaf = leaves_[i];
-    if (leaf.gradient.defined() || anywhere[i] == 0) continue;
+    if (leaf.gradient.defined() || absent_everywhere[i] == 1) continue;
     const ShardBox box =
         LocalBox(leaf.spec.type.shape, leaf.arriving, context_.mesh(), context_.coordinate());
     const Tensor zeros = Tensor::Empty(context_.allocator(), leaf.spec.type.dtype, box.shape);

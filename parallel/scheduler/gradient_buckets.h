@@ -47,8 +47,7 @@ struct BucketOptions {
 // buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end.
 //
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After the first pass: one
-//          broadcast and one all-reduce of 24 and 8 bytes per leaf; with find_unused, one of 8 bytes per leaf
-//          in every pass.
+//          all-reduce of 24 bytes per leaf; with find_unused, one of 8 bytes per leaf in every pass.
 // Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
 //          in its place.
 // Source:  Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020.
@@ -86,6 +85,8 @@ class GradientBuckets final : public GradientSink {
   bool HoldsBack(const BucketLeaf& leaf) const;
   void StartOver();
   void LearnOrder();
+  Communicator& Everyone();
+  std::vector<int64_t> LeastOfAll(const std::vector<int64_t>& mine);
   std::vector<int> AgreeOnOrder();
   void MakeBuckets(const std::vector<int>& order);
   void AddMissing();

@@ -124,9 +124,9 @@ class Communicator {
   // it on this rank; members on other ranks throw it, or Aborted with this rank's name. Any thread.
   virtual void Fail(absl::StatusCode code, const std::string& message) = 0;
 
-  // Whether the rank's own thread waits in the blocking calls, which is then exposed communication; false for
-  // a group that a worker calls beside it. Default true.
-  void set_exposed(bool exposed) { exposed_ = exposed; }
+  // From now on a worker calls it, beside the rank's thread: what it waits is no exposed communication, and it
+  // takes no core from threads that compute while it waits.
+  virtual void SetInBackground() { exposed_ = false; }
 
   // How long a member waits for the others. Default 10 minutes.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }

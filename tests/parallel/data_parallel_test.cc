@@ -2,11 +2,13 @@
 // rounding, whatever the mesh, the microbatches and the optimizer; and the schedule changes no bit.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "dtensor/nn/gpt.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "tests/parallel/training_run.h"
@@ -56,8 +58,8 @@ struct DataCase {
 
 std::ostream& operator<<(std::ostream& out, const DataCase& c) {
   return out << c.plan << " on " << c.mesh << ", " << c.microbatches << " microbatches, "
-             << (c.optimizer == TrainingRun::Optimizer::kSgd ? "SGD" : "AdamW") << ", batch " << c.batch << ", "
-             << c.steps << " steps";
+             << (c.optimizer == TrainingRun::Optimizer::kSgd ? "SGD" : "AdamW") << ", batch " << c.batch
+             << ", " << c.steps << " steps";
 }
 
 TrainingRun RunOf(const DataCase& c, const std::string& mesh) {
@@ -96,33 +98,33 @@ constexpr auto kAdamW = TrainingRun::Optimizer::kAdamW;
 constexpr auto kSgd = TrainingRun::Optimizer::kSgd;
 
 // Every pair of {plan, mesh, microbatches, optimizer} that can be; one case of 50 steps per family.
-INSTANTIATE_TEST_SUITE_P(Pairs, DataParallelTest,
-                         testing::Values(DataCase{"ddp", "dp=2", 3, kAdamW}, DataCase{"ddp", "dp=3", 1, kSgd, 5},
-                                         DataCase{"ddp", "dp=2,tp=2", 3, kSgd},
-                                         DataCase{"ddp", "dp=3", 3, kAdamW, 5, 50},
-                                         DataCase{"zero1", "dp=2", 1, kSgd}, DataCase{"zero1", "dp=3", 3, kAdamW, 5},
-                                         DataCase{"zero1", "dp=2,tp=2", 1, kAdamW},
-                                         DataCase{"zero1", "dp=2", 3, kAdamW, 4, 50},
-                                         DataCase{"zero2", "dp=2", 3, kSgd}, DataCase{"zero2", "dp=3", 1, kAdamW, 5},
-                                         DataCase{"zero2", "dp=2,tp=2", 3, kAdamW},
-                                         DataCase{"zero2", "dp=3", 3, kAdamW, 5, 50},
-                                         DataCase{"fsdp", "dp=2", 1, kAdamW}, DataCase{"fsdp", "dp=3", 3, kSgd, 5},
-                                         DataCase{"fsdp", "dp=2,tp=2", 3, kAdamW},
-                                         DataCase{"fsdp", "dp=3", 3, kAdamW, 5, 50},
-                                         DataCase{"fsdp_never", "dp=2", 3, kAdamW},
-                                         DataCase{"hsdp", "replica=2,shard=2", 1, kAdamW},
-                                         DataCase{"hsdp", "replica=2,shard=2", 3, kSgd, 5},
-                                         DataCase{"hsdp", "replica=2,shard=2", 3, kAdamW, 5, 50}));
+INSTANTIATE_TEST_SUITE_P(
+    Pairs, DataParallelTest,
+    testing::Values(DataCase{"ddp", "dp=2", 3, kAdamW}, DataCase{"ddp", "dp=3", 1, kSgd, 5},
+                    DataCase{"ddp", "dp=2,tp=2", 3, kSgd}, DataCase{"ddp", "dp=3", 3, kAdamW, 5, 50},
+                    DataCase{"zero1", "dp=2", 1, kSgd}, DataCase{"zero1", "dp=3", 3, kAdamW, 5},
+                    DataCase{"zero1", "dp=2,tp=2", 1, kAdamW}, DataCase{"zero1", "dp=2", 3, kAdamW, 4, 50},
+                    DataCase{"zero2", "dp=2", 3, kSgd}, DataCase{"zero2", "dp=3", 1, kAdamW, 5},
+                    DataCase{"zero2", "dp=2,tp=2", 3, kAdamW}, DataCase{"zero2", "dp=3", 3, kAdamW, 5, 50},
+                    DataCase{"fsdp", "dp=2", 1, kAdamW}, DataCase{"fsdp", "dp=3", 3, kSgd, 5},
+                    DataCase{"fsdp", "dp=2,tp=2", 3, kAdamW}, DataCase{"fsdp", "dp=3", 3, kAdamW, 5, 50},
+                    DataCase{"fsdp_never", "dp=2", 3, kAdamW},
+                    DataCase{"hsdp", "replica=2,shard=2", 1, kAdamW},
+                    DataCase{"hsdp", "replica=2,shard=2", 3, kSgd, 5},
+                    DataCase{"hsdp", "replica=2,shard=2", 3, kAdamW, 5, 50}));
 
 // Bucket sizes, prefetch and overlap: the bits of losses, norms and gradients stay.
 TEST(DataParallelScheduleTest, ChangesNoBit) {
   for (const std::string plan : {"ddp", "zero1", "zero2", "fsdp"}) {
     std::optional<TrainingResult> first;
     for (const SchedulerOptions& options :
-         {SchedulerOptions{}, SchedulerOptions{.bucket_mb = 0.01}, SchedulerOptions{.bucket_mb = 1000, .prefetch = 0},
-          SchedulerOptions{.prefetch = 3}, SchedulerOptions{.overlap = false},
+         {SchedulerOptions{}, SchedulerOptions{.bucket_mb = 0.01},
+          SchedulerOptions{.bucket_mb = 1000, .prefetch = 0}, SchedulerOptions{.prefetch = 3},
+          SchedulerOptions{.overlap = false},
           SchedulerOptions{.bucket_mb = 0.05, .overlap = false, .find_unused = true}}) {
-      TrainingRun run = RunOf({.plan = plan, .mesh = "dp=3", .microbatches = 2, .optimizer = kAdamW, .batch = 5, .steps = 3}, "dp=3");
+      TrainingRun run = RunOf(
+          {.plan = plan, .mesh = "dp=3", .microbatches = 2, .optimizer = kAdamW, .batch = 5, .steps = 3},
+          "dp=3");
       run.plan.set_scheduler(options);
       const TrainingResult result = Train(run);
       if (!first) first = result;

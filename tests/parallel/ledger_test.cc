@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/inspect/comm_report.h"
-#include "dtensor/optim/clip.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/clip.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
@@ -62,6 +62,8 @@ CommReport Measure(const Step& step) {
     const Tensor ones =
         Tensor::FromValues<int32_t>({step.batch, kSequence}, std::vector<int32_t>(step.batch * kSequence, 1));
     const DTensor tokens = DTensor::Distribute(context, ones, BatchLayout(mesh, plan));
+    Backward(model.Loss(tokens, tokens).Mean());  // the first pass agrees on the order of gradients
+    optimizer.ZeroGrad();
     world.ledger().Clear();
     const DTensor loss = model.Loss(tokens, tokens).Mean();
     Backward(loss);
@@ -77,9 +79,9 @@ struct ParameterSize {
   std::string path;
   int64_t elements = 0;
   bool split_by_tp = false;
-  int64_t forward_gathers = 1;
-  int64_t backward_gathers = 0;  // 1 if the op that reads the parameter saves it
   bool is_norm = false;
+  // How often FSDP gathers it: the root's unit stays from forward to backward, a block's is gathered for each.
+  int64_t gathers = 1;
 };
 
 // The model's parameters, written down from its definition.
@@ -87,27 +89,22 @@ std::vector<ParameterSize> Sizes(const GptConfig& c) {
   const int64_t d = c.dim;
   std::vector<ParameterSize> sizes = {{"wte.weight", c.vocabulary * d, true},
                                       {"wpe", c.context * d},
-                                      {"ln_f.weight", d, false, 1, 1, true},
-                                      {"ln_f.bias", d, false, 1, 0, true}};
-  if (c.tied_head) {
-    sizes[0].forward_gathers = 2;
-    sizes[0].backward_gathers = 1;
-  } else {
-    sizes.push_back({"head.weight", d * c.vocabulary, true, 1, 1});
-  }
+                                      {"ln_f.weight", d, false, true},
+                                      {"ln_f.bias", d, false, true}};
+  if (!c.tied_head) sizes.push_back({"head.weight", d * c.vocabulary, true});
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     for (const char* norm : {"ln_1", "ln_2"}) {
-      sizes.push_back({absl::StrCat(norm, ".weight"), d, false, 1, 1, true});
-      sizes.push_back({absl::StrCat(norm, ".bias"), d, false, 1, 0, true});
+      sizes.push_back({absl::StrCat(norm, ".weight"), d, false, true, 2});
+      sizes.push_back({absl::StrCat(norm, ".bias"), d, false, true, 2});
     }
-    sizes.push_back({"attn.qkv.weight", 3 * d * d, true, 1, 1});
-    sizes.push_back({"attn.qkv.bias", 3 * d, true});
-    sizes.push_back({"attn.proj.weight", d * d, true, 1, 1});
-    sizes.push_back({"attn.proj.bias", d});
-    sizes.push_back({"mlp.up.weight", 4 * d * d, true, 1, 1});
-    sizes.push_back({"mlp.up.bias", 4 * d, true});
-    sizes.push_back({"mlp.down.weight", 4 * d * d, true, 1, 1});
-    sizes.push_back({"mlp.down.bias", d});
+    sizes.push_back({"attn.qkv.weight", 3 * d * d, true, false, 2});
+    sizes.push_back({"attn.qkv.bias", 3 * d, true, false, 2});
+    sizes.push_back({"attn.proj.weight", d * d, true, false, 2});
+    sizes.push_back({"attn.proj.bias", d, false, false, 2});
+    sizes.push_back({"mlp.up.weight", 4 * d * d, true, false, 2});
+    sizes.push_back({"mlp.up.bias", 4 * d, true, false, 2});
+    sizes.push_back({"mlp.down.weight", 4 * d * d, true, false, 2});
+    sizes.push_back({"mlp.down.bias", d, false, false, 2});
   }
   return sizes;
 }
@@ -131,8 +128,7 @@ Bytes ClosedForms(const Step& step) {
   for (const ParameterSize& p : Sizes(config)) {
     const int64_t size = p.elements * item;
     const int64_t copies = p.split_by_tp ? 1 : tp;  // each coordinate of tp has its own groups over dp
-    const int64_t gathers = p.forward_gathers + p.backward_gathers;
-    if (fsdp) bytes["param"] += gathers * (dp - 1) * p.elements * compute_item * copies;
+    if (fsdp) bytes["param"] += p.gathers * (dp - 1) * p.elements * compute_item * copies;
     const bool over_sequence = step.sequence_parallel && p.is_norm;
     if (fsdp) {
       bytes["grad"] += (dp - 1) * size * copies + (over_sequence ? 2 * (tp - 1) * size : 0);

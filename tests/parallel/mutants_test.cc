@@ -116,7 +116,10 @@ class SkippingCommunicator final : public Communicator {
     const CollectiveDescriptor& what = operation.descriptor;
     switch (what.kind) {
       case CollectiveKind::kAllReduce:
-        if ((*num_seen_)++ == skipped_) {
+        if (!operation.parts.empty())
+          return inner_->AllReduceEach(PartsOf(operation), what.op, operation.options);
+        // Agreement on the order of gradients changes no value.
+        if (IsFloating(what.dtype) && (*num_seen_)++ == skipped_) {
           CopyTensor(operation.input, operation.output);
           return Work();
         }
@@ -132,6 +135,12 @@ class SkippingCommunicator final : public Communicator {
   }
 
  private:
+  static std::vector<CollectivePart> PartsOf(const Operation& operation) {
+    std::vector<CollectivePart> parts;
+    for (const Operation::Part& part : operation.parts) parts.push_back({part.input, part.output, {}});
+    return parts;
+  }
+
   const std::shared_ptr<Communicator> inner_;
   const int64_t skipped_;
   int64_t* num_seen_;

@@ -364,9 +364,12 @@ TEST(ParallelizeTest, MakesThePlansGroupsInOneOrder) {
     DataPlan data;
     std::vector<std::string> groups;
   };
-  for (const Case& c : {Case{"dp=2, tp=2", DataPlan::kFsdp, {"dp", "tp", "dp.tp"}},
-                        Case{"dp=2, tp=2", DataPlan::kDdp, {"dp", "tp"}},
-                        Case{"dp=2", DataPlan::kFsdp, {"dp"}}, Case{"dp=1, tp=2", DataPlan::kFsdp, {"tp"}}}) {
+  // First those of the rank's own thread, then those of the lanes: parameters, gradients.
+  for (const Case& c :
+       {Case{"dp=2, tp=2", DataPlan::kFsdp, {"dp", "tp", "dp.tp", "dp", "dp"}},
+        Case{"dp=2, tp=2", DataPlan::kDdp, {"dp", "tp", "dp.tp", "dp"}},
+        Case{"dp=2", DataPlan::kFsdp, {"dp", "dp", "dp"}}, Case{"dp=2", DataPlan::kZero1, {"dp", "dp", "dp"}},
+        Case{"dp=1, tp=2", DataPlan::kFsdp, {"tp"}}}) {
     const DeviceMesh mesh = DeviceMesh::Parse(c.mesh);
     const Plan plan = GptPlan(mesh, c.data, /*sequence_parallel=*/false);
     RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {

@@ -17,9 +17,16 @@ class LocalCommunicator final : public QueuedCommunicator {
       : QueuedCommunicator(group->name(), rank, group->ranks(), ledger, workers), group_(std::move(group)) {}
 
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
+  void SetInBackground() override {
+    QueuedCommunicator::SetInBackground();
+    group_->SetBlocksAtOnce();
+  }
 
  protected:
   void Run(const CollectiveCall& call) override { RunLocalCollective(*group_, rank(), call); }
+  void RunEach(absl::Span<const CollectiveCall> calls) override {
+    RunLocalCollectives(*group_, rank(), calls);
+  }
   void Run(const SendRecvCall& call) override { RunLocalSendRecv(*group_, rank(), call); }
   void ThrowIfFailed() const override { group_->ThrowIfFailed(); }
   [[noreturn]] void Leave() override { group_->Leave(rank()); }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "runtime/comm/collective.h"
 #include "runtime/comm/group_failure.h"
 #include "runtime/comm/group_text.h"
@@ -24,6 +25,14 @@ namespace weft {
 inline constexpr int64_t kLocalCopiedBytes = 512;
 // Up to this size, in its first cache line.
 inline constexpr int64_t kLocalShortBytes = 24;
+
+// One of a list of collectives, as its member shows it.
+struct LocalPart {
+  const char* input = nullptr;
+  char* output = nullptr;
+  int64_t count = 0;  // of the kinds that have one
+  absl::Span<const int64_t> counts;
+};
 
 // What a member shows its peers when it enters a collective: the descriptor to agree on, and where its data
 // lie. Of a small all-reduce, reduce or broadcast, peers read the first cache line alone: another costs as
@@ -43,6 +52,7 @@ struct alignas(128) LocalPosting {
   CollectiveDescriptor::Counts counts;  // of the kinds that have one per rank
   CollectiveDescriptor::Counts receive_counts;
   uint64_t sequence = 0;
+  std::vector<LocalPart> parts;  // of a list; `count` and `counts` are then their sums
 
   CollectiveDescriptor Descriptor() const;
 };
@@ -60,6 +70,9 @@ class LocalGroup {
  public:
   // `spin`: as WaitPoint.
   LocalGroup(std::string name, std::vector<int> ranks, bool spin);
+
+  // Members wait without spinning: threads that compute get the cores.
+  void SetBlocksAtOnce() { wait_point_.SetBlocksAtOnce(); }
 
   const std::string& name() const { return name_; }
   const std::vector<int>& ranks() const { return ranks_; }

@@ -20,6 +20,19 @@ struct Round {
   const int me;
   const std::chrono::milliseconds timeout;
   const bool all_copied;  // every input lies in its posting: nobody's own memory is touched by others
+  const int part = -1;    // of a list, the one whose turn it is; -1: it is no list
+
+  // The buffers of a member, and its counts.
+  const char* input(int member) const {
+    return part < 0 ? posting(member).input : posting(member).parts[part].input;
+  }
+  char* output(int member) const {
+    return part < 0 ? posting(member).output : posting(member).parts[part].output;
+  }
+  int64_t count() const { return part < 0 ? mine().count : mine().parts[part].count; }
+  absl::Span<const int64_t> counts() const {
+    return part < 0 ? absl::MakeConstSpan(mine().counts) : mine().parts[part].counts;
+  }
 
   int size() const { return group.size(); }
   const LocalPosting& posting(int member) const { return group.posting(me, member); }
@@ -29,16 +42,16 @@ struct Round {
   // Every member's input from `offset` bytes on, by rank.
   Inputs InputsAt(int64_t offset) const {
     Inputs inputs(size());
-    for (int member = 0; member < size(); ++member) inputs[member] = posting(member).input + offset;
+    for (int member = 0; member < size(); ++member) inputs[member] = input(member) + offset;
     return inputs;
   }
 
   // Every member's output from `offset` bytes on, but for those that are `input`.
-  Outputs OutputsAt(int64_t offset, const char* input) const {
+  Outputs OutputsAt(int64_t offset, const char* source) const {
     Outputs outputs;
     for (int member = 0; member < size(); ++member) {
-      char* const output = posting(member).output + offset;
-      if (output != input) outputs.push_back(output);
+      char* const place = output(member) + offset;
+      if (place != source) outputs.push_back(place);
     }
     return outputs;
   }
@@ -97,6 +110,7 @@ void FillPosting(LocalPosting& posting, int member, const CollectiveCall& call) 
   posting.count = 0;
   posting.counts.clear();
   posting.receive_counts.clear();
+  posting.parts.clear();
   if (HasOneCount(descriptor.kind)) {
     posting.count = descriptor.counts[0];
   } else if (descriptor.kind != CollectiveKind::kBarrier) {
@@ -155,14 +169,13 @@ void Agree(LocalGroup& group, int me) {
 // Large: every member makes its slice for all, in one pass: reads all inputs' slice and writes it to all
 // outputs. In place too: slice `me` of every buffer is touched by this member alone.
 void AllReduce(const Round& round) {
-  const LocalPosting& mine = round.mine();
-  const int64_t count = mine.count;
-  if (round.all_copied) return round.Reduce(0, count, mine.output);
+  const int64_t count = round.count();
+  if (round.all_copied) return round.Reduce(0, count, round.output(round.me));
   const int64_t item = round.item_size();
   const Slice slice = SliceOf(count, item, round.size(), round.me);
   bool in_place = false;
   for (int member = 0; member < round.size(); ++member) {
-    in_place |= round.posting(member).input == round.posting(member).output;
+    in_place |= round.input(member) == round.output(member);
   }
   // What was just read is in the cache anyhow.
   const Stores stores = in_place ? Stores::kCached : StoresFor(count * item, round.size());
@@ -170,27 +183,27 @@ void AllReduce(const Round& round) {
 }
 
 void AllGather(const Round& round) {
-  const LocalPosting& mine = round.mine();
+  const absl::Span<const int64_t> counts = round.counts();
   const int64_t item = round.item_size();
   if (round.all_copied) {
     int64_t begin = 0;
     for (int peer = 0; peer < round.size(); ++peer) {
-      Copy(round.posting(peer).input, mine.output + begin * item, mine.counts[peer] * item);
-      begin += mine.counts[peer];
+      Copy(round.input(peer), round.output(round.me) + begin * item, counts[peer] * item);
+      begin += counts[peer];
     }
     return;
   }
   // Large: every member copies its slice of the whole to all, so that inputs are read once, and uneven pieces
   // are nobody's burden.
-  const int64_t count = Offset(mine.counts, round.size());
+  const int64_t count = Offset(counts, round.size());
   const Slice slice = SliceOf(count, item, round.size(), round.me);
   const Stores stores = StoresFor(count * item, round.size());
   int64_t begin = 0;  // of the peer's piece
-  for (int peer = 0; peer < round.size(); begin += mine.counts[peer++]) {
+  for (int peer = 0; peer < round.size(); begin += counts[peer++]) {
     const int64_t first = std::max(begin, slice.begin);
-    const int64_t last = std::min(begin + mine.counts[peer], slice.begin + slice.count);
+    const int64_t last = std::min(begin + counts[peer], slice.begin + slice.count);
     if (first >= last) continue;
-    const char* const input = round.posting(peer).input + (first - begin) * item;
+    const char* const input = round.input(peer) + (first - begin) * item;
     CopyToAll(input, round.OutputsAt(first * item, input), (last - first) * item, stores);
   }
 }
@@ -258,7 +271,7 @@ void Share(const Round& round) {
     case CollectiveKind::kAllGather:
       return AllGather(round);
     case CollectiveKind::kReduceScatter:
-      return round.Reduce(Offset(mine.counts, round.me), mine.counts[round.me], mine.output);
+      return round.Reduce(Offset(round.counts(), round.me), round.counts()[round.me], round.output(round.me));
     case CollectiveKind::kAllToAll:
       return AllToAll(round);
     case CollectiveKind::kBroadcast:
@@ -276,6 +289,47 @@ void Share(const Round& round) {
   }
 }
 
+void FillPostingOfList(LocalPosting& posting, absl::Span<const CollectiveCall> calls) {
+  const CollectiveDescriptor& first = calls[0].descriptor;
+  posting.sequence = calls[0].sequence;
+  posting.kind = first.kind;
+  posting.dtype = first.dtype;
+  posting.op = first.op;
+  posting.root = 0;
+  posting.count = 0;
+  posting.counts.assign(HasOneCount(first.kind) ? 0 : first.counts.size(), 0);
+  posting.receive_counts.clear();
+  posting.copied = false;
+  posting.input = nullptr;
+  posting.output = nullptr;
+  posting.parts.clear();
+  for (const CollectiveCall& call : calls) {
+    const CollectiveDescriptor::Counts& counts = call.descriptor.counts;
+    const bool has_one = HasOneCount(first.kind);
+    posting.parts.push_back({.input = static_cast<const char*>(call.input.data()),
+                             .output = static_cast<char*>(call.output.data()),
+                             .count = has_one ? counts[0] : 0,
+                             .counts = has_one ? absl::Span<const int64_t>() : counts});
+    if (has_one) posting.count += counts[0];
+    for (size_t i = 0; i < posting.counts.size(); ++i) posting.counts[i] += counts[i];
+  }
+}
+
+// Whose sums agree.
+void AgreeOnParts(LocalGroup& group, int me) {
+  const std::vector<LocalPart>& first = group.posting(me, 0).parts;
+  for (int peer = 1; peer < group.size(); ++peer) {
+    const std::vector<LocalPart>& parts = group.posting(me, peer).parts;
+    if (parts.size() != first.size()) {
+      Disagree(group, me, 0, peer, absl::StrCat(": lists of ", first.size(), " parts and of ", parts.size()));
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].count == first[i].count && parts[i].counts == first[i].counts) continue;
+      Disagree(group, me, 0, peer, absl::StrCat(": their counts differ in part ", i, " of the list"));
+    }
+  }
+}
+
 // Where only the root's memory is touched by others, only the root stays till they are done.
 bool MustStay(const LocalPosting& mine, int me) {
   switch (mine.kind) {
@@ -288,6 +342,23 @@ bool MustStay(const LocalPosting& mine, int me) {
 }
 
 }  // namespace
+
+void RunLocalCollectives(LocalGroup& group, int member, absl::Span<const CollectiveCall> calls) {
+  FillPostingOfList(group.NextPosting(member), calls);
+  group.Arrive(member);
+  group.AwaitAll(member, calls[0].timeout);
+  NoteAllEntered(calls[0]);
+  Agree(group, member);
+  AgreeOnParts(group, member);
+  {
+    const LocalGroup::Access access(group, member);
+    for (int part = 0; part < std::ssize(calls); ++part) {
+      Share(Round{group, member, calls[0].timeout, /*all_copied=*/false, part});
+    }
+  }
+  group.Arrive(member);
+  group.AwaitAll(member, calls[0].timeout);
+}
 
 void RunLocalCollective(LocalGroup& group, int member, const CollectiveCall& call) {
   FillPosting(group.NextPosting(member), member, call);

@@ -15,6 +15,11 @@ namespace weft {
 // Errors:  as Communicator. Each ends the group.
 void RunLocalCollective(LocalGroup& group, int member, const CollectiveCall& call);
 
+// The same for a list of all-reduces, all-gathers or reduce-scatters of one dtype: agreed on once, then part by
+// part.
+// Cost:    two barriers.
+void RunLocalCollectives(LocalGroup& group, int member, absl::Span<const CollectiveCall> calls);
+
 }  // namespace weft
 
 #endif  // WEFT_RUNTIME_COMM_LOCAL_RUN_COLLECTIVE_H_

@@ -27,6 +27,7 @@ class WaitPoint {
   // with a lock held and must not throw.
   template <class Ready>
   bool Wait(const Ready& ready, std::chrono::milliseconds timeout) {
+    if (blocks_at_once_.load(std::memory_order_relaxed)) return ready() || Block(ready, timeout);
     for (int i = 0; i < num_spins_; ++i) {
       if (ready()) return true;
       Pause();
@@ -38,6 +39,9 @@ class WaitPoint {
     } while (std::chrono::steady_clock::now() < give_up);
     return Block(ready, timeout);
   }
+
+  // From now on threads neither spin nor yield.
+  void SetBlocksAtOnce() { blocks_at_once_.store(true, std::memory_order_relaxed); }
 
   bool has_sleepers() const { return num_sleepers_.load() != 0; }
 
@@ -63,6 +67,7 @@ class WaitPoint {
   bool Block(absl::FunctionRef<bool()> ready, std::chrono::milliseconds timeout);
 
   const int num_spins_;
+  std::atomic<bool> blocks_at_once_ = false;
   std::atomic<int> num_sleepers_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_;
