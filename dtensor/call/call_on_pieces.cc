@@ -40,11 +40,14 @@ DTensors CallOnPieces(const ErasedCall& call, int dim, PieceOutputs kind) {
     output_types.push_back(whole);
     output_boxes.push_back(box);
   }
-  LaunchKernel(context, call, KernelFor(op, context.allocator()->device()),
-               {.inputs = locals,
+  LaunchKernel(context, op, KernelFor(op, context.allocator()->device()),
+               {.context = context.kernel_context(),
+                .inputs = locals,
                 .outputs = absl::MakeSpan(results),
                 .input_boxes = operand_boxes,
-                .output_boxes = output_boxes});
+                .output_boxes = output_boxes,
+                .erased_attributes = attributes,
+                .erased_scalars = scalars});
   DTensors outputs;
   for (size_t i = 0; i < results.size(); ++i) {
     outputs.push_back(DTensor(

@@ -34,16 +34,18 @@ const ResolvedCall& Execution::Plan(const ErasedCall& call) {
 }
 
 void Execution::RunKernel(absl::Span<const DTensor> outputs) const {
-  if (plan_.kernel == nullptr) return;
   MeshContext& context = *call_.operands[0]->context;
   absl::InlinedVector<Tensor, 4> locals;
   for (const DTensorRef operand : used_) locals.push_back(operand->Local());
   const auto run = [&](absl::Span<Tensor> places) {
-    LaunchKernel(context, call_, plan_.kernel,
-                 {.inputs = locals,
+    LaunchKernel(context, call_.op, plan_.kernel,
+                 {.context = context.kernel_context(),
+                  .inputs = locals,
                   .outputs = places,
                   .input_boxes = plan_.operand_boxes,
-                  .output_boxes = plan_.output_boxes});
+                  .output_boxes = plan_.output_boxes,
+                  .erased_attributes = call_.attributes,
+                  .erased_scalars = call_.scalars});
   };
   if (outputs.size() == 1) return run(absl::MakeSpan(&outputs[0].impl()->mutable_piece(), 1));
   absl::InlinedVector<Tensor, 4> places;
@@ -110,8 +112,14 @@ DTensor ExecuteCreation(const ErasedCall& call, const IntrusivePtr<MeshContext>&
                " and redistribute that, which sends nothing");
   const ShardBox box = LocalBox(type.shape, layout, context->mesh(), context->coordinate());
   Tensor result = Tensor::Empty(context->allocator(), type.dtype, box.shape);
-  LaunchKernel(*context, call, KernelFor(call.op, context->allocator()->device()),
-               {.outputs = absl::MakeSpan(&result, 1), .output_boxes = absl::MakeConstSpan(&box, 1)});
+  LaunchKernel(*context, call.op, KernelFor(call.op, context->allocator()->device()),
+               {.context = context->kernel_context(),
+                .inputs = {},
+                .outputs = absl::MakeSpan(&result, 1),
+                .input_boxes = {},
+                .output_boxes = absl::MakeConstSpan(&box, 1),
+                .erased_attributes = call.attributes,
+                .erased_scalars = call.scalars});
   return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, std::move(result)));
 }
 

@@ -6,13 +6,13 @@
 namespace weft {
 namespace {
 
-const RegisterKernel kRegister(kLayerNorm, DeviceType::kCuda, NormForwardKernel<kLayerNorm>);
+const RegisterKernel kRegister(kLayerNorm, DeviceType::kCuda, CudaNormForward<kLayerNorm>);
 const RegisterKernel kRegisterParts[] = {
-    {kLayerNormApply, DeviceType::kCuda, NormApplyKernel<kLayerNormApply>},
-    {kLayerNormGrad, DeviceType::kCuda, NormBackwardKernel<kLayerNormGrad>},
-    {kLayerNormWeightGrad, DeviceType::kCuda, NormBackwardKernel<kLayerNormWeightGrad>},
-    {kLayerNormGradMeans, DeviceType::kCuda, NormGradMeansKernel<kLayerNormGradMeans>},
-    {kLayerNormGradApply, DeviceType::kCuda, NormGradApplyKernel<kLayerNormGradApply>},
+    {kLayerNormApply, DeviceType::kCuda, CudaNormApply<kLayerNormApply>},
+    {kLayerNormGrad, DeviceType::kCuda, CudaNormBackward<kLayerNormGrad>},
+    {kLayerNormWeightGrad, DeviceType::kCuda, CudaNormBackward<kLayerNormWeightGrad>},
+    {kLayerNormGradMeans, DeviceType::kCuda, CudaNormGradMeans<kLayerNormGradMeans>},
+    {kLayerNormGradApply, DeviceType::kCuda, CudaNormGradApply<kLayerNormGradApply>},
 };
 
 }  // namespace

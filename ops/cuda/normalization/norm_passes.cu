@@ -53,7 +53,7 @@ struct WeightSums {
 // dx and, of each block's rows, dw and db, to partials [block, kVectors, n].
 template <class T, int kVectors, class Threads>
 __global__ void __launch_bounds__(Threads::kBlock, 2)
-    NormBackwardRowsKernel(NormOperands<T> of, DeviceRows<T> dx, int64_t num_rows, int64_t block_rows,
+    NormBackwardKernel(NormOperands<T> of, DeviceRows<T> dx, int64_t num_rows, int64_t block_rows,
                            WideOf<T>* partials) {
   using C = WideOf<T>;
   constexpr int kGroups = Threads::kBlock / Threads::kSize;
@@ -197,7 +197,7 @@ void Backward(const NormTensors& norm, const KernelCallBase& call) {
     C* const sums = allocate(block_rows);
     if (num_blocks == 0) return;
     LaunchCuda(stream, {.blocks = static_cast<unsigned>(num_blocks), .threads = Threads::kBlock},
-               NormBackwardRowsKernel<T, kVectors, Threads>, of, OutputRows<T>(norm.dx, of.n), num_rows,
+               NormBackwardKernel<T, kVectors, Threads>, of, OutputRows<T>(norm.dx, of.n), num_rows,
                block_rows, sums);
   };
   const int64_t packs = CeilDivide(of.n, kPack);

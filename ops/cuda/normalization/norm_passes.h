@@ -29,25 +29,26 @@ void NormGradMeansOnGpu(const NormTensors& norm, int64_t global_columns, const K
 // dx from those.
 void NormGradApplyOnGpu(const NormTensors& norm, const KernelCallBase& call);
 
-// The same as kernels, of the op that is named: what layer_norm.cu and rms_norm.cu register.
+// The same as kernels, of the op that is named: what layer_norm.cu and rms_norm.cu register. Not of the CPU's
+// names: one program has both.
 template <const auto& op, class A>
-void NormForwardKernel(const KernelCall<A, NoScalars>& call) {
+void CudaNormForward(const KernelCall<A, NoScalars>& call) {
   NormForwardOnGpu(NormTensorsOf(op, call), call.attributes().eps, call);
 }
 template <const Op<>& op>
-void NormApplyKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+void CudaNormApply(const KernelCall<NoAttributes, NoScalars>& call) {
   NormApplyOnGpu(NormTensorsOf(op, call), call);
 }
 template <const Op<>& op>
-void NormBackwardKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+void CudaNormBackward(const KernelCall<NoAttributes, NoScalars>& call) {
   NormBackwardOnGpu(NormTensorsOf(op, call), call);
 }
 template <const Op<>& op>
-void NormGradMeansKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+void CudaNormGradMeans(const KernelCall<NoAttributes, NoScalars>& call) {
   NormGradMeansOnGpu(NormTensorsOf(op, call), call.input_boxes[1].global_shape[0], call);
 }
 template <const Op<>& op>
-void NormGradApplyKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+void CudaNormGradApply(const KernelCall<NoAttributes, NoScalars>& call) {
   NormGradApplyOnGpu(NormTensorsOf(op, call), call);
 }
 

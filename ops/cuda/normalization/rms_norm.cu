@@ -6,13 +6,13 @@
 namespace weft {
 namespace {
 
-const RegisterKernel kRegister(kRmsNorm, DeviceType::kCuda, NormForwardKernel<kRmsNorm>);
+const RegisterKernel kRegister(kRmsNorm, DeviceType::kCuda, CudaNormForward<kRmsNorm>);
 const RegisterKernel kRegisterParts[] = {
-    {kRmsNormApply, DeviceType::kCuda, NormApplyKernel<kRmsNormApply>},
-    {kRmsNormGrad, DeviceType::kCuda, NormBackwardKernel<kRmsNormGrad>},
-    {kRmsNormWeightGrad, DeviceType::kCuda, NormBackwardKernel<kRmsNormWeightGrad>},
-    {kRmsNormGradMean, DeviceType::kCuda, NormGradMeansKernel<kRmsNormGradMean>},
-    {kRmsNormGradApply, DeviceType::kCuda, NormGradApplyKernel<kRmsNormGradApply>},
+    {kRmsNormApply, DeviceType::kCuda, CudaNormApply<kRmsNormApply>},
+    {kRmsNormGrad, DeviceType::kCuda, CudaNormBackward<kRmsNormGrad>},
+    {kRmsNormWeightGrad, DeviceType::kCuda, CudaNormBackward<kRmsNormWeightGrad>},
+    {kRmsNormGradMean, DeviceType::kCuda, CudaNormGradMeans<kRmsNormGradMean>},
+    {kRmsNormGradApply, DeviceType::kCuda, CudaNormGradApply<kRmsNormGradApply>},
 };
 
 }  // namespace
