@@ -48,15 +48,15 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
       parts.back().lowered = LowerCached(context, source.type, source.layout, move.to);
     }
   }
-  auto program = std::make_unique<MoveProgram>(context, waits ? Lane::kInline : lane, std::move(parts));
+  auto program = std::make_shared<const MoveProgram>(context, waits ? Lane::kInline : lane, std::move(parts));
   const std::vector<Tensor> results = program->results();
   IntrusivePtr<PendingMoves> pending;
   if (waits) {
-    program->Run();
+    MoveProgram::Run(*program);
   } else {
     RankState& state = context.state();
     pending = MakeIntrusive<PendingMoves>(
-        state, state.LaneWorker(lane).Submit([program = std::move(program)] { program->Run(); }));
+        state, MoveProgram::Issue(std::exchange(program, nullptr), state.LaneWorker(lane)));
   }
   std::vector<DTensor> moved;
   moved.reserve(moves.size());

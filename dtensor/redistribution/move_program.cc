@@ -112,22 +112,41 @@ int MoveProgram::num_collectives() const {
   return count;
 }
 
-void MoveProgram::Run() {
-  for (const Stage& stage : stages_) RunStage(stage);
+Work MoveProgram::IssueCollective(const Stage& stage, Worker* worker) const {
+  const CommOptions options = {.async = worker != nullptr, .tag = tag_, .worker = worker};
+  if (stage.parts.size() == 1) return IssueStep(*stage.group, *stage.step, stage.parts[0], options);
+  return IssueSteps(*stage.group, stage.steps, stage.parts, options);
 }
 
-void MoveProgram::RunStage(const Stage& stage) const {
-  RunLocalWorks(stage.before);
-  if (stage.step == nullptr) return;
-  const CommOptions options = {.tag = tag_};
-  const LoweredStep& step = *stage.step;
-  const Span span(tracer_, rank_, "comm", StepKindName(step.kind), static_cast<int>(lane_));
-  if (stage.parts.size() == 1) {
-    IssueStep(*stage.group, step, stage.parts[0], options).Wait();
-  } else {
-    IssueSteps(*stage.group, stage.steps, stage.parts, options).Wait();
+void MoveProgram::Run(const MoveProgram& program) {
+  for (const Stage& stage : program.stages_) {
+    const absl::string_view name = stage.step == nullptr ? "copy" : StepKindName(stage.step->kind);
+    const Span span(program.tracer_, program.rank_, "comm", name, static_cast<int>(program.lane_));
+    RunLocalWorks(stage.before);
+    if (stage.step != nullptr) program.IssueCollective(stage, /*worker=*/nullptr).Wait();
+    RunLocalWorks(stage.after);
   }
-  RunLocalWorks(stage.after);
+}
+
+std::vector<Work> MoveProgram::Issue(std::shared_ptr<const MoveProgram> program, Worker& worker) {
+  std::vector<Work> works;
+  Tracer* const tracer = program->tracer_;
+  for (const Stage& stage : program->stages_) {
+    const auto begun_ns = std::make_shared<int64_t>(0);
+    if (tracer != nullptr) worker.Submit([=] { *begun_ns = tracer->Now(); });
+    if (!stage.before.empty())
+      works.push_back(worker.Submit([program, &stage] { RunLocalWorks(stage.before); }));
+    if (stage.step != nullptr) works.push_back(program->IssueCollective(stage, &worker));
+    if (!stage.after.empty())
+      works.push_back(worker.Submit([program, &stage] { RunLocalWorks(stage.after); }));
+    if (tracer != nullptr && stage.step != nullptr) {
+      worker.Submit([program, &stage, begun_ns] {
+        program->tracer_->Add(program->rank_, "comm", StepKindName(stage.step->kind), *begun_ns,
+                              program->tracer_->Now(), static_cast<int>(program->lane_));
+      });
+    }
+  }
+  return works;
 }
 
 }  // namespace weft

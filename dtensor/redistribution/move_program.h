@@ -10,12 +10,13 @@
 #include "dtensor/redistribution/prepared_step.h"
 #include "mesh/redistribution/lowering.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/worker.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
 
-// This rank's part in many redistributions at once. Making it allocates every buffer and takes down tag and
-// communicators, on the rank's thread; running it may be left to another. The steps go in rounds, first
+// This rank's part in many redistributions at once. Making it allocates every buffer and takes down the tag, on
+// the rank's thread; to run it may be left to a worker. The steps go in rounds, first
 // those that every move begins with: of one round, all-gathers, reduce-scatters and all-reduces over the same
 // axes, by the same op and in the same dtype, are one call of the communicator. Every rank that makes it of
 // the same moves runs the same collectives in the same order.
@@ -38,9 +39,13 @@ class MoveProgram {
   // Number of calls that it makes of communicators.
   int num_collectives() const;
 
-  // Once; on one thread, which blocks in the collectives.
+  // Runs `program` to its end, here.
   // Errors: those of the collectives.
-  void Run();
+  static void Run(const MoveProgram& program);
+
+  // Issues all of it to `worker`, which runs it in order; collectives are numbered and counted now. Returns what
+  // to wait for, in order: the first error is the cause of the others.
+  static std::vector<Work> Issue(std::shared_ptr<const MoveProgram> program, Worker& worker);
 
  private:
   struct Stage {
@@ -56,7 +61,7 @@ class MoveProgram {
   Stage& StageFor(const LoweredStep& step, DType dtype, size_t round_begin);
   void Advance(const Move& move, Progress& progress, size_t round_begin);
   void Finish(const Move& move, Progress& progress, LocalWorks* works);
-  void RunStage(const Stage& stage) const;
+  Work IssueCollective(const Stage& stage, Worker* worker) const;
 
   MeshContext& context_;
   const Lane lane_;

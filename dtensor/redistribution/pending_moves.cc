@@ -3,10 +3,10 @@
 namespace weft {
 
 void PendingMoves::Settle() {
-  if (work_.Test()) return work_.Wait();  // which throws what went wrong
-  const int64_t begun_ns = FlightClock();
-  work_.Wait();
-  state_.world().ledger().AddExposed(/*waiting_ns=*/0, FlightClock() - begun_ns);
+  const bool waits = !Test();
+  const int64_t begun_ns = waits ? FlightClock() : 0;
+  for (const Work& work : works_) work.Wait();
+  if (waits) state_.world().ledger().AddExposed(/*waiting_ns=*/0, FlightClock() - begun_ns);
 }
 
 }  // namespace weft

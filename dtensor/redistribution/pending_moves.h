@@ -2,6 +2,7 @@
 #define WEFT_DTENSOR_REDISTRIBUTION_PENDING_MOVES_H_
 
 #include <utility>
+#include <vector>
 
 #include "dtensor/context/rank_state.h"
 #include "runtime/base/intrusive_ptr.h"
@@ -16,10 +17,11 @@ namespace weft {
 // Threads:  the rank's thread.
 class PendingMoves : public RefCounted<PendingMoves> {
  public:
-  PendingMoves(RankState& state, Work work) : state_(state), work_(std::move(work)) {}
+  // `works` end in their order; the first error is the cause of the others.
+  PendingMoves(RankState& state, std::vector<Work> works) : state_(state), works_(std::move(works)) {}
 
   // True when the pieces are filled, or never will be. Never blocks, never throws.
-  bool Test() const { return work_.Test(); }
+  bool Test() const { return works_.empty() || works_.back().Test(); }
 
   // Returns when they are filled. The time it takes is exposed communication.
   // Errors: those of the collectives, each time.
@@ -27,7 +29,7 @@ class PendingMoves : public RefCounted<PendingMoves> {
 
  private:
   RankState& state_;
-  Work work_;
+  std::vector<Work> works_;
 };
 
 }  // namespace weft

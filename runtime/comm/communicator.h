@@ -20,10 +20,15 @@
 
 namespace weft {
 
+class Worker;
+
 // Per call: how to run it and what to write in the ledger.
 struct CommOptions {
   bool async = false;  // true: return at once, the Work finishes later
   CommTag tag = {};
+  // Of an async operation on CPU tensors: the thread that runs it, behind what it has to do already; null: one
+  // of the communicator's own. Outlives the communicator's work. One thread per communicator.
+  Worker* worker = nullptr;
 };
 
 // A group of ranks that exchange tensors: the contract that every backend meets (`local`, and later others).

@@ -75,19 +75,23 @@ Work QueuedCommunicator::Submit(Operation&& operation) {
   const CollectiveKind kind = operation.descriptor.kind;
   operation.ForEachTensor([&](const Tensor& tensor) { RequireMemory(kind, tensor); });
   ThrowIfFailed();
+  Worker* const given = operation.options.worker;
   // Alone, nothing is ever waited for.
-  if (!operation.options.async || size() == 1) {
+  if (!operation.options.async || (size() == 1 && given == nullptr)) {
     int64_t begun_ns = operation.issued_ns;
-    if (worker_ != nullptr && !worker_->idle()) {
-      worker_->WaitIdle();
+    for (Worker* const worker : {worker_.get(), given_worker_}) {
+      if (worker == nullptr || worker->idle()) continue;
+      worker->WaitIdle();
       ThrowIfFailed();
       begun_ns = FlightClock();
     }
     RunNow(operation, begun_ns, timeout());
     return Work();
   }
-  if (worker_ == nullptr) worker_ = workers_->Start();
-  return worker_->Submit([self = shared_from_this(), operation = std::move(operation), timeout = timeout()] {
+  if (given != nullptr) given_worker_ = given;
+  if (given == nullptr && worker_ == nullptr) worker_ = workers_->Start();
+  Worker& worker = given != nullptr ? *given : *worker_;
+  return worker.Submit([self = shared_from_this(), operation = std::move(operation), timeout = timeout()] {
     self->ThrowIfFailed();
     self->RunNow(operation, FlightClock(), timeout);
   });

@@ -60,6 +60,7 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   WorkerPool* const workers_;
   std::shared_ptr<Allocator> host_allocator_;  // null until the first staged operation
   std::shared_ptr<Worker> worker_;             // null until the first asynchronous operation
+  Worker* given_worker_ = nullptr;             // that callers have given with operations
 };
 
 }  // namespace weft

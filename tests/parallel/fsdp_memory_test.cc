@@ -75,12 +75,6 @@ class WatchedWorld final : public World {
 constexpr GptConfig kConfig = {.vocabulary = 257, .context = 17, .layers = 4, .heads = 4, .dim = 28};
 
 int64_t BytesOf(const Parameter& parameter) { return parameter.spec().shape.num_elements() * 8; }
-int64_t BytesOf(const std::vector<Parameter*>& parameters) {
-  int64_t bytes = 0;
-  for (const Parameter* parameter : parameters) bytes += BytesOf(*parameter);
-  return bytes;
-}
-
 class FsdpMemoryTest : public testing::TestWithParam<int> {};
 
 // The bound of docs/data_parallel.md, by how many units are gathered ahead.
