@@ -17,6 +17,13 @@ struct StepTraffic {
   AxisMask axes = 0;  // that the messages run along
 };
 
+// Elements that all ranks together hold under both layouts: exact, uneven pieces included.
+//
+// Cost:   a microsecond or so, whatever the number of ranks, where no dim is cut anew over an axis that counts
+//         elsewhere too; otherwise in proportion to the ranks along the axes that do, for axes of two sizes to
+//         the smaller.
+int64_t NumKept(const Layout& from, const Layout& to, const Shape& shape, const DeviceMesh& mesh);
+
 // All of these are exact for uneven shards and count what members lack: an all-reduce is a reduce-scatter and
 // an all-gather.
 // Layout: `from` is the step's source.
