@@ -215,23 +215,24 @@ int64_t NumKept(const Layout& from, const Layout& to, const Shape& shape, const 
   return KeptCounter(from, to, shape, mesh).Count();
 }
 
-int64_t StepBytes(const RedistributionStep& step, const Layout& from, const Shape& shape, DType dtype,
+int64_t StepBytes(const RedistributionStep& step, const Layout& from, const TensorType& type,
                   const DeviceMesh& mesh) {
-  CheckOnMesh(from, shape, mesh);
+  CheckOnMesh(from, type.shape, mesh);
   const int64_t group_size = NumRanksAlong(MaskOf(step.axes), mesh);
   // Summed over all ranks, the pieces of a layout hold every element as often as it has copies.
-  const int64_t held = shape.num_elements() * NumCopies(from, mesh);
+  const int64_t held = type.shape.num_elements() * NumCopies(from, mesh);
   switch (step.kind) {
     case StepKind::kReduceScatter:
-      return held / group_size * (group_size - 1) * ItemSize(dtype);
+      return held / group_size * (group_size - 1) * ItemSize(type.dtype);
     case StepKind::kAllReduce:
-      return 2 * (held / group_size) * (group_size - 1) * ItemSize(dtype);
+      return 2 * (held / group_size) * (group_size - 1) * ItemSize(type.dtype);
     case StepKind::kAllGather:
     case StepKind::kAllToAll:
     case StepKind::kPermute:
     case StepKind::kSendRegions:
-      return (shape.num_elements() * NumCopies(step.result, mesh) - NumKept(from, step.result, shape, mesh)) *
-             ItemSize(dtype);
+      return (type.shape.num_elements() * NumCopies(step.result, mesh) -
+              NumKept(from, step.result, type.shape, mesh)) *
+             ItemSize(type.dtype);
     case StepKind::kSlice:
     case StepKind::kToPartial:
       break;
@@ -239,11 +240,11 @@ int64_t StepBytes(const RedistributionStep& step, const Layout& from, const Shap
   return 0;
 }
 
-int64_t TotalBytes(const Redistribution& plan, const Shape& shape, DType dtype, const DeviceMesh& mesh) {
+int64_t TotalBytes(const Redistribution& plan, const TensorType& type, const DeviceMesh& mesh) {
   int64_t bytes = 0;
   Layout from = plan.from;
   for (const RedistributionStep& step : plan.steps) {
-    bytes += StepBytes(step, from, shape, dtype, mesh);
+    bytes += StepBytes(step, from, type, mesh);
     from = step.result;
   }
   return bytes;
@@ -270,36 +271,36 @@ StepTraffic MoveTraffic(const Move& move, DType dtype, const DeviceMesh& mesh) {
           .axes = move.axes};
 }
 
-StepTraffic WorstRankTraffic(const RedistributionStep& step, const Layout& from, const Shape& shape,
-                             DType dtype, const DeviceMesh& mesh) {
+StepTraffic WorstRankTraffic(const RedistributionStep& step, const Layout& from, const TensorType& type,
+                             const DeviceMesh& mesh) {
   const AxisMask axes = MaskOf(step.axes);
   if (!Communicates(step.kind)) return {};
   if (step.kind == StepKind::kReduceScatter) {
-    return ReduceScatterTraffic(axes, MaxLocalElements(shape, step.result, mesh), dtype, mesh);
+    return ReduceScatterTraffic(axes, MaxLocalElements(type.shape, step.result, mesh), type.dtype, mesh);
   }
   if (step.kind == StepKind::kAllReduce)
-    return AllReduceTraffic(axes, MaxLocalElements(shape, from, mesh), dtype, mesh);
-  return MoveTraffic(DescribeMove(from, step.result, shape, mesh), dtype, mesh);
+    return AllReduceTraffic(axes, MaxLocalElements(type.shape, from, mesh), type.dtype, mesh);
+  return MoveTraffic(DescribeMove(from, step.result, type.shape, mesh), type.dtype, mesh);
 }
 
-int64_t WorstRankBytes(const Redistribution& plan, const Shape& shape, DType dtype, const DeviceMesh& mesh) {
+int64_t WorstRankBytes(const Redistribution& plan, const TensorType& type, const DeviceMesh& mesh) {
   int64_t bytes = 0;
   Layout from = plan.from;
   for (const RedistributionStep& step : plan.steps) {
-    bytes += WorstRankTraffic(step, from, shape, dtype, mesh).bytes;
+    bytes += WorstRankTraffic(step, from, type, mesh).bytes;
     from = step.result;
   }
   return bytes;
 }
 
 int64_t StepMemory(StepKind kind, const Layout& buffer, const Layout& from, const Layout& result,
-                   const Shape& shape, DType dtype, const DeviceMesh& mesh) {
+                   const TensorType& type, const DeviceMesh& mesh) {
   if (kind == StepKind::kSlice) return 0;
-  const Shape input = LargestPiece(shape, from, mesh);
-  const Shape output = LargestPiece(shape, result, mesh);
+  const Shape input = LargestPiece(type.shape, from, mesh);
+  const Shape output = LargestPiece(type.shape, result, mesh);
   int64_t elements = output.num_elements();
   if (Communicates(kind)) {
-    const bool is_one_run = CutsAreRuns(LargestPiece(shape, buffer, mesh), CutDims(buffer, from), true);
+    const bool is_one_run = CutsAreRuns(LargestPiece(type.shape, buffer, mesh), CutDims(buffer, from), true);
     const bool in_order = kind == StepKind::kPermute || kind == StepKind::kSendRegions ||
                           std::has_single_bit(ChangedAxes(from, result, mesh));
     const bool reduces = kind == StepKind::kAllReduce;
@@ -308,12 +309,12 @@ int64_t StepMemory(StepKind kind, const Layout& buffer, const Layout& from, cons
     }
     if (!reduces && !CutsAreRuns(output, CutDims(result, from), in_order)) elements += output.num_elements();
   }
-  return elements * ItemSize(dtype);
+  return elements * ItemSize(type.dtype);
 }
 
-int64_t PeakBytes(const Redistribution& plan, const Shape& shape, DType dtype, const DeviceMesh& mesh) {
+int64_t PeakBytes(const Redistribution& plan, const TensorType& type, const DeviceMesh& mesh) {
   const auto piece_bytes = [&](const Layout& layout) {
-    return MaxLocalElements(shape, layout, mesh) * ItemSize(dtype);
+    return MaxLocalElements(type.shape, layout, mesh) * ItemSize(type.dtype);
   };
   const int64_t source = piece_bytes(plan.from);
   int64_t held = 0;  // besides the caller's piece
@@ -321,8 +322,7 @@ int64_t PeakBytes(const Redistribution& plan, const Shape& shape, DType dtype, c
   Layout buffer = plan.from;  // what the step's input lies in: a slice is a view
   Layout from = plan.from;
   for (const RedistributionStep& step : plan.steps) {
-    peak =
-        std::max(peak, source + held + StepMemory(step.kind, buffer, from, step.result, shape, dtype, mesh));
+    peak = std::max(peak, source + held + StepMemory(step.kind, buffer, from, step.result, type, mesh));
     from = step.result;
     if (step.kind == StepKind::kSlice) continue;
     held = piece_bytes(step.result);
