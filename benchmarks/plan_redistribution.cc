@@ -80,10 +80,10 @@ void MeasureMesh(const CostModel& cost_model, const DeviceMesh& mesh, const std:
     if (from == to) continue;
     double shortest = 1e9;
     for (int run = 0; run < 3; ++run) {
-      shortest = std::min(shortest, Microseconds([&] {
-                            PlanRedistribution(from, to, shape, DType::kF32, mesh, cost_model,
-                                               {.objective = objective});
-                          }));
+      shortest = std::min(
+          shortest, Microseconds([&] {
+            PlanRedistribution(from, to, {DType::kF32, shape}, mesh, cost_model, {.objective = objective});
+          }));
     }
     times.push_back(shortest);
     if (pairs.size() < 1000) {

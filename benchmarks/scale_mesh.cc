@@ -67,7 +67,7 @@ double PlanMicroseconds(int64_t num_ranks, int64_t extent) {
   const CostModel cost_model(mesh);
   return Microseconds([&] {
     ForEachRedistribution(mesh, extent, [&](const Layout& from, const Layout& to, const Shape& shape) {
-      PlanRedistribution(from, to, shape, DType::kF32, mesh, cost_model);
+      PlanRedistribution(from, to, {DType::kF32, shape}, mesh, cost_model);
     });
   });
 }
@@ -77,10 +77,10 @@ double BytesMicroseconds(int64_t num_ranks, int64_t extent) {
   const CostModel cost_model(mesh);
   std::vector<std::pair<Redistribution, Shape>> plans;
   ForEachRedistribution(mesh, extent, [&](const Layout& from, const Layout& to, const Shape& shape) {
-    plans.emplace_back(PlanRedistribution(from, to, shape, DType::kF32, mesh, cost_model), shape);
+    plans.emplace_back(PlanRedistribution(from, to, {DType::kF32, shape}, mesh, cost_model), shape);
   });
   return Microseconds([&] {
-    for (const auto& [plan, shape] : plans) TotalBytes(plan, shape, DType::kF32, mesh);
+    for (const auto& [plan, shape] : plans) TotalBytes(plan, {DType::kF32, shape}, mesh);
   });
 }
 
@@ -146,7 +146,7 @@ double LowerMicroseconds(int64_t num_members) {
     const Shape shape = {extent, extent};
     for (const Ends& ends : kOfOneGroup) {
       plans.emplace_back(PlanRedistribution(Layout::Parse(ends.from, mesh), Layout::Parse(ends.to, mesh),
-                                            shape, DType::kF32, mesh, cost_model),
+                                            {DType::kF32, shape}, mesh, cost_model),
                          shape);
     }
   }

@@ -23,7 +23,7 @@ class GroupCollector {
 
   void AddMove(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
     for (const RedistributionStep& step :
-         PlanRedistribution(from, to, shape, dtype, mesh_, cost_model_).steps) {
+         PlanRedistribution(from, to, {dtype, shape}, mesh_, cost_model_).steps) {
       if (Communicates(step.kind)) Add(MaskOf(step.axes));
     }
   }

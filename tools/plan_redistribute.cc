@@ -66,9 +66,8 @@ int Run(const ParsedFlags& flags) {
   if (format == "json") {
     absl::PrintF("%s\n", report.ToJson());
   } else {
-    absl::PrintF("%s%s %s to %s on mesh %s\n\n%s", DTypeName(query.dtype), query.shape.ToString(),
-                 query.from.ToString(query.mesh), query.to.ToString(query.mesh), query.mesh.ToString(),
-                 report.ToText());
+    absl::PrintF("%s %s to %s on mesh %s\n\n%s", query.type.ToString(), query.from.ToString(query.mesh),
+                 query.to.ToString(query.mesh), query.mesh.ToString(), report.ToText());
   }
   return 0;
 }

@@ -50,17 +50,17 @@ RedistributionQuery ParseRedistributionQuery(absl::string_view mesh, absl::strin
                                              absl::string_view to) {
   RedistributionQuery query;
   query.mesh = DeviceMesh::Parse(mesh);
-  query.shape = ParseShape(shape);
-  query.dtype = ParseDType(dtype);
-  query.from = ParseLayout(from, query.shape, query.mesh);
-  query.to = ParseLayout(to, query.shape, query.mesh);
+  query.type.shape = ParseShape(shape);
+  query.type.dtype = ParseDType(dtype);
+  query.from = ParseLayout(from, query.type.shape, query.mesh);
+  query.to = ParseLayout(to, query.type.shape, query.mesh);
   return query;
 }
 
 RedistributionReport ReportRedistribution(const RedistributionQuery& query, const CostModel& cost_model,
                                           const PlanOptions& options) {
-  const auto& [mesh, from, to, shape, dtype] = query;
-  const Redistribution plan = PlanRedistribution(from, to, shape, dtype, mesh, cost_model, options);
+  const auto& [mesh, from, to, type] = query;
+  const Redistribution plan = PlanRedistribution(from, to, type, mesh, cost_model, options);
   RedistributionReport report;
   Layout before = from;
   for (const RedistributionStep& step : plan.steps) {
@@ -68,22 +68,22 @@ RedistributionReport ReportRedistribution(const RedistributionQuery& query, cons
     row.kind = std::string(StepKindName(step.kind));
     for (int axis : step.axes) row.axes.push_back(mesh.axis_name(axis));
     row.result = step.result.ToString(mesh);
-    row.worst_rank_bytes = WorstRankTraffic(step, before, shape, dtype, mesh).bytes;
-    row.total_bytes = StepBytes(step, before, shape, dtype, mesh);
-    row.predicted_us = cost_model.StepMicroseconds(step, before, shape, dtype);
+    row.worst_rank_bytes = WorstRankTraffic(step, before, type, mesh).bytes;
+    row.total_bytes = StepBytes(step, before, type, mesh);
+    row.predicted_us = cost_model.StepMicroseconds(step, before, type);
     report.worst_rank_bytes += row.worst_rank_bytes;
     report.total_bytes += row.total_bytes;
     report.predicted_us += row.predicted_us;
     report.steps.push_back(std::move(row));
     before = step.result;
   }
-  const int64_t global_bytes = shape.num_elements() * ItemSize(dtype);
+  const int64_t global_bytes = type.shape.num_elements() * ItemSize(type.dtype);
   if (global_bytes > 0) {
     report.fraction = static_cast<double>(report.worst_rank_bytes) / static_cast<double>(global_bytes);
   }
-  report.peak_bytes = PeakBytes(plan, shape, dtype, mesh);
-  report.greedy_bytes = WorstRankBytes(PlanGreedy(from, to, mesh), shape, dtype, mesh);
-  report.bound_bytes = RedistributionBound(from, to, shape, dtype, mesh);
+  report.peak_bytes = PeakBytes(plan, type, mesh);
+  report.greedy_bytes = WorstRankBytes(PlanGreedy(from, to, mesh), type, mesh);
+  report.bound_bytes = RedistributionBound(from, to, type, mesh);
   return report;
 }
 

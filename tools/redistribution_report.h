@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "mesh/redistribution/planner.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -15,8 +16,7 @@ struct RedistributionQuery {
   DeviceMesh mesh;
   Layout from;
   Layout to;
-  Shape shape;
-  DType dtype = DType::kF32;
+  TensorType type;
 };
 
 // A step, with its own share of the plan's figures.

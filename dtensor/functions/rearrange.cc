@@ -221,8 +221,8 @@ Layout CommonLayout(absl::Span<const DTensor> sources, int dim, double fill) {
     double microseconds = 0;
     for (const DTensor& source : sources) {
       if (source.layout() == layout) continue;
-      microseconds += RedistributionMicroseconds(source.layout(), layout, source.shape(), source.dtype(),
-                                                 context.mesh(), context.cost_model());
+      microseconds += RedistributionMicroseconds(source.layout(), layout, source.type(), context.mesh(),
+                                                 context.cost_model());
     }
     if (least < 0 || microseconds < least * (1 - 1e-9)) {
       least = microseconds;

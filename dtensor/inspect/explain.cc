@@ -78,8 +78,7 @@ class Teller {
       candidate.choices.push_back(ChoiceText(pick.factor, pick.group));
     for (size_t i = 0; i < traced.operands.size(); ++i) {
       RedistributionPrice price =
-          PriceRedistribution(out_.layouts[i], traced.operands[i], out_.types[i].shape, out_.types[i].dtype,
-                              out_.mesh, cost_model_);
+          PriceRedistribution(out_.layouts[i], traced.operands[i], out_.types[i], out_.mesh, cost_model_);
       candidate.moves.push_back(
           {traced.operands[i], traced.operand_us[i], price.num_bytes, std::move(price.steps)});
     }
@@ -131,8 +130,7 @@ class ExplainingEmitter final : public Emitter {
     std::vector<TensorType> pieces;
     for (Value operand : operands) {
       const TensorType type = types_[operand.id];
-      RedistributionPrice price =
-          PriceRedistribution(layouts_[operand.id], layout, type.shape, type.dtype, mesh, cost_model_);
+      RedistributionPrice price = PriceRedistribution(layouts_[operand.id], layout, type, mesh, cost_model_);
       candidate.transfer_us += price.microseconds;
       candidate.moves.push_back({layout, price.microseconds, price.num_bytes, std::move(price.steps)});
       part.operand_names.push_back(absl::StrCat("x", part.operand_names.size()));

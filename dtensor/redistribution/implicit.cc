@@ -10,8 +10,7 @@
 namespace weft {
 
 void ImplicitMoves::Add(std::string what, const TensorType& type, const Layout& from, const Layout& to) {
-  const int64_t num_bytes =
-      RedistributionBytes(from, to, type.shape, type.dtype, context_.mesh(), context_.cost_model());
+  const int64_t num_bytes = RedistributionBytes(from, to, type, context_.mesh(), context_.cost_model());
   if (num_bytes == 0) return;
   num_bytes_ += num_bytes;
   moves_.push_back({std::move(what), type, from, to});
@@ -20,8 +19,8 @@ void ImplicitMoves::Add(std::string what, const TensorType& type, const Layout& 
 std::string ImplicitMoves::Text() const {
   std::string text;
   for (const Move& move : moves_) {
-    const RedistributionPrice price = PriceRedistribution(
-        move.from, move.to, move.type.shape, move.type.dtype, context_.mesh(), context_.cost_model());
+    const RedistributionPrice price =
+        PriceRedistribution(move.from, move.to, move.type, context_.mesh(), context_.cost_model());
     absl::StrAppend(&text, text.empty() ? "" : ", ", move.what, " ", move.type.ToString(), " would move ",
                     move.from.ToString(context_.mesh()), " -> ", move.to.ToString(context_.mesh()), " by ",
                     price.steps, ": ", price.num_bytes, " bytes, ",

@@ -11,7 +11,7 @@ std::shared_ptr<const LoweredRedistribution> LowerCached(MeshContext& context, c
   std::shared_ptr<const LoweredRedistribution> lowered = cache.Find(from, to, type);
   if (lowered == nullptr) {
     const DeviceMesh& mesh = context.mesh();
-    Redistribution plan = PlanRedistribution(from, to, type.shape, type.dtype, mesh, context.cost_model());
+    Redistribution plan = PlanRedistribution(from, to, type, mesh, context.cost_model());
     lowered = cache.Insert(from, to, type, Lower(std::move(plan), type.shape, mesh, context.coordinate()));
   }
   return lowered;

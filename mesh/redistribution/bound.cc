@@ -9,10 +9,10 @@
 
 namespace weft {
 
-int64_t RedistributionBound(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+int64_t RedistributionBound(const Layout& from, const Layout& to, const TensorType& type,
                             const DeviceMesh& mesh) {
   CheckEnds(from, to, mesh);
-  CheckOnMesh(from, shape, mesh);
+  CheckOnMesh(from, type.shape, mesh);
   Layout before = from;
   Layout after = to;
   int64_t terms = 1;    // that are joined
@@ -27,9 +27,10 @@ int64_t RedistributionBound(const Layout& from, const Layout& to, const Shape& s
     if (from.IsPartial(axis)) terms *= mesh.axis_size(axis);
     if (!to.IsShard(axis)) holders *= mesh.axis_size(axis);
   }
-  if (terms == 1) return DescribeMove(before, after, shape, mesh).lacked * ItemSize(dtype);
-  const int64_t receipts = shape.num_elements() * (terms - 1 + holders - 1);
-  return std::max(MaxLocalElements(shape, to, mesh), (receipts + ranks - 1) / ranks) * ItemSize(dtype);
+  if (terms == 1) return DescribeMove(before, after, type.shape, mesh).lacked * ItemSize(type.dtype);
+  const int64_t receipts = type.shape.num_elements() * (terms - 1 + holders - 1);
+  return std::max(MaxLocalElements(type.shape, to, mesh), (receipts + ranks - 1) / ranks) *
+         ItemSize(type.dtype);
 }
 
 }  // namespace weft

@@ -5,8 +5,7 @@
 
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
-#include "runtime/base/dtype.h"
-#include "runtime/tensor/shape.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -20,7 +19,7 @@ namespace weft {
 // The second is what all-reduce and reduce-scatter reach. An axis that becomes Partial counts as Replicate.
 //
 // Errors: InvalidArgument if layouts, shape and mesh do not fit.
-int64_t RedistributionBound(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+int64_t RedistributionBound(const Layout& from, const Layout& to, const TensorType& type,
                             const DeviceMesh& mesh);
 
 }  // namespace weft

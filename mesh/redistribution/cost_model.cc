@@ -15,9 +15,9 @@ CostModel::CostModel(const DeviceMesh& mesh, std::vector<AxisCost> costs)
                mesh.num_axes(), " axes, but ", costs_.size(), " costs were given");
 }
 
-double CostModel::StepMicroseconds(const RedistributionStep& step, const Layout& from, const Shape& shape,
-                                   DType dtype) const {
-  return Microseconds(WorstRankTraffic(step, from, shape, dtype, mesh_));
+double CostModel::StepMicroseconds(const RedistributionStep& step, const Layout& from,
+                                   const TensorType& type) const {
+  return Microseconds(WorstRankTraffic(step, from, type, mesh_));
 }
 
 double CostModel::Microseconds(const StepTraffic& traffic) const {
@@ -31,11 +31,11 @@ double CostModel::Microseconds(const StepTraffic& traffic) const {
   return kStepMicroseconds + slowest;
 }
 
-double CostModel::Microseconds(const Redistribution& plan, const Shape& shape, DType dtype) const {
+double CostModel::Microseconds(const Redistribution& plan, const TensorType& type) const {
   double total = 0;
   Layout from = plan.from;
   for (const RedistributionStep& step : plan.steps) {
-    total += StepMicroseconds(step, from, shape, dtype);
+    total += StepMicroseconds(step, from, type);
     from = step.result;
   }
   return total;

@@ -7,8 +7,7 @@
 #include "mesh/device_mesh.h"
 #include "mesh/redistribution/bytes.h"
 #include "mesh/redistribution/redistribution.h"
-#include "runtime/base/dtype.h"
-#include "runtime/tensor/shape.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -41,14 +40,13 @@ class CostModel {
   const AxisCost& axis(int axis) const { return costs_[axis]; }
 
   // Microseconds of one step, entered with layout `from`; 0 for steps that do not communicate.
-  double StepMicroseconds(const RedistributionStep& step, const Layout& from, const Shape& shape,
-                          DType dtype) const;
+  double StepMicroseconds(const RedistributionStep& step, const Layout& from, const TensorType& type) const;
 
   // The same from what the worst rank receives; 0 for nothing.
   double Microseconds(const StepTraffic& traffic) const;
 
   // The sum over the steps.
-  double Microseconds(const Redistribution& plan, const Shape& shape, DType dtype) const;
+  double Microseconds(const Redistribution& plan, const TensorType& type) const;
 
  private:
   DeviceMesh mesh_;

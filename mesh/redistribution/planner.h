@@ -7,8 +7,8 @@
 #include "mesh/redistribution/cost_model.h"
 #include "mesh/redistribution/redistribution.h"
 #include "mesh/redistribution/search/search.h"
-#include "runtime/base/dtype.h"
 #include "runtime/tensor/shape.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -24,20 +24,20 @@ struct PlanOptions {
 // The candidates are what SearchPlan finds, which always includes to send exactly the regions that ranks
 // lack, and the greedy plan.
 //
-// Shape:  `shape` is the global shape; every extent >= 0.
+// Shape:  `type.shape` is the global shape; every extent >= 0.
 // Layout: both on `mesh`, which is `cost_model`'s.
 // Cost:   no communication here; some tens of microseconds, so callers keep plans
 //         (dtensor/context/redistribution_cache.h).
 // Errors: InvalidArgument if ndims or numbers of axes differ; ResourceExhausted, with the least that was
 //         found, if no plan meets the cap.
 // Source: extends Rink et al., "Memory-efficient array redistribution", arXiv 2112.01075.
-Redistribution PlanRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+Redistribution PlanRedistribution(const Layout& from, const Layout& to, const TensorType& type,
                                   const DeviceMesh& mesh, const CostModel& cost_model,
                                   const PlanOptions& options = {});
 
 // Predicted microseconds of a plan close to the best, found without a search: the greedy plan, or where
 // nothing has to be reduced the direct move. For choosing between layouts.
-double EstimateMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+double EstimateMicroseconds(const Layout& from, const Layout& to, const TensorType& type,
                             const DeviceMesh& mesh, const CostModel& cost_model);
 
 }  // namespace weft

@@ -17,29 +17,29 @@ std::string StepText(const RedistributionStep& step, const DeviceMesh& mesh) {
 
 }  // namespace
 
-RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const TensorType& type,
                                         const DeviceMesh& mesh, const CostModel& cost_model) {
   RedistributionPrice price;
   if (from == to) return price;
-  const Redistribution plan = PlanRedistribution(from, to, shape, dtype, mesh, cost_model);
-  price.microseconds = cost_model.Microseconds(plan, shape, dtype);
-  price.num_bytes = TotalBytes(plan, shape, dtype, mesh);
+  const Redistribution plan = PlanRedistribution(from, to, type, mesh, cost_model);
+  price.microseconds = cost_model.Microseconds(plan, type);
+  price.num_bytes = TotalBytes(plan, type, mesh);
   price.steps = absl::StrJoin(plan.steps, ", ", [&](std::string* out, const RedistributionStep& step) {
     out->append(StepText(step, mesh));
   });
   return price;
 }
 
-double RedistributionMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+double RedistributionMicroseconds(const Layout& from, const Layout& to, const TensorType& type,
                                   const DeviceMesh& mesh, const CostModel& cost_model) {
   if (from == to) return 0;
-  return EstimateMicroseconds(from, to, shape, dtype, mesh, cost_model);
+  return EstimateMicroseconds(from, to, type, mesh, cost_model);
 }
 
-int64_t RedistributionBytes(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+int64_t RedistributionBytes(const Layout& from, const Layout& to, const TensorType& type,
                             const DeviceMesh& mesh, const CostModel& cost_model) {
   if (from == to) return 0;
-  return TotalBytes(PlanRedistribution(from, to, shape, dtype, mesh, cost_model), shape, dtype, mesh);
+  return TotalBytes(PlanRedistribution(from, to, type, mesh, cost_model), type, mesh);
 }
 
 }  // namespace weft

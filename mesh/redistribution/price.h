@@ -7,8 +7,7 @@
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
 #include "mesh/redistribution/cost_model.h"
-#include "runtime/base/dtype.h"
-#include "runtime/tensor/shape.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -23,14 +22,14 @@ struct RedistributionPrice {
 
 // Prices the plan that a redistribution would carry out.
 // Cost:   PlanRedistribution.
-RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, const TensorType& type,
                                         const DeviceMesh& mesh, const CostModel& cost_model);
 
 // Its time alone, as EstimateMicroseconds has it: without a search, for code that chooses between
 // many layouts. Or its bytes alone, of the plan.
-double RedistributionMicroseconds(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+double RedistributionMicroseconds(const Layout& from, const Layout& to, const TensorType& type,
                                   const DeviceMesh& mesh, const CostModel& cost_model);
-int64_t RedistributionBytes(const Layout& from, const Layout& to, const Shape& shape, DType dtype,
+int64_t RedistributionBytes(const Layout& from, const Layout& to, const TensorType& type,
                             const DeviceMesh& mesh, const CostModel& cost_model);
 
 }  // namespace weft

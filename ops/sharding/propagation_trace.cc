@@ -38,8 +38,7 @@ std::string NearestLegalLayouts(const PropagationTrace& trace, absl::Span<const 
   const auto append = [&](std::string* out, const TracedCandidate* candidate) {
     int64_t num_bytes = 0;
     for (size_t i = 0; i < types.size(); ++i) {
-      num_bytes += RedistributionBytes(layouts[i], candidate->operands[i], types[i].shape, types[i].dtype,
-                                       mesh, cost_model);
+      num_bytes += RedistributionBytes(layouts[i], candidate->operands[i], types[i], mesh, cost_model);
     }
     const auto layout_text = [&](std::string* text, const Layout& layout) {
       text->append(layout.ToString(mesh));

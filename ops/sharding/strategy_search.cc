@@ -259,8 +259,7 @@ double Search::RedistributionOf(size_t operand, const Layout& to) {
     if (layout == to) return microseconds;
   }
   const TensorType& type = request_.operand_types[operand];
-  const double microseconds =
-      RedistributionMicroseconds(from, to, type.shape, type.dtype, mesh_, cost_model_);
+  const double microseconds = RedistributionMicroseconds(from, to, type, mesh_, cost_model_);
   priced_[operand].push_back({to, microseconds});
   return microseconds;
 }

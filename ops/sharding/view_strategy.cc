@@ -67,7 +67,7 @@ class ViewSearch {
   }
 
   double Microseconds(const Layout& layout) const {
-    return RedistributionMicroseconds(at_, layout, from_.shape, from_.dtype, mesh_, cost_model_);
+    return RedistributionMicroseconds(at_, layout, from_, mesh_, cost_model_);
   }
 
   // Whether the view is legal from `layout`; if so, and it is the cheapest so far, remembers it.

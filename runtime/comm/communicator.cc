@@ -255,15 +255,13 @@ Work Communicator::Recv(const Tensor& tensor, int from, CommOptions options) {
 
 CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::milliseconds timeout,
                                                          int64_t* all_entered_ns) const {
-  return {
-      .descriptor = descriptor,
-      .input = input,
-      .output = output,
-      .receive_counts = receive_counts,
-      .sequence = sequence,
-      .timeout = timeout,
-      .all_entered_ns = all_entered_ns,
-  };
+  return {.descriptor = descriptor,
+          .input = input,
+          .output = output,
+          .receive_counts = receive_counts,
+          .sequence = sequence,
+          .timeout = timeout,
+          .all_entered_ns = all_entered_ns};
 }
 
 std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(std::chrono::milliseconds timeout,
@@ -272,15 +270,13 @@ std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(std::chro
   std::vector<CollectiveCall> calls;
   calls.reserve(parts.size());
   for (const Part& part : parts) {
-    calls.push_back({
-        .descriptor = part.descriptor,
-        .input = part.input,
-        .output = part.output,
-        .receive_counts = {},
-        .sequence = sequence,
-        .timeout = timeout,
-        .all_entered_ns = all_entered_ns,
-    });
+    calls.push_back({.descriptor = part.descriptor,
+                     .input = part.input,
+                     .output = part.output,
+                     .receive_counts = {},
+                     .sequence = sequence,
+                     .timeout = timeout,
+                     .all_entered_ns = all_entered_ns});
   }
   return calls;
 }

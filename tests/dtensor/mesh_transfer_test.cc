@@ -22,8 +22,7 @@ DeviceMesh MeshOver(std::vector<MeshAxis> axes, std::vector<int> ranks) {
 int64_t PlannedBytes(const MeshTransferEnds& ends) {
   const Shape& shape = ends.type.shape;
   const auto own = [&](const DeviceMesh& mesh, const Layout& from, const Layout& to) {
-    return TotalBytes(PlanRedistribution(from, to, shape, ends.type.dtype, mesh, CostModel(mesh)), shape,
-                      ends.type.dtype, mesh);
+    return TotalBytes(PlanRedistribution(from, to, ends.type, mesh, CostModel(mesh)), ends.type, mesh);
   };
   const Layout reduced = ReducedLayout(ends.from, shape, ends.from_mesh);
   const Layout landing = WithoutPartial(ends.to);

@@ -17,7 +17,7 @@ namespace {
 
 Redistribution PlanOf(const RedistributeCase& c, const Tensor& full, const DeviceMesh& mesh,
                       PlanObjective objective) {
-  return PlanRedistribution(c.from, c.to, full.shape(), full.dtype(), mesh, CostModel(mesh),
+  return PlanRedistribution(c.from, c.to, {full.dtype(), full.shape()}, mesh, CostModel(mesh),
                             {.objective = objective});
 }
 
@@ -73,12 +73,12 @@ void RunCases(const DeviceMesh& mesh, const Tensor& full, bool column_major, Pla
   int64_t bytes = 0;
   for (int64_t rank_bytes : c.bytes) bytes += rank_bytes;
   const Redistribution plan = PlanOf(c, full, mesh, objective);
-  const int64_t planned = TotalBytes(plan, full.shape(), full.dtype(), mesh);
+  const int64_t planned = TotalBytes(plan, {full.dtype(), full.shape()}, mesh);
   if (bytes != planned) {
     return ::testing::AssertionFailure() << what << ": the ledgers hold " << bytes << " bytes, planned "
                                          << planned << ": " << plan.ToString(mesh);
   }
-  const int64_t planned_peak = PeakBytes(plan, full.shape(), full.dtype(), mesh);
+  const int64_t planned_peak = PeakBytes(plan, {full.dtype(), full.shape()}, mesh);
   const int64_t peak = *std::max_element(c.peak.begin(), c.peak.end());
   if (is_contiguous && peak > planned_peak) {
     return ::testing::AssertionFailure()

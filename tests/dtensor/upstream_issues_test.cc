@@ -198,7 +198,7 @@ TEST(UpstreamIssuesTest, issue_168134_nested_uneven_order) {
     const Layout both = Layout::Parse("[tp.dp, -]", context->mesh());
     const Layout outer = Layout::Parse("[tp, -]", context->mesh());
     const Redistribution plan =
-        PlanRedistribution(both, outer, full.shape(), full.dtype(), context->mesh(), context->cost_model());
+        PlanRedistribution(both, outer, {full.dtype(), full.shape()}, context->mesh(), context->cost_model());
     EXPECT_EQ(plan.ToString(context->mesh()), "[tp.dp, -] -all_gather(dp)-> [tp, -]");
   });
 }

@@ -62,8 +62,7 @@ TEST(RedistributionReportTest, TextForms) {
   };
   EXPECT_EQ(query("[a.b,-]").from, query(" [ a . b , - ] ").from);
   EXPECT_EQ(query("P{a:max}").from, query("[-, -] P{a:max}").from);
-  EXPECT_EQ(query("[a, -]").shape, (Shape{4, 6}));
-  EXPECT_EQ(query("[a, -]").dtype, DType::kBF16);
+  EXPECT_EQ(query("[a, -]").type, (TensorType{DType::kBF16, {4, 6}}));
   EXPECT_EQ(ParseRedistributionQuery("a=2", "", "f32", "P{a}", "[]").from.ToString(), "[] P{a0}");
 }
 

@@ -52,7 +52,7 @@ class Search {
   Score LeastReduction(const Layout& layout, AxisMask pending) const;
   bool FitsMemory(const RedistributionNode& before, StepKind kind, const Layout& result) const;
   int64_t PieceBytes(const Layout& layout) const {
-    return MaxLocalElements(request_.shape, layout, mesh_) * ItemSize(request_.dtype);
+    return MaxLocalElements(request_.type.shape, layout, mesh_) * ItemSize(request_.type.dtype);
   }
 
   Redistribution Build() const;
@@ -86,12 +86,12 @@ Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostMod
     if (mesh.axis_size(axis) > 1) usable_ |= 1u << axis;
   }
   int widest = -1;  // of the dims that neither end names
-  for (int dim = 0; dim < request.shape.ndim(); ++dim) {
+  for (int dim = 0; dim < request.type.ndim(); ++dim) {
     const bool is_named = ends_.NamedDims() >> dim & 1;
-    if (!is_named && (widest < 0 || request.shape[dim] > request.shape[widest])) widest = dim;
-    even_ &= request.shape[dim] % mesh.num_ranks() == 0;
+    if (!is_named && (widest < 0 || request.type.shape[dim] > request.type.shape[widest])) widest = dim;
+    even_ &= request.type.shape[dim] % mesh.num_ranks() == 0;
   }
-  for (int dim = 0; dim < request.shape.ndim(); ++dim) {
+  for (int dim = 0; dim < request.type.ndim(); ++dim) {
     if (bytes_first() || (ends_.NamedDims() >> dim & 1) || dim == widest) dims_.push_back(dim);
   }
   is_small_ = mesh.num_axes() <= 3;
@@ -264,26 +264,26 @@ void Search::AddReduceScatter(int index, AxisMask axes, int dim, ReduceOp op) {
 void Search::AddReduceScatterTo(int index, AxisMask axes, const Layout& result, ReduceOp op) {
   RedistributionNode node{
       .result = result, .parent = index, .kind = StepKind::kReduceScatter, .axes = axes, .op = op};
-  const int64_t elements = MaxLocalElements(request_.shape, result, mesh_);
-  Add(node, ReduceScatterTraffic(axes, elements, request_.dtype, mesh_));
+  const int64_t elements = MaxLocalElements(request_.type.shape, result, mesh_);
+  Add(node, ReduceScatterTraffic(axes, elements, request_.type.dtype, mesh_));
 }
 
 void Search::AddAllReduce(int index, AxisMask axes, ReduceOp op) {
   Layout result = nodes_[index].layout;
-  const int64_t elements = MaxLocalElements(request_.shape, result, mesh_);
+  const int64_t elements = MaxLocalElements(request_.type.shape, result, mesh_);
   for (int axis : AxesIn(axes)) result = result.WithReplicate(axis);
   RedistributionNode node{
       .result = result, .parent = index, .kind = StepKind::kAllReduce, .axes = axes, .op = op};
-  Add(node, AllReduceTraffic(axes, elements, request_.dtype, mesh_));
+  Add(node, AllReduceTraffic(axes, elements, request_.type.dtype, mesh_));
 }
 
 void Search::AddMove(int index, const Layout& result) {
   // Every step takes time: if the layout has been reached sooner than this node, no way from here can win.
   const RedistributionNode& before = nodes_[index];
   if (IsBeaten(LayoutAfter(result), before.bytes, before.us)) return;
-  const Move move = DescribeMove(nodes_[index].layout, result, request_.shape, mesh_);
+  const Move move = DescribeMove(nodes_[index].layout, result, request_.type.shape, mesh_);
   RedistributionNode node{.result = result, .parent = index, .kind = move.kind, .axes = move.axes};
-  Add(node, MoveTraffic(move, request_.dtype, mesh_));
+  Add(node, MoveTraffic(move, request_.type.dtype, mesh_));
 }
 
 Layout Search::LayoutAfter(const Layout& result) const {
@@ -325,8 +325,8 @@ Score Search::TryToFinish(const RedistributionNode& node, int index) {
   if (const AxisMask pending = ends_.Pending(node.layout); pending != 0)
     return LeastReduction(node.layout, pending);
   const Layout end = ends_.EndBeforePartials(node.layout);
-  const Move move = DescribeMove(node.layout, end, request_.shape, mesh_);
-  const StepTraffic traffic = MoveTraffic(move, request_.dtype, mesh_);
+  const Move move = DescribeMove(node.layout, end, request_.type.shape, mesh_);
+  const StepTraffic traffic = MoveTraffic(move, request_.type.dtype, mesh_);
   const int64_t bytes = node.bytes + traffic.bytes;
   const Score score = ScoreOf(bytes, node.us + cost_model_.Microseconds(traffic));
   const bool better = !best_.has_value() || score < *best_;
@@ -348,7 +348,8 @@ Score Search::LeastReduction(const Layout& layout, AxisMask pending) const {
     if (shares) sharing |= 1u << axis;
   }
   const double terms = static_cast<double>(NumRanksAlong(pending, mesh_));
-  const double whole = static_cast<double>(request_.shape.num_elements() * ItemSize(request_.dtype));
+  const double whole =
+      static_cast<double>(request_.type.shape.num_elements() * ItemSize(request_.type.dtype));
   const double reduced = whole / static_cast<double>(NumRanksAlong(sharing, mesh_)) / terms;
   const double gathered = even_ ? std::max(0.0, static_cast<double>(PieceBytes(ends_.to())) - reduced) : 0;
   const double bytes = reduced * (terms - 1) + gathered;
@@ -361,8 +362,7 @@ Score Search::LeastReduction(const Layout& layout, AxisMask pending) const {
 bool Search::FitsMemory(const RedistributionNode& before, StepKind kind, const Layout& result) const {
   if (request_.max_peak_bytes == INT64_MAX) return true;
   const int64_t held = PieceBytes(ends_.from()) + before.held;
-  return held +
-             StepMemory(kind, before.buffer, before.layout, result, request_.shape, request_.dtype, mesh_) <=
+  return held + StepMemory(kind, before.buffer, before.layout, result, request_.type, mesh_) <=
          request_.max_peak_bytes;
 }
 
@@ -379,7 +379,7 @@ Redistribution Search::Build() const {
     }
     builder.Slice(node.layout);
   }
-  builder.MoveTo(ends_.EndBeforePartials(builder.state()), request_.shape);
+  builder.MoveTo(ends_.EndBeforePartials(builder.state()), request_.type.shape);
   builder.EnterPartials(ends_.to());
   builder.Slice(request_.to);
   return std::move(builder).Finish();

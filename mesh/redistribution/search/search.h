@@ -6,8 +6,7 @@
 
 #include "mesh/redistribution/cost_model.h"
 #include "mesh/redistribution/redistribution.h"
-#include "runtime/base/dtype.h"
-#include "runtime/tensor/shape.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -20,8 +19,7 @@ enum class PlanObjective : uint8_t {
 struct PlanRequest {
   Layout from;
   Layout to;
-  Shape shape;
-  DType dtype = DType::kF32;
+  TensorType type;
   PlanObjective objective = PlanObjective::kTime;
   int64_t max_bytes = INT64_MAX;       // that the worst rank may receive
   int64_t max_peak_bytes = INT64_MAX;  // that a rank may hold, see PeakBytes

@@ -13,8 +13,8 @@ namespace {
 class CostModelTest : public ::testing::Test {
  protected:
   double Microseconds(absl::string_view from, absl::string_view to, const Shape& shape) const {
-    return model_.Microseconds(PlanGreedy(Layout::Parse(from, mesh_), Layout::Parse(to, mesh_), mesh_), shape,
-                               DType::kF32);
+    return model_.Microseconds(PlanGreedy(Layout::Parse(from, mesh_), Layout::Parse(to, mesh_), mesh_),
+                               {DType::kF32, shape});
   }
 
   const DeviceMesh mesh_ = DeviceMesh::Parse("dp=4, tp=2");
@@ -37,7 +37,7 @@ TEST_F(CostModelTest, OneStepByHand) {
 TEST_F(CostModelTest, MovesTakeOneRoundForEachPeer) {
   const auto microseconds = [&](StepKind kind, absl::string_view from, absl::string_view to) {
     const RedistributionStep step = {.kind = kind, .axes = {0, 1}, .result = Layout::Parse(to, mesh_)};
-    return model_.StepMicroseconds(step, Layout::Parse(from, mesh_), {16, 8}, DType::kF32);
+    return model_.StepMicroseconds(step, Layout::Parse(from, mesh_), {DType::kF32, {16, 8}});
   };
   // Each rank's 64 bytes go to one other, by the slower of both axes.
   EXPECT_DOUBLE_EQ(microseconds(StepKind::kPermute, "[dp.tp, -]", "[tp.dp, -]"), kStep + 2 + 0.5 * 64);
@@ -50,7 +50,7 @@ TEST_F(CostModelTest, NothingSentCostsNothing) {
   EXPECT_EQ(Microseconds("[-, -]", "[-, -] P{dp}", {16, 8}), 0);
   const DeviceMesh one = DeviceMesh::Parse("dp=1");
   EXPECT_EQ(CostModel(one).Microseconds(
-                PlanGreedy(Layout::Parse("[dp]", one), Layout::Parse("[-]", one), one), {16}, DType::kF32),
+                PlanGreedy(Layout::Parse("[dp]", one), Layout::Parse("[-]", one), one), {DType::kF32, {16}}),
             0);
 }
 

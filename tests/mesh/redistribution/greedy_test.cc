@@ -81,12 +81,12 @@ std::string RunPlan(const Redistribution& plan, const Shape& shape, const Device
   for (const RedistributionStep& step : plan.steps) {
     const int64_t bytes = ranks.Run(step) * ItemSize(DType::kF32);
     if (std::string wrong = ranks.Check(step.result); !wrong.empty()) return wrong;
-    const int64_t predicted = StepBytes(step, from, shape, DType::kF32, mesh);
+    const int64_t predicted = StepBytes(step, from, {DType::kF32, shape}, mesh);
     if (predicted != bytes) return absl::StrCat("predicted ", predicted, " bytes, lacked ", bytes);
     total += bytes;
     from = step.result;
   }
-  const int64_t predicted = TotalBytes(plan, shape, DType::kF32, mesh);
+  const int64_t predicted = TotalBytes(plan, {DType::kF32, shape}, mesh);
   return predicted == total ? "" : absl::StrCat("predicted ", predicted, " bytes in all, lacked ", total);
 }
 
@@ -161,7 +161,7 @@ TEST(RedistributionGreedyTest, NeverWorseThanThroughReplicate) {
     const std::vector<Layout> layouts = AllLayouts(2, 3, {ReduceOp::kSum});
     const Shape shape = {mesh.num_ranks(), mesh.num_ranks()};
     const auto bytes = [&](const Layout& from, const Layout& to) {
-      return TotalBytes(PlanGreedy(from, to, mesh), shape, DType::kU8, mesh);
+      return TotalBytes(PlanGreedy(from, to, mesh), {DType::kU8, shape}, mesh);
     };
     const Layout whole(2, 3);
     for (const Layout& from : layouts) {
@@ -233,19 +233,18 @@ TEST(RedistributionGreedyTest, OrderOfSteps) {
 
 TEST(RedistributionGreedyTest, BytesByHand) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=3");
-  const auto bytes = [&](absl::string_view from, absl::string_view to, const Shape& shape, DType dtype) {
-    return TotalBytes(PlanGreedy(Layout::Parse(from, mesh), Layout::Parse(to, mesh), mesh), shape, dtype,
-                      mesh);
+  const auto bytes = [&](absl::string_view from, absl::string_view to, const TensorType& type) {
+    return TotalBytes(PlanGreedy(Layout::Parse(from, mesh), Layout::Parse(to, mesh), mesh), type, mesh);
   };
   // Three groups of two, S = 15 elements: (n-1) S each, twice that to all-reduce.
-  EXPECT_EQ(bytes("[a, -]", "[-, -]", {5, 3}, DType::kF32), 3 * 1 * 15 * 4);
-  EXPECT_EQ(bytes("[-, -] P{a}", "[a, -]", {5, 3}, DType::kF64), 3 * 1 * 15 * 8);
-  EXPECT_EQ(bytes("[-, -] P{a}", "[-, -]", {5, 3}, DType::kBF16), 3 * 2 * 1 * 15 * 2);
-  EXPECT_EQ(bytes("[-, -] P{a,b}", "[-, -]", {5, 3}, DType::kU8), 2 * 5 * 15);
+  EXPECT_EQ(bytes("[a, -]", "[-, -]", {DType::kF32, {5, 3}}), 3 * 1 * 15 * 4);
+  EXPECT_EQ(bytes("[-, -] P{a}", "[a, -]", {DType::kF64, {5, 3}}), 3 * 1 * 15 * 8);
+  EXPECT_EQ(bytes("[-, -] P{a}", "[-, -]", {DType::kBF16, {5, 3}}), 3 * 2 * 1 * 15 * 2);
+  EXPECT_EQ(bytes("[-, -] P{a,b}", "[-, -]", {DType::kU8, {5, 3}}), 2 * 5 * 15);
   // Rows 0-2 | 3-4 to columns 0-1 | 2: the first lacks 2 x 2, the second 3 x 1.
-  EXPECT_EQ(bytes("[a, -]", "[-, a]", {5, 3}, DType::kF32), 3 * 7 * 4);
-  EXPECT_EQ(bytes("[-, -]", "[a, b]", {5, 3}, DType::kF32), 0);
-  EXPECT_EQ(bytes("[-, -]", "[-, -] P{a}", {5, 3}, DType::kF32), 0);
+  EXPECT_EQ(bytes("[a, -]", "[-, a]", {DType::kF32, {5, 3}}), 3 * 7 * 4);
+  EXPECT_EQ(bytes("[-, -]", "[a, b]", {DType::kF32, {5, 3}}), 0);
+  EXPECT_EQ(bytes("[-, -]", "[-, -] P{a}", {DType::kF32, {5, 3}}), 0);
 }
 
 TEST(RedistributionGreedyTest, BytesOfALargeMeshAreImmediate) {
@@ -254,7 +253,7 @@ TEST(RedistributionGreedyTest, BytesOfALargeMeshAreImmediate) {
   const Redistribution plan =
       PlanGreedy(Layout::Parse("[tp.dp, -]", mesh), Layout::Parse("[tp, -]", mesh), mesh);
   // 100 groups of 1000; each gathers 10^6 x 100 / 100 elements.
-  EXPECT_EQ(TotalBytes(plan, shape, DType::kF32, mesh), int64_t{100} * 999 * 1000000 * 4);
+  EXPECT_EQ(TotalBytes(plan, {DType::kF32, shape}, mesh), int64_t{100} * 999 * 1000000 * 4);
 }
 
 TEST(RedistributionGreedyTest, MisuseIsNamed) {
@@ -273,7 +272,7 @@ TEST(RedistributionGreedyTest, MisuseIsNamed) {
   EXPECT_EQ(message(Layout(1, 1), Layout(1, 2)), "layout [-] is for 2 mesh axes, but mesh (dp=2) has 1");
   const RedistributionStep step =
       PlanGreedy(Layout::Parse("[dp]", mesh), Layout::Parse("[-]", mesh), mesh).steps.at(0);
-  EXPECT_THROW(StepBytes(step, Layout::Parse("[dp]", mesh), {2, 2}, DType::kF32, mesh), Error);
+  EXPECT_THROW(StepBytes(step, Layout::Parse("[dp]", mesh), {DType::kF32, {2, 2}}, mesh), Error);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "mesh/redistribution/kept.h"
+#include "mesh/redistribution/bytes.h"
 #include "mesh/redistribution/region.h"
 #include "mesh/shard_math.h"
 #include "tests/mesh/all_layouts.h"

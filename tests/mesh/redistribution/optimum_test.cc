@@ -90,7 +90,7 @@ class Lattice {
         for (size_t j = 0; j < layouts_.size(); ++j) {
           if (bytes_[i][j] == kNever) continue;
           microseconds_[i][j] =
-              cost_model.StepMicroseconds(StepBetween(i, j, shape), layouts_[i], shape, DType::kF32);
+              cost_model.StepMicroseconds(StepBetween(i, j, shape), layouts_[i], {DType::kF32, shape});
         }
       }
     }
@@ -226,11 +226,11 @@ void ExpectOptimal(const DeviceMesh& mesh, const Shape& shape) {
     const std::vector<int64_t> least = lattice.Least(i);
     for (size_t j = 0; j < lattice.layouts().size(); ++j) {
       const Layout &from = lattice.layouts()[i], &to = lattice.layouts()[j];
-      const Redistribution plan = PlanRedistribution(from, to, shape, DType::kU8, mesh, cost_model,
+      const Redistribution plan = PlanRedistribution(from, to, {DType::kU8, shape}, mesh, cost_model,
                                                      {.objective = PlanObjective::kBytes});
-      EXPECT_EQ(WorstRankBytes(plan, shape, DType::kU8, mesh), least[j])
+      EXPECT_EQ(WorstRankBytes(plan, {DType::kU8, shape}, mesh), least[j])
           << mesh << " " << shape << " " << plan.ToString(mesh) << " to " << to.ToString(mesh);
-      EXPECT_LE(RedistributionBound(from, to, shape, DType::kU8, mesh), least[j]) << plan.ToString(mesh);
+      EXPECT_LE(RedistributionBound(from, to, {DType::kU8, shape}, mesh), least[j]) << plan.ToString(mesh);
       if (even) {
         EXPECT_EQ(WorstRankOf(plan, shape, mesh), least[j]) << plan.ToString(mesh);
       }
@@ -261,9 +261,9 @@ TEST(RedistributionOptimumTest, TimeOfLargeTensors) {
     for (size_t i = 0; i < lattice.layouts().size(); ++i) {
       const std::vector<double> least = lattice.LeastMicroseconds(i, shape, cost_model);
       for (size_t j = 0; j < lattice.layouts().size(); ++j) {
-        const Redistribution plan = PlanRedistribution(lattice.layouts()[i], lattice.layouts()[j], shape,
-                                                       DType::kF32, mesh, cost_model);
-        ASSERT_LE(cost_model.Microseconds(plan, shape, DType::kF32), least[j] * slack * (1 + 1e-9))
+        const Redistribution plan = PlanRedistribution(lattice.layouts()[i], lattice.layouts()[j],
+                                                       {DType::kF32, shape}, mesh, cost_model);
+        ASSERT_LE(cost_model.Microseconds(plan, {DType::kF32, shape}), least[j] * slack * (1 + 1e-9))
             << plan.ToString(mesh) << " to " << lattice.layouts()[j].ToString(mesh);
       }
     }

@@ -24,7 +24,7 @@ std::string RunPlan(const Redistribution& plan, const Shape& shape, const Device
   for (const RedistributionStep& step : plan.steps) {
     const int64_t bytes = ranks.Run(step) * ItemSize(DType::kF32);
     if (std::string wrong = ranks.Check(step.result); !wrong.empty()) return wrong;
-    const int64_t predicted = StepBytes(step, from, shape, DType::kF32, mesh);
+    const int64_t predicted = StepBytes(step, from, {DType::kF32, shape}, mesh);
     if (predicted != bytes) return absl::StrCat("predicted ", predicted, " bytes, lacked ", bytes);
     from = step.result;
   }
@@ -35,12 +35,12 @@ std::string RunPlan(const Redistribution& plan, const Shape& shape, const Device
 std::string CheckAgainstGreedy(const Redistribution& plan, const Shape& shape, const DeviceMesh& mesh,
                                const CostModel& cost_model) {
   const Redistribution greedy = PlanGreedy(plan.from, plan.to, mesh);
-  const int64_t bytes = WorstRankBytes(plan, shape, DType::kF32, mesh);
-  const int64_t greedy_bytes = WorstRankBytes(greedy, shape, DType::kF32, mesh);
+  const int64_t bytes = WorstRankBytes(plan, {DType::kF32, shape}, mesh);
+  const int64_t greedy_bytes = WorstRankBytes(greedy, {DType::kF32, shape}, mesh);
   if (bytes > greedy_bytes) return absl::StrCat(bytes, " bytes, greedy ", greedy_bytes);
-  if (bytes < RedistributionBound(plan.from, plan.to, shape, DType::kF32, mesh)) return "below the bound";
-  const double us = cost_model.Microseconds(plan, shape, DType::kF32);
-  const double greedy_us = cost_model.Microseconds(greedy, shape, DType::kF32);
+  if (bytes < RedistributionBound(plan.from, plan.to, {DType::kF32, shape}, mesh)) return "below the bound";
+  const double us = cost_model.Microseconds(plan, {DType::kF32, shape});
+  const double greedy_us = cost_model.Microseconds(greedy, {DType::kF32, shape});
   if (us > greedy_us * (1 + 1e-9)) return absl::StrCat(us, " us, greedy ", greedy_us);
   bool gathered = false;
   for (const RedistributionStep& step : plan.steps) {
@@ -65,7 +65,7 @@ void ExpectPlansWork(absl::string_view mesh_text, int ndim, const std::vector<Re
     const Shape& shape = shapes[draw() % shapes.size()];
     for (PlanObjective objective : {PlanObjective::kTime, PlanObjective::kBytes}) {
       const Redistribution plan =
-          PlanRedistribution(from, to, shape, DType::kF32, mesh, cost_model, {.objective = objective});
+          PlanRedistribution(from, to, {DType::kF32, shape}, mesh, cost_model, {.objective = objective});
       ASSERT_EQ(RunPlan(plan, shape, mesh), "") << shape << " " << plan.ToString(mesh);
       if (objective == PlanObjective::kTime) {
         ASSERT_EQ(CheckAgainstGreedy(plan, shape, mesh, cost_model), "")
@@ -106,7 +106,7 @@ TEST(RedistributionPlannerTest, NeverWorseThanGreedy) {
         const Layout& from = layouts[draw() % layouts.size()];
         const Layout& to = layouts[draw() % layouts.size()];
         for (const CostModel* cost_model : {&uniform, &slow_outside}) {
-          const Redistribution plan = PlanRedistribution(from, to, shape, DType::kF32, mesh, *cost_model);
+          const Redistribution plan = PlanRedistribution(from, to, {DType::kF32, shape}, mesh, *cost_model);
           ASSERT_EQ(CheckAgainstGreedy(plan, shape, mesh, *cost_model), "")
               << shape << " " << plan.ToString(mesh);
         }
@@ -124,9 +124,9 @@ TEST(RedistributionPlannerTest, CloseToTheBound) {
       const std::vector<Layout> layouts = AllLayouts(shape.ndim(), mesh.num_axes(), {});
       for (const Layout& from : layouts) {
         for (const Layout& to : layouts) {
-          const Redistribution plan = PlanRedistribution(from, to, shape, DType::kF32, mesh, cost_model);
-          const int64_t bound = RedistributionBound(from, to, shape, DType::kF32, mesh);
-          ASSERT_LE(10 * WorstRankBytes(plan, shape, DType::kF32, mesh), 11 * bound) << plan.ToString(mesh);
+          const Redistribution plan = PlanRedistribution(from, to, {DType::kF32, shape}, mesh, cost_model);
+          const int64_t bound = RedistributionBound(from, to, {DType::kF32, shape}, mesh);
+          ASSERT_LE(10 * WorstRankBytes(plan, {DType::kF32, shape}, mesh), 11 * bound) << plan.ToString(mesh);
         }
       }
     }
@@ -136,8 +136,8 @@ TEST(RedistributionPlannerTest, CloseToTheBound) {
 class KnownPlansTest : public testing::Test {
  protected:
   std::string Plan(absl::string_view from, absl::string_view to, const Shape& shape = {4096, 4096}) const {
-    return PlanRedistribution(Layout::Parse(from, mesh_), Layout::Parse(to, mesh_), shape, DType::kF32, mesh_,
-                              cost_model_)
+    return PlanRedistribution(Layout::Parse(from, mesh_), Layout::Parse(to, mesh_), {DType::kF32, shape},
+                              mesh_, cost_model_)
         .ToString(mesh_);
   }
 
@@ -177,11 +177,11 @@ TEST_F(KnownPlansTest, SmallTensorsTakeFewMessages) {
 TEST_F(KnownPlansTest, HierarchicalReductionWhereAxesDiffer) {
   const CostModel cost_model(mesh_, {{.us_per_byte = 1e-3}, {.us_per_byte = 1e-5}});
   EXPECT_EQ(PlanRedistribution(Layout::Parse("[-, -] P{a,b}", mesh_), Layout::Parse("[b, -]", mesh_),
-                               {4096, 4096}, DType::kF32, mesh_, cost_model)
+                               {DType::kF32, {4096, 4096}}, mesh_, cost_model)
                 .ToString(mesh_),
             "[-, -] P{a,b} -reduce_scatter(b)-> [b, -] P{a} -all_reduce(a)-> [b, -]");
-  EXPECT_EQ(PlanRedistribution(Layout::Parse("[-, -] P{a,b}", mesh_), Layout(2, 2), {4096, 4096}, DType::kF32,
-                               mesh_, cost_model)
+  EXPECT_EQ(PlanRedistribution(Layout::Parse("[-, -] P{a,b}", mesh_), Layout(2, 2),
+                               {DType::kF32, {4096, 4096}}, mesh_, cost_model)
                 .ToString(mesh_),
             "[-, -] P{a,b} -reduce_scatter(b)-> [b, -] P{a} -all_reduce(a)-> [b, -] -all_gather(b)-> [-, -]");
 }
@@ -189,7 +189,7 @@ TEST_F(KnownPlansTest, HierarchicalReductionWhereAxesDiffer) {
 TEST_F(KnownPlansTest, AxesOfOneRankMoveNothing) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=1,b=2");
   const auto plan = [&](absl::string_view from, absl::string_view to) {
-    return PlanRedistribution(Layout::Parse(from, mesh), Layout::Parse(to, mesh), {4, 4}, DType::kF32, mesh,
+    return PlanRedistribution(Layout::Parse(from, mesh), Layout::Parse(to, mesh), {DType::kF32, {4, 4}}, mesh,
                               CostModel(mesh))
         .ToString(mesh);
   };
@@ -202,7 +202,7 @@ TEST(MemoryCapTest, TheCapChoosesAmongPlans) {
   const CostModel cost_model(mesh);
   const Shape shape = {64, 64};
   const auto plan = [&](absl::string_view from, absl::string_view to, std::optional<int64_t> cap) {
-    return PlanRedistribution(Layout::Parse(from, mesh), Layout::Parse(to, mesh), shape, DType::kF32, mesh,
+    return PlanRedistribution(Layout::Parse(from, mesh), Layout::Parse(to, mesh), {DType::kF32, shape}, mesh,
                               cost_model, {.memory_cap = cap});
   };
   // To the byte: a plan's own peak is enough, and one less is not enough for that plan.
@@ -211,10 +211,10 @@ TEST(MemoryCapTest, TheCapChoosesAmongPlans) {
                                                                                  {"[a.b, -]", "[-, a.b]"},
                                                                                  {"[a, -] P{b}", "[-, b]"}}) {
     const Redistribution free = plan(from, to, std::nullopt);
-    const int64_t peak = PeakBytes(free, shape, DType::kF32, mesh);
+    const int64_t peak = PeakBytes(free, {DType::kF32, shape}, mesh);
     EXPECT_EQ(plan(from, to, peak), free);
     try {
-      EXPECT_LT(PeakBytes(plan(from, to, peak - 1), shape, DType::kF32, mesh), peak);
+      EXPECT_LT(PeakBytes(plan(from, to, peak - 1), {DType::kF32, shape}, mesh), peak);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), absl::StatusCode::kResourceExhausted);
     }
@@ -229,9 +229,9 @@ TEST(PeakBytesTest, ByHand) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=4,b=2");
   const CostModel cost_model(mesh);
   const auto peak = [&](absl::string_view from, absl::string_view to, const Shape& shape) {
-    return PeakBytes(PlanRedistribution(Layout::Parse(from, mesh), Layout::Parse(to, mesh), shape, DType::kU8,
-                                        mesh, cost_model),
-                     shape, DType::kU8, mesh);
+    return PeakBytes(PlanRedistribution(Layout::Parse(from, mesh), Layout::Parse(to, mesh),
+                                        {DType::kU8, shape}, mesh, cost_model),
+                     {DType::kU8, shape}, mesh);
   };
   EXPECT_EQ(peak("[a, -]", "[a, -]", {8, 8}), 16);
   EXPECT_EQ(peak("[-, -]", "[a, -]", {8, 8}), 64);            // a view
@@ -245,7 +245,7 @@ TEST(PeakBytesTest, ByHand) {
 TEST(RedistributionPlannerErrorTest, MisuseIsNamed) {
   const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
   const auto plan = [&](const Layout& from, const Layout& to, const Shape& shape) {
-    return MessageOf([&] { PlanRedistribution(from, to, shape, DType::kF32, mesh, CostModel(mesh)); });
+    return MessageOf([&] { PlanRedistribution(from, to, {DType::kF32, shape}, mesh, CostModel(mesh)); });
   };
   EXPECT_EQ(plan(Layout(1, 1).WithShard(0, 0), Layout(2, 1), {4}),
             "cannot redistribute [dp] to [-, -]: one has 1 dims, the other 2");
@@ -257,7 +257,7 @@ TEST(RedistributionPlannerErrorTest, MisuseIsNamed) {
 TEST(RedistributionBoundTest, ByHand) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=4,b=4");
   const auto bound = [&](absl::string_view from, absl::string_view to) {
-    return RedistributionBound(Layout::Parse(from, mesh), Layout::Parse(to, mesh), {16, 16}, DType::kU8,
+    return RedistributionBound(Layout::Parse(from, mesh), Layout::Parse(to, mesh), {DType::kU8, {16, 16}},
                                mesh);
   };
   EXPECT_EQ(bound("[a, b]", "[b, a]"), 16);

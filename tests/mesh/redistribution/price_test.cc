@@ -11,10 +11,11 @@ RedistributionPrice PriceOf(absl::string_view from, absl::string_view to, const 
                              {{.alpha_us = 3, .us_per_byte = 0.5}, {.alpha_us = 10, .us_per_byte = 0.25}});
   const Layout source = Layout::Parse(from, mesh);
   const Layout target = Layout::Parse(to, mesh);
-  const RedistributionPrice price = PriceRedistribution(source, target, shape, DType::kF32, mesh, cost_model);
+  const RedistributionPrice price =
+      PriceRedistribution(source, target, {DType::kF32, shape}, mesh, cost_model);
   EXPECT_EQ(price.microseconds,
-            RedistributionMicroseconds(source, target, shape, DType::kF32, mesh, cost_model));
-  EXPECT_EQ(price.num_bytes, RedistributionBytes(source, target, shape, DType::kF32, mesh, cost_model));
+            RedistributionMicroseconds(source, target, {DType::kF32, shape}, mesh, cost_model));
+  EXPECT_EQ(price.num_bytes, RedistributionBytes(source, target, {DType::kF32, shape}, mesh, cost_model));
   return price;
 }
 
