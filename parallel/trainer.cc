@@ -17,6 +17,15 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// What tells and agrees on things beside the training is not counted.
+int64_t BytesWithoutMetrics(const Ledger& ledger) {
+  int64_t num_bytes = 0;
+  for (const LedgerEntry& entry : ledger.entries()) {
+    if (entry.tag.purpose != static_cast<uint8_t>(Purpose::kMetric)) num_bytes += entry.num_bytes;
+  }
+  return num_bytes;
+}
+
 }  // namespace
 
 Trainer::Trainer(Module& model, const TrainerOptions& options)
@@ -95,7 +104,7 @@ void Trainer::FinishStep(const DTensor& value, double begun, absl::FunctionRef<d
 
   metrics->loss = value.Item();
   metrics->grad_norm = std::sqrt(norm.norm_squared.ToLocal().ToVector<double>()[0]);
-  metrics->comm_bytes = world.ledger().num_bytes();
+  metrics->comm_bytes = BytesWithoutMetrics(world.ledger());
   metrics->peak_bytes = world.allocator()->stats().peak_bytes;
   const double seconds = Now() - begun;
   metrics->step_ms = seconds * 1e3;

@@ -34,7 +34,7 @@ struct StepMetrics {
   // it, instead of computing: the ranks' mean. Of it, until all members had entered: waiting for peers.
   double exposed_fraction = 0;
   double waiting_fraction = 0;
-  int64_t comm_bytes = 0;  // the ledger's, summed over ranks; reducing these metrics is not counted
+  int64_t comm_bytes = 0;  // the ledger's, summed over ranks; purpose `metric` is not counted
   int64_t peak_bytes = 0;  // of tensor memory, the worst rank's
   bool stop = false;       // some rank was asked to stop
 

@@ -201,10 +201,23 @@ void GradientBuckets::MakeBuckets(const std::vector<int>& order) {
     }
     buckets_[bucket].leaves.push_back(index);
   }
-  for (Bucket& bucket : buckets_) {
+  OrderBuckets(order);
+}
+
+// By the arrival of their last leaf: the root's unit begins first in backward and is complete at its very end.
+void GradientBuckets::OrderBuckets(const std::vector<int>& order) {
+  std::vector<int> place(leaves_.size());
+  for (int i = 0; i < std::ssize(order); ++i) place[order[i]] = i;
+  const auto last_of = [&](const Bucket& bucket) { return place[bucket.leaves.back()]; };
+  std::stable_sort(buckets_.begin(), buckets_.end(),
+                   [&](const Bucket& a, const Bucket& b) { return last_of(a) < last_of(b); });
+  for (int i = 0; i < std::ssize(buckets_); ++i) {
     std::vector<std::string> paths;
-    for (const int leaf : bucket.leaves) paths.push_back(leaves_[leaf].spec.path);
-    bucket.path_id = context_.state().PathId(CommonPath(paths));
+    for (const int leaf : buckets_[i].leaves) {
+      leaves_[leaf].bucket = i;
+      paths.push_back(leaves_[leaf].spec.path);
+    }
+    buckets_[i].path_id = context_.state().PathId(CommonPath(paths));
   }
 }
 

@@ -89,6 +89,7 @@ class GradientBuckets final : public GradientSink {
   std::vector<int64_t> LeastOfAll(const std::vector<int64_t>& mine);
   std::vector<int> AgreeOnOrder();
   void MakeBuckets(const std::vector<int>& order);
+  void OrderBuckets(const std::vector<int>& order);
   void AddMissing();
   void IssueReady();
   void Issue(Bucket& bucket);

@@ -270,13 +270,7 @@ std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(std::chro
   std::vector<CollectiveCall> calls;
   calls.reserve(parts.size());
   for (const Part& part : parts) {
-    calls.push_back({.descriptor = part.descriptor,
-                     .input = part.input,
-                     .output = part.output,
-                     .receive_counts = {},
-                     .sequence = sequence,
-                     .timeout = timeout,
-                     .all_entered_ns = all_entered_ns});
+    calls.push_back({part.descriptor, part.input, part.output, {}, sequence, timeout, all_entered_ns});
   }
   return calls;
 }

@@ -95,6 +95,8 @@ TEST(GptFlagsTest, APlanOfOnesOwnComesFromAFile) {
             "--batch=12: the mesh (a=2, b=5) splits the batch 5 ways, which does not divide it");
   EXPECT_EQ(MessageOf({"--plan=" + path, "--sequence_parallel"}),
             "--sequence_parallel: a plan of your own says so itself (--plan=" + path + ")");
+  EXPECT_EQ(MessageOf({"--plan=" + path, "--prefetch=2"}),
+            "--prefetch: a plan of your own says so itself (--plan=" + path + ")");
   std::remove(path.c_str());
 }
 
@@ -104,12 +106,24 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--mesh=dp=5"}),
             "--batch=12: the mesh (dp=5) splits the batch 5 ways, which does not divide it");
   EXPECT_EQ(MessageOf({"--mesh=dp=2,pp=2"}),
-            "mesh axis 'pp' means nothing to this plan: expected dp or tp, or a plan of your own "
+            "mesh axis 'pp' means nothing to plan ddp: expected dp or tp, or a plan of your own "
             "(--plan=FILE.json)");
+  EXPECT_EQ(MessageOf({"--mesh=dp=2", "--plan=hsdp"}),
+            "mesh axis 'dp' means nothing to plan hsdp: expected replica, shard or tp, or a plan of your own "
+            "(--plan=FILE.json)");
+  EXPECT_EQ(MessageOf({"--mesh=shard=2", "--plan=hsdp"}),
+            "plan hsdp needs axes 'replica' and 'shard'; the mesh is 'shard=2'");
   EXPECT_EQ(MessageOf({"--mesh=dp=2", "--sequence_parallel"}),
             "sequence_parallel needs an axis 'tp'; the mesh is 'dp=2'");
   EXPECT_EQ(MessageOf({"--mesh=tp=2", "--plan=fsdp"}), "plan fsdp needs an axis 'dp'; the mesh is 'tp=2'");
-  EXPECT_EQ(MessageOf({"--plan=zero"}), "--plan=zero: expected ddp, fsdp or a FILE.json");
+  EXPECT_EQ(MessageOf({"--plan=zero"}), "--plan=zero: expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
+  EXPECT_EQ(MessageOf({"--microbatches=5"}), "--microbatches=5: does not divide --batch=12");
+  EXPECT_EQ(
+      MessageOf({"--mesh=dp=2", "--microbatches=12"}),
+      "--batch=12 in --microbatches=12: the mesh (dp=2) splits the batch 2 ways, which does not divide it");
+  EXPECT_EQ(MessageOf({"--reshard=2"}), "--reshard=2: expected one of always, never");
+  EXPECT_EQ(MessageOf({"--bucket_mb=0"}), "--bucket_mb=0: expected at least 1e-06 and below 1e+06");
+  EXPECT_EQ(MessageOf({"--prefetch=-1"}), "--prefetch=-1: expected 0 or more");
   EXPECT_EQ(MessageOf({"--model=gpt3"}), "--model=gpt3: expected gpt2-124M, or nothing");
   EXPECT_EQ(MessageOf({"--layers=0"}), "--layers=0: expected 1 or more");
   EXPECT_EQ(MessageOf({"--heads=5"}), "--heads=5: does not divide --dim=128");

@@ -27,7 +27,7 @@ losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),
 [[ $(grep -c '^{"step":[0-9]*,"val_loss":[0-9.]*}$' full.json) == 2 ]] || fail "expected 2 evaluations"
 [[ $(grep -c '^{"sample":".*"}$' full.json) == 1 ]] || fail "expected a sample"
 [[ $(wc -l < full.json) == 13 ]] || fail "stdout holds something else: $(cat full.json)"
-for field in lr step_ms tokens_per_s comm_fraction comm_bytes peak_bytes; do
+for field in lr step_ms tokens_per_s exposed_fraction waiting_fraction comm_fraction comm_bytes peak_bytes; do
   grep -q "\"$field\":[0-9]" full.json || fail "no field $field"
 done
 
@@ -67,6 +67,26 @@ diff <(losses reference.json | head -$((steps + 5))) joined || fail "stopped and
 cmp one.txt two.txt || fail "samples differ between meshes"
 [[ $(head -c 5 one.txt) == "line " ]] || fail "the sample does not start with its prompt"
 
+# --- Saved under each plan of data parallelism and resumed under each other: as if nothing had happened.
+plans=(ddp zero1 zero2 fsdp hsdp)
+f64=("${small[@]}" --dtype=f64 --eval_every=0 --sample=0)
+mesh_of() { [[ $1 == hsdp ]] && echo replica=2,shard=2 || echo dp=2; }
+near() {  # the losses and norms of two runs, by step
+  paste -d' ' "$1" "$2" | awk '{ for (i = 2; i <= 3; i++) { d = $i - $(i + 3); if (d < 0) d = -d; if (d > 1e-9 * $i) bad = 1 } }
+                               END { exit bad || NR == 0 }'
+}
+"$train" "${f64[@]}" --mesh= --steps=6 2> /dev/null > whole.json || fail "one rank"
+for from in "${plans[@]}"; do
+  "$train" "${f64[@]}" --mesh=$(mesh_of $from) --plan=$from --microbatches=2 --steps=4 --save=$from.safetensors \
+    > $from.json 2> $from.err || fail "--plan=$from: $(tail -1 $from.err)"
+  near <(losses whole.json | head -4) <(losses $from.json) || fail "--plan=$from differs from one rank"
+  for to in "${plans[@]}"; do
+    "$train" --resume=$from.safetensors --mesh=$(mesh_of $to) --plan=$to --microbatches=1 --steps=6 --log_format=json \
+      > resumed.json 2> resumed.err || fail "--plan=$to from $from: $(tail -1 resumed.err)"
+    near <(losses whole.json | tail -2) <(losses resumed.json) || fail "$from resumed under $to differs"
+  done
+done
+
 # --- A trace is a JSON array of events.
 "$train" "${small[@]}" --steps=2 --eval_every=0 --trace=trace.json > /dev/null 2>&1
 grep -q '"ph":"X"' trace.json || fail "no events in the trace"
@@ -92,7 +112,7 @@ bad "not a whole safetensors file" --resume=text.txt
 bad "was made with" --resume=full.safetensors --layers=3
 bad "trained on another text" --resume=full.safetensors --data=full.json
 echo '{"entries": [{"path": "blocks.*.mpl", "style": "ColumnParallel", "axis": "tp"}]}' > plan.json
-bad "no module matches" "${small[@]}" --plan=plan.json
+bad "no module and no parameter matches" "${small[@]}" --plan=plan.json
 head -c 100000 full.safetensors > cut.safetensors
 bad "not a whole safetensors file" --resume=cut.safetensors
 "$train" --help > help.txt || fail "--help does not exit 0"

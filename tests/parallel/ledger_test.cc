@@ -174,6 +174,72 @@ INSTANTIATE_TEST_SUITE_P(
                     Step{"dp=2,tp=2", DataPlan::kFsdp, true, 4, DType::kF32, true},
                     Step{"dp=2,tp=2", DataPlan::kFsdp, true, 4, DType::kF32, false, DType::kBF16}));
 
+// The table of docs/data_parallel.md: bytes of parameters and gradients in a step of several microbatches.
+struct DataBytes {
+  int64_t grad = 0;
+  int64_t param = 0;
+  bool operator==(const DataBytes&) const = default;
+};
+
+void PrintTo(const DataBytes& bytes, std::ostream* out) {
+  *out << "grad " << bytes.grad << ", param " << bytes.param;
+}
+
+DataBytes MeasureMicrobatches(DataPlan data, Reshard reshard, int microbatches) {
+  CommReport report;
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=3");
+  const Plan plan = GptPlan(mesh, data, /*sequence_parallel=*/false, reshard);
+  RunRanks(3, [&](World& world) {
+    Gpt model(Config({}));
+    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    AdamW optimizer(model.AllParameters(), {});
+    const Tensor ones = Tensor::FromValues<int32_t>({3, kSequence}, std::vector<int32_t>(3 * kSequence, 1));
+    const DTensor tokens = DTensor::Distribute(context, ones, BatchLayout(mesh, plan));
+    for (int step = 0; step < 2; ++step) {
+      world.ledger().Clear();
+      for (int i = 0; i < microbatches; ++i) {
+        std::optional<NoSync> no_sync;
+        if (i + 1 < microbatches) no_sync.emplace(context->state());
+        Backward(model.Loss(tokens, tokens).Mean());
+      }
+      optimizer.Step(1e-3);
+      optimizer.ZeroGrad();
+    }
+    const CommReport all = CollectCommReport(*context);
+    if (world.rank() == 0) report = all;
+  });
+  DataBytes bytes;
+  for (const CommRow& row : report.rows) {
+    if (row.purpose == "grad") bytes.grad += row.num_bytes;
+    if (row.purpose == "param") bytes.param += row.num_bytes;
+  }
+  return bytes;
+}
+
+TEST(LedgerTest, MicrobatchesUnderEveryDataPlan) {
+  int64_t all = 0, inner = 0;  // bytes of parameters
+  for (const ParameterSize& p : Sizes(Config({}))) {
+    all += p.elements * 8;
+    if (p.gathers == 2) inner += p.elements * 8;
+  }
+  constexpr int64_t kLacking = 3 - 1;
+  for (const int64_t n : {1, 3}) {
+    const auto measured = [&](DataPlan plan, Reshard reshard = Reshard::kAlways) {
+      return MeasureMicrobatches(plan, reshard, static_cast<int>(n));
+    };
+    EXPECT_EQ(measured(DataPlan::kDdp), (DataBytes{2 * kLacking * all, 0})) << n;
+    EXPECT_EQ(measured(DataPlan::kZero1), (DataBytes{kLacking * all, kLacking * all})) << n;
+    EXPECT_EQ(measured(DataPlan::kZero2), (DataBytes{n * kLacking * all, kLacking * all})) << n;
+    EXPECT_EQ(measured(DataPlan::kFsdp),
+              (DataBytes{n * kLacking * all, n * kLacking * (2 * inner + (all - inner))}))
+        << n;
+    // The root's unit reshards in this plan.
+    EXPECT_EQ(measured(DataPlan::kFsdp, Reshard::kNever),
+              (DataBytes{n * kLacking * all, kLacking * inner + n * kLacking * (all - inner)}))
+        << n;
+  }
+}
+
 // Which collectives these are, for one block's modules: [b, s, d] is 4 x 15 x 32 of 8 bytes, 15360.
 std::vector<CommRow> RowsOf(const CommReport& report, absl::string_view block) {
   std::vector<CommRow> rows;

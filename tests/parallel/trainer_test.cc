@@ -95,10 +95,15 @@ TEST(TrainerTest, MetricsAgreeAcrossRanks) {
 TEST(TrainerTest, CommBytesAreTheLedgersWithoutTheMetrics) {
   RunRanks(4, [](World& world) {
     Job job(world, "dp=2,tp=2", DataPlan::kDdp);
+    const StepMetrics first = job.Step();
+    const int64_t learning = CollectCommReport(*job.context).BytesFor(Purpose::kMetric);
     const StepMetrics metrics = job.Step();
+    EXPECT_EQ(metrics.comm_bytes, first.comm_bytes);
     const CommReport report = CollectCommReport(*job.context);
-    // Two all-reduces of two numbers over four ranks.
-    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 2 * 3 * 16);
+    // Two all-reduces over four ranks, of four numbers and of two; in the first step, the order of the gradients.
+    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (32 + 16));
+    const int64_t num_leaves = std::ssize(job.model.AllParameters());
+    EXPECT_EQ(learning, report.BytesFor(Purpose::kMetric) + 2 * 3 * 24 * num_leaves);
     EXPECT_EQ(metrics.comm_bytes, report.TotalBytes() - report.BytesFor(Purpose::kMetric));
     EXPECT_GT(metrics.comm_bytes, 0);
   });

@@ -1,0 +1,248 @@
+// What a program may do beside one forward and one backward a step, under plans that gather ahead and reduce in
+// buckets: use a module twice, skip it, go in another order, evaluate in between, fail, reach other parameters
+// on other ranks. Values are those of a plan without any schedule: of one rank.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/autograd/backward.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/linear.h"
+#include "dtensor/optim/sgd.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
+#include "tests/ops/tensor_compare.h"
+
+namespace weft {
+namespace {
+
+constexpr int kBlocks = 4;
+constexpr int64_t kDim = 6;
+
+// Blocks that are called in whatever order the test says, beside a product of the root's own.
+class Chain : public Module {
+ public:
+  Chain() {
+    for (int i = 0; i < kBlocks; ++i) {
+      blocks.push_back(std::make_unique<Linear>(this, absl::StrCat("blocks.", i), kDim, kDim));
+    }
+  }
+
+  std::vector<int> order = {0, 1, 2, 3};
+  std::vector<std::unique_ptr<Linear>> blocks;
+  Parameter own{this, "own", {.shape = {kDim, kDim}, .initializer = Initializer::Normal(0, 0.3)}};
+
+ protected:
+  DTensor Forward(const DTensor& x) override {
+    DTensor y = MatMul(x, own.Value());
+    for (const int block : order) y = Tanh((*blocks[block])(y));
+    return MatMul(y, own.Value());
+  }
+};
+
+struct Step {
+  std::vector<int> order = {0, 1, 2, 3};
+  bool evaluates = false;  // before it
+};
+
+Plan PlanNamed(const std::string& name) {
+  if (name == "ddp") return {{"", DataParallel("dp")}};
+  if (name == "zero2") return {{"", DataParallel("dp", {.shard_gradient = true})}};
+  return {{"blocks.*", FullyShard("dp")}, {"", FullyShard("dp")}};
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<std::vector<double>> parameters;
+  std::vector<std::string> warnings;
+};
+
+// Trains by SGD; a parameter that a step does not reach stays.
+Outcome Train(const std::string& mesh_text, const Plan& plan, const std::vector<Step>& steps) {
+  Outcome outcome;
+  const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+  RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+    Chain model;
+    std::vector<std::string> warnings;
+    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    context->state().set_warning_sink([&](const std::string& line) { warnings.push_back(line); });
+    Sgd optimizer(model.AllParameters(), {});
+    Outcome mine;
+    const auto loss_of = [&](uint64_t step) {
+      context->state().set_step(step);
+      const DTensor x = RandomNormal(context, DType::kF64, {5, kDim}, {}, "x");
+      return Mean(Square(model(x)));
+    };
+    uint64_t number = 0;
+    for (const Step& step : steps) {
+      ++number;
+      if (step.evaluates) {
+        const NoGradGuard no_grad(context->state());
+        model.order = {3, 1};
+        mine.losses.push_back(loss_of(100 + number).Item());
+      }
+      model.order = step.order;
+      const DTensor loss = loss_of(number);
+      Backward(loss);
+      mine.losses.push_back(loss.Item());
+      optimizer.Step(0.1);
+      optimizer.ZeroGrad();
+    }
+    for (const Parameter* parameter : model.AllParameters()) {
+      mine.parameters.push_back(parameter->at_rest().FullTensor().ToVector<double>());
+    }
+    mine.warnings = warnings;
+    if (world.rank() == 0) outcome = std::move(mine);
+  });
+  return outcome;
+}
+
+void ExpectSame(const Outcome& expected, const Outcome& actual) {
+  ASSERT_EQ(actual.losses.size(), expected.losses.size());
+  for (size_t i = 0; i < expected.losses.size(); ++i)
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-13) << i;
+  ASSERT_EQ(actual.parameters.size(), expected.parameters.size());
+  for (size_t i = 0; i < expected.parameters.size(); ++i) {
+    for (size_t j = 0; j < expected.parameters[i].size(); ++j) {
+      ASSERT_NEAR(actual.parameters[i][j], expected.parameters[i][j], 1e-13)
+          << "parameter " << i << " at " << j;
+    }
+  }
+}
+
+class SchedulerTest : public testing::TestWithParam<std::string> {
+ protected:
+  // On 3 ranks, gathered 0, 1 and 2 units ahead, against one rank.
+  void Check(const std::vector<Step>& steps) {
+    const Outcome expected = Train("", {}, steps);
+    for (const int prefetch : {0, 1, 2}) {
+      Plan plan = PlanNamed(GetParam());
+      plan.set_scheduler({.bucket_mb = 0.0003, .prefetch = prefetch});
+      SCOPED_TRACE(absl::StrCat(GetParam(), ", prefetch ", prefetch));
+      ExpectSame(expected, Train("dp=3", plan, steps));
+    }
+  }
+};
+
+TEST_P(SchedulerTest, TheSameStepAgain) { Check({{}, {}, {}, {}}); }
+
+TEST_P(SchedulerTest, AModuleUsedTwice) {
+  Check({{{0, 1, 1, 2, 3, 0}}, {{0, 1, 1, 2, 3, 0}}, {{0, 1, 1, 2, 3, 0}}});
+}
+
+TEST_P(SchedulerTest, AnotherOrder) { Check({{}, {{3, 2, 1, 0}}, {{2, 0, 3, 1}}, {}}); }
+
+TEST_P(SchedulerTest, ModulesLeftOut) { Check({{{0, 1}}, {{2, 3}}, {{1}}, {}, {{0, 1}}}); }
+
+TEST_P(SchedulerTest, AnEvaluationInBetween) { Check({{}, {.evaluates = true}, {{3, 1, 0, 2}, true}, {}}); }
+
+INSTANTIATE_TEST_SUITE_P(Plans, SchedulerTest, testing::Values("ddp", "zero2", "fsdp"),
+                         [](const auto& info) { return info.param; });
+
+TEST(SchedulerWarningTest, AUnitGatheredForNothingIsNamedOnce) {
+  const std::vector<Step> steps = {{}, {}, {{0, 1, 3}}, {}, {{0, 1, 3}}};
+  const Outcome outcome = Train("dp=2", PlanNamed("fsdp"), steps);
+  ASSERT_EQ(outcome.warnings.size(), 1u);
+  EXPECT_NE(outcome.warnings[0].find("unit 'blocks.2' was gathered ahead and not used"), std::string::npos)
+      << outcome.warnings[0];
+}
+
+// A pass that fails leaves nothing behind: the next one has its own gradients.
+TEST(SchedulerFailureTest, APassThatFailsIsForgotten) {
+  RunRanks(2, [](World& world) {
+    Chain model, fresh;
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    const auto context = Parallelize(model, world, mesh, PlanNamed("ddp"), {.dtype = DType::kF64});
+    Parallelize(fresh, context, PlanNamed("ddp"), {.dtype = DType::kF64});
+    const auto loss_of = [&](Chain& chain) {
+      return Mean(Square(chain(RandomNormal(context, DType::kF64, {4, kDim}, {}, "x"))));
+    };
+    // Its history is used up half-way: the leaves behind it have delivered by then.
+    const DTensor y = loss_of(model);
+    const DTensor shared = Square(y);
+    Backward(shared);
+    for (Parameter* parameter : model.AllParameters()) parameter->ClearGrad();
+    EXPECT_THROW(Backward(Mul(shared, Sum(model.own.Value()))), Error);
+    Backward(loss_of(model));
+    Backward(loss_of(fresh));
+    for (size_t i = 0; i < model.AllParameters().size(); ++i) {
+      EXPECT_TRUE(
+          SameBits(model.AllParameters()[i]->grad().ToLocal(), fresh.AllParameters()[i]->grad().ToLocal()))
+          << model.AllParameters()[i]->path();
+    }
+  });
+}
+
+// Ranks that go different ways: with find_unused, what one rank lacks goes in as zeros, with a warning that names
+// it; what no rank reached has no gradient.
+TEST(SchedulerUnusedTest, ParametersUnusedOnSomeRanks) {
+  RunRanks(3, [](World& world) {
+    Chain model;
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=3");
+    Plan plan = PlanNamed("ddp");
+    plan.set_scheduler({.bucket_mb = 0.0003, .find_unused = true});
+    std::vector<std::string> warnings;
+    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    context->state().set_warning_sink([&](const std::string& line) { warnings.push_back(line); });
+    for (int step = 1; step <= 3; ++step) {
+      for (Parameter* parameter : model.AllParameters()) parameter->ClearGrad();
+      context->state().set_step(static_cast<uint64_t>(step));
+      // Each rank's own rows decide: the model is called on this rank's term of a sum alone.
+      model.order = world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0};
+      const DTensor x = RandomNormal(context, DType::kF64, {6, kDim}, {}, "x");
+      Backward(Sum(Square(model(x))));
+      EXPECT_TRUE(model.blocks[1]->weight.grad().defined());
+      EXPECT_FALSE(model.blocks[2]->weight.grad().defined());
+      // Rank 0's rows alone make block 1's gradient: all ranks have the same bits.
+      const Tensor gradient = model.blocks[1]->weight.grad().ToLocal();
+      double norm = 0;
+      for (const double value : gradient.ToVector<double>()) norm += value * value;
+      EXPECT_GT(norm, 0);
+    }
+    if (world.rank() == 0) {
+      EXPECT_TRUE(warnings.empty());
+    } else {
+      ASSERT_EQ(warnings.size(), 2u);  // weight and bias
+      EXPECT_NE(warnings[0].find("parameter 'blocks.1."), std::string::npos) << warnings[0];
+      EXPECT_NE(warnings[0].find(absl::StrCat("none on rank ", world.rank())), std::string::npos)
+          << warnings[0];
+    }
+  });
+}
+
+// A view of a gathered parameter is not kept whole by the tape: it is gathered again.
+TEST(SchedulerViewTest, TheTapeKeepsNoViewOfACopy) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    const auto context = Parallelize(model, world, mesh, PlanNamed("fsdp"), {.dtype = DType::kF64});
+    const DTensor x = RandomNormal(context, DType::kF64, {4, kDim}, Layout::Parse("[dp, -]", mesh), "x");
+    const auto loss_of = [&](bool transposed) {
+      const DTensor w = model.own.Value();
+      return Sum(Square(MatMul(x.RequiresGrad(), transposed ? Transpose(w, 0, 1) : w)));
+    };
+    const int64_t before = world.allocator()->stats().live_bytes;
+    DTensor loss = loss_of(/*transposed=*/true);
+    const int64_t kept = world.allocator()->stats().live_bytes - before;
+    // What the tape has is in proportion to the batch; the root unit itself stays until backward.
+    EXPECT_LT(kept, 2 * kDim * kDim * 8 + 4 * 4 * kDim * 8 + 4096);
+    Backward(loss);
+    loss = DTensor();
+    const DTensor gradient = model.own.grad();
+    // Against the gradient of the product with a transposed leaf.
+    const DTensor whole = model.own.at_rest().Redistribute(Layout(2, 1)).Detach();
+    const DTensor leaf = whole.RequiresGrad();
+    Backward(Sum(Square(MatMul(x, Transpose(leaf, 0, 1)))));
+    EXPECT_TRUE(AllClose(gradient.FullTensor(), leaf.grad().FullTensor(), 1e-12));
+  });
+}
+
+}  // namespace
+}  // namespace weft
