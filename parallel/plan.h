@@ -8,12 +8,14 @@
 #include "absl/strings/string_view.h"
 #include "parallel/scheduler_options.h"
 #include "parallel/style.h"
+#include "parallel/styles.h"
 
 namespace weft {
 
-// One row of a plan: the modules it means, and what an axis does to them.
+// One row of a plan: the modules or parameters it means, and what a style does to them.
 struct PlanEntry {
-  // A module path: "*" is any one component, "**" any number of them (none too), "" the root.
+  // The path of modules: "*" is any one component, "**" any number of them (none too), "" the root. One that no
+  // module has may name parameters: "blocks.*.attn.qkv.bias".
   std::string path;
   Style style;
 
@@ -38,12 +40,13 @@ class Plan {
   Plan Merge(const Plan& other) const;
 
   // {"entries": [{"path": "blocks.*.attn.qkv", "style": "ColumnParallel", "axis": "tp", "output":
-  // "Shard(1)"}, ...]}; "input", "output" and "dim", a whole number, only where given.
+  // "Shard(1)"}, ...]}; fields of the style only where given.
+  // Errors: InvalidArgument as CheckStyle.
   std::string ToJson() const;
-  // Errors: InvalidArgument that names the entry and the field.
+  // Errors: InvalidArgument that names the entry and the field, and the styles and fields that there are.
   static Plan FromJson(absl::string_view json);
 
-  // One line an entry: path, style.
+  // One line per entry: path, style.
   std::string ToString() const;
 
   bool operator==(const Plan&) const = default;

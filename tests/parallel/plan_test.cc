@@ -91,22 +91,52 @@ TEST(PlanTest, BadEntriesAreNamed) {
   EXPECT_EQ(message(R"json({"path": 1, "style": "DataParallel", "axis": "dp"})json"),
             "plan entry 1: expected a text field \"path\"");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "outputs": "Shard(1)"})json"),
-            "plan entry 1: unknown field \"outputs\"; expected path, style, axis, input, output, dim");
+            "plan entry 1: DataParallel has no field \"outputs\"; expected path, style, axis, input, output, "
+            "shard_state, shard_gradient");
   EXPECT_EQ(
       message(R"json({"path": "", "style": "ZeRO", "axis": "dp"})json"),
-      "plan entry 1, field \"style\": unknown style 'ZeRO': expected one of ColumnParallel, RowParallel, "
-      "VocabParallel, SequenceParallel, DataParallel, FullyShard");
+      "plan entry 1, field \"style\": unknown style 'ZeRO': expected one of ColumnParallel, DataParallel, "
+      "FullyShard, Ignore, RowParallel, SequenceParallel, VocabParallel");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "output": 1})json"),
-            "plan entry 1: expected a text field \"output\"");
-  for (const std::string dim : {"\"1\"", "1.5", "8", "-9", "4294967296", "null", "true"}) {
+            "plan entry 1, field \"output\": expected Replicate or Shard(DIM), got 1");
+  for (const std::string dim :
+       {"\"1\"", "1.5", "8", "-9", "4294967296", "18446744073709551615", "null", "true"}) {
     EXPECT_EQ(message(R"json({"path": "", "style": "FullyShard", "axis": "dp", "dim": )json" + dim + "}"),
               "plan entry 1, field \"dim\": expected a whole number from -8 to 7, got " + dim);
   }
   for (const std::string placement : {"Partial(sum)", "Shard(x)", "Shard(1", "shard(1)", "Shard()", ""}) {
     EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "input": ")json" +
                       placement + "\"}"),
-              "plan entry 1, field \"input\": expected Replicate or Shard(DIM), got '" + placement + "'");
+              "plan entry 1, field \"input\": expected Replicate or Shard(DIM), got \"" + placement + "\"");
   }
+}
+
+TEST(PlanTest, EveryFieldRoundTrips) {
+  const Plan plan = {
+      {"a", DataParallel("x", {.input = Shard(1), .shard_state = true})},
+      {"b", DataParallel("x", {.shard_gradient = true})},
+      {"c", FullyShard("x", {.reshard = Reshard::kNever, .wrap_from = 1'000'000, .dim = -1})},
+      {"d", FullyShard("x").With("reshard", std::string("always"))},
+      {"e.weight", Ignore()},
+  };
+  EXPECT_EQ(Plan::FromJson(plan.ToJson()), plan);
+  EXPECT_EQ(
+      (Plan{{"", Ignore()}, {"", FullyShard("dp", {.reshard = Reshard::kNever, .wrap_from = 3})}}).ToJson(),
+      R"json({
+  "entries": [
+    {
+      "path": "",
+      "style": "Ignore"
+    },
+    {
+      "path": "",
+      "style": "FullyShard",
+      "axis": "dp",
+      "reshard": "never",
+      "wrap_from": 3
+    }
+  ]
+})json");
 }
 
 TEST(PlanTest, MergeKeepsTheOrder) {
