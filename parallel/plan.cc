@@ -104,12 +104,51 @@ Json EntryToJson(const PlanEntry& entry) {
   return object;
 }
 
+Json SchedulerToJson(const SchedulerChoices& choices) {
+  Json object = Json::object();
+  if (choices.bucket_mb) object["bucket_mb"] = *choices.bucket_mb;
+  if (choices.prefetch) object["prefetch"] = *choices.prefetch;
+  if (choices.overlap) object["overlap"] = *choices.overlap;
+  if (choices.find_unused) object["find_unused"] = *choices.find_unused;
+  return object;
+}
+
+// A whole number in JSON that an int holds.
+bool IsInt(const Json& json) {
+  if (json.is_number_unsigned()) return json.get<uint64_t>() <= uint64_t{INT32_MAX};
+  return json.is_number_integer() && json.get<int64_t>() >= INT32_MIN;
+}
+
+SchedulerChoices SchedulerFromJson(const Json& object) {
+  WEFT_REQUIRE(object.is_object(), "plan, key \"scheduler\": expected an object, got ", object.type_name());
+  SchedulerChoices choices;
+  for (const auto& [name, json] : object.items()) {
+    const auto require = [&](bool fits, const char* expected) {
+      WEFT_REQUIRE(fits, "scheduler, field \"", name, "\": expected ", expected, ", got ", json.dump());
+    };
+    if (name == "bucket_mb") {
+      require(json.is_number(), "a number above 0");
+      choices.bucket_mb = json.get<double>();
+    } else if (name == "prefetch") {
+      require(IsInt(json), "a whole number of at least 0");
+      choices.prefetch = json.get<int>();
+    } else if (name == "overlap" || name == "find_unused") {
+      require(json.is_boolean(), "true or false");
+      (name == "overlap" ? choices.overlap : choices.find_unused) = json.get<bool>();
+    } else {
+      ThrowInvalidArgument("scheduler: unknown field \"", name,
+                           "\"; expected bucket_mb, prefetch, overlap, find_unused");
+    }
+  }
+  return choices;
+}
+
 }  // namespace
 
 Plan Plan::Merge(const Plan& other) const {
   std::vector<PlanEntry> entries = entries_;
   entries.insert(entries.end(), other.entries_.begin(), other.entries_.end());
-  return Plan(std::move(entries));
+  return Plan(std::move(entries), scheduler_.Merge(other.scheduler_));
 }
 
 std::string Plan::ToJson() const {
@@ -118,7 +157,9 @@ std::string Plan::ToJson() const {
     CheckStyle(entry.style);
     entries.push_back(EntryToJson(entry));
   }
-  return Json{{"entries", std::move(entries)}}.dump(2);
+  Json document = {{"entries", std::move(entries)}};
+  if (scheduler_ != SchedulerChoices()) document["scheduler"] = SchedulerToJson(scheduler_);
+  return document.dump(2);
 }
 
 Plan Plan::FromJson(absl::string_view json) {
@@ -126,17 +167,26 @@ Plan Plan::FromJson(absl::string_view json) {
   WEFT_REQUIRE(!document.is_discarded(), "plan: not valid JSON");
   WEFT_REQUIRE(document.is_object() && document.contains("entries") && document["entries"].is_array(),
                "plan: expected an object with an array \"entries\"");
+  for (const auto& [key, value] : document.items()) {
+    WEFT_REQUIRE(key == "entries" || key == "scheduler", "plan: unknown key \"", key,
+                 "\"; expected entries, scheduler");
+  }
   std::vector<PlanEntry> entries;
   for (const Json& entry : document["entries"]) {
     entries.push_back(EntryFromJson(entry, absl::StrCat("plan entry ", entries.size())));
   }
-  return Plan(std::move(entries));
+  SchedulerChoices scheduler;
+  if (document.contains("scheduler")) scheduler = SchedulerFromJson(document["scheduler"]);
+  return Plan(std::move(entries), scheduler);
 }
 
 std::string Plan::ToString() const {
   std::string text;
   for (const PlanEntry& entry : entries_) {
     absl::StrAppend(&text, "\"", entry.path, "\": ", entry.style.ToString(), "\n");
+  }
+  if (const std::string scheduler = scheduler_.ToString(); !scheduler.empty()) {
+    absl::StrAppend(&text, "scheduler: ", scheduler, "\n");
   }
   return text;
 }
