@@ -38,6 +38,7 @@
 #include "parallel/parallelize.h"
 #include "parallel/plan.h"
 #include "parallel/style.h"
+#include "parallel/styles.h"
 #include "parallel/trainer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"

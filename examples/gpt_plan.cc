@@ -104,8 +104,9 @@ Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,
 Layout BatchLayout(const DeviceMesh& mesh, const Plan& plan) {
   Layout layout(/*ndim=*/2, mesh.num_axes());
   for (const PlanEntry& entry : plan.entries()) {
-    const Style::Kind kind = entry.style.kind;
-    if (kind != Style::Kind::kDataParallel && kind != Style::Kind::kFullyShard) continue;
+    const StyleRules& rules = FindStyle(entry.style.name);
+    if (rules.reach != StyleReach::kBelow || rules.pins == nullptr) continue;
+    if (rules.pins(entry.style, /*is_root=*/true).input != Placement(Shard(0))) continue;
     const int axis = mesh.AxisIndex(entry.style.axis);
     if (!layout.IsShard(axis)) layout = layout.WithShard(axis, /*dim=*/0);
   }

@@ -1,5 +1,8 @@
 #include "parallel/model_tree.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "runtime/base/nearest.h"
 
 namespace weft {
@@ -15,6 +18,7 @@ void ModelTree::Append(Module* module, int parent) {
   modules_.push_back(module);
   module_paths_.push_back(module->path());
   parents_.push_back(parent);
+  ends_.push_back(0);
   firsts_.push_back(static_cast<int>(parameters_.size()));
   for (Parameter* parameter : module->parameters()) {
     parameters_.push_back(parameter);
@@ -22,12 +26,37 @@ void ModelTree::Append(Module* module, int parent) {
     owners_.push_back(number);
   }
   for (Module* child : module->children()) Append(child, number);
+  ends_[number] = static_cast<int>(modules_.size());
 }
 
 ModelTree::Matches ModelTree::Match(absl::string_view pattern) const {
   Matches matches = {.modules = module_tree_.Match(pattern), .parameters = {}};
   if (matches.modules.empty()) matches.parameters = parameter_tree_.Match(pattern);
   return matches;
+}
+
+std::vector<int> ModelTree::OwnParameters(int module) const {
+  std::vector<int> own(modules_[module]->parameters().size());
+  std::iota(own.begin(), own.end(), firsts_[module]);
+  return own;
+}
+
+std::vector<int> ModelTree::ModulesBelow(const Matches& matches) const {
+  std::vector<int> below;
+  int next = 0;  // the first that is not in yet
+  for (int module : matches.modules) {
+    for (next = std::max(next, module); next < ends_[module]; ++next) below.push_back(next);
+  }
+  return below;
+}
+
+std::vector<int> ModelTree::ParametersBelow(const Matches& matches) const {
+  std::vector<int> below = matches.parameters;
+  for (int module : ModulesBelow(matches)) {
+    const std::vector<int> own = OwnParameters(module);
+    below.insert(below.end(), own.begin(), own.end());
+  }
+  return below;
 }
 
 std::string ModelTree::NearestPath(absl::string_view text) const {

@@ -22,9 +22,8 @@ class ModelTree {
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   const std::string& module_path(int module) const { return module_paths_[module]; }
   const std::string& parameter_path(int parameter) const { return parameter_paths_[parameter]; }
-  int parent(int module) const { return parents_[module]; }          // -1 of the root
-  int owner(int parameter) const { return owners_[parameter]; }      // the module that registered it
-  int first_parameter(int module) const { return firsts_[module]; }  // of the module's own
+  int parent(int module) const { return parents_[module]; }      // -1 of the root
+  int owner(int parameter) const { return owners_[parameter]; }  // the module that registered it
 
   // What a path means: modules, or, if it names none, parameters. Ascending.
   struct Matches {
@@ -33,6 +32,12 @@ class ModelTree {
     bool empty() const { return modules.empty() && parameters.empty(); }
   };
   Matches Match(absl::string_view pattern) const;
+
+  std::vector<int> OwnParameters(int module) const;
+  // The modules of `matches` and all below them, ascending, each once.
+  std::vector<int> ModulesBelow(const Matches& matches) const;
+  // Their parameters, and those that `matches` names itself.
+  std::vector<int> ParametersBelow(const Matches& matches) const;
 
   // The module or parameter whose path is nearest to a text.
   std::string NearestPath(absl::string_view text) const;
@@ -43,7 +48,8 @@ class ModelTree {
   std::vector<Module*> modules_;
   std::vector<std::string> module_paths_;
   std::vector<int> parents_;
-  std::vector<int> firsts_;
+  std::vector<int> ends_;    // the number of the module after all below it
+  std::vector<int> firsts_;  // of its own parameters
   std::vector<Parameter*> parameters_;
   std::vector<std::string> parameter_paths_;
   std::vector<int> owners_;

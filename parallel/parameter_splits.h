@@ -19,6 +19,7 @@ struct SplitColumns {
   bool gradient = false;
   bool state = false;
 
+  static SplitColumns All() { return {.at_rest = true, .compute = true, .gradient = true, .state = true}; }
   bool any() const { return at_rest || compute || gradient || state; }
   bool operator==(const SplitColumns&) const = default;
 };

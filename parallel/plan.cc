@@ -1,28 +1,29 @@
 #include "parallel/plan.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
-#include "runtime/tensor/shape.h"
 
 namespace weft {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The inverse of ToString(Placement).
-// Errors: InvalidArgument that starts with `where`.
-Placement ParsePlacement(absl::string_view text, const std::string& where) {
-  if (text == "Replicate") return Replicate();
-  absl::string_view inside = text;
+// The inverse of ToString(Placement); nothing if there is no such placement in a plan.
+std::optional<StyleValue> ParsePlacement(absl::string_view text) {
+  if (text == "Replicate") return StyleValue(Placement(Replicate()));
   int dim = 0;
-  if (absl::ConsumePrefix(&inside, "Shard(") && absl::ConsumeSuffix(&inside, ")") &&
-      absl::SimpleAtoi(inside, &dim)) {
-    return Shard(dim);
+  if (absl::ConsumePrefix(&text, "Shard(") && absl::ConsumeSuffix(&text, ")") &&
+      absl::SimpleAtoi(text, &dim)) {
+    return StyleValue(Placement(Shard(dim)));
   }
-  ThrowInvalidArgument(where, ": expected Replicate or Shard(DIM), got '", text, "'");
+  return std::nullopt;
 }
 
 std::string RequiredText(const Json& entry, const char* field, const std::string& where) {
@@ -31,44 +32,115 @@ std::string RequiredText(const Json& entry, const char* field, const std::string
   return entry[field].get<std::string>();
 }
 
-std::optional<Placement> OptionalPlacement(const Json& entry, const char* field, const std::string& where) {
-  if (!entry.contains(field)) return std::nullopt;
-  return ParsePlacement(RequiredText(entry, field, where), absl::StrCat(where, ", field \"", field, "\""));
+// Nothing if the field takes no such value.
+std::optional<StyleValue> ValueFromJson(const Json& json, const StyleField& field) {
+  using Type = StyleField::Type;
+  std::optional<StyleValue> value;
+  if (field.type == Type::kPlacement && json.is_string()) {
+    value = ParsePlacement(json.get_ref<const std::string&>());
+  } else if (field.type == Type::kNumber && json.is_number()) {
+    value = json.get<double>();
+  } else if (json.is_string()) {
+    value = json.get<std::string>();
+  } else if (json.is_boolean()) {
+    value = json.get<bool>();
+  } else if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX}) {
+    return std::nullopt;
+  } else if (json.is_number_integer()) {
+    value = json.get<int64_t>();
+  }
+  if (value && !field.Accepts(*value)) value.reset();
+  return value;
 }
 
-std::optional<int> OptionalDim(const Json& entry, const std::string& where) {
-  if (!entry.contains("dim")) return std::nullopt;
-  const Json& dim = entry["dim"];
-  WEFT_REQUIRE(dim.is_number_integer() && dim >= -Shape::kMaxDims && dim < Shape::kMaxDims, where,
-               ", field \"dim\": expected a whole number from ", -Shape::kMaxDims, " to ",
-               Shape::kMaxDims - 1, ", got ", dim.dump());
-  return dim.get<int>();
+Json JsonOf(const StyleValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value)) return *flag;
+  if (const int64_t* number = std::get_if<int64_t>(&value)) return *number;
+  if (const double* number = std::get_if<double>(&value)) return *number;
+  return StyleValueText(value);
 }
 
-Style::Kind KindFromText(const std::string& text, const std::string& where) {
+const StyleRules& RulesFromText(const std::string& text, const std::string& where) {
   try {
-    return ParseStyleKind(text);
+    return FindStyle(text);
   } catch (const Error& error) {
     Throw(error.code(), where, ", field \"style\": ", error.message());
   }
 }
 
+std::string FieldsOf(const StyleRules& rules) {
+  std::string names = rules.has_axis ? "path, style, axis" : "path, style";
+  for (const StyleField& field : rules.fields) absl::StrAppend(&names, ", ", field.name);
+  return names;
+}
+
 PlanEntry EntryFromJson(const Json& entry, const std::string& where) {
   WEFT_REQUIRE(entry.is_object(), where, ": expected an object, got ", entry.type_name());
-  for (const auto& [field, value] : entry.items()) {
-    const bool known = field == "path" || field == "style" || field == "axis" || field == "input" ||
-                       field == "output" || field == "dim";
-    WEFT_REQUIRE(known, where, ": unknown field \"", field,
-                 "\"; expected path, style, axis, input, output, dim");
-  }
   PlanEntry result;
   result.path = RequiredText(entry, "path", where);
-  result.style.kind = KindFromText(RequiredText(entry, "style", where), where);
-  result.style.axis = RequiredText(entry, "axis", where);
-  result.style.input = OptionalPlacement(entry, "input", where);
-  result.style.output = OptionalPlacement(entry, "output", where);
-  result.style.dim = OptionalDim(entry, where);
+  result.style.name = RequiredText(entry, "style", where);
+  const StyleRules& rules = RulesFromText(result.style.name, where);
+  if (rules.has_axis) result.style.axis = RequiredText(entry, "axis", where);
+  for (const auto& [name, json] : entry.items()) {
+    if (name == "path" || name == "style" || (name == "axis" && rules.has_axis)) continue;
+    const auto field = std::find_if(rules.fields.begin(), rules.fields.end(),
+                                    [&](const StyleField& known) { return known.name == name; });
+    WEFT_REQUIRE(field != rules.fields.end(), where, ": ", rules.name, " has no field \"", name,
+                 "\"; expected ", FieldsOf(rules));
+    const std::optional<StyleValue> value = ValueFromJson(json, *field);
+    WEFT_REQUIRE(value, where, ", field \"", name, "\": expected ", field->Expected(), ", got ", json.dump());
+    result.style.fields.emplace(name, *value);
+  }
   return result;
+}
+
+Json EntryToJson(const PlanEntry& entry) {
+  Json object = {{"path", entry.path}, {"style", entry.style.name}};
+  if (!entry.style.axis.empty()) object["axis"] = entry.style.axis;
+  for (const StyleField& field : FindStyle(entry.style.name).fields) {
+    const auto found = entry.style.fields.find(field.name);
+    if (found != entry.style.fields.end()) object[field.name] = JsonOf(found->second);
+  }
+  return object;
+}
+
+Json SchedulerToJson(const SchedulerChoices& choices) {
+  Json object = Json::object();
+  if (choices.bucket_mb) object["bucket_mb"] = *choices.bucket_mb;
+  if (choices.prefetch) object["prefetch"] = *choices.prefetch;
+  if (choices.overlap) object["overlap"] = *choices.overlap;
+  if (choices.find_unused) object["find_unused"] = *choices.find_unused;
+  return object;
+}
+
+// A whole number in JSON that an int holds.
+bool IsInt(const Json& json) {
+  if (json.is_number_unsigned()) return json.get<uint64_t>() <= uint64_t{INT32_MAX};
+  return json.is_number_integer() && json.get<int64_t>() >= INT32_MIN;
+}
+
+SchedulerChoices SchedulerFromJson(const Json& object) {
+  WEFT_REQUIRE(object.is_object(), "plan, key \"scheduler\": expected an object, got ", object.type_name());
+  SchedulerChoices choices;
+  for (const auto& [name, json] : object.items()) {
+    const auto require = [&](bool fits, const char* expected) {
+      WEFT_REQUIRE(fits, "scheduler, field \"", name, "\": expected ", expected, ", got ", json.dump());
+    };
+    if (name == "bucket_mb") {
+      require(json.is_number(), "a number above 0");
+      choices.bucket_mb = json.get<double>();
+    } else if (name == "prefetch") {
+      require(IsInt(json), "a whole number of at least 0");
+      choices.prefetch = json.get<int>();
+    } else if (name == "overlap" || name == "find_unused") {
+      require(json.is_boolean(), "true or false");
+      (name == "overlap" ? choices.overlap : choices.find_unused) = json.get<bool>();
+    } else {
+      ThrowInvalidArgument("scheduler: unknown field \"", name,
+                           "\"; expected bucket_mb, prefetch, overlap, find_unused");
+    }
+  }
+  return choices;
 }
 
 }  // namespace
@@ -76,21 +148,18 @@ PlanEntry EntryFromJson(const Json& entry, const std::string& where) {
 Plan Plan::Merge(const Plan& other) const {
   std::vector<PlanEntry> entries = entries_;
   entries.insert(entries.end(), other.entries_.begin(), other.entries_.end());
-  return Plan(std::move(entries));
+  return Plan(std::move(entries), scheduler_.Merge(other.scheduler_));
 }
 
 std::string Plan::ToJson() const {
   Json entries = Json::array();
   for (const PlanEntry& entry : entries_) {
-    Json object = {{"path", entry.path},
-                   {"style", std::string(StyleKindName(entry.style.kind))},
-                   {"axis", entry.style.axis}};
-    if (entry.style.input) object["input"] = weft::ToString(*entry.style.input);
-    if (entry.style.output) object["output"] = weft::ToString(*entry.style.output);
-    if (entry.style.dim) object["dim"] = *entry.style.dim;
-    entries.push_back(std::move(object));
+    CheckStyle(entry.style);
+    entries.push_back(EntryToJson(entry));
   }
-  return Json{{"entries", std::move(entries)}}.dump(2);
+  Json document = {{"entries", std::move(entries)}};
+  if (scheduler_ != SchedulerChoices()) document["scheduler"] = SchedulerToJson(scheduler_);
+  return document.dump(2);
 }
 
 Plan Plan::FromJson(absl::string_view json) {
@@ -98,17 +167,26 @@ Plan Plan::FromJson(absl::string_view json) {
   WEFT_REQUIRE(!document.is_discarded(), "plan: not valid JSON");
   WEFT_REQUIRE(document.is_object() && document.contains("entries") && document["entries"].is_array(),
                "plan: expected an object with an array \"entries\"");
+  for (const auto& [key, value] : document.items()) {
+    WEFT_REQUIRE(key == "entries" || key == "scheduler", "plan: unknown key \"", key,
+                 "\"; expected entries, scheduler");
+  }
   std::vector<PlanEntry> entries;
   for (const Json& entry : document["entries"]) {
     entries.push_back(EntryFromJson(entry, absl::StrCat("plan entry ", entries.size())));
   }
-  return Plan(std::move(entries));
+  SchedulerChoices scheduler;
+  if (document.contains("scheduler")) scheduler = SchedulerFromJson(document["scheduler"]);
+  return Plan(std::move(entries), scheduler);
 }
 
 std::string Plan::ToString() const {
   std::string text;
   for (const PlanEntry& entry : entries_) {
     absl::StrAppend(&text, "\"", entry.path, "\": ", entry.style.ToString(), "\n");
+  }
+  if (const std::string scheduler = scheduler_.ToString(); !scheduler.empty()) {
+    absl::StrAppend(&text, "scheduler: ", scheduler, "\n");
   }
   return text;
 }

@@ -8,12 +8,14 @@
 #include "absl/strings/string_view.h"
 #include "parallel/scheduler_options.h"
 #include "parallel/style.h"
+#include "parallel/styles.h"
 
 namespace weft {
 
-// One row of a plan: the modules it means, and what an axis does to them.
+// One row of a plan: the modules or parameters it means, and what a style does to them.
 struct PlanEntry {
-  // A module path: "*" is any one component, "**" any number of them (none too), "" the root.
+  // The path of modules: "*" is any one component, "**" any number of them (none too), "" the root. One that no
+  // module has may name parameters: "blocks.*.attn.qkv.bias".
   std::string path;
   Style style;
 
@@ -26,31 +28,42 @@ class Plan {
  public:
   Plan() = default;
   Plan(std::initializer_list<PlanEntry> entries) : entries_(entries) {}
-  explicit Plan(std::vector<PlanEntry> entries) : entries_(std::move(entries)) {}
+  explicit Plan(std::vector<PlanEntry> entries, const SchedulerChoices& scheduler = {})
+      : entries_(std::move(entries)) {
+    set_scheduler(scheduler);
+  }
 
   const std::vector<PlanEntry>& entries() const { return entries_; }
 
-  // How what the plan moves is scheduled.
-  const SchedulerOptions& scheduler() const { return scheduler_; }
-  void set_scheduler(const SchedulerOptions& scheduler) { scheduler_ = scheduler; }
+  // How a training step under this plan is scheduled: what was chosen, otherwise the defaults.
+  SchedulerOptions scheduler() const { return scheduler_.Options(); }
+  const SchedulerChoices& scheduler_choices() const { return scheduler_; }
+  // Replaces what was chosen.
+  // Errors: InvalidArgument as SchedulerChoices::Options.
+  void set_scheduler(const SchedulerChoices& choices) {
+    choices.Options();
+    scheduler_ = choices;
+  }
 
-  // This plan's entries, then `other`'s.
+  // This plan's entries, then `other`'s; of the scheduler, what `other` chooses goes before what this plan does.
   Plan Merge(const Plan& other) const;
 
   // {"entries": [{"path": "blocks.*.attn.qkv", "style": "ColumnParallel", "axis": "tp", "output":
-  // "Shard(1)"}, ...]}; "input", "output" and "dim", a whole number, only where given.
+  // "Shard(1)"}, ...], "scheduler": {"bucket_mb": 10}}; fields of the style, and "scheduler" with its fields, only
+  // where given.
+  // Errors: InvalidArgument as CheckStyle.
   std::string ToJson() const;
-  // Errors: InvalidArgument that names the entry and the field.
+  // Errors: InvalidArgument that names the entry and the field, and the styles and fields that there are.
   static Plan FromJson(absl::string_view json);
 
-  // One line an entry: path, style.
+  // One line per entry: path, style. One for the scheduler, where something is chosen.
   std::string ToString() const;
 
   bool operator==(const Plan&) const = default;
 
  private:
   std::vector<PlanEntry> entries_;
-  SchedulerOptions scheduler_;
+  SchedulerChoices scheduler_;
 };
 
 }  // namespace weft

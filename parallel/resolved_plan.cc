@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -13,50 +12,10 @@
 #include "parallel/model_tree.h"
 #include "parallel/parameter_claims.h"
 #include "parallel/parameter_splits.h"
+#include "runtime/base/error.h"
 
 namespace weft {
 namespace {
-
-// How far below its module a style reaches.
-enum class Reach : uint8_t {
-  kBorder,  // its input and output alone
-  kOwn,     // its own parameters
-  kBelow,   // all parameters below that no inner entry of the same style and axis has
-};
-
-Reach ReachOf(Style::Kind kind) {
-  switch (kind) {
-    case Style::Kind::kColumnParallel:
-    case Style::Kind::kRowParallel:
-    case Style::Kind::kVocabParallel:
-      return Reach::kOwn;
-    case Style::Kind::kSequenceParallel:
-      return Reach::kBorder;
-    case Style::Kind::kDataParallel:
-    case Style::Kind::kFullyShard:
-      return Reach::kBelow;
-  }
-  return Reach::kBorder;
-}
-
-// The dim of a parameter that a style of Reach::kOwn splits, or -1.
-int SplitDim(const ShardDims& dims, Style::Kind kind) {
-  if (kind == Style::Kind::kColumnParallel) return dims.column;
-  return kind == Style::Kind::kRowParallel ? dims.row : dims.vocabulary;
-}
-
-SplitColumns ColumnsOf(const Style& style) {
-  if (ReachOf(style.kind) == Reach::kOwn) {
-    return {.at_rest = true, .compute = true, .gradient = true, .state = true};
-  }
-  const bool is_unit = style.kind == Style::Kind::kFullyShard;
-  const bool split = is_unit || style.shard_state;
-  return {.at_rest = is_unit, .compute = false, .gradient = split, .state = split};
-}
-
-bool AccumulatesUnreduced(const Style& style) {
-  return style.kind != Style::Kind::kFullyShard && !style.shard_gradient;
-}
 
 // Takes time in proportion to the model, the plan, and what the plan's entries match, together: never to
 // modules times parameters, nor to modules times entries.
@@ -76,7 +35,7 @@ class Resolver {
 
   ResolvedPlan Run() {
     Claim();
-    for (size_t i = 0; i < plan_.entries().size(); ++i) Apply(plan_.entries()[i], matches_[i]);
+    for (size_t i = 0; i < meanings_.size(); ++i) Apply(plan_.entries()[i], meanings_[i]);
     for (size_t i = 0; i < splits_.size(); ++i) {
       ParameterLayouts& layouts = result_.parameters[i].layouts;
       layouts = CurrentLayouts(i);
@@ -87,138 +46,169 @@ class Resolver {
   }
 
  private:
-  using ClaimKey = std::pair<Style::Kind, std::string>;
-  static ClaimKey KeyOf(const Style& style) { return {style.kind, style.axis}; }
+  using ClaimKey = std::pair<std::string, std::string>;
+  static ClaimKey KeyOf(const Style& style) { return {style.name, style.axis}; }
+  static std::string Where(const PlanEntry& entry) {
+    return absl::StrCat("plan entry \"", entry.path, "\": ", entry.style.ToString());
+  }
+
+  // The rules of an entry's style, and what its path means.
+  struct Meaning {
+    const StyleRules* rules = nullptr;
+    ModelTree::Matches matches;
+  };
+
+  Meaning MeaningOf(const PlanEntry& entry) const {
+    try {
+      CheckStyle(entry.style);
+    } catch (const Error& error) {
+      Throw(error.code(), Where(entry), ": ", error.message());
+    }
+    const std::string& axis = entry.style.axis;
+    Meaning meaning = {.rules = &FindStyle(entry.style.name), .matches = tree_.Match(entry.path)};
+    WEFT_REQUIRE(axis.empty() || mesh_.FindAxis(axis) >= 0, Where(entry), ": the mesh (", mesh_.ToString(),
+                 ") has no axis '", axis, "'");
+    WEFT_REQUIRE(!meaning.matches.empty(), Where(entry),
+                 ": no module or parameter matches this path; the nearest is '",
+                 tree_.NearestPath(entry.path), "'");
+    const bool for_modules = meaning.rules->reach == StyleReach::kBorder;
+    WEFT_REQUIRE(!for_modules || meaning.matches.parameters.empty(), Where(entry),
+                 ": this style is for modules; the path names a parameter, '",
+                 tree_.parameter_path(meaning.matches.parameters[0]), "'");
+    return meaning;
+  }
 
   // Finds what every entry means, and which parameters those that reach below take.
   void Claim() {
+    std::vector<bool> is_left_out(splits_.size(), false);
     for (const PlanEntry& entry : plan_.entries()) {
-      matches_.push_back(tree_.Match(entry.path));
-      if (ReachOf(entry.style.kind) != Reach::kBelow) continue;
-      claims_.try_emplace(KeyOf(entry.style), tree_)
-          .first->second.Mark(matches_.back(), entry.style.wrap_from);
+      const auto& [rules, matches] = meanings_.emplace_back(MeaningOf(entry));
+      if (rules->leaves_out) {
+        for (int parameter : tree_.ParametersBelow(matches)) is_left_out[parameter] = true;
+      }
+      if (!rules->has_axis || rules->reach != StyleReach::kBelow) continue;
+      const int64_t wrap_from = SplitOf(*rules, entry.style).wrap_from;
+      claims_.try_emplace(KeyOf(entry.style), tree_).first->second.Mark(matches, wrap_from);
     }
-    for (auto& [key, claims] : claims_) claims.Divide([](int) { return false; });
+    for (auto& [key, claims] : claims_) {
+      claims.Divide([&](int parameter) { return is_left_out[parameter]; });
+    }
   }
 
-  void Apply(const PlanEntry& entry, const ModelTree::Matches& matches) {
-    const std::string where = absl::StrCat("plan entry \"", entry.path, "\": ", entry.style.ToString());
+  static StyleSplit SplitOf(const StyleRules& rules, const Style& style) {
+    return rules.split == nullptr ? StyleSplit{} : rules.split(style);
+  }
+
+  void Apply(const PlanEntry& entry, const Meaning& meaning) {
+    const auto& [rules, matches] = meaning;
+    if (!rules->has_axis) return Override(entry.style, meaning);
+    const std::string where = Where(entry);
     const int axis = mesh_.FindAxis(entry.style.axis);
-    WEFT_REQUIRE(axis >= 0, where, ": the mesh (", mesh_.ToString(), ") has no axis '", entry.style.axis,
-                 "'");
-    WEFT_REQUIRE(entry.style.kind == Style::Kind::kFullyShard || !entry.style.dim, where,
-                 ": only FullyShard takes a dim");
-    if (matches.empty()) {
-      ThrowInvalidArgument(where, ": no module and no parameter matches this path; the nearest is '",
-                           tree_.NearestPath(entry.path), "'");
-    }
     for (int module : matches.modules) {
       result_.modules[module].styles.push_back(entry.style);
-      PinBorder(entry, axis, result_.modules[module]);
+      if (rules->pins != nullptr) PinBorder(*rules, entry.style, axis, module);
     }
-    switch (ReachOf(entry.style.kind)) {
-      case Reach::kBorder:
-        WEFT_REQUIRE(matches.parameters.empty(), where,
-                     ": this style is for modules; the path names a parameter, '",
-                     tree_.parameter_path(matches.parameters[0]), "'");
+    switch (rules->reach) {
+      case StyleReach::kBorder:
         for (int module : matches.modules) {
-          for (int parameter : OwnParameters(module)) Reaches(parameter, entry.style);
+          for (int parameter : tree_.OwnParameters(module)) Reaches(parameter, entry.style);
         }
         return;
-      case Reach::kOwn:
-        for (int module : matches.modules) SplitOwn(module, entry.style, axis, where);
+      case StyleReach::kOwn:
+        for (int module : matches.modules) SplitOwn(module, *rules, entry.style, axis, where);
         for (int parameter : matches.parameters) {
-          WEFT_REQUIRE(SplitDeclared(parameter, entry.style, axis, where), where, ": parameter '",
+          WEFT_REQUIRE(SplitDeclared(parameter, *rules, entry.style, axis, where), where, ": parameter '",
                        tree_.parameter_path(parameter), "' declares no dim that this style splits");
         }
         return;
-      case Reach::kBelow:
-        SplitBelow(matches, entry.style, axis, where);
+      case StyleReach::kBelow:
+        SplitBelow(meaning, entry.style, axis, where);
         return;
     }
+  }
+
+  // A style without an axis: a later entry's fields replace those of an earlier one.
+  void Override(const Style& style, const Meaning& meaning) {
+    const auto& [rules, matches] = meaning;
+    const bool below = rules->reach == StyleReach::kBelow;
+    for (int module : below ? tree_.ModulesBelow(matches) : matches.modules) {
+      MergeInto(style, &result_.modules[module].styles);
+    }
+    std::vector<int> parameters = matches.parameters;
+    if (below) {
+      parameters = tree_.ParametersBelow(matches);
+    } else {
+      for (int module : matches.modules) {
+        const std::vector<int> own = tree_.OwnParameters(module);
+        parameters.insert(parameters.end(), own.begin(), own.end());
+      }
+    }
+    for (int parameter : parameters) MergeInto(style, &result_.parameters[parameter].styles);
+  }
+
+  static void MergeInto(const Style& style, std::vector<Style>* styles) {
+    for (Style& earlier : *styles) {
+      if (earlier.name != style.name) continue;
+      for (const auto& [field, value] : style.fields) earlier.fields.insert_or_assign(field, value);
+      return;
+    }
+    styles->push_back(style);
   }
 
   // Pins say along one axis where tensors lie at the border; the gradient rule is Redistribute's unless said
   // here.
-  static void PinBorder(const PlanEntry& entry, int axis, ResolvedModule& module) {
-    const Style& style = entry.style;
-    const auto pin_input = [&](const Placement& placement) {
-      module.border.input.push_back({axis, style.input.value_or(placement), std::nullopt});
-    };
-    switch (style.kind) {
-      case Style::Kind::kColumnParallel:
-        pin_input(Replicate());
-        if (style.output) module.border.output.push_back({axis, *style.output, std::nullopt});
-        return;
-      case Style::Kind::kRowParallel:
-      case Style::Kind::kVocabParallel:
-        if (style.input) pin_input(*style.input);
-        // Every rank needs the whole gradient of the sum that it added a term to.
-        module.border.output.push_back({axis, style.output.value_or(Replicate()), Placement(Replicate())});
-        return;
-      case Style::Kind::kSequenceParallel:
-        pin_input(Shard(1));
-        break;
-      case Style::Kind::kDataParallel:
-        pin_input(Shard(0));
-        break;
-      case Style::Kind::kFullyShard:
-        // Inner units receive what the root was given.
-        if (module.path.empty() || style.input) pin_input(Shard(0));
-        break;
-    }
-    if (style.output) module.border.output.push_back({axis, *style.output, std::nullopt});
+  void PinBorder(const StyleRules& rules, const Style& style, int axis, int module) {
+    const StylePins pins = rules.pins(style, module == 0);
+    ModuleBorder& border = result_.modules[module].border;
+    if (pins.input) border.input.push_back({axis, *pins.input, std::nullopt});
+    if (pins.output) border.output.push_back({axis, *pins.output, pins.output_gradient});
   }
 
   // A style that splits a module's own parameters does so along the dims that they declare.
-  void SplitOwn(int module, const Style& style, int axis, const std::string& where) {
-    const std::vector<int> own = OwnParameters(module);
+  void SplitOwn(int module, const StyleRules& rules, const Style& style, int axis, const std::string& where) {
+    const std::vector<int> own = tree_.OwnParameters(module);
     bool split = own.empty();  // a tied head has none: only its border counts
-    for (int parameter : own) split |= SplitDeclared(parameter, style, axis, where);
+    for (int parameter : own) split |= SplitDeclared(parameter, rules, style, axis, where);
     WEFT_REQUIRE(split, where, ": module '", tree_.module_path(module),
                  "' declares no dim that this style splits");
   }
 
   // Returns whether the parameter declares a dim for the style.
-  bool SplitDeclared(int parameter, const Style& style, int axis, const std::string& where) {
+  bool SplitDeclared(int parameter, const StyleRules& rules, const Style& style, int axis,
+                     const std::string& where) {
     Reaches(parameter, style);
     const ParameterSpec& spec = tree_.parameters()[parameter]->spec();
-    const int dim = SplitDim(spec.shard_dims, style.kind);
+    const int dim = rules.own_dim == nullptr ? -1 : rules.own_dim(spec);
     if (dim < 0) return false;
     const int64_t extent = spec.shape[dim];
     WEFT_REQUIRE(!spec.shard_dims.even_split || extent % mesh_.axis_size(axis) == 0, where, ": axis '",
                  mesh_.axis_name(axis), "' of size ", mesh_.axis_size(axis), " does not divide the ", extent,
                  " heads (dim ", dim, ") of '", tree_.parameter_path(parameter), "'");
-    Add(parameter, {.axis = axis, .dim = dim, .columns = ColumnsOf(style)}, where);
+    Add(parameter, {.axis = axis, .dim = dim, .columns = SplitOf(rules, style).columns}, where);
     return true;
   }
 
-  void SplitBelow(const ModelTree::Matches& matches, const Style& style, int axis, const std::string& where) {
-    const SplitColumns columns = ColumnsOf(style);
-    for (const ParameterClaims::Claim& claim : claims_.at(KeyOf(style)).Of(matches)) {
+  void SplitBelow(const Meaning& meaning, const Style& style, int axis, const std::string& where) {
+    const StyleSplit rule = SplitOf(*meaning.rules, style);
+    const bool marks_modules = !meaning.matches.modules.empty();
+    for (const ParameterClaims::Claim& claim : claims_.at(KeyOf(style)).Of(meaning.matches)) {
       Reaches(claim.parameter, style);
-      if (!AccumulatesUnreduced(style)) accumulates_[claim.parameter] = false;
+      if (!rule.accumulates_unreduced) accumulates_[claim.parameter] = false;
       const Shape& shape = tree_.parameters()[claim.parameter]->spec().shape;
       const int ndim = shape.ndim();
-      if (ndim == 0 || !columns.any()) continue;
-      WEFT_REQUIRE(!style.dim || (*style.dim >= -ndim && *style.dim < ndim), where, ": '",
-                   tree_.parameter_path(claim.parameter), "' ", shape.ToString(), " has no dim ", *style.dim,
+      if (ndim == 0 || !rule.columns.any()) continue;
+      WEFT_REQUIRE(!rule.dim || (*rule.dim >= -ndim && *rule.dim < ndim), where, ": '",
+                   tree_.parameter_path(claim.parameter), "' ", shape.ToString(), " has no dim ", *rule.dim,
                    "; expected -", ndim, " to ", ndim - 1);
-      ParameterSplit split = {.axis = axis, .columns = columns};
-      if (style.dim) split.dim = *style.dim < 0 ? *style.dim + ndim : *style.dim;
+      ParameterSplit split = {.axis = axis, .columns = rule.columns};
+      if (rule.dim) split.dim = *rule.dim < 0 ? *rule.dim + ndim : *rule.dim;
       Add(claim.parameter, split, where);
       // Of the units of several axes the innermost has it: the one registered last of those around it.
       Unit& unit = units_[claim.parameter];
-      if (columns.at_rest && claim.unit >= unit.module) {
-        unit = {.module = claim.unit, .reshard = style.reshard, .is_marked = !matches.modules.empty()};
+      if (rule.columns.at_rest && !rule.columns.compute && claim.unit >= unit.module) {
+        unit = {.module = claim.unit, .reshard = rule.reshard, .is_marked = marks_modules};
       }
     }
-  }
-
-  std::vector<int> OwnParameters(int module) const {
-    std::vector<int> own(tree_.modules()[module]->parameters().size());
-    std::iota(own.begin(), own.end(), tree_.first_parameter(module));
-    return own;
   }
 
   void Reaches(int parameter, const Style& style) { result_.parameters[parameter].styles.push_back(style); }
@@ -261,7 +251,7 @@ class Resolver {
   const Plan& plan_;
   const ModelTree tree_;
   ResolvedPlan result_;
-  std::vector<ModelTree::Matches> matches_;     // of each entry
+  std::vector<Meaning> meanings_;               // of each entry
   std::map<ClaimKey, ParameterClaims> claims_;  // of styles that reach below
   // Of each parameter.
   std::vector<std::vector<ParameterSplit>> splits_;  // in plan order

@@ -14,7 +14,9 @@ namespace weft {
 // What a plan means for one model on one mesh: resolved, before anything is allocated. A value.
 struct ResolvedModule {
   std::string path;
-  std::vector<Style> styles = {};  // of the entries that name it, in the order of the plan
+  // Of the entries that name it, in the order of the plan; of a style without an axis, one with the fields of all
+  // entries that reach it, the later winning.
+  std::vector<Style> styles = {};
   ModuleBorder border = {};
 
   bool operator==(const ResolvedModule&) const = default;

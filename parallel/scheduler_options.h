@@ -1,16 +1,44 @@
+// What the scheduler of a training step is told: sizes and depths, no placement.
+
 #ifndef WEFT_PARALLEL_SCHEDULER_OPTIONS_H_
 #define WEFT_PARALLEL_SCHEDULER_OPTIONS_H_
 
+#include <optional>
+#include <string>
+
 namespace weft {
 
-// How a plan's communication of parameters and gradients is scheduled. Values do not depend on it.
+struct SchedulerChoices;
+
+// Values do not depend on these; time and memory do.
 struct SchedulerOptions {
-  double bucket_mb = 25;     // of gradients that move together, MiB; above 0
-  int prefetch = 1;          // units whose parameters are gathered ahead of their use; at least 0
+  double bucket_mb = 25;     // of gradients that move together, MiB; the first and the last bucket hold less
+  int prefetch = 1;          // units whose parameters are gathered ahead of their use
   bool overlap = true;       // communication runs beside computing
   bool find_unused = false;  // ranks may reach different parameters in one step
 
+  operator SchedulerChoices() const;  // all of them
+
   bool operator==(const SchedulerOptions&) const = default;
+};
+
+// Those of the options that somebody chose.
+struct SchedulerChoices {
+  std::optional<double> bucket_mb = std::nullopt;
+  std::optional<int> prefetch = std::nullopt;
+  std::optional<bool> overlap = std::nullopt;
+  std::optional<bool> find_unused = std::nullopt;
+
+  // The options with these chosen.
+  // Errors: InvalidArgument that names the field and its value, unless bucket_mb > 0 and finite, prefetch >= 0.
+  SchedulerOptions Options() const;
+
+  // These, but what `later` chooses as it says.
+  SchedulerChoices Merge(const SchedulerChoices& later) const;
+
+  bool operator==(const SchedulerChoices&) const = default;
+  // "bucket_mb=10, overlap=false"; empty if nothing is chosen.
+  std::string ToString() const;
 };
 
 }  // namespace weft

@@ -1,95 +1,151 @@
 #include "parallel/style.h"
 
-#include <array>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
+#include "runtime/tensor/shape.h"
 
 namespace weft {
 namespace {
 
-struct KindName {
-  Style::Kind kind;
-  absl::string_view name;
-};
+// Written during static initialisation only, so reading it needs no lock. In a function, so that it exists before
+// the first registrar of whatever file; never destroyed.
+std::map<std::string, StyleRules>& Table() {
+  static auto* const table = new std::map<std::string, StyleRules>();
+  return *table;
+}
 
-constexpr std::array<KindName, 6> kKindNames = {{
-    {Style::Kind::kColumnParallel, "ColumnParallel"},
-    {Style::Kind::kRowParallel, "RowParallel"},
-    {Style::Kind::kVocabParallel, "VocabParallel"},
-    {Style::Kind::kSequenceParallel, "SequenceParallel"},
-    {Style::Kind::kDataParallel, "DataParallel"},
-    {Style::Kind::kFullyShard, "FullyShard"},
-}};
+const StyleField* FindField(const StyleRules& rules, absl::string_view name) {
+  for (const StyleField& field : rules.fields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
 
-Style Make(Style::Kind kind, absl::string_view axis, const StyleBorders& borders) {
-  return {.kind = kind, .axis = std::string(axis), .input = borders.input, .output = borders.output};
+std::string FieldNames(const StyleRules& rules) {
+  if (rules.fields.empty()) return "it has none";
+  return absl::StrCat(
+      "expected ",
+      absl::StrJoin(rules.fields, ", ", [](std::string* out, const StyleField& f) { out->append(f.name); }));
 }
 
 }  // namespace
 
-Style ColumnParallel(absl::string_view axis, const StyleBorders& borders) {
-  return Make(Style::Kind::kColumnParallel, axis, borders);
-}
-Style RowParallel(absl::string_view axis, const StyleBorders& borders) {
-  return Make(Style::Kind::kRowParallel, axis, borders);
-}
-Style VocabParallel(absl::string_view axis, const StyleBorders& borders) {
-  return Make(Style::Kind::kVocabParallel, axis, borders);
-}
-Style SequenceParallel(absl::string_view axis, const StyleBorders& borders) {
-  return Make(Style::Kind::kSequenceParallel, axis, borders);
-}
-Style DataParallel(absl::string_view axis, const DataParallelOptions& options) {
-  return {
-      .kind = Style::Kind::kDataParallel,
-      .axis = std::string(axis),
-      .input = options.input,
-      .output = options.output,
-      .shard_state = options.shard_state || options.shard_gradient,
-      .shard_gradient = options.shard_gradient,
-  };
-}
-Style FullyShard(absl::string_view axis, const FullyShardOptions& options) {
-  return {
-      .kind = Style::Kind::kFullyShard,
-      .axis = std::string(axis),
-      .input = options.input,
-      .output = options.output,
-      .dim = options.dim,
-      .reshard = options.reshard,
-      .wrap_from = options.wrap_from,
-  };
-}
-
-absl::string_view StyleKindName(Style::Kind kind) {
-  for (const KindName& entry : kKindNames) {
-    if (entry.kind == kind) return entry.name;
-  }
-  return "?";
-}
-
-Style::Kind ParseStyleKind(absl::string_view name) {
-  std::string names;
-  for (const KindName& entry : kKindNames) {
-    if (entry.name == name) return entry.kind;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", entry.name);
-  }
-  ThrowInvalidArgument("unknown style '", name, "': expected one of ", names);
+Style Style::With(const std::string& field, std::optional<StyleValue> value) const {
+  Style style = *this;
+  if (value) style.fields.insert_or_assign(field, *std::move(value));
+  return style;
 }
 
 std::string Style::ToString() const {
-  std::string text = absl::StrCat(StyleKindName(kind), "(", axis);
-  if (input) absl::StrAppend(&text, ", input=", weft::ToString(*input));
-  if (output) absl::StrAppend(&text, ", output=", weft::ToString(*output));
-  if (dim) absl::StrAppend(&text, ", dim=", *dim);
-  if (shard_state && !shard_gradient) absl::StrAppend(&text, ", shard_state=true");
-  if (shard_gradient) absl::StrAppend(&text, ", shard_gradient=true");
-  if (reshard == Reshard::kNever) absl::StrAppend(&text, ", reshard=never");
-  if (wrap_from != 0) absl::StrAppend(&text, ", wrap_from=", wrap_from);
-  return absl::StrCat(text, ")");
+  std::vector<std::string> parts;
+  if (!axis.empty()) parts.push_back(axis);
+  const auto append = [&](const std::string& field) {
+    const auto found = fields.find(field);
+    if (found != fields.end()) parts.push_back(absl::StrCat(field, "=", StyleValueText(found->second)));
+  };
+  const auto rules = Table().find(name);
+  if (rules != Table().end()) {
+    for (const StyleField& field : rules->second.fields) append(field.name);
+  }
+  for (const auto& [field, value] : fields) {  // a mistake is shown, too
+    if (rules == Table().end() || FindField(rules->second, field) == nullptr) append(field);
+  }
+  return absl::StrCat(name, "(", absl::StrJoin(parts, ", "), ")");
+}
+
+std::string StyleValueText(const StyleValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const int64_t* number = std::get_if<int64_t>(&value)) return absl::StrCat(*number);
+  if (const double* number = std::get_if<double>(&value)) return absl::StrCat(*number);
+  if (const std::string* word = std::get_if<std::string>(&value)) return *word;
+  return ToString(std::get<Placement>(value));
 }
 
 std::ostream& operator<<(std::ostream& out, const Style& style) { return out << style.ToString(); }
+
+std::string StyleField::Expected() const {
+  switch (type) {
+    case Type::kFlag:
+      return "true or false";
+    case Type::kWholeNumber:
+      return absl::StrCat("a whole number from ", least, " to ", most);
+    case Type::kNumber:
+      return "a number";
+    case Type::kWord:
+      return absl::StrJoin(words, " or ");
+    case Type::kPlacement:
+      return "Replicate or Shard(DIM)";
+  }
+  return "";
+}
+
+bool StyleField::Accepts(const StyleValue& value) const {
+  switch (type) {
+    case Type::kFlag:
+      return std::holds_alternative<bool>(value);
+    case Type::kWholeNumber: {
+      const int64_t* number = std::get_if<int64_t>(&value);
+      return number != nullptr && *number >= least && *number <= most;
+    }
+    case Type::kNumber:
+      return std::holds_alternative<double>(value);
+    case Type::kWord: {
+      const std::string* word = std::get_if<std::string>(&value);
+      return word != nullptr && std::find(words.begin(), words.end(), *word) != words.end();
+    }
+    case Type::kPlacement: {
+      const Placement* placement = std::get_if<Placement>(&value);
+      return placement != nullptr && !std::holds_alternative<Partial>(*placement);
+    }
+  }
+  return false;
+}
+
+std::vector<StyleField> BorderFields() {
+  return {
+      {.name = "input", .type = StyleField::Type::kPlacement},
+      {.name = "output", .type = StyleField::Type::kPlacement},
+  };
+}
+
+std::vector<StyleField> BorderFieldsAnd(std::vector<StyleField> more) {
+  std::vector<StyleField> fields = BorderFields();
+  fields.insert(fields.end(), more.begin(), more.end());
+  return fields;
+}
+
+RegisterStyle::RegisterStyle(StyleRules rules) {
+  const std::string name = rules.name;
+  if (Table().emplace(name, std::move(rules)).second) return;
+  // Nothing can catch an exception before main.
+  std::fprintf(stderr, "weft: two styles of the name '%s' are linked into this program\n", name.c_str());
+  std::abort();
+}
+
+const StyleRules& FindStyle(absl::string_view name) {
+  const auto found = Table().find(std::string(name));
+  if (found != Table().end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, rules] : Table()) names.push_back(known);
+  ThrowInvalidArgument("unknown style '", name, "': expected one of ", absl::StrJoin(names, ", "));
+}
+
+void CheckStyle(const Style& style) {
+  const StyleRules& rules = FindStyle(style.name);
+  WEFT_REQUIRE(rules.has_axis || style.axis.empty(), style.name, " has no axis; got '", style.axis, "'");
+  WEFT_REQUIRE(!rules.has_axis || !style.axis.empty(), style.name, " needs an axis");
+  for (const auto& [name, value] : style.fields) {
+    const StyleField* field = FindField(rules, name);
+    WEFT_REQUIRE(field != nullptr, style.name, " has no field \"", name, "\"; ", FieldNames(rules));
+    WEFT_REQUIRE(field->Accepts(value), "field \"", name, "\" of ", style.name, ": expected ",
+                 field->Expected(), ", got ", StyleValueText(value));
+  }
+}
 
 }  // namespace weft

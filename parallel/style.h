@@ -1,14 +1,76 @@
+// A style: what one mesh axis does to one module, or how one module runs; as data that anyone adds to.
+
 #ifndef WEFT_PARALLEL_STYLE_H_
 #define WEFT_PARALLEL_STYLE_H_
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <ostream>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "dtensor/nn/parameter.h"
 #include "mesh/placement.h"
+#include "parallel/parameter_splits.h"
 
 namespace weft {
+
+using StyleValue = std::variant<bool, int64_t, double, std::string, Placement>;
+
+// A value: copies, compares, prints. Build with the functions of parallel/styles, or of your own.
+struct Style {
+  std::string name;                               // of a registered style: "FullyShard"
+  std::string axis = {};                          // empty for a style without an axis
+  std::map<std::string, StyleValue> fields = {};  // those that are given
+
+  // A copy in which a field is given; this style where there is no value.
+  Style With(const std::string& field, std::optional<StyleValue> value) const;
+
+  // The value of a field, or nothing if it is not given, or is of another type.
+  template <class T>
+  std::optional<T> Get(const std::string& field) const {
+    const auto found = fields.find(field);
+    if (found == fields.end() || !std::holds_alternative<T>(found->second)) return std::nullopt;
+    return std::get<T>(found->second);
+  }
+  std::optional<Placement> input() const { return Get<Placement>("input"); }
+  std::optional<Placement> output() const { return Get<Placement>("output"); }
+
+  bool operator==(const Style&) const = default;
+  // "ColumnParallel(tp)", "RowParallel(tp, output=Shard(1))", "FullyShard(dp, dim=1)", "Ignore()".
+  std::string ToString() const;
+};
+
+// "true", "1", "0.5", "always", "Shard(1)".
+std::string StyleValueText(const StyleValue& value);
+std::ostream& operator<<(std::ostream& out, const Style& style);
+
+// A field that a style may have.
+struct StyleField {
+  enum class Type : uint8_t { kFlag, kWholeNumber, kNumber, kWord, kPlacement };
+  std::string name;
+  Type type = Type::kFlag;
+  int64_t least = 0;  // of a whole number
+  int64_t most = 0;
+  std::vector<std::string> words = {};  // those that a word may be
+
+  // What may be given: "true or false", "a whole number from -8 to 7", "always or never".
+  std::string Expected() const;
+  bool Accepts(const StyleValue& value) const;
+};
+
+// Fields that styles share: where along the axis the module's input must lie, and its output; the style's own rule
+// if not given.
+struct StyleBorders {
+  std::optional<Placement> input = std::nullopt;
+  std::optional<Placement> output = std::nullopt;
+};
+std::vector<StyleField> BorderFields();
+// BorderFields() and more.
+std::vector<StyleField> BorderFieldsAnd(std::vector<StyleField> more);
 
 // Whether a unit of FullyShard gives its gathered parameters up between its uses in one step.
 enum class Reshard : uint8_t {
@@ -16,99 +78,62 @@ enum class Reshard : uint8_t {
   kNever,   // gathered once per step, kept until the update
 };
 
-// What one mesh axis does to one module: data, with the names that users of PyTorch know. Build with the
-// functions below.
-struct Style {
-  enum class Kind : uint8_t {
-    kColumnParallel,
-    kRowParallel,
-    kVocabParallel,
-    kSequenceParallel,
-    kDataParallel,
-    kFullyShard,
-  };
-  Kind kind = Kind::kDataParallel;
-  std::string axis;
-  // Along `axis`: where the module's input must lie, and its output; the style's own rule if not given.
+// How far below its module a style reaches.
+enum class StyleReach : uint8_t {
+  kBorder,  // the module alone
+  kOwn,     // its own parameters, of which it splits a dim each
+  kBelow,   // all parameters below; of an axis, those that no inner entry of the same style and axis has
+};
+
+// Where a style pins the tensors that cross its module's border, along its axis.
+struct StylePins {
   std::optional<Placement> input = std::nullopt;
   std::optional<Placement> output = std::nullopt;
-  // Of FullyShard: which dim of each parameter the axis splits, from the end if negative; the style's own
-  // rule if not given.
+  std::optional<Placement> output_gradient = std::nullopt;  // Redistribute's rule if not given
+};
+
+// What a style of an axis does to the parameters that it reaches.
+struct StyleSplit {
+  SplitColumns columns = {};
+  bool accumulates_unreduced = true;
+  // Of a style that reaches below: the dim, from the end if negative; as FullyShard chooses if not given. What is
+  // split at rest and whole in compute is gathered by units, one for each marked module.
   std::optional<int> dim = std::nullopt;
-  bool shard_state = false;            // of DataParallel
-  bool shard_gradient = false;         // of DataParallel
-  Reshard reshard = Reshard::kAlways;  // of FullyShard
-  int64_t wrap_from = 0;               // of FullyShard
-
-  bool operator==(const Style&) const = default;
-  // "ColumnParallel(tp)", "RowParallel(tp, output=Shard(1))", "FullyShard(dp, dim=1)".
-  std::string ToString() const;
-};
-
-struct StyleBorders {
-  std::optional<Placement> input = std::nullopt;
-  std::optional<Placement> output = std::nullopt;
-};
-
-// Splits the module's column dims (output features, heads) over the axis. Input: Replicate, gathered if it
-// comes sharded (its gradient goes back as it came); output: as the split product leaves it, sharded on the
-// features.
-// Source: Shoeybi et al., "Megatron-LM", 2019, the operator f.
-Style ColumnParallel(absl::string_view axis, const StyleBorders& borders = {});
-
-// Splits the module's row dims (the contracted input features). Output: summed to Replicate (an all-reduce),
-// or to Shard(1) (a reduce-scatter) under sequence parallelism; its gradient is Replicate. A bias stays whole
-// and is added once.
-// Source: the same, the operator g.
-Style RowParallel(absl::string_view axis, const StyleBorders& borders = {});
-
-// Splits an embedding's vocabulary: each rank looks up its own rows and the results are summed. Output as
-// RowParallel's.
-Style VocabParallel(absl::string_view axis, const StyleBorders& borders = {});
-
-// Runs the module (a norm) on activations that are split over the sequence, dim 1. Its parameters stay whole;
-// their gradients are summed over the axis.
-// Source: Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022.
-Style SequenceParallel(absl::string_view axis, const StyleBorders& borders = {});
-
-struct DataParallelOptions {
-  std::optional<Placement> input = std::nullopt;
-  std::optional<Placement> output = std::nullopt;
-  bool shard_state = false;  // ZeRO-1: gradients at rest and optimizer state lie split
-  bool shard_gradient =
-      false;  // ZeRO-2: gradients are reduced with each microbatch, too; implies shard_state
-};
-
-// Splits the module's input over the batch, dim 0; parameters are whole, their gradients summed (DDP). With
-// options, what a step keeps beside the parameters lies split, over the dim that FullyShard would choose. A
-// parameter belongs to the innermost entry of the axis.
-// Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
-Style DataParallel(absl::string_view axis, const DataParallelOptions& options = {});
-
-struct FullyShardOptions {
-  std::optional<Placement> input = std::nullopt;
-  std::optional<Placement> output = std::nullopt;
   Reshard reshard = Reshard::kAlways;
-  // Below the entry's modules, each of so many elements or more whose children each have fewer is a unit of its
-  // own; 0: none is.
   int64_t wrap_from = 0;
-  std::optional<int> dim = std::nullopt;  // -1: the last, which every parameter has
 };
 
-// DataParallel whose parameters, gradients and optimizer state rest split, gathered for compute (ZeRO-3,
-// FSDP). Marks a unit: it takes every parameter of the module that no inner unit of the same axis takes.
-//
-// Layout: each parameter is split over `dim`. If that is not given: over its first dim that divides what the
-//         plan's other entries leave of it. A dim that another axis splits is taken only if no other divides; the
-//         largest if none does. A scalar stays whole.
-Style FullyShard(absl::string_view axis, const FullyShardOptions& options = {});
+// What a registered style means. All of it is placements: a style has no collective of its own.
+struct StyleRules {
+  std::string name;
+  bool has_axis = true;
+  std::vector<StyleField> fields = {};  // in the order of the text form
+  StyleReach reach = StyleReach::kBorder;
+  // Nothing is pinned without it, not even where fields say so.
+  StylePins (*pins)(const Style& style, bool is_root) = nullptr;
+  // Nothing is split without it.
+  StyleSplit (*split)(const Style& style) = nullptr;
+  // Of StyleReach::kOwn: the dim that the style splits of a parameter, -1 if none.
+  int (*own_dim)(const ParameterSpec& spec) = nullptr;
+  // Of a style without an axis: parameters that it reaches are left out by styles of an axis that reach below.
+  bool leaves_out = false;
+};
 
-// "ColumnParallel", ...
-absl::string_view StyleKindName(Style::Kind kind);
-// Errors: InvalidArgument that lists the names.
-Style::Kind ParseStyleKind(absl::string_view name);
+// Registers a style from its own file, during static initialisation:
+//   const RegisterStyle kRegister({.name = "HeadParallel", ...});
+// The table is complete before main and never changes after. Registering a name twice ends the program with a
+// message: it is a defect of the build.
+class RegisterStyle {
+ public:
+  explicit RegisterStyle(StyleRules rules);
+};
 
-std::ostream& operator<<(std::ostream& out, const Style& style);
+// Errors: InvalidArgument that lists the names there are.
+const StyleRules& FindStyle(absl::string_view name);
+
+// Errors: InvalidArgument for a name or a field that there is not, naming those that there are, for a value that the
+//         field does not take, and for an axis that is lacking or not wanted.
+void CheckStyle(const Style& style);
 
 }  // namespace weft
 

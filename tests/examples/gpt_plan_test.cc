@@ -63,7 +63,7 @@ TEST(GptPlanTest, FitsEveryGpt) {
 
 TEST(GptPlanTest, MistakesAreNamed) {
   EXPECT_EQ(InvalidArgumentMessage([] { PlanText("dp=2,pp=2", DataPlan::kDdp); }),
-            "mesh axis 'pp' means nothing to this plan: expected dp or tp, or a plan of your own "
+            "mesh axis 'pp' means nothing to plan ddp: expected dp or tp, or a plan of your own "
             "(--plan=FILE.json)");
   EXPECT_EQ(InvalidArgumentMessage([] { PlanText("dp=2", DataPlan::kDdp, true); }),
             "sequence_parallel needs an axis 'tp'; the mesh is 'dp=2'");

@@ -112,7 +112,7 @@ bad "not a whole safetensors file" --resume=text.txt
 bad "was made with" --resume=full.safetensors --layers=3
 bad "trained on another text" --resume=full.safetensors --data=full.json
 echo '{"entries": [{"path": "blocks.*.mpl", "style": "ColumnParallel", "axis": "tp"}]}' > plan.json
-bad "no module and no parameter matches" "${small[@]}" --plan=plan.json
+bad "no module or parameter matches" "${small[@]}" --plan=plan.json
 head -c 100000 full.safetensors > cut.safetensors
 bad "not a whole safetensors file" --resume=cut.safetensors
 "$train" --help > help.txt || fail "--help does not exit 0"

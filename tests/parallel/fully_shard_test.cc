@@ -80,10 +80,9 @@ TEST(FullyShardTest, SplitsTheDimThatIsGiven) {
             "plan entry \"\": FullyShard(dp, dim=2): 'weight' [4, 3] has no dim 2; expected -2 to 1");
   EXPECT_EQ(message({4}, FullyShard("dp", {.dim = -2})),
             "plan entry \"\": FullyShard(dp, dim=-2): 'weight' [4] has no dim -2; expected -1 to 0");
-  Style column = ColumnParallel("tp");
-  column.dim = 0;
-  EXPECT_EQ(message({4, 3}, column),
-            "plan entry \"\": ColumnParallel(tp, dim=0): only FullyShard takes a dim");
+  EXPECT_EQ(message({4, 3}, ColumnParallel("tp").With("dim", 0)),
+            "plan entry \"\": ColumnParallel(tp, dim=0): ColumnParallel has no field \"dim\"; expected "
+            "input, output");
 }
 
 // Two units over one parameter count each other, and what a later entry splits.

@@ -212,11 +212,11 @@ TEST(ResolvePlanTest, MistakesAreNamed) {
     return InvalidArgumentMessage([&] { ResolvePlan(model, mesh, plan); });
   };
   EXPECT_EQ(message({{"blocks.*.attn.kqv", ColumnParallel("tp")}}),
-            "plan entry \"blocks.*.attn.kqv\": ColumnParallel(tp): no module and no parameter matches this "
+            "plan entry \"blocks.*.attn.kqv\": ColumnParallel(tp): no module or parameter matches this "
             "path; the nearest is "
             "'blocks.0.attn.qkv'");
   EXPECT_EQ(message({{"wqe", DataParallel("dp")}}),
-            "plan entry \"wqe\": DataParallel(dp): no module and no parameter matches this path; the nearest "
+            "plan entry \"wqe\": DataParallel(dp): no module or parameter matches this path; the nearest "
             "is 'wte'");
   EXPECT_EQ(message({{"", FullyShard("fsdp")}}),
             "plan entry \"\": FullyShard(fsdp): the mesh (dp=2, tp=3) has no axis 'fsdp'");

@@ -91,22 +91,111 @@ TEST(PlanTest, BadEntriesAreNamed) {
   EXPECT_EQ(message(R"json({"path": 1, "style": "DataParallel", "axis": "dp"})json"),
             "plan entry 1: expected a text field \"path\"");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "outputs": "Shard(1)"})json"),
-            "plan entry 1: unknown field \"outputs\"; expected path, style, axis, input, output, dim");
+            "plan entry 1: DataParallel has no field \"outputs\"; expected path, style, axis, input, output, "
+            "shard_state, shard_gradient");
   EXPECT_EQ(
       message(R"json({"path": "", "style": "ZeRO", "axis": "dp"})json"),
-      "plan entry 1, field \"style\": unknown style 'ZeRO': expected one of ColumnParallel, RowParallel, "
-      "VocabParallel, SequenceParallel, DataParallel, FullyShard");
+      "plan entry 1, field \"style\": unknown style 'ZeRO': expected one of ColumnParallel, DataParallel, "
+      "FullyShard, Ignore, RowParallel, SequenceParallel, VocabParallel");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "output": 1})json"),
-            "plan entry 1: expected a text field \"output\"");
-  for (const std::string dim : {"\"1\"", "1.5", "8", "-9", "4294967296", "null", "true"}) {
+            "plan entry 1, field \"output\": expected Replicate or Shard(DIM), got 1");
+  for (const std::string dim :
+       {"\"1\"", "1.5", "8", "-9", "4294967296", "18446744073709551615", "null", "true"}) {
     EXPECT_EQ(message(R"json({"path": "", "style": "FullyShard", "axis": "dp", "dim": )json" + dim + "}"),
               "plan entry 1, field \"dim\": expected a whole number from -8 to 7, got " + dim);
   }
   for (const std::string placement : {"Partial(sum)", "Shard(x)", "Shard(1", "shard(1)", "Shard()", ""}) {
     EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "input": ")json" +
                       placement + "\"}"),
-              "plan entry 1, field \"input\": expected Replicate or Shard(DIM), got '" + placement + "'");
+              "plan entry 1, field \"input\": expected Replicate or Shard(DIM), got \"" + placement + "\"");
   }
+}
+
+TEST(PlanTest, EveryFieldRoundTrips) {
+  Plan plan = {
+      {"a", DataParallel("x", {.input = Shard(1), .shard_state = true})},
+      {"b", DataParallel("x", {.shard_gradient = true})},
+      {"c", FullyShard("x", {.reshard = Reshard::kNever, .wrap_from = 1'000'000, .dim = -1})},
+      {"d", FullyShard("x").With("reshard", std::string("always"))},
+      {"e.weight", Ignore()},
+  };
+  plan.set_scheduler({.bucket_mb = 0.5, .prefetch = 2, .overlap = false, .find_unused = true});
+  EXPECT_EQ(Plan::FromJson(plan.ToJson()), plan);
+  EXPECT_EQ(
+      (Plan{{"", Ignore()}, {"", FullyShard("dp", {.reshard = Reshard::kNever, .wrap_from = 3})}}).ToJson(),
+      R"json({
+  "entries": [
+    {
+      "path": "",
+      "style": "Ignore"
+    },
+    {
+      "path": "",
+      "style": "FullyShard",
+      "axis": "dp",
+      "reshard": "never",
+      "wrap_from": 3
+    }
+  ]
+})json");
+}
+
+TEST(PlanTest, SchedulerOptions) {
+  EXPECT_EQ(Plan().scheduler(),
+            (SchedulerOptions{.bucket_mb = 25, .prefetch = 1, .overlap = true, .find_unused = false}));
+  Plan plan;
+  plan.set_scheduler({.bucket_mb = 10, .overlap = false});
+  EXPECT_EQ(plan.scheduler(), (SchedulerOptions{.bucket_mb = 10, .overlap = false}));
+  EXPECT_EQ(plan.ToString(), "scheduler: bucket_mb=10, overlap=false\n");
+  EXPECT_EQ(plan.ToJson(), R"json({
+  "entries": [],
+  "scheduler": {
+    "bucket_mb": 10.0,
+    "overlap": false
+  }
+})json");
+  plan.set_scheduler(SchedulerOptions{.prefetch = 3});  // all of them
+  EXPECT_EQ(plan.scheduler_choices(),
+            (SchedulerChoices{.bucket_mb = 25, .prefetch = 3, .overlap = true, .find_unused = false}));
+  plan.set_scheduler({.bucket_mb = 10, .overlap = false});
+  // Merged field by field: a default that nobody chose does not win over a choice.
+  Plan later;
+  later.set_scheduler({.bucket_mb = 25, .prefetch = 0});
+  EXPECT_EQ(plan.Merge(later).scheduler_choices(),
+            (SchedulerChoices{.bucket_mb = 25, .prefetch = 0, .overlap = false}));
+  EXPECT_EQ(later.Merge(plan).scheduler_choices(),
+            (SchedulerChoices{.bucket_mb = 10, .prefetch = 0, .overlap = false}));
+  EXPECT_EQ(plan.Merge({}), plan);
+  EXPECT_NE(plan, Plan());
+}
+
+TEST(PlanTest, BadSchedulerOptionsAreNamed) {
+  const auto chosen = [](const SchedulerChoices& choices) {
+    return InvalidArgumentMessage([&] { Plan().set_scheduler(choices); });
+  };
+  EXPECT_EQ(chosen({.bucket_mb = 0}), "scheduler, field \"bucket_mb\": expected a number above 0, got 0");
+  EXPECT_EQ(chosen({.bucket_mb = -1.5}),
+            "scheduler, field \"bucket_mb\": expected a number above 0, got -1.5");
+  EXPECT_EQ(chosen({.prefetch = -1}),
+            "scheduler, field \"prefetch\": expected a whole number of at least 0, got -1");
+  const auto read = [](const std::string& scheduler) {
+    return InvalidArgumentMessage(
+        [&] { Plan::FromJson("{\"entries\": [], \"scheduler\": " + scheduler + "}"); });
+  };
+  EXPECT_EQ(read("3"), "plan, key \"scheduler\": expected an object, got number");
+  EXPECT_EQ(read(R"json({"bucket": 3})json"),
+            "scheduler: unknown field \"bucket\"; expected bucket_mb, prefetch, overlap, find_unused");
+  EXPECT_EQ(read(R"json({"bucket_mb": "3"})json"),
+            "scheduler, field \"bucket_mb\": expected a number above 0, got \"3\"");
+  EXPECT_EQ(read(R"json({"bucket_mb": -3})json"),
+            "scheduler, field \"bucket_mb\": expected a number above 0, got -3");
+  for (const std::string prefetch : {"1.5", "-1", "true", "4294967296", "-4294967296"}) {
+    EXPECT_EQ(read("{\"prefetch\": " + prefetch + "}"),
+              "scheduler, field \"prefetch\": expected a whole number of at least 0, got " + prefetch);
+  }
+  EXPECT_EQ(read(R"json({"overlap": 1})json"), "scheduler, field \"overlap\": expected true or false, got 1");
+  EXPECT_EQ(InvalidArgumentMessage([] { Plan::FromJson(R"json({"entries": [], "schedule": {}})json"); }),
+            "plan: unknown key \"schedule\"; expected entries, scheduler");
 }
 
 TEST(PlanTest, MergeKeepsTheOrder) {

@@ -3,7 +3,8 @@
 #include <sstream>
 
 #include "gtest/gtest.h"
-#include "runtime/base/error.h"
+#include "parallel/styles.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -31,20 +32,57 @@ TEST(StyleTest, ComparesAllItsFields) {
   EXPECT_NE(RowParallel("tp", {.input = Shard(1)}), RowParallel("tp", {.output = Shard(1)}));
 }
 
-TEST(StyleTest, KindNamesParse) {
-  for (const Style& style : {ColumnParallel("a"), RowParallel("a"), VocabParallel("a"), SequenceParallel("a"),
-                             DataParallel("a"), FullyShard("a")}) {
-    EXPECT_EQ(ParseStyleKind(StyleKindName(style.kind)), style.kind) << style;
-  }
-  try {
-    ParseStyleKind("ColumnWise");
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(error.message(),
-              "unknown style 'ColumnWise': expected one of ColumnParallel, RowParallel, VocabParallel, "
-              "SequenceParallel, DataParallel, FullyShard");
-  }
+TEST(StyleTest, FieldsThatAreNotGivenAreNotThere) {
+  EXPECT_EQ(DataParallel("dp", {.shard_state = true}).ToString(), "DataParallel(dp, shard_state=true)");
+  EXPECT_EQ(DataParallel("dp", {.shard_gradient = true}).ToString(), "DataParallel(dp, shard_gradient=true)");
+  EXPECT_EQ(FullyShard("dp", {.reshard = Reshard::kNever, .wrap_from = 1'000'000}).ToString(),
+            "FullyShard(dp, reshard=never, wrap_from=1000000)");
+  EXPECT_EQ(FullyShard("dp", {.reshard = Reshard::kAlways}).ToString(), "FullyShard(dp)");
+  EXPECT_EQ(Ignore().ToString(), "Ignore()");
+  EXPECT_EQ(FullyShard("dp").fields.size(), 0u);
+}
+
+// A style of a user's own, from the user's own file: all that it takes.
+Style PinnedOutput(absl::string_view axis, double weight) {
+  return Style{.name = "PinnedOutput", .axis = std::string(axis)}.With("weight", weight);
+}
+const RegisterStyle kRegister({
+    .name = "PinnedOutput",
+    .fields = {{.name = "weight", .type = StyleField::Type::kNumber}},
+    .pins = [](const Style&, bool /*is_root*/) { return StylePins{.output = Replicate()}; },
+});
+
+TEST(StyleTest, AUsersStyleIsOneOfThem) {
+  const Style style = PinnedOutput("tp", 0.5);
+  EXPECT_EQ(style.ToString(), "PinnedOutput(tp, weight=0.5)");
+  EXPECT_EQ(style.Get<double>("weight"), 0.5);
+  EXPECT_NO_THROW(CheckStyle(style));
+  const StyleRules& rules = FindStyle("PinnedOutput");
+  EXPECT_EQ(rules.pins(style, true).output, Placement(Replicate()));
+}
+
+TEST(StyleTest, MistakesAreNamed) {
+  const auto message = [](const Style& style) { return InvalidArgumentMessage([&] { CheckStyle(style); }); };
+  EXPECT_EQ(message({.name = "ColumnWise", .axis = "tp"}),
+            "unknown style 'ColumnWise': expected one of ColumnParallel, DataParallel, FullyShard, Ignore, "
+            "PinnedOutput, RowParallel, SequenceParallel, VocabParallel");
+  EXPECT_EQ(message({.name = "FullyShard"}), "FullyShard needs an axis");
+  EXPECT_EQ(message({.name = "Ignore", .axis = "dp"}), "Ignore has no axis; got 'dp'");
+  EXPECT_EQ(message(ColumnParallel("tp").With("dim", 0)),
+            "ColumnParallel has no field \"dim\"; expected input, output");
+  EXPECT_EQ(message(Ignore().With("dim", 0)), "Ignore has no field \"dim\"; it has none");
+  EXPECT_EQ(message(FullyShard("dp", {.dim = 8})),
+            "field \"dim\" of FullyShard: expected a whole number from -8 to 7, got 8");
+  EXPECT_EQ(message(FullyShard("dp", {.wrap_from = 0})),
+            "field \"wrap_from\" of FullyShard: expected a whole number from 1 to 9007199254740992, got 0");
+  EXPECT_EQ(message(FullyShard("dp").With("reshard", std::string("sometimes"))),
+            "field \"reshard\" of FullyShard: expected always or never, got sometimes");
+  EXPECT_EQ(message(DataParallel("dp").With("shard_state", 1)),
+            "field \"shard_state\" of DataParallel: expected true or false, got 1");
+  EXPECT_EQ(message(RowParallel("tp", {.output = Partial()})),
+            "field \"output\" of RowParallel: expected Replicate or Shard(DIM), got Partial(sum)");
+  EXPECT_EQ(message(PinnedOutput("tp", 1).With("weight", true)),
+            "field \"weight\" of PinnedOutput: expected a number, got true");
 }
 
 }  // namespace
