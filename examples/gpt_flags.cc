@@ -113,6 +113,12 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
   return config;
 }
 
+// Whether a flag says something else than its default.
+bool IsGiven(absl::string_view flag) {
+  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
+  return found->CurrentValue() != found->DefaultValue();
+}
+
 Plan PlanFromFlags(const DeviceMesh& mesh) {
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
@@ -121,17 +127,19 @@ Plan PlanFromFlags(const DeviceMesh& mesh) {
   if (const std::optional<DataPlan> data_plan = ParseDataPlan(plan)) {
     Plan made =
         GptPlan(mesh, *data_plan, sequence_parallel, reshard == "never" ? Reshard::kNever : Reshard::kAlways);
-    made.set_scheduler({.bucket_mb = InRange(1e-6, 1e6, "bucket_mb", absl::GetFlag(FLAGS_bucket_mb)),
-                        .prefetch = static_cast<int>(AtLeast(0, "prefetch", absl::GetFlag(FLAGS_prefetch))),
-                        .overlap = absl::GetFlag(FLAGS_overlap)});
+    SchedulerChoices scheduler;
+    const double bucket_mb = InRange(1e-6, 1e6, "bucket_mb", absl::GetFlag(FLAGS_bucket_mb));
+    const int64_t prefetch = AtLeast(0, "prefetch", absl::GetFlag(FLAGS_prefetch));
+    if (IsGiven("bucket_mb")) scheduler.bucket_mb = bucket_mb;
+    if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(prefetch);
+    if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
+    made.set_scheduler(scheduler);
     return made;
   }
   WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
                ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
   for (const absl::string_view flag : {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap"}) {
-    const absl::CommandLineFlag* const given = absl::FindCommandLineFlag(flag);
-    WEFT_REQUIRE(given->CurrentValue() == given->DefaultValue(), "--", flag,
-                 ": a plan of your own says so itself (--plan=", plan, ")");
+    WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": a plan of your own says so itself (--plan=", plan, ")");
   }
   return Plan::FromJson(ReadTextFile(UserPath(plan)));
 }

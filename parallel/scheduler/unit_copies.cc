@@ -54,6 +54,7 @@ DTensor UnitCopies::Copy(int copy) {
 
 void UnitCopies::Use(int index) {
   Unit& unit = units_[index];
+  in_use_ = index;
   const bool first = !IsHere(unit) || !unit.is_used;
   if (!IsHere(unit)) Gather(index, /*ahead=*/false);
   unit.is_used = true;
@@ -68,22 +69,32 @@ void UnitCopies::Use(int index) {
   Prefetch(index);
 }
 
-// The next units of the pass that runs, as the last one had them.
+// The next units of the pass that runs, as the last one had them. What was gathered ahead in another hope goes.
 void UnitCopies::Prefetch(int index) {
+  const std::vector<int> ahead = UnitsAhead(index);
+  for (int i = 0; i < std::ssize(units_); ++i) {
+    const bool hoped = !units_[i].copies.empty() && !units_[i].is_used;
+    if (hoped && std::find(ahead.begin(), ahead.end(), i) == ahead.end()) DropUnused(units_[i]);
+  }
+  for (const int next : ahead) {
+    if (!IsHere(units_[next])) Gather(next, /*ahead=*/true);
+  }
+}
+
+std::vector<int> UnitCopies::UnitsAhead(int index) const {
   const bool backward = context_.state().in_backward();
   std::vector<int> reversed;
   if (backward && backward_order_.empty()) reversed.assign(this_forward_.rbegin(), this_forward_.rend());
   const std::vector<int>& order = !backward                 ? forward_order_
                                   : backward_order_.empty() ? reversed
                                                             : backward_order_;
+  std::vector<int> ahead;
   auto next = std::find(order.begin(), order.end(), index);
-  if (next == order.end()) return;
-  int ahead = 0;
-  for (++next; next != order.end() && ahead < options_.prefetch; ++next) {
-    if (units_[*next].spec.is_root) continue;  // it stays; gathered at its first use
-    ++ahead;
-    if (!IsHere(units_[*next])) Gather(*next, /*ahead=*/true);
+  if (next == order.end()) return ahead;
+  for (++next; next != order.end() && std::ssize(ahead) < options_.prefetch; ++next) {
+    if (!units_[*next].spec.is_root) ahead.push_back(*next);  // the root stays; gathered at its first use
   }
+  return ahead;
 }
 
 void UnitCopies::Gather(int index, bool ahead) {
@@ -112,24 +123,34 @@ void UnitCopies::Gather(int index, bool ahead) {
   unit.is_used = false;
 }
 
-// No more than (1 + prefetch) inner units are here with this one: those let go that were used longest ago.
+// No more than (1 + prefetch) inner units are here with this one: those let go that were used longest ago, but
+// for the one in use.
 void UnitCopies::MakeRoom(int index) {
+  const auto counts = [&](const Unit& unit) {
+    return !unit.spec.is_root && unit.spec.reshards && !unit.copies.empty();
+  };
   if (units_[index].spec.is_root || !units_[index].spec.reshards) return;
-  std::vector<Unit*> here;
-  for (Unit& unit : units_) {
-    const bool counts = !unit.spec.is_root && unit.spec.reshards && !unit.copies.empty();
-    if (counts && unit.is_used && &unit != &units_[index]) here.push_back(&unit);
+  std::vector<Unit*> old;
+  int64_t num_here = 1;
+  for (int i = 0; i < std::ssize(units_); ++i) {
+    if (i == index || !counts(units_[i])) continue;
+    ++num_here;
+    if (i != in_use_ && units_[i].is_used) old.push_back(&units_[i]);
   }
-  int64_t num_ahead = 0;
-  for (const Unit& unit : units_) {
-    num_ahead += !unit.spec.is_root && unit.spec.reshards && !unit.copies.empty() && !unit.is_used ? 1 : 0;
-  }
-  std::sort(here.begin(), here.end(), [](const Unit* a, const Unit* b) { return a->last_use < b->last_use; });
-  int64_t too_many = std::ssize(here) + num_ahead + 1 - (1 + options_.prefetch);
-  for (Unit* unit : here) {
-    if (too_many-- <= 0) return;
+  std::sort(old.begin(), old.end(), [](const Unit* a, const Unit* b) { return a->last_use < b->last_use; });
+  for (Unit* unit : old) {
+    if (num_here-- <= 1 + options_.prefetch) return;
     Drop(*unit);
   }
+}
+
+void UnitCopies::DropUnused(Unit& unit) {
+  Drop(unit);
+  if (!context_.state().FirstWarning(absl::StrCat("prefetch ", unit.spec.path))) return;
+  context_.Warn(
+      absl::StrCat("unit '", unit.spec.path,
+                   "' was gathered ahead and not used: the program has left the order of its last step; "
+                   "the gather is dropped"));
 }
 
 void UnitCopies::Drop(Unit& unit) noexcept {
@@ -156,13 +177,9 @@ void UnitCopies::DeliveredAll(int index) noexcept {
 }
 
 void UnitCopies::EndPass() {
+  in_use_ = -1;
   for (Unit& unit : units_) {
-    if (!unit.copies.empty() && !unit.is_used &&
-        context_.state().FirstWarning(absl::StrCat("prefetch ", unit.spec.path))) {
-      context_.Warn(absl::StrCat("unit '", unit.spec.path,
-                                 "' was gathered ahead and not used: the program has left the order of its "
-                                 "last step; the gather is dropped"));
-    }
+    if (!unit.copies.empty() && !unit.is_used) DropUnused(unit);
     if (unit.spec.reshards) Drop(unit);
   }
   forward_order_ = std::exchange(this_forward_, {});

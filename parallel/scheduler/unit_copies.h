@@ -73,6 +73,8 @@ class UnitCopies final : public CopySource {
   void Gather(int index, bool ahead);
   void MakeRoom(int index);
   void Prefetch(int index);
+  std::vector<int> UnitsAhead(int index) const;
+  void DropUnused(Unit& unit);
   void Drop(Unit& unit) noexcept;
 
   MeshContext& context_;
@@ -82,6 +84,7 @@ class UnitCopies final : public CopySource {
   // Units in the order of their first use in a forward, and in a backward: the last one's, and this one's.
   std::vector<int> forward_order_, backward_order_;
   std::vector<int> this_forward_, this_backward_;
+  int in_use_ = -1;  // the unit that was asked for last
   int64_t num_uses_ = 0;
 };
 

@@ -69,7 +69,7 @@ cmp one.txt two.txt || fail "samples differ between meshes"
 
 # --- Saved under each plan of data parallelism and resumed under each other: as if nothing had happened.
 plans=(ddp zero1 zero2 fsdp hsdp)
-f64=("${small[@]}" --dtype=f64 --eval_every=0 --sample=0)
+f64=("${small[@]}" --batch=8 --dtype=f64 --eval_every=0 --sample=0)
 mesh_of() { [[ $1 == hsdp ]] && echo replica=2,shard=2 || echo dp=2; }
 near() {  # the losses and norms of two runs, by step
   paste -d' ' "$1" "$2" | awk '{ for (i = 2; i <= 3; i++) { d = $i - $(i + 3); if (d < 0) d = -d; if (d > 1e-9 * $i) bad = 1 } }
