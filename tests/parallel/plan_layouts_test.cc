@@ -238,6 +238,10 @@ TEST(PlanLayoutsTest, EntriesMayNameParameters) {
                 {.path = "down", .parameters = {3}, .reshard = Reshard::kNever},
                 {.path = "norm", .parameters = {5}, .reshard = Reshard::kNever},
             }));
+  // What an entry says of the unit goes before what one says of a parameter in it, whichever comes last.
+  const PlanEntry last = {"norm.bias", FullyShard("dp", {.reshard = Reshard::kNever})};
+  EXPECT_EQ(ResolvePlan(net, mesh, {plan.entries()[0], last}).units[0].reshard, Reshard::kAlways);
+  EXPECT_EQ(ResolvePlan(net, mesh, {last, plan.entries()[0]}).units[0].reshard, Reshard::kAlways);
   const auto message = [&](const Plan& plan) {
     return InvalidArgumentMessage([&] { ResolvePlan(net, mesh, plan); });
   };
