@@ -96,7 +96,7 @@ std::vector<TrainRow> AllTrainRows() {
 
 double MeasuredRow::seconds() const { return Median(step_seconds); }
 
-double MeasuredRow::comm_fraction() const { return Median(comm_fractions); }
+double MeasuredRow::exposed_fraction() const { return Median(exposed_fractions); }
 
 MeasuredRow MeasureRow(const TrainRow& row, int warmup, int steps, Tracer* tracer,
                        int64_t* measured_from_ns) {
@@ -115,7 +115,7 @@ MeasuredRow MeasureRow(const TrainRow& row, int warmup, int steps, Tracer* trace
           trainer.Step(row.num_tokens(), [&] { return model.Loss(tokens, targets).Mean(); });
       if (step < warmup || world.rank() != 0) continue;
       measured.step_seconds.push_back(metrics.step_ms / 1e3);
-      measured.comm_fractions.push_back(metrics.comm_fraction);
+      measured.exposed_fractions.push_back(metrics.exposed_fraction);
       measured.tensor_bytes = metrics.peak_bytes;
     }
     if (world.rank() != 0) return;

@@ -53,12 +53,12 @@ std::vector<TrainRow> AllTrainRows();
 
 struct MeasuredRow {
   std::vector<double> step_seconds;
-  std::vector<double> comm_fractions;
+  std::vector<double> exposed_fractions;
   int64_t tensor_bytes = 0;  // peak of a rank's allocator
   int64_t parameters = 0;
 
   double seconds() const;  // medians
-  double comm_fraction() const;
+  double exposed_fraction() const;
 };
 
 // Trains the row's model on random tokens: `warmup` steps, then `steps` that are measured. With a tracer, all

@@ -164,7 +164,7 @@ class Rows {
 
   void ReportSpread(const std::string& name, const TrainRow& row, const MeasuredRow& measured) {
     Report({.name = name + "/communication",
-            .value = 100 * measured.comm_fraction(),
+            .value = 100 * measured.exposed_fraction(),
             .unit = "% of step",
             .limit = 5,
             .limit_is = "5%",
