@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""What overlap.sh computes: the rate of a link, and figures of the steps of runs.
+
+receive ADDRESS            takes what `send` sends
+send ADDRESS               prints the bytes per second of 64 MiB over one connection
+figures PLAN PAIRS         reads PLAN.{free,shaped,inline}.N.json and .bytes of this folder, and `rate`
+"""
+import json
+import socket
+import statistics
+import sys
+import time
+
+PORT = 29600
+NUM_BYTES = 64 << 20
+NUM_WARMUP = 3  # steps that learn the order of gradients, and of units
+
+
+def receive(address):
+    with socket.create_server((address, PORT)) as server:
+        connection, _ = server.accept()
+        with connection:
+            left = NUM_BYTES
+            while left > 0:
+                left -= len(connection.recv(1 << 20))
+            connection.sendall(b".")
+
+
+def send(address):
+    for attempt in range(100):
+        try:
+            connection = socket.create_connection((address, PORT))
+            break
+        except OSError:
+            if attempt == 99:
+                raise
+            time.sleep(0.05)
+    with connection:
+        begun = time.monotonic()
+        connection.sendall(bytes(NUM_BYTES))
+        connection.recv(1)
+        print(NUM_BYTES / (time.monotonic() - begun))
+
+
+def read(name):
+    """The steps of a run that count, and the bytes that one host has sent in all of it."""
+    with open(name + ".json") as file:
+        steps = [json.loads(line) for line in file if line.startswith('{"step"')]
+    steps = [step for step in steps if "loss" in step]
+    with open(name + ".bytes") as file:
+        return steps, int(file.read())
+
+
+def median(runs, field):
+    return statistics.median(step[field] for steps, _ in runs for step in steps[NUM_WARMUP:])
+
+
+def figure(name, value, target, limit_is):
+    print(json.dumps({"name": name, "value": round(value, 4), "unit": "ratio", "limit": None, "limit_is": limit_is,
+                      "ratio": None, "target": target, "pass": None if target is None else value <= target}))
+
+
+def figures(plan, pairs):
+    runs = {kind: [read(f"{plan}.{kind}.{i + 1}") for i in range(pairs)] for kind in ("free", "shaped", "inline")}
+    with open("rate") as file:
+        rate = float(file.read())
+    losses = [[(step["loss"], step["grad_norm"]) for step in steps] for all_of in runs.values() for steps, _ in all_of]
+    if any(other != losses[0] for other in losses):
+        sys.exit(f"error: {plan}: losses differ between runs that differ only in the link and the schedule")
+    sent = median(runs["shaped"], "comm_bytes") / 2  # of two ranks, each sends half of what they lack together
+    for steps, num_bytes in runs["shaped"]:
+        if num_bytes < sent * len(steps):
+            sys.exit(f"error: {plan}: the cable carried {num_bytes} bytes, the ledger counts {sent * len(steps):.0f}")
+    moving = sent / rate * 1e3
+    step = {kind: median(all_of, "step_ms") for kind, all_of in runs.items()}
+    own = {kind: median(all_of, "exposed_fraction") * step[kind] for kind, all_of in runs.items()}
+    what = f"{sent / 1e6:.1f} MB a rank and step at {rate * 8 / 1e6:.0f} Mbit/s: {moving:.0f} ms of {step['shaped']:.0f} ms"
+    figure(f"overlap/{plan}/exposed", (step["shaped"] - step["free"]) / moving, 0.10, what)
+    figure(f"overlap/{plan}/own", (own["shaped"] - own["free"]) / moving, None, "the trainer's exposed seconds, likewise")
+    figure(f"overlap/{plan}/step", step["shaped"] / step["free"], 1.05, f"of {step['free']:.0f} ms unshaped")
+    figure(f"overlap/{plan}/inline", step["inline"] / step["free"], None, "with --overlap=false")
+
+
+def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "receive":
+        receive(sys.argv[2])
+    elif len(sys.argv) == 3 and sys.argv[1] == "send":
+        send(sys.argv[2])
+    elif len(sys.argv) == 4 and sys.argv[1] == "figures":
+        figures(sys.argv[2], int(sys.argv[3]))
+    else:
+        sys.exit(__doc__)
+
+
+main()
