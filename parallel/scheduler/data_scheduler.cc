@@ -1,5 +1,6 @@
 #include "parallel/scheduler/data_scheduler.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -88,6 +89,7 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
     copy_units.push_back(std::move(unit));
   }
 
+  int64_t gradient_bytes = 0;
   std::vector<BucketLeaf> leaves;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const ParameterLayouts& layouts = parameters[i]->layouts();
@@ -97,12 +99,19 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
                       .layout = layouts.of_gradient(),
                       .accumulates_unreduced = layouts.accumulates_unreduced,
                       .unit = unit_of_leaf[i]});
+    const TensorType& type = leaves.back().type;
+    gradient_bytes += type.shape.num_elements() * ItemSize(type.dtype);
   }
-  const auto buckets = std::make_shared<GradientBuckets>(
-      *context, std::move(leaves),
-      BucketOptions{.bucket_bytes = static_cast<int64_t>(options.bucket_mb * (1 << 20)),
-                    .lane = options.overlap ? Lane::kGrad : Lane::kInline,
-                    .find_unused = options.find_unused});
+  // Ten buckets at least, if each is still worth a collective: otherwise a small model's gradients would move when
+  // backward has ended.
+  constexpr int64_t kLeastBytes = 1 << 20;
+  const auto most = static_cast<int64_t>(options.bucket_mb * (1 << 20));
+  const int64_t bucket_bytes = std::min(most, std::max(kLeastBytes, gradient_bytes / 10));
+  const auto buckets =
+      std::make_shared<GradientBuckets>(*context, std::move(leaves),
+                                        BucketOptions{.bucket_bytes = bucket_bytes,
+                                                      .lane = options.overlap ? Lane::kGrad : Lane::kInline,
+                                                      .find_unused = options.find_unused});
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->leaf().set_sink(buckets, static_cast<int>(i));
     parameters[i]->set_update_lane(options.overlap ? Lane::kParam : Lane::kInline);

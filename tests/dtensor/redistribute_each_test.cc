@@ -151,11 +151,13 @@ TEST(RedistributeEachTest, TheReaderIsToldOfAFailure) {
     const DTensor source = Full(context, DType::kF32, {8}, 1, Layout::Parse("[dp]", context->mesh()));
     context->Group({0}, Lane::kParam);
     if (world.rank() == 1) {
+      context->Group({0}).Barrier();  // the other has issued it
       context->Group({0}, Lane::kParam).Abort("the test says so");
       return;
     }
     const DTensor moved =
         RedistributeEach({{.source = source, .to = Layout::Parse("[-]", context->mesh())}}, Lane::kParam)[0];
+    context->Group({0}).Barrier();
     for (int i = 0; i < 2; ++i) {
       try {
         moved.ToLocal();
