@@ -12,7 +12,7 @@ struct SchedulerChoices;
 
 // Values do not depend on these; time and memory do.
 struct SchedulerOptions {
-  double bucket_mb = 25;     // of gradients that move together at most, MiB; the first and the last bucket hold less
+  double bucket_mb = 25;     // MiB of gradients that move together, at most
   int prefetch = 1;          // units whose parameters are gathered ahead of their use
   bool overlap = true;       // communication runs beside computing
   bool find_unused = false;  // ranks may reach different parameters in one step

@@ -84,7 +84,10 @@ TEST(TrainerTest, MetricsAgreeAcrossRanks) {
     EXPECT_GT(first[i].step_ms, 0);
     EXPECT_NEAR(first[i].tokens_per_s * first[i].step_ms * 1e-3, 24, 1e-6);
     EXPECT_GT(first[i].comm_fraction, 0);
-    EXPECT_LT(first[i].comm_fraction, 1);
+    EXPECT_LE(first[i].comm_fraction, 1);
+    EXPECT_GT(first[i].exposed_fraction, 0);
+    EXPECT_LE(first[i].exposed_fraction, 1);
+    EXPECT_LE(first[i].waiting_fraction, first[i].exposed_fraction);
     EXPECT_EQ(first[i].comm_bytes, first[0].comm_bytes);  // every step moves the same
     EXPECT_FALSE(first[i].stop);
   }

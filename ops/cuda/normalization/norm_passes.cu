@@ -54,7 +54,7 @@ struct WeightSums {
 template <class T, int kVectors, class Threads>
 __global__ void __launch_bounds__(Threads::kBlock, 2)
     NormBackwardKernel(NormOperands<T> of, DeviceRows<T> dx, int64_t num_rows, int64_t block_rows,
-                           WideOf<T>* partials) {
+                       WideOf<T>* partials) {
   using C = WideOf<T>;
   constexpr int kGroups = Threads::kBlock / Threads::kSize;
   constexpr int kColumns = Threads::kSize * Threads::kHeld * RowPack<T>::kSize;
