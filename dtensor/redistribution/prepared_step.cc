@@ -193,7 +193,7 @@ PreparedStep PrepareStep(const LoweredStep& step, const Tensor& local, const Ten
     case StepKind::kToPartial:
       return PrepareTerm(step, local, into, allocator);
   }
-  WEFT_CHECK(false, "unknown redistribution step");
+  Throw(absl::StatusCode::kInternal, "unknown redistribution step");
 }
 
 Work IssueStep(Communicator& group, const LoweredStep& step, const PreparedStep& prepared,
@@ -215,7 +215,7 @@ Work IssueStep(Communicator& group, const LoweredStep& step, const PreparedStep&
     case StepKind::kToPartial:
       return Work();
   }
-  WEFT_CHECK(false, "unknown redistribution step");
+  Throw(absl::StatusCode::kInternal, "unknown redistribution step");
 }
 
 Work IssueSteps(Communicator& group, absl::Span<const LoweredStep* const> steps,
@@ -237,7 +237,7 @@ Work IssueSteps(Communicator& group, absl::Span<const LoweredStep* const> steps,
     case StepKind::kAllReduce:
       return group.AllReduceEach(parts, first.op, options);
     default:
-      WEFT_CHECK(false, "steps of this kind are not merged");
+      Throw(absl::StatusCode::kInternal, "steps of this kind are not merged");
   }
 }
 
