@@ -20,7 +20,7 @@ struct EachMove {
 
 // The same values under other layouts, with no history: many moves in one call, each planned as if it stood
 // alone, and with the same bits. All-gathers, reduce-scatters and all-reduces over the same axes, by the same
-// op and in the same dtype, are one call of the communicator; nothing is packed for it.
+// op and in the same dtype, are one call of the communicator, which packs parts only where its backend must.
 //
 // On another lane than kInline it returns once everything is issued: the results are pending, and what reads
 // one first waits for all of the call (DTensorImpl::Local). Outputs are allocated, purpose and module path

@@ -120,6 +120,14 @@ std::vector<StyleField> BorderFieldsAnd(std::vector<StyleField> more) {
   return fields;
 }
 
+StylePins SummedOutputPins(const Style& style, bool /*is_root*/) {
+  return {
+      .input = style.input(),
+      .output = style.output().value_or(Replicate()),
+      .output_gradient = Replicate(),
+  };
+}
+
 RegisterStyle::RegisterStyle(StyleRules rules) {
   const std::string name = rules.name;
   if (Table().emplace(name, std::move(rules)).second) return;

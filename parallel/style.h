@@ -92,6 +92,10 @@ struct StylePins {
   std::optional<Placement> output_gradient = std::nullopt;  // Redistribute's rule if not given
 };
 
+// The pins of a style whose ranks each make a term of the output: the output is summed, to Replicate unless the
+// style says otherwise, and every rank needs the whole gradient of the sum.
+StylePins SummedOutputPins(const Style& style, bool is_root);
+
 // What a style of an axis does to the parameters that it reaches.
 struct StyleSplit {
   SplitColumns columns = {};

@@ -10,8 +10,6 @@ absl::string_view LaneName(Lane lane) {
       return "param";
     case Lane::kGrad:
       return "grad";
-    case Lane::kReplica:
-      return "replica";
   }
   return "?";
 }

@@ -14,16 +14,15 @@ namespace weft {
 // Every rank issues the same redistributions to a lane in the same order: what arrives when decides what is
 // waited for, never what is issued next.
 enum class Lane : uint8_t {
-  kInline,   // the caller waits: activations, losses, norms
-  kParam,    // parameters that are gathered ahead of their use
-  kGrad,     // gradients on their way to rest
-  kReplica,  // gradients between replicas of what is sharded (HSDP)
+  kInline,  // the caller waits: activations, losses, norms
+  kParam,   // parameters that are gathered ahead of their use
+  kGrad,    // gradients on their way to rest
 };
 
-inline constexpr Lane kLanes[] = {Lane::kInline, Lane::kParam, Lane::kGrad, Lane::kReplica};
-inline constexpr int kNumLanes = 4;
+inline constexpr Lane kLanes[] = {Lane::kInline, Lane::kParam, Lane::kGrad};
+inline constexpr int kNumLanes = 3;
 
-// "inline", "param", "grad", "replica".
+// "inline", "param", "grad".
 absl::string_view LaneName(Lane lane);
 
 }  // namespace weft

@@ -61,7 +61,6 @@ void Parameter::TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
     DTensorImpl& target = *parameter.at_rest().impl();
-    if (pieces[i].impl() == parameter.at_rest().impl()) continue;
     moves.push_back({.source = pieces[i], .to = target.layout, .into = target.Local()});
     targets.push_back(&target);
     lane = parameter.update_lane_;

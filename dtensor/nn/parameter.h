@@ -108,10 +108,10 @@ class Parameter {
   // The value that an optimizer changes, as its state lies: the value at rest, or this rank's part of it, in the
   // same memory where that is one run of it.
   DTensor UpdatedPiece() const;
-  // Takes over what has been changed: where UpdatedPiece() is not the value at rest, gathers the pieces of all
-  // ranks into its memory.
-  // Cost: one all-gather for those of `parameters` that need it, in the dtype at rest, on lane `param`: what
-  //       reads a value first waits for it.
+  // Takes over what has been changed: gathers the pieces of all ranks into the memory of the values at rest. For
+  // parameters whose UpdatedPiece() is not the value at rest.
+  // Cost: one all-gather for all of `parameters`, in the dtype at rest, on their update lane: what reads a value
+  //       first waits for it.
   static void TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<const DTensor> pieces);
 
   // The gradient at rest, or undefined; Backward adds to it.

@@ -14,9 +14,9 @@ namespace weft {
 
 // Changes parameters by their gradients, on the pieces that each rank has the state (moments) of: no
 // communication, where that is all that the rank has at rest. Where it is less (ZeRO-1 and -2), the changed
-// pieces are gathered afterwards, some 25 MiB at a time (Parameter::TakeUpdates). A parameter without a gradient is left alone. Weight decay applies to the
-// parameters that decay: their modules say so (ParameterSpec::decays). All are updated by one call
-// (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of its own: sgd.h, adamw.h.
+// pieces are gathered afterwards, some 25 MiB at a time (Parameter::TakeUpdates). A parameter without a
+// gradient is left alone. Weight decay applies to the parameters that decay: their modules say so
+// (ParameterSpec::decays). All are updated by one call (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of its own: sgd.h, adamw.h.
 class Optimizer {
  public:
   // Errors: FailedPrecondition before the parameters are materialized.

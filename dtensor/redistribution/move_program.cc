@@ -106,12 +106,6 @@ void MoveProgram::Finish(const Move& move, Progress& progress, LocalWorks* works
   progress.current = std::move(to);
 }
 
-int MoveProgram::num_collectives() const {
-  int count = 0;
-  for (const Stage& stage : stages_) count += stage.step != nullptr ? 1 : 0;
-  return count;
-}
-
 Work MoveProgram::IssueCollective(const Stage& stage, Worker* worker) const {
   const CommOptions options = {.async = worker != nullptr, .tag = tag_, .worker = worker};
   if (stage.parts.size() == 1) return IssueStep(*stage.group, *stage.step, stage.parts[0], options);

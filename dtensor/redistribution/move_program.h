@@ -15,11 +15,11 @@
 
 namespace weft {
 
-// This rank's part in many redistributions at once. Making it allocates every buffer and takes down the tag, on
-// the rank's thread; to run it may be left to a worker. The steps go in rounds, first
-// those that every move begins with: of one round, all-gathers, reduce-scatters and all-reduces over the same
-// axes, by the same op and in the same dtype, are one call of the communicator. Every rank that makes it of
-// the same moves runs the same collectives in the same order.
+// This rank's part in many redistributions at once. Its constructor allocates every buffer and takes down the
+// tag, on the rank's thread. A worker may run it. The steps go in rounds; the first round has the first step of
+// every move. In one round, all-gathers, reduce-scatters and all-reduces over the same axes, by the same op and
+// in the same dtype, are one call of the communicator. Ranks that make it of the same moves run the same
+// collectives in the same order.
 //
 // Lifetime: owns references to all that it touches.
 class MoveProgram {
@@ -35,9 +35,6 @@ class MoveProgram {
 
   // Each move's piece, by move: memory and shape now, its elements once Run has returned.
   const std::vector<Tensor>& results() const { return results_; }
-
-  // Number of calls that it makes of communicators.
-  int num_collectives() const;
 
   // Runs `program` to its end, here.
   // Errors: those of the collectives.

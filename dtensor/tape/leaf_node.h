@@ -32,8 +32,6 @@ class LeafNode : public TapeNode {
     sink_index_ = index;
   }
 
-  const Layout& gradient_layout() const { return layout_; }
-
   // What has come to rest, or undefined. May be pending.
   const DTensor& gradient() const;
   void ClearGradient() { set_gradient(DTensor()); }

@@ -51,19 +51,13 @@ GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> l
   for (size_t i = 0; i < leaves.size(); ++i) leaves_[i].spec = std::move(leaves[i]);
 }
 
-std::vector<std::vector<int>> GradientBuckets::buckets() const {
-  std::vector<std::vector<int>> buckets;
-  for (const Bucket& bucket : buckets_) buckets.push_back(bucket.leaves);
-  return buckets;
-}
-
 bool GradientBuckets::HoldsBack(const BucketLeaf& leaf) const {
   return leaf.accumulates_unreduced && !context_.state().syncs_gradients();
 }
 
 void GradientBuckets::Deliver(int index, DTensor gradient) {
   Leaf& leaf = leaves_[index];
-  arrivals_.push_back(index);
+  if (!learnt_) arrivals_.push_back(index);
   leaf.arriving = gradient.layout();
   if (HoldsBack(leaf.spec)) {
     Accumulate(leaf.held, std::move(gradient));

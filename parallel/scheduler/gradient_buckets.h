@@ -64,9 +64,6 @@ class GradientBuckets final : public GradientSink {
   // Called with a leaf when backward has delivered it, and with no leaf (-1) at the end of a pass.
   void set_observer(std::function<void(int leaf)> observer) { observer_ = std::move(observer); }
 
-  // The leaves of each bucket, in the order of issue; empty before the first pass has ended.
-  std::vector<std::vector<int>> buckets() const;
-
  private:
   struct Leaf {
     BucketLeaf spec;
@@ -98,7 +95,7 @@ class GradientBuckets final : public GradientSink {
   MeshContext& context_;
   const BucketOptions options_;
   std::vector<Leaf> leaves_;
-  std::vector<int> arrivals_;  // in this pass
+  std::vector<int> arrivals_;  // in the first pass
   std::vector<Bucket> buckets_;
   bool learnt_ = false;
   size_t next_ = 0;      // bucket to issue

@@ -5,20 +5,11 @@
 namespace weft {
 namespace {
 
-StylePins Pins(const Style& style, bool /*is_root*/) {
-  // Every rank needs the whole gradient of the sum that it added a term to.
-  return {
-      .input = style.input(),
-      .output = style.output().value_or(Replicate()),
-      .output_gradient = Replicate(),
-  };
-}
-
 const RegisterStyle kRegister({
     .name = "RowParallel",
     .fields = BorderFields(),
     .reach = StyleReach::kOwn,
-    .pins = Pins,
+    .pins = SummedOutputPins,
     .split = [](const Style&) { return StyleSplit{.columns = SplitColumns::All()}; },
     .own_dim = [](const ParameterSpec& spec) { return spec.shard_dims.row; },
 });

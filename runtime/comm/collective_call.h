@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 #include "runtime/comm/collective.h"
-#include "runtime/comm/flight_recorder.h"
+#include "runtime/comm/flight_clock.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {

@@ -2,7 +2,6 @@
 #define WEFT_RUNTIME_COMM_FLIGHT_RECORDER_H_
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -13,14 +12,10 @@
 
 #include "absl/strings/string_view.h"
 #include "runtime/comm/collective.h"
+#include "runtime/comm/flight_clock.h"
 #include "runtime/comm/ledger.h"
 
 namespace weft {
-
-// Nanoseconds of the steady clock: what the recorder's times are.
-inline int64_t FlightClock() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
 
 // One operation of a communicator, as its rank saw it.
 struct FlightEntry {

@@ -1,21 +1,14 @@
 #include "runtime/comm/ledger.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <tuple>
 #include <utility>
 
+#include "runtime/comm/flight_clock.h"
+
 namespace weft {
-namespace {
-
-// As FlightClock.
-int64_t SteadyClock() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
-}  // namespace
 
 struct Ledger::State {
   using Key = std::tuple<CollectiveKind, std::string, uint8_t, int32_t>;
@@ -133,7 +126,7 @@ void Ledger::Clear() {
   exposed_moving_ns_ = 0;
   const std::lock_guard<std::mutex> busy_lock(state_->busy_mutex);
   state_->busy_ns = 0;
-  state_->busy_since_ns = SteadyClock();  // of what runs now, the rest counts
+  state_->busy_since_ns = FlightClock();  // of what runs now, the rest counts
 }
 
 }  // namespace weft

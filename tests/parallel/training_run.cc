@@ -94,7 +94,6 @@ TrainingResult TrainRank(World& world, const TrainingRun& run) {
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(5);
   Parallelize(*model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
-  if (run.after_parallelize) run.after_parallelize(*model);
   const std::vector<Parameter*> parameters = model->AllParameters();
   const bool sgd = run.optimizer == TrainingRun::Optimizer::kSgd;
   const std::unique_ptr<Optimizer> optimizer = MakeOptimizer(run, parameters);

@@ -39,7 +39,6 @@ struct TrainingRun {
   // Where mutants come in.
   std::function<DTensor(const LossSum&)> mean = [](const LossSum& loss) { return loss.Mean(); };
   std::function<void(const std::vector<Parameter*>&)> after_backward = nullptr;
-  std::function<void(Module&)> after_parallelize = nullptr;
   std::function<std::unique_ptr<World>(World&)> wrap_world = nullptr;
 };
 

@@ -315,7 +315,7 @@ void FillPostingOfList(LocalPosting& posting, absl::Span<const CollectiveCall> c
   }
 }
 
-// Whose sums agree.
+// Lists whose sums agree may still differ part by part.
 void AgreeOnParts(LocalGroup& group, int me) {
   const std::vector<LocalPart>& first = group.posting(me, 0).parts;
   for (int peer = 1; peer < group.size(); ++peer) {
