@@ -1,7 +1,7 @@
 #!/bin/bash
 # How much of the communication of gradients and parameters hides behind compute, on a link that is slow enough to see:
 #
-#   bazel run //benchmarks:overlap -- [--rate=MBIT] [--steps=N] [--pairs=N] [--plans=ddp,fsdp] [TRAIN_GPT_FLAG...]
+#   bazel run //benchmarks:overlap -- [--rate=MBIT] [--steps=N] [--pairs=N] [--plans=ddp,fsdp] [--peer=PYTHON] [TRAIN_GPT_FLAG...]
 #
 # Two processes train a small GPT (6 layers, 384 wide, 16 x 256), one thread each, in two network namespaces, each with its
 # own /dev/shm. The cable between them is shaped to MBIT (1000) by a token bucket at both ends, or not, in turn, as many
@@ -12,19 +12,27 @@
 #   overlap/PLAN/step       step shaped / step unshaped; medians
 #   overlap/PLAN/inline     the same with --overlap=false: what a wait for every collective costs
 #
+# With --peer, a Python that has PyTorch, its DDP or FSDP2 trains the same model on the same link in turn, with its default sizes
+# and with ours, and there are besides, of the better of the two:
+#
+#   overlap/PLAN/peer_exposed, /peer_step    as above; the bytes are those on the cable
+#   overlap/PLAN/ahead                       our tokens/s on the shaped link over the peer's; target 1
+#
 # Losses shaped and unshaped are the same bits, or it exits 1, as it does where the kernel refuses namespaces.
 set -u
 rate=1000
 steps=8
 pairs=3
 plans=ddp,fsdp
+peer=
 flags=()
-for word in "${@:4}"; do
+for word in "${@:5}"; do
   case $word in
     --rate=*) rate=${word#*=} ;;
     --steps=*) steps=${word#*=} ;;
     --pairs=*) pairs=${word#*=} ;;
     --plans=*) plans=${word#*=} ;;
+    --peer=*) peer=${word#*=} ;;
     --help)
       sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
       exit 0
@@ -37,59 +45,32 @@ for number in "rate=$rate" "steps=$steps" "pairs=$pairs"; do
 done
 [[ $steps -ge 4 ]] || { echo "error: --steps=$steps: expected 4 or more, the first three are not counted" >&2; exit 1; }
 
-if [[ ${WEFT_IN_NAMESPACE:-} != 1 ]]; then
-  space=(--user --map-root-user --net --mount --pid --fork --mount-proc)
-  unshare "${space[@]}" true || { echo "error: the kernel refuses namespaces, and without them there is no link" >&2; exit 1; }
-  exec unshare "${space[@]}" env WEFT_IN_NAMESPACE=1 "$0" "$@"
-fi
+. "$(dirname "$4")/shaped_link.sh"
+enter_namespaces "$0" "$@"
 train=$(realpath "$1")
 weft_run=$(realpath "$2")
 report=$(realpath "$3")
+peer_script=$(realpath "$(dirname "$4")/peers/pytorch_overlap.py")
+[[ -z $peer ]] || peer=$(realpath --no-symlinks "$peer")
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
 
-mount -t tmpfs none /run && mkdir -p /run/netns || exit 1
-ip link set lo up
-for host in 0 1; do ip netns add "host$host" || exit 1; done
-ip link add cable0 netns host0 type veth peer name cable1 netns host1 || exit 1
-for host in 0 1; do
-  ip -n "host$host" link set lo up
-  ip -n "host$host" address add "10.77.0.$((host + 1))/24" dev "cable$host"
-  ip -n "host$host" link set "cable$host" up
-done
-
-shape() {
-  for host in 0 1; do
-    tc -n "host$host" qdisc replace dev "cable$host" root tbf rate "${rate}mbit" burst 256kb latency 100ms || exit 1
-  done
-}
-unshape() {
-  for host in 0 1; do tc -n "host$host" qdisc delete dev "cable$host" root 2>/dev/null; done
-}
-# Bytes that host 0 has put on the cable: of /proc, which shows the namespace of its reader.
-sent_bytes() { ip netns exec host0 awk '/cable0:/ { print $10 }' /proc/net/dev; }
-
-# on_host N COMMAND...: there, with a /dev/shm of its own.
-on_host() {
-  local host=$1
-  shift
-  ip netns exec "host$host" bash -c 'mount -t tmpfs none /dev/shm && exec "$@"' bash \
-    env "WEFT_GLOO_HOST=10.77.0.$((host + 1))" WEFT_STORE_TOKEN=secret "$@"
-}
-
+make_link
 for i in $(seq 1 2000); do echo "line $i of the tale, $((i * i % 97)) and so on"; done >text.txt
 model=(--data="$dir/text.txt" --mesh=dp=2 --layers=6 --heads=6 --dim=384 --context=256 --batch=16 --threads=1 --sample=0
   --eval_every=0 --log_format=json "--steps=$steps")
 nodes=(--nnodes=2 --nproc-per-node=1 --master-addr=10.77.0.1 --master-port=29500 --rdzv-id=overlap)
+
+gloo_at=(WEFT_STORE_TOKEN=secret WEFT_GLOO_HOST=10.77.0.N)
 
 # run NAME FLAGS...: trains once; steps into NAME.json, bytes that host 0 has sent into NAME.bytes.
 run() {
   local name=$1 before
   shift
   before=$(sent_bytes)
-  on_host 1 "$weft_run" "${nodes[@]}" --node-rank=1 "$train" "${model[@]}" "$@" >/dev/null 2>node1.err &
-  on_host 0 "$weft_run" "${nodes[@]}" --node-rank=0 "$train" "${model[@]}" "$@" >"$name.json" 2>node0.err || {
+  on_host 1 env "${gloo_at[@]/%N/2}" "$weft_run" "${nodes[@]}" --node-rank=1 "$train" "${model[@]}" "$@" >/dev/null 2>node1.err &
+  on_host 0 env "${gloo_at[@]/%N/1}" "$weft_run" "${nodes[@]}" --node-rank=0 "$train" "${model[@]}" "$@" >"$name.json" 2>node0.err || {
     echo "error: $name: $(tail -1 node0.err)" >&2
     exit 1
   }
@@ -97,7 +78,19 @@ run() {
   echo $(($(sent_bytes) - before)) >"$name.bytes"
 }
 
-shape
+# run_peer NAME PLAN SIZES: the same of PyTorch.
+run_peer() {
+  local name=$1 before
+  before=$(sent_bytes)
+  on_host 1 env GLOO_SOCKET_IFNAME=cable1 RANK=1 "$peer" "$peer_script" "--parallel=$2" "--sizes=$3" "--steps=$steps" \
+    >/dev/null 2>peer1.err &
+  on_host 0 env GLOO_SOCKET_IFNAME=cable0 RANK=0 "$peer" "$peer_script" "--parallel=$2" "--sizes=$3" "--steps=$steps" \
+    >"$name.json" 2>peer0.err || { echo "error: $name: $(tail -1 peer0.err)" >&2; exit 1; }
+  wait $!
+  echo $(($(sent_bytes) - before)) >"$name.bytes"
+}
+
+shape "$rate"
 ip netns exec host1 python3 "$report" receive 10.77.0.2 &
 on_host 0 python3 "$report" send 10.77.0.2 >rate || exit 1
 wait $!
@@ -105,9 +98,17 @@ for plan in ${plans//,/ }; do
   for ((pair = 1; pair <= pairs; pair++)); do
     unshape
     run "$plan.free.$pair" "--plan=$plan" "${flags[@]}"
-    shape
+    shape "$rate"
     run "$plan.shaped.$pair" "--plan=$plan" "${flags[@]}"
     run "$plan.inline.$pair" "--plan=$plan" --overlap=false "${flags[@]}"
+    [[ -n $peer ]] || continue
+    for sizes in default same; do
+      unshape
+      run_peer "$plan.peer_$sizes.free.$pair" "$plan" "$sizes"
+      shape "$rate"
+      run_peer "$plan.peer_$sizes.shaped.$pair" "$plan" "$sizes"
+    done
   done
   python3 "$report" figures "$plan" "$pairs" || exit 1
+  if [[ -n $peer ]]; then python3 "$report" peer "$plan" "$pairs" || exit 1; fi
 done
