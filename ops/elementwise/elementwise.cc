@@ -1,5 +1,6 @@
 #include "ops/elementwise/elementwise.h"
 
+#include <numbers>
 #include <vector>
 
 #include "ops/elementwise/elementwise_op.h"
@@ -103,6 +104,35 @@ void BackwardScale(GradContext<NoAttributes, ScaleScalars>& context) {
   if (context.Wants(0)) context.SetGrad(0, context.Emit(kScale, {context.grad()}, {}, context.scalars()));
 }
 
+// Of the gradients of relu, silu and gelu: linear in dy, and curved in x as the function is.
+
+void BackwardReluGrad(Context& context) {
+  if (context.Wants(1)) context.SetGrad(1, context.Emit(kReluGrad, {context.saved("y"), context.grad()}));
+}
+
+// With t = tanh(x / 2), silu'' = (1 - t^2) (2 - x t) / 4.
+void BackwardSiluGrad(Context& context) {
+  const Value x = context.saved("x");
+  const Value g = context.grad();
+  if (context.Wants(1)) context.SetGrad(1, context.Emit(kSiluGrad, {x, g}));
+  if (!context.Wants(0)) return;
+  const Value t = context.Emit(kTanh, {context.Emit(kScale, {x}, {}, {.factor = 0.5})});
+  const Value p = context.Emit(kMul, {g, context.saved("dy")});
+  const Value q = context.Emit(kSub, {p, context.Emit(kMul, {p, context.Emit(kSquare, {t})})});
+  const Value bent = context.Emit(kMul, {q, context.Emit(kMul, {x, t})});
+  context.SetGrad(0, context.Emit(kSub, {context.Emit(kScale, {q}, {}, {.factor = 0.5}),
+                                         context.Emit(kScale, {bent}, {}, {.factor = 0.25})}));
+}
+
+void BackwardGeluGrad(GradContext<GeluAttributes, NoScalars>& context) {
+  const Value x = context.saved("x");
+  const Value g = context.grad();
+  if (context.Wants(1)) context.SetGrad(1, context.Emit(kGeluGrad, {x, g}, context.attributes()));
+  if (!context.Wants(0)) return;
+  const Value p = context.Emit(kMul, {g, context.saved("dy")});
+  context.SetGrad(0, EmitGeluCurvature(context.emitter(), x, p, context.attributes()));
+}
+
 TensorType F32(const Shape& shape) { return {DType::kF32, shape}; }
 
 std::vector<Sample<>> SumSamples() { return BinarySamples({}, {}); }
@@ -172,7 +202,39 @@ constexpr OpFunctions<> Unary(const char* linear, const char* saves, void (*back
           .samples = samples};
 }
 
+// p phi(x) (2 - x^2), phi the density of the normal distribution.
+Value ExactGeluCurvature(Emitter& emitter, Value x, Value p) {
+  const auto scaled = [&](Value a, double factor) {
+    return emitter.Emit(kScale, {a}, {}, {.factor = factor});
+  };
+  const Value square = emitter.Emit(kSquare, {x});
+  const Value bell = emitter.Emit(kExp, {scaled(square, -0.5)});
+  const Value q = scaled(emitter.Emit(kMul, {p, bell}), 0.5 * std::numbers::inv_sqrtpi * std::numbers::sqrt2);
+  return emitter.Emit(kSub, {scaled(q, 2), emitter.Emit(kMul, {q, square})});
+}
+
+// With u = k (x + c x^3) and t = tanh u: p (1 - t^2) (u' + x u'' / 2 - x t u'^2).
+Value TanhGeluCurvature(Emitter& emitter, Value x, Value p) {
+  const double k = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+  constexpr double kCubic = 0.044715;
+  const auto mul = [&](Value a, Value b) { return emitter.Emit(kMul, {a, b}); };
+  // a (first + second x^2).
+  const Value square = emitter.Emit(kSquare, {x});
+  const auto times = [&](Value a, double first, double second) {
+    const Value whole = emitter.Emit(kScale, {a}, {}, {.factor = first});
+    return emitter.Emit(kAdd, {whole, emitter.Emit(kScale, {mul(a, square)}, {}, {.factor = second})});
+  };
+  const Value t = emitter.Emit(kTanh, {times(x, k, k * kCubic)});
+  const Value q = emitter.Emit(kSub, {p, mul(p, emitter.Emit(kSquare, {t}))});
+  const Value bent = times(times(mul(q, mul(x, t)), k, 3 * k * kCubic), k, 3 * k * kCubic);
+  return emitter.Emit(kSub, {times(q, k, 6 * k * kCubic), bent});
+}
+
 }  // namespace
+
+Value EmitGeluCurvature(Emitter& emitter, Value x, Value p, const GeluAttributes& attributes) {
+  return attributes.exact ? ExactGeluCurvature(emitter, x, p) : TanhGeluCurvature(emitter, x, p);
+}
 
 constinit const Op<> kAdd = {{
     .name = kAddName,
@@ -249,6 +311,8 @@ constinit const Op<> kReluGrad = {{
     .infer = InferSame<kReluGradName>,
     .rule = RuleSame,
     .linear = "{dy}",
+    .saves = "y",
+    .backward = BackwardReluGrad,
     .samples = GradSamples,
 }};
 constinit const Op<> kSiluGrad = {{
@@ -258,6 +322,8 @@ constinit const Op<> kSiluGrad = {{
     .infer = InferSame<kSiluGradName>,
     .rule = RuleSame,
     .linear = "{dy}",
+    .saves = "x dy",
+    .backward = BackwardSiluGrad,
     .samples = GradSamples,
 }};
 constinit const Op<GeluAttributes> kGeluGrad = {{
@@ -267,6 +333,8 @@ constinit const Op<GeluAttributes> kGeluGrad = {{
     .infer = InferSame<kGeluGradName, GeluAttributes>,
     .rule = RuleSame<GeluAttributes>,
     .linear = "{dy}",
+    .saves = "x dy",
+    .backward = BackwardGeluGrad,
     .samples = GeluGradSamples,
 }};
 

@@ -51,6 +51,9 @@ extern const Op<> kReluGrad;                // (y, dy)
 extern const Op<> kSiluGrad;                // (x, dy)
 extern const Op<GeluAttributes> kGeluGrad;  // (x, dy)
 
+// Emits p times the second derivative of gelu at x: for the backward of what has kGeluGrad in it.
+Value EmitGeluCurvature(Emitter& emitter, Value x, Value p, const GeluAttributes& attributes);
+
 }  // namespace weft
 
 #endif  // WEFT_OPS_ELEMENTWISE_ELEMENTWISE_H_

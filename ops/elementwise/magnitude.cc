@@ -11,6 +11,10 @@ void BackwardAbs(GradContext<NoAttributes, NoScalars>& context) {
   if (context.Wants(0)) context.SetGrad(0, context.Emit(kAbsGrad, {context.saved("x"), context.grad()}));
 }
 
+void BackwardAbsGrad(GradContext<NoAttributes, NoScalars>& context) {
+  if (context.Wants(1)) context.SetGrad(1, context.Emit(kAbsGrad, {context.saved("x"), context.grad()}));
+}
+
 std::vector<Sample<>> Samples() {
   std::vector<Sample<>> samples = SameSamples(1, -2, 2);
   samples.push_back({.operands = {{{DType::kI32, {5, 3}}, -3, 3}}});
@@ -52,6 +56,8 @@ constinit const Op<> kAbsGrad = {{
     },
     .rule = RuleSame,
     .linear = "{dy}",
+    .saves = "x",
+    .backward = BackwardAbsGrad,
     .samples = GradSamples,
 }};
 

@@ -1,6 +1,9 @@
 #include "ops/elementwise/power.h"
 
+#include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/elementwise_op.h"
+#include "ops/elementwise/scalar_arithmetic.h"
+#include "ops/elementwise/select.h"
 
 namespace weft {
 namespace {
@@ -20,6 +23,51 @@ void BackwardPowScalar(GradContext<NoAttributes, PowerScalars>& context) {
   if (!context.Wants(0)) return;
   context.SetGrad(0,
                   context.Emit(kPowScalarGrad, {context.saved("x"), context.grad()}, {}, context.scalars()));
+}
+
+// Of da = dy b a^(b - 1) and db = dy a^b log a: each other's, of exponents one lower.
+
+using Context = GradContext<NoAttributes, NoScalars>;
+
+// dy a^(b - 1) + dy b a^(b - 1) log a, of p = g dy: what both have as the derivative by the other operand.
+Value MixedPowGrad(Context& context, Value a, Value b, Value lower, Value p) {
+  const Value power = context.Emit(kMul, {p, context.Emit(kPow, {a, lower})});
+  const Value logarithm = context.Emit(kPowExponentGrad, {a, lower, context.Emit(kMul, {p, b})});
+  return context.Emit(kAdd, {power, logarithm});
+}
+
+template <bool kOfExponent>
+void BackwardPowGrad(Context& context) {
+  const Value a = context.saved("a");
+  const Value b = context.saved("b");
+  const Value g = context.grad();
+  const Op<>& op = kOfExponent ? kPowExponentGrad : kPowBaseGrad;
+  if (context.Wants(2)) SetGradSummed(context, 2, context.Emit(op, {a, b, g}));
+  if (!context.Wants(0) && !context.Wants(1)) return;
+  const Value p = context.Emit(kMul, {g, context.saved("dy")});
+  const Value lower = context.Emit(kShift, {b}, {}, {.shift = -1});
+  constexpr int kOther = kOfExponent ? 0 : 1;
+  if (context.Wants(kOther)) SetGradSummed(context, kOther, MixedPowGrad(context, a, b, lower, p));
+  if (!context.Wants(1 - kOther)) return;
+  if (kOfExponent) {
+    // a^b log^2 a. Where a is 0 so is the first factor, and the logarithm is kept finite.
+    const Value log = context.Emit(kLog, {context.Emit(kClamp, {a}, {}, {.min = 1e-37})});
+    SetGradSummed(context, 1, context.Emit(kMul, {context.Emit(kPowExponentGrad, {a, b, p}), log}));
+  } else {
+    SetGradSummed(context, 0, context.Emit(kPowBaseGrad, {a, lower, context.Emit(kMul, {p, b})}));
+  }
+}
+
+// Of dx = dy e x^(e - 1).
+void BackwardPowScalarGrad(GradContext<NoAttributes, PowerScalars>& context) {
+  const Value x = context.saved("x");
+  const Value g = context.grad();
+  const double exponent = context.scalars().exponent;
+  if (context.Wants(1)) context.SetGrad(1, context.Emit(kPowScalarGrad, {x, g}, {}, context.scalars()));
+  if (!context.Wants(0)) return;
+  const Value p = context.Emit(kMul, {g, context.saved("dy")});
+  const Value bent = context.Emit(kPowScalarGrad, {x, p}, {}, {.exponent = exponent - 1});
+  context.SetGrad(0, context.Emit(kScale, {bent}, {}, {.factor = exponent}));
 }
 
 std::vector<Sample<>> PowSamples() {
@@ -80,6 +128,8 @@ constinit const Op<> kPowBaseGrad = {{
     },
     .rule = RuleBroadcast,
     .linear = "{dy}",
+    .saves = "a b dy",
+    .backward = BackwardPowGrad</*kOfExponent=*/false>,
     .samples = PowGradSamples,
 }};
 
@@ -92,6 +142,8 @@ constinit const Op<> kPowExponentGrad = {
      },
      .rule = RuleBroadcast,
      .linear = "{dy}",
+     .saves = "a b dy",
+     .backward = BackwardPowGrad</*kOfExponent=*/true>,
      .samples = PowGradSamples}};
 
 constinit const Op<NoAttributes, PowerScalars> kPowScalar = {
@@ -114,6 +166,8 @@ constinit const Op<NoAttributes, PowerScalars> kPowScalarGrad = {
      },
      .rule = RuleSame,
      .linear = "{dy}",
+     .saves = "x dy",
+     .backward = BackwardPowScalarGrad,
      .samples = PowScalarGradSamples}};
 
 }  // namespace weft

@@ -62,6 +62,18 @@ void BackwardClamp(GradContext<NoAttributes, ClampScalars>& context) {
   context.SetGrad(0, context.Emit(kClampGrad, {context.saved("x"), context.grad()}, {}, context.scalars()));
 }
 
+// Both are linear in dy, with slopes that are constant almost everywhere.
+void BackwardMaximumGrad(Context& context) {
+  if (!context.Wants(2)) return;
+  SetGradSummed(context, 2,
+                context.Emit(kMaximumGrad, {context.saved("a"), context.saved("b"), context.grad()}));
+}
+
+void BackwardClampGrad(GradContext<NoAttributes, ClampScalars>& context) {
+  if (!context.Wants(1)) return;
+  context.SetGrad(1, context.Emit(kClampGrad, {context.saved("x"), context.grad()}, {}, context.scalars()));
+}
+
 SampleOperand Bool(const Shape& shape) { return {{DType::kBool, shape}, 0, 2}; }
 
 std::vector<Sample<>> WhereSamples() {
@@ -166,6 +178,8 @@ constinit const Op<> kMaximumGrad = {{
     },
     .rule = RuleBroadcast,
     .linear = "{dy}",
+    .saves = "a b",
+    .backward = BackwardMaximumGrad,
     .samples = MaximumGradSamples,
 }};
 
@@ -189,6 +203,8 @@ constinit const Op<NoAttributes, ClampScalars> kClampGrad = {
      },
      .rule = RuleSame,
      .linear = "{dy}",
+     .saves = "x",
+     .backward = BackwardClampGrad,
      .samples = ClampGradSamples}};
 
 }  // namespace weft

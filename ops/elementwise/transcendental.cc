@@ -28,6 +28,27 @@ void BackwardErf(Context& context) {
   if (context.Wants(0)) context.SetGrad(0, context.Emit(kErfGrad, {context.saved("x"), context.grad()}));
 }
 
+// Of dx = dy y (1 - y).
+void BackwardSigmoidGrad(Context& context) {
+  const Value y = context.saved("y");
+  const Value g = context.grad();
+  if (context.Wants(1)) context.SetGrad(1, context.Emit(kSigmoidGrad, {y, g}));
+  if (!context.Wants(0)) return;
+  const Value p = context.Emit(kMul, {g, context.saved("dy")});
+  const Value lost = context.Emit(kScale, {context.Emit(kMul, {p, y})}, {}, {.factor = 2});
+  context.SetGrad(0, context.Emit(kSub, {p, lost}));
+}
+
+// Of dx = dy 2 / sqrt(pi) exp(-x^2).
+void BackwardErfGrad(Context& context) {
+  const Value x = context.saved("x");
+  const Value g = context.grad();
+  if (context.Wants(1)) context.SetGrad(1, context.Emit(kErfGrad, {x, g}));
+  if (!context.Wants(0)) return;
+  const Value slope = context.Emit(kErfGrad, {x, context.Emit(kMul, {g, context.saved("dy")})});
+  context.SetGrad(0, context.Emit(kScale, {context.Emit(kMul, {x, slope})}, {}, {.factor = -2}));
+}
+
 std::vector<Sample<>> Samples() { return SameSamples(1, -3, 3); }
 std::vector<Sample<>> GradSamples() { return SameSamples(2, -2, 2); }
 
@@ -88,6 +109,8 @@ constinit const Op<> kSigmoidGrad = {{
     .infer = Infer<kSigmoidGradName>,
     .rule = RuleSame,
     .linear = "{dy}",
+    .saves = "y dy",
+    .backward = BackwardSigmoidGrad,
     .samples = GradSamples,
 }};
 constinit const Op<> kErfGrad = {{
@@ -97,6 +120,8 @@ constinit const Op<> kErfGrad = {{
     .infer = Infer<kErfGradName>,
     .rule = RuleSame,
     .linear = "{dy}",
+    .saves = "x dy",
+    .backward = BackwardErfGrad,
     .samples = GradSamples,
 }};
 

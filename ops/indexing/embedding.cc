@@ -53,6 +53,10 @@ std::string RuleGrad(absl::Span<const TensorType> operands, const EmbeddingGradA
   return absl::StrCat(StatisticFactors(ndim), ", ", RowFactors(ndim, "d"), " -> v d");
 }
 
+void BackwardGrad(GradContext<EmbeddingGradAttributes, NoScalars>& ctx) {
+  if (ctx.Wants(1)) ctx.SetGrad(1, ctx.Emit(kEmbedding, {ctx.saved("tokens"), ctx.grad()}));
+}
+
 std::vector<Sample<>> Samples() {
   return {{.operands = {{{DType::kI64, {2, 3}}, 0, 7}, {{DType::kF32, {7, 5}}}}},
           {.operands = {{{DType::kI32, {6}}, 0, 4}, {{DType::kF32, {4, 1}}}}},
@@ -85,6 +89,8 @@ constinit const Op<EmbeddingGradAttributes> kEmbeddingGrad = {{
     .infer = InferGrad,
     .rule = RuleGrad,
     .linear = "{dy}",
+    .saves = "tokens",
+    .backward = BackwardGrad,
     .samples = SamplesGrad,
 }};
 

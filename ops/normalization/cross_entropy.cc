@@ -2,7 +2,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/declare/row_op.h"
+#include "ops/elementwise/magnitude.h"
+#include "ops/elementwise/scalar_arithmetic.h"
+#include "ops/elementwise/select.h"
 #include "ops/elementwise/settle.h"
+#include "ops/elementwise/term.h"
 #include "ops/reduce/row_reductions.h"
 
 namespace weft {
@@ -37,13 +41,58 @@ std::string Rule(absl::Span<const TensorType> operands, const CrossEntropyAttrib
   return absl::StrCat(RowFactors(ndim, "v!"), ", ", statistic, " -> (), (), ", statistic);
 }
 
+// One number a position as a column [..., 1], to broadcast against logits.
+Term Column(const Term& statistic) {
+  Shape shape = statistic.type().shape;
+  shape.push_back(1);
+  return Spread(statistic, shape, {.dims = DimMaskOf({shape.ndim() - 1})});
+}
+
+// exp(logits - lse) in the dtype of lse, 0 at positions that do not count. There lse is 0: what the exponent is
+// kept below is no matter elsewhere.
+Term Probabilities(Emitter& emitter, Value logits, Value targets, Value lse,
+                   const CrossEntropyAttributes& attributes) {
+  const Term statistic = {&emitter, lse};
+  const DType dtype = statistic.type().dtype;
+  const Term log = Cast({&emitter, logits}, dtype) - Column(statistic);
+  const Value kept = emitter.Emit(kClamp, {log.value}, {}, {.max = 0});
+  const Value away =
+      emitter.Emit(kShift, {targets}, {}, {.shift = -static_cast<double>(attributes.ignore_index)});
+  const Value counts = emitter.Emit(kClamp, {emitter.Emit(kAbs, {away})}, {}, {.max = 1});
+  return Exp({&emitter, kept}) * Column(Cast({&emitter, counts}, dtype));
+}
+
 void Backward(GradContext<CrossEntropyAttributes, NoScalars>& ctx) {
-  RequireNoGradient("cross_entropy", "lse", ctx.grad(2).defined());
-  const Value dloss = ctx.grad(0);
-  if (!dloss.defined() || !ctx.Wants(0)) return;
-  ctx.SetGrad(
-      0, ctx.Emit(kCrossEntropyGrad, {ctx.saved("logits"), ctx.saved("targets"), ctx.saved("lse"), dloss},
-                  ctx.attributes()));
+  if (!ctx.Wants(0)) return;
+  const Value logits = ctx.saved("logits"), targets = ctx.saved("targets"), lse = ctx.saved("lse");
+  Value gradient;
+  if (ctx.grad(0).defined()) {
+    gradient = ctx.Emit(kCrossEntropyGrad, {logits, targets, lse, ctx.grad(0)}, ctx.attributes());
+  }
+  if (ctx.grad(2).defined()) {
+    const Term p = Probabilities(ctx.emitter(), logits, targets, lse, ctx.attributes());
+    const Term through = Cast(p * Column({&ctx.emitter(), ctx.grad(2)}), ctx.operand_type(0).dtype);
+    gradient = Plus({&ctx.emitter(), gradient}, through).value;
+  }
+  if (gradient.defined()) ctx.SetGrad(0, gradient);
+}
+
+// Of dlogits = (p - onehots) dloss, p the probabilities.
+void BackwardGrad(GradContext<CrossEntropyAttributes, NoScalars>& ctx) {
+  const Value logits = ctx.saved("logits"), targets = ctx.saved("targets"), lse = ctx.saved("lse");
+  const Term dloss = {&ctx.emitter(), ctx.saved("dloss")};
+  const Term u = Cast({&ctx.emitter(), ctx.grad()}, dloss.type().dtype);
+  if (ctx.Wants(0) || ctx.Wants(2)) {
+    const Term product = u * Probabilities(ctx.emitter(), logits, targets, lse, ctx.attributes()) * dloss;
+    const DimMask last = DimMaskOf({ctx.operand_type(0).ndim() - 1});
+    if (ctx.Wants(0)) ctx.SetGrad(0, Cast(product, ctx.operand_type(0).dtype).value);
+    if (ctx.Wants(2)) ctx.SetGrad(2, (-SumOver(product, {.dims = last})).value);
+  }
+  if (!ctx.Wants(3)) return;
+  const Value one = ctx.Emit(kShift, {(dloss * 0.0).value}, {}, {.shift = 1});
+  const Term slope = {&ctx.emitter(),
+                      ctx.Emit(kCrossEntropyGrad, {logits, targets, lse, one}, ctx.attributes())};
+  ctx.SetGrad(3, SumTo(u * Cast(slope, dloss.type().dtype), Shape()).value);
 }
 
 Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const CrossEntropyAttributes& attributes,
@@ -144,6 +193,8 @@ constinit const Op<CrossEntropyAttributes> kCrossEntropyGrad = {{
     .infer = InferGrad,
     .rule = RuleGrad,
     .linear = "{dloss}",
+    .saves = "logits targets lse dloss",
+    .backward = BackwardGrad,
     .samples = SamplesGrad,
 }};
 constinit const Op<CrossEntropyAttributes> kCrossEntropyStatistics = {{

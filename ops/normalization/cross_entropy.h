@@ -21,7 +21,7 @@ struct CrossEntropyAttributes {
 // shards and microbatches weigh by tokens.
 //
 // Shape:  logits [..., v] floating, targets [...] i32 or i64 -> loss [], count [], lse [...] (f64 for f64,
-//         else f32). count has no gradient; none may reach lse.
+//         else f32). count has no gradient.
 // Cost:   one pass over the logits, which are not copied.
 // Layout: a split v is decomposed: three numbers a position are all-reduced, logits are not gathered.
 // Errors: InvalidArgument, from the kernel, naming the first target outside [0, v) that is not ignore_index.

@@ -2,9 +2,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/declare/row_op.h"
+#include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/settle.h"
 #include "ops/normalization/layer_norm_grad.h"
 #include "ops/normalization/norm_rstd.h"
+#include "ops/normalization/norm_second_order.h"
 #include "ops/reduce/row_reductions.h"
 
 namespace weft {
@@ -27,20 +29,26 @@ std::string Rule(absl::Span<const TensorType> operands, const LayerNormAttribute
 }
 
 void Backward(GradContext<LayerNormAttributes, NoScalars>& ctx) {
-  RequireNoGradient("layer_norm", "mean", ctx.grad(1).defined());
-  RequireNoGradient("layer_norm", "rstd", ctx.grad(2).defined());
   const Value dy = ctx.grad();
-  if (!dy.defined()) return;
   const Value x = ctx.saved("x");
   const Value mean = ctx.saved("mean");
   const Value rstd = ctx.saved("rstd");
+  Value dx;
+  if (ctx.Wants(0)) {
+    dx = StatisticsGrad(ctx.emitter(), {.x = x, .w = {}, .mean = mean, .rstd = rstd, .dy = {}}, ctx.grad(1),
+                        ctx.grad(2));
+  }
+  if (!dy.defined()) {
+    if (dx.defined()) ctx.SetGrad(0, dx);
+    return;
+  }
   Value dw;
   Value db;
   if (ctx.Wants(0)) {
     // One pass over x and dy for all three: where only dx is wanted, the others cost a few flops and, since
     // nobody reads them, no communication.
     const Values gradients = ctx.EmitAll(kLayerNormGrad, {x, ctx.saved("w"), mean, rstd, dy});
-    ctx.SetGrad(0, gradients[0]);
+    ctx.SetGrad(0, dx.defined() ? ctx.Emit(kAdd, {gradients[0], dx}) : gradients[0]);
     dw = gradients[1];
     db = gradients[2];
   } else if (ctx.Wants(1) || ctx.Wants(2)) {

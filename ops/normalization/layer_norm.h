@@ -15,7 +15,7 @@ struct LayerNormAttributes {
 // mean)^2) / d + eps).
 //
 // Shape:  x [..., d], w [d], b [d], one floating type -> y [..., d], mean [...], rstd [...] (f64 for f64,
-//         else f32). No gradient may reach mean and rstd.
+//         else f32).
 // Layout: a split d is decomposed: mean and variance are all-reduced (two numbers per row), x is not
 //         gathered.
 extern const Op<LayerNormAttributes> kLayerNorm;

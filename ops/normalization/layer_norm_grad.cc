@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/declare/row_op.h"
 #include "ops/elementwise/settle.h"
+#include "ops/normalization/norm_second_order.h"
 
 namespace weft {
 namespace {
@@ -38,6 +39,29 @@ Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const NoAtt
   const Value dx = emitter.Emit(kLayerNormGradApply, {x, w, mean, rstd, dy, means[0], means[1]});
   const Values weights = emitter.EmitAll(kLayerNormWeightGrad, {x, mean, rstd, dy});
   return {dx, weights[0], weights[1]};
+}
+
+void Backward(GradContext<NoAttributes, NoScalars>& ctx) {
+  const NormGradOperands to =
+      DifferentiateNormGrad(ctx.emitter(),
+                            {.x = ctx.saved("x"),
+                             .w = ctx.saved("w"),
+                             .mean = ctx.saved("mean"),
+                             .rstd = ctx.saved("rstd"),
+                             .dy = ctx.saved("dy")},
+                            {.dx = ctx.grad(0), .dw = ctx.grad(1), .db = ctx.grad(2)});
+  SetWanted(ctx, {to.x, to.w, to.mean, to.rstd, to.dy});
+}
+
+void BackwardWeight(GradContext<NoAttributes, NoScalars>& ctx) {
+  const NormGradOperands to = DifferentiateNormGrad(ctx.emitter(),
+                                                    {.x = ctx.saved("x"),
+                                                     .w = {},
+                                                     .mean = ctx.saved("mean"),
+                                                     .rstd = ctx.saved("rstd"),
+                                                     .dy = ctx.saved("dy")},
+                                                    {.dx = {}, .dw = ctx.grad(0), .db = ctx.grad(1)});
+  SetWanted(ctx, {to.x, to.mean, to.rstd, to.dy});
 }
 
 TensorTypes InferWeight(absl::Span<const TensorType> operands, const NoAttributes&) {
@@ -107,6 +131,8 @@ constinit const Op<> kLayerNormGrad = {{
     .infer = Infer,
     .rule = Rule,
     .linear = "{dy}",
+    .saves = "x w mean rstd dy",
+    .backward = Backward,
     .decomposition = Decompose,
     .samples = Samples,
 }};
@@ -117,6 +143,8 @@ constinit const Op<> kLayerNormWeightGrad = {{
     .infer = InferWeight,
     .rule = RuleWeight,
     .linear = "{dy}",
+    .saves = "x mean rstd dy",
+    .backward = BackwardWeight,
     .samples = SamplesWeight,
 }};
 constinit const Op<> kLayerNormGradMeans = {{

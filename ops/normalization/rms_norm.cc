@@ -2,8 +2,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/declare/row_op.h"
+#include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/settle.h"
 #include "ops/normalization/norm_rstd.h"
+#include "ops/normalization/norm_second_order.h"
 #include "ops/normalization/rms_norm_grad.h"
 #include "ops/reduce/row_reductions.h"
 
@@ -24,15 +26,22 @@ std::string Rule(absl::Span<const TensorType> operands, const RmsNormAttributes&
 }
 
 void Backward(GradContext<RmsNormAttributes, NoScalars>& ctx) {
-  RequireNoGradient("rms_norm", "rstd", ctx.grad(1).defined());
   const Value dy = ctx.grad();
-  if (!dy.defined()) return;
   const Value x = ctx.saved("x");
   const Value rstd = ctx.saved("rstd");
+  Value dx;
+  if (ctx.Wants(0)) {
+    dx =
+        StatisticsGrad(ctx.emitter(), {.x = x, .w = {}, .mean = {}, .rstd = rstd, .dy = {}}, {}, ctx.grad(1));
+  }
+  if (!dy.defined()) {
+    if (dx.defined()) ctx.SetGrad(0, dx);
+    return;
+  }
   if (ctx.Wants(0)) {
     // As in layer_norm: dw comes nearly free with dx.
     const Values gradients = ctx.EmitAll(kRmsNormGrad, {x, ctx.saved("w"), rstd, dy});
-    ctx.SetGrad(0, gradients[0]);
+    ctx.SetGrad(0, dx.defined() ? ctx.Emit(kAdd, {gradients[0], dx}) : gradients[0]);
     if (ctx.Wants(1)) ctx.SetGrad(1, gradients[1]);
   } else if (ctx.Wants(1)) {
     ctx.SetGrad(1, ctx.Emit(kRmsNormWeightGrad, {x, rstd, dy}));

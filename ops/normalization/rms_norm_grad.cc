@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/declare/row_op.h"
 #include "ops/elementwise/settle.h"
+#include "ops/normalization/norm_second_order.h"
 
 namespace weft {
 namespace {
@@ -31,6 +32,25 @@ Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const NoAtt
   const Value gn_mean = emitter.Emit(kRmsNormGradMean, {x, w, rstd, dy});
   return {emitter.Emit(kRmsNormGradApply, {x, w, rstd, dy, gn_mean}),
           emitter.Emit(kRmsNormWeightGrad, {x, rstd, dy})};
+}
+
+void Backward(GradContext<NoAttributes, NoScalars>& ctx) {
+  const NormGradOperands to = DifferentiateNormGrad(ctx.emitter(),
+                                                    {.x = ctx.saved("x"),
+                                                     .w = ctx.saved("w"),
+                                                     .mean = {},
+                                                     .rstd = ctx.saved("rstd"),
+                                                     .dy = ctx.saved("dy")},
+                                                    {.dx = ctx.grad(0), .dw = ctx.grad(1), .db = {}});
+  SetWanted(ctx, {to.x, to.w, to.rstd, to.dy});
+}
+
+void BackwardWeight(GradContext<NoAttributes, NoScalars>& ctx) {
+  const NormGradOperands to = DifferentiateNormGrad(
+      ctx.emitter(),
+      {.x = ctx.saved("x"), .w = {}, .mean = {}, .rstd = ctx.saved("rstd"), .dy = ctx.saved("dy")},
+      {.dx = {}, .dw = ctx.grad(0), .db = {}});
+  SetWanted(ctx, {to.x, to.rstd, to.dy});
 }
 
 TensorTypes InferWeight(absl::Span<const TensorType> operands, const NoAttributes&) {
@@ -92,6 +112,8 @@ constinit const Op<> kRmsNormGrad = {{
     .infer = Infer,
     .rule = Rule,
     .linear = "{dy}",
+    .saves = "x w rstd dy",
+    .backward = Backward,
     .decomposition = Decompose,
     .samples = Samples,
 }};
@@ -102,6 +124,8 @@ constinit const Op<> kRmsNormWeightGrad = {{
     .infer = InferWeight,
     .rule = RuleWeight,
     .linear = "{x}{rstd}{dy}",
+    .saves = "x rstd dy",
+    .backward = BackwardWeight,
     .samples = SamplesWeight,
 }};
 constinit const Op<> kRmsNormGradMean = {{

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/declare/row_op.h"
 #include "ops/elementwise/settle.h"
+#include "ops/elementwise/term.h"
 #include "ops/reduce/row_reductions.h"
 
 namespace weft {
@@ -56,6 +57,28 @@ Values DecomposeLogSoftmaxGrad(Emitter& emitter, absl::Span<const Value> operand
   const Value y = operands[0];
   const Value dy = operands[1];
   return {emitter.Emit(kLogSoftmaxGradApply, {y, dy, emitter.Emit(kRowSum, {dy})})};
+}
+
+// Of dx = y (dy - sum y dy).
+void BackwardSoftmaxGrad(GradContext<NoAttributes, NoScalars>& ctx) {
+  const Value y = ctx.saved("y");
+  if (ctx.Wants(1)) ctx.SetGrad(1, ctx.Emit(kSoftmaxGrad, {y, ctx.grad()}));
+  if (!ctx.Wants(0)) return;
+  const Term g = {&ctx.emitter(), ctx.grad()}, dy = {&ctx.emitter(), ctx.saved("dy")};
+  const ReduceAttributes rows = {.dims = DimMaskOf({dy.type().shape.ndim() - 1}), .keepdims = true};
+  const Term product = Term{&ctx.emitter(), y} * g;
+  const Term sum = SumOver(Term{&ctx.emitter(), y} * dy, rows);
+  ctx.SetGrad(0, (g * (dy - sum) - dy * SumOver(product, rows)).value);
+}
+
+// Of dx = dy - exp(y) sum dy.
+void BackwardLogSoftmaxGrad(GradContext<NoAttributes, NoScalars>& ctx) {
+  const Term g = {&ctx.emitter(), ctx.grad()};
+  const ReduceAttributes rows = {.dims = DimMaskOf({g.type().shape.ndim() - 1}), .keepdims = true};
+  const Term product = g * Exp({&ctx.emitter(), ctx.saved("y")});
+  if (ctx.Wants(1)) ctx.SetGrad(1, (g - SumOver(product, rows)).value);
+  if (!ctx.Wants(0)) return;
+  ctx.SetGrad(0, (-(product * SumOver({&ctx.emitter(), ctx.saved("dy")}, rows))).value);
 }
 
 template <const Op<>* op>
@@ -137,6 +160,8 @@ constinit const Op<> kSoftmaxGrad = {{
     .infer = InferGrad<&kSoftmaxGrad>,
     .rule = RuleGrad,
     .linear = "{dy}",
+    .saves = "y dy",
+    .backward = BackwardSoftmaxGrad,
     .decomposition = DecomposeSoftmaxGrad,
     .samples = SamplesGrad,
 }};
@@ -147,6 +172,8 @@ constinit const Op<> kLogSoftmaxGrad = {{
     .infer = InferGrad<&kLogSoftmaxGrad>,
     .rule = RuleGrad,
     .linear = "{dy}",
+    .saves = "y dy",
+    .backward = BackwardLogSoftmaxGrad,
     .decomposition = DecomposeLogSoftmaxGrad,
     .samples = SamplesGrad,
 }};

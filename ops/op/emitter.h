@@ -120,6 +120,9 @@ class GradContext {
  public:
   explicit GradContext(GradContextBase& base) : base_(base) {}
 
+  // For functions that rules share.
+  Emitter& emitter() { return base_; }
+
   const A& attributes() const { return *static_cast<const A*>(base_.erased_attributes()); }
   const R& scalars() const { return *static_cast<const R*>(base_.erased_scalars()); }
 

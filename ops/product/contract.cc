@@ -213,6 +213,42 @@ void BackwardGeluLinear(Context& ctx) {
   if (dy.defined()) BackwardWeights(ctx, dy, "a");
 }
 
+// dw is a product, db a sum: of dw's gradient products again, of db's a broadcast.
+void BackwardWeightGrad(GradContext<LinearWeightGradAttributes, NoScalars>& ctx) {
+  const ContractAttributes& labels = ctx.attributes().labels;
+  const Value gw = ctx.grad(0);
+  const Value gb = ctx.grad(1);
+  if (ctx.Wants(0) && gw.defined()) {
+    ctx.SetGrad(0, ctx.Emit(kContract, {gw, ctx.saved("dy")}, InputGradLabels(labels)));
+  }
+  if (!ctx.Wants(1)) return;
+  Value to_dy;
+  if (gw.defined()) to_dy = ctx.Emit(kContract, {ctx.saved("x"), gw}, WeightGradLabels(labels));
+  if (gb.defined()) {
+    const Shape& dy = ctx.operand_type(1).shape;
+    const DimMask summed = AllDims(dy.ndim() - ctx.attributes().bias_ndim);
+    const Value spread = ctx.Emit(kBroadcastTo, {gb}, {.shape = dy, .missing_dims = summed});
+    to_dy = to_dy.defined() ? ctx.Emit(kAdd, {to_dy, spread}) : spread;
+  }
+  if (to_dy.defined()) ctx.SetGrad(1, to_dy);
+}
+
+// Of dh = (dy w) gelu'(h).
+void BackwardGeluInputGrad(Context& ctx) {
+  const Value g = ctx.grad();
+  const Value h = ctx.saved("h");
+  const Value dy = ctx.saved("dy");
+  const Value w = ctx.saved("w");
+  if (ctx.Wants(0) || ctx.Wants(1)) {
+    const Value through = ctx.Emit(kGeluGrad, {h, g});
+    if (ctx.Wants(0)) ctx.SetGrad(0, ctx.Emit(kContract, {through, w}, InputGradLabels(ctx.attributes())));
+    if (ctx.Wants(1)) ctx.SetGrad(1, ctx.Emit(kContract, {dy, through}, WeightGradLabels(ctx.attributes())));
+  }
+  if (!ctx.Wants(2)) return;
+  const Value p = ctx.Emit(kMul, {g, ctx.Emit(kContract, {dy, w}, ctx.attributes())});
+  ctx.SetGrad(2, EmitGeluCurvature(ctx.emitter(), h, p, {}));
+}
+
 std::vector<Sample<ContractAttributes>> Samples() {
   return {
       {{{{DType::kF32, {2, 3, 5}}}, {{DType::kF32, {5, 3, 2, 2}}}}, {"bsd", "dthe", "bsthe"}},
@@ -292,6 +328,8 @@ constinit const Op<LinearWeightGradAttributes> kLinearWeightGrad = {{
     .infer = InferWeightGrad,
     .rule = RuleWeightGrad,
     .linear = "{x}{dy}",
+    .saves = "x dy",
+    .backward = BackwardWeightGrad,
     .samples = WeightGradSamples,
 }};
 
@@ -314,6 +352,8 @@ constinit const Op<ContractAttributes> kGeluLinearInputGrad = {{
     .infer = InferGeluInputGrad,
     .rule = RuleGeluInputGrad,
     .linear = "{dy}{w}",
+    .saves = "dy w h",
+    .backward = BackwardGeluInputGrad,
     .samples = GeluInputGradSamples,
 }};
 

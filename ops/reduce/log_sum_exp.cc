@@ -5,6 +5,7 @@
 #include "ops/declare/row_op.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/settle.h"
+#include "ops/elementwise/term.h"
 #include "ops/sharding/sharding_rule.h"
 
 namespace weft {
@@ -40,6 +41,20 @@ Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const Reduc
 void Backward(GradContext<ReduceAttributes, NoScalars>& ctx) {
   if (!ctx.grad().defined() || !ctx.Wants(0)) return;
   ctx.SetGrad(0, ctx.Emit(kLogSumExpGrad, {ctx.saved("x"), ctx.saved("y"), ctx.grad()}, ctx.attributes()));
+}
+
+// Of dx = dy exp(x - y).
+void BackwardGrad(GradContext<ReduceAttributes, NoScalars>& ctx) {
+  const ReduceAttributes& a = ctx.attributes();
+  const Term x = {&ctx.emitter(), ctx.saved("x")};
+  const Term y = {&ctx.emitter(), ctx.saved("y")};
+  const Shape& shape = ctx.operand_type(0).shape;
+  const Term product = Term{&ctx.emitter(), ctx.grad()} * Exp(x - Spread(y, shape, a));
+  if (ctx.Wants(2)) ctx.SetGrad(2, SumOver(product, a).value);
+  if (!ctx.Wants(0) && !ctx.Wants(1)) return;
+  const Term to_x = product * Spread({&ctx.emitter(), ctx.saved("dy")}, shape, a);
+  if (ctx.Wants(0)) ctx.SetGrad(0, to_x.value);
+  if (ctx.Wants(1)) ctx.SetGrad(1, (-SumOver(to_x, a)).value);
 }
 
 TensorTypes InferGrad(Operands operands, const ReduceAttributes& a) {
@@ -128,6 +143,8 @@ constinit const Op<ReduceAttributes> kLogSumExpGrad = {{
     .infer = InferGrad,
     .rule = RuleGrad,
     .linear = "{dy}",
+    .saves = "x y dy",
+    .backward = BackwardGrad,
     .samples = GradSamples,
 }};
 constinit const Op<ReduceAttributes> kExpSum = {{

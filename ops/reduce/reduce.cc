@@ -135,6 +135,9 @@ std::string RuleExtremumMask(Operands operands, const ReduceAttributes& attribut
   return absl::StrCat(AllFactors(ndim), ", ", KeptFactors(ndim, attributes), " -> ", AllFactors(ndim));
 }
 
+// Constant almost everywhere.
+void BackwardExtremumMask(ReduceContext&) {}
+
 SampleOperand F32(const Shape& shape) { return {.type = {DType::kF32, shape}}; }
 
 std::vector<Sample<ReduceAttributes>> ReduceSamples() {
@@ -221,6 +224,7 @@ constinit const Op<ReduceAttributes> kExtremumMask = {{
     .outputs = "mask",
     .infer = InferExtremumMask,
     .rule = RuleExtremumMask,
+    .backward = BackwardExtremumMask,
     .samples = ExtremumMaskSamples,
 }};
 

@@ -8,6 +8,7 @@
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/settle.h"
+#include "ops/elementwise/term.h"
 
 namespace weft {
 namespace {
@@ -61,17 +62,61 @@ Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const Varia
   return {y, mean};
 }
 
+// What a gradient of the mean adds to that of x, if there is one.
+Value WithMeanGrad(Context& ctx, Value gradient) {
+  const Value to_mean = ctx.grad(1);
+  if (!to_mean.defined()) return gradient;
+  const TensorType& x = ctx.operand_type(0);
+  const double share = 1 / static_cast<double>(ReducedCount(x.shape, ctx.attributes().dims));
+  const Term spread = Spread(Term{&ctx.emitter(), to_mean} * share, x.shape, {.keepdims = true});
+  return Plus({&ctx.emitter(), gradient}, Cast(spread, x.dtype)).value;
+}
+
 void BackwardVariance(Context& ctx) {
-  RequireNoGradient("variance", "mean", ctx.grad(1).defined());
-  if (!ctx.grad().defined() || !ctx.Wants(0)) return;
-  ctx.SetGrad(0, ctx.Emit(kVarianceGrad, {ctx.saved("x"), ctx.saved("mean"), ctx.grad()}, ctx.attributes()));
+  if (!ctx.Wants(0)) return;
+  Value gradient;
+  if (ctx.grad().defined()) {
+    gradient = ctx.Emit(kVarianceGrad, {ctx.saved("x"), ctx.saved("mean"), ctx.grad()}, ctx.attributes());
+  }
+  gradient = WithMeanGrad(ctx, gradient);
+  if (gradient.defined()) ctx.SetGrad(0, gradient);
 }
 
 void BackwardStd(Context& ctx) {
-  RequireNoGradient("std", "mean", ctx.grad(1).defined());
-  if (!ctx.grad().defined() || !ctx.Wants(0)) return;
-  ctx.SetGrad(0, ctx.Emit(kStdGrad, {ctx.saved("x"), ctx.saved("mean"), ctx.saved("y"), ctx.grad()},
-                          ctx.attributes()));
+  if (!ctx.Wants(0)) return;
+  Value gradient;
+  if (ctx.grad().defined()) {
+    gradient =
+        ctx.Emit(kStdGrad, {ctx.saved("x"), ctx.saved("mean"), ctx.saved("y"), ctx.grad()}, ctx.attributes());
+  }
+  gradient = WithMeanGrad(ctx, gradient);
+  if (gradient.defined()) ctx.SetGrad(0, gradient);
+}
+
+// Of dx = dy (x - mean) * constant, and of dx = dy / y (x - mean) * constant, in the dtype of the mean.
+template <bool kRoot>
+void BackwardGrad(Context& ctx) {
+  const VarianceAttributes& a = ctx.attributes();
+  const TensorType& x = ctx.operand_type(0);
+  const DType dtype = ctx.operand_type(1).dtype;
+  const auto term = [&](Value value) { return Cast(Term{&ctx.emitter(), value}, dtype); };
+  const double divisor = std::max(0.0, static_cast<double>(ReducedCount(x.shape, a.dims)) - a.correction);
+  const Term u = term(ctx.grad()) * ((kRoot ? 1 : 2) / divisor);
+  const Term centred = term(ctx.saved("x")) - term(ctx.saved("mean"));
+  const Term dy = term(ctx.saved("dy"));
+  constexpr int kDy = kRoot ? 3 : 2;
+  Term factor = dy;
+  if (kRoot) factor = dy / term(ctx.saved("y"));
+  if (ctx.Wants(0) || ctx.Wants(1)) {
+    const Term to_x = u * Spread(factor, x.shape, a.Reduce());
+    if (ctx.Wants(0)) ctx.SetGrad(0, Cast(to_x, x.dtype).value);
+    if (ctx.Wants(1)) ctx.SetGrad(1, (-SumOver(to_x, {.dims = a.dims, .keepdims = true})).value);
+  }
+  if (!ctx.Wants(kDy) && !(kRoot && ctx.Wants(2))) return;
+  Term to_dy = SumOver(u * centred, a.Reduce());
+  if (kRoot) to_dy = to_dy / term(ctx.saved("y"));
+  if (ctx.Wants(kDy)) ctx.SetGrad(kDy, Cast(to_dy, x.dtype).value);
+  if (kRoot && ctx.Wants(2)) ctx.SetGrad(2, Cast(-(to_dy * factor), x.dtype).value);
 }
 
 // x mean [y] dy -> dx.
@@ -184,6 +229,8 @@ constinit const Op<VarianceAttributes> kVarianceGrad = {{
     .infer = InferGrad<&kVarianceGrad>,
     .rule = RuleGrad,
     .linear = "{x mean}{dy}",
+    .saves = "x mean dy",
+    .backward = BackwardGrad</*kRoot=*/false>,
     .samples = VarianceGradSamples,
 }};
 constinit const Op<VarianceAttributes> kStdGrad = {{
@@ -193,6 +240,8 @@ constinit const Op<VarianceAttributes> kStdGrad = {{
     .infer = InferGrad<&kStdGrad>,
     .rule = RuleGrad,
     .linear = "{x mean}{dy}",
+    .saves = "x mean y dy",
+    .backward = BackwardGrad</*kRoot=*/true>,
     .samples = StdGradSamples,
 }};
 constinit const Op<ReduceAttributes> kMeanStatistic = {{

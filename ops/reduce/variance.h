@@ -20,10 +20,10 @@ struct VarianceAttributes {
 // in PyTorch. The squares are of differences from the mean, not of x: no cancellation.
 //
 // Shape:  x, floating; y of its dtype, mean of its shape with reduced dims of extent 1, f64 for f64 and else
-//         f32. `mean` serves backward: a gradient of it is refused.
+//         f32.
 // Layout: split dims are decomposed: two numbers are all-reduced for each result, the mean and then the
 //         centred squares; the variance of f32 and f64 is left Partial(sum).
-// Errors: InvalidArgument for another dtype or dims outside x; Unimplemented for a gradient of the mean.
+// Errors: InvalidArgument for another dtype or dims outside x.
 extern const Op<VarianceAttributes> kVariance;
 extern const Op<VarianceAttributes> kStd;
 

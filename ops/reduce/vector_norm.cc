@@ -7,7 +7,11 @@
 #include "ops/declare/reduced_dims.h"
 #include "ops/declare/row_op.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/magnitude.h"
+#include "ops/elementwise/power.h"
+#include "ops/elementwise/scalar_arithmetic.h"
 #include "ops/elementwise/settle.h"
+#include "ops/elementwise/term.h"
 #include "ops/sharding/sharding_rule.h"
 
 namespace weft {
@@ -50,6 +54,31 @@ void Backward(GradContext<NormAttributes, NoScalars>& ctx) {
   if (std::isinf(a.p)) dy = ctx.Emit(kDiv, {dy, ctx.Emit(kNormTies, {x, y}, a)});
   ctx.SetGrad(0, ctx.Emit(kVectorNormGrad, {x, y, dy}, a));
 }
+
+// Of dx = dy sign(x) |x|^(p - 1) y^(1 - p); of an extremum, whose slopes are constant, only by dy.
+void BackwardGrad(GradContext<NormAttributes, NoScalars>& ctx) {
+  const NormAttributes& a = ctx.attributes();
+  const Shape& shape = ctx.operand_type(0).shape;
+  const Value x = ctx.saved("x");
+  const Term u = {&ctx.emitter(), ctx.grad()}, y = {&ctx.emitter(), ctx.saved("y")},
+             dy = {&ctx.emitter(), ctx.saved("dy")};
+  const auto power = [&](const Term& base, double exponent) {
+    return Term{&ctx.emitter(), ctx.Emit(kPowScalar, {base.value}, {}, {.exponent = exponent})};
+  };
+  const Value one = ctx.Emit(kShift, {(dy * 0.0).value}, {}, {.shift = 1});
+  const Term slope = {&ctx.emitter(), ctx.Emit(kVectorNormGrad, {x, y.value, one}, a)};
+  const Term to_dy = SumOver(u * slope, a.Reduce());
+  if (ctx.Wants(2)) ctx.SetGrad(2, to_dy.value);
+  if (std::isinf(a.p) || a.p == 1) return;
+  if (ctx.Wants(1)) ctx.SetGrad(1, (to_dy * dy / y * (1 - a.p)).value);
+  if (!ctx.Wants(0)) return;
+  Term bent = u * Spread(dy * power(y, 1 - a.p), shape, a.Reduce()) * (a.p - 1);
+  if (a.p != 2) bent = bent * power({&ctx.emitter(), ctx.Emit(kAbs, {x})}, a.p - 2);
+  ctx.SetGrad(0, bent.value);
+}
+
+// Constant almost everywhere.
+void BackwardTies(GradContext<NormAttributes, NoScalars>&) {}
 
 TensorTypes InferGrad(Operands operands, const NormAttributes& a) {
   const TensorType result = ResultType("vector_norm_grad", operands[0], a);
@@ -153,12 +182,18 @@ constinit const Op<NormAttributes> kVectorNormGrad = {{
     .infer = InferGrad,
     .rule = RuleGrad,
     .linear = "{dy}",
+    .saves = "x y dy",
+    .backward = BackwardGrad,
     .samples = GradSamples,
 }};
 constinit const Op<NormAttributes> kPowerSum = {
     {.name = "power_sum", .operands = "x", .infer = InferPowerSum, .rule = RulePowerSum, .samples = Samples}};
-constinit const Op<NormAttributes> kNormTies = {
-    {.name = "norm_ties", .operands = "x y", .infer = InferTies, .rule = RuleTies, .samples = TiesSamples}};
+constinit const Op<NormAttributes> kNormTies = {{.name = "norm_ties",
+                                                 .operands = "x y",
+                                                 .infer = InferTies,
+                                                 .rule = RuleTies,
+                                                 .backward = BackwardTies,
+                                                 .samples = TiesSamples}};
 constinit const Op<NormFinishAttributes> kNormFinish = {{
     .name = "norm_finish",
     .operands = "sum",

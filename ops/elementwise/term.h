@@ -1,0 +1,62 @@
+#ifndef WEFT_OPS_ELEMENTWISE_TERM_H_
+#define WEFT_OPS_ELEMENTWISE_TERM_H_
+
+#include "ops/elementwise/broadcast.h"
+#include "ops/elementwise/cast.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/op/emitter.h"
+
+namespace weft {
+
+// A value inside a backward rule, with operators that emit: formulas as they are written. Operands of one
+// operator have one dtype and broadcast.
+struct Term {
+  Emitter* emitter = nullptr;
+  Value value;
+
+  bool defined() const { return value.defined(); }
+  TensorType type() const { return emitter->TypeOf(value); }
+};
+
+inline Term operator+(const Term& a, const Term& b) {
+  return {a.emitter, a.emitter->Emit(kAdd, {a.value, b.value})};
+}
+inline Term operator-(const Term& a, const Term& b) {
+  return {a.emitter, a.emitter->Emit(kSub, {a.value, b.value})};
+}
+inline Term operator*(const Term& a, const Term& b) {
+  return {a.emitter, a.emitter->Emit(kMul, {a.value, b.value})};
+}
+inline Term operator/(const Term& a, const Term& b) {
+  return {a.emitter, a.emitter->Emit(kDiv, {a.value, b.value})};
+}
+inline Term operator*(const Term& a, double factor) {
+  return {a.emitter, a.emitter->Emit(kScale, {a.value}, {}, {.factor = factor})};
+}
+inline Term operator-(const Term& a) { return {a.emitter, a.emitter->Emit(kNeg, {a.value})}; }
+inline Term Exp(const Term& a) { return {a.emitter, a.emitter->Emit(kExp, {a.value})}; }
+inline Term Log(const Term& a) { return {a.emitter, a.emitter->Emit(kLog, {a.value})}; }
+
+// The sum of those of the two that are defined.
+inline Term Plus(const Term& a, const Term& b) { return !a.defined() ? b : !b.defined() ? a : a + b; }
+
+inline Term Cast(const Term& a, DType dtype) {
+  return a.type().dtype == dtype ? a : Term{a.emitter, a.emitter->Emit(kCast, {a.value}, {.dtype = dtype})};
+}
+
+// Summed over the dims of `how`; summed to a shape that broadcasts to a's.
+inline Term SumOver(const Term& a, const ReduceAttributes& how) {
+  return {a.emitter, a.emitter->Emit(kSum, {a.value}, how)};
+}
+inline Term SumTo(const Term& a, const Shape& shape) {
+  return a.type().shape == shape ? a : Term{a.emitter, a.emitter->Emit(kSumTo, {a.value}, {.shape = shape})};
+}
+// What a reduction by `how` took away from `shape`, repeated.
+inline Term Spread(const Term& a, const Shape& shape, const ReduceAttributes& how) {
+  return {a.emitter, a.emitter->Emit(kBroadcastTo, {a.value},
+                                     {.shape = shape, .missing_dims = how.keepdims ? 0 : how.dims})};
+}
+
+}  // namespace weft
+
+#endif  // WEFT_OPS_ELEMENTWISE_TERM_H_
