@@ -14,15 +14,6 @@
 namespace weft {
 namespace {
 
-// Runs a call and records it, if some operand wants a gradient.
-DTensors RunRecorded(Execution& execution) {
-  const ErasedCall& call = execution.call();
-  const bool recorded = WantsRecording(call, execution.plan().output_types);
-  DTensors outputs = execution.Run();
-  if (recorded) RecordCall(call, execution.plan(), execution.used(), absl::MakeSpan(outputs));
-  return outputs;
-}
-
 // Calls of one op whose kernel has yet to run, on all of them at once. Not for views.
 class CallBatch {
  public:

@@ -45,9 +45,16 @@ class LocalNode final : public TapeNode {
   }
 
   std::string Name() const override { return function_.name; }
-  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) override;
+  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) override;
 
  private:
+  void ThrowIfRecorded(MeshContext& context) const {
+    if (!context.state().grad_enabled()) return;
+    Throw(absl::StatusCode::kFailedPrecondition, function_.name,
+          ": its backward is a function of pieces, of which nothing is recorded: there is no gradient of its "
+          "gradient");
+  }
+
   IntrusivePtr<MeshContext> context_;
   LocalFunction function_;
   std::vector<TensorType> types_;
@@ -55,10 +62,11 @@ class LocalNode final : public TapeNode {
   std::vector<SavedValue> outputs_;
 };
 
-DTensors LocalNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
+DTensors LocalNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) {
+  ThrowIfRecorded(context);
   if (operands_.empty()) {
     Throw(absl::StatusCode::kFailedPrecondition, "Backward: the history of a result of ", function_.name,
-          " was used up by an earlier Backward");
+          " was used up by an earlier Backward", kHowToRetain);
   }
   std::vector<Tensor> operand_pieces;
   std::vector<Tensor> output_pieces;
@@ -78,11 +86,13 @@ DTensors LocalNode::Backward(MeshContext& context, absl::Span<const DTensor> gra
   const std::vector<Tensor> made = function_.backward({operand_pieces, output_pieces, gradient_pieces});
   WEFT_REQUIRE(made.size() == types_.size(), function_.name, ": backward returned ", made.size(),
                " gradients for ", types_.size(), " operands");
-  operands_.clear();
-  outputs_.clear();
+  if (!run.retain) {
+    operands_.clear();
+    outputs_.clear();
+  }
   DTensors results(types_.size());
   for (size_t i = 0; i < made.size(); ++i) {
-    if (!Wants(static_cast<int>(i)) || !made[i].defined()) continue;
+    if (!Wants(static_cast<int>(i), run) || !made[i].defined()) continue;
     results[i] = Take(context_, function_, absl::StrCat("the gradient of operand ", i), made[i], types_[i],
                       function_.operands[i].gradient);
   }

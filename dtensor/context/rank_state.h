@@ -20,6 +20,7 @@
 
 namespace weft {
 
+class BackwardPass;
 class CallObserver;
 class ImplicitRedistributionGuard;
 
@@ -44,7 +45,9 @@ class RankState {
 
   bool grad_enabled() const { return grad_enabled_; }
   // Whether a backward pass runs.
-  bool in_backward() const { return backward_depth_ > 0; }
+  bool in_backward() const { return outermost_pass_ != nullptr; }
+  // The backward pass that runs, or, of passes within passes, the first (dtensor/autograd/backward_pass.h).
+  BackwardPass* outermost_pass() const { return outermost_pass_; }
   // Whether what backward delivers to parameters is brought to rest in the pass that delivers it (NoSync).
   bool syncs_gradients() const { return syncs_gradients_; }
   Purpose purpose() const { return purpose_; }
@@ -119,7 +122,7 @@ class RankState {
   World& world_;
   bool grad_enabled_ = true;
   bool syncs_gradients_ = true;
-  int backward_depth_ = 0;
+  BackwardPass* outermost_pass_ = nullptr;
   bool training_ = true;
   bool check_finite_ = false;
   Purpose purpose_ = Purpose::kActivation;
@@ -185,10 +188,11 @@ class NoSync : ScopedValue<bool> {
 };
 
 // Around a backward pass; passes nest.
-class BackwardScope : ScopedValue<int> {
+class BackwardScope : ScopedValue<BackwardPass*> {
  public:
-  explicit BackwardScope(RankState& state) : ScopedValue(state.backward_depth_, state.backward_depth_ + 1) {}
-  bool is_outermost() const { return before() == 0; }
+  BackwardScope(RankState& state, BackwardPass& pass)
+      : ScopedValue(state.outermost_pass_, state.in_backward() ? state.outermost_pass_ : &pass) {}
+  bool is_outermost() const { return before() == nullptr; }
 };
 
 // Says where a microbatch starts in the global batch. While the guard lives, random activations (dropout,

@@ -164,11 +164,12 @@ class RearrangeNode final : public TapeNode {
   }
 
   std::string Name() const override { return "rearrange"; }
-  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
+  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients,
+                    const NodeRun& run) override {
     const DTensor gradient = gradients[0].Redistribute(LayoutFor(gradients[0].layout()));
     DTensors results(extents_.size());
     for (size_t i = 0; i < extents_.size(); ++i) {
-      if (!Wants(static_cast<int>(i))) continue;
+      if (!Wants(static_cast<int>(i), run)) continue;
       Runs back;
       for (const DimRun& run : runs_) {
         if (run.source == static_cast<int>(i)) back.push_back({0, run.to, run.from, run.length});

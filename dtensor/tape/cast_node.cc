@@ -15,7 +15,8 @@ class CastNode final : public TapeNode {
   bool TakesAnyLayout() const override { return true; }
   DType SumDType(DType /*arriving*/) const override { return dtype_; }
   std::string Name() const override { return "cast"; }
-  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
+  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients,
+                    const NodeRun& /*run*/) override {
     return {gradients[0]};
   }
 

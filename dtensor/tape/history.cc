@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/redistribution/redistribute.h"
-#include "dtensor/tape/gradient_layout.h"
 #include "dtensor/tape/leaf_node.h"
+#include "dtensor/tape/redistribute_node.h"
 #include "dtensor/tape/saved_value.h"
 #include "dtensor/tape/tape_node.h"
 
@@ -34,27 +34,9 @@ class TensorLeafNode final : public LeafNode {
   TensorType type_;
 };
 
-// A recorded explicit Redistribute: the identity on values, so only the gradient's layout is a choice.
-class RedistributeNode final : public TapeNode {
- public:
-  RedistributeNode(RankState& state, Edge edge, const Layout& source, const RedistributeOptions& options)
-      : TapeNode(state, Edges{std::move(edge)}, /*num_outputs=*/1), source_(source), options_(options) {}
-
-  std::string Name() const override { return "redistribute"; }
-  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients) override {
-    Layout target = GradientLayout(source_, gradients[0].layout());
-    for (const auto& [axis, placement] : options_.gradient) target = target.PlacedAlong(axis, placement);
-    return {gradients[0].Redistribute(target)};
-  }
-
- private:
-  Layout source_;
-  RedistributeOptions options_;
-};
-
 void RecordRedistribute(const DTensor& source, DTensor& result, const RedistributeOptions& options) {
-  result.impl()->node = IntrusivePtr<TapeNode>(
-      new RedistributeNode(source.context()->state(), EdgeTo(source), source.layout(), options));
+  result.impl()->node =
+      MakeRedistributeNode(source.context()->state(), EdgeTo(source), source.layout(), options);
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ LeafNode::~LeafNode() {
   if (sink_ != nullptr) sink_->Forget(sink_index_);
 }
 
-DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
+DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients,
+                            const NodeRun& /*run*/) {
   const PurposeGuard purpose(context.state(), Purpose::kGrad);
   const NoImplicitChecksGuard planned(context.state());
   if (sink_ != nullptr) {

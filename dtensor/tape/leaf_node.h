@@ -23,8 +23,9 @@ class LeafNode : public TapeNode {
 
   bool TakesAnyLayout() const override { return true; }
   std::string Name() const override { return name_; }
-  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) override;
+  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) override;
   GradientSink* sink() const override { return sink_.get(); }
+  const Layout& layout() const { return layout_; }
 
   // From now on gradients go to `sink`, as those of leaf `index`; null: to rest by themselves.
   void set_sink(std::shared_ptr<GradientSink> sink, int index) {

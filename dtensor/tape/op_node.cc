@@ -11,6 +11,7 @@
 #include "dtensor/call/execute.h"
 #include "dtensor/redistribution/implicit.h"
 #include "dtensor/tape/gradient_layout.h"
+#include "dtensor/tape/redistribute_node.h"
 #include "dtensor/tape/saved_value.h"
 #include "dtensor/tape/tape_node.h"
 
@@ -56,7 +57,7 @@ class OpNode final : public TapeNode {
   }
 
   std::string Name() const override { return op_.name(); }
-  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) override;
+  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) override;
 
   const OpDef& op() const { return op_; }
   const ResolvedCall& plan() const { return *plan_; }
@@ -67,6 +68,9 @@ class OpNode final : public TapeNode {
     }
     return nullptr;
   }
+  // An operand or output of the call, as it was unpacked from `saved`, with the history that it had in forward:
+  // for gradients of gradients.
+  DTensor WithHistory(const DTensor& unpacked, int value, const SavedValue& saved) const;
 
  private:
   const OpDef& op_;
@@ -76,11 +80,26 @@ class OpNode final : public TapeNode {
   bool used_up_ = false;
 };
 
-// What an op's backward rule sees: its emitted ops are executed, and not recorded.
+DTensor OpNode::WithHistory(const DTensor& unpacked, int value, const SavedValue& saved) const {
+  const int output = value - static_cast<int>(edges().size());
+  Edge edge = output < 0 ? edges()[value] : Edge{IntrusivePtr<TapeNode>(const_cast<OpNode*>(this)), output};
+  if (!edge.node) return unpacked;
+  if (output < 0 && plan_->moves_any && plan_->moves[value]) {
+    RankState& state = unpacked.context()->state();
+    edge = {MakeRedistributeNode(state, std::move(edge), plan_->operand_layouts[value]), 0};
+  }
+  DTensor result = WithoutHistory(unpacked);
+  result.impl()->node = std::move(edge.node);
+  result.impl()->output = edge.output;
+  result.impl()->origin = saved.origin();  // so that the tape keeps no copy of it either
+  return result;
+}
+
+// What an op's backward rule sees. Its emitted ops are recorded where gradients are enabled.
 class TapeGradContext final : public GradContextBase {
  public:
-  TapeGradContext(const OpNode& node, absl::Span<const DTensor> gradients)
-      : node_(node), gradients_(gradients), results_(node.plan().operand_types.size()) {}
+  TapeGradContext(const OpNode& node, absl::Span<const DTensor> gradients, const NodeRun& run)
+      : node_(node), gradients_(gradients), run_(run), results_(node.plan().operand_types.size()) {}
 
   TensorType TypeOf(Value value) const override { return values_[value.id].type(); }
   Values EmitErased(const OpDef& op, absl::Span<const Value> operands, const void* attributes,
@@ -90,8 +109,9 @@ class TapeGradContext final : public GradContextBase {
     const Layout* like = like_operand < 0 ? nullptr : &node_.plan().operand_layouts[like_operand];
     if (like != nullptr && like->HasPartial()) like = nullptr;
     Values results;
-    DTensors outputs =
-        Execute({.op = op, .operands = inputs, .attributes = attributes, .scalars = scalars, .like = like});
+    Execution execution(
+        {.op = op, .operands = inputs, .attributes = attributes, .scalars = scalars, .like = like});
+    DTensors outputs = RunRecorded(execution);
     for (DTensor& output : outputs) results.push_back(Hold(std::move(output)));
     return results;
   }
@@ -99,12 +119,15 @@ class TapeGradContext final : public GradContextBase {
     return gradients_[output].defined() ? Hold(gradients_[output]) : Value();
   }
   Value saved(absl::string_view name) override {
-    const SavedValue* saved = node_.FindSaved(node_.op().FindValue(name));
+    const int value = node_.op().FindValue(name);
+    const SavedValue* saved = node_.FindSaved(value);
     WEFT_CHECK(saved != nullptr, node_.op().name(), ": backward reads '", name,
                "', which it does not save (saves: ", node_.op().saves(), ")");
-    return Hold(saved->Unpack(node_.op().name()));
+    DTensor unpacked = saved->Unpack(node_.op().name());
+    const bool recorded = unpacked.context()->state().grad_enabled();
+    return Hold(recorded ? node_.WithHistory(unpacked, value, *saved) : std::move(unpacked));
   }
-  bool Wants(int operand) const override { return node_.Wants(operand); }
+  bool Wants(int operand) const override { return node_.Wants(operand, run_); }
   int num_operands() const override { return static_cast<int>(results_.size()); }
   int num_outputs() const override { return node_.num_outputs(); }
   const TensorType& operand_type(int operand) const override { return node_.plan().operand_types[operand]; }
@@ -128,6 +151,7 @@ class TapeGradContext final : public GradContextBase {
 
   const OpNode& node_;
   absl::Span<const DTensor> gradients_;
+  const NodeRun& run_;
   DTensors results_;
   absl::InlinedVector<DTensor, 8> values_;
 };
@@ -146,23 +170,25 @@ void CheckImplicitGradient(MeshContext& context, const OpDef& op, int operand, c
       });
 }
 
-DTensors OpNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients) {
+DTensors OpNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) {
   if (used_up_) {
     Throw(absl::StatusCode::kFailedPrecondition, "Backward: the history of a result of ", op_.name(),
-          " was used up by an earlier Backward");
+          " was used up by an earlier Backward", kHowToRetain);
   }
-  TapeGradContext grad_context(*this, gradients);
+  TapeGradContext grad_context(*this, gradients, run);
   op_.Backward(grad_context);
-  used_up_ = true;
-  saved_.clear();
+  if (!run.retain) {
+    used_up_ = true;
+    saved_.clear();
+  }
   DTensors results = grad_context.TakeResults();
   for (size_t i = 0; plan_->moves_any && i < results.size(); ++i) {
     if (!plan_->moves[i] || !results[i].defined()) continue;
-    if (!Wants(static_cast<int>(i)) || edges()[i].node->TakesAnyLayout()) continue;
+    if (!Wants(static_cast<int>(i), run) || edges()[i].node->TakesAnyLayout()) continue;
     const Layout& used = plan_->used_layout(i);
     const Layout target = GradientLayout(plan_->operand_layouts[i], results[i].layout(), &used);
     CheckImplicitGradient(context, op_, static_cast<int>(i), results[i], target);
-    if (results[i].layout() != target) results[i] = results[i].impl()->Moved(target);
+    if (results[i].layout() != target) results[i] = results[i].Redistribute(target);
   }
   return results;
 }
@@ -178,8 +204,22 @@ bool WantsRecording(const ErasedCall& call, absl::Span<const TensorType> outputs
   const bool smooth = std::any_of(outputs.begin(), outputs.end(),
                                   [](const TensorType& output) { return IsFloating(output.dtype); });
   if (!smooth) return false;
+  if (operands[0]->context->state().in_backward()) {
+    Throw(absl::StatusCode::kFailedPrecondition, call.ToString(),
+          " is a gradient that has none: compose what it is the gradient of of other ops (attention of "
+          "products "
+          "and Softmax), or differentiate once");
+  }
   Throw(absl::StatusCode::kFailedPrecondition, call.ToString(),
         " has no backward; call it under NoGradGuard, or on Detach()ed operands");
+}
+
+DTensors RunRecorded(Execution& execution) {
+  const ErasedCall& call = execution.call();
+  const bool recorded = WantsRecording(call, execution.plan().output_types);
+  DTensors outputs = execution.Run();
+  if (recorded) RecordCall(call, execution.plan(), execution.used(), absl::MakeSpan(outputs));
+  return outputs;
 }
 
 void RecordCall(const ErasedCall& call, const ResolvedCall& plan, absl::Span<const DTensorRef> used,

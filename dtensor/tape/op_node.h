@@ -3,6 +3,7 @@
 
 #include "absl/types/span.h"
 #include "dtensor/call/erased_call.h"
+#include "dtensor/call/execute.h"
 #include "dtensor/context/resolved_call.h"
 #include "dtensor/dtensor.h"
 #include "runtime/tensor/tensor_type.h"
@@ -12,6 +13,10 @@ namespace weft {
 // Whether `call` is to be recorded: gradients are enabled and some operand wants one. Asked before it runs.
 // Errors: FailedPrecondition if so, and the op has a floating output and no backward.
 bool WantsRecording(const ErasedCall& call, absl::Span<const TensorType> outputs);
+
+// Runs a call and records it, if some operand wants a gradient.
+// Errors: the call's, and WantsRecording's.
+DTensors RunRecorded(Execution& execution);
 
 // Records `call` on its outputs. `used` are its operands after redistribution: history follows the call's
 // own, backward reads the used ones. The record shares `plan`.

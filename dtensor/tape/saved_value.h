@@ -21,6 +21,10 @@ class SavedValue {
   //         or, to a parameter, since the copy was made that was saved.
   DTensor Unpack(absl::string_view reader) const;
   bool defined() const { return value_.defined(); }
+  // Of a parameter's copy or a view of one: what it was made of; otherwise null.
+  IntrusivePtr<const CopyOrigin> origin() const {
+    return copy_ ? copy_->origin : IntrusivePtr<const CopyOrigin>();
+  }
 
  private:
   DTensor value_;  // of a copy: the value at rest

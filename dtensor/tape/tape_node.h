@@ -13,6 +13,17 @@ namespace weft {
 
 class GradientSink;
 
+// How a backward pass runs a node.
+struct NodeRun {
+  // The operands whose gradients this run is to make, by number; empty: all that have an edge.
+  absl::Span<const bool> wanted = {};
+  // Another run may follow: what the node saved stays.
+  bool retain = false;
+};
+
+// What to do about a history that was used up: the end of that error's text.
+inline constexpr char kHowToRetain[] = "; to run it twice, let the first keep it: {.retain_graph = true}";
+
 // One recorded operation: where gradients of its outputs become gradients of its operands.
 class TapeNode : public RefCounted<TapeNode> {
  public:
@@ -36,7 +47,9 @@ class TapeNode : public RefCounted<TapeNode> {
   int num_outputs() const { return num_outputs_; }
   uint64_t sequence() const { return sequence_; }  // order of recording
   int path_id() const { return path_id_; }         // module path at recording
-  bool Wants(int operand) const { return static_cast<bool>(edges_[operand].node); }
+  bool Wants(int operand, const NodeRun& run) const {
+    return edges_[operand].node && (run.wanted.empty() || run.wanted[operand]);
+  }
 
   // Whether a gradient may arrive in any layout, since what is behind the node brings the sum of them to
   // rest.
@@ -52,9 +65,12 @@ class TapeNode : public RefCounted<TapeNode> {
   virtual std::string Name() const = 0;
 
   // Gradients of the operands (undefined where not wanted) from those of the outputs (undefined where nothing
-  // arrived). Drops what the node saved.
-  // Errors: FailedPrecondition the second time.
-  virtual DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients) = 0;
+  // arrived). Drops what the node saved, unless the run retains it. Where gradients are enabled, what it calls
+  // is recorded, on the operands' own history: gradients of gradients.
+  // Errors: FailedPrecondition after a run that did not retain; where gradients are enabled and the node's
+  //         gradient has none.
+  virtual DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients,
+                            const NodeRun& run) = 0;
 
  private:
   friend class BackwardPass;

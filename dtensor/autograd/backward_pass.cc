@@ -1,0 +1,273 @@
+#include "dtensor/autograd/backward_pass.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+#include "dtensor/call/accumulate.h"
+#include "dtensor/dispatch.h"
+#include "dtensor/redistribution/implicit.h"
+#include "dtensor/tape/gradient_sink.h"
+#include "ops/elementwise/cast.h"
+#include "ops/elementwise/elementwise.h"
+
+namespace weft {
+namespace {
+
+bool IsLeaf(const TapeNode& node) { return node.edges().empty(); }
+
+bool Any(absl::Span<const bool> flags) {
+  return std::any_of(flags.begin(), flags.end(), [](bool flag) { return flag; });
+}
+
+}  // namespace
+
+BackwardPass::BackwardPass(MeshContext& context, const PassOptions& options)
+    : context_(context), options_(options), taken_(options.targets.size()) {}
+
+BackwardPass::~BackwardPass() {
+  for (const Entry& entry : entries_) entry.node->pass_entry_ = entry.outer;
+}
+
+bool BackwardPass::RunsLater(const TapeNode* a, const TapeNode* b) {
+  return IsLeaf(*a) != IsLeaf(*b) ? IsLeaf(*b) : a->sequence() < b->sequence();
+}
+
+void BackwardPass::Run(absl::Span<const TapeNode::Edge> roots, DTensors seeds) {
+  RunGuarded(roots, std::move(seeds), {});
+}
+
+void BackwardPass::Run(std::vector<DeferredRun> deferred) { RunGuarded({}, {}, std::move(deferred)); }
+
+void BackwardPass::RunGuarded(absl::Span<const TapeNode::Edge> roots, DTensors seeds,
+                              std::vector<DeferredRun> deferred) {
+  std::optional<NoGradGuard> no_grad;
+  std::optional<EnableGradGuard> grad;
+  if (options_.create_graph) {
+    grad.emplace(context_.state());
+  } else {
+    no_grad.emplace(context_.state());
+  }
+  const BackwardScope scope(context_.state(), *this);
+  CountUses(roots, deferred);
+  try {
+    for (size_t i = 0; i < roots.size(); ++i) Start(roots[i], std::move(seeds[i]));
+    RunReady();
+    for (DeferredRun& run : deferred) {
+      if (run.node) {
+        const PathGuard path(context_.state(), run.node->path_id());
+        DTensors results = run.node->Backward(context_, run.gradients, {.wanted = run.wanted});
+        run.gradients.clear();
+        DeliverOn(*run.node, std::move(results), run.wanted);
+      } else {
+        Deliver(run.edge, std::move(run.gradients[0]));
+      }
+      RunReady();
+    }
+    DeliverReceived();
+  } catch (...) {
+    if (scope.is_outermost()) {
+      for (GradientSink* sink : Sinks()) sink->AbandonPass();
+    }
+    throw;
+  }
+  if (!scope.is_outermost()) return;
+  for (GradientSink* sink : Sinks()) sink->EndPass();
+}
+
+// The sinks of the leaves that it reached, in the order in which it found them.
+absl::InlinedVector<GradientSink*, 4> BackwardPass::Sinks() const {
+  absl::InlinedVector<GradientSink*, 4> sinks;
+  const auto add = [&](GradientSink* sink) {
+    const bool is_new = std::find(sinks.begin(), sinks.end(), sink) == sinks.end();
+    if (sink != nullptr && is_new) sinks.push_back(sink);
+  };
+  for (const Entry& entry : entries_) {
+    if (!has_targets()) add(entry.node->sink());
+  }
+  for (const auto& [leaf, gradient] : received_) add(leaf->sink());
+  return sinks;
+}
+
+// The node's entry in this pass, made if there was none.
+int BackwardPass::Find(TapeNode* node) {
+  const int entry = node->pass_entry_;
+  const bool known = entry >= 0 && entry < std::ssize(entries_) && entries_[entry].node == node;
+  if (known) return entry;
+  entries_.push_back({.node = node, .outer = entry, .gradients = DTensors(node->num_outputs())});
+  return node->pass_entry_ = static_cast<int>(entries_.size()) - 1;
+}
+
+void BackwardPass::CountUses(absl::Span<const TapeNode::Edge> roots, absl::Span<const DeferredRun> deferred) {
+  const auto use = [this](TapeNode* node) { ++entries_[Find(node)].uses; };
+  for (const TapeNode::Edge& root : roots) use(root.node.get());
+  for (const DeferredRun& run : deferred) {
+    if (!run.node) use(run.edge.node.get());
+    for (size_t i = 0; i < run.wanted.size(); ++i) {
+      if (run.wanted[i]) use(run.node->edges()[i].node.get());
+    }
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    for (const TapeNode::Edge& edge : entries_[i].node->edges()) {
+      if (edge.node) use(edge.node.get());
+    }
+  }
+  if (has_targets()) FindWhatLeads();
+}
+
+// Marks what leads to targets, and takes back the uses of what does not.
+void BackwardPass::FindWhatLeads() {
+  for (size_t i = 0; i < options_.targets.size(); ++i) {
+    TapeNode* const node = options_.targets[i].node.get();
+    const int entry = node->pass_entry_;
+    const bool reached = entry >= 0 && entry < std::ssize(entries_) && entries_[entry].node == node;
+    if (!reached) continue;
+    targets_.push_back({entry, options_.targets[i].output, static_cast<int>(i)});
+  }
+  // What an edge leads to was recorded earlier.
+  std::vector<int> order(entries_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return entries_[a].node->sequence() < entries_[b].node->sequence(); });
+  for (const int index : order) {
+    Entry& entry = entries_[index];
+    const auto& edges = entry.node->edges();
+    entry.leads =
+        std::any_of(targets_.begin(), targets_.end(), [&](const Target& t) { return t.entry == index; }) ||
+        std::any_of(edges.begin(), edges.end(), [&](const TapeNode::Edge& edge) { return Leads(edge); });
+  }
+  for (const Entry& entry : entries_) {
+    if (entry.leads) continue;
+    for (const TapeNode::Edge& edge : entry.node->edges()) {
+      if (edge.node) --entries_[edge.node->pass_entry_].uses;
+    }
+  }
+}
+
+void BackwardPass::Start(const TapeNode::Edge& root, DTensor seed) {
+  if (Leads(root)) {
+    Deliver(root, std::move(seed));
+  } else if (options_.deferred != nullptr) {
+    options_.deferred->push_back({.node = {}, .gradients = {std::move(seed)}, .wanted = {}, .edge = root});
+  }
+}
+
+void BackwardPass::RunReady() {
+  while (!ready_.empty()) {
+    std::pop_heap(ready_.begin(), ready_.end(), RunsLater);
+    Entry& entry = entries_[ready_.back()->pass_entry_];
+    ready_.pop_back();
+    entry.has_run = true;
+    RunNode(*entry.node, std::move(entry.gradients));
+  }
+}
+
+DTensor BackwardPass::Sum(const TapeNode& node, DTensor sum, DTensor gradient) {
+  if (!sum.defined()) return gradient;
+  std::optional<PurposeGuard> purpose;
+  std::optional<NoImplicitChecksGuard> planned;
+  if (node.TakesAnyLayout()) {
+    // To add a leaf's gradients may move them: a part of bringing them to rest.
+    purpose.emplace(context_.state(), Purpose::kGrad);
+    planned.emplace(context_.state());
+  }
+  if (options_.create_graph) return Call(kAdd, {sum, gradient});
+  Accumulate(sum, std::move(gradient));
+  return sum;
+}
+
+// One use has said all it has to say; `gradient` may be undefined.
+void BackwardPass::Deliver(const TapeNode::Edge& edge, DTensor gradient) {
+  Entry& entry = entries_[edge.node->pass_entry_];
+  if (gradient.defined()) {
+    const DType arriving = gradient.impl()->type.dtype;
+    const DType dtype = edge.node->SumDType(arriving);
+    if (dtype != arriving) gradient = Call(kCast, {gradient}, {.dtype = dtype});
+    DTensor& sum = entry.gradients[edge.output];
+    sum = Sum(*edge.node, std::move(sum), std::move(gradient));
+  }
+  if (--entry.uses > 0) return;
+  ready_.push_back(entry.node);
+  std::push_heap(ready_.begin(), ready_.end(), RunsLater);
+}
+
+void BackwardPass::RunNode(TapeNode& node, DTensors gradients) {
+  const PathGuard path(context_.state(), node.path_id());
+  const bool reached = std::any_of(gradients.begin(), gradients.end(),
+                                   [](const DTensor& gradient) { return gradient.defined(); });
+  for (const Target& target : targets_) {
+    if (target.entry == node.pass_entry_) taken_[target.index] = gradients[target.output];
+  }
+  const absl::Span<const TapeNode::Edge> edges = node.edges();
+  if (IsLeaf(node)) {
+    if (reached && !has_targets()) RunLeaf(node, gradients);
+    return;
+  }
+  if (!has_targets()) {
+    DTensors results;
+    if (reached) results = node.Backward(context_, gradients, {.retain = options_.retain_graph});
+    gradients.clear();  // their memory is free, or may be added to in place, as soon as their reader is done
+    DeliverOn(node, std::move(results), {});
+    return;
+  }
+  absl::InlinedVector<bool, 4> now, later;
+  for (const TapeNode::Edge& edge : edges) {
+    now.push_back(Leads(edge));
+    later.push_back(edge.node && !now.back());
+  }
+  const bool defers = options_.deferred != nullptr && reached && Any(later);
+  DTensors results;
+  if (reached && Any(now)) {
+    results = node.Backward(context_, gradients, {.wanted = now, .retain = options_.retain_graph || defers});
+  }
+  if (defers) {
+    options_.deferred->push_back({IntrusivePtr<TapeNode>(&node), std::move(gradients), later, {}});
+  }
+  gradients.clear();
+  DeliverOn(node, std::move(results), now);
+}
+
+// Delivers what a node made: to all its operands that want it, or to those that are `wanted`.
+void BackwardPass::DeliverOn(TapeNode& node, DTensors results, absl::Span<const bool> wanted) {
+  const absl::Span<const TapeNode::Edge> edges = node.edges();
+  results.resize(edges.size());
+  for (size_t i = 0; i < edges.size(); ++i) {
+    if (edges[i].node && (wanted.empty() || wanted[i])) Deliver(edges[i], std::move(results[i]));
+  }
+}
+
+// The outermost pass delivers; an inner one hands on.
+void BackwardPass::RunLeaf(TapeNode& leaf, absl::Span<const DTensor> gradients) {
+  BackwardPass& outermost = *context_.state().outermost_pass();
+  if (&outermost != this) return outermost.Receive(leaf, gradients[0]);
+  DTensor sum = gradients[0];
+  for (auto& [of, gradient] : received_) {
+    if (of.get() == &leaf) sum = Sum(leaf, std::move(sum), std::exchange(gradient, DTensor()));
+  }
+  leaf.Backward(context_, {sum}, {});
+}
+
+void BackwardPass::Receive(TapeNode& leaf, DTensor gradient) {
+  for (const Entry& entry : entries_) {
+    if (entry.node != &leaf || !entry.has_run || leaf.sink() == nullptr) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, "Backward: a pass within another has a gradient of ",
+          leaf.Name(), ", which the outer one has brought to rest: a node that runs a pass of its own needs ",
+          "edges to the leaves that this reaches");
+  }
+  for (auto& [of, sum] : received_) {
+    if (of.get() != &leaf) continue;
+    sum = Sum(leaf, std::move(sum), std::move(gradient));
+    return;
+  }
+  received_.emplace_back(IntrusivePtr<TapeNode>(&leaf), std::move(gradient));
+}
+
+void BackwardPass::DeliverReceived() {
+  for (auto& [leaf, gradient] : received_) {
+    if (!gradient.defined()) continue;
+    const PathGuard path(context_.state(), leaf->path_id());
+    leaf->Backward(context_, {std::exchange(gradient, DTensor())}, {});
+  }
+}
+
+}  // namespace weft

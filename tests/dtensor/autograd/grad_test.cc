@@ -1,0 +1,252 @@
+// Grad, several roots, retained histories, and passes in two halves.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/local_function.h"
+#include "dtensor/call/call_observer.h"
+#include "dtensor/functions.h"
+#include "dtensor/tape/gradient_sink.h"
+#include "dtensor/tape/leaf_node.h"
+#include "gmock/gmock.h"
+#include "tests/dtensor/autograd/functions_to_differentiate.h"
+#include "tests/dtensor/sharded_values.h"
+#include "tests/ops/tensor_compare.h"
+
+namespace weft {
+namespace {
+
+Operands Leaves(const IntrusivePtr<MeshContext>& context, const Function& function) {
+  Operands leaves;
+  for (const Tensor& operand : function.operands) {
+    Layout layout(operand.ndim(), context->mesh().num_axes());
+    if (operand.ndim() > 0 && context->mesh().num_axes() > 0)
+      layout = layout.WithShard(0, operand.ndim() - 1);
+    leaves.push_back(Lay(context, operand, layout).RequiresGrad());
+  }
+  return leaves;
+}
+
+std::vector<Tensor> ByBackward(const IntrusivePtr<MeshContext>& context, const Function& function) {
+  const Operands leaves = Leaves(context, function);
+  Backward(function.call(leaves));
+  std::vector<Tensor> gradients;
+  for (const DTensor& leaf : leaves) gradients.push_back(leaf.grad().FullTensor());
+  return gradients;
+}
+
+TEST(GradTest, IsWhatBackwardLeavesInLeaves) {
+  for (const Function& function : Functions()) {
+    OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+      const std::vector<Tensor> expected = ByBackward(context, function);
+      const Operands leaves = Leaves(context, function);
+      const DTensor loss = function.call(leaves);
+      const std::vector<DTensor> all = Grad({loss}, leaves, {.retain_graph = true});
+      for (size_t i = 0; i < leaves.size(); ++i) {
+        EXPECT_TRUE(SameBits(all[i].FullTensor(), expected[i])) << function.name << " " << i;
+        EXPECT_EQ(all[i].layout(), leaves[i].layout());
+        EXPECT_FALSE(leaves[i].grad().defined());
+        // One alone, by what leads to it alone.
+        const DTensor one = Grad({loss}, {leaves[i]}, {.retain_graph = true})[0];
+        EXPECT_TRUE(AllClose(one.FullTensor(), expected[i], 1e-13)) << function.name << " " << i;
+      }
+    });
+  }
+}
+
+TEST(GradTest, OfResultsAndOfOneThatIsNotUsed) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
+    const DTensor unused = Lay(context, RandomF64({4}, 2), "[a]").RequiresGrad();
+    const DTensor y = Square(x);
+    const DTensor loss = Sum(y * y + 3.0 * y);
+    const std::vector<DTensor> gradients = Grad({loss}, {y, x, unused}, {.allow_unused = true});
+    EXPECT_TRUE(AllClose(gradients[0].FullTensor(), (2.0 * y.Detach() + 3.0).FullTensor(), 1e-14));
+    EXPECT_TRUE(AllClose(gradients[1].FullTensor(),
+                         ((2.0 * y.Detach() + 3.0) * 2.0 * x.Detach()).FullTensor(), 1e-14));
+    EXPECT_FALSE(gradients[2].defined());
+  });
+}
+
+TEST(GradTest, SeveralRootsAreOnePass) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Tensor seed = RandomF64({4}, 9);
+    const DTensor x = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
+    const DTensor shared = Exp(x);
+    const DTensor loss = Sum(shared * x);
+    const DTensor rest = Square(shared);
+    // `loss` is a root, and so is `shared`, on which both others depend.
+    Backward({loss, rest, shared}, {DTensor(), Lay(context, seed, "[a]"), Lay(context, seed, "[-]")});
+    const DTensor e = shared.Detach(), s = Lay(context, seed, "[a]");
+    const DTensor expected = e * x.Detach() + e + 2.0 * s * e * e + s * e;
+    EXPECT_TRUE(AllClose(x.grad().FullTensor(), expected.FullTensor(), 1e-13));
+  });
+}
+
+TEST(GradTest, ARetainedHistoryGivesTheSameBits) {
+  for (const Function& function : Functions()) {
+    OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+      const std::vector<Tensor> expected = ByBackward(context, function);
+      const Operands leaves = Leaves(context, function);
+      const DTensor loss = function.call(leaves);
+      Backward(loss, DTensor(), {.retain_graph = true});
+      const std::vector<DTensor> second = Grad({loss}, leaves);
+      for (size_t i = 0; i < leaves.size(); ++i) {
+        EXPECT_TRUE(SameBits(leaves[i].grad().FullTensor(), expected[i])) << function.name << " " << i;
+        EXPECT_TRUE(SameBits(second[i].FullTensor(), expected[i])) << function.name << " " << i;
+      }
+      EXPECT_THAT(ErrorOf([&] { Backward(loss); }), testing::HasSubstr("{.retain_graph = true}"));
+    });
+  }
+}
+
+// Counts calls by the name of the op.
+class CallCounter : public CallObserver {
+ public:
+  void OnCall(const ErasedCall& call, const ResolvedCall& /*plan*/) override { ++count_[call.op.name()]; }
+  const std::map<std::string, int>& count() const { return count_; }
+
+ private:
+  std::map<std::string, int> count_;
+};
+
+// Two halves: input gradients first, those of weights later, in no other bits and by no more products.
+TEST(GradTest, APassInTwoHalvesIsThePass) {
+  const Function mlp = {"mlp",
+                        {RandomF64({4, 6}, 1), RandomF64({6, 6}, 2), RandomF64({6}, 3)},
+                        [](const Operands& x) {  // the weights serve twice, once transposed
+                          const DTensor h = Tanh(MatMul(x[0], x[1]) + x[2]);
+                          return Sum(Square(MatMul(h, Transpose(x[1], 0, 1)) + x[2]));
+                        }};
+  OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+    const auto counted = [&](const std::function<void()>& body) {
+      CallCounter counter;
+      const CallObserverGuard guard(context->state(), &counter);
+      body();
+      return counter.count();
+    };
+    const Operands at_once = Leaves(context, mlp);
+    const DTensor whole_loss = mlp.call(at_once);
+    const auto calls_at_once = counted([&] { Backward(whole_loss); });
+
+    const Operands leaves = Leaves(context, mlp);
+    const DTensor loss = mlp.call(leaves);
+    DeferredGradients rest;
+    DTensor input;
+    auto calls = counted([&] { input = Grad({loss}, {leaves[0]}, {.deferred = &rest})[0]; });
+    EXPECT_EQ(calls["contract"], 2);  // back through each product
+    EXPECT_FALSE(rest.empty());
+    for (const DTensor& leaf : leaves) EXPECT_FALSE(leaf.grad().defined());
+    for (const auto& [op, count] : counted([&] { rest.Run(); })) calls[op] += count;
+    EXPECT_TRUE(rest.empty());
+    EXPECT_TRUE(SameBits(input.FullTensor(), at_once[0].grad().FullTensor()));
+    EXPECT_FALSE(leaves[0].grad().defined());
+    for (const size_t weight : {1, 2}) {
+      EXPECT_TRUE(AllClose(leaves[weight].grad().FullTensor(), at_once[weight].grad().FullTensor(), 1e-14));
+    }
+    EXPECT_EQ(calls["contract"], calls_at_once.at("contract"));
+    rest.Run();  // nothing more
+    EXPECT_THAT(ErrorOf([&] { Backward(loss); }), testing::HasSubstr("was used up"));
+  });
+}
+
+// A root that leads to no input is put off as a whole.
+TEST(GradTest, WhatDoesNotLeadToTheInputsIsPutOff) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
+    const DTensor w = Lay(context, RandomF64({4}, 2), "[a]").RequiresGrad();
+    DeferredGradients rest;
+    const DTensor gradient = Grad({Sum(Square(x)), Sum(Square(w))}, {x}, {.deferred = &rest})[0];
+    EXPECT_TRUE(AllClose(gradient.FullTensor(), (2.0 * x.Detach()).FullTensor(), 1e-15));
+    EXPECT_FALSE(w.grad().defined());
+    rest.Run();
+    EXPECT_TRUE(AllClose(w.grad().FullTensor(), (2.0 * w.Detach()).FullTensor(), 1e-15));
+  });
+}
+
+// Notes what is delivered, and brings it to rest.
+class NotingSink : public GradientSink {
+ public:
+  explicit NotingSink(LeafNode* leaf) : leaf_(leaf) {}
+  void Deliver(int /*leaf*/, DTensor gradient) override {
+    ++delivered;
+    leaf_->AddGradient(std::move(gradient));
+  }
+  void Forget(int /*leaf*/) noexcept override { leaf_ = nullptr; }
+  void EndPass() override { ++ended; }
+  void AbandonPass() noexcept override { ++abandoned; }
+
+  int delivered = 0, ended = 0, abandoned = 0;
+
+ private:
+  LeafNode* leaf_;
+};
+
+// What an inner pass has for a leaf goes with the outer one's own, to a sink once; also where the outer one has
+// nothing of its own.
+TEST(GradTest, InnerPassesDeliverToTheOutermost) {
+  for (const bool used_outside : {true, false}) {
+    OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+      const DTensor w = Lay(context, RandomF64({5}, 1), "[-]").RequiresGrad();
+      const DTensor x = Lay(context, RandomF64({5}, 2), "[-]").RequiresGrad();
+      LeafNode& leaf = *dynamic_cast<LeafNode*>(w.impl()->node.get());
+      const auto sink = std::make_shared<NotingSink>(&leaf);
+      leaf.set_sink(sink, 0);
+      const DTensor inner = Sum(3.0 * w);
+      const DTensor outer = used_outside ? Sum(2.0 * w) : Sum(Square(x));
+      const Layout whole(1, 0);
+      const LocalFunction identity = {
+          .name = "identity",
+          .operands = {{whole, whole}},
+          .outputs = {{x.type(), whole, whole}},
+          .forward = [](absl::Span<const Tensor> operands) { return std::vector<Tensor>{operands[0]}; },
+          .backward =
+              [&](const LocalGradients& of) {
+                Backward(inner, DTensor(), {.retain_graph = true});
+                return std::vector<Tensor>{of.gradients[0]};
+              }};
+      // Recorded last, the function runs first: the leaf's own use comes after.
+      const DTensor y = Sum(CallLocal(identity, {x})[0]);
+      Backward(outer + y);
+      EXPECT_EQ(sink->delivered, 1);
+      EXPECT_EQ(sink->ended, 1);
+      EXPECT_EQ(w.grad().FullTensor().ToVector<double>(), std::vector<double>(5, used_outside ? 5 : 3));
+      sink->ended = 0;
+      Grad({Sum(2.0 * w)}, {w});
+      EXPECT_EQ(sink->delivered, 1);
+      EXPECT_EQ(sink->ended, 0);
+    });
+  }
+}
+
+TEST(GradTest, Misuse) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
+    const DTensor other = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
+    const DTensor y = Sum(Square(x));
+    EXPECT_EQ(ErrorOf([&] { Grad({y}, {}); }),
+              "Grad: expected inputs to differentiate with respect to, got none");
+    EXPECT_EQ(ErrorOf([&] { Grad({}, {x}); }), "Grad: expected something to differentiate, got no tensors");
+    EXPECT_EQ(
+        ErrorOf([&] { Grad({y}, {x.Detach()}); }),
+        "Grad: the input f64[4] [a] is on no history; make it a leaf with RequiresGrad() before it is used");
+    EXPECT_EQ(ErrorOf([&] { Grad({y}, {other}, {.retain_graph = true}); }),
+              "Grad: no output depends on input 0, f64[4] [a]; with {.allow_unused = true} its gradient is "
+              "undefined");
+    EXPECT_EQ(ErrorOf([&] {
+                Backward({y, y}, {DTensor()});
+              }),
+              "Backward: expected 2 seeds, one for each of the tensors, or none; got 1");
+    DeferredGradients rest;
+    EXPECT_EQ(ErrorOf([&] { Grad({y}, {Square(x)}, {.deferred = &rest}); }),
+              "Grad: with `deferred` inputs are leaves, got a result of square");
+    EXPECT_EQ(ErrorOf([&] { Grad({y}, {x}, {.retain_graph = true, .deferred = &rest}); }),
+              "Grad: `deferred` keeps what it needs; with it, create_graph and retain_graph have no meaning");
+  });
+}
+
+}  // namespace
+}  // namespace weft

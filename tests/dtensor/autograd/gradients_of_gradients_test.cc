@@ -1,0 +1,191 @@
+// Gradients of gradients against central differences of gradients, in f64.
+
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/local_function.h"
+#include "dtensor/functions.h"
+#include "gmock/gmock.h"
+#include "runtime/tensor/copy.h"
+#include "tests/dtensor/autograd/functions_to_differentiate.h"
+#include "tests/dtensor/sharded_values.h"
+#include "tests/ops/tensor_compare.h"
+
+namespace weft {
+namespace {
+
+using testing::HasSubstr;
+
+// The composites of backward_test but attention, whose fused gradient has none; its unfused form; and what they
+// do not have of activations, reductions and powers.
+std::vector<Function> TwiceDifferentiable() {
+  std::vector<Function> functions;
+  for (Function& function : Functions()) {
+    if (std::string(function.name) != "attention") functions.push_back(std::move(function));
+  }
+  functions.push_back({"composed attention",
+                       {RandomF64({2, 3, 4}, 1), RandomF64({2, 3, 4}, 2), RandomF64({2, 3, 4}, 3)},
+                       [](const Operands& x) {
+                         const DTensor scores = Softmax(Contract(x[0], "bse", x[1], "bte", "bst") * 0.5);
+                         return Sum(Square(Contract(scores, "bst", x[2], "bte", "bse")));
+                       }});
+  functions.push_back({"linear",
+                       {RandomF64({3, 4}, 1), RandomF64({4, 5}, 2), RandomF64({5}, 3), RandomF64({5, 4}, 4),
+                        RandomF64({4}, 5)},
+                       [](const Operands& x) {
+                         const DTensor h = Contract(x[0], "bd", x[1], "dn", "bn", x[2]);
+                         return Sum(Square(GeluContract(h, "bn", x[3], "nd", "bd", x[4])));
+                       }});
+  functions.push_back(
+      {"activations", {RandomF64({3, 4}, 1), RandomF64({3, 4}, 2, 0.3, 1)}, [](const Operands& x) {
+         return Sum(Silu(x[0]) * Sigmoid(x[0]) + Erf(x[0]) * GeluExact(x[0]) + Relu(x[1]) * x[1] +
+                    Abs(x[1]) * Sin(x[0]) + Square(LogSoftmax(x[0])));
+       }});
+  functions.push_back(
+      {"powers", {RandomF64({3, 4}, 1, 0.5, 2), RandomF64({4}, 2, 0.5, 2)}, [](const Operands& x) {
+         return Sum(Pow(x[0], x[1]) + Pow(x[0], 2.5) + Rsqrt(x[0]));
+       }});
+  functions.push_back({"reductions", {RandomF64({3, 4}, 1, 0.5, 2)}, [](const Operands& x) {
+                         return Sum(Square(Var(x[0], {1})) + Std(x[0], {1}) * LogSumExp(x[0], {1}) +
+                                    Norm(x[0], 2, {1}) + Square(Max(x[0], {1})) +
+                                    Norm(x[0], 3, {1}) * Mean(x[0], {1}));
+                       }});
+  return functions;
+}
+
+// The gradients of `function` at its operands, operand `moved` shifted by `step` times `along`.
+std::vector<Tensor> GradientsAt(const IntrusivePtr<MeshContext>& context, const Function& function,
+                                const std::vector<Tensor>& along, double step) {
+  Operands leaves;
+  for (size_t i = 0; i < function.operands.size(); ++i) {
+    const Tensor copy = CloneTensor(function.operands[i], context->allocator());
+    for (int64_t j = 0; j < copy.num_elements(); ++j)
+      copy.data<double>()[j] += step * along[i].data<double>()[j];
+    leaves.push_back(Lay(context, copy, Layout(copy.ndim(), 0)).RequiresGrad());
+  }
+  std::vector<Tensor> gradients;
+  for (const DTensor& gradient : Grad({function.call(leaves)}, leaves))
+    gradients.push_back(gradient.FullTensor());
+  return gradients;
+}
+
+// The Hessian times `along`, from differences of gradients.
+std::vector<Tensor> Differences(const Function& function, const std::vector<Tensor>& along) {
+  std::vector<Tensor> products;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    constexpr double kStep = 1e-5;
+    const std::vector<Tensor> above = GradientsAt(context, function, along, kStep);
+    const std::vector<Tensor> below = GradientsAt(context, function, along, -kStep);
+    for (size_t i = 0; i < above.size(); ++i) {
+      std::vector<double> product(above[i].num_elements());
+      for (size_t j = 0; j < product.size(); ++j) {
+        product[j] = (above[i].data<double>()[j] - below[i].data<double>()[j]) / (2 * kStep);
+      }
+      products.push_back(Tensor::FromValues<double>(above[i].shape(), product));
+    }
+  });
+  return products;
+}
+
+TEST(GradientsOfGradientsTest, HessianTimesVectorUnderAnyLayouts) {
+  for (const Function& function : TwiceDifferentiable()) {
+    std::vector<Tensor> along;
+    for (size_t i = 0; i < function.operands.size(); ++i) {
+      along.push_back(RandomF64(function.operands[i].shape(), 50 + i));
+    }
+    const std::vector<Tensor> expected = Differences(function, along);
+    for (const char* mesh : {"", "a=2", "a=2,b=2"}) {
+      OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+        std::mt19937_64 random(5);
+        for (int draw = 0; draw < (context->mesh().num_axes() == 0 ? 1 : 4); ++draw) {
+          Operands leaves, vectors;
+          std::string what = function.name;
+          for (size_t i = 0; i < function.operands.size(); ++i) {
+            const Tensor& operand = function.operands[i];
+            const Layout layout = RandomLayout(context->mesh(), operand.ndim(), random, /*partial=*/false);
+            leaves.push_back(Lay(context, operand, layout).RequiresGrad());
+            vectors.push_back(Lay(context, along[i], layout));
+            absl::StrAppend(&what, " ", leaves.back().ToString());
+          }
+          const DTensor loss = function.call(leaves);
+          const std::vector<DTensor> gradients = Grad({loss}, leaves, {.create_graph = true});
+          const std::vector<DTensor> products =
+              Grad(gradients, leaves, {.seeds = vectors, .allow_unused = true});
+          for (size_t i = 0; i < leaves.size(); ++i) {
+            if (!products[i].defined()) {  // a linear operand that nothing else depends on
+              for (double value : expected[i].ToVector<double>()) EXPECT_NEAR(value, 0, 1e-7) << what;
+              continue;
+            }
+            ASSERT_EQ(products[i].layout(), leaves[i].layout()) << what << ", operand " << i;
+            ASSERT_TRUE(AllClose(products[i].FullTensor(), expected[i], 1e-6)) << what << ", operand " << i;
+            EXPECT_FALSE(leaves[i].grad().defined());
+          }
+        }
+      });
+    }
+  }
+}
+
+// sum x^4: 4 x^3, 12 x^2, 24 x, 24.
+TEST(GradientsOfGradientsTest, AsOftenAsOneLikes) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({5}, 1), "[a]").RequiresGrad();
+    DTensor result = Sum(Square(Square(x)));
+    for (const double factor : {4.0, 12.0, 24.0}) {
+      result = Sum(Grad({result}, {x}, {.create_graph = true})[0]);
+      const double power = factor == 4 ? 3 : factor == 12 ? 2 : 1;
+      EXPECT_NEAR(result.Item(), (factor * Sum(Pow(x.Detach(), power))).Item(), 1e-12);
+    }
+    Backward(result);
+    EXPECT_EQ(x.grad().FullTensor().ToVector<double>(), std::vector<double>(5, 24));
+  });
+}
+
+// A penalty on the size of a gradient, as of Gulrajani et al., arXiv 1704.00028: first-order and second-order
+// gradients meet in one leaf.
+TEST(GradientsOfGradientsTest, APenaltyOnGradients) {
+  const auto step = [](const IntrusivePtr<MeshContext>& context, const char* x_layout, const char* w_layout) {
+    const DTensor x = Lay(context, RandomF64({4, 6}, 1), x_layout).RequiresGrad();
+    const DTensor w = Lay(context, RandomF64({6, 3}, 2), w_layout).RequiresGrad();
+    const DTensor critic = Sum(Tanh(MatMul(x, w)));
+    const DTensor slope = Grad({critic}, {x}, {.create_graph = true})[0];
+    Backward(critic + Mean(Square(Norm(slope, 2, {1}) - 1.0)));
+    EXPECT_TRUE(x.grad().defined());
+    return w.grad().FullTensor();
+  };
+  Tensor expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) { expected = step(context, "[-, -]", "[-, -]"); });
+  OnMesh("a=2,b=2", [&](const IntrusivePtr<MeshContext>& context) {
+    EXPECT_TRUE(AllClose(step(context, "[a, -]", "[b, a]"), expected, 1e-12));
+  });
+}
+
+TEST(GradientsOfGradientsTest, WhatHasNoneSaysSo) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor q = Lay(context, RandomF64({1, 3, 2, 4}, 1), "[-, -, -, -]").RequiresGrad();
+    const DTensor y = Sum(CausalAttention(q, q, q));
+    EXPECT_THAT(
+        ErrorOf([&] { Grad({y}, {q}, {.create_graph = true}); }),
+        testing::AllOf(HasSubstr("attention_grad("), HasSubstr("is a gradient that has none: compose"),
+                       HasSubstr("attention of products and Softmax")));
+    EXPECT_TRUE(context->state().grad_enabled());
+    const DTensor x = Lay(context, RandomF64({3}, 1), "[-]").RequiresGrad();
+    const Layout whole(1, 0);
+    const LocalFunction identity = {
+        .name = "identity",
+        .operands = {{whole, whole}},
+        .outputs = {{x.type(), whole, whole}},
+        .forward = [](absl::Span<const Tensor> operands) { return std::vector<Tensor>{operands[0]}; },
+        .backward = [](const LocalGradients& of) { return std::vector<Tensor>{of.gradients[0]}; }};
+    EXPECT_EQ(
+        ErrorOf([&] { Grad({Sum(CallLocal(identity, {x})[0])}, {x}, {.create_graph = true}); }),
+        "identity: its backward is a function of pieces, of which nothing is recorded: there is no gradient "
+        "of its gradient");
+  });
+}
+
+}  // namespace
+}  // namespace weft
