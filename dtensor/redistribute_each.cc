@@ -1,5 +1,6 @@
 #include "dtensor/redistribute_each.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -37,7 +38,8 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   if (moves.empty()) return {};
   WEFT_REQUIRE(moves[0].source.defined(), "RedistributeEach: a source is undefined (default-constructed)");
   MeshContext& context = *moves[0].source->context;
-  const bool waits = lane == Lane::kInline || context.allocator()->device().type != DeviceType::kCpu;
+  const DeviceType device = context.allocator()->device().type;
+  const bool waits = lane == Lane::kInline || device == DeviceType::kMeta;
   std::vector<MoveProgram::Move> parts;
   parts.reserve(moves.size());
   for (const EachMove& move : moves) {
@@ -53,10 +55,16 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   IntrusivePtr<PendingMoves> pending;
   if (waits) {
     MoveProgram::Run(*program);
-  } else {
+  } else if (device == DeviceType::kCpu) {
     RankState& state = context.state();
     pending = MakeIntrusive<PendingMoves>(
         state, MoveProgram::Issue(std::exchange(program, nullptr), state.LaneWorker(lane)));
+  } else {
+    std::function<void()> finish;
+    std::vector<Work> works = MoveProgram::IssueToStreams(std::exchange(program, nullptr), &finish);
+    if (!works.empty()) {
+      pending = MakeIntrusive<PendingMoves>(context.state(), std::move(works), std::move(finish));
+    }
   }
   std::vector<DTensor> moved;
   moved.reserve(moves.size());

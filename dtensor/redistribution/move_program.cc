@@ -1,5 +1,6 @@
 #include "dtensor/redistribution/move_program.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -106,8 +107,8 @@ void MoveProgram::Finish(const Move& move, Progress& progress, LocalWorks* works
   progress.current = std::move(to);
 }
 
-Work MoveProgram::IssueCollective(const Stage& stage, Worker* worker) const {
-  const CommOptions options = {.async = worker != nullptr, .tag = tag_, .worker = worker};
+Work MoveProgram::IssueCollective(const Stage& stage, bool async, Worker* worker) const {
+  const CommOptions options = {.async = async, .tag = tag_, .worker = worker};
   if (stage.parts.size() == 1) return IssueStep(*stage.group, *stage.step, stage.parts[0], options);
   return IssueSteps(*stage.group, stage.steps, stage.parts, options);
 }
@@ -117,7 +118,7 @@ void MoveProgram::Run(const MoveProgram& program) {
     const absl::string_view name = stage.step == nullptr ? "copy" : StepKindName(stage.step->kind);
     const Span span(program.tracer_, program.rank_, "comm", name, static_cast<int>(program.lane_));
     RunLocalWorks(stage.before);
-    if (stage.step != nullptr) program.IssueCollective(stage, /*worker=*/nullptr).Wait();
+    if (stage.step != nullptr) program.IssueCollective(stage, /*async=*/false, nullptr).Wait();
     RunLocalWorks(stage.after);
   }
 }
@@ -130,7 +131,7 @@ std::vector<Work> MoveProgram::Issue(std::shared_ptr<const MoveProgram> program,
     if (tracer != nullptr) worker.Submit([=] { *begun_ns = tracer->Now(); });
     if (!stage.before.empty())
       works.push_back(worker.Submit([program, &stage] { RunLocalWorks(stage.before); }));
-    if (stage.step != nullptr) works.push_back(program->IssueCollective(stage, &worker));
+    if (stage.step != nullptr) works.push_back(program->IssueCollective(stage, /*async=*/true, &worker));
     if (!stage.after.empty())
       works.push_back(worker.Submit([program, &stage] { RunLocalWorks(stage.after); }));
     if (tracer != nullptr && stage.step != nullptr) {
@@ -141,6 +142,31 @@ std::vector<Work> MoveProgram::Issue(std::shared_ptr<const MoveProgram> program,
     }
   }
   return works;
+}
+
+std::vector<Work> MoveProgram::IssueToStreams(std::shared_ptr<const MoveProgram> program,
+                                              std::function<void()>* finish) {
+  const std::vector<Stage>& stages = program->stages_;
+  const auto communicates = [](const Stage& stage) { return stage.step != nullptr; };
+  const auto last = std::find_if(stages.rbegin(), stages.rend(), communicates);
+  const size_t num_issued = stages.rend() - last;  // up to the last collective
+  Work work;
+  for (size_t i = 0; i < num_issued; ++i) {
+    const Stage& stage = stages[i];
+    RunLocalWorks(stage.before);
+    if (communicates(stage)) work = program->IssueCollective(stage, /*async=*/true, nullptr);
+    if (i + 1 == num_issued) break;
+    work.Wait();
+    RunLocalWorks(stage.after);
+  }
+  *finish = [program, num_issued] {
+    const std::vector<Stage>& left = program->stages_;
+    if (num_issued > 0) RunLocalWorks(left[num_issued - 1].after);
+    for (size_t i = num_issued; i < left.size(); ++i) RunLocalWorks(left[i].before);
+  };
+  if (num_issued > 0) return {work};
+  std::exchange(*finish, nullptr)();
+  return {};
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
 #define WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -44,6 +45,13 @@ class MoveProgram {
   // to wait for, in order: the first error is the cause of the others.
   static std::vector<Work> Issue(std::shared_ptr<const MoveProgram> program, Worker& worker);
 
+  // Issues all of it to the streams of a GPU, where collectives run beside what the rank's own stream is given
+  // from now on. What one collective makes and the next one takes, the rank's stream hands over: it waits for
+  // all but the last. Returns what to wait for, and sets `finish` to what is to be done then, which the rank's
+  // stream does: unpacking.
+  static std::vector<Work> IssueToStreams(std::shared_ptr<const MoveProgram> program,
+                                          std::function<void()>* finish);
+
  private:
   struct Stage {
     const LoweredStep* step = nullptr;  // of the first part; null: work on this rank's memory alone
@@ -58,7 +66,7 @@ class MoveProgram {
   Stage& StageFor(const LoweredStep& step, DType dtype, size_t round_begin);
   void Advance(const Move& move, Progress& progress, size_t round_begin);
   void Finish(const Move& move, Progress& progress, LocalWorks* works);
-  Work IssueCollective(const Stage& stage, Worker* worker) const;
+  Work IssueCollective(const Stage& stage, bool async, Worker* worker) const;
 
   MeshContext& context_;
   const Lane lane_;

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_REDISTRIBUTION_PENDING_MOVES_H_
 #define WEFT_DTENSOR_REDISTRIBUTION_PENDING_MOVES_H_
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -17,19 +18,23 @@ namespace weft {
 // Threads:  the rank's thread.
 class PendingMoves : public RefCounted<PendingMoves> {
  public:
-  // `works` end in their order; the first error is the cause of the others.
-  PendingMoves(RankState& state, std::vector<Work> works) : state_(state), works_(std::move(works)) {}
+  // `works` end in their order; the first error is the cause of the others. `finish`, if there is any, is what
+  // the rank's thread has yet to do when they have ended, such as unpacking: it runs once, at the first Settle.
+  PendingMoves(RankState& state, std::vector<Work> works, std::function<void()> finish = nullptr)
+      : state_(state), works_(std::move(works)), finish_(std::move(finish)) {}
 
-  // True when the pieces are filled, or never will be. Never blocks, never throws.
+  // True when nothing is under way any more. Never blocks, never throws.
   bool Test() const { return works_.empty() || works_.back().Test(); }
 
-  // Returns when they are filled. The time it takes is exposed communication.
+  // Returns when the pieces are filled; on a GPU when its stream will go on only after that. The time it takes
+  // is exposed communication.
   // Errors: those of the collectives, each time.
   void Settle();
 
  private:
   RankState& state_;
   std::vector<Work> works_;
+  std::function<void()> finish_;
 };
 
 }  // namespace weft

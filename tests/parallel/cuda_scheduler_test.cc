@@ -1,0 +1,104 @@
+// Training steps under plans that gather ahead and reduce in buckets, on emulated GPUs over a fake NCCL: what runs
+// beside the rank's stream gives the bits of what it waits for at once.
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/autograd/backward.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/linear.h"
+#include "dtensor/optim/adamw.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "runtime/tensor/copy.h"
+#include "tests/dtensor/sharded_values.h"
+#include "tests/runtime/comm/nccl/nccl_ranks.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kDim = 6;
+
+class Chain : public Module {
+ public:
+  Chain() {
+    for (int i = 0; i < 4; ++i) {
+      blocks.push_back(std::make_unique<Linear>(this, absl::StrCat("blocks.", i), kDim, kDim));
+    }
+  }
+
+  std::vector<std::unique_ptr<Linear>> blocks;
+  Parameter own{this, "own", {.shape = {kDim, kDim}, .initializer = Initializer::Normal(0, 0.3)}};
+
+ protected:
+  DTensor Forward(const DTensor& x) override {
+    DTensor y = MatMul(x, own.Value());
+    for (const std::unique_ptr<Linear>& block : blocks) y = Tanh((*block)(y));
+    return MatMul(y, own.Value());
+  }
+};
+
+struct Case {
+  const char* name;
+  const char* mesh;
+  Plan plan;
+};
+
+std::vector<Case> Cases() {
+  return {{"ddp", "dp=2", {{"", DataParallel("dp")}}},
+          {"zero1", "dp=2", {{"", DataParallel("dp", {.shard_state = true})}}},
+          {"zero2", "dp=2", {{"", DataParallel("dp", {.shard_gradient = true})}}},
+          {"fsdp", "dp=2", {{"blocks.*", FullyShard("dp")}, {"", FullyShard("dp")}}},
+          {"hsdp",
+           "replica=2,shard=2",
+           {{"blocks.*", FullyShard("shard")}, {"", FullyShard("shard")}, {"", DataParallel("replica")}}}};
+}
+
+// Losses and parameters of rank 0 after four steps of two microbatches.
+std::vector<double> Train(const Case& of, bool overlap) {
+  std::vector<double> outcome;
+  const DeviceMesh mesh = DeviceMesh::Parse(of.mesh);
+  RunNcclRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+    Chain model;
+    Plan plan = of.plan;
+    plan.set_scheduler({.bucket_mb = 0.0003, .prefetch = 1, .overlap = overlap});
+    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    AdamW optimizer(model.AllParameters(), {});
+    std::vector<double> mine;
+    for (int step = 0; step < 4; ++step) {
+      for (int part = 0; part < 2; ++part) {
+        std::optional<NoSync> no_sync;
+        if (part == 0) no_sync.emplace(context->state());
+        const Tensor rows = RandomF64({4, kDim}, static_cast<uint64_t>(10 * step + part));
+        const Layout by_rows = Layout(2, mesh.num_axes()).WithShard(0, 0);
+        const DTensor loss = Mean(Square(model(DTensor::Distribute(context, rows, by_rows))));
+        Backward(loss);
+        mine.push_back(loss.Item());
+      }
+      optimizer.Step(0.1);
+      optimizer.ZeroGrad();
+    }
+    for (const Parameter* parameter : model.AllParameters()) {
+      const Tensor whole = CloneTensor(parameter->at_rest().FullTensor(), MakeCpuAllocator());
+      for (double element : whole.ToVector<double>()) mine.push_back(element);
+    }
+    if (world.rank() == 0) outcome = std::move(mine);
+  });
+  return outcome;
+}
+
+TEST(CudaSchedulerTest, OverlapChangesNoBit) {
+  for (const Case& of : Cases()) {
+    const std::vector<double> expected = Train(of, /*overlap=*/false);
+    ASSERT_GT(expected.size(), 8u);
+    EXPECT_GT(std::abs(expected[6] - expected[0]), 1e-4) << of.name << ": the steps change nothing";
+    EXPECT_EQ(Train(of, /*overlap=*/true), expected) << of.name;
+  }
+}
+
+}  // namespace
+}  // namespace weft
