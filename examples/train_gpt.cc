@@ -24,6 +24,7 @@
 #include "runtime/base/philox.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/utf8.h"
+#include "runtime/launch/clock_offset.h"
 #include "runtime/launch/run_world.h"
 #include "runtime/trace/span.h"
 
@@ -179,6 +180,8 @@ int Train(const ParsedFlags& parsed) {
              // A process writes its own rank's spans.
              if (RanksAreProcesses(run.backend) && world.rank() > 0)
                absl::StrAppend(&trace, ".", world.rank());
+             if (RanksAreProcesses(run.backend) && tracer && world.size() > 1)
+               NoteClockOffset(world, *tracer);
              TrainRank(world, run, inputs);
            },
            {.backend = run.backend,

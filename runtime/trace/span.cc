@@ -41,6 +41,7 @@ struct Tracer::State {
   mutable std::mutex mutex;
   std::vector<Record> records;  // under `mutex`, as is the next
   std::map<int, std::string> lane_names;
+  int64_t clock_offset_ns = 0;
 };
 
 Tracer::Tracer() : state_(std::make_unique<State>()) {}
@@ -69,18 +70,29 @@ void Tracer::NameLane(int lane, absl::string_view name) {
   state_->lane_names[lane] = std::string(name);
 }
 
+void Tracer::SetClockOffset(int64_t ns) {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->clock_offset_ns = ns;
+}
+
 std::string Tracer::ToChromeJson() const {
+  int64_t offset_ns = 0;
   std::vector<Record> records;
   std::map<int, std::string> names;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     records = state_->records;
     names = state_->lane_names;
+    offset_ns = state_->clock_offset_ns;
   }
   std::string json = "[";
   const auto append = [&](const auto&... parts) {
     absl::StrAppend(&json, json.size() == 1 ? "\n" : ",\n", parts...);
   };
+  if (offset_ns != 0) {
+    append(R"({"ph":"M","pid":)", records.empty() ? 0 : records[0].rank,
+           R"(,"name":"clock_offset","args":{"us":)", static_cast<double>(offset_ns) / 1000, "}}");
+  }
   std::set<int> ranks;
   std::set<std::pair<int, int>> lanes;
   for (const Record& record : records) {

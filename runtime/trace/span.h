@@ -30,6 +30,10 @@ class Tracer {
   // What a lane is called in the trace; lanes without a name have their number.
   void NameLane(int lane, absl::string_view name);
 
+  // How many nanoseconds another process's tracer, to which all are to be referred, is ahead of this one
+  // (runtime/launch/clock_offset.h). Written as a metadata event "clock_offset"; spans stay as they are.
+  void SetClockOffset(int64_t ns);
+
   // Chrome's JSON array format: the names of ranks and lanes ("ph":"M"), then one complete event ("ph":"X") per
   // span; pid is the rank, tid the lane, microseconds. So a lane that communicates lies beside what its rank
   // computes.

@@ -47,8 +47,11 @@ same_losses resumed_threads.json resumed_processes.json
 "$train" "${small[@]}" --plan=fsdp --sequence_parallel --steps=4 --eval_every=0 > fsdp_threads.json 2> fsdp.err ||
   fail "fsdp: $(tail -1 fsdp.err)"
 "$weft_run" --nproc-per-node=4 "$train" "${small[@]}" --plan=fsdp --sequence_parallel --steps=4 --eval_every=0 \
-  > fsdp_processes.json 2> fsdp.err || fail "fsdp, weft_run: $(tail -5 fsdp.err)"
+  --trace=trace.json > fsdp_processes.json 2> fsdp.err || fail "fsdp, weft_run: $(tail -5 fsdp.err)"
 same_losses fsdp_threads.json fsdp_processes.json
+for rank in 1 2 3; do
+  grep -q "\"pid\":$rank,\"name\":\"clock_offset\"" "trace.json.$rank" || fail "trace.json.$rank tells no clock offset"
+done
 
 # --- mpirun. The shared memory of OpenMPI needs a short path.
 TMPDIR=$(mktemp -d /tmp/weft_mpi.XXXXXX)
