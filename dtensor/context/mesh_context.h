@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "dtensor/context/bounded_cache.h"
 #include "dtensor/context/lane.h"
 #include "dtensor/context/propagation_cache.h"
 #include "dtensor/context/rank_state.h"
@@ -13,6 +14,7 @@
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
 #include "mesh/redistribution/cost_model.h"
+#include "mesh/redistribution/rearrangement.h"
 #include "ops/op/kernel_call.h"
 #include "runtime/base/intrusive_ptr.h"
 #include "runtime/comm/communicator.h"
@@ -39,6 +41,9 @@ class MeshContext : public RefCounted<MeshContext> {
   // Bounded; cache().stats() counts hits, misses and evictions.
   PropagationCache& cache() { return cache_; }
   RedistributionCache& redistribution_cache() { return redistribution_cache_; }
+  // Rearrangements along one dim, lowered for this rank (dtensor/functions/rearrange.h).
+  using RearrangementCache = BoundedCache<Rearrangement, std::shared_ptr<const LoweredRearrangement>>;
+  RearrangementCache& rearrangement_cache() { return rearrangement_cache_; }
   KernelContext& kernel_context() { return kernel_context_; }
 
   // One line to the rank state's warning sink, or on stderr from the mesh's first rank.
@@ -64,6 +69,7 @@ class MeshContext : public RefCounted<MeshContext> {
   KernelContext kernel_context_;
   PropagationCache cache_;
   RedistributionCache redistribution_cache_;
+  RearrangementCache rearrangement_cache_{/*capacity=*/1024};
   std::map<std::vector<int>, std::shared_ptr<Communicator>> groups_[kNumLanes];
 };
 

@@ -1,13 +1,16 @@
 #include "dtensor/functions/rearrange.h"
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "dtensor/redistribution/redistribute.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/call/call_observer.h"
+#include "dtensor/redistribution/implicit.h"
 #include "dtensor/tape/tape_node.h"
 #include "mesh/redistribution/price.h"
-#include "mesh/shard_math.h"
 #include "runtime/tensor/copy.h"
 #include "runtime/trace/span.h"
 
@@ -22,134 +25,78 @@ int64_t NumPieces(const DTensor& x, int dim) {
   return pieces;
 }
 
-// One exchange on one rank. All sources lie as `layout`.
-class Exchange {
- public:
-  Exchange(MeshContext& context, const Layout& layout, int dim, absl::Span<const DTensor> sources,
-           absl::Span<const DimRun> runs, const TensorType& result)
-      : context_(context), layout_(layout), dim_(dim), sources_(sources), runs_(runs), result_(result) {
-    axes_ = layout.ShardAxes(dim);
-    std::sort(axes_.begin(), axes_.end());
-  }
+// The part of a tensor along `dim`.
+Tensor Rows(const Tensor& tensor, int dim, int64_t begin, int64_t length) {
+  return tensor.Slice(dim, begin, length);
+}
 
-  Tensor Run(double fill) {
-    Communicator& group = context_.Group(axes_);
-    const std::vector<Place> places = Places(group.size());
-    const Place& here = places[group.rank()];
-    const Tensor result = Empty(here.box.shape);
-    std::vector<Part> sends;
-    std::vector<Part> receives;
-    std::vector<int64_t> send_counts(group.size(), 0);
-    std::vector<int64_t> receive_counts(group.size(), 0);
-    int64_t filled = 0;
-    for (int member = 0; member < group.size(); ++member) {
-      for (const DimRun& run : runs_) {
-        const Range out = Overlap(run, here, places[member]);
-        const Range in = Overlap(run, places[member], here);
-        if (member != group.rank()) {
-          Add(PieceToSend(run, here, out), sends, send_counts[member]);
-          Add(result.Slice(dim_, in.offset - here.box.offset[dim_], in.size), receives,
-              receive_counts[member]);
-        }
-        filled += in.size;
-      }
-    }
-    if (filled < here.box.shape[dim_]) FillTensor(result, fill);
-    for (const DimRun& run : runs_) {
-      const Range stays = Overlap(run, here, here);
-      CopyTensor(PieceToSend(run, here, stays),
-                 result.Slice(dim_, stays.offset - here.box.offset[dim_], stays.size));
-    }
-    const Tensor outgoing = Pack(sends);
-    const Tensor incoming = Empty({Total(receives)});
-    const Span span(context_.world().tracer(), context_.world().rank(), "comm", "rearrange");
-    group.AllToAll(outgoing, send_counts, incoming, receive_counts, {.tag = context_.state().tag()}).Wait();
-    Unpack(incoming, receives);
-    return result;
-  }
-
- private:
-  // What a member holds: a range of every source, and its part of the result.
-  struct Place {
-    std::vector<Range> sources;
-    ShardBox box;
+// Carries it out on this rank. All sources lie as the rearrangement says.
+Tensor Exchange(MeshContext& context, const LoweredRearrangement& lowered, int dim,
+                absl::Span<const DTensor> sources, double fill) {
+  using Part = LoweredRearrangement::Part;
+  const DType dtype = sources[0].dtype();
+  const auto empty = [&](const Shape& shape) { return Tensor::Empty(context.allocator(), dtype, shape); };
+  const auto source = [&](const Part& part) {
+    return Rows(sources[part.source].ToLocal(), dim, part.from, part.length);
   };
-  using Part = Tensor;  // a view
-
-  std::vector<Place> Places(int size) const {
-    std::vector<Place> places(size);
-    for (int member = 0; member < size; ++member) {
-      absl::InlinedVector<int64_t, DeviceMesh::kMaxAxes> coordinate(context_.coordinate().begin(),
-                                                                    context_.coordinate().end());
-      int64_t rest = member;
-      for (size_t i = axes_.size(); i-- > 0;) {  // row-major along the axes
-        coordinate[axes_[i]] = rest % context_.mesh().axis_size(axes_[i]);
-        rest /= context_.mesh().axis_size(axes_[i]);
-      }
-      for (const DTensor& source : sources_) {
-        const ShardBox box = LocalBox(source.shape(), layout_, context_.mesh(), coordinate);
-        places[member].sources.push_back({box.offset[dim_], box.shape[dim_]});
-      }
-      places[member].box = LocalBox(result_.shape, layout_, context_.mesh(), coordinate);
-    }
-    return places;
+  const Tensor result = empty(lowered.result_shape);
+  const auto place = [&](const Part& part) { return Rows(result, dim, part.to, part.length); };
+  if (lowered.fills) FillTensor(result, fill);
+  for (const Part& part : lowered.kept) CopyTensor(source(part), place(part));
+  const auto total = [](absl::Span<const int64_t> counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  const Tensor outgoing = empty({total(lowered.send_counts)});
+  const Tensor incoming = empty({total(lowered.receive_counts)});
+  // The next part of a flat buffer, in the shape of what it holds.
+  const auto next = [](const Tensor& flat, const Shape& shape, int64_t* begin) {
+    const Tensor part = flat.Slice(0, *begin, shape.num_elements()).Reshape(shape);
+    *begin += shape.num_elements();
+    return part;
+  };
+  int64_t begin = 0;
+  for (const Part& part : lowered.sent) {
+    const Tensor rows = source(part);
+    if (rows.num_elements() > 0) CopyTensor(rows, next(outgoing, rows.shape(), &begin));
   }
-
-  // The part of the result, along the dim, that `run` brings from one member to another. An empty one lies at
-  // the beginning of the receiver's.
-  Range Overlap(const DimRun& run, const Place& from, const Place& to) const {
-    const Range& held = from.sources[run.source];
-    const int64_t shift = run.to - run.from;
-    const int64_t begin = std::max({held.offset + shift, run.to, to.box.offset[dim_]});
-    const int64_t end = std::min(
-        {held.offset + held.size + shift, run.to + run.length, to.box.offset[dim_] + to.box.shape[dim_]});
-    return begin < end ? Range{begin, end - begin} : Range{to.box.offset[dim_], 0};
+  const Span span(context.world().tracer(), context.world().rank(), "comm", "rearrange");
+  context.Group(lowered.axes)
+      .AllToAll(outgoing, lowered.send_counts, incoming, lowered.receive_counts,
+                {.tag = context.state().tag()})
+      .Wait();
+  begin = 0;
+  for (const Part& part : lowered.received) {
+    const Tensor rows = place(part);
+    if (rows.num_elements() > 0) CopyTensor(next(incoming, rows.shape(), &begin), rows);
   }
+  return result;
+}
 
-  Tensor PieceToSend(const DimRun& run, const Place& here, const Range& part) const {
-    const int64_t begin = part.offset - run.to + run.from - here.sources[run.source].offset;
-    return sources_[run.source].ToLocal().Slice(dim_, part.size == 0 ? 0 : begin, part.size);
+std::shared_ptr<const LoweredRearrangement> LowerCached(MeshContext& context,
+                                                        const Rearrangement& rearrangement) {
+  MeshContext::RearrangementCache& cache = context.rearrangement_cache();
+  if (std::shared_ptr<const LoweredRearrangement> found = cache.Find(rearrangement)) return found;
+  return cache.Insert(rearrangement, std::make_shared<const LoweredRearrangement>(
+                                         Lower(rearrangement, context.mesh(), context.coordinate())));
+}
+
+// Holds what is about to move to the guards in force.
+void CheckGuards(MeshContext& context, absl::string_view name, absl::Span<const DTensor> sources,
+                 const Rearrangement& rearrangement, const LoweredRearrangement& lowered) {
+  if (context.state().implicit_guard() == nullptr) return;
+  ImplicitMoves moves(context);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    moves.Add(absl::StrCat("operand ", i), sources[i].type(), sources[i].layout(), rearrangement.layout);
+    moves.Add(
+        absl::StrCat("operand ", i, " ", sources[i].type().ToString(), " would send ", lowered.num_bytes[i],
+                     " bytes of dim ", rearrangement.dim, " to other ranks by all_to_all"),
+        lowered.num_bytes[i]);
   }
-
-  static void Add(const Tensor& part, std::vector<Part>& parts, int64_t& count) {
-    if (part.num_elements() == 0) return;
-    count += part.num_elements();
-    parts.push_back(part);
-  }
-
-  static int64_t Total(const std::vector<Part>& parts) {
-    int64_t total = 0;
-    for (const Part& part : parts) total += part.num_elements();
-    return total;
-  }
-
-  Tensor Empty(const Shape& shape) const { return Tensor::Empty(context_.allocator(), result_.dtype, shape); }
-
-  Tensor Pack(const std::vector<Part>& parts) const {
-    const Tensor flat = Empty({Total(parts)});
-    int64_t begin = 0;
-    for (const Part& part : parts) {
-      CopyTensor(part, flat.Slice(0, begin, part.num_elements()).Reshape(part.shape()));
-      begin += part.num_elements();
-    }
-    return flat;
-  }
-  static void Unpack(const Tensor& flat, const std::vector<Part>& parts) {
-    int64_t begin = 0;
-    for (const Part& part : parts) {
-      CopyTensor(flat.Slice(0, begin, part.num_elements()).Reshape(part.shape()), part);
-      begin += part.num_elements();
-    }
-  }
-
-  MeshContext& context_;
-  const Layout& layout_;
-  int dim_;
-  absl::Span<const DTensor> sources_;
-  absl::Span<const DimRun> runs_;
-  const TensorType& result_;
-  AxisList axes_;
-};
+  const auto call = [&] { return absl::StrCat(name, " along dim ", rearrangement.dim, ", which is split"); };
+  moves.Check(name, call, [&] {
+    return absl::StrCat("Redistribute first, so that dim ", rearrangement.dim, " is not split");
+  });
+}
 
 // The gradient of a source: its runs the other way, zero where none begins.
 class RearrangeNode final : public TapeNode {
@@ -174,7 +121,7 @@ class RearrangeNode final : public TapeNode {
       for (const DimRun& run : runs_) {
         if (run.source == static_cast<int>(i)) back.push_back({0, run.to, run.from, run.length});
       }
-      results[i] = Rearrange({gradient}, dim_, back, extents_[i]);
+      results[i] = Rearrange("rearrange backward", {gradient}, dim_, back, extents_[i]);
     }
     return results;
   }
@@ -242,15 +189,22 @@ bool CanRearrange(const DTensor& x, int dim, int64_t extent) {
   return IsSplitAlong(x, dim) && extent >= NumPieces(x, dim);
 }
 
-DTensor Rearrange(absl::Span<const DTensor> sources, int dim, absl::Span<const DimRun> runs, int64_t extent,
-                  double fill) {
+DTensor Rearrange(absl::string_view name, absl::Span<const DTensor> sources, int dim,
+                  absl::Span<const DimRun> runs, int64_t extent, double fill) {
   const IntrusivePtr<MeshContext>& context = sources[0].context();
   const Layout layout = CommonLayout(sources, dim, fill);
+  Rearrangement rearrangement = {
+      .sources = {}, .layout = layout, .dim = dim, .runs = {runs.begin(), runs.end()}, .extent = extent};
+  for (const DTensor& source : sources) rearrangement.sources.push_back(source.type());
+  const std::shared_ptr<const LoweredRearrangement> lowered = LowerCached(*context, rearrangement);
+  if (CallObserver* const observer = context->state().call_observer(); observer != nullptr) {
+    observer->OnRearrange(name, sources, rearrangement, *lowered);
+  }
+  CheckGuards(*context, name, sources, rearrangement, *lowered);
   DTensors moved;
   for (const DTensor& source : sources) moved.push_back(source.Redistribute(layout));
-  TensorType type = sources[0].type();
-  type.shape[dim] = extent;
-  Tensor local = Exchange(*context, layout, dim, moved, runs, type).Run(fill);
+  const TensorType type = rearrangement.ResultType();
+  Tensor local = Exchange(*context, *lowered, dim, moved, fill);
   DTensor result(MakeIntrusive<DTensorImpl>(context, layout, type, std::move(local)));
   const bool recorded =
       context->state().grad_enabled() &&

@@ -3,21 +3,12 @@
 
 #include <cstdint>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/dtensor.h"
+#include "mesh/redistribution/rearrangement.h"
 
 namespace weft {
-
-// Elements [from, from + length) of a dim of source number `source`, which become [to, to + length) of the
-// result.
-struct DimRun {
-  int source = 0;
-  int64_t from = 0;
-  int64_t to = 0;
-  int64_t length = 0;
-
-  bool operator==(const DimRun&) const = default;
-};
 
 // Whether some axis of more than one rank splits `dim` of x.
 bool IsSplitAlong(const DTensor& x, int dim);
@@ -36,9 +27,12 @@ bool CanRearrange(const DTensor& x, int dim, int64_t extent);
 // Layout: the result's is that of one source, the one to which it is cheapest to bring the others; this moves
 //         them first, where they differ. Partial (sum, avg) axes that all sources have stay, if fill is 0;
 //         else they are reduced first.
-// Cost:   one all-to-all over the axes that split `dim`, of exactly what changes hands; its gradient as much.
-DTensor Rearrange(absl::Span<const DTensor> sources, int dim, absl::Span<const DimRun> runs, int64_t extent,
-                  double fill = 0);
+// Cost:   one all-to-all over the axes that split `dim`, of exactly what changes hands; its gradient as much. Both
+//         count as implicit: guards and budgets hold them, and Explain shows them, as `name`. What goes where is
+//         worked out once and kept in the context.
+// Errors: those of the guards in force.
+DTensor Rearrange(absl::string_view name, absl::Span<const DTensor> sources, int dim,
+                  absl::Span<const DimRun> runs, int64_t extent, double fill = 0);
 
 }  // namespace weft
 

@@ -174,7 +174,7 @@ DTensor Slice(const DTensor& x, int dim, int64_t start, int64_t length) {
   const bool inside = start >= 0 && length >= 0 && length < extent && start <= extent - length;
   if (!inside || !CanRearrange(x, attributes.dim, length)) return Call(kSlice, {x}, attributes);
   const DimRun run = {.from = start, .length = length};
-  return Rearrange({x}, attributes.dim, {run}, length);
+  return Rearrange("slice", {x}, attributes.dim, {run}, length);
 }
 
 std::vector<DTensor> Split(const DTensor& x, const std::vector<int64_t>& sizes, int dim) {
@@ -220,7 +220,7 @@ DTensor Concat(const std::vector<DTensor>& parts, int dim) {
     runs.push_back({.source = static_cast<int>(i), .to = to, .length = length});
     to += length;
   }
-  return Rearrange(parts, attributes.dim, runs, extent);
+  return Rearrange("concat", parts, attributes.dim, runs, extent);
 }
 
 DTensor Stack(const std::vector<DTensor>& parts, int dim) {
@@ -252,7 +252,7 @@ DTensor Pad(const DTensor& x, const std::vector<std::pair<int64_t, int64_t>>& wi
       continue;
     }
     const DimRun run = {.to = before, .length = x.shape()[dim]};
-    y = Rearrange({y}, dim, {run}, extent, value);
+    y = Rearrange("pad", {y}, dim, {run}, extent, value);
     before = after = 0;
   }
   if (!rest) return y;
@@ -269,7 +269,7 @@ DTensor Roll(const DTensor& x, int64_t shift, int dim) {
   if (!CanRearrange(x, at, extent)) return Call(kRoll, {x}, {.dim = at, .shift = steps});
   const DimRun ahead = {.to = steps, .length = extent - steps};
   const DimRun round = {.from = extent - steps, .length = steps};
-  return Rearrange({x}, at, {ahead, round}, extent);
+  return Rearrange("roll", {x}, at, {ahead, round}, extent);
 }
 
 DTensor Flip(const DTensor& x, const std::vector<int>& dims) {

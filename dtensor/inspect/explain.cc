@@ -24,6 +24,11 @@ std::vector<std::string> OperandNames(const OpDef& op, size_t count) {
   return names;
 }
 
+// "a, b".
+std::string AxesText(const AxisList& axes, const DeviceMesh& mesh) {
+  return absl::StrJoin(axes, ", ", [&](std::string* out, int axis) { out->append(mesh.axis_name(axis)); });
+}
+
 // Turns a trace into text and prices.
 class Teller {
  public:
@@ -238,6 +243,40 @@ void ExplainGuard::OnCall(const ErasedCall& call, const ResolvedCall& plan) {
       ExplainErased(call.op, plan.operand_types, plan.operand_layouts, plan.attributes.get(), call.scalars,
                     call.like, context.mesh(), context.cost_model());
   explanation.path = context.state().PathName(context.state().path_id());
+  explanations_->push_back(std::move(explanation));
+}
+
+void ExplainGuard::OnRearrange(absl::string_view name, absl::Span<const DTensor> sources,
+                               const Rearrangement& rearrangement, const LoweredRearrangement& lowered) {
+  MeshContext& context = *sources[0].context();
+  const DeviceMesh& mesh = context.mesh();
+  Explanation explanation = {.op = std::string(name), .mesh = mesh};
+  explanation.path = context.state().PathName(context.state().path_id());
+  explanation.rule = absl::StrCat("rows of dim ", rearrangement.dim, " to where they are to lie");
+  Explanation::Candidate candidate = {.chosen = true};
+  candidate.choices.assign(static_cast<size_t>(mesh.num_axes()), "as it lies");
+  const double exchange_us = context.cost_model().Microseconds(lowered.worst);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const DTensor& source = sources[i];
+    RedistributionPrice price =
+        PriceRedistribution(source.layout(), rearrangement.layout, source.type(), mesh, context.cost_model());
+    Explanation::Move move = {rearrangement.layout, price.microseconds, price.num_bytes,
+                              std::move(price.steps)};
+    move.num_bytes += lowered.num_bytes[i];
+    if (i == 0) move.us += exchange_us;
+    if (lowered.num_bytes[i] > 0) {
+      absl::StrAppend(&move.steps, move.steps.empty() ? "" : ", ", "all_to_all(",
+                      AxesText(lowered.axes, mesh), ")");
+    }
+    candidate.transfer_us += move.us;
+    explanation.operand_names.push_back(absl::StrCat("x", i));
+    explanation.types.push_back(source.type());
+    explanation.layouts.push_back(source.layout());
+    candidate.moves.push_back(std::move(move));
+  }
+  candidate.outputs = {rearrangement.layout};
+  explanation.outputs = {rearrangement.layout};
+  explanation.candidates.push_back(std::move(candidate));
   explanations_->push_back(std::move(explanation));
 }
 

@@ -108,6 +108,8 @@ class ExplainGuard final : CallObserver {
 
  private:
   void OnCall(const ErasedCall& call, const ResolvedCall& plan) override;
+  void OnRearrange(absl::string_view name, absl::Span<const DTensor> sources,
+                   const Rearrangement& rearrangement, const LoweredRearrangement& lowered) override;
 
   std::vector<Explanation>* explanations_;
   CallObserverGuard guard_;

@@ -16,6 +16,12 @@ void ImplicitMoves::Add(std::string what, const TensorType& type, const Layout& 
   moves_.push_back({std::move(what), type, from, to});
 }
 
+void ImplicitMoves::Add(std::string text, int64_t num_bytes) {
+  if (num_bytes == 0) return;
+  num_bytes_ += num_bytes;
+  others_.push_back(std::move(text));
+}
+
 std::string ImplicitMoves::Text() const {
   std::string text;
   for (const Move& move : moves_) {
@@ -26,12 +32,13 @@ std::string ImplicitMoves::Text() const {
                     price.steps, ": ", price.num_bytes, " bytes, ",
                     absl::StrFormat("%.1f us", price.microseconds));
   }
+  for (const std::string& other : others_) absl::StrAppend(&text, text.empty() ? "" : ", ", other);
   return text;
 }
 
 void ImplicitMoves::Check(absl::string_view name, const std::function<std::string()>& call,
                           const std::function<std::string()>& nearest) const {
-  if (moves_.empty()) return;
+  if (num_bytes_ == 0) return;
   RankState& state = context_.state();
   ImplicitRedistributionGuard* const innermost = state.implicit_guard();
   const std::string& path = state.PathName(state.path_id());

@@ -23,6 +23,7 @@ enum class ImplicitRedistribution : uint8_t { kAllow, kWarn, kForbid };
 //
 //                                                                                    implicit
 //   dispatch moves an operand, so that an op's sharding rule holds                     yes
+//   a slice, join, pad or roll of a dim that is split sends rows to other ranks        yes, in backward too
 //   the gradient of an operand that was so moved goes back, in backward                yes
 //   gradients of several uses of a result are added, and lie differently               yes
 //   Redistribute, FullTensor, Item; a module's style; CallLocal's declared layouts     no: asked for
@@ -66,6 +67,8 @@ class ImplicitMoves {
 
   // `what`: "operand 1", "the gradient of operand 0".
   void Add(std::string what, const TensorType& type, const Layout& from, const Layout& to);
+  // A move that no plan describes: `text` says what would move, and how.
+  void Add(std::string text, int64_t num_bytes);
 
   // Applies the guards in force, of which there must be one. `name` tells one warning from another; `call`
   // and `nearest` are asked for a message only.
@@ -84,6 +87,7 @@ class ImplicitMoves {
     Layout to;
   };
   std::vector<Move> moves_;
+  std::vector<std::string> others_;
 };
 
 }  // namespace weft
