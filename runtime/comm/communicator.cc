@@ -188,14 +188,10 @@ Work Communicator::CollectEach(CollectiveKind kind, absl::Span<const CollectiveP
       return Start(std::move(checked));
     }
     const CollectiveDescriptor& descriptor = checked.descriptor;
-    if (list.parts.empty()) {
-      list.descriptor = descriptor;
-    } else {
-      WEFT_REQUIRE(descriptor.dtype == list.descriptor.dtype, "group '", name_, "': ", CollectiveName(kind),
-                   ": part ", list.parts.size(), " of the list is ", DTypeName(descriptor.dtype),
-                   ", the first is ", DTypeName(list.descriptor.dtype));
-      for (size_t i = 0; i < descriptor.counts.size(); ++i) list.descriptor.counts[i] += descriptor.counts[i];
-    }
+    WEFT_REQUIRE(list.parts.empty() || descriptor.dtype == list.descriptor.dtype, "group '", name_,
+                 "': ", CollectiveName(kind), ": part ", list.parts.size(), " of the list is ",
+                 DTypeName(descriptor.dtype), ", the first is ", DTypeName(list.descriptor.dtype));
+    list.descriptor.Append(descriptor);
     list.parts.push_back({descriptor, std::move(checked.input), std::move(checked.output)});
   }
   list.options = options;
