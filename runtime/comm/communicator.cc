@@ -312,6 +312,9 @@ FlightEntry Communicator::ToFlightEntry(const Operation& operation) const {
 }
 
 Work Communicator::Start(Operation&& operation) {
+  WEFT_REQUIRE(operation.options.timeout.count() >= 0, "group '", name_,
+               "': ", CollectiveName(operation.descriptor.kind), ": timeout is ",
+               operation.options.timeout.count(), " ms, expected at least 0, which is the group's");
   // Counted only once the backend has accepted it: misuse found on this side leaves members' numbers equal.
   uint64_t& count = operation.descriptor.kind == CollectiveKind::kSendRecv ? num_batches_ : num_collectives_;
   operation.sequence = count + 1;

@@ -99,13 +99,14 @@ Work QueuedCommunicator::Submit(Operation&& operation) {
       ThrowIfFailed();
       begun_ns = FlightClock();
     }
-    RunNow(operation, begun_ns, timeout());
+    RunNow(operation, begun_ns, TimeoutOf(operation));
     return Work();
   }
   if (given != nullptr) given_worker_ = given;
   if (given == nullptr && worker_ == nullptr) worker_ = workers_->Start();
+  const std::chrono::milliseconds timeout = TimeoutOf(operation);
   Worker& worker = given != nullptr ? *given : *worker_;
-  return worker.Submit([self = shared_from_this(), operation = std::move(operation), timeout = timeout()] {
+  return worker.Submit([self = shared_from_this(), operation = std::move(operation), timeout] {
     self->ThrowIfFailed();
     self->RunNow(operation, FlightClock(), timeout);
   });
