@@ -307,6 +307,10 @@ FlightEntry Communicator::ToFlightEntry(const Operation& operation) const {
   for (const Message& message : operation.sends) entry.count += message.tensor.num_bytes();
   for (const Message& message : operation.receives) entry.count += message.tensor.num_bytes();
   entry.tag = operation.options.tag;
+  if (entry.async) {
+    const void* const worker = operation.options.worker;
+    entry.queue = reinterpret_cast<uintptr_t>(worker != nullptr ? worker : this) & ((uint64_t{1} << 56) - 1);
+  }
   entry.issued_ns = operation.issued_ns;
   return entry;
 }
@@ -328,6 +332,7 @@ Work Communicator::Start(Operation&& operation) {
     Work work = Submit(std::move(operation));
     ++count;
     if (row != nullptr) row->AddCall(num_bytes);
+    work.SetOperation(recorder_, id);
     return work;
   } catch (...) {
     if (recorder_ != nullptr) recorder_->End(id, FlightClock(), /*ok=*/false);
