@@ -11,7 +11,8 @@
 // in a loop of calls. SIZE is the bytes of the rank's whole buffer: what all_reduce reduces, all_gather
 // gathers to, reduce_scatter starts from, all_to_all and send_recv (a ring) send, broadcast copies. Up to 32
 // KiB a line is microseconds, above it is SIZE / time. `_out` writes to another buffer, without it all_reduce
-// is in place.
+// is in place. `_list` is a list of sixteen parts as one operation, beside the same parts one by one, in turn
+// (`gloo`, `gloo_tcp`; from 64 KiB on).
 //
 // The memcpy bound, the limit of every line: a collective has to read all inputs and write all outputs once,
 // and to bring its ranks together once. Shared evenly, a rank reads R and writes W bytes, and touches T
@@ -286,8 +287,9 @@ void MeasureRanks(int num_ranks, const std::vector<int64_t>& sizes, double hand_
   RunRanks(num_ranks, body, {.threads_per_rank = 1});
 }
 
-// A line of a collective by processes, beside each peer's; without one, alone.
-void ReportProcesses(const std::string& name, int64_t size, double ns) {
+// A line of a collective by processes, beside each peer's; without one, alone. A list beside its parts.
+void ReportProcesses(const std::string& name, int64_t size, double ns, double alone_ns) {
+  if (alone_ns > 0) return ReportBeside(name, size, ns, alone_ns, "part by part", 1);
   const std::vector<PeerTime> peers = PeerTimes(name);
   for (const PeerTime& time : peers) ReportBeside(name, size, ns, time.ns, time.peer, 1);
   if (!peers.empty()) return;
@@ -305,8 +307,8 @@ void MeasureGloo(int num_ranks, const std::vector<int64_t>& sizes, bool over_tcp
   measured.wanted = [&](const std::string& collective, int64_t size) {
     return absl::StrContains(name_of(collective, size), absl::GetFlag(FLAGS_only));
   };
-  measured.report = [&](const std::string& collective, int64_t size, double ns) {
-    ReportProcesses(name_of(collective, size), size, ns);
+  measured.report = [&](const std::string& collective, int64_t size, double ns, double alone_ns) {
+    ReportProcesses(name_of(collective, size), size, ns, alone_ns);
   };
   MeasureProcesses(measured);
 }

@@ -49,16 +49,21 @@ class Rank {
 
   void MeasureAll() {
     for (int64_t size : measured_.sizes) {
-      for (const auto& [name, call] : Cases(size)) {
-        if (!measured_.wanted(name, size)) continue;
-        const double ns = MedianNanoseconds(call);
-        if (rank_ == 0) measured_.report(name, size, ns);
+      for (const Case& measured : Cases(size)) {
+        if (!measured_.wanted(measured.name, size)) continue;
+        const auto [ns, alone_ns] = MedianNanoseconds(measured);
+        if (rank_ == 0) measured_.report(measured.name, size, ns, alone_ns);
       }
     }
   }
 
  private:
   using Call = std::function<void()>;
+  struct Case {
+    std::string name;
+    Call call;
+    Call alone = {};  // of a list: its parts, one by one
+  };
 
   static std::shared_ptr<GlooHub> MakeHub(const ProcessCollectives& measured, int rank,
                                           const std::string& folder) {
@@ -74,8 +79,9 @@ class Rank {
     return tensor;
   }
 
-  std::vector<std::pair<std::string, Call>> Cases(int64_t size);
-  double MedianNanoseconds(const Call& call);
+  std::vector<Case> Cases(int64_t size);
+  std::vector<Case> Lists(int64_t size);
+  std::pair<double, double> MedianNanoseconds(const Case& measured);
 
   // Nanoseconds of a call, from a common start until all have made it `count` times.
   double Batch(const Call& call, int64_t count) {
@@ -98,7 +104,7 @@ class Rank {
 };
 
 // As //benchmarks:collectives has them.
-std::vector<std::pair<std::string, Rank::Call>> Rank::Cases(int64_t size) {
+std::vector<Rank::Case> Rank::Cases(int64_t size) {
   const int n = measured_.num_ranks;
   const int me = rank_;
   const int64_t count = size / 4;
@@ -110,7 +116,7 @@ std::vector<std::pair<std::string, Rank::Call>> Rank::Cases(int64_t size) {
   for (int peer = 0; peer < n; ++peer) traded[peer] = counts[(me + peer) % n];
   const Tensor piece = a.Slice(0, 0, counts[me]);
   const Tensor small = b.Slice(0, 0, counts[me]);
-  return {
+  std::vector<Case> cases = {
       {"all_reduce", [=, this] { group_->AllReduce(a, a, ReduceOp::kSum); }},
       {"all_reduce_out", [=, this] { group_->AllReduce(a, b, ReduceOp::kSum); }},
       {"all_gather", [=, this] { group_->AllGather(piece, b, counts); }},
@@ -122,9 +128,49 @@ std::vector<std::pair<std::string, Rank::Call>> Rank::Cases(int64_t size) {
          group_->SendRecv({{(me + 1) % n, a}}, {{(me + n - 1) % n, b}});
        }},
   };
+  if (size < 64 << 10) return cases;
+  for (Case& list : Lists(size)) cases.push_back(std::move(list));
+  return cases;
 }
 
-double Rank::MedianNanoseconds(const Call& call) {
+// Lists as a model's parameters make them: eight large parts, each with a small one of a 64th of it behind it.
+std::vector<Rank::Case> Rank::Lists(int64_t size) {
+  constexpr int64_t kPairs = 8;
+  const int n = measured_.num_ranks;
+  const int64_t unit = size / 4 / (kPairs * 65);
+  std::vector<CollectivePart> sums, gathers, scatters;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < 2 * kPairs; ++i) {
+    const int64_t count = i % 2 == 0 ? 64 * unit : unit;
+    std::vector<int64_t> counts(n);
+    for (int rank = 0; rank < n; ++rank) counts[rank] = count * (rank + 1) / n - count * rank / n;
+    const Tensor a = a_.Slice(0, begin, count);
+    const Tensor b = b_.Slice(0, begin, count);
+    sums.push_back({a, a});
+    gathers.push_back({a.Slice(0, 0, counts[rank_]), b, counts});
+    scatters.push_back({a, b.Slice(0, 0, counts[rank_]), counts});
+    begin += count;
+  }
+  return {
+      {"all_reduce_list", [=, this] { group_->AllReduceEach(sums, ReduceOp::kSum); },
+       [=, this] {
+         for (const CollectivePart& part : sums) group_->AllReduce(part.input, part.output, ReduceOp::kSum);
+       }},
+      {"all_gather_list", [=, this] { group_->AllGatherEach(gathers); },
+       [=, this] {
+         for (const CollectivePart& part : gathers) group_->AllGather(part.input, part.output, part.counts);
+       }},
+      {"reduce_scatter_list", [=, this] { group_->ReduceScatterEach(scatters, ReduceOp::kSum); },
+       [=, this] {
+         for (const CollectivePart& part : scatters) {
+           group_->ReduceScatter(part.input, part.output, part.counts, ReduceOp::kSum);
+         }
+       }},
+  };
+}
+
+std::pair<double, double> Rank::MedianNanoseconds(const Case& measured) {
+  const Call& call = measured.call;
   call();
   // Batches grow until one is long enough.
   int64_t count = 1;
@@ -139,10 +185,14 @@ double Rank::MedianNanoseconds(const Call& call) {
     count = std::max(count, next);
     if (enough) break;
   }
-  std::vector<double> batches;
-  for (int i = 0; i < kBatches; ++i) batches.push_back(Batch(call, count));
+  std::vector<double> batches, alone;
+  for (int i = 0; i < kBatches; ++i) {
+    batches.push_back(Batch(call, count));
+    alone.push_back(measured.alone ? Batch(measured.alone, count) : 0);
+  }
   std::sort(batches.begin(), batches.end());
-  return batches[kBatches / 2];
+  std::sort(alone.begin(), alone.end());
+  return {batches[kBatches / 2], alone[kBatches / 2]};
 }
 
 // A core of its own, while there are enough: mpirun does the same for the ranks of the peer. Not by TCP,

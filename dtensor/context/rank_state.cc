@@ -22,6 +22,7 @@ absl::string_view PurposeName(Purpose purpose) {
 
 RankState::RankState(World& world) : world_(world) {
   path_ids_[""] = 0;
+  world.flight_recorder().WatchPlace(&place_);
   for (Purpose purpose : kPurposes) {
     world.flight_recorder().NamePurpose(static_cast<uint8_t>(purpose), std::string(PurposeName(purpose)));
   }
@@ -33,6 +34,7 @@ RankState::RankState(World& world) : world_(world) {
 }
 
 RankState::~RankState() {
+  world_.flight_recorder().ForgetPlace(&place_);
   for (const std::shared_ptr<Worker>& worker : lane_workers_) {
     if (worker != nullptr) worker->Close();
   }

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_CONTEXT_RANK_STATE_H_
 #define WEFT_DTENSOR_CONTEXT_RANK_STATE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/context/lane.h"
 #include "dtensor/context/mesh_transfer_cache.h"
+#include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/ledger.h"
 #include "runtime/comm/worker.h"
 #include "runtime/launch/world.h"
@@ -68,12 +70,12 @@ class RankState {
   int64_t batch_offset() const { return batch_offset_; }
 
   // The module path being run, as a number: 0 is the root or none.
-  int path_id() const { return path_id_; }
+  int path_id() const { return place_.path_id.load(std::memory_order_relaxed); }
   int PathId(const std::string& path);
   const std::string& PathName(int path_id) const { return paths_[path_id]; }
 
   // Counts random calls in the current module path since the last ResetCallNumbers (the root module's call).
-  uint64_t NextCallNumber() { return call_numbers_[path_id_]++; }
+  uint64_t NextCallNumber() { return call_numbers_[path_id()]++; }
   void ResetCallNumbers() { call_numbers_.clear(); }
 
   // A communicator among `ranks` (world ranks, ascending, this one among them), for what runs between meshes.
@@ -87,7 +89,7 @@ class RankState {
   Worker& LaneWorker(Lane lane);
 
   // What the next collective is written down as.
-  CommTag tag() const { return {static_cast<uint8_t>(purpose_), path_id_}; }
+  CommTag tag() const { return {static_cast<uint8_t>(purpose_), path_id()}; }
 
   // Number of tape nodes recorded so far: their order.
   uint64_t NextSequence() { return next_sequence_++; }
@@ -130,7 +132,7 @@ class RankState {
   uint64_t step_ = 0;
   int64_t batch_offset_ = 0;
   uint64_t next_sequence_ = 0;
-  int path_id_ = 0;
+  FlightPlace place_;  // the module path being run, and whether backward is
   ImplicitRedistributionGuard* implicit_guard_ = nullptr;
   CallObserver* call_observer_ = nullptr;
   WarningSink warning_sink_;
@@ -158,6 +160,24 @@ class ScopedValue {
  private:
   T& variable_;
   T before_;
+};
+
+// The same of a number that other threads read; only the owner's thread writes it.
+class ScopedNumber {
+ public:
+  ScopedNumber(const ScopedNumber&) = delete;
+  ScopedNumber& operator=(const ScopedNumber&) = delete;
+
+ protected:
+  ScopedNumber(std::atomic<int32_t>& number, int32_t value)
+      : number_(number), before_(number.load(std::memory_order_relaxed)) {
+    number.store(value, std::memory_order_relaxed);
+  }
+  ~ScopedNumber() { number_.store(before_, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int32_t>& number_;
+  const int32_t before_;
 };
 
 // Records nothing on the tape while it lives.
@@ -188,10 +208,11 @@ class NoSync : ScopedValue<bool> {
 };
 
 // Around a backward pass; passes nest.
-class BackwardScope : ScopedValue<BackwardPass*> {
+class BackwardScope : ScopedValue<BackwardPass*>, ScopedNumber {
  public:
   BackwardScope(RankState& state, BackwardPass& pass)
-      : ScopedValue(state.outermost_pass_, state.in_backward() ? state.outermost_pass_ : &pass) {}
+      : ScopedValue(state.outermost_pass_, state.in_backward() ? state.outermost_pass_ : &pass),
+        ScopedNumber(state.place_.in_backward, 1) {}
   bool is_outermost() const { return before() == nullptr; }
 };
 
@@ -228,9 +249,9 @@ class PurposeGuard : ScopedValue<Purpose> {
 };
 
 // The module path is `path_id` while it lives.
-class PathGuard : ScopedValue<int> {
+class PathGuard : ScopedNumber {
  public:
-  PathGuard(RankState& state, int path_id) : ScopedValue(state.path_id_, path_id) {}
+  PathGuard(RankState& state, int path_id) : ScopedNumber(state.place_.path_id, path_id) {}
 };
 
 }  // namespace weft

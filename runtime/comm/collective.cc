@@ -56,11 +56,30 @@ std::string CollectiveDescriptor::ToString() const {
   if (HasReduction(kind)) absl::StrAppend(&text, ", ", ReduceOpName(op));
   if (HasRoot(kind)) absl::StrAppend(&text, ", root ", root);
   if (HasOneCount(kind) && counts.size() == 1) {
-    absl::StrAppend(&text, ", count ", counts[0], ")");
+    absl::StrAppend(&text, ", count ", counts[0]);
   } else {
-    absl::StrAppend(&text, ", counts [", absl::StrJoin(counts, ", "), "])");
+    absl::StrAppend(&text, ", counts [", absl::StrJoin(counts, ", "), "]");
   }
-  return text;
+  if (num_parts > 0)
+    absl::StrAppend(&text, " in ", num_parts, " parts #", absl::Hex(fingerprint, absl::kZeroPad8));
+  return text + ")";
+}
+
+void CollectiveDescriptor::Append(const CollectiveDescriptor& part) {
+  if (num_parts == 0) {
+    *this = part;
+    fingerprint = 2166136261u;
+  } else {
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] += part.counts[i];
+  }
+  ++num_parts;
+  // FNV-1a, by words.
+  for (const int64_t count : part.counts) {
+    for (const int shift : {0, 32}) {
+      fingerprint = (fingerprint ^ static_cast<uint32_t>(count >> shift)) * 16777619u;
+      fingerprint ^= fingerprint >> 15;
+    }
+  }
 }
 
 int64_t LedgerBytes(const CollectiveDescriptor& descriptor, int group_size) {

@@ -46,10 +46,17 @@ struct CollectiveDescriptor {
   // Elements: one for the equal kinds, one per rank for the uneven ones. In place for small groups.
   using Counts = absl::InlinedVector<int64_t, 4>;
   Counts counts = {};
+  // Of a list that is one operation (`counts` are then sums): how many parts it has, and what their counts are,
+  // as far as a number can tell. 0: it is no list.
+  uint32_t num_parts = 0;
+  uint32_t fingerprint = 0;
+
+  // Adds `part` to the list that this is; to an empty descriptor, the first. Parts are of one kind, dtype and op.
+  void Append(const CollectiveDescriptor& part);
 
   bool operator==(const CollectiveDescriptor&) const = default;
 
-  // "all_reduce(f32, sum, count 12)".
+  // "all_reduce(f32, sum, count 12)"; of a list "all_reduce(f32, sum, count 12 in 2 parts #9f3a01bc)".
   std::string ToString() const;
 };
 

@@ -188,14 +188,10 @@ Work Communicator::CollectEach(CollectiveKind kind, absl::Span<const CollectiveP
       return Start(std::move(checked));
     }
     const CollectiveDescriptor& descriptor = checked.descriptor;
-    if (list.parts.empty()) {
-      list.descriptor = descriptor;
-    } else {
-      WEFT_REQUIRE(descriptor.dtype == list.descriptor.dtype, "group '", name_, "': ", CollectiveName(kind),
-                   ": part ", list.parts.size(), " of the list is ", DTypeName(descriptor.dtype),
-                   ", the first is ", DTypeName(list.descriptor.dtype));
-      for (size_t i = 0; i < descriptor.counts.size(); ++i) list.descriptor.counts[i] += descriptor.counts[i];
-    }
+    WEFT_REQUIRE(list.parts.empty() || descriptor.dtype == list.descriptor.dtype, "group '", name_,
+                 "': ", CollectiveName(kind), ": part ", list.parts.size(), " of the list is ",
+                 DTypeName(descriptor.dtype), ", the first is ", DTypeName(list.descriptor.dtype));
+    list.descriptor.Append(descriptor);
     list.parts.push_back({descriptor, std::move(checked.input), std::move(checked.output)});
   }
   list.options = options;
@@ -311,11 +307,18 @@ FlightEntry Communicator::ToFlightEntry(const Operation& operation) const {
   for (const Message& message : operation.sends) entry.count += message.tensor.num_bytes();
   for (const Message& message : operation.receives) entry.count += message.tensor.num_bytes();
   entry.tag = operation.options.tag;
+  if (entry.async) {
+    const void* const worker = operation.options.worker;
+    entry.queue = reinterpret_cast<uintptr_t>(worker != nullptr ? worker : this) & ((uint64_t{1} << 56) - 1);
+  }
   entry.issued_ns = operation.issued_ns;
   return entry;
 }
 
 Work Communicator::Start(Operation&& operation) {
+  WEFT_REQUIRE(operation.options.timeout.count() >= 0, "group '", name_,
+               "': ", CollectiveName(operation.descriptor.kind), ": timeout is ",
+               operation.options.timeout.count(), " ms, expected at least 0, which is the group's");
   // Counted only once the backend has accepted it: misuse found on this side leaves members' numbers equal.
   uint64_t& count = operation.descriptor.kind == CollectiveKind::kSendRecv ? num_batches_ : num_collectives_;
   operation.sequence = count + 1;
@@ -329,6 +332,7 @@ Work Communicator::Start(Operation&& operation) {
     Work work = Submit(std::move(operation));
     ++count;
     if (row != nullptr) row->AddCall(num_bytes);
+    work.SetOperation(recorder_, id);
     return work;
   } catch (...) {
     if (recorder_ != nullptr) recorder_->End(id, FlightClock(), /*ok=*/false);

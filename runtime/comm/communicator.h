@@ -29,6 +29,8 @@ struct CommOptions {
   // Of an async operation on CPU tensors: the thread that runs it, behind what it has to do already; null: one
   // of the communicator's own. Outlives the communicator's work. One thread per communicator.
   Worker* worker = nullptr;
+  // How long this call waits for the other members; 0: as long as the group's calls do (set_timeout).
+  std::chrono::milliseconds timeout = std::chrono::milliseconds(0);
 };
 
 // A group of ranks that exchange tensors: the contract that every backend meets (`local`, and later others).
@@ -43,8 +45,8 @@ struct CommOptions {
 //
 // Units:   counts are elements.
 // Threads: called by the owning rank's thread only.
-// Errors:  InvalidArgument for misuse, before anything moves; DeadlineExceeded within the timeout, naming the
-//          group, collective, sequence number and missing ranks; Aborted when a peer has failed. After either
+// Errors:  InvalidArgument for misuse, before anything moves; DeadlineExceeded after the timeout of the call, naming
+//          group, call, sequence number, timeout and missing ranks (TimeoutText); Aborted when a peer has failed. After either
 //          of the last two, or a disagreement, the group is dead, and every later call throws that error at
 //          once. Misuse that this side finds alone leaves the group as it was.
 class Communicator {
@@ -110,7 +112,8 @@ class Communicator {
 
   // Point to point, unlike the rest: only the two ends of each message take part. All messages of the batch
   // progress together, so an exchange cannot deadlock; between two ranks, messages match in the order issued.
-  // What a rank sends to itself it receives in the same batch.
+  // What a rank sends to itself it receives in the same batch. Batches run in the order issued: of two ranks that
+  // both receive before they send, in batches of their own, neither comes to its send. Edges has no such order.
   // Errors: InvalidArgument on both ends if the byte counts of a pair differ; the group is dead then.
   // Cost:   ledger: the bytes received from others, recorded by the receiver.
   Work SendRecv(absl::Span<const Message> sends, absl::Span<const Message> receives,
@@ -133,7 +136,7 @@ class Communicator {
   // takes no core from threads that compute while it waits.
   virtual void SetInBackground() { exposed_ = false; }
 
-  // How long a member waits for the others. Default 10 minutes.
+  // How long a member waits for the others in calls that do not say. Default 10 minutes; above 0.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
@@ -193,6 +196,11 @@ class Communicator {
   // Runs `operation`, now (not async) or later; takes it if later. A backend records what becomes of it: that
   // it begins, if later, and its end.
   virtual Work Submit(Operation&& operation) = 0;
+
+  // How long `operation` waits for the other members.
+  std::chrono::milliseconds TimeoutOf(const Operation& operation) const {
+    return operation.options.timeout.count() > 0 ? operation.options.timeout : timeout_;
+  }
 
   // Whether operations begin later in any case: when a device's stream has come to them.
   virtual bool in_stream() const { return false; }

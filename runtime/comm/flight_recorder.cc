@@ -95,7 +95,7 @@ uint64_t FlightRecorder::Issue(OpenedGroup* group, const FlightEntry& entry) {
   slot.what.store(PackWhat(entry), std::memory_order_release);
   slot.where.store(PackTwo(static_cast<uint32_t>(group->group.id), static_cast<uint32_t>(entry.tag.path_id)),
                    std::memory_order_release);
-  slot.purpose.store(entry.tag.purpose, std::memory_order_release);
+  slot.purpose.store(entry.tag.purpose | entry.queue << 8, std::memory_order_release);
   slot.sequence.store(entry.sequence, std::memory_order_release);
   slot.count.store(entry.count, std::memory_order_release);
   slot.issued.store(entry.issued_ns, std::memory_order_release);
@@ -113,7 +113,9 @@ bool FlightRecorder::Read(const Slot& slot, FlightEntry* entry) {
   if (entry->id == 0) return false;
   const uint64_t what = slot.what.load(std::memory_order_acquire);
   const uint64_t where = slot.where.load(std::memory_order_acquire);
-  entry->tag.purpose = static_cast<uint8_t>(slot.purpose.load(std::memory_order_acquire));
+  const uint64_t purpose = slot.purpose.load(std::memory_order_acquire);
+  entry->tag.purpose = static_cast<uint8_t>(purpose & 0xff);
+  entry->queue = purpose >> 8;
   entry->sequence = slot.sequence.load(std::memory_order_acquire);
   entry->count = slot.count.load(std::memory_order_acquire);
   entry->issued_ns = slot.issued.load(std::memory_order_acquire);
@@ -146,6 +148,16 @@ void FlightRecorder::NamePurpose(uint8_t purpose, const std::string& name) {
   purposes_[purpose] = name;
 }
 
+void FlightRecorder::WatchPlace(const FlightPlace* place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  place_ = place;
+}
+
+void FlightRecorder::ForgetPlace(const FlightPlace* place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (place_ == place) place_ = nullptr;
+}
+
 std::string FlightRecorder::TagText(const CommTag& tag) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::string> parts;
@@ -158,6 +170,7 @@ std::string FlightRecorder::TagText(const CommTag& tag) const {
 
 FlightSnapshot FlightRecorder::Snapshot() const {
   FlightSnapshot snapshot;
+  snapshot.awaited = awaited_.load(std::memory_order_acquire);
   for (uint64_t i = 0; i <= mask_; ++i) {
     FlightEntry entry;
     if (Read(slots_[i], &entry)) snapshot.entries.push_back(entry);
@@ -170,6 +183,13 @@ FlightSnapshot FlightRecorder::Snapshot() const {
     for (const auto& [id, opened] : groups_) {
       snapshot.groups.push_back(opened->group);
       snapshot.groups.back().num_collectives = opened->num_collectives.load(std::memory_order_acquire);
+    }
+    if (place_ != nullptr) {
+      const auto path = paths_.find(place_->path_id.load(std::memory_order_relaxed));
+      const bool is_backward = place_->in_backward.load(std::memory_order_relaxed) > 0;
+      if (path != paths_.end() && !path->second.empty()) {
+        snapshot.place = absl::StrCat(is_backward ? "backward" : "forward", " of ", path->second);
+      }
     }
   }
   if (const char* const activity = activity_.load(std::memory_order_acquire)) {

@@ -32,6 +32,8 @@ struct FlightEntry {
   int32_t root = 0;        // where the kind has one
   int64_t count = 0;  // elements: the one count, or the sum over the members; of send_recv, bytes both ways
   CommTag tag;
+  uint64_t queue =
+      0;  // of an async one: which thread or stream runs it, equal for those of one; 56 bits count
   State state = State::kQueued;
   int64_t issued_ns = 0;  // FlightClock; `begun_ns` and `ended_ns` are 0 until then
   int64_t begun_ns = 0;
@@ -61,6 +63,12 @@ struct FlightGroup {
   std::string Key() const;
 };
 
+// Where in the model a rank computes: written by its thread, read by any.
+struct FlightPlace {
+  std::atomic<int32_t> path_id = 0;      // NamePath knows it
+  std::atomic<int32_t> in_backward = 0;  // not 0: in a backward pass
+};
+
 // What a rank was doing when the record was taken.
 struct FlightSnapshot {
   int64_t now_ns = 0;  // FlightClock of this process
@@ -68,13 +76,16 @@ struct FlightSnapshot {
   std::vector<FlightEntry> entries;  // oldest first
   std::string activity;              // "data loader"; empty: none was told
   int64_t activity_ns = 0;
+  uint64_t awaited =
+      0;              // the id of the operation that the rank's thread waits for in Work::Wait; 0: for none
+  std::string place;  // "forward of blocks.4"; empty: outside the model, or nobody tells
 };
 
 // A rank's last operations, in a ring: always on, so that a hang can be explained after the fact.
 //
 // Cost:    an operation writes one cache line pair when issued and one word when it begins and ends, all by
 //          plain stores; the times are those that the ledger needs anyhow.
-// Threads: Issue and SetActivity by the owning rank; Begin and End by whoever runs the operation; the rest
+// Threads: Issue, SetActivity and SetAwaited by the owning rank; Begin and End by whoever runs the operation; the rest
 //          any, at any time: an entry that is overwritten while it is read is left out.
 // Source:  the "flight recorder" of PyTorch's ProcessGroupNCCL.
 class FlightRecorder {
@@ -104,6 +115,14 @@ class FlightRecorder {
     activity_.store(activity, std::memory_order_release);
   }
 
+  // The rank's thread waits, from now on, until operation `id` has finished on a worker or a device; 0: for none any
+  // more. Returns what was there before.
+  uint64_t SetAwaited(uint64_t id) { return awaited_.exchange(id, std::memory_order_acq_rel); }
+
+  // Where the rank computes is in `place` from now on; null: nobody tells. The place lives until it is replaced.
+  void WatchPlace(const FlightPlace* place);
+  void ForgetPlace(const FlightPlace* place);  // unless it has been replaced
+
   // The names behind CommTag's numbers.
   void NamePath(int32_t path_id, const std::string& name);
   void NamePurpose(uint8_t purpose, const std::string& name);
@@ -117,9 +136,9 @@ class FlightRecorder {
   // Words, not an entry: each is read and written whole. `id` is 0 while the rest changes.
   struct alignas(128) Slot {
     std::atomic<uint64_t> id = 0;
-    std::atomic<uint64_t> what = 0;   // kind, dtype, op, async, in_stream, root
-    std::atomic<uint64_t> where = 0;  // group, path
-    std::atomic<uint64_t> purpose = 0;
+    std::atomic<uint64_t> what = 0;     // kind, dtype, op, async, in_stream, root
+    std::atomic<uint64_t> where = 0;    // group, path
+    std::atomic<uint64_t> purpose = 0;  // and queue
     std::atomic<uint64_t> sequence = 0;
     std::atomic<int64_t> count = 0;
     std::atomic<int64_t> issued = 0;
@@ -138,11 +157,13 @@ class FlightRecorder {
   std::atomic<uint64_t> num_issued_ = 0;
   std::atomic<const char*> activity_ = nullptr;
   std::atomic<int64_t> activity_ns_ = 0;
+  std::atomic<uint64_t> awaited_ = 0;
   mutable std::mutex mutex_;
   std::map<int, std::unique_ptr<OpenedGroup>> groups_;  // by id
   std::deque<int> closed_;                              // of those
   std::map<std::vector<int>, int> num_opened_;
   int next_group_ = 0;
+  const FlightPlace* place_ = nullptr;
   std::map<int32_t, std::string> paths_;
   std::map<uint8_t, std::string> purposes_;
 };

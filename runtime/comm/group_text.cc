@@ -15,6 +15,16 @@ std::string WorldRanksText(const std::vector<int>& world_ranks, const std::vecto
   return absl::StrCat("world ranks [", absl::StrJoin(members, ", ", append), "]");
 }
 
+std::string WaitedText(const std::string& call, int world_rank, std::chrono::milliseconds timeout) {
+  return absl::StrCat(call, ": world rank ", world_rank, " waited ", timeout.count(), " ms; ");
+}
+
+std::string TimeoutText(const std::string& call, int world_rank, std::chrono::milliseconds timeout,
+                        const std::vector<int>& world_ranks, const std::vector<int>& missing) {
+  return absl::StrCat(WaitedText(call, world_rank, timeout), WorldRanksText(world_ranks, missing),
+                      " have not arrived");
+}
+
 std::string RankSetText(const std::vector<int>& ranks) {
   std::string text;
   for (size_t i = 0; i < ranks.size();) {

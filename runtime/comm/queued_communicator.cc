@@ -1,11 +1,11 @@
 #include "runtime/comm/queued_communicator.h"
 
-#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/packed_list.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -35,77 +35,33 @@ void QueuedCommunicator::RunHere(const Operation& operation, std::chrono::millis
   } else if (operation.parts.empty()) {
     Run(operation.ToCollectiveCall(timeout, all_entered_ns));
   } else {
-    RunEach(operation.ToCollectiveCalls(timeout, all_entered_ns));
+    RunEach(operation.descriptor, operation.ToCollectiveCalls(timeout, all_entered_ns));
   }
 }
 
-void QueuedCommunicator::RunEach(absl::Span<const CollectiveCall> calls) {
+const std::shared_ptr<Allocator>& QueuedCommunicator::host_allocator() {
+  if (host_allocator_ == nullptr) host_allocator_ = MakeCpuAllocator();
+  return host_allocator_;
+}
+
+void QueuedCommunicator::RunEach(const CollectiveDescriptor& /*list*/,
+                                 absl::Span<const CollectiveCall> calls) {
   // By a link of 1 Gbit/s this takes 2 ms; a meeting behind what another group sends takes as long and longer.
   constexpr int64_t kSmallBytes = 256 << 10;
-  std::vector<const CollectiveCall*> small;
-  for (const CollectiveCall& call : calls) {
-    if (std::max(call.input.num_bytes(), call.output.num_bytes()) <= kSmallBytes) small.push_back(&call);
-  }
-  if (small.size() < 2) small.clear();
-  if (!small.empty()) RunPacked(small);
-  for (const CollectiveCall& call : calls) {
-    if (std::find(small.begin(), small.end(), &call) == small.end()) Run(call);
-  }
-}
-
-// The pieces of one rank lie together, in the order of the list; each element meets the same elements as alone.
-void QueuedCommunicator::RunPacked(absl::Span<const CollectiveCall* const> calls) {
-  if (host_allocator_ == nullptr) host_allocator_ = MakeCpuAllocator();
-  CollectiveDescriptor packed = calls[0]->descriptor;
-  std::fill(packed.counts.begin(), packed.counts.end(), 0);
-  int64_t num_input = 0, num_output = 0;
-  for (const CollectiveCall* call : calls) {
-    const CollectiveDescriptor::Counts& counts = call->descriptor.counts;
-    for (size_t i = 0; i < counts.size(); ++i) packed.counts[i] += counts[i];
-    num_input += call->input.num_elements();
-    num_output += call->output.num_elements();
-  }
-  const Tensor input = Tensor::Empty(host_allocator_, packed.dtype, {num_input});
-  const Tensor output = Tensor::Empty(host_allocator_, packed.dtype, {num_output});
-  // Calls `copy` with each part of a buffer that lies together in the packed one and in the call's.
-  const auto for_each_part = [&](bool is_whole, const Tensor& buffer, const auto& tensor_of,
-                                 const auto& copy) {
-    const bool by_rank = is_whole && packed.kind != CollectiveKind::kAllReduce;
-    const int num_ranks = by_rank ? size() : 1;
-    std::vector<int64_t> begins(calls.size(), 0);
-    int64_t begin = 0;
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      for (size_t i = 0; i < calls.size(); ++i) {
-        const Tensor flat = tensor_of(*calls[i]).Reshape({tensor_of(*calls[i]).num_elements()});
-        const int64_t count = by_rank ? calls[i]->descriptor.counts[rank] : flat.num_elements();
-        if (count > 0) copy(flat.Slice(0, begins[i], count), buffer.Slice(0, begin, count));
-        begins[i] += count;
-        begin += count;
-      }
-    }
-  };
-  for_each_part(
-      packed.kind == CollectiveKind::kReduceScatter, input,
-      [](const CollectiveCall& call) -> const Tensor& { return call.input; },
-      [](const Tensor& own, const Tensor& place) { CopyTensor(own, place); });
-  CollectiveCall call = {
-      packed, input, output, {}, calls[0]->sequence, calls[0]->timeout, calls[0]->all_entered_ns};
-  Run(call);
-  for_each_part(
-      packed.kind == CollectiveKind::kAllGather, output,
-      [](const CollectiveCall& call) -> const Tensor& { return call.output; },
-      [](const Tensor& own, const Tensor& place) { CopyTensor(place, own); });
+  const PackedList packed(host_allocator(), calls, kSmallBytes);
+  for (const CollectiveCall& call : packed.calls()) Run(call);
+  packed.Unpack();
 }
 
 // The copies wait for the device: peers must not read what is not there.
 void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout,
                                    int64_t* all_entered_ns) {
-  if (host_allocator_ == nullptr) host_allocator_ = MakeCpuAllocator();
+  const std::shared_ptr<Allocator>& allocator = host_allocator();
   const auto empty_like = [&](const Tensor& tensor) {
-    return tensor.defined() ? Tensor::Empty(host_allocator_, tensor.dtype(), tensor.shape()) : Tensor();
+    return tensor.defined() ? Tensor::Empty(allocator, tensor.dtype(), tensor.shape()) : Tensor();
   };
   const auto copy_of = [&](const Tensor& tensor) {
-    return tensor.defined() ? CloneTensor(tensor, host_allocator_) : Tensor();
+    return tensor.defined() ? CloneTensor(tensor, allocator) : Tensor();
   };
   Operation staged = operation;
   staged.input = copy_of(operation.input);
@@ -143,13 +99,14 @@ Work QueuedCommunicator::Submit(Operation&& operation) {
       ThrowIfFailed();
       begun_ns = FlightClock();
     }
-    RunNow(operation, begun_ns, timeout());
+    RunNow(operation, begun_ns, TimeoutOf(operation));
     return Work();
   }
   if (given != nullptr) given_worker_ = given;
   if (given == nullptr && worker_ == nullptr) worker_ = workers_->Start();
+  const std::chrono::milliseconds timeout = TimeoutOf(operation);
   Worker& worker = given != nullptr ? *given : *worker_;
-  return worker.Submit([self = shared_from_this(), operation = std::move(operation), timeout = timeout()] {
+  return worker.Submit([self = shared_from_this(), operation = std::move(operation), timeout] {
     self->ThrowIfFailed();
     self->RunNow(operation, FlightClock(), timeout);
   });

@@ -36,9 +36,13 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   virtual void Run(const CollectiveCall& call) = 0;
   virtual void Run(const SendRecvCall& call) = 0;
 
-  // The same for a list of all-reduces, all-gathers or reduce-scatters of one dtype. Unless a backend knows
-  // better: small parts are packed into one, since each costs a meeting of all members; then one after another.
-  virtual void RunEach(absl::Span<const CollectiveCall> calls);
+  // The same for a list of all-reduces, all-gathers or reduce-scatters of one dtype, of which `list` says what
+  // members must agree on. Unless a backend knows better: small parts are packed into one, since each costs a
+  // meeting of all members; then one after another.
+  virtual void RunEach(const CollectiveDescriptor& list, absl::Span<const CollectiveCall> calls);
+
+  // Of memory that operations need for as long as they run.
+  const std::shared_ptr<Allocator>& host_allocator();
 
   // Throws what has ended the group, if it has ended.
   virtual void ThrowIfFailed() const = 0;
@@ -50,14 +54,13 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
  private:
   Work Submit(Operation&& operation) final;
   void RunNow(const Operation& operation, int64_t begun_ns, std::chrono::milliseconds timeout);
-  void RunPacked(absl::Span<const CollectiveCall* const> calls);
   void RequireMemory(CollectiveKind kind, const Tensor& tensor) const;
   bool IsStaged(const Operation& operation) const;
   void RunHere(const Operation& operation, std::chrono::milliseconds timeout, int64_t* all_entered_ns);
   void RunStaged(const Operation& operation, std::chrono::milliseconds timeout, int64_t* all_entered_ns);
 
   WorkerPool* const workers_;
-  std::shared_ptr<Allocator> host_allocator_;  // null until the first staged operation or packed list
+  std::shared_ptr<Allocator> host_allocator_;  // null until it is needed
   std::shared_ptr<Worker> worker_;             // null until the first asynchronous operation
   Worker* given_worker_ = nullptr;             // that callers have given with operations
 };

@@ -1,5 +1,7 @@
 #include "runtime/comm/work.h"
 
+#include <algorithm>
+
 #include "runtime/comm/work_state.h"
 
 namespace weft {
@@ -34,12 +36,57 @@ bool HostWorkState::WaitFor(std::chrono::milliseconds timeout) {
 
 bool Work::Test() const { return state_ == nullptr || state_->finished(); }
 
+namespace {
+
+// While it lives, the rank's thread waits for the operation that `state` is, if it is one.
+class AwaitedScope {
+ public:
+  explicit AwaitedScope(const WorkState* state) : recorder_(state == nullptr ? nullptr : state->recorder()) {
+    if (recorder_ != nullptr) before_ = recorder_->SetAwaited(state->flight_id());
+  }
+  ~AwaitedScope() {
+    if (recorder_ != nullptr) recorder_->SetAwaited(before_);
+  }
+  AwaitedScope(const AwaitedScope&) = delete;
+  AwaitedScope& operator=(const AwaitedScope&) = delete;
+
+ private:
+  FlightRecorder* const recorder_;
+  uint64_t before_ = 0;
+};
+
+}  // namespace
+
+void Work::SetOperation(FlightRecorder* recorder, uint64_t flight_id) const {
+  if (state_ != nullptr) state_->SetOperation(recorder, flight_id);
+}
+
 void Work::Wait() const {
-  if (state_ != nullptr) state_->Wait();
+  if (state_ == nullptr) return;
+  // What has finished may have outlived its recorder.
+  const AwaitedScope scope(state_->finished() ? nullptr : state_.get());
+  state_->Wait();
 }
 
 bool Work::WaitFor(std::chrono::milliseconds timeout) const {
   return state_ == nullptr || state_->WaitFor(timeout);
+}
+
+void Work::WaitInOrder(absl::Span<const Work> works) {
+  const auto operation_of = [&](size_t task) -> const WorkState* {
+    const auto is_operation = [](const Work& work) {
+      return work.state_ != nullptr && work.state_->recorder() != nullptr;
+    };
+    const auto behind = std::find_if(works.begin() + task, works.end(), is_operation);
+    if (behind != works.end()) return behind->state_.get();
+    const auto before = std::find_if(works.rbegin(), works.rend(), is_operation);
+    return before != works.rend() ? before->state_.get() : nullptr;
+  };
+  for (size_t i = 0; i < works.size(); ++i) {
+    if (works[i].state_ == nullptr) continue;
+    const AwaitedScope scope(works[i].Test() ? nullptr : operation_of(i));
+    works[i].state_->Wait();
+  }
 }
 
 }  // namespace weft

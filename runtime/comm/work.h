@@ -2,9 +2,14 @@
 #define WEFT_RUNTIME_COMM_WORK_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 
+#include "absl/types/span.h"
+
 namespace weft {
+
+class FlightRecorder;
 
 // The state of one asynchronous collective, set once by the backend that runs it.
 class WorkState;
@@ -22,7 +27,7 @@ class Work {
   // True when it has finished, well or badly. Never blocks, never throws.
   bool Test() const;
 
-  // Blocks until it has finished. Of an operation on GPU memory that NCCL runs, the host does not wait: what
+  // Blocks until it has finished; the flight recorder knows meanwhile that the rank's thread waits for it. Of an operation on GPU memory that NCCL runs, the host does not wait: what
   // is issued to the tensors' streams from now on does, and the errors are those that are known by now.
   // Errors: the collective's own (DeadlineExceeded names the missing ranks; Aborted the peer that failed;
   //         InvalidArgument both sides of a disagreement).
@@ -31,6 +36,14 @@ class Work {
   // Blocks the host until it has finished, on every device; returns false if it is still running after
   // `timeout`.
   bool WaitFor(std::chrono::milliseconds timeout) const;
+
+  // Waits for all, one after another, which are of one queue: a task that is no operation counts as waiting for the
+  // operation that it belongs to, the next one in the list or else the last.
+  // Errors: those of the first that has one.
+  static void WaitInOrder(absl::Span<const Work> works);
+
+  // Which operation it is: for communicators.
+  void SetOperation(FlightRecorder* recorder, uint64_t flight_id) const;
 
  private:
   std::shared_ptr<WorkState> state_;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/flight_recorder.h"
 
 namespace weft {
 
@@ -19,10 +20,22 @@ class WorkState {
  public:
   virtual ~WorkState() = default;
 
+  // Which operation it is, so that `recorder` knows what a thread waits for. Before the Work is given away.
+  void SetOperation(FlightRecorder* recorder, uint64_t flight_id) {
+    recorder_ = recorder;
+    flight_id_ = flight_id;
+  }
+  FlightRecorder* recorder() const { return recorder_; }  // null: it is no operation of a recorded group
+  uint64_t flight_id() const { return flight_id_; }
+
   // Work's methods of the same names (`finished` is Test).
   virtual bool finished() const = 0;
   virtual void Wait() = 0;
   virtual bool WaitFor(std::chrono::milliseconds timeout) = 0;
+
+ private:
+  FlightRecorder* recorder_ = nullptr;
+  uint64_t flight_id_ = 0;
 };
 
 // The one of operations that a thread runs: made by a communicator when it accepts an asynchronous operation,

@@ -4,6 +4,22 @@
 
 namespace weft {
 
+absl::string_view BackendName(Backend backend) {
+  switch (backend) {
+    case Backend::kAuto:
+      return "auto";
+    case Backend::kLocal:
+      return "local";
+    case Backend::kGloo:
+      return "gloo";
+    case Backend::kMpi:
+      return "mpi";
+    case Backend::kNccl:
+      break;
+  }
+  return "nccl";
+}
+
 Backend ParseBackend(absl::string_view name) {
   if (name == "auto") return Backend::kAuto;
   if (name == "local") return Backend::kLocal;

@@ -17,6 +17,7 @@ enum class Backend {
 // "auto", "local", "gloo", "mpi", "nccl".
 // Errors: InvalidArgument that lists the names.
 Backend ParseBackend(absl::string_view name);
+absl::string_view BackendName(Backend backend);
 
 }  // namespace weft
 

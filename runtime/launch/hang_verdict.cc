@@ -40,8 +40,7 @@ class CircleSearch {
     if (states_[rank] != State::kNew) return states_[rank] == State::kOnPath;
     states_[rank] = State::kOnPath;
     const RankReport& report = reports_[rank];
-    const PendingOperation* const operation =
-        report.status.has_value() ? report.status->blocked_in() : nullptr;
+    const PendingOperation* const operation = report.status.has_value() ? report.status->held_by() : nullptr;
     if (operation != nullptr && operation->collective) {
       for (int next : operation->ranks) {
         if (!HasIssued(reports_[next], *operation) && From(next)) return true;
@@ -57,8 +56,10 @@ class CircleSearch {
   std::vector<State> states_;
 };
 
-// What members do that are missing in `awaited`, in the words for one or for several of them.
-std::string Instead(const RankReport& report, const PendingOperation& awaited, bool several) {
+// What members do that are missing in `awaited`, in the words for one or for several of them. `entered`: what they
+// have not done, "entered" or "issued it".
+std::string Instead(const RankReport& report, const PendingOperation& awaited, const std::string& entered,
+                    bool several) {
   const char* const is = several ? "are" : "is";
   const char* const has = several ? "have" : "has";
   if (!report.gone.empty()) return report.gone;
@@ -67,14 +68,68 @@ std::string Instead(const RankReport& report, const PendingOperation& awaited, b
                            report.silent_seconds);
   }
   if (const PendingOperation* const operation = report.status->blocked_in()) {
-    return absl::StrCat(is, " at ", operation->ToString());
+    return absl::StrCat(is, operation->blocking ? " at " : " waiting for ", operation->ToString());
   }
   if (const PendingOperation* const queued = QueuedPart(report, awaited)) {
     return absl::StrFormat("%s it queued behind other work (issued %.1f s ago)", has, queued->seconds);
   }
-  if (report.status->last.empty()) return absl::StrCat(has, " not entered: it has used no communicator yet");
-  return absl::StrFormat("%s not entered (last seen: %s, %.1f s ago)", has, report.status->last,
+  if (!report.status->place.empty()) {
+    return absl::StrCat(has, " not ", entered, ": ", several ? "they are" : "it is", " in ",
+                        report.status->place);
+  }
+  if (report.status->last.empty()) {
+    return absl::StrCat(has, " not ", entered, ": it has used no communicator yet");
+  }
+  return absl::StrFormat("%s not %s (last seen: %s, %.1f s ago)", has, entered, report.status->last,
                          report.status->last_seconds);
+}
+
+// Who of the members of `operation` is where.
+struct Whereabouts {
+  std::vector<int> entered;
+  std::vector<std::string> missing;  // a sentence each
+};
+
+Whereabouts Locate(const std::vector<RankReport>& reports, const PendingOperation& operation,
+                   const std::string& entered) {
+  Whereabouts whereabouts;
+  // Ranks that do the same are named together, in the order of the first of each.
+  std::vector<std::vector<int>> alike;
+  std::map<std::string, size_t> index;  // in `alike`
+  for (int member : operation.ranks) {
+    if (HasEntered(reports[member], operation)) {
+      whereabouts.entered.push_back(member);
+      // It may have entered and been stopped or killed inside.
+      if (reports[member].gone.empty()) continue;
+    }
+    const std::string instead = Instead(reports[member], operation, entered, /*several=*/false);
+    const auto [found, is_new] = index.try_emplace(instead, alike.size());
+    if (is_new) alike.emplace_back();
+    alike[found->second].push_back(member);
+  }
+  for (const std::vector<int>& ranks : alike) {
+    whereabouts.missing.push_back(
+        absl::StrCat(RankList(ranks), " ", Instead(reports[ranks[0]], operation, entered, ranks.size() > 1)));
+  }
+  return whereabouts;
+}
+
+// Of ranks whose own threads wait for what a worker or a device runs: "rank 2 waits for ..., issued 4.0 s ago".
+std::string Awaits(const std::vector<RankReport>& reports, int rank, const PendingOperation& held) {
+  const PendingOperation& awaited = *reports[rank].status->blocked_in();
+  std::vector<int> waiting;
+  for (int member : held.ranks) {
+    const auto& status = reports[member].status;
+    const PendingOperation* const other = status.has_value() ? status->blocked_in() : nullptr;
+    const bool same = other != nullptr && other->awaited && other->group == awaited.group &&
+                      other->sequence == awaited.sequence && other->collective == awaited.collective;
+    if (same || member == rank) waiting.push_back(member);
+  }
+  std::string text =
+      absl::StrCat(RankList(waiting), waiting.size() == 1 ? " waits for " : " wait for ", awaited.ToString(),
+                   absl::StrFormat(", issued %.1f s ago", awaited.issued_seconds));
+  if (&held != &awaited) absl::StrAppend(&text, ", queued behind ", held.ToString());
+  return text;
 }
 
 }  // namespace
@@ -102,33 +157,24 @@ std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, i
     return HangVerdict{
         absl::StrCat(RankList({rank}), " is at ", operation->ToString(), ", waiting for its peers"), false};
   }
-  std::vector<int> waiting;
-  // Ranks that do the same are named together, in the order of the first of each.
-  std::vector<std::vector<int>> alike;
-  std::map<std::string, size_t> index;  // in `alike`
-  for (int member : operation->ranks) {
-    if (HasEntered(reports[member], *operation)) {
-      waiting.push_back(member);
-      // It may have entered and been stopped or killed inside.
-      if (reports[member].gone.empty()) continue;
+  const PendingOperation* const own = reports[rank].status->blocked_in();
+  if (own != nullptr && own->awaited) {
+    const std::string wait = Awaits(reports, rank, *operation);
+    const Whereabouts members = Locate(reports, *operation, own == operation ? "issued it" : "issued that");
+    if (members.missing.empty()) {
+      return HangVerdict{absl::StrCat("all members have issued it, but ", wait, ": is a link down?"), false};
     }
-    const std::string instead = Instead(reports[member], *operation, /*several=*/false);
-    const auto [found, is_new] = index.try_emplace(instead, alike.size());
-    if (is_new) alike.emplace_back();
-    alike[found->second].push_back(member);
+    return HangVerdict{absl::StrCat(wait, "; ", absl::StrJoin(members.missing, "; ")),
+                       CircleSearch(reports).From(rank)};
   }
-  std::vector<std::string> sentences;
-  sentences.reserve(alike.size());
-  for (const std::vector<int>& ranks : alike) {
-    sentences.push_back(
-        absl::StrCat(RankList(ranks), " ", Instead(reports[ranks[0]], *operation, ranks.size() > 1)));
-  }
-  const std::string wait = absl::StrCat(RankList(waiting), waiting.size() == 1 ? " waits in " : " wait in ",
-                                        operation->ToString());
-  if (sentences.empty()) {
+  const Whereabouts members = Locate(reports, *operation, "entered");
+  const std::string wait =
+      absl::StrCat(RankList(members.entered), members.entered.size() == 1 ? " waits in " : " wait in ",
+                   operation->ToString());
+  if (members.missing.empty()) {
     return HangVerdict{absl::StrCat("all members have entered, but ", wait, ": is a link down?"), false};
   }
-  return HangVerdict{absl::StrCat(absl::StrJoin(sentences, "; "), " while ", wait),
+  return HangVerdict{absl::StrCat(absl::StrJoin(members.missing, "; "), " while ", wait),
                      CircleSearch(reports).From(rank)};
 }
 

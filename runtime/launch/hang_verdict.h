@@ -31,12 +31,15 @@ struct HangVerdict {
 //
 // A member is missing if it has issued fewer collectives on the group than the late one's number, or has it
 // queued. A circle is sought along blocking collectives that members have not issued: messages, asynchronous
-// work and what is queued may still go on.
+// work and what is queued may still go on, unless a rank's own thread waits for it.
 //
 // The text, for example: "rank 3 is at all_gather(f32, count 8) #41 on axis tp (blocks.2.attn.qkv, param)
 // while ranks 0-2 wait in all_reduce(f32, sum, count 4) #41 on axis dp (blocks.2.mlp, grad)", "rank 2 has not
 // entered (last seen: data loader, 4.2 s ago)", "rank 2 has it queued behind other work (issued 4.2 s ago)",
-// "rank 1 exited with code 9".
+// "rank 1 exited with code 9". Through asynchronous work: "rank 2 waits for all_reduce(f32, sum, count 9) #3 on axis
+// dp (gradient bucket 3, grad), issued 4.0 s ago; rank 1 has not issued it: it is in forward of blocks.4"; what is
+// queued adds what holds it up: "..., issued 4.0 s ago, queued behind all_reduce(f32, sum, count 8) #2 on axis dp; ...
+// has not issued that: ...".
 std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, int rank);
 
 // "rank 3", "ranks 0-2", "ranks 0-2, 5". Ascending ranks, at least one.

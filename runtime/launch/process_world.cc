@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/launch/device_backend_choice.h"
 #include "runtime/launch/flight_record.h"
+#include "runtime/store/prefix_store.h"
 
 namespace weft {
 namespace {
@@ -46,8 +47,10 @@ ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOpti
 
 std::unique_ptr<ProcessGroups> ProcessWorld::MakeGroups(const WorldOptions& options) {
   if (ProcessesUseDeviceGroups(options, *store_->store(), rank(), size(), *allocator())) {
+    backend_ = Backend::kNccl;
     return MakeDeviceProcessGroups(DeviceGroupsOf(options.device).make(store_->store(), rank(), allocator()));
   }
+  if (mpi_ != nullptr) backend_ = Backend::kMpi;
   return mpi_ != nullptr ? MakeMpiGroups(*mpi_) : MakeGlooGroups(environment_, store_->store());
 }
 
@@ -61,12 +64,31 @@ ProcessWorld::~ProcessWorld() {
   FinishWork();
   watchdog_.Forget(rank(), "has ended");
   groups_->Finish();
+  if (gloo_beside_ != nullptr) gloo_beside_->Finish();
   if (!ended_) peer_watch_->Finish();
 }
 
 std::shared_ptr<Communicator> ProcessWorld::MakeGroup(const std::string& name,
                                                       const std::vector<int>& ranks) {
-  std::shared_ptr<Communicator> group = groups_->Make(name, ranks, &ledger(), &workers());
+  return MakeGroupOn(backend_, name, ranks);
+}
+
+ProcessGroups* ProcessWorld::GroupsOn(Backend backend) {
+  if (backend == backend_) return groups_.get();
+  if (backend != Backend::kGloo) return nullptr;
+  const std::lock_guard<std::mutex> lock(beside_mutex_);
+  if (gloo_beside_ == nullptr) {
+    gloo_beside_ = MakeGlooGroups(environment_, std::make_shared<PrefixStore>(store_->store(), "beside/"));
+    if (!abort_reason_.empty()) gloo_beside_->AbortAll(abort_reason_);
+  }
+  return gloo_beside_.get();
+}
+
+std::shared_ptr<Communicator> ProcessWorld::MakeGroupOn(Backend backend, const std::string& name,
+                                                        const std::vector<int>& ranks) {
+  ProcessGroups* const groups = GroupsOn(backend);
+  if (groups == nullptr) return nullptr;
+  std::shared_ptr<Communicator> group = groups->Make(name, ranks, &ledger(), &workers());
   group->set_timeout(comm_timeout_);
   return group;
 }
@@ -83,6 +105,9 @@ void ProcessWorld::PeerIsGone(int gone, const std::string& how) {
   WriteFlightRecord();
   FailGroups(absl::StatusCode::kAborted, message);
   groups_->AbortAll(message);  // also what still waits for members to meet
+  const std::lock_guard<std::mutex> lock(beside_mutex_);
+  abort_reason_ = message;
+  if (gloo_beside_ != nullptr) gloo_beside_->AbortAll(message);
 }
 
 void ProcessWorld::WriteFlightRecord() noexcept {

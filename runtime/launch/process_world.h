@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,17 +38,24 @@ class ProcessWorld final : public World {
 
  protected:
   std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override;
+  std::shared_ptr<Communicator> MakeGroupOn(Backend backend, const std::string& name,
+                                            const std::vector<int>& ranks) override;
 
  private:
   std::unique_ptr<ProcessGroups> MakeGroups(const WorldOptions& options);
+  ProcessGroups* GroupsOn(Backend backend);  // null: this world has none
   void PeerIsGone(int gone, const std::string& how);
   void WriteFlightRecord() noexcept;
 
   const LaunchEnvironment environment_;
   const std::chrono::milliseconds comm_timeout_;
+  Backend backend_ = Backend::kGloo;  // of groups_
   const std::unique_ptr<MpiEnvironment> mpi_;
   const std::unique_ptr<JobStore> store_;
   const std::unique_ptr<ProcessGroups> groups_;
+  std::mutex beside_mutex_;
+  std::unique_ptr<ProcessGroups> gloo_beside_;  // other groups; null until some are asked for
+  std::string abort_reason_;                    // of them, once all have been aborted
   Watchdog watchdog_;
   std::unique_ptr<PeerWatch> peer_watch_;
   bool ended_ = false;

@@ -23,6 +23,8 @@ PendingOperation ToPending(const FlightEntry& entry, const FlightGroup& group, c
   pending.collective = entry.kind != CollectiveKind::kSendRecv;
   pending.blocking = !entry.async;
   pending.begun = entry.begun_ns > 0;
+  pending.queue = entry.queue;
+  pending.issued_seconds = Seconds(now_ns - entry.issued_ns);
   pending.seconds = Seconds(now_ns - (pending.begun ? entry.begun_ns : entry.issued_ns));
   return pending;
 }
@@ -39,11 +41,23 @@ const PendingOperation* RankStatus::blocked_in() const {
   const auto found = std::find_if(pending.begin(), pending.end(), [](const PendingOperation& operation) {
     return operation.blocking && operation.begun;
   });
-  return found == pending.end() ? nullptr : &*found;
+  if (found != pending.end()) return &*found;
+  const auto awaited = std::find_if(pending.begin(), pending.end(),
+                                    [](const PendingOperation& operation) { return operation.awaited; });
+  return awaited == pending.end() ? nullptr : &*awaited;
+}
+
+const PendingOperation* RankStatus::held_by() const {
+  const PendingOperation* const operation = blocked_in();
+  if (operation == nullptr || operation->begun) return operation;
+  const auto running = std::find_if(pending.begin(), pending.end(), [&](const PendingOperation& other) {
+    return other.begun && !other.blocking && other.queue == operation->queue;
+  });
+  return running == pending.end() ? nullptr : &*running;
 }
 
 const PendingOperation* RankStatus::waits_in() const {
-  if (const PendingOperation* const operation = blocked_in()) return operation;
+  if (const PendingOperation* const operation = held_by()) return operation;
   const auto found = std::find_if(pending.begin(), pending.end(),
                                   [](const PendingOperation& operation) { return operation.begun; });
   return found == pending.end() ? nullptr : &*found;
@@ -53,6 +67,7 @@ RankStatus StatusOf(int rank, const FlightRecorder& recorder) {
   const FlightSnapshot snapshot = recorder.Snapshot();
   RankStatus status;
   status.rank = rank;
+  status.place = snapshot.place;
   std::map<int, const FlightGroup*> groups;
   for (const FlightGroup& group : snapshot.groups) {
     groups[group.id] = &group;
@@ -69,6 +84,7 @@ RankStatus StatusOf(int rank, const FlightRecorder& recorder) {
     const PendingOperation operation = ToPending(entry, *group->second, recorder, snapshot.now_ns);
     if (entry.ended_ns == 0) {
       status.pending.push_back(operation);
+      status.pending.back().awaited = entry.async && entry.id == snapshot.awaited;
     } else if (entry.ended_ns > last_ns) {
       last_ns = entry.ended_ns;
       status.last = absl::StrCat("done with ", operation.ToString());
@@ -79,11 +95,9 @@ RankStatus StatusOf(int rank, const FlightRecorder& recorder) {
 }
 
 std::string RankStatus::ToJson() const {
-  nlohmann::json json = {{"rank", rank},
-                         {"num_collectives", num_collectives},
-                         {"last", last},
-                         {"last_seconds", last_seconds},
-                         {"pending", nlohmann::json::array()}};
+  nlohmann::json json = {{"rank", rank},   {"num_collectives", num_collectives},
+                         {"last", last},   {"last_seconds", last_seconds},
+                         {"place", place}, {"pending", nlohmann::json::array()}};
   for (const PendingOperation& operation : pending) {
     json["pending"].push_back({{"group", operation.group},
                                {"axis", operation.axis},
@@ -94,6 +108,9 @@ std::string RankStatus::ToJson() const {
                                {"collective", operation.collective},
                                {"blocking", operation.blocking},
                                {"begun", operation.begun},
+                               {"awaited", operation.awaited},
+                               {"queue", operation.queue},
+                               {"issued_seconds", operation.issued_seconds},
                                {"seconds", operation.seconds}});
   }
   return json.dump();
@@ -107,6 +124,7 @@ RankStatus RankStatus::FromJson(const std::string& text) {
     status.num_collectives = json.at("num_collectives").get<std::map<std::string, uint64_t>>();
     status.last = json.at("last").get<std::string>();
     status.last_seconds = json.at("last_seconds").get<double>();
+    json.at("place").get_to(status.place);
     for (const nlohmann::json& item : json.at("pending")) {
       PendingOperation operation;
       item.at("group").get_to(operation.group);
@@ -118,6 +136,9 @@ RankStatus RankStatus::FromJson(const std::string& text) {
       item.at("collective").get_to(operation.collective);
       item.at("blocking").get_to(operation.blocking);
       item.at("begun").get_to(operation.begun);
+      item.at("awaited").get_to(operation.awaited);
+      item.at("queue").get_to(operation.queue);
+      item.at("issued_seconds").get_to(operation.issued_seconds);
       item.at("seconds").get_to(operation.seconds);
       status.pending.push_back(std::move(operation));
     }

@@ -21,7 +21,10 @@ struct PendingOperation {
   bool collective = true;  // every member takes part; false: send_recv
   bool blocking = true;    // the rank's own thread, or what its device does next, waits for it
   bool begun = true;       // false: queued, on a worker or in a device's stream, behind what is not done
+  bool awaited = false;    // not blocking, but the rank's own thread waits for it in Work::Wait
+  uint64_t queue = 0;      // not blocking: which of the rank's workers or streams it goes through
   double seconds = 0;      // since it began; one that is queued: since it was issued
+  double issued_seconds = 0;
 
   bool operator==(const PendingOperation&) const = default;
 
@@ -36,11 +39,16 @@ struct RankStatus {
   std::map<std::string, uint64_t> num_collectives = {};  // issued so far, by group key
   std::string last = {};                                 // what it was last seen at: "data loader"
   double last_seconds = 0;                               // how long ago
+  std::string place = {};                                // where it computes: "forward of blocks.4"
 
   bool operator==(const RankStatus&) const = default;
 
-  // The blocking operation that it is in; null if it is in none.
+  // The blocking operation that its thread is in, or else the asynchronous one that it waits for; null if neither.
   const PendingOperation* blocked_in() const;
+
+  // That, or, if it is queued, what its worker or stream is in; null if there is no such thing. Only when this ends
+  // does the thread go on.
+  const PendingOperation* held_by() const;
 
   // That, or else the oldest that has begun: what may take too long. Null if nothing has begun.
   const PendingOperation* waits_in() const;

@@ -36,10 +36,18 @@ class LocalWorld final : public World {
 
  protected:
   std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
-    std::shared_ptr<Communicator> group =
-        device_groups_ != nullptr ? device_groups_->Make(name, ranks, &ledger())
-                                  : MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger(), &workers());
-    group->set_timeout(comm_timeout_);
+    return MakeGroupOn(device_groups_ != nullptr ? Backend::kNccl : Backend::kLocal, name, ranks);
+  }
+
+  std::shared_ptr<Communicator> MakeGroupOn(Backend backend, const std::string& name,
+                                            const std::vector<int>& ranks) override {
+    std::shared_ptr<Communicator> group;
+    if (backend == Backend::kLocal) {
+      group = MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger(), &workers());
+    } else if (backend == Backend::kNccl && device_groups_ != nullptr) {
+      group = device_groups_->Make(name, ranks, &ledger());
+    }
+    if (group != nullptr) group->set_timeout(comm_timeout_);
     return group;
   }
 

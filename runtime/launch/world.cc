@@ -23,7 +23,13 @@ World::World(int rank, int size, int num_threads, std::shared_ptr<Allocator> all
       allocator_(std::move(allocator)),
       tracer_(tracer) {}
 
-std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std::vector<int>& ranks) {
+std::shared_ptr<Communicator> World::MakeGroupOn(Backend /*backend*/, const std::string& /*name*/,
+                                                 const std::vector<int>& /*ranks*/) {
+  return nullptr;
+}
+
+std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std::vector<int>& ranks,
+                                              const GroupOptions& options) {
   const auto describe = [&] {
     return absl::StrCat("group '", name, "' of ranks [", absl::StrJoin(ranks, ", "), "]: ");
   };
@@ -33,8 +39,15 @@ std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std
                rank());
   WEFT_REQUIRE(ranks.front() >= 0 && ranks.back() < size(), describe(), "the world has ranks 0 to ",
                size() - 1);
+  WEFT_REQUIRE(options.timeout.count() >= 0, describe(), "timeout is ", options.timeout.count(),
+               " ms, expected at least 0, which is the world's");
   failure_.ThrowIfFailed();
-  std::shared_ptr<Communicator> group = MakeGroup(name, ranks);
+  std::shared_ptr<Communicator> group =
+      options.backend == Backend::kAuto ? MakeGroup(name, ranks) : MakeGroupOn(options.backend, name, ranks);
+  WEFT_REQUIRE(
+      group != nullptr, describe(), "backend ", BackendName(options.backend),
+      ": the ranks of this world cannot have it beside their own: threads can have local, processes gloo");
+  if (options.timeout.count() > 0) group->set_timeout(options.timeout);
   group->set_flight_recorder(&flight_recorder_);
   {
     const std::lock_guard<std::mutex> lock(groups_mutex_);

@@ -34,6 +34,15 @@ struct WorldOptions {
   WatchdogOptions watchdog = {};  // explains hangs
 };
 
+// What a group has otherwise than the other groups of its world. Members give the same.
+struct GroupOptions {
+  // What moves its bytes; kAuto: what moves those of the world's groups. Beside NCCL's, ranks that are threads can
+  // have kLocal; beside NCCL's and MPI's, ranks that are processes can have kGloo.
+  Backend backend = Backend::kAuto;
+  // How long its calls wait, unless they say; 0: WorldOptions::comm_timeout.
+  std::chrono::milliseconds timeout = std::chrono::milliseconds(0);
+};
+
 // All the ranks of a job, seen from one of them: who this rank is, its machine resources, and how it reaches
 // the others. Comes from RunRanks (ranks are threads) or FromEnv (processes); passed down from main, never
 // global.
@@ -59,8 +68,10 @@ class World {
 
   // A communicator among `ranks` (world ranks, ascending, this one among them). Only the members call it; two
   // calls with the same ranks give two independent groups, matched in call order.
-  // Errors: InvalidArgument for ranks that are unsorted, repeated, out of range or lack this one.
-  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks);
+  // Errors: InvalidArgument for ranks that are unsorted, repeated, out of range or lack this one; for a backend
+  //         that this world's ranks cannot have; for a timeout below 0.
+  std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks,
+                                         const GroupOptions& options = {});
 
   // A thread that runs tasks of this rank in the order submitted, such as collectives beside computing. What it
   // has is run to the end by FinishWork; no task outlives the world.
@@ -84,6 +95,10 @@ class World {
 
   // As NewGroup, whose checks it has passed.
   virtual std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) = 0;
+
+  // The same over a backend that is not kAuto: one that this world's ranks have too, or null.
+  virtual std::shared_ptr<Communicator> MakeGroupOn(Backend backend, const std::string& name,
+                                                    const std::vector<int>& ranks);
 
   WorkerPool& workers() { return workers_; }
 

@@ -16,7 +16,7 @@ int64_t Offset(absl::Span<const int64_t> counts, int rank) {
 
 }  // namespace
 
-CollectivePieces::CollectivePieces(const GlooGroup& group, const CollectiveCall& call)
+CollectivePieces::CollectivePieces(const GlooGroup& group, const CollectiveCall& call, bool in_list)
     : kind(call.descriptor.kind),
       counts(call.descriptor.counts),
       receive_counts(call.receive_counts),
@@ -29,7 +29,8 @@ CollectivePieces::CollectivePieces(const GlooGroup& group, const CollectiveCall&
   if (HasOneCount(kind)) bytes = counts[0] * item;
   if (kind == CollectiveKind::kAllReduce) {
     // Of two by memory, each reads the other's whole at the price of passing halves back and forth.
-    in_steps = size > 1 && bytes * (size - 1) > kWholeBytes && (size > 2 || group.has_tcp());
+    const bool is_large = in_list || bytes * (size - 1) > kWholeBytes;
+    in_steps = size > 1 && is_large && (size > 2 || group.has_tcp());
   } else if (kind == CollectiveKind::kBroadcast) {
     in_steps = size > 2 && bytes > kPassedOnBytes;
   }

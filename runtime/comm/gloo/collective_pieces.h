@@ -1,11 +1,13 @@
 #ifndef WEFT_RUNTIME_COMM_GLOO_COLLECTIVE_PIECES_H_
 #define WEFT_RUNTIME_COMM_GLOO_COLLECTIVE_PIECES_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/types/span.h"
 #include "runtime/comm/collective_call.h"
 #include "runtime/comm/gloo/group.h"
+#include "runtime/comm/gloo/ring.h"
 
 namespace weft {
 
@@ -15,9 +17,27 @@ struct Piece {
   int64_t num_bytes = 0;
 };
 
+// What a member reduces or passes on at a time by memory: it stays in the cache.
+inline constexpr int64_t kRingChunk = 128 << 10;
+
+// A part of `bytes` that `member` of `size` makes or passes on: whole lines, but for the last.
+struct Slice {
+  int64_t begin;
+  int64_t end;
+};
+inline Slice SliceOf(int64_t bytes, int member, int size) {
+  const int64_t chunk = WholeLines((bytes + size - 1) / size);
+  return {std::min(bytes, chunk * member), std::min(bytes, chunk * (member + 1))};
+}
+// Up to `length` bytes of it.
+inline Slice PartOf(const Slice& slice, int64_t begin, int64_t length) {
+  return {std::min(slice.end, slice.begin + begin), std::min(slice.end, slice.begin + begin + length)};
+}
+
 // Which bytes of a call go to whom and come from whom, before anything is reduced or passed on.
 struct CollectivePieces {
-  CollectivePieces(const GlooGroup& group, const CollectiveCall& call);
+  // `in_list`: behind one header with others; all all-reduces of a list go in steps, or none.
+  CollectivePieces(const GlooGroup& group, const CollectiveCall& call, bool in_list = false);
 
   Piece Outgoing(int peer) const;
   Piece Incoming(int peer) const;  // no data: it is to be reduced

@@ -6,7 +6,9 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/gloo/group.h"
 #include "runtime/comm/gloo/run_collective.h"
+#include "runtime/comm/gloo/run_list.h"
 #include "runtime/comm/gloo/run_send_recv.h"
+#include "runtime/comm/packed_list.h"
 #include "runtime/comm/queued_communicator.h"
 
 namespace weft {
@@ -29,6 +31,22 @@ class GlooCommunicator final : public QueuedCommunicator {
     } catch (const PeerLost& lost) {
       group_->FailLost(lost, group_->Where(call.descriptor.kind, call.sequence));
     }
+  }
+
+  void RunEach(const CollectiveDescriptor& list, absl::Span<const CollectiveCall> calls) override {
+    // A message of its own costs a wake-up of Gloo's thread, about what it takes to copy this.
+    constexpr int64_t kSmallBytes = 32 << 10;
+    const PackedList packed(host_allocator(), calls, kSmallBytes);
+    if (packed.calls().size() == 1) {
+      Run(packed.calls()[0]);
+    } else {
+      try {
+        RunGlooList(*group_, list, packed.calls());
+      } catch (const PeerLost& lost) {
+        group_->FailLost(lost, group_->Where(list.kind, calls[0].sequence));
+      }
+    }
+    packed.Unpack();
   }
 
   void Run(const SendRecvCall& call) override {

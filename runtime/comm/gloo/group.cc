@@ -304,8 +304,7 @@ void GlooGroup::CheckDeadline(GlooWait& wait) {
   const std::vector<int> missing = wait.missing();
   if (missing.empty()) return;  // they came just now
   Fail(absl::StatusCode::kDeadlineExceeded,
-       absl::StrCat(wait.what(), ": world rank ", ranks_[rank_], " waited ", wait.timeout.count(), " ms; ",
-                    WorldRanks(missing), " have not arrived"));
+       TimeoutText(wait.what(), ranks_[rank_], wait.timeout, ranks_, missing));
   failure_.Throw();
 }
 

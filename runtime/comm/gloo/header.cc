@@ -22,7 +22,8 @@ void GlooHeader::Set(const CollectiveDescriptor& descriptor, absl::Span<const in
   line.num_lists = static_cast<uint8_t>(!has_lists ? 0 : receive_counts.empty() ? 1 : 2);
   line.root = descriptor.root;
   line.num_data = 0;
-  line.reserved = 0;
+  line.num_parts = static_cast<uint16_t>(std::min<uint32_t>(descriptor.num_parts, 0xffff));
+  line.fingerprint = descriptor.fingerprint;
   if (!has_lists) return;
   char* const lists = bytes_.data() + kLineBytes;
   std::memcpy(lists, descriptor.counts.data(), size_ * sizeof(int64_t));
@@ -32,7 +33,7 @@ void GlooHeader::Set(const CollectiveDescriptor& descriptor, absl::Span<const in
 }
 
 void GlooHeader::SetData(const void* data, int64_t num_bytes) {
-  line().num_data = static_cast<int32_t>(num_bytes);
+  line().num_data = static_cast<uint16_t>(num_bytes);
   if (num_bytes > 0) std::memcpy(const_cast<char*>(this->data()), data, num_bytes);
 }
 
@@ -64,6 +65,8 @@ CollectiveDescriptor GlooHeader::Descriptor() const {
   } else {
     descriptor.counts.assign(counts().begin(), counts().end());
   }
+  descriptor.num_parts = line().num_parts;
+  descriptor.fingerprint = line().fingerprint;
   return descriptor;
 }
 
@@ -71,6 +74,7 @@ bool GlooHeader::AgreesWith(const GlooHeader& other) const {
   const Line& a = line();
   const Line& b = other.line();
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.count == b.count &&
+         a.num_parts == b.num_parts && a.fingerprint == b.fingerprint &&
          (a.kind == CollectiveKind::kAllToAll || counts() == other.counts());
 }
 

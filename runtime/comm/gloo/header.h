@@ -54,8 +54,9 @@ class GlooHeader {
     ReduceOp op;
     uint8_t num_lists;  // of counts: 0, 1, or 2 for all-to-all
     int32_t root;
-    int32_t num_data;
-    int32_t reserved;
+    uint16_t num_data;
+    uint16_t num_parts;  // of a list; as many as it can say
+    uint32_t fingerprint;
     char short_data[kShortData];
   };
   static_assert(sizeof(Line) == kLineBytes);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/container/inlined_vector.h"
 #include "runtime/comm/reduction.h"
 
 namespace weft {
@@ -22,15 +21,15 @@ bool ReduceStream::Awaits(int peer) const {
 
 void ReduceStream::Expect(int64_t num_bytes) {
   if (num_bytes <= 0 || group_.tcp_peers().empty()) return;
-  const int place = static_cast<int>(num_expected_++ % kAhead);
+  const int place = static_cast<int>(num_expected_++ % ahead_);
   numbers_[place].resize(group_.size());
   for (int peer : group_.tcp_peers()) {
     PeerChannel& channel = group_.channel(peer, GlooLane::kCollective);
-    channel.Receive(group_.staging(peer) + place * TcpChannel::kBlock, num_bytes);
+    channel.Receive(group_.staging(peer) + place * block_bytes(), num_bytes);
     numbers_[place][peer] = channel.num_receives();
   }
 }
-static_assert(ReduceStream::kAhead * TcpChannel::kBlock <= GlooGroup::kStagingBytes, "they lie there");
+static_assert(GlooGroup::kStagingBytes / 2 == TcpChannel::kBlock, "a channel cuts messages into blocks");
 
 void ReduceStream::AwaitBlock(GlooWait& wait, int place) {
   for (int peer : group_.tcp_peers()) {
@@ -41,7 +40,7 @@ void ReduceStream::AwaitBlock(GlooWait& wait, int place) {
   }
 }
 
-int64_t ReduceStream::AwaitPart(const Job& job, int64_t begin, int64_t wanted) {
+int64_t ReduceStream::AwaitPart(const Whole& whole, int64_t begin, int64_t wanted) {
   if (group_.ring_peers().empty()) return wanted;
   int64_t part = 0;
   wanted_ = wanted;
@@ -55,33 +54,34 @@ int64_t ReduceStream::AwaitPart(const Job& job, int64_t begin, int64_t wanted) {
           more_may_come |= !ring.IsWhole(front, wanted);
           part = std::min(part, static_cast<int64_t>(front.size()));
           // What is sent goes in order: all but the last num_unsent bytes are in the ring.
-          if (job.wait_until_sent) part = std::min(part, job.num_bytes - ring.num_unsent() - begin);
+          if (whole.wait_until_sent)
+            part = std::min(part, whole.num_bytes + whole.num_behind - ring.num_unsent() - begin);
         }
         if (part < wanted) part = part / kRingLine * kRingLine;
         return part > 0 && (part >= std::min(wanted, kLeastPart) || !more_may_come);
       },
-      job.wait);
+      whole.wait);
   wanted_ = 0;
   return part;
 }
 
-void ReduceStream::ReduceBlock(const Job& job, int64_t begin, int64_t end) {
+void ReduceStream::ReduceBlock(const Whole& whole, int64_t begin, int64_t end) {
   if (begin == end) return;
-  const int place = static_cast<int>(num_reduced_ % kAhead);
+  const int place = static_cast<int>(num_reduced_ % ahead_);
   if (!group_.tcp_peers().empty()) {
-    AwaitBlock(job.wait, place);
+    AwaitBlock(whole.wait, place);
     ++num_reduced_;
   }
   absl::InlinedVector<const void*, 8> inputs(group_.size());
   for (int64_t at = begin; at < end;) {
-    const int64_t part = AwaitPart(job, at, end - at);
-    inputs[group_.rank()] = job.own + at;
+    const int64_t part = AwaitPart(whole, at, end - at);
+    inputs[group_.rank()] = whole.own + at;
     for (int peer : group_.ring_peers())
       inputs[peer] = group_.ring(peer, GlooLane::kCollective).Front(part).data();
     for (int peer : group_.tcp_peers()) {
-      inputs[peer] = group_.staging(peer) + place * TcpChannel::kBlock + (at - begin);
+      inputs[peer] = group_.staging(peer) + place * block_bytes() + (at - begin);
     }
-    void* const to = job.output + at;
+    void* const to = whole.output + at;
     ReduceInOrder(dtype_, op_, inputs, {&to, 1}, part / ItemSize(dtype_));
     for (int peer : group_.ring_peers()) group_.ring(peer, GlooLane::kCollective).Consume(part);
     at += part;
@@ -89,27 +89,36 @@ void ReduceStream::ReduceBlock(const Job& job, int64_t begin, int64_t end) {
 }
 
 void ReduceStream::Reduce(GlooWait& wait, const char* own, char* output, int64_t num_bytes) {
-  ReduceBlock({wait, own, output, num_bytes, /*wait_until_sent=*/false}, 0, num_bytes);
+  ReduceBlock({wait, own, output, num_bytes}, 0, num_bytes);
 }
 
-void ReduceStream::ExpectWhole(int64_t num_bytes) {
-  for (int i = 0; i < kAhead; ++i) Expect(std::min(TcpChannel::kBlock, num_bytes - i * TcpChannel::kBlock));
+void ReduceStream::ExpectNext() {
+  while (next_whole_ < wholes_.size() && next_begin_ >= wholes_[next_whole_]) {
+    ++next_whole_;
+    next_begin_ = 0;
+  }
+  if (next_whole_ == wholes_.size()) return;
+  const int64_t num_bytes = std::min(block_bytes(), wholes_[next_whole_] - next_begin_);
+  next_begin_ += num_bytes;
+  Expect(num_bytes);
 }
 
-void ReduceStream::ReduceWhole(GlooWait& wait, const char* own, char* output, int64_t num_bytes,
-                               bool wait_until_sent) {
-  const Job job{wait, own, output, num_bytes, wait_until_sent};
-  if (group_.tcp_peers().empty()) return ReduceBlock(job, 0, num_bytes);
+void ReduceStream::ExpectWholes(absl::Span<const int64_t> num_bytes) {
+  wholes_.assign(num_bytes.begin(), num_bytes.end());
+  for (int i = 0; i < ahead_; ++i) ExpectNext();
+}
+
+void ReduceStream::ReduceWhole(const Whole& whole) {
+  if (group_.tcp_peers().empty()) return ReduceBlock(whole, 0, whole.num_bytes);
   for (int peer : group_.tcp_peers()) {
     const PeerChannel& channel = group_.channel(peer, GlooLane::kCollective);
-    if (!wait_until_sent) break;
+    if (!whole.wait_until_sent) break;
     group_.AwaitTcpSends(
-        peer, GlooLane::kCollective, [&] { return !channel.sending(); }, wait);
+        peer, GlooLane::kCollective, [&] { return !channel.sending(); }, whole.wait);
   }
-  constexpr int64_t kBlock = TcpChannel::kBlock;
-  for (int64_t begin = 0; begin < num_bytes; begin += kBlock) {
-    ReduceBlock(job, begin, std::min(num_bytes, begin + kBlock));
-    Expect(std::min(kBlock, num_bytes - begin - kAhead * kBlock));
+  for (int64_t begin = 0; begin < whole.num_bytes; begin += block_bytes()) {
+    ReduceBlock(whole, begin, std::min(whole.num_bytes, begin + block_bytes()));
+    ExpectNext();
   }
 }
 

@@ -24,7 +24,7 @@ class LocalCommunicator final : public QueuedCommunicator {
 
  protected:
   void Run(const CollectiveCall& call) override { RunLocalCollective(*group_, rank(), call); }
-  void RunEach(absl::Span<const CollectiveCall> calls) override {
+  void RunEach(const CollectiveDescriptor& /*list*/, absl::Span<const CollectiveCall> calls) override {
     RunLocalCollectives(*group_, rank(), calls);
   }
   void Run(const SendRecvCall& call) override { RunLocalSendRecv(*group_, rank(), call); }

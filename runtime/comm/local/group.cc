@@ -92,9 +92,7 @@ void LocalGroup::FailMissing(int member, const std::vector<int>& missing, const 
                              std::optional<std::chrono::milliseconds> waited) {
   const int me = ranks_[member];
   if (waited.has_value()) {
-    Fail(absl::StatusCode::kDeadlineExceeded,
-         absl::StrCat(what, ": world rank ", me, " waited ", waited->count(), " ms; ", WorldRanks(missing),
-                      " have not arrived"));
+    Fail(absl::StatusCode::kDeadlineExceeded, TimeoutText(what, me, *waited, ranks_, missing));
   } else {
     Fail(absl::StatusCode::kAborted, absl::StrCat(what, ": world rank ", me, " waits for ",
                                                   WorldRanks(missing), ", whose rank function has returned"));

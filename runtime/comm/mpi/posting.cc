@@ -18,7 +18,7 @@ CollectiveDescriptor::Counts ReadCounts(MpiPacketReader& packet) {
 
 void MpiPosting::Write(MpiPacketWriter& packet, int64_t num_bytes) const {
   packet.Put(descriptor.kind).Put(descriptor.dtype).Put(descriptor.op).Put(descriptor.root);
-  packet.Put(sequence).Put(copied);
+  packet.Put(descriptor.num_parts).Put(descriptor.fingerprint).Put(sequence).Put(copied);
   WriteCounts(packet, descriptor.counts);
   WriteCounts(packet, receive_counts);
   packet.PutBytes(copied ? absl::string_view(own, num_bytes) : absl::string_view());
@@ -30,6 +30,8 @@ MpiPosting MpiPosting::Read(MpiPacketReader& packet) {
   posting.descriptor.dtype = packet.Get<DType>();
   posting.descriptor.op = packet.Get<ReduceOp>();
   posting.descriptor.root = packet.Get<int>();
+  posting.descriptor.num_parts = packet.Get<uint32_t>();
+  posting.descriptor.fingerprint = packet.Get<uint32_t>();
   posting.sequence = packet.Get<uint64_t>();
   posting.copied = packet.Get<bool>();
   posting.descriptor.counts = ReadCounts(packet);

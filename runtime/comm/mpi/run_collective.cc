@@ -72,6 +72,7 @@ std::vector<MpiPosting> Exchange(MpiGroup& group, const CollectiveCall& call) {
 // Of all-to-alls, each sender's counts are compared with the receivers'.
 bool Agrees(const CollectiveDescriptor& a, const CollectiveDescriptor& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+         a.num_parts == b.num_parts && a.fingerprint == b.fingerprint &&
          (a.kind == CollectiveKind::kAllToAll || a.counts == b.counts);
 }
 

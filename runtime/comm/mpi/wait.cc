@@ -45,11 +45,9 @@ void MpiWait::ThrowOrGoOn(const MpiAwaited& awaited, Clock::time_point now) {
     group_.Throw();
   }
   if (now - begin_ < timeout_) return;
-  const std::string waited =
-      absl::StrCat(awaited.what(), ": world rank ", me, " waited ", timeout_.count(), " ms; ");
   group_.Fail(absl::StatusCode::kDeadlineExceeded,
-              awaited.moving ? absl::StrCat(waited, SilenceOf(awaited))
-                             : absl::StrCat(waited, group_.WorldRanks(missing), " have not arrived"));
+              awaited.moving ? absl::StrCat(WaitedText(awaited.what(), me, timeout_), SilenceOf(awaited))
+                             : TimeoutText(awaited.what(), me, timeout_, group_.ranks(), missing));
 }
 
 // All have entered, so who holds the data up is not known from what they sent.

@@ -80,6 +80,8 @@ std::string CallLog::Encode() const {
     Put(&out, static_cast<int64_t>(call.descriptor.dtype));
     Put(&out, static_cast<int64_t>(call.descriptor.op));
     Put(&out, call.descriptor.root);
+    Put(&out, static_cast<int64_t>(call.descriptor.num_parts));
+    Put(&out, static_cast<int64_t>(call.descriptor.fingerprint));
     PutAll(&out, call.descriptor.counts);
     PutAll(&out, call.receive_counts);
   }
@@ -109,6 +111,8 @@ CallLog CallLog::Decode(absl::string_view text) {
     call.descriptor.dtype = static_cast<DType>(reader.Number());
     call.descriptor.op = static_cast<ReduceOp>(reader.Number());
     call.descriptor.root = static_cast<int>(reader.Number());
+    call.descriptor.num_parts = static_cast<uint32_t>(reader.Number());
+    call.descriptor.fingerprint = static_cast<uint32_t>(reader.Number());
     call.descriptor.counts = reader.All<CollectiveDescriptor::Counts>();
     call.receive_counts = reader.All<std::vector<int64_t>>();
     log.calls_.last.push_back(std::move(call));

@@ -163,7 +163,7 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
     log_.AddCall(descriptor, operation.receive_counts);
   }
   const std::shared_ptr<CudaEvent> done = TakeEvent();
-  pending_.push_back({std::move(stripped), timeout(), TakeEvent(), done});
+  pending_.push_back({std::move(stripped), TimeoutOf(operation), TakeEvent(), done});
   try {
     IssueCalls(lock, operation, streams);
   } catch (const Error& error) {
@@ -196,7 +196,7 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
     IssueNcclSendRecv(member, operation.sends, operation.receives);
   } else {
-    IssueNcclCollectives(member, operation.ToCollectiveCalls(timeout()), token_);
+    IssueNcclCollectives(member, operation.ToCollectiveCalls(TimeoutOf(operation)), token_);
   }
   AwaitIssued(lock);
 }

@@ -122,9 +122,9 @@ void GpuCommunicator::Look(const NcclHub::Round& round) noexcept {
     // Of the store, which is no reason to end a group that works.
     if (!late.has_value() || late->waited < late->timeout) return;
     End(Error(absl::StatusCode::kDeadlineExceeded,
-              absl::StrCat(OperationText(name(), late->kind, late->sequence), ": world rank ",
-                           ranks()[rank()], " waited ", late->timeout.count(),
-                           " ms; who is missing cannot be found out: ", error.what())),
+              absl::StrCat(WaitedText(OperationText(name(), late->kind, late->sequence), ranks()[rank()],
+                                      late->timeout),
+                           "who is missing cannot be found out: ", error.what())),
         /*tell=*/true);
   }
 }

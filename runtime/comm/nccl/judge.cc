@@ -86,23 +86,24 @@ std::optional<Error> NcclJudge::Verdict(const Late& late, const CallLogs& logs, 
   }
   if (!is_final) return std::nullopt;
   const std::vector<int> missing = FindMissing(rank_, late.kind, late.sequence, logs);
-  const std::string what =
-      absl::StrCat(OperationText(name_, late.kind, late.sequence), late.call.empty() ? "" : ", ", late.call,
-                   ": world rank ", ranks_[rank_]);
+  const std::string call =
+      absl::StrCat(OperationText(name_, late.kind, late.sequence), late.call.empty() ? "" : ", ", late.call);
   for (int member : missing) {
     if (!hub_.HasFinished(ranks_[member])) continue;
     return Error(absl::StatusCode::kAborted,
-                 absl::StrCat(what, " waits for ", WorldRanksText(ranks_, {member}),
-                              ", whose rank function has returned"));
+                 absl::StrCat(call, ": world rank ", ranks_[rank_], " waits for ",
+                              WorldRanksText(ranks_, {member}), ", whose rank function has returned"));
   }
   if (!question_->expired) return std::nullopt;
   // Where all have come, the end is near, or NCCL is stuck.
   if (missing.empty() && late.waited < late.timeout + hub_.options().patience) return std::nullopt;
+  if (!missing.empty()) {
+    return Error(absl::StatusCode::kDeadlineExceeded,
+                 TimeoutText(call, ranks_[rank_], late.timeout, ranks_, missing));
+  }
   return Error(absl::StatusCode::kDeadlineExceeded,
-               absl::StrCat(what, " waited ", late.timeout.count(), " ms; ",
-                            missing.empty() ? "all members have come to it, but NCCL does not end it (see "
-                                              "NCCL_DEBUG=INFO)"
-                                            : WorldRanksText(ranks_, missing) + " have not arrived"));
+               absl::StrCat(WaitedText(call, ranks_[rank_], late.timeout),
+                            "all members have come to it, but NCCL does not end it (see NCCL_DEBUG=INFO)"));
 }
 
 std::optional<Error> NcclJudge::Judge(const Late& late, const CallLog& own) {

@@ -125,6 +125,24 @@ TEST(RankStateTest, PathsAreNumberedOnce) {
   });
 }
 
+TEST(RankStateTest, TheFlightRecorderKnowsWhereTheRankComputes) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    RankState& state = context->state();
+    const auto place = [&] { return state.world().flight_recorder().Snapshot().place; };
+    EXPECT_EQ(place(), "");
+    {
+      const PathGuard path(state, state.PathId("blocks.4"));
+      EXPECT_EQ(place(), "forward of blocks.4");
+      {
+        const PathGuard inner(state, state.PathId("blocks.4.mlp"));
+        EXPECT_EQ(place(), "forward of blocks.4.mlp");
+      }
+      EXPECT_EQ(place(), "forward of blocks.4");
+    }
+    EXPECT_EQ(place(), "");
+  });
+}
+
 TEST(RankStateTest, CallNumbersCountByPath) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     RankState& state = context->state();

@@ -310,5 +310,29 @@ TEST_P(CommConformance, AThrowingRankReleasesTheOthersAndItsErrorIsTheOneRethrow
   EXPECT_EQ(message, "rank 1: no such file");
 }
 
+TEST_P(CommConformance, ACallMayHaveATimeoutOfItsOwn) {
+  Run(3, [](World& world) {
+    const auto group = world.NewGroup("late", AllRanks(world));
+    const auto lives = world.NewGroup("lives", AllRanks(world));
+    const Tensor tensor = InputTensor<float>(world, 0, 5);
+    ExpectContains(ErrorOf(absl::StatusCode::kInvalidArgument,
+                           [&] {
+                             group->AllReduce(tensor, tensor, ReduceOp::kSum,
+                                              {.timeout = std::chrono::milliseconds(-1)});
+                           }),
+                   {"group 'late': all_reduce: timeout is -1 ms, expected at least 0"});
+    if (world.rank() != 1) {
+      const std::string message = ErrorOf(absl::StatusCode::kDeadlineExceeded, [&] {
+        AwaitOnHost(world, group->AllReduce(tensor, tensor, ReduceOp::kSum,
+                                            {.async = true, .timeout = std::chrono::milliseconds(60)}));
+      });
+      ExpectContains(message, {"group 'late', collective #1, all_reduce(f32, sum, count 5): world rank",
+                               "waited 60 ms; world ranks [1] have not arrived"});
+    }
+    lives->Barrier();
+    Expect(group->timeout() == lives->timeout(), "the group's timeout is another");
+  });
+}
+
 }  // namespace
 }  // namespace weft

@@ -11,6 +11,18 @@ using Counts = std::vector<int64_t>;
 
 int64_t Sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
+// Parts of many blocks, whose ends lie anywhere in them, with small and empty ones between.
+std::vector<Counts> CountsOfLargeParts(int num_ranks) {
+  std::vector<Counts> parts;
+  for (const int64_t count : {40000, 0, 131072, 3, 65537, 290001, 512, 9000}) {
+    Counts& counts = parts.emplace_back(num_ranks);
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      counts[rank] = parts.size() % 3 == 0 && rank == 1 ? 0 : count / num_ranks + rank;
+    }
+  }
+  return parts;
+}
+
 // Uneven pieces of three parts, some empty, some larger than what travels with a message.
 std::vector<Counts> CountsOfParts(int num_ranks) {
   std::vector<Counts> parts(3, Counts(num_ranks));
@@ -30,12 +42,13 @@ void ExpectSame(const Tensor& list, const Tensor& alone, const char* what) {
 }
 
 // One kind's list beside its parts alone, with as many bytes in the ledger.
-void CheckKind(World& world, Communicator& group, CollectiveKind kind, bool async) {
+void CheckKind(World& world, Communicator& group, CollectiveKind kind, bool async,
+               const std::vector<Counts>& counts_of_parts) {
   std::vector<CollectivePart> parts;
   std::vector<Tensor> alone;
   const int me = group.rank();
   world.ledger().Clear();
-  for (const Counts& counts : CountsOfParts(group.size())) {
+  for (const Counts& counts : counts_of_parts) {
     const int64_t whole = Sum(counts);
     const bool gathers = kind == CollectiveKind::kAllGather;
     const Tensor input = InputTensor<float>(world, me, gathers ? counts[me] : whole, 17 * std::ssize(parts));
@@ -81,8 +94,20 @@ TEST_P(CommConformance, ListsGiveWhatTheirPartsGiveAlone) {
       for (const bool async : {false, true}) {
         for (const CollectiveKind kind :
              {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
-          CheckKind(world, *group, kind, async);
+          CheckKind(world, *group, kind, async, CountsOfParts(world.size()));
         }
+      }
+    });
+  }
+}
+
+TEST_P(CommConformance, ListsOfLargePartsGiveWhatTheyGiveAlone) {
+  for (const int num_ranks : {2, 3, 4}) {
+    Run(num_ranks, [](World& world) {
+      const std::shared_ptr<Communicator> group = world.NewGroup("lists", AllRanks(world));
+      for (const CollectiveKind kind :
+           {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+        CheckKind(world, *group, kind, /*async=*/true, CountsOfLargeParts(world.size()));
       }
     });
   }
@@ -90,11 +115,11 @@ TEST_P(CommConformance, ListsGiveWhatTheirPartsGiveAlone) {
 
 // In place, as a bucket of gradients is reduced.
 TEST_P(CommConformance, ListsWorkInPlace) {
-  Run(3, [](World& world) {
+  const auto body = [](World& world) {
     const std::shared_ptr<Communicator> group = world.NewGroup("lists", AllRanks(world));
     std::vector<CollectivePart> parts;
     std::vector<Tensor> alone;
-    for (const int64_t count : {3, 5000}) {
+    for (const int64_t count : {3, 5000, 70001, 200, 100003}) {
       const Tensor tensor = InputTensor<double>(world, world.rank(), count);
       alone.push_back(OutputTensor<double>(world, count));
       group->AllReduce(tensor, alone.back(), ReduceOp::kSum).Wait();
@@ -102,7 +127,8 @@ TEST_P(CommConformance, ListsWorkInPlace) {
     }
     AwaitOnHost(world, group->AllReduceEach(parts, ReduceOp::kSum));
     for (size_t i = 0; i < parts.size(); ++i) ExpectSame<double>(parts[i].output, alone[i], "in place");
-  });
+  };
+  for (const int num_ranks : {2, 3}) Run(num_ranks, body);
 }
 
 TEST_P(CommConformance, ListsMayBeEmptyOrOfOnePart) {
@@ -139,6 +165,22 @@ TEST_P(CommConformance, ListsThatDisagreeEndTheGroupForAll) {
     });
     ExpectContains(message, {"group 'lists'", "all_reduce"});
   });
+}
+
+// Together the parts have as many elements; one by one they have not.
+TEST_P(CommConformance, ListsOfOtherPartsThanThePeersEndTheGroupForAll) {
+  for (const int64_t large : {600, 90000}) {
+    Run(2, [=](World& world) {
+      const std::shared_ptr<Communicator> group = world.NewGroup("lists", AllRanks(world));
+      const Tensor a = InputTensor<float>(world, 0, world.rank() == 0 ? 400 : large);
+      const Tensor b = InputTensor<float>(world, 0, world.rank() == 0 ? large : 400);
+      const std::string message = ErrorOf(absl::StatusCode::kInvalidArgument, [&] {
+        group->AllReduceEach({{.input = a, .output = a}, {.input = b, .output = b}}, ReduceOp::kSum).Wait();
+        AwaitError(world, *group);
+      });
+      ExpectContains(message, {"group 'lists'", "all_reduce"});
+    });
+  }
 }
 
 }  // namespace

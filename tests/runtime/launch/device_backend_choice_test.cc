@@ -62,6 +62,27 @@ TEST(DeviceBackendChoiceTest, RanksUseItWhereEachHasAGpu) {
             "--backend=auto");
 }
 
+// Of the host's memory beside NCCL's: no call of it asks the library for anything.
+TEST(DeviceBackendChoiceTest, RanksMayHaveLocalGroupsBesideIt) {
+  const auto fake = std::make_shared<FakeNccl>();
+  RunNcclRanks(
+      1, [](World&) {}, fake);
+  RunRanks(2,
+           [&](World& world) {
+             const auto host = world.NewGroup("host", {0, 1}, {.backend = Backend::kLocal});
+             const Tensor tensor = Tensor::Empty(MakeCpuAllocator(), DType::kF32, {1});
+             *tensor.data<float>() = static_cast<float>(world.rank() + 1);
+             host->AllReduce(tensor, tensor, ReduceOp::kSum);
+             EXPECT_EQ(*tensor.data<float>(), 3);
+             EXPECT_EQ(fake->NumLive(), 0);
+             host->Barrier();
+             world.NewGroup("all", {0, 1})->Barrier();
+             EXPECT_GT(fake->NumLive(), 0);
+             host->Barrier();
+           },
+           {.device = DeviceType::kCuda, .threads_per_rank = 1});
+}
+
 TEST(DeviceBackendChoiceTest, ProcessesAgreeWhetherEachHasAGpu) {
   cuda_emulator::SetMachine({.num_devices = 4});
   for (bool shares : {false, true}) {

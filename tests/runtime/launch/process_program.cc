@@ -2,6 +2,8 @@
 // World::FromEnv and takes all-reduces on axis dp until HOW happens on RANK. Prints "joined" when it has been
 // through the first; an error goes to stderr, and the exit code is 1 then.
 //
+// HOW = groups: all ranks have a group of another backend beside dp.
+//
 // HOW = slow: RANK waits until the file TEST_GO is there.
 //
 // HOW = train: 20 steps of a toy training whose state, a step and a value, rank 0 keeps in the file
@@ -61,6 +63,18 @@ void RunRank(const Job& job, World& world) {
   std::shared_ptr<Communicator> tp;
   if (job.how == "circle" && (world.rank() == 0 || world.rank() == world.size() - 1)) {
     tp = world.NewGroup("tp", {0, world.size() - 1});
+  }
+  if (job.how == "groups") {
+    const auto cpu = world.NewGroup(
+        "cpu", ranks, {.backend = Backend::kGloo, .timeout = std::chrono::milliseconds(30'000)});
+    AllReduce(world, *cpu, 1000);
+    WEFT_CHECK(cpu->timeout().count() == 30'000, "its timeout is ", cpu->timeout().count(), " ms");
+    try {
+      world.NewGroup("threads", ranks, {.backend = Backend::kLocal});
+      WEFT_CHECK(false, "processes have threads' groups");
+    } catch (const Error& error) {
+      WEFT_CHECK(error.code() == absl::StatusCode::kInvalidArgument, error.message());
+    }
   }
   AllReduce(world, *dp, 3);
   std::printf("joined\n");

@@ -32,6 +32,11 @@ run nothing 0
 [[ $status == 0 ]] || fail "exit code $status: $(cat err)"
 [[ $(grep -c '^done$' out) == 3 ]] || fail "expected three ranks to be done: $(cat out)"
 
+# Beside MPI's groups there are gloo's.
+run groups 0
+[[ $status == 0 ]] || fail "groups: exit code $status: $(cat err)"
+[[ $(grep -c '^done$' out) == 3 ]] || fail "expected three ranks to be done: $(cat out)"
+
 # A deadlock across groups, under a timeout of a minute: one verdict, everywhere.
 begin=$SECONDS
 run circle 0

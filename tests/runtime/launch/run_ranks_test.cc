@@ -1,5 +1,7 @@
 #include "runtime/launch/run_ranks.h"
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -12,6 +14,9 @@
 
 namespace weft {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string MessageOf(const std::function<void()>& function) {
   try {
@@ -128,6 +133,28 @@ TEST(RunRanksTest, CommTimeoutIsTheGroupsTimeout) {
   RunRanks(
       1,
       [](World& world) { EXPECT_EQ(world.NewGroup("dp", {0})->timeout(), std::chrono::milliseconds(1234)); },
+      {.comm_timeout = std::chrono::milliseconds(1234)});
+}
+
+TEST(RunRanksTest, AGroupMayHaveATimeoutOfItsOwn) {
+  RunRanks(
+      2,
+      [](World& world) {
+        EXPECT_EQ(world.NewGroup("a", {0, 1}, {.timeout = std::chrono::milliseconds(70)})->timeout().count(),
+                  70);
+        EXPECT_EQ(world.NewGroup("b", {0, 1}, {.backend = Backend::kLocal})->timeout().count(), 1234);
+        EXPECT_THAT(MessageOf([&] {
+                      world.NewGroup("c", {0, 1}, {.timeout = std::chrono::milliseconds(-1)});
+                    }),
+                    HasSubstr("group 'c' of ranks [0, 1]: timeout is -1 ms, expected at least 0"));
+        for (const Backend backend : {Backend::kGloo, Backend::kMpi, Backend::kNccl}) {
+          EXPECT_THAT(
+              MessageOf([&] {
+                world.NewGroup("d", {0, 1}, {.backend = backend});
+              }),
+              AllOf(HasSubstr("group 'd' of ranks [0, 1]: backend "), HasSubstr("threads can have local")));
+        }
+      },
       {.comm_timeout = std::chrono::milliseconds(1234)});
 }
 
