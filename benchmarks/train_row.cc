@@ -108,7 +108,8 @@ MeasuredRow MeasureRow(const TrainRow& row, int warmup, int steps, Tracer* trace
         Parallelize(model, world, spread.mesh, spread.plan, {.compute_dtype = row.ComputeDType()});
     const DTensor tokens = RandomTokens(context, spread.batch, row, 1);
     const DTensor targets = RandomTokens(context, spread.batch, row, 2);
-    Trainer trainer(model, {});
+    AdamW optimizer(model.AllParameters(), {});
+    Trainer trainer(model, optimizer);
     for (int step = 0; step < warmup + steps; ++step) {
       if (step == warmup && world.rank() == 0 && tracer != nullptr) *measured_from_ns = tracer->Now();
       const StepMetrics metrics =

@@ -5,10 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
+#include "dtensor/optim/clip.h"
 
 namespace weft {
 namespace {
@@ -28,8 +30,9 @@ int64_t BytesWithoutMetrics(const Ledger& ledger) {
 
 }  // namespace
 
-Trainer::Trainer(Module& model, const TrainerOptions& options)
-    : context_(*model.context()), options_(options), optimizer_(model.AllParameters(), options.adamw) {
+Trainer::Trainer(Module& model, Optimizer& optimizer, TrainerOptions options)
+    : context_(*model.context()), options_(std::move(options)), optimizer_(optimizer) {
+  WEFT_REQUIRE(options_.schedule, "Trainer: expected a schedule, got an empty function");
   std::vector<int> ranks = context_.mesh().ranks();
   std::sort(ranks.begin(), ranks.end());
   metrics_group_ = context_.world().NewGroup("metrics", ranks);
@@ -41,7 +44,7 @@ StepMetrics Trainer::BeginStep() {
   world.allocator()->ResetPeak();
   StepMetrics metrics;
   metrics.step = ++step_;
-  metrics.lr = options_.schedule.At(metrics.step);
+  metrics.lr = options_.schedule(metrics.step);
   context_.state().set_step(static_cast<uint64_t>(metrics.step));
   return metrics;
 }
@@ -110,6 +113,12 @@ void Trainer::FinishStep(const DTensor& value, double begun, absl::FunctionRef<d
   metrics->step_ms = seconds * 1e3;
   metrics->tokens_per_s = tokens() / seconds;
   ReduceOverRanks(metrics, seconds, stop);
+  for (const TrainerCallback& callback : options_.callbacks) {
+    if (callback.on_metrics) callback.on_metrics(*this, *metrics);
+  }
+  for (const TrainerCallback& callback : options_.callbacks) {
+    if (callback.on_step_end) callback.on_step_end(*this, metrics->step);
+  }
 }
 
 void Trainer::ReduceOverRanks(StepMetrics* metrics, double seconds, bool stop) {

@@ -2,24 +2,18 @@
 #define WEFT_PARALLEL_TRAINER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "dtensor/functions/loss.h"
 #include "dtensor/nn/module.h"
-#include "dtensor/optim/adamw.h"
-#include "dtensor/optim/clip.h"
+#include "dtensor/optim/optimizer.h"
 #include "dtensor/optim/schedule.h"
 #include "runtime/comm/communicator.h"
 
 namespace weft {
-
-struct TrainerOptions {
-  WarmupCosine schedule = {};
-  AdamWOptions adamw = {};
-  double grad_clip = 1;  // largest global gradient norm; 0: not clipped
-};
 
 // What one step was, the same on every rank.
 struct StepMetrics {
@@ -41,14 +35,33 @@ struct StepMetrics {
   bool operator==(const StepMetrics&) const = default;
 };
 
-// Trains a materialized model with AdamW, step by step. Where things lie is the model's plan; the trainer
+class Trainer;
+
+// What a program does beside the steps. Each rank calls its own, in the order of the options' list; those that
+// communicate (an evaluation, a checkpoint) are there on every rank. Either may be empty.
+struct TrainerCallback {
+  // A step has ended: parameters and the optimizer's state are those after its update. To evaluate and to save.
+  std::function<void(Trainer& trainer, int64_t step)> on_step_end = nullptr;
+  // What a step was. To log.
+  std::function<void(Trainer& trainer, const StepMetrics& metrics)> on_metrics = nullptr;
+};
+
+struct TrainerOptions {
+  Schedule schedule = WarmupCosine();
+  double grad_clip = 1;  // largest global gradient norm; 0: not clipped
+  std::vector<TrainerCallback> callbacks = {};
+};
+
+// Trains a materialized model with any optimizer, step by step. Where things lie is the model's plan; the trainer
 // knows nothing of it. Construct and call it on every rank alike.
 //
 // A step is an attempt: schedule, random bits and the position in the data go by it. An update that is
 // skipped is a step too, otherwise the same batch would come again for ever; the optimizer counts updates.
 class Trainer {
  public:
-  Trainer(Module& model, const TrainerOptions& options);
+  // `optimizer` has the parameters to train. The trainer views it and the model.
+  // Errors: InvalidArgument without a schedule.
+  Trainer(Module& model, Optimizer& optimizer, TrainerOptions options = {});
 
   // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the
   // update. Nothing is read back to the host between forward and update; a norm that is not finite skips the
@@ -73,7 +86,7 @@ class Trainer {
   //         (Aborted) when one of them throws; it returns if all is finite everywhere.
   void FindNonFinite(absl::FunctionRef<DTensor()> loss);
 
-  AdamW& optimizer() { return optimizer_; }
+  Optimizer& optimizer() { return optimizer_; }
 
   // The last step that was made, 0 before the first. Set it to go on after a checkpoint.
   int64_t step() const { return step_; }
@@ -89,7 +102,7 @@ class Trainer {
 
   MeshContext& context_;
   TrainerOptions options_;
-  AdamW optimizer_;
+  Optimizer& optimizer_;
   int64_t step_ = 0;
   std::shared_ptr<Communicator> metrics_group_;
 };

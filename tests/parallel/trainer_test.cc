@@ -7,23 +7,24 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/inspect/comm_report.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/optim/adamw.h"
+#include "dtensor/optim/sgd.h"
 #include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
 
 GptConfig Tiny() { return {.vocabulary = 31, .context = 6, .layers = 1, .heads = 2, .dim = 8}; }
 
-TrainerOptions Options(double grad_clip = 1) {
-  return {.schedule = {.peak = 1e-2, .floor = 1e-3, .warmup_steps = 2, .total_steps = 6},
-          .adamw = {.beta2 = 0.99, .weight_decay = 0.1},
-          .grad_clip = grad_clip};
-}
+constexpr WarmupCosine kSchedule = {.peak = 1e-2, .floor = 1e-3, .warmup_steps = 2, .total_steps = 6};
+const AdamWOptions kAdamW = {.beta2 = 0.99, .weight_decay = 0.1};
 
 // A tiny GPT on a mesh, and a batch for it.
 struct Job {
@@ -35,7 +36,8 @@ struct Job {
     for (int32_t i = 0; i < 24; ++i) values.push_back(i * 7 % 31);
     tokens =
         DTensor::Distribute(context, Tensor::FromValues<int32_t>({4, 6}, values), BatchLayout(mesh, plan));
-    trainer.emplace(model, Options(grad_clip));
+    adamw.emplace(model.AllParameters(), kAdamW);
+    trainer.emplace(model, *adamw, TrainerOptions{.schedule = kSchedule, .grad_clip = grad_clip});
   }
   DTensor Loss() { return model.Loss(tokens, tokens).Mean(); }
   StepMetrics Step(bool stop = false) {
@@ -46,6 +48,7 @@ struct Job {
   Gpt model;
   IntrusivePtr<MeshContext> context;
   DTensor tokens;
+  std::optional<AdamW> adamw;
   std::optional<Trainer> trainer;
 };
 
@@ -79,7 +82,7 @@ TEST(TrainerTest, MetricsAgreeAcrossRanks) {
   }
   for (size_t i = 0; i < first.size(); ++i) {
     EXPECT_EQ(first[i].step, static_cast<int64_t>(i) + 1);
-    EXPECT_EQ(first[i].lr, Options().schedule.At(first[i].step));
+    EXPECT_EQ(first[i].lr, kSchedule.At(first[i].step));
     EXPECT_GT(first[i].grad_norm, 0);
     EXPECT_GT(first[i].step_ms, 0);
     EXPECT_NEAR(first[i].tokens_per_s * first[i].step_ms * 1e-3, 24, 1e-6);
@@ -166,7 +169,7 @@ TEST(TrainerTest, AStepWhoseNormIsNotFiniteChangesNothing) {
         EXPECT_EQ(state.at("updates"), std::vector<double>{1});
         const StepMetrics good = job.Step();
         EXPECT_EQ(good.step, 3);  // an attempt is a step: schedule, data and random bits have moved on
-        EXPECT_EQ(good.lr, Options().schedule.At(3));
+        EXPECT_EQ(good.lr, kSchedule.At(3));
         EXPECT_EQ(job.context->state().step(), 3u);
         EXPECT_EQ(Values(job.trainer->optimizer()).at("updates"), std::vector<double>{2});
         EXPECT_TRUE(std::isfinite(good.grad_norm));
@@ -174,6 +177,81 @@ TEST(TrainerTest, AStepWhoseNormIsNotFiniteChangesNothing) {
       });
     }
   }
+}
+
+// On one rank and on two, by hand: p -= lr g, where the schedule halves lr each step and the bias has a tenth.
+TEST(TrainerTest, TakesAnyOptimizerAndAnySchedule) {
+  for (const char* mesh_text : {"", "dp=2"}) {
+    const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+    RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+      class Model : public Module {
+       public:
+        Linear layer{this, "layer", 2, 1};
+
+       protected:
+        DTensor Forward(const DTensor& x) override { return layer(x); }
+      } model;
+      const Plan plan = mesh.num_axes() == 0 ? Plan() : Plan({{"", FullyShard("dp")}});
+      const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+      model.layer.weight.Load(Full(context, DType::kF64, {2, 1}, 1));
+      Sgd sgd(model.AllParameters(), {.groups = {{.path = "layer.bias", .lr_scale = 0.1}}});
+      std::vector<int64_t> asked;
+      Trainer trainer(model, sgd,
+                      {.schedule =
+                           [&](int64_t step) {
+                             asked.push_back(step);
+                             return std::pow(0.5, static_cast<double>(step));
+                           },
+                       .grad_clip = 0});
+      const Layout layout =
+          mesh.num_axes() == 0 ? Layout::Parse("[-, -]", mesh) : Layout::Parse("[dp, -]", mesh);
+      const Tensor rows = Tensor::FromValues<double>({2, 2}, {1, 2, 3, 4});
+      const DTensor x = DTensor::Distribute(context, rows, layout);
+      // The mean of x w + b: its gradients are the columns' means, 2 and 3, and 1.
+      for (int step = 1; step <= 2; ++step) trainer.Step(2, [&] { return Mean(model(x)); });
+      EXPECT_EQ(asked, (std::vector<int64_t>{1, 2}));
+      EXPECT_EQ(model.layer.weight.at_rest().FullTensor().ToVector<double>(),
+                (std::vector<double>{1 - 0.75 * 2, 1 - 0.75 * 3}));
+      EXPECT_NEAR(model.layer.bias->at_rest().FullTensor().ToVector<double>()[0], -0.075, 1e-16);
+    });
+  }
+}
+
+TEST(TrainerTest, AnEmptyScheduleIsRefused) {
+  RunRanks(1, [](World& world) {
+    Job job(world, "", DataPlan::kDdp);
+    EXPECT_EQ(MessageOf([&] { Trainer(job.model, *job.adamw, {.schedule = nullptr}); }),
+              "Trainer: expected a schedule, got an empty function");
+  });
+}
+
+TEST(TrainerTest, CallbacksSeeEveryStepAfterItsUpdate) {
+  RunRanks(2, [](World& world) {
+    Job job(world, "dp=2", DataPlan::kFsdp);
+    std::vector<std::string> calls;
+    std::vector<std::vector<double>> biases;
+    const auto logging = [&](const char* name) {
+      return TrainerCallback{.on_step_end =
+                                 [&calls, &job, &biases, name](Trainer&, int64_t step) {
+                                   calls.push_back(absl::StrCat(name, " ends ", step));
+                                   biases.push_back(Values(job.model).at("wpe"));
+                                 },
+                             .on_metrics =
+                                 [&calls, name](Trainer&, const StepMetrics& metrics) {
+                                   calls.push_back(absl::StrCat(name, " sees ", metrics.step));
+                                 }};
+    };
+    Trainer trainer(job.model, *job.adamw,
+                    {.schedule = kSchedule, .callbacks = {logging("a"), {}, logging("b")}});
+    for (int step = 1; step <= 2; ++step) {
+      trainer.Step(24, [&] { return job.Loss(); });
+      EXPECT_EQ(biases.back(), Values(job.model).at("wpe"));
+    }
+    EXPECT_EQ(calls, (std::vector<std::string>{"a sees 1", "b sees 1", "a ends 1", "b ends 1", "a sees 2",
+                                               "b sees 2", "a ends 2", "b ends 2"}));
+    EXPECT_EQ(biases[0], biases[1]);
+    EXPECT_NE(biases[0], biases[2]);
+  });
 }
 
 TEST(TrainerTest, GoesOnAfterAGivenStep) {
@@ -233,7 +311,8 @@ void FindIn(World& world, const std::vector<double>& rows, double last_weight) {
   const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
   const auto context = Parallelize(model, world, mesh, {{"", DataParallel("dp")}}, {.dtype = DType::kF64});
   model.last.weight.at_rest().ToLocal().data<double>()[2] = last_weight;
-  Trainer trainer(model, Options());
+  AdamW adamw(model.AllParameters(), kAdamW);
+  Trainer trainer(model, adamw, {.schedule = kSchedule});
   const Tensor full = Tensor::FromValues<double>({4, 2}, rows);
   const DTensor x = DTensor::Distribute(context, full, Layout::Parse("[dp, -]", mesh));
   const auto loss = [&] { return Mean(Square(model(x))); };
@@ -242,7 +321,7 @@ void FindIn(World& world, const std::vector<double>& rows, double last_weight) {
   EXPECT_FALSE(context->state().check_finite());
 }
 
-std::string MessageOf(const std::function<void()>& function) {
+std::string DataLossOf(const std::function<void()>& function) {
   try {
     function();
   } catch (const Error& error) {
@@ -256,14 +335,14 @@ TEST(TrainerTest, FindNonFiniteNamesTheFirstModule) {
   // The last row is zero: on rank 1, the bias being zero, its sum is. The modules after it are not finite
   // either.
   EXPECT_EQ(
-      MessageOf([] { RunRanks(2, [](World& world) {
-                       FindIn(world, {1, 2, 3, 4, 5, 6, 0, 0}, 1);
-                     }); }),
+      DataLossOf([] { RunRanks(2, [](World& world) {
+                        FindIn(world, {1, 2, 3, 4, 5, 6, 0, 0}, 1);
+                      }); }),
       "rank 1: step 1: output of module 'fragile' (f64[4, 4] [dp, -]) is not finite: local element 4 is nan");
 }
 
 TEST(TrainerTest, FindNonFiniteNamesAParameterThatAlreadyIsNot) {
-  const std::string message = MessageOf([] {
+  const std::string message = DataLossOf([] {
     RunRanks(2, [](World& world) { FindIn(world, {1, 2, 3, 4, 5, 6, 7, 8}, INFINITY); });
   });
   EXPECT_EQ(message.substr(message.find("step")),
