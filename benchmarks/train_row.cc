@@ -109,16 +109,18 @@ MeasuredRow MeasureRow(const TrainRow& row, int warmup, int steps, Tracer* trace
     const DTensor tokens = RandomTokens(context, spread.batch, row, 1);
     const DTensor targets = RandomTokens(context, spread.batch, row, 2);
     AdamW optimizer(model.AllParameters(), {});
-    Trainer trainer(model, optimizer);
-    for (int step = 0; step < warmup + steps; ++step) {
-      if (step == warmup && world.rank() == 0 && tracer != nullptr) *measured_from_ns = tracer->Now();
-      const StepMetrics metrics =
-          trainer.Step(row.num_tokens(), [&] { return model.Loss(tokens, targets).Mean(); });
-      if (step < warmup || world.rank() != 0) continue;
+    const auto record = [&](Trainer&, const StepMetrics& metrics) {
+      if (metrics.step <= warmup || world.rank() != 0) return;
       measured.step_seconds.push_back(metrics.step_ms / 1e3);
       measured.exposed_fractions.push_back(metrics.exposed_fraction);
       measured.tensor_bytes = metrics.peak_bytes;
+    };
+    Trainer trainer(model, optimizer, {.callbacks = {{.on_metrics = record}}});
+    for (int step = 0; step < warmup + steps; ++step) {
+      if (step == warmup && world.rank() == 0 && tracer != nullptr) *measured_from_ns = tracer->Now();
+      trainer.Step(row.num_tokens(), [&] { return model.Loss(tokens, targets).Mean(); });
     }
+    trainer.Flush();
     if (world.rank() != 0) return;
     for (const Parameter* parameter : model.AllParameters()) {
       measured.parameters += parameter->spec().shape.num_elements();

@@ -1,56 +1,25 @@
 #include "parallel/trainer.h"
 
+#include <chrono>
 #include <cmath>
 #include <functional>
-#include <map>
+#include <latch>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/inspect/comm_report.h"
 #include "dtensor/nn/linear.h"
-#include "dtensor/optim/adamw.h"
 #include "dtensor/optim/sgd.h"
-#include "examples/gpt_plan.h"
 #include "gtest/gtest.h"
-#include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
+#include "tests/parallel/trainer_job.h"
 
 namespace weft {
 namespace {
-
-GptConfig Tiny() { return {.vocabulary = 31, .context = 6, .layers = 1, .heads = 2, .dim = 8}; }
-
-constexpr WarmupCosine kSchedule = {.peak = 1e-2, .floor = 1e-3, .warmup_steps = 2, .total_steps = 6};
-const AdamWOptions kAdamW = {.beta2 = 0.99, .weight_decay = 0.1};
-
-// A tiny GPT on a mesh, and a batch for it.
-struct Job {
-  Job(World& world, const std::string& mesh_text, DataPlan data, double grad_clip = 1)
-      : mesh(DeviceMesh::Parse(mesh_text)), model(Tiny()) {
-    const Plan plan = GptPlan(mesh, data, /*sequence_parallel=*/false);
-    context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
-    std::vector<int32_t> values;
-    for (int32_t i = 0; i < 24; ++i) values.push_back(i * 7 % 31);
-    tokens =
-        DTensor::Distribute(context, Tensor::FromValues<int32_t>({4, 6}, values), BatchLayout(mesh, plan));
-    adamw.emplace(model.AllParameters(), kAdamW);
-    trainer.emplace(model, *adamw, TrainerOptions{.schedule = kSchedule, .grad_clip = grad_clip});
-  }
-  DTensor Loss() { return model.Loss(tokens, tokens).Mean(); }
-  StepMetrics Step(bool stop = false) {
-    return trainer->Step(/*num_tokens=*/24, [&] { return Loss(); }, stop);
-  }
-
-  DeviceMesh mesh;
-  Gpt model;
-  IntrusivePtr<MeshContext> context;
-  DTensor tokens;
-  std::optional<AdamW> adamw;
-  std::optional<Trainer> trainer;
-};
 
 // What `body` returns on each rank.
 template <class T>
@@ -106,8 +75,9 @@ TEST(TrainerTest, CommBytesAreTheLedgersWithoutTheMetrics) {
     const StepMetrics metrics = job.Step();
     EXPECT_EQ(metrics.comm_bytes, first.comm_bytes);
     const CommReport report = CollectCommReport(*job.context);
-    // Two all-reduces over four ranks, of four numbers and of two; in the first step, the order of the gradients.
-    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (32 + 16));
+    // One all-reduce over four ranks, of eight numbers and one per rank; in the first step, the order of the
+    // gradients.
+    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (8 + 4) * 8);
     const int64_t num_leaves = std::ssize(job.model.AllParameters());
     EXPECT_EQ(learning, report.BytesFor(Purpose::kMetric) + 2 * 3 * 24 * num_leaves);
     EXPECT_EQ(metrics.comm_bytes, report.TotalBytes() - report.BytesFor(Purpose::kMetric));
@@ -134,48 +104,6 @@ TEST(TrainerTest, AnyRanksWishToStopReachesAll) {
       return stops;
     });
     for (const std::vector<bool>& stops : results) EXPECT_EQ(stops, (std::vector<bool>{false, true}));
-  }
-}
-
-std::map<std::string, std::vector<double>> Values(Module& model) {
-  std::map<std::string, std::vector<double>> values;
-  for (const Parameter* parameter : model.AllParameters()) {
-    values[parameter->path()] = parameter->at_rest().ToLocal().ToVector<double>();
-  }
-  return values;
-}
-
-std::map<std::string, std::vector<double>> Values(const Optimizer& optimizer) {
-  std::map<std::string, std::vector<double>> values;
-  for (const auto& [name, tensor] : optimizer.State()) values[name] = tensor.ToLocal().ToVector<double>();
-  return values;
-}
-
-TEST(TrainerTest, AStepWhoseNormIsNotFiniteChangesNothing) {
-  // Clipping or not; the gradient is infinite or not a number.
-  for (double grad_clip : {1.0, 0.0}) {
-    for (double factor : {double{INFINITY}, std::nan("")}) {
-      RunRanks(2, [&](World& world) {
-        Job job(world, "dp=2", DataPlan::kFsdp, grad_clip);
-        job.Step();
-        const auto parameters = Values(job.model);
-        const auto state = Values(job.trainer->optimizer());
-        const StepMetrics bad = job.trainer->Step(24, [&] { return job.Loss() * factor; });
-        EXPECT_EQ(bad.step, 2);
-        EXPECT_FALSE(std::isfinite(bad.loss));
-        EXPECT_FALSE(std::isfinite(bad.grad_norm));
-        EXPECT_EQ(Values(job.model), parameters);
-        EXPECT_EQ(Values(job.trainer->optimizer()), state);
-        EXPECT_EQ(state.at("updates"), std::vector<double>{1});
-        const StepMetrics good = job.Step();
-        EXPECT_EQ(good.step, 3);  // an attempt is a step: schedule, data and random bits have moved on
-        EXPECT_EQ(good.lr, kSchedule.At(3));
-        EXPECT_EQ(job.context->state().step(), 3u);
-        EXPECT_EQ(Values(job.trainer->optimizer()).at("updates"), std::vector<double>{2});
-        EXPECT_TRUE(std::isfinite(good.grad_norm));
-        EXPECT_NE(Values(job.model), parameters);
-      });
-    }
   }
 }
 
@@ -234,7 +162,7 @@ TEST(TrainerTest, CallbacksSeeEveryStepAfterItsUpdate) {
       return TrainerCallback{.on_step_end =
                                  [&calls, &job, &biases, name](Trainer&, int64_t step) {
                                    calls.push_back(absl::StrCat(name, " ends ", step));
-                                   biases.push_back(Values(job.model).at("wpe"));
+                                   biases.push_back(ValuesOf(job.model).at("wpe"));
                                  },
                              .on_metrics =
                                  [&calls, name](Trainer&, const StepMetrics& metrics) {
@@ -245,12 +173,70 @@ TEST(TrainerTest, CallbacksSeeEveryStepAfterItsUpdate) {
                     {.schedule = kSchedule, .callbacks = {logging("a"), {}, logging("b")}});
     for (int step = 1; step <= 2; ++step) {
       trainer.Step(24, [&] { return job.Loss(); });
-      EXPECT_EQ(biases.back(), Values(job.model).at("wpe"));
+      EXPECT_EQ(biases.back(), ValuesOf(job.model).at("wpe"));
     }
-    EXPECT_EQ(calls, (std::vector<std::string>{"a sees 1", "b sees 1", "a ends 1", "b ends 1", "a sees 2",
-                                               "b sees 2", "a ends 2", "b ends 2"}));
+    trainer.Flush();
+    EXPECT_EQ(calls, (std::vector<std::string>{"a ends 1", "b ends 1", "a sees 1", "b sees 1", "a ends 2",
+                                               "b ends 2", "a sees 2", "b sees 2"}));
     EXPECT_EQ(biases[0], biases[1]);
     EXPECT_NE(biases[0], biases[2]);
+  });
+}
+
+TEST(TrainerTest, ARecordComesOneStepLate) {
+  RunRanks(2, [](World& world) {
+    Job job(world, "dp=2", DataPlan::kDdp);
+    Job same(world, "dp=2", DataPlan::kDdp);
+    const auto step = [&](bool stop) {
+      return job.trainer->Step(
+          24, [&] { return job.Loss(); }, stop);
+    };
+    EXPECT_FALSE(job.trainer->Flush());
+    EXPECT_FALSE(step(/*stop=*/world.rank() == 1));
+    for (int64_t before = 1; before <= 2; ++before) {
+      const std::optional<StepMetrics> record = step(/*stop=*/false);
+      const StepMetrics at_once = same.Step();
+      ASSERT_TRUE(record);
+      EXPECT_EQ(record->step, before);
+      EXPECT_EQ(record->loss, at_once.loss);
+      EXPECT_EQ(record->grad_norm, at_once.grad_norm);
+      EXPECT_EQ(record->num_tokens, 24);
+      EXPECT_EQ(record->stop, before == 1);
+      EXPECT_TRUE(record->finite && record->updated);
+    }
+    EXPECT_EQ(job.trainer->Flush().value().step, 3);
+    EXPECT_FALSE(job.trainer->Flush());
+  });
+}
+
+// An optimizer whose update waits on rank 1 until rank 0 has come out of its step.
+class Waiting : public Sgd {
+ public:
+  Waiting(Module& model, std::latch& left) : Sgd(model.AllParameters(), {}), left_(left) {}
+
+ protected:
+  void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const bool waits = value(indices[0]).context()->world().rank() == 1;
+    while (waits && !left_.try_wait() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
+    EXPECT_TRUE(!waits || left_.try_wait()) << "rank 0 waits in its step for the record of that step";
+    Sgd::Update(indices, lr, scale);
+  }
+
+ private:
+  std::latch& left_;
+};
+
+TEST(TrainerTest, NobodyWaitsForTheRecordWithinTheStep) {
+  std::latch left(1);
+  RunRanks(2, [&](World& world) {
+    Job job(world, "dp=2", DataPlan::kDdp);
+    Waiting optimizer(job.model, left);
+    Trainer trainer(job.model, optimizer);
+    trainer.Step(24, [&] { return job.Loss(); });
+    if (world.rank() == 0) left.count_down();
+    EXPECT_EQ(trainer.Flush().value().step, 1);
   });
 }
 
@@ -261,7 +247,7 @@ TEST(TrainerTest, GoesOnAfterAGivenStep) {
     job.trainer->set_step(3);
     EXPECT_EQ(job.Step().step, 4);
     EXPECT_EQ(job.trainer->step(), 4);
-    EXPECT_EQ(Values(job.trainer->optimizer()).at("updates"), std::vector<double>{1});
+    EXPECT_EQ(ValuesOf(job.trainer->optimizer()).at("updates"), std::vector<double>{1});
   });
 }
 
@@ -272,7 +258,7 @@ TEST(TrainerTest, ClippingScalesTheGradientAndReportsTheNormBefore) {
     RunRanks(1, [&](World& world) {
       Job job(world, "", DataPlan::kDdp, grad_clip);
       norm_and_moment.first = job.Step().grad_norm;
-      norm_and_moment.second = Values(job.trainer->optimizer()).at("wpe.m")[0];
+      norm_and_moment.second = ValuesOf(job.trainer->optimizer()).at("wpe.m")[0];
     });
     return norm_and_moment;
   };
@@ -284,73 +270,6 @@ TEST(TrainerTest, ClippingScalesTheGradientAndReportsTheNormBefore) {
   EXPECT_EQ(clipped_norm, norm);
   EXPECT_EQ(same_moment, moment);
   EXPECT_NEAR(clipped_moment / moment, 1e-3 / norm, 1e-4 * 1e-3 / norm);  // the norm is regularised by 1e-6
-}
-
-// Divides each row by its sum: not finite where a row sums to zero.
-class Fragile : public Module {
- public:
-  Fragile(Module* parent, std::string name) : Module(parent, std::move(name)) {}
-
- protected:
-  DTensor Forward(const DTensor& x) override { return Div(x, Sum(x, {1}, /*keep_dims=*/true)); }
-};
-
-class ThreeLayers : public Module {
- public:
-  Linear first{this, "first", 2, 4};
-  Fragile fragile{this, "fragile"};
-  Linear last{this, "last", 4, 1};
-
- protected:
-  DTensor Forward(const DTensor& x) override { return last(fragile(first(x))); }
-};
-
-// A step on four rows over two ranks, then the search.
-void FindIn(World& world, const std::vector<double>& rows, double last_weight) {
-  ThreeLayers model;
-  const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
-  const auto context = Parallelize(model, world, mesh, {{"", DataParallel("dp")}}, {.dtype = DType::kF64});
-  model.last.weight.at_rest().ToLocal().data<double>()[2] = last_weight;
-  AdamW adamw(model.AllParameters(), kAdamW);
-  Trainer trainer(model, adamw, {.schedule = kSchedule});
-  const Tensor full = Tensor::FromValues<double>({4, 2}, rows);
-  const DTensor x = DTensor::Distribute(context, full, Layout::Parse("[dp, -]", mesh));
-  const auto loss = [&] { return Mean(Square(model(x))); };
-  trainer.Step(4, loss);
-  trainer.FindNonFinite(loss);
-  EXPECT_FALSE(context->state().check_finite());
-}
-
-std::string DataLossOf(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss);
-    return error.message();
-  }
-  return "nothing was thrown";
-}
-
-TEST(TrainerTest, FindNonFiniteNamesTheFirstModule) {
-  // The last row is zero: on rank 1, the bias being zero, its sum is. The modules after it are not finite
-  // either.
-  EXPECT_EQ(
-      DataLossOf([] { RunRanks(2, [](World& world) {
-                        FindIn(world, {1, 2, 3, 4, 5, 6, 0, 0}, 1);
-                      }); }),
-      "rank 1: step 1: output of module 'fragile' (f64[4, 4] [dp, -]) is not finite: local element 4 is nan");
-}
-
-TEST(TrainerTest, FindNonFiniteNamesAParameterThatAlreadyIsNot) {
-  const std::string message = DataLossOf([] {
-    RunRanks(2, [](World& world) { FindIn(world, {1, 2, 3, 4, 5, 6, 7, 8}, INFINITY); });
-  });
-  EXPECT_EQ(message.substr(message.find("step")),
-            "step 1: parameter 'last.weight' (f64[4, 1] [-, -]) is not finite: local element 2 is inf");
-}
-
-TEST(TrainerTest, FindNonFiniteReturnsWhereAllIsWell) {
-  RunRanks(2, [](World& world) { FindIn(world, {1, 2, 3, 4, 5, 6, 7, 8}, 1); });
 }
 
 }  // namespace
