@@ -5,7 +5,9 @@
 #include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/clip.h"
@@ -15,6 +17,10 @@ namespace {
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void CheckMicrobatches(int microbatches) {
+  WEFT_REQUIRE(microbatches >= 1, "Trainer::Step: expected at least one microbatch, got ", microbatches);
 }
 
 // The step that random bits go by is another while it lives.
@@ -63,25 +69,59 @@ std::optional<StepMetrics> Trainer::Step(int64_t num_tokens, std::function<DTens
 
 std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
                                          std::function<LossSum(int)> loss, bool stop) {
-  WEFT_REQUIRE(microbatches >= 1, "Trainer::Step: expected at least one microbatch, got ", microbatches);
+  CheckMicrobatches(microbatches);
   const double begun = Now();
   const StepMetrics metrics = BeginStep();
-  RankState& state = context_.state();
   const DTensor total = TotalCount(microbatches, count);
-  DTensor value;
-  for (int i = 0; i < microbatches; ++i) {
-    std::optional<NoSync> no_sync;
-    if (i + 1 < microbatches) no_sync.emplace(state);
-    const DTensor part = loss(i).Over(total);
-    records_.Fetch();
-    Backward(part);
-    const NoGradGuard no_grad(state);
-    value = value.defined() ? Add(value, part.Detach()) : part.Detach();
-  }
+  const DTensor value = RunParts(microbatches, [&](int i) { return loss(i).Over(total); });
   const auto forward = [microbatches, loss = std::move(loss)] {
     for (int i = 0; i < microbatches; ++i) loss(i);
   };
   return FinishStep(metrics, {.loss = value, .num_tokens = total, .stop = stop}, begun, forward);
+}
+
+std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<int64_t(int)> rows,
+                                         std::function<DTensor(int)> mean, bool stop) {
+  CheckMicrobatches(microbatches);
+  const double begun = Now();
+  std::vector<int64_t> counts;
+  int64_t num_rows = 0;
+  for (int i = 0; i < microbatches; ++i) {
+    counts.push_back(rows(i));
+    WEFT_REQUIRE(counts[i] >= 1, "Trainer::Step: expected at least one row in microbatch ", i, ", got ",
+                 counts[i]);
+    num_rows += counts[i];
+  }
+  StepMetrics metrics = BeginStep();
+  metrics.num_tokens = num_rows;
+  if (microbatches > 1 && context_.state().FirstWarning("Trainer: means of microbatches")) {
+    context_.Warn(absl::StrCat(
+        "Trainer::Step: the losses of ", microbatches,
+        " microbatches are means and weigh by rows; where rows count different numbers of tokens, give "
+        "sums: the count of each part (CountTargets) and a LossSum (CrossEntropy, MseLoss)"));
+  }
+  const auto total = static_cast<double>(num_rows);
+  const DTensor value =
+      RunParts(microbatches, [&](int i) { return Scale(mean(i), static_cast<double>(counts[i]) / total); });
+  const auto forward = [microbatches, mean = std::move(mean)] {
+    for (int i = 0; i < microbatches; ++i) mean(i);
+  };
+  return FinishStep(metrics, {.loss = value, .stop = stop}, begun, forward);
+}
+
+DTensor Trainer::RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part) {
+  RankState& state = context_.state();
+  DTensor sum;
+  for (int i = 0; i < microbatches; ++i) {
+    std::optional<NoSync> no_sync;
+    if (i + 1 < microbatches) no_sync.emplace(state);
+    const DTensor loss = part(i);
+    records_.Fetch();
+    Backward(loss);
+    const NoGradGuard no_grad(state);
+    sum = sum.defined() ? Add(sum, loss.Detach()) : loss.Detach();
+  }
+  return sum;
 }
 
 // Of all microbatches on all ranks.

@@ -72,6 +72,14 @@ class Trainer {
   std::optional<StepMetrics> Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
                                   std::function<LossSum(int)> loss, bool stop = false);
 
+  // The same where the loss of a part is a plain mean over its rows, which the caller counts: `rows(i)`, over all
+  // ranks, alike on every rank. Means weigh by rows, so the update is that of the whole batch only if every row
+  // counts the same number of tokens; the first such step of several parts says so in a warning. `num_tokens` of the
+  // record are rows.
+  // Errors: InvalidArgument for fewer than one part, or a part of no rows.
+  std::optional<StepMetrics> Step(int microbatches, absl::FunctionRef<int64_t(int)> rows,
+                                  std::function<DTensor(int)> mean, bool stop = false);
+
   // The record of the last step, if it has not been given yet; callbacks see it too. After a training, and before
   // what needs to know that all went well, such as a checkpoint. A step after it does not skip its update for the
   // sake of one before it.
@@ -101,6 +109,8 @@ class Trainer {
   };
 
   StepMetrics BeginStep();
+  // Forward and backward of each part; the sum of their losses, with no history.
+  DTensor RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part);
   DTensor TotalCount(int microbatches, absl::FunctionRef<DTensor(int)> count);
   // What comes after backward. `values` lacks the norm and the time.
   std::optional<StepMetrics> FinishStep(const StepMetrics& metrics, StepValues values, double begun,

@@ -145,6 +145,68 @@ TEST(TrainerTest, TakesAnyOptimizerAndAnySchedule) {
   }
 }
 
+// Parts of 4, 2 and 2 rows, whose losses are means: the update of the mean over all eight, and one warning.
+TEST(TrainerTest, MeansOfMicrobatchesWeighByRows) {
+  class Model : public Module {
+   public:
+    Linear layer{this, "layer", 3, 2};
+
+   protected:
+    DTensor Forward(const DTensor& x) override { return layer(x); }
+  };
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+  for (const Plan& plan : {Plan({{"", DataParallel("dp")}}), Plan({{"", FullyShard("dp")}})}) {
+    RunRanks(2, [&](World& world) {
+      const auto trained = [&](const std::function<void(Trainer&, Model&, const Tensor&)>& step) {
+        Model model;
+        const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+        Sgd sgd(model.AllParameters(), {});
+        Trainer trainer(model, sgd, {.schedule = [](int64_t) { return 0.5; }, .grad_clip = 0});
+        std::vector<double> values;
+        for (int i = 0; i < 24; ++i) values.push_back(std::sin(i * i));
+        for (int i = 0; i < 2; ++i) step(trainer, model, Tensor::FromValues<double>({8, 3}, values));
+        std::vector<double> weights = model.layer.weight.at_rest().FullTensor().ToVector<double>();
+        weights.push_back(trainer.Flush().value().loss);
+        return weights;
+      };
+      const auto mean_of = [&](Model& model, const Tensor& rows) {
+        const Layout layout = Layout::Parse("[dp, -]", mesh);
+        return Mean(Square(model(DTensor::Distribute(model.context(), rows, layout))));
+      };
+      const std::vector<double> whole = trained([&](Trainer& trainer, Model& model, const Tensor& rows) {
+        trainer.Step(8, [&] { return mean_of(model, rows); });
+      });
+      std::vector<std::string> warnings;
+      const std::vector<double> in_parts = trained([&](Trainer& trainer, Model& model, const Tensor& rows) {
+        model.context()->state().set_warning_sink([&](const std::string& line) { warnings.push_back(line); });
+        const int64_t first[] = {0, 4, 6, 8};
+        const auto count = [&](int i) { return first[i + 1] - first[i]; };
+        trainer.Step(3, count, [&](int i) { return mean_of(model, rows.Slice(0, first[i], count(i))); });
+      });
+      for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(in_parts[i], whole[i], 1e-13);
+      EXPECT_EQ(warnings,
+                std::vector<std::string>{
+                    "Trainer::Step: the losses of 3 microbatches are means and weigh by rows; where "
+                    "rows count different numbers of tokens, give sums: the count of each part "
+                    "(CountTargets) and a LossSum (CrossEntropy, MseLoss)"});
+    });
+  }
+}
+
+TEST(TrainerTest, MicrobatchesHaveRows) {
+  RunRanks(1, [](World& world) {
+    Job job(world, "", DataPlan::kDdp);
+    const auto message = [&](int microbatches, int64_t rows) {
+      return MessageOf([&] {
+        job.trainer->Step(
+            microbatches, [&](int) { return rows; }, [&](int) { return job.Loss(); });
+      });
+    };
+    EXPECT_EQ(message(0, 4), "Trainer::Step: expected at least one microbatch, got 0");
+    EXPECT_EQ(message(2, 0), "Trainer::Step: expected at least one row in microbatch 0, got 0");
+  });
+}
+
 TEST(TrainerTest, AnEmptyScheduleIsRefused) {
   RunRanks(1, [](World& world) {
     Job job(world, "", DataPlan::kDdp);
