@@ -66,7 +66,8 @@ double StepMicroseconds(const DeviceMesh& mesh, int steps,
   RunRanks(ranks,
            [&](World& world) {
              train(world, [&](Module& model, int64_t num_tokens, absl::FunctionRef<DTensor()> loss) {
-               Trainer trainer(model, {});
+               AdamW optimizer(model.AllParameters(), {});
+               Trainer trainer(model, optimizer);
                for (int step = 0; step < 2; ++step) trainer.Step(num_tokens, loss);
                for (double& batch : us[world.rank()]) {
                  const double start = CpuMicroseconds();

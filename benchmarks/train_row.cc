@@ -108,16 +108,19 @@ MeasuredRow MeasureRow(const TrainRow& row, int warmup, int steps, Tracer* trace
         Parallelize(model, world, spread.mesh, spread.plan, {.compute_dtype = row.ComputeDType()});
     const DTensor tokens = RandomTokens(context, spread.batch, row, 1);
     const DTensor targets = RandomTokens(context, spread.batch, row, 2);
-    Trainer trainer(model, {});
-    for (int step = 0; step < warmup + steps; ++step) {
-      if (step == warmup && world.rank() == 0 && tracer != nullptr) *measured_from_ns = tracer->Now();
-      const StepMetrics metrics =
-          trainer.Step(row.num_tokens(), [&] { return model.Loss(tokens, targets).Mean(); });
-      if (step < warmup || world.rank() != 0) continue;
+    AdamW optimizer(model.AllParameters(), {});
+    const auto record = [&](Trainer&, const StepMetrics& metrics) {
+      if (metrics.step <= warmup || world.rank() != 0) return;
       measured.step_seconds.push_back(metrics.step_ms / 1e3);
       measured.exposed_fractions.push_back(metrics.exposed_fraction);
       measured.tensor_bytes = metrics.peak_bytes;
+    };
+    Trainer trainer(model, optimizer, {.callbacks = {{.on_metrics = record}}});
+    for (int step = 0; step < warmup + steps; ++step) {
+      if (step == warmup && world.rank() == 0 && tracer != nullptr) *measured_from_ns = tracer->Now();
+      trainer.Step(row.num_tokens(), [&] { return model.Loss(tokens, targets).Mean(); });
     }
+    trainer.Flush();
     if (world.rank() != 0) return;
     for (const Parameter* parameter : model.AllParameters()) {
       measured.parameters += parameter->spec().shape.num_elements();

@@ -229,16 +229,14 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.resume = ResumePath();
   run.trace = UserPath(absl::GetFlag(FLAGS_trace));
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
-  run.trainer = {
-      .schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
-                   .floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr)),
-                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
-                   .total_steps = run.steps},
-      .adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
-                .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
-                .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))},
-      .grad_clip = InRange(0, 1e9, "grad_clip", absl::GetFlag(FLAGS_grad_clip)),
-  };
+  run.schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
+                  .floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr)),
+                  .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
+                  .total_steps = run.steps};
+  run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
+               .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
+               .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
+  run.grad_clip = InRange(0, 1e9, "grad_clip", absl::GetFlag(FLAGS_grad_clip));
   CheckDivisible(run, BatchLayout(run.mesh, run.plan));
   return run;
 }

@@ -4,10 +4,11 @@
 #include <string>
 
 #include "dtensor/nn/gpt.h"
+#include "dtensor/optim/adamw.h"
+#include "dtensor/optim/schedule.h"
 #include "examples/gpt_plan.h"
 #include "mesh/device_mesh.h"
 #include "parallel/plan.h"
-#include "parallel/trainer.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/tokenizer.h"
 #include "runtime/device/device_backend.h"
@@ -20,7 +21,9 @@ struct GptRun {
   DeviceMesh mesh;
   Plan plan;
   GptConfig model;
-  TrainerOptions trainer;
+  WarmupCosine schedule;
+  AdamWOptions adamw;
+  double grad_clip = 1;
   DType dtype = DType::kF32;          // at rest
   DType compute_dtype = DType::kF32;  // in forward and backward
   Backend backend = Backend::kAuto;

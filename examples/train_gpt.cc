@@ -12,9 +12,11 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
+#include <memory>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/optim/adamw.h"
 #include "examples/gpt_checkpoint.h"
 #include "examples/gpt_flags.h"
 #include "examples/gpt_progress.h"
@@ -56,59 +58,84 @@ int64_t CountParameters(Gpt& model) {
   return count;
 }
 
-// One step, of one batch or of its parts, and its line of progress.
-// Errors: DataLoss, if the loss is not finite: what is so first.
-StepMetrics TrainStep(World& world, const GptRun& run, const TrainBatches& batches, const Layout& layout,
-                      int64_t step, Gpt& model, Trainer& trainer, std::optional<GptProgress>& progress) {
+// One step, of one batch or of its parts.
+void TrainStep(World& world, const GptRun& run, const TrainBatches& batches, const Layout& layout,
+               int64_t step, Gpt& model, Trainer& trainer) {
   const int microbatches = static_cast<int>(run.microbatches);
   const int64_t rows = run.batch / run.microbatches;
-  std::vector<GptBatch> parts;
+  const auto parts = std::make_shared<std::vector<GptBatch>>();  // the trainer keeps what it may run again
   for (int i = 0; i < microbatches; ++i) {
     const auto get = [&](int64_t first, int64_t count) { return batches.Get(step, i * rows + first, count); };
-    parts.push_back(MakeGptBatch(model.context(), layout, rows, run.model.context, get));
+    parts->push_back(MakeGptBatch(model.context(), layout, rows, run.model.context, get));
   }
   world.flight_recorder().SetActivity("training step");
-  const auto count = [&](int i) { return CountTargets(parts[i].targets); };
-  const auto loss = [&](int i) {
+  const auto count = [&](int i) { return CountTargets((*parts)[i].targets); };
+  const auto loss = [&model, parts, rows](int i) {
     const BatchOffsetGuard offset(model.context()->state(), i * rows);
-    return model.Loss(parts[i].tokens, parts[i].targets);
+    return model.Loss((*parts)[i].tokens, (*parts)[i].targets);
   };
   const bool stop = stop_signal != 0;
-  const StepMetrics metrics = microbatches == 1
-                                  ? trainer.Step(
-                                        run.batch * run.model.context, [&] { return loss(0).Mean(); }, stop)
-                                  : trainer.Step(microbatches, count, loss, stop);
-  if (progress) progress->Step(metrics);
-  if (!std::isfinite(metrics.loss)) {
-    for (int i = 0; i < microbatches; ++i) trainer.FindNonFinite([&] { return loss(i).Mean(); });
-    Throw(absl::StatusCode::kDataLoss, "the loss of step ", step, " is ", metrics.loss);
+  if (microbatches == 1) {
+    trainer.Step(
+        run.batch * run.model.context, [loss] { return loss(0).Mean(); }, stop);
+  } else {
+    trainer.Step(microbatches, count, loss, stop);
   }
-  return metrics;
 }
 
-// Trains from `first_step` to the last, with evaluations in between; true if a signal stopped it.
-bool TrainSteps(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout,
-                int64_t first_step, Gpt& model, Trainer& trainer, std::optional<GptProgress>& progress) {
+// Trains from `first_step` to the last, or until a record has set `stopped`.
+void TrainSteps(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout,
+                int64_t first_step, const bool& stopped, Gpt& model, Trainer& trainer) {
   const TrainBatches batches(inputs.split.train, run.model.context, run.seed);
-  std::optional<EvalBatches> eval;
-  if (run.eval_every > 0 && !inputs.split.validation.empty()) {
-    eval.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.batch);
-  }
-
-  bool stopped = false;
   for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
     world.flight_recorder().SetActivity("data loader");
-    const StepMetrics metrics = TrainStep(world, run, batches, layout, step, model, trainer, progress);
-    stopped = metrics.stop;
-    const bool last = step == run.steps || stopped;
-    if (eval && (step % run.eval_every == 0 || last)) {
-      world.flight_recorder().SetActivity("evaluation");
-      const double val_loss = Evaluate(model, *eval, layout, run.batch);
-      if (progress) progress->Evaluation(step, val_loss);
-    }
+    TrainStep(world, run, batches, layout, step, model, trainer);
   }
-  return stopped;
+  trainer.Flush();
 }
+
+// Errors: DataLoss, if the loss is not finite: what is so first. Its line has been written, and is the last.
+void CheckLoss(Trainer& trainer, const StepMetrics& metrics) {
+  if (std::isfinite(metrics.loss)) return;
+  trainer.FindNonFinite();
+  Throw(absl::StatusCode::kDataLoss, "the loss of step ", metrics.step, " is ", metrics.loss);
+}
+
+// Validation losses: every `eval_every` steps, and of the last step, whichever that is.
+class Evaluations {
+ public:
+  Evaluations(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout, Gpt& model,
+              GptProgress* progress)
+      : world_(world), run_(run), layout_(layout), model_(model), progress_(progress) {
+    if (run.eval_every == 0 || inputs.split.validation.empty()) return;
+    batches_.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.batch);
+  }
+
+  void OnStepEnd(Trainer& trainer, int64_t step) {
+    if (!batches_ || (step % run_.eval_every != 0 && step != run_.steps)) return;
+    trainer.Flush();  // so that the step's own line comes first
+    Evaluate(step);
+  }
+  void OnLastStep(int64_t step) {
+    if (batches_ && step != evaluated_) Evaluate(step);
+  }
+
+ private:
+  void Evaluate(int64_t step) {
+    world_.flight_recorder().SetActivity("evaluation");
+    const double val_loss = weft::Evaluate(model_, *batches_, layout_, run_.batch);
+    if (progress_ != nullptr) progress_->Evaluation(step, val_loss);
+    evaluated_ = step;
+  }
+
+  World& world_;
+  const GptRun& run_;
+  const Layout layout_;
+  Gpt& model_;
+  GptProgress* progress_;
+  std::optional<EvalBatches> batches_;
+  int64_t evaluated_ = 0;
+};
 
 // What every rank runs. Nothing below depends on how many ranks there are.
 void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
@@ -126,20 +153,33 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   context->state().set_seed(run.seed);
   Parallelize(model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
 
-  Trainer trainer(model, run.trainer);
+  const Layout layout = BatchLayout(run.mesh, run.plan);
+  Evaluations evaluations(world, run, inputs, layout, model, progress ? &*progress : nullptr);
+  bool stopped = false;
+  const auto on_metrics = [&](Trainer& trainer, const StepMetrics& metrics) {
+    if (progress) progress->Step(metrics);
+    stopped = stopped || metrics.stop;
+    CheckLoss(trainer, metrics);
+  };
+  const auto on_step_end = [&](Trainer& trainer, int64_t step) { evaluations.OnStepEnd(trainer, step); };
+  AdamW optimizer(model.AllParameters(), run.adamw);
+  Trainer trainer(model, optimizer,
+                  {.schedule = run.schedule,
+                   .grad_clip = run.grad_clip,
+                   .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
   int64_t first_step = 1;
   if (inputs.resumed) {
     SafetensorsReader reader(run.resume);
     LoadParameters(reader, model);
-    LoadOptimizerState(reader, trainer.optimizer(), inputs.resumed->step);
+    LoadOptimizerState(reader, optimizer, inputs.resumed->step);
     trainer.set_step(inputs.resumed->step);
     first_step = inputs.resumed->step + 1;
   }
-  const Layout layout = BatchLayout(run.mesh, run.plan);
-  const bool stopped = TrainSteps(world, run, inputs, layout, first_step, model, trainer, progress);
+  TrainSteps(world, run, inputs, layout, first_step, stopped, model, trainer);
+  evaluations.OnLastStep(trainer.step());
   if (!run.save.empty()) {
     world.flight_recorder().SetActivity("saving the checkpoint");
-    SaveGpt(run.save, model, trainer.optimizer(),
+    SaveGpt(run.save, model, optimizer,
             {.step = trainer.step(),
              .tokenizer = inputs.text.tokenizer->ToJson(),
              .text_fingerprint = inputs.fingerprint,

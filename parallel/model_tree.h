@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/module.h"
-#include "parallel/path_tree.h"
+#include "dtensor/nn/path_tree.h"
 
 namespace weft {
 

@@ -1,14 +1,16 @@
 #include "parallel/trainer.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
+#include "dtensor/optim/clip.h"
 
 namespace weft {
 namespace {
@@ -17,22 +19,30 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What tells and agrees on things beside the training is not counted.
-int64_t BytesWithoutMetrics(const Ledger& ledger) {
-  int64_t num_bytes = 0;
-  for (const LedgerEntry& entry : ledger.entries()) {
-    if (entry.tag.purpose != static_cast<uint8_t>(Purpose::kMetric)) num_bytes += entry.num_bytes;
-  }
-  return num_bytes;
+void CheckMicrobatches(int microbatches) {
+  WEFT_REQUIRE(microbatches >= 1, "Trainer::Step: expected at least one microbatch, got ", microbatches);
 }
+
+// The step that random bits go by is another while it lives.
+class StepGuard {
+ public:
+  StepGuard(RankState& state, int64_t step) : state_(state), before_(state.step()) {
+    state.set_step(static_cast<uint64_t>(step));
+  }
+  ~StepGuard() { state_.set_step(before_); }
+  StepGuard(const StepGuard&) = delete;
+  StepGuard& operator=(const StepGuard&) = delete;
+
+ private:
+  RankState& state_;
+  uint64_t before_;
+};
 
 }  // namespace
 
-Trainer::Trainer(Module& model, const TrainerOptions& options)
-    : context_(*model.context()), options_(options), optimizer_(model.AllParameters(), options.adamw) {
-  std::vector<int> ranks = context_.mesh().ranks();
-  std::sort(ranks.begin(), ranks.end());
-  metrics_group_ = context_.world().NewGroup("metrics", ranks);
+Trainer::Trainer(Module& model, Optimizer& optimizer, TrainerOptions options)
+    : context_(*model.context()), options_(std::move(options)), optimizer_(optimizer), records_(context_) {
+  WEFT_REQUIRE(options_.schedule, "Trainer: expected a schedule, got an empty function");
 }
 
 StepMetrics Trainer::BeginStep() {
@@ -41,41 +51,77 @@ StepMetrics Trainer::BeginStep() {
   world.allocator()->ResetPeak();
   StepMetrics metrics;
   metrics.step = ++step_;
-  metrics.lr = options_.schedule.At(metrics.step);
+  metrics.lr = options_.schedule(metrics.step);
   context_.state().set_step(static_cast<uint64_t>(metrics.step));
   return metrics;
 }
 
-StepMetrics Trainer::Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss, bool stop) {
+std::optional<StepMetrics> Trainer::Step(int64_t num_tokens, std::function<DTensor()> loss, bool stop) {
   const double begun = Now();
   StepMetrics metrics = BeginStep();
+  metrics.num_tokens = num_tokens;
   DTensor value = loss();
+  records_.Fetch();
   Backward(value);
   value = value.Detach();  // lets go of the tape
-  FinishStep(
-      value, begun, [&] { return static_cast<double>(num_tokens); }, stop, &metrics);
-  return metrics;
+  return FinishStep(metrics, {.loss = value, .stop = stop}, begun, [loss = std::move(loss)] { loss(); });
 }
 
-StepMetrics Trainer::Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
-                          absl::FunctionRef<LossSum(int)> loss, bool stop) {
-  WEFT_REQUIRE(microbatches >= 1, "Trainer::Step: expected at least one microbatch, got ", microbatches);
+std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
+                                         std::function<LossSum(int)> loss, bool stop) {
+  CheckMicrobatches(microbatches);
   const double begun = Now();
-  StepMetrics metrics = BeginStep();
-  RankState& state = context_.state();
+  const StepMetrics metrics = BeginStep();
   const DTensor total = TotalCount(microbatches, count);
-  DTensor value;
+  const DTensor value = RunParts(microbatches, [&](int i) { return loss(i).Over(total); });
+  const auto forward = [microbatches, loss = std::move(loss)] {
+    for (int i = 0; i < microbatches; ++i) loss(i);
+  };
+  return FinishStep(metrics, {.loss = value, .num_tokens = total, .stop = stop}, begun, forward);
+}
+
+std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<int64_t(int)> rows,
+                                         std::function<DTensor(int)> mean, bool stop) {
+  CheckMicrobatches(microbatches);
+  const double begun = Now();
+  std::vector<int64_t> counts;
+  int64_t num_rows = 0;
+  for (int i = 0; i < microbatches; ++i) {
+    counts.push_back(rows(i));
+    WEFT_REQUIRE(counts[i] >= 1, "Trainer::Step: expected at least one row in microbatch ", i, ", got ",
+                 counts[i]);
+    num_rows += counts[i];
+  }
+  StepMetrics metrics = BeginStep();
+  metrics.num_tokens = num_rows;
+  if (microbatches > 1 && context_.state().FirstWarning("Trainer: means of microbatches")) {
+    context_.Warn(absl::StrCat(
+        "Trainer::Step: the losses of ", microbatches,
+        " microbatches are means and weigh by rows; where rows count different numbers of tokens, give "
+        "sums: the count of each part (CountTargets) and a LossSum (CrossEntropy, MseLoss)"));
+  }
+  const auto total = static_cast<double>(num_rows);
+  const DTensor value =
+      RunParts(microbatches, [&](int i) { return Scale(mean(i), static_cast<double>(counts[i]) / total); });
+  const auto forward = [microbatches, mean = std::move(mean)] {
+    for (int i = 0; i < microbatches; ++i) mean(i);
+  };
+  return FinishStep(metrics, {.loss = value, .stop = stop}, begun, forward);
+}
+
+DTensor Trainer::RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part) {
+  RankState& state = context_.state();
+  DTensor sum;
   for (int i = 0; i < microbatches; ++i) {
     std::optional<NoSync> no_sync;
     if (i + 1 < microbatches) no_sync.emplace(state);
-    const DTensor part = loss(i).Over(total);
-    Backward(part);
+    const DTensor loss = part(i);
+    records_.Fetch();
+    Backward(loss);
     const NoGradGuard no_grad(state);
-    value = value.defined() ? Add(value, part.Detach()) : part.Detach();
+    sum = sum.defined() ? Add(sum, loss.Detach()) : loss.Detach();
   }
-  FinishStep(
-      value, begun, [&] { return total.Item(); }, stop, &metrics);
-  return metrics;
+  return sum;
 }
 
 // Of all microbatches on all ranks.
@@ -92,66 +138,80 @@ DTensor Trainer::TotalCount(int microbatches, absl::FunctionRef<DTensor(int)> co
   return total.Redistribute(Layout(/*ndim=*/0, context_.mesh().num_axes()));
 }
 
-void Trainer::FinishStep(const DTensor& value, double begun, absl::FunctionRef<double()> tokens, bool stop,
-                         StepMetrics* metrics) {
-  World& world = context_.world();
+std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepValues values, double begun,
+                                               std::function<void()> forward) {
+  const bool is_gated = norm_before_.defined();
+  values.norm_squared = UpdateParameters(metrics.lr);
+  optimizer_.ZeroGrad();
+  // Before this step's times are taken: on a device, where the host runs ahead, this is where it waits, for the
+  // step before.
+  const std::optional<StepMetrics> before = TakeRecord();
+  values.seconds = Now() - begun;
+  records_.Begin(metrics, values);
+  issued_ = {.step = metrics.step, .forward = std::move(forward)};
+  norm_before_ = values.norm_squared;
+  is_gated_ = is_gated;
+  for (const TrainerCallback& callback : options_.callbacks) {
+    if (before && callback.on_metrics) callback.on_metrics(*this, *before);
+  }
+  for (const TrainerCallback& callback : options_.callbacks) {
+    if (callback.on_step_end) callback.on_step_end(*this, metrics.step);
+  }
+  return before;
+}
+
+// Clips, updates, and returns the squared norm of the gradient.
+DTensor Trainer::UpdateParameters(double lr) {
   // Not to clip is to clip at infinity: a norm that is not finite skips the update there too.
   const double max_norm =
       options_.grad_clip > 0 ? options_.grad_clip : std::numeric_limits<double>::infinity();
   const GlobalNorm norm = ComputeGlobalNorm(optimizer_.parameters(), max_norm);
-  optimizer_.Step(metrics->lr, norm.scale);
-  optimizer_.ZeroGrad();
-
-  metrics->loss = value.Item();
-  metrics->grad_norm = std::sqrt(norm.norm_squared.ToLocal().ToVector<double>()[0]);
-  metrics->comm_bytes = BytesWithoutMetrics(world.ledger());
-  metrics->peak_bytes = world.allocator()->stats().peak_bytes;
-  const double seconds = Now() - begun;
-  metrics->step_ms = seconds * 1e3;
-  metrics->tokens_per_s = tokens() / seconds;
-  ReduceOverRanks(metrics, seconds, stop);
+  const NoGradGuard no_grad(context_.state());
+  // Adds a zero, or a NaN if the norm before was not finite: then the update skips itself.
+  const DTensor scale = norm_before_.defined() ? Add(norm.scale, Scale(norm_before_, 0)) : norm.scale;
+  optimizer_.Step(lr, scale);
+  return norm.norm_squared;
 }
 
-void Trainer::ReduceOverRanks(StepMetrics* metrics, double seconds, bool stop) {
-  const PurposeGuard purpose(context_.state(), Purpose::kMetric);
-  const Ledger& ledger = context_.world().ledger();
-  const Ledger::Exposed exposed = ledger.exposed();
-  // A device's streams report no more than the sum of their operations' times.
-  const bool on_host = context_.allocator()->device().type == DeviceType::kCpu;
-  const double busy = on_host ? ledger.busy_seconds() : ledger.seconds();
-  const double sums[] = {static_cast<double>(metrics->comm_bytes), std::min(1.0, busy / seconds),
-                         exposed.seconds() / seconds, exposed.waiting_seconds / seconds};
-  const double maxima[] = {static_cast<double>(metrics->peak_bytes), stop ? 1.0 : 0.0};
-  const auto reduce = [&](absl::Span<const double> values, ReduceOp op) {
-    const Tensor tensor = Tensor::FromValues<double>(
-        {std::ssize(values)}, std::vector<double>(values.begin(), values.end()), context_.allocator());
-    metrics_group_->AllReduce(tensor, tensor, op, {.tag = context_.state().tag()}).Wait();
-    return tensor.ToVector<double>();
-  };
-  const std::vector<double> sum = reduce(sums, ReduceOp::kSum);
-  const std::vector<double> max = reduce(maxima, ReduceOp::kMax);
-  metrics->comm_bytes = static_cast<int64_t>(sum[0]);
-  metrics->comm_fraction = sum[1] / metrics_group_->size();
-  metrics->exposed_fraction = sum[2] / metrics_group_->size();
-  metrics->waiting_fraction = sum[3] / metrics_group_->size();
-  metrics->peak_bytes = static_cast<int64_t>(max[0]);
-  metrics->stop = max[1] > 0;
+std::optional<StepMetrics> Trainer::TakeRecord() {
+  if (!records_.is_pending()) return std::nullopt;
+  StepMetrics metrics = records_.Take();
+  const bool is_finite = std::isfinite(metrics.grad_norm);
+  metrics.updated = is_finite && (was_finite_ || !is_gated_);
+  was_finite_ = is_finite;
+  recorded_ = std::move(issued_);
+  return metrics;
 }
 
-void Trainer::FindNonFinite(absl::FunctionRef<DTensor()> loss) {
+std::optional<StepMetrics> Trainer::Flush() {
+  const std::optional<StepMetrics> last = TakeRecord();
+  norm_before_ = DTensor();
+  for (const TrainerCallback& callback : options_.callbacks) {
+    if (last && callback.on_metrics) callback.on_metrics(*this, *last);
+  }
+  return last;
+}
+
+void Trainer::FindNonFinite() {
+  if (!recorded_.forward) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "Trainer::FindNonFinite: no step has been recorded; call Flush after the first");
+  }
+  records_.group().Barrier();  // every rank has its record, and has told of it, before one throws
   RankState& state = context_.state();
   const NoGradGuard no_grad(state);
+  const StepGuard step(state, recorded_.step);
   try {
     for (const Parameter* parameter : optimizer_.parameters()) {
       CheckFinite(parameter->at_rest(), absl::StrCat("parameter '", parameter->path(), "'"));
     }
     const CheckFiniteGuard check_finite(state);
-    loss();
+    recorded_.forward();
   } catch (const Error& error) {
     if (error.code() != absl::StatusCode::kDataLoss) throw;
-    Throw(error.code(), "step ", step_, ": ", error.message());
+    Throw(error.code(), "step ", recorded_.step, ": ", error.message());
   }
-  metrics_group_->Barrier();  // ranks that found nothing wait for those that did
+  records_.group().Barrier();  // ranks that found nothing wait for those that did
 }
 
 }  // namespace weft

@@ -2,96 +2,133 @@
 #define WEFT_PARALLEL_TRAINER_H_
 
 #include <cstdint>
-#include <memory>
-#include <string>
+#include <functional>
+#include <optional>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "dtensor/functions/loss.h"
 #include "dtensor/nn/module.h"
-#include "dtensor/optim/adamw.h"
-#include "dtensor/optim/clip.h"
+#include "dtensor/optim/optimizer.h"
 #include "dtensor/optim/schedule.h"
-#include "runtime/comm/communicator.h"
+#include "parallel/step_metrics.h"
 
 namespace weft {
 
+class Trainer;
+
+// What a program does beside the steps. Each rank calls its own, in the order of the options' list; those that
+// communicate (an evaluation, a checkpoint) are there on every rank. Either may be empty.
+struct TrainerCallback {
+  // A step has ended: parameters and the optimizer's state are those after its update. To evaluate and to save.
+  std::function<void(Trainer& trainer, int64_t step)> on_step_end = nullptr;
+  // What a step was: `metrics.step`, the one before the step that has just been issued, or the last (Flush). To log.
+  // It comes before that step's on_step_end.
+  std::function<void(Trainer& trainer, const StepMetrics& metrics)> on_metrics = nullptr;
+};
+
 struct TrainerOptions {
-  WarmupCosine schedule = {};
-  AdamWOptions adamw = {};
+  Schedule schedule = WarmupCosine();
   double grad_clip = 1;  // largest global gradient norm; 0: not clipped
+  std::vector<TrainerCallback> callbacks = {};
 };
 
-// What one step was, the same on every rank.
-struct StepMetrics {
-  int64_t step = 0;      // 1, 2, ...: attempts, whether they updated or not
-  double loss = 0;       // before the update
-  double grad_norm = 0;  // before clipping
-  double lr = 0;
-  double step_ms = 0;
-  double tokens_per_s = 0;
-  double comm_fraction = 0;  // of the step's time in which some collective ran, the ranks' mean; at most 1
-  // Of the step's time that a rank's thread spent in collectives, or in waiting for those that others run for
-  // it, instead of computing: the ranks' mean. Of it, until all members had entered: waiting for peers.
-  double exposed_fraction = 0;
-  double waiting_fraction = 0;
-  int64_t comm_bytes = 0;  // the ledger's, summed over ranks; purpose `metric` is not counted
-  int64_t peak_bytes = 0;  // of tensor memory, the worst rank's
-  bool stop = false;       // some rank was asked to stop
-
-  bool operator==(const StepMetrics&) const = default;
-};
-
-// Trains a materialized model with AdamW, step by step. Where things lie is the model's plan; the trainer
+// Trains a materialized model with any optimizer, step by step. Where things lie is the model's plan; the trainer
 // knows nothing of it. Construct and call it on every rank alike.
 //
 // A step is an attempt: schedule, random bits and the position in the data go by it. An update that is
 // skipped is a step too, otherwise the same batch would come again for ever; the optimizer counts updates.
 class Trainer {
  public:
-  Trainer(Module& model, const TrainerOptions& options);
+  // `optimizer` has the parameters to train. The trainer views it and the model.
+  // Errors: InvalidArgument without a schedule.
+  Trainer(Module& model, Optimizer& optimizer, TrainerOptions options = {});
 
   // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the
-  // update. Nothing is read back to the host between forward and update; a norm that is not finite skips the
-  // update. `num_tokens` is the global count, for the rate. `stop` is this rank's wish to stop.
-  // Cost:   besides the model's collectives, two small all-reduces over the mesh for the metrics.
-  StepMetrics Step(int64_t num_tokens, absl::FunctionRef<DTensor()> loss, bool stop = false);
+  // update. Nothing of it is read back to the host. `num_tokens` is the global count, for the rate. `stop` is this
+  // rank's wish to stop.
+  //
+  // Returns the record of the step *before* (StepMetrics::step says which), which has reached the host meanwhile;
+  // nothing if there is none. Flush gives the last.
+  //
+  // A norm that is not finite makes the update skip itself on the device, and the next step's update too, since the
+  // host has not seen the record by then. So when it has, parameters are still those of the bad step, and
+  // FindNonFinite says where it went wrong: `loss` is kept until the step's successor has been recorded, and has to
+  // own what it reads by then, for whoever calls FindNonFinite.
+  // Cost:   besides the model's collectives, one small all-reduce over the mesh for the record
+  //         (StepMetricsReduction), which nobody waits for in this step.
+  // Errors: those of the step before too, where they come late; what callbacks throw.
+  std::optional<StepMetrics> Step(int64_t num_tokens, std::function<DTensor()> loss, bool stop = false);
 
   // The same of a batch in `microbatches` parts, i from 0 on, whose gradients add up: one update, the one that
   // the whole batch would make, whatever each part counts. `count(i)` is how many positions part i counts, of
   // the targets alone (CountTargets): all counts come before the first forward, and every part's sum is divided
   // by their total. Under plans that keep gradients whole until they are reduced (DataParallel), only the last
   // part's backward reduces. A part's random activations and its place in the batch are the caller's
-  // (BatchOffsetGuard). `tokens_per_s` goes by what was counted.
+  // (BatchOffsetGuard). `tokens_per_s` goes by what was counted. A step that counts nothing has a loss that is not
+  // finite and changes nothing.
   // Cost:   one all-reduce of 8 bytes for the counts, beside what Step costs.
   // Errors: InvalidArgument for fewer than one part, or a count that is no scalar.
-  StepMetrics Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
-                   absl::FunctionRef<LossSum(int)> loss, bool stop = false);
+  std::optional<StepMetrics> Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
+                                  std::function<LossSum(int)> loss, bool stop = false);
 
-  // Runs `loss` again, without gradients, with the parameters and every module's output checked.
-  // Errors: DataLoss naming the step and the first parameter, else the first module in order of execution,
+  // The same where the loss of a part is a plain mean over its rows, which the caller counts: `rows(i)`, over all
+  // ranks, alike on every rank. Means weigh by rows, so the update is that of the whole batch only if every row
+  // counts the same number of tokens; the first such step of several parts says so in a warning. `num_tokens` of the
+  // record are rows.
+  // Errors: InvalidArgument for fewer than one part, or a part of no rows.
+  std::optional<StepMetrics> Step(int microbatches, absl::FunctionRef<int64_t(int)> rows,
+                                  std::function<DTensor(int)> mean, bool stop = false);
+
+  // The record of the last step, if it has not been given yet; callbacks see it too. After a training, and before
+  // what needs to know that all went well, such as a checkpoint. A step after it does not skip its update for the
+  // sake of one before it.
+  // Cost:   waits for the step.
+  std::optional<StepMetrics> Flush();
+
+  // Runs the forward of the step that was recorded last again, with its random bits and without gradients, with the
+  // parameters and every module's output checked. From a callback of its record, or after it: parameters are those
+  // of the step if its norm was not finite.
+  // Errors: DataLoss naming the step and the first parameter, otherwise the first module in order of execution,
   //         that is not finite on this rank. A rank that found nothing waits for the others, and is released
   //         (Aborted) when one of them throws; it returns if all is finite everywhere.
-  void FindNonFinite(absl::FunctionRef<DTensor()> loss);
+  //         FailedPrecondition if no step has been recorded.
+  void FindNonFinite();
 
-  AdamW& optimizer() { return optimizer_; }
+  Optimizer& optimizer() { return optimizer_; }
 
   // The last step that was made, 0 before the first. Set it to go on after a checkpoint.
   int64_t step() const { return step_; }
   void set_step(int64_t step) { step_ = step; }
 
  private:
+  // A step whose record is to come, or has: what makes its forward again, and the count of it.
+  struct Replay {
+    int64_t step = 0;
+    std::function<void()> forward;
+  };
+
   StepMetrics BeginStep();
+  // Forward and backward of each part; the sum of their losses, with no history.
+  DTensor RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part);
   DTensor TotalCount(int microbatches, absl::FunctionRef<DTensor(int)> count);
-  // What comes after backward: `value` is the loss of the step, with no history; `tokens` are counted.
-  void FinishStep(const DTensor& value, double begun, absl::FunctionRef<double()> tokens, bool stop,
-                  StepMetrics* metrics);
-  void ReduceOverRanks(StepMetrics* metrics, double seconds, bool stop);
+  // What comes after backward. `values` lacks the norm and the time.
+  std::optional<StepMetrics> FinishStep(const StepMetrics& metrics, StepValues values, double begun,
+                                        std::function<void()> forward);
+  DTensor UpdateParameters(double lr);
+  std::optional<StepMetrics> TakeRecord();
 
   MeshContext& context_;
   TrainerOptions options_;
-  AdamW optimizer_;
+  Optimizer& optimizer_;
   int64_t step_ = 0;
-  std::shared_ptr<Communicator> metrics_group_;
+  StepMetricsReduction records_;
+  Replay issued_;    // whose record is under way
+  Replay recorded_;  // whose record came last
+  // Of the step before, if this one's update looks at it: the squared norm of its gradient.
+  DTensor norm_before_;
+  bool is_gated_ = false;   // whether the update of the issued step looked at the one before
+  bool was_finite_ = true;  // the norm of the step that was recorded last
 };
 
 }  // namespace weft

@@ -27,12 +27,14 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
+  std::vector<ParameterGroup> groups = {};
 
   bool operator==(const AdamWOptions&) const = default;
 };
 
 class AdamW : public Optimizer {
  public:
+  // Errors: InvalidArgument as ResolveGroups.
   AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options);
 
  protected:
@@ -40,7 +42,18 @@ class AdamW : public Optimizer {
   std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
  private:
+  // What kAdamWRates goes by besides the step: parameters of one kind share its result.
+  struct Kind {
+    double lr_scale = 1;
+    double beta1 = 0;
+    double beta2 = 0;
+
+    bool operator==(const Kind&) const = default;
+  };
+
   AdamWOptions options_;
+  std::vector<Kind> kinds_;
+  std::vector<int> kind_of_;  // of each parameter
   std::vector<DTensor> first_;
   std::vector<DTensor> second_;
 };

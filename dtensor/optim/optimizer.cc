@@ -6,7 +6,9 @@
 
 namespace weft {
 
-Optimizer::Optimizer(std::vector<Parameter*> parameters) : parameters_(std::move(parameters)) {
+Optimizer::Optimizer(std::vector<Parameter*> parameters, absl::string_view name,
+                     absl::Span<const ParameterGroup> groups)
+    : parameters_(std::move(parameters)), groups_(ResolveGroups(parameters_, groups, name)) {
   if (parameters_.empty()) return;
   updates_ = Full(parameters_[0]->at_rest().context(), DType::kI64, Shape(), 0);
 }
@@ -82,8 +84,8 @@ void Optimizer::AppendMoment(absl::string_view name, const std::vector<DTensor>&
   }
 }
 
-double Optimizer::DecayOf(const Parameter& parameter, double weight_decay) {
-  return parameter.spec().decays ? weight_decay : 0;
+double Optimizer::DecayOf(int index, double weight_decay) const {
+  return parameters_[index]->spec().decays ? groups_[index].weight_decay.value_or(weight_decay) : 0;
 }
 
 }  // namespace weft

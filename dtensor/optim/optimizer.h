@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/parameter.h"
+#include "dtensor/optim/parameter_groups.h"
 
 namespace weft {
 
@@ -16,11 +17,15 @@ namespace weft {
 // communication, where that is all that the rank has at rest. Where it is less (ZeRO-1 and -2), the changed
 // pieces are gathered afterwards, some 25 MiB at a time (Parameter::TakeUpdates). A parameter without a
 // gradient is left alone. Weight decay applies to the parameters that decay: their modules say so
-// (ParameterSpec::decays). All are updated by one call (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of its own: sgd.h, adamw.h.
+// (ParameterSpec::decays). What else differs between parameters is said by groups (parameter_groups.h). All are
+// updated by one call (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of its own:
+// sgd.h, adamw.h.
 class Optimizer {
  public:
-  // Errors: FailedPrecondition before the parameters are materialized.
-  explicit Optimizer(std::vector<Parameter*> parameters);
+  // `name` is what errors call it.
+  // Errors: FailedPrecondition before the parameters are materialized; InvalidArgument as ResolveGroups.
+  explicit Optimizer(std::vector<Parameter*> parameters, absl::string_view name = "Optimizer",
+                     absl::Span<const ParameterGroup> groups = {});
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -62,13 +67,18 @@ class Optimizer {
   void AppendMoment(absl::string_view name, const std::vector<DTensor>& moment,
                     std::vector<std::pair<std::string, DTensor>>* state) const;
 
-  // What `weight_decay` is for this parameter: 0 if it does not decay.
-  static double DecayOf(const Parameter& parameter, double weight_decay);
+  // What the groups say of the parameter of that index.
+  const ParameterGroup& group(int index) const { return groups_[index]; }
+  // Its learning rate where the step's is `lr`.
+  double RateOf(int index, double lr) const { return lr * groups_[index].lr_scale.value_or(1); }
+  // Its weight decay where the options' is `weight_decay`: 0 if it does not decay.
+  double DecayOf(int index, double weight_decay) const;
 
  private:
   void TakeUpdates(absl::Span<const int> indices);
 
   std::vector<Parameter*> parameters_;
+  std::vector<ParameterGroup> groups_;  // by parameter
   DTensor updates_;
   std::vector<DTensor> values_;     // of an Update, by index
   std::vector<DTensor> gradients_;  // likewise

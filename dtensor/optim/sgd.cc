@@ -6,7 +6,11 @@
 namespace weft {
 
 Sgd::Sgd(std::vector<Parameter*> parameters, const SgdOptions& options)
-    : Optimizer(std::move(parameters)), options_(options) {
+    : Optimizer(std::move(parameters), "Sgd", options.groups), options_(options) {
+  for (const ParameterGroup& group : options.groups) {
+    WEFT_REQUIRE(!group.beta1 && !group.beta2, "Sgd: parameter group '", group.path,
+                 "' sets a beta, which is AdamW's: expected lr_scale or weight_decay");
+  }
   if (options.momentum != 0) momentum_ = MakeMoment();
 }
 
@@ -15,9 +19,8 @@ void Sgd::Update(absl::Span<const int> indices, double lr, const DTensor& scale)
     std::vector<EachCall<SgdScalars>> calls;
     calls.reserve(indices.size());
     for (const int i : indices) {
-      calls.push_back(
-          {.operands = {value(i), gradient(i), scale},
-           .scalars = {.lr = lr, .weight_decay = DecayOf(*parameters()[i], options_.weight_decay)}});
+      calls.push_back({.operands = {value(i), gradient(i), scale},
+                       .scalars = {.lr = RateOf(i, lr), .weight_decay = DecayOf(i, options_.weight_decay)}});
     }
     CallEach(kSgdUpdate, calls);
     return;
@@ -26,9 +29,9 @@ void Sgd::Update(absl::Span<const int> indices, double lr, const DTensor& scale)
   calls.reserve(indices.size());
   for (const int i : indices) {
     calls.push_back({.operands = {value(i), momentum_[i], gradient(i), scale},
-                     .scalars = {.lr = lr,
+                     .scalars = {.lr = RateOf(i, lr),
                                  .momentum = options_.momentum,
-                                 .weight_decay = DecayOf(*parameters()[i], options_.weight_decay)}});
+                                 .weight_decay = DecayOf(i, options_.weight_decay)}});
   }
   CallEach(kMomentumUpdate, calls);
 }

@@ -20,12 +20,14 @@ namespace weft {
 struct SgdOptions {
   double momentum = 0;
   double weight_decay = 0;
+  std::vector<ParameterGroup> groups = {};  // no betas
 
   bool operator==(const SgdOptions&) const = default;
 };
 
 class Sgd : public Optimizer {
  public:
+  // Errors: InvalidArgument as ResolveGroups, and for a group that sets a beta.
   Sgd(std::vector<Parameter*> parameters, const SgdOptions& options);
 
  protected:

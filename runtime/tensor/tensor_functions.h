@@ -1,12 +1,24 @@
 #ifndef WEFT_RUNTIME_TENSOR_TENSOR_FUNCTIONS_H_
 #define WEFT_RUNTIME_TENSOR_TENSOR_FUNCTIONS_H_
 
+#include <memory>
+
 #include "runtime/base/reduce_op.h"
 #include "runtime/device/device.h"
 
 namespace weft {
 
 class Tensor;
+
+// What runtime/tensor/host_copy.h does on a device other than the CPU.
+class DeviceToHost {
+ public:
+  virtual ~DeviceToHost() = default;
+  // Where the elements will be on the CPU, behind what the device has been given so far. Does not wait.
+  virtual Tensor Begin(const Tensor& from) = 0;
+  // Until they are there.
+  virtual void Wait() = 0;
+};
 
 // What runtime/tensor/copy.h does on a device other than the CPU. Tensors are checked and not empty.
 struct TensorFunctions {
@@ -20,6 +32,8 @@ struct TensorFunctions {
 
   void (*fill)(const Tensor& tensor, double value);
   void (*accumulate)(const Tensor& from, const Tensor& to, ReduceOp op);
+
+  std::unique_ptr<DeviceToHost> (*make_device_to_host)();
 };
 
 // Registers a device's functions, from their own file, during static initialisation. Registering a device

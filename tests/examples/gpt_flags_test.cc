@@ -36,10 +36,10 @@ TEST(GptFlagsTest, Defaults) {
   EXPECT_EQ(run.mesh, DeviceMesh::Parse("dp=2,tp=2"));
   EXPECT_EQ(run.plan, GptPlan(run.mesh, DataPlan::kDdp, /*sequence_parallel=*/false));
   EXPECT_EQ(run.model, (GptConfig{.vocabulary = 256, .context = 64, .layers = 4, .heads = 4, .dim = 128}));
-  EXPECT_EQ(run.trainer.schedule,
+  EXPECT_EQ(run.schedule,
             (WarmupCosine{.peak = 1e-3, .floor = 1e-4, .warmup_steps = 100, .total_steps = 2000}));
-  EXPECT_EQ(run.trainer.adamw, (AdamWOptions{.beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1}));
-  EXPECT_EQ(run.trainer.grad_clip, 1.0);
+  EXPECT_EQ(run.adamw, (AdamWOptions{.beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1}));
+  EXPECT_EQ(run.grad_clip, 1.0);
   EXPECT_EQ(run.dtype, DType::kF32);
   EXPECT_EQ(run.batch, 12);
   EXPECT_EQ(run.steps, 2000);
@@ -62,9 +62,9 @@ TEST(GptFlagsTest, FlagsReachTheRun) {
   EXPECT_EQ(
       run.model,
       (GptConfig{.vocabulary = 300, .context = 32, .layers = 2, .heads = 6, .dim = 48, .dropout = 0.25}));
-  EXPECT_EQ(run.trainer.schedule.peak, 0.5);
-  EXPECT_EQ(run.trainer.schedule.total_steps, 7);
-  EXPECT_EQ(run.trainer.grad_clip, 0);
+  EXPECT_EQ(run.schedule.peak, 0.5);
+  EXPECT_EQ(run.schedule.total_steps, 7);
+  EXPECT_EQ(run.grad_clip, 0);
   EXPECT_EQ(run.dtype, DType::kF64);
   EXPECT_EQ(run.threads_per_rank, 2);
   EXPECT_TRUE(run.json);

@@ -87,6 +87,16 @@ for from in "${plans[@]}"; do
   done
 done
 
+# --- A loss that is not finite: its line is the last, and the error says of that step what was so first.
+for parts in 1 2; do
+  "$train" "${small[@]}" --mesh=dp=2 --microbatches=$parts --lr=9e8 --weight_decay=9e8 --warmup=0 --steps=20 --eval_every=0 \
+    > nan.json 2> nan.err && fail "a loss that is not finite is no error"
+  [[ $(tail -1 nan.json) == *'"loss":null'* ]] || fail "expected a loss that is not finite: $(tail -1 nan.json)"
+  [[ $(grep -c '"loss":null' nan.json) == 1 ]] || fail "expected nothing after it: $(cat nan.json)"
+  step=$(tail -1 nan.json | sed 's/^{"step":\([0-9]*\),.*/\1/')
+  grep -q "step $step: .* is not finite" nan.err || fail "expected the cause in step $step: $(tail -1 nan.err)"
+done
+
 # --- A trace is a JSON array of events.
 "$train" "${small[@]}" --steps=2 --eval_every=0 --trace=trace.json > /dev/null 2>&1
 grep -q '"ph":"X"' trace.json || fail "no events in the trace"

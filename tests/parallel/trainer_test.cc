@@ -1,53 +1,25 @@
 #include "parallel/trainer.h"
 
+#include <chrono>
 #include <cmath>
 #include <functional>
-#include <map>
+#include <latch>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/inspect/comm_report.h"
 #include "dtensor/nn/linear.h"
-#include "examples/gpt_plan.h"
+#include "dtensor/optim/sgd.h"
 #include "gtest/gtest.h"
-#include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
+#include "tests/parallel/trainer_job.h"
 
 namespace weft {
 namespace {
-
-GptConfig Tiny() { return {.vocabulary = 31, .context = 6, .layers = 1, .heads = 2, .dim = 8}; }
-
-TrainerOptions Options(double grad_clip = 1) {
-  return {.schedule = {.peak = 1e-2, .floor = 1e-3, .warmup_steps = 2, .total_steps = 6},
-          .adamw = {.beta2 = 0.99, .weight_decay = 0.1},
-          .grad_clip = grad_clip};
-}
-
-// A tiny GPT on a mesh, and a batch for it.
-struct Job {
-  Job(World& world, const std::string& mesh_text, DataPlan data, double grad_clip = 1)
-      : mesh(DeviceMesh::Parse(mesh_text)), model(Tiny()) {
-    const Plan plan = GptPlan(mesh, data, /*sequence_parallel=*/false);
-    context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
-    std::vector<int32_t> values;
-    for (int32_t i = 0; i < 24; ++i) values.push_back(i * 7 % 31);
-    tokens =
-        DTensor::Distribute(context, Tensor::FromValues<int32_t>({4, 6}, values), BatchLayout(mesh, plan));
-    trainer.emplace(model, Options(grad_clip));
-  }
-  DTensor Loss() { return model.Loss(tokens, tokens).Mean(); }
-  StepMetrics Step(bool stop = false) {
-    return trainer->Step(/*num_tokens=*/24, [&] { return Loss(); }, stop);
-  }
-
-  DeviceMesh mesh;
-  Gpt model;
-  IntrusivePtr<MeshContext> context;
-  DTensor tokens;
-  std::optional<Trainer> trainer;
-};
 
 // What `body` returns on each rank.
 template <class T>
@@ -79,7 +51,7 @@ TEST(TrainerTest, MetricsAgreeAcrossRanks) {
   }
   for (size_t i = 0; i < first.size(); ++i) {
     EXPECT_EQ(first[i].step, static_cast<int64_t>(i) + 1);
-    EXPECT_EQ(first[i].lr, Options().schedule.At(first[i].step));
+    EXPECT_EQ(first[i].lr, kSchedule.At(first[i].step));
     EXPECT_GT(first[i].grad_norm, 0);
     EXPECT_GT(first[i].step_ms, 0);
     EXPECT_NEAR(first[i].tokens_per_s * first[i].step_ms * 1e-3, 24, 1e-6);
@@ -103,8 +75,9 @@ TEST(TrainerTest, CommBytesAreTheLedgersWithoutTheMetrics) {
     const StepMetrics metrics = job.Step();
     EXPECT_EQ(metrics.comm_bytes, first.comm_bytes);
     const CommReport report = CollectCommReport(*job.context);
-    // Two all-reduces over four ranks, of four numbers and of two; in the first step, the order of the gradients.
-    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (32 + 16));
+    // One all-reduce over four ranks, of eight numbers and one per rank; in the first step, the order of the
+    // gradients.
+    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (8 + 4) * 8);
     const int64_t num_leaves = std::ssize(job.model.AllParameters());
     EXPECT_EQ(learning, report.BytesFor(Purpose::kMetric) + 2 * 3 * 24 * num_leaves);
     EXPECT_EQ(metrics.comm_bytes, report.TotalBytes() - report.BytesFor(Purpose::kMetric));
@@ -134,46 +107,199 @@ TEST(TrainerTest, AnyRanksWishToStopReachesAll) {
   }
 }
 
-std::map<std::string, std::vector<double>> Values(Module& model) {
-  std::map<std::string, std::vector<double>> values;
-  for (const Parameter* parameter : model.AllParameters()) {
-    values[parameter->path()] = parameter->at_rest().ToLocal().ToVector<double>();
+// On one rank and on two, by hand: p -= lr g, where the schedule halves lr each step and the bias has a tenth.
+TEST(TrainerTest, TakesAnyOptimizerAndAnySchedule) {
+  for (const char* mesh_text : {"", "dp=2"}) {
+    const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+    RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+      class Model : public Module {
+       public:
+        Linear layer{this, "layer", 2, 1};
+
+       protected:
+        DTensor Forward(const DTensor& x) override { return layer(x); }
+      } model;
+      const Plan plan = mesh.num_axes() == 0 ? Plan() : Plan({{"", FullyShard("dp")}});
+      const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+      model.layer.weight.Load(Full(context, DType::kF64, {2, 1}, 1));
+      Sgd sgd(model.AllParameters(), {.groups = {{.path = "layer.bias", .lr_scale = 0.1}}});
+      std::vector<int64_t> asked;
+      Trainer trainer(model, sgd,
+                      {.schedule =
+                           [&](int64_t step) {
+                             asked.push_back(step);
+                             return std::pow(0.5, static_cast<double>(step));
+                           },
+                       .grad_clip = 0});
+      const Layout layout =
+          mesh.num_axes() == 0 ? Layout::Parse("[-, -]", mesh) : Layout::Parse("[dp, -]", mesh);
+      const Tensor rows = Tensor::FromValues<double>({2, 2}, {1, 2, 3, 4});
+      const DTensor x = DTensor::Distribute(context, rows, layout);
+      // The mean of x w + b: its gradients are the columns' means, 2 and 3, and 1.
+      for (int step = 1; step <= 2; ++step) trainer.Step(2, [&] { return Mean(model(x)); });
+      EXPECT_EQ(asked, (std::vector<int64_t>{1, 2}));
+      EXPECT_EQ(model.layer.weight.at_rest().FullTensor().ToVector<double>(),
+                (std::vector<double>{1 - 0.75 * 2, 1 - 0.75 * 3}));
+      EXPECT_NEAR(model.layer.bias->at_rest().FullTensor().ToVector<double>()[0], -0.075, 1e-16);
+    });
   }
-  return values;
 }
 
-std::map<std::string, std::vector<double>> Values(const Optimizer& optimizer) {
-  std::map<std::string, std::vector<double>> values;
-  for (const auto& [name, tensor] : optimizer.State()) values[name] = tensor.ToLocal().ToVector<double>();
-  return values;
-}
+// Parts of 4, 2 and 2 rows, whose losses are means: the update of the mean over all eight, and one warning.
+TEST(TrainerTest, MeansOfMicrobatchesWeighByRows) {
+  class Model : public Module {
+   public:
+    Linear layer{this, "layer", 3, 2};
 
-TEST(TrainerTest, AStepWhoseNormIsNotFiniteChangesNothing) {
-  // Clipping or not; the gradient is infinite or not a number.
-  for (double grad_clip : {1.0, 0.0}) {
-    for (double factor : {double{INFINITY}, std::nan("")}) {
-      RunRanks(2, [&](World& world) {
-        Job job(world, "dp=2", DataPlan::kFsdp, grad_clip);
-        job.Step();
-        const auto parameters = Values(job.model);
-        const auto state = Values(job.trainer->optimizer());
-        const StepMetrics bad = job.trainer->Step(24, [&] { return job.Loss() * factor; });
-        EXPECT_EQ(bad.step, 2);
-        EXPECT_FALSE(std::isfinite(bad.loss));
-        EXPECT_FALSE(std::isfinite(bad.grad_norm));
-        EXPECT_EQ(Values(job.model), parameters);
-        EXPECT_EQ(Values(job.trainer->optimizer()), state);
-        EXPECT_EQ(state.at("updates"), std::vector<double>{1});
-        const StepMetrics good = job.Step();
-        EXPECT_EQ(good.step, 3);  // an attempt is a step: schedule, data and random bits have moved on
-        EXPECT_EQ(good.lr, Options().schedule.At(3));
-        EXPECT_EQ(job.context->state().step(), 3u);
-        EXPECT_EQ(Values(job.trainer->optimizer()).at("updates"), std::vector<double>{2});
-        EXPECT_TRUE(std::isfinite(good.grad_norm));
-        EXPECT_NE(Values(job.model), parameters);
+   protected:
+    DTensor Forward(const DTensor& x) override { return layer(x); }
+  };
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+  for (const Plan& plan : {Plan({{"", DataParallel("dp")}}), Plan({{"", FullyShard("dp")}})}) {
+    RunRanks(2, [&](World& world) {
+      const auto trained = [&](const std::function<void(Trainer&, Model&, const Tensor&)>& step) {
+        Model model;
+        const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+        Sgd sgd(model.AllParameters(), {});
+        Trainer trainer(model, sgd, {.schedule = [](int64_t) { return 0.5; }, .grad_clip = 0});
+        std::vector<double> values;
+        for (int i = 0; i < 24; ++i) values.push_back(std::sin(i * i));
+        for (int i = 0; i < 2; ++i) step(trainer, model, Tensor::FromValues<double>({8, 3}, values));
+        std::vector<double> weights = model.layer.weight.at_rest().FullTensor().ToVector<double>();
+        weights.push_back(trainer.Flush().value().loss);
+        return weights;
+      };
+      const auto mean_of = [&](Model& model, const Tensor& rows) {
+        const Layout layout = Layout::Parse("[dp, -]", mesh);
+        return Mean(Square(model(DTensor::Distribute(model.context(), rows, layout))));
+      };
+      const std::vector<double> whole = trained([&](Trainer& trainer, Model& model, const Tensor& rows) {
+        trainer.Step(8, [&] { return mean_of(model, rows); });
       });
-    }
+      std::vector<std::string> warnings;
+      const std::vector<double> in_parts = trained([&](Trainer& trainer, Model& model, const Tensor& rows) {
+        model.context()->state().set_warning_sink([&](const std::string& line) { warnings.push_back(line); });
+        const int64_t first[] = {0, 4, 6, 8};
+        const auto count = [&](int i) { return first[i + 1] - first[i]; };
+        trainer.Step(3, count, [&](int i) { return mean_of(model, rows.Slice(0, first[i], count(i))); });
+      });
+      for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(in_parts[i], whole[i], 1e-13);
+      EXPECT_EQ(warnings,
+                std::vector<std::string>{
+                    "Trainer::Step: the losses of 3 microbatches are means and weigh by rows; where "
+                    "rows count different numbers of tokens, give sums: the count of each part "
+                    "(CountTargets) and a LossSum (CrossEntropy, MseLoss)"});
+    });
   }
+}
+
+TEST(TrainerTest, MicrobatchesHaveRows) {
+  RunRanks(1, [](World& world) {
+    Job job(world, "", DataPlan::kDdp);
+    const auto message = [&](int microbatches, int64_t rows) {
+      return MessageOf([&] {
+        job.trainer->Step(
+            microbatches, [&](int) { return rows; }, [&](int) { return job.Loss(); });
+      });
+    };
+    EXPECT_EQ(message(0, 4), "Trainer::Step: expected at least one microbatch, got 0");
+    EXPECT_EQ(message(2, 0), "Trainer::Step: expected at least one row in microbatch 0, got 0");
+  });
+}
+
+TEST(TrainerTest, AnEmptyScheduleIsRefused) {
+  RunRanks(1, [](World& world) {
+    Job job(world, "", DataPlan::kDdp);
+    EXPECT_EQ(MessageOf([&] { Trainer(job.model, *job.adamw, {.schedule = nullptr}); }),
+              "Trainer: expected a schedule, got an empty function");
+  });
+}
+
+TEST(TrainerTest, CallbacksSeeEveryStepAfterItsUpdate) {
+  RunRanks(2, [](World& world) {
+    Job job(world, "dp=2", DataPlan::kFsdp);
+    std::vector<std::string> calls;
+    std::vector<std::vector<double>> biases;
+    const auto logging = [&](const char* name) {
+      return TrainerCallback{.on_step_end =
+                                 [&calls, &job, &biases, name](Trainer&, int64_t step) {
+                                   calls.push_back(absl::StrCat(name, " ends ", step));
+                                   biases.push_back(ValuesOf(job.model).at("wpe"));
+                                 },
+                             .on_metrics =
+                                 [&calls, name](Trainer&, const StepMetrics& metrics) {
+                                   calls.push_back(absl::StrCat(name, " sees ", metrics.step));
+                                 }};
+    };
+    Trainer trainer(job.model, *job.adamw,
+                    {.schedule = kSchedule, .callbacks = {logging("a"), {}, logging("b")}});
+    for (int step = 1; step <= 2; ++step) {
+      trainer.Step(24, [&] { return job.Loss(); });
+      EXPECT_EQ(biases.back(), ValuesOf(job.model).at("wpe"));
+    }
+    trainer.Flush();
+    EXPECT_EQ(calls, (std::vector<std::string>{"a ends 1", "b ends 1", "a sees 1", "b sees 1", "a ends 2",
+                                               "b ends 2", "a sees 2", "b sees 2"}));
+    EXPECT_EQ(biases[0], biases[1]);
+    EXPECT_NE(biases[0], biases[2]);
+  });
+}
+
+TEST(TrainerTest, ARecordComesOneStepLate) {
+  RunRanks(2, [](World& world) {
+    Job job(world, "dp=2", DataPlan::kDdp);
+    Job same(world, "dp=2", DataPlan::kDdp);
+    const auto step = [&](bool stop) {
+      return job.trainer->Step(
+          24, [&] { return job.Loss(); }, stop);
+    };
+    EXPECT_FALSE(job.trainer->Flush());
+    EXPECT_FALSE(step(/*stop=*/world.rank() == 1));
+    for (int64_t before = 1; before <= 2; ++before) {
+      const std::optional<StepMetrics> record = step(/*stop=*/false);
+      const StepMetrics at_once = same.Step();
+      ASSERT_TRUE(record);
+      EXPECT_EQ(record->step, before);
+      EXPECT_EQ(record->loss, at_once.loss);
+      EXPECT_EQ(record->grad_norm, at_once.grad_norm);
+      EXPECT_EQ(record->num_tokens, 24);
+      EXPECT_EQ(record->stop, before == 1);
+      EXPECT_TRUE(record->finite && record->updated);
+    }
+    EXPECT_EQ(job.trainer->Flush().value().step, 3);
+    EXPECT_FALSE(job.trainer->Flush());
+  });
+}
+
+// An optimizer whose update waits on rank 1 until rank 0 has come out of its step.
+class Waiting : public Sgd {
+ public:
+  Waiting(Module& model, std::latch& left) : Sgd(model.AllParameters(), {}), left_(left) {}
+
+ protected:
+  void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const bool waits = value(indices[0]).context()->world().rank() == 1;
+    while (waits && !left_.try_wait() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
+    EXPECT_TRUE(!waits || left_.try_wait()) << "rank 0 waits in its step for the record of that step";
+    Sgd::Update(indices, lr, scale);
+  }
+
+ private:
+  std::latch& left_;
+};
+
+TEST(TrainerTest, NobodyWaitsForTheRecordWithinTheStep) {
+  std::latch left(1);
+  RunRanks(2, [&](World& world) {
+    Job job(world, "dp=2", DataPlan::kDdp);
+    Waiting optimizer(job.model, left);
+    Trainer trainer(job.model, optimizer);
+    trainer.Step(24, [&] { return job.Loss(); });
+    if (world.rank() == 0) left.count_down();
+    EXPECT_EQ(trainer.Flush().value().step, 1);
+  });
 }
 
 TEST(TrainerTest, GoesOnAfterAGivenStep) {
@@ -183,7 +309,7 @@ TEST(TrainerTest, GoesOnAfterAGivenStep) {
     job.trainer->set_step(3);
     EXPECT_EQ(job.Step().step, 4);
     EXPECT_EQ(job.trainer->step(), 4);
-    EXPECT_EQ(Values(job.trainer->optimizer()).at("updates"), std::vector<double>{1});
+    EXPECT_EQ(ValuesOf(job.trainer->optimizer()).at("updates"), std::vector<double>{1});
   });
 }
 
@@ -194,7 +320,7 @@ TEST(TrainerTest, ClippingScalesTheGradientAndReportsTheNormBefore) {
     RunRanks(1, [&](World& world) {
       Job job(world, "", DataPlan::kDdp, grad_clip);
       norm_and_moment.first = job.Step().grad_norm;
-      norm_and_moment.second = Values(job.trainer->optimizer()).at("wpe.m")[0];
+      norm_and_moment.second = ValuesOf(job.trainer->optimizer()).at("wpe.m")[0];
     });
     return norm_and_moment;
   };
@@ -206,72 +332,6 @@ TEST(TrainerTest, ClippingScalesTheGradientAndReportsTheNormBefore) {
   EXPECT_EQ(clipped_norm, norm);
   EXPECT_EQ(same_moment, moment);
   EXPECT_NEAR(clipped_moment / moment, 1e-3 / norm, 1e-4 * 1e-3 / norm);  // the norm is regularised by 1e-6
-}
-
-// Divides each row by its sum: not finite where a row sums to zero.
-class Fragile : public Module {
- public:
-  Fragile(Module* parent, std::string name) : Module(parent, std::move(name)) {}
-
- protected:
-  DTensor Forward(const DTensor& x) override { return Div(x, Sum(x, {1}, /*keep_dims=*/true)); }
-};
-
-class ThreeLayers : public Module {
- public:
-  Linear first{this, "first", 2, 4};
-  Fragile fragile{this, "fragile"};
-  Linear last{this, "last", 4, 1};
-
- protected:
-  DTensor Forward(const DTensor& x) override { return last(fragile(first(x))); }
-};
-
-// A step on four rows over two ranks, then the search.
-void FindIn(World& world, const std::vector<double>& rows, double last_weight) {
-  ThreeLayers model;
-  const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
-  const auto context = Parallelize(model, world, mesh, {{"", DataParallel("dp")}}, {.dtype = DType::kF64});
-  model.last.weight.at_rest().ToLocal().data<double>()[2] = last_weight;
-  Trainer trainer(model, Options());
-  const Tensor full = Tensor::FromValues<double>({4, 2}, rows);
-  const DTensor x = DTensor::Distribute(context, full, Layout::Parse("[dp, -]", mesh));
-  const auto loss = [&] { return Mean(Square(model(x))); };
-  trainer.Step(4, loss);
-  trainer.FindNonFinite(loss);
-  EXPECT_FALSE(context->state().check_finite());
-}
-
-std::string MessageOf(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss);
-    return error.message();
-  }
-  return "nothing was thrown";
-}
-
-TEST(TrainerTest, FindNonFiniteNamesTheFirstModule) {
-  // The last row is zero: on rank 1, the bias being zero, its sum is. The modules after it are not finite
-  // either.
-  EXPECT_EQ(
-      MessageOf([] { RunRanks(2, [](World& world) {
-                       FindIn(world, {1, 2, 3, 4, 5, 6, 0, 0}, 1);
-                     }); }),
-      "rank 1: step 1: output of module 'fragile' (f64[4, 4] [dp, -]) is not finite: local element 4 is nan");
-}
-
-TEST(TrainerTest, FindNonFiniteNamesAParameterThatAlreadyIsNot) {
-  const std::string message = MessageOf([] {
-    RunRanks(2, [](World& world) { FindIn(world, {1, 2, 3, 4, 5, 6, 7, 8}, INFINITY); });
-  });
-  EXPECT_EQ(message.substr(message.find("step")),
-            "step 1: parameter 'last.weight' (f64[4, 1] [-, -]) is not finite: local element 2 is inf");
-}
-
-TEST(TrainerTest, FindNonFiniteReturnsWhereAllIsWell) {
-  RunRanks(2, [](World& world) { FindIn(world, {1, 2, 3, 4, 5, 6, 7, 8}, 1); });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "runtime/device/cuda/allocator.h"
 #include "runtime/device/cuda/check.h"
@@ -210,9 +211,36 @@ void Accumulate(const Tensor& from, const Tensor& to, ReduceOp op) {
   });
 }
 
-const RegisterTensorFunctions kRegister(
-    DeviceType::kCuda,
-    {.copy = &Copy, .to_host = &ToHost, .from_host = &FromHost, .fill = &Fill, .accumulate = &Accumulate});
+// From pageable memory the driver would copy before the call returns, and so wait.
+class CudaToHost final : public DeviceToHost {
+ public:
+  Tensor Begin(const Tensor& from) override {
+    const Tensor packed = Contiguous(from);
+    if (!host_.defined() || host_.dtype() != from.dtype() || host_.shape() != from.shape()) {
+      host_ = Tensor::Empty(MakePinnedAllocator(), from.dtype(), from.shape());
+    }
+    const CudaStreamRef stream = CudaStreamOf(from);
+    CheckCuda(cudaMemcpyAsync(host_.data(), packed.data(), static_cast<size_t>(packed.num_bytes()),
+                              cudaMemcpyDeviceToHost, stream.handle()),
+              "cudaMemcpyAsync");
+    done_.Record(stream);
+    return host_;
+  }
+  void Wait() override { done_.Synchronize(); }
+
+ private:
+  Tensor host_;
+  CudaEvent done_;
+};
+
+std::unique_ptr<DeviceToHost> MakeDeviceToHost() { return std::make_unique<CudaToHost>(); }
+
+const RegisterTensorFunctions kRegister(DeviceType::kCuda, {.copy = &Copy,
+                                                            .to_host = &ToHost,
+                                                            .from_host = &FromHost,
+                                                            .fill = &Fill,
+                                                            .accumulate = &Accumulate,
+                                                            .make_device_to_host = &MakeDeviceToHost});
 
 }  // namespace
 }  // namespace weft

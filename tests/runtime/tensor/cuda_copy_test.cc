@@ -8,6 +8,7 @@
 
 #include "runtime/device/device_backend.h"
 #include "runtime/tensor/copy.h"
+#include "runtime/tensor/host_copy.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/message_of.h"
 
@@ -120,6 +121,25 @@ TEST_F(CudaCopyTest, OneOrderWithoutWaiting) {
   }
   EXPECT_EQ(cuda_emulator::NumPending(), pending + 21);
   EXPECT_EQ(sum.ToVector<float>(), (std::vector<float>{1024, 2048, 3072, 4096}));
+}
+
+// What is given to the device after Begin is not waited for.
+TEST_F(CudaCopyTest, AHostCopyWaitsForItsPlaceAlone) {
+  HostCopy copy;
+  for (const float first : {1.0f, 5.0f}) {
+    const Tensor a = Tensor::FromValues<float>({2, 2}, {first, 2, 3, 4}, cuda_);
+    AccumulateTensor(a, a, ReduceOp::kSum);
+    copy.Begin(a.Slice(1, 0, 1));
+    FillTensor(a, 7);
+    const Tensor later = CloneTensor(a, cuda_);
+    EXPECT_EQ(copy.Wait().ToVector<float>(), (std::vector<float>{2 * first, 6}));
+    EXPECT_GT(cuda_emulator::NumPending(), 0);
+    EXPECT_EQ(later.ToVector<float>(), (std::vector<float>(4, 7)));
+  }
+  const Tensor here = Tensor::FromValues<float>({1}, {3});
+  HostCopy of_host;
+  of_host.Begin(here);
+  EXPECT_EQ(of_host.Wait().data<float>(), here.data<float>());
 }
 
 TEST_F(CudaCopyTest, Misuse) {

@@ -1,5 +1,5 @@
-#ifndef WEFT_PARALLEL_PATH_TREE_H_
-#define WEFT_PARALLEL_PATH_TREE_H_
+#ifndef WEFT_DTENSOR_NN_PATH_TREE_H_
+#define WEFT_DTENSOR_NN_PATH_TREE_H_
 
 #include <string>
 #include <vector>
@@ -34,4 +34,4 @@ class PathTree {
 
 }  // namespace weft
 
-#endif  // WEFT_PARALLEL_PATH_TREE_H_
+#endif  // WEFT_DTENSOR_NN_PATH_TREE_H_

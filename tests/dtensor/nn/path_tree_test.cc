@@ -1,4 +1,4 @@
-#include "parallel/path_tree.h"
+#include "dtensor/nn/path_tree.h"
 
 #include <random>
 #include <string>

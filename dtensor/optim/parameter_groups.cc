@@ -1,0 +1,120 @@
+#include "dtensor/optim/parameter_groups.h"
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/nn/path_tree.h"
+#include "runtime/base/error.h"
+#include "runtime/base/nearest.h"
+
+namespace weft {
+namespace {
+
+void CheckField(const ParameterGroup& group, absl::string_view optimizer, absl::string_view field,
+                std::optional<double> value, double limit) {
+  if (!value) return;
+  const bool fits = std::isfinite(*value) && *value >= 0 && *value < limit;
+  WEFT_REQUIRE(fits, optimizer, ": parameter group '", group.path, "' has ", field, " ", *value,
+               ": expected at least 0", limit < 2 ? absl::StrCat(" and below ", limit) : "");
+}
+
+void CheckFields(const ParameterGroup& group, absl::string_view optimizer) {
+  constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+  CheckField(group, optimizer, "lr_scale", group.lr_scale, kNoLimit);
+  CheckField(group, optimizer, "weight_decay", group.weight_decay, kNoLimit);
+  CheckField(group, optimizer, "beta1", group.beta1, 1);
+  CheckField(group, optimizer, "beta2", group.beta2, 1);
+}
+
+// The paths of parameters, and of the modules above them: all their beginnings.
+class Paths {
+ public:
+  explicit Paths(const std::vector<Parameter*>& parameters)
+      : parameters_(PathsOf(parameters)),
+        modules_(ModulesAbove(parameters_)),
+        parameter_tree_(parameters_),
+        module_tree_(modules_) {}
+
+  const std::string& parameter(size_t index) const { return parameters_[index]; }
+
+  std::vector<int> Match(absl::string_view pattern) const {
+    const std::vector<int> modules = module_tree_.Match(pattern);
+    if (modules.empty()) return parameter_tree_.Match(pattern);
+    std::vector<int> below;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      for (const int module : modules) {
+        if (!IsBelow(parameters_[i], modules_[module])) continue;
+        below.push_back(static_cast<int>(i));
+        break;
+      }
+    }
+    return below;
+  }
+
+  std::string Nearest(absl::string_view text) const {
+    std::vector<std::string> all = modules_;
+    all.insert(all.end(), parameters_.begin(), parameters_.end());
+    return NearestName(text, all);
+  }
+
+ private:
+  static std::vector<std::string> PathsOf(const std::vector<Parameter*>& parameters) {
+    std::vector<std::string> paths;
+    paths.reserve(parameters.size());
+    for (const Parameter* parameter : parameters) paths.push_back(parameter->path());
+    return paths;
+  }
+  static std::vector<std::string> ModulesAbove(const std::vector<std::string>& parameters) {
+    std::set<std::string> modules;
+    if (!parameters.empty()) modules.insert("");
+    for (const std::string& path : parameters) {
+      for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', dot + 1)) {
+        modules.insert(path.substr(0, dot));
+      }
+    }
+    return {modules.begin(), modules.end()};
+  }
+  static bool IsBelow(absl::string_view parameter, absl::string_view module) {
+    return module.empty() || (parameter.size() > module.size() && parameter[module.size()] == '.' &&
+                              absl::StartsWith(parameter, module));
+  }
+
+  std::vector<std::string> parameters_;
+  std::vector<std::string> modules_;
+  PathTree parameter_tree_;
+  PathTree module_tree_;
+};
+
+template <class T>
+void Override(const std::optional<T>& from, std::optional<T>* to) {
+  if (from) *to = from;
+}
+
+}  // namespace
+
+std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& parameters,
+                                          absl::Span<const ParameterGroup> groups,
+                                          absl::string_view optimizer) {
+  const Paths paths(parameters);
+  std::vector<ParameterGroup> resolved(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) resolved[i].path = paths.parameter(i);
+  if (parameters.empty()) return resolved;
+  for (const ParameterGroup& group : groups) {
+    CheckFields(group, optimizer);
+    const std::vector<int> indices = paths.Match(group.path);
+    WEFT_REQUIRE(!indices.empty(), optimizer, ": parameter group '", group.path,
+                 "' means no parameter; did you mean '", paths.Nearest(group.path), "'?");
+    for (const int i : indices) {
+      Override(group.lr_scale, &resolved[i].lr_scale);
+      Override(group.weight_decay, &resolved[i].weight_decay);
+      Override(group.beta1, &resolved[i].beta1);
+      Override(group.beta2, &resolved[i].beta2);
+    }
+  }
+  return resolved;
+}
+
+}  // namespace weft

@@ -1,0 +1,46 @@
+// What an optimizer does differently for some of its parameters.
+
+#ifndef WEFT_DTENSOR_OPTIM_PARAMETER_GROUPS_H_
+#define WEFT_DTENSOR_OPTIM_PARAMETER_GROUPS_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/nn/parameter.h"
+
+namespace weft {
+
+// One row of a list: some parameters, and what holds for them instead of what the optimizer's options say.
+// Of several rows that mean one parameter, the later wins, field by field:
+//
+//   {{.path = "", .weight_decay = 0.1}, {.path = "blocks.*", .lr_scale = 0.5}, {.path = "wte", .lr_scale = 0.1}}
+//
+//   wte.weight             lr_scale 0.1, weight_decay 0.1
+//   blocks.0.mlp.up.bias   lr_scale 0.5, weight_decay 0.1, which a bias ignores
+struct ParameterGroup {
+  // As in a plan: "*" is any one component, "**" any number of them, "" the whole model. It means all parameters
+  // of the modules that it names, or, if it names none, the parameters of that path.
+  std::string path;
+  std::optional<double> lr_scale = std::nullopt;  // multiplies the step's learning rate
+  std::optional<double> weight_decay =
+      std::nullopt;                            // of those parameters that decay (ParameterSpec::decays)
+  std::optional<double> beta1 = std::nullopt;  // of AdamW
+  std::optional<double> beta2 = std::nullopt;
+
+  bool operator==(const ParameterGroup&) const = default;
+};
+
+// What `groups` say of each parameter, all together; `path` is the parameter's.
+//
+// Errors: InvalidArgument, starting with `optimizer`: for a path that means no parameter, naming the nearest;
+//         for a field out of its range, naming group, field and range.
+std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& parameters,
+                                          absl::Span<const ParameterGroup> groups,
+                                          absl::string_view optimizer);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_OPTIM_PARAMETER_GROUPS_H_
