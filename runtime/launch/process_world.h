@@ -14,6 +14,7 @@
 #include "runtime/launch/process_groups.h"
 #include "runtime/launch/watchdog.h"
 #include "runtime/launch/world.h"
+#include "runtime/launch/world_store.h"
 
 namespace weft {
 
@@ -31,6 +32,7 @@ class ProcessWorld final : public World {
   ~ProcessWorld() override;
 
   void FinishWork() override;
+  Store& store() override { return users_store_; }
 
   // The rank's function has thrown: the others are told so, as "failed: <message>".
   void TellFailure(const std::string& message) noexcept;
@@ -47,6 +49,7 @@ class ProcessWorld final : public World {
   const std::chrono::milliseconds comm_timeout_;
   const std::unique_ptr<MpiEnvironment> mpi_;
   const std::unique_ptr<JobStore> store_;
+  WorldStore users_store_;  // a part of it
   const std::unique_ptr<ProcessGroups> groups_;
   Watchdog watchdog_;
   std::unique_ptr<PeerWatch> peer_watch_;

@@ -16,6 +16,7 @@
 #include "runtime/device/device_backend.h"
 #include "runtime/launch/backend.h"
 #include "runtime/launch/watchdog.h"
+#include "runtime/store/store.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
@@ -62,6 +63,16 @@ class World {
   // Errors: InvalidArgument for ranks that are unsorted, repeated, out of range or lack this one.
   std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks);
 
+  // The keys that the ranks of this world share (runtime/store/store.h): addresses, numbers, "wait until all
+  // have come", for what is no collective. Apart from the keys that Weft itself keeps, and empty when the job
+  // begins or is restarted.
+  //
+  // Cost:   ranks as threads: a lock. Processes: a call to the process that keeps the job's store, about 0.3 ms
+  //         on one machine; not in the ledger. A wait costs one call per 100 ms.
+  // Errors: as in store.h; Get and Wait throw Aborted soon after a rank has failed. Unimplemented from a world
+  //         that has none: one that RunRanks, RunWorld or FromEnv did not make.
+  virtual Store& store();
+
   // A thread that runs tasks of this rank in the order submitted, such as collectives beside computing. What it
   // has is run to the end by FinishWork; no task outlives the world.
   std::shared_ptr<Worker> StartWorker() { return workers_.Start(); }
@@ -86,6 +97,9 @@ class World {
   virtual std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) = 0;
 
   WorkerPool& workers() { return workers_; }
+
+  // Throws the error of FailGroups, once there is one. Any thread.
+  void ThrowIfFailed() const { failure_.ThrowIfFailed(); }
 
  private:
   int rank_;
