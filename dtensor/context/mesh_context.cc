@@ -1,5 +1,6 @@
 #include "dtensor/context/mesh_context.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_join.h"
@@ -7,11 +8,11 @@
 
 namespace weft {
 
-MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh)
+MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Machine machine)
     : state_(std::move(state)),
       mesh_(std::move(mesh)),
       coordinate_(mesh_.CoordinateOf(state_->world().rank())),
-      cost_model_(mesh_),
+      cost_model_(mesh_, std::move(machine)),
       kernel_context_{state_->world().pool(), state_->world().allocator()} {}
 
 void MeshContext::Warn(const std::string& text) {
@@ -82,16 +83,22 @@ class PathLabels final : public BlockLabels {
 
 }  // namespace
 
-IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh) {
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machine& machine) {
   CheckRanks(world, mesh);
+  const std::vector<MeshAxis> axes = mesh.axes();
+  for (const auto& [name, cost] : machine.axes) {
+    const bool is_axis = std::any_of(
+        axes.begin(), axes.end(), [&, &wanted = name](const MeshAxis& axis) { return axis.name == wanted; });
+    WEFT_REQUIRE(is_axis, "machine: axes.", name, " is no axis of mesh (", mesh.ToString(), ")");
+  }
   auto state = std::make_shared<RankState>(world);
   LabelBlocks(*world.allocator(), std::make_shared<PathLabels>(state));
-  return MakeIntrusive<MeshContext>(std::move(state), mesh);
+  return MakeIntrusive<MeshContext>(std::move(state), mesh, machine);
 }
 
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh) {
   CheckRanks(context->world(), mesh);
-  return MakeIntrusive<MeshContext>(context->shared_state(), mesh);
+  return MakeIntrusive<MeshContext>(context->shared_state(), mesh, context->machine());
 }
 
 }  // namespace weft

@@ -12,6 +12,7 @@
 #include "dtensor/context/redistribution_cache.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
+#include "mesh/machine.h"
 #include "mesh/redistribution/cost_model.h"
 #include "ops/op/kernel_call.h"
 #include "runtime/base/intrusive_ptr.h"
@@ -28,7 +29,7 @@ namespace weft {
 // Threads: the owning rank's thread only.
 class MeshContext : public RefCounted<MeshContext> {
  public:
-  MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh);
+  MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Machine machine);
 
   const DeviceMesh& mesh() const { return mesh_; }
   RankState& state() { return *state_; }
@@ -36,6 +37,7 @@ class MeshContext : public RefCounted<MeshContext> {
   World& world() { return state_->world(); }
   const std::shared_ptr<Allocator>& allocator() { return world().allocator(); }
   const CostModel& cost_model() const { return cost_model_; }
+  const Machine& machine() const { return cost_model_.machine(); }
   // Bounded; cache().stats() counts hits, misses and evictions.
   PropagationCache& cache() { return cache_; }
   RedistributionCache& redistribution_cache() { return redistribution_cache_; }
@@ -68,9 +70,11 @@ class MeshContext : public RefCounted<MeshContext> {
 };
 
 // Binds a mesh to this rank. The first form makes new ambient state, so a program calls it once a rank and
-// passes the context on; the second puts another mesh over the same state.
-// Errors: InvalidArgument if this rank is not in the mesh, or the mesh names a rank that the world lacks.
-IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh);
+// passes the context on; the second puts another mesh over the same state and machine. `machine` is what layouts are
+// chosen by, the same on every rank.
+// Errors: InvalidArgument if this rank is not in the mesh, the mesh names a rank that the world lacks, or the machine
+//         an axis that the mesh lacks; as Machine::Check.
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machine& machine = {});
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
 
 }  // namespace weft

@@ -81,8 +81,8 @@ Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostMod
     const AxisCost& cost = cost_model.axis(axis);
     if (axis == 0) cheapest_ = cost;
     uniform_ &= cost == cost_model.axis(0);
-    cheapest_.alpha_us = std::min(cheapest_.alpha_us, cost.alpha_us);
-    cheapest_.us_per_byte = std::min(cheapest_.us_per_byte, cost.us_per_byte);
+    cheapest_.alpha = std::min(cheapest_.alpha, cost.alpha);
+    cheapest_.beta = std::min(cheapest_.beta, cost.beta);
     if (mesh.axis_size(axis) > 1) usable_ |= 1u << axis;
   }
   int widest = -1;  // of the dims that neither end names
@@ -335,8 +335,8 @@ Score Search::TryToFinish(const RedistributionNode& node, int index) {
     best_node_ = index;
   }
   if (traffic.bytes == 0) return {};
-  return ScoreOf(traffic.bytes, CostModel::kStepMicroseconds + cheapest_.alpha_us +
-                                    cheapest_.us_per_byte * static_cast<double>(traffic.bytes));
+  return ScoreOf(traffic.bytes, CostModel::kStepMicroseconds + cheapest_.alpha_us() +
+                                    cheapest_.us_per_byte() * static_cast<double>(traffic.bytes));
 }
 
 // No plan reduces `layout` for less: a reduce-scatter of what is left when all ranks share in it evenly, and
@@ -355,8 +355,8 @@ Score Search::LeastReduction(const Layout& layout, AxisMask pending) const {
   const double bytes = reduced * (terms - 1) + gathered;
   // A little less, so that rounding does not hide an equal plan.
   const auto least = static_cast<int64_t>(bytes * (1 - 1e-12));
-  return ScoreOf(least, CostModel::kStepMicroseconds + cheapest_.alpha_us +
-                            cheapest_.us_per_byte * static_cast<double>(least));
+  return ScoreOf(least, CostModel::kStepMicroseconds + cheapest_.alpha_us() +
+                            cheapest_.us_per_byte() * static_cast<double>(least));
 }
 
 bool Search::FitsMemory(const RedistributionNode& before, StepKind kind, const Layout& result) const {

@@ -97,9 +97,9 @@ TEST(RedistributionPlannerTest, NeverWorseThanGreedy) {
   std::mt19937 draw(4);
   for (absl::string_view text : {"a=2,b=2,c=2", "a=4,b=2", "a=2,b=3,c=2,d=4", "a=8,b=1,c=16"}) {
     const DeviceMesh mesh = DeviceMesh::Parse(text);
-    std::vector<AxisCost> costs(mesh.num_axes());
-    for (size_t i = 0; i < costs.size(); ++i) costs[i].us_per_byte /= static_cast<double>(1 + 3 * i);
-    const CostModel uniform(mesh), slow_outside(mesh, costs);
+    Machine machine;
+    for (int i = 0; i < mesh.num_axes(); ++i) machine.axes[mesh.axis_name(i)].beta /= 1 + 3 * i;
+    const CostModel uniform(mesh), slow_outside(mesh, machine);
     const std::vector<Layout> layouts = AllLayouts(2, mesh.num_axes(), {ReduceOp::kSum});
     for (const Shape& shape : {Shape{4096, 4096}, Shape{100, 36}, Shape{3, 2}}) {
       for (int round = 0; round < 1500; ++round) {
@@ -175,7 +175,7 @@ TEST_F(KnownPlansTest, SmallTensorsTakeFewMessages) {
 
 // Between slow nodes (a), only what is already reduced within them.
 TEST_F(KnownPlansTest, HierarchicalReductionWhereAxesDiffer) {
-  const CostModel cost_model(mesh_, {{.us_per_byte = 1e-3}, {.us_per_byte = 1e-5}});
+  const CostModel cost_model(mesh_, {.axes = {{"a", {.beta = 1e-9}}, {"b", {.beta = 1e-11}}}});
   EXPECT_EQ(PlanRedistribution(Layout::Parse("[-, -] P{a,b}", mesh_), Layout::Parse("[b, -]", mesh_),
                                {DType::kF32, {4096, 4096}}, mesh_, cost_model)
                 .ToString(mesh_),
