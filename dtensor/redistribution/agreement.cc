@@ -51,7 +51,8 @@ uint64_t HashOfBytes(const Tensor& tensor) {
   return hash;
 }
 
-std::string RankText(const DeviceMesh& mesh, int rank) {
+std::string RankText(const DeviceMesh& slice, int rank) {
+  const DeviceMesh mesh = slice.Root();
   const std::vector<int64_t> coordinate = mesh.CoordinateOf(rank);
   std::string text = absl::StrCat("rank ", rank);
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
