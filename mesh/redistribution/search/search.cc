@@ -1,6 +1,7 @@
 #include "mesh/redistribution/search/search.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <vector>
 
@@ -77,13 +78,16 @@ class Search {
 
 Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostModel& cost_model)
     : request_(request), mesh_(mesh), cost_model_(cost_model), ends_(request.from, request.to, mesh) {
+  // Axes of one rank, such as those that a slice fixes, have no part in anything.
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (mesh.axis_size(axis) == 1) continue;
     const AxisCost& cost = cost_model.axis(axis);
-    if (axis == 0) cheapest_ = cost;
-    uniform_ &= cost == cost_model.axis(0);
+    const int first = usable_ == 0 ? axis : std::countr_zero(usable_);
+    if (axis == first) cheapest_ = cost;
+    uniform_ &= cost == cost_model.axis(first);
     cheapest_.alpha = std::min(cheapest_.alpha, cost.alpha);
     cheapest_.beta = std::min(cheapest_.beta, cost.beta);
-    if (mesh.axis_size(axis) > 1) usable_ |= 1u << axis;
+    usable_ |= 1u << axis;
   }
   int widest = -1;  // of the dims that neither end names
   for (int dim = 0; dim < request.type.ndim(); ++dim) {
@@ -94,7 +98,7 @@ Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostMod
   for (int dim = 0; dim < request.type.ndim(); ++dim) {
     if (bytes_first() || (ends_.NamedDims() >> dim & 1) || dim == widest) dims_.push_back(dim);
   }
-  is_small_ = mesh.num_axes() <= 3;
+  is_small_ = std::popcount(usable_) <= 3;
   exhaustive_ = bytes_first() && !even_ && is_small_;
   detours_ = !bytes_first() && !uniform_ && is_small_;
 }

@@ -186,6 +186,25 @@ TEST_F(KnownPlansTest, HierarchicalReductionWhereAxesDiffer) {
             "[-, -] P{a,b} -reduce_scatter(b)-> [b, -] P{a} -all_reduce(a)-> [b, -] -all_gather(b)-> [-, -]");
 }
 
+// The axes that a slice fixes change no plan, whatever they would cost.
+TEST_F(KnownPlansTest, ASliceIsPlannedAsAMeshOfItsRemainingAxes) {
+  const DeviceMesh root = DeviceMesh::Parse("p=2, q=3, " + mesh_.ToString());
+  const DeviceMesh slice = root.Slice({{"p", 1}, {"q", 2}});
+  Machine machine = {.axes = {{"a", {.beta = 1e-9}}, {"b", {.beta = 1e-11}}}};
+  const CostModel own(mesh_, machine);
+  machine.axes["p"] = {.alpha = 1, .beta = 1};
+  const CostModel of_slice(slice, machine);
+  const std::vector<Layout> layouts = AllLayouts(2, mesh_.num_axes(), {ReduceOp::kSum});
+  for (const Layout& from : layouts) {
+    for (const Layout& to : layouts) {
+      const auto there = [&](const Layout& layout) { return Layout::Parse(layout.ToString(mesh_), slice); };
+      const TensorType type = {DType::kF32, {4096, 4095}};
+      EXPECT_EQ(PlanRedistribution(there(from), there(to), type, slice, of_slice).ToString(slice),
+                PlanRedistribution(from, to, type, mesh_, own).ToString(mesh_));
+    }
+  }
+}
+
 TEST_F(KnownPlansTest, AxesOfOneRankMoveNothing) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=1,b=2");
   const auto plan = [&](absl::string_view from, absl::string_view to) {
