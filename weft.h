@@ -30,6 +30,7 @@
 #include "dtensor/redistribution/implicit.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
+#include "mesh/machine.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/op/kernel.h"
 #include "ops/op/op.h"

@@ -110,11 +110,13 @@ int Measure() {
   WEFT_REQUIRE(absl::GetFlag(FLAGS_pairs) > 0, "--pairs must be positive");
   const auto measure = [&](const char* text, const Shape& shape, bool unequal) {
     const DeviceMesh mesh = DeviceMesh::Parse(text);
-    std::vector<AxisCost> costs(mesh.num_axes());
+    Machine machine;
     // Across machines, within one, and within one board.
-    if (unequal) costs = {{.alpha_us = 10, .us_per_byte = 5e-4}, {}, {.alpha_us = 2, .us_per_byte = 2e-5}};
+    if (unequal) {
+      machine.axes = {{"a", {.alpha = 10e-6, .beta = 5e-10}}, {"c", {.alpha = 2e-6, .beta = 2e-11}}};
+    }
     const bool uneven = shape[0] % mesh.num_ranks() != 0;
-    MeasureMesh(CostModel(mesh, costs), mesh,
+    MeasureMesh(CostModel(mesh, machine), mesh,
                 absl::StrCat(unequal ? " unequal" : "", uneven ? " uneven" : ""), shape,
                 objective == "time" ? PlanObjective::kTime : PlanObjective::kBytes);
   };

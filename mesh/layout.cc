@@ -85,17 +85,17 @@ class LayoutParser {
       dims_.emplace_back();
       if (Accept('-')) continue;
       do {
-        dims_.back().push_back(ReadAxis());
+        for (const int axis : ReadAxes()) dims_.back().push_back(axis);
       } while (Accept('.'));
     } while (Accept(','));
     Expect(']', "',' or ']'");
   }
 
   struct Term {
-    int axis = 0;
+    AxisList axes = {};
     bool has_kind = false;
     ReduceOp op = ReduceOp::kSum;
-    size_t position = 0;  // of the kind, or of the end of the axis
+    size_t position = 0;  // of the kind, or of the end of the name
   };
 
   // One kind, after the last term, stands for all of them; else a term without one is a sum.
@@ -103,7 +103,7 @@ class LayoutParser {
     Expect('{', "'{'");
     absl::InlinedVector<Term, 4> terms;
     do {
-      Term term = {.axis = ReadAxis()};
+      Term term = {.axes = ReadAxes()};
       term.has_kind = Accept(':');
       SkipBlanks();
       term.position = position_;
@@ -119,20 +119,30 @@ class LayoutParser {
         FailAt(term.position, absl::StrCat("a kind that mixes with ", ReduceOpName(terms.front().op),
                                            " (only sum and avg mix; unsaid is sum)"));
       }
-      layout = layout.WithPartial(term.axis, term.op);
+      for (const int axis : term.axes) layout = layout.WithPartial(axis, term.op);
     }
     return layout;
   }
 
-  int ReadAxis() {
+  // One axis, or those of an alias.
+  AxisList ReadAxes() {
     SkipBlanks();
     const size_t begin = position_;
-    const absl::string_view name = ReadWord();
-    const int axis = mesh_.FindAxis(name);
-    if (axis < 0) FailAt(begin, absl::StrCat("an axis of mesh (", mesh_.ToString(), ")"));
-    if (used_[axis]) FailAt(begin, absl::StrCat("each axis at most once, but '", name, "' stands before"));
-    used_[axis] = true;
-    return axis;
+    AxisList axes;
+    try {
+      const std::vector<int> named = mesh_.AxesOf(ReadWord());
+      axes.assign(named.begin(), named.end());
+    } catch (const Error&) {
+      FailAt(begin, absl::StrCat("an axis of mesh (", mesh_.ToString(), ")"));
+    }
+    for (const int axis : axes) {
+      if (used_[axis]) {
+        FailAt(begin,
+               absl::StrCat("each axis at most once, but '", mesh_.axis_name(axis), "' stands before"));
+      }
+      used_[axis] = true;
+    }
+    return axes;
   }
 
   ReduceOp ReadKind() {
@@ -196,10 +206,11 @@ Layout::Layout(const DeviceMesh& mesh, int ndim, const std::vector<AxisPlacement
     : Layout(ndim, mesh.num_axes()) {
   std::array<bool, DeviceMesh::kMaxAxes> used = {};
   for (const AxisPlacement& entry : placements) {
-    const int axis = mesh.AxisIndex(entry.axis);
-    WEFT_REQUIRE(!used[axis], "mesh axis '", entry.axis, "' has two placements in one layout");
-    used[axis] = true;
-    *this = With(axis, entry.placement);
+    for (const int axis : mesh.AxesOf(entry.axis)) {
+      WEFT_REQUIRE(!used[axis], "mesh axis '", mesh.axis_name(axis), "' has two placements in one layout");
+      used[axis] = true;
+      *this = With(axis, entry.placement);
+    }
   }
 }
 

@@ -49,8 +49,8 @@ class Layout {
   Layout(int ndim, int num_axes);
 
   // From placements in list order: where axes share a dim, the first listed is outermost. Axes not listed are
-  // replicated. Negative dims count from the end.
-  // Errors: InvalidArgument for an unknown or repeated axis, a dim out of range, partial kinds that cannot
+  // replicated. An alias (DeviceMesh::Flatten) places all its axes, in its order. Negative dims count from the end.
+  // Errors: InvalidArgument for an unknown, fixed or repeated axis, a dim out of range, partial kinds that cannot
   //         mix.
   Layout(const DeviceMesh& mesh, int ndim, const std::vector<AxisPlacement>& placements);
 
@@ -99,7 +99,7 @@ class Layout {
   std::string ToString(const DeviceMesh& mesh) const;
   std::string ToString() const;
 
-  // The inverse of ToString(mesh), blanks free.
+  // The inverse of ToString(mesh), blanks free; an alias stands for its axes, joined by '.' or ','.
   // Errors: InvalidArgument with the text and what was expected at which place.
   static Layout Parse(absl::string_view text, const DeviceMesh& mesh);
 

@@ -15,6 +15,12 @@ Range ChunkOf(Range range, int64_t num_chunks, int64_t index) {
 void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh) {
   WEFT_REQUIRE(layout.num_axes() == mesh.num_axes(), "layout ", layout.ToString(), " is for ",
                layout.num_axes(), " mesh axes, but mesh (", mesh.ToString(), ") has ", mesh.num_axes());
+  if (!mesh.IsSlice()) return;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    WEFT_REQUIRE(!mesh.IsFixed(axis) || layout.IsReplicate(axis), "layout ", layout.ToString(mesh),
+                 " names axis '", mesh.axis_name(axis), "', which is fixed at ", mesh.fixed_index(axis),
+                 " in mesh (", mesh.ToString(), "), a slice of (", mesh.Root().ToString(), ")");
+  }
 }
 
 void CheckOnMesh(const Layout& layout, const Shape& global_shape, const DeviceMesh& mesh) {

@@ -43,7 +43,8 @@ struct ShardBox {
 // The box of a whole tensor.
 ShardBox WholeBox(const Shape& shape);
 
-// Errors: InvalidArgument unless the layout has the mesh's number of axes; the second: and the shape's ndim.
+// Errors: InvalidArgument unless the layout has the mesh's number of axes and names none that a slice fixes; the
+//         second: and the shape's ndim.
 void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh);
 void CheckOnMesh(const Layout& layout, const Shape& global_shape, const DeviceMesh& mesh);
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtensor/redistribution/agreement.h"
 #include "parallel/plan_groups.h"
 #include "parallel/scheduler/data_scheduler.h"
 
@@ -24,6 +25,7 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   for (const auto& [lane, axes] : groups.lane_groups) {
     context->Group(axes, plan.scheduler().overlap ? lane : Lane::kInline);
   }
+  CheckSameMachine(*context, "Parallelize");
   const std::vector<Module*> modules = model.AllModules();
   for (size_t i = 0; i < modules.size(); ++i) {
     modules[i]->Bind(context);

@@ -14,11 +14,12 @@ namespace weft {
 // Materialize.
 //
 // Makes the communicators that the plan will need, on every rank in the same order: ranks that run different
-// programs afterwards (stages, say) must not meet for the first time in the middle of them.
+// programs afterwards (stages, say) must not meet for the first time in the middle of them. Over them it checks that
+// the ranks' contexts have the same Machine, by one small all-gather.
 //
 // The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then
 // parallelize.
-// Errors: as ResolvePlan; FailedPrecondition if the model already has values.
+// Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if the model already has values.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const MaterializeOptions& options = {});
 

@@ -56,9 +56,9 @@ int Run(const ParsedFlags& flags) {
   const RedistributionQuery query = ParseRedistributionQuery(
       absl::GetFlag(FLAGS_mesh), absl::GetFlag(FLAGS_shape), absl::GetFlag(FLAGS_dtype),
       absl::GetFlag(FLAGS_from), absl::GetFlag(FLAGS_to));
-  const AxisCost cost = {.alpha_us = absl::GetFlag(FLAGS_alpha_us),
-                         .us_per_byte = absl::GetFlag(FLAGS_us_per_byte)};
-  const CostModel cost_model(query.mesh, std::vector<AxisCost>(query.mesh.num_axes(), cost));
+  const AxisCost cost = {.alpha = absl::GetFlag(FLAGS_alpha_us) * 1e-6,
+                         .beta = absl::GetFlag(FLAGS_us_per_byte) * 1e-6};
+  const CostModel cost_model(query.mesh, {.other_axes = cost});
   const RedistributionReport report =
       ReportRedistribution(query, cost_model,
                            {.objective = ParseObjective(absl::GetFlag(FLAGS_objective)),

@@ -10,6 +10,14 @@
 namespace weft {
 namespace {
 
+[[noreturn]] void ThrowMixed(const ErasedCall& call, const DeviceMesh& first, const DeviceMesh& other) {
+  const bool one_root = first.Root() == other.Root();
+  ThrowInvalidArgument(call.op.name(), ": operands lie on different ",
+                       one_root ? absl::StrCat("slices of mesh (", first.Root().ToString(), ")") : "meshes",
+                       ": ", first.ToString(), " and ", other.ToString(), " in ", call.ToString(),
+                       "; redistribute one first");
+}
+
 // What every call must check. The number of operands is part of the cache key, so only a call without any,
 // which has no context to look in, is refused here; another wrong number is a miss, and refused by
 // ResolveCall.
@@ -20,9 +28,8 @@ void CheckOperands(const ErasedCall& call) {
     WEFT_REQUIRE(operand.defined(), call.op.name(), ": operand ", &operand - operands.data(),
                  " is undefined (default-constructed)");
     const MeshContext& first = *operands[0]->context;
-    WEFT_REQUIRE(operand->context == operands[0]->context || operand->context->mesh() == first.mesh(),
-                 call.op.name(), ": operands lie on different meshes: ", first.mesh().ToString(), " and ",
-                 operand->context->mesh().ToString(), " in ", call.ToString(), "; redistribute one first");
+    if (operand->context == operands[0]->context || operand->context->mesh() == first.mesh()) continue;
+    ThrowMixed(call, first.mesh(), operand->context->mesh());
   }
 }
 

@@ -1,5 +1,6 @@
 #include "dtensor/context/mesh_context.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_join.h"
@@ -7,12 +8,23 @@
 
 namespace weft {
 
-MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh)
+MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Machine machine,
+                         IntrusivePtr<MeshContext> root)
     : state_(std::move(state)),
       mesh_(std::move(mesh)),
-      coordinate_(mesh_.CoordinateOf(state_->world().rank())),
-      cost_model_(mesh_),
-      kernel_context_{state_->world().pool(), state_->world().allocator()} {}
+      root_(std::move(root)),
+      is_slice_(mesh_.IsSlice()),
+      is_member_(!is_slice_ || mesh_.Contains(state_->world().rank())),
+      cost_model_(mesh_, std::move(machine)),
+      kernel_context_{state_->world().pool(), state_->world().allocator()} {
+  if (is_member_) coordinate_ = mesh_.CoordinateOf(state_->world().rank());
+}
+
+void MeshContext::ThrowOutside() const {
+  Throw(absl::StatusCode::kFailedPrecondition, "rank ", state_->world().rank(), " is not in mesh (",
+        mesh_.ToString(), "), a slice of (", mesh_.Root().ToString(),
+        "): it holds nothing there and cannot compute on it");
+}
 
 void MeshContext::Warn(const std::string& text) {
   if (const RankState::WarningSink& sink = state().warning_sink(); sink) {
@@ -33,12 +45,17 @@ void MeshContext::CheckPiece(const Tensor& piece, absl::string_view what) {
 
 const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& axes, Lane lane) {
   std::vector<int> key(axes.begin(), axes.end());
+  if (is_slice_) {
+    if (!is_member_) ThrowOutside();
+    std::erase_if(key, [this](int axis) { return axis < mesh_.num_axes() && mesh_.IsFixed(axis); });
+    if (root_ != nullptr) return root_->SharedGroup(AxisList(key.begin(), key.end()), lane);
+  }
   std::shared_ptr<Communicator>& group = groups_[static_cast<int>(lane)][key];
   if (group == nullptr) {
     const std::string name = absl::StrJoin(
-        axes, ".", [this](std::string* out, int axis) { absl::StrAppend(out, mesh_.axis_name(axis)); });
+        key, ".", [this](std::string* out, int axis) { absl::StrAppend(out, mesh_.axis_name(axis)); });
     // Communicators order their members by world rank, layouts by coordinate: the same for row-major meshes.
-    const std::vector<int> ranks = mesh_.GroupOf(world().rank(), axes);
+    const std::vector<int> ranks = mesh_.GroupOf(world().rank(), key);
     for (size_t i = 1; i < ranks.size(); ++i) {
       WEFT_REQUIRE(ranks[i - 1] < ranks[i], "mesh ", mesh_.ToString(),
                    ": ranks must ascend along every axis (axis group ", name, ")");
@@ -54,6 +71,7 @@ namespace {
 void CheckRanks(const World& world, const DeviceMesh& mesh) {
   WEFT_REQUIRE(mesh.num_ranks() <= world.size(), "mesh ", mesh.ToString(), " needs ", mesh.num_ranks(),
                " ranks; the world has ", world.size());
+  if (mesh.IsSlice()) return CheckRanks(world, mesh.Root());
   if (mesh == DeviceMesh(mesh.axes())) return;  // ranks 0 to num_ranks() - 1
   for (int rank : mesh.ranks()) {
     WEFT_REQUIRE(rank >= 0 && rank < world.size(), "mesh ", mesh.ToString(), " has rank ", rank,
@@ -82,16 +100,27 @@ class PathLabels final : public BlockLabels {
 
 }  // namespace
 
-IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh) {
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machine& machine) {
   CheckRanks(world, mesh);
+  const std::vector<MeshAxis> axes = mesh.Root().axes();
+  for (const auto& [name, cost] : machine.axes) {
+    const bool is_axis = std::any_of(
+        axes.begin(), axes.end(), [&, &wanted = name](const MeshAxis& axis) { return axis.name == wanted; });
+    WEFT_REQUIRE(is_axis, "machine: axes.", name, " is no axis of mesh (", mesh.ToString(), ")");
+  }
   auto state = std::make_shared<RankState>(world);
   LabelBlocks(*world.allocator(), std::make_shared<PathLabels>(state));
-  return MakeIntrusive<MeshContext>(std::move(state), mesh);
+  return MakeIntrusive<MeshContext>(std::move(state), mesh, machine);
 }
 
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh) {
   CheckRanks(context->world(), mesh);
-  return MakeIntrusive<MeshContext>(context->shared_state(), mesh);
+  IntrusivePtr<MeshContext> root;
+  if (mesh.IsSlice()) {
+    const IntrusivePtr<MeshContext>& own = context->root_ != nullptr ? context->root_ : context;
+    if (own->mesh() == mesh.Root()) root = own;
+  }
+  return MakeIntrusive<MeshContext>(context->shared_state(), mesh, context->machine(), std::move(root));
 }
 
 }  // namespace weft

@@ -13,6 +13,7 @@
 #include "dtensor/context/redistribution_cache.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
+#include "mesh/machine.h"
 #include "mesh/redistribution/cost_model.h"
 #include "mesh/redistribution/rearrangement.h"
 #include "ops/op/kernel_call.h"
@@ -26,11 +27,16 @@ namespace weft {
 // A mesh as one rank sees it: its coordinate, its communicators, and its caches of sharding decisions and of
 // redistributions. One per rank and mesh; every DTensor holds a reference. Made by Bind.
 //
+// On a rank outside a slice the context holds nothing: there are no tensors on it, and whatever would make one
+// throws, as coordinate() does.
+//
 // Lifetime: must not outlive the World.
 // Threads: the owning rank's thread only.
 class MeshContext : public RefCounted<MeshContext> {
  public:
-  MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh);
+  // `root`: the context of the mesh that `mesh` is a slice of, whose communicators it shares; may be null.
+  MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Machine machine,
+              IntrusivePtr<MeshContext> root = nullptr);
 
   const DeviceMesh& mesh() const { return mesh_; }
   RankState& state() { return *state_; }
@@ -38,6 +44,7 @@ class MeshContext : public RefCounted<MeshContext> {
   World& world() { return state_->world(); }
   const std::shared_ptr<Allocator>& allocator() { return world().allocator(); }
   const CostModel& cost_model() const { return cost_model_; }
+  const Machine& machine() const { return cost_model_.machine(); }
   // Bounded; cache().stats() counts hits, misses and evictions.
   PropagationCache& cache() { return cache_; }
   RedistributionCache& redistribution_cache() { return redistribution_cache_; }
@@ -49,21 +56,37 @@ class MeshContext : public RefCounted<MeshContext> {
   // One line to the rank state's warning sink, or on stderr from the mesh's first rank.
   void Warn(const std::string& text);
 
-  // This rank's index along every axis.
-  absl::Span<const int64_t> coordinate() const { return coordinate_; }
+  // Whether this rank is in the mesh; false for some ranks on slices alone.
+  bool is_member() const { return is_member_; }
+
+  // This rank's index along every axis; 0 along the fixed axes of a slice.
+  // Errors: FailedPrecondition if this rank is not in the mesh.
+  absl::Span<const int64_t> coordinate() const {
+    if (!is_member_) ThrowOutside();
+    return coordinate_;
+  }
 
   // Errors: InvalidArgument that starts with `what`, if `piece` is undefined or not on this rank's device: a
   //         kernel would read its address as one of its own device.
   void CheckPiece(const Tensor& piece, absl::string_view what);
 
   // The communicator over `axes`, in which group rank is the row-major index along them; one for each lane.
-  // Created at its first use, which every member reaches in the same order; then pooled.
+  // Created at its first use, which every member reaches in the same order; then pooled. A slice has the
+  // communicators of its root's context, if it was bound from that: along the remaining axes they are the same.
+  // Errors: FailedPrecondition if this rank is not in the mesh.
   Communicator& Group(const AxisList& axes, Lane lane = Lane::kInline) { return *SharedGroup(axes, lane); }
   const std::shared_ptr<Communicator>& SharedGroup(const AxisList& axes, Lane lane);
 
  private:
+  friend IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
+
+  [[noreturn]] void ThrowOutside() const;
+
   std::shared_ptr<RankState> state_;
   DeviceMesh mesh_;
+  IntrusivePtr<MeshContext> root_;
+  bool is_slice_ = false;
+  bool is_member_ = true;
   std::vector<int64_t> coordinate_;
   CostModel cost_model_;
   KernelContext kernel_context_;
@@ -74,9 +97,11 @@ class MeshContext : public RefCounted<MeshContext> {
 };
 
 // Binds a mesh to this rank. The first form makes new ambient state, so a program calls it once a rank and
-// passes the context on; the second puts another mesh over the same state.
-// Errors: InvalidArgument if this rank is not in the mesh, or the mesh names a rank that the world lacks.
-IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh);
+// passes the context on; the second puts another mesh, or a slice of the same, over the same state and machine.
+// `machine` is what layouts are chosen by, the same on every rank.
+// Errors: InvalidArgument if this rank is not in the mesh, unless that is a slice; if the mesh names a rank that
+//         the world lacks, the machine an axis that the mesh lacks; as Machine::Check.
+IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machine& machine = {});
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
 
 }  // namespace weft

@@ -60,6 +60,20 @@ BatchOffsetGuard::BatchOffsetGuard(RankState& state, int64_t offset)
   WEFT_REQUIRE(offset >= 0, "BatchOffsetGuard: expected an offset of at least 0, got ", offset);
 }
 
+RandomScope::RandomScope(RankState& state, RandomSnapshot snapshot)
+    : state_(state), other_(std::move(snapshot)) {
+  Swap();
+}
+
+RandomScope::~RandomScope() { Swap(); }
+
+void RandomScope::Swap() noexcept {
+  std::swap(state_.step_, other_.step);
+  std::swap(state_.batch_offset_, other_.batch_offset);
+  std::swap(state_.path_id_, other_.path_id);
+  state_.call_numbers_.swap(other_.call_numbers);
+}
+
 Communicator& RankState::Group(const std::string& name, const std::vector<int>& ranks) {
   std::shared_ptr<Communicator>& group = groups_[{name, ranks}];
   if (group == nullptr) group = world_.NewGroup(name, ranks);

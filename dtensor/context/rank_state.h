@@ -35,6 +35,17 @@ inline constexpr Purpose kPurposes[] = {Purpose::kActivation, Purpose::kParam, P
 // "activation", "param", "grad", "loss", "norm", "metric".
 absl::string_view PurposeName(Purpose purpose);
 
+// Where a rank stands in its random draws: all that a draw depends on besides the seed and the layout. A value;
+// `==` compares all of it.
+struct RandomSnapshot {
+  uint64_t step = 0;
+  int64_t batch_offset = 0;                              // of the microbatch (BatchOffsetGuard)
+  int path_id = 0;                                       // the module path
+  absl::flat_hash_map<int, uint64_t> call_numbers = {};  // by module path; one that has not drawn is absent
+
+  bool operator==(const RandomSnapshot&) const = default;
+};
+
 // The ambient state of one rank, shared by all its mesh contexts, so that a guard reaches every mesh:
 // gradient mode, module path, purpose of communication, and the inputs of randomness. Never global, never
 // thread-local: ranks may be threads. Used by the owning rank's thread only.
@@ -78,6 +89,10 @@ class RankState {
   uint64_t NextCallNumber() { return call_numbers_[path_id()]++; }
   void ResetCallNumbers() { call_numbers_.clear(); }
 
+  // Where the rank stands now, for a RandomScope later.
+  // Cost:   copies one number per module path that has drawn since the root module's call.
+  RandomSnapshot random_snapshot() const { return {step_, batch_offset_, path_id_, call_numbers_}; }
+
   // A communicator among `ranks` (world ranks, ascending, this one among them), for what runs between meshes.
   // Created at its first use, which every member reaches in the same order; then pooled by name and ranks.
   Communicator& Group(const std::string& name, const std::vector<int>& ranks);
@@ -112,6 +127,7 @@ class RankState {
   friend class NoImplicitChecksGuard;
   friend class CallObserverGuard;
   friend class BatchOffsetGuard;
+  friend class RandomScope;
   friend class NoGradGuard;
   friend class EnableGradGuard;
   friend class NoSync;
@@ -228,6 +244,30 @@ class BackwardScope : ScopedValue<BackwardPass*>, ScopedNumber {
 class BatchOffsetGuard : ScopedValue<int64_t> {
  public:
   BatchOffsetGuard(RankState& state, int64_t offset);
+};
+
+// Puts the rank back to where it stood in its random draws: the same calls draw the same bits again. When it
+// ends, the rank goes on from where it stood before, as if nothing had been drawn. This is how a forward is run a
+// second time, for its backward, with the masks of the first:
+//   const RandomSnapshot before = state.random_snapshot();
+//   DTensor y = block(x);
+//   ...
+//   const RandomScope again(state, before);
+//   DTensor same_bits = block(x);
+// The seed, and whether the rank is training, are left as they are. Scopes nest. Within one, the call of a root
+// module resets call numbers as ever; their end undoes that too.
+class RandomScope {
+ public:
+  RandomScope(RankState& state, RandomSnapshot snapshot);
+  ~RandomScope();
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
+
+ private:
+  void Swap() noexcept;
+
+  RankState& state_;
+  RandomSnapshot other_;  // what to go on from
 };
 
 // Runs without dropout while it lives.

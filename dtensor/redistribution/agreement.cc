@@ -1,8 +1,8 @@
 #include "dtensor/redistribution/agreement.h"
 
+#include <bit>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -18,8 +18,10 @@ using Numbers = std::vector<int64_t>;
 
 // Every rank's numbers, as many from each, in the order of mesh.ranks().
 std::vector<Numbers> GatherNumbers(MeshContext& context, const Numbers& mine) {
-  AxisList axes(context.mesh().num_axes());
-  std::iota(axes.begin(), axes.end(), 0);
+  AxisList axes;
+  for (int axis = 0; axis < context.mesh().num_axes(); ++axis) {
+    if (context.mesh().axis_size(axis) > 1) axes.push_back(axis);
+  }
   Communicator& group = context.Group(axes);
   const int64_t count = static_cast<int64_t>(mine.size());
   const Tensor all = Tensor::Empty(context.allocator(), DType::kI64, {group.size() * count});
@@ -49,7 +51,8 @@ uint64_t HashOfBytes(const Tensor& tensor) {
   return hash;
 }
 
-std::string RankText(const DeviceMesh& mesh, int rank) {
+std::string RankText(const DeviceMesh& slice, int rank) {
+  const DeviceMesh mesh = slice.Root();
   const std::vector<int64_t> coordinate = mesh.CoordinateOf(rank);
   std::string text = absl::StrCat("rank ", rank);
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -74,7 +77,44 @@ class Findings {
   std::string text_;
 };
 
+// A figure of a machine and what it is called.
+struct Figure {
+  std::string name;
+  double value = 0;
+};
+
+std::vector<Figure> FiguresOf(const MeshContext& context) {
+  std::vector<Figure> figures;
+  for (int axis = 0; axis < context.mesh().num_axes(); ++axis) {
+    const AxisCost& cost = context.cost_model().axis(axis);
+    const std::string& name = context.mesh().axis_name(axis);
+    figures.push_back({absl::StrCat("axes.", name, ".alpha"), cost.alpha});
+    figures.push_back({absl::StrCat("axes.", name, ".beta"), cost.beta});
+  }
+  figures.push_back({"flops", context.machine().flops});
+  figures.push_back({"bytes_per_second", context.machine().bytes_per_second});
+  return figures;
+}
+
 }  // namespace
+
+void CheckSameMachine(MeshContext& context, absl::string_view what) {
+  const DeviceMesh& mesh = context.mesh();
+  if (mesh.num_ranks() == 1 || context.allocator()->device().type == DeviceType::kMeta) return;
+  const std::vector<Figure> figures = FiguresOf(context);
+  Numbers mine;
+  for (const Figure& figure : figures) mine.push_back(std::bit_cast<int64_t>(figure.value));
+  const std::vector<Numbers> theirs = GatherNumbers(context, mine);
+  for (int i = 1; i < mesh.num_ranks(); ++i) {
+    for (size_t field = 0; field < figures.size(); ++field) {
+      WEFT_REQUIRE(theirs[i][field] == theirs[0][field], what,
+                   ": the ranks' machines differ: ", figures[field].name, " is ",
+                   std::bit_cast<double>(theirs[i][field]), " on ", RankText(mesh, mesh.ranks()[i]), " and ",
+                   std::bit_cast<double>(theirs[0][field]), " on ", RankText(mesh, mesh.ranks()[0]),
+                   "; give every rank's Bind the same Machine");
+    }
+  }
+}
 
 void CheckReplicas(MeshContext& context, const Tensor& local, const TensorType& type, const Layout& layout,
                    absl::string_view what) {

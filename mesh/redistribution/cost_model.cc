@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/error.h"
-
 namespace weft {
 
-CostModel::CostModel(const DeviceMesh& mesh) : mesh_(mesh), costs_(mesh.num_axes()) {}
-
-CostModel::CostModel(const DeviceMesh& mesh, std::vector<AxisCost> costs)
-    : mesh_(mesh), costs_(std::move(costs)) {
-  WEFT_REQUIRE(static_cast<int>(costs_.size()) == mesh.num_axes(), "mesh (", mesh.ToString(), ") has ",
-               mesh.num_axes(), " axes, but ", costs_.size(), " costs were given");
+CostModel::CostModel(const DeviceMesh& mesh, Machine machine) : mesh_(mesh), machine_(std::move(machine)) {
+  machine_.Check();
+  for (const MeshAxis& axis : mesh.axes()) costs_.push_back(machine_.Axis(axis.name));
 }
 
 double CostModel::StepMicroseconds(const RedistributionStep& step, const Layout& from,
@@ -25,8 +20,8 @@ double CostModel::Microseconds(const StepTraffic& traffic) const {
   double slowest = 0;
   for (int axis = 0; traffic.axes >> axis != 0; ++axis) {
     if ((traffic.axes >> axis & 1) == 0) continue;
-    slowest = std::max(slowest, costs_[axis].alpha_us * static_cast<double>(traffic.rounds) +
-                                    costs_[axis].us_per_byte * static_cast<double>(traffic.bytes));
+    slowest = std::max(slowest, costs_[axis].alpha_us() * static_cast<double>(traffic.rounds) +
+                                    costs_[axis].us_per_byte() * static_cast<double>(traffic.bytes));
   }
   return kStepMicroseconds + slowest;
 }

@@ -5,21 +5,14 @@
 #include <vector>
 
 #include "mesh/device_mesh.h"
+#include "mesh/machine.h"
 #include "mesh/redistribution/bytes.h"
 #include "mesh/redistribution/redistribution.h"
 #include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
-// What a message costs along one mesh axis: alpha + beta * bytes.
-struct AxisCost {
-  double alpha_us = 5;        // per message
-  double us_per_byte = 1e-4;  // 10 GB/s
-
-  bool operator==(const AxisCost&) const = default;
-};
-
-// Predicts times for one mesh. A value; one AxisCost an axis.
+// Predicts times for one mesh on one machine. A value.
 //
 // A step takes kStepMicroseconds + alpha rounds + beta bytes, with the bytes that its worst rank receives. An
 // all-gather or reduce-scatter over n ranks has ceil(log2 n) rounds, an all-reduce twice as many, a move one
@@ -32,11 +25,10 @@ class CostModel {
   // What a step costs besides its messages: packing, and waiting for the last member.
   static constexpr double kStepMicroseconds = 5;
 
-  // The default AxisCost along every axis.
-  explicit CostModel(const DeviceMesh& mesh);
-  // Errors: InvalidArgument if there is not one cost an axis.
-  CostModel(const DeviceMesh& mesh, std::vector<AxisCost> costs);
+  // Errors: as Machine::Check.
+  explicit CostModel(const DeviceMesh& mesh, Machine machine = {});
 
+  const Machine& machine() const { return machine_; }
   const AxisCost& axis(int axis) const { return costs_[axis]; }
 
   // Microseconds of one step, entered with layout `from`; 0 for steps that do not communicate.
@@ -50,7 +42,8 @@ class CostModel {
 
  private:
   DeviceMesh mesh_;
-  std::vector<AxisCost> costs_;
+  Machine machine_;
+  std::vector<AxisCost> costs_;  // by axis
 };
 
 }  // namespace weft

@@ -14,11 +14,14 @@
 namespace weft {
 namespace {
 
-// Rough speeds of one device: 0.1 Tpoint/s of the iteration space, 30 GB/s of memory. Only their ratios to
-// the mesh's alpha and beta matter, and only between candidates of one call: with the defaults a byte saved
-// on the wire is worth three in memory, and a point of a product 0.1 bytes on the wire.
-constexpr double kPointsPerMicrosecond = 1e5;
-constexpr double kBytesPerMicrosecond = 3e4;
+// What the machine does in a microsecond. A point of the iteration space is a multiplication and an addition.
+struct Speeds {
+  explicit Speeds(const Machine& machine)
+      : points_per_us(machine.flops / 2 / 1e6), bytes_per_us(machine.bytes_per_second / 1e6) {}
+
+  double points_per_us;
+  double bytes_per_us;
+};
 
 // Combinations of axes that survive each axis.
 constexpr size_t kBeamWidth = 8;
@@ -38,23 +41,25 @@ struct Choice {
 
   double written() const { return std::accumulate(output_bytes.begin(), output_bytes.end(), 0.0); }
   // The share of the work: as long as its arithmetic or its memory traffic takes, whichever is longer.
-  double compute_us() const {
+  double compute_us(const Speeds& speeds) const {
     const double read = std::accumulate(operand_bytes.begin(), operand_bytes.end(), 0.0);
-    return std::max(points / kPointsPerMicrosecond, (read + written()) / kBytesPerMicrosecond);
+    return std::max(points / speeds.points_per_us, (read + written()) / speeds.bytes_per_us);
   }
   // The outputs that it leaves: whoever reads them pays once more for what is not split.
-  double output_us() const { return written() / kBytesPerMicrosecond; }
-  double total_us() const { return transfer_us + compute_us() + output_us(); }
+  double output_us(const Speeds& speeds) const { return written() / speeds.bytes_per_us; }
+  // All but the redistributions.
+  double work_us(const Speeds& speeds) const { return compute_us(speeds) + output_us(speeds); }
+  double total_us(const Speeds& speeds) const { return transfer_us + compute_us(speeds) + output_us(speeds); }
 };
 
 // Keeps the cheapest choices, in the order that they are listed in, so that ties go to what is listed first.
 // Returns the others.
-std::vector<Choice> Prune(std::vector<Choice>& choices) {
+std::vector<Choice> Prune(std::vector<Choice>& choices, const Speeds& speeds) {
   std::vector<Choice> dropped;
   if (choices.size() <= kBeamWidth) return dropped;
   std::vector<std::pair<double, size_t>> order;
   order.reserve(choices.size());
-  for (size_t i = 0; i < choices.size(); ++i) order.push_back({choices[i].total_us(), i});
+  for (size_t i = 0; i < choices.size(); ++i) order.push_back({choices[i].total_us(speeds), i});
   std::nth_element(order.begin(), order.begin() + kBeamWidth, order.end());
   std::vector<bool> kept(choices.size());
   for (size_t i = 0; i < kBeamWidth; ++i) kept[order[i].second] = true;
@@ -75,6 +80,7 @@ class Search {
         call_(call),
         mesh_(mesh),
         cost_model_(cost_model),
+        speeds_(cost_model.machine()),
         trace_(trace),
         priced_(request.operand_types.size()) {
     for (const TensorType& type : request.operand_types) operand_bytes_.push_back(NumBytes(type));
@@ -115,6 +121,7 @@ class Search {
   const CallRule& call_;
   const DeviceMesh& mesh_;
   const CostModel& cost_model_;
+  const Speeds speeds_;
   PropagationTrace* const trace_;
   Bytes operand_bytes_;
   Bytes output_bytes_;
@@ -282,18 +289,18 @@ std::optional<Strategy> Search::Best(const std::vector<Choice>& beam) {
       if (trace_ != nullptr) Trace(choice, &strategy, CandidateFate::kMovesInPlace);
       return std::nullopt;
     }
-    strategy.microseconds = TransferOf(strategy) + choice.compute_us() + choice.output_us();
+    strategy.microseconds = TransferOf(strategy) + choice.compute_us(speeds_) + choice.output_us(speeds_);
     if (trace_ != nullptr) Trace(choice, &strategy, CandidateFate::kCostlier);
     bound = std::min(bound, strategy.microseconds);
     return strategy;
   };
-  const auto promising =
-      absl::c_min_element(beam, [](const Choice& a, const Choice& b) { return a.total_us() < b.total_us(); });
+  const auto promising = absl::c_min_element(
+      beam, [this](const Choice& a, const Choice& b) { return a.total_us(speeds_) < b.total_us(speeds_); });
   std::optional<Strategy> likely;
   if (trace_ == nullptr && promising != beam.end()) likely = finish(*promising);
   std::optional<Strategy> best;
   for (auto choice = beam.begin(); choice != beam.end(); ++choice) {
-    const double least = choice->compute_us() + choice->output_us();
+    const double least = choice->work_us(speeds_);
     if (trace_ == nullptr && least > bound * (1 + 2 * kTieMargin)) continue;
     std::optional<Strategy> strategy = trace_ == nullptr && choice == promising ? likely : finish(*choice);
     if (!strategy.has_value()) continue;
@@ -307,8 +314,8 @@ std::optional<Strategy> Search::Best(const std::vector<Choice>& beam) {
 void Search::Trace(const Choice& choice, const Strategy* strategy, CandidateFate fate) {
   TracedCandidate traced;
   for (const AxisCandidate* pick : choice.picks) traced.picks.push_back(*pick);
-  traced.compute_us = choice.compute_us();
-  traced.output_us = choice.output_us();
+  traced.compute_us = choice.compute_us(speeds_);
+  traced.output_us = choice.output_us(speeds_);
   traced.transfer_us = choice.transfer_us;
   traced.fate = fate;
   if (strategy != nullptr) {
@@ -356,7 +363,7 @@ std::optional<Strategy> Search::Run() {
         next.push_back(Extend(choice, candidate, axis));
       }
     }
-    std::vector<Choice> dropped = Prune(next);
+    std::vector<Choice> dropped = Prune(next, speeds_);
     if (trace_ != nullptr) absl::c_move(dropped, std::back_inserter(pruned));
     beam = std::move(next);
   }

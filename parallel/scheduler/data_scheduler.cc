@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "mesh/redistribution/cost_model.h"
 #include "parallel/scheduler/gradient_buckets.h"
 #include "parallel/scheduler/unit_copies.h"
 
@@ -69,6 +70,19 @@ void ObserveModules(Module& model, const std::vector<ResolvedUnit>& units,
   }
 }
 
+// What a bucket has to hold to be worth a collective of its own: its bytes take twenty times as long as a message's
+// start, along the axis where that is most. By the default Machine 1 MB.
+int64_t LeastBucketBytes(const DeviceMesh& mesh, const CostModel& cost_model) {
+  constexpr double kStarts = 20;
+  constexpr double kMost = 1 << 30;  // where bytes are free
+  double bytes = 1;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const AxisCost& cost = cost_model.axis(axis);
+    if (mesh.axis_size(axis) > 1) bytes = std::max(bytes, std::min(kMost, kStarts * cost.alpha / cost.beta));
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 }  // namespace
 
 void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
@@ -104,9 +118,9 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
   }
   // Ten buckets at least, if each is still worth a collective: otherwise a small model's gradients would move when
   // backward has ended.
-  constexpr int64_t kLeastBytes = 1 << 20;
   const auto most = static_cast<int64_t>(options.bucket_mb * (1 << 20));
-  const int64_t bucket_bytes = std::min(most, std::max(kLeastBytes, gradient_bytes / 10));
+  const int64_t least = LeastBucketBytes(context->mesh(), context->cost_model());
+  const int64_t bucket_bytes = std::min(most, std::max(least, gradient_bytes / 10));
   const auto buckets =
       std::make_shared<GradientBuckets>(*context, std::move(leaves),
                                         BucketOptions{.bucket_bytes = bucket_bytes,

@@ -37,6 +37,7 @@ ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOpti
       comm_timeout_(options.comm_timeout),
       mpi_(std::move(mpi)),
       store_(OpenStore(environment, mpi_.get())),
+      users_store_(std::make_shared<PrefixStore>(store_->store(), "user/"), [this] { ThrowIfFailed(); }),
       groups_(MakeGroups(options)),
       watchdog_(environment.world_size, store_->store().get(), options.watchdog) {
   peer_watch_ = std::make_unique<PeerWatch>(

@@ -15,6 +15,7 @@
 #include "runtime/launch/process_groups.h"
 #include "runtime/launch/watchdog.h"
 #include "runtime/launch/world.h"
+#include "runtime/launch/world_store.h"
 
 namespace weft {
 
@@ -32,6 +33,7 @@ class ProcessWorld final : public World {
   ~ProcessWorld() override;
 
   void FinishWork() override;
+  Store& store() override { return users_store_; }
 
   // The rank's function has thrown: the others are told so, as "failed: <message>".
   void TellFailure(const std::string& message) noexcept;
@@ -52,6 +54,7 @@ class ProcessWorld final : public World {
   Backend backend_ = Backend::kGloo;  // of groups_
   const std::unique_ptr<MpiEnvironment> mpi_;
   const std::unique_ptr<JobStore> store_;
+  WorldStore users_store_;  // a part of it
   const std::unique_ptr<ProcessGroups> groups_;
   std::mutex beside_mutex_;
   std::unique_ptr<ProcessGroups> gloo_beside_;  // other groups; null until some are asked for

@@ -9,24 +9,37 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/group_failure.h"
 #include "runtime/comm/local/communicator.h"
 #include "runtime/comm/local/hub.h"
 #include "runtime/launch/device_backend_choice.h"
+#include "runtime/launch/world_store.h"
 #include "runtime/store/hash_store.h"
 
 namespace weft {
 namespace {
 
+// What the ranks of one call of RunRanks share.
+struct Shared {
+  explicit Shared(int num_ranks) : hub(std::make_shared<LocalHub>(num_ranks)) {}
+
+  const std::shared_ptr<LocalHub> hub;
+  GroupFailure failure;  // of the first rank that failed
+  WorldStore store{std::make_shared<HashStore>(), [this] { failure.ThrowIfFailed(); }};
+  std::shared_ptr<Store> device_store;  // where the ranks' devices meet; null if they do not
+};
+
 class LocalWorld final : public World {
  public:
-  // `store`: where the ranks' devices meet; null if they do not.
-  LocalWorld(int rank, int size, int num_threads, const WorldOptions& options, std::shared_ptr<LocalHub> hub,
-             const std::shared_ptr<Store>& store)
+  LocalWorld(int rank, int size, int num_threads, const WorldOptions& options, Shared& shared)
       : World(rank, size, /*local_rank=*/rank, num_threads, options),
         comm_timeout_(options.comm_timeout),
-        hub_(std::move(hub)) {
-    if (store != nullptr) device_groups_ = DeviceGroupsOf(options.device).make(store, rank, allocator());
+        shared_(shared) {
+    if (shared.device_store == nullptr) return;
+    device_groups_ = DeviceGroupsOf(options.device).make(shared.device_store, rank, allocator());
   }
+
+  Store& store() override { return shared_.store; }
 
   void FinishWork() override {
     World::FinishWork();
@@ -43,7 +56,7 @@ class LocalWorld final : public World {
                                             const std::vector<int>& ranks) override {
     std::shared_ptr<Communicator> group;
     if (backend == Backend::kLocal) {
-      group = MakeLocalCommunicator(hub_, rank(), name, ranks, &ledger(), &workers());
+      group = MakeLocalCommunicator(shared_.hub, rank(), name, ranks, &ledger(), &workers());
     } else if (backend == Backend::kNccl && device_groups_ != nullptr) {
       group = device_groups_->Make(name, ranks, &ledger());
     }
@@ -53,7 +66,7 @@ class LocalWorld final : public World {
 
  private:
   std::chrono::milliseconds comm_timeout_;
-  std::shared_ptr<LocalHub> hub_;
+  Shared& shared_;
   std::unique_ptr<DeviceGroups> device_groups_;  // null: the local communicator
 };
 
@@ -64,13 +77,13 @@ class Launch {
       : num_ranks_(num_ranks),
         body_(body),
         options_(options),
-        hub_(std::make_shared<LocalHub>(num_ranks)),
+        shared_(num_ranks),
         watchdog_(num_ranks, /*store=*/nullptr, options.watchdog) {
     num_threads_ = options.threads_per_rank;
     if (num_threads_ == 0) {
       num_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / num_ranks);
     }
-    if (ThreadsUseDeviceGroups(options, num_ranks)) store_ = std::make_shared<HashStore>();
+    if (ThreadsUseDeviceGroups(options, num_ranks)) shared_.device_store = std::make_shared<HashStore>();
   }
 
   void Run() {
@@ -91,7 +104,7 @@ class Launch {
     // Outside the try: its ledger outlives the work of its workers.
     std::optional<LocalWorld> world;
     try {
-      world.emplace(rank, num_ranks_, num_threads_, options_, hub_, store_);
+      world.emplace(rank, num_ranks_, num_threads_, options_, shared_);
       Enter(world->device_groups());
       watchdog_.Watch(
           {rank, &world->flight_recorder(), [&world](absl::StatusCode code, const std::string& message) {
@@ -108,7 +121,7 @@ class Launch {
     }
     if (world.has_value()) world->FinishWork();
     watchdog_.Forget(rank, "has returned from its function");
-    hub_->FinishRank(rank);
+    shared_.hub->FinishRank(rank);
     if (!world.has_value() || world->device_groups() == nullptr) return;
     world->device_groups()->Finish();
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -132,20 +145,20 @@ class Launch {
       }
       for (DeviceGroups* groups : device_groups_) groups->AbortAll(message);
     }
-    hub_->AbortAll(message);
+    shared_.failure.Set(absl::StatusCode::kAborted, message);
+    shared_.hub->AbortAll(message);
   }
 
   const int num_ranks_;
   const std::function<void(World&)>& body_;
   const WorldOptions& options_;
-  const std::shared_ptr<LocalHub> hub_;
+  Shared shared_;
   Watchdog watchdog_;
   int num_threads_ = 1;
   std::mutex mutex_;
   std::exception_ptr first_error_;
   std::string abort_reason_;
   std::vector<DeviceGroups*> device_groups_;  // of the ranks that run
-  std::shared_ptr<Store> store_;              // null: they have none
 };
 
 }  // namespace

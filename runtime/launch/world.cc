@@ -58,6 +58,11 @@ std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std
   return group;
 }
 
+Store& World::store() {
+  Throw(absl::StatusCode::kUnimplemented, "World::store: the world of rank ", rank(),
+        " has no store; those of RunRanks, RunWorld and World::FromEnv have one");
+}
+
 void World::FailGroups(absl::StatusCode code, const std::string& message) {
   failure_.Set(code, message);
   std::vector<std::weak_ptr<Communicator>> groups;

@@ -16,6 +16,7 @@
 #include "runtime/device/device_backend.h"
 #include "runtime/launch/backend.h"
 #include "runtime/launch/watchdog.h"
+#include "runtime/store/store.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
@@ -73,6 +74,16 @@ class World {
   std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks,
                                          const GroupOptions& options = {});
 
+  // The keys that the ranks of this world share (runtime/store/store.h): addresses, numbers, "wait until all
+  // have come", for what is no collective. Apart from the keys that Weft itself keeps, and empty when the job
+  // begins or is restarted.
+  //
+  // Cost:   ranks as threads: a lock. Processes: a call to the process that keeps the job's store, about 0.3 ms
+  //         on one machine; not in the ledger. A wait costs one call per 100 ms.
+  // Errors: as in store.h; Get and Wait throw Aborted soon after a rank has failed. Unimplemented from a world
+  //         that has none: one that RunRanks, RunWorld or FromEnv did not make.
+  virtual Store& store();
+
   // A thread that runs tasks of this rank in the order submitted, such as collectives beside computing. What it
   // has is run to the end by FinishWork; no task outlives the world.
   std::shared_ptr<Worker> StartWorker() { return workers_.Start(); }
@@ -101,6 +112,9 @@ class World {
                                                     const std::vector<int>& ranks);
 
   WorkerPool& workers() { return workers_; }
+
+  // Throws the error of FailGroups, once there is one. Any thread.
+  void ThrowIfFailed() const { failure_.ThrowIfFailed(); }
 
  private:
   int rank_;

@@ -171,5 +171,153 @@ TEST(DeviceMeshTest, MisuseIsNamed) {
   EXPECT_EQ(InvalidArgumentMessage([] { DeviceMesh({{"a", 2}}, {0, -1}); }), "rank -1 in a mesh is negative");
 }
 
+// A slice is what its root has at the fixed indices: the same ranks, coordinates and groups, by the same numbers.
+TEST(MeshAlgebraTest, ASliceIsWhatItsRootHasThere) {
+  std::vector<int> backwards(12);
+  for (int i = 0; i < 12; ++i) backwards[i] = 20 - i;
+  for (const DeviceMesh& mesh :
+       {DeviceMesh::Parse("pp=2, dp=3, tp=2"), DeviceMesh({{"pp", 2}, {"dp", 3}, {"tp", 2}}, backwards)}) {
+    for (int64_t dp = 0; dp < 3; ++dp) {
+      const DeviceMesh slice = mesh.Slice({{"dp", dp}});
+      EXPECT_TRUE(slice.IsSlice());
+      EXPECT_FALSE(mesh.IsSlice());
+      EXPECT_EQ(slice.Root(), mesh);
+      EXPECT_EQ(slice.num_axes(), 3);
+      EXPECT_EQ(slice.num_ranks(), 4);
+      EXPECT_EQ(slice.axis_size(1), 1);
+      EXPECT_TRUE(slice.IsFixed(1));
+      EXPECT_FALSE(slice.IsFixed(0));
+      EXPECT_EQ(slice.fixed_index(1), dp);
+      std::vector<int> there;
+      for (const int rank : mesh.ranks()) {
+        const std::vector<int64_t> whole = mesh.CoordinateOf(rank);
+        EXPECT_EQ(slice.Contains(rank), whole[1] == dp);
+        if (whole[1] != dp) continue;
+        there.push_back(rank);
+        EXPECT_EQ(slice.CoordinateOf(rank), (std::vector<int64_t>{whole[0], 0, whole[2]}));
+        EXPECT_EQ(slice.GroupOf(rank, {0, 2}), mesh.GroupOf(rank, {0, 2}));
+        EXPECT_EQ(slice.GroupOf(rank, {2}), mesh.GroupOf(rank, {2}));
+        EXPECT_EQ(slice.GroupOf(rank, {1}), std::vector<int>{rank});
+      }
+      EXPECT_EQ(slice.ranks(), there);
+      // A slice of a slice is one of the root.
+      const DeviceMesh line = slice.Slice({{"pp", 1}});
+      EXPECT_EQ(line, mesh.Slice({{"pp", 1}, {"dp", dp}}));
+      EXPECT_EQ(line.Root(), mesh);
+      EXPECT_EQ(line.num_ranks(), 2);
+      const DeviceMesh point = line.Slice({{"tp", 0}});
+      EXPECT_EQ(point.ranks(), std::vector<int>{mesh.ranks()[6 + 2 * dp]});
+    }
+  }
+  const DeviceMesh mesh = DeviceMesh::Parse("pp=2, dp=3");
+  EXPECT_EQ(mesh.Slice({{"pp", 1}}).ToString(), "dp=3 at pp=1");
+  EXPECT_EQ(mesh.Slice({{"pp", 1}, {"dp", 0}}).ToString(), "at pp=1, dp=0");
+  EXPECT_EQ(mesh.Slice({}), mesh);
+  EXPECT_FALSE(mesh.Slice({}).IsSlice());
+  EXPECT_NE(mesh.Slice({{"pp", 1}}), mesh.Slice({{"pp", 0}}));
+  EXPECT_NE(mesh.Slice({{"pp", 0}}), mesh);
+  // The same ranks under other axes are another mesh.
+  EXPECT_NE(mesh.Slice({{"pp", 0}}), DeviceMesh::Parse("pp=1, dp=3"));
+  EXPECT_NE(mesh.Slice({{"pp", 0}}), DeviceMesh::Parse("pp=4, dp=3").Slice({{"pp", 0}}));
+}
+
+TEST(MeshAlgebraTest, ASliceOfAMillionRanksMakesNoList) {
+  const DeviceMesh mesh({{"pp", 1 << 20}, {"dp", 4}});
+  const DeviceMesh slice = mesh.Slice({{"pp", 12345}});
+  EXPECT_EQ(slice.num_ranks(), 4);
+  EXPECT_EQ(slice.CoordinateOf(4 * 12345 + 3), (std::vector<int64_t>{0, 3}));
+  EXPECT_FALSE(slice.Contains(3));
+  EXPECT_EQ(slice.ranks(), (std::vector<int>{49380, 49381, 49382, 49383}));
+}
+
+TEST(MeshAlgebraTest, AnAliasStandsForAnOrderedListOfAxes) {
+  const DeviceMesh mesh = DeviceMesh::Parse("pp=2, dp=2, tp=2").Flatten({"tp", "dp"}, "data");
+  EXPECT_EQ(mesh.AxesOf("data"), (std::vector<int>{2, 1}));
+  EXPECT_EQ(mesh.AxesOf("pp"), std::vector<int>{0});
+  EXPECT_EQ(mesh.num_axes(), 3);
+  EXPECT_EQ(mesh, DeviceMesh::Parse("pp=2, dp=2, tp=2"));
+  EXPECT_EQ(mesh.ToString(), "pp=2, dp=2, tp=2");
+  EXPECT_EQ(mesh.FindAxis("data"), -1);
+  EXPECT_EQ(mesh.Flatten({"pp", "data"}, "all").AxesOf("all"), (std::vector<int>{0, 2, 1}));
+  EXPECT_EQ(mesh.Flatten({"tp", "dp"}, "data").AxesOf("data"), (std::vector<int>{2, 1}));  // said twice
+  EXPECT_EQ(mesh.Slice({{"pp", 1}}).AxesOf("data"), (std::vector<int>{2, 1}));
+  EXPECT_EQ(InvalidArgumentMessage([&] { mesh.AxisIndex("data"); }),
+            "mesh (pp=2, dp=2, tp=2): 'data' is an alias of tp, dp; expected one axis");
+  EXPECT_EQ(
+      InvalidArgumentMessage([&] {
+        mesh.Slice({{"tp", 1}}).AxesOf("data");
+      }),
+      "mesh (pp=2, dp=2 at tp=1) has no axis 'data': 'tp' is fixed in this slice of mesh (pp=2, dp=2, tp=2)");
+}
+
+TEST(MeshAlgebraTest, AnAxisIsSplitIntoAGrid) {
+  const DeviceMesh mesh = DeviceMesh::Parse("pp=2, dp=6, tp=2").Flatten({"dp", "tp"}, "data");
+  const DeviceMesh split = mesh.Split("dp", {{"rep", 2}, {"fs", 3}});
+  EXPECT_EQ(split, DeviceMesh::Parse("pp=2, rep=2, fs=3, tp=2"));
+  EXPECT_EQ(split.AxesOf("dp"), (std::vector<int>{1, 2}));
+  EXPECT_EQ(split.AxesOf("data"), (std::vector<int>{1, 2, 3}));
+  for (const int rank : mesh.ranks()) {
+    EXPECT_EQ(split.GroupOf(rank, split.AxesOf("dp")), mesh.GroupOf(rank, {1}));
+    const std::vector<int64_t> whole = mesh.CoordinateOf(rank);
+    EXPECT_EQ(split.CoordinateOf(rank),
+              (std::vector<int64_t>{whole[0], whole[1] / 3, whole[1] % 3, whole[2]}));
+  }
+  const DeviceMesh odd = DeviceMesh({{"dp", 4}}, {7, 3, 1, 5}).Split("dp", {{"a", 2}, {"b", 2}});
+  EXPECT_EQ(odd, DeviceMesh({{"a", 2}, {"b", 2}}, {7, 3, 1, 5}));
+}
+
+TEST(MeshAlgebraTest, Misuse) {
+  const DeviceMesh mesh = DeviceMesh::Parse("pp=2, dp=4");
+  const DeviceMesh slice = mesh.Slice({{"pp", 1}});
+  EXPECT_EQ(InvalidArgumentMessage([&] { mesh.Slice({{"tp", 0}}); }), "mesh (pp=2, dp=4) has no axis 'tp'");
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              mesh.Slice({{"pp", 2}});
+            }),
+            "a slice of mesh (pp=2, dp=4) at pp=2: expected an index from 0 to 1");
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              mesh.Slice({{"pp", 1}, {"pp", 1}});
+            }),
+            "a slice of mesh (pp=2, dp=4) fixes axis 'pp' twice");
+  const std::string is_fixed =
+      "mesh (dp=4 at pp=1) has no axis 'pp': 'pp' is fixed in this slice of mesh (pp=2, dp=4)";
+  EXPECT_EQ(InvalidArgumentMessage([&] { slice.Slice({{"pp", 1}}); }), is_fixed);
+  EXPECT_EQ(InvalidArgumentMessage([&] { slice.AxisIndex("pp"); }), is_fixed);
+  EXPECT_EQ(slice.FindAxis("pp"), -1);
+  EXPECT_EQ(InvalidArgumentMessage([&] { slice.CoordinateOf(0); }),
+            "rank 0 is not in mesh (dp=4 at pp=1) of 4 ranks");
+
+  const auto flatten = [&](const std::vector<std::string>& axes, const char* alias) {
+    return InvalidArgumentMessage([&] { mesh.Flatten({"pp"}, "used").Flatten(axes, alias); });
+  };
+  EXPECT_EQ(flatten({"pp", "dp", "pp"}, "x"),
+            "alias 'x' of axes pp, dp, pp of mesh (pp=2, dp=4): axis 'pp' is listed twice");
+  EXPECT_EQ(flatten({}, "x"), "alias 'x' of axes  of mesh (pp=2, dp=4): it needs at least one axis");
+  EXPECT_EQ(flatten({"pp"}, "dp"), "alias 'dp' of axes pp of mesh (pp=2, dp=4): an axis has that name");
+  EXPECT_EQ(flatten({"dp"}, "used"),
+            "alias 'used' of axes dp of mesh (pp=2, dp=4): it stands for other axes already");
+  EXPECT_EQ(flatten({"dp"}, "a b"),
+            "alias 'a b' of axes dp of mesh (pp=2, dp=4): its name is not a letter followed by letters, "
+            "digits or '_'");
+
+  const auto split = [&](const std::vector<MeshAxis>& factors) {
+    return InvalidArgumentMessage([&] { mesh.Split("dp", factors); });
+  };
+  EXPECT_EQ(split({{"a", 2}, {"b", 3}}),
+            "axis 'dp' of mesh (pp=2, dp=4) split into a=2, b=3: the factors' sizes must be at least 1 and "
+            "multiply to 4");
+  EXPECT_EQ(split({{"a", 2}}),
+            "axis 'dp' of mesh (pp=2, dp=4) split into a=2: the factors' sizes multiply to 2, expected 4");
+  EXPECT_EQ(split({{"dp", 2}, {"b", 2}}),
+            "axis 'dp' of mesh (pp=2, dp=4) split into dp=2, b=2: the name 'dp' is taken");
+  EXPECT_EQ(split({{"pp", 2}, {"b", 2}}), "mesh axis 'pp' is named twice in pp=2, pp=2, b=2");
+  EXPECT_EQ(split({}), "axis 'dp' of mesh (pp=2, dp=4) split into : it needs at least one factor");
+  EXPECT_EQ(
+      InvalidArgumentMessage([&] {
+        slice.Split("dp", {{"a", 2}, {"b", 2}});
+      }),
+      "axis 'dp' of mesh (dp=4 at pp=1) split into a=2, b=2: a slice has the axes of its root (pp=2, dp=4); "
+      "split that, then slice it");
+}
+
 }  // namespace
 }  // namespace weft

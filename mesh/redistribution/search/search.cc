@@ -1,6 +1,7 @@
 #include "mesh/redistribution/search/search.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <vector>
 
@@ -77,13 +78,16 @@ class Search {
 
 Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostModel& cost_model)
     : request_(request), mesh_(mesh), cost_model_(cost_model), ends_(request.from, request.to, mesh) {
+  // Axes of one rank, such as those that a slice fixes, have no part in anything.
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (mesh.axis_size(axis) == 1) continue;
     const AxisCost& cost = cost_model.axis(axis);
-    if (axis == 0) cheapest_ = cost;
-    uniform_ &= cost == cost_model.axis(0);
-    cheapest_.alpha_us = std::min(cheapest_.alpha_us, cost.alpha_us);
-    cheapest_.us_per_byte = std::min(cheapest_.us_per_byte, cost.us_per_byte);
-    if (mesh.axis_size(axis) > 1) usable_ |= 1u << axis;
+    const int first = usable_ == 0 ? axis : std::countr_zero(usable_);
+    if (axis == first) cheapest_ = cost;
+    uniform_ &= cost == cost_model.axis(first);
+    cheapest_.alpha = std::min(cheapest_.alpha, cost.alpha);
+    cheapest_.beta = std::min(cheapest_.beta, cost.beta);
+    usable_ |= 1u << axis;
   }
   int widest = -1;  // of the dims that neither end names
   for (int dim = 0; dim < request.type.ndim(); ++dim) {
@@ -94,7 +98,7 @@ Search::Search(const PlanRequest& request, const DeviceMesh& mesh, const CostMod
   for (int dim = 0; dim < request.type.ndim(); ++dim) {
     if (bytes_first() || (ends_.NamedDims() >> dim & 1) || dim == widest) dims_.push_back(dim);
   }
-  is_small_ = mesh.num_axes() <= 3;
+  is_small_ = std::popcount(usable_) <= 3;
   exhaustive_ = bytes_first() && !even_ && is_small_;
   detours_ = !bytes_first() && !uniform_ && is_small_;
 }
@@ -335,8 +339,8 @@ Score Search::TryToFinish(const RedistributionNode& node, int index) {
     best_node_ = index;
   }
   if (traffic.bytes == 0) return {};
-  return ScoreOf(traffic.bytes, CostModel::kStepMicroseconds + cheapest_.alpha_us +
-                                    cheapest_.us_per_byte * static_cast<double>(traffic.bytes));
+  return ScoreOf(traffic.bytes, CostModel::kStepMicroseconds + cheapest_.alpha_us() +
+                                    cheapest_.us_per_byte() * static_cast<double>(traffic.bytes));
 }
 
 // No plan reduces `layout` for less: a reduce-scatter of what is left when all ranks share in it evenly, and
@@ -355,8 +359,8 @@ Score Search::LeastReduction(const Layout& layout, AxisMask pending) const {
   const double bytes = reduced * (terms - 1) + gathered;
   // A little less, so that rounding does not hide an equal plan.
   const auto least = static_cast<int64_t>(bytes * (1 - 1e-12));
-  return ScoreOf(least, CostModel::kStepMicroseconds + cheapest_.alpha_us +
-                            cheapest_.us_per_byte * static_cast<double>(least));
+  return ScoreOf(least, CostModel::kStepMicroseconds + cheapest_.alpha_us() +
+                            cheapest_.us_per_byte() * static_cast<double>(least));
 }
 
 bool Search::FitsMemory(const RedistributionNode& before, StepKind kind, const Layout& result) const {

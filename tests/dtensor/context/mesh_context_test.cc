@@ -52,6 +52,36 @@ TEST(MeshContextTest, CountsWhatItsCacheDoes) {
   });
 }
 
+// x w with both split by columns: split k moves w and leaves a Partial, split n gathers x and leaves pieces.
+TEST(MeshContextTest, TheMachineDecidesWhichWayIsTaken) {
+  const Machine free_wire = {.axes = {{"dp", {.alpha = 0, .beta = 1e-16}}}};
+  RunRanks(4, [&](World& world) {
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=4");
+    const auto product = [&](const IntrusivePtr<MeshContext>& context) {
+      const DTensor x = Zeros(context, DType::kF32, {4096, 256}, Layout::Parse("[-, dp]", mesh));
+      const DTensor w = Zeros(context, DType::kF32, {256, 512}, Layout::Parse("[-, dp]", mesh));
+      return LayoutText(MatMul(x, w));
+    };
+    const IntrusivePtr<MeshContext> context = Bind(world, mesh);
+    EXPECT_EQ(context->machine(), Machine());
+    EXPECT_EQ(product(context), "[-, -] P{dp}");
+    const IntrusivePtr<MeshContext> faster = Bind(world, mesh, free_wire);
+    EXPECT_EQ(faster->machine(), free_wire);
+    EXPECT_EQ(product(faster), "[-, dp]");
+    // Memory so fast that a whole output costs nothing: back to the fewest bytes.
+    Machine fast_memory;
+    fast_memory.bytes_per_second = 1e18;
+    fast_memory.axes["dp"] = {.alpha = 0, .beta = 1e-10};
+    EXPECT_EQ(product(Bind(world, mesh, fast_memory)), "[-, -] P{dp}");
+    // Other meshes over the same state have the same machine.
+    EXPECT_EQ(Bind(faster, DeviceMesh::Parse("a=2,b=2"))->machine(), free_wire);
+    EXPECT_EQ(ErrorOf([&] { Bind(world, DeviceMesh::Parse("a=4"), free_wire); }),
+              "machine: axes.dp is no axis of mesh (a=4)");
+    EXPECT_EQ(ErrorOf([&] { Bind(world, mesh, {.flops = -1}); }),
+              "machine: flops is -1, expected a number above 0");
+  });
+}
+
 TEST(MeshContextTest, Misuse) {
   RunRanks(2, [](World& world) {
     EXPECT_EQ(ErrorOf([&] { Bind(world, DeviceMesh::Parse("a=4")); }),

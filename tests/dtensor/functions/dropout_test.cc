@@ -119,6 +119,73 @@ TEST(RandomTest, DropoutDependsOnStepPathAndCall) {
   });
 }
 
+// A block draws, twice, in its place and microbatch; then, in another step, it is run again in a scope.
+TEST(RandomTest, AScopeReplaysWhatWasDrawnAndLeavesNoTrace) {
+  for (const char* mesh : {"", "dp=2"}) {
+    OnMesh(mesh, [](const IntrusivePtr<MeshContext>& context) {
+      RankState& state = context->state();
+      const DTensor x = Full(context, DType::kF32, {6, 5}, 1);
+      const auto draw = [&] { return Dropout(x, 0.5).FullTensor(); };
+      const auto run = [&](bool replays) {
+        state.set_seed(42);
+        state.set_step(3);
+        state.ResetCallNumbers();
+        std::vector<Tensor> drawn = {draw()};
+        RandomSnapshot snapshot;
+        {
+          const PathGuard path(state, state.PathId("blocks.0"));
+          const BatchOffsetGuard offset(state, 6);
+          drawn.push_back(draw());
+          snapshot = state.random_snapshot();
+          drawn.push_back(draw());
+          drawn.push_back(draw());
+        }
+        drawn.push_back(draw());
+        state.set_step(4);
+        const RandomSnapshot before = state.random_snapshot();
+        const BatchOffsetGuard elsewhere(state, 12);
+        if (replays) {
+          const RandomScope scope(state, snapshot);
+          EXPECT_EQ(state.random_snapshot(), snapshot);
+          EXPECT_EQ(state.step(), 3u);
+          EXPECT_EQ(state.batch_offset(), 6);
+          EXPECT_EQ(state.PathName(state.path_id()), "blocks.0");
+          EXPECT_TRUE(SameBits(draw(), drawn[2]));
+          {
+            const RandomScope inner(state, snapshot);
+            EXPECT_TRUE(SameBits(draw(), drawn[2]));
+          }
+          EXPECT_TRUE(SameBits(draw(), drawn[3]));
+          EXPECT_FALSE(SameBits(draw(), drawn[3]));
+          state.ResetCallNumbers();  // as a root module does
+          state.set_step(17);
+        }
+        EXPECT_EQ(state.step(), before.step);
+        EXPECT_EQ(state.path_id(), before.path_id);
+        EXPECT_EQ(state.random_snapshot().call_numbers, before.call_numbers);
+        EXPECT_EQ(state.batch_offset(), 12);
+        drawn.push_back(draw());
+        drawn.push_back(draw());
+        return drawn;
+      };
+      const std::vector<Tensor> plain = run(/*replays=*/false);
+      const std::vector<Tensor> replayed = run(/*replays=*/true);
+      ASSERT_EQ(plain.size(), replayed.size());
+      for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(SameBits(plain[i], replayed[i])) << i;
+      // A snapshot outlives any number of scopes, and one that ends by an exception leaves no trace either.
+      const RandomSnapshot now = state.random_snapshot();
+      EXPECT_THROW(
+          {
+            const RandomScope scope(state, RandomSnapshot());
+            draw();
+            throw 1;
+          },
+          int);
+      EXPECT_EQ(state.random_snapshot(), now);
+    });
+  }
+}
+
 TEST(RandomTest, NormalHasTheSameBitsOnEveryLayout) {
   Tensor expected;
   OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {

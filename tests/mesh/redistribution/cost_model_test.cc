@@ -18,7 +18,10 @@ class CostModelTest : public ::testing::Test {
   }
 
   const DeviceMesh mesh_ = DeviceMesh::Parse("dp=4, tp=2");
-  const CostModel model_{mesh_, {{.alpha_us = 10, .us_per_byte = 0.25}, {.alpha_us = 2, .us_per_byte = 0.5}}};
+  const Machine machine_ = {
+      .axes = {{"dp", {.alpha = 10e-6, .beta = 0.25e-6}}, {"tp", {.alpha = 2e-6, .beta = 0.5e-6}}},
+  };
+  const CostModel model_{mesh_, machine_};
 };
 
 constexpr double kStep = CostModel::kStepMicroseconds;
@@ -68,12 +71,18 @@ TEST_F(CostModelTest, StepsAddUpAndTheLargestPieceCounts) {
 
 TEST_F(CostModelTest, DefaultsAndMisuse) {
   EXPECT_EQ(CostModel(mesh_).axis(1), AxisCost());
-  EXPECT_EQ(model_.axis(0), (AxisCost{.alpha_us = 10, .us_per_byte = 0.25}));
+  EXPECT_EQ(CostModel(mesh_).machine(), Machine());
+  EXPECT_EQ(model_.axis(0), (AxisCost{.alpha = 10e-6, .beta = 0.25e-6}));
+  EXPECT_EQ(model_.machine(), machine_);
+  // What is not named costs `other_axes`.
+  const CostModel other(mesh_, {.axes = {{"tp", {.alpha = 1}}}, .other_axes = {.alpha = 2}});
+  EXPECT_EQ(other.axis(0).alpha, 2);
+  EXPECT_EQ(other.axis(1).alpha, 1);
   try {
-    CostModel(mesh_, {AxisCost()});
-    FAIL() << "one cost for two axes";
+    CostModel(mesh_, {.axes = {{"tp", {.beta = -1}}}});
+    FAIL() << "a byte that takes less than no time";
   } catch (const Error& error) {
-    EXPECT_EQ(error.message(), "mesh (dp=4, tp=2) has 2 axes, but 1 costs were given");
+    EXPECT_EQ(error.message(), "machine: axes.tp.beta is -1, expected seconds per byte of at least 0");
   }
 }
 

@@ -97,9 +97,9 @@ TEST(RedistributionPlannerTest, NeverWorseThanGreedy) {
   std::mt19937 draw(4);
   for (absl::string_view text : {"a=2,b=2,c=2", "a=4,b=2", "a=2,b=3,c=2,d=4", "a=8,b=1,c=16"}) {
     const DeviceMesh mesh = DeviceMesh::Parse(text);
-    std::vector<AxisCost> costs(mesh.num_axes());
-    for (size_t i = 0; i < costs.size(); ++i) costs[i].us_per_byte /= static_cast<double>(1 + 3 * i);
-    const CostModel uniform(mesh), slow_outside(mesh, costs);
+    Machine machine;
+    for (int i = 0; i < mesh.num_axes(); ++i) machine.axes[mesh.axis_name(i)].beta /= 1 + 3 * i;
+    const CostModel uniform(mesh), slow_outside(mesh, machine);
     const std::vector<Layout> layouts = AllLayouts(2, mesh.num_axes(), {ReduceOp::kSum});
     for (const Shape& shape : {Shape{4096, 4096}, Shape{100, 36}, Shape{3, 2}}) {
       for (int round = 0; round < 1500; ++round) {
@@ -175,7 +175,7 @@ TEST_F(KnownPlansTest, SmallTensorsTakeFewMessages) {
 
 // Between slow nodes (a), only what is already reduced within them.
 TEST_F(KnownPlansTest, HierarchicalReductionWhereAxesDiffer) {
-  const CostModel cost_model(mesh_, {{.us_per_byte = 1e-3}, {.us_per_byte = 1e-5}});
+  const CostModel cost_model(mesh_, {.axes = {{"a", {.beta = 1e-9}}, {"b", {.beta = 1e-11}}}});
   EXPECT_EQ(PlanRedistribution(Layout::Parse("[-, -] P{a,b}", mesh_), Layout::Parse("[b, -]", mesh_),
                                {DType::kF32, {4096, 4096}}, mesh_, cost_model)
                 .ToString(mesh_),
@@ -184,6 +184,25 @@ TEST_F(KnownPlansTest, HierarchicalReductionWhereAxesDiffer) {
                                {DType::kF32, {4096, 4096}}, mesh_, cost_model)
                 .ToString(mesh_),
             "[-, -] P{a,b} -reduce_scatter(b)-> [b, -] P{a} -all_reduce(a)-> [b, -] -all_gather(b)-> [-, -]");
+}
+
+// The axes that a slice fixes change no plan, whatever they would cost.
+TEST_F(KnownPlansTest, ASliceIsPlannedAsAMeshOfItsRemainingAxes) {
+  const DeviceMesh root = DeviceMesh::Parse("p=2, q=3, " + mesh_.ToString());
+  const DeviceMesh slice = root.Slice({{"p", 1}, {"q", 2}});
+  Machine machine = {.axes = {{"a", {.beta = 1e-9}}, {"b", {.beta = 1e-11}}}};
+  const CostModel own(mesh_, machine);
+  machine.axes["p"] = {.alpha = 1, .beta = 1};
+  const CostModel of_slice(slice, machine);
+  const std::vector<Layout> layouts = AllLayouts(2, mesh_.num_axes(), {ReduceOp::kSum});
+  for (const Layout& from : layouts) {
+    for (const Layout& to : layouts) {
+      const auto there = [&](const Layout& layout) { return Layout::Parse(layout.ToString(mesh_), slice); };
+      const TensorType type = {DType::kF32, {4096, 4095}};
+      EXPECT_EQ(PlanRedistribution(there(from), there(to), type, slice, of_slice).ToString(slice),
+                PlanRedistribution(from, to, type, mesh_, own).ToString(mesh_));
+    }
+  }
 }
 
 TEST_F(KnownPlansTest, AxesOfOneRankMoveNothing) {

@@ -7,8 +7,8 @@ namespace {
 
 RedistributionPrice PriceOf(absl::string_view from, absl::string_view to, const Shape& shape) {
   const DeviceMesh mesh = DeviceMesh::Parse("dp=2,tp=4");
-  const CostModel cost_model(mesh,
-                             {{.alpha_us = 3, .us_per_byte = 0.5}, {.alpha_us = 10, .us_per_byte = 0.25}});
+  const CostModel cost_model(
+      mesh, {.axes = {{"dp", {.alpha = 3e-6, .beta = 0.5e-6}}, {"tp", {.alpha = 10e-6, .beta = 0.25e-6}}}});
   const Layout source = Layout::Parse(from, mesh);
   const Layout target = Layout::Parse(to, mesh);
   const RedistributionPrice price =

@@ -6,6 +6,9 @@
 //
 // HOW = slow: RANK waits until the file TEST_GO is there.
 //
+// HOW = store: the ranks count and greet each other through World::store; RANK throws, and the others wait for a key
+// of its. HOW = count: the same, without the failure.
+//
 // HOW = train: 20 steps of a toy training whose state, a step and a value, rank 0 keeps in the file
 // TEST_STATE; a new generation goes on from there. In the first generation RANK is killed in step 12. Rank 0
 // prints the value at the end.
@@ -91,6 +94,32 @@ void RunRank(const Job& job, World& world) {
   std::printf("done\n");
 }
 
+void UseStore(const Job& job, World& world) {
+  using std::chrono::minutes;
+  Store& store = world.store();
+  if (job.how == "store" && world.rank() == job.rank) {
+    store.Wait({"waits"}, minutes(1));
+    Throw(absl::StatusCode::kDataLoss, "the disk is full");
+  }
+  if (job.how == "store") {
+    store.Set("waits", "");
+    store.Get("of the rank that throws", minutes(5));
+  }
+  WEFT_CHECK(!store.TryGet("dead").has_value(), "the job's own keys show");
+  store.Add("count", world.rank() + 1);
+  store.Set(std::to_string(world.rank()), "hello");
+  std::vector<std::string> keys;
+  int sum = 0;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    keys.push_back(std::to_string(rank));
+    sum += rank + 1;
+  }
+  store.Wait(keys, minutes(1));
+  WEFT_CHECK(store.Get("count", minutes(1)) == std::to_string(sum), "a wrong count");
+  WEFT_CHECK(store.Get(keys.back(), minutes(1)) == "hello", "a wrong value");
+  std::printf("counted\n");
+}
+
 struct State {
   int step = 0;
   double value = 1;
@@ -143,7 +172,11 @@ int Main(int argc, char** argv) {
     }
     RunWorld(
         size != nullptr ? std::atoi(size) : 1,
-        [&](World& world) { job.how == "train" ? Train(job, world) : RunRank(job, world); }, options);
+        [&](World& world) {
+          if (job.how == "store" || job.how == "count") return UseStore(job, world);
+          job.how == "train" ? Train(job, world) : RunRank(job, world);
+        },
+        options);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

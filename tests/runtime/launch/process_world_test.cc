@@ -72,6 +72,20 @@ TEST(ProcessWorldTest, AJobRunsToItsEnd) {
   }
 }
 
+TEST(ProcessWorldTest, RanksShareAStore) {
+  for (const ProcessEnd& end : RunJob("count", 0)) {
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_EQ(end.out, "counted\n");
+  }
+}
+
+TEST(ProcessWorldTest, AFailedRankEndsWaitsAtTheStore) {
+  const std::vector<ProcessEnd> ends = RunJob("store", 2);
+  EXPECT_EQ(ends[2].exit_code, 1);
+  ExpectErrors(ends, 2, {"rank 2 failed: the disk is full"});
+  for (int rank : {0, 1, 3}) EXPECT_LT(ends[rank].seconds - ends[2].seconds, kBoundSeconds) << rank;
+}
+
 TEST(ProcessWorldTest, AKilledRankIsNamedOnEveryOther) {
   const std::vector<ProcessEnd> ends = RunJob("kill", 2);
   EXPECT_EQ(ends[2].signal, SIGKILL);

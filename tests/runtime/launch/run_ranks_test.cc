@@ -8,7 +8,9 @@
 #include <set>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 
@@ -105,6 +107,51 @@ TEST(RunRanksTest, ReleasedRanksHearWhoFailed) {
   };
   EXPECT_EQ(MessageOf([&] { RunRanks(2, body); }), "rank 1: bad flag");
   EXPECT_EQ(heard, "group 'dp': rank 1: bad flag");
+}
+
+TEST(RunRanksTest, RanksShareAStore) {
+  using std::chrono::milliseconds;
+  for (int run = 0; run < 2; ++run) {  // each begins with an empty one
+    RunRanks(3, [](World& world) {
+      const auto group = world.NewGroup("all", {0, 1, 2});
+      EXPECT_EQ(world.store().TryGet("greeting"), std::nullopt);
+      group->Barrier();
+      if (world.rank() == 2) world.store().Set("greeting", "hello");
+      EXPECT_EQ(world.store().Get("greeting", std::chrono::minutes(1)), "hello");
+      world.store().Add("count", world.rank() + 1);
+      world.store().Set(std::to_string(world.rank()), "");
+      world.store().Wait({"0", "1", "2"}, std::chrono::minutes(1));
+      EXPECT_EQ(world.store().Get("count", milliseconds(0)), "6");
+      EXPECT_TRUE(world.store().Check({"0", "1", "2"}));
+      EXPECT_EQ(MessageOf([&] { world.store().Get("", milliseconds(0)); }),
+                MessageOf([&] { world.store().Set("", ""); }));
+    });
+  }
+}
+
+// A timeout names what is missing and the time that was asked for, however the wait is made.
+TEST(RunRanksTest, AWaitAtTheStoreEndsInTime) {
+  RunRanks(1, [](World& world) {
+    world.store().Set("here", "");
+    for (const auto& [milliseconds, text] : {std::pair(0, "0"), {1, "0.001"}, {250, "0.25"}}) {
+      const std::chrono::milliseconds timeout(milliseconds);
+      const auto begin = std::chrono::steady_clock::now();
+      const std::string expected = absl::StrCat("waited ", text, " s for 'there': not in the store");
+      EXPECT_EQ(MessageOf([&] { world.store().Get("there", timeout); }), expected);
+      EXPECT_EQ(MessageOf([&] { world.store().Wait({"here", "there"}, timeout); }), expected);
+      EXPECT_GE(std::chrono::steady_clock::now() - begin, 2 * timeout);
+    }
+  });
+}
+
+TEST(RunRanksTest, AFailedRankEndsWaitsAtTheStore) {
+  std::string heard;
+  const auto body = [&](World& world) {
+    if (world.rank() == 1) ThrowInvalidArgument("bad flag");
+    heard = MessageOf([&] { world.store().Get("of rank 1", std::chrono::minutes(10)); });
+  };
+  EXPECT_EQ(MessageOf([&] { RunRanks(2, body); }), "rank 1: bad flag");
+  EXPECT_EQ(heard, "rank 1: bad flag");
 }
 
 // Communicators in a structure that dies by unwinding, with work in flight on each.
