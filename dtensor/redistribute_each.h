@@ -24,8 +24,9 @@ struct EachMove {
 //
 // On another lane than kInline it returns once everything is issued: the results are pending, and what reads
 // one first waits for all of the call (DTensorImpl::Local). Outputs are allocated, purpose and module path
-// taken down at the call. An error of the collectives is thrown by the first reader. On devices but the CPU
-// it returns when all has been issued to the device's streams.
+// taken down at the call. An error of the collectives is thrown by the first reader. A source may be pending
+// itself, on any lane: this lane's worker waits for it, not the caller. On devices but the CPU it returns when
+// all has been issued to the device's streams.
 //
 // Cost:    PlanRedistribution's steps.
 // Errors:  InvalidArgument for sources on different meshes, an undefined one, or an `into` of another type or

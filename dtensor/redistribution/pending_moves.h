@@ -23,6 +23,9 @@ class PendingMoves : public RefCounted<PendingMoves> {
   // True when the pieces are filled, or never will be. Never blocks, never throws.
   bool Test() const { return works_.empty() || works_.back().Test(); }
 
+  // What fills them: for work of another lane that comes after it.
+  const std::vector<Work>& works() const { return works_; }
+
   // Returns when they are filled. The time it takes is exposed communication.
   // Errors: those of the collectives, each time.
   void Settle();

@@ -107,11 +107,12 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
   constexpr int64_t kLeastBytes = 1 << 20;
   const auto most = static_cast<int64_t>(options.bucket_mb * (1 << 20));
   const int64_t bucket_bytes = std::min(most, std::max(kLeastBytes, gradient_bytes / 10));
-  const auto buckets =
-      std::make_shared<GradientBuckets>(*context, std::move(leaves),
-                                        BucketOptions{.bucket_bytes = bucket_bytes,
-                                                      .lane = options.overlap ? Lane::kGrad : Lane::kInline,
-                                                      .find_unused = options.find_unused});
+  const auto buckets = std::make_shared<GradientBuckets>(
+      *context, std::move(leaves),
+      BucketOptions{.bucket_bytes = bucket_bytes,
+                    .lane = options.overlap ? Lane::kGrad : Lane::kInline,
+                    .replica_lane = options.overlap ? Lane::kReplica : Lane::kInline,
+                    .find_unused = options.find_unused});
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->leaf().set_sink(buckets, static_cast<int>(i));
     parameters[i]->set_update_lane(options.overlap ? Lane::kParam : Lane::kInline);

@@ -115,16 +115,16 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Bucket sizes, prefetch and overlap: the bits of losses, norms and gradients stay.
 TEST(DataParallelScheduleTest, ChangesNoBit) {
-  for (const std::string plan : {"ddp", "zero1", "zero2", "fsdp"}) {
+  for (const std::string plan : {"ddp", "zero1", "zero2", "fsdp", "hsdp"}) {
     std::optional<TrainingResult> first;
     for (const SchedulerOptions& options :
          {SchedulerOptions{}, SchedulerOptions{.bucket_mb = 0.01},
           SchedulerOptions{.bucket_mb = 1000, .prefetch = 0}, SchedulerOptions{.prefetch = 3},
           SchedulerOptions{.overlap = false},
           SchedulerOptions{.bucket_mb = 0.05, .overlap = false, .find_unused = true}}) {
+      const std::string mesh = plan == "hsdp" ? "replica=2,shard=2" : "dp=3";
       TrainingRun run = RunOf(
-          {.plan = plan, .mesh = "dp=3", .microbatches = 2, .optimizer = kAdamW, .batch = 5, .steps = 3},
-          "dp=3");
+          {.plan = plan, .mesh = mesh, .microbatches = 2, .optimizer = kAdamW, .batch = 5, .steps = 3}, mesh);
       run.plan.set_scheduler(options);
       const TrainingResult result = Train(run);
       if (!first) first = result;

@@ -62,7 +62,9 @@ CommReport Measure(const Step& step) {
     const Tensor ones =
         Tensor::FromValues<int32_t>({step.batch, kSequence}, std::vector<int32_t>(step.batch * kSequence, 1));
     const DTensor tokens = DTensor::Distribute(context, ones, BatchLayout(mesh, plan));
-    Backward(model.Loss(tokens, tokens).Mean());  // the first pass agrees on the order of gradients
+    // The first step agrees on the order of gradients, and gathers its first unit and the second step's.
+    Backward(model.Loss(tokens, tokens).Mean());
+    optimizer.Step(1e-3);
     optimizer.ZeroGrad();
     world.ledger().Clear();
     const DTensor loss = model.Loss(tokens, tokens).Mean();
