@@ -1,12 +1,14 @@
 #include "parallel/scheduler/data_scheduler.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "parallel/scheduler/gradient_buckets.h"
+#include "parallel/scheduler/smaller_group.h"
 #include "parallel/scheduler/unit_copies.h"
 
 namespace weft {
@@ -77,11 +79,21 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
   const std::vector<Parameter*> parameters = model.AllParameters();
   std::vector<int> unit_of_leaf(parameters.size(), -1);
   std::vector<CopyUnit> copy_units;
+  std::map<std::pair<int, int64_t>, std::shared_ptr<const SmallerGroup>> smaller_groups;  // by axis, size
   for (int i = 0; i < std::ssize(units); ++i) {
     CopyUnit unit = {.path = units[i].path,
                      .parameters = {},
                      .is_root = units[i].path == model.path(),
                      .reshards = units[i].reshard != Reshard::kNever};
+    if (units[i].reshard_to > 0 && !unit.is_root) {
+      unit.axis = units[i].reshard_axis;
+      auto& group = smaller_groups[{unit.axis, units[i].reshard_to}];
+      if (group == nullptr) {
+        group = std::make_shared<const SmallerGroup>(context, unit.axis, units[i].reshard_to,
+                                                     options.overlap ? Lane::kParam : Lane::kInline);
+      }
+      unit.rests_in = group;
+    }
     for (const int parameter : units[i].parameters) {
       unit_of_leaf[parameter] = i;
       unit.parameters.push_back(parameters[parameter]);

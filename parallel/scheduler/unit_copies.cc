@@ -32,17 +32,18 @@ UnitCopies::UnitCopies(MeshContext& context, std::vector<CopyUnit> units, const 
 }
 
 // A parameter that has been written since has other copies.
-bool UnitCopies::IsHere(const Unit& unit) const {
-  for (size_t i = 0; i < unit.copies.size(); ++i) {
+bool UnitCopies::IsCurrent(const Unit& unit) const {
+  for (size_t i = 0; i < unit.versions.size(); ++i) {
     if (unit.spec.parameters[i]->at_rest().impl()->version() != unit.versions[i]) return false;
   }
-  return !unit.copies.empty();
+  return true;
 }
 
 void UnitCopies::Forget(int copy) noexcept {
   const auto [unit, number] = places_[copy];
   units_[unit].is_whole = false;
   Drop(units_[unit]);
+  units_[unit].parts.clear();
 }
 
 DTensor UnitCopies::Copy(int copy) {
@@ -73,6 +74,8 @@ void UnitCopies::Use(int index) {
   // What the root's gather packs is gone before more is gathered, which would have to wait for it anyway.
   if (unit.spec.is_root) unit.copies[0].ToLocal();
   Prefetch(index);
+  const bool comes_again = !state.in_backward() && state.grad_enabled();
+  if (comes_again && unit.spec.rests_in != nullptr && unit.parts.empty()) KeepParts(unit);
 }
 
 // The first gather of a step has no compute of its own step before it: it runs beside what ends the last one.
@@ -122,14 +125,25 @@ std::vector<int> UnitCopies::UnitsAhead(int index) const {
 void UnitCopies::Gather(int index, bool ahead) {
   Unit& unit = units_[index];
   Drop(unit);
-  unit.versions.clear();
   MakeRoom(index);
   RankState& state = context_.state();
   const NoGradGuard no_grad(state);
   const PathGuard path(state, unit.path_id);
   const PurposeGuard purpose(state, Purpose::kParam);
+  const Lane lane = ahead && options_.overlap ? Lane::kParam : Lane::kInline;
+  if (!unit.parts.empty() && IsCurrent(unit)) {
+    GatherFromParts(unit, lane);
+  } else {
+    unit.parts.clear();
+    GatherFromRest(unit, lane);
+  }
+  unit.is_used = false;
+}
+
+void UnitCopies::GatherFromRest(Unit& unit, Lane lane) {
   std::vector<DTensor> pieces;
   std::vector<EachMove> moves;
+  unit.versions.clear();
   for (const Parameter* parameter : unit.spec.parameters) {
     DTensor piece = parameter->at_rest();
     unit.versions.push_back(piece.impl()->version());
@@ -142,13 +156,34 @@ void UnitCopies::Gather(int index, bool ahead) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     moves.push_back({.source = pieces[i], .to = unit.spec.parameters[i]->layouts().compute});
   }
-  unit.copies = RedistributeEach(moves, ahead && options_.overlap ? Lane::kParam : Lane::kInline);
-  unit.is_used = false;
+  unit.copies = RedistributeEach(moves, lane);
   // The pieces at rest are read until then, whether or not anybody uses what is made of them.
   for (size_t i = 0; i < pieces.size(); ++i) {
     DTensorImpl& at_rest = *unit.spec.parameters[i]->at_rest().impl();
     const IntrusivePtr<PendingMoves>& pending = unit.copies[i].impl()->pending();
     if (pending && pieces[i].impl().get() == &at_rest) at_rest.SetPending(pending);
+  }
+}
+
+void UnitCopies::GatherFromParts(Unit& unit, Lane lane) {
+  const SmallerGroup& group = *unit.spec.rests_in;
+  std::vector<EachMove> moves;
+  for (size_t i = 0; i < unit.parts.size(); ++i) {
+    moves.push_back(
+        {.source = unit.parts[i], .to = group.Inside(unit.spec.parameters[i]->layouts().compute)});
+  }
+  const std::vector<DTensor> gathered = RedistributeEach(moves, lane);
+  for (size_t i = 0; i < gathered.size(); ++i) {
+    unit.copies.push_back(group.Outside(gathered[i], unit.spec.parameters[i]->layouts().compute));
+  }
+}
+
+// While the copies are here, since a module that is left may not fail. Along the dim that is split at rest.
+void UnitCopies::KeepParts(Unit& unit) {
+  unit.parts.clear();
+  for (size_t i = 0; i < unit.copies.size(); ++i) {
+    const int dim = unit.spec.parameters[i]->layouts().at_rest.shard_dim(unit.spec.axis);
+    unit.parts.push_back(unit.spec.rests_in->PartOf(unit.copies[i], dim));
   }
 }
 
@@ -198,6 +233,7 @@ void UnitCopies::EndForward() noexcept {
 
 void UnitCopies::DeliveredAll(int index) noexcept {
   if (units_[index].spec.reshards) Drop(units_[index]);
+  units_[index].parts.clear();
 }
 
 void UnitCopies::EndPass() {
@@ -205,6 +241,7 @@ void UnitCopies::EndPass() {
   for (Unit& unit : units_) {
     if (!unit.copies.empty() && !unit.is_used) DropUnused(unit, kOtherOrder);
     if (unit.spec.reshards) Drop(unit);
+    unit.parts.clear();
   }
   forward_order_ = std::exchange(this_forward_, {});
   backward_order_ = std::exchange(this_backward_, {});

@@ -2,6 +2,7 @@
 #define WEFT_PARALLEL_SCHEDULER_UNIT_COPIES_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/parameter.h"
 #include "dtensor/tape/copy_source.h"
+#include "parallel/scheduler/smaller_group.h"
 
 namespace weft {
 
@@ -20,6 +22,9 @@ struct CopyUnit {
   std::vector<const Parameter*> parameters;
   bool is_root = false;  // kept from its first use in forward to its last in backward
   bool reshards = true;  // false: copies stay until the parameters change
+  // Where parts of the copies rest from forward on, until backward has gathered them again; null: nowhere.
+  std::shared_ptr<const SmallerGroup> rests_in = nullptr;
+  int axis = -1;  // that `rests_in` divides
 };
 
 struct UnitCopyOptions {
@@ -31,7 +36,8 @@ struct UnitCopyOptions {
 // first of the unit is asked for, in forward and again in backward. While a unit is used, the next ones are
 // gathered: in the order in which the last forward, or backward, first used them. The unit that the last forward
 // used first is gathered when an update has changed all of its parameters, ahead of the next step. Copies are
-// let go when forward leaves the unit's module, and in backward when all of the unit's gradients are there.
+// let go when forward leaves the unit's module, and in backward when all of the unit's gradients are there. A unit
+// may keep a part of them in between, and gather those within a smaller group.
 //
 // Where a program departs from the order that it had, uses a unit twice, evaluates between steps, or changes
 // parameters after the update, values are right all the same: a unit that is not there is gathered; one that was
@@ -39,7 +45,7 @@ struct UnitCopyOptions {
 // that names it, once. What writes a parameter waits for a gather that still reads it.
 //
 // Memory:  whole parameters of the root unit, and of (1 + prefetch) inner units at most; with a unit that does
-//          not reshard, its own in addition.
+//          not reshard, its own in addition. Parts that rest in smaller groups, until their gradients are there.
 // Cost:    per use of a unit one all-gather of each parameter's bytes in the compute dtype, under purpose
 //          `param` and the unit's path.
 // Source:  Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", 2023.
@@ -67,14 +73,19 @@ class UnitCopies final : public CopySource {
     int path_id = 0;
     bool is_whole = true;                // no parameter is gone
     std::vector<DTensor> copies = {};    // empty: not here
+    std::vector<DTensor> parts = {};     // of the copies, in the smaller group
     std::vector<int64_t> versions = {};  // of the parameters that they were made of, the last time
     bool is_used = false;                // since they were made
     int64_t last_use = 0;
   };
 
-  bool IsHere(const Unit& unit) const;
+  bool IsCurrent(const Unit& unit) const;
+  bool IsHere(const Unit& unit) const { return !unit.copies.empty() && IsCurrent(unit); }
   void Use(int index);
   void Gather(int index, bool ahead);
+  void GatherFromRest(Unit& unit, Lane lane);
+  void GatherFromParts(Unit& unit, Lane lane);
+  void KeepParts(Unit& unit);
   void MakeRoom(int index);
   void Prefetch(int index);
   std::vector<int> UnitsAhead(int index) const;

@@ -39,6 +39,9 @@ Plan PlanOf(const std::string& name, const DeviceMesh& mesh) {
   } else if (name == "fsdp_never") {
     entries.push_back({"blocks.*", FullyShard("dp", {.reshard = Reshard::kNever})});
     entries.push_back({"", FullyShard("dp")});
+  } else if (name == "fsdp_rest") {
+    entries.push_back({"blocks.*", FullyShard("dp", {.reshard_to = 2})});
+    entries.push_back({"", FullyShard("dp")});
   } else if (name == "hsdp") {
     entries.push_back({"blocks.*", FullyShard("shard")});
     entries.push_back({"", FullyShard("shard")});
@@ -108,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
                     DataCase{"zero2", "dp=2,tp=2", 3, kAdamW}, DataCase{"zero2", "dp=3", 3, kAdamW, 5, 50},
                     DataCase{"fsdp", "dp=2", 1, kAdamW}, DataCase{"fsdp", "dp=3", 3, kSgd, 5},
                     DataCase{"fsdp", "dp=2,tp=2", 3, kAdamW}, DataCase{"fsdp", "dp=3", 3, kAdamW, 5, 50},
-                    DataCase{"fsdp_never", "dp=2", 3, kAdamW},
+                    DataCase{"fsdp_never", "dp=2", 3, kAdamW}, DataCase{"fsdp_rest", "dp=4", 3, kAdamW, 5},
                     DataCase{"hsdp", "replica=2,shard=2", 1, kAdamW},
                     DataCase{"hsdp", "replica=2,shard=2", 3, kSgd, 5},
                     DataCase{"hsdp", "replica=2,shard=2", 3, kAdamW, 5, 50}));
@@ -131,6 +134,25 @@ TEST(DataParallelScheduleTest, ChangesNoBit) {
       EXPECT_EQ(result.losses, first->losses) << plan;
       EXPECT_EQ(result.grad_norms, first->grad_norms) << plan;
       EXPECT_EQ(result.gradients, first->gradients) << plan;
+    }
+  }
+}
+
+// Units that rest in smaller groups between forward and backward are gathered of the same elements.
+TEST(DataParallelScheduleTest, RestingInSmallerGroupsChangesNoBit) {
+  for (const std::string mesh : {"dp=4", "dp=4,tp=2"}) {
+    std::optional<TrainingResult> first;
+    for (const std::string plan : {"fsdp", "fsdp_rest"}) {
+      for (const SchedulerOptions& options :
+           {SchedulerOptions{}, SchedulerOptions{.prefetch = 0, .overlap = false}}) {
+        TrainingRun run =
+            RunOf({.plan = plan, .mesh = mesh, .microbatches = 2, .optimizer = kAdamW, .batch = 5}, mesh);
+        run.plan.set_scheduler(options);
+        const TrainingResult result = Train(run);
+        if (!first) first = result;
+        EXPECT_EQ(result.losses, first->losses) << plan << " on " << mesh;
+        EXPECT_EQ(result.gradients, first->gradients) << plan << " on " << mesh;
+      }
     }
   }
 }
