@@ -57,6 +57,10 @@ bool GradientBuckets::HoldsBack(const BucketLeaf& leaf) const {
 
 void GradientBuckets::Deliver(int index, DTensor gradient) {
   Leaf& leaf = leaves_[index];
+  if (std::exchange(leaf.is_delivered, true)) {
+    Throw(absl::StatusCode::kInternal, "the gradient of '", leaf.spec.path,
+          "' was delivered twice in one backward pass");
+  }
   if (!learnt_) arrivals_.push_back(index);
   leaf.arriving = gradient.layout();
   if (HoldsBack(leaf.spec)) {
@@ -98,6 +102,7 @@ void GradientBuckets::AbandonPass() noexcept {
 
 void GradientBuckets::StartOver() {
   for (Bucket& bucket : buckets_) bucket.num_awaited = static_cast<int>(bucket.leaves.size());
+  for (Leaf& leaf : leaves_) leaf.is_delivered = false;
   next_ = 0;
   arrivals_.clear();
   if (observer_) observer_(-1);

@@ -59,6 +59,7 @@ class GradientBuckets final : public GradientSink {
  public:
   GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves, const BucketOptions& options);
 
+  // Errors: Internal, naming the leaf, if it was delivered before in this pass: what came first may be on its way.
   void Deliver(int leaf, DTensor gradient) override;
   void Forget(int leaf) noexcept override { leaves_[leaf].spec.node = nullptr; }
   void EndPass() override;
@@ -74,6 +75,7 @@ class GradientBuckets final : public GradientSink {
     DTensor gradient;  // delivered in this pass, not yet issued
     Layout arriving;   // as the last one lay; meaningless before
     int bucket = -1;
+    bool is_delivered = false;  // in this pass
   };
   struct Bucket {
     std::vector<int> leaves;  // in the order of arrival
