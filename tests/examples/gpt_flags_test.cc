@@ -53,6 +53,15 @@ TEST(GptFlagsTest, Defaults) {
   EXPECT_FALSE(run.print_plan);
 }
 
+TEST(GptFlagsTest, ReshardReachesTheBlocks) {
+  const auto blocks = [](const char* flag) {
+    return RunOf({"--mesh=dp=4", "--plan=fsdp", flag}).plan.entries()[0].style;
+  };
+  EXPECT_EQ(blocks("--reshard=always"), FullyShard("dp"));
+  EXPECT_EQ(blocks("--reshard=never"), FullyShard("dp", {.reshard = Reshard::kNever}));
+  EXPECT_EQ(blocks("--reshard=2"), FullyShard("dp", {.reshard_to = 2}));
+}
+
 TEST(GptFlagsTest, FlagsReachTheRun) {
   const GptRun run =
       RunOf({"--mesh=tp=2, dp=3", "--plan=fsdp", "--sequence-parallel", "--layers=2", "--heads=6", "--dim=48",
