@@ -38,6 +38,7 @@
 #include "ops/sharding/sharding_rule.h"
 #include "parallel/parallelize.h"
 #include "parallel/plan.h"
+#include "parallel/scheduler/task_graph.h"
 #include "parallel/style.h"
 #include "parallel/styles.h"
 #include "parallel/trainer.h"

@@ -1,5 +1,6 @@
 #include "dtensor/redistribute_each.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -32,6 +33,15 @@ void CheckMove(const EachMove& move, const MeshContext& context) {
       move.into.IsContiguous() ? "" : ", which is not contiguous");
 }
 
+// What fills sources that are still under way, to be waited for by the lane that moves them on.
+void AppendWorks(const DTensorImpl& source, std::vector<const PendingMoves*>* seen,
+                 std::vector<Work>* works) {
+  const PendingMoves* pending = source.pending().get();
+  if (std::find(seen->begin(), seen->end(), pending) != seen->end()) return;
+  seen->push_back(pending);
+  works->insert(works->end(), pending->works().begin(), pending->works().end());
+}
+
 }  // namespace
 
 std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lane) {
@@ -40,12 +50,18 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   MeshContext& context = *moves[0].source->context;
   const DeviceType device = context.allocator()->device().type;
   const bool waits = lane == Lane::kInline || device == DeviceType::kMeta;
+  const bool on_worker = !waits && device == DeviceType::kCpu;
   std::vector<MoveProgram::Move> parts;
   parts.reserve(moves.size());
+  std::vector<const PendingMoves*> seen;
+  std::vector<Work> before;  // of other calls, whose results are moved on
   for (const EachMove& move : moves) {
     CheckMove(move, context);
     const DTensorImpl& source = *move.source.impl();
-    parts.push_back({.local = source.Local(), .lowered = nullptr, .into = move.into});
+    const bool chains = on_worker && source.is_pending() && !source.pending()->Test();
+    if (chains) AppendWorks(source, &seen, &before);
+    parts.push_back(
+        {.local = chains ? source.piece() : source.Local(), .lowered = nullptr, .into = move.into});
     if (source.layout != move.to) {
       parts.back().lowered = LowerCached(context, source.type, source.layout, move.to);
     }
@@ -55,10 +71,19 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   IntrusivePtr<PendingMoves> pending;
   if (waits) {
     MoveProgram::Run(*program);
-  } else if (device == DeviceType::kCpu) {
+  } else if (on_worker) {
     RankState& state = context.state();
-    pending = MakeIntrusive<PendingMoves>(
-        state, MoveProgram::Issue(std::exchange(program, nullptr), state.LaneWorker(lane)));
+    Worker& worker = state.LaneWorker(lane);
+    std::vector<Work> works;
+    if (!before.empty()) {
+      works.push_back(worker.Submit([before = std::move(before)] {
+        for (const Work& work : before) work.Wait();
+      }));
+    }
+    for (Work& work : MoveProgram::Issue(std::exchange(program, nullptr), worker)) {
+      works.push_back(std::move(work));
+    }
+    pending = MakeIntrusive<PendingMoves>(state, std::move(works));
   } else {
     std::function<void()> finish;
     std::vector<Work> works = MoveProgram::IssueToStreams(std::exchange(program, nullptr), &finish);

@@ -24,10 +24,11 @@ struct EachMove {
 //
 // On another lane than kInline it returns once everything is issued: the results are pending, and what reads
 // one first waits for all of the call (DTensorImpl::Local). Outputs are allocated, purpose and module path
-// taken down at the call. An error of the collectives is thrown by the first reader. On a GPU what is packed is
-// packed by the rank's own stream at the call, the last collective of each move runs in a stream of its group, and
-// the first reader makes the rank's stream wait for it, and unpack; of collectives before the last, the rank's
-// stream waits at the call.
+// taken down at the call. An error of the collectives is thrown by the first reader. A source may be pending
+// itself, on any lane: this lane's worker waits for it, not the caller. On a GPU what is packed is packed by the
+// rank's own stream at the call, the last collective of each move runs in a stream of its group, and the first
+// reader makes the rank's stream wait for it, and unpack; for sources that are pending, and for collectives before
+// the last, the rank's stream waits at the call.
 //
 // Cost:    PlanRedistribution's steps.
 // Errors:  InvalidArgument for sources on different meshes, an undefined one, or an `into` of another type or

@@ -19,9 +19,10 @@ ABSL_FLAG(std::string, plan, "ddp",
 ABSL_FLAG(int64_t, microbatches, 1, "parts that a step's batch comes in, whose gradients add up");
 ABSL_FLAG(double, bucket_mb, 25, "MiB of gradients that move together");
 ABSL_FLAG(int64_t, prefetch, 1, "units whose parameters are gathered ahead of their use, of fsdp and hsdp");
-ABSL_FLAG(std::string, reshard, "always",
-          "of fsdp and hsdp: always (parameters are gathered for forward and again for backward) or never "
-          "(once a step, kept until the update)");
+ABSL_FLAG(
+    std::string, reshard, "always",
+    "of fsdp and hsdp: always (parameters are gathered for forward and again for backward), never (once a "
+    "step, kept until the update), or N (in between they rest within groups of N ranks)");
 ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
 ABSL_FLAG(bool, sequence_parallel, false,
           "split activations between the sharded products over the sequence, on axis tp");
@@ -119,14 +120,22 @@ bool IsGiven(absl::string_view flag) {
   return found->CurrentValue() != found->DefaultValue();
 }
 
+FullyShardOptions ReshardFromFlags() {
+  const std::string reshard = absl::GetFlag(FLAGS_reshard);
+  if (reshard == "always") return {};
+  if (reshard == "never") return {.reshard = Reshard::kNever};
+  int64_t size = 0;
+  WEFT_REQUIRE(absl::SimpleAtoi(reshard, &size) && size >= 2, "--reshard=", reshard,
+               ": expected always, never or a whole number of 2 or more");
+  return {.reshard_to = size};
+}
+
 Plan PlanFromFlags(const DeviceMesh& mesh) {
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
-  const std::string reshard = absl::GetFlag(FLAGS_reshard);
-  OneOf("reshard", reshard, {"always", "never"});
+  const FullyShardOptions blocks = ReshardFromFlags();
   if (const std::optional<DataPlan> data_plan = ParseDataPlan(plan)) {
-    Plan made =
-        GptPlan(mesh, *data_plan, sequence_parallel, reshard == "never" ? Reshard::kNever : Reshard::kAlways);
+    Plan made = GptPlan(mesh, *data_plan, sequence_parallel, blocks);
     SchedulerChoices scheduler;
     const double bucket_mb = InRange(1e-6, 1e6, "bucket_mb", absl::GetFlag(FLAGS_bucket_mb));
     const int64_t prefetch = AtLeast(0, "prefetch", absl::GetFlag(FLAGS_prefetch));

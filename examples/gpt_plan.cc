@@ -31,7 +31,7 @@ constexpr DataPlan kDataPlans[] = {DataPlan::kDdp, DataPlan::kZero1, DataPlan::k
                                    DataPlan::kHsdp};
 
 // The rows of the table in docs/data_parallel.md.
-std::vector<PlanEntry> DataEntries(DataPlan plan, Reshard reshard) {
+std::vector<PlanEntry> DataEntries(DataPlan plan, const FullyShardOptions& blocks) {
   switch (plan) {
     case DataPlan::kDdp:
       return {{"", DataParallel("dp")}};
@@ -40,9 +40,9 @@ std::vector<PlanEntry> DataEntries(DataPlan plan, Reshard reshard) {
     case DataPlan::kZero2:
       return {{"", DataParallel("dp", {.shard_gradient = true})}};
     case DataPlan::kFsdp:
-      return {{"blocks.*", FullyShard("dp", {.reshard = reshard})}, {"", FullyShard("dp")}};
+      return {{"blocks.*", FullyShard("dp", blocks)}, {"", FullyShard("dp")}};
     case DataPlan::kHsdp:
-      return {{"blocks.*", FullyShard("shard", {.reshard = reshard})},
+      return {{"blocks.*", FullyShard("shard", blocks)},
               {"", FullyShard("shard")},
               {"", DataParallel("replica")}};
   }
@@ -74,7 +74,8 @@ std::optional<DataPlan> ParseDataPlan(absl::string_view name) {
   return std::nullopt;
 }
 
-Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel, Reshard reshard) {
+Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,
+             const FullyShardOptions& blocks) {
   const bool is_hsdp = data_plan == DataPlan::kHsdp;
   for (const MeshAxis& axis : mesh.axes()) {
     const bool is_known =
@@ -96,7 +97,7 @@ Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,
                is_hsdp ? "axes 'replica' and 'shard'" : "an axis 'dp'", "; the mesh is '", mesh.ToString(),
                "'");
   if (has_axes) {
-    for (PlanEntry& entry : DataEntries(data_plan, reshard)) entries.push_back(std::move(entry));
+    for (PlanEntry& entry : DataEntries(data_plan, blocks)) entries.push_back(std::move(entry));
   }
   return Plan(std::move(entries));
 }

@@ -9,6 +9,7 @@
 #include "dtensor/nn/gpt.h"
 #include "mesh/device_mesh.h"
 #include "parallel/plan.h"
+#include "parallel/styles.h"
 
 namespace weft {
 
@@ -23,11 +24,11 @@ std::optional<DataPlan> ParseDataPlan(absl::string_view name);
 // The plan that train_gpt uses on a mesh: Megatron-style tensor parallelism on axis "tp" (heads, hidden
 // features, vocabulary) and data parallelism on axis "dp" (kHsdp: "replica" and "shard"), each where the mesh
 // has the axis. With `sequence_parallel`, activations between the sharded products are split over the sequence
-// on "tp". `reshard` is of kFsdp and kHsdp.
+// on "tp". `blocks` is what kFsdp and kHsdp say of the blocks.
 // Errors: InvalidArgument for an axis of another name, a plan that lacks its axes, or sequence_parallel without
 //         "tp".
 Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,
-             Reshard reshard = Reshard::kAlways);
+             const FullyShardOptions& blocks = {});
 
 // The layout of a [b, s] batch under a plan: dim 0 over the axes of its DataParallel and FullyShard entries.
 Layout BatchLayout(const DeviceMesh& mesh, const Plan& plan);

@@ -22,6 +22,8 @@ class ModelTree {
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   const std::string& module_path(int module) const { return module_paths_[module]; }
   const std::string& parameter_path(int parameter) const { return parameter_paths_[parameter]; }
+  // The name of the module's class, without namespaces: "Linear".
+  const std::string& module_type(int module) const { return module_types_[module]; }
   int parent(int module) const { return parents_[module]; }      // -1 of the root
   int owner(int parameter) const { return owners_[parameter]; }  // the module that registered it
 
@@ -47,6 +49,7 @@ class ModelTree {
 
   std::vector<Module*> modules_;
   std::vector<std::string> module_paths_;
+  std::vector<std::string> module_types_;
   std::vector<int> parents_;
   std::vector<int> ends_;    // the number of the module after all below it
   std::vector<int> firsts_;  // of its own parameters

@@ -10,7 +10,7 @@
 namespace weft {
 
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
-                 const MaterializeOptions& options) {
+                 const ParallelizeOptions& options) {
   const std::vector<Parameter*> parameters = model.AllParameters();
   for (const Parameter* parameter : parameters) {
     if (!parameter->materialized()) continue;
@@ -34,11 +34,12 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->Materialize(context, options.dtype, compute_dtype, resolved.parameters[i].layouts);
   }
+  AgreeOnStartValues(*context, parameters, options.start_values);
   ScheduleData(model, context, resolved.units, plan.scheduler());
 }
 
 IntrusivePtr<MeshContext> Parallelize(Module& model, World& world, const DeviceMesh& mesh, const Plan& plan,
-                                      const MaterializeOptions& options) {
+                                      const ParallelizeOptions& options) {
   IntrusivePtr<MeshContext> context = Bind(world, mesh);
   Parallelize(model, context, plan, options);
   return context;

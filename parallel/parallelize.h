@@ -1,13 +1,22 @@
 #ifndef WEFT_PARALLEL_PARALLELIZE_H_
 #define WEFT_PARALLEL_PARALLELIZE_H_
 
+#include <optional>
+
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/nn/module.h"
 #include "mesh/device_mesh.h"
 #include "parallel/plan.h"
 #include "parallel/resolved_plan.h"
+#include "parallel/start_values.h"
 
 namespace weft {
+
+struct ParallelizeOptions {
+  DType dtype = DType::kF32;                          // of parameters at rest, gradients and optimizer state
+  std::optional<DType> compute_dtype = std::nullopt;  // of forward and backward; `dtype` if not given
+  StartValues start_values = StartValues::kCompare;   // what becomes of replicas whose first values differ
+};
 
 // Applies a plan: resolves it, pins module borders, and gives every parameter its layouts and first value,
 // this rank's piece only. A parameter that no entry reaches is Replicate. With an empty plan it is
@@ -19,13 +28,15 @@ namespace weft {
 //
 // The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then
 // parallelize.
-// Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if the model already has values.
+// Cost:   AgreeOnStartValues (parallel/start_values.h) and CheckSameMachine, once.
+// Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if the model already has values, or if ranks that hold the same piece of a
+//         parameter begin with other values, naming it and them.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
-                 const MaterializeOptions& options = {});
+                 const ParallelizeOptions& options = {});
 
 // The same, binding the mesh; returns the new context.
 IntrusivePtr<MeshContext> Parallelize(Module& model, World& world, const DeviceMesh& mesh, const Plan& plan,
-                                      const MaterializeOptions& options = {});
+                                      const ParallelizeOptions& options = {});
 
 }  // namespace weft
 

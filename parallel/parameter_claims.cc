@@ -4,8 +4,8 @@
 
 namespace weft {
 
-void ParameterClaims::Mark(const ModelTree::Matches& matches, int64_t wrap_from) {
-  for (int module : matches.modules) areas_[module].wrap_from = wrap_from;
+void ParameterClaims::Mark(const ModelTree::Matches& matches, const Wrapping& wrapping) {
+  for (int module : matches.modules) areas_[module].wrapping = wrapping;
   marked_alone_.insert(matches.parameters.begin(), matches.parameters.end());
 }
 
@@ -27,7 +27,8 @@ void ParameterClaims::Divide(const std::function<bool(int parameter)>& leaves_ou
     }
   }
   for (const auto& [module, area] : areas_) {
-    if (area.wrap_from > 0) WrapBySize(module, area);
+    if (area.wrapping.wrap_from > 0) WrapBySize(module, area);
+    if (!area.wrapping.wrap.empty()) WrapByType(module, area);
   }
 }
 
@@ -40,17 +41,27 @@ void ParameterClaims::WrapBySize(int marked, const Area& area) {
   }
   absl::flat_hash_map<int, bool> is_unit;
   for (const auto& [module, count] : elements) {
-    if (count < area.wrap_from) continue;
+    if (count < area.wrapping.wrap_from) continue;
     is_unit.try_emplace(module, true);
     is_unit[tree_.parent(module)] = false;  // a child is large enough
   }
+  GiveToUnits(marked, area, [&](int module) {
+    const auto found = is_unit.find(module);
+    return found != is_unit.end() && found->second;
+  });
+}
+
+void ParameterClaims::WrapByType(int marked, const Area& area) {
+  GiveToUnits(marked, area, [&](int module) { return tree_.module_type(module) == area.wrapping.wrap; });
+}
+
+// Each parameter of the area to the innermost unit around it; otherwise it stays the marked module's.
+void ParameterClaims::GiveToUnits(int marked, const Area& area,
+                                  const std::function<bool(int module)>& is_unit) {
   for (int parameter : area.parameters) {
-    for (int module = tree_.owner(parameter); module != marked; module = tree_.parent(module)) {
-      const auto found = is_unit.find(module);
-      if (found == is_unit.end() || !found->second) continue;
-      units_[parameter] = module;
-      break;
-    }
+    int module = tree_.owner(parameter);
+    while (module != marked && !is_unit(module)) module = tree_.parent(module);
+    units_[parameter] = module;
   }
 }
 

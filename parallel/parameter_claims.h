@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -27,9 +28,15 @@ class ParameterClaims {
 
   explicit ParameterClaims(const ModelTree& tree) : tree_(tree) {}
 
-  // Marks modules or parameters. A module of `wrap_from` elements or more below a marked module, with no child of
-  // as many, is a unit of its own; 0: none is.
-  void Mark(const ModelTree::Matches& matches, int64_t wrap_from);
+  // Which modules below a marked one are units of their own: those of `wrap_from` elements or more with no child of
+  // as many, and those of type `wrap`. 0 and the empty type: none.
+  struct Wrapping {
+    int64_t wrap_from = 0;
+    std::string wrap = {};
+  };
+
+  // Marks modules or parameters.
+  void Mark(const ModelTree::Matches& matches, const Wrapping& wrapping);
 
   // Divides the model's parameters but those that `leaves_out` says, when all is marked.
   void Divide(const std::function<bool(int parameter)>& leaves_out);
@@ -40,12 +47,14 @@ class ParameterClaims {
  private:
   // A marked module: the parameters below it that no inner module's mark has, those that are marked themselves, too.
   struct Area {
-    int64_t wrap_from = 0;
+    Wrapping wrapping = {};
     std::vector<int> parameters = {};
   };
 
   int MarkedAbove(int module) const;  // itself or the nearest above; -1 if there is none
   void WrapBySize(int marked, const Area& area);
+  void WrapByType(int marked, const Area& area);
+  void GiveToUnits(int marked, const Area& area, const std::function<bool(int module)>& is_unit);
 
   const ModelTree& tree_;
   absl::flat_hash_map<int, Area> areas_;   // by module

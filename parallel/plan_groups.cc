@@ -5,6 +5,7 @@
 
 #include "mesh/redistribution/move.h"
 #include "mesh/redistribution/planner.h"
+#include "parallel/scheduler/replica_sum.h"
 
 namespace weft {
 namespace {
@@ -50,7 +51,8 @@ AxisMask SplitAxes(const Layout& layout) {
 
 PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMesh& mesh,
                          const CostModel& cost_model, DType dtype, DType compute_dtype) {
-  GroupCollector groups(mesh, cost_model), params(mesh, cost_model), grads(mesh, cost_model);
+  GroupCollector groups(mesh, cost_model), params(mesh, cost_model), grads(mesh, cost_model),
+      replicas(mesh, cost_model);
   AxisMask batch = 0;  // axes that some input is split over
   for (const ResolvedModule& module : plan.modules) {
     for (const auto* pins : {&module.border.input, &module.border.output}) {
@@ -73,7 +75,9 @@ PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMe
     // Each rank has the gradient of its part of the batch.
     Layout gradient = layouts.compute;
     for (int axis : AxesIn(batch & ~SplitAxes(layouts.compute))) gradient = gradient.WithPartial(axis);
-    grads.AddMove(gradient, layouts.of_gradient(), shape, dtype);
+    const Layout between = BeforeReplicaSum(gradient, layouts.of_gradient());
+    grads.AddMove(gradient, between, shape, dtype);
+    replicas.AddMove(between, layouts.of_gradient(), shape, dtype);
     groups.AddMove(layouts.of_gradient(), layouts.of_state(), shape, dtype);
     split |= SplitAxes(layouts.of_gradient());
   }
@@ -81,6 +85,7 @@ PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMe
   PlannedGroups planned = {.inline_groups = groups.Groups(), .lane_groups = {}};
   for (const AxisList& axes : params.Groups()) planned.lane_groups.push_back({Lane::kParam, axes});
   for (const AxisList& axes : grads.Groups()) planned.lane_groups.push_back({Lane::kGrad, axes});
+  for (const AxisList& axes : replicas.Groups()) planned.lane_groups.push_back({Lane::kReplica, axes});
   return planned;
 }
 

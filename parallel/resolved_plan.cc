@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -87,12 +88,32 @@ class Resolver {
         for (int parameter : tree_.ParametersBelow(matches)) is_left_out[parameter] = true;
       }
       if (!rules->has_axis || rules->reach != StyleReach::kBelow) continue;
-      const int64_t wrap_from = SplitOf(*rules, entry.style).wrap_from;
-      claims_.try_emplace(KeyOf(entry.style), tree_).first->second.Mark(matches, wrap_from);
+      const StyleSplit split = SplitOf(*rules, entry.style);
+      CheckUnits(entry, split, matches);
+      claims_.try_emplace(KeyOf(entry.style), tree_)
+          .first->second.Mark(matches, {.wrap_from = split.wrap_from, .wrap = split.wrap});
     }
     for (auto& [key, claims] : claims_) {
       claims.Divide([&](int parameter) { return is_left_out[parameter]; });
     }
+  }
+
+  // What an entry says of units.
+  void CheckUnits(const PlanEntry& entry, const StyleSplit& split, const ModelTree::Matches& matches) const {
+    const std::string where = Where(entry);
+    WEFT_REQUIRE(split.reshard_to == 0 || split.reshard == Reshard::kAlways, where,
+                 ": reshard_to is of units that reshard; reshard is never");
+    const int64_t size = mesh_.axis_size(mesh_.FindAxis(entry.style.axis));
+    WEFT_REQUIRE(split.reshard_to == 0 || (split.reshard_to < size && size % split.reshard_to == 0), where,
+                 ": reshard_to: expected a divisor of axis '", entry.style.axis, "' (", size,
+                 " ranks) above 1 and below it");
+    WEFT_REQUIRE(split.wrap.empty() || split.wrap_from == 0, where,
+                 ": wrap and wrap_from: expected one of them");
+    if (split.wrap.empty()) return;
+    std::set<std::string> types;
+    for (const int module : tree_.ModulesBelow(matches)) types.insert(tree_.module_type(module));
+    WEFT_REQUIRE(types.count(split.wrap) > 0, where, ": no module below is of type '", split.wrap,
+                 "'; expected one of ", absl::StrJoin(types, ", "));
   }
 
   static StyleSplit SplitOf(const StyleRules& rules, const Style& style) {
@@ -206,7 +227,7 @@ class Resolver {
       // Of the units of several axes the innermost has it: the one registered last of those around it.
       Unit& unit = units_[claim.parameter];
       if (rule.columns.at_rest && !rule.columns.compute && claim.unit >= unit.module) {
-        unit = {.module = claim.unit, .reshard = rule.reshard, .is_marked = marks_modules};
+        unit = {.module = claim.unit, .rule = rule, .axis = axis, .is_marked = marks_modules};
       }
     }
   }
@@ -236,14 +257,29 @@ class Resolver {
       unit.path = tree_.module_path(units_[i].module);
       unit.parameters.push_back(static_cast<int>(i));
       // What an entry says of a module goes before what one says of a single parameter.
-      if (is_new || units_[i].is_marked) unit.reshard = units_[i].reshard;
+      if (!is_new && !units_[i].is_marked) continue;
+      unit.reshard = units_[i].rule.reshard;
+      unit.reshard_to = units_[i].rule.reshard_to;
+      unit.reshard_axis = unit.reshard_to > 0 ? units_[i].axis : -1;
     }
+    for (const auto& [module, unit] : by_module) CheckRest(unit);
     for (auto& [module, unit] : by_module) result_.units.push_back(std::move(unit));
+  }
+
+  void CheckRest(const ResolvedUnit& unit) const {
+    for (const int parameter : unit.parameters) {
+      const ParameterLayouts& layouts = result_.parameters[parameter].layouts;
+      WEFT_REQUIRE(unit.reshard_to == 0 || layouts.at_rest.IsShard(unit.reshard_axis), "reshard_to of unit '",
+                   unit.path, "': expected all of its parameters to rest split over axis '",
+                   mesh_.axis_name(unit.reshard_axis), "', got '", tree_.parameter_path(parameter), "' ",
+                   layouts.at_rest.ToString(mesh_));
+    }
   }
 
   struct Unit {
     int module = -1;
-    Reshard reshard = Reshard::kAlways;
+    StyleSplit rule = {};
+    int axis = -1;
     bool is_marked = false;  // by an entry for modules
   };
 

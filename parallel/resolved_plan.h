@@ -34,13 +34,16 @@ struct ResolvedUnit {
   std::string path;             // of a module
   std::vector<int> parameters;  // indices into ResolvedPlan::parameters, ascending
   Reshard reshard = Reshard::kAlways;
+  // Between forward and backward it rests in groups of so many neighbours along the axis; 0: nowhere.
+  int64_t reshard_to = 0;
+  int reshard_axis = -1;
 
   bool operator==(const ResolvedUnit&) const = default;
 };
 struct ResolvedPlan {
   std::vector<ResolvedModule> modules;        // every module of the model, in order of registration
   std::vector<ResolvedParameter> parameters;  // every parameter, in order of registration
-  // Each module that FullyShard marks, or wraps by size, and that owns a parameter whose layout at rest differs from
+  // Each module that FullyShard marks, or wraps by size or type, and that owns a parameter whose layout at rest differs from
   // compute's; in order of registration. A parameter is in the innermost.
   std::vector<ResolvedUnit> units;
 
@@ -55,7 +58,7 @@ struct ResolvedPlan {
 // Errors: InvalidArgument naming the entry: a path that matches no module or parameter (with the nearest that
 //         exists), an axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
 //         one parameter over the same axis, a head count that the axis does not divide, a dim that a
-//         parameter lacks.
+//         parameter lacks, a type that no module below has, a smaller group that does not divide its axis.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
 
 }  // namespace weft

@@ -78,7 +78,7 @@ std::string StyleField::Expected() const {
     case Type::kNumber:
       return "a number";
     case Type::kWord:
-      return absl::StrJoin(words, " or ");
+      return words.empty() ? "a word" : absl::StrJoin(words, " or ");
     case Type::kPlacement:
       return "Replicate or Shard(DIM)";
   }
@@ -97,7 +97,8 @@ bool StyleField::Accepts(const StyleValue& value) const {
       return std::holds_alternative<double>(value);
     case Type::kWord: {
       const std::string* word = std::get_if<std::string>(&value);
-      return word != nullptr && std::find(words.begin(), words.end(), *word) != words.end();
+      if (word == nullptr) return false;
+      return words.empty() ? !word->empty() : std::find(words.begin(), words.end(), *word) != words.end();
     }
     case Type::kPlacement: {
       const Placement* placement = std::get_if<Placement>(&value);

@@ -55,7 +55,7 @@ struct StyleField {
   Type type = Type::kFlag;
   int64_t least = 0;  // of a whole number
   int64_t most = 0;
-  std::vector<std::string> words = {};  // those that a word may be
+  std::vector<std::string> words = {};  // those that a word may be; any but the empty one if there are none
 
   // What may be given: "true or false", "a whole number from -8 to 7", "always or never".
   std::string Expected() const;
@@ -104,7 +104,10 @@ struct StyleSplit {
   // split at rest and whole in compute is gathered by units, one for each marked module.
   std::optional<int> dim = std::nullopt;
   Reshard reshard = Reshard::kAlways;
+  int64_t reshard_to =
+      0;  // ranks of the smaller groups that units rest in between forward and backward; 0: none
   int64_t wrap_from = 0;
+  std::string wrap = {};  // a type of modules; empty: none
 };
 
 // What a registered style means. All of it is placements: a style has no collective of its own.

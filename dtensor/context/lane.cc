@@ -10,6 +10,8 @@ absl::string_view LaneName(Lane lane) {
       return "param";
     case Lane::kGrad:
       return "grad";
+    case Lane::kReplica:
+      return "replica";
   }
   return "?";
 }

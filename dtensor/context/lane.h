@@ -14,15 +14,16 @@ namespace weft {
 // Every rank issues the same redistributions to a lane in the same order: what arrives when decides what is
 // waited for, never what is issued next.
 enum class Lane : uint8_t {
-  kInline,  // the caller waits: activations, losses, norms
-  kParam,   // parameters that are gathered ahead of their use
-  kGrad,    // gradients on their way to rest
+  kInline,   // the caller waits: activations, losses, norms
+  kParam,    // parameters that are gathered ahead of their use
+  kGrad,     // gradients on their way to rest
+  kReplica,  // pieces of gradients that replicas sum (HSDP), when kGrad has brought them to their rank
 };
 
-inline constexpr Lane kLanes[] = {Lane::kInline, Lane::kParam, Lane::kGrad};
-inline constexpr int kNumLanes = 3;
+inline constexpr Lane kLanes[] = {Lane::kInline, Lane::kParam, Lane::kGrad, Lane::kReplica};
+inline constexpr int kNumLanes = 4;
 
-// "inline", "param", "grad".
+// "inline", "param", "grad", "replica".
 absl::string_view LaneName(Lane lane);
 
 }  // namespace weft

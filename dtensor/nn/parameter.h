@@ -114,6 +114,11 @@ class Parameter {
   //       first waits for it.
   static void TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<const DTensor> pieces);
 
+  // An update has changed the parameter and all others that it changes: who makes copies may begin to.
+  void EndUpdate() {
+    if (copy_source_ != nullptr) copy_source_->Updated(copy_index_);
+  }
+
   // The gradient at rest, or undefined; Backward adds to it.
   const DTensor& grad() const;
   void ClearGrad();

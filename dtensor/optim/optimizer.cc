@@ -33,6 +33,7 @@ void Optimizer::Step(double lr, const DTensor& gradient_scale) {
   gradients_.clear();
   TakeUpdates(indices);
   values_.clear();
+  for (const int i : indices) parameters_[i]->EndUpdate();
 }
 
 // In the order in which forward reads them, for the most part, so that it need not wait for all.

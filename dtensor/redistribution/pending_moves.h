@@ -26,6 +26,9 @@ class PendingMoves : public RefCounted<PendingMoves> {
   // True when nothing is under way any more. Never blocks, never throws.
   bool Test() const { return works_.empty() || works_.back().Test(); }
 
+  // What fills them: for work of another lane that comes after it.
+  const std::vector<Work>& works() const { return works_; }
+
   // Returns when the pieces are filled; on a GPU when its stream will go on only after that. The time it takes
   // is exposed communication.
   // Errors: those of the collectives, each time.

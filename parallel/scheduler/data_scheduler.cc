@@ -1,6 +1,7 @@
 #include "parallel/scheduler/data_scheduler.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "mesh/redistribution/cost_model.h"
 #include "parallel/scheduler/gradient_buckets.h"
+#include "parallel/scheduler/smaller_group.h"
 #include "parallel/scheduler/unit_copies.h"
 
 namespace weft {
@@ -91,11 +93,21 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
   const std::vector<Parameter*> parameters = model.AllParameters();
   std::vector<int> unit_of_leaf(parameters.size(), -1);
   std::vector<CopyUnit> copy_units;
+  std::map<std::pair<int, int64_t>, std::shared_ptr<const SmallerGroup>> smaller_groups;  // by axis, size
   for (int i = 0; i < std::ssize(units); ++i) {
     CopyUnit unit = {.path = units[i].path,
                      .parameters = {},
                      .is_root = units[i].path == model.path(),
                      .reshards = units[i].reshard != Reshard::kNever};
+    if (units[i].reshard_to > 0 && !unit.is_root) {
+      unit.axis = units[i].reshard_axis;
+      auto& group = smaller_groups[{unit.axis, units[i].reshard_to}];
+      if (group == nullptr) {
+        group = std::make_shared<const SmallerGroup>(context, unit.axis, units[i].reshard_to,
+                                                     options.overlap ? Lane::kParam : Lane::kInline);
+      }
+      unit.rests_in = group;
+    }
     for (const int parameter : units[i].parameters) {
       unit_of_leaf[parameter] = i;
       unit.parameters.push_back(parameters[parameter]);
@@ -121,11 +133,12 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
   const auto most = static_cast<int64_t>(options.bucket_mb * (1 << 20));
   const int64_t least = LeastBucketBytes(context->mesh(), context->cost_model());
   const int64_t bucket_bytes = std::min(most, std::max(least, gradient_bytes / 10));
-  const auto buckets =
-      std::make_shared<GradientBuckets>(*context, std::move(leaves),
-                                        BucketOptions{.bucket_bytes = bucket_bytes,
-                                                      .lane = options.overlap ? Lane::kGrad : Lane::kInline,
-                                                      .find_unused = options.find_unused});
+  const auto buckets = std::make_shared<GradientBuckets>(
+      *context, std::move(leaves),
+      BucketOptions{.bucket_bytes = bucket_bytes,
+                    .lane = options.overlap ? Lane::kGrad : Lane::kInline,
+                    .replica_lane = options.overlap ? Lane::kReplica : Lane::kInline,
+                    .find_unused = options.find_unused});
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->leaf().set_sink(buckets, static_cast<int>(i));
     parameters[i]->set_update_lane(options.overlap ? Lane::kParam : Lane::kInline);

@@ -8,9 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/call/accumulate.h"
-#include "dtensor/redistribute_each.h"
 #include "dtensor/redistribution/implicit.h"
 #include "mesh/shard_math.h"
+#include "parallel/scheduler/replica_sum.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -57,6 +57,10 @@ bool GradientBuckets::HoldsBack(const BucketLeaf& leaf) const {
 
 void GradientBuckets::Deliver(int index, DTensor gradient) {
   Leaf& leaf = leaves_[index];
+  if (std::exchange(leaf.is_delivered, true)) {
+    Throw(absl::StatusCode::kInternal, "the gradient of '", leaf.spec.path,
+          "' was delivered twice in one backward pass");
+  }
   if (!learnt_) arrivals_.push_back(index);
   leaf.arriving = gradient.layout();
   if (HoldsBack(leaf.spec)) {
@@ -98,6 +102,7 @@ void GradientBuckets::AbandonPass() noexcept {
 
 void GradientBuckets::StartOver() {
   for (Bucket& bucket : buckets_) bucket.num_awaited = static_cast<int>(bucket.leaves.size());
+  for (Leaf& leaf : leaves_) leaf.is_delivered = false;
   next_ = 0;
   arrivals_.clear();
   if (observer_) observer_(-1);
@@ -254,7 +259,11 @@ void GradientBuckets::Issue(Bucket& bucket) {
   for (const int index : bucket.leaves) {
     Leaf& leaf = leaves_[index];
     if (!leaf.gradient.defined()) continue;
-    moves.push_back({.source = leaf.gradient, .to = leaf.spec.layout, .into = PlaceFor(leaf)});
+    moves.push_back({
+        .source = leaf.gradient,
+        .to = BeforeReplicaSum(leaf.gradient.layout(), leaf.spec.layout),
+        .into = PlaceFor(leaf),
+    });
     moved.push_back(index);
   }
   if (moves.empty()) return;
@@ -265,11 +274,33 @@ void GradientBuckets::Issue(Bucket& bucket) {
   const PurposeGuard purpose(context_.state(), Purpose::kGrad);
   std::vector<DTensor> results = RedistributeEach(moves, options_.lane);
   if (is_unit && results[0].impl()->is_pending()) outstanding_ = results[0].Detach();
+  SumReplicas(moves, moved, &results);
   for (size_t i = 0; i < moved.size(); ++i) {
     Leaf& leaf = leaves_[moved[i]];
     leaf.gradient = DTensor();
     if (leaf.spec.node != nullptr) leaf.spec.node->AddGradient(std::move(results[i]));
   }
+}
+
+// Of what the first way has brought here, in its place; the lane waits for it, not the rank.
+void GradientBuckets::SumReplicas(const std::vector<EachMove>& moves, const std::vector<int>& moved,
+                                  std::vector<DTensor>* results) {
+  std::vector<EachMove> sums;
+  std::vector<size_t> summed;
+  for (size_t i = 0; i < moved.size(); ++i) {
+    const DTensor& terms = (*results)[i];
+    if (terms.layout() == leaves_[moved[i]].spec.layout) continue;
+    const bool is_own =
+        moves[i].source.impl()->layout != terms.layout() && terms.impl()->piece().IsContiguous();
+    sums.push_back({
+        .source = terms,
+        .to = leaves_[moved[i]].spec.layout,
+        .into = is_own ? terms.impl()->piece() : Tensor(),
+    });
+    summed.push_back(i);
+  }
+  const std::vector<DTensor> rest = RedistributeEach(sums, options_.replica_lane);
+  for (size_t i = 0; i < summed.size(); ++i) (*results)[summed[i]] = rest[i];
 }
 
 }  // namespace weft

@@ -9,6 +9,7 @@
 #include "dtensor/context/lane.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/redistribute_each.h"
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/leaf_node.h"
 #include "mesh/layout.h"
@@ -33,6 +34,7 @@ struct BucketOptions {
   // The first bucket and the last hold no more, so that the first is on its way early and the last ends soon.
   int64_t edge_bytes = 1 << 20;
   Lane lane = Lane::kGrad;
+  Lane replica_lane = Lane::kReplica;  // of the second way to rest: BeforeReplicaSum
   // Passes may reach other leaves on one rank than on another: each pass ends with an agreement on what was
   // reached anywhere, and what is absent here goes in as zeros.
   bool find_unused = false;
@@ -41,7 +43,8 @@ struct BucketOptions {
 // The gradients of many leaves, brought to rest a bucket at a time while backward goes on: the whole of DDP's
 // and ZeRO's communication of gradients, and of FSDP's, whose units are its buckets. A bucket is one
 // RedistributeEach, issued when its last leaf is there and the buckets before it are on their way, so that
-// every rank issues the same in the same order.
+// every rank issues the same in the same order. Where ranks keep pieces and replicas sum them, it is two, on two
+// lanes: replicas sum one unit's pieces while the next unit's terms are scattered.
 //
 // The first pass only notes in what order leaves come; at its end the ranks agree on mesh rank 0's, and the
 // buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end.
@@ -56,6 +59,7 @@ class GradientBuckets final : public GradientSink {
  public:
   GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves, const BucketOptions& options);
 
+  // Errors: Internal, naming the leaf, if it was delivered before in this pass: what came first may be on its way.
   void Deliver(int leaf, DTensor gradient) override;
   void Forget(int leaf) noexcept override { leaves_[leaf].spec.node = nullptr; }
   void EndPass() override;
@@ -71,6 +75,7 @@ class GradientBuckets final : public GradientSink {
     DTensor gradient;  // delivered in this pass, not yet issued
     Layout arriving;   // as the last one lay; meaningless before
     int bucket = -1;
+    bool is_delivered = false;  // in this pass
   };
   struct Bucket {
     std::vector<int> leaves;  // in the order of arrival
@@ -90,6 +95,8 @@ class GradientBuckets final : public GradientSink {
   void AddMissing();
   void IssueReady();
   void Issue(Bucket& bucket);
+  void SumReplicas(const std::vector<EachMove>& moves, const std::vector<int>& moved,
+                   std::vector<DTensor>* results);
   Tensor PlaceFor(const Leaf& leaf) const;
 
   MeshContext& context_;

@@ -11,6 +11,9 @@
 namespace weft {
 namespace {
 
+constexpr absl::string_view kOtherOrder = "the program has left the order of its last step";
+constexpr absl::string_view kChanged = "its parameters have been changed since";
+
 void AddOnce(std::vector<int>& order, int unit) {
   if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
 }
@@ -29,17 +32,18 @@ UnitCopies::UnitCopies(MeshContext& context, std::vector<CopyUnit> units, const 
 }
 
 // A parameter that has been written since has other copies.
-bool UnitCopies::IsHere(const Unit& unit) const {
-  for (size_t i = 0; i < unit.copies.size(); ++i) {
+bool UnitCopies::IsCurrent(const Unit& unit) const {
+  for (size_t i = 0; i < unit.versions.size(); ++i) {
     if (unit.spec.parameters[i]->at_rest().impl()->version() != unit.versions[i]) return false;
   }
-  return !unit.copies.empty();
+  return true;
 }
 
 void UnitCopies::Forget(int copy) noexcept {
   const auto [unit, number] = places_[copy];
   units_[unit].is_whole = false;
   Drop(units_[unit]);
+  units_[unit].parts.clear();
 }
 
 DTensor UnitCopies::Copy(int copy) {
@@ -56,6 +60,7 @@ void UnitCopies::Use(int index) {
   Unit& unit = units_[index];
   in_use_ = index;
   const bool first = !IsHere(unit) || !unit.is_used;
+  if (!unit.copies.empty() && !unit.is_used && !IsHere(unit)) DropUnused(unit, kChanged);
   if (!IsHere(unit)) Gather(index, /*ahead=*/false);
   unit.is_used = true;
   unit.last_use = ++num_uses_;
@@ -66,7 +71,25 @@ void UnitCopies::Use(int index) {
   } else if (state.grad_enabled()) {
     AddOnce(this_forward_, index);
   }
+  // What the root's gather packs is gone before more is gathered, which would have to wait for it anyway.
+  if (unit.spec.is_root) unit.copies[0].ToLocal();
   Prefetch(index);
+  const bool comes_again = !state.in_backward() && state.grad_enabled();
+  if (comes_again && unit.spec.rests_in != nullptr && unit.parts.empty()) KeepParts(unit);
+}
+
+// The first gather of a step has no compute of its own step before it: it runs beside what ends the last one.
+// Another optimizer may still have to change the rest of the unit.
+void UnitCopies::Updated(int copy) {
+  const bool hides = options_.overlap && options_.prefetch > 0 && !forward_order_.empty();
+  if (!hides || places_[copy].first != forward_order_[0]) return;
+  Unit& unit = units_[forward_order_[0]];
+  const bool is_ahead = !unit.copies.empty() && !unit.is_used;
+  if (!unit.is_whole || is_ahead) return;
+  for (size_t i = 0; i < unit.versions.size(); ++i) {
+    if (unit.spec.parameters[i]->at_rest().impl()->version() == unit.versions[i]) return;
+  }
+  Gather(forward_order_[0], /*ahead=*/true);
 }
 
 // The next units of the pass that runs, as the last one had them. What was gathered ahead in another hope goes.
@@ -74,7 +97,9 @@ void UnitCopies::Prefetch(int index) {
   const std::vector<int> ahead = UnitsAhead(index);
   for (int i = 0; i < std::ssize(units_); ++i) {
     const bool hoped = !units_[i].copies.empty() && !units_[i].is_used;
-    if (hoped && std::find(ahead.begin(), ahead.end(), i) == ahead.end()) DropUnused(units_[i]);
+    if (hoped && std::find(ahead.begin(), ahead.end(), i) == ahead.end()) {
+      DropUnused(units_[i], kOtherOrder);
+    }
   }
   for (const int next : ahead) {
     if (!IsHere(units_[next])) Gather(next, /*ahead=*/true);
@@ -105,8 +130,20 @@ void UnitCopies::Gather(int index, bool ahead) {
   const NoGradGuard no_grad(state);
   const PathGuard path(state, unit.path_id);
   const PurposeGuard purpose(state, Purpose::kParam);
+  const Lane lane = ahead && options_.overlap ? Lane::kParam : Lane::kInline;
+  if (!unit.parts.empty() && IsCurrent(unit)) {
+    GatherFromParts(unit, lane);
+  } else {
+    unit.parts.clear();
+    GatherFromRest(unit, lane);
+  }
+  unit.is_used = false;
+}
+
+void UnitCopies::GatherFromRest(Unit& unit, Lane lane) {
   std::vector<DTensor> pieces;
   std::vector<EachMove> moves;
+  unit.versions.clear();
   for (const Parameter* parameter : unit.spec.parameters) {
     DTensor piece = parameter->at_rest();
     unit.versions.push_back(piece.impl()->version());
@@ -119,8 +156,35 @@ void UnitCopies::Gather(int index, bool ahead) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     moves.push_back({.source = pieces[i], .to = unit.spec.parameters[i]->layouts().compute});
   }
-  unit.copies = RedistributeEach(moves, ahead && options_.overlap ? Lane::kParam : Lane::kInline);
-  unit.is_used = false;
+  unit.copies = RedistributeEach(moves, lane);
+  // The pieces at rest are read until then, whether or not anybody uses what is made of them.
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    DTensorImpl& at_rest = *unit.spec.parameters[i]->at_rest().impl();
+    const IntrusivePtr<PendingMoves>& pending = unit.copies[i].impl()->pending();
+    if (pending && pieces[i].impl().get() == &at_rest) at_rest.SetPending(pending);
+  }
+}
+
+void UnitCopies::GatherFromParts(Unit& unit, Lane lane) {
+  const SmallerGroup& group = *unit.spec.rests_in;
+  std::vector<EachMove> moves;
+  for (size_t i = 0; i < unit.parts.size(); ++i) {
+    moves.push_back(
+        {.source = unit.parts[i], .to = group.Inside(unit.spec.parameters[i]->layouts().compute)});
+  }
+  const std::vector<DTensor> gathered = RedistributeEach(moves, lane);
+  for (size_t i = 0; i < gathered.size(); ++i) {
+    unit.copies.push_back(group.Outside(gathered[i], unit.spec.parameters[i]->layouts().compute));
+  }
+}
+
+// While the copies are here, since a module that is left may not fail. Along the dim that is split at rest.
+void UnitCopies::KeepParts(Unit& unit) {
+  unit.parts.clear();
+  for (size_t i = 0; i < unit.copies.size(); ++i) {
+    const int dim = unit.spec.parameters[i]->layouts().at_rest.shard_dim(unit.spec.axis);
+    unit.parts.push_back(unit.spec.rests_in->PartOf(unit.copies[i], dim));
+  }
 }
 
 // No more than (1 + prefetch) inner units are here with this one: those let go that were used longest ago, but
@@ -144,19 +208,14 @@ void UnitCopies::MakeRoom(int index) {
   }
 }
 
-void UnitCopies::DropUnused(Unit& unit) {
+void UnitCopies::DropUnused(Unit& unit, absl::string_view why) {
   Drop(unit);
   if (!context_.state().FirstWarning(absl::StrCat("prefetch ", unit.spec.path))) return;
-  context_.Warn(
-      absl::StrCat("unit '", unit.spec.path,
-                   "' was gathered ahead and not used: the program has left the order of its last step; "
-                   "the gather is dropped"));
+  context_.Warn(absl::StrCat("unit '", unit.spec.path, "' was gathered ahead and not used: ", why,
+                             "; the gather is dropped"));
 }
 
-void UnitCopies::Drop(Unit& unit) noexcept {
-  unit.copies.clear();
-  unit.versions.clear();
-}
+void UnitCopies::Drop(Unit& unit) noexcept { unit.copies.clear(); }
 
 void UnitCopies::LeaveModule(int index) noexcept {
   Unit& unit = units_[index];
@@ -174,13 +233,15 @@ void UnitCopies::EndForward() noexcept {
 
 void UnitCopies::DeliveredAll(int index) noexcept {
   if (units_[index].spec.reshards) Drop(units_[index]);
+  units_[index].parts.clear();
 }
 
 void UnitCopies::EndPass() {
   in_use_ = -1;
   for (Unit& unit : units_) {
-    if (!unit.copies.empty() && !unit.is_used) DropUnused(unit);
+    if (!unit.copies.empty() && !unit.is_used) DropUnused(unit, kOtherOrder);
     if (unit.spec.reshards) Drop(unit);
+    unit.parts.clear();
   }
   forward_order_ = std::exchange(this_forward_, {});
   backward_order_ = std::exchange(this_backward_, {});

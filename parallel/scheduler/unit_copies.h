@@ -2,14 +2,17 @@
 #define WEFT_PARALLEL_SCHEDULER_UNIT_COPIES_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/parameter.h"
 #include "dtensor/tape/copy_source.h"
+#include "parallel/scheduler/smaller_group.h"
 
 namespace weft {
 
@@ -19,6 +22,9 @@ struct CopyUnit {
   std::vector<const Parameter*> parameters;
   bool is_root = false;  // kept from its first use in forward to its last in backward
   bool reshards = true;  // false: copies stay until the parameters change
+  // Where parts of the copies rest from forward on, until backward has gathered them again; null: nowhere.
+  std::shared_ptr<const SmallerGroup> rests_in = nullptr;
+  int axis = -1;  // that `rests_in` divides
 };
 
 struct UnitCopyOptions {
@@ -28,15 +34,18 @@ struct UnitCopyOptions {
 
 // The copies of sharded parameters that compute reads, gathered a unit at a time: one RedistributeEach when the
 // first of the unit is asked for, in forward and again in backward. While a unit is used, the next ones are
-// gathered: in the order in which the last forward, or backward, first used them. Copies are let go when
-// forward leaves the unit's module, and in backward when all of the unit's gradients are there.
+// gathered: in the order in which the last forward, or backward, first used them. The unit that the last forward
+// used first is gathered when an update has changed all of its parameters, ahead of the next step. Copies are
+// let go when forward leaves the unit's module, and in backward when all of the unit's gradients are there. A unit
+// may keep a part of them in between, and gather those within a smaller group.
 //
-// Where a program departs from the order that it had, or uses a unit twice, values are right all the same:
-// a unit that is not there is gathered; one that was gathered ahead and not used is let go at the end of the
-// pass, with a warning that names it, once.
+// Where a program departs from the order that it had, uses a unit twice, evaluates between steps, or changes
+// parameters after the update, values are right all the same: a unit that is not there is gathered; one that was
+// gathered ahead and not used, or is stale, is let go at the end of the pass or at its next use, with a warning
+// that names it, once. What writes a parameter waits for a gather that still reads it.
 //
 // Memory:  whole parameters of the root unit, and of (1 + prefetch) inner units at most; with a unit that does
-//          not reshard, its own in addition.
+//          not reshard, its own in addition. Parts that rest in smaller groups, until their gradients are there.
 // Cost:    per use of a unit one all-gather of each parameter's bytes in the compute dtype, under purpose
 //          `param` and the unit's path.
 // Source:  Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", 2023.
@@ -48,6 +57,7 @@ class UnitCopies final : public CopySource {
   // Copies are numbered through all units in their order.
   // Errors: FailedPrecondition if the parameter is no more.
   DTensor Copy(int copy) override;
+  void Updated(int copy) override;
   void Forget(int copy) noexcept override;
 
   // What the program does: forward has left a unit's module (the root's ends a forward); backward has all
@@ -63,18 +73,23 @@ class UnitCopies final : public CopySource {
     int path_id = 0;
     bool is_whole = true;                // no parameter is gone
     std::vector<DTensor> copies = {};    // empty: not here
-    std::vector<int64_t> versions = {};  // of the parameters that they were made of
+    std::vector<DTensor> parts = {};     // of the copies, in the smaller group
+    std::vector<int64_t> versions = {};  // of the parameters that they were made of, the last time
     bool is_used = false;                // since they were made
     int64_t last_use = 0;
   };
 
-  bool IsHere(const Unit& unit) const;
+  bool IsCurrent(const Unit& unit) const;
+  bool IsHere(const Unit& unit) const { return !unit.copies.empty() && IsCurrent(unit); }
   void Use(int index);
   void Gather(int index, bool ahead);
+  void GatherFromRest(Unit& unit, Lane lane);
+  void GatherFromParts(Unit& unit, Lane lane);
+  void KeepParts(Unit& unit);
   void MakeRoom(int index);
   void Prefetch(int index);
   std::vector<int> UnitsAhead(int index) const;
-  void DropUnused(Unit& unit);
+  void DropUnused(Unit& unit, absl::string_view why);
   void Drop(Unit& unit) noexcept;
 
   MeshContext& context_;

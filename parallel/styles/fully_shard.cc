@@ -9,6 +9,7 @@ namespace {
 
 // Elements are counted in a double's range, so that JSON holds them.
 constexpr int64_t kMostElements = int64_t{1} << 53;
+constexpr int64_t kMostRanks = int64_t{1} << 31;
 
 StylePins Pins(const Style& style, bool is_root) {
   std::optional<Placement> input = style.input();
@@ -21,7 +22,9 @@ StyleSplit Split(const Style& style) {
       .columns = {.at_rest = true, .gradient = true, .state = true},
       .accumulates_unreduced = false,
       .reshard = style.Get<std::string>("reshard") == "never" ? Reshard::kNever : Reshard::kAlways,
+      .reshard_to = style.Get<int64_t>("reshard_to").value_or(0),
       .wrap_from = style.Get<int64_t>("wrap_from").value_or(0),
+      .wrap = style.Get<std::string>("wrap").value_or(""),
   };
   if (const auto dim = style.Get<int64_t>("dim")) split.dim = static_cast<int>(*dim);
   return split;
@@ -31,6 +34,8 @@ const RegisterStyle kRegister({
     .name = "FullyShard",
     .fields = BorderFieldsAnd({
         {.name = "reshard", .type = StyleField::Type::kWord, .words = {"always", "never"}},
+        {.name = "reshard_to", .type = StyleField::Type::kWholeNumber, .least = 2, .most = kMostRanks},
+        {.name = "wrap", .type = StyleField::Type::kWord},
         {.name = "wrap_from", .type = StyleField::Type::kWholeNumber, .least = 1, .most = kMostElements},
         {
             .name = "dim",
@@ -57,6 +62,8 @@ Style FullyShard(absl::string_view axis, const FullyShardOptions& options) {
       .With("input", options.input)
       .With("output", options.output)
       .With("reshard", Word(options.reshard))
+      .With("reshard_to", options.reshard_to)
+      .With("wrap", options.wrap)
       .With("wrap_from", options.wrap_from)
       .With("dim", options.dim);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/strings/string_view.h"
 #include "parallel/style.h"
@@ -15,6 +16,13 @@ struct FullyShardOptions {
   std::optional<Placement> input = std::nullopt;
   std::optional<Placement> output = std::nullopt;
   Reshard reshard = Reshard::kAlways;
+  // A unit keeps a part of what it gathered between forward and backward: the axis falls into groups of so many
+  // neighbours (those of a node, say), each of which has the whole and gathers it by itself. A divisor of the axis's
+  // size, above 1 and below it; not with Reshard::kNever. The root's unit stays whole in any case.
+  std::optional<int64_t> reshard_to = std::nullopt;
+  // Below the entry's modules, each of this type ("Block", the class's name without its namespace) is a unit of its
+  // own. Not with wrap_from.
+  std::optional<std::string> wrap = std::nullopt;
   // Below the entry's modules, each of so many elements or more whose children each have fewer is a unit of its own;
   // none is if not given.
   std::optional<int64_t> wrap_from = std::nullopt;

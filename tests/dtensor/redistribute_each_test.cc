@@ -144,6 +144,28 @@ TEST(RedistributeEachTest, PendingResultsAreReadByOpsAndMayBeDropped) {
   });
 }
 
+// What one lane brings is moved on by another, in order, with no reader in between.
+TEST(RedistributeEachTest, APendingSourceIsMovedOnByTheLaterLane) {
+  const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=2");
+  RunRanks(4, [&](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, mesh);
+    const Layout from = Layout::Parse("[-, -] P{a,b}", mesh), between = Layout::Parse("[a, -] P{b}", mesh);
+    const Layout to = Layout::Parse("[a, -]", mesh);
+    const DTensor whole = RandomNormal(context, DType::kF64, {31, 17});
+    for (int i = 0; i < 20; ++i) {
+      const DTensor source = whole.Redistribute(from);
+      const DTensor alone = source.Redistribute(between).Redistribute(to);
+      const DTensor first = RedistributeEach({{.source = source, .to = between}}, Lane::kGrad)[0];
+      // In the place of what it sums; and where nothing moves, still behind the first.
+      const DTensor second =
+          RedistributeEach({{.source = first, .to = to, .into = first.impl()->piece()}}, Lane::kReplica)[0];
+      const DTensor third = RedistributeEach({{.source = second, .to = to}}, Lane::kParam)[0];
+      EXPECT_TRUE(SameBits(third.ToLocal(), alone.ToLocal())) << i;
+      EXPECT_EQ(third.ToLocal().data(), first.impl()->piece().data());
+    }
+  });
+}
+
 // A peer that has gone is told to the reader of the pending result, and to no destructor.
 TEST(RedistributeEachTest, TheReaderIsToldOfAFailure) {
   const auto run = [&](World& world) {

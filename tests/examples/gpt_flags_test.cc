@@ -53,6 +53,15 @@ TEST(GptFlagsTest, Defaults) {
   EXPECT_FALSE(run.print_plan);
 }
 
+TEST(GptFlagsTest, ReshardReachesTheBlocks) {
+  const auto blocks = [](const char* flag) {
+    return RunOf({"--mesh=dp=4", "--plan=fsdp", flag}).plan.entries()[0].style;
+  };
+  EXPECT_EQ(blocks("--reshard=always"), FullyShard("dp"));
+  EXPECT_EQ(blocks("--reshard=never"), FullyShard("dp", {.reshard = Reshard::kNever}));
+  EXPECT_EQ(blocks("--reshard=2"), FullyShard("dp", {.reshard_to = 2}));
+}
+
 TEST(GptFlagsTest, FlagsReachTheRun) {
   const GptRun run =
       RunOf({"--mesh=tp=2, dp=3", "--plan=fsdp", "--sequence-parallel", "--layers=2", "--heads=6", "--dim=48",
@@ -121,7 +130,8 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(
       MessageOf({"--mesh=dp=2", "--microbatches=12"}),
       "--batch=12 in --microbatches=12: the mesh (dp=2) splits the batch 2 ways, which does not divide it");
-  EXPECT_EQ(MessageOf({"--reshard=2"}), "--reshard=2: expected one of always, never");
+  EXPECT_EQ(MessageOf({"--reshard=1"}),
+            "--reshard=1: expected always, never or a whole number of 2 or more");
   EXPECT_EQ(MessageOf({"--bucket_mb=0"}), "--bucket_mb=0: expected at least 1e-06 and below 1e+06");
   EXPECT_EQ(MessageOf({"--prefetch=-1"}), "--prefetch=-1: expected 0 or more");
   EXPECT_EQ(MessageOf({"--model=gpt3"}), "--model=gpt3: expected gpt2-124M, or nothing");

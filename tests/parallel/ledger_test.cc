@@ -62,7 +62,9 @@ CommReport Measure(const Step& step) {
     const Tensor ones =
         Tensor::FromValues<int32_t>({step.batch, kSequence}, std::vector<int32_t>(step.batch * kSequence, 1));
     const DTensor tokens = DTensor::Distribute(context, ones, BatchLayout(mesh, plan));
-    Backward(model.Loss(tokens, tokens).Mean());  // the first pass agrees on the order of gradients
+    // The first step agrees on the order of gradients, and gathers its first unit and the second step's.
+    Backward(model.Loss(tokens, tokens).Mean());
+    optimizer.Step(1e-3);
     optimizer.ZeroGrad();
     world.ledger().Clear();
     const DTensor loss = model.Loss(tokens, tokens).Mean();
@@ -185,15 +187,17 @@ void PrintTo(const DataBytes& bytes, std::ostream* out) {
   *out << "grad " << bytes.grad << ", param " << bytes.param;
 }
 
-DataBytes MeasureMicrobatches(DataPlan data, Reshard reshard, int microbatches) {
+DataBytes MeasureMicrobatches(DataPlan data, const FullyShardOptions& blocks, int microbatches,
+                              int num_ranks = 3) {
   CommReport report;
-  const DeviceMesh mesh = DeviceMesh::Parse("dp=3");
-  const Plan plan = GptPlan(mesh, data, /*sequence_parallel=*/false, reshard);
-  RunRanks(3, [&](World& world) {
+  const DeviceMesh mesh({{"dp", num_ranks}});
+  const Plan plan = GptPlan(mesh, data, /*sequence_parallel=*/false, blocks);
+  RunRanks(num_ranks, [&](World& world) {
     Gpt model(Config({}));
     const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
     AdamW optimizer(model.AllParameters(), {});
-    const Tensor ones = Tensor::FromValues<int32_t>({3, kSequence}, std::vector<int32_t>(3 * kSequence, 1));
+    const Tensor ones =
+        Tensor::FromValues<int32_t>({num_ranks, kSequence}, std::vector<int32_t>(num_ranks * kSequence, 1));
     const DTensor tokens = DTensor::Distribute(context, ones, BatchLayout(mesh, plan));
     for (int step = 0; step < 2; ++step) {
       world.ledger().Clear();
@@ -225,7 +229,7 @@ TEST(LedgerTest, MicrobatchesUnderEveryDataPlan) {
   constexpr int64_t kLacking = 3 - 1;
   for (const int64_t n : {1, 3}) {
     const auto measured = [&](DataPlan plan, Reshard reshard = Reshard::kAlways) {
-      return MeasureMicrobatches(plan, reshard, static_cast<int>(n));
+      return MeasureMicrobatches(plan, {.reshard = reshard}, static_cast<int>(n));
     };
     EXPECT_EQ(measured(DataPlan::kDdp), (DataBytes{2 * kLacking * all, 0})) << n;
     EXPECT_EQ(measured(DataPlan::kZero1), (DataBytes{kLacking * all, kLacking * all})) << n;
@@ -236,6 +240,10 @@ TEST(LedgerTest, MicrobatchesUnderEveryDataPlan) {
     // The root's unit reshards in this plan.
     EXPECT_EQ(measured(DataPlan::kFsdp, Reshard::kNever),
               (DataBytes{n * kLacking * all, kLacking * inner + n * kLacking * (all - inner)}))
+        << n;
+    // Backward gathers within two groups of two.
+    EXPECT_EQ(MeasureMicrobatches(DataPlan::kFsdp, {.reshard_to = 2}, static_cast<int>(n), /*num_ranks=*/4),
+              (DataBytes{n * 3 * all, n * (3 * all + 2 * 1 * inner)}))
         << n;
   }
 }

@@ -291,7 +291,8 @@ TEST(ParallelizeTest, GivesEveryParameterItsPieceAndNoMore) {
     Gpt model(OneBlock());
     const ResolvedPlan resolved = ResolvePlan(model, mesh, plan);
     EXPECT_EQ(world.allocator()->stats().num_allocations, 0);
-    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    const auto context =
+        Parallelize(model, world, mesh, plan, {.dtype = DType::kF64, .start_values = StartValues::kTrust});
     int64_t expected = 0;
     const std::vector<Parameter*> parameters = model.AllParameters();
     for (size_t i = 0; i < parameters.size(); ++i) {

@@ -328,5 +328,55 @@ TEST(UnitsTest, WrapsBySize) {
             }));
 }
 
+TEST(UnitsTest, WrapsByType) {
+  Gpt gpt({.vocabulary = 257, .context = 16, .layers = 2, .heads = 4, .dim = 32});
+  const auto paths = [&](const std::string& type) {
+    std::vector<std::string> paths;
+    for (const ResolvedUnit& unit :
+         ResolvePlan(gpt, DeviceMesh::Parse("dp=2"), {{"", FullyShard("dp", {.wrap = type})}}).units) {
+      paths.push_back(unit.path);
+    }
+    return paths;
+  };
+  using Paths = std::vector<std::string>;
+  EXPECT_EQ(paths("GptBlock"), (Paths{"", "blocks.0", "blocks.1"}));
+  EXPECT_EQ(paths("Mlp"), (Paths{"", "blocks.0.mlp", "blocks.1.mlp"}));
+  EXPECT_EQ(paths("LayerNorm"),
+            (Paths{"", "ln_f", "blocks.0.ln_1", "blocks.0.ln_2", "blocks.1.ln_1", "blocks.1.ln_2"}));
+  EXPECT_EQ(
+      InvalidArgumentMessage([&] { paths("Block"); }),
+      "plan entry \"\": FullyShard(dp, wrap=Block): no module below is of type 'Block'; expected one of "
+      "CausalSelfAttention, Embedding, Gpt, GptBlock, LayerNorm, Linear, Mlp");
+}
+
+TEST(UnitsTest, RestsInASmallerGroup) {
+  Gpt gpt({.vocabulary = 257, .context = 16, .layers = 1, .heads = 4, .dim = 32});
+  const auto resolve = [&](const Plan& plan) { return ResolvePlan(gpt, DeviceMesh::Parse("dp=6"), plan); };
+  const ResolvedPlan plan =
+      resolve({{"blocks.*", FullyShard("dp", {.reshard_to = 3})}, {"", FullyShard("dp")}});
+  EXPECT_EQ(plan.units[0].reshard_to, 0);
+  EXPECT_EQ(plan.units[0].reshard_axis, -1);
+  EXPECT_EQ(plan.units[1].reshard_to, 3);
+  EXPECT_EQ(plan.units[1].reshard_axis, 0);
+  for (const int64_t size : {4, 6}) {
+    EXPECT_EQ(InvalidArgumentMessage([&] {
+                resolve({{"", FullyShard("dp", {.reshard_to = size})}});
+              }),
+              absl::StrCat("plan entry \"\": FullyShard(dp, reshard_to=", size,
+                           "): reshard_to: expected a divisor of axis 'dp' (6 ranks) above 1 and below it"));
+  }
+  EXPECT_EQ(
+      InvalidArgumentMessage([&] {
+        resolve({{"", FullyShard("dp", {.reshard = Reshard::kNever, .reshard_to = 2})}});
+      }),
+      "plan entry \"\": FullyShard(dp, reshard=never, reshard_to=2): reshard_to is of units that reshard; "
+      "reshard is never");
+  EXPECT_EQ(
+      InvalidArgumentMessage([&] {
+        resolve({{"", FullyShard("dp", {.wrap = "Mlp", .wrap_from = 5})}});
+      }),
+      "plan entry \"\": FullyShard(dp, wrap=Mlp, wrap_from=5): wrap and wrap_from: expected one of them");
+}
+
 }  // namespace
 }  // namespace weft

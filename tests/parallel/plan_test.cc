@@ -117,6 +117,7 @@ TEST(PlanTest, EveryFieldRoundTrips) {
       {"b", DataParallel("x", {.shard_gradient = true})},
       {"c", FullyShard("x", {.reshard = Reshard::kNever, .wrap_from = 1'000'000, .dim = -1})},
       {"d", FullyShard("x").With("reshard", std::string("always"))},
+      {"d", FullyShard("y", {.reshard_to = 4, .wrap = "Block"})},
       {"e.weight", Ignore()},
   };
   plan.set_scheduler({.bucket_mb = 0.5, .prefetch = 2, .overlap = false, .find_unused = true});

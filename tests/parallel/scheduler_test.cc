@@ -51,6 +51,7 @@ class Chain : public Module {
 struct Step {
   std::vector<int> order = {0, 1, 2, 3};
   bool evaluates = false;  // before it
+  bool changes = false;    // a parameter of the root, before it, as loading does
 };
 
 Plan PlanNamed(const std::string& name) {
@@ -88,6 +89,10 @@ Outcome Train(const std::string& mesh_text, const Plan& plan, const std::vector<
         const NoGradGuard no_grad(context->state());
         model.order = {3, 1};
         mine.losses.push_back(loss_of(100 + number).Item());
+      }
+      if (step.changes) {
+        const NoGradGuard no_grad(context->state());
+        model.own.Load(0.5 * model.own.at_rest());
       }
       model.order = step.order;
       const DTensor loss = loss_of(number);
@@ -144,6 +149,10 @@ TEST_P(SchedulerTest, ModulesLeftOut) { Check({{{0, 1}}, {{2, 3}}, {{1}}, {}, {{
 
 TEST_P(SchedulerTest, AnEvaluationInBetween) { Check({{}, {.evaluates = true}, {{3, 1, 0, 2}, true}, {}}); }
 
+TEST_P(SchedulerTest, ParametersChangedBetweenSteps) {
+  Check({{}, {}, {.changes = true}, {.evaluates = true, .changes = true}, {}});
+}
+
 INSTANTIATE_TEST_SUITE_P(Plans, SchedulerTest, testing::Values("ddp", "zero2", "fsdp"),
                          [](const auto& info) { return info.param; });
 
@@ -159,6 +168,48 @@ TEST(SchedulerWarningTest, AUnitGatheredForNothingIsNamedOnce) {
       "gather is dropped");
   const std::set<std::string> different(outcome.warnings.begin(), outcome.warnings.end());
   EXPECT_EQ(different.size(), outcome.warnings.size());
+}
+
+// The first unit of a step is gathered when the update before it has been made: not used, if somebody changes it.
+TEST(SchedulerWarningTest, AStaleGatherIsNamedOnce) {
+  const std::vector<Step> steps = {{}, {}, {.changes = true}, {}, {.changes = true}, {}};
+  EXPECT_EQ(
+      Train("dp=2", PlanNamed("fsdp"), steps).warnings,
+      std::vector<std::string>{"unit '' was gathered ahead and not used: its parameters have been changed "
+                               "since; the gather is dropped"});
+  Plan none = PlanNamed("fsdp");
+  none.set_scheduler({.prefetch = 0});
+  EXPECT_TRUE(Train("dp=2", none, steps).warnings.empty());
+}
+
+// Two optimizers, each with a part of the root's parameters: gathered when both have changed theirs, once.
+TEST(SchedulerAheadTest, AUnitIsGatheredWhenAllOfItHasChanged) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    const Plan plan = {{"", FullyShard("dp")}};  // one unit
+    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    std::vector<Parameter*> all = model.AllParameters();
+    Sgd first({all[0]}, {}), second(std::vector<Parameter*>(all.begin() + 1, all.end()), {});
+    const auto gathers = [&] {
+      int64_t calls = 0;
+      for (const LedgerEntry& entry : world.ledger().entries()) {
+        if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) calls += entry.calls;
+      }
+      return calls;
+    };
+    for (int step = 1; step <= 3; ++step) {
+      world.ledger().Clear();
+      Backward(Mean(Square(model(RandomNormal(context, DType::kF64, {4, kDim}, {}, "x")))));
+      EXPECT_EQ(gathers(), step == 1 ? 1 : 0) << "step " << step;
+      first.Step(0.1);
+      EXPECT_EQ(gathers(), step == 1 ? 1 : 0) << "step " << step;
+      second.Step(0.1);
+      EXPECT_EQ(gathers(), step == 1 ? 2 : 1) << "step " << step;
+      first.ZeroGrad();
+      second.ZeroGrad();
+    }
+  });
 }
 
 // A pass that fails leaves nothing behind: the next one has its own gradients.

@@ -38,6 +38,8 @@ TEST(StyleTest, FieldsThatAreNotGivenAreNotThere) {
   EXPECT_EQ(FullyShard("dp", {.reshard = Reshard::kNever, .wrap_from = 1'000'000}).ToString(),
             "FullyShard(dp, reshard=never, wrap_from=1000000)");
   EXPECT_EQ(FullyShard("dp", {.reshard = Reshard::kAlways}).ToString(), "FullyShard(dp)");
+  EXPECT_EQ(FullyShard("dp", {.reshard_to = 8, .wrap = "Block"}).ToString(),
+            "FullyShard(dp, reshard_to=8, wrap=Block)");
   EXPECT_EQ(Ignore().ToString(), "Ignore()");
   EXPECT_EQ(FullyShard("dp").fields.size(), 0u);
 }
@@ -75,6 +77,9 @@ TEST(StyleTest, MistakesAreNamed) {
             "field \"dim\" of FullyShard: expected a whole number from -8 to 7, got 8");
   EXPECT_EQ(message(FullyShard("dp", {.wrap_from = 0})),
             "field \"wrap_from\" of FullyShard: expected a whole number from 1 to 9007199254740992, got 0");
+  EXPECT_EQ(message(FullyShard("dp", {.reshard_to = 1})),
+            "field \"reshard_to\" of FullyShard: expected a whole number from 2 to 2147483648, got 1");
+  EXPECT_EQ(message(FullyShard("dp", {.wrap = ""})), "field \"wrap\" of FullyShard: expected a word, got ");
   EXPECT_EQ(message(FullyShard("dp").With("reshard", std::string("sometimes"))),
             "field \"reshard\" of FullyShard: expected always or never, got sometimes");
   EXPECT_EQ(message(DataParallel("dp").With("shard_state", 1)),

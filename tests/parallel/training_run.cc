@@ -82,7 +82,8 @@ DTensor LossOfMicrobatches(const IntrusivePtr<MeshContext>& context, const Train
     std::optional<NoSync> no_sync;
     if (i + 1 < parts.size()) no_sync.emplace(state);
     const BatchOffsetGuard offset(state, parts[i].first);
-    const DTensor part = CrossEntropy(model(piece(all_tokens, i)), piece(all_targets, i)).Over(total);
+    const DTensor part =
+        run.over_total(CrossEntropy(model(piece(all_tokens, i)), piece(all_targets, i)), total);
     Backward(part);
     loss = loss.defined() ? Add(loss, part.Detach()) : part.Detach();
   }
@@ -94,6 +95,7 @@ TrainingResult TrainRank(World& world, const TrainingRun& run) {
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(5);
   Parallelize(*model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
+  if (run.after_parallelize) run.after_parallelize(*model);
   const std::vector<Parameter*> parameters = model->AllParameters();
   const bool sgd = run.optimizer == TrainingRun::Optimizer::kSgd;
   const std::unique_ptr<Optimizer> optimizer = MakeOptimizer(run, parameters);
@@ -112,6 +114,7 @@ TrainingResult TrainRank(World& world, const TrainingRun& run) {
       result.gradients[step] = Gather(parameters, /*gradients=*/true);
     }
     optimizer->Step(sgd ? 0.1 : 1e-3, norm.scale);
+    if (run.after_update) run.after_update(parameters);
     optimizer->ZeroGrad();
   }
   return result;

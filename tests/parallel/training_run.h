@@ -38,7 +38,11 @@ struct TrainingRun {
 
   // Where mutants come in.
   std::function<DTensor(const LossSum&)> mean = [](const LossSum& loss) { return loss.Mean(); };
+  std::function<DTensor(const LossSum&, const DTensor& total)> over_total =  // of a microbatch
+      [](const LossSum& loss, const DTensor& total) { return loss.Over(total); };
+  std::function<void(Module&)> after_parallelize = nullptr;
   std::function<void(const std::vector<Parameter*>&)> after_backward = nullptr;
+  std::function<void(const std::vector<Parameter*>&)> after_update = nullptr;
   std::function<std::unique_ptr<World>(World&)> wrap_world = nullptr;
 };
 

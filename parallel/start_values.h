@@ -1,0 +1,33 @@
+// Ranks that hold the same piece of a parameter begin with the same values: compared, or taken from one of them.
+
+#ifndef WEFT_PARALLEL_START_VALUES_H_
+#define WEFT_PARALLEL_START_VALUES_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "dtensor/context/mesh_context.h"
+#include "dtensor/nn/parameter.h"
+
+namespace weft {
+
+// What becomes of first values that replicas may not agree on: ranks with other seeds, or on other machines.
+enum class StartValues : uint8_t {
+  kCompare,    // an error names the parameter and the ranks
+  kBroadcast,  // all replicas take those of the first
+  kTrust,      // nothing is checked
+};
+
+// Holds replicas to the same bits at rest. Replicas of a piece are the ranks that differ along axes that do not
+// split the parameter at rest; where all axes do (FullyShard alone), there is nothing to agree on.
+//
+// Cost:    kCompare: each rank reads its pieces once, and one all-reduce over the mesh of 16 bytes per piece of each
+//          parameter that has replicas, under purpose `metric`. kBroadcast: one broadcast per such parameter, under
+//          purpose `param`.
+// Errors:  FailedPrecondition, the same on every rank, if values are compared and differ.
+// Threads: every rank of the mesh calls it alike.
+void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> parameters, StartValues values);
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_START_VALUES_H_
