@@ -85,13 +85,11 @@ int64_t LeastBucketBytes(const DeviceMesh& mesh, const CostModel& cost_model) {
   return static_cast<int64_t>(bytes);
 }
 
-}  // namespace
-
-void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
-                  const std::vector<ResolvedUnit>& units, const SchedulerOptions& options) {
-  if (context->mesh().num_ranks() == 1) return;
-  const std::vector<Parameter*> parameters = model.AllParameters();
-  std::vector<int> unit_of_leaf(parameters.size(), -1);
+// The units as the copies know them; sets the unit of each of their leaves.
+std::vector<CopyUnit> MakeCopyUnits(const Module& model, const IntrusivePtr<MeshContext>& context,
+                                    const std::vector<Parameter*>& parameters,
+                                    const std::vector<ResolvedUnit>& units, Lane lane,
+                                    std::vector<int>* unit_of_leaf) {
   std::vector<CopyUnit> copy_units;
   std::map<std::pair<int, int64_t>, std::shared_ptr<const SmallerGroup>> smaller_groups;  // by axis, size
   for (int i = 0; i < std::ssize(units); ++i) {
@@ -103,18 +101,23 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
       unit.axis = units[i].reshard_axis;
       auto& group = smaller_groups[{unit.axis, units[i].reshard_to}];
       if (group == nullptr) {
-        group = std::make_shared<const SmallerGroup>(context, unit.axis, units[i].reshard_to,
-                                                     options.overlap ? Lane::kParam : Lane::kInline);
+        group = std::make_shared<const SmallerGroup>(context, unit.axis, units[i].reshard_to, lane);
       }
       unit.rests_in = group;
     }
     for (const int parameter : units[i].parameters) {
-      unit_of_leaf[parameter] = i;
+      (*unit_of_leaf)[parameter] = i;
       unit.parameters.push_back(parameters[parameter]);
     }
     copy_units.push_back(std::move(unit));
   }
+  return copy_units;
+}
 
+// Of the gradients of all parameters.
+std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::vector<Parameter*>& parameters,
+                                             const std::vector<int>& unit_of_leaf,
+                                             const SchedulerOptions& options) {
   int64_t gradient_bytes = 0;
   std::vector<BucketLeaf> leaves;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -131,17 +134,28 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
   // Ten buckets at least, if each is still worth a collective: otherwise a small model's gradients would move when
   // backward has ended.
   const auto most = static_cast<int64_t>(options.bucket_mb * (1 << 20));
-  const int64_t least = LeastBucketBytes(context->mesh(), context->cost_model());
-  const int64_t bucket_bytes = std::min(most, std::max(least, gradient_bytes / 10));
-  const auto buckets = std::make_shared<GradientBuckets>(
-      *context, std::move(leaves),
-      BucketOptions{.bucket_bytes = bucket_bytes,
-                    .lane = options.overlap ? Lane::kGrad : Lane::kInline,
-                    .replica_lane = options.overlap ? Lane::kReplica : Lane::kInline,
-                    .find_unused = options.find_unused});
+  const int64_t least = LeastBucketBytes(context.mesh(), context.cost_model());
+  const BucketOptions of_buckets = {.bucket_bytes = std::min(most, std::max(least, gradient_bytes / 10)),
+                                    .lane = options.overlap ? Lane::kGrad : Lane::kInline,
+                                    .replica_lane = options.overlap ? Lane::kReplica : Lane::kInline,
+                                    .find_unused = options.find_unused};
+  return std::make_shared<GradientBuckets>(context, std::move(leaves), of_buckets);
+}
+
+}  // namespace
+
+void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
+                  const std::vector<ResolvedUnit>& units, const SchedulerOptions& options) {
+  if (context->mesh().num_ranks() == 1) return;
+  const Lane lane = options.overlap ? Lane::kParam : Lane::kInline;
+  const std::vector<Parameter*> parameters = model.AllParameters();
+  std::vector<int> unit_of_leaf(parameters.size(), -1);
+  const std::vector<CopyUnit> copy_units =
+      MakeCopyUnits(model, context, parameters, units, lane, &unit_of_leaf);
+  const std::shared_ptr<GradientBuckets> buckets = MakeBuckets(*context, parameters, unit_of_leaf, options);
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->leaf().set_sink(buckets, static_cast<int>(i));
-    parameters[i]->set_update_lane(options.overlap ? Lane::kParam : Lane::kInline);
+    parameters[i]->set_update_lane(lane);
   }
   if (units.empty()) return;
 

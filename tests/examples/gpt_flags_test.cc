@@ -130,8 +130,7 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(
       MessageOf({"--mesh=dp=2", "--microbatches=12"}),
       "--batch=12 in --microbatches=12: the mesh (dp=2) splits the batch 2 ways, which does not divide it");
-  EXPECT_EQ(MessageOf({"--reshard=1"}),
-            "--reshard=1: expected always, never or a whole number of 2 or more");
+  EXPECT_EQ(MessageOf({"--reshard=1"}), "--reshard=1: expected always, never or a whole number of 2 or more");
   EXPECT_EQ(MessageOf({"--bucket_mb=0"}), "--bucket_mb=0: expected at least 1e-06 and below 1e+06");
   EXPECT_EQ(MessageOf({"--prefetch=-1"}), "--prefetch=-1: expected 0 or more");
   EXPECT_EQ(MessageOf({"--model=gpt3"}), "--model=gpt3: expected gpt2-124M, or nothing");
