@@ -68,6 +68,8 @@ ABSL_FLAG(std::string, save, "",
 ABSL_FLAG(std::string, resume, "",
           "file that --save wrote, to go on from; its flags hold unless given again");
 ABSL_FLAG(std::string, trace, "", "file for a Chrome trace of every op and collective");
+ABSL_FLAG(bool, check_issue_order, false,
+          "for debugging: after each step, compare in which order the ranks have issued their collectives");
 ABSL_FLAG(bool, print_plan, false, "print the plan as a table and stop");
 
 namespace weft {
@@ -190,7 +192,7 @@ FlagsUsage TrainGptUsage() {
                  {"Data", {"data", "tokenizer", "val_fraction"}},
                  {"Output",
                   {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
-                   "trace"}}},
+                   "trace", "check_issue_order"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
                    "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors"},
   };
@@ -237,6 +239,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.save = UserPath(absl::GetFlag(FLAGS_save));
   run.resume = ResumePath();
   run.trace = UserPath(absl::GetFlag(FLAGS_trace));
+  run.check_issue_order = absl::GetFlag(FLAGS_check_issue_order);
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
                   .floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr)),

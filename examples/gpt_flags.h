@@ -43,6 +43,7 @@ struct GptRun {
   std::string save;  // files; empty: none
   std::string resume;
   std::string trace;
+  bool check_issue_order = false;
   bool print_plan = false;
 };
 

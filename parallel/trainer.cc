@@ -151,6 +151,7 @@ std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepV
   issued_ = {.step = metrics.step, .forward = std::move(forward)};
   norm_before_ = values.norm_squared;
   is_gated_ = is_gated;
+  context_.world().CompareIssueOrder();
   for (const TrainerCallback& callback : options_.callbacks) {
     if (before && callback.on_metrics) callback.on_metrics(*this, *before);
   }

@@ -70,7 +70,7 @@ RandomScope::~RandomScope() { Swap(); }
 void RandomScope::Swap() noexcept {
   std::swap(state_.step_, other_.step);
   std::swap(state_.batch_offset_, other_.batch_offset);
-  std::swap(state_.path_id_, other_.path_id);
+  other_.path_id = state_.place_.path_id.exchange(other_.path_id);
   state_.call_numbers_.swap(other_.call_numbers);
 }
 

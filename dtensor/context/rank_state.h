@@ -91,7 +91,7 @@ class RankState {
 
   // Where the rank stands now, for a RandomScope later.
   // Cost:   copies one number per module path that has drawn since the root module's call.
-  RandomSnapshot random_snapshot() const { return {step_, batch_offset_, path_id_, call_numbers_}; }
+  RandomSnapshot random_snapshot() const { return {step_, batch_offset_, path_id(), call_numbers_}; }
 
   // A communicator among `ranks` (world ranks, ascending, this one among them), for what runs between meshes.
   // Created at its first use, which every member reaches in the same order; then pooled by name and ranks.

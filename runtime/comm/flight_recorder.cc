@@ -104,8 +104,17 @@ uint64_t FlightRecorder::Issue(OpenedGroup* group, const FlightEntry& entry) {
   slot.id.store(id, std::memory_order_release);
   if (entry.kind != CollectiveKind::kSendRecv) {
     group->num_collectives.store(entry.sequence, std::memory_order_release);
+    if (issue_log_ != nullptr) LogIssue(group->group, entry);
   }
   return id;
+}
+
+// Names, not numbers: ranks number paths as they come to them.
+void FlightRecorder::LogIssue(const FlightGroup& group, const FlightEntry& entry) {
+  const std::string tag = TagText(entry.tag);
+  std::string call = absl::StrCat(entry.Call(), " on axis ", group.name);
+  if (!tag.empty()) absl::StrAppend(&call, " (", tag, ")");
+  issue_log_->Add({group.Key(), group.ranks, std::move(call)});
 }
 
 bool FlightRecorder::Read(const Slot& slot, FlightEntry* entry) {

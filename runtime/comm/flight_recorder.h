@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "runtime/comm/collective.h"
 #include "runtime/comm/flight_clock.h"
+#include "runtime/comm/issue_log.h"
 #include "runtime/comm/ledger.h"
 
 namespace weft {
@@ -119,6 +120,9 @@ class FlightRecorder {
   // more. Returns what was there before.
   uint64_t SetAwaited(uint64_t id) { return awaited_.exchange(id, std::memory_order_acq_rel); }
 
+  // Each collective that is issued is written there too, until it is null; it lives so long.
+  void set_issue_log(IssueLog* log) { issue_log_ = log; }
+
   // Where the rank computes is in `place` from now on; null: nobody tells. The place lives until it is replaced.
   void WatchPlace(const FlightPlace* place);
   void ForgetPlace(const FlightPlace* place);  // unless it has been replaced
@@ -150,9 +154,11 @@ class FlightRecorder {
     Slot& slot = slots_[id & mask_];
     if (slot.id.load(std::memory_order_relaxed) == id) (slot.*member).store(value, std::memory_order_release);
   }
+  void LogIssue(const FlightGroup& group, const FlightEntry& entry);
   static bool Read(const Slot& slot, FlightEntry* entry);
 
   const uint64_t mask_;
+  IssueLog* issue_log_ = nullptr;  // the owner's
   const std::unique_ptr<Slot[]> slots_;
   std::atomic<uint64_t> num_issued_ = 0;
   std::atomic<const char*> activity_ = nullptr;

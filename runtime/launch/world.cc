@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
+#include "runtime/tensor/tensor.h"
 
 namespace weft {
 
@@ -14,7 +17,11 @@ World::World(int rank, int size, int local_rank, int num_threads, const WorldOpt
     : World(
           rank, size, num_threads,
           MakeAllocator({options.device, local_rank % CountDevices(options.device)}, options.device_options),
-          options.tracer) {}
+          options.tracer) {
+  if (!options.check_issue_order) return;
+  issue_log_ = std::make_unique<IssueLog>();
+  flight_recorder_.set_issue_log(issue_log_.get());
+}
 
 World::World(int rank, int size, int num_threads, std::shared_ptr<Allocator> allocator, Tracer* tracer)
     : rank_(rank),
@@ -61,6 +68,68 @@ std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std
 Store& World::store() {
   Throw(absl::StatusCode::kUnimplemented, "World::store: the world of rank ", rank(),
         " has no store; those of RunRanks, RunWorld and World::FromEnv have one");
+}
+
+namespace {
+
+// What every rank has, end to end, and where each one's ends.
+std::vector<std::string> AllGatherBytes(Communicator& group, const std::string& bytes) {
+  const std::shared_ptr<Allocator> allocator = MakeCpuAllocator();
+  const int size = group.size();
+  const Tensor lengths = Tensor::Empty(allocator, DType::kI64, {size});
+  const Tensor length = Tensor::FromValues<int64_t>({1}, {static_cast<int64_t>(bytes.size())}, allocator);
+  group.AllGather(length, lengths, std::vector<int64_t>(size, 1)).Wait();
+  const std::vector<int64_t> counts = lengths.ToVector<int64_t>();
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const Tensor all = Tensor::Empty(allocator, DType::kU8, {total});
+  const Tensor own = Tensor::FromValues<uint8_t>({static_cast<int64_t>(bytes.size())},
+                                                 std::vector<uint8_t>(bytes.begin(), bytes.end()), allocator);
+  group.AllGather(own, all, counts).Wait();
+  const std::vector<uint8_t> gathered = all.ToVector<uint8_t>();
+  std::vector<std::string> by_rank;
+  auto begin = gathered.begin();
+  for (const int64_t count : counts) {
+    by_rank.emplace_back(begin, begin + count);
+    begin += count;
+  }
+  return by_rank;
+}
+
+}  // namespace
+
+void World::CompareIssueOrder() {
+  if (issue_log_ == nullptr) return;
+  flight_recorder_.set_issue_log(nullptr);  // not of this
+  ++num_compared_;
+  if (issue_group_ == nullptr) {
+    std::vector<int> ranks(size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    issue_group_ = NewGroup("issue order", ranks);
+  }
+  const std::vector<uint64_t> own = issue_log_->HashesByPeer(size());
+  const std::vector<std::string> all = AllGatherBytes(
+      *issue_group_, std::string(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(uint64_t)));
+  const auto hash_of = [&](int rank, int peer) {
+    return absl::string_view(all[rank]).substr(peer * sizeof(uint64_t), sizeof(uint64_t));
+  };
+  bool agree = true;
+  for (int a = 0; a < size(); ++a) {
+    for (int b = 0; b < a; ++b) agree &= hash_of(a, b) == hash_of(b, a);
+  }
+  std::optional<std::string> difference;
+  if (!agree) {
+    std::vector<std::vector<IssueLog::Entry>> by_rank;
+    for (const std::string& bytes : AllGatherBytes(*issue_group_, issue_log_->Encode())) {
+      by_rank.push_back(IssueLog::Decode(bytes));
+    }
+    difference = FirstDifference(by_rank);
+  }
+  issue_log_->Clear();
+  flight_recorder_.set_issue_log(issue_log_.get());
+  if (difference.has_value()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "check_issue_order, comparison ", num_compared_, ": ",
+          *difference, ": every rank must issue its collectives in the same order");
+  }
 }
 
 void World::FailGroups(absl::StatusCode code, const std::string& message) {

@@ -11,6 +11,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/group_failure.h"
+#include "runtime/comm/issue_log.h"
 #include "runtime/comm/worker_pool.h"
 #include "runtime/device/allocator.h"
 #include "runtime/device/device_backend.h"
@@ -33,6 +34,9 @@ struct WorldOptions {
   std::chrono::milliseconds comm_timeout = std::chrono::minutes(10);
   Tracer* tracer = nullptr;       // shared by this process's ranks; null: nothing is traced
   WatchdogOptions watchdog = {};  // explains hangs
+  // For debugging: CompareIssueOrder compares, after each step of a Trainer, in which order the ranks have issued
+  // their collectives (IssueLog). Costs a text per collective and two small all-gathers per step.
+  bool check_issue_order = false;
 };
 
 // What a group has otherwise than the other groups of its world. Members give the same.
@@ -91,12 +95,22 @@ class World {
   // What this rank's communicators did last, and what it does between them: SetActivity("data loader").
   FlightRecorder& flight_recorder() { return flight_recorder_; }
 
+  // With WorldOptions::check_issue_order: compares the order in which the ranks have issued their collectives since
+  // the last call of this; otherwise does nothing. Trainer calls it after each step; a loop of one's own may. All
+  // ranks call it at the same place of their program, when they have issued everything up to there.
+  // Errors: FailedPrecondition on every rank, naming the first difference: which rank, the position, and what each of
+  //         two ranks has issued there.
+  void CompareIssueOrder();
+
   // Ends all groups of this rank with this error, those still to come too: as Communicator::Fail. Any thread.
   void FailGroups(absl::StatusCode code, const std::string& message);
 
   // Runs the asynchronous operations that are still queued to the end; none can be issued any more. What owns
   // the world calls it when the rank's function has returned.
-  virtual void FinishWork() { workers_.Finish(); }
+  virtual void FinishWork() {
+    workers_.Finish();
+    issue_group_ = nullptr;
+  }
 
  protected:
   // On the rank's thread. `local_rank`: which of this machine's ranks it is.
@@ -124,6 +138,9 @@ class World {
   Ledger ledger_;
   FlightRecorder flight_recorder_;
   Tracer* tracer_;
+  std::unique_ptr<IssueLog> issue_log_;  // null: the order is not checked
+  std::shared_ptr<Communicator> issue_group_;
+  int64_t num_compared_ = 0;  // calls of CompareIssueOrder
   std::mutex groups_mutex_;
   std::vector<std::weak_ptr<Communicator>> groups_;
   GroupFailure failure_;

@@ -50,6 +50,7 @@ TEST(GptFlagsTest, Defaults) {
   EXPECT_EQ(run.sample, 500);
   EXPECT_EQ(run.log_every, 10);
   EXPECT_FALSE(run.json);
+  EXPECT_FALSE(run.check_issue_order);
   EXPECT_FALSE(run.print_plan);
 }
 
@@ -165,6 +166,7 @@ TEST(GptFlagsTest, EveryFlagIsInTheHelp) {
                            "print_plan"}) {
     EXPECT_NE(help.find(std::string("--") + flag), std::string::npos) << flag;
   }
+  EXPECT_NE(help.find("--check_issue_order"), std::string::npos);
 }
 
 }  // namespace

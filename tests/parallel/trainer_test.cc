@@ -88,6 +88,39 @@ TEST(TrainerTest, CommBytesAreTheLedgersWithoutTheMetrics) {
   });
 }
 
+// Of the right order nothing is said, whatever the plan issues.
+TEST(TrainerTest, TheOrderOfIssuesIsComparedAfterEachStep) {
+  for (const DataPlan plan : {DataPlan::kDdp, DataPlan::kFsdp}) {
+    std::string message;
+    try {
+      RunRanks(4,
+               [&](World& world) {
+                 Job job(world, "dp=2,tp=2", plan);
+                 const auto group = world.NewGroup("extra", {0, 1, 2, 3});
+                 for (int step = 1; step <= 3; ++step) {
+                   for (int i = 0; i < 2; ++i) {
+                     const bool swaps = world.rank() == 2 && step == 3;
+                     const PathGuard path(job.context->state(), job.context->state().PathId(
+                                                                    (i == 1) != swaps ? "second" : "first"));
+                     const Tensor tensor = Tensor::FromValues<float>({1}, {1.0f});
+                     group->AllReduce(tensor, tensor, ReduceOp::kSum, {.tag = job.context->state().tag()});
+                   }
+                   job.Step();
+                 }
+               },
+               {.threads_per_rank = 1, .check_issue_order = true});
+    } catch (const Error& error) {
+      message = error.message();
+    }
+    EXPECT_NE(
+        message.find(
+            "check_issue_order, comparison 3: rank 2 issued all_reduce(f32, sum, count 1) on axis extra "
+            "(second, activation) as collective "),
+        std::string::npos)
+        << message;
+  }
+}
+
 TEST(TrainerTest, OneRankMovesNothing) {
   RunRanks(1, [](World& world) {
     Job job(world, "", DataPlan::kDdp);
