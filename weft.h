@@ -36,6 +36,7 @@
 #include "ops/op/op.h"
 #include "ops/reduce/reduce.h"
 #include "ops/sharding/sharding_rule.h"
+#include "parallel/join.h"
 #include "parallel/parallelize.h"
 #include "parallel/plan.h"
 #include "parallel/scheduler/task_graph.h"

@@ -119,7 +119,10 @@ StepMetrics StepMetricsReduction::Take() {
   metrics.loss = sums[kLoss];
   metrics.grad_norm = std::sqrt(sums[kNormSquared]);
   metrics.finite = std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm);
-  if (metrics.num_tokens < 0) metrics.num_tokens = std::llround(sums[kTokens]);
+  if (metrics.num_tokens < 0) {
+    metrics.num_tokens = std::llround(sums[kTokens]);
+    metrics.updated = metrics.num_tokens > 0;
+  }
   metrics.tokens_per_s = static_cast<double>(metrics.num_tokens) / (metrics.step_ms * 1e-3);
   metrics.comm_bytes = std::llround(sums[kCommBytes]);
   metrics.comm_fraction = sums[kCommBusy] / num_ranks;

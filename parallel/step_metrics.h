@@ -67,7 +67,7 @@ class StepMetricsReduction {
   // A step calls it when its forward has been issued, so that Take waits for no more than that.
   void Fetch();
 
-  // The record that Begin was called for. `updated` is left as it is.
+  // The record that Begin was called for. `updated` is whether anything was counted, or the host knows.
   // Cost:   waits until it is there.
   // Errors: those of the collective.
   StepMetrics Take();

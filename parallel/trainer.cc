@@ -73,7 +73,8 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<DTe
   const double begun = Now();
   const StepMetrics metrics = BeginStep();
   const DTensor total = TotalCount(microbatches, count);
-  const DTensor value = RunParts(microbatches, [&](int i) { return loss(i).Over(total); });
+  const DTensor divisor = Maximum(total, 1);  // sums over nothing are 0, and not 0 / 0
+  const DTensor value = RunParts(microbatches, [&](int i) { return loss(i).Over(divisor); });
   const auto forward = [microbatches, loss = std::move(loss)] {
     for (int i = 0; i < microbatches; ++i) loss(i);
   };
@@ -141,7 +142,7 @@ DTensor Trainer::TotalCount(int microbatches, absl::FunctionRef<DTensor(int)> co
 std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepValues values, double begun,
                                                std::function<void()> forward) {
   const bool is_gated = norm_before_.defined();
-  values.norm_squared = UpdateParameters(metrics.lr);
+  values.norm_squared = UpdateParameters(metrics.lr, values.num_tokens);
   optimizer_.ZeroGrad();
   // Before this step's times are taken: on a device, where the host runs ahead, this is where it waits, for the
   // step before.
@@ -162,14 +163,16 @@ std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepV
 }
 
 // Clips, updates, and returns the squared norm of the gradient.
-DTensor Trainer::UpdateParameters(double lr) {
+DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
   // Not to clip is to clip at infinity: a norm that is not finite skips the update there too.
   const double max_norm =
       options_.grad_clip > 0 ? options_.grad_clip : std::numeric_limits<double>::infinity();
   const GlobalNorm norm = ComputeGlobalNorm(optimizer_.parameters(), max_norm);
   const NoGradGuard no_grad(context_.state());
   // Adds a zero, or a NaN if the norm before was not finite: then the update skips itself.
-  const DTensor scale = norm_before_.defined() ? Add(norm.scale, Scale(norm_before_, 0)) : norm.scale;
+  DTensor scale = norm_before_.defined() ? Add(norm.scale, Scale(norm_before_, 0)) : norm.scale;
+  // Likewise 0 / 0 where nothing was counted.
+  if (num_tokens.defined()) scale = Add(scale, Cast(Div(0, num_tokens), scale.dtype()));
   optimizer_.Step(lr, scale);
   return norm.norm_squared;
 }
@@ -178,9 +181,10 @@ std::optional<StepMetrics> Trainer::TakeRecord() {
   if (!records_.is_pending()) return std::nullopt;
   StepMetrics metrics = records_.Take();
   const bool is_finite = std::isfinite(metrics.grad_norm);
-  metrics.updated = is_finite && (was_finite_ || !is_gated_);
+  metrics.updated = metrics.updated && is_finite && (was_finite_ || !is_gated_);
   was_finite_ = is_finite;
   recorded_ = std::move(issued_);
+  last_record_ = metrics;
   return metrics;
 }
 

@@ -65,8 +65,8 @@ class Trainer {
   // the targets alone (CountTargets): all counts come before the first forward, and every part's sum is divided
   // by their total. Under plans that keep gradients whole until they are reduced (DataParallel), only the last
   // part's backward reduces. A part's random activations and its place in the batch are the caller's
-  // (BatchOffsetGuard). `tokens_per_s` goes by what was counted. A step that counts nothing has a loss that is not
-  // finite and changes nothing.
+  // (BatchOffsetGuard). `tokens_per_s` goes by what was counted. A step that counts nothing on any rank
+  // has loss and norm 0 and changes nothing.
   // Cost:   one all-reduce of 8 bytes for the counts, beside what Step costs.
   // Errors: InvalidArgument for fewer than one part, or a count that is no scalar.
   std::optional<StepMetrics> Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
@@ -85,6 +85,9 @@ class Trainer {
   // sake of one before it.
   // Cost:   waits for the step.
   std::optional<StepMetrics> Flush();
+
+  // The record that Step, Flush and callbacks gave last; nothing before the first.
+  const std::optional<StepMetrics>& last_record() const { return last_record_; }
 
   // Runs the forward of the step that was recorded last again, with its random bits and without gradients, with the
   // parameters and every module's output checked. From a callback of its record, or after it: parameters are those
@@ -115,7 +118,8 @@ class Trainer {
   // What comes after backward. `values` lacks the norm and the time.
   std::optional<StepMetrics> FinishStep(const StepMetrics& metrics, StepValues values, double begun,
                                         std::function<void()> forward);
-  DTensor UpdateParameters(double lr);
+  // `num_tokens`: undefined if the host knows it.
+  DTensor UpdateParameters(double lr, const DTensor& num_tokens);
   std::optional<StepMetrics> TakeRecord();
 
   MeshContext& context_;
@@ -123,6 +127,7 @@ class Trainer {
   Optimizer& optimizer_;
   int64_t step_ = 0;
   StepMetricsReduction records_;
+  std::optional<StepMetrics> last_record_;
   Replay issued_;    // whose record is under way
   Replay recorded_;  // whose record came last
   // Of the step before, if this one's update looks at it: the squared norm of its gradient.
