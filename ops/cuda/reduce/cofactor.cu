@@ -36,6 +36,8 @@ void PieceProduct(const Call& call) {
 }
 
 // The products of what stands before each element; from the end, with those the cofactors.
+// A quotient of the whole product by the element would be cheaper, and 0 / 0 at the first element that is 0.
+// Products from both sides need no division and are exact about zeros.
 template <class T, bool kLast>
 struct RunningProduct {
   using Element = T;
