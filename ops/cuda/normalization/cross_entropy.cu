@@ -50,6 +50,8 @@ struct Classes {
       });
       picked = smoothing / static_cast<double>(global) * threads.Sum(sum);
     }
+    // From memory, not from what is held: registers that are indexed by a number of run time would be moved
+    // to memory by the compiler, all of them.
     const int64_t column = Column(row);
     if (column >= 0 && column < count) {
       picked += (1 - smoothing) * static_cast<double>(static_cast<C>(x[column]));
@@ -80,6 +82,8 @@ struct ClassesOfCall {
 };
 
 // lse, and the loss of the position; both 0 where it does not count.
+// Probabilities are never written: the loss wants lse and one logit, and backward makes them again from the
+// logits and lse. What would be a tensor as large as the logits is a number per position.
 template <class T>
 struct LossRow {
   using Element = T;
@@ -163,6 +167,7 @@ struct LossGradRow {
     const bool plain = !ignored && !classes.Lacks(row);
     const C shift = lse[row];
     const C scale = *dloss;
+    // Worked out once per row: of an element one exponential and one multiply-add are left.
     const C everywhere =
         static_cast<C>(-classes.smoothing / static_cast<double>(classes.global) * static_cast<double>(scale));
     const C at_target = static_cast<C>((1 - classes.smoothing) * static_cast<double>(scale));
@@ -227,6 +232,8 @@ struct StatisticsRow {
   C* picked;
 };
 
+// Where the classes are split, the maximum is all-reduced first: around it the sums of the pieces add up, and
+// the logit of the target is on one of them.
 void CrossEntropyStatistics(const Call& call) {
   const RowTensor logits(call.inputs[0], call.context);
   const ClassesOfCall own(call);
