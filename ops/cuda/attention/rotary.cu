@@ -106,6 +106,7 @@ void RunRotary(const KernelCall<RotaryAttributes, NoScalars>& call, const Tensor
              call.input_boxes[0].offset[1], n.pairs, n.seq * n.pairs, cosines, sines);
   constexpr int kPairs = 16 / sizeof(T);
   const auto address = reinterpret_cast<uintptr_t>(x.data()) | reinterpret_cast<uintptr_t>(y.data());
+  // Where packs are whole in each half of a head, and every head begins at a multiple of 16 bytes.
   const bool packs = (n.pairs | n.b_stride | n.s_stride | n.h_stride) % kPairs == 0 && address % 16 == 0;
   const int64_t count = y.num_elements() / 2;
   if (packs) {
