@@ -63,6 +63,8 @@ struct RunningProduct {
 void MakeCofactors(const Call& call, const double* others) {
   const Tensor& x = call.inputs[0];
   const int dim = call.attributes().dim;
+  // Products of a side stay in double until the other side is there: a product of many elements leaves
+  // float's range before the two together are small again.
   const Tensor before = Tensor::Empty(call.context.allocator, DType::kF64, x.shape());
   VisitFloating(x.dtype(), "cofactor", [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -43,6 +43,7 @@ struct LogSum : PlainReduction<T, ShiftedSum> {
       run.max = static_cast<double>(x);
     }
   }
+  // States meet once per run of a thread, so here exponentials may be those of double.
   __device__ void Absorb(ShiftedSum& state, const ShiftedSum& run) const { Merge(state, run); }
   __device__ void Merge(ShiftedSum& a, const ShiftedSum& b) const {
     if (a.max != a.max || b.max == -kInfinityOf<double>) return;

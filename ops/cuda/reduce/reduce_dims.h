@@ -241,6 +241,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   for (int c = 0; c < kColumns; ++c) source.Finish(reduction, first + c, blockIdx.y, states[c]);
 }
 
+// Lanes take neighbouring results, whose partials lie side by side; rows of threads share the parts.
 constexpr int kMergeLanes = 32;
 constexpr int kMergeRows = 8;
 

@@ -132,6 +132,7 @@ void SumSquaresOf(absl::Span<const KernelCallBase* const> calls) {
 }
 
 void SumSquaresOfAll(absl::Span<const KernelCallBase> calls) {
+  // Two launches or more for each dtype, not for each tensor; one that is not contiguous goes by itself.
   std::map<DType, std::vector<const KernelCallBase*>> by_dtype;
   for (const KernelCallBase& call : calls) {
     const Tensor& x = call.inputs[0];

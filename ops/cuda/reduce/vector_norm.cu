@@ -18,6 +18,7 @@ __device__ __attribute__((noinline)) double RaisedTo(double v, double p) { retur
 
 // The p of a norm, sorted: what is done with an element is chosen once an element.
 struct Power {
+  // One kernel for all kinds: the branch on it is the same for the whole grid, and the accesses wait longer.
   enum Kind { kLargest, kSmallest, kNonZeros, kAbsolutes, kSquares, kPowers };
 
   explicit Power(double p) : p(p) {
@@ -83,6 +84,7 @@ struct PowerReduction : PlainReduction<T, double> {
 // How many |x| equal the extremum.
 // The gradient of an extremum goes in equal parts to all elements that are it; the parts follow from this
 // count.
+// Counted in double: T rounds the result alone.
 template <class T>
 struct TieCount : SumReduction<T, double> {
   using C = WideOf<T>;
