@@ -143,6 +143,7 @@ void SumLosses(const Call& call, const Tensor& losses, const Classes& classes) {
 void CrossEntropy(const Call& call) {
   const RowTensor logits(call.inputs[0], call.context);
   const ClassesOfCall own(call);
+  // In double: the loss of a batch is a sum over all of its positions, rounded once.
   const Tensor losses = Tensor::Empty(call.context.allocator, DType::kF64, {logits.num_rows()});
   VisitFloating(call.inputs[0].dtype(), "cross_entropy", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -165,6 +166,7 @@ struct LossGradRow {
     const int64_t target = classes.Column(row);
     const C nothing = ignored ? C(0) : static_cast<C>(kNan);
     const bool plain = !ignored && !classes.Lacks(row);
+    // The row is read once and not held: softmax needs lse alone here, which forward saved.
     const C shift = lse[row];
     const C scale = *dloss;
     // Worked out once per row: of an element one exponential and one multiply-add are left.
