@@ -221,6 +221,7 @@ void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& s
   VisitSummed(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = SumType<T>;
+    // Sums of halves grow in memory here, so that memory must be float; the copy at the end rounds them once.
     const bool direct = std::is_same_v<T, C>;
     const Tensor sums = direct ? y : Tensor::Empty(call.context.allocator, kDTypeOf<C>, y.shape());
     FillTensor(sums, 0);
