@@ -110,6 +110,8 @@ struct UniformOf {
     return AddRounded(low, MulRounded(width, UniformFromWord(word)));
   }
 };
+// By the quantile of one uniform number, not by Box and Muller's pairs: element i needs its own word alone,
+// wherever a piece begins.
 struct NormalOf {
   static constexpr bool kReads = false;
   float mean, stddev;
