@@ -43,6 +43,7 @@ struct PoolDim {
     return window;
   }
   // Windows outside [FirstAt, LastAt] do not hold `place`.
+  // Found by division, so that an element asks only the windows near it.
   __device__ int64_t FirstAt(int64_t place) const {
     const int64_t above = place + padding - Reach() + 1;
     return above <= 0 ? 0 : (above + stride - 1) / stride;
