@@ -68,6 +68,7 @@ struct AdamWStep {
 };
 
 // Small: a launch takes as many tensors as such structs fit its parameters.
+// The rates are read from the device: the count of the steps that were not skipped is known there alone.
 template <class C>
 struct AdamWGiven {
   C decay, gain1, beta2, gain2, eps;
@@ -238,7 +239,7 @@ void UpdateAlike(absl::Span<const KernelCallBase* const> calls, std::index_seque
 }
 
 // Few launches for each pair of dtypes; what does not lie so is updated by itself.
-// A model has many small parameters, whose launches would take longer than their work. Source: the chunks of
+// A model has many small parameters, whose launches would take longer than their work: the chunks are those of
 // Apex's multi_tensor_apply.
 template <class Update>
 void UpdateMany(absl::Span<const KernelCallBase> calls) {
