@@ -15,6 +15,8 @@
 // Halves have flash_attention.cu, but for wide heads. For the rest, a block takes a tile of queries of one
 // head and walks over the keys that they see, a tile at a time, with a running softmax (FlashAttention-2).
 // Scores live in registers, and in shared memory as the operand of the second product.
+// f32 stays off tensor cores, which would round its operands to 11 significant bits: nothing in a call of
+// attention allows that.
 
 namespace weft {
 namespace {
@@ -28,6 +30,8 @@ struct ForwardOperands {
 };
 
 // The maximum or sum over the 16 threads that own a row; every one of them gets it.
+// A row's threads are one half of a warp and the masks stay below 16, so a shuffle never leaves the row, and
+// neither shared memory nor a barrier is needed.
 template <class C>
 __device__ C MaxOfRow(C value) {
 #pragma unroll
@@ -46,6 +50,9 @@ __device__ C SumOfRow(C value) {
 
 // The running softmax of the rows that a thread owns. The maximum is the same in all 16 that own them, and so
 // is the sum when Finish has added up theirs.
+// Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867. The maximum
+// becomes common in every step, since all 16 scale by it; the sum does not before the last one, which leaves
+// one reduction per tile instead of two.
 template <class Tile>
 struct RunningSoftmax {
   using C = typename Tile::C;
@@ -63,6 +70,8 @@ struct RunningSoftmax {
     largest = MaxOfRow(largest);
     const C before = max[i];
     if (largest > before) max[i] = largest;
+    // What is not seen becomes 0 by choice, not as exp(-inf): before a row has seen a key its maximum is -inf
+    // too, and their difference is NaN.
     C added = 0;
 #pragma unroll
     for (int j = 0; j < Tile::kRowsOfThread; ++j) {
@@ -103,6 +112,8 @@ __device__ void WeighScores(const CudaAttention& n, const CudaScoreChanges& chan
       seen |= (sees ? 1u : 0u) << j;
     }
     const C rescale = softmax.Step(i, scores[i], seen);
+    // After the step: the sum is that of all probabilities, dropped or not, and so is lse. Backward
+    // multiplies by the same factors.
     if (changes.drops) {
 #pragma unroll
       for (int j = 0; j < kM; ++j) {
@@ -140,6 +151,8 @@ __global__ void __launch_bounds__(kTileThreads)
   using C = typename Tile::C;
   constexpr int kM = Tile::kRowsOfThread;
   C* const q = DynamicShared<C>();
+  // Keys and values take turns in one tile, at the price of one more barrier per tile of keys. A block of f32
+  // heads of 64 elements then has 51 KiB of shared memory; with a tile for values it would have 68.
   C* const kv = q + Tile::kElements;  // keys, then values
   C* const p = kv + Tile::kElements;
   // The last queries first: under a causal mask they take longest.
@@ -175,6 +188,7 @@ __global__ void __launch_bounds__(kTileThreads)
     MultiplyByRows<Tile>(p, kv, RowsOfTile<Tile>(key, n.t), sums);
   }
   softmax.Finish();
+  // One division per row at the end instead of one per tile (FlashAttention-2).
   const auto factor = [&](int i) { return softmax.sum[i] == 0 ? C(0) : C(1) / softmax.sum[i]; };
   StoreSums<T, kE>(sums, factor, first, n.s, e, operands.y.Rows(head));
   StoreLogSums<Tile>(n, head, first, softmax, operands.lse);
@@ -204,6 +218,7 @@ void RunForward(const KernelCall<AttentionAttributes, R>& call, const MakeChange
                                        {operands.q, operands.k, operands.v, operands.y, operands.lse});
       }
     }
+    // Of halves only wide heads come here: the smaller tiles, which no call would reach, are not compiled.
     WithAttentionTile<T, kLeastPlainTile<T>>(n.e, [&](auto elements) {
       using Tile = AttentionTile<T, elements()>;
       const int64_t tiles = (n.s + Tile::kRows - 1) / Tile::kRows;

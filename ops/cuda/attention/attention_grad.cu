@@ -10,6 +10,8 @@
 // Halves have flash_key_grad.cu and flash_query_grad.cu, but for wide heads. One kernel's blocks own keys and
 // walk over the queries that see them, another's own queries and walk over the keys that they see. Scores are
 // computed in both: the price of sums that nobody shares, so in one order.
+// FlashAttention-2 computes scores once and adds dq from the blocks of keys by atomics instead: in another
+// order in every run, and so to other bits.
 
 namespace weft {
 namespace {
@@ -36,6 +38,8 @@ __global__ void __launch_bounds__(kTileThreads)
   ClearSums<Tile>(k_sums);
   ClearSums<Tile>(v_sums);
   const int64_t begin = n.FirstQuery(key) / Tile::kRows * Tile::kRows;
+  // Query heads that share the keys are this block's too: their sums stay in registers, in the order of the
+  // heads, and no second kernel adds them up.
   for (; head.g < n.g; ++head.g) {
     for (int64_t query = begin; query < n.s; query += Tile::kRows) {
       __syncthreads();  // the tiles before are done with
@@ -46,6 +50,8 @@ __global__ void __launch_bounds__(kTileThreads)
       typename Tile::Scores ds;
       ScoreGradients<T, kE>(n, changes, head, operands, query, key, q, k, v, dy, p, ds);
       const int rows = RowsOfTile<Tile>(query, n.s);
+      // p and ds pass through one buffer, so each is stored between two barriers: before the first all
+      // threads have read what was there, before the second all have written.
       StoreScores<Tile>(p, scores);
       __syncthreads();
       // dv [keys, e] += p^T [keys, queries] dy [queries, e]
@@ -58,6 +64,7 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   }
   head.g = 0;
+  // The factor of the scores comes in at the end, once per element of dk instead of once per score.
   const C scale = static_cast<C>(n.scale);
   StoreSums<T, kE>(
       k_sums, [&](int) { return scale; }, key, n.t, e, dk.Rows(head));
@@ -114,6 +121,8 @@ void RunBackward(const KernelCallBase& call, const CudaAttentionGradTensors& ten
   }
   VisitFloating(tensors.q.dtype(), "attention_grad", [&](auto tag) {
     using T = typename decltype(tag)::type;
+    // delta is made once, by a kernel of its own: both kernels below want it in every tile
+    // (FlashAttention-2).
     const Tensor delta = Tensor::Empty(call.context.allocator, tensors.lse.dtype(), {n.heads() * n.s});
     const AttentionGradOperands<T> operands = MakeAttentionGradOperands<T>(call, tensors, delta);
     if constexpr (kIsFlashType<T>) {

@@ -136,6 +136,8 @@ __device__ void MultiplyRows(const typename Tile::C* a, const typename Tile::C* 
 #pragma unroll
     for (int j = 0; j < kM; ++j) scores[i][j] = 0;
   }
+  // Each vector that is loaded from shared memory is used kM times; the threads of half a warp read the same
+  // x, which is broadcast.
 #pragma unroll 2
   for (int k = 0; k < e; k += Tile::kVector) {
     Vector x[kM];

@@ -15,12 +15,17 @@
 namespace weft {
 namespace {
 
+// The GPU has an instruction for 2^x, not for e^x. log2(e) is part of the factor of the scores, so that a
+// probability costs one multiply-add and one such instruction.
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.69314718f;
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 // What fits the 255 registers of a thread and, twice, the shared memory of a processor. A larger kM reads
 // shared memory less often.
+// A lane holds kM kE / 2 sums and kM kKeys / 2 scores: 64 + 64 with kM = 2 and kE = 64, and 128 + 32 with
+// kE = 128, where 64 keys would make it 192. Shared memory is 54 and 68 KiB, twice which an A100 has. Masks
+// and dropout want registers for offsets and random words: kM = 1.
 template <int kE, bool kChanged>
 struct ForwardTiles {
   static constexpr int kM = kChanged ? 1 : 2;
@@ -41,6 +46,7 @@ __device__ float SumOfQuad(float value) {
 
 // The running softmax of the two rows of each piece that a lane shares with three others. Sums are the lane's
 // own until Finish.
+// Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
 template <int kM>
 struct FlashSoftmax {
   float max[kM][2];
@@ -74,6 +80,9 @@ struct FlashSoftmax {
         const float before = max[i][half];
         const float now = fmaxf(before, MaxOfQuad(largest));
         max[i][half] = now;
+        // Equal maxima are compared, not subtracted: both may be -inf, whose difference is NaN. Without masks
+        // the reference needs no such care, since every row sees key 0 (a causal call has no more queries
+        // than keys) and has a finite maximum from the first tile on, unless a score is not finite itself.
         const float rescale = before == now ? 1.0f : QuickExp2((before - now) * factor);
         const float reference = kMayHideAll && now == kHidden ? 0.0f : now * factor;
         float added = 0;
@@ -129,6 +138,7 @@ __device__ void StoreForward(const FlashSoftmax<kM>& softmax, float factor, floa
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = softmax.sum[i][half];
+      // The division by the sum comes once per row, behind all tiles (FlashAttention-2).
       const float inverse = sum == 0 ? 0.0f : 1.0f / sum;
 #pragma unroll
       for (int j = 0; j < kE / 8; ++j) {
@@ -136,6 +146,7 @@ __device__ void StoreForward(const FlashSoftmax<kM>& softmax, float factor, floa
         sums[i][j][2 * half + 1] *= inverse;
       }
       const int query = first + 16 * i + FlashRow(2 * half);
+      // All four lanes of a row have its sum: the first one writes.
       if (FlashColumn(0) != 0 || query >= extents.s) continue;
       lse[query] = sum == 0 ? kHidden : softmax.max[i][half] * factor * kLn2 + logf(sum);
     }
@@ -155,6 +166,8 @@ struct ScoreMasks {
   // the units of 2^x. `partial`: some may be hidden.
   template <int kM, int kPieces>
   __device__ void Hide(int own, int key, bool partial, float (&scores)[kM][kPieces][4]) const {
+    // `partial` is the same for a whole warp. Tiles that all its queries see whole, most of them in long
+    // sequences, skip a comparison per score.
     if constexpr (kChanged) {
       const float scale = static_cast<float>(n.scale) * kLog2E;
       ForEachScore(own, key, scores, [&](float& score, int query, int at) {
@@ -181,6 +194,8 @@ struct ScoreMasks {
   }
 };
 
+// Two blocks to a processor: one multiplies while the other waits at a barrier. That leaves a thread
+// 65536 / (2 * 128) = 256 of the processor's registers, so the 255 that it can address are no loss.
 template <class T, int kE, bool kChanged>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     FlashKernel(CudaAttention n, CudaScoreChanges changes, FlashOperands<T> operands, FlashOrder order) {
@@ -204,9 +219,13 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
   float sums[kM][kE / 8][4] = {};
   WaitForCopies();
   __syncthreads();
+  // Two stages, one barrier per tile: behind it the next tile has come for all threads, and all are done with
+  // this one, whose memory the copies after the next take. A third stage would leave an A100 no room for two
+  // blocks where kE = 128.
   for (int i = 0; i < num_tiles; ++i) {
     if (i + 1 < num_tiles) walk.Load(i + 1);  // all are done with tile i - 1
     const int key = i * kKeys;
+    // A warp that sees nothing of the tile still copies its share of the next and comes to the barrier.
     if (key < queries.seen_by_some) {
       // [queries, keys] = q [queries, e] k^T [e, keys]
       float scores[kM][kKeys / 8][4];

@@ -14,6 +14,9 @@
 namespace weft {
 namespace {
 
+// A lane holds kM kE / 2 sums of dk, as many of dv, and kM kQueries / 2 numbers each of p and ds:
+// 64 + 64 + 32 + 32 with kM = 2 and kE = 64. With kE = 128 the sums alone would take 256 registers, so
+// kM = 1.
 template <int kE, bool kChanged>
 struct KeyGradTiles {
   static constexpr int kM = kE == 64 && !kChanged ? 2 : 1;
@@ -64,6 +67,8 @@ struct QueryWalk {
     const CudaHead head = Head(tile);
     LoadFlashTile<T, kE, kQueries>(operands.q.Rows(head), tile.query, extents.s, extents.e, Queries(tile));
     LoadFlashTile<T, kE, kQueries>(operands.dy.Rows(head), tile.query, extents.s, extents.e, Dy(tile));
+    // Copies of 4 bytes: where s is not a multiple of 4, a head's row of lse begins at no multiple of 16. Two
+    // warps of the block's four do them, a float per thread.
     const int own = static_cast<int>(threadIdx.x);
     if (own >= 2 * kQueries) return;
     const int row = tile.query + own % kQueries;
@@ -85,6 +90,11 @@ struct SeeingQueries {
   }
 };
 
+// Every sum has one owner, which meets the queries in ascending order, head by head: no atomics, and bits
+// that do not depend on which blocks run together. Queries are columns of its products, of which a lane has
+// two in each piece: their statistics stay in shared memory, since registers are short. The factor of the
+// scores comes in with the store, once per element of dk; the tiles of k and v are scratch by then, each warp
+// passing its sums through the rows that only it has read.
 template <class T, int kE, bool kChanged>
 __global__ void __launch_bounds__(kFlashThreads, 2)
     FlashKeyGradKernel(CudaAttention n, CudaScoreChanges changes, FlashGradOperands<T> operands,
@@ -155,6 +165,7 @@ void LaunchFlashKeyGrad(CudaStreamRef stream, const CudaAttention& n, const Cuda
     constexpr int kE = decltype(elements)::value;
     constexpr bool kChanged = decltype(is_changed)::value;
     using Tiles = KeyGradTiles<kE, kChanged>;
+    // What the blocks of a key head walk over: q and dy of all its query heads.
     const int64_t head_bytes = 2 * n.s * n.g * n.e * static_cast<int64_t>(sizeof(T));
     const FlashOrder order = FlashOrder::Of(n.t, Tiles::kRows, n.key_heads(), head_bytes);
     LaunchCuda(stream,

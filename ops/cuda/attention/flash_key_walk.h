@@ -63,6 +63,7 @@ template <class T, class Tiles, class Operands>
 void LaunchOverQueries(CudaStreamRef stream, const CudaAttention& n, const CudaScoreChanges& changes,
                        const Operands& operands,
                        void (*kernel)(CudaAttention, CudaScoreChanges, Operands, FlashOrder)) {
+  // Keys and values, of which the g query heads of a key head share one copy.
   const int64_t head_bytes = 2 * n.t * n.e * static_cast<int64_t>(sizeof(T)) / n.g;
   const FlashOrder order = FlashOrder::Of(n.s, Tiles::kRows, n.heads(), head_bytes);
   LaunchCuda(

@@ -12,6 +12,9 @@
 namespace weft {
 namespace {
 
+// q and dy stay both, so a row takes twice the shared memory that forward's takes: 54 KiB a block with
+// kE = 64, and 68 with kE = 128 and kM = 1. kM = 2 would make it 102 there, and an A100 has no room for two
+// such blocks.
 template <int kE, bool kChanged>
 struct QueryGradTiles {
   static constexpr int kM = kE == 64 && !kChanged ? 2 : 1;
@@ -21,6 +24,7 @@ struct QueryGradTiles {
 };
 
 // The lse and delta of the warp's rows that a lane has numbers of.
+// Queries are rows here, two per piece and lane: few enough for registers, and read once before the walk.
 template <int kM>
 struct RowStatistics {
   float lse[kM][2];
@@ -56,6 +60,7 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
                                            dy + Tiles::kRows * kFlashStride<kE>};
   LoadFlashTile<T, kE, Tiles::kRows>(operands.q.Rows(head), queries.first, extents.s, extents.e, q);
   LoadFlashTile<T, kE, Tiles::kRows>(operands.dy.Rows(head), queries.first, extents.s, extents.e, dy);
+  // Without a condition: where the kernel is launched there are keys, and a causal tile of queries sees some.
   walk.Load(0);
 
   T* const own_q = q + queries.template Offset<kE>();
@@ -80,6 +85,8 @@ __global__ void __launch_bounds__(kFlashThreads, 2)
       gradients.template Tile</*kRowsAreKeys=*/false>(queries.own, key, key + kKeys > queries.seen_by_all,
                                                       lse, delta, p, ds);
       // dq [queries, e] += ds [queries, keys] k [keys, e]
+      // ds goes from the product that made it to this one in registers, rounded to T: no barrier lies
+      // between.
       AddFlashProduct<T, kE>(ds, walk.Keys(i), sums);
     }
     WaitForCopies();

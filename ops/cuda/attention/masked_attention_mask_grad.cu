@@ -28,6 +28,8 @@ struct MaskExtents {
 
 // Adds the scores over rows, columns or both, as the mask repeats, and writes what is left. All scores are
 // the thread's own, and 0 outside the tensor.
+// The walk has summed tile upon tile, place by place. Only where the mask repeats along queries or keys do
+// the places of the one tile that is left add up, by one thread per result and in row-major order.
 template <class T, int kE>
 __device__ void StoreMaskSums(const typename AttentionTile<T, kE>::Scores& sums,
                               typename AttentionTile<T, kE>::C* scores, const CudaAttention& n,
@@ -77,6 +79,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t end_key = own.has_keys ? first_key + 1 : n.t;
   const int e = static_cast<int>(n.e);
   typename Tile::Scores sums = {};
+  // An extent of the mask is the step: where it is 1 the walk meets all of the dim, where it is whole only
+  // the block's own.
   for (CudaHead head = first; head.b < n.b; head.b += own.b) {
     for (head.h = first.h; head.h < n.h; head.h += own.h) {
       for (head.g = first.g; head.g < n.g; head.g += own.g) {

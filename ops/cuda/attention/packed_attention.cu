@@ -5,6 +5,8 @@
 namespace weft {
 namespace {
 
+// The kernels of attention take heads of any strides, so the parts of the packed tensor need no copies: the
+// same function serves both devices.
 const RegisterKernel kRegister[] = {
     {kPackedAttention, DeviceType::kCuda, AttentionOfParts},
     {kPackedAttentionGrad, DeviceType::kCuda, AttentionGradOfParts},

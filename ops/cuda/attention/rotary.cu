@@ -27,6 +27,7 @@ struct RotaryExtents {
 };
 
 // turns[(row, pair)] = cos and sin of position * frequency, in f64: few, since heads and batch share them.
+// An angle of 10^5 has steps of 0.008 in f32, which would turn distant positions by the wrong amount.
 template <class C>
 __global__ void RotaryTurnsKernel(double base, double sign, int64_t offset, int64_t pairs, int64_t count,
                                   C* cosines, C* sines) {
@@ -58,6 +59,7 @@ __global__ void RotaryKernel(RotaryExtents n, const T* x, T* y, const ComputeOf<
     const C* const cosine = cosines + row * n.pairs + pair;
     const C* const sine = sines + row * n.pairs + pair;
     // Halves: [kPairs] firsts, and [kPairs] seconds further on. Neighbours: the two packs interleave.
+    // The form is the whole grid's, so the choice costs no divergence.
     const bool interleaved = n.step == 2;
     const int64_t second = interleaved ? kPairs : n.gap;
     const Pack a = *reinterpret_cast<const Pack*>(from);
@@ -104,6 +106,7 @@ void RunRotary(const KernelCall<RotaryAttributes, NoScalars>& call, const Tensor
              call.input_boxes[0].offset[1], n.pairs, n.seq * n.pairs, cosines, sines);
   constexpr int kPairs = 16 / sizeof(T);
   const auto address = reinterpret_cast<uintptr_t>(x.data()) | reinterpret_cast<uintptr_t>(y.data());
+  // Where packs are whole in each half of a head, and every head begins at a multiple of 16 bytes.
   const bool packs = (n.pairs | n.b_stride | n.s_stride | n.h_stride) % kPairs == 0 && address % 16 == 0;
   const int64_t count = y.num_elements() / 2;
   if (packs) {

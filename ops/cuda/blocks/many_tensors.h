@@ -11,6 +11,7 @@
 namespace weft {
 
 // What all kernels' parameters may take, less what a kernel has besides a table of tensors.
+// 4096 bytes are what every GPU and toolkit takes; CUDA 12.1 allows 32764 from Volta on.
 inline constexpr int kTableBytes = 4096 - 64;
 
 inline constexpr int kManyThreads = 256;

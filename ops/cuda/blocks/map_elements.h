@@ -231,6 +231,8 @@ template <class Function, class... T, MapUse... kUse>
 void MapOperands(CudaStreamRef stream, const Shape& shape, const Function& function,
                  MapOperand<T, kUse>... operands) {
   constexpr int kOperands = sizeof...(T);
+  // 16 bytes are the widest access of a thread, up to Hopper. Operands of narrower elements move as many
+  // elements in less.
   constexpr int kPack = 16 / static_cast<int>(std::max({sizeof(T)...}));
   if (shape.num_elements() == 0) return;
   const Shape strides[kOperands] = {operands.tensor.Expand(shape).strides()...};

@@ -58,6 +58,8 @@ __device__ Word WordOf(const uint4& pattern) {
   return word;
 }
 
+// By y's order: writes of neighbouring threads lie side by side, reads as x has them. Every element of y is
+// written once, so y needs no fill before, whatever is missing.
 template <class Word>
 __global__ void MappedCopyKernel(const Word* x, Word* y, MappedLoops map) {
   ForEachOfGrid(map.count, [&](int64_t index) {
@@ -104,6 +106,8 @@ void CudaMappedCopy(const KernelCallBase& call, const Tensor& x, const ShardBox&
   for (int dim = 0; dim < y.ndim(); ++dim) {
     const bool is_mapped = sources[dim].is_mapped;
     if (y.shape()[dim] == 1 && !is_mapped) continue;
+    // Dims that stay and lie one behind the other in x become one loop: each loop costs a division of 64 bits
+    // per word.
     MappedLoop* const outer = map.num_loops == 0 ? nullptr : &map.loops[map.num_loops - 1];
     if (outer != nullptr && !is_mapped && !outer->source.is_mapped &&
         outer->stride == x.strides()[dim] * y.shape()[dim]) {
@@ -126,6 +130,7 @@ void CudaMappedCopy(const KernelCallBase& call, const Tensor& x, const ShardBox&
     int64_t bytes = map.loops[inner].extent * word;
     for (int i = 0; i < inner; ++i) bytes |= map.loops[i].stride * word;
     const int64_t widest = WidestWord(bytes, x.data(), y.data());
+    // All strides are multiples of the word, and so is the end of every run: no thread meets half a word.
     const int64_t items = std::max<int64_t>(1, widest / word);
     map.loops[inner].extent /= items;
     for (int i = 0; i < inner; ++i) map.loops[i].stride /= items;
@@ -134,6 +139,7 @@ void CudaMappedCopy(const KernelCallBase& call, const Tensor& x, const ShardBox&
   map.count = y.num_bytes() / word;
   map.absent = PatternOf(kAbsent, y.dtype());
   map.nowhere = PatternOf(nowhere, y.dtype());
+  // Five kernels, of words of 1 to 16 bytes, serve all dtypes.
   VisitWordOf(word, [&](auto tag) {
     using Word = typename decltype(tag)::type;
     LaunchCuda(KernelStream(call), GridOver(map.count), MappedCopyKernel<Word>,

@@ -45,12 +45,14 @@ __device__ T ReduceBlock(T value, const Combine& combine, T* scratch) {
   value = ReduceWarp(value, combine);
   if (lane == 0) scratch[warp] = value;
   __syncthreads();
+  // One thread adds the warps' values, at most 32, in their order.
   if (threadIdx.x == 0) {
     T total = scratch[0];
     for (int i = 1; i < num_warps; ++i) total = combine(total, scratch[i]);
     scratch[kMostWarps] = total;
   }
   __syncthreads();
+  // The last barrier is the caller's: until all have read the total, nobody may use `scratch` again.
   const T total = scratch[kMostWarps];
   __syncthreads();
   return total;

@@ -60,6 +60,9 @@ struct RowThreads {
 };
 
 // Up to 128 packs, up to 1024, more.
+// Four packs are 16 registers a row that is held, so a kernel may hold two rows and sums beside them. A warp
+// per row needs no barrier; more than 1024 packs would leave too few registers for several blocks, and a row
+// so long gives a block work enough to read it again, often from the second cache.
 using RowOfWarp = RowThreads<kWarpSize, 128, 4>;
 using RowOfBlock = RowThreads<256, 256, 4>;
 using LongRow = RowThreads<512, 512, 0>;

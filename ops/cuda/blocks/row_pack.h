@@ -27,6 +27,8 @@ __device__ bool IsPackAligned(const T* address) {
 }
 
 // Elements [i, i + kSize) of a row of n; T(0) beyond its end. In one access where they lie so.
+// The choice is made on the device for each pack: rows of an odd length begin at any address, and bits depend
+// on neither.
 template <class T>
 __device__ RowPack<T> LoadPack(const T* row, int64_t i, int64_t n) {
   if (i + RowPack<T>::kSize <= n && IsPackAligned(row + i)) {

@@ -18,6 +18,7 @@ namespace weft {
 namespace {
 
 // columns[image, (c, i, j), pixel] = the element of channel c that kernel element (i, j) meets, 0 in padding.
+// Pixels run innermost: neighbouring threads write neighbours, and with a stride of 1 read them too.
 template <class T>
 __global__ void GatherColumnsKernel(CudaImageWindows w, const T* x, T* columns, int64_t count) {
   ForEachOfGrid(count, [&](int64_t index) {
@@ -59,6 +60,8 @@ __global__ void AddColumnsKernel(CudaImageWindows w, const T* columns, T* x, int
 }
 
 // y[image, o, pixel] = b[o].
+// A bias of the library's products belongs to their columns, which are pixels here; so the bias goes into y
+// first, and the product is added to it (beta = 1).
 template <class T>
 __global__ void FillBiasKernel(const T* b, int64_t outputs, int64_t pixels, T* y, int64_t count) {
   ForEachOfGrid(count, [&](int64_t i) { y[i] = b[i / pixels % outputs]; });
@@ -127,6 +130,7 @@ class Convolution {
                   ImageColumns());
         RunCudaGemm(allocator_, gemm);
       }
+      // The columns were dx itself.
       if (windows_.IsIdentity()) return;
       const int64_t count = images * image_elements;
       LaunchCuda(stream_, GridOver(count), AddColumnsKernel<T>, windows_, columns,
@@ -135,6 +139,8 @@ class Convolution {
   }
 
   // Images add up one after the other.
+  // A batch would give each image a result of its own, to be added up afterwards: as much memory as images
+  // times dw.
   void WeightGrad(const T* x, const T* dy, T* dw) const {
     const int64_t elements = groups_ * outputs_ * summands();
     if (elements == 0) return;
@@ -169,6 +175,8 @@ class Convolution {
   // Calls body(first image, number of images, memory for their columns).
   template <class Body>
   void ForEachChunk(const Body& body) const {
+    // Columns are kernel_size times their image. The bound keeps the workspace of a large batch from growing
+    // with it, and one image is always taken whole.
     constexpr int64_t kMostBytes = int64_t{256} << 20;
     const int64_t bytes = std::max<int64_t>(1, ImageColumns() * static_cast<int64_t>(sizeof(T)));
     const int64_t chunk = std::clamp<int64_t>(kMostBytes / bytes, 1, std::max<int64_t>(1, images_));
@@ -222,6 +230,7 @@ class Convolution {
   int64_t outputs_ = 0;
 };
 
+// Halves are computed in f32: the gradient of w adds a product per image, and each sum would be rounded.
 DType ConvDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 // Row-major, in the type that the convolution computes in.

@@ -43,6 +43,7 @@ struct PoolDim {
     return window;
   }
   // Windows outside [FirstAt, LastAt] do not hold `place`.
+  // Found by division, so that an element asks only the windows near it.
   __device__ int64_t FirstAt(int64_t place) const {
     const int64_t above = place + padding - Reach() + 1;
     return above <= 0 ? 0 : (above + stride - 1) / stride;
@@ -93,6 +94,7 @@ Planes MakePlanes(const PoolAttributes& a, const Shape& image, const Shape& wind
   return {image[0] * image[1], dim(0), dim(1), a.count_padding};
 }
 
+// A thread per window. Strictly greater: of equal elements the first one keeps the place.
 template <class T>
 __global__ void MaxPoolKernel(const T* x, Planes planes, T* y, int64_t* index) {
   using C = WideOf<T>;
@@ -115,6 +117,7 @@ __global__ void MaxPoolKernel(const T* x, Planes planes, T* y, int64_t* index) {
   });
 }
 
+// In float for halves, in the window's order, and rounded once.
 template <class T>
 __global__ void AvgPoolKernel(const T* x, Planes planes, T* y) {
   using C = WideOf<T>;
@@ -153,6 +156,9 @@ constexpr int kPlaneThreads = 256;
 
 // A block a plane. An element gathers from the windows that hold it, unless an index points out of its
 // window: then from all of the plane.
+// The flag is the plane's, which is why a plane is one block's: a barrier makes it known. Threads that find a
+// stray write the same value, so it does not matter which is the last. Behind the last barrier the next plane
+// may clear it.
 template <class T>
 __global__ void __launch_bounds__(kPlaneThreads)
     MaxPoolGradKernel(const int64_t* index, const T* dy, Planes planes, T* dx) {

@@ -33,6 +33,8 @@ __device__ bool IsPack(const T* address) {
 }
 
 // y = function(its random word, x). Where Function reads no x, `x` is null.
+// A thread takes whole blocks of words: one that made single elements would run all rounds of Philox for each
+// of four words and throw three away.
 template <class Function, class T>
 __global__ void RandomKernel(PhiloxStream stream, RandomRuns runs, Function function, const T* x,
                              StridedLoops<1> x_loops, bool x_contiguous, T* y) {
@@ -41,6 +43,8 @@ __global__ void RandomKernel(PhiloxStream stream, RandomRuns runs, Function func
   ForEachOfGrid(runs.num_units, [&](int64_t i) {
     const RandomUnit unit = UnitOf<kUnit>(runs, i);
     if (unit.begin >= unit.end) return;
+    // Units begin at multiples of kUnit in the global tensor. In a piece that begins elsewhere they lie at
+    // addresses that are no multiples of a pack, and go element by element.
     const bool whole = unit.begin == 0 && unit.end == kUnit;
     Value values[kUnit] = {};
     if constexpr (Function::kReads) {
@@ -106,6 +110,8 @@ struct UniformOf {
     return AddRounded(low, MulRounded(width, UniformFromWord(word)));
   }
 };
+// By the quantile of one uniform number, not by Box and Muller's pairs: element i needs its own word alone,
+// wherever a piece begins.
 struct NormalOf {
   static constexpr bool kReads = false;
   float mean, stddev;
@@ -115,6 +121,7 @@ struct NormalOf {
     return AddRounded(mean, MulRounded(stddev, NormalQuantile<RoundedMath>::FromWord(word)));
   }
 };
+// Integers are compared, not floats: the same decision without a conversion.
 struct IsBelow {
   static constexpr bool kReads = false;
   uint32_t threshold;
@@ -204,6 +211,8 @@ __global__ void ArangeKernel(double start, double step, int64_t offset, T* y, in
   });
 }
 
+// A product per element rather than a running sum: no thread waits for another, and a piece gets the numbers
+// that the whole has there.
 void Arange(const KernelCall<CreationAttributes, ArangeScalars>& call) {
   const Tensor& y = call.outputs[0];
   if (y.num_elements() == 0) return;

@@ -19,6 +19,7 @@ void* AlignedData(const Tensor& workspace) {
   return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
 }
 
+// A plan is found for each part: the last of a long batch has another count, which plans depend on.
 void RunBatch(ProductCache& products, const std::shared_ptr<Allocator>& allocator, const CudaGemm& gemm) {
   const PlannedProduct& product = products.Find(gemm);
   WEFT_CHECK(product.exists(), "a product that cuBLASLt lacks");

@@ -37,6 +37,7 @@ cudaDataType_t DataType(DType dtype) {
   }
 }
 
+// Halves too are summed in f32: CUBLAS_COMPUTE_16F, which f16 could have, keeps 11 bits of a sum.
 cublasComputeType_t ComputeType(const CudaGemm& gemm) {
   if (gemm.dtype == DType::kF64) return CUBLAS_COMPUTE_64F;
   if (gemm.dtype == DType::kF32 && gemm.allow_tf32) return CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -121,6 +122,8 @@ void CheckCublas(cublasStatus_t status, const char* call, const CudaGemm& gemm) 
         ", for ", GemmText(gemm));
 }
 
+// Addresses and factors differ from call to call and choose nothing, but for two things: how addresses are
+// aligned, and whether beta is 0, when c is not read.
 ProductKey ProductKey::Of(const CudaGemm& gemm) {
   ProductKey key;
   key.gemm = gemm;
@@ -205,21 +208,28 @@ void PlannedProduct::Choose(cublasLtHandle_t handle, const ProductKey& key) {
   preference.Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.a_alignment));
   preference.Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.c_alignment));
   preference.Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.c_alignment));
+  // The first choice of the heuristics, without a race between candidates: times differ between runs and
+  // ranks, and the winners' bits with them.
   int count = 0;
   cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, product_, left_, right_, result_, result_, preference.handle(),
                                      /*requestedAlgoCount=*/1, &choice_, &count);
   if (status == CUBLAS_STATUS_SUCCESS) status = count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : choice_.state;
   exists_ = status == CUBLAS_STATUS_SUCCESS;
+  // What these do has another way, a kernel after the product, and the caller asks before. Any other product
+  // must exist.
   const bool may_lack = key.epilogue == CUBLASLT_EPILOGUE_DGELU || key.epilogue == CUBLASLT_EPILOGUE_BGRADA;
   const bool lacks = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
   if (may_lack && lacks) return;
   CheckCublas(status, "cublasLtMatmulAlgoGetHeuristic", key.gemm);
 }
 
+// Descriptors are shared by all products of a kind, so the epilogue's addresses are set anew for each. They
+// go to the stream with the call: a later product may change them at once.
 void PlannedProduct::Run(cublasLtHandle_t handle, const CudaGemm& gemm, void* workspace,
                          cudaStream_t stream) const {
   PointEpilogue(gemm);
+  // The factors have the scale type of Describe: f32, but f64 for f64.
   const float alpha32 = static_cast<float>(gemm.alpha);
   const float beta32 = static_cast<float>(gemm.beta);
   const bool is_f64 = gemm.dtype == DType::kF64;

@@ -5,6 +5,7 @@
 namespace weft {
 namespace {
 
+// Copies convert: a cast needs no kernel of its own, of any strides.
 void Cast(const KernelCall<CastAttributes, NoScalars>& call) { CopyTensor(call.inputs[0], call.outputs[0]); }
 
 const RegisterKernel kRegisterCast(kCast, DeviceType::kCuda, Cast);

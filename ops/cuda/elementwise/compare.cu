@@ -47,6 +47,7 @@ void Less(const Call& call) {
 }
 
 // b < a.
+// Not !(a <= b), which a NaN would make true; and one kernel less.
 template <bool kOrEqual>
 void Greater(const Call& call) {
   Compare(call, call.inputs[1], call.inputs[0], LessThan{kOrEqual});

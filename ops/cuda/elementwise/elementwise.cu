@@ -13,6 +13,8 @@
 namespace weft {
 namespace {
 
+// Integers wrap, computed unsigned: in C++ the overflow of a signed sum is undefined, and nvcc may count on
+// there being none.
 struct AddOf {
   template <class C>
   __device__ C operator()(C a, C b) const {
@@ -60,6 +62,8 @@ struct NegOf {
     }
   }
 };
+// Not the quick __expf and its like, whose error grows with x: an elementwise kernel waits for memory, so
+// full accuracy in float costs little. Halves are computed in float and rounded once.
 struct ExpOf {
   template <class C>
   __device__ C operator()(C x) const {
@@ -95,6 +99,7 @@ struct SquareOf {
   }
 };
 // Passes NaN on.
+// By a comparison, which is false of a NaN: fmaxf(x, 0) would give 0.
 struct ReluOf {
   template <class C>
   __device__ C operator()(C x) const {
@@ -117,6 +122,7 @@ struct SiluOf {
   __device__ double operator()(double x) const { return x * SigmoidOf(x).value; }
 };
 // s (1 + x (1 - s)).
+// The complement comes from SigmoidOf rather than from 1 - s, which cancels where s is near 1.
 struct SiluGradOf {
   __device__ float operator()(float x, float dy) const {
     const float c = ClampTo(x, kSigmoidLimit);
@@ -130,6 +136,7 @@ struct SiluGradOf {
   }
 };
 
+// A struct for each form and not a flag: the forms share no instruction worth a branch per element.
 struct GeluTanhOf {
   template <class C>
   __device__ C operator()(C x) const {

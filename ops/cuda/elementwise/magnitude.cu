@@ -22,12 +22,14 @@ struct AbsOf {
     }
   }
 };
+// Two comparisons rather than a branch; of a NaN both are false, so its sign is 0.
 struct SignOf {
   template <class C>
   __device__ C operator()(C x) const {
     return (x > 0 ? C(1) : C(0)) - (x < 0 ? C(1) : C(0));
   }
 };
+// 0 at 0, the middle of the subgradients.
 struct AbsGradOf {
   template <class C>
   __device__ C operator()(C x, C dy) const {

@@ -12,6 +12,7 @@ namespace weft {
 namespace {
 
 // By squaring; wraps.
+// Exact modulo the type's range, which pow of doubles is not beyond 53 bits.
 template <class C>
 __device__ C WholePower(C base, C exponent) {
   C result = 1;
@@ -46,6 +47,7 @@ struct PowBaseGradOf {
     return b == 0 ? C(0) : dy * (b * std::pow(a, b - 1));
   }
 };
+// 0 at a = 0 and b >= 0, where 0 times the logarithm's -inf would be nan.
 struct PowExponentGradOf {
   template <class C>
   __device__ C operator()(C a, C b, C dy) const {

@@ -23,6 +23,7 @@ struct ShiftBy {
     }
   }
 };
+// A quotient, not a product with the reciprocal, which would be rounded twice.
 template <class C>
 struct DivideBy {
   C divisor;

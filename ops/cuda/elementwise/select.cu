@@ -28,6 +28,7 @@ struct KeptWhere {
 };
 
 // b where it is greater (or lesser) or NaN; else a, which is so where it is NaN.
+// fmaxf and fminf would drop a NaN where one operand is a number.
 struct ExtremeOf {
   bool largest;
 
@@ -36,6 +37,7 @@ struct ExtremeOf {
     return (largest ? a < b : a > b) || b != b ? b : a;
   }
 };
+// Equal operands share the gradient in halves, so that swapping them swaps the gradients.
 struct MaximumGradOf {
   template <class C>
   __device__ C operator()(C a, C b, C dy) const {
@@ -60,6 +62,7 @@ struct ClampGradBetween {
 };
 
 // Elements are moved, not looked into.
+// By size, so four kernels serve all dtypes, and the bits of a NaN stay.
 void Where(const Call& call) {
   VisitWord(ItemSize(call.outputs[0].dtype()), [&](auto tag) {
     using Word = typename decltype(tag)::type;

@@ -24,6 +24,7 @@ struct CosOf {
     return std::cos(x);
   }
 };
+// Below the limit e^-x would leave the range of float: see sigmoid.h. A NaN would be clamped to a number.
 struct SigmoidFunction {
   __device__ float operator()(float x) const {
     if (x != x) return x;
@@ -37,6 +38,7 @@ struct ErfOf {
     return std::erf(x);
   }
 };
+// From y, which is saved instead of x: no exponential.
 struct SigmoidGradOf {
   template <class C>
   __device__ C operator()(C y, C dy) const {

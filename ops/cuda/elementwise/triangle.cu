@@ -13,6 +13,7 @@ namespace {
 
 // Keeps column j of row i where j - i <= diagonal (lower), or j - i >= diagonal; all within the piece. At one
 // element, and then at those that follow it.
+// A thread divides once per pack to find its first element, then counts on.
 struct TriangleWalk {
   int64_t rows, columns;
   int64_t diagonal;

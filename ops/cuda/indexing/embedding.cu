@@ -24,6 +24,8 @@ struct EmbeddingTable {
 };
 
 // `bad`: what stands for a token outside the vocabulary; other ranks' rows are 0.
+// Rows are copied by the widest words that fit, and a thread takes a word: neighbours read and write side by
+// side within a row.
 template <class Word>
 __global__ void EmbeddingKernel(EmbeddingTable n, const int64_t* tokens, int64_t count, const Word* table,
                                 Word bad, Word* y) {

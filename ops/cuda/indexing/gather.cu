@@ -20,6 +20,7 @@ struct GatherExtents {
   int64_t global = 0;  // of x
 };
 
+// Unlike embedding's, indices differ from element to element, so elements move one by one.
 template <class T>
 __global__ void GatherKernel(GatherExtents n, const T* x, const int64_t* index, T absent, T bad, T* y,
                              int64_t count) {

@@ -23,6 +23,7 @@ __global__ void HideKernel(const int64_t* index, int64_t count, int64_t first, i
   });
 }
 
+// A mapped copy, whose list of indices is read where it lies, on the device.
 void IndexSelect(const KernelCall<IndexAttributes, NoScalars>& call) {
   const int dim = call.attributes().dim;
   const ShardBox& x = call.input_boxes[0];

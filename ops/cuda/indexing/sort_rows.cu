@@ -26,6 +26,8 @@ struct SortItem {
 };
 
 // Unsigned numbers in the order of elements, ascending: as ops/cpu/indexing/order_keys.h.
+// IEEE numbers compare as sign and magnitude: those below 0 have all bits turned, the others the sign alone.
+// One key for all dtypes leaves one network to compile, and to compare by integers.
 template <class T>
 __device__ uint64_t KeyOf(T x) {
   constexpr uint64_t kSign = uint64_t{1} << 63;
@@ -40,6 +42,7 @@ __device__ uint64_t KeyOf(T x) {
   }
 }
 
+// Items of 24 bytes: 24 KiB of shared memory, where 48 need no special launch. A thread for each pair.
 constexpr int kSharedItems = 1024;
 constexpr int kSortThreads = kSharedItems / 2;
 
@@ -99,6 +102,7 @@ __global__ void __launch_bounds__(kSortThreads)
   __syncthreads();
   for (int64_t runs = whole ? 2 : run; runs <= (whole ? block_items : run); runs *= 2) {
     const int64_t half = runs / 2;
+    // A barrier per stage: each pair's elements come from two pairs of the stage before.
     for (int64_t distance = half < block_items / 2 ? half : block_items / 2; distance > 0; distance /= 2) {
       for (int pair = static_cast<int>(threadIdx.x); pair < block_items / 2;
            pair += static_cast<int>(blockDim.x)) {
@@ -130,6 +134,8 @@ __global__ void StoreItemsKernel(SortShape n, const T* x, const SortItem* items,
     const int64_t row = outer * n.inner + k;
     const SortItem item = items[row * n.padded + at];
     const bool is_there = item.position >= 0;
+    // Items carry places, not values: they stay as small for every dtype, and the bits of x come out, those
+    // of a NaN too.
     values[i] = is_there ? x[(outer * n.length + item.position) * n.inner + k] : rest;
     names[i] = is_there ? item.name : rest_name;
   });

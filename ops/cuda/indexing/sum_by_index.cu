@@ -52,6 +52,8 @@ __global__ void CountPlacesKernel(const int64_t* index, int64_t count, int64_t f
   });
 }
 
+// One block, since the blocks of a grid cannot wait for each other within a kernel; the slots of a vocabulary
+// are few beside the elements that are added.
 constexpr int kScanThreads = 512;
 
 // starts[v] = next[v] = the sum of the counts before v, and starts[slots] that of all. One block, whose
@@ -67,6 +69,8 @@ __global__ void ScanCountsKernel(const int* counts, int64_t slots, int* starts, 
   sums[thread] = sum;
   __syncthreads();
   for (int step = 1; step < kScanThreads; step *= 2) {
+    // The scan of Hillis and Steele: a barrier before the write, until all have read the old sums, and one
+    // behind it.
     const int before = thread >= step ? sums[thread - step] : 0;
     __syncthreads();
     sums[thread] += before;
@@ -110,6 +114,8 @@ __global__ void __launch_bounds__(kSumThreads)
   const bool is_listed = count <= kMostPlaces;
   for (int i = static_cast<int>(threadIdx.x); is_listed && i < count; i += kSumThreads) {
     const int place = places[begin + i];
+    // Places are all different, so the ranks are 0 to count - 1, each once: a sort without exchanges, whose
+    // result does not depend on the order in which atomics left the places.
     int rank = 0;
     for (int other = 0; other < count; ++other) rank += places[begin + other] < place ? 1 : 0;
     ordered[rank] = place;
@@ -142,6 +148,7 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 // A column is one thread's: it adds in memory that nobody else touches, in order.
+// Neighbouring threads take neighbouring columns, so each step of their loops reads side by side.
 template <class T>
 __global__ void SumColumnsKernel(SumExtents n, const int64_t* index, int64_t first, const T* src,
                                  SumType<T>* sums) {
@@ -214,6 +221,7 @@ void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& s
   VisitSummed(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = SumType<T>;
+    // Sums of halves grow in memory here, so that memory must be float; the copy at the end rounds them once.
     const bool direct = std::is_same_v<T, C>;
     const Tensor sums = direct ? y : Tensor::Empty(call.context.allocator, kDTypeOf<C>, y.shape());
     FillTensor(sums, 0);

@@ -19,6 +19,7 @@ double WorstOf(DType dtype, bool largest) {
   return largest ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
 }
 
+// The whole row is sorted for its first k: one network serves sort and top_k, whatever k is.
 void Select(const Call& call, const Tensor& names, int64_t first) {
   const TopKAttributes& a = call.attributes();
   CudaSortRows(call, call.inputs[0],

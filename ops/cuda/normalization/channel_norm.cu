@@ -15,6 +15,8 @@ namespace weft {
 namespace {
 
 using Call = KernelCall<ChannelNormAttributes, NoScalars>;
+// The unit of all sums is a row: one channel of one image, contiguous. Batch and group norm differ in which
+// rows share a statistic, so a second, small step adds rows up, and the passes over x know no difference.
 using Rows = ChannelRowsOnGpu;
 
 template <class C>
@@ -26,6 +28,7 @@ __global__ void RstdKernel(Rows rows, const C* variance, C* rstd) {
 
 // means[statistic] = (sum over its rows of weight[channel] * sums[row]) / count; no weights: 1. A warp a
 // statistic.
+// The sums of rows come as doubles and are rounded to C once, as means.
 template <class C>
 struct StatisticRow {
   using Element = double;
@@ -49,6 +52,7 @@ struct StatisticRow {
 };
 
 // to[channel] = sum over images of sums[row].
+// Neighbouring threads read neighbouring channels, and each adds its images in their order.
 template <class T>
 __global__ void SumImagesKernel(Rows rows, const double* sums, T* to) {
   ForEachOfGrid(rows.c, [&](int64_t channel) {
@@ -60,12 +64,15 @@ __global__ void SumImagesKernel(Rows rows, const double* sums, T* to) {
 }
 
 // to[row] = statistics[of the row].
+// For the variance's pass, which wants one centre per row: SumAlong knows no channels.
 template <class C>
 __global__ void SpreadKernel(Rows rows, const C* statistics, C* to) {
   ForEachOfGrid(rows.num_rows(), [&](int64_t row) { to[row] = statistics[rows.Statistic(row)]; });
 }
 
 // sums[row] = sum dy; dots[row] = sum dy * (x - mean) * rstd.
+// One pass over x and dy gives both, so rows are not held. rstd is the row's own number and comes in at the
+// end.
 template <class T>
 struct GradSumsRow {
   using Element = T;
@@ -109,6 +116,7 @@ struct GradSumsRow {
 };
 
 // Calls body(row, i) for the packs of all rows, from element i of the row on, a thread each.
+// A row's end need not be a pack's: packs begin anew in each row, so that one pack has one statistic.
 template <class T, class Body>
 __device__ void ForEachRowPack(const Rows& rows, const Body& body) {
   const int64_t packs = (rows.elements + RowPack<T>::kSize - 1) / RowPack<T>::kSize;
@@ -255,6 +263,8 @@ void VisitPasses(const Call& call, const Function& function) {
                 [&](auto tag) { function(Passes<typename decltype(tag)::type>(call)); });
 }
 
+// Three passes over x: two for the statistics, since E[x^2] - mean^2 cancels, and one that applies them. A
+// statistic gathers from rows that are the work of many blocks, so nothing stays in registers in between.
 void Norm(const Call& call) {
   VisitPasses(call, [&](const auto& passes) {
     passes.Mean(call.outputs[1]);

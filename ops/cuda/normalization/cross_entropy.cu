@@ -50,6 +50,8 @@ struct Classes {
       });
       picked = smoothing / static_cast<double>(global) * threads.Sum(sum);
     }
+    // From memory, not from what is held: registers that are indexed by a number of run time would be moved
+    // to memory by the compiler, all of them.
     const int64_t column = Column(row);
     if (column >= 0 && column < count) {
       picked += (1 - smoothing) * static_cast<double>(static_cast<C>(x[column]));
@@ -80,6 +82,8 @@ struct ClassesOfCall {
 };
 
 // lse, and the loss of the position; both 0 where it does not count.
+// Probabilities are never written: the loss wants lse and one logit, and backward makes them again from the
+// logits and lse. What would be a tensor as large as the logits is a number per position.
 template <class T>
 struct LossRow {
   using Element = T;
@@ -139,6 +143,7 @@ void SumLosses(const Call& call, const Tensor& losses, const Classes& classes) {
 void CrossEntropy(const Call& call) {
   const RowTensor logits(call.inputs[0], call.context);
   const ClassesOfCall own(call);
+  // In double: the loss of a batch is a sum over all of its positions, rounded once.
   const Tensor losses = Tensor::Empty(call.context.allocator, DType::kF64, {logits.num_rows()});
   VisitFloating(call.inputs[0].dtype(), "cross_entropy", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -161,8 +166,10 @@ struct LossGradRow {
     const int64_t target = classes.Column(row);
     const C nothing = ignored ? C(0) : static_cast<C>(kNan);
     const bool plain = !ignored && !classes.Lacks(row);
+    // The row is read once and not held: softmax needs lse alone here, which forward saved.
     const C shift = lse[row];
     const C scale = *dloss;
+    // Worked out once per row: of an element one exponential and one multiply-add are left.
     const C everywhere =
         static_cast<C>(-classes.smoothing / static_cast<double>(classes.global) * static_cast<double>(scale));
     const C at_target = static_cast<C>((1 - classes.smoothing) * static_cast<double>(scale));
@@ -227,6 +234,8 @@ struct StatisticsRow {
   C* picked;
 };
 
+// Where the classes are split, the maximum is all-reduced first: around it the sums of the pieces add up, and
+// the logit of the target is on one of them.
 void CrossEntropyStatistics(const Call& call) {
   const RowTensor logits(call.inputs[0], call.context);
   const ClassesOfCall own(call);

@@ -12,6 +12,8 @@ namespace weft {
 namespace {
 
 // Enough blocks for any GPU, which bound the workspace of their sums.
+// 132 processors, an H100's, and two or eight blocks on each: constants, since asking the device would make
+// the order of the sums, and so bits, follow from its model.
 constexpr int64_t kMostBlocks = 132 * 2;
 constexpr int64_t kColumnBlocks = 132 * 8;
 constexpr int kLanes = 32;  // of blocks that sum columns
@@ -51,6 +53,8 @@ struct WeightSums {
 };
 
 // dx and, of each block's rows, dw and db, to partials [block, kVectors, n].
+// Two blocks of 256 threads to a processor leave a thread 128 registers. With bf16 x and dy take 32 of them,
+// and dw and db 64, in float; with f32 both take 32.
 template <class T, int kVectors, class Threads>
 __global__ void __launch_bounds__(Threads::kBlock, 2)
     NormBackwardKernel(NormOperands<T> of, DeviceRows<T> dx, int64_t num_rows, int64_t block_rows,
@@ -93,6 +97,8 @@ __global__ void __launch_bounds__(Threads::kBlock, 2)
 
 // The same without dx, for rows of any length: a thread takes a pack of columns, a block of threads several
 // rows at once.
+// A warp reads 32 packs, 512 bytes, of one row. The subrows go through shared memory one after the other, so
+// that sums have one order.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(kLanes* kSubrows)
     NormWeightGradKernel(NormOperands<T> of, int64_t num_rows, int64_t block_rows, WideOf<T>* partials) {
@@ -126,6 +132,7 @@ __global__ void __launch_bounds__(kLanes* kSubrows)
 }
 
 // dw and db: the sums over blocks of partials [num_blocks, kVectors, n].
+// In double, since what arrives are sums of many rows: a float would lose digits that each block still has.
 template <class T>
 __global__ void AddBlocksKernel(const WideOf<T>* partials, int64_t num_blocks, int64_t n, T* dw, T* db) {
   const int64_t num_sums = db == nullptr ? n : 2 * n;
@@ -201,7 +208,11 @@ void Backward(const NormTensors& norm, const KernelCallBase& call) {
                block_rows, sums);
   };
   const int64_t packs = CeilDivide(of.n, kPack);
+  // Eight warps to a block instead of RowOfWarp's four: a block leaves one row of partial sums, so as many
+  // warps leave half as many rows to the second kernel.
   using Warps = RowThreads<kWarpSize, 256, RowOfWarp::kHeld>;
+  // Where a row fits in registers, x and dy are read once for dx, dw and db. Longer rows would be read again
+  // for dx in any case, and their dw and db have no room: columns go by a kernel of their own.
   if (norm.dx.defined() && packs <= Warps::kSize * Warps::kHeld) {
     fused(Warps());
   } else if (norm.dx.defined() && packs <= RowOfBlock::kSize * RowOfBlock::kHeld) {
@@ -211,6 +222,7 @@ void Backward(const NormTensors& norm, const KernelCallBase& call) {
       LaunchRows(stream, num_rows, of.n, NormGradRow<T>{of, nullptr, nullptr, OutputRows<T>(norm.dx, of.n)});
     }
     const int64_t column_blocks = CeilDivide(packs, kLanes);
+    // Some four rows or more for each subrow of a block, and no more blocks than fill a GPU.
     const int64_t most_blocks =
         std::max<int64_t>(1, std::min(kColumnBlocks / column_blocks, CeilDivide(num_rows, 4 * kSubrows)));
     const int64_t block_rows = std::max<int64_t>(1, CeilDivide(num_rows, most_blocks));

@@ -9,6 +9,8 @@
 namespace weft {
 namespace {
 
+// Root and quotient in double, as in the kernel of whole rows: a split row differs by the rounding of its
+// variance, which is all-reduced in C, alone.
 template <class C>
 __global__ void NormRstdKernel(const C* variance, int64_t count, double eps, C* rstd) {
   ForEachOfGrid(

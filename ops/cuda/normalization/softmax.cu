@@ -31,6 +31,8 @@ struct SoftmaxRow {
       max = given_max[row];
       sum = given_sum[row];
     } else {
+      // Maximum and sum in one pass (row_exp_sum.h): a row too long for registers is read twice, not three
+      // times.
       const RowExpSum<C> own = ExpSumOfRow<T>(threads, in, n);
       max = own.max;
       sum = static_cast<C>(own.sum);
@@ -53,6 +55,8 @@ struct SoftmaxRow {
 };
 
 // dx = y * (dy - sum y * dy), or with kLog dy - exp(y) * sum dy. The sum is the row's own, or given.
+// y is what forward saved: neither x nor its maximum is wanted again. Both operands are held, since the sum
+// and dx use them.
 template <class T, bool kLog>
 struct SoftmaxGradRow {
   using Element = T;

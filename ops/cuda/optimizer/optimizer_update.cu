@@ -20,6 +20,7 @@ namespace weft {
 namespace {
 
 // A scalar of f32 or f64 on the device.
+// Kernels read it there: the norm of a step is never waited for on the host.
 struct DeviceScalar {
   const void* data = nullptr;
   bool is_double = false;
@@ -35,6 +36,8 @@ struct DeviceScalar {
 
 // An update of one pass, skipped if the clip factor is not finite. Given is what the host knows of a step;
 // its At(factor) makes the step where the rest is known, on the device.
+// Whether a step is skipped is decided by each kernel for itself, from the same number, so no state can get
+// ahead of another.
 template <class Given>
 struct Clipped {
   Given given;
@@ -65,6 +68,7 @@ struct AdamWStep {
 };
 
 // Small: a launch takes as many tensors as such structs fit its parameters.
+// The rates are read from the device: the count of the steps that were not skipped is known there alone.
 template <class C>
 struct AdamWGiven {
   C decay, gain1, beta2, gain2, eps;
@@ -235,6 +239,8 @@ void UpdateAlike(absl::Span<const KernelCallBase* const> calls, std::index_seque
 }
 
 // Few launches for each pair of dtypes; what does not lie so is updated by itself.
+// A model has many small parameters, whose launches would take longer than their work: the chunks are those of
+// Apex's multi_tensor_apply.
 template <class Update>
 void UpdateMany(absl::Span<const KernelCallBase> calls) {
   const auto gradient = [](const KernelCallBase& call) -> const Tensor& {
@@ -280,6 +286,7 @@ void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
   }
 }
 
+// On the device, where the skip is known: steps that were skipped do not count, and the host need not ask.
 __global__ void CountUpdateKernel(DeviceScalar clip, int64_t* count) {
   const double factor = clip.Get();
   if (factor - factor == 0) ++*count;
@@ -290,6 +297,8 @@ void CountUpdate(const KernelCall<NoAttributes, NoScalars>& call) {
              DeviceScalar(call.inputs[1]), call.outputs[0].data<int64_t>());
 }
 
+// One thread for all parameters: the powers of beta are the same for each. In RoundedMath, so that the rates
+// are the CPU's bit by bit.
 __global__ void AdamWRatesKernel(const int64_t* count, AdamWRatesScalars scalars, double* r) {
   const AdamWRates rates = AdamWRatesOf<RoundedMath>(scalars, *count);
   r[0] = rates.rate;
@@ -320,12 +329,14 @@ void Accumulate(const KernelCall<NoAttributes, NoScalars>& call) {
 // As many addends as a launch takes.
 template <class T>
 struct Addends {
+  // 480 addresses are 3840 bytes of the 4096 that a kernel's parameters may take on every GPU.
   static constexpr int kMost = 480;
   int count = 0;
   const T* data[kMost];
 };
 
 // y = addends, or y + addends, one after the other, each sum rounded to T.
+// Rounded each time, as the ops that it stands for would: bits do not tell how many addends a launch took.
 template <class T>
 __global__ void AddAllKernel(const Addends<T> addends, bool adds_to_y, T* y, int64_t n) {
   using C = ElementValue<T>;

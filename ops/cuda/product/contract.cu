@@ -17,6 +17,7 @@
 namespace weft {
 namespace {
 
+// Where the product could not add the bias: a pass more over y, and of halves a second rounding.
 template <class T, class C>
 __global__ void AddToRowsKernel(const T* bias, int64_t n, T* y, int64_t count) {
   ForEachOfGrid(
@@ -24,6 +25,8 @@ __global__ void AddToRowsKernel(const T* bias, int64_t n, T* y, int64_t count) {
 }
 
 // Estimates by an H100's data sheet: a launch of some microseconds, its memory's and its cores' speed.
+// In multiply-adds, and by dtype, since halves go to tensor cores: in the time of a launch they do ten times
+// as many. An element that is packed counts for a strided read and a write.
 ContractCosts CostsOf(DType dtype) {
   const bool is_half = dtype == DType::kBF16 || dtype == DType::kF16;
   return {.call = is_half ? 1e9 : 1e8,
@@ -86,6 +89,7 @@ class Contraction {
     const Tensor pw = packing.w ? Pack(w, labels_.w, packed.w) : w;
     const Tensor y_view = packing.y ? y.Permute(OrderOf(labels_.y, packed.y)) : y;
     const Tensor py = packing.y ? Tensor::Empty(allocator_, y.dtype(), y_view.shape()) : y;
+    // An operand in another order than y would meet other elements in an epilogue, so a packed y has none.
     const bool did = RunProducts(plan, px, pw, py, packing.y ? Epilogue() : epilogue);
     if (packing.y) CopyTensor(py, y_view);
     return did;
@@ -96,6 +100,7 @@ class Contraction {
   bool RunProducts(const ContractProducts& plan, const Tensor& x, const Tensor& w, const Tensor& y,
                    const Epilogue& epilogue) const {
     int batch = -1;
+    // The longest loop is the library's batch, one call for all of it; a call each is left for the others.
     for (int i = 0; i < plan.outer.size(); ++i) {
       if (batch < 0 || plan.outer[i].extent > plan.outer[batch].extent) batch = i;
     }
@@ -124,7 +129,9 @@ class Contraction {
         const void* const from_w = w_data + (outer.w + sum.w) * item;
         gemm.a.data = plan.swapped ? from_w : from_x;
         gemm.b.data = plan.swapped ? from_x : from_w;
+        // The first product of a sum overwrites, so y needs no zeros before.
         gemm.beta = product == 0 ? 0 : 1;
+        // With the last product of a sum, and no other: a bias counts once.
         if (++product == plan.num_products()) does_epilogue = AddEpilogue(plan, epilogue, gemm);
         RunCudaGemm(allocator_, gemm);
         gemm.bias = nullptr;
@@ -144,6 +151,8 @@ class Contraction {
       if (fits) gemm.bias = bias.data();
       return fits;
     }
+    // One product alone: gemm.h promises gelu's derivative and sums of columns without a batch and without
+    // beta.
     if (plan.num_outer() != 1 || plan.num_products() != 1) return false;
     CudaGemm fused = gemm;
     if (epilogue.gelu_input.defined() && epilogue.gelu_input.IsContiguous()) {
@@ -197,6 +206,8 @@ void RunLinear(const KernelCall<ContractAttributes, NoScalars>& call, const Tens
 
 void Linear(const KernelCall<ContractAttributes, NoScalars>& call) { RunLinear(call, call.inputs[0]); }
 
+// The bias's gradient is the sum of dy's rows. The product reads all of dy in any case: where the library
+// adds it up on the way, a pass over dy is saved.
 void LinearWeightGrad(const KernelCall<LinearWeightGradAttributes, NoScalars>& call) {
   const Tensor& dy = call.inputs[1];
   const Tensor& db = call.outputs[1];
@@ -205,6 +216,7 @@ void LinearWeightGrad(const KernelCall<LinearWeightGradAttributes, NoScalars>& c
   if (!has_sums) CallKernel(kSumTo, call.context, {dy}, db, {.shape = db.shape()});
 }
 
+// gelu(x) is an output too, so it is written in any case: by a pass of its own, which the product then reads.
 void GeluLinear(const KernelCall<ContractAttributes, NoScalars>& call) {
   CallKernel(kGelu, call.context, {call.inputs[0]}, call.outputs[1]);
   RunLinear(call, call.outputs[1]);

@@ -13,6 +13,7 @@ namespace {
 
 using Call = KernelCall<ArgAttributes, NoScalars>;
 
+// Greater than any index: a state that has found nothing loses to every element.
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
 template <class C>
@@ -56,6 +57,7 @@ struct FindExtremum : PlainReduction<T, FoundElement<WideOf<T>>> {
 
 // The lowest index of a value.
 // The second step for a row that is split: the extremum is all-reduced first, then each piece looks for it.
+// Equal values are found by ==, NaN by being one: the value that arrives is one of the elements, unchanged.
 template <class T>
 struct FindValue {
   using C = WideOf<T>;

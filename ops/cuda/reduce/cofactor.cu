@@ -36,6 +36,8 @@ void PieceProduct(const Call& call) {
 }
 
 // The products of what stands before each element; from the end, with those the cofactors.
+// A quotient of the whole product by the element would be cheaper, and 0 / 0 at the first element that is 0.
+// Products from both sides need no division and are exact about zeros.
 template <class T, bool kLast>
 struct RunningProduct {
   using Element = T;
@@ -61,6 +63,8 @@ struct RunningProduct {
 void MakeCofactors(const Call& call, const double* others) {
   const Tensor& x = call.inputs[0];
   const int dim = call.attributes().dim;
+  // Products of a side stay in double until the other side is there: a product of many elements leaves
+  // float's range before the two together are small again.
   const Tensor before = Tensor::Empty(call.context.allocator, DType::kF64, x.shape());
   VisitFloating(x.dtype(), "cofactor", [&](auto tag) {
     using T = typename decltype(tag)::type;

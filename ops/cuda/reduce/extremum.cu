@@ -8,6 +8,7 @@
 #include "ops/reduce/reduce.h"
 
 // Reductions that are not sums: extrema and products.
+// Extrema round nothing, so the order cannot show but in the sign of a zero; they stay in the compute type.
 
 namespace weft {
 namespace {

@@ -21,6 +21,9 @@ struct ShiftedSum {
 __device__ double FinishLogSum(double max, double sum) { return IsFiniteNumber(max) ? max + log(sum) : max; }
 
 // A nan or an inf outdoes the rest.
+// One pass with a running maximum (Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv
+// 1805.02867): reading the maximum first would read x twice. Each element costs one exponential, since either
+// it or the sum so far is scaled.
 template <class T>
 struct LogSum : PlainReduction<T, ShiftedSum> {
   using C = WideOf<T>;
@@ -31,6 +34,7 @@ struct LogSum : PlainReduction<T, ShiftedSum> {
   __device__ void Take(ShiftedSum& run, T element, int64_t, Around) const {
     const C x = static_cast<C>(element);
     const C max = static_cast<C>(run.max);
+    // Exp of -inf is 0 anyway, but beside a maximum of -inf the difference would be NaN.
     if (max != max || x == -kInfinityOf<C>) return;
     if (x <= max) {
       run.sum += static_cast<double>(ExpFor<T>(x - max));
@@ -39,6 +43,7 @@ struct LogSum : PlainReduction<T, ShiftedSum> {
       run.max = static_cast<double>(x);
     }
   }
+  // States meet once per run of a thread, so here exponentials may be those of double.
   __device__ void Absorb(ShiftedSum& state, const ShiftedSum& run) const { Merge(state, run); }
   __device__ void Merge(ShiftedSum& a, const ShiftedSum& b) const {
     if (a.max != a.max || b.max == -kInfinityOf<double>) return;
@@ -57,6 +62,7 @@ struct LogSum : PlainReduction<T, ShiftedSum> {
 };
 
 // sum exp(x - max), 0 where max is not finite.
+// The second step where the dims are split: the maximum is the global one, so the pieces' sums add up.
 template <class T>
 struct SumOfExp : SumReduction<T, WideOf<T>> {
   using C = WideOf<T>;

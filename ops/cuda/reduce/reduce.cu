@@ -14,6 +14,7 @@ using Call = KernelCall<ReduceAttributes, NoScalars>;
 void Sum(const Call& call) { SumAlong(call, call.inputs[0], call.attributes().dims, call.outputs[0]); }
 
 // Divides by the global count, so that pieces add up.
+// The quotient is made once on the host, in double, and multiplies the sum before that is rounded to T.
 void Mean(const Call& call) {
   const Shape& global = call.input_boxes[0].global_shape;
   double count = 1;
@@ -35,6 +36,7 @@ void SumTo(const KernelCall<ShapeAttributes, NoScalars>& call) {
   SumAlong(call, call.inputs[0], dims, call.outputs[0]);
 }
 
+// A view with strides of 0 and one copy: no kernel of its own.
 void BroadcastTo(const KernelCall<BroadcastAttributes, NoScalars>& call) {
   const Tensor& y = call.outputs[0];
   const Tensor x = WithReducedDims(call.inputs[0], y.ndim(), call.attributes().missing_dims);

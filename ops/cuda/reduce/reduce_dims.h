@@ -241,6 +241,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   for (int c = 0; c < kColumns; ++c) source.Finish(reduction, first + c, blockIdx.y, states[c]);
 }
 
+// Lanes take neighbouring results, whose partials lie side by side; rows of threads share the parts.
 constexpr int kMergeLanes = 32;
 constexpr int kMergeRows = 8;
 
@@ -283,6 +284,8 @@ inline int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Parts that fill any GPU, of `units` that there are anyway, none of less than `least` elements.
 inline int64_t NumParts(int64_t units, int64_t count, int64_t least) {
+  // An H100's processors times the blocks of 256 threads that one holds: a constant, since asking the device
+  // would make bits follow from its model.
   constexpr int64_t kBlocks = 132 * 8;
   return std::clamp<int64_t>(kBlocks / units, 1, std::max<int64_t>(1, count / least));
 }

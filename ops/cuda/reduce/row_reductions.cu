@@ -13,6 +13,7 @@ namespace {
 using Call = KernelCall<NoAttributes, NoScalars>;
 
 // y = max x.
+// Rows are not held in registers here: none of these bodies looks at an element twice.
 template <class T>
 struct MaxRow {
   using Element = T;
@@ -39,6 +40,8 @@ struct MaxRow {
 };
 
 // y = factor * sum a * b; without b, of a.
+// A product of two halves has at most 22 significant bits and is exact in float, but for float's range; a
+// pack adds up in C and packs in double, so the error hardly grows with the row.
 template <class T, bool kDot>
 struct DotRow {
   using Element = T;
@@ -53,6 +56,7 @@ struct DotRow {
       };
     });
     sum = threads.Sum(sum);
+    // The factor comes in before the one rounding to C.
     if (threads.rank() == 0) y[row] = static_cast<C>(sum * factor);
   }
 
@@ -64,6 +68,8 @@ struct DotRow {
 };
 
 // y = factor * sum (x - around)^2, or with kExp sum exp(x - around), where an `around` of -inf counts as 0.
+// `around` comes from a reduction of its own, all-reduced where the row is split: one pass that keeps a
+// running maximum or mean has states that no all-reduce adds up.
 template <class T, bool kExp>
 struct AroundRow {
   using Element = T;

@@ -15,6 +15,8 @@ namespace {
 
 using Call = KernelCall<ScanAttributes, NoScalars>;
 
+// Totals run in double, or 64 bits: a total of many elements in T would stop growing when the next element is
+// below its last digit.
 template <class T, bool kExclusive>
 struct RunningSum {
   using Element = T;
@@ -49,6 +51,8 @@ void Scan(const Call& call, const Tensor& offsets) {
   });
 }
 
+// Three ops make a scan along a dim that is split: each piece's total, the totals before each piece, and a
+// scan that starts from those.
 void CumSum(const Call& call) { Scan</*kExclusive=*/false>(call, Tensor()); }
 void PieceOffsets(const Call& call) { Scan</*kExclusive=*/true>(call, Tensor()); }
 void CumSumFrom(const Call& call) {

@@ -43,6 +43,8 @@ struct ScanSource {
 };
 
 // The totals of the threads before this one, and of all, put together in their order.
+// Shuffles within a warp (Hillis and Steele), then each thread adds the totals of the eight warps by itself:
+// one barrier less than a warp that scans them for all.
 template <class R>
 struct BlockTotals {
   typename R::Total before;

@@ -7,6 +7,8 @@
 namespace weft {
 namespace {
 
+// Elements add up in what they are computed in for the few of a run, then in double: doubles cost a GPU a
+// multiple of floats, so most additions are not theirs, but no sum of floats gets long enough to lose digits.
 template <class T>
 struct FloatSum : SumReduction<T, WideOf<T>> {
   using Run = WideOf<T>;
@@ -21,6 +23,8 @@ struct FloatSum : SumReduction<T, WideOf<T>> {
 };
 
 // Of (x - around)^2.
+// Squares of differences, not a difference of squares: E[x^2] - mean^2 cancels where the mean is large beside
+// the deviation.
 template <class T>
 struct SquareSum : SumReduction<T, WideOf<T>> {
   using Run = WideOf<T>;
@@ -42,6 +46,8 @@ struct SquareSum : SumReduction<T, WideOf<T>> {
 };
 
 // Unsigned, so that integers wrap.
+// Sums modulo 2^64 do not depend on their order, so these bits are the CPU's without any care, and those of
+// i32 are the low half.
 template <class T>
 struct IntegerSum : PlainReduction<T, uint64_t> {
   __device__ uint64_t NoState() const { return 0; }

@@ -21,6 +21,9 @@ namespace {
 // that it has among others.
 
 // The sum of a thread's squares in the chunk. `kDense`: the chunk is whole and aligned.
+// All loads of a turn come before the first sum, so that a thread waits once for kAhead accesses. In a dense
+// chunk every access is whole, so loads check no bounds. Elsewhere LoadPack gives 0 beyond the end, which
+// adds nothing: both forms have the same bits.
 template <bool kDense, class T>
 __device__ double SquaresOfThread(const T* x, const ManyChunk& chunk) {
   using C = WideOf<T>;
@@ -78,6 +81,8 @@ struct ChunkSumsTable {
 };
 
 // A block a tensor.
+// The table goes by value among the kernel's parameters: a copy to the device would need memory on the host
+// that stays until the stream has reached it.
 template <class Y>
 __global__ void __launch_bounds__(kManyThreads)
     AddChunksKernel(const ChunkSumsTable<Y> table, const double* sums) {
@@ -91,6 +96,8 @@ __global__ void __launch_bounds__(kManyThreads)
 }
 
 // Of tensors of T.
+// Each chunk's sum has a place of its own in the workspace. An atomic add to the tensor's result would save
+// the second kernel, and give other bits in every run.
 template <class T>
 void SumSquaresOf(absl::Span<const KernelCallBase* const> calls) {
   using Y = WideOf<T>;
@@ -104,6 +111,7 @@ void SumSquaresOf(absl::Span<const KernelCallBase* const> calls) {
     num_chunks += count;
   }
   const Tensor sums = Tensor::Empty(calls[0]->context.allocator, DType::kF64, {num_chunks});
+  // Launches follow each other in one stream, so each gets the part of the workspace behind the last one's.
   double* next = sums.data<double>();
   const auto launch = [&](const ManyTensors<const T*>& tensors) {
     LaunchCuda(stream, tensors.Grid(), SumChunksKernel<T>, tensors, next);
@@ -124,6 +132,7 @@ void SumSquaresOf(absl::Span<const KernelCallBase* const> calls) {
 }
 
 void SumSquaresOfAll(absl::Span<const KernelCallBase> calls) {
+  // Two launches or more for each dtype, not for each tensor; one that is not contiguous goes by itself.
   std::map<DType, std::vector<const KernelCallBase*>> by_dtype;
   for (const KernelCallBase& call : calls) {
     const Tensor& x = call.inputs[0];

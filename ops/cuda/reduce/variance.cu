@@ -15,10 +15,13 @@ namespace {
 
 using Call = KernelCall<VarianceAttributes, NoScalars>;
 
+// Of the global count: the gradient of a piece is divided as that of the whole is.
 double Divisor(const ShardBox& box, const VarianceAttributes& a) {
   return std::max(0.0, static_cast<double>(ReducedCount(box.global_shape, a.dims)) - a.correction);
 }
 
+// Two passes over x, since one that sums x and x^2 would cancel where the mean is large beside the deviation
+// (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983).
 template <bool kRoot>
 void Variance(const Call& call) {
   const Tensor& x = call.inputs[0];
@@ -55,6 +58,7 @@ struct VarianceSlope {
   double scale;
 };
 
+// The quotient first: where the deviation is tiny, dy * (x - mean) might underflow.
 struct StdSlope {
   template <class C>
   __device__ C operator()(C x, C mean, C y, C dy) const {

@@ -18,6 +18,7 @@ __device__ __attribute__((noinline)) double RaisedTo(double v, double p) { retur
 
 // The p of a norm, sorted: what is done with an element is chosen once an element.
 struct Power {
+  // One kernel for all kinds: the branch on it is the same for the whole grid, and the accesses wait longer.
   enum Kind { kLargest, kSmallest, kNonZeros, kAbsolutes, kSquares, kPowers };
 
   explicit Power(double p) : p(p) {
@@ -30,6 +31,7 @@ struct Power {
 
   __device__ bool IsExtremum() const { return kind == kLargest || kind == kSmallest; }
   // What |x| = v adds.
+  // In double: powers of a float leave float's range long before the root brings them back.
   __device__ double Lift(double v) const {
     if (kind == kSquares) return v * v;
     if (kind == kPowers) return RaisedTo(v, p);
@@ -52,6 +54,7 @@ struct Power {
 };
 
 // The norm to a tensor of T, or its power sum to one of f64.
+// The power sum is what pieces of a split tensor add up; the root comes after that, in NormFinish.
 template <class T>
 struct PowerReduction : PlainReduction<T, double> {
   explicit PowerReduction(const Power& power, T* norm, double* power_sum)
@@ -81,6 +84,7 @@ struct PowerReduction : PlainReduction<T, double> {
 // How many |x| equal the extremum.
 // The gradient of an extremum goes in equal parts to all elements that are it; the parts follow from this
 // count.
+// Counted in double: T rounds the result alone.
 template <class T>
 struct TieCount : SumReduction<T, double> {
   using C = WideOf<T>;
@@ -141,6 +145,8 @@ void NormTies(const Call& call) {
 }
 
 // d|x|_p / dx * dy.
+// The quotient is formed before the power: it is at most 1 for p of 1 and more, whereas |x|^(p - 1) and
+// y^(p - 1) may each overflow where their quotient does not.
 struct NormSlope {
   template <class C>
   __device__ C operator()(C x, C y, C dy) const {

@@ -6,6 +6,7 @@
 namespace weft {
 namespace {
 
+// Which part of an operand goes where is the same on every device; only how a tensor is copied is not.
 void Concat(const KernelCall<ConcatAttributes, NoScalars>& call) {
   ConcatPieces(call.attributes(), call, CopyTensor);
 }

@@ -6,6 +6,7 @@
 namespace weft {
 namespace {
 
+// As concat's: only the copy is this device's own.
 void Stack(const KernelCall<StackAttributes, NoScalars>& call) {
   StackPieces(call.attributes(), call, CopyTensor);
 }
