@@ -239,8 +239,8 @@ void UpdateAlike(absl::Span<const KernelCallBase* const> calls, std::index_seque
 }
 
 // Few launches for each pair of dtypes; what does not lie so is updated by itself.
-// A model has many small parameters, whose launches would take longer than their work: the chunks are those of
-// Apex's multi_tensor_apply.
+// A model has many small parameters, whose launches would take longer than their work: the chunks are those
+// of Apex's multi_tensor_apply.
 template <class Update>
 void UpdateMany(absl::Span<const KernelCallBase> calls) {
   const auto gradient = [](const KernelCallBase& call) -> const Tensor& {
