@@ -17,8 +17,8 @@ namespace weft {
 // A product is d [16, 8] += a [16, 16] b [16, 8], its operands spread over the lanes. With g = lane / 4 and
 // c = lane % 4, a lane holds
 //
-//   a   4 pairs of neighbours in a row     (g, 2c)  (g + 8, 2c)  (g, 2c + 8)  (g + 8, 2c + 8)   and column +
-//   1 b   2 pairs of neighbours in a column  (2c, g)  (2c + 8, g)                                 and row + 1
+//   a   4 pairs of neighbours in a row     (g, 2c)  (g + 8, 2c)  (g, 2c + 8)  (g + 8, 2c + 8)
+//   b   2 pairs of neighbours in a column  (2c, g)  (2c + 8, g)
 //   d   4 sums                             (g, 2c)  (g, 2c + 1)  (g + 8, 2c)  (g + 8, 2c + 1)
 //
 // so sums of two neighbouring products, rounded and paired, are an operand a: that is how probabilities go

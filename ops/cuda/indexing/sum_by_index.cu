@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include "ops/cuda/blocks/kernel_stream.h"
@@ -96,8 +98,9 @@ __global__ void PutPlacesKernel(const int64_t* index, int64_t count, int64_t fir
 constexpr int kSumThreads = 128;
 constexpr int kMostPlaces = 512;  // of an index, to be put in order by comparing each with each
 
-// One block for each (slot, outer): it puts the places in order, then adds their rows, `kPack` columns a
-// thread. An index with more places than that finds them again by going over the list.
+// One block for each (slot, outer), in rounds where a grid holds no more: it puts the places in order, then adds
+// their rows, `kPack` columns a thread. An index with more places than that finds them again by going over the
+// list.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kSumThreads)
     SumPlacesKernel(SumExtents n, const int64_t* index, int64_t first, const int* starts, const int* places,
@@ -107,43 +110,44 @@ __global__ void __launch_bounds__(kSumThreads)
     T at[kPack];
   };
   __shared__ int ordered[kMostPlaces];
-  const int64_t slot = blockIdx.x % n.slots;
-  const int64_t outer = blockIdx.x / n.slots;
-  const int begin = starts[slot];
-  const int count = starts[slot + 1] - begin;
-  const bool is_listed = count <= kMostPlaces;
-  for (int i = static_cast<int>(threadIdx.x); is_listed && i < count; i += kSumThreads) {
-    const int place = places[begin + i];
-    // Places are all different, so the ranks are 0 to count - 1, each once: a sort without exchanges, whose
-    // result does not depend on the order in which atomics left the places.
-    int rank = 0;
-    for (int other = 0; other < count; ++other) rank += places[begin + other] < place ? 1 : 0;
-    ordered[rank] = place;
-  }
-  __syncthreads();
-  const T* const terms = src + outer * n.terms * n.inner;
-  T* const to = y + (outer * n.slots + slot) * n.inner;
-  for (int64_t k = int64_t{threadIdx.x} * kPack; k < n.inner; k += int64_t{kSumThreads} * kPack) {
-    C sums[kPack] = {};
-    const auto add = [&](int64_t place) {
-      const Pack term = *reinterpret_cast<const Pack*>(terms + place * n.inner + k);
-#pragma unroll
-      for (int i = 0; i < kPack; ++i) sums[i] = AddTerm(sums[i], static_cast<C>(term.at[i]));
-    };
-    // A frequent index (a padding token) would take its square in comparisons: past kMostPlaces, one more
-    // reading of the list is cheaper.
-    if (is_listed) {
-#pragma unroll 4
-      for (int i = 0; i < count; ++i) add(ordered[i]);
-    } else {
-      for (int64_t j = 0; j < n.terms; ++j) {
-        if (index[j] == first + slot) add(j);
-      }
+  for (int64_t block = blockIdx.x; block < n.slots * n.outer; block += gridDim.x) {
+    __syncthreads();  // `ordered` is read until the round before has ended
+    const int64_t slot = block % n.slots, outer = block / n.slots;
+    const int begin = starts[slot];
+    const int count = starts[slot + 1] - begin;
+    const bool is_listed = count <= kMostPlaces;
+    for (int i = static_cast<int>(threadIdx.x); is_listed && i < count; i += kSumThreads) {
+      const int place = places[begin + i];
+      // Places differ, so the ranks are 0 to count - 1: a sort in whatever order atomics left the places.
+      int rank = 0;
+      for (int other = 0; other < count; ++other) rank += places[begin + other] < place ? 1 : 0;
+      ordered[rank] = place;
     }
-    Pack result;
+    __syncthreads();
+    const T* const terms = src + outer * n.terms * n.inner;
+    T* const to = y + (outer * n.slots + slot) * n.inner;
+    for (int64_t k = int64_t{threadIdx.x} * kPack; k < n.inner; k += int64_t{kSumThreads} * kPack) {
+      C sums[kPack] = {};
+      const auto add = [&](int64_t place) {
+        const Pack term = *reinterpret_cast<const Pack*>(terms + place * n.inner + k);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) result.at[i] = ConvertElement<T>(sums[i]);
-    *reinterpret_cast<Pack*>(to + k) = result;
+        for (int i = 0; i < kPack; ++i) sums[i] = AddTerm(sums[i], static_cast<C>(term.at[i]));
+      };
+      // A frequent index (a padding token) would take its square in comparisons: past kMostPlaces, one more
+      // reading of the list is cheaper.
+      if (is_listed) {
+#pragma unroll 4
+        for (int i = 0; i < count; ++i) add(ordered[i]);
+      } else {
+        for (int64_t j = 0; j < n.terms; ++j) {
+          if (index[j] == first + slot) add(j);
+        }
+      }
+      Pack result;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) result.at[i] = ConvertElement<T>(sums[i]);
+      *reinterpret_cast<Pack*>(to + k) = result;
+    }
   }
 }
 
@@ -206,7 +210,8 @@ void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& sr
     using T = typename decltype(tag)::type;
     constexpr int kPack = 16 / sizeof(T);
     const auto address = reinterpret_cast<uintptr_t>(src.data()) | reinterpret_cast<uintptr_t>(y.data());
-    const CudaGrid grid = {.blocks = static_cast<unsigned>(n.slots * n.outer), .threads = kSumThreads};
+    const int64_t blocks = std::min<int64_t>(n.slots * n.outer, std::numeric_limits<int>::max());
+    const CudaGrid grid = {.blocks = static_cast<unsigned>(blocks), .threads = kSumThreads};
     const auto kernel =
         n.inner % kPack == 0 && address % 16 == 0 ? SumPlacesKernel<T, kPack> : SumPlacesKernel<T, 1>;
     LaunchCuda(stream, grid, kernel, n, indices, first, starts.data<int32_t>(), places.data<int32_t>(),
