@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/redistribution/implicit.h"
 #include "dtensor/tape/gradient_layout.h"
@@ -28,9 +29,10 @@ DTensors Seeds(const char* who, absl::Span<const DTensor> outputs, absl::Span<co
     const DTensor& output = outputs[i];
     WEFT_REQUIRE(output.requires_grad(), who, ": ", output.ToString(),
                  " depends on no tensor that wants a gradient");
-    WEFT_REQUIRE(output.context()->mesh() == outputs[0].context()->mesh(), who, ": ", output.ToString(),
-                 " is on mesh ", output.context()->mesh().ToString(), ", ", outputs[0].ToString(), " on ",
-                 outputs[0].context()->mesh().ToString());
+    WEFT_REQUIRE(
+        output.context() == outputs[0].context() || output.context()->mesh() == outputs[0].context()->mesh(),
+        who, ": ", output.ToString(), " is on mesh ", output.context()->mesh().ToString(), ", ",
+        outputs[0].ToString(), " on ", outputs[0].context()->mesh().ToString());
     const bool given = !seeds.empty() && seeds[i].defined();
     WEFT_REQUIRE(given || output.shape().num_elements() == 1, who, ": expected a loss of one element, got ",
                  output.ToString(), "; pass a seed of its shape to differentiate something else");
@@ -41,8 +43,8 @@ DTensors Seeds(const char* who, absl::Span<const DTensor> outputs, absl::Span<co
   return starts;
 }
 
-std::vector<TapeNode::Edge> Edges(absl::Span<const DTensor> tensors) {
-  std::vector<TapeNode::Edge> edges;
+absl::InlinedVector<TapeNode::Edge, 1> Edges(absl::Span<const DTensor> tensors) {
+  absl::InlinedVector<TapeNode::Edge, 1> edges;
   for (const DTensor& tensor : tensors) edges.push_back(EdgeTo(tensor));
   return edges;
 }
@@ -90,7 +92,7 @@ std::vector<DTensor> Grad(absl::Span<const DTensor> outputs, absl::Span<const DT
                  "Grad: with `deferred` inputs are leaves, got a result of ", input.impl()->node->Name());
   }
   MeshContext& context = *outputs[0].context();
-  const std::vector<TapeNode::Edge> targets = Edges(inputs);
+  const absl::InlinedVector<TapeNode::Edge, 1> targets = Edges(inputs);
   std::vector<DeferredRun> deferred;
   BackwardPass pass(context, {.retain_graph = options.retain_graph || options.create_graph,
                               .create_graph = options.create_graph,

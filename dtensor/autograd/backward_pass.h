@@ -76,7 +76,8 @@ class BackwardPass {
   static bool RunsLater(const TapeNode* a, const TapeNode* b);
   bool has_targets() const { return !options_.targets.empty(); }
   bool Leads(const TapeNode::Edge& edge) const { return edge.node && entries_[edge.node->pass_entry_].leads; }
-  void RunGuarded(absl::Span<const TapeNode::Edge> roots, DTensors seeds, std::vector<DeferredRun> deferred);
+  void RunGuarded(absl::Span<const TapeNode::Edge> roots, absl::Span<DTensor> seeds,
+                  absl::Span<DeferredRun> deferred);
   int Find(TapeNode* node);
   void CountUses(absl::Span<const TapeNode::Edge> roots, absl::Span<const DeferredRun> deferred);
   void FindWhatLeads();
@@ -84,9 +85,9 @@ class BackwardPass {
   void RunReady();
   DTensor Sum(const TapeNode& node, DTensor sum, DTensor gradient);
   void Deliver(const TapeNode::Edge& edge, DTensor gradient);
-  void RunNode(TapeNode& node, DTensors gradients);
+  void RunNode(Entry& entry);
   void RunLeaf(TapeNode& leaf, absl::Span<const DTensor> gradients);
-  void DeliverOn(TapeNode& node, DTensors results, absl::Span<const bool> wanted);
+  void DeliverOn(TapeNode& node, DTensors* results, absl::Span<const bool> wanted);
   void Receive(TapeNode& leaf, DTensor gradient);
   void DeliverReceived();
   absl::InlinedVector<GradientSink*, 4> Sinks() const;
