@@ -101,7 +101,9 @@ void BackwardGrad(Context& ctx) {
   const DType dtype = ctx.operand_type(1).dtype;
   const auto term = [&](Value value) { return Cast(Term{&ctx.emitter(), value}, dtype); };
   const double divisor = std::max(0.0, static_cast<double>(ReducedCount(x.shape, a.dims)) - a.correction);
-  const Term u = term(ctx.grad()) * ((kRoot ? 1 : 2) / divisor);
+  // Terms of a sum may be scaled, but not divided by 0: one alone would give inf, or nan.
+  const Value g = divisor > 0 ? ctx.grad() : ctx.Emit(kSettle, {ctx.grad()});
+  const Term u = term(g) * ((kRoot ? 1 : 2) / divisor);
   const Term centred = term(ctx.saved("x")) - term(ctx.saved("mean"));
   const Term dy = term(ctx.saved("dy"));
   constexpr int kDy = kRoot ? 3 : 2;
