@@ -135,10 +135,11 @@ std::vector<Work> MoveProgram::Issue(std::shared_ptr<const MoveProgram> program,
     if (!stage.after.empty())
       works.push_back(worker.Submit([program, &stage] { RunLocalWorks(stage.after); }));
     if (tracer != nullptr && stage.step != nullptr) {
-      worker.Submit([program, &stage, begun_ns] {
+      // Waited for too, so that a span ends before what its reader does next.
+      works.push_back(worker.Submit([program, &stage, begun_ns] {
         program->tracer_->Add(program->rank_, "comm", StepKindName(stage.step->kind), *begun_ns,
                               program->tracer_->Now(), static_cast<int>(program->lane_));
-      });
+      }));
     }
   }
   return works;

@@ -57,7 +57,8 @@ TEST(GradientLayoutTest, OfRedistribute) {
       const DTensor source = leaf.Redistribute(Layout::Parse(row.source, context->mesh()));
       const DTensor result = source.Redistribute(Layout::Parse("[-, a]", context->mesh()));
       const NoGradGuard no_grad(context->state());
-      const DTensors gradients = result.impl()->node->Backward(*context, {Lay(context, value, row.arriving)});
+      const DTensors gradients =
+          result.impl()->node->Backward(*context, {Lay(context, value, row.arriving)}, {});
       ASSERT_EQ(gradients.size(), 1u);
       EXPECT_EQ(LayoutText(gradients[0]), row.expected) << row.source << " <- " << row.arriving;
       EXPECT_TRUE(AllClose(gradients[0].FullTensor(), value, 1e-14)) << row.source << " <- " << row.arriving;
@@ -75,7 +76,7 @@ TEST(GradientLayoutTest, ARedistributeMayFixIt) {
       const DTensor result = source.Redistribute(whole, options);
       const NoGradGuard no_grad(context->state());
       return LayoutText(
-          result.impl()->node->Backward(*context, {Lay(context, RandomF64({4, 4}, 1), arriving)})[0]);
+          result.impl()->node->Backward(*context, {Lay(context, RandomF64({4, 4}, 1), arriving)}, {})[0]);
     };
     EXPECT_EQ(layout_of("[-, -]", {.gradient = {{0, Partial()}}}, "[-, -] P{a}"), "[-, -] P{a}");
     EXPECT_EQ(layout_of("[-, -] P{a}", {.gradient = {{0, Replicate()}}}, "[-, -] P{a}"), "[-, -]");

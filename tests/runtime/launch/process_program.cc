@@ -97,12 +97,16 @@ void RunRank(const Job& job, World& world) {
 void UseStore(const Job& job, World& world) {
   using std::chrono::minutes;
   Store& store = world.store();
+  const auto waits = [](int rank) { return "waits " + std::to_string(rank); };
   if (job.how == "store" && world.rank() == job.rank) {
-    store.Wait({"waits"}, minutes(1));
+    // For all: the store goes with rank 0, and who has not joined by then never will.
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (rank != job.rank) store.Wait({waits(rank)}, minutes(1));
+    }
     Throw(absl::StatusCode::kDataLoss, "the disk is full");
   }
   if (job.how == "store") {
-    store.Set("waits", "");
+    store.Set(waits(world.rank()), "");
     store.Get("of the rank that throws", minutes(5));
   }
   WEFT_CHECK(!store.TryGet("dead").has_value(), "the job's own keys show");
