@@ -26,7 +26,7 @@ pairs=3
 plans=ddp,fsdp
 peer=
 flags=()
-for word in "${@:5}"; do
+for word in "${@:4}"; do
   case $word in
     --rate=*) rate=${word#*=} ;;
     --steps=*) steps=${word#*=} ;;
@@ -45,12 +45,12 @@ for number in "rate=$rate" "steps=$steps" "pairs=$pairs"; do
 done
 [[ $steps -ge 4 ]] || { echo "error: --steps=$steps: expected 4 or more, the first three are not counted" >&2; exit 1; }
 
-. "$(dirname "$4")/shaped_link.sh"
+. benchmarks/shaped_link.sh
 enter_namespaces "$0" "$@"
 train=$(realpath "$1")
 weft_run=$(realpath "$2")
 report=$(realpath "$3")
-peer_script=$(realpath "$(dirname "$4")/peers/pytorch_overlap.py")
+peer_script=$(realpath benchmarks/peers/pytorch_overlap.py)
 [[ -z $peer ]] || peer=$(realpath --no-symlinks "$peer")
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

@@ -46,6 +46,7 @@ SOURCES_THAT_START = {
     "tests/runtime/store/certificates.h": ["sh", "openssl"],
     "tests/runtime/store/child.cc": [],
     "tests/tools/check_packages_test.py": [],  # it only quotes such sources
+    "tests/tools/merge_traces_test.py": ["python3"],
     "tests/tools/launcher/running_program.cc": ["bash", "env", "head", "seq", "sleep", "touch", "true"],
     "tools/launcher/worker_process.cc": [],
     "tools/packages/debian.py": ["apt-get", "dpkg-query", "gcc", "git", "ldconfig", "readelf", "update-alternatives"],
