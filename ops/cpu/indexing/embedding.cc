@@ -9,8 +9,10 @@
 #include "ops/cpu/spans/indices.h"
 #include "ops/cpu/spans/row_view.h"
 #include "ops/cpu/spans/sum_elements.h"
+#include "ops/op/absent.h"
 #include "ops/op/kernel.h"
 #include "runtime/tensor/convert_spans.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
@@ -35,6 +37,9 @@ void Embedding(const KernelCall<NoAttributes, NoScalars>& call) {
   const char* from = static_cast<const char*>(table.tensor.data());
   char* to = static_cast<char*>(call.outputs[0].data());
   const int64_t* values = tokens.data<int64_t>();
+  // What stands for a row of another rank.
+  const Tensor absent = Tensor::Empty(call.context.allocator, table.tensor.dtype(), {table.num_columns});
+  FillTensor(absent, kAbsent);
   ParallelForRows(call.context, tokens.num_elements(), table.num_columns, [&](int64_t begin, int64_t end) {
     const auto source = [&](int64_t i) -> const char* {
       const int64_t row = values[i] - first;
@@ -42,11 +47,9 @@ void Embedding(const KernelCall<NoAttributes, NoScalars>& call) {
     };
     for (int64_t i = begin; i < end; ++i) {
       if (i + 1 < end) PrefetchRow(source(i + 1), row_bytes);
-      if (const char* const row = source(i); row != nullptr) {
-        std::memcpy(to + i * row_bytes, row, row_bytes);
-      } else {
-        std::memset(to + i * row_bytes, 0, row_bytes);
-      }
+      const char* const row = source(i);
+      const void* const elements = row != nullptr ? row : absent.data();
+      if (row_bytes > 0) std::memcpy(to + i * row_bytes, elements, row_bytes);
     }
   });
 }

@@ -7,8 +7,10 @@
 #include "ops/cuda/blocks/words.h"
 #include "ops/cuda/indexing/sum_by_index.h"
 #include "ops/indexing/embedding.h"
+#include "ops/op/absent.h"
 #include "ops/op/kernel.h"
 #include "runtime/device/cuda/launch.h"
+#include "runtime/tensor/convert.h"
 #include "runtime/tensor/cuda/grid_loop.h"
 
 namespace weft {
@@ -23,17 +25,17 @@ struct EmbeddingTable {
   int64_t row_words = 0;
 };
 
-// `bad`: what stands for a token outside the vocabulary; other ranks' rows are 0.
+// `bad`: what stands for a token outside the vocabulary; `absent`: for another rank's row.
 // Rows are copied by the widest words that fit, and a thread takes a word: neighbours read and write side by
 // side within a row.
 template <class Word>
 __global__ void EmbeddingKernel(EmbeddingTable n, const int64_t* tokens, int64_t count, const Word* table,
-                                Word bad, Word* y) {
+                                Word bad, Word absent, Word* y) {
   ForEachOfGrid(count, [&](int64_t i) {
     const int64_t position = i / n.row_words;
     const int64_t token = tokens[position];
     const int64_t row = token - n.first;
-    Word word = {};
+    Word word = absent;
     if (token < 0 || token >= n.vocabulary) {
       word = bad;
     } else if (row >= 0 && row < n.num_rows) {
@@ -43,15 +45,16 @@ __global__ void EmbeddingKernel(EmbeddingTable n, const int64_t* tokens, int64_t
   });
 }
 
-template <class Word>
-Word BadWord(DType dtype) {
+// A word of elements of `dtype`, each what `element` gives for the C++ type.
+template <class Word, class Element>
+Word WordOf(DType dtype, const Element& element) {
   Word word = {};
   VisitFloating(dtype, "embedding", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T element = BadElement<T>();
+    const T value = element(tag);
     if constexpr (sizeof(T) <= sizeof(Word)) {
       for (size_t at = 0; at < sizeof(Word); at += sizeof(T)) {
-        std::memcpy(reinterpret_cast<char*>(&word) + at, &element, sizeof(T));
+        std::memcpy(reinterpret_cast<char*>(&word) + at, &value, sizeof(T));
       }
     }
   });
@@ -81,9 +84,13 @@ void Embedding(const KernelCall<NoAttributes, NoScalars>& call) {
     if constexpr (sizeof(Word) == 1) {
       WEFT_CHECK(false, "a floating table of bytes");
     } else {
+      const Word bad =
+          WordOf<Word>(y.dtype(), [](auto of) { return BadElement<typename decltype(of)::type>(); });
+      const Word absent = WordOf<Word>(
+          y.dtype(), [](auto of) { return ConvertElement<typename decltype(of)::type>(kAbsent); });
       LaunchCuda(KernelStream(call), GridOver(y.num_bytes() / bytes), EmbeddingKernel<Word>, n,
-                 tokens.data<int64_t>(), y.num_bytes() / bytes, static_cast<const Word*>(table.data()),
-                 BadWord<Word>(y.dtype()), static_cast<Word*>(y.data()));
+                 tokens.data<int64_t>(), y.num_bytes() / bytes, static_cast<const Word*>(table.data()), bad,
+                 absent, static_cast<Word*>(y.data()));
     }
   });
 }
