@@ -26,6 +26,8 @@ struct ForwardTensors {
 
 // Forward: a head's keys and values are packed once, then each block of queries walks over them with a
 // running softmax. Few queries read them as they lie, converted a block at a time.
+// Scores and probabilities of a head are never whole in memory: blocks of them are made, used and
+// overwritten, as in Dao et al., "FlashAttention", arXiv 2205.14135.
 template <class T>
 class Forward {
  public:
@@ -62,6 +64,8 @@ class Forward {
   static constexpr int64_t kHeadsPerThread = 3;
 
   // One task a key head, so that what is packed stays in the second cache.
+  // The query heads of a key head share its task, hence its packed keys: with grouped queries keys are packed
+  // once for all of the group.
   void RunByHeads(KernelContext& context) const {
     const int64_t packed = KeyElements();
     RunWithWorkspace<T>(context, n_.key_heads(), packed + BlockElements(), [&](int64_t task, T* workspace) {
@@ -74,6 +78,8 @@ class Forward {
   }
 
   // One task a block of queries. Both ways make the same bits.
+  // Here all threads read the same packed keys, which therefore are packed in full before the first block
+  // begins. The memory for it is that of all heads, which are few.
   void RunByBlocks(KernelContext& context) const {
     const Tensor packed = Tensor::Empty(context.allocator, kDTypeOf<T>, {n_.key_heads(), KeyElements()});
     const auto buffer = [&](int64_t key_head) { return packed.data<T>() + key_head * KeyElements(); };
@@ -96,6 +102,8 @@ class Forward {
     return count.used();
   }
 
+  // Keys are the right operand of q k^T with e along the sum, so they are transposed. Values are right
+  // operands as they lie, and stay in place where their dtype and e allow it.
   Keys PackKeys(const HeadIndex& key_head, T* buffer) const {
     if (few_queries_) return {};
     WorkspaceCarver<T> carver(buffer);
@@ -150,6 +158,8 @@ class Forward {
     block.head = head;
     block.query = index * kQueryBlock;
     block.rows = std::min(kQueryBlock, n_.s - block.query);
+    // Padding matters to MultiplyByRows alone, which sums over whole vectors of e; tiles
+    // broadcast q element by element.
     block.q = RowsInPlace(q_.Rows(head, block.query), block.rows, n_.e, /*padded=*/few_queries_,
                           const_cast<T*>(block.q.data));
     std::fill_n(block.max, block.rows, -std::numeric_limits<T>::infinity());
@@ -159,6 +169,8 @@ class Forward {
       Step(block, keys, key, std::min(kKeyBlock, seen - key));
     T* const lse = lse_ + ((head.b * n_.h + head.h) * n_.g + head.g) * n_.s + block.query;
     const HeadRows y = y_.Rows(head, block.query);
+    // The division by the sum waits for the last block: once per element of y instead of once per block of
+    // keys. Halves are rounded after it, and only then.
     const bool direct = y.dtype == kDTypeOf<T>;
     const SoftmaxResult<T> result = {direct ? reinterpret_cast<T*>(y.data) : block.y,
                                      direct ? y.stride : n_.padded_e(), lse};
@@ -170,6 +182,8 @@ class Forward {
     const ScoreBlock scores = {block.rows, cols, score_stride(), mask_.Visible(block.query, key, cols)};
     const HeadIndex key_head = {block.head.b, block.head.h, 0};
     RowBlock<T> values;
+    // Blocks of keys begin at multiples of kKeyBlock, hence of whole panels. `columns` leaves out tiles that
+    // a causal mask hides; what is left undefined there the softmax step sets to 0.
     // scores [rows, cols] = scale q [rows, e] k^T [e, cols]
     if (few_queries_) {
       PrefetchRows(v_.Rows(key_head, key), cols, n_.e);
@@ -189,6 +203,8 @@ class Forward {
     } else {
       ChangedSoftmaxStep(scores, block, key);
     }
+    // Rescaling is part of the product's last step, so y is read and written once per block of keys. The
+    // first block does not read y at all: its memory holds another task's results.
     // y [rows, e] = rescale y + p [rows, cols] v [cols, e]
     MultiplyBlocks<T>({.m = block.rows,
                        .n = n_.e,
@@ -204,12 +220,16 @@ class Forward {
     for (int64_t i = 0; i < scores.rows; ++i) {
       T* const row = block.scores + i * scores.stride;
       const int64_t n = scores.VisibleIn(i);
+      // Nothing is seen in this block: 0 is what the product with v expects, and a maximum of -inf, if it is
+      // one, must not meet another one in a difference.
       if (!changes_->Mask(block.head, block.query + i, key, n, row)) {
         std::fill_n(row, scores.cols, T(0));
         block.rescale[i] = 1;
         continue;
       }
       SoftmaxStep({1, scores.cols, scores.stride, n}, row, block.max + i, block.sum + i, block.rescale + i);
+      // After the step, which has the sum: the softmax is normalised over all probabilities, those that are
+      // dropped included.
       if (changes_->drops()) changes_->Drop(block.head, block.query + i, key, n, row);
     }
   }
@@ -237,6 +257,8 @@ void RunForward(const KernelCall<AttentionAttributes, R>& call, const MakeChange
   const AttentionExtents extents = AttentionExtents::Of(tensors.q, tensors.k);
   const std::optional<ScoreChanges> changes = make_changes(extents);
   const ScoreChanges* const optional = changes ? &*changes : nullptr;
+  // Halves compute in float, scores and sums included: a score of bf16 would have 8 bits, and exp makes the
+  // absolute error of its argument a relative one of its result.
   if (y.dtype() == DType::kF64) {
     Forward<double>(extents, call.attributes(), tensors, optional).Run(call.context);
   } else {

@@ -19,6 +19,9 @@ namespace {
 //
 // Where heads are few their keys are cut into parts, a task each, with a dq of its own; these are added at
 // the end, in order. The cut follows from the shape alone, and so do the bits.
+// The order of loops is a choice of what must not be shared: with keys outside, dk and dv of a block have one
+// writer, without atomics and in a fixed order. All query heads of a key head are in one task for the same
+// reason: they add to the same dk and dv.
 template <class T>
 class Backward {
  public:
@@ -50,6 +53,8 @@ class Backward {
 
  private:
   // Enough tasks for several threads, where the heads themselves are not.
+  // A constant and not the number of threads, since dq is summed part by part and its bits depend
+  // on the parts.
   static constexpr int64_t kEnoughTasks = 8;
   static int64_t Parts(int64_t key_heads, int64_t key_blocks) {
     const int64_t wanted = (kEnoughTasks + key_heads - 1) / std::max<int64_t>(1, key_heads);
@@ -63,6 +68,8 @@ class Backward {
     T* dv;  // [cols, padded e]
     T* dq;  // [g, s, padded e]
   };
+  // dq is kept for all queries of a key head, as T and with padded rows: every block of keys adds to it, and
+  // halves are rounded once at the end.
   int64_t DqElements() const { return n_.g * n_.s * n_.padded_e(); }
 
   Task Carve(WorkspaceCarver<T>& carver) const {
@@ -100,6 +107,8 @@ class Backward {
     PrefetchRows(dv_.Rows(head, key), cols, n_.e);
     std::fill_n(task.dk, cols * n_.padded_e(), T(0));
     std::fill_n(task.dv, cols * n_.padded_e(), T(0));
+    // Blocks of queries begin at multiples of kQueryBlock whatever the keys, so that a part adds to dq by the
+    // same blocks as any other. Queries before the first that sees a key have probability 0 here.
     const int64_t first = block_.mask.FirstQuery(key) / kQueryBlock * kQueryBlock;
     for (HeadIndex of = head; of.g < n_.g; ++of.g) {
       for (int64_t query = first; query < n_.s; query += kQueryBlock) {
@@ -119,6 +128,8 @@ class Backward {
     const int64_t visible = block_.mask.Visible(w.query, w.key, cols);
     // Key j is seen from query j - visible + 1 on.
     BlockProduct<T> by_key = {.m = cols, .n = n_.e, .k = w.rows, .accumulate = true, .begin = 1 - visible};
+    // The scale is a factor of the products, of e elements per row, and not of the gradients of scores, of
+    // which there are up to 256 per row.
     // dv [cols, e] += p^T [cols, rows] dy [rows, e]; dk [cols, e] += scale ds^T q; dq [rows, e] += scale ds k
     MultiplyBlocks(by_key, {w.probabilities, stride, /*transposed=*/true}, {w.dy, e}, task.dv, e);
     by_key.alpha = block_.scale;
@@ -129,6 +140,8 @@ class Backward {
   }
 
   // dq = the sum of its parts, [key heads, parts, g, s, padded e].
+  // Parts are added in their order by one task per block of queries, into the first of them: no memory more,
+  // and the same bits whoever finishes first.
   void AddParts(KernelContext& context, T* parts) const {
     const int64_t blocks = (n_.s + kQueryBlock - 1) / kQueryBlock, e = n_.padded_e();
     context.pool.Run(n_.heads() * blocks, [&](int64_t task) {
@@ -154,6 +167,10 @@ class Backward {
 
 // The gradient of an added mask: one task for each batch element, head and block of queries that the mask
 // tells apart, which walks over those that it does not.
+// Every element of the mask's gradient is the sum of all scores' gradients that it was added to. A task has
+// all of those, so it adds without atomics and in a fixed order.
+// The scores are made a third time, since to keep their gradients from Backward would take memory
+// of s t per head.
 template <class T>
 class MaskBackward {
  public:
@@ -275,6 +292,8 @@ void MaskedAttentionMaskGrad(const MaskedCall& call) {
                           : ParallelClone(context.pool, call.inputs[3], context.allocator);
   const ScoreChanges changes(extents, mask, call.input_boxes[0], call.scalars());
   const Tensor& out = call.outputs[0];
+  // In f32 for halves: a mask that repeats over batch and heads gets sums of many terms, which
+  // are rounded once.
   const DType dtype = out.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   const Tensor d_mask = out.dtype() == dtype ? out : Tensor::Empty(context.allocator, dtype, out.shape());
   FillTensor(d_mask, 0);

@@ -58,6 +58,7 @@ void AttentionGradBlock<T>::LoadQueries(const HeadIndex& head, int64_t query, in
   // Packed even where they could stay: rows of a packed qkv fall into few sets of the first cache.
   PackRows(q.Rows(head, query), rows, n.e, w.q);
   const RowBlock<T> dy_rows = PackRows(dy.Rows(head, query), rows, n.e, w.dy);
+  // scratch is the same memory that LoadKeys packs through, which is done by now.
   static_assert(kQueryBlock <= kPanelColumns, "scratch holds a block of queries");
   const RowBlock<T> y_rows = RowsInPlace(y.Rows(head, query), rows, n.e, /*padded=*/false, w.scratch);
   // delta = sum over e of dy y equals the sum over keys of p dp, which the softmax's own gradient subtracts:
@@ -88,6 +89,8 @@ void AttentionGradBlock<T>::Run(const Workspace& w) const {
   }
 }
 
+// Row by row, since a mask and dropout are found by row. The order is that of the chain rule: through dropout
+// first, then through the softmax.
 template <class T>
 void AttentionGradBlock<T>::RunChanged(const Workspace& w, const ScoreBlock& block) const {
   const T* const lse_rows = lse + ((w.head.b * n.h + w.head.h) * n.g + w.head.g) * n.s + w.query;
@@ -103,6 +106,8 @@ void AttentionGradBlock<T>::RunChanged(const Workspace& w, const ScoreBlock& blo
     }
     changes->Mask(w.head, w.query + i, w.key, visible, row);
     T* const factors = w.factors == nullptr ? nullptr : w.factors + i * block.stride;
+    // Which elements were dropped is not saved: the key and the element's global index make the
+    // same random bits again.
     if (factors != nullptr) {
       std::fill_n(factors, visible, T(1));
       changes->Drop(w.head, w.query + i, w.key, visible, factors);

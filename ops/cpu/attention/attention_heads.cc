@@ -24,6 +24,8 @@ HeadTensor::HeadTensor(const Tensor& tensor, const AttentionExtents& extents)
       row_(tensor.strides()[1]) {
   const bool split = tensor.ndim() == 5;
   const int64_t last = tensor.strides()[split ? 3 : 2];
+  // Merged heads are in the order (key head, query head of it): the stride of a key head is that of its whole
+  // group. Keys and values have no groups, and every query head of a group reads the same rows.
   const bool has_groups = split || tensor.shape()[2] != extents.h;
   g_ = has_groups ? last : 0;
   h_ = split ? tensor.strides()[2] : has_groups ? last * extents.g : last;

@@ -43,6 +43,8 @@ HWY_INLINE V ExpOf(D d, V x) {
 }
 
 // The largest of `start` and the first n; what lies beyond them in their last vector becomes -inf.
+// Two maxima, since each waits for the one before it. -inf beyond the row becomes exp(-inf) = 0 in ExpRow,
+// which then needs no mask.
 float RowMax(float* row, int64_t n, float start) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -63,6 +65,7 @@ float RowMax(float* row, int64_t n, float start) {
 }
 
 // row = exp(row - max), 0 from n to cols; returns the sum. -inf follows the n up to a whole vector.
+// In float even the sum: a block has at most 256 terms between 0 and 1, and lanes add 16 to 64 of them each.
 float ExpRow(float* row, int64_t n, int64_t cols, float max) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -107,6 +110,7 @@ void SoftmaxStepF32(const ScoreBlock& block, float* scores, float* max, float* s
 // log(sum) of sums that are at least 1, or inf or NaN, which Highway's Log takes to numbers.
 HWY_INLINE V LogOfSum(D d, V sum) { return hn::IfThenElse(hn::Lt(sum, hn::Inf(d)), hn::Log(d, sum), sum); }
 
+// By whole vectors of padded copies, so that a row's log has the same bits wherever it stands in a block.
 void LogSumExp(int64_t rows, const float* max, const float* sum, float* lse) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -135,6 +139,8 @@ void SoftmaxFinishF32(int64_t rows, int64_t cols, const float* max, const float*
       std::fill(y, y + cols, 0.0f);
       continue;
     }
+    // One division per row. The products round once more than divisions of all elements would, by 2^-24 of
+    // the value at most.
     const float factor = 1 / sum[i];
     int64_t j = 0;
     for (; j + lanes <= cols; j += lanes) {
@@ -161,6 +167,8 @@ void ScoreGradientsF32(const ScoreBlock& block, const float* lse, const float* d
       hn::StoreU(probability, d, p + j);
       hn::StoreU(hn::Mul(probability, hn::Sub(hn::LoadU(d, dp + j), row_delta)), d, dp + j);
     }
+    // The vector with the row's end is written whole, which the stride leaves room for. Beyond the end,
+    // scores are undefined and may make NaN: they are replaced by 0 and never multiplied by it.
     if (j < n) {
       const auto seen = hn::FirstN(d, n - j);
       const V probability = ExpOf(d, hn::Sub(hn::LoadU(d, p + j), row_lse));
@@ -227,6 +235,7 @@ void RowDots(int64_t rows, int64_t n, const float* a, int64_t a_stride, const fl
   HWY_DYNAMIC_DISPATCH(RowDotsF32)(rows, n, a, a_stride, b, b_stride, delta);
 }
 
+// f64 serves verification: plain loops and libm, the definition that the vectors above approximate.
 void SoftmaxStep(const ScoreBlock& block, double* scores, double* max, double* sum, double* rescale) {
   for (int64_t i = 0; i < block.rows; ++i) {
     double* const row = scores + i * block.stride;

@@ -25,6 +25,9 @@ constexpr int kTileVectors = 2;
 #endif
 
 // One tile's sum over k: kRows rows, kVectors vectors of columns.
+// The sums are 24 or 12 chains of multiply-adds that do not wait for each other, more than the latency and
+// the number of units ask for. alpha and the old c come after the loop, an instruction per vector.
+// An element's sum runs over k in order, in one lane, whatever tile it falls into.
 template <class T, bool kTransposed, int kRows, int kVectors>
 HWY_NOINLINE void MultiplyTile(const T* HWY_RESTRICT a, int64_t lda, const T* HWY_RESTRICT b, int64_t ldb,
                                int64_t k, const BlockProduct<T>& product, const T* factors, T* HWY_RESTRICT c,
@@ -108,6 +111,7 @@ template <class T>
 void MultiplyGroups(const BlockProduct<T>& product, const BlockLeft<T>& a, const BlockRight<T>& b, T* c,
                     int64_t ldc) {
   constexpr int64_t kLanes = HWY_LANES(T);
+  // A tile never crosses a panel's border, so its rows of b are ldb apart from the first to the last.
   constexpr int64_t kTileColumns = std::min(kPanelColumns, kTileVectors * kLanes);
   // A tile's columns of b stay in the first cache while the rows go by.
   for (int64_t j = 0; j < product.n; j += kTileColumns) {
@@ -117,6 +121,8 @@ void MultiplyGroups(const BlockProduct<T>& product, const BlockLeft<T>& a, const
       const int64_t columns = std::min(product.n, product.columns + i + rows - 1) - j;
       if (columns > 0) {
         const int64_t vectors = (std::min(columns, kTileColumns) + kLanes - 1) / kLanes;
+        // A tile's rows share the stretch of k: the first row's begin and the last row's end. Rows between
+        // add terms whose left factor is 0.
         const int64_t begin = std::max<int64_t>(0, product.begin + i);
         const int64_t end = std::min(product.k, product.end + i + rows - 1);
         const T* const left = a.data + (a.transposed ? i + begin * a.ld : i * a.ld + begin);
@@ -130,6 +136,8 @@ void MultiplyGroups(const BlockProduct<T>& product, const BlockLeft<T>& a, const
 }
 
 // Rows of b pass once; the sums of one row and the next do not wait for each other.
+// Here a lane holds terms of one sum and not a column of c, so that b is read along its rows. The lanes meet
+// once per element: of e = 64 that is one reduction for 4 to 16 multiply-adds.
 template <class T>
 void MultiplyRows(int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
                   T* c, int64_t ldc) {

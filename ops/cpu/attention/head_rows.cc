@@ -134,6 +134,7 @@ void CopyRows(const From* HWY_RESTRICT from, int64_t from_ld, int64_t rows, int6
     To* const out = to + i * to_ld;
     int64_t j = 0;
     for (; j + lanes <= e; j += lanes) StoreElements(d, LoadElements(d, in + j), out + j);
+    // The rest one by one, with the rounding of the vectors: a row may end where its neighbour begins.
     for (; j < e; ++j) out[j] = ConvertElement<To>(in[j]);
   }
 }
@@ -207,6 +208,8 @@ void WithElements(const HeadRows& rows, const Use& use) {
 }  // namespace
 
 void PrefetchRows(const HeadRows& of, int64_t rows, int64_t e) {
+  // Into the second cache: the first would lose them before they are used. At most 64 KiB, since what is
+  // asked for beyond pushes out what is still to be read.
   constexpr int64_t kLine = 64, kMost = int64_t{1} << 16;
   const int64_t row_bytes = e * ItemSize(of.dtype), stride = of.stride * ItemSize(of.dtype);
   const int64_t some = std::min(rows, kMost / std::max<int64_t>(1, row_bytes));
@@ -233,6 +236,8 @@ RowBlock<T> RowsInPlace(const HeadRows& from, int64_t rows, int64_t e, bool padd
   return PackRows(from, rows, e, buffer);
 }
 
+// Panel by panel through `scratch`: 64 rows are widened while they are in the first cache, and transposed
+// from there. Rows that are of T already are read where they lie.
 template <class T>
 BlockRight<T> PackPanels(const HeadRows& from, int64_t rows, int64_t e, T* scratch, T* to) {
   const int64_t panel = e * kPanelColumns;
@@ -242,6 +247,8 @@ BlockRight<T> PackPanels(const HeadRows& from, int64_t rows, int64_t e, T* scrat
     const RowBlock<T> in = RowsInPlace(at, n, e, /*padded=*/false, scratch);
     T* const out = to + begin / kPanelColumns * panel;
     Transpose(in.data, in.ld, n, e, out, kPanelColumns);
+    // Tiles read whole vectors of a panel: zeros beyond the last row keep leftovers of other
+    // tasks out of them.
     if (n == kPanelColumns) continue;
     for (int64_t j = 0; j < e; ++j)
       std::fill(out + j * kPanelColumns + n, out + (j + 1) * kPanelColumns, T(0));

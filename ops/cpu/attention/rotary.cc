@@ -11,6 +11,7 @@
 namespace weft {
 namespace {
 
+// In double until the table: at position 100,000 a float's angle is wrong by up to 0.004.
 struct Turn {
   double cosine;
   double sine;
@@ -51,6 +52,8 @@ TurnTable MakeTurns(KernelContext& context, int64_t offset, int64_t rows, int64_
     std::vector<Turn> coarse(pairs);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t position = offset + row;
+      // Tasks begin anywhere in a stride, where the coarse angles are made anew: the table does not depend on
+      // how rows are cut.
       if (row == begin || position % kStride == 0) {
         const double start = static_cast<double>(position / kStride * kStride);
         for (int64_t j = 0; j < pairs; ++j) coarse[j] = TurnBy(start * frequencies[j]);
@@ -90,6 +93,8 @@ void RunRotary(const KernelCall<RotaryAttributes, NoScalars>& call, const Tensor
   const int64_t heads = x.shape()[2];
   const int64_t pairs = x.shape()[3] / 2;
   using C = ComputeType<T>;
+  // Once per call and read by every batch element and head. The gradient is the rotation by the negative
+  // angle, so backward is this kernel as well.
   const TurnTable table = MakeTurns<C>(call.context, call.input_boxes[0].offset[1], seq, pairs, a);
   const int64_t gap = a.interleaved ? 1 : pairs;
   const int64_t step = a.interleaved ? 2 : 1;

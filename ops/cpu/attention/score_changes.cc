@@ -34,6 +34,7 @@ ScoreChanges::ScoreChanges(const AttentionExtents& extents, const Tensor& mask, 
                dropout.rate);
   // Uniform >= rate, as integers: the uniform is the top 24 bits of the word.
   threshold_ = static_cast<uint32_t>(std::ceil(dropout.rate * 0x1p24));
+  // A stride of 0 repeats an extent of 1, so a score's own indices find its element of the mask.
   const auto stride = [&](int dim) { return mask.shape()[dim] == 1 ? 0 : mask.strides()[dim]; };
   const bool split = mask.ndim() == 5;
   mask_b_ = stride(0);
@@ -65,6 +66,8 @@ bool ScoreChanges::Mask(const HeadIndex& head, int64_t query, int64_t key, int64
   }
 }
 
+// The index counts global heads and batch elements, so a rank that holds some of them draws what the whole
+// would. A block of Philox makes four words, which neighbouring keys use up.
 template <class T>
 void ScoreChanges::Drop(const HeadIndex& head, int64_t query, int64_t key, int64_t n, T* row) const {
   const int64_t index = (head_ + head.h) * global_groups_ + group_ + head.g;

@@ -17,6 +17,8 @@ namespace {
 
 // Elements of a block of windows: 2 MiB in f32. A block of few pixels costs the product more than one that
 // leaves the cache.
+// Blocks of pixels instead of all windows of an image (im2col as usual), whose copy is kh kw times the image
+// and would leave the cache before the product reads it.
 constexpr int64_t kBlockElements = int64_t{1} << 19;
 constexpr int64_t kMinBlockPixels = 256;
 // Tasks that keep any pool busy. Part of how sums are cut: bits depend on it, not on the pool.
@@ -79,6 +81,8 @@ struct Problem {
   }
 };
 
+// The bias is written first and the product adds to it, so that no pass over y follows. Tasks divide images,
+// groups, pixels and outputs and never a sum.
 template <class T>
 void Forward(const Problem<T>& c, const T* x, const T* w, const T* b, T* y, KernelContext& context) {
   const Tiles pixels = c.PixelTiles();
@@ -102,6 +106,8 @@ void Forward(const Problem<T>& c, const T* x, const T* w, const T* b, T* y, Kern
   });
 }
 
+// Windows overlap, so their gradients are added up in the image: a task owns the channels that it adds to,
+// and goes over the blocks of pixels in order.
 template <class T>
 void DataGrad(const Problem<T>& c, T* dy, const T* w, T* dx, KernelContext& context) {
   const Tiles pixels = c.PixelTiles();

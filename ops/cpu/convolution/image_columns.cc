@@ -45,6 +45,8 @@ void ForEachSegment(const ImageWindows& w, const PixelRange& pixels, int64_t i, 
 
 }  // namespace
 
+// Row by row of the columns: each is a channel shifted by one kernel element, so that with a stride of 1 a
+// stretch of it is one copy.
 template <class T>
 void GatherColumns(const ImageWindows& w, const T* image, int64_t channels, const PixelRange& pixels,
                    T* columns) {

@@ -65,6 +65,9 @@ int64_t Divisor(const PoolAttributes& a, const Window& rows, const Window& colum
   return a.count_padding ? rows.padded * columns.padded : rows.size() * columns.size();
 }
 
+// Comparisons are strict, so the first of equal elements is taken, and a nan is never passed
+// over: it wins once met, and later numbers are not greater. The place is saved, so that backward
+// needs neither x nor the windows.
 template <class T>
 void MaxPoolOf(const PoolAttributes& a, const Tensor& x, const Tensor& y, const Tensor& index,
                KernelContext& context) {
@@ -132,6 +135,7 @@ void AvgPoolOf(const PoolAttributes& a, const Tensor& x, const Tensor& y, Kernel
   });
 }
 
+// A plane is one task's: windows may overlap, and they add to it in order without atomics.
 template <class T>
 void AvgPoolGradOf(const PoolAttributes& a, const Tensor& dy, const Tensor& dx, KernelContext& context) {
   using C = ComputeType<T>;

@@ -53,6 +53,9 @@ void Drop(const RandomKey& key, uint64_t first, const S* x, Rate rate, S* y, int
 using VU = hn::Vec<HWY_FULL(uint32_t)>;
 using VF = RowVec<float>;
 
+// The comparison is of integers: the 24 bits are the uniform number exactly, so no conversion is needed, and
+// they fit a signed lane, which is what SSE and AVX2 compare. A dropped inf or nan becomes 0 and not nan,
+// since it is replaced and not multiplied.
 HWY_INLINE VF DropVector(VU word, VF value, Rate rate) {
   const RowTag<float> d;
   const HWY_FULL(int32_t) s;
@@ -91,6 +94,8 @@ HWY_INLINE void DropBlocks(const PhiloxBlocks& words, const BFloat16* x, Rate ra
 }
 
 // The block of each lane, of those that DropBlocks takes.
+// The counters are permuted instead of the words: once per span, where the words of each batch would need it
+// anew. For bf16 nothing is, since a pack keeps even and odd elements apart anyhow.
 template <class S>
 PhiloxVec BlockOfLanes() {
   const PhiloxTag d;
@@ -128,12 +133,16 @@ void Drop(const RandomKey& key, uint64_t first, const S* x, Rate rate, S* y, int
   const auto some = [&](int64_t i, int64_t count) {
     DropSome(key, first + static_cast<uint64_t>(i), x + i, rate, y + i, count);
   };
+  // A block of Philox makes four words. Up to the first block's border and from the last whole batch on,
+  // elements go one by one; a span may begin at any element of the whole.
   int64_t i = std::min<int64_t>(n, static_cast<int64_t>((4 - first % 4) % 4));
   some(0, i);
   const PhiloxStream parts = StreamParts(key);
   while (n - i >= 4) {
     const uint64_t block = (first + static_cast<uint64_t>(i)) / 4;
     const uint32_t low = static_cast<uint32_t>(block);
+    // The constants of the first rounds hold the counter's high word, so a batch may not run
+    // across a carry into it.
     const int64_t num_blocks = std::min((n - i) / 4, (int64_t{1} << 32) - low);
     const PhiloxConstants constants(parts, static_cast<uint32_t>(block >> 32));
     const int64_t done = DropBatches(constants, low, x + i, rate, y + i, num_blocks);

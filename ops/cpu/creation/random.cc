@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements a task
 
+// 2 KiB, and as many floats for types that are converted: both stay in the first cache.
 constexpr int64_t kWords = 512;  // random words that are made at once, and used while in cache
 
 // Calls body(i, words, count) with the random words of elements first + i on, for stretches of [0, n).
@@ -38,6 +39,8 @@ int64_t FirstIndexOf(const KernelCall<A, R>& call) {
 
 // y = what span(words, y, n) makes, in f32, of the words of its elements in the global tensor, rounded to the
 // dtype.
+// Words belong to elements of the whole tensor, so every layout draws the same numbers, and a rank makes none
+// that it does not need.
 template <class R, class Span>
 void FillRandom(const KernelCall<CreationAttributes, R>& call, const Span& span) {
   const Tensor& y = call.outputs[0];
@@ -131,6 +134,8 @@ void Fill(const KernelCall<CreationAttributes, FillScalars>& call) {
   FillTensor(call.outputs[0], call.scalars().value);
 }
 
+// start + i step in double and not a running sum, whose error would grow along the tensor and whose pieces
+// would differ from the whole.
 void Arange(const KernelCall<CreationAttributes, ArangeScalars>& call) {
   const Tensor& y = call.outputs[0];
   const int64_t offset = call.output_boxes[0].offset[0];
@@ -151,6 +156,7 @@ void Dropout(const KernelCall<NoAttributes, DropoutScalars>& call) {
   const int64_t base = FirstIndexOf(call);
   const uint32_t threshold = ThresholdOf(scalars.rate);
   const double scale = 1 / (1 - scalars.rate);
+  // f32 and bf16 make their words in registers. f64 takes them from memory: it serves verification.
   const auto drop = [&]<class T>(TypeTag<T>) {
     MapGlobalRuns<T>(call, [&](int64_t global, const T* x, T* y, int64_t n) {
       DropoutSpan(scalars.key, static_cast<uint64_t>(base + global), x, threshold, static_cast<float>(scale),

@@ -42,6 +42,8 @@ void Words(const RandomKey& key, uint64_t first, uint32_t* words, int64_t n) {
 constexpr int64_t kMaxBatch = kPhiloxTogether * 4 * HWY_LANES(uint64_t);  // words
 
 // The words of kPhiloxTogether * Lanes blocks from `block` on, in order.
+// Interleaving works within blocks of 128 bits, so counters are given to lanes in an order that makes the
+// words come out in theirs.
 HWY_INLINE void Batch(const PhiloxConstants& stream, VU64 order, uint32_t block, uint32_t* words) {
   const DU64 d;
   const DU u;
@@ -76,6 +78,7 @@ void WholeBlocks(const PhiloxConstants& stream, uint32_t first, uint32_t* words,
     Batch(stream, order, first + static_cast<uint32_t>(i), words + 4 * i);
   }
   if (i == num_blocks) return;
+  // The last blocks as a whole batch too, of which some words are dropped: no second way to make them.
   HWY_ALIGN uint32_t rest[kMaxBatch];
   Batch(stream, order, first + static_cast<uint32_t>(i), rest);
   std::memcpy(words + 4 * i, rest, (num_blocks - i) * 4 * sizeof(uint32_t));
@@ -129,6 +132,8 @@ void Uniform(const uint32_t* words, float low, float width, float* y, int64_t n)
   });
 }
 
+// A product and a sum, not one multiply-add, here and in all that follows: levels without it would give other
+// bits, and a parameter's initial values are the same on every machine.
 template <int n>
 HWY_INLINE VF64 Polynomial(const double (&coefficients)[n], VF64 x) {
   const DF64 d;
@@ -155,6 +160,9 @@ HWY_INLINE VF64 Log(VF64 x) {
   return hn::Add(scaled, hn::Mul(hn::Set(d, 2.0), mantissa));
 }
 
+// The inverse of the normal distribution by rational functions: Wichura, "Algorithm AS 241",
+// 1988. One word makes one number, unlike Box and Muller's pairs or a rejection, so an element's
+// number depends on its index alone.
 HWY_INLINE VF64 CentralQuantile(VF64 q) {
   using Parts = NormalQuantileParts;
   const VF64 r = hn::Sub(hn::Set(DF64(), Parts::kCentreShift), hn::Mul(q, q));
@@ -176,6 +184,7 @@ constexpr int64_t kNormalBlock = 512;
 // y[i] = the quantile of words[i] for n <= kNormalBlock; `words` may be read, `y` written up to a vector
 // beyond. Three of twenty elements lie in a tail, and most vectors hold one: those are set aside, and done
 // densely.
+// In double, since a float near 1 has no room for the words of the upper tail.
 void Quantiles(const uint32_t* words, float* y, int64_t n) {
   const DF64 d;
   const hn::Rebind<uint32_t, DF64> du32;

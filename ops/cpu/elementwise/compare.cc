@@ -10,6 +10,7 @@ namespace weft {
 namespace {
 
 // The operands' dtype decides how: the bool output is converted to.
+// In the operands' own type: neighbouring 64-bit integers beyond 2^53 are equal as doubles.
 template <class Comparison>
 void Compare(const KernelCall<NoAttributes, NoScalars>& call) {
   VisitElementType(call.inputs[0].dtype(), [&](auto tag) {
@@ -18,6 +19,7 @@ void Compare(const KernelCall<NoAttributes, NoScalars>& call) {
   });
 }
 
+// Every float is a double, so one function per class serves both.
 template <bool (*kHolds)(double)>
 void Classify(const KernelCall<NoAttributes, NoScalars>& call) {
   VisitFloatingElementType(call.inputs[0].dtype(), [&](auto tag) {

@@ -15,6 +15,7 @@ namespace {
 constexpr double kCubic = 0.044715;
 const double kRootTwoOverPi = std::sqrt(2 / std::numbers::pi);
 
+// exp may overflow here: 1 / inf is the 0 that the sigmoid has there.
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 double GeluTanh(double x) { return x / 2 * (1 + std::tanh(kRootTwoOverPi * (x + kCubic * x * x * x))); }
@@ -106,6 +107,8 @@ bool AllBF16(const KernelCallBase& call) {
   return absl::c_all_of(call.inputs, [](const Tensor& x) { return x.dtype() == DType::kBF16; });
 }
 
+// Integers wrap, by unsigned arithmetic, since overflow of signed numbers is undefined. There are kernels of
+// theirs for negation alone; the other functions are of floating types.
 template <UnaryFunction kFunction>
 void UnaryOf(const KernelCallBase& call) {
   if (AllBF16(call)) return MapSpans<BFloat16, 1>(call, BFloat16Span(kFunction));
@@ -162,6 +165,8 @@ void GeluGrad(const KernelCall<GeluAttributes, NoScalars>& call) {
   }
 }
 
+// The factor is rounded to the compute type once: for halves that is float, so that a factor like 0.1 is not
+// cut to 8 bits.
 void Scale(const KernelCall<NoAttributes, ScaleScalars>& call) {
   VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;

@@ -14,6 +14,7 @@ void Logic(const KernelCall<NoAttributes, NoScalars>& call) {
   MapElements<int32_t, 2>(call, Function());
 }
 
+// 1 - x, since the bitwise complement of 1 is not 0.
 void Not(const KernelCall<NoAttributes, NoScalars>& call) {
   MapElements<int32_t>(call, [](int32_t x) { return 1 - x; });
 }

@@ -19,6 +19,7 @@ void Abs(const KernelCall<NoAttributes, NoScalars>& call) {
   });
 }
 
+// A difference of two comparisons: no branch, and 0 for nan.
 void Sign(const KernelCall<NoAttributes, NoScalars>& call) {
   VisitArithmeticType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
@@ -26,6 +27,7 @@ void Sign(const KernelCall<NoAttributes, NoScalars>& call) {
   });
 }
 
+// At 0 there is no slope; 0 is taken, the middle of those that would do.
 void AbsGrad(const KernelCall<NoAttributes, NoScalars>& call) {
   VisitFloatingElementType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;

@@ -9,6 +9,7 @@ namespace weft {
 namespace {
 
 // By squaring; wraps.
+// Integers never go through pow, whose doubles have 53 bits.
 template <class C>
 C WholePower(C base, C exponent) {
   C result = 1;
@@ -53,6 +54,7 @@ void PowBaseGrad(const KernelCall<NoAttributes, NoScalars>& call) {
 void PowExponentGrad(const KernelCall<NoAttributes, NoScalars>& call) {
   VisitFloatingElementType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
+    // At a = 0 the power is flat in b > 0, where 0 log 0 would be nan.
     MapElements<C, 3>(
         call, [](C a, C b, C dy) { return a == 0 && b >= 0 ? C(0) : dy * (std::pow(a, b) * std::log(a)); });
   });

@@ -24,6 +24,8 @@ void ShiftKernel(const KernelCall<NoAttributes, ShiftScalars>& call) {
 void DivScalarKernel(const KernelCall<NoAttributes, DivScalars>& call) {
   VisitFloatingElementType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
+    // A division and not a product with the inverse, which would round twice: x / 3 is what users
+    // compare with.
     const C divisor = static_cast<C>(call.scalars().divisor);
     MapElements<C>(call, [divisor](C x) { return x / divisor; });
   });

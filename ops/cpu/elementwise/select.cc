@@ -9,6 +9,7 @@ namespace {
 void Where(const KernelCall<NoAttributes, NoScalars>& call) {
   VisitElementType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
+    // A choice and not a sum of products with 0 and 1: the element that is not chosen may be inf or nan.
     MapElements<C, 3>(call, [](C condition, C a, C b) { return condition != 0 ? a : b; });
   });
 }
@@ -36,6 +37,7 @@ void Minimum(const KernelCall<NoAttributes, NoScalars>& call) {
   });
 }
 
+// Where both are equal, each takes half: the two gradients add up to dy.
 void MaximumGrad(const KernelCall<NoAttributes, NoScalars>& call) {
   VisitFloatingElementType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
@@ -48,6 +50,7 @@ void Clamp(const KernelCall<NoAttributes, ClampScalars>& call) {
     using C = typename decltype(tag)::type;
     const C min = BoundAs<C>(call.scalars().min);
     const C max = BoundAs<C>(call.scalars().max);
+    // nan is neither below nor above, and stays.
     MapElements<C>(call, [min, max](C x) {
       const C raised = x < min ? min : x;
       return raised > max ? max : raised;

@@ -5,6 +5,7 @@
 namespace weft {
 namespace {
 
+// A view: the op exists for the reduction of a Partial operand, which comes before the kernel.
 void Settle(const KernelCall<NoAttributes, NoScalars>& call) { call.outputs[0] = call.inputs[0]; }
 
 const RegisterKernel kRegister(kSettle, DeviceType::kCpu, Settle);

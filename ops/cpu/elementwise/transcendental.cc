@@ -24,6 +24,7 @@ void Unary(const Call& call) {
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
+// By libm in float too: Highway has no erf.
 void Erf(const Call& call) {
   VisitFloatingElementType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
@@ -31,6 +32,7 @@ void Erf(const Call& call) {
   });
 }
 
+// From y, which forward made: no exponential, and x need not be saved.
 void SigmoidGrad(const Call& call) {
   VisitFloatingElementType(call.outputs[0].dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;

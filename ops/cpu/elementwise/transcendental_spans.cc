@@ -20,6 +20,8 @@ namespace {
 constexpr float kLargestAngle = 8192;
 
 // `near` where |x| is within the bound, else exact(x), an element at a time.
+// Almost no vector has such an angle, so one test decides for the whole, and only the elements that need it
+// are libm's: an element's bits do not depend on its neighbours.
 template <float (*kExact)(float)>
 HWY_INLINE V WithLargeAngles(D d, V x, V near) {
   const auto within = hn::Le(hn::Abs(x), hn::Set(d, kLargestAngle));
@@ -46,6 +48,8 @@ struct Cos {
     return WithLargeAngles<::cosf>(d, x, hn::Cos(d, Clamp(d, x, kLargestAngle)));
   }
 };
+// The exponential's range is the limit. Beyond 87 the result is 1 to float, just below -87 it would be
+// subnormal, and is 0.
 struct SigmoidFunction {
   static HWY_INLINE V Of(D d, V x) {
     const V value = Sigmoid(d, Clamp(d, x, 87.0f)).value;

@@ -10,6 +10,7 @@ namespace weft {
 namespace {
 
 // Every row keeps a run of columns; zero bytes are a zero of every dtype.
+// By bytes, one loop for all dtypes, and three calls per row instead of a comparison per element.
 void Triangle(const KernelCall<TriangleAttributes, NoScalars>& call) {
   const TriangleAttributes& a = call.attributes();
   const RowView x = RowsOf(call.inputs[0], call.context);

@@ -64,6 +64,7 @@ struct Occurrences {
 };
 
 // By counting: two passes over the tokens.
+// A sort by counting is stable, so that the rows of a token are added in the order of their positions.
 Occurrences SortedOccurrences(const Tensor& tokens, int64_t first, int64_t num_rows) {
   Occurrences result;
   const int64_t* const values = tokens.data<int64_t>();
@@ -94,6 +95,7 @@ struct TableBlock {
 // much, that of a padding token, say, is cut along its columns.
 std::vector<TableBlock> CutTable(const Occurrences& occurrences, int64_t num_rows, int64_t num_columns) {
   constexpr int64_t kBlockElements = int64_t{1} << 16;
+  // A row of a table's gradient is cut by columns since its sum may not be: its terms keep their order.
   constexpr int64_t kColumns = 64;
   std::vector<TableBlock> blocks;
   int64_t begin = 0;
@@ -128,6 +130,8 @@ void AddSpan(const double* a, const double* b, double* sum, int64_t n) {
 }
 
 // The sum of `count` >= 2 rows of dy, those at `positions`, rounded once.
+// Floats add up in the row itself, the first addition reading two terms, so that it need not be cleared.
+// Halves need float sums beside it.
 template <class T>
 void SumRows(const T* dy, int64_t stride, const int64_t* positions, int64_t count, int64_t width,
              std::vector<ComputeType<T>>& sums, T* to) {

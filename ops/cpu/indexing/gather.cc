@@ -35,6 +35,8 @@ void Gather(const KernelCall<GatherAttributes, NoScalars>& call) {
     const T absent = ConvertElement<T>(kAbsent);
     const T* const from = x.data<T>();
     T* const to = y.data<T>();
+    // A rank that holds a piece of the dim gives what it has and kAbsent elsewhere: the sum of all pieces is
+    // the whole, -0 included.
     // [o, j, k] by rows of k
     ParallelForRows(call.context, y.num_elements() / inner, inner, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {

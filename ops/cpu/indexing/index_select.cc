@@ -31,6 +31,7 @@ void IndexAdd(const KernelCall<IndexAddAttributes, NoScalars>& call) {
              {.data = index.data<int64_t>(), .along = 1}, call.output_boxes[0].offset[dim]);
 }
 
+// Without it, what is later put at the zeros would depend on the order of the list.
 // Errors: InvalidArgument naming the first index that was there before.
 void RequireDistinct(const Tensor& index, const ShardBox& box) {
   absl::flat_hash_map<int64_t, int64_t> positions;

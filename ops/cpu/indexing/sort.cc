@@ -29,6 +29,8 @@ void Sort(const KernelCall<SortAttributes, NoScalars>& call) {
       for (int64_t row = begin; row < end; ++row) {
         const C* const x = reader.Read(row);
         for (int64_t i = 0; i < n; ++i) order[i] = MakeKeyed(x[i], i, descending);
+        // Of equal keys the lower index comes first, so this is as good as a stable sort, without its memory.
+        // Keys are integers, so nan needs no case in the comparison.
         std::sort(order.begin(), order.end());
         C* const value = values.Row(row);
         int64_t* const index = indices.Row(row);
@@ -57,6 +59,7 @@ void SelectionGrad(const KernelCall<SelectionAttributes, NoScalars>& call) {
       DimRowReader<int64_t> indices(index_rows, end);
       DimRowReader<T> gradients(dy_rows, end);
       DimRowWriter<T> writer(dx_rows, end);
+      // A row is one task's, so terms add up in the order of the selection, whatever the threads.
       std::vector<double> sums(n);
       for (int64_t row = begin; row < end; ++row) {
         const int64_t* const index = indices.Read(row);

@@ -11,6 +11,8 @@ namespace weft {
 namespace {
 
 // Columns that one task adds up.
+// 256 bytes of f32 of each row: whole lines, whose neighbours are other tasks'. Each task reads the indices
+// of all its terms again, so narrower blocks could mean more of that.
 constexpr int64_t kColumnBlock = 64;
 
 struct Extents {
@@ -31,6 +33,7 @@ void AddTerms(const Extents& n, const T* src, const IndexView& index, int64_t ou
   for (int64_t j = 0; j < n.terms; ++j) {
     const T* const term = terms + j * n.inner;
     for (int64_t k = 0; k < width; ++k) {
+      // Slots of other ranks are skipped here and added there; every term is some rank's.
       const int64_t slot = indices[j * index.along + k * index.inner] - first;
       if (slot < 0 || slot >= n.slots) continue;
       C& sum = sums[slot * stride + k];

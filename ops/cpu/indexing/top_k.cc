@@ -58,6 +58,8 @@ void Select(const Call& call, const Tensor& names, const IndexOf& index_of) {
         const C* const x = reader.Read(row);
         const int64_t* const name = name_reader ? name_reader->Read(row) : nullptr;
         for (int64_t i = 0; i < n; ++i) order[i] = {MakeKeyed(x[i], index_of(name, i), a.largest), i};
+        // Linear in n for the selection, and only the k best are sorted. Of equal keys the lower index comes
+        // first, so the result does not depend on how the algorithm moves them.
         if (count < n) std::nth_element(order.begin(), order.begin() + count, order.end());
         std::sort(order.begin(), order.begin() + count);
         C* const value = values.Row(row);
@@ -66,6 +68,8 @@ void Select(const Call& call, const Tensor& names, const IndexOf& index_of) {
           value[i] = x[order[i].position];
           index[i] = order[i].keyed.index;
         }
+        // A piece may hold fewer than k elements: it gives candidates that lose to every other, and the merge
+        // over pieces drops them.
         std::fill(value + count, value + a.k, Worst<C>(a.largest));
         std::fill(index + count, index + a.k, kNone);
       }

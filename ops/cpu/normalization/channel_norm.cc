@@ -20,6 +20,7 @@ Tensor Numbers(const Tensor& tensor, KernelContext& context) {
 }
 
 // to[channel] = sum over images of sums, rounded to T.
+// Serial: no more than a number per row is left by now, and the bits follow from the order of images.
 template <class T>
 void SumImages(const ChannelRows& rows, const std::vector<double>& sums, const Tensor& to) {
   std::vector<double> total(rows.c, 0.0);
@@ -32,6 +33,8 @@ void SumImages(const ChannelRows& rows, const std::vector<double>& sums, const T
 // 0 where no local row reaches: pieces without elements, and groups that other pieces hold.
 void Clear(const Tensor& statistic) { FillTensor(statistic, 0); }
 
+// Mean first, then squares around it: two readings of x, since E[x^2] - mean^2 cancels where the mean is
+// large beside the deviation.
 template <class T>
 void NormOf(const Call& call) {
   using C = ComputeType<T>;
@@ -69,6 +72,9 @@ void NormOf(const Call& call) {
   passes.ForEachRange(false, apply);
 }
 
+// Where x is split, each statistic is an op and an all-reduce of its own. The divisor is the global count, so
+// that the pieces' results add up to the mean. The variance takes the mean of the whole, which is known by
+// then, and its pieces add up just so.
 template <class T>
 void MeanOf(const Call& call) {
   const ChannelPasses<T> passes(call);
@@ -105,6 +111,8 @@ void ApplyOf(const Call& call) {
 }
 
 // What the gradient ops read, and the sums that they begin with.
+// One reading of x and dy makes both sums of a row. They serve twice: over images they are db and dw,
+// weighted and over a statistic's rows they are what dx subtracts for the mean and for the variance.
 template <class T>
 struct Gradient {
   using C = ComputeType<T>;
@@ -161,10 +169,12 @@ void GradOf(const Call& call) {
     gradient.Means({0, rows.num_rows()}, g_mean.data(), gh_mean.data());
     gradient.passes.ForEachRange(false, apply);
   }
+  // From the rows' sums, which are in double and complete whichever way dx was made.
   SumImages<T>(rows, gradient.dots, call.outputs[1]);
   SumImages<T>(rows, gradient.sums, call.outputs[2]);
 }
 
+// The first half of the gradient where x is split: its sums are all-reduced before GradApplyOf takes them.
 template <class T>
 void GradSumsOf(const Call& call) {
   using C = ComputeType<T>;

@@ -36,6 +36,8 @@ Tensor Targets(const Call& call, absl::string_view op) {
 }
 
 // (1 - e) x[target] + e / v sum x: the part of it that lies in `x`, which holds `classes`.
+// With label smoothing the loss is lse - this, as the smoothed target's products with log-softmax add up to.
+// Without it the row's sum is not needed, and the row is read once.
 template <class T>
 double Picked(const T* x, const Classes& classes, int64_t target, double smoothing) {
   double picked = 0;
@@ -86,6 +88,8 @@ void CrossEntropy(const Call& call) {
         if (target[row] == attributes.ignore_index) continue;
         const T* const x = from[row];
         const LogSumExp row_lse = Rows<T>().log_sum_exp(x, classes.count);
+        // Saved in the compute type, not in T: backward makes the softmax as exp(x - lse), where an error of
+        // lse is a relative error of every probability.
         lse[row] = static_cast<C>(row_lse.Value());
         // Before lse is rounded to f32: otherwise large logits would cost digits of a small loss.
         sum.loss += row_lse.Value() - Picked(x, classes, target[row], attributes.label_smoothing);
@@ -122,6 +126,8 @@ void CrossEntropyGrad(const Call& call) {
           std::fill(dx, dx + classes.count, T(0));
           continue;
         }
+        // The whole row as if the target were elsewhere, then one element anew: no comparison of the column
+        // with the target in the loop.
         Rows<T>().exp_affine(from[row], classes.count, shifts[row], dloss, everywhere, dx);
         const int64_t column = target[row] - classes.first;
         if (column < 0 || column >= classes.count) continue;
@@ -135,6 +141,9 @@ void CrossEntropyGrad(const Call& call) {
   });
 }
 
+// Where classes are split, a rank holds some of a row's logits. With the maximum of the whole row as shift,
+// the sums of exponentials add up as they are, and the target's logit comes from the one rank that has it:
+// numbers per row are all-reduced, and no logits.
 void CrossEntropyStatistics(const Call& call) {
   const Tensor targets = Targets(call, "cross_entropy");
   const Tensor max = Dense(call.inputs[2], call.context);
@@ -169,6 +178,8 @@ void CrossEntropyFinish(const Call& call) {
   VisitFloating(max.dtype(), "cross_entropy_finish", [&](auto tag) {
     using C = ComputeType<typename decltype(tag)::type>;
     C* lse = call.outputs[2].template data<C>();
+    // In the order of rows, in double. There is no more to do than a log per row: the elements
+    // were summed before.
     LossSum sum;
     for (int64_t i = 0; i < targets.num_elements(); ++i) {
       lse[i] = 0;

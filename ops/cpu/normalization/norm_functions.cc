@@ -23,6 +23,8 @@ void Normalize(const S* x, const S* w, const S* b, int64_t n, ComputeType<S> mea
                S* y) {
   const auto m = SetPlain(mean), r = SetPlain(rstd);
   ForPacks<S>(n, [&](auto access, int64_t i) HWY_ATTR {
+    // RMS norm reads the next row for the first time right after this pass, so this one fetches it. In
+    // Forward, a layer norm has summed its next row by then.
     if (b == nullptr) {
       FetchLine(x + i + n);
       const auto scale = [&](auto v, auto weight)
@@ -39,6 +41,8 @@ void Normalize(const S* x, const S* w, const S* b, int64_t n, ComputeType<S> mea
 // dw += gradient * unit, db += gradient, for one pack.
 // The sums of a block of rows stand in arrays that the caller adds up: they are read and written back at
 // every row, in cache, instead of a second reading of x and dy by columns.
+// For halves the sums stand in the order of packs, even columns and then odd ones, as they come out of the
+// registers. ColumnOfSum undoes that once at the end, instead of a permutation per vector and row.
 template <class S, class Access>
 HWY_INLINE void AddWeightGrad(Access access, const Pack<S>& gradient, const Pack<S>& unit, ComputeType<S>* dw,
                               ComputeType<S>* db) {
@@ -54,6 +58,8 @@ HWY_INLINE void AddWeightGrad(Access access, const Pack<S>& gradient, const Pack
 template <class S>
 NormSums GradSums(const S* x, const S* w, const S* dy, int64_t n, ComputeType<S> mean, ComputeType<S> rstd,
                   ComputeType<S>* dw, ComputeType<S>* db) {
+  // Floats add up at most 4096 elements of a row before they go to double, which bounds what a
+  // long row loses.
   constexpr int64_t kBlock = 4096;  // as SumPacks
   constexpr int kVectors = kPackVectors<S>;
   const RowTag<ComputeType<S>> d;
@@ -89,6 +95,7 @@ NormSums GradSums(const S* x, const S* w, const S* dy, int64_t n, ComputeType<S>
   return total;
 }
 
+// The second of GradSums' sums alone: rows that are split, and channels, make their dw and db elsewhere.
 template <class S>
 double GradDot(const S* x, const S* w, const S* dy, int64_t n, ComputeType<S> mean) {
   const auto m = hn::Set(RowTag<ComputeType<S>>(), mean);
@@ -120,6 +127,8 @@ void Grad(const S* x, const S* w, const S* dy, int64_t n, ComputeType<S> mean, C
 }
 
 // For the op that is asked for dw and db alone: no sums of the row, hence no w.
+// The same additions as in GradSums, column by column in the order of rows, so that dw and db have the same
+// bits whether dx is wanted or not.
 template <class S>
 void WeightGrad(const S* x, const S* dy, int64_t n, ComputeType<S> mean, ComputeType<S> rstd,
                 ComputeType<S>* dw, ComputeType<S>* db) {

@@ -38,6 +38,9 @@ C Mean(double sum, int64_t n) {
   return n == 0 ? C(0) : static_cast<C>(sum / static_cast<double>(n));
 }
 
+// Two passes for the variance, on a row that is in cache: E[x^2] - mean^2 would cancel, and
+// Welford's update would be a chain of divisions. Sums are in double, and so is the root, whose
+// argument is one number per row.
 template <class T>
 void Forward(const NormTensors& norm, double eps, KernelContext& context) {
   using C = ComputeType<T>;
@@ -54,6 +57,8 @@ void Forward(const NormTensors& norm, double eps, KernelContext& context) {
   ParallelForRows(context, x.num_rows, n, [&](int64_t begin, int64_t end) {
     // Three rows at once, each a step behind the next: a step waits for what the one before added up, and
     // the processor meanwhile has another row to go on with.
+    // Of RMS norm, mean is null and the first of the three steps falls away: its square sum is a dot of the
+    // row with itself.
     for (int64_t row = begin; row < end + 2; ++row) {
       if (const int64_t i = row - 2; i >= begin) {
         const C row_mean = mean == nullptr ? C(0) : mean[i];
@@ -69,6 +74,7 @@ void Forward(const NormTensors& norm, double eps, KernelContext& context) {
   });
 }
 
+// Where rows are split: the statistics came by all-reduce, so a row is read once and nothing of it is summed.
 template <class T>
 void Apply(const NormTensors& norm, KernelContext& context) {
   using C = ComputeType<T>;
@@ -113,6 +119,8 @@ struct GradOperands {
 
 // to[column] = the sum over blocks of partial[block, which, place of the column], where partial is
 // [num_blocks, num_vectors, places].
+// Blocks are added in double and in their order, each column by one task. Tasks take columns and not blocks,
+// so they share no sum.
 template <class T>
 void AddBlocks(const ComputeType<T>* partial, int64_t num_blocks, int64_t num_vectors, int64_t which,
                const Tensor& to, KernelContext& context) {
@@ -135,6 +143,9 @@ void AddBlocks(const ComputeType<T>* partial, int64_t num_blocks, int64_t num_ve
   });
 }
 
+// dw and db sum over all rows, dx over none: so blocks of rows are the tasks, each with sums of its own.
+// Their number follows from the rows alone, as the bits do. A row is read twice, for its two sums and then
+// for dx, the second time from cache.
 template <class T>
 void Backward(const NormTensors& norm, KernelContext& context) {
   using C = ComputeType<T>;
@@ -158,6 +169,7 @@ void Backward(const NormTensors& norm, KernelContext& context) {
     for (int64_t row = begin; row < end; ++row) {
       const C m = of.mean.At(row);
       const C r = of.rstd.At(row);
+      // w is not read without dx, and may be undefined then.
       if (to.data == nullptr) {
         rows.weight_grad(of.x[row], of.dy[row], of.n, m, r, dw, db);
         continue;
@@ -172,6 +184,7 @@ void Backward(const NormTensors& norm, KernelContext& context) {
   AddBlocks<T>(partial, num_blocks, num_vectors, /*which=*/1, norm.db, context);
 }
 
+// A sum over the global extent: the pieces of a split row add up to the means of the whole.
 template <class T>
 void GradMeans(const NormTensors& norm, int64_t global_columns, KernelContext& context) {
   using C = ComputeType<T>;

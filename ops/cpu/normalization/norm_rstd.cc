@@ -8,6 +8,7 @@
 namespace weft {
 namespace {
 
+// An op of its own, since it is not linear: pieces of a variance are added up first. One number per row.
 void NormRstd(const KernelCall<NormRstdAttributes, NoScalars>& call) {
   const Tensor variance = Dense(call.inputs[0], call.context);
   VisitFloating(variance.dtype(), "norm_rstd", [&](auto tag) {

@@ -45,6 +45,8 @@ void MakeRowsOfTwo(const Call& call, absl::string_view what, const Make& make) {
   });
 }
 
+// Three readings of a row, the first from memory and the others from cache: maximum, exponentials with their
+// sum, division. The online form would read it twice, but take two exponentials per element instead of one.
 void Softmax(const Call& call) {
   VisitFloating(call.inputs[0].dtype(), "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -62,6 +64,8 @@ void Softmax(const Call& call) {
   });
 }
 
+// log_sum_exp is one reading of the row. Its shift follows the maximum from afar, but what it returns refers
+// to the maximum itself.
 void LogSoftmax(const Call& call) {
   MakeRows(call, "log_softmax", []<class T>(int64_t, const T* x, int64_t n, T* y) {
     using C = ComputeType<T>;
@@ -73,6 +77,7 @@ void LogSoftmax(const Call& call) {
 }
 
 // dx = y (dy - sum y dy): the transposed Jacobian diag(y) - y y^T without the n x n matrix.
+// From y alone, which forward made, so that x need not be saved.
 void SoftmaxGrad(const Call& call) {
   MakeRowsOfTwo(call, "softmax_grad", []<class T>(int64_t, const T* y, const T* dy, int64_t n, T* dx) {
     const RowFunctions<T>& rows = Rows<T>();
@@ -90,6 +95,7 @@ void LogSoftmaxGrad(const Call& call) {
 
 // The last steps of rows that are split: the statistics, or the sum that backward needs, are the whole row's,
 // and each rank finishes its piece.
+// The shift is the maximum of the whole row, so no exponential exceeds 1 on any rank.
 void SoftmaxApply(const Call& call) {
   const Tensor max = Dense(call.inputs[1], call.context);
   const Tensor sum = Dense(call.inputs[2], call.context);

@@ -31,6 +31,8 @@ struct AdamW {
         eps(hn::Set(d, c.eps)) {}
 
   // One vector of each.
+  // All of the step while p, m, v and g are in registers: an op per line would read and write them several
+  // times, and the update is bound by memory. Products and sums apart, see the header.
   HWY_INLINE void Step(D d, float* p, float* m, float* v, const float* g) const {
     const V gradient = hn::Mul(hn::LoadU(d, g), clip);
     const V old_m = hn::LoadU(d, m);
@@ -51,6 +53,8 @@ void Update(const AdamWConstants<float>& constants, float* p, float* m, float* v
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) adamw.Step(d, p + i, m + i, v + i, g + i);
   if (i == n) return;
+  // The rest as a whole vector too: the cut of a parameter into spans does not show in its bits. What the
+  // padding makes, nan perhaps, is dropped.
   float tail_p[HWY_LANES(float)] = {};
   float tail_m[HWY_LANES(float)] = {};
   float tail_v[HWY_LANES(float)] = {};

@@ -26,6 +26,7 @@ template <class MakeBody>
 void UpdateElements(const KernelCallBase& call, const MakeBody& make) {
   const size_t gradient = call.outputs.size();
   const double clip = ScalarOf(call.inputs[gradient + 1]);
+  // A step whose gradients overflowed leaves p and its state as they were, and the host need not know.
   if (!std::isfinite(clip)) return;
   absl::InlinedVector<ElementStream, kMaxElementStreams> streams;
   for (const Tensor& written : call.outputs) streams.push_back({written, ElementStream::kUpdate});
@@ -84,6 +85,7 @@ void AdamWUpdate(const KernelCall<NoAttributes, AdamWScalars>& call) {
   });
 }
 
+// Decay is part of the gradient here, unlike AdamW's, which is decoupled from it.
 void SgdUpdate(const KernelCall<NoAttributes, SgdScalars>& call) {
   UpdateElements(call, [&]<class C>(TypeTag<C>, double clip) {
     const C factor = static_cast<C>(clip);
@@ -115,6 +117,7 @@ void MomentumUpdate(const KernelCall<NoAttributes, MomentumScalars>& call) {
   });
 }
 
+// 1e-6 keeps a norm of 0 from being a divisor; PyTorch's clip_grad_norm_ has the same.
 void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
   const double x = ScalarOf(call.inputs[0]);
   double factor = std::numeric_limits<double>::quiet_NaN();
@@ -126,6 +129,8 @@ void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
 }
 
 // acc += x.
+// For halves the sum is made in float and rounded to acc's dtype at every call: whoever adds many
+// terms keeps acc in f32.
 void AddTo(ThreadPool& pool, const Tensor& acc, const Tensor& x) {
   VisitArithmeticType(acc.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;

@@ -49,6 +49,8 @@ class Products {
   // Whether the products are packed ones.
   bool ArePacked() const {
     // Many small products are better shared out whole.
+    // A packed product takes the whole pool and ends before the next begins, while the tiles of all of them
+    // are one list. So only products that are long beside that wait are packed one by one.
     constexpr int64_t kWorkOfManyOuter = int64_t{1} << 26;
     const GemmSize& size = plan_.size;
     const auto [a, b] = OperandsAt({}, 0);
@@ -94,6 +96,8 @@ class Products {
     }
   }
 
+  // The tiles of all outer indices are one list: many small products and one large one keep the
+  // pool busy alike.
   void RunTiles(ThreadPool& pool, const float* bias) const {
     // Multiply-adds that are worth a task.
     constexpr int64_t kTaskWork = int64_t{1} << 18;
@@ -108,6 +112,8 @@ class Products {
   void RunTile(int64_t outer, const GemmTiling::Tile& tile, const float* bias) const {
     const Offsets at = OffsetsAt(plan_.outer, outer);
     T* const c = y_ + at.y + tile.i * plan_.ldc + tile.j;
+    // All products of a sum are this task's, in order: no partial sums to merge, a tile that stays in cache,
+    // and the same bits for any number of threads.
     for (int64_t i = 0; i < plan_.num_products(); ++i) {
       const auto [a, b] = OperandsAt(at, i);
       if constexpr (std::is_same_v<T, BFloat16>) {
@@ -176,6 +182,8 @@ void StraightenRight(const ContractNest& nest, PackedPlan& packed_plan) {
   (plan.swapped ? packing.x : packing.w) = true;
   const PackedNest packed = PackNest(nest, packing);
   const std::optional<ContractProducts> straight = ProductsOf(packed.nest, /*may_cut_sum=*/true);
+  // Dims of the packed operand may merge into a product of another shape, of which nothing is
+  // known to be faster.
   const bool is_same = straight.has_value() && !straight->b_transposed && straight->size == plan.size &&
                        straight->swapped == plan.swapped;
   if (is_same) packed_plan = {packed, *straight};
@@ -189,12 +197,15 @@ class Contraction {
   // y is row-major; x and w have any strides. `bias`, if defined, lies along y's last dims.
   void Run(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) const {
     const bool is_bf16 = y.dtype() == DType::kBF16;
+    // There is no product of f16 here, and one of bf16 only where HasFastBF16 says so. Through f32 each
+    // operand is converted once, and y is rounded once.
     if (y.dtype() == DType::kF16 || (is_bf16 && !HasFastBF16())) {
       RunInF32(x, w, bias, y);
       return;
     }
     const ContractNest nest = ContractNest::Of(labels_, x, w, y);
     if (nest.num_sums() == 0) return;
+    // An empty sum is 0, however a plan would cut it.
     if (nest.num_summands() == 0) {
       FillTensor(y, 0);
       AddBias(bias, y);
@@ -209,6 +220,8 @@ class Contraction {
     const Tensor px = packing.x ? Pack(x, labels_.x, packed.x) : x;
     const Tensor pw = packing.w ? Pack(w, labels_.w, packed.w) : w;
     const Tensor y_view = packing.y ? y.Permute(OrderOf(labels_.y, packed.y)) : y;
+    // A product writes rows whose elements lie together. Where y's letters stand otherwise, it writes a copy
+    // whose dims are in the product's order, and that is rearranged once.
     const Tensor py = packing.y ? Tensor::Empty(context_.allocator, y.dtype(), y_view.shape()) : y;
     const bool has_bias = RunPlan(plan, px, pw, packing.y ? Tensor() : bias, py);
     if (packing.y) ParallelCopy(context_.pool, py, y_view);
@@ -290,12 +303,15 @@ void LinearWeightGrad(const KernelCall<LinearWeightGradAttributes, NoScalars>& c
   CallKernel(kSumTo, call.context, {dy}, db, {.shape = db.shape()});
 }
 
+// Two passes on CPUs: oneDNN's sgemm takes no epilogue. gelu(h) is an output, since the gradient
+// of w reads it.
 void GeluLinear(const KernelCall<ContractAttributes, NoScalars>& call) {
   const Tensor& a = call.outputs[1];
   CallKernel(kGelu, call.context, {call.inputs[0]}, a);
   Contraction(call.context, call.attributes()).Run(a, call.inputs[1], call.inputs[2], call.outputs[0]);
 }
 
+// In place: dh is read and written element by element, so no array goes through the cache besides h and dh.
 void GeluLinearInputGrad(const KernelCall<ContractAttributes, NoScalars>& call) {
   const Tensor& dh = call.outputs[0];
   Contraction(call.context, call.attributes()).Run(call.inputs[0], call.inputs[1], /*bias=*/Tensor(), dh);

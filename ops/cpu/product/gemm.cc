@@ -28,6 +28,9 @@ void GemmTiny(const GemmSize& size, T alpha, const GemmMatrix<T>& a, const GemmM
   }
 }
 
+// oneDNN's sgemm and not its matmul primitive, which made 62 to 111 GFLOP/s on one core where sgemm made 98
+// to 113; nor weights in oneDNN's own packed format, which a weight that is read twice in a step does not
+// repay (docs/performance.md).
 void GemmF32(const GemmSize& size, float alpha, const GemmMatrix<float>& a, const GemmMatrix<float>& b,
              bool accumulate, float* c, int64_t ldc) {
   const dnnl_status_t status =
@@ -53,6 +56,8 @@ void WithMap(const GemmMatrix<double>& matrix, int64_t rows, int64_t cols, const
 
 void GemmF64(const GemmSize& size, double alpha, const GemmMatrix<double>& a, const GemmMatrix<double>& b,
              bool accumulate, double* c, int64_t ldc) {
+  // Always a sum into c: without noalias() Eigen would make the product in a temporary first, since it must
+  // assume that c is an operand.
   Eigen::Map<RowMajor, 0, Eigen::OuterStride<>> to(c, size.m, size.n, Eigen::OuterStride<>(ldc));
   if (!accumulate) to.setZero();
   WithMap(a, size.m, size.k, [&](const auto& left) {
@@ -60,6 +65,7 @@ void GemmF64(const GemmSize& size, double alpha, const GemmMatrix<double>& a, co
   });
 }
 
+// A transposed matrix is the same memory with its strides exchanged, so a transpose costs no copy.
 dnnl::memory::desc Describe(const GemmMatrix<BFloat16>& matrix, int64_t rows, int64_t cols) {
   const dnnl::memory::dims strides =
       matrix.transposed ? dnnl::memory::dims{1, matrix.ld} : dnnl::memory::dims{matrix.ld, 1};
@@ -95,6 +101,8 @@ template void Gemm(const GemmSize&, float, const GemmMatrix<float>&, const GemmM
 template void Gemm(const GemmSize&, double, const GemmMatrix<double>&, const GemmMatrix<double>&, bool,
                    double*, int64_t);
 
+// By a matmul primitive, since oneDNN's public interface has no gemm of bf16. It does not accumulate: c would
+// be rounded to bf16 before each sum is added, so the caller never cuts k.
 void GemmBF16(const GemmSize& size, const GemmMatrix<BFloat16>& a, const GemmMatrix<BFloat16>& b, BFloat16* c,
               int64_t ldc) {
   if (size.m == 0 || size.n == 0) return;
@@ -116,6 +124,7 @@ void GemmBF16(const GemmSize& size, const GemmMatrix<BFloat16>& a, const GemmMat
   stream.wait();
 }
 
+// Everywhere else a bf16 product is an f32 one of converted operands, which rounds its result once as well.
 bool HasFastBF16() {
   const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
   return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;

@@ -30,9 +30,13 @@ constexpr int64_t kUnitsALine = 4;
 
 constexpr int64_t CeilToPanel(int64_t cols) { return (cols + kPanelCols - 1) / kPanelCols * kPanelCols; }
 
+// For the lines that this very loop reads next, hence into the first cache; what a later task reads is
+// fetched into the second one.
 inline void Prefetch(const void* address) { _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T0); }
 
 // The lowest `n` of 16 lanes.
+// Masks instead of loops over the rest: a masked load touches no page beyond the operand, a masked store no
+// element beyond c, and the last columns cost what the others do.
 [[WEFT_AVX512]] __mmask16 First(int64_t n) { return static_cast<__mmask16>((1u << std::min(n, kLanes)) - 1); }
 
 // 16 units from `from`, of which `elements` of T are there; 0 beyond.
@@ -45,6 +49,8 @@ template <class T>
 }
 
 // r[i] lane j becomes r[j] lane i.
+// Three rounds of interleaving, by 32, 64 and 128 bits: 64 shuffles for 256 units that stay in registers,
+// where single elements would be 256 stores, each to a line of its own.
 [[WEFT_AVX512]] inline void Transpose(__m512i (&r)[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
@@ -99,6 +105,8 @@ template <class T>
 }
 
 // Lines of the source run across k: 16 elements of line p, `count` of which are there.
+// A pair of bf16 that follow one another along k is what the instruction for pairs multiplies. Where lines
+// run along k it is 32 bits as they lie; here two lines are merged into it.
 [[WEFT_AVX512]] inline __m512i LoadAcross(const float* from, int64_t ld, int64_t unit, int64_t /*k*/,
                                           int64_t count) {
   return _mm512_castps_si512(_mm512_maskz_loadu_ps(First(count), from + unit * ld));
@@ -158,6 +166,8 @@ template <class T>
   }
 }
 
+// Both types sum in f32, where a product of two bf16 is exact. A lane takes a pair of them per instruction:
+// that is why bf16 has twice the peak of f32.
 template <class T>
 [[WEFT_AVX512]] inline __m512 MultiplyAdd(__m512 sum, __m512 a, __m512 b) {
   if constexpr (std::is_same_v<T, float>) {
@@ -168,6 +178,8 @@ template <class T>
 }
 
 // One vector of a result row, `mask` of it.
+// What is added before comes first and the bias last, as a product and an add of its own would do it, so that
+// a linear op in f32 has the bits of the two ops.
 [[WEFT_AVX512]] inline void Write(__m512 sum, __mmask16 mask, int64_t row, int64_t column,
                                   const PanelResult& to) {
   if (to.add != nullptr) {
@@ -181,6 +193,10 @@ template <class T>
   }
 }
 
+// A unit costs 14 + 32 loaded numbers, 184 bytes, for 28 multiply-adds of whole vectors. That is little
+// enough for panels to come from L2: 95 to 98% of the peak there, 99% in registers (docs/performance.md).
+// The 28 sums are independent of each other, so none waits for the multiply-add before it. Each runs over k
+// in order, and no lane ever meets another: hence bits that do not depend on m, n or the place in a panel.
 template <int kRows, class T>
 [[WEFT_AVX512]] void Multiply(int64_t units, const float* a, const float* b, const PanelResult& to,
                               PanelAhead& ahead) {
@@ -194,6 +210,8 @@ template <int kRows, class T>
 #pragma GCC unroll 14
   for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = _mm512_setzero_ps();
   for (int64_t u = 0; u < units; ++u) {
+    // One line of each kind for 4 units, so that the requests are spread over the product: a burst of them
+    // would fill the buffers of outstanding lines that the panels' own loads need.
     if (u % kUnitsALine == 0) {
       if (ahead.has_panel()) _mm_prefetch(ahead.NextOfPanel(), _MM_HINT_T1);
       if (!ahead.done()) _mm_prefetch(ahead.Next(), _MM_HINT_T1);
@@ -218,6 +236,8 @@ template <int kRows, class T>
   }
 }
 
+// Every height from 1 to 14 has a loop of its own. Panels of nearly one height then need no padding: 15 rows
+// are 8 and 7, and not 14 and a nearly empty panel.
 using MultiplyFunction = void (*)(int64_t, const float*, const float*, const PanelResult&, PanelAhead&);
 
 // By the number of rows, less one.
@@ -230,6 +250,7 @@ constexpr std::array<MultiplyFunction, sizeof...(kIndex)> MultiplyTable(std::ind
 
 }  // namespace
 
+// Asked at run time, since the build targets plain x86-64.
 template <class T>
 bool HasPanelProducts() {
   const bool has_f32 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

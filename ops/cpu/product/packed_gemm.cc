@@ -40,6 +40,9 @@ struct Pieces {
   int64_t MaxLength() const { return CeilDiv(CeilDiv(extent, multiple), count) * multiple; }
 };
 
+// The rows of a block are packed once for all threads, since the columns of each of them meet all rows.
+// Columns are packed by the task that multiplies them, into memory of its own: they are in its L2 when the
+// first row panel comes, and no thread waits for another one's packing.
 template <class T>
 class Product {
  public:
@@ -53,6 +56,8 @@ class Product {
         c_(c),
         ldc_(ldc),
         depths_{size.k, CeilDiv(UnitsOf<T>(size.k), kMaxDepth), /*multiple=*/4 / sizeof(T)} {
+    // k in pieces of nearly one length, so that none is too short to repay its reading and writing of c.
+    // Several of them are packed at once where they fit: fewer barriers between packing and multiplying.
     const int64_t depth = UnitsOf<T>(depths_.MaxLength());
     const int64_t rows = CeilDiv(size.m, CeilDiv(size.m, kMaxBlockRows));
     depths_at_once_ = std::clamp<int64_t>(kMaxPackedRows / (depth * rows), 1, depths_.count);
@@ -62,6 +67,7 @@ class Product {
     panel_size_ = depth * kPanelRows + kPanelSlack;
     const int64_t panels = CeilDiv(blocks_.MaxLength(), kPanelRows);
     packed_ = Tensor::Empty(context.allocator, DType::kF32, {depths_at_once_ * panels * panel_size_});
+    // c itself cannot hold sums of bf16 between depths: they would be rounded once per depth.
     if (std::is_same_v<T, BFloat16> && depths_.count > 1) {
       sums_ = Tensor::Empty(context.allocator, DType::kF32, {blocks_.MaxLength(), size.n});
     }
@@ -86,6 +92,7 @@ class Product {
 
   void RunBlock(int64_t block, int64_t first_depth, int64_t num_depths) {
     const Pieces panels = Panels(block);
+    // Depth by depth of a panel, then the next one: neighbours in a task read the same rows further on.
     context_.pool.ParallelFor(panels.count * num_depths, /*grain=*/4, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t panel = i / num_depths;
@@ -116,6 +123,8 @@ class Product {
 
   // The tasks of a block: columns, by groups of row panels. As many as let a thread that is held up leave its
   // last ones to others, and as many for one thread as for the other.
+  // This cut may follow the number of threads, unlike those of most kernels: it divides rows and columns of c
+  // and never a sum, so bits do not depend on it.
   struct Cut {
     Pieces columns;
     Pieces groups;
@@ -208,11 +217,16 @@ bool WantsPackedGemm(const GemmSize& size, const GemmMatrix<T>& a, const GemmMat
   if constexpr (std::is_same_v<T, double>) {
     return false;
   } else {
+    // Packing moves (m + n) k elements for m n k multiply-adds, so each extent must be long
+    // enough to repay it.
     constexpr int64_t kLeastExtent = 48;
     constexpr int64_t kLeastWork = int64_t{1} << 21;
     if (std::min({size.m, size.n, size.k}) < kLeastExtent || size.m * size.n * size.k < kLeastWork)
       return false;
     if (!HasPanelProducts<T>()) return false;
+    // Rows that lie 4 KiB apart fall into one set of a first cache of 64 sets of 64 bytes, which a column of
+    // them overflows; packed panels do not have that stride. An `a` that is not transposed is packed along
+    // its rows, by whole lines that are used up at once.
     const auto crowds = [](int64_t ld) { return ld * static_cast<int64_t>(sizeof(T)) % 4096 == 0; };
     return sizeof(T) == 2 || b.transposed || (a.transposed && crowds(a.ld)) || crowds(b.ld) || crowds(ldc);
   }

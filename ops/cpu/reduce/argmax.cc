@@ -16,6 +16,8 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 DimMask MaskOf(const Call& call) { return DimMaskOf({call.attributes().dim}); }
 
 // Whether `b` comes before `a` whatever their indices: only a NaN does before all others.
+// Strict, and rows are searched in ascending order: of equal elements, and of nans, the first stays, in a
+// part as in the merge of parts.
 template <bool kLargest, class C>
 bool Wins(C b, C a) {
   if constexpr (std::is_floating_point_v<C>) {
@@ -54,6 +56,8 @@ void Arg(const Call& call) {
 }
 
 // In the whole, so that pieces tell where they lie.
+// Where the dim is split, the extremum was reduced first, and each piece looks for it. kNone is larger than
+// any index: the minimum over pieces is the first place in the whole.
 void IndexOf(const Call& call) {
   const int64_t offset = call.input_boxes[0].offset[call.attributes().dim];
   const Tensor value = Dense(call.inputs[1], call.context);

@@ -11,6 +11,7 @@ using Call = KernelCall<DimAttributes, NoScalars>;
 
 DimMask MaskOf(const Call& call) { return DimMaskOf({call.attributes().dim}); }
 
+// In double, since products of floats leave the range of float long before the cofactor does.
 void PieceProduct(const Call& call) {
   VisitFloating(call.inputs[0].dtype(), "piece_product", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -27,6 +28,8 @@ void PieceProduct(const Call& call) {
 }
 
 // `others` is a number per row, or null for 1.
+// The product of what stands before an element times that of what stands after it. The quotient of the whole
+// product by the element would be 0 / 0 at a zero, where the gradient is the product of the others.
 void MakeCofactors(const Call& call, const double* others) {
   VisitFloating(call.inputs[0].dtype(), "cofactor", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -36,6 +39,8 @@ void MakeCofactors(const Call& call, const double* others) {
     ParallelForDimRows(call.context, x_rows.num_rows, n, [&](int64_t begin, int64_t end) {
       DimRowReader<T> reader(x_rows, end);
       DimRowWriter<T> writer(y_rows, end);
+      // Two readings of the row, and n doubles per task: products from the front are kept until those from
+      // the back meet them.
       std::vector<double> before(n);
       for (int64_t row = begin; row < end; ++row) {
         const auto* const x = reader.Read(row);

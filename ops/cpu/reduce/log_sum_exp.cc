@@ -41,6 +41,8 @@ void LogSumExpKernel(const Call& call) {
     using T = typename decltype(tag)::type;
     using C = ArithmeticType<T>;
     const DimRows rows = RowsAlong(call.inputs[0], call.attributes().dims, call.context);
+    // Two readings of a part, of at most 32768 elements, the second from cache. An infinite maximum has
+    // nothing to add: inf - inf would make nan of it.
     const auto part = [](const C* x, int64_t n, int64_t, int64_t) -> ShiftedSum {
       const C max = Rows<C>().max(x, n);
       return {max, std::isfinite(max) ? Rows<C>().exp_sum(x, n, max) : 0};
@@ -72,6 +74,7 @@ void ExpSum(const Call& call) {
   });
 }
 
+// The sum came in the compute type by all-reduce; the logarithm is taken once per row, in double.
 void LogSumExpFinish(const KernelCall<NoAttributes, NoScalars>& call) {
   const Tensor max = Dense(call.inputs[0], call.context);
   const Tensor sum = Dense(call.inputs[1], call.context);
@@ -88,6 +91,8 @@ void LogSumExpFinish(const KernelCall<NoAttributes, NoScalars>& call) {
   });
 }
 
+// exp(x - lse) is an element's share, so no maximum is needed again. A row of nothing but -inf has no shares;
+// 0 is taken, and not the nan of their difference.
 void LogSumExpGrad(const Call& call) {
   MapReducedGradient(call, []<class C>(C* const* spans, int64_t, int64_t n) {
     constexpr C kNothing = -std::numeric_limits<C>::infinity();

@@ -25,6 +25,7 @@ void ReduceRows(const Call& call, absl::string_view what, const Of& of) {
 }
 
 // The same where `of` also takes the row's element of inputs[1].
+// The element comes from an op before this one, on whole rows: a mean or a maximum that was all-reduced.
 template <class Of>
 void ReduceRowsAround(const Call& call, absl::string_view what, const Of& of) {
   const Tensor around = Dense(call.inputs[1], call.context);
@@ -66,6 +67,9 @@ void RowMeanSquare(const Call& call) {
   });
 }
 
+// Around the mean of the whole row, so that squares of pieces add up as they are. Merging each
+// piece's own mean and squares (Chan, Golub and LeVeque) would spare an all-reduce, but is no sum
+// that a collective knows.
 void RowVariance(const Call& call) {
   const int64_t n = LocalColumns(call);
   ReduceRowsAround(call, "row_variance", [&, n]<class T>(const T* x, ComputeType<T> mean) {

@@ -27,6 +27,8 @@ void VisitScannable(DType dtype, const Function& function) {
   });
 }
 
+// Where the dim is split: totals of the pieces, then their exclusive scan, gives each piece what stands
+// before it, and one number per row is all that ranks exchange.
 void PieceTotal(const Call& call) {
   VisitScannable(call.inputs[0].dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -45,6 +47,8 @@ void PieceTotal(const Call& call) {
 }
 
 // Row by row: `offsets` is one number of the compute type a row, or null for 0. Exclusive: y_i without x_i.
+// The sum goes on in double and each y is rounded from it: errors of the ys do not add up along the row.
+// Within a row it is a chain; rows are what threads share.
 template <bool kExclusive>
 void Scan(const Call& call, const void* offsets) {
   VisitScannable(call.inputs[0].dtype(), [&](auto tag) {

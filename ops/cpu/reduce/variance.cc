@@ -14,6 +14,8 @@ namespace {
 
 using Call = KernelCall<VarianceAttributes, NoScalars>;
 
+// By the global count, so that the pieces of a split tensor divide alike. A correction above the count leaves
+// 0, whose quotient is inf or nan, and no negative variance.
 double Divisor(const ShardBox& box, const VarianceAttributes& a) {
   return std::max(0.0, static_cast<double>(ReducedCount(box.global_shape, a.dims)) - a.correction);
 }
@@ -28,6 +30,7 @@ std::vector<double> Sums(KernelContext& context, const DimRows& rows) {
 }
 
 // Of differences from means[row].
+// Around the mean as it was rounded to the compute type, which backward is given too.
 template <class T>
 std::vector<double> CenteredSums(KernelContext& context, const DimRows& rows,
                                  const ArithmeticType<T>* means) {
@@ -38,6 +41,7 @@ std::vector<double> CenteredSums(KernelContext& context, const DimRows& rows,
   return ReduceDimRows<T, double>(context, rows, part, AddTo);
 }
 
+// Two passes: E[x^2] - mean^2 would cancel, and Welford's update is a division per element.
 template <bool kRoot>
 void Variance(const Call& call) {
   VisitFloating(call.inputs[0].dtype(), "variance", [&](auto tag) {

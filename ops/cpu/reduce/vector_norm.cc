@@ -58,6 +58,8 @@ double Finish(double sum, double p) {
   return p == 2 ? std::sqrt(sum) : std::pow(sum, 1 / p);
 }
 
+// Sums of powers before the root: pieces meet as parts of a row do, and NormFinish takes the root
+// of the whole.
 template <class T>
 std::vector<double> PowerSums(const Call& call) {
   using C = ArithmeticType<T>;
@@ -100,6 +102,8 @@ void NormFinish(const KernelCall<NormFinishAttributes, NoScalars>& call) {
   });
 }
 
+// The gradient of a maximum is shared among the elements that reach it, so their number in the
+// whole row is needed.
 void NormTies(const Call& call) {
   const Tensor extrema = Dense(call.inputs[1], call.context);
   VisitFloating(call.inputs[0].dtype(), "norm_ties", [&](auto tag) {
@@ -121,6 +125,8 @@ void NormTies(const Call& call) {
 }
 
 // d|x|_p / dx.
+// In quotients x / y, at most 1, and not in powers of x, which would leave the range of float. At 0 the slope
+// is 0, which is a subgradient for p >= 1.
 template <class C>
 C Slope(C x, C y, double p) {
   const C sign = x > 0 ? C(1) : x < 0 ? C(-1) : x;  // nan stays

@@ -5,6 +5,7 @@
 namespace weft {
 namespace {
 
+// A view: most kernels take any strides, and products multiply a transposed operand as it lies.
 void Permute(const KernelCall<PermuteAttributes, NoScalars>& call) {
   call.outputs[0] = call.inputs[0].Permute(call.attributes().order);
 }

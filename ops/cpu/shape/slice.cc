@@ -14,6 +14,7 @@ void Slice(const KernelCall<SliceAttributes, NoScalars>& call) {
       SlicePiece(call.context, call.inputs[0], call.input_boxes[0], call.output_boxes[0], a.dim, a.start);
 }
 
+// The gradient of a slice is a pad by zeros, written in one pass.
 void SliceGrad(const KernelCall<SliceGradAttributes, NoScalars>& call) {
   CopyRearranged(call, SliceGradRearrangement(call.attributes(), call.input_boxes[0]));
 }

@@ -12,6 +12,7 @@ void Stack(const KernelCall<StackAttributes, NoScalars>& call) {
               [&](const Tensor& from, const Tensor& to) { ParallelCopy(call.context.pool, from, to); });
 }
 
+// Views, since the dim that goes is whole on every rank.
 void Unbind(const KernelCall<UnbindAttributes, NoScalars>& call) {
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     call.outputs[i] = call.inputs[0].Select(call.attributes().dim, static_cast<int64_t>(i));

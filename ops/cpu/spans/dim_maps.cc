@@ -12,6 +12,8 @@ namespace {
 
 // The loops of one CopyByMaps: units of `block` elements, contiguous on both sides, along dim `dim`, in rows
 // over the dims before it.
+// The maps are lists, one per dim, so slices, flips, rolls, pads and selections share one loop, and a source
+// is worked out once per index of a dim and not once per element.
 template <class T>
 class MappedCopy {
  public:
@@ -26,6 +28,8 @@ class MappedCopy {
         shape_(y.shape()),
         from_(x.data<T>()),
         to_(y.data<T>()),
+        // Converted once: -0 in floating types, which a sum of pieces cannot tell from nothing,
+        // and 0 in others.
         absent_(ConvertElement<T>(kAbsent)),
         nowhere_(ConvertElement<T>(nowhere)) {}
 
@@ -54,6 +58,8 @@ class MappedCopy {
     return missing < 0 ? missing : offset;
   }
 
+  // Indices that follow each other in x too are one copy: a slice or a roll is one or two per row, and only a
+  // flip or a selection goes unit by unit.
   void RunRow(int64_t row, int64_t begin, int64_t end, T* to) const {
     for (int64_t i = begin, run = 1; i < end; i += run, to += run * block_) {
       const int64_t source = Source(dim_, i);

@@ -55,6 +55,8 @@ DimRows RowsAlong(const Tensor& tensor, DimMask dims, KernelContext& context) {
 void ParallelForDimRows(KernelContext& context, int64_t num_rows, int64_t num_columns,
                         absl::FunctionRef<void(int64_t begin, int64_t end)> body) {
   // Some 16K elements, but as many rows as a DimRowTile takes where they are not too long.
+  // A task has at least a tile's rows: with fewer, the cache lines that neighbouring rows share would be read
+  // once per task.
   const int64_t columns = std::max<int64_t>(1, num_columns);
   const int64_t tile = std::clamp<int64_t>(DimRowTile::kElements / columns, 1, DimRowTile::kRows);
   context.pool.ParallelFor(num_rows, std::max(tile, 16384 / columns), body);

@@ -9,8 +9,11 @@
 namespace weft {
 namespace {
 
+// 64 KiB of floats per stream, so that the start of a task counts for little.
 constexpr int64_t kGrain = 16384;  // elements a task
 // A buffer of doubles is 4 KiB, so six streams of them fit in a first-level cache of 32 KiB.
+// Rows shorter than kWorthwhileRow go through it too: in place they would save a copy, but a block costs a
+// call and a division per dim.
 constexpr int64_t kBuffered = 512;      // elements a block where a stream goes through a buffer
 constexpr int64_t kWorthwhileRow = 64;  // rows at least this long are blocks of their own
 
@@ -54,6 +57,7 @@ Loops MakeLoops(const Shape& shape, absl::Span<const Tensor> views) {
 // of the stretch's first element in the tensor, `done` the elements before it.
 template <class Visit>
 void ForEachStretch(const Loops& loops, const Shape& strides, int64_t first, int64_t n, const Visit& visit) {
+  // One division per dim and stretch, none per element: merged dims make stretches long.
   const int inner = loops.extents.ndim() - 1;
   for (int64_t done = 0; done < n;) {
     int64_t rest = (first + done) / loops.row();
@@ -137,6 +141,9 @@ Access<C> MakeAccess(const Loops& loops, const Shape& strides, const Tensor& vie
 }
 
 // One task: elements [begin, end), in blocks of at most `max_block` that keep to rows if `by_row`.
+// The body sees plain arrays whatever lies below: strides and dtypes cost what a copy within the
+// first cache does, and every kernel is written once. Blocks in place may be as long as a task,
+// since nothing is buffered.
 template <class C>
 void RunBlocks(const Loops& loops, absl::Span<const Access<C>> accesses, bool by_row, int64_t max_block,
                int64_t begin, int64_t end, ElementBlockBody<C> body) {
@@ -150,6 +157,8 @@ void RunBlocks(const Loops& loops, absl::Span<const Access<C>> accesses, bool by
   }
   for (int64_t first = begin, n = 0; first < end; first += n) {
     n = std::min(end - first, max_block);
+    // A stream whose rows are apart can be passed in place only up to a row's end, and spans are
+    // of one length.
     if (by_row) n = std::min(n, loops.row() - first % loops.row());
     for (size_t i = 0; i < accesses.size(); ++i) {
       const Access<C>& access = accesses[i];
@@ -184,6 +193,8 @@ bool AllLieInPlace(const Shape& shape, absl::Span<const ElementStream> streams) 
 
 }  // namespace
 
+// The cut is by elements of the common shape, whatever the strides: the pool divides a broadcast
+// as evenly as a dense call.
 template <class C>
 void ForEachElementBlock(ThreadPool& pool, const Shape& shape, absl::Span<const ElementStream> streams,
                          ElementBlockBody<C> body) {

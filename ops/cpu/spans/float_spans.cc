@@ -17,6 +17,8 @@ namespace {
 
 // gelu(x) = x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3). Beyond |x| = 10 the sigmoid is 0 or 1 to
 // float.
+// The limit keeps the argument of the exponential within what Exp2Bounded takes; x itself is multiplied
+// outside of the clamp, so inf and nan pass.
 constexpr float kGeluLimit = 10;
 constexpr float kTwiceRootTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
@@ -31,6 +33,7 @@ constexpr float kSiluLimit = 87;
 struct Neg {
   static HWY_INLINE V Of(D, V x) { return hn::Neg(x); }
 };
+// Highway's Log is for positive finite numbers; what lies beyond them is put right by hand.
 struct Log {
   static HWY_INLINE V Of(D d, V x) {
     const V zero = hn::Zero(d);
@@ -46,6 +49,8 @@ struct Log {
 struct Sqrt {
   static HWY_INLINE V Of(D, V x) { return hn::Sqrt(x); }
 };
+// A division and a root, which IEEE rounds alike on every level. The processor's estimate has 12 or 14 bits,
+// by level, and would need steps of Newton.
 struct Rsqrt {
   static HWY_INLINE V Of(D d, V x) { return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(x)); }
 };
@@ -56,6 +61,8 @@ struct Tanh {
 struct Square {
   static HWY_INLINE V Of(D, V x) { return hn::Mul(x, x); }
 };
+// By a comparison that is false for nan, which so passes; the processor's maximum drops it or not, by the
+// order of its operands.
 struct Relu {
   static HWY_INLINE V Of(D d, V x) { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x); }
 };
@@ -65,6 +72,8 @@ HWY_INLINE V GeluExp(D d, V c, V square) {
   const V cubic = hn::Set(d, -kTwiceRootTwoOverPi * kLog2E * kCubic);
   return Exp2Bounded(hn::Mul(c, hn::MulAdd(square, cubic, linear)));
 }
+// As x times a sigmoid: 1 + tanh would cancel for x far below 0, where the sigmoid keeps its digits. It takes
+// one exponential and one division.
 struct Gelu {
   static HWY_INLINE V Of(D d, V x) {
     const V c = Clamp(d, x, kGeluLimit);
@@ -149,6 +158,7 @@ struct GeluGrad {
     return hn::Mul(dy, KeepNan(x, hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -kGeluLimit)), derivative)));
   }
 };
+// Both terms come from one exponential: the density is what the tail was scaled by.
 struct GeluErfGrad {
   // Phi(x) + x phi(x).
   static HWY_INLINE V Of(D d, V x, V dy) {
@@ -159,6 +169,7 @@ struct GeluErfGrad {
     return hn::Mul(dy, KeepNan(x, hn::IfThenZeroElse(hn::Lt(x, hn::Neg(limit)), derivative)));
   }
 };
+// 1 - s comes from the sigmoid itself, since a subtraction near s = 1 would leave no digits.
 struct SiluGrad {
   // s (1 + x (1 - s)).
   static HWY_INLINE V Of(D d, V x, V dy) {
@@ -170,6 +181,8 @@ struct SiluGrad {
 };
 
 // result(the struct of a function).
+// A function is chosen once per call of a kernel, and what is chosen is a whole loop: the struct's code is
+// inlined in it, and nothing is decided per element or block.
 template <class Result>
 HWY_INLINE auto VisitUnary(UnaryFunction function, const Result& result) {
   switch (function) {
@@ -222,6 +235,8 @@ HWY_INLINE auto VisitBinary(BinaryFunction function, const Result& result) {
   return result(SiluGrad());
 }
 
+// For bf16 the same functions of floats between a widening and a rounding in registers: one
+// definition for both types.
 template <class S>
 UnarySpan<S> SelectUnary(UnaryFunction function) {
   return VisitUnary(function, []<class F>(F) -> UnarySpan<S> { return UnaryLoop<F, S>; });

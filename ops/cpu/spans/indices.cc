@@ -23,6 +23,8 @@ std::string GlobalPosition(const ShardBox& box, int64_t i) {
 
 void CheckIndices(absl::string_view op, absl::string_view noun, const Tensor& indices, const ShardBox& box,
                   int64_t limit, std::optional<int64_t> ignored) {
+  // All of them before any is used: a call that fails has written nothing. The first bad one is named, in
+  // every run the same.
   const int64_t* values = indices.data<int64_t>();
   for (int64_t i = 0; i < indices.num_elements(); ++i) {
     const int64_t value = values[i];

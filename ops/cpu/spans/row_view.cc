@@ -14,6 +14,8 @@ RowView RowsOf(const Tensor& tensor, KernelContext& context) {
   view.num_rows = 1;
   for (int dim = 0; dim < last; ++dim) view.num_rows *= tensor.shape()[dim];
   const Shape merged = {view.num_rows, view.num_columns};
+  // Kernels over rows load whole vectors, so columns must lie together. Rows may be any stride apart: a slice
+  // of the last dim needs no copy.
   const bool dense_columns = tensor.strides()[last] == 1 || view.num_columns <= 1;
   view.tensor = dense_columns && tensor.CanReshape(merged)
                     ? tensor.Reshape(merged)

@@ -23,6 +23,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Rows are read by vectors of the compute type, whatever they are stored in, and the last vector of a row by
+// the same code as the others: an element's bits do not depend on where in the row it stands.
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 template <class S>
@@ -44,12 +46,17 @@ HWY_INLINE V Exp(V x) {
     } else {
       e = ExpNear(x);
     }
+    // Below, the power of two has no exponent to be added to, and the result is 0 instead of a
+    // subnormal number. Above 88.7 it would be beyond float: callers with kBounded have no such
+    // x, which spares a comparison.
     e = hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), e);
     if constexpr (kBounded) return e;
     return hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.7f)), hn::Inf(d), e);
   }
 }
 
+// Two maxima, so that one comparison does not wait for the other. The order of elements does not matter to a
+// maximum, so the lanes need no care.
 template <class S>
 ComputeType<S> Max(const S* x, int64_t n) {
   const RowTag<ComputeType<S>> d;
@@ -78,6 +85,8 @@ ComputeType<S> Max(const S* x, int64_t n) {
 }
 
 // The largest element of a row without nans.
+// For a softmax, where a nan shows in the sum anyway: without the search for it, a vector is a
+// load and a maximum.
 template <class S>
 HWY_INLINE ComputeType<S> MaxNumber(const S* x, int64_t n) {
   const RowTag<ComputeType<S>> d;
@@ -106,6 +115,7 @@ double Sum(const S* x, int64_t n) {
       n, [](auto v) HWY_ATTR { return v; }, x);
 }
 
+// Products and sums are of the compute type within a block of the row and of double beyond it, see SumPacks.
 template <class S>
 double Dot(const S* a, const S* b, int64_t n) {
   return SumRow<S>(
@@ -143,6 +153,8 @@ class ShiftedExpSum {
   }
 
   // Vectors without lanes beyond the row, or with -inf there.
+  // The vectors' own maximum first: one test for all of them, which is mostly false, instead of the chain
+  // from maximum to exponential to sum that the online softmax is (Milakov and Gimelshein, arXiv 1805.02867).
   template <int kCount>
   HWY_INLINE void Add(const V (&v)[kCount]) {
     V max = v[0];
@@ -171,6 +183,8 @@ class ShiftedExpSum {
 
  private:
   static constexpr int kSums = 4;
+  // e^16 is 9e6: a block's sum stays far below the largest float, and what it holds keeps 24 bits whatever
+  // the shift. Elements that rise slowly raise the shift once per 16 that they rise.
   static constexpr C kAbove = 16;
 
   HWY_INLINE void Raise(V max) {
@@ -195,6 +209,8 @@ class ShiftedExpSum {
 template <class S>
 LogSumExp RowLogSumExp(const S* x, int64_t n) {
   constexpr int64_t kBlock = 4096;
+  // Eight vectors per test, whose exponentials do not wait for each other. The sums go to double once per
+  // block, as in SumPacks.
   constexpr int kVectors = 8;
   constexpr int kPacks = kVectors / kPackVectors<S>;
   using V = RowVec<ComputeType<S>>;
@@ -248,6 +264,8 @@ void Softmax(const S* x, int64_t n, ComputeType<S>* scratch, S* y) {
   using C = ComputeType<S>;
   C* exponentials = scratch;
   if constexpr (std::is_same_v<S, C>) exponentials = y;
+  // With the maximum subtracted, every argument is at most 0 and the largest term is exactly 1: the sum is at
+  // least 1, and its inverse cannot overflow.
   const auto shift = hn::Set(RowTag<C>(), MaxNumber(x, n));
   const double sum = SumPacks<S>(n, [&](auto access, int64_t i) HWY_ATTR {
     FetchLine(x + i + n);

@@ -53,6 +53,7 @@ HWY_INLINE void SumRun(const T* x, int64_t n, float* sums) {
     }
   }
   for (int64_t k = 0; k < kVectors; ++k) hn::Store(vectors[k], d, sums + k * HWY_LANES(float));
+  // The rest of a run goes on in the order of the sums, an element each, as a wider vector would have it.
   for (int64_t j = 0; i < n; ++i, ++j) sums[j] = sums[j] + Lift::OfOne(static_cast<float>(x[i]));
   // By memory, not by shuffles within a vector, whose order would follow from its width. Down to four: they
   // meet in double, in SumRuns.
@@ -94,6 +95,8 @@ HWY_INLINE void AddSomeRows(const T* x, int64_t columns, int64_t stride, float* 
   }
 }
 
+// Four rows are four additions to a sum that was loaded once. They are added one after the other, as single
+// rows would be, so that the bits do not depend on the grouping.
 template <class Lift, class T>
 HWY_INLINE void AddAllRows(const T* x, int64_t rows, int64_t columns, int64_t stride, float* sums) {
   int64_t row = 0;
