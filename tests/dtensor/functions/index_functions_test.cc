@@ -396,20 +396,5 @@ TEST(IndexFunctionsTest, Errors) {
   });
 }
 
-// Ranks that do not own a row give what changes nothing that it is added to, a negative zero included.
-TEST(EmbeddingTest, ASplitVocabularyKeepsNegativeZeros) {
-  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
-    OnMesh("a=2,b=2", [&](const Context& context) {
-      const Tensor table = FromDoubles(dtype, {5, 2}, {-0.0, 1, 2, -0.0, -0.0, -0.0, 0.0, -3, 4, -0.0});
-      const Tensor tokens = Tensor::FromValues<int64_t>({6}, {0, 1, 2, 3, 4, 2});
-      const DTensor whole = EmbeddingLookup(Lay(context, tokens, "[-]"), Lay(context, table, "[-, -]"));
-      for (const char* layout : {"[a, -]", "[a.b, -]", "[b, a]"}) {
-        const DTensor split = EmbeddingLookup(Lay(context, tokens, "[-]"), Lay(context, table, layout));
-        EXPECT_TRUE(SameBits(split.FullTensor(), whole.FullTensor())) << DTypeName(dtype) << " " << layout;
-      }
-    });
-  }
-}
-
 }  // namespace
 }  // namespace weft
