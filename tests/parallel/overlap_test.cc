@@ -19,6 +19,7 @@
 #include "runtime/comm/worker.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/trace/span.h"
+#include "tests/parallel/forward_operation.h"
 
 namespace weft {
 namespace {
@@ -73,25 +74,7 @@ class GatedCommunicator final : public Communicator {
       operation.options.worker->Submit([gate = gate_] { gate->Pass(); });
       gate_->AwaitSomebody();
     }
-    std::vector<CollectivePart> parts;
-    for (const Operation::Part& part : operation.parts) {
-      const auto& counts = part.descriptor.counts;
-      parts.push_back({part.input, part.output, {counts.begin(), counts.end()}});
-    }
-    const CollectiveDescriptor& what = operation.descriptor;
-    if (operation.parts.empty()) {
-      parts.push_back({operation.input, operation.output, {what.counts.begin(), what.counts.end()}});
-    }
-    switch (what.kind) {
-      case CollectiveKind::kAllReduce:
-        return inner_->AllReduceEach(parts, what.op, operation.options);
-      case CollectiveKind::kAllGather:
-        return inner_->AllGatherEach(parts, operation.options);
-      case CollectiveKind::kReduceScatter:
-        return inner_->ReduceScatterEach(parts, what.op, operation.options);
-      default:
-        ThrowInvalidArgument("this test does not forward ", what.ToString());
-    }
+    return ForwardOperation(*inner_, operation);
   }
 
  private:

@@ -18,6 +18,7 @@
 #include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/parallel/data_parallel_cases.h"
+#include "tests/parallel/forward_operation.h"
 
 namespace weft {
 namespace {
@@ -67,22 +68,22 @@ class MistakenCommunicator final : public Communicator {
  protected:
   Work Submit(Operation&& operation) override {
     if (operation.options.worker == nullptr) return Inline(operation);
-    if (mistake_.num_ops[rank_]++ != mistake_.at) return Forward(operation);
+    if (mistake_.num_ops[rank_]++ != mistake_.at) return ForwardOperation(*inner_, operation);
     switch (mistake_.kind) {
       case Mistake::Kind::kLeavesOutWait:
         return NeverSeen(operation);
       case Mistake::Kind::kFreesEarly:
         FreeInputs(operation);
-        return Forward(operation);
+        return ForwardOperation(*inner_, operation);
       default:
-        return Forward(operation);
+        return ForwardOperation(*inner_, operation);
     }
   }
 
  private:
   // The agreement on the order of gradients: per leaf its place and its layout. Rank 1 hears of another.
   Work Inline(const Operation& operation) {
-    const Work work = Forward(operation);
+    const Work work = ForwardOperation(*inner_, operation);
     const bool is_order = operation.descriptor.dtype == DType::kI64 && operation.output.defined() &&
                           operation.output.num_elements() == 3 * kParameters;
     if (mistake_.kind != Mistake::Kind::kSwapsOrder || !is_order || rank_ != 1) return work;
@@ -117,28 +118,6 @@ class MistakenCommunicator final : public Communicator {
     bool is_input = operation.input.defined() && operation.input.data() == tensor.data();
     for (const Operation::Part& part : operation.parts) is_input |= part.input.data() == tensor.data();
     return is_input;
-  }
-
-  Work Forward(const Operation& operation) {
-    const CollectiveDescriptor& what = operation.descriptor;
-    std::vector<CollectivePart> parts;
-    for (const Operation::Part& part : operation.parts) {
-      const auto& counts = part.descriptor.counts;
-      parts.push_back({part.input, part.output, {counts.begin(), counts.end()}});
-    }
-    if (operation.parts.empty()) {
-      parts.push_back({operation.input, operation.output, {what.counts.begin(), what.counts.end()}});
-    }
-    switch (what.kind) {
-      case CollectiveKind::kAllReduce:
-        return inner_->AllReduceEach(parts, what.op, operation.options);
-      case CollectiveKind::kAllGather:
-        return inner_->AllGatherEach(parts, operation.options);
-      case CollectiveKind::kReduceScatter:
-        return inner_->ReduceScatterEach(parts, what.op, operation.options);
-      default:
-        ThrowInvalidArgument("data parallelism does not ask for ", what.ToString());
-    }
   }
 
   const std::shared_ptr<Communicator> inner_;
