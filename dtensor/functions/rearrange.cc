@@ -25,11 +25,6 @@ int64_t NumPieces(const DTensor& x, int dim) {
   return pieces;
 }
 
-// The part of a tensor along `dim`.
-Tensor Rows(const Tensor& tensor, int dim, int64_t begin, int64_t length) {
-  return tensor.Slice(dim, begin, length);
-}
-
 // Carries it out on this rank. All sources lie as the rearrangement says.
 Tensor Exchange(MeshContext& context, const LoweredRearrangement& lowered, int dim,
                 absl::Span<const DTensor> sources, double fill) {
@@ -37,10 +32,10 @@ Tensor Exchange(MeshContext& context, const LoweredRearrangement& lowered, int d
   const DType dtype = sources[0].dtype();
   const auto empty = [&](const Shape& shape) { return Tensor::Empty(context.allocator(), dtype, shape); };
   const auto source = [&](const Part& part) {
-    return Rows(sources[part.source].ToLocal(), dim, part.from, part.length);
+    return sources[part.source].ToLocal().Slice(dim, part.from, part.length);
   };
   const Tensor result = empty(lowered.result_shape);
-  const auto place = [&](const Part& part) { return Rows(result, dim, part.to, part.length); };
+  const auto place = [&](const Part& part) { return result.Slice(dim, part.to, part.length); };
   if (lowered.fills) FillTensor(result, fill);
   for (const Part& part : lowered.kept) CopyTensor(source(part), place(part));
   const auto total = [](absl::Span<const int64_t> counts) {

@@ -206,9 +206,8 @@ bool WantsRecording(const ErasedCall& call, absl::Span<const TensorType> outputs
   if (!smooth) return false;
   if (operands[0]->context->state().in_backward()) {
     Throw(absl::StatusCode::kFailedPrecondition, call.ToString(),
-          " is a gradient that has none: compose what it is the gradient of of other ops (attention of "
-          "products "
-          "and Softmax), or differentiate once");
+          " is a gradient that has none: compose its op of others (attention of products and Softmax), or "
+          "differentiate once");
   }
   Throw(absl::StatusCode::kFailedPrecondition, call.ToString(),
         " has no backward; call it under NoGradGuard, or on Detach()ed operands");

@@ -84,7 +84,7 @@ std::string Instead(const RankReport& report, const PendingOperation& awaited, c
                          report.status->last_seconds);
 }
 
-// Who of the members of `operation` is where.
+// Which members are in `operation`, and where each of the others is.
 struct Whereabouts {
   std::vector<int> entered;
   std::vector<std::string> missing;  // a sentence each
