@@ -1,18 +1,11 @@
 # Two hosts on one machine and a cable between them that can be made slow: network namespaces host0 and host1 with the addresses
-# 10.77.0.1 and 10.77.0.2 on cable0 and cable1, each host with a /dev/shm of its own. To be sourced by a script, which calls
+# 10.77.0.1 and 10.77.0.2 on cable0 and cable1, each host with a /dev/shm of its own. To be sourced by a script
+# that is root of network and mount namespaces of its own, which calls
 #
-#   enter_namespaces "$0" "$@"     runs the script again in namespaces of its own; exits 1 where the kernel refuses them
 #   make_link                      the hosts and the cable
 #   shape MBIT, unshape            a token bucket at both ends of the cable (tc tbf), or none
 #   sent_bytes                     how much host0 has put on the cable
 #   on_host N COMMAND...           runs it there
-
-enter_namespaces() {
-  [[ ${WEFT_IN_NAMESPACE:-} != 1 ]] || return 0
-  local space=(--user --map-root-user --net --mount --pid --fork --mount-proc)
-  unshare "${space[@]}" true || { echo "error: the kernel refuses namespaces, and without them there is no link" >&2; exit 1; }
-  exec unshare "${space[@]}" env WEFT_IN_NAMESPACE=1 "$@"
-}
 
 make_link() {
   local host

@@ -5,6 +5,7 @@
 # Arguments: train_gpt, weft_run.
 set -u
 . tests/in_namespace.sh
+. benchmarks/shaped_link.sh
 enter_namespaces --net --mount --pid --fork --mount-proc -- "$@"
 train=$PWD/$1
 weft_run=$PWD/$2
@@ -17,24 +18,13 @@ fail() {
   failures=$((failures + 1))
 }
 
-mount -t tmpfs none /run && mkdir -p /run/netns || exit 1
-ip link set lo up
-for host in 0 1; do
-  ip netns add "host$host" || exit 1
-done
-ip link add cable0 netns host0 type veth peer name cable1 netns host1
-for host in 0 1; do
-  ip -n "host$host" link set lo up
-  ip -n "host$host" address add "10.77.0.$((host + 1))/24" dev "cable$host"
-  ip -n "host$host" link set "cable$host" up
-done
+make_link
 
-# on_host N COMMAND...: there, with a /dev/shm of its own.
-on_host() {
+# on_rank_host N COMMAND...: there, with what ranks need to meet.
+on_rank_host() {
   local host=$1
   shift
-  ip netns exec "host$host" bash -c 'mount -t tmpfs none /dev/shm && exec "$@"' bash \
-    env "WEFT_GLOO_HOST=10.77.0.$((host + 1))" WEFT_STORE_TOKEN=secret "$@"
+  on_host "$host" env "WEFT_GLOO_HOST=10.77.0.$((host + 1))" WEFT_STORE_TOKEN=secret "$@"
 }
 
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
@@ -44,8 +34,8 @@ losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),
 nodes=(--nnodes=2 --nproc-per-node=2 --master-addr=10.77.0.1 --master-port=29500 --rdzv-id=hosts)
 
 "$train" "${small[@]}" --steps=8 > threads.json 2> threads.err || fail "threads: $(tail -1 threads.err)"
-on_host 1 timeout 100 "$weft_run" "${nodes[@]}" --node-rank=1 "$train" "${small[@]}" --steps=8 > node1.json 2> node1.err &
-on_host 0 timeout 100 "$weft_run" "${nodes[@]}" --node-rank=0 "$train" "${small[@]}" --steps=8 > node0.json 2> node0.err ||
+on_rank_host 1 timeout 100 "$weft_run" "${nodes[@]}" --node-rank=1 "$train" "${small[@]}" --steps=8 > node1.json 2> node1.err &
+on_rank_host 0 timeout 100 "$weft_run" "${nodes[@]}" --node-rank=0 "$train" "${small[@]}" --steps=8 > node0.json 2> node0.err ||
   fail "node 0: $(tail -5 node0.err)"
 wait $! || fail "node 1: $(tail -5 node1.err)"
 [[ $(losses node0.json | wc -l) == 8 ]] || fail "expected 8 steps on node 0: $(cat node0.json node0.err)"
@@ -54,10 +44,10 @@ diff <(losses threads.json) <(losses node0.json) > /dev/null ||
 [[ ! -s node1.json ]] || fail "node 1 printed $(head -1 node1.json)"
 
 # --- The cable is pulled.
-on_host 1 timeout 100 "$weft_run" "${nodes[@]}" --node-rank=1 "$train" "${small[@]}" --steps=1000000 \
+on_rank_host 1 timeout 100 "$weft_run" "${nodes[@]}" --node-rank=1 "$train" "${small[@]}" --steps=1000000 \
   > node1.json 2> node1.err &
 node1=$!
-on_host 0 timeout 100 "$weft_run" "${nodes[@]}" --node-rank=0 "$train" "${small[@]}" --steps=1000000 \
+on_rank_host 0 timeout 100 "$weft_run" "${nodes[@]}" --node-rank=0 "$train" "${small[@]}" --steps=1000000 \
   > node0.json 2> node0.err &
 node0=$!
 until [[ $(wc -l < node0.json) -ge 5 ]]; do sleep 0.05; kill -0 $node0 2> /dev/null || break; done
