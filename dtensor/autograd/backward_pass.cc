@@ -37,7 +37,10 @@ void BackwardPass::Run(absl::Span<const TapeNode::Edge> roots, DTensors seeds) {
   RunGuarded(roots, absl::MakeSpan(seeds), {});
 }
 
-void BackwardPass::Run(std::vector<DeferredRun> deferred) { RunGuarded({}, {}, absl::MakeSpan(deferred)); }
+void BackwardPass::Run(std::vector<DeferredRun> deferred) {
+  deferred_ = std::move(deferred);
+  RunGuarded({}, {}, absl::MakeSpan(deferred_));
+}
 
 void BackwardPass::RunGuarded(absl::Span<const TapeNode::Edge> roots, absl::Span<DTensor> seeds,
                               absl::Span<DeferredRun> deferred) {

@@ -60,7 +60,7 @@ class BackwardPass {
 
  private:
   struct Entry {
-    TapeNode* node = nullptr;  // the roots keep it, by way of edges
+    TapeNode* node = nullptr;  // the roots keep it, or deferred_, by way of edges
     int outer = -1;            // the node's entry in the pass around this one
     int uses = 0;              // not yet delivered
     bool leads = true;         // to a target, if there are any
@@ -97,7 +97,8 @@ class BackwardPass {
   absl::InlinedVector<Entry, 8> entries_;
   absl::InlinedVector<TapeNode*, 8> ready_;  // a heap
   absl::InlinedVector<Target, 2> targets_;
-  DTensors taken_;  // by target
+  DTensors taken_;                     // by target
+  std::vector<DeferredRun> deferred_;  // that this pass runs
   // Of the outermost pass: what inner ones have for leaves, until it delivers that.
   std::vector<std::pair<IntrusivePtr<TapeNode>, DTensor>> received_;
 };
