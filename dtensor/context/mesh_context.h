@@ -30,7 +30,7 @@ namespace weft {
 // On a rank outside a slice the context holds nothing: there are no tensors on it, and whatever would make one
 // throws, as coordinate() does.
 //
-// Lifetime: must not outlive the World.
+// Lifetime: once the World is gone, it and what is on it can only be let go of.
 // Threads: the owning rank's thread only.
 class MeshContext : public RefCounted<MeshContext> {
  public:

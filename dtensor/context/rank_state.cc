@@ -20,11 +20,11 @@ absl::string_view PurposeName(Purpose purpose) {
   return "?";
 }
 
-RankState::RankState(World& world) : world_(world) {
+RankState::RankState(World& world) : world_(world), flight_recorder_(world.shared_flight_recorder()) {
   path_ids_[""] = 0;
-  world.flight_recorder().WatchPlace(&place_);
+  flight_recorder_->WatchPlace(&place_);
   for (Purpose purpose : kPurposes) {
-    world.flight_recorder().NamePurpose(static_cast<uint8_t>(purpose), std::string(PurposeName(purpose)));
+    flight_recorder_->NamePurpose(static_cast<uint8_t>(purpose), std::string(PurposeName(purpose)));
   }
   if (Tracer* const tracer = world.tracer(); tracer != nullptr) {
     for (const Lane lane : kLanes) {
@@ -34,7 +34,7 @@ RankState::RankState(World& world) : world_(world) {
 }
 
 RankState::~RankState() {
-  world_.flight_recorder().ForgetPlace(&place_);
+  flight_recorder_->ForgetPlace(&place_);
   for (const std::shared_ptr<Worker>& worker : lane_workers_) {
     if (worker != nullptr) worker->Close();
   }

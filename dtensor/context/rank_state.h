@@ -138,6 +138,8 @@ class RankState {
   friend class PathGuard;
 
   World& world_;
+  // Of the world, which tensors and models may outlive, as this state does with them.
+  const std::shared_ptr<FlightRecorder> flight_recorder_;
   bool grad_enabled_ = true;
   bool syncs_gradients_ = true;
   BackwardPass* outermost_pass_ = nullptr;

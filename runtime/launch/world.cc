@@ -20,7 +20,7 @@ World::World(int rank, int size, int local_rank, int num_threads, const WorldOpt
           options.tracer) {
   if (!options.check_issue_order) return;
   issue_log_ = std::make_unique<IssueLog>();
-  flight_recorder_.set_issue_log(issue_log_.get());
+  flight_recorder_->set_issue_log(issue_log_.get());
 }
 
 World::World(int rank, int size, int num_threads, std::shared_ptr<Allocator> allocator, Tracer* tracer)
@@ -55,7 +55,7 @@ std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std
       group != nullptr, describe(), "backend ", BackendName(options.backend),
       ": the ranks of this world cannot have it beside their own: threads can have local, processes gloo");
   if (options.timeout.count() > 0) group->set_timeout(options.timeout);
-  group->set_flight_recorder(&flight_recorder_);
+  group->set_flight_recorder(flight_recorder_.get());
   {
     const std::lock_guard<std::mutex> lock(groups_mutex_);
     std::erase_if(groups_, [](const std::weak_ptr<Communicator>& other) { return other.expired(); });
@@ -99,7 +99,7 @@ std::vector<std::string> AllGatherBytes(Communicator& group, const std::string& 
 
 void World::CompareIssueOrder() {
   if (issue_log_ == nullptr) return;
-  flight_recorder_.set_issue_log(nullptr);  // not of this
+  flight_recorder_->set_issue_log(nullptr);  // not of this
   ++num_compared_;
   if (issue_group_ == nullptr) {
     std::vector<int> ranks(size());
@@ -125,7 +125,7 @@ void World::CompareIssueOrder() {
     difference = FirstDifference(by_rank);
   }
   issue_log_->Clear();
-  flight_recorder_.set_issue_log(issue_log_.get());
+  flight_recorder_->set_issue_log(issue_log_.get());
   if (difference.has_value()) {
     Throw(absl::StatusCode::kFailedPrecondition, "check_issue_order, comparison ", num_compared_, ": ",
           *difference, ": every rank must issue its collectives in the same order");

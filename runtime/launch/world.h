@@ -93,7 +93,9 @@ class World {
   std::shared_ptr<Worker> StartWorker() { return workers_.Start(); }
 
   // What this rank's communicators did last, and what it does between them: SetActivity("data loader").
-  FlightRecorder& flight_recorder() { return flight_recorder_; }
+  FlightRecorder& flight_recorder() { return *flight_recorder_; }
+  // The same for what may outlive the world, as a model may.
+  const std::shared_ptr<FlightRecorder>& shared_flight_recorder() const { return flight_recorder_; }
 
   // With WorldOptions::check_issue_order: compares the order in which the ranks have issued their collectives since
   // the last call of this; otherwise does nothing. Trainer calls it after each step; a loop of one's own may. All
@@ -136,7 +138,7 @@ class World {
   std::unique_ptr<ThreadPool> pool_;
   std::shared_ptr<Allocator> allocator_;
   Ledger ledger_;
-  FlightRecorder flight_recorder_;
+  std::shared_ptr<FlightRecorder> flight_recorder_ = std::make_shared<FlightRecorder>();
   Tracer* tracer_;
   std::unique_ptr<IssueLog> issue_log_;  // null: the order is not checked
   std::shared_ptr<Communicator> issue_group_;
