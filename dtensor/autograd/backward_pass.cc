@@ -52,6 +52,7 @@ void BackwardPass::RunGuarded(absl::Span<const TapeNode::Edge> roots, absl::Span
     no_grad.emplace(context_.state());
   }
   const BackwardScope scope(context_.state(), *this);
+  const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kGrad);
   CountUses(roots, deferred);
   try {
     for (size_t i = 0; i < roots.size(); ++i) Start(roots[i], std::move(seeds[i]));

@@ -19,6 +19,11 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins) {
   return x.Redistribute(layout, options);
 }
 
+// Of what a forward makes: backward will read it, if there is to be one.
+MemoryKind KindOfForward(MeshContext& context) {
+  return context.state().grad_enabled() ? MemoryKind::kSaved : context.allocator()->kind();
+}
+
 }  // namespace
 
 Module::Module(Module* parent, std::string name) : parent_(parent), name_(std::move(name)) {
@@ -88,7 +93,10 @@ void Module::Bind(const IntrusivePtr<MeshContext>& context) {
   path_id_ = context->state().PathId(path());
 }
 
-ModuleCall::ModuleCall(Module& module) : module_(module), path_(module.context()->state(), module.path_id_) {
+ModuleCall::ModuleCall(Module& module)
+    : module_(module),
+      path_(module.context()->state(), module.path_id_),
+      kind_(*module.context()->allocator(), KindOfForward(*module.context())) {
   if (module.parent_ == nullptr) module.context()->state().ResetCallNumbers();
 }
 

@@ -121,6 +121,7 @@ class ModuleCall {
  private:
   Module& module_;
   PathGuard path_;
+  MemoryKindGuard kind_;
 };
 
 // Errors: DataLoss that starts with `what` and names the first element of this rank's piece that is not

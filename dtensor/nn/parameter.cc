@@ -93,6 +93,7 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
                DTypeName(compute_dtype));
   RankState& state = context->state();
   NoGradGuard no_grad(state);
+  const MemoryKindGuard kind(*context->allocator(), MemoryKind::kParam);
   // The value's memory and the leaf's collectives belong to its module.
   const PathGuard path_guard(state, state.PathId(owner_path()));
   // Initial values belong to the beginning of time, whatever step the program is at.

@@ -10,6 +10,7 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, absl::string_view name,
                      absl::Span<const ParameterGroup> groups)
     : parameters_(std::move(parameters)), groups_(ResolveGroups(parameters_, groups, name)) {
   if (parameters_.empty()) return;
+  const MemoryKindGuard kind(*parameters_[0]->at_rest().context()->allocator(), MemoryKind::kState);
   updates_ = Full(parameters_[0]->at_rest().context(), DType::kI64, Shape(), 0);
 }
 
@@ -72,6 +73,7 @@ std::vector<DTensor> Optimizer::MakeMoment() const {
   std::vector<DTensor> zeros;
   for (const Parameter* parameter : parameters_) {
     const DTensor& value = parameter->at_rest();
+    const MemoryKindGuard kind(*value.context()->allocator(), MemoryKind::kState);
     const PathGuard path(value.context()->state(), value.impl()->node->path_id());
     zeros.push_back(Full(value.context(), value.dtype(), value.shape(), 0, parameter->layouts().of_state()));
   }

@@ -10,6 +10,13 @@
 namespace weft {
 namespace {
 
+// Memory for a while, beside what is moved.
+Tensor Scratch(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape) {
+  const MemoryKind kind = allocator->kind();
+  const MemoryKindGuard guard(*allocator, kind == MemoryKind::kGrad ? MemoryKind::kBucket : kind);
+  return Tensor::Empty(allocator, dtype, shape);
+}
+
 Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.num_elements()}); }
 
 // Lays the regions of `whole` one after another in a flat buffer. Where they already lie so, no element moves.
@@ -18,7 +25,7 @@ Tensor Pack(const LoweredStep& step, const Tensor& whole, const std::shared_ptr<
   if (step.sent_in_order && whole.IsContiguous()) return Flat(whole);
   int64_t size = 0;
   for (const Region& region : step.sent) size += region.shape.num_elements();
-  Tensor flat = Tensor::Empty(allocator, whole.dtype(), {size});
+  Tensor flat = Scratch(allocator, whole.dtype(), {size});
   int64_t begin = 0;
   for (const Region& region : step.sent) {
     const int64_t count = region.shape.num_elements();
@@ -36,7 +43,7 @@ Tensor Pack(const LoweredStep& step, const Tensor& whole, const std::shared_ptr<
 Tensor Delivery(const LoweredStep& step, const Tensor& result, const std::shared_ptr<Allocator>& allocator,
                 LocalWorks* works) {
   if (step.received_in_order) return Flat(result);
-  Tensor flat = Tensor::Empty(allocator, result.dtype(), {result.num_elements()});
+  Tensor flat = Scratch(allocator, result.dtype(), {result.num_elements()});
   int64_t begin = 0;
   for (const Region& region : step.received) {
     const int64_t count = region.shape.num_elements();
@@ -124,7 +131,7 @@ PreparedStep PrepareExchange(const LoweredExchange& exchange, const Tensor& inpu
     const Tensor part = ViewOf(input, send.region);
     Tensor packed = part;
     if (!part.IsContiguous()) {
-      packed = Tensor::Empty(allocator, part.dtype(), part.shape());
+      packed = Scratch(allocator, part.dtype(), part.shape());
       prepared.before.push_back({.from = part, .to = packed});
     }
     prepared.sends.push_back({send.peer, std::move(packed)});
@@ -133,7 +140,7 @@ PreparedStep PrepareExchange(const LoweredExchange& exchange, const Tensor& inpu
     const Tensor place = ViewOf(output, receive.region);
     Tensor arriving = place;
     if (!place.IsContiguous()) {
-      arriving = Tensor::Empty(allocator, place.dtype(), place.shape());
+      arriving = Scratch(allocator, place.dtype(), place.shape());
       prepared.after.push_back({.from = arriving, .to = place});
     }
     prepared.receives.push_back({receive.peer, std::move(arriving)});
@@ -174,7 +181,7 @@ PreparedStep PrepareStep(const LoweredStep& step, const Tensor& local, const Ten
       if (local.IsContiguous()) {
         prepared.input = Flat(local);
       } else {
-        const Tensor dense = Tensor::Empty(allocator, local.dtype(), local.shape());
+        const Tensor dense = Scratch(allocator, local.dtype(), local.shape());
         prepared.before.push_back({.from = local, .to = dense});
         prepared.input = Flat(dense);
       }

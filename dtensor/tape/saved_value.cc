@@ -70,6 +70,7 @@ DTensor WithoutHistory(const DTensor& x) {
 
 DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout) {
   MeshContext& context = *at_rest.context();
+  const MemoryKindGuard kind(*context.allocator(), MemoryKind::kWholeParam);
   Tensor local = at_rest.ToLocal();
   if (dtype != at_rest.dtype()) local = CastPiece(at_rest, dtype);
   const TensorType type = {dtype, at_rest.shape()};

@@ -269,11 +269,12 @@ void GradientBuckets::Issue(Bucket& bucket) {
   if (moves.empty()) return;
   // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
   const bool is_unit = leaves_[bucket.leaves[0]].spec.unit >= 0;
-  if (is_unit && outstanding_.defined()) std::exchange(outstanding_, DTensor()).ToLocal();
+  if (is_unit && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
   const PathGuard path(context_.state(), bucket.path_id);
   const PurposeGuard purpose(context_.state(), Purpose::kGrad);
+  const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kGrad);
   std::vector<DTensor> results = RedistributeEach(moves, options_.lane);
-  if (is_unit && results[0].impl()->is_pending()) outstanding_ = results[0].Detach();
+  if (is_unit) outstanding_ = results[0].impl()->pending();
   SumReplicas(moves, moved, &results);
   for (size_t i = 0; i < moved.size(); ++i) {
     Leaf& leaf = leaves_[moved[i]];

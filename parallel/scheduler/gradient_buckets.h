@@ -10,6 +10,7 @@
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/redistribute_each.h"
+#include "dtensor/redistribution/pending_moves.h"
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/leaf_node.h"
 #include "mesh/layout.h"
@@ -105,8 +106,8 @@ class GradientBuckets final : public GradientSink {
   std::vector<int> arrivals_;  // in the first pass
   std::vector<Bucket> buckets_;
   bool learnt_ = false;
-  size_t next_ = 0;      // bucket to issue
-  DTensor outstanding_;  // of a unit's bucket: no second one is issued before it has moved
+  size_t next_ = 0;                         // bucket to issue
+  IntrusivePtr<PendingMoves> outstanding_;  // of a unit's bucket: no second one is issued before it has moved
   std::function<void(int)> observer_;
 };
 

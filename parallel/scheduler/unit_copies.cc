@@ -130,6 +130,7 @@ void UnitCopies::Gather(int index, bool ahead) {
   const NoGradGuard no_grad(state);
   const PathGuard path(state, unit.path_id);
   const PurposeGuard purpose(state, Purpose::kParam);
+  const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kWholeParam);
   const Lane lane = ahead && options_.overlap ? Lane::kParam : Lane::kInline;
   if (!unit.parts.empty() && IsCurrent(unit)) {
     GatherFromParts(unit, lane);
@@ -180,6 +181,7 @@ void UnitCopies::GatherFromParts(Unit& unit, Lane lane) {
 
 // While the copies are here, since a module that is left may not fail. Along the dim that is split at rest.
 void UnitCopies::KeepParts(Unit& unit) {
+  const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kWholeParam);
   unit.parts.clear();
   for (size_t i = 0; i < unit.copies.size(); ++i) {
     const int dim = unit.spec.parameters[i]->layouts().at_rest.shard_dim(unit.spec.axis);

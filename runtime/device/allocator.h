@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "runtime/device/device.h"
+#include "runtime/device/memory_kind.h"
 
 namespace weft {
 
@@ -27,7 +29,9 @@ struct AllocatorStats {
 
 // Hands out memory of one device. Shared: every Buffer keeps its allocator alive.
 //
-// Threads: Allocate, stats and ResetPeak are for the owning rank's thread; Deallocate may come from any
+// Memory has a kind, which is ambient: kind(), as MemoryKindGuard sets it, is what buffers are allocated as.
+//
+// Threads: Allocate, stats, ResetPeak and the kind are for the owning rank's thread; Deallocate may come from any
 //          thread (a peer's collective may drop the last reference).
 class Allocator {
  public:
@@ -37,17 +41,47 @@ class Allocator {
 
   // Returns `num_bytes` >= 0 bytes aligned to 64, uninitialised; null on meta alone.
   // Errors: ResourceExhausted that names the request, the live and peak bytes; InvalidArgument below 0.
-  virtual void* Allocate(int64_t num_bytes) = 0;
+  void* Allocate(int64_t num_bytes, MemoryKind kind = MemoryKind::kOther) {
+    return DoAllocate(num_bytes, kind);
+  }
 
-  // Takes back what Allocate returned, with the same `num_bytes`. Never throws.
-  virtual void Deallocate(void* data, int64_t num_bytes) noexcept = 0;
+  // Takes back what Allocate returned, with the same `num_bytes` and kind. Never throws.
+  void Deallocate(void* data, int64_t num_bytes, MemoryKind kind = MemoryKind::kOther) noexcept {
+    DoDeallocate(data, num_bytes, kind);
+  }
 
   virtual AllocatorStats stats() const = 0;
+  virtual MemoryByKind by_kind() const = 0;
   virtual void ResetPeak() = 0;
+
+  MemoryKind kind() const { return kind_; }
+
+ private:
+  friend class MemoryKindGuard;
+
+  virtual void* DoAllocate(int64_t num_bytes, MemoryKind kind) = 0;
+  virtual void DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept = 0;
+
+  MemoryKind kind_ = MemoryKind::kOther;
 };
 
-// A pooled CPU allocator: see PooledAllocator. `cap_bytes`: most live bytes, 0 is no limit.
-std::shared_ptr<Allocator> MakeCpuAllocator(int64_t cap_bytes = 0);
+// Buffers of `allocator`, which outlives the guard, are of `kind` while it lives. Guards nest.
+class MemoryKindGuard {
+ public:
+  MemoryKindGuard(Allocator& allocator, MemoryKind kind)
+      : allocator_(allocator), before_(std::exchange(allocator.kind_, kind)) {}
+  ~MemoryKindGuard() { allocator_.kind_ = before_; }
+  MemoryKindGuard(const MemoryKindGuard&) = delete;
+  MemoryKindGuard& operator=(const MemoryKindGuard&) = delete;
+
+ private:
+  Allocator& allocator_;
+  const MemoryKind before_;
+};
+
+// A pooled CPU allocator: see PooledAllocator. `cap_bytes`: most live bytes, 0 is no limit. `fill_freed`: as
+// DeviceOptions says.
+std::shared_ptr<Allocator> MakeCpuAllocator(int64_t cap_bytes = 0, bool fill_freed = false);
 
 // The same interface for meta tensors: counts bytes, holds none.
 std::shared_ptr<Allocator> MakeMetaAllocator();

@@ -37,7 +37,7 @@ std::string NameCpu(int) { return "cpu"; }
 std::string NameMeta(int) { return "meta"; }
 
 std::shared_ptr<Allocator> MakeCpu(int, const DeviceOptions& options) {
-  return MakeCpuAllocator(options.cap_bytes);
+  return MakeCpuAllocator(options.cap_bytes, options.fill_freed);
 }
 
 std::shared_ptr<Allocator> MakeMeta(int, const DeviceOptions&) { return MakeMetaAllocator(); }

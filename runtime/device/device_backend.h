@@ -17,6 +17,9 @@ struct DeviceOptions {
   // Whether products of f32 on a GPU may round their operands to 11 significant bits (tf32), which tensor
   // cores take. The CPU never rounds them.
   bool allow_tf32 = false;
+  // For finding what reads memory after it was given back: blocks that come back to the pool are filled with bytes
+  // 0xff, a NaN in every floating type; on a GPU in the order of the rank's stream. Costs a pass over each.
+  bool fill_freed = false;
 };
 
 // What a kind of device adds to a program that links it.

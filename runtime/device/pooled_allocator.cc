@@ -69,31 +69,34 @@ constexpr bool PooledAllocator::ClassesFit() {
          ClassOf(1025).num_bytes == 1152 && ClassOf(kMaxBytes).index < kNumClasses;
 }
 
-inline void PooledAllocator::Count(void* block, int64_t num_bytes, int label) {
-  stats_.live_bytes += RoundUpToGranule(num_bytes);
+inline void PooledAllocator::Count(void* block, const Request& request) {
+  const int64_t num_bytes = RoundUpToGranule(request.num_bytes);
+  stats_.live_bytes += num_bytes;
   stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
   ++stats_.num_allocations;
-  if (num_bytes >= listed_bytes_) List(listed_, block, ListedBlock{RoundUpToGranule(num_bytes), label});
+  by_kind_.Add(request.kind, num_bytes);
+  if (request.num_bytes >= listed_bytes_) List(listed_, block, ListedBlock{num_bytes, request.label});
 }
 
-void* PooledAllocator::Allocate(int64_t num_bytes) {
+void* PooledAllocator::DoAllocate(int64_t num_bytes, MemoryKind kind) {
   static_assert(ClassesFit());
   WEFT_REQUIRE(num_bytes >= 0, "Allocate: expected at least 0 bytes, got ", num_bytes);
   if (num_bytes > kMaxBytes) ThrowExhausted(num_bytes, /*is_capped=*/false);
   const SizeClass size_class = ClassOf(num_bytes);
-  const int label = num_bytes >= listed_bytes_ ? CurrentLabel() : 0;
-  void* block = TakeFromPool(size_class, num_bytes, label);
-  if (block == nullptr) block = TakeNew(size_class, num_bytes, label);
+  const Request request = {num_bytes, kind, num_bytes >= listed_bytes_ ? CurrentLabel() : 0};
+  void* block = TakeFromPool(size_class, request);
+  if (block == nullptr) block = TakeNew(size_class, request);
   Guard(block, size_class.num_bytes, num_bytes);
   return block;
 }
 
-void PooledAllocator::Deallocate(void* data, int64_t num_bytes) noexcept {
+void PooledAllocator::DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept {
   if (data == nullptr) return;
   const SizeClass size_class = ClassOf(num_bytes);
   Guard(data, size_class.num_bytes, 0);
   const std::lock_guard<std::mutex> lock(mutex_);
   stats_.live_bytes -= RoundUpToGranule(num_bytes);
+  by_kind_.Remove(kind, RoundUpToGranule(num_bytes));
   if (num_bytes >= listed_bytes_) Unlist(listed_, data);
   try {
     free_blocks_[size_class.index].push_back({data, ++num_frees_});
@@ -109,27 +112,33 @@ AllocatorStats PooledAllocator::stats() const {
   return stats_;
 }
 
+MemoryByKind PooledAllocator::by_kind() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return by_kind_;
+}
+
 void PooledAllocator::ResetPeak() {
   const std::lock_guard<std::mutex> lock(mutex_);
   earlier_peak_ = std::max(earlier_peak_, stats_.peak_bytes);
   stats_.peak_bytes = stats_.live_bytes;
+  by_kind_.ResetPeak();
 }
 
 // Null if no block of the class is free. Also where the cap is looked at.
-void* PooledAllocator::TakeFromPool(const SizeClass& size_class, int64_t num_bytes, int label) {
+void* PooledAllocator::TakeFromPool(const SizeClass& size_class, const Request& request) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (cap_bytes_ - stats_.live_bytes >= RoundUpToGranule(num_bytes)) {
+    if (cap_bytes_ - stats_.live_bytes >= RoundUpToGranule(request.num_bytes)) {
       std::vector<FreeBlock>& blocks = free_blocks_[size_class.index];
       if (blocks.empty()) return nullptr;
       void* const block = blocks.back().block;
       blocks.pop_back();
       stats_.pooled_bytes -= size_class.num_bytes;
-      Count(block, num_bytes, label);
+      Count(block, request);
       return block;
     }
   }
-  ThrowExhausted(num_bytes, /*is_capped=*/true);
+  ThrowExhausted(request.num_bytes, /*is_capped=*/true);
 }
 
 // Before a block is taken from the system: keeps what is held within its bound, as far as free blocks go.
@@ -165,18 +174,18 @@ int PooledAllocator::OldestClass() const {
   return oldest;
 }
 
-void* PooledAllocator::TakeNew(const SizeClass& size_class, int64_t num_bytes, int label) {
-  MakeRoom(size_class, num_bytes);
+void* PooledAllocator::TakeNew(const SizeClass& size_class, const Request& request) {
+  MakeRoom(size_class, request.num_bytes);
   void* block = TakeFromSystem(size_class.num_bytes);
   if (block == nullptr) {
     // What the pool keeps in other classes may be what is missing.
     ReturnPoolToSystem();
     block = TakeFromSystem(size_class.num_bytes);
   }
-  if (block == nullptr) ThrowExhausted(num_bytes, /*is_capped=*/false);
+  if (block == nullptr) ThrowExhausted(request.num_bytes, /*is_capped=*/false);
   const std::lock_guard<std::mutex> lock(mutex_);
   held_bytes_ += size_class.num_bytes;
-  Count(block, num_bytes, label);
+  Count(block, request);
   return block;
 }
 
@@ -218,6 +227,22 @@ int64_t PooledAllocator::ListedBytes(int64_t cap_bytes) {
   return cap_bytes == 0 ? kMebibyte : std::clamp(cap_bytes / 64, kAllocationGranule, kMebibyte);
 }
 
+// "; in use: saved 1.5 GiB, param 96 MiB", the largest first; "" where nothing has a kind of its own.
+std::string PooledAllocator::KindsText() const {
+  const MemoryByKind bytes = by_kind();
+  if (bytes[MemoryKind::kOther].live == stats().live_bytes) return "";
+  std::vector<MemoryKind> kinds(std::begin(kMemoryKinds), std::end(kMemoryKinds));
+  std::stable_sort(kinds.begin(), kinds.end(),
+                   [&](MemoryKind a, MemoryKind b) { return bytes[a].live > bytes[b].live; });
+  std::string text;
+  for (const MemoryKind kind : kinds) {
+    if (bytes[kind].live == 0) continue;
+    absl::StrAppend(&text, text.empty() ? "; in use: " : ", ", MemoryKindName(kind), " ",
+                    BytesText(bytes[kind].live));
+  }
+  return text;
+}
+
 // "; largest: 1.5 GiB in blocks.3.attn (4 tensors), 96 MiB elsewhere (1 tensor)", or "".
 std::string PooledAllocator::LargestText() const {
   struct Sum {
@@ -252,7 +277,7 @@ void PooledAllocator::ThrowExhausted(int64_t num_bytes, bool is_capped) const {
   Throw(absl::StatusCode::kResourceExhausted, "out of memory on ", DeviceTypeName(device().type),
         ": cannot allocate ", num_bytes, " bytes; live ", now.live_bytes, " bytes, peak ", now.peak_bytes,
         " bytes, pooled ", now.pooled_bytes, " bytes",
-        is_capped ? absl::StrCat(", cap ", cap_bytes_, " bytes") : "", LargestText());
+        is_capped ? absl::StrCat(", cap ", cap_bytes_, " bytes") : "", KindsText(), LargestText());
 }
 
 void LabelBlocks(Allocator& allocator, std::shared_ptr<const BlockLabels> labels) {

@@ -49,9 +49,8 @@ class PooledAllocator : public Allocator {
   // So much is held whatever was live: asking the system anew would cost more than it is worth.
   static constexpr int64_t kFreelyHeldBytes = int64_t{32} << 20;
 
-  void* Allocate(int64_t num_bytes) final;
-  void Deallocate(void* data, int64_t num_bytes) noexcept final;
   AllocatorStats stats() const final;
+  MemoryByKind by_kind() const final;
   void ResetPeak() final;
 
   // From now on blocks that the calling thread allocates have the label current then; those of other threads
@@ -102,12 +101,22 @@ class PooledAllocator : public Allocator {
   // smaller ones fill a device alone; under a small cap, a 64th of it.
   static int64_t ListedBytes(int64_t cap_bytes);
 
-  void* TakeFromPool(const SizeClass& size_class, int64_t num_bytes, int label);
-  void* TakeNew(const SizeClass& size_class, int64_t num_bytes, int label);
+  // What is asked for, as the steps of an allocation hand it on.
+  struct Request {
+    int64_t num_bytes;
+    MemoryKind kind;
+    int label;  // in label_names_
+  };
+
+  void* DoAllocate(int64_t num_bytes, MemoryKind kind) final;
+  void DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept final;
+  void* TakeFromPool(const SizeClass& size_class, const Request& request);
+  void* TakeNew(const SizeClass& size_class, const Request& request);
   void MakeRoom(const SizeClass& size_class, int64_t num_bytes);
   int OldestClass() const;
-  void Count(void* block, int64_t num_bytes, int label);
+  void Count(void* block, const Request& request);
   int CurrentLabel();
+  std::string KindsText() const;
   std::string LargestText() const;
   [[noreturn]] void ThrowExhausted(int64_t num_bytes, bool is_capped) const;
 
@@ -116,6 +125,7 @@ class PooledAllocator : public Allocator {
   mutable std::mutex mutex_;
   std::array<std::vector<FreeBlock>, kNumClasses> free_blocks_;  // of each class the oldest first
   AllocatorStats stats_;
+  MemoryByKind by_kind_;
   int64_t held_bytes_ = 0;    // of all blocks, live and free, as large as they are
   int64_t earlier_peak_ = 0;  // the most live bytes before the last ResetPeak
   int64_t num_frees_ = 0;

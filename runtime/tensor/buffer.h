@@ -14,16 +14,21 @@ class Buffer : public RefCounted<Buffer> {
  public:
   // Errors: ResourceExhausted, from the allocator.
   Buffer(std::shared_ptr<Allocator> allocator, int64_t num_bytes)
-      : allocator_(std::move(allocator)), data_(allocator_->Allocate(num_bytes)), num_bytes_(num_bytes) {}
-  ~Buffer() { allocator_->Deallocate(data_, num_bytes_); }
+      : allocator_(std::move(allocator)),
+        kind_(allocator_->kind()),
+        data_(allocator_->Allocate(num_bytes, kind_)),
+        num_bytes_(num_bytes) {}
+  ~Buffer() { allocator_->Deallocate(data_, num_bytes_, kind_); }
 
   void* data() const { return data_; }
   int64_t num_bytes() const { return num_bytes_; }
+  MemoryKind kind() const { return kind_; }  // the allocator's when this was allocated
   Device device() const { return allocator_->device(); }
   const std::shared_ptr<Allocator>& allocator() const { return allocator_; }
 
  private:
   std::shared_ptr<Allocator> allocator_;
+  MemoryKind kind_;
   void* data_;
   int64_t num_bytes_;
 };

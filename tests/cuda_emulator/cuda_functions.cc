@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -188,6 +189,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   if (const cudaError_t error = Enter("cudaStreamCreateWithFlags"); error != cudaSuccess) return error;
   *stream = new cudaStreamOfEmulator;
   (*stream)->device = current_device;
+  (*stream)->is_first = std::none_of(TheCuda().streams.begin(), TheCuda().streams.end(),
+                                     [](cudaStream_t other) { return other->device == current_device; });
   TheCuda().streams.insert(*stream);
   return cudaSuccess;
 }
@@ -222,6 +225,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaStreamWaitEvent"); error != cudaSuccess) return error;
   if (event->stream == nullptr) return cudaSuccess;
+  Cuda& cuda = TheCuda();
+  const LeftOut of_stream = stream->is_first ? LeftOut::kWaitsOfFirst : LeftOut::kWaitsOfOthers;
+  if (stream->device == 0 && cuda.left_out == of_stream) {
+    stream->runs_ahead = true;
+    ++cuda.num_left_out;
+    return cudaSuccess;
+  }
   return Issue(
       stream, [] {},
       [source = event->stream, place = event->place] {

@@ -32,6 +32,14 @@ int64_t NumMallocs();
 cudaError_t IssueWhenReady(cudaStream_t stream, std::function<bool()> ready);
 void NotifyReady();
 
+// A mistake to plant: on device 0 either the stream that was made first, which is the rank's own, leaves out its waits
+// for events of others, or the others leave out theirs; what they issue then runs as soon as it can, where streams run
+// when they are waited for otherwise.
+enum class LeftOut { kNothing, kWaitsOfFirst, kWaitsOfOthers };
+void LeaveOutWaits(LeftOut waits);
+// How many were left out since then.
+int64_t NumLeftOut();
+
 // Kernels that have run, and operations that wait in streams.
 int64_t NumKernels();
 int64_t NumPending();

@@ -83,6 +83,7 @@ cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   stream->operations.push_back({std::move(ready), std::move(run)});
   ++stream->num_issued;
+  if (stream->runs_ahead) Advance(stream, stream->num_issued);
   TheCuda().changed.notify_all();
   return cudaSuccess;
 }
@@ -127,6 +128,17 @@ int64_t LiveBytes() {
 int64_t NumMallocs() {
   Lock lock(TheCuda().mutex);
   return TheCuda().num_mallocs;
+}
+
+void LeaveOutWaits(LeftOut waits) {
+  Lock lock(TheCuda().mutex);
+  TheCuda().left_out = waits;
+  TheCuda().num_left_out = 0;
+}
+
+int64_t NumLeftOut() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().num_left_out;
 }
 
 int64_t NumKernels() {

@@ -23,6 +23,8 @@ struct cudaStreamOfEmulator {
     std::function<void()> run;
   };
   int device = 0;
+  bool is_first = false;  // of its device's that live
+  bool runs_ahead = false;
   std::deque<Operation> operations;
   int64_t num_issued = 0;
   int64_t num_done = 0;
@@ -50,6 +52,8 @@ struct Cuda {
   std::map<std::string, cudaError_t> failures;
   std::map<void*, Allocation> allocations;
   std::set<cudaStream_t> streams;
+  LeftOut left_out = LeftOut::kNothing;
+  int64_t num_left_out = 0;
   int64_t live_bytes = 0;
   int64_t num_mallocs = 0;
   int64_t num_kernels = 0;

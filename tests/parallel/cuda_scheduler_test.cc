@@ -1,7 +1,9 @@
 // Training steps under plans that gather ahead and reduce in buckets, on emulated GPUs over a fake NCCL: what runs
 // beside the rank's stream gives the bits of what it waits for at once.
 
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,14 +14,19 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/linear.h"
 #include "dtensor/optim/adamw.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/tensor/copy.h"
+#include "tests/cuda_emulator/emulator.h"
 #include "tests/dtensor/sharded_values.h"
+#include "tests/message_of.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
 namespace weft {
 namespace {
+
+using cuda_emulator::LeftOut;
 
 constexpr int64_t kDim = 6;
 
@@ -58,18 +65,18 @@ std::vector<Case> Cases() {
            {{"blocks.*", FullyShard("shard")}, {"", FullyShard("shard")}, {"", DataParallel("replica")}}}};
 }
 
-// Losses and parameters of rank 0 after four steps of two microbatches.
-std::vector<double> Train(const Case& of, bool overlap) {
+// Losses and parameters of rank 0 after `num_steps` steps of two microbatches. Memory that is given back turns to NaN.
+std::vector<double> Train(const Case& of, bool overlap, int num_steps = 4) {
   std::vector<double> outcome;
   const DeviceMesh mesh = DeviceMesh::Parse(of.mesh);
-  RunNcclRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+  const auto train = [&](World& world) {
     Chain model;
     Plan plan = of.plan;
     plan.set_scheduler({.bucket_mb = 0.0003, .prefetch = 1, .overlap = overlap});
     const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
     AdamW optimizer(model.AllParameters(), {});
     std::vector<double> mine;
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < num_steps; ++step) {
       for (int part = 0; part < 2; ++part) {
         std::optional<NoSync> no_sync;
         if (part == 0) no_sync.emplace(context->state());
@@ -87,7 +94,9 @@ std::vector<double> Train(const Case& of, bool overlap) {
       for (double element : whole.ToVector<double>()) mine.push_back(element);
     }
     if (world.rank() == 0) outcome = std::move(mine);
-  });
+  };
+  RunNcclRanks(static_cast<int>(mesh.num_ranks()), train, std::make_shared<FakeNccl>(),
+               std::chrono::minutes(2), {.tell = [](const std::string&) {}}, {.fill_freed = true});
   return outcome;
 }
 
@@ -97,6 +106,22 @@ TEST(CudaSchedulerTest, OverlapChangesNoBit) {
     ASSERT_GT(expected.size(), 8u);
     EXPECT_GT(std::abs(expected[6] - expected[0]), 1e-4) << of.name << ": the steps change nothing";
     EXPECT_EQ(Train(of, /*overlap=*/true), expected) << of.name;
+  }
+}
+
+// What streams wait for each other for: neither can be left out under any plan.
+TEST(CudaSchedulerTest, WaitsLeftOutAreSeen) {
+  for (const Case& of : Cases()) {
+    const std::vector<double> expected = Train(of, /*overlap=*/true);
+    for (const LeftOut waits : {LeftOut::kWaitsOfFirst, LeftOut::kWaitsOfOthers}) {
+      cuda_emulator::LeaveOutWaits(waits);
+      std::vector<double> outcome;
+      const std::string error = MessageOf([&] { outcome = Train(of, /*overlap=*/true); });
+      EXPECT_GT(cuda_emulator::NumLeftOut(), 0) << of.name;
+      EXPECT_TRUE(error != "no error" || outcome != expected)
+          << of.name << (waits == LeftOut::kWaitsOfFirst ? ": of the rank's stream" : ": of lanes' streams");
+      cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
+    }
   }
 }
 

@@ -30,22 +30,24 @@ class WatchingAllocator final : public Allocator {
   const std::map<int64_t, int64_t>& counts() const { return counts_; }  // the same by size
 
   Device device() const override { return inner_->device(); }
-  void* Allocate(int64_t num_bytes) override {
+  AllocatorStats stats() const override { return inner_->stats(); }
+  MemoryByKind by_kind() const override { return inner_->by_kind(); }
+  void ResetPeak() override { inner_->ResetPeak(); }
+
+ private:
+  void* DoAllocate(int64_t num_bytes, MemoryKind kind) override {
     if (sizes_.count(num_bytes) > 0) {
       live_ += num_bytes;
       peak_ = std::max(peak_, live_.load());
       ++count_, ++counts_[num_bytes];
     }
-    return inner_->Allocate(num_bytes);
+    return inner_->Allocate(num_bytes, kind);
   }
-  void Deallocate(void* data, int64_t num_bytes) noexcept override {
+  void DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept override {
     if (sizes_.count(num_bytes) > 0) live_ -= num_bytes;
-    inner_->Deallocate(data, num_bytes);
+    inner_->Deallocate(data, num_bytes, kind);
   }
-  AllocatorStats stats() const override { return inner_->stats(); }
-  void ResetPeak() override { inner_->ResetPeak(); }
 
- private:
   const std::shared_ptr<Allocator> inner_;
   std::set<int64_t> sizes_;
   std::atomic<int64_t> live_ = 0;  // a lane's worker may let go of a buffer

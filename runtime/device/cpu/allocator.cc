@@ -3,6 +3,7 @@
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
+#include <cstring>
 #include <new>
 
 #include "runtime/device/pooled_allocator.h"
@@ -20,7 +21,7 @@ std::align_val_t AlignmentOf(int64_t num_bytes) {
 // AddressSanitizer sees a freed block, and the tail of a live one, as poisoned.
 class CpuAllocator final : public PooledAllocator {
  public:
-  explicit CpuAllocator(int64_t cap_bytes) : PooledAllocator(cap_bytes) {}
+  CpuAllocator(int64_t cap_bytes, bool fill_freed) : PooledAllocator(cap_bytes), fill_freed_(fill_freed) {}
   ~CpuAllocator() override { ReturnPoolToSystem(); }
 
   Device device() const override { return {DeviceType::kCpu}; }
@@ -39,17 +40,21 @@ class CpuAllocator final : public PooledAllocator {
     ::operator delete(block, AlignmentOf(num_bytes));
   }
 
-  void Guard([[maybe_unused]] void* block, [[maybe_unused]] int64_t num_bytes,
-             [[maybe_unused]] int64_t usable_bytes) noexcept override {
+  void Guard(void* block, int64_t num_bytes, [[maybe_unused]] int64_t usable_bytes) noexcept override {
+    ASAN_UNPOISON_MEMORY_REGION(block, num_bytes);
+    if (fill_freed_ && usable_bytes == 0) std::memset(block, 0xff, static_cast<size_t>(num_bytes));
     ASAN_POISON_MEMORY_REGION(block, num_bytes);
     ASAN_UNPOISON_MEMORY_REGION(block, usable_bytes);
   }
+
+ private:
+  const bool fill_freed_;
 };
 
 }  // namespace
 
-std::shared_ptr<Allocator> MakeCpuAllocator(int64_t cap_bytes) {
-  return std::make_shared<CpuAllocator>(cap_bytes);
+std::shared_ptr<Allocator> MakeCpuAllocator(int64_t cap_bytes, bool fill_freed) {
+  return std::make_shared<CpuAllocator>(cap_bytes, fill_freed);
 }
 
 }  // namespace weft

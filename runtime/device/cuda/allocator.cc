@@ -34,8 +34,8 @@ class PinnedAllocator final : public PooledAllocator {
 
 }  // namespace
 
-CudaAllocator::CudaAllocator(int device, int64_t cap_bytes)
-    : PooledAllocator(cap_bytes), device_(MakeCurrent(device)) {}
+CudaAllocator::CudaAllocator(int device, int64_t cap_bytes, bool fill_freed)
+    : PooledAllocator(cap_bytes), device_(MakeCurrent(device)), fill_freed_(fill_freed) {}
 
 // The last owner may be any thread. What is queued may still use the memory.
 CudaAllocator::~CudaAllocator() {
@@ -53,6 +53,12 @@ void* CudaAllocator::TakeFromSystem(int64_t num_bytes) {
   }
   CheckCuda(error, "cudaMalloc");
   return block;
+}
+
+// What is queued before it on the stream still reads the block as it was.
+void CudaAllocator::Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept {
+  if (!fill_freed_ || usable_bytes > 0) return;
+  cudaMemsetAsync(block, 0xff, static_cast<size_t>(num_bytes), stream_.ref().handle());
 }
 
 void CudaAllocator::ReturnToSystem(void* block, int64_t) noexcept { cudaFree(block); }

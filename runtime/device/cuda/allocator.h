@@ -17,9 +17,9 @@ namespace weft {
 class CudaAllocator final : public PooledAllocator {
  public:
   // Makes `device` the calling thread's, for good. `cap_bytes`: most live bytes, 0: no limit but the
-  // device's.
+  // device's. `fill_freed`: as DeviceOptions says.
   // Errors: as CheckCuda.
-  explicit CudaAllocator(int device, int64_t cap_bytes = 0);
+  explicit CudaAllocator(int device, int64_t cap_bytes = 0, bool fill_freed = false);
   ~CudaAllocator() override;
 
   Device device() const override { return {DeviceType::kCuda, device_}; }
@@ -29,9 +29,11 @@ class CudaAllocator final : public PooledAllocator {
  protected:
   void* TakeFromSystem(int64_t num_bytes) override;
   void ReturnToSystem(void* block, int64_t num_bytes) noexcept override;
+  void Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept override;
 
  private:
   const int device_;
+  const bool fill_freed_;
   const CudaStream stream_;
   const std::unique_ptr<CudaRankState> rank_state_ = std::make_unique<CudaRankState>();
 };

@@ -18,7 +18,7 @@ std::string NameCudaDevice(int index) {
 }
 
 std::shared_ptr<Allocator> MakeCudaAllocator(int index, const DeviceOptions& options) {
-  auto allocator = std::make_shared<CudaAllocator>(index, options.cap_bytes);
+  auto allocator = std::make_shared<CudaAllocator>(index, options.cap_bytes, options.fill_freed);
   allocator->rank_state().set_allow_tf32(options.allow_tf32);
   return allocator;
 }

@@ -39,7 +39,8 @@ NcclOptions FastNcclOptions() {
 }
 
 void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::shared_ptr<FakeNccl> fake,
-                  std::chrono::milliseconds comm_timeout, WatchdogOptions watchdog) {
+                  std::chrono::milliseconds comm_timeout, WatchdogOptions watchdog,
+                  const DeviceOptions& device_options) {
   cuda_emulator::SetMachine({.num_devices = 8});
   {
     const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
@@ -48,6 +49,7 @@ void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::s
   RunRanks(num_ranks, body,
            {.backend = Backend::kNccl,
             .device = DeviceType::kCuda,
+            .device_options = device_options,
             .threads_per_rank = 1,
             .comm_timeout = comm_timeout,
             .watchdog = std::move(watchdog)});

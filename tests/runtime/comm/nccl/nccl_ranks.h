@@ -19,7 +19,8 @@ namespace weft {
 void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body,
                   std::shared_ptr<FakeNccl> fake = std::make_shared<FakeNccl>(),
                   std::chrono::milliseconds comm_timeout = std::chrono::minutes(2),
-                  WatchdogOptions watchdog = {.tell = [](const std::string&) {}});
+                  WatchdogOptions watchdog = {.tell = [](const std::string&) {}},
+                  const DeviceOptions& device_options = {});
 
 // Those of the groups that RunNcclRanks makes; what is late is so soon.
 NcclOptions FastNcclOptions();
