@@ -83,8 +83,8 @@ void BackwardPass::RunGuarded(absl::Span<const TapeNode::Edge> roots, absl::Span
 absl::InlinedVector<GradientSink*, 4> BackwardPass::Sinks() const {
   absl::InlinedVector<GradientSink*, 4> sinks;
   const auto add = [&](GradientSink* sink) {
-    const bool is_new = std::find(sinks.begin(), sinks.end(), sink) == sinks.end();
-    if (sink != nullptr && is_new) sinks.push_back(sink);
+    if (sink == nullptr) return;
+    if (std::find(sinks.begin(), sinks.end(), sink) == sinks.end()) sinks.push_back(sink);
   };
   for (const Entry& entry : entries_) {
     if (!has_targets()) add(entry.node->sink());

@@ -78,6 +78,24 @@ inline void PooledAllocator::Count(void* block, const Request& request) {
   if (request.num_bytes >= listed_bytes_) List(listed_, block, ListedBlock{num_bytes, request.label});
 }
 
+// Null if no block of the class is free. Also where the cap is looked at. Inlined, as what every op asks for.
+[[gnu::always_inline]] inline void* PooledAllocator::TakeFromPool(const SizeClass& size_class,
+                                                                  const Request& request) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (cap_bytes_ - stats_.live_bytes >= RoundUpToGranule(request.num_bytes)) {
+      std::vector<FreeBlock>& blocks = free_blocks_[size_class.index];
+      if (blocks.empty()) return nullptr;
+      void* const block = blocks.back().block;
+      blocks.pop_back();
+      stats_.pooled_bytes -= size_class.num_bytes;
+      Count(block, request);
+      return block;
+    }
+  }
+  ThrowExhausted(request.num_bytes, /*is_capped=*/true);
+}
+
 void* PooledAllocator::DoAllocate(int64_t num_bytes, MemoryKind kind) {
   static_assert(ClassesFit());
   WEFT_REQUIRE(num_bytes >= 0, "Allocate: expected at least 0 bytes, got ", num_bytes);
@@ -86,17 +104,18 @@ void* PooledAllocator::DoAllocate(int64_t num_bytes, MemoryKind kind) {
   const Request request = {num_bytes, kind, num_bytes >= listed_bytes_ ? CurrentLabel() : 0};
   void* block = TakeFromPool(size_class, request);
   if (block == nullptr) block = TakeNew(size_class, request);
-  Guard(block, size_class.num_bytes, num_bytes);
+  if (guards_) Guard(block, size_class.num_bytes, num_bytes);
   return block;
 }
 
 void PooledAllocator::DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept {
   if (data == nullptr) return;
   const SizeClass size_class = ClassOf(num_bytes);
-  Guard(data, size_class.num_bytes, 0);
+  if (guards_) Guard(data, size_class.num_bytes, 0);
   const std::lock_guard<std::mutex> lock(mutex_);
-  stats_.live_bytes -= RoundUpToGranule(num_bytes);
-  by_kind_.Remove(kind, RoundUpToGranule(num_bytes));
+  const int64_t counted_bytes = RoundUpToGranule(num_bytes);
+  stats_.live_bytes -= counted_bytes;
+  by_kind_.Remove(kind, counted_bytes);
   if (num_bytes >= listed_bytes_) Unlist(listed_, data);
   try {
     free_blocks_[size_class.index].push_back({data, ++num_frees_});
@@ -122,23 +141,6 @@ void PooledAllocator::ResetPeak() {
   earlier_peak_ = std::max(earlier_peak_, stats_.peak_bytes);
   stats_.peak_bytes = stats_.live_bytes;
   by_kind_.ResetPeak();
-}
-
-// Null if no block of the class is free. Also where the cap is looked at.
-void* PooledAllocator::TakeFromPool(const SizeClass& size_class, const Request& request) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (cap_bytes_ - stats_.live_bytes >= RoundUpToGranule(request.num_bytes)) {
-      std::vector<FreeBlock>& blocks = free_blocks_[size_class.index];
-      if (blocks.empty()) return nullptr;
-      void* const block = blocks.back().block;
-      blocks.pop_back();
-      stats_.pooled_bytes -= size_class.num_bytes;
-      Count(block, request);
-      return block;
-    }
-  }
-  ThrowExhausted(request.num_bytes, /*is_capped=*/true);
 }
 
 // Before a block is taken from the system: keeps what is held within its bound, as far as free blocks go.

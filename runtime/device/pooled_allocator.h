@@ -58,10 +58,11 @@ class PooledAllocator : public Allocator {
   void SetLabels(std::shared_ptr<const BlockLabels> labels);
 
  protected:
-  // `cap_bytes`: no more live bytes than this, and no free blocks beyond it; 0: no limit.
-  explicit PooledAllocator(int64_t cap_bytes)
+  // `cap_bytes`: no more live bytes than this, and no free blocks beyond it; 0: no limit. `guards`: Guard is called.
+  explicit PooledAllocator(int64_t cap_bytes, bool guards = false)
       : cap_bytes_(cap_bytes == 0 ? std::numeric_limits<int64_t>::max() : cap_bytes),
-        listed_bytes_(ListedBytes(cap_bytes)) {}
+        listed_bytes_(ListedBytes(cap_bytes)),
+        guards_(guards) {}
 
   // A block of so many bytes, or null if the system has no more.
   virtual void* TakeFromSystem(int64_t num_bytes) = 0;
@@ -122,6 +123,7 @@ class PooledAllocator : public Allocator {
 
   const int64_t cap_bytes_;
   const int64_t listed_bytes_;
+  const bool guards_;
   mutable std::mutex mutex_;
   std::array<std::vector<FreeBlock>, kNumClasses> free_blocks_;  // of each class the oldest first
   AllocatorStats stats_;

@@ -18,10 +18,17 @@ std::align_val_t AlignmentOf(int64_t num_bytes) {
   return static_cast<std::align_val_t>(num_bytes >= kHugePage ? kHugePage : kAllocationGranule);
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kPoisons = true;
+#else
+constexpr bool kPoisons = false;
+#endif
+
 // AddressSanitizer sees a freed block, and the tail of a live one, as poisoned.
 class CpuAllocator final : public PooledAllocator {
  public:
-  CpuAllocator(int64_t cap_bytes, bool fill_freed) : PooledAllocator(cap_bytes), fill_freed_(fill_freed) {}
+  CpuAllocator(int64_t cap_bytes, bool fill_freed)
+      : PooledAllocator(cap_bytes, /*guards=*/fill_freed || kPoisons), fill_freed_(fill_freed) {}
   ~CpuAllocator() override { ReturnPoolToSystem(); }
 
   Device device() const override { return {DeviceType::kCpu}; }

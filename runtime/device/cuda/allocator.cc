@@ -35,7 +35,9 @@ class PinnedAllocator final : public PooledAllocator {
 }  // namespace
 
 CudaAllocator::CudaAllocator(int device, int64_t cap_bytes, bool fill_freed)
-    : PooledAllocator(cap_bytes), device_(MakeCurrent(device)), fill_freed_(fill_freed) {}
+    : PooledAllocator(cap_bytes, /*guards=*/fill_freed),
+      device_(MakeCurrent(device)),
+      fill_freed_(fill_freed) {}
 
 // The last owner may be any thread. What is queued may still use the memory.
 CudaAllocator::~CudaAllocator() {
