@@ -1,0 +1,116 @@
+#include "parallel/pipeline/schedule_csv.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+// No model has as many; a typing error has.
+constexpr int kMostNumbers = 100'000;
+
+void ReadCell(absl::string_view cell, const std::string& where, std::vector<ScheduleItem>& items) {
+  cell = absl::StripAsciiWhitespace(cell);
+  if (cell.empty()) return;
+  const std::optional<ScheduleItem> item = ScheduleItem::Parse(cell);
+  WEFT_REQUIRE(item.has_value(), where, "cannot read \"", cell,
+               "\": expected [stage][kind][microbatch] such as 2F0, 3SEND_B1 or (0F3;3B1)OVERLAP_F_B, or "
+               "[stage][kind] such as 0UNSHARD");
+  for (const PipelineAction& action : item->actions) {
+    WEFT_REQUIRE(action.stage < kMostNumbers && action.microbatch < kMostNumbers, where, "\"", cell,
+                 "\": expected numbers below ", kMostNumbers);
+  }
+  items.push_back(*item);
+}
+
+// The rank that computes most actions of each stage, the first of several.
+std::vector<int> PlacementOf(const PipelineSchedule& schedule, int num_stages) {
+  std::vector<std::map<int, int>> counts(num_stages);
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    for (const ScheduleItem& item : schedule.ranks[rank]) {
+      for (const PipelineAction& action : item.actions) {
+        if (IsCompute(action.kind)) ++counts[action.stage][rank];
+      }
+    }
+  }
+  std::vector<int> stage_rank;
+  for (int stage = 0; stage < num_stages; ++stage) {
+    WEFT_REQUIRE(!counts[stage].empty(), schedule.name, ": there are actions of stage ", num_stages - 1,
+                 ", but no rank computes stage ", stage);
+    const auto most = std::max_element(counts[stage].begin(), counts[stage].end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    stage_rank.push_back(most->first);
+  }
+  return stage_rank;
+}
+
+}  // namespace
+
+PipelineSchedule ScheduleFromCsv(absl::string_view text, absl::string_view file) {
+  PipelineSchedule schedule;
+  schedule.name = std::string(file);
+  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  while (!lines.empty() && absl::StripAsciiWhitespace(lines.back()).empty()) lines.pop_back();
+  WEFT_REQUIRE(!lines.empty(), file, ": expected one row of actions per rank, got none");
+  int num_stages = 0;
+  int64_t num_actions = 0;
+  std::map<int, int> updates;  // by stage
+  for (size_t line = 0; line < lines.size(); ++line) {
+    std::vector<ScheduleItem>& items = schedule.ranks.emplace_back();
+    int cell_number = 0;
+    for (absl::string_view cell : absl::StrSplit(lines[line], ',')) {
+      ReadCell(cell, absl::StrCat(file, ":", line + 1, ": cell ", ++cell_number, ": "), items);
+    }
+    for (const ScheduleItem& item : items) {
+      for (const PipelineAction& action : item.actions) {
+        num_stages = std::max(num_stages, action.stage + 1);
+        schedule.num_microbatches = std::max(schedule.num_microbatches, action.microbatch + 1);
+        if (action.kind == ActionKind::kOpt) ++updates[action.stage];
+        ++num_actions;
+      }
+    }
+  }
+  WEFT_REQUIRE(int64_t{num_stages} * schedule.num_microbatches <= num_actions, file, ": ", num_actions,
+               " actions cannot be ", schedule.num_microbatches, " microbatches of ", num_stages, " stages");
+  WEFT_REQUIRE(num_stages > 0, file, ": expected actions, got blank cells alone");
+  schedule.stage_rank = PlacementOf(schedule, num_stages);
+  for (const auto& [stage, count] : updates) {
+    if (count < 2 || schedule.versions != WeightVersions::kOne) continue;
+    schedule.versions = WeightVersions::kNewest;
+    schedule.microbatches_per_update = std::max(1, schedule.num_microbatches / count);
+  }
+  return schedule;
+}
+
+PipelineSchedule ReadScheduleCsv(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) Throw(absl::StatusCode::kNotFound, "cannot read the schedule ", path);
+  return ScheduleFromCsv(text.str(), path);
+}
+
+std::string ScheduleToCsv(const PipelineSchedule& schedule) {
+  std::string text;
+  for (const std::vector<ScheduleItem>& items : schedule.ranks) {
+    absl::StrAppend(
+        &text,
+        absl::StrJoin(items, ",",
+                      [](std::string* out, const ScheduleItem& item) { out->append(item.ToString()); }),
+        "\n");
+  }
+  return text;
+}
+
+}  // namespace weft
