@@ -1,0 +1,95 @@
+#include "parallel/pipeline/generator.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+// Lists of more would not fit into memory; a typing error asks for them.
+constexpr int kMost = 10'000;
+constexpr int64_t kMostForwards = 4'000'000;
+
+// By name. Constant once static initialisation is over, hence no lock; a function-local, so that it is there
+// for the first registrar of whatever file; never destroyed.
+std::map<std::string, ScheduleGenerator>& Table() {
+  static auto* const table = new std::map<std::string, ScheduleGenerator>();
+  return *table;
+}
+
+const ScheduleGenerator& FindGenerator(absl::string_view name) {
+  const auto found = Table().find(std::string(name));
+  if (found != Table().end()) return found->second;
+  ThrowInvalidArgument(
+      "unknown schedule '", name, "': expected one of ",
+      absl::StrJoin(Table(), ", ", [](std::string* out, const auto& entry) { out->append(entry.first); }));
+}
+
+bool Accepts(const ScheduleGenerator& generator, const ScheduleSize& size) {
+  return generator.rule.empty() || generator.accepts(size);
+}
+
+// The nearest legal counts below and above the given one: "counts are 4 and 6", "count is 8".
+std::string LegalCountsNear(const ScheduleGenerator& generator, ScheduleSize size) {
+  const int given = size.microbatches;
+  std::vector<int> counts;
+  for (size.microbatches = given - 1; size.microbatches >= 1 && counts.empty(); --size.microbatches) {
+    if (Accepts(generator, size)) counts.push_back(size.microbatches);
+  }
+  const size_t below = counts.size();
+  for (size.microbatches = given + 1; size.microbatches <= kMost && counts.size() == below;
+       ++size.microbatches) {
+    if (Accepts(generator, size)) counts.push_back(size.microbatches);
+  }
+  return absl::StrCat(counts.size() == 1 ? "count is " : "counts are ", absl::StrJoin(counts, " and "));
+}
+
+}  // namespace
+
+RegisterSchedule::RegisterSchedule(ScheduleGenerator generator) {
+  const std::string name = generator.name;
+  if (Table().emplace(name, std::move(generator)).second) return;
+  // Nothing can catch an exception before main.
+  std::fprintf(stderr, "weft: two schedules of the name '%s' are linked into this program\n", name.c_str());
+  std::abort();
+}
+
+std::vector<ScheduleGenerator> AllSchedules() {
+  std::vector<ScheduleGenerator> generators;
+  for (const auto& [name, generator] : Table()) generators.push_back(generator);
+  return generators;
+}
+
+PipelineSchedule GenerateSchedule(absl::string_view name, const ScheduleSize& given) {
+  const ScheduleGenerator& generator = FindGenerator(name);
+  ScheduleSize size = given;
+  WEFT_REQUIRE(size.ranks >= 1 && size.ranks <= kMost, "schedule ", name, ": expected 1 to ", kMost,
+               " ranks, got ", size.ranks);
+  WEFT_REQUIRE(size.microbatches >= 1 && size.microbatches <= kMost, "schedule ", name, ": expected 1 to ",
+               kMost, " microbatches, got ", size.microbatches);
+  if (size.chunks == 0) size.chunks = generator.chunks;
+  WEFT_REQUIRE(generator.any_chunks || size.chunks == generator.chunks, "schedule ", name, " has ",
+               generator.chunks, generator.chunks == 1 ? " chunk" : " chunks", " per rank, got ",
+               size.chunks);
+  WEFT_REQUIRE(size.chunks >= 1 && size.chunks <= kMost, "schedule ", name, ": expected 1 to ", kMost,
+               " chunks per rank, got ", size.chunks);
+  const int64_t forwards = int64_t{size.ranks} * size.chunks * size.microbatches;
+  WEFT_REQUIRE(forwards <= kMostForwards, "schedule ", name, ": expected at most ", kMostForwards,
+               " stages times microbatches, got ", forwards);
+  WEFT_REQUIRE(Accepts(generator, size), "schedule ", name, " with ", size.ranks, " ranks: expected ",
+               generator.rule, ", got ", size.microbatches, "; the nearest legal ",
+               LegalCountsNear(generator, size));
+  PipelineSchedule schedule = generator.generate(size);
+  schedule.name = std::string(name);
+  schedule.num_microbatches = size.microbatches;
+  return schedule;
+}
+
+}  // namespace weft
