@@ -1,0 +1,144 @@
+// Damaged schedules: what the checker says of them is what a game of tokens does, in either direction.
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "parallel/pipeline/checker.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/pipeline/lowering.h"
+#include "tests/parallel/pipeline/token_game.h"
+
+namespace weft {
+namespace {
+
+constexpr int kDamaged = 10'000;  // per schedule
+
+class Damage {
+ public:
+  Damage(PipelineSchedule schedule, std::mt19937_64& random)
+      : schedule_(std::move(schedule)), random_(random) {}
+
+  // Drops, swaps, repeats or moves an action, within its list or to another; or gives it another microbatch
+  // or kind.
+  void Once() {
+    const int rank = Any(schedule_.num_ranks());
+    std::vector<ScheduleItem>& items = schedule_.ranks[rank];
+    if (items.size() < 2) return;
+    const size_t at = Any(items.size());
+    const ScheduleItem item = items[at];
+    switch (Any(8)) {
+      case 0:
+        items.erase(items.begin() + at);
+        return;
+      case 1:  // neighbours: often legal
+        std::swap(items[at], items[at + 1 < items.size() ? at + 1 : at - 1]);
+        return;
+      case 2:
+        std::swap(items[at], items[Any(items.size())]);
+        return;
+      case 3:
+        Insert(schedule_.ranks[Any(schedule_.num_ranks())], item);
+        return;
+      case 4:
+        items.erase(items.begin() + at);
+        Insert(Any(3) == 0 ? schedule_.ranks[Any(schedule_.num_ranks())] : items, item);
+        return;
+      case 5:
+        return Change(items[at], /*kind=*/false);
+      case 6:
+        return Change(items[at], /*kind=*/true);
+      default: {
+        ScheduleItem changed = item;
+        Change(changed, /*kind=*/true);
+        items.insert(items.begin() + at + 1, changed);
+      }
+    }
+  }
+
+  const PipelineSchedule& schedule() const { return schedule_; }
+
+ private:
+  int Any(size_t count) { return static_cast<int>(random_() % count); }
+  // Another microbatch, or another kind of computing.
+  void Change(ScheduleItem& item, bool kind) {
+    PipelineAction& action = item.actions[Any(item.actions.size())];
+    if (!IsCompute(action.kind)) return;
+    if (kind) {
+      action.kind = static_cast<ActionKind>(Any(static_cast<int>(ActionKind::kBackward) + 1));
+    } else {
+      action.microbatch = Any(schedule_.num_microbatches);
+    }
+  }
+  void Insert(std::vector<ScheduleItem>& items, const ScheduleItem& item) {
+    items.insert(items.begin() + Any(items.size() + 1), item);
+  }
+
+  PipelineSchedule schedule_;
+  std::mt19937_64& random_;
+};
+
+// The schedule at several sizes, computing alone and lowered.
+std::vector<PipelineSchedule> Bases(const std::string& name) {
+  std::vector<PipelineSchedule> bases;
+  for (const int ranks : {2, 3}) {
+    const PipelineSchedule schedule =
+        GenerateSchedule(name, {.ranks = ranks, .microbatches = name == "dualpipev" ? 2 * ranks : ranks});
+    bases.push_back(schedule);
+    bases.push_back(LowerSchedule(schedule, {.whole_stages = 0, .reduce_gradients = false}));
+    bases.push_back(LowerSchedule(schedule, {.whole_stages = 2}));
+  }
+  // Updates within the step, more than one of a stage.
+  if (absl::StartsWith(name, "pipedream"))
+    bases.push_back(GenerateSchedule(name, {.ranks = 2, .microbatches = 6}));
+  return bases;
+}
+
+class DamageTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(DamageTest, NoVerdictDiffers) {
+  std::mt19937_64 random(20261123);
+  const std::vector<PipelineSchedule> bases = Bases(GetParam());
+  int legal = 0;
+  int deadlocks = 0;
+  for (int i = 0; i < kDamaged; ++i) {
+    Damage damage(bases[i % bases.size()], random);
+    for (uint64_t count = 1 + random() % 2; count > 0; --count) damage.Once();
+    const ScheduleCertificate certificate = CheckSchedule(damage.schedule());
+    // All states of one in fifty; otherwise those of some orders of moving.
+    const GameVerdict verdict = PlayTokenGame(damage.schedule(), i % 50 == 0 ? 20'000 : 30);
+    ASSERT_EQ(verdict, (GameVerdict{.ends = certificate.ok, .stuck = !certificate.ok}))
+        << certificate.error << "\n"
+        << damage.schedule().ToString();
+    ASSERT_TRUE(certificate.ok || absl::StrContains(certificate.error, "rank ")) << certificate.error;
+    legal += certificate.ok;
+    deadlocks += absl::StartsWith(certificate.error, "deadlock: ");
+  }
+  // All three are met often enough to mean something.
+  EXPECT_GT(legal, kDamaged / 100);
+  EXPECT_GT(deadlocks, kDamaged / 500);
+  EXPECT_LT(legal, kDamaged / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DamageTest, testing::ValuesIn([] {
+                           std::vector<std::string> names;
+                           for (const ScheduleGenerator& generator : AllSchedules())
+                             names.push_back(generator.name);
+                           return names;
+                         }()),
+                         [](const auto& info) { return absl::StrCat("of_", info.param); });
+
+TEST(TokenGameTest, WhatIsNotDamagedEnds) {
+  for (const ScheduleGenerator& generator : AllSchedules()) {
+    for (const PipelineSchedule& schedule : Bases(generator.name)) {
+      EXPECT_EQ(PlayTokenGame(schedule, 20'000), (GameVerdict{.ends = true})) << schedule.ToString();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft
