@@ -1,0 +1,46 @@
+// A pipeline schedule and what it comes to, as text and as JSON.
+
+#ifndef WEFT_TOOLS_SCHEDULE_REPORT_H_
+#define WEFT_TOOLS_SCHEDULE_REPORT_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "parallel/pipeline/checker.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace weft {
+
+struct ScheduleReport {
+  std::string name;  // of the schedule, or of its file
+  ScheduleSize size;
+  PipelineSchedule schedule;  // empty if there is none: see `error` of the certificate
+  ScheduleTimes times;
+  ScheduleCertificate certificate;
+
+  // One object, on one line: name, ranks, chunks, microbatches, ok, makespan, bubble, peak_w, peak_i, error.
+  // Times are in the units of F, I and W of a whole rank, peaks in chunks, by rank. Where it is not ok, times
+  // are null and lists are empty.
+  std::string ToJson() const;
+  // The lists, one line per rank.
+  std::string ListsText() const;
+  // The figures of the whole and a line per rank. It is ok.
+  std::string CertificateText() const;
+};
+
+// Generates and checks a schedule. What is wrong with name, size or schedule is in the certificate.
+ScheduleReport ReportGenerated(absl::string_view name, const ScheduleSize& size, const ScheduleTimes& times);
+// Reads a file and checks it.
+ScheduleReport ReportFile(const std::string& path, const ScheduleTimes& times);
+
+// Reads "F,I,W", the times of a whole rank.
+// Errors: InvalidArgument unless they are three numbers of 0 or more.
+ScheduleTimes ParseScheduleTimes(absl::string_view text);
+// Reads "sequential", "atomic" or the time of a pair into `times`.
+// Errors: InvalidArgument with the three forms.
+void ParsePairTiming(absl::string_view text, ScheduleTimes& times);
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_SCHEDULE_REPORT_H_
