@@ -111,6 +111,30 @@ TEST(LoweringTest, AtMostSoManyStagesAreWhole) {
   }
 }
 
+// Transfers of one microbatch there and back: one per edge between ranks and direction.
+TEST(LoweringTest, TransfersPerMicrobatch) {
+  const auto transfers = [](const std::string& name, int chunks) {
+    const PipelineSchedule lowered =
+        LowerSchedule(GenerateSchedule(name, {.ranks = 4, .chunks = chunks, .microbatches = 8}));
+    int sends = 0;
+    for (const std::vector<ScheduleItem>& items : lowered.ranks) {
+      for (const ScheduleItem& item : items) {
+        const ActionKind kind = item.actions[0].kind;
+        sends += kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward;
+      }
+    }
+    return sends / 8.0;
+  };
+  for (const char* name : {"gpipe", "1f1b", "zb_h1", "zb_h2", "pipedream", "pipedream_2bw"}) {
+    EXPECT_EQ(transfers(name, 1), 6) << name;
+  }
+  for (const char* name : {"interleaved", "looped_bfs", "interleaved_zb"})
+    EXPECT_EQ(transfers(name, 2), 14) << name;
+  EXPECT_EQ(transfers("interleaved", 4), 30);
+  // In a V, the last rank hands on to itself.
+  for (const char* name : {"zbv", "dualpipev", "v_half", "v_min"}) EXPECT_EQ(transfers(name, 2), 12) << name;
+}
+
 TEST(LoweringTest, OneReductionPerUpdate) {
   const PipelineSchedule lowered =
       LowerSchedule(GenerateSchedule("pipedream_2bw", {.ranks = 2, .microbatches = 4}));
