@@ -22,6 +22,10 @@ struct ParallelizeOptions {
 // this rank's piece only. A parameter that no entry reaches is Replicate. With an empty plan it is
 // Materialize.
 //
+// Of a plan that cuts the model into stages (Pipeline) a rank gets those of its coordinate: they lie on the slice of
+// the mesh there, which is what their modules' context() is of. Modules and parameters of other stages stay specs
+// (Parameter::is_here).
+//
 // Makes the communicators that the plan will need, on every rank in the same order: ranks that run different
 // programs afterwards (stages, say) must not meet for the first time in the middle of them. Over them it checks that
 // the ranks' contexts have the same Machine, by one small all-gather.
@@ -29,8 +33,8 @@ struct ParallelizeOptions {
 // The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then
 // parallelize.
 // Cost:   AgreeOnStartValues (parallel/start_values.h) and CheckSameMachine, once.
-// Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if the model already has values, or if ranks that hold the same piece of a
-//         parameter begin with other values, naming it and them.
+// Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if the model already has values, or if ranks that
+//         hold the same piece of a parameter begin with other values, naming it and them.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const ParallelizeOptions& options = {});
 

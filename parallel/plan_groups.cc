@@ -66,8 +66,9 @@ PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMe
   groups.Add((1u << mesh.num_axes()) - 1);  // what all ranks agree on
   AxisMask split = 0;
   size_t index = 0;
-  for (const Parameter* parameter : model.AllParameters()) {
+  for (const Parameter* parameter : model.RegisteredParameters()) {
     const ParameterLayouts& layouts = plan.parameters[index++].layouts;
+    if (!parameter->is_here()) continue;
     const Shape& shape = parameter->spec().shape;
     groups.AddMove(layouts.at_rest, layouts.compute, shape, compute_dtype);
     params.AddMove(layouts.at_rest, layouts.compute, shape, compute_dtype);

@@ -13,10 +13,10 @@
 
 namespace weft {
 
-// The axes, alone and together, that a training step under a plan communicates over: what parameters are
-// gathered and gradients reduced over, axes that module borders are pinned along, those that the batch is
-// split over and those that any parameter is. Axes of one rank are left out. Ascending within a list; lists
-// in an order that follows from plan and mesh alone, so that every rank has the same one.
+// The axes, alone and together, that a training step under a plan communicates over: what the parameters
+// that are here are gathered and their gradients reduced over, axes that module borders are pinned along, those that
+// the batch is split over and those that any parameter is. Axes of one rank are left out. Ascending within a list;
+// lists in an order that follows from plan and mesh alone, so that every rank of a group has the same one.
 //
 // The second list: the axes that lanes beside the rank's thread communicate over, gradients to their rest (in
 // the dtype at rest) and parameters to compute and after an update.

@@ -13,6 +13,7 @@
 #include "parallel/model_tree.h"
 #include "parallel/parameter_claims.h"
 #include "parallel/parameter_splits.h"
+#include "parallel/pipeline/cut.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -43,6 +44,7 @@ class Resolver {
       layouts.accumulates_unreduced = accumulates_[i];
     }
     CollectUnits();
+    CutPipeline();
     return std::move(result_);
   }
 
@@ -266,6 +268,37 @@ class Resolver {
     for (auto& [module, unit] : by_module) result_.units.push_back(std::move(unit));
   }
 
+  void CutPipeline() {
+    const PlanEntry* cut = nullptr;
+    for (size_t i = 0; i < meanings_.size(); ++i) {
+      if (!meanings_[i].rules->makes_stages) continue;
+      const PlanEntry& entry = plan_.entries()[i];
+      WEFT_REQUIRE(cut == nullptr, Where(entry), ": a plan cuts a model once; there is an entry \"",
+                   cut->path, "\": ", cut->style.ToString(), " already");
+      cut = &entry;
+      try {
+        TakeCut(CutIntoStages(tree_, meanings_[i].matches, mesh_, entry.style),
+                mesh_.FindAxis(entry.style.axis));
+      } catch (const Error& error) {
+        Throw(error.code(), Where(entry), ": ", error.message());
+      }
+    }
+  }
+
+  void TakeCut(StageCut cut, int axis) {
+    result_.pipeline = {
+        .axis = axis,
+        .stage_ranks = std::move(cut.stage_ranks),
+        .first_segments = std::move(cut.first_segments),
+    };
+    for (size_t i = 0; i < result_.modules.size(); ++i) {
+      result_.modules[i].stages = std::move(cut.module_stages[i]);
+    }
+    for (size_t i = 0; i < result_.parameters.size(); ++i) {
+      result_.parameters[i].stages = std::move(cut.parameter_stages[i]);
+    }
+  }
+
   void CheckRest(const ResolvedUnit& unit) const {
     for (const int parameter : unit.parameters) {
       const ParameterLayouts& layouts = result_.parameters[parameter].layouts;
@@ -318,11 +351,18 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
 
 }  // namespace
 
+bool ResolvedPlan::IsOn(const std::vector<int>& stages, int64_t index) const {
+  if (!pipeline || stages.empty()) return true;
+  return std::any_of(stages.begin(), stages.end(),
+                     [&](int stage) { return pipeline->stage_ranks[stage] == index; });
+}
+
 std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
   std::vector<std::vector<std::string>> rows = {
       {"parameter", "style", "shape", "at rest", "in compute", "gradient", "state", "elements per rank"},
   };
-  const std::vector<Parameter*> all = model.AllParameters();
+  if (pipeline) rows[0].push_back("stages");
+  const std::vector<Parameter*> all = model.RegisteredParameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Shape& shape = all[i]->spec().shape;
     const ParameterLayouts& layouts = parameters[i].layouts;
@@ -336,6 +376,7 @@ std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
         layouts.of_state().ToString(mesh),
         absl::StrCat(MaxLocalElements(shape, layouts.at_rest, mesh)),
     });
+    if (pipeline) rows.back().push_back(absl::StrJoin(parameters[i].stages, ", "));
   }
   return FormatTable(rows);
 }

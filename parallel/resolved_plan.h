@@ -1,6 +1,7 @@
 #ifndef WEFT_PARALLEL_RESOLVED_PLAN_H_
 #define WEFT_PARALLEL_RESOLVED_PLAN_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct ResolvedModule {
   // entries that reach it, the later winning.
   std::vector<Style> styles = {};
   ModuleBorder border = {};
+  std::vector<int> stages = {};  // of a pipeline that run it, ascending; empty: all
 
   bool operator==(const ResolvedModule&) const = default;
 };
@@ -26,6 +28,7 @@ struct ResolvedParameter {
   std::vector<Style> styles =
       {};  // that reach it, in the order of the plan: of its module, or of one around it
   ParameterLayouts layouts = {};
+  std::vector<int> stages = {};  // of a pipeline that have it, ascending; empty: all
 
   bool operator==(const ResolvedParameter&) const = default;
 };
@@ -40,16 +43,31 @@ struct ResolvedUnit {
 
   bool operator==(const ResolvedUnit&) const = default;
 };
+// How a pipeline cuts the model.
+struct ResolvedPipeline {
+  int axis = 0;
+  std::vector<int> stage_ranks = {};     // the index along the axis of each stage's rank
+  std::vector<int> first_segments = {};  // of each stage, and behind the last: stage s runs [s] up to [s + 1]
+
+  int num_stages() const { return static_cast<int>(stage_ranks.size()); }
+  bool operator==(const ResolvedPipeline&) const = default;
+};
 struct ResolvedPlan {
   std::vector<ResolvedModule> modules;        // every module of the model, in order of registration
   std::vector<ResolvedParameter> parameters;  // every parameter, in order of registration
   // Each module that FullyShard marks, or wraps by size or type, and that owns a parameter whose layout at rest differs from
   // compute's; in order of registration. A parameter is in the innermost.
   std::vector<ResolvedUnit> units;
+  std::optional<ResolvedPipeline> pipeline = std::nullopt;
+
+  // Whether the rank at that index along the pipeline's axis has a part of the module or parameter; every rank,
+  // where there is no pipeline.
+  bool IsOn(const std::vector<int>& stages, int64_t index) const;
 
   bool operator==(const ResolvedPlan&) const = default;
 
-  // A table: parameter, styles that reach it, shape, its four layouts, elements at rest per rank (largest).
+  // A table: parameter, styles that reach it, shape, its four layouts, elements at rest per rank (largest); the stages
+  // that have it, where there is a pipeline.
   std::string ToTable(Module& model, const DeviceMesh& mesh) const;
 };
 
@@ -58,7 +76,8 @@ struct ResolvedPlan {
 // Errors: InvalidArgument naming the entry: a path that matches no module or parameter (with the nearest that
 //         exists), an axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
 //         one parameter over the same axis, a head count that the axis does not divide, a dim that a
-//         parameter lacks, a type that no module below has, a smaller group that does not divide its axis.
+//         parameter lacks, a type that no module below has, a smaller group that does not divide its axis; as
+//         CutIntoStages.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
 
 }  // namespace weft

@@ -124,6 +124,8 @@ struct StyleRules {
   int (*own_dim)(const ParameterSpec& spec) = nullptr;
   // Of a style without an axis: parameters that it reaches are left out by styles of an axis that reach below.
   bool leaves_out = false;
+  // The modules that it names run on parts of the axis: stages (parallel/styles/pipeline.h).
+  bool makes_stages = false;
 };
 
 // Registers a style from its own file, during static initialisation:

@@ -88,6 +88,9 @@ class RankState {
   // Counts random calls in the current module path since the last ResetCallNumbers (the root module's call).
   uint64_t NextCallNumber() { return call_numbers_[path_id()]++; }
   void ResetCallNumbers() { call_numbers_.clear(); }
+  // The number of the next random call in the current module path, and to set it.
+  uint64_t call_number() { return call_numbers_[path_id()]; }
+  void set_call_number(uint64_t number) { call_numbers_[path_id()] = number; }
 
   // Where the rank stands now, for a RandomScope later.
   // Cost:   copies one number per module path that has drawn since the root module's call.

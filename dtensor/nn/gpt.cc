@@ -55,18 +55,47 @@ Gpt::Gpt(const GptConfig& config)
   }
 }
 
-DTensor Gpt::Forward(const DTensor& tokens) {
+DTensor Gpt::Embed(const DTensor& tokens) {
   WEFT_REQUIRE(tokens.ndim() == 2 && tokens.shape()[1] <= config_.context,
                "gpt: expected tokens [b, s] with s at most ", config_.context, ", got ", tokens.ToString());
   // [b, s, d] + [s, d]
-  DTensor x = wte(tokens) + Slice(wpe.Value(), /*dim=*/0, /*start=*/0, /*length=*/tokens.shape()[1]);
-  x = Dropout(x, config_.dropout);
-  for (const auto& block : blocks) x = (*block)(x);
-  return (*head)(ln_f(x));
+  const DTensor x = wte(tokens) + Slice(wpe.Value(), /*dim=*/0, /*start=*/0, /*length=*/tokens.shape()[1]);
+  return Dropout(x, config_.dropout);
+}
+
+std::vector<Segment> Gpt::MakeSegments() {
+  // Of one token: a block has 12 d^2 weights, and attends with half of the context on average, twice.
+  const auto d = static_cast<double>(config_.dim);
+  const double block = 12 * d * d + static_cast<double>(config_.context) * d;
+  std::vector<Segment> chain;
+  chain.push_back({
+      .modules = {&wte},
+      .parameters = {&wpe},
+      .cost = d,
+      .run = [this](const DTensors& tokens) -> DTensors { return {Embed(tokens[0])}; },
+  });
+  for (const auto& each : blocks) {
+    chain.push_back({
+        .modules = {each.get()},
+        .cost = block,
+        .run = [&each](const DTensors& x) -> DTensors { return {(*each)(x[0])}; },
+    });
+  }
+  chain.push_back({
+      .modules = {&ln_f, head.get()},
+      .cost = static_cast<double>(config_.vocabulary) * d,
+      .run = [this](const DTensors& x) -> DTensors { return {(*head)(ln_f(x[0]))}; },
+  });
+  if (config_.tied_head) chain.back().modules.push_back(&wte);
+  return chain;
 }
 
 LossSum Gpt::Loss(const DTensor& tokens, const DTensor& targets) {
-  return CrossEntropy((*this)(tokens), targets);
+  return LossOf({(*this)(tokens)}, targets);
+}
+
+LossSum Gpt::LossOf(const DTensors& outputs, const DTensor& targets) {
+  return CrossEntropy(outputs[0], targets);
 }
 
 }  // namespace weft

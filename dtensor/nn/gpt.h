@@ -13,6 +13,7 @@
 #include "dtensor/nn/mlp.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/norm.h"
+#include "dtensor/nn/segmented_module.h"
 
 namespace weft {
 
@@ -55,7 +56,7 @@ class GptBlock : public Module {
 // deviation 0.02, projections into the residual stream divided by sqrt(2 layers), biases zero.
 // Source: Radford et al., "Language models are unsupervised multitask learners", 2019.
 // Shape:  tokens [b, s] -> logits [b, s, v].
-class Gpt : public Module {
+class Gpt : public SegmentedModule {
  public:
   // Errors: InvalidArgument for extents below 1, or heads that do not divide dim.
   explicit Gpt(const GptConfig& config);
@@ -64,6 +65,7 @@ class Gpt : public Module {
 
   // The summed cross-entropy of the next tokens and their number; `.Mean()` is what training minimises.
   LossSum Loss(const DTensor& tokens, const DTensor& targets);
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override;
 
   Embedding wte;
   Parameter wpe;  // [context, d]
@@ -72,9 +74,12 @@ class Gpt : public Module {
   std::unique_ptr<Module> head;
 
  protected:
-  DTensor Forward(const DTensor& tokens) override;
+  // The embeddings, each block, the final norm with the head.
+  std::vector<Segment> MakeSegments() override;
 
  private:
+  DTensor Embed(const DTensor& tokens);
+
   GptConfig config_;
 };
 

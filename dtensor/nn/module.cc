@@ -73,6 +73,12 @@ void Module::AppendModules(std::vector<Module*>* modules) {
 }
 
 std::vector<Parameter*> Module::AllParameters() {
+  std::vector<Parameter*> all = RegisteredParameters();
+  std::erase_if(all, [](const Parameter* parameter) { return !parameter->is_here(); });
+  return all;
+}
+
+std::vector<Parameter*> Module::RegisteredParameters() {
   std::vector<Parameter*> all;
   for (Module* module : AllModules()) {
     all.insert(all.end(), module->parameters_.begin(), module->parameters_.end());

@@ -71,9 +71,11 @@ class Module {
   const std::vector<Module*>& children() const { return children_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // its own
 
-  // This module and all below it, and their parameters, in order of registration.
+  // This module and all below it, in order of registration; their parameters that are here, and all of them, those
+  // too that other ranks alone have (Parameter::is_here).
   std::vector<Module*> AllModules();
   std::vector<Parameter*> AllParameters();
+  std::vector<Parameter*> RegisteredParameters();
 
   // What Parallelize decided for the border, and the context that Materialize bound.
   const ModuleBorder& border() const { return border_; }

@@ -15,6 +15,10 @@ Parameter::~Parameter() {
 }
 
 const DTensor& Parameter::at_rest() const {
+  if (!is_here()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
+          "' is not on this rank: it belongs to another stage of the pipeline");
+  }
   if (!materialized()) {
     Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
           "' has no value yet: call Materialize or Parallelize on the model first");

@@ -90,6 +90,15 @@ class Parameter {
   std::string path() const;  // "blocks.0.attn.qkv.weight"
   const ParameterSpec& spec() const { return spec_; }
   bool materialized() const { return at_rest_.defined(); }
+
+  // Whether this rank has a part of it: false for what belongs to another stage of a pipeline, which stays a spec.
+  bool is_here() const { return spread_.is_here; }
+  // The ranks that the model is spread over, where those of this parameter's layouts are but some of them (a stage);
+  // null where they are all.
+  const IntrusivePtr<MeshContext>& model_context() const { return spread_.model_context; }
+  // Whether what is added up over the whole model counts the parameter on these ranks: of one that several stages
+  // have, on the first.
+  bool counts_here() const { return spread_.counts_here; }
   const ParameterLayouts& layouts() const { return layouts_; }
 
   // The value as forward uses it, in the compute dtype and layout. Where those are not the at-rest ones, each
@@ -140,6 +149,13 @@ class Parameter {
   }
   // Where gradients arrive.
   LeafNode& leaf() const;
+  // How a model that is spread over stages has it.
+  struct Spread {
+    bool is_here = true;
+    bool counts_here = true;
+    IntrusivePtr<MeshContext> model_context = nullptr;
+  };
+  void set_spread(Spread spread) { spread_ = std::move(spread); }
   // The lane that its moves after an update take; kInline unless a scheduler says otherwise.
   void set_update_lane(Lane lane) { update_lane_ = lane; }
 
@@ -159,6 +175,7 @@ class Parameter {
   std::shared_ptr<CopySource> copy_source_;
   int copy_index_ = 0;
   Lane update_lane_ = Lane::kInline;
+  Spread spread_;
 };
 
 }  // namespace weft

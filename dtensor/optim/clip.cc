@@ -28,22 +28,41 @@ DTensor SumOf(const std::vector<DTensors>& terms) {
   return total;
 }
 
+// Of what every stage has of it: a scalar that is replicated over the stage's mesh, a slice of the model's.
+DTensor SumOverStages(const DTensor& of_stage, const IntrusivePtr<MeshContext>& model) {
+  const DeviceMesh& stage = of_stage.context()->mesh();
+  const Layout replicated(/*ndim=*/0, stage.num_axes());
+  Layout terms = replicated;
+  for (int axis = 0; axis < stage.num_axes(); ++axis) {
+    if (stage.IsFixed(axis)) terms = terms.WithPartial(axis);
+  }
+  const DTensor all = DTensor::FromLocal(model, of_stage.ToLocal(), terms, Shape()).Redistribute(replicated);
+  return DTensor::FromLocal(of_stage.context(), all.ToLocal(), replicated, Shape());
+}
+
 }  // namespace
 
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm) {
   std::vector<EachCall<>> calls;
   for (const Parameter* parameter : parameters) {
-    if (parameter->grad().defined()) calls.push_back({.operands = {parameter->grad()}});
+    const bool counts = parameter->counts_here() && parameter->grad().defined();
+    if (counts) calls.push_back({.operands = {parameter->grad()}});
   }
-  if (calls.empty())
+  const bool is_stage = !parameters.empty() && parameters[0]->model_context();
+  if (calls.empty() && !is_stage)
     Throw(absl::StatusCode::kFailedPrecondition, "ComputeGlobalNorm: no parameter has a gradient");
-  RankState& state = calls[0].operands[0]->context->state();
+  const IntrusivePtr<MeshContext>& context = parameters[0]->at_rest().context();
+  RankState& state = context->state();
   NoGradGuard no_grad(state);
   // Split gradients give Partial sums; replicated ones join them on a single coordinate, so they count once.
-  const DTensor total = SumOf(CallEach(kSumSquares, calls));
+  // A stage may have none that count.
+  const DType dtype = parameters[0]->at_rest().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DTensor total =
+      calls.empty() ? Full(context, dtype, Shape(), 0) : SumOf(CallEach(kSumSquares, calls));
   PurposeGuard purpose(state, Purpose::kNorm);
   GlobalNorm result;
   result.norm_squared = total.Redistribute(Layout(/*ndim=*/0, total.layout().num_axes()));
+  if (is_stage) result.norm_squared = SumOverStages(result.norm_squared, parameters[0]->model_context());
   if (max_norm > 0) result.scale = Call(kClipFactor, {result.norm_squared}, {}, {.max_norm = max_norm});
   return result;
 }

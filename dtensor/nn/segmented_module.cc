@@ -1,0 +1,33 @@
+#include "dtensor/nn/segmented_module.h"
+
+#include <cstdint>
+#include <utility>
+
+namespace weft {
+
+const std::vector<Segment>& SegmentedModule::segments() {
+  if (segments_.empty()) {
+    segments_ = MakeSegments();
+    WEFT_REQUIRE(!segments_.empty(), "module '", path(), "': expected at least one segment, got none");
+  }
+  return segments_;
+}
+
+DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs) {
+  // More draws than any segment makes.
+  constexpr int kDrawBits = 32;
+  RankState& state = context()->state();
+  const uint64_t first = state.call_number();  // not 0 where a model calls this one again
+  for (int i = begin; i < end; ++i) {
+    state.set_call_number(first + (static_cast<uint64_t>(i) << kDrawBits));
+    inputs = segments()[i].run(inputs);
+  }
+  return inputs;
+}
+
+DTensor SegmentedModule::Forward(const DTensor& x) {
+  const int end = static_cast<int>(segments().size());
+  return RunSegments(0, end, {x})[0];
+}
+
+}  // namespace weft

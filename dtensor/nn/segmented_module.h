@@ -1,0 +1,63 @@
+#ifndef WEFT_DTENSOR_NN_SEGMENTED_MODULE_H_
+#define WEFT_DTENSOR_NN_SEGMENTED_MODULE_H_
+
+#include <functional>
+#include <vector>
+
+#include "dtensor/dtensor.h"
+#include "dtensor/functions/loss.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/nn/parameter.h"
+
+namespace weft {
+
+// A link of the chain that a model's forward is: the least that a stage of a pipeline runs.
+struct Segment {
+  // What has to be where the segment runs: modules, with all below them, and single parameters of modules around
+  // them. What several segments name is at the stages of all of them, one value (a tied head).
+  std::vector<Module*> modules = {};
+  std::vector<Parameter*> parameters = {};
+  // What it computes for one row of the batch, as a number that compares with that of the model's other segments
+  // (products of numbers, say): by it stages are balanced.
+  double cost = 0;
+  // What it makes of what the segment before it has made; the first takes the model's input. It calls the modules and
+  // parameters above alone.
+  std::function<DTensors(const DTensors& inputs)> run;
+};
+
+// A model whose forward is a chain of segments. It has no other forward, so that a pipeline, which runs parts of the
+// chain on other ranks (parallel/styles/pipeline.h), computes what one device does.
+//
+//   class Net : public SegmentedModule {
+//    ...
+//    protected:
+//     std::vector<Segment> MakeSegments() override {
+//       return {{.modules = {&first}, .cost = 1, .run = [this](const DTensors& x) -> DTensors { return {first(x[0])}; }},
+//               {.modules = {&second}, .cost = 1, .run = ...}};
+//     }
+//   };
+class SegmentedModule : public Module {
+ public:
+  // In order; at least one.
+  // Errors: InvalidArgument if there is none.
+  const std::vector<Segment>& segments();
+
+  // Runs the segments from `begin` up to `end`, within the call of the model that stands. Random draws of the model's
+  // own path are numbered by segment, so that each draws the same wherever it runs.
+  DTensors RunSegments(int begin, int end, DTensors inputs);
+
+  // What training makes small, of the last segment's outputs: the summed loss and the number of counted targets.
+  virtual LossSum LossOf(const DTensors& outputs, const DTensor& targets) = 0;
+
+ protected:
+  virtual std::vector<Segment> MakeSegments() = 0;
+
+  DTensor Forward(const DTensor& x) final;
+
+ private:
+  std::vector<Segment> segments_;  // made at their first use
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_NN_SEGMENTED_MODULE_H_
