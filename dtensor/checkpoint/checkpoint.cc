@@ -37,8 +37,13 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
 
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer) {
   std::vector<std::pair<std::string, DTensor>> tensors;
-  for (const Parameter* parameter : model.AllParameters())
+  for (const Parameter* parameter : model.AllParameters()) {
+    if (parameter->model_context()) {
+      Throw(absl::StatusCode::kUnimplemented, "a checkpoint of a model that is cut into stages: parameter '",
+            parameter->path(), "' is on some ranks alone, and a checkpoint is written by all");
+    }
     tensors.push_back({parameter->path(), parameter->at_rest()});
+  }
   for (auto& entry : optimizer.State())
     tensors.push_back({absl::StrCat("optimizer.", entry.first), entry.second});
   return tensors;

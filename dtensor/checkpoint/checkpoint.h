@@ -23,6 +23,7 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
                  const SafetensorsMetadata& metadata);
 
 // A model's parameters under their paths, then an optimizer's state under its names.
+// Errors: Unimplemented for a model that is cut into stages: no rank has all of it.
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer);
 
 // Reads this rank's pieces of every parameter of the model, or of every tensor of an optimizer's state, in

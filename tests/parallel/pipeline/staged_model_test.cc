@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/clip.h"
+#include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
@@ -133,6 +135,16 @@ TEST(StagedModelTest, OtherStagesParametersTakeNoMemory) {
               "parameter '" + other.path() +
                   "' is not on this rank: it belongs to another stage of the "
                   "pipeline");
+  });
+}
+
+TEST(StagedModelTest, ACheckpointIsRefused) {
+  RunRanks(2, [](World& world) {
+    Gpt model(Config());
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"blocks.*", Pipeline("pp")}});
+    const Sgd optimizer(model.AllParameters(), {});
+    EXPECT_THAT(MessageOf([&] { CheckpointTensors(model, optimizer); }),
+                HasSubstr("a checkpoint of a model that is cut into stages: parameter '"));
   });
 }
 
