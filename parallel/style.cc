@@ -1,22 +1,19 @@
 #include "parallel/style.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
+#include "runtime/base/named_table.h"
 #include "runtime/tensor/shape.h"
 
 namespace weft {
 namespace {
 
-// Written during static initialisation only, so reading it needs no lock. In a function, so that it exists before
-// the first registrar of whatever file; never destroyed.
-std::map<std::string, StyleRules>& Table() {
-  static auto* const table = new std::map<std::string, StyleRules>();
+NamedTable<StyleRules>& Table() {
+  static auto* const table = new NamedTable<StyleRules>("style");
   return *table;
 }
 
@@ -49,12 +46,12 @@ std::string Style::ToString() const {
     const auto found = fields.find(field);
     if (found != fields.end()) parts.push_back(absl::StrCat(field, "=", StyleValueText(found->second)));
   };
-  const auto rules = Table().find(name);
-  if (rules != Table().end()) {
-    for (const StyleField& field : rules->second.fields) append(field.name);
+  const StyleRules* const rules = Table().Find(name);
+  if (rules != nullptr) {
+    for (const StyleField& field : rules->fields) append(field.name);
   }
   for (const auto& [field, value] : fields) {  // a mistake is shown, too
-    if (rules == Table().end() || FindField(rules->second, field) == nullptr) append(field);
+    if (rules == nullptr || FindField(*rules, field) == nullptr) append(field);
   }
   return absl::StrCat(name, "(", absl::StrJoin(parts, ", "), ")");
 }
@@ -131,19 +128,10 @@ StylePins SummedOutputPins(const Style& style, bool /*is_root*/) {
 
 RegisterStyle::RegisterStyle(StyleRules rules) {
   const std::string name = rules.name;
-  if (Table().emplace(name, std::move(rules)).second) return;
-  // Nothing can catch an exception before main.
-  std::fprintf(stderr, "weft: two styles of the name '%s' are linked into this program\n", name.c_str());
-  std::abort();
+  Table().Add(name, std::move(rules));
 }
 
-const StyleRules& FindStyle(absl::string_view name) {
-  const auto found = Table().find(std::string(name));
-  if (found != Table().end()) return found->second;
-  std::vector<std::string> names;
-  for (const auto& [known, rules] : Table()) names.push_back(known);
-  ThrowInvalidArgument("unknown style '", name, "': expected one of ", absl::StrJoin(names, ", "));
-}
+const StyleRules& FindStyle(absl::string_view name) { return Table().Get(name); }
 
 void CheckStyle(const Style& style) {
   const StyleRules& rules = FindStyle(style.name);

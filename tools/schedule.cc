@@ -22,12 +22,10 @@ ABSL_FLAG(int, microbatches, 8, "of a step");
 ABSL_FLAG(std::string, file, "", "a schedule as PyTorch's CSV, instead of one by name: one row per rank");
 ABSL_FLAG(std::string, times, "1,1,1",
           "F,I,W: what forward, the gradient of the input and those of the parameters take of all layers of "
-          "a rank, in any "
-          "unit; a chunk takes its share");
+          "a rank, in any unit; a chunk takes its share");
 ABSL_FLAG(std::string, pairs, "sequential",
           "how overlapped pairs are timed: sequential, one part after the other; atomic, as one action as "
-          "long as both; or "
-          "the time of a pair, in the units of --times");
+          "long as both; or the time of a pair, in the units of --times");
 ABSL_FLAG(bool, check, false,
           "print the certificate behind the lists: makespan, bubble, what each rank holds");
 ABSL_FLAG(std::string, draw, "", "also draw the schedule into this file, as SVG");
@@ -85,7 +83,7 @@ int Run(const ParsedFlags& flags) {
     absl::PrintF("%s\n", report.ToJson());
     return report.certificate.ok ? 0 : 1;
   }
-  absl::PrintF("%s", report.ListsText());
+  absl::PrintF("%s", report.schedule.ToString());
   const bool is_made = !report.schedule.ranks.empty();  // otherwise the error names the schedule
   WEFT_REQUIRE(report.certificate.ok, is_made ? absl::StrCat("schedule ", report.name, ": ") : "",
                report.certificate.error);

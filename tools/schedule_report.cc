@@ -70,8 +70,6 @@ std::string ScheduleReport::ToJson() const {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-std::string ScheduleReport::ListsText() const { return schedule.ToString(); }
-
 std::string ScheduleReport::CertificateText() const {
   const ScheduleTimeline& timeline = certificate.timeline;
   std::string text = absl::StrFormat(

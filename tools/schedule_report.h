@@ -23,8 +23,6 @@ struct ScheduleReport {
   // Times are in the units of F, I and W of a whole rank, peaks in chunks, by rank. Where it is not ok, times
   // are null and lists are empty.
   std::string ToJson() const;
-  // The lists, one line per rank.
-  std::string ListsText() const;
   // The figures of the whole and a line per rank. It is ok.
   std::string CertificateText() const;
 };

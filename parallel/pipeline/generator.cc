@@ -1,14 +1,12 @@
 #include "parallel/pipeline/generator.h"
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
+#include "runtime/base/named_table.h"
 
 namespace weft {
 namespace {
@@ -17,19 +15,9 @@ namespace {
 constexpr int kMost = 10'000;
 constexpr int64_t kMostForwards = 4'000'000;
 
-// By name. Constant once static initialisation is over, hence no lock; a function-local, so that it is there
-// for the first registrar of whatever file; never destroyed.
-std::map<std::string, ScheduleGenerator>& Table() {
-  static auto* const table = new std::map<std::string, ScheduleGenerator>();
+NamedTable<ScheduleGenerator>& Table() {
+  static auto* const table = new NamedTable<ScheduleGenerator>("schedule");
   return *table;
-}
-
-const ScheduleGenerator& FindGenerator(absl::string_view name) {
-  const auto found = Table().find(std::string(name));
-  if (found != Table().end()) return found->second;
-  ThrowInvalidArgument(
-      "unknown schedule '", name, "': expected one of ",
-      absl::StrJoin(Table(), ", ", [](std::string* out, const auto& entry) { out->append(entry.first); }));
 }
 
 bool Accepts(const ScheduleGenerator& generator, const ScheduleSize& size) {
@@ -55,20 +43,17 @@ std::string LegalCountsNear(const ScheduleGenerator& generator, ScheduleSize siz
 
 RegisterSchedule::RegisterSchedule(ScheduleGenerator generator) {
   const std::string name = generator.name;
-  if (Table().emplace(name, std::move(generator)).second) return;
-  // Nothing can catch an exception before main.
-  std::fprintf(stderr, "weft: two schedules of the name '%s' are linked into this program\n", name.c_str());
-  std::abort();
+  Table().Add(name, std::move(generator));
 }
 
 std::vector<ScheduleGenerator> AllSchedules() {
   std::vector<ScheduleGenerator> generators;
-  for (const auto& [name, generator] : Table()) generators.push_back(generator);
+  for (const auto& [name, generator] : Table().values()) generators.push_back(generator);
   return generators;
 }
 
 PipelineSchedule GenerateSchedule(absl::string_view name, const ScheduleSize& given) {
-  const ScheduleGenerator& generator = FindGenerator(name);
+  const ScheduleGenerator& generator = Table().Get(name);
   ScheduleSize size = given;
   WEFT_REQUIRE(size.ranks >= 1 && size.ranks <= kMost, "schedule ", name, ": expected 1 to ", kMost,
                " ranks, got ", size.ranks);

@@ -6,6 +6,7 @@
 #   a row "| `NAME` | CHUNKS | ..."                three bubbles and the most activations, of 4 ranks and 8 microbatches
 #   a row "| `PAIRS` | MAKESPAN |"                 of dualpipev at the same size
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/page_blocks.sh"
 page=$1
 tool=$2
 docs=$(dirname "$page")
@@ -38,26 +39,17 @@ blocks=0
 pictures=0
 rows=0
 pairs=0
-command=
-body=
-inside=no
+
+check_command() {
+  local words
+  read -ra words <<<"${1#'//tools:schedule -- '}"
+  diff <(printf '%s\n' "$2") <("$tool" "${words[@]}") || fail "'$1' prints something else (page < > printed)"
+  blocks=$((blocks + 1))
+}
+each_command "$page" check_command
+
 while IFS= read -r line; do
-  if [[ $line == '```'* && $inside == no ]]; then
-    inside=yes
-    command=
-    body=
-  elif [[ $line == '```' ]]; then
-    inside=no
-    if [[ -n $command ]]; then
-      read -ra words <<<"$command"
-      diff <(printf '%s' "$body") <("$tool" "${words[@]}") || fail "'$command' prints something else (page < > printed)"
-      blocks=$((blocks + 1))
-    fi
-  elif [[ $inside == yes && $line == '$ bazel run //tools:schedule -- '* ]]; then
-    command=${line#*' -- '}
-  elif [[ $inside == yes ]]; then
-    body+=$line$'\n'
-  elif [[ $line == '    bazel run //tools:schedule -- '*' --draw=docs/pipeline/'* ]]; then
+  if [[ $line == '    bazel run //tools:schedule -- '*' --draw=docs/pipeline/'* ]]; then
     read -ra words <<<"${line#*' -- '}"
     file=${words[-1]#--draw=docs/}
     "$tool" "${words[@]::${#words[@]}-1}" --draw="$folder/drawn.svg" >/dev/null

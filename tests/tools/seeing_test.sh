@@ -3,6 +3,7 @@
 # label and its path. A block of the page that begins with "$ bazel run LABEL" is run and compared with the lines
 # below; one that ends with "> docs/layout.svg" is compared with that file.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/page_blocks.sh"
 page=$1
 picture=$2
 shift 2
@@ -16,6 +17,7 @@ failed=0
 blocks=0
 check() {
   local command=$1 expected=$2 label arguments file
+  blocks=$((blocks + 1))
   label=${command%% *}
   arguments=${command#"$label"}
   arguments=${arguments# -- }
@@ -37,26 +39,7 @@ check() {
   fi
 }
 
-command=
-body=
-inside=no
-while IFS= read -r line; do
-  if [[ $line == '```'* && $inside == no ]]; then
-    inside=yes
-    command=
-    body=
-  elif [[ $line == '```' ]]; then
-    inside=no
-    if [[ -n $command ]]; then
-      check "$command" "${body%$'\n'}"
-      blocks=$((blocks + 1))
-    fi
-  elif [[ $inside == yes && -z $command && -z $body && $line == '$ bazel run '* ]]; then
-    command=${line#'$ bazel run '}
-  elif [[ $inside == yes ]]; then
-    body+=$line$'\n'
-  fi
-done <"$page"
+each_command "$page" check
 # A page whose blocks are not found would pass otherwise.
 if ((blocks < 4)); then
   echo "FAILED: found $blocks blocks to check, expected at least 4" >&2
