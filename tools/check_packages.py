@@ -104,9 +104,18 @@ def genrule_commands(text):
         yield text.count("\n", 0, found.start()) + 1, command
 
 
+# ". path", from the tree's root or from the folder of the script that reads it.
+_READS = re.compile(r"""^\s*(?:\.|source) (?:([\w./-]+)|"\$\(dirname "\$\{BASH_SOURCE\[0\]\}"\)/([\w./-]+)")$""", re.MULTILINE)
+
+
+def read_by(path, text):
+    """The scripts that the script at a path reads."""
+    return {named or os.path.join(os.path.dirname(path), beside) for named, beside in _READS.findall(text)}
+
+
 def libraries_of(files):
-    """The scripts that others read by ". path", each with the names of its functions."""
-    read = {path for text in files.values() for path in re.findall(r"^\s*(?:\.|source) ([\w./-]+)$", text, re.MULTILINE)}
+    """The scripts that others read, each with the names of its functions."""
+    read = set().union(*(read_by(path, text) for path, text in files.items()))
     return {path: shell_commands.functions_of(files[path]) for path in sorted(read) if path in files}
 
 
@@ -118,7 +127,8 @@ def started_in(path, text, libraries={}):
     names = interpreters(text)
     found = [(1, name) for name in names + SOURCES_THAT_START.get(path, [])]
     if path.endswith(".sh") or any(os.path.basename(name) in ("bash", "sh") for name in names):
-        functions = set().union(*(names for library, names in libraries.items() if library in text))
+        read = read_by(path, text)
+        functions = set().union(*(names for library, names in libraries.items() if library in text or library in read))
         found += shell_commands.programs_of(text, is_program, functions=functions)
     return found
 

@@ -171,6 +171,12 @@ class Starts(unittest.TestCase):
         files = {"ci/steps.sh": "weft_step() {\n  true\n}\n", "ci/run.sh": ". ci/steps.sh\nweft_step\n(true) 2>&1\n",
                  "by_name.sh": "steps=$PWD/ci/steps.sh\n. \"$steps\"\nweft_step\n", "other.sh": "weft_step\n"}
         self.assertEqual(check_packages.script_programs(files), [debian.Need("weft_step", "", "other.sh:1")])
+        # So does one that lies beside it.
+        files = {"a/steps.sh": "weft_step() { true; }\n", "b/steps.sh": "",
+                 "a/run.sh": '. "$(dirname "${BASH_SOURCE[0]}")/steps.sh"\nweft_step\n',
+                 "b/run.sh": 'source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"\nweft_step\n'}
+        dirname = debian.Need("dirname", check_packages.on_path("dirname"), "a/run.sh:1")
+        self.assertEqual(check_packages.script_programs(files), [dirname, debian.Need("weft_step", "", "b/run.sh:2")])
 
     def test_undeclared_starts(self):
         files = {path: "std::system(x); subprocess.run(y)" for path in check_packages.SOURCES_THAT_START}
