@@ -60,7 +60,8 @@ void SaveGpt(const std::string& path, Gpt& model, const Optimizer& optimizer, co
                {"weft.tokenizer", info.tokenizer},
                {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},
                {"weft.model", config.dump()},
-               {"weft.flags", Json(info.flags).dump()}});
+               {"weft.flags", Json(info.flags).dump()}},
+              model.stages() ? &*model.stages() : nullptr);
 }
 
 GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader) {

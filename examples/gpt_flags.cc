@@ -8,6 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/pipeline/schedule_csv.h"
+#include "parallel/pipeline/stages.h"
 #include "runtime/data/default_text.h"
 #include "runtime/data/token_file.h"
 #include "runtime/device/device_backend.h"
@@ -17,6 +20,13 @@ ABSL_FLAG(std::string, plan, "ddp",
           "what axis dp does: ddp, zero1, zero2 or fsdp; hsdp (axes replica and shard); or a FILE.json that "
           "holds a whole plan");
 ABSL_FLAG(int64_t, microbatches, 1, "parts that a step's batch comes in, whose gradients add up");
+ABSL_FLAG(
+    std::string, schedule, "1f1b",
+    "of the stages along axis pp: 1f1b, gpipe, interleaved, looped_bfs, zb_h1, zb_h2, interleaved_zb, zbv, "
+    "dualpipev, v_half, v_min, or FILE.csv (docs/pipeline.md)");
+ABSL_FLAG(int64_t, chunks, 0,
+          "stages of each rank along pp, where the schedule leaves the choice; 0: its own number");
+ABSL_FLAG(bool, print_schedule, false, "print what each rank of the pipeline does in a step and stop");
 ABSL_FLAG(double, bucket_mb, 25, "MiB of gradients that move together");
 ABSL_FLAG(int64_t, prefetch, 1, "units whose parameters are gathered ahead of their use, of fsdp and hsdp");
 ABSL_FLAG(
@@ -132,12 +142,53 @@ FullyShardOptions ReshardFromFlags() {
   return {.reshard_to = size};
 }
 
-Plan PlanFromFlags(const DeviceMesh& mesh) {
+// What a mesh with an axis pp runs by; nothing for others.
+std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches) {
+  const int axis = mesh.FindAxis("pp");
+  if (axis < 0) {
+    for (const absl::string_view flag : {"schedule", "chunks", "print_schedule"}) {
+      WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": the mesh (", mesh.ToString(), ") has no axis pp");
+    }
+    return std::nullopt;
+  }
+  const std::string name = absl::GetFlag(FLAGS_schedule);
+  const auto ranks = static_cast<int>(mesh.axis_size(axis));
+  if (!absl::EndsWith(name, ".csv")) {
+    return GenerateSchedule(name,
+                            {.ranks = ranks,
+                             .chunks = static_cast<int>(AtLeast(0, "chunks", absl::GetFlag(FLAGS_chunks))),
+                             .microbatches = static_cast<int>(microbatches)});
+  }
+  WEFT_REQUIRE(!IsGiven("chunks"), "--chunks: the file says so itself (--schedule=", name, ")");
+  const PipelineSchedule schedule = ReadScheduleCsv(UserPath(name));
+  WEFT_REQUIRE(schedule.num_ranks() == ranks && schedule.num_microbatches == microbatches,
+               "--schedule=", name, ": it is made for ", schedule.num_ranks(), " ranks and ",
+               schedule.num_microbatches, " microbatches, the mesh (", mesh.ToString(), ") has ", ranks,
+               " and --microbatches=", microbatches);
+  return schedule;
+}
+
+// Stages that lie as the schedule has them.
+PipelineOptions StagesOf(const PipelineSchedule& schedule) {
+  const int chunks = schedule.num_chunks();
+  const auto lie = [&](StageOrder order) {
+    return (order == StageOrder::kLoop || chunks == 2) &&
+           schedule.stage_rank == StageRanks(order, schedule.num_ranks(), chunks);
+  };
+  WEFT_REQUIRE(lie(StageOrder::kLoop) || lie(StageOrder::kV), "--schedule: the stages of ", schedule.name,
+               " lie on ranks ", absl::StrJoin(schedule.stage_rank, " "),
+               ": expected one after another (0 1 0 1) or "
+               "there and back (0 1 1 0)");
+  return {.chunks = chunks, .order = lie(StageOrder::kLoop) ? StageOrder::kLoop : StageOrder::kV};
+}
+
+Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule) {
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
   const FullyShardOptions blocks = ReshardFromFlags();
   if (const std::optional<DataPlan> data_plan = ParseDataPlan(plan)) {
-    Plan made = GptPlan(mesh, *data_plan, sequence_parallel, blocks);
+    Plan made = GptPlan(mesh, *data_plan, sequence_parallel, blocks,
+                        schedule ? std::optional(StagesOf(*schedule)) : std::nullopt);
     SchedulerChoices scheduler;
     const double bucket_mb = InRange(1e-6, 1e6, "bucket_mb", absl::GetFlag(FLAGS_bucket_mb));
     const int64_t prefetch = AtLeast(0, "prefetch", absl::GetFlag(FLAGS_prefetch));
@@ -185,6 +236,7 @@ FlagsUsage TrainGptUsage() {
       .groups = {{"Mesh and plan",
                   {"mesh", "plan", "sequence_parallel", "reshard", "bucket_mb", "prefetch", "overlap",
                    "print_plan", "backend", "device", "tf32", "threads"}},
+                 {"Pipeline", {"schedule", "chunks", "print_schedule"}},
                  {"Model", {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype"}},
                  {"Training",
                   {"batch", "microbatches", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1",
@@ -194,7 +246,8 @@ FlagsUsage TrainGptUsage() {
                   {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
                    "trace", "check_issue_order"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
-                   "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors"},
+                   "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors",
+                   "train_gpt --mesh=pp=2,dp=2 --schedule=zbv --microbatches=6"},
   };
 }
 
@@ -217,7 +270,6 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   GptRun run;
   run.backend = ParseBackend(absl::GetFlag(FLAGS_backend));
   run.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
-  run.plan = PlanFromFlags(run.mesh);
   run.model = ModelFromFlags(tokenizer_vocabulary);
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   run.dtype = run.compute_dtype == DType::kBF16 ? DType::kF32 : run.compute_dtype;
@@ -228,6 +280,8 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
   WEFT_REQUIRE(run.batch % run.microbatches == 0, "--microbatches=", run.microbatches,
                ": does not divide --batch=", run.batch);
+  run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
+  run.plan = PlanFromFlags(run.mesh, run.pipeline_schedule);
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
   run.seed = absl::GetFlag(FLAGS_seed);
   run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));
@@ -241,6 +295,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.trace = UserPath(absl::GetFlag(FLAGS_trace));
   run.check_issue_order = absl::GetFlag(FLAGS_check_issue_order);
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
+  run.print_schedule = absl::GetFlag(FLAGS_print_schedule);
   run.schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
                   .floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr)),
                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),

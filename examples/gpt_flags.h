@@ -1,6 +1,7 @@
 #ifndef WEFT_EXAMPLES_GPT_FLAGS_H_
 #define WEFT_EXAMPLES_GPT_FLAGS_H_
 
+#include <optional>
 #include <string>
 
 #include "dtensor/nn/gpt.h"
@@ -8,6 +9,7 @@
 #include "dtensor/optim/schedule.h"
 #include "examples/gpt_plan.h"
 #include "mesh/device_mesh.h"
+#include "parallel/pipeline/schedule.h"
 #include "parallel/plan.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/tokenizer.h"
@@ -32,6 +34,7 @@ struct GptRun {
   int threads_per_rank = 0;  // 0: cores divided among the ranks
   int64_t batch = 12;        // global, sequences
   int64_t microbatches = 1;
+  std::optional<PipelineSchedule> pipeline_schedule;  // if the mesh has an axis pp
   int64_t steps = 2000;
   uint64_t seed = 1337;
   double val_fraction = 0.1;
@@ -45,6 +48,7 @@ struct GptRun {
   std::string trace;
   bool check_issue_order = false;
   bool print_plan = false;
+  bool print_schedule = false;
 };
 
 // The face of the program: flags by group, two examples.

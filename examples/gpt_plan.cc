@@ -75,11 +75,11 @@ std::optional<DataPlan> ParseDataPlan(absl::string_view name) {
 }
 
 Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,
-             const FullyShardOptions& blocks) {
+             const FullyShardOptions& blocks, const std::optional<PipelineOptions>& pipeline) {
   const bool is_hsdp = data_plan == DataPlan::kHsdp;
   for (const MeshAxis& axis : mesh.axes()) {
-    const bool is_known =
-        axis.name == "tp" || (is_hsdp ? axis.name == "replica" || axis.name == "shard" : axis.name == "dp");
+    const bool is_known = axis.name == "tp" || (pipeline && axis.name == "pp") ||
+                          (is_hsdp ? axis.name == "replica" || axis.name == "shard" : axis.name == "dp");
     WEFT_REQUIRE(is_known, "mesh axis '", axis.name, "' means nothing to plan ", DataPlanName(data_plan),
                  ": expected ", is_hsdp ? "replica, shard" : "dp",
                  " or tp, or a plan of your own (--plan=FILE.json)");
@@ -96,6 +96,7 @@ Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,
   WEFT_REQUIRE(has_axes || data_plan == DataPlan::kDdp, "plan ", DataPlanName(data_plan), " needs ",
                is_hsdp ? "axes 'replica' and 'shard'" : "an axis 'dp'", "; the mesh is '", mesh.ToString(),
                "'");
+  if (pipeline) entries.push_back({"blocks.*", Pipeline("pp", *pipeline)});
   if (has_axes) {
     for (PlanEntry& entry : DataEntries(data_plan, blocks)) entries.push_back(std::move(entry));
   }

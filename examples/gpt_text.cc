@@ -45,27 +45,36 @@ GptBatch MakeGptBatch(const IntrusivePtr<MeshContext>& context, const Layout& la
   return {Rows(context, layout, shape, box, rows.inputs), Rows(context, layout, shape, box, rows.targets)};
 }
 
-double Evaluate(Gpt& model, const EvalBatches& batches, const Layout& layout, int64_t batch) {
+double Evaluate(Gpt& model, const EvalBatches& batches, const Layout& layout, int64_t batch,
+                PipelineExecutor* pipeline) {
   const IntrusivePtr<MeshContext>& context = model.context();
   RankState& state = context->state();
   const NoGradGuard no_grad(state);
   const EvaluationGuard evaluation(state);
   double sum = 0;
   double count = 0;
+  const auto add = [&](const LossSum& loss) {
+    sum += loss.sum.Item();
+    count += loss.count.Item();
+  };
+  std::vector<Microbatch> parts;  // that go through the stages one after another
   for (int64_t first = 0; first < batches.num_samples(); first += batch) {
     const int64_t rows = std::min(batch, batches.num_samples() - first);
     const GptBatch data =
         MakeGptBatch(context, layout, rows, model.config().context,
                      [&](int64_t begin, int64_t num_rows) { return batches.Get(first + begin, num_rows); });
-    const LossSum loss = model.Loss(data.tokens, data.targets);
-    sum += loss.sum.Item();
-    count += loss.count.Item();
+    if (pipeline != nullptr) {
+      parts.push_back({.inputs = {data.tokens}, .targets = data.targets});
+    } else {
+      add(model.Loss(data.tokens, data.targets));
+    }
   }
+  if (pipeline != nullptr) add(pipeline->ForwardLoss(parts));
   return sum / count;
 }
 
 std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int32_t> prompt,
-                               int64_t vocabulary, const SampleOptions& options) {
+                               int64_t vocabulary, const SampleOptions& options, PipelineExecutor* pipeline) {
   WEFT_REQUIRE(!prompt.empty(), "sampling needs a prompt of at least one token");
   const IntrusivePtr<MeshContext>& context = model.context();
   RankState& state = context->state();
@@ -79,7 +88,8 @@ std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int
     const std::vector<int32_t> window(tokens.end() - length, tokens.end());
     const DTensor input =
         DTensor::Distribute(context, Tensor::FromValues<int32_t>({1, length}, window), layout);
-    const DTensor last = Slice(model(input), /*dim=*/1, length - 1, /*length=*/1);
+    const DTensor scores = pipeline != nullptr ? pipeline->ForwardOutputs({input})[0] : model(input);
+    const DTensor last = Slice(scores, /*dim=*/1, length - 1, /*length=*/1);
     std::vector<double> logits = last.FullTensor().ToVector<double>();
     logits.resize(
         std::min<size_t>(logits.size(), vocabulary));  // a model may have rows that the tokenizer lacks

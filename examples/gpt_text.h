@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "dtensor/nn/gpt.h"
+#include "parallel/pipeline/executor.h"
 #include "runtime/data/batches.h"
 #include "runtime/data/tokenizer.h"
 
@@ -25,8 +26,10 @@ struct GptBatch {
 GptBatch MakeGptBatch(const IntrusivePtr<MeshContext>& context, const Layout& layout, int64_t batch,
                       int64_t sequence, absl::FunctionRef<TokenBatch(int64_t first, int64_t count)> get);
 
-// The mean loss over all samples of `batches`, `batch` at a time, without dropout.
-double Evaluate(Gpt& model, const EvalBatches& batches, const Layout& layout, int64_t batch);
+// The mean loss over all samples of `batches`, `batch` at a time, without dropout. `pipeline`: runs the model, if that is
+// cut into stages.
+double Evaluate(Gpt& model, const EvalBatches& batches, const Layout& layout, int64_t batch,
+                PipelineExecutor* pipeline = nullptr);
 
 struct SampleOptions {
   int64_t num_tokens = 500;
@@ -36,10 +39,11 @@ struct SampleOptions {
 };
 
 // Continues `prompt` token by token, each drawn from the model's distribution over the last `context` tokens.
-// Every rank returns the same tokens.
+// Every rank returns the same tokens. `pipeline`: as of Evaluate.
 // Errors: InvalidArgument for an empty prompt.
 std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int32_t> prompt,
-                               int64_t vocabulary, const SampleOptions& options);
+                               int64_t vocabulary, const SampleOptions& options,
+                               PipelineExecutor* pipeline = nullptr);
 
 }  // namespace weft
 

@@ -2,6 +2,7 @@
 //
 //   bazel run //examples:train_gpt                               2 x 2 threads, data x tensor parallel
 //   bazel run //examples:train_gpt -- --mesh=dp=4 --plan=fsdp    fully sharded over four
+//   bazel run //examples:train_gpt -- --mesh=pp=2,dp=2 --microbatches=4    two stages of two ranks each
 //   bazel run //examples:train_gpt -- --mesh= --steps=100        a single rank
 //   weft_run --nproc-per-node=4 bazel-bin/examples/train_gpt     the first again, with ranks as processes
 //
@@ -12,8 +13,11 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/adamw.h"
@@ -22,6 +26,8 @@
 #include "examples/gpt_progress.h"
 #include "examples/gpt_text.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/lowering.h"
 #include "parallel/trainer.h"
 #include "runtime/base/philox.h"
 #include "runtime/data/token_file.h"
@@ -58,9 +64,9 @@ int64_t CountParameters(Gpt& model) {
   return count;
 }
 
-// One step, of one batch or of its parts.
+// One step, of one batch or of its parts. `pipeline`: runs the model, if that is cut into stages.
 void TrainStep(World& world, const GptRun& run, const TrainBatches& batches, const Layout& layout,
-               int64_t step, Gpt& model, Trainer& trainer) {
+               int64_t step, Gpt& model, PipelineExecutor* pipeline, Trainer& trainer) {
   const int microbatches = static_cast<int>(run.microbatches);
   const int64_t rows = run.batch / run.microbatches;
   const auto parts = std::make_shared<std::vector<GptBatch>>();  // the trainer keeps what it may run again
@@ -75,7 +81,14 @@ void TrainStep(World& world, const GptRun& run, const TrainBatches& batches, con
     return model.Loss((*parts)[i].tokens, (*parts)[i].targets);
   };
   const bool stop = stop_signal != 0;
-  if (microbatches == 1) {
+  if (pipeline != nullptr) {
+    std::vector<Microbatch> staged;
+    for (int i = 0; i < microbatches; ++i) {
+      staged.push_back(
+          {.inputs = {(*parts)[i].tokens}, .targets = (*parts)[i].targets, .batch_offset = i * rows});
+    }
+    trainer.Step(*pipeline, std::move(staged), stop);
+  } else if (microbatches == 1) {
     trainer.Step(
         run.batch * run.model.context, [loss] { return loss(0).Mean(); }, stop);
   } else {
@@ -85,11 +98,12 @@ void TrainStep(World& world, const GptRun& run, const TrainBatches& batches, con
 
 // Trains from `first_step` to the last, or until a record has set `stopped`.
 void TrainSteps(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout,
-                int64_t first_step, const bool& stopped, Gpt& model, Trainer& trainer) {
+                int64_t first_step, const bool& stopped, Gpt& model, PipelineExecutor* pipeline,
+                Trainer& trainer) {
   const TrainBatches batches(inputs.split.train, run.model.context, run.seed);
   for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
     world.flight_recorder().SetActivity("data loader");
-    TrainStep(world, run, batches, layout, step, model, trainer);
+    TrainStep(world, run, batches, layout, step, model, pipeline, trainer);
   }
   trainer.Flush();
 }
@@ -105,8 +119,8 @@ void CheckLoss(Trainer& trainer, const StepMetrics& metrics) {
 class Evaluations {
  public:
   Evaluations(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout, Gpt& model,
-              GptProgress* progress)
-      : world_(world), run_(run), layout_(layout), model_(model), progress_(progress) {
+              PipelineExecutor* pipeline, GptProgress* progress)
+      : world_(world), run_(run), layout_(layout), model_(model), pipeline_(pipeline), progress_(progress) {
     if (run.eval_every == 0 || inputs.split.validation.empty()) return;
     batches_.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.batch);
   }
@@ -123,7 +137,7 @@ class Evaluations {
  private:
   void Evaluate(int64_t step) {
     world_.flight_recorder().SetActivity("evaluation");
-    const double val_loss = weft::Evaluate(model_, *batches_, layout_, run_.batch);
+    const double val_loss = weft::Evaluate(model_, *batches_, layout_, run_.batch, pipeline_);
     if (progress_ != nullptr) progress_->Evaluation(step, val_loss);
     evaluated_ = step;
   }
@@ -132,6 +146,7 @@ class Evaluations {
   const GptRun& run_;
   const Layout layout_;
   Gpt& model_;
+  PipelineExecutor* pipeline_;
   GptProgress* progress_;
   std::optional<EvalBatches> batches_;
   int64_t evaluated_ = 0;
@@ -154,7 +169,10 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   Parallelize(model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
 
   const Layout layout = BatchLayout(run.mesh, run.plan);
-  Evaluations evaluations(world, run, inputs, layout, model, progress ? &*progress : nullptr);
+  std::optional<PipelineExecutor> executor;
+  if (run.pipeline_schedule) executor.emplace(model, *run.pipeline_schedule);
+  PipelineExecutor* const pipeline = executor ? &*executor : nullptr;
+  Evaluations evaluations(world, run, inputs, layout, model, pipeline, progress ? &*progress : nullptr);
   bool stopped = false;
   const auto on_metrics = [&](Trainer& trainer, const StepMetrics& metrics) {
     if (progress) progress->Step(metrics);
@@ -175,7 +193,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
     trainer.set_step(inputs.resumed->step);
     first_step = inputs.resumed->step + 1;
   }
-  TrainSteps(world, run, inputs, layout, first_step, stopped, model, trainer);
+  TrainSteps(world, run, inputs, layout, first_step, stopped, model, pipeline, trainer);
   evaluations.OnLastStep(trainer.step());
   if (!run.save.empty()) {
     world.flight_recorder().SetActivity("saving the checkpoint");
@@ -190,7 +208,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   if (run.sample == 0 || stopped) return;
   const std::vector<int32_t> prompt = inputs.text.tokenizer->Encode("\n");
   const std::vector<int32_t> sample = SampleGpt(model, layout, prompt, inputs.text.tokenizer->vocab_size(),
-                                                {.num_tokens = run.sample, .seed = run.seed});
+                                                {.num_tokens = run.sample, .seed = run.seed}, pipeline);
   if (progress) progress->Sample(PrintableText(inputs.text.tokenizer->Decode(sample)));
 }
 
@@ -203,6 +221,10 @@ int Train(const ParsedFlags& parsed) {
   inputs.text = ReadGptText();
   inputs.fingerprint = StreamOf(inputs.text.text);
   const GptRun run = GptRunFromFlags(inputs.text.tokenizer->vocab_size());
+  if (run.print_schedule) {
+    std::printf("%s", LowerSchedule(*run.pipeline_schedule).ToString().c_str());
+    return 0;
+  }
   if (inputs.resumed) {
     WEFT_REQUIRE(inputs.resumed->text_fingerprint == inputs.fingerprint, "--resume=", run.resume,
                  ": it was trained on another text than '", inputs.text.path, "'");

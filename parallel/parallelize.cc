@@ -1,9 +1,11 @@
 #include "parallel/parallelize.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "dtensor/nn/segmented_module.h"
 #include "dtensor/redistribution/agreement.h"
 #include "parallel/plan_groups.h"
 #include "parallel/scheduler/data_scheduler.h"
@@ -35,8 +37,19 @@ void SpreadOverStages(const IntrusivePtr<MeshContext>& context, const ResolvedPl
   }
 }
 
-// The units of parameters that are here, by their numbers among these.
-std::vector<ResolvedUnit> UnitsHere(const ResolvedPlan& resolved, const std::vector<Parameter*>& parameters) {
+// Of each parameter that is here, the stages that have it.
+std::vector<std::vector<int>> StagesHere(const ResolvedPlan& resolved,
+                                         const std::vector<Parameter*>& parameters) {
+  std::vector<std::vector<int>> stages;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i]->is_here()) stages.push_back(resolved.parameters[i].stages);
+  }
+  return stages;
+}
+
+// The units of parameters that are here, by their numbers among these; `stages` as StagesHere says.
+std::vector<ResolvedUnit> UnitsHere(const ResolvedPlan& resolved, const std::vector<Parameter*>& parameters,
+                                    const std::vector<std::vector<int>>& stages) {
   std::vector<int> numbers(parameters.size(), -1);
   int num_here = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -46,7 +59,13 @@ std::vector<ResolvedUnit> UnitsHere(const ResolvedPlan& resolved, const std::vec
   for (ResolvedUnit unit : resolved.units) {
     for (int& parameter : unit.parameters) parameter = numbers[parameter];
     std::erase(unit.parameters, -1);
-    if (!unit.parameters.empty()) units.push_back(std::move(unit));
+    // What stages have in common with different others goes its own ways.
+    std::map<std::vector<int>, std::vector<int>> by_stages;
+    for (const int parameter : unit.parameters) by_stages[stages[parameter]].push_back(parameter);
+    for (auto& [of, of_stages] : by_stages) {
+      units.push_back(unit);
+      units.back().parameters = std::move(of_stages);
+    }
   }
   return units;
 }
@@ -86,7 +105,15 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
     parameters[i]->Materialize(part, options.dtype, compute_dtype, resolved.parameters[i].layouts);
   }
   AgreeOnStartValues(*part, model.AllParameters(), options.start_values);
-  ScheduleData(model, part, UnitsHere(resolved, parameters), plan.scheduler());
+  const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);
+  const std::vector<ResolvedUnit> units = UnitsHere(resolved, parameters, stages);
+  if (!resolved.pipeline) return ScheduleData(model, part, units, plan.scheduler());
+  ModelStages model_stages = {.context = context,
+                              .axis = resolved.pipeline->axis,
+                              .stage_ranks = resolved.pipeline->stage_ranks,
+                              .first_segments = resolved.pipeline->first_segments};
+  model_stages.data = ScheduleStageData(model, part, units, stages, model_stages, plan.scheduler());
+  dynamic_cast<SegmentedModule&>(model).set_stages(std::move(model_stages));
 }
 
 IntrusivePtr<MeshContext> Parallelize(Module& model, World& world, const DeviceMesh& mesh, const Plan& plan,

@@ -23,6 +23,11 @@ void CheckMicrobatches(int microbatches) {
   WEFT_REQUIRE(microbatches >= 1, "Trainer::Step: expected at least one microbatch, got ", microbatches);
 }
 
+MeshContext& WholeContext(const Module& model) {
+  const auto* const segmented = dynamic_cast<const SegmentedModule*>(&model);
+  return segmented != nullptr && segmented->stages() ? *segmented->stages()->context : *model.context();
+}
+
 // The step that random bits go by is another while it lives.
 class StepGuard {
  public:
@@ -41,7 +46,11 @@ class StepGuard {
 }  // namespace
 
 Trainer::Trainer(Module& model, Optimizer& optimizer, TrainerOptions options)
-    : context_(*model.context()), options_(std::move(options)), optimizer_(optimizer), records_(context_) {
+    : model_(model),
+      context_(WholeContext(model)),
+      options_(std::move(options)),
+      optimizer_(optimizer),
+      records_(context_) {
   WEFT_REQUIRE(options_.schedule, "Trainer: expected a schedule, got an empty function");
 }
 
@@ -108,6 +117,22 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<int
     for (int i = 0; i < microbatches; ++i) mean(i);
   };
   return FinishStep(metrics, {.loss = value, .stop = stop}, begun, forward);
+}
+
+std::optional<StepMetrics> Trainer::Step(PipelineExecutor& pipeline, std::vector<Microbatch> parts,
+                                         bool stop) {
+  WEFT_REQUIRE(&pipeline.model() == &model_,
+               "Trainer::Step: the pipeline runs another model than the trainer's");
+  const int microbatches = static_cast<int>(parts.size());
+  CheckMicrobatches(microbatches);
+  const double begun = Now();
+  const StepMetrics metrics = BeginStep();
+  const DTensor total =
+      TotalCount(microbatches, [&](int i) { return pipeline.model().CountOf(parts[i].targets); });
+  const DTensor value = pipeline.Run(parts, Maximum(total, 1));
+  records_.Fetch();
+  const auto forward = [&pipeline, parts = std::move(parts)] { pipeline.ForwardLoss(parts); };
+  return FinishStep(metrics, {.loss = value, .num_tokens = total, .stop = stop}, begun, forward);
 }
 
 DTensor Trainer::RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part) {

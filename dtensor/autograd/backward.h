@@ -65,7 +65,8 @@ struct GradOptions {
   // An input on which no output depends gets an undefined gradient; otherwise that is an error.
   bool allow_unused = false;
   // Takes what else Backward would do: a pass in two halves, the inputs' gradients now and those of weights
-  // when there is time (zero-bubble pipelines). The inputs are then leaves, and `create_graph` is off.
+  // when there is time (zero-bubble pipelines). The gradient of an input that is a result of a call is left to it, too,
+  // with all that lies behind, and not returned. `create_graph` is off.
   DeferredGradients* deferred = nullptr;
 };
 

@@ -1,6 +1,14 @@
 #include "dtensor/checkpoint/checkpoint.h"
 
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "dtensor/functions.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -15,21 +23,118 @@ void LoadInto(SafetensorsReader& reader, const std::string& name, const DTensor&
   into.impl()->MarkWritten("load");
 }
 
+// One tensor of the file.
+struct SpreadEntry {
+  SafetensorsEntry entry;
+  int stage_rank = 0;  // the index along the pipeline's axis of who gives it
+  DTensor tensor;      // defined on these ranks
+};
+
+std::vector<SpreadEntry> EntriesHere(const std::vector<std::pair<std::string, DTensor>>& tensors) {
+  std::vector<SpreadEntry> entries;
+  for (const auto& [name, tensor] : tensors) {
+    entries.push_back({.entry = {name, tensor.type()}, .stage_rank = 0, .tensor = tensor});
+  }
+  return entries;
+}
+
+// Everybody's text, by group rank.
+std::vector<std::string> AllGatherTexts(Communicator& group, const std::string& mine,
+                                        const std::shared_ptr<Allocator>& allocator, const CommTag& tag) {
+  const CommOptions options = {.tag = tag};
+  const Tensor lengths = Tensor::Empty(allocator, DType::kI64, {group.size()});
+  group
+      .AllGather(Tensor::FromValues<int64_t>({1}, {std::ssize(mine)}, allocator), lengths,
+                 std::vector<int64_t>(group.size(), 1), options)
+      .Wait();
+  const std::vector<int64_t> counts = lengths.ToVector<int64_t>();
+  const std::vector<uint8_t> bytes(mine.begin(), mine.end());
+  const Tensor all = Tensor::Empty(allocator, DType::kU8,
+                                   {std::accumulate(counts.begin(), counts.end(), static_cast<int64_t>(0))});
+  group.AllGather(Tensor::FromValues<uint8_t>({std::ssize(bytes)}, bytes, allocator), all, counts, options)
+      .Wait();
+  const std::vector<uint8_t> joined = all.ToVector<uint8_t>();
+  std::vector<std::string> texts;
+  auto next = joined.begin();
+  for (const int64_t count : counts) {
+    texts.emplace_back(next, next + count);
+    next += count;
+  }
+  return texts;
+}
+
+// Of all stages: each rank tells what it has. A line per tensor: name, dtype, extents, with blanks between.
+std::vector<SpreadEntry> EntriesOfStages(const ModelStages& stages,
+                                         const std::vector<std::pair<std::string, DTensor>>& tensors) {
+  MeshContext& context = *stages.context;
+  std::map<std::string, DTensor> here;
+  std::string mine;
+  for (const auto& [name, tensor] : tensors) {
+    here[name] = tensor;
+    absl::StrAppend(&mine, name, " ", DTypeName(tensor.dtype()));
+    for (int dim = 0; dim < tensor.ndim(); ++dim) absl::StrAppend(&mine, " ", tensor.shape()[dim]);
+    absl::StrAppend(&mine, "\n");
+  }
+  Communicator& along = context.Group({stages.axis});
+  const std::vector<std::string> texts =
+      AllGatherTexts(along, mine, context.allocator(), context.state().tag());
+  std::vector<SpreadEntry> entries;
+  std::set<std::string> known;
+  for (int rank = 0; rank < along.size(); ++rank) {
+    for (const absl::string_view line : absl::StrSplit(texts[rank], '\n', absl::SkipEmpty())) {
+      const std::vector<std::string> words = absl::StrSplit(line, ' ');
+      if (!known.insert(words[0]).second) continue;
+      std::vector<int64_t> extents;
+      for (size_t i = 2; i < words.size(); ++i) {
+        WEFT_CHECK(absl::SimpleAtoi(words[i], &extents.emplace_back()), "extent ", words[i]);
+      }
+      entries.push_back({.entry = {words[0], {ParseDType(words[1]), Shape(extents)}},
+                         .stage_rank = rank,
+                         .tensor = rank == along.rank() ? here[words[0]] : DTensor()});
+    }
+  }
+  return entries;
+}
+
+// The whole tensor on the mesh's first rank, undefined on others: gathered on the ranks of its stage, and sent.
+Tensor BringToWriter(const ModelStages& stages, const SpreadEntry& entry) {
+  MeshContext& context = *stages.context;
+  Communicator& along = context.Group({stages.axis});
+  const CommOptions options = {.tag = context.state().tag()};
+  const absl::Span<const int64_t> coordinate = context.coordinate();
+  const bool is_beside_writer = std::all_of(coordinate.begin(), coordinate.end(), [&](const int64_t& index) {
+    return index == 0 || &index - coordinate.data() == stages.axis;
+  });
+  Tensor whole;
+  if (entry.tensor.defined()) whole = entry.tensor.FullTensor();
+  if (entry.stage_rank == 0 || !is_beside_writer) return whole;
+  if (entry.tensor.defined()) {
+    along.Send(whole.IsContiguous() ? whole : CloneTensor(whole, context.allocator()), 0, options).Wait();
+  } else if (along.rank() == 0) {
+    whole = Tensor::Empty(context.allocator(), entry.entry.type.dtype, entry.entry.type.shape);
+    along.Recv(whole, entry.stage_rank, options).Wait();
+  }
+  return whole;
+}
+
 }  // namespace
 
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
-                 const SafetensorsMetadata& metadata) {
+                 const SafetensorsMetadata& metadata, const ModelStages* stages) {
   WEFT_REQUIRE(!tensors.empty(), "checkpoint '", path, "': nothing to save");
-  MeshContext& context = *tensors[0].second.context();
+  MeshContext& context = stages != nullptr ? *stages->context : *tensors[0].second.context();
   const PurposeGuard purpose(context.state(), Purpose::kParam);
+  const std::vector<SpreadEntry> entries =
+      stages != nullptr ? EntriesOfStages(*stages, tensors) : EntriesHere(tensors);
+  const bool is_writer = context.world().rank() == context.mesh().ranks()[0];
   std::optional<SafetensorsWriter> writer;
-  if (context.world().rank() == context.mesh().ranks()[0]) {
-    std::vector<SafetensorsEntry> entries;
-    for (const auto& [name, tensor] : tensors) entries.push_back({name, tensor.type()});
-    writer.emplace(path, entries, metadata);
+  if (is_writer) {
+    std::vector<SafetensorsEntry> types;
+    for (const SpreadEntry& entry : entries) types.push_back(entry.entry);
+    writer.emplace(path, types, metadata);
   }
-  for (const auto& [name, tensor] : tensors) {
-    const Tensor whole = tensor.FullTensor();
+  for (const SpreadEntry& entry : entries) {
+    const Tensor whole = stages != nullptr ? BringToWriter(*stages, entry) : entry.tensor.FullTensor();
     if (writer) writer->Write(whole);
   }
   if (writer) writer->Finish();
@@ -38,10 +143,6 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer) {
   std::vector<std::pair<std::string, DTensor>> tensors;
   for (const Parameter* parameter : model.AllParameters()) {
-    if (parameter->model_context()) {
-      Throw(absl::StatusCode::kUnimplemented, "a checkpoint of a model that is cut into stages: parameter '",
-            parameter->path(), "' is on some ranks alone, and a checkpoint is written by all");
-    }
     tensors.push_back({parameter->path(), parameter->at_rest()});
   }
   for (auto& entry : optimizer.State())

@@ -9,6 +9,7 @@
 
 #include "dtensor/checkpoint/safetensors.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/nn/model_stages.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/optimizer.h"
 
@@ -17,13 +18,15 @@ namespace weft {
 // Saves named tensors, whole and in the order given, with some texts, as one safetensors file that knows
 // nothing of the mesh: it loads on any other. Rank 0 of the mesh writes; every rank calls it alike.
 //
-// Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time.
+// `stages`: of a model that is cut into stages, whose ranks give those tensors that are on theirs; null: all ranks give
+// all. What several stages have is written once, as the first of them has it; the order is that of the stages.
+// Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time. Of other stages than the
+//         writer's one message each, and one all-gather of the names.
 // Errors: as SafetensorsWriter, on rank 0.
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
-                 const SafetensorsMetadata& metadata);
+                 const SafetensorsMetadata& metadata, const ModelStages* stages = nullptr);
 
-// A model's parameters under their paths, then an optimizer's state under its names.
-// Errors: Unimplemented for a model that is cut into stages: no rank has all of it.
+// A model's parameters under their paths, then an optimizer's state under its names; of those that are here.
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer);
 
 // Reads this rank's pieces of every parameter of the model, or of every tensor of an optimizer's state, in

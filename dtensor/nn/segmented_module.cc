@@ -13,7 +13,7 @@ const std::vector<Segment>& SegmentedModule::segments() {
   return segments_;
 }
 
-DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs) {
+DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTensors* first_made) {
   // More draws than any segment makes.
   constexpr int kDrawBits = 32;
   RankState& state = context()->state();
@@ -21,6 +21,7 @@ DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs) {
   for (int i = begin; i < end; ++i) {
     state.set_call_number(first + (static_cast<uint64_t>(i) << kDrawBits));
     inputs = segments()[i].run(inputs);
+    if (i == begin && first_made != nullptr) *first_made = inputs;
   }
   return inputs;
 }

@@ -2,10 +2,13 @@
 #define WEFT_DTENSOR_NN_SEGMENTED_MODULE_H_
 
 #include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "dtensor/dtensor.h"
 #include "dtensor/functions/loss.h"
+#include "dtensor/nn/model_stages.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/parameter.h"
 
@@ -44,10 +47,19 @@ class SegmentedModule : public Module {
 
   // Runs the segments from `begin` up to `end`, within the call of the model that stands. Random draws of the model's
   // own path are numbered by segment, so that each draws the same wherever it runs.
-  DTensors RunSegments(int begin, int end, DTensors inputs);
+  // `first_made`: if given, what the first of them has made is left there, too.
+  DTensors RunSegments(int begin, int end, DTensors inputs, DTensors* first_made = nullptr);
 
   // What training makes small, of the last segment's outputs: the summed loss and the number of counted targets.
   virtual LossSum LossOf(const DTensors& outputs, const DTensor& targets) = 0;
+
+  // The number of targets that LossOf will count, of the targets alone: a scalar, as CountTargets gives it, which it is
+  // unless the model says otherwise.
+  virtual DTensor CountOf(const DTensor& targets) { return CountTargets(targets); }
+
+  // How the model is cut, if Parallelize has cut it.
+  const std::optional<ModelStages>& stages() const { return stages_; }
+  void set_stages(ModelStages stages) { stages_ = std::move(stages); }
 
  protected:
   virtual std::vector<Segment> MakeSegments() = 0;
@@ -56,6 +68,7 @@ class SegmentedModule : public Module {
 
  private:
   std::vector<Segment> segments_;  // made at their first use
+  std::optional<ModelStages> stages_;
 };
 
 }  // namespace weft

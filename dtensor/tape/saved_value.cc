@@ -3,6 +3,7 @@
 #include "dtensor/call/execute.h"
 #include "dtensor/redistribution/redistribute.h"
 #include "dtensor/tape/copy_source.h"
+#include "dtensor/tape/tape_node.h"
 #include "ops/elementwise/cast.h"
 
 namespace weft {
@@ -65,6 +66,13 @@ DTensor WithoutHistory(const DTensor& x) {
   DTensor result(
       MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.impl()->piece(), x.impl()->pending()));
   result.impl()->ShareWrites(*x.impl());
+  return result;
+}
+
+DTensor HistoryOf(const DTensor& x) {
+  DTensor result(MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), Tensor()));
+  result.impl()->node = x.impl()->node;
+  result.impl()->output = x.impl()->output;
   return result;
 }
 

@@ -39,6 +39,8 @@ class SavedValue {
 
 // The same value in a handle of its own, with no history.
 DTensor WithoutHistory(const DTensor& x);
+// The other half: x's history without its elements, to begin a backward pass from, whose seed is given. So x may go.
+DTensor HistoryOf(const DTensor& x);
 
 // A parameter's copy as compute reads it: cast first, so that what moves is in the smaller dtype. No history.
 DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout);

@@ -156,10 +156,14 @@ class TransferWriter {
   std::vector<Items> lists_;
 };
 
+void CheckOptions(const LoweringOptions& options) {
+  WEFT_REQUIRE(options.whole_stages >= 0, "whole_stages = ", options.whole_stages, ": expected 0 or more");
+}
+
 }  // namespace
 
 PipelineSchedule LowerSchedule(const PipelineSchedule& schedule, const LoweringOptions& options) {
-  WEFT_REQUIRE(options.whole_stages >= 0, "whole_stages = ", options.whole_stages, ": expected 0 or more");
+  CheckOptions(options);
   WEFT_REQUIRE(!schedule.lowered(), "schedule ", schedule.name, " has sends and receives already");
   std::string defect = ActionOrderDefect(schedule);
   if (defect.empty()) defect = DeadlockOf(schedule);
@@ -173,6 +177,24 @@ PipelineSchedule LowerSchedule(const PipelineSchedule& schedule, const LoweringO
   }
   lowered.ranks = TransferWriter(lowered).Write();
   return lowered;
+}
+
+PipelineSchedule LowerForward(const std::vector<int>& stage_rank, int num_microbatches,
+                              const LoweringOptions& options) {
+  CheckOptions(options);
+  PipelineSchedule schedule = {
+      .name = "forward", .num_microbatches = num_microbatches, .stage_rank = stage_rank};
+  schedule.ranks.resize(*std::max_element(stage_rank.begin(), stage_rank.end()) + 1);
+  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+    for (int microbatch = 0; microbatch < num_microbatches; ++microbatch) {
+      schedule.ranks[stage_rank[stage]].push_back(PipelineAction{Kind::kForward, stage, microbatch});
+    }
+  }
+  for (Items& items : schedule.ranks) {
+    if (options.whole_stages > 0) items = WithUnshards(items, options.whole_stages);
+  }
+  schedule.ranks = TransferWriter(schedule).Write();
+  return schedule;
 }
 
 }  // namespace weft

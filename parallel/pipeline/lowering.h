@@ -3,6 +3,8 @@
 #ifndef WEFT_PARALLEL_PIPELINE_LOWERING_H_
 #define WEFT_PARALLEL_PIPELINE_LOWERING_H_
 
+#include <vector>
+
 #include "parallel/pipeline/schedule.h"
 
 namespace weft {
@@ -27,6 +29,12 @@ struct LoweringOptions {
 // Errors: InvalidArgument for a schedule that is lowered already or that the checker rejects (with its
 //         words), for whole_stages below 0, or below what one overlapped pair computes with.
 PipelineSchedule LowerSchedule(const PipelineSchedule& schedule, const LoweringOptions& options = {});
+
+// Forward alone, as lowered lists: each rank takes its stages in order, and all microbatches through each. For
+// evaluation; no whole schedule, so the checker would reject it.
+// Errors: InvalidArgument for whole_stages below 0.
+PipelineSchedule LowerForward(const std::vector<int>& stage_rank, int num_microbatches,
+                              const LoweringOptions& options = {});
 
 }  // namespace weft
 

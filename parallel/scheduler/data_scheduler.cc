@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "mesh/redistribution/cost_model.h"
 #include "parallel/scheduler/gradient_buckets.h"
 #include "parallel/scheduler/smaller_group.h"
+#include "parallel/scheduler/stage_data.h"
 #include "parallel/scheduler/unit_copies.h"
 
 namespace weft {
@@ -18,17 +21,17 @@ namespace {
 // Tells the units what forward does.
 class UnitObserver final : public ModuleObserver {
  public:
-  UnitObserver(std::shared_ptr<UnitCopies> copies, int unit, bool is_root)
-      : copies_(std::move(copies)), unit_(unit), is_root_(is_root) {}
+  UnitObserver(std::shared_ptr<UnitCopies> copies, std::vector<int> units, bool is_root)
+      : copies_(std::move(copies)), units_(std::move(units)), is_root_(is_root) {}
 
   void OnLeave() noexcept override {
-    if (unit_ >= 0) copies_->LeaveModule(unit_);
+    for (const int unit : units_) copies_->LeaveModule(unit);
     if (is_root_) copies_->EndForward();
   }
 
  private:
   const std::shared_ptr<UnitCopies> copies_;
-  const int unit_;  // -1: the root of the model, which is no unit
+  const std::vector<int> units_;  // of the module: one for each stage that has some of it
   const bool is_root_;
 };
 
@@ -61,14 +64,13 @@ class UnitGradients {
 
 void ObserveModules(Module& model, const std::vector<ResolvedUnit>& units,
                     const std::shared_ptr<UnitCopies>& copies) {
-  absl::flat_hash_map<std::string, int> unit_of_path;
-  for (int i = 0; i < std::ssize(units); ++i) unit_of_path[units[i].path] = i;
+  absl::flat_hash_map<std::string, std::vector<int>> units_of_path;
+  for (int i = 0; i < std::ssize(units); ++i) units_of_path[units[i].path].push_back(i);
   for (Module* module : model.AllModules()) {
-    const auto found = unit_of_path.find(module->path());
+    std::vector<int> of_module = units_of_path[module->path()];
     const bool is_root = module == &model;
-    if (found == unit_of_path.end() && !is_root) continue;
-    module->set_observer(
-        std::make_shared<UnitObserver>(copies, found == unit_of_path.end() ? -1 : found->second, is_root));
+    if (of_module.empty() && !is_root) continue;
+    module->set_observer(std::make_shared<UnitObserver>(copies, std::move(of_module), is_root));
   }
 }
 
@@ -114,20 +116,22 @@ std::vector<CopyUnit> MakeCopyUnits(const Module& model, const IntrusivePtr<Mesh
   return copy_units;
 }
 
-// Of the gradients of all parameters.
+// Of the gradients of some parameters, by number.
 std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::vector<Parameter*>& parameters,
-                                             const std::vector<int>& unit_of_leaf,
+                                             const std::vector<int>& numbers,
+                                             const std::vector<int>& unit_of_leaf, bool holds_all,
                                              const SchedulerOptions& options) {
   int64_t gradient_bytes = 0;
   std::vector<BucketLeaf> leaves;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const ParameterLayouts& layouts = parameters[i]->layouts();
-    leaves.push_back({.node = &parameters[i]->leaf(),
-                      .path = parameters[i]->path(),
-                      .type = parameters[i]->at_rest().type(),
+  for (const int number : numbers) {
+    const Parameter& parameter = *parameters[number];
+    const ParameterLayouts& layouts = parameter.layouts();
+    leaves.push_back({.node = &parameter.leaf(),
+                      .path = parameter.path(),
+                      .type = parameter.at_rest().type(),
                       .layout = layouts.of_gradient(),
                       .accumulates_unreduced = layouts.accumulates_unreduced,
-                      .unit = unit_of_leaf[i]});
+                      .unit = unit_of_leaf[number]});
     const TensorType& type = leaves.back().type;
     gradient_bytes += type.shape.num_elements() * ItemSize(type.dtype);
   }
@@ -138,8 +142,54 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
   const BucketOptions of_buckets = {.bucket_bytes = std::min(most, std::max(least, gradient_bytes / 10)),
                                     .lane = options.overlap ? Lane::kGrad : Lane::kInline,
                                     .replica_lane = options.overlap ? Lane::kReplica : Lane::kInline,
-                                    .find_unused = options.find_unused};
+                                    .find_unused = options.find_unused,
+                                    .holds_all = holds_all};
   return std::make_shared<GradientBuckets>(context, std::move(leaves), of_buckets);
+}
+
+// What a model's parameters have been given.
+struct Scheduled {
+  std::vector<std::shared_ptr<GradientBuckets>> buckets;  // of each list of parameters
+  std::shared_ptr<UnitCopies> copies;                     // null: there are no units
+};
+
+// One set of buckets for each of `lists`, which between them have every parameter that is here once, by number.
+Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
+                   const std::vector<ResolvedUnit>& units, const std::vector<std::vector<int>>& lists,
+                   bool by_stage, const SchedulerOptions& options) {
+  const Lane lane = options.overlap ? Lane::kParam : Lane::kInline;
+  const std::vector<Parameter*> parameters = model.AllParameters();
+  std::vector<int> unit_of_leaf(parameters.size(), -1);
+  const std::vector<CopyUnit> copy_units =
+      MakeCopyUnits(model, context, parameters, units, lane, &unit_of_leaf);
+  Scheduled scheduled;
+  for (const std::vector<int>& list : lists) {
+    scheduled.buckets.push_back(MakeBuckets(*context, parameters, list, unit_of_leaf, by_stage, options));
+    for (size_t i = 0; i < list.size(); ++i) {
+      parameters[list[i]]->leaf().set_sink(scheduled.buckets.back(), static_cast<int>(i));
+    }
+  }
+  for (Parameter* parameter : parameters) parameter->set_update_lane(lane);
+  if (units.empty()) return scheduled;
+
+  // A schedule says itself what is gathered ahead.
+  scheduled.copies = std::make_shared<UnitCopies>(
+      *context, copy_units,
+      UnitCopyOptions{.prefetch = by_stage ? 0 : options.prefetch, .overlap = options.overlap});
+  int copy = 0;
+  for (const ResolvedUnit& unit : units) {
+    for (const int parameter : unit.parameters) {
+      parameters[parameter]->set_copy_source(scheduled.copies, copy++);
+    }
+  }
+  for (size_t i = 0; i < lists.size(); ++i) {
+    std::vector<int> units_of_list;
+    for (const int parameter : lists[i]) units_of_list.push_back(unit_of_leaf[parameter]);
+    scheduled.buckets[i]->set_observer(
+        UnitGradients(scheduled.copies, std::move(units_of_list), static_cast<int>(units.size())));
+  }
+  ObserveModules(model, units, scheduled.copies);
+  return scheduled;
 }
 
 }  // namespace
@@ -147,26 +197,42 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
 void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
                   const std::vector<ResolvedUnit>& units, const SchedulerOptions& options) {
   if (context->mesh().num_ranks() == 1) return;
-  const Lane lane = options.overlap ? Lane::kParam : Lane::kInline;
-  const std::vector<Parameter*> parameters = model.AllParameters();
-  std::vector<int> unit_of_leaf(parameters.size(), -1);
-  const std::vector<CopyUnit> copy_units =
-      MakeCopyUnits(model, context, parameters, units, lane, &unit_of_leaf);
-  const std::shared_ptr<GradientBuckets> buckets = MakeBuckets(*context, parameters, unit_of_leaf, options);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i]->leaf().set_sink(buckets, static_cast<int>(i));
-    parameters[i]->set_update_lane(lane);
-  }
-  if (units.empty()) return;
+  std::vector<int> all(model.AllParameters().size());
+  std::iota(all.begin(), all.end(), 0);
+  Schedule(model, context, units, {all}, /*by_stage=*/false, options);
+}
 
-  const auto copies = std::make_shared<UnitCopies>(
-      *context, copy_units, UnitCopyOptions{.prefetch = options.prefetch, .overlap = options.overlap});
-  int copy = 0;
-  for (const ResolvedUnit& unit : units) {
-    for (const int parameter : unit.parameters) parameters[parameter]->set_copy_source(copies, copy++);
+std::shared_ptr<StageData> ScheduleStageData(Module& model, const IntrusivePtr<MeshContext>& context,
+                                             const std::vector<ResolvedUnit>& units,
+                                             const std::vector<std::vector<int>>& stages,
+                                             const ModelStages& model_stages,
+                                             const SchedulerOptions& options) {
+  const int64_t index = model_stages.context->coordinate()[model_stages.axis];
+  StageParts parts;
+  std::map<std::vector<int>, std::vector<int>> parameters_of;  // numbers, by their stages on this rank
+  std::vector<std::vector<int>> here(stages.size());
+  for (size_t i = 0; i < stages.size(); ++i) {
+    for (const int stage : stages[i]) {
+      if (model_stages.stage_ranks[stage] == index) here[i].push_back(stage);
+    }
+    parameters_of[here[i]].push_back(static_cast<int>(i));
   }
-  buckets->set_observer(UnitGradients(copies, std::move(unit_of_leaf), static_cast<int>(units.size())));
-  ObserveModules(model, units, copies);
+  std::vector<std::vector<int>> lists;
+  for (const auto& [of, numbers] : parameters_of) lists.push_back(numbers);
+  if (context->mesh().num_ranks() > 1) {
+    const Scheduled scheduled = Schedule(model, context, units, lists, /*by_stage=*/true, options);
+    parts.copies = scheduled.copies;
+    size_t list = 0;
+    for (const auto& [of, numbers] : parameters_of) parts.buckets.push_back({of, scheduled.buckets[list++]});
+    for (const ResolvedUnit& unit : units) parts.units.push_back(here[unit.parameters[0]]);
+  }
+  const std::vector<Parameter*> parameters = model.AllParameters();
+  for (size_t i = 0; i < stages.size(); ++i) {
+    std::set<int> sharers;
+    for (const int stage : stages[i]) sharers.insert(model_stages.stage_ranks[stage]);
+    if (sharers.size() > 1) parts.shared[{sharers.begin(), sharers.end()}].push_back(parameters[i]);
+  }
+  return MakeStageData(model_stages, std::move(parts));
 }
 
 }  // namespace weft

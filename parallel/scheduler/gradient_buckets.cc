@@ -1,7 +1,7 @@
 #include "parallel/scheduler/gradient_buckets.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "dtensor/call/accumulate.h"
 #include "dtensor/redistribution/implicit.h"
+#include "mesh/layout_words.h"
 #include "mesh/shard_math.h"
 #include "parallel/scheduler/replica_sum.h"
 #include "runtime/tensor/copy.h"
@@ -31,18 +32,6 @@ std::string CommonPath(const std::vector<std::string>& paths) {
   return absl::StrJoin(common, ".");
 }
 
-// A layout as two whole numbers, to send it.
-constexpr int kLayoutWords = 2;
-static_assert(sizeof(Layout) == kLayoutWords * sizeof(int64_t));
-
-void PutLayout(const Layout& layout, int64_t* words) { std::memcpy(words, &layout, sizeof(layout)); }
-
-Layout GetLayout(const int64_t* words) {
-  Layout layout;
-  std::memcpy(static_cast<void*>(&layout), words, sizeof(layout));
-  return layout;
-}
-
 }  // namespace
 
 GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves,
@@ -52,7 +41,7 @@ GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> l
 }
 
 bool GradientBuckets::HoldsBack(const BucketLeaf& leaf) const {
-  return leaf.accumulates_unreduced && !context_.state().syncs_gradients();
+  return options_.holds_all || (leaf.accumulates_unreduced && !context_.state().syncs_gradients());
 }
 
 void GradientBuckets::Deliver(int index, DTensor gradient) {
@@ -61,7 +50,7 @@ void GradientBuckets::Deliver(int index, DTensor gradient) {
     Throw(absl::StatusCode::kInternal, "the gradient of '", leaf.spec.path,
           "' was delivered twice in one backward pass");
   }
-  if (!learnt_) arrivals_.push_back(index);
+  if (!learnt_ && !options_.holds_all) arrivals_.push_back(index);
   leaf.arriving = gradient.layout();
   if (HoldsBack(leaf.spec)) {
     Accumulate(leaf.held, std::move(gradient));
@@ -74,7 +63,7 @@ void GradientBuckets::Deliver(int index, DTensor gradient) {
     if (learnt_ && leaf.bucket >= 0) --buckets_[leaf.bucket].num_awaited;
   }
   if (observer_) observer_(index);
-  if (learnt_ && !options_.find_unused) IssueReady();
+  if (learnt_ && !options_.find_unused && !options_.holds_all) IssueReady();
 }
 
 // Buckets whose leaves are all there, unless one before them is not.
@@ -87,7 +76,21 @@ void GradientBuckets::IssueReady() {
   }
 }
 
+void GradientBuckets::Reduce() {
+  const NoImplicitChecksGuard planned(context_.state());
+  if (!learnt_) {
+    std::vector<int> order(leaves_.size());
+    std::iota(order.rbegin(), order.rend(), 0);
+    MakeBuckets(order);
+    learnt_ = true;
+  }
+  for (Leaf& leaf : leaves_) leaf.gradient = std::exchange(leaf.held, DTensor());
+  if (options_.find_unused) AddMissing();
+  for (Bucket& bucket : buckets_) Issue(bucket);
+}
+
 void GradientBuckets::EndPass() {
+  if (options_.holds_all) return StartOver();
   const NoImplicitChecksGuard planned(context_.state());
   if (!learnt_) LearnOrder();
   if (options_.find_unused) AddMissing();
@@ -268,7 +271,7 @@ void GradientBuckets::Issue(Bucket& bucket) {
   }
   if (moves.empty()) return;
   // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
-  const bool is_unit = leaves_[bucket.leaves[0]].spec.unit >= 0;
+  const bool is_unit = leaves_[bucket.leaves[0]].spec.unit >= 0 && !options_.holds_all;
   if (is_unit && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
   const PathGuard path(context_.state(), bucket.path_id);
   const PurposeGuard purpose(context_.state(), Purpose::kGrad);

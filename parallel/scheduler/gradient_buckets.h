@@ -39,6 +39,8 @@ struct BucketOptions {
   // Passes may reach other leaves on one rank than on another: each pass ends with an agreement on what was
   // reached anywhere, and what is absent here goes in as zeros.
   bool find_unused = false;
+  // Every pass adds its gradients up on this rank, unreduced, whatever the leaves say; Reduce brings the sums to rest.
+  bool holds_all = false;
 };
 
 // The gradients of many leaves, brought to rest a bucket at a time while backward goes on: the whole of DDP's
@@ -65,6 +67,10 @@ class GradientBuckets final : public GradientSink {
   void Forget(int leaf) noexcept override { leaves_[leaf].spec.node = nullptr; }
   void EndPass() override;
   void AbandonPass() noexcept override;
+
+  // With holds_all: brings to rest what passes have added up since the last call, of the last leaf first. The
+  // first call makes the buckets.
+  void Reduce();
 
   // Called with a leaf when backward has delivered it, and with no leaf (-1) at the end of a pass.
   void set_observer(std::function<void(int leaf)> observer) { observer_ = std::move(observer); }

@@ -56,6 +56,18 @@ DTensor UnitCopies::Copy(int copy) {
   return units_[unit].copies[number];
 }
 
+void UnitCopies::Hold(int index) {
+  Unit& unit = units_[index];
+  unit.is_held = true;
+  if (unit.is_whole && !IsHere(unit)) Gather(index, /*ahead=*/true);
+}
+
+void UnitCopies::Release(int index) noexcept {
+  Unit& unit = units_[index];
+  unit.is_held = false;
+  if (unit.spec.reshards) Drop(unit);
+}
+
 void UnitCopies::Use(int index) {
   Unit& unit = units_[index];
   in_use_ = index;
@@ -75,7 +87,7 @@ void UnitCopies::Use(int index) {
   if (unit.spec.is_root) unit.copies[0].ToLocal();
   Prefetch(index);
   const bool comes_again = !state.in_backward() && state.grad_enabled();
-  if (comes_again && unit.spec.rests_in != nullptr && unit.parts.empty()) KeepParts(unit);
+  if (comes_again && !unit.is_held && unit.spec.rests_in != nullptr && unit.parts.empty()) KeepParts(unit);
 }
 
 // The first gather of a step has no compute of its own step before it: it runs beside what ends the last one.
@@ -96,7 +108,7 @@ void UnitCopies::Updated(int copy) {
 void UnitCopies::Prefetch(int index) {
   const std::vector<int> ahead = UnitsAhead(index);
   for (int i = 0; i < std::ssize(units_); ++i) {
-    const bool hoped = !units_[i].copies.empty() && !units_[i].is_used;
+    const bool hoped = !units_[i].copies.empty() && !units_[i].is_used && !units_[i].is_held;
     if (hoped && std::find(ahead.begin(), ahead.end(), i) == ahead.end()) {
       DropUnused(units_[i], kOtherOrder);
     }
@@ -193,9 +205,9 @@ void UnitCopies::KeepParts(Unit& unit) {
 // for the one in use.
 void UnitCopies::MakeRoom(int index) {
   const auto counts = [&](const Unit& unit) {
-    return !unit.spec.is_root && unit.spec.reshards && !unit.copies.empty();
+    return !unit.spec.is_root && Reshards(unit) && !unit.copies.empty();
   };
-  if (units_[index].spec.is_root || !units_[index].spec.reshards) return;
+  if (units_[index].spec.is_root || !Reshards(units_[index])) return;
   std::vector<Unit*> old;
   int64_t num_here = 1;
   for (int i = 0; i < std::ssize(units_); ++i) {
@@ -221,7 +233,7 @@ void UnitCopies::Drop(Unit& unit) noexcept { unit.copies.clear(); }
 
 void UnitCopies::LeaveModule(int index) noexcept {
   Unit& unit = units_[index];
-  if (unit.spec.is_root || !unit.spec.reshards || context_.state().in_backward()) return;
+  if (unit.spec.is_root || !Reshards(unit) || context_.state().in_backward()) return;
   if (unit.is_used) Drop(unit);
 }
 
@@ -229,20 +241,20 @@ void UnitCopies::LeaveModule(int index) noexcept {
 void UnitCopies::EndForward() noexcept {
   if (context_.state().grad_enabled()) return;
   for (Unit& unit : units_) {
-    if (unit.spec.reshards) Drop(unit);
+    if (Reshards(unit)) Drop(unit);
   }
 }
 
 void UnitCopies::DeliveredAll(int index) noexcept {
-  if (units_[index].spec.reshards) Drop(units_[index]);
+  if (Reshards(units_[index])) Drop(units_[index]);
   units_[index].parts.clear();
 }
 
 void UnitCopies::EndPass() {
   in_use_ = -1;
   for (Unit& unit : units_) {
-    if (!unit.copies.empty() && !unit.is_used) DropUnused(unit, kOtherOrder);
-    if (unit.spec.reshards) Drop(unit);
+    if (!unit.copies.empty() && !unit.is_used && !unit.is_held) DropUnused(unit, kOtherOrder);
+    if (Reshards(unit)) Drop(unit);
     unit.parts.clear();
   }
   forward_order_ = std::exchange(this_forward_, {});

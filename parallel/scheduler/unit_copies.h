@@ -60,6 +60,11 @@ class UnitCopies final : public CopySource {
   void Updated(int copy) override;
   void Forget(int copy) noexcept override;
 
+  // From Hold to Release a unit is here, whatever the program does: gathered ahead at once, and kept. Beyond the number
+  // of units that are otherwise here.
+  void Hold(int unit);
+  void Release(int unit) noexcept;
+
   // What the program does: forward has left a unit's module (the root's ends a forward); backward has all
   // gradients of a unit; a backward pass has ended.
   void LeaveModule(int unit) noexcept;
@@ -76,10 +81,13 @@ class UnitCopies final : public CopySource {
     std::vector<DTensor> parts = {};     // of the copies, in the smaller group
     std::vector<int64_t> versions = {};  // of the parameters that they were made of, the last time
     bool is_used = false;                // since they were made
+    bool is_held = false;
     int64_t last_use = 0;
   };
 
   bool IsCurrent(const Unit& unit) const;
+  // Whether its copies go when the program is done with them.
+  static bool Reshards(const Unit& unit) { return unit.spec.reshards && !unit.is_held; }
   bool IsHere(const Unit& unit) const { return !unit.copies.empty() && IsCurrent(unit); }
   void Use(int index);
   void Gather(int index, bool ahead);

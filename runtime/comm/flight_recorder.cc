@@ -147,6 +147,11 @@ bool FlightRecorder::Read(const Slot& slot, FlightEntry* entry) {
   return true;
 }
 
+const char* FlightRecorder::KeepActivity(const std::string& activity) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return activities_.insert(activity).first->c_str();
+}
+
 void FlightRecorder::NamePath(int32_t path_id, const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   paths_[path_id] = name;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -110,11 +111,15 @@ class FlightRecorder {
   void Begin(uint64_t id, int64_t now_ns) { Store(id, &Slot::begun, now_ns); }
   void End(uint64_t id, int64_t now_ns, bool ok) { Store(id, &Slot::ended, ok ? now_ns : -now_ns); }
 
-  // What the rank does between collectives, for "last seen: data loader". The characters are a literal.
+  // What the rank does between collectives, for "last seen: data loader". The characters are a literal, or those of
+  // KeepActivity.
   void SetActivity(const char* activity) {
     activity_ns_.store(FlightClock(), std::memory_order_release);
     activity_.store(activity, std::memory_order_release);
   }
+
+  // The same characters for as long as the recorder lives: for activities that are named while the program runs.
+  const char* KeepActivity(const std::string& activity);
 
   // The rank's thread waits, from now on, until operation `id` has finished on a worker or a device; 0: for none any
   // more. Returns what was there before.
@@ -171,6 +176,7 @@ class FlightRecorder {
   int next_group_ = 0;
   const FlightPlace* place_ = nullptr;
   std::map<int32_t, std::string> paths_;
+  std::set<std::string> activities_;
   std::map<uint8_t, std::string> purposes_;
 };
 

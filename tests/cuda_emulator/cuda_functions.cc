@@ -230,12 +230,17 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (stream->device == 0 && cuda.left_out == of_stream) {
     stream->runs_ahead = true;
     ++cuda.num_left_out;
+    if (cuda.streams.count(event->stream) != 0) {
+      event->stream->skipped.push_back({stream, stream->num_issued, event->place});
+    }
     return cudaSuccess;
   }
   return Issue(
       stream, [] {},
       [source = event->stream, place = event->place] {
-        return TheCuda().streams.count(source) == 0 || Advance(source, place);
+        if (TheCuda().streams.count(source) == 0) return true;
+        source->awaited = std::max(source->awaited, place);
+        return Advance(source, place);
       });
 }
 

@@ -34,7 +34,7 @@ void NotifyReady();
 
 // A mistake to plant: on device 0 either the stream that was made first, which is the rank's own, leaves out its waits
 // for events of others, or the others leave out theirs; what they issue then runs as soon as it can, where streams run
-// when they are waited for otherwise.
+// when they are waited for otherwise. What the first stream should have waited for runs only when that has gone on.
 enum class LeftOut { kNothing, kWaitsOfFirst, kWaitsOfOthers };
 void LeaveOutWaits(LeftOut waits);
 // How many were left out since then.

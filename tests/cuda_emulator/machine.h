@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/cuda_emulator/emulator.h"
 
@@ -22,12 +23,20 @@ struct cudaStreamOfEmulator {
     std::function<bool()> ready;  // null: always
     std::function<void()> run;
   };
+  // Where a reader left out its wait for this stream: it comes to `place` when the reader has gone on past its own.
+  struct Skipped {
+    cudaStreamOfEmulator* reader = nullptr;
+    int64_t reader_place = 0;
+    int64_t place = 0;
+  };
   int device = 0;
   bool is_first = false;  // of its device's that live
   bool runs_ahead = false;
   std::deque<Operation> operations;
   int64_t num_issued = 0;
   int64_t num_done = 0;
+  std::vector<Skipped> skipped;
+  int64_t awaited = 0;  // the last place that somebody waits for
 };
 
 struct cudaEventOfEmulator {

@@ -1,0 +1,144 @@
+// Runs schedules.
+
+#ifndef WEFT_PARALLEL_PIPELINE_EXECUTOR_H_
+#define WEFT_PARALLEL_PIPELINE_EXECUTOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/autograd/backward.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/functions/loss.h"
+#include "dtensor/nn/segmented_module.h"
+#include "parallel/pipeline/lowering.h"
+#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/stage_messages.h"
+
+namespace weft {
+
+// One part of a step's batch, on the context of the model's part (Module::context), the same on every stage.
+struct Microbatch {
+  DTensors inputs = {};      // of the model's first segment
+  DTensor targets = {};      // of SegmentedModule::LossOf
+  int64_t batch_offset = 0;  // where it begins in the step's batch (BatchOffsetGuard)
+};
+
+struct ExecutorOptions {
+  // Of schedules that are not lowered yet.
+  LoweringOptions lowering = {};
+  // Called with each action before it runs and when it has ended. To measure.
+  std::function<void(const PipelineAction& action, bool begins)> on_action = nullptr;
+};
+
+// Runs the stages of a model by a schedule, any that the checker passes: one loop over this rank's list. Forward and
+// backward of a stage are those of the model's segments; what they make is that of one device, whatever the schedule.
+//
+//   Parallelize(model, context, {{"blocks.*", Pipeline("pp")}, ...});
+//   PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 4, .microbatches = 8}));
+//   trainer.Step(pipeline, microbatches);
+//
+// Receives are posted where the list has them and waited for by what reads them, sends are waited for by nobody: so
+// messages travel while the rank computes. What a stage saved for backward goes as the schedule says: I leaves what W
+// reads, the stage's inputs and the gradients of products; W, or B, leaves nothing. Gradients add up on each rank and
+// are reduced once a step (REDUCE_GRAD, or at the end where the list has none); parameters of FSDP units are whole from
+// UNSHARD to RESHARD, or all the step where the list has none. Pairs that overlap run one part after the other.
+//
+// Threads: the rank's. Every rank of the model makes one alike, and calls alike.
+class PipelineExecutor {
+ public:
+  // `model` was cut by Parallelize; it outlives the executor.
+  // Cost:   communicators for the messages.
+  // Errors: FailedPrecondition if the model is not cut; InvalidArgument, with the checker's words, for a schedule that
+  //         is wrong, or whose stages do not lie as the model's; Unimplemented for one that updates parameters
+  //         itself (OPT).
+  PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule, ExecutorOptions options = {});
+
+  // Forward and backward of one batch in the schedule's number of microbatches: the gradients of
+  // sum of LossOf(outputs, targets).Over(total) are added to the parameters' and brought to rest.
+  // Returns that sum, an f64 with no history on the whole model's context, Partial along all of its axes.
+  // `total`: as of LossSum::Over.
+  // Errors: InvalidArgument for another number of microbatches.
+  DTensor Run(absl::Span<const Microbatch> microbatches, const DTensor& total);
+
+  // Forward alone, with no history, of any number of microbatches: the sum of their losses and of what they count, as
+  // Run returns it.
+  LossSum ForwardLoss(absl::Span<const Microbatch> microbatches);
+
+  // Forward alone: what the last segment makes of these inputs, on every stage, with no history.
+  // Cost: beside the pipeline's messages a broadcast along its axis.
+  DTensors ForwardOutputs(const DTensors& inputs);
+
+  // As it runs: lowered.
+  const PipelineSchedule& schedule() const { return schedule_; }
+  SegmentedModule& model() { return model_; }
+  // Of the whole model.
+  const IntrusivePtr<MeshContext>& context() const { return stages_.context; }
+
+ private:
+  // What one stage has of one microbatch, from its arrival until its last gradient.
+  struct Flight {
+    Arrival arrival = {};           // of the inputs
+    DTensors inputs = {};           // leaves, where they want a gradient
+    HandedTensors handed = {};      // how the outputs lie
+    DTensors to_send = {};          // the outputs, until they have been
+    DTensors outputs = {};          // of those that want a gradient, the history; of the last stage, the loss
+    Arrival output_gradients = {};  // theirs
+    DTensors targets = {};          // what I stops at
+    bool is_split = false;          // I has run, and left for W:
+    DeferredGradients deferred = {};
+    DTensors seeds = {};      // of W, where I had nothing to do
+    DTensors gradients = {};  // of the inputs that want one, until they have been sent
+  };
+  struct Named {
+    const char* activity = "";
+    int path_id = 0;
+  };
+
+  bool IsLast(int stage) const { return stage + 1 == stages_.num_stages(); }
+  bool IsHere(int stage) const { return stages_.stage_ranks[stage] == index_; }
+  Flight& FlightOf(const PipelineAction& action) { return flights_[{action.stage, action.microbatch}]; }
+  const std::string& KindAt(const PipelineAction& action) const { return kinds_[action.microbatch]; }
+  void RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches);
+  void RunAction(const PipelineAction& action);
+  void Forward(const PipelineAction& action);
+  void TakeLoss(Flight& flight, const LossSum& loss);
+  void AwaitArrival(const PipelineAction& receive, const PipelineAction& action, Arrival& arrival);
+  DTensors TakeSeeds(const PipelineAction& action, Flight& flight);
+  void InputGradient(const PipelineAction& action);
+  void WeightGradient(const PipelineAction& action);
+  void FullBackward(const PipelineAction& action);
+  void HandBack(const PipelineAction& action, const DTensors& targets, DTensors gradients);
+  void Land(const PipelineAction& action);
+  DTensor TermOfAll(const DTensor& scalar) const;
+  const PipelineSchedule& ForwardList(int num_microbatches);
+  const Named& NameOf(const PipelineAction& action);
+
+  SegmentedModule& model_;
+  const ModelStages stages_;
+  const ExecutorOptions options_;
+  const IntrusivePtr<MeshContext> part_;
+  const int index_;  // of this rank along the pipeline's axis
+  PipelineSchedule schedule_;
+  std::map<int, PipelineSchedule> forward_lists_;  // by number of microbatches
+  StageMessages messages_;
+  std::map<std::tuple<ActionKind, int, int>, Named> names_;  // by kind, stage, microbatch
+
+  // Of the run that is under way.
+  absl::Span<const Microbatch> microbatches_;
+  std::vector<std::string> kinds_;  // of the microbatches, for StageMessages
+  std::map<std::pair<int, int>, Flight> flights_;
+  DTensor total_;         // undefined: forward alone
+  DTensor loss_, count_;  // of the last stage
+  bool wants_outputs_ = false;
+  DTensors outputs_;  // of the last stage, where they are wanted
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_PIPELINE_EXECUTOR_H_

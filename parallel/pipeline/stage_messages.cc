@@ -1,0 +1,188 @@
+#include "parallel/pipeline/stage_messages.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "mesh/layout_words.h"
+#include "mesh/shard_math.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+namespace {
+
+// How many tensors a stage may hand on; what tells of them has room for so many, since the receiver has to know how
+// long it is.
+constexpr int kMostTensors = 8;
+// Of each: dtype, whether it wants a gradient, number of dims, dims, layout.
+constexpr int kTensorWords = 3 + Layout::kMaxDims + kLayoutWords;
+constexpr int kWords = 1 + kMostTensors * kTensorWords;
+
+std::vector<int64_t> ToWords(const HandedTensors& handed) {
+  WEFT_REQUIRE(handed.size() <= kMostTensors, "pipeline: a stage hands on ", handed.size(),
+               " tensors, expected at most ", kMostTensors);
+  std::vector<int64_t> words(kWords);
+  words[0] = std::ssize(handed);
+  int64_t* next = &words[1];
+  for (const HandedTensor& each : handed) {
+    next[0] = static_cast<int64_t>(each.type.dtype);
+    next[1] = each.wants_gradient ? 1 : 0;
+    next[2] = each.type.ndim();
+    for (int dim = 0; dim < each.type.ndim(); ++dim) next[3 + dim] = each.type.shape[dim];
+    PutLayout(each.layout, next + 3 + Layout::kMaxDims);
+    next += kTensorWords;
+  }
+  return words;
+}
+
+HandedTensors FromWords(const std::vector<int64_t>& words) {
+  HandedTensors handed;
+  const int64_t* next = &words[1];
+  for (int64_t i = 0; i < words[0]; ++i) {
+    handed.push_back({
+        .type = {static_cast<DType>(next[0]), Shape(absl::MakeConstSpan(next + 3, next[2]))},
+        .layout = GetLayout(next + 3 + Layout::kMaxDims),
+        .wants_gradient = next[1] != 0,
+    });
+    next += kTensorWords;
+  }
+  return handed;
+}
+
+Tensor Contiguous(const Tensor& piece, const std::shared_ptr<Allocator>& allocator) {
+  return piece.IsContiguous() ? piece : CloneTensor(piece, allocator);
+}
+
+}  // namespace
+
+void Arrival::Wait() {
+  for (const Work& work : std::exchange(works, {})) work.Wait();
+}
+
+StageMessages::StageMessages(const ModelStages& stages, const IntrusivePtr<MeshContext>& part)
+    : stages_(stages), part_(part) {
+  stages_.data = nullptr;
+  // The same list on every rank: forward edges and backward edges, in the order of the stages.
+  std::map<std::pair<int, int>, int> num_tags;
+  std::vector<std::pair<int, int>> order;
+  const auto add = [&](int from, int to, int tag) {
+    if (from == to) return;
+    int& tags = num_tags[{from, to}];
+    if (tags == 0) order.push_back({from, to});
+    tags = std::max(tags, tag + 1);
+  };
+  for (int stage = 0; stage + 1 < stages.num_stages(); ++stage) {
+    add(PlaceOf(stage), PlaceOf(stage + 1), kForward);
+    add(PlaceOf(stage + 1), PlaceOf(stage), kBackward);
+  }
+  if (order.empty()) return;
+  World& world = stages.context->world();
+  std::vector<Edge> edges;
+  for (const auto& [from, to] : order) edges.push_back({from, to, num_tags[{from, to}]});
+  edges_ = std::make_unique<Edges>("pipeline", stages.context->mesh().GroupOf(world.rank(), {stages.axis}),
+                                   world.rank(), edges,
+                                   [&](const std::string& name, const std::vector<int>& ranks) {
+                                     std::shared_ptr<Communicator> group = world.NewGroup(name, ranks);
+                                     group->SetInBackground();
+                                     return group;
+                                   });
+}
+
+void StageMessages::Send(int to, Tag tag, const DTensor& tensor) {
+  const Tensor piece = Contiguous(tensor.ToLocal(), part_->allocator());
+  sent_.push_back(edges_->Send(piece, to, tag, {.async = true, .tag = part_->state().tag()}));
+}
+
+Arrival StageMessages::Recv(int from, Tag tag, const HandedTensors& handed) {
+  Arrival arrival;
+  const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kSaved);
+  for (const HandedTensor& each : handed) {
+    const ShardBox box = LocalBox(each.type.shape, each.layout, part_->mesh(), part_->coordinate());
+    const Tensor piece = Tensor::Empty(part_->allocator(), each.type.dtype, box.shape);
+    arrival.works.push_back(edges_->Recv(piece, from, tag, {.async = true, .tag = part_->state().tag()}));
+    arrival.tensors.push_back(DTensor::FromLocal(part_, piece, each.layout, each.type.shape));
+    arrival.wants_gradient.push_back(each.wants_gradient);
+  }
+  return arrival;
+}
+
+void StageMessages::SendForward(int stage, const std::string& kind, const HandedTensors& handed,
+                                absl::Span<const DTensor> outputs) {
+  const int to = PlaceOf(stage + 1);
+  if (told_.insert({stage, kind}).second) Tell(to, handed);
+  for (const DTensor& output : outputs) Send(to, kForward, output);
+}
+
+Arrival StageMessages::RecvForward(int stage, const std::string& kind) {
+  const int from = PlaceOf(stage - 1);
+  const auto [found, is_new] = heard_.try_emplace({stage, kind});
+  if (is_new) found->second = Hear(from);
+  return Recv(from, kForward, found->second);
+}
+
+void StageMessages::SendBackward(int stage, absl::Span<const DTensor> gradients) {
+  for (const DTensor& gradient : gradients) Send(PlaceOf(stage - 1), kBackward, gradient);
+}
+
+Arrival StageMessages::RecvBackward(int stage, const HandedTensors& handed) {
+  HandedTensors gradients = handed;
+  std::erase_if(gradients, [](const HandedTensor& each) { return !each.wants_gradient; });
+  return Recv(PlaceOf(stage + 1), kBackward, gradients);
+}
+
+void StageMessages::Finish() {
+  for (const Work& work : std::exchange(sent_, {})) work.Wait();
+}
+
+DTensors StageMessages::SpreadOutputs(const DTensors& outputs) {
+  Communicator& along = stages_.context->Group({stages_.axis});
+  const int last = stages_.stage_ranks.back();
+  const bool is_last = along.rank() == last;
+  const std::shared_ptr<Allocator>& allocator = part_->allocator();
+  const CommOptions options = {.tag = part_->state().tag()};
+  const Tensor message =
+      is_last ? Tensor::FromValues<int64_t>({kWords}, ToWords(DescribeHanded(outputs)), allocator)
+              : Tensor::Empty(allocator, DType::kI64, {kWords});
+  along.Broadcast(message, last, options).Wait();
+  const HandedTensors handed = FromWords(message.ToVector<int64_t>());
+  DTensors spread;
+  for (size_t i = 0; i < handed.size(); ++i) {
+    const auto& [type, layout, wants_gradient] = handed[i];
+    const ShardBox box = LocalBox(type.shape, layout, part_->mesh(), part_->coordinate());
+    const Tensor piece = is_last ? Contiguous(outputs[i].ToLocal(), allocator)
+                                 : Tensor::Empty(allocator, type.dtype, box.shape);
+    along.Broadcast(piece, last, options).Wait();
+    spread.push_back(DTensor::FromLocal(part_, piece, layout, type.shape));
+  }
+  return spread;
+}
+
+void StageMessages::Tell(int to, const HandedTensors& handed) {
+  const Tensor message = Tensor::FromValues<int64_t>({kWords}, ToWords(handed), part_->allocator());
+  sent_.push_back(edges_->Send(message, to, kForward, {.async = true, .tag = part_->state().tag()}));
+}
+
+HandedTensors StageMessages::Hear(int from) {
+  const Tensor message = Tensor::Empty(part_->allocator(), DType::kI64, {kWords});
+  edges_->Recv(message, from, kForward, {.async = true, .tag = part_->state().tag()}).Wait();
+  return FromWords(message.ToVector<int64_t>());
+}
+
+DTensors ToHand(absl::Span<const DTensor> outputs) {
+  DTensors handed;
+  for (const DTensor& output : outputs) {
+    Layout layout = output.layout();
+    for (const int axis : layout.PartialAxes()) layout = layout.WithReplicate(axis);
+    handed.push_back(output.Redistribute(layout));
+  }
+  return handed;
+}
+
+HandedTensors DescribeHanded(absl::Span<const DTensor> outputs) {
+  HandedTensors handed;
+  for (const DTensor& output : outputs) {
+    handed.push_back({output.type(), output.layout(), output.requires_grad()});
+  }
+  return handed;
+}
+
+}  // namespace weft

@@ -1,0 +1,101 @@
+// What goes between the stages of a pipeline while it runs.
+
+#ifndef WEFT_PARALLEL_PIPELINE_STAGE_MESSAGES_H_
+#define WEFT_PARALLEL_PIPELINE_STAGE_MESSAGES_H_
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/context/mesh_context.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/nn/model_stages.h"
+#include "mesh/layout.h"
+#include "runtime/comm/edges.h"
+#include "runtime/comm/work.h"
+#include "runtime/tensor/tensor_type.h"
+
+namespace weft {
+
+// One of the tensors that a stage hands to the next.
+struct HandedTensor {
+  TensorType type;
+  Layout layout;  // on the stages' slices, whose other axes are the same
+  bool wants_gradient = false;
+
+  bool operator==(const HandedTensor&) const = default;
+};
+
+// What a stage hands to the next, of one kind of microbatch.
+using HandedTensors = std::vector<HandedTensor>;
+
+// Tensors on their way here.
+struct Arrival {
+  DTensors tensors = {};  // on the receiving stage's slice; to be read once all works have been waited for
+  std::vector<bool> wants_gradient = {};  // of each tensor
+  std::vector<Work> works = {};
+
+  void Wait();
+};
+
+// The messages between the stages of this rank and those of others: each rank sends its own piece to the rank of the
+// next stage that has the same coordinates otherwise, since layouts of both stages' slices are the same. There is a
+// queue for each directed edge and each of the two directions of the model; so nothing waits for what goes another way.
+// All are asynchronous; what is sent stays in memory until it has been received.
+//
+// What a stage hands on is told by it, once for each kind of microbatch: a message of some words ahead of the first.
+//
+// Threads: the rank's. Every rank of the model makes one alike.
+class StageMessages {
+ public:
+  // Makes the queues.
+  StageMessages(const ModelStages& stages, const IntrusivePtr<MeshContext>& part);
+
+  // The outputs of `stage`, which lie as `handed` says, to the rank of the next. `kind`: names what all microbatches with such outputs have in
+  // common, on both ends alike.
+  void SendForward(int stage, const std::string& kind, const HandedTensors& handed,
+                   absl::Span<const DTensor> outputs);
+  // What `stage` takes, from the rank of the one before.
+  Arrival RecvForward(int stage, const std::string& kind);
+  // The gradients of the inputs of `stage` that want one, to the rank of the one before.
+  void SendBackward(int stage, absl::Span<const DTensor> gradients);
+  // Of the outputs of `stage`, those of `handed` that want one, from the rank of the next.
+  Arrival RecvBackward(int stage, const HandedTensors& handed);
+
+  // The last stage's `outputs` on every stage's slice; given there alone.
+  // Cost: a broadcast of each along the pipeline's axis, and of some words.
+  DTensors SpreadOutputs(const DTensors& outputs);
+
+  // Waits until all that has been sent has left.
+  void Finish();
+
+ private:
+  enum Tag { kForward, kBackward };
+
+  int PlaceOf(int stage) const { return stages_.stage_ranks[stage]; }
+  void Send(int to, Tag tag, const DTensor& tensor);
+  Arrival Recv(int from, Tag tag, const HandedTensors& handed);
+  void Tell(int to, const HandedTensors& handed);
+  HandedTensors Hear(int from);
+
+  ModelStages stages_;
+  const IntrusivePtr<MeshContext> part_;
+  std::unique_ptr<Edges> edges_;  // null: one rank has all stages
+  // By the stage that hands on, and the kind.
+  std::set<std::pair<int, std::string>> told_;
+  std::map<std::pair<int, std::string>, HandedTensors> heard_;
+  std::vector<Work> sent_;
+};
+
+// Outputs as they are handed on: none of them is Partial.
+// Cost: an all-reduce of each that is.
+DTensors ToHand(absl::Span<const DTensor> outputs);
+HandedTensors DescribeHanded(absl::Span<const DTensor> outputs);
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_PIPELINE_STAGE_MESSAGES_H_

@@ -1,0 +1,99 @@
+#include "parallel/scheduler/stage_data.h"
+
+#include <algorithm>
+
+#include "dtensor/functions/creation.h"
+#include "runtime/comm/communicator.h"
+
+namespace weft {
+namespace {
+
+bool Has(const std::vector<int>& stages, int stage) {
+  return std::find(stages.begin(), stages.end(), stage) != stages.end();
+}
+
+// The world ranks at these indices along the pipeline's axis and at this rank's own along the others, ascending.
+std::vector<int> RanksAlong(const ModelStages& stages, const std::vector<int>& indices) {
+  MeshContext& context = *stages.context;
+  const std::vector<int> along = context.mesh().GroupOf(context.world().rank(), {stages.axis});
+  std::vector<int> ranks;
+  for (const int index : indices) ranks.push_back(along[index]);
+  return ranks;
+}
+
+class PartsOfStages final : public StageData {
+ public:
+  PartsOfStages(const ModelStages& stages, StageParts parts)
+      : context_(stages.context), parts_(std::move(parts)), num_holders_(parts_.units.size()) {
+    for (const auto& [indices, parameters] : parts_.shared) {
+      groups_.push_back(&context_->state().Group("shared by stages", RanksAlong(stages, indices)));
+    }
+  }
+
+  void Unshard(int stage) override {
+    for (size_t unit = 0; unit < parts_.units.size(); ++unit) {
+      if (Has(parts_.units[unit], stage) && num_holders_[unit]++ == 0) {
+        parts_.copies->Hold(static_cast<int>(unit));
+      }
+    }
+  }
+
+  void Reshard(int stage) noexcept override {
+    for (size_t unit = 0; unit < parts_.units.size(); ++unit) {
+      if (Has(parts_.units[unit], stage) && --num_holders_[unit] == 0) {
+        parts_.copies->Release(static_cast<int>(unit));
+      }
+    }
+  }
+
+  void ReduceGradients(int stage) override {
+    for (const auto& [of, buckets] : parts_.buckets) {
+      if (of.size() == 1 && of[0] == stage) buckets->Reduce();
+    }
+  }
+
+  void FinishGradients() override {
+    for (const auto& [of, buckets] : parts_.buckets) {
+      if (of.size() > 1) buckets->Reduce();
+    }
+    size_t group = 0;
+    for (const auto& [indices, parameters] : parts_.shared) SumOverStages(*groups_[group++], parameters);
+  }
+
+ private:
+  // In memory of its own: a gradient may be seen by whoever asked for it.
+  void SumOverStages(Communicator& group, const std::vector<Parameter*>& parameters) {
+    RankState& state = context_->state();
+    const PurposeGuard purpose(state, Purpose::kGrad);
+    const MemoryKindGuard kind(*context_->allocator(), MemoryKind::kGrad);
+    std::vector<CollectivePart> parts;
+    std::vector<DTensor> terms, sums;
+    for (const Parameter* parameter : parameters) {
+      const DTensor& value = parameter->at_rest();
+      const Layout& layout = parameter->layouts().of_gradient();
+      // No microbatch may have reached it here.
+      terms.push_back(parameter->grad().defined()
+                          ? parameter->grad()
+                          : Full(value.context(), value.dtype(), value.shape(), 0, layout));
+      const Tensor& term = terms.back().ToLocal();
+      const Tensor sum = Tensor::Empty(context_->allocator(), term.dtype(), term.shape());
+      parts.push_back({.input = term, .output = sum});
+      sums.push_back(DTensor::FromLocal(value.context(), sum, layout, value.shape()));
+    }
+    group.AllReduceEach(parts, ReduceOp::kSum, {.tag = state.tag()}).Wait();
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i]->SetGrad(sums[i]);
+  }
+
+  const IntrusivePtr<MeshContext> context_;
+  const StageParts parts_;
+  std::vector<int> num_holders_;       // of each unit: stages that are between Unshard and Reshard
+  std::vector<Communicator*> groups_;  // of the entries of `shared`
+};
+
+}  // namespace
+
+std::shared_ptr<StageData> MakeStageData(const ModelStages& stages, StageParts parts) {
+  return std::make_shared<PartsOfStages>(stages, std::move(parts));
+}
+
+}  // namespace weft
