@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "parallel/pipeline/stages.h"
@@ -154,10 +155,11 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
   const std::string name = absl::GetFlag(FLAGS_schedule);
   const auto ranks = static_cast<int>(mesh.axis_size(axis));
   if (!absl::EndsWith(name, ".csv")) {
-    return GenerateSchedule(name,
-                            {.ranks = ranks,
-                             .chunks = static_cast<int>(AtLeast(0, "chunks", absl::GetFlag(FLAGS_chunks))),
-                             .microbatches = static_cast<int>(microbatches)});
+    const auto chunks = static_cast<int>(AtLeast(0, "chunks", absl::GetFlag(FLAGS_chunks)));
+    PipelineSchedule made = GenerateSchedule(
+        name, {.ranks = ranks, .chunks = chunks, .microbatches = static_cast<int>(microbatches)});
+    CheckCanRun(made);
+    return made;
   }
   WEFT_REQUIRE(!IsGiven("chunks"), "--chunks: the file says so itself (--schedule=", name, ")");
   const PipelineSchedule schedule = ReadScheduleCsv(UserPath(name));
@@ -165,6 +167,7 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
                "--schedule=", name, ": it is made for ", schedule.num_ranks(), " ranks and ",
                schedule.num_microbatches, " microbatches, the mesh (", mesh.ToString(), ") has ", ranks,
                " and --microbatches=", microbatches);
+  CheckCanRun(schedule);
   return schedule;
 }
 
@@ -203,7 +206,17 @@ Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>
   for (const absl::string_view flag : {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap"}) {
     WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": a plan of your own says so itself (--plan=", plan, ")");
   }
-  return Plan::FromJson(ReadTextFile(UserPath(plan)));
+  Plan own = Plan::FromJson(ReadTextFile(UserPath(plan)));
+  bool is_cut = false;
+  for (const PlanEntry& entry : own.entries()) {
+    if (!FindStyle(entry.style.name).makes_stages) continue;
+    is_cut = true;
+    WEFT_REQUIRE(entry.style.axis == "pp", "--plan=", plan, ": it cuts the model along axis '",
+                 entry.style.axis, "'; schedules run along an axis 'pp'");
+  }
+  WEFT_REQUIRE(is_cut || !schedule, "--plan=", plan, ": the mesh (", mesh.ToString(),
+               ") has an axis pp, along which no entry cuts the model (Pipeline)");
+  return own;
 }
 
 int ThreadsFromFlags() {

@@ -78,12 +78,14 @@ Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,
              const FullyShardOptions& blocks, const std::optional<PipelineOptions>& pipeline) {
   const bool is_hsdp = data_plan == DataPlan::kHsdp;
   for (const MeshAxis& axis : mesh.axes()) {
-    const bool is_known = axis.name == "tp" || (pipeline && axis.name == "pp") ||
+    const bool is_known = axis.name == "tp" || axis.name == "pp" ||
                           (is_hsdp ? axis.name == "replica" || axis.name == "shard" : axis.name == "dp");
     WEFT_REQUIRE(is_known, "mesh axis '", axis.name, "' means nothing to plan ", DataPlanName(data_plan),
                  ": expected ", is_hsdp ? "replica, shard" : "dp",
-                 " or tp, or a plan of your own (--plan=FILE.json)");
+                 ", tp or pp, or a plan of your own (--plan=FILE.json)");
   }
+  WEFT_REQUIRE(pipeline || mesh.FindAxis("pp") < 0, "plan ", DataPlanName(data_plan), ": the mesh '",
+               mesh.ToString(), "' has an axis pp, and nothing says how its stages lie");
   std::vector<PlanEntry> entries;
   if (mesh.FindAxis("tp") >= 0) {
     entries = TensorParallelEntries(sequence_parallel);

@@ -27,6 +27,10 @@ DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTens
 }
 
 DTensor SegmentedModule::Forward(const DTensor& x) {
+  if (stages_ && stages_->num_stages() > 1) {
+    Throw(absl::StatusCode::kFailedPrecondition, "module '", path(), "' is cut into ", stages_->num_stages(),
+          " stages: a PipelineExecutor runs it");
+  }
   const int end = static_cast<int>(segments().size());
   return RunSegments(0, end, {x})[0];
 }

@@ -26,21 +26,10 @@ const ModelStages& StagesOf(const SegmentedModule& model) {
 
 PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& stages,
                          const LoweringOptions& options) {
-  const ScheduleCertificate certificate = CheckSchedule(schedule);
-  WEFT_REQUIRE(certificate.ok, "schedule ", schedule.name, ": ", certificate.error);
+  CheckCanRun(schedule);
   WEFT_REQUIRE(schedule.stage_rank == stages.stage_ranks, "schedule ", schedule.name,
                ": its stages lie on ranks [", absl::StrJoin(schedule.stage_rank, ", "),
                "], those of the model on [", absl::StrJoin(stages.stage_ranks, ", "), "]");
-  for (const std::vector<ScheduleItem>& list : schedule.ranks) {
-    for (const ScheduleItem& item : list) {
-      for (const PipelineAction& action : item.actions) {
-        if (action.kind != Kind::kOpt) continue;
-        Throw(absl::StatusCode::kUnimplemented, "schedule ", schedule.name,
-              " updates parameters within the step (", action.ToString(),
-              "): the executor runs those that leave the update to the end of the step");
-      }
-    }
-  }
   return schedule.lowered() ? schedule : LowerSchedule(schedule, options);
 }
 
@@ -62,6 +51,15 @@ std::string KindOf(const Microbatch& microbatch) {
 }
 
 }  // namespace
+
+void CheckCanRun(const PipelineSchedule& schedule) {
+  const ScheduleCertificate certificate = CheckSchedule(schedule);
+  WEFT_REQUIRE(certificate.ok, "schedule ", schedule.name, ": ", certificate.error);
+  if (!Contains(schedule, Kind::kOpt)) return;
+  Throw(
+      absl::StatusCode::kUnimplemented, "schedule ", schedule.name,
+      " updates parameters within the step (OPT); the executor runs those that leave the update to its end");
+}
 
 PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule,
                                    ExecutorOptions options)
@@ -240,9 +238,10 @@ void PipelineExecutor::TakeLoss(Flight& flight, const LossSum& loss) {
     flight.outputs = {value};
   }
   const NoGradGuard no_grad(part_->state());
+  const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kOther);  // backward reads none of it
   const auto add = [](DTensor& sum, const DTensor& term) {
     const DTensor wide = Cast(term.Detach(), DType::kF64);
-    sum = sum.defined() ? Add(sum, wide) : wide;
+    sum = sum.defined() ? Add(sum, wide) : Scale(wide, 1);  // of its own memory
   };
   add(loss_, value);
   if (!total_.defined()) add(count_, loss.count);

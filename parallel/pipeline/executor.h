@@ -29,6 +29,11 @@ struct Microbatch {
   int64_t batch_offset = 0;  // where it begins in the step's batch (BatchOffsetGuard)
 };
 
+// Whether a schedule can be run, by the schedule alone.
+// Errors: InvalidArgument, with the checker's words, for one that is wrong; Unimplemented for one that updates parameters
+//         itself (OPT).
+void CheckCanRun(const PipelineSchedule& schedule);
+
 struct ExecutorOptions {
   // Of schedules that are not lowered yet.
   LoweringOptions lowering = {};
@@ -54,9 +59,8 @@ class PipelineExecutor {
  public:
   // `model` was cut by Parallelize; it outlives the executor.
   // Cost:   communicators for the messages.
-  // Errors: FailedPrecondition if the model is not cut; InvalidArgument, with the checker's words, for a schedule that
-  //         is wrong, or whose stages do not lie as the model's; Unimplemented for one that updates parameters
-  //         itself (OPT).
+  // Errors: as CheckCanRun; FailedPrecondition if the model is not cut; InvalidArgument for a schedule whose stages do not
+  //         lie as the model's.
   PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule, ExecutorOptions options = {});
 
   // Forward and backward of one batch in the schedule's number of microbatches: the gradients of

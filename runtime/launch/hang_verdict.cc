@@ -132,6 +132,26 @@ std::string Awaits(const std::vector<RankReport>& reports, int rank, const Pendi
   return text;
 }
 
+// "rank 1, in RECV_F of stage 2, microbatch 3, waits for send_recv(...), issued 4.0 s ago": of a message.
+std::string AwaitsMessage(const RankStatus& status, const PendingOperation& awaited) {
+  const std::string activity = status.activity.empty() ? "" : absl::StrCat(", in ", status.activity, ",");
+  return absl::StrCat(RankList({status.rank}), activity, " waits for ", awaited.ToString(),
+                      absl::StrFormat(", issued %.1f s ago", awaited.issued_seconds));
+}
+
+// What the other end of a message does.
+std::string OtherEnd(const RankReport& report, const PendingOperation& awaited) {
+  const bool is_seen = report.gone.empty() && report.status.has_value();
+  const PendingOperation* const own = is_seen ? report.status->blocked_in() : nullptr;
+  if (own != nullptr && own->awaited && !own->collective) return AwaitsMessage(*report.status, *own);
+  if (own == nullptr && is_seen && !report.status->activity.empty()) {
+    const std::string place =
+        report.status->place.empty() ? "" : absl::StrCat(" (", report.status->place, ")");
+    return absl::StrCat(RankList({report.rank}), " is in ", report.status->activity, place);
+  }
+  return absl::StrCat(RankList({report.rank}), " ", Instead(report, awaited, "issued it", /*several=*/false));
+}
+
 }  // namespace
 
 std::string RankList(const std::vector<int>& ranks) {
@@ -153,11 +173,18 @@ std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, i
   if (!reports[rank].status.has_value()) return std::nullopt;
   const PendingOperation* const operation = reports[rank].status->waits_in();
   if (operation == nullptr) return std::nullopt;
+  const PendingOperation* const own = reports[rank].status->blocked_in();
+  if (!operation->collective && own != nullptr && own->awaited) {
+    std::string text = AwaitsMessage(*reports[rank].status, *own);
+    for (const int member : own->ranks) {
+      if (member != rank) absl::StrAppend(&text, "; ", OtherEnd(reports[member], *own));
+    }
+    return HangVerdict{text, false};
+  }
   if (!operation->collective) {
     return HangVerdict{
         absl::StrCat(RankList({rank}), " is at ", operation->ToString(), ", waiting for its peers"), false};
   }
-  const PendingOperation* const own = reports[rank].status->blocked_in();
   if (own != nullptr && own->awaited) {
     const std::string wait = Awaits(reports, rank, *operation);
     const Whereabouts members = Locate(reports, *operation, own == operation ? "issued it" : "issued that");

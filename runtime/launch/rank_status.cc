@@ -77,6 +77,7 @@ RankStatus StatusOf(int rank, const FlightRecorder& recorder) {
   if (!snapshot.activity.empty()) {
     last_ns = snapshot.activity_ns;
     status.last = snapshot.activity;
+    status.activity = snapshot.activity;
   }
   for (const FlightEntry& entry : snapshot.entries) {
     const auto group = groups.find(entry.group);
@@ -95,9 +96,13 @@ RankStatus StatusOf(int rank, const FlightRecorder& recorder) {
 }
 
 std::string RankStatus::ToJson() const {
-  nlohmann::json json = {{"rank", rank},   {"num_collectives", num_collectives},
-                         {"last", last},   {"last_seconds", last_seconds},
-                         {"place", place}, {"pending", nlohmann::json::array()}};
+  nlohmann::json json = {{"rank", rank},
+                         {"num_collectives", num_collectives},
+                         {"last", last},
+                         {"last_seconds", last_seconds},
+                         {"place", place},
+                         {"activity", activity},
+                         {"pending", nlohmann::json::array()}};
   for (const PendingOperation& operation : pending) {
     json["pending"].push_back({{"group", operation.group},
                                {"axis", operation.axis},
@@ -125,6 +130,7 @@ RankStatus RankStatus::FromJson(const std::string& text) {
     status.last = json.at("last").get<std::string>();
     status.last_seconds = json.at("last_seconds").get<double>();
     json.at("place").get_to(status.place);
+    json.at("activity").get_to(status.activity);
     for (const nlohmann::json& item : json.at("pending")) {
       PendingOperation operation;
       item.at("group").get_to(operation.group);

@@ -40,6 +40,7 @@ struct RankStatus {
   std::string last = {};                                 // what it was last seen at: "data loader"
   double last_seconds = 0;                               // how long ago
   std::string place = {};                                // where it computes: "forward of blocks.4"
+  std::string activity = {};  // what it has told that it does (FlightRecorder::SetActivity)
 
   bool operator==(const RankStatus&) const = default;
 

@@ -7,6 +7,8 @@
 
 #include "absl/flags/reflection.h"
 #include "gtest/gtest.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/pipeline/schedule_csv.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -110,17 +112,56 @@ TEST(GptFlagsTest, APlanOfOnesOwnComesFromAFile) {
   std::remove(path.c_str());
 }
 
+TEST(GptFlagsTest, AnAxisPpHasASchedule) {
+  EXPECT_FALSE(RunOf({}).pipeline_schedule.has_value());
+  const GptRun run = RunOf({"--mesh=pp=2, dp=2", "--microbatches=3"});
+  EXPECT_EQ(run.pipeline_schedule->name, "1f1b");
+  EXPECT_EQ(run.pipeline_schedule->num_microbatches, 3);
+  EXPECT_EQ(run.plan, (Plan{{"blocks.*", Pipeline("pp")}, {"", DataParallel("dp")}}));
+  const auto entry = [](const std::vector<std::string>& arguments) {
+    return RunOf(arguments).plan.entries()[0].style;
+  };
+  EXPECT_EQ(entry({"--mesh=pp=2", "--schedule=zbv", "--microbatches=4"}),
+            Pipeline("pp", {.chunks = 2, .order = StageOrder::kV}));
+  EXPECT_EQ(entry({"--mesh=pp=2", "--schedule=interleaved", "--chunks=3", "--microbatches=4"}),
+            Pipeline("pp", {.chunks = 3}));
+
+  const std::string path = testing::TempDir() + "/schedule.csv";
+  std::ofstream(path) << ScheduleToCsv(GenerateSchedule("v_min", {.ranks = 2, .microbatches = 4}));
+  EXPECT_EQ(entry({"--mesh=pp=2", "--schedule=" + path, "--microbatches=4"}),
+            Pipeline("pp", {.chunks = 2, .order = StageOrder::kV}));
+  EXPECT_EQ(MessageOf({"--mesh=pp=3", "--schedule=" + path, "--microbatches=4"}),
+            "--schedule=" + path +
+                ": it is made for 2 ranks and 4 microbatches, the mesh (pp=3) has 3 and --microbatches=4");
+  EXPECT_EQ(MessageOf({"--mesh=pp=2", "--chunks=2", "--schedule=" + path, "--microbatches=4"}),
+            "--chunks: the file says so itself (--schedule=" + path + ")");
+  std::remove(path.c_str());
+  EXPECT_EQ(MessageOf({"--mesh=dp=2", "--schedule=zbv"}), "--schedule: the mesh (dp=2) has no axis pp");
+  EXPECT_EQ(MessageOf({"--mesh=pp=2", "--schedule=zvb"}).substr(0, 23), "unknown schedule 'zvb':");
+
+  const std::string plan = testing::TempDir() + "/staged_plan.json";
+  std::ofstream(plan) << Plan{{"blocks.*", Pipeline("stages")}}.ToJson();
+  EXPECT_EQ(MessageOf({"--mesh=stages=2", "--plan=" + plan}),
+            "--plan=" + plan + ": it cuts the model along axis 'stages'; schedules run along an axis 'pp'");
+  std::ofstream(plan) << Plan{{"", DataParallel("pp")}}.ToJson();
+  EXPECT_EQ(
+      MessageOf({"--mesh=pp=2", "--plan=" + plan}),
+      "--plan=" + plan + ": the mesh (pp=2) has an axis pp, along which no entry cuts the model (Pipeline)");
+  std::remove(plan.c_str());
+}
+
 TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--mesh=dp=2,tp=3"}),
             "--heads=4: the mesh (dp=2, tp=3) splits the heads 3 ways, which does not divide them");
   EXPECT_EQ(MessageOf({"--mesh=dp=5"}),
             "--batch=12: the mesh (dp=5) splits the batch 5 ways, which does not divide it");
-  EXPECT_EQ(MessageOf({"--mesh=dp=2,pp=2"}),
-            "mesh axis 'pp' means nothing to plan ddp: expected dp or tp, or a plan of your own "
+  EXPECT_EQ(MessageOf({"--mesh=dp=2,ep=2"}),
+            "mesh axis 'ep' means nothing to plan ddp: expected dp, tp or pp, or a plan of your own "
             "(--plan=FILE.json)");
-  EXPECT_EQ(MessageOf({"--mesh=dp=2", "--plan=hsdp"}),
-            "mesh axis 'dp' means nothing to plan hsdp: expected replica, shard or tp, or a plan of your own "
-            "(--plan=FILE.json)");
+  EXPECT_EQ(
+      MessageOf({"--mesh=dp=2", "--plan=hsdp"}),
+      "mesh axis 'dp' means nothing to plan hsdp: expected replica, shard, tp or pp, or a plan of your own "
+      "(--plan=FILE.json)");
   EXPECT_EQ(MessageOf({"--mesh=shard=2", "--plan=hsdp"}),
             "plan hsdp needs axes 'replica' and 'shard'; the mesh is 'shard=2'");
   EXPECT_EQ(MessageOf({"--mesh=dp=2", "--sequence_parallel"}),
@@ -152,18 +193,43 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
 
 TEST(GptFlagsTest, EveryFlagIsInTheHelp) {
   const std::string help = FlagsHelp(TrainGptUsage());
-  for (const char* flag : {"mesh",         "plan",       "sequence_parallel",
-                           "backend",      "device",     "threads",
-                           "tf32",         "model",      "layers",
-                           "heads",        "dim",        "vocab_size",
-                           "context",      "batch",      "steps",
-                           "lr",           "min_lr",     "warmup",
-                           "weight_decay", "beta1",      "beta2",
-                           "grad_clip",    "dropout",    "seed",
-                           "dtype",        "data",       "tokenizer",
-                           "val_fraction", "eval_every", "eval_batches",
-                           "sample",       "log_every",  "log_format",
-                           "print_plan"}) {
+  for (const char* flag : {"mesh",
+                           "plan",
+                           "sequence_parallel",
+                           "backend",
+                           "device",
+                           "threads",
+                           "tf32",
+                           "model",
+                           "layers",
+                           "heads",
+                           "dim",
+                           "vocab_size",
+                           "context",
+                           "batch",
+                           "steps",
+                           "lr",
+                           "min_lr",
+                           "warmup",
+                           "weight_decay",
+                           "beta1",
+                           "beta2",
+                           "grad_clip",
+                           "dropout",
+                           "seed",
+                           "dtype",
+                           "data",
+                           "tokenizer",
+                           "val_fraction",
+                           "eval_every",
+                           "eval_batches",
+                           "sample",
+                           "log_every",
+                           "log_format",
+                           "print_plan",
+                           "schedule",
+                           "chunks",
+                           "print_schedule"}) {
     EXPECT_NE(help.find(std::string("--") + flag), std::string::npos) << flag;
   }
   EXPECT_NE(help.find("--check_issue_order"), std::string::npos);

@@ -62,9 +62,11 @@ TEST(GptPlanTest, FitsEveryGpt) {
 }
 
 TEST(GptPlanTest, MistakesAreNamed) {
-  EXPECT_EQ(InvalidArgumentMessage([] { PlanText("dp=2,pp=2", DataPlan::kDdp); }),
-            "mesh axis 'pp' means nothing to plan ddp: expected dp or tp, or a plan of your own "
+  EXPECT_EQ(InvalidArgumentMessage([] { PlanText("dp=2,ep=2", DataPlan::kDdp); }),
+            "mesh axis 'ep' means nothing to plan ddp: expected dp, tp or pp, or a plan of your own "
             "(--plan=FILE.json)");
+  EXPECT_EQ(InvalidArgumentMessage([] { PlanText("pp=2", DataPlan::kDdp); }),
+            "plan ddp: the mesh 'pp=2' has an axis pp, and nothing says how its stages lie");
   EXPECT_EQ(InvalidArgumentMessage([] { PlanText("dp=2", DataPlan::kDdp, true); }),
             "sequence_parallel needs an axis 'tp'; the mesh is 'dp=2'");
   EXPECT_EQ(InvalidArgumentMessage([] { PlanText("tp=2", DataPlan::kFsdp); }),

@@ -87,6 +87,36 @@ for from in "${plans[@]}"; do
   done
 done
 
+# --- Stages: every step, evaluation and sample of one rank; saved and resumed on other meshes, and to the bit on the same.
+staged=("${f64[@]}" --tokenizer=bytes --mesh=pp=2,dp=2 --plan=fsdp --schedule=zbv --layers=4 --microbatches=4)
+"$train" "${f64[@]}" --layers=4 --mesh= --steps=6 --eval_every=3 --eval_batches=2 --sample=20 2> /dev/null > whole4.json ||
+  fail "one rank of four layers"
+"$train" "${staged[@]}" --steps=6 --eval_every=3 --eval_batches=2 --sample=20 > staged.json 2> staged.err ||
+  fail "stages: $(tail -1 staged.err)"
+near <(losses whole4.json) <(losses staged.json) || fail "stages differ from one rank"
+evaluations() { sed -n 's/^{"step":\([0-9]*\),"val_loss":\([^}]*\)}$/\1 \2 \2/p' "$1"; }
+near <(evaluations whole4.json) <(evaluations staged.json) || fail "evaluations of stages differ from one rank's"
+cmp <(grep sample whole4.json) <(grep sample staged.json) || fail "the sample of stages differs from one rank's"
+"$train" "${staged[@]}" --steps=4 --save=staged.safetensors > staged4.json 2> staged.err || fail "stages: $(tail -1 staged.err)"
+for mesh in "pp=2,dp=2 --plan=fsdp --schedule=zbv --microbatches=4" "dp=2" "" "pp=4 --schedule=gpipe --microbatches=2"; do
+  # shellcheck disable=SC2086  # flags
+  "$train" --resume=staged.safetensors --mesh=$mesh --steps=6 --eval_every=0 --log_format=json --sample=0 \
+    > resumed.json 2> resumed.err || fail "stages resumed on '$mesh': $(tail -1 resumed.err)"
+  near <(losses whole4.json | tail -2) <(losses resumed.json) || fail "stages resumed on '$mesh' differ"
+  [[ $mesh != pp=2* ]] || diff <(losses staged.json | tail -2) <(losses resumed.json) || fail "not the same bits on the same mesh"
+done
+"$train" "${small[@]}" --mesh=pp=2 --microbatches=2 --steps=100000 --eval_every=0 --save=stopped.safetensors > stopped.json 2> /dev/null &
+pid=$!
+until [[ $(wc -l < stopped.json) -ge 5 ]]; do sleep 0.05; kill -0 $pid || break; done
+kill -INT $pid
+wait $pid
+[[ $? == 130 && -s stopped.safetensors ]] || fail "stages: expected exit code 130 after SIGINT, and a checkpoint"
+"$train" --mesh=pp=2 --microbatches=2 --print_schedule > schedule.txt || fail "--print_schedule"
+grep -q '^rank 0: 0UNSHARD,0F0,0SEND_F0,0F1,' schedule.txt || fail "--print_schedule prints $(cat schedule.txt)"
+"$train" "${small[@]}" --mesh=pp=2 --microbatches=2 --lr=9e8 --weight_decay=9e8 --warmup=0 --steps=20 --eval_every=0 \
+  > nan.json 2> nan.err && fail "a loss that is not finite is no error under stages"
+grep -q "step [0-9]*: .* is not finite" nan.err || fail "expected the cause: $(tail -1 nan.err)"
+
 # --- A loss that is not finite: its line is the last, and the error says of that step what was so first.
 for parts in 1 2; do
   "$train" "${small[@]}" --mesh=dp=2 --microbatches=$parts --lr=9e8 --weight_decay=9e8 --warmup=0 --steps=20 --eval_every=0 \
@@ -117,6 +147,8 @@ bad "does not divide" "${small[@]}" --batch=3
 bad "does not divide" "${small[@]}" --mesh=tp=3
 bad "needs an axis" "${small[@]}" --mesh=dp=2 --sequence_parallel
 bad "expected one of f32, f64, bf16" "${small[@]}" --dtype=int4
+bad "has no axis pp" "${small[@]}" --schedule=zbv
+bad "within the step (OPT)" "${small[@]}" --mesh=pp=2 --microbatches=2 --schedule=pipedream
 bad "cannot write" "${small[@]}" --save=no/such/folder/file
 bad "not a whole safetensors file" --resume=text.txt
 bad "was made with" --resume=full.safetensors --layers=3

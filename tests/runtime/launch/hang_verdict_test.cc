@@ -57,6 +57,30 @@ TEST(HangVerdictTest, RanksInDifferentGroupsThatWaitForEachOtherAreADeadlock) {
   EXPECT_TRUE(ExplainHang(reports, 3)->deadlock);
 }
 
+TEST(HangVerdictTest, OfAMessageBothEndsSayWhatTheyDo) {
+  PendingOperation message = Blocked("pipeline 1->0", {0, 1}, 2);
+  message.call = "send_recv(512 bytes)";
+  message.collective = false;
+  message.blocking = false;
+  message.awaited = true;
+  message.issued_seconds = 4;
+  std::vector<RankReport> reports = {InOperation(0, message), {.rank = 1}};
+  reports[0].status->activity = "RECV_B of stage 0, microbatch 1";
+  reports[1].status.emplace();
+  reports[1].status->rank = 1;
+  reports[1].status->activity = "W of stage 1, microbatch 0";
+  const std::string waits =
+      "rank 0, in RECV_B of stage 0, microbatch 1, waits for send_recv(512 bytes) #2 on axis pipeline 1->0, "
+      "issued "
+      "4.0 s ago; ";
+  EXPECT_EQ(ExplainHang(reports, 0)->text, waits + "rank 1 is in W of stage 1, microbatch 0");
+  reports[1].status->place = "backward of blocks.4";
+  EXPECT_EQ(ExplainHang(reports, 0)->text,
+            waits + "rank 1 is in W of stage 1, microbatch 0 (backward of blocks.4)");
+  reports[1].gone = "exited with code 9";
+  EXPECT_EQ(ExplainHang(reports, 0)->text, waits + "rank 1 exited with code 9");
+}
+
 // 0 waits for 1, which waits in another group for 2, which is only slow.
 TEST(HangVerdictTest, AChainThatEndsInASlowRankIsNoDeadlock) {
   std::vector<RankReport> reports = {

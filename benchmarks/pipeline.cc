@@ -1,0 +1,320 @@
+// How a pipeline runs beside what its certificate says, and what running it costs.
+//
+//   bazel build //benchmarks:pipeline
+//   weft_run --nproc-per-node=4 bazel-bin/benchmarks/pipeline --ranks=4     ranks as processes
+//   bazel run //benchmarks:pipeline -- --ranks=4                            ranks as threads
+//
+// Three kinds of lines:
+//
+//   makespan/SCHEDULE/RANKSr   seconds of a step whose stages sleep `--unit_ms` for each of F, I and W of a whole rank, median
+//                              of five; the limit is the certificate's makespan in those units. What is above it is
+//                              the executor, the messages and the sleeps' own lateness, on as many cores as there are
+//   action/SCHEDULE/RANKSr     microseconds of the rank thread's CPU time for an action, with stages that do nothing,
+//                              without those of the same segments run one after another: the hand-over of tensors
+//                              included, waits not, since they take no CPU time
+//   message/SIZE/RANKSr        a message there and back between the first two ranks, as GB/s, beside a copy of the bytes
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "benchmarks/figure.h"
+#include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/local_function.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/segmented_module.h"
+#include "parallel/parallelize.h"
+#include "parallel/pipeline/checker.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/styles.h"
+#include "runtime/base/flags.h"
+#include "runtime/comm/edges.h"
+#include "runtime/launch/run_world.h"
+#include "runtime/launch/world.h"
+
+ABSL_FLAG(int, ranks, 2, "of the pipeline: threads, or as many processes as a launcher has started");
+ABSL_FLAG(int, microbatches, 0, "of a step; 0: four per rank");
+ABSL_FLAG(double, unit_ms, 20, "what F, I and W of a whole rank take each");
+ABSL_FLAG(std::vector<std::string>, schedules,
+          std::vector<std::string>({"gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2",
+                                    "interleaved_zb", "zbv", "dualpipev", "v_half", "v_min"}),
+          "to measure");
+
+namespace weft {
+namespace {
+
+constexpr int kRepeats = 5;
+constexpr double kMakespanTarget = 1.03;
+constexpr double kActionTargetUs = 20;
+constexpr int64_t kWidth = 64;
+
+FlagsUsage Usage() {
+  return {
+      .summary = "Measures pipelines: their time beside the certificate's, what an action costs, messages.",
+      .groups = {{"Measurement", {"ranks", "microbatches", "unit_ms", "schedules", "log_format"}}},
+      .examples = {"pipeline --ranks=4 --schedules=zbv", "weft_run --nproc-per-node=4 pipeline --ranks=4"}};
+}
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double ThreadSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+void Sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// A function of one piece that hands it on, and its gradient back, and sleeps on both ways.
+DTensor Sleeping(const char* name, const DTensor& x, double forward, double backward) {
+  const LocalFunction function = {
+      .name = name,
+      .operands = {{.layout = x.layout(), .gradient = x.layout()}},
+      .outputs = {{.type = x.type(), .layout = x.layout(), .gradient = x.layout()}},
+      .forward = [forward](absl::Span<const Tensor> operands) -> std::vector<Tensor> {
+        if (forward > 0) Sleep(forward);
+        return {operands[0]};
+      },
+      .backward = [backward](const LocalGradients& of) -> std::vector<Tensor> {
+        if (backward > 0) Sleep(backward);
+        return {of.gradients[0]};
+      },
+  };
+  return CallLocal(function, {x})[0];
+}
+
+// One stage: F and I sleep where the activation passes, W where the parameter joins it.
+class Sleeper : public Module {
+ public:
+  Sleeper(Module* parent, std::string name, const double& seconds)
+      : Module(parent, std::move(name)),
+        weight(this, "weight", {.shape = {kWidth}, .initializer = Initializer::Constant(0)}),
+        seconds_(seconds) {}
+
+  Parameter weight;
+
+ protected:
+  DTensor Forward(const DTensor& x) override {
+    return Add(Sleeping("sleep F and I", x, seconds_, seconds_),
+               Sleeping("sleep W", weight.Value(), 0, seconds_));
+  }
+
+ private:
+  const double& seconds_;
+};
+
+// An entry that wants a gradient, then as many stages as there are. `seconds` may change between steps.
+class Sleepers : public SegmentedModule {
+ public:
+  explicit Sleepers(int count) : entry(this, "entry", seconds) {
+    for (int i = 0; i < count; ++i) {
+      sleepers.push_back(std::make_unique<Sleeper>(this, absl::StrCat("stages.", i), seconds));
+    }
+  }
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return {.sum = Sum(outputs[0]), .count = CountOf(targets)};
+  }
+  DTensor CountOf(const DTensor& targets) override {
+    return Full(targets.context(), DType::kF64, Shape(), 1);
+  }
+
+  double seconds = 0;
+  Sleeper entry;
+  std::vector<std::unique_ptr<Sleeper>> sleepers;
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    std::vector<Segment> chain;
+    chain.push_back({.modules = {&entry}, .cost = 0, .run = [this](const DTensors& x) -> DTensors {
+                       return {Add(x[0], entry.weight.Value())};
+                     }});
+    for (const auto& each : sleepers) {
+      chain.push_back({.modules = {each.get()}, .cost = 1, .run = [&each](const DTensors& x) -> DTensors {
+                         return {(*each)(x[0])};
+                       }});
+    }
+    return chain;
+  }
+};
+
+class Measurement {
+ public:
+  explicit Measurement(World& world)
+      : world_(world),
+        num_ranks_(world.size()),
+        mesh_(DeviceMesh::Parse(absl::StrCat("pp=", world.size()))) {}
+
+  void Run() {
+    for (const std::string& name : absl::GetFlag(FLAGS_schedules)) MeasureSchedule(name);
+    for (const int64_t size : {int64_t{4} << 10, int64_t{1} << 20, int64_t{16} << 20}) MeasureMessage(size);
+  }
+
+ private:
+  void Say(const Figure& figure) const {
+    if (world_.rank() == 0) Report(figure);
+  }
+
+  // The most of all ranks, on every rank.
+  double Most(double mine) {
+    if (all_ == nullptr) {
+      std::vector<int> ranks(num_ranks_);
+      for (int i = 0; i < num_ranks_; ++i) ranks[i] = i;
+      all_ = world_.NewGroup("measured", ranks);
+    }
+    const Tensor most = Tensor::FromValues<double>({1}, {mine}, world_.allocator());
+    all_->AllReduce(most, most, ReduceOp::kMax).Wait();
+    return most.ToVector<double>()[0];
+  }
+
+  void MeasureSchedule(const std::string& name) {
+    const int given = absl::GetFlag(FLAGS_microbatches);
+    const int microbatches = given > 0 ? given : 4 * num_ranks_;
+    const PipelineSchedule schedule =
+        GenerateSchedule(name, {.ranks = num_ranks_, .microbatches = microbatches});
+    const int chunks = schedule.num_chunks();
+    const bool is_v = chunks == 2 && schedule.stage_rank.back() == 0 && num_ranks_ > 1;
+    Sleepers model(schedule.num_stages());
+    const Plan plan = {
+        {"stages.*", Pipeline("pp", {.chunks = chunks,
+                                     .order = is_v ? StageOrder::kV : StageOrder::kLoop,
+                                     .sizes = std::vector<int64_t>(schedule.num_stages(), 1)})}};
+    Parallelize(model, world_, mesh_, plan);
+    PipelineExecutor pipeline(model, schedule);
+    std::vector<Microbatch> parts;
+    for (int i = 0; i < microbatches; ++i) {
+      const Tensor x = Tensor::FromValues<float>({kWidth}, std::vector<float>(kWidth, 1), world_.allocator());
+      const DTensor input = DTensor::Distribute(model.context(), x, Layout(1, 1));
+      parts.push_back({.inputs = {input}, .targets = input});
+    }
+    const DTensor total = Full(model.context(), DType::kF64, Shape(), 1);
+    pipeline.Run(parts, total);
+    MeasureActions(name, model, pipeline, parts, total);
+
+    const double unit = absl::GetFlag(FLAGS_unit_ms) / 1e3;
+    model.seconds = unit / chunks;
+    std::vector<double> seconds;
+    for (int i = 0; i < kRepeats; ++i) {
+      Most(0);
+      const double begun = Now();
+      pipeline.Run(parts, total);
+      seconds.push_back(Most(Now() - begun));
+    }
+    Say({.name = absl::StrCat("makespan/", name, "/", num_ranks_, "r"),
+         .value = Median(seconds),
+         .unit = "s",
+         .limit = CheckSchedule(schedule).timeline.makespan * unit,
+         .limit_is = "certificate",
+         .target = kMakespanTarget,
+         .less_is_better = true});
+  }
+
+  // What a step takes of the rank's thread, beyond the forward and backward of its stages alone.
+  void MeasureActions(const std::string& name, Sleepers& model, PipelineExecutor& pipeline,
+                      const std::vector<Microbatch>& parts, const DTensor& total) {
+    model.seconds = 0;
+    std::vector<double> in_step, alone;
+    int64_t num_actions = 0;
+    for (const ScheduleItem& item : pipeline.schedule().ranks[world_.rank()]) {
+      num_actions += static_cast<int64_t>(item.actions.size());
+    }
+    constexpr int kSteps = 30;
+    for (int i = 0; i < kSteps; ++i) {
+      double begun = ThreadSeconds();
+      pipeline.Run(parts, total);
+      in_step.push_back(ThreadSeconds() - begun);
+      begun = ThreadSeconds();
+      RunAlone(model, parts);
+      alone.push_back(ThreadSeconds() - begun);
+    }
+    const double us = (Median(in_step) - Median(alone)) * 1e6 / static_cast<double>(num_actions);
+    Say({.name = absl::StrCat("action/", name, "/", num_ranks_, "r"),
+         .value = Most(us),
+         .unit = "us",
+         .limit = kActionTargetUs,
+         .limit_is = "20 us",
+         .target = 1,
+         .less_is_better = true});
+  }
+
+  // The stages of this rank, forward and backward, with nothing in between.
+  void RunAlone(Sleepers& model, const std::vector<Microbatch>& parts) {
+    const ModelStages& stages = *model.stages();
+    for (const Microbatch& part : parts) {
+      for (int stage = 0; stage < stages.num_stages(); ++stage) {
+        if (stages.stage_ranks[stage] != world_.rank()) continue;
+        const ModuleCall call(model);
+        const DTensor input = stage > 0 ? part.inputs[0].RequiresGrad() : part.inputs[0];
+        const DTensor output =
+            model.RunSegments(stages.first_segments[stage], stages.first_segments[stage + 1], {input})[0];
+        Backward(output, part.inputs[0]);
+      }
+    }
+    for (Parameter* parameter : model.AllParameters()) parameter->ClearGrad();
+  }
+
+  void MeasureMessage(int64_t size) {
+    std::vector<double> there_and_back;
+    double copied = 0;
+    if (world_.rank() < 2) {
+      const std::vector<Edge> edges = {{0, 1}, {1, 0}};
+      Edges links("link", {0, 1}, world_.rank(), edges,
+                  [&](const std::string& name, const std::vector<int>& ranks) {
+                    return world_.NewGroup(name, ranks);
+                  });
+      const int other = 1 - world_.rank();
+      const Tensor here = Tensor::Empty(world_.allocator(), DType::kU8, {size});
+      const Tensor there = Tensor::Empty(world_.allocator(), DType::kU8, {size});
+      std::memset(here.data<uint8_t>(), 1, size);
+      std::memset(there.data<uint8_t>(), 1, size);
+      constexpr int kMessages = 21;
+      for (int i = 0; i < kMessages; ++i) {
+        const double begun = Now();
+        if (world_.rank() == 0) {
+          links.Send(here, other, 0).Wait();
+          links.Recv(there, other, 0).Wait();
+        } else {
+          links.Recv(there, other, 0).Wait();
+          links.Send(here, other, 0).Wait();
+        }
+        there_and_back.push_back(Now() - begun);
+      }
+      copied =
+          MedianNanoseconds([&] { std::memcpy(there.data<uint8_t>(), here.data<uint8_t>(), size); }, 0.1) /
+          1e9;
+    }
+    Most(0);
+    if (world_.rank() != 0) return;
+    const auto bytes = static_cast<double>(size);
+    Say({.name = absl::StrCat("message/", size >> 10, "KiB/", num_ranks_, "r"),
+         .value = 2 * bytes / Median(there_and_back) / 1e9,
+         .unit = "GB/s",
+         .limit = bytes / copied / 1e9,
+         .limit_is = "copy of the bytes"});
+  }
+
+  World& world_;
+  const int num_ranks_;
+  const DeviceMesh mesh_;
+  std::shared_ptr<Communicator> all_;
+};
+
+int Measure() {
+  RunWorld(absl::GetFlag(FLAGS_ranks), [](World& world) { Measurement(world).Run(); });
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::RunMain(argc, argv, weft::Usage(), weft::Measure); }

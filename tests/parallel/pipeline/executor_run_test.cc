@@ -1,0 +1,308 @@
+// How the executor runs a schedule: what it holds, what it communicates, what it says of a hang, what it refuses.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/linear.h"
+#include "dtensor/optim/sgd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/styles.h"
+#include "parallel/trainer.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/sharded_values.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+using testing::HasSubstr;
+using Kind = ActionKind;
+
+constexpr int64_t kDim = 16;
+constexpr int64_t kRows = 4;
+
+// Products one after another, x -> x W, and the squared distance from the targets.
+class Products : public SegmentedModule {
+ public:
+  explicit Products(int count) {
+    for (int i = 0; i < count; ++i) {
+      layers.push_back(std::make_unique<Linear>(this, absl::StrCat("layers.", i), kDim, kDim,
+                                                LinearOptions{.bias = false}));
+    }
+  }
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return MseLoss(outputs[0], targets);
+  }
+  DTensor CountOf(const DTensor& targets) override {
+    return Full(targets.context(), DType::kF64, Shape(), static_cast<double>(targets.shape().num_elements()));
+  }
+
+  std::vector<std::unique_ptr<Linear>> layers;
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    std::vector<Segment> chain;
+    for (const auto& each : layers) {
+      chain.push_back({.modules = {each.get()}, .cost = 1, .run = [&each](const DTensors& x) -> DTensors {
+                         return {(*each)(x[0])};
+                       }});
+    }
+    return chain;
+  }
+};
+
+std::vector<Microbatch> Parts(const IntrusivePtr<MeshContext>& context, int count) {
+  std::vector<Microbatch> parts;
+  for (int i = 0; i < count; ++i) {
+    const auto rows = [&](uint64_t seed) {
+      Layout layout(2, context->mesh().num_axes());
+      const int dp = context->mesh().FindAxis("dp");
+      if (dp >= 0) layout = layout.WithShard(dp, 0);
+      return DTensor::Distribute(context, RandomF64({kRows, kDim}, seed), layout);
+    };
+    parts.push_back({.inputs = {rows(2 * i)}, .targets = rows(2 * i + 1), .batch_offset = i * kRows});
+  }
+  return parts;
+}
+
+const Plan& StagedPlan() {
+  static const Plan* const plan = new Plan{{"layers.*", Pipeline("pp")}};
+  return *plan;
+}
+
+DTensor One(const IntrusivePtr<MeshContext>& context) { return Full(context, DType::kF64, Shape(), 1); }
+
+struct Reading {
+  PipelineAction action;
+  int64_t bytes = 0;
+};
+
+// What the last rank's allocator has saved for backward after each action of a second step.
+std::vector<Reading> LastRanksBytes(const std::string& schedule, int ranks, int microbatches) {
+  std::vector<Reading> readings;
+  RunRanks(ranks, [&](World& world) {
+    Products model(2 * ranks);
+    const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("pp=", ranks));
+    const auto context = Parallelize(model, world, mesh, StagedPlan(), {.dtype = DType::kF64});
+    const auto read = [&] { return world.allocator()->by_kind()[MemoryKind::kSaved].live; };
+    std::vector<Reading> mine;
+    int64_t before = 0;
+    PipelineExecutor pipeline(model,
+                              GenerateSchedule(schedule, {.ranks = ranks, .microbatches = microbatches}),
+                              {.on_action = [&](const PipelineAction& action, bool begins) {
+                                if (!begins) mine.push_back({action, read() - before});
+                              }});
+    const std::vector<Microbatch> parts = Parts(model.context(), microbatches);
+    const DTensor total = One(model.context());
+    pipeline.Run(parts, total);  // gradients have their memory from now on
+    mine.clear();
+    before = read();
+    pipeline.Run(parts, total);
+    if (world.rank() == ranks - 1) readings = std::move(mine);
+  });
+  return readings;
+}
+
+// Freed when the schedule says: what is saved is at each action what the microbatches in flight have, each what it has
+// where there is no other. The last rank's, since what others send stays until it has left.
+TEST(ExecutorRunTest, WhatIsSavedGoesAsTheScheduleSays) {
+  constexpr int64_t kActivation = kRows * kDim * 8;
+  for (const char* schedule : {"gpipe", "1f1b", "zb_h1", "zb_h2"}) {
+    std::map<Kind, int64_t> alone;
+    for (const Reading& reading : LastRanksBytes(schedule, /*ranks=*/2, /*microbatches=*/1)) {
+      alone[reading.action.kind] = reading.bytes;
+    }
+    EXPECT_EQ(alone[Kind::kRecvForward], kActivation) << schedule;
+    EXPECT_GT(alone[Kind::kForward], 2 * kActivation) << schedule;
+    if (alone.count(Kind::kInputGradient) > 0) {
+      EXPECT_EQ(alone[Kind::kInputGradient], 2 * kActivation) << schedule << ": x of two products";
+    }
+    EXPECT_EQ(alone[Kind::kReduceGrad], 0) << schedule;
+
+    std::map<int, int64_t> held;  // by microbatch
+    int64_t most = 0;
+    const std::vector<Reading> readings = LastRanksBytes(schedule, /*ranks=*/2, /*microbatches=*/6);
+    for (const Reading& reading : readings) {
+      const Kind kind = reading.action.kind;
+      if (kind == Kind::kRecvForward || IsCompute(kind)) held[reading.action.microbatch] = alone.at(kind);
+      int64_t expected = 0;
+      for (const auto& [microbatch, bytes] : held) expected += bytes;
+      EXPECT_EQ(reading.bytes, expected) << schedule << " " << reading.action.ToString();
+      most = std::max(most, reading.bytes);
+    }
+    EXPECT_GT(most, 0);
+    if (std::string(schedule) != "gpipe") {
+      EXPECT_LT(most, 4 * alone[Kind::kForward]) << schedule;
+    }
+  }
+}
+
+// Gradients of all microbatches move once.
+TEST(ExecutorRunTest, GradientsAreReducedOnceAStep) {
+  std::map<int, std::vector<int64_t>> bytes;  // by number of microbatches, of both steps
+  for (const int microbatches : {2, 6}) {
+    std::mutex mutex;
+    RunRanks(4, [&](World& world) {
+      Products model(4);
+      Plan plan = {{"layers.*", Pipeline("pp")}, {"layers.*", FullyShard("dp")}};
+      const auto context =
+          Parallelize(model, world, DeviceMesh::Parse("pp=2, dp=2"), plan, {.dtype = DType::kF64});
+      PipelineExecutor pipeline(model, GenerateSchedule("zb_h1", {.ranks = 2, .microbatches = microbatches}));
+      const DTensor total = One(model.context());
+      for (int step = 0; step < 2; ++step) {
+        world.ledger().Clear();
+        pipeline.Run(Parts(model.context(), microbatches), total);
+        for (const Parameter* parameter : model.AllParameters()) parameter->grad();
+        int64_t of_gradients = 0, of_parameters = 0;
+        for (const LedgerEntry& entry : world.ledger().entries()) {
+          if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kGrad)) of_gradients += entry.num_bytes;
+          if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) of_parameters += entry.num_bytes;
+        }
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (world.rank() == 0)
+          bytes[microbatches].insert(bytes[microbatches].end(), {of_gradients, of_parameters});
+      }
+    });
+  }
+  // Of two products of kDim x kDim: a reduce-scatter each, and a gather between UNSHARD and RESHARD.
+  constexpr int64_t kWhole = 2 * kDim * kDim * 8;
+  EXPECT_THAT(bytes[2], testing::ElementsAre(kWhole, kWhole, kWhole, kWhole));
+  EXPECT_EQ(bytes[2], bytes[6]);
+}
+
+// Losses and parameters after three steps, of one device and of stages.
+std::vector<double> Trained(int ranks, const std::string& mesh_text, const std::string& schedule) {
+  std::vector<double> outcome;
+  std::mutex mutex;
+  RunRanks(ranks, [&](World& world) {
+    Products model(4);
+    const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+    const bool is_staged = !schedule.empty();
+    const Plan there_and_back = {{"layers.*", Pipeline("pp", {.chunks = 2, .order = StageOrder::kV})}};
+    const Plan& plan = schedule == "zbv" ? there_and_back : StagedPlan();
+    Parallelize(model, world, mesh, is_staged ? plan : Plan(), {.dtype = DType::kF64});
+    Sgd optimizer(model.AllParameters(), {.momentum = 0.5});
+    Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 0.05; }, .grad_clip = 0.1});
+    std::optional<PipelineExecutor> pipeline;
+    if (is_staged) pipeline.emplace(model, GenerateSchedule(schedule, {.ranks = ranks, .microbatches = 4}));
+    std::vector<double> losses;
+    const auto note = [&](const std::optional<StepMetrics>& metrics) {
+      if (metrics)
+        losses.insert(losses.end(), {metrics->loss, metrics->grad_norm, double(metrics->num_tokens)});
+    };
+    for (int step = 0; step < 3; ++step) {
+      const auto parts = std::make_shared<std::vector<Microbatch>>(Parts(model.context(), 4));
+      if (pipeline) {
+        note(trainer.Step(*pipeline, *parts));
+      } else {
+        note(trainer.Step(
+            4, [&](int i) { return model.CountOf((*parts)[i].targets); },
+            [&model, parts](int i) {
+              return model.LossOf({model((*parts)[i].inputs[0])}, (*parts)[i].targets);
+            }));
+      }
+    }
+    note(trainer.Flush());
+    trainer.FindNonFinite();
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!outcome.empty()) {
+      EXPECT_EQ(losses, outcome) << "ranks have different records";
+    }
+    outcome = losses;
+  });
+  return outcome;
+}
+
+TEST(ExecutorRunTest, TheTrainersRecordIsOneDevicesOnEveryRank) {
+  const std::vector<double> expected = Trained(1, "", "");
+  ASSERT_EQ(expected.size(), 9u);
+  EXPECT_LT(expected[6], expected[0]);
+  for (const char* schedule : {"1f1b", "zbv"}) {
+    EXPECT_THAT(Trained(2, "pp=2", schedule), testing::Pointwise(testing::DoubleNear(1e-12), expected))
+        << schedule;
+  }
+}
+
+// A rank that stands still in an action: the watchdog says which, and in which the other one waits.
+TEST(ExecutorRunTest, AHangNamesActions) {
+  std::mutex mutex;
+  std::string told;
+  const WorldOptions options = {.watchdog = {.interval = std::chrono::milliseconds(20),
+                                             .late_after = std::chrono::milliseconds(60),
+                                             .tell_after = std::chrono::milliseconds(100),
+                                             .tell = [&](const std::string& line) {
+                                               const std::lock_guard<std::mutex> lock(mutex);
+                                               absl::StrAppend(&told, line, "\n");
+                                             }}};
+  RunRanks(
+      2,
+      [&](World& world) {
+        Products model(4);
+        const auto context =
+            Parallelize(model, world, DeviceMesh::Parse("pp=2"), StagedPlan(), {.dtype = DType::kF64});
+        const auto stall = [&](const PipelineAction& action, bool begins) {
+          if (!begins || action != PipelineAction{Kind::kInputGradient, 1, 1}) return;
+          // Until it has been told.
+          for (int i = 0; i < 500; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            const std::lock_guard<std::mutex> lock(mutex);
+            if (told.find("I of stage 1, microbatch 1") != std::string::npos) return;
+          }
+        };
+        PipelineExecutor pipeline(model, GenerateSchedule("zb_h1", {.ranks = 2, .microbatches = 4}),
+                                  {.on_action = stall});
+        pipeline.Run(Parts(model.context(), 4), One(model.context()));
+      },
+      options);
+  EXPECT_THAT(told,
+              testing::ContainsRegex(
+                  "rank 0, in RECV_B of stage 0, microbatch 1, waits for send_recv\\(512 bytes\\) #2 on axis "
+                  "pipeline 1->0 tag 1 \\(stage 0, activation\\), issued [0-9.]+ s ago; rank 1 is in I of "
+                  "stage 1, microbatch 1"));
+}
+
+TEST(ExecutorRunTest, WhatCannotRunIsSaid) {
+  RunRanks(2, [](World& world) {
+    Products model(4);
+    const DeviceMesh mesh = DeviceMesh::Parse("pp=2");
+    const auto schedule = [](const char* name) {
+      return GenerateSchedule(name, {.ranks = 2, .microbatches = 4});
+    };
+    EXPECT_THAT(MessageOf([&] { PipelineExecutor(model, schedule("1f1b")); }),
+                HasSubstr("PipelineExecutor: the model is not cut into stages"));
+    Parallelize(model, world, mesh, StagedPlan());
+    EXPECT_EQ(MessageOf([&] { PipelineExecutor(model, schedule("zbv")); }),
+              "schedule zbv: its stages lie on ranks [0, 1, 1, 0], those of the model on [0, 1]");
+    EXPECT_EQ(
+        MessageOf([&] { PipelineExecutor(model, schedule("pipedream")); }),
+        "schedule pipedream updates parameters within the step (OPT); the executor runs those that leave the "
+        "update to its end");
+    PipelineSchedule damaged = schedule("1f1b");
+    std::swap(damaged.ranks[1][0], damaged.ranks[1][1]);
+    EXPECT_THAT(MessageOf([&] { PipelineExecutor(model, damaged); }),
+                HasSubstr("schedule 1f1b: rank 1, action 0"));
+    PipelineExecutor pipeline(model, schedule("1f1b"));
+    EXPECT_EQ(MessageOf([&] { pipeline.Run(Parts(model.context(), 3), One(model.context())); }),
+              "schedule 1f1b is made for 4 microbatches, got 3");
+    EXPECT_EQ(MessageOf([&] { pipeline.ForwardLoss({}); }),
+              "ForwardLoss: expected at least one microbatch, got none");
+  });
+}
+
+}  // namespace
+}  // namespace weft
