@@ -44,6 +44,12 @@ bool Contains(const PipelineSchedule& schedule, Kind kind) {
   return false;
 }
 
+// Whether an item is the send of what an action makes.
+bool SendsWhatMakes(const ScheduleItem& item, const PipelineAction& action) {
+  const Kind sends = action.kind == Kind::kForward ? Kind::kSendForward : Kind::kSendBackward;
+  return !item.overlapped() && item.actions[0] == PipelineAction{sends, action.stage, action.microbatch};
+}
+
 // What microbatches have in common whose tensors lie alike.
 std::string KindOf(const Microbatch& microbatch) {
   return absl::StrJoin(microbatch.inputs, " ",
@@ -119,16 +125,15 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
   for (int stage = 0; stage < stages_.num_stages(); ++stage) {
     if (gathers && IsHere(stage)) stages_.data->Unshard(stage);
   }
-  World& world = stages_.context->world();
-  for (const ScheduleItem& item : schedule.ranks[index_]) {
+  const std::vector<ScheduleItem>& list = schedule.ranks[index_];
+  for (size_t i = 0; i < list.size();) {
+    const ScheduleItem& item = list[i++];
     for (const PipelineAction& action : item.actions) {
-      const Named& named = NameOf(action);
-      world.flight_recorder().SetActivity(named.activity);
-      const Span span(world.tracer(), world.rank(), "step", named.activity);
-      const PathGuard path(part_->state(), named.path_id);
-      if (options_.on_action) options_.on_action(action, /*begins=*/true);
-      RunAction(action);
-      if (options_.on_action) options_.on_action(action, /*begins=*/false);
+      RunNamed(action);
+      // What a part of a pair has made, and is sent right behind the pair, goes before the other part.
+      while (item.overlapped() && i < list.size() && SendsWhatMakes(list[i], action)) {
+        RunNamed(list[i++].actions[0]);
+      }
     }
   }
   for (int stage = 0; stage < stages_.num_stages(); ++stage) {
@@ -136,6 +141,17 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
   }
   flights_.clear();
   messages_.Finish();
+}
+
+void PipelineExecutor::RunNamed(const PipelineAction& action) {
+  World& world = stages_.context->world();
+  const Named& named = NameOf(action);
+  world.flight_recorder().SetActivity(named.activity);
+  const Span span(world.tracer(), world.rank(), "step", named.activity);
+  const PathGuard path(part_->state(), named.path_id);
+  if (options_.on_action) options_.on_action(action, /*begins=*/true);
+  RunAction(action);
+  if (options_.on_action) options_.on_action(action, /*begins=*/false);
 }
 
 void PipelineExecutor::RunAction(const PipelineAction& action) {

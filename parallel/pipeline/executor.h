@@ -109,6 +109,7 @@ class PipelineExecutor {
   Flight& FlightOf(const PipelineAction& action) { return flights_[{action.stage, action.microbatch}]; }
   const std::string& KindAt(const PipelineAction& action) const { return kinds_[action.microbatch]; }
   void RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches);
+  void RunNamed(const PipelineAction& action);
   void RunAction(const PipelineAction& action);
   void Forward(const PipelineAction& action);
   void TakeLoss(Flight& flight, const LossSum& loss);
