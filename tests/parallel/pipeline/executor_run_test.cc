@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
-#include "dtensor/nn/linear.h"
 #include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -24,61 +23,14 @@
 #include "parallel/styles.h"
 #include "parallel/trainer.h"
 #include "runtime/launch/run_ranks.h"
-#include "tests/dtensor/sharded_values.h"
 #include "tests/message_of.h"
+#include "tests/parallel/pipeline/products.h"
 
 namespace weft {
 namespace {
 
 using testing::HasSubstr;
 using Kind = ActionKind;
-
-constexpr int64_t kDim = 16;
-constexpr int64_t kRows = 4;
-
-// Products one after another, x -> x W, and the squared distance from the targets.
-class Products : public SegmentedModule {
- public:
-  explicit Products(int count) {
-    for (int i = 0; i < count; ++i) {
-      layers.push_back(std::make_unique<Linear>(this, absl::StrCat("layers.", i), kDim, kDim,
-                                                LinearOptions{.bias = false}));
-    }
-  }
-  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
-    return MseLoss(outputs[0], targets);
-  }
-  DTensor CountOf(const DTensor& targets) override {
-    return Full(targets.context(), DType::kF64, Shape(), static_cast<double>(targets.shape().num_elements()));
-  }
-
-  std::vector<std::unique_ptr<Linear>> layers;
-
- protected:
-  std::vector<Segment> MakeSegments() override {
-    std::vector<Segment> chain;
-    for (const auto& each : layers) {
-      chain.push_back({.modules = {each.get()}, .cost = 1, .run = [&each](const DTensors& x) -> DTensors {
-                         return {(*each)(x[0])};
-                       }});
-    }
-    return chain;
-  }
-};
-
-std::vector<Microbatch> Parts(const IntrusivePtr<MeshContext>& context, int count) {
-  std::vector<Microbatch> parts;
-  for (int i = 0; i < count; ++i) {
-    const auto rows = [&](uint64_t seed) {
-      Layout layout(2, context->mesh().num_axes());
-      const int dp = context->mesh().FindAxis("dp");
-      if (dp >= 0) layout = layout.WithShard(dp, 0);
-      return DTensor::Distribute(context, RandomF64({kRows, kDim}, seed), layout);
-    };
-    parts.push_back({.inputs = {rows(2 * i)}, .targets = rows(2 * i + 1), .batch_offset = i * kRows});
-  }
-  return parts;
-}
 
 const Plan& StagedPlan() {
   static const Plan* const plan = new Plan{{"layers.*", Pipeline("pp")}};
@@ -107,7 +59,7 @@ std::vector<Reading> LastRanksBytes(const std::string& schedule, int ranks, int 
                               {.on_action = [&](const PipelineAction& action, bool begins) {
                                 if (!begins) mine.push_back({action, read() - before});
                               }});
-    const std::vector<Microbatch> parts = Parts(model.context(), microbatches);
+    const std::vector<Microbatch> parts = ProductParts(model.context(), microbatches);
     const DTensor total = One(model.context());
     pipeline.Run(parts, total);  // gradients have their memory from now on
     mine.clear();
@@ -166,7 +118,7 @@ TEST(ExecutorRunTest, GradientsAreReducedOnceAStep) {
       const DTensor total = One(model.context());
       for (int step = 0; step < 2; ++step) {
         world.ledger().Clear();
-        pipeline.Run(Parts(model.context(), microbatches), total);
+        pipeline.Run(ProductParts(model.context(), microbatches), total);
         for (const Parameter* parameter : model.AllParameters()) parameter->grad();
         int64_t of_gradients = 0, of_parameters = 0;
         for (const LedgerEntry& entry : world.ledger().entries()) {
@@ -206,7 +158,7 @@ std::vector<double> Trained(int ranks, const std::string& mesh_text, const std::
         losses.insert(losses.end(), {metrics->loss, metrics->grad_norm, double(metrics->num_tokens)});
     };
     for (int step = 0; step < 3; ++step) {
-      const auto parts = std::make_shared<std::vector<Microbatch>>(Parts(model.context(), 4));
+      const auto parts = std::make_shared<std::vector<Microbatch>>(ProductParts(model.context(), 4));
       if (pipeline) {
         note(trainer.Step(*pipeline, *parts));
       } else {
@@ -266,7 +218,7 @@ TEST(ExecutorRunTest, AHangNamesActions) {
         };
         PipelineExecutor pipeline(model, GenerateSchedule("zb_h1", {.ranks = 2, .microbatches = 4}),
                                   {.on_action = stall});
-        pipeline.Run(Parts(model.context(), 4), One(model.context()));
+        pipeline.Run(ProductParts(model.context(), 4), One(model.context()));
       },
       options);
   EXPECT_THAT(told,
@@ -297,7 +249,7 @@ TEST(ExecutorRunTest, WhatCannotRunIsSaid) {
     EXPECT_THAT(MessageOf([&] { PipelineExecutor(model, damaged); }),
                 HasSubstr("schedule 1f1b: rank 1, action 0"));
     PipelineExecutor pipeline(model, schedule("1f1b"));
-    EXPECT_EQ(MessageOf([&] { pipeline.Run(Parts(model.context(), 3), One(model.context())); }),
+    EXPECT_EQ(MessageOf([&] { pipeline.Run(ProductParts(model.context(), 3), One(model.context())); }),
               "schedule 1f1b is made for 4 microbatches, got 3");
     EXPECT_EQ(MessageOf([&] { pipeline.ForwardLoss({}); }),
               "ForwardLoss: expected at least one microbatch, got none");

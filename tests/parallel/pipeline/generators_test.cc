@@ -25,15 +25,6 @@ bool IsLegal(const std::string& name, const ScheduleSize& size) {
   return MessageOf([&] { GenerateSchedule(name, size); }) == "no error";
 }
 
-// PyTorch 2.15 numbers the forwards of 1F1B's last rank from 1: its order function, which only draws, begins
-// to count behind the warm-up that this rank has not. What it runs is right.
-void MendLastRankOf1F1B(PipelineSchedule& schedule) {
-  for (ScheduleItem& item : schedule.ranks.back()) {
-    if (item.actions[0].kind == ActionKind::kForward) --item.actions[0].microbatch;
-  }
-  --schedule.num_microbatches;
-}
-
 TEST(GeneratorsTest, ListsAreThoseOfPyTorch) {
   std::set<std::string> names;
   for (const GoldenSchedule& golden : GoldenSchedules()) {

@@ -1,0 +1,80 @@
+// Stages on emulated GPUs over a fake NCCL: messages run in streams of their own, and the gradients are those of CPUs.
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/styles.h"
+#include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
+#include "tests/parallel/pipeline/products.h"
+#include "tests/runtime/comm/nccl/nccl_ranks.h"
+
+namespace weft {
+namespace {
+
+using Outcome = std::map<std::string, std::vector<double>>;
+
+// Two steps' loss and gradients of a rank.
+void Step(World& world, const std::string& schedule, const std::string& mesh, bool fully_sharded,
+          std::mutex& mutex, Outcome& outcome) {
+  Products model(4);
+  const bool is_v = schedule == "zbv";
+  Plan plan = {{"layers.*", Pipeline("pp", {.chunks = is_v ? 2 : 1,
+                                            .order = is_v ? StageOrder::kV : StageOrder::kLoop})}};
+  if (fully_sharded) {
+    plan = {plan.entries()[0], {"layers.*", FullyShard("dp")}};
+  }
+  Parallelize(model, world, DeviceMesh::Parse(mesh), plan, {.dtype = DType::kF64});
+  PipelineExecutor pipeline(model, GenerateSchedule(schedule, {.ranks = 2, .microbatches = 4}));
+  const DTensor total = Full(model.context(), DType::kF64, Shape(), 1);
+  pipeline.Run(ProductParts(model.context(), 4), total);
+  const double loss = pipeline.Run(ProductParts(model.context(), 4), total).Item();
+  const double evaluated = pipeline.ForwardLoss(ProductParts(model.context(), 3)).sum.Item();
+  std::map<std::string, std::vector<double>> gradients;
+  for (const Parameter* parameter : model.AllParameters()) {
+    gradients[parameter->path()] =
+        CloneTensor(parameter->grad().FullTensor(), MakeCpuAllocator()).ToVector<double>();
+  }
+  const std::lock_guard<std::mutex> lock(mutex);
+  outcome["loss"] = {loss, evaluated};
+  outcome.insert(gradients.begin(), gradients.end());
+}
+
+TEST(CudaExecutorTest, GradientsAreThoseOfCpus) {
+  struct Case {
+    const char* schedule;
+    const char* mesh;
+    bool fully_sharded = false;
+  };
+  for (const Case& of : {Case{"1f1b", "pp=2"}, Case{"zb_h1", "pp=2"}, Case{"zbv", "pp=2"},
+                         Case{"zb_h1", "pp=2, dp=2", true}}) {
+    const int num_ranks = static_cast<int>(DeviceMesh::Parse(of.mesh).num_ranks());
+    std::mutex mutex;
+    Outcome expected, outcome;
+    RunRanks(num_ranks,
+             [&](World& world) { Step(world, of.schedule, of.mesh, of.fully_sharded, mutex, expected); });
+    RunNcclRanks(num_ranks,
+                 [&](World& world) { Step(world, of.schedule, of.mesh, of.fully_sharded, mutex, outcome); },
+                 std::make_shared<FakeNccl>(), std::chrono::minutes(2), {.tell = [](const std::string&) {}},
+                 {.fill_freed = true});
+    ASSERT_EQ(outcome.size(), 5u) << of.schedule;
+    ASSERT_EQ(expected.size(), outcome.size());
+    for (const auto& [path, values] : expected) {
+      ASSERT_EQ(outcome.at(path).size(), values.size()) << path;
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_NEAR(outcome.at(path)[i], values[i], 1e-11) << of.schedule << " " << of.mesh << " " << path;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft

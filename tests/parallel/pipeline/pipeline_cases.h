@@ -1,0 +1,42 @@
+// Training steps of a GPT in stages, beside the same step on one device.
+
+#ifndef WEFT_TESTS_PARALLEL_PIPELINE_PIPELINE_CASES_H_
+#define WEFT_TESTS_PARALLEL_PIPELINE_PIPELINE_CASES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtensor/nn/model_stages.h"
+#include "parallel/pipeline/executor.h"
+
+namespace weft {
+
+struct PipelineCase {
+  std::string schedule;
+  std::string mesh;  // the first axis is pp; dp and tp beside it
+  bool fully_sharded = false;
+  bool sequence_parallel = false;
+  bool tied_head = false;
+  std::vector<int64_t> rows = {2, 2, 2, 2};  // of each microbatch
+  int whole_stages = 3;
+
+  std::string ToString() const;
+};
+
+// A mistake to plant in what a rank runs.
+struct PipelineMistake {
+  std::function<void(World& world, std::vector<Microbatch>& parts)> in_parts = nullptr;
+  std::function<std::shared_ptr<StageData>(const std::shared_ptr<StageData>& data)> in_data = nullptr;
+};
+
+// One line for whatever differs from one device: the loss by more than 1e-12, the norm of all gradients by 1e-11 of it, an
+// element of a gradient by 1e-12; and for ranks that have different gradients of the same parameter.
+std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test,
+                                                  const PipelineMistake& mistake = {});
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PARALLEL_PIPELINE_PIPELINE_CASES_H_
