@@ -123,6 +123,8 @@ std::optional<StepMetrics> Trainer::Step(PipelineExecutor& pipeline, std::vector
                                          bool stop) {
   WEFT_REQUIRE(&pipeline.model() == &model_,
                "Trainer::Step: the pipeline runs another model than the trainer's");
+  WEFT_REQUIRE(!pipeline.updates(), "Trainer::Step: schedule ", pipeline.schedule().name,
+               " updates within the step, stage by stage; the trainer updates at its end");
   const int microbatches = static_cast<int>(parts.size());
   CheckMicrobatches(microbatches);
   const double begun = Now();

@@ -84,7 +84,7 @@ class Trainer {
   // A step of a model that is cut into stages: one update of the batch that `parts` are together, weighing by what each
   // counts, as above. Losses are those of the model's LossOf; the record is the same on every stage.
   // Cost:   one all-reduce of 8 bytes for the counts within each stage, beside PipelineExecutor::Run's.
-  // Errors: those of PipelineExecutor::Run; InvalidArgument for another model's executor.
+  // Errors: those of PipelineExecutor::Run; InvalidArgument for another model's executor, and one that updates within the step.
   std::optional<StepMetrics> Step(PipelineExecutor& pipeline, std::vector<Microbatch> parts,
                                   bool stop = false);
 

@@ -76,6 +76,23 @@ void Parameter::TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<
   for (size_t i = 0; i < targets.size(); ++i) targets[i]->SetPending(gathered[i].impl()->pending());
 }
 
+void Parameter::Fork() {
+  const DTensor& value = at_rest();
+  const MemoryKindGuard kind(*value.context()->allocator(), MemoryKind::kParam);
+  DTensor copy(MakeIntrusive<DTensorImpl>(value.context(), value.layout(), value.type(),
+                                          CloneTensor(value.ToLocal(), value.context()->allocator())));
+  copy.impl()->node = value.impl()->node;
+  copy.impl()->writes = MakeIntrusive<WriteLog>();
+  copy.impl()->writes->version = value.impl()->version();
+  at_rest_ = std::move(copy);
+}
+
+DTensor Parameter::ExchangeValue(DTensor value) {
+  WEFT_REQUIRE(value.defined() && value.impl()->node == at_rest().impl()->node, "parameter '", path(),
+               "': expected a version of its own value");
+  return std::exchange(at_rest_, std::move(value));
+}
+
 const DTensor& Parameter::grad() const { return leaf().gradient(); }
 
 void Parameter::ClearGrad() { leaf().ClearGradient(); }

@@ -123,6 +123,13 @@ class Parameter {
   //       first waits for it.
   static void TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<const DTensor> pieces);
 
+  // Goes on in a copy, which the next update changes: whoever holds the value, or has saved it for backward, keeps it as it
+  // is. For weights that are read by computing that began before an update and ends after it.
+  // Cost: memory of the value, until nobody holds it any more.
+  void Fork();
+  // Goes on with another version of the value, one that at_rest() gave; returns the one that it had.
+  DTensor ExchangeValue(DTensor value);
+
   // An update has changed the parameter and all others that it changes: who makes copies may begin to.
   void EndUpdate() {
     if (copy_source_ != nullptr) copy_source_->Updated(copy_index_);

@@ -1,6 +1,7 @@
 #include "parallel/pipeline/executor.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -25,12 +26,12 @@ const ModelStages& StagesOf(const SegmentedModule& model) {
 }
 
 PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& stages,
-                         const LoweringOptions& options) {
-  CheckCanRun(schedule);
+                         const ExecutorOptions& options) {
+  CheckCanRun(schedule, options);
   WEFT_REQUIRE(schedule.stage_rank == stages.stage_ranks, "schedule ", schedule.name,
                ": its stages lie on ranks [", absl::StrJoin(schedule.stage_rank, ", "),
                "], those of the model on [", absl::StrJoin(stages.stage_ranks, ", "), "]");
-  return schedule.lowered() ? schedule : LowerSchedule(schedule, options);
+  return schedule.lowered() ? schedule : LowerSchedule(schedule, options.lowering);
 }
 
 bool Contains(const PipelineSchedule& schedule, Kind kind) {
@@ -58,14 +59,30 @@ std::string KindOf(const Microbatch& microbatch) {
 
 }  // namespace
 
-void CheckCanRun(const PipelineSchedule& schedule) {
+void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& options) {
   const ScheduleCertificate certificate = CheckSchedule(schedule);
   WEFT_REQUIRE(certificate.ok, "schedule ", schedule.name, ": ", certificate.error);
-  if (!Contains(schedule, Kind::kOpt)) return;
-  Throw(
-      absl::StatusCode::kUnimplemented, "schedule ", schedule.name,
-      " updates parameters within the step (OPT); the executor runs those that leave the update to its end");
+  WEFT_REQUIRE(options.update || !Contains(schedule, Kind::kOpt), "schedule ", schedule.name,
+               " updates parameters within the step (OPT): expected ExecutorOptions::update, which says how");
 }
+
+// The parameters of a stage have the values that a microbatch has read.
+class PipelineExecutor::WeightsGuard {
+ public:
+  WeightsGuard(const std::vector<Parameter*>& parameters, const std::vector<DTensor>& weights)
+      : parameters_(parameters) {
+    for (size_t i = 0; i < weights.size(); ++i) before_.push_back(parameters[i]->ExchangeValue(weights[i]));
+  }
+  ~WeightsGuard() {
+    for (size_t i = 0; i < before_.size(); ++i) parameters_[i]->ExchangeValue(std::move(before_[i]));
+  }
+  WeightsGuard(const WeightsGuard&) = delete;
+  WeightsGuard& operator=(const WeightsGuard&) = delete;
+
+ private:
+  const std::vector<Parameter*>& parameters_;
+  std::vector<DTensor> before_;
+};
 
 PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule,
                                    ExecutorOptions options)
@@ -74,8 +91,35 @@ PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedul
       options_(std::move(options)),
       part_(model.context()),
       index_(static_cast<int>(stages_.context->coordinate()[stages_.axis])),
-      schedule_(Lowered(schedule, stages_, options_.lowering)),
-      messages_(stages_, part_) {}
+      schedule_(Lowered(schedule, stages_, options_)),
+      updates_(Contains(schedule_, Kind::kOpt)),
+      parameters_(stages_.num_stages()),
+      messages_(stages_, part_) {
+  std::set<const Parameter*> known;
+  for (int stage = 0; updates_ && stage < stages_.num_stages(); ++stage) {
+    parameters_[stage] = ParametersOf(stage);
+    for (const Parameter* parameter : parameters_[stage]) {
+      WEFT_REQUIRE(known.insert(parameter).second, "schedule ", schedule_.name,
+                   " updates stage by stage; parameter '", parameter->path(), "' is on several stages");
+    }
+  }
+}
+
+std::vector<Parameter*> PipelineExecutor::ParametersOf(int stage) const {
+  std::vector<Parameter*> parameters;
+  const auto add = [&](Parameter* parameter) {
+    if (std::find(parameters.begin(), parameters.end(), parameter) == parameters.end())
+      parameters.push_back(parameter);
+  };
+  for (int i = stages_.first_segments[stage]; i < stages_.first_segments[stage + 1]; ++i) {
+    const Segment& segment = model_.segments()[i];
+    for (Module* module : segment.modules) {
+      for (Parameter* parameter : module->AllParameters()) add(parameter);
+    }
+    for (Parameter* parameter : segment.parameters) add(parameter);
+  }
+  return parameters;
+}
 
 DTensor PipelineExecutor::Run(absl::Span<const Microbatch> microbatches, const DTensor& total) {
   WEFT_REQUIRE(std::ssize(microbatches) == schedule_.num_microbatches, "schedule ", schedule_.name,
@@ -116,6 +160,8 @@ const PipelineSchedule& PipelineExecutor::ForwardList(int num_microbatches) {
 
 void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches) {
   flights_.clear();  // of a run that failed
+  num_updates_.assign(stages_.num_stages(), 0);
+  previous_weights_.assign(stages_.num_stages(), {});
   microbatches_ = microbatches;
   kinds_.clear();
   const char* const history = part_->state().grad_enabled() ? "" : "no history, ";
@@ -140,6 +186,7 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
     if (gathers && IsHere(stage)) stages_.data->Reshard(stage);
   }
   flights_.clear();
+  previous_weights_.clear();
   messages_.Finish();
 }
 
@@ -186,9 +233,8 @@ void PipelineExecutor::RunAction(const PipelineAction& action) {
     case Kind::kWaitReduceGrad:
       return;  // what is sent stays until it has left, and who reads a gradient waits for it
     case Kind::kOpt:
-      break;
+      return Update(action.stage);
   }
-  Throw(absl::StatusCode::kInternal, "pipeline: ", action.ToString(), " in a list that was checked");
 }
 
 void PipelineExecutor::Forward(const PipelineAction& action) {
@@ -208,6 +254,8 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
     flight.inputs = microbatch.inputs;
   }
 
+  if (updates_ && records) flight.weights = WeightsFor(action);
+  const WeightsGuard weights(parameters_[stage], flight.weights);
   const BatchOffsetGuard offset(state, microbatch.batch_offset);
   const ModuleCall call(model_);
   DTensors inputs = flight.inputs;
@@ -287,6 +335,7 @@ void PipelineExecutor::InputGradient(const PipelineAction& action) {
     return;
   }
   flight.is_split = true;
+  const WeightsGuard weights(parameters_[action.stage], flight.weights);
   const DTensors outputs = std::exchange(flight.outputs, {});
   const DTensors targets = std::exchange(flight.targets, {});
   DTensors gradients;
@@ -300,6 +349,7 @@ void PipelineExecutor::InputGradient(const PipelineAction& action) {
 
 void PipelineExecutor::WeightGradient(const PipelineAction& action) {
   Flight& flight = FlightOf(action);
+  const WeightsGuard weights(parameters_[action.stage], flight.weights);
   if (flight.is_split) {
     flight.deferred.Run();
   } else {
@@ -311,6 +361,7 @@ void PipelineExecutor::WeightGradient(const PipelineAction& action) {
 void PipelineExecutor::FullBackward(const PipelineAction& action) {
   Flight& flight = FlightOf(action);
   const DTensors seeds = TakeSeeds(action, flight);
+  const WeightsGuard weights(parameters_[action.stage], flight.weights);
   const DTensors outputs = std::exchange(flight.outputs, {});
   Backward(outputs, seeds);
   if (action.stage > 0) {
@@ -338,6 +389,36 @@ void PipelineExecutor::HandBack(const PipelineAction& action, const DTensors& ta
 void PipelineExecutor::Land(const PipelineAction& action) {
   Flight& flight = FlightOf(action);
   flight = {.gradients = std::exchange(flight.gradients, {})};
+}
+
+// What the microbatch's forward is to read.
+std::vector<DTensor> PipelineExecutor::WeightsFor(const PipelineAction& forward) const {
+  const int stage = forward.stage;
+  if (schedule_.versions == WeightVersions::kPrevious) {
+    const int group = forward.microbatch / std::max(1, schedule_.microbatches_per_update);
+    // The checker has seen to it that the update before the last has been made, and no more than one since.
+    if (std::max(0, group - 1) < num_updates_[stage]) return previous_weights_[stage];
+  }
+  std::vector<DTensor> weights;
+  for (const Parameter* parameter : parameters_[stage]) weights.push_back(parameter->at_rest());
+  return weights;
+}
+
+void PipelineExecutor::Update(int stage) {
+  const bool is_read = std::any_of(flights_.begin(), flights_.end(), [&](const auto& flight) {
+    return flight.first.first == stage && !flight.second.weights.empty();
+  });
+  const bool keeps = schedule_.versions == WeightVersions::kPrevious;
+  if (keeps) {
+    previous_weights_[stage].clear();
+    for (const Parameter* parameter : parameters_[stage])
+      previous_weights_[stage].push_back(parameter->at_rest());
+  }
+  if (is_read || keeps) {
+    for (Parameter* parameter : parameters_[stage]) parameter->Fork();
+  }
+  options_.update(stage);
+  ++num_updates_[stage];
 }
 
 // A scalar of the last stage as a sum over the ranks of the whole model: every other rank's term is 0.

@@ -29,17 +29,20 @@ struct Microbatch {
   int64_t batch_offset = 0;  // where it begins in the step's batch (BatchOffsetGuard)
 };
 
-// Whether a schedule can be run, by the schedule alone.
-// Errors: InvalidArgument, with the checker's words, for one that is wrong; Unimplemented for one that updates parameters
-//         itself (OPT).
-void CheckCanRun(const PipelineSchedule& schedule);
-
 struct ExecutorOptions {
   // Of schedules that are not lowered yet.
   LoweringOptions lowering = {};
+  // Updates the parameters of a stage (ParametersOf) by their gradients, which have come to rest, and clears these: what OPT
+  // does, in schedules that have it.
+  std::function<void(int stage)> update = nullptr;
   // Called with each action before it runs and when it has ended. To measure.
   std::function<void(const PipelineAction& action, bool begins)> on_action = nullptr;
 };
+
+// Whether a schedule can be run, by the schedule alone.
+// Errors: InvalidArgument, with the checker's words, for one that is wrong, and for one that updates parameters itself
+//         (OPT) where the options do not say how.
+void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& options = {});
 
 // Runs the stages of a model by a schedule, any that the checker passes: one loop over this rank's list. Forward and
 // backward of a stage are those of the model's segments; what they make is that of one device, whatever the schedule.
@@ -54,19 +57,26 @@ struct ExecutorOptions {
 // are reduced once a step (REDUCE_GRAD, or at the end where the list has none); parameters of FSDP units are whole from
 // UNSHARD to RESHARD, or all the step where the list has none. Pairs that overlap run one part after the other.
 //
+// Schedules that update within the step (WeightVersions other than kOne): a microbatch's backward reads the weights that its
+// forward read, whatever updates came in between; an update goes on in a copy while microbatches in flight read what it
+// would change, and copies go with their last reader (PipeDream's stash). Results are those of a single device with the
+// same delays.
+// Source: Narayanan et al., "PipeDream: generalized pipeline parallelism for DNN training", 2019; "Memory-efficient
+//         pipeline-parallel DNN training", 2021, for 2BW.
+//
 // Threads: the rank's. Every rank of the model makes one alike, and calls alike.
 class PipelineExecutor {
  public:
   // `model` was cut by Parallelize; it outlives the executor.
   // Cost:   communicators for the messages.
   // Errors: as CheckCanRun; FailedPrecondition if the model is not cut; InvalidArgument for a schedule whose stages do not
-  //         lie as the model's.
+  //         lie as the model's, or that updates within the step where stages have parameters in common.
   PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule, ExecutorOptions options = {});
 
   // Forward and backward of one batch in the schedule's number of microbatches: the gradients of
   // sum of LossOf(outputs, targets).Over(total) are added to the parameters' and brought to rest.
   // Returns that sum, an f64 with no history on the whole model's context, Partial along all of its axes.
-  // `total`: as of LossSum::Over.
+  // `total`: as of LossSum::Over; where the schedule updates within the step, of the microbatches of one update.
   // Errors: InvalidArgument for another number of microbatches.
   DTensor Run(absl::Span<const Microbatch> microbatches, const DTensor& total);
 
@@ -80,7 +90,11 @@ class PipelineExecutor {
 
   // As it runs: lowered.
   const PipelineSchedule& schedule() const { return schedule_; }
+  // Whether that updates parameters within the step.
+  bool updates() const { return updates_; }
   SegmentedModule& model() { return model_; }
+  // Those that a stage reads, of those that this rank has.
+  std::vector<Parameter*> ParametersOf(int stage) const;
   // Of the whole model.
   const IntrusivePtr<MeshContext>& context() const { return stages_.context; }
 
@@ -98,7 +112,11 @@ class PipelineExecutor {
     DeferredGradients deferred = {};
     DTensors seeds = {};      // of W, where I had nothing to do
     DTensors gradients = {};  // of the inputs that want one, until they have been sent
+    // Where the step updates: the parameters' values that forward has read, by ParametersOf.
+    std::vector<DTensor> weights = {};
   };
+  // While it lives, parameters have the values that a microbatch has read.
+  class WeightsGuard;
   struct Named {
     const char* activity = "";
     int path_id = 0;
@@ -120,6 +138,8 @@ class PipelineExecutor {
   void FullBackward(const PipelineAction& action);
   void HandBack(const PipelineAction& action, const DTensors& targets, DTensors gradients);
   void Land(const PipelineAction& action);
+  void Update(int stage);
+  std::vector<DTensor> WeightsFor(const PipelineAction& forward) const;
   DTensor TermOfAll(const DTensor& scalar) const;
   const PipelineSchedule& ForwardList(int num_microbatches);
   const Named& NameOf(const PipelineAction& action);
@@ -130,7 +150,9 @@ class PipelineExecutor {
   const IntrusivePtr<MeshContext> part_;
   const int index_;  // of this rank along the pipeline's axis
   PipelineSchedule schedule_;
-  std::map<int, PipelineSchedule> forward_lists_;  // by number of microbatches
+  bool updates_ = false;                             // within the step
+  std::vector<std::vector<Parameter*>> parameters_;  // ParametersOf each stage, where the step updates
+  std::map<int, PipelineSchedule> forward_lists_;    // by number of microbatches
   StageMessages messages_;
   std::map<std::tuple<ActionKind, int, int>, Named> names_;  // by kind, stage, microbatch
 
@@ -138,8 +160,11 @@ class PipelineExecutor {
   absl::Span<const Microbatch> microbatches_;
   std::vector<std::string> kinds_;  // of the microbatches, for StageMessages
   std::map<std::pair<int, int>, Flight> flights_;
-  DTensor total_;         // undefined: forward alone
-  DTensor loss_, count_;  // of the last stage
+  DTensor total_;                 // undefined: forward alone
+  DTensor loss_, count_;          // of the last stage
+  std::vector<int> num_updates_;  // of each stage
+  std::vector<std::vector<DTensor>>
+      previous_weights_;  // before the last of them, where WeightVersions is kPrevious
   bool wants_outputs_ = false;
   DTensors outputs_;  // of the last stage, where they are wanted
 };

@@ -242,8 +242,8 @@ TEST(ExecutorRunTest, WhatCannotRunIsSaid) {
               "schedule zbv: its stages lie on ranks [0, 1, 1, 0], those of the model on [0, 1]");
     EXPECT_EQ(
         MessageOf([&] { PipelineExecutor(model, schedule("pipedream")); }),
-        "schedule pipedream updates parameters within the step (OPT); the executor runs those that leave the "
-        "update to its end");
+        "schedule pipedream updates parameters within the step (OPT): expected ExecutorOptions::update, "
+        "which says how");
     PipelineSchedule damaged = schedule("1f1b");
     std::swap(damaged.ranks[1][0], damaged.ranks[1][1]);
     EXPECT_THAT(MessageOf([&] { PipelineExecutor(model, damaged); }),
