@@ -27,7 +27,7 @@ const ModelStages& StagesOf(const SegmentedModule& model) {
 
 PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& stages,
                          const ExecutorOptions& options) {
-  CheckCanRun(schedule, options);
+  if (!options.rendezvous) CheckCanRun(schedule, options);
   WEFT_REQUIRE(schedule.stage_rank == stages.stage_ranks, "schedule ", schedule.name,
                ": its stages lie on ranks [", absl::StrJoin(schedule.stage_rank, ", "),
                "], those of the model on [", absl::StrJoin(stages.stage_ranks, ", "), "]");
@@ -94,7 +94,7 @@ PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedul
       schedule_(Lowered(schedule, stages_, options_)),
       updates_(Contains(schedule_, Kind::kOpt)),
       parameters_(stages_.num_stages()),
-      messages_(stages_, part_) {
+      messages_(stages_, part_, options_.rendezvous) {
   std::set<const Parameter*> known;
   for (int stage = 0; updates_ && stage < stages_.num_stages(); ++stage) {
     parameters_[stage] = ParametersOf(stage);
@@ -185,6 +185,9 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
   for (int stage = 0; stage < stages_.num_stages(); ++stage) {
     if (gathers && IsHere(stage)) stages_.data->Reshard(stage);
   }
+  for (const auto& [place, flight] : flights_) {
+    Require(flight.outputs.empty() && flight.deferred.empty(), {Kind::kBackward, place.first, place.second});
+  }
   flights_.clear();
   previous_weights_.clear();
   messages_.Finish();
@@ -201,7 +204,19 @@ void PipelineExecutor::RunNamed(const PipelineAction& action) {
   if (options_.on_action) options_.on_action(action, /*begins=*/false);
 }
 
+// What an action needs is there, in every list that the checker passes.
+void PipelineExecutor::Require(bool is_there, const PipelineAction& action) {
+  if (is_there) return;
+  Throw(absl::StatusCode::kInternal, "pipeline: ", action.ToString(),
+        " is not where the list has what it needs");
+}
+
+void PipelineExecutor::MeetOtherEnd() {
+  if (options_.rendezvous) messages_.Finish();
+}
+
 void PipelineExecutor::RunAction(const PipelineAction& action) {
+  Require(IsHere(action.stage), action);
   switch (action.kind) {
     case Kind::kForward:
       return Forward(action);
@@ -218,15 +233,22 @@ void PipelineExecutor::RunAction(const PipelineAction& action) {
     case Kind::kReduceGrad:
       return stages_.data->ReduceGradients(action.stage);
     case Kind::kSendForward:
-      return messages_.SendForward(action.stage, KindAt(action), FlightOf(action).handed,
-                                   std::exchange(FlightOf(action).to_send, {}));
+      Require(!FlightOf(action).to_send.empty(), action);
+      messages_.SendForward(action.stage, KindAt(action), FlightOf(action).handed,
+                            std::exchange(FlightOf(action).to_send, {}));
+      return MeetOtherEnd();
     case Kind::kRecvForward:
       FlightOf(action).arrival = messages_.RecvForward(action.stage, KindAt(action));
+      if (options_.rendezvous) FlightOf(action).arrival.Wait();
       return;
     case Kind::kSendBackward:
-      return messages_.SendBackward(action.stage, std::exchange(FlightOf(action).gradients, {}));
+      Require(!FlightOf(action).gradients.empty(), action);
+      messages_.SendBackward(action.stage, std::exchange(FlightOf(action).gradients, {}));
+      return MeetOtherEnd();
     case Kind::kRecvBackward:
+      Require(!FlightOf(action).handed.empty(), action);
       FlightOf(action).output_gradients = messages_.RecvBackward(action.stage, FlightOf(action).handed);
+      if (options_.rendezvous) FlightOf(action).output_gradients.Wait();
       return;
     case Kind::kWaitSendForward:
     case Kind::kWaitSendBackward:
@@ -243,6 +265,7 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
   Flight& flight = FlightOf(action);
   RankState& state = part_->state();
   const bool records = state.grad_enabled();
+  Require(!std::exchange(flight.has_begun, true) && (stage == 0 || !flight.arrival.tensors.empty()), action);
   if (stage > 0) {
     AwaitArrival({Kind::kRecvForward, stage, number}, action, flight.arrival);
     const std::vector<bool> wants = flight.arrival.wants_gradient;
@@ -324,6 +347,8 @@ void PipelineExecutor::AwaitArrival(const PipelineAction& receive, const Pipelin
 // The gradients of a stage's outputs; of the last one's loss none are needed.
 DTensors PipelineExecutor::TakeSeeds(const PipelineAction& action, Flight& flight) {
   AwaitArrival({Kind::kRecvBackward, action.stage, action.microbatch}, action, flight.output_gradients);
+  Require(IsLast(action.stage) || flight.output_gradients.tensors.size() == flight.outputs.size(), action);
+  Require(!flight.outputs.empty(), action);
   return std::exchange(flight.output_gradients.tensors, {});
 }
 
@@ -353,6 +378,7 @@ void PipelineExecutor::WeightGradient(const PipelineAction& action) {
   if (flight.is_split) {
     flight.deferred.Run();
   } else {
+    Require(flight.targets.empty() && !flight.outputs.empty(), action);  // I had nothing to do
     Backward(flight.outputs, flight.seeds);
   }
   Land(action);

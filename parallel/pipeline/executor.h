@@ -35,6 +35,8 @@ struct ExecutorOptions {
   // Updates the parameters of a stage (ParametersOf) by their gradients, which have come to rest, and clears these: what OPT
   // does, in schedules that have it.
   std::function<void(int stage)> update = nullptr;
+  // For tests of schedules: lowered lists run as they are, unchecked, and both ends of a transfer wait where it stands.
+  bool rendezvous = false;
   // Called with each action before it runs and when it has ended. To measure.
   std::function<void(const PipelineAction& action, bool begins)> on_action = nullptr;
 };
@@ -101,6 +103,7 @@ class PipelineExecutor {
  private:
   // What one stage has of one microbatch, from its arrival until its last gradient.
   struct Flight {
+    bool has_begun = false;         // F has run
     Arrival arrival = {};           // of the inputs
     DTensors inputs = {};           // leaves, where they want a gradient
     HandedTensors handed = {};      // how the outputs lie
@@ -129,6 +132,8 @@ class PipelineExecutor {
   void RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches);
   void RunNamed(const PipelineAction& action);
   void RunAction(const PipelineAction& action);
+  static void Require(bool is_there, const PipelineAction& action);
+  void MeetOtherEnd();
   void Forward(const PipelineAction& action);
   void TakeLoss(Flight& flight, const LossSum& loss);
   void AwaitArrival(const PipelineAction& receive, const PipelineAction& action, Arrival& arrival);

@@ -58,8 +58,9 @@ void Arrival::Wait() {
   for (const Work& work : std::exchange(works, {})) work.Wait();
 }
 
-StageMessages::StageMessages(const ModelStages& stages, const IntrusivePtr<MeshContext>& part)
-    : stages_(stages), part_(part) {
+StageMessages::StageMessages(const ModelStages& stages, const IntrusivePtr<MeshContext>& part,
+                             bool tells_always)
+    : stages_(stages), part_(part), tells_always_(tells_always) {
   stages_.data = nullptr;
   // The same list on every rank: forward edges and backward edges, in the order of the stages.
   std::map<std::pair<int, int>, int> num_tags;
@@ -108,14 +109,14 @@ Arrival StageMessages::Recv(int from, Tag tag, const HandedTensors& handed) {
 void StageMessages::SendForward(int stage, const std::string& kind, const HandedTensors& handed,
                                 absl::Span<const DTensor> outputs) {
   const int to = PlaceOf(stage + 1);
-  if (told_.insert({stage, kind}).second) Tell(to, handed);
+  if (told_.insert({stage, kind}).second || tells_always_) Tell(to, handed);
   for (const DTensor& output : outputs) Send(to, kForward, output);
 }
 
 Arrival StageMessages::RecvForward(int stage, const std::string& kind) {
   const int from = PlaceOf(stage - 1);
   const auto [found, is_new] = heard_.try_emplace({stage, kind});
-  if (is_new) found->second = Hear(from);
+  if (is_new || tells_always_) found->second = Hear(from);
   return Recv(from, kForward, found->second);
 }
 

@@ -53,7 +53,8 @@ struct Arrival {
 class StageMessages {
  public:
   // Makes the queues.
-  StageMessages(const ModelStages& stages, const IntrusivePtr<MeshContext>& part);
+  // `tells_always`: ahead of every message, and not of the first of each kind alone; so that every transfer is as many messages.
+  StageMessages(const ModelStages& stages, const IntrusivePtr<MeshContext>& part, bool tells_always = false);
 
   // The outputs of `stage`, which lie as `handed` says, to the rank of the next. `kind`: names what all microbatches with such outputs have in
   // common, on both ends alike.
@@ -84,6 +85,7 @@ class StageMessages {
 
   ModelStages stages_;
   const IntrusivePtr<MeshContext> part_;
+  const bool tells_always_;
   std::unique_ptr<Edges> edges_;  // null: one rank has all stages
   // By the stage that hands on, and the kind.
   std::set<std::pair<int, std::string>> told_;
