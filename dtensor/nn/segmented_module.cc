@@ -1,5 +1,6 @@
 #include "dtensor/nn/segmented_module.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -24,6 +25,21 @@ DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTens
     if (i == begin && first_made != nullptr) *first_made = inputs;
   }
   return inputs;
+}
+
+std::vector<Parameter*> SegmentedModule::ParametersOfSegments(int begin, int end) {
+  std::vector<Parameter*> parameters;
+  const auto add = [&](Parameter* parameter) {
+    const bool is_new = std::find(parameters.begin(), parameters.end(), parameter) == parameters.end();
+    if (is_new && parameter->is_here()) parameters.push_back(parameter);
+  };
+  for (int i = begin; i < end; ++i) {
+    for (Module* module : segments()[i].modules) {
+      for (Parameter* parameter : module->AllParameters()) add(parameter);
+    }
+    for (Parameter* parameter : segments()[i].parameters) add(parameter);
+  }
+  return parameters;
 }
 
 DTensor SegmentedModule::Forward(const DTensor& x) {

@@ -50,6 +50,9 @@ class SegmentedModule : public Module {
   // `first_made`: if given, what the first of them has made is left there, too.
   DTensors RunSegments(int begin, int end, DTensors inputs, DTensors* first_made = nullptr);
 
+  // The parameters that segments from `begin` up to `end` need, those that are here, each once.
+  std::vector<Parameter*> ParametersOfSegments(int begin, int end);
+
   // What training makes small, of the last segment's outputs: the summed loss and the number of counted targets.
   virtual LossSum LossOf(const DTensors& outputs, const DTensor& targets) = 0;
 

@@ -8,7 +8,6 @@
 #include "dtensor/functions.h"
 #include "dtensor/tape/saved_value.h"
 #include "parallel/pipeline/checker.h"
-#include "runtime/tensor/copy.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
@@ -51,12 +50,6 @@ bool SendsWhatMakes(const ScheduleItem& item, const PipelineAction& action) {
   return !item.overlapped() && item.actions[0] == PipelineAction{sends, action.stage, action.microbatch};
 }
 
-// What microbatches have in common whose tensors lie alike.
-std::string KindOf(const Microbatch& microbatch) {
-  return absl::StrJoin(microbatch.inputs, " ",
-                       [](std::string* out, const DTensor& x) { absl::StrAppend(out, x.ToString()); });
-}
-
 }  // namespace
 
 void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& options) {
@@ -65,24 +58,6 @@ void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& option
   WEFT_REQUIRE(options.update || !Contains(schedule, Kind::kOpt), "schedule ", schedule.name,
                " updates parameters within the step (OPT): expected ExecutorOptions::update, which says how");
 }
-
-// The parameters of a stage have the values that a microbatch has read.
-class PipelineExecutor::WeightsGuard {
- public:
-  WeightsGuard(const std::vector<Parameter*>& parameters, const std::vector<DTensor>& weights)
-      : parameters_(parameters) {
-    for (size_t i = 0; i < weights.size(); ++i) before_.push_back(parameters[i]->ExchangeValue(weights[i]));
-  }
-  ~WeightsGuard() {
-    for (size_t i = 0; i < before_.size(); ++i) parameters_[i]->ExchangeValue(std::move(before_[i]));
-  }
-  WeightsGuard(const WeightsGuard&) = delete;
-  WeightsGuard& operator=(const WeightsGuard&) = delete;
-
- private:
-  const std::vector<Parameter*>& parameters_;
-  std::vector<DTensor> before_;
-};
 
 PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule,
                                    ExecutorOptions options)
@@ -93,32 +68,26 @@ PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedul
       index_(static_cast<int>(stages_.context->coordinate()[stages_.axis])),
       schedule_(Lowered(schedule, stages_, options_)),
       updates_(Contains(schedule_, Kind::kOpt)),
-      parameters_(stages_.num_stages()),
-      messages_(stages_, part_, options_.rendezvous) {
+      messages_(stages_, part_, options_.rendezvous),
+      loss_(stages_.context, part_),
+      stash_(schedule_.versions, schedule_.microbatches_per_update, UpdatedParameters()) {}
+
+// Of each stage, if they are updated within the step.
+std::vector<std::vector<Parameter*>> PipelineExecutor::UpdatedParameters() const {
+  std::vector<std::vector<Parameter*>> parameters(stages_.num_stages());
   std::set<const Parameter*> known;
   for (int stage = 0; updates_ && stage < stages_.num_stages(); ++stage) {
-    parameters_[stage] = ParametersOf(stage);
-    for (const Parameter* parameter : parameters_[stage]) {
+    parameters[stage] = ParametersOf(stage);
+    for (const Parameter* parameter : parameters[stage]) {
       WEFT_REQUIRE(known.insert(parameter).second, "schedule ", schedule_.name,
                    " updates stage by stage; parameter '", parameter->path(), "' is on several stages");
     }
   }
+  return parameters;
 }
 
 std::vector<Parameter*> PipelineExecutor::ParametersOf(int stage) const {
-  std::vector<Parameter*> parameters;
-  const auto add = [&](Parameter* parameter) {
-    if (std::find(parameters.begin(), parameters.end(), parameter) == parameters.end())
-      parameters.push_back(parameter);
-  };
-  for (int i = stages_.first_segments[stage]; i < stages_.first_segments[stage + 1]; ++i) {
-    const Segment& segment = model_.segments()[i];
-    for (Module* module : segment.modules) {
-      for (Parameter* parameter : module->AllParameters()) add(parameter);
-    }
-    for (Parameter* parameter : segment.parameters) add(parameter);
-  }
-  return parameters;
+  return model_.ParametersOfSegments(stages_.first_segments[stage], stages_.first_segments[stage + 1]);
 }
 
 DTensor PipelineExecutor::Run(absl::Span<const Microbatch> microbatches, const DTensor& total) {
@@ -127,20 +96,20 @@ DTensor PipelineExecutor::Run(absl::Span<const Microbatch> microbatches, const D
   total_ = total;
   RunList(schedule_, microbatches);
   const bool reduces = Contains(schedule_, Kind::kReduceGrad);
-  for (int stage = 0; stage < stages_.num_stages(); ++stage) {
-    if (!reduces && IsHere(stage)) stages_.data->ReduceGradients(stage);
+  for (const int stage : schedule_.StagesOf(index_)) {
+    if (!reduces) stages_.data->ReduceGradients(stage);
   }
   stages_.data->FinishGradients();
   total_ = DTensor();
-  return TermOfAll(std::exchange(loss_, DTensor()));
+  return loss_.Take().sum;
 }
 
 LossSum PipelineExecutor::ForwardLoss(absl::Span<const Microbatch> microbatches) {
   WEFT_REQUIRE(!microbatches.empty(), "ForwardLoss: expected at least one microbatch, got none");
   const NoGradGuard no_grad(part_->state());
+  total_ = DTensor();
   RunList(ForwardList(static_cast<int>(microbatches.size())), microbatches);
-  const DTensor sum = TermOfAll(std::exchange(loss_, DTensor()));
-  return {.sum = sum, .count = TermOfAll(std::exchange(count_, DTensor()))};
+  return loss_.Take();
 }
 
 DTensors PipelineExecutor::ForwardOutputs(const DTensors& inputs) {
@@ -160,16 +129,14 @@ const PipelineSchedule& PipelineExecutor::ForwardList(int num_microbatches) {
 
 void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches) {
   flights_.clear();  // of a run that failed
-  num_updates_.assign(stages_.num_stages(), 0);
-  previous_weights_.assign(stages_.num_stages(), {});
+  stash_.Restart();
   microbatches_ = microbatches;
   kinds_.clear();
-  const char* const history = part_->state().grad_enabled() ? "" : "no history, ";
-  for (const Microbatch& microbatch : microbatches)
-    kinds_.push_back(absl::StrCat(history, KindOf(microbatch)));
+  const bool records = part_->state().grad_enabled();
+  for (const Microbatch& microbatch : microbatches) kinds_.push_back(KindOf(microbatch.inputs, records));
   const bool gathers = !Contains(schedule, Kind::kUnshard);
-  for (int stage = 0; stage < stages_.num_stages(); ++stage) {
-    if (gathers && IsHere(stage)) stages_.data->Unshard(stage);
+  for (const int stage : schedule_.StagesOf(index_)) {
+    if (gathers) stages_.data->Unshard(stage);
   }
   const std::vector<ScheduleItem>& list = schedule.ranks[index_];
   for (size_t i = 0; i < list.size();) {
@@ -182,14 +149,14 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
       }
     }
   }
-  for (int stage = 0; stage < stages_.num_stages(); ++stage) {
-    if (gathers && IsHere(stage)) stages_.data->Reshard(stage);
+  for (const int stage : schedule_.StagesOf(index_)) {
+    if (gathers) stages_.data->Reshard(stage);
   }
   for (const auto& [place, flight] : flights_) {
     Require(flight.outputs.empty() && flight.deferred.empty(), {Kind::kBackward, place.first, place.second});
   }
   flights_.clear();
-  previous_weights_.clear();
+  stash_.Restart();
   messages_.Finish();
 }
 
@@ -277,8 +244,8 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
     flight.inputs = microbatch.inputs;
   }
 
-  if (updates_ && records) flight.weights = WeightsFor(action);
-  const WeightsGuard weights(parameters_[stage], flight.weights);
+  if (updates_ && records) flight.weights = stash_.For(stage, number);
+  const WeightStash::Reading reading(stash_, stage, flight.weights);
   const BatchOffsetGuard offset(state, microbatch.batch_offset);
   const ModuleCall call(model_);
   DTensors inputs = flight.inputs;
@@ -319,19 +286,10 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
 
 // The sum over the microbatches; backward begins at each one's own.
 void PipelineExecutor::TakeLoss(Flight& flight, const LossSum& loss) {
-  DTensor value = loss.sum;
-  if (total_.defined()) {
-    value = loss.Over(total_);
-    flight.outputs = {value};
-  }
-  const NoGradGuard no_grad(part_->state());
-  const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kOther);  // backward reads none of it
-  const auto add = [](DTensor& sum, const DTensor& term) {
-    const DTensor wide = Cast(term.Detach(), DType::kF64);
-    sum = sum.defined() ? Add(sum, wide) : Scale(wide, 1);  // of its own memory
-  };
-  add(loss_, value);
-  if (!total_.defined()) add(count_, loss.count);
+  if (!total_.defined()) return loss_.Add(loss.sum, loss.count);
+  const DTensor value = loss.Over(total_);
+  flight.outputs = {value};
+  loss_.Add(value);
 }
 
 // What is waited for is the receive; the action goes on behind it.
@@ -360,7 +318,7 @@ void PipelineExecutor::InputGradient(const PipelineAction& action) {
     return;
   }
   flight.is_split = true;
-  const WeightsGuard weights(parameters_[action.stage], flight.weights);
+  const WeightStash::Reading reading(stash_, action.stage, flight.weights);
   const DTensors outputs = std::exchange(flight.outputs, {});
   const DTensors targets = std::exchange(flight.targets, {});
   DTensors gradients;
@@ -374,7 +332,7 @@ void PipelineExecutor::InputGradient(const PipelineAction& action) {
 
 void PipelineExecutor::WeightGradient(const PipelineAction& action) {
   Flight& flight = FlightOf(action);
-  const WeightsGuard weights(parameters_[action.stage], flight.weights);
+  const WeightStash::Reading reading(stash_, action.stage, flight.weights);
   if (flight.is_split) {
     flight.deferred.Run();
   } else {
@@ -387,7 +345,7 @@ void PipelineExecutor::WeightGradient(const PipelineAction& action) {
 void PipelineExecutor::FullBackward(const PipelineAction& action) {
   Flight& flight = FlightOf(action);
   const DTensors seeds = TakeSeeds(action, flight);
-  const WeightsGuard weights(parameters_[action.stage], flight.weights);
+  const WeightStash::Reading reading(stash_, action.stage, flight.weights);
   const DTensors outputs = std::exchange(flight.outputs, {});
   Backward(outputs, seeds);
   if (action.stage > 0) {
@@ -417,53 +375,13 @@ void PipelineExecutor::Land(const PipelineAction& action) {
   flight = {.gradients = std::exchange(flight.gradients, {})};
 }
 
-// What the microbatch's forward is to read.
-std::vector<DTensor> PipelineExecutor::WeightsFor(const PipelineAction& forward) const {
-  const int stage = forward.stage;
-  if (schedule_.versions == WeightVersions::kPrevious) {
-    const int group = forward.microbatch / std::max(1, schedule_.microbatches_per_update);
-    // The checker has seen to it that the update before the last has been made, and no more than one since.
-    if (std::max(0, group - 1) < num_updates_[stage]) return previous_weights_[stage];
-  }
-  std::vector<DTensor> weights;
-  for (const Parameter* parameter : parameters_[stage]) weights.push_back(parameter->at_rest());
-  return weights;
-}
-
 void PipelineExecutor::Update(int stage) {
   const bool is_read = std::any_of(flights_.begin(), flights_.end(), [&](const auto& flight) {
     return flight.first.first == stage && !flight.second.weights.empty();
   });
-  const bool keeps = schedule_.versions == WeightVersions::kPrevious;
-  if (keeps) {
-    previous_weights_[stage].clear();
-    for (const Parameter* parameter : parameters_[stage])
-      previous_weights_[stage].push_back(parameter->at_rest());
-  }
-  if (is_read || keeps) {
-    for (Parameter* parameter : parameters_[stage]) parameter->Fork();
-  }
+  stash_.BeginUpdate(stage, is_read);
   options_.update(stage);
-  ++num_updates_[stage];
-}
-
-// A scalar of the last stage as a sum over the ranks of the whole model: every other rank's term is 0.
-DTensor PipelineExecutor::TermOfAll(const DTensor& scalar) const {
-  const DeviceMesh& mesh = stages_.context->mesh();
-  Layout terms(/*ndim=*/0, mesh.num_axes());
-  for (int axis = 0; axis < mesh.num_axes(); ++axis) terms = terms.WithPartial(axis);
-  Tensor term = Tensor::Empty(part_->allocator(), DType::kF64, Shape());
-  bool is_addend = scalar.defined();  // on the ranks of the last stage
-  for (int axis = 0; scalar.defined() && axis < mesh.num_axes(); ++axis) {
-    const bool is_replica = !scalar.layout().IsPartial(axis) && part_->coordinate()[axis] != 0;
-    is_addend = is_addend && !is_replica;
-  }
-  if (is_addend) {
-    term = scalar.ToLocal();
-  } else {
-    FillTensor(term, 0);
-  }
-  return DTensor::FromLocal(stages_.context, term, terms, Shape());
+  stash_.EndUpdate(stage);
 }
 
 const PipelineExecutor::Named& PipelineExecutor::NameOf(const PipelineAction& action) {

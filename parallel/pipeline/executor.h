@@ -18,7 +18,9 @@
 #include "dtensor/nn/segmented_module.h"
 #include "parallel/pipeline/lowering.h"
 #include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/stage_loss.h"
 #include "parallel/pipeline/stage_messages.h"
+#include "parallel/pipeline/weight_stash.h"
 
 namespace weft {
 
@@ -113,13 +115,10 @@ class PipelineExecutor {
     DTensors targets = {};          // what I stops at
     bool is_split = false;          // I has run, and left for W:
     DeferredGradients deferred = {};
-    DTensors seeds = {};      // of W, where I had nothing to do
-    DTensors gradients = {};  // of the inputs that want one, until they have been sent
-    // Where the step updates: the parameters' values that forward has read, by ParametersOf.
-    std::vector<DTensor> weights = {};
+    DTensors seeds = {};        // of W, where I had nothing to do
+    DTensors gradients = {};    // of the inputs that want one, until they have been sent
+    StageWeights weights = {};  // that F has read, where the step updates
   };
-  // While it lives, parameters have the values that a microbatch has read.
-  class WeightsGuard;
   struct Named {
     const char* activity = "";
     int path_id = 0;
@@ -144,8 +143,7 @@ class PipelineExecutor {
   void HandBack(const PipelineAction& action, const DTensors& targets, DTensors gradients);
   void Land(const PipelineAction& action);
   void Update(int stage);
-  std::vector<DTensor> WeightsFor(const PipelineAction& forward) const;
-  DTensor TermOfAll(const DTensor& scalar) const;
+  std::vector<std::vector<Parameter*>> UpdatedParameters() const;
   const PipelineSchedule& ForwardList(int num_microbatches);
   const Named& NameOf(const PipelineAction& action);
 
@@ -155,21 +153,18 @@ class PipelineExecutor {
   const IntrusivePtr<MeshContext> part_;
   const int index_;  // of this rank along the pipeline's axis
   PipelineSchedule schedule_;
-  bool updates_ = false;                             // within the step
-  std::vector<std::vector<Parameter*>> parameters_;  // ParametersOf each stage, where the step updates
-  std::map<int, PipelineSchedule> forward_lists_;    // by number of microbatches
+  bool updates_ = false;                           // within the step
+  std::map<int, PipelineSchedule> forward_lists_;  // by number of microbatches
   StageMessages messages_;
+  StageLoss loss_;
+  WeightStash stash_;
   std::map<std::tuple<ActionKind, int, int>, Named> names_;  // by kind, stage, microbatch
 
   // Of the run that is under way.
   absl::Span<const Microbatch> microbatches_;
   std::vector<std::string> kinds_;  // of the microbatches, for StageMessages
   std::map<std::pair<int, int>, Flight> flights_;
-  DTensor total_;                 // undefined: forward alone
-  DTensor loss_, count_;          // of the last stage
-  std::vector<int> num_updates_;  // of each stage
-  std::vector<std::vector<DTensor>>
-      previous_weights_;  // before the last of them, where WeightVersions is kPrevious
+  DTensor total_;  // undefined: forward alone
   bool wants_outputs_ = false;
   DTensors outputs_;  // of the last stage, where they are wanted
 };

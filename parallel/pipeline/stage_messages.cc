@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "mesh/layout_words.h"
 #include "mesh/shard_math.h"
 #include "runtime/tensor/copy.h"
@@ -166,6 +167,11 @@ HandedTensors StageMessages::Hear(int from) {
   const Tensor message = Tensor::Empty(part_->allocator(), DType::kI64, {kWords});
   edges_->Recv(message, from, kForward, {.async = true, .tag = part_->state().tag()}).Wait();
   return FromWords(message.ToVector<int64_t>());
+}
+
+std::string KindOf(absl::Span<const DTensor> inputs, bool records) {
+  const auto append = [](std::string* out, const DTensor& x) { absl::StrAppend(out, x.ToString()); };
+  return absl::StrCat(records ? "" : "no history, ", absl::StrJoin(inputs, " ", append));
 }
 
 DTensors ToHand(absl::Span<const DTensor> outputs) {

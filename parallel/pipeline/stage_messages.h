@@ -93,6 +93,9 @@ class StageMessages {
   std::vector<Work> sent_;
 };
 
+// What microbatches have in common whose stages hand on the same: how their inputs lie, and whether a history is recorded.
+std::string KindOf(absl::Span<const DTensor> inputs, bool records);
+
 // Outputs as they are handed on: none of them is Partial.
 // Cost: an all-reduce of each that is.
 DTensors ToHand(absl::Span<const DTensor> outputs);

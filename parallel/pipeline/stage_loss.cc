@@ -1,0 +1,44 @@
+#include "parallel/pipeline/stage_loss.h"
+
+#include <utility>
+
+#include "dtensor/functions.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+
+void StageLoss::Add(const DTensor& sum, const DTensor& count) {
+  const NoGradGuard no_grad(part_->state());
+  const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kOther);  // backward reads none of it
+  const auto add = [](DTensor& so_far, const DTensor& term) {
+    const DTensor wide = Cast(term.Detach(), DType::kF64);
+    so_far = so_far.defined() ? weft::Add(so_far, wide) : Scale(wide, 1);  // of its own memory
+  };
+  add(sum_, sum);
+  if (count.defined()) add(count_, count);
+}
+
+LossSum StageLoss::Take() {
+  return {.sum = TermOfAll(std::exchange(sum_, DTensor())),
+          .count = TermOfAll(std::exchange(count_, DTensor()))};
+}
+
+DTensor StageLoss::TermOfAll(const DTensor& scalar) const {
+  const DeviceMesh& mesh = whole_->mesh();
+  Layout terms(/*ndim=*/0, mesh.num_axes());
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) terms = terms.WithPartial(axis);
+  bool is_addend = scalar.defined();
+  for (int axis = 0; scalar.defined() && axis < mesh.num_axes(); ++axis) {
+    // Of replicas one is an addend.
+    is_addend = is_addend && (scalar.layout().IsPartial(axis) || part_->coordinate()[axis] == 0);
+  }
+  Tensor term = Tensor::Empty(part_->allocator(), DType::kF64, Shape());
+  if (is_addend) {
+    term = scalar.ToLocal();
+  } else {
+    FillTensor(term, 0);
+  }
+  return DTensor::FromLocal(whole_, term, terms, Shape());
+}
+
+}  // namespace weft

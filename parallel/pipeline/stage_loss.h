@@ -1,0 +1,38 @@
+// The loss that the last stage has, for all of a model.
+
+#ifndef WEFT_PARALLEL_PIPELINE_STAGE_LOSS_H_
+#define WEFT_PARALLEL_PIPELINE_STAGE_LOSS_H_
+
+#include "dtensor/context/mesh_context.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/functions/loss.h"
+
+namespace weft {
+
+// Adds up the losses of a step's microbatches on the ranks of the last stage, and lays the sum over the ranks of the whole
+// model, where every other rank's term is 0: nothing is communicated until somebody reads it.
+//
+// Threads: the rank's.
+class StageLoss {
+ public:
+  // `part`: of this rank's stages, a slice of `whole`.
+  StageLoss(const IntrusivePtr<MeshContext>& whole, const IntrusivePtr<MeshContext>& part)
+      : whole_(whole), part_(part) {}
+
+  // Scalars of the last stage, with or without a history; `count` may be undefined.
+  void Add(const DTensor& sum, const DTensor& count = DTensor());
+
+  // The sums since the last call, f64 with no history, Partial along all axes of the whole context.
+  LossSum Take();
+
+ private:
+  DTensor TermOfAll(const DTensor& scalar) const;
+
+  const IntrusivePtr<MeshContext> whole_;
+  const IntrusivePtr<MeshContext> part_;
+  DTensor sum_, count_;  // on the slice; undefined on other stages
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_PIPELINE_STAGE_LOSS_H_
