@@ -6,6 +6,7 @@
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/autograd/local_function.h"
+#include "dtensor/autograd/recompute.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dispatch.h"
@@ -25,6 +26,7 @@
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/clip.h"
+#include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/optimizer.h"
 #include "dtensor/optim/schedule.h"
 #include "dtensor/optim/sgd.h"

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "dtensor/call/resolve_call.h"
+#include "dtensor/tape/kept_results.h"
 #include "dtensor/tape/op_node.h"
 #include "ops/op/kernel.h"
 #include "runtime/trace/span.h"
@@ -87,6 +88,11 @@ class CallBatch {
 }  // namespace
 
 DTensors CallErased(const ErasedCall& call) {
+  if (!call.operands.empty() && call.operands[0].defined()) {
+    KeptResults* const kept = call.operands[0]->context->state().kept_results();
+    if (kept != nullptr) [[unlikely]]
+      return RunInRecomputed(call, *kept);
+  }
   Execution execution(call);
   return RunRecorded(execution);
 }

@@ -46,7 +46,8 @@ void CheckCanSave(const std::string& path) {
                ": cannot write to the folder '", folder.string(), "'");
 }
 
-void SaveGpt(const std::string& path, Gpt& model, const Optimizer& optimizer, const GptCheckpointInfo& info) {
+void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
+             const GptCheckpointInfo& info) {
   const Json config = {{"vocabulary", info.model.vocabulary},
                        {"context", info.model.context},
                        {"layers", info.model.layers},
@@ -55,7 +56,7 @@ void SaveGpt(const std::string& path, Gpt& model, const Optimizer& optimizer, co
                        {"dropout", info.model.dropout},
                        {"tied_head", info.model.tied_head},
                        {"dtype", std::string(DTypeName(info.dtype))}};
-  SaveTensors(path, CheckpointTensors(model, optimizer),
+  SaveTensors(path, tensors,
               {{"weft.step", absl::StrCat(info.step)},
                {"weft.tokenizer", info.tokenizer},
                {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},

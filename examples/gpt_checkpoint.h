@@ -3,10 +3,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/nn/gpt.h"
-#include "dtensor/optim/optimizer.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/tokenizer.h"
 
@@ -27,8 +28,9 @@ struct GptCheckpointInfo {
 // Errors: InvalidArgument now rather than after hours: the folder of `path` is missing or not writable.
 void CheckCanSave(const std::string& path);
 
-// Saves the model, the optimizer's state and `info`. Every rank calls it alike.
-void SaveGpt(const std::string& path, Gpt& model, const Optimizer& optimizer, const GptCheckpointInfo& info);
+// Saves the tensors of a run (CheckpointTensors, and what else is state) and `info`. Every rank calls it alike.
+void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
+             const GptCheckpointInfo& info);
 
 // Errors: NotFound; DataLoss naming the file and what is missing or broken in it.
 GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader);

@@ -34,6 +34,10 @@ ABSL_FLAG(
     std::string, reshard, "always",
     "of fsdp and hsdp: always (parameters are gathered for forward and again for backward), never (once a "
     "step, kept until the update), or N (in between they rest within groups of N ranks)");
+ABSL_FLAG(std::string, recompute, "none",
+          "what of the blocks backward computes again: none, full (a block keeps its input alone), or "
+          "selective (it "
+          "also keeps what attention and the products before GELU make)");
 ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
 ABSL_FLAG(bool, sequence_parallel, false,
           "split activations between the sharded products over the sequence, on axis tp");
@@ -63,9 +67,11 @@ ABSL_FLAG(double, beta2, 0.99, "AdamW's decay of the second moment");
 ABSL_FLAG(double, grad_clip, 1.0, "largest norm of the gradient; 0: not clipped");
 ABSL_FLAG(double, dropout, 0.0, "probability that an activation is zeroed in training");
 ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches, dropout and samples");
-ABSL_FLAG(std::string, dtype, "f32",
-          "element type: f32, f64, or bf16 (arithmetic in bf16; parameters, reductions and optimizer state "
-          "in f32)");
+ABSL_FLAG(
+    std::string, dtype, "f32",
+    "element type: f32, f64, or bf16 or f16 (arithmetic in it; parameters, reductions and optimizer state "
+    "in f32; under f16 the loss is scaled)");
+ABSL_FLAG(double, loss_scale, 65536, "of --dtype=f16, at the start: it grows and shrinks by itself");
 ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
 ABSL_FLAG(std::string, tokenizer, "bytes", "tokens are bytes or chars (code points)");
 ABSL_FLAG(double, val_fraction, 0.1, "share of the text, its tail, kept for validation");
@@ -185,6 +191,15 @@ PipelineOptions StagesOf(const PipelineSchedule& schedule) {
   return {.chunks = chunks, .order = lie(StageOrder::kLoop) ? StageOrder::kLoop : StageOrder::kV};
 }
 
+// What --recompute says of the blocks.
+Plan RecomputeFromFlags() {
+  const std::string recompute = absl::GetFlag(FLAGS_recompute);
+  OneOf("recompute", recompute, {"none", "full", "selective"});
+  if (recompute == "full") return {{"blocks.*", Recompute()}};
+  if (recompute == "selective") return {{"blocks.*", Recompute({.keep = {"linear", "attention"}})}};
+  return {};
+}
+
 Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule) {
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
@@ -199,11 +214,12 @@ Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>
     if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(prefetch);
     if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
     made.set_scheduler(scheduler);
-    return made;
+    return made.Merge(RecomputeFromFlags());
   }
   WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
                ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
-  for (const absl::string_view flag : {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap"}) {
+  for (const absl::string_view flag :
+       {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap", "recompute"}) {
     WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": a plan of your own says so itself (--plan=", plan, ")");
   }
   Plan own = Plan::FromJson(ReadTextFile(UserPath(plan)));
@@ -247,10 +263,12 @@ FlagsUsage TrainGptUsage() {
   return {
       .summary = "Trains a GPT on a text over a mesh of ranks, then samples from it.",
       .groups = {{"Mesh and plan",
-                  {"mesh", "plan", "sequence_parallel", "reshard", "bucket_mb", "prefetch", "overlap",
-                   "print_plan", "backend", "device", "tf32", "threads"}},
+                  {"mesh", "plan", "sequence_parallel", "reshard", "recompute", "bucket_mb", "prefetch",
+                   "overlap", "print_plan", "backend", "device", "tf32", "threads"}},
                  {"Pipeline", {"schedule", "chunks", "print_schedule"}},
-                 {"Model", {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype"}},
+                 {"Model",
+                  {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype",
+                   "loss_scale"}},
                  {"Training",
                   {"batch", "microbatches", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1",
                    "beta2", "grad_clip", "seed"}},
@@ -279,13 +297,18 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   OneOf("backend", absl::GetFlag(FLAGS_backend), {"auto", "local", "gloo", "mpi", "nccl"});
   OneOf("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"});
   OneOf("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
-  OneOf("dtype", absl::GetFlag(FLAGS_dtype), {"f32", "f64", "bf16"});
+  OneOf("dtype", absl::GetFlag(FLAGS_dtype), {"f32", "f64", "bf16", "f16"});
   GptRun run;
   run.backend = ParseBackend(absl::GetFlag(FLAGS_backend));
   run.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
   run.model = ModelFromFlags(tokenizer_vocabulary);
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
-  run.dtype = run.compute_dtype == DType::kBF16 ? DType::kF32 : run.compute_dtype;
+  run.dtype = ItemSize(run.compute_dtype) == 2 ? DType::kF32 : run.compute_dtype;
+  const double loss_scale = absl::GetFlag(FLAGS_loss_scale);
+  WEFT_REQUIRE(loss_scale > 0, "--loss_scale=", loss_scale, ": expected a number above 0");
+  WEFT_REQUIRE(run.compute_dtype == DType::kF16 || !IsGiven("loss_scale"),
+               "--loss_scale: it is of --dtype=f16, got ", DTypeName(run.compute_dtype));
+  if (run.compute_dtype == DType::kF16) run.loss_scale = loss_scale;
   run.device = ParseDevice(absl::GetFlag(FLAGS_device));
   run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   run.threads_per_rank = ThreadsFromFlags();

@@ -28,6 +28,7 @@ struct GptRun {
   double grad_clip = 1;
   DType dtype = DType::kF32;          // at rest
   DType compute_dtype = DType::kF32;  // in forward and backward
+  std::optional<double> loss_scale;   // at the start; nothing: the loss is not scaled
   Backend backend = Backend::kAuto;
   DeviceType device = DeviceType::kCpu;
   DeviceOptions device_options = {};

@@ -52,17 +52,22 @@ void GptProgress::Header(int64_t num_parameters, const std::string& data_path, i
 void GptProgress::Step(const StepMetrics& metrics) {
   seconds_ += metrics.step_ms * 1e-3;
   if (run_.json) {
-    PrintJson({{"step", metrics.step},
-               {"loss", Number(metrics.loss)},
-               {"grad_norm", Number(metrics.grad_norm)},
-               {"lr", metrics.lr},
-               {"step_ms", metrics.step_ms},
-               {"tokens_per_s", metrics.tokens_per_s},
-               {"exposed_fraction", metrics.exposed_fraction},
-               {"waiting_fraction", metrics.waiting_fraction},
-               {"comm_fraction", metrics.comm_fraction},
-               {"comm_bytes", metrics.comm_bytes},
-               {"peak_bytes", metrics.peak_bytes}});
+    Json line = {{"step", metrics.step},
+                 {"loss", Number(metrics.loss)},
+                 {"grad_norm", Number(metrics.grad_norm)},
+                 {"lr", metrics.lr},
+                 {"step_ms", metrics.step_ms},
+                 {"tokens_per_s", metrics.tokens_per_s},
+                 {"exposed_fraction", metrics.exposed_fraction},
+                 {"waiting_fraction", metrics.waiting_fraction},
+                 {"comm_fraction", metrics.comm_fraction},
+                 {"comm_bytes", metrics.comm_bytes},
+                 {"peak_bytes", metrics.peak_bytes}};
+    if (metrics.loss_scale > 0) {
+      line["loss_scale"] = metrics.loss_scale;
+      line["updated"] = metrics.updated;
+    }
+    PrintJson(line);
     return;
   }
   const bool logged = metrics.step == 1 || metrics.step % run_.log_every == 0 || metrics.step == run_.steps;

@@ -14,13 +14,17 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/loss_scale.h"
 #include "examples/gpt_checkpoint.h"
 #include "examples/gpt_flags.h"
 #include "examples/gpt_progress.h"
@@ -152,6 +156,31 @@ class Evaluations {
   int64_t evaluated_ = 0;
 };
 
+// What of a run is saved.
+struct RunState {
+  Gpt& model;
+  AdamW& optimizer;
+  const LossScale* loss_scale;  // null: there is none
+};
+
+void Load(SafetensorsReader& reader, int64_t step, const RunState& state) {
+  LoadParameters(reader, state.model);
+  LoadOptimizerState(reader, state.optimizer, step);
+  if (state.loss_scale != nullptr) LoadTensors(reader, state.loss_scale->State());
+}
+
+void Save(const GptRun& run, const Inputs& inputs, int64_t step, const RunState& state) {
+  std::vector<std::pair<std::string, DTensor>> tensors = CheckpointTensors(state.model, state.optimizer);
+  if (state.loss_scale != nullptr) absl::c_move(state.loss_scale->State(), std::back_inserter(tensors));
+  SaveGpt(run.save, state.model, tensors,
+          {.step = step,
+           .tokenizer = inputs.text.tokenizer->ToJson(),
+           .text_fingerprint = inputs.fingerprint,
+           .model = run.model,
+           .dtype = run.dtype,
+           .flags = ResumableFlags()});
+}
+
 // What every rank runs. Nothing below depends on how many ranks there are.
 void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   std::optional<GptProgress> progress;
@@ -181,15 +210,19 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   };
   const auto on_step_end = [&](Trainer& trainer, int64_t step) { evaluations.OnStepEnd(trainer, step); };
   AdamW optimizer(model.AllParameters(), run.adamw);
+  std::optional<LossScale> loss_scale;
+  if (run.loss_scale) loss_scale.emplace(model.context(), LossScaleOptions{.initial = *run.loss_scale});
+  LossScale* const scale = loss_scale ? &*loss_scale : nullptr;
+  const RunState state = {.model = model, .optimizer = optimizer, .loss_scale = scale};
   Trainer trainer(model, optimizer,
                   {.schedule = run.schedule,
                    .grad_clip = run.grad_clip,
+                   .loss_scale = scale,
                    .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
   int64_t first_step = 1;
   if (inputs.resumed) {
     SafetensorsReader reader(run.resume);
-    LoadParameters(reader, model);
-    LoadOptimizerState(reader, optimizer, inputs.resumed->step);
+    Load(reader, inputs.resumed->step, state);
     trainer.set_step(inputs.resumed->step);
     first_step = inputs.resumed->step + 1;
   }
@@ -197,13 +230,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   evaluations.OnLastStep(trainer.step());
   if (!run.save.empty()) {
     world.flight_recorder().SetActivity("saving the checkpoint");
-    SaveGpt(run.save, model, optimizer,
-            {.step = trainer.step(),
-             .tokenizer = inputs.text.tokenizer->ToJson(),
-             .text_fingerprint = inputs.fingerprint,
-             .model = run.model,
-             .dtype = run.dtype,
-             .flags = ResumableFlags()});
+    Save(run, inputs, trainer.step(), state);
   }
   if (run.sample == 0 || stopped) return;
   const std::vector<int32_t> prompt = inputs.text.tokenizer->Encode("\n");

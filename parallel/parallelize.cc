@@ -1,10 +1,12 @@
 #include "parallel/parallelize.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/redistribution/agreement.h"
 #include "parallel/plan_groups.h"
@@ -70,6 +72,23 @@ std::vector<ResolvedUnit> UnitsHere(const ResolvedPlan& resolved, const std::vec
   return units;
 }
 
+// What styles without an axis do to the modules that are here, those of one style together.
+void ApplyStyles(Module& model, const ResolvedPlan& resolved, const std::vector<Module*>& modules,
+                 absl::FunctionRef<bool(int)> is_here) {
+  std::vector<std::pair<Style, std::vector<Module*>>> styles;
+  for (int i = 0; i < std::ssize(modules); ++i) {
+    if (!is_here(i)) continue;
+    for (const Style& style : resolved.modules[i].styles) {
+      if (FindStyle(style.name).apply == nullptr) continue;
+      auto found =
+          std::find_if(styles.begin(), styles.end(), [&](const auto& of) { return of.first == style; });
+      if (found == styles.end()) found = styles.insert(found, {style, {}});
+      found->second.push_back(modules[i]);
+    }
+  }
+  for (const auto& [style, of] : styles) FindStyle(style.name).apply(style, model, of);
+}
+
 }  // namespace
 
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
@@ -80,7 +99,7 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
     Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter->path(),
           "' already has a value; a model is materialized once");
   }
-  ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
+  const ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
   SpreadOverStages(context, resolved, parameters);
   const IntrusivePtr<MeshContext> part = ContextOfPart(context, resolved);
   const DType compute_dtype = options.compute_dtype.value_or(options.dtype);
@@ -92,17 +111,24 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   }
   CheckSameMachine(*context, "Parallelize");
   const std::vector<Module*> modules = model.AllModules();
-  for (size_t i = 0; i < modules.size(); ++i) {
-    modules[i]->set_border(std::move(resolved.modules[i].border));
-    if (resolved.pipeline &&
-        !resolved.IsOn(resolved.modules[i].stages, context->coordinate()[resolved.pipeline->axis])) {
-      continue;
-    }
-    modules[i]->Bind(part);
+  const auto is_here = [&](int module) {
+    return !resolved.pipeline ||
+           resolved.IsOn(resolved.modules[module].stages, context->coordinate()[resolved.pipeline->axis]);
+  };
+  const bool casts_inputs = resolved.HasPrecision();
+  for (int i = 0; i < std::ssize(modules); ++i) {
+    ModuleBorder border = resolved.modules[i].border;
+    if (casts_inputs && !border.input_dtype) border.input_dtype = compute_dtype;
+    modules[i]->set_border(std::move(border));
+    if (is_here(i)) modules[i]->Bind(part);
   }
+  ApplyStyles(model, resolved, modules, is_here);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i]->is_here()) continue;
-    parameters[i]->Materialize(part, options.dtype, compute_dtype, resolved.parameters[i].layouts);
+    const ResolvedParameter& parameter = resolved.parameters[i];
+    parameters[i]->Materialize(part, options.dtype, parameter.compute_dtype.value_or(compute_dtype),
+                               parameter.layouts);
+    parameters[i]->set_reduce_dtype(parameter.reduce_dtype.value_or(options.dtype));
   }
   AgreeOnStartValues(*part, model.AllParameters(), options.start_values);
   const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);

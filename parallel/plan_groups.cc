@@ -67,18 +67,21 @@ PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMe
   AxisMask split = 0;
   size_t index = 0;
   for (const Parameter* parameter : model.RegisteredParameters()) {
-    const ParameterLayouts& layouts = plan.parameters[index++].layouts;
+    const ResolvedParameter& resolved = plan.parameters[index++];
+    const ParameterLayouts& layouts = resolved.layouts;
     if (!parameter->is_here()) continue;
+    const DType compute = resolved.compute_dtype.value_or(compute_dtype);
+    const DType reduce = resolved.reduce_dtype.value_or(dtype);
     const Shape& shape = parameter->spec().shape;
-    groups.AddMove(layouts.at_rest, layouts.compute, shape, compute_dtype);
-    params.AddMove(layouts.at_rest, layouts.compute, shape, compute_dtype);
+    groups.AddMove(layouts.at_rest, layouts.compute, shape, compute);
+    params.AddMove(layouts.at_rest, layouts.compute, shape, compute);
     params.AddMove(layouts.of_state(), layouts.at_rest, shape, dtype);
     // Each rank has the gradient of its part of the batch.
     Layout gradient = layouts.compute;
     for (int axis : AxesIn(batch & ~SplitAxes(layouts.compute))) gradient = gradient.WithPartial(axis);
     const Layout between = BeforeReplicaSum(gradient, layouts.of_gradient());
-    grads.AddMove(gradient, between, shape, dtype);
-    replicas.AddMove(between, layouts.of_gradient(), shape, dtype);
+    grads.AddMove(gradient, between, shape, reduce);
+    replicas.AddMove(between, layouts.of_gradient(), shape, reduce);
     groups.AddMove(layouts.of_gradient(), layouts.of_state(), shape, dtype);
     split |= SplitAxes(layouts.of_gradient());
   }

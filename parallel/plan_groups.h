@@ -19,7 +19,9 @@ namespace weft {
 // lists in an order that follows from plan and mesh alone, so that every rank of a group has the same one.
 //
 // The second list: the axes that lanes beside the rank's thread communicate over, gradients to their rest (in
-// the dtype at rest) and parameters to compute and after an update.
+// the dtype in which they are reduced) and parameters to compute and after an update.
+//
+// `dtype`, `compute_dtype`: of the run, for parameters that the plan gives none of their own.
 //
 // What a model asks for by itself (a Redistribute of its own, a layout that propagation chooses) is not
 // foreseen.

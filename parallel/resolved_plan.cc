@@ -5,11 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "mesh/shard_math.h"
 #include "parallel/model_tree.h"
 #include "parallel/parameter_claims.h"
 #include "parallel/parameter_splits.h"
@@ -43,6 +40,7 @@ class Resolver {
       layouts = CurrentLayouts(i);
       layouts.accumulates_unreduced = accumulates_[i];
     }
+    TakeDTypes();
     CollectUnits();
     CutPipeline();
     return std::move(result_);
@@ -154,9 +152,12 @@ class Resolver {
   void Override(const Style& style, const Meaning& meaning) {
     const auto& [rules, matches] = meaning;
     const bool below = rules->reach == StyleReach::kBelow;
-    for (int module : below ? tree_.ModulesBelow(matches) : matches.modules) {
-      MergeInto(style, &result_.modules[module].styles);
+    if (below) {
+      Style inherited = style;
+      for (const std::string& field : rules->own_fields) inherited.fields.erase(field);
+      for (int module : tree_.ModulesBelow(matches)) MergeInto(inherited, &result_.modules[module].styles);
     }
+    for (int module : matches.modules) MergeInto(style, &result_.modules[module].styles);
     std::vector<int> parameters = matches.parameters;
     if (below) {
       parameters = tree_.ParametersBelow(matches);
@@ -249,6 +250,32 @@ class Resolver {
     return LayoutsOf(tree_.parameters()[parameter]->spec().shape, splits_[parameter], mesh_);
   }
 
+  static StyleDTypes DTypesOf(const std::vector<Style>& styles) {
+    StyleDTypes all;
+    for (const Style& style : styles) {
+      const StyleRules& rules = FindStyle(style.name);
+      if (rules.dtypes == nullptr) continue;
+      const StyleDTypes given = rules.dtypes(style);
+      if (given.param) all.param = given.param;
+      if (given.reduce) all.reduce = given.reduce;
+      if (given.output) all.output = given.output;
+    }
+    return all;
+  }
+
+  void TakeDTypes() {
+    for (ResolvedModule& module : result_.modules) {
+      const StyleDTypes dtypes = DTypesOf(module.styles);
+      module.border.input_dtype = dtypes.param;
+      module.border.output_dtype = dtypes.output;
+    }
+    for (ResolvedParameter& parameter : result_.parameters) {
+      const StyleDTypes dtypes = DTypesOf(parameter.styles);
+      parameter.compute_dtype = dtypes.param;
+      parameter.reduce_dtype = dtypes.reduce;
+    }
+  }
+
   void CollectUnits() {
     std::map<int, ResolvedUnit> by_module;
     for (size_t i = 0; i < units_.size(); ++i) {
@@ -328,27 +355,6 @@ class Resolver {
   std::vector<Unit> units_;
 };
 
-std::string StylesText(const std::vector<Style>& styles) {
-  std::vector<std::string> texts;
-  for (const Style& style : styles) texts.push_back(style.ToString());
-  return texts.empty() ? "-" : absl::StrJoin(texts, " + ");
-}
-
-std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths(rows[0].size(), 0);
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i)
-      absl::StrAppendFormat(&line, "%-*s  ", static_cast<int>(widths[i]), row[i]);
-    absl::StrAppend(&text, absl::StripTrailingAsciiWhitespace(line), "\n");
-  }
-  return text;
-}
-
 }  // namespace
 
 bool ResolvedPlan::IsOn(const std::vector<int>& stages, int64_t index) const {
@@ -357,28 +363,9 @@ bool ResolvedPlan::IsOn(const std::vector<int>& stages, int64_t index) const {
                      [&](int stage) { return pipeline->stage_ranks[stage] == index; });
 }
 
-std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
-  std::vector<std::vector<std::string>> rows = {
-      {"parameter", "style", "shape", "at rest", "in compute", "gradient", "state", "elements per rank"},
-  };
-  if (pipeline) rows[0].push_back("stages");
-  const std::vector<Parameter*> all = model.RegisteredParameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Shape& shape = all[i]->spec().shape;
-    const ParameterLayouts& layouts = parameters[i].layouts;
-    rows.push_back({
-        parameters[i].path,
-        StylesText(parameters[i].styles),
-        shape.ToString(),
-        layouts.at_rest.ToString(mesh),
-        layouts.compute.ToString(mesh),
-        layouts.of_gradient().ToString(mesh),
-        layouts.of_state().ToString(mesh),
-        absl::StrCat(MaxLocalElements(shape, layouts.at_rest, mesh)),
-    });
-    if (pipeline) rows.back().push_back(absl::StrJoin(parameters[i].stages, ", "));
-  }
-  return FormatTable(rows);
+bool ResolvedPlan::HasPrecision() const {
+  return std::any_of(modules.begin(), modules.end(),
+                     [](const ResolvedModule& module) { return module.border.input_dtype.has_value(); });
 }
 
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan) {

@@ -28,7 +28,9 @@ struct ResolvedParameter {
   std::vector<Style> styles =
       {};  // that reach it, in the order of the plan: of its module, or of one around it
   ParameterLayouts layouts = {};
-  std::vector<int> stages = {};  // of a pipeline that have it, ascending; empty: all
+  std::optional<DType> compute_dtype = std::nullopt;  // the run's if not given
+  std::optional<DType> reduce_dtype = std::nullopt;   // of its gradient; that at rest if not given
+  std::vector<int> stages = {};                       // of a pipeline that have it, ascending; empty: all
 
   bool operator==(const ResolvedParameter&) const = default;
 };
@@ -65,6 +67,9 @@ struct ResolvedPlan {
   bool IsOn(const std::vector<int>& stages, int64_t index) const;
 
   bool operator==(const ResolvedPlan&) const = default;
+
+  // Whether a part of the model has a compute dtype of its own.
+  bool HasPrecision() const;
 
   // A table: parameter, styles that reach it, shape, its four layouts, elements at rest per rank (largest); the stages
   // that have it, where there is a pipeline.

@@ -16,6 +16,7 @@ enum Place : int {
   kLoss,
   kNormSquared,
   kTokens,
+  kLossScale,
   kCommBytes,
   kCommBusy,
   kExposed,
@@ -81,6 +82,7 @@ void StepMetricsReduction::Begin(const StepMetrics& known, const StepValues& val
   set(kLoss, values.loss);
   set(kNormSquared, values.norm_squared);
   if (values.num_tokens.defined()) set(kTokens, values.num_tokens);
+  if (values.loss_scale.defined()) set(kLossScale, values.loss_scale);
   FillTensor(at(kCommBytes), static_cast<double>(num_bytes));
   FillTensor(at(kCommBusy), std::min(1.0, busy / values.seconds));
   FillTensor(at(kExposed), exposed.seconds() / values.seconds);
@@ -118,6 +120,7 @@ StepMetrics StepMetricsReduction::Take() {
   StepMetrics metrics = pending.known;
   metrics.loss = sums[kLoss];
   metrics.grad_norm = std::sqrt(sums[kNormSquared]);
+  metrics.loss_scale = sums[kLossScale];
   metrics.finite = std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm);
   if (metrics.num_tokens < 0) {
     metrics.num_tokens = std::llround(sums[kTokens]);

@@ -21,6 +21,7 @@ struct StepMetrics {
   // Whether loss and gradient norm are finite. A step whose norm is not changes nothing, nor does the next.
   bool finite = true;
   bool updated = true;     // whether the step changed the parameters
+  double loss_scale = 0;   // that the step has left for the next; 0: there is none
   int64_t num_tokens = 0;  // that the step counted, over all ranks
   double lr = 0;
   double step_ms = 0;
@@ -40,10 +41,12 @@ struct StepMetrics {
 // What a rank knows of its step when the update has been issued.
 struct StepValues {
   // Scalars with no history, whose elements the host need not have: the loss, in any layout; the squared norm of the
-  // gradient, replicated; how many tokens count, replicated (undefined: StepMetrics::num_tokens says it).
+  // gradient, replicated; how many tokens count, replicated (undefined: StepMetrics::num_tokens says it); the loss scale,
+  // replicated (undefined: there is none).
   DTensor loss = {};
   DTensor norm_squared = {};
   DTensor num_tokens = {};
+  DTensor loss_scale = {};
   double seconds = 0;  // that the step took here
   bool stop = false;   // this rank's wish
 };
@@ -58,7 +61,7 @@ class StepMetricsReduction {
   explicit StepMetricsReduction(MeshContext& context);
 
   // Begins to reduce. `known`: what all ranks know alike: step, lr, num_tokens.
-  // Cost: one all-reduce of 8 f64, and one per rank, over the mesh, under purpose `metric`. The host waits for
+  // Cost: one all-reduce of 9 f64, and one per rank, over the mesh, under purpose `metric`. The host waits for
   //       nothing.
   void Begin(const StepMetrics& known, const StepValues& values);
   bool is_pending() const { return pending_.has_value(); }

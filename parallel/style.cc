@@ -143,6 +143,7 @@ void CheckStyle(const Style& style) {
     WEFT_REQUIRE(field->Accepts(value), "field \"", name, "\" of ", style.name, ": expected ",
                  field->Expected(), ", got ", StyleValueText(value));
   }
+  if (rules.check != nullptr) rules.check(style);
 }
 
 }  // namespace weft

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dtensor/nn/parameter.h"
 #include "mesh/placement.h"
 #include "parallel/parameter_splits.h"
+#include "runtime/base/dtype.h"
 
 namespace weft {
 
@@ -110,6 +112,13 @@ struct StyleSplit {
   std::string wrap = {};  // a type of modules; empty: none
 };
 
+// In which dtypes a style has parameters and modules compute; the run's where not given.
+struct StyleDTypes {
+  std::optional<DType> param = std::nullopt;   // of parameters in compute, and of what enters a module
+  std::optional<DType> reduce = std::nullopt;  // in which gradients are summed over ranks
+  std::optional<DType> output = std::nullopt;  // of what leaves a module
+};
+
 // What a registered style means. All of it is placements: a style has no collective of its own.
 struct StyleRules {
   std::string name;
@@ -122,6 +131,16 @@ struct StyleRules {
   StyleSplit (*split)(const Style& style) = nullptr;
   // Of StyleReach::kOwn: the dim that the style splits of a parameter, -1 if none.
   int (*own_dim)(const ParameterSpec& spec) = nullptr;
+  // Of a style without an axis that reaches below: fields that are of the modules that an entry names, and of no others.
+  std::vector<std::string> own_fields = {};
+  // Of a style without an axis.
+  StyleDTypes (*dtypes)(const Style& style) = nullptr;
+  // What fields mean beyond their types.
+  // Errors: InvalidArgument.
+  void (*check)(const Style& style) = nullptr;
+  // Of a style without an axis: what else it does to the modules of `model` for which a plan comes to `style`, those
+  // that are here, in order of registration; after they have their context and their border.
+  void (*apply)(const Style& style, Module& model, absl::Span<Module* const> modules) = nullptr;
   // Of a style without an axis: parameters that it reaches are left out by styles of an axis that reach below.
   bool leaves_out = false;
   // The modules that it names run on parts of the axis: stages (parallel/styles/pipeline.h).

@@ -8,6 +8,8 @@
 #include "parallel/styles/fully_shard.h"
 #include "parallel/styles/ignore.h"
 #include "parallel/styles/pipeline.h"
+#include "parallel/styles/precision.h"
+#include "parallel/styles/recompute.h"
 #include "parallel/styles/row_parallel.h"
 #include "parallel/styles/sequence_parallel.h"
 #include "parallel/styles/vocab_parallel.h"

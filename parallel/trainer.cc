@@ -28,6 +28,12 @@ MeshContext& WholeContext(const Module& model) {
   return segmented != nullptr && segmented->stages() ? *segmented->stages()->context : *model.context();
 }
 
+// A replicated scalar of one of a model's meshes, on that of `like`, which has the same or more of the ranks.
+DTensor OnMeshOf(const DTensor& like, const DTensor& scalar) {
+  const Layout replicated(/*ndim=*/0, like.context()->mesh().num_axes());
+  return DTensor::FromLocal(like.context(), scalar.ToLocal(), replicated, Shape());
+}
+
 // The step that random bits go by is another while it lives.
 class StepGuard {
  public:
@@ -71,7 +77,7 @@ std::optional<StepMetrics> Trainer::Step(int64_t num_tokens, std::function<DTens
   metrics.num_tokens = num_tokens;
   DTensor value = loss();
   records_.Fetch();
-  Backward(value);
+  RunBackward(value);
   value = value.Detach();  // lets go of the tape
   return FinishStep(metrics, {.loss = value, .stop = stop}, begun, [loss = std::move(loss)] { loss(); });
 }
@@ -131,10 +137,23 @@ std::optional<StepMetrics> Trainer::Step(PipelineExecutor& pipeline, std::vector
   const StepMetrics metrics = BeginStep();
   const DTensor total =
       TotalCount(microbatches, [&](int i) { return pipeline.model().CountOf(parts[i].targets); });
-  const DTensor value = pipeline.Run(parts, Maximum(total, 1));
+  const DTensor divisor = Maximum(total, 1);
+  DTensor value;
+  if (options_.loss_scale == nullptr) {
+    value = pipeline.Run(parts, divisor);
+  } else {
+    // The last stage's backward begins at its quotient, so that is what is scaled.
+    const DTensor& scale = options_.loss_scale->value();
+    value = pipeline.Run(parts, Div(divisor, Cast(scale, divisor.dtype())));
+    value = Mul(value, OnMeshOf(value, Div(1, Cast(scale, value.dtype()))));
+  }
   records_.Fetch();
   const auto forward = [&pipeline, parts = std::move(parts)] { pipeline.ForwardLoss(parts); };
   return FinishStep(metrics, {.loss = value, .num_tokens = total, .stop = stop}, begun, forward);
+}
+
+void Trainer::RunBackward(const DTensor& loss) {
+  Backward(loss, options_.loss_scale != nullptr ? options_.loss_scale->Seed(loss) : DTensor());
 }
 
 DTensor Trainer::RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part) {
@@ -145,7 +164,7 @@ DTensor Trainer::RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part
     if (i + 1 < microbatches) no_sync.emplace(state);
     const DTensor loss = part(i);
     records_.Fetch();
-    Backward(loss);
+    RunBackward(loss);
     const NoGradGuard no_grad(state);
     sum = sum.defined() ? Add(sum, loss.Detach()) : loss.Detach();
   }
@@ -170,6 +189,7 @@ std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepV
                                                std::function<void()> forward) {
   const bool is_gated = norm_before_.defined();
   values.norm_squared = UpdateParameters(metrics.lr, values.num_tokens);
+  if (options_.loss_scale != nullptr) values.loss_scale = options_.loss_scale->value();
   optimizer_.ZeroGrad();
   // Before this step's times are taken: on a device, where the host runs ahead, this is where it waits, for the
   // step before.
@@ -177,7 +197,8 @@ std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepV
   values.seconds = Now() - begun;
   records_.Begin(metrics, values);
   issued_ = {.step = metrics.step, .forward = std::move(forward)};
-  norm_before_ = values.norm_squared;
+  // An overflow under a loss scale is no reason to stop.
+  if (options_.loss_scale == nullptr) norm_before_ = values.norm_squared;
   is_gated_ = is_gated;
   context_.world().CompareIssueOrder();
   for (const TrainerCallback& callback : options_.callbacks) {
@@ -194,13 +215,16 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
   // Not to clip is to clip at infinity: a norm that is not finite skips the update there too.
   const double max_norm =
       options_.grad_clip > 0 ? options_.grad_clip : std::numeric_limits<double>::infinity();
-  const GlobalNorm norm = ComputeGlobalNorm(optimizer_.parameters(), max_norm);
+  LossScale* const loss_scale = options_.loss_scale;
+  const GlobalNorm norm = ComputeGlobalNorm(optimizer_.parameters(), max_norm,
+                                            loss_scale != nullptr ? loss_scale->value() : DTensor());
   const NoGradGuard no_grad(context_.state());
   // Adds a zero, or a NaN if the norm before was not finite: then the update skips itself.
   DTensor scale = norm_before_.defined() ? Add(norm.scale, Scale(norm_before_, 0)) : norm.scale;
   // Likewise 0 / 0 where nothing was counted.
   if (num_tokens.defined()) scale = Add(scale, Cast(Div(0, num_tokens), scale.dtype()));
   optimizer_.Step(lr, scale);
+  if (loss_scale != nullptr) loss_scale->Update(norm.norm_squared);
   return norm.norm_squared;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "dtensor/functions/loss.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/optimizer.h"
 #include "dtensor/optim/schedule.h"
 #include "parallel/pipeline/executor.h"
@@ -31,6 +32,9 @@ struct TrainerCallback {
 struct TrainerOptions {
   Schedule schedule = WarmupCosine();
   double grad_clip = 1;  // largest global gradient norm; 0: not clipped
+  // Of the loss, for forward and backward in f16; null: none. The trainer views it and updates it with each step. A step
+  // whose gradients overflow then changes nothing but the scale, and the next one goes on.
+  LossScale* loss_scale = nullptr;
   std::vector<TrainerCallback> callbacks = {};
 };
 
@@ -122,6 +126,8 @@ class Trainer {
   StepMetrics BeginStep();
   // Forward and backward of each part; the sum of their losses, with no history.
   DTensor RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part);
+  // Backward of a loss, from the loss scale if there is one.
+  void RunBackward(const DTensor& loss);
   DTensor TotalCount(int microbatches, absl::FunctionRef<DTensor(int)> count);
   // What comes after backward. `values` lacks the norm and the time.
   std::optional<StepMetrics> FinishStep(const StepMetrics& metrics, StepValues values, double begun,

@@ -226,7 +226,8 @@ void BackwardPass::RunNode(Entry& entry) {
   const bool defers = options_.deferred != nullptr && reached && Any(later);
   DTensors results;
   if (reached && Any(now)) {
-    results = node.Backward(context_, gradients, {.wanted = now, .retain = options_.retain_graph || defers});
+    results = node.Backward(context_, gradients,
+                            {.wanted = now, .retain = options_.retain_graph || defers, .is_half = defers});
   }
   if (defers) {
     options_.deferred->push_back({IntrusivePtr<TapeNode>(&node), std::move(gradients), later, {}});

@@ -170,4 +170,8 @@ void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer,
   }
 }
 
+void LoadTensors(SafetensorsReader& reader, const std::vector<std::pair<std::string, DTensor>>& tensors) {
+  for (const auto& [name, tensor] : tensors) LoadInto(reader, name, tensor);
+}
+
 }  // namespace weft

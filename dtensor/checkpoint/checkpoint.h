@@ -37,6 +37,9 @@ void LoadParameters(SafetensorsReader& reader, Module& model);
 void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer,
                         std::optional<int64_t> updates_of_older = std::nullopt);
 
+// The same of any tensors under the names that they were saved with, for other state of a run.
+void LoadTensors(SafetensorsReader& reader, const std::vector<std::pair<std::string, DTensor>>& tensors);
+
 }  // namespace weft
 
 #endif  // WEFT_DTENSOR_CHECKPOINT_CHECKPOINT_H_

@@ -60,6 +60,12 @@ BatchOffsetGuard::BatchOffsetGuard(RankState& state, int64_t offset)
   WEFT_REQUIRE(offset >= 0, "BatchOffsetGuard: expected an offset of at least 0, got ", offset);
 }
 
+AutocastGuard::AutocastGuard(RankState& state, std::optional<DType> dtype)
+    : ScopedValue(state.autocast_, dtype) {
+  WEFT_REQUIRE(!dtype || IsFloating(*dtype), "AutocastGuard: expected f16, bf16, f32 or f64, got ",
+               DTypeName(*dtype));
+}
+
 RandomScope::RandomScope(RankState& state, RandomSnapshot snapshot)
     : state_(state), other_(std::move(snapshot)) {
   Swap();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/context/lane.h"
 #include "dtensor/context/mesh_transfer_cache.h"
+#include "runtime/base/dtype.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/ledger.h"
 #include "runtime/comm/worker.h"
@@ -25,6 +27,7 @@ namespace weft {
 class BackwardPass;
 class CallObserver;
 class ImplicitRedistributionGuard;
+class KeptResults;
 
 // Why bytes move: the purpose column of the communication ledger.
 enum class Purpose : uint8_t { kActivation, kParam, kGrad, kLoss, kNorm, kMetric };
@@ -117,6 +120,11 @@ class RankState {
   // where there is none.
   ImplicitRedistributionGuard* implicit_guard() const { return implicit_guard_; }
   CallObserver* call_observer() const { return call_observer_; }
+  // Of the recomputed region that runs (dtensor/tape/kept_results.h): what it keeps; null where there is none.
+  KeptResults* kept_results() const { return kept_results_; }
+
+  // The dtype in which products of floating tensors are computed, whatever theirs is (AutocastGuard); nothing outside.
+  const std::optional<DType>& autocast() const { return autocast_; }
 
   // Where warnings go, a line each; by default to stderr, from the mesh's first rank alone.
   using WarningSink = std::function<void(const std::string& line)>;
@@ -129,13 +137,15 @@ class RankState {
   friend class ImplicitRedistributionGuard;
   friend class NoImplicitChecksGuard;
   friend class CallObserverGuard;
+  friend class KeptResultsGuard;
+  friend class AutocastGuard;
   friend class BatchOffsetGuard;
   friend class RandomScope;
   friend class NoGradGuard;
   friend class EnableGradGuard;
   friend class NoSync;
   friend class BackwardScope;
-  friend class EvaluationGuard;
+  friend class TrainingGuard;
   friend class CheckFiniteGuard;
   friend class PurposeGuard;
   friend class PathGuard;
@@ -156,6 +166,8 @@ class RankState {
   FlightPlace place_;  // the module path being run, and whether backward is
   ImplicitRedistributionGuard* implicit_guard_ = nullptr;
   CallObserver* call_observer_ = nullptr;
+  KeptResults* kept_results_ = nullptr;
+  std::optional<DType> autocast_;
   WarningSink warning_sink_;
   absl::flat_hash_set<std::string> warned_;
   std::vector<std::string> paths_ = {""};
@@ -275,10 +287,25 @@ class RandomScope {
   RandomSnapshot other_;  // what to go on from
 };
 
-// Runs without dropout while it lives.
-class EvaluationGuard : ScopedValue<bool> {
+// Runs with dropout while it lives, or without.
+class TrainingGuard : ScopedValue<bool> {
  public:
-  explicit EvaluationGuard(RankState& state) : ScopedValue(state.training_, false) {}
+  TrainingGuard(RankState& state, bool trains) : ScopedValue(state.training_, trains) {}
+};
+class EvaluationGuard : TrainingGuard {
+ public:
+  explicit EvaluationGuard(RankState& state) : TrainingGuard(state, false) {}
+};
+
+// Products are computed in another dtype while it lives: operands of matrix products, attention and convolutions are
+// cast to it; losses, softmaxes and norms take theirs in f32. Everything else computes in what it is given. For code
+// outside modules, and models without a Precision in their plan (parallel/styles/precision.h). `dtype` is f16, bf16, f32
+// or f64; nothing: as it is, within another guard.
+// Source: the semantics of torch.autocast.
+// Errors: InvalidArgument for a dtype that is not floating.
+class AutocastGuard : ScopedValue<std::optional<DType>> {
+ public:
+  AutocastGuard(RankState& state, std::optional<DType> dtype);
 };
 
 // Checks every module's output while it lives.

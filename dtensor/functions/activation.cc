@@ -1,6 +1,7 @@
 #include "dtensor/functions/activation.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/shape.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/normalization/softmax.h"
@@ -9,6 +10,11 @@ namespace weft {
 namespace {
 
 DTensor OverDim(const Op<>& op, const DTensor& x, int dim, absl::string_view what) {
+  if (Autocasts(x)) [[unlikely]] {
+    const DTensor single = AutocastToSingle(x);
+    const AutocastGuard off(x.context()->state(), std::nullopt);
+    return OverDim(op, single, dim, what);
+  }
   const int last = x.ndim() - 1;
   dim = NormalizeDim(dim, x.ndim(), what);
   if (dim == last) return Call(op, {x});

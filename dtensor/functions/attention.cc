@@ -1,6 +1,7 @@
 #include "dtensor/functions/attention.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/random_key.h"
 #include "dtensor/functions/shape.h"
@@ -24,16 +25,27 @@ DTensor FullMask(const DTensor& q, const DTensor& mask) {
 }  // namespace
 
 DTensor CausalAttention(const DTensor& q, const DTensor& k, const DTensor& v) {
-  return Call(kAttention, {q, k, v}, {.causal = true});
+  return ScaledDotProductAttention(q, k, v, {.causal = true});
 }
 
-DTensor PackedCausalAttention(const DTensor& qkv) { return Call(kPackedAttention, {qkv}, {.causal = true}); }
+DTensor PackedCausalAttention(const DTensor& qkv) {
+  if (Autocasts(qkv)) [[unlikely]]
+    return Call(kPackedAttention, {AutocastToProduct(qkv)}, {.causal = true});
+  return Call(kPackedAttention, {qkv}, {.causal = true});
+}
 
 DTensor ScaledDotProductAttention(const DTensor& q, const DTensor& k, const DTensor& v,
                                   const AttentionOptions& options) {
   WEFT_REQUIRE(options.dropout >= 0 && options.dropout < 1,
                "ScaledDotProductAttention: expected a dropout rate in [0, 1), got ", options.dropout);
   RankState& state = q.context()->state();
+  if (Autocasts(q)) [[unlikely]] {
+    AttentionOptions cast = options;
+    cast.mask = AutocastToProduct(options.mask);
+    const DTensor operands[] = {AutocastToProduct(q), AutocastToProduct(k), AutocastToProduct(v)};
+    const AutocastGuard off(state, std::nullopt);
+    return ScaledDotProductAttention(operands[0], operands[1], operands[2], cast);
+  }
   const bool drops = options.dropout > 0 && state.training();
   const AttentionAttributes attributes = {.causal = options.causal, .scale = options.scale};
   if (!options.mask.defined() && !drops) return Call(kAttention, {q, k, v}, attributes);

@@ -1,6 +1,7 @@
 #include "dtensor/functions/convolution.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/shape.h"
 #include "ops/convolution/conv.h"
@@ -27,6 +28,11 @@ DTensor Conv2d(const DTensor& x, const DTensor& weight, const DTensor& bias, con
   WEFT_REQUIRE(x.ndim() == 4 && weight.ndim() == 4,
                "Conv2d: expected x [n, c, h, w] and weight [o, c / groups, kh, kw], got ", x.ToString(),
                " and ", weight.ToString());
+  if (Autocasts(x)) [[unlikely]] {
+    const DTensor operands[] = {AutocastToProduct(x), AutocastToProduct(weight), AutocastToProduct(bias)};
+    const AutocastGuard off(x.context()->state(), std::nullopt);
+    return Conv2d(operands[0], operands[1], operands[2], options);
+  }
   const DTensor b = bias.defined() ? bias : Full(x.context(), x.dtype(), {weight.shape()[0]}, 0);
   return Call(kConv, {x, weight, b},
               {.stride = options.stride,

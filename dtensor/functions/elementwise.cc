@@ -1,6 +1,7 @@
 #include "dtensor/functions/elementwise.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/elementwise.h"
@@ -11,10 +12,10 @@
 
 namespace weft {
 
-DTensor Add(const DTensor& a, const DTensor& b) { return Call(kAdd, {a, b}); }
-DTensor Sub(const DTensor& a, const DTensor& b) { return Call(kSub, {a, b}); }
-DTensor Mul(const DTensor& a, const DTensor& b) { return Call(kMul, {a, b}); }
-DTensor Div(const DTensor& a, const DTensor& b) { return Call(kDiv, {a, b}); }
+DTensor Add(const DTensor& a, const DTensor& b) { return CallWider(kAdd, a, b); }
+DTensor Sub(const DTensor& a, const DTensor& b) { return CallWider(kSub, a, b); }
+DTensor Mul(const DTensor& a, const DTensor& b) { return CallWider(kMul, a, b); }
+DTensor Div(const DTensor& a, const DTensor& b) { return CallWider(kDiv, a, b); }
 
 DTensor Add(const DTensor& x, double number) { return Call(kShift, {x}, {}, {.shift = number}); }
 DTensor Sub(const DTensor& x, double number) { return Add(x, -number); }

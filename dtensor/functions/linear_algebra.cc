@@ -4,6 +4,7 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/activation.h"
+#include "dtensor/functions/autocast.h"
 #include "ops/product/contract.h"
 
 namespace weft {
@@ -45,20 +46,29 @@ DTensor LinearTransform(const DTensor& x, const DTensor& weight, const DTensor& 
 
 DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
                  absl::string_view y_dims) {
-  return Call(kContract, {x, w}, {.x = LabelsOf(x_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)});
+  const ContractAttributes labels = {.x = LabelsOf(x_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)};
+  if (Autocasts(x)) [[unlikely]]
+    return Call(kContract, {AutocastToProduct(x), AutocastToProduct(w)}, labels);
+  return Call(kContract, {x, w}, labels);
 }
 
 DTensor Contract(const DTensor& x, absl::string_view x_dims, const DTensor& w, absl::string_view w_dims,
                  absl::string_view y_dims, const DTensor& bias) {
   if (!bias.defined()) return Contract(x, x_dims, w, w_dims, y_dims);
-  return Call(kLinear, {x, w, bias}, {.x = LabelsOf(x_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)});
+  const ContractAttributes labels = {.x = LabelsOf(x_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)};
+  if (Autocasts(x)) [[unlikely]]
+    return Call(kLinear, {AutocastToProduct(x), AutocastToProduct(w), AutocastToProduct(bias)}, labels);
+  return Call(kLinear, {x, w, bias}, labels);
 }
 
 DTensor GeluContract(const DTensor& h, absl::string_view h_dims, const DTensor& w, absl::string_view w_dims,
                      absl::string_view y_dims, const DTensor& bias) {
   if (!bias.defined()) return Contract(Gelu(h), h_dims, w, w_dims, y_dims);
-  return CallAll(kGeluLinear, {h, w, bias},
-                 {.x = LabelsOf(h_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)})[0];
+  const ContractAttributes labels = {.x = LabelsOf(h_dims), .w = LabelsOf(w_dims), .y = LabelsOf(y_dims)};
+  if (Autocasts(h)) [[unlikely]]
+    return CallAll(kGeluLinear, {AutocastToProduct(h), AutocastToProduct(w), AutocastToProduct(bias)},
+                   labels)[0];
+  return CallAll(kGeluLinear, {h, w, bias}, labels)[0];
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #include "dtensor/functions/loss.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/compare.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
@@ -38,6 +39,11 @@ LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossE
 }
 
 LossSum MseLoss(const DTensor& prediction, const DTensor& target) {
+  if (Autocasts(prediction)) [[unlikely]] {
+    const DTensor operands[] = {AutocastToSingle(prediction), AutocastToSingle(target)};
+    const AutocastGuard off(prediction.context()->state(), std::nullopt);
+    return MseLoss(operands[0], operands[1]);
+  }
   WEFT_REQUIRE(prediction.type() == target.type() && IsFloating(prediction.dtype()),
                "MseLoss: expected a prediction and a target of one floating type, got ",
                prediction.ToString(), " and ", target.ToString());

@@ -1,6 +1,7 @@
 #include "dtensor/functions/normalization.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
 #include "ops/normalization/channel_norm.h"
@@ -19,14 +20,26 @@ DTensor ByChannel(const DTensor& vector, const DTensor& x, double value, absl::s
 }  // namespace
 
 DTensor LayerNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps) {
+  if (Autocasts(x)) [[unlikely]] {
+    return Call(kLayerNorm, {AutocastToSingle(x), AutocastToSingle(weight), AutocastToSingle(bias)},
+                {.eps = eps});
+  }
   return Call(kLayerNorm, {x, weight, bias}, {.eps = eps});
 }
 
 DTensor RmsNormalize(const DTensor& x, const DTensor& weight, double eps) {
+  if (Autocasts(x)) [[unlikely]] {
+    return Call(kRmsNorm, {AutocastToSingle(x), AutocastToSingle(weight)}, {.eps = eps});
+  }
   return Call(kRmsNorm, {x, weight}, {.eps = eps});
 }
 
 BatchNormResult BatchNormalize(const DTensor& x, const DTensor& weight, const DTensor& bias, double eps) {
+  if (Autocasts(x)) [[unlikely]] {
+    const DTensor operands[] = {AutocastToSingle(x), AutocastToSingle(weight), AutocastToSingle(bias)};
+    const AutocastGuard off(x.context()->state(), std::nullopt);
+    return BatchNormalize(operands[0], operands[1], operands[2], eps);
+  }
   constexpr char kName[] = "BatchNormalize";
   const DTensors outputs =
       CallAll(kChannelNorm, {x, ByChannel(weight, x, 1, kName), ByChannel(bias, x, 0, kName)},
@@ -53,6 +66,11 @@ RunningStatistics RunningStatistics::Updated(const BatchNormResult& batch, doubl
 
 DTensor GroupNormalize(const DTensor& x, int64_t groups, const DTensor& weight, const DTensor& bias,
                        double eps) {
+  if (Autocasts(x)) [[unlikely]] {
+    const DTensor operands[] = {AutocastToSingle(x), AutocastToSingle(weight), AutocastToSingle(bias)};
+    const AutocastGuard off(x.context()->state(), std::nullopt);
+    return GroupNormalize(operands[0], groups, operands[1], operands[2], eps);
+  }
   constexpr char kName[] = "GroupNormalize";
   WEFT_REQUIRE(groups > 0, kName, ": expected at least one group, got ", groups);
   return Call(kChannelNorm, {x, ByChannel(weight, x, 1, kName), ByChannel(bias, x, 0, kName)},

@@ -1,6 +1,7 @@
 #include "dtensor/functions/select.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "ops/elementwise/select.h"
 
@@ -16,8 +17,8 @@ DTensor Where(const DTensor& condition, double a, const DTensor& b) {
   return Where(condition, NumberLike(b, a), b);
 }
 
-DTensor Maximum(const DTensor& a, const DTensor& b) { return Call(kMaximum, {a, b}); }
-DTensor Minimum(const DTensor& a, const DTensor& b) { return Call(kMinimum, {a, b}); }
+DTensor Maximum(const DTensor& a, const DTensor& b) { return CallWider(kMaximum, a, b); }
+DTensor Minimum(const DTensor& a, const DTensor& b) { return CallWider(kMinimum, a, b); }
 DTensor Maximum(const DTensor& x, double number) { return Maximum(x, NumberLike(x, number)); }
 DTensor Minimum(const DTensor& x, double number) { return Minimum(x, NumberLike(x, number)); }
 

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dtensor/autograd/recompute.h"
+#include "dtensor/dispatch.h"
 #include "dtensor/redistribution/redistribute.h"
+#include "ops/elementwise/cast.h"
 
 namespace weft {
 namespace {
@@ -17,6 +20,13 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins) {
     if (pin.gradient) options.gradient.push_back({pin.axis, *pin.gradient});
   }
   return x.Redistribute(layout, options);
+}
+
+// What is cast to fewer bytes is so before it moves.
+DTensor Cross(const DTensor& x, const std::optional<DType>& dtype, const std::vector<BorderPin>& pins) {
+  if (!dtype || x.dtype() == *dtype || !IsFloating(x.dtype())) return Pin(x, pins);
+  if (ItemSize(*dtype) < ItemSize(x.dtype())) return Pin(Call(kCast, {x}, {.dtype = *dtype}), pins);
+  return Call(kCast, {Pin(x, pins)}, {.dtype = *dtype});
 }
 
 // Of what a forward makes: backward will read it, if there is to be one.
@@ -52,7 +62,20 @@ std::string Module::path() const {
 }
 
 DTensor Module::operator()(const DTensor& x) {
-  const ModuleCall call(*this);
+  if (recompute_ == nullptr || !Recomputes(context()->state(), *recompute_)) return Run(x);
+  const auto run = [this, path = path(),
+                    life = std::weak_ptr<bool>(life_)](const DTensors& inputs) -> DTensors {
+    if (life.expired()) {
+      Throw(absl::StatusCode::kFailedPrecondition, "module '", path,
+            "' is gone: backward cannot compute it again");
+    }
+    return {Run(inputs[0])};
+  };
+  return Recompute(run, {x}, recompute_->keep)[0];
+}
+
+DTensor Module::Run(const DTensor& x) {
+  const ModuleCall call(*this, /*is_unit=*/true);
   return call.Output(Forward(call.Input(x)));
 }
 
@@ -99,19 +122,30 @@ void Module::Bind(const IntrusivePtr<MeshContext>& context) {
   path_id_ = context->state().PathId(path());
 }
 
-ModuleCall::ModuleCall(Module& module)
+ModuleCall::ModuleCall(Module& module, bool is_unit)
     : module_(module),
       path_(module.context()->state(), module.path_id_),
       kind_(*module.context()->allocator(), KindOfForward(*module.context())) {
+  if (module.recompute_ != nullptr && !is_unit) {
+    Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),
+          "' cannot be recomputed as a unit: it is not called with a single tensor; recompute modules below "
+          "it");
+  }
   if (module.parent_ == nullptr) module.context()->state().ResetCallNumbers();
 }
 
-DTensor ModuleCall::Input(const DTensor& x) const { return Pin(x, module_.border_.input); }
+DTensor ModuleCall::Input(const DTensor& x) const {
+  return Cross(x, module_.border_.input_dtype, module_.border_.input);
+}
 
 DTensor ModuleCall::Output(const DTensor& y) const {
   if (module_.context()->state().check_finite())
     CheckFinite(y, absl::StrCat("output of module '", module_.path(), "'"));
-  return Pin(y, module_.border_.output);
+  return Cross(y, module_.border_.output_dtype, module_.border_.output);
+}
+
+bool Recomputes(const RankState& state, const ModuleRecompute& recompute) {
+  return state.grad_enabled() && (recompute.last_microbatch || !state.syncs_gradients());
 }
 
 void CheckFinite(const DTensor& x, absl::string_view what) {

@@ -12,6 +12,7 @@
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/parameter.h"
+#include "dtensor/tape/kept_results.h"
 
 namespace weft {
 
@@ -28,8 +29,17 @@ struct BorderPin {
 struct ModuleBorder {
   std::vector<BorderPin> input;
   std::vector<BorderPin> output;
+  // Floating tensors are cast to these as they cross; not at all if not given.
+  std::optional<DType> input_dtype = std::nullopt;
+  std::optional<DType> output_dtype = std::nullopt;
 
   bool operator==(const ModuleBorder&) const = default;
+};
+
+// That what a module computes in between is computed again in backward (dtensor/autograd/recompute.h).
+struct ModuleRecompute {
+  KeptOps keep = KeptOps();     // whose results stay
+  bool last_microbatch = true;  // false: not of what NoSync does not hold back, whose backward comes at once
 };
 
 // Is told what becomes of a module's calls.
@@ -83,6 +93,9 @@ class Module {
   const IntrusivePtr<MeshContext>& context() const;  // Errors: FailedPrecondition before Materialize
   void Bind(const IntrusivePtr<MeshContext>& context);
   void set_observer(std::shared_ptr<ModuleObserver> observer) { observer_ = std::move(observer); }
+  // Calls are recomputed in backward; null: not.
+  // Errors: of calls from then on: FailedPrecondition for a module that is not called with a single tensor.
+  void set_recompute(std::shared_ptr<const ModuleRecompute> recompute) { recompute_ = std::move(recompute); }
 
  protected:
   // What the module computes.
@@ -94,6 +107,7 @@ class Module {
   friend class ModuleCall;
 
   void AppendModules(std::vector<Module*>* modules);
+  DTensor Run(const DTensor& x);
 
   Module* parent_ = nullptr;
   std::string name_;
@@ -104,6 +118,8 @@ class Module {
   ModuleBorder border_;
   IntrusivePtr<MeshContext> context_;
   std::shared_ptr<ModuleObserver> observer_;  // may be null
+  std::shared_ptr<const ModuleRecompute> recompute_;
+  const std::shared_ptr<bool> life_ = std::make_shared<bool>();  // ends with the module
   int path_id_ = 0;
 };
 
@@ -111,7 +127,7 @@ class Module {
 class ModuleCall {
  public:
   // Errors: FailedPrecondition, naming the module, before it is materialized.
-  explicit ModuleCall(Module& module);
+  explicit ModuleCall(Module& module) : ModuleCall(module, /*is_unit=*/false) {}
   ~ModuleCall() {
     if (module_.observer_ != nullptr) module_.observer_->OnLeave();
   }
@@ -121,10 +137,18 @@ class ModuleCall {
   DTensor Output(const DTensor& y) const;
 
  private:
+  friend class Module;
+
+  // `is_unit`: of a single tensor, so that it may be recomputed.
+  ModuleCall(Module& module, bool is_unit);
+
   Module& module_;
   PathGuard path_;
   MemoryKindGuard kind_;
 };
+
+// Whether a call of what is recomputed so is recomputed now.
+bool Recomputes(const RankState& state, const ModuleRecompute& recompute);
 
 // Errors: DataLoss that starts with `what` and names the first element of this rank's piece that is not
 //         finite.

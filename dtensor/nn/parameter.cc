@@ -137,7 +137,7 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   }
   layouts_ = layouts;
   compute_dtype_ = compute_dtype;
-  value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.of_gradient()));
+  value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.of_gradient(), dtype));
   value.impl()->writes = MakeIntrusive<WriteLog>();
   at_rest_ = std::move(value);
 }

@@ -150,6 +150,9 @@ class Parameter {
     copy_index_ = copy;
   }
   DType compute_dtype() const { return compute_dtype_; }
+  // In which gradients are summed over ranks, by whatever sums them; nothing: as they arrive.
+  const std::optional<DType>& reduce_dtype() const { return reduce_dtype_; }
+  void set_reduce_dtype(std::optional<DType> dtype) { reduce_dtype_ = dtype; }
   // Whether compute reads a copy, and not the value at rest.
   bool is_copied() const {
     return layouts_.at_rest != layouts_.compute || compute_dtype_ != at_rest().dtype();
@@ -178,6 +181,7 @@ class Parameter {
   ParameterSpec spec_;
   ParameterLayouts layouts_;
   DType compute_dtype_ = DType::kF32;
+  std::optional<DType> reduce_dtype_;
   DTensor at_rest_;
   std::shared_ptr<CopySource> copy_source_;
   int copy_index_ = 0;

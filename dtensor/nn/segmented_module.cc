@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <utility>
+
+#include "dtensor/autograd/recompute.h"
 
 namespace weft {
 
@@ -14,17 +17,54 @@ const std::vector<Segment>& SegmentedModule::segments() {
   return segments_;
 }
 
-DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTensors* first_made) {
+DTensors SegmentedModule::RunChain(int begin, int end, uint64_t first, DTensors inputs) {
   // More draws than any segment makes.
   constexpr int kDrawBits = 32;
-  RankState& state = context()->state();
-  const uint64_t first = state.call_number();  // not 0 where a model calls this one again
   for (int i = begin; i < end; ++i) {
-    state.set_call_number(first + (static_cast<uint64_t>(i) << kDrawBits));
+    context()->state().set_call_number(first + (static_cast<uint64_t>(i) << kDrawBits));
     inputs = segments()[i].run(inputs);
-    if (i == begin && first_made != nullptr) *first_made = inputs;
   }
   return inputs;
+}
+
+DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTensors* first_made) {
+  const uint64_t first = context()->state().call_number();  // not 0 where a model calls this one again
+  for (int i = begin; i < end;) {
+    const RecomputedSegments* const group = GroupOf(i);
+    const bool is_asked_for = i == begin && first_made != nullptr;
+    const int next = group != nullptr && !is_asked_for ? std::min(group->end, end) : i + 1;
+    if (group == nullptr) {
+      inputs = RunChain(i, next, first, std::move(inputs));
+    } else {
+      const auto run = [this, i, next, first](const DTensors& x) { return RunChain(i, next, first, x); };
+      inputs = Recompute(run, inputs, group->how.keep);
+    }
+    if (is_asked_for) *first_made = inputs;
+    i = next;
+  }
+  return inputs;
+}
+
+const RecomputedSegments* SegmentedModule::GroupOf(int i) {
+  for (const RecomputedSegments& group : recomputed_) {
+    if (i >= group.begin && i < group.end) {
+      return Recomputes(context()->state(), group.how) ? &group : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+void SegmentedModule::add_recomputed_segments(std::vector<RecomputedSegments> groups) {
+  for (const RecomputedSegments& group : groups) {
+    const bool overlaps = std::any_of(
+        recomputed_.begin(), recomputed_.end(),
+        [&](const RecomputedSegments& other) { return group.begin < other.end && other.begin < group.end; });
+    WEFT_REQUIRE(
+        group.begin >= 0 && group.end > group.begin && group.end <= std::ssize(segments()) && !overlaps,
+        "module '", path(), "': expected groups of segments from 0 up to ", segments().size(),
+        ", each in one group, got ", group.begin, " up to ", group.end);
+    recomputed_.push_back(group);
+  }
 }
 
 std::vector<Parameter*> SegmentedModule::ParametersOfSegments(int begin, int end) {

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_NN_SEGMENTED_MODULE_H_
 #define WEFT_DTENSOR_NN_SEGMENTED_MODULE_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -28,6 +29,13 @@ struct Segment {
   std::function<DTensors(const DTensors& inputs)> run;
 };
 
+// Segments from `begin` up to `end` that are recomputed as one: backward keeps what the first of them got.
+struct RecomputedSegments {
+  int begin = 0;
+  int end = 0;
+  ModuleRecompute how = {};
+};
+
 // A model whose forward is a chain of segments. It has no other forward, so that a pipeline, which runs parts of the
 // chain on other ranks (parallel/styles/pipeline.h), computes what one device does.
 //
@@ -50,6 +58,12 @@ class SegmentedModule : public Module {
   // `first_made`: if given, what the first of them has made is left there, too.
   DTensors RunSegments(int begin, int end, DTensors inputs, DTensors* first_made = nullptr);
 
+  // Recomputes segments together. RunSegments cuts groups at its ends, and, where what the first segment made is asked
+  // for, behind it.
+  // Errors: InvalidArgument for groups that are empty, lie outside the segments, or overlap with each other or with
+  //         those that were added before.
+  void add_recomputed_segments(std::vector<RecomputedSegments> groups);
+
   // The parameters that segments from `begin` up to `end` need, those that are here, each once.
   std::vector<Parameter*> ParametersOfSegments(int begin, int end);
 
@@ -70,7 +84,13 @@ class SegmentedModule : public Module {
   DTensor Forward(const DTensor& x) final;
 
  private:
+  // Those from `begin` up to `end`, numbering draws from `first` on.
+  DTensors RunChain(int begin, int end, uint64_t first, DTensors inputs);
+  // The group that segment `i` is in, if it is recomputed now; otherwise null.
+  const RecomputedSegments* GroupOf(int i);
+
   std::vector<Segment> segments_;  // made at their first use
+  std::vector<RecomputedSegments> recomputed_;
   std::optional<ModelStages> stages_;
 };
 

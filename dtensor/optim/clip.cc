@@ -42,7 +42,8 @@ DTensor SumOverStages(const DTensor& of_stage, const IntrusivePtr<MeshContext>& 
 
 }  // namespace
 
-GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm) {
+GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm,
+                             const DTensor& loss_scale) {
   std::vector<EachCall<>> calls;
   for (const Parameter* parameter : parameters) {
     const bool counts = parameter->counts_here() && parameter->grad().defined();
@@ -63,7 +64,14 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
   GlobalNorm result;
   result.norm_squared = total.Redistribute(Layout(/*ndim=*/0, total.layout().num_axes()));
   if (is_stage) result.norm_squared = SumOverStages(result.norm_squared, parameters[0]->model_context());
+  DTensor inverse;
+  if (loss_scale.defined()) {
+    inverse = Cast(Div(1, loss_scale), result.norm_squared.dtype());
+    // One after the other: the square of a small one would be 0.
+    result.norm_squared = Mul(Mul(result.norm_squared, inverse), inverse);
+  }
   if (max_norm > 0) result.scale = Call(kClipFactor, {result.norm_squared}, {}, {.max_norm = max_norm});
+  if (inverse.defined()) result.scale = max_norm > 0 ? Mul(result.scale, inverse) : inverse;
   return result;
 }
 

@@ -1,7 +1,9 @@
 #include "dtensor/tape/leaf_node.h"
 
 #include "dtensor/call/accumulate.h"
+#include "dtensor/call/execute.h"
 #include "dtensor/redistribution/implicit.h"
+#include "ops/elementwise/cast.h"
 
 namespace weft {
 
@@ -23,9 +25,7 @@ DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> grad
 
 void LeafNode::AddGradient(DTensor term) {
   AddArriving();
-  if (!gradient_.defined()) {
-    gradient_ = std::move(term);
-  } else if (term.impl()->is_pending()) {
+  if (IsCast(term) || (gradient_.defined() && term.impl()->is_pending())) {
     arriving_.push_back(std::move(term));
   } else {
     Accumulate(gradient_, std::move(term));
@@ -39,8 +39,12 @@ const DTensor& LeafNode::gradient() const {
 
 void LeafNode::AddArriving() const {
   if (arriving_.empty()) return;
-  const NoImplicitChecksGuard planned(gradient_.context()->state());
-  for (DTensor& term : arriving_) Accumulate(gradient_, std::move(term));
+  MeshContext& context = *arriving_[0].context();
+  const NoImplicitChecksGuard planned(context.state());
+  const MemoryKindGuard kind(*context.allocator(), MemoryKind::kGrad);
+  for (DTensor& term : arriving_) {
+    Accumulate(gradient_, IsCast(term) ? Execute(kCast, {term}, {.dtype = *dtype_}) : std::move(term));
+  }
   arriving_.clear();
 }
 

@@ -2,6 +2,7 @@
 #define WEFT_DTENSOR_TAPE_LEAF_NODE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,8 +18,10 @@ namespace weft {
 // `gradient`; by the leaf itself, or by its sink.
 class LeafNode : public TapeNode {
  public:
-  LeafNode(RankState& state, std::string name, const Layout& layout)
-      : TapeNode(state, {}, /*num_outputs=*/1), name_(std::move(name)), layout_(layout) {}
+  // `dtype`: what terms that come in another are cast to; as they come if not given.
+  LeafNode(RankState& state, std::string name, const Layout& layout,
+           std::optional<DType> dtype = std::nullopt)
+      : TapeNode(state, {}, /*num_outputs=*/1), name_(std::move(name)), layout_(layout), dtype_(dtype) {}
   ~LeafNode() override;
 
   bool TakesAnyLayout() const override { return true; }
@@ -40,15 +43,17 @@ class LeafNode : public TapeNode {
     gradient_ = std::move(gradient);
     arriving_.clear();
   }
-  // One more term, in the gradient's layout. It may be pending: it is added when the sum is asked for, or when
-  // the next comes.
+  // One more term, in the gradient's layout. It may be pending, or in the dtype in which it was reduced: it is cast and
+  // added when the sum is asked for, or when the next comes.
   void AddGradient(DTensor term);
 
  private:
+  bool IsCast(const DTensor& term) const { return dtype_ && term.dtype() != *dtype_; }
   void AddArriving() const;
 
   std::string name_;
   Layout layout_;
+  std::optional<DType> dtype_;
   std::shared_ptr<GradientSink> sink_;
   int sink_index_ = 0;
   mutable DTensor gradient_;

@@ -19,6 +19,8 @@ struct NodeRun {
   absl::Span<const bool> wanted = {};
   // Another run may follow: what the node saved stays.
   bool retain = false;
+  // Another run does follow, the last, of the same gradients and for the other operands that have an edge.
+  bool is_half = false;
 };
 
 // What to do about a history that was used up: the end of that error's text.

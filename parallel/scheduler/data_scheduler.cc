@@ -130,6 +130,7 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
                       .path = parameter.path(),
                       .type = parameter.at_rest().type(),
                       .layout = layouts.of_gradient(),
+                      .reduce_dtype = parameter.reduce_dtype(),
                       .accumulates_unreduced = layouts.accumulates_unreduced,
                       .unit = unit_of_leaf[number]});
     const TensorType& type = leaves.back().type;

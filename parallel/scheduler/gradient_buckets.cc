@@ -8,9 +8,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/call/accumulate.h"
+#include "dtensor/call/execute.h"
 #include "dtensor/redistribution/implicit.h"
 #include "mesh/layout_words.h"
 #include "mesh/shard_math.h"
+#include "ops/elementwise/cast.h"
 #include "parallel/scheduler/replica_sum.h"
 #include "runtime/tensor/copy.h"
 
@@ -256,12 +258,19 @@ Tensor GradientBuckets::PlaceFor(const Leaf& leaf) const {
   return impl.layout.HasPartial() && reduced == leaf.spec.layout && is_alone ? piece : Tensor();
 }
 
+void GradientBuckets::CastForReduction(Leaf& leaf) {
+  const std::optional<DType>& dtype = leaf.spec.reduce_dtype;
+  if (!dtype || leaf.gradient.dtype() == *dtype || leaf.gradient.layout() == leaf.spec.layout) return;
+  leaf.gradient = Execute(kCast, {leaf.gradient}, {.dtype = *dtype});
+}
+
 void GradientBuckets::Issue(Bucket& bucket) {
   std::vector<EachMove> moves;
   std::vector<int> moved;
   for (const int index : bucket.leaves) {
     Leaf& leaf = leaves_[index];
     if (!leaf.gradient.defined()) continue;
+    CastForReduction(leaf);
     moves.push_back({
         .source = leaf.gradient,
         .to = BeforeReplicaSum(leaf.gradient.layout(), leaf.spec.layout),

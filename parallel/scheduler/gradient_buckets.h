@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct BucketLeaf {
   std::string path;
   TensorType type;  // the gradient's
   Layout layout;    // where it rests
+  std::optional<DType> reduce_dtype =
+      std::nullopt;  // in which it is summed over ranks; as it comes if not given
   // Under NoSync the gradient stays on this rank, unreduced, until the first pass without.
   bool accumulates_unreduced = true;
   // Leaves of one unit, at least 0, are one bucket of their own; -1: buckets are made by size.
@@ -101,6 +104,7 @@ class GradientBuckets final : public GradientSink {
   void OrderBuckets(const std::vector<int>& order);
   void AddMissing();
   void IssueReady();
+  void CastForReduction(Leaf& leaf);
   void Issue(Bucket& bucket);
   void SumReplicas(const std::vector<EachMove>& moves, const std::vector<int>& moved,
                    std::vector<DTensor>* results);

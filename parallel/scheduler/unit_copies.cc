@@ -109,9 +109,10 @@ void UnitCopies::Prefetch(int index) {
   const std::vector<int> ahead = UnitsAhead(index);
   for (int i = 0; i < std::ssize(units_); ++i) {
     const bool hoped = !units_[i].copies.empty() && !units_[i].is_used && !units_[i].is_held;
-    if (hoped && std::find(ahead.begin(), ahead.end(), i) == ahead.end()) {
-      DropUnused(units_[i], kOtherOrder);
-    }
+    if (!hoped || std::find(ahead.begin(), ahead.end(), i) != ahead.end()) continue;
+    // The first backward's order is only a guess.
+    const bool is_guess = context_.state().in_backward() && backward_order_.empty();
+    is_guess ? Drop(units_[i]) : DropUnused(units_[i], kOtherOrder);
   }
   for (const int next : ahead) {
     if (!IsHere(units_[next])) Gather(next, /*ahead=*/true);

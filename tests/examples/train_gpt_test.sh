@@ -127,6 +127,32 @@ for parts in 1 2; do
   grep -q "step $step: .* is not finite" nan.err || fail "expected the cause in step $step: $(tail -1 nan.err)"
 done
 
+# --- Recomputation changes no bit, under any plan; with stages too.
+"$train" "${small[@]}" --mesh=dp=2 --plan=fsdp --steps=3 --eval_every=0 > kept.json 2> /dev/null
+"$train" "${small[@]}" --mesh=pp=2,dp=2 --microbatches=2 --schedule=zb_h1 --steps=3 --eval_every=0 > staged.json 2> /dev/null
+for how in full selective; do
+  "$train" "${small[@]}" --mesh=dp=2 --plan=fsdp --steps=3 --eval_every=0 --recompute=$how > again.json 2> again.err ||
+    fail "--recompute=$how: $(tail -1 again.err)"
+  diff <(losses kept.json) <(losses again.json) || fail "--recompute=$how changes a loss"
+  "$train" "${small[@]}" --mesh=pp=2,dp=2 --microbatches=2 --schedule=zb_h1 --steps=3 --eval_every=0 --recompute=$how \
+    > again.json 2> again.err || fail "--recompute=$how with stages: $(tail -1 again.err)"
+  diff <(losses staged.json) <(losses again.json) || fail "--recompute=$how changes a loss of stages"
+done
+
+# --- f16 scales the loss; the scale is saved, and a resumed run is the run that was not stopped.
+half=("${small[@]}" --dtype=f16 --mesh=dp=2 --eval_every=0)
+"$train" "${half[@]}" --steps=6 > whole.json 2> half.err || fail "f16: $(tail -1 half.err)"
+grep -q '"loss_scale":65536.0,"updated":true' whole.json || fail "f16 without a loss scale: $(tail -1 whole.json)"
+"$train" "${half[@]}" --steps=3 --loss_scale=1e9 --save=half.safetensors > half.json 2> half.err || fail "f16: $(tail -1 half.err)"
+grep -q '"updated":false' half.json || fail "a scale of 1e9 does not overflow: $(cat half.json)"
+scale=$(tail -1 half.json | sed 's/.*"loss_scale":\([0-9.]*\),.*/\1/')
+"$train" --resume=half.safetensors --steps=4 --eval_every=0 --log_format=json --sample=0 --mesh=dp=4 > more.json 2> half.err ||
+  fail "f16 resumed: $(tail -1 half.err)"
+awk -v was="$scale" -v line="$(tail -1 more.json)" 'BEGIN { match(line, /"loss_scale":[0-9.]*/);
+  now = substr(line, RSTART + 13, RLENGTH - 13) + 0; exit !(now == was || now == was / 2) }' || fail "the scale $scale is not resumed: $(cat more.json)"
+"$train" "${half[@]}" --mesh=pp=2 --microbatches=2 --steps=2 > staged.json 2> half.err || fail "f16 with stages: $(tail -1 half.err)"
+grep -q '"loss_scale":65536.0,"updated":true' staged.json || fail "f16 with stages: $(cat staged.json)"
+
 # --- A trace is a JSON array of events.
 "$train" "${small[@]}" --steps=2 --eval_every=0 --trace=trace.json > /dev/null 2>&1
 grep -q '"ph":"X"' trace.json || fail "no events in the trace"
@@ -146,7 +172,10 @@ bad "no such file" --data=missing.txt
 bad "does not divide" "${small[@]}" --batch=3
 bad "does not divide" "${small[@]}" --mesh=tp=3
 bad "needs an axis" "${small[@]}" --mesh=dp=2 --sequence_parallel
-bad "expected one of f32, f64, bf16" "${small[@]}" --dtype=int4
+bad "expected one of f32, f64, bf16, f16" "${small[@]}" --dtype=int4
+bad "expected one of none, full, selective" "${small[@]}" --recompute=some
+bad "it is of --dtype=f16" "${small[@]}" --loss_scale=8
+bad "expected a number above 0" "${small[@]}" --dtype=f16 --loss_scale=-1
 bad "has no axis pp" "${small[@]}" --schedule=zbv
 bad "within the step (OPT)" "${small[@]}" --mesh=pp=2 --microbatches=2 --schedule=pipedream
 bad "cannot write" "${small[@]}" --save=no/such/folder/file

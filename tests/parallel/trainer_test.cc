@@ -80,7 +80,7 @@ TEST(TrainerTest, CommBytesAreTheLedgersWithoutTheMetrics) {
     const CommReport report = CollectCommReport(*job.context);
     // One all-reduce over four ranks, of eight numbers and one per rank; in the first step, the order of the
     // gradients.
-    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (8 + 4) * 8);
+    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (9 + 4) * 8);
     const int64_t num_leaves = std::ssize(job.model.AllParameters());
     EXPECT_EQ(learning, report.BytesFor(Purpose::kMetric) + 2 * 3 * 24 * num_leaves);
     EXPECT_EQ(metrics.comm_bytes, report.TotalBytes() - report.BytesFor(Purpose::kMetric));

@@ -1,0 +1,238 @@
+#include "dtensor/autograd/recompute.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "dtensor/autograd/backward_pass.h"
+#include "dtensor/tape/saved_value.h"
+#include "dtensor/tape/tape_node.h"
+
+namespace weft {
+namespace {
+
+// Where the history within the function ends: at one of its inputs. Gradients arrive as they would at what the input
+// came from.
+class InputNode final : public TapeNode {
+ public:
+  InputNode(RankState& state, Edge outside)
+      : TapeNode(state, {}, /*num_outputs=*/1), outside_(std::move(outside)) {}
+
+  bool TakesAnyLayout() const override { return outside_.node->TakesAnyLayout(); }
+  DType SumDType(DType arriving) const override { return outside_.node->SumDType(arriving); }
+  std::string Name() const override { return "input of a recomputed function"; }
+  DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> /*gradients*/,
+                    const NodeRun& /*run*/) override {
+    return {};
+  }
+
+ private:
+  const Edge outside_;
+};
+
+// The inputs as the function gets them: with a history that ends there.
+DTensors CutInputs(RankState& state, absl::Span<const DTensor> inputs,
+                   absl::Span<const TapeNode::Edge> edges) {
+  DTensors cut;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    cut.push_back(inputs[i].defined() ? WithoutHistory(inputs[i]) : DTensor());
+    if (edges[i].node) cut[i].impl()->node = IntrusivePtr<TapeNode>(new InputNode(state, edges[i]));
+  }
+  return cut;
+}
+
+// The ends of the outputs' history other than inputs, in the order in which they were made, each once.
+std::vector<IntrusivePtr<TapeNode>> FindLeaves(absl::Span<const DTensor> outputs) {
+  absl::flat_hash_set<const TapeNode*> seen;
+  std::vector<TapeNode*> open;
+  std::vector<IntrusivePtr<TapeNode>> leaves;
+  const auto visit = [&](const IntrusivePtr<TapeNode>& node) {
+    if (!node || !seen.insert(node.get()).second) return;
+    if (!node->edges().empty()) {
+      open.push_back(node.get());
+    } else if (dynamic_cast<const InputNode*>(node.get()) == nullptr) {
+      leaves.push_back(node);
+    }
+  };
+  for (const DTensor& output : outputs) {
+    if (output.defined()) visit(output.impl()->node);
+  }
+  while (!open.empty()) {
+    TapeNode* const node = open.back();
+    open.pop_back();
+    for (const TapeNode::Edge& edge : node->edges()) visit(edge.node);
+  }
+  std::sort(leaves.begin(), leaves.end(),
+            [](const auto& a, const auto& b) { return a->sequence() < b->sequence(); });
+  return leaves;
+}
+
+// A call of a function that is run again. Its operands are the inputs, then the leaves that the function reaches.
+class RecomputeNode final : public TapeNode {
+ public:
+  RecomputeNode(RankState& state, Edges edges, absl::Span<const DTensor> inputs,
+                std::function<DTensors(const DTensors&)> function, KeptResults kept, RandomSnapshot random,
+                absl::Span<const DTensor> outputs)
+      : TapeNode(state, std::move(edges), static_cast<int>(outputs.size())),
+        function_(std::move(function)),
+        kept_(std::move(kept)),
+        random_(std::move(random)),
+        trains_(state.training()),
+        autocast_(state.autocast()) {
+    for (const DTensor& input : inputs) inputs_.push_back(input.defined() ? SavedValue(input) : SavedValue());
+    for (const DTensor& output : outputs) {
+      types_.push_back(output.type());
+      layouts_.push_back(output.layout());
+    }
+  }
+
+  std::string Name() const override { return "Recompute"; }
+  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) override;
+
+ private:
+  DTensors RunAgain(MeshContext& context);
+  void CheckMayRun(MeshContext& context) const;
+  void CheckOutput(size_t index, const DTensor& output) const;
+  // Of what only another run of the function would read.
+  void LetGo() {
+    inputs_.clear();
+    kept_ = KeptResults(KeptOps());
+    function_ = nullptr;
+  }
+
+  std::function<DTensors(const DTensors&)> function_;
+  std::vector<SavedValue> inputs_;
+  KeptResults kept_;
+  const RandomSnapshot random_;
+  const bool trains_;
+  const std::optional<DType> autocast_;
+  std::vector<TensorType> types_;  // of the outputs
+  std::vector<Layout> layouts_;
+  // Where the history of the last run of the function ends: for each input, null for one without a history.
+  std::vector<IntrusivePtr<TapeNode>> cut_;
+  // What a run for some of the operands has left to the one for the others.
+  std::optional<std::vector<DeferredRun>> deferred_;
+  bool used_up_ = false;
+};
+
+void RecomputeNode::CheckMayRun(MeshContext& context) const {
+  if (used_up_) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "Backward: the history of a result of Recompute was used up by an earlier Backward", kHowToRetain);
+  }
+  if (context.state().grad_enabled()) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "Backward: a recomputed function has no gradients of gradients: call it without Recompute, or "
+          "differentiate once");
+  }
+}
+
+void RecomputeNode::CheckOutput(size_t index, const DTensor& output) const {
+  if (output.type() == types_[index] && output.layout() == layouts_[index]) return;
+  Throw(absl::StatusCode::kFailedPrecondition, "Recompute: output ", index, " was ", types_[index].ToString(),
+        " ", layouts_[index].ToString(output.context()->mesh()), " in forward and is ", output.ToString(),
+        " in backward; the function has to do the same whenever it runs");
+}
+
+DTensors RecomputeNode::RunAgain(MeshContext& context) {
+  RankState& state = context.state();
+  DTensors inputs;
+  for (const SavedValue& input : inputs_) {
+    inputs.push_back(input.defined() ? input.Unpack("Recompute") : DTensor());
+  }
+  inputs = CutInputs(state, inputs, edges());
+  cut_.clear();
+  for (const DTensor& input : inputs) {
+    cut_.push_back(input.defined() ? input.impl()->node : IntrusivePtr<TapeNode>());
+  }
+  const EnableGradGuard grad(state);
+  const RandomScope random(state, random_);
+  const AutocastGuard autocast(state, autocast_);
+  const TrainingGuard training(state, trains_);
+  kept_.Rewind();
+  const KeptResultsGuard kept(state, kept_.keeps_any() ? &kept_ : nullptr);
+  const MemoryKindGuard kind(*context.allocator(), MemoryKind::kSaved);
+  DTensors outputs = function_(inputs);
+  if (outputs.size() != types_.size()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "Recompute: the function made ", types_.size(),
+          " outputs in forward and ", outputs.size(), " in backward");
+  }
+  return outputs;
+}
+
+DTensors RecomputeNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients,
+                                 const NodeRun& run) {
+  CheckMayRun(context);
+  DTensors outputs;
+  if (!deferred_) outputs = RunAgain(context);
+  std::vector<TapeNode::Edge> targets;
+  std::vector<int> operands;  // of each target
+  for (int i = 0; i < std::ssize(edges()); ++i) {
+    if (!Wants(i, run)) continue;
+    targets.push_back(i < std::ssize(cut_) ? TapeNode::Edge{cut_[i], 0} : edges()[i]);
+    operands.push_back(i);
+  }
+  std::vector<TapeNode::Edge> roots;
+  DTensors seeds;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    CheckOutput(i, outputs[i]);
+    if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+    roots.push_back(EdgeTo(outputs[i]));
+    seeds.push_back(gradients[i]);
+  }
+  outputs.clear();
+  if (!run.retain || run.is_half) LetGo();
+  used_up_ = !run.retain;
+  std::vector<DeferredRun> rest;
+  BackwardPass pass(context, {.targets = targets, .deferred = run.is_half ? &rest : nullptr});
+  if (deferred_) {
+    pass.Run(*std::exchange(deferred_, std::nullopt));
+  } else {
+    pass.Run(roots, std::move(seeds));
+  }
+  if (run.is_half) deferred_ = std::move(rest);
+  DTensors results(edges().size());
+  for (size_t i = 0; i < operands.size(); ++i) results[operands[i]] = pass.TakeTarget(static_cast<int>(i));
+  return results;
+}
+
+}  // namespace
+
+DTensors Recompute(std::function<DTensors(const DTensors&)> function, const DTensors& inputs,
+                   const KeptOps& keep) {
+  const auto first = std::find_if(inputs.begin(), inputs.end(), [](const DTensor& x) { return x.defined(); });
+  WEFT_REQUIRE(first != inputs.end(), "Recompute: expected at least one input that is defined, got ",
+               inputs.size(), " that are not");
+  RankState& state = first->context()->state();
+  if (!state.grad_enabled()) return function(inputs);
+  TapeNode::Edges edges;
+  for (const DTensor& input : inputs) {
+    edges.push_back(input.defined() && input.requires_grad() ? EdgeTo(input) : TapeNode::Edge());
+  }
+  RandomSnapshot random = state.random_snapshot();
+  KeptResults kept(keep);
+  DTensors made;
+  {
+    const KeptResultsGuard guard(state, keep.empty() ? nullptr : &kept);
+    made = function(CutInputs(state, inputs, edges));
+  }
+  for (const IntrusivePtr<TapeNode>& leaf : FindLeaves(made)) edges.push_back({leaf, 0});
+  DTensors outputs;
+  for (const DTensor& output : made) {
+    WEFT_REQUIRE(output.defined(), "Recompute: output ", outputs.size(), " of the function is undefined");
+    outputs.push_back(WithoutHistory(output));
+  }
+  const IntrusivePtr<TapeNode> node(new RecomputeNode(state, std::move(edges), inputs, std::move(function),
+                                                      std::move(kept), std::move(random), outputs));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!made[i].requires_grad()) continue;
+    outputs[i].impl()->node = node;
+    outputs[i].impl()->output = static_cast<int>(i);
+  }
+  return outputs;
+}
+
+}  // namespace weft

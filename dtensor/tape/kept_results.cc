@@ -1,0 +1,95 @@
+#include "dtensor/tape/kept_results.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/tape/op_node.h"
+#include "dtensor/tape/saved_value.h"
+#include "ops/op/kernel.h"
+#include "runtime/base/error.h"
+#include "runtime/base/nearest.h"
+
+namespace weft {
+namespace {
+
+struct Family {
+  absl::string_view word;
+  std::vector<std::string> ops;
+};
+
+const std::vector<Family>& Families() {
+  static const auto* const families = new std::vector<Family>{
+      {"contract", {"contract", "linear", "gelu_linear"}},
+      {"attention", {"attention", "packed_attention", "masked_attention"}},
+  };
+  return *families;
+}
+
+// Those of a word.
+std::vector<std::string> OpsOf(const std::string& word) {
+  for (const Family& family : Families()) {
+    if (family.word == word) return family.ops;
+  }
+  std::vector<std::string> names;
+  for (const OpDef* op : RegisteredOps()) names.push_back(op->name());
+  WEFT_REQUIRE(std::find(names.begin(), names.end(), word) != names.end(),
+               "expected ops whose results stay, got '", word, "'; the nearest is '",
+               NearestName(word, names), "'");
+  return {word};
+}
+
+}  // namespace
+
+KeptOps::KeptOps(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    for (std::string& name : OpsOf(word)) names_.push_back(std::move(name));
+  }
+}
+
+bool KeptOps::Has(const OpDef& op) const {
+  return std::any_of(names_.begin(), names_.end(),
+                     [&](const std::string& name) { return name == op.name(); });
+}
+
+void KeptResults::Rewind() {
+  is_first_ = false;
+  next_ = 0;
+}
+
+DTensors KeptResults::Run(Execution& execution) {
+  if (!ops_.Has(execution.call().op)) return execution.Run();
+  if (is_first_) {
+    DTensors outputs = execution.Run();
+    DTensors& kept = results_.emplace_back();
+    for (const DTensor& output : outputs) kept.push_back(WithoutHistory(output));
+    return outputs;
+  }
+  const ErasedCall& call = execution.call();
+  const absl::InlinedVector<TensorType, 2> types(execution.plan().output_types.begin(),
+                                                 execution.plan().output_types.end());
+  bool fits = next_ < results_.size() && results_[next_].size() == types.size();
+  for (size_t i = 0; fits && i < types.size(); ++i) {
+    fits = results_[next_][i].type() == types[i] &&
+           results_[next_][i].layout() == execution.plan().strategy.outputs[i];
+  }
+  if (!fits) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "Recompute: the function has taken another way than in forward: ", call.ToString(), " is call ",
+          next_, " of the kept ops, of ", results_.size(), " then; it has to do the same whenever it runs");
+  }
+  if (!execution.is_decomposed()) execution.MoveOperands();
+  DTensors outputs;
+  for (const DTensor& kept : results_[next_++]) outputs.push_back(WithoutHistory(kept));
+  return outputs;
+}
+
+DTensors RunInRecomputed(const ErasedCall& call, KeptResults& kept) {
+  Execution execution(call);
+  if (!WantsRecording(call, execution.plan().output_types)) return execution.Run();
+  DTensors outputs = kept.Run(execution);
+  RecordCall(call, execution.plan(), execution.used(), absl::MakeSpan(outputs));
+  return outputs;
+}
+
+}  // namespace weft

@@ -1,0 +1,68 @@
+// What a recomputed region keeps of its forward, so that some calls need not run twice.
+
+#ifndef WEFT_DTENSOR_TAPE_KEPT_RESULTS_H_
+#define WEFT_DTENSOR_TAPE_KEPT_RESULTS_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "dtensor/call/execute.h"
+#include "dtensor/context/rank_state.h"
+#include "dtensor/dtensor.h"
+#include "ops/op/op.h"
+
+namespace weft {
+
+// The ops whose results a recomputed region keeps. A value.
+class KeptOps {
+ public:
+  // Each word is an op's name, or one of the families
+  //   contract:  every product of the operands by the weights or by each other: contract, linear, gelu_linear
+  //   attention: every form of it: attention, packed_attention, masked_attention
+  // Errors: InvalidArgument for another word, naming the nearest op.
+  explicit KeptOps(const std::vector<std::string>& words = {});
+
+  bool Has(const OpDef& op) const;
+  bool empty() const { return names_.empty(); }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+// The results of the calls of one region, in the order of the calls: forward adds them, each later run of the region
+// takes them in the place of running the calls.
+class KeptResults {
+ public:
+  explicit KeptResults(const KeptOps& ops) : ops_(ops) {}
+
+  bool keeps_any() const { return !ops_.empty(); }
+  // From now on the region runs again, from its beginning.
+  void Rewind();
+
+  // Runs a call that is to be recorded. One of an op that is kept runs the first time alone: later it gives what it made,
+  // with its operands brought to where backward will read them.
+  // Errors: those of the call; FailedPrecondition if it makes another type or layout than the first time, or is one
+  //         call too many.
+  DTensors Run(Execution& execution);
+
+ private:
+  KeptOps ops_;
+  std::vector<DTensors> results_;  // without history
+  bool is_first_ = true;           // the region runs for the first time
+  size_t next_ = 0;
+};
+
+// RunRecorded for the calls of a recomputed function that keeps some.
+DTensors RunInRecomputed(const ErasedCall& call, KeptResults& kept);
+
+// Calls that are recorded while it lives are those of a region; null: of none.
+class KeptResultsGuard : ScopedValue<KeptResults*> {
+ public:
+  KeptResultsGuard(RankState& state, KeptResults* results) : ScopedValue(state.kept_results_, results) {}
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_TAPE_KEPT_RESULTS_H_

@@ -1,0 +1,70 @@
+// How a resolved plan prints.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "mesh/shard_math.h"
+#include "parallel/resolved_plan.h"
+
+namespace weft {
+namespace {
+
+std::string StylesText(const std::vector<Style>& styles) {
+  std::vector<std::string> texts;
+  for (const Style& style : styles) texts.push_back(style.ToString());
+  return texts.empty() ? "-" : absl::StrJoin(texts, " + ");
+}
+
+// "[-, -]", or "bf16 [-, -]" of what has a dtype of its own.
+std::string WithDType(const std::string& layout, const std::optional<DType>& dtype) {
+  return dtype ? absl::StrCat(DTypeName(*dtype), " ", layout) : layout;
+}
+
+std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths(rows[0].size(), 0);
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i)
+      absl::StrAppendFormat(&line, "%-*s  ", static_cast<int>(widths[i]), row[i]);
+    absl::StrAppend(&text, absl::StripTrailingAsciiWhitespace(line), "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
+  std::vector<std::vector<std::string>> rows = {
+      {"parameter", "style", "shape", "at rest", "in compute", "gradient", "state", "elements per rank"},
+  };
+  if (pipeline) rows[0].push_back("stages");
+  const std::vector<Parameter*> all = model.RegisteredParameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Shape& shape = all[i]->spec().shape;
+    const ParameterLayouts& layouts = parameters[i].layouts;
+    rows.push_back({
+        parameters[i].path,
+        StylesText(parameters[i].styles),
+        shape.ToString(),
+        layouts.at_rest.ToString(mesh),
+        WithDType(layouts.compute.ToString(mesh), parameters[i].compute_dtype),
+        WithDType(layouts.of_gradient().ToString(mesh), parameters[i].reduce_dtype),
+        layouts.of_state().ToString(mesh),
+        absl::StrCat(MaxLocalElements(shape, layouts.at_rest, mesh)),
+    });
+    if (pipeline) rows.back().push_back(absl::StrJoin(parameters[i].stages, ", "));
+  }
+  return FormatTable(rows);
+}
+
+}  // namespace weft
