@@ -130,6 +130,8 @@ bool HasFastBF16() {
   return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
 }
 
+bool HasTileBF16() { return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx; }
+
 GemmTiling::GemmTiling(const GemmSize& size) : size_(size) {
   // Measured against one whole product (256 x 768 x 3072, one thread): tiles of 256 rows and 192 columns or
   // more lose up to 5%, 128 rows 10%, 96 columns of a transposed operand 30%. So columns are cut first, none

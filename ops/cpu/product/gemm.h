@@ -40,6 +40,9 @@ void GemmBF16(const GemmSize& size, const GemmMatrix<BFloat16>& a, const GemmMat
 // Whether oneDNN multiplies bf16 on this machine at more than reference speed.
 bool HasFastBF16();
 
+// Whether it does so by tiles of registers (AMX), at many times the rate of vectors.
+bool HasTileBF16();
+
 // How a product's output is cut into tiles: the largest ones that still occupy several threads and stay in
 // cache, nearly of one size, and an even number where there are several.
 class GemmTiling {

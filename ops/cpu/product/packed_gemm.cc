@@ -224,6 +224,7 @@ bool WantsPackedGemm(const GemmSize& size, const GemmMatrix<T>& a, const GemmMat
     if (std::min({size.m, size.n, size.k}) < kLeastExtent || size.m * size.n * size.k < kLeastWork)
       return false;
     if (!HasPanelProducts<T>()) return false;
+    if (sizeof(T) == 2 && HasTileBF16()) return false;
     // Rows that lie 4 KiB apart fall into one set of a first cache of 64 sets of 64 bytes, which a column of
     // them overflows; packed panels do not have that stride. An `a` that is not transposed is packed along
     // its rows, by whole lines that are used up at once.
