@@ -9,7 +9,10 @@
 #include "absl/functional/function_ref.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #undef HWY_TARGET_INCLUDE
@@ -127,9 +130,48 @@ __attribute__((target("avx512f,avx512bf16"))) double PairDots(int64_t rounds, fl
 }
 
 bool HasPairDots() { return __builtin_cpu_supports("avx512bf16"); }
+
+// Whether the processor has tiles and the kernel lets this process use them.
+bool HasTileDots() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kTileBF16 = 1u << 22, kTiles = 1u << 24;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  if ((edx & kTileBF16) == 0 || (edx & kTiles) == 0) return false;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+// As PairDots, of tiles of 16 rows of 32 bf16: four sums, of a tile and another.
+__attribute__((target("amx-tile,amx-bf16"))) double TileDots(int64_t rounds, float* sink) {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  for (int64_t i = 0; i < rounds; ++i) {
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_dpbf16ps(1, 4, 5);
+    _tile_dpbf16ps(2, 4, 5);
+    _tile_dpbf16ps(3, 4, 5);
+  }
+  alignas(64) float sums[16 * 16];
+  _tile_stored(0, sums, 64);
+  _tile_release();
+  *sink = sums[0];
+  return 4.0 * 2 * 16 * 16 * 32 * static_cast<double>(rounds);
+}
 #else
 double PairDots(int64_t /*rounds*/, float* /*sink*/) { return 0; }
 bool HasPairDots() { return false; }
+double TileDots(int64_t /*rounds*/, float* /*sink*/) { return 0; }
+bool HasTileDots() { return false; }
 #endif
 
 // A result that the compiler must believe is read.
@@ -156,7 +198,10 @@ double PeakFlopsF32(int threads) {
                 [](int64_t rounds, float* sink) { return HWY_DYNAMIC_DISPATCH(MultiplyAdds)(rounds, sink); });
 }
 
-double PeakFlopsBF16(int threads) { return HasPairDots() ? PeakOf(threads, PairDots) : 0; }
+double PeakFlopsBF16(int threads) {
+  if (HasTileDots()) return PeakOf(threads, TileDots);
+  return HasPairDots() ? PeakOf(threads, PairDots) : 0;
+}
 
 double TriadBytesPerSecond(int64_t num_bytes, int threads) {
   const int64_t n = std::max<int64_t>(num_bytes / 12 / threads, 64);

@@ -11,8 +11,8 @@ namespace weft {
 // Flops a second of multiply-adds on registers, two flops each, in the widest vectors the processor has.
 double PeakFlopsF32(int threads);
 
-// The same of the processor's dot products of bf16 pairs summed in f32 (AVX512-BF16), four flops a lane;
-// 0 where it has none.
+// The same of the processor's dot products of bf16 summed in f32: of tiles (AMX), otherwise of pairs (AVX512-BF16);
+// 0 where it has neither.
 double PeakFlopsBF16(int threads);
 
 // Bytes a second of STREAM's triad, a[i] = b[i] + s * c[i] on f32, where the three arrays take `num_bytes`
