@@ -89,6 +89,20 @@ void ApplyStyles(Module& model, const ResolvedPlan& resolved, const std::vector<
   for (const auto& [style, of] : styles) FindStyle(style.name).apply(style, model, of);
 }
 
+// Of modules that are here.
+void MaterializeBuffers(Module& model, const IntrusivePtr<MeshContext>& context,
+                        const IntrusivePtr<MeshContext>& part, const ResolvedPlan& resolved, DType dtype) {
+  size_t index = 0;
+  for (ModuleBuffer* buffer : model.RegisteredBuffers()) {
+    const ResolvedBuffer& entry = resolved.buffers[index++];
+    if (resolved.pipeline) {
+      buffer->set_is_here(resolved.IsOn(resolved.modules[entry.module].stages,
+                                        context->coordinate()[resolved.pipeline->axis]));
+    }
+    if (buffer->is_here()) buffer->Materialize(part, dtype, entry.layout);
+  }
+}
+
 }  // namespace
 
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
@@ -130,6 +144,7 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
                                parameter.layouts);
     parameters[i]->set_reduce_dtype(parameter.reduce_dtype.value_or(options.dtype));
   }
+  MaterializeBuffers(model, context, part, resolved, options.dtype);
   AgreeOnStartValues(*part, model.AllParameters(), options.start_values);
   const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);
   const std::vector<ResolvedUnit> units = UnitsHere(resolved, parameters, stages);

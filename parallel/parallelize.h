@@ -19,7 +19,7 @@ struct ParallelizeOptions {
 };
 
 // Applies a plan: resolves it, pins module borders, and gives every parameter its layouts and first value,
-// this rank's piece only. A parameter that no entry reaches is Replicate. With an empty plan it is
+// this rank's piece only; buffers, too (parallel/buffer_splits.h). A parameter that no entry reaches is Replicate. With an empty plan it is
 // Materialize.
 //
 // Of a plan that cuts the model into stages (Pipeline) a rank gets those of its coordinate: they lie on the slice of

@@ -64,6 +64,12 @@ std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
     });
     if (pipeline) rows.back().push_back(absl::StrJoin(parameters[i].stages, ", "));
   }
+  for (const ResolvedBuffer& buffer : buffers) {
+    const std::string elements = absl::StrCat(MaxLocalElements(buffer.shape, buffer.layout, mesh));
+    rows.push_back({buffer.path, StylesText(buffer.styles), buffer.shape.ToString(),
+                    buffer.layout.ToString(mesh), "-", "-", "-", elements});
+    if (pipeline) rows.back().push_back(absl::StrJoin(modules[buffer.module].stages, ", "));
+  }
   return FormatTable(rows);
 }
 

@@ -20,7 +20,8 @@ namespace {
 // modules times parameters, nor to modules times entries.
 class Resolver {
  public:
-  Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan) : mesh_(mesh), plan_(plan), tree_(model) {
+  Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan)
+      : mesh_(mesh), plan_(plan), tree_(model), buffers_(tree_, mesh) {
     for (size_t i = 0; i < tree_.modules().size(); ++i) {
       result_.modules.push_back({.path = tree_.module_path(i)});
     }
@@ -41,6 +42,7 @@ class Resolver {
       layouts.accumulates_unreduced = accumulates_[i];
     }
     TakeDTypes();
+    result_.buffers = buffers_.Resolve();
     CollectUnits();
     CutPipeline();
     return std::move(result_);
@@ -193,6 +195,7 @@ class Resolver {
     const std::vector<int> own = tree_.OwnParameters(module);
     bool split = own.empty();  // a tied head has none: only its border counts
     for (int parameter : own) split |= SplitDeclared(parameter, rules, style, axis, where);
+    buffers_.Add(module, rules, style, where);
     WEFT_REQUIRE(split, where, ": module '", tree_.module_path(module),
                  "' declares no dim that this style splits");
   }
@@ -346,6 +349,7 @@ class Resolver {
   const DeviceMesh& mesh_;
   const Plan& plan_;
   const ModelTree tree_;
+  BufferSplits buffers_;
   ResolvedPlan result_;
   std::vector<Meaning> meanings_;               // of each entry
   std::map<ClaimKey, ParameterClaims> claims_;  // of styles that reach below

@@ -7,6 +7,7 @@
 
 #include "dtensor/nn/module.h"
 #include "mesh/device_mesh.h"
+#include "parallel/buffer_splits.h"
 #include "parallel/plan.h"
 #include "parallel/style.h"
 
@@ -57,6 +58,7 @@ struct ResolvedPipeline {
 struct ResolvedPlan {
   std::vector<ResolvedModule> modules;        // every module of the model, in order of registration
   std::vector<ResolvedParameter> parameters;  // every parameter, in order of registration
+  std::vector<ResolvedBuffer> buffers;        // every buffer, likewise
   // Each module that FullyShard marks, or wraps by size or type, and that owns a parameter whose layout at rest differs from
   // compute's; in order of registration. A parameter is in the innermost.
   std::vector<ResolvedUnit> units;
@@ -72,7 +74,7 @@ struct ResolvedPlan {
   bool HasPrecision() const;
 
   // A table: parameter, styles that reach it, shape, its four layouts, elements at rest per rank (largest); the stages
-  // that have it, where there is a pipeline.
+  // that have it, where there is a pipeline. Then each buffer, which has one layout.
   std::string ToTable(Module& model, const DeviceMesh& mesh) const;
 };
 

@@ -14,12 +14,17 @@
 namespace weft {
 namespace {
 
-// Reads this rank's piece of `name` over the elements of `into`.
-void LoadInto(SafetensorsReader& reader, const std::string& name, const DTensor& into) {
-  const Tensor piece = reader.Read(name, into.LocalBox(), into.context()->allocator());
+// This rank's piece of `name`, as `into` lies.
+Tensor ReadPiece(SafetensorsReader& reader, const std::string& name, const DTensor& into) {
+  Tensor piece = reader.Read(name, into.LocalBox(), into.context()->allocator());
   WEFT_REQUIRE(piece.dtype() == into.dtype(), "'", reader.path(), "': tensor '", name, "' is ",
                DTypeName(piece.dtype()), ", expected ", DTypeName(into.dtype()));
-  CopyTensor(piece, into.ToLocal());
+  return piece;
+}
+
+// Reads it over the elements of `into`.
+void LoadInto(SafetensorsReader& reader, const std::string& name, const DTensor& into) {
+  CopyTensor(ReadPiece(reader, name, into), into.ToLocal());
   into.impl()->MarkWritten("load");
 }
 
@@ -145,6 +150,9 @@ std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, co
   for (const Parameter* parameter : model.AllParameters()) {
     tensors.push_back({parameter->path(), parameter->at_rest()});
   }
+  for (const ModuleBuffer* buffer : model.AllBuffers()) {
+    if (buffer->spec().persistent) tensors.push_back({buffer->path(), buffer->Value()});
+  }
   for (auto& entry : optimizer.State())
     tensors.push_back({absl::StrCat("optimizer.", entry.first), entry.second});
   return tensors;
@@ -153,6 +161,12 @@ std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, co
 void LoadParameters(SafetensorsReader& reader, Module& model) {
   for (const Parameter* parameter : model.AllParameters())
     LoadInto(reader, parameter->path(), parameter->at_rest());
+  for (ModuleBuffer* buffer : model.AllBuffers()) {
+    if (!buffer->spec().persistent) continue;
+    const DTensor& value = buffer->Value();
+    buffer->Set(DTensor::FromLocal(value.context(), ReadPiece(reader, buffer->path(), value), value.layout(),
+                                   value.shape()));
+  }
 }
 
 void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer,

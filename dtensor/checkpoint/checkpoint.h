@@ -26,11 +26,12 @@ namespace weft {
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
                  const SafetensorsMetadata& metadata, const ModelStages* stages = nullptr);
 
-// A model's parameters under their paths, then an optimizer's state under its names; of those that are here.
+// A model's parameters and its buffers that persist under their paths, then an optimizer's state under its names; of those
+// that are here.
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer);
 
-// Reads this rank's pieces of every parameter of the model, or of every tensor of an optimizer's state, in
-// place. Files written before optimizers counted their updates have none: `updates_of_older` stands in, the
+// Reads this rank's pieces of every parameter of the model, in place, and of every buffer that persists; or of every tensor
+// of an optimizer's state, in place. Files written before optimizers counted their updates have none: `updates_of_older` stands in, the
 // number of steps, all of which counted then.
 // Errors: NotFound naming the tensor that the file lacks; InvalidArgument for another dtype or shape.
 void LoadParameters(SafetensorsReader& reader, Module& model);

@@ -77,6 +77,7 @@ void RandomScope::Swap() noexcept {
   std::swap(state_.step_, other_.step);
   std::swap(state_.batch_offset_, other_.batch_offset);
   other_.path_id = state_.place_.path_id.exchange(other_.path_id);
+  std::swap(state_.module_training_, other_.module_training);
   state_.call_numbers_.swap(other_.call_numbers);
 }
 

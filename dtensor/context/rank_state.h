@@ -44,6 +44,7 @@ struct RandomSnapshot {
   uint64_t step = 0;
   int64_t batch_offset = 0;                              // of the microbatch (BatchOffsetGuard)
   int path_id = 0;                                       // the module path
+  bool module_training = true;                           // of that module (Module::Train, Module::Eval)
   absl::flat_hash_map<int, uint64_t> call_numbers = {};  // by module path; one that has not drawn is absent
 
   bool operator==(const RandomSnapshot&) const = default;
@@ -67,7 +68,9 @@ class RankState {
   // Whether what backward delivers to parameters is brought to rest in the pass that delivers it (NoSync).
   bool syncs_gradients() const { return syncs_gradients_; }
   Purpose purpose() const { return purpose_; }
-  bool training() const { return training_; }
+  // Whether what differs between training and use (dropout, batch norm) is to do as in training: unless the rank
+  // evaluates (EvaluationGuard), or the module that runs (Module::Eval).
+  bool training() const { return training_ && module_training_; }
   void set_training(bool training) { training_ = training; }
 
   // Every module's output is checked for elements that are not finite: for finding where they come from.
@@ -97,7 +100,9 @@ class RankState {
 
   // Where the rank stands now, for a RandomScope later.
   // Cost:   copies one number per module path that has drawn since the root module's call.
-  RandomSnapshot random_snapshot() const { return {step_, batch_offset_, path_id(), call_numbers_}; }
+  RandomSnapshot random_snapshot() const {
+    return {step_, batch_offset_, path_id(), module_training_, call_numbers_};
+  }
 
   // A communicator among `ranks` (world ranks, ascending, this one among them), for what runs between meshes.
   // Created at its first use, which every member reaches in the same order; then pooled by name and ranks.
@@ -146,6 +151,7 @@ class RankState {
   friend class NoSync;
   friend class BackwardScope;
   friend class TrainingGuard;
+  friend class ModuleTrainingGuard;
   friend class CheckFiniteGuard;
   friend class PurposeGuard;
   friend class PathGuard;
@@ -157,6 +163,7 @@ class RankState {
   bool syncs_gradients_ = true;
   BackwardPass* outermost_pass_ = nullptr;
   bool training_ = true;
+  bool module_training_ = true;
   bool check_finite_ = false;
   Purpose purpose_ = Purpose::kActivation;
   uint64_t seed_ = 0;
@@ -271,7 +278,7 @@ class BatchOffsetGuard : ScopedValue<int64_t> {
 //   ...
 //   const RandomScope again(state, before);
 //   DTensor same_bits = block(x);
-// The seed, and whether the rank is training, are left as they are. Scopes nest. Within one, the call of a root
+// The seed, and whether the rank evaluates, are left as they are. Scopes nest. Within one, the call of a root
 // module resets call numbers as ever; their end undoes that too.
 class RandomScope {
  public:
@@ -306,6 +313,12 @@ class EvaluationGuard : TrainingGuard {
 class AutocastGuard : ScopedValue<std::optional<DType>> {
  public:
   AutocastGuard(RankState& state, std::optional<DType> dtype);
+};
+
+// The module that runs is training, or is not, while it lives.
+class ModuleTrainingGuard : ScopedValue<bool> {
+ public:
+  ModuleTrainingGuard(RankState& state, bool training) : ScopedValue(state.module_training_, training) {}
 };
 
 // Checks every module's output while it lives.

@@ -29,6 +29,18 @@ DTensor Cross(const DTensor& x, const std::optional<DType>& dtype, const std::ve
   return Call(kCast, {Pin(x, pins)}, {.dtype = *dtype});
 }
 
+// What the hooks make of a tensor that crosses a border.
+DTensor AfterHooks(const HookList<DTensor(Module&, const DTensor&)>& hooks, Module& module,
+                   const DTensor& x) {
+  if (hooks.empty()) return x;
+  DTensor y = x;
+  for (const Module::ForwardHook& hook : hooks.hooks()) {
+    DTensor changed = hook(module, y);
+    if (changed.defined()) y = std::move(changed);
+  }
+  return y;
+}
+
 // Of what a forward makes: backward will read it, if there is to be one.
 MemoryKind KindOfForward(MeshContext& context) {
   return context.state().grad_enabled() ? MemoryKind::kSaved : context.allocator()->kind();
@@ -59,6 +71,33 @@ std::string Module::path() const {
   if (parent_ == nullptr) return name_;
   const std::string parent = parent_->path();
   return parent.empty() ? name_ : absl::StrCat(parent, ".", name_);
+}
+
+void Module::set_name(std::string name) {
+  WEFT_REQUIRE(parent_ == nullptr, "module '", path(), "' has a name already: set_name is for a root");
+  if (context_) {
+    Throw(absl::StatusCode::kFailedPrecondition, "set_name('", name,
+          "'): the model has values already, which were drawn without it");
+  }
+  root_name_ = std::move(name);
+}
+
+std::string Module::full_path() const {
+  const Module* root = this;
+  while (root->parent_ != nullptr) root = root->parent_;
+  const std::string own = path();
+  if (root->root_name_.empty()) return own;
+  return own.empty() ? root->root_name_ : absl::StrCat(root->root_name_, ".", own);
+}
+
+HookHandle Module::AddBeforeForward(ForwardHook hook) {
+  WEFT_REQUIRE(hook != nullptr, "AddBeforeForward of '", path(), "': expected a function, got an empty one");
+  return before_hooks_.Add(std::move(hook));
+}
+
+HookHandle Module::AddAfterForward(ForwardHook hook) {
+  WEFT_REQUIRE(hook != nullptr, "AddAfterForward of '", path(), "': expected a function, got an empty one");
+  return after_hooks_.Add(std::move(hook));
 }
 
 DTensor Module::operator()(const DTensor& x) {
@@ -109,6 +148,34 @@ std::vector<Parameter*> Module::RegisteredParameters() {
   return all;
 }
 
+std::vector<Parameter*> Module::TrainableParameters() {
+  std::vector<Parameter*> all = AllParameters();
+  std::erase_if(all, [](const Parameter* parameter) { return !parameter->trainable(); });
+  return all;
+}
+
+std::vector<ModuleBuffer*> Module::AllBuffers() {
+  std::vector<ModuleBuffer*> all = RegisteredBuffers();
+  std::erase_if(all, [](const ModuleBuffer* buffer) { return !buffer->is_here(); });
+  return all;
+}
+
+std::vector<ModuleBuffer*> Module::RegisteredBuffers() {
+  std::vector<ModuleBuffer*> all;
+  for (Module* module : AllModules()) {
+    all.insert(all.end(), module->buffers_.begin(), module->buffers_.end());
+  }
+  return all;
+}
+
+void Module::SetTraining(bool training) {
+  for (Module* module : AllModules()) module->training_ = training;
+}
+
+void Module::set_trainable(bool trainable) {
+  for (Parameter* parameter : RegisteredParameters()) parameter->set_trainable(trainable);
+}
+
 const IntrusivePtr<MeshContext>& Module::context() const {
   if (!context_) {
     Throw(absl::StatusCode::kFailedPrecondition, "module '", path(),
@@ -119,12 +186,13 @@ const IntrusivePtr<MeshContext>& Module::context() const {
 
 void Module::Bind(const IntrusivePtr<MeshContext>& context) {
   context_ = context;
-  path_id_ = context->state().PathId(path());
+  path_id_ = context->state().PathId(full_path());
 }
 
 ModuleCall::ModuleCall(Module& module, bool is_unit)
     : module_(module),
       path_(module.context()->state(), module.path_id_),
+      training_(module.context()->state(), module.training_),
       kind_(*module.context()->allocator(), KindOfForward(*module.context())) {
   if (module.recompute_ != nullptr && !is_unit) {
     Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),
@@ -135,13 +203,15 @@ ModuleCall::ModuleCall(Module& module, bool is_unit)
 }
 
 DTensor ModuleCall::Input(const DTensor& x) const {
-  return Cross(x, module_.border_.input_dtype, module_.border_.input);
+  return Cross(AfterHooks(module_.before_hooks_, module_, x), module_.border_.input_dtype,
+               module_.border_.input);
 }
 
 DTensor ModuleCall::Output(const DTensor& y) const {
   if (module_.context()->state().check_finite())
     CheckFinite(y, absl::StrCat("output of module '", module_.path(), "'"));
-  return Cross(y, module_.border_.output_dtype, module_.border_.output);
+  return Cross(AfterHooks(module_.after_hooks_, module_, y), module_.border_.output_dtype,
+               module_.border_.output);
 }
 
 bool Recomputes(const RankState& state, const ModuleRecompute& recompute) {
@@ -165,9 +235,13 @@ void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const M
     parameter->Materialize(context, options.dtype, options.compute_dtype.value_or(options.dtype),
                            {.at_rest = replicated, .compute = replicated});
   }
+  for (ModuleBuffer* buffer : root.AllBuffers()) {
+    buffer->Materialize(context, options.dtype,
+                        Layout(buffer->spec().shape.ndim(), context->mesh().num_axes()));
+  }
 }
 
-// What a parameter asks of its module.
+// What a parameter or a buffer asks of its module.
 
 Parameter::Parameter(Module* owner, std::string name, ParameterSpec spec)
     : owner_(owner), name_(std::move(name)), spec_(std::move(spec)) {
@@ -176,7 +250,31 @@ Parameter::Parameter(Module* owner, std::string name, ParameterSpec spec)
   owner->parameters_.push_back(this);
 }
 
+ModuleBuffer::ModuleBuffer(Module* owner, std::string name, BufferSpec spec)
+    : owner_(owner), name_(std::move(name)), spec_(std::move(spec)) {
+  WEFT_REQUIRE(owner->parameter_names_.insert(name_).second, "module '", owner->path(),
+               "' already has a parameter or buffer '", name_, "'");
+  owner->buffers_.push_back(this);
+}
+
+std::string ModuleBuffer::path() const {
+  const std::string owner = owner_->path();
+  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
+}
+
+std::string ModuleBuffer::full_path() const {
+  const std::string owner = owner_->full_path();
+  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
+}
+
 std::string Parameter::owner_path() const { return owner_->path(); }
+
+std::string Parameter::owner_full_path() const { return owner_->full_path(); }
+
+std::string Parameter::full_path() const {
+  const std::string owner = owner_full_path();
+  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
+}
 
 std::string Parameter::path() const {
   const std::string owner = owner_path();

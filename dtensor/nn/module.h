@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_NN_MODULE_H_
 #define WEFT_DTENSOR_NN_MODULE_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,8 +10,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/context/hook_list.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/nn/module_buffer.h"
 #include "dtensor/nn/parameter.h"
 #include "dtensor/tape/kept_results.h"
 
@@ -78,14 +81,39 @@ class Module {
   DTensor operator()(const DTensor& x);
 
   std::string path() const;  // "" for the root, "blocks.0.mlp"
+
+  // A root's name, for programs of several models: first values, random bits and what the ledger says of each are those
+  // of a child of that name, "teacher.blocks.0.mlp", so that two models of one shape do not draw the same. Paths, and
+  // with them plans and checkpoints, stay as they are.
+  // Errors: InvalidArgument for a module that is no root, FailedPrecondition for one that has values.
+  void set_name(std::string name);
+  // The path behind the root's name.
+  std::string full_path() const;
   const std::vector<Module*>& children() const { return children_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // its own
+  const std::vector<ModuleBuffer*>& buffers() const { return buffers_; }     // likewise
 
   // This module and all below it, in order of registration; their parameters that are here, and all of them, those
   // too that other ranks alone have (Parameter::is_here).
   std::vector<Module*> AllModules();
   std::vector<Parameter*> AllParameters();
   std::vector<Parameter*> RegisteredParameters();
+  // Those that are here and are trained (Parameter::trainable): what to give an optimizer that shall keep no state for
+  // the others.
+  std::vector<Parameter*> TrainableParameters();
+  // The same of buffers: those that are here, and all.
+  std::vector<ModuleBuffer*> AllBuffers();
+  std::vector<ModuleBuffer*> RegisteredBuffers();
+
+  // This module and all below it do as in training, or as in use: what Dropout and BatchNorm go by, as
+  // RankState::training. A module goes by its own, whatever the one around it is set to; an EvaluationGuard goes before
+  // all. Set it alike on every rank.
+  void Train() { SetTraining(true); }
+  void Eval() { SetTraining(false); }
+  bool training() const { return training_; }
+
+  // All parameters of this module and below: Parameter::set_trainable.
+  void set_trainable(bool trainable);
 
   // What Parallelize decided for the border, and the context that Materialize bound.
   const ModuleBorder& border() const { return border_; }
@@ -97,6 +125,13 @@ class Module {
   // Errors: of calls from then on: FailedPrecondition for a module that is not called with a single tensor.
   void set_recompute(std::shared_ptr<const ModuleRecompute> recompute) { recompute_ = std::move(recompute); }
 
+  // `hook` sees each tensor that a call of this module takes, or gives, and returns what goes on in its place; an undefined
+  // tensor for the tensor as it is. What it returns is pinned as the module's border says. Of a module with several
+  // inputs each is seen by itself. In the order in which they were hung; every rank hangs the same.
+  using ForwardHook = std::function<DTensor(Module& module, const DTensor& x)>;
+  HookHandle AddBeforeForward(ForwardHook hook);
+  HookHandle AddAfterForward(ForwardHook hook);
+
  protected:
   // What the module computes.
   // Errors: Unimplemented for modules of another signature.
@@ -104,23 +139,29 @@ class Module {
 
  private:
   friend class Parameter;
+  friend class ModuleBuffer;
   friend class ModuleCall;
 
   void AppendModules(std::vector<Module*>* modules);
   DTensor Run(const DTensor& x);
+  void SetTraining(bool training);
 
   Module* parent_ = nullptr;
   std::string name_;
   std::vector<Module*> children_;
   std::vector<Parameter*> parameters_;
   absl::flat_hash_set<absl::string_view> child_names_;  // views of what the children and parameters hold
-  absl::flat_hash_set<absl::string_view> parameter_names_;
+  std::vector<ModuleBuffer*> buffers_;
+  absl::flat_hash_set<absl::string_view> parameter_names_;  // and those of buffers
   ModuleBorder border_;
   IntrusivePtr<MeshContext> context_;
   std::shared_ptr<ModuleObserver> observer_;  // may be null
   std::shared_ptr<const ModuleRecompute> recompute_;
   const std::shared_ptr<bool> life_ = std::make_shared<bool>();  // ends with the module
+  HookList<DTensor(Module&, const DTensor&)> before_hooks_, after_hooks_;
+  std::string root_name_;
   int path_id_ = 0;
+  bool training_ = true;
 };
 
 // One call of a module, while it lives: what every operator() of a module does around its own work.
@@ -144,6 +185,7 @@ class ModuleCall {
 
   Module& module_;
   PathGuard path_;
+  ModuleTrainingGuard training_;
   MemoryKindGuard kind_;
 };
 
@@ -159,7 +201,7 @@ struct MaterializeOptions {
   std::optional<DType> compute_dtype = std::nullopt;  // of forward and backward; `dtype` if not given
 };
 
-// Binds a model to `context` and gives every parameter its first value, replicated over the mesh, from the
+// Binds a model to `context` and gives every parameter and buffer its first value, replicated over the mesh, from the
 // rank state's seed.
 // Errors: FailedPrecondition if it already was.
 void Materialize(Module& root, const IntrusivePtr<MeshContext>& context,

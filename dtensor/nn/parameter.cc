@@ -4,7 +4,6 @@
 #include "dtensor/redistribute_each.h"
 #include "dtensor/tape/cast_node.h"
 #include "dtensor/tape/saved_value.h"
-#include "ops/creation/random.h"
 #include "runtime/base/philox.h"
 #include "runtime/tensor/copy.h"
 
@@ -26,7 +25,23 @@ const DTensor& Parameter::at_rest() const {
   return at_rest_;
 }
 
-LeafNode& Parameter::leaf() const { return static_cast<LeafNode&>(*at_rest().impl()->node); }
+LeafNode& Parameter::leaf() const {
+  at_rest();  // throws if there is none
+  return static_cast<LeafNode&>(*leaf_);
+}
+
+void Parameter::set_trainable(bool trainable) {
+  if (materialized()) {
+    if (at_rest_.context()->state().in_backward()) {
+      Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
+            "': set_trainable within a backward pass; expected it between passes");
+    }
+    at_rest_.impl()->node = trainable ? leaf_ : nullptr;
+    if (!trainable) ClearGrad();
+    leaf().set_expects(trainable);
+  }
+  trainable_ = trainable;
+}
 
 DTensor Parameter::Value() const {
   const DTensor& value = at_rest();
@@ -37,8 +52,9 @@ DTensor Parameter::Value() const {
   DTensor copy = copy_source_ != nullptr ? WithoutHistory(copy_source_->Copy(copy_index_))
                                          : MakeCopy(value, compute_dtype_, layouts_.compute);
   // Redistribution is the identity on values, so the copy's gradient is the parameter's, but for the dtype.
-  const IntrusivePtr<TapeNode>& leaf = value.impl()->node;
-  copy.impl()->node = compute_dtype_ == value.dtype() ? leaf : MakeCastNode(state, leaf, value.dtype());
+  if (trainable_) {
+    copy.impl()->node = compute_dtype_ == value.dtype() ? leaf_ : MakeCastNode(state, leaf_, value.dtype());
+  }
   auto origin = MakeIntrusive<CopyOrigin>();
   origin->at_rest = value.impl();
   origin->version = value.impl()->version();
@@ -88,8 +104,10 @@ void Parameter::Fork() {
 }
 
 DTensor Parameter::ExchangeValue(DTensor value) {
-  WEFT_REQUIRE(value.defined() && value.impl()->node == at_rest().impl()->node, "parameter '", path(),
-               "': expected a version of its own value");
+  WEFT_REQUIRE(value.defined() && value.type() == at_rest().type() && value.layout() == at_rest().layout() &&
+                   (!value.impl()->node || value.impl()->node == leaf_),
+               "parameter '", path(), "': expected a version of its own value");
+  value.impl()->node = trainable_ ? leaf_ : nullptr;
   return std::exchange(at_rest_, std::move(value));
 }
 
@@ -104,6 +122,11 @@ void Parameter::SetGrad(DTensor gradient) {
   leaf().set_gradient(std::move(gradient));
 }
 
+HookHandle Parameter::AddGradientReady(std::function<void(Parameter& parameter)> hook) {
+  WEFT_REQUIRE(hook != nullptr, "AddGradientReady of '", path(), "': expected a function, got an empty one");
+  return leaf().AddReadyHook([this, hook = std::move(hook)] { hook(*this); });
+}
+
 void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
                             const ParameterLayouts& layouts) {
   if (materialized()) {
@@ -116,28 +139,21 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   NoGradGuard no_grad(state);
   const MemoryKindGuard kind(*context->allocator(), MemoryKind::kParam);
   // The value's memory and the leaf's collectives belong to its module.
-  const PathGuard path_guard(state, state.PathId(owner_path()));
+  const PathGuard path_guard(state, state.PathId(owner_full_path()));
   // Initial values belong to the beginning of time, whatever step the program is at.
-  const RandomKey key{.seed = state.seed(), .stream = StreamOf(path()), .step = 0};
-  const Initializer& init = spec_.initializer;
-  DTensor value;
-  switch (init.kind) {
-    case Initializer::Kind::kConstant:
-      value =
-          Create(kFill, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape}, {.value = init.a});
-      break;
-    case Initializer::Kind::kNormal:
-      value = Create(kRandomNormal, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape},
-                     {.key = key, .mean = init.a, .stddev = init.b});
-      break;
-    case Initializer::Kind::kUniform:
-      value = Create(kRandomUniform, context, layouts.at_rest, {.dtype = dtype, .shape = spec_.shape},
-                     {.key = key, .low = init.a, .high = init.b});
-      break;
-  }
+  const RandomKey key{.seed = state.seed(), .stream = StreamOf(full_path()), .step = 0};
+  DTensor value = MakeFirstValue(spec_.initializer, {.context = context,
+                                                     .layout = layouts.at_rest,
+                                                     .type = {dtype, spec_.shape},
+                                                     .key = key,
+                                                     .fans = spec_.fans,
+                                                     .path = path()});
   layouts_ = layouts;
   compute_dtype_ = compute_dtype;
-  value.impl()->node = IntrusivePtr<TapeNode>(new LeafNode(state, path(), layouts.of_gradient(), dtype));
+  auto* const leaf = new LeafNode(state, path(), layouts.of_gradient(), dtype);
+  leaf_ = IntrusivePtr<TapeNode>(leaf);
+  leaf->set_expects(trainable_);
+  if (trainable_) value.impl()->node = leaf_;
   value.impl()->writes = MakeIntrusive<WriteLog>();
   at_rest_ = std::move(value);
 }

@@ -2,14 +2,17 @@
 #define WEFT_DTENSOR_NN_PARAMETER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/types/span.h"
+#include "dtensor/context/hook_list.h"
 #include "dtensor/context/lane.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/nn/initializer.h"
 #include "dtensor/tape/copy_source.h"
 #include "dtensor/tape/leaf_node.h"
 #include "mesh/layout.h"
@@ -18,21 +21,6 @@
 namespace weft {
 
 class Module;
-
-// The distribution that a parameter's first value is drawn from. Elements depend on the seed, the parameter's
-// path and their global index only, so they are the same on every layout.
-struct Initializer {
-  enum class Kind : uint8_t { kConstant, kNormal, kUniform };
-  Kind kind = Kind::kConstant;
-  double a = 0;  // the constant, the mean, or the lower bound
-  double b = 0;  // the standard deviation, or the upper bound
-
-  static Initializer Constant(double value) { return {Kind::kConstant, value, 0}; }
-  static Initializer Normal(double mean, double stddev) { return {Kind::kNormal, mean, stddev}; }
-  static Initializer Uniform(double low, double high) { return {Kind::kUniform, low, high}; }
-
-  bool operator==(const Initializer&) const = default;
-};
 
 // The dims of a parameter that tensor-parallel styles may split; -1 where the style leaves it whole. A module
 // declares them, since only it knows what its dims mean: qkv [d, 3, h, e] has column 2 (heads) and row 0.
@@ -51,6 +39,8 @@ struct ParameterSpec {
   Initializer initializer = {};
   ShardDims shard_dims = {};
   bool decays = true;  // an optimizer's weight decay shrinks it; modules say false of biases and norms
+  // What initializers scale by; not given: a weight [in, out]'s extents.
+  std::optional<Fans> fans = std::nullopt;
 
   bool operator==(const ParameterSpec&) const = default;
 };
@@ -87,7 +77,8 @@ class Parameter {
   Parameter& operator=(const Parameter&) = delete;
 
   const std::string& name() const { return name_; }
-  std::string path() const;  // "blocks.0.attn.qkv.weight"
+  std::string path() const;       // "blocks.0.attn.qkv.weight"
+  std::string full_path() const;  // behind the root's name (Module::set_name)
   const ParameterSpec& spec() const { return spec_; }
   bool materialized() const { return at_rest_.defined(); }
 
@@ -135,10 +126,22 @@ class Parameter {
     if (copy_source_ != nullptr) copy_source_->Updated(copy_index_);
   }
 
+  // Whether it is trained. Of one that is not no gradient is computed or communicated, no update changes it, and what
+  // it had of a gradient is forgotten. Set it alike on every rank, before or after the model has values, between
+  // steps. Graphs that were recorded before keep their history.
+  // Errors: FailedPrecondition within a backward pass.
+  bool trainable() const { return trainable_; }
+  void set_trainable(bool trainable);
+
   // The gradient at rest, or undefined; Backward adds to it.
   const DTensor& grad() const;
   void ClearGrad();
   void SetGrad(DTensor gradient);  // same type and layout
+  // `hook` is called each time that a backward pass has brought a gradient to rest here, whatever part of it other passes
+  // bring: after the parameter's last use, and, while buckets move, before the gradient has come: its first reader waits.
+  // It may change it (SetGrad). Gradients that NoSync holds back are not ready. Every rank hangs the same hooks.
+  // Errors: FailedPrecondition before it is materialized.
+  HookHandle AddGradientReady(std::function<void(Parameter& parameter)> hook);
 
   // Gives the slot its layouts and its first value, of `dtype`; forward uses it in `compute_dtype`.
   void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
@@ -175,6 +178,7 @@ class Parameter {
 
  private:
   std::string owner_path() const;
+  std::string owner_full_path() const;
 
   Module* owner_;
   std::string name_;
@@ -183,6 +187,8 @@ class Parameter {
   DType compute_dtype_ = DType::kF32;
   std::optional<DType> reduce_dtype_;
   DTensor at_rest_;
+  IntrusivePtr<TapeNode> leaf_;  // the history of the value at rest, where it is trained
+  bool trainable_ = true;
   std::shared_ptr<CopySource> copy_source_;
   int copy_index_ = 0;
   Lane update_lane_ = Lane::kInline;

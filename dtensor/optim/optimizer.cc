@@ -14,7 +14,23 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, absl::string_view name,
   updates_ = Full(parameters_[0]->at_rest().context(), DType::kI64, Shape(), 0);
 }
 
+HookHandle Optimizer::AddBeforeStep(std::function<void(Optimizer& optimizer)> hook) {
+  WEFT_REQUIRE(hook != nullptr, "AddBeforeStep: expected a function, got an empty one");
+  return before_hooks_.Add(std::move(hook));
+}
+
+HookHandle Optimizer::AddAfterStep(std::function<void(Optimizer& optimizer)> hook) {
+  WEFT_REQUIRE(hook != nullptr, "AddAfterStep: expected a function, got an empty one");
+  return after_hooks_.Add(std::move(hook));
+}
+
 void Optimizer::Step(double lr, const DTensor& gradient_scale) {
+  for (const auto& hook : before_hooks_.hooks()) hook(*this);
+  StepBetweenHooks(lr, gradient_scale);
+  for (const auto& hook : after_hooks_.hooks()) hook(*this);
+}
+
+void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   std::vector<int> indices;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i]->grad().defined()) indices.push_back(static_cast<int>(i));
@@ -74,7 +90,7 @@ std::vector<DTensor> Optimizer::MakeMoment() const {
   for (const Parameter* parameter : parameters_) {
     const DTensor& value = parameter->at_rest();
     const MemoryKindGuard kind(*value.context()->allocator(), MemoryKind::kState);
-    const PathGuard path(value.context()->state(), value.impl()->node->path_id());
+    const PathGuard path(value.context()->state(), parameter->leaf().path_id());
     zeros.push_back(Full(value.context(), value.dtype(), value.shape(), 0, parameter->layouts().of_state()));
   }
   return zeros;

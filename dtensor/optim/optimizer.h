@@ -1,12 +1,14 @@
 #ifndef WEFT_DTENSOR_OPTIM_OPTIMIZER_H_
 #define WEFT_DTENSOR_OPTIM_OPTIMIZER_H_
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/context/hook_list.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/parameter.h"
 #include "dtensor/optim/parameter_groups.h"
@@ -40,6 +42,11 @@ class Optimizer {
   // ComputeGlobalNorm makes it; undefined means 1). If the scale is not finite, nothing changes, and
   // `updates` does not count it. Without any gradient there is no update.
   void Step(double lr, const DTensor& gradient_scale = DTensor());
+
+  // `hook` is called before each Step, or after it, whether or not there was anything to update. In the order in which
+  // they were hung; every rank hangs the same.
+  HookHandle AddBeforeStep(std::function<void(Optimizer& optimizer)> hook);
+  HookHandle AddAfterStep(std::function<void(Optimizer& optimizer)> hook);
 
   // Forgets the gradients.
   void ZeroGrad();
@@ -75,6 +82,7 @@ class Optimizer {
   double DecayOf(int index, double weight_decay) const;
 
  private:
+  void StepBetweenHooks(double lr, const DTensor& gradient_scale);
   void TakeUpdates(absl::Span<const int> indices);
 
   std::vector<Parameter*> parameters_;
@@ -82,6 +90,7 @@ class Optimizer {
   DTensor updates_;
   std::vector<DTensor> values_;     // of an Update, by index
   std::vector<DTensor> gradients_;  // likewise
+  HookList<void(Optimizer&)> before_hooks_, after_hooks_;
 };
 
 }  // namespace weft

@@ -22,6 +22,10 @@ class GradientSink {
   // The leaf is gone: nothing more comes of it, and nothing is to be left in it.
   virtual void Forget(int leaf) noexcept = 0;
 
+  // From the next pass on the leaf delivers gradients, or delivers none: a sink that waits for several waits for it, or
+  // does not. What is held back of one that delivers none is void. Leaves deliver unless this says otherwise.
+  virtual void Expect(int /*leaf*/, bool /*expects*/) {}
+
   // The outermost backward pass that reached a leaf of this sink has ended: no more comes of this pass.
   virtual void EndPass() = 0;
 

@@ -13,6 +13,7 @@ LeafNode::~LeafNode() {
 
 DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients,
                             const NodeRun& /*run*/) {
+  if (!expects_) return {};
   const PurposeGuard purpose(context.state(), Purpose::kGrad);
   const NoImplicitChecksGuard planned(context.state());
   if (sink_ != nullptr) {
@@ -24,6 +25,12 @@ DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> grad
 }
 
 void LeafNode::AddGradient(DTensor term) {
+  AddTerm(std::move(term));
+  if (ready_hooks_.empty()) return;
+  for (const auto& hook : ready_hooks_.hooks()) hook();
+}
+
+void LeafNode::AddTerm(DTensor term) {
   AddArriving();
   if (IsCast(term) || (gradient_.defined() && term.impl()->is_pending())) {
     arriving_.push_back(std::move(term));

@@ -1,12 +1,14 @@
 #ifndef WEFT_DTENSOR_TAPE_LEAF_NODE_H_
 #define WEFT_DTENSOR_TAPE_LEAF_NODE_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "dtensor/context/hook_list.h"
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/tape_node.h"
 #include "mesh/layout.h"
@@ -34,6 +36,13 @@ class LeafNode : public TapeNode {
   void set_sink(std::shared_ptr<GradientSink> sink, int index) {
     sink_ = std::move(sink);
     sink_index_ = index;
+    if (sink_ != nullptr && !expects_) sink_->Expect(sink_index_, false);
+  }
+  // Whether the leaf takes gradients: what a pass brings to one that does not is dropped. Its sink is told.
+  bool expects() const { return expects_; }
+  void set_expects(bool expects) {
+    if (sink_ != nullptr && expects != expects_) sink_->Expect(sink_index_, expects);
+    expects_ = expects;
   }
 
   // What has come to rest, or undefined. May be pending.
@@ -43,11 +52,14 @@ class LeafNode : public TapeNode {
     gradient_ = std::move(gradient);
     arriving_.clear();
   }
+  // `hook` is called when a gradient has come to rest, or is on its way and the first to read it waits.
+  HookHandle AddReadyHook(std::function<void()> hook) { return ready_hooks_.Add(std::move(hook)); }
   // One more term, in the gradient's layout. It may be pending, or in the dtype in which it was reduced: it is cast and
   // added when the sum is asked for, or when the next comes.
   void AddGradient(DTensor term);
 
  private:
+  void AddTerm(DTensor term);
   bool IsCast(const DTensor& term) const { return dtype_ && term.dtype() != *dtype_; }
   void AddArriving() const;
 
@@ -56,6 +68,8 @@ class LeafNode : public TapeNode {
   std::optional<DType> dtype_;
   std::shared_ptr<GradientSink> sink_;
   int sink_index_ = 0;
+  bool expects_ = true;
+  HookList<void()> ready_hooks_;
   mutable DTensor gradient_;
   mutable absl::InlinedVector<DTensor, 1> arriving_;  // in the order they came
 };

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "mesh/redistribution/cost_model.h"
 #include "parallel/scheduler/gradient_buckets.h"
 #include "parallel/scheduler/smaller_group.h"
@@ -38,28 +39,39 @@ class UnitObserver final : public ModuleObserver {
 // Tells the units which gradients are there.
 class UnitGradients {
  public:
-  UnitGradients(std::shared_ptr<UnitCopies> copies, std::vector<int> unit_of_leaf, int num_units)
-      : copies_(std::move(copies)), unit_of_leaf_(std::move(unit_of_leaf)), num_leaves_(num_units) {
-    for (const int unit : unit_of_leaf_) {
-      if (unit >= 0) ++num_leaves_[unit];
-    }
-    num_awaited_ = num_leaves_;
-  }
+  // `buckets` owns it.
+  UnitGradients(const GradientBuckets* buckets, std::shared_ptr<UnitCopies> copies,
+                std::vector<int> unit_of_leaf, int num_units)
+      : buckets_(buckets),
+        copies_(std::move(copies)),
+        unit_of_leaf_(std::move(unit_of_leaf)),
+        num_awaited_(num_units) {}
 
   void operator()(int leaf) {
     if (leaf < 0) {
-      num_awaited_ = num_leaves_;
+      in_pass_ = false;
       copies_->EndPass();
-    } else if (const int unit = unit_of_leaf_[leaf]; unit >= 0 && --num_awaited_[unit] == 0) {
+      return;
+    }
+    if (!std::exchange(in_pass_, true)) CountAwaited();
+    if (const int unit = unit_of_leaf_[leaf]; unit >= 0 && --num_awaited_[unit] == 0) {
       copies_->DeliveredAll(unit);
     }
   }
 
  private:
+  void CountAwaited() {
+    std::fill(num_awaited_.begin(), num_awaited_.end(), 0);
+    for (int leaf = 0; leaf < std::ssize(unit_of_leaf_); ++leaf) {
+      if (unit_of_leaf_[leaf] >= 0 && buckets_->expects(leaf)) ++num_awaited_[unit_of_leaf_[leaf]];
+    }
+  }
+
+  const GradientBuckets* buckets_;
   std::shared_ptr<UnitCopies> copies_;
   std::vector<int> unit_of_leaf_;
-  std::vector<int> num_leaves_;
-  std::vector<int> num_awaited_;
+  std::vector<int> num_awaited_;  // of each unit, in this pass
+  bool in_pass_ = false;
 };
 
 void ObserveModules(Module& model, const std::vector<ResolvedUnit>& units,
@@ -87,6 +99,12 @@ int64_t LeastBucketBytes(const DeviceMesh& mesh, const CostModel& cost_model) {
   return static_cast<int64_t>(bytes);
 }
 
+// What the ledger calls a module of the model.
+std::string BehindName(const Module& model, const std::string& path) {
+  const std::string name = model.full_path();
+  return name.empty() || path.empty() ? absl::StrCat(name, path) : absl::StrCat(name, ".", path);
+}
+
 // The units as the copies know them; sets the unit of each of their leaves.
 std::vector<CopyUnit> MakeCopyUnits(const Module& model, const IntrusivePtr<MeshContext>& context,
                                     const std::vector<Parameter*>& parameters,
@@ -95,7 +113,7 @@ std::vector<CopyUnit> MakeCopyUnits(const Module& model, const IntrusivePtr<Mesh
   std::vector<CopyUnit> copy_units;
   std::map<std::pair<int, int64_t>, std::shared_ptr<const SmallerGroup>> smaller_groups;  // by axis, size
   for (int i = 0; i < std::ssize(units); ++i) {
-    CopyUnit unit = {.path = units[i].path,
+    CopyUnit unit = {.path = BehindName(model, units[i].path),
                      .parameters = {},
                      .is_root = units[i].path == model.path(),
                      .reshards = units[i].reshard != Reshard::kNever};
@@ -127,7 +145,7 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
     const Parameter& parameter = *parameters[number];
     const ParameterLayouts& layouts = parameter.layouts();
     leaves.push_back({.node = &parameter.leaf(),
-                      .path = parameter.path(),
+                      .path = parameter.full_path(),
                       .type = parameter.at_rest().type(),
                       .layout = layouts.of_gradient(),
                       .reduce_dtype = parameter.reduce_dtype(),
@@ -186,8 +204,9 @@ Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
   for (size_t i = 0; i < lists.size(); ++i) {
     std::vector<int> units_of_list;
     for (const int parameter : lists[i]) units_of_list.push_back(unit_of_leaf[parameter]);
-    scheduled.buckets[i]->set_observer(
-        UnitGradients(scheduled.copies, std::move(units_of_list), static_cast<int>(units.size())));
+    scheduled.buckets[i]->set_observer(UnitGradients(scheduled.buckets[i].get(), scheduled.copies,
+                                                     std::move(units_of_list),
+                                                     static_cast<int>(units.size())));
   }
   ObserveModules(model, units, scheduled.copies);
   return scheduled;

@@ -68,6 +68,14 @@ void GradientBuckets::Deliver(int index, DTensor gradient) {
   if (learnt_ && !options_.find_unused && !options_.holds_all) IssueReady();
 }
 
+// Between passes.
+void GradientBuckets::Expect(int index, bool expects) {
+  Leaf& leaf = leaves_[index];
+  if (std::exchange(leaf.expects, expects) == expects) return;
+  leaf.held = DTensor();
+  if (leaf.bucket >= 0) buckets_[leaf.bucket].num_awaited += expects ? 1 : -1;
+}
+
 // Buckets whose leaves are all there, unless one before them is not.
 void GradientBuckets::IssueReady() {
   for (; next_ < buckets_.size(); ++next_) {
@@ -106,7 +114,10 @@ void GradientBuckets::AbandonPass() noexcept {
 }
 
 void GradientBuckets::StartOver() {
-  for (Bucket& bucket : buckets_) bucket.num_awaited = static_cast<int>(bucket.leaves.size());
+  for (Bucket& bucket : buckets_) {
+    bucket.num_awaited = static_cast<int>(std::count_if(bucket.leaves.begin(), bucket.leaves.end(),
+                                                        [&](int leaf) { return leaves_[leaf].expects; }));
+  }
   for (Leaf& leaf : leaves_) leaf.is_delivered = false;
   next_ = 0;
   arrivals_.clear();
@@ -208,11 +219,16 @@ void GradientBuckets::MakeBuckets(const std::vector<int>& order) {
   OrderBuckets(order);
 }
 
-// By the arrival of their last leaf: the root's unit begins first in backward and is complete at its very end.
+// By the arrival of their last leaf, of those that do arrive: the root's unit begins first in backward and is complete
+// at its very end.
 void GradientBuckets::OrderBuckets(const std::vector<int>& order) {
   std::vector<int> place(leaves_.size());
   for (int i = 0; i < std::ssize(order); ++i) place[order[i]] = i;
-  const auto last_of = [&](const Bucket& bucket) { return place[bucket.leaves.back()]; };
+  const auto last_of = [&](const Bucket& bucket) {
+    const auto last = std::find_if(bucket.leaves.rbegin(), bucket.leaves.rend(),
+                                   [&](int leaf) { return leaves_[leaf].expects; });
+    return place[last != bucket.leaves.rend() ? *last : bucket.leaves.back()];
+  };
   std::stable_sort(buckets_.begin(), buckets_.end(),
                    [&](const Bucket& a, const Bucket& b) { return last_of(a) < last_of(b); });
   for (int i = 0; i < std::ssize(buckets_); ++i) {

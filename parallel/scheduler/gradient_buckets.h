@@ -68,12 +68,15 @@ class GradientBuckets final : public GradientSink {
   // Errors: Internal, naming the leaf, if it was delivered before in this pass: what came first may be on its way.
   void Deliver(int leaf, DTensor gradient) override;
   void Forget(int leaf) noexcept override { leaves_[leaf].spec.node = nullptr; }
+  void Expect(int leaf, bool expects) override;
   void EndPass() override;
   void AbandonPass() noexcept override;
 
   // With holds_all: brings to rest what passes have added up since the last call, of the last leaf first. The
   // first call makes the buckets.
   void Reduce();
+
+  bool expects(int leaf) const { return leaves_[leaf].expects; }
 
   // Called with a leaf when backward has delivered it, and with no leaf (-1) at the end of a pass.
   void set_observer(std::function<void(int leaf)> observer) { observer_ = std::move(observer); }
@@ -85,11 +88,12 @@ class GradientBuckets final : public GradientSink {
     DTensor gradient;  // delivered in this pass, not yet issued
     Layout arriving;   // as the last one lay; meaningless before
     int bucket = -1;
+    bool expects = true;        // gradients of passes
     bool is_delivered = false;  // in this pass
   };
   struct Bucket {
     std::vector<int> leaves;  // in the order of arrival
-    int num_awaited = 0;      // in this pass
+    int num_awaited = 0;      // in this pass, of those that expect one
     int path_id = 0;          // the module path that the leaves share
     bool accumulates_unreduced = true;
   };

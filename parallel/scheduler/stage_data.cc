@@ -68,7 +68,10 @@ class PartsOfStages final : public StageData {
     const MemoryKindGuard kind(*context_->allocator(), MemoryKind::kGrad);
     std::vector<CollectivePart> parts;
     std::vector<DTensor> terms, sums;
-    for (const Parameter* parameter : parameters) {
+    std::vector<Parameter*> trained = parameters;
+    std::erase_if(trained, [](const Parameter* parameter) { return !parameter->trainable(); });
+    if (trained.empty()) return;
+    for (const Parameter* parameter : trained) {
       const DTensor& value = parameter->at_rest();
       const Layout& layout = parameter->layouts().of_gradient();
       // No microbatch may have reached it here.
@@ -81,7 +84,7 @@ class PartsOfStages final : public StageData {
       sums.push_back(DTensor::FromLocal(value.context(), sum, layout, value.shape()));
     }
     group.AllReduceEach(parts, ReduceOp::kSum, {.tag = state.tag()}).Wait();
-    for (size_t i = 0; i < parameters.size(); ++i) parameters[i]->SetGrad(sums[i]);
+    for (size_t i = 0; i < trained.size(); ++i) trained[i]->SetGrad(sums[i]);
   }
 
   const IntrusivePtr<MeshContext> context_;

@@ -135,6 +135,64 @@ TEST(ModuleTest, RandomnessFollowsPathsAndCalls) {
   });
 }
 
+// A module goes by its own mode; an EvaluationGuard goes before all.
+TEST(ModuleTest, TrainingAndEvaluationByModule) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    Tree tree;
+    Materialize(tree, context);
+    const DTensor x = Full(context, DType::kF32, {64}, 1);
+    const Tensor plain = Full(context, DType::kF32, {64}, 4).ToLocal();  // 2 (x + x)
+    const auto drops = [&](Leaf& leaf) { return !SameBits(leaf(x).ToLocal(), plain); };
+    EXPECT_TRUE(drops(tree.first.up));
+    tree.first.Eval();
+    EXPECT_FALSE(tree.first.training() || tree.first.down.training());
+    EXPECT_TRUE(tree.training() && tree.second.up.training());
+    EXPECT_FALSE(drops(tree.first.up));
+    EXPECT_TRUE(drops(tree.second.up));
+    // A child that trains within a module that does not.
+    const Tensor evaluated = tree.first(x).ToLocal();
+    tree.first.down.Train();
+    EXPECT_TRUE(drops(tree.first.down));
+    EXPECT_FALSE(SameBits(tree.first(x).ToLocal(), evaluated));
+    EXPECT_TRUE(context->state().training());
+    {
+      const EvaluationGuard guard(context->state());
+      EXPECT_FALSE(drops(tree.first.down));
+      EXPECT_TRUE(SameBits(tree.first(x).ToLocal(), evaluated));
+    }
+    tree.Eval();
+    EXPECT_FALSE(drops(tree.second.up));
+    tree.Train();
+    EXPECT_TRUE(drops(tree.first.up));
+  });
+}
+
+// A forward that is run again is run as it was, in the module's mode.
+TEST(ModuleTest, ARandomScopeHasTheModulesMode) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    class Taker : public Module {
+     public:
+      explicit Taker(Module* parent) : Module(parent, "taker") {}
+      RandomSnapshot snapshot;
+
+     protected:
+      DTensor Forward(const DTensor& x) override {
+        snapshot = context()->state().random_snapshot();
+        return Dropout(x, 0.5);
+      }
+    };
+    Module root;
+    Taker taker(&root);
+    Materialize(root, context);
+    const DTensor x = Full(context, DType::kF32, {64}, 1);
+    taker.Eval();
+    taker(x);
+    const RandomScope again(context->state(), taker.snapshot);
+    EXPECT_FALSE(context->state().training());
+    EXPECT_TRUE(SameBits(Dropout(x, 0.5).ToLocal(), x.ToLocal()));
+  });
+}
+
 // Each microbatch is a call of the root: without their offsets, all would draw what the first draws.
 TEST(ModuleTest, MicrobatchesDrawAsTheWholeBatch) {
   const auto rows = [](const Tensor& x, int64_t first, int64_t count) {

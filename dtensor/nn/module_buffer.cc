@@ -1,0 +1,50 @@
+#include "dtensor/nn/module_buffer.h"
+
+#include "runtime/base/philox.h"
+
+namespace weft {
+namespace {
+
+// Statistics in bf16 would stand still.
+DType AtLeastF32(DType dtype) { return ItemSize(dtype) < ItemSize(DType::kF32) ? DType::kF32 : dtype; }
+
+}  // namespace
+
+const DTensor& ModuleBuffer::Value() const {
+  if (!is_here()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "buffer '", path(),
+          "' is not on this rank: it belongs to another stage of the pipeline");
+  }
+  if (!materialized()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "buffer '", path(),
+          "' has no value yet: call Materialize or Parallelize on the model first");
+  }
+  return value_;
+}
+
+void ModuleBuffer::Set(const DTensor& value) {
+  const DTensor& before = Value();
+  WEFT_REQUIRE(value.defined() && value.type() == before.type(), "buffer '", path(), "': expected ",
+               before.type().ToString(), ", got ",
+               value.defined() ? value.type().ToString() : "an undefined tensor");
+  const NoGradGuard no_grad(before.context()->state());
+  const MemoryKindGuard kind(*before.context()->allocator(), MemoryKind::kParam);
+  value_ = value.Detach().Redistribute(before.layout());
+}
+
+void ModuleBuffer::Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const Layout& layout) {
+  if (materialized()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "buffer '", path(), "' already has a value");
+  }
+  RankState& state = context->state();
+  const NoGradGuard no_grad(state);
+  const MemoryKindGuard kind(*context->allocator(), MemoryKind::kParam);
+  value_ = MakeFirstValue(spec_.initializer,
+                          {.context = context,
+                           .layout = layout,
+                           .type = {spec_.dtype.value_or(AtLeastF32(dtype)), spec_.shape},
+                           .key = {.seed = state.seed(), .stream = StreamOf(full_path()), .step = 0},
+                           .path = path()});
+}
+
+}  // namespace weft
