@@ -28,7 +28,8 @@ Linear::Linear(Module* parent, std::string name, const Shape& in, const Shape& o
               .initializer = options.weight,
               .shard_dims = {.column = in.ndim() + options.column_dim,
                              .row = options.row_dim,
-                             .even_split = options.even_split}}),
+                             .even_split = options.even_split},
+              .fans = Fans{.in = in.num_elements(), .out = out.num_elements()}}),
       in_(in),
       out_(out),
       gelu_input_(options.gelu_input) {

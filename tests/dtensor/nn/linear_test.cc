@@ -83,7 +83,8 @@ TEST(LinearTest, SpecsSayWhatAPlanMaySplit) {
   Linear plain(&root, "plain", 5, 3);
   EXPECT_EQ(plain.weight.spec(), (ParameterSpec{.shape = {5, 3},
                                                 .initializer = Initializer::Normal(0, 0.02),
-                                                .shard_dims = {.column = 1, .row = 0}}));
+                                                .shard_dims = {.column = 1, .row = 0},
+                                                .fans = Fans{.in = 5, .out = 3}}));
   EXPECT_EQ(plain.bias->spec(), (ParameterSpec{.shape = {3}, .shard_dims = {.column = 0}, .decays = false}));
   // qkv [d, 3, h, e]: columns are heads; proj [h, e, d]: rows are.
   Linear qkv(&root, "qkv", {8}, {3, 2, 4}, {.column_dim = 1, .even_split = true});
