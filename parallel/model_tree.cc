@@ -1,37 +1,12 @@
 #include "parallel/model_tree.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <numeric>
-#include <typeinfo>
 
+#include "dtensor/nn/module_type.h"
 #include "runtime/base/nearest.h"
 
 namespace weft {
-
-namespace {
-
-// Without what stands before the last "::", outside of template arguments.
-std::string TypeName(const Module& module) {
-  const char* const mangled = typeid(module).name();
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
-  const std::string name = status == 0 ? text.get() : mangled;
-  size_t begin = 0;
-  int depth = 0;
-  for (size_t i = 0; i < name.size(); ++i) {
-    depth += name[i] == '<' || name[i] == '(';
-    depth -= name[i] == '>' || name[i] == ')';
-    if (depth == 0 && name[i] == ':') begin = i + 1;
-  }
-  return name.substr(begin);
-}
-
-}  // namespace
 
 ModelTree::ModelTree(Module& model) : module_tree_({}), parameter_tree_({}) {
   Append(&model, /*parent=*/-1);
@@ -43,7 +18,7 @@ void ModelTree::Append(Module* module, int parent) {
   const int number = static_cast<int>(modules_.size());
   modules_.push_back(module);
   module_paths_.push_back(module->path());
-  module_types_.push_back(TypeName(*module));
+  module_types_.push_back(ModuleTypeName(*module));
   parents_.push_back(parent);
   ends_.push_back(0);
   firsts_.push_back(static_cast<int>(parameters_.size()));
