@@ -25,5 +25,6 @@
 #include "dtensor/functions/select.h"
 #include "dtensor/functions/shape.h"
 #include "dtensor/functions/sort.h"
+#include "dtensor/functions/values_text.h"
 
 #endif  // WEFT_DTENSOR_FUNCTIONS_H_
