@@ -1,0 +1,192 @@
+#include "dtensor/checkpoint/model_state.h"
+
+#include <string>
+#include <vector>
+
+#include "dtensor/functions.h"
+#include "dtensor/nn/layers/layers.h"
+#include "gmock/gmock.h"
+#include "mesh/shard_math.h"
+#include "parallel/parallelize.h"
+#include "runtime/tensor/copy.h"
+#include "tests/dtensor/sharded_values.h"
+#include "tests/ops/tensor_compare.h"
+
+namespace weft {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Extents of 5 and 3: uneven over 2 ranks.
+class Net : public Module {
+ public:
+  Linear body{this, "body", 5, 5, {.weight = Initializer::Normal(0, 1)}};
+  BatchNorm1d norm{this, "norm", 5};
+  Linear head{this, "head", 5, 3, {.weight = Initializer::Normal(0, 1)}};
+};
+// The same with another head.
+class Other : public Module {
+ public:
+  Linear body{this, "body", 5, 5};
+  BatchNorm1d norm{this, "norm", 5};
+  Linear score{this, "score", 5, 2};
+};
+
+std::vector<std::string> Names(const StateMap& state) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : state) names.push_back(name);
+  return names;
+}
+
+const Plan kFsdp = {{"", FullyShard("dp")}};
+const Plan kTp = {{"body", ColumnParallel("tp")}, {"norm", ColumnParallel("tp", {.input = Shard(1)})}};
+
+TEST(ModelStateTest, IsWhatTheModelHas) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Net net;
+    EXPECT_EQ(ErrorOf([&] { StateOf(net); }),
+              "parameter 'body.weight' has no value yet: call Materialize or Parallelize on the model first");
+    Parallelize(net, context, kFsdp);
+    const StateMap state = StateOf(net);
+    EXPECT_THAT(Names(state), ElementsAre("body.bias", "body.weight", "head.bias", "head.weight", "norm.bias",
+                                          "norm.num_batches_tracked", "norm.running_mean", "norm.running_var",
+                                          "norm.weight"));
+    EXPECT_FALSE(state.at("body.weight").requires_grad());
+    EXPECT_EQ(state.at("body.weight").layout(), net.body.weight.at_rest().layout());
+    // From a module on; under other names; without some.
+    EXPECT_THAT(Names(StateOf(net.body)), ElementsAre("bias", "weight"));
+    EXPECT_THAT(Names(StateOf(net.body, {.prefix = "model."})), ElementsAre("model.bias", "model.weight"));
+    const auto only_weights = [](const std::string& name) {
+      return name == "weight" ? std::string("w") : std::string();
+    };
+    EXPECT_THAT(Names(StateOf(net.body, {.rename = only_weights})), ElementsAre("w"));
+    EXPECT_EQ(ErrorOf([&] { StateOf(net.body, {.rename = [](const std::string&) { return "w"; }}); }),
+              "state of module 'body': two of its tensors are named 'w'; the second is 'bias'");
+    // The state shares memory; a clone does not.
+    const StateMap clone = CloneState(net);
+    const Tensor before = state.at("body.bias").FullTensor();
+    net.body.bias->Load(Full(context, DType::kF32, {5}, 7));
+    EXPECT_EQ(state.at("body.bias").FullTensor().ToVector<float>(), std::vector<float>(5, 7));
+    EXPECT_TRUE(SameBits(clone.at("body.bias").FullTensor(), before));
+  });
+}
+
+TEST(ModelStateTest, LoadsOnAnyLayout) {
+  OnMesh("dp=2,tp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Net from, to;
+    from.set_name("from");
+    Parallelize(from, context, kFsdp);
+    from.norm.running_mean->Set(Full(context, DType::kF32, {5}, 3));
+    Parallelize(to, context, kTp);
+    EXPECT_EQ(LoadState(to, StateOf(from)), LoadStateResult());
+    const StateMap expected = StateOf(from);
+    for (const auto& [name, value] : StateOf(to)) {
+      EXPECT_TRUE(SameBits(value.FullTensor(), expected.at(name).FullTensor())) << name;
+    }
+    EXPECT_EQ(LayoutText(to.norm.running_mean->Value()), "[tp]");
+    EXPECT_EQ(to.norm.running_mean->Value().FullTensor().ToVector<float>(), std::vector<float>(5, 3));
+  });
+}
+
+TEST(ModelStateTest, PartsAndNames) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Net net;
+    Other other;
+    other.set_name("other");
+    Parallelize(net, context, kFsdp);
+    Parallelize(other, context, kFsdp);
+    const StateMap before = CloneState(other);
+    EXPECT_EQ(
+        ErrorOf([&] { LoadState(other, StateOf(net)); }),
+        "load state of module '': missing: score.bias, score.weight; unexpected: head.bias, head.weight; "
+        "expected the same names on both sides, or strict = false");
+    EXPECT_TRUE(SameBits(other.body.weight.at_rest().ToLocal(), before.at("body.weight").ToLocal()));
+    const LoadStateResult partial = LoadState(other, StateOf(net), {.strict = false});
+    EXPECT_THAT(partial.missing, ElementsAre("score.bias", "score.weight"));
+    EXPECT_THAT(partial.unexpected, ElementsAre("head.bias", "head.weight"));
+    EXPECT_TRUE(SameBits(other.body.weight.at_rest().ToLocal(), net.body.weight.at_rest().ToLocal()));
+    EXPECT_TRUE(SameBits(other.score.weight.at_rest().ToLocal(), before.at("score.weight").ToLocal()));
+    // Another shape is an error, strict or not; nothing has changed by then.
+    const auto head_for_score = [](const std::string& name) {
+      return name.substr(0, 5) == "score" ? "head" + name.substr(5) : name;
+    };
+    EXPECT_EQ(ErrorOf([&] {
+                LoadState(other, StateOf(net), {.names = {.rename = head_for_score}, .strict = false});
+              }),
+              "load state: 'head.weight' is f32[5, 3], expected f32[5, 2] for 'score.weight'");
+    // A module out of a larger state.
+    Module root;
+    Linear head(&root, "classifier", 5, 3);
+    Parallelize(root, context, kFsdp);
+    EXPECT_EQ(LoadState(head, StateOf(net), {.names = {.prefix = "head."}}), LoadStateResult());
+    EXPECT_TRUE(SameBits(head.weight.at_rest().ToLocal(), net.head.weight.at_rest().ToLocal()));
+    const auto not_bias = [](const std::string& name) { return name == "bias" ? std::string() : name; };
+    const LoadStateResult without =
+        LoadState(head, StateOf(net), {.names = {.prefix = "head.", .rename = not_bias}, .strict = false});
+    EXPECT_THAT(without.missing, IsEmpty());
+    EXPECT_THAT(without.unexpected, ElementsAre("head.bias"));
+  });
+}
+
+TEST(ModelStateTest, DTypes) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Net narrow, wide;
+    wide.set_name("wide");
+    Parallelize(narrow, context, kFsdp, {.dtype = DType::kF32});
+    Parallelize(wide, context, kFsdp, {.dtype = DType::kF64});
+    EXPECT_EQ(ErrorOf([&] { LoadState(narrow, StateOf(wide)); }),
+              "load state: 'body.weight' is f64[5, 5], expected f32[5, 5] for 'body.weight' "
+              "(LoadStateOptions::cast takes it)");
+    LoadState(narrow, StateOf(wide), {.cast = true});
+    EXPECT_TRUE(SameBits(narrow.body.weight.at_rest().ToLocal(),
+                         Cast(wide.body.weight.at_rest().Detach(), DType::kF32).ToLocal()));
+    // Counts are no floating numbers.
+    StateMap state = StateOf(narrow);
+    state["norm.num_batches_tracked"] = Full(context, DType::kF32, {}, 1);
+    EXPECT_EQ(
+        ErrorOf([&] { LoadState(narrow, state, {.cast = true}); }),
+        "load state: 'norm.num_batches_tracked' is f32[], expected i64[] for 'norm.num_batches_tracked' "
+        "(LoadStateOptions::cast takes it)");
+  });
+}
+
+TEST(ModelStateTest, Files) {
+  const std::string path = testing::TempDir() + "/weights.safetensors";
+  OnMesh("dp=2,tp=2", [&](const IntrusivePtr<MeshContext>& context) {
+    Net net;
+    Parallelize(net, context, kTp);
+    net.norm.running_var->Set(Lay(context, WholeNumbers(DType::kF32, {5}), "[-]"));
+    SaveWeights(path, net, {.prefix = "model."}, {{"made_by", "test"}});
+  });
+  const SafetensorsReader written(path);
+  EXPECT_EQ(written.entries().size(), 9u);
+  EXPECT_EQ(written.metadata().at("made_by"), "test");
+  for (const char* mesh : {"", "dp=2", "dp=3"}) {
+    OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+      for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+        Net net;
+        net.set_name("other");
+        Parallelize(net, context, context->mesh().num_axes() > 0 ? kFsdp : Plan(), {.dtype = dtype});
+        SafetensorsReader reader(path);
+        EXPECT_EQ(LoadWeights(reader, net, {.names = {.prefix = "model."}, .cast = true}), LoadStateResult());
+        EXPECT_EQ(net.norm.running_var->Value().FullTensor().ToVector<double>(),
+                  WholeNumbers(DType::kF64, {5}).ToVector<double>());
+        const Tensor whole = reader.Read("model.body.weight", WholeBox({5, 5}), MakeCpuAllocator());
+        const Tensor expected = CastTensor(whole, dtype, MakeCpuAllocator());
+        EXPECT_TRUE(SameBits(net.body.weight.at_rest().FullTensor(), expected));
+        // A part of the file.
+        EXPECT_EQ(LoadWeights(reader, net.head, {.names = {.prefix = "model.head."}, .cast = true}),
+                  LoadStateResult());
+        EXPECT_EQ(ErrorOf([&] { LoadWeights(reader, net.head, {.cast = true}); }),
+                  "load state of module 'head': missing: bias, weight; unexpected: model.body.bias, "
+                  "model.body.weight, model.head.bias, model.head.weight, model.norm.bias, "
+                  "model.norm.num_batches_tracked, model.norm.running_mean, model.norm.running_var, "
+                  "model.norm.weight; expected the same names on both sides, or strict = false");
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace weft
