@@ -1,7 +1,7 @@
 #!/bin/bash
-# The program in the README is examples/quickstart.cc; the code of the tutorial is examples/tutorial.cc, blank lines and its header
-# comment aside, and its unmarked blocks are what that program prints. Arguments: README.md, quickstart.cc, tutorial.md,
-# tutorial.cc, the tutorial program.
+# The program in the README is examples/quickstart.cc; the code of docs/tutorial.md is examples/tutorial.cc, blank lines and its
+# header comment aside, and its unmarked blocks are what that program prints; likewise docs/modules.md. Arguments: README.md,
+# quickstart.cc; of either page the page, the source, the program.
 set -u
 failed=0
 fail() {
@@ -16,10 +16,18 @@ blocks() {
 
 diff <(blocks "$1" '```cpp') "$2" || fail "the program in README.md differs from examples/quickstart.cc"
 
-diff <(blocks "$3" '```cpp' | grep -v '^$') <(sed '1,/^$/d' "$4" | grep -v '^$') ||
-  fail "the code in docs/tutorial.md differs from examples/tutorial.cc"
-diff <(blocks "$3" '```') <("$5" "$TEST_TMPDIR/tutorial.safetensors") ||
-  fail "docs/tutorial.md shows something else than examples/tutorial prints"
-# A page whose blocks are not found would pass otherwise.
-[[ $(blocks "$3" '```' | wc -l) -gt 10 ]] || fail "docs/tutorial.md has no output to compare"
+# Page $1 has the code of $2, the source of program $3, and what it prints; the program writes a file of that name with the
+# ending .safetensors.
+check_page() {
+  local page=$1 source=$2 program=$3 name
+  name=$(basename "$page")
+  diff <(blocks "$page" '```cpp' | grep -v '^$') <(sed '1,/^$/d' "$source" | grep -v '^$') ||
+    fail "the code in docs/$name differs from examples/$(basename "$source")"
+  diff <(blocks "$page" '```') <("$program" "$TEST_TMPDIR/${name%.md}.safetensors") ||
+    fail "docs/$name shows something else than examples/$(basename "$program") prints"
+  # A page whose blocks are not found would pass otherwise.
+  [[ $(blocks "$page" '```' | wc -l) -gt 10 ]] || fail "docs/$name has no output to compare"
+}
+check_page "$3" "$4" "$5"
+check_page "$6" "$7" "$8"
 exit $failed
