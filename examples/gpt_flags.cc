@@ -87,6 +87,8 @@ ABSL_FLAG(std::string, resume, "",
 ABSL_FLAG(std::string, trace, "", "file for a Chrome trace of every op and collective");
 ABSL_FLAG(bool, check_issue_order, false,
           "for debugging: after each step, compare in which order the ranks have issued their collectives");
+ABSL_FLAG(int64_t, check_replicas, 0,
+          "for debugging: every so many steps compare what ranks hold alike, bit by bit; 0: never");
 ABSL_FLAG(bool, print_plan, false, "print the plan as a table and stop");
 
 namespace weft {
@@ -275,7 +277,7 @@ FlagsUsage TrainGptUsage() {
                  {"Data", {"data", "tokenizer", "val_fraction"}},
                  {"Output",
                   {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
-                   "trace", "check_issue_order"}}},
+                   "trace", "check_issue_order", "check_replicas"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
                    "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors",
                    "train_gpt --mesh=pp=2,dp=2 --schedule=zbv --microbatches=6"},
@@ -330,6 +332,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.resume = ResumePath();
   run.trace = UserPath(absl::GetFlag(FLAGS_trace));
   run.check_issue_order = absl::GetFlag(FLAGS_check_issue_order);
+  run.check_replicas = AtLeast(0, "check_replicas", absl::GetFlag(FLAGS_check_replicas));
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.print_schedule = absl::GetFlag(FLAGS_print_schedule);
   run.schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),

@@ -218,6 +218,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
                   {.schedule = run.schedule,
                    .grad_clip = run.grad_clip,
                    .loss_scale = scale,
+                   .check_replicas_every = run.check_replicas,
                    .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
   int64_t first_step = 1;
   if (inputs.resumed) {

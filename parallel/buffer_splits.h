@@ -3,6 +3,7 @@
 #ifndef WEFT_PARALLEL_BUFFER_SPLITS_H_
 #define WEFT_PARALLEL_BUFFER_SPLITS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct ResolvedBuffer {
   Shape shape = {};
   std::vector<Style> styles = {};  // that split it, in the order of the plan
   Layout layout = {};
+  std::optional<DType> dtype =
+      std::nullopt;  // of one whose spec gives none; ModuleBuffer::DefaultDType if not given
 
   bool operator==(const ResolvedBuffer&) const = default;
 };

@@ -99,7 +99,8 @@ void MaterializeBuffers(Module& model, const IntrusivePtr<MeshContext>& context,
       buffer->set_is_here(resolved.IsOn(resolved.modules[entry.module].stages,
                                         context->coordinate()[resolved.pipeline->axis]));
     }
-    if (buffer->is_here()) buffer->Materialize(part, dtype, entry.layout);
+    if (!buffer->is_here()) continue;
+    buffer->Materialize(part, entry.dtype.value_or(ModuleBuffer::DefaultDType(dtype)), entry.layout);
   }
 }
 

@@ -41,8 +41,8 @@ class Resolver {
       layouts = CurrentLayouts(i);
       layouts.accumulates_unreduced = accumulates_[i];
     }
-    TakeDTypes();
     result_.buffers = buffers_.Resolve();
+    TakeDTypes();
     CollectUnits();
     CutPipeline();
     return std::move(result_);
@@ -262,6 +262,7 @@ class Resolver {
       if (given.param) all.param = given.param;
       if (given.reduce) all.reduce = given.reduce;
       if (given.output) all.output = given.output;
+      if (given.buffer) all.buffer = given.buffer;
     }
     return all;
   }
@@ -271,6 +272,9 @@ class Resolver {
       const StyleDTypes dtypes = DTypesOf(module.styles);
       module.border.input_dtype = dtypes.param;
       module.border.output_dtype = dtypes.output;
+    }
+    for (ResolvedBuffer& buffer : result_.buffers) {
+      buffer.dtype = DTypesOf(result_.modules[buffer.module].styles).buffer;
     }
     for (ResolvedParameter& parameter : result_.parameters) {
       const StyleDTypes dtypes = DTypesOf(parameter.styles);

@@ -1,149 +1,28 @@
 #include "parallel/start_values.h"
 
-#include <algorithm>
-#include <cstring>
-#include <limits>
+#include <optional>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "parallel/replicas.h"
 #include "runtime/base/error.h"
-#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
 
-// FNV-1a by words in four chains, so that it reads as fast as memory gives: no defence against anybody.
-uint64_t HashOf(const Tensor& piece) {
-  constexpr uint64_t kPrime = 0x100000001b3;
-  constexpr int kChains = 4;
-  uint64_t chains[kChains] = {0xcbf29ce484222325, 1, 2, 3};
-  const Tensor host = OnHost(piece);
-  const int64_t num_bytes = host.num_bytes();
-  const char* bytes = static_cast<const char*>(host.data());
-  int chain = 0;
-  for (int64_t i = 0; i < num_bytes; i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + i, std::min<int64_t>(8, num_bytes - i));
-    chains[chain] = (chains[chain] ^ word) * kPrime;
-    chains[chain] ^= chains[chain] >> 29;  // the upper bits' share reaches the lower
-    chain = (chain + 1) % kChains;
-  }
-  uint64_t hash = static_cast<uint64_t>(num_bytes);
-  for (const uint64_t part : chains) hash = (hash ^ part) * kPrime, hash ^= hash >> 31;
-  return hash;
-}
-
-// The axes of more than one rank that split a parameter, and those that do not.
-struct Axes {
-  AxisList split;
-  AxisList replicas;
-};
-
-Axes AxesOf(const Parameter& parameter, const DeviceMesh& mesh) {
-  Axes axes;
-  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (mesh.axis_size(axis) == 1) continue;
-    (parameter.layouts().at_rest.IsShard(axis) ? axes.split : axes.replicas).push_back(axis);
-  }
-  return axes;
-}
-
-// Which of a parameter's pieces a coordinate has, and of how many.
-struct PieceNumber {
-  int64_t number = 0;
-  int64_t count = 1;
-
-  bool operator==(const PieceNumber&) const = default;
-};
-
-PieceNumber PieceOf(const AxisList& split, const DeviceMesh& mesh, absl::Span<const int64_t> coordinate) {
-  PieceNumber piece;
-  for (const int axis : split) {
-    piece.number = piece.number * mesh.axis_size(axis) + coordinate[axis];
-    piece.count *= mesh.axis_size(axis);
-  }
-  return piece;
-}
-
-class Comparison {
- public:
-  Comparison(MeshContext& context, absl::Span<Parameter* const> parameters)
-      : context_(context), parameters_(parameters) {
-    AxisList axes;
-    for (int axis = 0; axis < context.mesh().num_axes(); ++axis) {
-      if (context.mesh().axis_size(axis) > 1) axes.push_back(axis);
-    }
-    everyone_ = &context.Group(axes);
-  }
-
-  void Run() {
-    const PurposeGuard purpose(context_.state(), Purpose::kMetric);
-    const std::vector<int64_t> least = LeastOfPieces();
-    int64_t at = 0;
-    for (const Parameter* parameter : parameters_) {
-      const Axes axes = AxesOf(*parameter, context_.mesh());
-      if (axes.replicas.empty()) continue;
-      const int64_t count = PieceOf(axes.split, context_.mesh(), context_.coordinate()).count;
-      for (int64_t piece = 0; piece < count; ++piece, at += 2) {
-        if (least[at] != ~least[at + 1]) Report(*parameter, axes.split, {piece, count});
-      }
-    }
-  }
-
- private:
-  // Of each piece of each parameter with replicas: the least hash, and the least of the hashes' complements, which is
-  // the complement of the greatest. Who lacks a piece says nothing of it.
-  std::vector<int64_t> LeastOfPieces() {
-    std::vector<int64_t> words;
-    for (const Parameter* parameter : parameters_) {
-      const Axes axes = AxesOf(*parameter, context_.mesh());
-      if (axes.replicas.empty()) continue;
-      const PieceNumber mine = PieceOf(axes.split, context_.mesh(), context_.coordinate());
-      const size_t begin = words.size();
-      words.resize(begin + 2 * mine.count, std::numeric_limits<int64_t>::max());
-      const auto hash = static_cast<int64_t>(HashOf(parameter->at_rest().ToLocal()));
-      words[begin + 2 * mine.number] = hash;
-      words[begin + 2 * mine.number + 1] = ~hash;
-    }
-    if (words.empty()) return words;
-    const Tensor tensor = Tensor::FromValues<int64_t>({std::ssize(words)}, words, context_.allocator());
-    everyone_->AllReduce(tensor, tensor, ReduceOp::kMin, {.tag = context_.state().tag()}).Wait();
-    return tensor.ToVector<int64_t>();
-  }
-
-  // Asks everyone, so that the error says who.
-  [[noreturn]] void Report(const Parameter& parameter, const AxisList& split, const PieceNumber& piece) {
-    const auto mine = static_cast<int64_t>(HashOf(parameter.at_rest().ToLocal()));
-    const Tensor hash = Tensor::FromValues<int64_t>({1}, {mine}, context_.allocator());
-    const Tensor all = Tensor::Empty(context_.allocator(), DType::kI64, {everyone_->size()});
-    const std::vector<int64_t> counts(everyone_->size(), 1);
-    everyone_->AllGather(hash, all, counts, {.tag = context_.state().tag()}).Wait();
-    const std::vector<int64_t> hashes = all.ToVector<int64_t>();
-    int first = -1;
-    std::vector<int> others;
-    for (int i = 0; i < everyone_->size(); ++i) {
-      const int rank = everyone_->ranks()[i];
-      if (!(PieceOf(split, context_.mesh(), context_.mesh().CoordinateOf(rank)) == piece)) continue;
-      if (first < 0) first = i;
-      if (hashes[i] != hashes[first]) others.push_back(rank);
-    }
-    Throw(
-        absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter.path(),
-        "' starts with other values on ", others.size() == 1 ? "rank " : "ranks ",
-        absl::StrJoin(others, ", "), " than on rank ", everyone_->ranks()[first],
+void CompareValues(MeshContext& context, absl::Span<Parameter* const> parameters) {
+  std::vector<NamedValue> values;
+  for (const Parameter* parameter : parameters) values.push_back({parameter->path(), parameter->at_rest()});
+  const std::optional<ReplicaDifference> difference = CompareReplicas(context, values);
+  if (!difference) return;
+  Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", difference->name,
+        "' starts with other values on ", difference->ToString(),
         ": expected the same on all replicas (the same seed, the same machines), or StartValues::kBroadcast");
-  }
-
-  MeshContext& context_;
-  const absl::Span<Parameter* const> parameters_;
-  Communicator* everyone_ = nullptr;
-};
+}
 
 void BroadcastValues(MeshContext& context, absl::Span<Parameter* const> parameters) {
   const PurposeGuard purpose(context.state(), Purpose::kParam);
   for (const Parameter* parameter : parameters) {
-    const Axes axes = AxesOf(*parameter, context.mesh());
+    const ReplicaAxes axes = ReplicaAxesOf(parameter->layouts().at_rest, context.mesh());
     if (axes.replicas.empty()) continue;
     const Tensor& piece = parameter->at_rest().ToLocal();
     context.Group(axes.replicas).Broadcast(piece, /*root=*/0, {.tag = context.state().tag()}).Wait();
@@ -156,7 +35,7 @@ void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> param
   if (context.mesh().num_ranks() == 1 || parameters.empty()) return;
   switch (values) {
     case StartValues::kCompare:
-      return Comparison(context, parameters).Run();
+      return CompareValues(context, parameters);
     case StartValues::kBroadcast:
       return BroadcastValues(context, parameters);
     case StartValues::kTrust:

@@ -117,6 +117,7 @@ struct StyleDTypes {
   std::optional<DType> param = std::nullopt;   // of parameters in compute, and of what enters a module
   std::optional<DType> reduce = std::nullopt;  // in which gradients are summed over ranks
   std::optional<DType> output = std::nullopt;  // of what leaves a module
+  std::optional<DType> buffer = std::nullopt;  // of floating buffers whose modules do not say theirs
 };
 
 // What a registered style means. All of it is placements: a style has no collective of its own.

@@ -11,6 +11,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/clip.h"
+#include "parallel/replicas.h"
 
 namespace weft {
 namespace {
@@ -201,6 +202,8 @@ std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepV
   if (options_.loss_scale == nullptr) norm_before_ = values.norm_squared;
   is_gated_ = is_gated;
   context_.world().CompareIssueOrder();
+  const int64_t every = options_.check_replicas_every;
+  if (every > 0 && metrics.step % every == 0) CompareReplicasOf(metrics.step);
   for (const TrainerCallback& callback : options_.callbacks) {
     if (before && callback.on_metrics) callback.on_metrics(*this, *before);
   }
@@ -226,6 +229,21 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
   optimizer_.Step(lr, scale);
   if (loss_scale != nullptr) loss_scale->Update(norm.norm_squared);
   return norm.norm_squared;
+}
+
+// Of what this rank's part of the model has, over the ranks that have the same part.
+void Trainer::CompareReplicasOf(int64_t step) {
+  std::vector<NamedValue> values;
+  for (const Parameter* parameter : optimizer_.parameters()) {
+    values.push_back({absl::StrCat("parameter '", parameter->path(), "'"), parameter->at_rest()});
+  }
+  for (const auto& [name, state] : optimizer_.State()) {
+    values.push_back({absl::StrCat("the optimizer's '", name, "'"), state});
+  }
+  const std::optional<ReplicaDifference> difference = CompareReplicas(*model_.context(), values);
+  if (!difference) return;
+  Throw(absl::StatusCode::kDataLoss, "step ", step, ": ", difference->name, " has other bits on ",
+        difference->ToString(), ": replicas have drifted apart");
 }
 
 std::optional<StepMetrics> Trainer::TakeRecord() {

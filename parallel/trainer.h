@@ -35,6 +35,9 @@ struct TrainerOptions {
   // Of the loss, for forward and backward in f16; null: none. The trainer views it and updates it with each step. A step
   // whose gradients overflow then changes nothing but the scale, and the next one goes on.
   LossScale* loss_scale = nullptr;
+  // After so many steps each, replicas of parameters and of the optimizer's state are compared bit by bit; 0: never.
+  // Cost: CompareReplicas (parallel/replicas.h): the host waits for the device then.
+  int64_t check_replicas_every = 0;
   std::vector<TrainerCallback> callbacks = {};
 };
 
@@ -62,7 +65,8 @@ class Trainer {
   // own what it reads by then, for whoever calls FindNonFinite.
   // Cost:   besides the model's collectives, one small all-reduce over the mesh for the record
   //         (StepMetricsReduction), which nobody waits for in this step.
-  // Errors: those of the step before too, where they come late; what callbacks throw.
+  // Errors: those of the step before too, where they come late; what callbacks throw; DataLoss on every rank, naming the
+  //         step, the tensor and the ranks, if replicas are compared and have drifted apart.
   std::optional<StepMetrics> Step(int64_t num_tokens, std::function<DTensor()> loss, bool stop = false);
 
   // The same of a batch in `microbatches` parts, i from 0 on, whose gradients add up: one update, the one that
@@ -135,6 +139,7 @@ class Trainer {
   // `num_tokens`: undefined if the host knows it.
   DTensor UpdateParameters(double lr, const DTensor& num_tokens);
   std::optional<StepMetrics> TakeRecord();
+  void CompareReplicasOf(int64_t step);
 
   const Module& model_;
   MeshContext& context_;  // of the whole model

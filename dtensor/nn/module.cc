@@ -236,7 +236,7 @@ void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const M
                            {.at_rest = replicated, .compute = replicated});
   }
   for (ModuleBuffer* buffer : root.AllBuffers()) {
-    buffer->Materialize(context, options.dtype,
+    buffer->Materialize(context, ModuleBuffer::DefaultDType(options.dtype),
                         Layout(buffer->spec().shape.ndim(), context->mesh().num_axes()));
   }
 }

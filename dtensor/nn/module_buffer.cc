@@ -3,12 +3,6 @@
 #include "runtime/base/philox.h"
 
 namespace weft {
-namespace {
-
-// Statistics in bf16 would stand still.
-DType AtLeastF32(DType dtype) { return ItemSize(dtype) < ItemSize(DType::kF32) ? DType::kF32 : dtype; }
-
-}  // namespace
 
 const DTensor& ModuleBuffer::Value() const {
   if (!is_here()) {
@@ -42,7 +36,7 @@ void ModuleBuffer::Materialize(const IntrusivePtr<MeshContext>& context, DType d
   value_ = MakeFirstValue(spec_.initializer,
                           {.context = context,
                            .layout = layout,
-                           .type = {spec_.dtype.value_or(AtLeastF32(dtype)), spec_.shape},
+                           .type = {spec_.dtype.value_or(dtype), spec_.shape},
                            .key = {.seed = state.seed(), .stream = StreamOf(full_path()), .step = 0},
                            .path = path()});
 }

@@ -60,8 +60,12 @@ class ModuleBuffer {
   // Errors: InvalidArgument if the type differs.
   void Set(const DTensor& value);
 
-  // Gives the slot its layout and first value; `dtype` is that of parameters at rest.
+  // Gives the slot its layout and first value, of the spec's dtype, or, where that is not given, of `dtype`.
   void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const Layout& layout);
+  // What that is where parameters rest in `dtype`: statistics in bf16 would stand still.
+  static DType DefaultDType(DType dtype) {
+    return ItemSize(dtype) < ItemSize(DType::kF32) ? DType::kF32 : dtype;
+  }
 
  private:
   Module* owner_;

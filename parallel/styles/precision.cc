@@ -24,13 +24,16 @@ std::optional<DType> Given(const Style& style, const std::string& field) {
 }
 
 StyleDTypes DTypes(const Style& style) {
-  return {.param = Given(style, "param"), .reduce = Given(style, "reduce"), .output = Given(style, "output")};
+  return {.param = Given(style, "param"),
+          .reduce = Given(style, "reduce"),
+          .output = Given(style, "output"),
+          .buffer = Given(style, "buffer")};
 }
 
 const RegisterStyle kRegister({
     .name = "Precision",
     .has_axis = false,
-    .fields = {DTypeField("param"), DTypeField("reduce"), DTypeField("output")},
+    .fields = {DTypeField("param"), DTypeField("reduce"), DTypeField("output"), DTypeField("buffer")},
     .reach = StyleReach::kBelow,
     .own_fields = {"output"},
     .dtypes = DTypes,
@@ -47,7 +50,8 @@ Style Precision(const PrecisionOptions& options) {
   return Style{.name = "Precision"}
       .With("param", Word(options.param))
       .With("reduce", Word(options.reduce))
-      .With("output", Word(options.output));
+      .With("output", Word(options.output))
+      .With("buffer", Word(options.buffer));
 }
 
 }  // namespace weft

@@ -17,6 +17,7 @@ struct PrecisionOptions {
       std::nullopt;  // in which gradients are summed over ranks; as at rest if not given
   std::optional<DType> output =
       std::nullopt;  // to which the outputs of the modules that the entry names are cast
+  std::optional<DType> buffer = std::nullopt;  // of buffers whose modules do not say theirs: running statistics
 };
 
 // How everything below the modules computes. Parameters stay in their dtype at rest, as do gradients and the state of
@@ -28,7 +29,7 @@ struct PrecisionOptions {
 //
 // Each of f16, bf16, f32, f64. Later entries on a module override field by field.
 // Source: the semantics of torch.distributed.fsdp.MixedPrecisionPolicy (param_dtype, reduce_dtype, output_dtype,
-//         cast_forward_inputs); Micikevicius et al., "Mixed precision training", 2018.
+//         cast_forward_inputs), and of MixedPrecision's buffer_dtype; Micikevicius et al., "Mixed precision training", 2018.
 Style Precision(const PrecisionOptions& options);
 
 }  // namespace weft

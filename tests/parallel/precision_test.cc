@@ -1,32 +1,21 @@
-// Precision as a column of plans, autocast regions, and the loss scale of f16.
+// Precision as a column of plans, and autocast regions.
 
-#include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <functional>
-#include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <ostream>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/call/call_observer.h"
-#include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
-#include "dtensor/optim/adamw.h"
-#include "dtensor/optim/clip.h"
-#include "dtensor/optim/loss_scale.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
-#include "parallel/trainer.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
 #include "tests/parallel/data_parallel_cases.h"
@@ -220,6 +209,27 @@ TEST(PrecisionTest, PlansSayIt) {
   });
 }
 
+// A module with a buffer that says its dtype and one that does not.
+class Counting : public Module {
+ public:
+  Counting()
+      : mean(this, "mean", {.shape = {4}}), count(this, "count", {.shape = {}, .dtype = DType::kF64}) {}
+  ModuleBuffer mean, count;
+};
+
+TEST(PrecisionTest, BuffersHaveTheirs) {
+  RunRanks(1, [](World& world) {
+    Counting plain, narrow, wide;
+    Parallelize(plain, world, DeviceMesh(), {}, {.dtype = DType::kBF16});
+    EXPECT_EQ(plain.mean.Value().dtype(), DType::kF32);
+    Parallelize(narrow, world, DeviceMesh(), {{"", Precision({.buffer = DType::kBF16})}}, {});
+    EXPECT_EQ(narrow.mean.Value().dtype(), DType::kBF16);
+    EXPECT_EQ(narrow.count.Value().dtype(), DType::kF64);
+    Parallelize(wide, world, DeviceMesh(), {{"", Precision({.buffer = DType::kF64})}}, {});
+    EXPECT_EQ(wide.mean.Value().dtype(), DType::kF64);
+  });
+}
+
 TEST(AutocastTest, ProductsInTheGuardsDtypeTheRestAsItIs) {
   RunRanks(1, [](World& world) {
     const auto context = Bind(world, DeviceMesh());
@@ -251,140 +261,6 @@ TEST(AutocastTest, ProductsInTheGuardsDtypeTheRestAsItIs) {
     EXPECT_EQ(x.grad().FullTensor().ToVector<double>()[0], 1 + 8 * 0.25);
     EXPECT_THAT(MessageOf([&] { const AutocastGuard guard(state, DType::kI32); }), HasSubstr("got i32"));
   });
-}
-
-// torch.amp.GradScaler's rule, in numbers.
-TEST(LossScaleTest, FollowsTheRule) {
-  RunRanks(2, [](World& world) {
-    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
-    constexpr int kInterval = 3;
-    LossScale scale(context, {.initial = 1024, .interval = kInterval});
-    double expected = 1024;
-    int good = 0;
-    const double bad[] = {INFINITY, NAN, -INFINITY};
-    for (int step = 0; step < 40; ++step) {
-      const bool overflows = step % 7 == 4 || step % 11 == 9;
-      scale.Update(Full(context, DType::kF32, Shape(), overflows ? bad[step % 3] : 1.5));
-      good = overflows ? 0 : good + 1;
-      if (overflows) expected *= 0.5;
-      if (good == kInterval) {
-        expected *= 2;
-        good = 0;
-      }
-      EXPECT_EQ(scale.value().Item(), expected) << "step " << step;
-      EXPECT_EQ(scale.State()[1].second.Item(), good) << "step " << step;
-    }
-    LossScale large(context, {.initial = 3e38, .interval = 1});
-    large.Update(Full(context, DType::kF32, Shape(), 1));
-    EXPECT_EQ(large.value().Item(), static_cast<double>(3e38f));
-    EXPECT_THAT(MessageOf([&] { LossScale(context, {.growth = 1}); }),
-                HasSubstr("growth: expected a number above 1"));
-  });
-}
-
-// A training in f16 whose loss overflows on one rank in step 3.
-struct Outcome {
-  std::vector<double> losses, scales;
-  std::vector<bool> updated;
-  std::vector<int64_t> updates;
-  FullTensors parameters;
-  bool operator==(const Outcome&) const = default;
-};
-
-struct ScaledRun {
-  std::string mesh = "dp=2";
-  std::string plan = "ddp";
-  int64_t steps = 6;
-  std::string save = {}, resume = {};  // after and before all steps
-  int64_t first = 1;
-  bool overflows = true;
-};
-
-Outcome TrainScaled(const ScaledRun& run) {
-  Outcome outcome;
-  const DeviceMesh mesh = DeviceMesh::Parse(run.mesh);
-  RunRanks(mesh.num_ranks(), [&](World& world) {
-    Gpt model(kConfig);
-    const Plan plan = DataPlanNamed(run.plan, mesh);
-    const auto context = Parallelize(model, world, mesh, plan, {.compute_dtype = DType::kF16});
-    AdamW optimizer(model.AllParameters(), {});
-    LossScale scale(model.context(), {.initial = 4096, .interval = 2});
-    Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 1e-3; }, .loss_scale = &scale});
-    if (!run.resume.empty()) {
-      SafetensorsReader reader(run.resume);
-      LoadParameters(reader, model);
-      LoadOptimizerState(reader, optimizer);
-      LoadTensors(reader, scale.State());
-      trainer.set_step(run.first - 1);
-    }
-    Layout rows(2, mesh.num_axes());
-    if (mesh.FindAxis("dp") >= 0) rows = rows.WithShard(mesh.FindAxis("dp"), 0);
-    const DTensor tokens = OnesOf(context, rows);
-    Outcome mine;
-    const auto take = [&](const std::optional<StepMetrics>& metrics) {
-      if (!metrics) return;
-      mine.losses.push_back(metrics->loss);
-      mine.scales.push_back(metrics->loss_scale);
-      mine.updated.push_back(metrics->updated);
-    };
-    for (int64_t step = run.first; step <= run.steps; ++step) {
-      const bool overflows = run.overflows && step == 3;
-      // A loss of the same value whose gradient is too large for f16 in the first row alone, which one rank has.
-      const auto loss = [&model, tokens, overflows] {
-        const DTensor logits = model(tokens);
-        DTensor mean = CrossEntropy(logits, tokens).Mean();
-        if (!overflows) return mean;
-        const DTensor first = Sum(Cast(Slice(logits, 0, 0, 1), DType::kF32));
-        return mean + Scale(first - first.Detach(), 1e5);
-      };
-      take(trainer.Step(32, loss));
-      mine.updates.push_back(static_cast<int64_t>(optimizer.updates().Item()));
-    }
-    take(trainer.Flush());
-    for (const Parameter* parameter : model.AllParameters()) {
-      mine.parameters[parameter->path()] = parameter->at_rest().FullTensor().ToVector<double>();
-    }
-    if (!run.save.empty()) {
-      auto tensors = CheckpointTensors(model, optimizer);
-      for (const auto& tensor : scale.State()) tensors.push_back(tensor);
-      SaveTensors(run.save, tensors, {});
-    }
-    if (world.rank() == 0) outcome = mine;
-  });
-  return outcome;
-}
-
-TEST(LossScaleTest, AnOverflowAnywhereSkipsTheUpdateEverywhere) {
-  for (const auto& [plan, mesh] : std::vector<std::pair<std::string, std::string>>{
-           {"ddp", "dp=2"}, {"zero1", "dp=2"}, {"fsdp", "dp=2"}, {"ddp", "dp=2,tp=2"}}) {
-    const Outcome outcome = TrainScaled({.mesh = mesh, .plan = plan});
-    EXPECT_EQ(outcome.updated, (std::vector<bool>{true, true, false, true, true, true})) << plan;
-    EXPECT_EQ(outcome.updates, (std::vector<int64_t>{1, 2, 2, 3, 4, 5})) << plan;
-    EXPECT_EQ(outcome.scales, (std::vector<double>{4096, 8192, 4096, 4096, 8192, 8192})) << plan;
-    EXPECT_EQ(outcome.losses[2] > outcome.losses[3] || outcome.losses[2] == outcome.losses[3], true) << plan;
-    EXPECT_LT(outcome.losses[5], outcome.losses[0]) << plan;
-    for (const auto& [path, values] : outcome.parameters) {
-      for (const double value : values) ASSERT_TRUE(std::isfinite(value)) << path;
-    }
-  }
-}
-
-// Powers of two: with no overflow, and nothing that vanishes, the scale is not seen in f32 compute of the update.
-TEST(LossScaleTest, IsState) {
-  const std::string path = testing::TempDir() + "/scaled.safetensors";
-  const Outcome whole = TrainScaled({});
-  TrainScaled({.steps = 3, .save = path});
-  const Outcome rest = TrainScaled({.resume = path, .first = 4});
-  EXPECT_EQ(rest.parameters, whole.parameters);
-  EXPECT_EQ(rest.scales, (std::vector<double>{4096, 8192, 8192}));
-  for (const auto& [plan, mesh] : std::vector<std::pair<std::string, std::string>>{
-           {"fsdp", "dp=4"}, {"none", ""}, {"ddp", "dp=1,tp=2"}}) {
-    const Outcome other = TrainScaled({.mesh = mesh, .plan = plan, .resume = path, .first = 4});
-    EXPECT_EQ(other.scales, rest.scales) << plan;
-    for (size_t i = 0; i < other.losses.size(); ++i)
-      EXPECT_NEAR(other.losses[i], rest.losses[i], 5e-3) << plan;
-  }
-  std::remove(path.c_str());
 }
 
 }  // namespace

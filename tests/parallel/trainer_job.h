@@ -25,7 +25,8 @@ inline const AdamWOptions kAdamW = {.beta2 = 0.99, .weight_decay = 0.1};
 
 // A tiny GPT on a mesh, and a batch for it.
 struct Job {
-  Job(World& world, const std::string& mesh_text, DataPlan data, double grad_clip = 1)
+  Job(World& world, const std::string& mesh_text, DataPlan data, double grad_clip = 1,
+      int64_t check_replicas_every = 0)
       : mesh(DeviceMesh::Parse(mesh_text)), model(Tiny()) {
     const Plan plan = GptPlan(mesh, data, /*sequence_parallel=*/false);
     context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
@@ -34,7 +35,10 @@ struct Job {
     tokens =
         DTensor::Distribute(context, Tensor::FromValues<int32_t>({4, 6}, values), BatchLayout(mesh, plan));
     adamw.emplace(model.AllParameters(), kAdamW);
-    trainer.emplace(model, *adamw, TrainerOptions{.schedule = kSchedule, .grad_clip = grad_clip});
+    trainer.emplace(
+        model, *adamw,
+        TrainerOptions{
+            .schedule = kSchedule, .grad_clip = grad_clip, .check_replicas_every = check_replicas_every});
   }
   DTensor Loss() { return model.Loss(tokens, tokens).Mean(); }
   // One step and its own record.
