@@ -133,7 +133,8 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
   microbatches_ = microbatches;
   kinds_.clear();
   const bool records = part_->state().grad_enabled();
-  for (const Microbatch& microbatch : microbatches) kinds_.push_back(KindOf(microbatch.inputs, records));
+  const std::string frozen = FrozenText(model_);
+  for (const Microbatch& each : microbatches) kinds_.push_back(KindOf(each.inputs, records) + frozen);
   const bool gathers = !Contains(schedule, Kind::kUnshard);
   for (const int stage : schedule_.StagesOf(index_)) {
     if (gathers) stages_.data->Unshard(stage);
@@ -184,6 +185,9 @@ void PipelineExecutor::MeetOtherEnd() {
 
 void PipelineExecutor::RunAction(const PipelineAction& action) {
   Require(IsHere(action.stage), action);
+  if (IsCompute(action.kind) && action.kind != Kind::kForward && FlightOf(action).is_frozen) {
+    return action.kind == Kind::kInputGradient ? void() : Land(action);
+  }
   switch (action.kind) {
     case Kind::kForward:
       return Forward(action);
@@ -209,7 +213,7 @@ void PipelineExecutor::RunAction(const PipelineAction& action) {
       if (options_.rendezvous) FlightOf(action).arrival.Wait();
       return;
     case Kind::kSendBackward:
-      Require(!FlightOf(action).gradients.empty(), action);
+      Require(FlightOf(action).wants_none || !FlightOf(action).gradients.empty(), action);
       messages_.SendBackward(action.stage, std::exchange(FlightOf(action).gradients, {}));
       return MeetOtherEnd();
     case Kind::kRecvBackward:
@@ -236,6 +240,7 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
   if (stage > 0) {
     AwaitArrival({Kind::kRecvForward, stage, number}, action, flight.arrival);
     const std::vector<bool> wants = flight.arrival.wants_gradient;
+    flight.wants_none = std::find(wants.begin(), wants.end(), true) == wants.end();
     flight.inputs = std::exchange(flight.arrival.tensors, {});
     for (size_t i = 0; i < wants.size(); ++i) {
       if (records && wants[i]) flight.inputs[i] = flight.inputs[i].RequiresGrad();
@@ -266,6 +271,7 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
     for (const DTensor& output : outputs) {
       if (output.requires_grad()) flight.outputs.push_back(HistoryOf(output));
     }
+    flight.is_frozen = records && flight.outputs.empty();
   }
   if (!records) {
     flight.inputs.clear();
@@ -367,12 +373,6 @@ void PipelineExecutor::HandBack(const PipelineAction& action, const DTensors& ta
   } else {
     FlightOf(action).gradients = std::move(gradients);
   }
-}
-
-// Nothing but gradients that are still to be sent is left of it.
-void PipelineExecutor::Land(const PipelineAction& action) {
-  Flight& flight = FlightOf(action);
-  flight = {.gradients = std::exchange(flight.gradients, {})};
 }
 
 void PipelineExecutor::Update(int stage) {

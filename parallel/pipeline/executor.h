@@ -106,6 +106,8 @@ class PipelineExecutor {
   // What one stage has of one microbatch, from its arrival until its last gradient.
   struct Flight {
     bool has_begun = false;         // F has run
+    bool is_frozen = false;         // what it made has no history: nothing here, nor before, is trained
+    bool wants_none = false;        // no input wants a gradient
     Arrival arrival = {};           // of the inputs
     DTensors inputs = {};           // leaves, where they want a gradient
     HandedTensors handed = {};      // how the outputs lie
@@ -141,7 +143,11 @@ class PipelineExecutor {
   void WeightGradient(const PipelineAction& action);
   void FullBackward(const PipelineAction& action);
   void HandBack(const PipelineAction& action, const DTensors& targets, DTensors gradients);
-  void Land(const PipelineAction& action);
+  // Nothing but gradients that are still to be sent is left of it.
+  void Land(const PipelineAction& action) {
+    Flight& flight = FlightOf(action);
+    flight = {.wants_none = flight.wants_none, .gradients = std::exchange(flight.gradients, {})};
+  }
   void Update(int stage);
   std::vector<std::vector<Parameter*>> UpdatedParameters() const;
   const PipelineSchedule& ForwardList(int num_microbatches);

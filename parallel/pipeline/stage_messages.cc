@@ -174,6 +174,16 @@ std::string KindOf(absl::Span<const DTensor> inputs, bool records) {
   return absl::StrCat(records ? "" : "no history, ", absl::StrJoin(inputs, " ", append));
 }
 
+std::string FrozenText(Module& model) {
+  std::string text;
+  bool any = false;
+  for (const Parameter* parameter : model.RegisteredParameters()) {
+    text.push_back(parameter->trainable() ? ' ' : 'x');
+    any |= !parameter->trainable();
+  }
+  return any ? text : "";
+}
+
 DTensors ToHand(absl::Span<const DTensor> outputs) {
   DTensors handed;
   for (const DTensor& output : outputs) {

@@ -14,6 +14,7 @@
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/model_stages.h"
+#include "dtensor/nn/module.h"
 #include "mesh/layout.h"
 #include "runtime/comm/edges.h"
 #include "runtime/comm/work.h"
@@ -95,6 +96,9 @@ class StageMessages {
 
 // What microbatches have in common whose stages hand on the same: how their inputs lie, and whether a history is recorded.
 std::string KindOf(absl::Span<const DTensor> inputs, bool records);
+
+// And which parameters are not trained: "" if all are.
+std::string FrozenText(Module& model);
 
 // Outputs as they are handed on: none of them is Partial.
 // Cost: an all-reduce of each that is.

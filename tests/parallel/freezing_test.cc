@@ -9,10 +9,15 @@
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
 #include "dtensor/inspect/comm_report.h"
+#include "dtensor/nn/containers.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/adamw.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -248,6 +253,92 @@ TEST(FreezingOverlapTest, BucketsDoNotWaitForWhatIsFrozen) {
     net.b.bias->set_trainable(false);
     EXPECT_EQ(seen_at_a(), "all_gather dp param, " + of_unit);
   });
+}
+
+// Four links, each of which may be a stage.
+class Chain : public SegmentedModule {
+ public:
+  Chain() {
+    for (int i = 0; i < 4; ++i)
+      links.Append<Linear>(5, 5, LinearOptions{.weight = Initializer::Normal(0, 0.5)});
+  }
+  ModuleList links{this, "links"};
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return MseLoss(outputs[0], targets);
+  }
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    std::vector<Segment> segments;
+    for (Module* link : links.children()) {
+      segments.push_back({.modules = {link}, .cost = 1, .run = [link](const DTensors& x) -> DTensors {
+                            return {Gelu((*link)(x[0]))};
+                          }});
+    }
+    return segments;
+  }
+};
+
+// Stages of which all before and at them is frozen have nothing to do in backward, and send nothing.
+TEST(FreezingPipelineTest, StagesThatAreFrozen) {
+  constexpr int kRows = 3, kParts = 4;
+  const Tensor x = RandomF64({kRows * kParts, 5}, 1), target = RandomF64({kRows * kParts, 5}, 2);
+  // The gradients where the first links, so many, are frozen.
+  const auto freeze = [](Chain& chain, int frozen) {
+    chain.set_trainable(true);
+    for (int i = 0; i < frozen; ++i) chain.links[i].set_trainable(false);
+    for (Parameter* parameter : chain.AllParameters()) parameter->ClearGrad();
+  };
+  const std::vector<int> sequence = {0, 1, 2, 3, 2, 0};
+  std::vector<std::map<std::string, Tensor>> expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    Chain chain;
+    Materialize(chain, context, {.dtype = DType::kF64});
+    for (const int frozen : sequence) {
+      freeze(chain, frozen);
+      const DTensor y = chain(Lay(context, x, "[-, -]"));
+      Backward(chain.LossOf({y}, Lay(context, target, "[-, -]")).Mean());
+      expected.emplace_back();
+      for (const Parameter* parameter : chain.AllParameters()) {
+        if (parameter->grad().defined()) expected.back()[parameter->path()] = parameter->grad().FullTensor();
+      }
+    }
+  });
+  for (const char* name : {"gpipe", "1f1b", "zb_h1", "interleaved", "zbv"}) {
+    for (const char* mesh : {"pp=2", "pp=2,dp=2"}) {
+      OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+        Chain chain;
+        const PipelineSchedule schedule = GenerateSchedule(name, {.ranks = 2, .microbatches = kParts});
+        const bool is_v = schedule.num_chunks() == 2 && schedule.stage_rank.back() == 0;
+        Plan plan = {{"links.*", Pipeline("pp", {.chunks = schedule.num_chunks(),
+                                                 .order = is_v ? StageOrder::kV : StageOrder::kLoop})}};
+        const bool splits = context->mesh().num_axes() > 1;
+        if (splits) plan = plan.Merge({{"", FullyShard("dp")}});
+        Parallelize(chain, context, plan, {.dtype = DType::kF64});
+        PipelineExecutor executor(chain, schedule);
+        const IntrusivePtr<MeshContext> part = chain.context();
+        const auto rows = [&](const Tensor& full, int i) {
+          const Tensor piece = CloneTensor(full.Slice(0, i * kRows, kRows), MakeCpuAllocator());
+          return Lay(part, piece, splits ? "[dp, -]" : "[-, -]");
+        };
+        for (size_t i = 0; i < sequence.size(); ++i) {
+          freeze(chain, sequence[i]);
+          std::vector<Microbatch> parts;
+          for (int part_number = 0; part_number < kParts; ++part_number) {
+            parts.push_back({.inputs = {rows(x, part_number)}, .targets = rows(target, part_number)});
+          }
+          executor.Run(parts, Full(part, DType::kF64, {}, kRows * kParts * 5));
+          for (const Parameter* parameter : chain.AllParameters()) {
+            const auto found = expected[i].find(parameter->path());
+            ASSERT_EQ(parameter->grad().defined(), found != expected[i].end())
+                << name << " " << sequence[i] << " " << parameter->path();
+            if (found == expected[i].end()) continue;
+            EXPECT_TRUE(AllClose(parameter->grad().FullTensor(), found->second, 1e-13)) << name;
+          }
+        }
+      });
+    }
+  }
 }
 
 }  // namespace
