@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes this machine ready to build Weft: ./setup.sh
 #
-# On Debian 12 it installs what the build needs and puts the text that the examples train on into data/jargon.txt.
+# On Debian 12 it installs what the build needs and puts what the examples train on into data: a text, jargon.txt, and the
+# images of Fashion-MNIST, fashion-mnist/.
 # What is there already is left alone, and when nothing is missing it prints nothing. On any other system it names
 # the packages and stops.
 set -euo pipefail
@@ -36,6 +37,7 @@ packages=(
   valgrind
 )
 text=data/jargon.txt
+images=data/fashion-mnist
 
 fail() {
   echo "setup.sh: $*" >&2
@@ -66,9 +68,19 @@ as_root() {
 }
 
 # The Jargon File, out of Debian's package: minimal images install packages without their /usr/share/doc, where the
-# text lies, so the package is taken apart instead.
-download_text_package() {
-  (cd "$1" && apt-get download --quiet=2 --option APT::Sandbox::User=root jargon-text)
+# text lies, so the package is taken apart instead. So are the images, which are wanted unpacked.
+#
+# download FOLDER PACKAGE
+download() {
+  if ! download_package "$@" 2>/dev/null; then
+    # No package lists, or old ones.
+    update_lists
+    download_package "$@" || fail "cannot download the package $2"
+  fi
+}
+
+download_package() {
+  (cd "$1" && apt-get download --quiet=2 --option APT::Sandbox::User=root "$2")
 }
 
 write_text() {
@@ -89,11 +101,25 @@ write_text() {
   echo "wrote $text ($(wc -c <"$text") bytes)"
 }
 
+write_images() {
+  local folder=$1 name
+  dpkg-deb --extract "$folder"/dataset-fashion-mnist_*.deb "$folder/images"
+  mkdir -p "$images.part"
+  for name in {train,t10k}-{images-idx3,labels-idx1}-ubyte; do
+    gzip --decompress --stdout "$folder/images/usr/share/datasets/fashion-mnist/$name.gz" >"$images.part/$name" ||
+      fail "no $name in the package dataset-fashion-mnist"
+  done
+  rm -rf "$images"
+  mv "$images.part" "$images"
+  echo "wrote $images ($(du --apparent-size --bytes --summarize "$images" | cut -f1) bytes)"
+}
+
 if ! is_debian_12; then
   {
     echo "setup.sh knows Debian 12 only. On this system, install by hand what these Debian packages hold:"
     printf '  %s\n' "${packages[@]}"
-    echo "(bazel-bootstrap is Bazel 4.2), and put any English text of about 2 MB into $text."
+    echo "(bazel-bootstrap is Bazel 4.2), put any English text of about 2 MB into $text,"
+    echo "and the four files of Fashion-MNIST, unpacked, into $images."
   } >&2
   exit 1
 fi
@@ -110,13 +136,13 @@ if [[ ${#missing[@]} -gt 0 ]]; then
     fail "apt-get install failed"
 fi
 
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 if [[ ! -s $text ]]; then
-  work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
-  if ! download_text_package "$work" 2>/dev/null; then
-    # No package lists, or old ones.
-    update_lists
-    download_text_package "$work" || fail "cannot download the package jargon-text"
-  fi
+  download "$work" jargon-text
   write_text "$work"
+fi
+if [[ ! -d $images ]]; then
+  download "$work" dataset-fashion-mnist
+  write_images "$work"
 fi

@@ -54,6 +54,21 @@ TEST_F(DefaultTextTest, IsFoundAboveTheFolder) {
   }
 }
 
+TEST_F(DefaultTextTest, ImagesAreAFolder) {
+  Write("tree/WORKSPACE", "");
+  Write("tree/data/fashion-mnist/train-labels-idx1-ubyte", "labels");
+  EXPECT_EQ(FindDefaultImages({Path("tree/not/there")}), Path("tree/data/fashion-mnist"));
+  Write("other/WORKSPACE", "");
+  try {
+    FindDefaultImages({Path("other")});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(),
+              "no images to train on: " + Path("other") +
+                  "/data/fashion-mnist is missing; run ./setup.sh there, or give --data=FOLDER");
+  }
+}
+
 TEST_F(DefaultTextTest, IsFoundFromABazelOutputFolder) {
   Write("tree/WORKSPACE", "");
   Write("tree/data/jargon.txt", "text");
