@@ -1,0 +1,89 @@
+#!/bin/bash
+# train_resnet and train_vit end to end on images made here: JSON lines, the same losses over meshes and plans, accuracy, bad
+# input. Arguments: the two programs.
+set -u
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/train_images.XXXXXX")
+programs=("$PWD/$1" "$PWD/$2")
+cd "$dir" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# big_endian NUMBER: four bytes.
+big_endian() {
+  # shellcheck disable=SC2059
+  printf "\\x$(printf '%02x' $(($1 >> 24 & 255)))\\x$(printf '%02x' $(($1 >> 16 & 255)))\\x$(printf '%02x' $(($1 >> 8 & 255)))\\x$(printf '%02x' $(($1 & 255)))"
+}
+
+# images NAME COUNT: 8 x 8 pixels of noise, of which the rows of one quarter are bright; the quarter is the class.
+images() {
+  {
+    printf '\x00\x00\x08\x03'
+    big_endian "$2"
+    big_endian 8
+    big_endian 8
+    LC_ALL=C awk -v count="$2" 'BEGIN {
+      seed = 7
+      for (i = 0; i < count; i++) {
+        for (p = 0; p < 64; p++) {
+          seed = (seed * 1103515245 + 12345) % 2147483648
+          printf "\\x%02x", int(seed / 65536) % 128 + (int(p / 16) == i % 4 ? 100 : 0)
+        }
+      }
+    }' | xargs -0 printf '%b'
+  } >"$1-images-idx3-ubyte"
+  {
+    printf '\x00\x00\x08\x01'
+    big_endian "$2"
+    awk -v count="$2" 'BEGIN { for (i = 0; i < count; i++) printf "\\x%02x", i % 4 }' | xargs -0 printf '%b'
+  } >"$1-labels-idx1-ubyte"
+}
+images train 90
+images t10k 42
+[[ $(wc -c <train-images-idx3-ubyte) == $((16 + 90 * 64)) ]] || fail "the images are not what they should be"
+
+losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
+accuracy() { sed -n 's/^{"step":[0-9]*,"test_accuracy":\([0-9.]*\)}$/\1/p' "$1" | tail -1; }
+# Equal but for rounding: the last digits of f32.
+same_losses() {
+  paste -d' ' <(losses "$1") <(losses "$2") | awk '
+    function far(a, b) { return (a - b) ^ 2 > (2e-3 * (1 + b)) ^ 2 }
+    $1 != $4 || far($2, $5) || far($3, $6) { print; bad = 1 } END { exit bad || NR == 0 }'
+}
+
+small=(--data=. --batch=7 --log_format=json --eval_every=0)
+for program in "${programs[@]}"; do
+  name=$(basename "$program")
+  "$program" "${small[@]}" --mesh= --steps=8 >one.json 2>one.err || fail "$name: $(tail -1 one.err)"
+  [[ $(losses one.json | wc -l) == 8 ]] || fail "$name: expected 8 steps: $(cat one.json)"
+  for spread in "--mesh=dp=2" "--mesh=dp=3 --plan=fsdp" "--mesh=tp=2" "--mesh=dp=2,tp=2 --plan=fsdp"; do
+    # shellcheck disable=SC2086
+    "$program" "${small[@]}" $spread --steps=8 >many.json 2>many.err || fail "$name $spread: $(tail -1 many.err)"
+    same_losses many.json one.json || fail "$name $spread: not the losses of one rank"
+  done
+  "$program" "${small[@]}" --mesh=dp=2 --batch=30 --steps=60 >learnt.json 2>learnt.err || fail "$name: $(tail -1 learnt.err)"
+  awk -v a="$(accuracy learnt.json)" 'BEGIN { exit !(a > 0.9) }' ||
+    fail "$name: accuracy $(accuracy learnt.json) of images that are told apart by their brightest rows"
+  "$program" --data=. --mesh=tp=2 --print_model >model.txt || fail "$name: --print_model"
+  grep -q 'flops per forward$' model.txt || fail "$name: no flops: $(tail -1 model.txt)"
+
+  expect_error() {
+    local message=$1 actual
+    shift
+    actual=$("$program" "${small[@]}" "$@" 2>&1 >/dev/null) && fail "$name $*: expected an error"
+    [[ $actual == "error: $message" ]] || fail "$name $*: expected '$message', got '$actual'"
+  }
+  expect_error "--plan=zero1: expected ddp or fsdp" --plan=zero1
+  expect_error "--mesh: expected axes dp and tp, got 'pp'" --mesh=pp=2
+  expect_error "--steps=0: expected at least 1" --steps=0
+  expect_error "--batch=1: expected at least 2 images" --batch=1
+  expect_error "--lr=-1: expected a number of at least 0" --lr=-1
+  expect_error "--eval_every=-1: expected at least 0" --eval_every=-1
+  expect_error "--log_every=0: expected at least 1" --log_every=0
+  expect_error "--log_format=xml: expected text or json" --log_format=xml
+  expect_error "'/no/such/train-images-idx3-ubyte': there is no such file, or it cannot be read" --data=/no/such
+done
+exit $((failures > 0))
