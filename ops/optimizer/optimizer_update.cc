@@ -85,6 +85,16 @@ TensorTypes InferMomentum(Operands operands, const NoAttributes&) {
   return InferUpdate("momentum_update", operands, 1);
 }
 
+TensorTypes InferNesterov(Operands operands, const NoAttributes&) {
+  return InferUpdate("nesterov_update", operands, 1);
+}
+TensorTypes InferLion(Operands operands, const NoAttributes&) {
+  return InferUpdate("lion_update", operands, 1);
+}
+TensorTypes InferLerp(Operands operands, const NoAttributes&) {
+  return InferUpdate("lerp_update", operands, 0);
+}
+
 TensorTypes InferClipFactor(Operands operands, const NoAttributes&) {
   const TensorType& x = operands[0];
   WEFT_REQUIRE(x.ndim() == 0 && (x.dtype == DType::kF32 || x.dtype == DType::kF64),
@@ -163,11 +173,21 @@ std::vector<Sample<NoAttributes, SgdScalars>> SgdSamples() {
   return samples;
 }
 
-std::vector<Sample<NoAttributes, MomentumScalars>> MomentumSamples() {
-  std::vector<Sample<NoAttributes, MomentumScalars>> samples;
+// Of updates with one tensor of state: MomentumScalars or LionScalars.
+template <class Scalars>
+std::vector<Sample<NoAttributes, Scalars>> StateSamples() {
+  std::vector<Sample<NoAttributes, Scalars>> samples;
   for (const Shape& shape : kSampleShapes) {
     samples.push_back({.operands = {F32(shape), F32(shape), F32(shape), F32({}, 0.5, 1)},
                        .scalars = {.lr = 0.1, .weight_decay = 0.01}});
+  }
+  return samples;
+}
+
+std::vector<Sample<>> LerpSamples() {
+  std::vector<Sample<>> samples;
+  for (const Shape& shape : kSampleShapes) {
+    samples.push_back({.operands = {F32(shape), F32(shape), F32({}, 0.25, 1)}});
   }
   return samples;
 }
@@ -230,7 +250,34 @@ constinit const Op<NoAttributes, MomentumScalars> kMomentumUpdate = {{
     .infer = InferMomentum,
     .rule = RuleUpdate<1>,
     .in_place = "p b",
-    .samples = MomentumSamples,
+    .samples = StateSamples<MomentumScalars>,
+}};
+constinit const Op<NoAttributes, MomentumScalars> kNesterovUpdate = {{
+    .name = "nesterov_update",
+    .operands = "p b g s",
+    .outputs = "p b",
+    .infer = InferNesterov,
+    .rule = RuleUpdate<1>,
+    .in_place = "p b",
+    .samples = StateSamples<MomentumScalars>,
+}};
+constinit const Op<NoAttributes, LionScalars> kLionUpdate = {{
+    .name = "lion_update",
+    .operands = "p m g s",
+    .outputs = "p m",
+    .infer = InferLion,
+    .rule = RuleUpdate<1>,
+    .in_place = "p m",
+    .samples = StateSamples<LionScalars>,
+}};
+constinit const Op<> kLerpUpdate = {{
+    .name = "lerp_update",
+    .operands = "m x w",
+    .outputs = "m",
+    .infer = InferLerp,
+    .rule = RuleUpdate<0>,
+    .in_place = "m",
+    .samples = LerpSamples,
 }};
 constinit const Op<NoAttributes, ClipScalars> kClipFactor = {{
     .name = "clip_factor",

@@ -52,6 +52,23 @@ struct MomentumScalars {
 };
 extern const Op<NoAttributes, MomentumScalars> kMomentumUpdate;  // (p, b, g, s)
 
+// SGD with Nesterov's momentum: g += weight_decay * p; b = momentum * b + g; p -= lr * (g + momentum * b).
+extern const Op<NoAttributes, MomentumScalars> kNesterovUpdate;  // (p, b, g, s)
+
+// c = beta1 * m + (1 - beta1) * g; p = p * (1 - lr * weight_decay) - lr * sign(c); m = beta2 * m + (1 - beta2) * g.
+// Source: Chen et al., "Symbolic discovery of optimization algorithms", arXiv 2302.06675.
+struct LionScalars {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;
+};
+extern const Op<NoAttributes, LionScalars> kLionUpdate;  // (p, m, g, s)
+
+// m += (x - m) * w, where the weight w, a scalar of f32 or f64, is finite: running averages, of which w may be made
+// on the device.
+extern const Op<> kLerpUpdate;  // (m, x, w)
+
 // The s that makes a gradient of squared norm x have at most norm max_norm: min(1, max_norm / (sqrt(x) +
 // 1e-6)). NaN if x is not finite.
 struct ClipScalars {

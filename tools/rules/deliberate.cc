@@ -9,7 +9,7 @@ const std::vector<Deliberate>& DeliberateList() {
   static const auto* const kList = new std::vector<Deliberate>{
       {"", "", R"(P\{a:(max|min|product)\}.*->)",
        "only sums and averages pass through ops: extrema and products are reduced where they arise"},
-      {"^(adamw|sgd|momentum|count)_update$|^clip_factor$|^adamw_rates$", "", R"(P\{.*->)",
+      {"^(adamw|sgd|momentum|nesterov|lion|lerp|count)_update$|^clip_factor$|^adamw_rates$", "", R"(P\{.*->)",
        "an optimizer works on gradients at rest, which are not Partial"},
       {"^settle$", "", R"(P\{.*->)", "it is there to have a Partial reduced"},
       {"^extremum_mask$", "", R"(P\{.*->)",

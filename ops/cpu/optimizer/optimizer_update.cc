@@ -10,6 +10,7 @@
 #include "ops/cpu/spans/float_spans.h"
 #include "ops/cpu/spans/parallel_copy.h"
 #include "ops/op/kernel.h"
+#include "ops/optimizer/lion_constants.h"
 
 namespace weft {
 namespace {
@@ -117,6 +118,53 @@ void MomentumUpdate(const KernelCall<NoAttributes, MomentumScalars>& call) {
   });
 }
 
+void NesterovUpdate(const KernelCall<NoAttributes, MomentumScalars>& call) {
+  UpdateElements(call, [&]<class C>(TypeTag<C>, double clip) {
+    const C factor = static_cast<C>(clip);
+    const C rate = static_cast<C>(call.scalars().lr);
+    const C momentum = static_cast<C>(call.scalars().momentum);
+    const C decay = static_cast<C>(call.scalars().weight_decay);
+    return [=](C* const* spans, int64_t, int64_t n) {
+      C* const p = spans[0];
+      C* const b = spans[1];
+      const C* const g = spans[2];
+      for (int64_t i = 0; i < n; ++i) {
+        const C gradient = g[i] * factor + decay * p[i];
+        b[i] = momentum * b[i] + gradient;
+        p[i] -= rate * (gradient + momentum * b[i]);
+      }
+    };
+  });
+}
+
+void LionUpdate(const KernelCall<NoAttributes, LionScalars>& call) {
+  UpdateElements(call, [&]<class C>(TypeTag<C>, double clip) {
+    const LionConstants<C> c = MakeLionConstants<C>(call.scalars(), clip);
+    return [c](C* const* spans, int64_t, int64_t n) {
+      C* const p = spans[0];
+      C* const m = spans[1];
+      const C* const g = spans[2];
+      for (int64_t i = 0; i < n; ++i) {
+        const C gradient = g[i] * c.clip;
+        p[i] = p[i] * c.decay - c.rate * SignOf(c.beta1 * m[i] + c.gain1 * gradient);
+        m[i] = c.beta2 * m[i] + c.gain2 * gradient;
+      }
+    };
+  });
+}
+
+// The weight stands where other updates have the clip factor.
+void LerpUpdate(const KernelCall<NoAttributes, NoScalars>& call) {
+  UpdateElements(call, [&]<class C>(TypeTag<C>, double weight) {
+    const C w = static_cast<C>(weight);
+    return [w](C* const* spans, int64_t, int64_t n) {
+      C* const m = spans[0];
+      const C* const x = spans[1];
+      for (int64_t i = 0; i < n; ++i) m[i] += (x[i] - m[i]) * w;
+    };
+  });
+}
+
 // 1e-6 keeps a norm of 0 from being a divisor; PyTorch's clip_grad_norm_ has the same.
 void ClipFactor(const KernelCall<NoAttributes, ClipScalars>& call) {
   const double x = ScalarOf(call.inputs[0]);
@@ -157,10 +205,17 @@ void AddAll(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 const RegisterKernel kRegister[] = {
-    {kCountUpdate, DeviceType::kCpu, CountUpdate},       {kAdamWRates, DeviceType::kCpu, AdamWRatesOfCount},
-    {kAdamWUpdate, DeviceType::kCpu, AdamWUpdate},       {kSgdUpdate, DeviceType::kCpu, SgdUpdate},
-    {kMomentumUpdate, DeviceType::kCpu, MomentumUpdate}, {kClipFactor, DeviceType::kCpu, ClipFactor},
-    {kAccumulate, DeviceType::kCpu, Accumulate},         {kAddAll, DeviceType::kCpu, AddAll},
+    {kCountUpdate, DeviceType::kCpu, CountUpdate},
+    {kAdamWRates, DeviceType::kCpu, AdamWRatesOfCount},
+    {kAdamWUpdate, DeviceType::kCpu, AdamWUpdate},
+    {kSgdUpdate, DeviceType::kCpu, SgdUpdate},
+    {kMomentumUpdate, DeviceType::kCpu, MomentumUpdate},
+    {kClipFactor, DeviceType::kCpu, ClipFactor},
+    {kNesterovUpdate, DeviceType::kCpu, NesterovUpdate},
+    {kLionUpdate, DeviceType::kCpu, LionUpdate},
+    {kLerpUpdate, DeviceType::kCpu, LerpUpdate},
+    {kAccumulate, DeviceType::kCpu, Accumulate},
+    {kAddAll, DeviceType::kCpu, AddAll},
 };
 
 }  // namespace

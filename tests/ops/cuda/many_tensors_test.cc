@@ -136,7 +136,7 @@ class ManyTensorsTest : public testing::Test {
       alone.push_back(MakeUpdate(one, num_state));
       together.push_back(MakeUpdate(one, num_state));
       scalars.push_back(common);
-      scalars.back().weight_decay = one.decay;
+      if constexpr (requires { common.weight_decay; }) scalars.back().weight_decay = one.decay;
     }
     RunBoth(op, alone, together, scalars);
     for (size_t i = 0; i < given.size(); ++i) {
@@ -160,6 +160,9 @@ TEST_F(ManyTensorsTest, UpdatesHaveTheBitsOfSingleOnes) {
   CheckUpdate(kAdamWUpdate, 2, AdamWScalars{.lr = 0.1});
   CheckUpdate(kSgdUpdate, 0, SgdScalars{.lr = 0.1});
   CheckUpdate(kMomentumUpdate, 1, MomentumScalars{.lr = 0.1});
+  CheckUpdate(kNesterovUpdate, 1, MomentumScalars{.lr = 0.1});
+  CheckUpdate(kLionUpdate, 1, LionScalars{.lr = 0.1});
+  CheckUpdate(kLerpUpdate, 0, NoScalars());
 }
 
 TEST_F(ManyTensorsTest, SumsOfSquaresHaveTheBitsOfSingleOnes) {

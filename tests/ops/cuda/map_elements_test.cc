@@ -218,6 +218,9 @@ TEST_F(UpdateTest, HasTheBitsOfTheCpu) {
     Compare(kAdamWUpdate, 2, AdamWScalars{.lr = 0.1, .weight_decay = 0.07}, clip);
     Compare(kSgdUpdate, 0, SgdScalars{.lr = 0.1, .weight_decay = 0.07}, clip);
     Compare(kMomentumUpdate, 1, MomentumScalars{.lr = 0.1, .weight_decay = 0.07}, clip);
+    Compare(kNesterovUpdate, 1, MomentumScalars{.lr = 0.1, .weight_decay = 0.07}, clip);
+    Compare(kLionUpdate, 1, LionScalars{.lr = 0.1, .weight_decay = 0.07}, clip);
+    Compare(kLerpUpdate, 0, NoScalars(), clip);
   }
 }
 

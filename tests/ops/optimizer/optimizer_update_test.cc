@@ -189,6 +189,40 @@ TEST(SgdTest, MomentumMatchesClosedForm) {
   }
 }
 
+TEST(SgdTest, NesterovMatchesClosedForm) {
+  for (DType dtype : {DType::kF32, DType::kF64}) {
+    const Tensor p = FromDoubles({2}, {1, 0}, dtype);
+    const Tensor b = FromDoubles({2}, {0, 8}, dtype);
+    const Tensor g = FromDoubles({2}, {4, 8}, dtype);
+    RunAll(kNesterovUpdate, {p, b, g, Scalar(0.5)}, {}, {.lr = 0.5, .momentum = 0.25, .weight_decay = 2});
+    EXPECT_EQ(b.ToVector<double>(), (std::vector<double>{4, 6}));         // 0.25 b + (0.5 g + 2 p)
+    EXPECT_EQ(p.ToVector<double>(), (std::vector<double>{-1.5, -2.75}));  // p - 0.5 (0.5 g + 2 p + 0.25 b)
+  }
+}
+
+TEST(LionTest, MatchesClosedForm) {
+  for (DType dtype : {DType::kF32, DType::kF64}) {
+    const Tensor p = FromDoubles({4}, {1, -2, 4, 0}, dtype);
+    const Tensor m = FromDoubles({4}, {4, 0, -4, 0}, dtype);
+    const Tensor g = FromDoubles({4}, {-8, -8, 8, 0}, dtype);
+    RunAll(kLionUpdate, {p, m, g, Scalar(0.5)}, {},
+           {.lr = 0.25, .beta1 = 0.75, .beta2 = 0.5, .weight_decay = 0.5});
+    // Directions 0.75 m + 0.125 g: 2, -1, -2, 0.
+    EXPECT_EQ(p.ToVector<double>(), (std::vector<double>{0.875 - 0.25, -1.75 + 0.25, 3.5 + 0.25, 0}));
+    EXPECT_EQ(m.ToVector<double>(), (std::vector<double>{0, -2, 0, 0}));
+  }
+}
+
+TEST(LerpTest, GoesPartOfTheWay) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    const Tensor m = FromDoubles({3}, {1, -2, 4}, dtype);
+    RunAll(kLerpUpdate, {m, FromDoubles({3}, {5, -2, 0}, DType::kF32), Scalar(0.25, DType::kF64)});
+    EXPECT_EQ(m.ToVector<double>(), (std::vector<double>{2, -2, 3}));
+    RunAll(kLerpUpdate, {m, FromDoubles({3}, {7, 8, 9}, DType::kF32), Scalar(1)});
+    EXPECT_EQ(m.ToVector<double>(), (std::vector<double>{7, 8, 9}));
+  }
+}
+
 TEST(OptimizerUpdateTest, ANonFiniteFactorChangesNothing) {
   for (double s : {kNan, kInf, -kInf}) {
     std::vector<Tensor> state;
@@ -197,6 +231,9 @@ TEST(OptimizerUpdateTest, ANonFiniteFactorChangesNothing) {
     RunAll(kAdamWUpdate, {state[0], state[1], state[2], state[3], Scalar(s), Rates({})});
     RunAll(kSgdUpdate, {state[0], state[3], Scalar(s)});
     RunAll(kMomentumUpdate, {state[0], state[1], state[3], Scalar(s)});
+    RunAll(kNesterovUpdate, {state[0], state[1], state[3], Scalar(s)});
+    RunAll(kLionUpdate, {state[0], state[1], state[3], Scalar(s)});
+    RunAll(kLerpUpdate, {state[0], state[3], Scalar(s)});
     for (int i = 0; i < 4; ++i) EXPECT_TRUE(SameBits(state[i], before[i])) << s << " " << i;
   }
 }
