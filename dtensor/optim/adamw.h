@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/optim/adam_rates.h"
 #include "dtensor/optim/optimizer.h"
 
 // Adam with decoupled weight decay. For update t = 1, 2, ..., the scaled gradient g, learning rate lr and
@@ -34,26 +37,30 @@ struct AdamWOptions {
 
 class AdamW : public Optimizer {
  public:
-  // Errors: InvalidArgument as ResolveGroups.
+  // Errors: InvalidArgument as ResolveGroups, and for a group that sets a matrix.
   AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options);
 
  protected:
+  // For one that keeps the moments of some parameters otherwise: AdamW has those of the others, for which
+  // `keeps` is true.
+  AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options, absl::string_view name,
+        absl::FunctionRef<bool(const Parameter&, const ParameterGroup&)> keeps);
+  bool keeps_moments(int index) const { return first_[index].defined(); }
+
   void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override;
   std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
- private:
-  // What kAdamWRates goes by besides the step: parameters of one kind share its result.
-  struct Kind {
-    double lr_scale = 1;
-    double beta1 = 0;
-    double beta2 = 0;
-
-    bool operator==(const Kind&) const = default;
+  // A parameter and its moments, whoever keeps them.
+  struct WithMoments {
+    int index = 0;
+    DTensor m;
+    DTensor v;
   };
+  void UpdateEach(absl::Span<const WithMoments> parameters, double lr, const DTensor& scale);
 
+ private:
   AdamWOptions options_;
-  std::vector<Kind> kinds_;
-  std::vector<int> kind_of_;  // of each parameter
+  AdamRates rates_;
   std::vector<DTensor> first_;
   std::vector<DTensor> second_;
 };

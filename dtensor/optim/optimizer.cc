@@ -86,20 +86,29 @@ void Optimizer::ZeroGrad() {
 }
 
 std::vector<DTensor> Optimizer::MakeMoment() const {
-  std::vector<DTensor> zeros;
-  for (const Parameter* parameter : parameters_) {
-    const DTensor& value = parameter->at_rest();
-    const MemoryKindGuard kind(*value.context()->allocator(), MemoryKind::kState);
-    const PathGuard path(value.context()->state(), parameter->leaf().path_id());
-    zeros.push_back(Full(value.context(), value.dtype(), value.shape(), 0, parameter->layouts().of_state()));
+  return MakeMoment([](int) { return true; });
+}
+
+std::vector<DTensor> Optimizer::MakeMoment(absl::FunctionRef<bool(int index)> keeps) const {
+  std::vector<DTensor> zeros(parameters_.size());
+  for (int i = 0; i < static_cast<int>(zeros.size()); ++i) {
+    if (keeps(i))
+      zeros[i] = MakeState(i, parameters_[i]->at_rest().type(), parameters_[i]->layouts().of_state());
   }
   return zeros;
+}
+
+DTensor Optimizer::MakeState(int index, const TensorType& type, const Layout& layout) const {
+  const DTensor& value = parameters_[index]->at_rest();
+  const MemoryKindGuard kind(*value.context()->allocator(), MemoryKind::kState);
+  const PathGuard path(value.context()->state(), parameters_[index]->leaf().path_id());
+  return Full(value.context(), type.dtype, type.shape, 0, layout);
 }
 
 void Optimizer::AppendMoment(absl::string_view name, const std::vector<DTensor>& moment,
                              std::vector<std::pair<std::string, DTensor>>* state) const {
   for (size_t i = 0; i < moment.size(); ++i) {
-    state->push_back({absl::StrCat(parameters_[i]->path(), ".", name), moment[i]});
+    if (moment[i].defined()) state->push_back({absl::StrCat(parameters_[i]->path(), ".", name), moment[i]});
   }
 }
 

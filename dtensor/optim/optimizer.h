@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/context/hook_list.h"
@@ -19,9 +20,9 @@ namespace weft {
 // communication, where that is all that the rank has at rest. Where it is less (ZeRO-1 and -2), the changed
 // pieces are gathered afterwards, some 25 MiB at a time (Parameter::TakeUpdates). A parameter without a
 // gradient is left alone. Weight decay applies to the parameters that decay: their modules say so
-// (ParameterSpec::decays). What else differs between parameters is said by groups (parameter_groups.h). All are
-// updated by one call (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of its own:
-// sgd.h, adamw.h.
+// (ParameterSpec::decays). What else differs between parameters is said by groups (parameter_groups.h). All
+// are updated by one call (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of
+// its own.
 class Optimizer {
  public:
   // `name` is what errors call it.
@@ -66,11 +67,15 @@ class Optimizer {
   const DTensor& value(int index) const { return values_[index]; }
   const DTensor& gradient(int index) const { return gradients_[index]; }
 
-  // For the constructor of one that keeps moments: a zero tensor for each parameter, which lies as its state
-  // does (ParameterLayouts), in memory of its module.
+  // For the constructor of one that keeps moments: a zero tensor for each parameter, or for those that
+  // `keeps` says, which lies as its state does (ParameterLayouts), in memory of its module. Undefined for
+  // the others.
   std::vector<DTensor> MakeMoment() const;
+  std::vector<DTensor> MakeMoment(absl::FunctionRef<bool(int index)> keeps) const;
+  // A zero tensor of another type or layout, in memory of the parameter's module.
+  DTensor MakeState(int index, const TensorType& type, const Layout& layout) const;
 
-  // For Moments: one moment under its names, "<parameter path>.<name>".
+  // For Moments: one moment under its names, "<parameter path>.<name>", of those that have it.
   void AppendMoment(absl::string_view name, const std::vector<DTensor>& moment,
                     std::vector<std::pair<std::string, DTensor>>* state) const;
 

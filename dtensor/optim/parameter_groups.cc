@@ -27,6 +27,12 @@ void CheckFields(const ParameterGroup& group, absl::string_view optimizer) {
   CheckField(group, optimizer, "weight_decay", group.weight_decay, kNoLimit);
   CheckField(group, optimizer, "beta1", group.beta1, 1);
   CheckField(group, optimizer, "beta2", group.beta2, 1);
+  if (!group.matrix) return;
+  const std::string& matrix = *group.matrix;
+  const bool is_matrix = matrix.find_first_not_of("iob") == std::string::npos &&
+                         absl::StrContains(matrix, "i") && absl::StrContains(matrix, "o");
+  WEFT_REQUIRE(is_matrix, optimizer, ": parameter group '", group.path, "' has matrix '", matrix,
+               "': expected a letter per dim of i (input), o (output) and b (batch), with an i and an o");
 }
 
 // The paths of parameters, and of the modules above them: all their beginnings.
@@ -112,9 +118,24 @@ std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& paramet
       Override(group.weight_decay, &resolved[i].weight_decay);
       Override(group.beta1, &resolved[i].beta1);
       Override(group.beta2, &resolved[i].beta2);
+      Override(group.matrix, &resolved[i].matrix);
     }
   }
   return resolved;
+}
+
+void RequireNoBetas(absl::Span<const ParameterGroup> groups, absl::string_view optimizer) {
+  for (const ParameterGroup& group : groups) {
+    WEFT_REQUIRE(!group.beta1 && !group.beta2, optimizer, ": parameter group '", group.path,
+                 "' sets a beta, which is AdamW's: expected lr_scale or weight_decay");
+  }
+}
+
+void RequireNoMatrices(absl::Span<const ParameterGroup> groups, absl::string_view optimizer) {
+  for (const ParameterGroup& group : groups) {
+    WEFT_REQUIRE(!group.matrix, optimizer, ": parameter group '", group.path,
+                 "' sets a matrix, which is Muon's: expected lr_scale or weight_decay");
+  }
 }
 
 }  // namespace weft

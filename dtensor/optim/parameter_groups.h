@@ -27,8 +27,12 @@ struct ParameterGroup {
   std::optional<double> lr_scale = std::nullopt;  // multiplies the step's learning rate
   std::optional<double> weight_decay =
       std::nullopt;                            // of those parameters that decay (ParameterSpec::decays)
-  std::optional<double> beta1 = std::nullopt;  // of AdamW
+  std::optional<double> beta1 = std::nullopt;  // of AdamW, Lion and LAMB
   std::optional<double> beta2 = std::nullopt;
+  // Of Muon: these are matrices, and what each dim is, one letter per dim: i (input features), o (output
+  // features), b (each index has a matrix of its own). "io" is a weight [d, n]; "iboo" a weight [d, 3, h, e]
+  // for queries, keys and values, which are three matrices; "iio" a weight [h, e, d].
+  std::optional<std::string> matrix = std::nullopt;
 
   bool operator==(const ParameterGroup&) const = default;
 };
@@ -40,6 +44,11 @@ struct ParameterGroup {
 std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& parameters,
                                           absl::Span<const ParameterGroup> groups,
                                           absl::string_view optimizer);
+
+// For optimizers without betas, and those that know no matrices.
+// Errors: InvalidArgument, starting with `optimizer`, for a group that sets one.
+void RequireNoBetas(absl::Span<const ParameterGroup> groups, absl::string_view optimizer);
+void RequireNoMatrices(absl::Span<const ParameterGroup> groups, absl::string_view optimizer);
 
 }  // namespace weft
 

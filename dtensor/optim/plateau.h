@@ -43,8 +43,8 @@ struct PlateauState {
   bool operator==(const PlateauState&) const = default;
 };
 
-// A schedule by what is observed: give it the metric after each evaluation, the same number on every rank, as the
-// losses that collectives sum are.
+// A schedule by what is observed: give it the metric after each evaluation, the same number on every rank,
+// as the losses that collectives sum are.
 //
 //   Plateau plateau({.lr = 0.1, .patience = 3});
 //   Trainer trainer(model, optimizer, {.schedule = [&](int64_t) { return plateau.lr(); }, ...});

@@ -6,9 +6,9 @@
 
 namespace weft {
 
-// The learning rate of step 1, 2, ...: any function of the step, the same on every rank. Those below are functions
-// of the step alone, so a run that is resumed needs nothing but the step; plateau.h has one with a state. PyTorch's
-// schedulers count from epoch 0: step t has the learning rate of epoch t - 1.
+// The learning rate of step 1, 2, ...: any function of the step, the same on every rank. Those below are
+// functions of the step alone, so a run that is resumed needs nothing but the step; plateau.h has one with a
+// state. PyTorch's schedulers count from epoch 0: step t has the learning rate of epoch t - 1.
 using Schedule = std::function<double(int64_t step)>;
 
 // Linear warm-up, then a cosine from `peak` down to `floor`.
@@ -27,7 +27,8 @@ struct WarmupCosine {
   bool operator==(const WarmupCosine&) const = default;
 };
 
-// Linear warm-up as WarmupCosine's, then a straight line down to `floor`, which the last step has, and all after it.
+// Linear warm-up as WarmupCosine's, then a straight line down to `floor`, which the last step has, and all
+// after it.
 // Source: without warm-up PyTorch's LinearLR of start_factor 1, end_factor floor / peak and total_iters
 //         total_steps - 1; the warm-up is its LinearLR from 1 / warmup_steps to 1 in warmup_steps - 1.
 struct WarmupLinear {
@@ -49,9 +50,10 @@ enum class DecayShape : uint8_t {
   kRoot,    // 1 - sqrt(x)
 };
 
-// WSD: linear warm-up as WarmupCosine's, then `peak`, then down to `floor` in the last `decay_steps` steps: step
-// total_steps - decay_steps is the last that has the peak, the last step and all after it have the floor. The steps
-// before the decay do not know how long the run is, so a checkpoint of one of them serves runs of several lengths.
+// WSD: linear warm-up as WarmupCosine's, then `peak`, then down to `floor` in the last `decay_steps` steps:
+// step total_steps - decay_steps is the last that has the peak, the last step and all after it have the
+// floor. The steps before the decay do not know how long the run is, so a checkpoint of one of them serves
+// runs of several lengths.
 // Source: Hu et al., "MiniCPM", arXiv 2404.06395; the root: Haegele et al., "Scaling laws and compute-optimal
 //         training beyond fixed training durations", arXiv 2405.18392.
 struct WarmupStableDecay {
@@ -68,11 +70,11 @@ struct WarmupStableDecay {
   bool operator==(const WarmupStableDecay&) const = default;
 };
 
-// Cosines from `peak` down to `floor`, over and over: the first takes `first_period` steps, each other `growth`
-// times as many as the one before. The step after a period has the peak again. Linear warm-up as WarmupCosine's comes
-// first; the first period begins with the step that has the whole peak.
-// Source: without warm-up PyTorch's CosineAnnealingWarmRestarts (T_0, T_mult, eta_min). Loshchilov and Hutter,
-//         "SGDR", arXiv 1608.03983.
+// Cosines from `peak` down to `floor`, over and over: the first takes `first_period` steps, each other
+// `growth` times as many as the one before. The step after a period has the peak again. Linear warm-up as
+// WarmupCosine's comes first; the first period begins with the step that has the whole peak.
+// Source: without warm-up PyTorch's CosineAnnealingWarmRestarts (T_0, T_mult, eta_min). Loshchilov and
+//         Hutter, "SGDR", arXiv 1608.03983.
 struct WarmRestarts {
   double peak = 1e-3;
   double floor = 0;
@@ -88,9 +90,10 @@ struct WarmRestarts {
 };
 
 // Up from peak / div_factor to `peak` in the first `pct_start` of the steps, then down to peak / div_factor /
-// final_div_factor; in three phases, down to where it began in as many steps as it took up, and the rest from there.
-// Momentum stays as it is.
-// Source: PyTorch's OneCycleLR with cycle_momentum=False. Smith and Topin, "Super-convergence", arXiv 1708.07120.
+// final_div_factor; in three phases, down to where it began in as many steps as it took up, and the rest
+// from there. Momentum stays as it is.
+// Source: PyTorch's OneCycleLR with cycle_momentum=False. Smith and Topin, "Super-convergence", arXiv
+//         1708.07120.
 struct OneCycle {
   enum class Anneal : uint8_t { kCosine, kLinear };
 
@@ -102,7 +105,8 @@ struct OneCycle {
   Anneal anneal = Anneal::kCosine;
   int phases = 2;  // or 3
 
-  // The learning rate of step 1, 2, ..., total_steps; of those after it that of the last, of step 0 that of the first.
+  // The learning rate of step 1, 2, ..., total_steps; of those after it that of the last, of step 0 that of
+  // the first.
   // Errors: InvalidArgument for another number of phases, or a pct_start outside [0, 1].
   double At(int64_t step) const;
   double operator()(int64_t step) const { return At(step); }

@@ -7,10 +7,9 @@ namespace weft {
 
 Sgd::Sgd(std::vector<Parameter*> parameters, const SgdOptions& options)
     : Optimizer(std::move(parameters), "Sgd", options.groups), options_(options) {
-  for (const ParameterGroup& group : options.groups) {
-    WEFT_REQUIRE(!group.beta1 && !group.beta2, "Sgd: parameter group '", group.path,
-                 "' sets a beta, which is AdamW's: expected lr_scale or weight_decay");
-  }
+  RequireNoBetas(options.groups, "Sgd");
+  RequireNoMatrices(options.groups, "Sgd");
+  WEFT_REQUIRE(!options.nesterov || options.momentum != 0, "Sgd: nesterov needs a momentum, got 0");
   if (options.momentum != 0) momentum_ = MakeMoment();
 }
 
@@ -33,7 +32,7 @@ void Sgd::Update(absl::Span<const int> indices, double lr, const DTensor& scale)
                                  .momentum = options_.momentum,
                                  .weight_decay = DecayOf(i, options_.weight_decay)}});
   }
-  CallEach(kMomentumUpdate, calls);
+  CallEach(options_.nesterov ? kNesterovUpdate : kMomentumUpdate, calls);
 }
 
 std::vector<std::pair<std::string, DTensor>> Sgd::Moments() const {

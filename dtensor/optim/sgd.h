@@ -11,23 +11,25 @@
 //
 //   g <- g + w p
 //   b <- m b + g          b is 0 at first; without momentum, b is g and nothing is kept
-//   p <- p - lr b
+//   p <- p - lr b         with Nesterov's momentum p <- p - lr (g + m b)
 //
 // State: with momentum one tensor per parameter, "<path>.momentum".
-// Source: the order of PyTorch's SGD, without dampening or Nesterov's momentum.
+// Source: the order of PyTorch's SGD, without dampening.
 namespace weft {
 
 struct SgdOptions {
   double momentum = 0;
+  bool nesterov = false;  // needs a momentum
   double weight_decay = 0;
-  std::vector<ParameterGroup> groups = {};  // no betas
+  std::vector<ParameterGroup> groups = {};  // no betas, no matrix
 
   bool operator==(const SgdOptions&) const = default;
 };
 
 class Sgd : public Optimizer {
  public:
-  // Errors: InvalidArgument as ResolveGroups, and for a group that sets a beta.
+  // Errors: InvalidArgument as ResolveGroups, and for a group that sets a beta or a matrix, or nesterov without
+  //         a momentum.
   Sgd(std::vector<Parameter*> parameters, const SgdOptions& options);
 
  protected:

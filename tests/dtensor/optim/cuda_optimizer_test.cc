@@ -12,6 +12,7 @@
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/clip.h"
+#include "dtensor/optim/lion.h"
 #include "dtensor/optim/sgd.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
@@ -67,7 +68,11 @@ std::vector<MakeOptimizer> Optimizers() {
   using Parameters = std::vector<Parameter*>;
   return {[](const Parameters& p) { return std::make_unique<AdamW>(p, AdamWOptions{.weight_decay = 0.3}); },
           [](const Parameters& p) { return std::make_unique<Sgd>(p, SgdOptions{.weight_decay = 0.1}); },
-          [](const Parameters& p) { return std::make_unique<Sgd>(p, SgdOptions{.momentum = 0.9}); }};
+          [](const Parameters& p) { return std::make_unique<Sgd>(p, SgdOptions{.momentum = 0.9}); },
+          [](const Parameters& p) {
+            return std::make_unique<Sgd>(p, SgdOptions{.momentum = 0.9, .nesterov = true});
+          },
+          [](const Parameters& p) { return std::make_unique<Lion>(p, LionOptions{.weight_decay = 0.3}); }};
 }
 
 // Whole values of parameters and state.

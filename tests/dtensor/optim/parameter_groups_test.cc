@@ -75,9 +75,21 @@ TEST(ParameterGroupsTest, Misuse) {
             "AdamW: parameter group '' has beta1 1: expected at least 0 and below 1");
   EXPECT_EQ(message({.path = "", .beta2 = -0.5}),
             "AdamW: parameter group '' has beta2 -0.5: expected at least 0 and below 1");
+  EXPECT_EQ(message({.path = "wte", .matrix = "iI"}),
+            "AdamW: parameter group 'wte' has matrix 'iI': expected a letter per dim of i (input), o "
+            "(output) and b "
+            "(batch), with an i and an o");
+  EXPECT_EQ(message({.path = "wte", .matrix = "bi"}),
+            "AdamW: parameter group 'wte' has matrix 'bi': expected a letter per dim of i (input), o "
+            "(output) and b "
+            "(batch), with an i and an o");
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     Gpt model(Config());
     Materialize(model, context);
+    EXPECT_EQ(
+        InvalidArgumentMessage(
+            [&] { AdamW(model.AllParameters(), {.groups = {{.path = "wte", .matrix = "io"}}}); }),
+        "AdamW: parameter group 'wte' sets a matrix, which is Muon's: expected lr_scale or weight_decay");
     EXPECT_EQ(InvalidArgumentMessage(
                   [&] { Sgd(model.AllParameters(), {.groups = {{.path = "wte", .beta2 = 0.5}}}); }),
               "Sgd: parameter group 'wte' sets a beta, which is AdamW's: expected lr_scale or weight_decay");
