@@ -169,10 +169,6 @@ void LoadParameters(SafetensorsReader& reader, Module& model) {
   }
 }
 
-void LoadTensors(SafetensorsReader& reader, const std::vector<std::pair<std::string, DTensor>>& tensors) {
-  for (const auto& [name, tensor] : tensors) LoadInto(reader, name, tensor);
-}
-
 void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer,
                         std::optional<int64_t> updates_of_older) {
   for (const auto& [name, tensor] : optimizer.State()) {

@@ -35,12 +35,11 @@ std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, co
 // number of steps, all of which counted then.
 // Errors: NotFound naming the tensor that the file lacks; InvalidArgument for another dtype or shape.
 void LoadParameters(SafetensorsReader& reader, Module& model);
-// The same of any tensors under their names, such as WeightAverage::State().
-void LoadTensors(SafetensorsReader& reader, const std::vector<std::pair<std::string, DTensor>>& tensors);
 void LoadOptimizerState(SafetensorsReader& reader, const Optimizer& optimizer,
                         std::optional<int64_t> updates_of_older = std::nullopt);
 
-// The same of any tensors under the names that they were saved with, for other state of a run.
+// The same of any tensors under the names that they were saved with, for other state of a run: WeightAverage::State(),
+// LossScale::State().
 void LoadTensors(SafetensorsReader& reader, const std::vector<std::pair<std::string, DTensor>>& tensors);
 
 }  // namespace weft

@@ -15,7 +15,7 @@ WeightAverage::WeightAverage(std::vector<Parameter*> parameters, const WeightAve
   for (const Parameter* parameter : parameters_) {
     const DTensor& value = parameter->at_rest();
     const MemoryKindGuard kind(*value.context()->allocator(), MemoryKind::kState);
-    const PathGuard path(value.context()->state(), value.impl()->node->path_id());
+    const PathGuard path(value.context()->state(), parameter->leaf().path_id());
     averages_.push_back(
         Full(value.context(), value.dtype(), value.shape(), 0, parameter->layouts().of_state()));
   }
