@@ -3,8 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "dtensor/autograd/backward.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
+#include "dtensor/nn/layers/layers.h"
 #include "dtensor/nn/linear.h"
 #include "dtensor/nn/module_buffer.h"
 #include "dtensor/nn/segmented_module.h"
@@ -164,6 +166,53 @@ TEST(BuffersTest, CheckpointsHaveThem) {
       EXPECT_TRUE(SameBits(net.first.mean.Value().FullTensor(), mean)) << mesh;
       EXPECT_EQ(net.first.seen.Value().Item(), 41);
       EXPECT_TRUE(SameBits(before.FullTensor(), old));
+    });
+  }
+}
+
+// Running statistics move once, by forward; gradients are those without recomputing, to the bit, in either mode.
+TEST(BuffersTest, ARecomputedModuleMovesItsStatisticsOnce) {
+  class Block : public Module {
+   public:
+    Block(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+    Linear up{this, "up", 5, 6, {.weight = Initializer::Normal(0, 0.5)}};
+    BatchNorm1d norm{this, "norm", 6};
+    nn::Dropout drop{this, "drop", 0.3};
+
+   protected:
+    DTensor Forward(const DTensor& x) override { return Gelu(drop(norm(up(x)))); }
+  };
+  class Deep : public Module {
+   public:
+    Block block{this, "block"};
+
+   protected:
+    DTensor Forward(const DTensor& x) override { return block(x); }
+  };
+  for (const Plan& data : {Plan{{"", DataParallel("dp")}}, Plan{{"", FullyShard("dp")}}}) {
+    OnMesh("dp=2", [&](const IntrusivePtr<MeshContext>& context) {
+      Deep plain, again;
+      Parallelize(plain, context, data, {.dtype = DType::kF64});
+      Parallelize(again, context, data.Merge({{"block", Recompute()}}), {.dtype = DType::kF64});
+      const DTensor x = Lay(context, RandomF64({5, 5}, 1), "[dp, -]");
+      for (int pass = 0; pass < 3; ++pass) {
+        for (Deep* net : {&plain, &again}) {
+          if (pass == 1) net->Eval();
+          if (pass == 2) net->block.drop.Train();  // within modules that evaluate
+          for (Parameter* parameter : net->AllParameters()) parameter->ClearGrad();
+          Backward(Sum(Square((*net)(x))));
+        }
+        EXPECT_EQ(again.block.norm.num_batches_tracked->Value().Item(), 1);
+        for (size_t i = 0; i < plain.AllBuffers().size(); ++i) {
+          EXPECT_TRUE(SameBits(plain.AllBuffers()[i]->Value().FullTensor(),
+                               again.AllBuffers()[i]->Value().FullTensor()));
+        }
+        for (size_t i = 0; i < plain.AllParameters().size(); ++i) {
+          EXPECT_TRUE(SameBits(plain.AllParameters()[i]->grad().ToLocal(),
+                               again.AllParameters()[i]->grad().ToLocal()))
+              << pass << " " << plain.AllParameters()[i]->path();
+        }
+      }
     });
   }
 }
