@@ -70,6 +70,12 @@ std::vector<IntrusivePtr<TapeNode>> FindLeaves(absl::Span<const DTensor> outputs
   return leaves;
 }
 
+// Modules say themselves whether they train (Module::Train); the scope of random draws has that of the one that runs.
+bool TrainsOutsideModules(RankState& state) {
+  const ModuleTrainingGuard any_module(state, true);
+  return state.training();
+}
+
 // A call of a function that is run again. Its operands are the inputs, then the leaves that the function reaches.
 class RecomputeNode final : public TapeNode {
  public:
@@ -80,7 +86,7 @@ class RecomputeNode final : public TapeNode {
         function_(std::move(function)),
         kept_(std::move(kept)),
         random_(std::move(random)),
-        trains_(state.training()),
+        trains_(TrainsOutsideModules(state)),
         autocast_(state.autocast()) {
     for (const DTensor& input : inputs) inputs_.push_back(input.defined() ? SavedValue(input) : SavedValue());
     for (const DTensor& output : outputs) {
