@@ -21,7 +21,7 @@ ABSL_FLAG(std::string, plan, "ddp", "what axis dp does: ddp or fsdp");
 ABSL_FLAG(std::string, data, "",
           "folder with the four IDX files; empty: Fashion-MNIST, as setup.sh fetches it");
 ABSL_FLAG(int64_t, batch, 100, "images of a step, over all ranks");
-ABSL_FLAG(int64_t, steps, 2000, "steps to train");
+ABSL_FLAG(int64_t, steps, 0, "steps to train; 0: the program's own number");
 ABSL_FLAG(double, lr, 0, "largest learning rate; 0: the program's own");
 ABSL_FLAG(double, weight_decay, 0.01, "AdamW's decay of weights, per step and unit of learning rate");
 ABSL_FLAG(int64_t, eval_every, 500, "steps between evaluations; 0: at the end alone");
@@ -70,11 +70,12 @@ ImageRun RunFromFlags(const ImageProgram& program) {
                   .json = format == "json",
                   .seed = absl::GetFlag(FLAGS_seed)};
   WEFT_REQUIRE(run.batch >= 2, "--batch=", run.batch, ": expected at least 2 images");
-  WEFT_REQUIRE(run.steps >= 1, "--steps=", run.steps, ": expected at least 1");
+  WEFT_REQUIRE(run.steps >= 0, "--steps=", run.steps, ": expected at least 0");
   WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
   WEFT_REQUIRE(run.eval_every >= 0, "--eval_every=", run.eval_every, ": expected at least 0");
   WEFT_REQUIRE(run.log_every >= 1, "--log_every=", run.log_every, ": expected at least 1");
   if (run.lr == 0) run.lr = program.lr;
+  if (run.steps == 0) run.steps = program.steps;
   run.plan = ImagePlan(run.mesh, absl::GetFlag(FLAGS_plan), program);
   return run;
 }

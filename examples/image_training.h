@@ -22,7 +22,9 @@ struct ImageProgram {
   // images [n, 1, h, w] -> logits [n, classes]
   std::function<std::unique_ptr<Module>(const ImageSet& train, int64_t classes)> make_model;
   std::function<std::vector<PlanEntry>(const std::string& axis)> tensor_plan;
-  double lr = 1e-3;  // what --lr is, if it is not given
+  // What --lr and --steps are, if they are not given.
+  double lr = 1e-3;
+  int64_t steps = 1000;
 };
 
 // The plan of a mesh with axes dp, tp or both: `tensor_plan` on tp, and on dp what `data_plan` says, ddp or fsdp.

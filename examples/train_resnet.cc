@@ -22,5 +22,6 @@ int main(int argc, char** argv) {
           },
           .tensor_plan = weft::ResNetTensorPlan,
           .lr = 4e-3,
+          .steps = 1000,
       });
 }

@@ -24,5 +24,6 @@ int main(int argc, char** argv) {
           },
           .tensor_plan = weft::VitTensorPlan,
           .lr = 2e-3,
+          .steps = 2000,
       });
 }

@@ -78,7 +78,7 @@ for program in "${programs[@]}"; do
   }
   expect_error "--plan=zero1: expected ddp or fsdp" --plan=zero1
   expect_error "--mesh: expected axes dp and tp, got 'pp'" --mesh=pp=2
-  expect_error "--steps=0: expected at least 1" --steps=0
+  expect_error "--steps=-1: expected at least 0" --steps=-1
   expect_error "--batch=1: expected at least 2 images" --batch=1
   expect_error "--lr=-1: expected a number of at least 0" --lr=-1
   expect_error "--eval_every=-1: expected at least 0" --eval_every=-1
