@@ -3,6 +3,10 @@
 
 #include "dtensor/nn/layers/layers.h"
 
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
 #include "dtensor/autograd/backward.h"
 #include "dtensor/autograd/gradient_hook.h"
 #include "dtensor/functions.h"
@@ -44,6 +48,28 @@ TEST(BatchNormTest, StatisticsAreThoseOfTheGlobalBatch) {
       }
     });
   }
+}
+
+// What the comparison above sees: statistics of each rank's own rows are others.
+TEST(BatchNormTest, LocalStatisticsWouldBeSeen) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Module root;
+    BatchNorm norm(&root, "norm", 2);
+    Materialize(root, context, {.dtype = DType::kF64});
+    const DTensor x = Lay(context, RandomF64({7, 2}, 3, -1, 5), "[dp, -]");
+    std::vector<double> local = x.ToLocal().ToVector<double>();
+    const auto rows = static_cast<double>(local.size() / 2);
+    for (size_t channel = 0; channel < 2; ++channel) {
+      double mean = 0, variance = 0;
+      for (size_t i = channel; i < local.size(); i += 2) mean += local[i] / rows;
+      for (size_t i = channel; i < local.size(); i += 2)
+        variance += (local[i] - mean) * (local[i] - mean) / rows;
+      for (size_t i = channel; i < local.size(); i += 2)
+        local[i] = (local[i] - mean) / std::sqrt(variance + 1e-5);
+    }
+    const Tensor own = Tensor::FromValues<double>(x.ToLocal().shape(), local);
+    EXPECT_FALSE(AllClose(norm(x).ToLocal(), own, 1e-2));
+  });
 }
 
 // Statistics of bf16 are f32's: in bf16 they would stand still.
