@@ -16,12 +16,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Flags that a checkpoint keeps. The first group shapes the model: another value cannot load its weights.
-constexpr const char* kModelFlags[] = {"model",      "layers",  "heads", "dim",
-                                       "vocab_size", "context", "dtype", "tokenizer"};
-constexpr const char* kTrainingFlags[] = {"batch",        "steps", "lr",          "min_lr", "warmup",
-                                          "weight_decay", "beta1", "beta2",       "seed",   "grad_clip",
-                                          "dropout",      "data",  "val_fraction"};
+// Flags that a checkpoint keeps. The first group shapes the model and the optimizer's state: another value
+// cannot load them.
+constexpr const char* kModelFlags[] = {"model",   "layers", "heads",     "dim",      "vocab_size",
+                                       "context", "dtype",  "tokenizer", "optimizer"};
+constexpr const char* kTrainingFlags[] = {"batch",       "steps",        "lr",    "min_lr",      "warmup",
+                                          "schedule_lr", "weight_decay", "beta1", "beta2",       "seed",
+                                          "grad_clip",   "dropout",      "data",  "val_fraction"};
 
 absl::CommandLineFlag& Flag(const std::string& name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);

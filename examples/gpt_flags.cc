@@ -60,10 +60,18 @@ ABSL_FLAG(int64_t, steps, 2000, "steps to train");
 ABSL_FLAG(double, lr, 1e-3, "largest learning rate");
 ABSL_FLAG(double, min_lr, 1e-4, "learning rate at the end");
 ABSL_FLAG(int64_t, warmup, 100, "steps in which the learning rate grows");
+ABSL_FLAG(
+    std::string, schedule_lr, "cosine",
+    "how the learning rate falls after its warm-up: cosine, linear, wsd (in the last fifth of the steps), "
+    "one_cycle (also grows as a cosine), warm_restarts (four cosines)");
+ABSL_FLAG(
+    std::string, optimizer, "adamw",
+    "adamw, sgd (with Nesterov's momentum, beta1), lion, adafactor, muon (of the blocks' matrices; adamw of "
+    "the others), lamb, adamw8bit (moments in 8 bits)");
 ABSL_FLAG(double, weight_decay, 0.1,
-          "AdamW's decay of matrices and embeddings, per step and unit of learning rate");
-ABSL_FLAG(double, beta1, 0.9, "AdamW's decay of the first moment");
-ABSL_FLAG(double, beta2, 0.99, "AdamW's decay of the second moment");
+          "the optimizer's decay of matrices and embeddings, per step and unit of learning rate");
+ABSL_FLAG(double, beta1, 0.9, "the optimizer's decay of the first moment");
+ABSL_FLAG(double, beta2, 0.99, "the optimizer's decay of the second moment");
 ABSL_FLAG(double, grad_clip, 1.0, "largest norm of the gradient; 0: not clipped");
 ABSL_FLAG(double, dropout, 0.0, "probability that an activation is zeroed in training");
 ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches, dropout and samples");
@@ -272,8 +280,8 @@ FlagsUsage TrainGptUsage() {
                   {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype",
                    "loss_scale"}},
                  {"Training",
-                  {"batch", "microbatches", "steps", "lr", "min_lr", "warmup", "weight_decay", "beta1",
-                   "beta2", "grad_clip", "seed"}},
+                  {"batch", "microbatches", "steps", "optimizer", "lr", "min_lr", "warmup", "schedule_lr",
+                   "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
                  {"Data", {"data", "tokenizer", "val_fraction"}},
                  {"Output",
                   {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
@@ -300,6 +308,10 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   OneOf("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"});
   OneOf("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
   OneOf("dtype", absl::GetFlag(FLAGS_dtype), {"f32", "f64", "bf16", "f16"});
+  OneOf("optimizer", absl::GetFlag(FLAGS_optimizer),
+        {"adamw", "sgd", "lion", "adafactor", "muon", "lamb", "adamw8bit"});
+  OneOf("schedule_lr", absl::GetFlag(FLAGS_schedule_lr),
+        {"cosine", "linear", "wsd", "one_cycle", "warm_restarts"});
   GptRun run;
   run.backend = ParseBackend(absl::GetFlag(FLAGS_backend));
   run.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
@@ -335,6 +347,8 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.check_replicas = AtLeast(0, "check_replicas", absl::GetFlag(FLAGS_check_replicas));
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.print_schedule = absl::GetFlag(FLAGS_print_schedule);
+  run.schedule_lr = absl::GetFlag(FLAGS_schedule_lr);
+  run.optimizer = absl::GetFlag(FLAGS_optimizer);
   run.schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
                   .floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr)),
                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),

@@ -23,8 +23,10 @@ struct GptRun {
   DeviceMesh mesh;
   Plan plan;
   GptConfig model;
+  std::string schedule_lr = "cosine";  // MakeGptSchedule: the shape of what `schedule` gives the numbers for
   WarmupCosine schedule;
-  AdamWOptions adamw;
+  std::string optimizer = "adamw";  // MakeGptOptimizer
+  AdamWOptions adamw;               // its betas and decay, and the others'
   double grad_clip = 1;
   DType dtype = DType::kF32;          // at rest
   DType compute_dtype = DType::kF32;  // in forward and backward

@@ -23,10 +23,10 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/optim/adamw.h"
 #include "dtensor/optim/loss_scale.h"
 #include "examples/gpt_checkpoint.h"
 #include "examples/gpt_flags.h"
+#include "examples/gpt_optimizer.h"
 #include "examples/gpt_progress.h"
 #include "examples/gpt_text.h"
 #include "parallel/parallelize.h"
@@ -159,7 +159,7 @@ class Evaluations {
 // What of a run is saved.
 struct RunState {
   Gpt& model;
-  AdamW& optimizer;
+  Optimizer& optimizer;
   const LossScale* loss_scale;  // null: there is none
 };
 
@@ -209,13 +209,14 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
     CheckLoss(trainer, metrics);
   };
   const auto on_step_end = [&](Trainer& trainer, int64_t step) { evaluations.OnStepEnd(trainer, step); };
-  AdamW optimizer(model.AllParameters(), run.adamw);
+  const std::unique_ptr<Optimizer> made = MakeGptOptimizer(run, model.AllParameters());
+  Optimizer& optimizer = *made;
   std::optional<LossScale> loss_scale;
   if (run.loss_scale) loss_scale.emplace(model.context(), LossScaleOptions{.initial = *run.loss_scale});
   LossScale* const scale = loss_scale ? &*loss_scale : nullptr;
   const RunState state = {.model = model, .optimizer = optimizer, .loss_scale = scale};
   Trainer trainer(model, optimizer,
-                  {.schedule = run.schedule,
+                  {.schedule = MakeGptSchedule(run),
                    .grad_clip = run.grad_clip,
                    .loss_scale = scale,
                    .check_replicas_every = run.check_replicas,

@@ -6,10 +6,14 @@
 #include <vector>
 
 #include "absl/flags/reflection.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/functions.h"
+#include "examples/gpt_optimizer.h"
 #include "gtest/gtest.h"
 #include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/base/error.h"
+#include "runtime/launch/run_ranks.h"
 
 namespace weft {
 namespace {
@@ -54,6 +58,38 @@ TEST(GptFlagsTest, Defaults) {
   EXPECT_FALSE(run.json);
   EXPECT_FALSE(run.check_issue_order);
   EXPECT_FALSE(run.print_plan);
+}
+
+// Every optimizer takes a step of a GPT, and every schedule ends where --min_lr says; one line names what there is.
+TEST(GptFlagsTest, OptimizersAndSchedulesByName) {
+  for (const char* name : {"adamw", "sgd", "lion", "adafactor", "muon", "lamb", "adamw8bit"}) {
+    const GptRun run = RunOf({absl::StrCat("--optimizer=", name), "--layers=1", "--dim=8", "--heads=2"});
+    RunRanks(1, [&](World& world) {
+      Gpt model(run.model);
+      Materialize(model, Bind(world, DeviceMesh()));
+      const std::unique_ptr<Optimizer> optimizer = MakeGptOptimizer(run, model.AllParameters());
+      for (Parameter* parameter : model.AllParameters()) parameter->SetGrad(OnesLike(parameter->at_rest()));
+      const auto values = [&] { return model.AllParameters()[2]->at_rest().ToLocal().ToVector<float>(); };
+      const std::vector<float> before = values();
+      optimizer->Step(0.01);
+      EXPECT_NE(values(), before) << name;
+      EXPECT_EQ(optimizer->updates().Item(), 1) << name;
+    });
+  }
+  for (const char* name : {"cosine", "linear", "wsd", "one_cycle", "warm_restarts"}) {
+    const GptRun run = RunOf(
+        {absl::StrCat("--schedule_lr=", name), "--steps=104", "--warmup=4", "--lr=0.5", "--min_lr=0.125"});
+    const Schedule schedule = MakeGptSchedule(run);
+    EXPECT_NEAR(schedule(4), 0.5, 1e-15) << name;
+    EXPECT_LE(schedule(1), 0.125) << name;
+    const bool restarts = name == std::string("warm_restarts");
+    EXPECT_EQ(schedule(30) == 0.5, restarts || name == std::string("wsd")) << name;
+    EXPECT_NEAR(schedule(104), 0.125, restarts ? 0.03 : 1e-15) << name;
+  }
+  EXPECT_EQ(MessageOf({"--optimizer=adam"}),
+            "--optimizer=adam: expected one of adamw, sgd, lion, adafactor, muon, lamb, adamw8bit");
+  EXPECT_EQ(MessageOf({"--schedule_lr=1f1b"}),
+            "--schedule_lr=1f1b: expected one of cosine, linear, wsd, one_cycle, warm_restarts");
 }
 
 TEST(GptFlagsTest, ReshardReachesTheBlocks) {

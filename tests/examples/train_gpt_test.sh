@@ -87,6 +87,19 @@ for from in "${plans[@]}"; do
   done
 done
 
+# --- Every optimizer: under fsdp and tensor parallelism as on one rank; saved there, resumed under zero1.
+for optimizer in sgd lion adafactor muon lamb adamw8bit; do
+  "$train" "${f64[@]}" --optimizer=$optimizer --schedule_lr=wsd --mesh= --steps=6 2> one.err > one.json || fail "$optimizer: $(tail -1 one.err)"
+  "$train" "${f64[@]}" --optimizer=$optimizer --schedule_lr=wsd --mesh=dp=2,tp=2 --plan=fsdp --steps=6 2> /dev/null > spread.json
+  near <(losses one.json) <(losses spread.json) || fail "--optimizer=$optimizer differs from one rank"
+  "$train" "${f64[@]}" --optimizer=$optimizer --schedule_lr=wsd --mesh=dp=2,tp=2 --plan=fsdp --steps=6 --save=opt.safetensors > /dev/null 2>&1
+  "$train" --resume=opt.safetensors --mesh=dp=2 --plan=zero1 --steps=8 --log_format=json > resumed.json 2> one.err || fail "$optimizer: $(tail -1 one.err)"
+  "$train" --resume=opt.safetensors --mesh= --steps=8 --log_format=json > whole8.json 2> /dev/null
+  near <(losses whole8.json) <(losses resumed.json) || fail "--optimizer=$optimizer resumed differs"
+done
+"$train" --resume=opt.safetensors --optimizer=lion 2> one.err > /dev/null && fail "another optimizer's state was taken"
+grep -q "the checkpoint to resume from was made with 'adamw8bit'" one.err || fail "another optimizer: $(tail -1 one.err)"
+
 # --- Stages: every step, evaluation and sample of one rank; saved and resumed on other meshes, and to the bit on the same.
 staged=("${f64[@]}" --tokenizer=bytes --mesh=pp=2,dp=2 --plan=fsdp --schedule=zbv --layers=4 --microbatches=4)
 "$train" "${f64[@]}" --layers=4 --mesh= --steps=6 --eval_every=3 --eval_batches=2 --sample=20 2> /dev/null > whole4.json ||
