@@ -20,6 +20,7 @@ const std::map<std::string, std::string>& NotDifferentiable() {
   static const auto* const kOps = new std::map<std::string, std::string>{
       {"attention_grad", kGradient},
       {"bernoulli_of", "random"},
+      {"block_magnitudes", "of an optimizer's state"},
       {"centered_squares", kDecomposition},
       {"clip_factor", "runs after backward"},
       {"cofactor", kGradient},
@@ -34,6 +35,7 @@ const std::map<std::string, std::string>& NotDifferentiable() {
       {"cross_entropy_finish", kDecomposition},
       {"cross_entropy_statistics", kDecomposition},
       {"cumsum_from", kDecomposition},
+      {"dequantize_blocks", "of an optimizer's state"},
       {"exp_sum", kDecomposition},
       {"layer_norm_apply", kDecomposition},
       {"layer_norm_grad_apply", kDecomposition},
