@@ -17,7 +17,8 @@ struct PrecisionOptions {
       std::nullopt;  // in which gradients are summed over ranks; as at rest if not given
   std::optional<DType> output =
       std::nullopt;  // to which the outputs of the modules that the entry names are cast
-  std::optional<DType> buffer = std::nullopt;  // of buffers whose modules do not say theirs: running statistics
+  std::optional<DType> buffer =
+      std::nullopt;  // of buffers whose modules do not say theirs: running statistics
 };
 
 // How everything below the modules computes. Parameters stay in their dtype at rest, as do gradients and the state of
