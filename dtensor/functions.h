@@ -24,6 +24,7 @@
 #include "dtensor/functions/reduce.h"
 #include "dtensor/functions/select.h"
 #include "dtensor/functions/shape.h"
+#include "dtensor/functions/slices.h"
 #include "dtensor/functions/sort.h"
 #include "dtensor/functions/values_text.h"
 

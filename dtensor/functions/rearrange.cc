@@ -213,4 +213,12 @@ DTensor Rearrange(absl::string_view name, absl::Span<const DTensor> sources, int
   return result;
 }
 
+DTensor SplitAs(const DTensor& x, const DTensor& y, int dim) {
+  Layout layout = y.layout();
+  for (int axis : x.layout().ShardAxes(dim)) {
+    if (layout.IsPartial(axis)) layout = layout.WithShard(axis, dim);
+  }
+  return layout == y.layout() ? y : y.Redistribute(layout);
+}
+
 }  // namespace weft

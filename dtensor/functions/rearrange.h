@@ -34,6 +34,10 @@ bool CanRearrange(const DTensor& x, int dim, int64_t extent);
 DTensor Rearrange(absl::string_view name, absl::Span<const DTensor> sources, int dim,
                   absl::Span<const DimRun> runs, int64_t extent, double fill = 0);
 
+// Reduce-scatters y along the axes that split `dim` of x and made y Partial, so that it is split like x: for
+// orders of single elements, of which runs would be lists as long as the dim.
+DTensor SplitAs(const DTensor& x, const DTensor& y, int dim);
+
 }  // namespace weft
 
 #endif  // WEFT_DTENSOR_FUNCTIONS_REARRANGE_H_

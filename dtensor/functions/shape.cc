@@ -76,15 +76,6 @@ Shape WithDims(const Shape& shape, int begin, int end, const Shape& dims) {
                        "; Reshape redistributes to that by itself");
 }
 
-// Reduce-scatters y along the axes that split `dim` of x and made y Partial, so that it is split like x.
-DTensor SplitAs(const DTensor& x, const DTensor& y, int dim) {
-  Layout layout = y.layout();
-  for (int axis : x.layout().ShardAxes(dim)) {
-    if (layout.IsPartial(axis)) layout = layout.WithShard(axis, dim);
-  }
-  return layout == y.layout() ? y : y.Redistribute(layout);
-}
-
 }  // namespace
 
 DTensor Reshape(const DTensor& x, const Shape& shape) {

@@ -17,7 +17,7 @@ Rearrangement PadRearrangement(const PadAttributes& a, const ShardBox& x, double
 Rearrangement FlipRearrangement(const FlipAttributes& a, const ShardBox& x) {
   Rearrangement result = {.sources = std::vector<DimSource>(x.shape.ndim())};
   for (const int dim : a.dims) {
-    result.sources[dim] = {.is_mapped = true, .sign = -1, .shift = x.global_shape[dim] - 1};
+    result.sources[dim] = {.is_mapped = true, .factor = -1, .shift = x.global_shape[dim] - 1};
   }
   return result;
 }
@@ -34,6 +34,19 @@ Rearrangement RollRearrangement(const RollAttributes& a, const ShardBox& x) {
 Rearrangement SliceGradRearrangement(const SliceGradAttributes& a, const ShardBox& dy) {
   Rearrangement result = {.sources = std::vector<DimSource>(dy.shape.ndim())};
   result.sources[a.dim] = {.is_mapped = true, .shift = -a.start};
+  result.nowhere = dy.offset[a.dim] == 0 ? 0 : kAbsent;
+  return result;
+}
+
+Rearrangement StridedSliceRearrangement(const StridedSliceAttributes& a, const ShardBox& x) {
+  Rearrangement result = {.sources = std::vector<DimSource>(x.shape.ndim())};
+  result.sources[a.dim] = {.is_mapped = true, .factor = a.step, .shift = a.start};
+  return result;
+}
+
+Rearrangement StridedSliceGradRearrangement(const StridedSliceGradAttributes& a, const ShardBox& dy) {
+  Rearrangement result = {.sources = std::vector<DimSource>(dy.shape.ndim())};
+  result.sources[a.dim] = {.is_mapped = true, .shift = -a.start, .divisor = a.step};
   result.nowhere = dy.offset[a.dim] == 0 ? 0 : kAbsent;
   return result;
 }

@@ -18,8 +18,10 @@ inline void CopyRearranged(const KernelCallBase& call, const Rearrangement& r) {
     if (!source.is_mapped) continue;
     const int64_t extent = x.global_shape[dim];
     maps[dim] = MakeDimMap(x, call.output_boxes[0], dim, [&](int64_t i) {
-      int64_t from = source.sign * i + source.shift;
+      int64_t from = source.factor * i + source.shift;
       if (from < 0) from += source.wrap;
+      if (from % source.divisor != 0) return kNowhere;
+      from /= source.divisor;
       return from < 0 || from >= extent ? kNowhere : from;
     });
   }

@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 // Each thread makes one word of y and asks every loop where it comes from: the index maps are arithmetic
-// (sign, shift, wrap) but for an op's own list of indices, so none is made on the host, as for the CPU's
+// (factor, shift, wrap, divisor) but for an op's own list of indices, so none is made on the host, as for the CPU's
 // copy. One dim of y, or several that stay as they are and lie one behind the other in x.
 struct MappedLoop {
   int64_t extent = 1;
@@ -33,9 +33,13 @@ struct MappedLoop {
       local = at;
       return kHere;
     }
-    int64_t global = source.sign * (at + y_offset) + source.shift;
+    int64_t global = source.factor * (at + y_offset) + source.shift;
     if (source.indices != nullptr) global = source.indices[at];
     if (source.wrap > 0 && global < 0) global += source.wrap;
+    if (source.divisor != 1) {
+      if (global % source.divisor != 0) return kNowhere;
+      global /= source.divisor;
+    }
     if (global < 0 || global >= x_global) return kNowhere;
     local = global - x_offset;
     if (local < 0 || local >= x_extent) return kElsewhere;

@@ -15,9 +15,10 @@ inline void CudaCopyRearranged(const KernelCallBase& call, const Rearrangement& 
   for (size_t dim = 0; dim < sources.size(); ++dim) {
     const DimSource& source = r.sources[dim];
     sources[dim].is_mapped = source.is_mapped;
-    sources[dim].sign = source.sign;
+    sources[dim].factor = source.factor;
     sources[dim].shift = source.shift;
     sources[dim].wrap = source.wrap;
+    sources[dim].divisor = source.divisor;
   }
   CudaMappedCopy(call, call.inputs[0], call.input_boxes[0], call.outputs[0], call.output_boxes[0], sources,
                  r.nowhere);
