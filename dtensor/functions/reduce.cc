@@ -3,6 +3,7 @@
 #include "dtensor/dispatch.h"
 #include "ops/elementwise/cast.h"
 #include "ops/reduce/argmax.h"
+#include "ops/reduce/cum_prod.h"
 #include "ops/reduce/log_sum_exp.h"
 #include "ops/reduce/reduce.h"
 #include "ops/reduce/scan.h"
@@ -92,6 +93,10 @@ DTensor LogSumExp(const DTensor& x, const std::vector<int>& dims, bool keep_dims
 
 DTensor CumSum(const DTensor& x, int dim) {
   return Call(kCumSum, {x}, {.dim = NormalizeDim(dim, x.ndim(), "CumSum")});
+}
+
+DTensor CumProd(const DTensor& x, int dim) {
+  return Call(kCumProd, {x}, {.dim = NormalizeDim(dim, x.ndim(), "CumProd")});
 }
 
 }  // namespace weft

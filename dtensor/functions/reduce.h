@@ -9,10 +9,10 @@
 //
 // Layout: nothing is gathered along a split dim. Sum, Mean, Max, Min, Prod, Any and All leave a Partial; the
 //         others all-reduce one or two numbers for each result (Argmax, Var, Std, Norm, LogSumExp), or gather
-//         one for each result and piece (CumSum).
+//         one for each result and piece (CumSum, CumProd). Only the gradient of CumProd gathers the dim.
 // Dtypes: results keep the operand's, unless said; the ops' headers have the rest (ops/reduce/reduce.h,
-//         argmax.h, variance.h, vector_norm.h, log_sum_exp.h, scan.h). All but Any, All, Argmax and Argmin
-//         are differentiable.
+//         argmax.h, variance.h, vector_norm.h, log_sum_exp.h, scan.h, cum_prod.h). All but Any, All, Argmax
+//         and Argmin are differentiable.
 namespace weft {
 
 DTensor Sum(const DTensor& x, const std::vector<int>& dims = {}, bool keep_dims = false);
@@ -44,6 +44,8 @@ DTensor LogSumExp(const DTensor& x, const std::vector<int>& dims = {}, bool keep
 
 // y_i = x_0 + ... + x_i.
 DTensor CumSum(const DTensor& x, int dim);
+// y_i = x_0 * ... * x_i.
+DTensor CumProd(const DTensor& x, int dim);
 
 }  // namespace weft
 

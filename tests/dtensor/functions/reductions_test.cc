@@ -47,6 +47,7 @@ std::vector<Named> Differentiable(int dim) {
       {"LogSumExp", [=](const DTensor& x) { return LogSumExp(x, {dim}); }},
       {"LogSumExp of all", [](const DTensor& x) { return LogSumExp(x, {}, /*keep_dims=*/true); }},
       {"CumSum", [=](const DTensor& x) { return CumSum(x, dim); }},
+      {"CumProd", [=](const DTensor& x) { return CumProd(x, dim); }},
       {"Sort", [=](const DTensor& x) { return Sort(x, dim).values; }},
       {"Sort down", [=](const DTensor& x) { return Sort(x, dim, /*descending=*/true).values; }},
       {"TopK", [=](const DTensor& x) { return TopK(x, 1, {.dim = dim}).values; }},

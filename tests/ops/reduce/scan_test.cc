@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ops/reduce/cofactor.h"
+#include "ops/reduce/cum_prod.h"
 #include "ops/reduce/reduce.h"
 #include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
@@ -180,6 +181,63 @@ TEST(ProdTest, GradientIsRightWhereElementsAreZero) {
               ElementsAre(5, 14, 0, 6));
 }
 
+TEST(CumProdTest, MatchesALoop) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI64}) {
+    for (const Shape& shape : kShapes) {
+      std::mt19937_64 random(shape.num_elements() + 3);
+      const Tensor x =
+          RandomTensor({{dtype, shape}, IsFloating(dtype) ? -1.2 : -1, IsFloating(dtype) ? 1.2 : 2}, random);
+      for (int dim = 0; dim < shape.ndim(); ++dim) {
+        const Tensor expected = Along(x, dim, true, [](size_t j, size_t i) { return j <= i; });
+        EXPECT_TRUE(AllClose(RunOp(kCumProd, {x}, {.dim = dim}), expected, Tolerance(dtype)))
+            << x.TypeString() << dim;
+        EXPECT_TRUE(SameBits(RunOp(kCumProd, {x}, {.dim = dim}, {}, /*num_threads=*/3),
+                             RunOp(kCumProd, {x}, {.dim = dim})));
+      }
+    }
+  }
+  const Tensor large = Tensor::FromValues<int32_t>({3}, {1 << 30, 4, 3});
+  EXPECT_THAT(RunOp(kCumProd, {large}, {.dim = 0}).ToVector<int32_t>(), ElementsAre(1 << 30, 0, 0));
+  // In double: the running product leaves the range of float.
+  const Tensor wide = Tensor::FromValues<float>({4}, {1e30f, 1e30f, 1e-30f, 1e-30f});
+  EXPECT_FLOAT_EQ(RunOp(kCumProd, {wide}, {.dim = 0}).ToVector<float>()[3], 1);
+}
+
+// The steps of the decomposition, by hand, of floats and of integers.
+TEST(CumProdTest, PiecesFromTheirOffsetsMakeTheWhole) {
+  for (DType dtype : {DType::kF32, DType::kI64}) {
+    const Tensor x = CastTensor(F64({2, 5}, {1, 2, 3, 4, 5, -1, 7, 0, 2, 2}), dtype, MakeCpuAllocator());
+    const DType wide = dtype == DType::kI64 ? dtype : DType::kF64;
+    const std::vector<Range> ranges = {{0, 2}, {2, 0}, {2, 3}};
+    const Tensor totals = Tensor::Empty(MakeCpuAllocator(), wide, {2, 3});
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const Tensor piece = x.Slice(1, ranges[i].offset, ranges[i].size);
+      const Tensor total = dtype == DType::kI64 ? RunOp(kProd, {piece}, {.dims = 0b10, .keepdims = true})
+                                                : RunOp(kPieceProduct, {piece}, {.dim = 1});
+      CopyTensor(total, totals.Slice(1, static_cast<int64_t>(i), 1));
+    }
+    const Tensor offsets = RunOp(kProductOffsets, {totals}, {.dim = 1});
+    EXPECT_THAT(offsets.ToVector<double>(), ElementsAre(1, 2, 2, 1, -7, -7));
+    const Tensor whole = RunOp(kCumProd, {x}, {.dim = 1});
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const Tensor piece = x.Slice(1, ranges[i].offset, ranges[i].size);
+      const Tensor y = RunOp(kCumProdFrom, {piece, offsets.Slice(1, static_cast<int64_t>(i), 1)}, {.dim = 1});
+      EXPECT_TRUE(AllClose(y, whole.Slice(1, ranges[i].offset, ranges[i].size), 0)) << i;
+    }
+  }
+}
+
+// d(x0 + 10 x0 x1 + 100 x0 x1 x2 + 1000 x0 x1 x2 x3), by hand.
+TEST(CumProdTest, GradientIsRightWhereElementsAreZero) {
+  const Tensor dy = F64({4}, {1, 10, 100, 1000});
+  EXPECT_THAT(Backward(kCumProd, {F64({4}, {2, 0, 3, 5})}, {dy}, {.dim = 0})[0].ToVector<double>(),
+              ElementsAre(1, 2 * (10 + 300 + 15000), 0, 0));
+  EXPECT_THAT(Backward(kCumProd, {F64({4}, {2, 0, 0, 5})}, {dy}, {.dim = 0})[0].ToVector<double>(),
+              ElementsAre(1, 20, 0, 0));
+  EXPECT_THAT(Backward(kCumProd, {F64({4}, {0, 3, 0, 5})}, {dy}, {.dim = 0})[0].ToVector<double>(),
+              ElementsAre(31, 0, 0, 0));
+}
+
 TEST(ScanTest, RefusesMisuse) {
   const Tensor x = F64({2, 3}, {1, 2, 3, 4, 5, 6});
   EXPECT_EQ(InvalidArgumentMessage([&] { RunOp(kCumSum, {x}, {.dim = 2}); }),
@@ -192,6 +250,12 @@ TEST(ScanTest, RefusesMisuse) {
               RunOp(kCumSumFrom, {x, F64({2}, {1, 2})}, {.dim = 1});
             }),
             "cumsum_from: offset must be f64[2, 1], got f64[2]");
+  EXPECT_EQ(InvalidArgumentMessage([&] { RunOp(kCumProd, {x}, {.dim = -1}); }),
+            "cumprod: there is no dim -1 in f64[2, 3]");
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              RunOp(kCumProdFrom, {x, F64({2}, {1, 2})}, {.dim = 1});
+            }),
+            "cumprod_from: offset must be f64[2, 1], got f64[2]");
   EXPECT_EQ(
       InvalidArgumentMessage([] { RunOp(kCofactor, {Tensor::FromValues<int32_t>({1}, {1})}, {.dim = 0}); }),
       "cofactor: expected a floating dtype, got i32[1]");
