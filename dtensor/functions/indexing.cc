@@ -1,10 +1,18 @@
 #include "dtensor/functions/indexing.h"
 
+#include <limits>
+#include <vector>
+
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/compare.h"
+#include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
+#include "dtensor/functions/select.h"
 #include "dtensor/functions/shape.h"
+#include "dtensor/functions/slices.h"
 #include "ops/indexing/gather.h"
 #include "ops/indexing/index_select.h"
+#include "ops/indexing/scatter_reduce.h"
 
 namespace weft {
 namespace {
@@ -46,6 +54,67 @@ DTensor SumAtIndices(const DTensor& x, int dim, const DTensor& index, const DTen
   return CallErased({kIndexAdd, {index, src}, &attributes, &scalars, &like})[0];
 }
 
+// The sum of src at each place of x that the index names, 0 elsewhere; index of x's extents but for dim.
+DTensor ScatterSumLike(const DTensor& x, int dim, const DTensor& index, const DTensor& src) {
+  const ScatterSumAttributes attributes = {.dim = dim, .extent = x.shape()[dim]};
+  const Layout like = WithoutPartial(x.layout());
+  const NoScalars scalars;
+  return CallErased({kScatterSum, {index, src}, &attributes, &scalars, &like})[0];
+}
+
+// The extremum or product, x's elements among those that are reduced.
+DTensor ReduceWithSelf(const DTensor& x, int dim, const DTensor& index, const DTensor& src, ReduceOp reduce) {
+  return Call(kScatterReduce, {x, index, src}, {.dim = dim, .reduce = reduce});
+}
+
+// The same without x where some src goes: there x starts as what changes no result. No double is the greatest
+// i64, so the minimum of integers is found as the maximum of -1 - x, which always exists.
+DTensor ReduceWithoutSelf(const DTensor& x, const DTensor& is_reached, int dim, const DTensor& index,
+                          const DTensor& src, ReduceOp reduce) {
+  if (reduce == ReduceOp::kProduct) return ReduceWithSelf(Where(is_reached, 1, x), dim, index, src, reduce);
+  const bool floating = IsFloating(x.dtype());
+  if (reduce == ReduceOp::kMin && !floating) {
+    return Sub(-1, ReduceWithoutSelf(Sub(-1, x), is_reached, dim, index, Sub(-1, src), ReduceOp::kMax));
+  }
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double lowest = floating                   ? -infinity
+                        : x.dtype() == DType::kI32 ? std::numeric_limits<int32_t>::lowest()
+                                                   : -0x1p63;
+  return ReduceWithSelf(Where(is_reached, reduce == ReduceOp::kMax ? lowest : infinity, x), dim, index, src,
+                        reduce);
+}
+
+DTensor MeanOf(const DTensor& x, int dim, const DTensor& index, const DTensor& src,
+               const DTensor& is_reached) {
+  WEFT_REQUIRE(IsFloating(x.dtype()), "ScatterReduce: expected a floating dtype for a mean, got ",
+               x.ToString());
+  const DTensor ones = OnesLike(x);
+  const DTensor count = ScatterSumLike(x, dim, index, OnesLike(src));
+  const DTensor self = is_reached.defined() ? Where(is_reached, 0, x) : x;
+  const DTensor self_count = is_reached.defined() ? Where(is_reached, 0, ones) : ones;
+  return Div(Add(self, ScatterSumLike(x, dim, index, src)), Add(self_count, count));
+}
+
+// Of an index of x's extents but for `dim`, and a src of the index's shape.
+DTensor ReduceAt(const DTensor& x, int dim, const DTensor& index, const DTensor& src,
+                 const ScatterReduceOptions& options) {
+  DTensor is_reached;  // undefined where x counts
+  if (!options.include_self) is_reached = Greater(ScatterSumLike(x, dim, index, OnesLike(src)), 0);
+  switch (options.reduction) {
+    case ScatterReduction::kSum:
+      return Add(is_reached.defined() ? Where(is_reached, 0, x) : x, ScatterSumLike(x, dim, index, src));
+    case ScatterReduction::kMean:
+      return MeanOf(x, dim, index, src, is_reached);
+    default:
+      break;
+  }
+  const ReduceOp reduce = options.reduction == ScatterReduction::kProd   ? ReduceOp::kProduct
+                          : options.reduction == ScatterReduction::kAmax ? ReduceOp::kMax
+                                                                         : ReduceOp::kMin;
+  return is_reached.defined() ? ReduceWithoutSelf(x, is_reached, dim, index, src, reduce)
+                              : ReduceWithSelf(x, dim, index, src, reduce);
+}
+
 }  // namespace
 
 DTensor IndexSelect(const DTensor& x, int dim, const DTensor& index) {
@@ -72,14 +141,27 @@ DTensor ScatterAdd(const DTensor& x, int dim, const DTensor& index, const DTenso
   RequireFits("ScatterAdd", src, index, /*dim=*/-1);
   RequireFits("ScatterAdd", x, index, at);
   const DTensor terms = LeadingPart(src, index, /*dim=*/-1);
-  const ScatterSumAttributes attributes = {.dim = at, .extent = x.shape()[at]};
-  const Layout like = WithoutPartial(x.layout());
-  const NoScalars scalars;
-  DTensor sum = CallErased({kScatterSum, {index, terms}, &attributes, &scalars, &like})[0];
+  DTensor sum = ScatterSumLike(x, at, index, terms);
   std::vector<std::pair<int64_t, int64_t>> widths(x.ndim());
   for (int d = 0; d < x.ndim(); ++d) widths[d] = {0, x.shape()[d] - sum.shape()[d]};
   if (sum.shape() != x.shape()) sum = Pad(sum, widths);
   return Add(x, sum);
+}
+
+DTensor ScatterReduce(const DTensor& x, int dim, const DTensor& index, const DTensor& src,
+                      const ScatterReduceOptions& options) {
+  const int at = NormalizeDim(dim, x.ndim(), "ScatterReduce");
+  WEFT_REQUIRE(x.dtype() == src.dtype() && x.dtype() != DType::kU8 && x.dtype() != DType::kBool,
+               "ScatterReduce: expected two operands of one floating dtype, i32 or i64, got ", x.ToString(),
+               " and ", src.ToString());
+  RequireFits("ScatterReduce", src, index, /*dim=*/-1);
+  RequireFits("ScatterReduce", x, index, at);
+  const DTensor terms = LeadingPart(src, index, /*dim=*/-1);
+  const DTensor part = ReduceAt(LeadingPart(x, index, at), at, index, terms, options);
+  if (part.shape() == x.shape()) return part;
+  std::vector<SliceRange> leading(x.ndim());
+  for (int d = 0; d < x.ndim(); ++d) leading[d].stop = part.shape()[d];
+  return SliceScatter(x, part, leading);
 }
 
 }  // namespace weft

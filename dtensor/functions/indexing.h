@@ -24,6 +24,22 @@ DTensor Gather(const DTensor& x, int dim, const DTensor& index);
 // other dims index may be shorter than x, and in all of them shorter than src.
 DTensor ScatterAdd(const DTensor& x, int dim, const DTensor& index, const DTensor& src);
 
+// How ScatterReduce puts together what meets at one place.
+enum class ScatterReduction { kSum, kProd, kMean, kAmax, kAmin };
+struct ScatterReduceOptions {
+  ScatterReduction reduction = ScatterReduction::kSum;
+  bool include_self = true;  // x's element is one of those; otherwise only where no src goes
+};
+// x with the src[o, j, k] that go to [o, index[o, j, k], k] reduced into it, as PyTorch's scatter_reduce.
+// Shapes as ScatterAdd's. The gradient of an extremum goes in equal parts to the elements that are it; that of a
+// product is right where elements are 0.
+//
+// Layout: where x is split along the dim each rank makes the range that it holds. Where index and src are, sums
+//         and means leave a Partial(sum), extrema and products a Partial of theirs.
+// Errors: InvalidArgument for shapes or indices as ScatterAdd, u8 and bool, and a mean of integers.
+DTensor ScatterReduce(const DTensor& x, int dim, const DTensor& index, const DTensor& src,
+                      const ScatterReduceOptions& options = {});
+
 }  // namespace weft
 
 #endif  // WEFT_DTENSOR_FUNCTIONS_INDEXING_H_
