@@ -23,6 +23,7 @@
 #include "dtensor/functions/pooling.h"
 #include "dtensor/functions/reduce.h"
 #include "dtensor/functions/select.h"
+#include "dtensor/functions/selection.h"
 #include "dtensor/functions/shape.h"
 #include "dtensor/functions/slices.h"
 #include "dtensor/functions/sort.h"
