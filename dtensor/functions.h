@@ -17,6 +17,7 @@
 #include "dtensor/functions/elementwise.h"
 #include "dtensor/functions/embedding.h"
 #include "dtensor/functions/indexing.h"
+#include "dtensor/functions/interpolate.h"
 #include "dtensor/functions/linear_algebra.h"
 #include "dtensor/functions/loss.h"
 #include "dtensor/functions/normalization.h"

@@ -9,6 +9,7 @@
 #include "dtensor/functions/rearrange.h"
 #include "dtensor/inspect/comm_report.h"
 #include "gmock/gmock.h"
+#include "tests/dtensor/functions/index_function_cases.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -18,120 +19,7 @@ namespace {
 using testing::HasSubstr;
 using Context = IntrusivePtr<MeshContext>;
 
-// A function of x and of another floating operand, s (a second part, or what is scattered), and an index.
-struct Case {
-  const char* name;
-  Shape x;
-  Shape s;            // [0]: none
-  Shape index;        // [0]: none
-  int64_t limit = 1;  // of an index
-  bool distinct = false;
-  std::function<DTensor(const DTensor& x, const DTensor& s, const DTensor& index)> call;
-};
-
-std::vector<Case> Cases() {
-  using T = const DTensor&;
-  const Shape none = {0};
-  return {
-      {"Reshape",
-       {5, 4},
-       none,
-       none,
-       1,
-       false,
-       [](T x, T, T) {
-         return Reshape(x, {2, -1});
-       }},
-      {"Flatten", {6, 4}, none, none, 1, false, [](T x, T, T) { return Flatten(x); }},
-      {"Unflatten",
-       {3, 8},
-       none,
-       none,
-       1,
-       false,
-       [](T x, T, T) {
-         return Unflatten(x, 1, {4, -1});
-       }},
-      {"Squeeze", {5, 1, 3}, none, none, 1, false, [](T x, T, T) { return Unsqueeze(Squeeze(x, 1), 0); }},
-      {"Expand",
-       {5, 1},
-       none,
-       none,
-       1,
-       false,
-       [](T x, T, T) {
-         return Expand(x, {2, -1, 3});
-       }},
-      {"Slice", {7, 3}, none, none, 1, false, [](T x, T, T) { return Slice(x, 0, 1, 5); }},
-      {"Slice one", {7, 3}, none, none, 1, false, [](T x, T, T) { return Slice(x, 0, 4, 1); }},
-      {"Slice nothing", {5, 2}, none, none, 1, false, [](T x, T, T) { return Slice(x, 0, 2, 0); }},
-      {"Split",
-       {5, 7},
-       none,
-       none,
-       1,
-       false,
-       [](T x, T, T) {
-         const std::vector<DTensor> parts = Split(x, {4, 1, 2}, 1);
-         return Concat({parts[2], Scale(parts[0], 2)}, 1);
-       }},
-      {"Concat",
-       {5, 3},
-       {2, 3},
-       none,
-       1,
-       false,
-       [](T x, T s, T) {
-         return Concat({x, s, x}, 0);
-       }},
-      {"Pad",
-       {3, 4},
-       none,
-       none,
-       1,
-       false,
-       [](T x, T, T) {
-         return Pad(x, {{1, 2}, {0, 3}});
-       }},
-      {"Pad value",
-       {5, 2},
-       none,
-       none,
-       1,
-       false,
-       [](T x, T, T) {
-         return Pad(x, {{2, 0}, {0, 0}}, -3);
-       }},
-      {"Pad nothing",
-       {0, 2},
-       none,
-       none,
-       1,
-       false,
-       [](T x, T, T) {
-         return Pad(x, {{2, 1}, {0, 0}}, 2);
-       }},
-      {"Flip",
-       {5, 4},
-       none,
-       none,
-       1,
-       false,
-       [](T x, T, T) {
-         return Flip(x, {0, -1});
-       }},
-      {"Roll", {5, 3}, none, none, 1, false, [](T x, T, T) { return Roll(x, -2, 0); }},
-      {"Tril", {2, 5, 4}, none, none, 1, false, [](T x, T, T) { return Tril(x, -1); }},
-      {"Triu", {5, 5}, none, none, 1, false, [](T x, T, T) { return Triu(x, 1); }},
-      {"IndexSelect", {5, 3}, none, {7}, 5, false, [](T x, T, T i) { return IndexSelect(x, 0, i); }},
-      {"IndexAdd", {5, 3}, {7, 3}, {7}, 5, false, [](T x, T s, T i) { return IndexAdd(x, 0, i, s); }},
-      {"IndexCopy", {5, 3}, {2, 3}, {2}, 5, true, [](T x, T s, T i) { return IndexCopy(x, 0, i, s); }},
-      {"Gather", {4, 5}, none, {3, 6}, 5, false, [](T x, T, T i) { return Gather(x, 1, i); }},
-      {"ScatterAdd", {4, 5}, {4, 7}, {3, 6}, 5, false, [](T x, T s, T i) { return ScatterAdd(x, 1, i, s); }},
-  };
-}
-
-Tensor IndexOf(const Case& c) {
+Tensor IndexOf(const IndexFunctionCase& c) {
   std::vector<int64_t> values(c.index.num_elements());
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<int64_t>(c.distinct ? (3 * i + 1) % c.limit : (i * i + 2 * i + 4) % c.limit);
@@ -146,7 +34,8 @@ struct Results {
 };
 
 // Whole numbers throughout: sums are exact, so every layout gives the same bits but for the sign of a zero.
-Results Run(const Case& c, const DTensor& x, const DTensor& s, const DTensor& index, bool with_gradients) {
+Results Run(const IndexFunctionCase& c, const DTensor& x, const DTensor& s, const DTensor& index,
+            bool with_gradients) {
   Results results;
   if (!with_gradients) {
     results.value = c.call(x, s, index).FullTensor();
@@ -166,25 +55,25 @@ Results Run(const Case& c, const DTensor& x, const DTensor& s, const DTensor& in
   return results;
 }
 
-Results RunOn(const Context& context, const Case& c, const Layout& x, const Layout& s, const Layout& index,
-              bool with_gradients) {
+Results RunOn(const Context& context, const IndexFunctionCase& c, const Layout& x, const Layout& s,
+              const Layout& index, bool with_gradients) {
   return Run(c, Lay(context, WholeNumbers(DType::kF64, c.x), x),
              Lay(context, WholeNumbers(DType::kF64, c.s), s), Lay(context, IndexOf(c), index),
              with_gradients);
 }
 
-void ExpectSame(const Results& actual, const Results& expected, const std::string& what) {
-  EXPECT_TRUE(AllClose(actual.value, expected.value, 0)) << what;
+void ExpectSame(const Results& actual, const Results& expected, double tolerance, const std::string& what) {
+  EXPECT_TRUE(AllClose(actual.value, expected.value, tolerance)) << what;
   if (actual.x_grad.defined()) {
-    EXPECT_TRUE(AllClose(actual.x_grad, expected.x_grad, 0)) << what << ", dx";
+    EXPECT_TRUE(AllClose(actual.x_grad, expected.x_grad, tolerance)) << what << ", dx";
   }
   if (actual.s_grad.defined()) {
-    EXPECT_TRUE(AllClose(actual.s_grad, expected.s_grad, 0)) << what << ", ds";
+    EXPECT_TRUE(AllClose(actual.s_grad, expected.s_grad, tolerance)) << what << ", ds";
   }
 }
 
 TEST(IndexFunctionsTest, EveryLayoutGivesTheValuesAndGradientsOfOneDevice) {
-  for (const Case& c : Cases()) {
+  for (const IndexFunctionCase& c : IndexFunctionCases()) {
     Results expected;
     OnMesh("", [&](const Context& context) {
       expected = RunOn(context, c, Layout(c.x.ndim(), 0), Layout(c.s.ndim(), 0), Layout(c.index.ndim(), 0),
@@ -199,7 +88,8 @@ TEST(IndexFunctionsTest, EveryLayoutGivesTheValuesAndGradientsOfOneDevice) {
           const Layout index = RandomLayout(mesh, c.index.ndim(), random, /*partial=*/false);
           const std::string what = std::string(c.name) + " of " + x.ToString(mesh) + ", " + s.ToString(mesh) +
                                    ", " + index.ToString(mesh) + " on " + mesh.ToString();
-          ExpectSame(RunOn(context, c, x, s, index, /*with_gradients=*/!x.HasPartial()), expected, what);
+          ExpectSame(RunOn(context, c, x, s, index, /*with_gradients=*/!x.HasPartial()), expected,
+                     c.tolerance, what);
         }
       });
     }
@@ -280,6 +170,11 @@ TEST(IndexFunctionsTest, OnlyWhatChangesHandsTravels) {
     expect([&] { return IndexAdd(x, 0, index, src); }, "", 0, "[a, -]");
     expect([&] { return IndexCopy(x, 0, index, src); }, "", 0, "[a, -]");
     expect([&] { return Tril(x); }, "", 0, "[a, -]");
+    // Rows 0, 2, 4 and so on: each rank gives what it has of all 6, and the sum leaves 2 with each.
+    expect([&] { return Slice(x, 0, {.step = 2}); }, "reduce_scatter a activation", 2 * 6, "[a, -]");
+    expect([&] { return SliceScatter(x, src, 0, {.start = 3, .stop = 5}); }, "", 0, "[a, -]");
+    expect([&] { return ScatterReduce(x, 0, block, src, {.reduction = ScatterReduction::kAmax}); }, "", 0,
+           "[a, -]");
     // A dim that is not split is a view.
     expect([&] { return Slice(x, 1, 0, 2); }, "", 0, "[a, -]");
   });
@@ -372,6 +267,24 @@ TEST(IndexFunctionsTest, Errors) {
       return Lay(context, Tensor::FromValues<int64_t>(shape, values), Layout(shape.ndim(), 1));
     };
     EXPECT_THAT(ErrorOf([&] { Slice(x, 0, 3, 3); }), HasSubstr("slice: 3 elements from 3 do not lie within"));
+    EXPECT_THAT(ErrorOf([&] { Slice(x, 0, {.step = -1}); }),
+                HasSubstr("Slice: expected a positive step, got -1; Flip reverses a dim"));
+    EXPECT_THAT(ErrorOf([&] { Slice(x, {{}, {}, {}}); }), HasSubstr("Slice: got 3 ranges for f64[5, 4]"));
+    EXPECT_THAT(ErrorOf([&] { Select(x, 1, -5); }),
+                HasSubstr("Select: index -5 is outside dim 1 of f64[5, 4]"));
+    EXPECT_THAT(ErrorOf([&] { SliceScatter(x, x, 0, {.stop = 2}); }),
+                HasSubstr("slice_scatter: src must be f64[2, 4], got f64[5, 4]"));
+    EXPECT_THAT(ErrorOf([&] {
+                  ScatterReduce(Cast(x, DType::kF32), 0, index({1, 4}, {0, 0, 0, 0}), x);
+                }),
+                HasSubstr("ScatterReduce: expected two operands of one floating dtype"));
+    EXPECT_THAT(ErrorOf([&] { Interpolate(x, {.size = {2}}); }), HasSubstr("one to three spatial dims"));
+    const DTensor image = Unsqueeze(x, 0);
+    EXPECT_THAT(ErrorOf([&] { Interpolate(image, {}); }),
+                HasSubstr("expected a size or a scale, got neither"));
+    EXPECT_THAT(ErrorOf([&] { Interpolate(image, {.size = {2, 3}}); }), HasSubstr("expected 1 numbers"));
+    EXPECT_THAT(ErrorOf([&] { Interpolate(image, {.scale = {-2.0}}); }),
+                HasSubstr("expected positive factors, got -2"));
     EXPECT_THAT(ErrorOf([&] { Split(x, {2, 2}, 0); }), HasSubstr("split: expected sizes that add up to 5"));
     EXPECT_THAT(ErrorOf([&] { Split(x, 0, 0); }),
                 HasSubstr("Split: expected parts of a positive size, got 0"));

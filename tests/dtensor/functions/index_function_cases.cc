@@ -1,0 +1,202 @@
+#include "tests/dtensor/functions/index_function_cases.h"
+
+#include "dtensor/functions.h"
+
+namespace weft {
+
+std::vector<IndexFunctionCase> IndexFunctionCases() {
+  using T = const DTensor&;
+  const Shape none = {0};
+  return {
+      {"Reshape",
+       {5, 4},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         return Reshape(x, {2, -1});
+       }},
+      {"Flatten", {6, 4}, none, none, 1, false, [](T x, T, T) { return Flatten(x); }},
+      {"Unflatten",
+       {3, 8},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         return Unflatten(x, 1, {4, -1});
+       }},
+      {"Squeeze", {5, 1, 3}, none, none, 1, false, [](T x, T, T) { return Unsqueeze(Squeeze(x, 1), 0); }},
+      {"Expand",
+       {5, 1},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         return Expand(x, {2, -1, 3});
+       }},
+      {"Slice", {7, 3}, none, none, 1, false, [](T x, T, T) { return Slice(x, 0, 1, 5); }},
+      {"Slice one", {7, 3}, none, none, 1, false, [](T x, T, T) { return Slice(x, 0, 4, 1); }},
+      {"Slice nothing", {5, 2}, none, none, 1, false, [](T x, T, T) { return Slice(x, 0, 2, 0); }},
+      {"Slice in steps",
+       {7, 3},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) { return Slice(x, 0, {.start = 1, .step = 2}); }},
+      {"Slice of two",
+       {7, 3},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) { return Slice(x, 0, {.stop = 4, .step = 3}); }},
+      {"Slice from the end",
+       {5, 7},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         return Slice(x, {{.start = -4}, {.start = -6, .stop = -1, .step = 3}});
+       }},
+      {"Select", {5, 4}, none, none, 1, false, [](T x, T, T) { return Select(x, 0, -2); }},
+      {"SliceScatter",
+       {7, 3},
+       {3, 3},
+       none,
+       1,
+       false,
+       [](T x, T s, T) { return SliceScatter(x, s, 0, {.start = 1, .stop = 6, .step = 2}); }},
+      {"SliceScatter of a block",
+       {5, 4},
+       {2, 2},
+       none,
+       1,
+       false,
+       [](T x, T s, T) {
+         return SliceScatter(x, s, {{.start = 1, .step = 2}, {.start = -2}});
+       }},
+      {"SelectScatter", {5, 4}, {5}, none, 1, false, [](T x, T s, T) { return SelectScatter(x, s, 1, -1); }},
+      {"Split",
+       {5, 7},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         const std::vector<DTensor> parts = Split(x, {4, 1, 2}, 1);
+         return Concat({parts[2], Scale(parts[0], 2)}, 1);
+       }},
+      {"Concat",
+       {5, 3},
+       {2, 3},
+       none,
+       1,
+       false,
+       [](T x, T s, T) {
+         return Concat({x, s, x}, 0);
+       }},
+      {"Pad",
+       {3, 4},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         return Pad(x, {{1, 2}, {0, 3}});
+       }},
+      {"Pad value",
+       {5, 2},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         return Pad(x, {{2, 0}, {0, 0}}, -3);
+       }},
+      {"Pad nothing",
+       {0, 2},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         return Pad(x, {{2, 1}, {0, 0}}, 2);
+       }},
+      {"Flip",
+       {5, 4},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) {
+         return Flip(x, {0, -1});
+       }},
+      {"Roll", {5, 3}, none, none, 1, false, [](T x, T, T) { return Roll(x, -2, 0); }},
+      {"Tril", {2, 5, 4}, none, none, 1, false, [](T x, T, T) { return Tril(x, -1); }},
+      {"Triu", {5, 5}, none, none, 1, false, [](T x, T, T) { return Triu(x, 1); }},
+      {"IndexSelect", {5, 3}, none, {7}, 5, false, [](T x, T, T i) { return IndexSelect(x, 0, i); }},
+      {"IndexAdd", {5, 3}, {7, 3}, {7}, 5, false, [](T x, T s, T i) { return IndexAdd(x, 0, i, s); }},
+      {"IndexCopy", {5, 3}, {2, 3}, {2}, 5, true, [](T x, T s, T i) { return IndexCopy(x, 0, i, s); }},
+      {"Gather", {4, 5}, none, {3, 6}, 5, false, [](T x, T, T i) { return Gather(x, 1, i); }},
+      {"ScatterReduce to the sum",
+       {4, 5},
+       {3, 6},
+       {3, 6},
+       5,
+       false,
+       [](T x, T s, T i) { return ScatterReduce(x, 1, i, s, {.include_self = false}); }},
+      {"ScatterReduce to the mean",
+       {4, 5},
+       {4, 6},
+       {4, 6},
+       5,
+       false,
+       [](T x, T s, T i) { return ScatterReduce(x, 1, i, s, {.reduction = ScatterReduction::kMean}); },
+       1e-14},
+      {"ScatterReduce to the product",
+       {4, 5},
+       {3, 6},
+       {3, 6},
+       5,
+       false,
+       [](T x, T s, T i) { return ScatterReduce(x, 1, i, s, {.reduction = ScatterReduction::kProd}); }},
+      {"ScatterReduce to the greatest",
+       {4, 5},
+       {4, 7},
+       {3, 6},
+       5,
+       false,
+       [](T x, T s, T i) { return ScatterReduce(x, 1, i, s, {.reduction = ScatterReduction::kAmax}); }},
+      {"ScatterReduce to the least",
+       {5, 3},
+       {7, 3},
+       {7, 3},
+       5,
+       false,
+       [](T x, T s, T i) {
+         return ScatterReduce(x, 0, i, s, {.reduction = ScatterReduction::kAmin, .include_self = false});
+       }},
+      {"Interpolate linearly",
+       {1, 2, 5},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) { return Interpolate(x, {.size = {10}, .mode = ResampleMode::kLinear}); }},
+      {"Interpolate to the nearest",
+       {1, 3, 5},
+       none,
+       none,
+       1,
+       false,
+       [](T x, T, T) { return Interpolate(x, {.size = {3}}); }},
+      {"ScatterAdd", {4, 5}, {4, 7}, {3, 6}, 5, false, [](T x, T s, T i) { return ScatterAdd(x, 1, i, s); }},
+  };
+}
+
+}  // namespace weft
