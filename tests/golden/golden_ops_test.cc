@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "runtime/launch/run_ranks.h"
+#include "tests/golden/indexing_callers.h"
 
 namespace weft {
 namespace {
@@ -59,8 +60,7 @@ std::vector<double> ValuesOf(const DTensor& x) {
   return Cast(x, DType::kF64).FullTensor().ToVector<double>();
 }
 
-// How each op of the file is called here.
-using Caller = std::function<Outputs(const Operands& x, const Json& a)>;
+using Caller = GoldenCaller;
 
 Caller Unary(DTensor (*function)(const DTensor&)) {
   return [=](const Operands& x, const Json&) { return Outputs{function(x[0])}; };
@@ -346,7 +346,8 @@ TEST(GoldenOpsTest, AgreeWithPyTorch) {
   ASSERT_TRUE(file) << "tests/golden/ops.json cannot be read";
   const Json golden = Json::parse(file);
   std::map<std::string, Caller> callers = ElementwiseCallers();
-  for (auto family : {ReductionCallers, ShapeCallers, ProductCallers, NeuralCallers}) callers.merge(family());
+  for (auto family : {ReductionCallers, ShapeCallers, ProductCallers, NeuralCallers, IndexingCallers})
+    callers.merge(family());
   std::set<std::string> called;
   RunRanks(1, [&](World& world) {
     const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh());

@@ -230,6 +230,71 @@ def neural(ops):
             stride=2, padding=1)
 
 
+def indexing(ops):
+    for start, stop, step in ((1, 7, 2), (None, None, 3), (-5, -1, 1), (-100, 100, 4), (6, None, 2), (None, -2, 2), (5, 2, 1)):
+        for dim in (0, 1):
+            where = (slice(None),) * dim + (slice(start, stop, step),)
+            attributes = dict(dim=dim, start=start, stop=stop, step=step)
+            ops.add('slice_range', lambda x: x[where], [uniform(8, 9)], **attributes)
+            source = uniform(*torch.empty(8, 9)[where].shape)
+            ops.add('slice_scatter', lambda x, s: torch.slice_scatter(x, s, dim, start, stop, step), [uniform(8, 9), source], **attributes)
+    for dim, index in ((0, 2), (1, -1)):
+        ops.add('select', lambda x: torch.select(x, dim, index), [uniform(3, 4)], dim=dim, index=index)
+        ops.add('select_scatter', lambda x, s: torch.select_scatter(x, s, dim, index), [uniform(4, 4), uniform(4)], dim=dim, index=index)
+
+    def assign(x, source):
+        y = x.clone()
+        y[1:, ::2] = source
+        return y
+
+    ops.add('slice_assign', assign, [uniform(4, 5), uniform(3, 3)], ranges=[[1, None, 1], [None, None, 2]])
+    for equation, extents in {'...ij,...jk->...ik': ((2, 3, 4), (4, 5)), '...i,...i': ((2, 3, 4), (3, 4)), 'i...,...->i...': ((3, 2), (2,)),
+                              '...a,ab->b...': ((2, 3, 4), (4, 5)), '...ij->...ji': ((2, 3, 4),), '...i,ij,...j->...': ((2, 3), (3, 4), (2, 4)),
+                              'b...d,...d->b...': ((2, 1, 4), (3, 4))}.items():
+        ops.add('einsum', lambda *x: torch.einsum(equation, *x), [uniform(*e) for e in extents], equation=equation)
+    zeros = uniform(3, 5)
+    zeros[0, 1] = zeros[1, 0] = zeros[1, 3] = zeros[2, 4] = 0
+    for dim in (0, 1, -1):
+        ops.add('cumprod', lambda x: torch.cumprod(x, dim), [uniform(3, 5)], dim=dim)
+        ops.add('cumprod', lambda x: torch.cumprod(x, dim), [zeros], dim=dim)
+    ops.add('cumprod', lambda x: torch.cumprod(x, 0), [integers(4, 3, low=-3, high=4)], gradient=False, dim=0)
+    for dim in (0, 1, -1):
+        ops.add('topk', lambda x: torch.topk(x, 2, dim), [uniform(3, 4, 5)], dim=dim, k=2, largest=True)
+        ops.add('sort', lambda x: torch.sort(x, dim=dim, stable=True), [uniform(3, 4, 5)], dim=dim, descending=False)
+    for reduce, include_self in itertools.product(('sum', 'prod', 'mean', 'amax', 'amin'), (True, False)):
+        for dim in (0, 1):
+            call = lambda x, i, s: torch.scatter_reduce(x, dim, i, s, reduce, include_self=include_self)
+            attributes = dict(dim=dim, reduce=reduce, include_self=include_self)
+            ops.add('scatter_reduce', call, [uniform(4, 5), integers(3, 4, high=4), uniform(3, 4)], **attributes)
+            if include_self:  # ties, and zeros
+                ties = [integers(4, 5, low=-1, high=2).double(), integers(4, 5, high=2), integers(4, 5, low=1, high=3).double()]
+                ops.add('scatter_reduce', call, ties, **attributes)
+            if reduce != 'mean':
+                ops.add('scatter_reduce', call, [integers(4, 5), integers(4, 5, high=4), integers(4, 5, low=-4)], gradient=False, **attributes)
+    for mask in (uniform(3, 5) > 0, uniform(5) > 0, uniform(3, 5) > 3):
+        ops.add('masked_select', torch.masked_select, [uniform(3, 5), mask])
+    for x in (integers(3, 4, 2, high=2), integers(6, high=2), integers(3, 3, high=1)):
+        ops.add('nonzero', torch.nonzero, [x], gradient=False)
+    for x in (integers(4, 5), integers(7, high=3).double(), torch.tensor([math.nan, 1.0, math.nan, -math.inf, 1.0], dtype=torch.float64)):
+        ops.add('unique', lambda x: torch.unique(x, return_inverse=True, return_counts=True), [x], gradient=False)
+    images = {'linear': (2, 3, 7), 'bilinear': (2, 2, 4, 5), 'bicubic': (1, 2, 5, 4), 'trilinear': (1, 2, 3, 4, 3)}
+    for mode, extents in images.items():
+        for align in (False, True):
+            spatial = len(extents) - 2
+            for size in ([9, 7, 5][:spatial], [2, 3, 1][:spatial]):
+                ops.add('interpolate', lambda x: F.interpolate(x, size=size, mode=mode, align_corners=align), [uniform(*extents)], mode=mode,
+                        align_corners=align, size=size, scale=[])
+            for scale in ([2.0, 1.5, 2.0][:spatial], [0.7, 0.5, 1.0][:spatial]):
+                ops.add('interpolate', lambda x: F.interpolate(x, scale_factor=tuple(scale), mode=mode, align_corners=align), [uniform(*extents)],
+                        mode=mode, align_corners=align, size=[], scale=scale)
+    for mode in ('nearest', 'nearest-exact', 'area'):
+        for extents, size in (((2, 3, 7), [4]), ((2, 2, 4, 5), [8, 3]), ((1, 2, 3, 4, 3), [5, 6, 2])):
+            ops.add('interpolate', lambda x: F.interpolate(x, size=size, mode=mode), [uniform(*extents)], mode=mode, align_corners=False,
+                    size=size, scale=[])
+        ops.add('interpolate', lambda x: F.interpolate(x, scale_factor=(2.0, 0.5), mode=mode), [uniform(2, 2, 4, 6)], mode=mode,
+                align_corners=False, size=[], scale=[2.0, 0.5])
+
+
 # --- Chunks and placements, with a process group that moves nothing.
 
 def chunks():
@@ -309,7 +374,7 @@ def placements():
 
 def main():
     ops = Ops()
-    for family in (elementwise, reductions, shapes, products, neural):
+    for family in (elementwise, reductions, shapes, products, neural, indexing):
         family(ops)
     write('ops.json', ops.cases)
     write('chunks.json', chunks())
