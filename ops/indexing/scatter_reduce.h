@@ -18,7 +18,8 @@ struct ScatterReduceAttributes {
 // (x, index, src): y[o, v, k] is the extremum, or the product, of x[o, v, k] and the src[o, j, k] with
 // index[o, j, k] = v, in the order of j. NaN wins an extremum; halves are multiplied in float and rounded once.
 // The gradient of an extremum goes in equal parts to the elements that are it, x's among them, as in PyTorch;
-// that of a product is right where elements are 0.
+// that of a product is right where elements are 0 (a gradient of that gradient is not: it takes zeros for
+// constants).
 //
 // Shape:  index, i32 or i64, and src of one shape, which is x's but for the dim; y of x's type.
 // Dtypes: f32, f64, bf16, f16, i32, i64.
