@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
+#include "parallel/styles.h"
 #include "tests/parallel/pipeline/pipeline_cases.h"
 
 namespace weft {
@@ -56,6 +57,22 @@ TEST_P(ExecutorTest, OnFourRanks) {
                    .fully_sharded = true,
                    .tied_head = true,
                    .rows = std::vector<int64_t>(8, 2)});
+}
+
+// Stages that compute their blocks again: whole, in groups that the cut divides, and but for some ops.
+TEST_P(ExecutorTest, WithRecomputation) {
+  for (const Style& recompute :
+       {Recompute(), Recompute({.every = 2}), Recompute({.keep = {"linear", "attention"}})}) {
+    ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=2", .recompute = recompute});
+    ExpectOneDevice({.schedule = GetParam(),
+                     .mesh = "pp=2, dp=2",
+                     .fully_sharded = true,
+                     .tied_head = true,
+                     .rows = {3, 1, 2, 3},
+                     .recompute = recompute});
+    ExpectOneDevice(
+        {.schedule = GetParam(), .mesh = "pp=2, tp=2", .sequence_parallel = true, .recompute = recompute});
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, ExecutorTest, testing::ValuesIn(kSchedules),

@@ -131,6 +131,7 @@ Plan PlanOf(const PipelineCase& test, const PipelineSchedule& schedule, const De
       entries.push_back({"", DataParallel("dp")});
     }
   }
+  if (test.recompute) entries.push_back({"blocks.*", *test.recompute});
   return Plan(std::move(entries));
 }
 

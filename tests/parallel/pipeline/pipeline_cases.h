@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "dtensor/nn/model_stages.h"
 #include "parallel/pipeline/executor.h"
+#include "parallel/style.h"
 
 namespace weft {
 
@@ -22,6 +24,7 @@ struct PipelineCase {
   bool tied_head = false;
   std::vector<int64_t> rows = {2, 2, 2, 2};  // of each microbatch
   int whole_stages = 3;
+  std::optional<Style> recompute = std::nullopt;  // of the blocks
 
   std::string ToString() const;
 };
