@@ -63,6 +63,16 @@ std::map<std::string, std::string> LauncherVariables() {
   return variables;
 }
 
+std::string TemporaryFolder() { return Read("TMPDIR").value_or("/tmp"); }
+
+std::map<std::string, std::string> NcclChoices() {
+  std::map<std::string, std::string> choices;
+  for (const char* const name : {"NCCL_ALGO", "NCCL_PROTO"}) {
+    if (std::optional<std::string> value = Read(name)) choices[name] = *std::move(value);
+  }
+  return choices;
+}
+
 std::vector<std::string> WholeEnvironment() {
   std::vector<std::string> variables;
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {

@@ -9,7 +9,8 @@
 namespace weft {
 
 // The environment that Weft's programs read, all of it. An unset variable and an empty one are the same: no
-// value. The library itself reads none but what launchers set, and that only in World::FromEnv.
+// value. The library itself reads what launchers set, in World::FromEnv alone; TMPDIR, where a file of its own has no
+// folder; and, where it is to refuse it, what is left to NCCL's choice.
 //
 // Threads: not while another thread calls setenv.
 
@@ -33,6 +34,12 @@ std::optional<std::string> BuildWorkspaceDirectory();
 //   certificate WEFT_GLOO_HOST       the address or host name of this machine that gloo's sockets bind to
 //   WEFT_FLIGHT_DIR      where a rank whose run fails writes its flight record
 std::map<std::string, std::string> LauncherVariables();
+
+// TMPDIR, or "/tmp".
+std::string TemporaryFolder();
+
+// What the user has NCCL use: NCCL_ALGO and NCCL_PROTO, by name, those that have a value.
+std::map<std::string, std::string> NcclChoices();
 
 // All variables as NAME=VALUE, in the system's order: what a launcher hands on to the programs it starts.
 std::vector<std::string> WholeEnvironment();

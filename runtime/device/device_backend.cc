@@ -42,8 +42,14 @@ std::shared_ptr<Allocator> MakeCpu(int, const DeviceOptions& options) {
 
 std::shared_ptr<Allocator> MakeMeta(int, const DeviceOptions&) { return MakeMetaAllocator(); }
 
-const RegisterDeviceBackend kRegisterCpu(DeviceType::kCpu, {&CountOne, &NameCpu, &MakeCpu});
-const RegisterDeviceBackend kRegisterMeta(DeviceType::kMeta, {&CountOne, &NameMeta, &MakeMeta});
+std::shared_ptr<Allocator> MakeCpuFile(const DeviceOptions& options) {
+  return MakeFileAllocator(options.offload_folder);
+}
+std::shared_ptr<Allocator> MakeMetaHost(const DeviceOptions&) { return MakeMetaAllocator(); }
+
+const RegisterDeviceBackend kRegisterCpu(DeviceType::kCpu, {&CountOne, &NameCpu, &MakeCpu, &MakeCpuFile});
+const RegisterDeviceBackend kRegisterMeta(DeviceType::kMeta,
+                                          {&CountOne, &NameMeta, &MakeMeta, &MakeMetaHost});
 
 }  // namespace
 
@@ -77,6 +83,10 @@ std::shared_ptr<Allocator> MakeAllocator(const Device& device, const DeviceOptio
   WEFT_REQUIRE(options.cap_bytes >= 0, "device ", DeviceTypeName(device.type), ": a cap of ",
                options.cap_bytes, " bytes; 0 is none");
   return backend.make_allocator(device.index, options);
+}
+
+std::shared_ptr<Allocator> MakeHostAllocator(DeviceType type, const DeviceOptions& options) {
+  return RequireBackend(type).make_host_allocator(options);
 }
 
 }  // namespace weft

@@ -20,6 +20,9 @@ struct DeviceOptions {
   // For finding what reads memory after it was given back: blocks that come back to the pool are filled with bytes
   // 0xff, a NaN in every floating type; on a GPU in the order of the rank's stream. Costs a pass over each.
   bool fill_freed = false;
+  // Where a rank on the CPU keeps what is offloaded (MakeHostAllocator): a folder for its file, as MakeFileAllocator
+  // takes it. Of no meaning on other devices.
+  std::string offload_folder = "";
 };
 
 // What a kind of device adds to a program that links it.
@@ -35,6 +38,9 @@ struct DeviceBackend {
   // An allocator of the device's memory for one rank. Called on the rank's thread, which from now on works
   // with this device.
   std::shared_ptr<Allocator> (*make_allocator)(int index, const DeviceOptions& options);
+
+  // An allocator of the memory beside it: MakeHostAllocator.
+  std::shared_ptr<Allocator> (*make_host_allocator)(const DeviceOptions& options);
 };
 
 // Registers a kind of device, from its own file, during static initialisation. Registering one twice ends the
@@ -62,6 +68,11 @@ DeviceType ParseDevice(absl::string_view name);
 // An allocator for one rank, on the rank's own thread.
 // Errors: as CountDevices; InvalidArgument if there is no device of that index.
 std::shared_ptr<Allocator> MakeAllocator(const Device& device, const DeviceOptions& options = {});
+
+// A rank's second memory, for what its device has no room for; CPU kernels compute on it. Of a GPU it is pinned memory
+// of the host; of the CPU memory in a file (MakeFileAllocator); of meta as much again.
+// Errors: as CountDevices; those of MakeFileAllocator.
+std::shared_ptr<Allocator> MakeHostAllocator(DeviceType type, const DeviceOptions& options = {});
 
 }  // namespace weft
 

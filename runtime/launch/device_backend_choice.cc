@@ -1,10 +1,12 @@
 #include "runtime/launch/device_backend_choice.h"
 
 #include <chrono>
+#include <map>
 #include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/env.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -22,6 +24,19 @@ bool MayUse(const WorldOptions& options) {
          HasDeviceGroups(options.device);
 }
 
+// NCCL chooses by the size of a call and what it has measured of the machine, and with it the order of a sum.
+void RequireOneOrder() {
+  std::map<std::string, std::string> choices = NcclChoices();
+  for (const char* const name : {"NCCL_ALGO", "NCCL_PROTO"}) {
+    const std::string& text = choices[name];
+    if (!text.empty() && text.find_first_of("^,;") == std::string::npos) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, "deterministic: ", name, " is '", text,
+          "'; expected one that NCCL is to use, such as NCCL_ALGO=Ring and NCCL_PROTO=Simple: otherwise it "
+          "chooses in "
+          "which order it sums");
+  }
+}
+
 }  // namespace
 
 bool ThreadsUseDeviceGroups(const WorldOptions& options, int num_ranks) {
@@ -29,6 +44,7 @@ bool ThreadsUseDeviceGroups(const WorldOptions& options, int num_ranks) {
   const int count = CountDevices(options.device);
   WEFT_REQUIRE(options.backend != Backend::kNccl || count >= num_ranks, "backend nccl: ", num_ranks,
                " ranks, but this process sees ", count, " GPUs: NCCL needs one for each; use --backend=auto");
+  if (count >= num_ranks && options.deterministic) RequireOneOrder();
   return count >= num_ranks;
 }
 
@@ -53,6 +69,7 @@ bool ProcessesUseDeviceGroups(const WorldOptions& options, Store& store, int ran
   const std::string verdict = store.Get(verdict_key, kPatience);
   WEFT_REQUIRE(options.backend != Backend::kNccl || verdict == "one each", "backend nccl: ", verdict,
                ": NCCL needs a GPU for each rank; use --backend=auto");
+  if (verdict == "one each" && options.deterministic) RequireOneOrder();
   return verdict == "one each";
 }
 

@@ -11,7 +11,8 @@ namespace weft {
 // program was built with it and every rank of the job has a device of its own.
 //
 // Errors: for the backend nccl, InvalidArgument on another device than cuda or where ranks share one;
-//         FailedPrecondition if the program was built without it.
+//         FailedPrecondition if the program was built without it. With WorldOptions::deterministic FailedPrecondition,
+//         naming the variable, where NCCL is left to choose in which order it sums.
 
 // Of `num_ranks` ranks that are threads of this process.
 bool ThreadsUseDeviceGroups(const WorldOptions& options, int num_ranks);

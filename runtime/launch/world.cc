@@ -18,6 +18,7 @@ World::World(int rank, int size, int local_rank, int num_threads, const WorldOpt
           rank, size, num_threads,
           MakeAllocator({options.device, local_rank % CountDevices(options.device)}, options.device_options),
           options.tracer) {
+  device_options_ = options.device_options;
   if (!options.check_issue_order) return;
   issue_log_ = std::make_unique<IssueLog>();
   flight_recorder_->set_issue_log(issue_log_.get());
@@ -55,6 +56,19 @@ std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std
       group != nullptr, describe(), "backend ", BackendName(options.backend),
       ": the ranks of this world cannot have it beside their own: threads can have local, processes gloo");
   if (options.timeout.count() > 0) group->set_timeout(options.timeout);
+  return AddGroup(std::move(group));
+}
+
+std::shared_ptr<Communicator> World::NewHostGroup(const std::string& name, const std::vector<int>& ranks) {
+  if (allocator_->device().type != DeviceType::kCuda) return NewGroup(name, ranks);
+  // Threads can have the first beside their own, processes the second.
+  std::shared_ptr<Communicator> group = MakeGroupOn(Backend::kLocal, name, ranks);
+  if (group == nullptr) group = MakeGroupOn(Backend::kGloo, name, ranks);
+  if (group == nullptr) group = MakeGroup(name, ranks);
+  return AddGroup(std::move(group));
+}
+
+std::shared_ptr<Communicator> World::AddGroup(std::shared_ptr<Communicator> group) {
   group->set_flight_recorder(flight_recorder_.get());
   {
     const std::lock_guard<std::mutex> lock(groups_mutex_);
@@ -63,6 +77,13 @@ std::shared_ptr<Communicator> World::NewGroup(const std::string& name, const std
   }
   failure_.ThrowIfFailed();  // FailGroups may just have missed it
   return group;
+}
+
+const std::shared_ptr<Allocator>& World::host_allocator() {
+  if (host_allocator_ == nullptr) {
+    host_allocator_ = MakeHostAllocator(allocator_->device().type, device_options_);
+  }
+  return host_allocator_;
 }
 
 Store& World::store() {

@@ -37,6 +37,10 @@ struct WorldOptions {
   // For debugging: CompareIssueOrder compares, after each step of a Trainer, in which order the ranks have issued
   // their collectives (IssueLog). Costs a text per collective and two small all-gathers per step.
   bool check_issue_order = false;
+  // Refuses what does not give the same bits in every run with the same ranks: NCCL's own choice of how it sums. With it
+  // NCCL_ALGO and NCCL_PROTO each name one (Ring, Simple). All else always gives them, whatever the threads and the
+  // timing: kernels, the other backends' sums, random numbers.
+  bool deterministic = false;
 };
 
 // What a group has otherwise than the other groups of its world. Members give the same.
@@ -68,6 +72,10 @@ class World {
 
   ThreadPool& pool() { return *pool_; }
   const std::shared_ptr<Allocator>& allocator() const { return allocator_; }
+  // Of the rank's second memory, for what is offloaded (MakeHostAllocator). Made when it is first asked for, by the
+  // rank's thread.
+  // Errors: as MakeHostAllocator.
+  const std::shared_ptr<Allocator>& host_allocator();
   Ledger& ledger() { return ledger_; }
   Tracer* tracer() { return tracer_; }  // null: nothing is traced
 
@@ -77,6 +85,10 @@ class World {
   //         that this world's ranks cannot have; for a timeout below 0.
   std::shared_ptr<Communicator> NewGroup(const std::string& name, const std::vector<int>& ranks,
                                          const GroupOptions& options = {});
+
+  // The same for tensors in the ranks' second memory: over what moves the CPU's bytes, where the world's groups move
+  // only a GPU's.
+  std::shared_ptr<Communicator> NewHostGroup(const std::string& name, const std::vector<int>& ranks);
 
   // The keys that the ranks of this world share (runtime/store/store.h): addresses, numbers, "wait until all
   // have come", for what is no collective. Apart from the keys that Weft itself keeps, and empty when the job
@@ -133,10 +145,14 @@ class World {
   void ThrowIfFailed() const { failure_.ThrowIfFailed(); }
 
  private:
+  std::shared_ptr<Communicator> AddGroup(std::shared_ptr<Communicator> group);
+
   int rank_;
   int size_;
   std::unique_ptr<ThreadPool> pool_;
+  DeviceOptions device_options_;
   std::shared_ptr<Allocator> allocator_;
+  std::shared_ptr<Allocator> host_allocator_;  // null: not asked for yet
   Ledger ledger_;
   std::shared_ptr<FlightRecorder> flight_recorder_ = std::make_shared<FlightRecorder>();
   Tracer* tracer_;

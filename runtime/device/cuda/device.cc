@@ -23,8 +23,10 @@ std::shared_ptr<Allocator> MakeCudaAllocator(int index, const DeviceOptions& opt
   return allocator;
 }
 
+std::shared_ptr<Allocator> MakePinned(const DeviceOptions&) { return MakePinnedAllocator(); }
+
 const RegisterDeviceBackend kRegister(DeviceType::kCuda,
-                                      {&CountCudaDevices, &NameCudaDevice, &MakeCudaAllocator});
+                                      {&CountCudaDevices, &NameCudaDevice, &MakeCudaAllocator, &MakePinned});
 
 }  // namespace
 }  // namespace weft

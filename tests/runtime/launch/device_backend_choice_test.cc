@@ -62,6 +62,33 @@ TEST(DeviceBackendChoiceTest, RanksUseItWhereEachHasAGpu) {
             "--backend=auto");
 }
 
+// NCCL may sum in another order from run to run unless it is told one.
+TEST(DeviceBackendChoiceTest, DeterministicRefusesNcclsOwnChoice) {
+  const auto run = [](DeviceType device, Backend backend) {
+    return MessageOf([&] {
+      RunRanks(2, [](World&) {},
+               {.backend = backend, .device = device, .threads_per_rank = 1, .deterministic = true});
+    });
+  };
+  const auto says = [](const char* what) { return AllOf(HasSubstr(what), HasSubstr("NCCL_ALGO=Ring")); };
+  unsetenv("NCCL_ALGO");
+  unsetenv("NCCL_PROTO");
+  EXPECT_EQ(run(DeviceType::kCpu, Backend::kAuto), "no error");
+  EXPECT_EQ(run(DeviceType::kCuda, Backend::kLocal), "no error");
+  EXPECT_THAT(run(DeviceType::kCuda, Backend::kAuto), says("deterministic: NCCL_ALGO is ''"));
+  EXPECT_THAT(run(DeviceType::kCuda, Backend::kNccl), says("deterministic: NCCL_ALGO is ''"));
+  for (const char* const several : {"Ring,Tree", "^Tree", "allreduce:ring;broadcast:tree"}) {
+    setenv("NCCL_ALGO", several, /*overwrite=*/1);
+    EXPECT_THAT(run(DeviceType::kCuda, Backend::kNccl), says(several));
+  }
+  setenv("NCCL_ALGO", "Ring", 1);
+  EXPECT_THAT(run(DeviceType::kCuda, Backend::kNccl), says("deterministic: NCCL_PROTO is ''"));
+  setenv("NCCL_PROTO", "Simple", 1);
+  EXPECT_EQ(run(DeviceType::kCuda, Backend::kNccl), "no error");
+  unsetenv("NCCL_ALGO");
+  unsetenv("NCCL_PROTO");
+}
+
 // Of the host's memory beside NCCL's: no call of it asks the library for anything.
 TEST(DeviceBackendChoiceTest, RanksMayHaveLocalGroupsBesideIt) {
   const auto fake = std::make_shared<FakeNccl>();
