@@ -141,6 +141,7 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i]->is_here()) continue;
     const ResolvedParameter& parameter = resolved.parameters[i];
+    parameters[i]->set_memory(parameter.memory);
     parameters[i]->Materialize(part, options.dtype, parameter.compute_dtype.value_or(compute_dtype),
                                parameter.layouts);
     parameters[i]->set_reduce_dtype(parameter.reduce_dtype.value_or(options.dtype));

@@ -26,6 +26,11 @@ std::string WithDType(const std::string& layout, const std::optional<DType>& dty
   return dtype ? absl::StrCat(DTypeName(*dtype), " ", layout) : layout;
 }
 
+// "host [-, -]" of what lies in the second memory.
+std::string InMemory(const std::string& layout, bool on_host) {
+  return on_host ? absl::StrCat("host ", layout) : layout;
+}
+
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths(rows[0].size(), 0);
   for (const auto& row : rows) {
@@ -56,10 +61,11 @@ std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
         parameters[i].path,
         StylesText(parameters[i].styles),
         shape.ToString(),
-        layouts.at_rest.ToString(mesh),
+        InMemory(layouts.at_rest.ToString(mesh), parameters[i].memory.value_on_host),
         WithDType(layouts.compute.ToString(mesh), parameters[i].compute_dtype),
-        WithDType(layouts.of_gradient().ToString(mesh), parameters[i].reduce_dtype),
-        layouts.of_state().ToString(mesh),
+        InMemory(WithDType(layouts.of_gradient().ToString(mesh), parameters[i].reduce_dtype),
+                 parameters[i].memory.state_on_host),
+        InMemory(layouts.of_state().ToString(mesh), parameters[i].memory.state_on_host),
         absl::StrCat(MaxLocalElements(shape, layouts.at_rest, mesh)),
     });
     if (pipeline) rows.back().push_back(absl::StrJoin(parameters[i].stages, ", "));

@@ -280,6 +280,10 @@ class Resolver {
       const StyleDTypes dtypes = DTypesOf(parameter.styles);
       parameter.compute_dtype = dtypes.param;
       parameter.reduce_dtype = dtypes.reduce;
+      for (const Style& style : parameter.styles) {
+        const StyleRules& rules = FindStyle(style.name);
+        if (rules.memory != nullptr) parameter.memory = rules.memory(style);
+      }
     }
   }
 

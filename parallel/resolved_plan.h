@@ -29,6 +29,7 @@ struct ResolvedParameter {
   std::vector<Style> styles =
       {};  // that reach it, in the order of the plan: of its module, or of one around it
   ParameterLayouts layouts = {};
+  ParameterMemory memory = {};
   std::optional<DType> compute_dtype = std::nullopt;  // the run's if not given
   std::optional<DType> reduce_dtype = std::nullopt;   // of its gradient; that at rest if not given
   std::vector<int> stages = {};                       // of a pipeline that have it, ascending; empty: all

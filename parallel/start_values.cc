@@ -25,7 +25,11 @@ void BroadcastValues(MeshContext& context, absl::Span<Parameter* const> paramete
     const ReplicaAxes axes = ReplicaAxesOf(parameter->layouts().at_rest, context.mesh());
     if (axes.replicas.empty()) continue;
     const Tensor& piece = parameter->at_rest().ToLocal();
-    context.Group(axes.replicas).Broadcast(piece, /*root=*/0, {.tag = context.state().tag()}).Wait();
+    parameter->at_rest()
+        .context()
+        ->Group(axes.replicas)
+        .Broadcast(piece, /*root=*/0, {.tag = context.state().tag()})
+        .Wait();
   }
 }
 

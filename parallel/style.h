@@ -136,6 +136,8 @@ struct StyleRules {
   std::vector<std::string> own_fields = {};
   // Of a style without an axis.
   StyleDTypes (*dtypes)(const Style& style) = nullptr;
+  // Of a style without an axis that reaches below: where parameters lie.
+  ParameterMemory (*memory)(const Style& style) = nullptr;
   // What fields mean beyond their types.
   // Errors: InvalidArgument.
   void (*check)(const Style& style) = nullptr;

@@ -7,6 +7,7 @@
 #include "parallel/styles/data_parallel.h"
 #include "parallel/styles/fully_shard.h"
 #include "parallel/styles/ignore.h"
+#include "parallel/styles/offload.h"
 #include "parallel/styles/pipeline.h"
 #include "parallel/styles/precision.h"
 #include "parallel/styles/recompute.h"

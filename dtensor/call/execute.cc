@@ -18,6 +18,15 @@ namespace {
                        "; redistribute one first");
 }
 
+// One kernel reads all operands.
+void CheckMemory(const ErasedCall& call, const DTensorRef& operand) {
+  const Device first = call.operands[0]->context->allocator()->device();
+  const Device own = operand->context->allocator()->device();
+  WEFT_REQUIRE(first == own, call.op.name(), ": operand 0 lies on ", DeviceTypeName(first.type), ", operand ",
+               &operand - call.operands.data(), " on ", DeviceTypeName(own.type), " in ", call.ToString(),
+               "; bring one to the other by ToHost or ToDevice");
+}
+
 // What every call must check. The number of operands is part of the cache key, so only a call without any,
 // which has no context to look in, is refused here; another wrong number is a miss, and refused by
 // ResolveCall.
@@ -28,8 +37,9 @@ void CheckOperands(const ErasedCall& call) {
     WEFT_REQUIRE(operand.defined(), call.op.name(), ": operand ", &operand - operands.data(),
                  " is undefined (default-constructed)");
     const MeshContext& first = *operands[0]->context;
-    if (operand->context == operands[0]->context || operand->context->mesh() == first.mesh()) continue;
-    ThrowMixed(call, first.mesh(), operand->context->mesh());
+    if (operand->context == operands[0]->context) continue;
+    if (!(operand->context->mesh() == first.mesh())) ThrowMixed(call, first.mesh(), operand->context->mesh());
+    CheckMemory(call, operand);
   }
 }
 

@@ -11,13 +11,40 @@ namespace weft {
 MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Machine machine,
                          IntrusivePtr<MeshContext> root)
     : state_(std::move(state)),
+      allocator_(state_->world().allocator()),
       mesh_(std::move(mesh)),
       root_(std::move(root)),
       is_slice_(mesh_.IsSlice()),
       is_member_(!is_slice_ || mesh_.Contains(state_->world().rank())),
       cost_model_(mesh_, std::move(machine)),
-      kernel_context_{state_->world().pool(), state_->world().allocator()} {
+      kernel_context_{state_->world().pool(), allocator_} {
   if (is_member_) coordinate_ = mesh_.CoordinateOf(state_->world().rank());
+}
+
+MeshContext::MeshContext(const IntrusivePtr<MeshContext>& device_side, std::shared_ptr<Allocator> allocator)
+    : state_(device_side->state_),
+      allocator_(std::move(allocator)),
+      mesh_(device_side->mesh_),
+      root_(device_side->root_),
+      device_side_(device_side),
+      is_slice_(device_side->is_slice_),
+      is_member_(device_side->is_member_),
+      coordinate_(device_side->coordinate_),
+      cost_model_(device_side->cost_model_),
+      kernel_context_{state_->world().pool(), allocator_} {}
+
+MeshContext::~MeshContext() {
+  if (device_side_ != nullptr) device_side_->host_side_ = nullptr;
+}
+
+IntrusivePtr<MeshContext> MeshContext::HostSide() {
+  if (is_host_side()) return IntrusivePtr<MeshContext>(this);
+  if (host_side_ != nullptr) return IntrusivePtr<MeshContext>(host_side_);
+  const std::shared_ptr<Allocator>& memory = world().host_allocator();
+  LabelBlocks(*memory, state_->labels());
+  IntrusivePtr<MeshContext> made(new MeshContext(IntrusivePtr<MeshContext>(this), memory));
+  host_side_ = made.get();
+  return made;
 }
 
 void MeshContext::ThrowOutside() const {
@@ -44,11 +71,16 @@ void MeshContext::CheckPiece(const Tensor& piece, absl::string_view what) {
 }
 
 const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& axes, Lane lane) {
+  // What moves the device's bytes moves the host's, too, unless it is a GPU's alone.
+  if (is_host_side() && world().allocator()->device().type != DeviceType::kCuda) {
+    return device_side_->SharedGroup(axes, lane);
+  }
   std::vector<int> key(axes.begin(), axes.end());
   if (is_slice_) {
     if (!is_member_) ThrowOutside();
     std::erase_if(key, [this](int axis) { return axis < mesh_.num_axes() && mesh_.IsFixed(axis); });
-    if (root_ != nullptr) return root_->SharedGroup(AxisList(key.begin(), key.end()), lane);
+    if (root_ != nullptr && !is_host_side())
+      return root_->SharedGroup(AxisList(key.begin(), key.end()), lane);
   }
   std::shared_ptr<Communicator>& group = groups_[static_cast<int>(lane)][key];
   if (group == nullptr) {
@@ -60,7 +92,7 @@ const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& ax
       WEFT_REQUIRE(ranks[i - 1] < ranks[i], "mesh ", mesh_.ToString(),
                    ": ranks must ascend along every axis (axis group ", name, ")");
     }
-    group = world().NewGroup(name, ranks);
+    group = is_host_side() ? world().NewHostGroup(name, ranks) : world().NewGroup(name, ranks);
     if (lane != Lane::kInline) group->SetInBackground();
   }
   return group;
@@ -109,7 +141,8 @@ IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machi
     WEFT_REQUIRE(is_axis, "machine: axes.", name, " is no axis of mesh (", mesh.ToString(), ")");
   }
   auto state = std::make_shared<RankState>(world);
-  LabelBlocks(*world.allocator(), std::make_shared<PathLabels>(state));
+  state->set_labels(std::make_shared<PathLabels>(state));
+  LabelBlocks(*world.allocator(), state->labels());
   return MakeIntrusive<MeshContext>(std::move(state), mesh, machine);
 }
 

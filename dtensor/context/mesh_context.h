@@ -37,12 +37,23 @@ class MeshContext : public RefCounted<MeshContext> {
   // `root`: the context of the mesh that `mesh` is a slice of, whose communicators it shares; may be null.
   MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Machine machine,
               IntrusivePtr<MeshContext> root = nullptr);
+  ~MeshContext();
 
   const DeviceMesh& mesh() const { return mesh_; }
   RankState& state() { return *state_; }
   const std::shared_ptr<RankState>& shared_state() const { return state_; }
   World& world() { return state_->world(); }
-  const std::shared_ptr<Allocator>& allocator() { return world().allocator(); }
+  // Of the memory that tensors on this context lie in; their kernels are those of its device.
+  const std::shared_ptr<Allocator>& allocator() { return allocator_; }
+
+  // The same mesh with tensors in the rank's second memory (World::host_allocator), and what runs on them on the CPU:
+  // this context itself, if it is that. Made at its first use.
+  IntrusivePtr<MeshContext> HostSide();
+  // The same mesh with tensors in the memory of the rank's device.
+  IntrusivePtr<MeshContext> DeviceSide() {
+    return device_side_ != nullptr ? device_side_ : IntrusivePtr<MeshContext>(this);
+  }
+  bool is_host_side() const { return device_side_ != nullptr; }
   const CostModel& cost_model() const { return cost_model_; }
   const Machine& machine() const { return cost_model_.machine(); }
   // Bounded; cache().stats() counts hits, misses and evictions.
@@ -80,11 +91,16 @@ class MeshContext : public RefCounted<MeshContext> {
  private:
   friend IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
 
+  MeshContext(const IntrusivePtr<MeshContext>& device_side, std::shared_ptr<Allocator> allocator);
+
   [[noreturn]] void ThrowOutside() const;
 
   std::shared_ptr<RankState> state_;
+  std::shared_ptr<Allocator> allocator_;
   DeviceMesh mesh_;
   IntrusivePtr<MeshContext> root_;
+  IntrusivePtr<MeshContext> device_side_;  // null: this is it
+  MeshContext* host_side_ = nullptr;       // while there is one
   bool is_slice_ = false;
   bool is_member_ = true;
   std::vector<int64_t> coordinate_;

@@ -25,6 +25,7 @@
 namespace weft {
 
 class BackwardPass;
+class BlockLabels;
 class CallObserver;
 class ImplicitRedistributionGuard;
 class KeptResults;
@@ -128,8 +129,15 @@ class RankState {
   // Of the recomputed region that runs (dtensor/tape/kept_results.h): what it keeps; null where there is none.
   KeptResults* kept_results() const { return kept_results_; }
 
+  // Whether what is saved for backward goes to the ranks' second memory (dtensor/host_memory.h).
+  bool saves_on_host() const { return saves_on_host_; }
+
   // The dtype in which products of floating tensors are computed, whatever theirs is (AutocastGuard); nothing outside.
   const std::optional<DType>& autocast() const { return autocast_; }
+
+  // What tells allocators who holds their memory: by the module path.
+  const std::shared_ptr<const BlockLabels>& labels() const { return labels_; }
+  void set_labels(std::shared_ptr<const BlockLabels> labels) { labels_ = std::move(labels); }
 
   // Where warnings go, a line each; by default to stderr, from the mesh's first rank alone.
   using WarningSink = std::function<void(const std::string& line)>;
@@ -143,6 +151,7 @@ class RankState {
   friend class NoImplicitChecksGuard;
   friend class CallObserverGuard;
   friend class KeptResultsGuard;
+  friend class SaveOnHostGuard;
   friend class AutocastGuard;
   friend class BatchOffsetGuard;
   friend class RandomScope;
@@ -174,7 +183,9 @@ class RankState {
   ImplicitRedistributionGuard* implicit_guard_ = nullptr;
   CallObserver* call_observer_ = nullptr;
   KeptResults* kept_results_ = nullptr;
+  bool saves_on_host_ = false;
   std::optional<DType> autocast_;
+  std::shared_ptr<const BlockLabels> labels_;
   WarningSink warning_sink_;
   absl::flat_hash_set<std::string> warned_;
   std::vector<std::string> paths_ = {""};
@@ -313,6 +324,13 @@ class EvaluationGuard : TrainingGuard {
 class AutocastGuard : ScopedValue<std::optional<DType>> {
  public:
   AutocastGuard(RankState& state, std::optional<DType> dtype);
+};
+
+// What is computed while it lives keeps what backward will read of it in the ranks' second memory, or on the device.
+// Source: the semantics of torch.autograd.graph.save_on_cpu.
+class SaveOnHostGuard : ScopedValue<bool> {
+ public:
+  SaveOnHostGuard(RankState& state, bool on_host) : ScopedValue(state.saves_on_host_, on_host) {}
 };
 
 // The module that runs is training, or is not, while it lives.

@@ -101,6 +101,7 @@ HookHandle Module::AddAfterForward(ForwardHook hook) {
 }
 
 DTensor Module::operator()(const DTensor& x) {
+  const SaveOnHostGuard saves(context()->state(), SavesOnHost());
   if (recompute_ == nullptr || !Recomputes(context()->state(), *recompute_)) return Run(x);
   const auto run = [this, path = path(),
                     life = std::weak_ptr<bool>(life_)](const DTensors& inputs) -> DTensors {
@@ -168,6 +169,11 @@ std::vector<ModuleBuffer*> Module::RegisteredBuffers() {
   return all;
 }
 
+bool Module::SavesOnHost() const {
+  RankState& state = context()->state();
+  return state.saves_on_host() || (saves_on_host_ && !state.in_backward());
+}
+
 void Module::SetTraining(bool training) {
   for (Module* module : AllModules()) module->training_ = training;
 }
@@ -193,6 +199,7 @@ ModuleCall::ModuleCall(Module& module, bool is_unit)
     : module_(module),
       path_(module.context()->state(), module.path_id_),
       training_(module.context()->state(), module.training_),
+      saves_on_host_(module.context()->state(), module.SavesOnHost()),
       kind_(*module.context()->allocator(), KindOfForward(*module.context())) {
   if (module.recompute_ != nullptr && !is_unit) {
     Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),

@@ -125,6 +125,10 @@ class Module {
   // Errors: of calls from then on: FailedPrecondition for a module that is not called with a single tensor.
   void set_recompute(std::shared_ptr<const ModuleRecompute> recompute) { recompute_ = std::move(recompute); }
 
+  // What backward will read of calls of this module, those of modules below among them, is kept in the ranks' second
+  // memory in between (SaveOnHostGuard); false: as around it.
+  void set_saves_on_host(bool on_host) { saves_on_host_ = on_host; }
+
   // `hook` sees each tensor that a call of this module takes, or gives, and returns what goes on in its place; an undefined
   // tensor for the tensor as it is. What it returns is pinned as the module's border says. Of a module with several
   // inputs each is seen by itself. In the order in which they were hung; every rank hangs the same.
@@ -145,6 +149,8 @@ class Module {
   void AppendModules(std::vector<Module*>* modules);
   DTensor Run(const DTensor& x);
   void SetTraining(bool training);
+  // What is computed again in backward is read at once.
+  bool SavesOnHost() const;
 
   Module* parent_ = nullptr;
   std::string name_;
@@ -162,6 +168,7 @@ class Module {
   std::string root_name_;
   int path_id_ = 0;
   bool training_ = true;
+  bool saves_on_host_ = false;
 };
 
 // One call of a module, while it lives: what every operator() of a module does around its own work.
@@ -186,6 +193,7 @@ class ModuleCall {
   Module& module_;
   PathGuard path_;
   ModuleTrainingGuard training_;
+  SaveOnHostGuard saves_on_host_;
   MemoryKindGuard kind_;
 };
 

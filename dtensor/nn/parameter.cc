@@ -1,6 +1,7 @@
 #include "dtensor/nn/parameter.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/host_memory.h"
 #include "dtensor/redistribute_each.h"
 #include "dtensor/tape/cast_node.h"
 #include "dtensor/tape/saved_value.h"
@@ -64,27 +65,43 @@ DTensor Parameter::Value() const {
   return copy;
 }
 
+IntrusivePtr<MeshContext> Parameter::state_context() const {
+  const IntrusivePtr<MeshContext>& context = at_rest().context();
+  return memory_.state_on_host ? context->HostSide() : context;
+}
+
 DTensor Parameter::UpdatedPiece() const {
   const DTensor& value = at_rest();
-  if (layouts_.of_state() == layouts_.at_rest) return value;
-  DTensor piece = value.impl()->Moved(layouts_.of_state());
-  if (piece.ToLocal().IsContiguous()) return piece;
-  // Kernels that update write to whole runs.
-  return DTensor(MakeIntrusive<DTensorImpl>(value.context(), piece.layout(), piece.type(),
-                                            CloneTensor(piece.ToLocal(), value.context()->allocator())));
+  DTensor piece = value;
+  if (layouts_.of_state() != layouts_.at_rest) {
+    piece = value.impl()->Moved(layouts_.of_state());
+    if (!piece.ToLocal().IsContiguous()) {
+      // Kernels that update write to whole runs.
+      piece = DTensor(MakeIntrusive<DTensorImpl>(value.context(), piece.layout(), piece.type(),
+                                                 CloneTensor(piece.ToLocal(), value.context()->allocator())));
+    }
+  }
+  return memory_.state_on_host && !ComputesOnHost(*value.context()) ? ToHost(piece) : piece;
 }
 
 void Parameter::TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<const DTensor> pieces) {
   std::vector<EachMove> moves;
   std::vector<DTensorImpl*> targets;
+  std::vector<DTensor> brought;
+  brought.reserve(parameters.size());
   Lane lane = Lane::kInline;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
     DTensorImpl& target = *parameter.at_rest().impl();
-    moves.push_back({.source = pieces[i], .to = target.layout, .into = target.Local()});
+    if (pieces[i].impl()->writes != target.writes) target.MarkWritten(pieces[i].impl()->writes->last_writer);
+    if (pieces[i].layout() == target.layout) {
+      CopyTensor(pieces[i].ToLocal(), target.Local());
+      continue;
+    }
+    brought.push_back(InMemoryOf(pieces[i], *target.context));
+    moves.push_back({.source = brought.back(), .to = target.layout, .into = target.Local()});
     targets.push_back(&target);
     lane = parameter.update_lane_;
-    if (pieces[i].impl()->writes != target.writes) target.MarkWritten(pieces[i].impl()->writes->last_writer);
   }
   if (moves.empty()) return;
   const PurposeGuard purpose(targets[0]->context->state(), Purpose::kParam);
@@ -119,7 +136,7 @@ void Parameter::SetGrad(DTensor gradient) {
   WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == layouts_.of_gradient(),
                "gradient of '", path(), "': expected ", at_rest().type().ToString(), " ",
                layouts_.of_gradient().ToString(at_rest().context()->mesh()), ", got ", gradient.ToString());
-  leaf().set_gradient(std::move(gradient));
+  leaf().set_gradient(memory_.state_on_host ? ToHost(gradient, MemoryKind::kGrad) : std::move(gradient));
 }
 
 HookHandle Parameter::AddGradientReady(std::function<void(Parameter& parameter)> hook) {
@@ -137,12 +154,13 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
                DTypeName(compute_dtype));
   RankState& state = context->state();
   NoGradGuard no_grad(state);
-  const MemoryKindGuard kind(*context->allocator(), MemoryKind::kParam);
+  const IntrusivePtr<MeshContext> home = memory_.value_on_host ? context->HostSide() : context;
+  const MemoryKindGuard kind(*home->allocator(), MemoryKind::kParam);
   // The value's memory and the leaf's collectives belong to its module.
   const PathGuard path_guard(state, state.PathId(owner_full_path()));
   // Initial values belong to the beginning of time, whatever step the program is at.
   const RandomKey key{.seed = state.seed(), .stream = StreamOf(full_path()), .step = 0};
-  DTensor value = MakeFirstValue(spec_.initializer, {.context = context,
+  DTensor value = MakeFirstValue(spec_.initializer, {.context = home,
                                                      .layout = layouts.at_rest,
                                                      .type = {dtype, spec_.shape},
                                                      .key = key,
@@ -153,6 +171,7 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   auto* const leaf = new LeafNode(state, path(), layouts.of_gradient(), dtype);
   leaf_ = IntrusivePtr<TapeNode>(leaf);
   leaf->set_expects(trainable_);
+  leaf->set_on_host(memory_.state_on_host);
   if (trainable_) value.impl()->node = leaf_;
   value.impl()->writes = MakeIntrusive<WriteLog>();
   at_rest_ = std::move(value);

@@ -62,6 +62,15 @@ struct ParameterLayouts {
   bool operator==(const ParameterLayouts&) const = default;
 };
 
+// Which of a parameter lies in the ranks' second memory (World::host_allocator) between its uses, so that the device has
+// room: the update is then made there, by the CPU.
+struct ParameterMemory {
+  bool state_on_host = false;  // the optimizer's state, and the gradient at rest
+  bool value_on_host = false;  // the value at rest; implies the other
+
+  bool operator==(const ParameterMemory&) const = default;
+};
+
 // A named slot for a trained tensor. Registered by its module's constructor as a spec; Materialize or
 // Parallelize gives it layouts and elements (this rank's piece only). Does not move.
 //
@@ -106,10 +115,10 @@ class Parameter {
   const DTensor& at_rest() const;
 
   // The value that an optimizer changes, as its state lies: the value at rest, or this rank's part of it, in the
-  // same memory where that is one run of it.
+  // same memory where that is one run of it; a copy, where the state is on the host and the value on a GPU.
   DTensor UpdatedPiece() const;
-  // Takes over what has been changed: gathers the pieces of all ranks into the memory of the values at rest. For
-  // parameters whose UpdatedPiece() is not the value at rest.
+  // Takes over what has been changed: gathers the pieces of all ranks into the memory of the values at rest, or brings
+  // them there from the host. For parameters whose UpdatedPiece() is not the value at rest.
   // Cost: one all-gather for all of `parameters`, in the dtype at rest, on their update lane: what reads a value
   //       first waits for it.
   static void TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<const DTensor> pieces);
@@ -143,6 +152,12 @@ class Parameter {
   // Errors: FailedPrecondition before it is materialized.
   HookHandle AddGradientReady(std::function<void(Parameter& parameter)> hook);
 
+  // Where it lies, besides its layouts: before Materialize.
+  const ParameterMemory& memory() const { return memory_; }
+  void set_memory(const ParameterMemory& memory) { memory_ = memory; }
+  // The context of the optimizer's state.
+  IntrusivePtr<MeshContext> state_context() const;
+
   // Gives the slot its layouts and its first value, of `dtype`; forward uses it in `compute_dtype`.
   void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
                    const ParameterLayouts& layouts);
@@ -158,7 +173,8 @@ class Parameter {
   void set_reduce_dtype(std::optional<DType> dtype) { reduce_dtype_ = dtype; }
   // Whether compute reads a copy, and not the value at rest.
   bool is_copied() const {
-    return layouts_.at_rest != layouts_.compute || compute_dtype_ != at_rest().dtype();
+    return layouts_.at_rest != layouts_.compute || compute_dtype_ != at_rest().dtype() ||
+           memory_.value_on_host;
   }
   // Where gradients arrive.
   LeafNode& leaf() const;
@@ -184,6 +200,7 @@ class Parameter {
   std::string name_;
   ParameterSpec spec_;
   ParameterLayouts layouts_;
+  ParameterMemory memory_;
   DType compute_dtype_ = DType::kF32;
   std::optional<DType> reduce_dtype_;
   DTensor at_rest_;

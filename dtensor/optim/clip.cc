@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtensor/functions.h"
+#include "dtensor/host_memory.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "ops/reduce/reduce.h"
 
@@ -44,22 +45,30 @@ DTensor SumOverStages(const DTensor& of_stage, const IntrusivePtr<MeshContext>& 
 
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm,
                              const DTensor& loss_scale) {
-  std::vector<EachCall<>> calls;
+  std::vector<EachCall<>> calls, host_calls;
   for (const Parameter* parameter : parameters) {
-    const bool counts = parameter->counts_here() && parameter->grad().defined();
-    if (counts) calls.push_back({.operands = {parameter->grad()}});
+    if (!parameter->counts_here() || !parameter->grad().defined()) continue;
+    // In one order where one processor computes on both memories: the same bits, wherever they lie.
+    MeshContext& memory = *parameter->grad().context();
+    const bool on_host = memory.is_host_side() && !ComputesOnHost(memory);
+    (on_host ? host_calls : calls).push_back({.operands = {parameter->grad()}});
   }
   const bool is_stage = !parameters.empty() && parameters[0]->model_context();
-  if (calls.empty() && !is_stage)
+  if (calls.empty() && host_calls.empty() && !is_stage)
     Throw(absl::StatusCode::kFailedPrecondition, "ComputeGlobalNorm: no parameter has a gradient");
-  const IntrusivePtr<MeshContext>& context = parameters[0]->at_rest().context();
+  const IntrusivePtr<MeshContext> context = parameters[0]->at_rest().context()->DeviceSide();
   RankState& state = context->state();
   NoGradGuard no_grad(state);
   // Split gradients give Partial sums; replicated ones join them on a single coordinate, so they count once.
   // A stage may have none that count.
   const DType dtype = parameters[0]->at_rest().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  const DTensor total =
-      calls.empty() ? Full(context, dtype, Shape(), 0) : SumOf(CallEach(kSumSquares, calls));
+  DTensor total;
+  if (!host_calls.empty()) total = ToDevice(SumOf(CallEach(kSumSquares, host_calls)));
+  if (!calls.empty()) {
+    const DTensor sum = SumOf(CallEach(kSumSquares, calls));
+    total = total.defined() ? Add(sum, total) : sum;
+  }
+  if (!total.defined()) total = Full(context, dtype, Shape(), 0);
   PurposeGuard purpose(state, Purpose::kNorm);
   GlobalNorm result;
   result.norm_squared = total.Redistribute(Layout(/*ndim=*/0, total.layout().num_axes()));

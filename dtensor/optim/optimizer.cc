@@ -2,16 +2,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
+#include "dtensor/host_memory.h"
 #include "ops/optimizer/optimizer_update.h"
 
 namespace weft {
+namespace {
+
+// Of parameters whose changed pieces are brought or gathered together.
+constexpr int64_t kBytesAtATime = 25 << 20;
+
+int64_t PieceBytes(const Parameter& parameter) { return parameter.at_rest().ToLocal().num_bytes(); }
+
+}  // namespace
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters, absl::string_view name,
                      absl::Span<const ParameterGroup> groups)
     : parameters_(std::move(parameters)), groups_(ResolveGroups(parameters_, groups, name)) {
   if (parameters_.empty()) return;
-  const MemoryKindGuard kind(*parameters_[0]->at_rest().context()->allocator(), MemoryKind::kState);
-  updates_ = Full(parameters_[0]->at_rest().context(), DType::kI64, Shape(), 0);
+  const IntrusivePtr<MeshContext> context = parameters_[0]->at_rest().context()->DeviceSide();
+  const MemoryKindGuard kind(*context->allocator(), MemoryKind::kState);
+  updates_ = Full(context, DType::kI64, Shape(), 0);
 }
 
 HookHandle Optimizer::AddBeforeStep(std::function<void(Optimizer& optimizer)> hook) {
@@ -31,15 +41,32 @@ void Optimizer::Step(double lr, const DTensor& gradient_scale) {
 }
 
 void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
-  std::vector<int> indices;
+  std::vector<int> indices, on_host;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i]->grad().defined()) indices.push_back(static_cast<int>(i));
+    if (!parameters_[i]->grad().defined()) continue;
+    (parameters_[i]->memory().state_on_host ? on_host : indices).push_back(static_cast<int>(i));
   }
-  if (indices.empty()) return;
-  const IntrusivePtr<MeshContext>& context = parameters_[indices[0]]->at_rest().context();
+  if (indices.empty() && on_host.empty()) return;
+  const IntrusivePtr<MeshContext>& context = updates_.context();
   const NoGradGuard no_grad(context->state());
-  const DTensor scale = gradient_scale.defined() ? gradient_scale : Full(context, DType::kF32, Shape(), 1);
+  const DTensor scale =
+      gradient_scale.defined() ? ToDevice(gradient_scale) : Full(context, DType::kF32, Shape(), 1);
   Call(kCountUpdate, {updates_, scale});
+  if (!indices.empty()) UpdateThere(indices, lr, scale);
+  if (on_host.empty()) return;
+  updates_there_ = ToHost(updates_);
+  const DTensor scale_there = ToHost(scale);
+  for (size_t begin = 0, end = 0; begin < on_host.size(); begin = end) {
+    int64_t num_bytes = 0;
+    while (end < on_host.size() && num_bytes < kBytesAtATime) {
+      num_bytes += PieceBytes(*parameters_[on_host[end++]]);
+    }
+    UpdateThere(absl::MakeConstSpan(on_host).subspan(begin, end - begin), lr, scale_there);
+  }
+  updates_there_ = DTensor();
+}
+
+void Optimizer::UpdateThere(absl::Span<const int> indices, double lr, const DTensor& scale) {
   values_.resize(parameters_.size());
   gradients_.resize(parameters_.size());
   for (const int i : indices) {
@@ -55,7 +82,6 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
 
 // In the order in which forward reads them, for the most part, so that it need not wait for all.
 void Optimizer::TakeUpdates(absl::Span<const int> indices) {
-  constexpr int64_t kBytesAtATime = 25 << 20;
   std::vector<Parameter*> parameters;
   std::vector<DTensor> pieces;
   int64_t num_bytes = 0;
@@ -69,7 +95,7 @@ void Optimizer::TakeUpdates(absl::Span<const int> indices) {
     if (values_[i].impl() == parameters_[i]->at_rest().impl()) continue;
     parameters.push_back(parameters_[i]);
     pieces.push_back(std::move(values_[i]));
-    num_bytes += parameters_[i]->at_rest().ToLocal().num_bytes();
+    num_bytes += PieceBytes(*parameters_[i]);
     if (num_bytes >= kBytesAtATime) take();
   }
   take();
@@ -99,10 +125,10 @@ std::vector<DTensor> Optimizer::MakeMoment(absl::FunctionRef<bool(int index)> ke
 }
 
 DTensor Optimizer::MakeState(int index, const TensorType& type, const Layout& layout) const {
-  const DTensor& value = parameters_[index]->at_rest();
-  const MemoryKindGuard kind(*value.context()->allocator(), MemoryKind::kState);
-  const PathGuard path(value.context()->state(), parameters_[index]->leaf().path_id());
-  return Full(value.context(), type.dtype, type.shape, 0, layout);
+  const IntrusivePtr<MeshContext> context = parameters_[index]->state_context();
+  const MemoryKindGuard kind(*context->allocator(), MemoryKind::kState);
+  const PathGuard path(context->state(), parameters_[index]->leaf().path_id());
+  return Full(context, type.dtype, type.shape, 0, layout);
 }
 
 void Optimizer::AppendMoment(absl::string_view name, const std::vector<DTensor>& moment,

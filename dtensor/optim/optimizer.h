@@ -21,8 +21,9 @@ namespace weft {
 // pieces are gathered afterwards, some 25 MiB at a time (Parameter::TakeUpdates). A parameter without a
 // gradient is left alone. Weight decay applies to the parameters that decay: their modules say so
 // (ParameterSpec::decays). What else differs between parameters is said by groups (parameter_groups.h). All
-// are updated by one call (CallEach): on a GPU a launch for some forty of them. Each optimizer has a file of
-// its own.
+// are updated by one call (CallEach): on a GPU a launch for some forty of them. Those whose state lies in the ranks'
+// second memory (ParameterMemory) are updated on the CPU, some 25 MiB at a time, so that what has been changed is on its way
+// to the device while the next are updated. Each optimizer has a file of its own.
 class Optimizer {
  public:
   // `name` is what errors call it.
@@ -37,7 +38,7 @@ class Optimizer {
 
   // How many updates were made, which is what bias correction goes by: an i64 scalar, replicated, that lies
   // where the parameters do. Undefined without parameters. Reading it waits for the device.
-  const DTensor& updates() const { return updates_; }
+  const DTensor& updates() const { return updates_there_.defined() ? updates_there_ : updates_; }
 
   // One update with learning rate `lr`; gradients are multiplied by `gradient_scale` (a scalar, as
   // ComputeGlobalNorm makes it; undefined means 1). If the scale is not finite, nothing changes, and
@@ -56,8 +57,8 @@ class Optimizer {
   std::vector<std::pair<std::string, DTensor>> State() const;
 
  protected:
-  // Updates the parameters of these indices, which have gradients. If `scale` is finite, `updates` counts
-  // this update already.
+  // Updates the parameters of these indices, which have gradients and whose state lies in one memory, as `scale` and
+  // updates() do. If `scale` is finite, `updates` counts this update already. A step may be several calls.
   virtual void Update(absl::Span<const int> indices, double lr, const DTensor& scale) = 0;
 
   // The state that is kept per parameter.
@@ -88,11 +89,13 @@ class Optimizer {
 
  private:
   void StepBetweenHooks(double lr, const DTensor& gradient_scale);
+  void UpdateThere(absl::Span<const int> indices, double lr, const DTensor& scale);
   void TakeUpdates(absl::Span<const int> indices);
 
   std::vector<Parameter*> parameters_;
   std::vector<ParameterGroup> groups_;  // by parameter
   DTensor updates_;
+  DTensor updates_there_;           // of an Update: the same beside the state that it changes
   std::vector<DTensor> values_;     // of an Update, by index
   std::vector<DTensor> gradients_;  // likewise
   HookList<void(Optimizer&)> before_hooks_, after_hooks_;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
+#include "dtensor/host_memory.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "runtime/tensor/copy.h"
 
@@ -14,12 +15,12 @@ WeightAverage::WeightAverage(std::vector<Parameter*> parameters, const WeightAve
                "WeightAverage: expected a decay between 0 and 1, got ", options.decay.value_or(0));
   for (const Parameter* parameter : parameters_) {
     const DTensor& value = parameter->at_rest();
-    const MemoryKindGuard kind(*value.context()->allocator(), MemoryKind::kState);
-    const PathGuard path(value.context()->state(), parameter->leaf().path_id());
-    averages_.push_back(
-        Full(value.context(), value.dtype(), value.shape(), 0, parameter->layouts().of_state()));
+    const IntrusivePtr<MeshContext> context = parameter->state_context();
+    const MemoryKindGuard kind(*context->allocator(), MemoryKind::kState);
+    const PathGuard path(context->state(), parameter->leaf().path_id());
+    averages_.push_back(Full(context, value.dtype(), value.shape(), 0, parameter->layouts().of_state()));
   }
-  const IntrusivePtr<MeshContext>& context = parameters_[0]->at_rest().context();
+  const IntrusivePtr<MeshContext> context = parameters_[0]->at_rest().context()->DeviceSide();
   const MemoryKindGuard kind(*context->allocator(), MemoryKind::kState);
   count_ = Full(context, DType::kI64, Shape(), 0);
 }
@@ -38,12 +39,17 @@ void WeightAverage::Update() {
   const DTensor weight = options_.decay ? Where(Equal(count, 0), 1, FullLike(count, 1 - *options_.decay))
                                         : Div(1, Add(count, 1));
   std::vector<DTensor> values;
-  std::vector<EachCall<>> calls;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    values.push_back(parameters_[i]->UpdatedPiece());
-    calls.push_back({.operands = {averages_[i], values.back(), weight}});
+  values.reserve(parameters_.size());
+  for (const bool on_host : {false, true}) {
+    std::vector<EachCall<>> calls;
+    const DTensor weight_there = on_host ? ToHost(weight) : weight;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (averages_[i].context()->is_host_side() != on_host) continue;
+      values.push_back(parameters_[i]->UpdatedPiece());
+      calls.push_back({.operands = {averages_[i], values.back(), weight_there}});
+    }
+    CallEach(kLerpUpdate, calls);
   }
-  CallEach(kLerpUpdate, calls);
   Call(kCountUpdate, {count_, weight});
 }
 

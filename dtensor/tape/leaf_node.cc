@@ -2,6 +2,7 @@
 
 #include "dtensor/call/accumulate.h"
 #include "dtensor/call/execute.h"
+#include "dtensor/host_memory.h"
 #include "dtensor/redistribution/implicit.h"
 #include "ops/elementwise/cast.h"
 
@@ -30,7 +31,18 @@ void LeafNode::AddGradient(DTensor term) {
   for (const auto& hook : ready_hooks_.hooks()) hook();
 }
 
+// Cast there, too: what moves is what was reduced.
+void LeafNode::AddOnHost(const DTensor& term) {
+  DTensor brought = ToHost(term, MemoryKind::kGrad);
+  MeshContext& context = *brought.context();
+  const NoImplicitChecksGuard planned(context.state());
+  const MemoryKindGuard kind(*context.allocator(), MemoryKind::kGrad);
+  if (IsCast(brought)) brought = Execute(kCast, {brought}, {.dtype = *dtype_});
+  Accumulate(gradient_, std::move(brought));
+}
+
 void LeafNode::AddTerm(DTensor term) {
+  if (on_host_) return AddOnHost(term);
   AddArriving();
   if (IsCast(term) || (gradient_.defined() && term.impl()->is_pending())) {
     arriving_.push_back(std::move(term));

@@ -45,6 +45,10 @@ class LeafNode : public TapeNode {
     expects_ = expects;
   }
 
+  // Whether what comes to rest lies in the ranks' second memory (ToHost): each term is brought there, and added there.
+  bool on_host() const { return on_host_; }
+  void set_on_host(bool on_host) { on_host_ = on_host; }
+
   // What has come to rest, or undefined. May be pending.
   const DTensor& gradient() const;
   void ClearGradient() { set_gradient(DTensor()); }
@@ -55,11 +59,12 @@ class LeafNode : public TapeNode {
   // `hook` is called when a gradient has come to rest, or is on its way and the first to read it waits.
   HookHandle AddReadyHook(std::function<void()> hook) { return ready_hooks_.Add(std::move(hook)); }
   // One more term, in the gradient's layout. It may be pending, or in the dtype in which it was reduced: it is cast and
-  // added when the sum is asked for, or when the next comes.
+  // added when the sum is asked for, or when the next comes; at once, where it is brought to the host.
   void AddGradient(DTensor term);
 
  private:
   void AddTerm(DTensor term);
+  void AddOnHost(const DTensor& term);
   bool IsCast(const DTensor& term) const { return dtype_ && term.dtype() != *dtype_; }
   void AddArriving() const;
 
@@ -69,6 +74,7 @@ class LeafNode : public TapeNode {
   std::shared_ptr<GradientSink> sink_;
   int sink_index_ = 0;
   bool expects_ = true;
+  bool on_host_ = false;
   HookList<void()> ready_hooks_;
   mutable DTensor gradient_;
   mutable absl::InlinedVector<DTensor, 1> arriving_;  // in the order they came

@@ -1,6 +1,7 @@
 #include "dtensor/tape/saved_value.h"
 
 #include "dtensor/call/execute.h"
+#include "dtensor/host_memory.h"
 #include "dtensor/redistribution/redistribute.h"
 #include "dtensor/tape/copy_source.h"
 #include "dtensor/tape/tape_node.h"
@@ -48,6 +49,10 @@ SavedValue::SavedValue(DTensorRef value) {
   } else {
     value_ = value.Share();
     version_ = value->version();
+    if (value->context->state().saves_on_host() && !value->context->is_host_side()) [[unlikely]] {
+      value_ = SavedOnHost(value_);
+      is_on_host_ = value_.context()->is_host_side();
+    }
   }
 }
 
@@ -57,7 +62,7 @@ DTensor SavedValue::Unpack(absl::string_view reader) const {
           " that it saw in forward, but ", value_.impl()->writes->last_writer,
           " has changed it in place since");
   }
-  if (!copy_) return value_;
+  if (!copy_) return is_on_host_ ? ToDevice(value_, MemoryKind::kSaved) : value_;
   PurposeGuard purpose(value_.context()->state(), Purpose::kParam);
   return Remake(*copy_->origin, copy_->dtype, copy_->layout);
 }
@@ -77,13 +82,14 @@ DTensor HistoryOf(const DTensor& x) {
 }
 
 DTensor MakeCopy(const DTensor& at_rest, DType dtype, const Layout& layout) {
-  MeshContext& context = *at_rest.context();
+  const DTensor here = ToDevice(at_rest, MemoryKind::kWholeParam);
+  MeshContext& context = *here.context();
   const MemoryKindGuard kind(*context.allocator(), MemoryKind::kWholeParam);
-  Tensor local = at_rest.ToLocal();
-  if (dtype != at_rest.dtype()) local = CastPiece(at_rest, dtype);
-  const TensorType type = {dtype, at_rest.shape()};
-  local = RedistributeLocal(context, local, type, at_rest.layout(), layout);
-  DTensor copy(MakeIntrusive<DTensorImpl>(at_rest.context(), layout, type, std::move(local)));
+  Tensor local = here.ToLocal();
+  if (dtype != here.dtype()) local = CastPiece(here, dtype);
+  const TensorType type = {dtype, here.shape()};
+  local = RedistributeLocal(context, local, type, here.layout(), layout);
+  DTensor copy(MakeIntrusive<DTensorImpl>(here.context(), layout, type, std::move(local)));
   copy.impl()->ShareWrites(*at_rest.impl());
   return copy;
 }

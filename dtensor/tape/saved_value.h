@@ -9,7 +9,8 @@
 
 namespace weft {
 
-// A value that backward will read: kept as it is, or, for a parameter's cast or redistributed copy and views of
+// A value that backward will read: kept as it is; where the rank's state says so (RankState::saves_on_host), in the
+// second memory; or, for a parameter's cast or redistributed copy and views of
 // such, as what it was made of and the dtype and layout to bring it to again.
 class SavedValue {
  public:
@@ -35,6 +36,7 @@ class SavedValue {
   };
   std::optional<Copy> copy_;
   int64_t version_ = 0;
+  bool is_on_host_ = false;  // brought there for backward
 };
 
 // The same value in a handle of its own, with no history.

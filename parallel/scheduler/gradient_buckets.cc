@@ -65,7 +65,30 @@ void GradientBuckets::Deliver(int index, DTensor gradient) {
     if (learnt_ && leaf.bucket >= 0) --buckets_[leaf.bucket].num_awaited;
   }
   if (observer_) observer_(index);
-  if (learnt_ && !options_.find_unused && !options_.holds_all) IssueReady();
+  if (options_.find_unused || options_.holds_all) return;
+  if (learnt_) {
+    IssueReady();
+  } else if (leaf.spec.unit >= 0) {
+    IssueIfWhole(leaf.spec.unit);
+  }
+}
+
+// In the pass that learns the order a unit is reduced when it is complete all the same: ranks that gather units alike
+// complete them alike, and no more than two are whole.
+void GradientBuckets::IssueIfWhole(int unit) {
+  Bucket bucket;
+  std::vector<std::string> paths;
+  for (int i = 0; i < std::ssize(leaves_); ++i) {
+    const Leaf& leaf = leaves_[i];
+    if (leaf.spec.unit != unit || !leaf.expects) continue;
+    if (!leaf.is_delivered || HoldsBack(leaf.spec)) return;
+    paths.push_back(leaf.spec.path);
+  }
+  for (const int arrival : arrivals_) {
+    if (leaves_[arrival].spec.unit == unit) bucket.leaves.push_back(arrival);
+  }
+  bucket.path_id = context_.state().PathId(CommonPath(paths));
+  Issue(bucket);
 }
 
 // Between passes.
@@ -97,6 +120,7 @@ void GradientBuckets::Reduce() {
   for (Leaf& leaf : leaves_) leaf.gradient = std::exchange(leaf.held, DTensor());
   if (options_.find_unused) AddMissing();
   for (Bucket& bucket : buckets_) Issue(bucket);
+  BringToHost();
 }
 
 void GradientBuckets::EndPass() {
@@ -105,11 +129,13 @@ void GradientBuckets::EndPass() {
   if (!learnt_) LearnOrder();
   if (options_.find_unused) AddMissing();
   for (size_t i = next_; i < buckets_.size(); ++i) Issue(buckets_[i]);  // what there is, in the same order
+  BringToHost();
   StartOver();
 }
 
 void GradientBuckets::AbandonPass() noexcept {
   for (Leaf& leaf : leaves_) leaf.gradient = DTensor();
+  to_host_.clear();
   StartOver();
 }
 
@@ -304,10 +330,24 @@ void GradientBuckets::Issue(Bucket& bucket) {
   std::vector<DTensor> results = RedistributeEach(moves, options_.lane);
   if (is_unit) outstanding_ = results[0].impl()->pending();
   SumReplicas(moves, moved, &results);
+  BringToHost();
   for (size_t i = 0; i < moved.size(); ++i) {
     Leaf& leaf = leaves_[moved[i]];
     leaf.gradient = DTensor();
-    if (leaf.spec.node != nullptr) leaf.spec.node->AddGradient(std::move(results[i]));
+    if (leaf.spec.node == nullptr) continue;
+    if (leaf.spec.node->on_host()) {
+      to_host_.push_back({moved[i], std::move(results[i])});
+    } else {
+      leaf.spec.node->AddGradient(std::move(results[i]));
+    }
+  }
+}
+
+// What the bucket before has brought to rest, while the next moves.
+void GradientBuckets::BringToHost() {
+  for (auto& [index, result] : std::exchange(to_host_, {})) {
+    LeafNode* const node = leaves_[index].spec.node;
+    if (node != nullptr) node->AddGradient(std::exchange(result, DTensor()));
   }
 }
 

@@ -52,13 +52,14 @@ struct BucketOptions {
 // every rank issues the same in the same order. Where ranks keep pieces and replicas sum them, it is two, on two
 // lanes: replicas sum one unit's pieces while the next unit's terms are scattered.
 //
-// The first pass only notes in what order leaves come; at its end the ranks agree on mesh rank 0's, and the
-// buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end.
+// The first pass notes in what order leaves come, and reduces units alone; at its end the ranks agree on mesh rank 0's
+// order, and the buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end.
 //
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After the first pass: one
 //          all-reduce of 24 bytes per leaf; with find_unused, one of 8 bytes per leaf in every pass.
 // Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
-//          in its place.
+//          in its place. What is to rest on the host (LeafNode::on_host) is brought there when the next bucket is on its
+//          way, so that two buckets of it are on the device.
 // Source:  Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020.
 // Threads: the rank's thread.
 class GradientBuckets final : public GradientSink {
@@ -100,6 +101,7 @@ class GradientBuckets final : public GradientSink {
 
   bool HoldsBack(const BucketLeaf& leaf) const;
   void StartOver();
+  void BringToHost();
   void LearnOrder();
   Communicator& Everyone();
   std::vector<int64_t> LeastOfAll(const std::vector<int64_t>& mine);
@@ -108,6 +110,7 @@ class GradientBuckets final : public GradientSink {
   void OrderBuckets(const std::vector<int>& order);
   void AddMissing();
   void IssueReady();
+  void IssueIfWhole(int unit);
   void CastForReduction(Leaf& leaf);
   void Issue(Bucket& bucket);
   void SumReplicas(const std::vector<EachMove>& moves, const std::vector<int>& moved,
@@ -120,7 +123,9 @@ class GradientBuckets final : public GradientSink {
   std::vector<int> arrivals_;  // in the first pass
   std::vector<Bucket> buckets_;
   bool learnt_ = false;
-  size_t next_ = 0;                         // bucket to issue
+  size_t next_ = 0;  // bucket to issue
+  std::vector<std::pair<int, DTensor>>
+      to_host_;                             // leaves and what they get of the last bucket that was issued
   IntrusivePtr<PendingMoves> outstanding_;  // of a unit's bucket: no second one is issued before it has moved
   std::function<void(int)> observer_;
 };

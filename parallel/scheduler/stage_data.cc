@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtensor/functions/creation.h"
+#include "dtensor/host_memory.h"
 #include "runtime/comm/communicator.h"
 
 namespace weft {
@@ -73,15 +74,15 @@ class PartsOfStages final : public StageData {
     if (trained.empty()) return;
     for (const Parameter* parameter : trained) {
       const DTensor& value = parameter->at_rest();
+      const IntrusivePtr<MeshContext> context = value.context()->DeviceSide();
       const Layout& layout = parameter->layouts().of_gradient();
       // No microbatch may have reached it here.
-      terms.push_back(parameter->grad().defined()
-                          ? parameter->grad()
-                          : Full(value.context(), value.dtype(), value.shape(), 0, layout));
+      terms.push_back(parameter->grad().defined() ? ToDevice(parameter->grad())
+                                                  : Full(context, value.dtype(), value.shape(), 0, layout));
       const Tensor& term = terms.back().ToLocal();
       const Tensor sum = Tensor::Empty(context_->allocator(), term.dtype(), term.shape());
       parts.push_back({.input = term, .output = sum});
-      sums.push_back(DTensor::FromLocal(value.context(), sum, layout, value.shape()));
+      sums.push_back(DTensor::FromLocal(context, sum, layout, value.shape()));
     }
     group.AllReduceEach(parts, ReduceOp::kSum, {.tag = state.tag()}).Wait();
     for (size_t i = 0; i < trained.size(); ++i) trained[i]->SetGrad(sums[i]);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/dispatch.h"
+#include "dtensor/host_memory.h"
 #include "dtensor/redistribute_each.h"
 #include "ops/elementwise/cast.h"
 
@@ -159,7 +160,7 @@ void UnitCopies::GatherFromRest(Unit& unit, Lane lane) {
   std::vector<EachMove> moves;
   unit.versions.clear();
   for (const Parameter* parameter : unit.spec.parameters) {
-    DTensor piece = parameter->at_rest();
+    DTensor piece = ToDevice(parameter->at_rest(), MemoryKind::kWholeParam);
     unit.versions.push_back(piece.impl()->version());
     // Cast first, so that what moves is the smaller.
     if (piece.dtype() != parameter->compute_dtype()) {
@@ -175,7 +176,8 @@ void UnitCopies::GatherFromRest(Unit& unit, Lane lane) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     DTensorImpl& at_rest = *unit.spec.parameters[i]->at_rest().impl();
     const IntrusivePtr<PendingMoves>& pending = unit.copies[i].impl()->pending();
-    if (pending && pieces[i].impl().get() == &at_rest) at_rest.SetPending(pending);
+    if (pending && pieces[i].impl()->piece().buffer() == at_rest.piece().buffer())
+      at_rest.SetPending(pending);
   }
 }
 

@@ -69,6 +69,11 @@ std::string TypeString(DType dtype, const Shape& shape) {
 
 std::string Tensor::TypeString() const { return weft::TypeString(dtype_, shape_); }
 
+Tensor Tensor::BytesOf(const IntrusivePtr<Buffer>& buffer) {
+  const Shape shape = {buffer->num_bytes()};
+  return Tensor(buffer, DType::kU8, shape, {1}, 0);
+}
+
 Tensor Tensor::Empty(const std::shared_ptr<Allocator>& allocator, DType dtype, const Shape& shape) {
   const int64_t num_bytes = CheckedNumBytes(dtype, shape);
   return Tensor(MakeIntrusive<Buffer>(allocator, num_bytes), dtype, shape, ContiguousStrides(shape), 0);

@@ -33,6 +33,13 @@ class Tensor {
   static Tensor FromValues(const Shape& shape, absl::Span<const T> values,
                            std::shared_ptr<Allocator> allocator = nullptr);
 
+  // All of a buffer, as u8 in a row.
+  static Tensor BytesOf(const IntrusivePtr<Buffer>& buffer);
+  // The same view of another buffer, of as many bytes.
+  Tensor On(IntrusivePtr<Buffer> buffer) const {
+    return Tensor(std::move(buffer), dtype_, shape_, strides_, offset_);
+  }
+
   bool defined() const { return static_cast<bool>(buffer_); }
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }

@@ -68,11 +68,10 @@ TEST_P(FsdpMemoryTest, WholeParametersAreTheRootsAndThoseOfTheUnitsInUse) {
       EXPECT_LE(world.watch().peak(), std::max(bound, root + unpacked)) << "step " << step;
       EXPECT_EQ(world.watch().live(), root) << "step " << step;
       // Backward gathers the blocks' again, and makes 19 gradients as large, of which the embeddings' are packed.
-      // Whole are those of the root, of the unit that is reduced and of the one that backward is in; in the first
-      // pass, which learns the order, all.
+      // Whole are those of the root, of the unit that is reduced and of the one that backward is in.
       Backward(loss);
       EXPECT_EQ(world.watch().count(), 19 + 2 - ahead + 16 + 19 + 2) << "step " << step;
-      const int64_t gradients = root + (step == 1 ? 4 : 2) * inner;
+      const int64_t gradients = root + 2 * inner;
       EXPECT_LE(world.watch().peak(), bound + gradients + unpacked) << "step " << step;
       for (const Parameter* parameter : all) parameter->grad().ToLocal();  // settled
       EXPECT_EQ(world.watch().live(), 0) << "step " << step;

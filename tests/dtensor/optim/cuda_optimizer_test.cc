@@ -27,8 +27,9 @@ using Placements = std::vector<int>;  // over how many axes dim 0 is split, for 
 // Matrices and vectors of uneven extents, some of them empty, with gradients.
 class Model : public Module {
  public:
+  // `memory`: of every other parameter.
   Model(const IntrusivePtr<MeshContext>& context, int num_parameters, const Placements& placements,
-        DType dtype) {
+        DType dtype, const ParameterMemory& memory = {}) {
     Bind(context);
     for (int i = 0; i < num_parameters; ++i) {
       const Shape shape = i % 3 != 0 ? Shape{i % 7, 5 + i % 4} : Shape{i % 13};
@@ -38,6 +39,7 @@ class Model : public Module {
       }
       all_.emplace_back(this, absl::StrCat("p", i),
                         ParameterSpec{.shape = shape, .initializer = Initializer::Constant(0.75)});
+      if (i % 2 == 1) all_.back().set_memory(memory);
       all_.back().Materialize(context, dtype, dtype, {.at_rest = layout, .compute = layout});
     }
   }
@@ -94,13 +96,13 @@ struct Outcome {
 };
 
 Outcome Train(DeviceType device, const char* mesh_text, const Placements& placements, DType dtype,
-              const MakeOptimizer& make_optimizer) {
+              const MakeOptimizer& make_optimizer, const ParameterMemory& memory = {}) {
   Outcome outcome;
   const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
   RunRanks(static_cast<int>(mesh.num_ranks()),
            [&](World& world) {
              const IntrusivePtr<MeshContext> context = Bind(world, mesh);
-             Model model(context, /*num_parameters=*/10, placements, dtype);
+             Model model(context, /*num_parameters=*/10, placements, dtype, memory);
              const std::unique_ptr<Optimizer> optimizer = make_optimizer(model.AllParameters());
              std::vector<double> norms;
              for (uint64_t step = 1; step <= 2; ++step) {
@@ -114,7 +116,8 @@ Outcome Train(DeviceType device, const char* mesh_text, const Placements& placem
              Parameter& parameter = *model.AllParameters()[5];
              std::vector<double> bad(static_cast<size_t>(parameter.spec().shape.num_elements()), 1);
              bad.back() = INFINITY;
-             parameter.SetGrad(DTensor::Distribute(context, FromDoubles(dtype, parameter.spec().shape, bad),
+             parameter.SetGrad(DTensor::Distribute(parameter.at_rest().context(),
+                                                   FromDoubles(dtype, parameter.spec().shape, bad),
                                                    parameter.at_rest().layout()));
              optimizer->Step(0.1, ComputeGlobalNorm(model.AllParameters(), 1).scale);
              EXPECT_EQ(Values(*optimizer), values);
@@ -124,9 +127,11 @@ Outcome Train(DeviceType device, const char* mesh_text, const Placements& placem
   return outcome;
 }
 
-void CompareDevices(const char* mesh, const Placements& placements, DType dtype, const MakeOptimizer& make) {
+// `memory`: of every other parameter, on the GPU alone.
+void CompareDevices(const char* mesh, const Placements& placements, DType dtype, const MakeOptimizer& make,
+                    const ParameterMemory& memory = {}) {
   const Outcome cpu = Train(DeviceType::kCpu, mesh, placements, dtype, make);
-  const Outcome cuda = Train(DeviceType::kCuda, mesh, placements, dtype, make);
+  const Outcome cuda = Train(DeviceType::kCuda, mesh, placements, dtype, make, memory);
   EXPECT_EQ(cuda.values, cpu.values) << mesh << " " << DTypeName(dtype);
   ASSERT_EQ(cuda.norms.size(), cpu.norms.size());
   for (size_t i = 0; i < cpu.norms.size(); ++i) {
@@ -139,6 +144,16 @@ TEST(CudaOptimizerTest, StepsHaveTheBitsOfTheCpu) {
     CompareDevices("", {0}, DType::kF64, make);
     CompareDevices("", {0}, DType::kBF16, make);
     CompareDevices("dp=2,tp=2", {2, 0, 1}, DType::kF32, make);
+  }
+}
+
+TEST(CudaOptimizerTest, StateOnTheHostHasThem) {
+  for (const MakeOptimizer& make : Optimizers()) {
+    for (const ParameterMemory& memory : {ParameterMemory{.state_on_host = true},
+                                          ParameterMemory{.state_on_host = true, .value_on_host = true}}) {
+      CompareDevices("", {0}, DType::kF64, make, memory);
+      CompareDevices("dp=2,tp=2", {2, 0, 1}, DType::kF32, make, memory);
+    }
   }
 }
 

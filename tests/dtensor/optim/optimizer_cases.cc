@@ -44,8 +44,11 @@ std::vector<OptimizerCase> MakeCases() {
 
 }  // namespace
 
-void OptimizedModel::Lay(const IntrusivePtr<MeshContext>& context, Split split) {
+void OptimizedModel::Lay(const IntrusivePtr<MeshContext>& context, Split split,
+                         const ParameterMemory& memory) {
   Bind(context);
+  matrix.set_memory(memory);
+  vector.set_memory(memory);
   for (Parameter* parameter : parameters()) {
     const int ndim = parameter->spec().shape.ndim();
     const Layout whole(ndim, context->mesh().num_axes());

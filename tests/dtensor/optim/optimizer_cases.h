@@ -31,7 +31,8 @@ class OptimizedModel : public Module {
 
   // Over all axes of the mesh along dim 0 (zero1: the state alone), or, if `last`, along the last dim. f64.
   enum class Split { kNone, kFirst, kLast, kStateAlone };
-  void Lay(const IntrusivePtr<MeshContext>& context, Split split);
+  // `memory`: of the matrix and the vector; the weight's is the device's.
+  void Lay(const IntrusivePtr<MeshContext>& context, Split split, const ParameterMemory& memory = {});
 
   // Random gradients, the same for the same step on every layout.
   void SetGradients(int step);

@@ -26,7 +26,11 @@ using Context = IntrusivePtr<MeshContext>;
 struct Setting {
   const char* mesh;
   Split split = Split::kNone;
+  ParameterMemory memory = {};
 };
+
+constexpr ParameterMemory kStateOnHost = {.state_on_host = true};
+constexpr ParameterMemory kAllOnHost = {.state_on_host = true, .value_on_host = true};
 
 // Over 4 ranks some pieces of 5 rows are of one row, of 3 columns one is empty; over 8 some of 7 elements
 // are.
@@ -36,7 +40,12 @@ const Setting kSettings[] = {{""},
                              {"a=4", Split::kLast},
                              {"a=2,b=2", Split::kFirst},
                              {"a=4,b=2", Split::kLast},
-                             {"a=3", Split::kStateAlone}};
+                             {"a=3", Split::kStateAlone},
+                             {"", Split::kNone, kAllOnHost},
+                             {"a=2", Split::kFirst, kStateOnHost},
+                             {"a=4", Split::kLast, kAllOnHost},
+                             {"a=3", Split::kStateAlone, kStateOnHost},
+                             {"a=2", Split::kStateAlone, kAllOnHost}};
 
 void Steps(OptimizedModel& model, Optimizer& optimizer, int first, int last) {
   for (int step = first; step <= last; ++step) {
@@ -50,7 +59,7 @@ std::vector<double> Trained(const OptimizerCase& which, const Setting& setting) 
   std::vector<double> values;
   OnMesh(setting.mesh, [&](const Context& context) {
     OptimizedModel model;
-    model.Lay(context, setting.split);
+    model.Lay(context, setting.split, setting.memory);
     const std::unique_ptr<Optimizer> optimizer = which.make(model);
     Steps(model, *optimizer, 1, 5);
     const std::vector<double> here = model.Values();
@@ -164,7 +173,7 @@ Result RunModel(const OptimizerCase& which, const Setting& setting,
   Result result;
   OnMesh(setting.mesh, [&](const Context& context) {
     OptimizedModel model;
-    model.Lay(context, setting.split);
+    model.Lay(context, setting.split, setting.memory);
     const std::unique_ptr<Optimizer> optimizer = which.make(model);
     Result here = body(model, *optimizer);
     if (context->world().rank() == 0) result = std::move(here);
