@@ -8,6 +8,9 @@
 //                              the limit is ZeRO's closed form
 //   memory/PLAN/peak           of all kinds together, in a step
 //   memory/PLAN/step           milliseconds of a step, beside one rank's on as many threads
+//   memory/offload/KIND        the same of one rank that offloads parameters, state and activations: what its memory
+//                              keeps, and what is in the file instead
+//   memory/offload/peak, step  of all kinds together; milliseconds, beside a step that offloads nothing
 //   memory/recompute/HOW/saved bytes that forward leaves for backward, per layer; the limit is the closed form
 //   memory/recompute/HOW/step  milliseconds of a step, beside one that keeps all, in turn in one process
 //
@@ -182,6 +185,43 @@ void MeasurePlan(const PlanRow& row, double one_rank) {
   });
 }
 
+// What is in the file is not here, but for activations of less than 4 KiB.
+void MeasureOffload() {
+  OnRanks(DeviceMesh(), [&](World& world) {
+    const int64_t layers = absl::GetFlag(FLAGS_layers);
+    const Plan all = {{"", Offload({.parameters = true, .activations = true})}};
+    Training none(world, DeviceMesh(), {}, layers), away(world, DeviceMesh(), all, layers);
+    std::vector<double> here, there;
+    int64_t peak = 0;
+    const int64_t before = none.allocator().stats().live_bytes;
+    for (int i = 0; i <= absl::GetFlag(FLAGS_steps); ++i) {
+      const double keeping = none.Step();
+      none.allocator().ResetPeak();
+      const double offloading = away.Step();
+      if (i == 0) continue;
+      here.push_back(keeping);
+      there.push_back(offloading);
+      peak = none.allocator().stats().peak_bytes - before;
+    }
+    const auto parameters = static_cast<double>(away.ParameterBytes());
+    const auto file = [&](MemoryKind kind) { return world.host_allocator()->by_kind()[kind].live; };
+    ReportBytes("memory/offload/param", file(MemoryKind::kParam), parameters);
+    ReportBytes("memory/offload/state", file(MemoryKind::kState), 2 * parameters);
+    away.Forward();
+    const int64_t saved = file(MemoryKind::kSaved);
+    away.GoBack();
+    ReportBytes("memory/offload/grad", file(MemoryKind::kGrad), parameters);
+    Report({.name = "memory/offload/saved", .value = static_cast<double>(saved), .unit = "B"});
+    Report({.name = "memory/offload/peak", .value = static_cast<double>(peak), .unit = "B"});
+    Report({.name = "memory/offload/step",
+            .value = Median(there) * 1e3,
+            .unit = "ms",
+            .limit = Median(here) * 1e3,
+            .limit_is = "nothing offloaded",
+            .less_is_better = true});
+  });
+}
+
 struct RecomputeRow {
   std::string name;
   Style style;
@@ -243,6 +283,7 @@ int Measure() {
                                                  {"hsdp", "replica=2,shard=2", hsdp, 2, 2, 2}}) {
     MeasurePlan(row, one_rank);
   }
+  MeasureOffload();
   MeasureRecompute({"full", Recompute(), 1, false});
   MeasureRecompute({"selective", Recompute({.keep = {"linear", "attention"}}), 10, true});
   MeasureRecompute({"products", Recompute({.keep = {"contract", "attention"}}), 15, true});

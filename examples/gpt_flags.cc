@@ -38,6 +38,12 @@ ABSL_FLAG(std::string, recompute, "none",
           "what of the blocks backward computes again: none, full (a block keeps its input alone), or "
           "selective (it "
           "also keeps what attention and the products before GELU make)");
+ABSL_FLAG(std::vector<std::string>, offload, {},
+          "what lies in memory of the host beside a GPU, or in a file beside the CPU's: state (the "
+          "optimizer's, and "
+          "gradients), parameters (and their state), activations; a list with commas");
+ABSL_FLAG(std::string, offload_folder, "",
+          "of --offload on the CPU: where the file is; empty: TMPDIR, or /tmp");
 ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
 ABSL_FLAG(bool, sequence_parallel, false,
           "split activations between the sharded products over the sequence, on axis tp");
@@ -97,6 +103,8 @@ ABSL_FLAG(bool, check_issue_order, false,
           "for debugging: after each step, compare in which order the ranks have issued their collectives");
 ABSL_FLAG(int64_t, check_replicas, 0,
           "for debugging: every so many steps compare what ranks hold alike, bit by bit; 0: never");
+ABSL_FLAG(bool, deterministic, false,
+          "refuse what does not give the same bits in every run: NCCL's own choice of how it sums");
 ABSL_FLAG(bool, print_plan, false, "print the plan as a table and stop");
 
 namespace weft {
@@ -210,6 +218,19 @@ Plan RecomputeFromFlags() {
   return {};
 }
 
+// What --offload says of the model.
+Plan OffloadFromFlags() {
+  OffloadOptions options;
+  for (const std::string& what : absl::GetFlag(FLAGS_offload)) {
+    OneOf("offload", what, {"state", "parameters", "activations"});
+    if (what == "state") options.state = true;
+    if (what == "parameters") options.parameters = true;
+    if (what == "activations") options.activations = true;
+  }
+  if (absl::GetFlag(FLAGS_offload).empty()) return {};
+  return {{"", Offload(options)}};
+}
+
 Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule) {
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
@@ -224,12 +245,12 @@ Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>
     if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(prefetch);
     if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
     made.set_scheduler(scheduler);
-    return made.Merge(RecomputeFromFlags());
+    return made.Merge(RecomputeFromFlags()).Merge(OffloadFromFlags());
   }
   WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
                ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
   for (const absl::string_view flag :
-       {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap", "recompute"}) {
+       {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap", "recompute", "offload"}) {
     WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": a plan of your own says so itself (--plan=", plan, ")");
   }
   Plan own = Plan::FromJson(ReadTextFile(UserPath(plan)));
@@ -273,8 +294,8 @@ FlagsUsage TrainGptUsage() {
   return {
       .summary = "Trains a GPT on a text over a mesh of ranks, then samples from it.",
       .groups = {{"Mesh and plan",
-                  {"mesh", "plan", "sequence_parallel", "reshard", "recompute", "bucket_mb", "prefetch",
-                   "overlap", "print_plan", "backend", "device", "tf32", "threads"}},
+                  {"mesh", "plan", "sequence_parallel", "reshard", "recompute", "offload", "offload_folder",
+                   "bucket_mb", "prefetch", "overlap", "print_plan", "backend", "device", "tf32", "threads"}},
                  {"Pipeline", {"schedule", "chunks", "print_schedule"}},
                  {"Model",
                   {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype",
@@ -285,7 +306,7 @@ FlagsUsage TrainGptUsage() {
                  {"Data", {"data", "tokenizer", "val_fraction"}},
                  {"Output",
                   {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
-                   "trace", "check_issue_order", "check_replicas"}}},
+                   "trace", "check_issue_order", "check_replicas", "deterministic"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
                    "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors",
                    "train_gpt --mesh=pp=2,dp=2 --schedule=zbv --microbatches=6"},
@@ -325,6 +346,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   if (run.compute_dtype == DType::kF16) run.loss_scale = loss_scale;
   run.device = ParseDevice(absl::GetFlag(FLAGS_device));
   run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
+  run.device_options.offload_folder = absl::GetFlag(FLAGS_offload_folder);
   run.threads_per_rank = ThreadsFromFlags();
   run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
@@ -344,6 +366,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.resume = ResumePath();
   run.trace = UserPath(absl::GetFlag(FLAGS_trace));
   run.check_issue_order = absl::GetFlag(FLAGS_check_issue_order);
+  run.deterministic = absl::GetFlag(FLAGS_deterministic);
   run.check_replicas = AtLeast(0, "check_replicas", absl::GetFlag(FLAGS_check_replicas));
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.print_schedule = absl::GetFlag(FLAGS_print_schedule);

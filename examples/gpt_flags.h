@@ -50,6 +50,7 @@ struct GptRun {
   std::string resume;
   std::string trace;
   bool check_issue_order = false;
+  bool deterministic = false;
   int64_t check_replicas = 0;  // steps; 0: never
   bool print_plan = false;
   bool print_schedule = false;

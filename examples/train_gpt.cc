@@ -280,7 +280,8 @@ int Train(const ParsedFlags& parsed) {
             .device_options = run.device_options,
             .threads_per_rank = run.threads_per_rank,
             .tracer = tracer ? &*tracer : nullptr,
-            .check_issue_order = run.check_issue_order});
+            .check_issue_order = run.check_issue_order,
+            .deterministic = run.deterministic});
   if (tracer) tracer->WriteChromeTrace(trace);
   return stop_signal == 0 ? 0 : 128 + stop_signal;
 }

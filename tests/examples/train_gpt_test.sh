@@ -152,6 +152,25 @@ for how in full selective; do
   diff <(losses staged.json) <(losses again.json) || fail "--recompute=$how changes a loss of stages"
 done
 
+# --- Offload changes no bit, under any plan, with stages and resumed; the file lies where it is said.
+for what in state parameters,activations; do
+  "$train" "${small[@]}" --mesh=dp=2 --plan=fsdp --steps=3 --eval_every=0 --offload=$what --offload_folder=. > again.json 2> again.err ||
+    fail "--offload=$what: $(tail -1 again.err)"
+  diff <(losses kept.json) <(losses again.json) || fail "--offload=$what changes a loss"
+  "$train" "${small[@]}" --mesh=pp=2,dp=2 --microbatches=2 --schedule=zb_h1 --steps=3 --eval_every=0 --offload=$what \
+    > again.json 2> again.err || fail "--offload=$what with stages: $(tail -1 again.err)"
+  diff <(losses staged.json) <(losses again.json) || fail "--offload=$what changes a loss of stages"
+done
+"$train" "${small[@]}" --steps=3 --eval_every=0 --offload=parameters --save=there.safetensors > there.json 2> again.err
+"$train" --resume=there.safetensors --steps=5 --eval_every=0 --log_format=json --sample=0 > more.json 2> again.err ||
+  fail "offloaded and resumed: $(tail -1 again.err)"
+diff <(losses straight.json | head -5) <(cat <(losses there.json) <(losses more.json)) || fail "offloaded and resumed differs"
+"$train" "${small[@]}" --steps=1 --offload=state --offload_folder=/nowhere > none.json 2> again.err && fail "a folder that is not there"
+grep -q "memory in a file: folder '/nowhere': No such file" again.err || fail "offload folder: $(tail -1 again.err)"
+"$train" "${small[@]}" --steps=1 --offload=disk > none.json 2> again.err && fail "--offload=disk is taken"
+grep -q -- "--offload=disk: expected" again.err || fail "--offload=disk: $(tail -1 again.err)"
+"$train" "${small[@]}" --steps=1 --eval_every=0 --deterministic > none.json 2> again.err || fail "--deterministic: $(tail -1 again.err)"
+
 # --- f16 scales the loss; the scale is saved, and a resumed run is the run that was not stopped.
 half=("${small[@]}" --dtype=f16 --mesh=dp=2 --eval_every=0)
 "$train" "${half[@]}" --steps=6 > whole.json 2> half.err || fail "f16: $(tail -1 half.err)"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "examples/gpt_plan.h"
+#include "parallel/styles.h"
 #include "tests/parallel/training_run.h"
 
 namespace weft {
@@ -16,6 +17,7 @@ struct Case {
   std::string mesh;
   DataPlan data = DataPlan::kDdp;
   DType dtype = DType::kF64;
+  Plan offload = {};
 };
 
 class CudaEqualityTest : public testing::TestWithParam<Case> {};
@@ -36,7 +38,7 @@ TEST_P(CudaEqualityTest, TrainsAsTheCpuDoes) {
   if (param.dtype == DType::kF64) run.gradient_steps.push_back(3);
   const TrainingResult expected = Train(run);
   run.mesh = DeviceMesh::Parse(param.mesh);
-  run.plan = GptPlan(run.mesh, param.data, /*sequence_parallel=*/false);
+  run.plan = GptPlan(run.mesh, param.data, /*sequence_parallel=*/false).Merge(param.offload);
   run.device = DeviceType::kCuda;
   const TrainingResult actual = Train(run);
   const Tolerance& tolerance = param.dtype == DType::kF64 ? kF64Tolerance : kF32Tolerance;
@@ -46,6 +48,20 @@ TEST_P(CudaEqualityTest, TrainsAsTheCpuDoes) {
 INSTANTIATE_TEST_SUITE_P(Meshes, CudaEqualityTest,
                          testing::Values(Case{""}, Case{"", DataPlan::kDdp, DType::kF32}, Case{"dp=2"},
                                          Case{"dp=2", DataPlan::kFsdp}, Case{"tp=2"}));
+
+Plan Offloading(const OffloadOptions& options) { return {{"", Offload(options)}}; }
+
+INSTANTIATE_TEST_SUITE_P(
+    Offload, CudaEqualityTest,
+    testing::Values(
+        Case{"", DataPlan::kDdp, DType::kF64, Offloading({.state = true})},
+        Case{"", DataPlan::kDdp, DType::kF64, Offloading({.parameters = true, .activations = true})},
+        Case{"dp=2", DataPlan::kDdp, DType::kF64, Offloading({.state = true})},
+        Case{"dp=2", DataPlan::kZero1, DType::kF64, Offloading({.state = true})},
+        Case{"dp=2", DataPlan::kZero2, DType::kF64, Offloading({.parameters = true})},
+        Case{"dp=2", DataPlan::kFsdp, DType::kF64, Offloading({.state = true})},
+        Case{"dp=2", DataPlan::kFsdp, DType::kF64, Offloading({.parameters = true, .activations = true})},
+        Case{"tp=2", DataPlan::kDdp, DType::kF64, {{"blocks.*.mlp", Offload({.parameters = true})}}}));
 
 }  // namespace
 }  // namespace weft
