@@ -11,6 +11,8 @@
 //   memory/offload/KIND        the same of one rank that offloads parameters, state and activations: what its memory
 //                              keeps, and what is in the file instead
 //   memory/offload/peak, step  of all kinds together; milliseconds, beside a step that offloads nothing
+//   memory/ddp/check_replicas  milliseconds in which two ranks compare all that they hold alike (check_replicas_every),
+//                              beside a step
 //   memory/recompute/HOW/saved bytes that forward leaves for backward, per layer; the limit is the closed form
 //   memory/recompute/HOW/step  milliseconds of a step, beside one that keeps all, in turn in one process
 //
@@ -32,6 +34,7 @@
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
 #include "parallel/parallelize.h"
+#include "parallel/replicas.h"
 #include "parallel/styles.h"
 #include "runtime/base/flags.h"
 #include "runtime/launch/run_ranks.h"
@@ -95,6 +98,14 @@ class Training {
     GoBack();
     Update();
     return Now() - begun;
+  }
+  void CheckReplicas() {
+    std::vector<NamedValue> values;
+    for (const Parameter* parameter : optimizer_.parameters()) {
+      values.push_back({parameter->path(), parameter->at_rest()});
+    }
+    for (const auto& [name, state] : optimizer_.State()) values.push_back({name, state});
+    WEFT_CHECK(!CompareReplicas(*context_, values), "replicas differ");
   }
   void LeaveForward() { loss_ = DTensor(); }
 
@@ -222,6 +233,30 @@ void MeasureOffload() {
   });
 }
 
+// What a Trainer compares: parameters and the optimizer's state.
+void MeasureCheck(const Plan& ddp) {
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+  OnRanks(mesh, [&](World& world) {
+    Training training(world, mesh, ddp, absl::GetFlag(FLAGS_layers));
+    std::vector<double> steps, checks;
+    for (int i = 0; i <= absl::GetFlag(FLAGS_steps); ++i) {
+      const double step = training.Step();
+      const double begun = Now();
+      training.CheckReplicas();
+      if (i == 0) continue;
+      steps.push_back(step);
+      checks.push_back(Now() - begun);
+    }
+    if (world.rank() != 0) return;
+    Report({.name = "memory/ddp/check_replicas",
+            .value = Median(checks) * 1e3,
+            .unit = "ms",
+            .limit = Median(steps) * 1e3,
+            .limit_is = "a step",
+            .less_is_better = true});
+  });
+}
+
 struct RecomputeRow {
   std::string name;
   Style style;
@@ -283,6 +318,7 @@ int Measure() {
                                                  {"hsdp", "replica=2,shard=2", hsdp, 2, 2, 2}}) {
     MeasurePlan(row, one_rank);
   }
+  MeasureCheck(ddp);
   MeasureOffload();
   MeasureRecompute({"full", Recompute(), 1, false});
   MeasureRecompute({"selective", Recompute({.keep = {"linear", "attention"}}), 10, true});

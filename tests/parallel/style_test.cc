@@ -67,6 +67,7 @@ TEST(StyleTest, MistakesAreNamed) {
   const auto message = [](const Style& style) { return InvalidArgumentMessage([&] { CheckStyle(style); }); };
   EXPECT_EQ(message({.name = "ColumnWise", .axis = "tp"}),
             "unknown style 'ColumnWise': expected one of ColumnParallel, DataParallel, FullyShard, Ignore, "
+            "Offload, "
             "PinnedOutput, Pipeline, Precision, Recompute, RowParallel, SequenceParallel, VocabParallel");
   EXPECT_EQ(message({.name = "FullyShard"}), "FullyShard needs an axis");
   EXPECT_EQ(message({.name = "Ignore", .axis = "dp"}), "Ignore has no axis; got 'dp'");
