@@ -9,6 +9,7 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/activation.h"
 #include "dtensor/functions/attention.h"
+#include "dtensor/functions/collectives.h"
 #include "dtensor/functions/compare.h"
 #include "dtensor/functions/convolution.h"
 #include "dtensor/functions/creation.h"
