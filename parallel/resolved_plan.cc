@@ -188,6 +188,15 @@ class Resolver {
     ModuleBorder& border = result_.modules[module].border;
     if (pins.input) border.input.push_back({axis, *pins.input, std::nullopt});
     if (pins.output) border.output.push_back({axis, *pins.output, pins.output_gradient});
+    PinEach(pins.inputs, axis, &border.input);
+    PinEach(pins.outputs, axis, &border.output);
+  }
+
+  static void PinEach(const std::vector<std::optional<Placement>>& placements, int axis,
+                      std::vector<BorderPin>* pins) {
+    for (int i = 0; i < std::ssize(placements); ++i) {
+      if (placements[i]) pins->push_back({axis, *placements[i], std::nullopt, i});
+    }
   }
 
   // A style that splits a module's own parameters does so along the dims that they declare.

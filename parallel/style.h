@@ -92,6 +92,9 @@ struct StylePins {
   std::optional<Placement> input = std::nullopt;
   std::optional<Placement> output = std::nullopt;
   std::optional<Placement> output_gradient = std::nullopt;  // Redistribute's rule if not given
+  // Of single ones of several inputs and outputs, by number (ModuleCall::Input).
+  std::vector<std::optional<Placement>> inputs = {};
+  std::vector<std::optional<Placement>> outputs = {};
 };
 
 // The pins of a style whose ranks each make a term of the output: the output is summed, to Replicate unless the

@@ -10,6 +10,7 @@
 #include "parallel/styles/offload.h"
 #include "parallel/styles/pipeline.h"
 #include "parallel/styles/precision.h"
+#include "parallel/styles/prepare.h"
 #include "parallel/styles/recompute.h"
 #include "parallel/styles/row_parallel.h"
 #include "parallel/styles/sequence_parallel.h"

@@ -11,11 +11,13 @@
 namespace weft {
 namespace {
 
-DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins) {
+// Of the tensor of that number, of those that cross the border.
+DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins, int index) {
   if (pins.empty()) return x;
   Layout layout = x.layout();
   RedistributeOptions options;
   for (const BorderPin& pin : pins) {
+    if (pin.tensor >= 0 && pin.tensor != index) continue;
     layout = layout.PlacedAlong(pin.axis, pin.value);
     if (pin.gradient) options.gradient.push_back({pin.axis, *pin.gradient});
   }
@@ -23,10 +25,11 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins) {
 }
 
 // What is cast to fewer bytes is so before it moves.
-DTensor Cross(const DTensor& x, const std::optional<DType>& dtype, const std::vector<BorderPin>& pins) {
-  if (!dtype || x.dtype() == *dtype || !IsFloating(x.dtype())) return Pin(x, pins);
-  if (ItemSize(*dtype) < ItemSize(x.dtype())) return Pin(Call(kCast, {x}, {.dtype = *dtype}), pins);
-  return Call(kCast, {Pin(x, pins)}, {.dtype = *dtype});
+DTensor Cross(const DTensor& x, const std::optional<DType>& dtype, const std::vector<BorderPin>& pins,
+              int index) {
+  if (!dtype || x.dtype() == *dtype || !IsFloating(x.dtype())) return Pin(x, pins, index);
+  if (ItemSize(*dtype) < ItemSize(x.dtype())) return Pin(Call(kCast, {x}, {.dtype = *dtype}), pins, index);
+  return Call(kCast, {Pin(x, pins, index)}, {.dtype = *dtype});
 }
 
 // What the hooks make of a tensor that crosses a border.
@@ -209,16 +212,16 @@ ModuleCall::ModuleCall(Module& module, bool is_unit)
   if (module.parent_ == nullptr) module.context()->state().ResetCallNumbers();
 }
 
-DTensor ModuleCall::Input(const DTensor& x) const {
+DTensor ModuleCall::Input(const DTensor& x, int index) const {
   return Cross(AfterHooks(module_.before_hooks_, module_, x), module_.border_.input_dtype,
-               module_.border_.input);
+               module_.border_.input, index);
 }
 
-DTensor ModuleCall::Output(const DTensor& y) const {
+DTensor ModuleCall::Output(const DTensor& y, int index) const {
   if (module_.context()->state().check_finite())
     CheckFinite(y, absl::StrCat("output of module '", module_.path(), "'"));
   return Cross(AfterHooks(module_.after_hooks_, module_, y), module_.border_.output_dtype,
-               module_.border_.output);
+               module_.border_.output, index);
 }
 
 bool Recomputes(const RankState& state, const ModuleRecompute& recompute) {

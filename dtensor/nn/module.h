@@ -25,6 +25,7 @@ struct BorderPin {
   int axis = 0;
   Placement value;
   std::optional<Placement> gradient;
+  int tensor = -1;  // of several inputs or outputs the number of the one that is pinned; -1: all are
 
   bool operator==(const BorderPin&) const = default;
 };
@@ -181,8 +182,9 @@ class ModuleCall {
   }
   ModuleCall(const ModuleCall&) = delete;
   ModuleCall& operator=(const ModuleCall&) = delete;
-  DTensor Input(const DTensor& x) const;
-  DTensor Output(const DTensor& y) const;
+  // Of a module with several inputs, or outputs, `index` says which: pins may be of one of them (BorderPin::tensor).
+  DTensor Input(const DTensor& x, int index = 0) const;
+  DTensor Output(const DTensor& y, int index = 0) const;
 
  private:
   friend class Module;
