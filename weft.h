@@ -5,6 +5,7 @@
 // Link //:weft.
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/custom_function.h"
 #include "dtensor/autograd/gradient_hook.h"
 #include "dtensor/autograd/local_function.h"
 #include "dtensor/autograd/recompute.h"
@@ -14,6 +15,7 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/functions.h"
+#include "dtensor/host_memory.h"
 #include "dtensor/inspect/comm_report.h"
 #include "dtensor/inspect/explain.h"
 #include "dtensor/inspect/visualize.h"

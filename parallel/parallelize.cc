@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "dtensor/host_memory.h"
+#include "dtensor/mesh_transfer.h"
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/redistribution/agreement.h"
 #include "parallel/plan_groups.h"
 #include "parallel/scheduler/data_scheduler.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
@@ -89,6 +92,78 @@ void ApplyStyles(Module& model, const ResolvedPlan& resolved, const std::vector<
   for (const auto& [style, of] : styles) FindStyle(style.name).apply(style, model, of);
 }
 
+// A value as it lies on another context, on the device.
+DTensor Moved(const DTensor& value, const IntrusivePtr<MeshContext>& context, const Layout& layout) {
+  const NoGradGuard no_grad(context->state());
+  const DTensor here = ToDevice(value.Detach());
+  const IntrusivePtr<MeshContext> target = context->DeviceSide();
+  if (here.context()->mesh() == target->mesh()) return here.Redistribute(layout);
+  return Redistribute(here, target, layout);
+}
+
+// Takes the values of a model, which has none then, and gives them back when it has been spread anew.
+class EarlierValues {
+ public:
+  explicit EarlierValues(Module& model)
+      : parameters_(model.RegisteredParameters()), buffers_(model.RegisteredBuffers()) {
+    for (Parameter* parameter : parameters_) {
+      values_.push_back(parameter->at_rest().Detach());
+      parameter->Dematerialize();
+    }
+    for (ModuleBuffer* buffer : buffers_) {
+      buffer_values_.push_back(buffer->Value());
+      buffer->Dematerialize();
+    }
+    for (Module* module : model.AllModules()) {
+      module->set_observer(nullptr);
+      module->set_recompute(nullptr);
+      module->set_saves_on_host(false);
+    }
+    if (auto* const segmented = dynamic_cast<SegmentedModule*>(&model))
+      segmented->clear_recomputed_segments();
+  }
+
+  void GiveBack() {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const DTensor& target = parameters_[i]->at_rest();
+      const DTensor value = Moved(std::exchange(values_[i], DTensor()), target.context(), target.layout());
+      CopyTensor(value.ToLocal(), target.ToLocal());  // casts
+      target.impl()->MarkWritten("Parallelize");
+    }
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      const DTensor& target = buffers_[i]->Value();
+      const DTensor value =
+          Moved(std::exchange(buffer_values_[i], DTensor()), target.context(), target.layout());
+      CopyTensor(value.ToLocal(), target.ToLocal());
+    }
+  }
+
+ private:
+  std::vector<Parameter*> parameters_;
+  std::vector<ModuleBuffer*> buffers_;
+  std::vector<DTensor> values_, buffer_values_;
+};
+
+void CheckMaySpreadAgain(Module& model, const MeshContext& context, const ResolvedPlan& resolved) {
+  const auto* const segmented = dynamic_cast<const SegmentedModule*>(&model);
+  if (resolved.pipeline || (segmented != nullptr && segmented->stages())) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "Parallelize: the model has values already; one that is cut into stages is spread once: save its "
+          "values and load them");
+  }
+  for (const Parameter* parameter : model.RegisteredParameters()) {
+    if (!parameter->materialized()) {
+      Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter->path(),
+            "' has no value, and others of the model have");
+    }
+    if (parameter->at_rest().context()->shared_state() == context.shared_state()) continue;
+    Throw(
+        absl::StatusCode::kFailedPrecondition,
+        "Parallelize: the model has values, of another ambient state; bind the mesh by Bind(context, mesh), "
+        "with the model's context");
+  }
+}
+
 // Of modules that are here.
 void MaterializeBuffers(Module& model, const IntrusivePtr<MeshContext>& context,
                         const IntrusivePtr<MeshContext>& part, const ResolvedPlan& resolved, DType dtype) {
@@ -106,15 +181,12 @@ void MaterializeBuffers(Module& model, const IntrusivePtr<MeshContext>& context,
 
 }  // namespace
 
-void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
-                 const ParallelizeOptions& options) {
+namespace {
+
+// Of a model that has no values.
+void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
+            const ResolvedPlan& resolved, const ParallelizeOptions& options) {
   const std::vector<Parameter*> parameters = model.RegisteredParameters();
-  for (const Parameter* parameter : parameters) {
-    if (!parameter->materialized()) continue;
-    Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter->path(),
-          "' already has a value; a model is materialized once");
-  }
-  const ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
   SpreadOverStages(context, resolved, parameters);
   const IntrusivePtr<MeshContext> part = ContextOfPart(context, resolved);
   const DType compute_dtype = options.compute_dtype.value_or(options.dtype);
@@ -157,6 +229,41 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
                               .first_segments = resolved.pipeline->first_segments};
   model_stages.data = ScheduleStageData(model, part, units, stages, model_stages, plan.scheduler());
   dynamic_cast<SegmentedModule&>(model).set_stages(std::move(model_stages));
+}
+
+}  // namespace
+
+void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
+                 const ParallelizeOptions& options) {
+  const ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
+  const std::vector<Parameter*> parameters = model.RegisteredParameters();
+  const bool has_values = std::any_of(parameters.begin(), parameters.end(), [](const Parameter* parameter) {
+    return parameter->is_here() && parameter->materialized();
+  });
+  if (!has_values) return Spread(model, context, plan, resolved, options);
+  CheckMaySpreadAgain(model, *context, resolved);
+  EarlierValues earlier(model);
+  ParallelizeOptions again = options;
+  again.start_values = StartValues::kTrust;
+  Spread(model, context, plan, resolved, again);
+  earlier.GiveBack();
+}
+
+void MoveState(absl::Span<const std::pair<std::string, DTensor>> from,
+               absl::Span<const std::pair<std::string, DTensor>> to) {
+  for (const auto& [name, target] : to) {
+    const auto found = std::find_if(from.begin(), from.end(),
+                                    [&, &wanted = name](const auto& entry) { return entry.first == wanted; });
+    if (found == from.end()) {
+      Throw(absl::StatusCode::kNotFound, "MoveState: there is no '", name, "' among the ", from.size(),
+            " tensors to take it from");
+    }
+    const DTensor& source = found->second;
+    WEFT_REQUIRE(source.type() == target.type(), "MoveState: '", name, "' is ", source.type().ToString(),
+                 ", expected ", target.type().ToString());
+    CopyTensor(Moved(source, target.context(), target.layout()).ToLocal(), target.ToLocal());
+    target.impl()->MarkWritten("MoveState");
+  }
 }
 
 IntrusivePtr<MeshContext> Parallelize(Module& model, World& world, const DeviceMesh& mesh, const Plan& plan,

@@ -2,7 +2,10 @@
 #define WEFT_PARALLEL_PARALLELIZE_H_
 
 #include <optional>
+#include <string>
+#include <utility>
 
+#include "absl/types/span.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/nn/module.h"
 #include "mesh/device_mesh.h"
@@ -26,6 +29,12 @@ struct ParallelizeOptions {
 // the mesh there, which is what their modules' context() is of. Modules and parameters of other stages stay specs
 // (Parameter::is_here).
 //
+// A model that has values is spread anew: by another plan, on the same mesh or another one of the same ranks. Values of
+// parameters and buffers are moved, and cast to options.dtype; gradients are let go, start_values are not asked.
+// Optimizers were made for how it lay before: make them after, and give them their state by MoveState. Between steps,
+// with no graph that is still to be differentiated. Neither plan may cut the model into stages. Bind another mesh by
+// Bind(context, mesh): the ambient state stays the same.
+//
 // Makes the communicators that the plan will need, on every rank in the same order: ranks that run different
 // programs afterwards (stages, say) must not meet for the first time in the middle of them. Over them it checks that
 // the ranks' contexts have the same Machine, by one small all-gather.
@@ -33,12 +42,21 @@ struct ParallelizeOptions {
 // The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then
 // parallelize.
 // Cost:   AgreeOnStartValues (parallel/start_values.h) and CheckSameMachine, once.
-// Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if the model already has values, or if ranks that
-//         hold the same piece of a parameter begin with other values, naming it and them.
+//         Of a model that has values: of each value one redistribution, to where it rests.
+// Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if ranks that hold the same piece of a parameter begin
+//         with other values, naming it and them; if the model has values and is cut into stages, or some of its
+//         parameters have none, or its context has another ambient state. Nothing has changed then.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const ParallelizeOptions& options = {});
 
-// The same, binding the mesh; returns the new context.
+// State that an optimizer, or whatever names its tensors, had before Parallelize spread the model anew (Optimizer::State),
+// into that of one made after: by name, in place.
+// Cost:   one redistribution each.
+// Errors: NotFound naming a tensor of `to` that `from` lacks; InvalidArgument for one of another type.
+void MoveState(absl::Span<const std::pair<std::string, DTensor>> from,
+               absl::Span<const std::pair<std::string, DTensor>> to);
+
+// The same as the first, binding the mesh; returns the new context.
 IntrusivePtr<MeshContext> Parallelize(Module& model, World& world, const DeviceMesh& mesh, const Plan& plan,
                                       const ParallelizeOptions& options = {});
 

@@ -62,6 +62,8 @@ class ModuleBuffer {
 
   // Gives the slot its layout and first value, of the spec's dtype, or, where that is not given, of `dtype`.
   void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const Layout& layout);
+  // Back to a spec, as before that.
+  void Dematerialize() { value_ = DTensor(); }
   // What that is where parameters rest in `dtype`: statistics in bf16 would stand still.
   static DType DefaultDType(DType dtype) {
     return ItemSize(dtype) < ItemSize(DType::kF32) ? DType::kF32 : dtype;

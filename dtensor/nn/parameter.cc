@@ -177,6 +177,21 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
   at_rest_ = std::move(value);
 }
 
+void Parameter::Dematerialize() {
+  if (copy_source_ != nullptr) copy_source_->Forget(copy_index_);
+  copy_source_ = nullptr;
+  if (leaf_) {
+    leaf().set_sink(nullptr, 0);
+    leaf().set_expects(false);
+  }
+  at_rest_ = DTensor();
+  leaf_ = nullptr;
+  layouts_ = {};
+  memory_ = {};
+  reduce_dtype_.reset();
+  update_lane_ = Lane::kInline;
+}
+
 void Parameter::Load(const DTensor& value) {
   WEFT_REQUIRE(value.type() == at_rest().type(), "parameter '", path(), "': expected ",
                at_rest().type().ToString(), ", got ", value.type().ToString());

@@ -162,6 +162,10 @@ class Parameter {
   void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
                    const ParameterLayouts& layouts);
 
+  // Back to a spec, as before Materialize: value, gradient, layouts, sinks and sources are let go. Graphs that were
+  // recorded before keep what they hold, and deliver to nobody.
+  void Dematerialize();
+
   // Copies come from `source` from now on, as its number `copy`.
   void set_copy_source(std::shared_ptr<CopySource> source, int copy) {
     copy_source_ = std::move(source);

@@ -63,6 +63,7 @@ class SegmentedModule : public Module {
   // Errors: InvalidArgument for groups that are empty, lie outside the segments, or overlap with each other or with
   //         those that were added before.
   void add_recomputed_segments(std::vector<RecomputedSegments> groups);
+  void clear_recomputed_segments() { recomputed_.clear(); }
 
   // The parameters that segments from `begin` up to `end` need, those that are here, each once.
   std::vector<Parameter*> ParametersOfSegments(int begin, int end);

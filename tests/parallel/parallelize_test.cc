@@ -314,23 +314,6 @@ TEST(ParallelizeTest, GivesEveryParameterItsPieceAndNoMore) {
   });
 }
 
-TEST(ParallelizeTest, TwiceIsAnErrorThatChangesNothing) {
-  RunRanks(2, [&](World& world) {
-    const DeviceMesh mesh = DeviceMesh::Parse("tp=2");
-    Gpt model(OneBlock());
-    const auto context = Parallelize(model, world, mesh, {});
-    try {
-      Parallelize(model, context, GptPlan(mesh, DataPlan::kDdp, false));
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
-      EXPECT_EQ(error.message(),
-                "Parallelize: parameter 'wpe' already has a value; a model is materialized once");
-    }
-    EXPECT_EQ(model.wte.border(), ModuleBorder());
-  });
-}
-
 // A plan that names each of 2000 blocks, against one that names all: the same, and not block times block.
 TEST(ResolvePlanTest, LargePlans) {
   GptConfig config = OneBlock();

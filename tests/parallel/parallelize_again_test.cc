@@ -1,0 +1,187 @@
+// A model that is spread anew in mid-training, by another plan or on another mesh, goes on as on one device.
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtensor/autograd/backward.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/gpt.h"
+#include "dtensor/optim/adamw.h"
+#include "examples/gpt_plan.h"
+#include "gmock/gmock.h"
+#include "parallel/parallelize.h"
+#include "parallel/styles.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/sharded_values.h"
+#include "tests/message_of.h"
+#include "tests/parallel/data_parallel_cases.h"
+#include "tests/parallel/training_run.h"
+
+namespace weft {
+namespace {
+
+using testing::HasSubstr;
+
+struct Part {
+  std::string plan, mesh;
+  std::optional<Style> more = std::nullopt;  // of the blocks
+};
+
+Plan PlanOf(const Part& part) {
+  const DeviceMesh mesh = DeviceMesh::Parse(part.mesh);
+  const Plan plan = part.plan == "tp" ? GptPlan(mesh, DataPlan::kDdp, /*sequence_parallel=*/true)
+                                      : DataPlanNamed(part.plan, mesh);
+  return part.more ? plan.Merge(Plan({{"blocks.*", *part.more}})) : plan;
+}
+
+void Steps(Gpt& model, Optimizer& optimizer, const Part& part, int from, int to,
+           std::vector<double>* losses) {
+  const auto& context = model.context();
+  for (int step = from; step < to; ++step) {
+    context->state().set_step(step);
+    std::vector<int32_t> values(4 * 8);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>((i * 7 + 3 * step) % 29);
+    const Tensor tokens = Tensor::FromValues<int32_t>({4, 8}, values);
+    const DTensor x = DTensor::Distribute(context, tokens, BatchLayout(context->mesh(), PlanOf(part)));
+    const DTensor loss = model.Loss(x, x).Mean();
+    losses->push_back(loss.Item());
+    Backward(loss);
+    optimizer.Step(1e-2);
+    optimizer.ZeroGrad();
+  }
+}
+
+constexpr int kSteps = 2;  // of each part
+
+// The losses of two steps under each of the parts; without `moves_state` each begins with an optimizer of its own.
+std::vector<double> Train(int num_ranks, const std::vector<Part>& parts, bool moves_state = true) {
+  std::vector<double> losses;
+  RunRanks(num_ranks, [&](World& world) {
+    const GptConfig config = {
+        .vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12, .dropout = 0.1};
+    Gpt model(config);
+    std::vector<double> mine;
+    std::unique_ptr<AdamW> optimizer;
+    IntrusivePtr<MeshContext> context;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const DeviceMesh mesh = DeviceMesh::Parse(parts[i].mesh);
+      context = context ? Bind(context, mesh) : Bind(world, mesh);
+      const auto state = optimizer ? optimizer->State() : std::vector<std::pair<std::string, DTensor>>();
+      Parallelize(model, context, PlanOf(parts[i]), {.dtype = DType::kF64});
+      optimizer = std::make_unique<AdamW>(model.AllParameters(), AdamWOptions());
+      if (i > 0 && moves_state) MoveState(state, optimizer->State());
+      const int first = kSteps * static_cast<int>(i);
+      Steps(model, *optimizer, parts[i], first, first + kSteps, &mine);
+    }
+    if (world.rank() == 0) losses = mine;
+  });
+  return losses;
+}
+
+double LargestDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = a.size() == b.size() ? 0 : INFINITY;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+TEST(ParallelizeAgainTest, TrainingGoesOnAsOnOneDevice) {
+  const std::vector<Part> ones(3, {"none", ""});
+  const std::vector<double> expected = Train(1, ones);
+  ASSERT_EQ(expected.size(), 6u);
+  EXPECT_LT(expected[5], expected[0] - 0.1);
+  const Style offload = Offload({.parameters = true}), recompute = Recompute();
+  for (const std::vector<Part>& parts : std::vector<std::vector<Part>>{
+           {{"ddp", "dp=4"}, {"fsdp", "dp=4"}, {"zero1", "dp=4"}},
+           {{"fsdp", "dp=4"}, {"tp", "dp=2,tp=2"}, {"hsdp", "replica=2,shard=2"}},
+           {{"tp", "dp=2,tp=2"}, {"ddp", "dp=4", recompute}, {"fsdp_never", "dp=4"}},
+           {{"fsdp", "dp=4", offload}, {"zero2", "dp=4"}, {"ddp", "dp=4", offload}}}) {
+    EXPECT_LE(LargestDifference(Train(4, parts), expected), 1e-10)
+        << parts[0].plan << ", " << parts[1].plan << ", " << parts[2].plan;
+  }
+  // The mistake: the optimizer's state is forgotten.
+  EXPECT_GT(
+      LargestDifference(Train(4, {{"ddp", "dp=4"}, {"fsdp", "dp=4"}, {"zero1", "dp=4"}}, false), expected),
+      1e-4);
+}
+
+class Counter : public Module {
+ public:
+  ModuleBuffer seen{this, "seen", {.shape = {4}}};
+  Parameter weight{this, "weight", {.shape = {4}, .initializer = Initializer::Normal(0, 1)}};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return Mul(x, weight.Value()); }
+};
+
+TEST(ParallelizeAgainTest, BuffersAndDTypes) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Counter model;
+    Parallelize(model, context, {{"", DataParallel("dp")}});
+    const Tensor counts = Tensor::FromValues<float>({4}, {1, 2, 3, 4});
+    model.seen.Set(DTensor::Distribute(context, counts, Layout(1, 1)));
+    const std::vector<double> weight = model.weight.at_rest().FullTensor().ToVector<double>();
+    Parallelize(model, context, {{"", FullyShard("dp")}}, {.dtype = DType::kF64});
+    EXPECT_EQ(model.weight.at_rest().layout(), Layout(1, 1).WithShard(0, 0));
+    EXPECT_EQ(model.weight.at_rest().dtype(), DType::kF64);
+    EXPECT_EQ(model.weight.at_rest().FullTensor().ToVector<double>(), weight);
+    EXPECT_EQ(model.seen.Value().FullTensor().ToVector<double>(), (std::vector<double>{1, 2, 3, 4}));
+  });
+}
+
+TEST(ParallelizeAgainTest, StagesAreSpreadOnce) {
+  RunRanks(2, [](World& world) {
+    const DeviceMesh mesh = DeviceMesh::Parse("pp=2");
+    Gpt model({.vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12});
+    const auto context = Bind(world, mesh);
+    Parallelize(model, context, {{"blocks.*", Pipeline("pp")}});
+    EXPECT_THAT(MessageOf([&] { Parallelize(model, context, {}); }),
+                HasSubstr("one that is cut into stages is spread once"));
+  });
+}
+
+TEST(ParallelizeAgainTest, AgainWithAWrongPlanChangesNothing) {
+  RunRanks(2, [&](World& world) {
+    const DeviceMesh mesh = DeviceMesh::Parse("tp=2");
+    Gpt model({.vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12});
+    const auto context = Parallelize(model, world, mesh, {});
+    const DTensor before = model.wpe.at_rest();
+    try {
+      Parallelize(model, context, {{"nowhere", ColumnParallel("tp")}});
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+    }
+    const auto other = Bind(world, mesh);
+    try {
+      Parallelize(model, other, {});
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(),
+                "Parallelize: the model has values, of another ambient state; bind the mesh by Bind(context, "
+                "mesh), with the model's context");
+    }
+    EXPECT_EQ(model.wpe.at_rest().impl(), before.impl());
+    EXPECT_EQ(model.wte.border(), ModuleBorder());
+  });
+}
+
+TEST(ParallelizeAgainTest, MoveStateNamesWhatIsMissing) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Full(context, DType::kF32, {4}, 1), y = Full(context, DType::kF64, {4}, 1);
+    EXPECT_EQ(MessageOf([&] {
+                MoveState({{"a", x}}, {{"b", x}});
+              }),
+              "MoveState: there is no 'b' among the 1 tensors to take it from");
+    EXPECT_EQ(MessageOf([&] {
+                MoveState({{"a", x}}, {{"a", y}});
+              }),
+              "MoveState: 'a' is f32[4], expected f64[4]");
+  });
+}
+
+}  // namespace
+}  // namespace weft
