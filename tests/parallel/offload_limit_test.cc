@@ -1,5 +1,5 @@
 // A model of three times the memory that the process may have, trained, saved and resumed: what is offloaded is no data
-// of the process. In processes of their own: the limit is a process's.
+// of the process. In processes of their own: the limit is a process's. Sanitizers have data of their own: not under them.
 
 #include <pthread.h>
 #include <sys/resource.h>

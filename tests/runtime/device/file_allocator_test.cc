@@ -83,37 +83,6 @@ TEST(FileAllocatorTest, TheDiskHasWhatTheAllocatorHolds) {
   EXPECT_EQ(BytesOnDisk(), 0);
 }
 
-// In a process of its own: the limit is the process's.
-TEST(FileAllocatorTest, IsNoDataOfTheProcess) {
-  const pid_t child = fork();
-  if (child == 0) {
-    const rlimit limit = {64 << 20, 64 << 20};
-    if (setrlimit(RLIMIT_DATA, &limit) != 0) _exit(2);
-    try {
-      const std::shared_ptr<Allocator> in_file = MakeFileAllocator(Folder());
-      constexpr int64_t kBytes = 192 << 20;
-      auto* const block = static_cast<char*>(in_file->Allocate(kBytes));
-      for (int64_t at = 0; at < kBytes; at += 4096) block[at] = static_cast<char>(at >> 12);
-      for (int64_t at = 0; at < kBytes; at += 4096) {
-        if (block[at] != static_cast<char>(at >> 12)) _exit(3);
-      }
-      in_file->Deallocate(block, kBytes);
-    } catch (const Error&) {
-      _exit(4);
-    }
-    try {
-      MakeCpuAllocator()->Allocate(192 << 20);
-      _exit(5);
-    } catch (const Error&) {
-    }
-    _exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-}
-
 TEST(FileAllocatorTest, MistakesAreNamed) {
   EXPECT_THAT(MessageOf([] { MakeFileAllocator("/nowhere/at/all"); }),
               AllOf(HasSubstr("memory in a file: folder '/nowhere/at/all': No such file"),
