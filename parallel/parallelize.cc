@@ -219,7 +219,7 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
     parameters[i]->set_reduce_dtype(parameter.reduce_dtype.value_or(options.dtype));
   }
   MaterializeBuffers(model, context, part, resolved, options.dtype);
-  AgreeOnStartValues(*part, model.AllParameters(), options.start_values);
+  AgreeOnStartValues(*part, model.AllParameters(), model.AllBuffers(), options.start_values);
   const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);
   const std::vector<ResolvedUnit> units = UnitsHere(resolved, parameters, stages);
   if (!resolved.pipeline) return ScheduleData(model, part, units, plan.scheduler());

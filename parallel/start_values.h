@@ -1,4 +1,4 @@
-// Ranks that hold the same piece of a parameter begin with the same values: compared, or taken from one of them.
+// Ranks that hold the same piece of a parameter or a buffer begin with the same values: compared, or taken from one of them.
 
 #ifndef WEFT_PARALLEL_START_VALUES_H_
 #define WEFT_PARALLEL_START_VALUES_H_
@@ -7,13 +7,14 @@
 
 #include "absl/types/span.h"
 #include "dtensor/context/mesh_context.h"
+#include "dtensor/nn/module_buffer.h"
 #include "dtensor/nn/parameter.h"
 
 namespace weft {
 
 // What becomes of first values that replicas may not agree on: ranks with other seeds, or on other machines.
 enum class StartValues : uint8_t {
-  kCompare,    // an error names the parameter and the ranks
+  kCompare,    // an error names the parameter or buffer and the ranks
   kBroadcast,  // all replicas take those of the first
   kTrust,      // nothing is checked
 };
@@ -26,7 +27,8 @@ enum class StartValues : uint8_t {
 //          purpose `param`.
 // Errors:  FailedPrecondition, the same on every rank, if values are compared and differ.
 // Threads: every rank of the mesh calls it alike.
-void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> parameters, StartValues values);
+void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> parameters,
+                        absl::Span<ModuleBuffer* const> buffers, StartValues values);
 
 }  // namespace weft
 

@@ -277,6 +277,8 @@ std::string ModuleBuffer::full_path() const {
   return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
 }
 
+Module& Parameter::root() const { return owner_->root(); }
+
 std::string Parameter::owner_path() const { return owner_->path(); }
 
 std::string Parameter::owner_full_path() const { return owner_->full_path(); }

@@ -94,6 +94,9 @@ class Module {
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // its own
   const std::vector<ModuleBuffer*>& buffers() const { return buffers_; }     // likewise
 
+  // The module that is nobody's child, above this one.
+  Module& root() { return parent_ == nullptr ? *this : parent_->root(); }
+
   // This module and all below it, in order of registration; their parameters that are here, and all of them, those
   // too that other ranks alone have (Parameter::is_here).
   std::vector<Module*> AllModules();

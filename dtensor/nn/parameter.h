@@ -88,6 +88,7 @@ class Parameter {
   const std::string& name() const { return name_; }
   std::string path() const;       // "blocks.0.attn.qkv.weight"
   std::string full_path() const;  // behind the root's name (Module::set_name)
+  Module& root() const;           // of the model that it belongs to
   const ParameterSpec& spec() const { return spec_; }
   bool materialized() const { return at_rest_.defined(); }
 

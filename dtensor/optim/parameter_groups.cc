@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/module.h"
 #include "dtensor/nn/path_tree.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
@@ -94,6 +95,12 @@ class Paths {
   PathTree module_tree_;
 };
 
+// Of a model that is cut into stages a rank has some of the parameters: a path may mean others' alone.
+bool MeansOneElsewhere(const std::vector<Parameter*>& parameters, absl::string_view pattern) {
+  if (!parameters[0]->model_context()) return false;
+  return !Paths(parameters[0]->root().RegisteredParameters()).Match(pattern).empty();
+}
+
 template <class T>
 void Override(const std::optional<T>& from, std::optional<T>* to) {
   if (from) *to = from;
@@ -111,8 +118,9 @@ std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& paramet
   for (const ParameterGroup& group : groups) {
     CheckFields(group, optimizer);
     const std::vector<int> indices = paths.Match(group.path);
-    WEFT_REQUIRE(!indices.empty(), optimizer, ": parameter group '", group.path,
-                 "' means no parameter; did you mean '", paths.Nearest(group.path), "'?");
+    WEFT_REQUIRE(!indices.empty() || MeansOneElsewhere(parameters, group.path), optimizer,
+                 ": parameter group '", group.path, "' means no parameter; did you mean '",
+                 paths.Nearest(group.path), "'?");
     for (const int i : indices) {
       Override(group.lr_scale, &resolved[i].lr_scale);
       Override(group.weight_decay, &resolved[i].weight_decay);

@@ -39,7 +39,8 @@ struct ParameterGroup {
 
 // What `groups` say of each parameter, all together; `path` is the parameter's.
 //
-// Errors: InvalidArgument, starting with `optimizer`: for a path that means no parameter, naming the nearest;
+// Errors: InvalidArgument, starting with `optimizer`: for a path that means no parameter of the model, those that other
+//         stages of a pipeline have among them, naming the nearest;
 //         for a field out of its range, naming group, field and range.
 std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& parameters,
                                           absl::Span<const ParameterGroup> groups,

@@ -7,6 +7,7 @@
 #include "dtensor/nn/linear.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
+#include "parallel/replicas.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
@@ -47,6 +48,26 @@ std::string Differs(const std::string& ranks, int first) {
   return "Parallelize: parameter 'layer.weight' starts with other values on " + ranks + " than on rank " +
          std::to_string(first) +
          ": expected the same on all replicas (the same seed, the same machines), or StartValues::kBroadcast";
+}
+
+// A table that is drawn, and nothing that is trained.
+class OneTable : public Module {
+ public:
+  ModuleBuffer table{this, "table", {.shape = {6}, .initializer = Initializer::Normal(0, 1)}};
+};
+
+TEST(StartValuesTest, BuffersToo) {
+  RunRanks(2, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    context->state().set_seed(world.rank());
+    OneTable compared, taken;
+    EXPECT_EQ(
+        MessageOf([&] { Parallelize(compared, context, {}); }),
+        "Parallelize: buffer 'table' starts with other values on rank 1 than on rank 0: expected the same on "
+        "all replicas (the same seed, the same machines), or StartValues::kBroadcast");
+    Parallelize(taken, context, {}, {.start_values = StartValues::kBroadcast});
+    EXPECT_FALSE(CompareReplicas(*context, std::vector<NamedValue>{{"table", taken.table.Value()}}));
+  });
 }
 
 TEST(StartValuesTest, ReplicasThatAgreeAreLeftAlone) {

@@ -182,6 +182,21 @@ TEST(StagedModelTest, ACheckpointHasAllStages) {
   std::remove(whole_path.c_str());
 }
 
+// What a group says of parameters that other stages have is no mistake here; of none at all it is.
+TEST(StagedModelTest, GroupsOfParametersMayMeanOtherStages) {
+  RunRanks(2, [](World& world) {
+    Gpt model(Config());
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"blocks.*", Pipeline("pp")}});
+    const auto make = [&](const std::string& path) {
+      return MessageOf([&] { Sgd(model.AllParameters(), {.groups = {{.path = path, .lr_scale = 2}}}); });
+    };
+    EXPECT_EQ(make("wpe"), "no error");   // of the first
+    EXPECT_EQ(make("ln_f"), "no error");  // of the last
+    EXPECT_EQ(make("blocks.0"), "no error");
+    EXPECT_THAT(make("ln_g"), HasSubstr("parameter group 'ln_g' means no parameter"));
+  });
+}
+
 TEST(StagedModelTest, AnExecutorRunsIt) {
   RunRanks(2, [](World& world) {
     Gpt model(Config());
