@@ -158,6 +158,16 @@ std::vector<Parameter*> Module::TrainableParameters() {
   return all;
 }
 
+std::vector<Parameter*> Module::TiedParameters() {
+  std::vector<Parameter*> all;
+  for (Module* module : AllModules()) {
+    for (const Parameter* slot : module->tied_) {
+      if (std::find(all.begin(), all.end(), slot->tied_to()) == all.end()) all.push_back(slot->tied_to());
+    }
+  }
+  return all;
+}
+
 std::vector<ModuleBuffer*> Module::AllBuffers() {
   std::vector<ModuleBuffer*> all = RegisteredBuffers();
   std::erase_if(all, [](const ModuleBuffer* buffer) { return !buffer->is_here(); });
@@ -275,6 +285,26 @@ std::string ModuleBuffer::path() const {
 std::string ModuleBuffer::full_path() const {
   const std::string owner = owner_->full_path();
   return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
+}
+
+void Parameter::TieTo(Parameter& to, bool transposed) {
+  const auto both = [&] { return absl::StrCat("parameter '", path(), "' tied to '", to.path(), "': "); };
+  WEFT_REQUIRE(&to != this && to.tied_to_ == nullptr && tied_to_ == nullptr, both(),
+               "expected another parameter, neither of them tied");
+  WEFT_REQUIRE(&root() == &to.root(), both(), "expected parameters of one model");
+  Shape shape;
+  for (int i = 0; i < to.spec_.shape.ndim(); ++i) {
+    shape.push_back(to.spec_.shape[transposed ? to.spec_.shape.ndim() - 1 - i : i]);
+  }
+  WEFT_REQUIRE(shape == spec_.shape, both(), "shapes ", spec_.shape.ToString(), " and ",
+               to.spec_.shape.ToString(), transposed ? " transposed" : "", " differ");
+  if (materialized() || to.materialized()) {
+    Throw(absl::StatusCode::kFailedPrecondition, both(), "the model has values already");
+  }
+  tied_to_ = &to;
+  is_transposed_ = transposed;
+  std::erase(owner_->parameters_, this);
+  owner_->tied_.push_back(this);
 }
 
 Module& Parameter::root() const { return owner_->root(); }

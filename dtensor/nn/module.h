@@ -105,6 +105,8 @@ class Module {
   // Those that are here and are trained (Parameter::trainable): what to give an optimizer that shall keep no state for
   // the others.
   std::vector<Parameter*> TrainableParameters();
+  // What slots of this module and below are other names of (Parameter::TieTo), each once.
+  std::vector<Parameter*> TiedParameters();
   // The same of buffers: those that are here, and all.
   std::vector<ModuleBuffer*> AllBuffers();
   std::vector<ModuleBuffer*> RegisteredBuffers();
@@ -160,6 +162,7 @@ class Module {
   std::string name_;
   std::vector<Module*> children_;
   std::vector<Parameter*> parameters_;
+  std::vector<Parameter*> tied_;                        // slots that are other names of parameters
   absl::flat_hash_set<absl::string_view> child_names_;  // views of what the children and parameters hold
   std::vector<ModuleBuffer*> buffers_;
   absl::flat_hash_set<absl::string_view> parameter_names_;  // and those of buffers

@@ -5,6 +5,7 @@
 #include "dtensor/redistribute_each.h"
 #include "dtensor/tape/cast_node.h"
 #include "dtensor/tape/saved_value.h"
+#include "ops/shape/permute.h"
 #include "runtime/base/philox.h"
 #include "runtime/tensor/copy.h"
 
@@ -15,6 +16,7 @@ Parameter::~Parameter() {
 }
 
 const DTensor& Parameter::at_rest() const {
+  if (tied_to_ != nullptr) return tied_to_->at_rest();
   if (!is_here()) {
     Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
           "' is not on this rank: it belongs to another stage of the pipeline");
@@ -27,6 +29,7 @@ const DTensor& Parameter::at_rest() const {
 }
 
 LeafNode& Parameter::leaf() const {
+  if (tied_to_ != nullptr) return tied_to_->leaf();
   at_rest();  // throws if there is none
   return static_cast<LeafNode&>(*leaf_);
 }
@@ -45,6 +48,13 @@ void Parameter::set_trainable(bool trainable) {
 }
 
 DTensor Parameter::Value() const {
+  if (tied_to_ != nullptr) {
+    const DTensor value = tied_to_->Value();
+    if (!is_transposed_) return value;
+    PermuteAttributes reversed;
+    for (int dim = value.ndim() - 1; dim >= 0; --dim) reversed.order.push_back(dim);
+    return Call(kPermute, {value}, reversed);
+  }
   const DTensor& value = at_rest();
   if (!is_copied()) return value;
   RankState& state = value.context()->state();

@@ -90,10 +90,21 @@ class Parameter {
   std::string full_path() const;  // behind the root's name (Module::set_name)
   Module& root() const;           // of the model that it belongs to
   const ParameterSpec& spec() const { return spec_; }
-  bool materialized() const { return at_rest_.defined(); }
+  bool materialized() const { return tied_to_ != nullptr ? tied_to_->materialized() : at_rest_.defined(); }
+
+  // Makes this slot another name of `to`, of the same model: Value() is that parameter's, its dims in reverse with
+  // `transposed` (a head's weight [d, v] that is an embedding's table [v, d]). There is one parameter, which `to` is: it is
+  // listed, placed by plans, initialised, counted, updated and saved once, under its own path; this path means nothing.
+  // Gradients of both uses are one. Under a pipeline every stage that reads either has it. For a model's constructor, or
+  // before it has values.
+  // Errors: InvalidArgument naming both, where shapes do not fit, or `to` is tied itself, this one, or of another model;
+  //         FailedPrecondition if the model has values.
+  void TieTo(Parameter& to, bool transposed = false);
+  // The parameter that this is another name of; null: it is its own.
+  Parameter* tied_to() const { return tied_to_; }
 
   // Whether this rank has a part of it: false for what belongs to another stage of a pipeline, which stays a spec.
-  bool is_here() const { return spread_.is_here; }
+  bool is_here() const { return tied_to_ != nullptr ? tied_to_->is_here() : spread_.is_here; }
   // The ranks that the model is spread over, where those of this parameter's layouts are but some of them (a stage);
   // null where they are all.
   const IntrusivePtr<MeshContext>& model_context() const { return spread_.model_context; }
@@ -203,6 +214,8 @@ class Parameter {
 
   Module* owner_;
   std::string name_;
+  Parameter* tied_to_ = nullptr;
+  bool is_transposed_ = false;  // of a tied one
   ParameterSpec spec_;
   ParameterLayouts layouts_;
   ParameterMemory memory_;

@@ -13,6 +13,13 @@ const std::vector<Segment>& SegmentedModule::segments() {
   if (segments_.empty()) {
     segments_ = MakeSegments();
     WEFT_REQUIRE(!segments_.empty(), "module '", path(), "': expected at least one segment, got none");
+    // What a slot is another name of has to be there, too.
+    for (Segment& segment : segments_) {
+      for (Module* module : segment.modules) {
+        const std::vector<Parameter*> tied = module->TiedParameters();
+        segment.parameters.insert(segment.parameters.end(), tied.begin(), tied.end());
+      }
+    }
   }
   return segments_;
 }

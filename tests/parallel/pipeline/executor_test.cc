@@ -40,7 +40,7 @@ TEST_P(ExecutorTest, OnTwoRanksAndWhatStandsBesideThem) {
           const bool is_pair_too_many = whole_stages == 1 && std::string(GetParam()) == "dualpipev";
           if (is_pair_too_many || (whole_stages != 3 && !beside.fully_sharded)) continue;
           ExpectOneDevice({GetParam(), beside.mesh, beside.fully_sharded, beside.sequence_parallel, tied_head,
-                           rows, whole_stages});
+                           /*declares_tie=*/false, rows, whole_stages});
         }
       }
     }
@@ -57,6 +57,16 @@ TEST_P(ExecutorTest, OnFourRanks) {
                    .fully_sharded = true,
                    .tied_head = true,
                    .rows = std::vector<int64_t>(8, 2)});
+}
+
+TEST_P(ExecutorTest, WithATieThatIsDeclared) {
+  ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=2", .tied_head = true, .declares_tie = true});
+  ExpectOneDevice({.schedule = GetParam(),
+                   .mesh = "pp=2, dp=2",
+                   .fully_sharded = true,
+                   .tied_head = true,
+                   .declares_tie = true,
+                   .rows = {3, 1, 2, 3}});
 }
 
 // Stages that compute their blocks again: whole, in groups that the cut divides, and but for some ops.

@@ -12,6 +12,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/nn/linear.h"
 #include "dtensor/optim/clip.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/generator.h"
@@ -142,7 +143,10 @@ Outcome Pipelined(const PipelineCase& test, const PipelineMistake& mistake,
   std::mutex mutex;
   const DeviceMesh mesh = DeviceMesh::Parse(test.mesh);
   RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
-    Gpt model(Config(test.tied_head));
+    Gpt model(Config(test.tied_head && !test.declares_tie));
+    if (test.declares_tie) {
+      dynamic_cast<Linear&>(*model.head).weight.TieTo(model.wte.weight, /*transposed=*/true);
+    }
     const PipelineSchedule schedule = GenerateSchedule(
         test.schedule,
         {.ranks = static_cast<int>(mesh.axis_size(0)), .microbatches = static_cast<int>(test.rows.size())});
@@ -185,7 +189,8 @@ double MaxDifference(const std::vector<double>& a, const std::vector<double>& b)
 
 std::string PipelineCase::ToString() const {
   return absl::StrCat(schedule, " ", mesh, fully_sharded ? " fsdp" : "", sequence_parallel ? " sp" : "",
-                      tied_head ? " tied" : "", " rows ", absl::StrJoin(rows, " "), " whole ", whole_stages);
+                      tied_head ? " tied" : "", declares_tie ? " by declaration" : "", " rows ",
+                      absl::StrJoin(rows, " "), " whole ", whole_stages);
 }
 
 std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test, const PipelineMistake& mistake) {

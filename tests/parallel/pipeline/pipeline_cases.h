@@ -22,6 +22,7 @@ struct PipelineCase {
   bool fully_sharded = false;
   bool sequence_parallel = false;
   bool tied_head = false;
+  bool declares_tie = false;  // a tied head is a layer of its own whose weight says so (Parameter::TieTo)
   std::vector<int64_t> rows = {2, 2, 2, 2};  // of each microbatch
   int whole_stages = 3;
   std::optional<Style> recompute = std::nullopt;  // of the blocks

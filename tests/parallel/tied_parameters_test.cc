@@ -1,0 +1,134 @@
+// Parameters that are tied by declaration: one value under every plan, as in the model that is written with one.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/nn/gpt.h"
+#include "dtensor/nn/linear.h"
+#include "dtensor/optim/adamw.h"
+#include "examples/gpt_plan.h"
+#include "gmock/gmock.h"
+#include "parallel/parallelize.h"
+#include "parallel/styles.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
+#include "tests/parallel/data_parallel_cases.h"
+#include "tests/parallel/training_run.h"
+
+namespace weft {
+namespace {
+
+using testing::HasSubstr;
+
+GptConfig Config(bool is_written) {
+  return {.vocabulary = 29,
+          .context = 16,
+          .layers = 2,
+          .heads = 2,
+          .dim = 12,
+          .dropout = 0.1,
+          .tied_head = is_written};
+}
+
+Parameter& HeadWeight(Gpt& model) { return dynamic_cast<Linear&>(*model.head).weight; }
+
+// A GPT whose head is a layer of its own, tied to the embedding.
+std::unique_ptr<Gpt> Declared() {
+  auto model = std::make_unique<Gpt>(Config(/*is_written=*/false));
+  HeadWeight(*model).TieTo(model->wte.weight, /*transposed=*/true);
+  return model;
+}
+
+TrainingRun RunOf(const std::string& plan, const std::string& mesh, bool is_written) {
+  TrainingRun run;
+  run.mesh = DeviceMesh::Parse(mesh);
+  run.plan = plan == "tp" ? GptPlan(run.mesh, DataPlan::kDdp, /*sequence_parallel=*/true)
+                          : DataPlanNamed(plan, run.mesh);
+  run.vocabulary = 29;
+  run.optimizer = TrainingRun::Optimizer::kAdamW;
+  run.microbatches = 2;
+  run.steps = 3;
+  run.gradient_steps = {1, 3};
+  if (is_written) {
+    run.make_model = MakeGpt(Config(true));
+  } else {
+    run.make_model = [] { return Declared(); };
+  }
+  return run;
+}
+
+TEST(TiedParametersTest, TrainsAsTheModelThatIsWrittenWithOne) {
+  const TrainingResult expected = Train(RunOf("none", "", /*is_written=*/true));
+  for (const auto& [plan, mesh] : std::vector<std::pair<std::string, std::string>>{{"none", ""},
+                                                                                   {"ddp", "dp=2"},
+                                                                                   {"zero1", "dp=3"},
+                                                                                   {"fsdp", "dp=2"},
+                                                                                   {"fsdp", "dp=2,tp=2"},
+                                                                                   {"tp", "dp=2,tp=2"}}) {
+    const TrainingResult actual = Train(RunOf(plan, mesh, /*is_written=*/false));
+    EXPECT_EQ(Differences(expected, actual, kF64Tolerance), std::vector<std::string>())
+        << plan << " on " << mesh;
+  }
+}
+
+TEST(TiedParametersTest, IsOneParameter) {
+  RunRanks(2, [](World& world) {
+    const auto model = Declared();
+    Gpt written(Config(/*is_written=*/true));
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    const Plan plan = DataPlanNamed("fsdp", mesh);
+    const auto context = Bind(world, mesh);
+    Parallelize(*model, context, plan);
+    Parallelize(written, context, plan);
+    const auto names = [](Gpt& of) {
+      std::vector<std::string> all;
+      const AdamW optimizer(of.AllParameters(), AdamWOptions());
+      for (const auto& [name, tensor] : CheckpointTensors(of, optimizer)) all.push_back(name);
+      return all;
+    };
+    EXPECT_EQ(names(*model), names(written));
+    EXPECT_EQ(HeadWeight(*model).tied_to(), &model->wte.weight);
+    EXPECT_EQ(HeadWeight(*model).Value().shape(), Shape({12, 29}));
+    EXPECT_EQ(HeadWeight(*model).at_rest().impl(), model->wte.weight.at_rest().impl());
+  });
+}
+
+// Training on them is in pipeline/executor_test.
+TEST(TiedParametersTest, EveryStageThatReadsEitherHasIt) {
+  const auto model = Declared();
+  const ResolvedPlan resolved =
+      ResolvePlan(*model, DeviceMesh::Parse("pp=2"), {{"blocks.*", Pipeline("pp")}});
+  for (const ResolvedParameter& parameter : resolved.parameters) {
+    EXPECT_NE(parameter.path, "head.weight");
+    if (parameter.path != "wte.weight") continue;
+    EXPECT_EQ(parameter.stages, (std::vector<int>{0, 1}));
+  }
+}
+
+TEST(TiedParametersTest, MistakesAreNamed) {
+  Gpt model(Config(false)), other(Config(false));
+  Parameter& head = HeadWeight(model);
+  EXPECT_EQ(MessageOf([&] { head.TieTo(model.wte.weight); }),
+            "parameter 'head.weight' tied to 'wte.weight': shapes [12, 29] and [29, 12] differ");
+  EXPECT_THAT(MessageOf([&] { head.TieTo(head); }),
+              HasSubstr("expected another parameter, neither of them tied"));
+  EXPECT_THAT(MessageOf([&] { head.TieTo(other.wte.weight, true); }),
+              HasSubstr("expected parameters of one model"));
+  head.TieTo(model.wte.weight, true);
+  EXPECT_THAT(MessageOf([&] { model.wte.weight.TieTo(head, true); }), HasSubstr("neither of them tied"));
+  EXPECT_THAT(MessageOf([&] {
+                ResolvePlan(model, DeviceMesh::Parse("tp=2"), {{"head.weight", ColumnParallel("tp")}});
+              }),
+              HasSubstr("no module or parameter matches"));
+  RunRanks(1, [](World& world) {
+    Gpt late(Config(false));
+    Parallelize(late, world, DeviceMesh(), {});
+    EXPECT_THAT(MessageOf([&] { HeadWeight(late).TieTo(late.wte.weight, true); }),
+                HasSubstr("the model has values already"));
+  });
+}
+
+}  // namespace
+}  // namespace weft
