@@ -54,6 +54,8 @@
 #include "ops/op/op.h"
 #include "ops/reduce/reduce.h"
 #include "ops/sharding/sharding_rule.h"
+#include "parallel/compression/communication_state.h"
+#include "parallel/compression/compressor.h"
 #include "parallel/join.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"

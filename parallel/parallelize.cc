@@ -222,7 +222,12 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
   AgreeOnStartValues(*part, model.AllParameters(), model.AllBuffers(), options.start_values);
   const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);
   const std::vector<ResolvedUnit> units = UnitsHere(resolved, parameters, stages);
-  if (!resolved.pipeline) return ScheduleData(model, part, units, plan.scheduler());
+  if (!resolved.pipeline) {
+    std::vector<ParameterCommunication> communication;
+    for (const ResolvedParameter& parameter : resolved.parameters)
+      communication.push_back(parameter.communication);
+    return ScheduleData(model, part, units, communication, plan.scheduler());
+  }
   ModelStages model_stages = {.context = context,
                               .axis = resolved.pipeline->axis,
                               .stage_ranks = resolved.pipeline->stage_ranks,

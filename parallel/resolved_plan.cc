@@ -45,6 +45,9 @@ class Resolver {
     TakeDTypes();
     CollectUnits();
     CutPipeline();
+    for (ResolvedParameter& of : result_.parameters) {
+      of.communication = CommunicationOf(of.path, of.styles, of.layouts, of.stages, mesh_);
+    }
     return std::move(result_);
   }
 

@@ -8,6 +8,7 @@
 #include "dtensor/nn/module.h"
 #include "mesh/device_mesh.h"
 #include "parallel/buffer_splits.h"
+#include "parallel/compression/parameter_communication.h"
 #include "parallel/plan.h"
 #include "parallel/style.h"
 
@@ -33,6 +34,7 @@ struct ResolvedParameter {
   std::optional<DType> compute_dtype = std::nullopt;  // the run's if not given
   std::optional<DType> reduce_dtype = std::nullopt;   // of its gradient; that at rest if not given
   std::vector<int> stages = {};                       // of a pipeline that have it, ascending; empty: all
+  ParameterCommunication communication = {};          // by which method its gradient is summed
 
   bool operator==(const ResolvedParameter&) const = default;
 };
@@ -85,7 +87,7 @@ struct ResolvedPlan {
 //         exists), an axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
 //         one parameter over the same axis, a head count that the axis does not divide, a dim that a
 //         parameter lacks, a type that no module below has, a smaller group that does not divide its axis; as
-//         CutIntoStages.
+//         CutIntoStages and CommunicationOf.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
 
 }  // namespace weft

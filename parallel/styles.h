@@ -4,6 +4,7 @@
 #define WEFT_PARALLEL_STYLES_H_
 
 #include "parallel/styles/column_parallel.h"
+#include "parallel/styles/communication.h"
 #include "parallel/styles/data_parallel.h"
 #include "parallel/styles/fully_shard.h"
 #include "parallel/styles/ignore.h"

@@ -11,6 +11,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/clip.h"
+#include "parallel/compression/communication_state.h"
 #include "parallel/replicas.h"
 
 namespace weft {
@@ -59,6 +60,10 @@ Trainer::Trainer(Module& model, Optimizer& optimizer, TrainerOptions options)
       optimizer_(optimizer),
       records_(context_) {
   WEFT_REQUIRE(options_.schedule, "Trainer: expected a schedule, got an empty function");
+  WEFT_REQUIRE(
+      options_.loss_scale == nullptr || !HasCompression(model),
+      "Trainer: loss_scale and Communication: expected one of them; residuals would be in units of a scale "
+      "that changes");
 }
 
 StepMetrics Trainer::BeginStep() {

@@ -49,7 +49,7 @@ struct TrainerOptions {
 class Trainer {
  public:
   // `optimizer` has the parameters to train. The trainer views it and the model.
-  // Errors: InvalidArgument without a schedule.
+  // Errors: InvalidArgument without a schedule, and with a loss scale where gradients are compressed (Communication).
   Trainer(Module& model, Optimizer& optimizer, TrainerOptions options = {});
 
   // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the

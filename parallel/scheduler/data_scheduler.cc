@@ -137,20 +137,23 @@ std::vector<CopyUnit> MakeCopyUnits(const Module& model, const IntrusivePtr<Mesh
 // Of the gradients of some parameters, by number.
 std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::vector<Parameter*>& parameters,
                                              const std::vector<int>& numbers,
-                                             const std::vector<int>& unit_of_leaf, bool holds_all,
-                                             const SchedulerOptions& options) {
+                                             const std::vector<int>& unit_of_leaf,
+                                             const std::vector<ParameterCommunication>& communication,
+                                             bool holds_all, const SchedulerOptions& options) {
   int64_t gradient_bytes = 0;
   std::vector<BucketLeaf> leaves;
   for (const int number : numbers) {
     const Parameter& parameter = *parameters[number];
     const ParameterLayouts& layouts = parameter.layouts();
-    leaves.push_back({.node = &parameter.leaf(),
-                      .path = parameter.full_path(),
-                      .type = parameter.at_rest().type(),
-                      .layout = layouts.of_gradient(),
-                      .reduce_dtype = parameter.reduce_dtype(),
-                      .accumulates_unreduced = layouts.accumulates_unreduced,
-                      .unit = unit_of_leaf[number]});
+    leaves.push_back(
+        {.node = &parameter.leaf(),
+         .path = parameter.full_path(),
+         .type = parameter.at_rest().type(),
+         .layout = layouts.of_gradient(),
+         .reduce_dtype = parameter.reduce_dtype(),
+         .accumulates_unreduced = layouts.accumulates_unreduced,
+         .unit = unit_of_leaf[number],
+         .communication = communication.empty() ? ParameterCommunication() : communication[number]});
     const TensorType& type = leaves.back().type;
     gradient_bytes += type.shape.num_elements() * ItemSize(type.dtype);
   }
@@ -172,10 +175,12 @@ struct Scheduled {
   std::shared_ptr<UnitCopies> copies;                     // null: there are no units
 };
 
-// One set of buckets for each of `lists`, which between them have every parameter that is here once, by number.
+// `communication`: of each parameter, or empty. One set of buckets for each of `lists`, which between them have every parameter that is here once, by number.
 Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
-                   const std::vector<ResolvedUnit>& units, const std::vector<std::vector<int>>& lists,
-                   bool by_stage, const SchedulerOptions& options) {
+                   const std::vector<ResolvedUnit>& units,
+                   const std::vector<ParameterCommunication>& communication,
+                   const std::vector<std::vector<int>>& lists, bool by_stage,
+                   const SchedulerOptions& options) {
   const Lane lane = options.overlap ? Lane::kParam : Lane::kInline;
   const std::vector<Parameter*> parameters = model.AllParameters();
   std::vector<int> unit_of_leaf(parameters.size(), -1);
@@ -183,7 +188,8 @@ Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
       MakeCopyUnits(model, context, parameters, units, lane, &unit_of_leaf);
   Scheduled scheduled;
   for (const std::vector<int>& list : lists) {
-    scheduled.buckets.push_back(MakeBuckets(*context, parameters, list, unit_of_leaf, by_stage, options));
+    scheduled.buckets.push_back(
+        MakeBuckets(*context, parameters, list, unit_of_leaf, communication, by_stage, options));
     for (size_t i = 0; i < list.size(); ++i) {
       parameters[list[i]]->leaf().set_sink(scheduled.buckets.back(), static_cast<int>(i));
     }
@@ -215,11 +221,12 @@ Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
 }  // namespace
 
 void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
-                  const std::vector<ResolvedUnit>& units, const SchedulerOptions& options) {
+                  const std::vector<ResolvedUnit>& units,
+                  const std::vector<ParameterCommunication>& communication, const SchedulerOptions& options) {
   if (context->mesh().num_ranks() == 1) return;
   std::vector<int> all(model.AllParameters().size());
   std::iota(all.begin(), all.end(), 0);
-  Schedule(model, context, units, {all}, /*by_stage=*/false, options);
+  Schedule(model, context, units, communication, {all}, /*by_stage=*/false, options);
 }
 
 std::shared_ptr<StageData> ScheduleStageData(Module& model, const IntrusivePtr<MeshContext>& context,
@@ -240,7 +247,8 @@ std::shared_ptr<StageData> ScheduleStageData(Module& model, const IntrusivePtr<M
   std::vector<std::vector<int>> lists;
   for (const auto& [of, numbers] : parameters_of) lists.push_back(numbers);
   if (context->mesh().num_ranks() > 1) {
-    const Scheduled scheduled = Schedule(model, context, units, lists, /*by_stage=*/true, options);
+    const Scheduled scheduled =
+        Schedule(model, context, units, /*communication=*/{}, lists, /*by_stage=*/true, options);
     parts.copies = scheduled.copies;
     size_t list = 0;
     for (const auto& [of, numbers] : parameters_of) parts.buckets.push_back({of, scheduled.buckets[list++]});

@@ -15,8 +15,11 @@ namespace weft {
 // Puts a materialized model's gradients into buckets and its sharded parameters into units, as its plan says:
 // parameters get their sink and, in a unit, the source of their copies; modules of units tell when forward has
 // left them. From then on forward and backward do the rest. On a mesh of one rank there is nothing to do.
+//
+// `communication`: by which method gradients are summed, of each parameter.
 void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
-                  const std::vector<ResolvedUnit>& units, const SchedulerOptions& options);
+                  const std::vector<ResolvedUnit>& units,
+                  const std::vector<ParameterCommunication>& communication, const SchedulerOptions& options);
 
 // The same of the part of a model that a rank of a pipeline has, `context` being of the slice that it is on: units and
 // buckets are of one stage each, and when they move is for the schedule to say (ModelStages::data).

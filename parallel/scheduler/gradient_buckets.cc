@@ -5,14 +5,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "dtensor/call/accumulate.h"
 #include "dtensor/call/execute.h"
 #include "dtensor/redistribution/implicit.h"
 #include "mesh/layout_words.h"
 #include "mesh/shard_math.h"
 #include "ops/elementwise/cast.h"
+#include "parallel/scheduler/common_path.h"
 #include "parallel/scheduler/replica_sum.h"
 #include "runtime/tensor/copy.h"
 
@@ -21,25 +20,17 @@ namespace {
 
 int64_t BytesOf(const TensorType& type) { return type.shape.num_elements() * ItemSize(type.dtype); }
 
-// The components that all paths begin with.
-std::string CommonPath(const std::vector<std::string>& paths) {
-  std::vector<std::string> common = absl::StrSplit(paths[0], '.');
-  common.pop_back();  // the parameter's own name
-  for (const std::string& path : paths) {
-    const std::vector<std::string> parts = absl::StrSplit(path, '.');
-    size_t same = 0;
-    while (same < common.size() && same + 1 < parts.size() && common[same] == parts[same]) ++same;
-    common.resize(same);
-  }
-  return absl::StrJoin(common, ".");
-}
-
 }  // namespace
 
 GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves,
                                  const BucketOptions& options)
     : context_(context), options_(options), leaves_(leaves.size()) {
-  for (size_t i = 0; i < leaves.size(); ++i) leaves_[i].spec = std::move(leaves[i]);
+  std::vector<CompressedLeaf> compressed;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    compressed.push_back({leaves[i].path, leaves[i].type, leaves[i].layout, leaves[i].communication});
+    leaves_[i].spec = std::move(leaves[i]);
+  }
+  compression_ = GradientCompression::Make(context, std::move(compressed));
 }
 
 bool GradientBuckets::HoldsBack(const BucketLeaf& leaf) const {
@@ -121,6 +112,7 @@ void GradientBuckets::Reduce() {
   if (options_.find_unused) AddMissing();
   for (Bucket& bucket : buckets_) Issue(bucket);
   BringToHost();
+  if (compression_ != nullptr) compression_->EndPass();
 }
 
 void GradientBuckets::EndPass() {
@@ -145,6 +137,7 @@ void GradientBuckets::StartOver() {
                                                         [&](int leaf) { return leaves_[leaf].expects; }));
   }
   for (Leaf& leaf : leaves_) leaf.is_delivered = false;
+  if (compression_ != nullptr) compression_->EndPass();
   next_ = 0;
   arrivals_.clear();
   if (observer_) observer_(-1);
@@ -307,26 +300,34 @@ void GradientBuckets::CastForReduction(Leaf& leaf) {
 }
 
 void GradientBuckets::Issue(Bucket& bucket) {
-  std::vector<EachMove> moves;
-  std::vector<int> moved;
+  std::vector<int> moved, compressed;
   for (const int index : bucket.leaves) {
+    const DTensor& gradient = leaves_[index].gradient;
+    if (!gradient.defined()) continue;
+    const bool has_method = compression_ != nullptr && compression_->Takes(index, gradient.layout());
+    (has_method ? compressed : moved).push_back(index);
+  }
+  const PathGuard path(context_.state(), bucket.path_id);
+  const PurposeGuard purpose(context_.state(), Purpose::kGrad);
+  const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kGrad);
+  if (!moved.empty()) IssueMoves(bucket, moved);
+  if (!compressed.empty()) IssueCompressed(compressed);
+}
+
+void GradientBuckets::IssueMoves(const Bucket& bucket, const std::vector<int>& moved) {
+  std::vector<EachMove> moves;
+  for (const int index : moved) {
     Leaf& leaf = leaves_[index];
-    if (!leaf.gradient.defined()) continue;
     CastForReduction(leaf);
     moves.push_back({
         .source = leaf.gradient,
         .to = BeforeReplicaSum(leaf.gradient.layout(), leaf.spec.layout),
         .into = PlaceFor(leaf),
     });
-    moved.push_back(index);
   }
-  if (moves.empty()) return;
   // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
   const bool is_unit = leaves_[bucket.leaves[0]].spec.unit >= 0 && !options_.holds_all;
   if (is_unit && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
-  const PathGuard path(context_.state(), bucket.path_id);
-  const PurposeGuard purpose(context_.state(), Purpose::kGrad);
-  const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kGrad);
   std::vector<DTensor> results = RedistributeEach(moves, options_.lane);
   if (is_unit) outstanding_ = results[0].impl()->pending();
   SumReplicas(moves, moved, &results);
@@ -334,12 +335,16 @@ void GradientBuckets::Issue(Bucket& bucket) {
   for (size_t i = 0; i < moved.size(); ++i) {
     Leaf& leaf = leaves_[moved[i]];
     leaf.gradient = DTensor();
-    if (leaf.spec.node == nullptr) continue;
-    if (leaf.spec.node->on_host()) {
-      to_host_.push_back({moved[i], std::move(results[i])});
-    } else {
-      leaf.spec.node->AddGradient(std::move(results[i]));
-    }
+    Leave(leaf, moved[i], std::move(results[i]));
+  }
+}
+
+void GradientBuckets::Leave(const Leaf& leaf, int index, DTensor result) {
+  if (leaf.spec.node == nullptr) return;
+  if (leaf.spec.node->on_host()) {
+    to_host_.push_back({index, std::move(result)});
+  } else {
+    leaf.spec.node->AddGradient(std::move(result));
   }
 }
 
@@ -349,6 +354,16 @@ void GradientBuckets::BringToHost() {
     LeafNode* const node = leaves_[index].spec.node;
     if (node != nullptr) node->AddGradient(std::exchange(result, DTensor()));
   }
+}
+
+void GradientBuckets::IssueCompressed(const std::vector<int>& compressed) {
+  std::vector<ArrivedGradient> gradients;
+  for (const int index : compressed) {
+    gradients.push_back({index, std::exchange(leaves_[index].gradient, DTensor())});
+  }
+  std::vector<DTensor> sums = compression_->Reduce(std::move(gradients), options_.lane);
+  BringToHost();
+  for (size_t i = 0; i < sums.size(); ++i) Leave(leaves_[compressed[i]], compressed[i], std::move(sums[i]));
 }
 
 // Of what the first way has brought here, in its place; the lane waits for it, not the rank.

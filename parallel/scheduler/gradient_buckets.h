@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/leaf_node.h"
 #include "mesh/layout.h"
+#include "parallel/compression/gradient_compression.h"
 #include "runtime/tensor/tensor_type.h"
 
 namespace weft {
@@ -31,6 +33,7 @@ struct BucketLeaf {
   bool accumulates_unreduced = true;
   // Leaves of one unit, at least 0, are one bucket of their own; -1: buckets are made by size.
   int unit = -1;
+  ParameterCommunication communication = {};  // how it is summed; as a redistribution if not given
 };
 
 struct BucketOptions {
@@ -50,7 +53,8 @@ struct BucketOptions {
 // and ZeRO's communication of gradients, and of FSDP's, whose units are its buckets. A bucket is one
 // RedistributeEach, issued when its last leaf is there and the buckets before it are on their way, so that
 // every rank issues the same in the same order. Where ranks keep pieces and replicas sum them, it is two, on two
-// lanes: replicas sum one unit's pieces while the next unit's terms are scattered.
+// lanes: replicas sum one unit's pieces while the next unit's terms are scattered. Gradients whose leaves have a method
+// of communication go that way, those of a bucket together (parallel/compression).
 //
 // The first pass notes in what order leaves come, and reduces units alone; at its end the ranks agree on mesh rank 0's
 // order, and the buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end.
@@ -78,6 +82,9 @@ class GradientBuckets final : public GradientSink {
   void Reduce();
 
   bool expects(int leaf) const { return leaves_[leaf].expects; }
+
+  // Null: no leaf has a method of communication that has anything to do.
+  GradientCompression* compression() { return compression_.get(); }
 
   // Called with a leaf when backward has delivered it, and with no leaf (-1) at the end of a pass.
   void set_observer(std::function<void(int leaf)> observer) { observer_ = std::move(observer); }
@@ -113,6 +120,9 @@ class GradientBuckets final : public GradientSink {
   void IssueIfWhole(int unit);
   void CastForReduction(Leaf& leaf);
   void Issue(Bucket& bucket);
+  void IssueMoves(const Bucket& bucket, const std::vector<int>& moved);
+  void IssueCompressed(const std::vector<int>& compressed);
+  void Leave(const Leaf& leaf, int index, DTensor result);
   void SumReplicas(const std::vector<EachMove>& moves, const std::vector<int>& moved,
                    std::vector<DTensor>* results);
   Tensor PlaceFor(const Leaf& leaf) const;
@@ -127,6 +137,7 @@ class GradientBuckets final : public GradientSink {
   std::vector<std::pair<int, DTensor>>
       to_host_;                             // leaves and what they get of the last bucket that was issued
   IntrusivePtr<PendingMoves> outstanding_;  // of a unit's bucket: no second one is issued before it has moved
+  std::unique_ptr<GradientCompression> compression_;
   std::function<void(int)> observer_;
 };
 

@@ -93,12 +93,12 @@ TEST(PlanTest, BadEntriesAreNamed) {
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "outputs": "Shard(1)"})json"),
             "plan entry 1: DataParallel has no field \"outputs\"; expected path, style, axis, input, output, "
             "shard_state, shard_gradient");
-  EXPECT_EQ(
-      message(R"json({"path": "", "style": "ZeRO", "axis": "dp"})json"),
-      "plan entry 1, field \"style\": unknown style 'ZeRO': expected one of ColumnParallel, DataParallel, "
-      "FullyShard, Ignore, Offload, Pipeline, Precision, PrepareInput, PrepareOutput, Recompute, "
-      "RowParallel, SequenceParallel, "
-      "VocabParallel");
+  EXPECT_EQ(message(R"json({"path": "", "style": "ZeRO", "axis": "dp"})json"),
+            "plan entry 1, field \"style\": unknown style 'ZeRO': expected one of ColumnParallel, "
+            "Communication, DataParallel, "
+            "FullyShard, Ignore, Offload, Pipeline, Precision, PrepareInput, PrepareOutput, Recompute, "
+            "RowParallel, SequenceParallel, "
+            "VocabParallel");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "output": 1})json"),
             "plan entry 1, field \"output\": expected Replicate or Shard(DIM), got 1");
   for (const std::string dim :

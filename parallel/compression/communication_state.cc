@@ -1,0 +1,99 @@
+#include "parallel/compression/communication_state.h"
+
+#include <algorithm>
+
+#include "mesh/shard_math.h"
+#include "parallel/compression/gradient_compression.h"
+#include "parallel/compression/methods/values.h"
+#include "parallel/scheduler/gradient_buckets.h"
+#include "runtime/base/error.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+namespace {
+
+constexpr char kRound[] = "communication.round";
+
+// Those of the model's buckets, each once.
+std::vector<GradientCompression*> CompressionsOf(Module& model) {
+  std::vector<GradientCompression*> found;
+  for (const Parameter* parameter : model.AllParameters()) {
+    auto* const buckets = dynamic_cast<GradientBuckets*>(parameter->leaf().sink());
+    if (buckets == nullptr || buckets->compression() == nullptr) continue;
+    if (std::find(found.begin(), found.end(), buckets->compression()) == found.end()) {
+      found.push_back(buckets->compression());
+    }
+  }
+  return found;
+}
+
+// An i64 scalar that all ranks have.
+DTensor Count(const IntrusivePtr<MeshContext>& context, uint64_t count) {
+  return DTensor::FromLocal(
+      context, Tensor::FromValues<int64_t>({}, {static_cast<int64_t>(count)}, context->allocator()),
+      Layout(/*ndim=*/0, context->mesh().num_axes()), Shape());
+}
+
+// Rows of another number of ranks, dealt out in turn.
+void LoadRows(SafetensorsReader& reader, const GradientCompression::StateEntry& entry,
+              const TensorType& saved) {
+  const ShardBox own = entry.tensor.LocalBox();
+  const Tensor& piece = entry.tensor.ToLocal();
+  ShardBox row = own;
+  row.global_shape[0] = saved.shape[0];
+  FillTensor(piece, 0);
+  for (row.offset[0] = own.offset[0]; row.offset[0] < saved.shape[0]; row.offset[0] += own.global_shape[0]) {
+    const Tensor read = reader.Read(entry.name, row, entry.tensor.context()->allocator());
+    OnValues(piece, [&](auto values) {
+      using T = typename decltype(values)::value_type;
+      const T* const more = read.data<T>();
+      // The first row as it is: even -0 keeps its sign.
+      const bool is_first = row.offset[0] == own.offset[0];
+      for (size_t i = 0; i < values.size(); ++i) values[i] = is_first ? more[i] : values[i] + more[i];
+    });
+  }
+}
+
+void LoadEntry(SafetensorsReader& reader, const GradientCompression::StateEntry& entry) {
+  const DTensor& tensor = entry.tensor;
+  const TensorType* const saved = reader.Find(entry.name);
+  if (saved == nullptr) return FillTensor(tensor.ToLocal(), 0);
+  if (entry.is_shared && saved->shape != tensor.shape()) return FillTensor(tensor.ToLocal(), 0);
+  Shape rest = saved->shape;
+  if (rest.ndim() > 0) rest[0] = tensor.shape()[0];
+  WEFT_REQUIRE(saved->dtype == tensor.dtype() && rest == tensor.shape(), "'", reader.path(), "': tensor '",
+               entry.name, "' is ", saved->ToString(), ", expected ", tensor.type().ToString(),
+               ", of any extent of dim 0");
+  if (!entry.is_shared) return LoadRows(reader, entry, *saved);
+  CopyTensor(reader.Read(entry.name, tensor.LocalBox(), tensor.context()->allocator()), tensor.ToLocal());
+}
+
+}  // namespace
+
+bool HasCompression(Module& model) { return !CompressionsOf(model).empty(); }
+
+std::vector<std::pair<std::string, DTensor>> CommunicationState(Module& model) {
+  std::vector<std::pair<std::string, DTensor>> state;
+  for (GradientCompression* compression : CompressionsOf(model)) {
+    if (model.context()->state().in_backward()) {
+      Throw(absl::StatusCode::kFailedPrecondition, "CommunicationState within a backward pass");
+    }
+    if (state.empty()) state.push_back({kRound, Count(model.context(), compression->round())});
+    for (GradientCompression::StateEntry& entry : compression->State()) {
+      state.push_back({entry.name, entry.tensor});
+    }
+  }
+  return state;
+}
+
+void LoadCommunicationState(SafetensorsReader& reader, Module& model) {
+  for (GradientCompression* compression : CompressionsOf(model)) {
+    for (const GradientCompression::StateEntry& entry : compression->State()) LoadEntry(reader, entry);
+    compression->set_round(0);
+    if (reader.Find(kRound) == nullptr) continue;
+    const Tensor round = reader.Read(kRound, WholeBox(Shape()), model.context()->allocator());
+    compression->set_round(static_cast<uint64_t>(round.ToVector<int64_t>()[0]));
+  }
+}
+
+}  // namespace weft

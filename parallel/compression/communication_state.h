@@ -1,0 +1,36 @@
+// What a model's communication methods keep between steps, to be saved and loaded: residuals, velocities, bases.
+
+#ifndef WEFT_PARALLEL_COMPRESSION_COMMUNICATION_STATE_H_
+#define WEFT_PARALLEL_COMPRESSION_COMMUNICATION_STATE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/checkpoint/safetensors.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/nn/module.h"
+
+namespace weft {
+
+// Whether any of the model's gradients is compressed on these ranks: its plan says so, and several ranks sum them.
+bool HasCompression(Module& model);
+
+// For SaveTensors, behind CheckpointTensors: "communication.round", and of each compressed parameter
+// "communication.PATH.NAME". Empty, if nothing is compressed. A residual is saved of every rank of its group:
+// [ranks, shape of the parameter].
+// Cost:   waits for sums that are under way.
+// Errors: FailedPrecondition within a backward pass.
+std::vector<std::pair<std::string, DTensor>> CommunicationState(Module& model);
+
+// Reads it, in place. On the mesh that saved it training goes on with the same bits. On another rank r of n takes the sum of
+// the saved rows r, r + n, r + 2n, ...: what has not been sent yet is the sum over the rows, in units of the gradient of
+// the whole batch, so that none of it is lost or counted twice, whatever n. What all ranks have alike (powersgd's bases)
+// is read where the parameter is split into as many parts; otherwise it begins anew. State that the file lacks is 0: the
+// run that wrote it compressed nothing, or by another method.
+// Errors: InvalidArgument for another dtype, or another shape of the parameter.
+void LoadCommunicationState(SafetensorsReader& reader, Module& model);
+
+}  // namespace weft
+
+#endif  // WEFT_PARALLEL_COMPRESSION_COMMUNICATION_STATE_H_
