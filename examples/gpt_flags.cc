@@ -44,6 +44,9 @@ ABSL_FLAG(std::vector<std::string>, offload, {},
           "gradients), parameters (and their state), activations; a list with commas");
 ABSL_FLAG(std::string, offload_folder, "",
           "of --offload on the CPU: where the file is; empty: TMPDIR, or /tmp");
+ABSL_FLAG(std::string, communication, "none",
+          "of ddp: how gradients are summed over ranks: none (exactly), bf16, f16, int8, onebit, "
+          "\"topk(0.01)\", \"randomk(0.01)\", \"powersgd(2)\" (docs/compression.md)");
 ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
 ABSL_FLAG(bool, sequence_parallel, false,
           "split activations between the sharded products over the sequence, on axis tp");
@@ -231,6 +234,15 @@ Plan OffloadFromFlags() {
   return {{"", Offload(options)}};
 }
 
+// What --communication says of all gradients.
+Plan CommunicationFromFlags() {
+  const CommunicationMethod method = CommunicationMethod::Parse(absl::GetFlag(FLAGS_communication));
+  if (method.is_none()) return {};
+  WEFT_REQUIRE(absl::GetFlag(FLAGS_dtype) != "f16", "--communication=", method.ToString(),
+               ": not with --dtype=f16");
+  return {{"", Communication(method.ToString())}};
+}
+
 Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule) {
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
@@ -245,12 +257,12 @@ Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>
     if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(prefetch);
     if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
     made.set_scheduler(scheduler);
-    return made.Merge(RecomputeFromFlags()).Merge(OffloadFromFlags());
+    return made.Merge(RecomputeFromFlags()).Merge(OffloadFromFlags()).Merge(CommunicationFromFlags());
   }
   WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
                ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
-  for (const absl::string_view flag :
-       {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap", "recompute", "offload"}) {
+  for (const absl::string_view flag : {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap",
+                                       "recompute", "offload", "communication"}) {
     WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": a plan of your own says so itself (--plan=", plan, ")");
   }
   Plan own = Plan::FromJson(ReadTextFile(UserPath(plan)));
@@ -295,7 +307,8 @@ FlagsUsage TrainGptUsage() {
       .summary = "Trains a GPT on a text over a mesh of ranks, then samples from it.",
       .groups = {{"Mesh and plan",
                   {"mesh", "plan", "sequence_parallel", "reshard", "recompute", "offload", "offload_folder",
-                   "bucket_mb", "prefetch", "overlap", "print_plan", "backend", "device", "tf32", "threads"}},
+                   "communication", "bucket_mb", "prefetch", "overlap", "print_plan", "backend", "device",
+                   "tf32", "threads"}},
                  {"Pipeline", {"schedule", "chunks", "print_schedule"}},
                  {"Model",
                   {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype",

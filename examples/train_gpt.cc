@@ -29,6 +29,7 @@
 #include "examples/gpt_optimizer.h"
 #include "examples/gpt_progress.h"
 #include "examples/gpt_text.h"
+#include "parallel/compression/communication_state.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/lowering.h"
@@ -167,11 +168,13 @@ void Load(SafetensorsReader& reader, int64_t step, const RunState& state) {
   LoadParameters(reader, state.model);
   LoadOptimizerState(reader, state.optimizer, step);
   if (state.loss_scale != nullptr) LoadTensors(reader, state.loss_scale->State());
+  LoadCommunicationState(reader, state.model);
 }
 
 void Save(const GptRun& run, const Inputs& inputs, int64_t step, const RunState& state) {
   std::vector<std::pair<std::string, DTensor>> tensors = CheckpointTensors(state.model, state.optimizer);
   if (state.loss_scale != nullptr) absl::c_move(state.loss_scale->State(), std::back_inserter(tensors));
+  absl::c_move(CommunicationState(state.model), std::back_inserter(tensors));
   SaveGpt(run.save, state.model, tensors,
           {.step = step,
            .tokenizer = inputs.text.tokenizer->ToJson(),

@@ -171,6 +171,24 @@ grep -q "memory in a file: folder '/nowhere': No such file" again.err || fail "o
 grep -q -- "--offload=disk: expected" again.err || fail "--offload=disk: $(tail -1 again.err)"
 "$train" "${small[@]}" --steps=1 --eval_every=0 --deterministic > none.json 2> again.err || fail "--deterministic: $(tail -1 again.err)"
 
+# --- Compressed gradients: residuals are saved, a resumed run is the run that was not stopped; also on another mesh, and by a plan.
+for how in int8 "topk(0.05, momentum=0.5)" "powersgd(2)"; do
+  few=("${small[@]}" --mesh=dp=2,tp=2 --eval_every=0 "--communication=$how")
+  "$train" "${few[@]}" --steps=6 > whole.json 2> few.err || fail "--communication=$how: $(tail -1 few.err)"
+  "$train" "${few[@]}" --steps=6 --bucket_mb=0.01 --overlap=false > again.json 2> few.err || fail "--communication=$how: $(tail -1 few.err)"
+  diff <(losses whole.json) <(losses again.json) || fail "--communication=$how: a loss depends on the schedule"
+  "$train" "${few[@]}" --steps=3 --save=few.safetensors > few.json 2> few.err || fail "--communication=$how: $(tail -1 few.err)"
+  more=(--resume=few.safetensors --steps=6 --eval_every=0 --log_format=json --sample=0 "--communication=$how")
+  "$train" "${more[@]}" --mesh=dp=2,tp=2 > more.json 2> few.err || fail "--communication=$how resumed: $(tail -1 few.err)"
+  diff <(losses whole.json) <(cat <(losses few.json) <(losses more.json)) || fail "--communication=$how resumed differs"
+  "$train" "${more[@]}" --mesh=dp=4 > more.json 2> few.err || fail "--communication=$how resumed on dp=4: $(tail -1 few.err)"
+  [[ $(losses more.json | wc -l) == 3 ]] || fail "--communication=$how resumed on dp=4: $(cat more.json)"
+done
+echo '{"entries": [{"path": "", "style": "DataParallel", "axis": "dp"}, {"path": "", "style": "Communication", "method": "int8"}]}' > few_plan.json
+"$train" "${small[@]}" --mesh=dp=2 --eval_every=0 --steps=3 --communication=int8 > whole.json 2> few.err || fail "int8: $(tail -1 few.err)"
+"$train" "${small[@]}" --mesh=dp=2 --eval_every=0 --steps=3 --plan=few_plan.json > again.json 2> few.err || fail "a plan of int8: $(tail -1 few.err)"
+diff <(losses whole.json) <(losses again.json) || fail "a plan of int8 is not --communication=int8"
+
 # --- f16 scales the loss; the scale is saved, and a resumed run is the run that was not stopped.
 half=("${small[@]}" --dtype=f16 --mesh=dp=2 --eval_every=0)
 "$train" "${half[@]}" --steps=6 > whole.json 2> half.err || fail "f16: $(tail -1 half.err)"
@@ -206,6 +224,12 @@ bad "does not divide" "${small[@]}" --mesh=tp=3
 bad "needs an axis" "${small[@]}" --mesh=dp=2 --sequence_parallel
 bad "expected one of f32, f64, bf16, f16" "${small[@]}" --dtype=int4
 bad "expected one of none, full, selective" "${small[@]}" --recompute=some
+bad "unknown method 'top': expected one of bf16, f16, int8, none" "${small[@]}" --communication=top
+bad "argument 'fraction': expected a number above 0, at most 1, got '2'" "${small[@]}" "--communication=topk(2)"
+bad "reduce-scattered over axis 'dp' by FullyShard(dp" "${small[@]}" --mesh=dp=2 --plan=fsdp --communication=int8
+bad "a pipeline's stages are summed exactly" "${small[@]}" --mesh=pp=2,dp=2 --microbatches=2 --communication=int8
+bad "--communication=int8: not with --dtype=f16" "${small[@]}" --mesh=dp=2 --dtype=f16 --communication=int8
+bad "a plan of your own says so itself" "${small[@]}" --mesh=dp=2 --plan=few_plan.json --communication=int8
 bad "it is of --dtype=f16" "${small[@]}" --loss_scale=8
 bad "expected a number above 0" "${small[@]}" --dtype=f16 --loss_scale=-1
 bad "has no axis pp" "${small[@]}" --schedule=zbv
