@@ -153,13 +153,11 @@ class BlockSum {
   }
 
   bool IsFinite(const GradientPart& part, std::vector<const uint8_t*> sums) const {
-    std::vector<double> block(codec_->block());
     for (int chunk = 0; chunk < num_ranks_; ++chunk) {
       for (int64_t left = ChunkSize(part, chunk); left > 0; left -= codec_->block()) {
-        const absl::Span<double> some(block.data(), std::min(codec_->block(), left));
-        codec_->Decode(sums[chunk], some);
-        if (!AllFinite<double>(some)) return false;
-        sums[chunk] += codec_->BlockBytes(some.size());
+        const int64_t count = std::min(codec_->block(), left);
+        if (!codec_->IsFinite(sums[chunk], count)) return false;
+        sums[chunk] += codec_->BlockBytes(count);
       }
     }
     return true;

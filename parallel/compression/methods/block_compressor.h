@@ -24,6 +24,8 @@ class BlockCodec {
   virtual void Encode(absl::Span<const double> values, const RandomKey& key, int64_t index,
                       uint8_t* bytes) const = 0;
   virtual void Decode(const uint8_t* bytes, absl::Span<double> values) const = 0;
+  // Whether all that Decode gives is finite.
+  virtual bool IsFinite(const uint8_t* bytes, int64_t num_elements) const = 0;
 
   // Of a chunk of so many elements.
   int64_t ChunkBytes(int64_t num_elements) const {

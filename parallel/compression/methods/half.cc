@@ -37,6 +37,15 @@ class HalfCodec final : public BlockCodec {
       values[i] = static_cast<float>(Half::FromBits(bits));
     }
   }
+  bool IsFinite(const uint8_t* bytes, int64_t num_elements) const override {
+    bool is_finite = true;
+    for (int64_t i = 0; i < num_elements; ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, bytes + 2 * i, 2);
+      is_finite &= std::isfinite(static_cast<float>(Half::FromBits(bits)));
+    }
+    return is_finite;
+  }
 };
 
 template <class Half>

@@ -52,6 +52,11 @@ class Int8Codec final : public BlockCodec {
       values[i] = static_cast<double>(unit) * static_cast<int8_t>(bytes[4 + i]);
     }
   }
+  bool IsFinite(const uint8_t* bytes, int64_t /*num_elements*/) const override {
+    float unit = 0;
+    std::memcpy(&unit, bytes, 4);
+    return std::isfinite(unit);
+  }
 
  private:
   const int64_t block_;

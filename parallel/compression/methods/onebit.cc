@@ -25,17 +25,29 @@ class OneBitCodec final : public BlockCodec {
     for (const double value : values) sum += std::abs(value);
     const auto scale = static_cast<float>(sum / values.size());
     std::memcpy(bytes, &scale, 4);
-    std::memset(bytes + 4, 0, (values.size() + 7) / 8);
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i] < 0) bytes[4 + i / 8] |= static_cast<uint8_t>(1 << (i % 8));
+    bytes += 4;
+    for (size_t first = 0; first < values.size(); first += 8) {
+      const absl::Span<const double> eight = values.subspan(first, 8);
+      unsigned signs = 0;
+      for (size_t i = 0; i < eight.size(); ++i) signs |= static_cast<unsigned>(eight[i] < 0) << i;
+      *bytes++ = static_cast<uint8_t>(signs);
     }
   }
   void Decode(const uint8_t* bytes, absl::Span<double> values) const override {
     float scale = 0;
     std::memcpy(&scale, bytes, 4);
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = (bytes[4 + i / 8] >> (i % 8) & 1) != 0 ? -scale : scale;
+    const double by_sign[] = {scale, -scale};
+    bytes += 4;
+    for (size_t first = 0; first < values.size(); first += 8) {
+      const absl::Span<double> eight = values.subspan(first, 8);
+      const unsigned signs = *bytes++;
+      for (size_t i = 0; i < eight.size(); ++i) eight[i] = by_sign[signs >> i & 1];
     }
+  }
+  bool IsFinite(const uint8_t* bytes, int64_t /*num_elements*/) const override {
+    float scale = 0;
+    std::memcpy(&scale, bytes, 4);
+    return std::isfinite(scale);
   }
 
  private:
