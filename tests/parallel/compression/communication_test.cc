@@ -19,6 +19,7 @@
 #include "parallel/compression/compressor.h"
 #include "parallel/parallelize.h"
 #include "parallel/trainer.h"
+#include "runtime/base/float16.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tests/parallel/training_run.h"
@@ -195,6 +196,21 @@ TEST(CommunicationTest, MicrobatchesAreReducedOnce) {
   EXPECT_EQ(four.grad_bytes, one.grad_bytes);
   EXPECT_EQ(four.state.at("communication.round"), (std::vector<double>{2}));
   EXPECT_NEAR(four.losses[1], one.losses[1], 2e-3);
+}
+
+// Gradients of parameters that rest in bf16 are summed in f32, and so is what is kept of them.
+TEST(CommunicationTest, NarrowGradientsAreSummedInF32) {
+  const Outcome exact = Train({.last = 8});
+  for (const std::string method : {"int8", "topk(1)", "powersgd(2)"}) {
+    const Outcome narrow = Train({.method = method, .last = 8, .dtype = DType::kBF16});
+    EXPECT_NEAR(narrow.losses.back(), exact.losses.back(), 0.03) << method;
+    bool is_wide = false;
+    for (const auto& [name, values] : narrow.state) {
+      for (const double value : values)
+        is_wide |= value != static_cast<float>(BFloat16(static_cast<float>(value)));
+    }
+    EXPECT_TRUE(is_wide || method == "topk(1)") << method;
+  }
 }
 
 double Distance(const FullTensors& a, const FullTensors& b) {
