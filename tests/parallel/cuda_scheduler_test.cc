@@ -125,5 +125,13 @@ TEST(CudaSchedulerTest, WaitsLeftOutAreSeen) {
   }
 }
 
+TEST(CudaSchedulerTest, CompressionIsRefused) {
+  const Case of = {"compressed", "dp=2", {{"", DataParallel("dp")}, {"", Communication("int8")}}};
+  EXPECT_THAT(
+      MessageOf([&] { Train(of, /*overlap=*/true); }),
+      testing::HasSubstr("Communication(int8) on 'own': gradients are compressed on CPUs; this rank's lie on "
+                         "cuda"));
+}
+
 }  // namespace
 }  // namespace weft
