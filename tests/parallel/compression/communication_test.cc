@@ -264,6 +264,34 @@ TEST(CommunicationTest, StateIsSavedAndResumed) {
   std::remove(path.c_str());
 }
 
+// A model that is spread anew begins without state.
+TEST(CommunicationTest, SpreadAnewItBeginsAnew) {
+  RunRanks(2, [](World& world) {
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    Gpt model(SmallGptConfig());
+    const auto context = Bind(world, mesh);
+    for (const std::string method : {"int8", "none", "topk(0.1)"}) {
+      Parallelize(model, context, PlanOf(mesh, method));
+      Sgd optimizer(model.AllParameters(), {});
+      Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 0.05; }});
+      const Tensor ones = Tensor::FromValues<int32_t>({2, kSequence}, std::vector<int32_t>(2 * kSequence, 1));
+      const DTensor tokens = DTensor::Distribute(context, ones, Layout(2, 1).WithShard(0, 0));
+      const auto state = CommunicationState(model);
+      EXPECT_EQ(state.empty(), method == "none");
+      for (const auto& [name, tensor] : state) {
+        for (const double value : tensor.ToLocal().ToVector<double>()) EXPECT_EQ(value, 0) << name;
+      }
+      for (int step = 0; step < 3; ++step) {
+        trainer.Step(2 * kSequence, [&] { return model.Loss(tokens, tokens).Mean(); });
+      }
+      trainer.Flush();
+      if (method != "none") {
+        EXPECT_EQ(CommunicationState(model)[0].second.Item(), 3);
+      }
+    }
+  });
+}
+
 // A residual's rows, added up.
 std::vector<double> SumOfRows(const std::vector<double>& rows, size_t size) {
   std::vector<double> sum(size);
