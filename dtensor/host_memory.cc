@@ -32,15 +32,15 @@ DTensor SavedOnHost(const DTensor& x) {
     return x;
   const Tensor& piece = impl.Local();
   const IntrusivePtr<Buffer>& from = piece.buffer();
+  const IntrusivePtr<MeshContext> host = impl.context->HostSide();
   if (!from->copy()) {
-    const std::shared_ptr<Allocator>& allocator = impl.context->HostSide()->allocator();
+    const std::shared_ptr<Allocator>& allocator = host->allocator();
     const MemoryKindGuard guard(*allocator, MemoryKind::kSaved);
     const auto to = MakeIntrusive<Buffer>(allocator, from->num_bytes());
     CopyTensor(Tensor::BytesOf(from), Tensor::BytesOf(to));
     from->set_copy(to);
   }
-  return DTensor(
-      MakeIntrusive<DTensorImpl>(impl.context->HostSide(), impl.layout, impl.type, piece.On(from->copy())));
+  return DTensor(MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, piece.On(from->copy())));
 }
 
 DTensor ToDevice(const DTensor& x, MemoryKind kind) {
