@@ -1,55 +1,21 @@
 #include "examples/gpt_flags.h"
 
-#include <algorithm>
 #include <memory>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_join.h"
-#include "parallel/pipeline/executor.h"
-#include "parallel/pipeline/generator.h"
-#include "parallel/pipeline/schedule_csv.h"
-#include "parallel/pipeline/stages.h"
+#include "absl/strings/str_cat.h"
+#include "examples/flag_checks.h"
+#include "examples/gpt_plan_flags.h"
+#include "runtime/base/error.h"
 #include "runtime/data/default_text.h"
 #include "runtime/data/token_file.h"
 #include "runtime/device/device_backend.h"
 
-ABSL_FLAG(std::string, mesh, "dp=2,tp=2", "axes and their sizes; empty: a single rank");
-ABSL_FLAG(std::string, plan, "ddp",
-          "what axis dp does: ddp, zero1, zero2 or fsdp; hsdp (axes replica and shard); or a FILE.json that "
-          "holds a whole plan");
 ABSL_FLAG(int64_t, microbatches, 1, "parts that a step's batch comes in, whose gradients add up");
-ABSL_FLAG(
-    std::string, schedule, "1f1b",
-    "of the stages along axis pp: 1f1b, gpipe, interleaved, looped_bfs, zb_h1, zb_h2, interleaved_zb, zbv, "
-    "dualpipev, v_half, v_min, or FILE.csv (docs/pipeline.md)");
-ABSL_FLAG(int64_t, chunks, 0,
-          "stages of each rank along pp, where the schedule leaves the choice; 0: its own number");
 ABSL_FLAG(bool, print_schedule, false, "print what each rank of the pipeline does in a step and stop");
-ABSL_FLAG(double, bucket_mb, 25, "MiB of gradients that move together");
-ABSL_FLAG(int64_t, prefetch, 1, "units whose parameters are gathered ahead of their use, of fsdp and hsdp");
-ABSL_FLAG(
-    std::string, reshard, "always",
-    "of fsdp and hsdp: always (parameters are gathered for forward and again for backward), never (once a "
-    "step, kept until the update), or N (in between they rest within groups of N ranks)");
-ABSL_FLAG(std::string, recompute, "none",
-          "what of the blocks backward computes again: none, full (a block keeps its input alone), or "
-          "selective (it "
-          "also keeps what attention and the products before GELU make)");
-ABSL_FLAG(std::vector<std::string>, offload, {},
-          "what lies in memory of the host beside a GPU, or in a file beside the CPU's: state (the "
-          "optimizer's, and "
-          "gradients), parameters (and their state), activations; a list with commas");
 ABSL_FLAG(std::string, offload_folder, "",
           "of --offload on the CPU: where the file is; empty: TMPDIR, or /tmp");
-ABSL_FLAG(std::string, communication, "none",
-          "of ddp: how gradients are summed over ranks: none (exactly), bf16, f16, int8, onebit, "
-          "\"topk(0.01)\", \"randomk(0.01)\", \"powersgd(2)\" (docs/compression.md)");
-ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
-ABSL_FLAG(bool, sequence_parallel, false,
-          "split activations between the sharded products over the sequence, on axis tp");
 ABSL_FLAG(std::string, backend, "auto",
           "how ranks run and talk: local (threads of this process), gloo or mpi (processes, one a rank, "
           "that a launcher has started), nccl (a GPU for each rank), auto (whichever this was started as)");
@@ -113,24 +79,6 @@ ABSL_FLAG(bool, print_plan, false, "print the plan as a table and stop");
 namespace weft {
 namespace {
 
-int64_t AtLeast(int64_t minimum, absl::string_view flag, int64_t value) {
-  WEFT_REQUIRE(value >= minimum, "--", flag, "=", value, ": expected ", minimum, " or more");
-  return value;
-}
-
-double InRange(double low, double high, absl::string_view flag, double value) {
-  WEFT_REQUIRE(value >= low && value < high, "--", flag, "=", value, ": expected at least ", low,
-               " and below ", high);
-  return value;
-}
-
-// Errors: InvalidArgument unless `value` is among `choices`.
-void OneOf(absl::string_view flag, absl::string_view value,
-           std::initializer_list<absl::string_view> choices) {
-  WEFT_REQUIRE(std::find(choices.begin(), choices.end(), value) != choices.end(), "--", flag, "=", value,
-               ": expected one of ", absl::StrJoin(choices, ", "));
-}
-
 GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
   GptConfig config;
   const std::string preset = absl::GetFlag(FLAGS_model);
@@ -152,130 +100,6 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
                ": the tokenizer needs at least ", tokenizer_vocabulary);
   config.dropout = InRange(0, 1, "dropout", absl::GetFlag(FLAGS_dropout));
   return config;
-}
-
-// Whether a flag says something else than its default.
-bool IsGiven(absl::string_view flag) {
-  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
-  return found->CurrentValue() != found->DefaultValue();
-}
-
-FullyShardOptions ReshardFromFlags() {
-  const std::string reshard = absl::GetFlag(FLAGS_reshard);
-  if (reshard == "always") return {};
-  if (reshard == "never") return {.reshard = Reshard::kNever};
-  int64_t size = 0;
-  WEFT_REQUIRE(absl::SimpleAtoi(reshard, &size) && size >= 2, "--reshard=", reshard,
-               ": expected always, never or a whole number of 2 or more");
-  return {.reshard_to = size};
-}
-
-// What a mesh with an axis pp runs by; nothing for others.
-std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches) {
-  const int axis = mesh.FindAxis("pp");
-  if (axis < 0) {
-    for (const absl::string_view flag : {"schedule", "chunks", "print_schedule"}) {
-      WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": the mesh (", mesh.ToString(), ") has no axis pp");
-    }
-    return std::nullopt;
-  }
-  const std::string name = absl::GetFlag(FLAGS_schedule);
-  const auto ranks = static_cast<int>(mesh.axis_size(axis));
-  if (!absl::EndsWith(name, ".csv")) {
-    const auto chunks = static_cast<int>(AtLeast(0, "chunks", absl::GetFlag(FLAGS_chunks)));
-    PipelineSchedule made = GenerateSchedule(
-        name, {.ranks = ranks, .chunks = chunks, .microbatches = static_cast<int>(microbatches)});
-    CheckCanRun(made);
-    return made;
-  }
-  WEFT_REQUIRE(!IsGiven("chunks"), "--chunks: the file says so itself (--schedule=", name, ")");
-  const PipelineSchedule schedule = ReadScheduleCsv(UserPath(name));
-  WEFT_REQUIRE(schedule.num_ranks() == ranks && schedule.num_microbatches == microbatches,
-               "--schedule=", name, ": it is made for ", schedule.num_ranks(), " ranks and ",
-               schedule.num_microbatches, " microbatches, the mesh (", mesh.ToString(), ") has ", ranks,
-               " and --microbatches=", microbatches);
-  CheckCanRun(schedule);
-  return schedule;
-}
-
-// Stages that lie as the schedule has them.
-PipelineOptions StagesOf(const PipelineSchedule& schedule) {
-  const int chunks = schedule.num_chunks();
-  const auto lie = [&](StageOrder order) {
-    return (order == StageOrder::kLoop || chunks == 2) &&
-           schedule.stage_rank == StageRanks(order, schedule.num_ranks(), chunks);
-  };
-  WEFT_REQUIRE(lie(StageOrder::kLoop) || lie(StageOrder::kV), "--schedule: the stages of ", schedule.name,
-               " lie on ranks ", absl::StrJoin(schedule.stage_rank, " "),
-               ": expected one after another (0 1 0 1) or "
-               "there and back (0 1 1 0)");
-  return {.chunks = chunks, .order = lie(StageOrder::kLoop) ? StageOrder::kLoop : StageOrder::kV};
-}
-
-// What --recompute says of the blocks.
-Plan RecomputeFromFlags() {
-  const std::string recompute = absl::GetFlag(FLAGS_recompute);
-  OneOf("recompute", recompute, {"none", "full", "selective"});
-  if (recompute == "full") return {{"blocks.*", Recompute()}};
-  if (recompute == "selective") return {{"blocks.*", Recompute({.keep = {"linear", "attention"}})}};
-  return {};
-}
-
-// What --offload says of the model.
-Plan OffloadFromFlags() {
-  OffloadOptions options;
-  for (const std::string& what : absl::GetFlag(FLAGS_offload)) {
-    OneOf("offload", what, {"state", "parameters", "activations"});
-    if (what == "state") options.state = true;
-    if (what == "parameters") options.parameters = true;
-    if (what == "activations") options.activations = true;
-  }
-  if (absl::GetFlag(FLAGS_offload).empty()) return {};
-  return {{"", Offload(options)}};
-}
-
-// What --communication says of all gradients.
-Plan CommunicationFromFlags() {
-  const CommunicationMethod method = CommunicationMethod::Parse(absl::GetFlag(FLAGS_communication));
-  if (method.is_none()) return {};
-  WEFT_REQUIRE(absl::GetFlag(FLAGS_dtype) != "f16", "--communication=", method.ToString(),
-               ": not with --dtype=f16");
-  return {{"", Communication(method.ToString())}};
-}
-
-Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule) {
-  const std::string plan = absl::GetFlag(FLAGS_plan);
-  const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
-  const FullyShardOptions blocks = ReshardFromFlags();
-  if (const std::optional<DataPlan> data_plan = ParseDataPlan(plan)) {
-    Plan made = GptPlan(mesh, *data_plan, sequence_parallel, blocks,
-                        schedule ? std::optional(StagesOf(*schedule)) : std::nullopt);
-    SchedulerChoices scheduler;
-    const double bucket_mb = InRange(1e-6, 1e6, "bucket_mb", absl::GetFlag(FLAGS_bucket_mb));
-    const int64_t prefetch = AtLeast(0, "prefetch", absl::GetFlag(FLAGS_prefetch));
-    if (IsGiven("bucket_mb")) scheduler.bucket_mb = bucket_mb;
-    if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(prefetch);
-    if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
-    made.set_scheduler(scheduler);
-    return made.Merge(RecomputeFromFlags()).Merge(OffloadFromFlags()).Merge(CommunicationFromFlags());
-  }
-  WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
-               ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
-  for (const absl::string_view flag : {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap",
-                                       "recompute", "offload", "communication"}) {
-    WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": a plan of your own says so itself (--plan=", plan, ")");
-  }
-  Plan own = Plan::FromJson(ReadTextFile(UserPath(plan)));
-  bool is_cut = false;
-  for (const PlanEntry& entry : own.entries()) {
-    if (!FindStyle(entry.style.name).makes_stages) continue;
-    is_cut = true;
-    WEFT_REQUIRE(entry.style.axis == "pp", "--plan=", plan, ": it cuts the model along axis '",
-                 entry.style.axis, "'; schedules run along an axis 'pp'");
-  }
-  WEFT_REQUIRE(is_cut || !schedule, "--plan=", plan, ": the mesh (", mesh.ToString(),
-               ") has an axis pp, along which no entry cuts the model (Pipeline)");
-  return own;
 }
 
 int ThreadsFromFlags() {
@@ -348,7 +172,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
         {"cosine", "linear", "wsd", "one_cycle", "warm_restarts"});
   GptRun run;
   run.backend = ParseBackend(absl::GetFlag(FLAGS_backend));
-  run.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
+  run.mesh = MeshFromFlags();
   run.model = ModelFromFlags(tokenizer_vocabulary);
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   run.dtype = ItemSize(run.compute_dtype) == 2 ? DType::kF32 : run.compute_dtype;
@@ -366,7 +190,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   WEFT_REQUIRE(run.batch % run.microbatches == 0, "--microbatches=", run.microbatches,
                ": does not divide --batch=", run.batch);
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
-  run.plan = PlanFromFlags(run.mesh, run.pipeline_schedule);
+  run.plan = PlanFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
   run.seed = absl::GetFlag(FLAGS_seed);
   run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));

@@ -1,0 +1,33 @@
+#include "examples/flag_checks.h"
+
+#include <algorithm>
+
+#include "absl/flags/reflection.h"
+#include "absl/strings/str_join.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+
+int64_t AtLeast(int64_t minimum, absl::string_view flag, int64_t value) {
+  WEFT_REQUIRE(value >= minimum, "--", flag, "=", value, ": expected ", minimum, " or more");
+  return value;
+}
+
+double InRange(double low, double high, absl::string_view flag, double value) {
+  WEFT_REQUIRE(value >= low && value < high, "--", flag, "=", value, ": expected at least ", low,
+               " and below ", high);
+  return value;
+}
+
+void OneOf(absl::string_view flag, absl::string_view value,
+           std::initializer_list<absl::string_view> choices) {
+  WEFT_REQUIRE(std::find(choices.begin(), choices.end(), value) != choices.end(), "--", flag, "=", value,
+               ": expected one of ", absl::StrJoin(choices, ", "));
+}
+
+bool IsGiven(absl::string_view flag) {
+  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
+  return found->CurrentValue() != found->DefaultValue();
+}
+
+}  // namespace weft

@@ -1,0 +1,29 @@
+// Checks of flags' values that programs share: an error names the flag, what was given and what was expected.
+
+#ifndef WEFT_EXAMPLES_FLAG_CHECKS_H_
+#define WEFT_EXAMPLES_FLAG_CHECKS_H_
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// `value`.
+// Errors: InvalidArgument, if it is below `minimum`.
+int64_t AtLeast(int64_t minimum, absl::string_view flag, int64_t value);
+
+// `value`.
+// Errors: InvalidArgument, if it is not in [low, high).
+double InRange(double low, double high, absl::string_view flag, double value);
+
+// Errors: InvalidArgument unless `value` is among `choices`.
+void OneOf(absl::string_view flag, absl::string_view value, std::initializer_list<absl::string_view> choices);
+
+// Whether a flag says something else than its default.
+bool IsGiven(absl::string_view flag);
+
+}  // namespace weft
+
+#endif  // WEFT_EXAMPLES_FLAG_CHECKS_H_

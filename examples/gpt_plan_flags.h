@@ -1,0 +1,32 @@
+// The flags of train_gpt that say how the model is spread: mesh, plan, pipeline.
+
+#ifndef WEFT_EXAMPLES_GPT_PLAN_FLAGS_H_
+#define WEFT_EXAMPLES_GPT_PLAN_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "mesh/device_mesh.h"
+#include "parallel/pipeline/schedule.h"
+#include "parallel/plan.h"
+#include "runtime/base/dtype.h"
+
+namespace weft {
+
+// --mesh.
+// Errors: InvalidArgument, as DeviceMesh::Parse.
+DeviceMesh MeshFromFlags();
+
+// What a mesh with an axis pp runs by (--schedule, --chunks); nothing for others.
+// Errors: InvalidArgument for a schedule that does not fit the mesh or the microbatches, and for flags of pipelines
+//         without such an axis.
+std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches);
+
+// What --plan says, and the flags that go with its names.
+// Errors: InvalidArgument for flags that do not fit each other, the mesh, the schedule or the dtype of computing.
+Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule,
+                   DType compute_dtype);
+
+}  // namespace weft
+
+#endif  // WEFT_EXAMPLES_GPT_PLAN_FLAGS_H_
