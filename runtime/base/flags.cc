@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/error_file.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/version.h"
 
@@ -193,6 +194,7 @@ int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
     std::cout << (parsed.help ? FlagsHelp(usage) : VersionLine()) << std::flush;
     return 0;
   } catch (const std::exception& error) {
+    WriteErrorFile(error.what());
     return Fail(error.what());
   }
 }

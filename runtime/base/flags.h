@@ -51,7 +51,8 @@ std::string FlagsHelp(const FlagsUsage& usage);
 std::string VersionLine();
 
 // Parses the flags and returns what `body` returns: the exit code of the program. --help and --version print
-// on stdout and give 0. An exception of either prints one line, "error: ...", on stderr and gives 1.
+// on stdout and give 0. An exception of either prints one line, "error: ...", on stderr and gives 1; a launcher that
+// has named a file for it finds it there (runtime/base/error_file.h).
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
             const std::function<int(const ParsedFlags&)>& body);
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage, const std::function<int()>& body);
