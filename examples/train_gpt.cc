@@ -275,7 +275,7 @@ int Train(const ParsedFlags& parsed) {
              if (RanksAreProcesses(run.backend) && world.rank() > 0)
                absl::StrAppend(&trace, ".", world.rank());
              if (RanksAreProcesses(run.backend) && tracer && world.size() > 1)
-               NoteClockOffset(world, *tracer);
+               NoteClockOffset(world, static_cast<int>(run.mesh.num_ranks()), *tracer);
              TrainRank(world, run, inputs);
            },
            {.backend = run.backend,
@@ -284,6 +284,7 @@ int Train(const ParsedFlags& parsed) {
             .threads_per_rank = run.threads_per_rank,
             .tracer = tracer ? &*tracer : nullptr,
             .check_issue_order = run.check_issue_order,
+            .allow_spares = run.allow_spares,
             .deterministic = run.deterministic});
   if (tracer) tracer->WriteChromeTrace(trace);
   return stop_signal == 0 ? 0 : 128 + stop_signal;

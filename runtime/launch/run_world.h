@@ -2,6 +2,7 @@
 #define WEFT_RUNTIME_LAUNCH_RUN_WORLD_H_
 
 #include <functional>
+#include <optional>
 
 #include "runtime/launch/backend.h"
 #include "runtime/launch/world.h"
@@ -12,8 +13,15 @@ namespace weft {
 // Errors: InvalidArgument if the backend and how this process was started do not go together.
 bool RanksAreProcesses(Backend backend);
 
+// How many ranks the launcher has started that this process is one of; nothing, if ranks are threads.
+// Errors: as RanksAreProcesses.
+std::optional<int> NumLaunchedRanks(Backend backend);
+
 // Runs `body` on the `num_ranks` ranks of a job: as threads of this process, or on this process's rank of the
 // job that a launcher has started. So a program written once runs either way.
+//
+// With WorldOptions::allow_spares a launcher may have started more ranks: the last are spares, which wait until rank 0 is
+// done or a rank fails, without running `body`. Rank 0 says on stderr which they are. World::size() counts them.
 //
 // Errors: InvalidArgument if the launcher's world has another size than `num_ranks`, or as RanksAreProcesses;
 //         those of World::FromEnv. What `body` throws: from threads as RunRanks; from a process as it is, and

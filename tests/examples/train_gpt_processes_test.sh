@@ -65,6 +65,17 @@ diff first_six.txt <(losses mpi.json) > /dev/null || fail "mpirun differs: $(dif
 rm -rf "$TMPDIR"
 unset TMPDIR
 
+# --- A mesh that follows the ranks: the fifth has no place; and a batch that does not divide.
+"$train" "${small[@]}" --mesh= --dtype=f64 --batch=5 --steps=4 --eval_every=2 > one.json 2> one.err || fail "one: $(tail -1 one.err)"
+"$weft_run" --nproc-per-node=5 "$train" "${small[@]}" --mesh=dp=auto,tp=2 --dtype=f64 --batch=5 --steps=4 --eval_every=2 \
+  --trace=spare.json > auto.json 2> auto.err || fail "dp=auto: $(tail -5 auto.err)"
+same_losses one.json auto.json
+grep -q "weft: rank 4 is a spare: the mesh has 4 of the 5 ranks" auto.err || fail "the spare is not named: $(cat auto.err)"
+"$weft_run" --nproc-per-node=5 "$train" "${small[@]}" --mesh= --mesh_choices="dp=4,tp=2;dp=3" --dtype=f64 --batch=5 --steps=4 \
+  --eval_every=2 > choice.json 2> choice.err || fail "--mesh_choices: $(tail -5 choice.err)"
+same_losses one.json choice.json
+grep -q "weft: ranks 3 to 4 are spares: the mesh has 3 of the 5 ranks" choice.err || fail "no spares: $(cat choice.err)"
+
 # --- What does not fit together is said in one line.
 expect_error() {
   local expected=$1
