@@ -63,8 +63,6 @@ std::map<std::string, std::string> LauncherVariables() {
   return variables;
 }
 
-std::string ErrorFilePath() { return Read("TORCHELASTIC_ERROR_FILE").value_or(""); }
-
 std::string TemporaryFolder() { return Read("TMPDIR").value_or("/tmp"); }
 
 std::map<std::string, std::string> NcclChoices() {

@@ -31,13 +31,9 @@ std::optional<std::string> BuildWorkspaceDirectory();
 //   WEFT_AGENT_STORE     1: the launcher keeps the store at MASTER_ADDR:MASTER_PORT
 //   WEFT_STORE_TOKEN     what the store's clients must show
 //   WEFT_STORE_{CA,CERT,KEY,SERVER_NAME}   its mutual TLS: PEM files, and the name in the server's
-//                        certificate
-//   WEFT_GLOO_HOST       the address or host name of this machine that gloo's sockets bind to
+//   certificate WEFT_GLOO_HOST       the address or host name of this machine that gloo's sockets bind to
 //   WEFT_FLIGHT_DIR      where a rank whose run fails writes its flight record
 std::map<std::string, std::string> LauncherVariables();
-
-// TORCHELASTIC_ERROR_FILE, in which a worker tells its launcher why it has failed; empty, if there is none.
-std::string ErrorFilePath();
 
 // TMPDIR, or "/tmp".
 std::string TemporaryFolder();

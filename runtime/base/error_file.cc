@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -16,6 +17,15 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMostBytes = 4096;
+
+// What the launcher has named; empty: none.
+std::string ErrorFilePath() {
+  for (const std::string& variable : WholeEnvironment()) {
+    if (absl::StartsWith(variable, "TORCHELASTIC_ERROR_FILE="))
+      return variable.substr(variable.find('=') + 1);
+  }
+  return "";
+}
 
 }  // namespace
 

@@ -60,10 +60,6 @@ void ProcessWorld::FinishWork() {
   groups_->FinishWork();
 }
 
-void ProcessWorld::NoteSave() {
-  if (store_->launcher_keeps_it()) store_->store()->Add("saved", 1);
-}
-
 ProcessWorld::~ProcessWorld() {
   if (!ended_ && std::uncaught_exceptions() > 0) TellFailure("an exception");
   FinishWork();

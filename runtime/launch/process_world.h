@@ -34,7 +34,6 @@ class ProcessWorld final : public World {
 
   void FinishWork() override;
   Store& store() override { return users_store_; }
-  void NoteSave() override;
 
   // The rank's function has thrown: the others are told so, as "failed: <message>".
   void TellFailure(const std::string& message) noexcept;

@@ -45,6 +45,8 @@ std::optional<LaunchEnvironment> ProcessEnvironment(Backend backend) {
 
 // Rank 0 sets it in the job's store when its body has returned.
 constexpr char kDoneKey[] = "weft/spares/done";
+// weft_run's agents look for it, below what JobStore and ProcessWorld put before it (tools/launcher/launch.cc).
+constexpr char kSavedKey[] = "weft/saved";
 
 // A wait in the store ends when a rank fails.
 void WaitAsSpare(World& world) {
@@ -76,12 +78,13 @@ std::optional<int> NumLaunchedRanks(Backend backend) {
 
 bool RanksAreProcesses(Backend backend) { return ProcessEnvironment(backend).has_value(); }
 
-void RunWorld(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
+namespace {
+
+void RunAnyWorld(int num_ranks, bool allow_spares, const std::function<void(World&)>& body,
+                 const WorldOptions& options) {
   const std::optional<LaunchEnvironment> environment = ProcessEnvironment(options.backend);
-  if (!environment.has_value()) {
-    return RunRanks(num_ranks, body, options);
-  }
-  const bool has_spares = options.allow_spares && environment->world_size > num_ranks;
+  if (!environment.has_value()) return RunRanks(num_ranks, body, options);
+  const bool has_spares = allow_spares && environment->world_size > num_ranks;
   WEFT_REQUIRE(environment->world_size == num_ranks || has_spares, "the launcher (", environment->launcher,
                ") has started ", environment->world_size, " processes, but the mesh has ", num_ranks,
                " ranks: one process a rank is needed");
@@ -93,5 +96,17 @@ void RunWorld(int num_ranks, const std::function<void(World&)>& body, const Worl
     throw;
   }
 }
+
+}  // namespace
+
+void RunWorld(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
+  RunAnyWorld(num_ranks, /*allow_spares=*/false, body, options);
+}
+
+void RunWorldWithSpares(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
+  RunAnyWorld(num_ranks, /*allow_spares=*/true, body, options);
+}
+
+void NoteSave(World& world) { world.store().Add(kSavedKey, 1); }
 
 }  // namespace weft

@@ -20,13 +20,20 @@ std::optional<int> NumLaunchedRanks(Backend backend);
 // Runs `body` on the `num_ranks` ranks of a job: as threads of this process, or on this process's rank of the
 // job that a launcher has started. So a program written once runs either way.
 //
-// With WorldOptions::allow_spares a launcher may have started more ranks: the last are spares, which wait until rank 0 is
-// done or a rank fails, without running `body`. Rank 0 says on stderr which they are. World::size() counts them.
-//
 // Errors: InvalidArgument if the launcher's world has another size than `num_ranks`, or as RanksAreProcesses;
 //         those of World::FromEnv. What `body` throws: from threads as RunRanks; from a process as it is, and
 //         the other processes' groups end with it.
 void RunWorld(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options = {});
+
+// The same where a launcher may have started more ranks than are needed: the last are spares, which wait until rank 0 is
+// done or a rank fails, without running `body`. Rank 0 says on stderr which they are. World::size() counts them.
+void RunWorldWithSpares(int num_ranks, const std::function<void(World&)>& body,
+                        const WorldOptions& options = {});
+
+// Says that the ranks have saved all that they need to go on from here: weft_run counts failures (--max-restarts) anew from
+// then on; other ways of starting ranks take no notice. One rank calls it, when all have saved.
+// Errors: as the store's.
+void NoteSave(World& world);
 
 }  // namespace weft
 

@@ -37,8 +37,6 @@ struct WorldOptions {
   // For debugging: CompareIssueOrder compares, after each step of a Trainer, in which order the ranks have issued
   // their collectives (IssueLog). Costs a text per collective and two small all-gathers per step.
   bool check_issue_order = false;
-  // RunWorld: a launcher may have started more ranks than are needed.
-  bool allow_spares = false;
   // Refuses what does not give the same bits in every run with the same ranks: NCCL's own choice of how it sums. With it
   // NCCL_ALGO and NCCL_PROTO each name one (Ring, Simple). All else always gives them, whatever the threads and the
   // timing: kernels, the other backends' sums, random numbers.
@@ -117,12 +115,6 @@ class World {
   // Errors: FailedPrecondition on every rank, naming the first difference: which rank, the position, and what each of
   //         two ranks has issued there.
   void CompareIssueOrder();
-
-  // Says that the ranks have saved all that they need to go on from here. A launcher that restarts them after failures
-  // counts from then on anew (weft_run's --max-restarts). One rank calls it, when all have saved; other ways of starting
-  // ranks take no notice.
-  // Errors: as the store's.
-  virtual void NoteSave() {}
 
   // Ends all groups of this rank with this error, those still to come too: as Communicator::Fail. Any thread.
   void FailGroups(absl::StatusCode code, const std::string& message);

@@ -41,7 +41,7 @@ struct GenerationEnd {
   std::string node = {};      // the id of the node that failed, was lost, or left
   std::string headline = {};  // one line
   std::string report = {};    // the failed worker's, several lines; may be empty
-  // The workers had saved all that they need to go on (World::NoteSave): failures before that count no more.
+  // The workers had saved all that they need to go on (NoteSave): failures before that count no more.
   bool saved = false;
   int64_t time_s = 0;  // since 1970, by the clock of the node that published it
 

@@ -60,7 +60,7 @@ std::unique_ptr<Rendezvous> MakeRendezvous(const LaunchOptions& options, const s
                                            const std::string& node_id, const AgentStore& job,
                                            Console* console) {
   const auto has_saved = [store = job.store, run_id](int64_t generation) {
-    return store->TryGet(absl::StrCat(run_id, "/", generation, "/saved")).has_value();
+    return store->TryGet(absl::StrCat(run_id, "/", generation, "/user/weft/saved")).has_value();
   };
   if (options.meeting == Meeting::kStandalone) {
     return std::make_unique<SingleNodeRendezvous>(options.workers_per_node, options.max_restarts,

@@ -179,7 +179,7 @@ void Train(const Job& job, World& world) {
     state.value -= gradient.data<double>()[0] * state.value;
     if (world.rank() != 0) continue;
     WriteState(path, state);
-    if (std::getenv("TEST_NOTE_SAVE") != nullptr) world.NoteSave();
+    if (std::getenv("TEST_NOTE_SAVE") != nullptr) NoteSave(world);
   }
   if (world.rank() == 0) std::printf("generation %d: %.17g\n", generation, state.value);
 }
