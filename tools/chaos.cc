@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
-#include "tools/chaos/chaos_run.h"
+#include "tools/faults/chaos_run.h"
 
 ABSL_FLAG(int, kills, 20, "faults that are done to the job");
 ABSL_FLAG(uint64_t, seed, 1, "of the plan: which fault, when, to which rank");

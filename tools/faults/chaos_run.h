@@ -1,12 +1,12 @@
-#ifndef WEFT_TOOLS_CHAOS_CHAOS_RUN_H_
-#define WEFT_TOOLS_CHAOS_CHAOS_RUN_H_
+#ifndef WEFT_TOOLS_FAULTS_CHAOS_RUN_H_
+#define WEFT_TOOLS_FAULTS_CHAOS_RUN_H_
 
 #include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "tools/chaos/fault_plan.h"
+#include "tools/faults/fault_plan.h"
 
 namespace weft {
 
@@ -46,4 +46,4 @@ ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const
 
 }  // namespace weft
 
-#endif  // WEFT_TOOLS_CHAOS_CHAOS_RUN_H_
+#endif  // WEFT_TOOLS_FAULTS_CHAOS_RUN_H_

@@ -1,4 +1,4 @@
-#include "tools/chaos/job.h"
+#include "tools/faults/job.h"
 
 #include <errno.h>
 #include <fcntl.h>

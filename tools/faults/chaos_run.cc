@@ -1,4 +1,4 @@
-#include "tools/chaos/chaos_run.h"
+#include "tools/faults/chaos_run.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
-#include "tools/chaos/job.h"
-#include "tools/chaos/processes.h"
+#include "tools/faults/job.h"
+#include "tools/faults/processes.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/chaos/fault_plan.h"
+#include "tools/faults/fault_plan.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "tools/chaos/processes.h"
+#include "tools/faults/processes.h"
 
 #include <filesystem>
 #include <fstream>
