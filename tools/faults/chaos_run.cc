@@ -136,7 +136,9 @@ class ChaosRun {
   void Hurt(const PlannedFault& fault) {
     AwaitMoment(fault);
     if (!job_->IsRunning()) return;  // it has come to its end before
-    const bool in_restart = fault.moment == Moment::kRestart;
+    job_->Pump(milliseconds(0));
+    const bool in_restart = fault.moment == Moment::kRestart && job_->num_lines() == lines_before_;
+    if (!in_restart && num_unanswered_ > 0) AwaitStep();  // the restart was faster
     Strike(fault);
     ++report_.kills;
     ++num_unanswered_;
@@ -202,9 +204,14 @@ class ChaosRun {
         kill(job_->pid(), SIGKILL);
         break;
     }
-    // No rank of that life stays; what it had written before its end is no answer.
-    AwaitOrThrow([&] { return AwaitGone(hurt_, milliseconds(0)); }, "end ranks:", options_.plan.num_ranks,
-                 kLook);
+    // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
+    // no answer.
+    while (!AwaitGone(hurt_, milliseconds(0))) {
+      job_->Pump(kLook);
+      if (SecondsSince(struck_) < static_cast<double>(options_.patience.count())) continue;
+      Throw(absl::StatusCode::kDeadlineExceeded, "ranks live on, ", options_.patience.count(),
+            " s after a fault: see ", LogOf("hurt"));
+    }
     job_->Pump(milliseconds(0));
     lines_before_ = job_->num_lines();
   }
