@@ -9,6 +9,7 @@
 #include "examples/checkpoint_flags.h"
 #include "examples/gpt_flags.h"
 #include "parallel/compression/communication_state.h"
+#include "runtime/launch/run_world.h"
 
 namespace weft {
 namespace {
@@ -48,11 +49,13 @@ std::string ResumedName() {
                       : absl::StrCat("--resume=", ResumePath());
 }
 
-GptSaving::GptSaving(World& world, const GptCheckpointInfo& info,
+GptSaving::GptSaving(World& world, int64_t num_ranks, const GptCheckpointInfo& info,
                      const std::optional<GptCheckpointInfo>& resumed, const std::string& save,
                      const std::string& resume)
     : world_(world), info_(info), resumed_(resumed), save_(save), resume_(resume) {
-  if (const std::optional<CheckpointOptions> options = CheckpointOptionsFromFlags()) {
+  if (std::optional<CheckpointOptions> options = CheckpointOptionsFromFlags()) {
+    options->num_ranks = static_cast<int>(num_ranks);
+    options->on_saved = [&world](int64_t) { NoteSave(world); };
     folder_.emplace(world, *options);
   }
 }

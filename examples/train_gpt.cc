@@ -176,7 +176,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
                      resolved.ToTable(model, run.mesh));
   }
   if (run.print_plan) return;
-  GptSaving saving(world, InfoOf(run, inputs), inputs.resumed, run.save, run.resume);
+  GptSaving saving(world, run.mesh.num_ranks(), InfoOf(run, inputs), inputs.resumed, run.save, run.resume);
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(run.seed);
   Parallelize(model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});

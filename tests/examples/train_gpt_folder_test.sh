@@ -61,6 +61,13 @@ diff <(losses straight.json | tail -6) <(losses more.json) || fail "resumed as p
 # Under ddp and tp the first two own everything.
 [[ $(cd cut/step-000000012 && echo *) == "manifest.json rank-00000.safetensors rank-00001.safetensors" ]] || fail "files: $(ls cut/step-000000012)"
 
+# --- Ranks that the mesh has no place for are spares.
+cut_off
+"$weft_run" --nproc-per-node=3 "$train" --checkpoint_dir=cut "${quiet[@]}" --mesh_choices="dp=2" --steps=12 > more.json 2> err ||
+  fail "spares: $(tail -3 err)"
+near <(losses straight.json | tail -6) <(losses more.json) || fail "resumed with a spare differs"
+grep -q "rank 2 is a spare" err || fail "no spare: $(cat err)"
+
 # --- Killed at any time, started again and again until it is through: the same losses as those of a run that was not.
 : > joined
 for ((i = 0; i < 30; i++)); do

@@ -73,11 +73,16 @@ std::string Joined(const std::vector<std::string>& reports) {
 
 }  // namespace
 
-Agreement::Agreement(World& world, std::chrono::milliseconds timeout)
-    : store_(world.store()), rank_(world.rank()), size_(world.size()), timeout_(timeout) {
+Agreement::Agreement(World& world, std::chrono::milliseconds timeout, int num_ranks)
+    : store_(world.store()),
+      rank_(world.rank()),
+      size_(num_ranks > 0 ? num_ranks : world.size()),
+      timeout_(timeout) {
+  WEFT_REQUIRE(rank_ < size_ && size_ <= world.size(), "checkpoints of the first ", size_, " of ",
+               world.size(), " ranks: rank ", rank_, " is not among them");
   WEFT_REQUIRE(timeout_.count() > 0, "checkpoints: a timeout of ", timeout_.count(),
                " ms; expected more than 0");
-  std::vector<int> ranks(world.size());
+  std::vector<int> ranks(size_);
   std::iota(ranks.begin(), ranks.end(), 0);
   group_ = world.NewHostGroup("checkpoint", ranks);
   if (rank_ == 0) id_ = store_.Add("checkpoint/agreements", 1);

@@ -22,14 +22,14 @@ namespace weft {
 // Lifetime: ends before the world.
 class Agreement {
  public:
-  // Every rank makes one, in the same order.
-  // Cost: a group of all ranks, and one broadcast of 8 bytes.
-  // Errors: InvalidArgument for a timeout that is not above 0.
-  Agreement(World& world, std::chrono::milliseconds timeout);
+  // Every rank makes one, in the same order; or the first `num_ranks` of the world, if that is not 0.
+  // Cost: a group of these ranks, and one broadcast of 8 bytes.
+  // Errors: InvalidArgument for a timeout that is not above 0, and for a rank that is not among them.
+  Agreement(World& world, std::chrono::milliseconds timeout, int num_ranks = 0);
   ~Agreement();
 
   int rank() const { return rank_; }
-  int size() const { return size_; }
+  int size() const { return size_; }  // how many ranks take part
 
   struct Round {
     // This rank's part; returns its report, of a few KiB at most. Every rank.

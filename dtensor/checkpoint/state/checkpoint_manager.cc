@@ -53,7 +53,7 @@ CheckpointManager::CheckpointManager(World& world, const CheckpointOptions& opti
     : world_(world),
       options_(options),
       files_(options.files != nullptr ? options.files : MakeDiskFiles()),
-      agreement_(world, options.timeout) {
+      agreement_(world, options.timeout, options.num_ranks) {
   WEFT_REQUIRE(!options_.folder.empty(), "checkpoints: expected a folder");
   WEFT_REQUIRE(options_.save_every >= 0 && options_.keep >= 0 && options_.bytes_per_second >= 0 &&
                    options_.generation >= 0,
@@ -126,13 +126,13 @@ StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
   write.keep = options_.keep;
   write.options = {.step = step,
                    .rank = world_.rank(),
-                   .world = world_.size(),
+                   .world = agreement_.size(),
                    .with_crc64 = options_.incremental,
                    .bytes_per_second = options_.bytes_per_second};
   write.manifest.weft = kVersion;
   write.manifest.step = step;
   write.manifest.generation = options_.generation;
-  write.manifest.world = world_.size();
+  write.manifest.world = agreement_.size();
   for (const auto& [name, part] : state.parts()) {
     write.manifest.parts.push_back(name);
     for (const auto& [key, text] : part->Texts()) {
@@ -178,6 +178,7 @@ void CheckpointManager::Write(const StepToWrite& step) {
     written_ = WriteStep(agreement_, *files_, options_.folder, shorter);
   }
   stats_.cpu = ThreadSeconds() - cpu;
+  if (options_.on_saved != nullptr && world_.rank() == 0) options_.on_saved(step.manifest.step);
 }
 
 void CheckpointManager::TakeOver(const WrittenPieces& written, int64_t step) {

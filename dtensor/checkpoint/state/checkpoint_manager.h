@@ -33,7 +33,10 @@ struct CheckpointOptions {
   bool incremental = false;     // tensors that have not changed since the last save are not written again
   double bytes_per_second = 0;  // of each rank's writing; 0: as fast as it goes
   int64_t generation = 0;       // how often the job has been restarted: temporary folders of two do not meet
-  std::chrono::milliseconds timeout = std::chrono::hours(1);    // for the slowest rank's writing or reading
+  std::chrono::milliseconds timeout = std::chrono::hours(1);  // for the slowest rank's writing or reading
+  int num_ranks = 0;  // that take part, the world's first: others are spares; 0: all
+  // On rank 0, when a step has been saved; from the thread that writes.
+  std::function<void(int64_t step)> on_saved = nullptr;
   std::shared_ptr<Files> files = nullptr;                       // null: the disk's
   std::function<void(const std::string& line)> warn = nullptr;  // on rank 0; null: stderr
 };

@@ -282,6 +282,31 @@ TEST(CheckpointManagerTest, ARoundThatIsGivenUpEnds) {
   EXPECT_EQ(message, "no error");
 }
 
+// The first ranks of a world alone: others are spares.
+TEST(CheckpointManagerTest, SomeOfTheRanks) {
+  const auto files = std::make_shared<CrashFiles>();
+  std::vector<int64_t> saved;
+  RunRanks(3, [&](World& world) {
+    if (world.rank() == 2) {
+      EXPECT_THAT(
+          MessageOf([&] { CheckpointManager(world, {.folder = kFolder, .num_ranks = 2, .files = files}); }),
+          HasSubstr("the first 2 of 3 ranks: rank 2 is not among them"));
+      return;
+    }
+    const State state = SmallState(world, 2);
+    CheckpointManager manager(world, {.folder = kFolder,
+                                      .background = true,
+                                      .num_ranks = 2,
+                                      .on_saved = [&](int64_t step) { saved.push_back(step); },
+                                      .files = files});
+    manager.Save(1, state);
+    manager.Save(2, state);
+    manager.Wait();
+  });
+  EXPECT_THAT(saved, ElementsAre(1, 2));
+  EXPECT_EQ(ReadManifest(*files, kFolder, 2).world, 2);
+}
+
 // One that dies lets the others go.
 TEST(CheckpointManagerTest, ARankThatDiesLetsTheOthersGo) {
   const auto files = std::make_shared<CrashFiles>();
