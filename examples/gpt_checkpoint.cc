@@ -20,9 +20,9 @@ using Json = nlohmann::ordered_json;
 // cannot load them.
 constexpr const char* kModelFlags[] = {"model",   "layers", "heads",     "dim",      "vocab_size",
                                        "context", "dtype",  "tokenizer", "optimizer"};
-constexpr const char* kTrainingFlags[] = {"batch",       "steps",        "lr",    "min_lr",      "warmup",
-                                          "schedule_lr", "weight_decay", "beta1", "beta2",       "seed",
-                                          "grad_clip",   "dropout",      "data",  "val_fraction"};
+constexpr const char* kTrainingFlags[] = {"batch",       "steps",        "lr",    "min_lr",       "warmup",
+                                          "schedule_lr", "weight_decay", "beta1", "beta2",        "seed",
+                                          "grad_clip",   "dropout",      "data",  "val_fraction", "shuffle"};
 
 absl::CommandLineFlag& Flag(const std::string& name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
@@ -59,6 +59,7 @@ void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<st
                        {"dtype", std::string(DTypeName(info.dtype))}};
   SaveTensors(path, tensors,
               {{"weft.step", absl::StrCat(info.step)},
+               {"weft.data", info.data},
                {"weft.tokenizer", info.tokenizer},
                {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},
                {"weft.model", config.dump()},
@@ -70,6 +71,9 @@ GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader) {
   GptCheckpointInfo info;
   const bool numbers = absl::SimpleAtoi(Required(reader, "weft.step"), &info.step) &&
                        absl::SimpleAtoi(Required(reader, "weft.text_fingerprint"), &info.text_fingerprint);
+  if (const auto it = reader.metadata().find("weft.data"); it != reader.metadata().end()) {
+    info.data = it->second;
+  }
   info.tokenizer = Required(reader, "weft.tokenizer");
   try {
     const Json config = Json::parse(Required(reader, "weft.model"));

@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/loss_scale.h"
 #include "examples/gpt_checkpoint.h"
+#include "examples/gpt_data.h"
 #include "examples/gpt_flags.h"
 #include "examples/gpt_optimizer.h"
 #include "examples/gpt_progress.h"
@@ -70,15 +71,14 @@ int64_t CountParameters(Gpt& model) {
 }
 
 // One step, of one batch or of its parts. `pipeline`: runs the model, if that is cut into stages.
-void TrainStep(World& world, const GptRun& run, const TrainBatches& batches, const Layout& layout,
-               int64_t step, Gpt& model, PipelineExecutor* pipeline, Trainer& trainer) {
+void TrainStep(World& world, const GptRun& run, GptData& data, Gpt& model, PipelineExecutor* pipeline,
+               Trainer& trainer) {
   const int microbatches = static_cast<int>(run.microbatches);
   const int64_t rows = run.batch / run.microbatches;
-  const auto parts = std::make_shared<std::vector<GptBatch>>();  // the trainer keeps what it may run again
-  for (int i = 0; i < microbatches; ++i) {
-    const auto get = [&](int64_t first, int64_t count) { return batches.Get(step, i * rows + first, count); };
-    parts->push_back(MakeGptBatch(model.context(), layout, rows, run.model.context, get));
-  }
+  world.flight_recorder().SetActivity("data loader");
+  // The trainer keeps what it may run again.
+  const auto parts = std::make_shared<std::vector<GptBatch>>(data.Next());
+  trainer.NoteDataWait(data.wait_s());
   world.flight_recorder().SetActivity("training step");
   const auto count = [&](int i) { return CountTargets((*parts)[i].targets); };
   const auto loss = [&model, parts, rows](int i) {
@@ -102,13 +102,10 @@ void TrainStep(World& world, const GptRun& run, const TrainBatches& batches, con
 }
 
 // Trains from `first_step` to the last, or until a record has set `stopped`.
-void TrainSteps(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout,
-                int64_t first_step, const bool& stopped, Gpt& model, PipelineExecutor* pipeline,
-                Trainer& trainer) {
-  const TrainBatches batches(inputs.split.train, run.model.context, run.seed);
+void TrainSteps(World& world, const GptRun& run, GptData& data, int64_t first_step, const bool& stopped,
+                Gpt& model, PipelineExecutor* pipeline, Trainer& trainer) {
   for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
-    world.flight_recorder().SetActivity("data loader");
-    TrainStep(world, run, batches, layout, step, model, pipeline, trainer);
+    TrainStep(world, run, data, model, pipeline, trainer);
   }
   trainer.Flush();
 }
@@ -171,12 +168,13 @@ void Load(SafetensorsReader& reader, int64_t step, const RunState& state) {
   LoadCommunicationState(reader, state.model);
 }
 
-void Save(const GptRun& run, const Inputs& inputs, int64_t step, const RunState& state) {
+void Save(const GptRun& run, const Inputs& inputs, const GptData& data, int64_t step, const RunState& state) {
   std::vector<std::pair<std::string, DTensor>> tensors = CheckpointTensors(state.model, state.optimizer);
   if (state.loss_scale != nullptr) absl::c_move(state.loss_scale->State(), std::back_inserter(tensors));
   absl::c_move(CommunicationState(state.model), std::back_inserter(tensors));
   SaveGpt(run.save, state.model, tensors,
           {.step = step,
+           .data = data.State(),
            .tokenizer = inputs.text.tokenizer->ToJson(),
            .text_fingerprint = inputs.fingerprint,
            .model = run.model,
@@ -224,18 +222,20 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
                    .loss_scale = scale,
                    .check_replicas_every = run.check_replicas,
                    .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
+  GptData data(run, inputs.split.train, inputs.text.path, model.context(), layout);
   int64_t first_step = 1;
   if (inputs.resumed) {
     SafetensorsReader reader(run.resume);
     Load(reader, inputs.resumed->step, state);
+    data.GoOnAfter(inputs.resumed->step, inputs.resumed->data);
     trainer.set_step(inputs.resumed->step);
     first_step = inputs.resumed->step + 1;
   }
-  TrainSteps(world, run, inputs, layout, first_step, stopped, model, pipeline, trainer);
+  TrainSteps(world, run, data, first_step, stopped, model, pipeline, trainer);
   evaluations.OnLastStep(trainer.step());
   if (!run.save.empty()) {
     world.flight_recorder().SetActivity("saving the checkpoint");
-    Save(run, inputs, trainer.step(), state);
+    Save(run, inputs, data, trainer.step(), state);
   }
   if (run.sample == 0 || stopped) return;
   const std::vector<int32_t> prompt = inputs.text.tokenizer->Encode("\n");
