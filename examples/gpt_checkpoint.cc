@@ -63,7 +63,8 @@ void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<st
                {"weft.tokenizer", info.tokenizer},
                {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},
                {"weft.model", config.dump()},
-               {"weft.flags", Json(info.flags).dump()}},
+               {"weft.flags", Json(info.flags).dump()},
+               {"weft.config", info.config}},
               model.stages() ? &*model.stages() : nullptr);
 }
 

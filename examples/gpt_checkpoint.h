@@ -23,6 +23,7 @@ struct GptCheckpointInfo {
   GptConfig model;
   DType dtype = DType::kF32;
   SafetensorsMetadata flags;  // by name
+  std::string config;  // EffectiveConfig: all flags, as a file for --config; for people, not read again
 };
 
 // Errors: InvalidArgument now rather than after hours: the folder of `path` is missing or not writable.

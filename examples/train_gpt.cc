@@ -35,6 +35,7 @@
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/lowering.h"
 #include "parallel/trainer.h"
+#include "runtime/base/config_file.h"
 #include "runtime/base/philox.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/utf8.h"
@@ -179,7 +180,8 @@ void Save(const GptRun& run, const Inputs& inputs, const GptData& data, int64_t 
            .text_fingerprint = inputs.fingerprint,
            .model = run.model,
            .dtype = run.dtype,
-           .flags = ResumableFlags()});
+           .flags = ResumableFlags(),
+           .config = EffectiveConfig(TrainGptUsage())});
 }
 
 // What every rank runs. Nothing below depends on how many ranks there are.

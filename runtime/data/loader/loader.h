@@ -16,6 +16,7 @@
 #include "runtime/data/loader/read_ahead.h"
 #include "runtime/data/sampling/sampler.h"
 #include "runtime/device/allocator.h"
+#include "runtime/tensor/device_copy.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
@@ -33,8 +34,9 @@ struct LoaderOptions {
   // Those of [0, batch) that this rank reads, in this order: one range per microbatch, say. Ranges may be empty, and other
   // ranks may read the same. No range: all.
   std::vector<RowRange> rows = {};
-  int num_threads = 1;   // that read; 0: Get does
-  int64_t ahead = 2;     // batches that are read before they are asked for, at least 1
+  int num_threads = 1;  // that read; 0: Get does
+  int64_t ahead =
+      2;  // batches that are read before they are asked for, at least 1; on a device, one of them is there
   int64_t position = 0;  // samples consumed before the first batch
   // How long Get waits for a batch, and the destructor for reads that are under way.
   std::chrono::milliseconds patience = std::chrono::minutes(10);
@@ -51,17 +53,19 @@ struct LoaderBatch {
 // number of ranks; each rank asks for its own rows of it. Epochs follow each other without a gap: a batch may have the
 // end of one and the beginning of the next.
 //
-// Memory is that of `ahead` batches and of those that its user holds, of the user's allocator. What the loader has read ahead
-// is no part of its position, so a position may be saved at any time.
+// Memory is that of `ahead` batches and of those that its user holds, of the user's allocator. For a device, the batches
+// ahead lie in memory of the host, and the next one is copied beside what the device computes. What the loader has read
+// ahead is no part of its position, so a position may be saved at any time.
 //
 // Threads: one thread uses it, the rank's: it allocates. The dataset is read from threads of the loader.
 class Loader {
  public:
-  // `allocator`: of the batches, on the CPU; null: one of the loader's own.
+  // `allocator`: of the batches, of any device; null: one of the loader's own, on the CPU.
   // Errors: InvalidArgument for a batch below 1, rows outside it, a sampler of other samples than the dataset's, fewer than 0
   //         threads or 1 batch ahead, a position below 0; ResourceExhausted for threads or memory.
   Loader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sampler> sampler,
          const LoaderOptions& options, std::shared_ptr<Allocator> allocator = nullptr);
+  ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
@@ -90,17 +94,23 @@ class Loader {
   struct Pending {
     int64_t position = 0;
     std::shared_ptr<ReadAhead::Ticket> ticket;
+    std::vector<Tensor> fields = {};             // on the device, or on their way; none before that
+    std::unique_ptr<DeviceCopy> copy = nullptr;  // of the fields
   };
 
   Pending Begin(int64_t position);
+  void BeginCopy(Pending& pending, const ReadJob& job);
 
   std::shared_ptr<const Dataset> dataset_;
   std::shared_ptr<const Sampler> sampler_;
   LoaderOptions options_;
   std::shared_ptr<Allocator> allocator_;
+  std::shared_ptr<Allocator> host_allocator_;  // what is read into: allocator_ itself on the CPU
   int64_t num_rows_ = 0;
   int64_t position_;
   std::deque<Pending> ahead_;
+  std::unique_ptr<DeviceCopy> last_copy_;   // of the batch given out last, whose source may still be read
+  std::unique_ptr<DeviceCopy> spare_copy_;  // one that is done, to be used again
   ReadAhead reader_;
 };
 

@@ -182,9 +182,9 @@ std::shared_ptr<ReadAhead::Ticket> ReadAhead::Submit(ReadJob job) {
   return ticket;
 }
 
-bool ReadAhead::IsDone(const Ticket& ticket) const {
+const ReadJob* ReadAhead::IfDone(const Ticket& ticket) const {
   const std::lock_guard lock(shared_->mutex);
-  return ticket.num_there == ticket.num_rows();
+  return ticket.num_there == ticket.num_rows() && !ticket.error ? &ticket.job : nullptr;
 }
 
 const ReadJob& ReadAhead::Wait(Ticket& ticket) {

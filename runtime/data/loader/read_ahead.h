@@ -42,8 +42,8 @@ class ReadAhead {
 
   // Begins to read.
   std::shared_ptr<Ticket> Submit(ReadJob job);
-  // True if all rows of a job are there, or could not be read. Does not wait.
-  bool IsDone(const Ticket& ticket) const;
+  // The job, if all its rows are there; otherwise null, also if some could not be read. Does not wait.
+  const ReadJob* IfDone(const Ticket& ticket) const;
   // The job, when all its rows are there.
   // Errors: of the first row that could not be read: its own code, and a message that names the sample, its epoch, file and
   //         record (Dataset::NameOf). The same at every call. DeadlineExceeded after `patience`, naming the first row that
