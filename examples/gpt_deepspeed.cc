@@ -7,9 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "examples/gpt_plan_flags.h"
 #include "mesh/device_mesh.h"
 #include "parallel/deepspeed/deepspeed_config.h"
 #include "runtime/base/error.h"
+#include "runtime/launch/backend.h"
 
 namespace weft {
 namespace {
@@ -142,7 +144,8 @@ void Scheduler(const DeepSpeedScheduler& scheduler, double lr, Flags& flags) {
 std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text,
                                              const std::function<std::string(absl::string_view)>& value_of) {
   const DeepSpeedConfig config = DeepSpeedConfig::FromJson(text);
-  const DeviceMesh mesh = DeviceMesh::Parse(value_of("mesh"));
+  const DeviceMesh mesh =
+      MeshOf(value_of("mesh"), value_of("mesh_choices"), NumLaunchedRanks(ParseBackend(value_of("backend"))));
   Flags flags;
   const DeepSpeedBatch batch = ResolveDeepSpeedBatch(config, DataParallelRanks(mesh));
   flags.Set("batch", batch.batch);

@@ -4,7 +4,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "examples/flag_checks.h"
 #include "examples/gpt_deepspeed.h"
 #include "examples/gpt_plan_flags.h"
@@ -12,6 +11,7 @@
 #include "runtime/data/default_text.h"
 #include "runtime/data/token_file.h"
 #include "runtime/device/device_backend.h"
+#include "runtime/launch/run_world.h"
 
 ABSL_FLAG(int64_t, microbatches, 1, "parts that a step's batch comes in, whose gradients add up");
 ABSL_FLAG(bool, print_schedule, false, "print what each rank of the pipeline does in a step and stop");
@@ -117,13 +117,7 @@ int ThreadsFromFlags() {
   return count;
 }
 
-void CheckDivisible(const GptRun& run, const Layout& batch_layout) {
-  int64_t batch_ranks = 1;
-  for (int axis : batch_layout.ShardAxes(/*dim=*/0)) batch_ranks *= run.mesh.axis_size(axis);
-  WEFT_REQUIRE(run.batch / run.microbatches % batch_ranks == 0, "--batch=", run.batch,
-               run.microbatches == 1 ? "" : absl::StrCat(" in --microbatches=", run.microbatches),
-               ": the mesh (", run.mesh.ToString(), ") splits the batch ", batch_ranks,
-               " ways, which does not divide it");
+void CheckDivisible(const GptRun& run) {
   const int tp = run.mesh.FindAxis("tp");
   WEFT_REQUIRE(tp < 0 || run.model.heads % run.mesh.axis_size(tp) == 0, "--heads=", run.model.heads,
                ": the mesh (", run.mesh.ToString(), ") splits the heads ", run.mesh.axis_size(tp),
@@ -136,9 +130,9 @@ FlagsUsage TrainGptUsage() {
   return {
       .summary = "Trains a GPT on a text over a mesh of ranks, then samples from it.",
       .groups = {{"Mesh and plan",
-                  {"mesh", "plan", "sequence_parallel", "reshard", "recompute", "offload", "offload_folder",
-                   "communication", "bucket_mb", "prefetch", "overlap", "print_plan", "backend", "device",
-                   "tf32", "threads"}},
+                  {"mesh", "mesh_choices", "plan", "sequence_parallel", "reshard", "recompute", "offload",
+                   "offload_folder", "communication", "bucket_mb", "prefetch", "overlap", "print_plan",
+                   "backend", "device", "tf32", "threads"}},
                  {"Pipeline", {"schedule", "chunks", "print_schedule"}},
                  {"Model",
                   {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype",
@@ -180,7 +174,8 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
         {"cosine", "linear", "wsd", "one_cycle", "warm_restarts"});
   GptRun run;
   run.backend = ParseBackend(absl::GetFlag(FLAGS_backend));
-  run.mesh = MeshFromFlags();
+  run.mesh = MeshFromFlags(NumLaunchedRanks(run.backend));
+  run.allow_spares = MeshFollowsTheWorld();
   run.model = ModelFromFlags(tokenizer_vocabulary);
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   run.dtype = ItemSize(run.compute_dtype) == 2 ? DType::kF32 : run.compute_dtype;
@@ -228,7 +223,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
                .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
                .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
   run.grad_clip = InRange(0, 1e9, "grad_clip", absl::GetFlag(FLAGS_grad_clip));
-  CheckDivisible(run, BatchLayout(run.mesh, run.plan));
+  CheckDivisible(run);
   return run;
 }
 

@@ -21,6 +21,7 @@ namespace weft {
 // Everything that train_gpt's flags say, checked against each other.
 struct GptRun {
   DeviceMesh mesh;
+  bool allow_spares = false;  // the mesh follows the number of ranks
   Plan plan;
   GptConfig model;
   std::string schedule_lr = "cosine";  // MakeGptSchedule: the shape of what `schedule` gives the numbers for

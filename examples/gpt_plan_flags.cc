@@ -1,6 +1,8 @@
 #include "examples/gpt_plan_flags.h"
 
+#include <algorithm>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -9,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "examples/flag_checks.h"
 #include "examples/gpt_plan.h"
+#include "mesh/mesh_choice.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/schedule_csv.h"
@@ -17,7 +20,12 @@
 #include "runtime/base/flags.h"
 #include "runtime/data/token_file.h"
 
-ABSL_FLAG(std::string, mesh, "dp=2,tp=2", "axes and their sizes; empty: a single rank");
+ABSL_FLAG(std::string, mesh, "dp=2,tp=2",
+          "axes and their sizes; empty: a single rank. One size may be auto: what fits the ranks that a "
+          "launcher has "
+          "started, or the cores of this machine; ranks that are left over are spares");
+ABSL_FLAG(std::string, mesh_choices, "",
+          "instead of --mesh: several, separated by ';'; the largest runs that fits the ranks, as with auto");
 ABSL_FLAG(std::string, plan, "ddp",
           "what axis dp does: ddp, zero1, zero2 or fsdp; hsdp (axes replica and shard); or a FILE.json that "
           "holds a whole plan");
@@ -107,7 +115,22 @@ Plan CommunicationFromFlags(DType compute_dtype) {
 
 }  // namespace
 
-DeviceMesh MeshFromFlags() { return DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh)); }
+DeviceMesh MeshFromFlags(std::optional<int> launched_ranks) {
+  const std::string choices = absl::GetFlag(FLAGS_mesh_choices);
+  WEFT_REQUIRE(choices.empty() || !IsGiven("mesh"),
+               "--mesh_choices: it is instead of --mesh=", absl::GetFlag(FLAGS_mesh));
+  return MeshOf(absl::GetFlag(FLAGS_mesh), choices, launched_ranks);
+}
+
+DeviceMesh MeshOf(const std::string& mesh, const std::string& choices, std::optional<int> launched_ranks) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int ranks = launched_ranks.value_or(cores);
+  return choices.empty() ? ChooseMesh(mesh, ranks) : ChooseMeshAmong(choices, ranks);
+}
+
+bool MeshFollowsTheWorld() {
+  return !absl::GetFlag(FLAGS_mesh_choices).empty() || IsAutoMesh(absl::GetFlag(FLAGS_mesh));
+}
 
 std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches) {
   const int axis = mesh.FindAxis("pp");

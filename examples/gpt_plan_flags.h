@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "mesh/device_mesh.h"
 #include "parallel/pipeline/schedule.h"
@@ -13,9 +14,16 @@
 
 namespace weft {
 
-// --mesh.
-// Errors: InvalidArgument, as DeviceMesh::Parse.
-DeviceMesh MeshFromFlags();
+// --mesh and --mesh_choices for a world of as many ranks as a launcher has started, or as this machine has cores.
+// Errors: InvalidArgument for both flags; as ChooseMesh and ChooseMeshAmong.
+DeviceMesh MeshFromFlags(std::optional<int> launched_ranks);
+
+// The same of these values of --mesh and --mesh_choices.
+// Errors: as ChooseMesh and ChooseMeshAmong.
+DeviceMesh MeshOf(const std::string& mesh, const std::string& choices, std::optional<int> launched_ranks);
+
+// Whether these flags follow the number of ranks, so that some may be left over.
+bool MeshFollowsTheWorld();
 
 // What a mesh with an axis pp runs by (--schedule, --chunks); nothing for others.
 // Errors: InvalidArgument for a schedule that does not fit the mesh or the microbatches, and for flags of pipelines

@@ -271,22 +271,23 @@ int Train(const ParsedFlags& parsed) {
   std::optional<Tracer> tracer;
   if (!run.trace.empty()) tracer.emplace();
   std::string trace = run.trace;
-  RunWorld(static_cast<int>(run.mesh.num_ranks()),
-           [&](World& world) {
-             // A process writes its own rank's spans.
-             if (RanksAreProcesses(run.backend) && world.rank() > 0)
-               absl::StrAppend(&trace, ".", world.rank());
-             if (RanksAreProcesses(run.backend) && tracer && world.size() > 1)
-               NoteClockOffset(world, *tracer);
-             TrainRank(world, run, inputs);
-           },
-           {.backend = run.backend,
-            .device = run.device,
-            .device_options = run.device_options,
-            .threads_per_rank = run.threads_per_rank,
-            .tracer = tracer ? &*tracer : nullptr,
-            .check_issue_order = run.check_issue_order,
-            .deterministic = run.deterministic});
+  const auto run_world = run.allow_spares ? RunWorldWithSpares : RunWorld;
+  run_world(static_cast<int>(run.mesh.num_ranks()),
+            [&](World& world) {
+              // A process writes its own rank's spans.
+              if (RanksAreProcesses(run.backend) && world.rank() > 0)
+                absl::StrAppend(&trace, ".", world.rank());
+              if (RanksAreProcesses(run.backend) && tracer && world.size() > 1)
+                NoteClockOffset(world, static_cast<int>(run.mesh.num_ranks()), *tracer);
+              TrainRank(world, run, inputs);
+            },
+            {.backend = run.backend,
+             .device = run.device,
+             .device_options = run.device_options,
+             .threads_per_rank = run.threads_per_rank,
+             .tracer = tracer ? &*tracer : nullptr,
+             .check_issue_order = run.check_issue_order,
+             .deterministic = run.deterministic});
   if (tracer) tracer->WriteChromeTrace(trace);
   return stop_signal == 0 ? 0 : 128 + stop_signal;
 }

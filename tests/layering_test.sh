@@ -41,7 +41,7 @@ violations() {
           split("1       2    3   4       5        6        6     6          7", order)
           for (i in name) rank[name[i]] = order[i]
           chain("runtime", "base/ device/,store/ tensor/ comm/ trace/,data/ launch/")
-          chain("mesh", "device_mesh,machine,placement layout layout_words,shard_math view_algebra redistribution/")
+          chain("mesh", "device_mesh,machine,placement layout,mesh_choice layout_words,shard_math view_algebra redistribution/")
           chain("ops", "op/ sharding/ declare/ elementwise/ creation/,reduce/ " \
                        "attention/,convolution/,indexing/,normalization/,optimizer/,product/,shape/ cpu/,cuda/")
           chain("ops/cpu", "tsan_suppressions,spans/ " \

@@ -15,6 +15,7 @@
 #include "runtime/base/config_file.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/error_file.h"
 #include "runtime/base/flag_values.h"
 #include "runtime/base/version.h"
 
@@ -206,6 +207,7 @@ int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
               << std::flush;
     return 0;
   } catch (const std::exception& error) {
+    WriteErrorFile(error.what());
     return Fail(error.what());
   }
 }

@@ -41,7 +41,8 @@ std::string FlagsHelp(const FlagsUsage& usage);
 std::string VersionLine();
 
 // Parses the flags and returns what `body` returns: the exit code of the program. --help, --version and --print_config
-// (EffectiveConfig) print on stdout and give 0. An exception of either prints one line, "error: ...", on stderr and gives 1.
+// (EffectiveConfig) print on stdout and give 0. An exception of either prints one line, "error: ...", on stderr and gives 1; a
+// launcher that has named a file for it finds it there (runtime/base/error_file.h).
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
             const std::function<int(const ParsedFlags&)>& body);
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage, const std::function<int()>& body);

@@ -41,8 +41,8 @@ ClockOffset MeasureClockOffset(Communicator& group, const Tracer& tracer) {
   return offset;
 }
 
-void NoteClockOffset(World& world, Tracer& tracer) {
-  std::vector<int> all(static_cast<size_t>(world.size()));
+void NoteClockOffset(World& world, int num_ranks, Tracer& tracer) {
+  std::vector<int> all(static_cast<size_t>(num_ranks));
   std::iota(all.begin(), all.end(), 0);
   tracer.SetClockOffset(MeasureClockOffset(*world.NewGroup("clock", all), tracer).ns);
   world.ledger().Clear();

@@ -26,9 +26,9 @@ struct ClockOffset {
 // Source: Cristian, "Probabilistic clock synchronization", 1989.
 ClockOffset MeasureClockOffset(Communicator& group, const Tracer& tracer);
 
-// Measures it among all ranks of the world, before they do anything else, and notes it in the tracer. The ledger
-// counts none of it.
-void NoteClockOffset(World& world, Tracer& tracer);
+// Measures it among the first `num_ranks` ranks of the world, which call it before they do anything else, and notes it in
+// the tracer. The ledger counts none of it.
+void NoteClockOffset(World& world, int num_ranks, Tracer& tracer);
 
 }  // namespace weft
 

@@ -1,8 +1,11 @@
 #include "runtime/launch/run_world.h"
 
+#include <chrono>
+#include <iostream>
 #include <memory>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/launch_environment.h"
@@ -40,25 +43,70 @@ std::optional<LaunchEnvironment> ProcessEnvironment(Backend backend) {
   return std::nullopt;
 }
 
+// Rank 0 sets it in the job's store when its body has returned.
+constexpr char kDoneKey[] = "weft/spares/done";
+// weft_run's agents look for it, below what JobStore and ProcessWorld put before it (tools/launcher/launch.cc).
+constexpr char kSavedKey[] = "weft/saved";
+
+// A wait in the store ends when a rank fails.
+void WaitAsSpare(World& world) {
+  world.flight_recorder().SetActivity("spare");
+  world.store().Get(kDoneKey, std::chrono::hours(24 * 365));
+}
+
+void RunWithSpares(int num_ranks, const std::function<void(World&)>& body, World& world) {
+  if (world.size() == num_ranks) return body(world);
+  if (world.rank() >= num_ranks) return WaitAsSpare(world);
+  if (world.rank() == 0) {
+    const int last = world.size() - 1;
+    std::cerr << absl::StrCat(
+        "weft: ", last == num_ranks ? "rank " : absl::StrCat("ranks ", num_ranks, " to "), last,
+        last == num_ranks ? " is a spare" : " are spares", ": the mesh has ", num_ranks, " of the ",
+        world.size(), " ranks\n");
+  }
+  body(world);
+  if (world.rank() == 0) world.store().Set(kDoneKey, "");
+}
+
 }  // namespace
+
+std::optional<int> NumLaunchedRanks(Backend backend) {
+  const std::optional<LaunchEnvironment> environment = ProcessEnvironment(backend);
+  if (!environment) return std::nullopt;
+  return environment->world_size;
+}
 
 bool RanksAreProcesses(Backend backend) { return ProcessEnvironment(backend).has_value(); }
 
-void RunWorld(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
+namespace {
+
+void RunAnyWorld(int num_ranks, bool allow_spares, const std::function<void(World&)>& body,
+                 const WorldOptions& options) {
   const std::optional<LaunchEnvironment> environment = ProcessEnvironment(options.backend);
-  if (!environment.has_value()) {
-    return RunRanks(num_ranks, body, options);
-  }
-  WEFT_REQUIRE(environment->world_size == num_ranks, "the launcher (", environment->launcher,
+  if (!environment.has_value()) return RunRanks(num_ranks, body, options);
+  const bool has_spares = allow_spares && environment->world_size > num_ranks;
+  WEFT_REQUIRE(environment->world_size == num_ranks || has_spares, "the launcher (", environment->launcher,
                ") has started ", environment->world_size, " processes, but the mesh has ", num_ranks,
                " ranks: one process a rank is needed");
   const std::unique_ptr<ProcessWorld> world = MakeProcessWorld(environment, options);
   try {
-    body(*world);
+    RunWithSpares(num_ranks, body, *world);
   } catch (const std::exception& error) {
     world->TellFailure(error.what());
     throw;
   }
 }
+
+}  // namespace
+
+void RunWorld(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
+  RunAnyWorld(num_ranks, /*allow_spares=*/false, body, options);
+}
+
+void RunWorldWithSpares(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
+  RunAnyWorld(num_ranks, /*allow_spares=*/true, body, options);
+}
+
+void NoteSave(World& world) { world.store().Add(kSavedKey, 1); }
 
 }  // namespace weft

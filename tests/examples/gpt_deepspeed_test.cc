@@ -25,7 +25,8 @@ using Flags = std::map<std::string, std::string>;
 // What a file says on a mesh, with a learning rate of 0.001 otherwise.
 Flags FlagsOf(const std::string& text, const std::string& mesh = "dp=2") {
   Flags flags;
-  const auto value_of = [&](absl::string_view flag) { return flag == "mesh" ? mesh : std::string("0.001"); };
+  const Flags others = {{"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"lr", "0.001"}};
+  const auto value_of = [&](absl::string_view flag) { return others.at(std::string(flag)); };
   for (const FlagValue& given : GptFlagsFromDeepSpeed(text, value_of)) flags[given.flag] = given.value;
   return flags;
 }

@@ -15,8 +15,8 @@ fail() {
 }
 
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
-small=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=4 --dropout=0.1 --log_format=json --sample=0
-  --mesh=dp=2,tp=2)
+anywhere=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=4 --dropout=0.1 --log_format=json --sample=0)
+small=("${anywhere[@]}" --mesh=dp=2,tp=2)
 
 # What must not depend on how ranks run: step, loss, gradient norm.
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
@@ -24,6 +24,14 @@ losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),
 same_losses() {
   [[ $(losses "$1" | wc -l) -gt 0 ]] || fail "$1: no steps: $(cat "$1")"
   diff <(losses "$1") <(losses "$2") > /dev/null || fail "$1 and $2 differ: $(diff <(losses "$1") <(losses "$2"))"
+}
+
+# Of f64: the sums of another mesh round in another order.
+close_losses() {
+  paste -d' ' <(losses "$1") <(losses "$2") | awk '
+    function far(a, b) { return (a - b) ^ 2 > (1e-13 * a) ^ 2 }
+    NF != 6 || $1 != $4 || far($2, $5) || far($3, $6) { exit bad = 1 } END { exit bad || NR == 0 }' ||
+    fail "$1 and $2 differ: $(diff <(losses "$1") <(losses "$2"))"
 }
 
 "$train" "${small[@]}" --steps=10 --eval_every=5 > threads.json 2> threads.err || fail "threads: $(tail -1 threads.err)"
@@ -64,6 +72,17 @@ losses threads.json | head -6 > first_six.txt
 diff first_six.txt <(losses mpi.json) > /dev/null || fail "mpirun differs: $(diff first_six.txt <(losses mpi.json))"
 rm -rf "$TMPDIR"
 unset TMPDIR
+
+# --- A mesh that follows the ranks: the fifth has no place; and a batch that does not divide.
+"$train" "${small[@]}" --mesh= --dtype=f64 --batch=5 --steps=4 --eval_every=2 > one.json 2> one.err || fail "one: $(tail -1 one.err)"
+"$weft_run" --nproc-per-node=5 "$train" "${small[@]}" --mesh=dp=auto,tp=2 --dtype=f64 --batch=5 --steps=4 --eval_every=2 \
+  --trace=spare.json > auto.json 2> auto.err || fail "dp=auto: $(tail -5 auto.err)"
+close_losses one.json auto.json
+grep -q "weft: rank 4 is a spare: the mesh has 4 of the 5 ranks" auto.err || fail "the spare is not named: $(cat auto.err)"
+"$weft_run" --nproc-per-node=5 "$train" "${anywhere[@]}" --mesh_choices="dp=4,tp=2;dp=3" --dtype=f64 --batch=5 --steps=4 \
+  --eval_every=2 > choice.json 2> choice.err || fail "--mesh_choices: $(tail -5 choice.err)"
+close_losses one.json choice.json
+grep -q "weft: ranks 3 to 4 are spares: the mesh has 3 of the 5 ranks" choice.err || fail "no spares: $(cat choice.err)"
 
 # --- What does not fit together is said in one line.
 expect_error() {

@@ -246,7 +246,6 @@ bad() {
 }
 bad "did you mean --mesh?" --mehs=dp=2
 bad "no such file" --data=missing.txt
-bad "does not divide" "${small[@]}" --batch=3
 bad "does not divide" "${small[@]}" --mesh=tp=3
 bad "needs an axis" "${small[@]}" --mesh=dp=2 --sequence_parallel
 bad "expected one of f32, f64, bf16, f16" "${small[@]}" --dtype=int4

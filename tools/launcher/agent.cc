@@ -184,18 +184,20 @@ std::optional<GenerationEnd> Agent::End() {
 
 void Agent::SayWhy(const Assignment& assignment, const GenerationEnd& end) {
   if (end.kind == GenerationEnd::Kind::kFinished) return;
+  const int restarts = end.saved ? 0 : assignment.restarts;
   if (end.restart) {
-    const std::string which = end.kind == GenerationEnd::Kind::kGrow
-                                  ? ""
-                                  : absl::StrCat(" (restart ", assignment.restarts + 1, " of ",
-                                                 options_.workers.job.max_restarts, ")");
+    const std::string which =
+        end.kind == GenerationEnd::Kind::kGrow
+            ? ""
+            : absl::StrCat(" (restart ", restarts + 1, " of ", options_.workers.job.max_restarts,
+                           end.saved ? " since the last save)" : ")");
     console_->Say(absl::StrCat(end.headline, ": all workers start again", which));
     return;
   }
-  const std::string used = options_.workers.job.max_restarts > 0
-                               ? absl::StrCat(" (after ", assignment.restarts, " of ",
-                                              options_.workers.job.max_restarts, " restarts)")
-                               : "";
+  const std::string used =
+      options_.workers.job.max_restarts > 0
+          ? absl::StrCat(" (after ", restarts, " of ", options_.workers.job.max_restarts, " restarts)")
+          : "";
   const std::string report = end.report.empty() ? "" : absl::StrCat("\n", end.report);
   console_->Say(absl::StrCat("the job failed", used, ": ", end.headline, report));
 }

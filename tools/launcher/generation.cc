@@ -8,9 +8,9 @@ namespace weft {
 using Json = nlohmann::json;
 
 std::string GenerationEnd::ToText() const {
-  const Json json = {{"kind", static_cast<int>(kind)}, {"restart", restart},
-                     {"exit_code", exit_code},         {"node", node},
-                     {"headline", headline},           {"report", report}};
+  const Json json = {
+      {"kind", static_cast<int>(kind)}, {"restart", restart}, {"exit_code", exit_code}, {"node", node},
+      {"headline", headline},           {"report", report},   {"saved", saved},         {"time_s", time_s}};
   // A worker may write anything: what is no UTF-8 is replaced.
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
@@ -27,7 +27,9 @@ GenerationEnd GenerationEnd::FromText(absl::string_view text) {
             .exit_code = json.at("exit_code").get<int>(),
             .node = json.at("node").get<std::string>(),
             .headline = json.at("headline").get<std::string>(),
-            .report = json.at("report").get<std::string>()};
+            .report = json.at("report").get<std::string>(),
+            .saved = json.at("saved").get<bool>(),
+            .time_s = json.at("time_s").get<int64_t>()};
   } catch (const Json::exception& error) {
     Throw(absl::StatusCode::kDataLoss, "a generation's end cannot be read: ", error.what());
   }

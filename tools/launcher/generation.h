@@ -14,7 +14,7 @@ namespace weft {
 // What a generation is for one node.
 struct Assignment {
   int64_t generation = 0;
-  int restarts = 0;  // generations that ended badly so far, over all nodes
+  int restarts = 0;  // generations that ended badly since the last one that had saved, over all nodes
   int node_rank = 0;
   int num_nodes = 1;
   int rank_offset = 0;  // rank of this node's first worker; the others follow
@@ -41,6 +41,9 @@ struct GenerationEnd {
   std::string node = {};      // the id of the node that failed, was lost, or left
   std::string headline = {};  // one line
   std::string report = {};    // the failed worker's, several lines; may be empty
+  // The workers had saved all that they need to go on (NoteSave): failures before that count no more.
+  bool saved = false;
+  int64_t time_s = 0;  // since 1970, by the clock of the node that published it
 
   bool operator==(const GenerationEnd&) const = default;
 

@@ -59,9 +59,12 @@ std::string LogFolder(const LaunchOptions& options, const std::string& run_id, C
 std::unique_ptr<Rendezvous> MakeRendezvous(const LaunchOptions& options, const std::string& run_id,
                                            const std::string& node_id, const AgentStore& job,
                                            Console* console) {
+  const auto has_saved = [store = job.store, run_id](int64_t generation) {
+    return store->TryGet(absl::StrCat(run_id, "/", generation, "/user/weft/saved")).has_value();
+  };
   if (options.meeting == Meeting::kStandalone) {
     return std::make_unique<SingleNodeRendezvous>(options.workers_per_node, options.max_restarts,
-                                                  options.address, job.port);
+                                                  options.address, job.port, has_saved);
   }
   const bool fixed = options.meeting == Meeting::kStatic;
   return std::make_unique<StoreRendezvous>(
@@ -78,7 +81,9 @@ std::unique_ptr<Rendezvous> MakeRendezvous(const LaunchOptions& options, const s
                              .poll = options.monitor_interval,
                              .join_timeout = options.join_timeout,
                              .last_call = options.last_call,
-                             .say = [console](const std::string& line) { console->Say(line); }});
+                             .say = [console](const std::string& line) { console->Say(line); },
+                             .has_saved = has_saved,
+                             .holds_store = job.server != nullptr});
 }
 
 // A file that is opened later must not become this program's stdout: whoever closed a stream gets /dev/null.

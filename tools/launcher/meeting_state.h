@@ -20,12 +20,25 @@ struct MeetingNode {
   bool operator==(const MeetingNode&) const = default;
 };
 
+// A worker of that node was the first of its generation to fail.
+struct NodeFailure {
+  std::string id = {};
+  int64_t time_s = 0;  // since 1970
+
+  bool operator==(const NodeFailure&) const = default;
+};
+
 // What the nodes of a job know together: who is in, who is expected, who waits outside. One value in the
 // store that nodes change by compare_set, so each change is one node's alone. A value: copies, compares.
 struct MeetingState {
+  // A node whose workers fail so often within that many seconds, nothing being saved in between, is left out, if the
+  // others are enough without it.
+  static constexpr int kMostFailures = 3;
+  static constexpr int64_t kFailureWindow = 600;
+
   int64_t generation = 0;
   bool running = false;  // else its nodes are still being gathered
-  int restarts = 0;
+  int restarts = 0;      // since the last generation that had saved
   int min_nodes = 1;
   int max_nodes = 1;
   int workers_per_node = 1;
@@ -34,15 +47,19 @@ struct MeetingState {
   std::vector<std::string> expected =
       {};                                 // gathering: ids of those who were here before and should come back
   std::vector<std::string> waiting = {};  // running: ids of those who would join
-  std::string closed = {};                // why nobody may join any more; empty: not so
+  std::vector<NodeFailure> failures = {};  // since then, of the last kFailureWindow
+  std::vector<std::string> left_out = {};  // ids of those who may take part no more
+  std::string closed = {};                 // why nobody may join any more; empty: not so
 
   bool operator==(const MeetingState&) const = default;
 
   const MeetingNode* Find(absl::string_view id) const;
 
   // Opens the generation after this one, which ended so: all of its nodes but the one that is gone should
-  // come back, and those who wait should come.
+  // come back, and those who wait should come. Counts failures, and leaves out who fails too often.
   void Reopen(const GenerationEnd& end);
+
+  bool IsLeftOut(absl::string_view id) const;
 
   // Adds `node` and returns its arrival.
   int64_t Join(MeetingNode node);
@@ -56,6 +73,9 @@ struct MeetingState {
   std::string ToText() const;
   // Errors: DataLoss if `text` is from nobody's ToText.
   static MeetingState FromText(absl::string_view text);
+
+ private:
+  void Count(const GenerationEnd& end);
 };
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #ifndef WEFT_TOOLS_LAUNCHER_RENDEZVOUS_H_
 #define WEFT_TOOLS_LAUNCHER_RENDEZVOUS_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 
@@ -15,6 +16,9 @@ namespace weft {
 // Errors:  Aborted when the place where the nodes meet is gone.
 class Rendezvous {
  public:
+  // Whether the workers of a generation have said that they had saved all that they need to go on.
+  using HasSaved = std::function<bool(int64_t generation)>;
+
   virtual ~Rendezvous() = default;
 
   // Takes part in the next generation, once enough nodes are there; the one before must have ended. This one
@@ -28,7 +32,7 @@ class Rendezvous {
   virtual void Done() = 0;
 
   // Ends the generation, unless it has ended. `end.restart` says whether a restart would make sense; it is
-  // refused if none is left. Returns how it ended: the first end that any node published.
+  // refused if none is left since the last generation that had saved. Returns how it ended: the first end that any node published.
   virtual GenerationEnd Publish(GenerationEnd end) = 0;
 
   // How the generation ended, if it has.

@@ -7,8 +7,8 @@
 namespace weft {
 
 SingleNodeRendezvous::SingleNodeRendezvous(int num_workers, int max_restarts, std::string master_addr,
-                                           int master_port)
-    : max_restarts_(max_restarts) {
+                                           int master_port, HasSaved has_saved)
+    : max_restarts_(max_restarts), has_saved_(std::move(has_saved)) {
   next_.world_size = num_workers;
   next_.master_addr = std::move(master_addr);
   next_.master_port = master_port;
@@ -19,7 +19,7 @@ std::optional<Assignment> SingleNodeRendezvous::Next(const std::function<bool()>
   if (end_) {
     WEFT_CHECK(end_->restart, "the job is over: ", end_->headline);
     ++next_.generation;
-    ++next_.restarts;
+    next_.restarts = (end_->saved ? 0 : next_.restarts) + 1;
     end_.reset();
   }
   return next_;
@@ -29,7 +29,8 @@ void SingleNodeRendezvous::Done() { Publish({.kind = GenerationEnd::Kind::kFinis
 
 GenerationEnd SingleNodeRendezvous::Publish(GenerationEnd end) {
   if (end_) return *end_;
-  end.restart = end.restart && next_.restarts < max_restarts_;
+  end.saved = has_saved_ && has_saved_(next_.generation);
+  end.restart = end.restart && (end.saved ? 0 : next_.restarts) < max_restarts_;
   end_ = std::move(end);
   return *end_;
 }

@@ -10,7 +10,9 @@ namespace weft {
 // One node, which agrees with itself.
 class SingleNodeRendezvous final : public Rendezvous {
  public:
-  SingleNodeRendezvous(int num_workers, int max_restarts, std::string master_addr, int master_port);
+  // `has_saved`: empty for never.
+  SingleNodeRendezvous(int num_workers, int max_restarts, std::string master_addr, int master_port,
+                       HasSaved has_saved = {});
 
   std::optional<Assignment> Next(const std::function<bool()>& cancelled) override;
   void Done() override;
@@ -22,6 +24,7 @@ class SingleNodeRendezvous final : public Rendezvous {
  private:
   Assignment next_;
   int max_restarts_;
+  HasSaved has_saved_;
   std::optional<GenerationEnd> end_;
 };
 

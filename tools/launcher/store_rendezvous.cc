@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -60,6 +62,7 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
       state = MeetingState::FromText(desired);
     }
     if (IsNewToMe(state)) return Begin(state);
+    if (state.IsLeftOut(options_.id)) gathering.begin = Clock::now();  // it waits for the job's end alone
     if (Clock::now() - gathering.begin >= options_.join_timeout) {
       Withdraw();
       ThrowTooFew(state);
@@ -78,12 +81,14 @@ MeetingState StoreRendezvous::Advanced(MeetingState state, Gathering* gathering)
     Throw(absl::StatusCode::kAborted, "the job is over: ", state.closed);
   }
   RequireFit(state);
+  if (state.IsLeftOut(options_.id) && !options_.holds_store) ThrowLeftOut();
   const bool member = state.Find(options_.id) != nullptr;
   if (state.running && member && state.generation == current_.generation) {
     const std::optional<GenerationEnd> end = End();
     WEFT_CHECK(end && end->restart, "generation ", state.generation, " has not ended, or is the last");
     state.Reopen(*end);
   }
+  if (state.IsLeftOut(options_.id)) return state;
   if (state.running) {
     if (!member &&
         std::find(state.waiting.begin(), state.waiting.end(), options_.id) == state.waiting.end()) {
@@ -108,6 +113,12 @@ void StoreRendezvous::RequireFit(const MeetingState& state) {
   WEFT_REQUIRE(state.min_nodes == options_.min_nodes && state.max_nodes == options_.max_nodes, "node ",
                options_.host, " was started with --nnodes=", options_.min_nodes, ":", options_.max_nodes,
                ", the others with ", state.min_nodes, ":", state.max_nodes);
+}
+
+void StoreRendezvous::ThrowLeftOut() const {
+  Throw(absl::StatusCode::kAborted, "node ", options_.host, " is left out of the job: its workers failed ",
+        MeetingState::kMostFailures, " times within ", MeetingState::kFailureWindow / 60,
+        " minutes without a save between them");
 }
 
 void StoreRendezvous::JoinIfAbsent(MeetingState* state, Gathering* gathering) {
@@ -241,7 +252,10 @@ GenerationEnd StoreRendezvous::Publish(GenerationEnd end) {
     current = current_;
   }
   const bool free = end.kind == GenerationEnd::Kind::kGrow;
-  end.restart = end.restart && (free || current.restarts < options_.max_restarts);
+  end.saved = options_.has_saved && options_.has_saved(current.generation);
+  end.time_s = options_.now_s ? options_.now_s() : absl::ToUnixSeconds(absl::Now());
+  const int restarts = end.saved ? 0 : current.restarts;
+  end.restart = end.restart && (free || restarts < options_.max_restarts);
   const std::string won = store_->CompareSet(EndKey(current.generation), "", end.ToText());
   const GenerationEnd first = GenerationEnd::FromText(won);
   if (!first.restart) {

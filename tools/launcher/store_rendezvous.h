@@ -36,6 +36,10 @@ struct StoreRendezvousOptions {
   std::chrono::milliseconds last_call{30'000};      // for more than min_nodes, once those are there
 
   std::function<void(const std::string&)> say = {};  // a line for the user: whom one waits for
+  Rendezvous::HasSaved has_saved = {};               // empty: never
+  // The job's store is this process's: it stays until the job is over, even where it may take part no more.
+  bool holds_store = false;
+  std::function<int64_t()> now_s = {};  // since 1970; empty: the machine's clock
 };
 
 // Nodes that meet in a store: with fixed ranks (static) or in the order in which they come (dynamic).
@@ -44,6 +48,9 @@ struct StoreRendezvousOptions {
 // it begins as soon as every node that was in it and lives has come back, if those are min_nodes at least. A
 // node keeps its place in the order as long as its launcher lives. A node that comes to a running job with
 // room for it ends the generation (kGrow), which costs no restart; one for which there is no room waits.
+//
+// A node whose workers were the first to fail three times within ten minutes, without a save between them, is left out
+// if the others are enough: it cannot take part again.
 //
 // Each node watches the next: one that falls silent ends the generation (kLost). So after a loss the others
 // begin again within silence + the time that stopping their workers takes + beat and poll.
@@ -71,6 +78,7 @@ class StoreRendezvous final : public Rendezvous {
   MeetingState Advanced(MeetingState state, Gathering* gathering);
   void JoinIfAbsent(MeetingState* state, Gathering* gathering);
   void RequireFit(const MeetingState& state);
+  [[noreturn]] void ThrowLeftOut() const;
   bool RankIsFree(const MeetingState& state, Gathering* gathering);
   void RunIfComplete(MeetingState* state, Gathering* gathering);
   Assignment Begin(const MeetingState& state);

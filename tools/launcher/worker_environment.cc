@@ -8,7 +8,8 @@
 namespace weft {
 
 std::vector<std::string> WorkerEnvironment(const std::vector<std::string>& inherited, const JobVariables& job,
-                                           const Assignment& assignment, int local_rank) {
+                                           const Assignment& assignment, int local_rank,
+                                           const std::string& error_file) {
   const int rank = assignment.rank_offset + local_rank;
   std::map<std::string, std::string> own = {
       {"RANK", absl::StrCat(rank)},
@@ -26,15 +27,17 @@ std::vector<std::string> WorkerEnvironment(const std::vector<std::string>& inher
       {"TORCHELASTIC_MAX_RESTARTS", absl::StrCat(job.max_restarts)},
       {"TORCHELASTIC_RUN_ID", job.run_id}};
   if (job.workers_per_node > 1 && ValueOf(inherited, "OMP_NUM_THREADS").empty()) own["OMP_NUM_THREADS"] = "1";
+  if (!error_file.empty()) own["TORCHELASTIC_ERROR_FILE"] = error_file;
   if (job.agent_store) own["WEFT_AGENT_STORE"] = "1";
   if (!job.store_token.empty()) own["WEFT_STORE_TOKEN"] = job.store_token;
 
   std::vector<std::string> variables;
   for (const std::string& variable : inherited) {
     const std::string name = variable.substr(0, variable.find('='));
-    // What another launcher above this one said of its own store is not so here.
-    const bool of_other_store = name == "TORCHELASTIC_USE_AGENT_STORE" || name == "WEFT_AGENT_STORE";
-    if (own.count(name) == 0 && !of_other_store) variables.push_back(variable);
+    // What another launcher above this one said of its own is not so here.
+    const bool of_other_launcher = name == "TORCHELASTIC_USE_AGENT_STORE" || name == "WEFT_AGENT_STORE" ||
+                                   name == "TORCHELASTIC_ERROR_FILE";
+    if (own.count(name) == 0 && !of_other_launcher) variables.push_back(variable);
   }
   for (const auto& [name, value] : own) variables.push_back(absl::StrCat(name, "=", value));
   return variables;

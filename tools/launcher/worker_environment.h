@@ -20,10 +20,11 @@ struct JobVariables {
 // The variables, NAME=VALUE, of the worker with `local_rank`: those of `inherited`, and torchrun's in their
 // place (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK,
 // ROLE_WORLD_SIZE, ROLE_NAME, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT,
-// TORCHELASTIC_MAX_RESTARTS, TORCHELASTIC_RUN_ID), WEFT_AGENT_STORE=1 and WEFT_STORE_TOKEN where they apply,
+// TORCHELASTIC_MAX_RESTARTS, TORCHELASTIC_RUN_ID; TORCHELASTIC_ERROR_FILE if one is given), WEFT_AGENT_STORE=1 and WEFT_STORE_TOKEN where they apply,
 // and OMP_NUM_THREADS=1 if it is not set and the node has several workers.
 std::vector<std::string> WorkerEnvironment(const std::vector<std::string>& inherited, const JobVariables& job,
-                                           const Assignment& assignment, int local_rank);
+                                           const Assignment& assignment, int local_rank,
+                                           const std::string& error_file = "");
 
 // The value of a variable in such a list; empty if it is not there.
 std::string ValueOf(const std::vector<std::string>& variables, const std::string& name);

@@ -25,6 +25,7 @@ std::string FailureReport::ToString() const {
   std::string text = absl::StrCat("  rank   ", exit.rank, ", local rank ", exit.local_rank, " on ", host,
                                   "\n  pid    ", exit.pid, "\n  time   ", time);
   if (!log.empty()) absl::StrAppend(&text, "\n  logs   ", log);
+  if (!message.empty()) absl::StrAppend(&text, "\n  error  ", message);
   const bool has_errors = !errors.empty();
   const std::string& tail = has_errors ? errors : output;
   if (tail.empty()) return absl::StrCat(text, "\n  it wrote nothing");

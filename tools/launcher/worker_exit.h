@@ -27,10 +27,11 @@ struct WorkerExit {
 struct FailureReport {
   WorkerExit exit;
   std::string host;
-  std::string time;    // UTC
-  std::string log;     // folder; empty: none
-  std::string errors;  // the last lines of its stderr
-  std::string output;  // the last lines of its stdout, for one that wrote nothing to stderr
+  std::string time;     // UTC
+  std::string log;      // folder; empty: none
+  std::string message;  // of its error file; empty: none
+  std::string errors;   // the last lines of its stderr
+  std::string output;   // the last lines of its stdout, for one that wrote nothing to stderr
 
   // Several lines, each whole, the last without an end.
   std::string ToString() const;

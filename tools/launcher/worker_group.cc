@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/base/error.h"
+#include "runtime/base/error_file.h"
 #include "tools/launcher/descendants.h"
 
 namespace weft {
@@ -62,8 +64,14 @@ void WorkerGroup::StartWorker(const WorkerGroupOptions& options, int local_rank)
   }
   StreamRoute out = RouteOf(options, local_rank, /*is_err=*/false, folder);
   StreamRoute err = RouteOf(options, local_rank, /*is_err=*/true, folder);
+  std::string error_file;
+  if (!folder.empty()) {
+    error_file = absl::StrCat(std::filesystem::absolute(folder).string(), "/error.json");
+    unlink(error_file.c_str());  // of a run of the same id before
+  }
   WorkerProcess process = StartWorkerProcess(
-      options.command, WorkerEnvironment(options.inherited, options.job, assignment_, local_rank));
+      options.command,
+      WorkerEnvironment(options.inherited, options.job, assignment_, local_rank, error_file));
   WorkerStream out_stream(std::move(process.out), std::move(out));
   WorkerStream err_stream(std::move(process.err), std::move(err));
   workers_.push_back({std::move(process), std::move(out_stream), std::move(err_stream), folder});
@@ -185,6 +193,7 @@ FailureReport WorkerGroup::Describe(const WorkerExit& exit) {
           .host = host_,
           .time = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone()),
           .log = worker.log,
+          .message = worker.log.empty() ? "" : ReadErrorFile(absl::StrCat(worker.log, "/error.json")),
           .errors = worker.err.Tail(),
           .output = worker.out.Tail()};
 }

@@ -82,20 +82,21 @@ class Round {
   }
 
   void ShareMemory() {
-    std::string path;
+    const std::string& folder = hub_.options().shared_memory_folder;
+    std::string address;
     try {
-      meeting_.own = MemberMemory::Make(hub_.options().shared_memory_folder, meeting_.hosted, rank_);
-      path = meeting_.own->path();
+      meeting_.own = MemberMemory::Make(folder, meeting_.hosted, rank_);
+      address = meeting_.own->address();
     } catch (const Error& error) {
       meeting_.why_not_shared = error.message();
     }
-    Say("memory", path);
+    Say("memory", address);
     for (int peer : meeting_.hosted) {
       if (peer == rank_) continue;
       const std::string theirs = Hear("memory", peer);
       if (theirs.empty() || meeting_.own == nullptr) continue;
       try {
-        meeting_.peers[peer] = MemberMemory::Open(theirs, meeting_.hosted, peer);
+        meeting_.peers[peer] = MemberMemory::Open(theirs, folder, meeting_.hosted, peer);
       } catch (const Error& error) {
         meeting_.why_not_shared = error.message();
       }
@@ -115,8 +116,6 @@ class Round {
       for (int other : meeting_.hosted) all_shared &= other == peer || theirs[other] == '1';
       if (peer != rank_ && theirs[rank_] != '1') meeting_.peers[peer] = nullptr;
     }
-    // All that can have opened it: from here on nothing is left behind, however this process ends.
-    if (meeting_.own != nullptr) meeting_.own->Unlink();
     if (!all_shared && hub_.options().path == GlooPath::kSharedMemory) {
       Throw(absl::StatusCode::kFailedPrecondition, "new group '", name_, "': not all members share memory: ",
             meeting_.why_not_shared.empty() ? "a peer cannot" : meeting_.why_not_shared);

@@ -52,10 +52,10 @@ std::unique_ptr<MemberMemory> MemberMemory::Make(absl::string_view folder, const
       new MemberMemory(SharedSegment::Make(folder, SegmentBytes(hosted)), hosted, maker));
 }
 
-std::unique_ptr<MemberMemory> MemberMemory::Open(const std::string& path, const std::vector<int>& hosted,
-                                                 int maker) {
+std::unique_ptr<MemberMemory> MemberMemory::Open(const std::string& address, absl::string_view folder,
+                                                 const std::vector<int>& hosted, int maker) {
   return std::unique_ptr<MemberMemory>(
-      new MemberMemory(SharedSegment::Open(path, SegmentBytes(hosted)), hosted, maker));
+      new MemberMemory(SharedSegment::Open(address, folder, SegmentBytes(hosted)), hosted, maker));
 }
 
 MemberMemory::Place MemberMemory::PlaceOf(int peer, GlooLane lane) const {

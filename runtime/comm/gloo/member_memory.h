@@ -34,12 +34,11 @@ class MemberMemory {
   // Errors: as SharedSegment.
   static std::unique_ptr<MemberMemory> Make(absl::string_view folder, const std::vector<int>& hosted,
                                             int maker);
-  static std::unique_ptr<MemberMemory> Open(const std::string& path, const std::vector<int>& hosted,
-                                            int maker);
+  static std::unique_ptr<MemberMemory> Open(const std::string& address, absl::string_view folder,
+                                            const std::vector<int>& hosted, int maker);
 
   Board& board() const { return *reinterpret_cast<Board*>(segment_->data()); }
-  const std::string& path() const { return segment_->path(); }
-  void Unlink() noexcept { segment_->Unlink(); }
+  const std::string& address() const { return segment_->address(); }
   bool MakerIsAlive() const { return segment_->MakerIsAlive(); }
 
   // The ends of the ring in which the maker sends to `peer`, each for one of the two.

@@ -11,7 +11,8 @@
 //
 // HOW = train: 20 steps of a toy training whose state, a step and a value, rank 0 keeps in the file
 // TEST_STATE; a new generation goes on from there. In the first generation RANK is killed in step 12. Rank 0
-// prints the value at the end.
+// prints the value at the end. TEST_KILLS="5,9": instead, in step 5 of the first generation and in step 9 of the second.
+// TEST_NOTE_SAVE: every step is a save that the launcher is told of.
 
 #include <signal.h>
 #include <unistd.h>
@@ -22,7 +23,10 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_world.h"
 #include "runtime/tensor/tensor.h"
@@ -146,24 +150,38 @@ void WriteState(const std::string& path, const State& state) {
   WEFT_CHECK(std::rename(draft.c_str(), path.c_str()) == 0, "cannot write ", path);
 }
 
+// The step of this generation in which the rank is killed; 0: none.
+int KilledInStep(int generation) {
+  const char* const kills = std::getenv("TEST_KILLS");
+  const std::vector<std::string> steps = absl::StrSplit(kills == nullptr ? "12" : kills, ',');
+  int step = 0;
+  if (generation < static_cast<int>(steps.size())) {
+    WEFT_CHECK(absl::SimpleAtoi(steps[generation], &step), "TEST_KILLS=", kills);
+  }
+  return step;
+}
+
 void Train(const Job& job, World& world) {
   std::vector<int> ranks(world.size());
   for (int rank = 0; rank < world.size(); ++rank) ranks[rank] = rank;
   const auto dp = world.NewGroup("dp", ranks);
   const std::string path = std::getenv("TEST_STATE");
-  const bool first = std::getenv("TORCHELASTIC_RESTART_COUNT") == std::string("0");
+  const int generation = std::atoi(std::getenv("TORCHELASTIC_RESTART_COUNT"));
+  const int killed_in = KilledInStep(generation);
   State state = ReadState(path);
   dp->Barrier();  // nobody reads what is written below
   while (state.step < 20) {
     ++state.step;
-    if (first && state.step == 12 && world.rank() == job.rank) raise(SIGKILL);
+    if (state.step == killed_in && world.rank() == job.rank) raise(SIGKILL);
     const Tensor gradient = Tensor::Empty(world.allocator(), DType::kF64, {1});
     gradient.data<double>()[0] = (world.rank() + 1) * 0.1 / state.step;
     dp->AllReduce(gradient, gradient, ReduceOp::kAvg);
     state.value -= gradient.data<double>()[0] * state.value;
-    if (world.rank() == 0) WriteState(path, state);
+    if (world.rank() != 0) continue;
+    WriteState(path, state);
+    if (std::getenv("TEST_NOTE_SAVE") != nullptr) NoteSave(world);
   }
-  if (world.rank() == 0) std::printf("generation %d: %.17g\n", first ? 0 : 1, state.value);
+  if (world.rank() == 0) std::printf("generation %d: %.17g\n", generation, state.value);
 }
 
 int Main(int argc, char** argv) {

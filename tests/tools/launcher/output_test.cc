@@ -166,6 +166,23 @@ TEST(OutputTest, AFailureWithoutErrorsShowsTheEndOfStdoutAndTheLogs) {
   EXPECT_EQ(run.out(), "");
 }
 
+// A worker says why it fails in a file of its own, as torchrun's do; what an earlier run left there is not taken for it.
+TEST(OutputTest, AWorkersErrorFileIsInTheReport) {
+  const std::string folder = NewFolder();
+  const std::vector<std::string> flags = {"--nproc-per-node=2", "--log-dir", folder, "--rdzv-id=x"};
+  RunningProgram run(
+      WeftRun(flags,
+              "[ $RANK = 1 ] || exec sleep 60; "
+              "echo '{\"message\": {\"message\": \"the disk is full\"}}' > $TORCHELASTIC_ERROR_FILE; "
+              "exit 2"));
+  EXPECT_EQ(run.Wait(), 2);
+  EXPECT_THAT(run.err(),
+              HasSubstr(absl::StrCat("\n  logs   ", folder, "/x/0/1\n  error  the disk is full\n")));
+  RunningProgram again(WeftRun(flags, "[ $RANK = 1 ] || exec sleep 60; exit 3"));
+  EXPECT_EQ(again.Wait(), 3);
+  EXPECT_THAT(again.err(), Not(HasSubstr("the disk is full")));
+}
+
 TEST(OutputTest, LogsThatCannotBeMadeAreAClearError) {
   RunningProgram run(WeftRun({"--log-dir=/proc/none"}, "echo never"));
   EXPECT_EQ(run.Wait(), 1);

@@ -16,6 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/store/hash_store.h"
 #include "tests/message_of.h"
+#include "tests/tools/launcher/rendezvous_node.h"
 
 namespace weft {
 namespace {
@@ -25,71 +26,6 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Kind = GenerationEnd::Kind;
-
-constexpr seconds kLong{60};
-
-StoreRendezvousOptions Options(const std::string& id, int min_nodes, int max_nodes) {
-  return {.id = id,
-          .host = absl::StrCat("host_", id),
-          .min_nodes = min_nodes,
-          .max_nodes = max_nodes,
-          .workers_per_node = 2,
-          .max_restarts = 2,
-          .master_addr = "meet",
-          .master_port = 5,
-          .poll = milliseconds(5),
-          .beat = milliseconds(50),
-          .silence = milliseconds(1500),
-          .join_timeout = kLong,
-          .last_call = kLong};
-}
-
-// A node whose launcher waits for the next generation on a thread of its own.
-struct Node {
-  Node(std::shared_ptr<Store> store, const StoreRendezvousOptions& options)
-      : rendezvous(std::make_unique<StoreRendezvous>(std::move(store), options)) {}
-
-  void Start() {
-    next = std::async(std::launch::async,
-                      [this] { return rendezvous->Next([this] { return cancelled.load(); }); });
-  }
-  Assignment Get() { return next.get().value(); }
-  // How the generation ended, if it does in time.
-  GenerationEnd AwaitEnd() {
-    const Clock::time_point deadline = Clock::now() + kLong;
-    while (!rendezvous->End() && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(2));
-    return rendezvous->End().value();
-  }
-
-  std::atomic<bool> cancelled{false};
-  std::unique_ptr<StoreRendezvous> rendezvous;
-  std::future<std::optional<Assignment>> next;
-};
-
-bool IsWaiting(Node& node, milliseconds bound) {
-  return node.next.wait_for(bound) == std::future_status::timeout;
-}
-
-// Waits until the nodes' state in the store holds `text`.
-void AwaitState(const std::shared_ptr<Store>& store, const std::string& text) {
-  const Clock::time_point deadline = Clock::now() + kLong;
-  while (store->TryGet("state").value_or("").find(text) == std::string::npos) {
-    ASSERT_LT(Clock::now(), deadline) << text;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-}
-
-// Starts the nodes one after the other, each when the one before has come.
-void StartInOrder(const std::shared_ptr<Store>& store, const std::vector<Node*>& nodes) {
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    nodes[i]->Start();
-    AwaitState(store, absl::StrCat("\"num_arrivals\":", i + 1));
-  }
-}
-
-GenerationEnd Failure(const std::string& headline, int code = 7) {
-  return {.kind = Kind::kFailed, .restart = true, .exit_code = code, .headline = headline, .report = "why"};
-}
 
 TEST(StoreRendezvousTest, RanksFollowTheOrderOfArrival) {
   const auto store = std::make_shared<HashStore>();

@@ -1,0 +1,127 @@
+// How failures of nodes are counted, and what follows.
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/message_of.h"
+#include "tests/tools/launcher/rendezvous_node.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(FailureCountTest, FailuresCountSinceTheLastSave) {
+  const auto store = std::make_shared<HashStore>();
+  StoreRendezvousOptions options = Options("a", 1, 1);
+  options.max_restarts = 1;
+  options.has_saved = [](int64_t generation) { return generation < 3; };
+  Node a(store, options);
+  for (int generation = 0; generation < 5; ++generation) {
+    a.Start();
+    const Assignment assignment = a.Get();
+    EXPECT_EQ(assignment.generation, generation);
+    EXPECT_EQ(assignment.restarts, generation == 0 ? 0 : generation < 4 ? 1 : 2) << generation;
+    const GenerationEnd end = a.rendezvous->Publish(Failure("x"));
+    EXPECT_EQ(end.saved, generation < 3);
+    // Generation 3 saved nothing: it is the restart that there was, after generation 2.
+    EXPECT_EQ(end.restart, generation < 3) << generation;
+    if (!end.restart) break;
+  }
+}
+
+// How often node b may fail, `seconds` after each other, until it is left out; at most 6 times.
+int FailuresUntilLeftOut(int64_t seconds, int saved_generation) {
+  const auto store = std::make_shared<HashStore>();
+  int64_t now_s = 1000;
+  const auto options = [&](const std::string& id) {
+    StoreRendezvousOptions made = Options(id, 1, 2);
+    made.max_restarts = 100;
+    made.now_s = [&] { return now_s; };
+    made.has_saved = [=](int64_t generation) { return generation == saved_generation; };
+    return made;
+  };
+  Node a(store, options("a")), b(store, options("b"));
+  StartInOrder(store, {&a, &b});
+  for (int failures = 1; failures <= 6; ++failures) {
+    EXPECT_EQ(a.Get().num_nodes, 2);
+    b.Get();
+    GenerationEnd end = Failure("x");
+    end.node = "b";
+    b.rendezvous->Publish(end);
+    a.AwaitEnd();
+    now_s += seconds;
+    b.Start();
+    if (b.next.wait_for(milliseconds(200)) == std::future_status::ready) {
+      EXPECT_EQ(MessageOf([&] { b.next.get(); }),
+                "node host_b is left out of the job: its workers failed 3 times within 10 minutes without a "
+                "save between them");
+      a.Start();
+      EXPECT_EQ(a.Get().num_nodes, 1);
+      return failures;
+    }
+    a.Start();
+  }
+  a.Get();
+  b.Get();
+  return 6;
+}
+
+TEST(FailureCountTest, ANodeThatFailsAgainAndAgainIsLeftOut) {
+  EXPECT_EQ(FailuresUntilLeftOut(/*seconds=*/1, /*saved_generation=*/-1), 3);
+  EXPECT_EQ(FailuresUntilLeftOut(/*seconds=*/299, /*saved_generation=*/-1), 3);
+  // Never three within ten minutes.
+  EXPECT_EQ(FailuresUntilLeftOut(/*seconds=*/301, /*saved_generation=*/-1), 6);
+  // A save between the second and the third.
+  EXPECT_EQ(FailuresUntilLeftOut(/*seconds=*/1, /*saved_generation=*/2), 5);
+}
+
+// Where the others are too few without it, it goes on.
+TEST(FailureCountTest, TheQuorumIsNotLeftOut) {
+  const auto store = std::make_shared<HashStore>();
+  StoreRendezvousOptions options = Options("a", 1, 1);
+  options.max_restarts = 100;
+  Node a(store, options);
+  for (int generation = 0; generation < 5; ++generation) {
+    a.Start();
+    EXPECT_EQ(a.Get().generation, generation);
+    GenerationEnd end = Failure("x");
+    end.node = "a";
+    EXPECT_TRUE(a.rendezvous->Publish(end).restart);
+  }
+}
+
+// The node that keeps the store stays until the job is over, so that the others can go on.
+TEST(FailureCountTest, TheStoresNodeWaitsOutsideForTheEnd) {
+  const auto store = std::make_shared<HashStore>();
+  const auto options = [&](const std::string& id) {
+    StoreRendezvousOptions made = Options(id, 1, 2);
+    made.max_restarts = 100;
+    made.holds_store = id == "a";
+    made.join_timeout = milliseconds(300);
+    return made;
+  };
+  Node a(store, options("a")), b(store, options("b"));
+  StartInOrder(store, {&a, &b});
+  for (int failure = 0; failure < 3; ++failure) {
+    a.Get();
+    b.Get();
+    GenerationEnd end = Failure("x");
+    end.node = "a";
+    a.rendezvous->Publish(end);
+    b.AwaitEnd();
+    a.Start();
+    b.Start();
+  }
+  EXPECT_EQ(b.Get().num_nodes, 1);
+  EXPECT_TRUE(IsWaiting(a, milliseconds(600)));
+  b.rendezvous->Done();
+  EXPECT_EQ(MessageOf([&] { a.next.get(); }), "the job is over: it has finished");
+}
+
+}  // namespace
+}  // namespace weft

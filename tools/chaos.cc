@@ -1,0 +1,138 @@
+// Hurts a training job by a seeded plan and says whether it has lost anything (docs/elastic.md):
+//
+//   bazel run //tools:chaos -- --kills=20 --seed=1 --kinds=rank --log_format=json
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "runtime/base/error.h"
+#include "runtime/base/flags.h"
+#include "tools/faults/chaos_run.h"
+
+ABSL_FLAG(int, kills, 20, "faults that are done to the job");
+ABSL_FLAG(uint64_t, seed, 1, "of the plan: which fault, when, to which rank");
+ABSL_FLAG(std::vector<std::string>, kinds, {"rank"},
+          "of faults, a list with commas: rank (SIGKILL of a rank), stop (SIGSTOP of one), agent, guard, "
+          "both (SIGKILL of "
+          "weft_run's two processes)");
+ABSL_FLAG(int, ranks, 2, "processes of the job");
+ABSL_FLAG(int64_t, save_every, 3, "steps between checkpoints");
+ABSL_FLAG(int, max_restarts, 3, "of weft_run, since the last save; 0: the job is started again from outside");
+ABSL_FLAG(int, patience, 60, "seconds in which a step has to follow a fault");
+ABSL_FLAG(std::string, train_flags, "",
+          "more flags of train_gpt, separated by blanks; they override those of the job: a GPT with 57 MB of "
+          "state");
+ABSL_FLAG(std::string, folder, "",
+          "where checkpoints and logs go, and stay; empty: one that is removed at the end");
+ABSL_FLAG(std::string, weft_run, "tools/weft_run", "the launcher");
+ABSL_FLAG(std::string, train_gpt, "examples/train_gpt", "the program");
+ABSL_FLAG(std::string, log_format, "text", "text, or json: one object on stdout, and all else on stderr");
+
+namespace weft {
+namespace {
+
+FlagsUsage Usage() {
+  return {.summary =
+              "Trains a GPT twice, once in peace and once while its processes are killed, and compares what "
+              "both have "
+              "saved last. Exits with 1 if anything was lost.",
+          .groups = {{"Faults", {"kills", "seed", "kinds", "patience"}},
+                     {"Job", {"ranks", "save_every", "max_restarts", "train_flags", "weft_run", "train_gpt"}},
+                     {"Output", {"folder", "log_format"}}},
+          .examples = {"chaos --kills=20 --seed=1 --kinds=rank --log_format=json",
+                       "chaos --kills=200 --kinds=rank,agent,guard,both --folder=/var/tmp/chaos"}};
+}
+
+// A folder of its own, which goes at the end unless the user has named it.
+class Folder {
+ public:
+  explicit Folder(const std::string& wanted) : path_(wanted), stays_(!wanted.empty()) {
+    if (!stays_) {
+      const char* const parent = getenv("TMPDIR");
+      path_ = absl::StrCat(parent == nullptr ? "/tmp" : parent, "/chaos-XXXXXX");
+      WEFT_REQUIRE(mkdtemp(path_.data()) != nullptr, "cannot make a folder ", path_);
+      return;
+    }
+    std::filesystem::create_directories(path_);
+    WEFT_REQUIRE(std::filesystem::is_empty(path_), "--folder=", path_, ": expected an empty folder");
+  }
+  ~Folder() {
+    std::error_code error;
+    if (!stays_) std::filesystem::remove_all(path_, error);
+  }
+  // What the logs say is still wanted.
+  void Keep() { stays_ = true; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool stays_;
+};
+
+ChaosOptions OptionsFromFlags(const std::string& folder) {
+  ChaosOptions options = {
+      .plan = {.count = absl::GetFlag(FLAGS_kills),
+               .seed = absl::GetFlag(FLAGS_seed),
+               .kinds = {},
+               .num_ranks = absl::GetFlag(FLAGS_ranks)},
+      .weft_run = absl::GetFlag(FLAGS_weft_run),
+      .train_gpt = absl::GetFlag(FLAGS_train_gpt),
+      .train_flags = {absl::StrCat("--mesh=dp=", absl::GetFlag(FLAGS_ranks)), "--plan=fsdp", "--layers=6",
+                      "--heads=4", "--dim=256", "--context=32", "--batch=4", "--dropout=0.1",
+                      "--shuffle=epoch", "--eval_every=0", "--sample=0"},
+      .save_every = absl::GetFlag(FLAGS_save_every),
+      .max_restarts = absl::GetFlag(FLAGS_max_restarts),
+      .patience = std::chrono::seconds(absl::GetFlag(FLAGS_patience)),
+      .folder = folder};
+  for (const std::string& kind : absl::GetFlag(FLAGS_kinds)) options.plan.kinds.push_back(ParseFault(kind));
+  for (const absl::string_view flag :
+       absl::StrSplit(absl::GetFlag(FLAGS_train_flags), ' ', absl::SkipWhitespace())) {
+    options.train_flags.emplace_back(flag);
+  }
+  for (const std::string& program : {options.weft_run, options.train_gpt}) {
+    WEFT_REQUIRE(access(program.c_str(), X_OK) == 0, "there is no program '", program,
+                 "': start chaos by bazel run, or say where they are (--weft_run, --train_gpt)");
+  }
+  return options;
+}
+
+int Run() {
+  const std::string format = absl::GetFlag(FLAGS_log_format);
+  WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
+  Folder folder(UserPath(absl::GetFlag(FLAGS_folder)));
+  const ChaosOptions options = OptionsFromFlags(folder.path());
+  try {
+    const ChaosReport report =
+        RunChaos(options, [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
+    if (!report.ok()) folder.Keep();
+    if (format == "json") {
+      std::printf("%s\n", report.ToJson().c_str());
+    } else {
+      std::printf(
+          "%d faults, %d in saves, %d in restarts; after %d of them it went on, %.2f s later (median; worst "
+          "%.2f s)\n"
+          "the final state is %s that of a job in peace; %d things were left behind\n",
+          report.kills, report.in_save, report.in_restart, report.recovered, report.median_s, report.worst_s,
+          report.equal ? "bit for bit" : "NOT", report.left_behind);
+    }
+    if (!report.ok()) std::fprintf(stderr, "logs and checkpoints are in %s\n", folder.path().c_str());
+    return report.ok() ? 0 : 1;
+  } catch (const Error&) {
+    folder.Keep();
+    throw;
+  }
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::RunMain(argc, argv, weft::Usage(), weft::Run); }

@@ -1,0 +1,49 @@
+#ifndef WEFT_TOOLS_FAULTS_CHAOS_RUN_H_
+#define WEFT_TOOLS_FAULTS_CHAOS_RUN_H_
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/faults/fault_plan.h"
+
+namespace weft {
+
+struct ChaosOptions {
+  FaultPlanOptions plan;
+  std::string weft_run;  // programs
+  std::string train_gpt;
+  std::vector<std::string>
+      train_flags;         // of train_gpt, without those that the run sets: steps, checkpoints, output
+  int64_t save_every = 3;  // steps
+  int max_restarts = 3;    // of weft_run, since the last save; 0: whoever runs it starts it again
+  std::chrono::seconds patience{60};  // for the next step after a fault
+  std::string folder;                 // an empty one, for checkpoints and logs
+};
+
+// What became of a job that was hurt.
+struct ChaosReport {
+  int kills = 0;       // faults that were done
+  int recovered = 0;   // after which a step followed, or the job's end
+  bool equal = false;  // the final state is that of a job that nobody hurt, bit for bit
+  // Seconds from a fault to the next step; not of those that another fault followed before there was one.
+  double median_s = 0;
+  double worst_s = 0;
+  int left_behind = 0;  // processes, names in shared memory, temporary files, folders without a manifest
+  int in_save = 0;      // faults while a checkpoint was being written
+  int in_restart = 0;   // faults before the first step after another
+
+  bool ok() const { return recovered == kills && equal && left_behind == 0; }
+  std::string ToJson() const;  // one line without its end, the fields in this order
+};
+
+// Trains to the end in peace, then the same again with the plan's faults, started again whenever it has ended otherwise
+// than by its own end, and compares what both have saved last (--save) byte by byte. `say` gets a line per fault.
+// Errors: FailedPrecondition, if the job fails without any fault; DeadlineExceeded, if no step follows a fault within
+//         `patience`, with where its log is.
+ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const std::string&)>& say);
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_FAULTS_CHAOS_RUN_H_

@@ -1,0 +1,58 @@
+#ifndef WEFT_TOOLS_CHAOS_FAULT_PLAN_H_
+#define WEFT_TOOLS_CHAOS_FAULT_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// What is done to a job.
+enum class Fault {
+  kRank,   // SIGKILL of one rank
+  kStop,   // SIGSTOP of one rank, which then answers nobody
+  kAgent,  // SIGKILL of weft_run's agent; nobody is left to restart the ranks
+  kGuard,  // SIGKILL of weft_run itself, the process above its agent
+  kBoth,   // of both at once
+};
+
+// "rank", "stop", "agent", "guard", "both".
+absl::string_view FaultName(Fault fault);
+// Errors: InvalidArgument that lists the names.
+Fault ParseFault(absl::string_view name);
+
+// When it is done.
+enum class Moment {
+  kStep,     // at any time in training
+  kSave,     // while a checkpoint is being written
+  kRestart,  // while ranks start again after the fault before: they meet, load, and have made no step yet
+};
+
+struct PlannedFault {
+  Fault fault = Fault::kRank;
+  Moment moment = Moment::kStep;
+  int rank = 0;      // of kRank and kStop
+  int64_t step = 0;  // not before this step has been made; of kRestart that of the fault before
+  double delay = 0;  // in [0, 1): how far into a step, a save or a restart
+
+  bool operator==(const PlannedFault&) const = default;
+};
+
+struct FaultPlanOptions {
+  int count = 20;
+  uint64_t seed = 1;
+  std::vector<Fault> kinds = {Fault::kRank};
+  int num_ranks = 2;
+  int64_t steps_between = 4;  // on average
+};
+
+// Faults in the order in which they are done, a function of the options alone: three of ten in saves, three of ten in
+// restarts (rounded up; never the first), the rest in steps; of each kind as many as of any other, give or take one.
+// Errors: InvalidArgument for less than one fault, kind, rank or step between.
+std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_CHAOS_FAULT_PLAN_H_

@@ -1,0 +1,35 @@
+#ifndef WEFT_TOOLS_CHAOS_PROCESSES_H_
+#define WEFT_TOOLS_CHAOS_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+// The processes of a job, as /proc shows them now.
+
+// The ranks of the job that weft_run was given `run_id` for: rank to process. Zombies are none.
+std::map<int, pid_t> RanksOf(const std::string& run_id);
+
+// All processes that carry `run_id` among their variables: ranks, and what they have started.
+std::vector<pid_t> ProcessesOf(const std::string& run_id);
+
+// Whether a process of that number runs, and is no zombie.
+bool IsAlive(pid_t pid);
+
+// The children of a process.
+std::vector<pid_t> ChildrenOf(pid_t parent);
+
+// Waits until none of them is alive. False if one still is after `bound`.
+bool AwaitGone(const std::vector<pid_t>& processes, std::chrono::milliseconds bound);
+
+// The names of the files that Weft makes in shared memory; there are none that stay.
+std::vector<std::string> SharedMemoryNames();
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_CHAOS_PROCESSES_H_
