@@ -12,6 +12,7 @@
 #include "parallel/deepspeed/deepspeed_config.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/backend.h"
+#include "runtime/launch/run_world.h"
 
 namespace weft {
 namespace {

@@ -64,13 +64,13 @@ diff <(losses reference.json | head -$((steps + 5))) joined || fail "stopped and
 # --- Shuffled epochs: a resumed run has the bits of one that was not stopped; another batch and other ranks go on at the
 # same window; another seed is refused.
 epoch=("${small[@]}" --shuffle=epoch --eval_every=0 --warmup=0 --min_lr=1e-3)
-"$train" "${epoch[@]}" --steps=10 > straight.json 2> /dev/null
-"$train" "${epoch[@]}" --steps=6 --save=epoch.safetensors > begun.json 2> /dev/null
+"$train" "${epoch[@]}" --steps=10 > epoch.json 2> /dev/null
+"$train" "${epoch[@]}" --steps=6 --save=epoch.safetensors > epoch_begun.json 2> /dev/null
 "$train" --resume=epoch.safetensors --steps=10 --eval_every=0 --log_format=json --sample=0 > resumed.json 2> resumed.err ||
   fail "--shuffle=epoch, resumed: $(tail -1 resumed.err)"
-diff <(losses straight.json) <(cat <(losses begun.json) <(losses resumed.json)) > /dev/null ||
+diff <(losses epoch.json) <(cat <(losses epoch_begun.json) <(losses resumed.json)) > /dev/null ||
   fail "--shuffle=epoch: a resumed run differs from an uninterrupted one"
-[[ $(losses straight.json | cut -d' ' -f2) != $(losses long.json | cut -d' ' -f2) ]] || fail "--shuffle=epoch draws as without"
+[[ $(losses epoch.json | cut -d' ' -f2) != $(losses long.json | cut -d' ' -f2) ]] || fail "--shuffle=epoch draws as without"
 "$train" --resume=epoch.safetensors --mesh=dp=2 --batch=6 --steps=8 --save=epoch2.safetensors --sample=0 > /dev/null 2> more.err ||
   fail "--shuffle=epoch with another batch: $(tail -1 more.err)"
 grep -aq 'samples\\":36,' epoch2.safetensors || fail "4 x 6 + 6 x 2 windows are not 36"
