@@ -21,9 +21,9 @@ using Json = nlohmann::ordered_json;
 // cannot load them.
 constexpr const char* kModelFlags[] = {"model",   "layers", "heads",     "dim",      "vocab_size",
                                        "context", "dtype",  "tokenizer", "optimizer"};
-constexpr const char* kTrainingFlags[] = {"batch",       "steps",        "lr",    "min_lr",      "warmup",
-                                          "schedule_lr", "weight_decay", "beta1", "beta2",       "seed",
-                                          "grad_clip",   "dropout",      "data",  "val_fraction"};
+constexpr const char* kTrainingFlags[] = {"batch",       "steps",        "lr",    "min_lr",       "warmup",
+                                          "schedule_lr", "weight_decay", "beta1", "beta2",        "seed",
+                                          "grad_clip",   "dropout",      "data",  "val_fraction", "shuffle"};
 
 absl::CommandLineFlag& Flag(const std::string& name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
@@ -58,10 +58,12 @@ StateTexts GptTexts(const GptCheckpointInfo& info) {
                        {"tied_head", info.model.tied_head},
                        {"dtype", std::string(DTypeName(info.dtype))}};
   return {{"weft.step", absl::StrCat(info.step)},
+          {"weft.data", info.data},
           {"weft.tokenizer", info.tokenizer},
           {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},
           {"weft.model", config.dump()},
-          {"weft.flags", Json(info.flags).dump()}};
+          {"weft.flags", Json(info.flags).dump()},
+          {"weft.config", info.config}};
 }
 
 void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
@@ -74,6 +76,7 @@ GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts) 
   const bool numbers =
       absl::SimpleAtoi(Required(path, texts, "weft.step"), &info.step) &&
       absl::SimpleAtoi(Required(path, texts, "weft.text_fingerprint"), &info.text_fingerprint);
+  if (const auto it = texts.find("weft.data"); it != texts.end()) info.data = it->second;
   info.tokenizer = Required(path, texts, "weft.tokenizer");
   try {
     const Json config = Json::parse(Required(path, texts, "weft.model"));

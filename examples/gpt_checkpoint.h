@@ -14,16 +14,17 @@
 
 namespace weft {
 
-// What train_gpt saves besides tensors, as texts in one safetensors file: the step, which is also the
-// position in the data (batches follow from seed and step), the tokenizer, a fingerprint of the text, and the
-// flags that shaped the run.
+// What train_gpt saves besides tensors, as texts in one safetensors file: the step, the position in the data, the
+// tokenizer, a fingerprint of the text, and the flags that shaped the run.
 struct GptCheckpointInfo {
   int64_t step = 0;
+  std::string data;       // GptData::State; empty in files of before there was one
   std::string tokenizer;  // Tokenizer::ToJson
   uint64_t text_fingerprint = 0;
   GptConfig model;
   DType dtype = DType::kF32;
   SafetensorsMetadata flags;  // by name
+  std::string config;  // EffectiveConfig: all flags, as a file for --config; for people, not read again
 };
 
 // Errors: InvalidArgument now rather than after hours: the folder of `path` is missing or not writable.

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "examples/checkpoint_flags.h"
 #include "examples/flag_checks.h"
+#include "examples/gpt_deepspeed.h"
 #include "examples/gpt_plan_flags.h"
 #include "runtime/base/error.h"
 #include "runtime/data/default_text.h"
@@ -58,6 +59,11 @@ ABSL_FLAG(
 ABSL_FLAG(double, loss_scale, 65536, "of --dtype=f16, at the start: it grows and shrinks by itself");
 ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
 ABSL_FLAG(std::string, tokenizer, "bytes", "tokens are bytes or chars (code points)");
+ABSL_FLAG(
+    std::string, shuffle, "none",
+    "none (windows of the text are drawn with replacement) or epoch (each window of the text comes once per "
+    "epoch, in a random order)");
+ABSL_FLAG(int64_t, data_threads, 1, "threads of each rank that read batches ahead; 0: none");
 ABSL_FLAG(double, val_fraction, 0.1, "share of the text, its tail, kept for validation");
 ABSL_FLAG(int64_t, eval_every, 250, "steps between evaluations; 0: none");
 ABSL_FLAG(int64_t, eval_batches, 20, "batches of an evaluation");
@@ -135,7 +141,7 @@ FlagsUsage TrainGptUsage() {
                  {"Training",
                   {"batch", "microbatches", "steps", "optimizer", "lr", "min_lr", "warmup", "schedule_lr",
                    "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
-                 {"Data", {"data", "tokenizer", "val_fraction"}},
+                 {"Data", {"data", "tokenizer", "val_fraction", "shuffle", "data_threads"}},
                  CheckpointFlags(),
                  {"Output",
                   {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
@@ -143,7 +149,9 @@ FlagsUsage TrainGptUsage() {
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
                    "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors",
                    "train_gpt --mesh=dp=2 --checkpoint_dir=runs/a --save_every=100 --keep=3",
-                   "train_gpt --mesh=pp=2,dp=2 --schedule=zbv --microbatches=6"},
+                   "train_gpt --mesh=pp=2,dp=2 --schedule=zbv --microbatches=6",
+                   "train_gpt --mesh=dp=4 --config=ds_config.json"},
+      .foreign = {DeepSpeedForGpt()},
   };
 }
 
@@ -191,6 +199,9 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.plan = PlanFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
   run.seed = absl::GetFlag(FLAGS_seed);
+  OneOf("shuffle", absl::GetFlag(FLAGS_shuffle), {"none", "epoch"});
+  run.shuffle_epochs = absl::GetFlag(FLAGS_shuffle) == "epoch";
+  run.data_threads = static_cast<int>(AtLeast(0, "data_threads", absl::GetFlag(FLAGS_data_threads)));
   run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));
   run.eval_every = AtLeast(0, "eval_every", absl::GetFlag(FLAGS_eval_every));
   run.eval_batches = AtLeast(1, "eval_batches", absl::GetFlag(FLAGS_eval_batches));

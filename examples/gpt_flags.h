@@ -41,6 +41,8 @@ struct GptRun {
   std::optional<PipelineSchedule> pipeline_schedule;  // if the mesh has an axis pp
   int64_t steps = 2000;
   uint64_t seed = 1337;
+  bool shuffle_epochs = false;  // --shuffle=epoch; otherwise windows are drawn with replacement
+  int data_threads = 1;         // that read ahead; 0: none
   double val_fraction = 0.1;
   int64_t eval_every = 250;   // steps; 0: never
   int64_t eval_batches = 20;  // batches an evaluation

@@ -117,11 +117,15 @@ Plan CommunicationFromFlags(DType compute_dtype) {
 
 DeviceMesh MeshFromFlags(std::optional<int> launched_ranks) {
   const std::string choices = absl::GetFlag(FLAGS_mesh_choices);
+  WEFT_REQUIRE(choices.empty() || !IsGiven("mesh"),
+               "--mesh_choices: it is instead of --mesh=", absl::GetFlag(FLAGS_mesh));
+  return MeshOf(absl::GetFlag(FLAGS_mesh), choices, launched_ranks);
+}
+
+DeviceMesh MeshOf(const std::string& mesh, const std::string& choices, std::optional<int> launched_ranks) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int ranks = launched_ranks.value_or(cores);
-  if (choices.empty()) return ChooseMesh(absl::GetFlag(FLAGS_mesh), ranks);
-  WEFT_REQUIRE(!IsGiven("mesh"), "--mesh_choices: it is instead of --mesh=", absl::GetFlag(FLAGS_mesh));
-  return ChooseMeshAmong(choices, ranks);
+  return choices.empty() ? ChooseMesh(mesh, ranks) : ChooseMeshAmong(choices, ranks);
 }
 
 bool MeshFollowsTheWorld() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "mesh/device_mesh.h"
 #include "parallel/pipeline/schedule.h"
@@ -16,6 +17,10 @@ namespace weft {
 // --mesh and --mesh_choices for a world of as many ranks as a launcher has started, or as this machine has cores.
 // Errors: InvalidArgument for both flags; as ChooseMesh and ChooseMeshAmong.
 DeviceMesh MeshFromFlags(std::optional<int> launched_ranks);
+
+// The same of these values of --mesh and --mesh_choices.
+// Errors: as ChooseMesh and ChooseMeshAmong.
+DeviceMesh MeshOf(const std::string& mesh, const std::string& choices, std::optional<int> launched_ranks);
 
 // Whether these flags follow the number of ranks, so that some may be left over.
 bool MeshFollowsTheWorld();

@@ -57,6 +57,7 @@ void GptProgress::Step(const StepMetrics& metrics) {
                  {"grad_norm", Number(metrics.grad_norm)},
                  {"lr", metrics.lr},
                  {"step_ms", metrics.step_ms},
+                 {"data_wait_s", metrics.data_wait_s},
                  {"tokens_per_s", metrics.tokens_per_s},
                  {"exposed_fraction", metrics.exposed_fraction},
                  {"waiting_fraction", metrics.waiting_fraction},
@@ -75,11 +76,10 @@ void GptProgress::Step(const StepMetrics& metrics) {
   const double left =
       seconds_ / static_cast<double>(metrics.step) * static_cast<double>(run_.steps - metrics.step);
   absl::PrintF(
-      "%sstep %d/%d  loss %.4f  lr %.2e  %.1f ms  %.0f tokens/s  exposed comm %.1f%%  %.1f MiB moved  %.1f "
-      "MiB held  %s "
-      "left",
+      "%sstep %d/%d  loss %.4f  lr %.2e  %.1f ms  %.0f tokens/s  data wait %.1f ms  exposed comm %.1f%%  "
+      "%.1f MiB moved  %.1f MiB held  %s left",
       terminal_ ? "\r\x1b[K" : "", metrics.step, run_.steps, metrics.loss, metrics.lr, metrics.step_ms,
-      metrics.tokens_per_s, metrics.exposed_fraction * 100,
+      metrics.tokens_per_s, metrics.data_wait_s * 1e3, metrics.exposed_fraction * 100,
       static_cast<double>(metrics.comm_bytes) / (1 << 20),
       static_cast<double>(metrics.peak_bytes) / (1 << 20), Duration(left));
   line_open_ = true;

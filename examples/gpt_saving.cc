@@ -60,8 +60,9 @@ GptSaving::GptSaving(World& world, int64_t num_ranks, const GptCheckpointInfo& i
   }
 }
 
-void GptSaving::Resume(const GptRunState& state, Trainer& trainer) {
+void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer) {
   state_.emplace(state);
+  data_ = &data;
   parts_.Add("model", MakeModelState(state.model));
   parts_.Add("optimizer", MakeOptimizerState(state.optimizer));
   if (state.loss_scale != nullptr) {
@@ -70,6 +71,7 @@ void GptSaving::Resume(const GptRunState& state, Trainer& trainer) {
   parts_.Add("communication", MakeCommunicationState(state.model));
   parts_.Add("run", MakeTextsState([this, &trainer] {
                info_.step = trainer.step();
+               info_.data = data_->State();
                return GptTexts(info_);
              }));
   if (folder_ && folder_->latest_step()) {
@@ -78,6 +80,7 @@ void GptSaving::Resume(const GptRunState& state, Trainer& trainer) {
     LoadFile(resume_, resumed_->step, state);
     trainer.set_step(resumed_->step);
   }
+  if (resumed_) data.GoOnAfter(trainer.step(), resumed_->data);
 }
 
 void GptSaving::OnStepEnd(Trainer& trainer, int64_t step) {
@@ -92,6 +95,7 @@ void GptSaving::OnStepEnd(Trainer& trainer, int64_t step) {
 void GptSaving::OnLastStep(Trainer& trainer) {
   world_.flight_recorder().SetActivity("saving the checkpoint");
   info_.step = trainer.step();
+  info_.data = data_->State();
   if (!save_.empty()) SaveFile(save_, info_, *state_);
   if (!folder_) return;
   folder_->Save(trainer.step(), parts_);

@@ -13,6 +13,7 @@
 #include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/optimizer.h"
 #include "examples/gpt_checkpoint.h"
+#include "examples/gpt_data.h"
 #include "parallel/trainer.h"
 #include "runtime/base/flags.h"
 #include "runtime/launch/world.h"
@@ -37,14 +38,15 @@ std::string ResumedName();
 // Lifetime: ends before the world; views the state.
 class GptSaving {
  public:
-  // `num_ranks`: that train, the world's first; others are spares. `info`: of this run, whatever its step; `resumed`: ResumeFromFlags. `save`, `resume`: files, or empty.
+  // `num_ranks`: that train, the world's first; others are spares. `info`: of this run, whatever its step; `resumed`:
+  // ResumeFromFlags. `save`, `resume`: files, or empty.
   // Errors: as CheckpointManager: a folder that a machine does not see is told before the first step.
   GptSaving(World& world, int64_t num_ranks, const GptCheckpointInfo& info,
             const std::optional<GptCheckpointInfo>& resumed, const std::string& save,
             const std::string& resume);
 
-  // Loads the state, if there is one to go on from, and sets the trainer's step.
-  void Resume(const GptRunState& state, Trainer& trainer);
+  // Loads the state, if there is one to go on from, and sets the trainer's step and the place in the data. Views all three.
+  void Resume(const GptRunState& state, GptData& data, Trainer& trainer);
   // Saves into the folder, if it is time.
   void OnStepEnd(Trainer& trainer, int64_t step);
   // Saves, and waits until it is done. To the file and the folder.
@@ -58,6 +60,7 @@ class GptSaving {
   const std::string resume_;
   std::optional<CheckpointManager> folder_;
   std::optional<GptRunState> state_;
+  const GptData* data_ = nullptr;
   State parts_;
 };
 

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/loss_scale.h"
 #include "examples/gpt_checkpoint.h"
+#include "examples/gpt_data.h"
 #include "examples/gpt_flags.h"
 #include "examples/gpt_optimizer.h"
 #include "examples/gpt_progress.h"
@@ -32,6 +33,7 @@
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/lowering.h"
 #include "parallel/trainer.h"
+#include "runtime/base/config_file.h"
 #include "runtime/base/philox.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/utf8.h"
@@ -68,15 +70,14 @@ int64_t CountParameters(Gpt& model) {
 }
 
 // One step, of one batch or of its parts. `pipeline`: runs the model, if that is cut into stages.
-void TrainStep(World& world, const GptRun& run, const TrainBatches& batches, const Layout& layout,
-               int64_t step, Gpt& model, PipelineExecutor* pipeline, Trainer& trainer) {
+void TrainStep(World& world, const GptRun& run, GptData& data, Gpt& model, PipelineExecutor* pipeline,
+               Trainer& trainer) {
   const int microbatches = static_cast<int>(run.microbatches);
   const int64_t rows = run.batch / run.microbatches;
-  const auto parts = std::make_shared<std::vector<GptBatch>>();  // the trainer keeps what it may run again
-  for (int i = 0; i < microbatches; ++i) {
-    const auto get = [&](int64_t first, int64_t count) { return batches.Get(step, i * rows + first, count); };
-    parts->push_back(MakeGptBatch(model.context(), layout, rows, run.model.context, get));
-  }
+  world.flight_recorder().SetActivity("data loader");
+  // The trainer keeps what it may run again.
+  const auto parts = std::make_shared<std::vector<GptBatch>>(data.Next());
+  trainer.NoteDataWait(data.wait_s());
   world.flight_recorder().SetActivity("training step");
   const auto count = [&](int i) { return CountTargets((*parts)[i].targets); };
   const auto loss = [&model, parts, rows](int i) {
@@ -100,13 +101,10 @@ void TrainStep(World& world, const GptRun& run, const TrainBatches& batches, con
 }
 
 // Trains from `first_step` to the last, or until a record has set `stopped`.
-void TrainSteps(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout,
-                int64_t first_step, const bool& stopped, Gpt& model, PipelineExecutor* pipeline,
-                Trainer& trainer) {
-  const TrainBatches batches(inputs.split.train, run.model.context, run.seed);
+void TrainSteps(World& world, const GptRun& run, GptData& data, int64_t first_step, const bool& stopped,
+                Gpt& model, PipelineExecutor* pipeline, Trainer& trainer) {
   for (int64_t step = first_step; step <= run.steps && !stopped; ++step) {
-    world.flight_recorder().SetActivity("data loader");
-    TrainStep(world, run, batches, layout, step, model, pipeline, trainer);
+    TrainStep(world, run, data, model, pipeline, trainer);
   }
   trainer.Flush();
 }
@@ -161,7 +159,8 @@ GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs) {
           .text_fingerprint = inputs.fingerprint,
           .model = run.model,
           .dtype = run.dtype,
-          .flags = ResumableFlags()};
+          .flags = ResumableFlags(),
+          .config = EffectiveConfig(TrainGptUsage())};
 }
 
 // What every rank runs. Nothing below depends on how many ranks there are.
@@ -207,8 +206,9 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
                    .loss_scale = scale,
                    .check_replicas_every = run.check_replicas,
                    .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
-  saving.Resume({.model = model, .optimizer = optimizer, .loss_scale = scale}, trainer);
-  TrainSteps(world, run, inputs, layout, trainer.step() + 1, stopped, model, pipeline, trainer);
+  GptData data(run, inputs.split.train, inputs.text.path, model.context(), layout);
+  saving.Resume({.model = model, .optimizer = optimizer, .loss_scale = scale}, data, trainer);
+  TrainSteps(world, run, data, trainer.step() + 1, stopped, model, pipeline, trainer);
   evaluations.OnLastStep(trainer.step());
   saving.OnLastStep(trainer);
   if (run.sample == 0 || stopped) return;

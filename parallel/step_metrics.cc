@@ -10,8 +10,8 @@
 namespace weft {
 namespace {
 
-// What is summed over the ranks. A maximum needs another reduction: each rank has a place of its own after these,
-// which the others leave zero, for its bytes.
+// What is summed over the ranks. A maximum needs another reduction: each rank has places of its own after these,
+// which the others leave zero: one for its bytes, and after those of all ranks one for its wait for data.
 enum Place : int {
   kLoss,
   kNormSquared,
@@ -72,7 +72,7 @@ void StepMetricsReduction::Begin(const StepMetrics& known, const StepValues& val
   const bool on_host = context_.allocator()->device().type == DeviceType::kCpu;
   const double busy = on_host ? ledger.busy_seconds() : ledger.seconds();
 
-  const Tensor sums = Tensor::Empty(context_.allocator(), DType::kF64, {kNumPlaces + group_->size()});
+  const Tensor sums = Tensor::Empty(context_.allocator(), DType::kF64, {kNumPlaces + 2 * group_->size()});
   FillTensor(sums, 0);
   const auto at = [&](int place) { return sums.Slice(/*dim=*/0, place, /*length=*/1); };
   const auto set = [&](int place, const DTensor& scalar) {
@@ -90,6 +90,7 @@ void StepMetricsReduction::Begin(const StepMetrics& known, const StepValues& val
   FillTensor(at(kStop), values.stop ? 1 : 0);
   FillTensor(at(kNumPlaces + group_->rank()),
              static_cast<double>(context_.world().allocator()->stats().peak_bytes));
+  FillTensor(at(kNumPlaces + group_->size() + group_->rank()), values.data_wait_s);
 
   pending_ = {.known = known, .sums = sums, .work = Work()};
   pending_->known.step_ms = values.seconds * 1e3;
@@ -132,7 +133,9 @@ StepMetrics StepMetricsReduction::Take() {
   metrics.exposed_fraction = sums[kExposed] / num_ranks;
   metrics.waiting_fraction = sums[kWaiting] / num_ranks;
   metrics.stop = sums[kStop] > 0;
-  metrics.peak_bytes = std::llround(*std::max_element(sums.begin() + kNumPlaces, sums.end()));
+  const auto waits = sums.begin() + kNumPlaces + group_->size();
+  metrics.peak_bytes = std::llround(*std::max_element(sums.begin() + kNumPlaces, waits));
+  metrics.data_wait_s = *std::max_element(waits, sums.end());
   return metrics;
 }
 

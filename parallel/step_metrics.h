@@ -33,7 +33,9 @@ struct StepMetrics {
   double waiting_fraction = 0;
   int64_t comm_bytes = 0;  // the ledger's, summed over ranks; purpose `metric` is not counted
   int64_t peak_bytes = 0;  // of tensor memory, the worst rank's
-  bool stop = false;       // some rank was asked to stop
+  // How long the program had waited for the step's data (Trainer::NoteDataWait), the worst rank's. It is no part of step_ms.
+  double data_wait_s = 0;
+  bool stop = false;  // some rank was asked to stop
 
   bool operator==(const StepMetrics&) const = default;
 };
@@ -47,8 +49,9 @@ struct StepValues {
   DTensor norm_squared = {};
   DTensor num_tokens = {};
   DTensor loss_scale = {};
-  double seconds = 0;  // that the step took here
-  bool stop = false;   // this rank's wish
+  double seconds = 0;      // that the step took here
+  double data_wait_s = 0;  // for its data, before it
+  bool stop = false;       // this rank's wish
 };
 
 // Makes the records of a mesh's steps, one under way at a time: a step's values go into one asynchronous all-reduce,
@@ -61,7 +64,7 @@ class StepMetricsReduction {
   explicit StepMetricsReduction(MeshContext& context);
 
   // Begins to reduce. `known`: what all ranks know alike: step, lr, num_tokens.
-  // Cost: one all-reduce of 9 f64, and one per rank, over the mesh, under purpose `metric`. The host waits for
+  // Cost: one all-reduce of 9 f64, and two per rank, over the mesh, under purpose `metric`. The host waits for
   //       nothing.
   void Begin(const StepMetrics& known, const StepValues& values);
   bool is_pending() const { return pending_.has_value(); }

@@ -201,6 +201,7 @@ std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepV
   // step before.
   const std::optional<StepMetrics> before = TakeRecord();
   values.seconds = Now() - begun;
+  values.data_wait_s = std::exchange(data_wait_s_, 0);
   records_.Begin(metrics, values);
   issued_ = {.step = metrics.step, .forward = std::move(forward)};
   // An overflow under a loss scale is no reason to stop.

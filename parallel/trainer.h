@@ -96,6 +96,10 @@ class Trainer {
   std::optional<StepMetrics> Step(PipelineExecutor& pipeline, std::vector<Microbatch> parts,
                                   bool stop = false);
 
+  // This rank has waited so many seconds for the data of the step to come: for its record (StepMetrics::data_wait_s). Several
+  // waits add up.
+  void NoteDataWait(double seconds) { data_wait_s_ += seconds; }
+
   // The record of the last step, if it has not been given yet; callbacks see it too. After a training, and before
   // what needs to know that all went well, such as a checkpoint. A step after it does not skip its update for the
   // sake of one before it.
@@ -146,6 +150,7 @@ class Trainer {
   TrainerOptions options_;
   Optimizer& optimizer_;
   int64_t step_ = 0;
+  double data_wait_s_ = 0;  // of the step to come
   StepMetricsReduction records_;
   std::optional<StepMetrics> last_record_;
   Replay issued_;    // whose record is under way

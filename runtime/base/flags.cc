@@ -12,10 +12,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "runtime/base/config_file.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/error_file.h"
-#include "runtime/base/nearest.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/base/version.h"
 
 namespace weft {
@@ -24,50 +25,20 @@ namespace {
 constexpr size_t kHelpColumn = 30;
 constexpr size_t kHelpWidth = 110;
 
-absl::CommandLineFlag& Definition(const std::string& name) {
-  absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
-  WEFT_CHECK(flag != nullptr, "the usage lists --", name, ", which no ABSL_FLAG defines");
-  return *flag;
-}
-
-std::vector<std::string> NamesOf(const FlagsUsage& usage) {
-  std::vector<std::string> names;
-  for (const FlagGroup& group : usage.groups) {
-    names.insert(names.end(), group.flags.begin(), group.flags.end());
-  }
-  return names;
-}
+// What every program has beside its own flags.
+bool IsBuiltIn(absl::string_view name) { return name == "config" || name == "print_config"; }
 
 [[noreturn]] void ThrowUnknownFlag(const std::string& written, const std::string& name,
                                    std::vector<std::string> candidates) {
-  candidates.insert(candidates.end(), {"help", "version"});
-  const std::string nearest = NearestName(name, candidates);
-  // Past half of the letters the nearest name is no help.
-  if (EditDistance(name, nearest) * 2 > static_cast<int64_t>(std::max(name.size(), nearest.size()))) {
-    ThrowInvalidArgument("unknown flag --", written, ": --help lists the flags");
-  }
-  ThrowInvalidArgument("unknown flag --", written, ": did you mean --", nearest, "?");
-}
-
-absl::string_view ExpectedValue(const absl::CommandLineFlag& flag) {
-  if (flag.IsOfType<int>() || flag.IsOfType<int64_t>()) return "a whole number";
-  if (flag.IsOfType<uint32_t>() || flag.IsOfType<uint64_t>()) return "a whole number, not negative";
-  if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "a number";
-  if (flag.IsOfType<bool>()) return "true or false";
-  return "";
+  candidates.insert(candidates.end(), {"help", "version", "config", "print_config"});
+  const std::optional<std::string> meant = MeantName(name, candidates);
+  if (!meant) ThrowInvalidArgument("unknown flag --", written, ": --help lists the flags");
+  ThrowInvalidArgument("unknown flag --", written, ": did you mean --", *meant, "?");
 }
 
 void SetFlag(const std::string& name, absl::string_view value) {
-  absl::CommandLineFlag& flag = Definition(name);
-  std::string reason;
-  if (flag.ParseFrom(value, &reason)) return;
-  std::string expected(ExpectedValue(flag));
-  // A flag type of the program's own says itself what it expects, after Abseil's sentence.
-  if (expected.empty()) {
-    const std::pair<std::string, std::string> parts = absl::StrSplit(reason, absl::MaxSplits("; ", 1));
-    expected = parts.second.empty() ? absl::StrCat("a value like ", flag.DefaultValue()) : parts.second;
-  }
-  ThrowInvalidArgument("flag --", name, ": cannot read \"", value, "\": expected ", expected);
+  const std::optional<std::string> expected = TrySetFlag(name, value);
+  if (expected) ThrowInvalidArgument("flag --", name, ": cannot read \"", value, "\": expected ", *expected);
 }
 
 // A flag as it was written, and the one that it names.
@@ -116,6 +87,56 @@ std::string HelpLine(const std::string& left, absl::string_view help) {
   return absl::StrCat(line, Wrapped(help), "\n");
 }
 
+bool Contains(const std::vector<std::string>& names, absl::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// --config, unless the program has a flag of its own that is called so.
+bool IsFileFlag(absl::string_view name, const std::vector<std::string>& names) {
+  return name == "config" && !Contains(names, name);
+}
+
+// The flags as they are written, up to --help or --version, which it notes, as it does --print_config.
+std::vector<FlagValue> ReadArguments(int argc, const char* const* argv, const std::vector<std::string>& names,
+                                     ParsedFlags* parsed) {
+  const auto is_bool = [&](const std::string& name) {
+    return Contains(names, name) ? FlagNamed(name).IsOfType<bool>() : name == "print_config";
+  };
+  std::vector<FlagValue> arguments;
+  for (int i = 1; i < argc; ++i) {
+    Argument argument = SplitArgument(argv[i]);
+    parsed->help = argument.name == "help" || argument.name == "h";
+    parsed->version = argument.name == "version";
+    if (parsed->help || parsed->version) return arguments;
+    const auto known = [&](const std::string& name) { return Contains(names, name) || IsBuiltIn(name); };
+    if (!known(argument.name) && !argument.value && absl::StartsWith(argument.name, "no")) {
+      const std::string positive = argument.name.substr(absl::StartsWith(argument.name, "no_") ? 3 : 2);
+      if (known(positive) && is_bool(positive)) {
+        argument.name = positive;
+        argument.value = "false";
+      }
+    }
+    if (!known(argument.name)) ThrowUnknownFlag(argument.written, argument.name, names);
+    if (!argument.value) {
+      if (is_bool(argument.name)) {
+        argument.value = "true";
+      } else {
+        WEFT_REQUIRE(i + 1 < argc, "flag --", argument.name, " needs a value: --", argument.name, "=",
+                     IsFileFlag(argument.name, names) ? "run.json" : FlagNamed(argument.name).DefaultValue());
+        argument.value = argv[++i];
+      }
+    }
+    if (argument.name == "print_config" && !Contains(names, argument.name)) {
+      WEFT_REQUIRE(*argument.value == "true" || *argument.value == "false",
+                   "flag --print_config: cannot read \"", *argument.value, "\": expected true or false");
+      parsed->print_config = *argument.value == "true";
+    } else {
+      arguments.push_back({.flag = argument.name, .value = *argument.value});
+    }
+  }
+  return arguments;
+}
+
 int Fail(absl::string_view message) {
   // A tool that reads stderr by lines must see the whole error.
   std::vector<absl::string_view> lines;
@@ -130,40 +151,27 @@ int Fail(absl::string_view message) {
 }  // namespace
 
 ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usage) {
-  const std::vector<std::string> names = NamesOf(usage);
-  const auto known = [&](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
+  const std::vector<std::string> names = FlagNames(usage);
   ParsedFlags parsed;
-  for (int i = 1; i < argc; ++i) {
-    Argument argument = SplitArgument(argv[i]);
-    if (argument.name == "help" || argument.name == "h") {
-      parsed.help = true;
-      return parsed;
+  const std::vector<FlagValue> arguments = ReadArguments(argc, argv, names, &parsed);
+  if (parsed.help || parsed.version) return parsed;
+  // What a flag will be that no file sets.
+  const auto value_of = [&](absl::string_view name) {
+    for (auto given = arguments.rbegin(); given != arguments.rend(); ++given) {
+      if (given->flag == name) return given->value;
     }
-    if (argument.name == "version") {
-      parsed.version = true;
-      return parsed;
+    return FlagNamed(name).CurrentValue();
+  };
+  for (const FlagValue& given : arguments) {
+    if (!IsFileFlag(given.flag, names)) continue;
+    for (const std::string& name : ApplyConfigFile(UserPath(given.value), usage, value_of)) {
+      parsed.given.insert(name);
     }
-    if (!known(argument.name) && !argument.value && absl::StartsWith(argument.name, "no")) {
-      const std::string positive = argument.name.substr(absl::StartsWith(argument.name, "no_") ? 3 : 2);
-      if (known(positive) && Definition(positive).IsOfType<bool>()) {
-        argument.name = positive;
-        argument.value = "false";
-      }
-    }
-    if (!known(argument.name)) ThrowUnknownFlag(argument.written, argument.name, names);
-    if (!argument.value) {
-      if (Definition(argument.name).IsOfType<bool>()) {
-        argument.value = "true";
-      } else {
-        WEFT_REQUIRE(i + 1 < argc, "flag --", argument.name, " needs a value: --", argument.name, "=",
-                     Definition(argument.name).DefaultValue());
-        argument.value = argv[++i];
-      }
-    }
-    SetFlag(argument.name, *argument.value);
-    parsed.given.insert(argument.name);
+  }
+  for (const FlagValue& given : arguments) {
+    if (IsFileFlag(given.flag, names)) continue;
+    SetFlag(given.flag, given.value);
+    parsed.given.insert(given.flag);
   }
   return parsed;
 }
@@ -173,12 +181,14 @@ std::string FlagsHelp(const FlagsUsage& usage) {
   for (const FlagGroup& group : usage.groups) {
     absl::StrAppend(&text, "\n", group.title, ":\n");
     for (const std::string& name : group.flags) {
-      const absl::CommandLineFlag& flag = Definition(name);
+      const absl::CommandLineFlag& flag = FlagNamed(name);
       absl::StrAppend(&text, HelpLine(absl::StrCat("--", name, "=", flag.DefaultValue()), flag.Help()));
     }
   }
-  absl::StrAppend(&text, "\n", HelpLine("--help", "Print this and exit."),
-                  HelpLine("--version", "Print the version and exit."));
+  absl::StrAppend(
+      &text, "\n", HelpLine("--config=FILE", "Read flags from a JSON file; those given here count."),
+      HelpLine("--print_config", "Print all flags as such a file and exit."),
+      HelpLine("--help", "Print this and exit."), HelpLine("--version", "Print the version and exit."));
   if (!usage.examples.empty()) absl::StrAppend(&text, "\nExamples:\n");
   for (const std::string& example : usage.examples) absl::StrAppend(&text, "  ", example, "\n");
   return text;
@@ -190,8 +200,11 @@ int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
             const std::function<int(const ParsedFlags&)>& body) {
   try {
     const ParsedFlags parsed = ParseFlags(argc, argv, usage);
-    if (!parsed.help && !parsed.version) return body(parsed);
-    std::cout << (parsed.help ? FlagsHelp(usage) : VersionLine()) << std::flush;
+    if (!parsed.help && !parsed.version && !parsed.print_config) return body(parsed);
+    std::cout << (parsed.help      ? FlagsHelp(usage)
+                  : parsed.version ? VersionLine()
+                                   : EffectiveConfig(usage))
+              << std::flush;
     return 0;
   } catch (const std::exception& error) {
     WriteErrorFile(error.what());

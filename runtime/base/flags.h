@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "runtime/base/flags_usage.h"
 
 namespace weft {
 
@@ -14,34 +15,23 @@ namespace weft {
 // line:
 //   int main(int argc, char** argv) { return weft::RunMain(argc, argv, Usage(), Train); }
 
-// A heading of --help, and the flags under it in the order to print them, by name without dashes.
-struct FlagGroup {
-  std::string title;
-  std::vector<std::string> flags;
-};
-
-// What --help prints. A flag that no group names is not the program's: giving it is an error, so that flags
-// of linked libraries stay hidden.
-struct FlagsUsage {
-  std::string summary;                // what the program does, one or more lines
-  std::vector<FlagGroup> groups;      // units belong into the flags' own help texts
-  std::vector<std::string> examples;  // whole command lines
-};
-
 // What a command line said, beyond the values that the ABSL_FLAGs now hold.
 struct ParsedFlags {
-  bool help = false;            // --help was given; nothing after it was read
-  bool version = false;         // --version was given; nothing after it was read
-  std::set<std::string> given;  // names of the flags that were given, whatever their values
+  bool help = false;          // --help was given; nothing after it was read
+  bool version = false;       // --version was given; nothing after it was read
+  bool print_config = false;  // --print_config was given
+  std::set<std::string>
+      given;  // names of the flags that were given, there or in a file, whatever their values
 
   bool Given(absl::string_view name) const { return given.count(std::string(name)) > 0; }
 };
 
 // Sets the flags from the command line: --name=value, --name value, and for a bool --name or --noname. Dashes
-// in names are underscores; one leading dash will do; the last of several values counts.
+// in names are underscores; one leading dash will do; the last of several values counts. --config=FILE sets flags from a
+// file (ApplyConfigFile), several files one after another; what the command line says itself counts, wherever it stands.
 //
 // Errors: InvalidArgument for an unknown flag (names the nearest one), a value that is missing or cannot be
-//         read (names flag, value and what was expected), an argument that is no flag.
+//         read (names flag, value and what was expected), an argument that is no flag; those of ApplyConfigFile.
 ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usage);
 
 // The text of --help: the summary, each group's flags with default and help text, the examples.
@@ -50,9 +40,9 @@ std::string FlagsHelp(const FlagsUsage& usage);
 // The line of --version: "weft 0.1.0\n".
 std::string VersionLine();
 
-// Parses the flags and returns what `body` returns: the exit code of the program. --help and --version print
-// on stdout and give 0. An exception of either prints one line, "error: ...", on stderr and gives 1; a launcher that
-// has named a file for it finds it there (runtime/base/error_file.h).
+// Parses the flags and returns what `body` returns: the exit code of the program. --help, --version and --print_config
+// (EffectiveConfig) print on stdout and give 0. An exception of either prints one line, "error: ...", on stderr and gives 1; a
+// launcher that has named a file for it finds it there (runtime/base/error_file.h).
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
             const std::function<int(const ParsedFlags&)>& body);
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage, const std::function<int()>& body);

@@ -1,10 +1,10 @@
 #include "runtime/data/batches.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/numeric/int128.h"
 #include "runtime/base/error.h"
-#include "runtime/base/philox.h"
 
 namespace weft {
 namespace {
@@ -13,6 +13,11 @@ void RequireOneSample(absl::Span<const int32_t> tokens, int64_t context) {
   WEFT_REQUIRE(context >= 1, "batches: context: expected at least 1, got ", context);
   WEFT_REQUIRE(static_cast<int64_t>(tokens.size()) > context, "batches: ", tokens.size(),
                " tokens are too few: a sample of context ", context, " takes ", context + 1);
+}
+
+int64_t NumStarts(absl::Span<const int32_t> tokens, int64_t context) {
+  RequireOneSample(tokens, context);
+  return static_cast<int64_t>(tokens.size()) - context;
 }
 
 // start_of(i): the first token of the i-th sample of the batch.
@@ -34,22 +39,15 @@ TokenBatch Gather(absl::Span<const int32_t> tokens, int64_t context, int64_t cou
 }  // namespace
 
 TrainBatches::TrainBatches(absl::Span<const int32_t> tokens, int64_t context, uint64_t seed)
-    : tokens_(tokens), context_(context), seed_(seed) {
-  RequireOneSample(tokens, context);
-}
+    : tokens_(tokens),
+      context_(context),
+      starts_(NumStarts(tokens, context), /*epoch_size=*/std::numeric_limits<int64_t>::max(), seed) {}
 
 TokenBatch TrainBatches::Get(int64_t step, int64_t first, int64_t count) const {
   WEFT_REQUIRE(step >= 0 && step < (int64_t{1} << 32), "batches: step: expected 0 to 2^32 - 1, got ", step);
   WEFT_REQUIRE(first >= 0 && count >= 0, "batches: samples: expected no negative number, got first ", first,
                ", count ", count);
-  const RandomKey key{.seed = seed_, .stream = StreamOf("batches"), .step = static_cast<uint64_t>(step)};
-  const auto num_starts = static_cast<uint64_t>(tokens_.size()) - static_cast<uint64_t>(context_);
-  return Gather(tokens_, context_, count, [&](int64_t i) {
-    const PhiloxWords words = RandomWords(key, static_cast<uint64_t>(first + i));
-    const uint64_t random = (uint64_t{words[0]} << 32) | words[1];
-    // The upper half of the product is uniform on [0, num_starts) to within num_starts / 2^64.
-    return static_cast<int64_t>(absl::Uint128High64(absl::uint128(random) * num_starts));
-  });
+  return Gather(tokens_, context_, count, [&](int64_t i) { return starts_.At(step, first + i); });
 }
 
 EvalBatches::EvalBatches(absl::Span<const int32_t> tokens, int64_t context, int64_t max_samples)

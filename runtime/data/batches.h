@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "runtime/data/sampling/sampler.h"
 
 namespace weft {
 
@@ -23,7 +24,8 @@ struct TokenBatch {
 
 // The training samples of a text, drawn with replacement. Which window a sample is follows from (seed, step,
 // sample number in the global batch) alone: never from the rank that asks, the batch size or the mesh, so
-// every layout trains on the same tokens, and a resumed run goes on where it stopped.
+// every layout trains on the same tokens, and a resumed run goes on where it stopped. A ReplacementSampler says
+// which: the step is its epoch.
 //
 // Lifetime: views the tokens.
 // Threads: any, at once.
@@ -39,7 +41,7 @@ class TrainBatches {
  private:
   absl::Span<const int32_t> tokens_;
   int64_t context_;
-  uint64_t seed_;
+  ReplacementSampler starts_;
 };
 
 // The samples of an evaluation: windows that do not overlap, the same at every call. If fewer are wanted than

@@ -20,6 +20,19 @@ class DeviceToHost {
   virtual void Wait() = 0;
 };
 
+// What runtime/tensor/device_copy.h does on a device other than the CPU.
+class HostToDevice {
+ public:
+  virtual ~HostToDevice() = default;
+  // Begins to copy, beside what the device does, behind what it has been given so far. Does not wait; `from`, row-major in
+  // memory that MakeHostAllocator gives, and `to`, row-major, are to stay until Wait. Several may be begun.
+  virtual void Begin(const Tensor& from, const Tensor& to) = 0;
+  // What the device is given from now on waits for all that was begun. Does not wait itself.
+  virtual void Join() = 0;
+  // Until all that was begun is there.
+  virtual void Wait() = 0;
+};
+
 // What runtime/tensor/copy.h does on a device other than the CPU. Tensors are checked and not empty.
 struct TensorFunctions {
   // Both on the same device, any strides and dtypes. Does not wait.
@@ -34,6 +47,7 @@ struct TensorFunctions {
   void (*accumulate)(const Tensor& from, const Tensor& to, ReduceOp op);
 
   std::unique_ptr<DeviceToHost> (*make_device_to_host)();
+  std::unique_ptr<HostToDevice> (*make_host_to_device)();
 };
 
 // Registers a device's functions, from their own file, during static initialisation. Registering a device

@@ -27,7 +27,7 @@ losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),
 [[ $(grep -c '^{"step":[0-9]*,"val_loss":[0-9.]*}$' full.json) == 2 ]] || fail "expected 2 evaluations"
 [[ $(grep -c '^{"sample":".*"}$' full.json) == 1 ]] || fail "expected a sample"
 [[ $(wc -l < full.json) == 13 ]] || fail "stdout holds something else: $(cat full.json)"
-for field in lr step_ms tokens_per_s exposed_fraction waiting_fraction comm_fraction comm_bytes peak_bytes; do
+for field in lr step_ms data_wait_s tokens_per_s exposed_fraction waiting_fraction comm_fraction comm_bytes peak_bytes; do
   grep -q "\"$field\":[0-9]" full.json || fail "no field $field"
 done
 
@@ -60,6 +60,33 @@ kill -TERM $pid
 wait $pid
 cat <(losses stopped.json) <(losses resumed.json | head -5) > joined
 diff <(losses reference.json | head -$((steps + 5))) joined || fail "stopped and resumed differs from uninterrupted"
+
+# --- Shuffled epochs: a resumed run has the bits of one that was not stopped; another batch and other ranks go on at the
+# same window; another seed is refused.
+epoch=("${small[@]}" --shuffle=epoch --eval_every=0 --warmup=0 --min_lr=1e-3)
+"$train" "${epoch[@]}" --steps=10 > epoch.json 2> /dev/null
+"$train" "${epoch[@]}" --steps=6 --save=epoch.safetensors > epoch_begun.json 2> /dev/null
+"$train" --resume=epoch.safetensors --steps=10 --eval_every=0 --log_format=json --sample=0 > resumed.json 2> resumed.err ||
+  fail "--shuffle=epoch, resumed: $(tail -1 resumed.err)"
+diff <(losses epoch.json) <(cat <(losses epoch_begun.json) <(losses resumed.json)) > /dev/null ||
+  fail "--shuffle=epoch: a resumed run differs from an uninterrupted one"
+[[ $(losses epoch.json | cut -d' ' -f2) != $(losses long.json | cut -d' ' -f2) ]] || fail "--shuffle=epoch draws as without"
+"$train" --resume=epoch.safetensors --mesh=dp=2 --batch=6 --steps=8 --save=epoch2.safetensors --sample=0 > /dev/null 2> more.err ||
+  fail "--shuffle=epoch with another batch: $(tail -1 more.err)"
+grep -aq 'samples\\":36,' epoch2.safetensors || fail "4 x 6 + 6 x 2 windows are not 36"
+"$train" --resume=epoch.safetensors --seed=1 > /dev/null 2> more.err && fail "another seed goes on in the old order"
+grep -q '^error: .*the position is one of shuffled(.*seed 1337), this run.s data is shuffled(.*seed 1)' more.err ||
+  fail "another seed: $(cat more.err)"
+
+# --- A configuration file: the flags of a run, which make the same run; the command line counts.
+"$train" "${small[@]}" --steps=10 --eval_every=0 --print_config > run.json || fail "--print_config"
+"$train" --config=run.json > config.json 2> config.err || fail "--config: $(tail -1 config.err)"
+diff <(losses long.json) <(losses config.json) > /dev/null || fail "--config is another run"
+"$train" --config=run.json --steps=3 > config.json 2> /dev/null
+[[ $(losses config.json | wc -l) == 3 ]] || fail "a flag does not override the file"
+echo '{"layer": 2}' > wrong.json
+"$train" --config=wrong.json 2> config.err && fail "an unknown key is taken"
+grep -q '^error: --config=.*wrong.json: unknown key "layer": did you mean "layers"?$' config.err || fail "$(cat config.err)"
 
 # --- The checkpoint loads on other meshes, and samples are text.
 "$sample" --model=full.safetensors --tokens=20 --prompt='line ' > one.txt || fail "sample_gpt"

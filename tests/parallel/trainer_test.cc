@@ -78,9 +78,9 @@ TEST(TrainerTest, CommBytesAreTheLedgersWithoutTheMetrics) {
     const StepMetrics metrics = job.Step();
     EXPECT_EQ(metrics.comm_bytes, first.comm_bytes);
     const CommReport report = CollectCommReport(*job.context);
-    // One all-reduce over four ranks, of eight numbers and one per rank; in the first step, the order of the
+    // One all-reduce over four ranks, of nine numbers and two per rank; in the first step, the order of the
     // gradients.
-    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (9 + 4) * 8);
+    EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (9 + 2 * 4) * 8);
     const int64_t num_leaves = std::ssize(job.model.AllParameters());
     EXPECT_EQ(learning, report.BytesFor(Purpose::kMetric) + 2 * 3 * 24 * num_leaves);
     EXPECT_EQ(metrics.comm_bytes, report.TotalBytes() - report.BytesFor(Purpose::kMetric));
@@ -119,6 +119,18 @@ TEST(TrainerTest, TheOrderOfIssuesIsComparedAfterEachStep) {
         std::string::npos)
         << message;
   }
+}
+
+// The worst rank's waits since the step before, and those of one step alone.
+TEST(TrainerTest, TheWaitForDataIsTheWorstRanks) {
+  RunRanks(4, [](World& world) {
+    Job job(world, "dp=2,tp=2", DataPlan::kFsdp);
+    for (const double wait : {0.25, 0.5}) job.trainer->NoteDataWait(wait * (world.rank() == 2 ? 1 : 0.5));
+    EXPECT_EQ(job.Step().data_wait_s, 0.75);
+    if (world.rank() == 3) job.trainer->NoteDataWait(2);
+    EXPECT_EQ(job.Step().data_wait_s, 2);
+    EXPECT_EQ(job.Step().data_wait_s, 0);
+  });
 }
 
 TEST(TrainerTest, OneRankMovesNothing) {

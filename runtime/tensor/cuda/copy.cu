@@ -235,12 +235,44 @@ class CudaToHost final : public DeviceToHost {
 
 std::unique_ptr<DeviceToHost> MakeDeviceToHost() { return std::make_unique<CudaToHost>(); }
 
+// On a stream of its own, so that the copy runs beside the rank's kernels. It waits for what was issued before it: memory of
+// the pool may still be in use by what its last owner issued.
+class CudaFromHost final : public HostToDevice {
+ public:
+  ~CudaFromHost() override { cudaStreamSynchronize(stream_.ref().handle()); }
+
+  void Begin(const Tensor& from, const Tensor& to) override {
+    rank_stream_ = CudaStreamOf(to);
+    issued_.Record(rank_stream_);
+    stream_.ref().WaitFor(issued_);
+    CheckCuda(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(from.num_bytes()),
+                              cudaMemcpyHostToDevice, stream_.ref().handle()),
+              "cudaMemcpyAsync");
+    done_.Record(stream_.ref());
+    has_begun_ = true;
+  }
+  void Join() override {
+    if (has_begun_) rank_stream_.WaitFor(done_);
+  }
+  void Wait() override { done_.Synchronize(); }
+
+ private:
+  CudaStream stream_;
+  CudaEvent issued_;
+  CudaEvent done_;
+  CudaStreamRef rank_stream_;
+  bool has_begun_ = false;
+};
+
+std::unique_ptr<HostToDevice> MakeHostToDevice() { return std::make_unique<CudaFromHost>(); }
+
 const RegisterTensorFunctions kRegister(DeviceType::kCuda, {.copy = &Copy,
                                                             .to_host = &ToHost,
                                                             .from_host = &FromHost,
                                                             .fill = &Fill,
                                                             .accumulate = &Accumulate,
-                                                            .make_device_to_host = &MakeDeviceToHost});
+                                                            .make_device_to_host = &MakeDeviceToHost,
+                                                            .make_host_to_device = &MakeHostToDevice});
 
 }  // namespace
 }  // namespace weft

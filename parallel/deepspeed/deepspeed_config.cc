@@ -1,0 +1,299 @@
+#include "parallel/deepspeed/deepspeed_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Text(const Json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+// An object of the file, whose keys are read one by one. What nobody has asked for is unknown.
+class Section {
+ public:
+  Section(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
+    WEFT_REQUIRE(object.is_object(), path_.empty() ? "" : absl::StrCat("key \"", path_, "\": "),
+                 "expected an object, got ", Text(object));
+  }
+
+  std::string PathOf(absl::string_view key) const {
+    return path_.empty() ? std::string(key) : absl::StrCat(path_, ".", key);
+  }
+
+  // Nothing if the key is not there, or "auto".
+  const Json* Find(const char* key) {
+    known_.push_back(key);
+    const auto found = object_.find(key);
+    return found == object_.end() || *found == "auto" ? nullptr : &*found;
+  }
+  bool IsAuto(const char* key) const { return object_.contains(key) && object_.at(key) == "auto"; }
+
+  template <class... Parts>
+  void Require(bool fits, const char* key, const Json& given, const Parts&... expected) const {
+    WEFT_REQUIRE(fits, "key \"", PathOf(key), "\": expected ", absl::StrCat(expected...), ", got ",
+                 Text(given));
+  }
+
+  std::optional<bool> Bool(const char* key) {
+    const Json* const value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    Require(value->is_boolean(), key, *value, "true or false");
+    return value->get<bool>();
+  }
+  std::optional<double> Number(const char* key, double least = 0) {
+    const Json* const value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    Require(value->is_number() && value->get<double>() >= least, key, *value, "a number of ", least,
+            " or more");
+    return value->get<double>();
+  }
+  // Also 5e8, as DeepSpeed's own files write it.
+  std::optional<int64_t> Whole(const char* key, int64_t least) {
+    const Json* const value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    const double number = value->is_number() ? value->get<double>() : 0.5;
+    Require(std::trunc(number) == number && number >= static_cast<double>(least) && number < 0x1p53, key,
+            *value, "a whole number of ", least, " or more");
+    return static_cast<int64_t>(number);
+  }
+  std::optional<std::string> String(const char* key) {
+    const Json* const value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    Require(value->is_string(), key, *value, "a text");
+    return value->get<std::string>();
+  }
+  std::string OneOf(const char* key, std::initializer_list<const char*> names) {
+    const Json* const value = Find(key);
+    WEFT_REQUIRE(value != nullptr, "key \"", PathOf(key), "\": expected ", absl::StrJoin(names, " or "),
+                 ", it is missing");
+    for (const char* name : names) {
+      if (*value == name) return name;
+    }
+    Require(false, key, *value, absl::StrJoin(names, " or "));
+    return "";
+  }
+  std::optional<Section> Object(const char* key) {
+    const Json* const value = Find(key);
+    if (value == nullptr) return std::nullopt;
+    return Section(*value, PathOf(key));
+  }
+  // What Weft does whatever the file says, so a file may only say that.
+  template <class T>
+  void Fixed(const char* key, const T& what, absl::string_view why) {
+    const Json* const value = Find(key);
+    if (value != nullptr) Require(*value == Json(what), key, *value, Text(Json(what)), " (", why, ")");
+  }
+
+  // Errors: InvalidArgument for a key that nobody has asked for.
+  void Finish() const {
+    for (const auto& [key, value] : object_.items()) {
+      if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+      const std::optional<std::string> meant = MeantName(key, known_);
+      ThrowInvalidArgument("key \"", PathOf(key), "\": Weft has nothing for it",
+                           meant ? absl::StrCat("; did you mean \"", PathOf(*meant), "\"?") : "");
+    }
+  }
+
+ private:
+  const Json& object_;
+  std::string path_;
+  std::vector<std::string> known_;
+};
+
+bool Bf16(Section section) {
+  const bool enabled = section.Bool("enabled").value_or(false);
+  if (enabled) {
+    section.Fixed("bf16_master_weights_and_grads", false, "parameters at rest are f32");
+    section.Fixed("bf16_optimizer_states", false, "the optimizer's state is f32");
+    section.Fixed("check_grad_overflow", true, "a step that is not finite is skipped");
+    section.Find("immediate_grad_update");  // when a buffer is written to: no values depend on it
+    section.Finish();
+  }
+  return enabled;
+}
+
+DeepSpeedFp16 Fp16(Section section) {
+  DeepSpeedFp16 fp16 = {.enabled = section.Bool("enabled"),
+                        .loss_scale = section.Number("loss_scale"),
+                        .initial_scale_power = section.Whole("initial_scale_power", 0),
+                        .loss_scale_window = section.Whole("loss_scale_window", 1),
+                        .hysteresis = section.Whole("hysteresis", 1),
+                        .min_loss_scale = section.Number("min_loss_scale")};
+  section.Fixed("auto_cast", false, "what is f16 is the plan's");
+  section.Fixed("consecutive_hysteresis", false, "there is no hysteresis");
+  section.Fixed("fp16_master_weights_and_grads", false, "parameters at rest are f32");
+  section.Finish();
+  return fp16;
+}
+
+DeepSpeedOffload Offload(std::optional<Section> section) {
+  DeepSpeedOffload offload;
+  if (!section) return offload;
+  if (section->Find("device") != nullptr) offload.device = section->OneOf("device", {"none", "cpu", "nvme"});
+  offload.nvme_path = section->String("nvme_path");
+  section->Bool("pin_memory");  // memory beside a GPU always is
+  section->Fixed("ratio", 1.0, "all of the state is offloaded");
+  section->Finish();
+  return offload;
+}
+
+DeepSpeedZero Zero(Section section) {
+  DeepSpeedZero zero = {.stage = section.Whole("stage", 0),
+                        .overlap_comm = section.Bool("overlap_comm"),
+                        .reduce_bucket_size = section.Whole("reduce_bucket_size", 1),
+                        .offload_optimizer = Offload(section.Object("offload_optimizer")),
+                        .offload_param = Offload(section.Object("offload_param"))};
+  if (zero.stage) section.Require(*zero.stage <= 3, "stage", Json(*zero.stage), "0, 1, 2 or 3");
+  section.Fixed("contiguous_gradients", true, "gradients move in buckets");
+  section.Fixed("reduce_scatter", true, "gradients of sharded plans are reduce-scattered");
+  section.Fixed("allgather_partitions", true, "parameters are gathered");
+  section.Finish();
+  const bool offloads_parameters = zero.offload_param.device != "none";
+  WEFT_REQUIRE(!offloads_parameters || !zero.stage || *zero.stage == 3,
+               "key \"zero_optimization.offload_param\": expected stage 3 with it, got stage ",
+               zero.stage.value_or(0));
+  return zero;
+}
+
+DeepSpeedOptimizer Optimizer(Section section) {
+  DeepSpeedOptimizer optimizer = {.type = section.OneOf("type", {"Adam", "AdamW", "Lion", "SGD"})};
+  if (std::optional<Section> params = section.Object("params")) {
+    optimizer.lr = params->Number("lr");
+    optimizer.weight_decay = params->Number("weight_decay");
+    if (optimizer.type == "SGD") {
+      optimizer.momentum = params->Number("momentum");
+      if (optimizer.momentum.value_or(0) > 0) params->Fixed("nesterov", true, "momentum is Nesterov's");
+      params->Fixed("dampening", 0, "gradients are not dampened");
+    } else if (const Json* const betas = params->Find("betas")) {
+      const bool fits =
+          betas->is_array() && betas->size() == 2 && (*betas)[0].is_number() && (*betas)[1].is_number();
+      params->Require(fits, "betas", *betas, "two numbers");
+      optimizer.betas = betas->get<std::vector<double>>();
+    }
+    if (optimizer.type == "Adam" || optimizer.type == "AdamW") {
+      optimizer.eps = params->Number("eps");
+      params->Fixed("adam_w_mode", true, "weights decay apart from the gradient");
+      params->Fixed("bias_correction", true, "moments are corrected");
+      params->Fixed("amsgrad", false, "the moments are AdamW's");
+      params->Bool("torch_adam");  // which of two implementations
+    }
+    for (const char* key : {"lr", "betas", "weight_decay", "momentum"}) {
+      if (params->IsAuto(key)) optimizer.auto_params.push_back(key);
+    }
+    params->Finish();
+  }
+  section.Finish();
+  return optimizer;
+}
+
+DeepSpeedScheduler Scheduler(Section section) {
+  DeepSpeedScheduler scheduler = {.type =
+                                      section.OneOf("type", {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"})};
+  std::optional<Section> params = section.Object("params");
+  // DeepSpeed's default is another curve.
+  WEFT_REQUIRE(params && params->Find("warmup_type") != nullptr,
+               "key \"scheduler.params.warmup_type\": expected "
+               "\"linear\", it is missing, which is \"log\" in DeepSpeed; warm-ups are linear");
+  params->Fixed("warmup_type", "linear", "warm-ups are linear");
+  scheduler.warmup_num_steps = params->Whole("warmup_num_steps", 1);
+  if (scheduler.type == "WarmupCosineLR") {
+    params->Fixed("warmup_min_ratio", 0, "warm-ups begin at 0");
+    scheduler.cos_min_ratio = params->Number("cos_min_ratio");
+  } else {
+    params->Fixed("warmup_min_lr", 0, "warm-ups begin at 0");
+    scheduler.warmup_max_lr = params->Number("warmup_max_lr");
+  }
+  if (scheduler.type != "WarmupLR") {
+    scheduler.total_num_steps = params->Whole("total_num_steps", 1);
+    WEFT_REQUIRE(scheduler.total_num_steps || params->IsAuto("total_num_steps"),
+                 "key \"scheduler.params.total_num_steps\": expected a whole number, it is missing");
+  }
+  params->Finish();
+  section.Finish();
+  return scheduler;
+}
+
+}  // namespace
+
+std::vector<std::string> DeepSpeedKeys() {
+  return {"train_batch_size",
+          "train_micro_batch_size_per_gpu",
+          "gradient_accumulation_steps",
+          "gradient_clipping",
+          "zero_optimization",
+          "fp16",
+          "bf16",
+          "scheduler"};
+}
+
+DeepSpeedConfig DeepSpeedConfig::FromJson(absl::string_view text) {
+  Json object;
+  try {
+    object = Json::parse(text.begin(), text.end());
+  } catch (const Json::exception& error) {
+    ThrowInvalidArgument("no JSON: ", error.what());
+  }
+  Section section(object, "");
+  DeepSpeedConfig config = {
+      .train_batch_size = section.Whole("train_batch_size", 1),
+      .train_micro_batch_size_per_gpu = section.Whole("train_micro_batch_size_per_gpu", 1),
+      .gradient_accumulation_steps = section.Whole("gradient_accumulation_steps", 1),
+      .gradient_clipping = section.Number("gradient_clipping"),
+      .steps_per_print = section.Whole("steps_per_print", 1)};
+  if (std::optional<Section> bf16 = section.Object("bf16")) config.bf16 = Bf16(*std::move(bf16));
+  if (std::optional<Section> fp16 = section.Object("fp16")) config.fp16 = Fp16(*std::move(fp16));
+  if (std::optional<Section> zero = section.Object("zero_optimization")) {
+    config.zero_optimization = Zero(*std::move(zero));
+  }
+  if (std::optional<Section> optimizer = section.Object("optimizer")) {
+    config.optimizer = Optimizer(*std::move(optimizer));
+  }
+  if (std::optional<Section> scheduler = section.Object("scheduler")) {
+    config.scheduler = Scheduler(*std::move(scheduler));
+  }
+  section.Finish();
+  WEFT_REQUIRE(!config.bf16.value_or(false) || !config.fp16 || !config.fp16->enabled.value_or(false),
+               "keys \"bf16\" and \"fp16\": expected one of them enabled, got both");
+  return config;
+}
+
+DeepSpeedBatch ResolveDeepSpeedBatch(const DeepSpeedConfig& config, int64_t data_parallel) {
+  const std::optional<int64_t>& batch = config.train_batch_size;
+  const std::optional<int64_t>& micro = config.train_micro_batch_size_per_gpu;
+  const std::optional<int64_t>& steps = config.gradient_accumulation_steps;
+  if (!batch && !micro) return {.batch = std::nullopt, .microbatches = steps};
+  const auto text = [](const std::optional<int64_t>& value) {
+    return value ? absl::StrCat(*value) : "not given";
+  };
+  const auto require = [&](bool fits, absl::string_view what) {
+    WEFT_REQUIRE(fits, "train_batch_size (", text(batch), ") has to be train_micro_batch_size_per_gpu (",
+                 text(micro), ") x gradient_accumulation_steps (", text(steps), ") x ", data_parallel,
+                 " data-parallel ranks: ", what);
+  };
+  if (!batch) {
+    const int64_t count = steps.value_or(1);
+    return {.batch = *micro * count * data_parallel, .microbatches = count};
+  }
+  if (micro && steps) {
+    require(*batch == *micro * *steps * data_parallel,
+            absl::StrCat("their product is ", *micro * *steps * data_parallel));
+    return {.batch = batch, .microbatches = steps};
+  }
+  const int64_t divisor = micro.value_or(1) * steps.value_or(1) * data_parallel;
+  require(*batch % divisor == 0, absl::StrCat(divisor, " does not divide it"));
+  return {.batch = batch, .microbatches = micro ? *batch / divisor : steps.value_or(1)};
+}
+
+}  // namespace weft

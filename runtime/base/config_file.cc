@@ -1,0 +1,247 @@
+#include "runtime/base/config_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using TextList = std::vector<std::string>;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) Throw(absl::StatusCode::kNotFound, "--config=", path, ": ", std::strerror(errno));
+  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  WEFT_REQUIRE(!in.bad() && !text.empty(), "--config=", path, ": it is empty, or no file that can be read");
+  return text;
+}
+
+// An object whose keys are all different: JSON's readers take the last of several, silently.
+Json Parse(const std::string& path, const std::string& text) {
+  std::vector<std::set<std::string>> keys;
+  std::string twice;
+  const auto note = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
+      twice = parsed.get<std::string>();
+    }
+    return true;
+  };
+  Json object;
+  try {
+    object = Json::parse(text, note);
+  } catch (const Json::exception& error) {
+    ThrowInvalidArgument("--config=", path, ": no JSON: ", error.what());
+  }
+  WEFT_REQUIRE(object.is_object(), "--config=", path, ": expected an object, got ", object.type_name());
+  WEFT_REQUIRE(twice.empty(), "--config=", path, ": key \"", twice, "\" is given twice");
+  return object;
+}
+
+std::string Shortened(const Json& value) {
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  if (text.size() > 60) text = absl::StrCat(text.substr(0, 57), "...");
+  return text;
+}
+
+bool IsWhole(const Json& value) {
+  if (value.is_number_integer()) return true;
+  if (!value.is_number_float()) return false;
+  const double number = value.get<double>();
+  return std::trunc(number) == number && std::abs(number) < 0x1p53;
+}
+
+// A value as the flag's text; nothing if it is of another type.
+std::optional<std::string> TextOf(const absl::CommandLineFlag& flag, const Json& value) {
+  const std::string expected = ExpectedValue(flag);
+  if (expected == "true or false") {
+    if (!value.is_boolean()) return std::nullopt;
+    return value.get<bool>() ? "true" : "false";
+  }
+  if (expected == "a number") {
+    // JSON has no infinity and no NaN: EffectiveConfig writes texts.
+    if (value == "inf" || value == "-inf" || value == "nan") return value.get<std::string>();
+    return value.is_number() ? std::optional(value.dump()) : std::nullopt;
+  }
+  if (!expected.empty()) {
+    if (!IsWhole(value)) return std::nullopt;
+    return value.is_number_float() ? absl::StrCat(static_cast<int64_t>(value.get<double>())) : value.dump();
+  }
+  if (flag.IsOfType<TextList>()) {
+    if (!value.is_array()) return std::nullopt;
+    TextList texts;
+    for (const Json& element : value) {
+      if (!element.is_string()) return std::nullopt;
+      texts.push_back(element.get<std::string>());
+      if (texts.back().find(',') != std::string::npos) return std::nullopt;
+    }
+    return absl::StrJoin(texts, ",");
+  }
+  if (value.is_string()) return value.get<std::string>();
+  return !flag.IsOfType<std::string>() && value.is_number() ? std::optional(value.dump()) : std::nullopt;
+}
+
+std::string ExpectedJson(const absl::CommandLineFlag& flag) {
+  if (flag.IsOfType<std::string>()) return "a text";
+  if (flag.IsOfType<TextList>()) return "an array of texts without commas";
+  const std::string expected = ExpectedValue(flag);
+  return expected.empty() ? absl::StrCat("a text like \"", flag.DefaultValue(), "\"") : expected;
+}
+
+std::string Underscored(absl::string_view name) {
+  return absl::StrReplaceAll(absl::AsciiStrToLower(name), {{"-", "_"}, {" ", "_"}});
+}
+
+// Reads one file into flags.
+class ConfigReader {
+ public:
+  ConfigReader(const std::string& path, const FlagsUsage& usage)
+      : path_(path), usage_(usage), names_(FlagNames(usage)) {}
+
+  void Read(const Json& object) {
+    for (const auto& [key, value] : object.items()) {
+      const std::string name = Underscored(key);
+      if (IsFlag(name)) {
+        Set(key, name, value);
+      } else if (const FlagGroup* const group = GroupNamed(name); group != nullptr && value.is_object()) {
+        ReadGroup(key, *group, value);
+      } else {
+        ThrowUnknown(key, name);
+      }
+    }
+  }
+
+  void Set(const std::string& key, const std::string& name, const Json& value) {
+    WEFT_REQUIRE(set_.insert(name).second, "--config=", path_, ": key \"", key, "\": --", name,
+                 " is given twice");
+    const absl::CommandLineFlag& flag = FlagNamed(name);
+    const std::optional<std::string> text = TextOf(flag, value);
+    WEFT_REQUIRE(text.has_value(), "--config=", path_, ": key \"", key, "\": expected ", ExpectedJson(flag),
+                 ", got ", Shortened(value));
+    const std::optional<std::string> expected = TrySetFlag(name, *text);
+    WEFT_REQUIRE(!expected, "--config=", path_, ": key \"", key, "\": expected ", *expected, ", got ",
+                 Shortened(value));
+  }
+
+  // Of a translated file: `value` is a text that the flag reads.
+  void SetText(const std::string& system, const FlagValue& given) {
+    WEFT_REQUIRE(IsFlag(given.flag), "--config=", path_, ": ", system, " says --", given.flag, "=",
+                 given.value, ", a flag that this program does not have");
+    const std::optional<std::string> expected = TrySetFlag(given.flag, given.value);
+    WEFT_REQUIRE(!expected, "--config=", path_, ": ", system, " says --", given.flag, "=", given.value,
+                 ": expected ", *expected);
+    set_.insert(given.flag);
+  }
+
+  std::vector<std::string> set() const { return {set_.begin(), set_.end()}; }
+
+ private:
+  bool IsFlag(const std::string& name) const {
+    return std::find(names_.begin(), names_.end(), name) != names_.end();
+  }
+
+  const FlagGroup* GroupNamed(const std::string& name) const {
+    for (const FlagGroup& group : usage_.groups) {
+      if (Underscored(group.title) == name) return &group;
+    }
+    return nullptr;
+  }
+
+  void ReadGroup(const std::string& title, const FlagGroup& group, const Json& object) {
+    for (const auto& [key, value] : object.items()) {
+      const std::string name = Underscored(key);
+      const std::string full = absl::StrCat(title, ".", key);
+      if (!IsFlag(name)) ThrowUnknown(full, name);
+      const bool is_here = std::find(group.flags.begin(), group.flags.end(), name) != group.flags.end();
+      WEFT_REQUIRE(is_here, "--config=", path_, ": key \"", full, "\": --", name, " is not of group \"",
+                   group.title, "\"; write it outside, or in its own");
+      Set(full, name, value);
+    }
+  }
+
+  [[noreturn]] void ThrowUnknown(const std::string& key, const std::string& name) const {
+    std::vector<std::string> candidates = names_;
+    for (const FlagGroup& group : usage_.groups) candidates.push_back(group.title);
+    const std::optional<std::string> meant = MeantName(name, candidates);
+    ThrowInvalidArgument("--config=", path_, ": unknown key \"", key, "\": ",
+                         meant ? absl::StrCat("did you mean \"", *meant, "\"?") : "--help lists the flags");
+  }
+
+  const std::string path_;
+  const FlagsUsage& usage_;
+  const std::vector<std::string> names_;
+  std::set<std::string> set_;
+};
+
+const ForeignConfig* ForeignOf(const Json& object, const FlagsUsage& usage) {
+  for (const ForeignConfig& foreign : usage.foreign) {
+    for (const std::string& key : foreign.keys) {
+      if (object.contains(key)) return &foreign;
+    }
+  }
+  return nullptr;
+}
+
+Json ValueOf(const absl::CommandLineFlag& flag) {
+  const std::string text = flag.CurrentValue();
+  const std::string expected = ExpectedValue(flag);
+  if (expected == "true or false") return text == "true";
+  if (expected == "a number") {
+    double number = 0;
+    const bool is_number = absl::SimpleAtod(text, &number);
+    return is_number && std::isfinite(number) ? Json(number) : Json(text);
+  }
+  if (!expected.empty()) return Json::parse(text);
+  if (flag.IsOfType<TextList>()) {
+    return text.empty() ? Json::array() : Json(TextList(absl::StrSplit(text, ',')));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> ApplyConfigFile(const std::string& path, const FlagsUsage& usage,
+                                         const std::function<std::string(absl::string_view)>& value_of) {
+  const std::string text = ReadFile(path);
+  const Json object = Parse(path, text);
+  ConfigReader reader(path, usage);
+  if (const ForeignConfig* const foreign = ForeignOf(object, usage)) {
+    try {
+      for (const FlagValue& given : foreign->translate(text, value_of)) reader.SetText(foreign->name, given);
+    } catch (const Error& error) {
+      if (absl::StartsWith(error.message(), "--config=")) throw;
+      Throw(error.code(), "--config=", path, ": ", foreign->name, ": ", error.message());
+    }
+  } else {
+    reader.Read(object);
+  }
+  return reader.set();
+}
+
+std::string EffectiveConfig(const FlagsUsage& usage) {
+  Json object = Json::object();
+  for (const std::string& name : FlagNames(usage)) object[name] = ValueOf(FlagNamed(name));
+  return absl::StrCat(object.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace), "\n");
+}
+
+}  // namespace weft

@@ -1,0 +1,167 @@
+#include "examples/gpt_deepspeed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/optim/schedule.h"
+#include "examples/gpt_flags.h"
+#include "examples/gpt_optimizer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+using Flags = std::map<std::string, std::string>;
+
+// What a file says on a mesh, with a learning rate of 0.001 otherwise.
+Flags FlagsOf(const std::string& text, const std::string& mesh = "dp=2") {
+  Flags flags;
+  const Flags others = {{"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"lr", "0.001"}};
+  const auto value_of = [&](absl::string_view flag) { return others.at(std::string(flag)); };
+  for (const FlagValue& given : GptFlagsFromDeepSpeed(text, value_of)) flags[given.flag] = given.value;
+  return flags;
+}
+
+std::string ErrorOf(const std::string& text, const std::string& mesh = "dp=2") {
+  return InvalidArgumentMessage([&] { FlagsOf(text, mesh); });
+}
+
+TEST(GptDeepSpeedTest, BatchesGoByTheRanksThatHaveRows) {
+  const std::string text = R"({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 4})";
+  for (const auto& [mesh, batch] :
+       std::vector<std::pair<std::string, const char*>>{{"", "12"},
+                                                        {"tp=4", "12"},
+                                                        {"dp=2,tp=2", "24"},
+                                                        {"replica=2,shard=3", "72"},
+                                                        {"pp=2,dp=2", "24"}}) {
+    EXPECT_EQ(FlagsOf(text, mesh), (Flags{{"batch", batch}, {"microbatches", "4"}})) << mesh;
+  }
+  EXPECT_THAT(
+      ErrorOf(R"({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4,
+                          "gradient_accumulation_steps": 2})"),
+      testing::HasSubstr("train_batch_size (32) has to be train_micro_batch_size_per_gpu (4) x "
+                         "gradient_accumulation_steps (2) x 2 data-parallel ranks: their product is 16"));
+}
+
+TEST(GptDeepSpeedTest, StagesArePlans) {
+  for (const auto& [stage, plan] :
+       std::vector<std::pair<int, const char*>>{{0, "ddp"}, {1, "zero1"}, {2, "zero2"}, {3, "fsdp"}}) {
+    EXPECT_EQ(FlagsOf(absl::StrCat("{\"zero_optimization\": {\"stage\": ", stage, "}}")),
+              (Flags{{"plan", plan}}));
+  }
+  EXPECT_EQ(FlagsOf(R"({"zero_optimization": {"stage": 3}})", "replica=2,shard=2"),
+            (Flags{{"plan", "hsdp"}}));
+  EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"stage": 1}})", "replica=2,shard=2"),
+            "key \"zero_optimization.stage\": expected 3 on a mesh with axes replica and shard, got 1");
+  EXPECT_EQ(
+      FlagsOf(R"({"zero_optimization": {"stage": 3, "overlap_comm": false, "reduce_bucket_size": 1048576,
+                        "offload_optimizer": {"device": "cpu"},
+                        "offload_param": {"device": "nvme", "nvme_path": "/nvme"}}})"),
+      (Flags{{"plan", "fsdp"},
+             {"overlap", "false"},
+             {"bucket_mb", "4"},
+             {"offload", "state,parameters"},
+             {"offload_folder", "/nvme"}}));
+}
+
+TEST(GptDeepSpeedTest, PrecisionIsTheDType) {
+  EXPECT_EQ(FlagsOf(R"({"bf16": {"enabled": true}, "fp16": {"enabled": false, "hysteresis": 2}})"),
+            (Flags{{"dtype", "bf16"}}));
+  EXPECT_EQ(FlagsOf(R"({"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12}})"),
+            (Flags{{"dtype", "f16"}, {"loss_scale", "4096"}}));
+  EXPECT_EQ(ErrorOf(R"({"fp16": {"enabled": true, "loss_scale": 128}})"),
+            "key \"fp16.loss_scale\": expected 0 (the scale is dynamic), got 128");
+  EXPECT_EQ(ErrorOf(R"({"fp16": {"enabled": true, "hysteresis": 2}})"),
+            "key \"fp16.hysteresis\": expected 1 (the scale falls at each overflow), got 2");
+}
+
+TEST(GptDeepSpeedTest, AnOptimizerHasDeepSpeedsDefaultsAndAConstantRate) {
+  EXPECT_EQ(FlagsOf(R"({"bf16": {"enabled": false}, "optimizer": {"type": "AdamW"}})"),
+            (Flags{{"optimizer", "adamw"},
+                   {"beta1", "0.90000000000000002"},
+                   {"beta2", "0.999"},
+                   {"weight_decay", "0"},
+                   {"lr", "0.001"},
+                   {"min_lr", "0.001"},
+                   {"warmup", "0"},
+                   {"schedule_lr", "cosine"}}));
+  EXPECT_EQ(FlagsOf(R"({"optimizer": {"type": "Lion", "params": {"lr": "auto", "betas": "auto",
+                                      "weight_decay": "auto"}}})"),
+            (Flags{{"optimizer", "lion"}}));
+  EXPECT_EQ(
+      FlagsOf(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.5, "momentum": 0.5, "nesterov": true}}})"),
+      (Flags{{"optimizer", "sgd"},
+             {"beta1", "0.5"},
+             {"weight_decay", "0"},
+             {"lr", "0.5"},
+             {"min_lr", "0.5"},
+             {"warmup", "0"},
+             {"schedule_lr", "cosine"}}));
+}
+
+// DeepSpeed's curve at its iteration t is Weft's at step t, its first step being iteration 0: one step apart.
+TEST(GptDeepSpeedTest, SchedulesAreDeepSpeedsCurvesOneStepApart) {
+  const auto schedule_of = [](const std::string& scheduler) {
+    const absl::FlagSaver saver;
+    const std::string path = testing::TempDir() + "/schedule_config.json";
+    std::ofstream(path) << R"({"optimizer": {"type": "AdamW", "params": {"lr": 0.5}}, "scheduler": )"
+                        << scheduler << "}";
+    const std::string config = "--config=" + path;
+    const char* const argv[] = {"train_gpt", config.c_str(), "--mesh="};
+    ParseFlags(3, argv, TrainGptUsage());
+    std::remove(path.c_str());
+    return MakeGptSchedule(GptRunFromFlags(256));
+  };
+  const Schedule constant = schedule_of(
+      R"({"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "warmup_max_lr": 0.25}})");
+  const Schedule decay = schedule_of(
+      R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50}})");
+  const Schedule cosine = schedule_of(
+      R"({"type": "WarmupCosineLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50,
+          "cos_min_ratio": 0.125}})");
+  for (int64_t t = 1; t <= 50; ++t) {
+    const double warmup = std::min(1.0, static_cast<double>(t) / 10);
+    EXPECT_NEAR(constant(t), 0.25 * warmup, 1e-12) << t;
+    const double left = static_cast<double>(50 - std::max<int64_t>(t, 10)) / 40;
+    EXPECT_NEAR(decay(t), 0.5 * warmup * left, 1e-12) << t;
+    const double share = (1 + std::cos(M_PI * (1 - left))) / 2;
+    EXPECT_NEAR(cosine(t), 0.5 * warmup * (0.125 + 0.875 * share), 1e-12) << t;
+  }
+}
+
+// Through the program's own door: the file is known by its keys, and the command line counts.
+TEST(GptDeepSpeedTest, AFileIsARun) {
+  const absl::FlagSaver saver;
+  const std::string path = testing::TempDir() + "/ds_config.json";
+  std::ofstream(path)
+      << R"({"train_batch_size": 16, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
+                             "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}, "steps_per_print": 7,
+                             "optimizer": {"type": "AdamW", "params": {"lr": 0.5, "weight_decay": 0.25}}})";
+  const std::string config = "--config=" + path;
+  const char* const argv[] = {"train_gpt", "--mesh=dp=4", config.c_str(), "--grad_clip=2"};
+  const ParsedFlags parsed = ParseFlags(4, argv, TrainGptUsage());
+  std::remove(path.c_str());
+  const GptRun run = GptRunFromFlags(256);
+  EXPECT_EQ(run.batch, 16);
+  EXPECT_EQ(run.microbatches, 2);
+  EXPECT_EQ(run.grad_clip, 2);
+  EXPECT_EQ(run.compute_dtype, DType::kBF16);
+  EXPECT_EQ(run.plan, GptPlan(run.mesh, DataPlan::kZero2, /*sequence_parallel=*/false));
+  EXPECT_EQ(run.log_every, 7);
+  EXPECT_EQ(run.schedule.peak, 0.5);
+  EXPECT_EQ(run.schedule.floor, 0.5);
+  EXPECT_EQ(run.adamw, (AdamWOptions{.beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.25}));
+  EXPECT_TRUE(parsed.Given("plan") && parsed.Given("batch") && !parsed.Given("heads"));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,190 @@
+#include "parallel/deepspeed/deepspeed_config.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::string ErrorOf(const std::string& text) {
+  return InvalidArgumentMessage([&] { DeepSpeedConfig::FromJson(text); });
+}
+
+TEST(DeepSpeedConfigTest, ReadsAWholeFile) {
+  const DeepSpeedConfig config = DeepSpeedConfig::FromJson(R"({
+    "train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+    "gradient_clipping": 1.0, "steps_per_print": 100,
+    "fp16": {"enabled": false, "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2,
+             "min_loss_scale": 1},
+    "bf16": {"enabled": true},
+    "zero_optimization": {
+      "stage": 3, "overlap_comm": true, "contiguous_gradients": true, "reduce_bucket_size": 5e8,
+      "offload_optimizer": {"device": "cpu", "pin_memory": true},
+      "offload_param": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": false}},
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5000, "warmup_min_lr": 0,
+                  "warmup_max_lr": 3e-4, "warmup_num_steps": 100, "warmup_type": "linear"}}
+  })");
+  DeepSpeedConfig expected = {.train_batch_size = 32,
+                              .train_micro_batch_size_per_gpu = 4,
+                              .gradient_accumulation_steps = 2,
+                              .gradient_clipping = 1,
+                              .steps_per_print = 100,
+                              .bf16 = true};
+  expected.fp16 = {.enabled = false,
+                   .loss_scale = 0,
+                   .initial_scale_power = 16,
+                   .loss_scale_window = 1000,
+                   .hysteresis = 2,
+                   .min_loss_scale = 1};
+  expected.zero_optimization = {.stage = 3,
+                                .overlap_comm = true,
+                                .reduce_bucket_size = 500000000,
+                                .offload_optimizer = {.device = "cpu"},
+                                .offload_param = {.device = "nvme", .nvme_path = "/local_nvme"}};
+  DeepSpeedOptimizer optimizer = {.type = "AdamW", .lr = 3e-4, .eps = 1e-8, .weight_decay = 0.1};
+  optimizer.betas = {0.9, 0.95};
+  expected.optimizer = optimizer;
+  expected.scheduler = {
+      .type = "WarmupDecayLR", .total_num_steps = 5000, .warmup_num_steps = 100, .warmup_max_lr = 3e-4};
+  EXPECT_EQ(config, expected);
+}
+
+TEST(DeepSpeedConfigTest, AutoIsAsIfTheKeyWereNotThere) {
+  const DeepSpeedConfig config = DeepSpeedConfig::FromJson(R"({
+    "train_batch_size": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": "auto",
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "weight_decay": 0}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_type": "linear"}}
+  })");
+  EXPECT_FALSE(config.train_batch_size || config.gradient_clipping || config.fp16);
+  EXPECT_EQ(config.bf16, false);
+  EXPECT_EQ(config.zero_optimization, (DeepSpeedZero{.stage = 2}));
+  EXPECT_THAT(config.optimizer->auto_params, ElementsAre("lr", "betas"));
+  EXPECT_FALSE(config.optimizer->lr || config.optimizer->betas);
+  EXPECT_EQ(config.optimizer->weight_decay, 0);
+  EXPECT_FALSE(config.scheduler->total_num_steps);
+}
+
+TEST(DeepSpeedConfigTest, AnyOtherKeyIsAnErrorByItsName) {
+  EXPECT_EQ(ErrorOf(R"({"train_batch_size": 8, "amp": {"enabled": true}})"),
+            "key \"amp\": Weft has nothing for it");
+  EXPECT_EQ(ErrorOf(R"({"train_batchsize": 8})"),
+            "key \"train_batchsize\": Weft has nothing for it; did you mean \"train_batch_size\"?");
+  EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"stage3_max_live_parameters": 1e9}})"),
+            "key \"zero_optimization.stage3_max_live_parameters\": Weft has nothing for it");
+  EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"offload_param": {"device": "cpu", "max_in_cpu": 1e9}}})"),
+            "key \"zero_optimization.offload_param.max_in_cpu\": Weft has nothing for it");
+  EXPECT_EQ(ErrorOf(R"({"fp16": {"enable": true}})"),
+            "key \"fp16.enable\": Weft has nothing for it; did you mean \"fp16.enabled\"?");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "AdamW", "params": {"freeze_step": 4}}})"),
+            "key \"optimizer.params.freeze_step\": Weft has nothing for it");
+  EXPECT_EQ(ErrorOf(R"({"train_batch_size": 8, "mesh": "dp=2"})"), "key \"mesh\": Weft has nothing for it");
+}
+
+TEST(DeepSpeedConfigTest, AWrongValueNamesKeyGivenAndExpected) {
+  EXPECT_EQ(ErrorOf(R"({"train_batch_size": 0})"),
+            "key \"train_batch_size\": expected a whole number of 1 or more, got 0");
+  EXPECT_EQ(ErrorOf(R"({"train_batch_size": "8"})"),
+            "key \"train_batch_size\": expected a whole number of 1 or more, got \"8\"");
+  EXPECT_EQ(ErrorOf(R"({"train_batch_size": 8.5})"),
+            "key \"train_batch_size\": expected a whole number of 1 or more, got 8.5");
+  EXPECT_EQ(ErrorOf(R"({"gradient_clipping": -1})"),
+            "key \"gradient_clipping\": expected a number of 0 or more, got -1");
+  EXPECT_EQ(ErrorOf(R"({"bf16": true})"), "key \"bf16\": expected an object, got true");
+  EXPECT_EQ(ErrorOf(R"({"bf16": {"enabled": 1}})"), "key \"bf16.enabled\": expected true or false, got 1");
+  EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"stage": 4}})"),
+            "key \"zero_optimization.stage\": expected 0, 1, 2 or 3, got 4");
+  EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"offload_optimizer": {"device": "disk"}}})"),
+            "key \"zero_optimization.offload_optimizer.device\": expected none or cpu or nvme, got \"disk\"");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "OneBitAdam"}})"),
+            "key \"optimizer.type\": expected Adam or AdamW or Lion or SGD, got \"OneBitAdam\"");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {}})"),
+            "key \"optimizer.type\": expected Adam or AdamW or Lion or SGD, it is missing");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})"),
+            "key \"optimizer.params.betas\": expected two numbers, got [0.9]");
+  EXPECT_EQ(ErrorOf("[]"), "expected an object, got []");
+  EXPECT_THAT(ErrorOf("{"), testing::StartsWith("no JSON: "));
+}
+
+TEST(DeepSpeedConfigTest, WhatWeftDoesOtherwiseIsRefused) {
+  EXPECT_EQ(ErrorOf(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
+            "keys \"bf16\" and \"fp16\": expected one of them enabled, got both");
+  EXPECT_EQ(
+      ErrorOf(R"({"zero_optimization": {"contiguous_gradients": false}})"),
+      "key \"zero_optimization.contiguous_gradients\": expected true (gradients move in buckets), got false");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})"),
+            "key \"optimizer.params.adam_w_mode\": expected true (weights decay apart from the gradient), "
+            "got false");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": false}}})"),
+            "key \"optimizer.params.nesterov\": expected true (momentum is Nesterov's), got false");
+  EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"),
+            "key \"zero_optimization.offload_param\": expected stage 3 with it, got stage 2");
+  EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}})"),
+            "key \"scheduler.params.warmup_type\": expected \"linear\" (warm-ups are linear), got \"log\"");
+  EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}})"),
+            "key \"scheduler.params.warmup_type\": expected \"linear\", it is missing, which is \"log\" in "
+            "DeepSpeed; "
+            "warm-ups are linear");
+  EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_type": "linear"}}})"),
+            "key \"scheduler.params.total_num_steps\": expected a whole number, it is missing");
+  EXPECT_EQ(
+      ErrorOf(
+          R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear", "warmup_min_lr": 1}}})"),
+      "key \"scheduler.params.warmup_min_lr\": expected 0 (warm-ups begin at 0), got 1");
+}
+
+// batch == micro * accumulation * ranks: every combination of what is given, against the product.
+TEST(DeepSpeedConfigTest, TheThreeNumbersAgree) {
+  for (const int64_t micro : {1, 3}) {
+    for (const int64_t steps : {1, 2, 5}) {
+      for (const int64_t ranks : {1, 4}) {
+        const int64_t batch = micro * steps * ranks;
+        const DeepSpeedBatch expected = {.batch = batch, .microbatches = steps};
+        DeepSpeedConfig all;
+        all.train_batch_size = batch;
+        all.train_micro_batch_size_per_gpu = micro;
+        all.gradient_accumulation_steps = steps;
+        EXPECT_EQ(ResolveDeepSpeedBatch(all, ranks), expected);
+        DeepSpeedConfig some = all;
+        some.train_batch_size.reset();
+        EXPECT_EQ(ResolveDeepSpeedBatch(some, ranks), expected);
+        some = all;
+        some.train_micro_batch_size_per_gpu.reset();
+        EXPECT_EQ(ResolveDeepSpeedBatch(some, ranks), expected);
+        some = all;
+        some.gradient_accumulation_steps.reset();
+        EXPECT_EQ(ResolveDeepSpeedBatch(some, ranks), expected);
+        some.train_micro_batch_size_per_gpu.reset();
+        EXPECT_EQ(ResolveDeepSpeedBatch(some, ranks), (DeepSpeedBatch{.batch = batch, .microbatches = 1}));
+        all.train_batch_size = batch + ranks;
+        EXPECT_THAT(InvalidArgumentMessage([&] { ResolveDeepSpeedBatch(all, ranks); }),
+                    testing::HasSubstr("their product is"));
+      }
+    }
+  }
+  EXPECT_EQ(ResolveDeepSpeedBatch({.train_micro_batch_size_per_gpu = 3}, 2),
+            (DeepSpeedBatch{.batch = 6, .microbatches = 1}));
+  EXPECT_EQ(ResolveDeepSpeedBatch({}, 2), DeepSpeedBatch());
+  EXPECT_EQ(ResolveDeepSpeedBatch({.gradient_accumulation_steps = 3}, 2),
+            (DeepSpeedBatch{.microbatches = 3}));
+  EXPECT_EQ(
+      InvalidArgumentMessage([] {
+        ResolveDeepSpeedBatch(
+            {.train_batch_size = 33, .train_micro_batch_size_per_gpu = 4, .gradient_accumulation_steps = 2},
+            4);
+      }),
+      "train_batch_size (33) has to be train_micro_batch_size_per_gpu (4) x gradient_accumulation_steps (2) "
+      "x 4 data-parallel ranks: their product is 32");
+  EXPECT_EQ(InvalidArgumentMessage([] { ResolveDeepSpeedBatch({.train_batch_size = 6}, 4); }),
+            "train_batch_size (6) has to be train_micro_batch_size_per_gpu (not given) x "
+            "gradient_accumulation_steps (not given) x 4 data-parallel ranks: 4 does not divide it");
+}
+
+}  // namespace
+}  // namespace weft
