@@ -110,7 +110,7 @@ void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed) 
 
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
   std::vector<std::string> fixed(std::begin(kModelFlags), std::end(kModelFlags));
-  fixed.insert(fixed.end(), {"seed", "val_fraction"});
+  fixed.insert(fixed.end(), {"seed", "val_fraction", "shuffle"});
   RestoreFlags(saved.flags, parsed, fixed);
   ApplyBatchPolicy(saved.flags, parsed, {"lr", "min_lr"});
 }
