@@ -18,7 +18,7 @@ namespace weft {
 // tokenizer, a fingerprint of the text, and the flags that shaped the run.
 struct GptCheckpointInfo {
   int64_t step = 0;
-  std::string data;       // GptData::State; empty in files of before there was one
+  std::string data = {};  // GptData::State; empty in files of before there was one
   std::string tokenizer;  // Tokenizer::ToJson
   uint64_t text_fingerprint = 0;
   GptConfig model;

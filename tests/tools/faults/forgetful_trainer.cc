@@ -1,9 +1,11 @@
 // A training that chaos may hurt: it takes train_gpt's flags for steps and checkpoints, and tells its steps in JSON. With
 // --forget it does not restore a part of its state, which must be found out.
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -81,6 +83,7 @@ void Train(World& world) {
       std::fflush(stdout);
     }
     checkpoints.AfterStep(step, state);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // long enough for faults to come in it
   }
   checkpoints.Wait();
   SaveTensors(absl::GetFlag(FLAGS_save), CheckpointTensors(net, optimizer), {});
