@@ -19,7 +19,8 @@ struct PerceptionConfig {
   double dropout = 0.1;  // where the branches are joined
 };
 
-// Convolution, normalisation, rectifier. Shape: x [b, in, h, w] -> [b, out, h / 2, w / 2].
+// Convolution, normalisation, rectifier.
+// Shape: x [b, in, h, w] -> [b, out, h / 2, w / 2].
 class CameraBlock : public Module {
  public:
   CameraBlock(Module* parent, std::string name, int64_t in, int64_t out);
@@ -43,7 +44,8 @@ class CameraNet : public Module {
   DTensor Forward(const DTensor& images) override;
 };
 
-// The same layer for every point. Shape: x [b, in, n] -> [b, out, n].
+// The same layer for every point.
+// Shape: x [b, in, n] -> [b, out, n].
 class PointLayer : public Module {
  public:
   PointLayer(Module* parent, std::string name, int64_t in, int64_t out);
@@ -55,7 +57,8 @@ class PointLayer : public Module {
   DTensor Forward(const DTensor& x) override;
 };
 
-// A matrix for each cloud, near the identity at first. Shape: x [b, k, n] -> [b, k, k].
+// A matrix for each cloud, near the identity at first.
+// Shape: x [b, k, n] -> [b, k, k].
 class PointTransform : public Module {
  public:
   PointTransform(Module* parent, std::string name, int64_t k, int64_t width);
