@@ -61,8 +61,19 @@ class Meeting : public Module {
   Meddle meddle;
 };
 
+// Has no parameters, and no entry places it: it runs on all ranks.
+class Blend : public Module {
+ public:
+  Blend(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+  DTensor operator()(const DTensor& a, const DTensor& b) {
+    const ModuleCall call(*this);
+    const DTensor x = call.Input(a, 0), y = call.Input(b, 1);
+    return call.Output(Dropout(x * y, 0.1) + Tanh(y));
+  }
+};
+
 // How the branches meet.
-enum class Way { kOnce, kTwice, kNever, kNowAndThen };
+enum class Way { kOnce, kTwice, kNever, kNowAndThen, kBlended };
 
 class Branches : public PartsModel {
  public:
@@ -73,6 +84,7 @@ class Branches : public PartsModel {
     const DTensor of_a = a(inputs[0]), of_b = b(inputs[1]);
     const bool has_b =
         way_ != Way::kNever && (way_ != Way::kNowAndThen || context()->state().step() % 2 == 0);
+    if (way_ == Way::kBlended) return call.Output(meeting(blend(of_a, of_b), DTensor(), targets[0]));
     const DTensor loss = meeting(of_a, has_b ? of_b : DTensor(), targets[0]);
     if (way_ != Way::kTwice) return call.Output(loss);
     // b meets itself, where a lies, and what a makes of that.
@@ -83,6 +95,7 @@ class Branches : public PartsModel {
 
   Branch a{this, "a"}, b{this, "b"};
   Meeting meeting{this, "meeting"}, again{this, "again"};
+  Blend blend{this, "blend"};
 
  private:
   const Way way_;
@@ -123,6 +136,7 @@ void ExpectEqual(const PartsRun& run) {
 
 TEST(PartsTest, UsedOnce) { ExpectEqual(RunOf(Way::kOnce)); }
 TEST(PartsTest, UsedTwice) { ExpectEqual(RunOf(Way::kTwice)); }
+TEST(PartsTest, AModuleOnAllRanksInBetween) { ExpectEqual(RunOf(Way::kBlended)); }
 TEST(PartsTest, NeverUsed) { ExpectEqual(RunOf(Way::kNever)); }
 // Its updates count as the others', so that AdamW corrects its moments alike.
 TEST(PartsTest, UsedNowAndThen) {
@@ -199,31 +213,33 @@ TEST(PartsTest, MutantsAreSeen) {
 // What the trainer records, the same on every rank.
 std::vector<StepMetrics> Records(const PartsRun& run, bool scales, std::vector<int64_t> rows) {
   std::vector<std::vector<StepMetrics>> records(run.mesh.num_ranks());
-  RunRanks(static_cast<int>(run.mesh.num_ranks()), [&](World& world) {
-    const std::unique_ptr<PartsModel> model = run.make_model();
-    const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
-    context->state().set_seed(5);
-    Parallelize(*model, context, run.plan, {.dtype = DType::kF64});
-    AdamW optimizer(model->AllParameters(), {});
-    LossScale loss_scale(context, {.initial = 8});
-    TrainerOptions options = {
-        .schedule = [](int64_t) { return 1e-2; }, .grad_clip = 0.1, .check_replicas_every = 1};
-    if (scales) options.loss_scale = &loss_scale;
-    Trainer trainer(*model, optimizer, options);
-    for (int step = 0; step < 3; ++step) {
-      const auto loss = [&, step](int i) {
-        const PartsBatch batch = run.make_batch(100 * step + 10 * i, rows[i]);
-        const auto lay = [&](const Tensor& full) {
-          return DTensor::Distribute(context, full, Layout(full.ndim(), context->mesh().num_axes()));
-        };
-        return model->Loss({lay(batch.inputs[0]), lay(batch.inputs[1])}, {lay(batch.targets[0])});
-      };
-      const auto record = trainer.Step(
-          static_cast<int>(rows.size()), [&](int i) { return rows[i]; }, loss);
-      if (record) records[world.rank()].push_back(*record);
-    }
-    records[world.rank()].push_back(*trainer.Flush());
-  });
+  RunRanks(static_cast<int>(run.mesh.num_ranks()),
+           [&](World& world) {
+             const std::unique_ptr<PartsModel> model = run.make_model();
+             const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
+             context->state().set_seed(5);
+             Parallelize(*model, context, run.plan, {.dtype = DType::kF64});
+             AdamW optimizer(model->AllParameters(), {});
+             LossScale loss_scale(context, {.initial = 8});
+             TrainerOptions options = {
+                 .schedule = [](int64_t) { return 1e-2; }, .grad_clip = 0.1, .check_replicas_every = 1};
+             if (scales) options.loss_scale = &loss_scale;
+             Trainer trainer(*model, optimizer, options);
+             for (int step = 0; step < 3; ++step) {
+               const auto loss = [&, step](int i) {
+                 const PartsBatch batch = run.make_batch(100 * step + 10 * i, rows[i]);
+                 const auto lay = [&](const Tensor& full) {
+                   return DTensor::Distribute(context, full, Layout(full.ndim(), context->mesh().num_axes()));
+                 };
+                 return model->Loss({lay(batch.inputs[0]), lay(batch.inputs[1])}, {lay(batch.targets[0])});
+               };
+               const auto record = trainer.Step(
+                   static_cast<int>(rows.size()), [&](int i) { return rows[i]; }, loss);
+               if (record) records[world.rank()].push_back(*record);
+             }
+             records[world.rank()].push_back(*trainer.Flush());
+           },
+           {.check_issue_order = true});
   for (const std::vector<StepMetrics>& of_rank : records) {
     for (size_t i = 0; i < of_rank.size(); ++i) {
       EXPECT_EQ(of_rank[i].loss, records[0][i].loss);
