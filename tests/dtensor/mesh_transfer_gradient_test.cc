@@ -138,6 +138,28 @@ TEST(MeshTransferGradientTest, AnInputThatIsNotDifferentiated) {
   });
 }
 
+// Other ranks cannot know that an index has no history, where what it was made of has one.
+TEST(MeshTransferGradientTest, PartsGiveFloatingTensors) {
+  const auto run = [](bool with_gradients) {
+    return ErrorOf([&] {
+      RunRanks(2, [&](World& world) {
+        const IntrusivePtr<MeshContext> whole = Bind(world, DeviceMesh::Parse("all=2"));
+        const IntrusivePtr<MeshContext> part = BindPart(whole, MeshOver({{"p", 1}}, {0}));
+        const DTensor x = Zeros(whole, DType::kF64, {2, 3});
+        const DTensors made =
+            CallOnPart("part", part, {BringWhole(with_gradients ? x.RequiresGrad() : x, part)}, 1,
+                       [](const DTensors& in) { return DTensors{Argmax(in[0], 1)}; });
+        EXPECT_EQ(BringWhole(made[0], whole).ToString(), "i64[2] [-]");
+      });
+    });
+  };
+  EXPECT_EQ(run(false), "nothing was thrown");
+  EXPECT_EQ(run(true),
+            "rank 0: part: output 0 is i64[2] [-]; what leaves a part of a model whose inputs have gradients "
+            "is floating: "
+            "cast it there, or call it under NoGradGuard");
+}
+
 // Without gradients there is no history, on any rank; and Grad of chosen inputs.
 TEST(MeshTransferGradientTest, WithoutGradientsAndOfChosenInputs) {
   const Tensor full = RandomF64({4}, 4);
