@@ -97,6 +97,30 @@ TEST(MeshTransferGradientTest, Redistribute) {
   });
 }
 
+// What is told costs so many bytes, on the way there and on the way back; and of ranks that know it, nothing.
+TEST(MeshTransferGradientTest, BytesOfWhatIsTold) {
+  static_assert(kToldBytes == 112);
+  RunRanks(3, [](World& world) {
+    const IntrusivePtr<MeshContext> whole = Bind(world, DeviceMesh::Parse("all=3"));
+    const IntrusivePtr<MeshContext> from = BindPart(whole, MeshOver({}, {0}));
+    const IntrusivePtr<MeshContext> to = BindPart(whole, MeshOver({{"x", 2}}, {1, 2}));
+    const DTensor x =
+        from->is_member() ? Lay(from, RandomF64({5}, 1), "[-]").RequiresGrad() : DTensor::Absent(from);
+    const auto bytes = [&] {
+      const int64_t num_bytes = world.ledger().num_bytes();
+      world.ledger().Clear();
+      return num_bytes;
+    };
+    const DTensor y = BringTo(x, to, [](int ndim) { return Layout(ndim, 1).WithShard(0, 0); });
+    EXPECT_EQ(bytes(), std::vector<int64_t>({0, 112 + 3 * 8, 112 + 2 * 8})[world.rank()]);
+    const DTensors z = CallOnPart("z", to, {y}, 1, [](const DTensors& in) { return DTensors{Sum(in[0])}; });
+    const DTensor loss = BringWhole(z[0], whole);
+    bytes();
+    Backward(loss);  // the loss's gradient is on all ranks
+    EXPECT_EQ(bytes(), std::vector<int64_t>({112 + 5 * 8, 0, 0})[world.rank()]);
+  });
+}
+
 // Two parts between a leaf and the loss, and a rank that has neither: a uses x twice, b does not use a's second output.
 TEST(MeshTransferGradientTest, ChainsUsedTwiceAndNever) {
   const Tensor full = RandomF64({3}, 4);

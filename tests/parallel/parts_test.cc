@@ -175,6 +175,29 @@ TEST(PartsTest, PrecisionOfParts) {
   EXPECT_TRUE(differences.empty()) << absl::StrJoin(differences, "\n");
 }
 
+TEST(PartsTest, OffloadedParts) {
+  for (const OffloadOptions& options :
+       {OffloadOptions{.state = true}, OffloadOptions{.parameters = true, .activations = true}}) {
+    PartsRun run = RunOf(Way::kOnce);
+    run.plan = run.plan.Merge({{"", Offload(options)}});
+    ExpectEqual(run);
+  }
+}
+
+// Gradients that a part sums in fewer bytes, and those of the others.
+TEST(PartsTest, CompressedParts) {
+  PartsRun run = RunOf(Way::kOnce);
+  std::vector<PlanEntry> entries = run.plan.entries();
+  for (PlanEntry& entry : entries) {
+    if (entry.style.name == "FullyShard") entry.style = DataParallel("dp");
+  }
+  entries.push_back({"a", Communication("bf16")});
+  run.plan = Plan(entries);
+  const TrainingResult expected = Train(OnOneDevice(run)), result = Train(run);
+  EXPECT_EQ(Differences(expected, result, kBF16Tolerance), std::vector<std::string>());
+  EXPECT_FALSE(Differences(expected, result, kF64Tolerance).empty());
+}
+
 // Identity, whose gradients are what `backward` makes of theirs.
 Meddle WithGradients(std::function<DTensors(const DTensors&)> backward) {
   return [backward](const DTensors& x) {
