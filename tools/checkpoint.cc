@@ -4,7 +4,8 @@
 //   bazel run //tools:checkpoint -- verify runs/a
 //   bazel run //tools:checkpoint -- export runs/a@100 --to=gpt.safetensors
 //
-// A PATH is a folder, of which the newest whole step is meant, a folder and a step, FOLDER@STEP, or a safetensors file.
+// A PATH is a folder, of which the newest whole step is meant, a folder and a step, FOLDER@STEP, a safetensors file, or a
+// folder that PyTorch's torch.distributed.checkpoint wrote.
 
 #include <algorithm>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/checkpoint/dcp/dcp_reader.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/folder/step_reader.h"
 #include "dtensor/checkpoint/safetensors.h"
@@ -42,9 +44,10 @@ FlagsUsage Usage() {
               "  verify PATH        reads all elements of a step, or of every step of a folder\n"
               "  show PATH          tensors, layouts and texts of a step\n"
               "  export PATH        one safetensors file of whole tensors: --to=FILE\n"
-              "  import FILE        a step of a folder: --to=FOLDER@STEP\n"
+              "  import PATH        a step of a folder: --to=FOLDER@STEP\n"
               "  diff PATH PATH     which tensors are not the same bits\n"
-              "A PATH is FOLDER (its newest whole step), FOLDER@STEP or a safetensors file.\n"
+              "A PATH is FOLDER (its newest whole step), FOLDER@STEP, a safetensors file, or a folder of\n"
+              "PyTorch's torch.distributed.checkpoint.\n"
               "Exits with 1 for what is broken, different, or an error.",
           .groups = {{"Flags", {"to", "only", "log_format"}}},
           .examples = {"checkpoint verify runs/a --log_format=json",
@@ -93,6 +96,14 @@ Opened Open(const std::string& path) {
     return {std::move(reader), texts};
   }
   const std::shared_ptr<Files> files = MakeDiskFiles();
+  if (!parsed.step && files->SizeOf(JoinPath(parsed.folder, ".metadata"))) {
+    auto reader = std::make_unique<DcpReader>(files, parsed.folder);
+    for (const std::string& name : reader->Skipped()) {
+      absl::FPrintF(stderr, "'%s' is an object of Python's, which is left out\n", name);
+    }
+    const StateTexts texts = reader->Values();
+    return {std::move(reader), texts};
+  }
   auto reader = std::make_unique<StepReader>(files, parsed.folder, StepOf(*files, parsed));
   StateTexts texts = reader->manifest().texts;
   return {std::move(reader), texts};

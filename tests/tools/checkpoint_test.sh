@@ -1,9 +1,10 @@
 #!/bin/bash
 # //tools:checkpoint, end to end: steps listed, verified and shown, damage found and named, one file out of a folder and back.
-# Arguments: the tool, train_gpt.
+# Arguments: the tool, train_gpt, a folder that PyTorch wrote.
 set -u
 tool=$PWD/$1
 train=$PWD/$2
+dcp=$PWD/$(dirname "$3")
 dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/checkpoint.XXXXXX")
 cd "$dir" || exit 1
 failures=0
@@ -56,6 +57,14 @@ expect 1 "only in the first" diff a weights.safetensors
 # --- diff
 expect 1 "elements differ, by " diff a b
 expect 1 '{"name":"wpe","what":"' diff a b --log_format=json
+
+# --- A folder of PyTorch's.
+expect 0 "model.columns" show "$dcp"
+grep -q "step = 42" out && grep -q "'object' is an object of Python's" err || fail "show of PyTorch's: $(cat out err)"
+expect 0 "" import "$dcp" --to=p@42
+expect 0 "ok" verify p
+expect 0 "" diff p "$dcp"
+[[ ! -s out ]] || fail "diff of what is the same: $(cat out)"
 
 # --- Damage is found and named.
 cp -r a d

@@ -100,7 +100,8 @@ class CheckpointManager {
   // Until the save in the background is over.
   // Errors: its own.
   void Wait();
-  bool is_saving() const { return writer_.joinable(); }
+  bool is_saving() const { return writer_.joinable(); }  // or is it over, and not waited for
+  bool is_over() const { return is_over_; }
 
   // Of the last save that is over.
   const SaveStats& last_save() const { return last_save_; }
