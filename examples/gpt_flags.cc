@@ -125,6 +125,13 @@ void CheckDivisible(const GptRun& run) {
                " ways, which does not divide them");
 }
 
+void DataFromFlags(GptRun& run) {
+  OneOf("shuffle", absl::GetFlag(FLAGS_shuffle), {"none", "epoch"});
+  run.shuffle_epochs = absl::GetFlag(FLAGS_shuffle) == "epoch";
+  run.data_threads = static_cast<int>(AtLeast(0, "data_threads", absl::GetFlag(FLAGS_data_threads)));
+  run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));
+}
+
 }  // namespace
 
 FlagsUsage TrainGptUsage() {
@@ -199,10 +206,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.plan = PlanFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
   run.seed = absl::GetFlag(FLAGS_seed);
-  OneOf("shuffle", absl::GetFlag(FLAGS_shuffle), {"none", "epoch"});
-  run.shuffle_epochs = absl::GetFlag(FLAGS_shuffle) == "epoch";
-  run.data_threads = static_cast<int>(AtLeast(0, "data_threads", absl::GetFlag(FLAGS_data_threads)));
-  run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));
+  DataFromFlags(run);
   run.eval_every = AtLeast(0, "eval_every", absl::GetFlag(FLAGS_eval_every));
   run.eval_batches = AtLeast(1, "eval_batches", absl::GetFlag(FLAGS_eval_batches));
   run.sample = AtLeast(0, "sample", absl::GetFlag(FLAGS_sample));

@@ -43,6 +43,7 @@ std::vector<double> ExpectedPairs(const Sampler& sampler, int64_t position, int6
 std::vector<std::vector<double>> Steps(int num_threads, int64_t ahead, int num_steps) {
   const std::shared_ptr<Allocator> cuda = MakeAllocator({DeviceType::kCuda});
   const auto sampler = std::make_shared<ShuffledSampler>(1000, 3);
+  const Tensor used = Tensor::FromValues<float>({16, 2}, std::vector<float>(32, -1), cuda);
   std::vector<Tensor> results;
   {
     Loader loader(std::make_shared<Numbers>(), sampler,
@@ -52,7 +53,7 @@ std::vector<std::vector<double>> Steps(int num_threads, int64_t ahead, int num_s
       EXPECT_EQ(batch.fields[0].device().type, DeviceType::kCuda);
       EXPECT_EQ(batch.fields[1].shape(), Shape({16}));
       results.push_back(CloneTensor(batch.fields[0], cuda));
-      FillTensor(batch.fields[0], -1);  // the batch is its user's, and its memory is used again
+      CopyTensor(used, batch.fields[0]);  // the batch is its user's, and its memory is used again
     }
   }
   std::vector<std::vector<double>> values;
