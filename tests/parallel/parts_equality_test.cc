@@ -1,6 +1,7 @@
 // A model whose parts lie on ranks of their own, each under its own styles, trains as the same program on one device: loss,
 // norm and every gradient in f64.
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -132,20 +133,25 @@ TEST(PartsPlansTest, RecomputedAndInHalves) {
   ExpectEqual(run);
 }
 
-// A run goes on elsewhere as it would have at home.
-TEST(PartsCheckpointTest, GoesOnOnOtherParts) {
-  const std::string folder = testing::TempDir();
-  const std::string on_parts = folder + "/on_parts.safetensors", at_home = folder + "/at_home.safetensors";
+// A run goes on elsewhere as it would have at home: from one file, and from a folder to which every rank writes.
+class PartsCheckpointTest : public testing::TestWithParam<bool> {};
+
+TEST_P(PartsCheckpointTest, GoesOnOnOtherParts) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/parts_checkpoint_", GetParam());
+  std::filesystem::create_directories(folder);
+  const std::string on_parts = folder + "/on_parts", at_home = folder + "/at_home";
   PartsRun whole = OnOneDevice(DetectorRun({}));
+  whole.in_folders = GetParam();
   whole.steps = 4;
   const TrainingResult expected = Train(whole);
-  PartsRun first = DetectorRun({"dp=2,tp=2", "fs=3", "tp=2"});
-  first.save = on_parts;
-  Train(first);
-  PartsRun at_first = OnOneDevice(first);
-  at_first.save = at_home;
-  Train(at_first);
+  const auto saves = [&](PartsRun run, const std::string& path) {
+    run.in_folders = GetParam();
+    run.save = path;
+    Train(run);
+  };
   const auto goes_on = [&](PartsRun run, const std::string& path) {
+    run.in_folders = GetParam();
+    run.steps = 2;
     run.load = path;
     run.first_step = 3;
     const TrainingResult rest = Train(run);
@@ -154,12 +160,15 @@ TEST(PartsCheckpointTest, GoesOnOnOtherParts) {
       EXPECT_NEAR(rest.grad_norms[i], expected.grad_norms[2 + i], 1e-11 * expected.grad_norms[2 + i]);
     }
   };
+  saves(DetectorRun({"dp=2,tp=2", "fs=3", "tp=2"}), on_parts);
+  saves(OnOneDevice(DetectorRun({})), at_home);
   goes_on(DetectorRun({"", "dp=2", "fs=2"}), on_parts);
-  goes_on(OnOneDevice(whole), on_parts);
+  goes_on(OnOneDevice(DetectorRun({})), on_parts);
   goes_on(DetectorRun({"fs=2", "", "tp=2"}), at_home);
-  std::filesystem::remove(on_parts);
-  std::filesystem::remove(at_home);
+  std::filesystem::remove_all(folder);
 }
+
+INSTANTIATE_TEST_SUITE_P(Folders, PartsCheckpointTest, testing::Bool());
 
 }  // namespace
 }  // namespace weft

@@ -8,6 +8,7 @@
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/checkpoint/state/checkpoint_manager.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/clip.h"
@@ -105,7 +106,12 @@ TrainingResult TrainRank(World& world, const PartsRun& run) {
   } else {
     optimizer = std::make_unique<Sgd>(parameters, SgdOptions());
   }
-  if (!run.load.empty()) {
+  State state;
+  state.Add("model", MakeModelState(*model));
+  state.Add("optimizer", MakeOptimizerState(*optimizer));
+  if (!run.load.empty() && run.in_folders) {
+    CheckpointManager(world, {.folder = run.load}).Resume(state);
+  } else if (!run.load.empty()) {
     SafetensorsReader reader(run.load);
     LoadParameters(reader, *model);
     LoadOptimizerState(reader, *optimizer);
@@ -124,7 +130,12 @@ TrainingResult TrainRank(World& world, const PartsRun& run) {
     optimizer->Step(run.adamw ? 1e-3 : 0.02, norm.scale);
     optimizer->ZeroGrad();
   }
-  if (!run.save.empty()) SaveTensors(run.save, CheckpointTensors(*model, *optimizer), {}, model->parts());
+  if (run.save.empty()) return result;
+  if (run.in_folders) {
+    CheckpointManager(world, {.folder = run.save}).Save(run.first_step + run.steps - 1, state);
+  } else {
+    SaveTensors(run.save, CheckpointTensors(*model, *optimizer), {}, model->parts());
+  }
   return result;
 }
 

@@ -51,8 +51,10 @@ struct PartsRun {
   bool adamw = true;                // plain descent without clipping otherwise
   std::vector<int64_t> rows = {5};  // of each microbatch of a step
   int64_t steps = 2;
-  std::string load = "";  // a checkpoint to begin from, at `first_step`
-  std::string save = "";  // where to leave one
+  // A checkpoint to begin from, at `first_step`, and where to leave one: files, or folders to which every rank writes.
+  std::string load = "";
+  std::string save = "";
+  bool in_folders = false;
   int64_t first_step = 1;
   std::function<void(PartsModel&)> after_parallelize = nullptr;
 };

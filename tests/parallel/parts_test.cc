@@ -233,6 +233,16 @@ TEST(PartsTest, MutantsAreSeen) {
   }
 }
 
+TEST(PartsTest, AnErrorInOnePartEndsAll) {
+  PartsRun run = RunOf(Way::kTwice);
+  run.after_parallelize = [](PartsModel& model) {
+    dynamic_cast<Branches&>(model).again.meddle = [](const DTensors&) -> DTensors {
+      Throw(absl::StatusCode::kInvalidArgument, "not today");
+    };
+  };
+  EXPECT_EQ(MessageOf([&] { Train(run); }), "rank 5: not today");
+}
+
 // What the trainer records, the same on every rank.
 std::vector<StepMetrics> Records(const PartsRun& run, bool scales, std::vector<int64_t> rows) {
   std::vector<std::vector<StepMetrics>> records(run.mesh.num_ranks());
