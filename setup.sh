@@ -24,6 +24,7 @@ packages=(
   libgrpc++-dev
   libgtest-dev
   libhwy-dev
+  libisal-dev
   libopenmpi-dev
   libprotobuf-dev
   mount

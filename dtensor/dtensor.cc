@@ -5,6 +5,23 @@
 #include "runtime/tensor/copy.h"
 
 namespace weft {
+namespace {
+
+void RequireDefined(const DTensor& x) {
+  WEFT_REQUIRE(x.defined(), "this DTensor is undefined (default-constructed)");
+}
+
+void RequirePresent(const DTensor& x) {
+  RequireDefined(x);
+  MeshContext& context = *x.impl()->context;
+  if (context.is_member()) [[likely]]
+    return;
+  Throw(absl::StatusCode::kFailedPrecondition, "this DTensor is absent: it lies on mesh (",
+        context.mesh().ToString(), "), which rank ", context.world().rank(),
+        " is not in; what it is, is known on the ranks of that mesh, and in modules that take it");
+}
+
+}  // namespace
 
 DTensor::DTensor(IntrusivePtr<DTensorImpl> impl) : impl_(std::move(impl)) {}
 
@@ -33,6 +50,7 @@ DTensor DTensor::Distribute(const IntrusivePtr<MeshContext>& context, const Tens
   WEFT_REQUIRE(!layout.HasPartial(), "Distribute: cannot make the terms of ",
                layout.ToString(context->mesh()),
                " from a whole value; distribute it replicated, then redistribute");
+  if (!context->is_member()) return Absent(context);
   const ShardBox box = weft::LocalBox(full.shape(), layout, context->mesh(), context->coordinate());
   Tensor piece = full;
   for (int dim = 0; dim < full.ndim(); ++dim) piece = piece.Slice(dim, box.offset[dim], box.shape[dim]);
@@ -41,23 +59,30 @@ DTensor DTensor::Distribute(const IntrusivePtr<MeshContext>& context, const Tens
                                             CloneTensor(piece, context->allocator())));
 }
 
+DTensor DTensor::Absent(const IntrusivePtr<MeshContext>& context) {
+  WEFT_REQUIRE(!context->is_member(), "Absent: rank ", context->world().rank(), " is in mesh (",
+               context->mesh().ToString(), "): expected a tensor");
+  return DTensor(MakeIntrusive<DTensorImpl>(context, Layout(/*ndim=*/0, context->mesh().num_axes()),
+                                            TensorType(), Tensor()));
+}
+
 const IntrusivePtr<MeshContext>& DTensor::context() const {
-  WEFT_REQUIRE(defined(), "this DTensor is undefined (default-constructed)");
+  RequireDefined(*this);
   return impl_->context;
 }
 
 const Layout& DTensor::layout() const {
-  WEFT_REQUIRE(defined(), "this DTensor is undefined (default-constructed)");
+  RequirePresent(*this);
   return impl_->layout;
 }
 
 const TensorType& DTensor::type() const {
-  WEFT_REQUIRE(defined(), "this DTensor is undefined (default-constructed)");
+  RequirePresent(*this);
   return impl_->type;
 }
 
 const Tensor& DTensor::ToLocal() const {
-  WEFT_REQUIRE(defined(), "this DTensor is undefined (default-constructed)");
+  RequirePresent(*this);
   return impl_->Local();
 }
 
@@ -80,6 +105,7 @@ bool DTensor::requires_grad() const { return defined() && impl_->node; }
 
 std::string DTensor::ToString() const {
   if (!defined()) return "undefined";
+  if (is_absent()) return absl::StrCat("absent, on mesh (", context()->mesh().ToString(), ")");
   return absl::StrCat(type().ToString(), " ", layout().ToString(context()->mesh()));
 }
 

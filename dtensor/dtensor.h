@@ -67,14 +67,23 @@ class DTensor {
   static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
                            const Layout& layout);
 
-  // From the whole value, which every rank passes alike; each keeps its piece.
+  // From the whole value, which every rank passes alike; each keeps its piece. Absent on a rank outside of the mesh.
   // Layout: without Partial.
   // Errors: InvalidArgument for a Partial layout.
   static DTensor Distribute(const IntrusivePtr<MeshContext>& context, const Tensor& full,
                             const Layout& layout);
 
+  // What a tensor on a mesh is to ranks that are not in it (MeshContext::is_member): a handle that says where the value
+  // lies and holds nothing of it, neither its elements nor its type. It is passed on to whatever brings the value here
+  // (BringTo, dtensor/mesh_transfer.h): modules on other ranks do. No operation takes it.
+  // Errors: InvalidArgument on a rank of the mesh.
+  static DTensor Absent(const IntrusivePtr<MeshContext>& context);
+  bool is_absent() const { return defined() && !context()->is_member(); }
+
   bool defined() const { return static_cast<bool>(impl_); }
   const IntrusivePtr<MeshContext>& context() const;
+  // These, and what they say of the value, are not known of an absent one.
+  // Errors: FailedPrecondition.
   const Layout& layout() const;
   const TensorType& type() const;
   const Shape& shape() const { return type().shape; }  // global
@@ -111,7 +120,7 @@ class DTensor {
   // A leaf's gradient, or undefined.
   DTensor grad() const;
 
-  // "f32[2048, 256] [dp, tp]".
+  // "f32[2048, 256] [dp, tp]"; "absent, on mesh (dp=2)".
   std::string ToString() const;
 
   const IntrusivePtr<DTensorImpl>& impl() const { return impl_; }

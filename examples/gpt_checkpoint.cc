@@ -8,6 +8,7 @@
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
+#include "examples/checkpoint_flags.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 
@@ -30,11 +31,11 @@ absl::CommandLineFlag& Flag(const std::string& name) {
   return *flag;
 }
 
-std::string Required(const SafetensorsReader& reader, const std::string& field) {
-  const auto it = reader.metadata().find(field);
-  if (it == reader.metadata().end()) {
-    Throw(absl::StatusCode::kDataLoss, "'", reader.path(), "' is not a checkpoint of train_gpt: it has no '",
-          field, "'");
+std::string Required(const std::string& path, const StateTexts& texts, const std::string& field) {
+  const auto it = texts.find(field);
+  if (it == texts.end()) {
+    Throw(absl::StatusCode::kDataLoss, "'", path, "' is not a checkpoint of train_gpt: it has no '", field,
+          "'");
   }
   return it->second;
 }
@@ -47,8 +48,7 @@ void CheckCanSave(const std::string& path) {
                ": cannot write to the folder '", folder.string(), "'");
 }
 
-void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
-             const GptCheckpointInfo& info) {
+StateTexts GptTexts(const GptCheckpointInfo& info) {
   const Json config = {{"vocabulary", info.model.vocabulary},
                        {"context", info.model.context},
                        {"layers", info.model.layers},
@@ -57,27 +57,29 @@ void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<st
                        {"dropout", info.model.dropout},
                        {"tied_head", info.model.tied_head},
                        {"dtype", std::string(DTypeName(info.dtype))}};
-  SaveTensors(path, tensors,
-              {{"weft.step", absl::StrCat(info.step)},
-               {"weft.data", info.data},
-               {"weft.tokenizer", info.tokenizer},
-               {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},
-               {"weft.model", config.dump()},
-               {"weft.flags", Json(info.flags).dump()},
-               {"weft.config", info.config}},
-              model.stages() ? &*model.stages() : nullptr);
+  return {{"weft.step", absl::StrCat(info.step)},
+          {"weft.data", info.data},
+          {"weft.tokenizer", info.tokenizer},
+          {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},
+          {"weft.model", config.dump()},
+          {"weft.flags", Json(info.flags).dump()},
+          {"weft.config", info.config}};
 }
 
-GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader) {
+void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
+             const GptCheckpointInfo& info) {
+  SaveTensors(path, tensors, GptTexts(info), model.stages() ? &*model.stages() : nullptr);
+}
+
+GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts) {
   GptCheckpointInfo info;
-  const bool numbers = absl::SimpleAtoi(Required(reader, "weft.step"), &info.step) &&
-                       absl::SimpleAtoi(Required(reader, "weft.text_fingerprint"), &info.text_fingerprint);
-  if (const auto it = reader.metadata().find("weft.data"); it != reader.metadata().end()) {
-    info.data = it->second;
-  }
-  info.tokenizer = Required(reader, "weft.tokenizer");
+  const bool numbers =
+      absl::SimpleAtoi(Required(path, texts, "weft.step"), &info.step) &&
+      absl::SimpleAtoi(Required(path, texts, "weft.text_fingerprint"), &info.text_fingerprint);
+  if (const auto it = texts.find("weft.data"); it != texts.end()) info.data = it->second;
+  info.tokenizer = Required(path, texts, "weft.tokenizer");
   try {
-    const Json config = Json::parse(Required(reader, "weft.model"));
+    const Json config = Json::parse(Required(path, texts, "weft.model"));
     info.model = {.vocabulary = config.at("vocabulary"),
                   .context = config.at("context"),
                   .layers = config.at("layers"),
@@ -86,11 +88,11 @@ GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader) {
                   .dropout = config.at("dropout"),
                   .tied_head = config.at("tied_head")};
     info.dtype = ParseDType(config.at("dtype").get<std::string>());
-    info.flags = Json::parse(Required(reader, "weft.flags")).get<SafetensorsMetadata>();
+    info.flags = Json::parse(Required(path, texts, "weft.flags")).get<SafetensorsMetadata>();
   } catch (const Json::exception& error) {
-    Throw(absl::StatusCode::kDataLoss, "'", reader.path(), "': broken configuration: ", error.what());
+    Throw(absl::StatusCode::kDataLoss, "'", path, "': broken configuration: ", error.what());
   }
-  if (!numbers) Throw(absl::StatusCode::kDataLoss, "'", reader.path(), "': broken step or fingerprint");
+  if (!numbers) Throw(absl::StatusCode::kDataLoss, "'", path, "': broken step or fingerprint");
   return info;
 }
 
@@ -102,20 +104,15 @@ SafetensorsMetadata ResumableFlags() {
   return flags;
 }
 
-void RestoreFlags(const SafetensorsMetadata& saved, const ParsedFlags& parsed) {
-  for (const auto& [name, value] : saved) {
-    absl::CommandLineFlag& flag = Flag(name);
-    if (!parsed.Given(name)) {
-      std::string error;
-      if (!flag.ParseFrom(value, &error))
-        Throw(absl::StatusCode::kDataLoss, "checkpoint flag --", name, ": ", error);
-      continue;
-    }
-    const bool shapes_model =
-        std::find(std::begin(kModelFlags), std::end(kModelFlags), name) != std::end(kModelFlags);
-    WEFT_REQUIRE(!shapes_model || flag.CurrentValue() == value, "--", name, "=", flag.CurrentValue(),
-                 ": the checkpoint to resume from was made with '", value, "'; leave the flag out");
-  }
+void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
+  RestoreFlags(saved.flags, parsed, {std::begin(kModelFlags), std::end(kModelFlags)});
+}
+
+void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
+  std::vector<std::string> fixed(std::begin(kModelFlags), std::end(kModelFlags));
+  fixed.insert(fixed.end(), {"seed", "val_fraction", "shuffle"});
+  RestoreFlags(saved.flags, parsed, fixed);
+  ApplyBatchPolicy(saved.flags, parsed, {"lr", "min_lr"});
 }
 
 }  // namespace weft

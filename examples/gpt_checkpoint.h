@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/checkpoint/state/state.h"
 #include "dtensor/nn/gpt.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/tokenizer.h"
@@ -17,7 +18,7 @@ namespace weft {
 // tokenizer, a fingerprint of the text, and the flags that shaped the run.
 struct GptCheckpointInfo {
   int64_t step = 0;
-  std::string data;       // GptData::State; empty in files of before there was one
+  std::string data = {};  // GptData::State; empty in files of before there was one
   std::string tokenizer;  // Tokenizer::ToJson
   uint64_t text_fingerprint = 0;
   GptConfig model;
@@ -33,16 +34,20 @@ void CheckCanSave(const std::string& path);
 void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
              const GptCheckpointInfo& info);
 
-// Errors: NotFound; DataLoss naming the file and what is missing or broken in it.
-GptCheckpointInfo ReadGptInfo(const SafetensorsReader& reader);
+// What of `info` is saved, as texts by name, and the inverse; errors call them `path`.
+// Errors: DataLoss naming what is missing or broken.
+StateTexts GptTexts(const GptCheckpointInfo& info);
+GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts);
 
 // The values of the flags that a resumed run takes from its checkpoint, as they are now.
 SafetensorsMetadata ResumableFlags();
 
-// Sets each flag of the checkpoint that the command line did not give.
-// Errors: InvalidArgument for a flag that shapes the model and was given another value: the file's model
-//         wins.
-void RestoreFlags(const SafetensorsMetadata& saved, const ParsedFlags& parsed);
+// Sets each flag of the checkpoint that the command line did not give: of a file that was saved, and of a folder in which a
+// run goes on.
+// Errors: InvalidArgument for a flag that shapes the model and was given another value: what was saved wins. Of a folder
+//         also for the seed, the share of text for validation and, unless --batch_policy says otherwise, the batch.
+void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed);
+void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed);
 
 }  // namespace weft
 

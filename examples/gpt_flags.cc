@@ -4,6 +4,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
+#include "examples/checkpoint_flags.h"
 #include "examples/flag_checks.h"
 #include "examples/gpt_deepspeed.h"
 #include "examples/gpt_plan_flags.h"
@@ -148,11 +149,13 @@ FlagsUsage TrainGptUsage() {
                   {"batch", "microbatches", "steps", "optimizer", "lr", "min_lr", "warmup", "schedule_lr",
                    "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
                  {"Data", {"data", "tokenizer", "val_fraction", "shuffle", "data_threads"}},
+                 CheckpointFlags(),
                  {"Output",
                   {"eval_every", "eval_batches", "sample", "log_every", "log_format", "save", "resume",
                    "trace", "check_issue_order", "check_replicas", "deterministic"}}},
       .examples = {"train_gpt --mesh=dp=2,tp=2 --steps=500",
                    "train_gpt --mesh=dp=4 --plan=fsdp --data=book.txt --save=book.safetensors",
+                   "train_gpt --mesh=dp=2 --checkpoint_dir=runs/a --save_every=100 --keep=3",
                    "train_gpt --mesh=pp=2,dp=2 --schedule=zbv --microbatches=6",
                    "train_gpt --mesh=dp=4 --config=ds_config.json"},
       .foreign = {DeepSpeedForGpt()},

@@ -54,7 +54,7 @@ int Generate() {
   WEFT_REQUIRE(!prompt.empty(), "--prompt: expected at least one character");
   const DeviceMesh mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
   const Plan plan = GptPlan(mesh, DataPlan::kDdp, /*sequence_parallel=*/false);
-  const GptCheckpointInfo info = ReadGptInfo(SafetensorsReader(path));
+  const GptCheckpointInfo info = ReadGptInfo(path, SafetensorsReader(path).metadata());
   const std::unique_ptr<Tokenizer> tokenizer = TokenizerFromJson(info.tokenizer);
   const std::vector<int32_t> tokens = tokenizer->Encode(prompt);
 

@@ -14,14 +14,12 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/loss_scale.h"
 #include "examples/gpt_checkpoint.h"
@@ -29,8 +27,8 @@
 #include "examples/gpt_flags.h"
 #include "examples/gpt_optimizer.h"
 #include "examples/gpt_progress.h"
+#include "examples/gpt_saving.h"
 #include "examples/gpt_text.h"
-#include "parallel/compression/communication_state.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/lowering.h"
@@ -155,33 +153,14 @@ class Evaluations {
   int64_t evaluated_ = 0;
 };
 
-// What of a run is saved.
-struct RunState {
-  Gpt& model;
-  Optimizer& optimizer;
-  const LossScale* loss_scale;  // null: there is none
-};
-
-void Load(SafetensorsReader& reader, int64_t step, const RunState& state) {
-  LoadParameters(reader, state.model);
-  LoadOptimizerState(reader, state.optimizer, step);
-  if (state.loss_scale != nullptr) LoadTensors(reader, state.loss_scale->State());
-  LoadCommunicationState(reader, state.model);
-}
-
-void Save(const GptRun& run, const Inputs& inputs, const GptData& data, int64_t step, const RunState& state) {
-  std::vector<std::pair<std::string, DTensor>> tensors = CheckpointTensors(state.model, state.optimizer);
-  if (state.loss_scale != nullptr) absl::c_move(state.loss_scale->State(), std::back_inserter(tensors));
-  absl::c_move(CommunicationState(state.model), std::back_inserter(tensors));
-  SaveGpt(run.save, state.model, tensors,
-          {.step = step,
-           .data = data.State(),
-           .tokenizer = inputs.text.tokenizer->ToJson(),
-           .text_fingerprint = inputs.fingerprint,
-           .model = run.model,
-           .dtype = run.dtype,
-           .flags = ResumableFlags(),
-           .config = EffectiveConfig(TrainGptUsage())});
+// What is saved of the run besides tensors.
+GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs) {
+  return {.tokenizer = inputs.text.tokenizer->ToJson(),
+          .text_fingerprint = inputs.fingerprint,
+          .model = run.model,
+          .dtype = run.dtype,
+          .flags = ResumableFlags(),
+          .config = EffectiveConfig(TrainGptUsage())};
 }
 
 // What every rank runs. Nothing below depends on how many ranks there are.
@@ -196,6 +175,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
                      resolved.ToTable(model, run.mesh));
   }
   if (run.print_plan) return;
+  GptSaving saving(world, run.mesh.num_ranks(), InfoOf(run, inputs), inputs.resumed, run.save, run.resume);
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(run.seed);
   Parallelize(model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
@@ -211,13 +191,15 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
     stopped = stopped || metrics.stop;
     CheckLoss(trainer, metrics);
   };
-  const auto on_step_end = [&](Trainer& trainer, int64_t step) { evaluations.OnStepEnd(trainer, step); };
+  const auto on_step_end = [&](Trainer& trainer, int64_t step) {
+    evaluations.OnStepEnd(trainer, step);
+    saving.OnStepEnd(trainer, step);
+  };
   const std::unique_ptr<Optimizer> made = MakeGptOptimizer(run, model.AllParameters());
   Optimizer& optimizer = *made;
   std::optional<LossScale> loss_scale;
   if (run.loss_scale) loss_scale.emplace(model.context(), LossScaleOptions{.initial = *run.loss_scale});
   LossScale* const scale = loss_scale ? &*loss_scale : nullptr;
-  const RunState state = {.model = model, .optimizer = optimizer, .loss_scale = scale};
   Trainer trainer(model, optimizer,
                   {.schedule = MakeGptSchedule(run),
                    .grad_clip = run.grad_clip,
@@ -225,20 +207,10 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
                    .check_replicas_every = run.check_replicas,
                    .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
   GptData data(run, inputs.split.train, inputs.text.path, model.context(), layout);
-  int64_t first_step = 1;
-  if (inputs.resumed) {
-    SafetensorsReader reader(run.resume);
-    Load(reader, inputs.resumed->step, state);
-    data.GoOnAfter(inputs.resumed->step, inputs.resumed->data);
-    trainer.set_step(inputs.resumed->step);
-    first_step = inputs.resumed->step + 1;
-  }
-  TrainSteps(world, run, data, first_step, stopped, model, pipeline, trainer);
+  saving.Resume({.model = model, .optimizer = optimizer, .loss_scale = scale}, data, trainer);
+  TrainSteps(world, run, data, trainer.step() + 1, stopped, model, pipeline, trainer);
   evaluations.OnLastStep(trainer.step());
-  if (!run.save.empty()) {
-    world.flight_recorder().SetActivity("saving the checkpoint");
-    Save(run, inputs, data, trainer.step(), state);
-  }
+  saving.OnLastStep(trainer);
   if (run.sample == 0 || stopped) return;
   const std::vector<int32_t> prompt = inputs.text.tokenizer->Encode("\n");
   const std::vector<int32_t> sample = SampleGpt(model, layout, prompt, inputs.text.tokenizer->vocab_size(),
@@ -248,10 +220,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
 
 int Train(const ParsedFlags& parsed) {
   Inputs inputs;
-  if (!ResumePath().empty()) {
-    inputs.resumed = ReadGptInfo(SafetensorsReader(ResumePath()));
-    RestoreFlags(inputs.resumed->flags, parsed);
-  }
+  inputs.resumed = ResumeFromFlags(parsed);
   inputs.text = ReadGptText();
   inputs.fingerprint = StreamOf(inputs.text.text);
   const GptRun run = GptRunFromFlags(inputs.text.tokenizer->vocab_size());
@@ -260,7 +229,7 @@ int Train(const ParsedFlags& parsed) {
     return 0;
   }
   if (inputs.resumed) {
-    WEFT_REQUIRE(inputs.resumed->text_fingerprint == inputs.fingerprint, "--resume=", run.resume,
+    WEFT_REQUIRE(inputs.resumed->text_fingerprint == inputs.fingerprint, ResumedName(),
                  ": it was trained on another text than '", inputs.text.path, "'");
   }
   if (!run.save.empty()) CheckCanSave(run.save);

@@ -4,7 +4,8 @@
 
 namespace weft {
 
-BufferSplits::BufferSplits(const ModelTree& tree, const DeviceMesh& mesh) : tree_(tree), mesh_(mesh) {
+BufferSplits::BufferSplits(const ModelTree& tree, const std::vector<DeviceMesh>& meshes)
+    : tree_(tree), meshes_(meshes) {
   for (int module = 0; module < std::ssize(tree.modules()); ++module) {
     firsts_.push_back(buffers_.size());
     for (const ModuleBuffer* buffer : tree.modules()[module]->buffers()) {
@@ -16,7 +17,7 @@ BufferSplits::BufferSplits(const ModelTree& tree, const DeviceMesh& mesh) : tree
 
 void BufferSplits::Add(int module, const StyleRules& rules, const Style& style, const std::string& where) {
   if (rules.own_dim == nullptr || rules.split == nullptr) return;
-  const int axis = mesh_.FindAxis(style.axis);
+  const int axis = meshes_[module].FindAxis(style.axis);
   const std::vector<ModuleBuffer*>& own = tree_.modules()[module]->buffers();
   for (size_t i = 0; i < own.size(); ++i) {
     const BufferSpec& spec = own[i]->spec();
@@ -36,7 +37,7 @@ void BufferSplits::Add(int module, const StyleRules& rules, const Style& style, 
 std::vector<ResolvedBuffer> BufferSplits::Resolve() const {
   std::vector<ResolvedBuffer> buffers = buffers_;
   for (size_t i = 0; i < buffers.size(); ++i) {
-    buffers[i].layout = LayoutsOf(buffers[i].shape, splits_[i], mesh_).at_rest;
+    buffers[i].layout = LayoutsOf(buffers[i].shape, splits_[i], meshes_[buffers[i].module]).at_rest;
   }
   return buffers;
 }

@@ -31,10 +31,11 @@ struct ResolvedBuffer {
 
 // A buffer is replicated, but for what styles split that split the module's own parameters (ColumnParallel, ...): along
 // the dims that the buffer declares for them, so that the statistics of a layer lie as its weights. In the order of the
-// plan, the first outermost. Views the tree and the mesh.
+// plan, the first outermost. Views the tree and the meshes.
 class BufferSplits {
  public:
-  BufferSplits(const ModelTree& tree, const DeviceMesh& mesh);
+  // `meshes`: of each module.
+  BufferSplits(const ModelTree& tree, const std::vector<DeviceMesh>& meshes);
 
   // Errors: InvalidArgument that starts with `where`, if another style splits one of the buffers over the axis.
   void Add(int module, const StyleRules& rules, const Style& style, const std::string& where);
@@ -44,7 +45,7 @@ class BufferSplits {
 
  private:
   const ModelTree& tree_;
-  const DeviceMesh& mesh_;
+  const std::vector<DeviceMesh>& meshes_;
   std::vector<ResolvedBuffer> buffers_;
   std::vector<std::vector<ParameterSplit>> splits_;  // of each
   std::vector<size_t> firsts_;                       // of each module, its own first buffer

@@ -18,26 +18,57 @@
 namespace weft {
 namespace {
 
-// Where this rank's part of the model lies: the mesh, or of a pipeline the slice that its stages are on.
-IntrusivePtr<MeshContext> ContextOfPart(const IntrusivePtr<MeshContext>& context,
-                                        const ResolvedPlan& resolved) {
-  if (!resolved.pipeline) return context;
-  const int axis = resolved.pipeline->axis;
-  const DeviceMesh& mesh = context->mesh();
-  return Bind(context, mesh.Slice({{mesh.axis_name(axis), context->coordinate()[axis]}}));
+// A model's meshes as this rank sees them.
+struct Contexts {
+  IntrusivePtr<MeshContext> whole;
+  // Of what this rank has of the model: the same, or of a pipeline the slice that its stages are on, or its part.
+  IntrusivePtr<MeshContext> own;
+  std::vector<IntrusivePtr<MeshContext>> parts;  // all of them
+  int part = -1;                                 // the one that this rank has
+  int64_t index = 0;                             // this rank's along the axis of stages or parts
+
+  const IntrusivePtr<MeshContext>& Of(const ResolvedModule& module) const {
+    if (module.part >= 0) return parts[module.part];
+    return module.place == ModulePlace::kWhole ? whole : own;
+  }
+};
+
+Contexts BindParts(const IntrusivePtr<MeshContext>& context, const ResolvedPlan& resolved) {
+  Contexts contexts = {.whole = context, .own = context, .parts = {}};
+  const int axis = resolved.spread_axis();
+  if (axis < 0) return contexts;
+  contexts.index = context->coordinate()[axis];
+  if (resolved.pipeline) {
+    const DeviceMesh& mesh = context->mesh();
+    contexts.own = Bind(context, mesh.Slice({{mesh.axis_name(axis), contexts.index}}));
+    return contexts;
+  }
+  for (const ResolvedPart& part : resolved.parts->parts) {
+    contexts.parts.push_back(BindPart(context, part.mesh));
+  }
+  contexts.part = resolved.parts->PartAt(contexts.index);
+  contexts.own = contexts.parts[contexts.part];
+  // What all ranks of the model share, made here, where all are: the norm of all parts, what is brought to all.
+  context->Group({axis});
+  return contexts;
 }
 
-// Tells parameters of a pipeline whether they are here.
-void SpreadOverStages(const IntrusivePtr<MeshContext>& context, const ResolvedPlan& resolved,
-                      const std::vector<Parameter*>& parameters) {
-  if (!resolved.pipeline) return;
-  const int64_t index = context->coordinate()[resolved.pipeline->axis];
+// Tells parameters of a model of which ranks have different parts whether they are here.
+void SpreadOverRanks(const Contexts& contexts, const ResolvedPlan& resolved,
+                     const std::vector<Parameter*>& parameters) {
+  const int axis = resolved.spread_axis();
+  if (axis < 0) return;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::vector<int>& stages = resolved.parameters[i].stages;
+    const ResolvedParameter& of = resolved.parameters[i];
+    const bool is_here = resolved.IsOn(of, contexts.index);
+    const bool is_first = of.part < 0 || resolved.parts->parts[of.part].first == contexts.index;
     parameters[i]->set_spread({
-        .is_here = resolved.IsOn(stages, index),
-        .counts_here = resolved.pipeline->stage_ranks[stages[0]] == index,
-        .model_context = context,
+        .is_here = is_here,
+        .counts_here =
+            of.part >= 0 ? is_here : resolved.pipeline->stage_ranks[of.stages[0]] == contexts.index,
+        .model_context = contexts.whole,
+        .model_axis = axis,
+        .adds_to_model = is_first,
     });
   }
 }
@@ -146,6 +177,12 @@ class EarlierValues {
 
 void CheckMaySpreadAgain(Module& model, const MeshContext& context, const ResolvedPlan& resolved) {
   const auto* const segmented = dynamic_cast<const SegmentedModule*>(&model);
+  if (resolved.parts || model.parts() != nullptr) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "Parallelize: the model has values already; one that lies on parts of its mesh (On) is spread "
+          "once: save "
+          "its values and load them");
+  }
   if (resolved.pipeline || (segmented != nullptr && segmented->stages())) {
     Throw(absl::StatusCode::kFailedPrecondition,
           "Parallelize: the model has values already; one that is cut into stages is spread once: save its "
@@ -165,17 +202,15 @@ void CheckMaySpreadAgain(Module& model, const MeshContext& context, const Resolv
 }
 
 // Of modules that are here.
-void MaterializeBuffers(Module& model, const IntrusivePtr<MeshContext>& context,
-                        const IntrusivePtr<MeshContext>& part, const ResolvedPlan& resolved, DType dtype) {
+void MaterializeBuffers(Module& model, const Contexts& contexts, const ResolvedPlan& resolved, DType dtype) {
   size_t index = 0;
   for (ModuleBuffer* buffer : model.RegisteredBuffers()) {
     const ResolvedBuffer& entry = resolved.buffers[index++];
-    if (resolved.pipeline) {
-      buffer->set_is_here(resolved.IsOn(resolved.modules[entry.module].stages,
-                                        context->coordinate()[resolved.pipeline->axis]));
+    if (resolved.spread_axis() >= 0) {
+      buffer->set_is_here(resolved.IsOn(resolved.modules[entry.module], contexts.index));
     }
     if (!buffer->is_here()) continue;
-    buffer->Materialize(part, entry.dtype.value_or(ModuleBuffer::DefaultDType(dtype)), entry.layout);
+    buffer->Materialize(contexts.own, entry.dtype.value_or(ModuleBuffer::DefaultDType(dtype)), entry.layout);
   }
 }
 
@@ -187,28 +222,29 @@ namespace {
 void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
             const ResolvedPlan& resolved, const ParallelizeOptions& options) {
   const std::vector<Parameter*> parameters = model.RegisteredParameters();
-  SpreadOverStages(context, resolved, parameters);
-  const IntrusivePtr<MeshContext> part = ContextOfPart(context, resolved);
+  const Contexts contexts = BindParts(context, resolved);
+  const IntrusivePtr<MeshContext>& part = contexts.own;
+  SpreadOverRanks(contexts, resolved, parameters);
   const DType compute_dtype = options.compute_dtype.value_or(options.dtype);
-  const PlannedGroups groups =
-      PlanGroups(model, resolved, part->mesh(), part->cost_model(), options.dtype, compute_dtype);
+  const PlannedGroups groups = PlanGroups(model, resolved, contexts.part, part->mesh(), part->cost_model(),
+                                          options.dtype, compute_dtype);
   for (const AxisList& axes : groups.inline_groups) part->Group(axes);
   for (const auto& [lane, axes] : groups.lane_groups) {
     part->Group(axes, plan.scheduler().overlap ? lane : Lane::kInline);
   }
   CheckSameMachine(*context, "Parallelize");
   const std::vector<Module*> modules = model.AllModules();
-  const auto is_here = [&](int module) {
-    return !resolved.pipeline ||
-           resolved.IsOn(resolved.modules[module].stages, context->coordinate()[resolved.pipeline->axis]);
-  };
+  const auto is_here = [&](int module) { return resolved.IsOn(resolved.modules[module], contexts.index); };
   const bool casts_inputs = resolved.HasPrecision();
   for (int i = 0; i < std::ssize(modules); ++i) {
     ModuleBorder border = resolved.modules[i].border;
     if (casts_inputs && !border.input_dtype) border.input_dtype = compute_dtype;
     modules[i]->set_border(std::move(border));
-    if (is_here(i)) modules[i]->Bind(part);
+    modules[i]->set_place(resolved.modules[i].place);
+    // Of other parts, too: ranks that do not run them know where they lie.
+    if (is_here(i) || resolved.parts) modules[i]->Bind(contexts.Of(resolved.modules[i]));
   }
+  if (resolved.parts) model.set_parts(ModelParts{.context = context, .axis = resolved.parts->axis});
   ApplyStyles(model, resolved, modules, is_here);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i]->is_here()) continue;
@@ -218,20 +254,19 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
                                parameter.layouts);
     parameters[i]->set_reduce_dtype(parameter.reduce_dtype.value_or(options.dtype));
   }
-  MaterializeBuffers(model, context, part, resolved, options.dtype);
+  MaterializeBuffers(model, contexts, resolved, options.dtype);
   AgreeOnStartValues(*part, model.AllParameters(), model.AllBuffers(), options.start_values);
   const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);
   const std::vector<ResolvedUnit> units = UnitsHere(resolved, parameters, stages);
   if (!resolved.pipeline) {
     std::vector<ParameterCommunication> communication;
-    for (const ResolvedParameter& parameter : resolved.parameters)
-      communication.push_back(parameter.communication);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i]->is_here()) communication.push_back(resolved.parameters[i].communication);
+    }
     return ScheduleData(model, part, units, communication, plan.scheduler());
   }
-  ModelStages model_stages = {.context = context,
-                              .axis = resolved.pipeline->axis,
-                              .stage_ranks = resolved.pipeline->stage_ranks,
-                              .first_segments = resolved.pipeline->first_segments};
+  ModelStages model_stages = {ModelParts{.context = context, .axis = resolved.pipeline->axis},
+                              resolved.pipeline->stage_ranks, resolved.pipeline->first_segments};
   model_stages.data = ScheduleStageData(model, part, units, stages, model_stages, plan.scheduler());
   dynamic_cast<SegmentedModule&>(model).set_stages(std::move(model_stages));
 }

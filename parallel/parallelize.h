@@ -29,10 +29,13 @@ struct ParallelizeOptions {
 // the mesh there, which is what their modules' context() is of. Modules and parameters of other stages stay specs
 // (Parameter::is_here).
 //
+// Of a plan that places modules on parts of the mesh (On) a rank gets its part, which lies on the part's mesh: that is what
+// context() of its modules is of, on ranks outside of it, too. The model's own context() is of the whole mesh.
+//
 // A model that has values is spread anew: by another plan, on the same mesh or another one of the same ranks. Values of
 // parameters and buffers are moved, and cast to options.dtype; gradients are let go, start_values are not asked.
 // Optimizers were made for how it lay before: make them after, and give them their state by MoveState. Between steps,
-// with no graph that is still to be differentiated. Neither plan may cut the model into stages. Bind another mesh by
+// with no graph that is still to be differentiated. Neither plan may cut the model into stages or place modules on parts. Bind another mesh by
 // Bind(context, mesh): the ambient state stays the same.
 //
 // Makes the communicators that the plan will need, on every rank in the same order: ranks that run different
@@ -44,7 +47,7 @@ struct ParallelizeOptions {
 // Cost:   AgreeOnStartValues (parallel/start_values.h) and CheckSameMachine, once.
 //         Of a model that has values: of each value one redistribution, to where it rests.
 // Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if ranks that hold the same piece of a parameter begin
-//         with other values, naming it and them; if the model has values and is cut into stages, or some of its
+//         with other values, naming it and them; if the model has values and is cut into stages or lies on parts, or some of its
 //         parameters have none, or its context has another ambient state. Nothing has changed then.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const ParallelizeOptions& options = {});

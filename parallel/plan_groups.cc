@@ -49,12 +49,13 @@ AxisMask SplitAxes(const Layout& layout) {
 
 }  // namespace
 
-PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMesh& mesh,
+PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, int part, const DeviceMesh& mesh,
                          const CostModel& cost_model, DType dtype, DType compute_dtype) {
   GroupCollector groups(mesh, cost_model), params(mesh, cost_model), grads(mesh, cost_model),
       replicas(mesh, cost_model);
   AxisMask batch = 0;  // axes that some input is split over
   for (const ResolvedModule& module : plan.modules) {
+    if (module.part != part) continue;  // its axes are others
     for (const auto* pins : {&module.border.input, &module.border.output}) {
       for (const BorderPin& pin : *pins) groups.Add(1u << pin.axis);
     }

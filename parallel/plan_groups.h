@@ -21,6 +21,7 @@ namespace weft {
 // The second list: the axes that lanes beside the rank's thread communicate over, gradients to their rest (in
 // the dtype in which they are reduced) and parameters to compute and after an update.
 //
+// `part`: of a model's parts (On), the one that this rank has, on whose mesh all is; -1 if it has none.
 // `dtype`, `compute_dtype`: of the run, for parameters that the plan gives none of their own.
 //
 // What a model asks for by itself (a Redistribute of its own, a layout that propagation chooses) is not
@@ -29,7 +30,7 @@ struct PlannedGroups {
   std::vector<AxisList> inline_groups;
   std::vector<std::pair<Lane, AxisList>> lane_groups;
 };
-PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, const DeviceMesh& mesh,
+PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, int part, const DeviceMesh& mesh,
                          const CostModel& cost_model, DType dtype, DType compute_dtype);
 
 }  // namespace weft

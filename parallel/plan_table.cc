@@ -53,28 +53,35 @@ std::string ResolvedPlan::ToTable(Module& model, const DeviceMesh& mesh) const {
       {"parameter", "style", "shape", "at rest", "in compute", "gradient", "state", "elements per rank"},
   };
   if (pipeline) rows[0].push_back("stages");
+  if (parts) rows[0].push_back("part");
+  const auto mesh_of = [&](int part) { return part < 0 ? mesh : parts->parts[part].mesh; };
   const std::vector<Parameter*> all = model.RegisteredParameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Shape& shape = all[i]->spec().shape;
     const ParameterLayouts& layouts = parameters[i].layouts;
+    const DeviceMesh own_mesh = mesh_of(parameters[i].part);
     rows.push_back({
         parameters[i].path,
         StylesText(parameters[i].styles),
         shape.ToString(),
-        InMemory(layouts.at_rest.ToString(mesh), parameters[i].memory.value_on_host),
-        WithDType(layouts.compute.ToString(mesh), parameters[i].compute_dtype),
-        InMemory(WithDType(layouts.of_gradient().ToString(mesh), parameters[i].reduce_dtype),
+        InMemory(layouts.at_rest.ToString(own_mesh), parameters[i].memory.value_on_host),
+        WithDType(layouts.compute.ToString(own_mesh), parameters[i].compute_dtype),
+        InMemory(WithDType(layouts.of_gradient().ToString(own_mesh), parameters[i].reduce_dtype),
                  parameters[i].memory.state_on_host),
-        InMemory(layouts.of_state().ToString(mesh), parameters[i].memory.state_on_host),
-        absl::StrCat(MaxLocalElements(shape, layouts.at_rest, mesh)),
+        InMemory(layouts.of_state().ToString(own_mesh), parameters[i].memory.state_on_host),
+        absl::StrCat(MaxLocalElements(shape, layouts.at_rest, own_mesh)),
     });
     if (pipeline) rows.back().push_back(absl::StrJoin(parameters[i].stages, ", "));
+    if (parts) rows.back().push_back(parts->NameOf(parameters[i].part, mesh));
   }
   for (const ResolvedBuffer& buffer : buffers) {
-    const std::string elements = absl::StrCat(MaxLocalElements(buffer.shape, buffer.layout, mesh));
+    const int part = modules[buffer.module].part;
+    const DeviceMesh own_mesh = mesh_of(part);
+    const std::string elements = absl::StrCat(MaxLocalElements(buffer.shape, buffer.layout, own_mesh));
     rows.push_back({buffer.path, StylesText(buffer.styles), buffer.shape.ToString(),
-                    buffer.layout.ToString(mesh), "-", "-", "-", elements});
+                    buffer.layout.ToString(own_mesh), "-", "-", "-", elements});
     if (pipeline) rows.back().push_back(absl::StrJoin(modules[buffer.module].stages, ", "));
+    if (parts) rows.back().push_back(parts->NameOf(part, mesh));
   }
   return FormatTable(rows);
 }

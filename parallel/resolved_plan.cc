@@ -7,9 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "parallel/entry_meaning.h"
 #include "parallel/model_tree.h"
 #include "parallel/parameter_claims.h"
 #include "parallel/parameter_splits.h"
+#include "parallel/parts.h"
 #include "parallel/pipeline/cut.h"
 #include "runtime/base/error.h"
 
@@ -21,7 +23,7 @@ namespace {
 class Resolver {
  public:
   Resolver(Module& model, const DeviceMesh& mesh, const Plan& plan)
-      : mesh_(mesh), plan_(plan), tree_(model), buffers_(tree_, mesh) {
+      : mesh_(mesh), plan_(plan), tree_(model), meshes_(tree_.modules().size(), mesh) {
     for (size_t i = 0; i < tree_.modules().size(); ++i) {
       result_.modules.push_back({.path = tree_.module_path(i)});
     }
@@ -34,6 +36,9 @@ class Resolver {
   }
 
   ResolvedPlan Run() {
+    for (const PlanEntry& entry : plan_.entries()) meanings_.push_back(MeaningOf(entry, tree_));
+    Divide();
+    buffers_.emplace(tree_, meshes_);
     Claim();
     for (size_t i = 0; i < meanings_.size(); ++i) Apply(plan_.entries()[i], meanings_[i]);
     for (size_t i = 0; i < splits_.size(); ++i) {
@@ -41,12 +46,13 @@ class Resolver {
       layouts = CurrentLayouts(i);
       layouts.accumulates_unreduced = accumulates_[i];
     }
-    result_.buffers = buffers_.Resolve();
-    TakeDTypes();
+    result_.buffers = buffers_->Resolve();
+    result_.TakeDTypes();
     CollectUnits();
     CutPipeline();
-    for (ResolvedParameter& of : result_.parameters) {
-      of.communication = CommunicationOf(of.path, of.styles, of.layouts, of.stages, mesh_);
+    for (int i = 0; i < std::ssize(result_.parameters); ++i) {
+      ResolvedParameter& of = result_.parameters[i];
+      of.communication = CommunicationOf(of.path, of.styles, of.layouts, of.stages, MeshOf(i));
     }
     return std::move(result_);
   }
@@ -54,41 +60,52 @@ class Resolver {
  private:
   using ClaimKey = std::pair<std::string, std::string>;
   static ClaimKey KeyOf(const Style& style) { return {style.name, style.axis}; }
-  static std::string Where(const PlanEntry& entry) {
-    return absl::StrCat("plan entry \"", entry.path, "\": ", entry.style.ToString());
-  }
-
-  // The rules of an entry's style, and what its path means.
-  struct Meaning {
-    const StyleRules* rules = nullptr;
-    ModelTree::Matches matches;
-  };
-
-  Meaning MeaningOf(const PlanEntry& entry) const {
-    try {
-      CheckStyle(entry.style);
-    } catch (const Error& error) {
-      Throw(error.code(), Where(entry), ": ", error.message());
+  // Gives modules their part of the ranks, if the plan has parts, and looks for the axes of entries there.
+  void Divide() {
+    std::vector<PartEntry> entries;
+    for (size_t i = 0; i < meanings_.size(); ++i) {
+      const StyleRules& rules = *meanings_[i].rules;
+      if (!rules.makes_parts && !rules.makes_stages) continue;
+      CheckAxis(plan_.entries()[i], mesh_);
+      if (rules.makes_parts) entries.push_back({&plan_.entries()[i], &meanings_[i].matches});
     }
-    const std::string& axis = entry.style.axis;
-    Meaning meaning = {.rules = &FindStyle(entry.style.name), .matches = tree_.Match(entry.path)};
-    WEFT_REQUIRE(axis.empty() || mesh_.FindAxis(axis) >= 0, Where(entry), ": the mesh (", mesh_.ToString(),
-                 ") has no axis '", axis, "'");
-    WEFT_REQUIRE(!meaning.matches.empty(), Where(entry),
-                 ": no module or parameter matches this path; the nearest is '",
-                 tree_.NearestPath(entry.path), "'");
-    const bool for_modules = meaning.rules->reach == StyleReach::kBorder;
-    WEFT_REQUIRE(!for_modules || meaning.matches.parameters.empty(), Where(entry),
-                 ": this style is for modules; the path names a parameter, '",
-                 tree_.parameter_path(meaning.matches.parameters[0]), "'");
-    return meaning;
+    if (!entries.empty()) TakeParts(DivideIntoParts(tree_, mesh_, entries));
+    for (size_t i = 0; i < meanings_.size(); ++i) {
+      const PlanEntry& entry = plan_.entries()[i];
+      const auto& [rules, matches] = meanings_[i];
+      if (!rules->has_axis || rules->makes_parts || rules->makes_stages) continue;
+      for (const DeviceMesh& mesh : MeshesOf(matches)) CheckAxis(entry, mesh);
+    }
   }
 
-  // Finds what every entry means, and which parameters those that reach below take.
+  void TakeParts(PartDivision division) {
+    NamePartsBelow(tree_, plan_, division, &meanings_);
+    for (int i = 0; i < std::ssize(result_.modules); ++i) {
+      result_.modules[i].part = division.module_parts[i];
+      result_.modules[i].place = division.places[i];
+    }
+    for (int i = 0; i < std::ssize(result_.parameters); ++i) {
+      result_.parameters[i].part = division.module_parts[tree_.owner(i)];
+    }
+    meshes_ = std::move(division.meshes);
+    result_.parts = std::move(division.parts);
+  }
+
+  const DeviceMesh& MeshOf(int parameter) const { return meshes_[tree_.owner(parameter)]; }
+  // Of what an entry means.
+  std::vector<DeviceMesh> MeshesOf(const ModelTree::Matches& matches) const {
+    std::vector<DeviceMesh> meshes;
+    for (const int module : matches.modules) meshes.push_back(meshes_[module]);
+    for (const int parameter : matches.parameters) meshes.push_back(MeshOf(parameter));
+    return meshes;
+  }
+
+  // Finds which parameters entries that reach below take.
   void Claim() {
     std::vector<bool> is_left_out(splits_.size(), false);
-    for (const PlanEntry& entry : plan_.entries()) {
-      const auto& [rules, matches] = meanings_.emplace_back(MeaningOf(entry));
+    for (size_t i = 0; i < meanings_.size(); ++i) {
+      const PlanEntry& entry = plan_.entries()[i];
+      const auto& [rules, matches] = meanings_[i];
       if (rules->leaves_out) {
         for (int parameter : tree_.ParametersBelow(matches)) is_left_out[parameter] = true;
       }
@@ -108,10 +125,12 @@ class Resolver {
     const std::string where = Where(entry);
     WEFT_REQUIRE(split.reshard_to == 0 || split.reshard == Reshard::kAlways, where,
                  ": reshard_to is of units that reshard; reshard is never");
-    const int64_t size = mesh_.axis_size(mesh_.FindAxis(entry.style.axis));
-    WEFT_REQUIRE(split.reshard_to == 0 || (split.reshard_to < size && size % split.reshard_to == 0), where,
-                 ": reshard_to: expected a divisor of axis '", entry.style.axis, "' (", size,
-                 " ranks) above 1 and below it");
+    for (const DeviceMesh& mesh : MeshesOf(matches)) {
+      const int64_t size = mesh.axis_size(mesh.FindAxis(entry.style.axis));
+      WEFT_REQUIRE(split.reshard_to == 0 || (split.reshard_to < size && size % split.reshard_to == 0), where,
+                   ": reshard_to: expected a divisor of axis '", entry.style.axis, "' (", size,
+                   " ranks) above 1 and below it");
+    }
     WEFT_REQUIRE(split.wrap.empty() || split.wrap_from == 0, where,
                  ": wrap and wrap_from: expected one of them");
     if (split.wrap.empty()) return;
@@ -125,15 +144,15 @@ class Resolver {
     return rules.split == nullptr ? StyleSplit{} : rules.split(style);
   }
 
-  void Apply(const PlanEntry& entry, const Meaning& meaning) {
+  void Apply(const PlanEntry& entry, const EntryMeaning& meaning) {
     const auto& [rules, matches] = meaning;
     if (!rules->has_axis) return Override(entry.style, meaning);
     const std::string where = Where(entry);
-    const int axis = mesh_.FindAxis(entry.style.axis);
     for (int module : matches.modules) {
       result_.modules[module].styles.push_back(entry.style);
-      if (rules->pins != nullptr) PinBorder(*rules, entry.style, axis, module);
+      if (rules->pins != nullptr) PinBorder(*rules, entry.style, module);
     }
+    if (rules->makes_parts) return;  // says nothing of how parameters lie
     switch (rules->reach) {
       case StyleReach::kBorder:
         for (int module : matches.modules) {
@@ -141,20 +160,20 @@ class Resolver {
         }
         return;
       case StyleReach::kOwn:
-        for (int module : matches.modules) SplitOwn(module, *rules, entry.style, axis, where);
+        for (int module : matches.modules) SplitOwn(module, *rules, entry.style, where);
         for (int parameter : matches.parameters) {
-          WEFT_REQUIRE(SplitDeclared(parameter, *rules, entry.style, axis, where), where, ": parameter '",
+          WEFT_REQUIRE(SplitDeclared(parameter, *rules, entry.style, where), where, ": parameter '",
                        tree_.parameter_path(parameter), "' declares no dim that this style splits");
         }
         return;
       case StyleReach::kBelow:
-        SplitBelow(meaning, entry.style, axis, where);
+        SplitBelow(meaning, entry.style, where);
         return;
     }
   }
 
   // A style without an axis: a later entry's fields replace those of an earlier one.
-  void Override(const Style& style, const Meaning& meaning) {
+  void Override(const Style& style, const EntryMeaning& meaning) {
     const auto& [rules, matches] = meaning;
     const bool below = rules->reach == StyleReach::kBelow;
     if (below) {
@@ -186,8 +205,10 @@ class Resolver {
 
   // Pins say along one axis where tensors lie at the border; the gradient rule is Redistribute's unless said
   // here.
-  void PinBorder(const StyleRules& rules, const Style& style, int axis, int module) {
-    const StylePins pins = rules.pins(style, module == 0);
+  void PinBorder(const StyleRules& rules, const Style& style, int module) {
+    const bool is_root = module == 0 || result_.modules[module].place == ModulePlace::kPart;
+    const StylePins pins = rules.pins(style, is_root);
+    const int axis = meshes_[module].FindAxis(style.axis);
     ModuleBorder& border = result_.modules[module].border;
     if (pins.input) border.input.push_back({axis, *pins.input, std::nullopt});
     if (pins.output) border.output.push_back({axis, *pins.output, pins.output_gradient});
@@ -203,31 +224,32 @@ class Resolver {
   }
 
   // A style that splits a module's own parameters does so along the dims that they declare.
-  void SplitOwn(int module, const StyleRules& rules, const Style& style, int axis, const std::string& where) {
+  void SplitOwn(int module, const StyleRules& rules, const Style& style, const std::string& where) {
     const std::vector<int> own = tree_.OwnParameters(module);
     bool split = own.empty();  // a tied head has none: only its border counts
-    for (int parameter : own) split |= SplitDeclared(parameter, rules, style, axis, where);
-    buffers_.Add(module, rules, style, where);
+    for (int parameter : own) split |= SplitDeclared(parameter, rules, style, where);
+    buffers_->Add(module, rules, style, where);
     WEFT_REQUIRE(split, where, ": module '", tree_.module_path(module),
                  "' declares no dim that this style splits");
   }
 
   // Returns whether the parameter declares a dim for the style.
-  bool SplitDeclared(int parameter, const StyleRules& rules, const Style& style, int axis,
-                     const std::string& where) {
+  bool SplitDeclared(int parameter, const StyleRules& rules, const Style& style, const std::string& where) {
     Reaches(parameter, style);
+    const DeviceMesh& mesh = MeshOf(parameter);
+    const int axis = mesh.FindAxis(style.axis);
     const ParameterSpec& spec = tree_.parameters()[parameter]->spec();
     const int dim = rules.own_dim == nullptr ? -1 : rules.own_dim(spec);
     if (dim < 0) return false;
     const int64_t extent = spec.shape[dim];
-    WEFT_REQUIRE(!spec.shard_dims.even_split || extent % mesh_.axis_size(axis) == 0, where, ": axis '",
-                 mesh_.axis_name(axis), "' of size ", mesh_.axis_size(axis), " does not divide the ", extent,
+    WEFT_REQUIRE(!spec.shard_dims.even_split || extent % mesh.axis_size(axis) == 0, where, ": axis '",
+                 style.axis, "' of size ", mesh.axis_size(axis), " does not divide the ", extent,
                  " heads (dim ", dim, ") of '", tree_.parameter_path(parameter), "'");
     Add(parameter, {.axis = axis, .dim = dim, .columns = SplitOf(rules, style).columns}, where);
     return true;
   }
 
-  void SplitBelow(const Meaning& meaning, const Style& style, int axis, const std::string& where) {
+  void SplitBelow(const EntryMeaning& meaning, const Style& style, const std::string& where) {
     const StyleSplit rule = SplitOf(*meaning.rules, style);
     const bool marks_modules = !meaning.matches.modules.empty();
     for (const ParameterClaims::Claim& claim : claims_.at(KeyOf(style)).Of(meaning.matches)) {
@@ -239,6 +261,7 @@ class Resolver {
       WEFT_REQUIRE(!rule.dim || (*rule.dim >= -ndim && *rule.dim < ndim), where, ": '",
                    tree_.parameter_path(claim.parameter), "' ", shape.ToString(), " has no dim ", *rule.dim,
                    "; expected -", ndim, " to ", ndim - 1);
+      const int axis = MeshOf(claim.parameter).FindAxis(style.axis);
       ParameterSplit split = {.axis = axis, .columns = rule.columns};
       if (rule.dim) split.dim = *rule.dim < 0 ? *rule.dim + ndim : *rule.dim;
       Add(claim.parameter, split, where);
@@ -255,48 +278,15 @@ class Resolver {
   void Add(int parameter, const ParameterSplit& split, const std::string& where) {
     for (const ParameterSplit& other : splits_[parameter]) {
       WEFT_REQUIRE(other.axis != split.axis, where, ": '", tree_.parameter_path(parameter),
-                   "' is already split over axis '", mesh_.axis_name(split.axis), "' by another entry (",
-                   CurrentLayouts(parameter).gradient->ToString(mesh_), ")");
+                   "' is already split over axis '", MeshOf(parameter).axis_name(split.axis),
+                   "' by another entry (", CurrentLayouts(parameter).gradient->ToString(MeshOf(parameter)),
+                   ")");
     }
     splits_[parameter].push_back(split);
   }
 
   ParameterLayouts CurrentLayouts(int parameter) const {
-    return LayoutsOf(tree_.parameters()[parameter]->spec().shape, splits_[parameter], mesh_);
-  }
-
-  static StyleDTypes DTypesOf(const std::vector<Style>& styles) {
-    StyleDTypes all;
-    for (const Style& style : styles) {
-      const StyleRules& rules = FindStyle(style.name);
-      if (rules.dtypes == nullptr) continue;
-      const StyleDTypes given = rules.dtypes(style);
-      if (given.param) all.param = given.param;
-      if (given.reduce) all.reduce = given.reduce;
-      if (given.output) all.output = given.output;
-      if (given.buffer) all.buffer = given.buffer;
-    }
-    return all;
-  }
-
-  void TakeDTypes() {
-    for (ResolvedModule& module : result_.modules) {
-      const StyleDTypes dtypes = DTypesOf(module.styles);
-      module.border.input_dtype = dtypes.param;
-      module.border.output_dtype = dtypes.output;
-    }
-    for (ResolvedBuffer& buffer : result_.buffers) {
-      buffer.dtype = DTypesOf(result_.modules[buffer.module].styles).buffer;
-    }
-    for (ResolvedParameter& parameter : result_.parameters) {
-      const StyleDTypes dtypes = DTypesOf(parameter.styles);
-      parameter.compute_dtype = dtypes.param;
-      parameter.reduce_dtype = dtypes.reduce;
-      for (const Style& style : parameter.styles) {
-        const StyleRules& rules = FindStyle(style.name);
-        if (rules.memory != nullptr) parameter.memory = rules.memory(style);
-      }
-    }
+    return LayoutsOf(tree_.parameters()[parameter]->spec().shape, splits_[parameter], MeshOf(parameter));
   }
 
   void CollectUnits() {
@@ -323,6 +313,8 @@ class Resolver {
     for (size_t i = 0; i < meanings_.size(); ++i) {
       if (!meanings_[i].rules->makes_stages) continue;
       const PlanEntry& entry = plan_.entries()[i];
+      WEFT_REQUIRE(!result_.parts, Where(entry),
+                   ": the plan has On entries, too: a model is cut into stages or lies on parts, not both");
       WEFT_REQUIRE(cut == nullptr, Where(entry), ": a plan cuts a model once; there is an entry \"",
                    cut->path, "\": ", cut->style.ToString(), " already");
       cut = &entry;
@@ -354,8 +346,8 @@ class Resolver {
       const ParameterLayouts& layouts = result_.parameters[parameter].layouts;
       WEFT_REQUIRE(unit.reshard_to == 0 || layouts.at_rest.IsShard(unit.reshard_axis), "reshard_to of unit '",
                    unit.path, "': expected all of its parameters to rest split over axis '",
-                   mesh_.axis_name(unit.reshard_axis), "', got '", tree_.parameter_path(parameter), "' ",
-                   layouts.at_rest.ToString(mesh_));
+                   MeshOf(parameter).axis_name(unit.reshard_axis), "', got '",
+                   tree_.parameter_path(parameter), "' ", layouts.at_rest.ToString(MeshOf(parameter)));
     }
   }
 
@@ -369,9 +361,10 @@ class Resolver {
   const DeviceMesh& mesh_;
   const Plan& plan_;
   const ModelTree tree_;
-  BufferSplits buffers_;
+  std::vector<DeviceMesh> meshes_;  // of each module: the model's, or its part's
+  std::optional<BufferSplits> buffers_;
   ResolvedPlan result_;
-  std::vector<Meaning> meanings_;               // of each entry
+  std::vector<EntryMeaning> meanings_;          // of each entry
   std::map<ClaimKey, ParameterClaims> claims_;  // of styles that reach below
   // Of each parameter.
   std::vector<std::vector<ParameterSplit>> splits_;  // in plan order
@@ -381,7 +374,13 @@ class Resolver {
 
 }  // namespace
 
-bool ResolvedPlan::IsOn(const std::vector<int>& stages, int64_t index) const {
+int ResolvedPlan::spread_axis() const {
+  if (pipeline) return pipeline->axis;
+  return parts ? parts->axis : -1;
+}
+
+bool ResolvedPlan::IsOn(const std::vector<int>& stages, int part, int64_t index) const {
+  if (part >= 0) return parts->parts[part].Has(index);
   if (!pipeline || stages.empty()) return true;
   return std::any_of(stages.begin(), stages.end(),
                      [&](int stage) { return pipeline->stage_ranks[stage] == index; });

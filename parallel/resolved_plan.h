@@ -9,6 +9,7 @@
 #include "mesh/device_mesh.h"
 #include "parallel/buffer_splits.h"
 #include "parallel/compression/parameter_communication.h"
+#include "parallel/parts.h"
 #include "parallel/plan.h"
 #include "parallel/style.h"
 
@@ -22,6 +23,8 @@ struct ResolvedModule {
   std::vector<Style> styles = {};
   ModuleBorder border = {};
   std::vector<int> stages = {};  // of a pipeline that run it, ascending; empty: all
+  int part = -1;                 // of the model's parts that it lies on; -1: on the whole mesh
+  ModulePlace place = ModulePlace::kAround;
 
   bool operator==(const ResolvedModule&) const = default;
 };
@@ -34,6 +37,7 @@ struct ResolvedParameter {
   std::optional<DType> compute_dtype = std::nullopt;  // the run's if not given
   std::optional<DType> reduce_dtype = std::nullopt;   // of its gradient; that at rest if not given
   std::vector<int> stages = {};                       // of a pipeline that have it, ascending; empty: all
+  int part = -1;                                      // of the model's parts that has it; -1: all ranks have
   ParameterCommunication communication = {};          // by which method its gradient is summed
 
   bool operator==(const ResolvedParameter&) const = default;
@@ -66,19 +70,32 @@ struct ResolvedPlan {
   // compute's; in order of registration. A parameter is in the innermost.
   std::vector<ResolvedUnit> units;
   std::optional<ResolvedPipeline> pipeline = std::nullopt;
+  std::optional<ResolvedParts> parts = std::nullopt;  // on which modules lie, where the plan places them (On)
 
-  // Whether the rank at that index along the pipeline's axis has a part of the module or parameter; every rank,
-  // where there is no pipeline.
-  bool IsOn(const std::vector<int>& stages, int64_t index) const;
+  // The axis along which ranks have different parts of the model: stages, or those of On; -1 if none.
+  int spread_axis() const;
+  // Whether the rank at that index along that axis has some of the module or parameter; every rank, where all have all.
+  bool IsOn(const ResolvedModule& module, int64_t index) const {
+    return IsOn(module.stages, module.part, index);
+  }
+  bool IsOn(const ResolvedParameter& parameter, int64_t index) const {
+    return IsOn(parameter.stages, parameter.part, index);
+  }
 
   bool operator==(const ResolvedPlan&) const = default;
+
+  // Sets dtypes and memory as the styles say that reach each module, buffer and parameter: a step of ResolvePlan.
+  void TakeDTypes();
 
   // Whether a part of the model has a compute dtype of its own.
   bool HasPrecision() const;
 
   // A table: parameter, styles that reach it, shape, its four layouts, elements at rest per rank (largest); the stages
-  // that have it, where there is a pipeline. Then each buffer, which has one layout.
+  // that have it, or the part. Then each buffer, which has one layout.
   std::string ToTable(Module& model, const DeviceMesh& mesh) const;
+
+ private:
+  bool IsOn(const std::vector<int>& stages, int part, int64_t index) const;
 };
 
 // Resolves `plan` against the model's tree. Allocates nothing, communicates nothing.
@@ -87,7 +104,7 @@ struct ResolvedPlan {
 //         exists), an axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
 //         one parameter over the same axis, a head count that the axis does not divide, a dim that a
 //         parameter lacks, a type that no module below has, a smaller group that does not divide its axis; as
-//         CutIntoStages and CommunicationOf.
+//         CutIntoStages, DivideIntoParts and CommunicationOf; a plan with stages and parts.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
 
 }  // namespace weft

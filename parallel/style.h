@@ -151,6 +151,8 @@ struct StyleRules {
   bool leaves_out = false;
   // The modules that it names run on parts of the axis: stages (parallel/styles/pipeline.h).
   bool makes_stages = false;
+  // The modules that it names lie on some indices of the axis (parallel/styles/on.h).
+  bool makes_parts = false;
 };
 
 // Registers a style from its own file, during static initialisation:

@@ -9,6 +9,7 @@
 #include "parallel/styles/fully_shard.h"
 #include "parallel/styles/ignore.h"
 #include "parallel/styles/offload.h"
+#include "parallel/styles/on.h"
 #include "parallel/styles/pipeline.h"
 #include "parallel/styles/precision.h"
 #include "parallel/styles/prepare.h"

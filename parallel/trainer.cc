@@ -30,11 +30,13 @@ MeshContext& WholeContext(const Module& model) {
   return segmented != nullptr && segmented->stages() ? *segmented->stages()->context : *model.context();
 }
 
-// A replicated scalar of one of a model's meshes, on that of `like`, which has the same or more of the ranks.
-DTensor OnMeshOf(const DTensor& like, const DTensor& scalar) {
-  const Layout replicated(/*ndim=*/0, like.context()->mesh().num_axes());
-  return DTensor::FromLocal(like.context(), scalar.ToLocal(), replicated, Shape());
+// A scalar that all ranks of a model have alike, on another of its meshes.
+DTensor OnMesh(const IntrusivePtr<MeshContext>& context, const DTensor& scalar) {
+  if (scalar.context()->mesh() == context->mesh()) return scalar;
+  const Layout replicated(/*ndim=*/0, context->mesh().num_axes());
+  return DTensor::FromLocal(context, scalar.ToLocal(), replicated, Shape());
 }
+DTensor OnMeshOf(const DTensor& like, const DTensor& scalar) { return OnMesh(like.context(), scalar); }
 
 // The step that random bits go by is another while it lives.
 class StepGuard {
@@ -194,7 +196,8 @@ DTensor Trainer::TotalCount(int microbatches, absl::FunctionRef<DTensor(int)> co
 std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepValues values, double begun,
                                                std::function<void()> forward) {
   const bool is_gated = norm_before_.defined();
-  values.norm_squared = UpdateParameters(metrics.lr, values.num_tokens);
+  const DTensor norm_squared = UpdateParameters(metrics.lr, values.num_tokens);
+  values.norm_squared = OnMesh(IntrusivePtr<MeshContext>(&context_), norm_squared);
   if (options_.loss_scale != nullptr) values.loss_scale = options_.loss_scale->value();
   optimizer_.ZeroGrad();
   // Before this step's times are taken: on a device, where the host runs ahead, this is where it waits, for the
@@ -205,7 +208,7 @@ std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepV
   records_.Begin(metrics, values);
   issued_ = {.step = metrics.step, .forward = std::move(forward)};
   // An overflow under a loss scale is no reason to stop.
-  if (options_.loss_scale == nullptr) norm_before_ = values.norm_squared;
+  if (options_.loss_scale == nullptr) norm_before_ = norm_squared;
   is_gated_ = is_gated;
   context_.world().CompareIssueOrder();
   const int64_t every = options_.check_replicas_every;
@@ -231,9 +234,9 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
   // Adds a zero, or a NaN if the norm before was not finite: then the update skips itself.
   DTensor scale = norm_before_.defined() ? Add(norm.scale, Scale(norm_before_, 0)) : norm.scale;
   // Likewise 0 / 0 where nothing was counted.
-  if (num_tokens.defined()) scale = Add(scale, Cast(Div(0, num_tokens), scale.dtype()));
+  if (num_tokens.defined()) scale = Add(scale, Cast(Div(0, OnMeshOf(scale, num_tokens)), scale.dtype()));
   optimizer_.Step(lr, scale);
-  if (loss_scale != nullptr) loss_scale->Update(norm.norm_squared);
+  if (loss_scale != nullptr) loss_scale->Update(OnMeshOf(loss_scale->value(), norm.norm_squared));
   return norm.norm_squared;
 }
 
@@ -246,7 +249,9 @@ void Trainer::CompareReplicasOf(int64_t step) {
   for (const auto& [name, state] : optimizer_.State()) {
     values.push_back({absl::StrCat("the optimizer's '", name, "'"), state});
   }
-  const std::optional<ReplicaDifference> difference = CompareReplicas(*model_.context(), values);
+  if (values.empty()) return;
+  const IntrusivePtr<MeshContext> own = optimizer_.parameters()[0]->at_rest().context()->DeviceSide();
+  const std::optional<ReplicaDifference> difference = CompareReplicas(*own, values);
   if (!difference) return;
   Throw(absl::StatusCode::kDataLoss, "step ", step, ": ", difference->name, " has other bits on ",
         difference->ToString(), ": replicas have drifted apart");

@@ -28,9 +28,13 @@ ABSL_FLAG(int, ranks, 2, "processes of the job");
 ABSL_FLAG(int64_t, save_every, 3, "steps between checkpoints");
 ABSL_FLAG(int, max_restarts, 3, "of weft_run, since the last save; 0: the job is started again from outside");
 ABSL_FLAG(int, patience, 60, "seconds in which a step has to follow a fault");
-ABSL_FLAG(std::string, train_flags, "",
-          "more flags of train_gpt, separated by blanks; they override those of the job: a GPT with 57 MB of "
-          "state");
+ABSL_FLAG(std::string, train_flags,
+          "--mesh=dp=auto --plan=fsdp --layers=6 --heads=4 --dim=256 --context=32 --batch=4 --dropout=0.1 "
+          "--shuffle=epoch "
+          "--eval_every=0 --sample=0",
+          "of the program, separated by blanks: a GPT with 57 MB of state. --steps, --checkpoint_dir, "
+          "--save_every, --save and "
+          "--log_format=json come after them");
 ABSL_FLAG(std::string, folder, "",
           "where checkpoints and logs go, and stay; empty: one that is removed at the end");
 ABSL_FLAG(std::string, weft_run, "tools/weft_run", "the launcher");
@@ -79,20 +83,17 @@ class Folder {
 };
 
 ChaosOptions OptionsFromFlags(const std::string& folder) {
-  ChaosOptions options = {
-      .plan = {.count = absl::GetFlag(FLAGS_kills),
-               .seed = absl::GetFlag(FLAGS_seed),
-               .kinds = {},
-               .num_ranks = absl::GetFlag(FLAGS_ranks)},
-      .weft_run = absl::GetFlag(FLAGS_weft_run),
-      .train_gpt = absl::GetFlag(FLAGS_train_gpt),
-      .train_flags = {absl::StrCat("--mesh=dp=", absl::GetFlag(FLAGS_ranks)), "--plan=fsdp", "--layers=6",
-                      "--heads=4", "--dim=256", "--context=32", "--batch=4", "--dropout=0.1",
-                      "--shuffle=epoch", "--eval_every=0", "--sample=0"},
-      .save_every = absl::GetFlag(FLAGS_save_every),
-      .max_restarts = absl::GetFlag(FLAGS_max_restarts),
-      .patience = std::chrono::seconds(absl::GetFlag(FLAGS_patience)),
-      .folder = folder};
+  ChaosOptions options = {.plan = {.count = absl::GetFlag(FLAGS_kills),
+                                   .seed = absl::GetFlag(FLAGS_seed),
+                                   .kinds = {},
+                                   .num_ranks = absl::GetFlag(FLAGS_ranks)},
+                          .weft_run = absl::GetFlag(FLAGS_weft_run),
+                          .train_gpt = absl::GetFlag(FLAGS_train_gpt),
+                          .train_flags = {},
+                          .save_every = absl::GetFlag(FLAGS_save_every),
+                          .max_restarts = absl::GetFlag(FLAGS_max_restarts),
+                          .patience = std::chrono::seconds(absl::GetFlag(FLAGS_patience)),
+                          .folder = folder};
   for (const std::string& kind : absl::GetFlag(FLAGS_kinds)) options.plan.kinds.push_back(ParseFault(kind));
   for (const absl::string_view flag :
        absl::StrSplit(absl::GetFlag(FLAGS_train_flags), ' ', absl::SkipWhitespace())) {

@@ -30,7 +30,7 @@ from packages.debian import Need, Problem, closure, lies_in, missing, packages_o
 PATH = ["/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin"]
 
 # Scripts that neither the build nor a test starts: a person does, and sees to what they need.
-BY_HAND = ["benchmarks/peers/*", "deploy/*", "docs/api/make.sh", "tests/golden/make_*.py", "tools/bare_machine.sh",
+BY_HAND = ["benchmarks/peers/*", "deploy/*", "docs/api/make.sh", "tests/dtensor/checkpoint/dcp/make_*.py", "tests/golden/make_*.py", "tools/bare_machine.sh",
            "tools/clang_tidy.sh", "tools/coverage.sh", "tools/gpu_check.sh"]
 
 # Programs that a script can do without.

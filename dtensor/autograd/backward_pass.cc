@@ -200,8 +200,9 @@ void BackwardPass::RunNode(Entry& entry) {
   TapeNode& node = *entry.node;
   DTensors& gradients = entry.gradients;
   const PathGuard path(context_.state(), node.path_id());
-  const bool reached = std::any_of(gradients.begin(), gradients.end(),
-                                   [](const DTensor& gradient) { return gradient.defined(); });
+  const bool reached =
+      node.RunsUnreached() || std::any_of(gradients.begin(), gradients.end(),
+                                          [](const DTensor& gradient) { return gradient.defined(); });
   for (const Target& target : targets_) {
     if (target.entry == node.pass_entry_) taken_[target.index] = gradients[target.output];
   }

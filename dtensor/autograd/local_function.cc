@@ -79,8 +79,9 @@ DTensors LocalNode::Backward(MeshContext& context, absl::Span<const DTensor> gra
       gradient_pieces.push_back(gradients[i].Redistribute(output.gradient).ToLocal());
       continue;
     }
-    const ShardBox box = LocalBox(output.type.shape, output.gradient, context.mesh(), context.coordinate());
-    gradient_pieces.push_back(Tensor::Empty(context.allocator(), output.type.dtype, box.shape));
+    const ShardBox box =
+        LocalBox(output.type.shape, output.gradient, context_->mesh(), context_->coordinate());
+    gradient_pieces.push_back(Tensor::Empty(context_->allocator(), output.type.dtype, box.shape));
     FillTensor(gradient_pieces.back(), 0);
   }
   const std::vector<Tensor> made = function_.backward({operand_pieces, output_pieces, gradient_pieces});

@@ -38,6 +38,7 @@ void CheckOperands(const ErasedCall& call) {
                  " is undefined (default-constructed)");
     const MeshContext& first = *operands[0]->context;
     if (operand->context == operands[0]->context) continue;
+    if (!first.is_member() || !operand->context->is_member()) ThrowAbsent(call);
     if (!(operand->context->mesh() == first.mesh())) ThrowMixed(call, first.mesh(), operand->context->mesh());
     CheckMemory(call, operand);
   }

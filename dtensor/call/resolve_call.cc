@@ -35,6 +35,7 @@ absl::InlinedVector<int, 4> NumbersOf(const OpDef& op, absl::string_view names) 
 
 IntrusivePtr<ResolvedCall> MakePlan(MeshContext& context, const ErasedCall& call) {
   const auto& [op, operands, attributes, scalars, like] = call;
+  if (!context.is_member()) ThrowAbsent(call);
   CheckOperandCount(op, operands.size());
   const IntrusivePtr<ResolvedCall> made = MakeIntrusive<ResolvedCall>();
   ResolvedCall& plan = *made;
@@ -75,6 +76,13 @@ void CheckOperandCount(const OpDef& op, size_t count) {
   const size_t expected = std::vector<std::string>(absl::StrSplit(names, ' ', absl::SkipEmpty())).size();
   WEFT_REQUIRE(count > 0 && (any_number || count == expected), op.name(), ": expected ",
                any_number ? "at least 1" : absl::StrCat(expected), " operands (", names, "), got ", count);
+}
+
+void ThrowAbsent(const ErasedCall& call) {
+  Throw(
+      absl::StatusCode::kFailedPrecondition, call.ToString(), ": an operand is absent on rank ",
+      call.operands[0]->context->world().rank(),
+      ": what a part of a model has made is computed with in a module of that part, or in one that takes it");
 }
 
 const ResolvedCall& ResolveCall(MeshContext& context, const ErasedCall& call) {

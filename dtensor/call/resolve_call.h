@@ -13,8 +13,11 @@ namespace weft {
 //
 // Cost:   a cached plan some tens of nanoseconds; else inference and Propagate.
 // Errors: InvalidArgument for a wrong number of operands and for what inference or propagation refuses;
-//         Unimplemented where the device lacks the kernel.
+//         Unimplemented where the device lacks the kernel; ThrowAbsent's.
 const ResolvedCall& ResolveCall(MeshContext& context, const ErasedCall& call);
+
+// Errors: FailedPrecondition, always: one of the operands is absent.
+[[noreturn]] void ThrowAbsent(const ErasedCall& call);
 
 // Errors: InvalidArgument if `op` does not take `count` operands.
 void CheckOperandCount(const OpDef& op, size_t count);

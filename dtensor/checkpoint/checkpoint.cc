@@ -31,14 +31,14 @@ void LoadInto(SafetensorsReader& reader, const std::string& name, const DTensor&
 // One tensor of the file.
 struct SpreadEntry {
   SafetensorsEntry entry;
-  int stage_rank = 0;  // the index along the pipeline's axis of who gives it
-  DTensor tensor;      // defined on these ranks
+  int giver = 0;   // the index along the axis of stages or parts of who gives it
+  DTensor tensor;  // defined on the ranks that have it
 };
 
 std::vector<SpreadEntry> EntriesHere(const std::vector<std::pair<std::string, DTensor>>& tensors) {
   std::vector<SpreadEntry> entries;
   for (const auto& [name, tensor] : tensors) {
-    entries.push_back({.entry = {name, tensor.type()}, .stage_rank = 0, .tensor = tensor});
+    entries.push_back({.entry = {name, tensor.type()}, .giver = 0, .tensor = tensor});
   }
   return entries;
 }
@@ -68,10 +68,10 @@ std::vector<std::string> AllGatherTexts(Communicator& group, const std::string& 
   return texts;
 }
 
-// Of all stages: each rank tells what it has. A line per tensor: name, dtype, extents, with blanks between.
-std::vector<SpreadEntry> EntriesOfStages(const ModelStages& stages,
-                                         const std::vector<std::pair<std::string, DTensor>>& tensors) {
-  MeshContext& context = *stages.context;
+// Of all stages or parts: each rank tells what it has. A line per tensor: name, dtype, extents, with blanks between.
+std::vector<SpreadEntry> EntriesOfParts(const ModelParts& parts,
+                                        const std::vector<std::pair<std::string, DTensor>>& tensors) {
+  MeshContext& context = *parts.context;
   std::map<std::string, DTensor> here;
   std::string mine;
   for (const auto& [name, tensor] : tensors) {
@@ -80,7 +80,7 @@ std::vector<SpreadEntry> EntriesOfStages(const ModelStages& stages,
     for (int dim = 0; dim < tensor.ndim(); ++dim) absl::StrAppend(&mine, " ", tensor.shape()[dim]);
     absl::StrAppend(&mine, "\n");
   }
-  Communicator& along = context.Group({stages.axis});
+  Communicator& along = context.Group({parts.axis});
   const std::vector<std::string> texts =
       AllGatherTexts(along, mine, context.allocator(), context.state().tag());
   std::vector<SpreadEntry> entries;
@@ -94,30 +94,30 @@ std::vector<SpreadEntry> EntriesOfStages(const ModelStages& stages,
         WEFT_CHECK(absl::SimpleAtoi(words[i], &extents.emplace_back()), "extent ", words[i]);
       }
       entries.push_back({.entry = {words[0], {ParseDType(words[1]), Shape(extents)}},
-                         .stage_rank = rank,
-                         .tensor = rank == along.rank() ? here[words[0]] : DTensor()});
+                         .giver = rank,
+                         .tensor = here[words[0]]});
     }
   }
   return entries;
 }
 
-// The whole tensor on the mesh's first rank, undefined on others: gathered on the ranks of its stage, and sent.
-Tensor BringToWriter(const ModelStages& stages, const SpreadEntry& entry) {
-  MeshContext& context = *stages.context;
-  Communicator& along = context.Group({stages.axis});
+// The whole tensor on the mesh's first rank, undefined on others: gathered on the ranks that have it, and sent.
+Tensor BringToWriter(const ModelParts& parts, const SpreadEntry& entry) {
+  MeshContext& context = *parts.context;
+  Communicator& along = context.Group({parts.axis});
   const CommOptions options = {.tag = context.state().tag()};
   const absl::Span<const int64_t> coordinate = context.coordinate();
   const bool is_beside_writer = std::all_of(coordinate.begin(), coordinate.end(), [&](const int64_t& index) {
-    return index == 0 || &index - coordinate.data() == stages.axis;
+    return index == 0 || &index - coordinate.data() == parts.axis;
   });
   Tensor whole;
   if (entry.tensor.defined()) whole = entry.tensor.FullTensor();
-  if (entry.stage_rank == 0 || !is_beside_writer) return whole;
-  if (entry.tensor.defined()) {
+  if (entry.giver == 0 || !is_beside_writer) return whole;
+  if (along.rank() == entry.giver) {
     along.Send(whole.IsContiguous() ? whole : CloneTensor(whole, context.allocator()), 0, options).Wait();
   } else if (along.rank() == 0) {
     whole = Tensor::Empty(context.allocator(), entry.entry.type.dtype, entry.entry.type.shape);
-    along.Recv(whole, entry.stage_rank, options).Wait();
+    along.Recv(whole, entry.giver, options).Wait();
   }
   return whole;
 }
@@ -125,12 +125,12 @@ Tensor BringToWriter(const ModelStages& stages, const SpreadEntry& entry) {
 }  // namespace
 
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
-                 const SafetensorsMetadata& metadata, const ModelStages* stages) {
+                 const SafetensorsMetadata& metadata, const ModelParts* parts) {
   WEFT_REQUIRE(!tensors.empty(), "checkpoint '", path, "': nothing to save");
-  MeshContext& context = stages != nullptr ? *stages->context : *tensors[0].second.context();
+  MeshContext& context = parts != nullptr ? *parts->context : *tensors[0].second.context();
   const PurposeGuard purpose(context.state(), Purpose::kParam);
   const std::vector<SpreadEntry> entries =
-      stages != nullptr ? EntriesOfStages(*stages, tensors) : EntriesHere(tensors);
+      parts != nullptr ? EntriesOfParts(*parts, tensors) : EntriesHere(tensors);
   const bool is_writer = context.world().rank() == context.mesh().ranks()[0];
   std::optional<SafetensorsWriter> writer;
   if (is_writer) {
@@ -139,7 +139,7 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
     writer.emplace(path, types, metadata);
   }
   for (const SpreadEntry& entry : entries) {
-    const Tensor whole = stages != nullptr ? BringToWriter(*stages, entry) : entry.tensor.FullTensor();
+    const Tensor whole = parts != nullptr ? BringToWriter(*parts, entry) : entry.tensor.FullTensor();
     if (writer) writer->Write(whole);
   }
   if (writer) writer->Finish();

@@ -9,7 +9,7 @@
 
 #include "dtensor/checkpoint/safetensors.h"
 #include "dtensor/dtensor.h"
-#include "dtensor/nn/model_stages.h"
+#include "dtensor/nn/model_parts.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/optimizer.h"
 
@@ -18,13 +18,14 @@ namespace weft {
 // Saves named tensors, whole and in the order given, with some texts, as one safetensors file that knows
 // nothing of the mesh: it loads on any other. Rank 0 of the mesh writes; every rank calls it alike.
 //
-// `stages`: of a model that is cut into stages, whose ranks give those tensors that are on theirs; null: all ranks give
-// all. What several stages have is written once, as the first of them has it; the order is that of the stages.
-// Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time. Of other stages than the
+// `parts`: of a model of which ranks have different stages (SegmentedModule::stages) or parts (Module::parts), which give
+// those tensors that are on theirs; null: all ranks give all. What several of them have is written once, as the first
+// has it; the order is that of stages or parts.
+// Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time. Of other stages or parts than the
 //         writer's one message each, and one all-gather of the names.
 // Errors: as SafetensorsWriter, on rank 0.
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
-                 const SafetensorsMetadata& metadata, const ModelStages* stages = nullptr);
+                 const SafetensorsMetadata& metadata, const ModelParts* parts = nullptr);
 
 // A model's parameters and its buffers that persist under their paths, then an optimizer's state under its names; of those
 // that are here.

@@ -152,12 +152,12 @@ LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const Loa
 }
 
 void SaveWeights(const std::string& path, Module& module, const StateNames& names,
-                 const SafetensorsMetadata& metadata, const ModelStages* stages) {
+                 const SafetensorsMetadata& metadata, const ModelParts* parts) {
   std::vector<std::pair<std::string, DTensor>> tensors;
   for (const Slot& slot : SlotsOf(module, names)) {
     if (slot.is_here && !slot.outside.empty()) tensors.push_back({slot.outside, slot.value()});
   }
-  SaveTensors(path, tensors, metadata, stages);
+  SaveTensors(path, tensors, metadata, parts);
 }
 
 }  // namespace weft

@@ -10,7 +10,7 @@
 
 #include "dtensor/checkpoint/safetensors.h"
 #include "dtensor/dtensor.h"
-#include "dtensor/nn/model_stages.h"
+#include "dtensor/nn/model_parts.h"
 #include "dtensor/nn/module.h"
 
 namespace weft {
@@ -48,7 +48,7 @@ struct LoadStateResult {
 };
 
 // Takes over values of the same names, brought to the layouts that the module has. All names and types are looked at before
-// anything is changed. What a pipeline's other stages have is neither missing nor unexpected.
+// anything is changed. What other stages or parts of the model have is neither missing nor unexpected.
 // Errors: InvalidArgument that lists names, if strict; for another shape, or another dtype unless `cast`.
 LoadStateResult LoadState(Module& module, const StateMap& state, const LoadStateOptions& options = {});
 // The same out of a file: each rank reads its pieces alone. Of a checkpoint (dtensor/checkpoint/checkpoint.h) the optimizer's
@@ -57,7 +57,7 @@ LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const Loa
 
 // Writes the state, as SaveTensors writes.
 void SaveWeights(const std::string& path, Module& module, const StateNames& names = {},
-                 const SafetensorsMetadata& metadata = {}, const ModelStages* stages = nullptr);
+                 const SafetensorsMetadata& metadata = {}, const ModelParts* parts = nullptr);
 
 }  // namespace weft
 

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "dtensor/checkpoint/files/files.h"
+#include "dtensor/checkpoint/safetensors_header.h"
+#include "dtensor/checkpoint/tensor_source.h"
 #include "mesh/shard_math.h"
 #include "runtime/tensor/tensor.h"
 #include "runtime/tensor/tensor_type.h"
@@ -19,16 +21,6 @@ namespace weft {
 // byte range of every tensor, and a map of texts), then the elements, row-major and little-endian. Readable
 // by other frameworks.
 // Source: the format's README at huggingface/safetensors.
-
-// Texts that travel with the tensors.
-using SafetensorsMetadata = std::map<std::string, std::string>;
-
-struct SafetensorsEntry {
-  std::string name;
-  TensorType type;
-
-  bool operator==(const SafetensorsEntry&) const = default;
-};
 
 // Writes one file, tensor by tensor in the order of `entries`. The file appears under its name only in
 // Finish, whole: until then, and after an error, whatever stood there stays, and no other file is left.
@@ -64,38 +56,26 @@ class SafetensorsWriter {
 
 // Reads a file, whole tensors or boxes of them.
 // Threads: one at a time.
-class SafetensorsReader {
+class SafetensorsReader : public TensorSource {
  public:
-  // Errors: NotFound; DataLoss that names the path and what is broken: a header that does not parse, ranges
-  //         that overlap or leave the file, sizes that are not the shapes'.
+  // Errors: NotFound; DataLoss that names the path and what is broken, as ReadSafetensorsHeader.
   explicit SafetensorsReader(const std::string& path);
 
-  const std::string& path() const { return path_; }
-  const SafetensorsMetadata& metadata() const { return metadata_; }
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the elements
+  const std::string& path() const override { return path_; }
+  const SafetensorsMetadata& metadata() const { return header_.metadata; }
+  const std::vector<SafetensorsEntry>& entries() const {
+    return header_.entries;
+  }  // in the order of the elements
 
-  // Null if there is none of that name.
-  const TensorType* Find(absl::string_view name) const;
-
-  // The elements of `box` of the tensor `name`: only they are read.
-  // Errors: NotFound naming the file and the tensor; InvalidArgument if the box is of another shape;
-  //         DataLoss.
-  Tensor Read(absl::string_view name, const ShardBox& box, const std::shared_ptr<Allocator>& allocator);
+  std::vector<std::string> Names() const override;
+  const TensorType* Find(absl::string_view name) const override;
+  Tensor Read(absl::string_view name, const ShardBox& box,
+              const std::shared_ptr<Allocator>& allocator) override;
 
  private:
-  struct Range {
-    int64_t begin = 0;
-    int64_t end = 0;
-  };
-  void ParseHeader(const std::string& header, int64_t data_bytes);
-  void ReadBytes(int64_t offset, void* data, int64_t num_bytes);
-
   std::string path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
-  int64_t data_offset_ = 0;
-  SafetensorsMetadata metadata_;
-  std::vector<SafetensorsEntry> entries_;
-  std::vector<Range> ranges_;
+  std::unique_ptr<FileReader> file_;
+  SafetensorsHeader header_;
 };
 
 }  // namespace weft

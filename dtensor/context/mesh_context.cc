@@ -15,7 +15,7 @@ MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Mach
       mesh_(std::move(mesh)),
       root_(std::move(root)),
       is_slice_(mesh_.IsSlice()),
-      is_member_(!is_slice_ || mesh_.Contains(state_->world().rank())),
+      is_member_(mesh_.Contains(state_->world().rank())),
       cost_model_(mesh_, std::move(machine)),
       kernel_context_{state_->world().pool(), allocator_} {
   if (is_member_) coordinate_ = mesh_.CoordinateOf(state_->world().rank());
@@ -48,9 +48,9 @@ IntrusivePtr<MeshContext> MeshContext::HostSide() {
 }
 
 void MeshContext::ThrowOutside() const {
+  const std::string origin = is_slice_ ? absl::StrCat(", a slice of (", mesh_.Root().ToString(), ")") : "";
   Throw(absl::StatusCode::kFailedPrecondition, "rank ", state_->world().rank(), " is not in mesh (",
-        mesh_.ToString(), "), a slice of (", mesh_.Root().ToString(),
-        "): it holds nothing there and cannot compute on it");
+        mesh_.ToString(), ")", origin, ": it holds nothing there and cannot compute on it");
 }
 
 void MeshContext::Warn(const std::string& text) {
@@ -76,8 +76,8 @@ const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& ax
     return device_side_->SharedGroup(axes, lane);
   }
   std::vector<int> key(axes.begin(), axes.end());
+  if (!is_member_) ThrowOutside();
   if (is_slice_) {
-    if (!is_member_) ThrowOutside();
     std::erase_if(key, [this](int axis) { return axis < mesh_.num_axes() && mesh_.IsFixed(axis); });
     if (root_ != nullptr && !is_host_side())
       return root_->SharedGroup(AxisList(key.begin(), key.end()), lane);
@@ -111,6 +111,12 @@ void CheckRanks(const World& world, const DeviceMesh& mesh) {
   }
 }
 
+// Slices alone may be bound by ranks that are not in them.
+void CheckMember(const World& world, const DeviceMesh& mesh) {
+  CheckRanks(world, mesh);
+  if (!mesh.IsSlice()) mesh.CoordinateOf(world.rank());
+}
+
 // The module path that the rank is in: an error for lack of memory says by it who holds the memory. The
 // allocator may outlive the state.
 class PathLabels final : public BlockLabels {
@@ -133,7 +139,7 @@ class PathLabels final : public BlockLabels {
 }  // namespace
 
 IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machine& machine) {
-  CheckRanks(world, mesh);
+  CheckMember(world, mesh);
   const std::vector<MeshAxis> axes = mesh.Root().axes();
   for (const auto& [name, cost] : machine.axes) {
     const bool is_axis = std::any_of(
@@ -147,6 +153,11 @@ IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machi
 }
 
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh) {
+  CheckMember(context->world(), mesh);
+  return BindPart(context, mesh);
+}
+
+IntrusivePtr<MeshContext> BindPart(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh) {
   CheckRanks(context->world(), mesh);
   IntrusivePtr<MeshContext> root;
   if (mesh.IsSlice()) {

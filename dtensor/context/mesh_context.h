@@ -27,8 +27,8 @@ namespace weft {
 // A mesh as one rank sees it: its coordinate, its communicators, and its caches of sharding decisions and of
 // redistributions. One per rank and mesh; every DTensor holds a reference. Made by Bind.
 //
-// On a rank outside a slice the context holds nothing: there are no tensors on it, and whatever would make one
-// throws, as coordinate() does.
+// On a rank outside of the mesh (a slice, or another part of a model) the context holds nothing: tensors on it are
+// absent (DTensor::Absent), and whatever would make one throws, as coordinate() does.
 //
 // Lifetime: once the World is gone, it and what is on it can only be let go of.
 // Threads: the owning rank's thread only.
@@ -67,7 +67,7 @@ class MeshContext : public RefCounted<MeshContext> {
   // One line to the rank state's warning sink, or on stderr from the mesh's first rank.
   void Warn(const std::string& text);
 
-  // Whether this rank is in the mesh; false for some ranks on slices alone.
+  // Whether this rank is in the mesh; false for some ranks on slices and parts alone.
   bool is_member() const { return is_member_; }
 
   // This rank's index along every axis; 0 along the fixed axes of a slice.
@@ -89,7 +89,7 @@ class MeshContext : public RefCounted<MeshContext> {
   const std::shared_ptr<Communicator>& SharedGroup(const AxisList& axes, Lane lane);
 
  private:
-  friend IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
+  friend IntrusivePtr<MeshContext> BindPart(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
 
   MeshContext(const IntrusivePtr<MeshContext>& device_side, std::shared_ptr<Allocator> allocator);
 
@@ -119,6 +119,10 @@ class MeshContext : public RefCounted<MeshContext> {
 //         the world lacks, the machine an axis that the mesh lacks; as Machine::Check.
 IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machine& machine = {});
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
+
+// The second, of a mesh over any ranks of the world, which this rank need not be among: where a part of a model lies,
+// for all ranks of the model.
+IntrusivePtr<MeshContext> BindPart(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
 
 }  // namespace weft
 

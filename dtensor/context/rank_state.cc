@@ -87,4 +87,11 @@ Communicator& RankState::Group(const std::string& name, const std::vector<int>& 
   return *group;
 }
 
+Communicator& RankState::HostGroup(const std::string& name, const std::vector<int>& ranks) {
+  if (world_.allocator()->device().type != DeviceType::kCuda) return Group(name, ranks);
+  std::shared_ptr<Communicator>& group = host_groups_[{name, ranks}];
+  if (group == nullptr) group = world_.NewHostGroup(name, ranks);
+  return *group;
+}
+
 }  // namespace weft

@@ -108,6 +108,8 @@ class RankState {
   // A communicator among `ranks` (world ranks, ascending, this one among them), for what runs between meshes.
   // Created at its first use, which every member reaches in the same order; then pooled by name and ranks.
   Communicator& Group(const std::string& name, const std::vector<int>& ranks);
+  // The same for tensors in the ranks' second memory (World::host_allocator).
+  Communicator& HostGroup(const std::string& name, const std::vector<int>& ranks);
 
   // What transfers between meshes this rank has worked out (dtensor/mesh_transfer.h).
   MeshTransferCache& mesh_transfers() { return mesh_transfers_; }
@@ -191,7 +193,7 @@ class RankState {
   std::vector<std::string> paths_ = {""};
   absl::flat_hash_map<std::string, int> path_ids_;
   absl::flat_hash_map<int, uint64_t> call_numbers_;
-  std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_;
+  std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_, host_groups_;
   MeshTransferCache mesh_transfers_{/*capacity=*/1024};
   std::shared_ptr<Worker> lane_workers_[kNumLanes];
 };

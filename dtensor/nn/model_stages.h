@@ -4,8 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "dtensor/context/mesh_context.h"
-#include "runtime/base/intrusive_ptr.h"
+#include "dtensor/nn/model_parts.h"
 
 namespace weft {
 
@@ -28,11 +27,8 @@ class StageData {
   virtual void FinishGradients() = 0;
 };
 
-// How a model is cut into stages, and where they lie. A value, but for `data`.
-struct ModelStages {
-  // Of the whole model, whose slices the stages are on.
-  IntrusivePtr<MeshContext> context = nullptr;
-  int axis = 0;                          // that the stages lie along
+// How a model is cut into stages, and where they lie: on slices of its mesh. A value, but for `data`.
+struct ModelStages : ModelParts {
   std::vector<int> stage_ranks = {};     // the index along the axis of each stage's rank
   std::vector<int> first_segments = {};  // of each stage, and behind the last: stage s runs [s] up to [s + 1]
   std::shared_ptr<StageData> data = nullptr;

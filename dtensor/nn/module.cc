@@ -17,7 +17,7 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins, int index) {
   Layout layout = x.layout();
   RedistributeOptions options;
   for (const BorderPin& pin : pins) {
-    if (pin.tensor >= 0 && pin.tensor != index) continue;
+    if (!pin.Pins(index, x.ndim())) continue;
     layout = layout.PlacedAlong(pin.axis, pin.value);
     if (pin.gradient) options.gradient.push_back({pin.axis, *pin.gradient});
   }
@@ -104,6 +104,12 @@ HookHandle Module::AddAfterForward(ForwardHook hook) {
 }
 
 DTensor Module::operator()(const DTensor& x) {
+  if (place_ != ModulePlace::kPart) return RunWhereItLies(x);
+  return RunOnPart({x}, /*num_outputs=*/1,
+                   [&](const DTensors& brought) -> DTensors { return {RunWhereItLies(brought[0])}; })[0];
+}
+
+DTensor Module::RunWhereItLies(const DTensor& x) {
   const SaveOnHostGuard saves(context()->state(), SavesOnHost());
   if (recompute_ == nullptr || !Recomputes(context()->state(), *recompute_)) return Run(x);
   const auto run = [this, path = path(),
@@ -118,7 +124,7 @@ DTensor Module::operator()(const DTensor& x) {
 }
 
 DTensor Module::Run(const DTensor& x) {
-  const ModuleCall call(*this, /*is_unit=*/true);
+  const ModuleCall call(*this, ModuleCall::Body::kForward);
   return call.Output(Forward(call.Input(x)));
 }
 
@@ -208,13 +214,18 @@ void Module::Bind(const IntrusivePtr<MeshContext>& context) {
   path_id_ = context->state().PathId(full_path());
 }
 
-ModuleCall::ModuleCall(Module& module, bool is_unit)
+ModuleCall::ModuleCall(Module& module, Body body)
     : module_(module),
       path_(module.context()->state(), module.path_id_),
       training_(module.context()->state(), module.training_),
       saves_on_host_(module.context()->state(), module.SavesOnHost()),
       kind_(*module.context()->allocator(), KindOfForward(*module.context())) {
-  if (module.recompute_ != nullptr && !is_unit) {
+  if (module.place_ == ModulePlace::kPart && body == Body::kHere) {
+    Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),
+          "' lies on a part of the ranks, and the others cannot leave out what follows a ModuleCall: its "
+          "operator() has to be a CallModule");
+  }
+  if (module.recompute_ != nullptr && body != Body::kForward) {
     Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),
           "' cannot be recomputed as a unit: it is not called with a single tensor; recompute modules below "
           "it");
@@ -223,11 +234,20 @@ ModuleCall::ModuleCall(Module& module, bool is_unit)
 }
 
 DTensor ModuleCall::Input(const DTensor& x, int index) const {
-  return Cross(AfterHooks(module_.before_hooks_, module_, x), module_.border_.input_dtype,
-               module_.border_.input, index);
+  const ModuleBorder& border = module_.border_;
+  if (module_.place_ == ModulePlace::kWhole) [[unlikely]] {
+    const DTensor brought = module_.Brought(x, border.input, border.input_dtype, index);
+    return Cross(AfterHooks(module_.before_hooks_, module_, brought), border.input_dtype, border.input,
+                 index);
+  }
+  return Cross(AfterHooks(module_.before_hooks_, module_, x), border.input_dtype, border.input, index);
 }
 
-DTensor ModuleCall::Output(const DTensor& y, int index) const {
+DTensor ModuleCall::Output(const DTensor& result, int index) const {
+  DTensor y = result;
+  if (module_.place_ == ModulePlace::kWhole) [[unlikely]] {
+    y = module_.Brought(y, module_.border_.output, module_.border_.output_dtype, index);
+  }
   if (module_.context()->state().check_finite())
     CheckFinite(y, absl::StrCat("output of module '", module_.path(), "'"));
   return Cross(AfterHooks(module_.after_hooks_, module_, y), module_.border_.output_dtype,

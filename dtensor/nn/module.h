@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/context/hook_list.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/nn/model_parts.h"
 #include "dtensor/nn/module_buffer.h"
 #include "dtensor/nn/parameter.h"
 #include "dtensor/tape/kept_results.h"
@@ -25,8 +27,11 @@ struct BorderPin {
   int axis = 0;
   Placement value;
   std::optional<Placement> gradient;
-  int tensor = -1;  // of several inputs or outputs the number of the one that is pinned; -1: all are
+  int tensor =
+      -1;  // of several inputs or outputs the number of the one that is pinned; -1: all are but scalars
 
+  // Whether it pins tensor `index`, of so many dims.
+  bool Pins(int index, int ndim) const { return tensor < 0 ? ndim > 0 : tensor == index; }
   bool operator==(const BorderPin&) const = default;
 };
 
@@ -38,6 +43,13 @@ struct ModuleBorder {
   std::optional<DType> output_dtype = std::nullopt;
 
   bool operator==(const ModuleBorder&) const = default;
+};
+
+// On which ranks of a model a module lies.
+enum class ModulePlace : uint8_t {
+  kAround,  // those of the module around it
+  kWhole,   // all, where modules below it lie on parts: what enters and what leaves is brought there
+  kPart,  // a part of them: what enters is brought there; other ranks do not run it, what leaves is absent on them
 };
 
 // That what a module computes in between is computed again in backward (dtensor/autograd/recompute.h).
@@ -78,7 +90,7 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   // Calls the module: enters its path, pins the input's layout, runs Forward, pins the output's.
-  // Modules of another signature have an operator() of their own, written with ModuleCall.
+  // Modules of another signature have an operator() of their own, written with CallModule or ModuleCall.
   DTensor operator()(const DTensor& x);
 
   std::string path() const;  // "" for the root, "blocks.0.mlp"
@@ -93,6 +105,7 @@ class Module {
   const std::vector<Module*>& children() const { return children_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // its own
   const std::vector<ModuleBuffer*>& buffers() const { return buffers_; }     // likewise
+  const std::vector<Parameter*>& tied() const { return tied_; }  // slots that are other names of parameters
 
   // The module that is nobody's child, above this one.
   Module& root() { return parent_ == nullptr ? *this : parent_->root(); }
@@ -126,6 +139,12 @@ class Module {
   void set_border(ModuleBorder border) { border_ = std::move(border); }
   const IntrusivePtr<MeshContext>& context() const;  // Errors: FailedPrecondition before Materialize
   void Bind(const IntrusivePtr<MeshContext>& context);
+  // Where it lies in a model that lies on parts of its mesh.
+  ModulePlace place() const { return place_; }
+  void set_place(ModulePlace place) { place_ = place; }
+  // Of a root whose modules lie on parts of its mesh: to save it (SaveTensors); null otherwise.
+  const ModelParts* parts() const { return parts_ ? &*parts_ : nullptr; }
+  void set_parts(std::optional<ModelParts> parts) { parts_ = std::move(parts); }
   void set_observer(std::shared_ptr<ModuleObserver> observer) { observer_ = std::move(observer); }
   // Calls are recomputed in backward; null: not.
   // Errors: of calls from then on: FailedPrecondition for a module that is not called with a single tensor.
@@ -151,9 +170,18 @@ class Module {
   friend class Parameter;
   friend class ModuleBuffer;
   friend class ModuleCall;
+  friend DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs,
+                             absl::FunctionRef<DTensors(const DTensors& inputs)> forward);
 
   void AppendModules(std::vector<Module*>* modules);
   DTensor Run(const DTensor& x);
+  DTensor RunWhereItLies(const DTensor& x);
+  // Of a module on a part: brings the inputs there, and calls `run` on its ranks.
+  DTensors RunOnPart(const DTensors& inputs, int num_outputs,
+                     absl::FunctionRef<DTensors(const DTensors&)> run);
+  // A tensor of another mesh on the module's, as the pins of tensor `index` say, replicated otherwise.
+  DTensor Brought(const DTensor& x, const std::vector<BorderPin>& pins, const std::optional<DType>& dtype,
+                  int index) const;
   void SetTraining(bool training);
   // What is computed again in backward is read at once.
   bool SavesOnHost() const;
@@ -176,13 +204,16 @@ class Module {
   int path_id_ = 0;
   bool training_ = true;
   bool saves_on_host_ = false;
+  ModulePlace place_ = ModulePlace::kAround;
+  std::optional<ModelParts> parts_;
 };
 
 // One call of a module, while it lives: what every operator() of a module does around its own work.
 class ModuleCall {
  public:
-  // Errors: FailedPrecondition, naming the module, before it is materialized.
-  explicit ModuleCall(Module& module) : ModuleCall(module, /*is_unit=*/false) {}
+  // Errors: FailedPrecondition, naming the module, before it is materialized; and if it lies on a part of the model's
+  //         ranks, since the others cannot leave its body out: that is for CallModule.
+  explicit ModuleCall(Module& module) : ModuleCall(module, Body::kHere) {}
   ~ModuleCall() {
     if (module_.observer_ != nullptr) module_.observer_->OnLeave();
   }
@@ -194,9 +225,13 @@ class ModuleCall {
 
  private:
   friend class Module;
+  friend DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs,
+                             absl::FunctionRef<DTensors(const DTensors& inputs)> forward);
 
-  // `is_unit`: of a single tensor, so that it may be recomputed.
-  ModuleCall(Module& module, bool is_unit);
+  // What the module computes: what follows the call; a function; Forward, of a single tensor, so that it may be
+  // recomputed.
+  enum class Body : uint8_t { kHere, kFunction, kForward };
+  ModuleCall(Module& module, Body body);
 
   Module& module_;
   PathGuard path_;
@@ -204,6 +239,21 @@ class ModuleCall {
   SaveOnHostGuard saves_on_host_;
   MemoryKindGuard kind_;
 };
+
+// A call of a module with any inputs and outputs, whose operator() is this call:
+//
+//   DTensor operator()(const DTensor& image, const DTensor& cloud) {
+//     return CallModule(*this, {image, cloud}, [&](const DTensors& x) { return head(Relu(Add(x[0], x[1]))); });
+//   }
+//
+// As with ModuleCall, `forward` gets the inputs as the module's border has them, in their order, and what it returns
+// leaves by the border. Where a plan places the module on some of the ranks (On), the others do not run it.
+// Inputs may be undefined, and stay so.
+// Errors: InvalidArgument for another number of outputs.
+DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs,
+                    absl::FunctionRef<DTensors(const DTensors& inputs)> forward);
+DTensor CallModule(Module& module, const DTensors& inputs,
+                   absl::FunctionRef<DTensor(const DTensors& inputs)> forward);
 
 // Whether a call of what is recomputed so is recomputed now.
 bool Recomputes(const RankState& state, const ModuleRecompute& recompute);

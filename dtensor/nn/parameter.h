@@ -103,14 +103,19 @@ class Parameter {
   // The parameter that this is another name of; null: it is its own.
   Parameter* tied_to() const { return tied_to_; }
 
-  // Whether this rank has a part of it: false for what belongs to another stage of a pipeline, which stays a spec.
+  // Whether this rank has a part of it: false for what belongs to another stage of a pipeline, or another part of a
+  // model, which stays a spec.
   bool is_here() const { return tied_to_ != nullptr ? tied_to_->is_here() : spread_.is_here; }
-  // The ranks that the model is spread over, where those of this parameter's layouts are but some of them (a stage);
-  // null where they are all.
+  // The ranks that the model is spread over, where those of this parameter's layouts are but some of them (a stage, a
+  // part); null where they are all.
   const IntrusivePtr<MeshContext>& model_context() const { return spread_.model_context; }
   // Whether what is added up over the whole model counts the parameter on these ranks: of one that several stages
   // have, on the first.
   bool counts_here() const { return spread_.counts_here; }
+  // With a model_context(): the axis along which ranks have different parameters, and whether this rank is the one of
+  // those along it with this parameter that adds their sum to the model's.
+  int model_axis() const { return spread_.model_axis; }
+  bool adds_to_model() const { return spread_.adds_to_model; }
   const ParameterLayouts& layouts() const { return layouts_; }
 
   // The value as forward uses it, in the compute dtype and layout. Where those are not the at-rest ones, each
@@ -194,11 +199,13 @@ class Parameter {
   }
   // Where gradients arrive.
   LeafNode& leaf() const;
-  // How a model that is spread over stages has it.
+  // How a model of which ranks have different stages or parts has it.
   struct Spread {
     bool is_here = true;
     bool counts_here = true;
     IntrusivePtr<MeshContext> model_context = nullptr;
+    int model_axis = -1;
+    bool adds_to_model = true;
   };
   void set_spread(Spread spread) { spread_ = std::move(spread); }
   // The lane that its moves after an update take; kInline unless a scheduler says otherwise.

@@ -29,16 +29,22 @@ DTensor SumOf(const std::vector<DTensors>& terms) {
   return total;
 }
 
-// Of what every stage has of it: a scalar that is replicated over the stage's mesh, a slice of the model's.
-DTensor SumOverStages(const DTensor& of_stage, const IntrusivePtr<MeshContext>& model) {
-  const DeviceMesh& stage = of_stage.context()->mesh();
-  const Layout replicated(/*ndim=*/0, stage.num_axes());
-  Layout terms = replicated;
-  for (int axis = 0; axis < stage.num_axes(); ++axis) {
-    if (stage.IsFixed(axis)) terms = terms.WithPartial(axis);
-  }
-  const DTensor all = DTensor::FromLocal(model, of_stage.ToLocal(), terms, Shape()).Redistribute(replicated);
-  return DTensor::FromLocal(of_stage.context(), all.ToLocal(), replicated, Shape());
+// A scalar that every rank has alike, on another mesh of the model.
+DTensor OnMesh(const IntrusivePtr<MeshContext>& context, const DTensor& scalar) {
+  if (scalar.context()->mesh() == context->mesh()) return scalar;
+  const Layout replicated(/*ndim=*/0, context->mesh().num_axes());
+  return DTensor::FromLocal(context, scalar.ToLocal(), replicated, Shape());
+}
+
+// Of what every stage or part has of it: a scalar that is replicated over the mesh of the one that has `parameter`. One
+// rank of each adds it, along the axis that they lie along.
+DTensor SumOverModel(const DTensor& of_part, const Parameter& parameter) {
+  const IntrusivePtr<MeshContext>& model = parameter.model_context();
+  const DTensor term = parameter.adds_to_model() ? of_part : ZerosLike(of_part);
+  const Layout replicated(/*ndim=*/0, model->mesh().num_axes());
+  const Layout terms = replicated.WithPartial(parameter.model_axis());
+  const DTensor sum = DTensor::FromLocal(model, term.ToLocal(), terms, Shape()).Redistribute(replicated);
+  return OnMesh(of_part.context(), sum);
 }
 
 }  // namespace
@@ -53,14 +59,14 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
     const bool on_host = memory.is_host_side() && !ComputesOnHost(memory);
     (on_host ? host_calls : calls).push_back({.operands = {parameter->grad()}});
   }
-  const bool is_stage = !parameters.empty() && parameters[0]->model_context();
-  if (calls.empty() && host_calls.empty() && !is_stage)
+  const bool is_part = !parameters.empty() && parameters[0]->model_context();
+  if (calls.empty() && host_calls.empty() && !is_part)
     Throw(absl::StatusCode::kFailedPrecondition, "ComputeGlobalNorm: no parameter has a gradient");
   const IntrusivePtr<MeshContext> context = parameters[0]->at_rest().context()->DeviceSide();
   RankState& state = context->state();
   NoGradGuard no_grad(state);
   // Split gradients give Partial sums; replicated ones join them on a single coordinate, so they count once.
-  // A stage may have none that count.
+  // A stage or part may have none that count.
   const DType dtype = parameters[0]->at_rest().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   DTensor total;
   if (!host_calls.empty()) total = ToDevice(SumOf(CallEach(kSumSquares, host_calls)));
@@ -72,10 +78,10 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
   PurposeGuard purpose(state, Purpose::kNorm);
   GlobalNorm result;
   result.norm_squared = total.Redistribute(Layout(/*ndim=*/0, total.layout().num_axes()));
-  if (is_stage) result.norm_squared = SumOverStages(result.norm_squared, parameters[0]->model_context());
+  if (is_part) result.norm_squared = SumOverModel(result.norm_squared, *parameters[0]);
   DTensor inverse;
   if (loss_scale.defined()) {
-    inverse = Cast(Div(1, loss_scale), result.norm_squared.dtype());
+    inverse = Cast(Div(1, OnMesh(context, loss_scale)), result.norm_squared.dtype());
     // One after the other: the square of a small one would be 0.
     result.norm_squared = Mul(Mul(result.norm_squared, inverse), inverse);
   }

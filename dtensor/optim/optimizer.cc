@@ -46,7 +46,9 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
     if (!parameters_[i]->grad().defined()) continue;
     (parameters_[i]->memory().state_on_host ? on_host : indices).push_back(static_cast<int>(i));
   }
-  if (indices.empty() && on_host.empty()) return;
+  // Of a model of which other ranks have other parts, this one may be the only one without a gradient: updates count alike.
+  const bool is_part = !parameters_.empty() && parameters_[0]->model_context();
+  if (indices.empty() && on_host.empty() && !is_part) return;
   const IntrusivePtr<MeshContext>& context = updates_.context();
   const NoGradGuard no_grad(context->state());
   const DTensor scale =

@@ -103,6 +103,8 @@ DTensor DTensorImpl::Moved(const Layout& to) const {
                                                const RedistributeOptions& options) const {
   const MeshContext& mesh_context = *context();
   const DTensorImpl& source = *impl_;
+  WEFT_REQUIRE(mesh_context.is_member(), "Redistribute: the tensor is ", ToString(),
+               ": expected one that this rank has a piece of");
   WEFT_REQUIRE(layout.ndim() == source.layout.ndim() && layout.num_axes() == source.layout.num_axes(),
                "Redistribute: layout ", layout.ToString(), " has ", layout.ndim(), " dims and ",
                layout.num_axes(), " axes; the tensor is ", ToString(), " on mesh ",

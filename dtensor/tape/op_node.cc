@@ -157,8 +157,8 @@ class TapeGradContext final : public GradContextBase {
 };
 
 // Holds the way back of a gradient, whose operand dispatch had moved, to the guards in force.
-void CheckImplicitGradient(MeshContext& context, const OpDef& op, int operand, const DTensor& gradient,
-                           const Layout& target) {
+void CheckImplicitGradient(const OpDef& op, int operand, const DTensor& gradient, const Layout& target) {
+  MeshContext& context = *gradient.context();
   if (context.state().implicit_guard() == nullptr) return;
   ImplicitMoves moves(context);
   moves.Add(absl::StrCat("the gradient of operand ", operand), gradient.type(), gradient.layout(), target);
@@ -170,7 +170,7 @@ void CheckImplicitGradient(MeshContext& context, const OpDef& op, int operand, c
       });
 }
 
-DTensors OpNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) {
+DTensors OpNode::Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients, const NodeRun& run) {
   if (used_up_) {
     Throw(absl::StatusCode::kFailedPrecondition, "Backward: the history of a result of ", op_.name(),
           " was used up by an earlier Backward", kHowToRetain);
@@ -187,7 +187,7 @@ DTensors OpNode::Backward(MeshContext& context, absl::Span<const DTensor> gradie
     if (!Wants(static_cast<int>(i), run) || edges()[i].node->TakesAnyLayout()) continue;
     const Layout& used = plan_->used_layout(i);
     const Layout target = GradientLayout(plan_->operand_layouts[i], results[i].layout(), &used);
-    CheckImplicitGradient(context, op_, static_cast<int>(i), results[i], target);
+    CheckImplicitGradient(op_, static_cast<int>(i), results[i], target);
     if (results[i].layout() != target) results[i] = results[i].Redistribute(target);
   }
   return results;

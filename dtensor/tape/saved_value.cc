@@ -68,9 +68,10 @@ DTensor SavedValue::Unpack(absl::string_view reader) const {
 }
 
 DTensor WithoutHistory(const DTensor& x) {
+  const DTensorImpl& impl = *x.impl();  // of an absent tensor, too
   DTensor result(
-      MakeIntrusive<DTensorImpl>(x.context(), x.layout(), x.type(), x.impl()->piece(), x.impl()->pending()));
-  result.impl()->ShareWrites(*x.impl());
+      MakeIntrusive<DTensorImpl>(impl.context, impl.layout, impl.type, impl.piece(), impl.pending()));
+  result.impl()->ShareWrites(impl);
   return result;
 }
 

@@ -13,7 +13,8 @@ namespace weft {
 
 class GradientSink;
 
-// How a backward pass runs a node.
+// How a backward pass runs a node. The context that it gives is of the rank's state alone: a node's tensors may lie on
+// another mesh than the loss.
 struct NodeRun {
   // The operands whose gradients this run is to make, by number; empty: all that have an edge.
   absl::Span<const bool> wanted = {};
@@ -56,6 +57,9 @@ class TapeNode : public RefCounted<TapeNode> {
   // Whether a gradient may arrive in any layout, since what is behind the node brings the sum of them to
   // rest.
   virtual bool TakesAnyLayout() const { return false; }
+
+  // Whether a pass runs it although no gradient has arrived: other ranks do, too, and exchange messages in it.
+  virtual bool RunsUnreached() const { return false; }
 
   // The dtype in which the gradients of an output are summed: each is cast to it as it arrives.
   virtual DType SumDType(DType arriving) const { return arriving; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "mesh/shard_math.h"
 #include "parallel/compression/gradient_compression.h"
 #include "parallel/compression/methods/values.h"
@@ -35,8 +36,7 @@ DTensor Count(const IntrusivePtr<MeshContext>& context, uint64_t count) {
 }
 
 // Rows of another number of ranks, dealt out in turn.
-void LoadRows(SafetensorsReader& reader, const GradientCompression::StateEntry& entry,
-              const TensorType& saved) {
+void LoadRows(TensorSource& reader, const GradientCompression::StateEntry& entry, const TensorType& saved) {
   const ShardBox own = entry.tensor.LocalBox();
   const Tensor& piece = entry.tensor.ToLocal();
   ShardBox row = own;
@@ -54,7 +54,7 @@ void LoadRows(SafetensorsReader& reader, const GradientCompression::StateEntry& 
   }
 }
 
-void LoadEntry(SafetensorsReader& reader, const GradientCompression::StateEntry& entry) {
+void LoadEntry(TensorSource& reader, const GradientCompression::StateEntry& entry) {
   const DTensor& tensor = entry.tensor;
   const TensorType* const saved = reader.Find(entry.name);
   if (saved == nullptr) return FillTensor(tensor.ToLocal(), 0);
@@ -67,6 +67,23 @@ void LoadEntry(SafetensorsReader& reader, const GradientCompression::StateEntry&
   if (!entry.is_shared) return LoadRows(reader, entry, *saved);
   CopyTensor(reader.Read(entry.name, tensor.LocalBox(), tensor.context()->allocator()), tensor.ToLocal());
 }
+
+class CommunicationPart final : public StatePart {
+ public:
+  explicit CommunicationPart(Module& model) : model_(model) {}
+
+  std::vector<StateTensor> Tensors() override {
+    std::vector<StateTensor> tensors;
+    for (auto& [name, tensor] : CommunicationState(model_)) tensors.push_back({name, tensor});
+    return tensors;
+  }
+  bool is_exact() const override { return false; }
+  bool Knows(absl::string_view name) override { return absl::StartsWith(name, "communication."); }
+  void Load(TensorSource& source) override { LoadCommunicationState(source, model_); }
+
+ private:
+  Module& model_;
+};
 
 }  // namespace
 
@@ -86,7 +103,7 @@ std::vector<std::pair<std::string, DTensor>> CommunicationState(Module& model) {
   return state;
 }
 
-void LoadCommunicationState(SafetensorsReader& reader, Module& model) {
+void LoadCommunicationState(TensorSource& reader, Module& model) {
   for (GradientCompression* compression : CompressionsOf(model)) {
     for (const GradientCompression::StateEntry& entry : compression->State()) LoadEntry(reader, entry);
     compression->set_round(0);
@@ -94,6 +111,10 @@ void LoadCommunicationState(SafetensorsReader& reader, Module& model) {
     const Tensor round = reader.Read(kRound, WholeBox(Shape()), model.context()->allocator());
     compression->set_round(static_cast<uint64_t>(round.ToVector<int64_t>()[0]));
   }
+}
+
+std::shared_ptr<StatePart> MakeCommunicationState(Module& model) {
+  return std::make_shared<CommunicationPart>(model);
 }
 
 }  // namespace weft

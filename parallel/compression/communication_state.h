@@ -3,11 +3,13 @@
 #ifndef WEFT_PARALLEL_COMPRESSION_COMMUNICATION_STATE_H_
 #define WEFT_PARALLEL_COMPRESSION_COMMUNICATION_STATE_H_
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "dtensor/checkpoint/safetensors.h"
+#include "dtensor/checkpoint/state/state.h"
+#include "dtensor/checkpoint/tensor_source.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/module.h"
 
@@ -29,7 +31,10 @@ std::vector<std::pair<std::string, DTensor>> CommunicationState(Module& model);
 // is read where the parameter is split into as many parts; otherwise it begins anew. State that the file lacks is 0: the
 // run that wrote it compressed nothing, or by another method.
 // Errors: InvalidArgument for another dtype, or another shape of the parameter.
-void LoadCommunicationState(SafetensorsReader& reader, Module& model);
+void LoadCommunicationState(TensorSource& reader, Module& model);
+
+// Both, as a part of a run's state (dtensor/checkpoint/state/state.h). It views the model.
+std::shared_ptr<StatePart> MakeCommunicationState(Module& model);
 
 }  // namespace weft
 

@@ -140,14 +140,15 @@ TEST(MeshTransferTest, Misuse) {
     const IntrusivePtr<MeshContext> x = Bind(a, DeviceMesh::Parse("x=2"));
     const DTensor value = Lay(a, WholeNumbers(DType::kF32, {4}), "[a]");
     const Layout to = Layout(1, 1);
-    EXPECT_EQ(
-        ErrorOf([&] { Redistribute(value.RequiresGrad(), x, to); }),
-        "Redistribute: a gradient does not cross from mesh (a=2) to mesh (x=2); detach f32[4] [a] first");
     EXPECT_EQ(ErrorOf([&] { Redistribute(value, x, Layout(2, 1)); }),
               "layout [-, -] has 2 dims over 1 axes; the tensor's shape is [4] and its mesh (x=2)");
     const MeshTransferEnds ends = {a->mesh(), Layout(1, 1), x->mesh(), to, value.type()};
     EXPECT_EQ(ErrorOf([&] { Redistribute(ends, value, x); }),
               "Redistribute: the source is f32[4] [a] on mesh (a=2), expected f32[4] [-] on mesh (a=2)");
+    EXPECT_EQ(
+        ErrorOf([&] { Redistribute(ends, Lay(a, WholeNumbers(DType::kF32, {4}), "[-]").RequiresGrad(), x); }),
+        "Redistribute: f32[4] [-] has a history, of which ranks outside of mesh (a=2) do not know: detach "
+        "it, or use BringTo");
     EXPECT_EQ(ErrorOf([&] { Redistribute(ends, DTensor(), x); }),
               absl::StrCat("Redistribute: rank ", world.rank(), " has no source but is in mesh (a=2)"));
     EXPECT_EQ(ErrorOf([&] { Redistribute(ends, Lay(a, WholeNumbers(DType::kF32, {4}), "[-]"), nullptr); }),

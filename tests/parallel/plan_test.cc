@@ -96,7 +96,7 @@ TEST(PlanTest, BadEntriesAreNamed) {
   EXPECT_EQ(message(R"json({"path": "", "style": "ZeRO", "axis": "dp"})json"),
             "plan entry 1, field \"style\": unknown style 'ZeRO': expected one of ColumnParallel, "
             "Communication, DataParallel, "
-            "FullyShard, Ignore, Offload, Pipeline, Precision, PrepareInput, PrepareOutput, Recompute, "
+            "FullyShard, Ignore, Offload, On, Pipeline, Precision, PrepareInput, PrepareOutput, Recompute, "
             "RowParallel, SequenceParallel, "
             "VocabParallel");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "output": 1})json"),

@@ -68,7 +68,7 @@ TEST(StyleTest, MistakesAreNamed) {
   EXPECT_EQ(
       message({.name = "ColumnWise", .axis = "tp"}),
       "unknown style 'ColumnWise': expected one of ColumnParallel, Communication, DataParallel, FullyShard, "
-      "Ignore, Offload, PinnedOutput, Pipeline, Precision, PrepareInput, PrepareOutput, Recompute, "
+      "Ignore, Offload, On, PinnedOutput, Pipeline, Precision, PrepareInput, PrepareOutput, Recompute, "
       "RowParallel, SequenceParallel, "
       "VocabParallel");
   EXPECT_EQ(message({.name = "FullyShard"}), "FullyShard needs an axis");

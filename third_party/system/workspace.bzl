@@ -32,6 +32,7 @@ def system_libraries():
     system_library(name = "sys_benchmark", probe = "benchmark/benchmark.h", linkopts = ["-lbenchmark", "-lpthread"], package = "libbenchmark-dev")
     system_library(name = "sys_json", probe = "nlohmann/json.hpp", package = "nlohmann-json3-dev", required = True)
     system_library(name = "sys_hwy", probe = "hwy/highway.h", linkopts = ["-lhwy"], package = "libhwy-dev", required = True)
+    system_library(name = "sys_isal", probe = "isa-l/crc.h", linkopts = ["-lisal"], package = "libisal-dev", required = True)
     system_library(name = "sys_dnnl", include_dirs = ["/usr/include", _ARCH], probe = "oneapi/dnnl/dnnl.hpp", linkopts = ["-ldnnl", "-lgomp"], package = "libdnnl-dev", required = True)
     system_library(name = "sys_grpc", probe = "grpcpp/grpcpp.h", linkopts = ["-lgrpc++", "-lgrpc", "-lgpr", "-lprotobuf", "-lpthread"], package = "libgrpc++-dev libprotobuf-dev protobuf-compiler-grpc", tools = ["protoc", "grpc_cpp_plugin"], link_deps = ["@sys_absl//:sys_absl"], required = True)
     system_library(name = "sys_mpi", include_dirs = [_ARCH + "/mpi"], probe = "mpi.h", linkopts = ["-lmpi"], defines = ["OMPI_SKIP_MPICXX"], package = "libopenmpi-dev openmpi-bin", required = True)

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -27,8 +29,8 @@ namespace {
 using Clock = ChaosJob::Clock;
 using std::chrono::milliseconds;
 
-// Steps after the last fault.
-constexpr int64_t kLastSteps = 5;
+// Saves after the step of the last fault, which may be for one of them.
+constexpr int64_t kLastSaves = 5;
 constexpr milliseconds kLook{2};
 
 double SecondsSince(Clock::time_point begin) {
@@ -37,9 +39,26 @@ double SecondsSince(Clock::time_point begin) {
 
 void SleepFor(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-std::string BytesOf(const std::string& path) {
+// What a safetensors file holds, but for the texts in it, which name files: the header as JSON, and the elements.
+struct SavedState {
+  nlohmann::json tensors;
+  std::string elements;
+
+  bool operator==(const SavedState&) const = default;
+};
+
+std::optional<SavedState> ReadState(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  uint64_t header = 0;
+  if (bytes.size() < sizeof(header)) return std::nullopt;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (header > bytes.size() - sizeof(header)) return std::nullopt;
+  SavedState state = {.tensors = nlohmann::json::parse(bytes.substr(sizeof(header), header), nullptr, false),
+                      .elements = bytes.substr(sizeof(header) + header)};
+  if (!state.tensors.is_object()) return std::nullopt;
+  state.tensors.erase("__metadata__");
+  return state;
 }
 
 // The job that is hurt, and the one that is not.
@@ -60,7 +79,8 @@ class ChaosRun {
       AwaitStep();
     }
     AwaitEnd();
-    report_.equal = BytesOf(Saved("calm")) == BytesOf(Saved("hurt")) && !BytesOf(Saved("hurt")).empty();
+    const std::optional<SavedState> hurt = ReadState(Saved("hurt"));
+    report_.equal = hurt.has_value() && hurt == ReadState(Saved("calm"));
     std::sort(seconds_.begin(), seconds_.end());
     if (!seconds_.empty()) {
       report_.median_s = seconds_[seconds_.size() / 2];
@@ -86,7 +106,8 @@ class ChaosRun {
                                         absl::StrCat("--max-restarts=", options_.max_restarts),
                                         options_.train_gpt};
     absl::c_copy(options_.train_flags, std::back_inserter(command));
-    absl::c_copy(std::vector<std::string>{absl::StrCat("--steps=", plan_.back().step + kLastSteps),
+    absl::c_copy(std::vector<std::string>{absl::StrCat("--steps=", plan_.back().step +
+                                                                       kLastSaves * options_.save_every + 1),
                                           absl::StrCat("--checkpoint_dir=", options_.folder, "/", name),
                                           absl::StrCat("--save_every=", options_.save_every),
                                           absl::StrCat("--save=", Saved(name)), "--log_format=json"},
@@ -136,7 +157,9 @@ class ChaosRun {
   void Hurt(const PlannedFault& fault) {
     AwaitMoment(fault);
     if (!job_->IsRunning()) return;  // it has come to its end before
-    const bool in_restart = fault.moment == Moment::kRestart;
+    job_->Pump(milliseconds(0));
+    const bool in_restart = fault.moment == Moment::kRestart && job_->num_lines() == lines_before_;
+    if (!in_restart && num_unanswered_ > 0) AwaitStep();  // the restart was faster
     Strike(fault);
     ++report_.kills;
     ++num_unanswered_;
@@ -165,9 +188,10 @@ class ChaosRun {
     }
     const std::vector<std::string> before = TemporaryNames();
     const auto is_saving = [&] { return TemporaryNames() != before && IsSaving(); };
-    for (;;) {
+    // How long a save lasts is not known: what comes too late for one comes earlier in the next.
+    for (double longest = 0.02;; longest /= 2) {
       AwaitOrThrow(is_saving, "save after step", job_->last_step(), milliseconds(0));
-      SleepFor(fault.delay * 0.02);
+      SleepFor(fault.delay * longest);
       if (is_saving()) break;
       if (!job_->IsRunning()) return;  // the job has come to its end meanwhile
     }
@@ -202,9 +226,14 @@ class ChaosRun {
         kill(job_->pid(), SIGKILL);
         break;
     }
-    // No rank of that life stays; what it had written before its end is no answer.
-    AwaitOrThrow([&] { return AwaitGone(hurt_, milliseconds(0)); }, "end ranks:", options_.plan.num_ranks,
-                 kLook);
+    // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
+    // no answer.
+    while (!AwaitGone(hurt_, milliseconds(0))) {
+      job_->Pump(kLook);
+      if (SecondsSince(struck_) < static_cast<double>(options_.patience.count())) continue;
+      Throw(absl::StatusCode::kDeadlineExceeded, "ranks live on, ", options_.patience.count(),
+            " s after a fault: see ", LogOf("hurt"));
+    }
     job_->Pump(milliseconds(0));
     lines_before_ = job_->num_lines();
   }

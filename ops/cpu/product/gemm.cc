@@ -1,10 +1,12 @@
 #include "ops/cpu/product/gemm.h"
 
 #include <oneapi/dnnl/dnnl.h>
+#include <signal.h>
 
 #include <Eigen/Core>
 #include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
 #include <type_traits>
 
 #include "runtime/base/error.h"
@@ -28,11 +30,40 @@ void GemmTiny(const GemmSize& size, T alpha, const GemmMatrix<T>& a, const GemmM
   }
 }
 
+// While it lives, this thread calls no handler of a signal; those that come wait until then.
+//
+// oneDNN before 3.11.2 lets the stack pointer of its sgemm point into the heap while a buffer of packed operands has no place
+// on the stack (issue 4845 of oneDNN): a handler that is called on that stack, and not on an alternate one, writes over
+// what lies there. So a program that saves on SIGTERM would save, and crash, or worse. What a kernel does itself
+// (SIGSEGV and the like) is not held back.
+class NoSignalHandlers {
+ public:
+  NoSignalHandlers() {
+    sigset_t held;
+    sigfillset(&held);
+    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT})
+      sigdelset(&held, signal);
+    pthread_sigmask(SIG_BLOCK, &held, &before_);
+  }
+  ~NoSignalHandlers() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignalHandlers(const NoSignalHandlers&) = delete;
+  NoSignalHandlers& operator=(const NoSignalHandlers&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Up to so many terms of a sum the buffer is on the stack (found by trying: 80 are, 95 are not). Two system calls are
+// nothing beside more.
+constexpr int64_t kMostTermsOnStack = 64;
+
 // oneDNN's sgemm and not its matmul primitive, which made 62 to 111 GFLOP/s on one core where sgemm made 98
 // to 113; nor weights in oneDNN's own packed format, which a weight that is read twice in a step does not
 // repay (docs/performance.md).
 void GemmF32(const GemmSize& size, float alpha, const GemmMatrix<float>& a, const GemmMatrix<float>& b,
              bool accumulate, float* c, int64_t ldc) {
+  std::optional<NoSignalHandlers> no_handlers;
+  if (size.k > kMostTermsOnStack) no_handlers.emplace();
   const dnnl_status_t status =
       dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', size.m, size.n, size.k, alpha, a.data,
                  a.ld, b.data, b.ld, accumulate ? 1.0f : 0.0f, c, ldc);

@@ -1,0 +1,95 @@
+// What checkpoints ask of a file system, so that tests can crash one.
+
+#ifndef WEFT_DTENSOR_CHECKPOINT_FILES_FILES_H_
+#define WEFT_DTENSOR_CHECKPOINT_FILES_FILES_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// A file that is written from its beginning to its end. Let go of before Close, what it holds is undefined.
+// Errors: ResourceExhausted if the disk is full, DataLoss if it fails, naming the path.
+class FileWriter {
+ public:
+  virtual ~FileWriter() = default;
+  // Appends the first bytes of `data`; returns how many, at least one and maybe fewer than all.
+  virtual int64_t Write(const void* data, int64_t num_bytes) = 0;
+  // What has been written outlives a crash of the machine from here on; the file's name may not.
+  virtual void Sync() = 0;
+  virtual void Close() = 0;
+};
+
+// A file that is read at any place.
+// Threads: any.
+class FileReader {
+ public:
+  virtual ~FileReader() = default;
+  virtual const std::string& path() const = 0;
+  virtual int64_t num_bytes() const = 0;
+  // Reads into `data`; returns how many bytes, fewer than `num_bytes` only where the file ends or maybe by chance,
+  // 0 only at its end.
+  // Errors: DataLoss naming the path.
+  virtual int64_t ReadAt(int64_t offset, void* data, int64_t num_bytes) = 0;
+};
+
+// A file system. What is written, and names, may be lost or kept in any combination when the machine crashes, until
+// FileWriter::Sync and SyncFolder: whatever is to be found afterwards is made durable by them, in the right order.
+//
+// Threads: any.
+// Errors:  NotFound for a path that is not there; ResourceExhausted if the disk is full; DataLoss if it fails;
+//          FailedPrecondition for all else, such as a folder that may not be written. All name the path.
+class Files {
+ public:
+  virtual ~Files() = default;
+
+  // A new file, in the place of one that is there.
+  virtual std::unique_ptr<FileWriter> Create(const std::string& path) = 0;
+  virtual std::unique_ptr<FileReader> Open(const std::string& path) = 0;
+  // A folder in one that is there; nothing, if it is there already.
+  virtual void MakeFolder(const std::string& path) = 0;
+  // Which names stand in the folder outlives a crash from here on.
+  virtual void SyncFolder(const std::string& path) = 0;
+  // At once, within one folder. A file that is there is replaced; a folder that is there and not empty is an error.
+  virtual void Rename(const std::string& from, const std::string& to) = 0;
+  // Names of the files and folders in a folder, in alphabetical order.
+  virtual std::vector<std::string> List(const std::string& folder) = 0;
+  // A file, or a folder that is empty.
+  virtual void Remove(const std::string& path) = 0;
+  // The size of a file; nothing, if there is none of that path, or it is a folder.
+  virtual std::optional<int64_t> SizeOf(const std::string& path) = 0;
+};
+
+// Those of this machine.
+std::shared_ptr<Files> MakeDiskFiles();
+
+// All of the bytes.
+// Errors: those of the file; DataLoss if it ends before.
+void WriteAll(FileWriter& file, const void* data, int64_t num_bytes);
+void ReadAll(FileReader& file, int64_t offset, void* data, int64_t num_bytes);
+
+// A small file, whole.
+// Errors: those of the file; DataLoss if it is larger than `max_bytes`.
+std::string ReadText(Files& files, const std::string& path, int64_t max_bytes);
+// Writes one and makes its contents durable.
+void WriteText(Files& files, const std::string& path, absl::string_view text);
+
+// Makes the folder and those above it that are not there.
+void MakeFolders(Files& files, const std::string& path);
+
+// Removes a folder of files; nothing, if it is not there.
+void RemoveFolder(Files& files, const std::string& path);
+
+// "folder/name"; the name alone in the folder "".
+std::string JoinPath(absl::string_view folder, absl::string_view name);
+// "a" of "a/b", "" of "b", "/" of "/b".
+std::string FolderOf(absl::string_view path);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CHECKPOINT_FILES_FILES_H_

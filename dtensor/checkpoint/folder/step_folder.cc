@@ -1,0 +1,199 @@
+#include "dtensor/checkpoint/folder/step_folder.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "dtensor/checkpoint/folder/piece_file.h"
+#include "runtime/base/crc32c.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+// A manifest is some hundred bytes per tensor; more than this is none.
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+constexpr int64_t kPart = 8 << 20;
+
+// Looks at the files of a step, and those that it refers to, and writes down what is wrong.
+class StepChecker {
+ public:
+  StepChecker(Files& files, const std::string& folder, int64_t step)
+      : files_(files), folder_(folder), step_(step) {}
+
+  StepVerdict Check(bool with_elements) {
+    Try([&] {
+      const Manifest manifest = ReadManifest(files_, folder_, step_);
+      std::map<std::string, PieceTable> tables;
+      for (const auto& [name, file] : manifest.files) {
+        Try([&, &name = name, &file = file] { tables[name] = CheckFile(name, file); });
+      }
+      if (!verdict_.problems.empty()) return;
+      CheckBoxes(manifest, tables);
+      for (const auto& [name, table] : tables) {
+        for (const auto& [tensor, record] : table) {
+          Try([&, &name = name, &tensor = tensor, &record = record] {
+            CheckPiece(manifest, name, tensor, record, with_elements);
+          });
+        }
+      }
+    });
+    return std::move(verdict_);
+  }
+
+ private:
+  template <class Function>
+  void Try(const Function& function) {
+    try {
+      function();
+    } catch (const Error& error) {
+      verdict_.problems.push_back(error.message());
+    }
+  }
+
+  std::string PathOf(int64_t step, const std::string& file) const {
+    return JoinPath(JoinPath(folder_, StepName(step)), file);
+  }
+
+  PieceTable CheckFile(const std::string& name, const ManifestFile& expected) {
+    const std::unique_ptr<FileReader> file = files_.Open(PathOf(step_, name));
+    if (file->num_bytes() != expected.num_bytes) {
+      Throw(absl::StatusCode::kDataLoss, "'", file->path(), "' has ", file->num_bytes(),
+            " bytes, the manifest says ", expected.num_bytes);
+    }
+    uint32_t crc = 0;
+    PieceTable table = ReadPieceTable(*file, &crc);
+    if (crc != expected.header_crc32c) {
+      Throw(absl::StatusCode::kDataLoss, "'", file->path(), "': its header has the checksum ", CrcText(crc),
+            ", the manifest says ", CrcText(expected.header_crc32c));
+    }
+    return table;
+  }
+
+  // Every box that has an owner is in the owner's file, and nothing else.
+  void CheckBoxes(const Manifest& manifest, const std::map<std::string, PieceTable>& tables) {
+    size_t num_boxes = 0, num_pieces = 0;
+    for (const auto& [tensor, place] : manifest.tensors) {
+      for (const OwnedBox& owned : OwnedBoxes(place)) {
+        ++num_boxes;
+        const auto table = tables.find(RankFileName(owned.rank));
+        const auto piece = table == tables.end() ? PieceTable::const_iterator() : table->second.find(tensor);
+        if (table == tables.end() || piece == table->second.end() || piece->second.box != owned.box ||
+            piece->second.dtype != place.type.dtype) {
+          verdict_.problems.push_back(absl::StrCat("'", PathOf(step_, RankFileName(owned.rank)),
+                                                   "' lacks the box of tensor '", tensor,
+                                                   "' that the manifest says it has"));
+        }
+      }
+    }
+    for (const auto& [name, table] : tables) num_pieces += table.size();
+    if (num_pieces > num_boxes) {
+      verdict_.problems.push_back(absl::StrCat("the files of '", PathOf(step_, ""), "' have ", num_pieces,
+                                               " boxes, the manifest says ", num_boxes));
+    }
+  }
+
+  void CheckPiece(const Manifest& manifest, const std::string& name, const std::string& tensor,
+                  const PieceRecord& record, bool with_elements) {
+    if (!record.at && !with_elements) return;
+    const std::string path = record.at ? PathOf(record.at->step, record.at->file) : PathOf(step_, name);
+    if (record.at && !std::count(manifest.refers_to.begin(), manifest.refers_to.end(), record.at->step)) {
+      Throw(absl::StatusCode::kDataLoss, "'", PathOf(step_, name), "' refers to step ", record.at->step,
+            " for tensor '", tensor, "'; the manifest does not say so");
+    }
+    if (open_ == nullptr || open_->path() != path) open_ = files_.Open(path);
+    const int64_t offset = record.at ? record.at->offset : record.offset;
+    if (offset > open_->num_bytes() || record.num_bytes() > open_->num_bytes() - offset) {
+      Throw(absl::StatusCode::kDataLoss, "'", path, "' ends before tensor '", tensor, "', which step ", step_,
+            " has there");
+    }
+    if (!with_elements) return;
+    uint32_t crc = 0;
+    for (int64_t done = 0; done < record.num_bytes(); done += kPart) {
+      buffer_.resize(static_cast<size_t>(std::min(kPart, record.num_bytes() - done)));
+      ReadAll(*open_, offset + done, buffer_.data(), std::ssize(buffer_));
+      crc = Crc32c(buffer_.data(), std::ssize(buffer_), crc);
+    }
+    verdict_.num_bytes += record.num_bytes();
+    if (crc != record.crc32c) {
+      Throw(absl::StatusCode::kDataLoss, "'", path, "': the elements of tensor '", tensor,
+            "' have the checksum ", CrcText(crc), ", ", CrcText(record.crc32c), " was expected");
+    }
+  }
+
+  Files& files_;
+  const std::string folder_;
+  const int64_t step_;
+  StepVerdict verdict_;
+  std::unique_ptr<FileReader> open_;
+  std::vector<char> buffer_;
+};
+
+}  // namespace
+
+std::string StepName(int64_t step) { return absl::StrFormat("step-%09d", step); }
+
+std::string TemporaryStepName(int64_t step, int64_t generation) {
+  return absl::StrCat(StepName(step), ".", generation, ".tmp");
+}
+
+std::optional<int64_t> ParseStepName(absl::string_view name) {
+  int64_t step = 0;
+  if (!absl::StartsWith(name, "step-") || !absl::SimpleAtoi(name.substr(5), &step)) return std::nullopt;
+  return step >= 0 && StepName(step) == name ? std::optional<int64_t>(step) : std::nullopt;
+}
+
+bool IsTemporaryStepName(absl::string_view name) {
+  return absl::StartsWith(name, "step-") && absl::EndsWith(name, ".tmp");
+}
+
+std::vector<int64_t> ListSteps(Files& files, const std::string& folder) {
+  std::vector<int64_t> steps;
+  try {
+    for (const std::string& name : files.List(folder)) {
+      if (const std::optional<int64_t> step = ParseStepName(name)) steps.push_back(*step);
+    }
+  } catch (const Error& error) {
+    if (error.code() != absl::StatusCode::kNotFound) throw;
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Manifest ReadManifest(Files& files, const std::string& folder, int64_t step) {
+  const std::string path = JoinPath(JoinPath(folder, StepName(step)), kManifestName);
+  Manifest manifest = ParseManifest(path, ReadText(files, path, kMaxManifestBytes));
+  if (manifest.step != step) {
+    Throw(absl::StatusCode::kDataLoss, "'", path, "' is of step ", manifest.step);
+  }
+  return manifest;
+}
+
+std::vector<std::string> CheckStep(Files& files, const std::string& folder, int64_t step) {
+  return StepChecker(files, folder, step).Check(/*with_elements=*/false).problems;
+}
+
+StepVerdict VerifyStep(Files& files, const std::string& folder, int64_t step) {
+  return StepChecker(files, folder, step).Check(/*with_elements=*/true);
+}
+
+FoundStep FindLatestStep(Files& files, const std::string& folder) {
+  FoundStep found;
+  std::vector<int64_t> steps = ListSteps(files, folder);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const std::vector<std::string> problems = CheckStep(files, folder, *step);
+    if (problems.empty()) {
+      found.step = *step;
+      return found;
+    }
+    found.skipped.insert(found.skipped.end(), problems.begin(), problems.end());
+  }
+  return found;
+}
+
+}  // namespace weft

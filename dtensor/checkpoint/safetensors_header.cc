@@ -1,0 +1,169 @@
+#include "dtensor/checkpoint/safetensors_header.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "runtime/base/crc32c.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+using Json = nlohmann::ordered_json;
+
+// A header is some hundred bytes per tensor; more than this is not a header.
+constexpr int64_t kMaxHeaderBytes = int64_t{100} << 20;
+
+struct DTypeText {
+  DType dtype;
+  const char* text;
+};
+constexpr std::array<DTypeText, 8> kDTypeTexts = {{{DType::kF32, "F32"},
+                                                   {DType::kF64, "F64"},
+                                                   {DType::kBF16, "BF16"},
+                                                   {DType::kF16, "F16"},
+                                                   {DType::kI32, "I32"},
+                                                   {DType::kI64, "I64"},
+                                                   {DType::kU8, "U8"},
+                                                   {DType::kBool, "BOOL"}}};
+
+template <class... Parts>
+[[noreturn]] void ThrowBroken(const std::string& path, const Parts&... parts) {
+  Throw(absl::StatusCode::kDataLoss, "'", path, "' is not a whole safetensors file: ", parts...);
+}
+
+struct Item {
+  SafetensorsEntry entry;
+  SafetensorsRange range;
+  int64_t num_bytes = 0;  // by its type
+};
+
+std::vector<Item> ItemsOf(const std::string& path, const Json& header, SafetensorsMetadata* metadata) {
+  std::vector<Item> items;
+  try {
+    for (const auto& [name, value] : header.items()) {
+      if (name == "__metadata__") {
+        *metadata = value.get<SafetensorsMetadata>();
+        continue;
+      }
+      const DType dtype = ParseSafetensorsDType(path, value.at("dtype").get<std::string>());
+      const auto extents = value.at("shape").get<std::vector<int64_t>>();
+      const int64_t num_bytes = CheckedNumBytes(path, dtype, extents);
+      const auto offsets = value.at("data_offsets").get<std::array<int64_t, 2>>();
+      items.push_back({{name, {dtype, Shape(extents)}}, {offsets[0], offsets[1]}, num_bytes});
+    }
+  } catch (const Json::exception& error) {
+    ThrowBroken(path, "its header lacks a field or has one of the wrong type: ", error.what());
+  }
+  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return std::pair(a.range.begin, a.range.end) < std::pair(b.range.begin, b.range.end);
+  });
+  return items;
+}
+
+SafetensorsHeader Parse(const std::string& path, const std::string& text, int64_t data_bytes) {
+  const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (header.is_discarded() || !header.is_object()) ThrowBroken(path, "its header is not a JSON object");
+  SafetensorsHeader result;
+  int64_t expected = 0;
+  for (const Item& item : ItemsOf(path, header, &result.metadata)) {
+    if (item.range.begin != expected || item.range.end < expected ||
+        item.range.end - expected != item.num_bytes) {
+      ThrowBroken(path, "tensor '", item.entry.name, "', ", item.entry.type.ToString(),
+                  ", cannot lie in bytes ", item.range.begin, " to ", item.range.end,
+                  " (expected to start at ", expected, ")");
+    }
+    expected = item.range.end;
+    result.entries.push_back(item.entry);
+    result.ranges.push_back(item.range);
+  }
+  if (expected != data_bytes) ThrowBroken(path, "its tensors take ", expected, " bytes, it has ", data_bytes);
+  return result;
+}
+
+}  // namespace
+
+int SafetensorsHeader::Find(absl::string_view name) const {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::string FormatSafetensorsHeader(const std::string& path, const std::vector<SafetensorsEntry>& entries,
+                                    const SafetensorsMetadata& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t offset = 0;
+  std::map<absl::string_view, bool> known;  // ordered_json looks through all names
+  for (const SafetensorsEntry& entry : entries) {
+    WEFT_REQUIRE(known.emplace(entry.name, true).second && entry.name != "__metadata__", "checkpoint '", path,
+                 "': tensor '", entry.name, "' stands twice");
+    const int64_t end = offset + entry.type.shape.num_elements() * ItemSize(entry.type.dtype);
+    header.push_back({entry.name,
+                      {{"dtype", SafetensorsDType(entry.type.dtype)},
+                       {"shape", std::vector<int64_t>(entry.type.shape.begin(), entry.type.shape.end())},
+                       {"data_offsets", {offset, end}}}});
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // elements start aligned
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+}
+
+SafetensorsHeader ReadSafetensorsHeader(FileReader& file, uint32_t* crc32c) {
+  const std::string& path = file.path();
+  uint64_t length = 0;
+  if (file.num_bytes() < 8) {
+    ThrowBroken(path, "it has ", file.num_bytes(), " bytes, the shortest has 10");
+  }
+  ReadAll(file, 0, &length, sizeof(length));
+  if (length > static_cast<uint64_t>(std::min(kMaxHeaderBytes, file.num_bytes() - 8))) {
+    ThrowBroken(path, "its header would be ", length, " bytes long; the file has ", file.num_bytes());
+  }
+  std::string text(length, '\0');
+  ReadAll(file, 8, text.data(), static_cast<int64_t>(length));
+  const int64_t data_offset = 8 + static_cast<int64_t>(length);
+  if (crc32c != nullptr) {
+    *crc32c = Crc32c(text.data(), static_cast<int64_t>(length), Crc32c(&length, sizeof(length)));
+  }
+  SafetensorsHeader header = Parse(path, text, file.num_bytes() - data_offset);
+  header.data_offset = data_offset;
+  return header;
+}
+
+const char* SafetensorsDType(DType dtype) {
+  return std::find_if(kDTypeTexts.begin(), kDTypeTexts.end(),
+                      [&](const DTypeText& t) { return t.dtype == dtype; })
+      ->text;
+}
+
+DType ParseSafetensorsDType(const std::string& path, absl::string_view text) {
+  const auto* const known = std::find_if(kDTypeTexts.begin(), kDTypeTexts.end(),
+                                         [&](const DTypeText& candidate) { return candidate.text == text; });
+  if (known == kDTypeTexts.end()) ThrowBroken(path, "a tensor has the unknown dtype ", text);
+  return known->dtype;
+}
+
+int64_t CheckedNumBytes(const std::string& path, DType dtype, const std::vector<int64_t>& extents) {
+  if (extents.size() > Shape::kMaxDims) {
+    ThrowBroken(path, "a tensor has at most ", Shape::kMaxDims, " dims, one has ", extents.size());
+  }
+  int64_t count = ItemSize(dtype);
+  bool is_empty = false;
+  for (const int64_t extent : extents) {
+    is_empty = is_empty || extent == 0;
+    const bool fits = extent >= 0 && (extent == 0 || !__builtin_mul_overflow(count, extent, &count));
+    if (!fits) ThrowBroken(path, "a tensor has an extent of ", extent, ", which is negative or too large");
+  }
+  return is_empty ? 0 : count;
+}
+
+}  // namespace weft

@@ -1,0 +1,244 @@
+#include "dtensor/checkpoint/state/checkpoint_manager.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/checkpoint/folder/step_folder.h"
+#include "dtensor/checkpoint/folder/step_reader.h"
+#include "dtensor/checkpoint/state/shared_folder.h"
+#include "dtensor/checkpoint/state/state_table.h"
+#include "runtime/base/crc32c.h"
+#include "runtime/base/error.h"
+#include "runtime/base/version.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Seconds that this thread has computed.
+double ThreadSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// Where all cores compute, a writer of the same weight takes a third of what a rank has; at 10 of nice(2), a tenth.
+constexpr int kWriterNice = 10;
+
+// A reference to the same elements of an earlier step, if they are.
+bool RefersTo(const PieceTable& table, PieceToSave* piece) {
+  const auto known = table.find(piece->name);
+  if (known == table.end() || !known->second.at || !known->second.crc64 ||
+      known->second.dtype != piece->record.dtype || known->second.box != piece->record.box) {
+    return false;
+  }
+  const int64_t num_bytes = piece->record.num_bytes();
+  if (Crc32c(piece->elements.data(), num_bytes) != known->second.crc32c ||
+      Crc64(piece->elements.data(), num_bytes) != *known->second.crc64) {
+    return false;
+  }
+  piece->record = known->second;
+  return true;
+}
+
+}  // namespace
+
+CheckpointManager::CheckpointManager(World& world, const CheckpointOptions& options)
+    : world_(world),
+      options_(options),
+      files_(options.files != nullptr ? options.files : MakeDiskFiles()),
+      agreement_(world, options.timeout, options.num_ranks) {
+  WEFT_REQUIRE(!options_.folder.empty(), "checkpoints: expected a folder");
+  WEFT_REQUIRE(options_.save_every >= 0 && options_.keep >= 0 && options_.bytes_per_second >= 0 &&
+                   options_.generation >= 0,
+               "checkpoints: save_every ", options_.save_every, ", keep ", options_.keep,
+               ", bytes_per_second ", options_.bytes_per_second, ", generation ", options_.generation,
+               "; expected 0 or more of each");
+  Begin();
+}
+
+CheckpointManager::~CheckpointManager() {
+  if (!writer_.joinable()) return;
+  // Where this rank goes under, others may never come to the save.
+  if (std::uncaught_exceptions() > 0) agreement_.Cancel();
+  writer_.join();
+}
+
+void CheckpointManager::Begin() {
+  CheckFolderIsShared(agreement_, *files_, options_.folder);
+  const std::string word =
+      agreement_.Agree({.part =
+                            [&] {
+                              if (agreement_.rank() != 0) return std::string();
+                              RemoveLeftovers(*files_, options_.folder);
+                              const FoundStep found = FindLatestStep(*files_, options_.folder);
+                              for (const std::string& line : found.skipped)
+                                Warn(absl::StrCat("checkpoint not used: ", line));
+                              return found.step ? absl::StrCat(*found.step) : std::string();
+                            },
+                        .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }});
+  int64_t step = 0;
+  if (absl::SimpleAtoi(word, &step)) latest_step_ = step;
+}
+
+void CheckpointManager::Warn(const std::string& line) const {
+  if (options_.warn != nullptr) return options_.warn(line);
+  std::fprintf(stderr, "weft: %s\n", line.c_str());
+}
+
+std::optional<int64_t> CheckpointManager::Resume(State& state, const RestoreOptions& options) {
+  Wait();
+  if (!latest_step_) return std::nullopt;
+  Load(*latest_step_, state, options);
+  current_step_ = latest_step_;
+  return latest_step_;
+}
+
+RestoreResult CheckpointManager::Load(int64_t step, State& state, const RestoreOptions& options) {
+  Wait();
+  StateTexts texts;
+  const auto open = [&] {
+    auto reader = std::make_unique<StepReader>(files_, options_.folder, step);
+    texts = reader->manifest().texts;
+    return reader;
+  };
+  RestoreResult result = Restore(agreement_, open, state, options);
+  agreement_.Agree({.part = [&] {
+    for (const auto& [name, part] : state.parts()) {
+      const bool is_wanted =
+          options.parts.empty() || std::count(options.parts.begin(), options.parts.end(), name) > 0;
+      if (is_wanted) part->LoadTexts(texts);
+    }
+    return std::string();
+  }});
+  return result;
+}
+
+StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
+  const std::vector<LocalStateTensor> tensors = TensorsOf(state, {});
+  StepToWrite write;
+  write.keep = options_.keep;
+  write.options = {.step = step,
+                   .rank = world_.rank(),
+                   .world = agreement_.size(),
+                   .with_crc64 = options_.incremental,
+                   .bytes_per_second = options_.bytes_per_second};
+  write.manifest.weft = kVersion;
+  write.manifest.step = step;
+  write.manifest.generation = options_.generation;
+  write.manifest.world = agreement_.size();
+  for (const auto& [name, part] : state.parts()) {
+    write.manifest.parts.push_back(name);
+    for (const auto& [key, text] : part->Texts()) {
+      WEFT_REQUIRE(write.manifest.texts.emplace(key, text).second, "state: text '", key, "' of part '", name,
+                   "' stands twice");
+    }
+  }
+  for (const auto& [name, entry] : GatherStateTable(agreement_, tensors)) {
+    write.manifest.tensors[name] = entry.place;
+  }
+  std::vector<std::pair<std::string, Tensor>> live;
+  for (const LocalStateTensor& local : tensors) {
+    const TensorPlace place = PlaceOf(local.tensor.tensor);
+    // What several stages have, the first of them saves.
+    if (place != write.manifest.tensors.at(local.tensor.name)) continue;
+    const std::optional<ShardBox> box = BoxOwnedBy(place, world_.rank());
+    if (!box) continue;
+    PieceToSave& piece = write.pieces.emplace_back();
+    piece.name = local.tensor.name;
+    piece.record.dtype = place.type.dtype;
+    piece.record.box = *box;
+    live.push_back({local.tensor.name, local.tensor.tensor.ToLocal()});
+  }
+  if (options_.background) {
+    const std::vector<Tensor> copies = host_.Copy(live, world_.pool());
+    for (size_t i = 0; i < copies.size(); ++i) write.pieces[i].elements = copies[i];
+  } else {
+    for (size_t i = 0; i < live.size(); ++i) write.pieces[i].elements = OnHost(live[i].second);
+  }
+  return write;
+}
+
+// In the background: on the writer's thread.
+void CheckpointManager::Write(const StepToWrite& step) {
+  const double cpu = ThreadSeconds();
+  // What a save that fails would have referred to is written anew by the next.
+  const PieceTable before = std::exchange(last_table_, {});
+  if (!options_.incremental) {
+    written_ = WriteStep(agreement_, *files_, options_.folder, step);
+  } else {
+    StepToWrite shorter = step;
+    for (PieceToSave& piece : shorter.pieces) RefersTo(before, &piece);
+    written_ = WriteStep(agreement_, *files_, options_.folder, shorter);
+  }
+  stats_.cpu = ThreadSeconds() - cpu;
+  if (options_.on_saved != nullptr && world_.rank() == 0) options_.on_saved(step.manifest.step);
+}
+
+void CheckpointManager::TakeOver(const WrittenPieces& written, int64_t step) {
+  latest_step_ = current_step_ = step;
+  stats_.written_bytes = written.num_bytes;
+  last_save_ = stats_;
+  last_table_ = written.table;
+  for (auto& [name, record] : last_table_) {
+    if (!record.at) record.at = PieceReference{step, RankFileName(world_.rank()), record.offset};
+  }
+}
+
+void CheckpointManager::Save(int64_t step, const State& state) {
+  WEFT_REQUIRE(step >= 0, "checkpoints: step ", step, "; expected 0 or more");
+  Wait();
+  if (current_step_ == step) return;
+  const double begun = Now();
+  auto write = std::make_shared<const StepToWrite>(Prepare(step, state));
+  stats_ = {.step = step};
+  for (const PieceToSave& piece : write->pieces) stats_.num_bytes += piece.record.num_bytes();
+  if (!options_.background) {
+    Write(*write);
+    stats_.stall = stats_.writing = Now() - begun;
+    TakeOver(written_, step);
+    return;
+  }
+  stats_.stall = Now() - begun;
+  is_over_ = false;
+  failure_ = nullptr;
+  writer_ = std::thread([this, begun, write] {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kWriterNice);  // of this thread; if not, so be it
+    try {
+      Write(*write);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    stats_.writing = Now() - begun;
+    is_over_ = true;
+  });
+}
+
+bool CheckpointManager::AfterStep(int64_t step, const State& state) {
+  if (is_over_) Wait();
+  if (!IsDue(step)) return false;
+  Save(step, state);
+  return true;
+}
+
+void CheckpointManager::Wait() {
+  if (!writer_.joinable()) return;
+  writer_.join();
+  is_over_ = false;
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+  TakeOver(written_, stats_.step);
+}
+
+}  // namespace weft

@@ -1,0 +1,137 @@
+// The checkpoints of a run: saves steps into a folder, beside training if wanted, and goes on from the last.
+
+#ifndef WEFT_DTENSOR_CHECKPOINT_STATE_CHECKPOINT_MANAGER_H_
+#define WEFT_DTENSOR_CHECKPOINT_STATE_CHECKPOINT_MANAGER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtensor/checkpoint/files/files.h"
+#include "dtensor/checkpoint/folder/manifest.h"
+#include "dtensor/checkpoint/state/agreement.h"
+#include "dtensor/checkpoint/state/host_pieces.h"
+#include "dtensor/checkpoint/state/restore.h"
+#include "dtensor/checkpoint/state/state.h"
+#include "dtensor/checkpoint/state/step_writer.h"
+#include "runtime/launch/world.h"
+
+namespace weft {
+
+struct CheckpointOptions {
+  std::string folder;           // that all machines see; made if it is not there
+  int64_t save_every = 0;       // steps; 0: whenever Save is called
+  int keep = 3;                 // steps that stay, the newest; 0: all
+  bool background = false;      // Save copies, and returns: threads write beside training
+  bool incremental = false;     // tensors that have not changed since the last save are not written again
+  double bytes_per_second = 0;  // of each rank's writing; 0: as fast as it goes
+  int64_t generation = 0;       // how often the job has been restarted: temporary folders of two do not meet
+  std::chrono::milliseconds timeout = std::chrono::hours(1);  // for the slowest rank's writing or reading
+  int num_ranks = 0;  // that take part, the world's first: others are spares; 0: all
+  // On rank 0, when a step has been saved; from the thread that writes.
+  std::function<void(int64_t step)> on_saved = nullptr;
+  std::shared_ptr<Files> files = nullptr;                       // null: the disk's
+  std::function<void(const std::string& line)> warn = nullptr;  // on rank 0; null: stderr
+};
+
+// What a save was, on this rank. Times are seconds.
+struct SaveStats {
+  int64_t step = 0;
+  int64_t num_bytes = 0;      // that this rank owns
+  int64_t written_bytes = 0;  // into its file
+  double stall = 0;           // that Save took
+  double writing = 0;         // from Save to the end
+  double cpu = 0;             // of the thread that wrote
+};
+
+// One per rank, made on all alike.
+//
+//   CheckpointManager checkpoints(world, {.folder = "runs/a", .save_every = 100, .background = true});
+//   State state;
+//   state.Add("model", MakeModelState(model));
+//   state.Add("optimizer", MakeOptimizerState(optimizer));
+//   if (const auto step = checkpoints.Resume(state)) trainer.set_step(*step);
+//   after each step:  checkpoints.AfterStep(step, state);
+//   at the end:       checkpoints.Save(step, state); checkpoints.Wait();
+//
+// Lifetime: ends before the world. Unless an exception unwinds the stack, the destructor waits for a save that is under way;
+//           its error is lost: call Wait before.
+// Threads:  the rank's.
+class CheckpointManager {
+ public:
+  // Makes the folder, checks that all ranks see it, removes what writers that died left in it, and looks for the newest
+  // step that is whole.
+  // Cost:   as Agreement, and three rounds of it; rank 0 reads the headers of the newest step's files.
+  // Errors: as CheckFolderIsShared; InvalidArgument for options that are out of range.
+  CheckpointManager(World& world, const CheckpointOptions& options);
+  ~CheckpointManager();
+  CheckpointManager(const CheckpointManager&) = delete;
+  CheckpointManager& operator=(const CheckpointManager&) = delete;
+
+  // The newest step that was whole when this was made, or that this has saved since; nothing without any.
+  const std::optional<int64_t>& latest_step() const { return latest_step_; }
+
+  // Loads the newest step, if there is one, and returns its number. Texts are loaded, too.
+  // Errors: as Restore.
+  std::optional<int64_t> Resume(State& state, const RestoreOptions& options = {});
+  // Loads a step.
+  RestoreResult Load(int64_t step, State& state, const RestoreOptions& options = {});
+
+  // Saves a step: all of its files, or none. A step that this has saved last, or
+  // resumed from, is not saved again. In the background: returns when what this rank owns has been copied to the host.
+  // Cost:   two small all-gathers, and a round of Agreement, in the background if the save is.
+  // Errors: as WriteStep; those of the save before, if it is still to be told.
+  void Save(int64_t step, const State& state);
+
+  // For each step: tells of a save in the background that has failed, and saves if save_every divides the step.
+  // Returns whether it has saved.
+  // Errors: as Save.
+  bool AfterStep(int64_t step, const State& state);
+
+  bool IsDue(int64_t step) const { return options_.save_every > 0 && step % options_.save_every == 0; }
+
+  // Until the save in the background is over.
+  // Errors: its own.
+  void Wait();
+  bool is_saving() const { return writer_.joinable(); }  // or is it over, and not waited for
+  bool is_over() const { return is_over_; }
+
+  // Of the last save that is over.
+  const SaveStats& last_save() const { return last_save_; }
+  // Memory that copies for saves in the background take.
+  int64_t host_bytes() const { return host_.num_bytes(); }
+
+ private:
+  void Begin();
+  void Warn(const std::string& line) const;
+  StepToWrite Prepare(int64_t step, const State& state);
+  void Write(const StepToWrite& step);
+  void TakeOver(const WrittenPieces& written, int64_t step);
+
+  World& world_;
+  const CheckpointOptions options_;
+  const std::shared_ptr<Files> files_;
+  Agreement agreement_;
+  std::optional<int64_t> latest_step_;
+  std::optional<int64_t> current_step_;  // that the state was loaded from, or saved as, last
+  HostPieces host_;
+  PieceTable last_table_;  // of the last save: what the next one may refer to
+  SaveStats last_save_;
+  // Of a save that is under way: what the writer leaves, read once it has ended.
+  std::thread writer_;
+  std::atomic<bool> is_over_ = false;
+  std::exception_ptr failure_;
+  WrittenPieces written_;
+  SaveStats stats_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CHECKPOINT_STATE_CHECKPOINT_MANAGER_H_

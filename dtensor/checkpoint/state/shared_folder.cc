@@ -1,0 +1,76 @@
+#include "dtensor/checkpoint/state/shared_folder.h"
+
+#include <unistd.h>
+
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+std::string HostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "an unnamed machine";
+  return name;
+}
+
+bool Holds(Files& files, const std::string& path, const std::string& nonce) {
+  try {
+    return ReadText(files, path, /*max_bytes=*/4096) == nonce;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void CheckFolderIsShared(Agreement& agreement, Files& files, const std::string& folder,
+                         std::chrono::milliseconds patience) {
+  std::random_device random;
+  const std::string nonce =
+      absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+  const bool is_first = agreement.rank() == 0;
+  const auto write = [&] {
+    if (!is_first) return std::string();
+    MakeFolders(files, folder);
+    WriteText(files, JoinPath(folder, absl::StrCat(".nonce-", nonce)), nonce);
+    files.SyncFolder(folder);
+    return absl::StrCat(nonce, "\n", HostName());
+  };
+  const std::vector<std::string> first = absl::StrSplit(
+      agreement.Agree(
+          {.part = write, .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }}),
+      '\n');
+  const std::string path = JoinPath(folder, absl::StrCat(".nonce-", first[0]));
+  const auto look = [&] {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (!Holds(files, path, first[0])) {
+      if (std::chrono::steady_clock::now() >= deadline) return HostName();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return std::string();
+  };
+  const auto remove = [&] { files.Remove(path); };
+  const auto conclude = [&](const std::vector<std::string>& hosts) {
+    std::vector<std::string> blind;
+    for (size_t rank = 0; rank < hosts.size(); ++rank) {
+      if (!hosts[rank].empty()) blind.push_back(absl::StrCat("rank ", rank, " on ", hosts[rank]));
+    }
+    if (!blind.empty()) {
+      Throw(absl::StatusCode::kFailedPrecondition, "checkpoint folder '", folder, "': not seen as rank 0 on ",
+            first[1], " sees it: by ", absl::StrJoin(blind, ", "),
+            "; expected a folder that all machines share");
+    }
+    remove();
+    return std::string();
+  };
+  agreement.Agree({.part = look, .conclude = conclude, .undo = remove});
+}
+
+}  // namespace weft

@@ -1,0 +1,122 @@
+#include "examples/checkpoint_flags.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "dtensor/checkpoint/folder/step_folder.h"
+#include "examples/flag_checks.h"
+#include "runtime/base/env.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/launch_environment.h"
+
+ABSL_FLAG(std::string, checkpoint_dir, "",
+          "folder, which all machines see, for checkpoints that every rank writes; with a whole step in it "
+          "the run goes on from there, on any mesh, plan and number of ranks");
+ABSL_FLAG(int64_t, save_every, 250,
+          "of --checkpoint_dir: steps between saves; 0: at the end and on SIGINT or SIGTERM alone");
+ABSL_FLAG(int64_t, keep, 3, "of --checkpoint_dir: steps that stay, the newest; 0: all");
+ABSL_FLAG(bool, save_in_background, true,
+          "of --checkpoint_dir: training goes on while threads write a copy of the state");
+ABSL_FLAG(bool, save_incremental, false,
+          "of --checkpoint_dir: tensors that have not changed since the last save are not written again");
+ABSL_FLAG(double, save_bandwidth, 0,
+          "of --checkpoint_dir: MB per second that each rank writes at most; 0: any");
+ABSL_FLAG(std::string, batch_policy, "keep",
+          "of a run that goes on with another --batch: keep (an error), linear or sqrt (the learning rate is "
+          "scaled by the ratio, or its root)");
+
+namespace weft {
+namespace {
+
+absl::CommandLineFlag& Flag(const std::string& name) {
+  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  if (flag == nullptr)
+    Throw(absl::StatusCode::kDataLoss, "a checkpoint with the flag --", name, ", which this program lacks");
+  return *flag;
+}
+
+void SetFlag(const std::string& name, const std::string& value) {
+  std::string error;
+  if (!Flag(name).ParseFrom(value, &error)) {
+    Throw(absl::StatusCode::kDataLoss, "checkpoint flag --", name, ": ", error);
+  }
+}
+
+double NumberOf(const std::string& name, const std::string& text) {
+  double value = 0;
+  if (!absl::SimpleAtod(text, &value)) {
+    Throw(absl::StatusCode::kDataLoss, "checkpoint flag --", name, ": '", text, "' is no number");
+  }
+  return value;
+}
+
+}  // namespace
+
+FlagGroup CheckpointFlags() {
+  return {"Checkpoints",
+          {"checkpoint_dir", "save_every", "keep", "save_in_background", "save_incremental", "save_bandwidth",
+           "batch_policy"}};
+}
+
+std::string CheckpointFolder() { return UserPath(absl::GetFlag(FLAGS_checkpoint_dir)); }
+
+std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
+  OneOf("batch_policy", absl::GetFlag(FLAGS_batch_policy), {"keep", "linear", "sqrt"});
+  CheckpointOptions options;
+  options.folder = CheckpointFolder();
+  options.save_every = AtLeast(0, "save_every", absl::GetFlag(FLAGS_save_every));
+  options.keep = static_cast<int>(std::min<int64_t>(AtLeast(0, "keep", absl::GetFlag(FLAGS_keep)), 1 << 30));
+  options.background = absl::GetFlag(FLAGS_save_in_background);
+  options.incremental = absl::GetFlag(FLAGS_save_incremental);
+  options.bytes_per_second = InRange(0, 1e9, "save_bandwidth", absl::GetFlag(FLAGS_save_bandwidth)) * 1e6;
+  if (const auto launched = ParseLaunchEnvironment(LauncherVariables())) {
+    options.generation = launched->restart_count;
+  }
+  return options.folder.empty() ? std::nullopt : std::optional<CheckpointOptions>(options);
+}
+
+std::optional<StateTexts> SavedTexts() {
+  const std::string folder = CheckpointFolder();
+  if (folder.empty()) return std::nullopt;
+  const std::shared_ptr<Files> files = MakeDiskFiles();
+  const FoundStep found = FindLatestStep(*files, folder);
+  if (!found.step) return std::nullopt;
+  return ReadManifest(*files, folder, *found.step).texts;
+}
+
+void RestoreFlags(const std::map<std::string, std::string>& saved, const ParsedFlags& parsed,
+                  const std::vector<std::string>& fixed) {
+  for (const auto& [name, value] : saved) {
+    if (!parsed.Given(name)) {
+      SetFlag(name, value);
+      continue;
+    }
+    const bool may_change = std::count(fixed.begin(), fixed.end(), name) == 0;
+    WEFT_REQUIRE(may_change || Flag(name).CurrentValue() == value, "--", name, "=", Flag(name).CurrentValue(),
+                 ": the checkpoint to resume from was made with '", value, "'; leave the flag out");
+  }
+}
+
+void ApplyBatchPolicy(const std::map<std::string, std::string>& saved, const ParsedFlags& parsed,
+                      const std::vector<std::string>& rates) {
+  const auto before = saved.find("batch");
+  const std::string batch = Flag("batch").CurrentValue();
+  if (before == saved.end() || before->second == batch) return;
+  const std::string policy = absl::GetFlag(FLAGS_batch_policy);
+  WEFT_REQUIRE(policy == "linear" || policy == "sqrt", "--batch=", batch,
+               ": the checkpoint to resume from was made with '", before->second,
+               "'; leave the flag out, or say --batch_policy=linear or sqrt");
+  const double ratio = NumberOf("batch", batch) / NumberOf("batch", before->second);
+  for (const std::string& rate : rates) {
+    if (parsed.Given(rate)) continue;
+    const double value = NumberOf(rate, Flag(rate).CurrentValue());
+    SetFlag(rate, absl::StrFormat("%.17g", value * (policy == "linear" ? ratio : std::sqrt(ratio))));
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,105 @@
+#include "examples/gpt_saving.h"
+
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "dtensor/checkpoint/checkpoint.h"
+#include "examples/checkpoint_flags.h"
+#include "examples/gpt_flags.h"
+#include "parallel/compression/communication_state.h"
+#include "runtime/launch/run_world.h"
+
+namespace weft {
+namespace {
+
+void LoadFile(const std::string& path, int64_t step, const GptRunState& state) {
+  SafetensorsReader reader(path);
+  LoadParameters(reader, state.model);
+  LoadOptimizerState(reader, state.optimizer, step);
+  if (state.loss_scale != nullptr) LoadTensors(reader, state.loss_scale->State());
+  LoadCommunicationState(reader, state.model);
+}
+
+void SaveFile(const std::string& path, const GptCheckpointInfo& info, const GptRunState& state) {
+  std::vector<std::pair<std::string, DTensor>> tensors = CheckpointTensors(state.model, state.optimizer);
+  if (state.loss_scale != nullptr) absl::c_move(state.loss_scale->State(), std::back_inserter(tensors));
+  absl::c_move(CommunicationState(state.model), std::back_inserter(tensors));
+  SaveGpt(path, state.model, tensors, info);
+}
+
+}  // namespace
+
+std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed) {
+  if (const std::optional<StateTexts> saved = SavedTexts()) {
+    GptCheckpointInfo info = ReadGptInfo(CheckpointFolder(), *saved);
+    RestoreGptRun(info, parsed);
+    return info;
+  }
+  const std::string file = ResumePath();
+  if (file.empty()) return std::nullopt;
+  GptCheckpointInfo info = ReadGptInfo(file, SafetensorsReader(file).metadata());
+  RestoreGptFlags(info, parsed);
+  return info;
+}
+
+std::string ResumedName() {
+  return SavedTexts() ? absl::StrCat("--checkpoint_dir=", CheckpointFolder())
+                      : absl::StrCat("--resume=", ResumePath());
+}
+
+GptSaving::GptSaving(World& world, int64_t num_ranks, const GptCheckpointInfo& info,
+                     const std::optional<GptCheckpointInfo>& resumed, const std::string& save,
+                     const std::string& resume)
+    : world_(world), info_(info), resumed_(resumed), save_(save), resume_(resume) {
+  if (std::optional<CheckpointOptions> options = CheckpointOptionsFromFlags()) {
+    options->num_ranks = static_cast<int>(num_ranks);
+    options->on_saved = [&world](int64_t) { NoteSave(world); };
+    folder_.emplace(world, *options);
+  }
+}
+
+void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer) {
+  state_.emplace(state);
+  data_ = &data;
+  parts_.Add("model", MakeModelState(state.model));
+  parts_.Add("optimizer", MakeOptimizerState(state.optimizer));
+  if (state.loss_scale != nullptr) {
+    parts_.Add("loss_scale", MakeTensorState([scale = state.loss_scale] { return scale->State(); }));
+  }
+  parts_.Add("communication", MakeCommunicationState(state.model));
+  parts_.Add("run", MakeTextsState([this, &trainer] {
+               info_.step = trainer.step();
+               info_.data = data_->State();
+               return GptTexts(info_);
+             }));
+  if (folder_ && folder_->latest_step()) {
+    trainer.set_step(*folder_->Resume(parts_));
+  } else if (resumed_) {
+    LoadFile(resume_, resumed_->step, state);
+    trainer.set_step(resumed_->step);
+  }
+  if (resumed_) data.GoOnAfter(trainer.step(), resumed_->data);
+}
+
+void GptSaving::OnStepEnd(Trainer& trainer, int64_t step) {
+  if (!folder_) return;
+  if (folder_->IsDue(step)) {
+    trainer.Flush();  // a step whose loss is not finite is not saved
+    world_.flight_recorder().SetActivity("saving the checkpoint");
+  }
+  folder_->AfterStep(step, parts_);
+}
+
+void GptSaving::OnLastStep(Trainer& trainer) {
+  world_.flight_recorder().SetActivity("saving the checkpoint");
+  info_.step = trainer.step();
+  info_.data = data_->State();
+  if (!save_.empty()) SaveFile(save_, info_, *state_);
+  if (!folder_) return;
+  folder_->Save(trainer.step(), parts_);
+  folder_->Wait();
+}
+
+}  // namespace weft

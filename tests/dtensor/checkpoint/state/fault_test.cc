@@ -1,0 +1,180 @@
+// Disks that fail, fill up or write less than they are given; files that are cut or changed.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtensor/checkpoint/folder/step_folder.h"
+#include "dtensor/checkpoint/state/checkpoint_manager.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/checkpoint/files/crash_files.h"
+#include "tests/dtensor/checkpoint/state/state_cases.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+using testing::AnyOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kFolder[] = "runs";
+
+// Errors of the ranks of a save, in the order of the ranks; "no error".
+std::vector<std::string> SaveErrors(World& world, CheckpointManager& manager, int64_t step,
+                                    const State& state) {
+  const std::string message = MessageOf([&] {
+    manager.Save(step, state);
+    manager.Wait();
+  });
+  return Agreement(world, std::chrono::minutes(1)).AllGather(message);
+}
+
+// Whichever change of the disk fails, for whatever reason: every rank throws one and the same error, what was there stays,
+// nothing is left over, and the next save is well.
+void FailEverywhere(absl::StatusCode code, const std::string& expected, bool background) {
+  int64_t num_failed = 0;
+  for (int64_t index = 0;; ++index) {
+    const auto files = std::make_shared<CrashFiles>();
+    int64_t num_changes = 0;
+    RunRanks(2, [&](World& world) {
+      const State state = SmallState(world, 2);
+      CheckpointManager manager(world,
+                                {.folder = kFolder, .keep = 2, .background = background, .files = files});
+      FillState(state, 1);
+      manager.Save(1, state);
+      manager.Wait();
+      Agreement agreement(world, std::chrono::minutes(1));
+      const auto on_first = [&](const std::function<void()>& function) {
+        agreement.Agree({.part = [&] { return world.rank() == 0 ? (function(), "") : ""; }});
+      };
+      on_first([&] { files->FailAt(index, code); });
+      FillState(state, 2);
+      const std::vector<std::string> errors = SaveErrors(world, manager, 2, state);
+      on_first([&] {
+        num_changes = files->num_changes();
+        files->FailNever();
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, errors[0]);
+      if (errors[0] == "no error") {
+        EXPECT_EQ(manager.latest_step(), 2);
+      } else {
+        EXPECT_THAT(errors[0], HasSubstr(expected));
+        if (world.rank() == 0) ++num_failed;
+      }
+      on_first([&] {
+        for (const int64_t step : ListSteps(*files, kFolder)) {
+          EXPECT_THAT(VerifyStep(*files, kFolder, step).problems, IsEmpty()) << "change " << index;
+        }
+        EXPECT_EQ(ListSteps(*files, kFolder).front(), 1);
+      });
+      FillState(state, 3);
+      manager.Save(3, state);
+      manager.Wait();
+      on_first([&] { EXPECT_THAT(VerifyStep(*files, kFolder, 3).problems, IsEmpty()); });
+    });
+    if (index >= num_changes) break;
+  }
+  EXPECT_GT(num_failed, 15);
+}
+
+TEST(FaultTest, AFullDisk) {
+  FailEverywhere(absl::StatusCode::kResourceExhausted, "No space left on device", /*background=*/false);
+}
+
+TEST(FaultTest, ABrokenDiskInTheBackground) {
+  FailEverywhere(absl::StatusCode::kDataLoss, "Input/output error", /*background=*/true);
+}
+
+// The disk is full from a point on: even what is to be removed is still there, and the old step is.
+TEST(FaultTest, ADiskThatStaysFull) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(2, [&](World& world) {
+    TestRun run(world, SpreadCases()[1]);
+    CheckpointManager manager(world, {.folder = kFolder, .files = files});
+    FillState(run.state, 1);
+    manager.Save(1, run.state);
+    Agreement agreement(world, std::chrono::minutes(1));
+    agreement.Agree({.part = [&] {
+      if (world.rank() == 0) files->FailAt(7, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true);
+      return std::string();
+    }});
+    const std::vector<std::string> errors = SaveErrors(world, manager, 2, run.state);
+    EXPECT_THAT(errors[0], HasSubstr("No space left on device"));
+    EXPECT_EQ(errors[0], errors[1]);
+  });
+  files->FailNever();
+  RunRanks(2, [&](World& world) {
+    TestRun run(world, SpreadCases()[1]);
+    CheckpointManager manager(world, {.folder = kFolder, .files = files});
+    EXPECT_EQ(manager.Resume(run.state), 1);
+    EXPECT_EQ(CountWrongBytes(run.state, 1), 0);
+  });
+  EXPECT_THAT(files->List(kFolder), ElementsAre("latest", "step-000000001"));  // leftovers are gone
+}
+
+TEST(FaultTest, ShortWrites) {
+  const auto files = std::make_shared<CrashFiles>();
+  files->set_longest_write(1000);
+  RunRanks(2, [&](World& world) {
+    TestRun run(world, SpreadCases()[1]);
+    CheckpointManager manager(world, {.folder = kFolder, .files = files});
+    FillState(run.state, 1);
+    manager.Save(1, run.state);
+  });
+  EXPECT_THAT(VerifyStep(*files, kFolder, 1).problems, IsEmpty());
+}
+
+// One bit anywhere in any file of a step, or the end of one missing: verify names the file, a run takes the step before or
+// says what is wrong.
+TEST(FaultTest, DamageIsFoundAndNamed) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(2, [&](World& world) {
+    TestRun run(world, SpreadCases()[3]);
+    CheckpointManager manager(world, {.folder = kFolder, .files = files});
+    for (const int64_t step : {1, 2}) {
+      FillState(run.state, static_cast<uint64_t>(step));
+      manager.Save(step, run.state);
+    }
+  });
+  const DiskImage image = files->image();
+  for (const std::string& name : files->List("runs/step-000000002")) {
+    const std::string path = "runs/step-000000002/" + name;
+    const int64_t size = *files->SizeOf(path);
+    for (int64_t i = 0; i < 60; ++i) {
+      CrashFiles damaged(image);
+      const bool is_cut = i % 3 == 0;
+      if (is_cut) {
+        damaged.Replace(path, files->BytesOf(path).substr(0, static_cast<size_t>(size * i / 60)));
+      } else {
+        damaged.Damage(path, size * i / 60);
+      }
+      const std::vector<std::string> problems = VerifyStep(damaged, kFolder, 2).problems;
+      ASSERT_FALSE(problems.empty()) << path << " at " << size * i / 60;
+      EXPECT_THAT(problems[0], HasSubstr(name));
+      const FoundStep found = FindLatestStep(damaged, kFolder);
+      ASSERT_TRUE(found.step.has_value());
+      if (is_cut || name == "manifest.json") {
+        EXPECT_EQ(found.step, 1);
+        EXPECT_THAT(found.skipped, testing::Not(IsEmpty()));
+      }
+    }
+  }
+  // An element that has changed is found by whoever reads the piece.
+  const std::string path = "runs/step-000000002/rank-00000.safetensors";
+  files->Damage(path, *files->SizeOf(path) - 3);
+  RunRanks(2, [&](World& world) {
+    TestRun run(world, SpreadCases()[3]);
+    CheckpointManager manager(world, {.folder = kFolder, .files = files});
+    EXPECT_THAT(MessageOf([&] { manager.Resume(run.state); }),
+                AnyOf(HasSubstr("rank-00000.safetensors': the elements of tensor '")));
+  });
+}
+
+}  // namespace
+}  // namespace weft

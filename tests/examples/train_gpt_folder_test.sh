@@ -1,0 +1,125 @@
+#!/bin/bash
+# train_gpt with --checkpoint_dir: it goes on by itself, on any mesh, plan and number of ranks, threads and processes; what
+# may not change is said with both values; a kill at any time loses nothing but steps.
+# Arguments: train_gpt, weft_run.
+set -u
+train=$PWD/$1
+weft_run=$PWD/$2
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/train_gpt.XXXXXX")
+cd "$dir" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
+small=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=8 --dropout=0.1 --dtype=f64)
+quiet=(--log_format=json --sample=0 --eval_every=0)
+
+# What must not depend on how a run came about: step, loss, gradient norm.
+losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
+near() {  # the losses and norms of two runs, by step
+  paste -d' ' "$1" "$2" | awk '{ for (i = 2; i <= 3; i++) { d = $i - $(i + 3); if (d < 0) d = -d; if (d > 1e-9 * $i) bad = 1 } }
+                               END { exit bad || NR == 0 }'
+}
+steps_in() { (cd "$1" && echo step-*); }
+
+"$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 > straight.json 2> err || fail "straight: $(tail -1 err)"
+
+# --- Saved every two steps, three stay; to the bit as if nothing had been saved; started again it does nothing more.
+"$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 --checkpoint_dir=runs/a --save_every=2 > saved.json 2> err ||
+  fail "saved: $(tail -1 err)"
+diff <(losses straight.json) <(losses saved.json) > /dev/null || fail "saving changes a loss"
+[[ $(steps_in runs/a) == "step-000000008 step-000000010 step-000000012" ]] || fail "steps: $(steps_in runs/a)"
+[[ $(cat runs/a/latest) == step-000000012 ]] || fail "latest: $(cat runs/a/latest)"
+"$train" --checkpoint_dir=runs/a "${quiet[@]}" --mesh=dp=2 > again.json 2> err || fail "again: $(tail -1 err)"
+[[ ! -s again.json ]] || fail "a run that is over trains on: $(cat again.json)"
+
+# --- It goes on by itself: to the bit on the same mesh; within rounding on others, with other plans and stages; as processes.
+cut_off() { rm -rf cut; "$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2,tp=2 --steps=6 --checkpoint_dir=cut > cut.json 2> err || fail "cut: $(tail -1 err)"; }
+cut_off
+"$train" --checkpoint_dir=cut "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 > more.json 2> err || fail "more: $(tail -1 err)"
+diff <(losses straight.json | tail -6) <(losses more.json) || fail "resumed on the same mesh differs"
+while read -r mesh; do
+  cut_off
+  # shellcheck disable=SC2086  # flags
+  "$train" --checkpoint_dir=cut "${quiet[@]}" --mesh=$mesh --steps=12 > more.json 2> err || fail "$mesh: $(tail -1 err)"
+  near <(losses straight.json | tail -6) <(losses more.json) || fail "resumed on $mesh differs"
+done << 'MESHES'
+dp=4 --plan=fsdp --threads=1
+tp=2 --save_in_background=false
+pp=2,dp=2 --microbatches=2 --plan=fsdp
+replica=2,shard=2 --plan=hsdp --save_incremental
+MESHES
+cut_off
+"$weft_run" --nproc-per-node=4 "$train" --checkpoint_dir=cut "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 --save_every=3 > more.json 2> err ||
+  fail "processes: $(tail -3 err)"
+diff <(losses straight.json | tail -6) <(losses more.json) || fail "resumed as processes differs"
+[[ $(steps_in cut) == "step-000000006 step-000000009 step-000000012" ]] || fail "steps of processes: $(steps_in cut)"
+# Under ddp and tp the first two own everything.
+[[ $(cd cut/step-000000012 && echo *) == "manifest.json rank-00000.safetensors rank-00001.safetensors" ]] || fail "files: $(ls cut/step-000000012)"
+
+# --- Ranks that the mesh has no place for are spares.
+cut_off
+"$weft_run" --nproc-per-node=3 "$train" --checkpoint_dir=cut "${quiet[@]}" --mesh_choices="dp=2" --steps=12 > more.json 2> err ||
+  fail "spares: $(tail -3 err)"
+near <(losses straight.json | tail -6) <(losses more.json) || fail "resumed with a spare differs"
+grep -q "rank 2 is a spare" err || fail "no spare: $(cat err)"
+
+# --- Killed at any time, started again and again until it is through: the same losses as those of a run that was not.
+: > joined
+for ((i = 0; i < 30; i++)); do
+  "$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 --checkpoint_dir=killed --save_every=1 > part.json 2> err &
+  pid=$!
+  sleep "$(printf 0.%02d $((RANDOM % 25 + 5)))"
+  kill -KILL $pid 2> /dev/null
+  wait $pid 2> /dev/null
+  status=$?
+  losses part.json >> joined
+  [[ $status == 0 ]] && break
+done
+[[ $status == 0 ]] || "$train" --checkpoint_dir=killed "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 > part.json 2> err
+losses part.json >> joined
+diff <(losses straight.json) <(sort -un joined) || fail "killed and resumed differs"
+[[ $(find killed -name '*.tmp' | wc -l) == 0 ]] || fail "left behind: $(find killed -name '*.tmp')"
+
+# --- A signal: the step is saved.
+"$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2 --steps=100000 --checkpoint_dir=stopped --save_every=0 > stopped.json 2> /dev/null &
+pid=$!
+until [[ $(wc -l < stopped.json) -ge 5 ]]; do sleep 0.05; kill -0 $pid || break; done
+kill -TERM $pid
+wait $pid
+[[ $? == 143 ]] || fail "expected exit code 143 after SIGTERM"
+[[ $(steps_in stopped) == "$(printf 'step-%09d' "$(losses stopped.json | wc -l)")" ]] || fail "after SIGTERM: $(steps_in stopped)"
+
+# --- What may not change: one line with both values. The batch may, by a policy.
+bad() {
+  local expected=$1
+  shift
+  "$train" --checkpoint_dir=runs/a "$@" > bad.out 2> bad.err && fail "$*: expected an error"
+  [[ $(grep -c '' bad.err) == 1 ]] || fail "$*: expected one line on stderr, got: $(cat bad.err)"
+  grep -qF -- "$expected" bad.err || fail "$*: expected '$expected' in: $(cat bad.err)"
+}
+bad "--layers=3: the checkpoint to resume from was made with '2'" --layers=3
+bad "--dtype=f32: the checkpoint to resume from was made with 'f64'" --dtype=f32
+bad "--seed=1: the checkpoint to resume from was made with '1337'" --seed=1
+bad "--tokenizer=chars: the checkpoint to resume from was made with 'bytes'" --tokenizer=chars
+bad "--batch=4: the checkpoint to resume from was made with '8'; leave the flag out, or say --batch_policy=linear or sqrt" --batch=4
+bad "--batch_policy=half: expected one of keep, linear, sqrt" --batch_policy=half
+bad "it was trained on another text" --data=straight.json
+bad "--save_every=-1: expected 0 or more" --save_every=-1
+rates() { sed -n 's/.*"lr":\([^,]*\),.*/\1/p' "$1" | tail -1; }
+"$train" --checkpoint_dir=runs/a "${quiet[@]}" --steps=14 --batch=16 --batch_policy=linear > linear.json 2> err || fail "linear: $(tail -1 err)"
+awk -v a="$(rates saved.json)" -v b="$(rates linear.json)" 'BEGIN { exit !(b / 14 > 1.99 * a / 12 && b / 14 < 2.01 * a / 12) }' ||
+  fail "the rate $(rates saved.json) becomes $(rates linear.json)"
+"$train" --checkpoint_dir=runs/a "${quiet[@]}" --steps=15 --batch=16 > linear.json 2> err || fail "the batch is not kept: $(tail -1 err)"
+"$train" "${small[@]}" "${quiet[@]}" --steps=2 --checkpoint_dir=text.txt/runs > none.json 2> err && fail "a folder in a file"
+grep -q "text.txt" err || fail "a folder in a file: $(tail -1 err)"
+
+if [[ $failures -gt 0 ]]; then
+  echo "$failures failed" >&2
+  exit 1
+fi
+rm -rf "$dir"

@@ -1,0 +1,97 @@
+#!/bin/bash
+# //tools:checkpoint, end to end: steps listed, verified and shown, damage found and named, one file out of a folder and back.
+# Arguments: the tool, train_gpt, a folder that PyTorch wrote.
+set -u
+tool=$PWD/$1
+train=$PWD/$2
+dcp=$PWD/$(dirname "$3")
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/checkpoint.XXXXXX")
+cd "$dir" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+# expect CODE TEXT WORDS...: the tool's exit code, and a text that it prints.
+expect() {
+  local code=$1 text=$2
+  shift 2
+  "$tool" "$@" > out 2> err
+  local got=$?
+  [[ $got == "$code" ]] || fail "$*: exit code $got, expected $code: $(head -3 out) $(head -3 err)"
+  [[ -z $text ]] || cat out err | grep -qF -- "$text" || fail "$*: expected '$text', got: $(head -5 out) $(head -3 err)"
+}
+
+for i in $(seq 1 300); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
+small=(--data=text.txt --layers=1 --heads=2 --dim=16 --context=16 --batch=4 --log_format=json --sample=0 --eval_every=0)
+"$train" "${small[@]}" --mesh=dp=2,tp=2 --plan=fsdp --steps=4 --checkpoint_dir=a --save_every=2 > run.json 2> err ||
+  fail "train: $(tail -1 err)"
+"$train" "${small[@]}" --mesh=dp=3 --batch=6 --plan=fsdp --steps=4 --seed=2 --checkpoint_dir=b > run.json 2> err || fail "train: $(tail -1 err)"
+
+# --- ls, verify, show
+expect 0 "step-000000004    yes          4" ls a
+[[ $(grep -c '^step-' out) == 2 ]] || fail "ls: $(cat out)"
+expect 0 '{"step":2,"whole":true,"ranks":4,' ls a --log_format=json
+expect 0 "step-000000002: ok, " verify a
+expect 0 '{"step":4,"ok":true,"bytes":' verify a@4 --log_format=json
+expect 0 "optimizer.wte.weight.m" show a
+grep -qF "f32[256, 16]" out && grep -qF "step 4, 4 ranks, parts model, optimizer, communication, run" out || fail "show: $(head -5 out)"
+expect 0 '"layout":' show a@2 --log_format=json
+
+# --- One file out of a folder: --resume takes it, and it is the same as --save's; a step of another folder out of it.
+expect 0 "" export a --to=a.safetensors
+"$train" --checkpoint_dir=a --save=saved.safetensors --log_format=json --sample=0 > /dev/null 2> err || fail "save: $(tail -1 err)"
+expect 0 "" diff a.safetensors saved.safetensors
+[[ ! -s out ]] || fail "diff of what is the same: $(cat out)"
+"$train" --resume=a.safetensors --steps=5 "--data=text.txt" --log_format=json --sample=0 --eval_every=0 > one.json 2> err || fail "resume: $(tail -1 err)"
+expect 0 "" import a.safetensors --to=c@4
+expect 0 "" diff a c@4
+"$train" --checkpoint_dir=c --mesh=dp=2,tp=2 --steps=5 --log_format=json --sample=0 --eval_every=0 > two.json 2> err || fail "imported: $(tail -1 err)"
+cmp <(cut -d, -f1-3 one.json) <(cut -d, -f1-3 two.json) || fail "imported and resumed differ"
+expect 0 "" export a@2 --to=weights.safetensors '--only=!optimizer.'
+expect 0 "wpe" show weights.safetensors
+grep -q optimizer out && ! grep -q "optimizer" <(grep "weft.flags" out) && fail "--only: $(cat out)"
+expect 1 "only in the first" diff a weights.safetensors
+
+# --- diff
+expect 1 "elements differ, by " diff a b
+expect 1 '{"name":"wpe","what":"' diff a b --log_format=json
+
+# --- A folder of PyTorch's.
+expect 0 "model.columns" show "$dcp"
+grep -q "step = 42" out && grep -q "'object' is an object of Python's" err || fail "show of PyTorch's: $(cat out err)"
+expect 0 "" import "$dcp" --to=p@42
+expect 0 "ok" verify p
+expect 0 "" diff p "$dcp"
+[[ ! -s out ]] || fail "diff of what is the same: $(cat out)"
+
+# --- Damage is found and named.
+cp -r a d
+printf 'x' | dd of=d/step-000000004/rank-00002.safetensors bs=1 seek=$(($(stat -c %s d/step-000000004/rank-00002.safetensors) - 5)) conv=notrunc 2> /dev/null
+expect 0 "step-000000004    yes" ls d
+expect 1 "d/step-000000004/rank-00002.safetensors': the elements of tensor '" verify d
+expect 0 "step-000000002: ok" verify d@2
+expect 1 "rank-00002.safetensors" export d --to=broken.safetensors
+[[ ! -e broken.safetensors ]] || fail "half an export is left"
+truncate -s 100 d/step-000000004/rank-00001.safetensors
+expect 1 "step-000000004    no" ls d
+expect 0 "step 2, 4 ranks" show d
+
+# --- Bad input: one line.
+expect 1 "expected one of ls, verify, show, export, import, diff" list a
+expect 1 "expected one of ls" --log_format=json
+expect 1 "expected 2 paths, got 1" diff a
+expect 1 "cannot list" ls none
+expect 1 "has no step that is whole" show none
+expect 1 "expected --to=FILE" export a
+expect 1 "expected FOLDER@STEP" import a.safetensors --to=c
+expect 1 "is there already, and whole" import a.safetensors --to=c@4
+expect 1 "did you mean --log_format" ls a --log_fromat=json
+expect 0 "FOLDER@STEP" --help
+
+if [[ $failures -gt 0 ]]; then
+  echo "$failures failed" >&2
+  exit 1
+fi
+rm -rf "$dir"
