@@ -84,7 +84,7 @@ std::optional<StateTexts> SavedTexts() {
   const std::string folder = CheckpointFolder();
   if (folder.empty()) return std::nullopt;
   const std::shared_ptr<Files> files = MakeDiskFiles();
-  const FoundStep found = FindLatestStep(*files, folder);
+  const FoundStep found = FindStepToGoOnFrom(*files, folder);
   if (!found.step) return std::nullopt;
   return ReadManifest(*files, folder, *found.step).texts;
 }

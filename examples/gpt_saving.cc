@@ -9,6 +9,7 @@
 #include "examples/checkpoint_flags.h"
 #include "examples/gpt_flags.h"
 #include "parallel/compression/communication_state.h"
+#include "runtime/base/error.h"
 #include "runtime/launch/run_world.h"
 
 namespace weft {
@@ -75,6 +76,13 @@ void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer
                return GptTexts(info_);
              }));
   if (folder_ && folder_->latest_step()) {
+    // Flags, the model and the place in the data come from the texts that were read before there was a world.
+    if (!resumed_ || resumed_->step != *folder_->latest_step()) {
+      Throw(absl::StatusCode::kFailedPrecondition, "--checkpoint_dir=", CheckpointFolder(),
+            ": the newest step is ", *folder_->latest_step(), ", but ",
+            resumed_ ? absl::StrCat(resumed_->step) : std::string("none"),
+            " was when the run began; start it again");
+    }
     trainer.set_step(*folder_->Resume(parts_));
   } else if (resumed_) {
     LoadFile(resume_, resumed_->step, state);

@@ -35,6 +35,18 @@ class TensorSource {
   // Errors: as Read; some elements of `piece` may be written by then.
   void ReadInto(absl::string_view name, const ShardBox& box, const Tensor& piece);
 
+  // Ranks that share work.
+  struct Share {
+    int part = 0;
+    int parts = 1;
+  };
+  // Of how tensor `name` lies in files, checks what reading does not: pieces with checksums, of which none of `boxes`,
+  // which are read, has all. Each of `share.parts` callers, who all call it alike, checks some of them.
+  // Errors: as Read.
+  virtual void CheckPieces(const std::string& name, const std::vector<ShardBox>& boxes, const Share& share) {
+    (void)name, (void)boxes, (void)share;
+  }
+
  private:
   // Reads the elements into `out`, row-major. The tensor is there, and the box is of its shape.
   virtual void DoRead(const std::string& name, const ShardBox& box, char* out) = 0;

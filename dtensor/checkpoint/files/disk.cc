@@ -20,7 +20,6 @@ constexpr int64_t kMostAtOnce = int64_t{1} << 30;
   absl::StatusCode code = absl::StatusCode::kFailedPrecondition;
   if (error == ENOENT || error == ENOTDIR) code = absl::StatusCode::kNotFound;
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) code = absl::StatusCode::kResourceExhausted;
-  if (error == EIO) code = absl::StatusCode::kDataLoss;
   Throw(code, "cannot ", what, " '", path, "': ", std::strerror(error));
 }
 
@@ -110,11 +109,11 @@ class DiskFiles final : public Files {
   std::unique_ptr<FileReader> Open(const std::string& path) override {
     return std::make_unique<DiskReader>(path);
   }
-  void MakeFolder(const std::string& path) override {
-    if (mkdir(path.c_str(), 0777) == 0) return;
+  bool MakeFolder(const std::string& path) override {
+    if (mkdir(path.c_str(), 0777) == 0) return true;
     const int error = errno;
     struct stat status = {};
-    if (error == EEXIST && stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
+    if (error == EEXIST && stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return false;
     ThrowErrno("make the folder", path, error);
   }
   void SyncFolder(const std::string& path) override {

@@ -50,16 +50,23 @@ void WriteText(Files& files, const std::string& path, absl::string_view text) {
 void MakeFolders(Files& files, const std::string& path) {
   if (path.empty() || path == "/") return;
   MakeFolders(files, FolderOf(path));
-  files.MakeFolder(path);
+  if (files.MakeFolder(path)) files.SyncFolder(FolderOf(path));
 }
 
 void RemoveFolder(Files& files, const std::string& path) {
-  try {
-    for (const std::string& name : files.List(path)) files.Remove(JoinPath(path, name));
+  const auto if_there = [](const auto& function) {
+    try {
+      function();
+    } catch (const Error& error) {
+      if (error.code() != absl::StatusCode::kNotFound) throw;
+    }
+  };
+  if_there([&] {
+    for (const std::string& name : files.List(path)) {
+      if_there([&] { files.Remove(JoinPath(path, name)); });
+    }
     files.Remove(path);
-  } catch (const Error& error) {
-    if (error.code() != absl::StatusCode::kNotFound) throw;
-  }
+  });
 }
 
 std::string JoinPath(absl::string_view folder, absl::string_view name) {

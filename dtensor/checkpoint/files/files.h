@@ -14,7 +14,7 @@
 namespace weft {
 
 // A file that is written from its beginning to its end. Let go of before Close, what it holds is undefined.
-// Errors: ResourceExhausted if the disk is full, DataLoss if it fails, naming the path.
+// Errors: ResourceExhausted if the disk is full, FailedPrecondition if it fails, naming the path.
 class FileWriter {
  public:
   virtual ~FileWriter() = default;
@@ -34,7 +34,7 @@ class FileReader {
   virtual int64_t num_bytes() const = 0;
   // Reads into `data`; returns how many bytes, fewer than `num_bytes` only where the file ends or maybe by chance,
   // 0 only at its end.
-  // Errors: DataLoss naming the path.
+  // Errors: FailedPrecondition naming the path.
   virtual int64_t ReadAt(int64_t offset, void* data, int64_t num_bytes) = 0;
 };
 
@@ -42,8 +42,9 @@ class FileReader {
 // FileWriter::Sync and SyncFolder: whatever is to be found afterwards is made durable by them, in the right order.
 //
 // Threads: any.
-// Errors:  NotFound for a path that is not there; ResourceExhausted if the disk is full; DataLoss if it fails;
-//          FailedPrecondition for all else, such as a folder that may not be written. All name the path.
+// Errors:  NotFound for a path that is not there; ResourceExhausted if the disk is full; FailedPrecondition for all else,
+//          such as a disk that fails or a folder that may not be written: it says nothing of what the files hold. All
+//          name the path.
 class Files {
  public:
   virtual ~Files() = default;
@@ -51,8 +52,8 @@ class Files {
   // A new file, in the place of one that is there.
   virtual std::unique_ptr<FileWriter> Create(const std::string& path) = 0;
   virtual std::unique_ptr<FileReader> Open(const std::string& path) = 0;
-  // A folder in one that is there; nothing, if it is there already.
-  virtual void MakeFolder(const std::string& path) = 0;
+  // A folder in one that is there. Returns whether it has made it: nothing, if it is there already.
+  virtual bool MakeFolder(const std::string& path) = 0;
   // Which names stand in the folder outlives a crash from here on.
   virtual void SyncFolder(const std::string& path) = 0;
   // At once, within one folder. A file that is there is replaced; a folder that is there and not empty is an error.
@@ -79,10 +80,10 @@ std::string ReadText(Files& files, const std::string& path, int64_t max_bytes);
 // Writes one and makes its contents durable.
 void WriteText(Files& files, const std::string& path, absl::string_view text);
 
-// Makes the folder and those above it that are not there.
+// Makes the folder and those above it that are not there; names of those that it makes are durable then.
 void MakeFolders(Files& files, const std::string& path);
 
-// Removes a folder of files; nothing, if it is not there.
+// Removes a folder of files; nothing, if it is not there, or others are removing it.
 void RemoveFolder(Files& files, const std::string& path);
 
 // "folder/name"; the name alone in the folder "".

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -144,8 +145,12 @@ std::string FormatManifest(const Manifest& manifest) {
                      {"files", files},
                      {"refers_to", manifest.refers_to},
                      {"texts", manifest.texts}};
-  const std::string rest =
-      json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace).substr(1) + "\n";
+  std::string rest;
+  try {
+    rest = json.dump().substr(1) + "\n";
+  } catch (const Json::exception& error) {
+    ThrowInvalidArgument("a manifest whose names or texts are no UTF-8: ", error.what());
+  }
   return absl::StrCat(kCrcKey, CrcText(Crc32c(rest)), "\",", rest);
 }
 
@@ -168,6 +173,15 @@ Manifest ParseManifest(const std::string& path, absl::string_view text) {
   } catch (const Error& error) {
     if (error.code() != absl::StatusCode::kInvalidArgument) throw;
     ThrowBroken(path, error.message());
+  }
+}
+
+void RequireUtf8(absl::string_view what, absl::string_view name, absl::string_view text) {
+  try {
+    Json(std::string(text)).dump();
+  } catch (const Json::exception& error) {
+    ThrowInvalidArgument("state: ", what, " '", absl::CHexEscape(name),
+                         "' is no UTF-8 text, which alone can be saved: ", error.what());
   }
 }
 

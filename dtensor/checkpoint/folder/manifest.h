@@ -44,12 +44,16 @@ struct Manifest {
 };
 
 // One line of JSON, which begins with the checksum of what comes after it.
+// Errors: InvalidArgument for names and texts that are no UTF-8.
 std::string FormatManifest(const Manifest& manifest);
 
 // The inverse.
 // Errors: DataLoss that names `path` and what is broken or missing; Unimplemented for a newer format than this Weft knows,
 //         naming both.
 Manifest ParseManifest(const std::string& path, absl::string_view text);
+
+// Errors: InvalidArgument that names `what` and `name`, unless `text` is UTF-8: JSON can hold nothing else.
+void RequireUtf8(absl::string_view what, absl::string_view name, absl::string_view text);
 
 // "rank-00007.safetensors".
 std::string RankFileName(int rank);

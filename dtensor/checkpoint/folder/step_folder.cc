@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/checkpoint/folder/piece_file.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
@@ -19,6 +20,7 @@ namespace {
 // A manifest is some hundred bytes per tensor; more than this is none.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 constexpr int64_t kPart = 8 << 20;
+constexpr char kBroken[] = ".broken";
 
 // Looks at the files of a step, and those that it refers to, and writes down what is wrong.
 class StepChecker {
@@ -52,6 +54,9 @@ class StepChecker {
     try {
       function();
     } catch (const Error& error) {
+      const bool is_broken =
+          error.code() == absl::StatusCode::kDataLoss || error.code() == absl::StatusCode::kNotFound;
+      if (!is_broken) throw;
       verdict_.problems.push_back(error.message());
     }
   }
@@ -67,7 +72,13 @@ class StepChecker {
             " bytes, the manifest says ", expected.num_bytes);
     }
     uint32_t crc = 0;
-    PieceTable table = ReadPieceTable(*file, &crc);
+    PieceTable table;
+    try {
+      table = ReadPieceTable(*file, &crc);
+    } catch (const Error& error) {
+      // A dtype, say, that this Weft does not know: broken, if the header is not as it was written.
+      if (crc == expected.header_crc32c || error.code() != absl::StatusCode::kUnimplemented) throw;
+    }
     if (crc != expected.header_crc32c) {
       Throw(absl::StatusCode::kDataLoss, "'", file->path(), "': its header has the checksum ", CrcText(crc),
             ", the manifest says ", CrcText(expected.header_crc32c));
@@ -138,8 +149,8 @@ class StepChecker {
 
 std::string StepName(int64_t step) { return absl::StrFormat("step-%09d", step); }
 
-std::string TemporaryStepName(int64_t step, int64_t generation) {
-  return absl::StrCat(StepName(step), ".", generation, ".tmp");
+std::string TemporaryStepName(int64_t step, int64_t generation, absl::string_view life) {
+  return absl::StrCat(StepName(step), ".", generation, life.empty() ? "" : "-", life, ".tmp");
 }
 
 std::optional<int64_t> ParseStepName(absl::string_view name) {
@@ -150,6 +161,12 @@ std::optional<int64_t> ParseStepName(absl::string_view name) {
 
 bool IsTemporaryStepName(absl::string_view name) {
   return absl::StartsWith(name, "step-") && absl::EndsWith(name, ".tmp");
+}
+
+bool IsBrokenStepName(absl::string_view name) {
+  const size_t dot = name.find('.');
+  return dot != absl::string_view::npos && ParseStepName(name.substr(0, dot)) &&
+         absl::StartsWith(name.substr(dot), kBroken);
 }
 
 std::vector<int64_t> ListSteps(Files& files, const std::string& folder) {
@@ -194,6 +211,37 @@ FoundStep FindLatestStep(Files& files, const std::string& folder) {
     found.skipped.insert(found.skipped.end(), problems.begin(), problems.end());
   }
   return found;
+}
+
+FoundStep FindStepToGoOnFrom(Files& files, const std::string& folder) {
+  FoundStep found = FindLatestStep(files, folder);
+  if (found.step) return found;
+  std::vector<std::string> problems = found.skipped;
+  try {
+    for (const std::string& name : files.List(folder)) {
+      if (IsBrokenStepName(name)) problems.push_back(absl::StrCat("'", JoinPath(folder, name), "'"));
+    }
+  } catch (const Error& error) {
+    if (error.code() != absl::StatusCode::kNotFound) throw;
+  }
+  if (!problems.empty()) {
+    Throw(absl::StatusCode::kDataLoss, "'", folder,
+          "' has no step that is whole: ", absl::StrJoin(problems, "; "),
+          "; to begin anew, remove them, or name another folder");
+  }
+  return found;
+}
+
+std::string SetStepAside(Files& files, const std::string& folder, int64_t step) {
+  const std::vector<std::string> names = files.List(folder);
+  std::string name = absl::StrCat(StepName(step), kBroken);
+  for (int number = 2; std::count(names.begin(), names.end(), name) > 0; ++number) {
+    name = absl::StrCat(StepName(step), kBroken, "-", number);
+  }
+  const std::string path = JoinPath(folder, name);
+  files.Rename(JoinPath(folder, StepName(step)), path);
+  files.SyncFolder(folder);
+  return path;
 }
 
 }  // namespace weft

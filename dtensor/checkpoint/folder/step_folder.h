@@ -16,14 +16,18 @@ namespace weft {
 
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kLatestName[] = "latest";
+inline constexpr char kNoncePrefix[] = ".nonce-";  // of files by which ranks see that they share the folder
 
-// "step-000000100"; while it is written, "step-000000100.2.tmp" in generation 2.
+// "step-000000100"; while it is written, "step-000000100.2-1a2b3c4d.tmp" in generation 2 by the life "1a2b3c4d" of the job;
+// "step-000000100.2.tmp" by "".
 std::string StepName(int64_t step);
-std::string TemporaryStepName(int64_t step, int64_t generation);
+std::string TemporaryStepName(int64_t step, int64_t generation, absl::string_view life);
 // The step of a name that StepName has made; nothing for any other.
 std::optional<int64_t> ParseStepName(absl::string_view name);
 // Whether it is the name of a step that is written, or was when its writer died.
 bool IsTemporaryStepName(absl::string_view name);
+// Whether it is the name of a step that SetStepAside has put out of the way.
+bool IsBrokenStepName(absl::string_view name);
 
 // The steps that have a folder, ascending, whole or not; none, if the folder is not there.
 std::vector<int64_t> ListSteps(Files& files, const std::string& folder);
@@ -35,10 +39,13 @@ Manifest ReadManifest(Files& files, const std::string& folder, int64_t step);
 // What is wrong with a step, a line each; nothing, if it is whole: its manifest parses and is of this step, and every file
 // that it names is there, with its size, and a header with its checksum; so are those of other steps that it refers to, as
 // far as it refers to them. Elements are not read.
-// Cost: reads the headers of all files.
+// Cost:   reads the headers of all files.
+// Errors: all but DataLoss and NotFound, which alone say that a step is broken: what cannot be read now, or not by this
+//         Weft, may be whole.
 std::vector<std::string> CheckStep(Files& files, const std::string& folder, int64_t step);
 
 // The same, and reads all elements and compares their checksums. `num_bytes`: of the elements.
+// Errors: as CheckStep.
 struct StepVerdict {
   std::vector<std::string> problems;
   int64_t num_bytes = 0;
@@ -51,7 +58,15 @@ struct FoundStep {
   std::vector<std::string> skipped;  // what is wrong with higher ones
 };
 // Looks at all of them: the file `latest` is a hint for people.
+// Errors: as CheckStep.
 FoundStep FindLatestStep(Files& files, const std::string& folder);
+// The same for a run that goes on in the folder: it begins anew only where there has been no step.
+// Errors: also DataLoss that names the steps, if there are any, of which none is whole.
+FoundStep FindStepToGoOnFrom(Files& files, const std::string& folder);
+
+// Renames a step to "step-000000100.broken", ".broken-2" if that is taken, and so on; returns the new path.
+// Errors: those of the files.
+std::string SetStepAside(Files& files, const std::string& folder, int64_t step);
 
 }  // namespace weft
 

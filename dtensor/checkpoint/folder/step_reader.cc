@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/folder/step_reader.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -9,6 +10,11 @@
 #include "runtime/base/error.h"
 
 namespace weft {
+namespace {
+
+constexpr int64_t kPart = 8 << 20;
+
+}  // namespace
 
 StepReader::StepReader(std::shared_ptr<Files> files, const std::string& folder, int64_t step)
     : files_(std::move(files)),
@@ -54,34 +60,72 @@ FileReader& StepReader::Opened(const std::string& path) {
   return *file;
 }
 
-void StepReader::DoRead(const std::string& name, const ShardBox& box, char* out) {
-  const TensorPlace& place = manifest_.tensors.at(name);
-  const TensorType& type = place.type;
-  const Region wanted = {box.offset, box.shape};
+const std::vector<OwnedBox>& StepReader::BoxesOf(const std::string& name) {
   const auto boxes = boxes_.try_emplace(name);
-  if (boxes.second) boxes.first->second = OwnedBoxes(place);
-  for (const OwnedBox& owned : boxes.first->second) {
+  if (boxes.second) boxes.first->second = OwnedBoxes(manifest_.tensors.at(name));
+  return boxes.first->second;
+}
+
+StepReader::OpenPiece StepReader::PieceOf(const std::string& name, const OwnedBox& owned) {
+  const OpenFile& source = FileOf(owned.rank);
+  const auto piece = source.table.find(name);
+  if (piece == source.table.end() || piece->second.box != owned.box ||
+      piece->second.dtype != manifest_.tensors.at(name).type.dtype) {
+    Throw(absl::StatusCode::kDataLoss, "'", source.file->path(), "' lacks the box of tensor '", name,
+          "' that the manifest says it has");
+  }
+  const PieceRecord& record = piece->second;
+  if (!record.at) return {*source.file, record.offset, record.crc32c};
+  return {Opened(JoinPath(JoinPath(folder_, StepName(record.at->step)), record.at->file)), record.at->offset,
+          record.crc32c};
+}
+
+void StepReader::RequireCrc(const std::string& name, const OpenPiece& piece, uint32_t crc) const {
+  if (crc == piece.crc32c) return;
+  Throw(absl::StatusCode::kDataLoss, "'", piece.file.path(), "': the elements of tensor '", name,
+        "' have the checksum ", CrcText(crc), ", ", CrcText(piece.crc32c), " was expected");
+}
+
+void StepReader::DoRead(const std::string& name, const ShardBox& box, char* out) {
+  const TensorType& type = manifest_.tensors.at(name).type;
+  const Region wanted = {box.offset, box.shape};
+  for (const OwnedBox& owned : BoxesOf(name)) {
     if (Intersect({owned.box.offset, owned.box.shape}, wanted).empty()) continue;
-    const OpenFile& source = FileOf(owned.rank);
-    const auto piece = source.table.find(name);
-    if (piece == source.table.end() || piece->second.box != owned.box || piece->second.dtype != type.dtype) {
-      Throw(absl::StatusCode::kDataLoss, "'", source.file->path(), "' lacks the box of tensor '", name,
-            "' that the manifest says it has");
-    }
-    const PieceRecord& record = piece->second;
-    FileReader& file = record.at
-                           ? Opened(JoinPath(JoinPath(folder_, StepName(record.at->step)), record.at->file))
-                           : *source.file;
+    const OpenPiece piece = PieceOf(name, owned);
     const StoredBox stored = {.region = {owned.box.offset, owned.box.shape},
-                              .file_offset = record.at ? record.at->offset : record.offset,
+                              .file_offset = piece.offset,
                               .item_size = ItemSize(type.dtype)};
-    const std::optional<uint32_t> crc = ReadShared(file, stored, wanted, out);
-    if (crc && *crc != record.crc32c) {
-      Throw(absl::StatusCode::kDataLoss, "'", file.path(), "': the elements of tensor '", name,
-            "' have the checksum ", CrcText(*crc), ", ", CrcText(record.crc32c), " was expected");
-    }
+    const std::optional<uint32_t> crc = ReadShared(piece.file, stored, wanted, out);
+    if (crc) RequireCrc(name, piece, *crc);
   }
   num_bytes_read_ += box.shape.num_elements() * ItemSize(type.dtype);
+}
+
+void StepReader::CheckPieces(const std::string& name, const std::vector<ShardBox>& boxes,
+                             const Share& share) {
+  const int64_t item_size = ItemSize(manifest_.tensors.at(name).type.dtype);
+  // By files, so that each is opened by one; where those are few, by pieces.
+  const bool by_file = std::ssize(manifest_.files) >= share.parts;
+  std::vector<char> buffer;
+  for (const OwnedBox& owned : BoxesOf(name)) {
+    const Region stored = {owned.box.offset, owned.box.shape};
+    const bool is_read = std::any_of(boxes.begin(), boxes.end(), [&](const ShardBox& box) {
+      return Intersect(stored, {box.offset, box.shape}) == stored;
+    });
+    if (is_read) continue;
+    const int64_t turn = by_file ? owned.rank : num_unread_++;
+    if (turn % share.parts != share.part) continue;
+    const OpenPiece piece = PieceOf(name, owned);
+    const int64_t num_bytes = owned.box.shape.num_elements() * item_size;
+    uint32_t crc = 0;
+    for (int64_t done = 0; done < num_bytes; done += std::ssize(buffer)) {
+      buffer.resize(static_cast<size_t>(std::min(kPart, num_bytes - done)));
+      ReadAll(piece.file, piece.offset + done, buffer.data(), std::ssize(buffer));
+      crc = Crc32c(buffer.data(), std::ssize(buffer), crc);
+    }
+    num_bytes_checked_ += num_bytes;
+    RequireCrc(name, piece, crc);
+  }
 }
 
 }  // namespace weft

@@ -17,7 +17,8 @@
 namespace weft {
 
 // Of each box that is asked for, reads from the files of the ranks that saved parts of it those parts alone
-// (box_read.h); opens a file when it first needs it. Where all of a saved piece is read, its checksum is compared.
+// (box_read.h); opens a file when it first needs it. Where all of a saved piece is read, its checksum is compared; others
+// are for CheckPieces.
 class StepReader : public TensorSource {
  public:
   // Errors: as ReadManifest.
@@ -29,6 +30,8 @@ class StepReader : public TensorSource {
   const std::string& path() const override { return path_; }
   std::vector<std::string> Names() const override;
   const TensorType* Find(absl::string_view name) const override;
+  void CheckPieces(const std::string& name, const std::vector<ShardBox>& boxes, const Share& share) override;
+  int64_t num_bytes_checked() const { return num_bytes_checked_; }  // of elements, by CheckPieces
 
  private:
   void DoRead(const std::string& name, const ShardBox& box, char* out) override;
@@ -39,6 +42,16 @@ class StepReader : public TensorSource {
   };
   // The file of a rank, and its table.
   const OpenFile& FileOf(int rank);
+  // A piece of a tensor, and the file with its elements, from `offset` on.
+  struct OpenPiece {
+    FileReader& file;
+    int64_t offset = 0;
+    uint32_t crc32c = 0;
+  };
+  OpenPiece PieceOf(const std::string& name, const OwnedBox& owned);
+  const std::vector<OwnedBox>& BoxesOf(const std::string& name);
+  // Errors: DataLoss, unless `crc` is the piece's.
+  void RequireCrc(const std::string& name, const OpenPiece& piece, uint32_t crc) const;
   // A file that a piece lies in, of this step or another.
   FileReader& Opened(const std::string& path);
 
@@ -50,6 +63,8 @@ class StepReader : public TensorSource {
   std::map<std::string, std::unique_ptr<FileReader>> others_;
   std::map<std::string, std::vector<OwnedBox>> boxes_;  // by tensor
   int64_t num_bytes_read_ = 0;
+  int64_t num_bytes_checked_ = 0;
+  int64_t num_unread_ = 0;  // pieces of which CheckPieces has heard
 };
 
 }  // namespace weft

@@ -6,15 +6,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <random>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/folder/step_reader.h"
 #include "dtensor/checkpoint/state/shared_folder.h"
-#include "dtensor/checkpoint/state/state_table.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
 #include "runtime/base/version.h"
@@ -36,6 +37,20 @@ double ThreadSeconds() {
 
 // Where all cores compute, a writer of the same weight takes a third of what a rank has; at 10 of nice(2), a tenth.
 constexpr int kWriterNice = 10;
+
+// Errors: InvalidArgument for what is no UTF-8, which JSON cannot hold, and for two texts of one name.
+void AddTexts(const State& state, Manifest* manifest) {
+  for (const auto& [name, part] : state.parts()) {
+    RequireUtf8("part", name, name);
+    manifest->parts.push_back(name);
+    for (const auto& [key, text] : part->Texts()) {
+      RequireUtf8("text", key, key);
+      RequireUtf8("text", key, text);
+      WEFT_REQUIRE(manifest->texts.emplace(key, text).second, "state: text '", key, "' of part '", name,
+                   "' stands twice");
+    }
+  }
+}
 
 // A reference to the same elements of an earlier step, if they are.
 bool RefersTo(const PieceTable& table, PieceToSave* piece) {
@@ -78,19 +93,21 @@ CheckpointManager::~CheckpointManager() {
 
 void CheckpointManager::Begin() {
   CheckFolderIsShared(agreement_, *files_, options_.folder);
-  const std::string word =
-      agreement_.Agree({.part =
-                            [&] {
-                              if (agreement_.rank() != 0) return std::string();
-                              RemoveLeftovers(*files_, options_.folder);
-                              const FoundStep found = FindLatestStep(*files_, options_.folder);
-                              for (const std::string& line : found.skipped)
-                                Warn(absl::StrCat("checkpoint not used: ", line));
-                              return found.step ? absl::StrCat(*found.step) : std::string();
-                            },
-                        .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }});
+  const std::string word = agreement_.Agree(
+      {.part =
+           [&] {
+             if (agreement_.rank() != 0) return std::string();
+             RemoveLeftovers(*files_, options_.folder, [this](const std::string& line) { Warn(line); });
+             const FoundStep found = FindStepToGoOnFrom(*files_, options_.folder);
+             for (const std::string& line : found.skipped) Warn(absl::StrCat("checkpoint not used: ", line));
+             return absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8), " ",
+                                 found.step ? absl::StrCat(*found.step) : "");
+           },
+       .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }});
+  const std::pair<std::string, std::string> told = absl::StrSplit(word, ' ');
+  life_ = told.first;
   int64_t step = 0;
-  if (absl::SimpleAtoi(word, &step)) latest_step_ = step;
+  if (absl::SimpleAtoi(told.second, &step)) latest_step_ = step;
 }
 
 void CheckpointManager::Warn(const std::string& line) const {
@@ -101,7 +118,15 @@ void CheckpointManager::Warn(const std::string& line) const {
 std::optional<int64_t> CheckpointManager::Resume(State& state, const RestoreOptions& options) {
   Wait();
   if (!latest_step_) return std::nullopt;
-  Load(*latest_step_, state, options);
+  StateTexts texts;
+  try {
+    RestoreStep(*latest_step_, state, options, &texts);
+  } catch (const Error& error) {
+    // It is the same on every rank. Other errors say that the state does not fit, or that a file could not be read now.
+    if (error.code() == absl::StatusCode::kDataLoss) GiveUp(*latest_step_, error);
+    throw;
+  }
+  LoadTexts(texts, state, options);
   current_step_ = latest_step_;
   return latest_step_;
 }
@@ -109,12 +134,37 @@ std::optional<int64_t> CheckpointManager::Resume(State& state, const RestoreOpti
 RestoreResult CheckpointManager::Load(int64_t step, State& state, const RestoreOptions& options) {
   Wait();
   StateTexts texts;
+  RestoreResult result = RestoreStep(step, state, options, &texts);
+  LoadTexts(texts, state, options);
+  return result;
+}
+
+RestoreResult CheckpointManager::RestoreStep(int64_t step, State& state, const RestoreOptions& options,
+                                             StateTexts* texts) {
   const auto open = [&] {
     auto reader = std::make_unique<StepReader>(files_, options_.folder, step);
-    texts = reader->manifest().texts;
+    *texts = reader->manifest().texts;
     return reader;
   };
-  RestoreResult result = Restore(agreement_, open, state, options);
+  return Restore(agreement_, open, state, options);
+}
+
+void CheckpointManager::GiveUp(int64_t step, const Error& error) {
+  const auto set_aside = [&] {
+    if (agreement_.rank() != 0) return std::string();
+    try {
+      const std::string path = SetStepAside(*files_, options_.folder, step);
+      return absl::StrCat("the step is now '", path, "', and the next start takes an older one");
+    } catch (const Error& failure) {
+      return absl::StrCat("the step stays, so that the next start takes it again: ", failure.message());
+    }
+  };
+  const std::string told =
+      agreement_.Agree({.part = set_aside, .conclude = [](const auto& reports) { return reports[0]; }});
+  Throw(error.code(), error.message(), "; ", told);
+}
+
+void CheckpointManager::LoadTexts(const StateTexts& texts, State& state, const RestoreOptions& options) {
   agreement_.Agree({.part = [&] {
     for (const auto& [name, part] : state.parts()) {
       const bool is_wanted =
@@ -123,13 +173,21 @@ RestoreResult CheckpointManager::Load(int64_t step, State& state, const RestoreO
     }
     return std::string();
   }});
-  return result;
 }
 
+// An error on this rank alone becomes its part in WriteStep, so that all ranks take part in the same rounds.
 StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
-  const std::vector<LocalStateTensor> tensors = TensorsOf(state, {});
   StepToWrite write;
+  const auto attempt = [&](const auto& function) {
+    if (write.failure != nullptr) return;
+    try {
+      function();
+    } catch (...) {
+      write.failure = std::current_exception();
+    }
+  };
   write.keep = options_.keep;
+  write.life = life_;
   write.options = {.step = step,
                    .rank = world_.rank(),
                    .world = agreement_.size(),
@@ -139,24 +197,30 @@ StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
   write.manifest.step = step;
   write.manifest.generation = options_.generation;
   write.manifest.world = agreement_.size();
-  for (const auto& [name, part] : state.parts()) {
-    write.manifest.parts.push_back(name);
-    for (const auto& [key, text] : part->Texts()) {
-      WEFT_REQUIRE(write.manifest.texts.emplace(key, text).second, "state: text '", key, "' of part '", name,
-                   "' stands twice");
-    }
-  }
+  std::vector<LocalStateTensor> tensors;
+  attempt([&] {
+    AddTexts(state, &write.manifest);
+    tensors = TensorsOf(state, {});
+    for (const LocalStateTensor& local : tensors) RequireUtf8("tensor", local.tensor.name, local.tensor.name);
+  });
+  if (write.failure != nullptr) tensors.clear();
   for (const auto& [name, entry] : GatherStateTable(agreement_, tensors)) {
     write.manifest.tensors[name] = entry.place;
   }
+  attempt([&] { AddPieces(tensors, &write); });
+  return write;
+}
+
+void CheckpointManager::AddPieces(const std::vector<LocalStateTensor>& tensors, StepToWrite* write) {
   std::vector<std::pair<std::string, Tensor>> live;
   for (const LocalStateTensor& local : tensors) {
     const TensorPlace place = PlaceOf(local.tensor.tensor);
-    // What several stages have, the first of them saves.
-    if (place != write.manifest.tensors.at(local.tensor.name)) continue;
+    // What several stages have, the first of them saves. What is not there belongs to a rank that has failed.
+    const auto known = write->manifest.tensors.find(local.tensor.name);
+    if (known == write->manifest.tensors.end() || place != known->second) continue;
     const std::optional<ShardBox> box = BoxOwnedBy(place, world_.rank());
     if (!box) continue;
-    PieceToSave& piece = write.pieces.emplace_back();
+    PieceToSave& piece = write->pieces.emplace_back();
     piece.name = local.tensor.name;
     piece.record.dtype = place.type.dtype;
     piece.record.box = *box;
@@ -164,11 +228,10 @@ StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
   }
   if (options_.background) {
     const std::vector<Tensor> copies = host_.Copy(live, world_.pool());
-    for (size_t i = 0; i < copies.size(); ++i) write.pieces[i].elements = copies[i];
+    for (size_t i = 0; i < copies.size(); ++i) write->pieces[i].elements = copies[i];
   } else {
-    for (size_t i = 0; i < live.size(); ++i) write.pieces[i].elements = OnHost(live[i].second);
+    for (size_t i = 0; i < live.size(); ++i) write->pieces[i].elements = OnHost(live[i].second);
   }
-  return write;
 }
 
 // In the background: on the writer's thread.
@@ -199,8 +262,20 @@ void CheckpointManager::TakeOver(const WrittenPieces& written, int64_t step) {
 
 void CheckpointManager::Save(int64_t step, const State& state) {
   WEFT_REQUIRE(step >= 0, "checkpoints: step ", step, "; expected 0 or more");
+  // A save that failed is told behind this one, which all ranks go through, whenever each learns of the other.
+  std::exception_ptr older;
+  try {
+    Wait();
+  } catch (...) {
+    older = std::current_exception();
+  }
+  if (current_step_ != step) StartSave(step, state);
+  if (older == nullptr) return;
   Wait();
-  if (current_step_ == step) return;
+  std::rethrow_exception(older);
+}
+
+void CheckpointManager::StartSave(int64_t step, const State& state) {
   const double begun = Now();
   auto write = std::make_shared<const StepToWrite>(Prepare(step, state));
   stats_ = {.step = step};
@@ -227,10 +302,12 @@ void CheckpointManager::Save(int64_t step, const State& state) {
 }
 
 bool CheckpointManager::AfterStep(int64_t step, const State& state) {
+  if (IsDue(step)) {
+    Save(step, state);
+    return true;
+  }
   if (is_over_) Wait();
-  if (!IsDue(step)) return false;
-  Save(step, state);
-  return true;
+  return false;
 }
 
 void CheckpointManager::Wait() {

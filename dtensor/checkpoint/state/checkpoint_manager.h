@@ -20,7 +20,9 @@
 #include "dtensor/checkpoint/state/host_pieces.h"
 #include "dtensor/checkpoint/state/restore.h"
 #include "dtensor/checkpoint/state/state.h"
+#include "dtensor/checkpoint/state/state_table.h"
 #include "dtensor/checkpoint/state/step_writer.h"
+#include "runtime/base/error.h"
 #include "runtime/launch/world.h"
 
 namespace weft {
@@ -69,7 +71,8 @@ class CheckpointManager {
   // Makes the folder, checks that all ranks see it, removes what writers that died left in it, and looks for the newest
   // step that is whole.
   // Cost:   as Agreement, and three rounds of it; rank 0 reads the headers of the newest step's files.
-  // Errors: as CheckFolderIsShared; InvalidArgument for options that are out of range.
+  // Errors: as CheckFolderIsShared; InvalidArgument for options that are out of range; DataLoss for a folder with steps
+  //         of which none is whole.
   CheckpointManager(World& world, const CheckpointOptions& options);
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
@@ -79,7 +82,8 @@ class CheckpointManager {
   const std::optional<int64_t>& latest_step() const { return latest_step_; }
 
   // Loads the newest step, if there is one, and returns its number. Texts are loaded, too.
-  // Errors: as Restore.
+  // Errors: as Restore. Where they say that the step is broken (DataLoss), it is set aside, so that the next start takes an
+  //         older one: the error says so.
   std::optional<int64_t> Resume(State& state, const RestoreOptions& options = {});
   // Loads a step.
   RestoreResult Load(int64_t step, State& state, const RestoreOptions& options = {});
@@ -87,7 +91,8 @@ class CheckpointManager {
   // Saves a step: all of its files, or none. A step that this has saved last, or
   // resumed from, is not saved again. In the background: returns when what this rank owns has been copied to the host.
   // Cost:   two small all-gathers, and a round of Agreement, in the background if the save is.
-  // Errors: as WriteStep; those of the save before, if it is still to be told.
+  // Errors: as WriteStep; those of the save before, if it is still to be told: this one is over then, and has done its work.
+  //         An error of one rank's state is one on all ranks.
   void Save(int64_t step, const State& state);
 
   // For each step: tells of a save in the background that has failed, and saves if save_every divides the step.
@@ -111,7 +116,12 @@ class CheckpointManager {
  private:
   void Begin();
   void Warn(const std::string& line) const;
+  RestoreResult RestoreStep(int64_t step, State& state, const RestoreOptions& options, StateTexts* texts);
+  [[noreturn]] void GiveUp(int64_t step, const Error& error);  // sets it aside, and throws
+  void LoadTexts(const StateTexts& texts, State& state, const RestoreOptions& options);
   StepToWrite Prepare(int64_t step, const State& state);
+  void AddPieces(const std::vector<LocalStateTensor>& tensors, StepToWrite* write);
+  void StartSave(int64_t step, const State& state);
   void Write(const StepToWrite& step);
   void TakeOver(const WrittenPieces& written, int64_t step);
 
@@ -119,6 +129,7 @@ class CheckpointManager {
   const CheckpointOptions options_;
   const std::shared_ptr<Files> files_;
   Agreement agreement_;
+  std::string life_;  // of the job: told by rank 0
   std::optional<int64_t> latest_step_;
   std::optional<int64_t> current_step_;  // that the state was loaded from, or saved as, last
   HostPieces host_;

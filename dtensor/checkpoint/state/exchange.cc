@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -66,6 +67,7 @@ void ImportStep(const std::shared_ptr<Files>& files, const std::string& folder, 
   write.manifest.step = step;
   write.manifest.parts = {"import"};
   write.manifest.texts = texts;
+  write.life = absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8));
   write.options.step = step;
   for (const std::string& name : source.Names()) {
     const TensorType& type = *source.Find(name);

@@ -1,10 +1,12 @@
 #include "dtensor/checkpoint/state/restore.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/checkpoint/folder/tensor_place.h"
 #include "dtensor/checkpoint/state/state_table.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
@@ -54,6 +56,23 @@ RestoreResult Match(const TensorSource& source, const State& state, const StateT
   return result;
 }
 
+// What is read in part alone has no checksum that reading could compare: that is checked before anything is changed.
+void CheckPieces(TensorSource& source, const State& state, const StateTable& table,
+                 const RestoreOptions& options, const TensorSource::Share& share) {
+  std::map<std::string, std::vector<ShardBox>> read;
+  for (const auto& [name, entry] : table) {
+    const std::string outside = NameOutside(options, name);
+    if (outside.empty() || source.Find(outside) == nullptr) continue;
+    std::vector<ShardBox>& boxes = read[outside];
+    if (!entry.is_exact) continue;  // of which nobody knows what is read
+    for (const OwnedBox& owned : OwnedBoxes(entry.place)) boxes.push_back(owned.box);
+  }
+  for (const std::string& name : options.parts.empty() ? source.Names() : std::vector<std::string>()) {
+    if (IsKnown(state, name)) read.try_emplace(name);
+  }
+  for (const auto& [name, boxes] : read) source.CheckPieces(name, boxes, share);
+}
+
 void Read(TensorSource& source, const LocalStateTensor& local, const RestoreOptions& options) {
   const std::string outside = NameOutside(options, local.tensor.name);
   if (outside.empty() || source.Find(outside) == nullptr) return;
@@ -88,6 +107,7 @@ RestoreResult Restore(Agreement& agreement, const std::function<std::unique_ptr<
   agreement.Agree({.part = [&] {
     source = open();
     result = Match(*source, state, table, options);
+    CheckPieces(*source, state, table, options, {agreement.rank(), agreement.size()});
     return std::string();
   }});
   agreement.Agree({.part = [&] {

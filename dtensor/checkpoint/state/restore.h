@@ -34,7 +34,8 @@ struct RestoreResult {
 // are looked at before anything is changed. Every rank calls it alike.
 //
 // `open`: opens the checkpoint; called once per rank.
-// Cost:   two small all-gathers; what is read, is read by the rank that needs it.
+// Cost:   two small all-gathers; what is read, is read by the rank that needs it. Saved pieces that no rank reads whole, as on
+//         another mesh, are read once more, shared out over the ranks, for their checksums: before anything is changed.
 // Errors: on every rank, InvalidArgument that lists all that does not fit; those of `open` and of reading, which say which
 //         rank's they are: tensors may be changed by then.
 RestoreResult Restore(Agreement& agreement, const std::function<std::unique_ptr<TensorSource>()>& open,

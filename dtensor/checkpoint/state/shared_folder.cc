@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/checkpoint/folder/step_folder.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -39,7 +40,7 @@ void CheckFolderIsShared(Agreement& agreement, Files& files, const std::string& 
   const auto write = [&] {
     if (!is_first) return std::string();
     MakeFolders(files, folder);
-    WriteText(files, JoinPath(folder, absl::StrCat(".nonce-", nonce)), nonce);
+    WriteText(files, JoinPath(folder, absl::StrCat(kNoncePrefix, nonce)), nonce);
     files.SyncFolder(folder);
     return absl::StrCat(nonce, "\n", HostName());
   };
@@ -47,7 +48,7 @@ void CheckFolderIsShared(Agreement& agreement, Files& files, const std::string& 
       agreement.Agree(
           {.part = write, .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }}),
       '\n');
-  const std::string path = JoinPath(folder, absl::StrCat(".nonce-", first[0]));
+  const std::string path = JoinPath(folder, absl::StrCat(kNoncePrefix, first[0]));
   const auto look = [&] {
     const auto deadline = std::chrono::steady_clock::now() + patience;
     while (!Holds(files, path, first[0])) {

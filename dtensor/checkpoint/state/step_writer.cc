@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -42,7 +43,7 @@ void TakeReport(int rank, const std::string& report, Manifest* manifest) {
   std::sort(manifest->refers_to.begin(), manifest->refers_to.end());
 }
 
-// A step of that number that is whole stays; one that is not goes.
+// A step of that number that is whole stays; one that is not is set aside for people to look at.
 void MakeRoom(Files& files, const std::string& folder, int64_t step) {
   const std::vector<int64_t> steps = ListSteps(files, folder);
   if (!std::count(steps.begin(), steps.end(), step)) return;
@@ -50,7 +51,23 @@ void MakeRoom(Files& files, const std::string& folder, int64_t step) {
     Throw(absl::StatusCode::kFailedPrecondition, "'", JoinPath(folder, StepName(step)),
           "' is there already, and whole: to write this step anew, remove it");
   }
-  RemoveFolder(files, JoinPath(folder, StepName(step)));
+  SetStepAside(files, folder, step);
+}
+
+std::string TemporaryPath(const std::string& folder, const StepToWrite& step) {
+  return JoinPath(folder, TemporaryStepName(step.manifest.step, step.manifest.generation, step.life));
+}
+
+// A rank that has lost its file since, or wrote it elsewhere, is found before the step has its name.
+void RequireFiles(Files& files, const std::string& temporary, const Manifest& manifest) {
+  for (const auto& [name, file] : manifest.files) {
+    const std::string path = JoinPath(temporary, name);
+    const std::optional<int64_t> size = files.SizeOf(path);
+    if (size == file.num_bytes) continue;
+    Throw(absl::StatusCode::kDataLoss, "'", path, "' ",
+          size ? absl::StrCat("has ", *size, " bytes") : std::string("is not there"), "; its rank wrote ",
+          file.num_bytes, " bytes");
+  }
 }
 
 // Which step is the newest, for people and scripts: what is read is the steps.
@@ -75,14 +92,15 @@ void Publish(Files& files, const std::string& folder, const StepToWrite& step, M
     Throw(absl::StatusCode::kNotFound, "'", folder, "': step ", other,
           " is gone, which tensors that have not changed refer to; the next save writes them anew");
   }
-  const std::string temporary = JoinPath(folder, TemporaryStepName(manifest.step, manifest.generation));
+  const std::string temporary = TemporaryPath(folder, step);
+  RequireFiles(files, temporary, manifest);
   WriteText(files, JoinPath(temporary, kManifestName), FormatManifest(manifest));
   files.SyncFolder(temporary);
   files.Rename(temporary, JoinPath(folder, StepName(manifest.step)));
   files.SyncFolder(folder);
   WriteHint(files, folder, manifest.step);
   try {
-    DropSteps(files, folder, step.keep);
+    DropSteps(files, folder, step.keep, manifest.step);
   } catch (const Error&) {
     // Old steps that stay cost space; the next save tries again.
   }
@@ -93,11 +111,12 @@ void Publish(Files& files, const std::string& folder, const StepToWrite& step, M
 WrittenPieces WriteStep(Agreement& agreement, Files& files, const std::string& folder,
                         const StepToWrite& step) {
   const Manifest& manifest = step.manifest;
-  const std::string temporary = JoinPath(folder, TemporaryStepName(manifest.step, manifest.generation));
+  const std::string temporary = TemporaryPath(folder, step);
   WrittenPieces written;
   agreement.Agree({
       .part =
           [&] {
+            if (step.failure != nullptr) std::rethrow_exception(step.failure);
             if (agreement.rank() == 0) MakeRoom(files, folder, manifest.step);
             files.MakeFolder(temporary);
             if (step.pieces.empty()) return std::string();
@@ -115,28 +134,44 @@ WrittenPieces WriteStep(Agreement& agreement, Files& files, const std::string& f
   return written;
 }
 
-void RemoveLeftovers(Files& files, const std::string& folder) {
+void RemoveLeftovers(Files& files, const std::string& folder,
+                     const std::function<void(const std::string& line)>& warn) {
+  const std::string hint = absl::StrCat(kLatestName, ".tmp");
   for (const std::string& name : files.List(folder)) {
-    if (IsTemporaryStepName(name)) RemoveFolder(files, JoinPath(folder, name));
+    const std::string path = JoinPath(folder, name);
+    try {
+      if (IsTemporaryStepName(name)) RemoveFolder(files, path);
+      if (absl::StartsWith(name, kNoncePrefix) || name == hint) files.Remove(path);
+    } catch (const Error& error) {
+      if (error.code() != absl::StatusCode::kNotFound) {
+        warn(absl::StrCat("left by a run that died: ", error.message()));
+      }
+    }
   }
 }
 
-void DropSteps(Files& files, const std::string& folder, int keep) {
+void DropSteps(Files& files, const std::string& folder, int keep, int64_t newest) {
   if (keep <= 0) return;
-  std::vector<std::pair<int64_t, Manifest>> whole;
+  std::vector<int64_t> whole, above = {newest};
   for (const int64_t step : ListSteps(files, folder)) {
+    if (step > newest) above.push_back(step);
+    if (step < newest && CheckStep(files, folder, step).empty()) whole.push_back(step);
+  }
+  const size_t stay = std::min(whole.size(), static_cast<size_t>(keep) - 1);
+  std::set<int64_t> kept(whole.end() - static_cast<int64_t>(stay), whole.end());
+  std::vector<int64_t> readers(kept.begin(), kept.end());
+  readers.insert(readers.end(), above.begin(), above.end());
+  for (const int64_t step : readers) {
     try {
-      whole.push_back({step, ReadManifest(files, folder, step)});
-    } catch (const Error&) {
-      // A broken one is left to people to look at.
+      const Manifest manifest = ReadManifest(files, folder, step);
+      kept.insert(manifest.refers_to.begin(), manifest.refers_to.end());
+    } catch (const Error& error) {
+      const bool is_broken =
+          error.code() == absl::StatusCode::kDataLoss || error.code() == absl::StatusCode::kNotFound;
+      if (step == newest || !is_broken) throw;
     }
   }
-  std::set<int64_t> kept;
-  for (size_t i = whole.size() - std::min<size_t>(whole.size(), keep); i < whole.size(); ++i) {
-    kept.insert(whole[i].first);
-    kept.insert(whole[i].second.refers_to.begin(), whole[i].second.refers_to.end());
-  }
-  for (const auto& [step, manifest] : whole) {
+  for (const int64_t step : whole) {
     if (kept.count(step) > 0) continue;
     // Out of sight at once: a crash in the middle leaves no half of a step under its name.
     const std::string going = JoinPath(folder, absl::StrCat(StepName(step), ".old.tmp"));

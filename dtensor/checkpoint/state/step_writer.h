@@ -3,7 +3,9 @@
 #ifndef WEFT_DTENSOR_CHECKPOINT_STATE_STEP_WRITER_H_
 #define WEFT_DTENSOR_CHECKPOINT_STATE_STEP_WRITER_H_
 
-#include <memory>
+#include <cstdint>
+#include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,11 +22,16 @@ struct StepToWrite {
   std::vector<PieceToSave> pieces;
   PieceFileOptions options;
   int keep = 0;  // steps that stay, the newest; 0: all
+  std::string
+      life;  // of the job, alike on all ranks: part of the temporary name, so that two lives do not meet
+  // Not null: this rank has nothing to write, and this is why; WriteStep fails with it on every rank.
+  std::exception_ptr failure = nullptr;
 };
 
-// The protocol. Each rank writes its file into step-N.G.tmp and makes its contents durable; rank 0 then writes the
-// manifest, makes it durable, then the folder's names, renames the folder to step-N, and makes that name durable; then
-// it drops steps that are not kept and that no kept one refers to. Until the renaming there is no step N, and when there is
+// The protocol. Each rank writes its file into step-N.G-LIFE.tmp and makes its contents durable; rank 0 then writes the
+// manifest, once all files are there with their sizes, makes it durable, then the folder's names, renames the folder to
+// step-N, and makes that name durable; then it drops steps that are not kept and that no kept one refers to. A step of
+// this number that is broken is set aside before. Until the renaming there is no step N, and when there is
 // one, all of it is there. Every rank calls it alike; it may run on another thread than the rank's.
 //
 // Returns what this rank has written.
@@ -33,11 +40,17 @@ struct StepToWrite {
 WrittenPieces WriteStep(Agreement& agreement, Files& files, const std::string& folder,
                         const StepToWrite& step);
 
-// Removes what writers that died have left. Of one process, before any writes.
-void RemoveLeftovers(Files& files, const std::string& folder);
+// Removes what writers that died have left: temporary folders, nonces, a hint. Of one process, before any writes. What
+// cannot be removed stays, and `warn` is told.
+void RemoveLeftovers(Files& files, const std::string& folder,
+                     const std::function<void(const std::string& line)>& warn);
 
-// Removes whole steps but the newest `keep` and those that they refer to.
-void DropSteps(Files& files, const std::string& folder, int keep);
+// Removes whole steps below `newest`, which is whole, so that with it `keep` stay, beside those that they refer to. Steps
+// that are not whole do not count, and stay; so do those above `newest`, of a program that went back, and what
+// they refer to.
+// Cost:   reads the headers of all files of the steps below.
+// Errors: as CheckStep: then nothing is removed.
+void DropSteps(Files& files, const std::string& folder, int keep, int64_t newest);
 
 }  // namespace weft
 

@@ -188,12 +188,17 @@ std::unique_ptr<FileReader> CrashFiles::Open(const std::string& path) {
   if (node < 0 || image_.nodes.at(node).is_folder) {
     Throw(absl::StatusCode::kNotFound, "cannot read '", path, "'");
   }
+  if (!unreadable_.empty() && path.find(unreadable_) != std::string::npos) {
+    Throw(unreadable_code_, "cannot read '", path, "': it is told to fail");
+  }
   return std::make_unique<MemoryReader>(path, image_.nodes.at(node).bytes);
 }
 
-void CrashFiles::MakeFolder(const std::string& path) {
+bool CrashFiles::MakeFolder(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (Find(path) < 0) Add(path, /*is_folder=*/true);
+  if (Find(path) >= 0) return false;
+  Add(path, /*is_folder=*/true);
+  return true;
 }
 
 void CrashFiles::SyncFolder(const std::string& path) {
@@ -225,6 +230,9 @@ void CrashFiles::Remove(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int node = Find(path);
   if (node < 0) Throw(absl::StatusCode::kNotFound, "cannot remove '", path, "'");
+  if (!unremovable_.empty() && path.find(unremovable_) != std::string::npos) {
+    Throw(absl::StatusCode::kFailedPrecondition, "cannot remove '", path, "': Device or resource busy");
+  }
   if (!image_.nodes.at(node).names.empty()) {
     Throw(absl::StatusCode::kFailedPrecondition, "cannot remove '", path, "': not empty");
   }
@@ -269,6 +277,17 @@ void CrashFiles::FailNever() { FailAt(-1, absl::StatusCode::kDataLoss); }
 int64_t CrashFiles::num_changes() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return num_changes_;
+}
+
+void CrashFiles::FailReads(const std::string& path_part, absl::StatusCode code) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  unreadable_ = path_part;
+  unreadable_code_ = code;
+}
+
+void CrashFiles::FailRemoves(const std::string& path_part) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  unremovable_ = path_part;
 }
 
 void CrashFiles::set_longest_write(int64_t num_bytes) {

@@ -58,7 +58,7 @@ class CrashFiles final : public Files {
 
   std::unique_ptr<FileWriter> Create(const std::string& path) override;
   std::unique_ptr<FileReader> Open(const std::string& path) override;
-  void MakeFolder(const std::string& path) override;
+  bool MakeFolder(const std::string& path) override;
   void SyncFolder(const std::string& path) override;
   void Rename(const std::string& from, const std::string& to) override;
   std::vector<std::string> List(const std::string& folder) override;
@@ -76,6 +76,10 @@ class CrashFiles final : public Files {
   void FailNever();
   // Operations that changed the disk since FailAt or FailNever.
   int64_t num_changes() const;
+  // Files whose paths have this in them cannot be opened, for this reason; "": all can.
+  void FailReads(const std::string& path_part, absl::StatusCode code);
+  // Files whose paths have this in them cannot be removed; "": all can.
+  void FailRemoves(const std::string& path_part);
   // Writes take at most so many bytes at once; 0: all.
   void set_longest_write(int64_t num_bytes);
   // Changes a byte of a file.
@@ -102,6 +106,9 @@ class CrashFiles final : public Files {
   bool fail_from_then_on_ = false;
   absl::StatusCode fail_code_ = absl::StatusCode::kDataLoss;
   int64_t longest_write_ = 0;
+  std::string unreadable_;
+  absl::StatusCode unreadable_code_ = absl::StatusCode::kDataLoss;
+  std::string unremovable_;
 };
 
 // Does it, whatever of its names is there.

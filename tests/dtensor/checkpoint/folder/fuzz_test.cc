@@ -69,8 +69,15 @@ std::shared_ptr<CrashFiles> MakeStep() {
 
 // Reads all of it. Errors are weft::Errors that name something of the folder.
 bool ReadsWell(const std::shared_ptr<CrashFiles>& files) {
-  EXPECT_NO_THROW(FindLatestStep(*files, kFolder));
-  const StepVerdict verdict = VerifyStep(*files, kFolder, 5);
+  StepVerdict verdict;
+  try {
+    FindLatestStep(*files, kFolder);
+    verdict = VerifyStep(*files, kFolder, 5);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kUnimplemented);  // of a newer format, as a manifest says
+    EXPECT_THAT(error.message(), testing::HasSubstr("runs/step-0000000"));
+    return false;
+  }
   for (const std::string& problem : verdict.problems)
     EXPECT_THAT(problem, testing::HasSubstr("runs/step-0000000"));
   try {

@@ -89,8 +89,17 @@ TEST(ManifestTest, NamesOfSteps) {
        {"step-100", "step-000000100.2.tmp", "step--00000001", "latest", "step-", "step-00000010x"}) {
     EXPECT_EQ(ParseStepName(name), std::nullopt) << name;
   }
-  EXPECT_EQ(TemporaryStepName(100, 2), "step-000000100.2.tmp");
+  EXPECT_EQ(TemporaryStepName(100, 2, ""), "step-000000100.2.tmp");
+  EXPECT_EQ(TemporaryStepName(100, 2, "1a2b"), "step-000000100.2-1a2b.tmp");
   EXPECT_TRUE(IsTemporaryStepName("step-000000100.2.tmp"));
+  EXPECT_TRUE(IsTemporaryStepName("step-000000100.2-1a2b.tmp"));
+  for (const char* name : {"step-000000100.broken", "step-000000100.broken-2"}) {
+    EXPECT_TRUE(IsBrokenStepName(name));
+    EXPECT_FALSE(IsTemporaryStepName(name));
+    EXPECT_EQ(ParseStepName(name), std::nullopt);
+  }
+  EXPECT_FALSE(IsBrokenStepName("step-000000100"));
+  EXPECT_FALSE(IsBrokenStepName("notes.broken"));
   EXPECT_FALSE(IsTemporaryStepName("step-000000100"));
 }
 

@@ -94,8 +94,8 @@ TEST(CheckpointManagerTest, TakesTheHighestStepThatIsWhole) {
   EXPECT_THAT(warnings[0], HasSubstr("step-000000004/manifest.json"));
   EXPECT_THAT(warnings[1],
               HasSubstr("step-000000003/manifest.json' is not a whole manifest: its checksum is"));
-  EXPECT_THAT(files->List(kFolder),
-              ElementsAre("latest", "step-000000001", "step-000000002", "step-000000003", "step-000000004"));
+  EXPECT_THAT(files->List(kFolder), ElementsAre("latest", "step-000000001", "step-000000002",
+                                                "step-000000003", "step-000000003.broken", "step-000000004"));
 }
 
 TEST(CheckpointManagerTest, AllThatDoesNotFitIsNamedAtOnce) {

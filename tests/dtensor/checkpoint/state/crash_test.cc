@@ -48,6 +48,21 @@ SaveLog RecordSave(int num_ranks, int keep) {
   return save;
 }
 
+// The same of the first save of all, on an empty disk: the folder and those above it are made, too.
+SaveLog RecordFirstSave() {
+  const auto files = std::make_shared<CrashFiles>();
+  SaveLog save;
+  save.before = files->StartLog();
+  RunRanks(1, [&](World& world) {
+    State state = SmallState(world, 1);
+    CheckpointManager manager(world, {.folder = kFolder, .files = files});
+    FillState(state, 2);
+    manager.Save(2, state);
+  });
+  save.log = files->log();
+  return save;
+}
+
 // The step that a run would go on from, -1 if it would take one that is not as it was saved, 0 if none.
 int64_t FoundIn(const DiskImage& image) {
   const auto files = std::make_shared<CrashFiles>(image);
@@ -129,7 +144,7 @@ TEST(CrashTest, AWriterThatForgetsASyncIsCaught) {
   };
   for (const Mutant& mutant :
        {Mutant{DiskOp::kSyncFile, "rank-00000.safetensors"}, Mutant{DiskOp::kSyncFile, "manifest.json"},
-        Mutant{DiskOp::kSyncFolder, "step-000000002.0.tmp"}}) {
+        Mutant{DiskOp::kSyncFolder, "step-000000002.0-"}}) {
     const SaveLog broken = Without(save, mutant.kind, mutant.path);
     EXPECT_GT(CrashEverywhere(broken, DoneBehind(broken.log)).wrong, 0) << mutant.path;
   }
@@ -139,6 +154,24 @@ TEST(CrashTest, AWriterThatForgetsASyncIsCaught) {
   ASSERT_EQ(broken.log[done - 1].kind, DiskOp::kSyncFolder);
   broken.log.erase(broken.log.begin() + static_cast<int64_t>(done) - 1);
   EXPECT_GT(CrashEverywhere(broken, done - 1).wrong, 0);
+}
+
+TEST(CrashTest, AnEmptyDisk) {
+  const SaveLog save = RecordFirstSave();
+  const size_t done = DoneBehind(save.log);
+  int64_t found_none = 0, found_it = 0;
+  for (size_t num_done = 0; num_done <= save.log.size(); ++num_done) {
+    VisitCrashes(save.before, save.log, num_done, /*seed=*/num_done, /*samples=*/500,
+                 [&](const DiskImage& image) {
+                   const int64_t found = FoundIn(image);
+                   EXPECT_TRUE(found == 2 || (found == 0 && num_done < done))
+                       << found << " behind operation " << num_done;
+                   found_none += found == 0;
+                   found_it += found == 2;
+                 });
+  }
+  EXPECT_GT(found_none, 100);
+  EXPECT_GT(found_it, 20);
 }
 
 TEST(CrashTest, AManifestBeforeTheFilesIsCaught) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dtensor/checkpoint/folder/piece_file.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
 #include "gmock/gmock.h"
@@ -174,6 +175,46 @@ TEST(FaultTest, DamageIsFoundAndNamed) {
     EXPECT_THAT(MessageOf([&] { manager.Resume(run.state); }),
                 AnyOf(HasSubstr("rank-00000.safetensors': the elements of tensor '")));
   });
+}
+
+// Elements that have changed are found on every mesh: also where no rank reads all of the piece that they are in. Whatever
+// is found there is found before anything is changed.
+TEST(FaultTest, DamageIsFoundOnAnotherMesh) {
+  struct Pair {
+    int from = 0, to = 0;
+    bool in_parts = false;  // of the tensor of which a byte changes, no rank reads a whole piece
+  };
+  for (const Pair& pair : {Pair{0, 4, true}, Pair{4, 7, false}, Pair{5, 4, false}, Pair{2, 1, false}}) {
+    const auto files = std::make_shared<CrashFiles>();
+    const SpreadCase &from = SpreadCases()[pair.from], &to = SpreadCases()[pair.to];
+    RunRanks(from.num_ranks(), [&](World& world) {
+      TestRun run(world, from);
+      CheckpointManager manager(world, {.folder = kFolder, .files = files});
+      FillState(run.state, 1);
+      manager.Save(1, run.state);
+    });
+    const DiskImage image = files->image();
+    for (const auto& [name, file] : ReadManifest(*files, kFolder, 1).files) {
+      const std::string path = "runs/step-000000001/" + name;
+      const PieceTable table = ReadPieceTable(*files->Open(path));
+      int number = 0;
+      for (const auto& [tensor, record] : table) {
+        if (number++ % 7 != 0) continue;  // of the tensors of all parts
+        const auto damaged = std::make_shared<CrashFiles>(image);
+        damaged->Damage(path, record.offset + record.num_bytes() / 2);
+        RunRanks(to.num_ranks(), [&](World& world) {
+          TestRun run(world, to);
+          FillState(run.state, 2);
+          CheckpointManager manager(world, {.folder = kFolder, .files = damaged});
+          EXPECT_THAT(MessageOf([&] { manager.Load(1, run.state); }),
+                      HasSubstr(name + "': the elements of tensor '" + tensor + "'"));
+          if (pair.in_parts && record.box.shape.num_elements() >= 8) {
+            EXPECT_EQ(CountWrongBytes(run.state, 2), 0) << tensor;
+          }
+        });
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+// Saves that fail on one rank, or after the program has gone on: all ranks go through the same rounds.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtensor/checkpoint/folder/step_folder.h"
+#include "dtensor/checkpoint/state/checkpoint_manager.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/checkpoint/files/crash_files.h"
+#include "tests/dtensor/checkpoint/state/state_cases.h"
+#include "tests/message_of.h"
+
+namespace weft {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kFolder[] = "runs";
+
+// A save in the background has failed and is over when the next one is due, or the last: that is done all the same, and the
+// failure told behind it.
+TEST(SaveFailuresTest, TheNextSaveIsNotLost) {
+  for (const bool is_last : {false, true}) {
+    const auto files = std::make_shared<CrashFiles>();
+    RunRanks(2, [&](World& world) {
+      const State state = SmallState(world, 2);
+      CheckpointManager manager(world,
+                                {.folder = kFolder, .save_every = 2, .background = true, .files = files});
+      Agreement agreement(world, std::chrono::minutes(1));
+      const auto on_first = [&](const std::function<void()>& function) {
+        agreement.Agree({.part = [&] { return world.rank() == 0 ? (function(), "") : ""; }});
+      };
+      on_first([&] { files->FailAt(3, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true); });
+      manager.Save(1, state);
+      while (!manager.is_over()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      on_first([&] { files->FailNever(); });
+      FillState(state, 2);
+      EXPECT_THAT(MessageOf([&] { is_last ? manager.Save(2, state) : void(manager.AfterStep(2, state)); }),
+                  HasSubstr("No space left on device"));
+      EXPECT_FALSE(manager.is_saving());
+      EXPECT_EQ(manager.latest_step(), 2);
+      manager.AfterStep(3, state);  // told once
+      FillState(state, 4);
+      manager.AfterStep(4, state);
+      manager.Wait();
+    });
+    EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(2, 4));
+    EXPECT_THAT(VerifyStep(*files, kFolder, 2).problems, IsEmpty());
+  }
+}
+
+// Of what is asked of the program on one rank.
+TEST(SaveFailuresTest, AnErrorOfOneRanksStateIsTold) {
+  for (const bool background : {false, true}) {
+    const auto files = std::make_shared<CrashFiles>();
+    RunRanks(3, [&](World& world) {
+      bool fails = false;
+      const auto text = [&] {
+        if (fails) Throw(absl::StatusCode::kResourceExhausted, "no memory for a text");
+        return std::string("text");
+      };
+      State state = SmallState(world, 3);
+      state.Add("text", MakeTextState("text", text, [](const std::string&) {}));
+      CheckpointManager manager(world, {.folder = kFolder, .background = background, .files = files});
+      manager.Save(1, state);
+      fails = world.rank() == 1;
+      EXPECT_EQ(MessageOf([&] {
+                  manager.Save(2, state);
+                  manager.Wait();
+                }),
+                "rank 1: no memory for a text");
+      fails = false;
+      manager.Save(3, state);
+      manager.Wait();
+    });
+    EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 3));
+    EXPECT_THAT(VerifyStep(*files, kFolder, 3).problems, IsEmpty());
+  }
+}
+
+TEST(SaveFailuresTest, WhatIsNoUtf8IsNotChangedSilently) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(2, [&](World& world) {
+    std::string name = "name", text = "gr\xc3\xbc\xc3\x9f";
+    State state = SmallState(world, 2);
+    state.Add("texts", MakeTextsState([&] { return StateTexts{{name, text}}; }));
+    CheckpointManager manager(world, {.folder = kFolder, .files = files});
+    manager.Save(1, state);
+    text = "gr\xfc\xdf";
+    EXPECT_THAT(MessageOf([&] { manager.Save(2, state); }),
+                AllOf(HasSubstr("text 'name' is no UTF-8"), HasSubstr("0xFC")));
+    name = "\xff";
+    text = "";
+    EXPECT_THAT(MessageOf([&] { manager.Save(2, state); }), HasSubstr("text '\\xff' is no UTF-8"));
+  });
+  EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1));
+  EXPECT_EQ(ReadManifest(*files, kFolder, 1).texts.at("name"), "gr\xc3\xbc\xc3\x9f");
+}
+
+}  // namespace
+}  // namespace weft
