@@ -4,12 +4,19 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <optional>
+#include <string>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/checkpoint/state/checkpoint_manager.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/summary.h"
 #include "dtensor/optim/adamw.h"
+#include "examples/checkpoint_flags.h"
+#include "nlohmann/json.hpp"
 #include "ops/elementwise/cast.h"
 #include "parallel/parallelize.h"
 #include "parallel/trainer.h"
@@ -38,6 +45,7 @@ FlagsUsage Usage(const ImageProgram& program) {
   return {.summary = program.summary,
           .groups = {{"Spreading", {"mesh", "plan"}},
                      {"Training", {"data", "batch", "steps", "lr", "weight_decay", "seed"}},
+                     CheckpointFlags(),
                      {"Reporting", {"eval_every", "log_every", "log_format", "print_model"}}},
           .examples = {command, absl::StrCat(command, " -- --mesh=dp=2 --plan=fsdp"),
                        absl::StrCat(command, " -- --mesh=tp=2"),
@@ -120,6 +128,31 @@ void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
   std::fflush(stdout);
 }
 
+// What a run that goes on in a folder takes over, and what of it may not change.
+const std::vector<std::string>& SavedFlags() {
+  static const auto* const flags =
+      new std::vector<std::string>{"batch", "steps", "lr", "weight_decay", "seed"};
+  return *flags;
+}
+StateTexts FlagTexts() {
+  nlohmann::json flags;
+  for (const std::string& name : SavedFlags()) flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
+  return {{"weft.flags", flags.dump()}};
+}
+void TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
+  const std::optional<StateTexts> saved = SavedTexts();
+  if (!saved) return;
+  const auto text = saved->find("weft.flags");
+  const auto flags = nlohmann::json::parse(text == saved->end() ? "" : text->second, nullptr, false);
+  if (!flags.is_object()) {
+    Throw(absl::StatusCode::kDataLoss, "'", CheckpointFolder(), "' has no checkpoint of this program");
+  }
+  const auto values = flags.get<std::map<std::string, std::string>>();
+  RestoreFlags(values, parsed, {"seed"});
+  if (absl::GetFlag(FLAGS_lr) == 0) absl::SetFlag(&FLAGS_lr, program.lr);  // so that it can be scaled
+  ApplyBatchPolicy(values, parsed, {"lr"});
+}
+
 // What every rank runs.
 void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, const ImageSet& train,
                const ImageSet& test) {
@@ -127,6 +160,9 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(run.seed);
   Parallelize(*model, context, run.plan);
+  std::optional<CheckpointManager> checkpoints;
+  if (const auto options = CheckpointOptionsFromFlags()) checkpoints.emplace(world, *options);
+  State state;
   const bool speaks = world.rank() == 0;
   const auto batch_of = [&](int64_t step) {
     return MakeImageBatch(context, BatchAxes(run.mesh), train, run.batch,
@@ -138,6 +174,8 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
     return;
   }
   const auto on_step_end = [&](Trainer& trainer, int64_t step) {
+    if (checkpoints && checkpoints->IsDue(step)) trainer.Flush();  // a loss that is not finite is not saved
+    if (checkpoints) checkpoints->AfterStep(step, state);
     const bool evaluates = step == run.steps || (run.eval_every > 0 && step % run.eval_every == 0);
     if (!evaluates) return;
     trainer.Flush();  // so that the step's own line comes first
@@ -154,14 +192,23 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   Trainer trainer(
       *model, optimizer,
       {.schedule = schedule, .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
-  for (int64_t step = 1; step <= run.steps; ++step) {
+  state.Add("model", MakeModelState(*model));
+  state.Add("optimizer", MakeOptimizerState(optimizer));
+  state.Add("run", MakeTextsState(FlagTexts));
+  if (checkpoints) trainer.set_step(checkpoints->Resume(state).value_or(0));
+  for (int64_t step = trainer.step() + 1; step <= run.steps; ++step) {
     const ImageBatch batch = batch_of(step);
     trainer.Step(run.batch,
                  [&model, batch] { return CrossEntropy((*model)(batch.images), batch.labels).Mean(); });
   }
+  if (!checkpoints) return;
+  trainer.Flush();
+  checkpoints->Save(trainer.step(), state);
+  checkpoints->Wait();
 }
 
-int Train(const ImageProgram& program) {
+int Train(const ImageProgram& program, const ParsedFlags& parsed) {
+  TakeOverFlags(program, parsed);
   const ImageRun run = RunFromFlags(program);
   const std::string given = absl::GetFlag(FLAGS_data);
   const std::string folder = given.empty() ? DefaultImagesPath() : UserPath(given);
@@ -193,7 +240,8 @@ Plan ImagePlan(const DeviceMesh& mesh, const std::string& data_plan, const Image
 }
 
 int RunImageProgram(int argc, char** argv, const ImageProgram& program) {
-  return RunMain(argc, argv, Usage(program), [&] { return Train(program); });
+  return RunMain(argc, argv, Usage(program),
+                 [&](const ParsedFlags& parsed) { return Train(program, parsed); });
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 
 #include <iostream>
 
+#include "runtime/base/config_file.h"
 #include "runtime/base/flags.h"
 #include "tools/launcher/launch.h"
 #include "tools/launcher/launch_options.h"
@@ -16,6 +17,10 @@ int Run(int argc, char** argv) {
   const weft::LaunchOptions options = weft::ParseLaunchOptions(argc, argv);
   if (options.help || options.version) {
     std::cout << (options.help ? weft::FlagsHelp(weft::WeftRunUsage()) : weft::VersionLine()) << std::flush;
+    return 0;
+  }
+  if (options.print_config) {
+    std::cout << weft::EffectiveConfig(weft::WeftRunUsage()) << std::flush;
     return 0;
   }
   return weft::Launch(options);

@@ -89,21 +89,14 @@ const TensorType* SafetensorsReader::Find(absl::string_view name) const {
   return found < 0 ? nullptr : &header_.entries[found].type;
 }
 
-Tensor SafetensorsReader::Read(absl::string_view name, const ShardBox& box,
-                               const std::shared_ptr<Allocator>& allocator) {
+void SafetensorsReader::DoRead(const std::string& name, const ShardBox& box, char* out) {
   const int found = header_.Find(name);
-  if (found < 0) Throw(absl::StatusCode::kNotFound, "'", path_, "' has no tensor '", name, "'");
   const TensorType& type = header_.entries[found].type;
-  WEFT_REQUIRE(type.shape == box.global_shape, "'", path_, "': tensor '", name, "' is ", type.ToString(),
-               ", expected shape ", box.global_shape.ToString());
-  const bool on_host = allocator->device().type == DeviceType::kCpu;
-  const Tensor result = Tensor::Empty(on_host ? allocator : MakeCpuAllocator(), type.dtype, box.shape);
   const ShardBox whole = WholeBox(type.shape);
   const StoredBox stored = {.region = {whole.offset, whole.shape},
                             .file_offset = header_.data_offset + header_.ranges[found].begin,
                             .item_size = ItemSize(type.dtype)};
-  ReadShared(*file_, stored, {box.offset, box.shape}, static_cast<char*>(result.data()));
-  return on_host ? result : CloneTensor(result, allocator);
+  ReadShared(*file_, stored, {box.offset, box.shape}, out);
 }
 
 }  // namespace weft

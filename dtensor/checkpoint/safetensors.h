@@ -69,10 +69,10 @@ class SafetensorsReader : public TensorSource {
 
   std::vector<std::string> Names() const override;
   const TensorType* Find(absl::string_view name) const override;
-  Tensor Read(absl::string_view name, const ShardBox& box,
-              const std::shared_ptr<Allocator>& allocator) override;
 
  private:
+  void DoRead(const std::string& name, const ShardBox& box, char* out) override;
+
   std::string path_;
   std::unique_ptr<FileReader> file_;
   SafetensorsHeader header_;

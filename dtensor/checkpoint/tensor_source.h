@@ -30,8 +30,16 @@ class TensorSource {
   // The elements of `box` of the tensor `name`: only they are read.
   // Errors: NotFound naming the file and the tensor; InvalidArgument if the box is of another shape;
   //         DataLoss naming the file that is broken.
-  virtual Tensor Read(absl::string_view name, const ShardBox& box,
-                      const std::shared_ptr<Allocator>& allocator) = 0;
+  Tensor Read(absl::string_view name, const ShardBox& box, const std::shared_ptr<Allocator>& allocator);
+  // The same into `piece`, which is of the tensor's dtype and the box's shape, and row-major on the CPU.
+  // Errors: as Read; some elements of `piece` may be written by then.
+  void ReadInto(absl::string_view name, const ShardBox& box, const Tensor& piece);
+
+ private:
+  // Reads the elements into `out`, row-major. The tensor is there, and the box is of its shape.
+  virtual void DoRead(const std::string& name, const ShardBox& box, char* out) = 0;
+
+  const TensorType& Check(absl::string_view name, const ShardBox& box) const;
 };
 
 }  // namespace weft

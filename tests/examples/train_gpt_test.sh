@@ -78,6 +78,12 @@ grep -aq 'samples\\":36,' epoch2.safetensors || fail "4 x 6 + 6 x 2 windows are 
 grep -q '^error: .*the position is one of shuffled(.*seed 1337), this run.s data is shuffled(.*seed 1)' more.err ||
   fail "another seed: $(cat more.err)"
 
+# The same from a folder of checkpoints, which a run goes on from by itself.
+"$train" "${epoch[@]}" --steps=6 --checkpoint_dir=epochs --save_every=3 > epoch_begun.json 2> more.err || fail "$(tail -1 more.err)"
+"$train" "${epoch[@]}" --steps=10 --checkpoint_dir=epochs --save_every=3 > resumed.json 2> more.err || fail "$(tail -1 more.err)"
+diff <(losses epoch.json) <(cat <(losses epoch_begun.json) <(losses resumed.json)) > /dev/null ||
+  fail "--shuffle=epoch: a run that goes on from --checkpoint_dir differs from an uninterrupted one"
+
 # --- A configuration file: the flags of a run, which make the same run; the command line counts.
 "$train" "${small[@]}" --steps=10 --eval_every=0 --print_config > run.json || fail "--print_config"
 "$train" --config=run.json > config.json 2> config.err || fail "--config: $(tail -1 config.err)"

@@ -64,6 +64,18 @@ for program in "${programs[@]}"; do
     "$program" "${small[@]}" $spread --steps=8 >many.json 2>many.err || fail "$name $spread: $(tail -1 many.err)"
     same_losses many.json one.json || fail "$name $spread: not the losses of one rank"
   done
+  # Saved in a folder, gone on with under another plan and number of ranks.
+  rm -rf runs
+  "$program" "${small[@]}" --mesh=dp=2 --steps=8 >straight.json 2>many.err || fail "$name: $(tail -1 many.err)"
+  "$program" "${small[@]}" --mesh=dp=2 --steps=8 --checkpoint_dir=runs --save_every=5 >saved.json 2>many.err || fail "$name saved: $(tail -1 many.err)"
+  diff <(losses straight.json) <(losses saved.json) || fail "$name: saving changes a loss"
+  rm -rf runs/step-000000008
+  "$program" "${small[@]}" --checkpoint_dir=runs --mesh=dp=2 >many.json 2>many.err || fail "$name resumed: $(tail -1 many.err)"
+  diff <(losses straight.json | tail -3) <(losses many.json) || fail "$name: resumed differs"
+  rm -rf runs/step-000000008
+  "$program" "${small[@]}" --checkpoint_dir=runs --mesh=dp=3 --plan=fsdp >many.json 2>many.err || fail "$name resumed: $(tail -1 many.err)"
+  losses straight.json | tail -3 | sed 's/^\([0-9]*\) \(.*\) \(.*\)/{"step":\1,"loss":\2,"grad_norm":\3,/' >last.json
+  same_losses many.json last.json || fail "$name: resumed on three ranks differs"
   "$program" "${small[@]}" --mesh=dp=2 --batch=30 --steps=60 >learnt.json 2>learnt.err || fail "$name: $(tail -1 learnt.err)"
   awk -v a="$(accuracy learnt.json)" 'BEGIN { exit !(a > 0.9) }' ||
     fail "$name: accuracy $(accuracy learnt.json) of images that are told apart by their brightest rows"
@@ -76,6 +88,7 @@ for program in "${programs[@]}"; do
     actual=$("$program" "${small[@]}" "$@" 2>&1 >/dev/null) && fail "$name $*: expected an error"
     [[ $actual == "error: $message" ]] || fail "$name $*: expected '$message', got '$actual'"
   }
+  expect_error "--seed=3: the checkpoint to resume from was made with '1337'; leave the flag out" --checkpoint_dir=runs --seed=3
   expect_error "--plan=zero1: expected ddp or fsdp" --plan=zero1
   expect_error "--mesh: expected axes dp and tp, got 'pp'" --mesh=pp=2
   expect_error "--steps=-1: expected at least 0" --steps=-1

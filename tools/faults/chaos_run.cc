@@ -69,6 +69,7 @@ class ChaosRun {
 
   ChaosReport Run() {
     const std::vector<std::string> names_before = SharedMemoryNames();
+    report_.planned = static_cast<int>(plan_.size());
     RunInPeace();
     job_.emplace(Command("hurt"), LogOf("hurt"));
     job_->Start();
@@ -240,6 +241,10 @@ class ChaosRun {
 
   // A step of the next life.
   void AwaitStep() {
+    // A line that the agent had still to pass on is of the life before.
+    AwaitRanks();
+    job_->Pump(milliseconds(0));
+    lines_before_ = job_->num_lines();
     AwaitOrThrow([&] { return job_->num_lines() > lines_before_ || IsAtItsEnd(); }, "make a step after",
                  job_->last_step());
     seconds_.push_back(std::chrono::duration<double>(job_->last_line() - struck_).count());
@@ -285,13 +290,14 @@ class ChaosRun {
     for (const std::string& name : SharedMemoryNames()) {
       if (!absl::c_linear_search(names_before, name)) left.push_back(absl::StrCat("/dev/shm/", name));
     }
-    for (const std::string& name : TemporaryNames()) left.push_back(absl::StrCat(Checkpoints(), "/", name));
     std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(options_.folder, error)) {
+      if (absl::StrContains(entry.path().filename().string(), ".tmp")) left.push_back(entry.path().string());
+    }
     for (const auto& entry : std::filesystem::directory_iterator(Checkpoints(), error)) {
-      const bool is_step =
-          entry.is_directory() && absl::StartsWith(entry.path().filename().string(), "step-");
-      if (!is_step || absl::EndsWith(entry.path().string(), ".tmp")) continue;
-      if (!std::filesystem::exists(entry.path() / "manifest.json")) left.push_back(entry.path().string());
+      const bool is_step = std::filesystem::exists(entry.path() / "manifest.json") &&
+                           !absl::EndsWith(entry.path().string(), ".tmp");
+      if (!is_step && entry.path().filename() != "latest") left.push_back(entry.path().string());
     }
     for (const std::string& what : left) say_(absl::StrCat("left behind: ", what));
     report_.left_behind = static_cast<int>(left.size());

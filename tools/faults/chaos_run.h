@@ -24,6 +24,7 @@ struct ChaosOptions {
 
 // What became of a job that was hurt.
 struct ChaosReport {
+  int planned = 0;
   int kills = 0;       // faults that were done
   int recovered = 0;   // after which a step followed, or the job's end
   bool equal = false;  // the final state is that of a job that nobody hurt, bit for bit
@@ -34,8 +35,8 @@ struct ChaosReport {
   int in_save = 0;      // faults while a checkpoint was being written
   int in_restart = 0;   // faults before the first step after another
 
-  bool ok() const { return recovered == kills && equal && left_behind == 0; }
-  std::string ToJson() const;  // one line without its end, the fields in this order
+  bool ok() const { return kills == planned && recovered == kills && equal && left_behind == 0; }
+  std::string ToJson() const;  // one line without its end, the fields in this order, without what was planned
 };
 
 // Trains to the end in peace, then the same again with the plan's faults, started again whenever it has ended otherwise

@@ -81,7 +81,10 @@ std::map<int, pid_t> RanksOf(const std::string& run_id) {
 std::vector<pid_t> ProcessesOf(const std::string& run_id) {
   std::vector<pid_t> processes;
   ForEachProcess([&](pid_t pid) {
-    if (!VariablesIfOf(run_id, pid).empty()) processes.push_back(pid);
+    const std::vector<std::string> words =
+        absl::StrSplit(ContentOf(absl::StrCat("/proc/", pid, "/cmdline")), '\0');
+    const bool is_launcher = absl::c_linear_search(words, absl::StrCat("--rdzv-id=", run_id));
+    if (is_launcher || !VariablesIfOf(run_id, pid).empty()) processes.push_back(pid);
   });
   return processes;
 }

@@ -15,7 +15,8 @@ namespace weft {
 // The ranks of the job that weft_run was given `run_id` for: rank to process. Zombies are none.
 std::map<int, pid_t> RanksOf(const std::string& run_id);
 
-// All processes that carry `run_id` among their variables: ranks, and what they have started.
+// All processes that carry `run_id` among their variables, ranks and what they have started, or on their command line:
+// weft_run's two.
 std::vector<pid_t> ProcessesOf(const std::string& run_id);
 
 // Whether a process of that number runs, and is no zombie.

@@ -68,8 +68,8 @@ int CountOwnWords(int argc, const char* const* argv) {
     if (word.find('=') != absl::string_view::npos) continue;
     const absl::string_view bare = word.substr(word[1] == '-' ? 2 : 1);
     const std::string name = absl::StrReplaceAll(bare, {{"-", "_"}});
-    const bool alone =
-        name == "standalone" || name == "nostandalone" || name == "help" || name == "h" || name == "version";
+    const bool alone = name == "standalone" || name == "nostandalone" || name == "help" || name == "h" ||
+                       name == "version" || name == "print_config" || name == "noprint_config";
     if (!alone && i + 1 < argc) ++i;
   }
   return std::min(i, argc) - 1;
@@ -263,6 +263,10 @@ LaunchOptions ParseLaunchOptions(int argc, const char* const* argv) {
   }
   if (flags.version) {
     options.version = true;
+    return options;
+  }
+  if (flags.print_config) {
+    options.print_config = true;
     return options;
   }
   int program = own + 1;

@@ -20,8 +20,9 @@ enum class Meeting {
 
 // What weft_run's command line says, checked as a whole. A value.
 struct LaunchOptions {
-  bool help = false;     // nothing else is set
-  bool version = false;  // the same
+  bool help = false;          // nothing else is set
+  bool version = false;       // the same
+  bool print_config = false;  // the same
 
   Meeting meeting = Meeting::kStandalone;
   int min_nodes = 1;

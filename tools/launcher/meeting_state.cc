@@ -33,7 +33,8 @@ void MeetingState::Count(const GenerationEnd& end) {
                 [&](const NodeFailure& failure) { return failure.time_s < end.time_s - kFailureWindow; });
   const auto count =
       absl::c_count_if(failures, [&](const NodeFailure& failure) { return failure.id == end.node; });
-  const int others = static_cast<int>(nodes.size() + waiting.size()) - 1;
+  // Those that wait outside may be gone: nobody watches them.
+  const int others = static_cast<int>(nodes.size()) - 1;
   if (count >= kMostFailures && others >= min_nodes) left_out.push_back(end.node);
 }
 

@@ -22,7 +22,8 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
 
   // Takes part in the next generation, once enough nodes are there; the one before must have ended. This one
-  // may have ended too by the time of the return: other nodes are faster.
+  // may have ended too by the time of the return: other nodes are faster. A node that takes part no more, but keeps the
+  // store, waits until the job is over and returns its last generation, which has ended.
   // Returns nullopt if `cancelled`, which is called every now and then, became true.
   // Errors: DeadlineExceeded if too few nodes come; Aborted if the job is over; InvalidArgument if this node
   //         does not fit the others.

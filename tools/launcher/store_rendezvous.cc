@@ -54,6 +54,9 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
                                                      .max_nodes = options_.max_nodes,
                                                      .workers_per_node = options_.workers_per_node}
                                       : MeetingState::FromText(text);
+    if (state.IsLeftOut(options_.id) && options_.holds_store && !state.closed.empty()) {
+      if (std::optional<Assignment> over = LookOn(state)) return over;
+    }
     // Even of a generation that others have ended meanwhile this node was a part.
     if (IsNewToMe(state)) return Begin(state);
     const std::string desired = Advanced(state, &gathering).ToText();
@@ -113,6 +116,22 @@ void StoreRendezvous::RequireFit(const MeetingState& state) {
   WEFT_REQUIRE(state.min_nodes == options_.min_nodes && state.max_nodes == options_.max_nodes, "node ",
                options_.host, " was started with --nnodes=", options_.min_nodes, ":", options_.max_nodes,
                ", the others with ", state.min_nodes, ":", state.max_nodes);
+}
+
+std::optional<Assignment> StoreRendezvous::LookOn(const MeetingState& state) {
+  const std::optional<std::string> end = store_->TryGet(EndKey(state.generation));
+  if (!end) return std::nullopt;
+  looks_on_ = true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  current_ = state;
+  end_.reset();
+  SetEndLocked(state.generation, GenerationEnd::FromText(*end));
+  return Assignment{.generation = state.generation,
+                    .restarts = state.restarts,
+                    .num_nodes = static_cast<int>(state.nodes.size()),
+                    .world_size = static_cast<int>(state.nodes.size()) * options_.workers_per_node,
+                    .master_addr = options_.master_addr,
+                    .master_port = options_.master_port};
 }
 
 void StoreRendezvous::ThrowLeftOut() const {
@@ -274,7 +293,7 @@ void StoreRendezvous::Leave() {
   StopWatching();
   if (current_.generation < 0) return;
   const std::string key = absl::StrCat("left/", current_.generation);
-  int64_t left = store_->Add(key, 1);
+  int64_t left = store_->Add(key, looks_on_ ? 0 : 1);
   const std::optional<GenerationEnd> end = End();
   const bool one_is_gone = end && end->kind == GenerationEnd::Kind::kLost;
   const int64_t all = static_cast<int64_t>(current_.nodes.size()) - (one_is_gone ? 1 : 0);

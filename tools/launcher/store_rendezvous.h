@@ -79,6 +79,8 @@ class StoreRendezvous final : public Rendezvous {
   void JoinIfAbsent(MeetingState* state, Gathering* gathering);
   void RequireFit(const MeetingState& state);
   [[noreturn]] void ThrowLeftOut() const;
+  // What a node that was left out is told once the job is over, as if it had been there.
+  std::optional<Assignment> LookOn(const MeetingState& state);
   bool RankIsFree(const MeetingState& state, Gathering* gathering);
   void RunIfComplete(MeetingState* state, Gathering* gathering);
   Assignment Begin(const MeetingState& state);
@@ -111,7 +113,8 @@ class StoreRendezvous final : public Rendezvous {
   std::thread watcher_;
 
   std::mutex mutex_;
-  MeetingState current_;  // of the generation that this node is or was in; generation -1: of none yet
+  bool looks_on_ = false;  // the caller's thread: it has no part in current_
+  MeetingState current_;   // of the generation that this node is or was in; generation -1: of none yet
   std::optional<GenerationEnd> end_;
 };
 

@@ -10,7 +10,6 @@
 #include "dtensor/checkpoint/dcp/pickle.h"
 #include "dtensor/checkpoint/dcp/zip_entries.h"
 #include "runtime/base/error.h"
-#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
@@ -167,29 +166,19 @@ void DcpReader::ReadPiece(const DcpTensor& tensor, const DcpPiece& piece, const 
   }
 }
 
-Tensor DcpReader::Read(absl::string_view name, const ShardBox& box,
-                       const std::shared_ptr<Allocator>& allocator) {
-  const auto found = table_.tensors.find(std::string(name));
-  if (found == table_.tensors.end()) {
-    Throw(absl::StatusCode::kNotFound, "'", folder_, "' has no tensor '", name, "'");
-  }
-  const DcpTensor& tensor = found->second;
-  WEFT_REQUIRE(tensor.type.shape == box.global_shape, "'", folder_, "': tensor '", name, "' is ",
-               tensor.type.ToString(), ", expected shape ", box.global_shape.ToString());
-  const bool on_host = allocator->device().type == DeviceType::kCpu;
-  const Tensor result = Tensor::Empty(on_host ? allocator : MakeCpuAllocator(), tensor.type.dtype, box.shape);
+void DcpReader::DoRead(const std::string& name, const ShardBox& box, char* out) {
+  const DcpTensor& tensor = table_.tensors.at(name);
   const Region wanted = {box.offset, box.shape};
   int64_t num_read = 0;
   for (const DcpPiece& piece : tensor.pieces) {
     const Region shared = Intersect(piece.region, wanted);
     if (shared.empty()) continue;
-    ReadPiece(tensor, piece, wanted, static_cast<char*>(result.data()));
+    ReadPiece(tensor, piece, wanted, out);
     num_read += shared.shape.num_elements();
   }
-  if (num_read != result.num_elements()) {
+  if (num_read != box.shape.num_elements()) {
     ThrowBroken(folder_, "its pieces of '", name, "' are not all of it, or overlap");
   }
-  return on_host ? result : CloneTensor(result, allocator);
 }
 
 }  // namespace weft

@@ -34,11 +34,11 @@ class DcpReader : public TensorSource {
   const std::string& path() const override { return folder_; }
   std::vector<std::string> Names() const override;
   const TensorType* Find(absl::string_view name) const override;
-  // Errors: also Unimplemented for big-endian elements.
-  Tensor Read(absl::string_view name, const ShardBox& box,
-              const std::shared_ptr<Allocator>& allocator) override;
 
  private:
+  // Errors: also Unimplemented for big-endian elements.
+  void DoRead(const std::string& name, const ShardBox& box, char* out) override;
+
   // A piece's elements, as its archive describes them.
   struct Elements {
     int64_t file_offset = 0;  // of the first

@@ -7,7 +7,6 @@
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
-#include "runtime/tensor/copy.h"
 
 namespace weft {
 
@@ -55,25 +54,16 @@ FileReader& StepReader::Opened(const std::string& path) {
   return *file;
 }
 
-Tensor StepReader::Read(absl::string_view name, const ShardBox& box,
-                        const std::shared_ptr<Allocator>& allocator) {
-  const std::string key(name);
-  const auto found = manifest_.tensors.find(key);
-  if (found == manifest_.tensors.end()) {
-    Throw(absl::StatusCode::kNotFound, "'", path_, "' has no tensor '", name, "'");
-  }
-  const TensorType& type = found->second.type;
-  WEFT_REQUIRE(type.shape == box.global_shape, "'", path_, "': tensor '", name, "' is ", type.ToString(),
-               ", expected shape ", box.global_shape.ToString());
-  const bool on_host = allocator->device().type == DeviceType::kCpu;
-  const Tensor result = Tensor::Empty(on_host ? allocator : MakeCpuAllocator(), type.dtype, box.shape);
+void StepReader::DoRead(const std::string& name, const ShardBox& box, char* out) {
+  const TensorPlace& place = manifest_.tensors.at(name);
+  const TensorType& type = place.type;
   const Region wanted = {box.offset, box.shape};
-  const auto boxes = boxes_.try_emplace(key);
-  if (boxes.second) boxes.first->second = OwnedBoxes(found->second);
+  const auto boxes = boxes_.try_emplace(name);
+  if (boxes.second) boxes.first->second = OwnedBoxes(place);
   for (const OwnedBox& owned : boxes.first->second) {
     if (Intersect({owned.box.offset, owned.box.shape}, wanted).empty()) continue;
     const OpenFile& source = FileOf(owned.rank);
-    const auto piece = source.table.find(key);
+    const auto piece = source.table.find(name);
     if (piece == source.table.end() || piece->second.box != owned.box || piece->second.dtype != type.dtype) {
       Throw(absl::StatusCode::kDataLoss, "'", source.file->path(), "' lacks the box of tensor '", name,
             "' that the manifest says it has");
@@ -85,14 +75,13 @@ Tensor StepReader::Read(absl::string_view name, const ShardBox& box,
     const StoredBox stored = {.region = {owned.box.offset, owned.box.shape},
                               .file_offset = record.at ? record.at->offset : record.offset,
                               .item_size = ItemSize(type.dtype)};
-    const std::optional<uint32_t> crc = ReadShared(file, stored, wanted, static_cast<char*>(result.data()));
+    const std::optional<uint32_t> crc = ReadShared(file, stored, wanted, out);
     if (crc && *crc != record.crc32c) {
       Throw(absl::StatusCode::kDataLoss, "'", file.path(), "': the elements of tensor '", name,
             "' have the checksum ", CrcText(*crc), ", ", CrcText(record.crc32c), " was expected");
     }
   }
-  num_bytes_read_ += result.num_bytes();
-  return on_host ? result : CloneTensor(result, allocator);
+  num_bytes_read_ += box.shape.num_elements() * ItemSize(type.dtype);
 }
 
 }  // namespace weft

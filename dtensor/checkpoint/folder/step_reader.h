@@ -29,10 +29,10 @@ class StepReader : public TensorSource {
   const std::string& path() const override { return path_; }
   std::vector<std::string> Names() const override;
   const TensorType* Find(absl::string_view name) const override;
-  Tensor Read(absl::string_view name, const ShardBox& box,
-              const std::shared_ptr<Allocator>& allocator) override;
 
  private:
+  void DoRead(const std::string& name, const ShardBox& box, char* out) override;
+
   struct OpenFile {
     std::unique_ptr<FileReader> file;
     PieceTable table;

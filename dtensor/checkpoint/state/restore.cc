@@ -59,6 +59,14 @@ void Read(TensorSource& source, const LocalStateTensor& local, const RestoreOpti
   if (outside.empty() || source.Find(outside) == nullptr) return;
   const DTensor& own = local.tensor.tensor;
   const std::shared_ptr<Allocator>& allocator = own.context()->allocator();
+  const Tensor& in_place = own.ToLocal();
+  const bool fits = local.tensor.set == nullptr && source.Find(outside)->dtype == own.dtype() &&
+                    in_place.IsContiguous() && in_place.device().type == DeviceType::kCpu;
+  if (fits) {
+    source.ReadInto(outside, own.LocalBox(), in_place);
+    own.impl()->MarkWritten("load");
+    return;
+  }
   Tensor piece = source.Read(outside, own.LocalBox(), allocator);
   if (local.tensor.set == nullptr) {
     CopyTensor(piece, own.ToLocal());

@@ -95,6 +95,32 @@ TEST(FailureCountTest, TheQuorumIsNotLeftOut) {
   }
 }
 
+// Who waits outside for a place is no substitute: it may be gone.
+TEST(FailureCountTest, NodesThatWaitAreNotCounted) {
+  const auto store = std::make_shared<HashStore>();
+  StoreRendezvousOptions options = Options("a", 1, 1);
+  options.max_restarts = 100;
+  Node a(store, options);
+  a.Start();
+  a.Get();
+  auto waiting = std::make_unique<Node>(store, Options("b", 1, 1));
+  waiting->Start();
+  AwaitState(store, "\"waiting\":[\"b\"]");
+  waiting->cancelled = true;
+  waiting.reset();
+  for (int failure = 0; failure < 4; ++failure) {
+    // As if b had died without a word.
+    MeetingState state = MeetingState::FromText(store->TryGet("state").value());
+    state.waiting = {"b"};
+    store->Set("state", state.ToText());
+    GenerationEnd end = Failure("x");
+    end.node = "a";
+    EXPECT_TRUE(a.rendezvous->Publish(end).restart);
+    a.Start();
+    EXPECT_EQ(a.Get().generation, failure + 1);
+  }
+}
+
 // The node that keeps the store stays until the job is over, so that the others can go on.
 TEST(FailureCountTest, TheStoresNodeWaitsOutsideForTheEnd) {
   const auto store = std::make_shared<HashStore>();
@@ -120,7 +146,14 @@ TEST(FailureCountTest, TheStoresNodeWaitsOutsideForTheEnd) {
   EXPECT_EQ(b.Get().num_nodes, 1);
   EXPECT_TRUE(IsWaiting(a, milliseconds(600)));
   b.rendezvous->Done();
-  EXPECT_EQ(MessageOf([&] { a.next.get(); }), "the job is over: it has finished");
+  // Then it is told how, and stays until b has read that too.
+  a.Get();
+  EXPECT_EQ(a.AwaitEnd().kind, GenerationEnd::Kind::kFinished);
+  auto leaving = std::async(std::launch::async, [&] { a.rendezvous->Leave(); });
+  EXPECT_EQ(leaving.wait_for(milliseconds(200)), std::future_status::timeout);
+  EXPECT_EQ(b.AwaitEnd().kind, GenerationEnd::Kind::kFinished);
+  b.rendezvous->Leave();
+  EXPECT_EQ(leaving.wait_for(kLong), std::future_status::ready);
 }
 
 }  // namespace

@@ -67,6 +67,8 @@ TEST(LaunchOptionsTest, HelpIsAskedForBeforeTheProgramAlone) {
   EXPECT_TRUE(OptionsOf({"--help"}).help);
   EXPECT_TRUE(OptionsOf({"--version", "train"}).version);
   EXPECT_FALSE(OptionsOf({"train", "--version"}).version);
+  EXPECT_TRUE(OptionsOf({"--print_config", "train"}).print_config);
+  EXPECT_FALSE(OptionsOf({"train", "--print_config"}).print_config);
   EXPECT_TRUE(OptionsOf({"--nnodes=2", "-h", "train"}).help);
   EXPECT_FALSE(OptionsOf({"train", "--help"}).help);
   for (const char* flag : {"--nnodes=1", "--nproc_per_node=1", "--rdzv_endpoint", "--rdzv_backend",
