@@ -229,7 +229,7 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
       options_.grad_clip > 0 ? options_.grad_clip : std::numeric_limits<double>::infinity();
   LossScale* const loss_scale = options_.loss_scale;
   const GlobalNorm norm = ComputeGlobalNorm(optimizer_.parameters(), max_norm,
-                                            loss_scale != nullptr ? loss_scale->value() : DTensor());
+                                            loss_scale != nullptr ? loss_scale->value() : DTensor(), &model_);
   const NoGradGuard no_grad(context_.state());
   // Adds a zero, or a NaN if the norm before was not finite: then the update skips itself.
   DTensor scale = norm_before_.defined() ? Add(norm.scale, Scale(norm_before_, 0)) : norm.scale;

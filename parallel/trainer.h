@@ -145,7 +145,7 @@ class Trainer {
   std::optional<StepMetrics> TakeRecord();
   void CompareReplicasOf(int64_t step);
 
-  const Module& model_;
+  Module& model_;
   MeshContext& context_;  // of the whole model
   TrainerOptions options_;
   Optimizer& optimizer_;

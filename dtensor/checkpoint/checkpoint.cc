@@ -126,11 +126,13 @@ Tensor BringToWriter(const ModelParts& parts, const SpreadEntry& entry) {
 
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
                  const SafetensorsMetadata& metadata, const ModelParts* parts) {
-  WEFT_REQUIRE(!tensors.empty(), "checkpoint '", path, "': nothing to save");
+  // Of stages or parts one may have none.
+  WEFT_REQUIRE(parts != nullptr || !tensors.empty(), "checkpoint '", path, "': nothing to save");
   MeshContext& context = parts != nullptr ? *parts->context : *tensors[0].second.context();
   const PurposeGuard purpose(context.state(), Purpose::kParam);
   const std::vector<SpreadEntry> entries =
       parts != nullptr ? EntriesOfParts(*parts, tensors) : EntriesHere(tensors);
+  WEFT_REQUIRE(!entries.empty(), "checkpoint '", path, "': nothing to save");
   const bool is_writer = context.world().rank() == context.mesh().ranks()[0];
   std::optional<SafetensorsWriter> writer;
   if (is_writer) {

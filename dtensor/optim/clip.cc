@@ -4,6 +4,7 @@
 
 #include "dtensor/functions.h"
 #include "dtensor/host_memory.h"
+#include "dtensor/nn/module.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "ops/reduce/reduce.h"
 
@@ -47,10 +48,18 @@ DTensor SumOverModel(const DTensor& of_part, const Parameter& parameter) {
   return OnMesh(of_part.context(), sum);
 }
 
+// A parameter of the model that is here, trained or not: what it says of the model's ranks holds for all that are. Null,
+// if there is none.
+const Parameter* OneHere(const std::vector<Parameter*>& parameters, Module* model) {
+  if (!parameters.empty()) return parameters[0];
+  const std::vector<Parameter*> all = model != nullptr ? model->AllParameters() : parameters;
+  return all.empty() ? nullptr : all[0];
+}
+
 }  // namespace
 
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm,
-                             const DTensor& loss_scale) {
+                             const DTensor& loss_scale, Module* model) {
   std::vector<EachCall<>> calls, host_calls;
   for (const Parameter* parameter : parameters) {
     if (!parameter->counts_here() || !parameter->grad().defined()) continue;
@@ -59,15 +68,17 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
     const bool on_host = memory.is_host_side() && !ComputesOnHost(memory);
     (on_host ? host_calls : calls).push_back({.operands = {parameter->grad()}});
   }
-  const bool is_part = !parameters.empty() && parameters[0]->model_context();
+  // Other ranks of the model wait for this one's term, whatever it has to train.
+  const Parameter* const one = OneHere(parameters, model);
+  const bool is_part = one != nullptr && one->model_context();
   if (calls.empty() && host_calls.empty() && !is_part)
     Throw(absl::StatusCode::kFailedPrecondition, "ComputeGlobalNorm: no parameter has a gradient");
-  const IntrusivePtr<MeshContext> context = parameters[0]->at_rest().context()->DeviceSide();
+  const IntrusivePtr<MeshContext> context = one->at_rest().context()->DeviceSide();
   RankState& state = context->state();
   NoGradGuard no_grad(state);
   // Split gradients give Partial sums; replicated ones join them on a single coordinate, so they count once.
   // A stage or part may have none that count.
-  const DType dtype = parameters[0]->at_rest().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType dtype = one->at_rest().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   DTensor total;
   if (!host_calls.empty()) total = ToDevice(SumOf(CallEach(kSumSquares, host_calls)));
   if (!calls.empty()) {
@@ -78,7 +89,7 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
   PurposeGuard purpose(state, Purpose::kNorm);
   GlobalNorm result;
   result.norm_squared = total.Redistribute(Layout(/*ndim=*/0, total.layout().num_axes()));
-  if (is_part) result.norm_squared = SumOverModel(result.norm_squared, *parameters[0]);
+  if (is_part) result.norm_squared = SumOverModel(result.norm_squared, *one);
   DTensor inverse;
   if (loss_scale.defined()) {
     inverse = Cast(Div(1, OnMesh(context, loss_scale)), result.norm_squared.dtype());

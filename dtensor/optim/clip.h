@@ -24,9 +24,12 @@ struct GlobalNorm {
 //         four launches for up to 200 gradients that lie alike, a few more beyond.
 // `loss_scale`: by which the gradients are too large (dtensor/optim/loss_scale.h), a replicated scalar; undefined: by
 // none. The norm is that of the gradients without it.
-// Errors: FailedPrecondition if no parameter has a gradient.
+// `model`: what the parameters are some of. Where ranks have different stages or parts of it, those of one may have nothing
+// to train (Module::TrainableParameters) and give no parameter: they add nothing to the sum, and wait for it like the
+// others. Null: each rank gives one at least.
+// Errors: FailedPrecondition if no parameter has a gradient; of a model in stages or parts the norm is 0 then.
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm,
-                             const DTensor& loss_scale = DTensor());
+                             const DTensor& loss_scale = DTensor(), Module* model = nullptr);
 
 }  // namespace weft
 

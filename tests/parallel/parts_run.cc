@@ -99,7 +99,8 @@ TrainingResult TrainRank(World& world, const PartsRun& run) {
   context->state().set_seed(5);
   Parallelize(*model, context, run.plan, {.dtype = run.dtype});
   if (run.after_parallelize) run.after_parallelize(*model);
-  const std::vector<Parameter*> parameters = model->AllParameters();
+  const std::vector<Parameter*> parameters =
+      run.only_trained ? model->TrainableParameters() : model->AllParameters();
   std::unique_ptr<Optimizer> optimizer;
   if (run.adamw) {
     optimizer = std::make_unique<AdamW>(parameters, AdamWOptions{.beta2 = 0.99, .weight_decay = 0.1});
@@ -123,7 +124,7 @@ TrainingResult TrainRank(World& world, const PartsRun& run) {
     context->state().set_step(static_cast<uint64_t>(step));
     const DTensor loss = RunBatch(run, *model, step * rows);
     // Clips to about half.
-    const GlobalNorm norm = ComputeGlobalNorm(parameters, run.adamw ? 1 : 0);
+    const GlobalNorm norm = ComputeGlobalNorm(parameters, run.adamw ? 1 : 0, DTensor(), model.get());
     result.losses.push_back(loss.Item());
     result.grad_norms.push_back(std::sqrt(norm.norm_squared.Item()));
     result.gradients[step - run.first_step + 1] = Gather(parameters, /*gradients=*/true);

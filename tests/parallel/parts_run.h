@@ -49,6 +49,7 @@ struct PartsRun {
   DeviceType device = DeviceType::kCpu;
   DType dtype = DType::kF64;
   bool adamw = true;                // plain descent without clipping otherwise
+  bool only_trained = false;        // the optimizer has no others, and on a part without one none at all
   std::vector<int64_t> rows = {5};  // of each microbatch of a step
   int64_t steps = 2;
   // A checkpoint to begin from, at `first_step`, and where to leave one: files, or folders to which every rank writes.

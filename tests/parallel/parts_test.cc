@@ -2,6 +2,7 @@
 // comparison with one device sees gradients that go astray.
 
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -151,15 +152,54 @@ TEST(PartsTest, Microbatches) {
   ExpectEqual(run);
 }
 
-// A branch that is not trained: what it makes wants no gradient, as the ranks that take it are told.
+// Of a part, as PartsRun::after_parallelize.
+std::function<void(PartsModel&)> Freeze(const std::string& part) {
+  return [part](PartsModel& model) {
+    for (Module* module : model.children()) {
+      if (module->path() == part) module->set_trainable(false);
+    }
+  };
+}
+
+// A part that is not trained: what a branch makes then wants no gradient, as the ranks that take it are told. With an
+// optimizer of those that are trained alone its ranks have nothing to update, and join in the norm.
 TEST(PartsTest, NotTrained) {
-  for (const std::string frozen : {"a", "b"}) {
+  for (const char* frozen : {"a", "b", "meeting"}) {
+    for (const bool only_trained : {false, true}) {
+      PartsRun run = RunOf(Way::kOnce);
+      run.only_trained = only_trained;
+      run.after_parallelize = Freeze(frozen);
+      ExpectEqual(run);
+    }
+  }
+}
+
+// Their checkpoints lack nothing that one device's have: a run goes on on one device, and on the parts.
+TEST(PartsTest, CheckpointsOfPartsThatAreNotTrained) {
+  for (const bool in_folders : {false, true}) {
     PartsRun run = RunOf(Way::kOnce);
-    run.after_parallelize = [frozen](PartsModel& model) {
-      auto& branches = dynamic_cast<Branches&>(model);
-      (frozen == "a" ? branches.a : branches.b).set_trainable(false);
+    run.only_trained = true;
+    run.after_parallelize = Freeze("a");
+    run.in_folders = in_folders;
+    const TrainingResult expected = Train(OnOneDevice(run));
+    const std::string folder = absl::StrCat(testing::TempDir(), "/frozen_parts_", in_folders);
+    std::filesystem::create_directories(folder);
+    const auto goes_on = [&](PartsRun from, PartsRun to) {
+      from.steps = 2;
+      from.save = folder + "/checkpoint";
+      Train(from);
+      to.steps = 1;
+      to.first_step = 3;
+      to.load = from.save;
+      const TrainingResult rest = Train(to);
+      EXPECT_NEAR(rest.losses[0], expected.losses[2], 1e-12 * expected.losses[2]);
+      EXPECT_NEAR(rest.grad_norms[0], expected.grad_norms[2], 1e-11 * expected.grad_norms[2]);
+      std::filesystem::remove_all(from.save);
     };
-    ExpectEqual(run);
+    goes_on(run, OnOneDevice(run));
+    goes_on(run, run);
+    goes_on(OnOneDevice(run), run);
+    std::filesystem::remove_all(folder);
   }
 }
 
@@ -252,7 +292,8 @@ std::vector<StepMetrics> Records(const PartsRun& run, bool scales, std::vector<i
              const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
              context->state().set_seed(5);
              Parallelize(*model, context, run.plan, {.dtype = DType::kF64});
-             AdamW optimizer(model->AllParameters(), {});
+             if (run.after_parallelize) run.after_parallelize(*model);
+             AdamW optimizer(run.only_trained ? model->TrainableParameters() : model->AllParameters(), {});
              LossScale loss_scale(context, {.initial = 8});
              TrainerOptions options = {
                  .schedule = [](int64_t) { return 1e-2; }, .grad_clip = 0.1, .check_replicas_every = 1};
@@ -283,8 +324,7 @@ std::vector<StepMetrics> Records(const PartsRun& run, bool scales, std::vector<i
   return records[0];
 }
 
-TEST(PartsTest, TheTrainersRecords) {
-  const PartsRun run = RunOf(Way::kTwice);
+void ExpectOneDevicesRecords(const PartsRun& run) {
   for (const bool scales : {false, true}) {
     const std::vector<StepMetrics> one = Records(OnOneDevice(run), scales, {2, 3}),
                                    parts = Records(run, scales, {2, 3});
@@ -297,6 +337,17 @@ TEST(PartsTest, TheTrainersRecords) {
       EXPECT_TRUE(parts[i].updated);
       EXPECT_GT(parts[i].comm_bytes, 0);
     }
+  }
+}
+
+TEST(PartsTest, TheTrainersRecords) { ExpectOneDevicesRecords(RunOf(Way::kTwice)); }
+
+TEST(PartsTest, TheTrainersRecordsOfPartsThatAreNotTrained) {
+  for (const char* frozen : {"a", "b", "meeting"}) {
+    PartsRun run = RunOf(Way::kOnce);
+    run.only_trained = true;
+    run.after_parallelize = Freeze(frozen);
+    ExpectOneDevicesRecords(run);
   }
 }
 

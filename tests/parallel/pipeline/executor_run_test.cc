@@ -14,6 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
+#include "dtensor/optim/adamw.h"
+#include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -137,8 +139,24 @@ TEST(ExecutorRunTest, GradientsAreReducedOnceAStep) {
   EXPECT_EQ(bytes[2], bytes[6]);
 }
 
-// Losses and parameters after three steps, of one device and of stages.
-std::vector<double> Trained(int ranks, const std::string& mesh_text, const std::string& schedule) {
+// What is trained: all by descent, or by AdamW what is not frozen.
+struct Training {
+  std::vector<int> frozen = {};  // layers
+  bool scales = false;           // the loss
+
+  std::unique_ptr<Optimizer> MakeOptimizer(Products& model) const {
+    if (frozen.empty()) return std::make_unique<Sgd>(model.AllParameters(), SgdOptions{.momentum = 0.5});
+    for (const int layer : frozen) model.layers[layer]->set_trainable(false);
+    return std::make_unique<AdamW>(model.TrainableParameters(), AdamWOptions{.weight_decay = 0.1});
+  }
+};
+
+// What the optimizer is given, by step and parameter.
+using Gradients = std::map<std::string, std::vector<double>>;
+
+// Records of three steps, of one device and of stages.
+std::vector<double> Trained(int ranks, const std::string& mesh_text, const std::string& schedule,
+                            const Training& training = {}, Gradients* gradients = nullptr) {
   std::vector<double> outcome;
   std::mutex mutex;
   RunRanks(ranks, [&](World& world) {
@@ -148,14 +166,29 @@ std::vector<double> Trained(int ranks, const std::string& mesh_text, const std::
     const Plan there_and_back = {{"layers.*", Pipeline("pp", {.chunks = 2, .order = StageOrder::kV})}};
     const Plan& plan = schedule == "zbv" ? there_and_back : StagedPlan();
     Parallelize(model, world, mesh, is_staged ? plan : Plan(), {.dtype = DType::kF64});
-    Sgd optimizer(model.AllParameters(), {.momentum = 0.5});
-    Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 0.05; }, .grad_clip = 0.1});
+    const std::unique_ptr<Optimizer> optimizer = training.MakeOptimizer(model);
+    LossScale scale(model.context(), {.initial = 8});
+    Trainer trainer(model, *optimizer,
+                    {.schedule = [](int64_t) { return 0.05; },
+                     .grad_clip = 0.1,
+                     .loss_scale = training.scales ? &scale : nullptr,
+                     .check_replicas_every = 1});
+    const HookHandle keeps = optimizer->AddBeforeStep([&](const Optimizer& of) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (const Parameter* parameter : of.parameters()) {
+        if (gradients == nullptr) break;
+        (*gradients)[absl::StrCat(trainer.step(), " ", parameter->path())] =
+            parameter->grad().ToLocal().ToVector<double>();
+      }
+    });
     std::optional<PipelineExecutor> pipeline;
     if (is_staged) pipeline.emplace(model, GenerateSchedule(schedule, {.ranks = ranks, .microbatches = 4}));
     std::vector<double> losses;
     const auto note = [&](const std::optional<StepMetrics>& metrics) {
-      if (metrics)
-        losses.insert(losses.end(), {metrics->loss, metrics->grad_norm, double(metrics->num_tokens)});
+      if (!metrics) return;
+      losses.insert(losses.end(), {metrics->loss, metrics->grad_norm, double(metrics->num_tokens)});
+      EXPECT_EQ(metrics->loss_scale, training.scales ? 8 : 0);
+      EXPECT_TRUE(metrics->updated);
     };
     for (int step = 0; step < 3; ++step) {
       const auto parts = std::make_shared<std::vector<Microbatch>>(ProductParts(model.context(), 4));
@@ -187,6 +220,27 @@ TEST(ExecutorRunTest, TheTrainersRecordIsOneDevicesOnEveryRank) {
   for (const char* schedule : {"1f1b", "zbv"}) {
     EXPECT_THAT(Trained(2, "pp=2", schedule), testing::Pointwise(testing::DoubleNear(1e-12), expected))
         << schedule;
+  }
+}
+
+// A stage that is not trained, and an optimizer of what is: its ranks have nothing to update, and join in the norm.
+TEST(ExecutorRunTest, StagesThatAreNotTrained) {
+  const std::vector<std::pair<const char*, std::vector<int>>> cases = {
+      {"1f1b", {0, 1}}, {"1f1b", {2, 3}}, {"zbv", {0, 3}}, {"zbv", {1, 2}}};
+  for (const auto& [schedule, frozen] : cases) {
+    for (const bool scales : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(schedule, ", without layer ", frozen[0], scales ? ", scaled" : ""));
+      const Training training = {.frozen = frozen, .scales = scales};
+      Gradients of_one, of_stages;
+      const std::vector<double> expected = Trained(1, "", "", training, &of_one);
+      EXPECT_THAT(Trained(2, "pp=2", schedule, training, &of_stages),
+                  testing::Pointwise(testing::DoubleNear(1e-12), expected));
+      ASSERT_EQ(of_one.size(), 6u);  // two layers, three steps
+      ASSERT_EQ(of_stages.size(), of_one.size());
+      for (const auto& [name, gradient] : of_one) {
+        EXPECT_THAT(of_stages[name], testing::Pointwise(testing::DoubleNear(1e-12), gradient)) << name;
+      }
+    }
   }
 }
 

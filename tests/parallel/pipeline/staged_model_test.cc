@@ -182,6 +182,27 @@ TEST(StagedModelTest, ACheckpointHasAllStages) {
   std::remove(whole_path.c_str());
 }
 
+// Of a stage that is not trained an optimizer has no state: what is to be saved is said by all stages together.
+TEST(StagedModelTest, ACheckpointOfWhatOneStageAloneHas) {
+  const std::string path = testing::TempDir() + "/one_stage.safetensors";
+  RunRanks(2, [&](World& world) {
+    Gpt model(Config());
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"blocks.*", Pipeline("pp")}});
+    const bool is_last = context->coordinate()[0] == 1;
+    if (!is_last) model.set_trainable(false);
+    const Sgd optimizer(model.TrainableParameters(), {.momentum = 0.9});
+    EXPECT_EQ(optimizer.State().empty(), !is_last);
+    SaveTensors(path, optimizer.State(), {}, &*model.stages());
+    EXPECT_EQ(MessageOf([&] { SaveTensors(path, {}, {}, &*model.stages()); }),
+              "checkpoint '" + path + "': nothing to save");
+    if (!is_last) return;
+    const SafetensorsReader reader(path);
+    EXPECT_EQ(reader.entries().size(), optimizer.State().size());
+    for (const auto& [name, tensor] : optimizer.State()) EXPECT_NE(reader.Find(name), nullptr) << name;
+  });
+  std::remove(path.c_str());
+}
+
 // What a group says of parameters that other stages have is no mistake here; of none at all it is.
 TEST(StagedModelTest, GroupsOfParametersMayMeanOtherStages) {
   RunRanks(2, [](World& world) {
