@@ -115,6 +115,23 @@ int64_t BytesOf(const Manifest& manifest) {
   return total;
 }
 
+// What is wrong with a step; one that cannot be read, as of a newer format, does not keep the others from being told.
+std::vector<std::string> ProblemsOf(Files& files, const std::string& folder, int64_t step) {
+  try {
+    return CheckStep(files, folder, step);
+  } catch (const Error& error) {
+    return {std::string(error.message())};
+  }
+}
+
+StepVerdict VerdictOf(Files& files, const std::string& folder, int64_t step) {
+  try {
+    return VerifyStep(files, folder, step);
+  } catch (const Error& error) {
+    return {.problems = {std::string(error.message())}};
+  }
+}
+
 int List(const std::string& path) {
   const std::shared_ptr<Files> files = MakeDiskFiles();
   const std::string folder = ParsePath(path).folder;
@@ -122,7 +139,7 @@ int List(const std::string& path) {
   int broken = 0;
   if (!IsJson()) absl::PrintF("%-16s  %-6s  %6s  %14s  %s\n", "step", "whole", "ranks", "bytes", "refers to");
   for (const int64_t step : ListSteps(*files, folder)) {
-    const std::vector<std::string> problems = CheckStep(*files, folder, step);
+    const std::vector<std::string> problems = ProblemsOf(*files, folder, step);
     broken += !problems.empty();
     Manifest manifest;
     if (problems.empty()) manifest = ReadManifest(*files, folder, step);
@@ -151,7 +168,7 @@ int Verify(const std::string& path) {
   WEFT_REQUIRE(!steps.empty(), "'", parsed.folder, "' has no steps");
   int broken = 0;
   for (const int64_t step : steps) {
-    const StepVerdict verdict = VerifyStep(*files, parsed.folder, step);
+    const StepVerdict verdict = VerdictOf(*files, parsed.folder, step);
     broken += !verdict.problems.empty();
     if (IsJson()) {
       PrintLine({{"step", step},

@@ -150,7 +150,7 @@ class ChaosRun {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(Checkpoints(), error)) {
       const std::string name = entry.path().filename().string();
-      if (absl::EndsWith(name, ".tmp") || absl::StartsWith(name, ".nonce-")) names.push_back(name);
+      if (absl::EndsWith(name, ".tmp")) names.push_back(name);
     }
     return names;
   }
