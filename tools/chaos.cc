@@ -82,18 +82,19 @@ class Folder {
   bool stays_;
 };
 
+// Paths are absolute: under `bazel run` weft_run goes to where the user stands.
 ChaosOptions OptionsFromFlags(const std::string& folder) {
   ChaosOptions options = {.plan = {.count = absl::GetFlag(FLAGS_kills),
                                    .seed = absl::GetFlag(FLAGS_seed),
                                    .kinds = {},
                                    .num_ranks = absl::GetFlag(FLAGS_ranks)},
-                          .weft_run = absl::GetFlag(FLAGS_weft_run),
-                          .train_gpt = absl::GetFlag(FLAGS_train_gpt),
+                          .weft_run = std::filesystem::absolute(absl::GetFlag(FLAGS_weft_run)).string(),
+                          .train_gpt = std::filesystem::absolute(absl::GetFlag(FLAGS_train_gpt)).string(),
                           .train_flags = {},
                           .save_every = absl::GetFlag(FLAGS_save_every),
                           .max_restarts = absl::GetFlag(FLAGS_max_restarts),
                           .patience = std::chrono::seconds(absl::GetFlag(FLAGS_patience)),
-                          .folder = folder};
+                          .folder = std::filesystem::absolute(folder).string()};
   for (const std::string& kind : absl::GetFlag(FLAGS_kinds)) options.plan.kinds.push_back(ParseFault(kind));
   for (const absl::string_view flag :
        absl::StrSplit(absl::GetFlag(FLAGS_train_flags), ' ', absl::SkipWhitespace())) {

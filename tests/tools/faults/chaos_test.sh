@@ -35,6 +35,12 @@ for pair in kills:20 recovered:20 equal:true left_behind:0 in_save:6; do expect 
 [[ $(du -sk "gpt/hurt/$(ls gpt/hurt | grep step | tail -1)" | cut -f1) -ge 50000 ]] || fail "less than 50 MB of state"
 rm -rf gpt
 
+# --- As `bazel run` starts it: programs are found from where it starts, whatever folder the user stands in.
+mkdir elsewhere
+(cd "$(dirname "$weft_run")/.." && BUILD_WORKING_DIRECTORY=$dir/elsewhere "$chaos" --kills=1 --ranks=3 --log_format=json \
+  --weft_run=tools/weft_run --train_gpt="${forgetful#"$PWD/"}" --train_flags="") > run.json 2> run.err || fail "bazel run: $(tail -3 run.err)"
+expect run.json equal true
+
 # --- All kinds, restarted from outside alone, on three ranks.
 small=(--weft_run="$weft_run" --train_gpt="$forgetful" --log_format=json --ranks=3)
 "$chaos" "${small[@]}" --kills=10 --kinds=rank,agent,guard,both,stop --max_restarts=0 --train_flags="" > all.json 2> all.err ||
