@@ -11,6 +11,7 @@
 #include "mesh/device_mesh.h"
 #include "parallel/deepspeed/deepspeed_config.h"
 #include "runtime/base/error.h"
+#include "runtime/device/device_backend.h"
 #include "runtime/launch/backend.h"
 #include "runtime/launch/run_world.h"
 
@@ -66,7 +67,7 @@ void Precision(const DeepSpeedConfig& config, Flags& flags) {
   }
 }
 
-void Zero(const DeepSpeedZero& zero, const DeviceMesh& mesh, Flags& flags) {
+void Zero(const DeepSpeedZero& zero, const DeviceMesh& mesh, DeviceType device, Flags& flags) {
   const bool hybrid = mesh.FindAxis("replica") >= 0 && mesh.FindAxis("shard") >= 0;
   if (zero.stage) {
     const char* const plans[] = {"ddp", "zero1", "zero2", "fsdp"};
@@ -86,6 +87,9 @@ void Zero(const DeepSpeedZero& zero, const DeviceMesh& mesh, Flags& flags) {
   if (zero.offload_param.device != "none") what.push_back("parameters");
   if (!what.empty()) flags.Set("offload", absl::StrJoin(what, ","));
   for (const DeepSpeedOffload* offload : {&zero.offload_optimizer, &zero.offload_param}) {
+    WEFT_REQUIRE(offload->device != "nvme" || device == DeviceType::kCpu, "key \"zero_optimization.",
+                 offload == &zero.offload_param ? "offload_param" : "offload_optimizer",
+                 ".device\": expected none or cpu on a GPU, got nvme");
     if (offload->device == "nvme" && offload->nvme_path) flags.Set("offload_folder", *offload->nvme_path);
   }
 }
@@ -97,7 +101,7 @@ struct OptimizerDefaults {
 };
 
 OptimizerDefaults DefaultsOf(const std::string& type) {
-  if (type == "Lion") return {"lion", 1e-4, 0.9, 0.99};
+  if (type == "Lion") return {"lion", 1e-3, 0.9, 0.999};
   if (type == "SGD") return {"sgd", 1e-3, 0, 0.999};
   return {"adamw", 1e-3, 0.9, 0.999};
 }
@@ -131,13 +135,11 @@ void Scheduler(const DeepSpeedScheduler& scheduler, double lr, Flags& flags) {
   flags.Set("lr", std::optional(peak));
   flags.Set("warmup", scheduler.warmup_num_steps);
   flags.Set("steps", scheduler.total_num_steps);
+  // No floor that is a copy of the peak: the peak may be another flag's.
+  if (scheduler.type == "WarmupLR") return flags.Set("schedule_lr", std::string("constant"));
   const bool decays = scheduler.type == "WarmupDecayLR";
   flags.Set("schedule_lr", std::string(decays ? "linear" : "cosine"));
-  // A cosine from the peak down to the peak stays.
-  double floor = peak;
-  if (decays) floor = 0;
-  if (scheduler.type == "WarmupCosineLR") floor = scheduler.cos_min_ratio.value_or(1e-4) * peak;
-  flags.Set("min_lr", std::optional(floor));
+  flags.Set("min_lr", std::optional(decays ? 0 : scheduler.cos_min_ratio.value_or(1e-4) * peak));
 }
 
 }  // namespace
@@ -154,7 +156,7 @@ std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text,
   flags.Set("grad_clip", config.gradient_clipping);
   flags.Set("log_every", config.steps_per_print);
   Precision(config, flags);
-  if (config.zero_optimization) Zero(*config.zero_optimization, mesh, flags);
+  if (config.zero_optimization) Zero(*config.zero_optimization, mesh, ParseDevice(value_of("device")), flags);
   std::optional<double> lr;
   if (config.optimizer) lr = Optimizer(*config.optimizer, flags);
   double flag_lr = 0;
@@ -163,9 +165,8 @@ std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text,
     Scheduler(*config.scheduler, lr.value_or(flag_lr), flags);
   } else if (lr) {
     flags.Set("lr", lr);
-    flags.Set("min_lr", lr);
     flags.Set("warmup", std::string("0"));
-    flags.Set("schedule_lr", std::string("cosine"));
+    flags.Set("schedule_lr", std::string("constant"));
   }
   return flags.values();
 }

@@ -1,6 +1,8 @@
 #include "examples/gpt_flags.h"
 
+#include <limits>
 #include <memory>
+#include <optional>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
@@ -40,7 +42,7 @@ ABSL_FLAG(int64_t, warmup, 100, "steps in which the learning rate grows");
 ABSL_FLAG(
     std::string, schedule_lr, "cosine",
     "how the learning rate falls after its warm-up: cosine, linear, wsd (in the last fifth of the steps), "
-    "one_cycle (also grows as a cosine), warm_restarts (four cosines)");
+    "one_cycle (also grows as a cosine), warm_restarts (four cosines), or constant (does not)");
 ABSL_FLAG(
     std::string, optimizer, "adamw",
     "adamw, sgd (with Nesterov's momentum, beta1), lion, adafactor, muon (of the blocks' matrices; adamw of "
@@ -118,6 +120,16 @@ int ThreadsFromFlags() {
   return count;
 }
 
+// Of f16 alone.
+std::optional<double> LossScaleFromFlags(DType compute_dtype) {
+  const double loss_scale = absl::GetFlag(FLAGS_loss_scale);
+  WEFT_REQUIRE(loss_scale > 0 && loss_scale <= std::numeric_limits<float>::max(), "--loss_scale=", loss_scale,
+               ": expected a number above 0 that f32 holds");
+  WEFT_REQUIRE(compute_dtype == DType::kF16 || !IsGiven("loss_scale"),
+               "--loss_scale: it is of --dtype=f16, got ", DTypeName(compute_dtype));
+  return compute_dtype == DType::kF16 ? std::optional(loss_scale) : std::nullopt;
+}
+
 void CheckDivisible(const GptRun& run) {
   const int tp = run.mesh.FindAxis("tp");
   WEFT_REQUIRE(tp < 0 || run.model.heads % run.mesh.axis_size(tp) == 0, "--heads=", run.model.heads,
@@ -181,7 +193,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   OneOf("optimizer", absl::GetFlag(FLAGS_optimizer),
         {"adamw", "sgd", "lion", "adafactor", "muon", "lamb", "adamw8bit"});
   OneOf("schedule_lr", absl::GetFlag(FLAGS_schedule_lr),
-        {"cosine", "linear", "wsd", "one_cycle", "warm_restarts"});
+        {"cosine", "linear", "wsd", "one_cycle", "warm_restarts", "constant"});
   GptRun run;
   run.backend = ParseBackend(absl::GetFlag(FLAGS_backend));
   run.mesh = MeshFromFlags(NumLaunchedRanks(run.backend));
@@ -189,11 +201,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.model = ModelFromFlags(tokenizer_vocabulary);
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   run.dtype = ItemSize(run.compute_dtype) == 2 ? DType::kF32 : run.compute_dtype;
-  const double loss_scale = absl::GetFlag(FLAGS_loss_scale);
-  WEFT_REQUIRE(loss_scale > 0, "--loss_scale=", loss_scale, ": expected a number above 0");
-  WEFT_REQUIRE(run.compute_dtype == DType::kF16 || !IsGiven("loss_scale"),
-               "--loss_scale: it is of --dtype=f16, got ", DTypeName(run.compute_dtype));
-  if (run.compute_dtype == DType::kF16) run.loss_scale = loss_scale;
+  run.loss_scale = LossScaleFromFlags(run.compute_dtype);
   run.device = ParseDevice(absl::GetFlag(FLAGS_device));
   run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   run.device_options.offload_folder = absl::GetFlag(FLAGS_offload_folder);
@@ -226,6 +234,8 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
                   .floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr)),
                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
                   .total_steps = run.steps};
+  WEFT_REQUIRE(run.schedule_lr == "constant" || run.schedule.floor <= run.schedule.peak,
+               "--min_lr=", run.schedule.floor, ": expected at most --lr=", run.schedule.peak);
   run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
                .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
                .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};

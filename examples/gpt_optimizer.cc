@@ -54,6 +54,9 @@ std::unique_ptr<Optimizer> MakeGptOptimizer(const GptRun& run, const std::vector
 
 Schedule MakeGptSchedule(const GptRun& run) {
   const WarmupCosine& s = run.schedule;
+  if (run.schedule_lr == "constant") {
+    return WarmupLinear{s.peak, s.peak, s.warmup_steps, s.total_steps};
+  }
   if (run.schedule_lr == "linear") {
     return WarmupLinear{s.peak, s.floor, s.warmup_steps, s.total_steps};
   }

@@ -131,6 +131,10 @@ DeepSpeedFp16 Fp16(Section section) {
                         .loss_scale_window = section.Whole("loss_scale_window", 1),
                         .hysteresis = section.Whole("hysteresis", 1),
                         .min_loss_scale = section.Number("min_loss_scale")};
+  if (fp16.initial_scale_power) {
+    section.Require(*fp16.initial_scale_power <= 127, "initial_scale_power", Json(*fp16.initial_scale_power),
+                    "at most 127 (the scale is an f32)");
+  }
   section.Fixed("auto_cast", false, "what is f16 is the plan's");
   section.Fixed("consecutive_hysteresis", false, "there is no hysteresis");
   section.Fixed("fp16_master_weights_and_grads", false, "parameters at rest are f32");
@@ -160,6 +164,12 @@ DeepSpeedZero Zero(Section section) {
   section.Fixed("reduce_scatter", true, "gradients of sharded plans are reduce-scattered");
   section.Fixed("allgather_partitions", true, "parameters are gathered");
   section.Finish();
+  const DeepSpeedOffload& state = zero.offload_optimizer;
+  const DeepSpeedOffload& parameters = zero.offload_param;
+  WEFT_REQUIRE(
+      state.device != "nvme" || parameters.device != "nvme" || state.nvme_path == parameters.nvme_path,
+      "key \"zero_optimization.offload_param.nvme_path\": expected that of offload_optimizer, ",
+      state.nvme_path.value_or("none"), ", got ", parameters.nvme_path.value_or("none"));
   const bool offloads_parameters = zero.offload_param.device != "none";
   WEFT_REQUIRE(!offloads_parameters || !zero.stage || *zero.stage == 3,
                "key \"zero_optimization.offload_param\": expected stage 3 with it, got stage ",
@@ -174,7 +184,12 @@ DeepSpeedOptimizer Optimizer(Section section) {
     optimizer.weight_decay = params->Number("weight_decay");
     if (optimizer.type == "SGD") {
       optimizer.momentum = params->Number("momentum");
-      if (optimizer.momentum.value_or(0) > 0) params->Fixed("nesterov", true, "momentum is Nesterov's");
+      if (optimizer.momentum.value_or(0) > 0 || params->IsAuto("momentum")) {
+        WEFT_REQUIRE(params->Find("nesterov") != nullptr,
+                     "key \"optimizer.params.nesterov\": expected true, it is missing, which is false in "
+                     "DeepSpeed; momentum is Nesterov's");
+        params->Fixed("nesterov", true, "momentum is Nesterov's");
+      }
       params->Fixed("dampening", 0, "gradients are not dampened");
     } else if (const Json* const betas = params->Find("betas")) {
       const bool fits =
@@ -187,7 +202,11 @@ DeepSpeedOptimizer Optimizer(Section section) {
       params->Fixed("adam_w_mode", true, "weights decay apart from the gradient");
       params->Fixed("bias_correction", true, "moments are corrected");
       params->Fixed("amsgrad", false, "the moments are AdamW's");
-      params->Bool("torch_adam");  // which of two implementations
+      // Which of two implementations; their defaults of the decay differ.
+      WEFT_REQUIRE(!params->Bool("torch_adam").value_or(false) || optimizer.weight_decay ||
+                       params->IsAuto("weight_decay"),
+                   "key \"optimizer.params.weight_decay\": expected a number with torch_adam, it is missing, "
+                   "which is 0.01 in torch's AdamW");
     }
     for (const char* key : {"lr", "betas", "weight_decay", "momentum"}) {
       if (params->IsAuto(key)) optimizer.auto_params.push_back(key);
@@ -214,6 +233,10 @@ DeepSpeedScheduler Scheduler(Section section) {
   } else {
     params->Fixed("warmup_min_lr", 0, "warm-ups begin at 0");
     scheduler.warmup_max_lr = params->Number("warmup_max_lr");
+    WEFT_REQUIRE(
+        scheduler.warmup_max_lr || params->IsAuto("warmup_max_lr"),
+        "key \"scheduler.params.warmup_max_lr\": expected a number or \"auto\", it is missing, which "
+        "is 0.001 in DeepSpeed, whatever the optimizer says");
   }
   if (scheduler.type != "WarmupLR") {
     scheduler.total_num_steps = params->Whole("total_num_steps", 1);

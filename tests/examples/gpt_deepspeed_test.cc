@@ -25,7 +25,8 @@ using Flags = std::map<std::string, std::string>;
 // What a file says on a mesh, with a learning rate of 0.001 otherwise.
 Flags FlagsOf(const std::string& text, const std::string& mesh = "dp=2") {
   Flags flags;
-  const Flags others = {{"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"lr", "0.001"}};
+  const Flags others = {
+      {"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"lr", "0.001"}, {"device", "cpu"}};
   const auto value_of = [&](absl::string_view flag) { return others.at(std::string(flag)); };
   for (const FlagValue& given : GptFlagsFromDeepSpeed(text, value_of)) flags[given.flag] = given.value;
   return flags;
@@ -91,9 +92,11 @@ TEST(GptDeepSpeedTest, AnOptimizerHasDeepSpeedsDefaultsAndAConstantRate) {
                    {"beta2", "0.999"},
                    {"weight_decay", "0"},
                    {"lr", "0.001"},
-                   {"min_lr", "0.001"},
                    {"warmup", "0"},
-                   {"schedule_lr", "cosine"}}));
+                   {"schedule_lr", "constant"}}));
+  // DeepSpeed's FusedLion and DeepSpeedCPULion.
+  EXPECT_EQ(FlagsOf(R"({"optimizer": {"type": "Lion"}})").at("beta2"), "0.999");
+  EXPECT_EQ(FlagsOf(R"({"optimizer": {"type": "Lion"}})").at("lr"), "0.001");
   EXPECT_EQ(FlagsOf(R"({"optimizer": {"type": "Lion", "params": {"lr": "auto", "betas": "auto",
                                       "weight_decay": "auto"}}})"),
             (Flags{{"optimizer", "lion"}}));
@@ -103,9 +106,8 @@ TEST(GptDeepSpeedTest, AnOptimizerHasDeepSpeedsDefaultsAndAConstantRate) {
              {"beta1", "0.5"},
              {"weight_decay", "0"},
              {"lr", "0.5"},
-             {"min_lr", "0.5"},
              {"warmup", "0"},
-             {"schedule_lr", "cosine"}}));
+             {"schedule_lr", "constant"}}));
 }
 
 // DeepSpeed's curve at its iteration t is Weft's at step t, its first step being iteration 0: one step apart.
@@ -124,7 +126,8 @@ TEST(GptDeepSpeedTest, SchedulesAreDeepSpeedsCurvesOneStepApart) {
   const Schedule constant = schedule_of(
       R"({"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "warmup_max_lr": 0.25}})");
   const Schedule decay = schedule_of(
-      R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50}})");
+      R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50,
+          "warmup_max_lr": 0.5}})");
   const Schedule cosine = schedule_of(
       R"({"type": "WarmupCosineLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50,
           "cos_min_ratio": 0.125}})");
@@ -136,6 +139,40 @@ TEST(GptDeepSpeedTest, SchedulesAreDeepSpeedsCurvesOneStepApart) {
     const double share = (1 + std::cos(M_PI * (1 - left))) / 2;
     EXPECT_NEAR(cosine(t), 0.5 * warmup * (0.125 + 0.875 * share), 1e-12) << t;
   }
+}
+
+// Another rate, of the command line or of a file after it, stays as well; a floor above the rate is refused.
+TEST(GptDeepSpeedTest, ARateFromElsewhereStaysToo) {
+  const auto run_of = [](const std::vector<std::string>& more) {
+    const absl::FlagSaver saver;
+    const std::string path = testing::TempDir() + "/rate_config.json",
+                      second = testing::TempDir() + "/lr.json";
+    std::ofstream(path)
+        << R"({"train_batch_size": 16, "optimizer": {"type": "AdamW", "params": {"lr": 0.5}}})";
+    std::ofstream(second) << R"({"lr": 0.25})";
+    std::vector<std::string> arguments = {"train_gpt", "--mesh=", "--config=" + path};
+    for (const std::string& argument : more) {
+      arguments.push_back(argument == "second" ? "--config=" + second : argument);
+    }
+    std::vector<const char*> argv;
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    ParseFlags(static_cast<int>(argv.size()), argv.data(), TrainGptUsage());
+    std::remove(path.c_str());
+    std::remove(second.c_str());
+    return GptRunFromFlags(256);
+  };
+  for (const std::string argument : {"--lr=0.25", "second"}) {
+    const Schedule schedule = MakeGptSchedule(run_of({argument}));
+    for (const int64_t step : {1, 1000, 2000}) EXPECT_EQ(schedule(step), 0.25) << argument;
+  }
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              run_of({"--lr=0.25", "--schedule_lr=cosine", "--min_lr=0.5"});
+            }),
+            "--min_lr=0.5: expected at most --lr=0.25");
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              run_of({"--dtype=f16", "--loss_scale=inf"});
+            }),
+            "--loss_scale=inf: expected a number above 0 that f32 holds");
 }
 
 // Through the program's own door: the file is known by its keys, and the command line counts.
@@ -158,7 +195,7 @@ TEST(GptDeepSpeedTest, AFileIsARun) {
   EXPECT_EQ(run.plan, GptPlan(run.mesh, DataPlan::kZero2, /*sequence_parallel=*/false));
   EXPECT_EQ(run.log_every, 7);
   EXPECT_EQ(run.schedule.peak, 0.5);
-  EXPECT_EQ(run.schedule.floor, 0.5);
+  EXPECT_EQ(MakeGptSchedule(run)(run.steps), 0.5);
   EXPECT_EQ(run.adamw, (AdamWOptions{.beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.25}));
   EXPECT_TRUE(parsed.Given("plan") && parsed.Given("batch") && !parsed.Given("heads"));
 }

@@ -90,7 +90,7 @@ TEST(GptFlagsTest, OptimizersAndSchedulesByName) {
   EXPECT_EQ(MessageOf({"--optimizer=adam"}),
             "--optimizer=adam: expected one of adamw, sgd, lion, adafactor, muon, lamb, adamw8bit");
   EXPECT_EQ(MessageOf({"--schedule_lr=1f1b"}),
-            "--schedule_lr=1f1b: expected one of cosine, linear, wsd, one_cycle, warm_restarts");
+            "--schedule_lr=1f1b: expected one of cosine, linear, wsd, one_cycle, warm_restarts, constant");
 }
 
 TEST(GptFlagsTest, ReshardReachesTheBlocks) {

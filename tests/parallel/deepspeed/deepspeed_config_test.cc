@@ -60,7 +60,8 @@ TEST(DeepSpeedConfigTest, AutoIsAsIfTheKeyWereNotThere) {
     "train_batch_size": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": "auto",
     "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
     "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "weight_decay": 0}},
-    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_type": "linear"}}
+    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_type": "linear",
+                  "warmup_max_lr": "auto"}}
   })");
   EXPECT_FALSE(config.train_batch_size || config.gradient_clipping || config.fp16);
   EXPECT_EQ(config.bf16, false);
@@ -123,6 +124,24 @@ TEST(DeepSpeedConfigTest, WhatWeftDoesOtherwiseIsRefused) {
             "got false");
   EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": false}}})"),
             "key \"optimizer.params.nesterov\": expected true (momentum is Nesterov's), got false");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9}}})"),
+            "key \"optimizer.params.nesterov\": expected true, it is missing, which is false in DeepSpeed; "
+            "momentum is Nesterov's");
+  EXPECT_EQ(
+      ErrorOf(R"({"optimizer": {"type": "AdamW", "params": {"torch_adam": true}}})"),
+      "key \"optimizer.params.weight_decay\": expected a number with torch_adam, it is missing, which is "
+      "0.01 in torch's AdamW");
+  EXPECT_EQ(ErrorOf(R"({"fp16": {"initial_scale_power": 128}})"),
+            "key \"fp16.initial_scale_power\": expected at most 127 (the scale is an f32), got 128");
+  EXPECT_EQ(
+      ErrorOf(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear"}}})"),
+      "key \"scheduler.params.warmup_max_lr\": expected a number or \"auto\", it is missing, which is 0.001 "
+      "in DeepSpeed, whatever the optimizer says");
+  EXPECT_EQ(
+      ErrorOf(R"({"zero_optimization": {"stage": 3,
+                        "offload_optimizer": {"device": "nvme", "nvme_path": "/a"},
+                        "offload_param": {"device": "nvme", "nvme_path": "/b"}}})"),
+      "key \"zero_optimization.offload_param.nvme_path\": expected that of offload_optimizer, /a, got /b");
   EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"),
             "key \"zero_optimization.offload_param\": expected stage 3 with it, got stage 2");
   EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}})"),
