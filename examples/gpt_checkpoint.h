@@ -17,6 +17,7 @@ namespace weft {
 // What train_gpt saves besides tensors, as texts in one safetensors file: the step, the position in the data, the
 // tokenizer, a fingerprint of the text, and the flags that shaped the run.
 struct GptCheckpointInfo {
+  std::string source = {};  // the flag that it was read from, for errors; not saved
   int64_t step = 0;
   std::string data = {};  // GptData::State; empty in files of before there was one
   std::string tokenizer;  // Tokenizer::ToJson

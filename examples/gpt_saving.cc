@@ -36,18 +36,15 @@ std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed) {
   if (const std::optional<StateTexts> saved = SavedTexts()) {
     GptCheckpointInfo info = ReadGptInfo(CheckpointFolder(), *saved);
     RestoreGptRun(info, parsed);
+    info.source = absl::StrCat("--checkpoint_dir=", CheckpointFolder());
     return info;
   }
   const std::string file = ResumePath();
   if (file.empty()) return std::nullopt;
   GptCheckpointInfo info = ReadGptInfo(file, SafetensorsReader(file).metadata());
   RestoreGptFlags(info, parsed);
+  info.source = absl::StrCat("--resume=", file);
   return info;
-}
-
-std::string ResumedName() {
-  return SavedTexts() ? absl::StrCat("--checkpoint_dir=", CheckpointFolder())
-                      : absl::StrCat("--resume=", ResumePath());
 }
 
 GptSaving::GptSaving(World& world, int64_t num_ranks, const GptCheckpointInfo& info,

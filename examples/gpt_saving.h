@@ -31,8 +31,6 @@ struct GptRunState {
 // then. Nothing without either.
 // Errors: as RestoreGptRun, RestoreGptFlags.
 std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed);
-// What errors call it.
-std::string ResumedName();
 
 // Saves and loads one rank's part. Every rank makes one.
 // Lifetime: ends before the world; views the state.

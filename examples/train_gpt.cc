@@ -229,7 +229,7 @@ int Train(const ParsedFlags& parsed) {
     return 0;
   }
   if (inputs.resumed) {
-    WEFT_REQUIRE(inputs.resumed->text_fingerprint == inputs.fingerprint, ResumedName(),
+    WEFT_REQUIRE(inputs.resumed->text_fingerprint == inputs.fingerprint, inputs.resumed->source,
                  ": it was trained on another text than '", inputs.text.path, "'");
   }
   if (!run.save.empty()) CheckCanSave(run.save);

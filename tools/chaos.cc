@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
 #include "tools/faults/chaos_run.h"
@@ -61,8 +62,7 @@ class Folder {
  public:
   explicit Folder(const std::string& wanted) : path_(wanted), stays_(!wanted.empty()) {
     if (!stays_) {
-      const char* const parent = getenv("TMPDIR");
-      path_ = absl::StrCat(parent == nullptr ? "/tmp" : parent, "/chaos-XXXXXX");
+      path_ = absl::StrCat(TemporaryFolder(), "/chaos-XXXXXX");
       WEFT_REQUIRE(mkdtemp(path_.data()) != nullptr, "cannot make a folder ", path_);
       return;
     }

@@ -136,15 +136,7 @@ class ChaosRun {
                          1000 * step_s_, start_s_));
   }
 
-  bool IsSaving() const {
-    std::error_code error;  // the folder comes with the first checkpoint
-    for (const auto& entry : std::filesystem::directory_iterator(Checkpoints(), error)) {
-      if (absl::EndsWith(entry.path().filename().string(), ".tmp")) return true;
-    }
-    return false;
-  }
-
-  // What was written under a temporary name before; a rank that was killed leaves it until the next save.
+  // What is being written, and what a killed rank has left there until the next start.
   std::vector<std::string> TemporaryNames() const {
     std::vector<std::string> names;
     std::error_code error;
@@ -188,7 +180,10 @@ class ChaosRun {
       return;
     }
     const std::vector<std::string> before = TemporaryNames();
-    const auto is_saving = [&] { return TemporaryNames() != before && IsSaving(); };
+    const auto is_saving = [&] {
+      const std::vector<std::string> now = TemporaryNames();
+      return !now.empty() && now != before;
+    };
     // How long a save lasts is not known: what comes too late for one comes earlier in the next.
     for (double longest = 0.02;; longest /= 2) {
       AwaitOrThrow(is_saving, "save after step", job_->last_step(), milliseconds(0));

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "absl/algorithm/container.h"
@@ -16,9 +16,12 @@
 namespace weft {
 namespace {
 
+// Of a process that ends meanwhile: nothing, or a part. An iterator over the file would throw then.
 std::string ContentOf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  content << file.rdbuf();
+  return content.str();
 }
 
 // State and parent, of one that is there.

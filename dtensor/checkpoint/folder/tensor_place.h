@@ -30,8 +30,8 @@ struct OwnedBox {
   bool operator==(const OwnedBox&) const = default;
 };
 
-// Who saves what: of the ranks that hold a box the first, which is at index 0 along every axis that does not split the
-// tensor. Boxes that are empty are nobody's. Together they have each element once.
+// The boxes that are saved, each with the rank that saves it. Of the ranks that hold a box it is the first: the one at index
+// 0 along every axis that does not split the tensor. Empty boxes are left out. Together the boxes have each element once.
 //
 //   f32[5]  on dp=2, tp=2   [tp]   rank 0: 0+3   rank 1: 3+2
 //                           [dp]   rank 0: 0+3   rank 2: 3+2

@@ -53,8 +53,8 @@ class NoSignalHandlers {
   sigset_t before_;
 };
 
-// Up to so many terms of a sum the buffer is on the stack (found by trying: 80 are, 95 are not). Two system calls are
-// nothing beside more.
+// Up to so many terms of a sum the buffer is on the stack (found by trying: 80 are, 95 are not). The two system
+// calls cost little beside a longer sum.
 constexpr int64_t kMostTermsOnStack = 64;
 
 // oneDNN's sgemm and not its matmul primitive, which made 62 to 111 GFLOP/s on one core where sgemm made 98

@@ -95,7 +95,7 @@ TEST(FailureCountTest, TheQuorumIsNotLeftOut) {
   }
 }
 
-// Who waits outside for a place is no substitute: it may be gone.
+// A node that waits for a place may be gone, so it does not count as one of the others.
 TEST(FailureCountTest, NodesThatWaitAreNotCounted) {
   const auto store = std::make_shared<HashStore>();
   StoreRendezvousOptions options = Options("a", 1, 1);

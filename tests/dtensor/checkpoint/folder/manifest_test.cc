@@ -103,7 +103,7 @@ TEST(ManifestTest, NamesOfSteps) {
   EXPECT_FALSE(IsTemporaryStepName("step-000000100"));
 }
 
-// Who saves what: the table of tensor_place.h, and nested, uneven and empty boxes, each element once.
+// Exactly one rank saves each element: by the table of tensor_place.h, and for nested, uneven and empty boxes.
 TEST(ManifestTest, OwnersOfBoxes) {
   const DeviceMesh mesh = DeviceMesh::Parse("dp=2, tp=2");
   const auto owners = [&](const Shape& shape, const Layout& layout) {
