@@ -63,8 +63,22 @@ struct ImageRun {
   int64_t log_every = 0;
   bool json = false;
   uint64_t seed = 0;
+  double weight_decay = 0;
+  bool print_model = false;
+  std::optional<CheckpointOptions> checkpoints;
+  StateTexts texts;  // what a run that goes on in the folder takes over
 };
 
+// What a run that goes on in a folder takes over, and what of it may not change.
+StateTexts FlagTexts() {
+  nlohmann::json flags;
+  for (const char* name : {"batch", "steps", "lr", "weight_decay", "seed"}) {
+    flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
+  }
+  return {{"weft.flags", flags.dump()}};
+}
+
+// All flags are read here, before there are ranks.
 ImageRun RunFromFlags(const ImageProgram& program) {
   const std::string format = absl::GetFlag(FLAGS_log_format);
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
@@ -76,7 +90,11 @@ ImageRun RunFromFlags(const ImageProgram& program) {
                   .eval_every = absl::GetFlag(FLAGS_eval_every),
                   .log_every = absl::GetFlag(FLAGS_log_every),
                   .json = format == "json",
-                  .seed = absl::GetFlag(FLAGS_seed)};
+                  .seed = absl::GetFlag(FLAGS_seed),
+                  .weight_decay = absl::GetFlag(FLAGS_weight_decay),
+                  .print_model = absl::GetFlag(FLAGS_print_model),
+                  .checkpoints = CheckpointOptionsFromFlags(),
+                  .texts = FlagTexts()};
   WEFT_REQUIRE(run.batch >= 2, "--batch=", run.batch, ": expected at least 2 images");
   WEFT_REQUIRE(run.steps >= 0, "--steps=", run.steps, ": expected at least 0");
   WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
@@ -128,17 +146,6 @@ void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
   std::fflush(stdout);
 }
 
-// What a run that goes on in a folder takes over, and what of it may not change.
-const std::vector<std::string>& SavedFlags() {
-  static const auto* const flags =
-      new std::vector<std::string>{"batch", "steps", "lr", "weight_decay", "seed"};
-  return *flags;
-}
-StateTexts FlagTexts() {
-  nlohmann::json flags;
-  for (const std::string& name : SavedFlags()) flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
-  return {{"weft.flags", flags.dump()}};
-}
 void TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
   const std::optional<StateTexts> saved = SavedTexts();
   if (!saved) return;
@@ -161,14 +168,14 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   context->state().set_seed(run.seed);
   Parallelize(*model, context, run.plan);
   std::optional<CheckpointManager> checkpoints;
-  if (const auto options = CheckpointOptionsFromFlags()) checkpoints.emplace(world, *options);
+  if (run.checkpoints) checkpoints.emplace(world, *run.checkpoints);
   State state;
   const bool speaks = world.rank() == 0;
   const auto batch_of = [&](int64_t step) {
     return MakeImageBatch(context, BatchAxes(run.mesh), train, run.batch,
                           [&](int64_t i) { return TrainIndex(train, run.seed, step, i); });
   };
-  if (absl::GetFlag(FLAGS_print_model)) {
+  if (run.print_model) {
     const ModelSummary summary = Summarize(*model, [&] { (*model)(batch_of(1).images); });
     if (speaks) std::printf("%s", summary.ToTable().c_str());
     return;
@@ -186,7 +193,7 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
     if (speaks) PrintStep(run, metrics);
     if (!std::isfinite(metrics.loss)) trainer.FindNonFinite();
   };
-  AdamW optimizer(model->AllParameters(), {.weight_decay = absl::GetFlag(FLAGS_weight_decay)});
+  AdamW optimizer(model->AllParameters(), {.weight_decay = run.weight_decay});
   const WarmupCosine schedule = {
       .peak = run.lr, .floor = 0, .warmup_steps = run.steps / 20, .total_steps = run.steps};
   Trainer trainer(
@@ -194,7 +201,7 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
       {.schedule = schedule, .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
   state.Add("model", MakeModelState(*model));
   state.Add("optimizer", MakeOptimizerState(optimizer));
-  state.Add("run", MakeTextsState(FlagTexts));
+  state.Add("run", MakeTextsState([&run] { return run.texts; }));
   if (checkpoints) trainer.set_step(checkpoints->Resume(state).value_or(0));
   for (int64_t step = trainer.step() + 1; step <= run.steps; ++step) {
     const ImageBatch batch = batch_of(step);
