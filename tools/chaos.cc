@@ -23,8 +23,9 @@ ABSL_FLAG(int, kills, 20, "faults that are done to the job");
 ABSL_FLAG(uint64_t, seed, 1, "of the plan: which fault, when, to which rank");
 ABSL_FLAG(std::vector<std::string>, kinds, {"rank"},
           "of faults, a list with commas: rank (SIGKILL of a rank), stop (SIGSTOP of one), agent, guard, "
-          "both (SIGKILL of "
-          "weft_run's two processes)");
+          "both (SIGKILL of weft_run's two processes), disk (full until a save has failed), flip (of a bit "
+          "of the newest "
+          "checkpoint, and SIGKILL of a rank)");
 ABSL_FLAG(int, ranks, 2, "processes of the job");
 ABSL_FLAG(int64_t, save_every, 3, "steps between checkpoints");
 ABSL_FLAG(int, max_restarts, 3, "of weft_run, since the last save; 0: the job is started again from outside");

@@ -22,6 +22,7 @@
 #include "runtime/base/error.h"
 #include "tools/faults/job.h"
 #include "tools/faults/processes.h"
+#include "tools/faults/storage.h"
 
 namespace weft {
 namespace {
@@ -61,11 +62,19 @@ std::optional<SavedState> ReadState(const std::string& path) {
   return state;
 }
 
+bool HitsARank(Fault fault) {
+  return fault == Fault::kRank || fault == Fault::kStop || fault == Fault::kFlip;
+}
+
 // The job that is hurt, and the one that is not.
 class ChaosRun {
  public:
   ChaosRun(const ChaosOptions& options, const std::function<void(const std::string&)>& say)
-      : options_(options), say_(say), plan_(PlanFaults(options.plan)) {}
+      : options_(options), say_(say), plan_(PlanFaults(options.plan)) {
+    if (absl::c_any_of(plan_, [](const PlannedFault& fault) { return fault.fault == Fault::kDisk; })) {
+      disk_.emplace(Checkpoints());
+    }
+  }
 
   ChaosReport Run() {
     const std::vector<std::string> names_before = SharedMemoryNames();
@@ -159,15 +168,17 @@ class ChaosRun {
     report_.in_restart += in_restart ? 1 : 0;
     say_(absl::StrFormat(
         "fault %d of %d: %s%s at step %d%s", report_.kills, plan_.size(), std::string(FaultName(fault.fault)),
-        fault.fault == Fault::kRank || fault.fault == Fault::kStop ? absl::StrCat(" ", fault.rank)
-                                                                   : std::string(),
-        job_->last_step(),
+        HitsARank(fault.fault) ? absl::StrCat(" ", fault.rank) : std::string(), job_->last_step(),
         in_restart                      ? ", while it started again"
         : fault.moment == Moment::kSave ? ", in a save"
                                         : ""));
   }
 
   void AwaitMoment(const PlannedFault& fault) {
+    if (fault.fault == Fault::kFlip) {  // there must be an older one to go on from
+      AwaitOrThrow([&] { return WholeSteps(Checkpoints()).size() >= 2; }, "save two steps by step",
+                   fault.step);
+    }
     if (fault.moment == Moment::kRestart) {
       AwaitRanks();
       SleepFor(fault.delay * start_s_ / 2);
@@ -221,6 +232,13 @@ class ChaosRun {
       case Fault::kGuard:
         kill(job_->pid(), SIGKILL);
         break;
+      case Fault::kDisk:
+        disk_->Fill();
+        break;
+      case Fault::kFlip:
+        kill(ranks_.at(fault.rank), SIGKILL);
+        FlipBit(WholeSteps(Checkpoints()).front(), fault.delay);
+        break;
     }
     // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
     // no answer.
@@ -232,6 +250,9 @@ class ChaosRun {
     }
     job_->Pump(milliseconds(0));
     lines_before_ = job_->num_lines();
+    if (fault.fault != Fault::kDisk) return;
+    disk_->Free();
+    struck_ = Clock::now();  // the failed save was still to come
   }
 
   // A step of the next life.
@@ -302,6 +323,7 @@ class ChaosRun {
   const std::function<void(const std::string&)>& say_;
   const std::vector<PlannedFault> plan_;
   ChaosReport report_;
+  std::optional<SmallDisk> disk_;  // the checkpoints', if it is to be full
   std::optional<ChaosJob> job_;
   double start_s_ = 1;  // from the start of a job to its first step
   double step_s_ = 0.1;
