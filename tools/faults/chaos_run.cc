@@ -20,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
+#include "tools/faults/clocks.h"
 #include "tools/faults/job.h"
 #include "tools/faults/processes.h"
 #include "tools/faults/storage.h"
@@ -63,7 +64,7 @@ std::optional<SavedState> ReadState(const std::string& path) {
 }
 
 bool HitsARank(Fault fault) {
-  return fault == Fault::kRank || fault == Fault::kStop || fault == Fault::kFlip;
+  return fault == Fault::kRank || fault == Fault::kStop || fault == Fault::kFlip || fault == Fault::kClock;
 }
 
 // The job that is hurt, and the one that is not.
@@ -71,9 +72,8 @@ class ChaosRun {
  public:
   ChaosRun(const ChaosOptions& options, const std::function<void(const std::string&)>& say)
       : options_(options), say_(say), plan_(PlanFaults(options.plan)) {
-    if (absl::c_any_of(plan_, [](const PlannedFault& fault) { return fault.fault == Fault::kDisk; })) {
-      disk_.emplace(Checkpoints());
-    }
+    if (Plans(Fault::kDisk)) disk_.emplace(Checkpoints());
+    if (Plans(Fault::kClock)) clocks_.emplace(options.folder, options.libfaketime, options.train_gpt);
   }
 
   ChaosReport Run() {
@@ -101,6 +101,9 @@ class ChaosRun {
   }
 
  private:
+  bool Plans(Fault fault) const {
+    return absl::c_any_of(plan_, [fault](const PlannedFault& planned) { return planned.fault == fault; });
+  }
   std::string RunId(const std::string& name) const { return absl::StrCat("chaos-", getpid(), "-", name); }
   std::string LogOf(const std::string& name) const {
     return absl::StrCat(options_.folder, "/", name, ".log");
@@ -114,7 +117,7 @@ class ChaosRun {
     std::vector<std::string> command = {options_.weft_run, absl::StrCat("--rdzv-id=", RunId(name)),
                                         absl::StrCat("--nproc-per-node=", options_.plan.num_ranks),
                                         absl::StrCat("--max-restarts=", options_.max_restarts),
-                                        options_.train_gpt};
+                                        clocks_ ? clocks_->program() : options_.train_gpt};
     absl::c_copy(options_.train_flags, std::back_inserter(command));
     absl::c_copy(std::vector<std::string>{absl::StrCat("--steps=", plan_.back().step +
                                                                        kLastSaves * options_.save_every + 1),
@@ -239,6 +242,9 @@ class ChaosRun {
         kill(ranks_.at(fault.rank), SIGKILL);
         FlipBit(WholeSteps(Checkpoints()).front(), fault.delay);
         break;
+      case Fault::kClock:
+        clocks_->Jump(fault.rank, 2 * fault.delay - 1);
+        return;
     }
     // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
     // no answer.
@@ -323,7 +329,8 @@ class ChaosRun {
   const std::function<void(const std::string&)>& say_;
   const std::vector<PlannedFault> plan_;
   ChaosReport report_;
-  std::optional<SmallDisk> disk_;  // the checkpoints', if it is to be full
+  std::optional<SmallDisk> disk_;      // the checkpoints', if it is to be full
+  std::optional<FalseClocks> clocks_;  // the ranks', if they are to jump
   std::optional<ChaosJob> job_;
   double start_s_ = 1;  // from the start of a job to its first step
   double step_s_ = 0.1;

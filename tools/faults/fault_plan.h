@@ -18,9 +18,10 @@ enum class Fault {
   kBoth,   // of both at once
   kDisk,   // the disk of the checkpoints is full until a save has failed for it
   kFlip,   // a bit of the newest checkpoint, and SIGKILL of one rank
+  kClock,  // the wall clock of one rank jumps, to anywhere within 30 days; nobody dies
 };
 
-// "rank", "stop", "agent", "guard", "both", "disk", "flip".
+// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock".
 absl::string_view FaultName(Fault fault);
 // Errors: InvalidArgument that lists the names.
 Fault ParseFault(absl::string_view name);
@@ -35,7 +36,7 @@ enum class Moment {
 struct PlannedFault {
   Fault fault = Fault::kRank;
   Moment moment = Moment::kStep;
-  int rank = 0;      // of kRank, kStop and kFlip
+  int rank = 0;      // of kRank, kStop, kFlip and kClock
   int64_t step = 0;  // not before this step has been made; of kRestart that of the fault before
   double delay = 0;  // in [0, 1): how far into a step, a save or a restart
 
