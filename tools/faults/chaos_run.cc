@@ -165,7 +165,6 @@ class ChaosRun {
     job_->Pump(milliseconds(0));
     const bool in_restart = fault.moment == Moment::kRestart && job_->num_lines() == lines_before_;
     if (!in_restart && num_unanswered_ > 0) AwaitStep();  // the restart was faster
-    Strike(fault);
     ++report_.kills;
     ++num_unanswered_;
     report_.in_restart += in_restart ? 1 : 0;
@@ -175,6 +174,7 @@ class ChaosRun {
         in_restart                      ? ", while it started again"
         : fault.moment == Moment::kSave ? ", in a save"
                                         : ""));
+    Strike(fault);
   }
 
   void AwaitMoment(const PlannedFault& fault) {
@@ -250,6 +250,8 @@ class ChaosRun {
     // no answer.
     while (!AwaitGone(hurt_, milliseconds(0))) {
       job_->Pump(kLook);
+      // A save that was all but written removes an old step, and there would be room for the next.
+      if (fault.fault == Fault::kDisk) disk_->Fill();
       if (SecondsSince(struck_) < static_cast<double>(options_.patience.count())) continue;
       Throw(absl::StatusCode::kDeadlineExceeded, "ranks live on, ", options_.patience.count(),
             " s after a fault: see ", LogOf("hurt"));
