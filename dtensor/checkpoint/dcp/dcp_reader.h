@@ -18,7 +18,8 @@
 namespace weft {
 
 // Tensors under the names that PyTorch gave them ("model.blocks.0.weight"), whatever mesh saved them. What else the folder
-// has is of two kinds: numbers and texts, which Values gives; all other objects, whose names Skipped gives.
+// has is of two kinds: numbers of 64 bits and texts, which Values gives; all other objects, whose names Skipped gives: those
+// of classes, whole numbers of more bits, pickles of more than 1 MiB.
 //
 // Names, dims and dtypes are PyTorch's: RestoreOptions::rename goes from the one to the other.
 class DcpReader : public TensorSource {
@@ -36,7 +37,8 @@ class DcpReader : public TensorSource {
   const TensorType* Find(absl::string_view name) const override;
 
  private:
-  // Errors: also Unimplemented for big-endian elements.
+  // Errors: also Unimplemented for big-endian elements; DataLoss that names the box where pieces overlap, or leave a hole, in
+  //         what is read.
   void DoRead(const std::string& name, const ShardBox& box, char* out) override;
 
   // A piece's elements, as its archive describes them.

@@ -163,12 +163,18 @@ bool PickleMachine::Constant(unsigned char opcode) {
       return true;
     case 0x8a: {  // LONG1
       const auto count = static_cast<int>(TakeNumber(1));
-      if (count > 8) ThrowBroken(path_, "an integer of ", count, " bytes");
+      if (count > 8) {
+        PushText(PickleValue::kWideInt, static_cast<uint64_t>(count));
+        return true;
+      }
       uint64_t number = TakeNumber(count);
       if (count > 0 && count < 8 && number >> (8 * count - 1) != 0) number |= ~uint64_t{0} << 8 * count;
       PushInt(static_cast<int64_t>(number));
       return true;
     }
+    case 0x8b:  // LONG4
+      PushText(PickleValue::kWideInt, TakeNumber(4));
+      return true;
     case 'G': {  // BINFLOAT, big-endian
       const uint64_t bits = __builtin_bswap64(TakeNumber(8));
       std::memcpy(&Push(New(PickleValue::kFloat))->real, &bits, sizeof(bits));

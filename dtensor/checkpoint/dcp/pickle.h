@@ -20,6 +20,7 @@ struct PickleValue {
     kNone,
     kBool,
     kInt,
+    kWideInt,  // of more than 64 bits, or written as one: `text` is its bytes, little-endian, two's complement
     kFloat,
     kText,
     kBytes,
