@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -349,6 +350,69 @@ TEST(LoaderTest, AReadThatIsStuckIsNamedAndLeftBehind) {
   door->Open();
   door->WaitUntil([](int num_waiting) { return num_waiting == 0; });
   while (numbers.use_count() > 1) std::this_thread::yield();
+}
+
+// However patient Get is: an error of the program that destroys the loader is not to wait for a read.
+TEST(LoaderTest, AnErrorDoesNotWaitForAReadThatIsStuck) {
+  const auto door = std::make_shared<Door>();
+  const auto numbers = std::make_shared<Numbers>(10, [door](int64_t) { door->Pass(); });
+  std::promise<std::string> told;
+  std::thread program([&] {
+    told.set_value(MessageOf([&] {
+      Loader loader(numbers, std::make_shared<SequentialSampler>(10),
+                    {.batch = 6, .num_threads = 2, .patience = std::chrono::hours(1)});
+      door->WaitUntil([](int num_waiting) { return num_waiting == 2; });
+      Throw(absl::StatusCode::kInternal, "of the program");
+    }));
+  });
+  std::future<std::string> message = told.get_future();
+  const bool is_told = message.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  door->Open();
+  program.join();
+  EXPECT_TRUE(is_told) << "the error waits for the read";
+  EXPECT_EQ(message.get(), "of the program");
+  while (numbers.use_count() > 1) std::this_thread::yield();
+}
+
+// What could not be read is read again when it is asked for again, and nothing else is; so with threads and without.
+TEST(LoaderTest, GetAfterAnErrorReadsAgain) {
+  for (const int num_threads : {0, 1, 3}) {
+    std::atomic<bool> is_broken = true;
+    const auto numbers = std::make_shared<Numbers>(40, [&](int64_t index) {
+      if (is_broken && (index == 5 || index == 11)) throw std::runtime_error("not mounted");
+    });
+    const SequentialSampler order(40);
+    Loader loader(numbers, std::make_shared<SequentialSampler>(40),
+                  {.batch = 16, .num_threads = num_threads, .ahead = 1});
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(MessageOf([&] { loader.Get(); }),
+                "data loader: sample 5 of epoch 0 ('numbers.bin', record 5): not mounted");
+    }
+    EXPECT_EQ(numbers->num_reads(), num_threads == 0 ? 5 : 14);
+    is_broken = false;
+    EXPECT_EQ(NumbersOf(loader.Get()), Expected(order, 0, 16));
+    EXPECT_EQ(NumbersOf(loader.Get()), Expected(order, 16, 32));
+  }
+}
+
+// An error on a thread of the loader is the Get's, whatever else goes wrong in telling of it.
+TEST(LoaderTest, AnErrorInNamingARecordEndsNoProcess) {
+  class Nameless final : public Dataset {
+   public:
+    int64_t num_samples() const override { return 4; }
+    const std::vector<SampleField>& fields() const override { return fields_; }
+    void Read(int64_t, absl::Span<const FieldBytes>) const override { throw std::runtime_error("x"); }
+    std::string NameOf(int64_t) const override { throw 7; }
+
+   private:
+    const std::vector<SampleField> fields_ = {{.name = "number", .dtype = DType::kI64, .shape = {}}};
+  };
+  for (const int num_threads : {0, 2}) {
+    Loader loader(std::make_shared<Nameless>(), std::make_shared<SequentialSampler>(4),
+                  {.batch = 2, .num_threads = num_threads});
+    EXPECT_EQ(MessageOf([&] { loader.Get(); }),
+              "data loader: sample 0 of epoch 0 (without a name: an exception that is no std::exception): x");
+  }
 }
 
 TEST(LoaderTest, ManyThreadsAndRestartsKeepTheSequence) {
