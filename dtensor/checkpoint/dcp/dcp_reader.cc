@@ -63,20 +63,19 @@ bool IsRowMajor(const Shape& shape, const Shape& strides) {
 }  // namespace
 
 DcpReader::DcpReader(std::shared_ptr<Files> files, const std::string& folder)
-    : files_(std::move(files)), folder_(folder) {
+    : files_(std::move(files)), folder_(folder), open_(files_) {
   const std::string path = JoinPath(folder_, ".metadata");
   table_ = ReadDcpTable(path, ReadText(*files_, path, kMaxTableBytes));
   for (const auto& [name, place] : table_.objects) ReadObject(name, place);
 }
 
-FileReader& DcpReader::Opened(const std::string& file) {
-  std::unique_ptr<FileReader>& opened = open_[file];
-  if (opened == nullptr) opened = files_->Open(JoinPath(folder_, file));
-  return *opened;
+std::shared_ptr<FileReader> DcpReader::Opened(const std::string& file) {
+  return open_.Get(JoinPath(folder_, file));
 }
 
 void DcpReader::ReadObject(const std::string& name, const DcpPlace& place) {
-  FileReader& file = Opened(place.file);
+  const std::shared_ptr<FileReader> opened = Opened(place.file);
+  FileReader& file = *opened;
   const Entries entries = ReadZipEntries(file, place.offset, place.num_bytes);
   const ZipEntry* const entry = FindEntry(entries, "data.pkl");
   if (entry != nullptr && entry->num_bytes > kMaxHeadBytes) {
@@ -115,7 +114,8 @@ const TensorType* DcpReader::Find(absl::string_view name) const {
 // The head of a tensor: _rebuild_tensor_v2(storage, offset, size, stride, ...), where the storage is
 // ("storage", class, key, device, elements).
 DcpReader::Elements DcpReader::Describe(const DcpTensor& tensor, const DcpPiece& piece) {
-  FileReader& file = Opened(piece.place.file);
+  const std::shared_ptr<FileReader> opened = Opened(piece.place.file);
+  FileReader& file = *opened;
   const Entries entries = ReadZipEntries(file, piece.place.offset, piece.place.num_bytes);
   const std::string storage_class = absl::StrCat("torch ", DcpStorageName(tensor.type.dtype));
   const Pickle pickle(file.path(), ReadEntry(file, entries, "data.pkl"),
@@ -154,7 +154,8 @@ DcpReader::Elements DcpReader::Describe(const DcpTensor& tensor, const DcpPiece&
 }
 
 void DcpReader::ReadPiece(const DcpTensor& tensor, const DcpPiece& piece, const Region& wanted, char* out) {
-  FileReader& file = Opened(piece.place.file);
+  const std::shared_ptr<FileReader> opened = Opened(piece.place.file);
+  FileReader& file = *opened;
   const Elements elements = Describe(tensor, piece);
   const int64_t item_size = ItemSize(tensor.type.dtype);
   if (IsRowMajor(piece.region.shape, elements.strides)) {

@@ -11,6 +11,7 @@
 
 #include "dtensor/checkpoint/dcp/dcp_table.h"
 #include "dtensor/checkpoint/files/files.h"
+#include "dtensor/checkpoint/files/open_files.h"
 #include "dtensor/checkpoint/tensor_source.h"
 #include "mesh/redistribution/region.h"
 #include "runtime/tensor/shape.h"
@@ -48,7 +49,7 @@ class DcpReader : public TensorSource {
     int64_t num_bytes = 0;    // from the first to the last
   };
 
-  FileReader& Opened(const std::string& file);
+  std::shared_ptr<FileReader> Opened(const std::string& file);
   void ReadObject(const std::string& name, const DcpPlace& place);
   Elements Describe(const DcpTensor& tensor, const DcpPiece& piece);
   void ReadPiece(const DcpTensor& tensor, const DcpPiece& piece, const Region& wanted, char* out);
@@ -58,7 +59,7 @@ class DcpReader : public TensorSource {
   DcpTable table_;
   std::map<std::string, std::string> values_;
   std::vector<std::string> skipped_;
-  std::map<std::string, std::unique_ptr<FileReader>> open_;
+  OpenFiles open_;
 };
 
 }  // namespace weft

@@ -20,7 +20,7 @@ struct PickleValue {
     kNone,
     kBool,
     kInt,
-    kWideInt,  // of more than 64 bits, or written as one: `text` is its bytes, little-endian, two's complement
+    kWideInt,  // of more than 64 bits: `text` is its bytes, little-endian, in two's complement
     kFloat,
     kText,
     kBytes,
