@@ -80,13 +80,23 @@ std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
   return options.folder.empty() ? std::nullopt : std::optional<CheckpointOptions>(options);
 }
 
-std::optional<StateTexts> SavedTexts() {
+std::optional<SavedStep> FindSavedStep() {
   const std::string folder = CheckpointFolder();
   if (folder.empty()) return std::nullopt;
   const std::shared_ptr<Files> files = MakeDiskFiles();
   const FoundStep found = FindStepToGoOnFrom(*files, folder);
   if (!found.step) return std::nullopt;
-  return ReadManifest(*files, folder, *found.step).texts;
+  return SavedStep{.step = *found.step, .texts = ReadManifest(*files, folder, *found.step).texts};
+}
+
+void RequireSameStep(const CheckpointManager& manager, std::optional<int64_t> read) {
+  if (manager.latest_step() == read) return;
+  const auto text = [](std::optional<int64_t> step) {
+    return step ? absl::StrCat(*step) : std::string("none");
+  };
+  Throw(absl::StatusCode::kFailedPrecondition, "--checkpoint_dir=", CheckpointFolder(),
+        ": the newest step is ", text(manager.latest_step()), ", but ", text(read),
+        " was when the run began; start it again");
 }
 
 void RestoreFlags(const std::map<std::string, std::string>& saved, const ParsedFlags& parsed,

@@ -25,10 +25,19 @@ std::string CheckpointFolder();
 // Errors: InvalidArgument naming the flag.
 std::optional<CheckpointOptions> CheckpointOptionsFromFlags();
 
-// What the newest step of the folder that is whole was saved with; nothing without a folder, or a step in it. For what a
-// program has to know before it has a world: CheckpointManager looks by itself.
+// A step, and the texts that it was saved with.
+struct SavedStep {
+  int64_t step = 0;
+  StateTexts texts = {};
+};
+// The newest step of the folder that is whole; nothing without a folder, or a step in it. For what a program has to know
+// before it has a world: CheckpointManager looks by itself.
 // Errors: those of the folder.
-std::optional<StateTexts> SavedTexts();
+std::optional<SavedStep> FindSavedStep();
+
+// For a program that goes on by what FindSavedStep has read, the step `read`, with the tensors of the manager's newest step.
+// Errors: FailedPrecondition naming both, where another process has saved or removed a step in between.
+void RequireSameStep(const CheckpointManager& manager, std::optional<int64_t> read);
 
 // Sets each flag of `saved` (values by name) that the command line did not give.
 // `fixed`: flags that may not be given another value: what was saved is of the old one.

@@ -33,8 +33,8 @@ void SaveFile(const std::string& path, const GptCheckpointInfo& info, const GptR
 }  // namespace
 
 std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed) {
-  if (const std::optional<StateTexts> saved = SavedTexts()) {
-    GptCheckpointInfo info = ReadGptInfo(CheckpointFolder(), *saved);
+  if (const std::optional<SavedStep> saved = FindSavedStep()) {
+    GptCheckpointInfo info = ReadGptInfo(CheckpointFolder(), saved->texts);
     RestoreGptRun(info, parsed);
     info.source = absl::StrCat("--checkpoint_dir=", CheckpointFolder());
     return info;
@@ -74,12 +74,7 @@ void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer
              }));
   if (folder_ && folder_->latest_step()) {
     // Flags, the model and the place in the data come from the texts that were read before there was a world.
-    if (!resumed_ || resumed_->step != *folder_->latest_step()) {
-      Throw(absl::StatusCode::kFailedPrecondition, "--checkpoint_dir=", CheckpointFolder(),
-            ": the newest step is ", *folder_->latest_step(), ", but ",
-            resumed_ ? absl::StrCat(resumed_->step) : std::string("none"),
-            " was when the run began; start it again");
-    }
+    RequireSameStep(*folder_, resumed_ ? std::optional(resumed_->step) : std::nullopt);
     trainer.set_step(*folder_->Resume(parts_));
   } else if (resumed_) {
     LoadFile(resume_, resumed_->step, state);

@@ -66,7 +66,8 @@ struct ImageRun {
   double weight_decay = 0;
   bool print_model = false;
   std::optional<CheckpointOptions> checkpoints;
-  StateTexts texts;  // what a run that goes on in the folder takes over
+  StateTexts texts;                     // what a run that goes on in the folder takes over
+  std::optional<int64_t> resumed = {};  // the step whose flags were taken over
 };
 
 // What a run that goes on in a folder takes over, and what of it may not change.
@@ -146,11 +147,12 @@ void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
   std::fflush(stdout);
 }
 
-void TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
-  const std::optional<StateTexts> saved = SavedTexts();
-  if (!saved) return;
-  const auto text = saved->find("weft.flags");
-  const auto flags = nlohmann::json::parse(text == saved->end() ? "" : text->second, nullptr, false);
+// Returns the step whose flags they are; nothing, if the run begins.
+std::optional<int64_t> TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
+  const std::optional<SavedStep> saved = FindSavedStep();
+  if (!saved) return std::nullopt;
+  const auto text = saved->texts.find("weft.flags");
+  const auto flags = nlohmann::json::parse(text == saved->texts.end() ? "" : text->second, nullptr, false);
   if (!flags.is_object()) {
     Throw(absl::StatusCode::kDataLoss, "'", CheckpointFolder(), "' has no checkpoint of this program");
   }
@@ -158,6 +160,7 @@ void TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
   RestoreFlags(values, parsed, {"seed"});
   if (absl::GetFlag(FLAGS_lr) == 0) absl::SetFlag(&FLAGS_lr, program.lr);  // so that it can be scaled
   ApplyBatchPolicy(values, parsed, {"lr"});
+  return saved->step;
 }
 
 // What every rank runs.
@@ -202,7 +205,10 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   state.Add("model", MakeModelState(*model));
   state.Add("optimizer", MakeOptimizerState(optimizer));
   state.Add("run", MakeTextsState([&run] { return run.texts; }));
-  if (checkpoints) trainer.set_step(checkpoints->Resume(state).value_or(0));
+  if (checkpoints) {
+    RequireSameStep(*checkpoints, run.resumed);
+    trainer.set_step(checkpoints->Resume(state).value_or(0));
+  }
   for (int64_t step = trainer.step() + 1; step <= run.steps; ++step) {
     const ImageBatch batch = batch_of(step);
     trainer.Step(run.batch,
@@ -215,8 +221,9 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
 }
 
 int Train(const ImageProgram& program, const ParsedFlags& parsed) {
-  TakeOverFlags(program, parsed);
-  const ImageRun run = RunFromFlags(program);
+  const std::optional<int64_t> resumed = TakeOverFlags(program, parsed);
+  ImageRun run = RunFromFlags(program);
+  run.resumed = resumed;
   const std::string given = absl::GetFlag(FLAGS_data);
   const std::string folder = given.empty() ? DefaultImagesPath() : UserPath(given);
   const ImageSet train = ReadImageSet(folder, "train");
