@@ -143,7 +143,20 @@ Work Snapshots::Shift(const std::vector<Incoming>& incoming) {
 }
 
 void Snapshots::Take(int64_t step, const State& state) {
+  // One that failed is told behind this one, which all ranks go through, whenever each learns of the other.
+  std::exception_ptr older;
+  try {
+    Wait();
+  } catch (...) {
+    older = std::current_exception();
+  }
+  TakeNow(step, state);
+  if (older == nullptr) return;
   Wait();
+  std::rethrow_exception(older);
+}
+
+void Snapshots::TakeNow(int64_t step, const State& state) {
   const double begun = Now();
   StepContents contents = ContentsOf(step, options_.generation, state, agreement_);
   std::vector<Incoming> incoming;

@@ -85,7 +85,8 @@ class Snapshots {
   // Takes a snapshot: returns when this rank's boxes have been copied; waits for the last one first.
   // Cost:   two small all-gathers as of a save, one more; a pass over the rank's boxes by the pool's threads. Beside training: the
   //         messages, a read of each piece for its checksums, and a round of Agreement.
-  // Errors: on every rank, those of any: of this snapshot's beginning, or of the last one.
+  // Errors: on every rank, those of any: of this snapshot's beginning, or of the last one, if it is still to be told: this one is
+  //         over then, and has done its work. The last whole snapshot stays.
   void Take(int64_t step, const State& state);
 
   // Tells of a snapshot that is over and has failed.
@@ -116,6 +117,7 @@ class Snapshots {
   std::set<int> Needs(const Manifest& manifest, const State& state, const RestoreOptions& options) const;
   std::map<int, std::vector<int>> ReadersOf(const std::set<int>& mine);
   Tensor Bring(const HeldPiece& piece, const std::vector<int>& readers);
+  void TakeNow(int64_t step, const State& state);
   std::vector<Incoming> Begin(const Manifest& manifest);
   void CopyOwn(const std::vector<LocalStateTensor>& tensors, const Incoming& own);
   Work Shift(const std::vector<Incoming>& incoming);

@@ -1,5 +1,6 @@
 #include "tests/dtensor/checkpoint/memory/test_nodes.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -28,9 +29,14 @@ void TestNodes::Lose(int node) { nodes_.erase(nodes_.begin() + node); }
 void TestNodes::Add() {
   std::vector<std::string>& paths = nodes_.emplace_back();
   for (int i = 0; i < ranks_per_node_ * kSegmentsPerRank; ++i) {
-    files_.push_back(memfd_create("snapshots_test", MFD_CLOEXEC));
+    files_.push_back(memfd_create("snapshots_test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     paths.push_back("/proc/self/fd/" + std::to_string(files_.back()));
   }
+}
+
+void TestNodes::Freeze(int node, int segment) const {
+  const std::string& path = PathOf(node, segment);
+  fcntl(std::stoi(path.substr(path.rfind('/') + 1)), F_ADD_SEALS, F_SEAL_GROW);
 }
 
 void TestNodes::ForEach(const std::function<void(MemorySegment& segment, const SnapshotStamp& stamp,

@@ -29,6 +29,9 @@ class TestNodes {
   // One that has nothing yet comes, as the last.
   void Add();
 
+  // From now on the segment cannot grow.
+  void Freeze(int node, int segment) const;
+
   // For each segment with a piece.
   void ForEach(const std::function<void(MemorySegment& segment, const SnapshotStamp& stamp, bool is_copy)>&
                    visit) const;
