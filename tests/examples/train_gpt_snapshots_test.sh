@@ -22,6 +22,8 @@ trap clean_up EXIT
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
 steps=240
 every=5
+nodes=2
+mesh=dp=4
 flags=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=8 --dropout=0.1 --dtype=f64 --log_format=json --sample=0
   --eval_every=0 --mesh=dp=4 --plan=fsdp --threads=1 "--steps=$steps")
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
@@ -40,8 +42,8 @@ free_port() {
 }
 # start_node NUMBER: a node of the job `name`; $guard is its weft_run.
 start_node() {
-  "$weft_run" --nnodes=2 --nproc-per-node=2 "--rdzv-endpoint=127.0.0.1:$port" "--rdzv-id=$name" --max-restarts=1 \
-    --rdzv-conf=join_timeout=60 "$train" "${flags[@]}" "--checkpoint_dir=$name" --save_every=0 "--snapshot_every=$every" \
+  "$weft_run" "--nnodes=$nodes" --nproc-per-node=2 "--rdzv-endpoint=127.0.0.1:$port" "--rdzv-id=$name" --max-restarts=1 \
+    --rdzv-conf=join_timeout=60 "$train" "${flags[@]}" "--mesh=$mesh" "--checkpoint_dir=$name" --save_every=0 "--snapshot_every=$every" \
     "--save=$dir/$name.safetensors" > "$name.$1.json" 2> "$name.$1.err" &
   guard=$!
   started+=("$guard")
@@ -120,6 +122,23 @@ start_node 2
 check_end
 check_gone_on "$at"
 wait "$guard" || fail "node: node 2: $(tail -5 node.2.err)"
+
+# --- Nobody takes its place: what is left goes on with half of the ranks, as near as rounding is.
+nodes=1:2
+mesh=dp=auto
+start_job shrunk
+await_step 80 || fail "shrunk: $(tail -5 shrunk.0.err)"
+at=$(step_now)
+# shellcheck disable=SC2046  # several
+kill -KILL "$guard1" "$(agent_of "$guard1")" $(ranks_of "$guard1")
+wait "$guard1" 2> /dev/null
+wait "$guard0" || fail "shrunk: $(tail -5 shrunk.0.err)"
+check_gone_on "$at"
+grep -q "dp=2: 2 ranks" shrunk.0.err shrunk.0.json || fail "shrunk: not on two ranks"
+from=$(sed -n 's/.*going on from the snapshot of step \([0-9]*\) of.*/\1/p' shrunk.0.err)
+paste -d' ' <(tail -n "+$((from + 1))" straight) <(losses shrunk.0.json | tail -n "$((steps - from))") |
+  awk '{ for (i = 1; i <= 3; i++) { d = $i - $(i + 3); if (d < 0) d = -d; if (d > 1e-9 * $i) bad = 1 } } END { exit bad || NR == 0 }' ||
+  fail "shrunk: the losses are not those of the run in peace"
 
 # --- Nothing is left: no process, no shared memory, no temporary file of a save.
 pgrep -f "$dir" > /dev/null && fail "left running: $(pgrep -af "$dir")"
