@@ -29,7 +29,9 @@ flags=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=8 --dr
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
 # Of a file of --save, without its head, which has the flags.
 elements() { tail -c "+$((9 + $(od -An -tu8 -N8 "$1")))" "$1"; }
-shm_before=$(ls /dev/shm 2> /dev/null)
+# Names in /dev/shm that are Weft's: other tests may have theirs there.
+shared_names() { find /dev/shm -mindepth 1 -iname '*weft*' 2> /dev/null | sort; }
+shm_before=$(shared_names)
 
 "$train" "${flags[@]}" --save=straight.safetensors > straight.json 2> err || fail "straight: $(tail -1 err)"
 losses straight.json > straight
@@ -142,7 +144,7 @@ paste -d' ' <(tail -n "+$((from + 1))" straight) <(losses shrunk.0.json | tail -
 
 # --- Nothing is left: no process, no shared memory, no temporary file of a save.
 pgrep -f "$dir" > /dev/null && fail "left running: $(pgrep -af "$dir")"
-[[ $(ls /dev/shm 2> /dev/null) == "$shm_before" ]] || fail "left in /dev/shm: $(ls /dev/shm)"
+[[ $(shared_names) == "$shm_before" ]] || fail "left in /dev/shm: $(shared_names)"
 [[ $(find . -name '*.tmp' | wc -l) == 0 ]] || fail "left behind: $(find . -name '*.tmp')"
 
 # --- Without a folder, or an agent.

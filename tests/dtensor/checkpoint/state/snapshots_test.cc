@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/state/snapshots.h"
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -176,6 +177,48 @@ TEST(SnapshotsTest, OneThatIsHalfWrittenLeavesTheLast) {
   EXPECT_EQ(job.Run(two, {6, 7}), 4);
   ASSERT_EQ(Unstamp(job.nodes, 7, 1), 2);
   EXPECT_EQ(job.Run(two, {}), 6);
+}
+
+// A part that adapts what it finds, of which nobody knows what it reads: here each rank all elements.
+class WholePart final : public StatePart {
+ public:
+  explicit WholePart(const DTensor& tensor) : tensor_(tensor) {}
+
+  std::vector<StateTensor> Tensors() override { return {{.name = "whole.split", .tensor = tensor_}}; }
+  bool is_exact() const override { return false; }
+  bool Knows(absl::string_view name) override { return name == "whole.split"; }
+  void Load(TensorSource& source) override {
+    whole = source.Read("whole.split", WholeBox({5}), MakeCpuAllocator());
+  }
+
+  Tensor whole;
+
+ private:
+  const DTensor tensor_;
+};
+
+TEST(SnapshotsTest, WhatAPartAdaptsIsAllThere) {
+  Job job(3, 1);
+  for (const int num_ranks : {2, 3}) {  // the second time on other ranks
+    RunRanks(num_ranks, [&](World& world) {
+      const auto context = Bind(world, DeviceMesh({{"dp", num_ranks}}));
+      const auto part = std::make_shared<WholePart>(DTensor::Distribute(
+          context, Tensor::FromValues<float>({5}, std::vector<float>(5)), Layout(1, 1).WithShard(0, 0)));
+      State state;
+      state.Add("whole", part);
+      CheckpointManager manager(world, job.OptionsOf(world.rank()));
+      if (num_ranks == 2) {
+        FillState(state, 7);
+        manager.AfterStep(7, state);
+        return manager.Wait();
+      }
+      EXPECT_EQ(manager.Resume(state), 7);
+      const std::vector<char> expected = BoxBytes("whole.split", 7, DType::kF32, WholeBox({5}));
+      ASSERT_TRUE(part->whole.defined());
+      EXPECT_EQ(std::memcmp(part->whole.data(), expected.data(), expected.size()), 0);
+    });
+    ++job.generation;
+  }
 }
 
 TEST(SnapshotsTest, AStepOfTheFolderThatIsAsNewIsTaken) {
