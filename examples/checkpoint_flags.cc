@@ -13,6 +13,7 @@
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/launch_environment.h"
+#include "runtime/launch/snapshot_memory.h"
 
 ABSL_FLAG(std::string, checkpoint_dir, "",
           "folder, which all machines see, for checkpoints that every rank writes; with a whole step in it "
@@ -26,6 +27,10 @@ ABSL_FLAG(bool, save_incremental, false,
           "of --checkpoint_dir: tensors that have not changed since the last save are not written again");
 ABSL_FLAG(double, save_bandwidth, 0,
           "of --checkpoint_dir: MB per second that each rank writes at most; 0: any");
+ABSL_FLAG(
+    int64_t, snapshot_every, 0,
+    "of --checkpoint_dir, under weft_run: steps between snapshots in memory that outlives the ranks, with a "
+    "copy on the next node; after a failure the run goes on from the last; 0: none");
 ABSL_FLAG(std::string, batch_policy, "keep",
           "of a run that goes on with another --batch: keep (an error), linear or sqrt (the learning rate is "
           "scaled by the ratio, or its root)");
@@ -60,7 +65,7 @@ double NumberOf(const std::string& name, const std::string& text) {
 FlagGroup CheckpointFlags() {
   return {"Checkpoints",
           {"checkpoint_dir", "save_every", "keep", "save_in_background", "save_incremental", "save_bandwidth",
-           "batch_policy"}};
+           "snapshot_every", "batch_policy"}};
 }
 
 std::string CheckpointFolder() { return UserPath(absl::GetFlag(FLAGS_checkpoint_dir)); }
@@ -76,6 +81,14 @@ std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
   options.bytes_per_second = InRange(0, 1e9, "save_bandwidth", absl::GetFlag(FLAGS_save_bandwidth)) * 1e6;
   if (const auto launched = ParseLaunchEnvironment(LauncherVariables())) {
     options.generation = launched->restart_count;
+  }
+  options.snapshot_every = AtLeast(0, "snapshot_every", absl::GetFlag(FLAGS_snapshot_every));
+  if (options.snapshot_every > 0) {
+    WEFT_REQUIRE(!options.folder.empty(), "--snapshot_every=", options.snapshot_every,
+                 ": expected --checkpoint_dir, too: when memory is lost, the run goes on from there");
+    options.snapshot_memory = ParseSnapshotMemory(LauncherVariables());
+    WEFT_REQUIRE(options.snapshot_memory.has_value(), "--snapshot_every=", options.snapshot_every,
+                 ": nobody keeps memory that outlives the ranks; start the program by weft_run");
   }
   return options.folder.empty() ? std::nullopt : std::optional<CheckpointOptions>(options);
 }

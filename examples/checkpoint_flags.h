@@ -14,15 +14,15 @@
 
 namespace weft {
 
-// --checkpoint_dir, --save_every, --keep, --save_in_background, --save_incremental, --save_bandwidth, --batch_policy: for
-// FlagsUsage.
+// --checkpoint_dir, --save_every, --keep, --save_in_background, --save_incremental, --save_bandwidth, --snapshot_every,
+// --batch_policy: for FlagsUsage.
 FlagGroup CheckpointFlags();
 
 // The folder of --checkpoint_dir, or empty.
 std::string CheckpointFolder();
 
 // What the flags say; nothing without a folder.
-// Errors: InvalidArgument naming the flag.
+// Errors: InvalidArgument naming the flag; so for snapshots without a folder, or an agent of weft_run that keeps them.
 std::optional<CheckpointOptions> CheckpointOptionsFromFlags();
 
 // A step, and the texts that it was saved with.

@@ -184,7 +184,8 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
     return;
   }
   const auto on_step_end = [&](Trainer& trainer, int64_t step) {
-    if (checkpoints && checkpoints->IsDue(step)) trainer.Flush();  // a loss that is not finite is not saved
+    // A loss that is not finite is not saved.
+    if (checkpoints && (checkpoints->IsDue(step) || checkpoints->IsSnapshotDue(step))) trainer.Flush();
     if (checkpoints) checkpoints->AfterStep(step, state);
     const bool evaluates = step == run.steps || (run.eval_every > 0 && step % run.eval_every == 0);
     if (!evaluates) return;

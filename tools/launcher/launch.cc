@@ -21,6 +21,7 @@
 #include "tools/launcher/descendants.h"
 #include "tools/launcher/guard.h"
 #include "tools/launcher/single_node_rendezvous.h"
+#include "tools/launcher/snapshot_segments.h"
 #include "tools/launcher/store_rendezvous.h"
 
 namespace weft {
@@ -118,6 +119,7 @@ int RunAgent(const LaunchOptions& options) {
   if (job.store == nullptr) return 128 + stop_signal;
   if (job.server != nullptr && !alone && !job.server->notice().empty()) console.Say(job.server->notice());
 
+  const SnapshotSegments segments(run_id, options.workers_per_node);
   const std::string node_id = absl::StrCat(HostName(), ".", getpid(), ".", RandomId().substr(0, 8));
   AgentOptions agent_options = {.workers = {.command = options.command,
                                             .inherited = inherited,
@@ -125,7 +127,8 @@ int RunAgent(const LaunchOptions& options) {
                                                     .workers_per_node = options.workers_per_node,
                                                     .max_restarts = options.max_restarts,
                                                     .agent_store = true,
-                                                    .store_token = access.token},
+                                                    .store_token = access.token,
+                                                    .snapshot_memory = segments.ToVariable()},
                                             .log_dir = LogFolder(options, run_id, &console),
                                             .tee = options.tee,
                                             .host = HostName(),

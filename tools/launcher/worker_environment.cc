@@ -29,6 +29,7 @@ std::vector<std::string> WorkerEnvironment(const std::vector<std::string>& inher
   if (job.workers_per_node > 1 && ValueOf(inherited, "OMP_NUM_THREADS").empty()) own["OMP_NUM_THREADS"] = "1";
   if (!error_file.empty()) own["TORCHELASTIC_ERROR_FILE"] = error_file;
   if (job.agent_store) own["WEFT_AGENT_STORE"] = "1";
+  if (!job.snapshot_memory.empty()) own["WEFT_SNAPSHOT_MEMORY"] = job.snapshot_memory;
   if (!job.store_token.empty()) own["WEFT_STORE_TOKEN"] = job.store_token;
 
   std::vector<std::string> variables;
@@ -36,7 +37,7 @@ std::vector<std::string> WorkerEnvironment(const std::vector<std::string>& inher
     const std::string name = variable.substr(0, variable.find('='));
     // What another launcher above this one said of its own is not so here.
     const bool of_other_launcher = name == "TORCHELASTIC_USE_AGENT_STORE" || name == "WEFT_AGENT_STORE" ||
-                                   name == "TORCHELASTIC_ERROR_FILE";
+                                   name == "WEFT_SNAPSHOT_MEMORY" || name == "TORCHELASTIC_ERROR_FILE";
     if (own.count(name) == 0 && !of_other_launcher) variables.push_back(variable);
   }
   for (const auto& [name, value] : own) variables.push_back(absl::StrCat(name, "=", value));
