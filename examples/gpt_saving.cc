@@ -47,11 +47,11 @@ std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed) {
   return info;
 }
 
-GptSaving::GptSaving(World& world, int64_t num_ranks, const GptCheckpointInfo& info,
-                     const std::optional<GptCheckpointInfo>& resumed, const std::string& save,
-                     const std::string& resume)
+GptSaving::GptSaving(World& world, int64_t num_ranks, std::optional<CheckpointOptions> options,
+                     const GptCheckpointInfo& info, const std::optional<GptCheckpointInfo>& resumed,
+                     const std::string& save, const std::string& resume)
     : world_(world), info_(info), resumed_(resumed), save_(save), resume_(resume) {
-  if (std::optional<CheckpointOptions> options = CheckpointOptionsFromFlags()) {
+  if (options) {
     options->num_ranks = static_cast<int>(num_ranks);
     // A snapshot is in memory of two nodes, or of the only one: what fails after it costs no step before it.
     options->on_saved = options->on_snapshot = [&world](int64_t) { NoteSave(world); };
@@ -76,6 +76,8 @@ void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer
   if (folder_ && folder_->snapshot_step()) {
     trainer.set_step(*folder_->Resume(parts_));
     const GptCheckpointInfo info = ReadGptInfo("the snapshot in memory", folder_->resumed_texts());
+    WEFT_REQUIRE(info.text_fingerprint == info_.text_fingerprint,
+                 "the snapshot in memory: it was taken of a run on another text than --data is");
     return data.GoOnAfter(trainer.step(), info.data);
   }
   if (folder_ && folder_->latest_step()) {

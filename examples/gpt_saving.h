@@ -36,12 +36,12 @@ std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed);
 // Lifetime: ends before the world; views the state.
 class GptSaving {
  public:
-  // `num_ranks`: that train, the world's first; others are spares. `info`: of this run, whatever its step; `resumed`:
+  // `num_ranks`: that train, the world's first; others are spares. `options`: CheckpointOptionsFromFlags. `info`: of this run, whatever its step; `resumed`:
   // ResumeFromFlags. `save`, `resume`: files, or empty.
   // Errors: as CheckpointManager: a folder that a machine does not see is told before the first step.
-  GptSaving(World& world, int64_t num_ranks, const GptCheckpointInfo& info,
-            const std::optional<GptCheckpointInfo>& resumed, const std::string& save,
-            const std::string& resume);
+  GptSaving(World& world, int64_t num_ranks, std::optional<CheckpointOptions> options,
+            const GptCheckpointInfo& info, const std::optional<GptCheckpointInfo>& resumed,
+            const std::string& save, const std::string& resume);
 
   // Loads the state, if there is one to go on from, and sets the trainer's step and the place in the data. Views all three.
   void Resume(const GptRunState& state, GptData& data, Trainer& trainer);

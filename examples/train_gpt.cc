@@ -22,6 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/loss_scale.h"
+#include "examples/checkpoint_flags.h"
 #include "examples/gpt_checkpoint.h"
 #include "examples/gpt_data.h"
 #include "examples/gpt_flags.h"
@@ -61,6 +62,8 @@ struct Inputs {
   TokenSplit split;
   std::optional<GptCheckpointInfo> resumed;
   uint64_t fingerprint = 0;
+  GptCheckpointInfo info;                        // of this run
+  std::optional<CheckpointOptions> checkpoints;  // if it has a folder for them
 };
 
 int64_t CountParameters(Gpt& model) {
@@ -175,7 +178,8 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
                      resolved.ToTable(model, run.mesh));
   }
   if (run.print_plan) return;
-  GptSaving saving(world, run.mesh.num_ranks(), InfoOf(run, inputs), inputs.resumed, run.save, run.resume);
+  GptSaving saving(world, run.mesh.num_ranks(), inputs.checkpoints, inputs.info, inputs.resumed, run.save,
+                   run.resume);
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(run.seed);
   Parallelize(model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
@@ -234,6 +238,9 @@ int Train(const ParsedFlags& parsed) {
   }
   if (!run.save.empty()) CheckCanSave(run.save);
   inputs.tokens = inputs.text.tokenizer->Encode(inputs.text.text);
+  // Flags are read here, before there are ranks.
+  inputs.info = InfoOf(run, inputs);
+  inputs.checkpoints = CheckpointOptionsFromFlags();
   inputs.split = SplitTokens(inputs.tokens, run.val_fraction, run.model.context);
   std::signal(SIGINT, AskToStop);
   std::signal(SIGTERM, AskToStop);

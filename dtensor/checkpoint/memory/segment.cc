@@ -39,6 +39,11 @@ class Mapping final : public Allocator {
 MemorySegment::MemorySegment(const std::string& path)
     : path_(path), fd_(open(path.c_str(), O_RDWR | O_CLOEXEC)) {
   if (fd_ < 0) ThrowFailed("cannot be opened");
+  // Only files of shared memory have seals.
+  if (fcntl(fd_, F_GET_SEALS) >= 0) return;
+  close(fd_);
+  Throw(absl::StatusCode::kFailedPrecondition, "memory for snapshots: '", path_,
+        "' is a file of another kind: its owner has ended, or the ranks do not see its processes (/proc)");
 }
 
 MemorySegment::~MemorySegment() { close(fd_); }

@@ -16,6 +16,7 @@ namespace weft {
 class MemorySegment {
  public:
   // Opens it, to be written.
+  // Errors: also for a file that is not in memory: the process that the path names may have ended, and another have its number.
   explicit MemorySegment(const std::string& path);
   ~MemorySegment();
   MemorySegment(const MemorySegment&) = delete;
@@ -30,7 +31,7 @@ class MemorySegment {
   // Errors: also DataLoss, if it ends before.
   void Read(int64_t offset, void* data, int64_t num_bytes) const;
 
-  // The bytes from `offset`, a multiple of 4096, as a tensor of u8 that views the memory. It may outlive this object.
+  // The bytes from `offset`, a multiple of the page size, as a tensor of u8 that views the memory. It may outlive this object.
   // Errors: also DataLoss, if it ends before.
   Tensor Map(int64_t offset, int64_t num_bytes) const;
 

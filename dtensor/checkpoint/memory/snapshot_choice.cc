@@ -29,6 +29,8 @@ std::optional<SnapshotChoice> WholeOf(const SnapshotKey& key, std::vector<HeldPi
       choice.pieces.push_back(piece);
     } else if (choice.pieces.back().stamp.header_crc32c != piece.stamp.header_crc32c) {
       return std::nullopt;
+    } else {
+      choice.others.push_back(piece);
     }
   }
   if (std::ssize(choice.pieces) != key.world) return std::nullopt;

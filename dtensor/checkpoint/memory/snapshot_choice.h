@@ -24,7 +24,8 @@ struct HeldPiece {
 // A snapshot of which every piece is there.
 struct SnapshotChoice {
   SnapshotKey key;
-  std::vector<HeldPiece> pieces;  // by source
+  std::vector<HeldPiece> pieces;       // by source
+  std::vector<HeldPiece> others = {};  // the same pieces elsewhere
 
   bool operator==(const SnapshotChoice&) const = default;
 };

@@ -109,7 +109,7 @@ SnapshotStamp EndPiece(MemorySegment& segment, const Tensor& elements, std::vect
   segment.Write(end + stamp.header_bytes, text.data(), stamp.manifest_bytes);
   // Last: whoever finds a stamp finds a whole piece.
   const std::string line = stamp.ToText();
-  WEFT_CHECK(std::ssize(line) < kSnapshotElements, line);
+  WEFT_CHECK(std::ssize(line) < kSnapshotTries, line);
   segment.Write(0, line.data(), std::ssize(line));
   return stamp;
 }
@@ -128,11 +128,9 @@ std::string ReadSnapshotManifest(const MemorySegment& segment, const SnapshotSta
   return text;
 }
 
-std::string CheckPiece(const MemorySegment& segment, const SnapshotStamp& stamp) {
+std::string CheckPieceBytes(const std::string& path, const Tensor& bytes, const SnapshotStamp& stamp) {
   try {
-    const int64_t num_bytes = stamp.num_bytes + stamp.header_bytes;
-    const Tensor bytes = segment.Map(kSnapshotElements, num_bytes);
-    const std::unique_ptr<FileReader> file = MakePieceReader(segment.path(), bytes, stamp.header_bytes);
+    const std::unique_ptr<FileReader> file = MakePieceReader(path, bytes, stamp.header_bytes);
     uint32_t crc = 0;
     const PieceTable table = ReadPieceTable(*file, &crc);
     if (crc != stamp.header_crc32c) return "its head has another checksum";
@@ -143,6 +141,17 @@ std::string CheckPiece(const MemorySegment& segment, const SnapshotStamp& stamp)
         return absl::StrCat("the elements of '", name, "' have another checksum");
       }
     }
+    return "";
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+std::string CheckPiece(const MemorySegment& segment, const SnapshotStamp& stamp) {
+  try {
+    const Tensor bytes = segment.Map(kSnapshotElements, stamp.num_bytes + stamp.header_bytes);
+    const std::string problem = CheckPieceBytes(segment.path(), bytes, stamp);
+    if (!problem.empty()) return problem;
     if (Crc32c(ReadSnapshotManifest(segment, stamp)) != stamp.manifest_crc32c) {
       return "its manifest has another checksum";
     }
@@ -150,6 +159,17 @@ std::string CheckPiece(const MemorySegment& segment, const SnapshotStamp& stamp)
   } catch (const Error& error) {
     return error.message();
   }
+}
+
+int TriesOf(const MemorySegment& segment) {
+  unsigned char tries = 0;
+  segment.Read(kSnapshotTries, &tries, 1);
+  return tries;
+}
+
+void SetTries(MemorySegment& segment, int tries) {
+  const auto byte = static_cast<unsigned char>(std::min(tries, 255));
+  segment.Write(kSnapshotTries, &byte, 1);
 }
 
 }  // namespace weft

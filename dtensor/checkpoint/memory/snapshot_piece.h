@@ -29,6 +29,7 @@ struct SnapshotKey {
 // What a segment says of the piece in it.
 //
 //   0                  the stamp: the checksum of what follows it, and JSON; nothing while the rest is written
+//   kSnapshotTries     how often ranks have begun to load the snapshot, a byte
 //   kSnapshotElements  elements of the rank's boxes, by name, without gaps: num_bytes
 //   after them         the head of a rank's file (piece_file.h), with the boxes' checksums: header_bytes
 //   after it           of rank 0 the manifest, but for its files: manifest_bytes
@@ -46,7 +47,8 @@ struct SnapshotStamp {
   // Nothing for any other text.
   static std::optional<SnapshotStamp> FromText(absl::string_view text);
 };
-inline constexpr int64_t kSnapshotElements = 4096;
+inline constexpr int64_t kSnapshotElements = 64 << 10;  // a multiple of any system's pages
+inline constexpr int64_t kSnapshotTries = kSnapshotElements - 1;
 
 // The boxes that `rank` owns of a manifest's tensors, by name; without elements and checksums.
 std::vector<PieceToSave> PiecesOwnedBy(const Manifest& manifest, int rank);
@@ -67,6 +69,12 @@ std::string ReadSnapshotManifest(const MemorySegment& segment, const SnapshotSta
 // What is wrong with the piece, or "": compares every checksum.
 // Cost: one read of it.
 std::string CheckPiece(const MemorySegment& segment, const SnapshotStamp& stamp);
+// The same of elements and head alone, wherever they lie; `path` for errors.
+std::string CheckPieceBytes(const std::string& path, const Tensor& bytes, const SnapshotStamp& stamp);
+
+// How often a load of the snapshot has begun since it was written, or since one has ended well, at most 255.
+int TriesOf(const MemorySegment& segment);
+void SetTries(MemorySegment& segment, int tries);
 
 }  // namespace weft
 

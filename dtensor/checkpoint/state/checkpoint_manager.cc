@@ -119,6 +119,7 @@ std::optional<int64_t> CheckpointManager::Resume(State& state, const RestoreOpti
   if (snapshot_step_) {
     RestoreSnapshot(state, options, &resumed_texts_);
     LoadTexts(resumed_texts_, state, options);
+    snapshots_->NoteLoaded();
     return std::exchange(snapshot_step_, std::nullopt);
   }
   if (!latest_step_) return std::nullopt;

@@ -142,6 +142,24 @@ Work Snapshots::Shift(const std::vector<Incoming>& incoming) {
   return group_->SendRecv(sends, receives, {.async = true});
 }
 
+// The place that does not hold the last whole snapshot. A rank may not have heard that it is whole: then one that has, says so.
+int Snapshots::PlaceForNext() {
+  int64_t newest = -1;
+  int place = -1;
+  for (const std::string& text : agreement_.AllGather(absl::StrCat(whole_, " ", whole_parity_))) {
+    const std::pair<std::string, std::string> words = absl::StrSplit(text, ' ');
+    int64_t serial = 0;
+    int parity = 0;
+    WEFT_CHECK(absl::SimpleAtoi(words.first, &serial) && absl::SimpleAtoi(words.second, &parity), text);
+    if (parity < 0 || (place >= 0 && serial < newest)) continue;
+    newest = serial;
+    place = parity;
+  }
+  whole_ = newest;
+  whole_parity_ = place;
+  return place < 0 ? 0 : 1 - place;
+}
+
 void Snapshots::Take(int64_t step, const State& state) {
   // One that failed is told behind this one, which all ranks go through, whenever each learns of the other.
   std::exception_ptr older;
@@ -150,18 +168,25 @@ void Snapshots::Take(int64_t step, const State& state) {
   } catch (...) {
     older = std::current_exception();
   }
-  TakeNow(step, state);
+  try {
+    TakeNow(step, state);
+    if (older != nullptr) Wait();
+  } catch (const std::exception& error) {
+    // What went wrong first is what explains the rest.
+    if (older == nullptr) throw;
+    Warn(absl::StrCat("the next snapshot failed, too: ", error.what()));
+  }
   if (older == nullptr) return;
-  Wait();
   std::rethrow_exception(older);
 }
 
 void Snapshots::TakeNow(int64_t step, const State& state) {
   const double begun = Now();
   StepContents contents = ContentsOf(step, options_.generation, state, agreement_);
+  parity_ = PlaceForNext();
   std::vector<Incoming> incoming;
-  std::string told;
-  try {
+  // Nobody waits for the message of a rank that has failed.
+  const std::vector<std::string> all = TellOutcome(step, [&] {
     if (contents.failure != nullptr) std::rethrow_exception(contents.failure);
     incoming = Begin(contents.manifest);
     CopyOwn(contents.tensors, incoming[0]);
@@ -169,27 +194,41 @@ void Snapshots::TakeNow(int64_t step, const State& state) {
     for (const Incoming& piece : incoming) {
       if (piece.peer >= 0) stats_.copied_bytes += piece.elements.num_bytes();
     }
-    told = absl::StrCat("+", stats_.own_bytes, " ", stats_.copied_bytes);
-  } catch (const std::exception& error) {
-    told = absl::StrCat("-", error.what());
-  }
-  // Nobody waits for the message of a rank that has failed.
-  const std::vector<std::string> all = agreement_.AllGather(told);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank][0] == '+') continue;
-    Throw(absl::StatusCode::kFailedPrecondition, "no snapshot of step ", step, ": rank ", rank, ": ",
-          all[rank].substr(1));
-  }
+    return absl::StrCat(stats_.own_bytes, " ", stats_.copied_bytes);
+  });
   if (serial_ == 0) TellCost(all);
-  const Work messages = Shift(incoming);
+  Work messages;
+  TellOutcome(step, [&] {
+    messages = Shift(incoming);
+    return std::string();
+  });
   stats_.stall = Now() - begun;
   Start(std::move(incoming), std::move(contents.manifest), messages);
+}
+
+// Does a part of a snapshot, and tells all what came of it: returns what the parts return, by rank, or throws on all.
+std::vector<std::string> Snapshots::TellOutcome(int64_t step, const std::function<std::string()>& part) {
+  std::string mine;
+  try {
+    mine = absl::StrCat("+", part());
+  } catch (const std::exception& error) {
+    mine = absl::StrCat("-", error.what());
+  }
+  std::vector<std::string> all = agreement_.AllGather(mine);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const bool is_well = all[rank][0] == '+';
+    all[rank].erase(0, 1);
+    if (is_well) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, "no snapshot of step ", step, ": rank ", rank, ": ",
+          all[rank]);
+  }
+  return all;
 }
 
 void Snapshots::TellCost(const std::vector<std::string>& told) {
   int64_t own = 0, copied = 0, most = 0;
   for (const std::string& text : told) {
-    const std::pair<std::string, std::string> words = absl::StrSplit(text.substr(1), ' ');
+    const std::pair<std::string, std::string> words = absl::StrSplit(text, ' ');
     int64_t mine = 0, others = 0;
     WEFT_CHECK(absl::SimpleAtoi(words.first, &mine) && absl::SimpleAtoi(words.second, &others), text);
     own += mine;
@@ -252,9 +291,17 @@ void Snapshots::Start(std::vector<Incoming> incoming, Manifest manifest, const W
     try {
       agreement_.Agree({.part = [&] { return Finish(shared->first, shared->second, key, messages); },
                         .conclude = compare});
-      if (options_.on_taken != nullptr && agreement_.rank() == 0) options_.on_taken(key.step);
     } catch (...) {
       failure_ = std::current_exception();
+    }
+    // It is whole, whatever becomes of the word about it.
+    try {
+      if (failure_ == nullptr && options_.on_taken != nullptr && agreement_.rank() == 0) {
+        options_.on_taken(key.step);
+      }
+    } catch (const std::exception& error) {
+      Warn(absl::StrCat("snapshot of step ", key.step,
+                        ": it is whole, but was not counted as a save: ", error.what()));
     }
     stats_.finishing = Now() - begun;
     is_over_ = true;
@@ -266,7 +313,8 @@ void Snapshots::Wait() {
   finisher_.join();
   is_over_ = false;
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
-  parity_ = 1 - parity_;
+  whole_ = serial_ - 1;
+  whole_parity_ = parity_;
   last_ = stats_;
 }
 

@@ -71,19 +71,23 @@ class Snapshots {
   Snapshots& operator=(const Snapshots&) = delete;
 
   // The newest snapshot above step `above` of which every piece is there and has its checksums, wherever it lies; nothing
-  // without one. Rank 0 says if a newer one is not whole.
-  // Cost:   rounds of Agreement; one read of the pieces that are chosen.
+  // without one. Rank 0 says if a newer one is not whole. One that kMostTries starts have begun to load, and none to the
+  // end, is not taken again.
+  // Cost:   rounds of Agreement; one read of the pieces that are chosen, and of their copies.
   std::optional<int64_t> Find(std::optional<int64_t> above);
 
   // The snapshot that Find has found, as a step of the folder kFolder in `Files`, with the pieces that this rank's
-  // state needs any of: those of its node are read where they lie, others are received whole.
-  // Cost:   three small all-gathers; a message per piece and rank that needs it and is on another node than the piece.
+  // state needs any of: those that its node has, own or copies, are read where they lie, others are received whole.
+  // Cost:   four small all-gathers; a message per piece and rank that needs it and on whose node it is not.
   // Errors: DataLoss.
   static constexpr char kFolder[] = "memory";
+  static constexpr int kMostTries = 3;
   std::shared_ptr<Files> Fetch(const State& state, const RestoreOptions& options);
+  // The state has been loaded: on every rank.
+  void NoteLoaded();
 
   // Takes a snapshot: returns when this rank's boxes have been copied; waits for the last one first.
-  // Cost:   two small all-gathers as of a save, one more; a pass over the rank's boxes by the pool's threads. Beside training: the
+  // Cost:   two small all-gathers as of a save, four more; a pass over the rank's boxes by the pool's threads. Beside training: the
   //         messages, a read of each piece for its checksums, and a round of Agreement.
   // Errors: on every rank, those of any: of this snapshot's beginning, or of the last one, if it is still to be told: this one is
   //         over then, and has done its work. The last whole snapshot stays.
@@ -113,14 +117,17 @@ class Snapshots {
   std::vector<HeldPiece> Held() const;
   std::vector<HeldPiece> HeldByAll();
   std::string CheckChosen();
+  void SetTriesOfChoice(int tries) const;
   std::string ManifestOfChoice();
   std::set<int> Needs(const Manifest& manifest, const State& state, const RestoreOptions& options) const;
   std::map<int, std::vector<int>> ReadersOf(const std::set<int>& mine);
   Tensor Bring(const HeldPiece& piece, const std::vector<int>& readers);
+  int PlaceForNext();
   void TakeNow(int64_t step, const State& state);
   std::vector<Incoming> Begin(const Manifest& manifest);
   void CopyOwn(const std::vector<LocalStateTensor>& tensors, const Incoming& own);
   Work Shift(const std::vector<Incoming>& incoming);
+  std::vector<std::string> TellOutcome(int64_t step, const std::function<std::string()>& part);
   std::string Finish(std::vector<Incoming>& incoming, const Manifest& manifest, const SnapshotKey& key,
                      const Work& messages);
   void Start(std::vector<Incoming> incoming, Manifest manifest, const Work& messages);
@@ -135,8 +142,10 @@ class Snapshots {
   std::vector<int> own_segments_;  // of the node, those whose pieces this rank tells of
   std::set<int> broken_;           // of them, those that do not have their checksums
   std::optional<SnapshotChoice> choice_;
-  int parity_ = 0;      // which of the two places is written next
-  int64_t serial_ = 0;  // of the next snapshot
+  int parity_ = 0;         // which of the two places is written now
+  int64_t serial_ = 0;     // of the next snapshot
+  int64_t whole_ = -1;     // serial of the last that this rank knows to be whole, or was loaded
+  int whole_parity_ = -1;  // its place; -1: there is none
   SnapshotStats last_;
   // Of a snapshot under way: what its thread leaves, read once it has ended.
   std::thread finisher_;

@@ -24,8 +24,10 @@ std::vector<HeldPiece> Snapshots::Held() const {
   std::vector<HeldPiece> held;
   for (const int segment : own_segments_) {
     if (broken_.count(segment) > 0) continue;
-    const auto stamp = ReadStamp(MemorySegment(options_.memory.paths[segment]));
-    if (stamp) held.push_back({.holder = agreement_.rank(), .segment = segment, .stamp = *stamp});
+    const MemorySegment memory(options_.memory.paths[segment]);
+    const auto stamp = ReadStamp(memory);
+    if (stamp && TriesOf(memory) < kMostTries)
+      held.push_back({.holder = agreement_.rank(), .segment = segment, .stamp = *stamp});
   }
   return held;
 }
@@ -33,7 +35,9 @@ std::vector<HeldPiece> Snapshots::Held() const {
 // What is wrong with the pieces that were chosen and that this rank tells of; they are told of no more.
 std::string Snapshots::CheckChosen() {
   std::string problem;
-  for (const HeldPiece& piece : choice_->pieces) {
+  std::vector<HeldPiece> all = choice_->pieces;
+  all.insert(all.end(), choice_->others.begin(), choice_->others.end());
+  for (const HeldPiece& piece : all) {
     if (piece.holder != agreement_.rank()) continue;
     const std::string broken = CheckPiece(MemorySegment(options_.memory.paths[piece.segment]), piece.stamp);
     if (broken.empty()) continue;
@@ -86,9 +90,19 @@ std::optional<int64_t> Snapshots::Find(std::optional<int64_t> above) {
     Warn(absl::StrCat("snapshot not used: not every piece of ", newest->ToString(), " is in memory"));
   }
   if (!choice_) return std::nullopt;
-  parity_ = 1 - ParityOf(choice_->pieces[0].segment);
+  whole_parity_ = ParityOf(choice_->pieces[0].segment);
   return choice_->key.step;
 }
+
+void Snapshots::SetTriesOfChoice(int tries) const {
+  for (const int segment : own_segments_) {
+    MemorySegment memory(options_.memory.paths[segment]);
+    const auto stamp = ReadStamp(memory);
+    if (stamp && stamp->key == choice_->key) SetTries(memory, tries < 0 ? TriesOf(memory) + 1 : tries);
+  }
+}
+
+void Snapshots::NoteLoaded() { SetTriesOfChoice(0); }
 
 std::string Snapshots::ManifestOfChoice() {
   const HeldPiece& first = choice_->pieces[0];
@@ -141,29 +155,38 @@ std::map<int, std::vector<int>> Snapshots::ReadersOf(const std::set<int>& mine) 
   return readers;
 }
 
-// A piece where it lies, or as it was received; undefined, if this rank does not read it. Whoever holds it sends it to
-// `readers` on other nodes.
+// A piece where it lies on this rank's node, its own or a copy, or as it was received; undefined, if this rank does not read
+// it. Whoever holds it sends it to `readers` on nodes that do not have it.
 Tensor Snapshots::Bring(const HeldPiece& piece, const std::vector<int>& readers) {
   const int64_t num_bytes = piece.stamp.num_bytes + piece.stamp.header_bytes;
-  const auto is_here = [&](int rank) { return node_of_rank_[rank] == node_of_rank_[piece.holder]; };
+  std::map<int, const HeldPiece*> by_node = {{node_of_rank_[piece.holder], &piece}};
+  for (const HeldPiece& other : choice_->others) {
+    if (other.stamp.source == piece.stamp.source) by_node.emplace(node_of_rank_[other.holder], &other);
+  }
   const int self = agreement_.rank();
   const bool is_mine = std::count(readers.begin(), readers.end(), self) > 0;
   Tensor bytes;
-  if (piece.holder == self || (is_mine && is_here(self))) {
-    bytes = MemorySegment(options_.memory.paths[piece.segment]).Map(kSnapshotElements, num_bytes);
+  const auto here = by_node.find(node_of_rank_[self]);
+  if (here != by_node.end() && (is_mine || piece.holder == self)) {
+    bytes = MemorySegment(options_.memory.paths[here->second->segment]).Map(kSnapshotElements, num_bytes);
   }
   for (const int reader : readers) {
-    if (is_here(reader)) continue;
+    if (by_node.count(node_of_rank_[reader]) > 0) continue;
     if (piece.holder == self) group_->Send(bytes, reader).Wait();
     if (reader != self) continue;
     bytes = Tensor::Empty(MakeCpuAllocator(), DType::kU8, {num_bytes});
     group_->Recv(bytes, piece.holder).Wait();
+    const std::string problem = CheckPieceBytes("as received", bytes, piece.stamp);
+    if (problem.empty()) continue;
+    Throw(absl::StatusCode::kDataLoss, "the piece of rank ", piece.stamp.source, " of ",
+          choice_->key.ToString(), ", as rank ", piece.holder, " sent it to rank ", self, ": ", problem);
   }
   return is_mine ? bytes : Tensor();
 }
 
 std::shared_ptr<Files> Snapshots::Fetch(const State& state, const RestoreOptions& options) {
   WEFT_CHECK(choice_.has_value(), "no snapshot has been found");
+  SetTriesOfChoice(-1);
   Manifest manifest = ParseManifest(kFolder, ManifestOfChoice());
   for (const HeldPiece& piece : choice_->pieces) {
     manifest.files[RankFileName(piece.stamp.source)] = {

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/crc32c.h"
 #include "tests/dtensor/checkpoint/memory/test_nodes.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -119,6 +120,12 @@ TEST(MemorySegmentTest, SaysWhatCannotBeOpened) {
   } catch (const Error& error) {
     EXPECT_THAT(error.message(), HasSubstr("memory for snapshots: '/proc/self/fd/100000' cannot be opened"));
   }
+}
+
+// The number of a process that has ended may be another's now, and its file what is dear to somebody.
+TEST(MemorySegmentTest, AFileThatIsNotInMemoryIsNone) {
+  EXPECT_THAT(MessageOf([] { MemorySegment segment("/dev/null"); }),
+              HasSubstr("'/dev/null' is a file of another kind"));
 }
 
 }  // namespace

@@ -50,6 +50,29 @@ void TestNodes::ForEach(const std::function<void(MemorySegment& segment, const S
   }
 }
 
+int TestNodes::Damage(int64_t step, int source, bool copies) const {
+  int num_damaged = 0;
+  ForEach([&](MemorySegment& segment, const SnapshotStamp& stamp, bool is_copy) {
+    if (stamp.key.step != step || stamp.source != source || is_copy != copies || stamp.num_bytes == 0) return;
+    char byte = 0;
+    segment.Read(kSnapshotElements + stamp.num_bytes / 2, &byte, 1);
+    byte = static_cast<char>(byte ^ 16);
+    segment.Write(kSnapshotElements + stamp.num_bytes / 2, &byte, 1);
+    ++num_damaged;
+  });
+  return num_damaged;
+}
+
+int TestNodes::Unstamp(int64_t step, int source) const {
+  int num_lost = 0;
+  ForEach([&](MemorySegment& segment, const SnapshotStamp& stamp, bool) {
+    if (stamp.key.step != step || stamp.source != source) return;
+    BeginPiece(segment, stamp.num_bytes);
+    ++num_lost;
+  });
+  return num_lost;
+}
+
 int64_t TestNodes::NumBytes() const {
   int64_t total = 0;
   for (const std::vector<std::string>& paths : nodes_) {

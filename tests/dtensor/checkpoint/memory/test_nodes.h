@@ -35,6 +35,10 @@ class TestNodes {
   // For each segment with a piece.
   void ForEach(const std::function<void(MemorySegment& segment, const SnapshotStamp& stamp, bool is_copy)>&
                    visit) const;
+  // Changes an element of the pieces of `source` of a step, of the rank's own or of copies. Returns of how many.
+  int Damage(int64_t step, int source, bool copies) const;
+  // As a rank that was killed while it wrote: its pieces of a step have no stamp. Returns of how many.
+  int Unstamp(int64_t step, int source) const;
   // Bytes that all segments take.
   int64_t NumBytes() const;
 

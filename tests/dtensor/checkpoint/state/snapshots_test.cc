@@ -2,6 +2,8 @@
 
 #include <cstring>
 #include <memory>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -74,31 +76,6 @@ struct Job {
   std::vector<int64_t> taken;      // likewise
 };
 
-// Changes an element of the pieces of `source` of a step, of the rank's own or of copies.
-int Damage(const TestNodes& nodes, int64_t step, int source, bool copies) {
-  int num_damaged = 0;
-  nodes.ForEach([&](MemorySegment& segment, const SnapshotStamp& stamp, bool is_copy) {
-    if (stamp.key.step != step || stamp.source != source || is_copy != copies || stamp.num_bytes == 0) return;
-    char byte = 0;
-    segment.Read(kSnapshotElements + stamp.num_bytes / 2, &byte, 1);
-    byte = static_cast<char>(byte ^ 16);
-    segment.Write(kSnapshotElements + stamp.num_bytes / 2, &byte, 1);
-    ++num_damaged;
-  });
-  return num_damaged;
-}
-
-// As a rank that was killed while it wrote: its pieces of a step have no stamp.
-int Unstamp(const TestNodes& nodes, int64_t step, int source) {
-  int num_lost = 0;
-  nodes.ForEach([&](MemorySegment& segment, const SnapshotStamp& stamp, bool) {
-    if (stamp.key.step != step || stamp.source != source) return;
-    BeginPiece(segment, stamp.num_bytes);
-    ++num_lost;
-  });
-  return num_lost;
-}
-
 const SpreadCase& CaseOf(const std::string& name) {
   for (const SpreadCase& spread : SpreadCases()) {
     if (spread.name == name) return spread;
@@ -153,14 +130,14 @@ TEST(SnapshotsTest, ACopyServesWhereAPieceIsDamaged) {
   Job job(2, 1);
   const SpreadCase& two = CaseOf("zero2");
   job.Run(two, {5, 6, 7}, /*saves=*/{5});
-  ASSERT_EQ(Damage(job.nodes, 7, 0, /*copies=*/false), 1);
+  ASSERT_EQ(job.nodes.Damage(7, 0, /*copies=*/false), 1);
   EXPECT_EQ(job.Run(two, {}), 7);
   EXPECT_THAT(job.lines,
               Contains(HasSubstr("the piece of rank 0 of step 7 of generation 0 that rank 0 has: ")));
-  ASSERT_EQ(Damage(job.nodes, 7, 0, /*copies=*/true), 1);
+  ASSERT_EQ(job.nodes.Damage(7, 0, /*copies=*/true), 1);
   EXPECT_EQ(job.Run(two, {}), 6);
-  ASSERT_EQ(Damage(job.nodes, 6, 0, /*copies=*/false), 1);
-  ASSERT_EQ(Damage(job.nodes, 6, 0, /*copies=*/true), 1);
+  ASSERT_EQ(job.nodes.Damage(6, 0, /*copies=*/false), 1);
+  ASSERT_EQ(job.nodes.Damage(6, 0, /*copies=*/true), 1);
   EXPECT_EQ(job.Run(two, {}), 5);
 }
 
@@ -169,14 +146,64 @@ TEST(SnapshotsTest, OneThatIsHalfWrittenLeavesTheLast) {
   Job job(2, 1);
   const SpreadCase& two = CaseOf("zero2");
   job.Run(two, {3, 4});
-  ASSERT_EQ(Unstamp(job.nodes, 4, 1), 2);
+  ASSERT_EQ(job.nodes.Unstamp(4, 1), 2);
   EXPECT_EQ(job.Run(two, {4}), 3);
   EXPECT_EQ(job.Run(two, {5}), 4);
-  ASSERT_EQ(Unstamp(job.nodes, 5, 0), 2);
+  ASSERT_EQ(job.nodes.Unstamp(5, 0), 2);
   EXPECT_EQ(job.Run(two, {}), 4);
   EXPECT_EQ(job.Run(two, {6, 7}), 4);
-  ASSERT_EQ(Unstamp(job.nodes, 7, 1), 2);
+  ASSERT_EQ(job.nodes.Unstamp(7, 1), 2);
   EXPECT_EQ(job.Run(two, {}), 6);
+}
+
+// What ranks die of while they load it, they would die of again.
+TEST(SnapshotsTest, OneThatIsNeverLoadedToTheEndIsLeft) {
+  Job job(2, 1);
+  const SpreadCase& two = CaseOf("zero2");
+  job.Run(two, {5, 6, 7}, /*saves=*/{5});
+  const auto tries_of = [&job](int64_t step) {
+    std::set<int> tries;
+    job.nodes.ForEach([&](MemorySegment& segment, const SnapshotStamp& stamp, bool) {
+      if (stamp.key.step == step) tries.insert(TriesOf(segment));
+    });
+    return tries;
+  };
+  for (int attempt = 1; attempt <= Snapshots::kMostTries; ++attempt) {
+    RunRanks(2, [&](World& world) {
+      TestRun run(world, two);
+      CheckpointManager manager(world, job.OptionsOf(world.rank()));
+      EXPECT_EQ(manager.snapshot_step(), 7);
+      State other;
+      other.Add("other", MakeTextState(
+                             "absent", [] { return std::string(); },
+                             [](const std::string&) { throw std::runtime_error("cannot be loaded"); }));
+      EXPECT_THAT(MessageOf([&] { manager.Resume(other); }), testing::Ne("no error"));
+    });
+    EXPECT_EQ(tries_of(7), std::set<int>{attempt});
+  }
+  EXPECT_EQ(job.Run(two, {}), 6);
+  EXPECT_EQ(tries_of(6), std::set<int>{0});
+  EXPECT_THAT(job.lines, Contains(HasSubstr("going on from the snapshot of step 6")));
+}
+
+// The place that is written next does not depend on what a rank does with the news.
+TEST(SnapshotsTest, AWordAboutOneThatFailsLosesNothing) {
+  Job job(2, 1);
+  const SpreadCase& two = CaseOf("zero2");
+  RunRanks(2, [&](World& world) {
+    TestRun run(world, two);
+    CheckpointOptions options = job.OptionsOf(world.rank());
+    options.on_snapshot = [](int64_t) { throw std::runtime_error("the store is busy"); };
+    CheckpointManager manager(world, options);
+    for (const int64_t step : {3, 4}) {
+      FillState(run.state, static_cast<uint64_t>(step));
+      manager.AfterStep(step, run.state);
+    }
+    manager.Wait();
+  });
+  EXPECT_THAT(job.lines, Contains(HasSubstr("was not counted as a save: the store is busy")));
+  ASSERT_EQ(job.nodes.Unstamp(4, 0), 2);
+  EXPECT_EQ(job.Run(two, {}), 3);
 }
 
 // A part that adapts what it finds, of which nobody knows what it reads: here each rank all elements.
@@ -251,7 +278,7 @@ TEST(SnapshotsTest, AStepOfTheFolderThatIsAsNewIsTaken) {
 
 // Two pieces of each rank's own, two of its buddy's; on one node none of a buddy's.
 TEST(SnapshotsTest, CostsWhatIsSaid) {
-  constexpr int64_t kHeads = 64 << 10;  // of segments, at most
+  constexpr int64_t kHeads = 128 << 10;  // of segments, at most
   const SpreadCase& two = CaseOf("zero2");
   for (const int num_nodes : {1, 2}) {
     Job job(num_nodes, 2 / num_nodes);
