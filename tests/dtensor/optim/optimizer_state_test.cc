@@ -319,7 +319,13 @@ TEST(WeightAverageTest, SwapsWithTheModelAndBack) {
           1e-15);
       EXPECT_EQ(error([&] { WeightAverage(model.AllParameters(), {.decay = 1.5}); }),
                 "WeightAverage: expected a decay between 0 and 1, got 1.5");
-      EXPECT_EQ(error([&] { WeightAverage({}); }), "WeightAverage: expected at least one parameter");
+      // A stage or part without parameters.
+      WeightAverage none({});
+      none.Update();
+      none.SwapWithModel();
+      EXPECT_TRUE(none.is_swapped());
+      none.SwapWithModel();
+      EXPECT_TRUE(none.State().empty());
       return 0;
     });
   }
