@@ -70,7 +70,8 @@ void JobStore::Listen(const LaunchEnvironment& environment, const std::string& t
                             .port = environment.master_port,
                             .run_id = environment.run_id,
                             .token = token,
-                            .tls = environment.tls});
+                            .tls = environment.tls,
+                            .keepalive = KeepaliveOf(environment.suspicion_time)});
   if (OneMachine(environment) || server_->notice().empty()) return;
   std::fputs(absl::StrCat("weft: ", server_->notice(), "\n").c_str(), stderr);
 }
@@ -82,8 +83,12 @@ void JobStore::Connect(const LaunchEnvironment& environment, const std::string& 
   if (tls.has_value() && tls->server_name.empty() && !environment.master_addr.empty()) {
     tls->server_name = environment.master_addr;
   }
-  client_ = std::make_shared<TcpStore>(
-      address, TcpStoreOptions{.run_id = environment.run_id, .token = token, .tls = tls});
+  client_ = std::make_shared<TcpStore>(address,
+                                       TcpStoreOptions{.run_id = environment.run_id,
+                                                       .token = token,
+                                                       .tls = tls,
+                                                       .keepalive = KeepaliveOf(environment.suspicion_time),
+                                                       .grace = environment.store_grace});
   prefix_ = absl::StrCat(environment.run_id, "/", environment.restart_count, "/");
   store_ = std::make_shared<PrefixStore>(client_, prefix_);
 }

@@ -1,7 +1,9 @@
 #ifndef WEFT_RUNTIME_STORE_TCP_STORE_H_
 #define WEFT_RUNTIME_STORE_TCP_STORE_H_
 
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +12,8 @@
 #include "runtime/store/tcp_store_options.h"
 
 namespace weft {
+
+class TcpStoreConnection;
 
 struct TcpStoreOptions {
   std::string run_id = {};  // as the server's
@@ -20,11 +24,20 @@ struct TcpStoreOptions {
   // For calls that do not wait for others; one that takes longer is an error.
   std::chrono::milliseconds call_timeout = std::chrono::seconds(30);
   StoreKeepalive keepalive = {};
+
+  // How long to try to come back to a store that restarts in place (TcpStoreServerOptions::journal). Of no effect with any
+  // other store, which is lost with its server.
+  std::chrono::milliseconds grace = std::chrono::seconds(60);
+  // Asked now and then while the store is away, by any thread; true gives it up. Empty: never.
+  std::function<bool()> give_up = {};
 };
 
 // A client of the store that a TcpStoreServer keeps, with a connection of its own. Get and Wait wait on the
 // server. Once the connection has broken the store is gone for good, also if the server comes back: what it
 // held is lost, and this client's last wills have been set.
+//
+// A store that restarts in place is different: then calls, those under way too, wait for it to come back, `grace` at most
+// and whatever their own timeouts, and are done again unless it has done them: each has its effect once.
 //
 // Cost:    a round trip a call: about 100 us on one machine.
 // Threads: any. Not to be used in a child process by fork without exec.
@@ -60,9 +73,8 @@ class TcpStore final : public Store {
   const std::string& address() const;
 
  private:
-  class Connection;
-
-  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<TcpStoreConnection> connection_;
+  std::atomic<bool> has_wills_ = false;
 };
 
 }  // namespace weft

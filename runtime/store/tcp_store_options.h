@@ -29,8 +29,14 @@ std::optional<StoreTls> StoreTlsFrom(const std::map<std::string, std::string>& v
 // within interval + timeout. A process that was killed is noticed at once, by its connection's end.
 struct StoreKeepalive {
   std::chrono::milliseconds interval = std::chrono::seconds(2);
-  std::chrono::milliseconds timeout = std::chrono::seconds(4);
+  std::chrono::milliseconds timeout = std::chrono::seconds(3);
+
+  bool operator==(const StoreKeepalive&) const = default;
 };
+
+// The one by which a peer that vanished counts as gone after `suspicion_time`: two fifths of it for the silence, three for
+// the answer. Errors: InvalidArgument below 10 ms.
+StoreKeepalive KeepaliveOf(std::chrono::milliseconds suspicion_time);
 
 }  // namespace weft
 

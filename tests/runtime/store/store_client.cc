@@ -8,6 +8,7 @@
 //                                            input does
 //   store_client STORE will_exit KEY VALUE   the same, but ends by _exit(0)
 //   store_client serve PORT                  keeps a TCP store until its input ends; prints its address
+//   store_client keep PORT FOLDER            the same, with a journal in FOLDER
 //
 // STORE is file:FOLDER or tcp:HOST:PORT. Exits 1 with a line on stderr when anything fails.
 
@@ -68,6 +69,13 @@ void LeaveWill(Store& store, const std::string& key, const std::string& value) {
 void Run(int argc, char** argv) {
   if (argc == 3 && argv[1] == absl::string_view("serve")) {
     const TcpStoreServer server({.port = Number(argv[2])});
+    Print(server.address());
+    AwaitInputsEnd();
+    return;
+  }
+  if (argc == 4 && argv[1] == absl::string_view("keep")) {
+    const TcpStoreServer server(
+        {.port = Number(argv[2]), .journal = StoreJournalOptions{.folder = argv[3]}, .compact_bytes = 4096});
     Print(server.address());
     AwaitInputsEnd();
     return;
