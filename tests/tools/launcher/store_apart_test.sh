@@ -47,7 +47,8 @@ export WEFT_STORE_TOKEN=secret
 begin_store 0
 address=$(cat kept/address)
 port=${address##*:}
-node() { "$weft_run" --store="$address" --nnodes=2 --max-restarts=3 --rdzv-id=tale "${training[@]}" --checkpoint_dir=war; }
+# In the background alone: its process is the guard.
+node() { exec "$weft_run" --store="$address" --nnodes=2 --max-restarts=3 --rdzv-id=tale "${training[@]}" --checkpoint_dir=war; }
 node > first.out 2> first.err &
 first=$!
 node > second.out 2> second.err &
@@ -80,8 +81,10 @@ diff <(losses peace.out) <(losses first.out second.out) > /dev/null || fail "the
 # The same job once more is another one, whose keys are its own: it finds its checkpoint complete.
 node > third.out 2> third.err &
 first=$!
-node > fourth.out 2> fourth.err || fail "again: the second node"
+node > fourth.out 2> fourth.err &
+second=$!
 wait $first || fail "again: the first node"
+wait $second || fail "again: the second node"
 
 # Nodes that are all killed with their workers go on under the same name.
 rm -rf war
@@ -100,8 +103,10 @@ kill -9 $first $second $agents
 wait $first $second 2> /dev/null
 node > seventh.out 2> seventh.err &
 first=$!
-node > eighth.out 2> eighth.err || fail "after the loss of all: the second node"
+node > eighth.out 2> eighth.err &
+second=$!
 wait $first || fail "after the loss of all: the first node"
+wait $second || fail "after the loss of all: the second node"
 diff <(losses peace.out) <(losses fifth.out sixth.out seventh.out eighth.out) > /dev/null ||
   fail "after the loss of all nodes the losses differ"
 kill -TERM $store
