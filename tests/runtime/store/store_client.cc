@@ -9,6 +9,7 @@
 //   store_client STORE will_exit KEY VALUE   the same, but ends by _exit(0)
 //   store_client serve PORT                  keeps a TCP store until its input ends; prints its address
 //   store_client keep PORT FOLDER            the same, with a journal in FOLDER
+//   store_client keep_synced PORT FOLDER     the same, on the disk before each answer
 //
 // STORE is file:FOLDER or tcp:HOST:PORT. Exits 1 with a line on stderr when anything fails.
 
@@ -73,9 +74,11 @@ void Run(int argc, char** argv) {
     AwaitInputsEnd();
     return;
   }
-  if (argc == 4 && argv[1] == absl::string_view("keep")) {
-    const TcpStoreServer server(
-        {.port = Number(argv[2]), .journal = StoreJournalOptions{.folder = argv[3]}, .compact_bytes = 4096});
+  const bool synced = argc == 4 && argv[1] == absl::string_view("keep_synced");
+  if (argc == 4 && (synced || argv[1] == absl::string_view("keep"))) {
+    const TcpStoreServer server({.port = Number(argv[2]),
+                                 .journal = StoreJournalOptions{.folder = argv[3], .sync_each = synced},
+                                 .compact_bytes = 4096});
     Print(server.address());
     AwaitInputsEnd();
     return;
