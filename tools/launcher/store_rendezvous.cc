@@ -213,9 +213,7 @@ Assignment StoreRendezvous::Begin(const MeetingState& state) {
   const std::lock_guard<std::mutex> lock(mutex_);
   current_ = state;
   end_.reset();
-  uint64_t events = 0;
-  while (read(event_.get(), &events, sizeof(events)) > 0) {
-  }
+  for (uint64_t events = 0; read(event_.get(), &events, sizeof(events)) > 0;) continue;
   if (end) SetEndLocked(state.generation, GenerationEnd::FromText(*end));
   return {.generation = state.generation,
           .restarts = state.restarts,
