@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -62,6 +63,21 @@ JobStore::JobStore(const LaunchEnvironment& environment,
   const std::string address =
       server_ != nullptr ? WithPort(kLoopback, server_->port()) : told.substr(space + 1);
   Connect(environment, address, told.substr(0, space));
+}
+
+JobStore::JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client,
+                   std::string prefix)
+    : server_(std::move(server)),
+      client_(std::move(client)),
+      launcher_keeps_it_(false),
+      ends_together_(true),
+      prefix_(std::move(prefix)),
+      store_(std::make_shared<PrefixStore>(client_, prefix_)) {}
+
+void JobStore::Farewell() noexcept {
+  client_->Farewell();
+  // The server ends when all have said theirs, or have died.
+  if (ends_together_ && server_ == nullptr) client_->AwaitServersEnd(std::chrono::seconds(30));
 }
 
 void JobStore::Listen(const LaunchEnvironment& environment, const std::string& token) {

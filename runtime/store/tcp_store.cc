@@ -128,6 +128,8 @@ void TcpStore::Farewell() noexcept {
   }
 }
 
+bool TcpStore::AwaitServersEnd(milliseconds timeout) noexcept { return connection_->AwaitEnd(timeout); }
+
 const std::string& TcpStore::address() const { return connection_->address(); }
 
 }  // namespace weft

@@ -70,6 +70,9 @@ class TcpStore final : public Store {
   // Forgets the last wills. Does not throw: if the server is gone there is nothing to forget.
   void Farewell() noexcept;
 
+  // True if the server has ended, or does within `timeout`.
+  bool AwaitServersEnd(std::chrono::milliseconds timeout) noexcept;
+
   const std::string& address() const;
 
  private:

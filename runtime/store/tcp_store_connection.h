@@ -69,6 +69,9 @@ class TcpStoreConnection {
   grpc::Status Exchange(const tcp_store::SessionRequest& request, std::chrono::milliseconds timeout,
                         bool comes_back = true);
 
+  // True if the session ends within `timeout`.
+  bool AwaitEnd(std::chrono::milliseconds timeout) { return CurrentLink().session->AwaitEnd(timeout); }
+
   // Throws what `status` says unless it is ok.
   void Require(const grpc::Status& status);
 
