@@ -9,7 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
-#include "runtime/launch/join_world.h"
+#include "runtime/launch/world_place.h"
 #include "runtime/store/store.h"
 
 namespace weft {
@@ -40,7 +40,8 @@ struct MeetingFile {
   // Makes the file; false if there is one.
   // Errors: Aborted, with the system's reason.
   bool Make(const std::string& path) const;
-  // Nothing if there is no file, or not all of it yet. Errors: InvalidArgument for what no rank 0 has written.
+  // Nothing if there is no file.
+  // Errors: InvalidArgument for what no rank 0 has written.
   static std::optional<MeetingFile> Read(const std::string& path);
   // From this machine by the loopback.
   std::string Address() const;
@@ -51,7 +52,9 @@ struct MeetingAddress {
   std::string host_and_port = {};
   std::string path = {};
 };
-// Errors: InvalidArgument for another text than "tcp://HOST:PORT" and "file:///PATH", and for a rank, size or time that cannot be.
+
+// Errors: InvalidArgument for another text than "tcp://HOST:PORT" and "file:///PATH", and for a rank, a size or a time that
+//         cannot be.
 MeetingAddress ParsePlace(const WorldPlace& place);
 
 // Meets all ranks of `place` in `store`, and returns who they are, by rank. `all_here` is called on rank 0 when all have

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,23 +13,6 @@
 namespace weft {
 
 class TcpStoreConnection;
-
-struct TcpStoreOptions {
-  std::string run_id = {};  // as the server's
-  std::string token = {};
-  std::optional<StoreTls> tls = std::nullopt;
-
-  std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
-  // For calls that do not wait for others; one that takes longer is an error.
-  std::chrono::milliseconds call_timeout = std::chrono::seconds(30);
-  StoreKeepalive keepalive = {};
-
-  // How long to try to come back to a store that restarts in place (TcpStoreServerOptions::journal). Of no effect with any
-  // other store, which is lost with its server.
-  std::chrono::milliseconds grace = std::chrono::seconds(60);
-  // Asked now and then while the store is away, by any thread; true gives it up. Empty: never.
-  std::function<bool()> give_up = {};
-};
 
 // A client of the store that a TcpStoreServer keeps, with a connection of its own. Get and Wait wait on the
 // server. Once the connection has broken the store is gone for good, also if the server comes back: what it

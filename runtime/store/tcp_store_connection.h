@@ -15,7 +15,7 @@
 #include "runtime/store/store_rules.h"
 #include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_store.grpc.pb.h"
-#include "runtime/store/tcp_store.h"
+#include "runtime/store/tcp_store_options.h"
 #include "runtime/store/tcp_store_session.h"
 
 namespace weft {
