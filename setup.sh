@@ -19,6 +19,7 @@ packages=(
   libbenchmark-dev
   libdnnl-dev
   libeigen3-dev
+  libfaketime
   libgloo-dev
   libgmock-dev
   libgrpc++-dev

@@ -1,7 +1,7 @@
 #ifndef WEFT_WEFT_H_
 #define WEFT_WEFT_H_
 
-// All of Weft for users: tensors over meshes, modules, optimizers, plans, and what declaring an op takes.
+// All of Weft for users: tensors over meshes, modules, optimizers, plans, data, and what declaring an op takes.
 // Link //:weft.
 
 #include "dtensor/autograd/backward.h"
@@ -69,6 +69,17 @@
 #include "parallel/trainer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
+#include "runtime/data/dataset/concatenated.h"
+#include "runtime/data/dataset/dataset.h"
+#include "runtime/data/dataset/document_windows.h"
+#include "runtime/data/dataset/packing.h"
+#include "runtime/data/dataset/token_file_windows.h"
+#include "runtime/data/dataset/token_windows.h"
+#include "runtime/data/loader/data_position.h"
+#include "runtime/data/loader/loader.h"
+#include "runtime/data/sampling/mixture.h"
+#include "runtime/data/sampling/permutation.h"
+#include "runtime/data/sampling/sampler.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "runtime/tensor/tensor.h"

@@ -13,6 +13,7 @@
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/launch_environment.h"
+#include "runtime/launch/snapshot_memory.h"
 
 ABSL_FLAG(std::string, checkpoint_dir, "",
           "folder, which all machines see, for checkpoints that every rank writes; with a whole step in it "
@@ -26,6 +27,10 @@ ABSL_FLAG(bool, save_incremental, false,
           "of --checkpoint_dir: tensors that have not changed since the last save are not written again");
 ABSL_FLAG(double, save_bandwidth, 0,
           "of --checkpoint_dir: MB per second that each rank writes at most; 0: any");
+ABSL_FLAG(
+    int64_t, snapshot_every, 0,
+    "of --checkpoint_dir, under weft_run: steps between snapshots in memory that outlives the ranks, with a "
+    "copy on the next node; after a failure the run goes on from the last; 0: none");
 ABSL_FLAG(std::string, batch_policy, "keep",
           "of a run that goes on with another --batch: keep (an error), linear or sqrt (the learning rate is "
           "scaled by the ratio, or its root)");
@@ -60,7 +65,7 @@ double NumberOf(const std::string& name, const std::string& text) {
 FlagGroup CheckpointFlags() {
   return {"Checkpoints",
           {"checkpoint_dir", "save_every", "keep", "save_in_background", "save_incremental", "save_bandwidth",
-           "batch_policy"}};
+           "snapshot_every", "batch_policy"}};
 }
 
 std::string CheckpointFolder() { return UserPath(absl::GetFlag(FLAGS_checkpoint_dir)); }
@@ -77,16 +82,34 @@ std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
   if (const auto launched = ParseLaunchEnvironment(LauncherVariables())) {
     options.generation = launched->restart_count;
   }
+  options.snapshot_every = AtLeast(0, "snapshot_every", absl::GetFlag(FLAGS_snapshot_every));
+  if (options.snapshot_every > 0) {
+    WEFT_REQUIRE(!options.folder.empty(), "--snapshot_every=", options.snapshot_every,
+                 ": expected --checkpoint_dir, too: when memory is lost, the run goes on from there");
+    options.snapshot_memory = ParseSnapshotMemory(LauncherVariables());
+    WEFT_REQUIRE(options.snapshot_memory.has_value(), "--snapshot_every=", options.snapshot_every,
+                 ": nobody keeps memory that outlives the ranks; start the program by weft_run");
+  }
   return options.folder.empty() ? std::nullopt : std::optional<CheckpointOptions>(options);
 }
 
-std::optional<StateTexts> SavedTexts() {
+std::optional<SavedStep> FindSavedStep() {
   const std::string folder = CheckpointFolder();
   if (folder.empty()) return std::nullopt;
   const std::shared_ptr<Files> files = MakeDiskFiles();
   const FoundStep found = FindStepToGoOnFrom(*files, folder);
   if (!found.step) return std::nullopt;
-  return ReadManifest(*files, folder, *found.step).texts;
+  return SavedStep{.step = *found.step, .texts = ReadManifest(*files, folder, *found.step).texts};
+}
+
+void RequireSameStep(const CheckpointManager& manager, std::optional<int64_t> read) {
+  if (manager.latest_step() == read) return;
+  const auto text = [](std::optional<int64_t> step) {
+    return step ? absl::StrCat(*step) : std::string("none");
+  };
+  Throw(absl::StatusCode::kFailedPrecondition, "--checkpoint_dir=", CheckpointFolder(),
+        ": the newest step is ", text(manager.latest_step()), ", but ", text(read),
+        " was when the run began; start it again");
 }
 
 void RestoreFlags(const std::map<std::string, std::string>& saved, const ParsedFlags& parsed,

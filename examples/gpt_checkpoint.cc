@@ -8,6 +8,7 @@
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
 #include "examples/checkpoint_flags.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
@@ -21,9 +22,9 @@ using Json = nlohmann::ordered_json;
 // cannot load them.
 constexpr const char* kModelFlags[] = {"model",   "layers", "heads",     "dim",      "vocab_size",
                                        "context", "dtype",  "tokenizer", "optimizer"};
-constexpr const char* kTrainingFlags[] = {"batch",       "steps",        "lr",    "min_lr",       "warmup",
-                                          "schedule_lr", "weight_decay", "beta1", "beta2",        "seed",
-                                          "grad_clip",   "dropout",      "data",  "val_fraction", "shuffle"};
+constexpr const char* kTrainingFlags[] = {
+    "batch", "steps", "lr",   "min_lr",    "min_lr_ratio", "warmup", "schedule_lr",  "weight_decay",
+    "beta1", "beta2", "seed", "grad_clip", "dropout",      "data",   "val_fraction", "shuffle"};
 
 absl::CommandLineFlag& Flag(const std::string& name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
@@ -38,6 +39,18 @@ std::string Required(const std::string& path, const StateTexts& texts, const std
           "'");
   }
   return it->second;
+}
+
+// A floor that follows --lr, since --min_lr is not given, is what it is now: a batch policy scales both.
+void FixFloor() {
+  absl::CommandLineFlag& floor = Flag("min_lr");
+  double lr = 0, least = 0, ratio = 0;
+  const bool are_numbers = absl::SimpleAtod(Flag("lr").CurrentValue(), &lr) &&
+                           absl::SimpleAtod(floor.CurrentValue(), &least) &&
+                           absl::SimpleAtod(Flag("min_lr_ratio").CurrentValue(), &ratio);
+  if (!are_numbers || ratio >= 0 || floor.CurrentValue() != floor.DefaultValue()) return;
+  std::string error;
+  floor.ParseFrom(absl::StrFormat("%.17g", std::min(least, lr / 10)), &error);
 }
 
 }  // namespace
@@ -112,6 +125,7 @@ void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
   std::vector<std::string> fixed(std::begin(kModelFlags), std::end(kModelFlags));
   fixed.insert(fixed.end(), {"seed", "val_fraction", "shuffle"});
   RestoreFlags(saved.flags, parsed, fixed);
+  FixFloor();
   ApplyBatchPolicy(saved.flags, parsed, {"lr", "min_lr"});
 }
 

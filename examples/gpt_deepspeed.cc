@@ -53,15 +53,10 @@ void Precision(const DeepSpeedConfig& config, Flags& flags) {
   flags.Set("dtype", "f16");
   WEFT_REQUIRE(fp16.loss_scale.value_or(0) == 0,
                "key \"fp16.loss_scale\": expected 0 (the scale is dynamic), got ", *fp16.loss_scale);
-  WEFT_REQUIRE(fp16.hysteresis.value_or(1) == 1,
-               "key \"fp16.hysteresis\": expected 1 (the scale falls at each overflow), got ",
-               *fp16.hysteresis);
-  WEFT_REQUIRE(fp16.min_loss_scale.value_or(0) == 0,
-               "key \"fp16.min_loss_scale\": expected 0 (the scale has no floor), got ",
-               *fp16.min_loss_scale);
-  WEFT_REQUIRE(fp16.loss_scale_window.value_or(2000) == 2000,
-               "key \"fp16.loss_scale_window\": expected 2000 (the scale grows after as many steps), got ",
-               *fp16.loss_scale_window);
+  // DeepSpeed's defaults.
+  flags.Set("loss_scale_window", std::optional(fp16.loss_scale_window.value_or(1000)));
+  flags.Set("loss_scale_hysteresis", std::optional(fp16.hysteresis.value_or(2)));
+  flags.Set("min_loss_scale", std::optional(fp16.min_loss_scale.value_or(1)));
   if (fp16.initial_scale_power) {
     flags.Set("loss_scale", NumberText(std::ldexp(1.0, static_cast<int>(*fp16.initial_scale_power))));
   }
@@ -133,13 +128,14 @@ std::optional<double> Optimizer(const DeepSpeedOptimizer& optimizer, Flags& flag
 void Scheduler(const DeepSpeedScheduler& scheduler, double lr, Flags& flags) {
   const double peak = scheduler.warmup_max_lr.value_or(lr);
   flags.Set("lr", std::optional(peak));
-  flags.Set("warmup", scheduler.warmup_num_steps);
+  if (!scheduler.auto_warmup) flags.Set("warmup", std::optional(scheduler.warmup_num_steps.value_or(1000)));
   flags.Set("steps", scheduler.total_num_steps);
   // No floor that is a copy of the peak: the peak may be another flag's.
   if (scheduler.type == "WarmupLR") return flags.Set("schedule_lr", std::string("constant"));
   const bool decays = scheduler.type == "WarmupDecayLR";
   flags.Set("schedule_lr", std::string(decays ? "linear" : "cosine"));
-  flags.Set("min_lr", std::optional(decays ? 0 : scheduler.cos_min_ratio.value_or(1e-4) * peak));
+  if (decays) return flags.Set("min_lr", std::optional(0.0));
+  flags.Set("min_lr_ratio", std::optional(scheduler.cos_min_ratio.value_or(1e-4)));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "examples/gpt_flags.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -37,7 +38,9 @@ ABSL_FLAG(int64_t, context, 64, "tokens of a sequence");
 ABSL_FLAG(int64_t, batch, 12, "sequences of a step, over all ranks");
 ABSL_FLAG(int64_t, steps, 2000, "steps to train");
 ABSL_FLAG(double, lr, 1e-3, "largest learning rate");
-ABSL_FLAG(double, min_lr, 1e-4, "learning rate at the end");
+ABSL_FLAG(double, min_lr, 1e-4, "learning rate at the end; where it is not given, at most a tenth of --lr");
+ABSL_FLAG(double, min_lr_ratio, -1,
+          "learning rate at the end as a share of --lr, where --min_lr is not given; below 0: --min_lr says");
 ABSL_FLAG(int64_t, warmup, 100, "steps in which the learning rate grows");
 ABSL_FLAG(
     std::string, schedule_lr, "cosine",
@@ -59,6 +62,10 @@ ABSL_FLAG(
     "element type: f32, f64, or bf16 or f16 (arithmetic in it; parameters, reductions and optimizer state "
     "in f32; under f16 the loss is scaled)");
 ABSL_FLAG(double, loss_scale, 65536, "of --dtype=f16, at the start: it grows and shrinks by itself");
+ABSL_FLAG(int64_t, loss_scale_window, 2000,
+          "updates in a row without overflow after which the loss scale grows");
+ABSL_FLAG(int64_t, loss_scale_hysteresis, 1, "overflows until the loss scale shrinks, since it grew last");
+ABSL_FLAG(double, min_loss_scale, 0, "which the loss scale does not shrink below");
 ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
 ABSL_FLAG(std::string, tokenizer, "bytes", "tokens are bytes or chars (code points)");
 ABSL_FLAG(
@@ -121,13 +128,31 @@ int ThreadsFromFlags() {
 }
 
 // Of f16 alone.
-std::optional<double> LossScaleFromFlags(DType compute_dtype) {
-  const double loss_scale = absl::GetFlag(FLAGS_loss_scale);
+std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype) {
+  const double loss_scale = absl::GetFlag(FLAGS_loss_scale), least = absl::GetFlag(FLAGS_min_loss_scale);
+  const int64_t hysteresis = AtLeast(1, "loss_scale_hysteresis", absl::GetFlag(FLAGS_loss_scale_hysteresis));
+  const int64_t window = AtLeast(1, "loss_scale_window", absl::GetFlag(FLAGS_loss_scale_window));
   WEFT_REQUIRE(loss_scale > 0 && loss_scale <= std::numeric_limits<float>::max(), "--loss_scale=", loss_scale,
                ": expected a number above 0 that f32 holds");
-  WEFT_REQUIRE(compute_dtype == DType::kF16 || !IsGiven("loss_scale"),
-               "--loss_scale: it is of --dtype=f16, got ", DTypeName(compute_dtype));
-  return compute_dtype == DType::kF16 ? std::optional(loss_scale) : std::nullopt;
+  WEFT_REQUIRE(least >= 0 && least <= loss_scale, "--min_loss_scale=", least,
+               ": expected a number from 0 to --loss_scale=", loss_scale);
+  WEFT_REQUIRE(hysteresis <= 1000, "--loss_scale_hysteresis=", hysteresis, ": expected at most 1000");
+  if (compute_dtype == DType::kF16) {
+    return LossScaleOptions{
+        .initial = loss_scale, .interval = window, .min = least, .hysteresis = static_cast<int>(hysteresis)};
+  }
+  for (const char* flag : {"loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}) {
+    WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": it is of --dtype=f16, got ", DTypeName(compute_dtype));
+  }
+  return std::nullopt;
+}
+
+double FloorOfRate() {
+  const double peak = absl::GetFlag(FLAGS_lr);
+  const double floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr));
+  if (IsGiven("min_lr")) return floor;
+  const double ratio = InRange(-1, 1, "min_lr_ratio", absl::GetFlag(FLAGS_min_lr_ratio));
+  return ratio >= 0 ? ratio * peak : std::min(floor, peak / 10);
 }
 
 void CheckDivisible(const GptRun& run) {
@@ -156,10 +181,10 @@ FlagsUsage TrainGptUsage() {
                  {"Pipeline", {"schedule", "chunks", "print_schedule"}},
                  {"Model",
                   {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype",
-                   "loss_scale"}},
+                   "loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}},
                  {"Training",
-                  {"batch", "microbatches", "steps", "optimizer", "lr", "min_lr", "warmup", "schedule_lr",
-                   "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
+                  {"batch", "microbatches", "steps", "optimizer", "lr", "min_lr", "min_lr_ratio", "warmup",
+                   "schedule_lr", "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
                  {"Data", {"data", "tokenizer", "val_fraction", "shuffle", "data_threads"}},
                  CheckpointFlags(),
                  {"Output",
@@ -231,7 +256,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.schedule_lr = absl::GetFlag(FLAGS_schedule_lr);
   run.optimizer = absl::GetFlag(FLAGS_optimizer);
   run.schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
-                  .floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr)),
+                  .floor = FloorOfRate(),
                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
                   .total_steps = run.steps};
   WEFT_REQUIRE(run.schedule_lr == "constant" || run.schedule.floor <= run.schedule.peak,

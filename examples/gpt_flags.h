@@ -6,6 +6,7 @@
 
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/schedule.h"
 #include "examples/gpt_plan.h"
 #include "mesh/device_mesh.h"
@@ -29,9 +30,9 @@ struct GptRun {
   std::string optimizer = "adamw";  // MakeGptOptimizer
   AdamWOptions adamw;               // its betas and decay, and the others'
   double grad_clip = 1;
-  DType dtype = DType::kF32;          // at rest
-  DType compute_dtype = DType::kF32;  // in forward and backward
-  std::optional<double> loss_scale;   // at the start; nothing: the loss is not scaled
+  DType dtype = DType::kF32;                   // at rest
+  DType compute_dtype = DType::kF32;           // in forward and backward
+  std::optional<LossScaleOptions> loss_scale;  // nothing: the loss is not scaled
   Backend backend = Backend::kAuto;
   DeviceType device = DeviceType::kCpu;
   DeviceOptions device_options = {};

@@ -33,8 +33,8 @@ void SaveFile(const std::string& path, const GptCheckpointInfo& info, const GptR
 }  // namespace
 
 std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed) {
-  if (const std::optional<StateTexts> saved = SavedTexts()) {
-    GptCheckpointInfo info = ReadGptInfo(CheckpointFolder(), *saved);
+  if (const std::optional<SavedStep> saved = FindSavedStep()) {
+    GptCheckpointInfo info = ReadGptInfo(CheckpointFolder(), saved->texts);
     RestoreGptRun(info, parsed);
     info.source = absl::StrCat("--checkpoint_dir=", CheckpointFolder());
     return info;
@@ -53,7 +53,8 @@ GptSaving::GptSaving(World& world, int64_t num_ranks, const GptCheckpointInfo& i
     : world_(world), info_(info), resumed_(resumed), save_(save), resume_(resume) {
   if (std::optional<CheckpointOptions> options = CheckpointOptionsFromFlags()) {
     options->num_ranks = static_cast<int>(num_ranks);
-    options->on_saved = [&world](int64_t) { NoteSave(world); };
+    // A snapshot is in memory of two nodes, or of the only one: what fails after it costs no step before it.
+    options->on_saved = options->on_snapshot = [&world](int64_t) { NoteSave(world); };
     folder_.emplace(world, *options);
   }
 }
@@ -72,14 +73,14 @@ void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer
                info_.data = data_->State();
                return GptTexts(info_);
              }));
+  if (folder_ && folder_->snapshot_step()) {
+    trainer.set_step(*folder_->Resume(parts_));
+    const GptCheckpointInfo info = ReadGptInfo("the snapshot in memory", folder_->resumed_texts());
+    return data.GoOnAfter(trainer.step(), info.data);
+  }
   if (folder_ && folder_->latest_step()) {
     // Flags, the model and the place in the data come from the texts that were read before there was a world.
-    if (!resumed_ || resumed_->step != *folder_->latest_step()) {
-      Throw(absl::StatusCode::kFailedPrecondition, "--checkpoint_dir=", CheckpointFolder(),
-            ": the newest step is ", *folder_->latest_step(), ", but ",
-            resumed_ ? absl::StrCat(resumed_->step) : std::string("none"),
-            " was when the run began; start it again");
-    }
+    RequireSameStep(*folder_, resumed_ ? std::optional(resumed_->step) : std::nullopt);
     trainer.set_step(*folder_->Resume(parts_));
   } else if (resumed_) {
     LoadFile(resume_, resumed_->step, state);
@@ -90,7 +91,7 @@ void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer
 
 void GptSaving::OnStepEnd(Trainer& trainer, int64_t step) {
   if (!folder_) return;
-  if (folder_->IsDue(step)) {
+  if (folder_->IsDue(step) || folder_->IsSnapshotDue(step)) {
     trainer.Flush();  // a step whose loss is not finite is not saved
     world_.flight_recorder().SetActivity("saving the checkpoint");
   }

@@ -45,7 +45,7 @@ class GptSaving {
 
   // Loads the state, if there is one to go on from, and sets the trainer's step and the place in the data. Views all three.
   void Resume(const GptRunState& state, GptData& data, Trainer& trainer);
-  // Saves into the folder, if it is time.
+  // Saves into the folder, and takes a snapshot, if it is time.
   void OnStepEnd(Trainer& trainer, int64_t step);
   // Saves, and waits until it is done. To the file and the folder.
   void OnLastStep(Trainer& trainer);

@@ -63,8 +63,23 @@ struct ImageRun {
   int64_t log_every = 0;
   bool json = false;
   uint64_t seed = 0;
+  double weight_decay = 0;
+  bool print_model = false;
+  std::optional<CheckpointOptions> checkpoints;
+  StateTexts texts;                     // what a run that goes on in the folder takes over
+  std::optional<int64_t> resumed = {};  // the step whose flags were taken over
 };
 
+// What a run that goes on in a folder takes over, and what of it may not change.
+StateTexts FlagTexts() {
+  nlohmann::json flags;
+  for (const char* name : {"batch", "steps", "lr", "weight_decay", "seed"}) {
+    flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
+  }
+  return {{"weft.flags", flags.dump()}};
+}
+
+// All flags are read here, before there are ranks.
 ImageRun RunFromFlags(const ImageProgram& program) {
   const std::string format = absl::GetFlag(FLAGS_log_format);
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
@@ -76,7 +91,11 @@ ImageRun RunFromFlags(const ImageProgram& program) {
                   .eval_every = absl::GetFlag(FLAGS_eval_every),
                   .log_every = absl::GetFlag(FLAGS_log_every),
                   .json = format == "json",
-                  .seed = absl::GetFlag(FLAGS_seed)};
+                  .seed = absl::GetFlag(FLAGS_seed),
+                  .weight_decay = absl::GetFlag(FLAGS_weight_decay),
+                  .print_model = absl::GetFlag(FLAGS_print_model),
+                  .checkpoints = CheckpointOptionsFromFlags(),
+                  .texts = FlagTexts()};
   WEFT_REQUIRE(run.batch >= 2, "--batch=", run.batch, ": expected at least 2 images");
   WEFT_REQUIRE(run.steps >= 0, "--steps=", run.steps, ": expected at least 0");
   WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
@@ -128,22 +147,12 @@ void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
   std::fflush(stdout);
 }
 
-// What a run that goes on in a folder takes over, and what of it may not change.
-const std::vector<std::string>& SavedFlags() {
-  static const auto* const flags =
-      new std::vector<std::string>{"batch", "steps", "lr", "weight_decay", "seed"};
-  return *flags;
-}
-StateTexts FlagTexts() {
-  nlohmann::json flags;
-  for (const std::string& name : SavedFlags()) flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
-  return {{"weft.flags", flags.dump()}};
-}
-void TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
-  const std::optional<StateTexts> saved = SavedTexts();
-  if (!saved) return;
-  const auto text = saved->find("weft.flags");
-  const auto flags = nlohmann::json::parse(text == saved->end() ? "" : text->second, nullptr, false);
+// Returns the step whose flags they are; nothing, if the run begins.
+std::optional<int64_t> TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
+  const std::optional<SavedStep> saved = FindSavedStep();
+  if (!saved) return std::nullopt;
+  const auto text = saved->texts.find("weft.flags");
+  const auto flags = nlohmann::json::parse(text == saved->texts.end() ? "" : text->second, nullptr, false);
   if (!flags.is_object()) {
     Throw(absl::StatusCode::kDataLoss, "'", CheckpointFolder(), "' has no checkpoint of this program");
   }
@@ -151,6 +160,7 @@ void TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
   RestoreFlags(values, parsed, {"seed"});
   if (absl::GetFlag(FLAGS_lr) == 0) absl::SetFlag(&FLAGS_lr, program.lr);  // so that it can be scaled
   ApplyBatchPolicy(values, parsed, {"lr"});
+  return saved->step;
 }
 
 // What every rank runs.
@@ -161,20 +171,21 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   context->state().set_seed(run.seed);
   Parallelize(*model, context, run.plan);
   std::optional<CheckpointManager> checkpoints;
-  if (const auto options = CheckpointOptionsFromFlags()) checkpoints.emplace(world, *options);
+  if (run.checkpoints) checkpoints.emplace(world, *run.checkpoints);
   State state;
   const bool speaks = world.rank() == 0;
   const auto batch_of = [&](int64_t step) {
     return MakeImageBatch(context, BatchAxes(run.mesh), train, run.batch,
                           [&](int64_t i) { return TrainIndex(train, run.seed, step, i); });
   };
-  if (absl::GetFlag(FLAGS_print_model)) {
+  if (run.print_model) {
     const ModelSummary summary = Summarize(*model, [&] { (*model)(batch_of(1).images); });
     if (speaks) std::printf("%s", summary.ToTable().c_str());
     return;
   }
   const auto on_step_end = [&](Trainer& trainer, int64_t step) {
-    if (checkpoints && checkpoints->IsDue(step)) trainer.Flush();  // a loss that is not finite is not saved
+    // A loss that is not finite is not saved.
+    if (checkpoints && (checkpoints->IsDue(step) || checkpoints->IsSnapshotDue(step))) trainer.Flush();
     if (checkpoints) checkpoints->AfterStep(step, state);
     const bool evaluates = step == run.steps || (run.eval_every > 0 && step % run.eval_every == 0);
     if (!evaluates) return;
@@ -186,7 +197,7 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
     if (speaks) PrintStep(run, metrics);
     if (!std::isfinite(metrics.loss)) trainer.FindNonFinite();
   };
-  AdamW optimizer(model->AllParameters(), {.weight_decay = absl::GetFlag(FLAGS_weight_decay)});
+  AdamW optimizer(model->AllParameters(), {.weight_decay = run.weight_decay});
   const WarmupCosine schedule = {
       .peak = run.lr, .floor = 0, .warmup_steps = run.steps / 20, .total_steps = run.steps};
   Trainer trainer(
@@ -194,8 +205,11 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
       {.schedule = schedule, .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
   state.Add("model", MakeModelState(*model));
   state.Add("optimizer", MakeOptimizerState(optimizer));
-  state.Add("run", MakeTextsState(FlagTexts));
-  if (checkpoints) trainer.set_step(checkpoints->Resume(state).value_or(0));
+  state.Add("run", MakeTextsState([&run] { return run.texts; }));
+  if (checkpoints) {
+    RequireSameStep(*checkpoints, run.resumed);
+    trainer.set_step(checkpoints->Resume(state).value_or(0));
+  }
   for (int64_t step = trainer.step() + 1; step <= run.steps; ++step) {
     const ImageBatch batch = batch_of(step);
     trainer.Step(run.batch,
@@ -208,8 +222,9 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
 }
 
 int Train(const ImageProgram& program, const ParsedFlags& parsed) {
-  TakeOverFlags(program, parsed);
-  const ImageRun run = RunFromFlags(program);
+  const std::optional<int64_t> resumed = TakeOverFlags(program, parsed);
+  ImageRun run = RunFromFlags(program);
+  run.resumed = resumed;
   const std::string given = absl::GetFlag(FLAGS_data);
   const std::string folder = given.empty() ? DefaultImagesPath() : UserPath(given);
   const ImageSet train = ReadImageSet(folder, "train");

@@ -198,7 +198,7 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   const std::unique_ptr<Optimizer> made = MakeGptOptimizer(run, model.AllParameters());
   Optimizer& optimizer = *made;
   std::optional<LossScale> loss_scale;
-  if (run.loss_scale) loss_scale.emplace(model.context(), LossScaleOptions{.initial = *run.loss_scale});
+  if (run.loss_scale) loss_scale.emplace(model.context(), *run.loss_scale);
   LossScale* const scale = loss_scale ? &*loss_scale : nullptr;
   Trainer trainer(model, optimizer,
                   {.schedule = MakeGptSchedule(run),

@@ -247,6 +247,8 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
   if (resolved.parts) model.set_parts(ModelParts{.context = context, .axis = resolved.parts->axis});
   ApplyStyles(model, resolved, modules, is_here);
   for (size_t i = 0; i < parameters.size(); ++i) {
+    // Of one that is elsewhere the dtype alone is known: a rank without any parameter joins in the sums of the others'.
+    parameters[i]->set_reduce_dtype(options.dtype);
     if (!parameters[i]->is_here()) continue;
     const ResolvedParameter& parameter = resolved.parameters[i];
     parameters[i]->set_memory(parameter.memory);

@@ -23,8 +23,9 @@ ABSL_FLAG(int, kills, 20, "faults that are done to the job");
 ABSL_FLAG(uint64_t, seed, 1, "of the plan: which fault, when, to which rank");
 ABSL_FLAG(std::vector<std::string>, kinds, {"rank"},
           "of faults, a list with commas: rank (SIGKILL of a rank), stop (SIGSTOP of one), agent, guard, "
-          "both (SIGKILL of "
-          "weft_run's two processes)");
+          "both (SIGKILL of weft_run's two processes), disk (full until a save has failed), flip (of a bit "
+          "of the newest "
+          "checkpoint, and SIGKILL of a rank), clock (a jump of one rank's wall clock)");
 ABSL_FLAG(int, ranks, 2, "processes of the job");
 ABSL_FLAG(int64_t, save_every, 3, "steps between checkpoints");
 ABSL_FLAG(int, max_restarts, 3, "of weft_run, since the last save; 0: the job is started again from outside");
@@ -40,6 +41,8 @@ ABSL_FLAG(std::string, folder, "",
           "where checkpoints and logs go, and stay; empty: one that is removed at the end");
 ABSL_FLAG(std::string, weft_run, "tools/weft_run", "the launcher");
 ABSL_FLAG(std::string, train_gpt, "examples/train_gpt", "the program");
+ABSL_FLAG(std::string, libfaketime, "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+          "the library by which clocks jump, of the package libfaketime");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object on stdout, and all else on stderr");
 
 namespace weft {
@@ -50,7 +53,7 @@ FlagsUsage Usage() {
               "Trains a GPT twice, once in peace and once while its processes are killed, and compares what "
               "both have "
               "saved last. Exits with 1 if anything was lost.",
-          .groups = {{"Faults", {"kills", "seed", "kinds", "patience"}},
+          .groups = {{"Faults", {"kills", "seed", "kinds", "patience", "libfaketime"}},
                      {"Job", {"ranks", "save_every", "max_restarts", "train_flags", "weft_run", "train_gpt"}},
                      {"Output", {"folder", "log_format"}}},
           .examples = {"chaos --kills=20 --seed=1 --kinds=rank --log_format=json",
@@ -90,6 +93,7 @@ ChaosOptions OptionsFromFlags(const std::string& folder) {
                                    .num_ranks = absl::GetFlag(FLAGS_ranks)},
                           .weft_run = std::filesystem::absolute(absl::GetFlag(FLAGS_weft_run)).string(),
                           .train_gpt = std::filesystem::absolute(absl::GetFlag(FLAGS_train_gpt)).string(),
+                          .libfaketime = absl::GetFlag(FLAGS_libfaketime),
                           .train_flags = {},
                           .save_every = absl::GetFlag(FLAGS_save_every),
                           .max_restarts = absl::GetFlag(FLAGS_max_restarts),

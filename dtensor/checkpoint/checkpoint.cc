@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/functions.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/gather_texts.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -43,31 +43,6 @@ std::vector<SpreadEntry> EntriesHere(const std::vector<std::pair<std::string, DT
   return entries;
 }
 
-// Everybody's text, by group rank.
-std::vector<std::string> AllGatherTexts(Communicator& group, const std::string& mine,
-                                        const std::shared_ptr<Allocator>& allocator, const CommTag& tag) {
-  const CommOptions options = {.tag = tag};
-  const Tensor lengths = Tensor::Empty(allocator, DType::kI64, {group.size()});
-  group
-      .AllGather(Tensor::FromValues<int64_t>({1}, {std::ssize(mine)}, allocator), lengths,
-                 std::vector<int64_t>(group.size(), 1), options)
-      .Wait();
-  const std::vector<int64_t> counts = lengths.ToVector<int64_t>();
-  const std::vector<uint8_t> bytes(mine.begin(), mine.end());
-  const Tensor all = Tensor::Empty(allocator, DType::kU8,
-                                   {std::accumulate(counts.begin(), counts.end(), static_cast<int64_t>(0))});
-  group.AllGather(Tensor::FromValues<uint8_t>({std::ssize(bytes)}, bytes, allocator), all, counts, options)
-      .Wait();
-  const std::vector<uint8_t> joined = all.ToVector<uint8_t>();
-  std::vector<std::string> texts;
-  auto next = joined.begin();
-  for (const int64_t count : counts) {
-    texts.emplace_back(next, next + count);
-    next += count;
-  }
-  return texts;
-}
-
 // Of all stages or parts: each rank tells what it has. A line per tensor: name, dtype, extents, with blanks between.
 std::vector<SpreadEntry> EntriesOfParts(const ModelParts& parts,
                                         const std::vector<std::pair<std::string, DTensor>>& tensors) {
@@ -82,7 +57,7 @@ std::vector<SpreadEntry> EntriesOfParts(const ModelParts& parts,
   }
   Communicator& along = context.Group({parts.axis});
   const std::vector<std::string> texts =
-      AllGatherTexts(along, mine, context.allocator(), context.state().tag());
+      AllGatherTexts(along, mine, context.allocator(), {.tag = context.state().tag()});
   std::vector<SpreadEntry> entries;
   std::set<std::string> known;
   for (int rank = 0; rank < along.size(); ++rank) {

@@ -48,12 +48,30 @@ DTensor SumOverModel(const DTensor& of_part, const Parameter& parameter) {
   return OnMesh(of_part.context(), sum);
 }
 
-// A parameter of the model that is here, trained or not: what it says of the model's ranks holds for all that are. Null,
+// A parameter of the model, trained or not, one that is here if any is: what it says of the model's ranks holds for all. Null,
 // if there is none.
-const Parameter* OneHere(const std::vector<Parameter*>& parameters, Module* model) {
+const Parameter* OneOf(const std::vector<Parameter*>& parameters, Module* model) {
   if (!parameters.empty()) return parameters[0];
-  const std::vector<Parameter*> all = model != nullptr ? model->AllParameters() : parameters;
+  if (model == nullptr) return nullptr;
+  const std::vector<Parameter*> here = model->AllParameters();
+  if (!here.empty()) return here[0];
+  const std::vector<Parameter*> all = model->RegisteredParameters();
   return all.empty() ? nullptr : all[0];
+}
+
+// The ranks and the dtype of the sum on this rank. Of a stage or part without any parameter, the ranks of the whole model.
+struct SumPlace {
+  IntrusivePtr<MeshContext> context;
+  DType dtype = DType::kF32;
+};
+SumPlace SumPlaceOf(const Parameter& parameter) {
+  const bool is_here = parameter.is_here();
+  // Parallelize says the dtype of what is elsewhere as that.
+  const DType at_rest =
+      is_here ? parameter.at_rest().dtype() : parameter.reduce_dtype().value_or(DType::kF32);
+  const IntrusivePtr<MeshContext>& context =
+      is_here ? parameter.at_rest().context() : parameter.model_context();
+  return {context->DeviceSide(), at_rest == DType::kF64 ? DType::kF64 : DType::kF32};
 }
 
 }  // namespace
@@ -69,16 +87,15 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
     (on_host ? host_calls : calls).push_back({.operands = {parameter->grad()}});
   }
   // Other ranks of the model wait for this one's term, whatever it has to train.
-  const Parameter* const one = OneHere(parameters, model);
+  const Parameter* const one = OneOf(parameters, model);
   const bool is_part = one != nullptr && one->model_context();
   if (calls.empty() && host_calls.empty() && !is_part)
     Throw(absl::StatusCode::kFailedPrecondition, "ComputeGlobalNorm: no parameter has a gradient");
-  const IntrusivePtr<MeshContext> context = one->at_rest().context()->DeviceSide();
+  const auto [context, dtype] = SumPlaceOf(*one);
   RankState& state = context->state();
   NoGradGuard no_grad(state);
   // Split gradients give Partial sums; replicated ones join them on a single coordinate, so they count once.
   // A stage or part may have none that count.
-  const DType dtype = one->at_rest().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   DTensor total;
   if (!host_calls.empty()) total = ToDevice(SumOf(CallEach(kSumSquares, host_calls)));
   if (!calls.empty()) {

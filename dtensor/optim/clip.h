@@ -25,7 +25,7 @@ struct GlobalNorm {
 // `loss_scale`: by which the gradients are too large (dtensor/optim/loss_scale.h), a replicated scalar; undefined: by
 // none. The norm is that of the gradients without it.
 // `model`: what the parameters are some of. Where ranks have different stages or parts of it, those of one may have nothing
-// to train (Module::TrainableParameters) and give no parameter: they add nothing to the sum, and wait for it like the
+// to train (Module::TrainableParameters), or no parameter at all, and give none: they add nothing to the sum, and wait for it like the
 // others. Null: each rank gives one at least.
 // Errors: FailedPrecondition if no parameter has a gradient; of a model in stages or parts the norm is 0 then.
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm,

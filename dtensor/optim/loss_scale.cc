@@ -1,5 +1,8 @@
 #include "dtensor/optim/loss_scale.h"
 
+#include <cmath>
+#include <limits>
+
 #include "dtensor/functions.h"
 #include "runtime/tensor/copy.h"
 
@@ -19,14 +22,19 @@ LossScale::LossScale(const IntrusivePtr<MeshContext>& context, const LossScaleOp
   const auto check = [](const char* what, bool fits, const char* expected, double given) {
     WEFT_REQUIRE(fits, "LossScale: ", what, ": expected ", expected, ", got ", given);
   };
-  check("initial", options.initial > 0, "a number above 0", options.initial);
-  check("growth", options.growth > 1, "a number above 1", options.growth);
+  const bool is_f32 = options.initial > 0 && options.initial <= std::numeric_limits<float>::max();
+  check("initial", is_f32, "a number above 0 that f32 holds", options.initial);
+  check("growth", options.growth > 1 && std::isfinite(options.growth), "a number above 1", options.growth);
   check("backoff", options.backoff > 0 && options.backoff < 1, "a number between 0 and 1", options.backoff);
   check("interval", options.interval >= 1, "at least 1", static_cast<double>(options.interval));
+  check("min", options.min >= 0 && options.min <= options.initial, "a number from 0 to the initial scale",
+        options.min);
+  check("hysteresis", options.hysteresis >= 1, "at least 1", options.hysteresis);
   const MemoryKindGuard kind(*context->allocator(), MemoryKind::kState);
   scale_ = Full(context, DType::kF32, Shape(), options.initial);
   good_steps_ = Full(context, DType::kF32, Shape(), 0);
-  for (const DTensor& state : {scale_, good_steps_}) state.impl()->writes = MakeIntrusive<WriteLog>();
+  if (options.hysteresis > 1) patience_ = Full(context, DType::kF32, Shape(), options.hysteresis);
+  for (const auto& [name, state] : State()) state.impl()->writes = MakeIntrusive<WriteLog>();
 }
 
 DTensor LossScale::Seed(const DTensor& loss) const {
@@ -44,14 +52,26 @@ void LossScale::Update(const DTensor& norm_squared) {
   const DTensor grown = Scale(scale_, options_.growth);
   const DTensor grows =
       LogicalAnd(GreaterEqual(good_steps, static_cast<double>(options_.interval)), IsFinite(grown));
-  const DTensor scale = Where(is_good, Where(grows, grown, scale_), Scale(scale_, options_.backoff));
   const DTensor starts_over = GreaterEqual(good_steps, static_cast<double>(options_.interval));
+  DTensor shrunk = Scale(scale_, options_.backoff);
+  if (options_.min > 0) shrunk = Maximum(shrunk, options_.min);
+  if (patience_.defined()) {
+    const DTensor is_last = LessEqual(patience_, 1.0);
+    shrunk = Where(is_last, shrunk, scale_);
+    const DTensor after_overflow = Where(is_last, patience_, patience_ - 1.0);
+    const DTensor after_good = Where(starts_over, static_cast<double>(options_.hysteresis), patience_);
+    Assign(patience_, Where(is_good, after_good, after_overflow));
+  }
+  const DTensor scale = Where(is_good, Where(grows, grown, scale_), shrunk);
   Assign(good_steps_, Where(starts_over, 0.0 * good_steps, good_steps));
   Assign(scale_, scale);
 }
 
 std::vector<std::pair<std::string, DTensor>> LossScale::State() const {
-  return {{"loss_scale.scale", scale_}, {"loss_scale.good_steps", good_steps_}};
+  std::vector<std::pair<std::string, DTensor>> state = {{"loss_scale.scale", scale_},
+                                                        {"loss_scale.good_steps", good_steps_}};
+  if (patience_.defined()) state.push_back({"loss_scale.patience", patience_});
+  return state;
 }
 
 }  // namespace weft

@@ -18,6 +18,11 @@ struct LossScaleOptions {
   double growth = 2;     // after `interval` updates in a row without overflow
   double backoff = 0.5;  // after an overflow
   int64_t interval = 2000;
+  double min = 0;  // which a smaller scale is raised to
+  int hysteresis =
+      1;  // overflows until it shrinks, since the start or since it grew last; from then on each shrinks it
+
+  bool operator==(const LossScaleOptions&) const = default;
 };
 
 // Dynamic loss scaling: backward is seeded with the scale, so that what is small in f16 is not 0, and the update divides
@@ -28,12 +33,15 @@ struct LossScaleOptions {
 //   const GlobalNorm norm = ComputeGlobalNorm(parameters, max_norm, scale.value());
 //   optimizer.Step(lr, norm.scale);
 //   scale.Update(norm.norm_squared);
-// Source: Micikevicius et al., "Mixed precision training", 2018; the semantics of torch.amp.GradScaler.
+// Source: Micikevicius et al., "Mixed precision training", 2018; the semantics of torch.amp.GradScaler. `min` and `hysteresis`
+//         are DeepSpeed's (DynamicLossScaler, min_scale and delayed_shift), but that an overflow at the smallest scale skips
+//         the update as others do and is no error.
 class LossScale {
  public:
   // On the mesh of the model's context(): every rank keeps the same.
-  // Errors: InvalidArgument for an initial scale that is not above 0, a growth not above 1, a backoff not between 0 and
-  //         1, an interval below 1.
+  // Errors: InvalidArgument for an initial scale that is not above 0 or that f32 does not hold, a growth not above 1 or not
+  //         finite, a backoff not between 0 and 1, an interval or a hysteresis below 1, a `min` below 0 or above the initial
+  //         scale.
   explicit LossScale(const IntrusivePtr<MeshContext>& context, const LossScaleOptions& options = {});
 
   // The factor: an f32 scalar, replicated.
@@ -46,13 +54,14 @@ class LossScale {
   // stays.
   void Update(const DTensor& norm_squared);
 
-  // What is saved with a run: "loss_scale.scale", "loss_scale.good_steps".
+  // What is saved with a run: "loss_scale.scale", "loss_scale.good_steps"; with a hysteresis above 1 "loss_scale.patience".
   std::vector<std::pair<std::string, DTensor>> State() const;
 
  private:
   const LossScaleOptions options_;
   DTensor scale_;
-  DTensor good_steps_;  // since the scale changed; f32 scalar
+  DTensor good_steps_;  // since the scale changed, or an overflow; f32 scalar
+  DTensor patience_;    // overflows until it shrinks, at least 1; f32 scalar; undefined without hysteresis
 };
 
 }  // namespace weft

@@ -10,7 +10,6 @@ namespace weft {
 
 WeightAverage::WeightAverage(std::vector<Parameter*> parameters, const WeightAverageOptions& options)
     : parameters_(std::move(parameters)), options_(options) {
-  WEFT_REQUIRE(!parameters_.empty(), "WeightAverage: expected at least one parameter");
   WEFT_REQUIRE(!options.decay || (*options.decay >= 0 && *options.decay <= 1),
                "WeightAverage: expected a decay between 0 and 1, got ", options.decay.value_or(0));
   for (const Parameter* parameter : parameters_) {
@@ -20,6 +19,7 @@ WeightAverage::WeightAverage(std::vector<Parameter*> parameters, const WeightAve
     const PathGuard path(context->state(), parameter->leaf().path_id());
     averages_.push_back(Full(context, value.dtype(), value.shape(), 0, parameter->layouts().of_state()));
   }
+  if (parameters_.empty()) return;
   const IntrusivePtr<MeshContext> context = parameters_[0]->at_rest().context()->DeviceSide();
   const MemoryKindGuard kind(*context->allocator(), MemoryKind::kState);
   count_ = Full(context, DType::kI64, Shape(), 0);
@@ -33,6 +33,7 @@ void WeightAverage::RequireNotSwapped(const char* what) const {
 
 void WeightAverage::Update() {
   RequireNotSwapped("Update");
+  if (parameters_.empty()) return;
   const NoGradGuard no_grad(count_.context()->state());
   // Made on the device, where the count is: it is part of the state that is loaded.
   const DTensor count = Cast(count_, DType::kF64);
@@ -54,6 +55,10 @@ void WeightAverage::Update() {
 }
 
 void WeightAverage::SwapWithModel() {
+  if (parameters_.empty()) {
+    is_swapped_ = !is_swapped_;
+    return;
+  }
   if (!is_swapped_ && count_.Item() == 0) {
     Throw(absl::StatusCode::kFailedPrecondition, "WeightAverage::SwapWithModel: no Update was made yet");
   }
@@ -74,7 +79,7 @@ std::vector<std::pair<std::string, DTensor>> WeightAverage::State() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     state.push_back({absl::StrCat("average.", parameters_[i]->path()), averages_[i]});
   }
-  state.push_back({"average.count", count_});
+  if (count_.defined()) state.push_back({"average.count", count_});
   return state;
 }
 

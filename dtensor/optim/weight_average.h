@@ -37,8 +37,9 @@ struct WeightAverageOptions {
 //         weights leads to wider optima and better generalization", arXiv 1803.05407.
 class WeightAverage {
  public:
-  // Errors: FailedPrecondition before the parameters are materialized; InvalidArgument for no parameters, or
-  //         a decay outside [0, 1].
+  // `parameters`: may be none, where a rank's stage or part of the model has none; then nothing is averaged and there is
+  // no state.
+  // Errors: FailedPrecondition before the parameters are materialized; InvalidArgument for a decay outside [0, 1].
   explicit WeightAverage(std::vector<Parameter*> parameters, const WeightAverageOptions& options = {});
 
   // Takes the parameters in as they are.
@@ -47,7 +48,7 @@ class WeightAverage {
 
   // The model gets the averages, and its own values stay here; the second call turns it back, bit for bit.
   // Cost:   where the state is split and the parameter at rest is not (ZeRO-1, -2), a gather per parameter.
-  // Errors: FailedPrecondition before the first Update.
+  // Errors: FailedPrecondition before the first Update, where there are parameters.
   void SwapWithModel();
   bool is_swapped() const { return is_swapped_; }
 
@@ -60,7 +61,7 @@ class WeightAverage {
   std::vector<Parameter*> parameters_;
   WeightAverageOptions options_;
   std::vector<DTensor> averages_;
-  DTensor count_;  // i64 scalar
+  DTensor count_;  // i64 scalar; undefined without parameters
   bool is_swapped_ = false;
 };
 

@@ -136,7 +136,7 @@ DeepSpeedFp16 Fp16(Section section) {
                     "at most 127 (the scale is an f32)");
   }
   section.Fixed("auto_cast", false, "what is f16 is the plan's");
-  section.Fixed("consecutive_hysteresis", false, "there is no hysteresis");
+  section.Fixed("consecutive_hysteresis", false, "hysteresis comes back when the scale grows");
   section.Fixed("fp16_master_weights_and_grads", false, "parameters at rest are f32");
   section.Finish();
   return fp16;
@@ -227,6 +227,7 @@ DeepSpeedScheduler Scheduler(Section section) {
                "\"linear\", it is missing, which is \"log\" in DeepSpeed; warm-ups are linear");
   params->Fixed("warmup_type", "linear", "warm-ups are linear");
   scheduler.warmup_num_steps = params->Whole("warmup_num_steps", 1);
+  scheduler.auto_warmup = params->IsAuto("warmup_num_steps");
   if (scheduler.type == "WarmupCosineLR") {
     params->Fixed("warmup_min_ratio", 0, "warm-ups begin at 0");
     scheduler.cos_min_ratio = params->Number("cos_min_ratio");

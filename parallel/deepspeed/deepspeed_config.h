@@ -61,6 +61,8 @@ struct DeepSpeedScheduler {
   std::optional<int64_t> warmup_num_steps = {};
   std::optional<double> warmup_max_lr = {};
   std::optional<double> cos_min_ratio = {};
+  bool auto_warmup =
+      false;  // warmup_num_steps is "auto", to be told from one that is left out, which is 1000 there
 
   bool operator==(const DeepSpeedScheduler&) const = default;
 };

@@ -11,6 +11,7 @@
 #include "mesh/layout_words.h"
 #include "mesh/shard_math.h"
 #include "ops/elementwise/cast.h"
+#include "parallel/scheduler/bucket_cut.h"
 #include "parallel/scheduler/common_path.h"
 #include "parallel/scheduler/replica_sum.h"
 #include "runtime/tensor/copy.h"
@@ -198,42 +199,27 @@ std::vector<int> GradientBuckets::AgreeOnOrder() {
   return order;
 }
 
-// By units, and by size in the order of arrival; of the latter the first and the last are small.
+// By units, and by size in the order of arrival.
 void GradientBuckets::MakeBuckets(const std::vector<int>& order) {
-  const int64_t edge = std::min(options_.edge_bytes, options_.bucket_bytes);
-  int64_t bytes_left = 0;  // of leaves by size, from here on
-  for (const int leaf : order)
-    bytes_left += leaves_[leaf].spec.unit < 0 ? BytesOf(leaves_[leaf].spec.type) : 0;
-  std::vector<int> of_unit;  // the bucket of each unit
-  int open = -1;             // the bucket by size that takes the next leaf
-  int64_t open_bytes = 0, open_limit = edge;
-  bool in_tail = false;
-  const auto add_bucket = [&](const BucketLeaf& spec) {
-    buckets_.push_back({.leaves = {}, .accumulates_unreduced = spec.accumulates_unreduced});
-    return static_cast<int>(buckets_.size()) - 1;
-  };
+  std::vector<SizedLeaf> by_size;
+  for (const int leaf : order) {
+    const BucketLeaf& spec = leaves_[leaf].spec;
+    if (spec.unit < 0) by_size.push_back({BytesOf(spec.type), spec.accumulates_unreduced ? 1 : 0});
+  }
+  const std::vector<int> cut = CutBuckets(by_size, options_.bucket_bytes, options_.edge_bytes);
+  std::vector<int> of_unit, of_cut;  // the bucket of each unit, and of each number in `cut`
+  size_t next_by_size = 0;
   for (const int index : order) {
     const BucketLeaf& spec = leaves_[index].spec;
-    int& bucket = leaves_[index].bucket;
-    if (spec.unit >= 0) {
-      of_unit.resize(std::max<size_t>(of_unit.size(), spec.unit + 1), -1);
-      if (of_unit[spec.unit] < 0) of_unit[spec.unit] = add_bucket(spec);
-      bucket = of_unit[spec.unit];
-    } else {
-      const bool begins_tail = !in_tail && bytes_left <= edge;
-      const bool fits = open >= 0 && !begins_tail && open_bytes + BytesOf(spec.type) <= open_limit &&
-                        buckets_[open].accumulates_unreduced == spec.accumulates_unreduced;
-      if (!fits) {
-        if (open >= 0) open_limit = options_.bucket_bytes;
-        open = add_bucket(spec);
-        open_bytes = 0;
-      }
-      in_tail |= begins_tail;
-      open_bytes += BytesOf(spec.type);
-      bytes_left -= BytesOf(spec.type);
-      bucket = open;
+    std::vector<int>& bucket_of = spec.unit >= 0 ? of_unit : of_cut;
+    const int number = spec.unit >= 0 ? spec.unit : cut[next_by_size++];
+    bucket_of.resize(std::max<size_t>(bucket_of.size(), number + 1), -1);
+    if (bucket_of[number] < 0) {
+      bucket_of[number] = static_cast<int>(buckets_.size());
+      buckets_.push_back({.leaves = {}, .accumulates_unreduced = spec.accumulates_unreduced});
     }
-    buckets_[bucket].leaves.push_back(index);
+    leaves_[index].bucket = bucket_of[number];
+    buckets_[bucket_of[number]].leaves.push_back(index);
   }
   OrderBuckets(order);
 }

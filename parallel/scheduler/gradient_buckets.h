@@ -38,7 +38,8 @@ struct BucketLeaf {
 
 struct BucketOptions {
   int64_t bucket_bytes = 25 << 20;
-  // The first bucket and the last hold no more, so that the first is on its way early and the last ends soon.
+  // The first bucket and the last hold no more, so that the first is on its way early and the last ends soon; those
+  // before the last grow smaller towards it (CutBuckets).
   int64_t edge_bytes = 1 << 20;
   Lane lane = Lane::kGrad;
   Lane replica_lane = Lane::kReplica;  // of the second way to rest: BeforeReplicaSum

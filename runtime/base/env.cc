@@ -40,6 +40,7 @@ constexpr const char* kLauncherVariables[] = {
     "SLURM_STEP_TASKS_PER_NODE",
     "SLURM_NODEID",
     "WEFT_AGENT_STORE",
+    "WEFT_SNAPSHOT_MEMORY",
     "WEFT_STORE_TOKEN",
     "WEFT_STORE_CA",
     "WEFT_STORE_CERT",

@@ -78,11 +78,20 @@ TEST(GptDeepSpeedTest, PrecisionIsTheDType) {
   EXPECT_EQ(FlagsOf(R"({"bf16": {"enabled": true}, "fp16": {"enabled": false, "hysteresis": 2}})"),
             (Flags{{"dtype", "bf16"}}));
   EXPECT_EQ(FlagsOf(R"({"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12}})"),
-            (Flags{{"dtype", "f16"}, {"loss_scale", "4096"}}));
+            (Flags{{"dtype", "f16"},
+                   {"loss_scale", "4096"},
+                   {"loss_scale_window", "1000"},
+                   {"loss_scale_hysteresis", "2"},
+                   {"min_loss_scale", "1"}}));
+  EXPECT_EQ(
+      FlagsOf(
+          R"({"fp16": {"enabled": true, "loss_scale_window": 500, "hysteresis": 4, "min_loss_scale": 0.5}})"),
+      (Flags{{"dtype", "f16"},
+             {"loss_scale_window", "500"},
+             {"loss_scale_hysteresis", "4"},
+             {"min_loss_scale", "0.5"}}));
   EXPECT_EQ(ErrorOf(R"({"fp16": {"enabled": true, "loss_scale": 128}})"),
             "key \"fp16.loss_scale\": expected 0 (the scale is dynamic), got 128");
-  EXPECT_EQ(ErrorOf(R"({"fp16": {"enabled": true, "hysteresis": 2}})"),
-            "key \"fp16.hysteresis\": expected 1 (the scale falls at each overflow), got 2");
 }
 
 TEST(GptDeepSpeedTest, AnOptimizerHasDeepSpeedsDefaultsAndAConstantRate) {
@@ -112,14 +121,14 @@ TEST(GptDeepSpeedTest, AnOptimizerHasDeepSpeedsDefaultsAndAConstantRate) {
 
 // DeepSpeed's curve at its iteration t is Weft's at step t, its first step being iteration 0: one step apart.
 TEST(GptDeepSpeedTest, SchedulesAreDeepSpeedsCurvesOneStepApart) {
-  const auto schedule_of = [](const std::string& scheduler) {
+  const auto schedule_of = [](const std::string& scheduler, const std::string& argument = "--seed=1") {
     const absl::FlagSaver saver;
     const std::string path = testing::TempDir() + "/schedule_config.json";
     std::ofstream(path) << R"({"optimizer": {"type": "AdamW", "params": {"lr": 0.5}}, "scheduler": )"
                         << scheduler << "}";
     const std::string config = "--config=" + path;
-    const char* const argv[] = {"train_gpt", config.c_str(), "--mesh="};
-    ParseFlags(3, argv, TrainGptUsage());
+    const char* const argv[] = {"train_gpt", config.c_str(), "--mesh=", argument.c_str()};
+    ParseFlags(4, argv, TrainGptUsage());
     std::remove(path.c_str());
     return MakeGptSchedule(GptRunFromFlags(256));
   };
@@ -128,9 +137,12 @@ TEST(GptDeepSpeedTest, SchedulesAreDeepSpeedsCurvesOneStepApart) {
   const Schedule decay = schedule_of(
       R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50,
           "warmup_max_lr": 0.5}})");
-  const Schedule cosine = schedule_of(
+  const std::string cosine_text =
       R"({"type": "WarmupCosineLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50,
-          "cos_min_ratio": 0.125}})");
+          "cos_min_ratio": 0.125}})";
+  const Schedule cosine = schedule_of(cosine_text);
+  // cos_min_ratio is a share of the peak that holds, also of a smaller one than its floor beside the file's would be.
+  const Schedule lower = schedule_of(cosine_text, "--lr=0.03125");
   for (int64_t t = 1; t <= 50; ++t) {
     const double warmup = std::min(1.0, static_cast<double>(t) / 10);
     EXPECT_NEAR(constant(t), 0.25 * warmup, 1e-12) << t;
@@ -138,7 +150,22 @@ TEST(GptDeepSpeedTest, SchedulesAreDeepSpeedsCurvesOneStepApart) {
     EXPECT_NEAR(decay(t), 0.5 * warmup * left, 1e-12) << t;
     const double share = (1 + std::cos(M_PI * (1 - left))) / 2;
     EXPECT_NEAR(cosine(t), 0.5 * warmup * (0.125 + 0.875 * share), 1e-12) << t;
+    EXPECT_NEAR(lower(t), cosine(t) / 16, 1e-12) << t;
   }
+}
+
+// What a scheduler leaves out is DeepSpeed's default, 1000 steps of warm-up; "auto" is the program's own.
+TEST(GptDeepSpeedTest, AWarmUpThatIsLeftOutIsDeepSpeeds) {
+  const auto warmup_of = [](const std::string& param) {
+    const Flags flags = FlagsOf(
+        R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear", "warmup_max_lr": 0.5)" +
+        param + "}}}");
+    const auto found = flags.find("warmup");
+    return found == flags.end() ? "none" : found->second;
+  };
+  EXPECT_EQ(warmup_of(""), "1000");
+  EXPECT_EQ(warmup_of(R"(, "warmup_num_steps": 7)"), "7");
+  EXPECT_EQ(warmup_of(R"(, "warmup_num_steps": "auto")"), "none");
 }
 
 // Another rate, of the command line or of a file after it, stays as well; a floor above the rate is refused.

@@ -87,10 +87,43 @@ TEST(GptFlagsTest, OptimizersAndSchedulesByName) {
     EXPECT_EQ(schedule(30) == 0.5, restarts || name == std::string("wsd")) << name;
     EXPECT_NEAR(schedule(104), 0.125, restarts ? 0.03 : 1e-15) << name;
   }
+  const Schedule constant =
+      MakeGptSchedule(RunOf({"--schedule_lr=constant", "--steps=104", "--warmup=4", "--lr=0.5"}));
+  EXPECT_NEAR(constant(2), 0.25, 1e-15);
+  for (const int64_t step : {4, 30, 104}) EXPECT_EQ(constant(step), 0.5);
   EXPECT_EQ(MessageOf({"--optimizer=adam"}),
             "--optimizer=adam: expected one of adamw, sgd, lion, adafactor, muon, lamb, adamw8bit");
   EXPECT_EQ(MessageOf({"--schedule_lr=1f1b"}),
             "--schedule_lr=1f1b: expected one of cosine, linear, wsd, one_cycle, warm_restarts, constant");
+}
+
+// A floor that is not given follows a small rate; one that is given stays, or is refused.
+TEST(GptFlagsTest, TheFloorOfTheRate) {
+  const auto floor = [](const std::vector<std::string>& arguments) {
+    return RunOf(arguments).schedule.floor;
+  };
+  EXPECT_EQ(floor({}), 1e-4);
+  EXPECT_EQ(floor({"--lr=0.5"}), 1e-4);
+  EXPECT_EQ(floor({"--lr=5e-5"}), 5e-6);
+  EXPECT_EQ(floor({"--lr=0"}), 0);
+  EXPECT_EQ(floor({"--lr=5e-5", "--min_lr=4e-5"}), 4e-5);
+  EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0.25"}), 0.125);
+  EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0"}), 0);
+  EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0.25", "--min_lr=0.25"}), 0.25);
+  EXPECT_EQ(MessageOf({"--lr=5e-5", "--min_lr=6e-5"}), "--min_lr=6e-05: expected at most --lr=5e-05");
+}
+
+TEST(GptFlagsTest, TheLossScaleIsOfF16) {
+  EXPECT_FALSE(RunOf({}).loss_scale);
+  EXPECT_EQ(RunOf({"--dtype=f16"}).loss_scale, LossScaleOptions());
+  EXPECT_EQ(RunOf({"--dtype=f16", "--loss_scale=64", "--loss_scale_window=7", "--loss_scale_hysteresis=3",
+                   "--min_loss_scale=2"})
+                .loss_scale,
+            (LossScaleOptions{.initial = 64, .interval = 7, .min = 2, .hysteresis = 3}));
+  EXPECT_EQ(MessageOf({"--loss_scale_hysteresis=3"}),
+            "--loss_scale_hysteresis: it is of --dtype=f16, got f32");
+  EXPECT_EQ(MessageOf({"--dtype=f16", "--loss_scale=1", "--min_loss_scale=2"}),
+            "--min_loss_scale=2: expected a number from 0 to --loss_scale=1");
 }
 
 TEST(GptFlagsTest, ReshardReachesTheBlocks) {
@@ -257,6 +290,10 @@ TEST(GptFlagsTest, EveryFlagIsInTheHelp) {
                            "steps",
                            "lr",
                            "min_lr",
+                           "min_lr_ratio",
+                           "loss_scale_window",
+                           "loss_scale_hysteresis",
+                           "min_loss_scale",
                            "warmup",
                            "weight_decay",
                            "beta1",

@@ -2,6 +2,7 @@
 
 #include "dtensor/optim/loss_scale.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include "parallel/parallelize.h"
 #include "parallel/trainer.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/parallel/data_parallel_cases.h"
 #include "tests/parallel/training_run.h"
@@ -55,6 +57,70 @@ TEST(LossScaleTest, FollowsTheRule) {
     EXPECT_EQ(large.value().Item(), static_cast<double>(3e38f));
     EXPECT_THAT(MessageOf([&] { LossScale(context, {.growth = 1}); }),
                 HasSubstr("growth: expected a number above 1"));
+  });
+}
+
+// DeepSpeed's DynamicLossScaler.update_scale, without consecutive_hysteresis, in its own terms; a state half way goes on.
+TEST(LossScaleTest, HysteresisAndAFloorAreDeepSpeeds) {
+  RunRanks(2, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    for (const int delayed_shift : {1, 2, 3}) {
+      const LossScaleOptions options = {.initial = 16, .interval = 4, .min = 3, .hysteresis = delayed_shift};
+      LossScale scale(context, options);
+      EXPECT_EQ(scale.State().size(), delayed_shift == 1 ? 2u : 3u);
+      double cur_scale = 16;
+      int cur_hysteresis = delayed_shift, last_overflow_iter = -1;
+      int num_at_floor = 0, num_borne = 0;
+      for (int cur_iter = 0; cur_iter < 120; ++cur_iter) {
+        // Overflows come one at a time, later close together.
+        const bool overflow =
+            cur_iter < 60 ? cur_iter % 6 == 1 || cur_iter % 11 == 2 : cur_iter % 3 != 0 && cur_iter < 90;
+        if (overflow) {
+          if (delayed_shift == 1 || cur_hysteresis == 1) {
+            cur_scale = std::max(cur_scale / 2, 3.0);
+          } else {
+            --cur_hysteresis;
+            ++num_borne;
+          }
+          last_overflow_iter = cur_iter;
+        } else if ((cur_iter - last_overflow_iter) % 4 == 0) {
+          cur_hysteresis = delayed_shift;
+          cur_scale *= 2;
+        }
+        num_at_floor += cur_scale == 3;
+        if (cur_iter % 17 == 5) {  // resumed
+          LossScale next(context, options);
+          for (size_t i = 0; i < scale.State().size(); ++i) {
+            CopyTensor(scale.State()[i].second.ToLocal(), next.State()[i].second.ToLocal());
+          }
+          next.Update(Full(context, DType::kF32, Shape(), overflow ? INFINITY : 1));
+          EXPECT_EQ(next.value().Item(), cur_scale) << "iteration " << cur_iter;
+        }
+        scale.Update(Full(context, DType::kF32, Shape(), overflow ? INFINITY : 1));
+        ASSERT_EQ(scale.value().Item(), cur_scale) << delayed_shift << ", iteration " << cur_iter;
+      }
+      EXPECT_GT(num_at_floor, 0);
+      EXPECT_EQ(num_borne > 0, delayed_shift > 1);
+    }
+  });
+}
+
+TEST(LossScaleTest, OptionsThatMakeNoScaleAreRefused) {
+  RunRanks(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh());
+    const auto message = [&](const LossScaleOptions& options) {
+      return InvalidArgumentMessage([&] { LossScale(context, options); });
+    };
+    EXPECT_EQ(message({.initial = INFINITY}),
+              "LossScale: initial: expected a number above 0 that f32 holds, got inf");
+    EXPECT_EQ(message({.initial = 1e39}),
+              "LossScale: initial: expected a number above 0 that f32 holds, got 1e+39");
+    EXPECT_THAT(message({.initial = NAN}),
+                HasSubstr("LossScale: initial: expected a number above 0 that f32 holds"));
+    EXPECT_EQ(message({.growth = INFINITY}), "LossScale: growth: expected a number above 1, got inf");
+    EXPECT_EQ(message({.min = 1e6}),
+              "LossScale: min: expected a number from 0 to the initial scale, got 1e+06");
+    EXPECT_EQ(message({.hysteresis = 0}), "LossScale: hysteresis: expected at least 1, got 0");
   });
 }
 

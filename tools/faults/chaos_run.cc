@@ -20,8 +20,10 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
+#include "tools/faults/clocks.h"
 #include "tools/faults/job.h"
 #include "tools/faults/processes.h"
+#include "tools/faults/storage.h"
 
 namespace weft {
 namespace {
@@ -61,11 +63,18 @@ std::optional<SavedState> ReadState(const std::string& path) {
   return state;
 }
 
+bool HitsARank(Fault fault) {
+  return fault == Fault::kRank || fault == Fault::kStop || fault == Fault::kFlip || fault == Fault::kClock;
+}
+
 // The job that is hurt, and the one that is not.
 class ChaosRun {
  public:
   ChaosRun(const ChaosOptions& options, const std::function<void(const std::string&)>& say)
-      : options_(options), say_(say), plan_(PlanFaults(options.plan)) {}
+      : options_(options), say_(say), plan_(PlanFaults(options.plan)) {
+    if (Plans(Fault::kDisk)) disk_.emplace(Checkpoints());
+    if (Plans(Fault::kClock)) clocks_.emplace(options.folder, options.libfaketime, options.train_gpt);
+  }
 
   ChaosReport Run() {
     const std::vector<std::string> names_before = SharedMemoryNames();
@@ -92,6 +101,9 @@ class ChaosRun {
   }
 
  private:
+  bool Plans(Fault fault) const {
+    return absl::c_any_of(plan_, [fault](const PlannedFault& planned) { return planned.fault == fault; });
+  }
   std::string RunId(const std::string& name) const { return absl::StrCat("chaos-", getpid(), "-", name); }
   std::string LogOf(const std::string& name) const {
     return absl::StrCat(options_.folder, "/", name, ".log");
@@ -105,7 +117,7 @@ class ChaosRun {
     std::vector<std::string> command = {options_.weft_run, absl::StrCat("--rdzv-id=", RunId(name)),
                                         absl::StrCat("--nproc-per-node=", options_.plan.num_ranks),
                                         absl::StrCat("--max-restarts=", options_.max_restarts),
-                                        options_.train_gpt};
+                                        clocks_ ? clocks_->program() : options_.train_gpt};
     absl::c_copy(options_.train_flags, std::back_inserter(command));
     absl::c_copy(std::vector<std::string>{absl::StrCat("--steps=", plan_.back().step +
                                                                        kLastSaves * options_.save_every + 1),
@@ -153,21 +165,23 @@ class ChaosRun {
     job_->Pump(milliseconds(0));
     const bool in_restart = fault.moment == Moment::kRestart && job_->num_lines() == lines_before_;
     if (!in_restart && num_unanswered_ > 0) AwaitStep();  // the restart was faster
-    Strike(fault);
     ++report_.kills;
     ++num_unanswered_;
     report_.in_restart += in_restart ? 1 : 0;
     say_(absl::StrFormat(
         "fault %d of %d: %s%s at step %d%s", report_.kills, plan_.size(), std::string(FaultName(fault.fault)),
-        fault.fault == Fault::kRank || fault.fault == Fault::kStop ? absl::StrCat(" ", fault.rank)
-                                                                   : std::string(),
-        job_->last_step(),
+        HitsARank(fault.fault) ? absl::StrCat(" ", fault.rank) : std::string(), job_->last_step(),
         in_restart                      ? ", while it started again"
         : fault.moment == Moment::kSave ? ", in a save"
                                         : ""));
+    Strike(fault);
   }
 
   void AwaitMoment(const PlannedFault& fault) {
+    if (fault.fault == Fault::kFlip) {  // there must be an older one to go on from
+      AwaitOrThrow([&] { return WholeSteps(Checkpoints()).size() >= 2; }, "save two steps by step",
+                   fault.step);
+    }
     if (fault.moment == Moment::kRestart) {
       AwaitRanks();
       SleepFor(fault.delay * start_s_ / 2);
@@ -221,17 +235,32 @@ class ChaosRun {
       case Fault::kGuard:
         kill(job_->pid(), SIGKILL);
         break;
+      case Fault::kDisk:
+        disk_->Fill();
+        break;
+      case Fault::kFlip:
+        kill(ranks_.at(fault.rank), SIGKILL);
+        FlipBit(WholeSteps(Checkpoints()).front(), fault.delay);
+        break;
+      case Fault::kClock:
+        clocks_->Jump(fault.rank, 2 * fault.delay - 1);
+        return;
     }
     // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
     // no answer.
     while (!AwaitGone(hurt_, milliseconds(0))) {
       job_->Pump(kLook);
+      // A save that was all but written removes an old step, and there would be room for the next.
+      if (fault.fault == Fault::kDisk) disk_->Fill();
       if (SecondsSince(struck_) < static_cast<double>(options_.patience.count())) continue;
       Throw(absl::StatusCode::kDeadlineExceeded, "ranks live on, ", options_.patience.count(),
             " s after a fault: see ", LogOf("hurt"));
     }
     job_->Pump(milliseconds(0));
     lines_before_ = job_->num_lines();
+    if (fault.fault != Fault::kDisk) return;
+    disk_->Free();
+    struck_ = Clock::now();  // the failed save was still to come
   }
 
   // A step of the next life.
@@ -302,6 +331,8 @@ class ChaosRun {
   const std::function<void(const std::string&)>& say_;
   const std::vector<PlannedFault> plan_;
   ChaosReport report_;
+  std::optional<SmallDisk> disk_;      // the checkpoints', if it is to be full
+  std::optional<FalseClocks> clocks_;  // the ranks', if they are to jump
   std::optional<ChaosJob> job_;
   double start_s_ = 1;  // from the start of a job to its first step
   double step_s_ = 0.1;

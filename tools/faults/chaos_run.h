@@ -14,6 +14,7 @@ struct ChaosOptions {
   FaultPlanOptions plan;
   std::string weft_run;  // programs
   std::string train_gpt;
+  std::string libfaketime;  // the library, for jumps of clocks
   std::vector<std::string>
       train_flags;         // of train_gpt, without those that the run sets: steps, checkpoints, output
   int64_t save_every = 3;  // steps

@@ -10,11 +10,9 @@
 namespace weft {
 namespace {
 
-constexpr std::pair<Fault, absl::string_view> kNames[] = {{Fault::kRank, "rank"},
-                                                          {Fault::kStop, "stop"},
-                                                          {Fault::kAgent, "agent"},
-                                                          {Fault::kGuard, "guard"},
-                                                          {Fault::kBoth, "both"}};
+constexpr std::pair<Fault, absl::string_view> kNames[] = {
+    {Fault::kRank, "rank"}, {Fault::kStop, "stop"}, {Fault::kAgent, "agent"}, {Fault::kGuard, "guard"},
+    {Fault::kBoth, "both"}, {Fault::kDisk, "disk"}, {Fault::kFlip, "flip"},   {Fault::kClock, "clock"}};
 
 // Numbers that follow from the seed alone.
 class Dice {

@@ -16,9 +16,12 @@ enum class Fault {
   kAgent,  // SIGKILL of weft_run's agent; nobody is left to restart the ranks
   kGuard,  // SIGKILL of weft_run itself, the process above its agent
   kBoth,   // of both at once
+  kDisk,   // the disk of the checkpoints is full until a save has failed for it
+  kFlip,   // a bit of the newest checkpoint, and SIGKILL of one rank
+  kClock,  // the wall clock of one rank jumps, to anywhere within 30 days; nobody dies
 };
 
-// "rank", "stop", "agent", "guard", "both".
+// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock".
 absl::string_view FaultName(Fault fault);
 // Errors: InvalidArgument that lists the names.
 Fault ParseFault(absl::string_view name);
@@ -33,7 +36,7 @@ enum class Moment {
 struct PlannedFault {
   Fault fault = Fault::kRank;
   Moment moment = Moment::kStep;
-  int rank = 0;      // of kRank and kStop
+  int rank = 0;      // of kRank, kStop, kFlip and kClock
   int64_t step = 0;  // not before this step has been made; of kRestart that of the fault before
   double delay = 0;  // in [0, 1): how far into a step, a save or a restart
 

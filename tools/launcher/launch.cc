@@ -21,6 +21,7 @@
 #include "tools/launcher/descendants.h"
 #include "tools/launcher/guard.h"
 #include "tools/launcher/single_node_rendezvous.h"
+#include "tools/launcher/snapshot_segments.h"
 #include "tools/launcher/store_rendezvous.h"
 
 namespace weft {
@@ -123,6 +124,7 @@ int RunAgent(const LaunchOptions& options) {
   if (options.store_apart) run_id = NameInStore(*job.store, run_id);
   if (job.server != nullptr && !alone && !job.server->notice().empty()) console.Say(job.server->notice());
 
+  const SnapshotSegments segments(run_id, options.workers_per_node);
   const std::string node_id = absl::StrCat(HostName(), ".", getpid(), ".", RandomId().substr(0, 8));
   AgentOptions agent_options = {.workers = {.command = options.command,
                                             .inherited = inherited,
@@ -132,7 +134,8 @@ int RunAgent(const LaunchOptions& options) {
                                                     .agent_store = true,
                                                     .store_token = access.token,
                                                     .store_grace = options.store_grace,
-                                                    .suspicion_time = options.suspicion_time},
+                                                    .suspicion_time = options.suspicion_time,
+                                                    .snapshot_memory = segments.ToVariable()},
                                             .log_dir = LogFolder(options, run_id, &console),
                                             .tee = options.tee,
                                             .host = HostName(),

@@ -33,6 +33,7 @@ std::vector<std::string> WorkerEnvironment(const std::vector<std::string>& inher
     own["WEFT_STORE_GRACE_MS"] = absl::StrCat(job.store_grace.count());
     own["WEFT_SUSPICION_MS"] = absl::StrCat(job.suspicion_time.count());
   }
+  if (!job.snapshot_memory.empty()) own["WEFT_SNAPSHOT_MEMORY"] = job.snapshot_memory;
   if (!job.store_token.empty()) own["WEFT_STORE_TOKEN"] = job.store_token;
 
   std::vector<std::string> variables;
@@ -40,7 +41,7 @@ std::vector<std::string> WorkerEnvironment(const std::vector<std::string>& inher
     const std::string name = variable.substr(0, variable.find('='));
     // What another launcher above this one said of its own is not so here.
     const bool of_other_launcher = name == "TORCHELASTIC_USE_AGENT_STORE" || name == "WEFT_AGENT_STORE" ||
-                                   name == "TORCHELASTIC_ERROR_FILE";
+                                   name == "WEFT_SNAPSHOT_MEMORY" || name == "TORCHELASTIC_ERROR_FILE";
     if (own.count(name) == 0 && !of_other_launcher) variables.push_back(variable);
   }
   for (const auto& [name, value] : own) variables.push_back(absl::StrCat(name, "=", value));

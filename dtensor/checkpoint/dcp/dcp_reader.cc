@@ -2,11 +2,13 @@
 
 #include <cstring>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/checkpoint/box_read.h"
+#include "dtensor/checkpoint/dcp/coverage.h"
 #include "dtensor/checkpoint/dcp/pickle.h"
 #include "dtensor/checkpoint/dcp/zip_entries.h"
 #include "runtime/base/error.h"
@@ -23,6 +25,12 @@ template <class... Parts>
 [[noreturn]] void ThrowBroken(const std::string& path, const Parts&... parts) {
   Throw(absl::StatusCode::kDataLoss, "'", path,
         "' is not a whole file of a distributed checkpoint: ", parts...);
+}
+
+std::string TextOf(const Region& region) {
+  std::ostringstream text;
+  text << region;
+  return text.str();
 }
 
 // A file of an archive; the archive has one folder, of any name.
@@ -55,21 +63,25 @@ bool IsRowMajor(const Shape& shape, const Shape& strides) {
 }  // namespace
 
 DcpReader::DcpReader(std::shared_ptr<Files> files, const std::string& folder)
-    : files_(std::move(files)), folder_(folder) {
+    : files_(std::move(files)), folder_(folder), open_(files_) {
   const std::string path = JoinPath(folder_, ".metadata");
   table_ = ReadDcpTable(path, ReadText(*files_, path, kMaxTableBytes));
   for (const auto& [name, place] : table_.objects) ReadObject(name, place);
 }
 
-FileReader& DcpReader::Opened(const std::string& file) {
-  std::unique_ptr<FileReader>& opened = open_[file];
-  if (opened == nullptr) opened = files_->Open(JoinPath(folder_, file));
-  return *opened;
+std::shared_ptr<FileReader> DcpReader::Opened(const std::string& file) {
+  return open_.Get(JoinPath(folder_, file));
 }
 
 void DcpReader::ReadObject(const std::string& name, const DcpPlace& place) {
-  FileReader& file = Opened(place.file);
+  const std::shared_ptr<FileReader> opened = Opened(place.file);
+  FileReader& file = *opened;
   const Entries entries = ReadZipEntries(file, place.offset, place.num_bytes);
+  const ZipEntry* const entry = FindEntry(entries, "data.pkl");
+  if (entry != nullptr && entry->num_bytes > kMaxHeadBytes) {
+    skipped_.push_back(name);
+    return;
+  }
   try {
     const Pickle pickle(file.path(), ReadEntry(file, entries, "data.pkl"), {});
     const PickleValue& value = pickle.value();
@@ -102,7 +114,8 @@ const TensorType* DcpReader::Find(absl::string_view name) const {
 // The head of a tensor: _rebuild_tensor_v2(storage, offset, size, stride, ...), where the storage is
 // ("storage", class, key, device, elements).
 DcpReader::Elements DcpReader::Describe(const DcpTensor& tensor, const DcpPiece& piece) {
-  FileReader& file = Opened(piece.place.file);
+  const std::shared_ptr<FileReader> opened = Opened(piece.place.file);
+  FileReader& file = *opened;
   const Entries entries = ReadZipEntries(file, piece.place.offset, piece.place.num_bytes);
   const std::string storage_class = absl::StrCat("torch ", DcpStorageName(tensor.type.dtype));
   const Pickle pickle(file.path(), ReadEntry(file, entries, "data.pkl"),
@@ -141,7 +154,8 @@ DcpReader::Elements DcpReader::Describe(const DcpTensor& tensor, const DcpPiece&
 }
 
 void DcpReader::ReadPiece(const DcpTensor& tensor, const DcpPiece& piece, const Region& wanted, char* out) {
-  FileReader& file = Opened(piece.place.file);
+  const std::shared_ptr<FileReader> opened = Opened(piece.place.file);
+  FileReader& file = *opened;
   const Elements elements = Describe(tensor, piece);
   const int64_t item_size = ItemSize(tensor.type.dtype);
   if (IsRowMajor(piece.region.shape, elements.strides)) {
@@ -169,15 +183,19 @@ void DcpReader::ReadPiece(const DcpTensor& tensor, const DcpPiece& piece, const 
 void DcpReader::DoRead(const std::string& name, const ShardBox& box, char* out) {
   const DcpTensor& tensor = table_.tensors.at(name);
   const Region wanted = {box.offset, box.shape};
-  int64_t num_read = 0;
+  Uncovered uncovered(wanted);
   for (const DcpPiece& piece : tensor.pieces) {
-    const Region shared = Intersect(piece.region, wanted);
-    if (shared.empty()) continue;
-    ReadPiece(tensor, piece, wanted, out);
-    num_read += shared.shape.num_elements();
+    if (!uncovered.Cut(piece.region)) {
+      ThrowBroken(folder_, "of the pieces of '", name, "', that of shape ", TextOf(piece.region),
+                  " overlaps one before it");
+    }
   }
-  if (num_read != box.shape.num_elements()) {
-    ThrowBroken(folder_, "its pieces of '", name, "' are not all of it, or overlap");
+  if (!uncovered.boxes().empty()) {
+    ThrowBroken(folder_, "no piece of '", name, "' has the elements of shape ",
+                TextOf(uncovered.boxes().front()));
+  }
+  for (const DcpPiece& piece : tensor.pieces) {
+    if (!Intersect(piece.region, wanted).empty()) ReadPiece(tensor, piece, wanted, out);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "dtensor/checkpoint/dcp/dcp_table.h"
 #include "dtensor/checkpoint/files/files.h"
+#include "dtensor/checkpoint/files/open_files.h"
 #include "dtensor/checkpoint/tensor_source.h"
 #include "mesh/redistribution/region.h"
 #include "runtime/tensor/shape.h"
@@ -18,7 +19,8 @@
 namespace weft {
 
 // Tensors under the names that PyTorch gave them ("model.blocks.0.weight"), whatever mesh saved them. What else the folder
-// has is of two kinds: numbers and texts, which Values gives; all other objects, whose names Skipped gives.
+// has is of two kinds: numbers of 64 bits and texts, which Values gives; all other objects, whose names Skipped gives: those
+// of classes, whole numbers of more bits, pickles of more than 1 MiB.
 //
 // Names, dims and dtypes are PyTorch's: RestoreOptions::rename goes from the one to the other.
 class DcpReader : public TensorSource {
@@ -36,7 +38,8 @@ class DcpReader : public TensorSource {
   const TensorType* Find(absl::string_view name) const override;
 
  private:
-  // Errors: also Unimplemented for big-endian elements.
+  // Errors: also Unimplemented for big-endian elements; DataLoss that names the box where pieces overlap, or leave a hole, in
+  //         what is read.
   void DoRead(const std::string& name, const ShardBox& box, char* out) override;
 
   // A piece's elements, as its archive describes them.
@@ -46,7 +49,7 @@ class DcpReader : public TensorSource {
     int64_t num_bytes = 0;    // from the first to the last
   };
 
-  FileReader& Opened(const std::string& file);
+  std::shared_ptr<FileReader> Opened(const std::string& file);
   void ReadObject(const std::string& name, const DcpPlace& place);
   Elements Describe(const DcpTensor& tensor, const DcpPiece& piece);
   void ReadPiece(const DcpTensor& tensor, const DcpPiece& piece, const Region& wanted, char* out);
@@ -56,7 +59,7 @@ class DcpReader : public TensorSource {
   DcpTable table_;
   std::map<std::string, std::string> values_;
   std::vector<std::string> skipped_;
-  std::map<std::string, std::unique_ptr<FileReader>> open_;
+  OpenFiles open_;
 };
 
 }  // namespace weft

@@ -129,6 +129,10 @@ DcpTensor TensorOf(const std::string& path, const std::string& name, const Pickl
     piece.place = PlaceOf(path, places, name, std::move(offset));
     tensor.pieces.push_back(std::move(piece));
   }
+  std::sort(tensor.pieces.begin(), tensor.pieces.end(), [](const DcpPiece& a, const DcpPiece& b) {
+    return std::lexicographical_compare(a.region.offset.begin(), a.region.offset.end(),
+                                        b.region.offset.begin(), b.region.offset.end());
+  });
   return tensor;
 }
 

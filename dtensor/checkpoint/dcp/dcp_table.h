@@ -30,7 +30,7 @@ struct DcpPiece {
 };
 struct DcpTensor {
   TensorType type;
-  std::vector<DcpPiece> pieces;  // those with elements
+  std::vector<DcpPiece> pieces;  // those with elements, in the order of their offsets
 };
 
 // What a folder holds, by name.

@@ -106,6 +106,13 @@ class PickleMachine {
     return values;
   }
   void PushInt(int64_t number) { Push(New(PickleValue::kInt))->number = number; }
+  // An integer of `count` bytes, in two's complement.
+  void PushLong(uint64_t count) {
+    if (count > 8) return PushText(PickleValue::kWideInt, count);
+    uint64_t number = TakeNumber(static_cast<int>(count));
+    if (count > 0 && count < 8 && number >> (8 * count - 1) != 0) number |= ~uint64_t{0} << 8 * count;
+    PushInt(static_cast<int64_t>(number));
+  }
   void PushText(PickleValue::Kind kind, uint64_t length) {
     Push(New(kind))->text = std::string(Take(length));
   }
@@ -161,14 +168,10 @@ bool PickleMachine::Constant(unsigned char opcode) {
     case 'M':
       PushInt(static_cast<int64_t>(TakeNumber(2)));
       return true;
-    case 0x8a: {  // LONG1
-      const auto count = static_cast<int>(TakeNumber(1));
-      if (count > 8) ThrowBroken(path_, "an integer of ", count, " bytes");
-      uint64_t number = TakeNumber(count);
-      if (count > 0 && count < 8 && number >> (8 * count - 1) != 0) number |= ~uint64_t{0} << 8 * count;
-      PushInt(static_cast<int64_t>(number));
+    case 0x8a:  // LONG1
+    case 0x8b:  // LONG4
+      PushLong(TakeNumber(opcode == 0x8a ? 1 : 4));
       return true;
-    }
     case 'G': {  // BINFLOAT, big-endian
       const uint64_t bits = __builtin_bswap64(TakeNumber(8));
       std::memcpy(&Push(New(PickleValue::kFloat))->real, &bits, sizeof(bits));

@@ -20,6 +20,7 @@ struct PickleValue {
     kNone,
     kBool,
     kInt,
+    kWideInt,  // of more than 64 bits: `text` is its bytes, little-endian, in two's complement
     kFloat,
     kText,
     kBytes,

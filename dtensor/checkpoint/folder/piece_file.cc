@@ -97,33 +97,40 @@ class LimitedWriter {
 
 }  // namespace
 
-WrittenPieces WritePieces(Files& files, const std::string& path, const std::vector<PieceToSave>& pieces,
-                          const PieceFileOptions& options) {
-  WrittenPieces written;
+std::string FormatPieceHeader(const std::string& path, const std::vector<PieceToSave>& pieces,
+                              const PieceFileOptions& options) {
   std::vector<SafetensorsEntry> entries;
   Json records = Json::object();
   for (const PieceToSave& piece : pieces) {
-    PieceRecord& record = written.table.emplace(piece.name, piece.record).first->second;
-    if (!record.at) {
-      WEFT_CHECK(piece.elements.IsContiguous() && piece.elements.num_bytes() == record.num_bytes(),
-                 piece.name);
-      record.crc32c = Crc32c(piece.elements.data(), record.num_bytes());
-      if (options.with_crc64) record.crc64 = Crc64(piece.elements.data(), record.num_bytes());
-      entries.push_back({piece.name, {record.dtype, record.box.shape}});
-    }
-    records[piece.name] = ToJson(record);
+    if (!piece.record.at) entries.push_back({piece.name, {piece.record.dtype, piece.record.box.shape}});
+    records[piece.name] = ToJson(piece.record);
   }
-  const std::string header = FormatSafetensorsHeader(path, entries,
-                                                     {{"weft.step", absl::StrCat(options.step)},
-                                                      {"weft.rank", absl::StrCat(options.rank)},
-                                                      {"weft.world", absl::StrCat(options.world)},
-                                                      {kPieces, records.dump()}});
+  return FormatSafetensorsHeader(path, entries,
+                                 {{"weft.step", absl::StrCat(options.step)},
+                                  {"weft.rank", absl::StrCat(options.rank)},
+                                  {"weft.world", absl::StrCat(options.world)},
+                                  {kPieces, records.dump()}});
+}
+
+WrittenPieces WritePieces(Files& files, const std::string& path, const std::vector<PieceToSave>& pieces,
+                          const PieceFileOptions& options) {
+  std::vector<PieceToSave> summed = pieces;
+  for (PieceToSave& piece : summed) {
+    PieceRecord& record = piece.record;
+    if (record.at) continue;
+    WEFT_CHECK(piece.elements.IsContiguous() && piece.elements.num_bytes() == record.num_bytes(), piece.name);
+    record.crc32c = Crc32c(piece.elements.data(), record.num_bytes());
+    if (options.with_crc64) record.crc64 = Crc64(piece.elements.data(), record.num_bytes());
+  }
+  const std::string header = FormatPieceHeader(path, summed, options);
+  WrittenPieces written;
   written.header_crc32c = Crc32c(header);
+  for (const PieceToSave& piece : summed) written.table.emplace(piece.name, piece.record);
   const std::unique_ptr<FileWriter> file = files.Create(path);
   LimitedWriter limited(*file, options.bytes_per_second);
   limited.Write(header.data(), std::ssize(header));
   written.num_bytes = std::ssize(header);
-  for (const PieceToSave& piece : pieces) {
+  for (const PieceToSave& piece : summed) {
     if (piece.record.at) continue;
     written.table[piece.name].offset = written.num_bytes;
     limited.Write(piece.elements.data(), piece.elements.num_bytes());

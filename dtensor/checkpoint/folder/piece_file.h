@@ -61,6 +61,11 @@ struct WrittenPieces {
   PieceTable table;
 };
 
+// What such a file begins with, up to its first element. The pieces have their checksums.
+// Errors: InvalidArgument naming `path`, if a name stands twice.
+std::string FormatPieceHeader(const std::string& path, const std::vector<PieceToSave>& pieces,
+                              const PieceFileOptions& options);
+
 // Writes the file, a safetensors file of the pieces under the tensors' names, with their boxes and checksums as texts, and
 // makes its contents durable, not its name.
 // Cost:   one read of the elements for the checksums, one for the file.

@@ -20,7 +20,8 @@ StepReader::StepReader(std::shared_ptr<Files> files, const std::string& folder, 
     : files_(std::move(files)),
       folder_(folder),
       path_(JoinPath(folder, StepName(step))),
-      manifest_(ReadManifest(*files_, folder, step)) {}
+      manifest_(ReadManifest(*files_, folder, step)),
+      open_(files_) {}
 
 std::vector<std::string> StepReader::Names() const {
   std::vector<std::string> names;
@@ -33,31 +34,25 @@ const TensorType* StepReader::Find(absl::string_view name) const {
   return found == manifest_.tensors.end() ? nullptr : &found->second.type;
 }
 
-const StepReader::OpenFile& StepReader::FileOf(int rank) {
-  const auto known = open_.find(rank);
-  if (known != open_.end()) return known->second;
+const StepReader::RankFile& StepReader::FileOf(int rank) {
+  const auto known = rank_files_.find(rank);
+  if (known != rank_files_.end()) return known->second;
   const std::string name = RankFileName(rank);
   const auto listed = manifest_.files.find(name);
   if (listed == manifest_.files.end()) {
     Throw(absl::StatusCode::kDataLoss, "'", path_, "': the manifest names no file '", name,
           "', which tensors lie in");
   }
-  OpenFile opened;
-  opened.file = files_->Open(JoinPath(path_, name));
+  RankFile of_rank = {.path = JoinPath(path_, name), .table = {}};
+  const std::shared_ptr<FileReader> file = open_.Get(of_rank.path);
   uint32_t crc = 0;
-  opened.table = ReadPieceTable(*opened.file, &crc);
-  if (crc != listed->second.header_crc32c || opened.file->num_bytes() != listed->second.num_bytes) {
-    Throw(absl::StatusCode::kDataLoss, "'", opened.file->path(), "' has ", opened.file->num_bytes(),
+  of_rank.table = ReadPieceTable(*file, &crc);
+  if (crc != listed->second.header_crc32c || file->num_bytes() != listed->second.num_bytes) {
+    Throw(absl::StatusCode::kDataLoss, "'", file->path(), "' has ", file->num_bytes(),
           " bytes and a header of checksum ", CrcText(crc), "; the manifest says ", listed->second.num_bytes,
           " and ", CrcText(listed->second.header_crc32c));
   }
-  return open_.emplace(rank, std::move(opened)).first->second;
-}
-
-FileReader& StepReader::Opened(const std::string& path) {
-  std::unique_ptr<FileReader>& file = others_[path];
-  if (file == nullptr) file = files_->Open(path);
-  return *file;
+  return rank_files_.emplace(rank, std::move(of_rank)).first->second;
 }
 
 const std::vector<OwnedBox>& StepReader::BoxesOf(const std::string& name) {
@@ -67,22 +62,22 @@ const std::vector<OwnedBox>& StepReader::BoxesOf(const std::string& name) {
 }
 
 StepReader::OpenPiece StepReader::PieceOf(const std::string& name, const OwnedBox& owned) {
-  const OpenFile& source = FileOf(owned.rank);
+  const RankFile& source = FileOf(owned.rank);
   const auto piece = source.table.find(name);
   if (piece == source.table.end() || piece->second.box != owned.box ||
       piece->second.dtype != manifest_.tensors.at(name).type.dtype) {
-    Throw(absl::StatusCode::kDataLoss, "'", source.file->path(), "' lacks the box of tensor '", name,
+    Throw(absl::StatusCode::kDataLoss, "'", source.path, "' lacks the box of tensor '", name,
           "' that the manifest says it has");
   }
   const PieceRecord& record = piece->second;
-  if (!record.at) return {*source.file, record.offset, record.crc32c};
-  return {Opened(JoinPath(JoinPath(folder_, StepName(record.at->step)), record.at->file)), record.at->offset,
-          record.crc32c};
+  if (!record.at) return {open_.Get(source.path), record.offset, record.crc32c};
+  return {open_.Get(JoinPath(JoinPath(folder_, StepName(record.at->step)), record.at->file)),
+          record.at->offset, record.crc32c};
 }
 
 void StepReader::RequireCrc(const std::string& name, const OpenPiece& piece, uint32_t crc) const {
   if (crc == piece.crc32c) return;
-  Throw(absl::StatusCode::kDataLoss, "'", piece.file.path(), "': the elements of tensor '", name,
+  Throw(absl::StatusCode::kDataLoss, "'", piece.file->path(), "': the elements of tensor '", name,
         "' have the checksum ", CrcText(crc), ", ", CrcText(piece.crc32c), " was expected");
 }
 
@@ -95,7 +90,7 @@ void StepReader::DoRead(const std::string& name, const ShardBox& box, char* out)
     const StoredBox stored = {.region = {owned.box.offset, owned.box.shape},
                               .file_offset = piece.offset,
                               .item_size = ItemSize(type.dtype)};
-    const std::optional<uint32_t> crc = ReadShared(piece.file, stored, wanted, out);
+    const std::optional<uint32_t> crc = ReadShared(*piece.file, stored, wanted, out);
     if (crc) RequireCrc(name, piece, *crc);
   }
   num_bytes_read_ += box.shape.num_elements() * ItemSize(type.dtype);
@@ -120,7 +115,7 @@ void StepReader::CheckPieces(const std::string& name, const std::vector<ShardBox
     uint32_t crc = 0;
     for (int64_t done = 0; done < num_bytes; done += std::ssize(buffer)) {
       buffer.resize(static_cast<size_t>(std::min(kPart, num_bytes - done)));
-      ReadAll(piece.file, piece.offset + done, buffer.data(), std::ssize(buffer));
+      ReadAll(*piece.file, piece.offset + done, buffer.data(), std::ssize(buffer));
       crc = Crc32c(buffer.data(), std::ssize(buffer), crc);
     }
     num_bytes_checked_ += num_bytes;

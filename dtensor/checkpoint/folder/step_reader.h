@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtensor/checkpoint/files/files.h"
+#include "dtensor/checkpoint/files/open_files.h"
 #include "dtensor/checkpoint/folder/manifest.h"
 #include "dtensor/checkpoint/folder/piece_file.h"
 #include "dtensor/checkpoint/tensor_source.h"
@@ -17,7 +18,8 @@
 namespace weft {
 
 // Of each box that is asked for, reads from the files of the ranks that saved parts of it those parts alone
-// (box_read.h); opens a file when it first needs it. Where all of a saved piece is read, its checksum is compared; others
+// (box_read.h); opens a file when it needs it, and keeps as many
+// open as the process can have (open_files.h). Where all of a saved piece is read, its checksum is compared; others
 // are for CheckPieces.
 class StepReader : public TensorSource {
  public:
@@ -36,15 +38,15 @@ class StepReader : public TensorSource {
  private:
   void DoRead(const std::string& name, const ShardBox& box, char* out) override;
 
-  struct OpenFile {
-    std::unique_ptr<FileReader> file;
+  // The file of a rank, and its table.
+  struct RankFile {
+    std::string path;
     PieceTable table;
   };
-  // The file of a rank, and its table.
-  const OpenFile& FileOf(int rank);
+  const RankFile& FileOf(int rank);
   // A piece of a tensor, and the file with its elements, from `offset` on.
   struct OpenPiece {
-    FileReader& file;
+    std::shared_ptr<FileReader> file;
     int64_t offset = 0;
     uint32_t crc32c = 0;
   };
@@ -52,15 +54,13 @@ class StepReader : public TensorSource {
   const std::vector<OwnedBox>& BoxesOf(const std::string& name);
   // Errors: DataLoss, unless `crc` is the piece's.
   void RequireCrc(const std::string& name, const OpenPiece& piece, uint32_t crc) const;
-  // A file that a piece lies in, of this step or another.
-  FileReader& Opened(const std::string& path);
 
   const std::shared_ptr<Files> files_;
   const std::string folder_;
   const std::string path_;  // of the step
   const Manifest manifest_;
-  std::map<int, OpenFile> open_;
-  std::map<std::string, std::unique_ptr<FileReader>> others_;
+  std::map<int, RankFile> rank_files_;
+  OpenFiles open_;                                      // of this step and others
   std::map<std::string, std::vector<OwnedBox>> boxes_;  // by tensor
   int64_t num_bytes_read_ = 0;
   int64_t num_bytes_checked_ = 0;

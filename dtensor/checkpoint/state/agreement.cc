@@ -1,6 +1,5 @@
 #include "dtensor/checkpoint/state/agreement.h"
 
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -8,7 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
-#include "runtime/tensor/tensor.h"
+#include "runtime/comm/gather_texts.h"
+#include "runtime/device/allocator.h"
 
 namespace weft {
 namespace {
@@ -153,24 +153,7 @@ std::string Agreement::Agree(const Round& round) {
 }
 
 std::vector<std::string> Agreement::AllGather(const std::string& mine) {
-  const Tensor lengths = Tensor::FromValues<int64_t>({size_}, std::vector<int64_t>(size_, 0));
-  group_
-      ->AllGather(Tensor::FromValues<int64_t>({1}, {std::ssize(mine)}), lengths,
-                  std::vector<int64_t>(size_, 1))
-      .Wait();
-  const std::vector<int64_t> counts = lengths.ToVector<int64_t>();
-  const std::vector<uint8_t> bytes(mine.begin(), mine.end());
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const Tensor all = Tensor::FromValues<uint8_t>({total}, std::vector<uint8_t>(total));
-  group_->AllGather(Tensor::FromValues<uint8_t>({std::ssize(bytes)}, bytes), all, counts).Wait();
-  const std::vector<uint8_t> joined = all.ToVector<uint8_t>();
-  std::vector<std::string> texts;
-  auto next = joined.begin();
-  for (const int64_t count : counts) {
-    texts.emplace_back(next, next + count);
-    next += count;
-  }
-  return texts;
+  return AllGatherTexts(*group_, mine, MakeCpuAllocator());
 }
 
 }  // namespace weft

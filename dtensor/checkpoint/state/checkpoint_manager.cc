@@ -15,10 +15,11 @@
 #include "absl/strings/str_split.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/folder/step_reader.h"
+#include "dtensor/checkpoint/memory/snapshot_files.h"
 #include "dtensor/checkpoint/state/shared_folder.h"
+#include "dtensor/checkpoint/state/step_contents.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
-#include "runtime/base/version.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -37,20 +38,6 @@ double ThreadSeconds() {
 
 // Where all cores compute, a writer of the same weight takes a third of what a rank has; at 10 of nice(2), a tenth.
 constexpr int kWriterNice = 10;
-
-// Errors: InvalidArgument for what is no UTF-8, which JSON cannot hold, and for two texts of one name.
-void AddTexts(const State& state, Manifest* manifest) {
-  for (const auto& [name, part] : state.parts()) {
-    RequireUtf8("part", name, name);
-    manifest->parts.push_back(name);
-    for (const auto& [key, text] : part->Texts()) {
-      RequireUtf8("text", key, key);
-      RequireUtf8("text", key, text);
-      WEFT_REQUIRE(manifest->texts.emplace(key, text).second, "state: text '", key, "' of part '", name,
-                   "' stands twice");
-    }
-  }
-}
 
 // A reference to the same elements of an earlier step, if they are.
 bool RefersTo(const PieceTable& table, PieceToSave* piece) {
@@ -77,11 +64,23 @@ CheckpointManager::CheckpointManager(World& world, const CheckpointOptions& opti
       agreement_(world, options.timeout, options.num_ranks) {
   WEFT_REQUIRE(!options_.folder.empty(), "checkpoints: expected a folder");
   WEFT_REQUIRE(options_.save_every >= 0 && options_.keep >= 0 && options_.bytes_per_second >= 0 &&
-                   options_.generation >= 0,
+                   options_.generation >= 0 && options_.snapshot_every >= 0,
                "checkpoints: save_every ", options_.save_every, ", keep ", options_.keep,
                ", bytes_per_second ", options_.bytes_per_second, ", generation ", options_.generation,
-               "; expected 0 or more of each");
+               ", snapshot_every ", options_.snapshot_every, "; expected 0 or more of each");
+  WEFT_REQUIRE(options_.snapshot_every == 0 || options_.snapshot_memory.has_value(),
+               "checkpoints: snapshots every ", options_.snapshot_every,
+               " steps, but no memory for them: an agent that outlives the ranks keeps it, weft_run's");
   Begin();
+  if (options_.snapshot_every == 0) return;
+  snapshots_ = std::make_unique<Snapshots>(world, SnapshotOptions{.memory = *options_.snapshot_memory,
+                                                                  .every = options_.snapshot_every,
+                                                                  .generation = options_.generation,
+                                                                  .timeout = options_.timeout,
+                                                                  .num_ranks = options_.num_ranks,
+                                                                  .on_taken = options_.on_snapshot,
+                                                                  .warn = options_.warn});
+  snapshot_step_ = snapshots_->Find(latest_step_);
 }
 
 CheckpointManager::~CheckpointManager() {
@@ -117,8 +116,13 @@ void CheckpointManager::Warn(const std::string& line) const {
 
 std::optional<int64_t> CheckpointManager::Resume(State& state, const RestoreOptions& options) {
   Wait();
+  if (snapshot_step_) {
+    RestoreSnapshot(state, options, &resumed_texts_);
+    LoadTexts(resumed_texts_, state, options);
+    return std::exchange(snapshot_step_, std::nullopt);
+  }
   if (!latest_step_) return std::nullopt;
-  StateTexts texts;
+  StateTexts& texts = resumed_texts_;
   try {
     RestoreStep(*latest_step_, state, options, &texts);
   } catch (const Error& error) {
@@ -147,6 +151,16 @@ RestoreResult CheckpointManager::RestoreStep(int64_t step, State& state, const R
     return reader;
   };
   return Restore(agreement_, open, state, options);
+}
+
+void CheckpointManager::RestoreSnapshot(State& state, const RestoreOptions& options, StateTexts* texts) {
+  const std::shared_ptr<Files> files = snapshots_->Fetch(state, options);
+  const auto open = [&] {
+    auto reader = std::make_unique<SnapshotReader>(files, Snapshots::kFolder, *snapshot_step_);
+    *texts = reader->manifest().texts;
+    return reader;
+  };
+  Restore(agreement_, open, state, options);
 }
 
 void CheckpointManager::GiveUp(int64_t step, const Error& error) {
@@ -178,14 +192,6 @@ void CheckpointManager::LoadTexts(const StateTexts& texts, State& state, const R
 // An error on this rank alone becomes its part in WriteStep, so that all ranks take part in the same rounds.
 StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
   StepToWrite write;
-  const auto attempt = [&](const auto& function) {
-    if (write.failure != nullptr) return;
-    try {
-      function();
-    } catch (...) {
-      write.failure = std::current_exception();
-    }
-  };
   write.keep = options_.keep;
   write.life = life_;
   write.options = {.step = step,
@@ -193,21 +199,15 @@ StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
                    .world = agreement_.size(),
                    .with_crc64 = options_.incremental,
                    .bytes_per_second = options_.bytes_per_second};
-  write.manifest.weft = kVersion;
-  write.manifest.step = step;
-  write.manifest.generation = options_.generation;
-  write.manifest.world = agreement_.size();
-  std::vector<LocalStateTensor> tensors;
-  attempt([&] {
-    AddTexts(state, &write.manifest);
-    tensors = TensorsOf(state, {});
-    for (const LocalStateTensor& local : tensors) RequireUtf8("tensor", local.tensor.name, local.tensor.name);
-  });
-  if (write.failure != nullptr) tensors.clear();
-  for (const auto& [name, entry] : GatherStateTable(agreement_, tensors)) {
-    write.manifest.tensors[name] = entry.place;
+  StepContents contents = ContentsOf(step, options_.generation, state, agreement_);
+  write.manifest = std::move(contents.manifest);
+  write.failure = contents.failure;
+  if (write.failure != nullptr) return write;
+  try {
+    AddPieces(contents.tensors, &write);
+  } catch (...) {
+    write.failure = std::current_exception();
   }
-  attempt([&] { AddPieces(tensors, &write); });
   return write;
 }
 
@@ -265,13 +265,13 @@ void CheckpointManager::Save(int64_t step, const State& state) {
   // A save that failed is told behind this one, which all ranks go through, whenever each learns of the other.
   std::exception_ptr older;
   try {
-    Wait();
+    WaitForSave();
   } catch (...) {
     older = std::current_exception();
   }
   if (current_step_ != step) StartSave(step, state);
   if (older == nullptr) return;
-  Wait();
+  WaitForSave();
   std::rethrow_exception(older);
 }
 
@@ -302,15 +302,25 @@ void CheckpointManager::StartSave(int64_t step, const State& state) {
 }
 
 bool CheckpointManager::AfterStep(int64_t step, const State& state) {
+  if (IsSnapshotDue(step)) {
+    snapshots_->Take(step, state);
+  } else if (snapshots_ != nullptr) {
+    snapshots_->Poll();
+  }
   if (IsDue(step)) {
     Save(step, state);
     return true;
   }
-  if (is_over_) Wait();
+  if (is_over_) WaitForSave();
   return false;
 }
 
 void CheckpointManager::Wait() {
+  WaitForSave();
+  if (snapshots_ != nullptr) snapshots_->Wait();
+}
+
+void CheckpointManager::WaitForSave() {
   if (!writer_.joinable()) return;
   writer_.join();
   is_over_ = false;

@@ -19,6 +19,7 @@
 #include "dtensor/checkpoint/state/agreement.h"
 #include "dtensor/checkpoint/state/host_pieces.h"
 #include "dtensor/checkpoint/state/restore.h"
+#include "dtensor/checkpoint/state/snapshots.h"
 #include "dtensor/checkpoint/state/state.h"
 #include "dtensor/checkpoint/state/state_table.h"
 #include "dtensor/checkpoint/state/step_writer.h"
@@ -37,8 +38,13 @@ struct CheckpointOptions {
   int64_t generation = 0;       // how often the job has been restarted: temporary folders of two do not meet
   std::chrono::milliseconds timeout = std::chrono::hours(1);  // for the slowest rank's writing or reading
   int num_ranks = 0;  // that take part, the world's first: others are spares; 0: all
-  // On rank 0, when a step has been saved; from the thread that writes.
+  // Steps between snapshots in memory that outlives the ranks, which a start prefers to an older step of the folder
+  // (snapshots.h); 0: none. `snapshot_memory`: where they lie, which is needed then.
+  int64_t snapshot_every = 0;
+  std::optional<SnapshotMemory> snapshot_memory = std::nullopt;
+  // On rank 0, when a step has been saved, or a snapshot is whole; from the thread that writes.
   std::function<void(int64_t step)> on_saved = nullptr;
+  std::function<void(int64_t step)> on_snapshot = nullptr;
   std::shared_ptr<Files> files = nullptr;                       // null: the disk's
   std::function<void(const std::string& line)> warn = nullptr;  // on rank 0; null: stderr
 };
@@ -81,7 +87,12 @@ class CheckpointManager {
   // The newest step that was whole when this was made, or that this has saved since; nothing without any.
   const std::optional<int64_t>& latest_step() const { return latest_step_; }
 
-  // Loads the newest step, if there is one, and returns its number. Texts are loaded, too.
+  // The snapshot in memory that Resume takes: above latest_step(), and whole; nothing without one.
+  const std::optional<int64_t>& snapshot_step() const { return snapshot_step_; }
+  // Of the step that Resume has loaded.
+  const StateTexts& resumed_texts() const { return resumed_texts_; }
+
+  // Loads the newest step, of memory or the folder, if there is one, and returns its number. Texts are loaded, too.
   // Errors: as Restore. Where they say that the step is broken (DataLoss), it is set aside, so that the next start takes an
   //         older one: the error says so.
   std::optional<int64_t> Resume(State& state, const RestoreOptions& options = {});
@@ -95,28 +106,34 @@ class CheckpointManager {
   //         An error of one rank's state is one on all ranks.
   void Save(int64_t step, const State& state);
 
-  // For each step: tells of a save in the background that has failed, and saves if save_every divides the step.
-  // Returns whether it has saved.
-  // Errors: as Save.
+  // For each step: tells of a save in the background, or a snapshot, that has failed; takes a snapshot if snapshot_every
+  // divides the step, and saves if save_every does. Returns whether it has saved.
+  // Errors: as Save; as Snapshots::Take.
   bool AfterStep(int64_t step, const State& state);
 
   bool IsDue(int64_t step) const { return options_.save_every > 0 && step % options_.save_every == 0; }
+  bool IsSnapshotDue(int64_t step) const {
+    return options_.snapshot_every > 0 && step % options_.snapshot_every == 0;
+  }
 
-  // Until the save in the background is over.
+  // Until the save in the background is over, and the snapshot.
   // Errors: its own.
   void Wait();
   bool is_saving() const { return writer_.joinable(); }  // or is it over, and not waited for
   bool is_over() const { return is_over_; }
 
-  // Of the last save that is over.
+  // Of the last save that is over, and the last snapshot.
   const SaveStats& last_save() const { return last_save_; }
+  SnapshotStats last_snapshot() const { return snapshots_ ? snapshots_->last() : SnapshotStats(); }
   // Memory that copies for saves in the background take.
   int64_t host_bytes() const { return host_.num_bytes(); }
 
  private:
   void Begin();
+  void WaitForSave();
   void Warn(const std::string& line) const;
   RestoreResult RestoreStep(int64_t step, State& state, const RestoreOptions& options, StateTexts* texts);
+  void RestoreSnapshot(State& state, const RestoreOptions& options, StateTexts* texts);
   [[noreturn]] void GiveUp(int64_t step, const Error& error);  // sets it aside, and throws
   void LoadTexts(const StateTexts& texts, State& state, const RestoreOptions& options);
   StepToWrite Prepare(int64_t step, const State& state);
@@ -131,7 +148,10 @@ class CheckpointManager {
   Agreement agreement_;
   std::string life_;  // of the job: told by rank 0
   std::optional<int64_t> latest_step_;
-  std::optional<int64_t> current_step_;  // that the state was loaded from, or saved as, last
+  std::optional<int64_t> current_step_;   // that the state was loaded from, or saved as, last
+  std::unique_ptr<Snapshots> snapshots_;  // null: none are taken
+  std::optional<int64_t> snapshot_step_;
+  StateTexts resumed_texts_;
   HostPieces host_;
   PieceTable last_table_;  // of the last save: what the next one may refer to
   SaveStats last_save_;

@@ -80,7 +80,7 @@ LoaderBatch Loader::Get() {
   if (ahead_.empty()) ahead_.push_back(Begin(position_));
   Pending& next = ahead_.front();
   const Clock::time_point begun = Clock::now();
-  const ReadJob& job = reader_.Wait(*next.ticket);
+  const ReadJob& job = reader_.Wait(next.ticket);
   if (next.fields.empty()) BeginCopy(next, job);
   LoaderBatch batch = {.position = next.position, .fields = next.fields};
   batch.wait_s = std::chrono::duration<double>(Clock::now() - begun).count();

@@ -38,7 +38,8 @@ struct LoaderOptions {
   int64_t ahead =
       2;  // batches that are read before they are asked for, at least 1; on a device, one of them is there
   int64_t position = 0;  // samples consumed before the first batch
-  // How long Get waits for a batch, and the destructor for reads that are under way.
+  // How long Get waits for a batch. The destructor waits for reads that are under way no longer than this or a second: a
+  // thread that is stuck in one is left behind, with what it touches, and ends when its read does.
   std::chrono::milliseconds patience = std::chrono::minutes(10);
 };
 
@@ -71,8 +72,8 @@ class Loader {
 
   // The batch at position(), which moves past it.
   // Errors: what Dataset::Read throws, with the sample, its epoch, file and record before the message, of the first row that
-  //         fails; DeadlineExceeded if it takes longer than `patience`; ResourceExhausted. The position stays: Get again, or
-  //         Seek past it.
+  //         fails; DeadlineExceeded if it takes longer than `patience`; ResourceExhausted. The position stays: Get again,
+  //         which reads the rows that failed again, with threads and without, or Seek past it.
   LoaderBatch Get();
 
   // Samples consumed, over all ranks.

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
-#include <optional>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -16,16 +17,19 @@ namespace weft {
 // A job under way. All but `job` is guarded by Shared::mutex; a row of its tensors belongs to the thread that has claimed it.
 class ReadAhead::Ticket {
  public:
-  explicit Ticket(ReadJob made) : job(std::move(made)), is_there(job.positions.size(), 0) {}
+  enum RowState : uint8_t { kAwaited, kThere, kFailed };
+
+  explicit Ticket(ReadJob made) : job(std::move(made)), rows(job.positions.size(), kAwaited) {}
 
   int64_t num_rows() const { return static_cast<int64_t>(job.positions.size()); }
 
   const ReadJob job;
-  int64_t next_row = 0;           // not claimed yet
-  int64_t num_there = 0;          // read, or failed
-  std::vector<uint8_t> is_there;  // by row
-  int64_t failed_row = 0;         // the first of those that failed
-  std::optional<Error> error;     // of that row
+  int64_t next_row = 0;   // from here on none is claimed; those before that are there are not read again
+  int64_t num_ended = 0;  // there, or failed
+  std::vector<RowState> rows;
+  int64_t failed_row = 0;    // the first of those that failed
+  std::exception_ptr error;  // of that row
+  bool is_told = false;      // the error: the next Wait reads again
 };
 
 // What the threads share with their owner, and keep alive.
@@ -35,7 +39,8 @@ struct ReadAhead::Shared {
       : dataset(std::move(read)), sampler(std::move(order)), patience(wait) {}
 
   void Read(Ticket& ticket, int64_t row) const;
-  std::optional<Error> TryToRead(Ticket& ticket, int64_t row) const;
+  std::exception_ptr TryToRead(Ticket& ticket, int64_t row) const noexcept;
+  [[noreturn]] void ThrowError(const Ticket& ticket) const;
   std::string NameOf(const Ticket& ticket, int64_t row) const;
 
   const std::shared_ptr<const Dataset> dataset;
@@ -54,6 +59,10 @@ struct ReadAhead::Shared {
 };
 
 namespace {
+
+// How long the end of a reader waits for reads that are under way. They take milliseconds, or they are stuck; and an error of
+// the program that destroys the reader, or of this read, is to be told now.
+constexpr std::chrono::milliseconds kLastPatience = std::chrono::seconds(1);
 
 // Rows that a thread claims at once: few enough that all threads have a part of each job, many enough that the lock does
 // not count.
@@ -79,28 +88,44 @@ std::string ReadAhead::Shared::NameOf(const Ticket& ticket, int64_t row) const {
   const int64_t position = ticket.job.positions[row];
   const std::string place = absl::StrCat("sample ", position % sampler->epoch_size(), " of epoch ",
                                          position / sampler->epoch_size());
+  const auto without = [&](absl::string_view why) {
+    return absl::StrCat(place, " (without a name: ", why, ")");
+  };
   try {
     return absl::StrCat(place, " (", dataset->NameOf(sampler->AtPosition(position)), ")");
   } catch (const std::exception& error) {
-    return absl::StrCat(place, " (without a name: ", error.what(), ")");
+    return without(error.what());
+  } catch (...) {
+    return without("an exception that is no std::exception");
   }
 }
 
-std::optional<Error> ReadAhead::Shared::TryToRead(Ticket& ticket, int64_t row) const {
-  const auto say = [&](absl::StatusCode code, absl::string_view what) {
-    return Error(code, absl::StrCat("data loader: ", NameOf(ticket, row), ": ", what));
-  };
+// Says nothing of it: what a thread of the reader's own throws would end the process, and texts take memory, which may be what
+// is lacking.
+std::exception_ptr ReadAhead::Shared::TryToRead(Ticket& ticket, int64_t row) const noexcept {
   try {
     Read(ticket, row);
-    return std::nullopt;
-  } catch (const Error& error) {
-    return say(error.code(), error.message());
-  } catch (const std::bad_alloc&) {
-    return say(absl::StatusCode::kResourceExhausted, "out of memory");
-  } catch (const std::exception& error) {
-    return say(absl::StatusCode::kUnknown, error.what());
+    return nullptr;
   } catch (...) {
-    return say(absl::StatusCode::kUnknown, "an exception that is no std::exception");
+    return std::current_exception();
+  }
+}
+
+// On the thread of whoever waits.
+void ReadAhead::Shared::ThrowError(const Ticket& ticket) const {
+  const auto say = [&](absl::StatusCode code, absl::string_view what) {
+    return Error(code, absl::StrCat("data loader: ", NameOf(ticket, ticket.failed_row), ": ", what));
+  };
+  try {
+    std::rethrow_exception(ticket.error);
+  } catch (const Error& error) {
+    throw say(error.code(), error.message());
+  } catch (const std::bad_alloc&) {
+    throw say(absl::StatusCode::kResourceExhausted, "out of memory");
+  } catch (const std::exception& error) {
+    throw say(absl::StatusCode::kUnknown, error.what());
+  } catch (...) {
+    throw say(absl::StatusCode::kUnknown, "an exception that is no std::exception");
   }
 }
 
@@ -131,7 +156,8 @@ void ReadAhead::Stop() noexcept {
   shared_->stop = true;
   shared_->open.clear();
   shared_->work.notify_all();
-  shared_->there.wait_for(lock, shared_->patience, [&] { return shared_->AllEnded(); });
+  shared_->there.wait_for(lock, std::min(shared_->patience, kLastPatience),
+                          [&] { return shared_->AllEnded(); });
   for (size_t i = 0; i < threads_.size(); ++i) {
     const bool has_ended = shared_->has_ended[i] != 0;
     lock.unlock();
@@ -157,15 +183,16 @@ void ReadAhead::Work(std::shared_ptr<Shared> shared, int thread) {
     ticket->next_row = end;
     if (end == ticket->num_rows()) shared->open.pop_front();
     for (int64_t row = first; row < end && !shared->stop; ++row) {
+      if (ticket->rows[row] == Ticket::kThere) continue;  // when the job was read before
       lock.unlock();
-      std::optional<Error> error = shared->TryToRead(*ticket, row);
+      std::exception_ptr error = shared->TryToRead(*ticket, row);
       lock.lock();
-      ticket->is_there[row] = 1;
+      ticket->rows[row] = error ? Ticket::kFailed : Ticket::kThere;
       if (error && (!ticket->error || row < ticket->failed_row)) {
         ticket->failed_row = row;
-        ticket->error.emplace(*std::move(error));
+        ticket->error = std::move(error);
       }
-      if (++ticket->num_there == ticket->num_rows()) shared->there.notify_all();
+      if (++ticket->num_ended == ticket->num_rows()) shared->there.notify_all();
     }
   }
   shared->has_ended[thread] = 1;
@@ -184,29 +211,48 @@ std::shared_ptr<ReadAhead::Ticket> ReadAhead::Submit(ReadJob job) {
 
 const ReadJob* ReadAhead::IfDone(const Ticket& ticket) const {
   const std::lock_guard lock(shared_->mutex);
-  return ticket.num_there == ticket.num_rows() && !ticket.error ? &ticket.job : nullptr;
+  return ticket.num_ended == ticket.num_rows() && !ticket.error ? &ticket.job : nullptr;
 }
 
-const ReadJob& ReadAhead::Wait(Ticket& ticket) {
+// Reads the rows that failed again.
+void ReadAhead::Reopen(const std::shared_ptr<Ticket>& ticket) {
+  shared_->open.push_front(ticket);
+  for (Ticket::RowState& row : ticket->rows) {
+    if (row != Ticket::kFailed) continue;
+    row = Ticket::kAwaited;
+    --ticket->num_ended;
+  }
+  ticket->next_row = ticket->failed_row;
+  ticket->error = nullptr;
+  ticket->is_told = false;
+  shared_->work.notify_all();
+}
+
+const ReadJob& ReadAhead::Wait(const std::shared_ptr<Ticket>& ticket) {
   if (shared_->num_threads == 0) {
     // Goes on with the row that failed last time, which fails again or has become readable.
-    for (; ticket.next_row < ticket.num_rows(); ++ticket.next_row, ++ticket.num_there) {
-      if (std::optional<Error> error = shared_->TryToRead(ticket, ticket.next_row)) throw *std::move(error);
+    for (; ticket->next_row < ticket->num_rows(); ++ticket->next_row, ++ticket->num_ended) {
+      ticket->error = shared_->TryToRead(*ticket, ticket->next_row);
+      ticket->failed_row = ticket->next_row;
+      if (ticket->error) shared_->ThrowError(*ticket);
     }
-    return ticket.job;
+    return ticket->job;
   }
   std::unique_lock lock(shared_->mutex);
-  const bool done =
-      shared_->there.wait_for(lock, shared_->patience, [&] { return ticket.num_there == ticket.num_rows(); });
+  if (ticket->is_told) Reopen(ticket);
+  const bool done = shared_->there.wait_for(lock, shared_->patience,
+                                            [&] { return ticket->num_ended == ticket->num_rows(); });
   if (!done) {
     const int64_t row =
-        std::find(ticket.is_there.begin(), ticket.is_there.end(), 0) - ticket.is_there.begin();
+        std::find(ticket->rows.begin(), ticket->rows.end(), Ticket::kAwaited) - ticket->rows.begin();
     lock.unlock();
-    Throw(absl::StatusCode::kDeadlineExceeded, "data loader: ", shared_->NameOf(ticket, row),
+    Throw(absl::StatusCode::kDeadlineExceeded, "data loader: ", shared_->NameOf(*ticket, row),
           ": not read within ", shared_->patience.count() / 1000.0, " s");
   }
-  if (ticket.error) throw *ticket.error;
-  return ticket.job;
+  if (!ticket->error) return ticket->job;
+  ticket->is_told = true;
+  lock.unlock();  // no thread touches a job all of whose rows have ended
+  shared_->ThrowError(*ticket);
 }
 
 void ReadAhead::Clear() {

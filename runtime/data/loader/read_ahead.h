@@ -24,8 +24,8 @@ struct ReadJob {
 // Reads jobs in the order in which they come, some rows at a time, so that all threads work on the first job before the
 // next. Holds no more jobs than it is given.
 //
-// What its threads touch is owned by them too. So the destructor waits for the reads that are under way no longer than
-// `patience`, and leaves a thread that is stuck in one behind, which ends when its read does.
+// What its threads touch is owned by them too. So the destructor waits for the reads that are under way no longer than a
+// second (or `patience`, if that is less), and leaves a thread that is stuck in one behind, which ends when its read does.
 //
 // Threads: its owner's.
 class ReadAhead {
@@ -46,9 +46,9 @@ class ReadAhead {
   const ReadJob* IfDone(const Ticket& ticket) const;
   // The job, when all its rows are there.
   // Errors: of the first row that could not be read: its own code, and a message that names the sample, its epoch, file and
-  //         record (Dataset::NameOf). The same at every call. DeadlineExceeded after `patience`, naming the first row that
-  //         is not there.
-  const ReadJob& Wait(Ticket& ticket);
+  //         record (Dataset::NameOf). DeadlineExceeded after `patience`, naming the first row that is not there. Wait again
+  //         reads the rows that failed again, or goes on waiting.
+  const ReadJob& Wait(const std::shared_ptr<Ticket>& ticket);
   // Forgets all jobs. Reads that are under way end by themselves.
   void Clear();
 
@@ -56,6 +56,7 @@ class ReadAhead {
   struct Shared;
   static void Work(std::shared_ptr<Shared> shared, int thread);
   void Stop() noexcept;
+  void Reopen(const std::shared_ptr<Ticket>& ticket);
 
   std::shared_ptr<Shared> shared_;
   std::vector<std::thread> threads_;

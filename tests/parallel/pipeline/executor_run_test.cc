@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/sgd.h"
+#include "dtensor/optim/weight_average.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
@@ -143,6 +145,7 @@ TEST(ExecutorRunTest, GradientsAreReducedOnceAStep) {
 struct Training {
   std::vector<int> frozen = {};  // layers
   bool scales = false;           // the loss
+  std::set<int> halves = {};     // layers without parameters
 
   std::unique_ptr<Optimizer> MakeOptimizer(Products& model) const {
     if (frozen.empty()) return std::make_unique<Sgd>(model.AllParameters(), SgdOptions{.momentum = 0.5});
@@ -160,7 +163,7 @@ std::vector<double> Trained(int ranks, const std::string& mesh_text, const std::
   std::vector<double> outcome;
   std::mutex mutex;
   RunRanks(ranks, [&](World& world) {
-    Products model(4);
+    Products model(4, training.halves);
     const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
     const bool is_staged = !schedule.empty();
     const Plan there_and_back = {{"layers.*", Pipeline("pp", {.chunks = 2, .order = StageOrder::kV})}};
@@ -168,6 +171,7 @@ std::vector<double> Trained(int ranks, const std::string& mesh_text, const std::
     Parallelize(model, world, mesh, is_staged ? plan : Plan(), {.dtype = DType::kF64});
     const std::unique_ptr<Optimizer> optimizer = training.MakeOptimizer(model);
     LossScale scale(model.context(), {.initial = 8});
+    WeightAverage average(model.AllParameters(), {.decay = 0.5});
     Trainer trainer(model, *optimizer,
                     {.schedule = [](int64_t) { return 0.05; },
                      .grad_clip = 0.1,
@@ -204,6 +208,10 @@ std::vector<double> Trained(int ranks, const std::string& mesh_text, const std::
     }
     note(trainer.Flush());
     trainer.FindNonFinite();
+    average.Update();
+    average.SwapWithModel();
+    average.SwapWithModel();
+    EXPECT_EQ(average.State().empty(), model.AllParameters().empty());
     const std::lock_guard<std::mutex> lock(mutex);
     if (!outcome.empty()) {
       EXPECT_EQ(losses, outcome) << "ranks have different records";
@@ -240,6 +248,22 @@ TEST(ExecutorRunTest, StagesThatAreNotTrained) {
       for (const auto& [name, gradient] : of_one) {
         EXPECT_THAT(of_stages[name], testing::Pointwise(testing::DoubleNear(1e-12), gradient)) << name;
       }
+    }
+  }
+}
+
+// A stage without any parameter: its ranks join in the norm too, in the dtype of the others', and average nothing.
+TEST(ExecutorRunTest, StagesWithoutParameters) {
+  const std::vector<std::pair<const char*, std::set<int>>> cases = {
+      {"1f1b", {0, 1}}, {"1f1b", {2, 3}}, {"zbv", {0, 3}}, {"zbv", {1, 2}}, {"1f1b", {0}}};
+  for (const auto& [schedule, halves] : cases) {
+    for (const bool scales : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(schedule, ", half at ", *halves.begin(), scales ? ", scaled" : ""));
+      const Training training = {.scales = scales, .halves = halves};
+      const std::vector<double> expected = Trained(1, "", "", training);
+      ASSERT_EQ(expected.size(), 9u);
+      EXPECT_THAT(Trained(2, "pp=2", schedule, training),
+                  testing::Pointwise(testing::DoubleNear(1e-12), expected));
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,13 +20,28 @@ namespace weft {
 inline constexpr int64_t kDim = 16;
 inline constexpr int64_t kRows = 4;
 
-// Products one after another, x -> x W, and the squared distance from the targets.
+// x -> x / 2: a layer without parameters.
+class Half : public Module {
+ public:
+  using Module::Module;
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return Scale(x, 0.5); }
+};
+
+// Products one after another, x -> x W, and the squared distance from the targets. `halves`: those that are Half instead.
 class Products : public SegmentedModule {
  public:
-  explicit Products(int count) {
+  explicit Products(int count, const std::set<int>& halves = {}) {
     for (int i = 0; i < count; ++i) {
+      if (halves.count(i) != 0) {
+        halves_.push_back(std::make_unique<Half>(this, absl::StrCat("layers.", i)));
+        chain_.push_back(halves_.back().get());
+        continue;
+      }
       layers.push_back(std::make_unique<Linear>(this, absl::StrCat("layers.", i), kDim, kDim,
                                                 LinearOptions{.bias = false}));
+      chain_.push_back(layers.back().get());
     }
   }
   LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
@@ -40,13 +56,17 @@ class Products : public SegmentedModule {
  protected:
   std::vector<Segment> MakeSegments() override {
     std::vector<Segment> chain;
-    for (const auto& each : layers) {
-      chain.push_back({.modules = {each.get()}, .cost = 1, .run = [&each](const DTensors& x) -> DTensors {
+    for (Module* const each : chain_) {
+      chain.push_back({.modules = {each}, .cost = 1, .run = [each](const DTensors& x) -> DTensors {
                          return {(*each)(x[0])};
                        }});
     }
     return chain;
   }
+
+ private:
+  std::vector<std::unique_ptr<Half>> halves_;
+  std::vector<Module*> chain_;
 };
 
 // Microbatches of kRows rows, split over axis dp if there is one.

@@ -35,6 +35,14 @@ for pair in kills:20 recovered:20 equal:true left_behind:0 in_save:6; do expect 
 [[ $(du -sk "gpt/hurt/$(ls gpt/hurt | grep step | tail -1)" | cut -f1) -ge 50000 ]] || fail "less than 50 MB of state"
 rm -rf gpt
 
+# --- With snapshots in memory, from which it goes on as long as an agent lives.
+"$chaos" --kills=6 --seed=3 --kinds=rank,agent --log_format=json --weft_run="$weft_run" --train_gpt="$train" --folder=snapshots \
+  --train_flags="--mesh=dp=auto --plan=fsdp --layers=2 --heads=4 --dim=64 --context=32 --batch=4 --dropout=0.1 --shuffle=epoch \
+    --eval_every=0 --sample=0 --snapshot_every=2 --data=$dir/text.txt" > snapshots.json 2> snapshots.err || fail "snapshots: $(tail -3 snapshots.err)"
+for pair in kills:6 recovered:6 equal:true left_behind:0; do expect snapshots.json "${pair%:*}" "${pair#*:}"; done
+grep -q "going on from the snapshot of step" snapshots/hurt.log || fail "it has never gone on from a snapshot"
+rm -rf snapshots
+
 # --- As `bazel run` starts it: programs are found from where it starts, whatever folder the user stands in.
 mkdir elsewhere
 (cd "$(dirname "$weft_run")/.." && BUILD_WORKING_DIRECTORY=$dir/elsewhere "$chaos" --kills=1 --ranks=3 --log_format=json \
@@ -61,7 +69,7 @@ bad() {
   "$chaos" "$@" > bad.out 2> bad.err && fail "$*: expected an error"
   grep -qF -- "$expected" bad.err || fail "$*: expected '$expected' in: $(cat bad.err)"
 }
-bad "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both" "${small[@]}" --kinds=ranks
+bad "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, clock" "${small[@]}" --kinds=ranks
 bad "expected at least one of each" "${small[@]}" --kills=0
 bad "there is no program '/nonexistent'" "${small[@]}" --train_gpt=/nonexistent
 bad "without any fault the job ends with exit code 1" "${small[@]}" --train_flags=--forgets=nothing

@@ -1,16 +1,19 @@
 #include "dtensor/checkpoint/dcp/dcp_reader.h"
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "dtensor/checkpoint/dcp/pickle.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/checkpoint/files/crash_files.h"
 #include "tests/message_of.h"
 
 namespace weft {
@@ -58,6 +61,97 @@ TEST(DcpReaderTest, ReadsWhatPyTorchWrote) {
   EXPECT_EQ(reader.Values(),
             (std::map<std::string, std::string>{{"note", "a text"}, {"rate", "0.25"}, {"step", "42"}}));
   EXPECT_THAT(reader.Skipped(), ElementsAre("object"));
+}
+
+// A folder in memory: the golden one, in whose table a text stands in place of another.
+std::shared_ptr<CrashFiles> GoldenWith(const std::string& text, const std::string& replacement) {
+  const std::shared_ptr<Files> disk = MakeDiskFiles();
+  auto files = std::make_shared<CrashFiles>();
+  MakeFolders(*files, "dcp");
+  for (const std::string& name : disk->List(kGolden)) {
+    std::string bytes = ReadText(*disk, std::string(kGolden) + "/" + name, 1 << 20);
+    if (name == ".metadata") {
+      EXPECT_GT(absl::StrReplaceAll({{text, replacement}}, &bytes), 0);
+    }
+    WriteText(*files, "dcp/" + name, bytes);
+  }
+  return files;
+}
+
+// Pieces whose elements add up to the tensor's but overlap, and so leave a hole.
+TEST(DcpReaderTest, PiecesThatLeaveAHoleAreRefused) {
+  // The second piece of model.split [5, 3] is rows 3 and 4; here it is rows 2 and 3.
+  DcpReader overlap(GoldenWith(std::string("K\x03K\x00\x86", 5), std::string("K\x02K\x00\x86", 5)), "dcp");
+  const auto read = [](DcpReader& reader, const std::string& name, const ShardBox& box) {
+    return MessageOf([&] { reader.Read(name, box, MakeCpuAllocator()); });
+  };
+  EXPECT_EQ(
+      read(overlap, "model.split", WholeBox({5, 3})),
+      "'dcp' is not a whole file of a distributed checkpoint: of the pieces of 'model.split', that of shape "
+      "[2, 3] at [2, 0] overlaps one before it");
+  EXPECT_EQ(
+      read(overlap, "model.split", {{5, 3}, {3, 1}, {2, 2}}),
+      "'dcp' is not a whole file of a distributed checkpoint: no piece of 'model.split' has the elements of "
+      "shape [1, 2] at [4, 1]");
+  // What does not touch them is read, and so are the other tensors.
+  EXPECT_EQ(overlap.Read("model.split", {{5, 3}, {0, 0}, {2, 3}}, MakeCpuAllocator()).ToVector<double>(),
+            Values(1, 6, true));
+  EXPECT_EQ(ReadWhole(overlap, "model.columns"), Values(2, 24, true));
+}
+
+std::string Le(uint64_t number, int num_bytes) {
+  std::string bytes;
+  for (int i = 0; i < num_bytes; ++i) bytes.push_back(static_cast<char>(number >> 8 * i));
+  return bytes;
+}
+
+// An archive of one file, uncompressed, as torch.save writes them.
+std::string Zip(const std::string& name, const std::string& contents) {
+  const std::string sizes = Le(contents.size(), 4) + Le(contents.size(), 4) + Le(name.size(), 2) + Le(0, 2);
+  const std::string local = "PK\3\4" + Le(0, 14) + sizes.substr(0, 8) + sizes.substr(8) + name + contents;
+  const std::string list = "PK\1\2" + Le(0, 16) + sizes + Le(0, 2 + 2 + 2 + 4) + Le(0, 4) + name;
+  return local + list + "PK\5\6" + Le(0, 8) + Le(list.size(), 4) + Le(local.size(), 4) + Le(0, 2);
+}
+
+// A folder in memory of objects alone, whose pickles are given by name.
+std::shared_ptr<CrashFiles> FolderOfObjects(const std::map<std::string, std::string>& pickles) {
+  const auto text = [](const std::string& text) { return "X" + Le(text.size(), 4) + text; };
+  const auto object = [](const std::string& module, const std::string& name) {
+    return "c" + module + "\n" + name + "\n)\x81";
+  };
+  const std::string metadata = "torch.distributed.checkpoint.metadata";
+  auto files = std::make_shared<CrashFiles>();
+  MakeFolders(*files, "dcp");
+  std::string names, places;
+  for (const auto& [name, pickle] : pickles) {
+    const std::string bytes = Zip("archive/data.pkl", pickle);
+    WriteText(*files, "dcp/" + name, bytes);
+    names += text(name) + object(metadata, "BytesStorageMetadata");
+    places += object(metadata, "MetadataIndex") + "}(" + text("fqn") + text(name) + "ub";
+    places += object("torch.distributed.checkpoint.filesystem", "_StorageInfo") + "}(" +
+              text("relative_path") + text(name) + text("offset") + "J" + Le(0, 4) + text("length") + "J" +
+              Le(bytes.size(), 4) + "ub";
+  }
+  WriteText(*files, "dcp/.metadata",
+            "\x80\x02" + object(metadata, "Metadata") + "}(" + text("state_dict_metadata") + "}(" + names +
+                "u" + text("storage_data") + "}(" + places + "uub.");
+  return files;
+}
+
+// Objects that are no tensors do not keep a folder from being read: those that Weft has no value for are skipped by name.
+TEST(DcpReaderTest, SkipsWideNumbersAndLargeObjects) {
+  const auto number = [](const std::string& bytes) { return "\x80\x02" + bytes + "."; };
+  const DcpReader reader(FolderOfObjects({
+                             {"long1", number(std::string("\x8a\x09") + Le(~uint64_t{0}, 8) +
+                                              Le(0, 1))},  // 2^64 - 1: a seed, say
+                             {"long4", number(std::string("\x8b") + Le(300, 4) + std::string(300, '\1'))},
+                             {"large", number("X" + Le(2 << 20, 4) + std::string(2 << 20, 'x'))},
+                             {"small", number("K\x07")},
+                         }),
+                         "dcp");
+  EXPECT_THAT(reader.Names(), ElementsAre());
+  EXPECT_EQ(reader.Values(), (std::map<std::string, std::string>{{"small", "7"}}));
+  EXPECT_THAT(reader.Skipped(), ElementsAre("large", "long1", "long4"));
 }
 
 TEST(DcpReaderTest, ReadsBoxes) {

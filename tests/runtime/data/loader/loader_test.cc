@@ -1,15 +1,7 @@
 #include "runtime/data/loader/loader.h"
 
-#include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <functional>
 #include <memory>
-#include <mutex>
-#include <new>
-#include <numeric>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,83 +9,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/message_of.h"
+#include "tests/runtime/data/loader/numbers.h"
 
 namespace weft {
 namespace {
-
-using ::testing::ElementsAre;
-
-// Sample i is i, and its halves; `before_read` runs first.
-class Numbers final : public Dataset {
- public:
-  explicit Numbers(int64_t size, std::function<void(int64_t index)> before_read = nullptr)
-      : size_(size), before_read_(std::move(before_read)) {}
-
-  int64_t num_samples() const override { return size_; }
-  const std::vector<SampleField>& fields() const override { return fields_; }
-  void Read(int64_t index, absl::Span<const FieldBytes> fields) const override {
-    if (before_read_) before_read_(index);
-    num_reads_.fetch_add(1);
-    ElementsOf<int64_t>(fields[0])[0] = index;
-    const absl::Span<float> halves = ElementsOf<float>(fields[1]);
-    std::fill(halves.begin(), halves.end(), static_cast<float>(index) / 2);
-  }
-  std::string NameOf(int64_t index) const override { return absl::StrCat("'numbers.bin', record ", index); }
-
-  int64_t num_reads() const { return num_reads_.load(); }
-
- private:
-  const int64_t size_;
-  const std::function<void(int64_t)> before_read_;
-  const std::vector<SampleField> fields_ = {{.name = "number", .dtype = DType::kI64, .shape = {}},
-                                            {.name = "halves", .dtype = DType::kF32, .shape = {2, 3}}};
-  mutable std::atomic<int64_t> num_reads_ = 0;
-};
-
-// A door that reads wait at.
-class Door {
- public:
-  void Open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void Pass() {
-    std::unique_lock lock(mutex_);
-    ++num_waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return open_; });
-    --num_waiting_;
-    changed_.notify_all();
-  }
-  void WaitUntil(const std::function<bool(int num_waiting)>& condition) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return condition(num_waiting_); });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
-  int num_waiting_ = 0;
-};
-
-std::vector<int64_t> NumbersOf(const LoaderBatch& batch) {
-  const std::vector<int64_t> numbers = batch.fields[0].ToVector<int64_t>();
-  EXPECT_EQ(batch.fields[1].shape(), Shape({static_cast<int64_t>(numbers.size()), 2, 3}));
-  const std::vector<float> halves = batch.fields[1].ToVector<float>();
-  for (size_t i = 0; i < halves.size(); ++i) EXPECT_EQ(halves[i], static_cast<float>(numbers[i / 6]) / 2);
-  return numbers;
-}
-
-std::shared_ptr<const Sampler> Shuffled(int64_t n) { return std::make_shared<ShuffledSampler>(n, 1337); }
-
-// What comes at positions [first, end), by the sampler alone.
-std::vector<int64_t> Expected(const Sampler& sampler, int64_t first, int64_t end) {
-  std::vector<int64_t> samples;
-  for (int64_t position = first; position < end; ++position) samples.push_back(sampler.AtPosition(position));
-  return samples;
-}
 
 TEST(LoaderTest, GivesTheSamplersSequenceAcrossEpochs) {
   for (const int num_threads : {0, 1, 3}) {
@@ -243,112 +162,6 @@ TEST(LoaderTest, ABatchIsItsUsersAlone) {
   for (int step = 0; step < 10; ++step) loader.Get();
   EXPECT_EQ(NumbersOf(first), numbers) << "nobody writes into what was given out";
   EXPECT_EQ(first.fields[0].buffer()->use_count(), 1);
-}
-
-TEST(LoaderTest, AnErrorNamesSampleFileAndRecordAndStays) {
-  for (const int num_threads : {0, 1, 4}) {
-    const auto throws = [](int64_t index) {
-      if (index == 17 || index == 3) Throw(absl::StatusCode::kDataLoss, "bad checksum");
-    };
-    const SequentialSampler order(20);
-    Loader loader(std::make_shared<Numbers>(20, throws), std::make_shared<SequentialSampler>(20),
-                  {.batch = 6, .num_threads = num_threads, .position = 12});
-    for (int i = 0; i < 2; ++i) {
-      try {
-        loader.Get();
-        FAIL() << "expected an error";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss);
-        EXPECT_EQ(error.message(),
-                  "data loader: sample 17 of epoch 0 ('numbers.bin', record 17): bad checksum");
-      }
-      EXPECT_EQ(loader.position(), 12) << "the position stays";
-    }
-    loader.Seek(18);
-    EXPECT_EQ(MessageOf([&] { loader.Get(); }),
-              "data loader: sample 3 of epoch 1 ('numbers.bin', record 3): bad checksum");
-    loader.Seek(24);
-    EXPECT_EQ(NumbersOf(loader.Get()), Expected(order, 24, 30)) << "past it";
-  }
-}
-
-// Whatever the threads do first, the error is that of the batch's first bad row.
-TEST(LoaderTest, OfSeveralErrorsTheFirstRowsIsTold) {
-  for (int round = 0; round < 20; ++round) {
-    Loader loader(std::make_shared<Numbers>(64,
-                                            [](int64_t index) {
-                                              if (index >= 5) throw std::runtime_error("x");
-                                            }),
-                  std::make_shared<SequentialSampler>(64), {.batch = 64, .num_threads = 4});
-    EXPECT_EQ(MessageOf([&] { loader.Get(); }),
-              "data loader: sample 5 of epoch 0 ('numbers.bin', record 5): x");
-  }
-}
-
-TEST(LoaderTest, OtherExceptionsAreErrorsToo) {
-  const auto code_of = [](const std::function<void(int64_t)>& throws) {
-    Loader loader(std::make_shared<Numbers>(4, throws), std::make_shared<SequentialSampler>(4), {.batch = 2});
-    try {
-      loader.Get();
-    } catch (const Error& error) {
-      EXPECT_THAT(error.message(), testing::HasSubstr("'numbers.bin', record 0"));
-      return error.code();
-    }
-    return absl::StatusCode::kOk;
-  };
-  EXPECT_EQ(code_of([](int64_t) { throw std::bad_alloc(); }), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(code_of([](int64_t) { throw 7; }), absl::StatusCode::kUnknown);
-}
-
-// A batch that there was no memory for comes when there is.
-TEST(LoaderTest, LackOfMemoryLosesNothing) {
-  const int64_t batch_bytes = RoundUpToGranule(8 * 8) + RoundUpToGranule(8 * 24);
-  Loader loader(std::make_shared<Numbers>(100), Shuffled(100), {.batch = 8, .ahead = 1},
-                MakeCpuAllocator(/*cap_bytes=*/2 * batch_bytes));
-  std::vector<int64_t> samples;
-  {
-    const LoaderBatch held = loader.Get();
-    for (const int64_t number : NumbersOf(held)) samples.push_back(number);
-    EXPECT_THAT(MessageOf([&] { loader.Get(); }), testing::HasSubstr("live"));
-    EXPECT_EQ(loader.position(), 8);
-  }
-  for (int step = 1; step < 5; ++step) {
-    for (const int64_t number : NumbersOf(loader.Get())) samples.push_back(number);
-  }
-  EXPECT_EQ(samples, Expected(*Shuffled(100), 0, 40));
-}
-
-TEST(LoaderTest, TheDestructorEndsItsThreadsInMidBatch) {
-  for (int round = 0; round < 50; ++round) {
-    const auto numbers = std::make_shared<Numbers>(100000);
-    { Loader loader(numbers, Shuffled(100000), {.batch = 50000, .num_threads = 2}); }
-    EXPECT_EQ(numbers.use_count(), 1) << "no thread is left";
-  }
-}
-
-// A read that never ends neither holds Get nor the destructor up; its thread keeps what it reads alive.
-TEST(LoaderTest, AReadThatIsStuckIsNamedAndLeftBehind) {
-  const auto door = std::make_shared<Door>();
-  const auto numbers = std::make_shared<Numbers>(10, [door](int64_t index) {
-    if (index == 4) door->Pass();
-  });
-  {
-    Loader loader(numbers, std::make_shared<SequentialSampler>(10),
-                  {.batch = 6, .num_threads = 2, .patience = std::chrono::milliseconds(20)});
-    door->WaitUntil([](int num_waiting) { return num_waiting == 1; });
-    try {
-      loader.Get();
-      FAIL() << "expected an error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
-      EXPECT_THAT(error.message(), testing::StartsWith("data loader: sample "));
-      EXPECT_THAT(error.message(), testing::EndsWith("not read within 0.02 s"));
-    }
-  }
-  EXPECT_GT(numbers.use_count(), 1);
-  door->Open();
-  door->WaitUntil([](int num_waiting) { return num_waiting == 0; });
-  while (numbers.use_count() > 1) std::this_thread::yield();
 }
 
 TEST(LoaderTest, ManyThreadsAndRestartsKeepTheSequence) {

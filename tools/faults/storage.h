@@ -1,0 +1,37 @@
+#ifndef WEFT_TOOLS_FAULTS_STORAGE_H_
+#define WEFT_TOOLS_FAULTS_STORAGE_H_
+
+#include <string>
+#include <vector>
+
+namespace weft {
+
+// A file system of its own for one folder, which can be made full: a tmpfs in a mount namespace of this process, so that
+// only this process and those that it starts see it, and nothing of it outlives them.
+//
+// Threads: the process has a single one when it is made; the kernel asks for that.
+class SmallDisk {
+ public:
+  // Makes the folder, if there is none, and mounts the file system there.
+  // Errors: FailedPrecondition, if the kernel refuses namespaces or the mount, with its word.
+  explicit SmallDisk(const std::string& folder);
+
+  // Leaves nothing free: whoever writes gets ENOSPC.
+  void Fill();
+  void Free();
+
+ private:
+  const std::string folder_;
+};
+
+// The folders of whole steps in a folder of checkpoints, the newest first.
+std::vector<std::string> WholeSteps(const std::string& checkpoints);
+
+// Flips a bit of an element of one file in the folder of a step: as far into its second half, where all bytes are elements, as
+// `share` in [0, 1) says.
+// Errors: NotFound, if there is no file of a rank.
+void FlipBit(const std::string& step, double share);
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_FAULTS_STORAGE_H_
