@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -64,13 +65,29 @@ JobStore::JobStore(const LaunchEnvironment& environment,
   Connect(environment, address, told.substr(0, space));
 }
 
+JobStore::JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client,
+                   std::string prefix)
+    : server_(std::move(server)),
+      client_(std::move(client)),
+      launcher_keeps_it_(false),
+      ends_together_(true),
+      prefix_(std::move(prefix)),
+      store_(std::make_shared<PrefixStore>(client_, prefix_)) {}
+
+void JobStore::Farewell() noexcept {
+  client_->Farewell();
+  // The server ends when all have said theirs, or have died.
+  if (ends_together_ && server_ == nullptr) client_->AwaitServersEnd(std::chrono::seconds(30));
+}
+
 void JobStore::Listen(const LaunchEnvironment& environment, const std::string& token) {
   server_ = std::make_unique<TcpStoreServer>(
       TcpStoreServerOptions{.host = OneMachine(environment) ? kLoopback : "0.0.0.0",
                             .port = environment.master_port,
                             .run_id = environment.run_id,
                             .token = token,
-                            .tls = environment.tls});
+                            .tls = environment.tls,
+                            .keepalive = KeepaliveOf(environment.suspicion_time)});
   if (OneMachine(environment) || server_->notice().empty()) return;
   std::fputs(absl::StrCat("weft: ", server_->notice(), "\n").c_str(), stderr);
 }
@@ -82,8 +99,12 @@ void JobStore::Connect(const LaunchEnvironment& environment, const std::string& 
   if (tls.has_value() && tls->server_name.empty() && !environment.master_addr.empty()) {
     tls->server_name = environment.master_addr;
   }
-  client_ = std::make_shared<TcpStore>(
-      address, TcpStoreOptions{.run_id = environment.run_id, .token = token, .tls = tls});
+  client_ = std::make_shared<TcpStore>(address,
+                                       TcpStoreOptions{.run_id = environment.run_id,
+                                                       .token = token,
+                                                       .tls = tls,
+                                                       .keepalive = KeepaliveOf(environment.suspicion_time),
+                                                       .grace = environment.store_grace});
   prefix_ = absl::StrCat(environment.run_id, "/", environment.restart_count, "/");
   store_ = std::make_shared<PrefixStore>(client_, prefix_);
 }

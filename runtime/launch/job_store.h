@@ -26,6 +26,10 @@ class JobStore {
   JobStore(const LaunchEnvironment& environment,
            absl::FunctionRef<std::string(const std::string& bytes)> broadcast);
 
+  // Of parts that are there already: `server` on one process of the job alone. The end of such a job waits for the end of
+  // its server, so that another may begin at the same place.
+  JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client, std::string prefix);
+
   // Below "<run id>/<restart count>/": what an earlier incarnation left does not meet.
   const std::shared_ptr<Store>& store() const { return store_; }
   bool hosts_server() const { return server_ != nullptr; }
@@ -35,7 +39,7 @@ class JobStore {
 
   // As TcpStore's, with keys of `store`.
   void SetOnDisconnect(const std::string& key, const std::string& value);
-  void Farewell() noexcept { client_->Farewell(); }
+  void Farewell() noexcept;
 
  private:
   void Listen(const LaunchEnvironment& environment, const std::string& token);
@@ -44,6 +48,7 @@ class JobStore {
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // ends before the server
   const bool launcher_keeps_it_;
+  const bool ends_together_ = false;
   std::string prefix_;
   std::shared_ptr<Store> store_;
 };

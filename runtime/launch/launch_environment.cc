@@ -137,6 +137,10 @@ std::optional<LaunchEnvironment> ParseLaunchEnvironment(const Variables& variabl
   environment.agent_store = Text(variables, "WEFT_AGENT_STORE") == "1";
   environment.token = Text(variables, "WEFT_STORE_TOKEN");
   environment.tls = StoreTlsFrom(variables);
+  environment.store_grace =
+      std::chrono::milliseconds(Number(variables, "WEFT_STORE_GRACE_MS", 0, kLargest, /*otherwise=*/60'000));
+  environment.suspicion_time =
+      std::chrono::milliseconds(Number(variables, "WEFT_SUSPICION_MS", 10, kLargest, /*otherwise=*/5'000));
   environment.gloo_host = Text(variables, "WEFT_GLOO_HOST");
   environment.flight_dir = Text(variables, "WEFT_FLIGHT_DIR");
   if (names->launcher == std::string("srun")) ReadSlurm(variables, &environment);

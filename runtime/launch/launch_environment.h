@@ -1,6 +1,7 @@
 #ifndef WEFT_RUNTIME_LAUNCH_LAUNCH_ENVIRONMENT_H_
 #define WEFT_RUNTIME_LAUNCH_LAUNCH_ENVIRONMENT_H_
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,6 +24,9 @@ struct LaunchEnvironment {
   bool agent_store = false;  // the launcher keeps the store
   std::string token;
   std::optional<StoreTls> tls;
+  std::chrono::milliseconds store_grace = std::chrono::seconds(60);  // TcpStoreOptions::grace
+  std::chrono::milliseconds suspicion_time =
+      std::chrono::seconds(5);  // of the store's connections: KeepaliveOf
 
   std::string run_id;
   int restart_count = 0;

@@ -30,13 +30,13 @@ std::unique_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnv
 }  // namespace
 
 ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOptions& options,
-                           std::unique_ptr<MpiEnvironment> mpi)
+                           std::unique_ptr<MpiEnvironment> mpi, std::unique_ptr<JobStore> store)
     : World(environment.rank, environment.world_size, environment.local_rank,
             NumThreads(environment, options), options),
       environment_(environment),
       comm_timeout_(options.comm_timeout),
       mpi_(std::move(mpi)),
-      store_(OpenStore(environment, mpi_.get())),
+      store_(store != nullptr ? std::move(store) : OpenStore(environment, mpi_.get())),
       users_store_(std::make_shared<PrefixStore>(store_->store(), "user/"), [this] { ThrowIfFailed(); }),
       groups_(MakeGroups(options)),
       watchdog_(environment.world_size, store_->store().get(), options.watchdog) {

@@ -28,8 +28,9 @@ class ProcessWorld final : public World {
  public:
   // `mpi` is null but for the mpi backend.
   // Errors: those of JobStore; of the backend, in meeting the others.
+  // `store`: one that is open already; null: it opens the environment's.
   ProcessWorld(const LaunchEnvironment& environment, const WorldOptions& options,
-               std::unique_ptr<MpiEnvironment> mpi);
+               std::unique_ptr<MpiEnvironment> mpi, std::unique_ptr<JobStore> store = nullptr);
   ~ProcessWorld() override;
 
   void FinishWork() override;

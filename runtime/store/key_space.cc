@@ -108,6 +108,17 @@ void KeySpace::Reserve(int64_t num_bytes) {
   num_bytes_ += num_bytes;
 }
 
+void KeySpace::RequireRoomFor(absl::string_view key, absl::string_view value) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Value held = Find(key);
+  RequireRoom(key, BytesOf(key, value) - (held == nullptr ? 0 : BytesOf(key, *held)));
+}
+
+void KeySpace::ForEach(const std::function<void(const std::string& key, const Value& value)>& visit) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [key, value] : values_) visit(key, value);
+}
+
 int64_t KeySpace::num_bytes() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return num_bytes_;

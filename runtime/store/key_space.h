@@ -55,6 +55,12 @@ class KeySpace {
   // back: a positive or negative amount.
   void Reserve(int64_t num_bytes);
 
+  // Errors: ResourceExhausted if Set(key, value) would exceed the cap.
+  void RequireRoomFor(absl::string_view key, absl::string_view value) const;
+
+  // Calls `visit` for every key, in no order. It does not use this space.
+  void ForEach(const std::function<void(const std::string& key, const Value& value)>& visit) const;
+
   int64_t num_bytes() const;
 
   // What an entry counts for.

@@ -1,6 +1,7 @@
 #ifndef WEFT_RUNTIME_STORE_TCP_STORE_H_
 #define WEFT_RUNTIME_STORE_TCP_STORE_H_
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -11,20 +12,14 @@
 
 namespace weft {
 
-struct TcpStoreOptions {
-  std::string run_id = {};  // as the server's
-  std::string token = {};
-  std::optional<StoreTls> tls = std::nullopt;
-
-  std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
-  // For calls that do not wait for others; one that takes longer is an error.
-  std::chrono::milliseconds call_timeout = std::chrono::seconds(30);
-  StoreKeepalive keepalive = {};
-};
+class TcpStoreConnection;
 
 // A client of the store that a TcpStoreServer keeps, with a connection of its own. Get and Wait wait on the
 // server. Once the connection has broken the store is gone for good, also if the server comes back: what it
 // held is lost, and this client's last wills have been set.
+//
+// A store that restarts in place is different: then calls, those under way too, wait for it to come back, `grace` at most
+// and whatever their own timeouts, and are done again unless it has done them: each has its effect once.
 //
 // Cost:    a round trip a call: about 100 us on one machine.
 // Threads: any. Not to be used in a child process by fork without exec.
@@ -57,12 +52,14 @@ class TcpStore final : public Store {
   // Forgets the last wills. Does not throw: if the server is gone there is nothing to forget.
   void Farewell() noexcept;
 
+  // True if the server has ended, or does within `timeout`.
+  bool AwaitServersEnd(std::chrono::milliseconds timeout) noexcept;
+
   const std::string& address() const;
 
  private:
-  class Connection;
-
-  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<TcpStoreConnection> connection_;
+  std::atomic<bool> has_wills_ = false;
 };
 
 }  // namespace weft

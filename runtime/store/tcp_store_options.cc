@@ -21,4 +21,11 @@ std::optional<StoreTls> StoreTlsFrom(const std::map<std::string, std::string>& v
   return tls;
 }
 
+StoreKeepalive KeepaliveOf(std::chrono::milliseconds suspicion_time) {
+  WEFT_REQUIRE(suspicion_time.count() >= 10, "a suspicion time is 10 ms or more, got ",
+               suspicion_time.count(), " ms");
+  const std::chrono::milliseconds interval = suspicion_time * 2 / 5;
+  return {.interval = interval, .timeout = suspicion_time - interval};
+}
+
 }  // namespace weft

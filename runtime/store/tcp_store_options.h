@@ -2,6 +2,7 @@
 #define WEFT_RUNTIME_STORE_TCP_STORE_OPTIONS_H_
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,7 +30,32 @@ std::optional<StoreTls> StoreTlsFrom(const std::map<std::string, std::string>& v
 // within interval + timeout. A process that was killed is noticed at once, by its connection's end.
 struct StoreKeepalive {
   std::chrono::milliseconds interval = std::chrono::seconds(2);
-  std::chrono::milliseconds timeout = std::chrono::seconds(4);
+  std::chrono::milliseconds timeout = std::chrono::seconds(3);
+
+  bool operator==(const StoreKeepalive&) const = default;
+};
+
+// The one by which a peer that vanished counts as gone after `suspicion_time`: two fifths of it for the silence, three for
+// the answer.
+// Errors: InvalidArgument below 10 ms.
+StoreKeepalive KeepaliveOf(std::chrono::milliseconds suspicion_time);
+
+// What a client of a TcpStoreServer says when it comes.
+struct TcpStoreOptions {
+  std::string run_id = {};  // as the server's
+  std::string token = {};
+  std::optional<StoreTls> tls = std::nullopt;
+
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
+  // For calls that do not wait for others; one that takes longer is an error.
+  std::chrono::milliseconds call_timeout = std::chrono::seconds(30);
+  StoreKeepalive keepalive = {};
+
+  // How long to try to come back to a store that restarts in place (TcpStoreServerOptions::journal). Of no effect with any
+  // other store, which is lost with its server.
+  std::chrono::milliseconds grace = std::chrono::seconds(60);
+  // Asked now and then while the store is away, by any thread; true gives it up. Empty: never.
+  std::function<bool()> give_up = {};
 };
 
 }  // namespace weft

@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -58,9 +61,22 @@ std::string ReasonNotToListen(const std::string& host, int port) {
 class TcpStoreServer::Running {
  public:
   explicit Running(const TcpStoreServerOptions& options)
-      : service_({.run_id = options.run_id, .token = options.token, .max_bytes = options.max_bytes}) {}
+      : service_({.run_id = options.run_id,
+                  .token = options.token,
+                  .kept = {.max_bytes = options.max_bytes,
+                           .journal = options.journal,
+                           .grace = options.grace,
+                           .compact_bytes = options.compact_bytes}}) {
+    if (options.journal.has_value()) expirer_ = std::thread([this] { ExpireNowAndThen(); });
+  }
 
   ~Running() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    stopped_.notify_all();
+    if (expirer_.joinable()) expirer_.join();
     if (server_ == nullptr) return;
     service_.BeginShutdown();
     server_->Shutdown(std::chrono::system_clock::now());
@@ -89,9 +105,22 @@ class TcpStoreServer::Running {
     return server_ == nullptr ? 0 : port;
   }
 
+  int64_t num_cut_bytes() { return service_.kept().num_cut_bytes(); }
+
  private:
+  void ExpireNowAndThen() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!stopped_.wait_for(lock, std::chrono::milliseconds(200), [this] { return stop_; })) {
+      service_.kept().Expire(KeptKeys::Clock::now());
+    }
+  }
+
   TcpStoreService service_;
   std::unique_ptr<grpc::Server> server_;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;
+  std::thread expirer_;
 };
 
 TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options)
@@ -100,7 +129,7 @@ TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options)
                options.port);
   WEFT_REQUIRE(options.max_bytes > 0, "a store's max_bytes is at least 1, got ", options.max_bytes);
   RequireIdentity("token", options.token);
-  RequireIdentity("run id", options.run_id);
+  RequireIdentity("run id", options.run_id.value_or(""));
   const std::string wanted = JoinHostAndPort(host_, options.port);
   const std::string reason = ReasonNotToListen(host_, options.port);
   if (reason.empty()) port_ = running_->Listen(wanted, options);
@@ -113,6 +142,8 @@ TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options)
 }
 
 TcpStoreServer::~TcpStoreServer() = default;
+
+int64_t TcpStoreServer::num_cut_bytes() const { return running_->num_cut_bytes(); }
 
 std::string TcpStoreServer::notice() const {
   if (options_.tls.has_value() || (IsLoopback(host_) && !options_.token.empty())) return "";

@@ -1,11 +1,14 @@
 #include "runtime/store/tcp_store_service.h"
 
+#include <cstdint>
 #include <functional>
-#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
 #include "runtime/store/store_rules.h"
 #include "runtime/store/tcp_wire.h"
@@ -17,6 +20,27 @@ using Context = grpc::CallbackServerContext;
 
 grpc::Status StatusOf(const Error& error) {
   return {static_cast<grpc::StatusCode>(error.code()), error.message()};
+}
+
+// The value of a metadata entry; null if there is none.
+const grpc::string_ref* Find(const Context& context, const char* header) {
+  const auto found = context.client_metadata().find(header);
+  return found == context.client_metadata().end() ? nullptr : &found->second;
+}
+
+// Which of its client's calls this is; none for a client that does not say.
+StoreCall CallOf(const Context& context) {
+  const grpc::string_ref* const client = Find(context, kClientHeader);
+  const grpc::string_ref* const call = Find(context, kCallHeader);
+  StoreCall result;
+  if (client == nullptr || call == nullptr) return result;
+  const std::pair<absl::string_view, absl::string_view> numbers =
+      absl::StrSplit(absl::string_view(call->data(), call->size()), absl::MaxSplits(' ', 1));
+  WEFT_REQUIRE(
+      absl::SimpleAtoi(numbers.first, &result.number) && absl::SimpleAtoi(numbers.second, &result.answered),
+      "a call's numbers cannot be read");
+  result.client.assign(client->data(), client->size());
+  return result;
 }
 
 // Runs `body`, whose Error becomes the call's status, and ends the call.
@@ -76,13 +100,21 @@ class WaitReactor final : public grpc::ServerUnaryReactor {
 class SessionReactor final
     : public grpc::ServerBidiReactor<tcp_store::SessionRequest, tcp_store::SessionReply> {
  public:
-  SessionReactor(TcpStoreService& service, const Context& context) : service_(service) {
-    const grpc::Status admitted = service.Admit(context);
-    if (admitted.ok()) {
-      StartWrite(&reply_);
-    } else {
-      Finish(admitted);
+  SessionReactor(TcpStoreService& service, const Context& context)
+      : service_(service), client_(ClientOf(context, this)) {
+    grpc::Status admitted = service.Admit(context);
+    try {
+      if (admitted.ok()) stream_ = service.kept().Attach(client_);
+    } catch (const Error& error) {
+      admitted = StatusOf(error);
     }
+    if (!admitted.ok()) {
+      Finish(admitted);
+      return;
+    }
+    reply_.set_store(service.kept().id());
+    reply_.set_restarts_in_place(service.kept().restarts_in_place());
+    StartWrite(&reply_);
   }
 
   void OnWriteDone(bool ok) override {
@@ -103,66 +135,44 @@ class SessionReactor final
   }
 
   // Before the operation under way fails, on another thread perhaps.
-  void OnCancel() override { SetWills(); }
+  void OnCancel() override { Detach(); }
 
   void OnDone() override { delete this; }
 
  private:
-  struct Will {
-    std::string key;
-    std::string value;
-    int64_t num_bytes = 0;
-  };
+  // A client that gives no id, as one by hand may not, has one that is no other's.
+  static std::string ClientOf(const Context& context, const SessionReactor* self) {
+    const grpc::string_ref* const id = Find(context, kClientHeader);
+    if (id != nullptr && !id->empty()) return {id->data(), id->size()};
+    return absl::StrCat("#", reinterpret_cast<uintptr_t>(self));
+  }
 
   void Obey(const tcp_store::SessionRequest& request) {
-    if (request.has_last_will()) return Write(request.last_will().key(), request.last_will().value());
+    if (request.has_last_will()) {
+      return service_.kept().LeaveWill(client_, request.last_will().key(), request.last_will().value());
+    }
     WEFT_REQUIRE(request.has_farewell(), "a session's request is a last will or a farewell");
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Will& will : std::exchange(wills_, {})) service_.space().Reserve(-will.num_bytes);
+    service_.kept().Farewell(client_);
   }
 
-  void Write(const std::string& key, const std::string& value) {
-    RequireKey(key);
-    RequireValue(key, value);
-    const int64_t num_bytes = KeySpace::BytesOf(key, value);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    service_.space().Reserve(num_bytes);
-    for (Will& will : wills_) {
-      if (will.key != key) continue;
-      service_.space().Reserve(-will.num_bytes);
-      will = {.key = key, .value = value, .num_bytes = num_bytes};
-      return;
-    }
-    wills_.push_back({.key = key, .value = value, .num_bytes = num_bytes});
-  }
-
-  void SetWills() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Will& will : std::exchange(wills_, {})) {
-      if (!service_.shutting_down()) service_.space().Set(will.key, will.value, will.num_bytes);
-    }
+  void Detach() {
+    if (!service_.shutting_down()) service_.kept().Detach(client_, stream_);
   }
 
   void End() {
-    SetWills();
+    Detach();
     Finish(grpc::Status::OK);
   }
 
   TcpStoreService& service_;
   tcp_store::SessionRequest request_;
   tcp_store::SessionReply reply_;
-  std::mutex mutex_;
-  std::vector<Will> wills_;
+  const std::string client_;
+  uint64_t stream_ = 0;
 };
 
 std::vector<std::string> KeysOf(const tcp_store::Keys& keys) {
   return {keys.keys().begin(), keys.keys().end()};
-}
-
-// The value of a metadata entry; null if there is none.
-const grpc::string_ref* Find(const Context& context, const char* header) {
-  const auto found = context.client_metadata().find(header);
-  return found == context.client_metadata().end() ? nullptr : &found->second;
 }
 
 }  // namespace
@@ -180,8 +190,8 @@ grpc::Status TcpStoreService::Admit(const Context& context) const {
   }
   const grpc::string_ref* const run = Find(context, kRunHeader);
   const absl::string_view run_id = run == nullptr ? "" : absl::string_view(run->data(), run->size());
-  if (run_id != options_.run_id) {
-    return {grpc::StatusCode::PERMISSION_DENIED, absl::StrCat("serves run ", QuotedKey(options_.run_id),
+  if (options_.run_id.has_value() && run_id != *options_.run_id) {
+    return {grpc::StatusCode::PERMISSION_DENIED, absl::StrCat("serves run ", QuotedKey(*options_.run_id),
                                                               ", this client is of run ", QuotedKey(run_id))};
   }
   return grpc::Status::OK;
@@ -189,38 +199,40 @@ grpc::Status TcpStoreService::Admit(const Context& context) const {
 
 grpc::ServerUnaryReactor* TcpStoreService::Set(Context* context, const tcp_store::Entry* request,
                                                tcp_store::Nothing* /*reply*/) {
-  return Answer(*this, context, [&] { space_.Set(request->key(), request->value()); });
+  return Answer(*this, context, [&] { kept_.Set(CallOf(*context), request->key(), request->value()); });
 }
 
 grpc::ServerUnaryReactor* TcpStoreService::TryGet(Context* context, const tcp_store::Key* request,
                                                   tcp_store::Value* reply) {
   return Answer(*this, context, [&] {
-    const KeySpace::Value value = space_.TryGet(request->key());
+    const KeySpace::Value value = space().TryGet(request->key());
     if (value != nullptr) reply->set_value(*value);
   });
 }
 
 grpc::ServerUnaryReactor* TcpStoreService::Add(Context* context, const tcp_store::Amount* request,
                                                tcp_store::Number* reply) {
-  return Answer(*this, context, [&] { reply->set_number(space_.Add(request->key(), request->amount())); });
+  return Answer(*this, context,
+                [&] { reply->set_number(kept_.Add(CallOf(*context), request->key(), request->amount())); });
 }
 
 grpc::ServerUnaryReactor* TcpStoreService::CompareSet(Context* context, const tcp_store::Exchange* request,
                                                       tcp_store::Value* reply) {
   return Answer(*this, context, [&] {
-    reply->set_value(space_.CompareSet(request->key(), request->expected(), request->desired()));
+    reply->set_value(
+        kept_.CompareSet(CallOf(*context), request->key(), request->expected(), request->desired()));
   });
 }
 
 grpc::ServerUnaryReactor* TcpStoreService::Delete(Context* context, const tcp_store::Key* request,
                                                   tcp_store::Found* reply) {
-  return Answer(*this, context, [&] { reply->set_found(space_.Delete(request->key())); });
+  return Answer(*this, context, [&] { reply->set_found(kept_.Delete(CallOf(*context), request->key())); });
 }
 
 grpc::ServerUnaryReactor* TcpStoreService::Missing(Context* context, const tcp_store::Keys* request,
                                                    tcp_store::Keys* reply) {
   return Answer(*this, context, [&] {
-    for (const std::string& key : space_.Missing(KeysOf(*request))) reply->add_keys(key);
+    for (const std::string& key : space().Missing(KeysOf(*request))) reply->add_keys(key);
   });
 }
 

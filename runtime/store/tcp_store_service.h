@@ -2,20 +2,21 @@
 #define WEFT_RUNTIME_STORE_TCP_STORE_SERVICE_H_
 
 #include <atomic>
+#include <optional>
 #include <string>
 
-#include "runtime/store/key_space.h"
+#include "runtime/store/kept_keys.h"
 #include "runtime/store/tcp_store.grpc.pb.h"
 
 namespace weft {
 
 struct TcpStoreServiceOptions {
-  std::string run_id = {};
-  std::string token = {};  // "": none is asked for
-  int64_t max_bytes = 0;
+  std::optional<std::string> run_id = "";  // nullopt: clients of all runs
+  std::string token = {};                  // "": none is asked for
+  KeptKeysOptions kept = {};
 };
 
-// The calls of tcp_store.proto over a KeySpace: each is refused unless it carries the right token and run id,
+// The calls of tcp_store.proto over KeptKeys: each is refused unless it carries the right token and run id,
 // and those that wait are callbacks, no threads.
 //
 // Threads:  any; gRPC's.
@@ -24,13 +25,13 @@ struct TcpStoreServiceOptions {
 //           missing or wrong token, PermissionDenied for another run.
 class TcpStoreService final : public tcp_store::StoreService::CallbackService {
  public:
-  explicit TcpStoreService(const TcpStoreServiceOptions& options)
-      : options_(options), space_(options.max_bytes) {}
+  explicit TcpStoreService(const TcpStoreServiceOptions& options) : options_(options), kept_(options.kept) {}
 
   // From now on the end of a session is the server's own and sets no last will.
   void BeginShutdown() { shutting_down_ = true; }
 
-  KeySpace& space() { return space_; }
+  KeptKeys& kept() { return kept_; }
+  KeySpace& space() { return kept_.space(); }
   bool shutting_down() const { return shutting_down_; }
   grpc::Status Admit(const grpc::CallbackServerContext& context) const;
 
@@ -55,7 +56,7 @@ class TcpStoreService final : public tcp_store::StoreService::CallbackService {
 
  private:
   const TcpStoreServiceOptions options_;
-  KeySpace space_;
+  KeptKeys kept_;
   std::atomic<bool> shutting_down_ = false;
 };
 

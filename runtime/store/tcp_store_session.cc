@@ -25,6 +25,16 @@ grpc::Status TcpStoreSession::AwaitGreeting(Clock::time_point deadline) {
   return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer"};
 }
 
+tcp_store::SessionReply TcpStoreSession::greeting() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return greeting_;
+}
+
+bool TcpStoreSession::AwaitEnd(std::chrono::milliseconds timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return WaitFor(lock, Clock::now() + timeout, [] { return false; });
+}
+
 grpc::Status TcpStoreSession::Exchange(const tcp_store::SessionRequest& request,
                                        std::chrono::milliseconds timeout) {
   const std::lock_guard<std::mutex> exchange(exchange_mutex_);
@@ -70,6 +80,7 @@ void TcpStoreSession::OnReadDone(bool ok) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (ok) {
+      if (num_replies_ == 0) greeting_ = reply_;
       last_reply_ = reply_;
       ++num_replies_;
     } else {

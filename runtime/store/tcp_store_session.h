@@ -33,6 +33,12 @@ class TcpStoreSession final
   // Ok once the server has greeted; else why it has not, which ends the session.
   grpc::Status AwaitGreeting(Clock::time_point deadline);
 
+  // The server's first reply.
+  tcp_store::SessionReply greeting() const;
+
+  // True if the session ends within `timeout`.
+  bool AwaitEnd(std::chrono::milliseconds timeout);
+
   // Sends a request and returns what the server has replied; without a reply in time the session ends.
   grpc::Status Exchange(const tcp_store::SessionRequest& request, std::chrono::milliseconds timeout);
 
@@ -80,6 +86,7 @@ class TcpStoreSession final
   std::condition_variable changed_;
   std::shared_ptr<TcpStoreSession> self_;
   int64_t num_replies_ = 0;
+  tcp_store::SessionReply greeting_;
   tcp_store::SessionReply last_reply_;
   bool is_writing_ = false;
   bool is_reading_ = true;

@@ -18,6 +18,9 @@ namespace weft {
 // Metadata of every call; "-bin" makes gRPC carry any bytes.
 inline constexpr char kTokenHeader[] = "weft-token-bin";
 inline constexpr char kRunHeader[] = "weft-run-bin";
+inline constexpr char kClientHeader[] = "weft-client-bin";
+// Of calls that change something: "NUMBER ANSWERED" (StoreCall), as text.
+inline constexpr char kCallHeader[] = "weft-call-bin";
 
 // Tokens and run ids: what fits into the metadata of a call.
 inline constexpr int64_t kMaxIdentityBytes = 1024;

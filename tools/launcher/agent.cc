@@ -152,8 +152,8 @@ void Agent::Announce(const Assignment& assignment, const WorkerExit& exit) {
   try {
     store_->Set(absl::StrCat(options_.workers.job.run_id, "/", assignment.generation, "/exit/", exit.rank),
                 exit.What());
-  } catch (const Error& error) {
-    console_->Say(absl::StrCat("the job does not hear that ", exit.What(), ": ", error.message()));
+  } catch (const Error&) {
+    // The job has lost its store, which is said once, where it ends for that: in Publish, Done or the rendezvous.
   }
 }
 

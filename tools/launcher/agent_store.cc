@@ -13,10 +13,12 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_store.h"
+#include "tools/launcher/meeting_state.h"
 
 namespace weft {
 namespace {
@@ -62,8 +64,13 @@ std::set<std::string> OwnAddresses() {
 std::unique_ptr<TcpStoreServer> StartServer(const LaunchOptions& options, const std::string& run_id,
                                             const AgentStoreAccess& access) {
   const std::string host = IsLoopback(options.address) ? options.address : "0.0.0.0";
-  return std::make_unique<TcpStoreServer>(TcpStoreServerOptions{
-      .host = host, .port = options.port, .run_id = run_id, .token = access.token, .tls = access.tls});
+  return std::make_unique<TcpStoreServer>(
+      TcpStoreServerOptions{.host = host,
+                            .port = options.port,
+                            .run_id = run_id,
+                            .token = access.token,
+                            .tls = access.tls,
+                            .keepalive = KeepaliveOf(options.suspicion_time)});
 }
 
 // Waits until this machine knows an address for the options' name. A name may be misspelt, which the user
@@ -99,14 +106,21 @@ std::shared_ptr<Store> Connect(const std::string& address, const LaunchOptions& 
   bool said = false;
   while (!callbacks.cancelled()) {
     try {
-      return std::make_shared<TcpStore>(
-          address,
-          TcpStoreOptions{.run_id = run_id, .token = access.token, .tls = tls, .connect_timeout = slice});
+      return std::make_shared<TcpStore>(address,
+                                        TcpStoreOptions{.run_id = run_id,
+                                                        .token = access.token,
+                                                        .tls = tls,
+                                                        .connect_timeout = slice,
+                                                        .keepalive = KeepaliveOf(options.suspicion_time),
+                                                        .grace = options.store_grace,
+                                                        .give_up = callbacks.give_up});
     } catch (const Error& error) {
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (error.code() != absl::StatusCode::kDeadlineExceeded) throw;
       if (waited >= options.join_timeout) {
-        Throw(error.code(), "no node holds the job's store at ", address, ": ", error.message());
+        Throw(error.code(),
+              options.store_apart ? "there is no store at " : "no node holds the job's store at ", address,
+              ": ", error.message());
       }
       if (!said) callbacks.say(absl::StrCat("waiting for the job's store at ", address));
       said = true;
@@ -131,6 +145,19 @@ bool IsThisMachine(const std::string& host) {
   return false;
 }
 
+std::string NameInStore(Store& store, const std::string& run_id) {
+  const std::string key = absl::StrCat(run_id, "/runs");
+  for (;;) {
+    const std::string runs = store.TryGet(key).value_or("");
+    const std::string name = runs.empty() ? run_id : absl::StrCat(run_id, ".", runs);
+    const std::string state = store.TryGet(absl::StrCat(name, "/rdzv/state")).value_or("");
+    if (state.empty() || MeetingState::FromText(state).closed.empty()) return name;
+    int number = 0;
+    WEFT_CHECK(runs.empty() || absl::SimpleAtoi(runs, &number), key, " holds ", runs);
+    store.CompareSet(key, runs, absl::StrCat(number + 1));  // another node may be faster: to the same number
+  }
+}
+
 AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id,
                           const AgentStoreAccess& access, const AgentStoreCallbacks& callbacks) {
   AgentStore job;
@@ -139,7 +166,7 @@ AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_i
                          (options.meeting == Meeting::kStatic && options.node_rank == 0);
   if (!is_holder) AwaitName(options, callbacks);
   std::string taken;
-  if (options.meeting == Meeting::kDynamic) {
+  if (options.meeting == Meeting::kDynamic && !options.store_apart) {
     try {
       if (IsThisMachine(options.address)) job.server = StartServer(options, run_id, access);
     } catch (const Error& error) {

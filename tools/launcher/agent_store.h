@@ -32,10 +32,12 @@ struct AgentStoreAccess {
 struct AgentStoreCallbacks {
   std::function<bool()> cancelled;              // now and then; true ends the wait
   std::function<void(const std::string&)> say;  // a line for the user: what is waited for
+  // Asked by any thread while a store apart is away: true where the user wants to end, and nobody shall wait for it.
+  std::function<bool()> give_up = {};
 };
 
 // Opens the store at the options' address. Its server is here on a single node; on node 0 (kStatic); on a
-// node whose address the endpoint names and where the port is free (kDynamic).
+// node whose address the endpoint names and where the port is free (kDynamic); never if the store is apart.
 //
 // The server listens on the address if that is this machine's alone (127.0.0.1, localhost), else on every
 // interface: a name of this machine often means loopback to this machine itself.
@@ -46,6 +48,10 @@ struct AgentStoreCallbacks {
 //         Aborted if the store refuses this client. Null store if cancelled.
 AgentStore OpenAgentStore(const LaunchOptions& options, const std::string& run_id,
                           const AgentStoreAccess& access, const AgentStoreCallbacks& callbacks);
+
+// What job `run_id` is called in a store that outlives jobs: its own name, or, if one of that name is over, "<name>.1",
+// "<name>.2"...: the first that is not over. A job that is started again is another one so, whose keys are its own.
+std::string NameInStore(Store& store, const std::string& run_id);
 
 // Whether `host`, a name or an address, means this machine.
 bool IsThisMachine(const std::string& host);

@@ -47,6 +47,9 @@ struct GenerationEnd {
 
   bool operator==(const GenerationEnd&) const = default;
 
+  // Why the job is over, if this was its last.
+  std::string WhyOver() const { return kind == Kind::kFinished ? "it has finished" : headline; }
+
   std::string ToText() const;
   // Errors: DataLoss if `text` is from nobody's ToText.
   static GenerationEnd FromText(absl::string_view text);

@@ -80,11 +80,14 @@ std::unique_ptr<Rendezvous> MakeRendezvous(const LaunchOptions& options, const s
                              .master_addr = options.address,
                              .master_port = job.port,
                              .poll = options.monitor_interval,
+                             .beat = options.suspicion_time / 10,
+                             .silence = options.suspicion_time,
                              .join_timeout = options.join_timeout,
                              .last_call = options.last_call,
                              .say = [console](const std::string& line) { console->Say(line); },
                              .has_saved = has_saved,
-                             .holds_store = job.server != nullptr});
+                             .holds_store = job.server != nullptr,
+                             .store_apart = options.store_apart});
 }
 
 // A file that is opened later must not become this program's stdout: whoever closed a stream gets /dev/null.
@@ -101,7 +104,7 @@ int RunAgent(const LaunchOptions& options) {
   Console console;
   const std::vector<std::string> inherited = WholeEnvironment();
   const bool alone = options.meeting == Meeting::kStandalone;
-  const std::string run_id = options.run_id.empty() ? RandomId() : options.run_id;
+  std::string run_id = options.run_id.empty() ? RandomId() : options.run_id;
   AgentStoreAccess access = {.token = ValueOf(inherited, "WEFT_STORE_TOKEN"),
                              .tls = StoreTlsFrom(LauncherVariables())};
   // Other users of this machine reach its loopback too.
@@ -114,9 +117,11 @@ int RunAgent(const LaunchOptions& options) {
     }
     return stop_signal != 0;
   };
-  const AgentStore job = OpenAgentStore(options, run_id, access,
-                                        {cancelled, [&](const std::string& line) { console.Say(line); }});
+  const AgentStore job = OpenAgentStore(
+      options, run_id, access,
+      {cancelled, [&](const std::string& line) { console.Say(line); }, SignalSource::EndIsPending});
   if (job.store == nullptr) return 128 + stop_signal;
+  if (options.store_apart) run_id = NameInStore(*job.store, run_id);
   if (job.server != nullptr && !alone && !job.server->notice().empty()) console.Say(job.server->notice());
 
   const SnapshotSegments segments(run_id, options.workers_per_node);
@@ -128,6 +133,8 @@ int RunAgent(const LaunchOptions& options) {
                                                     .max_restarts = options.max_restarts,
                                                     .agent_store = true,
                                                     .store_token = access.token,
+                                                    .store_grace = options.store_grace,
+                                                    .suspicion_time = options.suspicion_time,
                                                     .snapshot_memory = segments.ToVariable()},
                                             .log_dir = LogFolder(options, run_id, &console),
                                             .tee = options.tee,

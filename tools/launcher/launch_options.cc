@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
 
@@ -30,6 +31,16 @@ ABSL_FLAG(std::string, rdzv_backend, "",
 ABSL_FLAG(std::string, rdzv_endpoint, "",
           "HOST[:PORT] where nodes meet, port 29400 if none is said: the address of one of them, whose "
           "launcher holds the job's store");
+ABSL_FLAG(std::string, store, "",
+          "HOST[:PORT] of a store apart (weft_run store), in place of --rdzv_endpoint: no node holds the "
+          "job's store "
+          "then, and it may be killed and begun again under the job");
+ABSL_FLAG(absl::Duration, store_grace, absl::Seconds(60),
+          "how long nodes and ranks try to come back to a store apart that is away, as in 60s or 2m");
+ABSL_FLAG(absl::Duration, suspicion_time, absl::Seconds(5),
+          "after how long a silence a node or a rank counts as lost, as in 5s: one that was stopped, or "
+          "whose machine "
+          "or link has vanished. One that was killed is noticed at once");
 ABSL_FLAG(
     std::string, rdzv_id, "",
     "name of the job, the same on all of its nodes: the store refuses others. By default none, and a random "
@@ -107,7 +118,7 @@ void ReadWorkers(LaunchOptions* options) {
 }
 
 // HOST, HOST:PORT, [V6]:PORT.
-void ReadEndpoint(const std::string& text, LaunchOptions* options) {
+void ReadEndpoint(absl::string_view flag, const std::string& text, LaunchOptions* options) {
   absl::string_view host = text;
   options->port = kDefaultEndpointPort;
   const size_t colon = text.rfind(':');
@@ -118,13 +129,35 @@ void ReadEndpoint(const std::string& text, LaunchOptions* options) {
   }
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   if (host.empty() || options->port < 1 || options->port > 65535) {
-    ThrowUnreadable("rdzv_endpoint", text, "HOST or HOST:PORT, as in node0:29400");
+    ThrowUnreadable(flag, text, "HOST or HOST:PORT, as in node0:29400");
   }
   options->address = std::string(host);
 }
 
+// A time of at least `least`, as whole milliseconds.
+std::chrono::milliseconds ReadTime(absl::string_view flag, absl::Duration value, absl::Duration least) {
+  WEFT_REQUIRE(value >= least && value <= absl::Hours(24), "--", flag, "=", absl::FormatDuration(value),
+               ": expected ", absl::FormatDuration(least), " to 24h");
+  return absl::ToChronoMilliseconds(value);
+}
+
+void ReadStore(const ParsedFlags& flags, LaunchOptions* options) {
+  options->store_apart = !absl::GetFlag(FLAGS_store).empty();
+  options->store_grace =
+      ReadTime("store_grace", absl::GetFlag(FLAGS_store_grace), /*least=*/absl::ZeroDuration());
+  options->suspicion_time =
+      ReadTime("suspicion_time", absl::GetFlag(FLAGS_suspicion_time), /*least=*/absl::Milliseconds(500));
+  if (!options->store_apart) return;
+  for (const char* other : {"standalone", "rdzv_endpoint", "master_addr", "master_port", "node_rank"}) {
+    WEFT_REQUIRE(!flags.Given(other), "--store says where the nodes meet: leave out --", other);
+  }
+  WEFT_REQUIRE(absl::GetFlag(FLAGS_rdzv_backend) != "static",
+               "--store numbers the nodes as they come: leave out --rdzv_backend=static");
+}
+
 // static or dynamic, by name or by which address is given.
 Meeting ReadMeeting(const ParsedFlags& flags, const LaunchOptions& options) {
+  if (options.store_apart) return Meeting::kDynamic;
   const std::string backend = absl::GetFlag(FLAGS_rdzv_backend);
   const std::vector<std::string> names = {"static", "c10d", "weft"};
   if (!backend.empty() && std::find(names.begin(), names.end(), backend) == names.end()) {
@@ -171,9 +204,10 @@ void ReadDynamic(const ParsedFlags& flags, LaunchOptions* options) {
     WEFT_REQUIRE(!flags.Given(other), "--", other,
                  " belongs to --rdzv_backend=static: nodes that come to --rdzv_endpoint are numbered there");
   }
+  if (options->store_apart) return ReadEndpoint("store", absl::GetFlag(FLAGS_store), options);
   WEFT_REQUIRE(flags.Given("rdzv_endpoint"), "--rdzv_backend=", absl::GetFlag(FLAGS_rdzv_backend),
                " needs --rdzv_endpoint=HOST[:PORT], where the nodes meet");
-  ReadEndpoint(absl::GetFlag(FLAGS_rdzv_endpoint), options);
+  ReadEndpoint("rdzv_endpoint", absl::GetFlag(FLAGS_rdzv_endpoint), options);
 }
 
 void ReadStandalone(const ParsedFlags& flags, LaunchOptions* options) {
@@ -235,6 +269,7 @@ FlagsUsage WeftRunUsage() {
       .summary =
           "Starts a program as the ranks of one job, on this machine or on several, and stops or restarts\n"
           "all of them when one fails: weft_run [flags] [--] PROGRAM [ARGUMENTS]\n"
+          "weft_run store --dir=DIR keeps a job's store apart from its nodes: weft_run store --help.\n"
           "\n"
           "Flags and the variables that the program finds (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,\n"
           "MASTER_PORT, TORCHELASTIC_RESTART_COUNT, ...) mean what they mean to torchrun. Flags end at the\n"
@@ -242,9 +277,9 @@ FlagsUsage WeftRunUsage() {
           "N.",
       .groups = {{"How many", {"nproc_per_node", "nnodes", "standalone"}},
                  {"Where nodes meet",
-                  {"rdzv_endpoint", "rdzv_backend", "rdzv_id", "rdzv_conf", "node_rank", "master_addr",
-                   "master_port"}},
-                 {"Failures", {"max_restarts", "monitor_interval"}},
+                  {"rdzv_endpoint", "store", "rdzv_backend", "rdzv_id", "rdzv_conf", "node_rank",
+                   "master_addr", "master_port"}},
+                 {"Failures", {"max_restarts", "monitor_interval", "suspicion_time", "store_grace"}},
                  {"Output", {"log_dir", "tee"}}},
       .examples = {
           "weft_run --nproc-per-node=4 bazel-bin/examples/train_gpt --mesh=dp=2,tp=2",
@@ -279,6 +314,7 @@ LaunchOptions ParseLaunchOptions(int argc, const char* const* argv) {
   ReadWorkers(&options);
   const int port = absl::GetFlag(FLAGS_master_port);
   WEFT_REQUIRE(port >= 1 && port <= 65535, "--master_port=", port, ": expected 1 to 65535");
+  ReadStore(flags, &options);
   options.meeting = ReadMeeting(flags, options);
   switch (options.meeting) {
     case Meeting::kStandalone:

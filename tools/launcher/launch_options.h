@@ -33,6 +33,10 @@ struct LaunchOptions {
   int port = 0;                       // MASTER_PORT; 0, in kStandalone only: any that is free
   std::string run_id;                 // kStandalone: empty if none was given
 
+  bool store_apart = false;  // kDynamic only: nobody here holds the store, `weft_run store` does
+  std::chrono::milliseconds store_grace{60'000};    // for that one to come back
+  std::chrono::milliseconds suspicion_time{5'000};  // of silence, after which a node or a rank counts as lost
+
   int max_restarts = 0;
   std::chrono::milliseconds monitor_interval{100};
   std::chrono::milliseconds name_timeout{0};  // for `address`, if it is a name, to be known

@@ -7,14 +7,14 @@
 namespace weft {
 
 void Liveness::Beat(const std::string& id) {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   if (now - last_beat_ < interval_) return;
   last_beat_ = now;
   store_.Add(absl::StrCat("beat/", id), 1);
 }
 
 Liveness::Life Liveness::Of(const std::string& id) {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   const auto [entry, first] = seen_.try_emplace(id);
   Seen& seen = entry->second;
   if (!first && now - seen.looked < interval_) return seen.life;

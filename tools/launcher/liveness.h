@@ -2,8 +2,10 @@
 #define WEFT_TOOLS_LAUNCHER_LIVENESS_H_
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "runtime/store/store.h"
@@ -23,8 +25,12 @@ class Liveness {
     kSilent,  // the number stood still for `silence`
   };
 
-  Liveness(Store& store, std::chrono::milliseconds interval, std::chrono::milliseconds silence)
-      : store_(store), interval_(interval), silence_(silence) {}
+  using Clock = std::chrono::steady_clock;
+
+  // `now` is the clock.
+  Liveness(Store& store, std::chrono::milliseconds interval, std::chrono::milliseconds silence,
+           std::function<Clock::time_point()> now = Clock::now)
+      : store_(store), interval_(interval), silence_(silence), now_(std::move(now)) {}
 
   // Says that node `id` lives, at most once an interval.
   void Beat(const std::string& id);
@@ -32,7 +38,6 @@ class Liveness {
   Life Of(const std::string& id);
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Seen {
     std::string count;
     Clock::time_point looked;
@@ -43,6 +48,7 @@ class Liveness {
   Store& store_;
   std::chrono::milliseconds interval_;
   std::chrono::milliseconds silence_;
+  std::function<Clock::time_point()> now_;
   std::map<std::string, Seen> seen_;
   Clock::time_point last_beat_;
 };

@@ -30,6 +30,15 @@ std::vector<int> SignalSource::Take() {
   return signals;
 }
 
+bool SignalSource::EndIsPending() {
+  sigset_t pending;
+  if (sigpending(&pending) != 0) return false;
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    if (sigismember(&pending, signal) == 1) return true;
+  }
+  return false;
+}
+
 bool SignalSource::EndsAProgram(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }

@@ -25,6 +25,9 @@ class SignalSource {
   // The signals that have come, in order.
   std::vector<int> Take();
 
+  // Whether one that ends a program has come and was not taken yet. Any thread.
+  static bool EndIsPending();
+
   // SIGINT, SIGTERM, SIGHUP, SIGQUIT.
   static bool EndsAProgram(int signal);
 

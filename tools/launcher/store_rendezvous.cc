@@ -97,11 +97,25 @@ MeetingState StoreRendezvous::Advanced(MeetingState state, Gathering* gathering)
         std::find(state.waiting.begin(), state.waiting.end(), options_.id) == state.waiting.end()) {
       state.waiting.push_back(options_.id);
     }
-    return state;
+    if (!EndedUnseen(&state, gathering)) return state;
   }
   JoinIfAbsent(&state, gathering);
   RunIfComplete(&state, gathering);
   return state;
+}
+
+bool StoreRendezvous::EndedUnseen(MeetingState* state, Gathering* gathering) {
+  if (!options_.store_apart || state->Find(options_.id) != nullptr) return false;
+  int heard = 0;
+  for (const MeetingNode& node : state->nodes)
+    heard += gathering->liveness.Of(node.id) != Liveness::Life::kSilent;
+  if (heard > 0) return false;
+  GenerationEnd end = {
+      .kind = GenerationEnd::Kind::kLost, .restart = true, .headline = "all nodes were lost"};
+  end = GenerationEnd::FromText(store_->CompareSet(EndKey(state->generation), "", end.ToText()));
+  if (!end.restart) state->closed = end.WhyOver();
+  if (end.restart) state->Reopen(end);
+  return end.restart;
 }
 
 void StoreRendezvous::RequireFit(const MeetingState& state) {
@@ -199,9 +213,7 @@ Assignment StoreRendezvous::Begin(const MeetingState& state) {
   const std::lock_guard<std::mutex> lock(mutex_);
   current_ = state;
   end_.reset();
-  uint64_t events = 0;
-  while (read(event_.get(), &events, sizeof(events)) > 0) {
-  }
+  for (uint64_t events = 0; read(event_.get(), &events, sizeof(events)) > 0;) continue;
   if (end) SetEndLocked(state.generation, GenerationEnd::FromText(*end));
   return {.generation = state.generation,
           .restarts = state.restarts,
@@ -277,9 +289,7 @@ GenerationEnd StoreRendezvous::Publish(GenerationEnd end) {
   end.restart = end.restart && (free || restarts < options_.max_restarts);
   const std::string won = store_->CompareSet(EndKey(current.generation), "", end.ToText());
   const GenerationEnd first = GenerationEnd::FromText(won);
-  if (!first.restart) {
-    Close(first.kind == GenerationEnd::Kind::kFinished ? "it has finished" : first.headline);
-  }
+  if (!first.restart) Close(first.WhyOver());
   SetEnd(current.generation, first);
   return first;
 }

@@ -39,6 +39,8 @@ struct StoreRendezvousOptions {
   Rendezvous::HasSaved has_saved = {};               // empty: never
   // The job's store is this process's: it stays until the job is over, even where it may take part no more.
   bool holds_store = false;
+  // The store outlives the nodes: they may all be lost, and others come that go on.
+  bool store_apart = false;
   std::function<int64_t()> now_s = {};  // since 1970; empty: the machine's clock
 };
 
@@ -77,6 +79,8 @@ class StoreRendezvous final : public Rendezvous {
   bool IsNewToMe(const MeetingState& state) const;
   MeetingState Advanced(MeetingState state, Gathering* gathering);
   void JoinIfAbsent(MeetingState* state, Gathering* gathering);
+  // Whether the generation that runs has lost all its nodes, so that none of them can tell; then it has ended.
+  bool EndedUnseen(MeetingState* state, Gathering* gathering);
   void RequireFit(const MeetingState& state);
   [[noreturn]] void ThrowLeftOut() const;
   // What a node that was left out is told once the job is over, as if it had been there.

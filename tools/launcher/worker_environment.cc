@@ -28,7 +28,11 @@ std::vector<std::string> WorkerEnvironment(const std::vector<std::string>& inher
       {"TORCHELASTIC_RUN_ID", job.run_id}};
   if (job.workers_per_node > 1 && ValueOf(inherited, "OMP_NUM_THREADS").empty()) own["OMP_NUM_THREADS"] = "1";
   if (!error_file.empty()) own["TORCHELASTIC_ERROR_FILE"] = error_file;
-  if (job.agent_store) own["WEFT_AGENT_STORE"] = "1";
+  if (job.agent_store) {
+    own["WEFT_AGENT_STORE"] = "1";
+    own["WEFT_STORE_GRACE_MS"] = absl::StrCat(job.store_grace.count());
+    own["WEFT_SUSPICION_MS"] = absl::StrCat(job.suspicion_time.count());
+  }
   if (!job.snapshot_memory.empty()) own["WEFT_SNAPSHOT_MEMORY"] = job.snapshot_memory;
   if (!job.store_token.empty()) own["WEFT_STORE_TOKEN"] = job.store_token;
 

@@ -8,6 +8,8 @@
 //                                            input does
 //   store_client STORE will_exit KEY VALUE   the same, but ends by _exit(0)
 //   store_client serve PORT                  keeps a TCP store until its input ends; prints its address
+//   store_client keep PORT FOLDER            the same, with a journal in FOLDER
+//   store_client keep_synced PORT FOLDER     the same, on the disk before each answer
 //
 // STORE is file:FOLDER or tcp:HOST:PORT. Exits 1 with a line on stderr when anything fails.
 
@@ -68,6 +70,15 @@ void LeaveWill(Store& store, const std::string& key, const std::string& value) {
 void Run(int argc, char** argv) {
   if (argc == 3 && argv[1] == absl::string_view("serve")) {
     const TcpStoreServer server({.port = Number(argv[2])});
+    Print(server.address());
+    AwaitInputsEnd();
+    return;
+  }
+  const bool synced = argc == 4 && argv[1] == absl::string_view("keep_synced");
+  if (argc == 4 && (synced || argv[1] == absl::string_view("keep"))) {
+    const TcpStoreServer server({.port = Number(argv[2]),
+                                 .journal = StoreJournalOptions{.folder = argv[3], .sync_each = synced},
+                                 .compact_bytes = 4096});
     Print(server.address());
     AwaitInputsEnd();
     return;

@@ -119,6 +119,21 @@ TEST(LaunchOptionsTest, Dynamic) {
   EXPECT_EQ(OptionsOf({"--rdzv-endpoint=node0", "t"}).meeting, Meeting::kDynamic);  // a job of one node
 }
 
+TEST(LaunchOptionsTest, AStoreApart) {
+  const LaunchOptions options = OptionsOf({"--store=[::1]:5", "--nnodes=2:3", "--store-grace=2m", "train"});
+  EXPECT_EQ(options.meeting, Meeting::kDynamic);
+  EXPECT_TRUE(options.store_apart);
+  EXPECT_EQ(options.address, "::1");
+  EXPECT_EQ(options.port, 5);
+  EXPECT_EQ(options.max_nodes, 3);
+  EXPECT_EQ(options.run_id, "none");
+  EXPECT_EQ(options.store_grace, std::chrono::minutes(2));
+  EXPECT_EQ(options.suspicion_time, std::chrono::seconds(5));
+  // One node too: its store is elsewhere.
+  EXPECT_EQ(OptionsOf({"--store=a", "train"}).meeting, Meeting::kDynamic);
+  EXPECT_EQ(OptionsOf({"--suspicion_time=1500ms", "train"}).suspicion_time, std::chrono::milliseconds(1500));
+}
+
 TEST(LaunchOptionsTest, WaitsAndOutput) {
   const LaunchOptions options = OptionsOf(
       {"--monitor-interval=0.25", "--max-restarts=3", "--log-dir=logs", "--tee=0:3,1:2",
@@ -178,6 +193,13 @@ TEST(LaunchOptionsTest, EveryMistakeHasItsLine) {
       {{"--rdzv-endpoint=:80", "t"},
        "flag --rdzv_endpoint: cannot read \":80\": expected HOST or HOST:PORT, as in node0:29400"},
       {{"--standalone", "--nnodes=2", "t"}, "--standalone is one node: leave out --nnodes=2"},
+      {{"--store=a", "--rdzv-endpoint=a", "t"},
+       "--store says where the nodes meet: leave out --rdzv_endpoint"},
+      {{"--store=a", "--rdzv-backend=static", "t"},
+       "--store numbers the nodes as they come: leave out --rdzv_backend=static"},
+      {{"--store=a:0", "t"},
+       "flag --store: cannot read \"a:0\": expected HOST or HOST:PORT, as in node0:29400"},
+      {{"--suspicion-time=100ms", "t"}, "--suspicion_time=100ms: expected 500ms to 24h"},
       {{"--standalone", "--rdzv-endpoint=a", "t"}, "--standalone meets nobody: leave out --rdzv_endpoint"},
       {{"--master-port=70000", "t"}, "--master_port=70000: expected 1 to 65535"},
       {{"--max-restarts=-1", "t"}, "--max_restarts=-1: expected 0 or more"},

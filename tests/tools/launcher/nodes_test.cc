@@ -147,7 +147,35 @@ TEST(NodesTest, WithoutTheNodeThatHoldsTheStoreTheOthersEnd) {
   EXPECT_EQ(first.Wait(), 128 + SIGKILL);
   EXPECT_EQ(second.Wait(), 1);
   EXPECT_LT(Clock::now() - lost, seconds(40));
-  EXPECT_THAT(second.err(), HasSubstr("lost the job's store"));
+  std::vector<std::string> said;
+  for (const std::string& line : LinesOf(second.err())) {
+    if (absl::StrContains(line, "store")) said.push_back(line);
+  }
+  EXPECT_THAT(said, testing::ElementsAre(
+                        testing::AllOf(HasSubstr("weft_run: the job failed"),
+                                       HasSubstr(" lost the job's store: the store at 127.0.0.1:"),
+                                       HasSubstr(" is gone: its server has ended or cannot be reached"))));
+}
+
+TEST(NodesTest, ANodeThatIsStoppedIsLostAfterTheSuspicionTime) {
+  const int port = FreePort();
+  const std::string script = absl::StrCat(kSaysWho, "exec sleep 60");
+  RunningProgram first(StaticNode(port, 0, script, {"--suspicion-time=1s"}));
+  RunningProgram second(StaticNode(port, 1, script, {"--suspicion-time=1s"}));
+  ASSERT_TRUE(first.Await("life 0", 2));
+  ASSERT_TRUE(second.Await("life 0", 2));
+  const pid_t agent = DescendantsOf(second.pid()).front();
+  kill(agent, SIGSTOP);
+  EXPECT_EQ(first.Wait(), 1);
+  EXPECT_THAT(first.err(), HasSubstr("was lost: no sign of life for 1 s"));
+  kill(agent, SIGKILL);
+}
+
+TEST(NodesTest, WorkersAreToldOfTheirTimes) {
+  RunningProgram run(WeftRun({"--suspicion-time=2500ms", "--store-grace=90s"},
+                             "echo $WEFT_SUSPICION_MS $WEFT_STORE_GRACE_MS"));
+  EXPECT_EQ(run.Wait(), 0);
+  EXPECT_EQ(run.out(), "2500 90000\n");
 }
 
 TEST(NodesTest, ANodeThatIsToldToStopStopsTheOthers) {

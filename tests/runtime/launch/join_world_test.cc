@@ -1,0 +1,198 @@
+// Worlds by arguments and spawned ranks, as processes: they come to life, end, are made anew in the same processes, and each
+// mistake has its line on every rank that it concerns.
+
+#include "runtime/launch/join_world.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/spawn_ranks.h"
+#include "runtime/launch/world_meeting.h"
+#include "tests/message_of.h"
+#include "tests/runtime/launch/processes.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr char kProgram[] = "tests/runtime/launch/worlds_program";
+
+class PlaceTest : public testing::TestWithParam<std::string> {
+ protected:
+  PlaceTest() {
+    std::string folder = "/tmp/weft_worlds.XXXXXX";
+    WEFT_CHECK(mkdtemp(folder.data()) != nullptr, "no folder");
+    folder_ = folder;
+    address_ = GetParam() == "tcp" ? absl::StrCat("tcp://127.0.0.1:", FreePort())
+                                   : absl::StrCat("file://", folder_, "/meet");
+  }
+  ~PlaceTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+  std::string address_;
+};
+
+// The ends of processes with those arguments after the address.
+std::vector<ProcessEnd> Outcome(const std::string& address,
+                                const std::vector<std::vector<std::string>>& ranks) {
+  Processes processes;
+  for (const std::vector<std::string>& arguments : ranks) {
+    std::vector<std::string> words = {kProgram, address};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    processes.Start(words, {});
+  }
+  return processes.Wait(seconds(60));
+}
+
+TEST_P(PlaceTest, WorldsOneAfterAnotherAtOnePlace) {
+  const std::vector<ProcessEnd> ends = Outcome(address_, {{"2", "3", "5"}, {"0", "3", "5"}, {"1", "3", "5"}});
+  for (const ProcessEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.err;
+  std::string expected;
+  for (int time = 0; time < 5; ++time) {
+    absl::StrAppend(&expected, "rank ", time % 2 == 0 ? 0 : 2, " of 3: 6\n");
+  }
+  EXPECT_EQ(ends[1].out, expected);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/meet"));
+}
+
+TEST_P(PlaceTest, AWorldOfOne) {
+  const std::vector<ProcessEnd> ends = Outcome(address_, {{"0", "1", "3"}});
+  EXPECT_EQ(ends[0].out, "rank 0 of 1: 1\nrank 0 of 1: 1\nrank 0 of 1: 1\n") << ends[0].err;
+}
+
+TEST_P(PlaceTest, TwoRanksOfTheSameNumber) {
+  Processes processes;
+  for (int i = 0; i < 2; ++i) processes.Start({kProgram, address_, "1", "2", "1", "4000"}, {});
+  processes.Start({kProgram, address_, "0", "2", "1", "4000"}, {});
+  const std::vector<ProcessEnd> ends = processes.Wait(seconds(60));
+  EXPECT_EQ(ends[0].exit_code + ends[1].exit_code, 1) << ends[0].err << ends[1].err;
+  EXPECT_EQ(ends[2].exit_code, 0) << ends[2].err;
+  // It may have come when the world was complete and rank 0 no longer there.
+  EXPECT_THAT(ends[0].err + ends[1].err,
+              testing::AnyOf(AllOf(HasSubstr("rank 1 of the world at "), HasSubstr("already: process "),
+                                   HasSubstr("needs a number of its own")),
+                             HasSubstr("rank 1 has found no rank 0 at "), HasSubstr("is gone: its server")));
+}
+
+TEST_P(PlaceTest, TwoRanksZero) {
+  Processes processes;
+  // Each would wait for rank 1.
+  for (int i = 0; i < 2; ++i) processes.Start({kProgram, address_, "0", "2", "1", "6000"}, {});
+  const std::vector<ProcessEnd> ends = processes.Wait(seconds(60));
+  EXPECT_THAT(ends[0].err + ends[1].err,
+              AllOf(HasSubstr("rank 0 of the world at "), HasSubstr("needs a number of its own"),
+                    HasSubstr("is not complete after 6 s: there is no rank 1")));
+}
+
+TEST_P(PlaceTest, RanksToldOfDifferentSizesAllHearIt) {
+  const std::vector<ProcessEnd> ends = Outcome(address_, {{"0", "2", "1"}, {"1", "3", "1"}});
+  for (const ProcessEnd& end : ends) {
+    EXPECT_EQ(end.exit_code, 1);
+    EXPECT_THAT(end.err, AllOf(HasSubstr("was told of a world of "), HasSubstr("others of one of ")));
+  }
+}
+
+TEST_P(PlaceTest, WhoDoesNotComeIsNamedOnAll) {
+  const std::vector<ProcessEnd> ends = Outcome(address_, {{"0", "4", "1", "1500"}, {"2", "4", "1", "1500"}});
+  for (const ProcessEnd& end : ends) {
+    EXPECT_EQ(end.exit_code, 1);
+    EXPECT_THAT(end.err, HasSubstr("is not complete after 1.5 s: there is no rank 1, 3"));
+  }
+  EXPECT_THAT(Outcome(address_, {{"1", "2", "1", "500"}})[0].err,
+              HasSubstr("rank 1 has found no rank 0 at "));
+}
+
+TEST_P(PlaceTest, MadeAnewAfterAFailure) {
+  Processes processes;
+  for (const char* const rank : {"0", "1"}) processes.Start({kProgram, "again", address_, rank}, {});
+  const std::vector<ProcessEnd> ends = processes.Wait(seconds(60));
+  EXPECT_EQ(ends[1].out, "rank 1 of 2: 3\nthe disk is full\nrank 1 of 2: 3\n") << ends[1].err;
+  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].err;
+  EXPECT_THAT(ends[0].out, AllOf(HasSubstr("rank 1 failed: "), HasSubstr("\nrank 0 of 2: 3\n")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, PlaceTest, testing::Values("tcp", "file"));
+
+TEST(JoinWorldTest, AFileOfAnEarlierWorldIsNamed) {
+  const std::string path = absl::StrCat("/tmp/weft_stale.", getpid());
+  const MeetingFile file = {.rank0 = {.host = MeetingRank::Self().host, .process = 4711, .id = "x"},
+                            .port = FreePort()};
+  ASSERT_TRUE(file.Make(path));
+  EXPECT_FALSE(file.Make(path));
+  const auto join = [&](int rank, const std::string& address) {
+    return MessageOf([&] {
+      JoinWorld({.rank = rank, .size = 2, .address = address, .timeout = std::chrono::milliseconds(300)});
+    });
+  };
+  EXPECT_THAT(join(0, "file://" + path),
+              AllOf(HasSubstr(path + " is left from an earlier world, whose rank 0 was process 4711 on "),
+                    HasSubstr("remove it, or name another")));
+  EXPECT_THAT(join(1, "file://" + path), HasSubstr("does not answer: is it left from an earlier world?"));
+  std::ofstream(path) << "something else";
+  EXPECT_THAT(join(0, "file://" + path), HasSubstr("is not one in which ranks meet"));
+  std::filesystem::remove(path);
+  EXPECT_THAT(join(0, "file:///nonexistent/meet"), HasSubstr("No such file or directory"));
+  EXPECT_EQ(join(0, "udp://a:1"),
+            "a world's address is 'udp://a:1', expected tcp://HOST:PORT or file:///PATH");
+  EXPECT_EQ(join(2, "tcp://a:1"), "rank 2 of a world of 2: expected 0 to 1");
+}
+
+ProcessEnd Spawn(const std::string& how) {
+  Processes processes;
+  processes.Start({kProgram, "spawn", how, "3"}, {});
+  return processes.Wait(seconds(60))[0];
+}
+
+TEST(SpawnRanksTest, RunsAFunctionOnRanksOfThisProgram) {
+  const ProcessEnd end = Spawn("well");
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_THAT(end.out, HasSubstr(absl::StrCat("rank ", rank, " of 3: 6\n")));
+}
+
+TEST(SpawnRanksTest, OneThatFailsEndsAll) {
+  const ProcessEnd thrown = Spawn("throw");
+  EXPECT_EQ(thrown.exit_code, 1);
+  EXPECT_THAT(thrown.err, HasSubstr("rank 1 exited with code 1: the disk is full\n"));
+  const ProcessEnd code = Spawn("code");
+  EXPECT_EQ(code.exit_code, 9) << code.err;
+  EXPECT_THAT(code.err, HasSubstr("rank 1 exited with code 9\n"));
+  const ProcessEnd killed = Spawn("kill");
+  EXPECT_EQ(killed.exit_code, 137) << killed.err;
+  EXPECT_THAT(killed.err, HasSubstr("rank 1 was killed by signal 9 (SIGKILL)\n"));
+  EXPECT_EQ(Spawn("ignore").exit_code, 1);
+}
+
+TEST(SpawnRanksTest, CollectsTheEndsOfAnyProgram) {
+  const std::string folder = absl::StrCat("/tmp/weft_ends.", getpid());
+  const std::string script =
+      "echo '{\"message\": {\"message\": \"no disk\"}}' > $TORCHELASTIC_ERROR_FILE;"
+      "[ $RANK$COLOUR = 1red ] && exit 7; exec sleep 50";
+  const SpawnResult result =
+      SpawnRanks(3, {"sh", "-c", script}, {.variables = {{"COLOUR", "red"}}, .error_folder = folder});
+  EXPECT_EQ(result.first_failed, 1);
+  EXPECT_EQ(result.ExitCode(), 7);
+  ASSERT_EQ(result.ranks.size(), 3u);
+  EXPECT_EQ(result.ranks[1], (SpawnedEnd{.exit_code = 7, .error = "no disk"}));
+  EXPECT_EQ(result.ranks[0].signal, 15);
+  EXPECT_EQ(result.ranks[1].What(), "exited with code 7: no disk");
+  EXPECT_TRUE(std::filesystem::exists(folder + "/2/error.json") || result.ranks[2].signal == 15);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(SpawnRanks(2, {"true"}).ExitCode(), 0);
+  EXPECT_THAT(MessageOf([] { SpawnRanks(2, {"/nonexistent"}); }),
+              HasSubstr("cannot start /nonexistent: No such file or directory"));
+  EXPECT_EQ(InvalidArgumentMessage([] { SpawnRanks(0, {"true"}); }), "1 rank or more can be spawned, got 0");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,206 @@
+// A TCP store that restarts in place: its process is killed between and inside calls and begun anew, and its clients notice
+// nothing but the time.
+
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "runtime/base/error.h"
+#include "runtime/store/tcp_store.h"
+#include "runtime/store/tcp_store_server.h"
+#include "tests/message_of.h"
+#include "tests/runtime/store/child.h"
+#include "tests/runtime/store/conformance.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A store in a process of its own, with a folder.
+class KeptStore {
+ public:
+  explicit KeptStore(const std::string& command = "keep") : command_(command) {
+    std::string folder = "/tmp/weft_kept.XXXXXX";
+    WEFT_CHECK(mkdtemp(folder.data()) != nullptr, "no folder");
+    folder_ = folder;
+    Begin();
+  }
+  ~KeptStore() {
+    child_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  const std::string& address() const { return address_; }
+  const std::string& folder() const { return folder_; }
+
+  void Kill() {
+    child_->Signal(SIGKILL);
+    child_->Join(kLong);
+  }
+  void Begin() {
+    const std::string port = address_.empty() ? "0" : address_.substr(address_.rfind(':') + 1);
+    child_ = std::make_unique<Child>(kStoreClient, std::vector<std::string>{command_, port, folder_});
+    address_ = child_->ReadLine(kLong);
+    WEFT_CHECK(!address_.empty(), "the store did not begin");
+  }
+
+ private:
+  const std::string command_;
+  std::string folder_;
+  std::string address_;
+  std::unique_ptr<Child> child_;
+};
+
+TEST(TcpStoreRestartTest, WhatHadAnAnswerIsThereAfterAKill) {
+  KeptStore kept;
+  TcpStore store(kept.address());
+  store.Set("k", "v");
+  EXPECT_EQ(store.Add("n", 3), 3);
+  kept.Kill();
+  kept.Begin();
+  EXPECT_EQ(store.TryGet("k"), "v");
+  EXPECT_EQ(store.Add("n", 3), 6);
+  TcpStore other(kept.address());
+  EXPECT_EQ(other.TryGet("n"), "6");
+}
+
+TEST(TcpStoreRestartTest, WaitsGoOnOverARestart) {
+  KeptStore kept;
+  TcpStore store(kept.address());
+  auto value = std::async(std::launch::async, [&] { return store.Get("late", kLong); });
+  auto both = std::async(std::launch::async, [&] { store.Wait({"late", "later"}, kLong); });
+  std::this_thread::sleep_for(milliseconds(100));
+  kept.Kill();
+  kept.Begin();
+  TcpStore other(kept.address());
+  other.Set("late", "here");
+  other.Set("later", "too");
+  EXPECT_EQ(value.get(), "here");
+  both.get();
+}
+
+TEST(TcpStoreRestartTest, LastWillsSurvive) {
+  KeptStore kept;
+  TcpStore other(kept.address());
+  Child client(kStoreClient, {absl::StrCat("tcp:", kept.address()), "will", "will", "killed"});
+  ASSERT_EQ(client.ReadLine(kLong), "ready");
+  kept.Kill();
+  kept.Begin();
+  EXPECT_EQ(other.TryGet("will"), std::nullopt);
+  // It does nothing but wait, so its connection is found broken by its next call: its farewell.
+  client.CloseInput();
+  EXPECT_EQ(client.Join(kLong), 0);
+  EXPECT_EQ(other.TryGet("will"), std::nullopt);
+}
+
+// Threads of several clients count, append by compare_set, set and delete, each known exactly, while the store is killed at
+// moments that a seed chooses.
+TEST(TcpStoreRestartTest, EqualsAModelThroughKills) {
+  constexpr int kThreads = 4;
+  constexpr int kKills = 12;
+  // What it does for longest is to sync what it has written and not answered: there most kills meet it.
+  KeptStore kept("keep_synced");
+  std::atomic<bool> stop = false;
+  std::vector<std::map<std::string, std::string>> models(kThreads);
+  std::vector<int64_t> counts(kThreads, 0);
+  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<TcpStore>> stores;
+  for (int i = 0; i < kThreads / 2; ++i) stores.push_back(std::make_unique<TcpStore>(kept.address()));
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937 random(i);
+      TcpStore& store = *stores[i / 2];
+      std::map<std::string, std::string>& model = models[i];
+      int64_t own = 0;
+      while (!stop) {
+        const std::string key = absl::StrCat(i, "/", random() % 5);
+        const std::string value = absl::StrCat(random() % 3);
+        store.Add("all", 1);
+        ++counts[i];
+        EXPECT_EQ(store.Add(absl::StrCat("own/", i), 1), ++own);
+        const std::string held = model.contains(key) ? model[key] : "";
+        EXPECT_EQ(store.TryGet(key).value_or(""), held);
+        if (random() % 2 == 0) {
+          const std::string changed = absl::StrCat(value, "x");
+          EXPECT_EQ(store.CompareSet(key, held, changed), changed);
+          model[key] = changed;
+        } else {
+          EXPECT_EQ(store.Delete(key), model.erase(key) > 0);
+        }
+      }
+    });
+  }
+  std::mt19937 random(7);
+  for (int kill = 0; kill < kKills; ++kill) {
+    std::this_thread::sleep_for(milliseconds(random() % 120));
+    kept.Kill();
+    kept.Begin();
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  TcpStore store(kept.address());
+  int64_t all = 0;
+  for (int i = 0; i < kThreads; ++i) {
+    all += counts[i];
+    for (int k = 0; k < 5; ++k) {
+      const std::string key = absl::StrCat(i, "/", k);
+      const auto expected = models[i].find(key);
+      EXPECT_EQ(store.TryGet(key).value_or("none"), expected == models[i].end() ? "none" : expected->second);
+    }
+  }
+  EXPECT_EQ(store.Get("all", kLong), absl::StrCat(all));
+  EXPECT_GT(all, kKills);
+}
+
+TEST(TcpStoreRestartTest, AfterItsGraceItIsGone) {
+  KeptStore kept;
+  TcpStore store(kept.address(), {.grace = milliseconds(300)});
+  TcpStore stopped(kept.address(), {.give_up = [] { return true; }});
+  kept.Kill();
+  const auto gone = AllOf(HasSubstr("the store at "), HasSubstr("is gone: its server has ended"));
+  EXPECT_THAT(MessageOf([&] { store.Set("k", "v"); }), gone);
+  EXPECT_THAT(MessageOf([&] { stopped.Set("k", "v"); }), gone);
+  kept.Begin();
+  EXPECT_THAT(MessageOf([&] { store.Set("k", "v"); }), gone);
+}
+
+TEST(TcpStoreRestartTest, AnotherStoreAtTheSamePlaceIsNotTakenForIt) {
+  KeptStore kept;
+  TcpStore store(kept.address());
+  kept.Kill();
+  std::filesystem::remove(kept.folder() + "/journal");
+  kept.Begin();
+  EXPECT_THAT(MessageOf([&] { store.Add("n", 1); }),
+              HasSubstr("another one answers there, which has not its keys"));
+  EXPECT_THAT(MessageOf([&] { store.Add("n", 1); }), HasSubstr("is gone"));
+}
+
+class RestartingSite : public StoreSite {
+ public:
+  std::shared_ptr<Store> Join() override { return std::make_shared<TcpStore>(kept_.address()); }
+  std::string address() const override { return absl::StrCat("tcp:", kept_.address()); }
+
+ private:
+  KeptStore kept_;
+};
+
+const StoreBackend kRestarting = {"restarting", [] { return std::make_unique<RestartingSite>(); }};
+INSTANTIATE_TEST_SUITE_P(Restarting, StoreConformance, testing::Values(kRestarting));
+INSTANTIATE_TEST_SUITE_P(Restarting, StoreAcrossProcesses, testing::Values(kRestarting));
+
+}  // namespace
+}  // namespace weft
