@@ -1,6 +1,8 @@
 #include "dtensor/checkpoint/safetensors.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,22 +28,45 @@ bool FlushFolderOf(const std::string& path) {
   return error == 0;
 }
 
+// Opens the file of a temporary name, empty, for one writer at a time: a lock, which ends with its process, tells a file that is
+// being written from one that a killed process has left. nullptr, with errno set, if that fails.
+std::FILE* OpenTemporary(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0) return nullptr;
+  struct stat opened = {};
+  struct stat named = {};
+  // A file system without locks has one writer by its user's care.
+  bool is_free = flock(descriptor, LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR);
+  if (!is_free) errno = EBUSY;
+  // The writer before may have given it its name, or removed it, between opening and locking.
+  if (is_free && (fstat(descriptor, &opened) != 0 || stat(path.c_str(), &named) != 0 ||
+                  opened.st_ino != named.st_ino || opened.st_dev != named.st_dev)) {
+    is_free = false;
+    errno = EBUSY;
+  }
+  std::FILE* const file = is_free && ftruncate(descriptor, 0) == 0 ? fdopen(descriptor, "wb") : nullptr;
+  if (file != nullptr) return file;
+  const int error = errno;
+  close(descriptor);
+  errno = error;
+  return nullptr;
+}
+
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
                                      const SafetensorsMetadata& metadata)
-    : path_(std::move(path)),
-      entries_(entries),
-      file_(nullptr, CloseAndRemove{absl::StrCat(path_, ".tmp.", getpid())}) {
-  file_.reset(std::fopen(file_.get_deleter().path.c_str(), "wb"));
-  WEFT_REQUIRE(file_ != nullptr, "cannot write '", path_, "': ", std::strerror(errno));
+    : path_(std::move(path)), entries_(entries), file_(nullptr, CloseAndRemove{path_ + ".tmp"}) {
+  file_.reset(OpenTemporary(file_.get_deleter().path));
+  WEFT_REQUIRE(file_ != nullptr, "cannot write '", path_,
+               "': ", errno == EBUSY ? "another process is writing it" : std::strerror(errno));
   const std::string header = FormatSafetensorsHeader(path_, entries_, metadata);
   WriteBytes(header.data(), static_cast<int64_t>(header.size()));
 }
 
 void SafetensorsWriter::CloseAndRemove::operator()(std::FILE* file) const {
+  std::remove(path.c_str());  // while the lock is held: the name is still this file's
   std::fclose(file);
-  std::remove(path.c_str());
 }
 
 void SafetensorsWriter::ThrowCannotWrite() const {

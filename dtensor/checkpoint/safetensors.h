@@ -23,10 +23,11 @@ namespace weft {
 // Source: the format's README at huggingface/safetensors.
 
 // Writes one file, tensor by tensor in the order of `entries`. The file appears under its name only in
-// Finish, whole: until then, and after an error, whatever stood there stays, and no other file is left.
+// Finish, whole: until then, and after an error, whatever stood there stays, and no other file is left. A process that is killed
+// leaves the path with `.tmp` behind it, which the next writer of the path writes over.
 class SafetensorsWriter {
  public:
-  // Errors: InvalidArgument naming the path if it cannot be written, or an entry's name stands twice.
+  // Errors: InvalidArgument naming the path if it cannot be written, another writer is at it, or an entry's name stands twice.
   SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
                     const SafetensorsMetadata& metadata);
 

@@ -32,7 +32,7 @@ using Clock = ChaosJob::Clock;
 using std::chrono::milliseconds;
 
 // Saves after the step of the last fault, which may be for one of them.
-constexpr int64_t kLastSaves = 5;
+constexpr int64_t kLastSaves = 10;
 constexpr milliseconds kLook{2};
 
 double SecondsSince(Clock::time_point begin) {

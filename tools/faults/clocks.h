@@ -1,6 +1,7 @@
 #ifndef WEFT_TOOLS_FAULTS_CLOCKS_H_
 #define WEFT_TOOLS_FAULTS_CLOCKS_H_
 
+#include <set>
 #include <string>
 
 namespace weft {
@@ -13,6 +14,10 @@ class FalseClocks {
   // Writes the program into `folder`, whose clocks are right at first.
   // Errors: FailedPrecondition, if there is no such library.
   FalseClocks(const std::string& folder, const std::string& libfaketime, const std::string& program);
+  // Removes what libfaketime has left in shared memory of processes that were killed meanwhile.
+  ~FalseClocks();
+  FalseClocks(const FalseClocks&) = delete;
+  FalseClocks& operator=(const FalseClocks&) = delete;
 
   // To be started instead, with the same arguments.
   std::string program() const { return folder_ + "/with_clocks.sh"; }
@@ -22,6 +27,7 @@ class FalseClocks {
 
  private:
   const std::string folder_;
+  const std::set<std::string> names_before_;  // of libfaketime, in shared memory
 };
 
 }  // namespace weft

@@ -144,7 +144,25 @@ TEST(SafetensorsTest, UnfinishedFileLeavesTheOldOne) {
   }
   std::ifstream file(path);
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "old");
-  EXPECT_NE(access((path + ".tmp." + std::to_string(getpid())).c_str(), F_OK), 0);
+  EXPECT_NE(access((path + ".tmp").c_str(), F_OK), 0);
+}
+
+// What a killed process has left is written over; what a living one writes is not.
+TEST(SafetensorsTest, OneWriterAtATime) {
+  const std::string path = TestPath("one.safetensors");
+  WriteText("one.safetensors.tmp", std::string(1000, 'x'));
+  const std::vector<SafetensorsEntry> entries = {{"a", {DType::kF32, {1}}}};
+  SafetensorsWriter writer(path, entries, {});
+  EXPECT_THAT([&] { SafetensorsWriter(path, entries, {}); },
+              ::testing::ThrowsMessage<Error>(HasSubstr("one.safetensors': another process is writing it")));
+  writer.Write(Counting({1}));
+  writer.Finish();
+  EXPECT_NE(access((path + ".tmp").c_str(), F_OK), 0);
+  EXPECT_EQ(SafetensorsReader(path).Read("a", WholeBox({1}), MakeCpuAllocator()).ToVector<float>(),
+            std::vector<float>{0});
+  SafetensorsWriter again(path, entries, {});
+  again.Write(Counting({1}));
+  again.Finish();
 }
 
 // A folder of a test's own.

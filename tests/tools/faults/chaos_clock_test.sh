@@ -8,6 +8,8 @@ trainer=$PWD/$3
 dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/chaos.XXXXXX")
 cd "$dir" || exit 1
 failures=0
+names() { find /dev/shm -maxdepth 1 -name '*faketime*' | sort; }
+names > names_before
 
 fail() {
   echo "FAILED: $*" >&2
@@ -25,6 +27,8 @@ for kinds in clock clock,rank; do
   # The clocks are not right: a rank has looked at its own.
   grep -q "^[+-][1-9]" "$kinds"/clock.? || fail "$kinds: no clock was set"
 done
+names | comm -13 names_before - > names_left
+[[ -s names_left ]] && fail "left in shared memory: $(cat names_left)"
 # A life that nobody ended has not begun again.
 grep -q "restart" clock/hurt.log && fail "a job whose clocks jumped has started again: $(cat clock/hurt.log)"
 
