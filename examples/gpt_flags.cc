@@ -28,6 +28,8 @@ ABSL_FLAG(std::string, device, "auto",
           "where tensors lie: cpu, cuda (a GPU; build with --config=cuda), auto (cuda where there is one)");
 ABSL_FLAG(bool, tf32, false,
           "on a GPU, products of f32 may round their operands to 11 significant bits, for its tensor cores");
+ABSL_FLAG(double, memory_gb, 0,
+          "GB that the tensors of a rank take at most; 0: what the device has, and on a CPU no limit");
 ABSL_FLAG(std::string, threads, "auto", "threads of each rank; auto: cores divided by ranks");
 ABSL_FLAG(std::string, model, "", "a preset instead of layers, heads, dim, context: gpt2-124M");
 ABSL_FLAG(int64_t, layers, 4, "transformer blocks");
@@ -169,6 +171,14 @@ void DataFromFlags(GptRun& run) {
   run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));
 }
 
+void DeviceFromFlags(GptRun& run) {
+  run.device = ParseDevice(absl::GetFlag(FLAGS_device));
+  run.device_options.cap_bytes =
+      static_cast<int64_t>(1e9 * InRange(0, 1e6, "memory_gb", absl::GetFlag(FLAGS_memory_gb)));
+  run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
+  run.device_options.offload_folder = absl::GetFlag(FLAGS_offload_folder);
+}
+
 }  // namespace
 
 FlagsUsage TrainGptUsage() {
@@ -177,7 +187,7 @@ FlagsUsage TrainGptUsage() {
       .groups = {{"Mesh and plan",
                   {"mesh", "mesh_choices", "plan", "sequence_parallel", "reshard", "recompute", "offload",
                    "offload_folder", "communication", "bucket_mb", "prefetch", "overlap", "print_plan",
-                   "backend", "device", "tf32", "threads"}},
+                   "backend", "device", "memory_gb", "tf32", "threads"}},
                  {"Pipeline", {"schedule", "chunks", "print_schedule"}},
                  {"Model",
                   {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype",
@@ -227,16 +237,15 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   run.dtype = ItemSize(run.compute_dtype) == 2 ? DType::kF32 : run.compute_dtype;
   run.loss_scale = LossScaleFromFlags(run.compute_dtype);
-  run.device = ParseDevice(absl::GetFlag(FLAGS_device));
-  run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
-  run.device_options.offload_folder = absl::GetFlag(FLAGS_offload_folder);
+  DeviceFromFlags(run);
   run.threads_per_rank = ThreadsFromFlags();
   run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
   WEFT_REQUIRE(run.batch % run.microbatches == 0, "--microbatches=", run.microbatches,
                ": does not divide --batch=", run.batch);
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
-  run.plan = PlanFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
+  run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
+  run.plan = run.plans[0].plan;
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
   run.seed = absl::GetFlag(FLAGS_seed);
   DataFromFlags(run);

@@ -3,12 +3,14 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/schedule.h"
 #include "examples/gpt_plan.h"
+#include "examples/gpt_plan_flags.h"
 #include "mesh/device_mesh.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/plan.h"
@@ -24,6 +26,7 @@ struct GptRun {
   DeviceMesh mesh;
   bool allow_spares = false;  // the mesh follows the number of ranks
   Plan plan;
+  std::vector<NamedPlan> plans;  // `plan`, and those that take less memory, as PlansFromFlags
   GptConfig model;
   std::string schedule_lr = "cosine";  // MakeGptSchedule: the shape of what `schedule` gives the numbers for
   WarmupCosine schedule;

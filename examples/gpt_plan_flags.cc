@@ -41,10 +41,10 @@ ABSL_FLAG(
     std::string, reshard, "always",
     "of fsdp and hsdp: always (parameters are gathered for forward and again for backward), never (once a "
     "step, kept until the update), or N (in between they rest within groups of N ranks)");
-ABSL_FLAG(std::string, recompute, "none",
-          "what of the blocks backward computes again: none, full (a block keeps its input alone), or "
-          "selective (it "
-          "also keeps what attention and the products before GELU make)");
+ABSL_FLAG(std::string, recompute, "auto",
+          "what of the blocks backward computes again: none, full (a block keeps its input alone), "
+          "selective (it also keeps what attention and the products before GELU make), or auto (none; where "
+          "the ranks run out of memory they start again with selective, then full)");
 ABSL_FLAG(std::vector<std::string>, offload, {},
           "what lies in memory of the host beside a GPU, or in a file beside the CPU's: state (the "
           "optimizer's, and "
@@ -83,10 +83,8 @@ PipelineOptions StagesOf(const PipelineSchedule& schedule) {
   return {.chunks = chunks, .order = lie(StageOrder::kLoop) ? StageOrder::kLoop : StageOrder::kV};
 }
 
-// What --recompute says of the blocks.
-Plan RecomputeFromFlags() {
-  const std::string recompute = absl::GetFlag(FLAGS_recompute);
-  OneOf("recompute", recompute, {"none", "full", "selective"});
+// What a value of --recompute says of the blocks.
+Plan RecomputePlan(absl::string_view recompute) {
   if (recompute == "full") return {{"blocks.*", Recompute()}};
   if (recompute == "selective") return {{"blocks.*", Recompute({.keep = {"linear", "attention"}})}};
   return {};
@@ -159,8 +157,10 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
   return schedule;
 }
 
-Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule,
-                   DType compute_dtype) {
+std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule,
+                                      DType compute_dtype) {
+  const std::string recompute = absl::GetFlag(FLAGS_recompute);
+  OneOf("recompute", recompute, {"auto", "none", "full", "selective"});
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
   const FullyShardOptions blocks = ReshardFromFlags();
@@ -174,9 +174,15 @@ Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>
     if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(prefetch);
     if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
     made.set_scheduler(scheduler);
-    return made.Merge(RecomputeFromFlags())
-        .Merge(OffloadFromFlags())
-        .Merge(CommunicationFromFlags(compute_dtype));
+    std::vector<NamedPlan> plans;
+    for (const absl::string_view name : {"none", "selective", "full"}) {
+      if (recompute != "auto" && recompute != name) continue;
+      plans.push_back(
+          {absl::StrCat("--recompute=", name), made.Merge(RecomputePlan(name))
+                                                   .Merge(OffloadFromFlags())
+                                                   .Merge(CommunicationFromFlags(compute_dtype))});
+    }
+    return plans;
   }
   WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
                ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
@@ -194,7 +200,7 @@ Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>
   }
   WEFT_REQUIRE(is_cut || !schedule, "--plan=", plan, ": the mesh (", mesh.ToString(),
                ") has an axis pp, along which no entry cuts the model (Pipeline)");
-  return own;
+  return {{absl::StrCat("--plan=", plan), own}};
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mesh/device_mesh.h"
 #include "parallel/pipeline/schedule.h"
@@ -30,10 +31,16 @@ bool MeshFollowsTheWorld();
 //         without such an axis.
 std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches);
 
-// What --plan says, and the flags that go with its names.
+struct NamedPlan {
+  std::string name;  // the flag that asks for it
+  Plan plan;
+};
+
+// What --plan says, and the flags that go with its names. The first is what runs; the others take less memory, each less than
+// the one before it (--recompute=auto).
 // Errors: InvalidArgument for flags that do not fit each other, the mesh, the schedule or the dtype of computing.
-Plan PlanFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule,
-                   DType compute_dtype);
+std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule,
+                                      DType compute_dtype);
 
 }  // namespace weft
 

@@ -39,6 +39,7 @@
 #include "runtime/data/token_file.h"
 #include "runtime/data/utf8.h"
 #include "runtime/launch/clock_offset.h"
+#include "runtime/launch/run_within_memory.h"
 #include "runtime/launch/run_world.h"
 #include "runtime/trace/span.h"
 
@@ -247,23 +248,28 @@ int Train(const ParsedFlags& parsed) {
   std::optional<Tracer> tracer;
   if (!run.trace.empty()) tracer.emplace();
   std::string trace = run.trace;
-  const auto run_world = run.allow_spares ? RunWorldWithSpares : RunWorld;
-  run_world(static_cast<int>(run.mesh.num_ranks()),
-            [&](World& world) {
-              // A process writes its own rank's spans.
-              if (RanksAreProcesses(run.backend) && world.rank() > 0)
-                absl::StrAppend(&trace, ".", world.rank());
-              if (RanksAreProcesses(run.backend) && tracer && world.size() > 1)
-                NoteClockOffset(world, static_cast<int>(run.mesh.num_ranks()), *tracer);
-              TrainRank(world, run, inputs);
-            },
-            {.backend = run.backend,
-             .device = run.device,
-             .device_options = run.device_options,
-             .threads_per_rank = run.threads_per_rank,
-             .tracer = tracer ? &*tracer : nullptr,
-             .check_issue_order = run.check_issue_order,
-             .deterministic = run.deterministic});
+  MemorySavings savings = {.names = {}, .allow_spares = run.allow_spares, .before_again = [&] {
+                             inputs.resumed = ResumeFromFlags(parsed);  // what was saved meanwhile
+                           }};
+  for (const NamedPlan& plan : run.plans) savings.names.push_back(plan.name);
+  RunWithinMemory(static_cast<int>(run.mesh.num_ranks()), savings,
+                  [&](World& world, int saving) {
+                    // A process writes its own rank's spans.
+                    if (RanksAreProcesses(run.backend) && world.rank() > 0)
+                      absl::StrAppend(&trace, ".", world.rank());
+                    if (RanksAreProcesses(run.backend) && tracer && world.size() > 1)
+                      NoteClockOffset(world, static_cast<int>(run.mesh.num_ranks()), *tracer);
+                    GptRun own = run;
+                    own.plan = run.plans[saving].plan;
+                    TrainRank(world, own, inputs);
+                  },
+                  {.backend = run.backend,
+                   .device = run.device,
+                   .device_options = run.device_options,
+                   .threads_per_rank = run.threads_per_rank,
+                   .tracer = tracer ? &*tracer : nullptr,
+                   .check_issue_order = run.check_issue_order,
+                   .deterministic = run.deterministic});
   if (tracer) tracer->WriteChromeTrace(trace);
   return stop_signal == 0 ? 0 : 128 + stop_signal;
 }

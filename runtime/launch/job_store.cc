@@ -72,7 +72,8 @@ JobStore::JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpSt
       launcher_keeps_it_(false),
       ends_together_(true),
       prefix_(std::move(prefix)),
-      store_(std::make_shared<PrefixStore>(client_, prefix_)) {}
+      store_(std::make_shared<PrefixStore>(client_, prefix_)),
+      run_store_(std::make_shared<PrefixStore>(client_, absl::StrCat(prefix_, "run/"))) {}
 
 void JobStore::Farewell() noexcept {
   client_->Farewell();
@@ -107,6 +108,7 @@ void JobStore::Connect(const LaunchEnvironment& environment, const std::string& 
                                                        .grace = environment.store_grace});
   prefix_ = absl::StrCat(environment.run_id, "/", environment.restart_count, "/");
   store_ = std::make_shared<PrefixStore>(client_, prefix_);
+  run_store_ = std::make_shared<PrefixStore>(client_, absl::StrCat(environment.run_id, "/run/"));
 }
 
 void JobStore::SetOnDisconnect(const std::string& key, const std::string& value) {

@@ -32,6 +32,8 @@ class JobStore {
 
   // Below "<run id>/<restart count>/": what an earlier incarnation left does not meet.
   const std::shared_ptr<Store>& store() const { return store_; }
+  // Below "<run id>/run/": what an earlier incarnation left is there, if the launcher keeps the server.
+  Store& run_store() const { return *run_store_; }
   bool hosts_server() const { return server_ != nullptr; }
   // The launcher keeps the server, and writes there how workers end: "exit/<rank>".
   bool launcher_keeps_it() const { return launcher_keeps_it_; }
@@ -51,6 +53,7 @@ class JobStore {
   const bool ends_together_ = false;
   std::string prefix_;
   std::shared_ptr<Store> store_;
+  std::shared_ptr<Store> run_store_;
 };
 
 }  // namespace weft

@@ -35,6 +35,8 @@ class ProcessWorld final : public World {
 
   void FinishWork() override;
   Store& store() override { return users_store_; }
+  // What ranks leave to the ranks of the next life; nothing, unless the launcher keeps the store (weft_run).
+  Store* run_store() { return store_->launcher_keeps_it() ? &store_->run_store() : nullptr; }
 
   // The rank's function has thrown: the others are told so, as "failed: <message>".
   void TellFailure(const std::string& message) noexcept;

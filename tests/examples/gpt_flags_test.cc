@@ -197,6 +197,31 @@ TEST(GptFlagsTest, APlanOfOnesOwnComesFromAFile) {
   std::remove(path.c_str());
 }
 
+// What is asked for is done; where nothing is, less memory is a way out.
+TEST(GptFlagsTest, RecomputeAuto) {
+  const auto names = [](const std::vector<std::string>& arguments) {
+    std::vector<std::string> names;
+    for (const NamedPlan& plan : RunOf(arguments).plans) names.push_back(plan.name);
+    return names;
+  };
+  EXPECT_EQ(names({}),
+            (std::vector<std::string>{"--recompute=none", "--recompute=selective", "--recompute=full"}));
+  EXPECT_EQ(names({"--recompute=selective"}), (std::vector<std::string>{"--recompute=selective"}));
+  const GptRun run = RunOf({"--mesh=dp=2"});
+  EXPECT_EQ(run.plan, run.plans[0].plan);
+  for (const char* recompute : {"none", "selective", "full"}) {
+    const GptRun one = RunOf({"--mesh=dp=2", std::string("--recompute=") + recompute});
+    ASSERT_EQ(one.plans.size(), 1);
+    EXPECT_EQ(one.plan, run.plans[recompute == std::string("none")   ? 0
+                                  : recompute == std::string("full") ? 2
+                                                                     : 1]
+                            .plan);
+  }
+  EXPECT_EQ(RunOf({}).device_options.cap_bytes, 0);
+  EXPECT_EQ(RunOf({"--memory_gb=1.5"}).device_options.cap_bytes, 1'500'000'000);
+  EXPECT_EQ(MessageOf({"--memory_gb=-1"}).substr(0, 15), "--memory_gb=-1:");
+}
+
 TEST(GptFlagsTest, AnAxisPpHasASchedule) {
   EXPECT_FALSE(RunOf({}).pipeline_schedule.has_value());
   const GptRun run = RunOf({"--mesh=pp=2, dp=2", "--microbatches=3"});

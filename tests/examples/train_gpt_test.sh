@@ -255,7 +255,7 @@ bad "no such file" --data=missing.txt
 bad "does not divide" "${small[@]}" --mesh=tp=3
 bad "needs an axis" "${small[@]}" --mesh=dp=2 --sequence_parallel
 bad "expected one of f32, f64, bf16, f16" "${small[@]}" --dtype=int4
-bad "expected one of none, full, selective" "${small[@]}" --recompute=some
+bad "expected one of auto, none, full, selective" "${small[@]}" --recompute=some
 bad "unknown method 'top': expected one of bf16, f16, int8, none" "${small[@]}" --communication=top
 bad "argument 'fraction': expected a number above 0, at most 1, got '2'" "${small[@]}" "--communication=topk(2)"
 bad "reduce-scattered over axis 'dp' by FullyShard(dp" "${small[@]}" --mesh=dp=2 --plan=fsdp --communication=int8
