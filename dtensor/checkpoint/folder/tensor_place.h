@@ -40,6 +40,10 @@ struct OwnedBox {
 //
 // Cost:   the number of boxes.
 std::vector<OwnedBox> OwnedBoxes(const TensorPlace& place);
+// The ranks that hold the same box as `rank`, in the mesh's order: those that are where it is along every axis that splits the
+// tensor. `rank` is one of the mesh's.
+// Cost:   their number.
+std::vector<int> HoldersOf(const TensorPlace& place, int rank);
 // What `rank` saves; nothing, if it saves none of it.
 std::optional<ShardBox> BoxOwnedBy(const TensorPlace& place, int rank);
 

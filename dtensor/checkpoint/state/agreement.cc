@@ -156,4 +156,8 @@ std::vector<std::string> Agreement::AllGather(const std::string& mine) {
   return AllGatherTexts(*group_, mine, MakeCpuAllocator());
 }
 
+void Agreement::SendRecv(absl::Span<const Message> sends, absl::Span<const Message> receives) {
+  group_->SendRecv(sends, receives).Wait();
+}
+
 }  // namespace weft

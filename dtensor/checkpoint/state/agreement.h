@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/launch/world.h"
 
@@ -54,6 +55,10 @@ class Agreement {
   // Threads: the rank's thread.
   // Cost:    two all-gathers, of 8 bytes per rank and of the texts.
   std::vector<std::string> AllGather(const std::string& mine);
+
+  // Messages between these ranks, by rank: tensors on the host, as Communicator::SendRecv.
+  // Threads: the rank's thread.
+  void SendRecv(absl::Span<const Message> sends, absl::Span<const Message> receives);
 
  private:
   std::string Key(int64_t round, const std::string& what) const;

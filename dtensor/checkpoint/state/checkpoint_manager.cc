@@ -161,7 +161,10 @@ void CheckpointManager::RestoreSnapshot(State& state, const RestoreOptions& opti
     *texts = reader->manifest().texts;
     return reader;
   };
-  Restore(agreement_, open, state, options);
+  // Each rank has the pieces that it needs.
+  RestoreOptions by_each = options;
+  by_each.replicas = ReplicaReads::kByEach;
+  Restore(agreement_, open, state, by_each);
 }
 
 void CheckpointManager::GiveUp(int64_t step, const Error& error) {
