@@ -5,6 +5,8 @@
 
 #include "mesh/shard_math.h"
 #include "ops/optimizer/block_quantize.h"
+#include "runtime/base/error.h"
+#include "runtime/tensor/tensor.h"
 
 namespace weft {
 
@@ -48,6 +50,17 @@ inline BlockPiece BlockPieceOf(const ShardBox& box) {
   }
   piece.blocks = (piece.row_elements + kBlockElements - 1) / kBlockElements;
   return piece;
+}
+
+// Errors: Internal, unless the piece's elements, and the scales of its rows, are as many as the tensors have: a kernel that is called
+//         with other boxes, as the search for missing rules does, writes nowhere else.
+inline void CheckBlockElements(const BlockPiece& piece, const Tensor& elements) {
+  WEFT_CHECK(elements.num_elements() == piece.rows * piece.piece_elements, "blocks of ",
+             piece.rows * piece.piece_elements, " elements in ", elements.TypeString());
+}
+inline void CheckBlockScales(const BlockPiece& piece, const Tensor& scales) {
+  WEFT_CHECK(scales.num_elements() == piece.rows * piece.blocks, "scales of ", piece.rows, " rows of ",
+             piece.blocks, " blocks in ", scales.TypeString());
 }
 
 }  // namespace weft

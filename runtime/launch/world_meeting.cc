@@ -173,6 +173,7 @@ std::vector<MeetingRank> Meet(Store& store, const WorldPlace& place, const Meeti
   const std::string first = store.CompareSet(MeetingKey(place.rank), "", self.ToText());
   if (first != self.ToText()) ThrowTaken(place, MeetingRank::FromText(first), self);
   std::vector<std::string> keys;
+  keys.reserve(place.size);
   for (int rank = 0; rank < place.size; ++rank) keys.push_back(MeetingKey(rank));
   if (place.rank == 0) {
     AwaitAll(store, place, keys);
@@ -183,6 +184,7 @@ std::vector<MeetingRank> Meet(Store& store, const WorldPlace& place, const Meeti
     RequireOk(store.Get(kVerdictKey, place.timeout + std::chrono::seconds(5)));
   }
   std::vector<MeetingRank> ranks;
+  ranks.reserve(keys.size());
   for (const std::string& key : keys) ranks.push_back(MeetingRank::FromText(store.Get(key, place.timeout)));
   return ranks;
 }

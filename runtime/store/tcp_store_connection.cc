@@ -89,7 +89,7 @@ grpc::Status TcpStoreConnection::Exchange(const tcp_store::SessionRequest& reque
                                           bool comes_back) {
   for (;;) {
     Link link = CurrentLink();
-    const grpc::Status status = link.session->Exchange(request, timeout);
+    grpc::Status status = link.session->Exchange(request, timeout);
     if (!comes_back || !IsLost(status) || !ComeBack(std::move(link))) return status;
   }
 }
@@ -179,7 +179,7 @@ grpc::Status TcpStoreConnection::TryConnect(Clock::time_point deadline) {
   }
   std::shared_ptr<TcpStoreSession> session =
       TcpStoreSession::Open(*stub_, [this](grpc::ClientContext& context) { Identify(context); });
-  const grpc::Status status = session->AwaitGreeting(deadline);
+  grpc::Status status = session->AwaitGreeting(deadline);
   if (!status.ok()) {
     End(session, stub_);
     return status;

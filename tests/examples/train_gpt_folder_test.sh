@@ -73,14 +73,16 @@ grep -q "rank 2 is a spare" err || fail "no spare: $(cat err)"
 for ((i = 0; i < 30; i++)); do
   "$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 --checkpoint_dir=killed --save_every=1 > part.json 2> err &
   pid=$!
-  sleep "$(printf 0.%02d $((RANDOM % 25 + 5)))"
+  # Later and later, so that a slow machine comes to a save, too.
+  after=$((RANDOM % 25 + 5 + 5 * i))
+  sleep "$((after / 100)).$(printf %02d $((after % 100)))"
   kill -KILL $pid 2> /dev/null
   wait $pid 2> /dev/null
   status=$?
   losses part.json >> joined
   [[ $status == 0 ]] && break
 done
-[[ $status == 0 ]] || "$train" --checkpoint_dir=killed "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 > part.json 2> err
+[[ $status == 0 ]] || "$train" "${small[@]}" --checkpoint_dir=killed "${quiet[@]}" --mesh=dp=2,tp=2 --steps=12 > part.json 2> err
 losses part.json >> joined
 diff <(losses straight.json) <(sort -un joined) || fail "killed and resumed differs"
 [[ $(find killed -name '*.tmp' | wc -l) == 0 ]] || fail "left behind: $(find killed -name '*.tmp')"

@@ -149,7 +149,7 @@ std::string NameInStore(Store& store, const std::string& run_id) {
   const std::string key = absl::StrCat(run_id, "/runs");
   for (;;) {
     const std::string runs = store.TryGet(key).value_or("");
-    const std::string name = runs.empty() ? run_id : absl::StrCat(run_id, ".", runs);
+    std::string name = runs.empty() ? run_id : absl::StrCat(run_id, ".", runs);
     const std::string state = store.TryGet(absl::StrCat(name, "/rdzv/state")).value_or("");
     if (state.empty() || MeetingState::FromText(state).closed.empty()) return name;
     int number = 0;

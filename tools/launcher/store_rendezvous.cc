@@ -288,7 +288,7 @@ GenerationEnd StoreRendezvous::Publish(GenerationEnd end) {
   const int restarts = end.saved ? 0 : current.restarts;
   end.restart = end.restart && (free || restarts < options_.max_restarts);
   const std::string won = store_->CompareSet(EndKey(current.generation), "", end.ToText());
-  const GenerationEnd first = GenerationEnd::FromText(won);
+  GenerationEnd first = GenerationEnd::FromText(won);
   if (!first.restart) Close(first.WhyOver());
   SetEnd(current.generation, first);
   return first;

@@ -150,7 +150,7 @@ std::string CheckPieceBytes(const std::string& path, const Tensor& bytes, const 
 std::string CheckPiece(const MemorySegment& segment, const SnapshotStamp& stamp) {
   try {
     const Tensor bytes = segment.Map(kSnapshotElements, stamp.num_bytes + stamp.header_bytes);
-    const std::string problem = CheckPieceBytes(segment.path(), bytes, stamp);
+    std::string problem = CheckPieceBytes(segment.path(), bytes, stamp);
     if (!problem.empty()) return problem;
     if (Crc32c(ReadSnapshotManifest(segment, stamp)) != stamp.manifest_crc32c) {
       return "its manifest has another checksum";

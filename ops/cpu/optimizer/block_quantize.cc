@@ -51,6 +51,8 @@ void Dequantize(const KernelCall<DequantizeAttributes, NoScalars>& call) {
   const Tensor a = Packed(call.inputs[1], call.context);
   const float* const map = (call.attributes().is_signed ? kSignedMap : kUnsignedMap).data();
   const BlockPiece piece = BlockPieceOf(call.input_boxes[0]);
+  CheckBlockElements(piece, call.outputs[0]);
+  CheckBlockScales(piece, a);
   VisitFloating(call.attributes().dtype, "dequantize_blocks", [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* const x = call.outputs[0].data<T>();
@@ -68,6 +70,7 @@ void Magnitudes(const KernelCall<NoAttributes, NoScalars>& call) {
   const Tensor x = Packed(call.inputs[0], call.context);
   float* const scales = call.outputs[0].data<float>();
   const BlockPiece piece = BlockPieceOf(call.input_boxes[0]);
+  CheckBlockScales(piece, call.outputs[0]);
   VisitFloating(x.dtype(), "block_magnitudes", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* const values = x.data<T>();
@@ -92,6 +95,8 @@ void Quantize(const KernelCall<QuantizeAttributes, NoScalars>& call) {
   const float* const thresholds =
       (call.attributes().is_signed ? kSignedThresholds : kUnsignedThresholds).data();
   const BlockPiece piece = BlockPieceOf(call.input_boxes[0]);
+  CheckBlockElements(piece, x);
+  CheckBlockScales(piece, a);
   uint8_t* const codes = q.data<uint8_t>();
   const float* const values = x.data<float>();
   const float* const scales = a.data<float>();

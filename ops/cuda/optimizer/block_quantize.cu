@@ -92,6 +92,8 @@ struct CopyUnlessSkipped {
 
 void Dequantize(const KernelCall<DequantizeAttributes, NoScalars>& call) {
   const BlockPiece piece = BlockPieceOf(call.input_boxes[0]);
+  CheckBlockElements(piece, call.outputs[0]);
+  CheckBlockScales(piece, call.inputs[1]);
   if (call.outputs[0].num_elements() == 0) return;
   const Tensor q = PackedTensor(call.inputs[0], call.context);
   const Tensor a = PackedTensor(call.inputs[1], call.context);
@@ -105,6 +107,7 @@ void Dequantize(const KernelCall<DequantizeAttributes, NoScalars>& call) {
 
 void Magnitudes(const KernelCall<NoAttributes, NoScalars>& call) {
   const BlockPiece piece = BlockPieceOf(call.input_boxes[0]);
+  CheckBlockScales(piece, call.outputs[0]);
   if (call.outputs[0].num_elements() == 0) return;
   const Tensor x = PackedTensor(call.inputs[0], call.context);
   VisitFloating(x.dtype(), "block_magnitudes", [&](auto tag) {
@@ -116,6 +119,8 @@ void Magnitudes(const KernelCall<NoAttributes, NoScalars>& call) {
 
 void Quantize(const KernelCall<QuantizeAttributes, NoScalars>& call) {
   const BlockPiece piece = BlockPieceOf(call.input_boxes[0]);
+  CheckBlockElements(piece, call.inputs[2]);
+  CheckBlockScales(piece, call.inputs[3]);
   if (call.outputs[1].num_elements() == 0) return;
   const Tensor x = PackedTensor(call.inputs[2], DType::kF32, call.context);
   const Tensor a = PackedTensor(call.inputs[3], call.context);

@@ -101,7 +101,7 @@ TEST(DcpReaderTest, PiecesThatLeaveAHoleAreRefused) {
 
 std::string Le(uint64_t number, int num_bytes) {
   std::string bytes;
-  for (int i = 0; i < num_bytes; ++i) bytes.push_back(static_cast<char>(number >> 8 * i));
+  for (int i = 0; i < num_bytes; ++i) bytes.push_back(static_cast<char>(i < 8 ? number >> 8 * i : 0));
   return bytes;
 }
 
