@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
@@ -21,12 +22,19 @@
 
 ABSL_FLAG(int, kills, 20, "faults that are done to the job");
 ABSL_FLAG(uint64_t, seed, 1, "of the plan: which fault, when, to which rank");
-ABSL_FLAG(std::vector<std::string>, kinds, {"rank"},
-          "of faults, a list with commas: rank (SIGKILL of a rank), stop (SIGSTOP of one), agent, guard, "
-          "both (SIGKILL of weft_run's two processes), disk (full until a save has failed), flip (of a bit "
-          "of the newest "
-          "checkpoint, and SIGKILL of a rank), clock (a jump of one rank's wall clock)");
-ABSL_FLAG(int, ranks, 2, "processes of the job");
+ABSL_FLAG(
+    std::vector<std::string>, kinds, {"rank"},
+    "of faults, a list with commas: rank (SIGKILL of a rank), stop (SIGSTOP of one), agent, guard, "
+    "both (SIGKILL of weft_run's two processes), host (of a whole node: those two and its ranks), hosts "
+    "(of all nodes at once), store (SIGKILL of the job's store, which is a process apart then), disk "
+    "(full until a save has failed), flip (of a bit of the newest checkpoint, and SIGKILL of a rank), "
+    "clock (a jump of one rank's wall clock)");
+ABSL_FLAG(int, ranks, 2, "processes of the job, on all nodes together");
+ABSL_FLAG(int, nodes, 1,
+          "of the job: several weft_run on this machine, which meet in a store apart; one that was killed is "
+          "replaced");
+ABSL_FLAG(absl::Duration, suspicion_time, absl::Seconds(5),
+          "weft_run's: of silence, after which a node or a rank counts as lost");
 ABSL_FLAG(int64_t, save_every, 3, "steps between checkpoints");
 ABSL_FLAG(int, max_restarts, 3, "of weft_run, since the last save; 0: the job is started again from outside");
 ABSL_FLAG(int, patience, 60, "seconds in which a step has to follow a fault");
@@ -54,10 +62,13 @@ FlagsUsage Usage() {
               "both have "
               "saved last. Exits with 1 if anything was lost.",
           .groups = {{"Faults", {"kills", "seed", "kinds", "patience", "libfaketime"}},
-                     {"Job", {"ranks", "save_every", "max_restarts", "train_flags", "weft_run", "train_gpt"}},
+                     {"Job",
+                      {"ranks", "nodes", "save_every", "suspicion_time", "max_restarts", "train_flags",
+                       "weft_run", "train_gpt"}},
                      {"Output", {"folder", "log_format"}}},
           .examples = {"chaos --kills=20 --seed=1 --kinds=rank --log_format=json",
-                       "chaos --kills=200 --kinds=rank,agent,guard,both --folder=/var/tmp/chaos"}};
+                       "chaos --kills=200 --kinds=rank,agent,guard,both --folder=/var/tmp/chaos",
+                       "chaos --kills=20 --kinds=host,store,rank --nodes=2 --ranks=4"}};
 }
 
 // A folder of its own, which goes at the end unless the user has named it.
@@ -95,8 +106,10 @@ ChaosOptions OptionsFromFlags(const std::string& folder) {
                           .train_gpt = std::filesystem::absolute(absl::GetFlag(FLAGS_train_gpt)).string(),
                           .libfaketime = absl::GetFlag(FLAGS_libfaketime),
                           .train_flags = {},
+                          .num_nodes = absl::GetFlag(FLAGS_nodes),
                           .save_every = absl::GetFlag(FLAGS_save_every),
                           .max_restarts = absl::GetFlag(FLAGS_max_restarts),
+                          .suspicion_time = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_suspicion_time)),
                           .patience = std::chrono::seconds(absl::GetFlag(FLAGS_patience)),
                           .folder = std::filesystem::absolute(folder).string()};
   for (const std::string& kind : absl::GetFlag(FLAGS_kinds)) options.plan.kinds.push_back(ParseFault(kind));

@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <optional>
-#include <thread>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -21,14 +18,17 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 #include "tools/faults/clocks.h"
-#include "tools/faults/job.h"
+#include "tools/faults/cluster.h"
+#include "tools/faults/kill_node.h"
+#include "tools/faults/leftovers.h"
 #include "tools/faults/processes.h"
+#include "tools/faults/saved_state.h"
 #include "tools/faults/storage.h"
 
 namespace weft {
 namespace {
 
-using Clock = ChaosJob::Clock;
+using Clock = ChaosCluster::Clock;
 using std::chrono::milliseconds;
 
 // Saves after the step of the last fault, which may be for one of them.
@@ -39,33 +39,8 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void SleepFor(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-// What a safetensors file holds, but for the texts in it, which name files: the header as JSON, and the elements.
-struct SavedState {
-  nlohmann::json tensors;
-  std::string elements;
-
-  bool operator==(const SavedState&) const = default;
-};
-
-std::optional<SavedState> ReadState(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  uint64_t header = 0;
-  if (bytes.size() < sizeof(header)) return std::nullopt;
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header > bytes.size() - sizeof(header)) return std::nullopt;
-  SavedState state = {.tensors = nlohmann::json::parse(bytes.substr(sizeof(header), header), nullptr, false),
-                      .elements = bytes.substr(sizeof(header) + header)};
-  if (!state.tensors.is_object()) return std::nullopt;
-  state.tensors.erase("__metadata__");
-  return state;
-}
-
-bool HitsARank(Fault fault) {
-  return fault == Fault::kRank || fault == Fault::kStop || fault == Fault::kFlip || fault == Fault::kClock;
-}
+// How long a store is away that was killed, by the plan's share in [0, 1).
+milliseconds AbsenceOf(double share) { return milliseconds(200 + static_cast<int>(1800 * share)); }
 
 // The job that is hurt, and the one that is not.
 class ChaosRun {
@@ -80,7 +55,7 @@ class ChaosRun {
     const std::vector<std::string> names_before = SharedMemoryNames();
     report_.planned = static_cast<int>(plan_.size());
     RunInPeace();
-    job_.emplace(Command("hurt"), LogOf("hurt"));
+    job_.emplace(Cluster("hurt"));
     job_->Start();
     for (size_t i = 0; i < plan_.size(); ++i) {
       Hurt(plan_[i]);
@@ -89,13 +64,9 @@ class ChaosRun {
       AwaitStep();
     }
     AwaitEnd();
-    const std::optional<SavedState> hurt = ReadState(Saved("hurt"));
-    report_.equal = hurt.has_value() && hurt == ReadState(Saved("calm"));
-    std::sort(seconds_.begin(), seconds_.end());
-    if (!seconds_.empty()) {
-      report_.median_s = seconds_[seconds_.size() / 2];
-      report_.worst_s = seconds_.back();
-    }
+    const std::optional<SavedState> hurt = ReadSavedState(Saved("hurt"));
+    report_.equal = hurt.has_value() && hurt == ReadSavedState(Saved("calm"));
+    SummarizeSeconds();
     CountWhatIsLeft(names_before);
     return report_;
   }
@@ -113,23 +84,41 @@ class ChaosRun {
   }
   std::string Checkpoints() const { return absl::StrCat(options_.folder, "/hurt"); }
 
-  std::vector<std::string> Command(const std::string& name) const {
-    std::vector<std::string> command = {options_.weft_run, absl::StrCat("--rdzv-id=", RunId(name)),
-                                        absl::StrCat("--nproc-per-node=", options_.plan.num_ranks),
-                                        absl::StrCat("--max-restarts=", options_.max_restarts),
-                                        clocks_ ? clocks_->program() : options_.train_gpt};
-    absl::c_copy(options_.train_flags, std::back_inserter(command));
+  std::vector<std::string> Program(const std::string& name) const {
+    std::vector<std::string> program = {clocks_ ? clocks_->program() : options_.train_gpt};
+    absl::c_copy(options_.train_flags, std::back_inserter(program));
     absl::c_copy(std::vector<std::string>{absl::StrCat("--steps=", plan_.back().step +
                                                                        kLastSaves * options_.save_every + 1),
                                           absl::StrCat("--checkpoint_dir=", options_.folder, "/", name),
                                           absl::StrCat("--save_every=", options_.save_every),
                                           absl::StrCat("--save=", Saved(name)), "--log_format=json"},
-                 std::back_inserter(command));
-    return command;
+                 std::back_inserter(program));
+    return program;
+  }
+
+  // The one in peace has one node, whatever the other has.
+  ClusterOptions Cluster(const std::string& name) const {
+    const bool is_hurt = name == "hurt";
+    const int num_nodes = is_hurt ? options_.num_nodes : 1;
+    const std::string suspicion = absl::StrCat("--suspicion_time=", options_.suspicion_time.count(), "ms");
+    ClusterOptions cluster = {
+        .weft_run = options_.weft_run,
+        .run_id = RunId(name),
+        .num_nodes = num_nodes,
+        .ranks_per_node = options_.plan.num_ranks / num_nodes,
+        .node_flags = {absl::StrCat("--max-restarts=", options_.max_restarts), suspicion},
+        .store_folder = "",
+        .store_flags = {suspicion},
+        .program = Program(name),
+        .log = LogOf(name)};
+    if (is_hurt && (num_nodes > 1 || Plans(Fault::kStore))) {
+      cluster.store_folder = absl::StrCat(options_.folder, "/store");
+    }
+    return cluster;
   }
 
   void RunInPeace() {
-    ChaosJob calm(Command("calm"), LogOf("calm"));
+    ChaosCluster calm(Cluster("calm"));
     const Clock::time_point begin = Clock::now();
     calm.Start();
     std::optional<Clock::time_point> first;
@@ -148,15 +137,13 @@ class ChaosRun {
                          1000 * step_s_, start_s_));
   }
 
-  // What is being written, and what a killed rank has left there until the next start.
-  std::vector<std::string> TemporaryNames() const {
-    std::vector<std::string> names;
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(Checkpoints(), error)) {
-      const std::string name = entry.path().filename().string();
-      if (absl::EndsWith(name, ".tmp")) names.push_back(name);
-    }
-    return names;
+  int NodeOf(const PlannedFault& fault) const {
+    return fault.rank * options_.num_nodes / options_.plan.num_ranks;
+  }
+  std::string Victim(const PlannedFault& fault) const {
+    if (HitsARank(fault.fault)) return absl::StrCat(" ", fault.rank);
+    if (HitsANode(fault.fault) && options_.num_nodes > 1) return absl::StrCat(" of node ", NodeOf(fault));
+    return "";
   }
 
   void Hurt(const PlannedFault& fault) {
@@ -168,40 +155,42 @@ class ChaosRun {
     ++report_.kills;
     ++num_unanswered_;
     report_.in_restart += in_restart ? 1 : 0;
-    say_(absl::StrFormat(
-        "fault %d of %d: %s%s at step %d%s", report_.kills, plan_.size(), std::string(FaultName(fault.fault)),
-        HitsARank(fault.fault) ? absl::StrCat(" ", fault.rank) : std::string(), job_->last_step(),
-        in_restart                      ? ", while it started again"
-        : fault.moment == Moment::kSave ? ", in a save"
-                                        : ""));
+    say_(absl::StrFormat("fault %d of %d: %s%s at step %d%s", report_.kills, plan_.size(),
+                         std::string(FaultName(fault.fault)), Victim(fault), job_->last_step(),
+                         in_restart                      ? ", before it had gone on"
+                         : fault.moment == Moment::kSave ? ", in a save"
+                                                         : ""));
     Strike(fault);
   }
 
   void AwaitMoment(const PlannedFault& fault) {
+    if (fault.fault == Fault::kStore) {  // one that is away cannot be killed
+      AwaitOrThrow([&] { return job_->store()->IsRunning(); }, "get its store back for step", fault.step);
+    }
     if (fault.fault == Fault::kFlip) {  // there must be an older one to go on from
       AwaitOrThrow([&] { return WholeSteps(Checkpoints()).size() >= 2; }, "save two steps by step",
                    fault.step);
     }
     if (fault.moment == Moment::kRestart) {
       AwaitRanks();
-      SleepFor(fault.delay * start_s_ / 2);
+      job_->PumpFor(fault.delay * start_s_ / 2);
       return;
     }
     AwaitOrThrow([&] { return job_->last_step() >= fault.step; }, "make step", fault.step);
     AwaitRanks();
     if (fault.moment == Moment::kStep) {
-      SleepFor(fault.delay * step_s_);
+      job_->PumpFor(fault.delay * step_s_);
       return;
     }
-    const std::vector<std::string> before = TemporaryNames();
+    const std::vector<std::string> before = TemporaryNames(Checkpoints());
     const auto is_saving = [&] {
-      const std::vector<std::string> now = TemporaryNames();
+      const std::vector<std::string> now = TemporaryNames(Checkpoints());
       return !now.empty() && now != before;
     };
     // How long a save lasts is not known: what comes too late for one comes earlier in the next.
     for (double longest = 0.02;; longest /= 2) {
       AwaitOrThrow(is_saving, "save after step", job_->last_step(), milliseconds(0));
-      SleepFor(fault.delay * longest);
+      job_->PumpFor(fault.delay * longest);
       if (is_saving()) break;
       if (!job_->IsRunning()) return;  // the job has come to its end meanwhile
     }
@@ -221,31 +210,10 @@ class ChaosRun {
     hurt_.clear();
     for (const auto& [rank, pid] : ranks_) hurt_.push_back(pid);
     lines_before_ = job_->num_lines();
+    last_fault_ = fault.fault;
     struck_ = Clock::now();
-    switch (fault.fault) {
-      case Fault::kRank:
-      case Fault::kStop:
-        kill(ranks_.at(fault.rank), fault.fault == Fault::kRank ? SIGKILL : SIGSTOP);
-        break;
-      case Fault::kAgent:
-      case Fault::kBoth:
-        for (const pid_t agent : ChildrenOf(job_->pid())) kill(agent, SIGKILL);
-        if (fault.fault == Fault::kBoth) kill(job_->pid(), SIGKILL);
-        break;
-      case Fault::kGuard:
-        kill(job_->pid(), SIGKILL);
-        break;
-      case Fault::kDisk:
-        disk_->Fill();
-        break;
-      case Fault::kFlip:
-        kill(ranks_.at(fault.rank), SIGKILL);
-        FlipBit(WholeSteps(Checkpoints()).front(), fault.delay);
-        break;
-      case Fault::kClock:
-        clocks_->Jump(fault.rank, 2 * fault.delay - 1);
-        return;
-    }
+    Do(fault);
+    if (!EndsALife(fault.fault)) return;
     // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
     // no answer.
     while (!AwaitGone(hurt_, milliseconds(0))) {
@@ -263,27 +231,65 @@ class ChaosRun {
     struck_ = Clock::now();  // the failed save was still to come
   }
 
+  void Do(const PlannedFault& fault) {
+    switch (fault.fault) {
+      case Fault::kRank:
+      case Fault::kStop:
+        kill(ranks_.at(fault.rank), fault.fault == Fault::kRank ? SIGKILL : SIGSTOP);
+        return;
+      case Fault::kAgent:
+      case Fault::kGuard:
+      case Fault::kBoth:
+      case Fault::kHost:
+        KillNode(job_->Guard(NodeOf(fault)), fault.fault);
+        return;
+      case Fault::kHosts:
+        for (const pid_t guard : job_->Guards()) KillNode(guard, Fault::kHost);
+        return;
+      case Fault::kDisk:
+        disk_->Fill();
+        return;
+      case Fault::kFlip:
+        kill(ranks_.at(fault.rank), SIGKILL);
+        FlipBit(WholeSteps(Checkpoints()).front(), fault.delay);
+        return;
+      case Fault::kClock:
+        clocks_->Jump(fault.rank, 2 * fault.delay - 1);
+        return;
+      case Fault::kStore:
+        job_->store()->Kill(AbsenceOf(fault.delay));
+        return;
+    }
+  }
+
   // A step of the next life.
   void AwaitStep() {
+    AwaitStore();
     // A line that the agent had still to pass on is of the life before.
     AwaitRanks();
     job_->Pump(milliseconds(0));
     lines_before_ = job_->num_lines();
-    AwaitOrThrow([&] { return job_->num_lines() > lines_before_ || IsAtItsEnd(); }, "make a step after",
-                 job_->last_step());
-    seconds_.push_back(std::chrono::duration<double>(job_->last_line() - struck_).count());
-    say_(absl::StrFormat("  step %d, %.2f s later", job_->last_step(), seconds_.back()));
+    AwaitOrThrow([&] { return job_->num_lines() > lines_before_; }, "make a step after", job_->last_step());
+    // What a job does without its store is no answer to the store's end.
+    if (job_->store() != nullptr) struck_ = std::max(struck_, job_->store()->back_since());
+    const double seconds = std::max(0.0, std::chrono::duration<double>(job_->last_line() - struck_).count());
+    seconds_[last_fault_].push_back(seconds);
+    say_(absl::StrFormat("  step %d, %.2f s later", job_->last_step(), seconds));
     report_.recovered += num_unanswered_;
     num_unanswered_ = 0;
   }
 
-  bool IsAtItsEnd() { return !job_->IsRunning() && job_->exit_code() == 0; }
-
-  void AwaitEnd() {
-    AwaitOrThrow([&] { return IsAtItsEnd(); }, "come to its end after step", job_->last_step());
+  void AwaitStore() {
+    if (job_->store() == nullptr) return;
+    AwaitOrThrow([&] { return job_->store()->IsBack(); }, "get its store back after step", job_->last_step());
   }
 
-  // Pumps until it is so; starts the job again if it has ended badly.
+  void AwaitEnd() {
+    AwaitOrThrow([&] { return job_->HasEndedWell(); }, "come to its end after step", job_->last_step());
+    while (job_->store() != nullptr && !job_->store()->IsBack()) job_->Pump(kLook);
+  }
+
+  // Pumps until it is so, or the job has come to its end; starts again what has ended badly.
   template <class Condition>
   void AwaitOrThrow(const Condition& is_so, const std::string& what, int64_t number,
                     milliseconds look = milliseconds(20)) {
@@ -292,10 +298,8 @@ class ChaosRun {
     Clock::time_point alive = begin;
     while (!is_so()) {
       job_->Pump(look);
-      if (!job_->IsRunning()) {
-        if (job_->exit_code() == 0) return;
-        job_->Start();
-      }
+      if (job_->HasEndedWell()) return;
+      job_->Revive();
       if (job_->num_lines() != lines) alive = Clock::now();
       lines = job_->num_lines();
       if (SecondsSince(alive) < static_cast<double>(options_.patience.count())) continue;
@@ -304,24 +308,31 @@ class ChaosRun {
     }
   }
 
+  void SummarizeSeconds() {
+    std::vector<double> all;
+    for (auto& [fault, seconds] : seconds_) {
+      std::sort(seconds.begin(), seconds.end());
+      say_(absl::StrFormat("%s: %d times, a step %.2f s later (median; worst %.2f s)",
+                           std::string(FaultName(fault)), seconds.size(), seconds[seconds.size() / 2],
+                           seconds.back()));
+      absl::c_copy(seconds, std::back_inserter(all));
+    }
+    std::sort(all.begin(), all.end());
+    if (all.empty()) return;
+    report_.median_s = all[all.size() / 2];
+    report_.worst_s = all.back();
+  }
+
   void CountWhatIsLeft(const std::vector<std::string>& names_before) {
-    std::vector<std::string> left;
-    for (const std::string& name : {RunId("calm"), RunId("hurt")}) {
-      const std::vector<pid_t> processes = ProcessesOf(name);
-      AwaitGone(processes, milliseconds(1000));
-      for (const pid_t pid : ProcessesOf(name)) left.push_back(absl::StrCat("process ", pid));
-    }
-    for (const std::string& name : SharedMemoryNames()) {
-      if (!absl::c_linear_search(names_before, name)) left.push_back(absl::StrCat("/dev/shm/", name));
-    }
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(options_.folder, error)) {
-      if (absl::StrContains(entry.path().filename().string(), ".tmp")) left.push_back(entry.path().string());
-    }
-    for (const auto& entry : std::filesystem::directory_iterator(Checkpoints(), error)) {
-      const bool is_step = std::filesystem::exists(entry.path() / "manifest.json") &&
-                           !absl::EndsWith(entry.path().string(), ".tmp");
-      if (!is_step && entry.path().filename() != "latest") left.push_back(entry.path().string());
+    std::vector<std::string> left = LeftBy({.run_ids = {RunId("calm"), RunId("hurt")},
+                                            .shared_memory_before = names_before,
+                                            .folder = options_.folder,
+                                            .checkpoints = Checkpoints()});
+    if (StoreProcess* const store = job_->store()) {
+      if (!store->End()) left.push_back("a store that did not end well when it was told to");
+      for (const pid_t pid : store->Processes())
+        left.push_back(absl::StrCat("process ", pid, ", of the store"));
+      absl::c_copy(store->FilesTooMany(), std::back_inserter(left));
     }
     for (const std::string& what : left) say_(absl::StrCat("left behind: ", what));
     report_.left_behind = static_cast<int>(left.size());
@@ -333,7 +344,7 @@ class ChaosRun {
   ChaosReport report_;
   std::optional<SmallDisk> disk_;      // the checkpoints', if it is to be full
   std::optional<FalseClocks> clocks_;  // the ranks', if they are to jump
-  std::optional<ChaosJob> job_;
+  std::optional<ChaosCluster> job_;
   double start_s_ = 1;  // from the start of a job to its first step
   double step_s_ = 0.1;
   std::map<int, pid_t> ranks_;
@@ -341,7 +352,9 @@ class ChaosRun {
   Clock::time_point struck_;
   int64_t lines_before_ = 0;
   int num_unanswered_ = 0;  // faults since the last step
-  std::vector<double> seconds_;
+  Fault last_fault_ = Fault::kRank;
+  std::map<Fault, std::vector<double>>
+      seconds_;  // of those that no other one followed before there was a step
 };
 
 }  // namespace
@@ -360,6 +373,9 @@ std::string ChaosReport::ToJson() const {
 }
 
 ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const std::string&)>& say) {
+  WEFT_REQUIRE(options.num_nodes >= 1 && options.plan.num_ranks % options.num_nodes == 0,
+               options.plan.num_ranks, " ranks on ", options.num_nodes,
+               " nodes: expected as many on each node");
   return ChaosRun(options, say).Run();
 }
 

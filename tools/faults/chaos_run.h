@@ -17,10 +17,12 @@ struct ChaosOptions {
   std::string libfaketime;  // the library, for jumps of clocks
   std::vector<std::string>
       train_flags;         // of train_gpt, without those that the run sets: steps, checkpoints, output
+  int num_nodes = 1;       // of the job; several weft_run on this machine, and a store apart
   int64_t save_every = 3;  // steps
   int max_restarts = 3;    // of weft_run, since the last save; 0: whoever runs it starts it again
-  std::chrono::seconds patience{60};  // for the next step after a fault
-  std::string folder;                 // an empty one, for checkpoints and logs
+  std::chrono::milliseconds suspicion_time{5000};  // weft_run's
+  std::chrono::seconds patience{60};               // for the next step after a fault
+  std::string folder;                              // an empty one, for checkpoints and logs
 };
 
 // What became of a job that was hurt.
@@ -29,7 +31,8 @@ struct ChaosReport {
   int kills = 0;       // faults that were done
   int recovered = 0;   // after which a step followed, or the job's end
   bool equal = false;  // the final state is that of a job that nobody hurt, bit for bit
-  // Seconds from a fault to the next step; not of those that another fault followed before there was one.
+  // Seconds from a fault to the next step; not of those that another fault followed before there was one. From the store's
+  // return, if it was away: training goes on without it for a while.
   double median_s = 0;
   double worst_s = 0;
   int left_behind = 0;  // processes, names in shared memory, temporary files, folders without a manifest
@@ -41,9 +44,10 @@ struct ChaosReport {
 };
 
 // Trains to the end in peace, then the same again with the plan's faults, started again whenever it has ended otherwise
-// than by its own end, and compares what both have saved last (--save) byte by byte. `say` gets a line per fault.
-// Errors: FailedPrecondition, if the job fails without any fault; DeadlineExceeded, if no step follows a fault within
-//         `patience`, with where its log is.
+// than by its own end, and compares what both have saved last (--save) byte by byte. `say` gets a line per fault, and one per
+// kind with its times.
+// Errors: InvalidArgument for ranks that the nodes do not divide; FailedPrecondition, if the job fails without any fault, or
+//         its store ends by itself; DeadlineExceeded, if no step follows a fault within `patience`, with where its log is.
 ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const std::string&)>& say);
 
 }  // namespace weft

@@ -11,8 +11,9 @@ namespace weft {
 namespace {
 
 constexpr std::pair<Fault, absl::string_view> kNames[] = {
-    {Fault::kRank, "rank"}, {Fault::kStop, "stop"}, {Fault::kAgent, "agent"}, {Fault::kGuard, "guard"},
-    {Fault::kBoth, "both"}, {Fault::kDisk, "disk"}, {Fault::kFlip, "flip"},   {Fault::kClock, "clock"}};
+    {Fault::kRank, "rank"},   {Fault::kStop, "stop"}, {Fault::kAgent, "agent"}, {Fault::kGuard, "guard"},
+    {Fault::kBoth, "both"},   {Fault::kDisk, "disk"}, {Fault::kFlip, "flip"},   {Fault::kClock, "clock"},
+    {Fault::kStore, "store"}, {Fault::kHost, "host"}, {Fault::kHosts, "hosts"}};
 
 // Numbers that follow from the seed alone.
 class Dice {
@@ -64,6 +65,16 @@ Fault ParseFault(absl::string_view name) {
                          out->append(entry.second.data(), entry.second.size());
                        }));
 }
+
+bool HitsARank(Fault fault) {
+  return fault == Fault::kRank || fault == Fault::kStop || fault == Fault::kFlip || fault == Fault::kClock;
+}
+
+bool HitsANode(Fault fault) {
+  return fault == Fault::kAgent || fault == Fault::kGuard || fault == Fault::kBoth || fault == Fault::kHost;
+}
+
+bool EndsALife(Fault fault) { return fault != Fault::kClock && fault != Fault::kStore; }
 
 std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options) {
   WEFT_REQUIRE(

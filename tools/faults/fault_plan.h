@@ -1,5 +1,5 @@
-#ifndef WEFT_TOOLS_CHAOS_FAULT_PLAN_H_
-#define WEFT_TOOLS_CHAOS_FAULT_PLAN_H_
+#ifndef WEFT_TOOLS_FAULTS_FAULT_PLAN_H_
+#define WEFT_TOOLS_FAULTS_FAULT_PLAN_H_
 
 #include <cstdint>
 #include <string>
@@ -19,12 +19,20 @@ enum class Fault {
   kDisk,   // the disk of the checkpoints is full until a save has failed for it
   kFlip,   // a bit of the newest checkpoint, and SIGKILL of one rank
   kClock,  // the wall clock of one rank jumps, to anywhere within 30 days; nobody dies
+  kStore,  // SIGKILL of the job's store, a process apart that begins again a while later; no rank dies
+  kHost,  // SIGKILL of a node: weft_run's two processes, its ranks, the memory of their snapshots; another takes its place
+  kHosts,  // of all nodes at once: checkpoints are left, and a store apart
 };
 
-// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock".
+// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock", "store", "host", "hosts".
 absl::string_view FaultName(Fault fault);
 // Errors: InvalidArgument that lists the names.
 Fault ParseFault(absl::string_view name);
+
+bool HitsARank(Fault fault);  // one, of all
+bool HitsANode(Fault fault);  // one, of all
+// Whether all ranks end for it, and others begin.
+bool EndsALife(Fault fault);
 
 // When it is done.
 enum class Moment {
@@ -36,9 +44,10 @@ enum class Moment {
 struct PlannedFault {
   Fault fault = Fault::kRank;
   Moment moment = Moment::kStep;
-  int rank = 0;      // of kRank, kStop, kFlip and kClock
+  int rank = 0;      // of kRank, kStop, kFlip and kClock; of kAgent, kGuard, kBoth and kHost: its node
   int64_t step = 0;  // not before this step has been made; of kRestart that of the fault before
-  double delay = 0;  // in [0, 1): how far into a step, a save or a restart
+  double delay =
+      0;  // in [0, 1): how far into a step, a save or a restart; of kStore also how long it is away
 
   bool operator==(const PlannedFault&) const = default;
 };
@@ -58,4 +67,4 @@ std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options);
 
 }  // namespace weft
 
-#endif  // WEFT_TOOLS_CHAOS_FAULT_PLAN_H_
+#endif  // WEFT_TOOLS_FAULTS_FAULT_PLAN_H_

@@ -1,5 +1,5 @@
-#ifndef WEFT_TOOLS_CHAOS_JOB_H_
-#define WEFT_TOOLS_CHAOS_JOB_H_
+#ifndef WEFT_TOOLS_FAULTS_JOB_H_
+#define WEFT_TOOLS_FAULTS_JOB_H_
 
 #include <sys/types.h>
 
@@ -12,8 +12,8 @@
 
 namespace weft {
 
-// A job under weft_run whose rank 0 writes a JSON object a step on stdout ("step" and "loss" in it). Started again after
-// its end, it is the same job: what a scheduler does.
+// One node of a job: a weft_run, whose rank 0, if that is here, writes a JSON object a step on stdout ("step" and "loss" in
+// it). Started again after its end, it is the same job: what a scheduler does.
 //
 // Lifetime: the destructor kills weft_run, and with it the ranks.
 class ChaosJob {
@@ -31,6 +31,7 @@ class ChaosJob {
 
   // Reads what has come, waiting for something no longer than `wait`.
   void Pump(std::chrono::milliseconds wait);
+  int fd() const { return out_.get(); }  // from which it reads; -1: nothing comes any more
 
   // Whether weft_run runs. After its end, all that it wrote has been read.
   bool IsRunning();
@@ -58,4 +59,4 @@ class ChaosJob {
 
 }  // namespace weft
 
-#endif  // WEFT_TOOLS_CHAOS_JOB_H_
+#endif  // WEFT_TOOLS_FAULTS_JOB_H_

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -12,6 +13,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace weft {
 namespace {
@@ -56,8 +59,18 @@ void ForEachProcess(const std::function<void(pid_t)>& visit) {
 std::vector<std::string> VariablesIfOf(const std::string& run_id, pid_t pid) {
   std::vector<std::string> variables =
       absl::StrSplit(ContentOf(absl::StrCat("/proc/", pid, "/environ")), '\0');
-  if (!absl::c_linear_search(variables, absl::StrCat("TORCHELASTIC_RUN_ID=", run_id))) variables.clear();
+  const std::string own = absl::StrCat("TORCHELASTIC_RUN_ID=", run_id);
+  const bool is_of_it = absl::c_any_of(variables, [&](absl::string_view variable) {
+    return absl::ConsumePrefix(&variable, own) && (variable.empty() || variable[0] == '.');
+  });
+  if (!is_of_it) variables.clear();
   return variables;
+}
+
+bool WasGiven(pid_t pid, const std::string& word) {
+  const std::vector<std::string> words =
+      absl::StrSplit(ContentOf(absl::StrCat("/proc/", pid, "/cmdline")), '\0');
+  return absl::c_linear_search(words, word);
 }
 
 }  // namespace
@@ -84,10 +97,16 @@ std::map<int, pid_t> RanksOf(const std::string& run_id) {
 std::vector<pid_t> ProcessesOf(const std::string& run_id) {
   std::vector<pid_t> processes;
   ForEachProcess([&](pid_t pid) {
-    const std::vector<std::string> words =
-        absl::StrSplit(ContentOf(absl::StrCat("/proc/", pid, "/cmdline")), '\0');
-    const bool is_launcher = absl::c_linear_search(words, absl::StrCat("--rdzv-id=", run_id));
+    const bool is_launcher = WasGiven(pid, absl::StrCat("--rdzv-id=", run_id));
     if (is_launcher || !VariablesIfOf(run_id, pid).empty()) processes.push_back(pid);
+  });
+  return processes;
+}
+
+std::vector<pid_t> ProcessesGiven(const std::string& word) {
+  std::vector<pid_t> processes;
+  ForEachProcess([&](pid_t pid) {
+    if (WasGiven(pid, word)) processes.push_back(pid);
   });
   return processes;
 }
@@ -99,6 +118,12 @@ std::vector<pid_t> ChildrenOf(pid_t parent) {
     if (stat && stat->parent == parent) children.push_back(pid);
   });
   return children;
+}
+
+std::vector<pid_t> FamilyOf(pid_t ancestor) {
+  std::vector<pid_t> family = {ancestor};
+  for (size_t i = 0; i < family.size(); ++i) absl::c_copy(ChildrenOf(family[i]), std::back_inserter(family));
+  return family;
 }
 
 bool AwaitGone(const std::vector<pid_t>& processes, std::chrono::milliseconds bound) {

@@ -84,6 +84,16 @@ std::vector<std::string> WholeSteps(const std::string& checkpoints) {
   return steps;
 }
 
+std::vector<std::string> TemporaryNames(const std::string& checkpoints) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints, error)) {
+    const std::string name = entry.path().filename().string();
+    if (absl::EndsWith(name, ".tmp")) names.push_back(name);
+  }
+  return names;
+}
+
 void FlipBit(const std::string& step, double share) {
   std::vector<std::filesystem::path> files;
   std::error_code error;

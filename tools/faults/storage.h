@@ -27,6 +27,9 @@ class SmallDisk {
 // The folders of whole steps in a folder of checkpoints, the newest first.
 std::vector<std::string> WholeSteps(const std::string& checkpoints);
 
+// The names there of what is being written, and of what a killed rank has left until the next start.
+std::vector<std::string> TemporaryNames(const std::string& checkpoints);
+
 // Flips a bit of an element of one file in the folder of a step: as far into its second half, where all bytes are elements, as
 // `share` in [0, 1) says.
 // Errors: NotFound, if there is no file of a rank.

@@ -1,0 +1,112 @@
+#include "tools/faults/cluster.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Between looks at a store that is to begin again.
+constexpr milliseconds kLook{20};
+
+}  // namespace
+
+ChaosCluster::ChaosCluster(const ClusterOptions& options) : options_(options) {
+  WEFT_CHECK(options.num_nodes == 1 || !options.store_folder.empty(), "nodes meet in a store apart");
+  if (!options.store_folder.empty()) {
+    store_.emplace(options.weft_run, options.store_folder, options.store_flags, options.log);
+  }
+}
+
+void ChaosCluster::Start() {
+  std::vector<std::string> command = {options_.weft_run, absl::StrCat("--rdzv-id=", options_.run_id),
+                                      absl::StrCat("--nproc-per-node=", options_.ranks_per_node)};
+  if (store_) {
+    store_->Start();
+    command.push_back(absl::StrCat("--store=", store_->address()));
+    command.push_back(absl::StrCat("--nnodes=", options_.num_nodes));
+  }
+  command.insert(command.end(), options_.node_flags.begin(), options_.node_flags.end());
+  command.insert(command.end(), options_.program.begin(), options_.program.end());
+  for (int node = 0; node < options_.num_nodes; ++node) {
+    nodes_.push_back(std::make_unique<ChaosJob>(command, options_.log));
+    nodes_.back()->Start();
+  }
+}
+
+void ChaosCluster::Pump(milliseconds wait) {
+  if (store_) store_->Tend();
+  std::vector<pollfd> fds;
+  for (const auto& node : nodes_) fds.push_back({node->fd(), POLLIN, 0});  // poll passes over -1
+  if (store_) wait = std::min(wait, kLook);
+  poll(fds.data(), fds.size(), static_cast<int>(wait.count()));
+  for (const auto& node : nodes_) node->Pump(milliseconds(0));
+}
+
+void ChaosCluster::PumpFor(double seconds) {
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (Clock::now() < end) {
+    const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
+    Pump(std::clamp(left, milliseconds(1), kLook));
+  }
+}
+
+bool ChaosCluster::IsRunning() { return !Guards().empty(); }
+
+bool ChaosCluster::HasEndedWell() { return !IsRunning() && exit_code() == 0; }
+
+int ChaosCluster::exit_code() {
+  for (const auto& node : nodes_) {
+    if (!node->IsRunning() && node->exit_code() != 0) return node->exit_code();
+  }
+  return 0;
+}
+
+void ChaosCluster::Revive() {
+  for (const auto& node : nodes_) {
+    if (!node->IsRunning() && node->exit_code() != 0) node->Start();
+  }
+}
+
+std::vector<pid_t> ChaosCluster::Guards() {
+  std::vector<pid_t> guards;
+  for (const auto& node : nodes_) {
+    if (node->IsRunning()) guards.push_back(node->pid());
+  }
+  return guards;
+}
+
+pid_t ChaosCluster::Guard(int node) {
+  const int count = static_cast<int>(nodes_.size());
+  for (int i = 0; i < count; ++i) {
+    if (nodes_[(node + i) % count]->IsRunning()) return nodes_[(node + i) % count]->pid();
+  }
+  return -1;
+}
+
+int64_t ChaosCluster::last_step() const {
+  const auto last = std::max_element(nodes_.begin(), nodes_.end(), [](const auto& a, const auto& b) {
+    return a->last_line() < b->last_line();
+  });
+  return last == nodes_.end() ? 0 : (*last)->last_step();
+}
+
+int64_t ChaosCluster::num_lines() const {
+  int64_t lines = 0;
+  for (const auto& node : nodes_) lines += node->num_lines();
+  return lines;
+}
+
+ChaosCluster::Clock::time_point ChaosCluster::last_line() const {
+  Clock::time_point last;
+  for (const auto& node : nodes_) last = std::max(last, node->last_line());
+  return last;
+}
+
+}  // namespace weft
