@@ -40,7 +40,7 @@ double SecondsSince(Clock::time_point begin) {
 }
 
 // How long a store is away that was killed, by the plan's share in [0, 1).
-milliseconds AbsenceOf(double share) { return milliseconds(200 + static_cast<int>(1800 * share)); }
+milliseconds AbsenceOf(double share) { return milliseconds(100 + static_cast<int>(900 * share)); }
 
 // The job that is hurt, and the one that is not.
 class ChaosRun {

@@ -1,0 +1,60 @@
+#!/bin/bash
+# chaos: a job of several nodes that loses one with all its processes and snapshots goes on with the node that takes its place, from
+# the copies of the snapshots on the others; one that loses all nodes goes on from its folder, under the store that stayed.
+# Arguments: chaos, weft_run, train_gpt, forgetful_trainer.
+set -u
+chaos=$PWD/$1
+weft_run=$PWD/$2
+train=$PWD/$3
+forgetful=$PWD/$4
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/chaos.XXXXXX")
+cd "$dir" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+hurt() {
+  local name=$1
+  shift
+  "$chaos" --weft_run="$weft_run" --log_format=json --suspicion_time=1s --folder="$name" "$@" > "$name.json" 2> "$name.err" ||
+    fail "$name: $(tail -3 "$name.err")"
+}
+expect() {
+  local name=$1 field
+  shift
+  for field in "$@"; do grep -qF "$field" "$name.json" || fail "$name: expected $field: $(cat "$name.json" "$name.err")"; done
+}
+
+for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
+gpt=(--train_gpt="$train" --nodes=2 --ranks=4 --save_every=8
+  --train_flags="--mesh=dp=auto --plan=fsdp --layers=2 --heads=4 --dim=64 --context=32 --batch=8 --dropout=0.1 --shuffle=epoch \
+    --eval_every=0 --sample=0 --threads=1 --snapshot_every=2 --data=$dir/text.txt")
+
+# --- One of two nodes, with snapshots: what it had is on the other.
+hurt host "${gpt[@]}" --kinds=host --kills=4 --seed=5
+expect host '"kills":4' '"recovered":4' '"equal":true' '"left_behind":0'
+grep -q "going on from the snapshot of step" host/hurt.log || fail "host: it has never gone on from a snapshot: $(cat host.err)"
+
+# --- All nodes: no snapshot is left, the folder is.
+hurt hosts "${gpt[@]}" --kinds=hosts --kills=3 --seed=6
+expect hosts '"kills":3' '"recovered":3' '"equal":true' '"left_behind":0'
+grep "going on from the snapshot of step" hosts/hurt.log && fail "hosts: snapshots have outlived their nodes"
+# A fault after the first save costs the steps since the last one, and never all.
+sed -n 's/^fault .* at step \([0-9]*\).*/\1/p; s/^  step \([0-9]*\), .*/next \1/p' hosts.err > steps
+awk '$1 == "next" { if (at > 16 && $2 < at - 16) bad = 1; next } { at = $1 } END { exit bad }' steps || fail "hosts: more was lost: $(cat hosts.err)"
+
+# --- All kinds that there are for nodes, on three of them; then started again from outside alone.
+for restarts in 3 0; do
+  hurt "mixed$restarts" --train_gpt="$forgetful" --train_flags="" --nodes=3 --ranks=3 --kinds=host,hosts,store,rank,agent --kills=8 \
+    --seed=8 --max_restarts=$restarts
+  expect "mixed$restarts" '"kills":8' '"recovered":8' '"equal":true' '"left_behind":0'
+done
+grep -q "host of node [0-2] at step" mixed3.err || fail "no node was lost: $(cat mixed3.err)"
+
+# --- Bad input: one line.
+"$chaos" --weft_run="$weft_run" --train_gpt="$train" --nodes=2 --ranks=3 > bad.out 2> bad.err && fail "3 ranks on 2 nodes: no error"
+grep -q "3 ranks on 2 nodes: expected as many on each node" bad.err || fail "3 ranks on 2 nodes: $(cat bad.err)"
+exit $((failures > 0))

@@ -1,0 +1,64 @@
+#!/bin/bash
+# chaos: a job whose store is killed and begun again, in steps, in saves and while ranks start, goes on without a restart of its
+# ranks; killed together with ranks and launchers it ends with the bits of a job in peace; nothing is left of the store.
+# Arguments: chaos, weft_run, forgetful_trainer.
+set -u
+chaos=$PWD/$1
+weft_run=$PWD/$2
+trainer=$PWD/$3
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/chaos.XXXXXX")
+cd "$dir" || exit 1
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# hurt NAME FLAGS...: the report is in NAME.json, the job's stderr in NAME/hurt.log.
+hurt() {
+  local name=$1
+  shift
+  "$chaos" --weft_run="$weft_run" --train_gpt="$trainer" --train_flags="" --log_format=json --suspicion_time=1s --folder="$name" \
+    "$@" > "$name.json" 2> "$name.err"
+}
+expect() {
+  local name=$1 field
+  shift
+  for field in "$@"; do grep -qF "$field" "$name.json" || fail "$name: expected $field: $(cat "$name.json" "$name.err")"; done
+}
+
+# --- The store alone: no rank dies, none starts again. Every restart is a failure here.
+hurt store --kinds=store --kills=10 --max_restarts=0 || fail "store: $(tail -3 store.err)"
+expect store '"kills":10' '"recovered":10' '"equal":true' '"left_behind":0' '"in_save":3'
+[[ $(grep -c "weft_run: store: listens at" store/hurt.log) -ge 11 ]] || fail "the store has not begun again 10 times: $(cat store/hurt.log)"
+[[ $(grep -c "error\|failed\|start again" store/hurt.log) == 0 ]] || fail "ranks have ended: $(cat store/hurt.log)"
+[[ -s store/store/journal ]] || fail "there is no journal"
+
+# --- With deaths before, after and meanwhile.
+hurt mixed --kinds=store,rank,agent,both --kills=9 --seed=7 || fail "mixed: $(tail -3 mixed.err)"
+expect mixed '"kills":9' '"recovered":9' '"equal":true' '"left_behind":0'
+for kind in store rank agent both; do grep -q "of 9: $kind" mixed.err || fail "no fault of kind $kind: $(cat mixed.err)"; done
+
+# --- A store that forgets, and one that leaves a file, are found out.
+cat > forgets << END
+#!/bin/bash
+# weft_run, with a store that begins empty each time.
+if [[ \$1 == store ]]; then rm -f "\${2#--dir=}/journal"; fi
+exec '$weft_run' "\$@"
+END
+cat > litters << END
+#!/bin/bash
+if [[ \$1 == store ]]; then mkdir -p "\${2#--dir=}" && touch "\${2#--dir=}/draft.new"; fi
+exec '$weft_run' "\$@"
+END
+chmod +x forgets litters
+hurt forgot --kinds=store --kills=2 --max_restarts=0 --weft_run="$dir/forgets" --patience=20
+grep -q "failed" forgot/hurt.log || fail "a store that forgot all was no loss: $(cat forgot.json forgot.err forgot/hurt.log)"
+hurt littered --kinds=store --kills=1 --weft_run="$dir/litters" && fail "a file that stays was not found"
+expect littered '"left_behind":1' '"equal":true'
+grep -q "left behind: .*/store/draft.new" littered.err || fail "the file is not named: $(cat littered.err)"
+
+left=$(pgrep -f -- "--dir=$dir")
+[[ -z $left ]] || fail "stores run on: $(pgrep -af -- "--dir=$dir")"
+exit $((failures > 0))
