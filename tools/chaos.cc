@@ -37,6 +37,8 @@ ABSL_FLAG(absl::Duration, suspicion_time, absl::Seconds(5),
           "weft_run's: of silence, after which a node or a rank counts as lost");
 ABSL_FLAG(int64_t, save_every, 3, "steps between checkpoints");
 ABSL_FLAG(int, max_restarts, 3, "of weft_run, since the last save; 0: the job is started again from outside");
+ABSL_FLAG(absl::Duration, store_away, absl::Seconds(1),
+          "how long a store that was killed stays away at most: a tenth of it to all of it");
 ABSL_FLAG(int, patience, 60, "seconds in which a step has to follow a fault");
 ABSL_FLAG(std::string, train_flags,
           "--mesh=dp=auto --plan=fsdp --layers=6 --heads=4 --dim=256 --context=32 --batch=4 --dropout=0.1 "
@@ -61,7 +63,7 @@ FlagsUsage Usage() {
               "Trains a GPT twice, once in peace and once while its processes are killed, and compares what "
               "both have "
               "saved last. Exits with 1 if anything was lost.",
-          .groups = {{"Faults", {"kills", "seed", "kinds", "patience", "libfaketime"}},
+          .groups = {{"Faults", {"kills", "seed", "kinds", "store_away", "patience", "libfaketime"}},
                      {"Job",
                       {"ranks", "nodes", "save_every", "suspicion_time", "max_restarts", "train_flags",
                        "weft_run", "train_gpt"}},
@@ -110,6 +112,7 @@ ChaosOptions OptionsFromFlags(const std::string& folder) {
                           .save_every = absl::GetFlag(FLAGS_save_every),
                           .max_restarts = absl::GetFlag(FLAGS_max_restarts),
                           .suspicion_time = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_suspicion_time)),
+                          .store_away = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_store_away)),
                           .patience = std::chrono::seconds(absl::GetFlag(FLAGS_patience)),
                           .folder = std::filesystem::absolute(folder).string()};
   for (const std::string& kind : absl::GetFlag(FLAGS_kinds)) options.plan.kinds.push_back(ParseFault(kind));

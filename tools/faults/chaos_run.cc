@@ -39,9 +39,6 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// How long a store is away that was killed, by the plan's share in [0, 1).
-milliseconds AbsenceOf(double share) { return milliseconds(100 + static_cast<int>(900 * share)); }
-
 // The job that is hurt, and the one that is not.
 class ChaosRun {
  public:
@@ -257,7 +254,8 @@ class ChaosRun {
         clocks_->Jump(fault.rank, 2 * fault.delay - 1);
         return;
       case Fault::kStore:
-        job_->store()->Kill(AbsenceOf(fault.delay));
+        job_->store()->Kill(milliseconds(static_cast<int64_t>(
+            (0.1 + 0.9 * fault.delay) * static_cast<double>(options_.store_away.count()))));
         return;
     }
   }

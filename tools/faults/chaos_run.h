@@ -21,8 +21,10 @@ struct ChaosOptions {
   int64_t save_every = 3;  // steps
   int max_restarts = 3;    // of weft_run, since the last save; 0: whoever runs it starts it again
   std::chrono::milliseconds suspicion_time{5000};  // weft_run's
-  std::chrono::seconds patience{60};               // for the next step after a fault
-  std::string folder;                              // an empty one, for checkpoints and logs
+  std::chrono::milliseconds store_away{
+      1000};                          // that a killed store is away at most, and a tenth of it at least
+  std::chrono::seconds patience{60};  // for the next step after a fault
+  std::string folder;                 // an empty one, for checkpoints and logs
 };
 
 // What became of a job that was hurt.

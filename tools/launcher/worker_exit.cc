@@ -8,17 +8,27 @@
 #include "absl/strings/strip.h"
 
 namespace weft {
+namespace {
+
+// "signal 9 (SIGKILL)".
+std::string SignalName(int signal) {
+  const char* const name = sigabbrev_np(signal);
+  return absl::StrCat("signal ", signal, name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
+}
+
+}  // namespace
 
 int WorkerExit::ExitCode() const {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 std::string WorkerExit::What() const {
+  if (stopped_by != 0) {
+    return absl::StrCat("rank ", rank, " was stopped by ", SignalName(stopped_by), " for ",
+                        static_cast<double>(stopped_for.count()) / 1000, " s");
+  }
   if (!WIFSIGNALED(status)) return absl::StrCat("rank ", rank, " exited with code ", WEXITSTATUS(status));
-  const int signal = WTERMSIG(status);
-  const char* const name = sigabbrev_np(signal);
-  return absl::StrCat("rank ", rank, " was killed by signal ", signal,
-                      name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
+  return absl::StrCat("rank ", rank, " was killed by ", SignalName(WTERMSIG(status)));
 }
 
 std::string FailureReport::ToString() const {

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 
 namespace weft {
@@ -13,13 +14,17 @@ struct WorkerExit {
   int local_rank = 0;
   pid_t pid = -1;
   int status = 0;  // as waitpid gives it
+  // Of one that was killed because it had been stopped, by which signal and for how long; 0: it was not.
+  int stopped_by = 0;
+  std::chrono::milliseconds stopped_for{0};
 
   bool failed() const { return status != 0; }
 
   // As a shell has it: 128 + N for signal N.
   int ExitCode() const;
 
-  // "rank 3 exited with code 9", "rank 3 was killed by signal 11 (SIGSEGV)".
+  // "rank 3 exited with code 9", "rank 3 was killed by signal 11 (SIGSEGV)", "rank 3 was stopped by signal 19 (SIGSTOP) for
+  // 5 s".
   std::string What() const;
 };
 

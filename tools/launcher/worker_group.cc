@@ -40,7 +40,10 @@ std::string MakeFolder(const std::string& path) {
 }  // namespace
 
 WorkerGroup::WorkerGroup(const WorkerGroupOptions& options, const Assignment& assignment, Console* console)
-    : assignment_(assignment), host_(options.host), console_(console) {
+    : assignment_(assignment),
+      host_(options.host),
+      suspicion_time_(options.job.suspicion_time),
+      console_(console) {
   try {
     for (int i = 0; i < options.job.workers_per_node; ++i) StartWorker(options, i);
   } catch (...) {
@@ -126,19 +129,35 @@ std::vector<WorkerExit> WorkerGroup::Reap() {
   int status = 0;
   pid_t pid = 0;
   // Orphans of workers come here too, and are of no interest.
-  while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+  while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
     for (size_t i = 0; i < workers_.size(); ++i) {
       Worker& worker = workers_[i];
       if (worker.process.pid != pid || worker.ended) continue;
-      worker.ended = true;
-      const int local_rank = static_cast<int>(i);
-      exits.push_back({assignment_.rank_offset + local_rank, local_rank, pid, status});
+      NoteStatus(worker, status, static_cast<int>(i), &exits);
     }
   }
   std::stable_sort(exits.begin(), exits.end(), [](const WorkerExit& a, const WorkerExit& b) {
     return std::make_pair(!WIFSIGNALED(a.status), a.rank) < std::make_pair(!WIFSIGNALED(b.status), b.rank);
   });
   return exits;
+}
+
+void WorkerGroup::NoteStatus(Worker& worker, int status, int local_rank, std::vector<WorkerExit>* exits) {
+  if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+    worker.stopped_by = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+    worker.stopped_at = Clock::now();
+    return;
+  }
+  worker.ended = true;
+  WorkerExit exit = {.rank = assignment_.rank_offset + local_rank,
+                     .local_rank = local_rank,
+                     .pid = worker.process.pid,
+                     .status = status};
+  if (worker.killed_stopped_by > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+    exit.stopped_by = worker.killed_stopped_by;
+    exit.stopped_for = suspicion_time_;
+  }
+  exits->push_back(exit);
 }
 
 void WorkerGroup::Signal(int signal) {
@@ -159,15 +178,29 @@ void WorkerGroup::Stop(int signal, std::chrono::milliseconds grace) {
 }
 
 void WorkerGroup::KillIfLate() {
-  if (!kill_at_ || killed_ || Clock::now() < *kill_at_) return;
+  if (!kill_at_) {
+    for (Worker& worker : workers_) {
+      if (worker.ended || worker.stopped_by == 0 || worker.killed_stopped_by > 0) continue;
+      if (Clock::now() < worker.stopped_at + suspicion_time_) continue;
+      worker.killed_stopped_by = worker.stopped_by;
+      kill(worker.process.pid, SIGKILL);
+    }
+    return;
+  }
+  if (killed_ || Clock::now() < *kill_at_) return;
   killed_ = true;
   Signal(SIGKILL);
 }
 
 std::optional<std::chrono::milliseconds> WorkerGroup::UntilKill() const {
-  if (!kill_at_ || killed_) return std::nullopt;
+  std::optional<Clock::time_point> next = killed_ ? std::nullopt : kill_at_;
+  for (const Worker& worker : workers_) {
+    if (kill_at_ || worker.ended || worker.stopped_by == 0 || worker.killed_stopped_by > 0) continue;
+    next = std::min(next.value_or(Clock::time_point::max()), worker.stopped_at + suspicion_time_);
+  }
+  if (!next) return std::nullopt;
   return std::chrono::ceil<std::chrono::milliseconds>(
-      std::max<Clock::duration>(*kill_at_ - Clock::now(), Clock::duration::zero()));
+      std::max<Clock::duration>(*next - Clock::now(), Clock::duration::zero()));
 }
 
 bool WorkerGroup::AllEnded() const {

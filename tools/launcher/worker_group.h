@@ -60,6 +60,8 @@ class WorkerGroup {
   // Asks all to end by `signal` (and SIGCONT, for those that are stopped); KillIfLate kills those that have
   // not `grace` later. Of a second call only a shorter grace counts.
   void Stop(int signal, std::chrono::milliseconds grace);
+  // Kills, too, what has been stopped for the job's suspicion_time and was not asked to end: nobody else may miss a worker
+  // that has met nobody yet.
   void KillIfLate();
   bool stopping() const { return kill_at_.has_value(); }
   // Until KillIfLate has something to do; nullopt: nothing.
@@ -81,14 +83,20 @@ class WorkerGroup {
     WorkerStream err;
     std::string log;  // folder
     bool ended = false;
+    int stopped_by = 0;  // the signal; 0: it runs
+    Clock::time_point stopped_at = {};
+    int killed_stopped_by = 0;  // the signal by which it was stopped until KillIfLate killed it
   };
 
   void StartWorker(const WorkerGroupOptions& options, int local_rank);
   StreamRoute RouteOf(const WorkerGroupOptions& options, int local_rank, bool is_err,
                       const std::string& folder);
 
+  void NoteStatus(Worker& worker, int status, int local_rank, std::vector<WorkerExit>* exits);
+
   const Assignment assignment_;
   const std::string host_;
+  const std::chrono::milliseconds suspicion_time_;
   Console* const console_;
   std::vector<Worker> workers_;
   std::optional<Clock::time_point> kill_at_;

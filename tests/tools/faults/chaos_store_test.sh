@@ -29,11 +29,18 @@ expect() {
 }
 
 # --- The store alone: no rank dies, none starts again. Every restart is a failure here.
-hurt store --kinds=store --kills=10 --max_restarts=0 || fail "store: $(tail -3 store.err)"
-expect store '"kills":10' '"recovered":10' '"equal":true' '"left_behind":0' '"in_save":3'
-[[ $(grep -c "weft_run: store: listens at" store/hurt.log) -ge 11 ]] || fail "the store has not begun again 10 times: $(cat store/hurt.log)"
-[[ $(grep -c "error\|failed\|start again" store/hurt.log) == 0 ]] || fail "ranks have ended: $(cat store/hurt.log)"
-[[ -s store/store/journal ]] || fail "there is no journal"
+# On one node, and on two; there for longer than the time after which a node counts as lost, too.
+alone() {
+  local name=$1
+  shift
+  hurt "$name" --kinds=store --max_restarts=0 "$@" || fail "$name: $(tail -3 "$name.err")"
+  expect "$name" '"equal":true' '"left_behind":0' '"in_save":3'
+  [[ $(grep -c "weft_run: store: listens at" "$name/hurt.log") -ge 9 ]] || fail "$name: it has not begun again 8 times: $(cat "$name/hurt.log")"
+  [[ $(grep -c "error\|failed\|start again" "$name/hurt.log") == 0 ]] || fail "$name: ranks have ended: $(cat "$name/hurt.log")"
+  [[ -s $name/store/journal ]] || fail "$name: there is no journal"
+}
+alone one --kills=8
+alone two --kills=8 --nodes=2 --seed=2 --suspicion_time=500ms --store_away=2s
 
 # --- With deaths before, after and meanwhile.
 hurt mixed --kinds=store,rank,agent,both --kills=9 --seed=7 || fail "mixed: $(tail -3 mixed.err)"

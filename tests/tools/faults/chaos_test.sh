@@ -55,6 +55,13 @@ small=(--weft_run="$weft_run" --train_gpt="$forgetful" --log_format=json --ranks
   fail "all kinds: $(tail -3 all.err)"
 for pair in kills:10 recovered:10 equal:true left_behind:0; do expect all.json "${pair%:*}" "${pair#*:}"; done
 
+# --- Ranks that are stopped while they start, and have met nobody yet.
+for seed in 2 3; do
+  "$chaos" "${small[@]}" --kills=4 --kinds=stop --seed=$seed --suspicion_time=1s --patience=20 --train_flags="" > stop.json 2> stop.err ||
+    fail "stop: $(tail -3 stop.err)"
+  for pair in kills:4 recovered:4 equal:true left_behind:0; do expect stop.json "${pair%:*}" "${pair#*:}"; done
+done
+
 # --- What is not restored shows.
 for what in updates position; do
   "$chaos" "${small[@]}" --kills=4 --train_flags="--forget=$what" > "$what.json" 2> "$what.err" && fail "$what forgotten: not found out"

@@ -118,6 +118,7 @@ if [[ $needs == both ]]; then
 else
   in_peace 1500
   in_peace 400
+  in_peace 600
   spares=(--nnodes=1:2 --nproc-per-node=2 --rdzv-conf=last_call_timeout=3 -- --mesh_choices=dp=2)
   # --- The machine with all ranks that train: the spares of the other take their places; when it is back it is a spare.
   begin back 1500 2s 1 "${spares[@]}"
@@ -137,5 +138,13 @@ else
   plug
   end 0 1
   [[ $(tail -1 late.1.err) == "error: the job is over: it has finished" ]] || fail "late: no such line: $(tail -3 late.1.err)"
+
+  # --- It is not back within the grace: it ends by itself.
+  begin gone 600 2s 1 --store_grace=2s "${spares[@]}"
+  await_step 100
+  unplug
+  end 0 1
+  plug
+  grep -q "lost the job's store: \|the job's store is gone: " gone.1.err || fail "gone: no such line: $(tail -3 gone.1.err)"
 fi
 exit $((failures > 0))

@@ -92,6 +92,28 @@ TEST(SupervisionTest, WorkersThatIgnoreSigtermOrAreStoppedAreKilledInTime) {
   EXPECT_TRUE(IsGone(NumberAfter(run.err(), "pid1"), milliseconds(0)));
 }
 
+// Also one that nobody else misses, since it has met nobody yet.
+TEST(SupervisionTest, AWorkerThatStaysStoppedHasFailed) {
+  RunningProgram run(
+      Workers(2, "case $RANK in 0) exec sleep 60;; 1) kill -STOP $$;; esac", {"--suspicion_time=500ms"}));
+  EXPECT_EQ(run.Wait(), 128 + SIGKILL);
+  EXPECT_THAT(run.err(), HasSubstr("the job failed: rank 1 was stopped by signal 19 (SIGSTOP) for 0.5 s"));
+}
+
+TEST(SupervisionTest, AWorkerThatIsContinuedInTimeGoesOn) {
+  // Many stops, each shorter than the time, all together longer.
+  RunningProgram run(
+      Workers(2,
+              InFolder(NewFolder(),
+                       "if [ $RANK = 1 ]; then echo $$ > pid1.new; mv pid1.new pid1; until [ -e go ]; do "
+                       "sleep 0.02; done; exit 0; fi;"
+                       "until [ -e pid1 ]; do sleep 0.02; done;"
+                       "for i in 1 2 3 4; do kill -STOP $(cat pid1); sleep 0.6; kill -CONT $(cat pid1);"
+                       "sleep 0.05; done; touch go"),
+              {"--suspicion_time=2s"}));
+  EXPECT_EQ(run.Wait(), 0) << run.err();
+}
+
 // A worker that starts two processes: one in its own group, one that left group and session; prints their
 // pids.
 constexpr char kStartsOthers[] =
