@@ -26,9 +26,10 @@ ABSL_FLAG(
     std::vector<std::string>, kinds, {"rank"},
     "of faults, a list with commas: rank (SIGKILL of a rank), stop (SIGSTOP of one), agent, guard, "
     "both (SIGKILL of weft_run's two processes), host (of a whole node: those two and its ranks), hosts "
-    "(of all nodes at once), store (SIGKILL of the job's store, which is a process apart then), disk "
-    "(full until a save has failed), flip (of a bit of the newest checkpoint, and SIGKILL of a rank), "
-    "clock (a jump of one rank's wall clock)");
+    "(of all nodes at once), freeze (SIGSTOP of a node for longer than the suspicion time, then "
+    "SIGCONT), store (SIGKILL of the job's store, which is a process apart then), disk (full until a "
+    "save has failed), flip (of a bit of the newest checkpoint, and SIGKILL of a rank), clock (a jump of "
+    "one rank's wall clock)");
 ABSL_FLAG(int, ranks, 2, "processes of the job, on all nodes together");
 ABSL_FLAG(int, nodes, 1,
           "of the job: several weft_run on this machine, which meet in a store apart; one that was killed is "

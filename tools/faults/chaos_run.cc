@@ -34,6 +34,8 @@ using std::chrono::milliseconds;
 // Saves after the step of the last fault, which may be for one of them.
 constexpr int64_t kLastSaves = 10;
 constexpr milliseconds kLook{2};
+// How much longer than twice the suspicion time a node is frozen.
+constexpr milliseconds kBeyond{500};
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -253,6 +255,9 @@ class ChaosRun {
       case Fault::kClock:
         clocks_->Jump(fault.rank, 2 * fault.delay - 1);
         return;
+      case Fault::kFreeze:
+        job_->Freeze(NodeOf(fault), 2 * options_.suspicion_time + kBeyond);
+        return;
       case Fault::kStore:
         job_->store()->Kill(milliseconds(static_cast<int64_t>(
             (0.1 + 0.9 * fault.delay) * static_cast<double>(options_.store_away.count()))));
@@ -268,6 +273,8 @@ class ChaosRun {
     job_->Pump(milliseconds(0));
     lines_before_ = job_->num_lines();
     AwaitOrThrow([&] { return job_->num_lines() > lines_before_; }, "make a step after", job_->last_step());
+    // A node that was frozen is missed until it is back.
+    struck_ = std::max(struck_, job_->thawed_at());
     // What a job does without its store is no answer to the store's end.
     if (job_->store() != nullptr) struck_ = std::max(struck_, job_->store()->back_since());
     const double seconds = std::max(0.0, std::chrono::duration<double>(job_->last_line() - struck_).count());
@@ -374,6 +381,8 @@ ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const
   WEFT_REQUIRE(options.num_nodes >= 1 && options.plan.num_ranks % options.num_nodes == 0,
                options.plan.num_ranks, " ranks on ", options.num_nodes,
                " nodes: expected as many on each node");
+  WEFT_REQUIRE(options.num_nodes > 1 || !absl::c_linear_search(options.plan.kinds, Fault::kFreeze),
+               "a node is frozen that others miss: expected --nodes above 1");
   return ChaosRun(options, say).Run();
 }
 

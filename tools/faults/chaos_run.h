@@ -33,8 +33,8 @@ struct ChaosReport {
   int kills = 0;       // faults that were done
   int recovered = 0;   // after which a step followed, or the job's end
   bool equal = false;  // the final state is that of a job that nobody hurt, bit for bit
-  // Seconds from a fault to the next step; not of those that another fault followed before there was one. From the store's
-  // return, if it was away: training goes on without it for a while.
+  // Seconds from a fault to the next step; not of those that another fault followed before there was one. From the
+  // return of a store that was away, without which training goes on for a while, and of a frozen node.
   double median_s = 0;
   double worst_s = 0;
   int left_behind = 0;  // processes, names in shared memory, temporary files, folders without a manifest
@@ -48,7 +48,7 @@ struct ChaosReport {
 // Trains to the end in peace, then the same again with the plan's faults, started again whenever it has ended otherwise
 // than by its own end, and compares what both have saved last (--save) byte by byte. `say` gets a line per fault, and one per
 // kind with its times.
-// Errors: InvalidArgument for ranks that the nodes do not divide; FailedPrecondition, if the job fails without any fault, or
+// Errors: InvalidArgument for ranks that the nodes do not divide, or a single node that freezes; FailedPrecondition, if the job fails without any fault, or
 //         its store ends by itself; DeadlineExceeded, if no step follows a fault within `patience`, with where its log is.
 ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const std::string&)>& say);
 

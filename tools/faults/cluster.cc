@@ -1,11 +1,13 @@
 #include "tools/faults/cluster.h"
 
 #include <poll.h>
+#include <signal.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "tools/faults/processes.h"
 
 namespace weft {
 namespace {
@@ -23,6 +25,9 @@ ChaosCluster::ChaosCluster(const ClusterOptions& options) : options_(options) {
     store_.emplace(options.weft_run, options.store_folder, options.store_flags, options.log);
   }
 }
+
+// What is stopped would not end with its weft_run.
+ChaosCluster::~ChaosCluster() { Thaw(); }
 
 void ChaosCluster::Start() {
   std::vector<std::string> command = {options_.weft_run, absl::StrCat("--rdzv-id=", options_.run_id),
@@ -42,6 +47,7 @@ void ChaosCluster::Start() {
 
 void ChaosCluster::Pump(milliseconds wait) {
   if (store_) store_->Tend();
+  if (!frozen_.empty() && Clock::now() >= thaw_at_) Thaw();
   std::vector<pollfd> fds;
   for (const auto& node : nodes_) fds.push_back({node->fd(), POLLIN, 0});  // poll passes over -1
   if (store_) wait = std::min(wait, kLook);
@@ -88,6 +94,20 @@ pid_t ChaosCluster::Guard(int node) {
     if (nodes_[(node + i) % count]->IsRunning()) return nodes_[(node + i) % count]->pid();
   }
   return -1;
+}
+
+void ChaosCluster::Freeze(int node, milliseconds duration) {
+  const pid_t guard = Guard(node);
+  if (guard <= 0) return;
+  Thaw();
+  frozen_ = FamilyOf(guard);
+  for (const pid_t pid : frozen_) kill(pid, SIGSTOP);
+  thaw_at_ = Clock::now() + duration;
+}
+
+void ChaosCluster::Thaw() {
+  for (const pid_t pid : frozen_) kill(pid, SIGCONT);
+  frozen_.clear();
 }
 
 int64_t ChaosCluster::last_step() const {

@@ -36,11 +36,12 @@ class ChaosCluster {
   using Clock = ChaosJob::Clock;
 
   explicit ChaosCluster(const ClusterOptions& options);
+  ~ChaosCluster();
 
   // Errors: those of ChaosJob::Start and StoreProcess::Start.
   void Start();
 
-  // Reads what has come, waiting for something no longer than `wait`, and looks after the store.
+  // Reads what has come, waiting for something no longer than `wait`, and looks after the store and what is frozen.
   // Errors: FailedPrecondition, if the store has ended by itself.
   void Pump(std::chrono::milliseconds wait);
   // The same for so long.
@@ -59,15 +60,23 @@ class ChaosCluster {
   // One that runs, `node` if it does; -1: none.
   pid_t Guard(int node);
 
+  // SIGSTOP of a node that runs and of all below it; Pump sends them SIGCONT when `duration` is over.
+  void Freeze(int node, std::chrono::milliseconds duration);
+  Clock::time_point thawed_at() const { return thaw_at_; }  // of the last one; long ago, if there was none
+
   int64_t last_step() const;            // 0 before the first
   int64_t num_lines() const;            // steps that were written, repeated ones counted again
   Clock::time_point last_line() const;  // when the last came
   StoreProcess* store() { return store_ ? &*store_ : nullptr; }  // null: it has none apart
 
  private:
+  void Thaw();
+
   const ClusterOptions options_;
   std::optional<StoreProcess> store_;  // it outlives the nodes
   std::vector<std::unique_ptr<ChaosJob>> nodes_;
+  std::vector<pid_t> frozen_;
+  Clock::time_point thaw_at_;
 };
 
 }  // namespace weft

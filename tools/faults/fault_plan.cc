@@ -13,7 +13,7 @@ namespace {
 constexpr std::pair<Fault, absl::string_view> kNames[] = {
     {Fault::kRank, "rank"},   {Fault::kStop, "stop"}, {Fault::kAgent, "agent"}, {Fault::kGuard, "guard"},
     {Fault::kBoth, "both"},   {Fault::kDisk, "disk"}, {Fault::kFlip, "flip"},   {Fault::kClock, "clock"},
-    {Fault::kStore, "store"}, {Fault::kHost, "host"}, {Fault::kHosts, "hosts"}};
+    {Fault::kStore, "store"}, {Fault::kHost, "host"}, {Fault::kHosts, "hosts"}, {Fault::kFreeze, "freeze"}};
 
 // Numbers that follow from the seed alone.
 class Dice {
@@ -71,7 +71,8 @@ bool HitsARank(Fault fault) {
 }
 
 bool HitsANode(Fault fault) {
-  return fault == Fault::kAgent || fault == Fault::kGuard || fault == Fault::kBoth || fault == Fault::kHost;
+  return fault == Fault::kAgent || fault == Fault::kGuard || fault == Fault::kBoth || fault == Fault::kHost ||
+         fault == Fault::kFreeze;
 }
 
 bool EndsALife(Fault fault) { return fault != Fault::kClock && fault != Fault::kStore; }

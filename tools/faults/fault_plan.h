@@ -22,9 +22,10 @@ enum class Fault {
   kStore,  // SIGKILL of the job's store, a process apart that begins again a while later; no rank dies
   kHost,  // SIGKILL of a node: weft_run's two processes, its ranks, the memory of their snapshots; another takes its place
   kHosts,  // of all nodes at once: checkpoints are left, and a store apart
+  kFreeze,  // SIGSTOP of a node for longer than the suspicion time, then SIGCONT: a machine that was away, and is back
 };
 
-// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock", "store", "host", "hosts".
+// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock", "store", "host", "hosts", "freeze".
 absl::string_view FaultName(Fault fault);
 // Errors: InvalidArgument that lists the names.
 Fault ParseFault(absl::string_view name);
@@ -44,7 +45,7 @@ enum class Moment {
 struct PlannedFault {
   Fault fault = Fault::kRank;
   Moment moment = Moment::kStep;
-  int rank = 0;      // of kRank, kStop, kFlip and kClock; of kAgent, kGuard, kBoth and kHost: its node
+  int rank = 0;  // of kRank, kStop, kFlip and kClock; of kAgent, kGuard, kBoth, kHost and kFreeze: its node
   int64_t step = 0;  // not before this step has been made; of kRestart that of the fault before
   double delay =
       0;  // in [0, 1): how far into a step, a save or a restart; of kStore also how long it is away

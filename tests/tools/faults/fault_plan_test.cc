@@ -53,12 +53,12 @@ TEST(FaultPlanTest, KindsAreEven) {
 TEST(FaultPlanTest, NamesAndMistakes) {
   for (const Fault fault :
        {Fault::kRank, Fault::kStop, Fault::kAgent, Fault::kGuard, Fault::kBoth, Fault::kDisk, Fault::kFlip,
-        Fault::kClock, Fault::kStore, Fault::kHost, Fault::kHosts}) {
+        Fault::kClock, Fault::kStore, Fault::kHost, Fault::kHosts, Fault::kFreeze}) {
     EXPECT_EQ(ParseFault(FaultName(fault)), fault);
   }
   EXPECT_EQ(InvalidArgumentMessage([] { ParseFault("ranks"); }),
             "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, "
-            "clock, store, host, hosts");
+            "clock, store, host, hosts, freeze");
   EXPECT_EQ(InvalidArgumentMessage([] { PlanFaults({.count = 0}); }),
             "a plan of 0 faults of 1 kinds on 2 ranks, 4 steps apart: expected at least one of each");
 }
