@@ -1,12 +1,11 @@
 #!/bin/bash
 # chaos: a job of several nodes that loses one with all its processes and snapshots goes on with the node that takes its place, from
 # the copies of the snapshots on the others; one that loses all nodes goes on from its folder, under the store that stayed.
-# Arguments: chaos, weft_run, train_gpt, forgetful_trainer.
+# Arguments: chaos, weft_run, train_gpt.
 set -u
 chaos=$PWD/$1
 weft_run=$PWD/$2
 train=$PWD/$3
-forgetful=$PWD/$4
 dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/chaos.XXXXXX")
 cd "$dir" || exit 1
 failures=0
@@ -48,14 +47,6 @@ grep "going on from the snapshot of step" hosts/hurt.log && fail "hosts: snapsho
 # A fault after the first save costs the steps since the last one, and never all.
 sed -n 's/^fault .* at step \([0-9]*\).*/\1/p; s/^  step \([0-9]*\), .*/next \1/p' hosts.err > steps
 awk '$1 == "next" { if (at > 32 && $2 < at - 32) bad = 1; next } { at = $1 } END { exit bad }' steps || fail "hosts: more was lost: $(cat hosts.err)"
-
-# --- All that is done to nodes, on three of them, frozen ones too; then started again from outside alone.
-for restarts in 3 0; do
-  hurt "mixed$restarts" --train_gpt="$forgetful" --train_flags="" --nodes=3 --ranks=3 --kinds=host,hosts,store,rank,agent,freeze --kills=9 \
-    --seed=8 --max_restarts=$restarts
-  expect "mixed$restarts" '"kills":9' '"recovered":9' '"equal":true' '"left_behind":0'
-done
-for kind in host freeze; do grep -q "$kind of node [0-2] at step" mixed3.err || fail "no $kind of a node: $(cat mixed3.err)"; done
 
 # --- Bad input: one line.
 "$chaos" --weft_run="$weft_run" --train_gpt="$train" --nodes=2 --ranks=3 > bad.out 2> bad.err && fail "3 ranks on 2 nodes: no error"
