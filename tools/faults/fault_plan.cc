@@ -85,6 +85,7 @@ std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options) {
   Dice dice(options.seed);
   const std::vector<Moment> moments = Moments(options.count, &dice);
   std::vector<Fault> faults;
+  faults.reserve(options.count);
   for (int i = 0; i < options.count; ++i) faults.push_back(options.kinds[i % options.kinds.size()]);
   dice.Shuffle(&faults);
   std::vector<PlannedFault> plan;
