@@ -55,6 +55,8 @@ SmallDisk::SmallDisk(const std::string& folder) : folder_(folder) {
   if (mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=100%") != 0) Refused("a tmpfs");
 }
 
+SmallDisk::~SmallDisk() { umount2(folder_.c_str(), MNT_DETACH); }
+
 void SmallDisk::Fill() {
   // What has been written meanwhile may be more than the new size: then once more.
   for (int attempt = 0;; ++attempt) {

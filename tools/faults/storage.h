@@ -15,6 +15,10 @@ class SmallDisk {
   // Makes the folder, if there is none, and mounts the file system there.
   // Errors: FailedPrecondition, if the kernel refuses namespaces or the mount, with its word.
   explicit SmallDisk(const std::string& folder);
+  // The folder is as it was before.
+  ~SmallDisk();
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
 
   // Leaves nothing free: whoever writes gets ENOSPC.
   void Fill();

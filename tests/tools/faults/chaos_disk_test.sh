@@ -7,6 +7,7 @@ weft_run=$PWD/$2
 trainer=$PWD/$3
 dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/chaos.XXXXXX")
 cd "$dir" || exit 1
+export TMPDIR=$dir  # where chaos makes its folder
 failures=0
 
 fail() {
@@ -32,5 +33,8 @@ for kinds in flip disk,flip,rank; do
       grep -q "of 6: $kind" out.err || fail "no fault of kind $kind: $(cat out.err)"
     done
   done
+done
+for folder in chaos-*; do
+  [[ ! -e $folder ]] || fail "left behind: $(find "$folder" | head -3)"
 done
 exit $((failures > 0))
