@@ -41,6 +41,7 @@ OPTIONAL = {
 
 # Sources, other than scripts of a shell, that start programs: which, beside those that Bazel has built.
 SOURCES_THAT_START = {
+    "runtime/launch/spawn_ranks.cc": [],  # its caller says which
     "tests/deploy/manifests_test.py": ["bash"],
     "tests/runtime/launch/processes.cc": [],
     "tests/runtime/store/certificates.h": ["sh", "openssl"],

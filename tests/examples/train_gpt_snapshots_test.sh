@@ -113,8 +113,8 @@ wait "$guard1" || fail "ranks: node 1: $(tail -5 ranks.1.err)"
 check_end
 
 # --- A node with its agent: what it had is on the other node. Another node takes its place.
-start_job node
-await_step 80 || fail "node: $(tail -5 node.0.err)"
+start_job machine
+await_step 80 || fail "machine: $(tail -5 machine.0.err)"
 at=$(step_now)
 agent=$(agent_of "$guard1")
 # shellcheck disable=SC2046  # several
@@ -123,7 +123,7 @@ wait "$guard1" 2> /dev/null
 start_node 2
 check_end
 check_gone_on "$at"
-wait "$guard" || fail "node: node 2: $(tail -5 node.2.err)"
+wait "$guard" || fail "machine: node 2: $(tail -5 machine.2.err)"
 
 # --- Nobody takes its place: what is left goes on with half of the ranks, as near as rounding is.
 nodes=1:2
