@@ -1,14 +1,11 @@
 #include "runtime/launch/job_store.h"
 
-#include <unistd.h>
-
 #include <cstdio>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
+#include "runtime/base/random_id.h"
 #include "runtime/store/prefix_store.h"
 
 namespace weft {
@@ -20,16 +17,7 @@ bool OneMachine(const LaunchEnvironment& environment) {
   return environment.local_world_size == environment.world_size;
 }
 
-std::string RandomToken() {
-  std::random_device device;
-  return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
-}
-
-std::string HostName() {
-  char name[256] = {};
-  WEFT_CHECK(gethostname(name, sizeof(name) - 1) == 0, "the machine has no name");
-  return name;
-}
+void WriteLine(const std::string& line) { std::fputs(absl::StrCat("weft: ", line, "\n").c_str(), stderr); }
 
 std::string WithPort(const std::string& host, int port) {
   const bool is_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
@@ -53,7 +41,7 @@ JobStore::JobStore(const LaunchEnvironment& environment,
     : launcher_keeps_it_(false) {
   std::string told;
   if (environment.rank == 0) {
-    const std::string token = environment.token.empty() ? RandomToken() : environment.token;
+    const std::string token = environment.token.empty() ? RandomId() : environment.token;
     Listen(environment, token);
     told =
         absl::StrCat(token, " ", WithPort(OneMachine(environment) ? kLoopback : HostName(), server_->port()));
@@ -105,7 +93,8 @@ void JobStore::Connect(const LaunchEnvironment& environment, const std::string& 
                                                        .token = token,
                                                        .tls = tls,
                                                        .keepalive = KeepaliveOf(environment.suspicion_time),
-                                                       .grace = environment.store_grace});
+                                                       .grace = environment.store_grace,
+                                                       .say = environment.rank == 0 ? WriteLine : nullptr});
   prefix_ = absl::StrCat(environment.run_id, "/", environment.restart_count, "/");
   store_ = std::make_shared<PrefixStore>(client_, prefix_);
   run_store_ = std::make_shared<PrefixStore>(client_, absl::StrCat(environment.run_id, "/run/"));

@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/random_id.h"
 #include "runtime/launch/job_store.h"
 #include "runtime/launch/launch_environment.h"
 #include "runtime/launch/process_world.h"
@@ -36,15 +35,6 @@ std::string RunId(const WorldPlace& place) { return absl::StrCat("weft.world.", 
 
 std::string PrefixOf(const WorldPlace& place) {
   return absl::StrCat(RunId(place), "/", place.generation, "/");
-}
-
-std::string RandomToken() {
-  std::random_device random;
-  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
-}
-
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
 
 // The rank that keeps the store at `address`, if one answers there.
@@ -91,7 +81,7 @@ Opened ListenAt(const HostAndPort& at, const WorldPlace& place, const MeetingRan
 }
 
 Opened ListenByFile(const std::string& path, const WorldPlace& place, const MeetingRank& self) {
-  Opened opened = {.token = RandomToken()};
+  Opened opened = {.token = RandomId()};
   opened.server = std::make_unique<TcpStoreServer>(
       TcpStoreServerOptions{.host = "0.0.0.0", .run_id = RunId(place), .token = opened.token});
   const MeetingFile file = {.rank0 = self, .port = opened.server->port(), .token = opened.token};

@@ -1,9 +1,7 @@
 #include "runtime/launch/spawn_ranks.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,15 +10,15 @@
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/error_file.h"
+#include "runtime/base/random_id.h"
+#include "runtime/base/start_program.h"
 #include "runtime/launch/launch_environment.h"
 #include "runtime/launch/process_world.h"
 #include "runtime/store/tcp_store.h"
@@ -33,57 +31,6 @@ using Clock = std::chrono::steady_clock;
 
 // Tells a rank that this program has started it, and no other launcher.
 constexpr char kSpawned[] = "WEFT_SPAWNED";
-
-std::string RandomId() {
-  std::random_device random;
-  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
-}
-
-std::vector<char*> Pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  pointers.reserve(strings.size() + 1);
-  for (const std::string& string : strings) pointers.push_back(const_cast<char*>(string.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-// Between fork and exec other threads' locks may be held for ever: plain system calls alone.
-[[noreturn]] void BecomeRank(pid_t parent, int error, char* const* arguments, char* const* environment) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-  // The parent may have died before the line above.
-  if (getppid() != parent) _exit(1);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  execvpe(arguments[0], arguments, environment);
-  const int reason = errno;
-  if (write(error, &reason, sizeof(reason)) < 0) _exit(1);
-  _exit(1);
-}
-
-pid_t StartRank(const std::vector<std::string>& command, const std::vector<std::string>& environment) {
-  int error[2];
-  if (pipe2(error, O_CLOEXEC) != 0) {
-    Throw(absl::StatusCode::kResourceExhausted, "cannot start a rank: ", strerror(errno));
-  }
-  const std::vector<char*> arguments = Pointers(command);
-  const std::vector<char*> variables = Pointers(environment);
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid == 0) BecomeRank(parent, error[1], arguments.data(), variables.data());
-  const int fork_reason = errno;
-  close(error[1]);
-  int reason = 0;
-  ssize_t count = 0;
-  // Its end without a byte: the program has begun.
-  while (pid > 0 && (count = read(error[0], &reason, sizeof(reason))) < 0 && errno == EINTR) continue;
-  close(error[0]);
-  if (pid < 0) Throw(absl::StatusCode::kResourceExhausted, "cannot start a rank: ", strerror(fork_reason));
-  if (count != static_cast<ssize_t>(sizeof(reason))) return pid;
-  waitpid(pid, nullptr, 0);
-  Throw(reason == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument, "cannot start ",
-        command[0], ": ", strerror(reason));
-}
 
 // The ranks, from their start to their end; stops those that run when it ends.
 class Ranks {
@@ -255,7 +202,7 @@ SpawnResult SpawnRanks(int num_ranks, const std::vector<std::string>& command, c
   Ranks ranks;
   for (int rank = 0; rank < num_ranks; ++rank) {
     errors.Prepare(rank);
-    ranks.Add(StartRank(command, EnvironmentOf(rank, job, errors.FileOf(rank), options)));
+    ranks.Add(StartProgram(command, EnvironmentOf(rank, job, errors.FileOf(rank), options)));
   }
   return AwaitRanks(job, errors, store, options, &ranks);
 }

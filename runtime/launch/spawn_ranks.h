@@ -1,3 +1,5 @@
+// Ranks that are processes of their own, made by the program itself.
+
 #ifndef WEFT_RUNTIME_LAUNCH_SPAWN_RANKS_H_
 #define WEFT_RUNTIME_LAUNCH_SPAWN_RANKS_H_
 

@@ -1,3 +1,5 @@
+// Finds hangs and says why.
+
 #ifndef WEFT_RUNTIME_LAUNCH_WATCHDOG_H_
 #define WEFT_RUNTIME_LAUNCH_WATCHDOG_H_
 

@@ -9,7 +9,6 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -18,6 +17,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
+#include "runtime/base/random_id.h"
 #include "runtime/store/tcp_address.h"
 
 namespace weft {
@@ -92,10 +93,7 @@ MeetingRank MeetingRank::FromText(absl::string_view text) {
 }
 
 MeetingRank MeetingRank::Self() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  std::random_device random;
-  return {.host = name, .process = getpid(), .id = absl::StrFormat("%08x%08x", random(), random())};
+  return {.host = HostName(), .process = getpid(), .id = RandomId().substr(0, 16)};
 }
 
 bool MeetingFile::Make(const std::string& path) const {

@@ -1,3 +1,5 @@
+// A store in a file that all ranks see.
+
 #ifndef WEFT_RUNTIME_STORE_FILE_STORE_H_
 #define WEFT_RUNTIME_STORE_FILE_STORE_H_
 

@@ -1,12 +1,11 @@
 #include "runtime/store/kept_keys.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
+#include "runtime/base/random_id.h"
 #include "runtime/store/store_rules.h"
 
 namespace weft {
@@ -17,11 +16,6 @@ using tcp_store::KnownClient;
 
 // Nobody asks again after so long.
 constexpr std::chrono::minutes kForgetAfter{10};
-
-std::string RandomId() {
-  std::random_device random;
-  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
-}
 
 void SetEntry(const std::string& key, const std::string& value, tcp_store::Entry* entry) {
   entry->set_key(key);
@@ -62,6 +56,15 @@ int64_t KeptKeys::Add(const StoreCall& call, const std::string& key, int64_t amo
   return sum;
 }
 
+int64_t KeptKeys::Beat(const StoreCall& call, const std::string& key) {
+  RequireKey(key);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (const KeySpace::Value* const known = Known(call)) return SumOf(key, **known, 0);
+  const int64_t sum = space_.Add(key, 1);
+  if (journal_ != nullptr) beats_.insert(key);
+  return sum;
+}
+
 std::string KeptKeys::CompareSet(const StoreCall& call, const std::string& key, const std::string& expected,
                                  const std::string& desired) {
   RequireKey(key);
@@ -87,6 +90,7 @@ bool KeptKeys::Delete(const StoreCall& call, const std::string& key) {
   record.mutable_erased()->set_key(key);
   Keep(record);
   space_.Delete(key);
+  beats_.erase(key);
   Remember(call, held);
   return true;
 }
@@ -200,6 +204,7 @@ void KeptKeys::Write(const StoreCall& call, const std::string& key, const std::s
   SetEntry(key, value, record.mutable_set());
   Keep(record);
   space_.Set(key, value);
+  beats_.erase(key);
   Remember(call, space_.TryGet(key));
 }
 
@@ -254,6 +259,7 @@ void KeptKeys::SetWills(const std::string& id, Client& client) {
       // Those who wait for it hear of it all the same.
     }
     space_.Set(will.key, will.value, KeySpace::BytesOf(will.key, will.value));
+    beats_.erase(will.key);
   }
   client.is_dead = true;
   try {
@@ -271,6 +277,7 @@ void KeptKeys::Compact() {
       first.set_store(id_);
       emit(first.SerializeAsString());
       space_.ForEach([&](const std::string& key, const KeySpace::Value& value) {
+        if (beats_.contains(key)) return;
         JournalRecord record;
         SetEntry(key, *value, record.mutable_set());
         emit(record.SerializeAsString());

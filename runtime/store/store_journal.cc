@@ -55,11 +55,13 @@ std::optional<absl::string_view> RecordAt(absl::string_view bytes) {
   return record;
 }
 
-// Whether whole records follow what is no record at the beginning of `bytes`, by the length that it claims.
+// Whether a whole record follows anywhere in `bytes`, which begin with none. Not only where the length there says, since
+// that may be what is damaged. By chance bytes look like a record once in 2^32 places.
 bool IsFollowed(absl::string_view bytes) {
-  if (static_cast<int64_t>(bytes.size()) < kHeadBytes) return false;
-  const size_t claimed = kHeadBytes + LittleEndian(bytes);
-  return claimed < bytes.size() && RecordAt(bytes.substr(claimed)).has_value();
+  for (size_t at = 1; at < bytes.size(); ++at) {
+    if (RecordAt(bytes.substr(at)).has_value()) return true;
+  }
+  return false;
 }
 
 bool WriteAll(int file, absl::string_view bytes) {

@@ -1,3 +1,5 @@
+// What a store has been told, on its disk.
+
 #ifndef WEFT_RUNTIME_STORE_STORE_JOURNAL_H_
 #define WEFT_RUNTIME_STORE_STORE_JOURNAL_H_
 

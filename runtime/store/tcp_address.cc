@@ -39,6 +39,12 @@ std::string WithoutLocalhost(absl::string_view host) {
   return std::string(host == "localhost" ? "127.0.0.1" : host);
 }
 
+bool IsLoopback(absl::string_view host) {
+  // A name may begin like a number: "127.example.org.".
+  return host == "localhost" || host == "::1" || host == "[::1]" ||
+         (absl::StartsWith(host, "127.") && !absl::EndsWith(host, "."));
+}
+
 std::string ResolveTarget(const HostAndPort& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;

@@ -1,3 +1,5 @@
+// Host names and ports.
+
 #ifndef WEFT_RUNTIME_STORE_TCP_ADDRESS_H_
 #define WEFT_RUNTIME_STORE_TCP_ADDRESS_H_
 
@@ -21,6 +23,9 @@ std::string JoinHostAndPort(absl::string_view host, int port);
 
 // "127.0.0.1" for "localhost", which no machine needs a list of hosts for; any other host as it is.
 std::string WithoutLocalhost(absl::string_view host);
+
+// Whether `host`, a name or an address, is reached from this machine alone.
+bool IsLoopback(absl::string_view host);
 
 // What the system's resolver knows of `address`, as a target of gRPC: "ipv4:10.0.0.1:80,10.0.0.2:80". gRPC's
 // own resolver knows /etc/hosts and DNS alone, not the rest of nsswitch.conf, and leaks some bytes.

@@ -106,6 +106,15 @@ std::string TcpStore::CompareSet(absl::string_view key, absl::string_view expect
   return std::move(*reply.mutable_value());
 }
 
+void TcpStore::Beat(absl::string_view key) {
+  RequireKey(key);
+  tcp_store::Amount request;
+  request.set_key(key.data(), key.size());
+  request.set_amount(1);
+  request.set_is_beat(true);
+  connection_->Change(&Stub::Add, request);
+}
+
 bool TcpStore::Delete(absl::string_view key) {
   return connection_->Change(&Stub::Delete, KeyOf(key)).found();
 }
@@ -113,7 +122,8 @@ bool TcpStore::Delete(absl::string_view key) {
 void TcpStore::SetOnDisconnect(absl::string_view key, absl::string_view value) {
   tcp_store::SessionRequest request;
   *request.mutable_last_will() = EntryOf(key, value);
-  connection_->Require(connection_->Exchange(request, connection_->options().call_timeout));
+  connection_->Require(connection_->OnceThereIsRoom(
+      [&] { return connection_->Exchange(request, connection_->options().call_timeout); }));
   has_wills_ = true;
 }
 

@@ -19,13 +19,15 @@ class TcpStoreConnection;
 // held is lost, and this client's last wills have been set.
 //
 // A store that restarts in place is different: then calls, those under way too, wait for it to come back, `grace` at most
-// and whatever their own timeouts, and are done again unless it has done them: each has its effect once.
+// and whatever their own timeouts, and are done again unless it has done them: each has its effect once. Calls that change
+// something wait as long for room while such a store, or its disk, is full.
 //
 // Cost:    a round trip a call: about 100 us on one machine.
 // Threads: any. Not to be used in a child process by fork without exec.
 // Errors:  as in store.h. The constructor tries until the server is up; after connect_timeout it throws
 //          DeadlineExceeded with the last reason. Aborted from every call, those under way within a second,
 //          when the server has ended; within keepalive's bound when its machine has vanished.
+//          ResourceExhausted at once; from a store that restarts in place after `grace`.
 class TcpStore final : public Store {
  public:
   // `address` is "host:port", "[::1]:port".
@@ -42,6 +44,7 @@ class TcpStore final : public Store {
   bool Check(absl::Span<const std::string> keys) override;
   std::string CompareSet(absl::string_view key, absl::string_view expected,
                          absl::string_view desired) override;
+  void Beat(absl::string_view key) override;
   bool Delete(absl::string_view key) override;
 
   // A last will: the server sets `key` to `value` when this client's connection breaks without a farewell: at

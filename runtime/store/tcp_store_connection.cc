@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
+#include "runtime/base/random_id.h"
 #include "runtime/store/tcp_wire.h"
 
 namespace weft {
@@ -16,10 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string RandomId() {
-  std::random_device random;
-  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
-}
+// Between attempts at a store that has no room.
+constexpr milliseconds kFullPause{200};
 
 std::string Seconds(milliseconds time) {
   return absl::StrFormat("%.3g s", static_cast<double>(time.count()) / 1e3);
@@ -91,6 +89,20 @@ grpc::Status TcpStoreConnection::Exchange(const tcp_store::SessionRequest& reque
     Link link = CurrentLink();
     grpc::Status status = link.session->Exchange(request, timeout);
     if (!comes_back || !IsLost(status) || !ComeBack(std::move(link))) return status;
+  }
+}
+
+grpc::Status TcpStoreConnection::OnceThereIsRoom(absl::FunctionRef<grpc::Status()> call) {
+  const Clock::time_point deadline = Clock::now() + ClampTimeout(options_.grace);
+  for (;;) {
+    grpc::Status status = call();
+    if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED || !restarts_in_place_) return status;
+    if (Clock::now() >= deadline || (options_.give_up && options_.give_up())) return status;
+    if (options_.say && !said_full_.exchange(true)) {
+      options_.say(
+          absl::StrCat("waiting: the store at ", address_, " has no room: ", status.error_message()));
+    }
+    std::this_thread::sleep_until(std::min(deadline, Clock::now() + kFullPause));
   }
 }
 

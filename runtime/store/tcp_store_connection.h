@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "runtime/store/store_rules.h"
 #include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_store.grpc.pb.h"
@@ -50,7 +52,9 @@ class TcpStoreConnection {
   Reply Change(Method<Request, Reply> method, const Request& request) {
     const Number number(this);
     Reply reply;
-    Require(Try(method, request, &reply, options_.call_timeout, Deadline::kBeginsAnew, number.header()));
+    Require(OnceThereIsRoom([&] {
+      return Try(method, request, &reply, options_.call_timeout, Deadline::kBeginsAnew, number.header());
+    }));
     return reply;
   }
 
@@ -64,6 +68,9 @@ class TcpStoreConnection {
     Require(status);
     return true;
   }
+
+  // Calls again while a store that restarts in place has no room, until its grace is over.
+  grpc::Status OnceThereIsRoom(absl::FunctionRef<grpc::Status()> call);
 
   // As TcpStoreSession's; comes back to a store that restarts unless told not to.
   grpc::Status Exchange(const tcp_store::SessionRequest& request, std::chrono::milliseconds timeout,
@@ -148,6 +155,7 @@ class TcpStoreConnection {
   std::string store_id_;           // of the store that this is a client of
   bool restarts_in_place_ = false;
   bool gave_up_ = false;
+  std::atomic<bool> said_full_ = false;
 
   std::mutex link_mutex_;  // never held while anything waits
   Link link_;

@@ -54,8 +54,10 @@ struct TcpStoreOptions {
   // How long to try to come back to a store that restarts in place (TcpStoreServerOptions::journal). Of no effect with any
   // other store, which is lost with its server.
   std::chrono::milliseconds grace = std::chrono::seconds(60);
-  // Asked now and then while the store is away, by any thread; true gives it up. Empty: never.
+  // Asked now and then while the store is away or full, by any thread; true gives it up. Empty: never.
   std::function<bool()> give_up = {};
+  // Told, once, that such a store has no room, for which calls wait as long. Any thread. Empty: nobody is.
+  std::function<void(const std::string& line)> say = {};
 };
 
 }  // namespace weft

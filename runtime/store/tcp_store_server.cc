@@ -11,7 +11,6 @@
 #include <mutex>
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/store/tcp_address.h"
@@ -26,10 +25,6 @@ constexpr int kStrangersMs = 5000;
 
 // What one connection may have under way: threads of one client that wait.
 constexpr int kMostCalls = 1000;
-
-bool IsLoopback(absl::string_view host) {
-  return absl::StartsWith(host, "127.") || host == "::1" || host == "[::1]";
-}
 
 std::string HostOf(const TcpStoreServerOptions& options) {
   if (!options.host.empty()) return WithoutLocalhost(options.host);

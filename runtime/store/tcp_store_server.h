@@ -1,3 +1,5 @@
+// The process side of a store that ranks reach by TCP.
+
 #ifndef WEFT_RUNTIME_STORE_TCP_STORE_SERVER_H_
 #define WEFT_RUNTIME_STORE_TCP_STORE_SERVER_H_
 

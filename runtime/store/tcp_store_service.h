@@ -1,3 +1,5 @@
+// What a TCP store's server does for one call.
+
 #ifndef WEFT_RUNTIME_STORE_TCP_STORE_SERVICE_H_
 #define WEFT_RUNTIME_STORE_TCP_STORE_SERVICE_H_
 

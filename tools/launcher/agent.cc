@@ -28,7 +28,8 @@ Agent::Agent(AgentOptions options, Rendezvous* rendezvous, std::shared_ptr<Store
       rendezvous_(rendezvous),
       store_(std::move(store)),
       console_(console),
-      signals_(signals) {}
+      signals_(signals),
+      wishes_(options_.guard) {}
 
 int Agent::Run() {
   try {
@@ -60,7 +61,7 @@ int Agent::RunGenerations() {
     if (stop_signal_ != 0 || !end.restart) break;
   }
   try {
-    if (!store_end_) rendezvous_->Leave();
+    if (!StoreEnd()) rendezvous_->Leave();
   } catch (const Error&) {
     // The store has gone first: how the job ended is known here.
   }
@@ -77,6 +78,7 @@ GenerationEnd Agent::RunGeneration(const Assignment& assignment) {
     Publish({.kind = GenerationEnd::Kind::kFailed,
              .exit_code = 1,
              .headline = absl::StrCat("on ", options_.workers.host, ": ", error.message())});
+    outbox_.Drain();
     return *End();
   }
   bool done = false;
@@ -86,37 +88,47 @@ GenerationEnd Agent::RunGeneration(const Assignment& assignment) {
     workers->Pump();
     console_->WriteSome();
     for (const WorkerExit& exit : workers->Reap()) OnExit(assignment, exit, &*workers);
-    if (End() && !workers->stopping()) workers->Stop(SIGTERM, options_.failure_grace);
+    if (const std::optional<GenerationEnd> end = End(); end && !workers->stopping()) {
+      // A save needs the ranks of all nodes, so those here get as long for it as the leaving node's.
+      const bool left = end->kind == GenerationEnd::Kind::kLeft;
+      workers->Stop(SIGTERM, left ? end->grace : options_.failure_grace);
+    }
     workers->KillIfLate();
     if (!workers->AllEnded()) continue;
+    // Whoever was told to stop, and has nothing to save any more, does not wait for a store that is away or full.
+    if (stop_signal_ != 0 && options_.give_up_store) options_.give_up_store();
     if (!done && !workers->stopping()) {
       done = true;
       Done();
     }
     if (const std::optional<GenerationEnd> end = End()) {
       workers->Finish();
+      outbox_.Drain();
       return *end;
     }
   }
 }
 
 void Agent::Wait(const WorkerGroup& workers) {
-  std::vector<pollfd> fds = {{signals_->fd(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{signals_->fd(), POLLIN, 0}, {outbox_.event_fd(), POLLIN, 0}};
   // It stays readable once there is an end.
   if (rendezvous_->event_fd() >= 0 && !End()) fds.push_back({rendezvous_->event_fd(), POLLIN, 0});
   workers.AddPollFds(&fds);
   console_->AddPollFds(&fds);
   const std::chrono::milliseconds wait = std::min(kLongestWait, workers.UntilKill().value_or(kLongestWait));
   poll(fds.data(), fds.size(), static_cast<int>(wait.count()));
+  outbox_.Clear();
 }
 
 void Agent::OnSignals(WorkerGroup* workers) {
-  for (int signal : signals_->Take()) {
+  for (const ReceivedSignal& received : signals_->Take()) {
+    const int signal = received.number;
     if (signal == SIGCHLD) continue;
     if (!SignalSource::EndsAProgram(signal)) {
       if (workers != nullptr) workers->Signal(signal);
       continue;
     }
+    if (!wishes_.Note(received, StopWishes::Clock::now())) continue;
     const bool second = stop_signal_ != 0;
     if (!second) stop_signal_ = signal;
     if (workers == nullptr) continue;
@@ -125,19 +137,21 @@ void Agent::OnSignals(WorkerGroup* workers) {
         getppid() == options_.guard ? options_.stop_grace : options_.failure_grace;
     workers->Stop(signal, second ? std::chrono::milliseconds(0) : grace);
     if (second) continue;
-    Publish({.kind = GenerationEnd::Kind::kLeft,
-             .restart = true,
-             .exit_code = 128 + signal,
-             .node = options_.workers.node_id,
-             .headline =
-                 absl::StrCat("node ", options_.workers.host, " was told to stop (signal ", signal, ")")});
+    Publish(
+        {.kind = GenerationEnd::Kind::kLeft,
+         .restart = true,
+         .exit_code = 128 + signal,
+         .node = options_.workers.node_id,
+         .headline = absl::StrCat("node ", options_.workers.host, " was told to stop (signal ", signal, ")"),
+         .grace = grace});
   }
 }
 
 void Agent::OnExit(const Assignment& assignment, const WorkerExit& exit, WorkerGroup* workers) {
+  const bool is_first = exit.failed() && !workers->stopping();
+  if (is_first) workers->Stop(SIGTERM, options_.failure_grace);
   Announce(assignment, exit);
-  if (!exit.failed() || workers->stopping()) return;
-  workers->Stop(SIGTERM, options_.failure_grace);
+  if (!is_first) return;
   const FailureReport report = workers->Describe(exit);
   Publish({.kind = GenerationEnd::Kind::kFailed,
            .restart = true,
@@ -148,38 +162,57 @@ void Agent::OnExit(const Assignment& assignment, const WorkerExit& exit, WorkerG
 }
 
 void Agent::Announce(const Assignment& assignment, const WorkerExit& exit) {
-  if (store_ == nullptr || store_end_) return;
-  try {
-    store_->Set(absl::StrCat(options_.workers.job.run_id, "/", assignment.generation, "/exit/", exit.rank),
-                exit.What());
-  } catch (const Error&) {
-    // The job has lost its store, which is said once, where it ends for that: in Publish, Done or the rendezvous.
-  }
+  if (store_ == nullptr) return;
+  const std::string key =
+      absl::StrCat(options_.workers.job.run_id, "/", assignment.generation, "/exit/", exit.rank);
+  outbox_.Post([this, key, what = exit.What()] {
+    try {
+      if (!StoreEnd()) store_->Set(key, what);
+    } catch (const Error&) {
+      // The job has lost its store, which is said once, where it ends for that: in Publish, Done or the rendezvous.
+    }
+  });
 }
 
 void Agent::Publish(const GenerationEnd& end) {
-  try {
-    rendezvous_->Publish(end);
-  } catch (const Error& error) {
-    store_end_ = end;
-    store_end_->restart = false;
-    absl::StrAppend(&store_end_->headline, "; and the job's store is gone: ", error.message());
-  }
+  outbox_.Post([this, end] {
+    try {
+      rendezvous_->Publish(end);
+    } catch (const Error& error) {
+      GenerationEnd own = end;
+      own.restart = false;
+      absl::StrAppend(&own.headline, "; and ");
+      LoseStore(own, error);
+    }
+  });
 }
 
 void Agent::Done() {
-  try {
-    rendezvous_->Done();
-  } catch (const Error& error) {
-    store_end_ = GenerationEnd{.kind = GenerationEnd::Kind::kLost,
-                               .exit_code = 1,
-                               .headline = absl::StrCat("the job's store is gone: ", error.message())};
-  }
+  outbox_.Post([this] {
+    try {
+      rendezvous_->Done();
+    } catch (const Error& error) {
+      LoseStore({.kind = GenerationEnd::Kind::kLost, .exit_code = 1}, error);
+    }
+  });
+}
+
+void Agent::LoseStore(GenerationEnd end, const Error& error) {
+  const bool full = error.code() == absl::StatusCode::kResourceExhausted;
+  absl::StrAppend(&end.headline,
+                  full ? "the job's store is full: " : "the job's store is gone: ", error.message());
+  const std::lock_guard<std::mutex> lock(store_end_mutex_);
+  store_end_ = std::move(end);
+}
+
+std::optional<GenerationEnd> Agent::StoreEnd() {
+  const std::lock_guard<std::mutex> lock(store_end_mutex_);
+  return store_end_;
 }
 
 std::optional<GenerationEnd> Agent::End() {
   const std::optional<GenerationEnd> agreed = rendezvous_->End();
-  return agreed ? agreed : store_end_;
+  return agreed ? agreed : StoreEnd();
 }
 
 void Agent::SayWhy(const Assignment& assignment, const GenerationEnd& end) {
@@ -210,8 +243,8 @@ void Agent::FlushConsole() {
     std::vector<pollfd> fds = {{signals_->fd(), POLLIN, 0}};
     console_->AddPollFds(&fds);
     poll(fds.data(), fds.size(), static_cast<int>(kLongestWait.count()));
-    for (int signal : signals_->Take()) {
-      if (SignalSource::EndsAProgram(signal)) return;
+    for (const ReceivedSignal& signal : signals_->Take()) {
+      if (SignalSource::EndsAProgram(signal.number) && wishes_.Note(signal, StopWishes::Clock::now())) return;
     }
     console_->WriteSome();
     if (console_->num_bytes() < left) deadline = std::chrono::steady_clock::now() + patience;

@@ -1,17 +1,24 @@
+// What weft_run does on one node.
+
 #ifndef WEFT_TOOLS_LAUNCHER_AGENT_H_
 #define WEFT_TOOLS_LAUNCHER_AGENT_H_
 
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
+#include "runtime/base/error.h"
 #include "runtime/store/store.h"
 #include "tools/launcher/console.h"
+#include "tools/launcher/outbox.h"
 #include "tools/launcher/rendezvous.h"
 #include "tools/launcher/signal_source.h"
+#include "tools/launcher/stop_wishes.h"
 #include "tools/launcher/worker_group.h"
 
 namespace weft {
@@ -21,16 +28,21 @@ struct AgentOptions {
   std::chrono::milliseconds failure_grace{3000};  // for workers to end after another has failed, then SIGKILL
   std::chrono::milliseconds stop_grace{30'000};   // for workers to save and end after the user's signal
   pid_t guard = -1;  // the process above; once it is gone nobody waits for workers to save
+  // Called once nobody wants to wait for a store that is away or full: calls to it end then. May be empty.
+  std::function<void()> give_up_store = {};
 };
 
 // What a launcher does on one node: starts this node's workers, generation after generation, until the job
 // has finished or failed. The process's only: it takes all signals, and all children are its own.
 //
+// While workers run it waits for nobody: what it tells the store goes by the outbox. Between generations it waits for the
+// store and the other nodes.
+//
 // Lifetime: borrows all but the store.
 class Agent {
  public:
-  // `store`: the job's; each end of a worker is written there under "<run id>/<generation>/exit/<rank>"
-  // before anything else happens about it. May be null.
+  // `store`: the job's; each end of a worker is written there under "<run id>/<generation>/exit/<rank>" before it is told
+  // that the generation has ended. May be null.
   Agent(AgentOptions options, Rendezvous* rendezvous, std::shared_ptr<Store> store, Console* console,
         SignalSource* signals);
 
@@ -47,10 +59,12 @@ class Agent {
   void OnExit(const Assignment& assignment, const WorkerExit& exit, WorkerGroup* workers);
   void Announce(const Assignment& assignment, const WorkerExit& exit);
 
-  // The rendezvous', which the loss of the store does not make throw but ends the job here.
+  // The rendezvous', by the outbox; the loss of the store does not make them throw but ends the job here.
   void Publish(const GenerationEnd& end);
   void Done();
   std::optional<GenerationEnd> End();
+  void LoseStore(GenerationEnd end, const Error& error);
+  std::optional<GenerationEnd> StoreEnd();
 
   void SayWhy(const Assignment& assignment, const GenerationEnd& end);
   void FlushConsole();
@@ -60,8 +74,11 @@ class Agent {
   const std::shared_ptr<Store> store_;
   Console* const console_;
   SignalSource* const signals_;
-  int stop_signal_ = 0;                     // the user's first; 0: none
+  StopWishes wishes_;
+  int stop_signal_ = 0;  // the user's first; 0: none
+  std::mutex store_end_mutex_;
   std::optional<GenerationEnd> store_end_;  // of a job whose store is gone
+  Outbox outbox_;                           // ends before what it uses
 };
 
 }  // namespace weft

@@ -113,7 +113,8 @@ std::shared_ptr<Store> Connect(const std::string& address, const LaunchOptions& 
                                                         .connect_timeout = slice,
                                                         .keepalive = KeepaliveOf(options.suspicion_time),
                                                         .grace = options.store_grace,
-                                                        .give_up = callbacks.give_up});
+                                                        .give_up = callbacks.give_up,
+                                                        .say = callbacks.warn});
     } catch (const Error& error) {
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (error.code() != absl::StatusCode::kDeadlineExceeded) throw;
@@ -130,11 +131,6 @@ std::shared_ptr<Store> Connect(const std::string& address, const LaunchOptions& 
 }
 
 }  // namespace
-
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "::1" ||
-         (absl::StartsWith(host, "127.") && !absl::EndsWith(host, "."));
-}
 
 bool IsThisMachine(const std::string& host) {
   if (IsLoopback(host)) return true;

@@ -32,7 +32,9 @@ struct AgentStoreAccess {
 struct AgentStoreCallbacks {
   std::function<bool()> cancelled;              // now and then; true ends the wait
   std::function<void(const std::string&)> say;  // a line for the user: what is waited for
-  // Asked by any thread while a store apart is away: true where the user wants to end, and nobody shall wait for it.
+  // A line for the user too, from any thread: the store has no room.
+  std::function<void(const std::string&)> warn = {};
+  // Asked by any thread while a store apart is away or full: true where the user wants to end, and nobody shall wait for it.
   std::function<bool()> give_up = {};
 };
 
@@ -55,10 +57,6 @@ std::string NameInStore(Store& store, const std::string& run_id);
 
 // Whether `host`, a name or an address, means this machine.
 bool IsThisMachine(const std::string& host);
-
-// Whether `host` is reached from this machine alone.
-bool IsLoopback(absl::string_view host);
-
 }  // namespace weft
 
 #endif  // WEFT_TOOLS_LAUNCHER_AGENT_STORE_H_

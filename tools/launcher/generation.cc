@@ -10,7 +10,8 @@ using Json = nlohmann::json;
 std::string GenerationEnd::ToText() const {
   const Json json = {
       {"kind", static_cast<int>(kind)}, {"restart", restart}, {"exit_code", exit_code}, {"node", node},
-      {"headline", headline},           {"report", report},   {"saved", saved},         {"time_s", time_s}};
+      {"headline", headline},           {"report", report},   {"saved", saved},         {"time_s", time_s},
+      {"grace_ms", grace.count()}};
   // A worker may write anything: what is no UTF-8 is replaced.
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
@@ -28,6 +29,7 @@ GenerationEnd GenerationEnd::FromText(absl::string_view text) {
             .node = json.at("node").get<std::string>(),
             .headline = json.at("headline").get<std::string>(),
             .report = json.at("report").get<std::string>(),
+            .grace = std::chrono::milliseconds(json.at("grace_ms").get<int64_t>()),
             .saved = json.at("saved").get<bool>(),
             .time_s = json.at("time_s").get<int64_t>()};
   } catch (const Json::exception& error) {

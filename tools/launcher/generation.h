@@ -1,6 +1,7 @@
 #ifndef WEFT_TOOLS_LAUNCHER_GENERATION_H_
 #define WEFT_TOOLS_LAUNCHER_GENERATION_H_
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -41,6 +42,8 @@ struct GenerationEnd {
   std::string node = {};      // the id of the node that failed, was lost, or left
   std::string headline = {};  // one line
   std::string report = {};    // the failed worker's, several lines; may be empty
+  // Of kLeft: what the workers of the node that was told to stop have, to save and end. Those of other nodes have as much.
+  std::chrono::milliseconds grace{0};
   // The workers had saved all that they need to go on (NoteSave): failures before that count no more.
   bool saved = false;
   int64_t time_s = 0;  // since 1970, by the clock of the node that published it

@@ -43,8 +43,8 @@ int Guard(pid_t agent, SignalSource* signals) {
   for (;;) {
     pollfd ready = {signals->fd(), POLLIN, 0};
     poll(&ready, 1, /*timeout=*/1000);
-    for (int signal : signals->Take()) {
-      if (signal != SIGCHLD) kill(agent, signal);
+    for (const ReceivedSignal& signal : signals->Take()) {
+      if (signal.number != SIGCHLD) kill(agent, signal.number);
     }
     if (const std::optional<int> status = StatusOf(agent)) {
       KillDescendants(kKillBound);

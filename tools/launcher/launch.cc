@@ -6,15 +6,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
+#include "runtime/base/random_id.h"
 #include "runtime/store/prefix_store.h"
 #include "tools/launcher/agent.h"
 #include "tools/launcher/agent_store.h"
@@ -27,18 +28,10 @@
 namespace weft {
 namespace {
 
-// 128 bits that nobody can guess.
-std::string RandomId() {
-  std::random_device random;
-  std::string id;
-  for (int i = 0; i < 4; ++i) absl::StrAppendFormat(&id, "%08x", random());
-  return id;
-}
-
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return name;
+// By any thread, past the console, which is the main thread's.
+void WriteLine(const std::string& line) {
+  const std::string whole = absl::StrCat("weft_run: ", line, "\n");
+  if (write(STDERR_FILENO, whole.data(), whole.size()) < 0) return;  // nobody reads it
 }
 
 // The folder that holds a run's logs; empty: none are wanted.
@@ -112,14 +105,18 @@ int RunAgent(const LaunchOptions& options) {
 
   int stop_signal = 0;
   const auto cancelled = [&] {
-    for (int signal : signals.Take()) {
-      if (SignalSource::EndsAProgram(signal)) stop_signal = signal;
+    for (const ReceivedSignal& signal : signals.Take()) {
+      if (SignalSource::EndsAProgram(signal.number)) stop_signal = signal.number;
     }
     return stop_signal != 0;
   };
-  const AgentStore job = OpenAgentStore(
-      options, run_id, access,
-      {cancelled, [&](const std::string& line) { console.Say(line); }, SignalSource::EndIsPending});
+  std::atomic<bool> given_up = false;
+  const AgentStore job =
+      OpenAgentStore(options, run_id, access,
+                     {.cancelled = cancelled,
+                      .say = [&](const std::string& line) { console.Say(line); },
+                      .warn = WriteLine,
+                      .give_up = [&] { return given_up || SignalSource::EndIsPending(); }});
   if (job.store == nullptr) return 128 + stop_signal;
   if (options.store_apart) run_id = NameInStore(*job.store, run_id);
   if (job.server != nullptr && !alone && !job.server->notice().empty()) console.Say(job.server->notice());
@@ -140,7 +137,9 @@ int RunAgent(const LaunchOptions& options) {
                                             .tee = options.tee,
                                             .host = HostName(),
                                             .node_id = node_id},
-                                .guard = getppid()};
+                                .stop_grace = options.stop_grace,
+                                .guard = getppid(),
+                                .give_up_store = [&] { given_up = true; }};
   const std::unique_ptr<Rendezvous> rendezvous = MakeRendezvous(options, run_id, node_id, job, &console);
   return Agent(agent_options, rendezvous.get(), job.store, &console, &signals).Run();
 }

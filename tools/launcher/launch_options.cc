@@ -42,6 +42,10 @@ ABSL_FLAG(absl::Duration, suspicion_time, absl::Seconds(5),
           "whose machine "
           "or link has vanished. One that was killed is noticed at once");
 ABSL_FLAG(
+    absl::Duration, stop_grace, absl::Seconds(30),
+    "how long workers may take to save and end after this launcher, or another node's, was told to stop "
+    "by a signal, as in 30s or 2m; then SIGKILL. Shorter than what a batch system gives the whole job");
+ABSL_FLAG(
     std::string, rdzv_id, "",
     "name of the job, the same on all of its nodes: the store refuses others. By default none, and a random "
     "one for a single node");
@@ -147,6 +151,8 @@ void ReadStore(const ParsedFlags& flags, LaunchOptions* options) {
       ReadTime("store_grace", absl::GetFlag(FLAGS_store_grace), /*least=*/absl::ZeroDuration());
   options->suspicion_time =
       ReadTime("suspicion_time", absl::GetFlag(FLAGS_suspicion_time), /*least=*/absl::Milliseconds(500));
+  options->stop_grace =
+      ReadTime("stop_grace", absl::GetFlag(FLAGS_stop_grace), /*least=*/absl::ZeroDuration());
   if (!options->store_apart) return;
   for (const char* other : {"standalone", "rdzv_endpoint", "master_addr", "master_port", "node_rank"}) {
     WEFT_REQUIRE(!flags.Given(other), "--store says where the nodes meet: leave out --", other);
@@ -279,7 +285,8 @@ FlagsUsage WeftRunUsage() {
                  {"Where nodes meet",
                   {"rdzv_endpoint", "store", "rdzv_backend", "rdzv_id", "rdzv_conf", "node_rank",
                    "master_addr", "master_port"}},
-                 {"Failures", {"max_restarts", "monitor_interval", "suspicion_time", "store_grace"}},
+                 {"Failures",
+                  {"max_restarts", "monitor_interval", "suspicion_time", "stop_grace", "store_grace"}},
                  {"Output", {"log_dir", "tee"}}},
       .examples = {
           "weft_run --nproc-per-node=4 bazel-bin/examples/train_gpt --mesh=dp=2,tp=2",

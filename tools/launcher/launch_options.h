@@ -37,6 +37,8 @@ struct LaunchOptions {
   std::chrono::milliseconds store_grace{60'000};    // for that one to come back
   std::chrono::milliseconds suspicion_time{5'000};  // of silence, after which a node or a rank counts as lost
 
+  std::chrono::milliseconds stop_grace{30'000};  // for workers to save and end after a signal
+
   int max_restarts = 0;
   std::chrono::milliseconds monitor_interval{100};
   std::chrono::milliseconds name_timeout{0};  // for `address`, if it is a name, to be known

@@ -10,7 +10,7 @@ void Liveness::Beat(const std::string& id) {
   const Clock::time_point now = now_();
   if (now - last_beat_ < interval_) return;
   last_beat_ = now;
-  store_.Add(absl::StrCat("beat/", id), 1);
+  store_.Beat(absl::StrCat("beat/", id));
 }
 
 Liveness::Life Liveness::Of(const std::string& id) {
@@ -22,7 +22,8 @@ Liveness::Life Liveness::Of(const std::string& id) {
   seen.quiet += std::min<Clock::duration>(now - seen.looked, 2 * interval_);
   seen.looked = now;
   const std::string count = store_.TryGet(absl::StrCat("beat/", id)).value_or("");
-  if (first || count != seen.count) {
+  // That a store which has restarted does not know the node any more is no sign of its life.
+  if (first || (count != seen.count && !count.empty())) {
     seen.life = first ? Life::kUnknown : Life::kAlive;
     seen.count = count;
     seen.quiet = Clock::duration::zero();

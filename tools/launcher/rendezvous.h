@@ -12,7 +12,7 @@ namespace weft {
 // How the launchers of a job's nodes agree: on the members of each generation and their ranks, and on when
 // and why it ended. One object a node.
 //
-// Threads: one, but for event_fd, which may be polled anywhere.
+// Threads: one; another may call Done and Publish meanwhile, but not during Next and Leave. End and event_fd: any.
 // Errors:  Aborted when the place where the nodes meet is gone.
 class Rendezvous {
  public:

@@ -21,11 +21,12 @@ SignalSource::SignalSource() {
   signal(SIGTTOU, SIG_IGN);
 }
 
-std::vector<int> SignalSource::Take() {
-  std::vector<int> signals;
+std::vector<ReceivedSignal> SignalSource::Take() {
+  std::vector<ReceivedSignal> signals;
   signalfd_siginfo info = {};
   while (read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
-    signals.push_back(static_cast<int>(info.ssi_signo));
+    signals.push_back(
+        {.number = static_cast<int>(info.ssi_signo), .sender = static_cast<pid_t>(info.ssi_pid)});
   }
   return signals;
 }

@@ -1,3 +1,5 @@
+// The signals of a launcher, as a file to read.
+
 #ifndef WEFT_TOOLS_LAUNCHER_SIGNAL_SOURCE_H_
 #define WEFT_TOOLS_LAUNCHER_SIGNAL_SOURCE_H_
 
@@ -8,6 +10,13 @@
 #include "tools/launcher/file_descriptor.h"
 
 namespace weft {
+
+struct ReceivedSignal {
+  int number = 0;
+  pid_t sender = 0;  // 0: the kernel, for a key of the terminal or a child's end
+
+  bool operator==(const ReceivedSignal&) const = default;
+};
 
 // The signals that a launcher acts on, read from a file in place of interrupting it: those that end a
 // program, SIGUSR1, SIGUSR2, and SIGCHLD. SIGPIPE and SIGTTOU are ignored: output that nobody reads is
@@ -23,7 +32,7 @@ class SignalSource {
   int fd() const { return fd_.get(); }
 
   // The signals that have come, in order.
-  std::vector<int> Take();
+  std::vector<ReceivedSignal> Take();
 
   // Whether one that ends a program has come and was not taken yet. Any thread.
   static bool EndIsPending();

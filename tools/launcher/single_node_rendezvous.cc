@@ -16,6 +16,7 @@ SingleNodeRendezvous::SingleNodeRendezvous(int num_workers, int max_restarts, st
 
 std::optional<Assignment> SingleNodeRendezvous::Next(const std::function<bool()>& cancelled) {
   if (cancelled()) return std::nullopt;
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (end_) {
     WEFT_CHECK(end_->restart, "the job is over: ", end_->headline);
     ++next_.generation;
@@ -27,7 +28,13 @@ std::optional<Assignment> SingleNodeRendezvous::Next(const std::function<bool()>
 
 void SingleNodeRendezvous::Done() { Publish({.kind = GenerationEnd::Kind::kFinished}); }
 
+std::optional<GenerationEnd> SingleNodeRendezvous::End() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return end_;
+}
+
 GenerationEnd SingleNodeRendezvous::Publish(GenerationEnd end) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (end_) return *end_;
   end.saved = has_saved_ && has_saved_(next_.generation);
   end.restart = end.restart && (end.saved ? 0 : next_.restarts) < max_restarts_;

@@ -1,6 +1,7 @@
 #ifndef WEFT_TOOLS_LAUNCHER_SINGLE_NODE_RENDEZVOUS_H_
 #define WEFT_TOOLS_LAUNCHER_SINGLE_NODE_RENDEZVOUS_H_
 
+#include <mutex>
 #include <string>
 
 #include "tools/launcher/rendezvous.h"
@@ -17,7 +18,7 @@ class SingleNodeRendezvous final : public Rendezvous {
   std::optional<Assignment> Next(const std::function<bool()>& cancelled) override;
   void Done() override;
   GenerationEnd Publish(GenerationEnd end) override;
-  std::optional<GenerationEnd> End() override { return end_; }
+  std::optional<GenerationEnd> End() override;
   int event_fd() const override { return -1; }
   void Leave() override {}
 
@@ -25,6 +26,7 @@ class SingleNodeRendezvous final : public Rendezvous {
   Assignment next_;
   int max_restarts_;
   HasSaved has_saved_;
+  std::mutex mutex_;  // of what follows
   std::optional<GenerationEnd> end_;
 };
 

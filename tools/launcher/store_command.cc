@@ -98,8 +98,8 @@ int RunStore(const ParsedFlags& /*flags*/) {
   for (;;) {
     pollfd ready = {signals.fd(), POLLIN, 0};
     poll(&ready, 1, /*timeout=*/-1);
-    for (const int signal : signals.Take()) {
-      if (SignalSource::EndsAProgram(signal)) return 0;
+    for (const ReceivedSignal& signal : signals.Take()) {
+      if (SignalSource::EndsAProgram(signal.number)) return 0;
     }
   }
 }

@@ -1,3 +1,5 @@
+// How the nodes of a job meet, through its store.
+
 #ifndef WEFT_TOOLS_LAUNCHER_STORE_RENDEZVOUS_H_
 #define WEFT_TOOLS_LAUNCHER_STORE_RENDEZVOUS_H_
 

@@ -190,7 +190,7 @@ TEST(SpawnRanksTest, CollectsTheEndsOfAnyProgram) {
   std::filesystem::remove_all(folder);
   EXPECT_EQ(SpawnRanks(2, {"true"}).ExitCode(), 0);
   EXPECT_THAT(MessageOf([] { SpawnRanks(2, {"/nonexistent"}); }),
-              HasSubstr("cannot start /nonexistent: No such file or directory"));
+              HasSubstr("cannot start /nonexistent: there is no such program"));
   EXPECT_EQ(InvalidArgumentMessage([] { SpawnRanks(0, {"true"}); }), "1 rank or more can be spawned, got 0");
 }
 

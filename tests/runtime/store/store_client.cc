@@ -13,6 +13,7 @@
 //
 // STORE is file:FOLDER or tcp:HOST:PORT. Exits 1 with a line on stderr when anything fails.
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -76,6 +77,7 @@ void Run(int argc, char** argv) {
   }
   const bool synced = argc == 4 && argv[1] == absl::string_view("keep_synced");
   if (argc == 4 && (synced || argv[1] == absl::string_view("keep"))) {
+    signal(SIGXFSZ, SIG_IGN);  // a limit on its files is a full disk
     const TcpStoreServer server({.port = Number(argv[2]),
                                  .journal = StoreJournalOptions{.folder = argv[3], .sync_each = synced},
                                  .compact_bytes = 4096});

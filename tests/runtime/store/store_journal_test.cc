@@ -110,12 +110,25 @@ TEST(StoreJournalTest, ZerosAndRubbishAtTheEndAreCut) {
 TEST(StoreJournalTest, DamageBeforeWholeRecordsIsAnError) {
   const JournalFolder folder;
   Append(folder, {"one", "two", "three"});
-  std::string bytes = folder.Bytes();
+  const std::string whole = folder.Bytes();
+  std::string bytes = whole;
   bytes[8 + 8 + 3 + 8] ^= 1;  // the first letter of the second
   folder.SetBytes(bytes);
   EXPECT_THAT(MessageOf([&] { RecordsIn(folder); }),
               HasSubstr("/journal is damaged at byte 19 of 43, and whole records follow"));
   EXPECT_EQ(folder.Bytes(), bytes);
+  // Wherever in its head too: a length that is wrong says nothing of where the next record is.
+  for (size_t at = 8 + 8 + 3; at < 8 + 8 + 3 + 8; ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      bytes = whole;
+      bytes[at] ^= static_cast<char>(1 << bit);
+      folder.SetBytes(bytes);
+      EXPECT_THAT(MessageOf([&] { RecordsIn(folder); }),
+                  HasSubstr("/journal is damaged at byte 19 of 43, and whole records follow"))
+          << at << ", bit " << bit;
+      EXPECT_EQ(folder.Bytes(), bytes);
+    }
+  }
   folder.SetBytes("not a journal");
   EXPECT_THAT(MessageOf([&] { RecordsIn(folder); }), HasSubstr("/journal is no store's journal"));
 }
@@ -208,6 +221,37 @@ TEST(KeptKeysTest, TheJournalStaysAMultipleOfWhatIsAlive) {
   }
   EXPECT_LT(folder.Bytes().size(), 11'000u);
   EXPECT_EQ(Contents(keys).size(), 4u);
+}
+
+TEST(KeptKeysTest, SignsOfLifeAreNotInTheJournal) {
+  const JournalFolder folder;
+  {
+    KeptKeys keys(Kept(folder, /*compact_bytes=*/2000));
+    keys.Set({}, "number", "1");
+    const std::string bytes = folder.Bytes();
+    EXPECT_EQ(keys.Beat({.client = "c", .number = 1, .answered = 1}, "beat"), 1);
+    EXPECT_EQ(keys.Beat({.client = "c", .number = 2, .answered = 2}, "beat"), 2);
+    EXPECT_EQ(keys.Beat({}, "number"), 2);
+    EXPECT_EQ(folder.Bytes(), bytes);
+    EXPECT_EQ(Contents(keys), (std::map<std::string, std::string>{{"beat", "2"}, {"number", "2"}}));
+  }
+  {
+    KeptKeys keys(Kept(folder, /*compact_bytes=*/2000));
+    EXPECT_EQ(Contents(keys), (std::map<std::string, std::string>{{"number", "1"}}));
+    // Nor are they where it is written anew; what is then set or added is kept as ever.
+    for (const char* const key : {"beat", "added", "set"}) keys.Beat({}, key);
+    keys.Add({}, "added", 4);
+    keys.Set({}, "set", "x");
+    size_t longest = 0;
+    while (folder.Bytes().size() >= longest) {
+      longest = folder.Bytes().size();
+      keys.Set({}, "k", std::string(100, 'v'));
+    }
+  }
+  KeptKeys keys(Kept(folder));
+  const std::map<std::string, std::string> kept = {
+      {"number", "1"}, {"added", "5"}, {"set", "x"}, {"k", std::string(100, 'v')}};
+  EXPECT_EQ(Contents(keys), kept);
 }
 
 TEST(KeptKeysTest, ACallIsDoneOnceAndAnOldOneIsRefused) {

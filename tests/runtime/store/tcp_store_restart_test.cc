@@ -2,13 +2,16 @@
 // nothing but the time.
 
 #include <signal.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -46,6 +49,14 @@ class KeptStore {
 
   const std::string& address() const { return address_; }
   const std::string& folder() const { return folder_; }
+
+  // Of its files: what one bound is for a disk.
+  void LimitFiles(rlim_t num_bytes) {
+    rlimit limit = {};
+    WEFT_CHECK(prlimit(child_->pid(), RLIMIT_FSIZE, nullptr, &limit) == 0, "no limit");
+    limit.rlim_cur = std::min(num_bytes, limit.rlim_max);
+    WEFT_CHECK(prlimit(child_->pid(), RLIMIT_FSIZE, &limit, nullptr) == 0, "cannot set the limit");
+  }
 
   void Kill() {
     child_->Signal(SIGKILL);
@@ -176,6 +187,40 @@ TEST(TcpStoreRestartTest, AfterItsGraceItIsGone) {
   EXPECT_THAT(MessageOf([&] { stopped.Set("k", "v"); }), gone);
   kept.Begin();
   EXPECT_THAT(MessageOf([&] { store.Set("k", "v"); }), gone);
+}
+
+TEST(TcpStoreRestartTest, AFullDiskIsWaitedForAndSignsOfLifeGoOn) {
+  KeptStore kept;
+  std::mutex mutex;
+  std::vector<std::string> said;
+  TcpStore store(kept.address(), {.say = [&](const std::string& line) {
+                   const std::lock_guard<std::mutex> lock(mutex);
+                   said.push_back(line);
+                 }});
+  store.Set("k", "old");
+  TcpStore hasty(kept.address(), {.grace = milliseconds(100)});
+  TcpStore stopped(kept.address(), {.give_up = [] { return true; }});
+  kept.LimitFiles(std::filesystem::file_size(kept.folder() + "/journal"));
+  store.Beat("beat");
+  EXPECT_EQ(store.TryGet("beat"), "1");
+  const auto full = AllOf(HasSubstr("cannot write the store's journal "), HasSubstr("File too large"));
+  EXPECT_THAT(MessageOf([&] { hasty.Set("k", "hasty"); }), full);
+  EXPECT_THAT(MessageOf([&] { stopped.Add("n", 1); }), full);
+  auto added = std::async(std::launch::async, [&] { return store.Add("n", 1); });
+  auto willed = std::async(std::launch::async, [&] { store.SetOnDisconnect("will", "yes"); });
+  const auto deadline = std::chrono::steady_clock::now() + kLong;
+  while (std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(5));
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!said.empty()) break;
+  }
+  EXPECT_EQ(store.TryGet("k"), "old");
+  kept.LimitFiles(RLIM_INFINITY);
+  EXPECT_EQ(added.get(), 1);
+  willed.get();
+  EXPECT_THAT(said,
+              testing::ElementsAre(AllOf(HasSubstr("waiting: the store at 127.0.0.1:"),
+                                         HasSubstr(" has no room: cannot write the store's journal "))));
 }
 
 TEST(TcpStoreRestartTest, AnotherStoreAtTheSamePlaceIsNotTakenForIt) {

@@ -132,6 +132,8 @@ TEST(LaunchOptionsTest, AStoreApart) {
   // One node too: its store is elsewhere.
   EXPECT_EQ(OptionsOf({"--store=a", "train"}).meeting, Meeting::kDynamic);
   EXPECT_EQ(OptionsOf({"--suspicion_time=1500ms", "train"}).suspicion_time, std::chrono::milliseconds(1500));
+  EXPECT_EQ(options.stop_grace, std::chrono::seconds(30));
+  EXPECT_EQ(OptionsOf({"--stop-grace=2m", "train"}).stop_grace, std::chrono::minutes(2));
 }
 
 TEST(LaunchOptionsTest, WaitsAndOutput) {
@@ -200,6 +202,7 @@ TEST(LaunchOptionsTest, EveryMistakeHasItsLine) {
       {{"--store=a:0", "t"},
        "flag --store: cannot read \"a:0\": expected HOST or HOST:PORT, as in node0:29400"},
       {{"--suspicion-time=100ms", "t"}, "--suspicion_time=100ms: expected 500ms to 24h"},
+      {{"--stop-grace=25h", "t"}, "--stop_grace=25h: expected 0 to 24h"},
       {{"--standalone", "--rdzv-endpoint=a", "t"}, "--standalone meets nobody: leave out --rdzv_endpoint"},
       {{"--master-port=70000", "t"}, "--master_port=70000: expected 1 to 65535"},
       {{"--max-restarts=-1", "t"}, "--max_restarts=-1: expected 0 or more"},

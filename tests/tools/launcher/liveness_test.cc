@@ -56,6 +56,18 @@ TEST(LivenessTest, ATimeInWhichTheWatcherItselfWasStoppedProvesNothing) {
   EXPECT_EQ(watched.After(milliseconds(5000), /*beats=*/false), Life::kSilent);
 }
 
+// A store that restarts in place forgets signs of life.
+TEST(LivenessTest, AStoreThatHasForgottenIsNoSignOfLife) {
+  for (const bool beats : {false, true}) {
+    Watched watched(milliseconds(5000));
+    EXPECT_EQ(watched.After(milliseconds(10'000), /*beats=*/true), Life::kAlive);
+    watched.After(milliseconds(4000), beats);
+    watched.store.Delete("beat/a");
+    EXPECT_EQ(watched.After(milliseconds(2000), beats), beats ? Life::kAlive : Life::kSilent);
+    EXPECT_EQ(watched.After(milliseconds(10'000), beats), beats ? Life::kAlive : Life::kSilent);
+  }
+}
+
 TEST(LivenessTest, AConnectionsKeepaliveIsTheSuspicionTime) {
   EXPECT_EQ(KeepaliveOf(milliseconds(5000)), StoreKeepalive());
   for (const int suspicion : {10, 501, 5000, 60'000}) {

@@ -1,11 +1,14 @@
 // Several weft_run processes as the nodes of one job, over the job's store on the loopback.
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -43,6 +46,12 @@ std::vector<std::string> DynamicNode(int port, const std::string& nodes, const s
                                     absl::StrCat("--rdzv-endpoint=localhost:", port)};
   flags.insert(flags.end(), more.begin(), more.end());
   return WeftRun(flags, script);
+}
+
+// Of a `weft_run store` without a token: it says that nobody is checked, and then where it listens.
+std::string AddressOf(RunningProgram& store) {
+  EXPECT_TRUE(store.Await("127.0.0.1:", 2)) << store.err();
+  return LinesOf(store.out()).front();
 }
 
 TEST(NodesTest, StaticNodesHaveTheRanksOfTheirNumbers) {
@@ -189,6 +198,74 @@ TEST(NodesTest, ANodeThatIsToldToStopStopsTheOthers) {
   EXPECT_EQ(second.Wait(), 128 + SIGINT);
   EXPECT_EQ(first.Wait(), 128 + SIGINT);
   EXPECT_THAT(first.err(), HasSubstr("was told to stop (signal 2)"));
+}
+
+// A save takes all ranks, and longer than a failure would leave them.
+TEST(NodesTest, ANodeThatIsToldToStopLeavesTheOthersAsLongToSave) {
+  const int port = FreePort();
+  const std::string script = absl::StrCat("trap 'echo told >&2; sleep 5; echo saved >&2; exit 0' TERM; ",
+                                          kSaysWho, "while true; do sleep 0.05; done");
+  RunningProgram first(StaticNode(port, 0, script));
+  RunningProgram second(StaticNode(port, 1, script, {"--stop-grace=40s"}));
+  ASSERT_TRUE(first.Await("life 0", 2));
+  ASSERT_TRUE(second.Await("life 0", 2));
+  kill(second.pid(), SIGTERM);
+  ASSERT_TRUE(first.Await("told", 2)) << first.err();
+  EXPECT_EQ(second.Wait(), 128 + SIGTERM);
+  EXPECT_EQ(first.Wait(), 128 + SIGTERM);
+  EXPECT_TRUE(first.Await("saved", 2, milliseconds(0))) << first.err();
+  EXPECT_TRUE(second.Await("saved", 2, milliseconds(0))) << second.err();
+}
+
+TEST(NodesTest, AFullDiskUnderAStoreApartIsWaitedFor) {
+  const std::string folder = NewFolder();
+  const std::string command =
+      absl::StrCat("trap '' XFSZ; exec tools/weft_run store --host=127.0.0.1 --port=0 --dir=", folder);
+  RunningProgram store({"/bin/bash", "-c", command});
+  const std::string script = absl::StrCat(
+      kSaysWho, "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 0 ] && exec sleep 60; until [ -e ",
+      folder, "/die ]; do sleep 0.05; done; exit 5");
+  const std::vector<std::string> flags = {"--store=" + AddressOf(store), "--nnodes=2", "--max-restarts=1",
+                                          "--suspicion-time=1s"};
+  RunningProgram first(WeftRun(flags, script));
+  RunningProgram second(WeftRun(flags, script));
+  ASSERT_TRUE(first.Await("life 0")) << first.err();
+  ASSERT_TRUE(second.Await("life 0")) << second.err();
+  // A limit on its files is what a full disk is.
+  rlimit limit = {};
+  ASSERT_EQ(prlimit(store.pid(), RLIMIT_FSIZE, nullptr, &limit), 0);
+  const rlim_t before = std::exchange(limit.rlim_cur, std::filesystem::file_size(folder + "/journal"));
+  ASSERT_EQ(prlimit(store.pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  EXPECT_EQ(first.Wait(seconds(3)), -1) << first.err();  // with signs of life all the time
+  fclose(fopen((folder + "/die").c_str(), "w"));
+  RunningProgram& fails = absl::StrContains(first.err(), "rank 1 of 2") ? first : second;
+  const std::string told = "weft_run: waiting: the store at 127.0.0.1:";
+  ASSERT_TRUE(fails.Await(told)) << fails.err();
+  EXPECT_THAT(fails.err(), HasSubstr("has no room: cannot write the store's journal"));
+  limit.rlim_cur = before;
+  ASSERT_EQ(prlimit(store.pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_FALSE(fails.Await(told, 2, milliseconds(0))) << fails.err();
+}
+
+TEST(NodesTest, WorkersAreStoppedAndSignalsHeardWhileTheStoreIsAway) {
+  const std::string folder = NewFolder();
+  RunningProgram store({"tools/weft_run", "store", "--host=127.0.0.1", "--port=0", "--dir=" + folder});
+  const std::string script = absl::StrCat(
+      kSaysWho, "if [ $RANK = 1 ]; then until [ -e ", folder, "/die ]; do sleep 0.05; done; exit 5; fi; ",
+      "trap 'echo told >&2; exit 0' TERM; while true; do sleep 0.05; done");
+  RunningProgram run(WeftRun(
+      {"--store=" + AddressOf(store), "--nproc-per-node=2", "--store-grace=10m", "--suspicion-time=1s"},
+      script));
+  ASSERT_TRUE(run.Await("life 0", 2)) << run.err();
+  kill(store.pid(), SIGKILL);
+  ASSERT_EQ(store.Wait(), 128 + SIGKILL);
+  fclose(fopen((folder + "/die").c_str(), "w"));
+  EXPECT_TRUE(run.Await("told")) << run.err();
+  EXPECT_EQ(run.Wait(seconds(2)), -1) << run.err();  // the other nodes are to hear of it
+  kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.Wait(), 128 + SIGTERM);
 }
 
 TEST(NodesTest, WhoWaitsForNodesCanBeStopped) {

@@ -200,11 +200,38 @@ TEST(SupervisionTest, ControlCAtTheTerminalReachesWorkersOnce) {
   EXPECT_FALSE(run.Await("got int", 3, milliseconds(0)));
 }
 
+// As a service manager ends a cgroup, or a batch system a job.
+TEST(SupervisionTest, ASignalToEveryProcessIsOne) {
+  const std::string folder = NewFolder();
+  RunningProgram run(Workers(
+      2, InFolder(folder,
+                  "trap 'echo told >&2; until [ -e go ]; do sleep 0.05; done; echo saved >&2; exit 0' "
+                  "TERM; echo ready >&2; while true; do sleep 0.05; done")));
+  ASSERT_TRUE(run.Await("ready", 2));
+  const pid_t agent = DescendantsOf(run.pid()).front();
+  kill(agent, SIGTERM);
+  kill(run.pid(), SIGTERM);
+  ASSERT_TRUE(run.Await("told", 2));
+  EXPECT_EQ(run.Wait(seconds(2)), -1);
+  Touch(folder + "/go");
+  EXPECT_EQ(run.Wait(), 128 + SIGTERM);
+  EXPECT_TRUE(run.Await("saved", 2, milliseconds(0))) << run.err();
+}
+
+TEST(SupervisionTest, TheStopGraceIsAnOption) {
+  const std::vector<std::string> command =
+      Workers(2, "trap '' TERM; echo ready >&2; while true; do sleep 0.05; done", {"--stop-grace=100ms"});
+  RunningProgram run(command);
+  ASSERT_TRUE(run.Await("ready", 2));
+  kill(run.pid(), SIGTERM);
+  EXPECT_EQ(run.Wait(seconds(25)), 128 + SIGTERM);  // by default it would be 30 s
+}
+
 TEST(SupervisionTest, ASecondSignalDoesNotWait) {
   RunningProgram run(Workers(2, "trap '' TERM; echo ready >&2; while true; do sleep 0.05; done"));
   ASSERT_TRUE(run.Await("ready", 2));
   kill(run.pid(), SIGTERM);
-  EXPECT_EQ(run.Wait(milliseconds(700)), -1);  // the workers may take their time
+  EXPECT_EQ(run.Wait(milliseconds(1500)), -1);  // the workers may take their time
   const Clock::time_point second = Clock::now();
   kill(run.pid(), SIGTERM);
   EXPECT_EQ(run.Wait(), 128 + SIGTERM);
