@@ -1,3 +1,5 @@
+// A training in peace, the same hurt by a plan, and what both have saved.
+
 #ifndef WEFT_TOOLS_FAULTS_CHAOS_RUN_H_
 #define WEFT_TOOLS_FAULTS_CHAOS_RUN_H_
 
@@ -6,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/faults/chaos_report.h"
 #include "tools/faults/fault_plan.h"
 
 namespace weft {
@@ -27,29 +30,11 @@ struct ChaosOptions {
   std::string folder;                 // an empty one, for checkpoints and logs
 };
 
-// What became of a job that was hurt.
-struct ChaosReport {
-  int planned = 0;
-  int kills = 0;       // faults that were done
-  int recovered = 0;   // after which a step followed, or the job's end
-  bool equal = false;  // the final state is that of a job that nobody hurt, bit for bit
-  // Seconds from a fault to the next step; not of those that another fault followed before there was one. From the
-  // return of a store that was away, without which training goes on for a while, and of a frozen node.
-  double median_s = 0;
-  double worst_s = 0;
-  int left_behind = 0;  // processes, names in shared memory, temporary files, folders without a manifest
-  int in_save = 0;      // faults while a checkpoint was being written
-  int in_restart = 0;   // faults before the first step after another
-
-  bool ok() const { return kills == planned && recovered == kills && equal && left_behind == 0; }
-  std::string ToJson() const;  // one line without its end, the fields in this order, without what was planned
-};
-
 // Trains to the end in peace, then the same again with the plan's faults, started again whenever it has ended otherwise
 // than by its own end, and compares what both have saved last (--save) byte by byte. `say` gets a line per fault, and one per
-// kind with its times.
-// Errors: InvalidArgument for ranks that the nodes do not divide, or a single node that freezes; FailedPrecondition, if the job fails without any fault, or
-//         its store ends by itself; DeadlineExceeded, if no step follows a fault within `patience`, with where its log is.
+// kind with its times. Faults that the machine refuses are left out, with a line that says why.
+// Errors: InvalidArgument for ranks that the nodes do not divide, or a single node that freezes; FailedPrecondition, if the
+//         machine refuses all faults, the job fails without any fault, or its store ends by itself; DeadlineExceeded, if no step follows a fault within `patience`, with where its log is.
 ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const std::string&)>& say);
 
 }  // namespace weft

@@ -1,3 +1,5 @@
+// The processes of a job that is to be hurt.
+
 #ifndef WEFT_TOOLS_FAULTS_CLUSTER_H_
 #define WEFT_TOOLS_FAULTS_CLUSTER_H_
 

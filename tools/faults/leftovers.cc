@@ -30,7 +30,8 @@ std::vector<std::string> LeftBy(const JobPlaces& places) {
   for (const auto& entry : std::filesystem::directory_iterator(places.checkpoints, error)) {
     const bool is_step = std::filesystem::exists(entry.path() / "manifest.json") &&
                          !absl::EndsWith(entry.path().string(), ".tmp");
-    if (!is_step && entry.path().filename() != "latest") left.push_back(entry.path().string());
+    const bool stays = entry.path().filename() == "latest" || entry.path().filename() == ".lock";
+    if (!is_step && !stays) left.push_back(entry.path().string());
   }
   return left;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,15 +45,54 @@ void EnterMountNamespace() {
   }
 }
 
-}  // namespace
-
-SmallDisk::SmallDisk(const std::string& folder) : folder_(folder) {
-  std::filesystem::create_directories(folder);
+void MountDisk(const std::string& folder) {
   EnterMountNamespace();
   // Mounts from here on are nobody else's.
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) Refused("a private tree of mounts");
   // A tmpfs without a bound cannot get one later.
   if (mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=100%") != 0) Refused("a tmpfs");
+}
+
+// Half of what the kernel refuses it refuses behind a first step, which would stay: a child tries.
+// Returns what it refuses; "": nothing.
+std::string RefusalOf(const std::function<void()>& attempt) {
+  int ends[2] = {-1, -1};
+  if (pipe(ends) != 0) Refused("a pipe");
+  const pid_t child = fork();
+  if (child < 0) Refused("a process to try it");
+  if (child == 0) {
+    std::string refusal;
+    try {
+      attempt();
+    } catch (const std::exception& error) {
+      refusal = error.what();
+    }
+    const ssize_t told = write(ends[1], refusal.data(), refusal.size());
+    _exit(told == std::ssize(refusal) ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string refusal;
+  char bytes[1024];
+  for (ssize_t count = 0; (count = read(ends[0], bytes, sizeof(bytes))) > 0;) {
+    refusal.append(bytes, static_cast<size_t>(count));
+  }
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status == 0 || !refusal.empty() ? refusal : "the kernel has ended the process that tries it";
+}
+
+}  // namespace
+
+SmallDisk::SmallDisk(const std::string& folder) : folder_(folder) {
+  std::filesystem::create_directories(folder);
+  const std::string refusal = RefusalOf([&] {
+    MountDisk(folder);
+    Fill();
+    Free();
+  });
+  if (!refusal.empty()) Throw(absl::StatusCode::kFailedPrecondition, refusal);
+  MountDisk(folder);
 }
 
 SmallDisk::~SmallDisk() { umount2(folder_.c_str(), MNT_DETACH); }

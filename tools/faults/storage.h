@@ -13,7 +13,8 @@ namespace weft {
 class SmallDisk {
  public:
   // Makes the folder, if there is none, and mounts the file system there.
-  // Errors: FailedPrecondition, if the kernel refuses namespaces or the mount, with its word.
+  // Errors: FailedPrecondition, if the kernel refuses namespaces, the mount or another size of it, with its word: then this
+  //         process is as it was.
   explicit SmallDisk(const std::string& folder);
   // The folder is as it was before.
   ~SmallDisk();

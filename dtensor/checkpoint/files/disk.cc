@@ -101,6 +101,30 @@ class DiskReader final : public FileReader {
   int64_t num_bytes_ = 0;
 };
 
+class DiskLock final : public FileLock {
+ public:
+  explicit DiskLock(const std::string& path) : file_(path, O_RDWR | O_CREAT, "lock") {}
+
+  // Of this description, not of the process: two objects of one process exclude each other, and other descriptors of the file
+  // may be closed. Where the system knows no locks, or its server answers none, everybody has it.
+  bool Take() {
+    struct flock whole = {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    const int result = Uninterrupted([&] { return fcntl(file_, F_OFD_SETLK, &whole); });
+    return result == 0 || (errno != EAGAIN && errno != EACCES);
+  }
+
+  // For people: that it holds does not depend on it.
+  void Say(absl::string_view text) {
+    const bool is_empty = ftruncate(file_, 0) == 0;
+    if (is_empty) (void)!pwrite(file_, text.data(), text.size(), 0);
+  }
+
+ private:
+  Descriptor file_;
+};
+
 class DiskFiles final : public Files {
  public:
   std::unique_ptr<FileWriter> Create(const std::string& path) override {
@@ -146,6 +170,12 @@ class DiskFiles final : public Files {
     }
     if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
     ThrowErrno("read", path);
+  }
+  std::unique_ptr<FileLock> TryLock(const std::string& path, absl::string_view text) override {
+    auto lock = std::make_unique<DiskLock>(path);
+    if (!lock->Take()) return nullptr;
+    lock->Say(text);
+    return lock;
   }
 };
 

@@ -38,6 +38,13 @@ class FileReader {
   virtual int64_t ReadAt(int64_t offset, void* data, int64_t num_bytes) = 0;
 };
 
+// A file that is held: no other object of this process or another gets it until this one is destroyed, or the process ends,
+// however it ends.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
 // A file system. What is written, and names, may be lost or kept in any combination when the machine crashes, until
 // FileWriter::Sync and SyncFolder: whatever is to be found afterwards is made durable by them, in the right order.
 //
@@ -64,6 +71,12 @@ class Files {
   virtual void Remove(const std::string& path) = 0;
   // The size of a file; nothing, if there is none of that path, or it is a folder.
   virtual std::optional<int64_t> SizeOf(const std::string& path) = 0;
+  // Holds the file of that path, which is made if it is not there, and writes `text` into it; null, if somebody else does. A file
+  // system without locks says yes to everybody, and makes no file.
+  virtual std::unique_ptr<FileLock> TryLock(const std::string& path, absl::string_view text) {
+    (void)path, (void)text;
+    return std::make_unique<FileLock>();
+  }
 };
 
 // Those of this machine.

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kPieces[] = "weft.pieces";
-constexpr int64_t kPart = 4 << 20;  // written at once, where the rate is limited
+constexpr int64_t kPart = 4 << 20;  // written at once: a write that is given up ends behind one
 
 template <class... Parts>
 [[noreturn]] void ThrowBroken(const std::string& path, const Parts&... parts) {
@@ -68,30 +69,43 @@ PieceRecord RecordOf(const std::string& path, const Json& json) {
   return record;
 }
 
-// Writes at most so many bytes per second.
+void RequireGoesOn(const std::string& path, const std::stop_token& stop) {
+  if (stop.stop_requested()) Throw(absl::StatusCode::kAborted, "writing '", path, "' was given up");
+}
+
+// Writes at most so many bytes per second, until it is to stop.
 class LimitedWriter {
  public:
-  LimitedWriter(FileWriter& file, double bytes_per_second)
-      : file_(file), bytes_per_second_(bytes_per_second), begun_(std::chrono::steady_clock::now()) {}
+  LimitedWriter(FileWriter& file, const std::string& path, const PieceFileOptions& options)
+      : file_(file), path_(path), options_(options), begun_(std::chrono::steady_clock::now()) {}
 
   void Write(const void* data, int64_t num_bytes) {
-    if (bytes_per_second_ <= 0) return WriteAll(file_, data, num_bytes);
     const char* next = static_cast<const char*>(data);
     for (int64_t left = num_bytes; left > 0;) {
       const int64_t part = std::min(left, kPart);
+      RequireGoesOn(path_, options_.stop);
       WriteAll(file_, next, part);
       next += part;
       left -= part;
       written_ += part;
-      const std::chrono::duration<double> due(static_cast<double>(written_) / bytes_per_second_);
-      std::this_thread::sleep_until(begun_ + std::chrono::duration_cast<std::chrono::nanoseconds>(due));
+      if (options_.bytes_per_second > 0) AwaitTurn();
     }
   }
 
  private:
+  void AwaitTurn() {
+    const std::chrono::duration<double> due(static_cast<double>(written_) / options_.bytes_per_second);
+    std::unique_lock lock(mutex_);
+    wake_.wait_until(lock, options_.stop, begun_ + std::chrono::duration_cast<std::chrono::nanoseconds>(due),
+                     [] { return false; });
+  }
+
   FileWriter& file_;
-  const double bytes_per_second_;
+  const std::string& path_;
+  const PieceFileOptions& options_;
   const std::chrono::steady_clock::time_point begun_;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;  // by options_.stop alone
   int64_t written_ = 0;
 };
 
@@ -118,6 +132,7 @@ WrittenPieces WritePieces(Files& files, const std::string& path, const std::vect
   for (PieceToSave& piece : summed) {
     PieceRecord& record = piece.record;
     if (record.at) continue;
+    RequireGoesOn(path, options.stop);
     WEFT_CHECK(piece.elements.IsContiguous() && piece.elements.num_bytes() == record.num_bytes(), piece.name);
     record.crc32c = Crc32c(piece.elements.data(), record.num_bytes());
     if (options.with_crc64) record.crc64 = Crc64(piece.elements.data(), record.num_bytes());
@@ -127,7 +142,7 @@ WrittenPieces WritePieces(Files& files, const std::string& path, const std::vect
   written.header_crc32c = Crc32c(header);
   for (const PieceToSave& piece : summed) written.table.emplace(piece.name, piece.record);
   const std::unique_ptr<FileWriter> file = files.Create(path);
-  LimitedWriter limited(*file, options.bytes_per_second);
+  LimitedWriter limited(*file, path, options);
   limited.Write(header.data(), std::ssize(header));
   written.num_bytes = std::ssize(header);
   for (const PieceToSave& piece : summed) {
@@ -136,6 +151,7 @@ WrittenPieces WritePieces(Files& files, const std::string& path, const std::vect
     limited.Write(piece.elements.data(), piece.elements.num_bytes());
     written.num_bytes += piece.elements.num_bytes();
   }
+  RequireGoesOn(path, options.stop);
   file->Sync();
   file->Close();
   return written;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ struct PieceFileOptions {
   int world = 1;
   bool with_crc64 = false;
   double bytes_per_second = 0;  // 0: as fast as it goes
+  std::stop_token stop = {};    // gives the file up, at any time and from any thread
 };
 
 // What has been written.
@@ -69,7 +71,8 @@ std::string FormatPieceHeader(const std::string& path, const std::vector<PieceTo
 // Writes the file, a safetensors file of the pieces under the tensors' names, with their boxes and checksums as texts, and
 // makes its contents durable, not its name.
 // Cost:   one read of the elements for the checksums, one for the file.
-// Errors: those of the file.
+// Errors: those of the file; Aborted soon after `options.stop`, which what waits for the rate is woken by: a flush that has
+//         begun comes to its end.
 WrittenPieces WritePieces(Files& files, const std::string& path, const std::vector<PieceToSave>& pieces,
                           const PieceFileOptions& options);
 

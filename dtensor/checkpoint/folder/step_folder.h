@@ -16,6 +16,7 @@ namespace weft {
 
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kLatestName[] = "latest";
+inline constexpr char kLockName[] = ".lock";  // a file by which a job knows whether another one saves there
 inline constexpr char kNoncePrefix[] = ".nonce-";  // of files by which ranks see that they share the folder
 
 // "step-000000100"; while it is written, "step-000000100.2-1a2b3c4d.tmp" in generation 2 by the life "1a2b3c4d" of the job;

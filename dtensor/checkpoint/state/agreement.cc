@@ -100,7 +100,7 @@ std::string Agreement::Key(int64_t round, const std::string& what) const {
 // The value under a key, once it is there.
 std::string Agreement::Await(const std::string& key, std::chrono::steady_clock::time_point deadline) {
   while (true) {
-    if (cancelled_) Throw(absl::StatusCode::kAborted, "this rank has given the checkpoint up");
+    if (stop_.stop_requested()) Throw(absl::StatusCode::kAborted, "this rank has given the checkpoint up");
     try {
       return store_.Get(key, kSlice);
     } catch (const Error& error) {

@@ -3,11 +3,11 @@
 #ifndef WEFT_DTENSOR_CHECKPOINT_STATE_AGREEMENT_H_
 #define WEFT_DTENSOR_CHECKPOINT_STATE_AGREEMENT_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -47,9 +47,11 @@ class Agreement {
   // Errors:  also DeadlineExceeded when a rank does not come to its end within the timeout, and Aborted once a rank is dead.
   std::string Agree(const Round& round);
 
-  // A round that waits for other ranks, now or later, throws Aborted soon. For whoever ends without them.
+  // A round that waits for other ranks, now or later, throws Aborted soon; so should a part that lasts, by `cancelled`. For
+  // whoever ends without them.
   // Threads: any.
-  void Cancel() { cancelled_ = true; }
+  void Cancel() { stop_.request_stop(); }
+  std::stop_token cancelled() const { return stop_.get_token(); }
 
   // Everybody's text, by rank.
   // Threads: the rank's thread.
@@ -72,7 +74,7 @@ class Agreement {
   std::shared_ptr<Communicator> group_;
   int64_t id_ = 0;     // of this agreement, among those of the world
   int64_t round_ = 0;  // the next one's number
-  std::atomic<bool> cancelled_ = false;
+  std::stop_source stop_;
 };
 
 }  // namespace weft

@@ -16,6 +16,7 @@
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/folder/step_reader.h"
 #include "dtensor/checkpoint/memory/snapshot_files.h"
+#include "dtensor/checkpoint/state/broken_step.h"
 #include "dtensor/checkpoint/state/shared_folder.h"
 #include "dtensor/checkpoint/state/step_contents.h"
 #include "runtime/base/crc32c.h"
@@ -71,7 +72,7 @@ CheckpointManager::CheckpointManager(World& world, const CheckpointOptions& opti
   WEFT_REQUIRE(options_.snapshot_every == 0 || options_.snapshot_memory.has_value(),
                "checkpoints: snapshots every ", options_.snapshot_every,
                " steps, but no memory for them: an agent that outlives the ranks keeps it, weft_run's");
-  Begin();
+  const std::string no_step = Begin();
   if (options_.snapshot_every == 0) return;
   snapshots_ = std::make_unique<Snapshots>(world, SnapshotOptions{.memory = *options_.snapshot_memory,
                                                                   .every = options_.snapshot_every,
@@ -81,32 +82,53 @@ CheckpointManager::CheckpointManager(World& world, const CheckpointOptions& opti
                                                                   .on_taken = options_.on_snapshot,
                                                                   .warn = options_.warn});
   snapshot_step_ = snapshots_->Find(latest_step_);
+  if (no_step.empty()) return;
+  if (!snapshot_step_) Throw(absl::StatusCode::kDataLoss, no_step);
+  if (agreement_.rank() == 0) Warn(absl::StrCat("checkpoint not used: ", no_step));
 }
 
 CheckpointManager::~CheckpointManager() {
   if (!writer_.joinable()) return;
-  // Where this rank goes under, others may never come to the save.
+  // Where this rank goes under, others may never come to the save; and they learn why only when the stack is unwound.
   if (std::uncaught_exceptions() > 0) agreement_.Cancel();
   writer_.join();
 }
 
-void CheckpointManager::Begin() {
+// Returns why there is no step to go on from, if there should be one and a snapshot may stand in for it.
+std::string CheckpointManager::Begin() {
   CheckFolderIsShared(agreement_, *files_, options_.folder);
   const std::string word = agreement_.Agree(
       {.part =
            [&] {
              if (agreement_.rank() != 0) return std::string();
-             RemoveLeftovers(*files_, options_.folder, [this](const std::string& line) { Warn(line); });
-             const FoundStep found = FindStepToGoOnFrom(*files_, options_.folder);
+             lock_.emplace(*files_, options_.folder, options_.run_id);
+             if (lock_->other().empty()) {
+               RemoveLeftovers(*files_, options_.folder, [this](const std::string& line) { Warn(line); });
+             } else {
+               Warn(absl::StrCat("'", options_.folder, "': another job saves there, ", lock_->other(),
+                                 "; what it is writing is left alone"));
+             }
+             FoundStep found;
+             std::string no_step;
+             try {
+               found = FindStepToGoOnFrom(*files_, options_.folder);
+             } catch (const Error& error) {
+               const bool may_go_on =
+                   error.code() == absl::StatusCode::kDataLoss && options_.snapshot_every > 0;
+               if (!may_go_on) throw;
+               no_step = error.message();
+             }
              for (const std::string& line : found.skipped) Warn(absl::StrCat("checkpoint not used: ", line));
              return absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8), " ",
-                                 found.step ? absl::StrCat(*found.step) : "");
+                                 found.step ? absl::StrCat(*found.step) : "", " ", no_step);
            },
        .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }});
-  const std::pair<std::string, std::string> told = absl::StrSplit(word, ' ');
-  life_ = told.first;
+  const std::vector<std::string> told = absl::StrSplit(word, absl::MaxSplits(' ', 2));
+  WEFT_CHECK(told.size() == 3, word);
+  life_ = told[0];
   int64_t step = 0;
-  if (absl::SimpleAtoi(told.second, &step)) latest_step_ = step;
+  if (absl::SimpleAtoi(told[1], &step)) latest_step_ = step;
+  return told[2];
 }
 
 void CheckpointManager::Warn(const std::string& line) const {
@@ -168,18 +190,7 @@ void CheckpointManager::RestoreSnapshot(State& state, const RestoreOptions& opti
 }
 
 void CheckpointManager::GiveUp(int64_t step, const Error& error) {
-  const auto set_aside = [&] {
-    if (agreement_.rank() != 0) return std::string();
-    try {
-      const std::string path = SetStepAside(*files_, options_.folder, step);
-      return absl::StrCat("the step is now '", path, "', and the next start takes an older one");
-    } catch (const Error& failure) {
-      return absl::StrCat("the step stays, so that the next start takes it again: ", failure.message());
-    }
-  };
-  const std::string told =
-      agreement_.Agree({.part = set_aside, .conclude = [](const auto& reports) { return reports[0]; }});
-  Throw(error.code(), error.message(), "; ", told);
+  Throw(error.code(), error.message(), "; ", SetBrokenStepAside(agreement_, *files_, options_.folder, step));
 }
 
 void CheckpointManager::LoadTexts(const StateTexts& texts, State& state, const RestoreOptions& options) {
@@ -247,11 +258,20 @@ void CheckpointManager::Write(const StepToWrite& step) {
     written_ = WriteStep(agreement_, *files_, options_.folder, step);
   } else {
     StepToWrite shorter = step;
-    for (PieceToSave& piece : shorter.pieces) RefersTo(before, &piece);
+    for (PieceToSave& piece : shorter.pieces) {
+      if (!agreement_.cancelled().stop_requested()) RefersTo(before, &piece);
+    }
     written_ = WriteStep(agreement_, *files_, options_.folder, shorter);
   }
   stats_.cpu = ThreadSeconds() - cpu;
-  if (options_.on_saved != nullptr && world_.rank() == 0) options_.on_saved(step.manifest.step);
+  if (options_.on_saved == nullptr || world_.rank() != 0) return;
+  // The step is there, whatever becomes of the word about it; and other ranks would not hear of an error.
+  try {
+    options_.on_saved(step.manifest.step);
+  } catch (const std::exception& error) {
+    Warn(absl::StrCat("step ", step.manifest.step,
+                      ": it is saved, but was not counted as a save: ", error.what()));
+  }
 }
 
 void CheckpointManager::TakeOver(const WrittenPieces& written, int64_t step) {

@@ -17,6 +17,7 @@
 #include "dtensor/checkpoint/files/files.h"
 #include "dtensor/checkpoint/folder/manifest.h"
 #include "dtensor/checkpoint/state/agreement.h"
+#include "dtensor/checkpoint/state/folder_lock.h"
 #include "dtensor/checkpoint/state/host_pieces.h"
 #include "dtensor/checkpoint/state/restore.h"
 #include "dtensor/checkpoint/state/snapshots.h"
@@ -35,6 +36,7 @@ struct CheckpointOptions {
   bool background = false;      // Save copies, and returns: threads write beside training
   bool incremental = false;     // tensors that have not changed since the last save are not written again
   double bytes_per_second = 0;  // of each rank's writing; 0: as fast as it goes
+  std::string run_id = {};      // of the job, which all its lives have alike (weft_run's); empty: none
   int64_t generation = 0;       // how often the job has been restarted: temporary folders of two do not meet
   std::chrono::milliseconds timeout = std::chrono::hours(1);  // for the slowest rank's writing or reading
   int num_ranks = 0;  // that take part, the world's first: others are spares; 0: all
@@ -42,7 +44,8 @@ struct CheckpointOptions {
   // (snapshots.h); 0: none. `snapshot_memory`: where they lie, which is needed then.
   int64_t snapshot_every = 0;
   std::optional<SnapshotMemory> snapshot_memory = std::nullopt;
-  // On rank 0, when a step has been saved, or a snapshot is whole; from the thread that writes.
+  // On rank 0, when a step has been saved, or a snapshot is whole; from the thread that writes. What they throw is a warning:
+  // what is saved stays saved.
   std::function<void(int64_t step)> on_saved = nullptr;
   std::function<void(int64_t step)> on_snapshot = nullptr;
   std::shared_ptr<Files> files = nullptr;                       // null: the disk's
@@ -69,16 +72,16 @@ struct SaveStats {
 //   after each step:  checkpoints.AfterStep(step, state);
 //   at the end:       checkpoints.Save(step, state); checkpoints.Wait();
 //
-// Lifetime: ends before the world. Unless an exception unwinds the stack, the destructor waits for a save that is under way;
-//           its error is lost: call Wait before.
+// Lifetime: ends before the world. The destructor waits for a save that is under way; its error is lost: call Wait before.
+//           Where an exception unwinds the stack it gives the save up, and waits for a flush of the file at most.
 // Threads:  the rank's.
 class CheckpointManager {
  public:
-  // Makes the folder, checks that all ranks see it, removes what writers that died left in it, and looks for the newest
-  // step that is whole.
+  // Makes the folder, checks that all ranks see it, removes what writers that died left in it, unless another job saves there
+  // now (FolderLock), which is a warning, and looks for the newest step that is whole.
   // Cost:   as Agreement, and three rounds of it; rank 0 reads the headers of the newest step's files.
   // Errors: as CheckFolderIsShared; InvalidArgument for options that are out of range; DataLoss for a folder with steps
-  //         of which none is whole.
+  //         of which none is whole, unless there is a snapshot in memory.
   CheckpointManager(World& world, const CheckpointOptions& options);
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
@@ -94,7 +97,7 @@ class CheckpointManager {
 
   // Loads the newest step, of memory or the folder, if there is one, and returns its number. Texts are loaded, too.
   // Errors: as Restore. Where they say that the step is broken (DataLoss), it is set aside, so that the next start takes an
-  //         older one: the error says so.
+  //         older one, and with it all steps that have the same broken elements: the error says so.
   std::optional<int64_t> Resume(State& state, const RestoreOptions& options = {});
   // Loads a step.
   RestoreResult Load(int64_t step, State& state, const RestoreOptions& options = {});
@@ -129,7 +132,7 @@ class CheckpointManager {
   int64_t host_bytes() const { return host_.num_bytes(); }
 
  private:
-  void Begin();
+  std::string Begin();
   void WaitForSave();
   void Warn(const std::string& line) const;
   RestoreResult RestoreStep(int64_t step, State& state, const RestoreOptions& options, StateTexts* texts);
@@ -146,7 +149,8 @@ class CheckpointManager {
   const CheckpointOptions options_;
   const std::shared_ptr<Files> files_;
   Agreement agreement_;
-  std::string life_;  // of the job: told by rank 0
+  std::optional<FolderLock> lock_;  // rank 0's
+  std::string life_;                // of the job: told by rank 0
   std::optional<int64_t> latest_step_;
   std::optional<int64_t> current_step_;   // that the state was loaded from, or saved as, last
   std::unique_ptr<Snapshots> snapshots_;  // null: none are taken

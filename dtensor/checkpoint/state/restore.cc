@@ -1,7 +1,5 @@
 #include "dtensor/checkpoint/state/restore.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -13,6 +11,7 @@
 #include "dtensor/checkpoint/state/replica_read.h"
 #include "dtensor/checkpoint/state/state_table.h"
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -185,12 +184,6 @@ class Loading {
   std::map<std::string, ReplicaRead> replicas_;
   std::map<std::string, PieceOnItsWay> pieces_;
 };
-
-std::string HostName() {
-  char name[256] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 bool ReadsOnce(Agreement& agreement, ReplicaReads replicas) {
   if (replicas != ReplicaReads::kAuto) return replicas == ReplicaReads::kOnce;

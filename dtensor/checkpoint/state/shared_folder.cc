@@ -1,8 +1,5 @@
 #include "dtensor/checkpoint/state/shared_folder.h"
 
-#include <unistd.h>
-
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -11,15 +8,11 @@
 #include "absl/strings/str_split.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "runtime/base/error.h"
+#include "runtime/base/host_name.h"
+#include "runtime/base/random_id.h"
 
 namespace weft {
 namespace {
-
-std::string HostName() {
-  char name[256] = {};
-  if (gethostname(name, sizeof(name) - 1) != 0) return "an unnamed machine";
-  return name;
-}
 
 bool Holds(Files& files, const std::string& path, const std::string& nonce) {
   try {
@@ -33,9 +26,7 @@ bool Holds(Files& files, const std::string& path, const std::string& nonce) {
 
 void CheckFolderIsShared(Agreement& agreement, Files& files, const std::string& folder,
                          std::chrono::milliseconds patience) {
-  std::random_device random;
-  const std::string nonce =
-      absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+  const std::string nonce = RandomId();
   const bool is_first = agreement.rank() == 0;
   const auto write = [&] {
     if (!is_first) return std::string();

@@ -121,7 +121,9 @@ WrittenPieces WriteStep(Agreement& agreement, Files& files, const std::string& f
             files.MakeFolder(temporary);
             if (step.pieces.empty()) return std::string();
             const std::string path = JoinPath(temporary, RankFileName(agreement.rank()));
-            written = WritePieces(files, path, step.pieces, step.options);
+            PieceFileOptions options = step.options;
+            options.stop = agreement.cancelled();
+            written = WritePieces(files, path, step.pieces, options);
             return Report(written);
           },
       .conclude =

@@ -32,6 +32,11 @@ names | comm -13 names_before - > names_left
 # A life that nobody ended has not begun again.
 grep -q "restart" clock/hurt.log && fail "a job whose clocks jumped has started again: $(cat clock/hurt.log)"
 
+# Without the library others are done; alone it is an error.
+"$chaos" --kills=4 --kinds=clock,rank --libfaketime=/nonexistent --weft_run="$weft_run" --train_gpt="$trainer" --train_flags="" \
+  --log_format=json > some.json 2> some.err || fail "no library: $(tail -3 some.err)"
+for field in '"kills":2' '"recovered":2' '"equal":true' '"skipped":2'; do grep -qF "$field" some.json || fail "expected $field: $(cat some.json)"; done
+grep -qF "skipped: clock, 2 times: clocks jump by libfaketime, and there is no '/nonexistent'" some.err || fail "not said: $(cat some.err)"
 "$chaos" --kinds=clock --libfaketime=/nonexistent --weft_run="$weft_run" --train_gpt="$trainer" > bad.out 2> bad.err &&
   fail "no library: expected an error"
 grep -qF "there is no '/nonexistent': install the package libfaketime" bad.err || fail "no library: $(cat bad.err)"

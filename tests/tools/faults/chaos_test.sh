@@ -31,8 +31,12 @@ for i in $(seq 1 4000); do echo "line $i of the tale, $((i * i % 97)) and so on"
   --train_flags="--mesh=dp=auto --plan=fsdp --layers=6 --heads=4 --dim=256 --context=32 --batch=4 --dropout=0.1 --shuffle=epoch \
     --eval_every=0 --sample=0 --data=$dir/text.txt" > gpt.json 2> gpt.err || fail "chaos: $(tail -3 gpt.err)"
 for pair in kills:20 recovered:20 equal:true left_behind:0 in_save:6; do expect gpt.json "${pair%:*}" "${pair#*:}"; done
+expect gpt.json skipped 0
+grep -qE '"restart_s":[0-9.]*[1-9].*"meet_s":[0-9.]*[1-9].*"load_s":[0-9.]*[1-9]' gpt.json || fail "no parts: $(cat gpt.json)"
+grep -q "^rank: .*target 5.0 s" gpt.err || fail "no target: $(tail -3 gpt.err)"
 [[ $(field gpt.json in_restart) -ge 5 ]] || fail "fewer than a quarter in restarts: $(cat gpt.json)"
-[[ $(du -sk "gpt/hurt/$(ls gpt/hurt | grep step | tail -1)" | cut -f1) -ge 50000 ]] || fail "less than 50 MB of state"
+steps=(gpt/hurt/*step*)
+[[ $(du -sk "${steps[-1]}" | cut -f1) -ge 50000 ]] || fail "less than 50 MB of state"
 rm -rf gpt
 
 # --- With snapshots in memory, from which it goes on as long as an agent lives.

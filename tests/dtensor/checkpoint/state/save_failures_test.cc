@@ -1,6 +1,7 @@
 // Saves that fail on one rank, or after the program has gone on: all ranks go through the same rounds.
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -57,6 +58,54 @@ TEST(SaveFailuresTest, TheNextSaveIsNotLost) {
   }
 }
 
+// A rank that goes under while its save is written, at a rate that takes hours, does not keep its failure to itself until then.
+TEST(SaveFailuresTest, AFailingRankDoesNotFinishItsSave) {
+  const auto files = std::make_shared<CrashFiles>();
+  const std::string message = MessageOf([&] {
+    RunRanks(2, [&](World& world) {
+      const State state = SmallState(world, 2);
+      CheckpointManager manager(
+          world, {.folder = kFolder, .background = true, .bytes_per_second = 1e-2, .files = files});
+      manager.Save(1, state);
+      if (world.rank() == 1) Throw(absl::StatusCode::kInternal, "gone");
+      world.store().Wait({"never"}, std::chrono::minutes(10));
+    });
+  });
+  EXPECT_EQ(message, "rank 1: gone");
+  EXPECT_THAT(ListSteps(*files, kFolder), IsEmpty());
+}
+
+// The store may not be in reach when a save is to be counted: the step is there all the same, on every rank.
+TEST(SaveFailuresTest, AnErrorOfTheWordAboutASaveIsAWarning) {
+  for (const bool background : {false, true}) {
+    const auto files = std::make_shared<CrashFiles>();
+    std::vector<std::string> warnings;
+    RunRanks(2, [&](World& world) {
+      const State state = SmallState(world, 2);
+      const auto on_saved = [](int64_t step) {
+        if (step < 3) Throw(absl::StatusCode::kUnavailable, "the store is away");
+      };
+      CheckpointManager manager(world, {.folder = kFolder,
+                                        .background = background,
+                                        .on_saved = on_saved,
+                                        .files = files,
+                                        .warn = [&](const std::string& line) { warnings.push_back(line); }});
+      for (int64_t step = 1; step <= 3; ++step) {
+        EXPECT_EQ(MessageOf([&] {
+                    manager.Save(step, state);
+                    manager.Wait();
+                  }),
+                  "no error");
+        EXPECT_EQ(manager.latest_step(), step);
+      }
+    });
+    EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 2, 3));
+    EXPECT_THAT(warnings,
+                ElementsAre("step 1: it is saved, but was not counted as a save: the store is away",
+                            "step 2: it is saved, but was not counted as a save: the store is away"));
+  }
+}
+
 // Of what is asked of the program on one rank.
 TEST(SaveFailuresTest, AnErrorOfOneRanksStateIsTold) {
   for (const bool background : {false, true}) {
@@ -84,6 +133,43 @@ TEST(SaveFailuresTest, AnErrorOfOneRanksStateIsTold) {
     EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 3));
     EXPECT_THAT(VerifyStep(*files, kFolder, 3).problems, IsEmpty());
   }
+}
+
+// A job that is started into the folder of another one, which is in the middle of a save, leaves that alone, and says so; what
+// the first has left by its end is removed.
+TEST(SaveFailuresTest, ASecondJobLeavesTheFirstOnesSave) {
+  const std::string folder = testing::TempDir() + "/two_jobs";
+  std::filesystem::remove_all(folder);
+  const std::shared_ptr<Files> files = MakeDiskFiles();
+  const std::string open = JoinPath(folder, TemporaryStepName(7, 0, "1a2b3c4d"));
+  std::vector<std::string> warnings;
+  const auto options = [&](const std::string& run_id) {
+    return CheckpointOptions{.folder = folder, .run_id = run_id, .warn = [&](const std::string& line) {
+                               warnings.push_back(line);
+                             }};
+  };
+  const auto start = [&](const std::string& run_id) {
+    RunRanks(2, [&](World& world) { CheckpointManager(world, options(run_id)); });
+  };
+  RunRanks(1, [&](World& world) {
+    const CheckpointManager first(world, options("first"));
+    MakeFolders(*files, open);
+    for (const char* run_id : {"second", ""}) {
+      start(run_id);
+      EXPECT_TRUE(std::filesystem::exists(open));
+      EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("two_jobs': another job saves there, process "),
+                                              HasSubstr("; what it is writing is left alone"))));
+      warnings.clear();
+    }
+    // An earlier life of the same job, which is ending, holds up nothing.
+    start("first");
+    EXPECT_FALSE(std::filesystem::exists(open));
+    MakeFolders(*files, open);
+  });
+  start("second");
+  EXPECT_FALSE(std::filesystem::exists(open));
+  EXPECT_THAT(warnings, IsEmpty());
+  std::filesystem::remove_all(folder);
 }
 
 TEST(SaveFailuresTest, WhatIsNoUtf8IsNotChangedSilently) {

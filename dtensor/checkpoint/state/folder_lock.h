@@ -1,0 +1,34 @@
+// Whether another job saves into a folder.
+
+#ifndef WEFT_DTENSOR_CHECKPOINT_STATE_FOLDER_LOCK_H_
+#define WEFT_DTENSOR_CHECKPOINT_STATE_FOLDER_LOCK_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "dtensor/checkpoint/files/files.h"
+
+namespace weft {
+
+// Rank 0's hold on the file `.lock` of a folder, as long as the object lives. It stands in nobody's way: without it a job
+// leaves what another one may be writing, and that is all. The system lets go of it when the process ends, so nothing of a
+// job that was killed is taken for another job's.
+class FolderLock {
+ public:
+  // `run_id`: of the job, by which its next life knows it; empty: it has none.
+  // `patience`: how long it waits for a holder, which may be ending.
+  FolderLock(Files& files, const std::string& folder, const std::string& run_id,
+             std::chrono::milliseconds patience = std::chrono::seconds(2));
+
+  // Who else holds it, for people; empty: nobody, or an earlier life of this job.
+  const std::string& other() const { return other_; }
+
+ private:
+  std::unique_ptr<FileLock> lock_;
+  std::string other_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_CHECKPOINT_STATE_FOLDER_LOCK_H_

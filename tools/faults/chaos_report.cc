@@ -1,0 +1,87 @@
+#include "tools/faults/chaos_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+std::string ChaosReport::ToJson() const {
+  const auto rounded = [](double seconds) { return std::round(1000 * seconds) / 1000; };
+  return nlohmann::ordered_json{{"kills", kills},
+                                {"recovered", recovered},
+                                {"equal", equal},
+                                {"median_s", rounded(median_s)},
+                                {"worst_s", rounded(worst_s)},
+                                {"left_behind", left_behind},
+                                {"in_save", in_save},
+                                {"in_restart", in_restart},
+                                {"skipped", skipped},
+                                {"restart_s", rounded(restart_s)},
+                                {"meet_s", rounded(meet_s)},
+                                {"load_s", rounded(load_s)},
+                                {"within_target", within_target}}
+      .dump();
+}
+
+std::optional<double> TargetSeconds(Fault fault, milliseconds suspicion_time) {
+  constexpr double kTarget = 5;
+  switch (fault) {
+    case Fault::kRank:
+      return kTarget;
+    case Fault::kStop:
+    case Fault::kHost:
+    case Fault::kHosts:
+      return kTarget + std::chrono::duration<double>(suspicion_time).count();
+    default:
+      return std::nullopt;
+  }
+}
+
+void RecoveryTimes::AddParts(const std::array<Clock::time_point, 4>& times) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i].push_back(std::max(0.0, std::chrono::duration<double>(times[i + 1] - times[i]).count()));
+  }
+}
+
+void RecoveryTimes::Summarize(milliseconds suspicion_time, const std::function<void(const std::string&)>& say,
+                              ChaosReport* report) const {
+  std::vector<double> all;
+  for (const auto& [fault, seconds] : seconds_) {
+    const double worst = *absl::c_max_element(seconds);
+    const std::optional<double> target = TargetSeconds(fault, suspicion_time);
+    const bool is_held = !target || worst <= *target;
+    report->within_target = report->within_target && is_held;
+    say(absl::StrFormat(
+        "%s: %d times, a step %.2f s later (median; worst %.2f s%s)", std::string(FaultName(fault)),
+        seconds.size(), Median(seconds), worst,
+        target ? absl::StrFormat("; target %.1f s, %s", *target, is_held ? "held" : "MISSED") : ""));
+    absl::c_copy(seconds, std::back_inserter(all));
+  }
+  if (all.empty()) return;
+  report->median_s = Median(all);
+  report->worst_s = *absl::c_max_element(all);
+  if (parts_[0].empty()) return;
+  report->restart_s = Median(parts_[0]);
+  report->meet_s = Median(parts_[1]);
+  report->load_s = Median(parts_[2]);
+  say(absl::StrFormat(
+      "of them %.2f s until all ranks run, %.2f s until they have met, %.2f s until a step (medians)",
+      report->restart_s, report->meet_s, report->load_s));
+}
+
+}  // namespace weft
