@@ -33,13 +33,30 @@ void CheckMove(const EachMove& move, const MeshContext& context) {
       move.into.IsContiguous() ? "" : ", which is not contiguous");
 }
 
-// What fills sources that are still under way, to be waited for by the lane that moves them on.
-void AppendWorks(const DTensorImpl& source, std::vector<const PendingMoves*>* seen,
-                 std::vector<Work>* works) {
-  const PendingMoves* pending = source.pending().get();
-  if (std::find(seen->begin(), seen->end(), pending) != seen->end()) return;
-  seen->push_back(pending);
-  works->insert(works->end(), pending->works().begin(), pending->works().end());
+// What fills a source that is still under way, to be waited for by the lane that moves it on.
+void AppendLanes(const DTensorImpl& source, PendingMoves::Lanes* lanes) {
+  for (const std::shared_ptr<const LaneWorks>& lane : source.pending()->lanes()) {
+    const bool has_ended = lane->works.empty() || lane->works.back().Test();
+    const bool is_known = std::find(lanes->begin(), lanes->end(), lane) != lanes->end();
+    if (!has_ended && !is_known) lanes->push_back(lane);
+  }
+}
+
+// The lane's worker runs `program` behind what fills its sources.
+IntrusivePtr<PendingMoves> IssueToWorker(RankState& state, Lane lane,
+                                         std::shared_ptr<const MoveProgram> program,
+                                         PendingMoves::Lanes before) {
+  Worker& worker = state.LaneWorker(lane);
+  LaneWorks own = {.worker = &worker};
+  if (!before.empty()) {
+    own.works.push_back(worker.Submit([before] {
+      for (const auto& lane : before) {
+        for (const Work& work : lane->works) work.WaitOnWorker();
+      }
+    }));
+  }
+  for (Work& work : MoveProgram::Issue(std::move(program), worker)) own.works.push_back(std::move(work));
+  return MakeIntrusive<PendingMoves>(state, std::move(own), std::move(before));
 }
 
 }  // namespace
@@ -53,15 +70,18 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   const bool on_worker = !waits && device == DeviceType::kCpu;
   std::vector<MoveProgram::Move> parts;
   parts.reserve(moves.size());
-  std::vector<const PendingMoves*> seen;
-  std::vector<Work> before;  // of other calls, whose results are moved on
+  PendingMoves::Lanes before;  // of other calls, whose results are moved on
   for (const EachMove& move : moves) {
     CheckMove(move, context);
     const DTensorImpl& source = *move.source.impl();
     const bool chains = on_worker && source.is_pending() && !source.pending()->Test();
-    if (chains) AppendWorks(source, &seen, &before);
-    parts.push_back(
-        {.local = chains ? source.piece() : source.Local(), .lowered = nullptr, .into = move.into});
+    if (chains) AppendLanes(source, &before);
+    parts.push_back({
+        .local = chains ? source.piece() : source.Local(),
+        .lowered = nullptr,
+        .into = move.into,
+        .subject = move.subject,
+    });
     if (source.layout != move.to) {
       parts.back().lowered = LowerCached(context, source.type, source.layout, move.to);
     }
@@ -72,23 +92,13 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   if (waits) {
     MoveProgram::Run(*program);
   } else if (on_worker) {
-    RankState& state = context.state();
-    Worker& worker = state.LaneWorker(lane);
-    std::vector<Work> works;
-    if (!before.empty()) {
-      works.push_back(worker.Submit([before = std::move(before)] {
-        for (const Work& work : before) work.Wait();
-      }));
-    }
-    for (Work& work : MoveProgram::Issue(std::exchange(program, nullptr), worker)) {
-      works.push_back(std::move(work));
-    }
-    pending = MakeIntrusive<PendingMoves>(state, std::move(works));
+    pending = IssueToWorker(context.state(), lane, std::exchange(program, nullptr), std::move(before));
   } else {
     std::function<void()> finish;
     std::vector<Work> works = MoveProgram::IssueToStreams(std::exchange(program, nullptr), &finish);
     if (!works.empty()) {
-      pending = MakeIntrusive<PendingMoves>(context.state(), std::move(works), std::move(finish));
+      pending = MakeIntrusive<PendingMoves>(context.state(), LaneWorks{.works = std::move(works)},
+                                            PendingMoves::Lanes{}, std::move(finish));
     }
   }
   std::vector<DTensor> moved;

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_REDISTRIBUTE_EACH_H_
 #define WEFT_DTENSOR_REDISTRIBUTE_EACH_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -16,6 +17,9 @@ struct EachMove {
   // Where the result's piece is to lie: contiguous, of its type and shape. Undefined: in new memory, or in the
   // source's where nothing moves. A reduction to the source's own layout may go into the source's piece.
   Tensor into = {};
+  // What is moved, as a number of the caller's: the ranks' collectives are an error if the numbers of their moves are not
+  // the same, as they are with other shapes. 0: nothing is said.
+  uint32_t subject = 0;
 };
 
 // The same values under other layouts, with no history: many moves in one call, each planned as if it stood

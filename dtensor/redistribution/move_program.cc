@@ -14,6 +14,8 @@ bool Merges(StepKind kind) {
   return kind == StepKind::kAllGather || kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
 }
 
+constexpr uint32_t kFnvPrime = 16777619u;  // FNV-1a, by words
+
 void Append(LocalWorks&& works, LocalWorks* to) {
   to->insert(to->end(), std::make_move_iterator(works.begin()), std::make_move_iterator(works.end()));
   works.clear();
@@ -72,6 +74,7 @@ void MoveProgram::Advance(const Move& move, Progress& progress, size_t round_beg
     Append(std::move(prepared.before), &stage.before);
     Append(std::move(prepared.after), &stage.after);
     stage.steps.push_back(&step);
+    if (move.subject != 0) stage.subject = (stage.subject ^ move.subject) * kFnvPrime;
     stage.parts.push_back(std::move(prepared));
     return;
   }
@@ -108,7 +111,7 @@ void MoveProgram::Finish(const Move& move, Progress& progress, LocalWorks* works
 }
 
 Work MoveProgram::IssueCollective(const Stage& stage, bool async, Worker* worker) const {
-  const CommOptions options = {.async = async, .tag = tag_, .worker = worker};
+  const CommOptions options = {.async = async, .tag = tag_, .worker = worker, .subject = stage.subject};
   if (stage.parts.size() == 1) return IssueStep(*stage.group, *stage.step, stage.parts[0], options);
   return IssueSteps(*stage.group, stage.steps, stage.parts, options);
 }

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
 #define WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -28,7 +29,8 @@ class MoveProgram {
   struct Move {
     Tensor local;                                          // its elements need not be there before Run
     std::shared_ptr<const LoweredRedistribution> lowered;  // null: it stays where it is
-    Tensor into = {};  // where the result is to lie, contiguous; undefined: anywhere
+    Tensor into = {};      // where the result is to lie, contiguous; undefined: anywhere
+    uint32_t subject = 0;  // as EachMove's
   };
 
   // Cost: allocations, and the lane's communicators where they are not made yet.
@@ -60,6 +62,7 @@ class MoveProgram {
     LocalWorks after;
     std::vector<PreparedStep> parts;
     std::vector<const LoweredStep*> steps;  // of the parts
+    uint32_t subject = 0;                   // of all moves that have one
   };
   struct Progress;
 

@@ -1,13 +1,34 @@
 #include "dtensor/redistribution/pending_moves.h"
 
+#include <algorithm>
+
 namespace weft {
+namespace {
+
+// Returns how long the lane has waited for other members meanwhile: in these works, and in what it had to do before.
+// `now_ns` is when the wait begins, and then when it has ended.
+int64_t Await(const LaneWorks& lane, int64_t* now_ns) {
+  const PeerWaitClock* const waits = lane.worker == nullptr ? nullptr : &lane.worker->peer_waits();
+  const int64_t before_ns = waits == nullptr ? 0 : waits->WaitedUntil(*now_ns);
+  Work::WaitInOrder(lane.works);
+  *now_ns = FlightClock();
+  return waits == nullptr ? 0 : std::max<int64_t>(0, waits->WaitedUntil(*now_ns) - before_ns);
+}
+
+}  // namespace
 
 void PendingMoves::Settle() {
-  const bool waits = !Test();
-  const int64_t begun_ns = waits ? FlightClock() : 0;
-  Work::WaitInOrder(works_);
+  if (Test()) {
+    Work::WaitInOrder(works());  // for its error
+    if (finish_ != nullptr) std::exchange(finish_, nullptr)();
+    return;
+  }
+  const int64_t begun_ns = FlightClock();
+  int64_t now_ns = begun_ns;
+  int64_t waiting_ns = 0;
+  for (const std::shared_ptr<const LaneWorks>& lane : lanes_) waiting_ns += Await(*lane, &now_ns);
   if (finish_ != nullptr) std::exchange(finish_, nullptr)();
-  if (waits) state_.world().ledger().AddExposed(/*waiting_ns=*/0, FlightClock() - begun_ns);
+  state_.world().ledger().AddExposed(waiting_ns, FlightClock() - begun_ns - waiting_ns);
 }
 
 }  // namespace weft

@@ -209,26 +209,28 @@ std::vector<DTensor> GradientCompression::ReduceBucket(std::vector<ArrivedGradie
   const auto bucket =
       std::make_shared<GradientBucket>(context_.SharedGroup(first.spec.communication.axes, lane), options,
                                        context_.allocator(), state.seed(), round_);
-  std::vector<Work> works;  // of what is moved before
+  LaneWorks own = {.worker = options.worker};
+  PendingMoves::Lanes before;  // of other lanes
   for (ArrivedGradient& arrived : gradients) {
     const Leaf& leaf = leaves_[arrived.leaf];
     const Layout arriving = arrived.gradient.layout();
     DTensor prepared = Prepare(leaf, std::move(arrived.gradient), lane);
     if (prepared.impl()->is_pending()) {
-      const std::vector<Work>& before = prepared.impl()->pending()->works();
-      works.insert(works.end(), before.begin(), before.end());
+      const PendingMoves& moves = *prepared.impl()->pending();
+      own.works.insert(own.works.end(), moves.works().begin(), moves.works().end());
+      before.insert(before.end(), moves.lanes().begin(), moves.lanes().end() - 1);
     }
     bucket->parts().push_back(MakePart(leaf, arriving, std::move(prepared), *bucket));
   }
   const Work last = first.compressor->Reduce(bucket);
-  works.insert(works.end(), bucket->works().begin(), bucket->works().end());
-  works.push_back(last);
+  own.works.insert(own.works.end(), bucket->works().begin(), bucket->works().end());
+  own.works.push_back(last);
   IntrusivePtr<PendingMoves> pending;
   if (lane != Lane::kInline) {
-    pending = MakeIntrusive<PendingMoves>(state, std::move(works));
+    pending = MakeIntrusive<PendingMoves>(state, std::move(own), std::move(before));
     under_way_.push_back(pending);
   } else {
-    for (const Work& work : works) work.Wait();
+    for (const Work& work : own.works) work.Wait();
   }
   std::vector<DTensor> sums;
   for (size_t i = 0; i < gradients.size(); ++i) {

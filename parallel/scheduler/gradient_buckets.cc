@@ -19,6 +19,9 @@
 namespace weft {
 namespace {
 
+// Ranks that lack different gradients of one shape must not take one for the other.
+uint32_t SubjectOf(int leaf) { return static_cast<uint32_t>(leaf) + 1; }
+
 int64_t BytesOf(const TensorType& type) { return type.shape.num_elements() * ItemSize(type.dtype); }
 
 }  // namespace
@@ -309,6 +312,7 @@ void GradientBuckets::IssueMoves(const Bucket& bucket, const std::vector<int>& m
         .source = leaf.gradient,
         .to = BeforeReplicaSum(leaf.gradient.layout(), leaf.spec.layout),
         .into = PlaceFor(leaf),
+        .subject = SubjectOf(index),
     });
   }
   // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
@@ -366,6 +370,7 @@ void GradientBuckets::SumReplicas(const std::vector<EachMove>& moves, const std:
         .source = terms,
         .to = leaves_[moved[i]].spec.layout,
         .into = is_own ? terms.impl()->piece() : Tensor(),
+        .subject = SubjectOf(moved[i]),
     });
     summed.push_back(i);
   }

@@ -82,6 +82,11 @@ class GradientBuckets final : public GradientSink {
   // first call makes the buckets.
   void Reduce();
 
+  // Drops what passes have added up and has not been brought to rest.
+  void DropHeld() noexcept {
+    for (Leaf& leaf : leaves_) leaf.held = DTensor();
+  }
+
   bool expects(int leaf) const { return leaves_[leaf].expects; }
 
   // Null: no leaf has a method of communication that has anything to do.

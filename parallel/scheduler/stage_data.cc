@@ -61,6 +61,13 @@ class PartsOfStages final : public StageData {
     for (const auto& [indices, parameters] : parts_.shared) SumOverStages(*groups_[group++], parameters);
   }
 
+  void Abandon() noexcept override {
+    for (size_t unit = 0; unit < parts_.units.size(); ++unit) {
+      if (std::exchange(num_holders_[unit], 0) > 0) parts_.copies->Release(static_cast<int>(unit));
+    }
+    for (const auto& [of, buckets] : parts_.buckets) buckets->DropHeld();
+  }
+
  private:
   // In memory of its own: a gradient may be seen by whoever asked for it.
   void SumOverStages(Communicator& group, const std::vector<Parameter*>& parameters) {

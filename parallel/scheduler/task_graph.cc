@@ -13,7 +13,7 @@ namespace {
 // A job that holds up a worker until `works` have ended.
 auto Awaiting(std::vector<Work> works) {
   return [works = std::move(works)] {
-    for (const Work& work : works) work.Wait();
+    for (const Work& work : works) work.WaitOnWorker();
   };
 }
 
@@ -175,7 +175,7 @@ void TaskGraph::Start(Node& node) {
       for (const Task task : node.after) {
         for (const DTensor& result : nodes_[task].results) result.ToLocal();
       }
-      Awaiting(WorksBefore(node, /*with_own_lane=*/true))();
+      for (const Work& work : WorksBefore(node, /*with_own_lane=*/true)) work.Wait();
       node.run();
       return;
     case Kind::kHost:
@@ -200,7 +200,7 @@ void TaskGraph::StartCommunication(Node& node) {
     if (on_worker) {
       node.works.push_back(context_->state().LaneWorker(node.lane).Submit(Awaiting(std::move(before))));
     } else {
-      Awaiting(std::move(before))();
+      for (const Work& work : before) work.Wait();
     }
   }
   node.results = RedistributeEach(node.moves(), node.lane);

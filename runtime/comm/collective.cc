@@ -60,26 +60,30 @@ std::string CollectiveDescriptor::ToString() const {
   } else {
     absl::StrAppend(&text, ", counts [", absl::StrJoin(counts, ", "), "]");
   }
-  if (num_parts > 0)
-    absl::StrAppend(&text, " in ", num_parts, " parts #", absl::Hex(fingerprint, absl::kZeroPad8));
+  if (num_parts > 0) absl::StrAppend(&text, " in ", num_parts, " parts");
+  if (num_parts > 0 || fingerprint != 0)
+    absl::StrAppend(&text, " #", absl::Hex(fingerprint, absl::kZeroPad8));
   return text + ")";
 }
 
 void CollectiveDescriptor::Append(const CollectiveDescriptor& part) {
   if (num_parts == 0) {
     *this = part;
-    fingerprint = 2166136261u;
+    fingerprint = 0;
   } else {
     for (size_t i = 0; i < counts.size(); ++i) counts[i] += part.counts[i];
   }
   ++num_parts;
-  // FNV-1a, by words.
   for (const int64_t count : part.counts) {
-    for (const int shift : {0, 32}) {
-      fingerprint = (fingerprint ^ static_cast<uint32_t>(count >> shift)) * 16777619u;
-      fingerprint ^= fingerprint >> 15;
-    }
+    for (const int shift : {0, 32}) Mix(static_cast<uint32_t>(count >> shift));
   }
+}
+
+// FNV-1a, by words.
+void CollectiveDescriptor::Mix(uint32_t word) {
+  if (fingerprint == 0) fingerprint = 2166136261u;
+  fingerprint = (fingerprint ^ word) * 16777619u;
+  fingerprint ^= fingerprint >> 15;
 }
 
 int64_t LedgerBytes(const CollectiveDescriptor& descriptor, int group_size) {

@@ -1,3 +1,5 @@
+// The kinds of collectives, and what the members of a group have to agree on.
+
 #ifndef WEFT_RUNTIME_COMM_COLLECTIVE_H_
 #define WEFT_RUNTIME_COMM_COLLECTIVE_H_
 
@@ -46,17 +48,21 @@ struct CollectiveDescriptor {
   // Elements: one for the equal kinds, one per rank for the uneven ones. In place for small groups.
   using Counts = absl::InlinedVector<int64_t, 4>;
   Counts counts = {};
-  // Of a list that is one operation (`counts` are then sums): how many parts it has, and what their counts are,
-  // as far as a number can tell. 0: it is no list.
+  // Of a list that is one operation (`counts` are then sums): how many parts it has. 0: it is no list.
   uint32_t num_parts = 0;
+  // What the counts of a list's parts are, and what the operation is of (CommOptions::subject), as far as a number can
+  // tell. 0: neither.
   uint32_t fingerprint = 0;
 
   // Adds `part` to the list that this is; to an empty descriptor, the first. Parts are of one kind, dtype and op.
   void Append(const CollectiveDescriptor& part);
+  // Goes into the fingerprint.
+  void Mix(uint32_t word);
 
   bool operator==(const CollectiveDescriptor&) const = default;
 
-  // "all_reduce(f32, sum, count 12)"; of a list "all_reduce(f32, sum, count 12 in 2 parts #9f3a01bc)".
+  // "all_reduce(f32, sum, count 12)"; of a list "all_reduce(f32, sum, count 12 in 2 parts #9f3a01bc)", the number being
+  // the fingerprint.
   std::string ToString() const;
 };
 

@@ -1,6 +1,7 @@
 #ifndef WEFT_RUNTIME_COMM_COLLECTIVE_CALL_H_
 #define WEFT_RUNTIME_COMM_COLLECTIVE_CALL_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <vector>
@@ -36,7 +37,7 @@ struct CollectiveCall {
   std::chrono::milliseconds timeout;
   // Where a backend that can tell leaves the time (FlightClock) at which it saw that all members had entered,
   // unless something stands there already; null: nobody asks.
-  int64_t* all_entered_ns = nullptr;
+  std::atomic<int64_t>* all_entered_ns = nullptr;
 };
 
 // Called by a backend once all members have entered `call`.

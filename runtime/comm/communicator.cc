@@ -250,7 +250,7 @@ Work Communicator::Recv(const Tensor& tensor, int from, CommOptions options) {
 }
 
 CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::milliseconds timeout,
-                                                         int64_t* all_entered_ns) const {
+                                                         std::atomic<int64_t>* all_entered_ns) const {
   return {.descriptor = descriptor,
           .input = input,
           .output = output,
@@ -260,8 +260,8 @@ CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::millisecon
           .all_entered_ns = all_entered_ns};
 }
 
-std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(std::chrono::milliseconds timeout,
-                                                                       int64_t* all_entered_ns) const {
+std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(
+    std::chrono::milliseconds timeout, std::atomic<int64_t>* all_entered_ns) const {
   if (parts.empty()) return {ToCollectiveCall(timeout, all_entered_ns)};
   std::vector<CollectiveCall> calls;
   calls.reserve(parts.size());
@@ -323,6 +323,7 @@ Work Communicator::Start(Operation&& operation) {
   uint64_t& count = operation.descriptor.kind == CollectiveKind::kSendRecv ? num_batches_ : num_collectives_;
   operation.sequence = count + 1;
   operation.issued_ns = FlightClock();
+  if (operation.options.subject != 0) operation.descriptor.Mix(operation.options.subject);
   Ledger::Row* const row = RowOf(operation.descriptor.kind, operation.options.tag);
   operation.row = row;
   const int64_t num_bytes = LedgerBytesOf(operation);

@@ -1,6 +1,7 @@
 #ifndef WEFT_RUNTIME_COMM_COMMUNICATOR_H_
 #define WEFT_RUNTIME_COMM_COMMUNICATOR_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -29,6 +30,9 @@ struct CommOptions {
   // Of an async operation on CPU tensors: the thread that runs it, behind what it has to do already; null: one
   // of the communicator's own. Outlives the communicator's work. One thread per communicator.
   Worker* worker = nullptr;
+  // What it is of, as a number of the caller's: members that give different ones disagree, as they do with different
+  // counts. 0: nothing is said. Not of SendRecv.
+  uint32_t subject = 0;
   // How long this call waits for the other members; 0: as long as the group's calls do (set_timeout).
   std::chrono::milliseconds timeout = std::chrono::milliseconds(0);
 };
@@ -184,9 +188,9 @@ class Communicator {
     // a call.
     // `all_entered_ns`: as in CollectiveCall.
     CollectiveCall ToCollectiveCall(std::chrono::milliseconds timeout,
-                                    int64_t* all_entered_ns = nullptr) const;
+                                    std::atomic<int64_t>* all_entered_ns = nullptr) const;
     std::vector<CollectiveCall> ToCollectiveCalls(std::chrono::milliseconds timeout,
-                                                  int64_t* all_entered_ns = nullptr) const;
+                                                  std::atomic<int64_t>* all_entered_ns = nullptr) const;
     SendRecvCall ToSendRecvCall(std::chrono::milliseconds timeout) const;
   };
 
@@ -214,6 +218,10 @@ class Communicator {
   void RecordRunning(int64_t now_ns) const;
   void RecordStopped(int64_t now_ns) const;
   void RecordExposed(const Operation& operation, int64_t all_entered_ns, int64_t now_ns) const;
+  // Of operations in a device's streams: for how long the rank's stream has stood still, whatever for.
+  void RecordStalled(int64_t nanoseconds) const {
+    if (ledger_ != nullptr && exposed_) ledger_->AddExposed(/*waiting_ns=*/0, nanoseconds);
+  }
 
  private:
   struct Request;

@@ -57,6 +57,7 @@ void Ledger::AskSources() const {
 }
 
 Ledger::Exposed Ledger::exposed() const {
+  AskSources();
   return {.waiting_seconds = static_cast<double>(exposed_waiting_ns_) * 1e-9,
           .moving_seconds = static_cast<double>(exposed_moving_ns_) * 1e-9};
 }

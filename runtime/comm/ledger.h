@@ -69,7 +69,7 @@ class Ledger {
   class Source {
    public:
     virtual ~Source() = default;
-    // Adds the times of the operations that have ended by now.
+    // Adds the times of the operations, and of the waits for them, that have ended by now.
     virtual void TellEnded() noexcept = 0;
   };
   void AddSource(std::weak_ptr<Source> source);
@@ -79,7 +79,9 @@ class Ledger {
 
   // Time that the rank's own thread has spent in communication instead of computing, since the last Clear: in
   // collectives that it waits for, and in waiting for what others have to finish. `waiting`: until the last
-  // member had entered; the rest is moving. Backends that cannot tell leave all of it to moving.
+  // member had entered; the rest is moving. Backends that cannot tell leave all of it to moving. On a device it is the
+  // time that the rank's stream has stood still for collectives of other streams, as far as it has ended; all of it is
+  // moving.
   struct Exposed {
     double waiting_seconds = 0;
     double moving_seconds = 0;

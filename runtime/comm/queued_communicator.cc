@@ -29,7 +29,7 @@ bool QueuedCommunicator::IsStaged(const Operation& operation) const {
 
 // All of its tensors are on the CPU.
 void QueuedCommunicator::RunHere(const Operation& operation, std::chrono::milliseconds timeout,
-                                 int64_t* all_entered_ns) {
+                                 std::atomic<int64_t>* all_entered_ns) {
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
     Run(operation.ToSendRecvCall(timeout));
   } else if (operation.parts.empty()) {
@@ -55,7 +55,7 @@ void QueuedCommunicator::RunEach(const CollectiveDescriptor& /*list*/,
 
 // The copies wait for the device: peers must not read what is not there.
 void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout,
-                                   int64_t* all_entered_ns) {
+                                   std::atomic<int64_t>* all_entered_ns) {
   const std::shared_ptr<Allocator>& allocator = host_allocator();
   const auto empty_like = [&](const Tensor& tensor) {
     return tensor.defined() ? Tensor::Empty(allocator, tensor.dtype(), tensor.shape()) : Tensor();
@@ -99,30 +99,50 @@ Work QueuedCommunicator::Submit(Operation&& operation) {
       ThrowIfFailed();
       begun_ns = FlightClock();
     }
-    RunNow(operation, begun_ns, TimeoutOf(operation));
+    std::atomic<int64_t> all_entered_ns = 0;
+    const int64_t ended_ns = RunNow(operation, begun_ns, TimeoutOf(operation), &all_entered_ns);
+    if (!operation.options.async) RecordExposed(operation, all_entered_ns, ended_ns);
     return Work();
   }
   if (given != nullptr) given_worker_ = given;
   if (given == nullptr && worker_ == nullptr) worker_ = workers_->Start();
   const std::chrono::milliseconds timeout = TimeoutOf(operation);
   Worker& worker = given != nullptr ? *given : *worker_;
-  return worker.Submit([self = shared_from_this(), operation = std::move(operation), timeout] {
+  PeerWaitClock& waits = worker.peer_waits();
+  return worker.Submit([self = shared_from_this(), operation = std::move(operation), timeout, &waits] {
     self->ThrowIfFailed();
-    self->RunNow(operation, FlightClock(), timeout);
+    self->RunOnWorker(operation, timeout, waits);
   });
 }
 
+// Nobody can tell when the ends of messages have come.
+void QueuedCommunicator::RunOnWorker(const Operation& operation, std::chrono::milliseconds timeout,
+                                     PeerWaitClock& waits) {
+  const int64_t begun_ns = FlightClock();
+  if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
+    RunNow(operation, begun_ns, timeout, /*all_entered_ns=*/nullptr);
+    return;
+  }
+  waits.Begin(begun_ns);
+  try {
+    RunNow(operation, begun_ns, timeout, waits.all_entered_ns());
+  } catch (...) {
+    waits.End();
+    throw;
+  }
+  waits.End();
+}
+
 // One that is not async the recorder lets begin at its call, which is so unless it had to wait.
-void QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
-                                std::chrono::milliseconds timeout) {
+int64_t QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
+                                   std::chrono::milliseconds timeout, std::atomic<int64_t>* all_entered_ns) {
   if (operation.options.async || begun_ns != operation.issued_ns) RecordBegun(operation, begun_ns);
   RecordRunning(begun_ns);
-  int64_t all_entered_ns = 0;
   try {
     if (IsStaged(operation)) {
-      RunStaged(operation, timeout, &all_entered_ns);
+      RunStaged(operation, timeout, all_entered_ns);
     } else {
-      RunHere(operation, timeout, &all_entered_ns);
+      RunHere(operation, timeout, all_entered_ns);
     }
   } catch (const std::exception& error) {
     RecordStopped(FlightClock());
@@ -136,7 +156,7 @@ void QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
   const int64_t now_ns = FlightClock();
   RecordStopped(now_ns);
   RecordFinished(operation, begun_ns, now_ns);
-  if (!operation.options.async) RecordExposed(operation, all_entered_ns, now_ns);
+  return now_ns;
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #ifndef WEFT_RUNTIME_COMM_QUEUED_COMMUNICATOR_H_
 #define WEFT_RUNTIME_COMM_QUEUED_COMMUNICATOR_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -53,11 +54,16 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
 
  private:
   Work Submit(Operation&& operation) final;
-  void RunNow(const Operation& operation, int64_t begun_ns, std::chrono::milliseconds timeout);
+  // Returns when it has ended (FlightClock).
+  int64_t RunNow(const Operation& operation, int64_t begun_ns, std::chrono::milliseconds timeout,
+                 std::atomic<int64_t>* all_entered_ns);
+  void RunOnWorker(const Operation& operation, std::chrono::milliseconds timeout, PeerWaitClock& waits);
   void RequireMemory(CollectiveKind kind, const Tensor& tensor) const;
   bool IsStaged(const Operation& operation) const;
-  void RunHere(const Operation& operation, std::chrono::milliseconds timeout, int64_t* all_entered_ns);
-  void RunStaged(const Operation& operation, std::chrono::milliseconds timeout, int64_t* all_entered_ns);
+  void RunHere(const Operation& operation, std::chrono::milliseconds timeout,
+               std::atomic<int64_t>* all_entered_ns);
+  void RunStaged(const Operation& operation, std::chrono::milliseconds timeout,
+                 std::atomic<int64_t>* all_entered_ns);
 
   WorkerPool* const workers_;
   std::shared_ptr<Allocator> host_allocator_;  // null until it is needed

@@ -68,6 +68,10 @@ void Work::Wait() const {
   state_->Wait();
 }
 
+void Work::WaitOnWorker() const {
+  if (state_ != nullptr) state_->Wait();
+}
+
 bool Work::WaitFor(std::chrono::milliseconds timeout) const {
   return state_ == nullptr || state_->WaitFor(timeout);
 }

@@ -27,11 +27,17 @@ class Work {
   // True when it has finished, well or badly. Never blocks, never throws.
   bool Test() const;
 
-  // Blocks until it has finished; the flight recorder knows meanwhile that the rank's thread waits for it. Of an operation on GPU memory that NCCL runs, the host does not wait: what
-  // is issued to the tensors' streams from now on does, and the errors are those that are known by now.
-  // Errors: the collective's own (DeadlineExceeded names the missing ranks; Aborted the peer that failed;
-  //         InvalidArgument both sides of a disagreement).
+  // Blocks until it has finished; the flight recorder knows meanwhile that the rank's thread waits for it. Of an
+  // operation on GPU memory that NCCL runs, the host does not wait: what is issued to the tensors' streams from now
+  // on does, and the errors are those that are known by now.
+  // Errors:  the collective's own (DeadlineExceeded names the missing ranks; Aborted the peer that failed;
+  //          InvalidArgument both sides of a disagreement).
+  // Threads: the rank's.
   void Wait() const;
+
+  // The same on a thread that is not the rank's, such as a worker: the flight recorder is not told, since what it
+  // knows is what the rank's own thread waits for.
+  void WaitOnWorker() const;
 
   // Blocks the host until it has finished, on every device; returns false if it is still running after
   // `timeout`.

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/functional/any_invocable.h"
+#include "runtime/comm/peer_wait_clock.h"
 #include "runtime/comm/work.h"
 #include "runtime/comm/work_state.h"
 
@@ -35,6 +36,9 @@ class Worker {
   bool idle() const { return num_pending_.load() == 0; }
   void WaitIdle();
 
+  // What its collectives wait for other members.
+  PeerWaitClock& peer_waits() { return peer_waits_; }
+
   // Takes no more tasks. The thread ends after those it has.
   void Close() noexcept;
   void Join();
@@ -56,6 +60,7 @@ class Worker {
   bool closed_ = false;
   std::atomic<int> num_pending_ = 0;
   std::atomic<bool> ended_ = false;
+  PeerWaitClock peer_waits_;
   std::thread thread_;
 };
 

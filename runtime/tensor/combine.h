@@ -1,3 +1,5 @@
+// How reductions combine two elements.
+
 #ifndef WEFT_RUNTIME_TENSOR_COMBINE_H_
 #define WEFT_RUNTIME_TENSOR_COMBINE_H_
 

@@ -13,7 +13,8 @@ namespace weft {
 // Packing and unpacking of shards are this call on slices. No-op on meta tensors. Between the CPU and another
 // device too: a copy to the CPU is there when the call returns.
 //
-// Cost:   one pass; runs of contiguous elements move as memcpy. On a device the call does not wait.
+// Cost:   one pass; runs of contiguous elements move as memcpy. On a device the call does not wait; between the CPU and a
+//         device it does.
 // Errors: InvalidArgument if the shapes differ, for other pairs of devices, or if `to` repeats its elements
 //         (Expand). The two must not overlap unless they are the same view.
 void CopyTensor(const Tensor& from, const Tensor& to);

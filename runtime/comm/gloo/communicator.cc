@@ -23,6 +23,10 @@ class GlooCommunicator final : public QueuedCommunicator {
   ~GlooCommunicator() override { group_->Depart(); }
 
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
+  void SetInBackground() override {
+    QueuedCommunicator::SetInBackground();
+    group_->SetBlocksAtOnce();
+  }
 
  protected:
   void Run(const CollectiveCall& call) override {

@@ -126,6 +126,10 @@ void GlooGroup::Await(absl::FunctionRef<bool()> done, GlooWait& wait) {
       num_turns = 0;
       continue;
     }
+    if (blocks_at_once_) {
+      if (Sleep(done, wait)) return;
+      continue;
+    }
     if (num_turns < num_spins_) {
       ++num_turns;
       Pause();

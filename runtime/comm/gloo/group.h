@@ -83,6 +83,9 @@ class GlooGroup final : public GlooHub::Member {
   // that has gone meanwhile is no error yet.
   void TakeHeaders();
 
+  // From now on waits for shared memory take no core from threads that compute: they neither spin nor yield. Before the first.
+  void SetBlocksAtOnce() { blocks_at_once_ = true; }
+
   // The lanes that the next waits move.
   void UseLanes(GlooLane first, GlooLane last) { first_lane_ = first, last_lane_ = last; }
 
@@ -163,6 +166,7 @@ class GlooGroup final : public GlooHub::Member {
   GlooLane first_lane_ = GlooLane::kCollective;
   GlooLane last_lane_ = GlooLane::kCollective;
   int num_spins_ = 0;
+  bool blocks_at_once_ = false;
   GroupFailure failure_;
   std::atomic<bool> departed_ = false;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace weft {
@@ -14,26 +15,32 @@ class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `spin`: false if the waiting threads may outnumber the cores.
-  explicit Backoff(bool spin) : num_spins_(spin ? kSpins : 0) {}
+  // What it begins with: threads that may outnumber the cores do not spin, those beside one that computes do not yield, either.
+  enum class First : uint8_t { kSpins, kYields, kSleeps };
+
+  explicit Backoff(First first)
+      : num_spins_(first == First::kSpins ? kSpins : 0), yields_(first != First::kSleeps) {}
 
   // `now` - `begin`: how long this wait has lasted.
   void Pause(Clock::time_point begin, Clock::time_point now) {
     if (num_spins_ > 0) {
       --num_spins_;
-    } else if (now - begin < kYielding) {
+    } else if (yields_ && now - begin < kYielding) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(std::min<Clock::duration>((now - begin) / 16, kLongestSleep));
+      std::this_thread::sleep_for(
+          std::clamp<Clock::duration>((now - begin) / 16, kShortestSleep, kLongestSleep));
     }
   }
 
  private:
   static constexpr int kSpins = 100;  // each a look at MPI: some 20 us
   static constexpr std::chrono::milliseconds kYielding{1};
+  static constexpr std::chrono::microseconds kShortestSleep{10};  // the system adds some 50
   static constexpr std::chrono::microseconds kLongestSleep{200};
 
   int num_spins_;
+  const bool yields_;
 };
 
 }  // namespace weft

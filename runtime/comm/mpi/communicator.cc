@@ -16,6 +16,10 @@ class MpiCommunicator final : public QueuedCommunicator {
         group_(std::move(group)) {}
 
   void Fail(absl::StatusCode code, const std::string& message) override { group_->Fail(code, message); }
+  void SetInBackground() override {
+    QueuedCommunicator::SetInBackground();
+    group_->SetBlocksAtOnce();
+  }
 
  protected:
   void Run(const CollectiveCall& call) override { RunMpiCollective(*group_, call); }

@@ -16,6 +16,7 @@
 #include "runtime/comm/collective.h"
 #include "runtime/comm/group_failure.h"
 #include "runtime/comm/group_text.h"
+#include "runtime/comm/mpi/backoff.h"
 #include "runtime/comm/mpi/packet.h"
 #include "runtime/comm/mpi/posting.h"
 #include "runtime/comm/mpi/transport.h"
@@ -54,6 +55,14 @@ class MpiGroup {
   int member() const { return me_; }
   MpiTransport& transport() const { return *transport_; }
   const MpiGroupKey& key() const { return key_; }
+
+  // From now on waits take no core from threads that compute. Before the first.
+  void SetBlocksAtOnce() { blocks_at_once_ = true; }
+  // What a wait begins with.
+  Backoff::First first_wait() const {
+    if (blocks_at_once_) return Backoff::First::kSleeps;
+    return transport_->spin() ? Backoff::First::kSpins : Backoff::First::kYields;
+  }
 
   // What `packet`, sent by world rank `from`, says about this group.
   void Receive(int from, MpiPacketReader packet);
@@ -125,6 +134,7 @@ class MpiGroup {
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::shared_ptr<char[]> staging_;
   int64_t staging_bytes_ = 0;
+  bool blocks_at_once_ = false;
 
   mutable std::mutex mutex_;
   std::vector<Peer> peers_;  // by member

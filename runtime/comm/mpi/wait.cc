@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kAnswering{200};
 }  // namespace
 
 MpiWait::MpiWait(MpiGroup& group, std::chrono::milliseconds timeout)
-    : group_(group), timeout_(timeout), begin_(Clock::now()), backoff_(group.transport().spin()) {}
+    : group_(group), timeout_(timeout), begin_(Clock::now()), backoff_(group.first_wait()) {}
 
 void MpiWait::Turn(const MpiAwaited& awaited) {
   const Clock::time_point now = Clock::now();

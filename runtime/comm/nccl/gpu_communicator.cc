@@ -178,10 +178,10 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
   Pending& pending = pending_.back();
   pending.issued = true;
   if (!want_work) {
-    for (CudaStreamRef stream : streams) stream.WaitFor(*done);
+    for (CudaStreamRef stream : streams) stalls_->Wait(stream, done);
     return nullptr;
   }
-  pending.work = std::make_shared<StreamWork>(done, streams, std::move(tensors));
+  pending.work = std::make_shared<StreamWork>(done, streams, std::move(tensors), stalls_);
   return pending.work;
 }
 

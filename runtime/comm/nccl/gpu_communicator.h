@@ -101,6 +101,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   const std::shared_ptr<NcclHub> hub_;
   const CudaStream stream_;
   CudaEvent ready_;
+  const std::shared_ptr<StreamStalls> stalls_ = std::make_shared<StreamStalls>();
   const Tensor token_;
   NcclMeeting meeting_;
   NcclJudge judge_;  // the monitor's

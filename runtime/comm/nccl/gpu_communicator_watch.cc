@@ -30,6 +30,7 @@ void GpuCommunicator::Reap() {
     if (front.done.use_count() == 1) free_events_.push_back(std::move(front.done));
     pending_.pop_front();
   }
+  RecordStalled(stalls_->TakeEnded(&free_events_));
 }
 
 // The stream is the group's own: while the oldest lasts, no other has begun.

@@ -1,3 +1,5 @@
+// A process's use of NCCL: its communicators, and whoever watches over them.
+
 #ifndef WEFT_RUNTIME_COMM_NCCL_HUB_H_
 #define WEFT_RUNTIME_COMM_NCCL_HUB_H_
 

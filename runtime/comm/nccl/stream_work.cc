@@ -20,7 +20,7 @@ void StreamWork::Wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (error_.has_value()) throw Error(*error_);
   if (!ended_) {
-    for (CudaStreamRef stream : streams_) stream.WaitFor(*done_);
+    for (CudaStreamRef stream : streams_) stalls_->Wait(stream, done_);
   }
   tensors.swap(tensors_);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/nccl/stream_stalls.h"
 #include "runtime/comm/work_state.h"
 #include "runtime/device/cuda/stream.h"
 #include "runtime/tensor/tensor.h"
@@ -22,9 +23,13 @@ namespace weft {
 // Threads:  Wait and WaitFor: the rank's, whose streams they are; the rest any.
 class StreamWork final : public WorkState {
  public:
-  // `done` has been recorded behind the operation. `streams`: of the tensors.
-  StreamWork(std::shared_ptr<CudaEvent> done, std::vector<CudaStreamRef> streams, std::vector<Tensor> tensors)
-      : done_(std::move(done)), streams_(std::move(streams)), tensors_(std::move(tensors)) {}
+  // `done` has been recorded behind the operation. `streams`: of the tensors. `stalls`: who is told of waits.
+  StreamWork(std::shared_ptr<CudaEvent> done, std::vector<CudaStreamRef> streams, std::vector<Tensor> tensors,
+             std::shared_ptr<StreamStalls> stalls)
+      : done_(std::move(done)),
+        streams_(std::move(streams)),
+        tensors_(std::move(tensors)),
+        stalls_(std::move(stalls)) {}
 
   bool finished() const override;
   void Wait() override;
@@ -39,6 +44,7 @@ class StreamWork final : public WorkState {
   std::shared_ptr<CudaEvent> done_;
   std::vector<CudaStreamRef> streams_;
   std::vector<Tensor> tensors_;
+  const std::shared_ptr<StreamStalls> stalls_;
   bool ended_ = false;
   std::optional<Error> error_;
 };

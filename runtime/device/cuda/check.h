@@ -1,3 +1,5 @@
+// Errors of CUDA's calls.
+
 #ifndef WEFT_RUNTIME_DEVICE_CUDA_CHECK_H_
 #define WEFT_RUNTIME_DEVICE_CUDA_CHECK_H_
 

@@ -1,0 +1,42 @@
+#ifndef WEFT_RUNTIME_COMM_NCCL_STREAM_STALLS_H_
+#define WEFT_RUNTIME_COMM_NCCL_STREAM_STALLS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/device/cuda/stream.h"
+
+namespace weft {
+
+// How long the rank's streams stand still for a group's operations: from where a stream comes to its wait until the
+// operation has ended.
+//
+// Threads: any.
+class StreamStalls {
+ public:
+  // What `stream` is given from now on waits for `done`, which has been recorded with its time.
+  // Cost: one event more in the stream.
+  void Wait(CudaStreamRef stream, const std::shared_ptr<CudaEvent>& done);
+
+  // The nanoseconds of those that have ended and that nobody has taken. Events that nobody else holds any more go to
+  // `free_events`.
+  // Errors: those of the device.
+  int64_t TakeEnded(std::vector<std::shared_ptr<CudaEvent>>* free_events);
+
+ private:
+  struct Stall {
+    std::shared_ptr<CudaEvent> begun;  // the stream has come to the wait
+    std::shared_ptr<CudaEvent> done;   // of the operation
+  };
+
+  std::mutex mutex_;
+  std::deque<Stall> stalls_;  // in the order of the waits
+  std::vector<std::shared_ptr<CudaEvent>> free_begun_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUNTIME_COMM_NCCL_STREAM_STALLS_H_

@@ -1,0 +1,174 @@
+// Lanes: groups of the same ranks, each with a worker that its user has given. On a device streams carry them.
+
+#include <algorithm>
+#include <latch>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/worker.h"
+#include "tests/runtime/comm/conformance.h"
+
+namespace weft {
+namespace {
+
+constexpr int kNumLanes = 4;
+
+Tensor Filled(World& world, int64_t count, double value) {
+  return MakeTensor<double>(world, count, [&](double* values) { std::fill_n(values, count, value); });
+}
+
+void ExpectFilled(const Tensor& tensor, double value) {
+  const Tensor host = OnHost(tensor);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    Expect(host.data<double>()[i] == value, "element ", i, " is ", host.data<double>()[i], ", expected ",
+           value);
+  }
+}
+
+struct CommLane {
+  std::shared_ptr<Communicator> group;
+  std::shared_ptr<Worker> worker;  // null on a device
+
+  CommOptions Options() const { return {.async = true, .worker = worker.get()}; }
+};
+
+std::vector<CommLane> MakeLanes(World& world) {
+  std::vector<CommLane> lanes;
+  for (int i = 0; i < kNumLanes; ++i) {
+    lanes.push_back({world.NewGroup(absl::StrCat("lane ", i), AllRanks(world)),
+                     OnCpu(world) ? world.StartWorker() : nullptr});
+  }
+  return lanes;
+}
+
+// What moves on one lane in one round, and what comes of it.
+struct LaneRound {
+  std::vector<Work> works;
+  Tensor sum;
+  std::vector<Tensor> gathered;
+  Tensor scattered;
+  Tensor received;
+};
+
+LaneRound Issue(World& world, const CommLane& lane, double value, int64_t count) {
+  const int size = world.size();
+  const std::vector<int64_t> counts(size, count);
+  LaneRound round;
+  round.sum = Filled(world, count, value + world.rank());
+  round.works.push_back(lane.group->AllReduce(round.sum, round.sum, ReduceOp::kSum, lane.Options()));
+  // A list, whose later part has what the sum has made.
+  round.gathered = {Filled(world, size * count, -1), Filled(world, size * count, -1)};
+  const std::vector<CollectivePart> parts = {
+      {Filled(world, count, value - world.rank()), round.gathered[0], counts},
+      {round.sum, round.gathered[1], counts}};
+  round.works.push_back(lane.group->AllGatherEach(parts, lane.Options()));
+  round.scattered = Filled(world, count, -1);
+  round.works.push_back(
+      lane.group->ReduceScatter(round.gathered[1], round.scattered, counts, ReduceOp::kSum, lane.Options()));
+  round.received = Filled(world, count, -1);
+  round.works.push_back(lane.group->SendRecv({{(world.rank() + 1) % size, round.sum}},
+                                             {{(world.rank() + size - 1) % size, round.received}},
+                                             lane.Options()));
+  return round;
+}
+
+void Check(World& world, const LaneRound& round, double value, int64_t count) {
+  for (const Work& work : round.works) work.Wait();
+  const int size = world.size();
+  const double sum = size * value + size * (size - 1) / 2.0;
+  ExpectFilled(round.sum, sum);
+  for (int rank = 0; rank < size; ++rank) {
+    ExpectFilled(round.gathered[0].Slice(0, rank * count, count), value - rank);
+    ExpectFilled(round.gathered[1].Slice(0, rank * count, count), sum);
+  }
+  ExpectFilled(round.scattered, size * sum);
+  ExpectFilled(round.received, sum);
+}
+
+// Four lanes at once beside blocking calls on a group without one; each rank waits in an order of its own.
+TEST_P(CommConformance, LanesOfTheSameRanksRunBesideEachOther) {
+  Run(3, [repeats = Repeats(20)](World& world) {
+    const std::vector<CommLane> lanes = MakeLanes(world);
+    const auto blocking = world.NewGroup("inline", AllRanks(world));
+    for (int i = 0; i < std::max(repeats, 2); ++i) {
+      const int64_t count = i % 2 == 0 ? 5 : 40'000;
+      std::vector<LaneRound> rounds;
+      for (int lane = 0; lane < kNumLanes; ++lane) {
+        rounds.push_back(Issue(world, lanes[lane], 100 * i + lane, count));
+        const Tensor tensor = Filled(world, 7, world.rank());
+        blocking->AllReduce(tensor, tensor, ReduceOp::kSum);
+        ExpectFilled(tensor, 3);
+      }
+      for (int j = 0; j < kNumLanes; ++j) {
+        const int lane = (j + world.rank()) % kNumLanes;
+        Check(world, rounds[lane], 100 * i + lane, count);
+      }
+    }
+  });
+}
+
+// With one queue for all lanes each rank would wait for another's.
+TEST_P(CommConformance, RanksIssueLanesInOrdersOfTheirOwn) {
+  Run(kNumLanes, [](World& world) {
+    const std::vector<CommLane> lanes = MakeLanes(world);
+    std::vector<LaneRound> rounds(kNumLanes);
+    for (int j = 0; j < kNumLanes; ++j) {
+      const int lane = (j + world.rank()) % kNumLanes;
+      rounds[lane] = Issue(world, lanes[lane], lane, 3000);
+    }
+    for (int lane = 0; lane < kNumLanes; ++lane) Check(world, rounds[lane], lane, 3000);
+  });
+}
+
+// What a lane's user submits runs between its collectives: each doubles what the one before has made.
+TEST_P(CommConformance, TasksOfALaneRunBetweenItsCollectives) {
+  Run(2, [](World& world) {
+    if (!OnCpu(world)) return;  // streams have no tasks
+    for (const CommLane& lane : MakeLanes(world)) {
+      const Tensor tensor = Filled(world, 1000, 1);
+      double expected = 1;
+      for (int i = 0; i < 10; ++i) {
+        lane.group->AllReduce(tensor, tensor, ReduceOp::kSum, lane.Options());
+        lane.worker->Submit([tensor] {
+          for (int64_t j = 0; j < tensor.num_elements(); ++j) tensor.data<double>()[j] += 1;
+        });
+        expected = 2 * expected + 1;
+      }
+      // A blocking call comes behind what the worker has.
+      lane.group->AllReduce(tensor, tensor, ReduceOp::kSum);
+      ExpectFilled(tensor, 2 * expected);
+    }
+  });
+}
+
+// One rank holds a lane back until the others have ended.
+TEST_P(CommConformance, ALaneThatIsHeldHoldsNoOther) {
+  Run(2, [](World& world) {
+    if (!OnCpu(world)) return;  // streams have no tasks
+    const std::vector<CommLane> lanes = MakeLanes(world);
+    std::latch open(world.rank() == 1 ? 1 : 0);
+    lanes[0].worker->Submit([&open] { open.wait(); });
+    std::vector<LaneRound> rounds;
+    for (int lane = 0; lane < kNumLanes; ++lane) rounds.push_back(Issue(world, lanes[lane], lane, 3000));
+    for (int lane = 1; lane < kNumLanes; ++lane) Check(world, rounds[lane], lane, 3000);
+    Expect(world.rank() == 0 || !rounds[0].works[0].Test(), "a lane that is held has ended");
+    if (world.rank() == 1) open.count_down();
+    Check(world, rounds[0], 0, 3000);
+  });
+}
+
+TEST_P(CommConformance, ALaneThatFailsEndsNoOther) {
+  Run(2, [](World& world) {
+    const std::vector<CommLane> lanes = MakeLanes(world);
+    const Tensor bad = Filled(world, 10 + world.rank(), 0);
+    const Work fails = lanes[1].group->AllReduce(bad, bad, ReduceOp::kSum, lanes[1].Options());
+    const LaneRound good = Issue(world, lanes[2], 1, 3000);
+    ExpectContains(ErrorOf(absl::StatusCode::kInvalidArgument, [&] { AwaitOnHost(world, fails); }),
+                   {"lane 1", "count 10", "count 11"});
+    Check(world, good, 1, 3000);
+    Check(world, Issue(world, lanes[3], 2, 5), 2, 5);
+  });
+}
+
+}  // namespace
+}  // namespace weft
