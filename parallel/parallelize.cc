@@ -132,47 +132,67 @@ DTensor Moved(const DTensor& value, const IntrusivePtr<MeshContext>& context, co
   return Redistribute(here, target, layout);
 }
 
-// Takes the values of a model, which has none then, and gives them back when it has been spread anew.
-class EarlierValues {
+// What a model was and had before it is spread anew: taken from it, so that it has no values, and given back at the end:
+// as it was, or, after Move, as values alone, where they lie now.
+class EarlierModel {
  public:
-  explicit EarlierValues(Module& model)
-      : parameters_(model.RegisteredParameters()), buffers_(model.RegisteredBuffers()) {
-    for (Parameter* parameter : parameters_) {
-      values_.push_back(parameter->at_rest().Detach());
-      parameter->Dematerialize();
-    }
-    for (ModuleBuffer* buffer : buffers_) {
-      buffer_values_.push_back(buffer->Value());
-      buffer->Dematerialize();
-    }
-    for (Module* module : model.AllModules()) {
-      module->set_observer(nullptr);
-      module->set_recompute(nullptr);
-      module->set_saves_on_host(false);
-    }
-    if (auto* const segmented = dynamic_cast<SegmentedModule*>(&model))
-      segmented->clear_recomputed_segments();
+  explicit EarlierModel(Module& model)
+      : parameters_(model.RegisteredParameters()),
+        buffers_(model.RegisteredBuffers()),
+        modules_(model.AllModules()),
+        segmented_(dynamic_cast<SegmentedModule*>(&model)),
+        placed_parameters_(parameters_.size()),
+        buffer_values_(buffers_.size()),
+        placed_modules_(modules_.size()) {
+    Exchange();
   }
+  ~EarlierModel() {
+    if (!moved_) Exchange();
+    // Of what failed, or of what has been moved.
+    for (const Parameter::Placed& placed : placed_parameters_) Parameter::Retire(placed);
+  }
+  EarlierModel(const EarlierModel&) = delete;
+  EarlierModel& operator=(const EarlierModel&) = delete;
 
-  void GiveBack() {
+  // To where the model lies now.
+  void Move() {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const DTensor& target = parameters_[i]->at_rest();
-      const DTensor value = Moved(std::exchange(values_[i], DTensor()), target.context(), target.layout());
-      CopyTensor(value.ToLocal(), target.ToLocal());  // casts
+      CopyTensor(Moved(placed_parameters_[i].at_rest, target.context(), target.layout()).ToLocal(),
+                 target.ToLocal());  // casts
       target.impl()->MarkWritten("Parallelize");
     }
     for (size_t i = 0; i < buffers_.size(); ++i) {
       const DTensor& target = buffers_[i]->Value();
-      const DTensor value =
-          Moved(std::exchange(buffer_values_[i], DTensor()), target.context(), target.layout());
-      CopyTensor(value.ToLocal(), target.ToLocal());
+      CopyTensor(Moved(buffer_values_[i], target.context(), target.layout()).ToLocal(), target.ToLocal());
     }
+    moved_ = true;
   }
 
  private:
-  std::vector<Parameter*> parameters_;
-  std::vector<ModuleBuffer*> buffers_;
-  std::vector<DTensor> values_, buffer_values_;
+  // Puts what is kept here into the model, and keeps what was there.
+  void Exchange() {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      placed_parameters_[i] = parameters_[i]->ExchangePlaced(std::move(placed_parameters_[i]));
+    }
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      buffer_values_[i] = buffers_[i]->ExchangeValue(std::move(buffer_values_[i]));
+    }
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      placed_modules_[i] = modules_[i]->ExchangePlaced(std::move(placed_modules_[i]));
+    }
+    if (segmented_ != nullptr) groups_ = segmented_->ExchangeRecomputedSegments(std::move(groups_));
+  }
+
+  const std::vector<Parameter*> parameters_;
+  const std::vector<ModuleBuffer*> buffers_;
+  const std::vector<Module*> modules_;
+  SegmentedModule* const segmented_;
+  std::vector<Parameter::Placed> placed_parameters_;
+  std::vector<DTensor> buffer_values_;
+  std::vector<Module::Placed> placed_modules_;
+  std::vector<RecomputedSegments> groups_;
+  bool moved_ = false;
 };
 
 void CheckMaySpreadAgain(Module& model, const MeshContext& context, const ResolvedPlan& resolved) {
@@ -232,7 +252,6 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
   for (const auto& [lane, axes] : groups.lane_groups) {
     part->Group(axes, plan.scheduler().overlap ? lane : Lane::kInline);
   }
-  CheckSameMachine(*context, "Parallelize");
   const std::vector<Module*> modules = model.AllModules();
   const auto is_here = [&](int module) { return resolved.IsOn(resolved.modules[module], contexts.index); };
   const bool casts_inputs = resolved.HasPrecision();
@@ -269,8 +288,10 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
   }
   ModelStages model_stages = {ModelParts{.context = context, .axis = resolved.pipeline->axis},
                               resolved.pipeline->stage_ranks, resolved.pipeline->first_segments};
+  auto& segmented = dynamic_cast<SegmentedModule&>(model);
+  AgreeAcrossStages(segmented, model_stages, options.start_values);
   model_stages.data = ScheduleStageData(model, part, units, stages, model_stages, plan.scheduler());
-  dynamic_cast<SegmentedModule&>(model).set_stages(std::move(model_stages));
+  segmented.set_stages(std::move(model_stages));
 }
 
 }  // namespace
@@ -279,16 +300,18 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
                  const ParallelizeOptions& options) {
   const ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
   const std::vector<Parameter*> parameters = model.RegisteredParameters();
+  // Before any group is made: which ones, and the order, follow from the Machine.
+  CheckSameMachine(*context, "Parallelize");
   const bool has_values = std::any_of(parameters.begin(), parameters.end(), [](const Parameter* parameter) {
     return parameter->is_here() && parameter->materialized();
   });
   if (!has_values) return Spread(model, context, plan, resolved, options);
   CheckMaySpreadAgain(model, *context, resolved);
-  EarlierValues earlier(model);
+  EarlierModel earlier(model);
   ParallelizeOptions again = options;
   again.start_values = StartValues::kTrust;
   Spread(model, context, plan, resolved, again);
-  earlier.GiveBack();
+  earlier.Move();
 }
 
 void MoveState(absl::Span<const std::pair<std::string, DTensor>> from,

@@ -1,3 +1,5 @@
+// Spreads a model over a mesh, as a plan says.
+
 #ifndef WEFT_PARALLEL_PARALLELIZE_H_
 #define WEFT_PARALLEL_PARALLELIZE_H_
 
@@ -33,22 +35,23 @@ struct ParallelizeOptions {
 // context() of its modules is of, on ranks outside of it, too. The model's own context() is of the whole mesh.
 //
 // A model that has values is spread anew: by another plan, on the same mesh or another one of the same ranks. Values of
-// parameters and buffers are moved, and cast to options.dtype; gradients are let go, start_values are not asked.
+// parameters and buffers are moved, and cast to options.dtype; hooks stay; gradients are let go, start_values are not asked.
 // Optimizers were made for how it lay before: make them after, and give them their state by MoveState. Between steps,
 // with no graph that is still to be differentiated. Neither plan may cut the model into stages or place modules on parts. Bind another mesh by
 // Bind(context, mesh): the ambient state stays the same.
 //
 // Makes the communicators that the plan will need, on every rank in the same order: ranks that run different
-// programs afterwards (stages, say) must not meet for the first time in the middle of them. Over them it checks that
-// the ranks' contexts have the same Machine, by one small all-gather.
+// programs afterwards (stages, say) must not meet for the first time in the middle of them. Before that it checks, by one
+// small all-gather, that the ranks' contexts have the same Machine, from which the groups follow.
 //
 // The context carries mesh, seed and ambient state: bind it with Bind(world, mesh), set its seed, then
 // parallelize.
-// Cost:   AgreeOnStartValues (parallel/start_values.h) and CheckSameMachine, once.
-//         Of a model that has values: of each value one redistribution, to where it rests.
+// Cost:   AgreeOnStartValues and AgreeAcrossStages (parallel/start_values.h), and CheckSameMachine, once.
+//         Of a model that has values: of each value one redistribution, to where it rests; until all are there, memory of both.
 // Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if ranks that hold the same piece of a parameter begin
 //         with other values, naming it and them; if the model has values and is cut into stages or lies on parts, or some of its
-//         parameters have none, or its context has another ambient state. Nothing has changed then.
+//         parameters have none, or its context has another ambient state; what styles say of the modules; ResourceExhausted.
+//         A model that had values is as it was then, whatever the error.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const ParallelizeOptions& options = {});
 

@@ -1,3 +1,5 @@
+// Backward passes: gradients of a loss, of chosen inputs, in one pass or in two halves.
+
 #ifndef WEFT_DTENSOR_AUTOGRAD_BACKWARD_H_
 #define WEFT_DTENSOR_AUTOGRAD_BACKWARD_H_
 
@@ -78,8 +80,8 @@ struct GradOptions {
 // Cost:   the redistributions of that part of the backward pass.
 // Errors: InvalidArgument naming an output that needs no gradient, an input that is on no history or on which
 //         no output depends, a seed of another type; FailedPrecondition if the history was used up, or, with
-//         create_graph, for an op whose gradient has none, by name (attention, convolution: compose them of
-//         products and Softmax).
+//         create_graph, for an op whose gradient has none, by name and with what to compose it of (attention,
+//         convolution).
 // Source: the semantics of torch.autograd.grad; for `deferred`, Qi et al., "Zero bubble pipeline parallelism",
 //         2024.
 std::vector<DTensor> Grad(absl::Span<const DTensor> outputs, absl::Span<const DTensor> inputs,

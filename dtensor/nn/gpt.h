@@ -1,3 +1,5 @@
+// GPT-2 as a chain of segments.
+
 #ifndef WEFT_DTENSOR_NN_GPT_H_
 #define WEFT_DTENSOR_NN_GPT_H_
 

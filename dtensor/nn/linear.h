@@ -1,3 +1,5 @@
+// A linear layer.
+
 #ifndef WEFT_DTENSOR_NN_LINEAR_H_
 #define WEFT_DTENSOR_NN_LINEAR_H_
 

@@ -25,6 +25,8 @@ class StageData {
   // every rank of the model.
   // Cost: an all-reduce of each such gradient over the ranks that have it.
   virtual void FinishGradients() = 0;
+  // After an error: parameters are held no longer, and what passes have added up is dropped.
+  virtual void Abandon() noexcept = 0;
 };
 
 // How a model is cut into stages, and where they lie: on slices of its mesh. A value, but for `data`.

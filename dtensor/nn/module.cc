@@ -78,7 +78,7 @@ std::string Module::path() const {
 
 void Module::set_name(std::string name) {
   WEFT_REQUIRE(parent_ == nullptr, "module '", path(), "' has a name already: set_name is for a root");
-  if (context_) {
+  if (placed_.context) {
     Throw(absl::StatusCode::kFailedPrecondition, "set_name('", name,
           "'): the model has values already, which were drawn without it");
   }
@@ -104,14 +104,14 @@ HookHandle Module::AddAfterForward(ForwardHook hook) {
 }
 
 DTensor Module::operator()(const DTensor& x) {
-  if (place_ != ModulePlace::kPart) return RunWhereItLies(x);
+  if (placed_.place != ModulePlace::kPart) return RunWhereItLies(x);
   return RunOnPart({x}, /*num_outputs=*/1,
                    [&](const DTensors& brought) -> DTensors { return {RunWhereItLies(brought[0])}; })[0];
 }
 
 DTensor Module::RunWhereItLies(const DTensor& x) {
   const SaveOnHostGuard saves(context()->state(), SavesOnHost());
-  if (recompute_ == nullptr || !Recomputes(context()->state(), *recompute_)) return Run(x);
+  if (placed_.recompute == nullptr || !Recomputes(context()->state(), *placed_.recompute)) return Run(x);
   const auto run = [this, path = path(),
                     life = std::weak_ptr<bool>(life_)](const DTensors& inputs) -> DTensors {
     if (life.expired()) {
@@ -120,7 +120,7 @@ DTensor Module::RunWhereItLies(const DTensor& x) {
     }
     return {Run(inputs[0])};
   };
-  return Recompute(run, {x}, recompute_->keep)[0];
+  return Recompute(run, {x}, placed_.recompute->keep)[0];
 }
 
 DTensor Module::Run(const DTensor& x) {
@@ -190,7 +190,7 @@ std::vector<ModuleBuffer*> Module::RegisteredBuffers() {
 
 bool Module::SavesOnHost() const {
   RankState& state = context()->state();
-  return state.saves_on_host() || (saves_on_host_ && !state.in_backward());
+  return state.saves_on_host() || (placed_.saves_on_host && !state.in_backward());
 }
 
 void Module::SetTraining(bool training) {
@@ -202,30 +202,30 @@ void Module::set_trainable(bool trainable) {
 }
 
 const IntrusivePtr<MeshContext>& Module::context() const {
-  if (!context_) {
+  if (!placed_.context) {
     Throw(absl::StatusCode::kFailedPrecondition, "module '", path(),
           "' has no values yet: call Materialize or Parallelize on the model first");
   }
-  return context_;
+  return placed_.context;
 }
 
 void Module::Bind(const IntrusivePtr<MeshContext>& context) {
-  context_ = context;
-  path_id_ = context->state().PathId(full_path());
+  placed_.context = context;
+  placed_.path_id = context->state().PathId(full_path());
 }
 
 ModuleCall::ModuleCall(Module& module, Body body)
     : module_(module),
-      path_(module.context()->state(), module.path_id_),
+      path_(module.context()->state(), module.placed_.path_id),
       training_(module.context()->state(), module.training_),
       saves_on_host_(module.context()->state(), module.SavesOnHost()),
       kind_(*module.context()->allocator(), KindOfForward(*module.context())) {
-  if (module.place_ == ModulePlace::kPart && body == Body::kHere) {
+  if (module.placed_.place == ModulePlace::kPart && body == Body::kHere) {
     Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),
           "' lies on a part of the ranks, and the others cannot leave out what follows a ModuleCall: its "
           "operator() has to be a CallModule");
   }
-  if (module.recompute_ != nullptr && body != Body::kForward) {
+  if (module.placed_.recompute != nullptr && body != Body::kForward) {
     Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),
           "' cannot be recomputed as a unit: it is not called with a single tensor; recompute modules below "
           "it");
@@ -234,8 +234,8 @@ ModuleCall::ModuleCall(Module& module, Body body)
 }
 
 DTensor ModuleCall::Input(const DTensor& x, int index) const {
-  const ModuleBorder& border = module_.border_;
-  if (module_.place_ == ModulePlace::kWhole) [[unlikely]] {
+  const ModuleBorder& border = module_.placed_.border;
+  if (module_.placed_.place == ModulePlace::kWhole) [[unlikely]] {
     const DTensor brought = module_.Brought(x, border.input, border.input_dtype, index);
     return Cross(AfterHooks(module_.before_hooks_, module_, brought), border.input_dtype, border.input,
                  index);
@@ -245,13 +245,13 @@ DTensor ModuleCall::Input(const DTensor& x, int index) const {
 
 DTensor ModuleCall::Output(const DTensor& result, int index) const {
   DTensor y = result;
-  if (module_.place_ == ModulePlace::kWhole) [[unlikely]] {
-    y = module_.Brought(y, module_.border_.output, module_.border_.output_dtype, index);
+  if (module_.placed_.place == ModulePlace::kWhole) [[unlikely]] {
+    y = module_.Brought(y, module_.placed_.border.output, module_.placed_.border.output_dtype, index);
   }
   if (module_.context()->state().check_finite())
     CheckFinite(y, absl::StrCat("output of module '", module_.path(), "'"));
-  return Cross(AfterHooks(module_.after_hooks_, module_, y), module_.border_.output_dtype,
-               module_.border_.output, index);
+  return Cross(AfterHooks(module_.after_hooks_, module_, y), module_.placed_.border.output_dtype,
+               module_.placed_.border.output, index);
 }
 
 bool Recomputes(const RankState& state, const ModuleRecompute& recompute) {

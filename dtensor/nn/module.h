@@ -135,24 +135,40 @@ class Module {
   void set_trainable(bool trainable);
 
   // What Parallelize decided for the border, and the context that Materialize bound.
-  const ModuleBorder& border() const { return border_; }
-  void set_border(ModuleBorder border) { border_ = std::move(border); }
+  const ModuleBorder& border() const { return placed_.border; }
+  void set_border(ModuleBorder border) { placed_.border = std::move(border); }
   const IntrusivePtr<MeshContext>& context() const;  // Errors: FailedPrecondition before Materialize
   void Bind(const IntrusivePtr<MeshContext>& context);
   // Where it lies in a model that lies on parts of its mesh.
-  ModulePlace place() const { return place_; }
-  void set_place(ModulePlace place) { place_ = place; }
+  ModulePlace place() const { return placed_.place; }
+  void set_place(ModulePlace place) { placed_.place = place; }
   // Of a root whose modules lie on parts of its mesh: to save it (SaveTensors); null otherwise.
-  const ModelParts* parts() const { return parts_ ? &*parts_ : nullptr; }
-  void set_parts(std::optional<ModelParts> parts) { parts_ = std::move(parts); }
-  void set_observer(std::shared_ptr<ModuleObserver> observer) { observer_ = std::move(observer); }
+  const ModelParts* parts() const { return placed_.parts ? &*placed_.parts : nullptr; }
+  void set_parts(std::optional<ModelParts> parts) { placed_.parts = std::move(parts); }
+  void set_observer(std::shared_ptr<ModuleObserver> observer) { placed_.observer = std::move(observer); }
   // Calls are recomputed in backward; null: not.
   // Errors: of calls from then on: FailedPrecondition for a module that is not called with a single tensor.
-  void set_recompute(std::shared_ptr<const ModuleRecompute> recompute) { recompute_ = std::move(recompute); }
+  void set_recompute(std::shared_ptr<const ModuleRecompute> recompute) {
+    placed_.recompute = std::move(recompute);
+  }
 
   // What backward will read of calls of this module, those of modules below among them, is kept in the ranks' second
   // memory in between (SaveOnHostGuard); false: as around it.
-  void set_saves_on_host(bool on_host) { saves_on_host_ = on_host; }
+  void set_saves_on_host(bool on_host) { placed_.saves_on_host = on_host; }
+
+  // What Materialize and Parallelize have made of the module: all but what its constructor and its user said.
+  struct Placed {
+    ModuleBorder border = {};
+    IntrusivePtr<MeshContext> context = nullptr;
+    int path_id = 0;
+    ModulePlace place = ModulePlace::kAround;
+    std::optional<ModelParts> parts = std::nullopt;
+    std::shared_ptr<ModuleObserver> observer = nullptr;  // may be null
+    std::shared_ptr<const ModuleRecompute> recompute = nullptr;
+    bool saves_on_host = false;
+  };
+  // Puts `placed` in its place, and returns what was there: as Parameter::ExchangePlaced.
+  Placed ExchangePlaced(Placed placed) { return std::exchange(placed_, std::move(placed)); }
 
   // `hook` sees each tensor that a call of this module takes, or gives, and returns what goes on in its place; an undefined
   // tensor for the tensor as it is. What it returns is pinned as the module's border says. Of a module with several
@@ -194,18 +210,11 @@ class Module {
   absl::flat_hash_set<absl::string_view> child_names_;  // views of what the children and parameters hold
   std::vector<ModuleBuffer*> buffers_;
   absl::flat_hash_set<absl::string_view> parameter_names_;  // and those of buffers
-  ModuleBorder border_;
-  IntrusivePtr<MeshContext> context_;
-  std::shared_ptr<ModuleObserver> observer_;  // may be null
-  std::shared_ptr<const ModuleRecompute> recompute_;
+  Placed placed_;
   const std::shared_ptr<bool> life_ = std::make_shared<bool>();  // ends with the module
   HookList<DTensor(Module&, const DTensor&)> before_hooks_, after_hooks_;
   std::string root_name_;
-  int path_id_ = 0;
   bool training_ = true;
-  bool saves_on_host_ = false;
-  ModulePlace place_ = ModulePlace::kAround;
-  std::optional<ModelParts> parts_;
 };
 
 // One call of a module, while it lives: what every operator() of a module does around its own work.
@@ -215,7 +224,7 @@ class ModuleCall {
   //         ranks, since the others cannot leave its body out: that is for CallModule.
   explicit ModuleCall(Module& module) : ModuleCall(module, Body::kHere) {}
   ~ModuleCall() {
-    if (module_.observer_ != nullptr) module_.observer_->OnLeave();
+    if (module_.placed_.observer != nullptr) module_.placed_.observer->OnLeave();
   }
   ModuleCall(const ModuleCall&) = delete;
   ModuleCall& operator=(const ModuleCall&) = delete;

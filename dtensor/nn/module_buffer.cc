@@ -7,7 +7,7 @@ namespace weft {
 const DTensor& ModuleBuffer::Value() const {
   if (!is_here()) {
     Throw(absl::StatusCode::kFailedPrecondition, "buffer '", path(),
-          "' is not on this rank: it belongs to another stage of the pipeline");
+          "' is not on this rank: it belongs to another stage or part of the model");
   }
   if (!materialized()) {
     Throw(absl::StatusCode::kFailedPrecondition, "buffer '", path(),

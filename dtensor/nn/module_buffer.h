@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/initializer.h"
@@ -62,8 +63,8 @@ class ModuleBuffer {
 
   // Gives the slot its layout and first value, of the spec's dtype, or, where that is not given, of `dtype`.
   void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const Layout& layout);
-  // Back to a spec, as before that.
-  void Dematerialize() { value_ = DTensor(); }
+  // Another value of any kind, or none: a slot without one is a spec, as before that. Returns the one that was there.
+  DTensor ExchangeValue(DTensor value) { return std::exchange(value_, std::move(value)); }
   // What that is where parameters rest in `dtype`: statistics in bf16 would stand still.
   static DType DefaultDType(DType dtype) {
     return ItemSize(dtype) < ItemSize(DType::kF32) ? DType::kF32 : dtype;

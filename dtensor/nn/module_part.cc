@@ -16,11 +16,11 @@ namespace weft {
 // What is cast to fewer bytes is so before it moves, as within a mesh.
 DTensor Module::Brought(const DTensor& x, const std::vector<BorderPin>& pins,
                         const std::optional<DType>& dtype, int index) const {
-  if (!x.defined() || x.context()->mesh() == context_->mesh()) return x;
+  if (!x.defined() || x.context()->mesh() == placed_.context->mesh()) return x;
   const bool narrows =
       dtype && !x.is_absent() && IsFloating(x.dtype()) && ItemSize(*dtype) < ItemSize(x.dtype());
-  return BringTo(narrows ? Call(kCast, {x}, {.dtype = *dtype}) : x, context_, [&](int ndim) {
-    Layout layout(ndim, context_->mesh().num_axes());
+  return BringTo(narrows ? Call(kCast, {x}, {.dtype = *dtype}) : x, placed_.context, [&](int ndim) {
+    Layout layout(ndim, placed_.context->mesh().num_axes());
     for (const BorderPin& pin : pins) {
       if (pin.Pins(index, ndim)) layout = layout.PlacedAlong(pin.axis, pin.value);
     }
@@ -39,10 +39,10 @@ DTensors Module::RunOnPart(const DTensors& inputs, int num_outputs,
   }
   DTensors brought;
   {
-    const PathGuard path(state, path_id_);
+    const PathGuard path(state, placed_.path_id);
     for (const DTensor& input : inputs) {
       const int index = static_cast<int>(brought.size());
-      brought.push_back(Brought(input, border_.input, border_.input_dtype, index));
+      brought.push_back(Brought(input, placed_.border.input, placed_.border.input_dtype, index));
     }
   }
   return CallOnPart(name, context(), brought, num_outputs, run);

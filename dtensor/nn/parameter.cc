@@ -12,35 +12,37 @@
 namespace weft {
 
 Parameter::~Parameter() {
-  if (copy_source_ != nullptr) copy_source_->Forget(copy_index_);
+  if (placed_.copy_source != nullptr) placed_.copy_source->Forget(placed_.copy_index);
+  // A graph may hold it for longer.
+  if (placed_.leaf) static_cast<LeafNode&>(*placed_.leaf).set_ready_hooks(nullptr);
 }
 
 const DTensor& Parameter::at_rest() const {
   if (tied_to_ != nullptr) return tied_to_->at_rest();
   if (!is_here()) {
     Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
-          "' is not on this rank: it belongs to another stage of the pipeline");
+          "' is not on this rank: it belongs to another stage or part of the model");
   }
   if (!materialized()) {
     Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
           "' has no value yet: call Materialize or Parallelize on the model first");
   }
-  return at_rest_;
+  return placed_.at_rest;
 }
 
 LeafNode& Parameter::leaf() const {
   if (tied_to_ != nullptr) return tied_to_->leaf();
   at_rest();  // throws if there is none
-  return static_cast<LeafNode&>(*leaf_);
+  return static_cast<LeafNode&>(*placed_.leaf);
 }
 
 void Parameter::set_trainable(bool trainable) {
   if (materialized()) {
-    if (at_rest_.context()->state().in_backward()) {
+    if (placed_.at_rest.context()->state().in_backward()) {
       Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
             "': set_trainable within a backward pass; expected it between passes");
     }
-    at_rest_.impl()->node = trainable ? leaf_ : nullptr;
+    placed_.at_rest.impl()->node = trainable ? placed_.leaf : nullptr;
     if (!trainable) ClearGrad();
     leaf().set_expects(trainable);
   }
@@ -60,38 +62,41 @@ DTensor Parameter::Value() const {
   RankState& state = value.context()->state();
   PurposeGuard purpose(state, Purpose::kParam);
   // In a handle of its own, which has the parameter's history.
-  DTensor copy = copy_source_ != nullptr ? WithoutHistory(copy_source_->Copy(copy_index_))
-                                         : MakeCopy(value, compute_dtype_, layouts_.compute);
+  DTensor copy = placed_.copy_source != nullptr
+                     ? WithoutHistory(placed_.copy_source->Copy(placed_.copy_index))
+                     : MakeCopy(value, placed_.compute_dtype, placed_.layouts.compute);
   // Redistribution is the identity on values, so the copy's gradient is the parameter's, but for the dtype.
   if (trainable_) {
-    copy.impl()->node = compute_dtype_ == value.dtype() ? leaf_ : MakeCastNode(state, leaf_, value.dtype());
+    copy.impl()->node = placed_.compute_dtype == value.dtype()
+                            ? placed_.leaf
+                            : MakeCastNode(state, placed_.leaf, value.dtype());
   }
   auto origin = MakeIntrusive<CopyOrigin>();
   origin->at_rest = value.impl();
   origin->version = value.impl()->version();
-  origin->source = copy_source_;
-  origin->copy = copy_index_;
+  origin->source = placed_.copy_source;
+  origin->copy = placed_.copy_index;
   copy.impl()->origin = IntrusivePtr<const CopyOrigin>(origin.get());
   return copy;
 }
 
 IntrusivePtr<MeshContext> Parameter::state_context() const {
   const IntrusivePtr<MeshContext>& context = at_rest().context();
-  return memory_.state_on_host ? context->HostSide() : context;
+  return placed_.memory.state_on_host ? context->HostSide() : context;
 }
 
 DTensor Parameter::UpdatedPiece() const {
   const DTensor& value = at_rest();
   DTensor piece = value;
-  if (layouts_.of_state() != layouts_.at_rest) {
-    piece = value.impl()->Moved(layouts_.of_state());
+  if (placed_.layouts.of_state() != placed_.layouts.at_rest) {
+    piece = value.impl()->Moved(placed_.layouts.of_state());
     if (!piece.ToLocal().IsContiguous()) {
       // Kernels that update write to whole runs.
       piece = DTensor(MakeIntrusive<DTensorImpl>(value.context(), piece.layout(), piece.type(),
                                                  CloneTensor(piece.ToLocal(), value.context()->allocator())));
     }
   }
-  return memory_.state_on_host && !ComputesOnHost(*value.context()) ? ToHost(piece) : piece;
+  return placed_.memory.state_on_host && !ComputesOnHost(*value.context()) ? ToHost(piece) : piece;
 }
 
 void Parameter::TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<const DTensor> pieces) {
@@ -111,7 +116,7 @@ void Parameter::TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<
     brought.push_back(InMemoryOf(pieces[i], *target.context));
     moves.push_back({.source = brought.back(), .to = target.layout, .into = target.Local()});
     targets.push_back(&target);
-    lane = parameter.update_lane_;
+    lane = parameter.placed_.update_lane;
   }
   if (moves.empty()) return;
   const PurposeGuard purpose(targets[0]->context->state(), Purpose::kParam);
@@ -127,15 +132,15 @@ void Parameter::Fork() {
   copy.impl()->node = value.impl()->node;
   copy.impl()->writes = MakeIntrusive<WriteLog>();
   copy.impl()->writes->version = value.impl()->version();
-  at_rest_ = std::move(copy);
+  placed_.at_rest = std::move(copy);
 }
 
 DTensor Parameter::ExchangeValue(DTensor value) {
   WEFT_REQUIRE(value.defined() && value.type() == at_rest().type() && value.layout() == at_rest().layout() &&
-                   (!value.impl()->node || value.impl()->node == leaf_),
+                   (!value.impl()->node || value.impl()->node == placed_.leaf),
                "parameter '", path(), "': expected a version of its own value");
-  value.impl()->node = trainable_ ? leaf_ : nullptr;
-  return std::exchange(at_rest_, std::move(value));
+  value.impl()->node = trainable_ ? placed_.leaf : nullptr;
+  return std::exchange(placed_.at_rest, std::move(value));
 }
 
 const DTensor& Parameter::grad() const { return leaf().gradient(); }
@@ -143,15 +148,19 @@ const DTensor& Parameter::grad() const { return leaf().gradient(); }
 void Parameter::ClearGrad() { leaf().ClearGradient(); }
 
 void Parameter::SetGrad(DTensor gradient) {
-  WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == layouts_.of_gradient(),
+  WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == placed_.layouts.of_gradient(),
                "gradient of '", path(), "': expected ", at_rest().type().ToString(), " ",
-               layouts_.of_gradient().ToString(at_rest().context()->mesh()), ", got ", gradient.ToString());
-  leaf().set_gradient(memory_.state_on_host ? ToHost(gradient, MemoryKind::kGrad) : std::move(gradient));
+               placed_.layouts.of_gradient().ToString(at_rest().context()->mesh()), ", got ",
+               gradient.ToString());
+  leaf().set_gradient(placed_.memory.state_on_host ? ToHost(gradient, MemoryKind::kGrad)
+                                                   : std::move(gradient));
 }
 
 HookHandle Parameter::AddGradientReady(std::function<void(Parameter& parameter)> hook) {
   WEFT_REQUIRE(hook != nullptr, "AddGradientReady of '", path(), "': expected a function, got an empty one");
-  return leaf().AddReadyHook([this, hook = std::move(hook)] { hook(*this); });
+  at_rest();  // throws if there is none
+  const Parameter& own = tied_to_ != nullptr ? *tied_to_ : *this;
+  return own.ready_hooks_->Add([this, hook = std::move(hook)] { hook(*this); });
 }
 
 void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
@@ -164,7 +173,7 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
                DTypeName(compute_dtype));
   RankState& state = context->state();
   NoGradGuard no_grad(state);
-  const IntrusivePtr<MeshContext> home = memory_.value_on_host ? context->HostSide() : context;
+  const IntrusivePtr<MeshContext> home = placed_.memory.value_on_host ? context->HostSide() : context;
   const MemoryKindGuard kind(*home->allocator(), MemoryKind::kParam);
   // The value's memory and the leaf's collectives belong to its module.
   const PathGuard path_guard(state, state.PathId(owner_full_path()));
@@ -176,37 +185,35 @@ void Parameter::Materialize(const IntrusivePtr<MeshContext>& context, DType dtyp
                                                      .key = key,
                                                      .fans = spec_.fans,
                                                      .path = path()});
-  layouts_ = layouts;
-  compute_dtype_ = compute_dtype;
+  placed_.layouts = layouts;
+  placed_.compute_dtype = compute_dtype;
   auto* const leaf = new LeafNode(state, path(), layouts.of_gradient(), dtype);
-  leaf_ = IntrusivePtr<TapeNode>(leaf);
+  placed_.leaf = IntrusivePtr<TapeNode>(leaf);
   leaf->set_expects(trainable_);
-  leaf->set_on_host(memory_.state_on_host);
-  if (trainable_) value.impl()->node = leaf_;
+  leaf->set_on_host(placed_.memory.state_on_host);
+  leaf->set_ready_hooks(ready_hooks_);
+  if (trainable_) value.impl()->node = placed_.leaf;
   value.impl()->writes = MakeIntrusive<WriteLog>();
-  at_rest_ = std::move(value);
+  placed_.at_rest = std::move(value);
 }
 
-void Parameter::Dematerialize() {
-  if (copy_source_ != nullptr) copy_source_->Forget(copy_index_);
-  copy_source_ = nullptr;
-  if (leaf_) {
-    leaf().set_sink(nullptr, 0);
-    leaf().set_expects(false);
-  }
-  at_rest_ = DTensor();
-  leaf_ = nullptr;
-  layouts_ = {};
-  memory_ = {};
-  reduce_dtype_.reset();
-  update_lane_ = Lane::kInline;
+Parameter::Placed Parameter::ExchangePlaced(Placed placed) {
+  return std::exchange(placed_, std::move(placed));
+}
+
+void Parameter::Retire(const Placed& placed) {
+  if (placed.copy_source != nullptr) placed.copy_source->Forget(placed.copy_index);
+  if (!placed.leaf) return;
+  auto& leaf = static_cast<LeafNode&>(*placed.leaf);
+  leaf.set_sink(nullptr, 0);
+  leaf.set_expects(false);
 }
 
 void Parameter::Load(const DTensor& value) {
   WEFT_REQUIRE(value.type() == at_rest().type(), "parameter '", path(), "': expected ",
                at_rest().type().ToString(), ", got ", value.type().ToString());
   NoGradGuard no_grad(value.context()->state());
-  CopyTensor(value.Redistribute(layouts_.at_rest).ToLocal(), at_rest().ToLocal());
+  CopyTensor(value.Redistribute(placed_.layouts.at_rest).ToLocal(), at_rest().ToLocal());
   at_rest().impl()->MarkWritten("load");
 }
 

@@ -90,7 +90,9 @@ class Parameter {
   std::string full_path() const;  // behind the root's name (Module::set_name)
   Module& root() const;           // of the model that it belongs to
   const ParameterSpec& spec() const { return spec_; }
-  bool materialized() const { return tied_to_ != nullptr ? tied_to_->materialized() : at_rest_.defined(); }
+  bool materialized() const {
+    return tied_to_ != nullptr ? tied_to_->materialized() : placed_.at_rest.defined();
+  }
 
   // Makes this slot another name of `to`, of the same model: Value() is that parameter's, its dims in reverse with
   // `transposed` (a head's weight [d, v] that is an embedding's table [v, d]). There is one parameter, which `to` is: it is
@@ -105,18 +107,18 @@ class Parameter {
 
   // Whether this rank has a part of it: false for what belongs to another stage of a pipeline, or another part of a
   // model, which stays a spec.
-  bool is_here() const { return tied_to_ != nullptr ? tied_to_->is_here() : spread_.is_here; }
+  bool is_here() const { return tied_to_ != nullptr ? tied_to_->is_here() : placed_.spread.is_here; }
   // The ranks that the model is spread over, where those of this parameter's layouts are but some of them (a stage, a
   // part); null where they are all.
-  const IntrusivePtr<MeshContext>& model_context() const { return spread_.model_context; }
+  const IntrusivePtr<MeshContext>& model_context() const { return placed_.spread.model_context; }
   // Whether what is added up over the whole model counts the parameter on these ranks: of one that several stages
   // have, on the first.
-  bool counts_here() const { return spread_.counts_here; }
+  bool counts_here() const { return placed_.spread.counts_here; }
   // With a model_context(): the axis along which ranks have different parameters, and whether this rank is the one of
   // those along it with this parameter that adds their sum to the model's.
-  int model_axis() const { return spread_.model_axis; }
-  bool adds_to_model() const { return spread_.adds_to_model; }
-  const ParameterLayouts& layouts() const { return layouts_; }
+  int model_axis() const { return placed_.spread.model_axis; }
+  bool adds_to_model() const { return placed_.spread.adds_to_model; }
+  const ParameterLayouts& layouts() const { return placed_.layouts; }
 
   // The value as forward uses it, in the compute dtype and layout. Where those are not the at-rest ones, each
   // call makes a new copy, which is freed with its last handle: the tape keeps the at-rest value and makes
@@ -149,7 +151,7 @@ class Parameter {
 
   // An update has changed the parameter and all others that it changes: who makes copies may begin to.
   void EndUpdate() {
-    if (copy_source_ != nullptr) copy_source_->Updated(copy_index_);
+    if (placed_.copy_source != nullptr) placed_.copy_source->Updated(placed_.copy_index);
   }
 
   // Whether it is trained. Of one that is not no gradient is computed or communicated, no update changes it, and what
@@ -165,13 +167,14 @@ class Parameter {
   void SetGrad(DTensor gradient);  // same type and layout
   // `hook` is called each time that a backward pass has brought a gradient to rest here, whatever part of it other passes
   // bring: after the parameter's last use, and, while buckets move, before the gradient has come: its first reader waits.
-  // It may change it (SetGrad). Gradients that NoSync holds back are not ready. Every rank hangs the same hooks.
+  // It may change it (SetGrad). Gradients that NoSync holds back are not ready. Every rank hangs the same hooks. They stay
+  // where the model is spread anew.
   // Errors: FailedPrecondition before it is materialized.
   HookHandle AddGradientReady(std::function<void(Parameter& parameter)> hook);
 
   // Where it lies, besides its layouts: before Materialize.
-  const ParameterMemory& memory() const { return memory_; }
-  void set_memory(const ParameterMemory& memory) { memory_ = memory; }
+  const ParameterMemory& memory() const { return placed_.memory; }
+  void set_memory(const ParameterMemory& memory) { placed_.memory = memory; }
   // The context of the optimizer's state.
   IntrusivePtr<MeshContext> state_context() const;
 
@@ -179,23 +182,27 @@ class Parameter {
   void Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, DType compute_dtype,
                    const ParameterLayouts& layouts);
 
-  // Back to a spec, as before Materialize: value, gradient, layouts, sinks and sources are let go. Graphs that were
-  // recorded before keep what they hold, and deliver to nobody.
-  void Dematerialize();
+  // What Materialize and whoever spreads the model have made of the slot: all but what its module's constructor said.
+  struct Placed;
+  // Takes what is there and puts `placed` in its place: a slot that is exchanged with Placed() is a spec, as before
+  // Materialize, and one that gets its own back is as it was.
+  Placed ExchangePlaced(Placed placed);
+  // Lets go what a slot had: graphs that were recorded before keep what they hold, and deliver to nobody.
+  static void Retire(const Placed& placed);
 
   // Copies come from `source` from now on, as its number `copy`.
   void set_copy_source(std::shared_ptr<CopySource> source, int copy) {
-    copy_source_ = std::move(source);
-    copy_index_ = copy;
+    placed_.copy_source = std::move(source);
+    placed_.copy_index = copy;
   }
-  DType compute_dtype() const { return compute_dtype_; }
+  DType compute_dtype() const { return placed_.compute_dtype; }
   // In which gradients are summed over ranks, by whatever sums them; nothing: as they arrive.
-  const std::optional<DType>& reduce_dtype() const { return reduce_dtype_; }
-  void set_reduce_dtype(std::optional<DType> dtype) { reduce_dtype_ = dtype; }
+  const std::optional<DType>& reduce_dtype() const { return placed_.reduce_dtype; }
+  void set_reduce_dtype(std::optional<DType> dtype) { placed_.reduce_dtype = dtype; }
   // Whether compute reads a copy, and not the value at rest.
   bool is_copied() const {
-    return layouts_.at_rest != layouts_.compute || compute_dtype_ != at_rest().dtype() ||
-           memory_.value_on_host;
+    return placed_.layouts.at_rest != placed_.layouts.compute || placed_.compute_dtype != at_rest().dtype() ||
+           placed_.memory.value_on_host;
   }
   // Where gradients arrive.
   LeafNode& leaf() const;
@@ -207,13 +214,26 @@ class Parameter {
     int model_axis = -1;
     bool adds_to_model = true;
   };
-  void set_spread(Spread spread) { spread_ = std::move(spread); }
+  void set_spread(Spread spread) { placed_.spread = std::move(spread); }
   // The lane that its moves after an update take; kInline unless a scheduler says otherwise.
-  void set_update_lane(Lane lane) { update_lane_ = lane; }
+  void set_update_lane(Lane lane) { placed_.update_lane = lane; }
 
   // Replaces the elements by those of `value`, redistributed to the at-rest layout. For loading.
   // Errors: InvalidArgument if the type differs.
   void Load(const DTensor& value);
+
+  struct Placed {
+    ParameterLayouts layouts = {};
+    ParameterMemory memory = {};
+    DType compute_dtype = DType::kF32;
+    std::optional<DType> reduce_dtype = std::nullopt;
+    DTensor at_rest = {};
+    IntrusivePtr<TapeNode> leaf = nullptr;  // the history of the value at rest, where it is trained
+    std::shared_ptr<CopySource> copy_source = nullptr;
+    int copy_index = 0;
+    Lane update_lane = Lane::kInline;
+    Spread spread = {};
+  };
 
  private:
   std::string owner_path() const;
@@ -224,17 +244,10 @@ class Parameter {
   Parameter* tied_to_ = nullptr;
   bool is_transposed_ = false;  // of a tied one
   ParameterSpec spec_;
-  ParameterLayouts layouts_;
-  ParameterMemory memory_;
-  DType compute_dtype_ = DType::kF32;
-  std::optional<DType> reduce_dtype_;
-  DTensor at_rest_;
-  IntrusivePtr<TapeNode> leaf_;  // the history of the value at rest, where it is trained
   bool trainable_ = true;
-  std::shared_ptr<CopySource> copy_source_;
-  int copy_index_ = 0;
-  Lane update_lane_ = Lane::kInline;
-  Spread spread_;
+  // Of every leaf that the slot has: they outlive its placement.
+  const std::shared_ptr<HookList<void()>> ready_hooks_ = std::make_shared<HookList<void()>>();
+  Placed placed_;
 };
 
 }  // namespace weft

@@ -63,7 +63,10 @@ class SegmentedModule : public Module {
   // Errors: InvalidArgument for groups that are empty, lie outside the segments, or overlap with each other or with
   //         those that were added before.
   void add_recomputed_segments(std::vector<RecomputedSegments> groups);
-  void clear_recomputed_segments() { recomputed_.clear(); }
+  // Puts other groups in the place of those that there are, and returns these.
+  std::vector<RecomputedSegments> ExchangeRecomputedSegments(std::vector<RecomputedSegments> groups) {
+    return std::exchange(recomputed_, std::move(groups));
+  }
 
   // The parameters that segments from `begin` up to `end` need, those that are here, each once.
   std::vector<Parameter*> ParametersOfSegments(int begin, int end);

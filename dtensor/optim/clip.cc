@@ -114,7 +114,10 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
     result.norm_squared = Mul(Mul(result.norm_squared, inverse), inverse);
   }
   if (max_norm > 0) result.scale = Call(kClipFactor, {result.norm_squared}, {}, {.max_norm = max_norm});
-  if (inverse.defined()) result.scale = max_norm > 0 ? Mul(result.scale, inverse) : inverse;
+  if (inverse.defined()) {
+    // Without a bound the scale is the inverse: of a norm that is not finite, nan.
+    result.scale = max_norm > 0 ? Mul(result.scale, inverse) : Add(inverse, Scale(result.norm_squared, 0));
+  }
   return result;
 }
 

@@ -27,8 +27,8 @@ DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> grad
 
 void LeafNode::AddGradient(DTensor term) {
   AddTerm(std::move(term));
-  if (ready_hooks_.empty()) return;
-  for (const auto& hook : ready_hooks_.hooks()) hook();
+  if (ready_hooks_ == nullptr || ready_hooks_->empty()) return;
+  for (const auto& hook : ready_hooks_->hooks()) hook();
 }
 
 // Cast there, too: what moves is what was reduced.

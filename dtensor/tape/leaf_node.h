@@ -1,7 +1,6 @@
 #ifndef WEFT_DTENSOR_TAPE_LEAF_NODE_H_
 #define WEFT_DTENSOR_TAPE_LEAF_NODE_H_
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,8 +55,8 @@ class LeafNode : public TapeNode {
     gradient_ = std::move(gradient);
     arriving_.clear();
   }
-  // `hook` is called when a gradient has come to rest, or is on its way and the first to read it waits.
-  HookHandle AddReadyHook(std::function<void()> hook) { return ready_hooks_.Add(std::move(hook)); }
+  // `hooks` are called when a gradient has come to rest, or is on its way and the first to read it waits; null: none.
+  void set_ready_hooks(std::shared_ptr<const HookList<void()>> hooks) { ready_hooks_ = std::move(hooks); }
   // One more term, in the gradient's layout. It may be pending, or in the dtype in which it was reduced: it is cast and
   // added when the sum is asked for, or when the next comes; at once, where it is brought to the host.
   void AddGradient(DTensor term);
@@ -75,7 +74,7 @@ class LeafNode : public TapeNode {
   int sink_index_ = 0;
   bool expects_ = true;
   bool on_host_ = false;
-  HookList<void()> ready_hooks_;
+  std::shared_ptr<const HookList<void()>> ready_hooks_;
   mutable DTensor gradient_;
   mutable absl::InlinedVector<DTensor, 1> arriving_;  // in the order they came
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/call/execute.h"
 #include "dtensor/redistribution/implicit.h"
@@ -193,6 +194,15 @@ DTensors OpNode::Backward(MeshContext& /*context*/, absl::Span<const DTensor> gr
   return results;
 }
 
+// How to write the op of a gradient that has none, so that it has one.
+absl::string_view UnfusedForm(absl::string_view gradient) {
+  if (absl::StrContains(gradient, "attention")) return "compose attention of products and Softmax";
+  if (absl::StartsWith(gradient, "conv_")) {
+    return "compose the convolution of Pad, and of a Slice and a product for each element of the kernel";
+  }
+  return "compose its op of others";
+}
+
 }  // namespace
 
 bool WantsRecording(const ErasedCall& call, absl::Span<const TensorType> outputs) {
@@ -206,8 +216,7 @@ bool WantsRecording(const ErasedCall& call, absl::Span<const TensorType> outputs
   if (!smooth) return false;
   if (operands[0]->context->state().in_backward()) {
     Throw(absl::StatusCode::kFailedPrecondition, call.ToString(),
-          " is a gradient that has none: compose its op of others (attention of products and Softmax), or "
-          "differentiate once");
+          " is a gradient that has none: ", UnfusedForm(call.op.name()), ", or differentiate once");
   }
   Throw(absl::StatusCode::kFailedPrecondition, call.ToString(),
         " has no backward; call it under NoGradGuard, or on Detach()ed operands");

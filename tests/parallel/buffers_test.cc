@@ -252,7 +252,7 @@ TEST(BuffersTest, AreWhereTheirStageIs) {
     Shifted& other = is_first ? chain.second : chain.first;
     EXPECT_EQ(ErrorOf([&] { other.mean.Value(); }),
               absl::StrCat("buffer '", other.mean.path(),
-                           "' is not on this rank: it belongs to another stage of the pipeline"));
+                           "' is not on this rank: it belongs to another stage or part of the model"));
     Sgd sgd(chain.AllParameters(), {});
     SaveTensors(path, CheckpointTensors(chain, sgd), {}, &*chain.stages());
   });

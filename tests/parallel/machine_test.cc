@@ -6,6 +6,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "examples/gpt_plan.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
@@ -30,6 +31,15 @@ TEST(MachineTest, RanksHaveToAgreeOnTheMachine) {
         message(machine),
         "Parallelize: the ranks' machines differ: axes.tp.beta is 2e-10 on rank 2 (dp=1, tp=0) and 1e-10 on "
         "rank 0 (dp=0, tp=0); give every rank's Bind the same Machine");
+    // Also where the groups that the plan needs follow from the machine.
+    Machine slow;
+    if (world.rank() >= 2) slow.axes["tp"] = {.alpha = 1, .beta = 1};
+    EXPECT_THAT(InvalidArgumentMessage([&] {
+                  Gpt model(OneBlock());
+                  Parallelize(model, Bind(world, mesh, slow),
+                              GptPlan(mesh, DataPlan::kFsdp, /*sequence_parallel=*/true));
+                }),
+                testing::HasSubstr("Parallelize: the ranks' machines differ: axes.tp.alpha is 1 on rank 2"));
     // What differs in writing alone is the same machine.
     Gpt model(OneBlock());
     Machine written;

@@ -169,6 +169,61 @@ TEST(ParallelizeAgainTest, AgainWithAWrongPlanChangesNothing) {
   });
 }
 
+// An error that is found when the model has been taken apart: it is put together again as it was.
+TEST(ParallelizeAgainTest, AgainThatFailsLateChangesNothing) {
+  RunRanks(2, [&](World& world) {
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    const Part part = {"fsdp", "dp=2", Recompute({.every = 2})};
+    Gpt model({.vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12});
+    const auto context = Parallelize(model, world, mesh, PlanOf(part), {.dtype = DType::kF64});
+    AdamW optimizer(model.AllParameters(), AdamWOptions());
+    std::vector<double> losses, expected;
+    Steps(model, optimizer, part, 0, 1, &losses);
+    const DTensor before = model.wpe.at_rest();
+    const ModuleBorder border = model.wte.border();
+    // Modules that are no segments of the model.
+    EXPECT_THAT(MessageOf([&] {
+                  Parallelize(model, context, {{"blocks.*.mlp", Recompute({.every = 2})}});
+                }),
+                HasSubstr("0 of them are segments of the model"));
+    EXPECT_EQ(model.wpe.at_rest().impl(), before.impl());
+    EXPECT_EQ(model.wpe.layouts().at_rest, Layout(2, 1).WithShard(0, 0));
+    EXPECT_EQ(model.wte.border(), border);
+    Steps(model, optimizer, part, 1, 3, &losses);
+    // As if it had not been tried.
+    Gpt other({.vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12});
+    Parallelize(other, Bind(world, mesh), PlanOf(part), {.dtype = DType::kF64});
+    AdamW other_optimizer(other.AllParameters(), AdamWOptions());
+    Steps(other, other_optimizer, part, 0, 3, &expected);
+    EXPECT_EQ(losses, expected);
+    // And another try may go well.
+    Parallelize(model, context, PlanOf({"ddp", "dp=2"}), {.dtype = DType::kF64});
+    EXPECT_EQ(model.wpe.layouts().at_rest, Layout(2, 1));
+  });
+}
+
+// What hangs on a parameter hangs there, however the model is spread.
+TEST(ParallelizeAgainTest, HooksStay) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Counter model;
+    Parallelize(model, context, {{"", DataParallel("dp")}});
+    int num_ready = 0;
+    HookHandle hook = model.weight.AddGradientReady([&](Parameter& parameter) {
+      EXPECT_EQ(&parameter, &model.weight);
+      ++num_ready;
+    });
+    const auto pass = [&] { Backward(Sum(model(Full(context, DType::kF32, {4}, 1)))); };
+    pass();
+    EXPECT_EQ(num_ready, 1);
+    Parallelize(model, context, {{"", FullyShard("dp")}});
+    pass();
+    EXPECT_EQ(num_ready, 2);
+    hook.Remove();
+    pass();
+    EXPECT_EQ(num_ready, 2);
+  });
+}
+
 TEST(ParallelizeAgainTest, MoveStateNamesWhatIsMissing) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Full(context, DType::kF32, {4}, 1), y = Full(context, DType::kF64, {4}, 1);

@@ -19,8 +19,28 @@ namespace {
 
 using testing::HasSubstr;
 
-// The composites of backward_test but attention, whose fused gradient has none; its unfused form; and what they
-// do not have of activations, reductions and powers.
+// What the refusal of Conv2d's gradient names: x [n, c, h, w], kernel [o, c, i, j], zeros around, every second row.
+DTensor ComposedConv2d(const DTensor& x, const DTensor& kernel, int64_t stride, int64_t padding) {
+  const DTensor padded = Pad(x, {{0, 0}, {0, 0}, {padding, padding}, {padding, padding}});
+  DTensor y;
+  for (int64_t i = 0; i < kernel.shape()[2]; ++i) {
+    for (int64_t j = 0; j < kernel.shape()[3]; ++j) {
+      const auto along = [&](int64_t begin, int64_t extent, int64_t kernel_extent) {
+        return SliceRange{.start = begin, .stop = begin + extent - kernel_extent + 1, .step = stride};
+      };
+      const DTensor window = Slice(padded, {{},
+                                            {},
+                                            along(i, padded.shape()[2], kernel.shape()[2]),
+                                            along(j, padded.shape()[3], kernel.shape()[3])});
+      const DTensor term = Contract(window, "nchw", Select(Select(kernel, 3, j), 2, i), "oc", "nohw");
+      y = y.defined() ? y + term : term;
+    }
+  }
+  return y;
+}
+
+// The composites of backward_test but attention, whose fused gradient has none; its unfused form, and a convolution's;
+// and what they do not have of activations, reductions and powers.
 std::vector<Function> TwiceDifferentiable() {
   std::vector<Function> functions;
   for (Function& function : Functions()) {
@@ -32,6 +52,9 @@ std::vector<Function> TwiceDifferentiable() {
                          const DTensor scores = Softmax(Contract(x[0], "bse", x[1], "bte", "bst") * 0.5);
                          return Sum(Square(Contract(scores, "bst", x[2], "bte", "bse")));
                        }});
+  functions.push_back({"composed convolution",
+                       {RandomF64({2, 2, 4, 5}, 1), RandomF64({3, 2, 3, 2}, 2)},
+                       [](const Operands& x) { return Sum(Square(ComposedConv2d(x[0], x[1], 2, 1))); }});
   functions.push_back({"linear",
                        {RandomF64({3, 4}, 1), RandomF64({4, 5}, 2), RandomF64({5}, 3), RandomF64({5, 4}, 4),
                         RandomF64({4}, 5)},
@@ -80,10 +103,9 @@ std::vector<Tensor> Differences(const Function& function, const std::vector<Tens
     const std::vector<Tensor> above = GradientsAt(context, function, along, kStep);
     const std::vector<Tensor> below = GradientsAt(context, function, along, -kStep);
     for (size_t i = 0; i < above.size(); ++i) {
-      std::vector<double> product(above[i].num_elements());
-      for (size_t j = 0; j < product.size(); ++j) {
-        product[j] = (above[i].data<double>()[j] - below[i].data<double>()[j]) / (2 * kStep);
-      }
+      std::vector<double> product = above[i].ToVector<double>();  // of views, too
+      const std::vector<double> subtrahend = below[i].ToVector<double>();
+      for (size_t j = 0; j < product.size(); ++j) product[j] = (product[j] - subtrahend[j]) / (2 * kStep);
       products.push_back(Tensor::FromValues<double>(above[i].shape(), product));
     }
   });
@@ -160,6 +182,29 @@ TEST(GradientsOfGradientsTest, APenaltyOnGradients) {
   OnMesh("", [&](const IntrusivePtr<MeshContext>& context) { expected = step(context, "[-, -]", "[-, -]"); });
   OnMesh("a=2,b=2", [&](const IntrusivePtr<MeshContext>& context) {
     EXPECT_TRUE(AllClose(step(context, "[a, -]", "[b, a]"), expected, 1e-12));
+  });
+}
+
+TEST(GradientsOfGradientsTest, ConvolutionsNameTheirUnfusedForm) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({2, 2, 4, 5}, 1), "[-, -, -, -]").RequiresGrad();
+    const DTensor kernel = Lay(context, RandomF64({3, 2, 3, 2}, 2), "[-, -, -, -]").RequiresGrad();
+    const DTensor y = Conv2d(x, kernel, {}, {.stride = {2, 2}, .padding = {1, 1}});
+    for (const DTensor& leaf : {x, kernel}) {
+      EXPECT_THAT(
+          ErrorOf([&] { Grad({Sum(Square(y))}, {leaf}, {.create_graph = true}); }),
+          testing::AllOf(
+              HasSubstr("conv_"),
+              HasSubstr("is a gradient that has none: compose the convolution of Pad, and of "
+                        "a Slice and a product for each element of the kernel, or differentiate once")));
+    }
+    const DTensor composed = ComposedConv2d(x, kernel, 2, 1);
+    EXPECT_TRUE(AllClose(composed.FullTensor(), y.FullTensor(), 1e-12));
+    const std::vector<DTensor> fused = Grad({Sum(Square(y))}, {x, kernel});
+    const std::vector<DTensor> gradients = Grad({Sum(Square(composed))}, {x, kernel});
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(AllClose(gradients[i].FullTensor(), fused[i].FullTensor(), 1e-12)) << i;
+    }
   });
 }
 

@@ -1,6 +1,8 @@
 #include "dtensor/optim/adamw_8bit.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -95,6 +97,104 @@ TEST(AdamW8BitTest, IsNearAdamW) {
     EXPECT_GT(largest, 1e-5);  // and not AdamW itself
   }
   EXPECT_EQ(whole[2], quantized[2]);  // too small: AdamW's own
+}
+
+// The values of 8 bits, as bitsandbytes' create_dynamic_map makes them: seven decades up to 1, of which each has twice as many
+// values as the one below, in the middles of equal parts; 0 and 1.
+std::vector<double> DynamicValues(bool is_signed) {
+  std::vector<double> values = {0, 1};
+  for (int decade = 0; decade < 7; ++decade) {
+    const int parts = (is_signed ? 1 : 2) << decade;
+    for (int part = 0; part < parts; ++part) {
+      const double low = 0.1 + 0.9 * part / parts, high = 0.1 + 0.9 * (part + 1) / parts;
+      const double value = std::pow(10.0, decade - 6) * (low + high) / 2;
+      values.push_back(value);
+      if (is_signed) values.push_back(-value);
+    }
+  }
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
+// A parameter's values, and a moment's codes and scales, as numbers.
+struct Moment {
+  std::vector<double> codes, scales;
+};
+Moment MomentOf(const Optimizer& optimizer, const std::string& name) {
+  Moment moment;
+  for (const auto& [of, tensor] : optimizer.State()) {
+    if (of != name && of != name + "_scale") continue;
+    (of == name ? moment.codes : moment.scales) = tensor.FullTensor().ToVector<double>();
+  }
+  return moment;
+}
+
+// Each step beside the same one in f64, from the state that there is before it: the paper's algorithm, element by element.
+TEST(AdamW8BitTest, EachStepIsThePapers) {
+  constexpr double kLr = 0.01, kBeta1 = 0.9, kBeta2 = 0.999, kEps = 1e-8, kDecay = 0.01;
+  const std::vector<double> of_m = DynamicValues(true), of_v = DynamicValues(false);
+  ASSERT_EQ(of_m.size(), 256u);
+  ASSERT_EQ(of_v.size(), 256u);
+  OnMesh("", [&](const Context& context) {
+    Model model;
+    model.Lay(context, 0, DType::kF32);
+    AdamW8Bit optimizer(model.AllParameters(), {.weight_decay = kDecay, .min_elements = 100});
+    // Blocks of 256 elements of a row.
+    const struct {
+      Parameter& parameter;
+      std::string path;
+      int64_t row;
+    } cases[] = {{model.matrix, "matrix", 300}, {model.vector, "vector", 1000}};
+    for (int step = 1; step <= 6; ++step) {
+      model.SetGradients(step);
+      std::vector<std::vector<double>> before, gradients;
+      std::vector<Moment> m, v;
+      for (const auto& [parameter, path, row] : cases) {
+        before.push_back(parameter.at_rest().ToLocal().ToVector<double>());
+        gradients.push_back(parameter.grad().ToLocal().ToVector<double>());
+        m.push_back(MomentOf(optimizer, path + ".m"));
+        v.push_back(MomentOf(optimizer, path + ".v"));
+      }
+      optimizer.Step(kLr);
+      for (size_t k = 0; k < std::size(cases); ++k) {
+        const auto& [parameter, path, row] = cases[k];
+        const int64_t blocks = (row + 255) / 256;
+        const auto block_of = [&, row = row](size_t i) { return i / row * blocks + i % row / 256; };
+        const std::vector<double> after = parameter.at_rest().ToLocal().ToVector<double>();
+        std::vector<double> first(after.size()), second(after.size());
+        for (size_t i = 0; i < after.size(); ++i) {
+          const double g = gradients[k][i];
+          first[i] =
+              kBeta1 * of_m[static_cast<int>(m[k].codes[i])] * m[k].scales[block_of(i)] + (1 - kBeta1) * g;
+          second[i] = kBeta2 * of_v[static_cast<int>(v[k].codes[i])] * v[k].scales[block_of(i)] +
+                      (1 - kBeta2) * g * g;
+          const double direction = first[i] / (1 - std::pow(kBeta1, step)) /
+                                   (std::sqrt(second[i] / (1 - std::pow(kBeta2, step))) + kEps);
+          EXPECT_NEAR(after[i], before[k][i] * (1 - kLr * kDecay) - kLr * direction, 2e-6)
+              << path << " " << i << " step " << step;
+        }
+        const auto expect_quantized = [&](const std::vector<double>& values, const Moment& moment,
+                                          const std::vector<double>& map) {
+          std::vector<double> largest(moment.scales.size());
+          for (size_t i = 0; i < values.size(); ++i) {
+            largest[block_of(i)] = std::max(largest[block_of(i)], std::abs(values[i]));
+          }
+          for (size_t b = 0; b < largest.size(); ++b) {
+            EXPECT_NEAR(moment.scales[b], largest[b], 1e-6 * largest[b]) << path << " block " << b;
+          }
+          for (size_t i = 0; i < values.size(); ++i) {
+            const double scale = moment.scales[block_of(i)];
+            double nearest = INFINITY;
+            for (const double value : map) nearest = std::min(nearest, std::abs(value * scale - values[i]));
+            const double own = std::abs(map[static_cast<int>(moment.codes[i])] * scale - values[i]);
+            EXPECT_LE(own, nearest + 1e-6 * scale) << path << " " << i << " step " << step;
+          }
+        };
+        expect_quantized(first, MomentOf(optimizer, path + ".m"), of_m);
+        expect_quantized(second, MomentOf(optimizer, path + ".v"), of_v);
+      }
+    }
+  });
 }
 
 TEST(AdamW8BitTest, StateIsCodesAndScales) {

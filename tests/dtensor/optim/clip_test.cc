@@ -117,5 +117,20 @@ TEST(ClipTest, Misuse) {
   });
 }
 
+// Of gradients that are too large by a scale, without a bound on the norm: an overflow is no factor that an update would take.
+TEST(ClipTest, AnOverflowUnderALossScaleMakesNoFactor) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Model model;
+    model.LayWithGradients(context, {"[dp, -]", "[-]", "[-, -]"});
+    const DTensor scale = Full(context, DType::kF64, Shape(), 8);
+    EXPECT_EQ(ComputeGlobalNorm(model.AllParameters(), /*max_norm=*/0, scale).scale.Item(), 0.125);
+    for (const double wrong : {HUGE_VAL, std::nan("")}) {
+      model.b.SetGrad(Full(context, DType::kF64, {4}, wrong));
+      EXPECT_FALSE(
+          std::isfinite(ComputeGlobalNorm(model.AllParameters(), /*max_norm=*/0, scale).scale.Item()));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace weft
