@@ -4,14 +4,17 @@
 //   weft_run --nproc-per-node=4 bazel-bin/benchmarks/pipeline --ranks=4     ranks as processes
 //   bazel run //benchmarks:pipeline -- --ranks=4                            ranks as threads
 //
-// Three kinds of lines:
+// Five kinds of lines:
 //
 //   makespan/SCHEDULE/RANKSr   seconds of a step whose stages sleep `--unit_ms` for each of F, I and W of a whole rank, median
 //                              of five; the limit is the certificate's makespan in those units. What is above it is
 //                              the executor, the messages and the sleeps' own lateness, on as many cores as there are
+//   idle/SCHEDULE/RANKSr       seconds of the same steps in which the rank that idles longest did not sleep for its stages; the
+//                              limit is the certificate's bubble and 3% of its makespan
 //   action/SCHEDULE/RANKSr     microseconds of the rank thread's CPU time for an action, with stages that do nothing,
-//                              without those of the same segments run one after another: the hand-over of tensors
-//                              included, waits not, since they take no CPU time
+//                              without those of the same segments run one after another, without hand-overs, and without
+//                              waits, since they take no CPU time
+//   handover/SCHEDULE/RANKSr   the same of a hand-over: a send, or a receive
 //   message/SIZE/RANKSr        a message between the first two ranks, half of there and back: a small one in microseconds,
 //                              others as GB/s, beside a copy of the bytes
 
@@ -49,7 +52,8 @@ ABSL_FLAG(int, microbatches, 0, "of a step; 0: four per rank");
 ABSL_FLAG(double, unit_ms, 20, "what F, I and W of a whole rank take each");
 ABSL_FLAG(std::vector<std::string>, schedules,
           std::vector<std::string>({"gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2",
-                                    "interleaved_zb", "zbv", "dualpipev", "v_half", "v_min"}),
+                                    "interleaved_zb", "zbv", "dualpipev", "v_half", "v_min", "pipedream",
+                                    "pipedream_2bw"}),
           "to measure");
 
 namespace weft {
@@ -57,7 +61,9 @@ namespace {
 
 constexpr int kRepeats = 5;
 constexpr double kMakespanTarget = 1.03;
+constexpr double kIdleSlack = 0.03;  // of the makespan
 constexpr double kActionTargetUs = 20;
+constexpr double kHandOverTargetUs = 50;
 constexpr double kMessageTargetUs = 50;  // of a small one
 constexpr double kMessageTarget = 0.3;   // of the rate of a copy
 constexpr int64_t kSmall = 4 << 10;
@@ -80,23 +86,26 @@ double ThreadSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void Sleep(double seconds) {
+// Adds what it took.
+void Sleep(double seconds, double* slept) {
+  const double begun = Now();
   prctl(PR_SET_TIMERSLACK, 1);  // the kernel lets a sleep take 50 us more otherwise
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  *slept += Now() - begun;
 }
 
 // A function of one piece that hands it on, and its gradient back, and sleeps on both ways.
-DTensor Sleeping(const char* name, const DTensor& x, double forward, double backward) {
+DTensor Sleeping(const char* name, const DTensor& x, double forward, double backward, double* slept) {
   const LocalFunction function = {
       .name = name,
       .operands = {{.layout = x.layout(), .gradient = x.layout()}},
       .outputs = {{.type = x.type(), .layout = x.layout(), .gradient = x.layout()}},
-      .forward = [forward](absl::Span<const Tensor> operands) -> std::vector<Tensor> {
-        if (forward > 0) Sleep(forward);
+      .forward = [forward, slept](absl::Span<const Tensor> operands) -> std::vector<Tensor> {
+        if (forward > 0) Sleep(forward, slept);
         return {operands[0]};
       },
-      .backward = [backward](const LocalGradients& of) -> std::vector<Tensor> {
-        if (backward > 0) Sleep(backward);
+      .backward = [backward, slept](const LocalGradients& of) -> std::vector<Tensor> {
+        if (backward > 0) Sleep(backward, slept);
         return {of.gradients[0]};
       },
   };
@@ -106,29 +115,31 @@ DTensor Sleeping(const char* name, const DTensor& x, double forward, double back
 // One stage: F and I sleep where the activation passes, W where the parameter joins it.
 class Sleeper : public Module {
  public:
-  Sleeper(Module* parent, std::string name, const double& seconds)
+  Sleeper(Module* parent, std::string name, const double& seconds, double* slept)
       : Module(parent, std::move(name)),
         weight(this, "weight", {.shape = {kWidth}, .initializer = Initializer::Constant(0)}),
-        seconds_(seconds) {}
+        seconds_(seconds),
+        slept_(slept) {}
 
   Parameter weight;
 
  protected:
   DTensor Forward(const DTensor& x) override {
-    return Add(Sleeping("sleep F and I", x, seconds_, seconds_),
-               Sleeping("sleep W", weight.Value(), 0, seconds_));
+    return Add(Sleeping("sleep F and I", x, seconds_, seconds_, slept_),
+               Sleeping("sleep W", weight.Value(), 0, seconds_, slept_));
   }
 
  private:
   const double& seconds_;
+  double* const slept_;
 };
 
 // An entry that wants a gradient, then as many stages as there are. `seconds` may change between steps.
 class Sleepers : public SegmentedModule {
  public:
-  explicit Sleepers(int count) : entry(this, "entry", seconds) {
+  explicit Sleepers(int count) : entry(this, "entry", seconds, &slept) {
     for (int i = 0; i < count; ++i) {
-      sleepers.push_back(std::make_unique<Sleeper>(this, absl::StrCat("stages.", i), seconds));
+      sleepers.push_back(std::make_unique<Sleeper>(this, absl::StrCat("stages.", i), seconds, &slept));
     }
   }
   LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
@@ -139,6 +150,7 @@ class Sleepers : public SegmentedModule {
   }
 
   double seconds = 0;
+  double slept = 0;  // by this rank
   Sleeper entry;
   std::vector<std::unique_ptr<Sleeper>> sleepers;
 
@@ -199,7 +211,15 @@ class Measurement {
                                      .order = is_v ? StageOrder::kV : StageOrder::kLoop,
                                      .sizes = std::vector<int64_t>(schedule.num_stages(), 1)})}};
     Parallelize(model, world_, mesh_, plan);
-    PipelineExecutor pipeline(model, schedule);
+    const auto let_go = [&](const std::vector<Parameter*>& parameters) {
+      for (Parameter* parameter : parameters) parameter->ClearGrad();
+    };
+    PipelineExecutor* of_update = nullptr;
+    PipelineExecutor pipeline(
+        model, schedule,
+        {.update = [&](int stage) { let_go(of_update->ParametersOf(stage)); },
+         .on_action = [this](const PipelineAction& action, bool begins) { NoteAction(action, begins); }});
+    of_update = &pipeline;
     std::vector<Microbatch> parts;
     for (int i = 0; i < microbatches; ++i) {
       const Tensor x = Tensor::FromValues<float>({kWidth}, std::vector<float>(kWidth, 1), world_.allocator());
@@ -212,32 +232,48 @@ class Measurement {
 
     const double unit = absl::GetFlag(FLAGS_unit_ms) / 1e3;
     model.seconds = unit / chunks;
-    std::vector<double> seconds;
+    std::vector<double> seconds, idle;
     for (int i = 0; i < kRepeats; ++i) {
       Most(0);
+      model.slept = 0;
       const double begun = Now();
       pipeline.Run(parts, total);
       seconds.push_back(Most(Now() - begun));
+      idle.push_back(Most(seconds.back() - model.slept));
     }
+    const ScheduleTimeline timeline = CheckSchedule(schedule).timeline;
     Say({.name = absl::StrCat("makespan/", name, "/", num_ranks_, "r"),
          .value = Median(seconds),
          .unit = "s",
-         .limit = CheckSchedule(schedule).timeline.makespan * unit,
+         .limit = timeline.makespan * unit,
          .limit_is = "certificate",
          .target = kMakespanTarget,
          .less_is_better = true});
+    Say({.name = absl::StrCat("idle/", name, "/", num_ranks_, "r"),
+         .value = Median(idle),
+         .unit = "s",
+         .limit = (timeline.bubble + kIdleSlack * timeline.makespan) * unit,
+         .limit_is = "certificate and 3% of the step",
+         .target = 1,
+         .less_is_better = true});
   }
 
-  // What a step takes of the rank's thread, beyond the forward and backward of its stages alone.
+  void NoteAction(const PipelineAction& action, bool begins) {
+    if (!times_transfers_ || !IsTransfer(action.kind)) return;
+    in_transfers_ += begins ? -ThreadSeconds() : ThreadSeconds();
+  }
+
+  // What a step takes of the rank's thread, beyond the forward and backward of its stages alone: hand-overs, and the rest.
   void MeasureActions(const std::string& name, Sleepers& model, PipelineExecutor& pipeline,
                       const std::vector<Microbatch>& parts, const DTensor& total) {
     model.seconds = 0;
-    std::vector<double> in_step, alone;
-    int64_t num_actions = 0;
+    int64_t num_actions = 0, num_transfers = 0;
     for (const ScheduleItem& item : pipeline.schedule().ranks[world_.rank()]) {
-      num_actions += static_cast<int64_t>(item.actions.size());
+      for (const PipelineAction& action : item.actions)
+        ++(IsTransfer(action.kind) ? num_transfers : num_actions);
     }
     constexpr int kSteps = 30;
+    std::vector<double> in_step, alone, in_transfers;
     for (int i = 0; i < kSteps; ++i) {
       double begun = ThreadSeconds();
       pipeline.Run(parts, total);
@@ -245,13 +281,29 @@ class Measurement {
       begun = ThreadSeconds();
       RunAlone(model, parts);
       alone.push_back(ThreadSeconds() - begun);
+      // In steps of their own, since a look at the clock takes time, too.
+      times_transfers_ = true;
+      in_transfers_ = 0;
+      pipeline.Run(parts, total);
+      times_transfers_ = false;
+      in_transfers.push_back(in_transfers_);
     }
-    const double us = (Median(in_step) - Median(alone)) * 1e6 / static_cast<double>(num_actions);
-    Say({.name = absl::StrCat("action/", name, "/", num_ranks_, "r"),
-         .value = Most(us),
+    const double handed_over = Median(in_transfers);
+    const double rest = Median(in_step) - Median(alone) - handed_over;
+    SayCost("action", name, rest / static_cast<double>(num_actions), kActionTargetUs, "20 us");
+    // A single rank has none.
+    SayCost("handover", name, handed_over / static_cast<double>(std::max<int64_t>(1, num_transfers)),
+            kHandOverTargetUs, "50 us");
+  }
+
+  // Seconds of this rank; the most of all ranks is said.
+  void SayCost(const char* what, const std::string& name, double seconds, double limit_us,
+               const char* limit_is) {
+    Say({.name = absl::StrCat(what, "/", name, "/", num_ranks_, "r"),
+         .value = Most(seconds * 1e6),
          .unit = "us",
-         .limit = kActionTargetUs,
-         .limit_is = "20 us",
+         .limit = limit_us,
+         .limit_is = limit_is,
          .target = 1,
          .less_is_better = true});
   }
@@ -329,6 +381,8 @@ class Measurement {
   const int num_ranks_;
   const DeviceMesh mesh_;
   std::shared_ptr<Communicator> all_;
+  bool times_transfers_ = false;
+  double in_transfers_ = 0;  // CPU seconds of a step's hand-overs
 };
 
 int Measure() {

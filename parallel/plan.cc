@@ -145,6 +145,15 @@ SchedulerChoices SchedulerFromJson(const Json& object) {
 
 }  // namespace
 
+bool Plan::UsesDType(DType dtype) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const PlanEntry& entry) {
+    const StyleRules& rules = FindStyle(entry.style.name);
+    if (rules.dtypes == nullptr) return false;
+    const StyleDTypes given = rules.dtypes(entry.style);
+    return given.param == dtype || given.reduce == dtype;
+  });
+}
+
 Plan Plan::Merge(const Plan& other) const {
   std::vector<PlanEntry> entries = entries_;
   entries.insert(entries.end(), other.entries_.begin(), other.entries_.end());

@@ -45,6 +45,10 @@ class Plan {
     scheduler_ = choices;
   }
 
+  // Whether an entry makes modules compute, or gradients be summed, in `dtype`: of f16 training wants a loss scale.
+  // Errors: InvalidArgument for a style that nobody has registered.
+  bool UsesDType(DType dtype) const;
+
   // This plan's entries, then `other`'s; of the scheduler, what `other` chooses goes before what this plan does.
   Plan Merge(const Plan& other) const;
 

@@ -9,10 +9,9 @@
 #include "runtime/tensor/copy.h"
 
 namespace weft {
-namespace {
 
 // FNV-1a by words in four chains, so that it reads as fast as memory gives: no defence against anybody.
-uint64_t HashOf(const Tensor& piece) {
+uint64_t HashOfPiece(const Tensor& piece) {
   constexpr uint64_t kPrime = 0x100000001b3;
   constexpr int kChains = 4;
   uint64_t chains[kChains] = {0xcbf29ce484222325, 1, 2, 3};
@@ -31,6 +30,8 @@ uint64_t HashOf(const Tensor& piece) {
   for (const uint64_t part : chains) hash = (hash ^ part) * kPrime, hash ^= hash >> 31;
   return hash;
 }
+
+namespace {
 
 // Which of a tensor's pieces a coordinate has, and of how many.
 struct PieceNumber {
@@ -85,7 +86,7 @@ class Comparison {
       const PieceNumber mine = PieceOf(axes.split, context_.mesh(), context_.coordinate());
       const size_t begin = words.size();
       words.resize(begin + 2 * mine.count, std::numeric_limits<int64_t>::max());
-      const auto hash = static_cast<int64_t>(HashOf(value.tensor.ToLocal()));
+      const auto hash = static_cast<int64_t>(HashOfPiece(value.tensor.ToLocal()));
       words[begin + 2 * mine.number] = hash;
       words[begin + 2 * mine.number + 1] = ~hash;
     }
@@ -97,7 +98,7 @@ class Comparison {
 
   // Asks everyone, so that it says who.
   ReplicaDifference DifferenceOf(const NamedValue& value, const AxisList& split, const PieceNumber& piece) {
-    const auto mine = static_cast<int64_t>(HashOf(value.tensor.ToLocal()));
+    const auto mine = static_cast<int64_t>(HashOfPiece(value.tensor.ToLocal()));
     const Tensor hash = Tensor::FromValues<int64_t>({1}, {mine}, context_.allocator());
     const Tensor all = Tensor::Empty(context_.allocator(), DType::kI64, {everyone_->size()});
     const std::vector<int64_t> counts(everyone_->size(), 1);

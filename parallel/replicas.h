@@ -3,6 +3,7 @@
 #ifndef WEFT_PARALLEL_REPLICAS_H_
 #define WEFT_PARALLEL_REPLICAS_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "dtensor/dtensor.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
+#include "runtime/tensor/tensor.h"
 
 namespace weft {
 
@@ -21,6 +23,9 @@ struct ReplicaAxes {
   AxisList replicas;
 };
 ReplicaAxes ReplicaAxesOf(const Layout& layout, const DeviceMesh& mesh);
+
+// Of a piece's bits, the same on every machine.
+uint64_t HashOfPiece(const Tensor& piece);
 
 struct NamedValue {
   std::string name;

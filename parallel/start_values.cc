@@ -5,10 +5,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "parallel/replicas.h"
+#include "parallel/stage_replicas.h"
 #include "runtime/base/error.h"
 
 namespace weft {
 namespace {
+
+void ThrowIf(const std::optional<ReplicaDifference>& difference) {
+  if (!difference) return;
+  Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: ", difference->name,
+        " starts with other values on ", difference->ToString(),
+        ": expected the same on all replicas (the same seed, the same machines), or StartValues::kBroadcast");
+}
 
 void CompareValues(MeshContext& context, absl::Span<Parameter* const> parameters,
                    absl::Span<ModuleBuffer* const> buffers) {
@@ -19,11 +27,16 @@ void CompareValues(MeshContext& context, absl::Span<Parameter* const> parameters
   for (const ModuleBuffer* buffer : buffers) {
     values.push_back({absl::StrCat("buffer '", buffer->path(), "'"), buffer->Value()});
   }
-  const std::optional<ReplicaDifference> difference = CompareReplicas(context, values);
-  if (!difference) return;
-  Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: ", difference->name,
-        " starts with other values on ", difference->ToString(),
-        ": expected the same on all replicas (the same seed, the same machines), or StartValues::kBroadcast");
+  ThrowIf(CompareReplicas(context, values));
+}
+
+void CompareStages(absl::Span<const SharedParameter> shared, const ModelStages& stages) {
+  std::vector<StagedValue> values;
+  for (const auto& [parameter, indices] : shared) {
+    values.push_back({.name = absl::StrCat("parameter '", parameter->path(), "'")});
+    if (parameter->is_here()) values.back().tensors = {parameter->at_rest()};
+  }
+  ThrowIf(CompareAcrossStages(stages, values));
 }
 
 void Broadcast(const DTensor& value) {
@@ -31,6 +44,18 @@ void Broadcast(const DTensor& value) {
   const ReplicaAxes axes = ReplicaAxesOf(value.layout(), context.mesh());
   if (axes.replicas.empty()) return;
   context.Group(axes.replicas).Broadcast(value.ToLocal(), /*root=*/0, {.tag = context.state().tag()}).Wait();
+}
+
+// From the first of the ranks at these indices along the pipeline's axis.
+void BroadcastAlong(const ModelStages& stages, absl::Span<const int> indices, const DTensor& value) {
+  MeshContext& context = *value.context();
+  RankState& state = context.state();
+  const std::vector<int> ranks = RanksAlongPipeline(stages, indices);
+  const bool on_host =
+      context.is_host_side() && state.world().allocator()->device().type == DeviceType::kCuda;
+  Communicator& group =
+      on_host ? state.HostGroup("shared by stages", ranks) : state.Group("shared by stages", ranks);
+  group.Broadcast(value.ToLocal(), /*root=*/0, {.tag = state.tag()}).Wait();
 }
 
 }  // namespace
@@ -43,6 +68,16 @@ void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> param
   const PurposeGuard purpose(context.state(), Purpose::kParam);
   for (const Parameter* parameter : parameters) Broadcast(parameter->at_rest());
   for (const ModuleBuffer* buffer : buffers) Broadcast(buffer->Value());
+}
+
+void AgreeAcrossStages(SegmentedModule& model, const ModelStages& stages, StartValues values) {
+  if (values == StartValues::kTrust) return;
+  const std::vector<SharedParameter> shared = ParametersOfSeveralStages(model, stages);
+  if (values == StartValues::kCompare) return CompareStages(shared, stages);
+  const PurposeGuard purpose(stages.context->state(), Purpose::kParam);
+  for (const auto& [parameter, indices] : shared) {
+    if (parameter->is_here()) BroadcastAlong(stages, indices, parameter->at_rest());
+  }
 }
 
 }  // namespace weft

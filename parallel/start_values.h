@@ -7,8 +7,10 @@
 
 #include "absl/types/span.h"
 #include "dtensor/context/mesh_context.h"
+#include "dtensor/nn/model_stages.h"
 #include "dtensor/nn/module_buffer.h"
 #include "dtensor/nn/parameter.h"
+#include "dtensor/nn/segmented_module.h"
 
 namespace weft {
 
@@ -29,6 +31,16 @@ enum class StartValues : uint8_t {
 // Threads: every rank of the mesh calls it alike.
 void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> parameters,
                         absl::Span<ModuleBuffer* const> buffers, StartValues values);
+
+// The same of what stages of a pipeline have in common, over the ranks of these stages: parameters, since each stage has
+// buffers of its own. kBroadcast: all take the values of the first of these stages. After AgreeOnStartValues, which knows the
+// replicas of one stage alone.
+//
+// Cost:    kCompare: as CompareAcrossStages, of parameters that several stages have; kBroadcast: one broadcast for each of
+//          them along the pipeline's axis, under purpose `param`.
+// Errors:  as AgreeOnStartValues.
+// Threads: every rank of the model calls it alike.
+void AgreeAcrossStages(SegmentedModule& model, const ModelStages& stages, StartValues values);
 
 }  // namespace weft
 

@@ -7,12 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/clip.h"
 #include "parallel/compression/communication_state.h"
-#include "parallel/replicas.h"
+#include "parallel/stage_replicas.h"
 
 namespace weft {
 namespace {
@@ -37,6 +38,12 @@ DTensor OnMesh(const IntrusivePtr<MeshContext>& context, const DTensor& scalar) 
   return DTensor::FromLocal(context, scalar.ToLocal(), replicated, Shape());
 }
 DTensor OnMeshOf(const DTensor& like, const DTensor& scalar) { return OnMesh(like.context(), scalar); }
+
+void ThrowIfDrifted(int64_t step, const std::optional<ReplicaDifference>& difference) {
+  if (!difference) return;
+  Throw(absl::StatusCode::kDataLoss, "step ", step, ": ", difference->name, " has other bits on ",
+        difference->ToString(), ": replicas have drifted apart");
+}
 
 // The step that random bits go by is another while it lives.
 class StepGuard {
@@ -240,8 +247,10 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
   return norm.norm_squared;
 }
 
-// Of what this rank's part of the model has, over the ranks that have the same part.
+// Of what this rank's part of the model has, over the ranks that have the same part, and of what several stages have.
 void Trainer::CompareReplicasOf(int64_t step) {
+  // First, since all ranks of the model are in it.
+  ThrowIfDrifted(step, CompareStages());
   std::vector<NamedValue> values;
   for (const Parameter* parameter : optimizer_.parameters()) {
     values.push_back({absl::StrCat("parameter '", parameter->path(), "'"), parameter->at_rest()});
@@ -251,10 +260,26 @@ void Trainer::CompareReplicasOf(int64_t step) {
   }
   if (values.empty()) return;
   const IntrusivePtr<MeshContext> own = optimizer_.parameters()[0]->at_rest().context()->DeviceSide();
-  const std::optional<ReplicaDifference> difference = CompareReplicas(*own, values);
-  if (!difference) return;
-  Throw(absl::StatusCode::kDataLoss, "step ", step, ": ", difference->name, " has other bits on ",
-        difference->ToString(), ": replicas have drifted apart");
+  ThrowIfDrifted(step, CompareReplicas(*own, values));
+}
+
+std::optional<ReplicaDifference> Trainer::CompareStages() {
+  auto* const segmented = dynamic_cast<SegmentedModule*>(&model_);
+  if (segmented == nullptr || !segmented->stages()) return std::nullopt;
+  const std::vector<std::pair<std::string, DTensor>> states = optimizer_.State();
+  std::vector<StagedValue> values;
+  for (const auto& [parameter, indices] : ParametersOfSeveralStages(*segmented, *segmented->stages())) {
+    const std::string path = parameter->path();
+    StagedValue value = {.name = absl::StrCat("parameter '", path, "'")};
+    StagedValue state = {.name = absl::StrCat("the optimizer's state of '", path, "'")};
+    if (parameter->is_here()) value.tensors = {parameter->at_rest()};
+    for (const auto& [name, tensor] : states) {
+      if (absl::StartsWith(name, path + ".")) state.tensors.push_back(tensor);
+    }
+    values.push_back(std::move(value));
+    values.push_back(std::move(state));
+  }
+  return CompareAcrossStages(*segmented->stages(), values);
 }
 
 std::optional<StepMetrics> Trainer::TakeRecord() {

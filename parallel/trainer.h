@@ -13,6 +13,7 @@
 #include "dtensor/optim/optimizer.h"
 #include "dtensor/optim/schedule.h"
 #include "parallel/pipeline/executor.h"
+#include "parallel/replicas.h"
 #include "parallel/step_metrics.h"
 
 namespace weft {
@@ -35,8 +36,10 @@ struct TrainerOptions {
   // Of the loss, for forward and backward in f16; null: none. The trainer views it and updates it with each step. A step
   // whose gradients overflow then changes nothing but the scale, and the next one goes on.
   LossScale* loss_scale = nullptr;
-  // After so many steps each, replicas of parameters and of the optimizer's state are compared bit by bit; 0: never.
-  // Cost: CompareReplicas (parallel/replicas.h): the host waits for the device then.
+  // After so many steps each, replicas of parameters and of the optimizer's state are compared bit by bit, those of stages
+  // that have a parameter in common too; 0: never.
+  // Cost: CompareReplicas (parallel/replicas.h) and CompareAcrossStages (parallel/stage_replicas.h): the host waits for the
+  //       device then.
   int64_t check_replicas_every = 0;
   std::vector<TrainerCallback> callbacks = {};
 };
@@ -144,6 +147,7 @@ class Trainer {
   DTensor UpdateParameters(double lr, const DTensor& num_tokens);
   std::optional<StepMetrics> TakeRecord();
   void CompareReplicasOf(int64_t step);
+  std::optional<ReplicaDifference> CompareStages();
 
   Module& model_;
   MeshContext& context_;  // of the whole model

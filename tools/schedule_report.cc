@@ -20,7 +20,7 @@ namespace {
 ScheduleReport Report(absl::string_view name, const ScheduleTimes& times,
                       const std::function<PipelineSchedule()>& make) {
   ScheduleReport report{
-      .name = std::string(name), .size = {}, .schedule = {}, .times = times, .certificate = {}};
+      .name = std::string(name), .size = std::nullopt, .schedule = {}, .times = times, .certificate = {}};
   try {
     report.schedule = make();
     report.certificate = CheckSchedule(report.schedule, times);
@@ -28,9 +28,9 @@ ScheduleReport Report(absl::string_view name, const ScheduleTimes& times,
     report.certificate.error = error.message();
     return report;
   }
-  report.size = {.ranks = report.schedule.num_ranks(),
-                 .chunks = report.schedule.num_chunks(),
-                 .microbatches = report.schedule.num_microbatches};
+  report.size = ScheduleSize{.ranks = report.schedule.num_ranks(),
+                             .chunks = report.schedule.num_chunks(),
+                             .microbatches = report.schedule.num_microbatches};
   return report;
 }
 
@@ -53,9 +53,12 @@ double Busy(const std::vector<TimedAction>& actions) {
 std::string ScheduleReport::ToJson() const {
   nlohmann::ordered_json json;
   json["name"] = name;
-  json["ranks"] = size.ranks;
-  json["chunks"] = size.chunks;
-  json["microbatches"] = size.microbatches;
+  for (const char* field : {"ranks", "chunks", "microbatches"}) json[field] = nullptr;
+  if (size) {
+    json["ranks"] = size->ranks;
+    json["chunks"] = size->chunks;
+    json["microbatches"] = size->microbatches;
+  }
   json["ok"] = certificate.ok;
   json["makespan"] = nullptr;
   json["bubble"] = nullptr;
@@ -75,11 +78,12 @@ std::string ScheduleReport::CertificateText() const {
   std::string text = absl::StrFormat(
       "ok: %d ranks, %d %s per rank, %d microbatches\nmakespan %g, bubble %g (%.1f%%) of F, I, W = %g, %g, "
       "%g\n",
-      size.ranks, size.chunks, size.chunks == 1 ? "chunk" : "chunks", size.microbatches, timeline.makespan,
-      timeline.bubble, timeline.makespan > 0 ? 100 * timeline.bubble / timeline.makespan : 0, times.forward,
+      size->ranks, size->chunks, size->chunks == 1 ? "chunk" : "chunks", size->microbatches,
+      timeline.makespan, timeline.bubble,
+      timeline.makespan > 0 ? 100 * timeline.bubble / timeline.makespan : 0, times.forward,
       times.input_gradient, times.weight_gradient);
   absl::StrAppend(&text, "rank     busy  first  last  peak_w  peak_i  versions\n");
-  for (int rank = 0; rank < size.ranks; ++rank) {
+  for (int rank = 0; rank < size->ranks; ++rank) {
     const std::vector<TimedAction>& actions = timeline.ranks[rank];
     absl::StrAppendFormat(&text, "%4d  %7g  %5g %5g  %6d  %6d  %8d\n", rank, Busy(actions),
                           actions.empty() ? 0 : actions.front().start,

@@ -3,6 +3,7 @@
 #ifndef WEFT_TOOLS_SCHEDULE_REPORT_H_
 #define WEFT_TOOLS_SCHEDULE_REPORT_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -13,15 +14,15 @@
 namespace weft {
 
 struct ScheduleReport {
-  std::string name;  // of the schedule, or of its file
-  ScheduleSize size;
-  PipelineSchedule schedule;  // empty if there is none: see `error` of the certificate
+  std::string name;                  // of the schedule, or of its file
+  std::optional<ScheduleSize> size;  // nothing: of a file that cannot be read
+  PipelineSchedule schedule;         // empty if there is none: see `error` of the certificate
   ScheduleTimes times;
   ScheduleCertificate certificate;
 
   // One object, on one line: name, ranks, chunks, microbatches, ok, makespan, bubble, peak_w, peak_i, error.
   // Times are in the units of F, I and W of a whole rank, peaks in chunks, by rank. Where it is not ok, times
-  // are null and lists are empty.
+  // are null and lists are empty; a size that nobody knows is null.
   std::string ToJson() const;
   // The figures of the whole and a line per rank. It is ok.
   std::string CertificateText() const;

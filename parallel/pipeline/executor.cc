@@ -1,9 +1,10 @@
 #include "parallel/pipeline/executor.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <set>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/functions.h"
 #include "dtensor/tape/saved_value.h"
@@ -33,17 +34,6 @@ PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& st
   return schedule.lowered() ? schedule : LowerSchedule(schedule, options.lowering);
 }
 
-bool Contains(const PipelineSchedule& schedule, Kind kind) {
-  for (const std::vector<ScheduleItem>& list : schedule.ranks) {
-    for (const ScheduleItem& item : list) {
-      for (const PipelineAction& action : item.actions) {
-        if (action.kind == kind) return true;
-      }
-    }
-  }
-  return false;
-}
-
 // Whether an item is the send of what an action makes.
 bool SendsWhatMakes(const ScheduleItem& item, const PipelineAction& action) {
   const Kind sends = action.kind == Kind::kForward ? Kind::kSendForward : Kind::kSendBackward;
@@ -55,7 +45,7 @@ bool SendsWhatMakes(const ScheduleItem& item, const PipelineAction& action) {
 void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& options) {
   const ScheduleCertificate certificate = CheckSchedule(schedule);
   WEFT_REQUIRE(certificate.ok, "schedule ", schedule.name, ": ", certificate.error);
-  WEFT_REQUIRE(options.update || !Contains(schedule, Kind::kOpt), "schedule ", schedule.name,
+  WEFT_REQUIRE(options.update || !schedule.Contains(Kind::kOpt), "schedule ", schedule.name,
                " updates parameters within the step (OPT): expected ExecutorOptions::update, which says how");
 }
 
@@ -67,9 +57,10 @@ PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedul
       part_(model.context()),
       index_(static_cast<int>(stages_.context->coordinate()[stages_.axis])),
       schedule_(Lowered(schedule, stages_, options_)),
-      updates_(Contains(schedule_, Kind::kOpt)),
+      updates_(schedule_.Contains(Kind::kOpt)),
       messages_(stages_, part_, options_.rendezvous),
       loss_(stages_.context, part_),
+      names_(stages_.context->world().flight_recorder(), part_->state()),
       stash_(schedule_.versions, schedule_.microbatches_per_update, UpdatedParameters()) {}
 
 // Of each stage, if they are updated within the step.
@@ -95,7 +86,7 @@ DTensor PipelineExecutor::Run(absl::Span<const Microbatch> microbatches, const D
                " is made for ", schedule_.num_microbatches, " microbatches, got ", microbatches.size());
   total_ = total;
   RunList(schedule_, microbatches);
-  const bool reduces = Contains(schedule_, Kind::kReduceGrad);
+  const bool reduces = schedule_.Contains(Kind::kReduceGrad);
   for (const int stage : schedule_.StagesOf(index_)) {
     if (!reduces) stages_.data->ReduceGradients(stage);
   }
@@ -115,9 +106,7 @@ LossSum PipelineExecutor::ForwardLoss(absl::Span<const Microbatch> microbatches)
 DTensors PipelineExecutor::ForwardOutputs(const DTensors& inputs) {
   const NoGradGuard no_grad(part_->state());
   const Microbatch microbatch = {.inputs = inputs};
-  wants_outputs_ = true;
-  RunList(ForwardList(1), absl::MakeConstSpan(&microbatch, 1));
-  wants_outputs_ = false;
+  RunList(ForwardList(1), absl::MakeConstSpan(&microbatch, 1), /*wants_outputs=*/true);
   return messages_.SpreadOutputs(std::exchange(outputs_, {}));
 }
 
@@ -127,16 +116,42 @@ const PipelineSchedule& PipelineExecutor::ForwardList(int num_microbatches) {
   return found->second;
 }
 
-void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches) {
-  flights_.clear();  // of a run that failed
-  stash_.Restart();
+void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches,
+                               bool wants_outputs) {
+  wants_outputs_ = wants_outputs;
   microbatches_ = microbatches;
   kinds_.clear();
   const bool records = part_->state().grad_enabled();
   const std::string frozen = FrozenText(model_);
   for (const Microbatch& each : microbatches) kinds_.push_back(KindOf(each.inputs, records) + frozen);
-  const bool gathers = !Contains(schedule, Kind::kUnshard);
-  for (const int stage : schedule_.StagesOf(index_)) {
+  try {
+    RunItems(schedule);
+  } catch (...) {
+    Abandon();
+    throw;
+  }
+  for (const auto& [place, flight] : flights_) {
+    Require(flight.outputs.empty() && flight.deferred.empty(), {Kind::kBackward, place.first, place.second});
+  }
+  flights_.clear();
+  stash_.Restart();
+  messages_.Finish();
+}
+
+// Nothing of a run that failed goes into the next one.
+void PipelineExecutor::Abandon() noexcept {
+  stages_.data->Abandon();
+  flights_.clear();
+  outputs_.clear();
+  loss_.Clear();
+  stash_.Restart();
+  total_ = DTensor();
+}
+
+void PipelineExecutor::RunItems(const PipelineSchedule& schedule) {
+  const bool gathers = !schedule.Contains(Kind::kUnshard);
+  const std::vector<int> own = schedule_.StagesOf(index_);
+  for (const int stage : own) {
     if (gathers) stages_.data->Unshard(stage);
   }
   const std::vector<ScheduleItem>& list = schedule.ranks[index_];
@@ -150,20 +165,14 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
       }
     }
   }
-  for (const int stage : schedule_.StagesOf(index_)) {
+  for (const int stage : own) {
     if (gathers) stages_.data->Reshard(stage);
   }
-  for (const auto& [place, flight] : flights_) {
-    Require(flight.outputs.empty() && flight.deferred.empty(), {Kind::kBackward, place.first, place.second});
-  }
-  flights_.clear();
-  stash_.Restart();
-  messages_.Finish();
 }
 
 void PipelineExecutor::RunNamed(const PipelineAction& action) {
   World& world = stages_.context->world();
-  const Named& named = NameOf(action);
+  const ActionNames::Name& named = names_.Of(action);
   world.flight_recorder().SetActivity(named.activity);
   const Span span(world.tracer(), world.rank(), "step", named.activity);
   const PathGuard path(part_->state(), named.path_id);
@@ -177,10 +186,6 @@ void PipelineExecutor::Require(bool is_there, const PipelineAction& action) {
   if (is_there) return;
   Throw(absl::StatusCode::kInternal, "pipeline: ", action.ToString(),
         " is not where the list has what it needs");
-}
-
-void PipelineExecutor::MeetOtherEnd() {
-  if (options_.rendezvous) messages_.Finish();
 }
 
 void PipelineExecutor::RunAction(const PipelineAction& action) {
@@ -252,12 +257,15 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
   if (updates_ && records) flight.weights = stash_.For(stage, number);
   const WeightStash::Reading reading(stash_, stage, flight.weights);
   const BatchOffsetGuard offset(state, microbatch.batch_offset);
+  // Gradients stay on each rank until the last microbatch: what modules recompute may go by that.
+  std::optional<NoSync> holds_back;
+  if (number + 1 < std::ssize(microbatches_)) holds_back.emplace(state);
   const ModuleCall call(model_);
   DTensors inputs = flight.inputs;
   if (stage == 0 && !inputs.empty()) inputs[0] = call.Input(inputs[0]);
   DTensors first;
   DTensors outputs = model_.RunSegments(stages_.first_segments[stage], stages_.first_segments[stage + 1],
-                                        std::move(inputs), &first);
+                                        std::move(inputs), stage == 0 ? &first : nullptr);
   if (IsLast(stage)) {
     outputs[0] = call.Output(outputs[0]);
     if (wants_outputs_) {
@@ -281,13 +289,18 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
       if (target.requires_grad()) flight.targets.push_back(stage > 0 ? target : HistoryOf(target));
     }
   }
-  if (IsLast(stage)) return;
+  if (!IsLast(stage)) HandOn(action, outputs);
+}
+
+// To the next stage: at once, if it is here.
+void PipelineExecutor::HandOn(const PipelineAction& action, const DTensors& outputs) {
+  Flight& flight = FlightOf(action);
   for (const DTensor& output : outputs)
     flight.to_send.push_back(output.requires_grad() ? output.Detach() : output);
-  if (!IsHere(stage + 1)) return;
-  Flight& next = flights_[{stage + 1, number}];
-  next.arrival.tensors = std::exchange(flight.to_send, {});
-  for (const HandedTensor& each : flight.handed) next.arrival.wants_gradient.push_back(each.wants_gradient);
+  if (!IsHere(action.stage + 1)) return;
+  Arrival& arrival = flights_[{action.stage + 1, action.microbatch}].arrival;
+  arrival.tensors = std::exchange(flight.to_send, {});
+  for (const HandedTensor& each : flight.handed) arrival.wants_gradient.push_back(each.wants_gradient);
 }
 
 // The sum over the microbatches; backward begins at each one's own.
@@ -303,9 +316,9 @@ void PipelineExecutor::AwaitArrival(const PipelineAction& receive, const Pipelin
                                     Arrival& arrival) {
   if (arrival.works.empty()) return;
   FlightRecorder& recorder = stages_.context->world().flight_recorder();
-  recorder.SetActivity(NameOf(receive).activity);
+  recorder.SetActivity(names_.Of(receive).activity);
   arrival.Wait();
-  recorder.SetActivity(NameOf(action).activity);
+  recorder.SetActivity(names_.Of(action).activity);
 }
 
 // The gradients of a stage's outputs; of the last one's loss none are needed.
@@ -327,11 +340,9 @@ void PipelineExecutor::InputGradient(const PipelineAction& action) {
   const WeightStash::Reading reading(stash_, action.stage, flight.weights);
   const DTensors outputs = std::exchange(flight.outputs, {});
   const DTensors targets = std::exchange(flight.targets, {});
-  DTensors gradients;
-  for (DTensor& gradient :
-       Grad(outputs, targets, {.seeds = seeds, .allow_unused = true, .deferred = &flight.deferred})) {
-    gradients.push_back(std::move(gradient));
-  }
+  const auto made =
+      Grad(outputs, targets, {.seeds = seeds, .allow_unused = true, .deferred = &flight.deferred});
+  DTensors gradients(made.begin(), made.end());
   flight.inputs.clear();
   if (action.stage > 0) HandBack(action, targets, std::move(gradients));
 }
@@ -382,17 +393,6 @@ void PipelineExecutor::Update(int stage) {
   stash_.BeginUpdate(stage, is_read);
   options_.update(stage);
   stash_.EndUpdate(stage);
-}
-
-const PipelineExecutor::Named& PipelineExecutor::NameOf(const PipelineAction& action) {
-  const auto [found, is_new] = names_.try_emplace({action.kind, action.stage, action.microbatch});
-  if (is_new) {
-    std::string text = absl::StrCat(ActionKindName(action.kind), " of stage ", action.stage);
-    if (HasMicrobatch(action.kind)) absl::StrAppend(&text, ", microbatch ", action.microbatch);
-    found->second = {.activity = stages_.context->world().flight_recorder().KeepActivity(text),
-                     .path_id = part_->state().PathId(absl::StrCat("stage ", action.stage))};
-  }
-  return found->second;
 }
 
 }  // namespace weft

@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "dtensor/dtensor.h"
 #include "dtensor/functions/loss.h"
 #include "dtensor/nn/segmented_module.h"
+#include "parallel/pipeline/action_names.h"
 #include "parallel/pipeline/lowering.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/stage_loss.h"
@@ -81,7 +81,8 @@ class PipelineExecutor {
   // sum of LossOf(outputs, targets).Over(total) are added to the parameters' and brought to rest.
   // Returns that sum, an f64 with no history on the whole model's context, Partial along all of its axes.
   // `total`: as of LossSum::Over; where the schedule updates within the step, of the microbatches of one update.
-  // Errors: InvalidArgument for another number of microbatches.
+  // Errors: InvalidArgument for another number of microbatches; whatever the model throws. Then nothing of the run is left
+  //         here; ranks that wait for this one learn of it as they do of any that failed.
   DTensor Run(absl::Span<const Microbatch> microbatches, const DTensor& total);
 
   // Forward alone, with no history, of any number of microbatches: the sum of their losses and of what they count, as
@@ -121,21 +122,23 @@ class PipelineExecutor {
     DTensors gradients = {};    // of the inputs that want one, until they have been sent
     StageWeights weights = {};  // that F has read, where the step updates
   };
-  struct Named {
-    const char* activity = "";
-    int path_id = 0;
-  };
 
   bool IsLast(int stage) const { return stage + 1 == stages_.num_stages(); }
   bool IsHere(int stage) const { return stages_.stage_ranks[stage] == index_; }
   Flight& FlightOf(const PipelineAction& action) { return flights_[{action.stage, action.microbatch}]; }
   const std::string& KindAt(const PipelineAction& action) const { return kinds_[action.microbatch]; }
-  void RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches);
+  void RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches,
+               bool wants_outputs = false);
+  void RunItems(const PipelineSchedule& schedule);
+  void Abandon() noexcept;
   void RunNamed(const PipelineAction& action);
   void RunAction(const PipelineAction& action);
   static void Require(bool is_there, const PipelineAction& action);
-  void MeetOtherEnd();
+  void MeetOtherEnd() {
+    if (options_.rendezvous) messages_.Finish();
+  }
   void Forward(const PipelineAction& action);
+  void HandOn(const PipelineAction& action, const DTensors& outputs);
   void TakeLoss(Flight& flight, const LossSum& loss);
   void AwaitArrival(const PipelineAction& receive, const PipelineAction& action, Arrival& arrival);
   DTensors TakeSeeds(const PipelineAction& action, Flight& flight);
@@ -151,7 +154,6 @@ class PipelineExecutor {
   void Update(int stage);
   std::vector<std::vector<Parameter*>> UpdatedParameters() const;
   const PipelineSchedule& ForwardList(int num_microbatches);
-  const Named& NameOf(const PipelineAction& action);
 
   SegmentedModule& model_;
   const ModelStages stages_;
@@ -163,8 +165,8 @@ class PipelineExecutor {
   std::map<int, PipelineSchedule> forward_lists_;  // by number of microbatches
   StageMessages messages_;
   StageLoss loss_;
+  ActionNames names_;
   WeightStash stash_;
-  std::map<std::tuple<ActionKind, int, int>, Named> names_;  // by kind, stage, microbatch
 
   // Of the run that is under way.
   absl::Span<const Microbatch> microbatches_;

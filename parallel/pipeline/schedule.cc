@@ -116,6 +116,17 @@ std::vector<int> PipelineSchedule::StagesOf(int rank) const {
   return stages;
 }
 
+bool PipelineSchedule::Contains(ActionKind kind) const {
+  for (const std::vector<ScheduleItem>& items : ranks) {
+    for (const ScheduleItem& item : items) {
+      for (const PipelineAction& action : item.actions) {
+        if (action.kind == kind) return true;
+      }
+    }
+  }
+  return false;
+}
+
 bool PipelineSchedule::lowered() const {
   for (const std::vector<ScheduleItem>& items : ranks) {
     for (const ScheduleItem& item : items) {

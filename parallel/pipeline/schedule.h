@@ -100,6 +100,8 @@ struct PipelineSchedule {
   int num_chunks() const;
   // The stages of a rank, ascending.
   std::vector<int> StagesOf(int rank) const;
+  // Whether any list holds an action of this kind.
+  bool Contains(ActionKind kind) const;
   // Whether any list holds a send or a receive.
   bool lowered() const;
 

@@ -24,6 +24,8 @@ class StageLoss {
 
   // The sums since the last call, f64 with no history, Partial along all axes of the whole context.
   LossSum Take();
+  // Forgets what has been added since.
+  void Clear() { sum_ = count_ = DTensor(); }
 
  private:
   DTensor TermOfAll(const DTensor& scalar) const;

@@ -15,13 +15,18 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/styles.h"
 #include "parallel/trainer.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/parallel/data_parallel_cases.h"
+#include "tests/parallel/pipeline/products.h"
 #include "tests/parallel/training_run.h"
 
 namespace weft {
@@ -209,6 +214,45 @@ TEST(LossScaleTest, AnOverflowAnywhereSkipsTheUpdateEverywhere) {
     for (const auto& [path, values] : outcome.parameters) {
       for (const double value : values) ASSERT_TRUE(std::isfinite(value)) << path;
     }
+  }
+}
+
+// What overflows in the gradients of one stage alone: no stage is updated, and all go on with the same scale.
+TEST(LossScaleTest, AnOverflowOnOneStageSkipsAll) {
+  for (const char* schedule : {"1f1b", "zb_h1"}) {
+    RunRanks(2, [&](World& world) {
+      Products model(4);
+      Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"layers.*", Pipeline("pp")}});
+      Sgd optimizer(model.AllParameters(), {.momentum = 0.5});
+      LossScale scale(model.context(), {.initial = 8});
+      Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 0.05; }, .loss_scale = &scale});
+      PipelineExecutor pipeline(model, GenerateSchedule(schedule, {.ranks = 2, .microbatches = 2}));
+      bool overflows = false;
+      Parameter& first = model.layers[0]->weight;
+      if (world.rank() == 0) {
+        first.AddGradientReady([&](Parameter& parameter) {
+          if (overflows) parameter.SetGrad(FullLike(parameter.grad(), HUGE_VAL));
+        });
+      }
+      Parameter& own = *model.AllParameters()[0];
+      std::vector<bool> changes, updated;
+      std::vector<double> scales;
+      const auto take = [&](const std::optional<StepMetrics>& metrics) {
+        if (!metrics) return;
+        updated.push_back(metrics->updated);
+        scales.push_back(metrics->loss_scale);
+      };
+      for (int step = 1; step <= 3; ++step) {
+        overflows = step == 2;
+        const std::vector<double> before = own.at_rest().ToLocal().ToVector<double>();
+        take(trainer.Step(pipeline, ProductParts(model.context(), 2)));
+        changes.push_back(own.at_rest().ToLocal().ToVector<double>() != before);
+      }
+      take(trainer.Flush());
+      EXPECT_EQ(changes, (std::vector<bool>{true, false, true})) << schedule << ", rank " << world.rank();
+      EXPECT_EQ(updated, changes) << schedule << ", rank " << world.rank();
+      EXPECT_EQ(scales, (std::vector<double>{8, 4, 4})) << schedule << ", rank " << world.rank();
+    });
   }
 }
 

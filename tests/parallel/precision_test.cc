@@ -6,6 +6,7 @@
 #include <ostream>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -71,6 +72,28 @@ INSTANTIATE_TEST_SUITE_P(Plans, PrecisionEqualityTest,
                                          Case{"ddp", "dp=2", 1, DType::kBF16},
                                          Case{"fsdp", "dp=2", 3, DType::kBF16},
                                          Case{"hsdp", "replica=2,shard=2", 1, DType::kBF16}));
+
+// f16 compute, of a loss that is scaled so that its gradients do not vanish.
+TEST(PrecisionTest, F16IsOneDevices) {
+  const auto run_of = [](const std::string& plan, const std::string& mesh, int64_t microbatches) {
+    TrainingRun run = RunOf(plan, mesh, microbatches);
+    run.plan = DataPlanNamed(plan, run.mesh).Merge({{"", Precision({.param = DType::kF16})}});
+    run.mean = [](const LossSum& loss) { return Scale(loss.Mean(), 1024); };
+    run.over_total = [](const LossSum& loss, const DTensor& total) { return Scale(loss.Over(total), 1024); };
+    return run;
+  };
+  const TrainingResult one = Train(run_of("none", "", 1));
+  for (const auto& [plan, mesh, microbatches] :
+       std::vector<std::tuple<const char*, const char*, int64_t>>{{"ddp", "dp=2", 1},
+                                                                  {"ddp", "dp=2,tp=2", 3},
+                                                                  {"zero2", "dp=3", 3},
+                                                                  {"fsdp", "dp=2", 3},
+                                                                  {"hsdp", "replica=2,shard=2", 1}}) {
+    const TrainingResult result = Train(run_of(plan, mesh, microbatches));
+    EXPECT_THAT(Differences(one, result, kF16Tolerance), testing::IsEmpty())
+        << plan << " on " << mesh << ": " << DeviationSummary(one, result);
+  }
+}
 
 // The mutant: norms that are not cast back are seen.
 TEST(PrecisionTest, OtherDtypesShow) {

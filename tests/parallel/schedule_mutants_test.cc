@@ -197,7 +197,9 @@ TEST(ScheduleMutantsTest, AWaitLeftOut) {
 }
 
 TEST(ScheduleMutantsTest, ABufferFreedEarly) {
-  for (const char* plan : {"ddp", "zero2", "hsdp"}) ExpectEachCaught(Mistake::Kind::kFreesEarly, plan);
+  for (const char* plan : {"ddp", "zero2", "fsdp", "hsdp"}) {
+    ExpectEachCaught(Mistake::Kind::kFreesEarly, plan);
+  }
 }
 
 // A sink that is given everything twice.

@@ -14,11 +14,13 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/linear.h"
 #include "dtensor/optim/sgd.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
+#include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 
 namespace weft {
@@ -37,13 +39,19 @@ class Chain : public Module {
   }
 
   std::vector<int> order = {0, 1, 2, 3};
+  std::set<int>
+      by_hand;  // blocks whose parameters the chain uses itself, so that their Forward is not called
   std::vector<std::unique_ptr<Linear>> blocks;
   Parameter own{this, "own", {.shape = {kDim, kDim}, .initializer = Initializer::Normal(0, 0.3)}};
 
  protected:
   DTensor Forward(const DTensor& x) override {
     DTensor y = MatMul(x, own.Value());
-    for (const int block : order) y = Tanh((*blocks[block])(y));
+    for (const int block : order) {
+      Linear& linear = *blocks[block];
+      const bool calls = by_hand.count(block) == 0;
+      y = Tanh(calls ? linear(y) : MatMul(y, linear.weight.Value()) + linear.bias->Value());
+    }
     return MatMul(y, own.Value());
   }
 };
@@ -52,6 +60,7 @@ struct Step {
   std::vector<int> order = {0, 1, 2, 3};
   bool evaluates = false;  // before it
   bool changes = false;    // a parameter of the root, before it, as loading does
+  std::set<int> by_hand = {};
 };
 
 Plan PlanNamed(const std::string& name) {
@@ -95,6 +104,7 @@ Outcome Train(const std::string& mesh_text, const Plan& plan, const std::vector<
         model.own.Load(0.5 * model.own.at_rest());
       }
       model.order = step.order;
+      model.by_hand = step.by_hand;
       const DTensor loss = loss_of(number);
       Backward(loss);
       mine.losses.push_back(loss.Item());
@@ -148,6 +158,16 @@ TEST_P(SchedulerTest, AnotherOrder) { Check({{}, {{3, 2, 1, 0}}, {{2, 0, 3, 1}},
 TEST_P(SchedulerTest, ModulesLeftOut) { Check({{{0, 1}}, {{2, 3}}, {{1}}, {}, {{0, 1}}}); }
 
 TEST_P(SchedulerTest, AnEvaluationInBetween) { Check({{}, {.evaluates = true}, {{3, 1, 0, 2}, true}, {}}); }
+
+TEST_P(SchedulerTest, AnotherMethodThanForward) {
+  Check({{},
+         {.by_hand = {1}},
+         {.by_hand = {0, 3}},
+         {},
+         {.by_hand = {0, 1, 2, 3}},
+         {.order = {1, 1, 2}, .by_hand = {1}},
+         {}});
+}
 
 TEST_P(SchedulerTest, ParametersChangedBetweenSteps) {
   Check({{}, {}, {.changes = true}, {.evaluates = true, .changes = true}, {}});
@@ -272,6 +292,25 @@ TEST(SchedulerUnusedTest, ParametersUnusedOnSomeRanks) {
       EXPECT_NE(warnings[0].find(absl::StrCat("none on rank ", world.rank())), std::string::npos)
           << warnings[0];
     }
+  });
+}
+
+// Without it ranks that lack different gradients of one shape do not add one to the other: they disagree.
+TEST(SchedulerUnusedTest, DifferentOnesOfOneShapeAreAnError) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    Plan plan = PlanNamed("ddp");
+    plan.set_scheduler({.bucket_mb = 0.0003});
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+    model.order = world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2};
+    const DTensor x = RandomNormal(context, DType::kF64, {6, kDim}, {}, "x");
+    EXPECT_THAT(MessageOf([&] {
+                  Backward(Sum(Square(model(x))));
+                  for (const Parameter* parameter : model.AllParameters()) {
+                    if (parameter->grad().defined()) parameter->grad().ToLocal();
+                  }
+                }),
+                testing::ContainsRegex("all_reduce\\(f64, sum, count 3[0-9]* in 2 parts #"));
   });
 }
 

@@ -87,6 +87,9 @@ inline constexpr Tolerance kF32Tolerance = {
     .gradient = 1e-5, .gradient_floor = 0, .loss = 1e-5, .grad_norm = 1e-6};
 inline constexpr Tolerance kBF16Tolerance = {
     .gradient = 0.03, .gradient_floor = 0, .loss = 5e-4, .grad_norm = 2e-3};
+// f16 compute rounds eight times finer than bf16.
+inline constexpr Tolerance kF16Tolerance = {
+    .gradient = 0.004, .gradient_floor = 0, .loss = 7e-5, .grad_norm = 3e-4};
 
 // What is wrong with `actual`, a line each: initial values that are not bitwise equal, and whatever is beyond
 // `tolerance`. Norms are judged at the steps whose gradients were kept.

@@ -49,12 +49,13 @@ struct Reading {
 };
 
 // What the last rank's allocator has saved for backward after each action of a second step.
-std::vector<Reading> LastRanksBytes(const std::string& schedule, int ranks, int microbatches) {
+std::vector<Reading> LastRanksBytes(const std::string& schedule, int ranks, int microbatches,
+                                    const Plan& plan = StagedPlan()) {
   std::vector<Reading> readings;
   RunRanks(ranks, [&](World& world) {
     Products model(2 * ranks);
     const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("pp=", ranks));
-    const auto context = Parallelize(model, world, mesh, StagedPlan(), {.dtype = DType::kF64});
+    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
     const auto read = [&] { return world.allocator()->by_kind()[MemoryKind::kSaved].live; };
     std::vector<Reading> mine;
     int64_t before = 0;
@@ -106,6 +107,45 @@ TEST(ExecutorRunTest, WhatIsSavedGoesAsTheScheduleSays) {
       EXPECT_LT(most, 4 * alone[Kind::kForward]) << schedule;
     }
   }
+}
+
+// Two layers that are computed again together keep the first one's input alone; of the last microbatch all, if the plan
+// says so.
+TEST(ExecutorRunTest, TheLastMicrobatchMayBeKept) {
+  constexpr int64_t kActivation = kRows * kDim * 8;
+  const auto after_forward = [](const std::optional<Style>& recompute) {
+    Plan plan = StagedPlan();
+    if (recompute) plan = plan.Merge(Plan({{"layers.*", *recompute}}));
+    int64_t bytes = 0;
+    for (const Reading& reading : LastRanksBytes("gpipe", /*ranks=*/2, /*microbatches=*/4, plan)) {
+      if (reading.action == PipelineAction{Kind::kForward, 1, 3}) bytes = reading.bytes;
+    }
+    return bytes;
+  };
+  const int64_t keeps_all = after_forward(std::nullopt);
+  EXPECT_EQ(keeps_all - after_forward(Recompute({.every = 2})), 4 * kActivation);
+  EXPECT_EQ(keeps_all - after_forward(Recompute({.every = 2, .last_microbatch = false})), 3 * kActivation);
+}
+
+// A program may go on after an error that no other rank knows of: here there is none.
+TEST(ExecutorRunTest, ARunAfterOneThatFailed) {
+  RunRanks(1, [](World& world) {
+    Products model(2);
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("pp=1"), StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 1, .microbatches = 1}));
+    const std::vector<Microbatch> parts = ProductParts(model.context(), 1);
+    const DTensor total = One(model.context());
+    const double expected = pipeline.Run(parts, total).Item();
+    HookHandle hook = model.layers[1]->AddAfterForward(
+        [](Module&, const DTensor&) -> DTensor { ThrowInvalidArgument("planted"); });
+    EXPECT_EQ(MessageOf([&] { pipeline.ForwardOutputs(parts[0].inputs); }), "planted");
+    EXPECT_EQ(MessageOf([&] { pipeline.Run(parts, total); }), "planted");
+    hook.Remove();
+    EXPECT_EQ(pipeline.Run(parts, total).Item(), expected);
+    EXPECT_EQ(pipeline.ForwardLoss(parts).sum.Item(), expected);
+    EXPECT_EQ(pipeline.ForwardOutputs(parts[0].inputs).size(), 1u);
+  });
 }
 
 // Gradients of all microbatches move once.

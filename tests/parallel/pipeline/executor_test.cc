@@ -59,6 +59,14 @@ TEST_P(ExecutorTest, OnFourRanks) {
                    .rows = std::vector<int64_t>(8, 2)});
 }
 
+// Four stages beside every other parallelism, with rows that the ranks do not divide.
+TEST_P(ExecutorTest, OnFourRanksAndWhatStandsBesideThem) {
+  const std::vector<int64_t> rows = {1, 2, 1, 1, 3, 1, 1, 2};
+  ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=4, dp=2", .tied_head = true, .rows = rows});
+  ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=4, tp=2", .tied_head = true, .rows = rows});
+  ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=4, tp=2", .sequence_parallel = true, .rows = rows});
+}
+
 TEST_P(ExecutorTest, WithATieThatIsDeclared) {
   ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=2", .tied_head = true, .declares_tie = true});
   ExpectOneDevice({.schedule = GetParam(),
@@ -96,6 +104,7 @@ class Wrapped : public StageData {
   void Reshard(int stage) noexcept override { data_->Reshard(stage); }
   void ReduceGradients(int stage) override { data_->ReduceGradients(stage); }
   void FinishGradients() override { data_->FinishGradients(); }
+  void Abandon() noexcept override { data_->Abandon(); }
 
  private:
   std::shared_ptr<StageData> data_;

@@ -29,10 +29,11 @@ class Half : public Module {
   DTensor Forward(const DTensor& x) override { return Scale(x, 0.5); }
 };
 
-// Products one after another, x -> x W, and the squared distance from the targets. `halves`: those that are Half instead.
+// Products one after another, x -> x W, each with a dropout behind it, and the squared distance from the targets.
+// `halves`: those that are Half instead.
 class Products : public SegmentedModule {
  public:
-  explicit Products(int count, const std::set<int>& halves = {}) {
+  explicit Products(int count, const std::set<int>& halves = {}, double dropout = 0) : dropout_(dropout) {
     for (int i = 0; i < count; ++i) {
       if (halves.count(i) != 0) {
         halves_.push_back(std::make_unique<Half>(this, absl::StrCat("layers.", i)));
@@ -57,8 +58,9 @@ class Products : public SegmentedModule {
   std::vector<Segment> MakeSegments() override {
     std::vector<Segment> chain;
     for (Module* const each : chain_) {
-      chain.push_back({.modules = {each}, .cost = 1, .run = [each](const DTensors& x) -> DTensors {
-                         return {(*each)(x[0])};
+      chain.push_back({.modules = {each}, .cost = 1, .run = [this, each](const DTensors& x) -> DTensors {
+                         const DTensor y = (*each)(x[0]);
+                         return {dropout_ > 0 ? Dropout(y, dropout_) : y};
                        }});
     }
     return chain;
@@ -67,21 +69,30 @@ class Products : public SegmentedModule {
  private:
   std::vector<std::unique_ptr<Half>> halves_;
   std::vector<Module*> chain_;
+  const double dropout_;
 };
 
-// Microbatches of kRows rows, split over axis dp if there is one.
-inline std::vector<Microbatch> ProductParts(const IntrusivePtr<MeshContext>& context, int count) {
+// Microbatches of so many rows each, split over axis dp if there is one.
+inline std::vector<Microbatch> ProductParts(const IntrusivePtr<MeshContext>& context,
+                                            const std::vector<int64_t>& rows) {
   std::vector<Microbatch> parts;
-  for (int i = 0; i < count; ++i) {
-    const auto rows = [&](uint64_t seed) {
+  int64_t offset = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto values = [&](uint64_t seed) {
       Layout layout(2, context->mesh().num_axes());
       const int dp = context->mesh().FindAxis("dp");
       if (dp >= 0) layout = layout.WithShard(dp, 0);
-      return DTensor::Distribute(context, RandomF64({kRows, kDim}, seed), layout);
+      return DTensor::Distribute(context, RandomF64({rows[i], kDim}, seed), layout);
     };
-    parts.push_back({.inputs = {rows(2 * i)}, .targets = rows(2 * i + 1), .batch_offset = i * kRows});
+    parts.push_back({.inputs = {values(2 * i)}, .targets = values(2 * i + 1), .batch_offset = offset});
+    offset += rows[i];
   }
   return parts;
+}
+
+// Of kRows rows each.
+inline std::vector<Microbatch> ProductParts(const IntrusivePtr<MeshContext>& context, int count) {
+  return ProductParts(context, std::vector<int64_t>(count, kRows));
 }
 
 }  // namespace weft

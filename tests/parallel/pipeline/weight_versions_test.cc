@@ -54,12 +54,25 @@ std::map<std::pair<int, int>, int> VersionsRead(const PipelineSchedule& schedule
   return read;
 }
 
+// What is trained beside the schedule.
+struct Job {
+  double dropout = 0;
+  bool has_uneven_rows = false;
+
+  // Some that two ranks do not divide, and one that leaves a rank without any.
+  std::vector<Microbatch> Parts(const IntrusivePtr<MeshContext>& context, int count) const {
+    std::vector<int64_t> rows(count, kRows);
+    for (int i = 0; has_uneven_rows && i < count; ++i) rows[i] = 1 + (2 * i) % 5;
+    return ProductParts(context, rows);
+  }
+};
+
 // One layer a stage; every version of every layer is kept.
-Outcome OneDevice(const PipelineSchedule& schedule) {
+Outcome OneDevice(const PipelineSchedule& schedule, const Job& job = {}) {
   const std::map<std::pair<int, int>, int> read = VersionsRead(schedule);
   Outcome outcome;
   RunRanks(1, [&](World& world) {
-    Products model(schedule.num_stages());
+    Products model(schedule.num_stages(), /*halves=*/{}, job.dropout);
     const auto context = Bind(world, DeviceMesh());
     Materialize(model, context, {.dtype = DType::kF64});
     const std::vector<Parameter*> layers = model.AllParameters();
@@ -68,7 +81,7 @@ Outcome OneDevice(const PipelineSchedule& schedule) {
     for (const Parameter* layer : layers) {
       versions.push_back({layer->at_rest().ToLocal().ToVector<double>()});
     }
-    const std::vector<Microbatch> parts = ProductParts(context, schedule.num_microbatches);
+    const std::vector<Microbatch> parts = job.Parts(context, schedule.num_microbatches);
     for (int m = 0; m < schedule.num_microbatches; ++m) {
       for (size_t i = 0; i < layers.size(); ++i) {
         const std::vector<double>& version = versions[i][read.at({static_cast<int>(i), m})];
@@ -76,6 +89,7 @@ Outcome OneDevice(const PipelineSchedule& schedule) {
         layers[i]->Load(DTensor::Distribute(context, weights, Layout(2, 0)));
         layers[i]->ClearGrad();
       }
+      const BatchOffsetGuard offset(context->state(), parts[m].batch_offset);
       const DTensor loss = model.LossOf({model(parts[m].inputs[0])}, parts[m].targets).sum;
       Backward(loss);
       outcome.loss += loss.Item();
@@ -97,14 +111,17 @@ Outcome OneDevice(const PipelineSchedule& schedule) {
   return outcome;
 }
 
-Outcome Pipelined(const PipelineSchedule& schedule, const std::string& beside, bool stale = false) {
+// `data`: what axis dp does, of `beside`, ", dp=2"; axis tp splits the products' columns.
+Outcome Pipelined(const PipelineSchedule& schedule, const std::string& beside, bool stale = false,
+                  const Job& job = {}, const Style& data = FullyShard("dp")) {
   Outcome outcome;
   std::mutex mutex;
   const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("pp=", schedule.num_ranks(), beside));
   RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
-    Products model(schedule.num_stages());
+    Products model(schedule.num_stages(), /*halves=*/{}, job.dropout);
     std::vector<PlanEntry> entries = {{"layers.*", Pipeline("pp")}};
-    if (!beside.empty()) entries.push_back({"layers.*", FullyShard("dp")});
+    if (mesh.FindAxis("tp") >= 0) entries.push_back({"layers.*", ColumnParallel("tp")});
+    if (mesh.FindAxis("dp") >= 0) entries.push_back({"layers.*", data});
     Parallelize(model, world, mesh, Plan(entries), {.dtype = DType::kF64});
     std::map<int, std::unique_ptr<Sgd>> optimizers;
     int num_updates = 0;
@@ -119,7 +136,7 @@ Outcome Pipelined(const PipelineSchedule& schedule, const std::string& beside, b
       if (!parameters.empty()) optimizers[stage] = std::make_unique<Sgd>(parameters, SgdOptions());
     }
     const DTensor total = Full(model.context(), DType::kF64, Shape(), 1);
-    const std::vector<Microbatch> parts = ProductParts(model.context(), schedule.num_microbatches);
+    const std::vector<Microbatch> parts = job.Parts(model.context(), schedule.num_microbatches);
     const double loss = pipeline.Run(parts, total).Item();
     const int64_t parameter_bytes = world.allocator()->by_kind()[MemoryKind::kParam].live;
     std::map<std::string, std::vector<double>> weights;
@@ -157,6 +174,25 @@ TEST(WeightVersionsTest, EveryMicrobatchReadsItsOwn) {
           << name << " fsdp of " << ranks;
       EXPECT_GT(MostDifference(Pipelined(schedule, "", /*stale=*/true), expected), 1e-6) << name;
     }
+  }
+}
+
+// Beside every other parallelism, with dropout, and rows that the ranks do not divide.
+TEST(WeightVersionsTest, WithWhatStandsBesideThem) {
+  for (const char* name : {"pipedream", "pipedream_2bw"}) {
+    const PipelineSchedule schedule = GenerateSchedule(name, {.ranks = 2, .microbatches = 6});
+    const Job job = {.dropout = 0.1, .has_uneven_rows = true};
+    const Outcome expected = OneDevice(schedule, job);
+    const auto difference = [&](const std::string& beside, const Style& data = FullyShard("dp")) {
+      return MostDifference(Pipelined(schedule, beside, /*stale=*/false, job, data), expected);
+    };
+    EXPECT_LT(difference(""), 1e-11) << name;
+    EXPECT_LT(difference(", dp=2", DataParallel("dp")), 1e-11) << name << " ddp";
+    EXPECT_LT(difference(", dp=2"), 1e-11) << name << " fsdp";
+    EXPECT_LT(difference(", tp=2"), 1e-11) << name << " tp";
+    EXPECT_LT(difference(", dp=2, tp=2", DataParallel("dp")), 1e-11) << name << " ddp and tp";
+    EXPECT_GT(MostDifference(OneDevice(schedule, {.has_uneven_rows = true}), expected), 1e-6) << name;
+    EXPECT_GT(MostDifference(OneDevice(schedule, {.dropout = 0.1}), expected), 1e-6) << name;
   }
 }
 
