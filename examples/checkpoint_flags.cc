@@ -80,6 +80,7 @@ std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
   options.incremental = absl::GetFlag(FLAGS_save_incremental);
   options.bytes_per_second = InRange(0, 1e9, "save_bandwidth", absl::GetFlag(FLAGS_save_bandwidth)) * 1e6;
   if (const auto launched = ParseLaunchEnvironment(LauncherVariables())) {
+    options.run_id = launched->run_id;
     options.generation = launched->restart_count;
   }
   options.snapshot_every = AtLeast(0, "snapshot_every", absl::GetFlag(FLAGS_snapshot_every));
@@ -97,19 +98,36 @@ std::optional<SavedStep> FindSavedStep() {
   const std::string folder = CheckpointFolder();
   if (folder.empty()) return std::nullopt;
   const std::shared_ptr<Files> files = MakeDiskFiles();
-  const FoundStep found = FindStepToGoOnFrom(*files, folder);
-  if (!found.step) return std::nullopt;
-  return SavedStep{.step = *found.step, .texts = ReadManifest(*files, folder, *found.step).texts};
+  std::vector<int64_t> steps = ListSteps(*files, folder);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    try {
+      return SavedStep{.step = *step, .texts = ReadManifest(*files, folder, *step).texts};
+    } catch (const Error& error) {
+      const bool is_broken =
+          error.code() == absl::StatusCode::kDataLoss || error.code() == absl::StatusCode::kNotFound;
+      if (!is_broken) throw;
+    }
+  }
+  return std::nullopt;
 }
 
-void RequireSameStep(const CheckpointManager& manager, std::optional<int64_t> read) {
-  if (manager.latest_step() == read) return;
-  const auto text = [](std::optional<int64_t> step) {
-    return step ? absl::StrCat(*step) : std::string("none");
+void RequireSameFlags(int64_t step, const std::map<std::string, std::string>& loaded,
+                      const std::map<std::string, std::string>& read,
+                      const std::map<std::string, std::string>& now) {
+  // A number may be written in several ways.
+  const auto is = [](const std::map<std::string, std::string>& values, const std::string& name,
+                     const std::string& value) {
+    const auto found = values.find(name);
+    if (found == values.end() || found->second == value) return true;
+    double left = 0, right = 0;
+    return absl::SimpleAtod(found->second, &left) && absl::SimpleAtod(value, &right) && left == right;
   };
-  Throw(absl::StatusCode::kFailedPrecondition, "--checkpoint_dir=", CheckpointFolder(),
-        ": the newest step is ", text(manager.latest_step()), ", but ", text(read),
-        " was when the run began; start it again");
+  for (const auto& [name, value] : loaded) {
+    if (is(read, name, value) || is(now, name, value)) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, "--checkpoint_dir=", CheckpointFolder(), ": step ", step,
+          ", which was loaded, was made with --", name, "=", value, ", but when the run began it was --",
+          name, "=", now.at(name), "; start it again, or give the flag");
+  }
 }
 
 void RestoreFlags(const std::map<std::string, std::string>& saved, const ParsedFlags& parsed,

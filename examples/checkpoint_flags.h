@@ -30,14 +30,23 @@ struct SavedStep {
   int64_t step = 0;
   StateTexts texts = {};
 };
-// The newest step of the folder that is whole; nothing without a folder, or a step in it. For what a program has to know
-// before it has a world: CheckpointManager looks by itself.
-// Errors: those of the folder.
+// The newest step of the folder with a manifest; nothing without a folder, or such a step. For flags, which a program has to
+// know before it has a world: the mesh, which they say, says how many ranks the world has, and there is no store yet in which
+// one rank could look for all.
+// Which step is whole, and whether one is, one rank finds out when there is a world: CheckpointManager. So it may load another
+// step than this: RequireSameFlags.
+// Cost:   every rank reads one small file.
+// Errors: those of the folder, but for manifests that are broken or missing.
 std::optional<SavedStep> FindSavedStep();
 
-// For a program that goes on by what FindSavedStep has read, the step `read`, with the tensors of the manager's newest step.
-// Errors: FailedPrecondition naming both, where another process has saved or removed a step in between.
-void RequireSameStep(const CheckpointManager& manager, std::optional<int64_t> read);
+// For a program that has loaded another step, or a snapshot, than FindSavedStep has read: that happens where the newest step
+// turns out not to be whole, and where a machine sees a new name late. What was taken over must be what would have been
+// taken over from the step `loaded`: flags by name, as they were saved with it.
+// `read`: those of the step that was read; the same as `now` without one. `now`: as they are.
+// Errors: FailedPrecondition naming the first flag that is none of both, and its values.
+void RequireSameFlags(int64_t step, const std::map<std::string, std::string>& loaded,
+                      const std::map<std::string, std::string>& read,
+                      const std::map<std::string, std::string>& now);
 
 // Sets each flag of `saved` (values by name) that the command line did not give.
 // `fixed`: flags that may not be given another value: what was saved is of the old one.

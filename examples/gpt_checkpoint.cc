@@ -41,16 +41,21 @@ std::string Required(const std::string& path, const StateTexts& texts, const std
   return it->second;
 }
 
-// A floor that follows --lr, since --min_lr is not given, is what it is now: a batch policy scales both.
-void FixFloor() {
-  absl::CommandLineFlag& floor = Flag("min_lr");
+// The flags, with a floor that follows --lr, since --min_lr is not given, as the number that it is.
+SafetensorsMetadata WithFloor(SafetensorsMetadata flags) {
+  std::string& floor = flags["min_lr"];
   double lr = 0, least = 0, ratio = 0;
-  const bool are_numbers = absl::SimpleAtod(Flag("lr").CurrentValue(), &lr) &&
-                           absl::SimpleAtod(floor.CurrentValue(), &least) &&
-                           absl::SimpleAtod(Flag("min_lr_ratio").CurrentValue(), &ratio);
-  if (!are_numbers || ratio >= 0 || floor.CurrentValue() != floor.DefaultValue()) return;
+  const bool are_numbers = absl::SimpleAtod(flags["lr"], &lr) && absl::SimpleAtod(floor, &least) &&
+                           absl::SimpleAtod(flags["min_lr_ratio"], &ratio);
+  if (!are_numbers || ratio >= 0 || floor != Flag("min_lr").DefaultValue()) return flags;
+  floor = absl::StrFormat("%.17g", std::min(least, lr / 10));
+  return flags;
+}
+
+// From now on: a batch policy scales both.
+void FixFloor() {
   std::string error;
-  floor.ParseFrom(absl::StrFormat("%.17g", std::min(least, lr / 10)), &error);
+  Flag("min_lr").ParseFrom(WithFloor(ResumableFlags())["min_lr"], &error);
 }
 
 }  // namespace
@@ -127,6 +132,13 @@ void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
   RestoreFlags(saved.flags, parsed, fixed);
   FixFloor();
   ApplyBatchPolicy(saved.flags, parsed, {"lr", "min_lr"});
+}
+
+void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,
+                    const GptCheckpointInfo& now) {
+  const SafetensorsMetadata flags = WithFloor(now.flags);
+  RequireSameFlags(loaded.step, WithFloor(loaded.flags), read != nullptr ? WithFloor(read->flags) : flags,
+                   flags);
 }
 
 }  // namespace weft

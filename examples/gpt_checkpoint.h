@@ -50,6 +50,11 @@ SafetensorsMetadata ResumableFlags();
 void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed);
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed);
 
+// `loaded`: what a run that has the flags `now` has loaded. `read`: of the folder's step whose flags it took over, if any.
+// Errors: as RequireSameFlags.
+void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,
+                    const GptCheckpointInfo& now);
+
 }  // namespace weft
 
 #endif  // WEFT_EXAMPLES_GPT_CHECKPOINT_H_

@@ -129,8 +129,8 @@ int ThreadsFromFlags() {
   return count;
 }
 
-// Of f16 alone.
-std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype) {
+// Of f16 alone, whether it is the run's or that of some modules of the plan.
+std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype, const Plan& plan) {
   const double loss_scale = absl::GetFlag(FLAGS_loss_scale), least = absl::GetFlag(FLAGS_min_loss_scale);
   const int64_t hysteresis = AtLeast(1, "loss_scale_hysteresis", absl::GetFlag(FLAGS_loss_scale_hysteresis));
   const int64_t window = AtLeast(1, "loss_scale_window", absl::GetFlag(FLAGS_loss_scale_window));
@@ -139,12 +139,13 @@ std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype) {
   WEFT_REQUIRE(least >= 0 && least <= loss_scale, "--min_loss_scale=", least,
                ": expected a number from 0 to --loss_scale=", loss_scale);
   WEFT_REQUIRE(hysteresis <= 1000, "--loss_scale_hysteresis=", hysteresis, ": expected at most 1000");
-  if (compute_dtype == DType::kF16) {
+  if (compute_dtype == DType::kF16 || plan.UsesDType(DType::kF16)) {
     return LossScaleOptions{
         .initial = loss_scale, .interval = window, .min = least, .hysteresis = static_cast<int>(hysteresis)};
   }
   for (const char* flag : {"loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}) {
-    WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": it is of --dtype=f16, got ", DTypeName(compute_dtype));
+    WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": it is of --dtype=f16 and of plans that compute in f16, got ",
+                 DTypeName(compute_dtype));
   }
   return std::nullopt;
 }
@@ -188,7 +189,7 @@ FlagsUsage TrainGptUsage() {
                   {"mesh", "mesh_choices", "plan", "sequence_parallel", "reshard", "recompute", "offload",
                    "offload_folder", "communication", "bucket_mb", "prefetch", "overlap", "print_plan",
                    "backend", "device", "memory_gb", "tf32", "threads"}},
-                 {"Pipeline", {"schedule", "chunks", "print_schedule"}},
+                 {"Pipeline", {"schedule", "chunks", "segment_costs", "print_schedule"}},
                  {"Model",
                   {"model", "layers", "heads", "dim", "vocab_size", "context", "dropout", "dtype",
                    "loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}},
@@ -236,7 +237,6 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.model = ModelFromFlags(tokenizer_vocabulary);
   run.compute_dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   run.dtype = ItemSize(run.compute_dtype) == 2 ? DType::kF32 : run.compute_dtype;
-  run.loss_scale = LossScaleFromFlags(run.compute_dtype);
   DeviceFromFlags(run);
   run.threads_per_rank = ThreadsFromFlags();
   run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
@@ -246,6 +246,8 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
   run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
   run.plan = run.plans[0].plan;
+  run.loss_scale = LossScaleFromFlags(run.compute_dtype, run.plan);
+  run.measures_segments = MeasuresSegmentCosts();
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
   run.seed = absl::GetFlag(FLAGS_seed);
   DataFromFlags(run);

@@ -43,6 +43,7 @@ struct GptRun {
   int64_t batch = 12;        // global, sequences
   int64_t microbatches = 1;
   std::optional<PipelineSchedule> pipeline_schedule;  // if the mesh has an axis pp
+  bool measures_segments = false;                     // stages are balanced by measured costs
   int64_t steps = 2000;
   uint64_t seed = 1337;
   bool shuffle_epochs = false;  // --shuffle=epoch; otherwise windows are drawn with replacement

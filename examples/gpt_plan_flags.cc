@@ -1,6 +1,7 @@
 #include "examples/gpt_plan_flags.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "examples/flag_checks.h"
 #include "examples/gpt_plan.h"
 #include "mesh/mesh_choice.h"
@@ -35,6 +37,11 @@ ABSL_FLAG(
     "dualpipev, v_half, v_min, or FILE.csv (docs/pipeline.md)");
 ABSL_FLAG(int64_t, chunks, 0,
           "stages of each rank along pp, where the schedule leaves the choice; 0: its own number");
+ABSL_FLAG(
+    std::string, segment_costs, "counted",
+    "what the blocks are divided among the stages by: counted (the products' sizes), measured (forward and "
+    "backward of each segment of the model, once at the start), or numbers with commas, one per segment, "
+    "as a run that measures prints them");
 ABSL_FLAG(double, bucket_mb, 25, "MiB of gradients that move together");
 ABSL_FLAG(int64_t, prefetch, 1, "units whose parameters are gathered ahead of their use, of fsdp and hsdp");
 ABSL_FLAG(
@@ -69,6 +76,20 @@ FullyShardOptions ReshardFromFlags() {
   return {.reshard_to = size};
 }
 
+// The numbers that --segment_costs gives, if it does.
+std::vector<double> SegmentCostsFromFlags() {
+  const std::string flag = absl::GetFlag(FLAGS_segment_costs);
+  if (flag == "counted" || MeasuresSegmentCosts()) return {};
+  std::vector<double> costs;
+  for (const absl::string_view word : absl::StrSplit(flag, ',')) {
+    double cost = 0;
+    WEFT_REQUIRE(absl::SimpleAtod(word, &cost) && std::isfinite(cost) && cost >= 0, "--segment_costs=", flag,
+                 ": expected counted, measured, or numbers of 0 or more with commas");
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
 // Stages that lie as the schedule has them.
 PipelineOptions StagesOf(const PipelineSchedule& schedule) {
   const int chunks = schedule.num_chunks();
@@ -80,7 +101,9 @@ PipelineOptions StagesOf(const PipelineSchedule& schedule) {
                " lie on ranks ", absl::StrJoin(schedule.stage_rank, " "),
                ": expected one after another (0 1 0 1) or "
                "there and back (0 1 1 0)");
-  return {.chunks = chunks, .order = lie(StageOrder::kLoop) ? StageOrder::kLoop : StageOrder::kV};
+  return {.chunks = chunks,
+          .order = lie(StageOrder::kLoop) ? StageOrder::kLoop : StageOrder::kV,
+          .costs = SegmentCostsFromFlags()};
 }
 
 // What a value of --recompute says of the blocks.
@@ -130,10 +153,12 @@ bool MeshFollowsTheWorld() {
   return !absl::GetFlag(FLAGS_mesh_choices).empty() || IsAutoMesh(absl::GetFlag(FLAGS_mesh));
 }
 
+bool MeasuresSegmentCosts() { return absl::GetFlag(FLAGS_segment_costs) == "measured"; }
+
 std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches) {
   const int axis = mesh.FindAxis("pp");
   if (axis < 0) {
-    for (const absl::string_view flag : {"schedule", "chunks", "print_schedule"}) {
+    for (const absl::string_view flag : {"schedule", "chunks", "segment_costs", "print_schedule"}) {
       WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": the mesh (", mesh.ToString(), ") has no axis pp");
     }
     return std::nullopt;
@@ -187,7 +212,7 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optiona
   WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
                ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
   for (const absl::string_view flag : {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap",
-                                       "recompute", "offload", "communication"}) {
+                                       "recompute", "offload", "communication", "segment_costs"}) {
     WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": a plan of your own says so itself (--plan=", plan, ")");
   }
   Plan own = Plan::FromJson(ReadTextFile(UserPath(plan)));

@@ -31,6 +31,9 @@ bool MeshFollowsTheWorld();
 //         without such an axis.
 std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches);
 
+// Whether stages are balanced by what segments are measured to take (--segment_costs=measured).
+bool MeasuresSegmentCosts();
+
 struct NamedPlan {
   std::string name;  // the flag that asks for it
   Plan plan;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -32,6 +33,10 @@ std::string Duration(double seconds) {
 }  // namespace
 
 GptProgress::GptProgress(const GptRun& run) : run_(run), terminal_(!run.json && isatty(STDOUT_FILENO) != 0) {}
+
+void GptProgress::SegmentCosts(absl::Span<const double> costs) {
+  absl::FPrintF(run_.json ? stderr : stdout, "measured    --segment_costs=%s\n", absl::StrJoin(costs, ","));
+}
 
 void GptProgress::Header(int64_t num_parameters, const std::string& data_path, int64_t num_tokens,
                          const std::string& plan_table) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
 #include "examples/gpt_flags.h"
 #include "parallel/trainer.h"
 
@@ -16,6 +17,8 @@ class GptProgress {
  public:
   explicit GptProgress(const GptRun& run);
 
+  // What segments have been measured to take, as the flag that makes a later run the same. Before the header.
+  void SegmentCosts(absl::Span<const double> costs);
   // Parameters, tokens, vocabulary, ranks against cores, tokens per step, and the plan as a table.
   void Header(int64_t num_parameters, const std::string& data_path, int64_t num_tokens,
               const std::string& plan_table);

@@ -30,13 +30,15 @@ void SaveFile(const std::string& path, const GptCheckpointInfo& info, const GptR
   SaveGpt(path, state.model, tensors, info);
 }
 
+std::string FolderSource() { return absl::StrCat("--checkpoint_dir=", CheckpointFolder()); }
+
 }  // namespace
 
 std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed) {
   if (const std::optional<SavedStep> saved = FindSavedStep()) {
     GptCheckpointInfo info = ReadGptInfo(CheckpointFolder(), saved->texts);
     RestoreGptRun(info, parsed);
-    info.source = absl::StrCat("--checkpoint_dir=", CheckpointFolder());
+    info.source = FolderSource();
     return info;
   }
   const std::string file = ResumePath();
@@ -73,22 +75,30 @@ void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer
                info_.data = data_->State();
                return GptTexts(info_);
              }));
-  if (folder_ && folder_->snapshot_step()) {
-    trainer.set_step(*folder_->Resume(parts_));
-    const GptCheckpointInfo info = ReadGptInfo("the snapshot in memory", folder_->resumed_texts());
-    WEFT_REQUIRE(info.text_fingerprint == info_.text_fingerprint,
-                 "the snapshot in memory: it was taken of a run on another text than --data is");
-    return data.GoOnAfter(trainer.step(), info.data);
+  if (folder_ && (folder_->snapshot_step() || folder_->latest_step())) return ResumeFromFolder(data, trainer);
+  if (!resumed_) return;
+  if (resumed_->source == FolderSource()) {
+    Throw(absl::StatusCode::kFailedPrecondition, resumed_->source, ": step ", resumed_->step,
+          " was there when the run began, and is gone; start it again");
   }
-  if (folder_ && folder_->latest_step()) {
-    // Flags, the model and the place in the data come from the texts that were read before there was a world.
-    RequireSameStep(*folder_, resumed_ ? std::optional(resumed_->step) : std::nullopt);
-    trainer.set_step(*folder_->Resume(parts_));
-  } else if (resumed_) {
-    LoadFile(resume_, resumed_->step, state);
-    trainer.set_step(resumed_->step);
-  }
-  if (resumed_) data.GoOnAfter(trainer.step(), resumed_->data);
+  LoadFile(resume_, resumed_->step, state);
+  trainer.set_step(resumed_->step);
+  data.GoOnAfter(trainer.step(), resumed_->data);
+}
+
+void GptSaving::ResumeFromFolder(GptData& data, Trainer& trainer) {
+  const bool is_snapshot = folder_->snapshot_step().has_value();
+  const std::string source = is_snapshot ? "the snapshot in memory" : FolderSource();
+  trainer.set_step(*folder_->Resume(parts_));
+  const GptCheckpointInfo info = ReadGptInfo(source, folder_->resumed_texts());
+  WEFT_REQUIRE(info.text_fingerprint == info_.text_fingerprint, source,
+               ": it was trained on another text than --data is");
+  // Flags, and so the model, come from the texts that were read before there was a world.
+  const bool has_read = resumed_ && resumed_->source == FolderSource();
+  // A snapshot was taken by this job, whose command line has not changed, after it had read the same.
+  const bool is_known = has_read && (is_snapshot || resumed_->step == info.step);
+  if (!is_known) RequireSameRun(info, has_read ? &*resumed_ : nullptr, info_);
+  data.GoOnAfter(trainer.step(), info.data);
 }
 
 void GptSaving::OnStepEnd(Trainer& trainer, int64_t step) {

@@ -27,8 +27,8 @@ struct GptRunState {
   const LossScale* loss_scale = nullptr;  // null: there is none
 };
 
-// What the run goes on from: the newest whole step of --checkpoint_dir, otherwise the file of --resume; its flags are set
-// then. Nothing without either.
+// What the run goes on from: the newest step of --checkpoint_dir, otherwise the file of --resume; its flags are set
+// then. Nothing without either. Of the folder it may be another step in the end: FindSavedStep.
 // Errors: as RestoreGptRun, RestoreGptFlags.
 std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed);
 
@@ -44,6 +44,7 @@ class GptSaving {
             const std::string& save, const std::string& resume);
 
   // Loads the state, if there is one to go on from, and sets the trainer's step and the place in the data. Views all three.
+  // Errors: as CheckpointManager::Resume; as RequireSameRun.
   void Resume(const GptRunState& state, GptData& data, Trainer& trainer);
   // Saves into the folder, and takes a snapshot, if it is time.
   void OnStepEnd(Trainer& trainer, int64_t step);
@@ -51,6 +52,8 @@ class GptSaving {
   void OnLastStep(Trainer& trainer);
 
  private:
+  void ResumeFromFolder(GptData& data, Trainer& trainer);
+
   World& world_;
   GptCheckpointInfo info_;
   const std::optional<GptCheckpointInfo> resumed_;

@@ -16,6 +16,7 @@
 #include "dtensor/nn/summary.h"
 #include "dtensor/optim/adamw.h"
 #include "examples/checkpoint_flags.h"
+#include "examples/stop_signal.h"
 #include "nlohmann/json.hpp"
 #include "ops/elementwise/cast.h"
 #include "parallel/parallelize.h"
@@ -66,8 +67,8 @@ struct ImageRun {
   double weight_decay = 0;
   bool print_model = false;
   std::optional<CheckpointOptions> checkpoints;
-  StateTexts texts;                     // what a run that goes on in the folder takes over
-  std::optional<int64_t> resumed = {};  // the step whose flags were taken over
+  StateTexts texts;                       // what a run that goes on in the folder takes over
+  std::optional<SavedStep> resumed = {};  // the step whose flags were taken over
 };
 
 // What a run that goes on in a folder takes over, and what of it may not change.
@@ -77,6 +78,15 @@ StateTexts FlagTexts() {
     flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
   }
   return {{"weft.flags", flags.dump()}};
+}
+
+std::map<std::string, std::string> FlagsOf(const StateTexts& texts) {
+  const auto text = texts.find("weft.flags");
+  const auto flags = nlohmann::json::parse(text == texts.end() ? "" : text->second, nullptr, false);
+  if (!flags.is_object()) {
+    Throw(absl::StatusCode::kDataLoss, "'", CheckpointFolder(), "' has no checkpoint of this program");
+  }
+  return flags.get<std::map<std::string, std::string>>();
 }
 
 // All flags are read here, before there are ranks.
@@ -148,19 +158,29 @@ void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
 }
 
 // Returns the step whose flags they are; nothing, if the run begins.
-std::optional<int64_t> TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
+std::optional<SavedStep> TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
   const std::optional<SavedStep> saved = FindSavedStep();
   if (!saved) return std::nullopt;
-  const auto text = saved->texts.find("weft.flags");
-  const auto flags = nlohmann::json::parse(text == saved->texts.end() ? "" : text->second, nullptr, false);
-  if (!flags.is_object()) {
-    Throw(absl::StatusCode::kDataLoss, "'", CheckpointFolder(), "' has no checkpoint of this program");
-  }
-  const auto values = flags.get<std::map<std::string, std::string>>();
+  const auto values = FlagsOf(saved->texts);
   RestoreFlags(values, parsed, {"seed"});
   if (absl::GetFlag(FLAGS_lr) == 0) absl::SetFlag(&FLAGS_lr, program.lr);  // so that it can be scaled
   ApplyBatchPolicy(values, parsed, {"lr"});
-  return saved->step;
+  return saved;
+}
+
+// Errors: as RequireSameFlags.
+void ResumeRun(const ImageRun& run, CheckpointManager& checkpoints, State& state, Trainer& trainer) {
+  const std::optional<int64_t> step = checkpoints.Resume(state);
+  if (!step) return;
+  trainer.set_step(*step);
+  if (run.resumed && run.resumed->step == *step) return;
+  RequireSameFlags(*step, FlagsOf(checkpoints.resumed_texts()),
+                   FlagsOf(run.resumed ? run.resumed->texts : run.texts), FlagsOf(run.texts));
+}
+
+void PrintModel(Module& model, const ImageBatch& batch, bool speaks) {
+  const ModelSummary summary = Summarize(model, [&] { model(batch.images); });
+  if (speaks) std::printf("%s", summary.ToTable().c_str());
 }
 
 // What every rank runs.
@@ -178,11 +198,7 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
     return MakeImageBatch(context, BatchAxes(run.mesh), train, run.batch,
                           [&](int64_t i) { return TrainIndex(train, run.seed, step, i); });
   };
-  if (run.print_model) {
-    const ModelSummary summary = Summarize(*model, [&] { (*model)(batch_of(1).images); });
-    if (speaks) std::printf("%s", summary.ToTable().c_str());
-    return;
-  }
+  if (run.print_model) return PrintModel(*model, batch_of(1), speaks);
   const auto on_step_end = [&](Trainer& trainer, int64_t step) {
     // A loss that is not finite is not saved.
     if (checkpoints && (checkpoints->IsDue(step) || checkpoints->IsSnapshotDue(step))) trainer.Flush();
@@ -193,8 +209,10 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
     const double accuracy = Accuracy(*model, test, run.mesh);
     if (speaks) PrintAccuracy(run, step, accuracy);
   };
+  bool stopped = false;
   const auto on_metrics = [&](Trainer& trainer, const StepMetrics& metrics) {
     if (speaks) PrintStep(run, metrics);
+    stopped = stopped || metrics.stop;
     if (!std::isfinite(metrics.loss)) trainer.FindNonFinite();
   };
   AdamW optimizer(model->AllParameters(), {.weight_decay = run.weight_decay});
@@ -206,23 +224,21 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   state.Add("model", MakeModelState(*model));
   state.Add("optimizer", MakeOptimizerState(optimizer));
   state.Add("run", MakeTextsState([&run] { return run.texts; }));
-  if (checkpoints) {
-    RequireSameStep(*checkpoints, run.resumed);
-    trainer.set_step(checkpoints->Resume(state).value_or(0));
-  }
-  for (int64_t step = trainer.step() + 1; step <= run.steps; ++step) {
+  if (checkpoints) ResumeRun(run, *checkpoints, state, trainer);
+  for (int64_t step = trainer.step() + 1; step <= run.steps && !stopped; ++step) {
     const ImageBatch batch = batch_of(step);
-    trainer.Step(run.batch,
-                 [&model, batch] { return CrossEntropy((*model)(batch.images), batch.labels).Mean(); });
+    trainer.Step(
+        run.batch, [&model, batch] { return CrossEntropy((*model)(batch.images), batch.labels).Mean(); },
+        StopSignal() != 0);
   }
-  if (!checkpoints) return;
   trainer.Flush();
+  if (!checkpoints) return;
   checkpoints->Save(trainer.step(), state);
   checkpoints->Wait();
 }
 
 int Train(const ImageProgram& program, const ParsedFlags& parsed) {
-  const std::optional<int64_t> resumed = TakeOverFlags(program, parsed);
+  const std::optional<SavedStep> resumed = TakeOverFlags(program, parsed);
   ImageRun run = RunFromFlags(program);
   run.resumed = resumed;
   const std::string given = absl::GetFlag(FLAGS_data);
@@ -231,9 +247,10 @@ int Train(const ImageProgram& program, const ParsedFlags& parsed) {
   const ImageSet test = ReadImageSet(folder, "t10k");
   WEFT_REQUIRE(train.rows == test.rows && train.columns == test.columns, "'", folder,
                "': expected training and test images of one size");
+  CatchStopSignals();
   RunWorld(static_cast<int>(run.mesh.num_ranks()),
            [&](World& world) { TrainRank(world, run, program, train, test); });
-  return 0;
+  return StopSignal() == 0 ? 0 : 128 + StopSignal();
 }
 
 }  // namespace

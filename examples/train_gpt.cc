@@ -10,9 +10,7 @@
 // (examples/gpt_plan.h). Prints the plan, a progress line with loss and tokens/s, validation losses, and at
 // the end a sample of generated text.
 
-#include <atomic>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -30,9 +28,11 @@
 #include "examples/gpt_progress.h"
 #include "examples/gpt_saving.h"
 #include "examples/gpt_text.h"
+#include "examples/stop_signal.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/lowering.h"
+#include "parallel/pipeline/segment_costs.h"
 #include "parallel/trainer.h"
 #include "runtime/base/config_file.h"
 #include "runtime/base/philox.h"
@@ -45,16 +45,6 @@
 
 namespace weft {
 namespace {
-
-// The first SIGINT or SIGTERM asks the ranks to stop after the step; the second ends the program at once.
-// Lock-free, so that the handler may write what other threads read.
-constinit std::atomic<int> stop_signal = 0;
-static_assert(std::atomic<int>::is_always_lock_free);
-
-void AskToStop(int signal) {
-  stop_signal = signal;
-  std::signal(signal, SIG_DFL);
-}
 
 // What the ranks share: the text, and the checkpoint to go on from, if any.
 struct Inputs {
@@ -88,7 +78,7 @@ void TrainStep(World& world, const GptRun& run, GptData& data, Gpt& model, Pipel
     const BatchOffsetGuard offset(model.context()->state(), i * rows);
     return model.Loss((*parts)[i].tokens, (*parts)[i].targets);
   };
-  const bool stop = stop_signal != 0;
+  const bool stop = StopSignal() != 0;
   if (pipeline != nullptr) {
     std::vector<Microbatch> staged;
     for (int i = 0; i < microbatches; ++i) {
@@ -167,14 +157,39 @@ GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs) {
           .config = EffectiveConfig(TrainGptUsage())};
 }
 
+// The run's plan, with stages by what their segments are measured to take, if the flags say so.
+Plan PlanOf(World& world, const GptRun& run, Gpt& model, GptProgress* progress) {
+  if (!run.measures_segments) return run.plan;
+  const Layout layout = BatchLayout(run.mesh, run.plan);
+  int64_t rows = run.batch / run.microbatches;  // of a microbatch, as a rank of a stage gets them
+  for (int axis = 0; axis < run.mesh.num_axes(); ++axis) {
+    const int64_t parts = layout.IsShard(axis) ? run.mesh.axis_size(axis) : 1;
+    rows = (rows + parts - 1) / parts;
+  }
+  const auto make = [&](const IntrusivePtr<MeshContext>& context) -> Microbatch {
+    std::vector<int32_t> numbers(rows * run.model.context);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = static_cast<int32_t>(i * 31 % run.model.vocabulary);
+    }
+    const DTensor tokens = DTensor::Distribute(
+        context, Tensor::FromValues<int32_t>({rows, run.model.context}, numbers), Layout(2, 0));
+    return {.inputs = {tokens}, .targets = tokens};
+  };
+  const std::vector<double> costs = MeasureSegmentCosts(
+      model, world, run.mesh, make, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
+  if (progress != nullptr) progress->SegmentCosts(costs);
+  return WithSegmentCosts(run.plan, costs);
+}
+
 // What every rank runs. Nothing below depends on how many ranks there are.
 void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   std::optional<GptProgress> progress;
   if (world.rank() == 0) progress.emplace(run);
 
   Gpt model(run.model);
+  const Plan plan = PlanOf(world, run, model, progress ? &*progress : nullptr);
   if (progress) {
-    const ResolvedPlan resolved = ResolvePlan(model, run.mesh, run.plan);
+    const ResolvedPlan resolved = ResolvePlan(model, run.mesh, plan);
     progress->Header(CountParameters(model), inputs.text.path, static_cast<int64_t>(inputs.tokens.size()),
                      resolved.ToTable(model, run.mesh));
   }
@@ -183,9 +198,9 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
                    run.resume);
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(run.seed);
-  Parallelize(model, context, run.plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
+  Parallelize(model, context, plan, {.dtype = run.dtype, .compute_dtype = run.compute_dtype});
 
-  const Layout layout = BatchLayout(run.mesh, run.plan);
+  const Layout layout = BatchLayout(run.mesh, plan);
   std::optional<PipelineExecutor> executor;
   if (run.pipeline_schedule) executor.emplace(model, *run.pipeline_schedule);
   PipelineExecutor* const pipeline = executor ? &*executor : nullptr;
@@ -243,8 +258,7 @@ int Train(const ParsedFlags& parsed) {
   inputs.info = InfoOf(run, inputs);
   inputs.checkpoints = CheckpointOptionsFromFlags();
   inputs.split = SplitTokens(inputs.tokens, run.val_fraction, run.model.context);
-  std::signal(SIGINT, AskToStop);
-  std::signal(SIGTERM, AskToStop);
+  CatchStopSignals();
   std::optional<Tracer> tracer;
   if (!run.trace.empty()) tracer.emplace();
   std::string trace = run.trace;
@@ -271,7 +285,7 @@ int Train(const ParsedFlags& parsed) {
                    .check_issue_order = run.check_issue_order,
                    .deterministic = run.deterministic});
   if (tracer) tracer->WriteChromeTrace(trace);
-  return stop_signal == 0 ? 0 : 128 + stop_signal;
+  return StopSignal() == 0 ? 0 : 128 + StopSignal();
 }
 
 }  // namespace

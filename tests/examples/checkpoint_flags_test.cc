@@ -1,6 +1,8 @@
 #include "examples/checkpoint_flags.h"
 
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -10,45 +12,62 @@
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/checkpoint/state/state_cases.h"
 #include "tests/message_of.h"
 
 namespace weft {
 namespace {
 
-// What another job saves between a program's look at the folder and its world would give the texts of one step and the
-// tensors of the other.
-TEST(CheckpointFlagsTest, AStepThatComesOrGoesAfterTheFlagsWereReadIsToldByBoth) {
+// A start of many ranks does not ask for the files of all ranks on each of them: a manifest is enough, and its files need not
+// be there. A manifest that is broken is passed over, also if there is no other: whether the run may begin is told later.
+TEST(CheckpointFlagsTest, OneSmallFileIsReadBeforeThereIsAWorld) {
   const absl::FlagSaver saver;
   const std::string folder = testing::TempDir() + "/steps";
   std::filesystem::remove_all(folder);
   std::string error;
   ASSERT_TRUE(absl::FindCommandLineFlag("checkpoint_dir")->ParseFrom(folder, &error)) << error;
+  EXPECT_FALSE(FindSavedStep());
   RunRanks(2, [&](World& world) {
-    const auto save = [&](int64_t step) {
-      State state;
+    CheckpointManager manager(world, {.folder = folder});
+    for (const int64_t step : {4, 7}) {
+      State state = SmallState(world, 2);
       state.Add("run", MakeTextsState([step] { return StateTexts{{"text", absl::StrCat("of ", step)}}; }));
-      CheckpointManager manager(world, {.folder = folder});
       manager.Save(step, state);
-      manager.Wait();
-    };
-    const auto message = [&](const std::optional<int64_t>& read) {
-      const CheckpointManager manager(world, {.folder = folder});
-      return MessageOf([&] { RequireSameStep(manager, read); });
-    };
-    const std::string newest = absl::StrCat("--checkpoint_dir=", folder, ": the newest step is ");
-    EXPECT_EQ(message(std::nullopt), "no error");
-    EXPECT_EQ(message(4), newest + "none, but 4 was when the run began; start it again");
-    save(4);
-    EXPECT_EQ(message(std::nullopt), newest + "4, but none was when the run began; start it again");
-    const std::optional<SavedStep> saved = FindSavedStep();
-    ASSERT_TRUE(saved);
-    EXPECT_EQ(saved->step, 4);
-    EXPECT_EQ(saved->texts.at("text"), "of 4");
-    EXPECT_EQ(message(saved->step), "no error");
-    save(7);
-    EXPECT_EQ(message(saved->step), newest + "7, but 4 was when the run began; start it again");
+    }
   });
+  std::optional<SavedStep> saved = FindSavedStep();
+  ASSERT_TRUE(saved);
+  EXPECT_EQ(saved->step, 7);
+  EXPECT_EQ(saved->texts.at("text"), "of 7");
+  for (const char* rank : {"0", "1"}) {
+    ASSERT_TRUE(
+        std::filesystem::remove(absl::StrCat(folder, "/step-000000007/rank-0000", rank, ".safetensors")));
+  }
+  ASSERT_TRUE(FindSavedStep());
+  EXPECT_EQ(FindSavedStep()->step, 7);
+  std::ofstream(folder + "/step-000000007/manifest.json") << "{}";
+  ASSERT_TRUE(FindSavedStep());
+  EXPECT_EQ(FindSavedStep()->step, 4);
+  std::filesystem::remove(folder + "/step-000000004/manifest.json");
+  EXPECT_FALSE(FindSavedStep());
   std::filesystem::remove_all(folder);
+}
+
+// What was taken over before there was a world must hold for the step that is loaded in it.
+TEST(CheckpointFlagsTest, AnotherStepMayBeLoadedIfItsFlagsAreTheSame) {
+  using Flags = std::map<std::string, std::string>;
+  const auto message = [](const Flags& loaded, const Flags& read, const Flags& now) {
+    return MessageOf([&] { RequireSameFlags(7, loaded, read, now); });
+  };
+  const Flags saved = {{"lr", "0.1"}, {"seed", "3"}};
+  EXPECT_EQ(message(saved, saved, saved), "no error");
+  EXPECT_EQ(message(saved, saved, {{"lr", "0.5"}, {"seed", "3"}}), "no error");  // --lr=0.5 was given
+  EXPECT_EQ(message({{"lr", "0.5"}, {"seed", "3"}}, saved, {{"lr", "0.5"}, {"seed", "3"}}), "no error");
+  EXPECT_EQ(message({{"lr", "1e-1"}, {"older", "x"}}, saved, saved), "no error");
+  EXPECT_EQ(
+      message({{"lr", "0.2"}, {"seed", "3"}}, saved, {{"lr", "0.5"}, {"seed", "3"}}),
+      "--checkpoint_dir=: step 7, which was loaded, was made with --lr=0.2, but when the run began it was "
+      "--lr=0.5; start it again, or give the flag");
 }
 
 }  // namespace

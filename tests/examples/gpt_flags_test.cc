@@ -235,6 +235,19 @@ TEST(GptFlagsTest, AnAxisPpHasASchedule) {
             Pipeline("pp", {.chunks = 2, .order = StageOrder::kV}));
   EXPECT_EQ(entry({"--mesh=pp=2", "--schedule=interleaved", "--chunks=3", "--microbatches=4"}),
             Pipeline("pp", {.chunks = 3}));
+  EXPECT_EQ(entry({"--mesh=pp=2", "--segment_costs=0,1,2.5,1e-3", "--microbatches=2"}),
+            Pipeline("pp", {.costs = {0, 1, 2.5, 1e-3}}));
+  EXPECT_FALSE(run.measures_segments);
+  const GptRun measures = RunOf({"--mesh=pp=2, dp=2", "--microbatches=3", "--segment_costs=measured"});
+  EXPECT_TRUE(measures.measures_segments);
+  EXPECT_EQ(measures.plan, run.plan);
+  for (const char* costs : {"guessed", "1,,2", "1,-2", "1,inf", ""}) {
+    EXPECT_EQ(MessageOf({"--mesh=pp=2", "--microbatches=2", absl::StrCat("--segment_costs=", costs)}),
+              absl::StrCat("--segment_costs=", costs,
+                           ": expected counted, measured, or numbers of 0 or more with commas"));
+  }
+  EXPECT_EQ(MessageOf({"--mesh=dp=2", "--segment_costs=measured"}),
+            "--segment_costs: the mesh (dp=2) has no axis pp");
 
   const std::string path = testing::TempDir() + "/schedule.csv";
   std::ofstream(path) << ScheduleToCsv(GenerateSchedule("v_min", {.ranks = 2, .microbatches = 4}));
@@ -253,6 +266,9 @@ TEST(GptFlagsTest, AnAxisPpHasASchedule) {
   std::ofstream(plan) << Plan{{"blocks.*", Pipeline("stages")}}.ToJson();
   EXPECT_EQ(MessageOf({"--mesh=stages=2", "--plan=" + plan}),
             "--plan=" + plan + ": it cuts the model along axis 'stages'; schedules run along an axis 'pp'");
+  std::ofstream(plan) << Plan{{"blocks.*", Pipeline("pp")}}.ToJson();
+  EXPECT_EQ(MessageOf({"--mesh=pp=2", "--microbatches=2", "--plan=" + plan, "--segment_costs=measured"}),
+            "--segment_costs: a plan of your own says so itself (--plan=" + plan + ")");
   std::ofstream(plan) << Plan{{"", DataParallel("pp")}}.ToJson();
   EXPECT_EQ(
       MessageOf({"--mesh=pp=2", "--plan=" + plan}),
@@ -338,6 +354,7 @@ TEST(GptFlagsTest, EveryFlagIsInTheHelp) {
                            "print_plan",
                            "schedule",
                            "chunks",
+                           "segment_costs",
                            "print_schedule"}) {
     EXPECT_NE(help.find(std::string("--") + flag), std::string::npos) << flag;
   }

@@ -29,7 +29,7 @@ on_rank_host() {
 
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
 small=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=4 --log_format=json --sample=0 --eval_every=0
-  --mesh=dp=2,tp=2)
+  "--mesh=dp=2,tp=2")
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
 nodes=(--nnodes=2 --nproc-per-node=2 --master-addr=10.77.0.1 --master-port=29500 --rdzv-id=hosts)
 

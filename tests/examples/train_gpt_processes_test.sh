@@ -16,7 +16,7 @@ fail() {
 
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
 anywhere=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=4 --dropout=0.1 --log_format=json --sample=0)
-small=("${anywhere[@]}" --mesh=dp=2,tp=2)
+small=("${anywhere[@]}" "--mesh=dp=2,tp=2")
 
 # What must not depend on how ranks run: step, loss, gradient norm.
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
@@ -65,11 +65,31 @@ done
 TMPDIR=$(mktemp -d /tmp/weft_mpi.XXXXXX)
 export TMPDIR
 # Jobs that sandboxes start at once take each other's names in /dev/shm: their process numbers are the same.
-OMPI_MCA_btl_vader_backing_directory=$TMPDIR timeout 100 mpirun --allow-run-as-root --oversubscribe --mca mpi_yield_when_idle 1 -n 4 \
-  "$train" "${small[@]}" --steps=6 --eval_every=0 --backend=mpi > mpi.json 2> mpi.err || fail "mpirun: $(tail -5 mpi.err)"
+on_mpi=(env "OMPI_MCA_btl_vader_backing_directory=$TMPDIR" timeout 100 mpirun --allow-run-as-root --oversubscribe --mca mpi_yield_when_idle 1 -n 4)
+"${on_mpi[@]}" "$train" "${small[@]}" --steps=6 --eval_every=0 --backend=mpi > mpi.json 2> mpi.err || fail "mpirun: $(tail -5 mpi.err)"
 losses threads.json | head -6 > first_six.txt
 [[ $(losses mpi.json | wc -l) == 6 ]] || fail "mpirun: expected 6 steps: $(cat mpi.json)"
 diff first_six.txt <(losses mpi.json) > /dev/null || fail "mpirun differs: $(diff first_six.txt <(losses mpi.json))"
+
+# --- Bucket sizes, units gathered ahead and overlap change no bit, whatever moves the bytes.
+"$train" "${small[@]}" --plan=ddp --steps=4 --eval_every=0 > ddp_threads.json 2> ddp.err || fail "ddp: $(tail -1 ddp.err)"
+# schedule PLAN FLAG...: as on threads with the plan's defaults.
+schedule() {
+  local plan=$1 common=("${small[@]}" --steps=4 --eval_every=0 "--plan=$1")
+  shift
+  [[ $plan == ddp ]] || common+=(--sequence_parallel)
+  "$weft_run" --nproc-per-node=4 "$train" "${common[@]}" "$@" > schedule_gloo.json 2> schedule.err ||
+    fail "$plan $*: $(tail -5 schedule.err)"
+  same_losses "${plan}_threads.json" schedule_gloo.json
+  "${on_mpi[@]}" "$train" "${common[@]}" "$@" --backend=mpi > schedule_mpi.json 2> schedule.err ||
+    fail "$plan $* by mpi: $(tail -5 schedule.err)"
+  same_losses "${plan}_threads.json" schedule_mpi.json
+}
+schedule ddp --bucket_mb=0.002
+schedule ddp --overlap=false
+schedule fsdp --prefetch=0
+schedule fsdp --prefetch=2 --bucket_mb=0.002
+schedule fsdp --overlap=false
 rm -rf "$TMPDIR"
 unset TMPDIR
 
@@ -110,5 +130,19 @@ wait $pid
 status=$?
 [[ $status == 137 ]] || fail "expected exit code 137 after SIGKILL of rank 2, got $status: $(tail -5 killed.err)"
 grep -q "rank 2 was killed by signal 9" killed.err || fail "rank 2's end is not told: $(tail -20 killed.err)"
+
+# --- A signal to every process of the job, as batch systems and service managers send it: the step is saved.
+"$weft_run" --nproc-per-node=4 "$train" "${small[@]}" --steps=1000000 --eval_every=0 --checkpoint_dir=told --save_every=0 \
+  > told.json 2> told.err &
+pid=$!
+until [[ $(wc -l < told.json) -ge 5 ]]; do sleep 0.05; kill -0 $pid 2> /dev/null || break; done
+agent=$(pgrep -P $pid)
+# shellcheck disable=SC2046
+kill -TERM $(pgrep -P "$agent") "$agent" $pid
+wait $pid
+status=$?
+[[ $status == 143 ]] || fail "expected exit code 143 after SIGTERM to all, got $status: $(tail -5 told.err)"
+[[ $(basename told/step-*) == "$(printf 'step-%09d' "$(losses told.json | wc -l)")" ]] ||
+  fail "after SIGTERM to all: $(ls told), $(losses told.json | wc -l) steps: $(tail -5 told.err)"
 
 exit $((failures > 0))

@@ -110,11 +110,11 @@ near() {  # the losses and norms of two runs, by step
 }
 "$train" "${f64[@]}" --mesh= --steps=6 2> /dev/null > whole.json || fail "one rank"
 for from in "${plans[@]}"; do
-  "$train" "${f64[@]}" --mesh=$(mesh_of $from) --plan=$from --microbatches=2 --steps=4 --save=$from.safetensors \
+  "$train" "${f64[@]}" "--mesh=$(mesh_of $from)" --plan=$from --microbatches=2 --steps=4 --save=$from.safetensors \
     > $from.json 2> $from.err || fail "--plan=$from: $(tail -1 $from.err)"
   near <(losses whole.json | head -4) <(losses $from.json) || fail "--plan=$from differs from one rank"
   for to in "${plans[@]}"; do
-    "$train" --resume=$from.safetensors --mesh=$(mesh_of $to) --plan=$to --microbatches=1 --steps=6 --log_format=json \
+    "$train" --resume=$from.safetensors "--mesh=$(mesh_of $to)" --plan=$to --microbatches=1 --steps=6 --log_format=json \
       > resumed.json 2> resumed.err || fail "--plan=$to from $from: $(tail -1 resumed.err)"
     near <(losses whole.json | tail -2) <(losses resumed.json) || fail "$from resumed under $to differs"
   done
@@ -134,7 +134,7 @@ done
 grep -q "the checkpoint to resume from was made with 'adamw8bit'" one.err || fail "another optimizer: $(tail -1 one.err)"
 
 # --- Stages: every step, evaluation and sample of one rank; saved and resumed on other meshes, and to the bit on the same.
-staged=("${f64[@]}" --tokenizer=bytes --mesh=pp=2,dp=2 --plan=fsdp --schedule=zbv --layers=4 --microbatches=4)
+staged=("${f64[@]}" --tokenizer=bytes "--mesh=pp=2,dp=2" --plan=fsdp --schedule=zbv --layers=4 --microbatches=4)
 "$train" "${f64[@]}" --layers=4 --mesh= --steps=6 --eval_every=3 --eval_batches=2 --sample=20 2> /dev/null > whole4.json ||
   fail "one rank of four layers"
 "$train" "${staged[@]}" --steps=6 --eval_every=3 --eval_batches=2 --sample=20 > staged.json 2> staged.err ||
@@ -162,6 +162,37 @@ grep -q '^rank 0: 0UNSHARD,0F0,0SEND_F0,0F1,' schedule.txt || fail "--print_sche
 "$train" "${small[@]}" --mesh=pp=2 --microbatches=2 --lr=9e8 --weight_decay=9e8 --warmup=0 --steps=20 --eval_every=0 \
   > nan.json 2> nan.err && fail "a loss that is not finite is no error under stages"
 grep -q "step [0-9]*: .* is not finite" nan.err || fail "expected the cause: $(tail -1 nan.err)"
+
+# Stages by measured costs: the flag that is printed makes the same run, plan and bits.
+cut=("${f64[@]}" --layers=4 --mesh=pp=2 --microbatches=2 --steps=2)
+"$train" "${cut[@]}" --segment_costs=measured > cut.json 2> cut.err || fail "--segment_costs=measured: $(tail -1 cut.err)"
+near <(losses whole4.json | head -2) <(losses cut.json) || fail "stages by measured costs differ from one rank"
+pinned=$(sed -n 's/^measured *\(--segment_costs=[-+0-9.e,]*\)$/\1/p' cut.err)
+[[ $(tr -cd , <<< "$pinned" | wc -c) == 5 ]] || fail "expected a cost for each of 6 segments, got '$pinned'"
+"$train" "${cut[@]}" "$pinned" > pinned.json 2> pinned.err || fail "$pinned: $(tail -1 pinned.err)"
+diff <(losses cut.json) <(losses pinned.json) || fail "$pinned is another run than the one that printed it"
+diff <(grep -v ^measured cut.err) pinned.err || fail "$pinned cuts otherwise than the run that printed it"
+
+# --- Four dimensions in f32, within its bound (tests/parallel/training_run.h): every loss, and the norm of the first step;
+# saved and resumed on three meshes in turn, as if nothing had happened.
+f32=("${small[@]}" --layers=4 --batch=8 --eval_every=0)
+near_f32() {
+  paste -d' ' "$1" "$2" | awk 'function off(a, b) { d = a - b; return (d < 0 ? -d : d) / a }
+                               { if (off($2, $5) > 1e-5 || ($1 == 1 && off($3, $6) > 1e-6) || $1 != $4) bad = 1 }
+                               END { exit bad || NR != 8 }'
+}
+"$train" "${f32[@]}" --mesh= --steps=8 > whole32.json 2> /dev/null || fail "one rank in f32"
+"$train" "${f32[@]}" --mesh=pp=2,dp=2,tp=2 --plan=fsdp --sequence_parallel --schedule=zb_h1 --microbatches=4 --steps=8 \
+  --check_replicas=2 > spread32.json 2> spread32.err || fail "pp=2,dp=2,tp=2: $(tail -1 spread32.err)"
+near_f32 <(losses whole32.json) <(losses spread32.json) || fail "pp=2,dp=2,tp=2 differs from one rank in f32"
+"$train" "${f32[@]}" --mesh=pp=2,tp=2 --microbatches=2 --steps=3 --save=pp_tp.safetensors > a32.json 2> a32.err ||
+  fail "pp=2,tp=2: $(tail -1 a32.err)"
+"$train" --resume=pp_tp.safetensors --mesh=dp=4 --steps=6 --eval_every=0 --log_format=json --sample=0 --save=dp.safetensors \
+  > b32.json 2> a32.err || fail "pp=2,tp=2 resumed on dp=4: $(tail -1 a32.err)"
+"$train" --resume=dp.safetensors --mesh= --steps=8 --eval_every=0 --log_format=json --sample=0 > c32.json 2> a32.err ||
+  fail "dp=4 resumed on one rank: $(tail -1 a32.err)"
+near_f32 <(losses whole32.json) <(losses a32.json; losses b32.json; losses c32.json) ||
+  fail "pp=2,tp=2, then dp=4, then one rank differ from one rank in f32"
 
 # --- A loss that is not finite: its line is the last, and the error says of that step what was so first.
 for parts in 1 2; do
@@ -206,7 +237,7 @@ grep -q -- "--offload=disk: expected" again.err || fail "--offload=disk: $(tail 
 
 # --- Compressed gradients: residuals are saved, a resumed run is the run that was not stopped; also on another mesh, and by a plan.
 for how in int8 "topk(0.05, momentum=0.5)" "powersgd(2)"; do
-  few=("${small[@]}" --mesh=dp=2,tp=2 --eval_every=0 "--communication=$how")
+  few=("${small[@]}" "--mesh=dp=2,tp=2" --eval_every=0 "--communication=$how")
   "$train" "${few[@]}" --steps=6 > whole.json 2> few.err || fail "--communication=$how: $(tail -1 few.err)"
   "$train" "${few[@]}" --steps=6 --bucket_mb=0.01 --overlap=false > again.json 2> few.err || fail "--communication=$how: $(tail -1 few.err)"
   diff <(losses whole.json) <(losses again.json) || fail "--communication=$how: a loss depends on the schedule"
@@ -235,6 +266,22 @@ awk -v was="$scale" -v line="$(tail -1 more.json)" 'BEGIN { match(line, /"loss_s
   now = substr(line, RSTART + 13, RLENGTH - 13) + 0; exit !(now == was || now == was / 2) }' || fail "the scale $scale is not resumed: $(cat more.json)"
 "$train" "${half[@]}" --mesh=pp=2 --microbatches=2 --steps=2 > staged.json 2> half.err || fail "f16 with stages: $(tail -1 half.err)"
 grep -q '"loss_scale":65536.0,"updated":true' staged.json || fail "f16 with stages: $(cat staged.json)"
+grep -q '"loss_scale"' again.json && fail "a plan of int8 has a loss scale"
+
+# --- Columns of a plan from a file: what is computed again or lies elsewhere changes no bit, f16 of some modules is scaled.
+columns() {
+  local entries=$1
+  echo "{\"entries\": [{\"path\": \"blocks.*\", \"style\": \"FullyShard\", \"axis\": \"dp\"}, {\"path\": \"\", \"style\": \"FullyShard\", \"axis\": \"dp\"}$entries]}" > columns.json
+  "$train" "${small[@]}" --mesh=dp=2 --eval_every=0 --steps=3 --plan=columns.json > again.json 2> columns.err ||
+    fail "a plan with $entries: $(tail -1 columns.err)"
+}
+columns ''
+losses again.json > without
+columns ', {"path": "blocks.*", "style": "Recompute", "keep": "contract"}, {"path": "", "style": "Offload", "state": true, "parameters": true}'
+diff without <(losses again.json) || fail "recomputation and offload by a plan change a loss"
+columns ', {"path": "blocks.*.mlp", "style": "Precision", "param": "f16"}'
+grep -q '"loss_scale":65536.0,"updated":true' again.json || fail "f16 by a plan is not scaled: $(tail -1 again.json)"
+diff without <(losses again.json) > /dev/null && fail "f16 by a plan changes nothing"
 
 # --- A trace is a JSON array of events.
 "$train" "${small[@]}" --steps=2 --eval_every=0 --trace=trace.json > /dev/null 2>&1
@@ -265,6 +312,7 @@ bad "a plan of your own says so itself" "${small[@]}" --mesh=dp=2 --plan=few_pla
 bad "it is of --dtype=f16" "${small[@]}" --loss_scale=8
 bad "expected a number above 0" "${small[@]}" --dtype=f16 --loss_scale=-1
 bad "has no axis pp" "${small[@]}" --schedule=zbv
+bad "costs: expected 4 numbers, one for each segment of the model, got 2" "${small[@]}" --mesh=pp=2 --microbatches=2 --segment_costs=1,2
 bad "within the step (OPT)" "${small[@]}" --mesh=pp=2 --microbatches=2 --schedule=pipedream
 bad "cannot write" "${small[@]}" --save=no/such/folder/file
 bad "not a whole safetensors file" --resume=text.txt

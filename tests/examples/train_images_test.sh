@@ -76,6 +76,18 @@ for program in "${programs[@]}"; do
   "$program" "${small[@]}" --checkpoint_dir=runs --mesh=dp=3 --plan=fsdp >many.json 2>many.err || fail "$name resumed: $(tail -1 many.err)"
   losses straight.json | tail -3 | sed 's/^\([0-9]*\) \(.*\) \(.*\)/{"step":\1,"loss":\2,"grad_norm":\3,/' >last.json
   same_losses many.json last.json || fail "$name: resumed on three ranks differs"
+  # SIGTERM: a save of the last step that was told, and the code of the signal; the run goes on from there.
+  rm -rf stopped
+  "$program" "${small[@]}" --mesh=dp=2 --steps=100000 --checkpoint_dir=stopped --save_every=0 >stopped.json 2>stopped.err &
+  pid=$!
+  until [[ $(wc -l <stopped.json) -ge 3 ]]; do sleep 0.05; kill -0 $pid 2>/dev/null || break; done
+  kill -TERM $pid
+  wait $pid
+  [[ $? == 143 ]] || fail "$name: expected exit code 143 after SIGTERM: $(tail -1 stopped.err)"
+  steps=$(losses stopped.json | wc -l)
+  [[ $(basename stopped/step-*) == "$(printf 'step-%09d' "$steps")" ]] || fail "$name: after SIGTERM: $(ls stopped)"
+  "$program" "${small[@]}" --mesh=dp=2 --steps=$((steps + 1)) --checkpoint_dir=stopped >many.json 2>many.err || fail "$name after SIGTERM: $(tail -1 many.err)"
+  [[ $(losses many.json | cut -d' ' -f1) == $((steps + 1)) ]] || fail "$name: goes on at $(head -1 many.json), not after step $steps"
   "$program" "${small[@]}" --mesh=dp=2 --batch=30 --steps=60 >learnt.json 2>learnt.err || fail "$name: $(tail -1 learnt.err)"
   awk -v a="$(accuracy learnt.json)" 'BEGIN { exit !(a > 0.9) }' ||
     fail "$name: accuracy $(accuracy learnt.json) of images that are told apart by their brightest rows"
