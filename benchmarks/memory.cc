@@ -6,11 +6,14 @@
 //
 //   memory/PLAN/KIND           bytes of a rank at rest: parameters, gradients after backward, the optimizer's state;
 //                              the limit is ZeRO's closed form
-//   memory/PLAN/peak           of all kinds together, in a step
-//   memory/PLAN/step           milliseconds of a step, beside one rank's on as many threads
+//   memory/PLAN/whole_param    the most of a step, where parameters rest split: the root's unit and two blocks
+//   memory/PLAN/peak           of all kinds together, in a step; the limit is what rests, gradients, whole parameters and
+//                              what forward leaves for backward, as if all of it were there at once
+//   memory/PLAN/step           milliseconds of a step, beside one rank's on as many threads, measured right before
 //   memory/offload/KIND        the same of one rank that offloads parameters, state and activations: what its memory
 //                              keeps, and what is in the file instead
-//   memory/offload/peak, step  of all kinds together; milliseconds, beside a step that offloads nothing
+//   memory/offload/saved       what forward leaves for backward in the file, beside all that one rank leaves
+//   memory/offload/peak, step  of all kinds together; milliseconds; both beside a step that offloads nothing
 //   memory/ddp/check_replicas  milliseconds in which two ranks compare all that they hold alike (check_replicas_every),
 //                              beside a step
 //   memory/recompute/HOW/saved bytes that forward leaves for backward, per layer; the limit is the closed form
@@ -27,6 +30,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "benchmarks/figure.h"
 #include "dtensor/autograd/backward.h"
@@ -52,6 +56,8 @@ namespace {
 constexpr int64_t kItem = 4;
 constexpr int64_t kVocabulary = 256;
 constexpr double kRecomputeTarget = 1.34;  // of a step: forward a second time, of three
+constexpr double kPlanTarget = 1.10;   // of one rank's step: ranks on one machine share its cores and memory
+constexpr double kCheckTarget = 0.15;  // of a step
 
 FlagsUsage Usage() {
   return {.summary = "Measures the memory of training steps beside its closed forms, and their time.",
@@ -110,11 +116,22 @@ class Training {
   void LeaveForward() { loss_ = DTensor(); }
 
   int64_t Live(MemoryKind kind) const { return context_->allocator()->by_kind()[kind].live; }
+  int64_t Peak(MemoryKind kind) const { return context_->allocator()->by_kind()[kind].peak; }
   Allocator& allocator() { return *context_->allocator(); }
   int64_t ParameterBytes() {
     int64_t bytes = 0;
     for (const Parameter* parameter : model_.RegisteredParameters()) {
       bytes += parameter->spec().shape.num_elements() * kItem;
+    }
+    return bytes;
+  }
+  // Of the root's unit, or of one block's.
+  int64_t UnitBytes(bool root) {
+    int64_t bytes = 0;
+    for (const Parameter* parameter : model_.RegisteredParameters()) {
+      const bool is_here = root ? !absl::StartsWith(parameter->path(), "blocks.")
+                                : absl::StartsWith(parameter->path(), "blocks.0.");
+      if (is_here) bytes += parameter->spec().shape.num_elements() * kItem;
     }
     return bytes;
   }
@@ -177,6 +194,7 @@ void MeasurePlan(const PlanRow& row, double one_rank) {
     }
     const int64_t peak = training.allocator().stats().peak_bytes;
     training.Forward();
+    const auto saved = static_cast<double>(training.Live(MemoryKind::kSaved));
     training.GoBack();
     const int64_t grad = training.Live(MemoryKind::kGrad);
     training.Update();
@@ -186,12 +204,25 @@ void MeasurePlan(const PlanRow& row, double one_rank) {
     ReportBytes(name + "/param", training.Live(MemoryKind::kParam), all / static_cast<double>(row.param));
     ReportBytes(name + "/grad", grad, all / static_cast<double>(row.grad));
     ReportBytes(name + "/state", training.Live(MemoryKind::kState), 2 * all / static_cast<double>(row.state));
-    Report({.name = name + "/peak", .value = static_cast<double>(peak), .unit = "B"});
+    double whole = 0;
+    if (row.param > 1) {
+      whole = static_cast<double>(training.UnitBytes(/*root=*/true) + 2 * training.UnitBytes(/*root=*/false));
+      ReportBytes(name + "/whole_param", training.Peak(MemoryKind::kWholeParam), whole);
+    }
+    Report({.name = name + "/peak",
+            .value = static_cast<double>(peak),
+            .unit = "B",
+            .limit = all / static_cast<double>(row.param) + all + 2 * all / static_cast<double>(row.state) +
+                     whole + saved,
+            .limit_is = "all at once",
+            .target = 1,
+            .less_is_better = true});
     Report({.name = name + "/step",
             .value = Median(steps) * 1e3,
             .unit = "ms",
             .limit = one_rank * 1e3,
             .limit_is = "one rank",
+            .target = kPlanTarget,
             .less_is_better = true});
   });
 }
@@ -203,10 +234,12 @@ void MeasureOffload() {
     const Plan all = {{"", Offload({.parameters = true, .activations = true})}};
     Training none(world, DeviceMesh(), {}, layers), away(world, DeviceMesh(), all, layers);
     std::vector<double> here, there;
-    int64_t peak = 0;
+    int64_t peak = 0, peak_here = 0;
     const int64_t before = none.allocator().stats().live_bytes;
     for (int i = 0; i <= absl::GetFlag(FLAGS_steps); ++i) {
+      none.allocator().ResetPeak();
       const double keeping = none.Step();
+      peak_here = none.allocator().stats().peak_bytes;
       none.allocator().ResetPeak();
       const double offloading = away.Step();
       if (i == 0) continue;
@@ -220,15 +253,30 @@ void MeasureOffload() {
     ReportBytes("memory/offload/state", file(MemoryKind::kState), 2 * parameters);
     away.Forward();
     const int64_t saved = file(MemoryKind::kSaved);
+    none.Forward();
+    const int64_t saved_here = none.Live(MemoryKind::kSaved);
+    none.LeaveForward();
     away.GoBack();
     ReportBytes("memory/offload/grad", file(MemoryKind::kGrad), parameters);
-    Report({.name = "memory/offload/saved", .value = static_cast<double>(saved), .unit = "B"});
-    Report({.name = "memory/offload/peak", .value = static_cast<double>(peak), .unit = "B"});
+    Report({.name = "memory/offload/saved",
+            .value = static_cast<double>(saved),
+            .unit = "B",
+            .limit = static_cast<double>(saved_here),
+            .limit_is = "all that is saved",
+            .target = 0.95});  // but what is smaller than a page, and the last layer's, which is read at once
+    Report({.name = "memory/offload/peak",
+            .value = static_cast<double>(peak),
+            .unit = "B",
+            .limit = static_cast<double>(peak_here),
+            .limit_is = "nothing offloaded",
+            .target = 0.25,
+            .less_is_better = true});
     Report({.name = "memory/offload/step",
             .value = Median(there) * 1e3,
             .unit = "ms",
             .limit = Median(here) * 1e3,
             .limit_is = "nothing offloaded",
+            .target = kPlanTarget,
             .less_is_better = true});
   });
 }
@@ -253,6 +301,7 @@ void MeasureCheck(const Plan& ddp) {
             .unit = "ms",
             .limit = Median(steps) * 1e3,
             .limit_is = "a step",
+            .target = kCheckTarget,
             .less_is_better = true});
   });
 }
@@ -262,7 +311,6 @@ struct RecomputeRow {
   Style style;
   double rows;           // of d elements a token that a layer leaves
   bool keeps_attention;  // its log-sum-exp, too: a number per token and head
-  bool has_target = true;
 };
 
 int64_t SavedBytes(World& world, const Plan& plan, int64_t layers) {
@@ -298,13 +346,12 @@ void MeasureRecompute(const RecomputeRow& row) {
             .unit = "ms",
             .limit = Median(all) * 1e3,
             .limit_is = "nothing recomputed",
-            .target = row.has_target ? kRecomputeTarget : 0,
+            .target = kRecomputeTarget,
             .less_is_better = true});
   });
 }
 
 int Measure() {
-  const double one_rank = StepOfOneRank();
   const Plan ddp = {{"", DataParallel("dp")}};
   const Plan zero1 = {{"", DataParallel("dp", {.shard_state = true})}};
   const Plan zero2 = {{"", DataParallel("dp", {.shard_gradient = true})}};
@@ -316,7 +363,7 @@ int Measure() {
                                                  {"zero2", "dp=2", zero2, 1, 2, 2},
                                                  {"fsdp", "dp=2", fsdp, 2, 2, 2},
                                                  {"hsdp", "replica=2,shard=2", hsdp, 2, 2, 2}}) {
-    MeasurePlan(row, one_rank);
+    MeasurePlan(row, StepOfOneRank());
   }
   MeasureCheck(ddp);
   MeasureOffload();

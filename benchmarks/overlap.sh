@@ -1,37 +1,45 @@
 #!/bin/bash
 # How much of the communication of gradients and parameters hides behind compute, on a link that is slow enough to see:
 #
-#   bazel run //benchmarks:overlap -- [--rate=MBIT] [--steps=N] [--pairs=N] [--plans=ddp,fsdp] [--peer=PYTHON] [TRAIN_GPT_FLAG...]
+#   bazel run //benchmarks:overlap -- [--rate=MBIT] [--steps=N] [--pairs=N] [--plans=ddp,zero1,zero2,fsdp] [--scheduler=JSON]
+#                                     [--peer=PYTHON] [TRAIN_GPT_FLAG...]
 #
 # Two processes train a small GPT (6 layers, 384 wide, 16 x 256), one thread each, in two network namespaces, each with its
 # own /dev/shm. The cable between them is shaped to MBIT (1000) by a token bucket at both ends, or not, in turn, as many
-# times as --pairs says. Prints one JSON object per line, as the other benchmarks do (`figure.h`):
+# times as --pairs says (5). Under fsdp each block's attn and mlp is a unit, and the last mlp stays gathered until the update.
+# --scheduler='"prefetch": 2' is what plans say to the scheduler. Prints one JSON object per line, as the other benchmarks do
+# (`figure.h`):
 #
-#   overlap/PLAN/exposed    (step shaped - step unshaped) / (bytes that a rank sends / measured rate of the link)
-#   overlap/PLAN/own        the same share by the trainer's own account: exposed seconds, less those unshaped, over the same
-#   overlap/PLAN/step       step shaped / step unshaped; medians
-#   overlap/PLAN/inline     the same with --overlap=false: what a wait for every collective costs
+#   overlap/PLAN/exposed      (step shaped - step unshaped) / (bytes that a rank sends / measured rate of the link)
+#   overlap/PLAN/own          the same share by the trainer's own account: exposed seconds, less those unshaped, over the same
+#   overlap/PLAN/own_apart    how far the two lie apart
+#   overlap/PLAN/step         step shaped / step unshaped; medians
+#   overlap/PLAN/own_pieces   step shaped / step with collectives that fill their outputs from the rank's own pieces
+#   overlap/PLAN/inline       step shaped / step unshaped, without overlap: what a wait for every collective costs
 #
 # With --peer, a Python that has PyTorch, its DDP or FSDP2 trains the same model on the same link in turn, with its default sizes
 # and with ours, and there are besides, of the better of the two:
 #
 #   overlap/PLAN/peer_exposed, /peer_step    as above; the bytes are those on the cable
 #   overlap/PLAN/ahead                       our tokens/s on the shaped link over the peer's; target 1
+#   overlap/PLAN/ahead_exposed               the peer's smaller exposed share less ours; target 0
 #
 # Losses shaped and unshaped are the same bits, or it exits 1, as it does where the kernel refuses namespaces.
 set -u
 rate=1000
 steps=8
-pairs=3
+pairs=5
 plans=ddp,fsdp
+scheduler=
 peer=
 flags=()
-for word in "${@:4}"; do
+for word in "${@:5}"; do
   case $word in
     --rate=*) rate=${word#*=} ;;
     --steps=*) steps=${word#*=} ;;
     --pairs=*) pairs=${word#*=} ;;
     --plans=*) plans=${word#*=} ;;
+    --scheduler=*) scheduler=${word#*=} ;;
     --peer=*) peer=${word#*=} ;;
     --help)
       sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
@@ -54,6 +62,7 @@ fi
 train=$(realpath "$1")
 weft_run=$(realpath "$2")
 report=$(realpath "$3")
+own_pieces=$(realpath "$4")
 peer_script=$(realpath benchmarks/peers/pytorch_overlap.py)
 [[ -z $peer ]] || peer=$(realpath --no-symlinks "$peer")
 dir=$(mktemp -d)
@@ -68,13 +77,34 @@ nodes=(--nnodes=2 --nproc-per-node=1 --master-addr=10.77.0.1 --master-port=29500
 
 gloo_at=(WEFT_STORE_TOKEN=secret WEFT_GLOO_HOST=10.77.0.N)
 
-# run NAME FLAGS...: trains once; steps into NAME.json, bytes that host 0 has sent into NAME.bytes.
+# write_plan PLAN: into plan.PLAN.json, and without overlap into plan.PLAN.inline.json.
+write_plan() {
+  local entries=() layer
+  case $1 in
+    ddp) entries=('{"path": "", "style": "DataParallel", "axis": "dp"}') ;;
+    zero1) entries=('{"path": "", "style": "DataParallel", "axis": "dp", "shard_state": true}') ;;
+    zero2) entries=('{"path": "", "style": "DataParallel", "axis": "dp", "shard_gradient": true}') ;;
+    fsdp)
+      for layer in 0 1 2 3 4; do entries+=("{\"path\": \"blocks.$layer.mlp\", \"style\": \"FullyShard\", \"axis\": \"dp\"}"); done
+      entries+=('{"path": "blocks.5.mlp", "style": "FullyShard", "axis": "dp", "reshard": "never"}'
+        '{"path": "blocks.*.attn", "style": "FullyShard", "axis": "dp"}'
+        '{"path": "", "style": "FullyShard", "axis": "dp"}')
+      ;;
+    *) echo "error: --plans=$plans: expected some of ddp, zero1, zero2 and fsdp" >&2; exit 1 ;;
+  esac
+  local all
+  all=$(IFS=,; echo "${entries[*]}")
+  echo "{\"entries\": [$all], \"scheduler\": {$scheduler}}" >"plan.$1.json"
+  echo "{\"entries\": [$all], \"scheduler\": {\"overlap\": false${scheduler:+, $scheduler}}}" >"plan.$1.inline.json"
+}
+
+# run NAME PROGRAM FLAGS...: trains once; steps into NAME.json, bytes that host 0 has sent into NAME.bytes.
 run() {
   local name=$1 before
   shift
   before=$(sent_bytes)
-  on_host 1 env "${gloo_at[@]/%N/2}" "$weft_run" "${nodes[@]}" --node-rank=1 "$train" "${model[@]}" "$@" >/dev/null 2>node1.err &
-  on_host 0 env "${gloo_at[@]/%N/1}" "$weft_run" "${nodes[@]}" --node-rank=0 "$train" "${model[@]}" "$@" >"$name.json" 2>node0.err || {
+  on_host 1 env "${gloo_at[@]/%N/2}" "$weft_run" "${nodes[@]}" --node-rank=1 "$@" >/dev/null 2>node1.err &
+  on_host 0 env "${gloo_at[@]/%N/1}" "$weft_run" "${nodes[@]}" --node-rank=0 "$@" >"$name.json" 2>node0.err || {
     echo "error: $name: $(tail -1 node0.err)" >&2
     exit 1
   }
@@ -99,12 +129,14 @@ ip netns exec host1 python3 "$report" receive 10.77.0.2 &
 on_host 0 python3 "$report" send 10.77.0.2 >rate || exit 1
 wait $!
 for plan in ${plans//,/ }; do
+  write_plan "$plan"
   for ((pair = 1; pair <= pairs; pair++)); do
     unshape
-    run "$plan.free.$pair" "--plan=$plan" "${flags[@]}"
+    run "$plan.free.$pair" "$train" "${model[@]}" "--plan=$PWD/plan.$plan.json" "${flags[@]}"
+    run "$plan.own_pieces.$pair" "$own_pieces" "--plan=$PWD/plan.$plan.json" "--steps=$steps"
     shape "$rate"
-    run "$plan.shaped.$pair" "--plan=$plan" "${flags[@]}"
-    run "$plan.inline.$pair" "--plan=$plan" --overlap=false "${flags[@]}"
+    run "$plan.shaped.$pair" "$train" "${model[@]}" "--plan=$PWD/plan.$plan.json" "${flags[@]}"
+    run "$plan.inline.$pair" "$train" "${model[@]}" "--plan=$PWD/plan.$plan.inline.json" "${flags[@]}"
     [[ -n $peer ]] || continue
     for sizes in default same; do
       unshape

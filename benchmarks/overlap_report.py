@@ -3,8 +3,8 @@
 
 receive ADDRESS            takes what `send` sends
 send ADDRESS               prints the bytes per second of 64 MiB over one connection
-figures PLAN PAIRS         reads PLAN.{free,shaped,inline}.N.json and .bytes of this folder, and `rate`
-peer PLAN PAIRS            reads PLAN.peer_{default,same}.{free,shaped}.N.json and .bytes, and PLAN.shaped.N.json
+figures PLAN PAIRS         reads PLAN.{free,shaped,inline,own_pieces}.N.json and .bytes of this folder, and `rate`
+peer PLAN PAIRS            reads PLAN.peer_{default,same}.{free,shaped}.N.json, and what figures reads
 """
 import json
 import socket
@@ -67,8 +67,18 @@ def link_rate():
         return float(file.read())
 
 
+def sent_by_peer(runs):
+    """Bytes on the cable per step: between the steps that count, without what the job sends to begin and to end."""
+    return statistics.median((steps[-1]["sent"] - steps[NUM_WARMUP - 1]["sent"]) / (len(steps) - NUM_WARMUP) for steps, _ in runs)
+
+
+def exposed_of(step, sent, rate):
+    return (step["shaped"] - step["free"]) / (sent / rate * 1e3)
+
+
 def figures(plan, pairs):
     runs = {kind: [read(f"{plan}.{kind}.{i + 1}") for i in range(pairs)] for kind in ("free", "shaped", "inline")}
+    alone = median([read(f"{plan}.own_pieces.{i + 1}") for i in range(pairs)], "step_ms")
     rate = link_rate()
     losses = [[(step["loss"], step["grad_norm"]) for step in steps] for all_of in runs.values() for steps, _ in all_of]
     if any(other != losses[0] for other in losses):
@@ -81,26 +91,37 @@ def figures(plan, pairs):
     step = {kind: median(all_of, "step_ms") for kind, all_of in runs.items()}
     own = {kind: median(all_of, "exposed_fraction") * step[kind] for kind, all_of in runs.items()}
     what = f"{sent / 1e6:.1f} MB a rank and step at {rate * 8 / 1e6:.0f} Mbit/s: {moving:.0f} ms of {step['shaped']:.0f} ms"
-    figure(f"overlap/{plan}/exposed", (step["shaped"] - step["free"]) / moving, 0.10, what)
-    figure(f"overlap/{plan}/own", (own["shaped"] - own["free"]) / moving, None, "the trainer's exposed seconds, likewise")
+    exposed = exposed_of(step, sent, rate)
+    own_exposed = exposed_of(own, sent, rate)
+    figure(f"overlap/{plan}/exposed", exposed, 0.10, what)
+    figure(f"overlap/{plan}/own", own_exposed, None, "the trainer's exposed seconds, likewise")
+    figure(f"overlap/{plan}/own_apart", abs(own_exposed - exposed), 0.02, "how far the two lie apart")
     figure(f"overlap/{plan}/step", step["shaped"] / step["free"], 1.05, f"of {step['free']:.0f} ms unshaped")
-    figure(f"overlap/{plan}/inline", step["inline"] / step["free"], None, "with --overlap=false")
+    figure(f"overlap/{plan}/own_pieces", step["shaped"] / alone, 1.10, f"of {alone:.0f} ms that wait for nobody")
+    figure(f"overlap/{plan}/inline", step["inline"] / step["free"], None, "without overlap")
 
 
 def peer(plan, pairs):
+    rate = link_rate()
     best = None
+    least_exposed = None
     for sizes in ("default", "same"):
         runs = {kind: [read(f"{plan}.peer_{sizes}.{kind}.{i + 1}") for i in range(pairs)] for kind in ("free", "shaped")}
         step = {kind: median(all_of, "step_ms") for kind, all_of in runs.items()}
-        sent = statistics.median(num_bytes / len(steps) for steps, num_bytes in runs["shaped"])
-        exposed = (step["shaped"] - step["free"]) / (sent / link_rate() * 1e3)
+        exposed = exposed_of(step, sent_by_peer(runs["shaped"]), rate)
+        least_exposed = exposed if least_exposed is None else min(least_exposed, exposed)
         if best is None or step["shaped"] < best[0]["shaped"]:
             best = step, exposed, sizes
     step, exposed, sizes = best
-    ours = median([read(f"{plan}.shaped.{i + 1}") for i in range(pairs)], "step_ms")
+    own = {kind: [read(f"{plan}.{kind}.{i + 1}") for i in range(pairs)] for kind in ("free", "shaped")}
+    own_step = {kind: median(all_of, "step_ms") for kind, all_of in own.items()}
+    ours = own_step["shaped"]
+    own_exposed = exposed_of(own_step, median(own["shaped"], "comm_bytes") / 2, rate)
     figure(f"overlap/{plan}/peer_exposed", exposed, None, f"PyTorch, {sizes} sizes, of the bytes on the cable")
     figure(f"overlap/{plan}/peer_step", step["shaped"] / step["free"], None, f"of {step['free']:.0f} ms unshaped")
     figure(f"overlap/{plan}/ahead", step["shaped"] / ours, 1, f"PyTorch's {step['shaped']:.0f} ms over our {ours:.0f} ms",
+           at_least=True)
+    figure(f"overlap/{plan}/ahead_exposed", least_exposed - own_exposed, 0, f"PyTorch's {least_exposed:.2f} less our {own_exposed:.2f}",
            at_least=True)
 
 

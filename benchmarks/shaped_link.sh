@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Two hosts on one machine and a cable between them that can be made slow: network namespaces host0 and host1 with the addresses
 # 10.77.0.1 and 10.77.0.2 on cable0 and cable1, each host with a /dev/shm of its own. To be sourced by a script
 # that is root of network and mount namespaces of its own, which calls
