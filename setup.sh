@@ -16,7 +16,6 @@ packages=(
   git
   iproute2
   libabsl-dev
-  libbenchmark-dev
   libdnnl-dev
   libeigen3-dev
   libfaketime
@@ -36,6 +35,7 @@ packages=(
   protobuf-compiler
   protobuf-compiler-grpc
   python3-yaml
+  shellcheck
   valgrind
 )
 text=data/jargon.txt

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What .ci/run and .ci/nightly are made of, to be sourced in the tree's root.
 #
 # Every step runs, whatever became of those before it. A step counts as one; of `tests` every test counts. `finish` prints

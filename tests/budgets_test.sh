@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The tree stays readable: files of at most 400 lines, functions of at most 60 (tests may hold longer ones: tables), each clause of a contract at the start
-# of its line ("Cost:", "Errors:", ...), a README.md in each folder of sources. Names file:line where one is broken. First
-# it shows on a planted tree that it can.
+# The tree stays readable: files of at most 400 lines, functions of at most 60 (tests may hold longer ones: tables), each
+# clause of a contract at the start of its line ("Cost:", "Errors:", ...), a line of purpose in each header before what it
+# declares first, a README.md in each folder of sources. Names file:line where one is broken. First it shows on a planted
+# tree that it can.
 set -euo pipefail
 export LC_ALL=C
 
@@ -22,8 +23,15 @@ violations() {
       -v max_function="$max_function_lines" '
       function report(line, problem) { print substr(FILENAME, length(root) + 2) ":" line ": " problem }
       function end_of_file() { if (last > max_file) print name ": " last " lines, at most " max_file " may be" }
-      FNR == 1 { if (name != "") end_of_file(); begin = 0; name = substr(FILENAME, length(root) + 2) }
+      FNR == 1 { if (name != "") end_of_file(); begin = 0; inside = 0; says = 0; name = substr(FILENAME, length(root) + 2) }
       { last = FNR }
+      # A header, up to its first declaration.
+      /^\/\// { says = 1 }
+      inside && !says && name ~ /\.h$/ && !/^$/ && !/^namespace / && !/^(class|struct|enum class) [A-Za-z0-9_]+;/ {
+        report(FNR, "the header has no line of purpose before this")
+        says = 1
+      }
+      /^namespace weft/ { inside = 1 }
       # A function, as clang-format lays it: from a line that is indented by 0 or 2 and is no declaration of a type or
       # namespace to the brace that closes it.
       begin == 0 && /^( |  )?[A-Za-z~:].*[^;]$/ && !/^ *(namespace|class|struct|enum|union|extern "C"|public|private|protected)/ {
@@ -89,6 +97,8 @@ self_test() {
     printf '  }();\n};\n'
   } | plant "$tree" mesh/in_order.h
   lines 400 '// x' | plant "$tree" mesh/full.cc
+  plant "$tree" mesh/above.h <<<$'// Pairs.\n\n#include <utility>\n\nnamespace weft {\n\nstruct Pair {};\n\n}  // namespace weft'
+  plant "$tree" mesh/beside.h <<<$'#include <utility>\n\nnamespace weft {\n\nclass Mesh;\n\n// A pair.\nstruct Pair {};\n\n}  // namespace weft'
   {
     printf 'void LongTable() {\n'
     lines 90 '  x++;'
@@ -102,11 +112,13 @@ self_test() {
     printf '}\n\n}  // namespace weft\n'
   } | plant "$tree" mesh/over.cc
   lines 401 '// x' | plant "$tree" ops/too_long.cu
+  plant "$tree" mesh/silent.h <<<$'#include <utility>\n\nnamespace weft {\n\nclass Mesh;\n\nstruct Pair {};\n// Of it.\n\n}  // namespace weft'
   expect "violations" "$(
     cat <<'LINES'
 mesh/over.cc:1: a clause in mid-line
 mesh/over.cc:2: a clause in mid-line
 mesh/over.cc:5: a function of 62 lines, at most 60 may be
+mesh/silent.h:7: the header has no line of purpose before this
 ops/too_long.cu: 401 lines, at most 400 may be
 ops: has no README.md
 LINES

@@ -49,6 +49,7 @@ fake() {
   mkdir -p "$TEST_TMPDIR/bin"
   printf '#!/bin/sh\necho "unshare: %s" >&2\nexit 1\n' "$1" > "$TEST_TMPDIR/bin/unshare"
   chmod +x "$TEST_TMPDIR/bin/unshare"
+  # shellcheck source=tests/in_namespace.sh
   (PATH=$TEST_TMPDIR/bin:$PATH && . "$namespaces" && enter_namespaces --net -- word; echo not reached) 2>&1
 }
 refused=$(fake 'unshare failed: Operation not permitted') || failures=$((failures + 1))
