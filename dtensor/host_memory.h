@@ -20,7 +20,7 @@ DTensor ToHost(const DTensor& x, MemoryKind kind = MemoryKind::kOther);
 // The same value in the memory of the ranks' devices. Where the device is the CPU it computes on the second memory as
 // it is: the result shares it.
 // Memory: the piece, as `kind`; nothing on a CPU.
-// Cost:   a copy of the piece, which the host does not wait for if it lies row-major; nothing on a CPU.
+// Cost:   a copy of the piece, which the host waits for; nothing on a CPU.
 DTensor ToDevice(const DTensor& x, MemoryKind kind = MemoryKind::kOther);
 
 // A value that is kept for later, without history: as ToHost, but that values which share memory share the copy of it,

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # For tests of several hosts, to be sourced.
 #
 # enter_namespaces FLAGS... -- ARGUMENTS...: runs the test again as root of namespaces of its own, which unshare(1)'s FLAGS

@@ -141,11 +141,12 @@ int Run() {
       std::printf("%s\n", report.ToJson().c_str());
     } else {
       std::printf(
-          "%d faults, %d in saves, %d in restarts; after %d of them it went on, %.2f s later (median; worst "
-          "%.2f s)\n"
+          "%d faults, %d in saves, %d in restarts, %d more skipped; after %d of them it went on, %.2f s "
+          "later "
+          "(median; worst %.2f s)\n"
           "the final state is %s that of a job in peace; %d things were left behind\n",
-          report.kills, report.in_save, report.in_restart, report.recovered, report.median_s, report.worst_s,
-          report.equal ? "bit for bit" : "NOT", report.left_behind);
+          report.kills, report.in_save, report.in_restart, report.skipped, report.recovered, report.median_s,
+          report.worst_s, report.equal ? "bit for bit" : "NOT", report.left_behind);
     }
     if (!report.ok()) std::fprintf(stderr, "logs and checkpoints are in %s\n", folder.path().c_str());
     return report.ok() ? 0 : 1;

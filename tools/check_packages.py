@@ -41,7 +41,7 @@ OPTIONAL = {
 
 # Sources, other than scripts of a shell, that start programs: which, beside those that Bazel has built.
 SOURCES_THAT_START = {
-    "runtime/launch/spawn_ranks.cc": [],  # its caller says which
+    "runtime/base/start_program.cc": [],  # its caller says which
     "tests/deploy/manifests_test.py": ["bash"],
     "tests/runtime/launch/processes.cc": [],
     "tests/runtime/store/certificates.h": ["sh", "openssl"],
@@ -50,7 +50,6 @@ SOURCES_THAT_START = {
     "tests/tools/merge_traces_test.py": ["python3"],
     "tests/tools/launcher/running_program.cc": ["bash", "env", "head", "seq", "sleep", "touch", "true"],
     "tools/faults/job.cc": [],  # weft_run
-    "tools/launcher/worker_process.cc": [],
     "tools/packages/debian.py": ["apt-get", "dpkg-query", "gcc", "git", "ldconfig", "readelf", "update-alternatives"],
 }
 _STARTS = {

@@ -32,7 +32,7 @@ constexpr std::array<Colour, 4> kColours = {
 class Drawing {
  public:
   explicit Drawing(const ScheduleReport& report) : report_(report), timeline_(report.certificate.timeline) {
-    for (int rank = 0; rank < report.size.ranks; ++rank) {
+    for (int rank = 0; rank < report.size->ranks; ++rank) {
       const std::vector<int> stages = report.schedule.StagesOf(rank);
       for (size_t chunk = 0; chunk < stages.size(); ++chunk) chunk_[stages[chunk]] = static_cast<int>(chunk);
     }
@@ -48,7 +48,7 @@ class Drawing {
 
   std::string Draw() {
     std::string body;
-    for (int rank = 0; rank < report_.size.ranks; ++rank) {
+    for (int rank = 0; rank < report_.size->ranks; ++rank) {
       const double y = kTop + rank * (kRow + kRowGap);
       absl::StrAppend(&body, Text(kMargin, y + kRow / 2 + 4, "", absl::StrCat("rank ", rank)));
       absl::StrAppendFormat(&body,
@@ -56,7 +56,7 @@ class Drawing {
                             kMargin + kLabel, y, timeline_.makespan * scale_, kRow);
       DrawRank(timeline_.ranks[rank], y, body);
     }
-    const double bottom = kTop + report_.size.ranks * (kRow + kRowGap);
+    const double bottom = kTop + report_.size->ranks * (kRow + kRowGap);
     absl::StrAppend(
         &body, Text(kMargin + kLabel, bottom + 12, "", "0"),
         Text(X(timeline_.makespan), bottom + 12, "end", absl::StrFormat("%g", timeline_.makespan)));
@@ -77,15 +77,15 @@ class Drawing {
         absl::StrReplaceAll(report_.name, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
     return absl::StrFormat(
         "%s: %d ranks, %d %s per rank, %d microbatches; F, I, W = %g, %g, %g: makespan %g, bubble %g", name,
-        report_.size.ranks, report_.size.chunks, report_.size.chunks == 1 ? "chunk" : "chunks",
-        report_.size.microbatches, report_.times.forward, report_.times.input_gradient,
+        report_.size->ranks, report_.size->chunks, report_.size->chunks == 1 ? "chunk" : "chunks",
+        report_.size->microbatches, report_.times.forward, report_.times.input_gradient,
         report_.times.weight_gradient, timeline_.makespan, timeline_.bubble);
   }
 
   // Darker with each chunk.
   std::string Fill(ActionKind kind, int chunk) const {
     const Colour& colour = kColours[static_cast<size_t>(kind)];
-    const double part = 1 - 0.3 * chunk / std::max(1, report_.size.chunks - 1);
+    const double part = 1 - 0.3 * chunk / std::max(1, report_.size->chunks - 1);
     const auto shade = [&](int value) { return static_cast<int>(value * part + 0.5); };
     return absl::StrFormat("#%02x%02x%02x", shade(colour.red), shade(colour.green), shade(colour.blue));
   }
@@ -107,7 +107,7 @@ class Drawing {
       absl::StrAppend(&text, Text(x + 17, 42, "", kMeaning[kind]));
       x += 36 + 6.2 * std::string(kMeaning[kind]).size();
     }
-    if (report_.size.chunks > 1) absl::StrAppend(&text, Text(x, 42, "", "darker: later chunks of the rank"));
+    if (report_.size->chunks > 1) absl::StrAppend(&text, Text(x, 42, "", "darker: later chunks of the rank"));
     return text;
   }
 

@@ -1,3 +1,5 @@
+// Plans of redistributions: the cheapest steps from one layout to another.
+
 #ifndef WEFT_MESH_REDISTRIBUTION_PLANNER_H_
 #define WEFT_MESH_REDISTRIBUTION_PLANNER_H_
 

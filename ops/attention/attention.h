@@ -1,3 +1,5 @@
+// Scaled dot-product attention.
+
 #ifndef WEFT_OPS_ATTENTION_ATTENTION_H_
 #define WEFT_OPS_ATTENTION_ATTENTION_H_
 

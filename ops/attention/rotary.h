@@ -1,3 +1,5 @@
+// Rotary position embedding.
+
 #ifndef WEFT_OPS_ATTENTION_ROTARY_H_
 #define WEFT_OPS_ATTENTION_ROTARY_H_
 

@@ -1,3 +1,5 @@
+// Elements in another dtype.
+
 #ifndef WEFT_OPS_ELEMENTWISE_CAST_H_
 #define WEFT_OPS_ELEMENTWISE_CAST_H_
 

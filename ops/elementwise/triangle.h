@@ -1,3 +1,5 @@
+// The lower or upper triangle of matrices.
+
 #ifndef WEFT_OPS_ELEMENTWISE_TRIANGLE_H_
 #define WEFT_OPS_ELEMENTWISE_TRIANGLE_H_
 

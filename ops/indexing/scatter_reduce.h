@@ -1,3 +1,5 @@
+// Elements combined at places that an index names.
+
 #ifndef WEFT_OPS_INDEXING_SCATTER_REDUCE_H_
 #define WEFT_OPS_INDEXING_SCATTER_REDUCE_H_
 

@@ -1,3 +1,5 @@
+// Sorting along a dim.
+
 #ifndef WEFT_OPS_INDEXING_SORT_H_
 #define WEFT_OPS_INDEXING_SORT_H_
 

@@ -1,3 +1,5 @@
+// The largest or smallest elements along a dim.
+
 #ifndef WEFT_OPS_INDEXING_TOP_K_H_
 #define WEFT_OPS_INDEXING_TOP_K_H_
 

@@ -1,3 +1,5 @@
+// Softmax cross-entropy of class indices.
+
 #ifndef WEFT_OPS_NORMALIZATION_CROSS_ENTROPY_H_
 #define WEFT_OPS_NORMALIZATION_CROSS_ENTROPY_H_
 

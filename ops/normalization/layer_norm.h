@@ -1,3 +1,5 @@
+// Layer norm over the last dim.
+
 #ifndef WEFT_OPS_NORMALIZATION_LAYER_NORM_H_
 #define WEFT_OPS_NORMALIZATION_LAYER_NORM_H_
 

@@ -1,3 +1,5 @@
+// What finishes the statistics of a norm that is split: the reciprocal of the standard deviation.
+
 #ifndef WEFT_OPS_NORMALIZATION_NORM_RSTD_H_
 #define WEFT_OPS_NORMALIZATION_NORM_RSTD_H_
 

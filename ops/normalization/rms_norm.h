@@ -1,3 +1,5 @@
+// RMS norm over the last dim.
+
 #ifndef WEFT_OPS_NORMALIZATION_RMS_NORM_H_
 #define WEFT_OPS_NORMALIZATION_RMS_NORM_H_
 

@@ -1,3 +1,5 @@
+// What backward rules and decompositions are written in: calls of ops.
+
 #ifndef WEFT_OPS_OP_EMITTER_H_
 #define WEFT_OPS_OP_EMITTER_H_
 

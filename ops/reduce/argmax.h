@@ -1,3 +1,5 @@
+// The index of the largest or smallest element along a dim.
+
 #ifndef WEFT_OPS_REDUCE_ARGMAX_H_
 #define WEFT_OPS_REDUCE_ARGMAX_H_
 

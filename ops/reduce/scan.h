@@ -1,3 +1,5 @@
+// Running sums and products along a dim.
+
 #ifndef WEFT_OPS_REDUCE_SCAN_H_
 #define WEFT_OPS_REDUCE_SCAN_H_
 

@@ -1,3 +1,5 @@
+// Mean and variance over dims.
+
 #ifndef WEFT_OPS_REDUCE_VARIANCE_H_
 #define WEFT_OPS_REDUCE_VARIANCE_H_
 

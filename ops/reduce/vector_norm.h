@@ -1,3 +1,5 @@
+// Norms of vectors along dims.
+
 #ifndef WEFT_OPS_REDUCE_VECTOR_NORM_H_
 #define WEFT_OPS_REDUCE_VECTOR_NORM_H_
 

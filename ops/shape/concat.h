@@ -1,3 +1,5 @@
+// Tensors one behind the other along a dim.
+
 #ifndef WEFT_OPS_SHAPE_CONCAT_H_
 #define WEFT_OPS_SHAPE_CONCAT_H_
 

@@ -1,3 +1,5 @@
+// Dims in reverse, and turned.
+
 #ifndef WEFT_OPS_SHAPE_FLIP_ROLL_H_
 #define WEFT_OPS_SHAPE_FLIP_ROLL_H_
 

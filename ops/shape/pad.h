@@ -1,3 +1,5 @@
+// A value around a tensor.
+
 #ifndef WEFT_OPS_SHAPE_PAD_H_
 #define WEFT_OPS_SHAPE_PAD_H_
 

@@ -1,3 +1,5 @@
+// Dims in another order.
+
 #ifndef WEFT_OPS_SHAPE_PERMUTE_H_
 #define WEFT_OPS_SHAPE_PERMUTE_H_
 

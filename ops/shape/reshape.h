@@ -1,3 +1,5 @@
+// The same elements under another shape.
+
 #ifndef WEFT_OPS_SHAPE_RESHAPE_H_
 #define WEFT_OPS_SHAPE_RESHAPE_H_
 

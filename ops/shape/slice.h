@@ -1,3 +1,5 @@
+// A range of each dim.
+
 #ifndef WEFT_OPS_SHAPE_SLICE_H_
 #define WEFT_OPS_SHAPE_SLICE_H_
 

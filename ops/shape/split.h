@@ -1,3 +1,5 @@
+// A tensor in pieces along a dim.
+
 #ifndef WEFT_OPS_SHAPE_SPLIT_H_
 #define WEFT_OPS_SHAPE_SPLIT_H_
 

@@ -1,3 +1,5 @@
+// Tensors along a new dim.
+
 #ifndef WEFT_OPS_SHAPE_STACK_H_
 #define WEFT_OPS_SHAPE_STACK_H_
 

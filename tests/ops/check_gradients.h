@@ -1,3 +1,5 @@
+// Gradients of ops against central differences in f64.
+
 #ifndef WEFT_TESTS_OPS_CHECK_GRADIENTS_H_
 #define WEFT_TESTS_OPS_CHECK_GRADIENTS_H_
 

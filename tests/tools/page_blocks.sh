@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # The blocks of a page that show a command, to be sourced.
 
 # each_command PAGE FUNCTION: of each block of the page that begins with "$ bazel run", calls FUNCTION with what stands

@@ -33,6 +33,11 @@ status=0
 json=$("$tool" --file="$folder/bad.csv" --log_format=json --draw="$folder/none.svg") || status=$?
 [[ $status == 1 && $json == *'"ok":false,"makespan":null,"bubble":null,"peak_w":[],"peak_i":[],"error":"deadlock: rank 0 waits in 0B0 (action 1) for 1B0 of rank 1; '* ]] ||
   fail "status $status, $json"
+# Of what cannot be read nobody knows the size.
+status=0
+json=$("$tool" --file="$folder/none.csv" --log_format=json) || status=$?
+[[ $status == 1 && $json == *'"ranks":null,"chunks":null,"microbatches":null,"ok":false,"makespan":null,'*'"error":"cannot read the schedule '* ]] ||
+  fail "status $status, $json"
 [[ ! -e $folder/none.svg ]] || fail "a picture of what is not ok"
 status=0
 json=$("$tool" --name=dualpipev --ranks=4 --microbatches=7 --log_format=json) || status=$?

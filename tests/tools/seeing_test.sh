@@ -16,7 +16,7 @@ done
 failed=0
 blocks=0
 check() {
-  local command=$1 expected=$2 label arguments file
+  local command=$1 expected=$2 label arguments
   blocks=$((blocks + 1))
   label=${command%% *}
   arguments=${command#"$label"}

@@ -1,3 +1,5 @@
+// The inner loops of norms over rows, chosen at run time by instruction set.
+
 #ifndef WEFT_OPS_CPU_NORMALIZATION_NORM_FUNCTIONS_H_
 #define WEFT_OPS_CPU_NORMALIZATION_NORM_FUNCTIONS_H_
 

@@ -1,3 +1,5 @@
+// Reductions over the threads of a warp and of a block.
+
 #ifndef WEFT_OPS_CUDA_BLOCKS_REDUCE_BLOCK_H_
 #define WEFT_OPS_CUDA_BLOCKS_REDUCE_BLOCK_H_
 

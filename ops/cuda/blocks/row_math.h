@@ -1,3 +1,5 @@
+// Functions of one element, for kernels that go over rows.
+
 #ifndef WEFT_OPS_CUDA_BLOCKS_ROW_MATH_H_
 #define WEFT_OPS_CUDA_BLOCKS_ROW_MATH_H_
 

@@ -1,3 +1,5 @@
+// Sums along dims, in an order that follows from the shape alone.
+
 #ifndef WEFT_OPS_CUDA_REDUCE_SUM_ALONG_H_
 #define WEFT_OPS_CUDA_REDUCE_SUM_ALONG_H_
 

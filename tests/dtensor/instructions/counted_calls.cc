@@ -3,17 +3,25 @@
 //   counted_calls CASE NUM_CALLS
 //
 // The calls to count run inside CountedCalls, which --toggle-collect names; before it, enough of them to fill
-// the caches and the pools. Rank 0 of a mesh of two runs alone, on layouts that move nothing.
+// the caches and the pools. Rank 0 of a mesh of two runs alone: on layouts that move nothing, or, in training steps, with
+// collectives that fill their outputs from its own pieces. What lanes' workers do is not counted.
 
 #include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
+#include "benchmarks/own_pieces_world.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
+#include "dtensor/nn/gpt.h"
+#include "dtensor/optim/adamw.h"
+#include "parallel/parallelize.h"
+#include "parallel/trainer.h"
 #include "runtime/launch/run_ranks.h"
 
 // Keeps its name, whatever the compiler inlines.
@@ -23,6 +31,37 @@ extern "C" [[gnu::noinline]] void CountedCalls(const std::function<void()>& call
 
 namespace weft {
 namespace {
+
+// A GPT of two layers that trains on one batch.
+class GptTraining {
+ public:
+  GptTraining(World& world, const Plan& plan) : world_(world) {
+    const auto context =
+        Parallelize(model_, world_, DeviceMesh::Parse("a=2"), plan, {.start_values = StartValues::kTrust});
+    tokens_ = DTensor::Distribute(context, Tensor::FromValues<int32_t>({4, 8}, std::vector<int32_t>(32, 1)),
+                                  Layout::Parse("[a, -]", context->mesh()));
+    optimizer_ = std::make_unique<AdamW>(model_.AllParameters(), AdamWOptions{});
+    trainer_ = std::make_unique<Trainer>(model_, *optimizer_, TrainerOptions{});
+  }
+  void Step() {
+    trainer_->Step(/*num_tokens=*/32, [this] { return model_.Loss(tokens_, tokens_).Mean(); });
+  }
+
+ private:
+  OwnPiecesWorld world_;
+  Gpt model_{GptConfig{.vocabulary = 31, .context = 8, .layers = 2, .heads = 2, .dim = 16}};
+  DTensor tokens_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+// Made at the first step.
+std::function<void()> StepsUnder(World& world, const Plan& plan) {
+  return [&world, plan, training = std::make_shared<std::unique_ptr<GptTraining>>()] {
+    if (*training == nullptr) *training = std::make_unique<GptTraining>(world, plan);
+    (*training)->Step();
+  };
+}
 
 // What a case calls, by its name.
 std::map<std::string, std::function<void()>> Cases(const IntrusivePtr<MeshContext>& context) {
@@ -42,6 +81,8 @@ std::map<std::string, std::function<void()>> Cases(const IntrusivePtr<MeshContex
          const DTensor fresh = a.RequiresGrad();
          Backward(Mul(Add(Mul(fresh, b), b), b), b);
        }},
+      {"gpt_step_ddp", StepsUnder(context->world(), {{"", DataParallel("a")}})},
+      {"gpt_step_fsdp", StepsUnder(context->world(), {{"blocks.*", FullyShard("a")}, {"", FullyShard("a")}})},
   };
 }
 
