@@ -299,8 +299,7 @@ TEST(SchedulerUnusedTest, ParametersUnusedOnSomeRanks) {
 TEST(SchedulerUnusedTest, DifferentOnesOfOneShapeAreAnError) {
   RunRanks(2, [](World& world) {
     Chain model;
-    Plan plan = PlanNamed("ddp");
-    plan.set_scheduler({.bucket_mb = 0.0003});
+    const Plan plan = PlanNamed("ddp");
     const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
     model.order = world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2};
     const DTensor x = RandomNormal(context, DType::kF64, {6, kDim}, {}, "x");
@@ -310,7 +309,7 @@ TEST(SchedulerUnusedTest, DifferentOnesOfOneShapeAreAnError) {
                     if (parameter->grad().defined()) parameter->grad().ToLocal();
                   }
                 }),
-                testing::ContainsRegex("all_reduce\\(f64, sum, count 3[0-9]* in 2 parts #"));
+                testing::HasSubstr(": lists of the same counts, of other things"));
   });
 }
 

@@ -24,8 +24,8 @@ class LocalCommunicator final : public QueuedCommunicator {
 
  protected:
   void Run(const CollectiveCall& call) override { RunLocalCollective(*group_, rank(), call); }
-  void RunEach(const CollectiveDescriptor& /*list*/, absl::Span<const CollectiveCall> calls) override {
-    RunLocalCollectives(*group_, rank(), calls);
+  void RunEach(const CollectiveDescriptor& list, absl::Span<const CollectiveCall> calls) override {
+    RunLocalCollectives(*group_, rank(), list, calls);
   }
   void Run(const SendRecvCall& call) override { RunLocalSendRecv(*group_, rank(), call); }
   void ThrowIfFailed() const override { group_->ThrowIfFailed(); }

@@ -8,7 +8,12 @@
 namespace weft {
 
 CollectiveDescriptor LocalPosting::Descriptor() const {
-  CollectiveDescriptor descriptor = {.kind = kind, .dtype = dtype, .op = op, .root = root};
+  CollectiveDescriptor descriptor = {.kind = kind, .dtype = dtype, .op = op};
+  if (HasRoot(kind)) {
+    descriptor.root = root;
+  } else {
+    descriptor.fingerprint = static_cast<uint32_t>(root);
+  }
   descriptor.counts = counts.empty() ? CollectiveDescriptor::Counts{count} : counts;
   return descriptor;
 }

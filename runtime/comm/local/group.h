@@ -42,8 +42,8 @@ struct alignas(128) LocalPosting {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
-  bool copied = true;  // `input` lies in this posting
-  int root = 0;
+  bool copied = true;           // `input` lies in this posting
+  int root = 0;                 // of the kinds that have one; of others, what they are of (fingerprint)
   int64_t count = 0;            // of the kinds that have one
   const char* input = nullptr;  // null: peers read nothing here
   char* output = nullptr;
@@ -53,6 +53,7 @@ struct alignas(128) LocalPosting {
   CollectiveDescriptor::Counts receive_counts;
   uint64_t sequence = 0;
   std::vector<LocalPart> parts;  // of a list; `count` and `counts` are then their sums
+  uint32_t list_fingerprint = 0;
 
   CollectiveDescriptor Descriptor() const;
 };

@@ -106,7 +106,7 @@ void FillPosting(LocalPosting& posting, int member, const CollectiveCall& call) 
   posting.kind = descriptor.kind;
   posting.dtype = descriptor.dtype;
   posting.op = descriptor.op;
-  posting.root = descriptor.root;
+  posting.root = HasRoot(descriptor.kind) ? descriptor.root : static_cast<int>(descriptor.fingerprint);
   posting.count = 0;
   posting.counts.clear();
   posting.receive_counts.clear();
@@ -327,6 +327,10 @@ void AgreeOnParts(LocalGroup& group, int me) {
       if (parts[i].count == first[i].count && parts[i].counts == first[i].counts) continue;
       Disagree(group, me, 0, peer, absl::StrCat(": their counts differ in part ", i, " of the list"));
     }
+    // Counts are equal: so what they are of is not.
+    if (group.posting(me, peer).list_fingerprint != group.posting(me, 0).list_fingerprint) {
+      Disagree(group, me, 0, peer, ": lists of the same counts, of other things");
+    }
   }
 }
 
@@ -343,8 +347,11 @@ bool MustStay(const LocalPosting& mine, int me) {
 
 }  // namespace
 
-void RunLocalCollectives(LocalGroup& group, int member, absl::Span<const CollectiveCall> calls) {
-  FillPostingOfList(group.NextPosting(member), calls);
+void RunLocalCollectives(LocalGroup& group, int member, const CollectiveDescriptor& list,
+                         absl::Span<const CollectiveCall> calls) {
+  LocalPosting& posting = group.NextPosting(member);
+  FillPostingOfList(posting, calls);
+  posting.list_fingerprint = list.fingerprint;
   group.Arrive(member);
   group.AwaitAll(member, calls[0].timeout);
   NoteAllEntered(calls[0]);

@@ -18,7 +18,8 @@ void RunLocalCollective(LocalGroup& group, int member, const CollectiveCall& cal
 // The same for a list of all-reduces, all-gathers or reduce-scatters of one dtype: agreed on once, then part by
 // part.
 // Cost:    two barriers.
-void RunLocalCollectives(LocalGroup& group, int member, absl::Span<const CollectiveCall> calls);
+void RunLocalCollectives(LocalGroup& group, int member, const CollectiveDescriptor& list,
+                         absl::Span<const CollectiveCall> calls);
 
 }  // namespace weft
 

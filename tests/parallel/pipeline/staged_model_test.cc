@@ -134,8 +134,8 @@ TEST(StagedModelTest, OtherStagesParametersTakeNoMemory) {
     const Parameter& other = is_first ? model.ln_f.weight : model.wpe;
     EXPECT_EQ(MessageOf([&] { other.at_rest(); }),
               "parameter '" + other.path() +
-                  "' is not on this rank: it belongs to another stage of the "
-                  "pipeline");
+                  "' is not on this rank: it belongs to another stage or part of the "
+                  "model");
   });
 }
 
