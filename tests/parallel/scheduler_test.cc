@@ -14,6 +14,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/linear.h"
 #include "dtensor/optim/sgd.h"
+#include "dtensor/redistribute_each.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
@@ -295,22 +296,25 @@ TEST(SchedulerUnusedTest, ParametersUnusedOnSomeRanks) {
   });
 }
 
-// Without it ranks that lack different gradients of one shape do not add one to the other: they disagree.
-TEST(SchedulerUnusedTest, DifferentOnesOfOneShapeAreAnError) {
-  RunRanks(2, [](World& world) {
-    Chain model;
-    const Plan plan = PlanNamed("ddp");
-    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
-    model.order = world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2};
-    const DTensor x = RandomNormal(context, DType::kF64, {6, kDim}, {}, "x");
-    EXPECT_THAT(MessageOf([&] {
-                  Backward(Sum(Square(model(x))));
-                  for (const Parameter* parameter : model.AllParameters()) {
-                    if (parameter->grad().defined()) parameter->grad().ToLocal();
-                  }
-                }),
-                testing::HasSubstr(": lists of the same counts, of other things"));
-  });
+// What buckets move has the number of its leaf: ranks that would add one gradient to another of its shape disagree.
+TEST(SchedulerUnusedTest, OtherThingsOfOneShapeAreAnError) {
+  for (const int num_parts : {1, 2}) {
+    RunRanks(2, [&](World& world) {
+      const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+      const DTensor terms =
+          DTensor::FromLocal(context, Tensor::FromValues<double>({6}, std::vector<double>(6, 1)),
+                             Layout(1, 1).WithPartial(0), {6});
+      const auto sum = [&](uint32_t subject) {
+        const EachMove move = {.source = terms, .to = Layout(1, 1), .into = {}, .subject = subject};
+        return RedistributeEach(std::vector<EachMove>(num_parts, move))[0].ToLocal().ToVector<double>();
+      };
+      EXPECT_EQ(sum(7), std::vector<double>(6, 2));
+      const std::string message = MessageOf([&] { sum(world.rank() + 1); });
+      EXPECT_THAT(message,
+                  testing::HasSubstr(num_parts == 1 ? "rank 1 called all_reduce(f64, sum, count 6 #"
+                                                    : ": lists of the same counts, of other things"));
+    });
+  }
 }
 
 // A view of a gathered parameter is not kept whole by the tape: it is gathered again.
