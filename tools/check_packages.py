@@ -42,11 +42,13 @@ OPTIONAL = {
 # Sources, other than scripts of a shell, that start programs: which, beside those that Bazel has built.
 SOURCES_THAT_START = {
     "runtime/base/start_program.cc": [],  # its caller says which
+    "tests/benchmarks/overlap_report_test.py": ["python3"],
     "tests/deploy/manifests_test.py": ["bash"],
     "tests/runtime/launch/processes.cc": [],
     "tests/runtime/store/certificates.h": ["sh", "openssl"],
     "tests/runtime/store/child.cc": [],
     "tests/tools/check_packages_test.py": [],  # it only quotes such sources
+    "tests/tools/export_test.py": [],  # tools:checkpoint
     "tests/tools/merge_traces_test.py": ["python3"],
     "tests/tools/launcher/running_program.cc": ["bash", "env", "head", "seq", "sleep", "touch", "true"],
     "tools/faults/job.cc": [],  # weft_run

@@ -279,7 +279,7 @@ columns ''
 losses again.json > without
 columns ', {"path": "blocks.*", "style": "Recompute", "keep": "contract"}, {"path": "", "style": "Offload", "state": true, "parameters": true}'
 diff without <(losses again.json) || fail "recomputation and offload by a plan change a loss"
-columns ', {"path": "blocks.*.mlp", "style": "Precision", "param": "f16"}'
+columns ', {"path": "blocks.*.mlp", "style": "Precision", "param": "f16", "output": "f32"}'
 grep -q '"loss_scale":65536.0,"updated":true' again.json || fail "f16 by a plan is not scaled: $(tail -1 again.json)"
 diff without <(losses again.json) > /dev/null && fail "f16 by a plan changes nothing"
 
