@@ -121,7 +121,7 @@ TEST(GptFlagsTest, TheLossScaleIsOfF16) {
                 .loss_scale,
             (LossScaleOptions{.initial = 64, .interval = 7, .min = 2, .hysteresis = 3}));
   EXPECT_EQ(MessageOf({"--loss_scale_hysteresis=3"}),
-            "--loss_scale_hysteresis: it is of --dtype=f16, got f32");
+            "--loss_scale_hysteresis: it is of --dtype=f16 and of plans that compute in f16, got f32");
   EXPECT_EQ(MessageOf({"--dtype=f16", "--loss_scale=1", "--min_loss_scale=2"}),
             "--min_loss_scale=2: expected a number from 0 to --loss_scale=1");
 }

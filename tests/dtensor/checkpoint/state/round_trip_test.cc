@@ -42,7 +42,7 @@ void SaveCase(const std::string& folder, const SpreadCase& spread, uint64_t seed
 void CheckFiles(const std::string& folder, int64_t expected_bytes) {
   const std::shared_ptr<Files> files = MakeDiskFiles();
   EXPECT_THAT(ListSteps(*files, folder), ElementsAre(7));
-  EXPECT_THAT(files->List(folder), ElementsAre("latest", "step-000000007"));
+  EXPECT_THAT(files->List(folder), ElementsAre(".lock", "latest", "step-000000007"));
   const StepVerdict verdict = VerifyStep(*files, folder, 7);
   EXPECT_THAT(verdict.problems, IsEmpty());
   EXPECT_EQ(verdict.num_bytes, expected_bytes);
