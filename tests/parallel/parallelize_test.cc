@@ -352,10 +352,11 @@ TEST(ParallelizeTest, MakesThePlansGroupsInOneOrder) {
     DataPlan data;
     std::vector<std::string> groups;
   };
-  // First those of the rank's own thread, then those of the lanes: parameters, gradients.
+  // First that of all ranks, which compares their machines, and the others of the rank's own thread, then those of the lanes:
+  // parameters, gradients.
   for (const Case& c :
-       {Case{"dp=2, tp=2", DataPlan::kFsdp, {"dp", "tp", "dp.tp", "dp", "dp"}},
-        Case{"dp=2, tp=2", DataPlan::kDdp, {"dp", "tp", "dp.tp", "dp"}},
+       {Case{"dp=2, tp=2", DataPlan::kFsdp, {"dp.tp", "dp", "tp", "dp", "dp"}},
+        Case{"dp=2, tp=2", DataPlan::kDdp, {"dp.tp", "dp", "tp", "dp"}},
         Case{"dp=2", DataPlan::kFsdp, {"dp", "dp", "dp"}}, Case{"dp=2", DataPlan::kZero1, {"dp", "dp", "dp"}},
         Case{"dp=1, tp=2", DataPlan::kFsdp, {"tp"}}}) {
     const DeviceMesh mesh = DeviceMesh::Parse(c.mesh);
