@@ -222,7 +222,8 @@ TEST(LossScaleTest, AnOverflowOnOneStageSkipsAll) {
   for (const char* schedule : {"1f1b", "zb_h1"}) {
     RunRanks(2, [&](World& world) {
       Products model(4);
-      Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"layers.*", Pipeline("pp")}});
+      Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"layers.*", Pipeline("pp")}},
+                  {.dtype = DType::kF64});
       Sgd optimizer(model.AllParameters(), {.momentum = 0.5});
       LossScale scale(model.context(), {.initial = 8});
       Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 0.05; }, .loss_scale = &scale});
