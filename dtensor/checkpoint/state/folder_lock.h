@@ -21,7 +21,7 @@ class FolderLock {
   FolderLock(Files& files, const std::string& folder, const std::string& run_id,
              std::chrono::milliseconds patience = std::chrono::seconds(2));
 
-  // Who else holds it, for people; empty: nobody, or an earlier life of this job.
+  // The other holder, for people to read; empty: nobody, or an earlier life of this job.
   const std::string& other() const { return other_; }
 
  private:
