@@ -62,6 +62,7 @@
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/schedule_csv.h"
+#include "parallel/pipeline/segment_costs.h"
 #include "parallel/plan.h"
 #include "parallel/scheduler/task_graph.h"
 #include "parallel/style.h"
