@@ -138,7 +138,7 @@ class Communicator {
 
   // From now on a worker calls it, beside the rank's thread: what it waits is no exposed communication, and it
   // takes no core from threads that compute while it waits.
-  virtual void SetInBackground() { exposed_ = false; }
+  virtual void SetInBackground() { exposed_.store(false, std::memory_order_relaxed); }
 
   // How long a member waits for the others in calls that do not say. Default 10 minutes; above 0.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
@@ -220,7 +220,7 @@ class Communicator {
   void RecordExposed(const Operation& operation, int64_t all_entered_ns, int64_t now_ns) const;
   // Of operations in a device's streams: for how long the rank's stream has stood still, whatever for.
   void RecordStalled(int64_t nanoseconds) const {
-    if (ledger_ != nullptr && exposed_) ledger_->AddExposed(/*waiting_ns=*/0, nanoseconds);
+    if (IsExposed()) ledger_->AddExposed(/*waiting_ns=*/0, nanoseconds);
   }
 
  private:
@@ -239,11 +239,12 @@ class Communicator {
   // What this rank's ledger counts for `operation`.
   int64_t LedgerBytesOf(const Operation& operation) const;
   Ledger::Row* RowOf(CollectiveKind kind, const CommTag& tag);
+  bool IsExposed() const { return ledger_ != nullptr && exposed_.load(std::memory_order_relaxed); }
 
   std::string name_;
   int rank_;
   std::vector<int> ranks_;
-  bool exposed_ = true;
+  std::atomic<bool> exposed_ = true;                  // threads that watch a device's streams read it
   Ledger* ledger_;                                    // may be null; outlives the communicator
   absl::flat_hash_map<uint64_t, Ledger::Row*> rows_;  // of the ledger, by kind and tag
   FlightRecorder* recorder_ = nullptr;                // likewise
