@@ -94,7 +94,7 @@ SummaryModule OfModule(const Module& module) {
 // "1,234,567".
 std::string Grouped(int64_t number) {
   std::string digits = absl::StrCat(number);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, ",");
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, 1, ',');
   return digits;
 }
 
