@@ -31,7 +31,6 @@ class WorldStore final : public Store {
                          absl::string_view desired) override {
     return store_->CompareSet(key, expected, desired);
   }
-  void Beat(absl::string_view key) override { store_->Beat(key); }
   bool Delete(absl::string_view key) override { return store_->Delete(key); }
 
  private:

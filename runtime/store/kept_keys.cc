@@ -56,15 +56,6 @@ int64_t KeptKeys::Add(const StoreCall& call, const std::string& key, int64_t amo
   return sum;
 }
 
-int64_t KeptKeys::Beat(const StoreCall& call, const std::string& key) {
-  RequireKey(key);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (const KeySpace::Value* const known = Known(call)) return SumOf(key, **known, 0);
-  const int64_t sum = space_.Add(key, 1);
-  if (journal_ != nullptr) beats_.insert(key);
-  return sum;
-}
-
 std::string KeptKeys::CompareSet(const StoreCall& call, const std::string& key, const std::string& expected,
                                  const std::string& desired) {
   RequireKey(key);
@@ -90,7 +81,6 @@ bool KeptKeys::Delete(const StoreCall& call, const std::string& key) {
   record.mutable_erased()->set_key(key);
   Keep(record);
   space_.Delete(key);
-  beats_.erase(key);
   Remember(call, held);
   return true;
 }
@@ -204,7 +194,6 @@ void KeptKeys::Write(const StoreCall& call, const std::string& key, const std::s
   SetEntry(key, value, record.mutable_set());
   Keep(record);
   space_.Set(key, value);
-  beats_.erase(key);
   Remember(call, space_.TryGet(key));
 }
 
@@ -259,7 +248,6 @@ void KeptKeys::SetWills(const std::string& id, Client& client) {
       // Those who wait for it hear of it all the same.
     }
     space_.Set(will.key, will.value, KeySpace::BytesOf(will.key, will.value));
-    beats_.erase(will.key);
   }
   client.is_dead = true;
   try {
@@ -277,7 +265,6 @@ void KeptKeys::Compact() {
       first.set_store(id_);
       emit(first.SerializeAsString());
       space_.ForEach([&](const std::string& key, const KeySpace::Value& value) {
-        if (beats_.contains(key)) return;
         JournalRecord record;
         SetEntry(key, *value, record.mutable_set());
         emit(record.SerializeAsString());

@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "runtime/store/key_space.h"
@@ -42,8 +41,8 @@ struct KeptKeysOptions {
 //   a client's stream breaks while this process lives   it is dead: its last wills are set at once
 //   this process dies and begins anew                   clients have `grace` to come back, then they are dead
 //
-// Cost:    with a journal a write per call that changes something; calls that change nothing, and Beat, write nothing, and
-//          are done anew when they come again.
+// Cost:    with a journal a write per call that changes something; calls that change nothing write nothing, and are done
+//          anew when they come again.
 // Threads: any. Callbacks of the space run under this object's lock: they do not call it.
 // Errors:  as in store.h; Aborted for a client that is dead or a call that was answered long ago; the journal's.
 class KeptKeys {
@@ -60,8 +59,6 @@ class KeptKeys {
 
   void Set(const StoreCall& call, const std::string& key, const std::string& value);
   int64_t Add(const StoreCall& call, const std::string& key, int64_t amount);
-  // Add of 1 that is not kept in the journal: after a restart the key is as it was before such calls, or gone.
-  int64_t Beat(const StoreCall& call, const std::string& key);
   std::string CompareSet(const StoreCall& call, const std::string& key, const std::string& expected,
                          const std::string& desired);
   bool Delete(const StoreCall& call, const std::string& key);
@@ -107,7 +104,6 @@ class KeptKeys {
   const KeptKeysOptions options_;
   std::mutex mutex_;
   KeySpace space_;
-  std::unordered_set<std::string> beats_;  // keys that Beat has written last
   std::string id_;
   uint64_t num_streams_ = 0;
   std::unordered_map<std::string, Client> clients_;

@@ -33,8 +33,6 @@ std::string PrefixStore::CompareSet(absl::string_view key, absl::string_view exp
   return store_->CompareSet(Whole(key), expected, desired);
 }
 
-void PrefixStore::Beat(absl::string_view key) { store_->Beat(Whole(key)); }
-
 bool PrefixStore::Delete(absl::string_view key) { return store_->Delete(Whole(key)); }
 
 std::string PrefixStore::Whole(absl::string_view key) const {

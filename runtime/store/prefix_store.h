@@ -25,7 +25,6 @@ class PrefixStore final : public Store {
   bool Check(absl::Span<const std::string> keys) override;
   std::string CompareSet(absl::string_view key, absl::string_view expected,
                          absl::string_view desired) override;
-  void Beat(absl::string_view key) override;
   bool Delete(absl::string_view key) override;
 
   const std::string& prefix() const { return prefix_; }

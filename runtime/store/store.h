@@ -61,10 +61,6 @@ class Store {
   virtual std::string CompareSet(absl::string_view key, absl::string_view expected,
                                  absl::string_view desired) = 0;
 
-  // Changes the number under `key`: a sign of life, which means something only by being another than before. A store that
-  // restarts in place may forget the key: signs of life take nothing of its disk, and go on where that is full.
-  virtual void Beat(absl::string_view key) { Add(key, 1); }
-
   // True if the key was there.
   virtual bool Delete(absl::string_view key) = 0;
 };

@@ -106,15 +106,6 @@ std::string TcpStore::CompareSet(absl::string_view key, absl::string_view expect
   return std::move(*reply.mutable_value());
 }
 
-void TcpStore::Beat(absl::string_view key) {
-  RequireKey(key);
-  tcp_store::Amount request;
-  request.set_key(key.data(), key.size());
-  request.set_amount(1);
-  request.set_is_beat(true);
-  connection_->Change(&Stub::Add, request);
-}
-
 bool TcpStore::Delete(absl::string_view key) {
   return connection_->Change(&Stub::Delete, KeyOf(key)).found();
 }

@@ -44,7 +44,6 @@ class TcpStore final : public Store {
   bool Check(absl::Span<const std::string> keys) override;
   std::string CompareSet(absl::string_view key, absl::string_view expected,
                          absl::string_view desired) override;
-  void Beat(absl::string_view key) override;
   bool Delete(absl::string_view key) override;
 
   // A last will: the server sets `key` to `value` when this client's connection breaks without a farewell: at

@@ -212,11 +212,8 @@ grpc::ServerUnaryReactor* TcpStoreService::TryGet(Context* context, const tcp_st
 
 grpc::ServerUnaryReactor* TcpStoreService::Add(Context* context, const tcp_store::Amount* request,
                                                tcp_store::Number* reply) {
-  return Answer(*this, context, [&] {
-    const StoreCall call = CallOf(*context);
-    reply->set_number(request->is_beat() ? kept_.Beat(call, request->key())
-                                         : kept_.Add(call, request->key(), request->amount()));
-  });
+  return Answer(*this, context,
+                [&] { reply->set_number(kept_.Add(CallOf(*context), request->key(), request->amount())); });
 }
 
 grpc::ServerUnaryReactor* TcpStoreService::CompareSet(Context* context, const tcp_store::Exchange* request,

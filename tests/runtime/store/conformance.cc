@@ -107,14 +107,6 @@ TEST_P(StoreConformance, AddCounts) {
   }
 }
 
-TEST_P(StoreConformance, ABeatChangesTheNumber) {
-  store_->Beat("beat");
-  const std::string first = store_->Get("beat", kLong);
-  store_->Beat("beat");
-  EXPECT_NE(store_->Get("beat", kLong), first);
-  EXPECT_EQ(store_->Add("beat", 5), 7);
-}
-
 TEST_P(StoreConformance, CompareSetDoesWhatItsTableSays) {
   const std::optional<std::string> nothing;
   const struct {

@@ -223,37 +223,6 @@ TEST(KeptKeysTest, TheJournalStaysAMultipleOfWhatIsAlive) {
   EXPECT_EQ(Contents(keys).size(), 4u);
 }
 
-TEST(KeptKeysTest, SignsOfLifeAreNotInTheJournal) {
-  const JournalFolder folder;
-  {
-    KeptKeys keys(Kept(folder, /*compact_bytes=*/2000));
-    keys.Set({}, "number", "1");
-    const std::string bytes = folder.Bytes();
-    EXPECT_EQ(keys.Beat({.client = "c", .number = 1, .answered = 1}, "beat"), 1);
-    EXPECT_EQ(keys.Beat({.client = "c", .number = 2, .answered = 2}, "beat"), 2);
-    EXPECT_EQ(keys.Beat({}, "number"), 2);
-    EXPECT_EQ(folder.Bytes(), bytes);
-    EXPECT_EQ(Contents(keys), (std::map<std::string, std::string>{{"beat", "2"}, {"number", "2"}}));
-  }
-  {
-    KeptKeys keys(Kept(folder, /*compact_bytes=*/2000));
-    EXPECT_EQ(Contents(keys), (std::map<std::string, std::string>{{"number", "1"}}));
-    // Nor are they where it is written anew; what is then set or added is kept as ever.
-    for (const char* const key : {"beat", "added", "set"}) keys.Beat({}, key);
-    keys.Add({}, "added", 4);
-    keys.Set({}, "set", "x");
-    size_t longest = 0;
-    while (folder.Bytes().size() >= longest) {
-      longest = folder.Bytes().size();
-      keys.Set({}, "k", std::string(100, 'v'));
-    }
-  }
-  KeptKeys keys(Kept(folder));
-  const std::map<std::string, std::string> kept = {
-      {"number", "1"}, {"added", "5"}, {"set", "x"}, {"k", std::string(100, 'v')}};
-  EXPECT_EQ(Contents(keys), kept);
-}
-
 TEST(KeptKeysTest, ACallIsDoneOnceAndAnOldOneIsRefused) {
   const JournalFolder folder;
   {
