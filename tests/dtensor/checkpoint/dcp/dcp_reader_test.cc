@@ -215,7 +215,7 @@ TEST(DcpReaderTest, Pickles) {
   const std::string bytes(
       "\x80\x04]\x94(N\x88J\xff\xff\xff\xffM\x01\x02\x8a\x02\x00\x80G\x3f\xd0\x00\x00\x00\x00\x00\x00h\x00"
       "e.",
-      35);
+      32);
   const Pickle pickle("p", bytes, {});
   const PickleValue& list = pickle.value();
   ASSERT_EQ(list.kind, PickleValue::kList);
