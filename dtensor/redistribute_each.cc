@@ -33,10 +33,13 @@ void CheckMove(const EachMove& move, const MeshContext& context) {
       move.into.IsContiguous() ? "" : ", which is not contiguous");
 }
 
-// What fills a source that is still under way, to be waited for by the lane that moves it on.
+// What fills a source that is still under way, to be waited for by the lane that moves it on. The source's own lane stays
+// though it has just ended: its error is theirs who move the source on.
 void AppendLanes(const DTensorImpl& source, PendingMoves::Lanes* lanes) {
-  for (const std::shared_ptr<const LaneWorks>& lane : source.pending()->lanes()) {
-    const bool has_ended = lane->works.empty() || lane->works.back().Test();
+  const PendingMoves::Lanes& of_source = source.pending()->lanes();
+  for (const std::shared_ptr<const LaneWorks>& lane : of_source) {
+    const bool is_own = lane == of_source.back();
+    const bool has_ended = !is_own && (lane->works.empty() || lane->works.back().Test());
     const bool is_known = std::find(lanes->begin(), lanes->end(), lane) != lanes->end();
     if (!has_ended && !is_known) lanes->push_back(lane);
   }

@@ -28,7 +28,9 @@ void PendingMoves::Settle() {
   int64_t waiting_ns = 0;
   for (const std::shared_ptr<const LaneWorks>& lane : lanes_) waiting_ns += Await(*lane, &now_ns);
   if (finish_ != nullptr) std::exchange(finish_, nullptr)();
-  state_.world().ledger().AddExposed(waiting_ns, FlightClock() - begun_ns - waiting_ns);
+  // Of operations in streams the communicator tells for how long the rank's stream stood still.
+  const bool on_streams = lanes_.back()->worker == nullptr;
+  if (!on_streams) state_.world().ledger().AddExposed(waiting_ns, FlightClock() - begun_ns - waiting_ns);
 }
 
 }  // namespace weft

@@ -38,6 +38,11 @@ struct CollectiveCall {
   // Where a backend that can tell leaves the time (FlightClock) at which it saw that all members had entered,
   // unless something stands there already; null: nobody asks.
   std::atomic<int64_t>* all_entered_ns = nullptr;
+
+  // The same under another descriptor, which outlives what is returned.
+  CollectiveCall Under(const CollectiveDescriptor& other) const {
+    return {other, input, output, receive_counts, sequence, timeout, all_entered_ns};
+  }
 };
 
 // Called by a backend once all members have entered `call`.

@@ -364,7 +364,7 @@ void Communicator::RecordStopped(int64_t now_ns) const {
 }
 
 void Communicator::RecordExposed(const Operation& operation, int64_t all_entered_ns, int64_t now_ns) const {
-  if (!IsExposed()) return;
+  if (ledger_ == nullptr || !exposed_) return;
   const int64_t waited = all_entered_ns == 0 ? 0 : all_entered_ns - operation.issued_ns;
   ledger_->AddExposed(waited, now_ns - operation.issued_ns - waited);
 }

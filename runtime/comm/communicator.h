@@ -31,7 +31,8 @@ struct CommOptions {
   // of the communicator's own. Outlives the communicator's work. One thread per communicator.
   Worker* worker = nullptr;
   // What it is of, as a number of the caller's: members that give different ones disagree, as they do with different
-  // counts. 0: nothing is said. Not of SendRecv.
+  // counts. 0: nothing is said. Not of SendRecv, nor, on `local`, of kinds with a root; NCCL compares what members have called
+  // only once something is late.
   uint32_t subject = 0;
   // How long this call waits for the other members; 0: as long as the group's calls do (set_timeout).
   std::chrono::milliseconds timeout = std::chrono::milliseconds(0);
@@ -136,9 +137,9 @@ class Communicator {
   // it on this rank; members on other ranks throw it, or Aborted with this rank's name. Any thread.
   virtual void Fail(absl::StatusCode code, const std::string& message) = 0;
 
-  // From now on a worker calls it, beside the rank's thread: what it waits is no exposed communication, and it
-  // takes no core from threads that compute while it waits.
-  virtual void SetInBackground() { exposed_.store(false, std::memory_order_relaxed); }
+  // Before the first operation. From now on it serves what runs beside the rank's thread: what its operations wait on the
+  // CPU is no exposed communication, and they take no core from threads that compute while they wait.
+  virtual void SetInBackground() { exposed_ = false; }
 
   // How long a member waits for the others in calls that do not say. Default 10 minutes; above 0.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
@@ -220,7 +221,7 @@ class Communicator {
   void RecordExposed(const Operation& operation, int64_t all_entered_ns, int64_t now_ns) const;
   // Of operations in a device's streams: for how long the rank's stream has stood still, whatever for.
   void RecordStalled(int64_t nanoseconds) const {
-    if (IsExposed()) ledger_->AddExposed(/*waiting_ns=*/0, nanoseconds);
+    if (ledger_ != nullptr) ledger_->AddExposed(/*waiting_ns=*/0, nanoseconds);
   }
 
  private:
@@ -239,12 +240,11 @@ class Communicator {
   // What this rank's ledger counts for `operation`.
   int64_t LedgerBytesOf(const Operation& operation) const;
   Ledger::Row* RowOf(CollectiveKind kind, const CommTag& tag);
-  bool IsExposed() const { return ledger_ != nullptr && exposed_.load(std::memory_order_relaxed); }
 
   std::string name_;
   int rank_;
   std::vector<int> ranks_;
-  std::atomic<bool> exposed_ = true;                  // threads that watch a device's streams read it
+  bool exposed_ = true;
   Ledger* ledger_;                                    // may be null; outlives the communicator
   absl::flat_hash_map<uint64_t, Ledger::Row*> rows_;  // of the ledger, by kind and tag
   FlightRecorder* recorder_ = nullptr;                // likewise

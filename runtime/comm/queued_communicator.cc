@@ -44,12 +44,14 @@ const std::shared_ptr<Allocator>& QueuedCommunicator::host_allocator() {
   return host_allocator_;
 }
 
-void QueuedCommunicator::RunEach(const CollectiveDescriptor& /*list*/,
-                                 absl::Span<const CollectiveCall> calls) {
+void QueuedCommunicator::RunEach(const CollectiveDescriptor& list, absl::Span<const CollectiveCall> calls) {
   // By a link of 1 Gbit/s this takes 2 ms; a meeting behind what another group sends takes as long and longer.
   constexpr int64_t kSmallBytes = 256 << 10;
   const PackedList packed(host_allocator(), calls, kSmallBytes);
-  for (const CollectiveCall& call : packed.calls()) Run(call);
+  CollectiveDescriptor first = packed.calls()[0].descriptor;
+  first.fingerprint = list.fingerprint;  // the counts of all parts, and what the list is of
+  Run(packed.calls()[0].Under(first));
+  for (const CollectiveCall& call : packed.calls().subspan(1)) Run(call);
   packed.Unpack();
 }
 

@@ -42,7 +42,7 @@ class GlooCommunicator final : public QueuedCommunicator {
     constexpr int64_t kSmallBytes = 32 << 10;
     const PackedList packed(host_allocator(), calls, kSmallBytes);
     if (packed.calls().size() == 1) {
-      Run(packed.calls()[0]);
+      Run(packed.calls()[0].Under(list));  // the sums are the same; this says what the list is of, too
     } else {
       try {
         RunGlooList(*group_, list, packed.calls());

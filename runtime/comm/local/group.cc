@@ -12,7 +12,8 @@ CollectiveDescriptor LocalPosting::Descriptor() const {
   if (HasRoot(kind)) {
     descriptor.root = root;
   } else {
-    descriptor.fingerprint = static_cast<uint32_t>(root);
+    descriptor.num_parts = static_cast<uint32_t>(parts.size());
+    descriptor.fingerprint = parts.empty() ? static_cast<uint32_t>(root) : list_fingerprint;
   }
   descriptor.counts = counts.empty() ? CollectiveDescriptor::Counts{count} : counts;
   return descriptor;

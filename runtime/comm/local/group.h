@@ -42,9 +42,9 @@ struct alignas(128) LocalPosting {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;
   ReduceOp op = ReduceOp::kSum;
-  bool copied = true;           // `input` lies in this posting
-  int root = 0;                 // of the kinds that have one; of others, what they are of (fingerprint)
-  int64_t count = 0;            // of the kinds that have one
+  bool copied = true;  // `input` lies in this posting
+  int root = 0;        // of the kinds that have one; of others, what they are of (fingerprint); of a list -1
+  int64_t count = 0;   // of the kinds that have one
   const char* input = nullptr;  // null: peers read nothing here
   char* output = nullptr;
   char short_copy[kLocalShortBytes];

@@ -295,7 +295,7 @@ void FillPostingOfList(LocalPosting& posting, absl::Span<const CollectiveCall> c
   posting.kind = first.kind;
   posting.dtype = first.dtype;
   posting.op = first.op;
-  posting.root = 0;
+  posting.root = -1;  // so that no single call agrees with a list
   posting.count = 0;
   posting.counts.assign(HasOneCount(first.kind) ? 0 : first.counts.size(), 0);
   posting.receive_counts.clear();

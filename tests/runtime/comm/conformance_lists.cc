@@ -183,5 +183,44 @@ TEST_P(CommConformance, ListsOfOtherPartsThanThePeersEndTheGroupForAll) {
   }
 }
 
+// As many elements in parts of the same sizes, but of other things. NCCL compares only once something is late.
+TEST_P(CommConformance, ListsOfOtherThingsEndTheGroupForAll) {
+  for (const int64_t count : {6, 600, 90000}) {
+    Run(2, [=](World& world) {
+      if (!OnCpu(world)) return;
+      const std::shared_ptr<Communicator> group = world.NewGroup("lists", AllRanks(world));
+      const Tensor a = InputTensor<float>(world, 0, count);
+      const Tensor b = InputTensor<float>(world, 0, count);
+      const uint32_t subject = world.rank() + 1;
+      const std::string message = ErrorOf(absl::StatusCode::kInvalidArgument, [&] {
+        group->AllReduceEach({{.input = a, .output = a}, {.input = b, .output = b}}, ReduceOp::kSum,
+                             {.subject = subject});
+      });
+      ExpectContains(message, {"group 'lists'", "all_reduce"});
+    });
+  }
+}
+
+TEST_P(CommConformance, AListBesideOneCallOfItsSumEndsTheGroupForAll) {
+  for (const int64_t count : {6, 600, 90000}) {
+    for (int repeat = 0; repeat < Repeats(20); ++repeat) {
+      Run(2, [=](World& world) {
+        if (!OnCpu(world)) return;
+        const std::shared_ptr<Communicator> group = world.NewGroup("lists", AllRanks(world));
+        const Tensor a = InputTensor<float>(world, 0, count);
+        const Tensor both = InputTensor<float>(world, 0, 2 * count);
+        const std::string message = ErrorOf(absl::StatusCode::kInvalidArgument, [&] {
+          if (world.rank() == 0) {
+            group->AllReduceEach({{.input = a, .output = a}, {.input = a, .output = a}}, ReduceOp::kSum);
+          } else {
+            group->AllReduce(both, both, ReduceOp::kSum);
+          }
+        });
+        ExpectContains(message, {"group 'lists'", "all_reduce"});
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft

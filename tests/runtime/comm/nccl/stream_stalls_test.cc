@@ -58,16 +58,13 @@ void ExpectStall(const Case& how) {
     const double most_ns = static_cast<double>(FlightClock() - begun_ns);
     const Ledger::Exposed exposed = world.ledger().exposed();
     EXPECT_EQ(exposed.waiting_seconds, 0);  // nobody can tell
-    if (how.in_background) {
-      EXPECT_EQ(exposed.seconds(), 0);
-      return;
-    }
     EXPECT_GE(exposed.seconds() * 1e9, kDelayNs - kRoundingNs);
     EXPECT_LE(exposed.seconds() * 1e9, most_ns + kRoundingNs);
     EXPECT_EQ(world.ledger().exposed(), exposed);  // each stall counts once
   });
 }
 
+// A lane's too: it is the rank's stream that stands still.
 TEST(StreamStallsTest, APeerThatIsLateIsExposed) {
   ExpectStall({.async = true});
   ExpectStall({.async = false});
