@@ -14,13 +14,14 @@
 #include "parallel/scheduler/bucket_cut.h"
 #include "parallel/scheduler/common_path.h"
 #include "parallel/scheduler/replica_sum.h"
+#include "runtime/base/philox.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
 
-// Ranks that lack different gradients of one shape must not take one for the other.
-uint32_t SubjectOf(int leaf) { return static_cast<uint32_t>(leaf) + 1; }
+// Ranks that lack different gradients of one shape, or reduce stages in different orders, must not take one for the other.
+uint32_t SubjectOf(const std::string& path) { return static_cast<uint32_t>(StreamOf(path)) | 1; }
 
 int64_t BytesOf(const TensorType& type) { return type.shape.num_elements() * ItemSize(type.dtype); }
 
@@ -32,6 +33,7 @@ GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> l
   std::vector<CompressedLeaf> compressed;
   for (size_t i = 0; i < leaves.size(); ++i) {
     compressed.push_back({leaves[i].path, leaves[i].type, leaves[i].layout, leaves[i].communication});
+    leaves_[i].subject = SubjectOf(leaves[i].path);
     leaves_[i].spec = std::move(leaves[i]);
   }
   compression_ = GradientCompression::Make(context, std::move(compressed));
@@ -312,7 +314,7 @@ void GradientBuckets::IssueMoves(const Bucket& bucket, const std::vector<int>& m
         .source = leaf.gradient,
         .to = BeforeReplicaSum(leaf.gradient.layout(), leaf.spec.layout),
         .into = PlaceFor(leaf),
-        .subject = SubjectOf(index),
+        .subject = leaf.subject,
     });
   }
   // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
@@ -370,7 +372,7 @@ void GradientBuckets::SumReplicas(const std::vector<EachMove>& moves, const std:
         .source = terms,
         .to = leaves_[moved[i]].spec.layout,
         .into = is_own ? terms.impl()->piece() : Tensor(),
-        .subject = SubjectOf(moved[i]),
+        .subject = leaves_[moved[i]].subject,
     });
     summed.push_back(i);
   }

@@ -98,9 +98,10 @@ class GradientBuckets final : public GradientSink {
  private:
   struct Leaf {
     BucketLeaf spec;
-    DTensor held;      // of passes under NoSync
-    DTensor gradient;  // delivered in this pass, not yet issued
-    Layout arriving;   // as the last one lay; meaningless before
+    uint32_t subject = 0;  // as EachMove's
+    DTensor held;          // of passes under NoSync
+    DTensor gradient;      // delivered in this pass, not yet issued
+    Layout arriving;       // as the last one lay; meaningless before
     int bucket = -1;
     bool expects = true;        // gradients of passes
     bool is_delivered = false;  // in this pass
