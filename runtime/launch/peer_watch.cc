@@ -68,7 +68,8 @@ void PeerWatch::Loop() {
     int rank = -1;
     if (!absl::SimpleAtoi(text.substr(0, space), &rank)) rank = -1;
     if (rank == rank_) return;  // its own failure, which it knows
-    Acknowledge();
+    // For who keeps the store and is about to go; a launcher's stays.
+    if (!store_.launcher_keeps_it()) Acknowledge();
     std::string how = space == std::string::npos ? text : text.substr(space + 1);
     if (store_.launcher_keeps_it() && how.rfind("failed: ", 0) != 0)
       how = LauncherSays(*store_.store(), rank).value_or(how);

@@ -46,11 +46,18 @@ int Agent::RunGenerations() {
   const auto cancelled = [this] {
     OnSignals(nullptr);
     console_->WriteSome();
+    // Whoever was told to stop does not wait for a store that is away or full.
+    if (stop_signal_ != 0 && options_.give_up_store) options_.give_up_store();
     return stop_signal_ != 0;
   };
   int code = 0;
   for (;;) {
-    const std::optional<Assignment> assignment = rendezvous_->Next(cancelled);
+    std::optional<Assignment> assignment;
+    try {
+      assignment = rendezvous_->Next(cancelled);
+    } catch (const Error&) {
+      if (!cancelled()) throw;
+    }
     if (!assignment) {
       code = 128 + stop_signal_;
       break;
@@ -128,6 +135,10 @@ void Agent::OnSignals(WorkerGroup* workers) {
       if (workers != nullptr) workers->Signal(signal);
       continue;
     }
+    // Without its guard nobody waits, also where the guard's death says what has been said already.
+    if (workers != nullptr && stop_signal_ != 0 && getppid() != options_.guard) {
+      workers->Stop(signal, options_.failure_grace);
+    }
     if (!wishes_.Note(received, StopWishes::Clock::now())) continue;
     const bool second = stop_signal_ != 0;
     if (!second) stop_signal_ = signal;
@@ -166,10 +177,13 @@ void Agent::Announce(const Assignment& assignment, const WorkerExit& exit) {
   const std::string key =
       absl::StrCat(options_.workers.job.run_id, "/", assignment.generation, "/exit/", exit.rank);
   outbox_.Post([this, key, what = exit.What()] {
+    if (lost_announcement_ || StoreEnd()) return;
     try {
-      if (!StoreEnd()) store_->Set(key, what);
+      store_->Set(key, what);
     } catch (const Error&) {
-      // The job has lost its store, which is said once, where it ends for that: in Publish, Done or the rendezvous.
+      // The job has lost its store, which is said once, where it ends for that: in Publish, Done or the rendezvous. No other
+      // worker's end waits for it as long.
+      lost_announcement_ = true;
     }
   });
 }
@@ -198,6 +212,7 @@ void Agent::Done() {
 }
 
 void Agent::LoseStore(GenerationEnd end, const Error& error) {
+  if (rendezvous_->End()) return;  // all have agreed on how it ended
   const bool full = error.code() == absl::StatusCode::kResourceExhausted;
   absl::StrAppend(&end.headline,
                   full ? "the job's store is full: " : "the job's store is gone: ", error.message());

@@ -78,6 +78,7 @@ class Agent {
   int stop_signal_ = 0;  // the user's first; 0: none
   std::mutex store_end_mutex_;
   std::optional<GenerationEnd> store_end_;  // of a job whose store is gone
+  bool lost_announcement_ = false;          // the outbox's thread
   Outbox outbox_;                           // ends before what it uses
 };
 

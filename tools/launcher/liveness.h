@@ -30,7 +30,7 @@ class Liveness {
   // `now` is the clock.
   Liveness(Store& store, std::chrono::milliseconds interval, std::chrono::milliseconds silence,
            std::function<Clock::time_point()> now = Clock::now)
-      : store_(store), interval_(interval), silence_(silence), now_(std::move(now)) {}
+      : store_(&store), interval_(interval), silence_(silence), now_(std::move(now)) {}
 
   // Says that node `id` lives, at most once an interval.
   void Beat(const std::string& id);
@@ -45,7 +45,7 @@ class Liveness {
     Life life = Life::kUnknown;
   };
 
-  Store& store_;
+  Store* store_;
   std::chrono::milliseconds interval_;
   std::chrono::milliseconds silence_;
   std::function<Clock::time_point()> now_;

@@ -13,7 +13,8 @@ namespace weft {
 
 struct ReceivedSignal {
   int number = 0;
-  pid_t sender = 0;  // 0: the kernel, for a key of the terminal or a child's end
+  pid_t sender =
+      0;  // 0: the kernel, for a key of the terminal; of a child's end the child, of a parent's that parent
 
   bool operator==(const ReceivedSignal&) const = default;
 };

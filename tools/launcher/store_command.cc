@@ -49,8 +49,13 @@ std::string ReadVariable(const char* name) {
 void WriteAddress(const std::string& folder, const std::string& address) {
   const std::string path = absl::StrCat(folder, "/address");
   const std::string draft = path + ".new";
-  std::ofstream(draft) << address << "\n";
-  WEFT_REQUIRE(std::rename(draft.c_str(), path.c_str()) == 0, "cannot write ", path);
+  std::string held;
+  if (std::getline(std::ifstream(path), held) && held == address)
+    return;  // begun again, on a disk that may be full
+  std::ofstream file(draft);
+  const bool written =
+      (file << address << "\n").flush().good() && std::rename(draft.c_str(), path.c_str()) == 0;
+  WEFT_REQUIRE(written, "cannot write ", path);
 }
 
 }  // namespace

@@ -42,13 +42,18 @@ StoreRendezvous::StoreRendezvous(std::shared_ptr<Store> store, StoreRendezvousOp
 StoreRendezvous::~StoreRendezvous() { StopWatching(); }
 
 std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& cancelled) {
-  if (!watcher_.joinable()) watcher_ = std::thread([this] { Watch(); });
+  if (!watcher_.joinable()) {
+    beaten_at_ = Clock::now();
+    watcher_ = std::thread([this] { Watch(); });
+  }
+  TellThatIHaveLeft();
   Gathering gathering = {.liveness = Liveness(*store_, options_.beat, options_.silence)};
   for (;;) {
     if (cancelled()) {
       Withdraw();
       return std::nullopt;
     }
+    if (!BeatsGoThrough()) gathering.liveness = Liveness(*store_, options_.beat, options_.silence);
     const std::string text = store_->TryGet(kStateKey).value_or("");
     MeetingState state = text.empty() ? MeetingState{.min_nodes = options_.min_nodes,
                                                      .max_nodes = options_.max_nodes,
@@ -73,6 +78,16 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
     SayWhoIsMissing(state, &gathering);
     std::this_thread::sleep_for(options_.poll);
   }
+}
+
+// Where this node's own signs of life wait for room in the store, those of the others do, too.
+bool StoreRendezvous::BeatsGoThrough() const {
+  return Clock::now() - beaten_at_.load() < options_.silence / 2;
+}
+
+// The generation before is over for this node: whoever holds the store and goes need not wait for it.
+void StoreRendezvous::TellThatIHaveLeft() {
+  if (current_.generation >= 0 && End()) store_->Add(LeftKey(current_.generation), 1);
 }
 
 bool StoreRendezvous::IsNewToMe(const MeetingState& state) const {
@@ -302,13 +317,15 @@ std::optional<GenerationEnd> StoreRendezvous::End() {
 void StoreRendezvous::Leave() {
   StopWatching();
   if (current_.generation < 0) return;
-  const std::string key = absl::StrCat("left/", current_.generation);
+  const std::string key = LeftKey(current_.generation);
   int64_t left = store_->Add(key, looks_on_ ? 0 : 1);
   const std::optional<GenerationEnd> end = End();
   const bool one_is_gone = end && end->kind == GenerationEnd::Kind::kLost;
   const int64_t all = static_cast<int64_t>(current_.nodes.size()) - (one_is_gone ? 1 : 0);
-  // The store may be this process's: the others must have read how it ended.
-  const Clock::time_point deadline = Clock::now() + options_.silence;
+  // The store may be this process's: the others must have read how it ended, and saved what they have to.
+  const std::chrono::milliseconds saves =
+      options_.holds_store && end ? end->grace : std::chrono::milliseconds(0);
+  const Clock::time_point deadline = Clock::now() + options_.silence + saves;
   while (left < all && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     left = store_->Add(key, 0);
@@ -318,7 +335,15 @@ void StoreRendezvous::Leave() {
 void StoreRendezvous::Watch() {
   try {
     Liveness liveness(*store_, options_.beat, options_.silence);
-    while (!stop_) WatchOnce(liveness);
+    while (!stop_) {
+      try {
+        WatchOnce(liveness);
+      } catch (const Error& error) {
+        // A node without workers goes on when there is room again.
+        if (error.code() != absl::StatusCode::kResourceExhausted || IsInGeneration()) throw;
+        std::this_thread::sleep_for(options_.poll);
+      }
+    }
   } catch (const std::exception& error) {
     // Nothing can be agreed on any more, not even this.
     const GenerationEnd end = {
@@ -332,6 +357,7 @@ void StoreRendezvous::Watch() {
 
 void StoreRendezvous::WatchOnce(Liveness& liveness) {
   liveness.Beat(options_.id);
+  beaten_at_ = Clock::now();
   MeetingState current;
   bool ended = false;
   {
@@ -376,6 +402,11 @@ void StoreRendezvous::WatchNodes(const MeetingState& state, Liveness& liveness) 
   }
 }
 
+bool StoreRendezvous::IsInGeneration() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return current_.generation >= 0 && !end_;
+}
+
 void StoreRendezvous::StopWatching() {
   stop_ = true;
   if (watcher_.joinable()) watcher_.join();
@@ -395,5 +426,7 @@ void StoreRendezvous::SetEndLocked(int64_t generation, const GenerationEnd& end)
 }
 
 std::string StoreRendezvous::EndKey(int64_t generation) const { return absl::StrCat("end/", generation); }
+
+std::string StoreRendezvous::LeftKey(int64_t generation) const { return absl::StrCat("left/", generation); }
 
 }  // namespace weft

@@ -90,6 +90,8 @@ class StoreRendezvous final : public Rendezvous {
   bool RankIsFree(const MeetingState& state, Gathering* gathering);
   void RunIfComplete(MeetingState* state, Gathering* gathering);
   Assignment Begin(const MeetingState& state);
+  bool BeatsGoThrough() const;
+  void TellThatIHaveLeft();
   void Withdraw();
   void Close(const std::string& why);
   // Replaces the state by what `change` makes of it; tries again as long as others are faster.
@@ -104,11 +106,13 @@ class StoreRendezvous final : public Rendezvous {
   void Watch();
   void WatchOnce(Liveness& liveness);
   void WatchNodes(const MeetingState& state, Liveness& liveness);
+  bool IsInGeneration();
   void StopWatching();
 
   void SetEnd(int64_t generation, const GenerationEnd& end);
   void SetEndLocked(int64_t generation, const GenerationEnd& end);
   std::string EndKey(int64_t generation) const;
+  std::string LeftKey(int64_t generation) const;
 
   const std::shared_ptr<Store> store_;
   const StoreRendezvousOptions options_;
@@ -116,6 +120,7 @@ class StoreRendezvous final : public Rendezvous {
   int64_t arrival_ = -1;
 
   std::atomic<bool> stop_{false};
+  std::atomic<Clock::time_point> beaten_at_{Clock::time_point()};  // the last sign of life that went through
   std::thread watcher_;
 
   std::mutex mutex_;

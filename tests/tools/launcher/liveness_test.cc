@@ -56,7 +56,7 @@ TEST(LivenessTest, ATimeInWhichTheWatcherItselfWasStoppedProvesNothing) {
   EXPECT_EQ(watched.After(milliseconds(5000), /*beats=*/false), Life::kSilent);
 }
 
-// A store that restarts in place forgets signs of life.
+// A store that begins without a journal knows nothing.
 TEST(LivenessTest, AStoreThatHasForgottenIsNoSignOfLife) {
   for (const bool beats : {false, true}) {
     Watched watched(milliseconds(5000));

@@ -240,6 +240,45 @@ TEST(StoreRendezvousTest, ANodeThatLeavesIsNotExpected) {
   EXPECT_EQ(a.Get().num_nodes, 1);  // though b beats still
 }
 
+// A store whose disk is full while `full`: what changes something waits for room.
+class FillingStore : public HashStore {
+ public:
+  int64_t Add(absl::string_view key, int64_t amount) override {
+    AwaitRoom();
+    return HashStore::Add(key, amount);
+  }
+  std::string CompareSet(absl::string_view key, absl::string_view expected,
+                         absl::string_view desired) override {
+    AwaitRoom();
+    return HashStore::CompareSet(key, expected, desired);
+  }
+
+  std::atomic<bool> full{false};
+
+ private:
+  void AwaitRoom() const {
+    while (full) std::this_thread::sleep_for(milliseconds(1));
+  }
+};
+
+TEST(StoreRendezvousTest, AFullStoreIsNoSilence) {
+  const auto store = std::make_shared<FillingStore>();
+  StoreRendezvousOptions of_a = Options("a", 1, 1), of_b = Options("b", 1, 1);
+  for (StoreRendezvousOptions* const options : {&of_a, &of_b}) options->store_apart = true;
+  Node a(store, of_a), b(store, of_b);
+  StartInOrder(store, {&a});
+  a.Get();
+  b.Start();
+  AwaitState(store, "\"b\"");
+  store->full = true;
+  std::this_thread::sleep_for(2 * of_b.silence);
+  store->full = false;
+  EXPECT_TRUE(IsWaiting(b, of_b.silence / 2));
+  EXPECT_FALSE(a.rendezvous->End().has_value());
+  b.cancelled = true;
+  EXPECT_FALSE(b.next.get().has_value());
+}
+
 TEST(StoreRendezvousTest, NodesThatDoNotFitAreToldSo) {
   const auto store = std::make_shared<HashStore>();
   Node a(store, Options("a", 2, 2));
