@@ -9,7 +9,7 @@ namespace weft {
 // A store in this process's memory: for ranks that are threads, and for tests.
 //
 // Lifetime: outlives every call; those who share it own it together (std::shared_ptr).
-class HashStore final : public Store {
+class HashStore : public Store {
  public:
   void Set(absl::string_view key, absl::string_view value) override;
   std::string Get(absl::string_view key, std::chrono::milliseconds timeout) override;

@@ -176,15 +176,20 @@ void StoreJournal::Replay(const std::function<void(absl::string_view record)>& r
   if (lseek(file_, num_bytes_, SEEK_SET) != num_bytes_) Fail("cannot read");
 }
 
+bool StoreJournal::Cut() {
+  uncut_ = ftruncate(file_, num_bytes_) != 0 || lseek(file_, num_bytes_, SEEK_SET) != num_bytes_;
+  return !uncut_;
+}
+
 void StoreJournal::Append(absl::string_view record) {
   const std::string framed = Framed(record);
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (uncut_ && !Cut()) Fail("cannot cut");
   if (!WriteAll(file_, framed) || (options_.sync_each && fdatasync(file_) != 0)) {
     const int reason = errno;
     // What is half there must not stand before what comes next.
-    const bool cut = ftruncate(file_, num_bytes_) == 0 && lseek(file_, num_bytes_, SEEK_SET) == num_bytes_;
+    Cut();
     errno = reason;
-    WEFT_CHECK(cut, path_, " cannot be written, nor cut");
     Fail("cannot write");
   }
   num_bytes_ += static_cast<int64_t>(framed.size());
@@ -214,6 +219,7 @@ void StoreJournal::Rewrite(const std::function<void(const Emit&)>& write) {
   close(std::exchange(file_, file));
   num_bytes_ = num_bytes;
   unsynced_ = false;
+  uncut_ = false;
   if (!SyncFolder(options_.folder)) Fail("cannot sync the folder of");
 }
 

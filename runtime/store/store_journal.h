@@ -65,6 +65,8 @@ class StoreJournal {
   void Lock();
   void Replay(const std::function<void(absl::string_view record)>& replay);
   void SyncEverySecond();
+  // Takes back what an append that failed has left; that it could not is remembered.
+  bool Cut();
   [[noreturn]] void Fail(absl::string_view what) const;
 
   const StoreJournalOptions options_;
@@ -77,6 +79,7 @@ class StoreJournal {
   std::mutex mutex_;  // of file_ and what follows, for the thread
   std::condition_variable changed_;
   bool unsynced_ = false;
+  bool uncut_ = false;  // behind num_bytes_ lies a part of a record
   bool stop_ = false;
   std::thread syncer_;
 };

@@ -40,9 +40,10 @@ std::string WithoutLocalhost(absl::string_view host) {
 }
 
 bool IsLoopback(absl::string_view host) {
-  // A name may begin like a number: "127.example.org.".
+  // A name may begin like a number: "127.example.org".
+  const bool is_number = host.find_first_not_of("0123456789.") == absl::string_view::npos;
   return host == "localhost" || host == "::1" || host == "[::1]" ||
-         (absl::StartsWith(host, "127.") && !absl::EndsWith(host, "."));
+         (absl::StartsWith(host, "127.") && is_number && !absl::EndsWith(host, "."));
 }
 
 std::string ResolveTarget(const HostAndPort& address) {

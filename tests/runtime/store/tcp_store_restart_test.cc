@@ -205,7 +205,6 @@ TEST(TcpStoreRestartTest, AFullDiskIsWaitedForAndReadsGoOn) {
   const auto full = AllOf(HasSubstr("cannot write the store's journal "), HasSubstr("File too large"));
   EXPECT_THAT(MessageOf([&] { hasty.Set("k", "hasty"); }), full);
   EXPECT_THAT(MessageOf([&] { stopped.Add("n", 1); }), full);
-  auto added = std::async(std::launch::async, [&] { return store.Add("n", 1); });
   auto willed = std::async(std::launch::async, [&] { store.SetOnDisconnect("will", "yes"); });
   const auto deadline = std::chrono::steady_clock::now() + kLong;
   while (std::chrono::steady_clock::now() < deadline) {
@@ -213,6 +212,7 @@ TEST(TcpStoreRestartTest, AFullDiskIsWaitedForAndReadsGoOn) {
     const std::lock_guard<std::mutex> lock(mutex);
     if (!said.empty()) break;
   }
+  auto added = std::async(std::launch::async, [&] { return store.Add("n", 1); });
   EXPECT_EQ(store.TryGet("k"), "old");
   kept.LimitFiles(RLIM_INFINITY);
   EXPECT_EQ(added.get(), 1);
