@@ -50,27 +50,47 @@ std::string FilesOf(const std::string& folder, const std::set<ElementsPlace>& pl
   return absl::StrJoin(paths, ", ");
 }
 
+// The steps that have what is broken, the highest first: a lower one that is gone would break those that refer to it.
+std::vector<int64_t> StepsToSetAside(Files& files, const std::string& folder, int64_t step,
+                                     const std::set<ElementsPlace>& broken, std::string* told) {
+  if (broken.empty()) return {step};
+  const std::string what = absl::StrCat("what is broken lies in ", FilesOf(folder, broken));
+  try {
+    std::vector<int64_t> steps = StepsThatHave(files, folder, broken);
+    if (!std::count(steps.begin(), steps.end(), step)) steps.push_back(step);
+    std::sort(steps.rbegin(), steps.rend());
+    *told = absl::StrCat(what, ", which ", steps.size(), " steps have elements in; ");
+    return steps;
+  } catch (const Error& failure) {
+    *told = absl::StrCat(what, "; which other steps have it cannot be read: ", failure.message(), "; ");
+    return {step};
+  }
+}
+
 std::string SetAside(Files& files, const std::string& folder, int64_t step,
                      const std::set<ElementsPlace>& broken) {
-  std::string told;
-  try {
-    std::vector<int64_t> steps = {step};
-    if (!broken.empty()) {
-      steps = StepsThatHave(files, folder, broken);
-      if (!std::count(steps.begin(), steps.end(), step)) steps.push_back(step);
-      told = absl::StrCat("what is broken lies in ", FilesOf(folder, broken), ", which ", steps.size(),
-                          " steps have elements in; ");
-    }
-    // The highest first: a lower one that is gone would break those that refer to it.
-    std::sort(steps.rbegin(), steps.rend());
-    std::vector<std::string> paths;
-    for (const int64_t each : steps)
+  std::string told, failed;
+  std::vector<std::string> paths;
+  bool is_gone = false;
+  for (const int64_t each : StepsToSetAside(files, folder, step, broken, &told)) {
+    try {
       paths.push_back(absl::StrCat("'", SetStepAside(files, folder, each), "'"));
-    return absl::StrCat(told, paths.size() > 1 ? "the steps are now " : "the step is now ",
-                        absl::StrJoin(paths, ", "), ", and the next start takes an older one");
-  } catch (const Error& failure) {
-    return absl::StrCat(told, "the step stays, so that the next start takes it again: ", failure.message());
+      is_gone |= each == step;
+    } catch (const Error& failure) {
+      failed = failure.message();
+      break;
+    }
   }
+  if (!paths.empty()) {
+    absl::StrAppend(&told, paths.size() > 1 ? "the steps are now " : "the step is now ",
+                    absl::StrJoin(paths, ", "));
+  }
+  if (!is_gone) {
+    const absl::string_view and_then = paths.empty() ? "" : "; ";
+    return absl::StrCat(told, and_then, "the step stays, so that the next start takes it again: ", failed);
+  }
+  if (!failed.empty()) absl::StrAppend(&told, "; the others stay: ", failed);
+  return absl::StrCat(told, ", and the next start takes an older one");
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ std::string CheckpointManager::Begin() {
       {.part =
            [&] {
              if (agreement_.rank() != 0) return std::string();
-             lock_.emplace(*files_, options_.folder, options_.run_id);
+             lock_.emplace(*files_, options_.folder, options_.run_id, options_.generation);
              if (lock_->other().empty()) {
                RemoveLeftovers(*files_, options_.folder, [this](const std::string& line) { Warn(line); });
              } else {

@@ -73,7 +73,8 @@ struct SaveStats {
 //   at the end:       checkpoints.Save(step, state); checkpoints.Wait();
 //
 // Lifetime: ends before the world. The destructor waits for a save that is under way; its error is lost: call Wait before.
-//           Where an exception unwinds the stack it gives the save up, and waits for a flush of the file at most.
+//           Where an exception unwinds the stack it gives the save up, and waits for what cannot be left half way: a piece's
+//           checksum, a flush of the file, on rank 0 the step's publication.
 // Threads:  the rank's.
 class CheckpointManager {
  public:

@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <thread>
-#include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
@@ -30,27 +32,42 @@ std::unique_ptr<FileLock> TryLock(Files& files, const std::string& path, const s
   }
 }
 
-// The job's name and its process.
-std::pair<std::string, std::string> HolderIn(Files& files, const std::string& path) {
+// What a holder writes, a line each.
+struct Holder {
+  std::string run_id;
+  int64_t generation = -1;
+  std::string process;
+};
+
+Holder HolderIn(Files& files, const std::string& path) {
+  Holder holder;
   try {
-    return absl::StrSplit(ReadText(files, path, /*max_bytes=*/4096), absl::MaxSplits('\n', 1));
+    const std::vector<std::string> lines =
+        absl::StrSplit(ReadText(files, path, /*max_bytes=*/4096), absl::MaxSplits('\n', 2));
+    if (lines.size() == 3 && absl::SimpleAtoi(lines[1], &holder.generation)) {
+      holder.run_id = lines[0];
+      holder.process = lines[2];
+    }
   } catch (const Error&) {
-    return {"", ""};
+    // Then it is not known.
   }
+  return holder;
 }
 
 }  // namespace
 
-FolderLock::FolderLock(Files& files, const std::string& folder, const std::string& run_id,
+FolderLock::FolderLock(Files& files, const std::string& folder, const std::string& run_id, int64_t generation,
                        std::chrono::milliseconds patience) {
   const std::string path = JoinPath(folder, kLockName);
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  const std::string text = absl::StrCat(run_id, "\n", ThisProcess());
+  const std::string text = absl::StrCat(run_id, "\n", generation, "\n", ThisProcess());
   while ((lock_ = TryLock(files, path, text)) == nullptr) {
-    const auto [job, process] = HolderIn(files, path);
-    if (!run_id.empty() && job == run_id) return;
     if (std::chrono::steady_clock::now() >= deadline) {
-      other_ = process.empty() ? "another process" : process;
+      const Holder holder = HolderIn(files, path);
+      // Two jobs may have one id ("none" without --rdzv-id), but no two lives of a job have one number.
+      const bool is_earlier_life =
+          !run_id.empty() && holder.run_id == run_id && holder.generation < generation;
+      if (!is_earlier_life) other_ = holder.process.empty() ? "another process" : holder.process;
       return;
     }
     std::this_thread::sleep_for(kLook);

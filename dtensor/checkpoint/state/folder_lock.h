@@ -4,6 +4,7 @@
 #define WEFT_DTENSOR_CHECKPOINT_STATE_FOLDER_LOCK_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -16,12 +17,12 @@ namespace weft {
 // job that was killed is taken for another job's.
 class FolderLock {
  public:
-  // `run_id`: of the job, by which its next life knows it; empty: it has none.
+  // `run_id`, `generation`: of the job, and which of its lives this is, by which it knows an earlier one; empty: it has none.
   // `patience`: how long it waits for a holder, which may be ending.
-  FolderLock(Files& files, const std::string& folder, const std::string& run_id,
+  FolderLock(Files& files, const std::string& folder, const std::string& run_id, int64_t generation,
              std::chrono::milliseconds patience = std::chrono::seconds(2));
 
-  // The other holder, for people to read; empty: nobody, or an earlier life of this job.
+  // The other holder, for people to read; empty: nobody, or an earlier life of this job, which is ending.
   const std::string& other() const { return other_; }
 
  private:

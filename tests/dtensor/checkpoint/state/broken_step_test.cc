@@ -98,6 +98,19 @@ TEST(BrokenStepTest, AllStepsThatReferToABrokenFileGoAtOnce) {
   EXPECT_EQ(step, 2);
 }
 
+// Whether others have what is broken cannot be told then: they show it at their own starts.
+TEST(BrokenStepTest, AnotherStepThatCannotBeReadKeepsNoBrokenOne) {
+  const std::shared_ptr<CrashFiles> files = SaveSix();
+  DamageFrozen(*files, "step-000000003");
+  files->FailReads("step-000000001/rank-", absl::StatusCode::kFailedPrecondition);
+  std::optional<int64_t> step;
+  EXPECT_THAT(Start(files, &step),
+              AllOf(HasSubstr("; which other steps have it cannot be read: "),
+                    HasSubstr("; the step is now 'runs/step-000000006.broken', and the next start takes an "
+                              "older one")));
+  EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 2, 3, 4, 5));
+}
+
 // What is broken in the step's own file takes no other step with it.
 TEST(BrokenStepTest, AStepThatIsBrokenItselfGoesAlone) {
   const std::shared_ptr<CrashFiles> files = SaveSix();

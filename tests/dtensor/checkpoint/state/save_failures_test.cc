@@ -143,18 +143,19 @@ TEST(SaveFailuresTest, ASecondJobLeavesTheFirstOnesSave) {
   const std::shared_ptr<Files> files = MakeDiskFiles();
   const std::string open = JoinPath(folder, TemporaryStepName(7, 0, "1a2b3c4d"));
   std::vector<std::string> warnings;
-  const auto options = [&](const std::string& run_id) {
-    return CheckpointOptions{.folder = folder, .run_id = run_id, .warn = [&](const std::string& line) {
-                               warnings.push_back(line);
-                             }};
+  const auto options = [&](const std::string& run_id, int64_t generation) {
+    return CheckpointOptions{
+        .folder = folder, .run_id = run_id, .generation = generation, .warn = [&](const std::string& line) {
+          warnings.push_back(line);
+        }};
   };
-  const auto start = [&](const std::string& run_id) {
-    RunRanks(2, [&](World& world) { CheckpointManager(world, options(run_id)); });
+  const auto start = [&](const std::string& run_id, int64_t generation = 0) {
+    RunRanks(2, [&](World& world) { CheckpointManager(world, options(run_id, generation)); });
   };
   RunRanks(1, [&](World& world) {
-    const CheckpointManager first(world, options("first"));
+    const CheckpointManager first(world, options("first", 0));
     MakeFolders(*files, open);
-    for (const char* run_id : {"second", ""}) {
+    for (const char* run_id : {"second", "", "first"}) {  // another job may have the same name
       start(run_id);
       EXPECT_TRUE(std::filesystem::exists(open));
       EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("two_jobs': another job saves there, process "),
@@ -162,7 +163,7 @@ TEST(SaveFailuresTest, ASecondJobLeavesTheFirstOnesSave) {
       warnings.clear();
     }
     // An earlier life of the same job, which is ending, holds up nothing.
-    start("first");
+    start("first", /*generation=*/1);
     EXPECT_FALSE(std::filesystem::exists(open));
     MakeFolders(*files, open);
   });
