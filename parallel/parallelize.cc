@@ -276,22 +276,29 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
     parameters[i]->set_reduce_dtype(parameter.reduce_dtype.value_or(options.dtype));
   }
   MaterializeBuffers(model, contexts, resolved, options.dtype);
+  ModelStages model_stages;
+  if (resolved.pipeline) {
+    model_stages = {ModelParts{.context = context, .axis = resolved.pipeline->axis},
+                    resolved.pipeline->stage_ranks, resolved.pipeline->first_segments};
+  }
+  auto* const segmented = resolved.pipeline ? &dynamic_cast<SegmentedModule&>(model) : nullptr;
+  // All ranks compare what stages have in common before a difference within one stage ends that stage alone; what one
+  // stage broadcasts to the others its own replicas have already.
+  const bool compares = options.start_values == StartValues::kCompare;
+  if (segmented != nullptr && compares) AgreeAcrossStages(*segmented, model_stages, options.start_values);
   AgreeOnStartValues(*part, model.AllParameters(), model.AllBuffers(), options.start_values);
+  if (segmented != nullptr && !compares) AgreeAcrossStages(*segmented, model_stages, options.start_values);
   const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);
   const std::vector<ResolvedUnit> units = UnitsHere(resolved, parameters, stages);
-  if (!resolved.pipeline) {
+  if (segmented == nullptr) {
     std::vector<ParameterCommunication> communication;
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i]->is_here()) communication.push_back(resolved.parameters[i].communication);
     }
     return ScheduleData(model, part, units, communication, plan.scheduler());
   }
-  ModelStages model_stages = {ModelParts{.context = context, .axis = resolved.pipeline->axis},
-                              resolved.pipeline->stage_ranks, resolved.pipeline->first_segments};
-  auto& segmented = dynamic_cast<SegmentedModule&>(model);
-  AgreeAcrossStages(segmented, model_stages, options.start_values);
   model_stages.data = ScheduleStageData(model, part, units, stages, model_stages, plan.scheduler());
-  segmented.set_stages(std::move(model_stages));
+  segmented->set_stages(std::move(model_stages));
 }
 
 }  // namespace

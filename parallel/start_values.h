@@ -33,8 +33,8 @@ void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> param
                         absl::Span<ModuleBuffer* const> buffers, StartValues values);
 
 // The same of what stages of a pipeline have in common, over the ranks of these stages: parameters, since each stage has
-// buffers of its own. kBroadcast: all take the values of the first of these stages. After AgreeOnStartValues, which knows the
-// replicas of one stage alone.
+// buffers of its own. kBroadcast: all take the values of the first of these stages, after AgreeOnStartValues, which knows the
+// replicas of one stage alone. kCompare: before it, so that no stage waits here for one that has found a difference of its own.
 //
 // Cost:    kCompare: as CompareAcrossStages, of parameters that several stages have; kBroadcast: one broadcast for each of
 //          them along the pipeline's axis, under purpose `param`.

@@ -79,6 +79,7 @@ StepMetrics Trainer::BeginStep() {
   World& world = context_.world();
   world.ledger().Clear();
   world.allocator()->ResetPeak();
+  optimizer_.ZeroGrad();  // of a step that failed before its update
   StepMetrics metrics;
   metrics.step = ++step_;
   metrics.lr = options_.schedule(metrics.step);

@@ -25,7 +25,8 @@ class StageData {
   // every rank of the model.
   // Cost: an all-reduce of each such gradient over the ranks that have it.
   virtual void FinishGradients() = 0;
-  // After an error: parameters are held no longer, and what passes have added up is dropped.
+  // After an error: parameters are held no longer, and what passes have added up is dropped, but for what is in gradients at
+  // rest already.
   virtual void Abandon() noexcept = 0;
 };
 

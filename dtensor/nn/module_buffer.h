@@ -48,7 +48,8 @@ class ModuleBuffer {
   const BufferSpec& spec() const { return spec_; }
   bool materialized() const { return value_.defined(); }
 
-  // Whether this rank has it: false for what belongs to another stage of a pipeline, which stays a spec.
+  // Whether this rank has it: false for what belongs to another stage of a pipeline, or to a module on other ranks (On), and
+  // stays a spec.
   bool is_here() const { return is_here_; }
   void set_is_here(bool is_here) { is_here_ = is_here; }
 

@@ -82,7 +82,8 @@ class PipelineExecutor {
   // Returns that sum, an f64 with no history on the whole model's context, Partial along all of its axes.
   // `total`: as of LossSum::Over; where the schedule updates within the step, of the microbatches of one update.
   // Errors: InvalidArgument for another number of microbatches; whatever the model throws. Then nothing of the run is left
-  //         here; ranks that wait for this one learn of it as they do of any that failed.
+  //         here, though gradients at rest may have parts of it: clear them. Ranks that wait for this one learn of it as they do
+  //         of any that failed.
   DTensor Run(absl::Span<const Microbatch> microbatches, const DTensor& total);
 
   // Forward alone, with no history, of any number of microbatches: the sum of their losses and of what they count, as
@@ -130,6 +131,8 @@ class PipelineExecutor {
   void RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches,
                bool wants_outputs = false);
   void RunItems(const PipelineSchedule& schedule);
+  template <class Body>
+  auto OrNothing(const Body& body);
   void Abandon() noexcept;
   void RunNamed(const PipelineAction& action);
   void RunAction(const PipelineAction& action);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -222,14 +223,28 @@ std::vector<double> MeasureSegmentCosts(
   std::sort(ranks.begin(), ranks.end());
   const std::shared_ptr<Communicator> group =
       world.NewGroup("segment costs", ranks, {.timeout = std::chrono::hours(1)});
-  std::vector<double> costs(model.segments().size());
+  const size_t num_segments = model.segments().size();
+  std::vector<double> costs(num_segments);
+  std::exception_ptr failure;
   if (world.rank() == ranks[0]) {
-    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh(std::vector<MeshAxis>(), {ranks[0]}));
-    costs = Measurement(model, context, options).Run(make(context));
+    try {
+      const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh(std::vector<MeshAxis>(), {ranks[0]}));
+      costs = Measurement(model, context, options).Run(make(context));
+    } catch (...) {
+      failure = std::current_exception();
+    }
   }
+  costs.push_back(failure ? 0 : 1);  // the others wait for it
   const Tensor shared = Tensor::FromValues<double>({std::ssize(costs)}, costs, world.allocator());
   group->Broadcast(shared, /*root=*/0).Wait();
-  return shared.ToVector<double>();
+  if (failure) std::rethrow_exception(failure);
+  costs = shared.ToVector<double>();
+  if (costs.back() == 0) {
+    Throw(absl::StatusCode::kFailedPrecondition, "MeasureSegmentCosts: rank ", ranks[0],
+          " measures for all, and has failed: its error says why");
+  }
+  costs.pop_back();
+  return costs;
 }
 
 Plan WithSegmentCosts(const Plan& plan, absl::Span<const double> costs) {

@@ -45,7 +45,8 @@ struct SegmentCostOptions {
 // Cost:    1 + repeats forwards and backwards of the model, while the other ranks wait, an hour at most. Memory: the values
 //          and gradients of one segment, and what it saves for backward. One broadcast of 8 bytes per segment.
 // Errors:  FailedPrecondition if the model has values already; InvalidArgument for fewer than one repeat; whatever `make` and
-//          the model throw. Nothing of the measurement is left in the model then.
+//          the model throw on the first rank, and FailedPrecondition on the others then. Nothing of the measurement is left
+//          in the model.
 // Threads: every rank of the mesh calls it alike, before the mesh is bound.
 std::vector<double> MeasureSegmentCosts(
     SegmentedModule& model, World& world, const DeviceMesh& mesh,

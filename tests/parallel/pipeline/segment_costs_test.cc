@@ -226,6 +226,19 @@ TEST(SegmentCostsTest, AfterAnErrorTheModelIsASpec) {
   });
 }
 
+// The others learn of it where they would wait.
+TEST(SegmentCostsTest, AnErrorOfTheRankThatMeasuresIsOneOfAll) {
+  std::vector<std::string> messages(2);
+  RunRanks(2, [&](World& world) {
+    SlowModel model(UnlikeTimes());
+    const auto make = [](const IntrusivePtr<MeshContext>&) -> Microbatch { ThrowInvalidArgument("planted"); };
+    messages[world.rank()] = MessageOf(
+        [&] { MeasureSegmentCosts(model, world, DeviceMesh::Parse("pp=2"), make, {.dtype = DType::kF64}); });
+  });
+  EXPECT_EQ(messages[0], "planted");
+  EXPECT_EQ(messages[1], "MeasureSegmentCosts: rank 0 measures for all, and has failed: its error says why");
+}
+
 GptConfig SmallGpt() {
   return {
       .vocabulary = 24, .context = 8, .layers = 4, .heads = 2, .dim = 8, .dropout = 0.1, .tied_head = true};
