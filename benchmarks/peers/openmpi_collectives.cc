@@ -3,6 +3,8 @@
 
 #include <mpi.h>
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "peer_times.h"

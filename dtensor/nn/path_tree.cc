@@ -1,6 +1,7 @@
 #include "dtensor/nn/path_tree.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_split.h"
 

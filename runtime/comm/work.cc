@@ -1,6 +1,7 @@
 #include "runtime/comm/work.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/comm/work_state.h"
 

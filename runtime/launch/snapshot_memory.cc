@@ -1,10 +1,12 @@
 #include "runtime/launch/snapshot_memory.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/launch_environment.h"
 

@@ -1,5 +1,6 @@
 #include "runtime/store/tcp_store_session.h"
 
+#include <cstdint>
 #include <thread>
 #include <utility>
 

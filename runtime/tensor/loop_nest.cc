@@ -1,6 +1,7 @@
 #include "runtime/tensor/loop_nest.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weft {
 

@@ -1,6 +1,7 @@
 #include "runtime/tensor/shape.h"
 
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 
 namespace weft {
 

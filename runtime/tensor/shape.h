@@ -6,7 +6,9 @@
 #include <initializer_list>
 #include <ostream>
 #include <string>
+#include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "runtime/base/error.h"
 

@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/state/agreement.h"
 
+#include <numeric>
 #include <optional>
 #include <utility>
 

@@ -1,6 +1,7 @@
 #include "parallel/compression/methods/orthogonalize.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace weft {

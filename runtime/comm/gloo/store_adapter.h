@@ -1,8 +1,10 @@
 #ifndef WEFT_RUNTIME_COMM_GLOO_STORE_ADAPTER_H_
 #define WEFT_RUNTIME_COMM_GLOO_STORE_ADAPTER_H_
 
+#include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gloo/rendezvous/store.h"
