@@ -204,7 +204,7 @@ class Checker {
       return absl::StrCat("belongs to update ", i / group_, " of its stage, but ", stages_[s].updates,
                           " updates stand before it");
     }
-    return WholeDefect(s);
+    return "";
   }
 
   // How many gradients the stage's next update is made of.

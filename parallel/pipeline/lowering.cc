@@ -16,11 +16,12 @@ namespace {
 using Kind = ActionKind;
 using Items = std::vector<ScheduleItem>;
 
-// The stages that an item computes with.
+// The stages whose parameters an item reads: a W has what it needs from F and I, x and dY.
 std::vector<int> StagesOf(const ScheduleItem& item) {
   std::vector<int> stages;
   for (const PipelineAction& action : item.actions) {
-    if (IsCompute(action.kind)) stages.push_back(action.stage);
+    const bool reads = IsCompute(action.kind) && action.kind != Kind::kWeightGradient;
+    if (reads) stages.push_back(action.stage);
   }
   return stages;
 }
@@ -64,10 +65,12 @@ Items WithUnshards(const Items& items, int whole_stages) {
     }
     result.push_back(items[i]);
     for (int stage : stages) {
-      if (--left[stage] == 0) left.erase(stage);
+      if (--left[stage] > 0) continue;
+      left.erase(stage);
+      std::erase(whole, stage);
+      result.push_back(PipelineAction{Kind::kReshard, stage});
     }
   }
-  for (int stage : whole) result.push_back(PipelineAction{Kind::kReshard, stage});
   return result;
 }
 

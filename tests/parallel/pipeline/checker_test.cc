@@ -262,6 +262,8 @@ TEST(CheckerTest, ErrorsOfTransfers) {
 
 TEST(CheckerTest, ErrorsOfStages) {
   EXPECT_EQ(ErrorOf("0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0RESHARD,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0OPT\n"), "");
+  EXPECT_EQ(ErrorOf("0UNSHARD,0F0,0I0,0RESHARD,0W0\n"), "");
+  EXPECT_EQ(ErrorOf("0UNSHARD,0F0,0RESHARD,0I0,0W0\n"), "rank 0, action 3, 0I0: no 0UNSHARD is in force");
   EXPECT_EQ(ErrorOf("0UNSHARD,0F0,0RESHARD,0B0\n"), "rank 0, action 3, 0B0: no 0UNSHARD is in force");
   EXPECT_EQ(ErrorOf("0UNSHARD,0UNSHARD,0F0,0B0\n"), "rank 0, action 1, 0UNSHARD: the stage is not sharded");
   EXPECT_EQ(ErrorOf("0RESHARD,0F0,0B0\n"), "rank 0, action 0, 0RESHARD: the stage is sharded");

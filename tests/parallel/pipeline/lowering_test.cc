@@ -1,6 +1,7 @@
 #include "parallel/pipeline/lowering.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -83,6 +84,34 @@ TEST(LoweringTest, AsOptionsSay) {
             "rank 1: 1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
 }
 
+// W reads x and dY: parameters go when the last I has read them.
+TEST(LoweringTest, OnlyWeightGradientsFollowTheLastReshard) {
+  for (const char* name : {"zb_h1", "zb_h2", "interleaved_zb", "zbv"}) {
+    const PipelineSchedule lowered = LowerSchedule(GenerateSchedule(name, {.ranks = 2, .microbatches = 8}));
+    int num_behind = 0;
+    for (const std::vector<ScheduleItem>& items : lowered.ranks) {
+      std::map<int, size_t> last_reshard, last_reader;
+      for (size_t i = 0; i < items.size(); ++i) {
+        for (const PipelineAction& action : items[i].actions) {
+          const bool is_weight = action.kind == ActionKind::kWeightGradient;
+          if (action.kind == ActionKind::kReshard) last_reshard[action.stage] = i;
+          if (IsCompute(action.kind) && !is_weight) last_reader[action.stage] = i;
+          num_behind += is_weight && last_reshard.contains(action.stage);
+        }
+      }
+      for (const auto& [stage, at] : last_reader) {
+        EXPECT_GT(last_reshard[stage], at) << name;
+        for (size_t i = at + 1; i < last_reshard[stage]; ++i) {
+          for (const PipelineAction& action : items[i].actions) {
+            EXPECT_FALSE(action.kind == ActionKind::kWeightGradient && action.stage == stage) << name;
+          }
+        }
+      }
+    }
+    EXPECT_GT(num_behind, 0) << name;
+  }
+}
+
 TEST(LoweringTest, StagesOfOneRankHandOnByThemselves) {
   const PipelineSchedule lowered =
       LowerSchedule(GenerateSchedule("zbv", {.ranks = 1, .microbatches = 3}), {.whole_stages = 0});
@@ -141,10 +170,10 @@ TEST(LoweringTest, OneReductionPerUpdate) {
   EXPECT_EQ(lowered.ToString(),
             "rank 0: "
             "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0REDUCE_GRAD,0OPT,0F3,"
-            "0SEND_F3,0RECV_B2,0B2,0RECV_B3,0B3,0REDUCE_GRAD,0OPT,0RESHARD\n"
+            "0SEND_F3,0RECV_B2,0B2,0RECV_B3,0B3,0REDUCE_GRAD,0RESHARD,0OPT\n"
             "rank 1: "
             "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1RECV_F2,1B1,1SEND_B1,1REDUCE_GRAD,1OPT,1F2,"
-            "1RECV_F3,1B2,1SEND_B2,1F3,1B3,1SEND_B3,1REDUCE_GRAD,1OPT,1RESHARD\n");
+            "1RECV_F3,1B2,1SEND_B2,1F3,1B3,1SEND_B3,1REDUCE_GRAD,1RESHARD,1OPT\n");
 }
 
 TEST(LoweringTest, WhatCannotBeLowered) {
