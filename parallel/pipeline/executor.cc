@@ -4,7 +4,9 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/functions.h"
 #include "dtensor/tape/saved_value.h"
@@ -81,50 +83,38 @@ std::vector<Parameter*> PipelineExecutor::ParametersOf(int stage) const {
   return model_.ParametersOfSegments(stages_.first_segments[stage], stages_.first_segments[stage + 1]);
 }
 
-// Nothing of a run that fails goes into the next one.
-template <class Body>
-auto PipelineExecutor::OrNothing(const Body& body) {
-  try {
-    return body();
-  } catch (...) {
-    Abandon();
-    throw;
-  }
-}
-
 DTensor PipelineExecutor::Run(absl::Span<const Microbatch> microbatches, const DTensor& total) {
   WEFT_REQUIRE(std::ssize(microbatches) == schedule_.num_microbatches, "schedule ", schedule_.name,
                " is made for ", schedule_.num_microbatches, " microbatches, got ", microbatches.size());
-  return OrNothing([&] {
-    total_ = total;
-    RunList(schedule_, microbatches);
-    const bool reduces = schedule_.Contains(Kind::kReduceGrad);
-    for (const int stage : schedule_.StagesOf(index_)) {
-      if (!reduces) stages_.data->ReduceGradients(stage);
-    }
-    stages_.data->FinishGradients();
-    total_ = DTensor();
-    return loss_.Take().sum;
-  });
+  absl::Cleanup abandon = [this] { Abandon(); };
+  total_ = total;
+  RunList(schedule_, microbatches);
+  if (!schedule_.Contains(Kind::kReduceGrad)) {
+    for (const int stage : schedule_.StagesOf(index_)) stages_.data->ReduceGradients(stage);
+  }
+  stages_.data->FinishGradients();
+  total_ = DTensor();
+  std::move(abandon).Cancel();
+  return loss_.Take().sum;
 }
 
 LossSum PipelineExecutor::ForwardLoss(absl::Span<const Microbatch> microbatches) {
   WEFT_REQUIRE(!microbatches.empty(), "ForwardLoss: expected at least one microbatch, got none");
   const NoGradGuard no_grad(part_->state());
-  return OrNothing([&] {
-    total_ = DTensor();
-    RunList(ForwardList(static_cast<int>(microbatches.size())), microbatches);
-    return loss_.Take();
-  });
+  absl::Cleanup abandon = [this] { Abandon(); };
+  total_ = DTensor();
+  RunList(ForwardList(static_cast<int>(microbatches.size())), microbatches);
+  std::move(abandon).Cancel();
+  return loss_.Take();
 }
 
 DTensors PipelineExecutor::ForwardOutputs(const DTensors& inputs) {
   const NoGradGuard no_grad(part_->state());
   const Microbatch microbatch = {.inputs = inputs};
-  return OrNothing([&] {
-    RunList(ForwardList(1), absl::MakeConstSpan(&microbatch, 1), /*wants_outputs=*/true);
-    return messages_.SpreadOutputs(std::exchange(outputs_, {}));
-  });
+  absl::Cleanup abandon = [this] { Abandon(); };
+  RunList(ForwardList(1), absl::MakeConstSpan(&microbatch, 1), /*wants_outputs=*/true);
+  std::move(abandon).Cancel();
+  return messages_.SpreadOutputs(std::exchange(outputs_, {}));
 }
 
 const PipelineSchedule& PipelineExecutor::ForwardList(int num_microbatches) {
@@ -150,6 +140,7 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
   messages_.Finish();
 }
 
+// Nothing of a run that failed goes into the next one.
 void PipelineExecutor::Abandon() noexcept {
   stages_.data->Abandon();
   flights_.clear();

@@ -131,8 +131,6 @@ class PipelineExecutor {
   void RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches,
                bool wants_outputs = false);
   void RunItems(const PipelineSchedule& schedule);
-  template <class Body>
-  auto OrNothing(const Body& body);
   void Abandon() noexcept;
   void RunNamed(const PipelineAction& action);
   void RunAction(const PipelineAction& action);

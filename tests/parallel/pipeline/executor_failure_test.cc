@@ -1,0 +1,116 @@
+// Runs that fail: nothing of one goes into the next.
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/functions.h"
+#include "dtensor/optim/sgd.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/styles.h"
+#include "parallel/trainer.h"
+#include "runtime/base/error.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
+#include "tests/parallel/pipeline/products.h"
+
+namespace weft {
+namespace {
+
+const Plan& StagedPlan() {
+  static const Plan* const plan = new Plan{{"layers.*", Pipeline("pp")}};
+  return *plan;
+}
+
+DTensor One(const IntrusivePtr<MeshContext>& context) { return Full(context, DType::kF64, Shape(), 1); }
+
+// A program may go on after an error that no other rank knows of: here there is none.
+TEST(ExecutorFailureTest, ARunAfterOneThatFailed) {
+  RunRanks(1, [](World& world) {
+    Products model(2);
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("pp=1"), StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 1, .microbatches = 1}));
+    const std::vector<Microbatch> parts = ProductParts(model.context(), 1);
+    const DTensor total = One(model.context());
+    const double expected = pipeline.Run(parts, total).Item();
+    HookHandle hook = model.layers[1]->AddAfterForward(
+        [](Module&, const DTensor&) -> DTensor { ThrowInvalidArgument("planted"); });
+    EXPECT_EQ(MessageOf([&] { pipeline.ForwardOutputs(parts[0].inputs); }), "planted");
+    EXPECT_EQ(MessageOf([&] { pipeline.Run(parts, total); }), "planted");
+    hook.Remove();
+    EXPECT_EQ(pipeline.Run(parts, total).Item(), expected);
+    EXPECT_EQ(pipeline.ForwardLoss(parts).sum.Item(), expected);
+    EXPECT_EQ(pipeline.ForwardOutputs(parts[0].inputs).size(), 1u);
+  });
+}
+
+// Half way through, with gradients in buckets and units gathered: the loss and every gradient of the next one are those of a
+// model that has run once.
+TEST(ExecutorFailureTest, ARunAfterOneThatFailedHalfWay) {
+  for (const Style& style : {DataParallel("dp"), FullyShard("dp")}) {
+    const Plan plan = {{"layers.*", Pipeline("pp")}, {"layers.*", style}};
+    std::map<bool, std::vector<std::vector<double>>> outcomes;  // of rank 0: the loss, gradients
+    for (const bool fails_before : {false, true}) {
+      RunRanks(2, [&](World& world) {
+        Products model(2);
+        const auto context =
+            Parallelize(model, world, DeviceMesh::Parse("pp=1,dp=2"), plan, {.dtype = DType::kF64});
+        PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 1, .microbatches = 3}));
+        const std::vector<Microbatch> parts = ProductParts(model.context(), 3);
+        const DTensor total = One(model.context());
+        if (fails_before) {
+          int num_forwards = 0;
+          HookHandle hook = model.layers[1]->AddAfterForward([&](Module&, const DTensor& y) -> DTensor {
+            if (++num_forwards == 2) ThrowInvalidArgument("planted");
+            return y;
+          });
+          EXPECT_EQ(MessageOf([&] { pipeline.Run(parts, total); }), "planted");
+          hook.Remove();
+          for (Parameter* const parameter : model.AllParameters()) parameter->ClearGrad();
+        }
+        std::vector<std::vector<double>> outcome = {{pipeline.Run(parts, total).Item()}};
+        for (const Parameter* const parameter : model.AllParameters()) {
+          outcome.push_back(parameter->grad().FullTensor().ToVector<double>());
+        }
+        if (world.rank() == 0) outcomes[fails_before] = std::move(outcome);
+      });
+    }
+    ASSERT_GT(outcomes[false].size(), 1u);
+    EXPECT_EQ(outcomes[true], outcomes[false]) << style.name;
+  }
+}
+
+// A trainer, too, goes on as if the step that failed had not been.
+TEST(ExecutorFailureTest, AStepAfterOneThatFailedHasNoneOfItsGradients) {
+  std::map<bool, std::vector<double>> weights;
+  for (const bool fails_before : {false, true}) {
+    RunRanks(1, [&](World& world) {
+      Products model(2);
+      Parallelize(model, world, DeviceMesh::Parse("pp=1"), StagedPlan(), {.dtype = DType::kF64});
+      PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 1, .microbatches = 2}));
+      Sgd descent(model.AllParameters(), {});
+      Trainer trainer(model, descent, {.schedule = [](int64_t) { return 0.1; }});
+      if (fails_before) {
+        int num_forwards = 0;
+        HookHandle hook = model.layers[1]->AddAfterForward([&](Module&, const DTensor& y) -> DTensor {
+          if (++num_forwards == 2) ThrowInvalidArgument("planted");
+          return y;
+        });
+        EXPECT_EQ(MessageOf([&] { trainer.Step(pipeline, ProductParts(model.context(), 2)); }), "planted");
+        hook.Remove();
+      }
+      trainer.Step(pipeline, ProductParts(model.context(), 2));
+      trainer.Flush();
+      weights[fails_before] = model.AllParameters()[0]->at_rest().FullTensor().ToVector<double>();
+    });
+  }
+  EXPECT_EQ(weights[true], weights[false]);
+}
+
+}  // namespace
+}  // namespace weft
