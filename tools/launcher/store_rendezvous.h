@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/store/store.h"
 #include "tools/launcher/file_descriptor.h"
 #include "tools/launcher/liveness.h"
@@ -111,6 +112,9 @@ class StoreRendezvous final : public Rendezvous {
 
   void SetEnd(int64_t generation, const GenerationEnd& end);
   void SetEndLocked(int64_t generation, const GenerationEnd& end);
+  static std::string Seconds(std::chrono::milliseconds duration) {
+    return absl::StrCat(static_cast<double>(duration.count()) / 1000, " s");
+  }
   std::string EndKey(int64_t generation) const;
   std::string LeftKey(int64_t generation) const;
 
