@@ -124,8 +124,10 @@ else
   begin back 1500 2s 1 "${spares[@]}"
   await_step 100
   unplug
-  sleep 5
-  [[ $(wc -l < back.0.json) -gt 0 ]] || fail "back: the spares have not taken over: $(tail -3 back.0.err)"
+  until [[ $(wc -l < back.0.json) -gt 0 ]]; do
+    kill -0 "${nodes[0]}" 2> /dev/null || { fail "back: the spares have not taken over: $(tail -3 back.0.err)"; break; }
+    sleep 0.02
+  done
   plug
   end 0 0
   grep -q "a node joins: all workers start again" back.0.err || fail "back: the other one has not joined: $(tail -3 back.0.err)"
