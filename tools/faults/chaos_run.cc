@@ -350,7 +350,7 @@ class ChaosRun {
                                             .folder = options_.folder,
                                             .checkpoints = Checkpoints()});
     if (StoreProcess* const store = job_->store()) {
-      if (!store->End()) left.push_back("a store that did not end well when it was told to");
+      if (!store->End()) left.emplace_back("a store that did not end well when it was told to");
       for (const pid_t pid : store->Processes())
         left.push_back(absl::StrCat("process ", pid, ", of the store"));
       absl::c_copy(store->FilesTooMany(), std::back_inserter(left));

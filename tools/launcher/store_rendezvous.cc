@@ -15,7 +15,6 @@
 namespace weft {
 namespace {
 
-constexpr char kStateKey[] = "state";
 // A wait that lasts longer is worth a line.
 constexpr std::chrono::seconds kPatience{3};
 

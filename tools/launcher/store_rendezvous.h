@@ -112,6 +112,8 @@ class StoreRendezvous final : public Rendezvous {
 
   void SetEnd(int64_t generation, const GenerationEnd& end);
   void SetEndLocked(int64_t generation, const GenerationEnd& end);
+  static constexpr char kStateKey[] = "state";
+
   static std::string Seconds(std::chrono::milliseconds duration) {
     return absl::StrCat(static_cast<double>(duration.count()) / 1000, " s");
   }

@@ -118,7 +118,9 @@ class Game {
     const int i = action.microbatch;
     const Place whole = {Token::kWhole, rank, stage, -1};
     const Place sharded = {Token::kSharded, rank, stage, -1};
-    if (IsCompute(action.kind) && Tokens(whole) == 0) move.possible = false;
+    // W has x and dY.
+    const bool reads = IsCompute(action.kind) && action.kind != ActionKind::kWeightGradient;
+    if (reads && Tokens(whole) == 0) move.possible = false;
     switch (action.kind) {
       case ActionKind::kForward:
         return Forward(move, rank, stage, i);
