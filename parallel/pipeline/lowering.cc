@@ -16,42 +16,45 @@ namespace {
 using Kind = ActionKind;
 using Items = std::vector<ScheduleItem>;
 
-// The stages whose parameters an item reads: a W has what it needs from F and I, x and dY.
-std::vector<int> StagesOf(const ScheduleItem& item) {
+// The stages that an item computes with; those of a W if it counts, which has what it needs from F and I, x and dY.
+std::vector<int> StagesOf(const ScheduleItem& item, bool counts_weights) {
   std::vector<int> stages;
   for (const PipelineAction& action : item.actions) {
-    const bool reads = IsCompute(action.kind) && action.kind != Kind::kWeightGradient;
-    if (reads) stages.push_back(action.stage);
+    const bool counts = IsCompute(action.kind) && (counts_weights || action.kind != Kind::kWeightGradient);
+    if (counts) stages.push_back(action.stage);
   }
   return stages;
 }
 
-// The next `count` stages that compute from items[begin] on, in order of their turn; all of an item's or
+// The next stages, as many as may be whole, that compute from items[begin] on, in order of their turn; all of an item's or
 // none. `left`: how many items are left per stage, so that the search ends where there are no more.
-std::vector<int> NextStages(const Items& items, size_t begin, size_t count, const std::map<int, int>& left) {
+std::vector<int> NextStages(const Items& items, size_t begin, const LoweringOptions& options,
+                            const std::map<int, int>& left) {
+  const size_t count = std::min(static_cast<size_t>(options.whole_stages), left.size());
   std::vector<int> next;
-  for (size_t i = begin; i < items.size() && next.size() < std::min(count, left.size()); ++i) {
-    for (int stage : StagesOf(items[i])) {
+  for (size_t i = begin; i < items.size() && next.size() < count; ++i) {
+    for (int stage : StagesOf(items[i], options.whole_for_weights)) {
       if (std::find(next.begin(), next.end(), stage) == next.end()) next.push_back(stage);
     }
   }
   return next;
 }
 
-Items WithUnshards(const Items& items, int whole_stages) {
+Items WithUnshards(const Items& items, const LoweringOptions& options) {
+  const int whole_stages = options.whole_stages;
   Items result;
   std::vector<int> whole;
   std::map<int, int> left;
   for (const ScheduleItem& item : items) {
-    for (int stage : StagesOf(item)) ++left[stage];
+    for (int stage : StagesOf(item, options.whole_for_weights)) ++left[stage];
   }
   for (size_t i = 0; i < items.size(); ++i) {
-    const std::vector<int> stages = StagesOf(items[i]);
+    const std::vector<int> stages = StagesOf(items[i], options.whole_for_weights);
     if (!stages.empty()) {
       const size_t needed = std::set<int>(stages.begin(), stages.end()).size();
       WEFT_REQUIRE(needed <= static_cast<size_t>(whole_stages), "whole_stages = ", whole_stages, ", but ",
                    items[i].ToString(), " computes with ", needed, " stages");
-      const std::vector<int> next = NextStages(items, i, whole_stages, left);
+      const std::vector<int> next = NextStages(items, i, options, left);
       const auto goes = [&](int stage) { return std::find(next.begin(), next.end(), stage) == next.end(); };
       for (int stage : whole) {
         if (goes(stage)) result.push_back(PipelineAction{Kind::kReshard, stage});
@@ -67,10 +70,12 @@ Items WithUnshards(const Items& items, int whole_stages) {
     for (int stage : stages) {
       if (--left[stage] > 0) continue;
       left.erase(stage);
+      if (options.whole_for_weights) continue;
       std::erase(whole, stage);
       result.push_back(PipelineAction{Kind::kReshard, stage});
     }
   }
+  for (int stage : whole) result.push_back(PipelineAction{Kind::kReshard, stage});
   return result;
 }
 
@@ -173,7 +178,7 @@ PipelineSchedule LowerSchedule(const PipelineSchedule& schedule, const LoweringO
   WEFT_REQUIRE(defect.empty(), "schedule ", schedule.name, ": ", defect);
   PipelineSchedule lowered = schedule;
   for (Items& items : lowered.ranks) {
-    if (options.whole_stages > 0) items = WithUnshards(items, options.whole_stages);
+    if (options.whole_stages > 0) items = WithUnshards(items, options);
     if (options.reduce_gradients) {
       items = WithReductions(items, schedule.num_microbatches, schedule.microbatches_per_update);
     }
@@ -194,7 +199,7 @@ PipelineSchedule LowerForward(const std::vector<int>& stage_rank, int num_microb
     }
   }
   for (Items& items : schedule.ranks) {
-    if (options.whole_stages > 0) items = WithUnshards(items, options.whole_stages);
+    if (options.whole_stages > 0) items = WithUnshards(items, options);
   }
   schedule.ranks = TransferWriter(schedule).Write();
   return schedule;

@@ -10,10 +10,12 @@
 namespace weft {
 
 struct LoweringOptions {
-  // Stages of a rank whose parameters may be whole at a time: the next so many that read theirs, in F, I or B, are gathered
-  // ahead (UNSHARD), the others freed (RESHARD); behind a stage's last one only W follow, which read none. 0: parameters are
-  // whole all the time.
+  // Stages of a rank whose parameters may be whole at a time: the next so many that compute are gathered
+  // ahead (UNSHARD), the others freed (RESHARD). 0: parameters are whole all the time.
   int whole_stages = 3;
+  // Whether a stage is whole for its W, too, as PyTorch has it. A W reads x and dY alone: without, parameters are freed behind
+  // the stage's last F, I or B.
+  bool whole_for_weights = true;
   // Whether gradients are reduced over replicas: REDUCE_GRAD behind each stage's last gradient of an update.
   bool reduce_gradients = true;
 

@@ -160,6 +160,46 @@ TEST(ExecutorRunTest, GradientsAreReducedOnceAStep) {
   EXPECT_EQ(bytes[2], bytes[6]);
 }
 
+// Parameters are freed behind the last I: the W that follow gather nothing, hold nothing whole, and give the same gradients.
+TEST(ExecutorRunTest, WeightGradientsNeedNoParameters) {
+  std::map<bool, std::vector<std::vector<double>>> gradients;
+  std::map<bool, int64_t> gathered, whole_at_last_weights;
+  for (const bool whole_for_weights : {true, false}) {
+    RunRanks(4, [&](World& world) {
+      Products model(4);
+      const Plan plan = {{"layers.*", Pipeline("pp")}, {"layers.*", FullyShard("dp")}};
+      const auto context =
+          Parallelize(model, world, DeviceMesh::Parse("pp=2, dp=2"), plan, {.dtype = DType::kF64});
+      int64_t whole = 0;
+      const auto on_action = [&](const PipelineAction& action, bool begins) {
+        const bool is_last = action.kind == Kind::kWeightGradient && action.microbatch == 5;
+        if (begins && is_last) whole = world.allocator()->by_kind()[MemoryKind::kWholeParam].live;
+      };
+      PipelineExecutor pipeline(
+          model, GenerateSchedule("zb_h2", {.ranks = 2, .microbatches = 6}),
+          {.lowering = {.whole_for_weights = whole_for_weights}, .on_action = on_action});
+      world.ledger().Clear();
+      pipeline.Run(ProductParts(model.context(), 6), One(model.context()));
+      std::vector<std::vector<double>> mine;
+      for (const Parameter* parameter : model.AllParameters()) {
+        mine.push_back(parameter->grad().FullTensor().ToVector<double>());
+      }
+      if (world.rank() != 0) return;
+      for (const LedgerEntry& entry : world.ledger().entries()) {
+        const bool is_param = entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam);
+        if (is_param) gathered[whole_for_weights] += entry.num_bytes;
+      }
+      whole_at_last_weights[whole_for_weights] = whole;
+      gradients[whole_for_weights] = std::move(mine);
+    });
+  }
+  EXPECT_EQ(gradients[false], gradients[true]);
+  EXPECT_EQ(gathered[false], gathered[true]);
+  EXPECT_GT(gathered[true], 0);
+  EXPECT_GT(whole_at_last_weights[true], 0);
+  EXPECT_EQ(whole_at_last_weights[false], 0);
+}
+
 // What is trained: all by descent, or by AdamW what is not frozen.
 struct Training {
   std::vector<int> frozen = {};  // layers
