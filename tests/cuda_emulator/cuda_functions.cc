@@ -221,13 +221,24 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return cudaErrorNotReady;
 }
 
+// Whether `reader` is to leave out its wait for `source`, see LeaveOutWaits.
+static bool IsLeftOut(cudaStream_t reader, cudaStream_t source) {
+  Cuda& cuda = TheCuda();
+  const LeftOut kind = reader->is_first ? LeftOut::kWaitsOfFirst : LeftOut::kWaitsOfOthers;
+  if (reader->device != 0 || cuda.left_out != kind) return false;
+  auto& pairs = cuda.waiting_pairs;
+  const auto found = std::find(pairs.begin(), pairs.end(), std::pair(reader, source));
+  const int64_t number = found - pairs.begin();
+  if (found == pairs.end()) pairs.emplace_back(reader, source);
+  return cuda.left_out_only < 0 || cuda.left_out_only == number;
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaStreamWaitEvent"); error != cudaSuccess) return error;
   if (event->stream == nullptr) return cudaSuccess;
   Cuda& cuda = TheCuda();
-  const LeftOut of_stream = stream->is_first ? LeftOut::kWaitsOfFirst : LeftOut::kWaitsOfOthers;
-  if (stream->device == 0 && cuda.left_out == of_stream) {
+  if (IsLeftOut(stream, event->stream)) {
     stream->runs_ahead = true;
     ++cuda.num_left_out;
     if (cuda.streams.count(event->stream) != 0) {

@@ -36,9 +36,12 @@ void NotifyReady();
 // for events of others, or the others leave out theirs; what they issue then runs as soon as it can, where streams run
 // when they are waited for otherwise. What the first stream should have waited for runs only when that has gone on.
 enum class LeftOut { kNothing, kWaitsOfFirst, kWaitsOfOthers };
-void LeaveOutWaits(LeftOut waits);
-// How many were left out since then.
+// With `only` above -1 these are the waits of one stream for one other alone: pairs of that kind are counted from 0, in the order
+// of their first waits.
+void LeaveOutWaits(LeftOut waits, int64_t only = -1);
+// How many were left out since then, and how many pairs there were.
 int64_t NumLeftOut();
+int64_t NumWaitingPairs();
 
 // Kernels that have run, and operations that wait in streams.
 int64_t NumKernels();

@@ -151,10 +151,17 @@ int64_t NumMallocs() {
   return TheCuda().num_mallocs;
 }
 
-void LeaveOutWaits(LeftOut waits) {
+void LeaveOutWaits(LeftOut waits, int64_t only) {
   Lock lock(TheCuda().mutex);
   TheCuda().left_out = waits;
+  TheCuda().left_out_only = only;
+  TheCuda().waiting_pairs.clear();
   TheCuda().num_left_out = 0;
+}
+
+int64_t NumWaitingPairs() {
+  Lock lock(TheCuda().mutex);
+  return static_cast<int64_t>(TheCuda().waiting_pairs.size());
 }
 
 int64_t NumLeftOut() {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda_emulator/emulator.h"
@@ -62,6 +63,8 @@ struct Cuda {
   std::map<void*, Allocation> allocations;
   std::set<cudaStream_t> streams;
   LeftOut left_out = LeftOut::kNothing;
+  int64_t left_out_only = -1;
+  std::vector<std::pair<cudaStream_t, cudaStream_t>> waiting_pairs;  // the reader, and what it waits for
   int64_t num_left_out = 0;
   int64_t live_bytes = 0;
   int64_t num_mallocs = 0;

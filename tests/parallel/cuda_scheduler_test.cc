@@ -1,6 +1,7 @@
 // Training steps under plans that gather ahead and reduce in buckets, on emulated GPUs over a fake NCCL: what runs
 // beside the rank's stream gives the bits of what it waits for at once.
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -122,6 +123,26 @@ TEST(CudaSchedulerTest, WaitsLeftOutAreSeen) {
           << of.name << (waits == LeftOut::kWaitsOfFirst ? ": of the rank's stream" : ": of lanes' streams");
       cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
     }
+  }
+}
+
+// What the rank's stream waits for of each other one: of lanes, and of the group of blocking collectives.
+TEST(CudaSchedulerTest, WaitsForEachStreamLeftOutAreSeen) {
+  for (const Case& of : Cases()) {
+    const std::vector<double> expected = Train(of, /*overlap=*/true);
+    cuda_emulator::LeaveOutWaits(LeftOut::kWaitsOfFirst, /*only=*/1000);
+    EXPECT_EQ(Train(of, /*overlap=*/true), expected) << of.name;
+    const int64_t num_pairs = cuda_emulator::NumWaitingPairs();
+    EXPECT_GT(num_pairs, 1) << of.name;
+    for (int64_t only = 0; only < num_pairs; ++only) {
+      cuda_emulator::LeaveOutWaits(LeftOut::kWaitsOfFirst, only);
+      std::vector<double> outcome;
+      const std::string error = MessageOf([&] { outcome = Train(of, /*overlap=*/true); });
+      EXPECT_GT(cuda_emulator::NumLeftOut(), 0) << of.name;
+      EXPECT_TRUE(error != "no error" || outcome != expected)
+          << of.name << ", stream " << only << " of " << num_pairs;
+    }
+    cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
   }
 }
 
