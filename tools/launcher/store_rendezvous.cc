@@ -82,7 +82,9 @@ bool StoreRendezvous::BeatsGoThrough() const {
 
 // The generation before is over for this node: whoever holds the store and goes need not wait for it.
 void StoreRendezvous::TellThatIHaveLeft() {
-  if (current_.generation >= 0 && End()) store_->Add(LeftKey(current_.generation), 1);
+  if (current_.generation < 0 || left_generation_ == current_.generation || !End()) return;
+  left_generation_ = current_.generation;
+  store_->Add(LeftKey(current_.generation), 1);
 }
 
 bool StoreRendezvous::IsNewToMe(const MeetingState& state) const {
@@ -313,7 +315,7 @@ void StoreRendezvous::Leave() {
   StopWatching();
   if (current_.generation < 0) return;
   const std::string key = LeftKey(current_.generation);
-  int64_t left = store_->Add(key, looks_on_ ? 0 : 1);
+  int64_t left = store_->Add(key, looks_on_ || left_generation_ == current_.generation ? 0 : 1);
   const std::optional<GenerationEnd> end = End();
   const bool one_is_gone = end && end->kind == GenerationEnd::Kind::kLost;
   const int64_t all = static_cast<int64_t>(current_.nodes.size()) - (one_is_gone ? 1 : 0);

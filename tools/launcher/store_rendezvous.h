@@ -124,6 +124,7 @@ class StoreRendezvous final : public Rendezvous {
   const StoreRendezvousOptions options_;
   FileDescriptor event_;
   int64_t arrival_ = -1;
+  int64_t left_generation_ = -1;  // the last one that this node has said that it left
 
   std::atomic<bool> stop_{false};
   std::atomic<Clock::time_point> beaten_at_{Clock::time_point()};  // the last sign of life that went through
