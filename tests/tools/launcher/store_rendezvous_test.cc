@@ -135,6 +135,36 @@ TEST(StoreRendezvousTest, ItIsFinishedWhenAllAreDone) {
   EXPECT_EQ(leaving.wait_for(kLong), std::future_status::ready);
 }
 
+// The others' ranks save as long as the leaving node's may, and need the store for it; one that begins again needs it no more.
+TEST(StoreRendezvousTest, WhoHoldsTheStoreStaysWhileTheOthersSave) {
+  for (const bool begins_again : {false, true}) {
+    const auto store = std::make_shared<HashStore>();
+    StoreRendezvousOptions of_a = Options("a", 2, 2);
+    of_a.holds_store = true;
+    Node a(store, of_a), b(store, Options("b", 2, 2));
+    StartInOrder(store, {&a, &b});
+    a.Get();
+    b.Get();
+    a.rendezvous->Publish({.kind = Kind::kLeft,
+                           .restart = true,
+                           .exit_code = 143,
+                           .node = "a",
+                           .headline = "left",
+                           .grace = kLong});
+    auto leaving = std::async(std::launch::async, [&] { a.rendezvous->Leave(); });
+    EXPECT_EQ(b.AwaitEnd().kind, Kind::kLeft);
+    EXPECT_EQ(leaving.wait_for(of_a.silence * 3 / 2), std::future_status::timeout);
+    if (begins_again) {
+      b.Start();
+    } else {
+      b.rendezvous->Leave();
+    }
+    EXPECT_EQ(leaving.wait_for(kLong / 2), std::future_status::ready);
+    b.cancelled = true;
+    if (begins_again) b.next.get();
+  }
+}
+
 TEST(StoreRendezvousTest, MinWaitsForTheLastCall) {
   const auto store = std::make_shared<HashStore>();
   StoreRendezvousOptions options = Options("a", 1, 3);
