@@ -103,3 +103,13 @@ cuda_library = rule(
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
+
+def _link_only_impl(ctx):
+    merged = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    return [CcInfo(linking_context = merged.linking_context)]
+
+link_only = rule(
+    doc = "What `deps` link, without their headers: who depends on it compiles as without, and --config=cuda compiles it no second time.",
+    implementation = _link_only_impl,
+    attrs = {"deps": attr.label_list(providers = [CcInfo])},
+)
