@@ -8,7 +8,8 @@ import glob
 import os
 import re
 import sys
-import tempfile
+
+from planted_tree import expect_breaks, read, report, source_tree
 
 _FOLDERS = ("runtime", "mesh", "ops", "dtensor", "parallel", "tools", "examples", "benchmarks")
 
@@ -55,11 +56,6 @@ _NAMES = {
 _INCLUDE = re.compile(r"^#include [\"<]([^\">]+)[\">]", re.M)
 
 
-def read(path):
-    with open(path, encoding="utf-8") as opened:
-        return opened.read()
-
-
 def breaks(root):
     """(sources that were looked at, the lines that tell of breaks)."""
     paths = glob.glob(f"{root}/weft.h")
@@ -81,37 +77,20 @@ def breaks(root):
     return len(texts), lines
 
 
-def self_test():
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as root:
-        for path, text in {
-                "mesh/axis.h": "#include <vector>\n#include \"absl/types/span.h\"\nstd::vector<int> Sizes();\n",
-                "mesh/axis.cc": "#include \"mesh/axis.h\"\nabsl::Span<int> s; std::vector<int> v; auto w = std::move(v);\n",
-                "runtime/text.cc": "#include <memory>\n// std::vector\nconst char* kText = \"std::string\"; std::map<int, int> "
-                                   "m;\n",
-        }.items():
-            os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
-            with open(f"{root}/{path}", "w", encoding="utf-8") as opened:
-                opened.write(text)
-        expected = (3, ["mesh/axis.cc: utility", "runtime/text.cc: map"])
-        if breaks(root) != expected:
-            sys.exit(f"FAILED: on the planted tree expected {expected}, got {breaks(root)}")
+_PLANTED = {
+    "mesh/axis.h": "#include <vector>\n#include \"absl/types/span.h\"\nstd::vector<int> Sizes();\n",
+    "mesh/axis.cc": "#include \"mesh/axis.h\"\nabsl::Span<int> s; std::vector<int> v; auto w = std::move(v);\n",
+    "runtime/text.cc": "#include <memory>\n// std::vector\nconst char* kText = \"std::string\"; std::map<int, int> m;\n",
+}
 
 
 def main():
-    self_test()
-    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    if not os.path.isfile(f"{root}/WORKSPACE"):
-        return f"FAILED: {root} is not the source tree"
-    precompiled = set(_INCLUDE.findall(read(f"{root}/third_party/precompiled/library.h")))
+    expect_breaks(breaks, _PLANTED, (3, ["mesh/axis.cc: utility", "runtime/text.cc: map"]))
+    precompiled = set(_INCLUDE.findall(read(f"{source_tree()}/third_party/precompiled/library.h")))
     if precompiled != set(_NAMES):
         return f"FAILED: this test and third_party/precompiled/library.h differ in {sorted(precompiled ^ set(_NAMES))}"
-    num_sources, lines = breaks(root)
-    for line in lines:
-        print(line)
-    if lines:
-        return "FAILED: these use what neither they nor a header that they include reads"
-    print(f"{num_sources} sources and headers read what they use")
-    return 0
+    return report(breaks, failed="these use what neither they nor a header that they include reads",
+                  passed="sources and headers read what they use")
 
 
 if __name__ == "__main__":

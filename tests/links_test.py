@@ -16,6 +16,8 @@ import re
 import sys
 import tempfile
 
+from planted_tree import plant, report
+
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _LINK = re.compile(r"\]\(\s*<?([^)\s>]*)>?(?:\s+[\"'(][^)]*)?\)")
@@ -214,13 +216,6 @@ mesh/search/README.md:1: `gone.h` is not there
 mesh/search/README.md:1: `search/z.cc` is not there""".split("\n")
 
 
-def plant(root, files):
-    for path, text in files.items():
-        os.makedirs(os.path.dirname(f"{root}/{path}") or root, exist_ok=True)
-        with open(f"{root}/{path}", "w", encoding="utf-8") as opened:
-            opened.write(text)
-
-
 def expect(what, expected, actual):
     if actual != expected:
         sys.exit("\n".join([f"FAILED: {what}", "expected:", *expected, "actual:", *actual]))
@@ -236,16 +231,8 @@ def self_test():
 
 def main():
     self_test()
-    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    if not os.path.isfile(f"{root}/WORKSPACE"):
-        return f"FAILED: {root} is not the source tree"
-    num_pages, found = breaks(root)
-    for line in found:
-        print(line)
-    if found:
-        return "FAILED: these pages name what is not there (see the head of tests/links_test.py)"
-    print(f"{num_pages} pages name only what is there")
-    return 0
+    return report(breaks, failed="these pages name what is not there (see the head of tests/links_test.py)",
+                  passed="pages name only what is there")
 
 
 if __name__ == "__main__":

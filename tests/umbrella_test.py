@@ -9,7 +9,8 @@ import glob
 import os
 import re
 import sys
-import tempfile
+
+from planted_tree import expect_breaks, read, report
 
 _LAYERS = ("runtime", "mesh", "ops", "dtensor", "parallel")
 _INCLUDE = re.compile(r"^#include \"([^\"]+)\"", re.M)
@@ -18,11 +19,6 @@ _DECLARATION = re.compile(
 _BLOCK = re.compile(r"```cpp\n(.*?)```", re.S)
 _HEADER = re.compile(r"[\"`]((?:%s)/[\w/]+\.h)[\"`]" % "|".join(_LAYERS))
 _OWN = re.compile(r"(?:class|struct|using)\s+(\w+)|^\w[\w:<>*& ]*[ *&]([A-Z]\w+)\([^;]*\{", re.M)
-
-
-def read(path):
-    with open(path, encoding="utf-8") as opened:
-        return opened.read()
 
 
 def without_comments(text):
@@ -61,38 +57,23 @@ def breaks(root):
     return num_names, lines
 
 
-def self_test():
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as root:
-        for path, text in {
-                "weft.h": '#include "mesh/layout.h"\n',
-                "mesh/layout.h": '#include "mesh/axis.h"\nclass Layout {\n  int Size();\n};\n',
-                "mesh/axis.h": "Axis MakeAxis(int size);\nstruct Axis {};\n",
-                "runtime/loader.h": "class Loader {};\nclass Forward;\n",
-                "runtime/other.h": "std::vector<int> Others(\n    int count);\n",
-                "README.md": "`runtime/other.h`\n```cpp\nLayout a; MakeAxis(3); Others(1); Size(); Own b;  // Loader\n"
-                             "class Own {};\n```\n",
-                "docs/data.md": '```cpp\nLoader loader("Others");\nOthers(2);\n```\nLoader\n',
-        }.items():
-            os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
-            with open(f"{root}/{path}", "w", encoding="utf-8") as opened:
-                opened.write(text)
-        expected = (5, ["docs/data.md: Loader (runtime/loader.h)", "docs/data.md: Others (runtime/other.h)"])
-        if breaks(root) != expected:
-            sys.exit(f"FAILED: on the planted tree expected {expected}, got {breaks(root)}")
+_PLANTED = {
+    "weft.h": '#include "mesh/layout.h"\n',
+    "mesh/layout.h": '#include "mesh/axis.h"\nclass Layout {\n  int Size();\n};\n',
+    "mesh/axis.h": "Axis MakeAxis(int size);\nstruct Axis {};\n",
+    "runtime/loader.h": "class Loader {};\nclass Forward;\n",
+    "runtime/other.h": "std::vector<int> Others(\n    int count);\n",
+    "README.md": "`runtime/other.h`\n```cpp\nLayout a; MakeAxis(3); Others(1); Size(); Own b;  // Loader\n"
+                 "class Own {};\n```\n",
+    "docs/data.md": '```cpp\nLoader loader("Others");\nOthers(2);\n```\nLoader\n',
+}
 
 
 def main():
-    self_test()
-    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    if not os.path.isfile(f"{root}/WORKSPACE"):
-        return f"FAILED: {root} is not the source tree"
-    num_names, lines = breaks(root)
-    for line in lines:
-        print(line)
-    if lines:
-        return "FAILED: these pages use what neither weft.h nor a header that they name declares"
-    print(f"{num_names} names of the pages' code are declared where the pages say")
-    return 0
+    expect_breaks(breaks, _PLANTED,
+                  (5, ["docs/data.md: Loader (runtime/loader.h)", "docs/data.md: Others (runtime/other.h)"]))
+    return report(breaks, failed="these pages use what neither weft.h nor a header that they name declares",
+                  passed="names of the pages' code are declared where the pages say")
 
 
 if __name__ == "__main__":
