@@ -59,6 +59,11 @@ longest_tests() {
   }' "$1" | sort -rn | head -10
 }
 
+# outside_workspace FLAG...: the library once more, in the workspace of a user, since paths differ there.
+outside_workspace() {
+  (cd tests/outside_workspace && bazel test "${plain[@]}" --test_output=errors "$@" //... && bazel shutdown)
+}
+
 # left_out WHY TAG...: says how many tests the tags keep from running here.
 left_out() {
   local why=$1 tag labels
