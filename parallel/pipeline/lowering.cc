@@ -16,7 +16,7 @@ namespace {
 using Kind = ActionKind;
 using Items = std::vector<ScheduleItem>;
 
-// The stages that an item computes with; those of a W if it counts, which has what it needs from F and I, x and dY.
+// The stages that an item computes with. A W counts if the caller says so: it reads x and dY, and no parameters.
 std::vector<int> StagesOf(const ScheduleItem& item, bool counts_weights) {
   std::vector<int> stages;
   for (const PipelineAction& action : item.actions) {

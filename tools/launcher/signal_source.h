@@ -13,8 +13,8 @@ namespace weft {
 
 struct ReceivedSignal {
   int number = 0;
-  pid_t sender =
-      0;  // 0: the kernel, for a key of the terminal; of a child's end the child, of a parent's that parent
+  // 0: the kernel, for a key of the terminal. Of SIGCHLD it is the child; of a parent's death, that parent.
+  pid_t sender = 0;
 
   bool operator==(const ReceivedSignal&) const = default;
 };
