@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "dtensor/context/mesh_context.h"
+#include "dtensor/context/resolved_call.h"
 #include "dtensor/redistribution/pending_moves.h"
 #include "mesh/layout.h"
 #include "mesh/shard_math.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/context/mesh_transfer_cache.h"
 #include "dtensor/redistribution/executor.h"
 #include "dtensor/redistribution/redistribute.h"
 #include "dtensor/tape/tape_node.h"

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/context/propagation_cache.h"
 #include "ops/op/kernel.h"
 #include "ops/sharding/propagate.h"
 #include "ops/sharding/propagation_trace.h"

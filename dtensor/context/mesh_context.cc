@@ -4,9 +4,14 @@
 #include <cstdio>
 
 #include "absl/strings/str_join.h"
+#include "dtensor/context/propagation_cache.h"
+#include "dtensor/context/rearrangement_cache.h"
+#include "dtensor/context/redistribution_cache.h"
 #include "runtime/device/pooled_allocator.h"
 
 namespace weft {
+
+constexpr int64_t kKeptRearrangements = 1024;
 
 MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Machine machine,
                          IntrusivePtr<MeshContext> root)
@@ -17,7 +22,10 @@ MeshContext::MeshContext(std::shared_ptr<RankState> state, DeviceMesh mesh, Mach
       is_slice_(mesh_.IsSlice()),
       is_member_(mesh_.Contains(state_->world().rank())),
       cost_model_(mesh_, std::move(machine)),
-      kernel_context_{state_->world().pool(), allocator_} {
+      kernel_context_{state_->world().pool(), allocator_},
+      cache_(std::make_unique<PropagationCache>()),
+      redistribution_cache_(std::make_unique<RedistributionCache>()),
+      rearrangement_cache_(std::make_unique<RearrangementCache>(kKeptRearrangements)) {
   if (is_member_) coordinate_ = mesh_.CoordinateOf(state_->world().rank());
 }
 
@@ -31,7 +39,10 @@ MeshContext::MeshContext(const IntrusivePtr<MeshContext>& device_side, std::shar
       is_member_(device_side->is_member_),
       coordinate_(device_side->coordinate_),
       cost_model_(device_side->cost_model_),
-      kernel_context_{state_->world().pool(), allocator_} {}
+      kernel_context_{state_->world().pool(), allocator_},
+      cache_(std::make_unique<PropagationCache>()),
+      redistribution_cache_(std::make_unique<RedistributionCache>()),
+      rearrangement_cache_(std::make_unique<RearrangementCache>(kKeptRearrangements)) {}
 
 MeshContext::~MeshContext() {
   if (device_side_ != nullptr) device_side_->host_side_ = nullptr;

@@ -6,16 +6,12 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "dtensor/context/bounded_cache.h"
 #include "dtensor/context/lane.h"
-#include "dtensor/context/propagation_cache.h"
 #include "dtensor/context/rank_state.h"
-#include "dtensor/context/redistribution_cache.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
 #include "mesh/machine.h"
 #include "mesh/redistribution/cost_model.h"
-#include "mesh/redistribution/rearrangement.h"
 #include "ops/op/kernel_call.h"
 #include "runtime/base/intrusive_ptr.h"
 #include "runtime/comm/communicator.h"
@@ -23,6 +19,10 @@
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
+
+class PropagationCache;
+class RearrangementCache;
+class RedistributionCache;
 
 // A mesh as one rank sees it: its coordinate, its communicators, and its caches of sharding decisions and of
 // redistributions. One per rank and mesh; every DTensor holds a reference. Made by Bind.
@@ -56,12 +56,11 @@ class MeshContext : public RefCounted<MeshContext> {
   bool is_host_side() const { return device_side_ != nullptr; }
   const CostModel& cost_model() const { return cost_model_; }
   const Machine& machine() const { return cost_model_.machine(); }
-  // Bounded; cache().stats() counts hits, misses and evictions.
-  PropagationCache& cache() { return cache_; }
-  RedistributionCache& redistribution_cache() { return redistribution_cache_; }
+  // Bounded; cache().stats() counts hits, misses and evictions. Each is declared by its own header.
+  PropagationCache& cache() { return *cache_; }
+  RedistributionCache& redistribution_cache() { return *redistribution_cache_; }
   // Rearrangements along one dim, lowered for this rank (dtensor/functions/rearrange.h).
-  using RearrangementCache = BoundedCache<Rearrangement, std::shared_ptr<const LoweredRearrangement>>;
-  RearrangementCache& rearrangement_cache() { return rearrangement_cache_; }
+  RearrangementCache& rearrangement_cache() { return *rearrangement_cache_; }
   KernelContext& kernel_context() { return kernel_context_; }
 
   // One line to the rank state's warning sink, or on stderr from the mesh's first rank.
@@ -106,9 +105,9 @@ class MeshContext : public RefCounted<MeshContext> {
   std::vector<int64_t> coordinate_;
   CostModel cost_model_;
   KernelContext kernel_context_;
-  PropagationCache cache_;
-  RedistributionCache redistribution_cache_;
-  RearrangementCache rearrangement_cache_{/*capacity=*/1024};
+  const std::unique_ptr<PropagationCache> cache_;
+  const std::unique_ptr<RedistributionCache> redistribution_cache_;
+  const std::unique_ptr<RearrangementCache> rearrangement_cache_;
   std::map<std::vector<int>, std::shared_ptr<Communicator>> groups_[kNumLanes];
 };
 

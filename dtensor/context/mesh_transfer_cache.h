@@ -41,7 +41,10 @@ struct LoweredMeshTransfer {
 };
 
 // One per rank, whatever meshes it is in: both ends of a transfer find the same.
-using MeshTransferCache = BoundedCache<MeshTransferEnds, std::shared_ptr<const LoweredMeshTransfer>>;
+class MeshTransferCache : public BoundedCache<MeshTransferEnds, std::shared_ptr<const LoweredMeshTransfer>> {
+ public:
+  using BoundedCache::BoundedCache;
+};
 
 }  // namespace weft
 

@@ -1,6 +1,10 @@
 #include "dtensor/context/rank_state.h"
 
+#include "dtensor/context/mesh_transfer_cache.h"
+
 namespace weft {
+
+constexpr int64_t kKeptTransfers = 1024;
 
 absl::string_view PurposeName(Purpose purpose) {
   switch (purpose) {
@@ -20,7 +24,10 @@ absl::string_view PurposeName(Purpose purpose) {
   return "?";
 }
 
-RankState::RankState(World& world) : world_(world), flight_recorder_(world.shared_flight_recorder()) {
+RankState::RankState(World& world)
+    : world_(world),
+      flight_recorder_(world.shared_flight_recorder()),
+      mesh_transfers_(std::make_unique<MeshTransferCache>(kKeptTransfers)) {
   path_ids_[""] = 0;
   flight_recorder_->WatchPlace(&place_);
   for (Purpose purpose : kPurposes) {

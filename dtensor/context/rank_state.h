@@ -15,7 +15,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/context/lane.h"
-#include "dtensor/context/mesh_transfer_cache.h"
 #include "runtime/base/dtype.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/ledger.h"
@@ -29,6 +28,7 @@ class BlockLabels;
 class CallObserver;
 class ImplicitRedistributionGuard;
 class KeptResults;
+class MeshTransferCache;
 
 // Why bytes move: the purpose column of the communication ledger.
 enum class Purpose : uint8_t { kActivation, kParam, kGrad, kLoss, kNorm, kMetric };
@@ -112,7 +112,7 @@ class RankState {
   Communicator& HostGroup(const std::string& name, const std::vector<int>& ranks);
 
   // What transfers between meshes this rank has worked out (dtensor/mesh_transfer.h).
-  MeshTransferCache& mesh_transfers() { return mesh_transfers_; }
+  MeshTransferCache& mesh_transfers() { return *mesh_transfers_; }
 
   // The worker of a lane other than kInline; started at its first use.
   Worker& LaneWorker(Lane lane);
@@ -194,7 +194,7 @@ class RankState {
   absl::flat_hash_map<std::string, int> path_ids_;
   absl::flat_hash_map<int, uint64_t> call_numbers_;
   std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_, host_groups_;
-  MeshTransferCache mesh_transfers_{/*capacity=*/1024};
+  const std::unique_ptr<MeshTransferCache> mesh_transfers_;
   std::shared_ptr<Worker> lane_workers_[kNumLanes];
 };
 

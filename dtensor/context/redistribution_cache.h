@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <tuple>
-#include <utility>
 
 #include "dtensor/context/bounded_cache.h"
 #include "mesh/layout.h"
@@ -22,13 +21,9 @@ class RedistributionCache {
 
   // The plan of an equal key, or null; whoever runs it keeps it.
   std::shared_ptr<const LoweredRedistribution> Find(const Layout& from, const Layout& to,
-                                                    const TensorType& type) {
-    return plans_.Find(Key{from, to, type});
-  }
+                                                    const TensorType& type);
   std::shared_ptr<const LoweredRedistribution> Insert(const Layout& from, const Layout& to,
-                                                      const TensorType& type, LoweredRedistribution plan) {
-    return plans_.Insert(Key{from, to, type}, std::make_shared<const LoweredRedistribution>(std::move(plan)));
-  }
+                                                      const TensorType& type, LoweredRedistribution plan);
 
   const CacheStats& stats() const { return plans_.stats(); }
   int64_t size() const { return plans_.size(); }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/call/call_observer.h"
+#include "dtensor/context/rearrangement_cache.h"
 #include "dtensor/redistribution/implicit.h"
 #include "dtensor/tape/tape_node.h"
 #include "mesh/redistribution/price.h"
@@ -69,7 +70,7 @@ Tensor Exchange(MeshContext& context, const LoweredRearrangement& lowered, int d
 
 std::shared_ptr<const LoweredRearrangement> LowerCached(MeshContext& context,
                                                         const Rearrangement& rearrangement) {
-  MeshContext::RearrangementCache& cache = context.rearrangement_cache();
+  RearrangementCache& cache = context.rearrangement_cache();
   if (std::shared_ptr<const LoweredRearrangement> found = cache.Find(rearrangement)) return found;
   return cache.Insert(rearrangement, std::make_shared<const LoweredRearrangement>(
                                          Lower(rearrangement, context.mesh(), context.coordinate())));

@@ -1,5 +1,6 @@
 #include "dtensor/redistribution/redistribute.h"
 
+#include "dtensor/context/redistribution_cache.h"
 #include "dtensor/redistribution/executor.h"
 #include "mesh/redistribution/planner.h"
 

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "dtensor/call/execute.h"
 #include "dtensor/context/rank_state.h"
 #include "dtensor/dtensor.h"
-#include "ops/op/op.h"
 
 namespace weft {
+
+class Execution;
+class OpDef;
+struct ErasedCall;
 
 // The ops whose results a recomputed region keeps. A value.
 class KeptOps {

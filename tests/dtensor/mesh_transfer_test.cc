@@ -1,3 +1,4 @@
+#include "dtensor/context/mesh_transfer_cache.h"
 #include "dtensor/mesh_transfer.h"
 
 #include <vector>

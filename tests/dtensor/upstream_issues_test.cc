@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "mesh/redistribution/planner.h"

@@ -15,9 +15,15 @@ def _precompiled_header_impl(ctx):
         unsupported_features = ctx.disabled_features,
     )
 
-    # A copy, so that the header and what is made of it lie beside each other, under a name that no source has.
+    # In a file of its own, so that it and what is made of it lie beside each other, under a name that no source has.
     header = ctx.actions.declare_file(ctx.label.name + "_precompiled.h")
-    ctx.actions.expand_template(template = ctx.file.header, output = header, substitutions = {})
+    ctx.actions.run_shell(
+        command = 'cat "${@:2}" >"$1"',
+        arguments = [header.path] + [part.path for part in ctx.files.headers],
+        inputs = ctx.files.headers,
+        outputs = [header],
+        mnemonic = "JoinHeaders",
+    )
     precompiled = ctx.actions.declare_file(header.basename + _SUFFIX)
     read = ctx.actions.declare_file(ctx.label.name + "_precompiled.d")  # the headers; a source's own .d has them no more
     variables = cc_common.create_compile_variables(
@@ -54,11 +60,11 @@ def _precompiled_header_impl(ctx):
     ]
 
 precompiled_header = rule(
-    doc = "NAME_precompiled.h, a copy of `header`, and what GCC has made of it, as headers of a C++ dependency.",
+    doc = "NAME_precompiled.h, which is `headers` one after the other, and what GCC has made of it, as headers of a C++ dependency.",
     implementation = _precompiled_header_impl,
     attrs = {
         "copts": attr.string_list(),
-        "header": attr.label(allow_single_file = [".h"], mandatory = True),
+        "headers": attr.label_list(allow_files = [".h"], mandatory = True),
         "_cc_toolchain": attr.label(default = Label("@bazel_tools//tools/cpp:current_cc_toolchain")),
     },
     fragments = ["cpp"],

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "dtensor/autograd/local_function.h"
+#include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "runtime/tensor/copy.h"

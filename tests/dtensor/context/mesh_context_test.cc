@@ -1,5 +1,6 @@
 #include "dtensor/context/mesh_context.h"
 
+#include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "runtime/launch/run_ranks.h"

@@ -1,3 +1,4 @@
+#include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 
 #include <cmath>

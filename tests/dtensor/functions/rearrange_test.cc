@@ -1,6 +1,7 @@
 // Slices, joins, pads and rolls of a dim that is split: what they send is seen by guards, budgets and Explain, to the
 // byte of the ledger, and worked out once.
 
+#include "dtensor/context/rearrangement_cache.h"
 #include "dtensor/functions/rearrange.h"
 
 #include <functional>

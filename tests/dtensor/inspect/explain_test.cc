@@ -1,3 +1,4 @@
+#include "dtensor/context/propagation_cache.h"
 #include "dtensor/inspect/explain.h"
 
 #include <nlohmann/json.hpp>
