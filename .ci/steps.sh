@@ -59,9 +59,11 @@ longest_tests() {
   }' "$1" | sort -rn | head -10
 }
 
-# outside_workspace FLAG...: the library once more, in the workspace of a user, since paths differ there.
+# outside_workspace COMMAND ARGUMENT...: in the workspace of a user, since paths differ there.
 outside_workspace() {
-  (cd tests/outside_workspace && bazel test "${plain[@]}" --test_output=errors "$@" //... && bazel shutdown)
+  local command=$1
+  shift
+  (cd tests/outside_workspace && bazel "$command" "${plain[@]}" "$@" && bazel shutdown)
 }
 
 # left_out WHY TAG...: says how many tests the tags keep from running here.

@@ -22,6 +22,7 @@
 // Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, section 5;
 //         Chen et al., "Training deep nets with sublinear memory cost", 2016.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,6 @@
 #include "dtensor/redistribution/agreement.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>
