@@ -9,9 +9,9 @@
 #include <cstdio>
 
 #include "absl/flags/flag.h"
-#include "examples/gpt_checkpoint.h"
-#include "examples/gpt_plan.h"
-#include "examples/gpt_text.h"
+#include "examples/gpt/gpt_checkpoint.h"
+#include "examples/gpt/gpt_plan.h"
+#include "examples/gpt/gpt_text.h"
 #include "parallel/parallelize.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/utf8.h"

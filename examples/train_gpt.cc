@@ -7,7 +7,7 @@
 //   weft_run --nproc-per-node=4 bazel-bin/examples/train_gpt     the first again, with ranks as processes
 //
 // The model (dtensor/nn/gpt.h) is a single-device program; the plan that spreads it is data
-// (examples/gpt_plan.h). Prints the plan, a progress line with loss and tokens/s, validation losses, and at
+// (examples/gpt/gpt_plan.h). Prints the plan, a progress line with loss and tokens/s, validation losses, and at
 // the end a sample of generated text.
 
 #include <cmath>
@@ -21,13 +21,13 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/loss_scale.h"
 #include "examples/checkpoint_flags.h"
-#include "examples/gpt_checkpoint.h"
-#include "examples/gpt_data.h"
-#include "examples/gpt_flags.h"
-#include "examples/gpt_optimizer.h"
-#include "examples/gpt_progress.h"
-#include "examples/gpt_saving.h"
-#include "examples/gpt_text.h"
+#include "examples/gpt/gpt_checkpoint.h"
+#include "examples/gpt/gpt_data.h"
+#include "examples/gpt/gpt_flags.h"
+#include "examples/gpt/gpt_optimizer.h"
+#include "examples/gpt/gpt_progress.h"
+#include "examples/gpt/gpt_saving.h"
+#include "examples/gpt/gpt_text.h"
 #include "examples/stop_signal.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"

@@ -4,7 +4,7 @@
 //   bazel run //examples:train_perception -- --camera=dp=2,tp=2 --lidar= --fusion=tp=2
 //   bazel run //examples:train_perception -- --one_device                          the same program on one rank
 //
-// The model (examples/perception.h) is a single-device program, the plan (examples/perception_plan.h) says what lies where.
+// The model (examples/perception/perception.h) is a single-device program, the plan (examples/perception/perception_plan.h) says what lies where.
 // Scenes are made as they are needed. Prints the plan, progress lines, and on scenes of its own how often the class is right and
 // how far off the object's middle is.
 
@@ -17,9 +17,9 @@
 #include "dtensor/functions.h"
 #include "dtensor/optim/adamw.h"
 #include "examples/flag_checks.h"
-#include "examples/perception.h"
-#include "examples/perception_plan.h"
-#include "examples/scenes.h"
+#include "examples/perception/perception.h"
+#include "examples/perception/perception_plan.h"
+#include "examples/perception/scenes.h"
 #include "parallel/parallelize.h"
 #include "parallel/trainer.h"
 #include "runtime/base/flags.h"

@@ -5,11 +5,11 @@
 //   bazel run //examples:train_resnet -- --mesh=tp=2                     channels of the blocks split over two
 //   bazel run //examples:train_resnet -- --mesh=dp=2,tp=2 --print_model  modules, layouts, flops
 //
-// The model (examples/resnet.h) is a single-device program; its batch norms have the statistics of the global batch under any
+// The model (examples/images/resnet.h) is a single-device program; its batch norms have the statistics of the global batch under any
 // plan. Prints progress lines and the accuracy on the test set.
 
-#include "examples/image_training.h"
-#include "examples/resnet.h"
+#include "examples/images/image_training.h"
+#include "examples/images/resnet.h"
 
 int main(int argc, char** argv) {
   return weft::RunImageProgram(

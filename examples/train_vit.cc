@@ -5,10 +5,10 @@
 //   bazel run //examples:train_vit -- --mesh=tp=2                     heads and hidden features split over two
 //   bazel run //examples:train_vit -- --mesh=dp=2,tp=2 --print_model  modules, layouts, flops
 //
-// The model (examples/vit.h) is a single-device program. Prints progress lines and the accuracy on the test set.
+// The model (examples/images/vit.h) is a single-device program. Prints progress lines and the accuracy on the test set.
 
-#include "examples/image_training.h"
-#include "examples/vit.h"
+#include "examples/images/image_training.h"
+#include "examples/images/vit.h"
 
 int main(int argc, char** argv) {
   return weft::RunImageProgram(

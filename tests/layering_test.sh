@@ -51,6 +51,7 @@ violations() {
                             "attention/,convolution/,cublaslt/,normalization/")
           chain("dtensor", "context/ redistribution/ dtensor host_memory,redistribute_each call/ tape/ dispatch " \
                            "autograd/,inspect/,mesh_transfer functions/ functions nn/ optim/ checkpoint/")
+          chain("tools/launcher", "processes/,stream_choice launch_options,rendezvous/ workers/ agent_store,outbox,store_command agent launch")
         }
         # The place of a path within the folder `where`, as chain names them: "ops/cpu/", "dtensor/dispatch".
         function place(path, where,    rest) {

@@ -1,9 +1,9 @@
-#include "dtensor/context/propagation_cache.h"
 #include "dtensor/dispatch.h"
 
 #include <random>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "ops/elementwise/elementwise.h"

@@ -1,8 +1,8 @@
-#include "dtensor/context/mesh_transfer_cache.h"
 #include "dtensor/mesh_transfer.h"
 
 #include <vector>
 
+#include "dtensor/context/mesh_transfer_cache.h"
 #include "gtest/gtest.h"
 #include "mesh/redistribution/bytes.h"
 #include "mesh/redistribution/mesh_transfer.h"

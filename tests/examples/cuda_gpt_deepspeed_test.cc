@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "examples/gpt_deepspeed.h"
+#include "examples/gpt/gpt_deepspeed.h"
 #include "gtest/gtest.h"
 #include "tests/message_of.h"
 

@@ -1,4 +1,4 @@
-#include "examples/gpt_data.h"
+#include "examples/gpt/gpt_data.h"
 
 #include <algorithm>
 #include <mutex>

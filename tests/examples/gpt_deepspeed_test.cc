@@ -1,4 +1,4 @@
-#include "examples/gpt_deepspeed.h"
+#include "examples/gpt/gpt_deepspeed.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,8 +11,8 @@
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/schedule.h"
-#include "examples/gpt_flags.h"
-#include "examples/gpt_optimizer.h"
+#include "examples/gpt/gpt_flags.h"
+#include "examples/gpt/gpt_optimizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/message_of.h"

@@ -1,4 +1,4 @@
-#include "examples/gpt_flags.h"
+#include "examples/gpt/gpt_flags.h"
 
 #include <cstdio>
 #include <fstream>
@@ -9,7 +9,7 @@
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
-#include "examples/gpt_optimizer.h"
+#include "examples/gpt/gpt_optimizer.h"
 #include "gtest/gtest.h"
 #include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/schedule_csv.h"

@@ -1,4 +1,4 @@
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"

@@ -14,7 +14,7 @@
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/clip.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "parallel/parallelize.h"

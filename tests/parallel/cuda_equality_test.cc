@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "parallel/styles.h"
 #include "tests/parallel/training_run.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "examples/perception.h"
+#include "examples/perception/perception.h"
 #include "runtime/base/philox.h"
 
 namespace weft {

@@ -1,9 +1,9 @@
-// The detector of examples/perception.h as a run of tests.
+// The detector of examples/perception/perception.h as a run of tests.
 
 #ifndef WEFT_TESTS_PARALLEL_DETECTOR_RUN_H_
 #define WEFT_TESTS_PARALLEL_DETECTOR_RUN_H_
 
-#include "examples/perception_plan.h"
+#include "examples/perception/perception_plan.h"
 #include "tests/parallel/parts_run.h"
 
 namespace weft {

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "absl/strings/str_join.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"

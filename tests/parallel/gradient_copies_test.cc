@@ -8,7 +8,7 @@
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/optim/adamw.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"

@@ -12,7 +12,7 @@
 #include "dtensor/inspect/comm_report.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/clip.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"

@@ -5,7 +5,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"

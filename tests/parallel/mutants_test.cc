@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/nn/embedding.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "runtime/tensor/copy.h"
 #include "tests/parallel/training_run.h"

@@ -10,7 +10,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
 #include "parallel/styles.h"

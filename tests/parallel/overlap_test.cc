@@ -12,7 +12,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/adamw.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "parallel/parallelize.h"

@@ -7,7 +7,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/clip.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"

@@ -9,7 +9,7 @@
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/nn/gpt.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"

@@ -8,7 +8,7 @@
 #include "dtensor/nn/gpt.h"
 #include "dtensor/nn/linear.h"
 #include "dtensor/optim/adamw.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
 #include "parallel/styles.h"

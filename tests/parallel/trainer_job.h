@@ -12,7 +12,7 @@
 
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "parallel/parallelize.h"
 #include "parallel/trainer.h"
 

@@ -9,7 +9,7 @@
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/clip.h"
 #include "dtensor/optim/sgd.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "parallel/parallelize.h"
 #include "runtime/base/philox.h"
 #include "runtime/launch/run_ranks.h"

@@ -14,12 +14,12 @@
 
 #include "runtime/base/error.h"
 #include "runtime/store/store.h"
-#include "tools/launcher/console.h"
 #include "tools/launcher/outbox.h"
-#include "tools/launcher/rendezvous.h"
-#include "tools/launcher/signal_source.h"
-#include "tools/launcher/stop_wishes.h"
-#include "tools/launcher/worker_group.h"
+#include "tools/launcher/processes/signal_source.h"
+#include "tools/launcher/processes/stop_wishes.h"
+#include "tools/launcher/rendezvous/rendezvous.h"
+#include "tools/launcher/workers/console.h"
+#include "tools/launcher/workers/worker_group.h"
 
 namespace weft {
 

@@ -18,7 +18,7 @@
 #include "runtime/base/error.h"
 #include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_store.h"
-#include "tools/launcher/meeting_state.h"
+#include "tools/launcher/rendezvous/meeting_state.h"
 
 namespace weft {
 namespace {

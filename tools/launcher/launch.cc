@@ -19,11 +19,11 @@
 #include "runtime/store/prefix_store.h"
 #include "tools/launcher/agent.h"
 #include "tools/launcher/agent_store.h"
-#include "tools/launcher/descendants.h"
-#include "tools/launcher/guard.h"
-#include "tools/launcher/single_node_rendezvous.h"
-#include "tools/launcher/snapshot_segments.h"
-#include "tools/launcher/store_rendezvous.h"
+#include "tools/launcher/processes/descendants.h"
+#include "tools/launcher/processes/guard.h"
+#include "tools/launcher/rendezvous/single_node_rendezvous.h"
+#include "tools/launcher/rendezvous/store_rendezvous.h"
+#include "tools/launcher/workers/snapshot_segments.h"
 
 namespace weft {
 namespace {

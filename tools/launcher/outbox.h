@@ -9,7 +9,7 @@
 #include <queue>
 #include <thread>
 
-#include "tools/launcher/file_descriptor.h"
+#include "tools/launcher/processes/file_descriptor.h"
 
 namespace weft {
 

@@ -14,7 +14,7 @@
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/store/tcp_store_server.h"
-#include "tools/launcher/signal_source.h"
+#include "tools/launcher/processes/signal_source.h"
 
 ABSL_FLAG(
     std::string, dir, "",

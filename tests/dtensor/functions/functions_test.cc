@@ -1,9 +1,9 @@
-#include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 
 #include <cmath>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/context/propagation_cache.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"

@@ -1,7 +1,6 @@
 // Slices, joins, pads and rolls of a dim that is split: what they send is seen by guards, budgets and Explain, to the
 // byte of the ledger, and worked out once.
 
-#include "dtensor/context/rearrangement_cache.h"
 #include "dtensor/functions/rearrange.h"
 
 #include <functional>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/context/rearrangement_cache.h"
 #include "dtensor/functions.h"
 #include "dtensor/inspect/comm_report.h"
 #include "dtensor/inspect/explain.h"

@@ -1,9 +1,9 @@
-#include "dtensor/context/propagation_cache.h"
 #include "dtensor/inspect/explain.h"
 
 #include <nlohmann/json.hpp>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 #include "dtensor/inspect/comm_report.h"
 #include "gmock/gmock.h"

@@ -6,7 +6,7 @@
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/loss_scale.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
 #include "parallel/trainer.h"

@@ -12,7 +12,7 @@
 #include "dtensor/inspect/comm_report.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/sgd.h"
-#include "examples/gpt_plan.h"
+#include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "mesh/shard_math.h"
 #include "parallel/compression/communication_state.h"

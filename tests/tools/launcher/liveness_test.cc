@@ -1,6 +1,6 @@
 // Who counts as silent and when, by a clock of the test's own.
 
-#include "tools/launcher/liveness.h"
+#include "tools/launcher/rendezvous/liveness.h"
 
 #include <chrono>
 

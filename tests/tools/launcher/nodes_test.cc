@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "runtime/store/tcp_store.h"
 #include "tests/tools/launcher/running_program.h"
-#include "tools/launcher/descendants.h"
+#include "tools/launcher/processes/descendants.h"
 
 namespace weft {
 namespace {

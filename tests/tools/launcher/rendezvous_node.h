@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/store/hash_store.h"
-#include "tools/launcher/store_rendezvous.h"
+#include "tools/launcher/rendezvous/store_rendezvous.h"
 
 namespace weft {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/launcher/file_descriptor.h"
+#include "tools/launcher/processes/file_descriptor.h"
 
 namespace weft {
 

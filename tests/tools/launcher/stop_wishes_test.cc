@@ -1,6 +1,6 @@
 // Which signals of a launcher are one wish of its user, by a clock of the test's own.
 
-#include "tools/launcher/stop_wishes.h"
+#include "tools/launcher/processes/stop_wishes.h"
 
 #include <signal.h>
 

@@ -1,6 +1,6 @@
 // Nodes that meet in a store, as threads over one HashStore.
 
-#include "tools/launcher/store_rendezvous.h"
+#include "tools/launcher/rendezvous/store_rendezvous.h"
 
 #include <atomic>
 #include <chrono>

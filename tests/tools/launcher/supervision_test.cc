@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/launcher/running_program.h"
-#include "tools/launcher/descendants.h"
+#include "tools/launcher/processes/descendants.h"
 
 namespace weft {
 namespace {

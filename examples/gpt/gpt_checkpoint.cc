@@ -1,0 +1,144 @@
+#include "examples/gpt/gpt_checkpoint.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "examples/checkpoint_flags.h"
+#include "nlohmann/json.hpp"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Flags that a checkpoint keeps. The first group shapes the model and the optimizer's state: another value
+// cannot load them.
+constexpr const char* kModelFlags[] = {"model",   "layers", "heads",     "dim",      "vocab_size",
+                                       "context", "dtype",  "tokenizer", "optimizer"};
+constexpr const char* kTrainingFlags[] = {
+    "batch", "steps", "lr",   "min_lr",    "min_lr_ratio", "warmup", "schedule_lr",  "weight_decay",
+    "beta1", "beta2", "seed", "grad_clip", "dropout",      "data",   "val_fraction", "shuffle"};
+
+absl::CommandLineFlag& Flag(const std::string& name) {
+  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  WEFT_CHECK(flag != nullptr, "no flag --", name);
+  return *flag;
+}
+
+std::string Required(const std::string& path, const StateTexts& texts, const std::string& field) {
+  const auto it = texts.find(field);
+  if (it == texts.end()) {
+    Throw(absl::StatusCode::kDataLoss, "'", path, "' is not a checkpoint of train_gpt: it has no '", field,
+          "'");
+  }
+  return it->second;
+}
+
+// The flags, with a floor that follows --lr, since --min_lr is not given, as the number that it is.
+SafetensorsMetadata WithFloor(SafetensorsMetadata flags) {
+  std::string& floor = flags["min_lr"];
+  double lr = 0, least = 0, ratio = 0;
+  const bool are_numbers = absl::SimpleAtod(flags["lr"], &lr) && absl::SimpleAtod(floor, &least) &&
+                           absl::SimpleAtod(flags["min_lr_ratio"], &ratio);
+  if (!are_numbers || ratio >= 0 || floor != Flag("min_lr").DefaultValue()) return flags;
+  floor = absl::StrFormat("%.17g", std::min(least, lr / 10));
+  return flags;
+}
+
+// From now on: a batch policy scales both.
+void FixFloor() {
+  std::string error;
+  Flag("min_lr").ParseFrom(WithFloor(ResumableFlags())["min_lr"], &error);
+}
+
+}  // namespace
+
+void CheckCanSave(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  WEFT_REQUIRE(std::filesystem::is_directory(folder) && access(folder.c_str(), W_OK) == 0, "--save=", path,
+               ": cannot write to the folder '", folder.string(), "'");
+}
+
+StateTexts GptTexts(const GptCheckpointInfo& info) {
+  const Json config = {{"vocabulary", info.model.vocabulary},
+                       {"context", info.model.context},
+                       {"layers", info.model.layers},
+                       {"heads", info.model.heads},
+                       {"dim", info.model.dim},
+                       {"dropout", info.model.dropout},
+                       {"tied_head", info.model.tied_head},
+                       {"dtype", std::string(DTypeName(info.dtype))}};
+  return {{"weft.step", absl::StrCat(info.step)},
+          {"weft.data", info.data},
+          {"weft.tokenizer", info.tokenizer},
+          {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},
+          {"weft.model", config.dump()},
+          {"weft.flags", Json(info.flags).dump()},
+          {"weft.config", info.config}};
+}
+
+void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
+             const GptCheckpointInfo& info) {
+  SaveTensors(path, tensors, GptTexts(info), model.stages() ? &*model.stages() : nullptr);
+}
+
+GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts) {
+  GptCheckpointInfo info;
+  const bool numbers =
+      absl::SimpleAtoi(Required(path, texts, "weft.step"), &info.step) &&
+      absl::SimpleAtoi(Required(path, texts, "weft.text_fingerprint"), &info.text_fingerprint);
+  if (const auto it = texts.find("weft.data"); it != texts.end()) info.data = it->second;
+  info.tokenizer = Required(path, texts, "weft.tokenizer");
+  try {
+    const Json config = Json::parse(Required(path, texts, "weft.model"));
+    info.model = {.vocabulary = config.at("vocabulary"),
+                  .context = config.at("context"),
+                  .layers = config.at("layers"),
+                  .heads = config.at("heads"),
+                  .dim = config.at("dim"),
+                  .dropout = config.at("dropout"),
+                  .tied_head = config.at("tied_head")};
+    info.dtype = ParseDType(config.at("dtype").get<std::string>());
+    info.flags = Json::parse(Required(path, texts, "weft.flags")).get<SafetensorsMetadata>();
+  } catch (const Json::exception& error) {
+    Throw(absl::StatusCode::kDataLoss, "'", path, "': broken configuration: ", error.what());
+  }
+  if (!numbers) Throw(absl::StatusCode::kDataLoss, "'", path, "': broken step or fingerprint");
+  return info;
+}
+
+SafetensorsMetadata ResumableFlags() {
+  SafetensorsMetadata flags;
+  for (const char* name : kModelFlags) flags[name] = Flag(name).CurrentValue();
+  for (const char* name : kTrainingFlags) flags[name] = Flag(name).CurrentValue();
+  if (!flags["data"].empty()) flags["data"] = std::filesystem::absolute(UserPath(flags["data"])).string();
+  return flags;
+}
+
+void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
+  RestoreFlags(saved.flags, parsed, {std::begin(kModelFlags), std::end(kModelFlags)});
+}
+
+void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
+  std::vector<std::string> fixed(std::begin(kModelFlags), std::end(kModelFlags));
+  fixed.insert(fixed.end(), {"seed", "val_fraction", "shuffle"});
+  RestoreFlags(saved.flags, parsed, fixed);
+  FixFloor();
+  ApplyBatchPolicy(saved.flags, parsed, {"lr", "min_lr"});
+}
+
+void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,
+                    const GptCheckpointInfo& now) {
+  const SafetensorsMetadata flags = WithFloor(now.flags);
+  RequireSameFlags(loaded.step, WithFloor(loaded.flags), read != nullptr ? WithFloor(read->flags) : flags,
+                   flags);
+}
+
+}  // namespace weft

@@ -1,0 +1,28 @@
+// DeepSpeed's configuration files as flags of train_gpt.
+
+#ifndef WEFT_EXAMPLES_GPT_GPT_DEEPSPEED_H_
+#define WEFT_EXAMPLES_GPT_GPT_DEEPSPEED_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "runtime/base/flags_usage.h"
+
+namespace weft {
+
+// What a file says, as flags. `value_of`: of a flag that the file does not set; the mesh is one.
+//
+// What a file does not say is train_gpt's default, not DeepSpeed's; but an optimizer that is there has DeepSpeed's
+// defaults for the params that it leaves out, and without a scheduler its learning rate stays. "auto" is train_gpt's own value.
+// Errors: those of DeepSpeedConfig::FromJson and ResolveDeepSpeedBatch; of f16, what the dynamic scale cannot do.
+std::vector<FlagValue> GptFlagsFromDeepSpeed(
+    absl::string_view text, const std::function<std::string(absl::string_view flag)>& value_of);
+
+// For FlagsUsage::foreign.
+ForeignConfig DeepSpeedForGpt();
+
+}  // namespace weft
+
+#endif  // WEFT_EXAMPLES_GPT_GPT_DEEPSPEED_H_

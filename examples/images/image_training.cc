@@ -1,0 +1,279 @@
+#include "examples/images/image_training.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/checkpoint/state/checkpoint_manager.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/summary.h"
+#include "dtensor/optim/adamw.h"
+#include "examples/checkpoint_flags.h"
+#include "examples/stop_signal.h"
+#include "nlohmann/json.hpp"
+#include "ops/elementwise/cast.h"
+#include "parallel/parallelize.h"
+#include "parallel/trainer.h"
+#include "runtime/data/default_text.h"
+#include "runtime/launch/run_world.h"
+
+ABSL_FLAG(std::string, mesh, "dp=2", "axes and their sizes, of dp and tp; empty: a single rank");
+ABSL_FLAG(std::string, plan, "ddp", "what axis dp does: ddp or fsdp");
+ABSL_FLAG(std::string, data, "",
+          "folder with the four IDX files; empty: Fashion-MNIST, as setup.sh fetches it");
+ABSL_FLAG(int64_t, batch, 100, "images of a step, over all ranks");
+ABSL_FLAG(int64_t, steps, 0, "steps to train; 0: the program's own number");
+ABSL_FLAG(double, lr, 0, "largest learning rate; 0: the program's own");
+ABSL_FLAG(double, weight_decay, 0.01, "AdamW's decay of weights, per step and unit of learning rate");
+ABSL_FLAG(int64_t, eval_every, 500, "steps between evaluations; 0: at the end alone");
+ABSL_FLAG(int64_t, log_every, 50, "steps between progress lines");
+ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line on stdout");
+ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches and dropout");
+ABSL_FLAG(bool, print_model, false, "print the model's modules, layouts and flops, and stop");
+
+namespace weft {
+namespace {
+
+FlagsUsage Usage(const ImageProgram& program) {
+  const std::string command = absl::StrCat("bazel run //examples:", program.name);
+  return {.summary = program.summary,
+          .groups = {{"Spreading", {"mesh", "plan"}},
+                     {"Training", {"data", "batch", "steps", "lr", "weight_decay", "seed"}},
+                     CheckpointFlags(),
+                     {"Reporting", {"eval_every", "log_every", "log_format", "print_model"}}},
+          .examples = {command, absl::StrCat(command, " -- --mesh=dp=2 --plan=fsdp"),
+                       absl::StrCat(command, " -- --mesh=tp=2"),
+                       absl::StrCat(command, " -- --mesh= --steps=100")}};
+}
+
+// The flags, checked.
+struct ImageRun {
+  DeviceMesh mesh;
+  Plan plan;
+  int64_t batch = 0;
+  int64_t steps = 0;
+  double lr = 0;
+  int64_t eval_every = 0;
+  int64_t log_every = 0;
+  bool json = false;
+  uint64_t seed = 0;
+  double weight_decay = 0;
+  bool print_model = false;
+  std::optional<CheckpointOptions> checkpoints;
+  StateTexts texts;                       // what a run that goes on in the folder takes over
+  std::optional<SavedStep> resumed = {};  // the step whose flags were taken over
+};
+
+// What a run that goes on in a folder takes over, and what of it may not change.
+StateTexts FlagTexts() {
+  nlohmann::json flags;
+  for (const char* name : {"batch", "steps", "lr", "weight_decay", "seed"}) {
+    flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
+  }
+  return {{"weft.flags", flags.dump()}};
+}
+
+std::map<std::string, std::string> FlagsOf(const StateTexts& texts) {
+  const auto text = texts.find("weft.flags");
+  const auto flags = nlohmann::json::parse(text == texts.end() ? "" : text->second, nullptr, false);
+  if (!flags.is_object()) {
+    Throw(absl::StatusCode::kDataLoss, "'", CheckpointFolder(), "' has no checkpoint of this program");
+  }
+  return flags.get<std::map<std::string, std::string>>();
+}
+
+// All flags are read here, before there are ranks.
+ImageRun RunFromFlags(const ImageProgram& program) {
+  const std::string format = absl::GetFlag(FLAGS_log_format);
+  WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
+  ImageRun run = {.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh)),
+                  .plan = {},
+                  .batch = absl::GetFlag(FLAGS_batch),
+                  .steps = absl::GetFlag(FLAGS_steps),
+                  .lr = absl::GetFlag(FLAGS_lr),
+                  .eval_every = absl::GetFlag(FLAGS_eval_every),
+                  .log_every = absl::GetFlag(FLAGS_log_every),
+                  .json = format == "json",
+                  .seed = absl::GetFlag(FLAGS_seed),
+                  .weight_decay = absl::GetFlag(FLAGS_weight_decay),
+                  .print_model = absl::GetFlag(FLAGS_print_model),
+                  .checkpoints = CheckpointOptionsFromFlags(),
+                  .texts = FlagTexts()};
+  WEFT_REQUIRE(run.batch >= 2, "--batch=", run.batch, ": expected at least 2 images");
+  WEFT_REQUIRE(run.steps >= 0, "--steps=", run.steps, ": expected at least 0");
+  WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
+  WEFT_REQUIRE(run.eval_every >= 0, "--eval_every=", run.eval_every, ": expected at least 0");
+  WEFT_REQUIRE(run.log_every >= 1, "--log_every=", run.log_every, ": expected at least 1");
+  if (run.lr == 0) run.lr = program.lr;
+  if (run.steps == 0) run.steps = program.steps;
+  run.plan = ImagePlan(run.mesh, absl::GetFlag(FLAGS_plan), program);
+  return run;
+}
+
+AxisList BatchAxes(const DeviceMesh& mesh) {
+  const int axis = mesh.FindAxis("dp");
+  return axis < 0 ? AxisList{} : AxisList{axis};
+}
+
+// The share of the set's images whose class the model scores highest.
+double Accuracy(Module& model, const ImageSet& set, const DeviceMesh& mesh) {
+  constexpr int64_t kBatch = 500;
+  RankState& state = model.context()->state();
+  const NoGradGuard no_grad(state);
+  const EvaluationGuard evaluation(state);
+  double right = 0;
+  for (int64_t first = 0; first < set.count(); first += kBatch) {
+    const int64_t count = std::min(kBatch, set.count() - first);
+    const ImageBatch batch =
+        MakeImageBatch(model.context(), BatchAxes(mesh), set, count, [&](int64_t i) { return first + i; });
+    const DTensor label = Call(kConvert, {Argmax(model(batch.images), /*dim=*/1)}, {.dtype = DType::kI32});
+    right += Sum(Cast(Equal(label, batch.labels), DType::kF32)).Item();
+  }
+  return right / static_cast<double>(set.count());
+}
+
+void PrintStep(const ImageRun& run, const StepMetrics& metrics) {
+  if (run.json) {
+    std::printf("{\"step\":%" PRId64 ",\"loss\":%.9g,\"grad_norm\":%.9g,\"images_per_s\":%.6g}\n",
+                metrics.step, metrics.loss, metrics.grad_norm, metrics.tokens_per_s);
+  } else if (metrics.step % run.log_every == 0) {
+    std::printf("step %5" PRId64 " of %" PRId64 "  loss %.4f  %.0f images/s\n", metrics.step, run.steps,
+                metrics.loss, metrics.tokens_per_s);
+  }
+  std::fflush(stdout);
+}
+
+void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
+  std::printf(run.json ? "{\"step\":%" PRId64 ",\"test_accuracy\":%.4f}\n"
+                       : "step %5" PRId64 ": test accuracy %.4f\n",
+              step, accuracy);
+  std::fflush(stdout);
+}
+
+// Returns the step whose flags they are; nothing, if the run begins.
+std::optional<SavedStep> TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
+  const std::optional<SavedStep> saved = FindSavedStep();
+  if (!saved) return std::nullopt;
+  const auto values = FlagsOf(saved->texts);
+  RestoreFlags(values, parsed, {"seed"});
+  if (absl::GetFlag(FLAGS_lr) == 0) absl::SetFlag(&FLAGS_lr, program.lr);  // so that it can be scaled
+  ApplyBatchPolicy(values, parsed, {"lr"});
+  return saved;
+}
+
+// Errors: as RequireSameFlags.
+void ResumeRun(const ImageRun& run, CheckpointManager& checkpoints, State& state, Trainer& trainer) {
+  const std::optional<int64_t> step = checkpoints.Resume(state);
+  if (!step) return;
+  trainer.set_step(*step);
+  if (run.resumed && run.resumed->step == *step) return;
+  RequireSameFlags(*step, FlagsOf(checkpoints.resumed_texts()),
+                   FlagsOf(run.resumed ? run.resumed->texts : run.texts), FlagsOf(run.texts));
+}
+
+void PrintModel(Module& model, const ImageBatch& batch, bool speaks) {
+  const ModelSummary summary = Summarize(model, [&] { model(batch.images); });
+  if (speaks) std::printf("%s", summary.ToTable().c_str());
+}
+
+// What every rank runs.
+void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, const ImageSet& train,
+               const ImageSet& test) {
+  const std::unique_ptr<Module> model = program.make_model(train, NumClasses(train));
+  const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
+  context->state().set_seed(run.seed);
+  Parallelize(*model, context, run.plan);
+  std::optional<CheckpointManager> checkpoints;
+  if (run.checkpoints) checkpoints.emplace(world, *run.checkpoints);
+  State state;
+  const bool speaks = world.rank() == 0;
+  const auto batch_of = [&](int64_t step) {
+    return MakeImageBatch(context, BatchAxes(run.mesh), train, run.batch,
+                          [&](int64_t i) { return TrainIndex(train, run.seed, step, i); });
+  };
+  if (run.print_model) return PrintModel(*model, batch_of(1), speaks);
+  const auto on_step_end = [&](Trainer& trainer, int64_t step) {
+    // A loss that is not finite is not saved.
+    if (checkpoints && (checkpoints->IsDue(step) || checkpoints->IsSnapshotDue(step))) trainer.Flush();
+    if (checkpoints) checkpoints->AfterStep(step, state);
+    const bool evaluates = step == run.steps || (run.eval_every > 0 && step % run.eval_every == 0);
+    if (!evaluates) return;
+    trainer.Flush();  // so that the step's own line comes first
+    const double accuracy = Accuracy(*model, test, run.mesh);
+    if (speaks) PrintAccuracy(run, step, accuracy);
+  };
+  bool stopped = false;
+  const auto on_metrics = [&](Trainer& trainer, const StepMetrics& metrics) {
+    if (speaks) PrintStep(run, metrics);
+    stopped = stopped || metrics.stop;
+    if (!std::isfinite(metrics.loss)) trainer.FindNonFinite();
+  };
+  AdamW optimizer(model->AllParameters(), {.weight_decay = run.weight_decay});
+  const WarmupCosine schedule = {
+      .peak = run.lr, .floor = 0, .warmup_steps = run.steps / 20, .total_steps = run.steps};
+  Trainer trainer(
+      *model, optimizer,
+      {.schedule = schedule, .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
+  state.Add("model", MakeModelState(*model));
+  state.Add("optimizer", MakeOptimizerState(optimizer));
+  state.Add("run", MakeTextsState([&run] { return run.texts; }));
+  if (checkpoints) ResumeRun(run, *checkpoints, state, trainer);
+  for (int64_t step = trainer.step() + 1; step <= run.steps && !stopped; ++step) {
+    const ImageBatch batch = batch_of(step);
+    trainer.Step(
+        run.batch, [&model, batch] { return CrossEntropy((*model)(batch.images), batch.labels).Mean(); },
+        StopSignal() != 0);
+  }
+  trainer.Flush();
+  if (!checkpoints) return;
+  checkpoints->Save(trainer.step(), state);
+  checkpoints->Wait();
+}
+
+int Train(const ImageProgram& program, const ParsedFlags& parsed) {
+  const std::optional<SavedStep> resumed = TakeOverFlags(program, parsed);
+  ImageRun run = RunFromFlags(program);
+  run.resumed = resumed;
+  const std::string given = absl::GetFlag(FLAGS_data);
+  const std::string folder = given.empty() ? DefaultImagesPath() : UserPath(given);
+  const ImageSet train = ReadImageSet(folder, "train");
+  const ImageSet test = ReadImageSet(folder, "t10k");
+  WEFT_REQUIRE(train.rows == test.rows && train.columns == test.columns, "'", folder,
+               "': expected training and test images of one size");
+  CatchStopSignals();
+  RunWorld(static_cast<int>(run.mesh.num_ranks()),
+           [&](World& world) { TrainRank(world, run, program, train, test); });
+  return StopSignal() == 0 ? 0 : 128 + StopSignal();
+}
+
+}  // namespace
+
+Plan ImagePlan(const DeviceMesh& mesh, const std::string& data_plan, const ImageProgram& program) {
+  WEFT_REQUIRE(data_plan == "ddp" || data_plan == "fsdp", "--plan=", data_plan, ": expected ddp or fsdp");
+  std::vector<PlanEntry> entries;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const std::string name(mesh.axis_name(axis));
+    WEFT_REQUIRE(name == "dp" || name == "tp", "--mesh: expected axes dp and tp, got '", name, "'");
+  }
+  if (mesh.FindAxis("tp") >= 0) entries = program.tensor_plan("tp");
+  if (mesh.FindAxis("dp") >= 0 && data_plan == "ddp") entries.push_back({"", DataParallel("dp")});
+  if (mesh.FindAxis("dp") >= 0 && data_plan == "fsdp") {
+    entries.push_back({"blocks.*", FullyShard("dp")});
+    entries.push_back({"", FullyShard("dp")});
+  }
+  return Plan(entries);
+}
+
+int RunImageProgram(int argc, char** argv, const ImageProgram& program) {
+  return RunMain(argc, argv, Usage(program),
+                 [&](const ParsedFlags& parsed) { return Train(program, parsed); });
+}
+
+}  // namespace weft

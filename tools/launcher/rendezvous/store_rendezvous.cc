@@ -1,0 +1,332 @@
+#include "tools/launcher/rendezvous/store_rendezvous.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "runtime/base/error.h"
+
+namespace weft {
+namespace {
+
+// A wait that lasts longer is worth a line.
+constexpr std::chrono::seconds kPatience{3};
+
+}  // namespace
+
+// What one call of Next keeps between its looks at the state.
+struct StoreRendezvous::Gathering {
+  Clock::time_point begin = Clock::now();
+  std::optional<Clock::time_point> enough_since = std::nullopt;
+  Liveness liveness;
+  bool said = false;
+};
+
+StoreRendezvous::StoreRendezvous(std::shared_ptr<Store> store, StoreRendezvousOptions options)
+    : store_(std::move(store)), options_(std::move(options)), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  WEFT_CHECK(event_.open(), "eventfd failed");
+  current_.generation = -1;
+}
+
+StoreRendezvous::~StoreRendezvous() { StopWatching(); }
+
+std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& cancelled) {
+  if (!watcher_.joinable()) {
+    beaten_at_ = Clock::now();
+    watcher_ = std::thread([this] { Watch(); });
+  }
+  TellThatIHaveLeft();
+  Gathering gathering = {.liveness = Liveness(*store_, options_.beat, options_.silence)};
+  for (;;) {
+    if (cancelled()) {
+      Withdraw();
+      return std::nullopt;
+    }
+    if (!BeatsGoThrough()) gathering.liveness = Liveness(*store_, options_.beat, options_.silence);
+    const std::string text = store_->TryGet(kStateKey).value_or("");
+    MeetingState state = text.empty() ? MeetingState{.min_nodes = options_.min_nodes,
+                                                     .max_nodes = options_.max_nodes,
+                                                     .workers_per_node = options_.workers_per_node}
+                                      : MeetingState::FromText(text);
+    if (state.IsLeftOut(options_.id) && options_.holds_store && !state.closed.empty()) {
+      if (std::optional<Assignment> over = LookOn(state)) return over;
+    }
+    // Even of a generation that others have ended meanwhile this node was a part.
+    if (IsNewToMe(state)) return Begin(state);
+    const std::string desired = Advanced(state, &gathering).ToText();
+    if (desired != text) {
+      if (store_->CompareSet(kStateKey, text, desired) != desired) continue;
+      state = MeetingState::FromText(desired);
+    }
+    if (IsNewToMe(state)) return Begin(state);
+    if (state.IsLeftOut(options_.id)) gathering.begin = Clock::now();  // it waits for the job's end alone
+    if (Clock::now() - gathering.begin >= options_.join_timeout) {
+      Withdraw();
+      ThrowTooFew(state);
+    }
+    SayWhoIsMissing(state, &gathering);
+    std::this_thread::sleep_for(options_.poll);
+  }
+}
+
+// Where this node's own signs of life wait for room in the store, those of the others do, too.
+bool StoreRendezvous::BeatsGoThrough() const {
+  return Clock::now() - beaten_at_.load() < options_.silence / 2;
+}
+
+// The generation before is over for this node: whoever holds the store and goes need not wait for it.
+void StoreRendezvous::TellThatIHaveLeft() {
+  if (current_.generation < 0 || left_generation_ == current_.generation || !End()) return;
+  left_generation_ = current_.generation;
+  store_->Add(LeftKey(current_.generation), 1);
+}
+
+bool StoreRendezvous::IsNewToMe(const MeetingState& state) const {
+  return state.running && state.generation > current_.generation && state.Find(options_.id) != nullptr;
+}
+
+MeetingState StoreRendezvous::Advanced(MeetingState state, Gathering* gathering) {
+  if (!state.closed.empty()) {
+    Throw(absl::StatusCode::kAborted, "the job is over: ", state.closed);
+  }
+  RequireFit(state);
+  if (state.IsLeftOut(options_.id) && !options_.holds_store) ThrowLeftOut();
+  const bool member = state.Find(options_.id) != nullptr;
+  if (state.running && member && state.generation == current_.generation) {
+    const std::optional<GenerationEnd> end = End();
+    WEFT_CHECK(end && end->restart, "generation ", state.generation, " has not ended, or is the last");
+    state.Reopen(*end);
+  }
+  if (state.IsLeftOut(options_.id)) return state;
+  if (state.running) {
+    if (!member &&
+        std::find(state.waiting.begin(), state.waiting.end(), options_.id) == state.waiting.end()) {
+      state.waiting.push_back(options_.id);
+    }
+    if (!EndedUnseen(&state, gathering)) return state;
+  }
+  JoinIfAbsent(&state, gathering);
+  RunIfComplete(&state, gathering);
+  return state;
+}
+
+bool StoreRendezvous::EndedUnseen(MeetingState* state, Gathering* gathering) {
+  if (!options_.store_apart || state->Find(options_.id) != nullptr) return false;
+  int heard = 0;
+  for (const MeetingNode& node : state->nodes)
+    heard += gathering->liveness.Of(node.id) != Liveness::Life::kSilent;
+  if (heard > 0) return false;
+  GenerationEnd end = {
+      .kind = GenerationEnd::Kind::kLost, .restart = true, .headline = "all nodes were lost"};
+  end = GenerationEnd::FromText(store_->CompareSet(EndKey(state->generation), "", end.ToText()));
+  if (!end.restart) state->closed = end.WhyOver();
+  if (end.restart) state->Reopen(end);
+  return end.restart;
+}
+
+void StoreRendezvous::RequireFit(const MeetingState& state) {
+  if (state.workers_per_node != options_.workers_per_node) {
+    const std::string why =
+        absl::StrCat("node ", options_.host, " starts ", options_.workers_per_node, " workers, the others ",
+                     state.workers_per_node, ": --nproc_per_node must be the same on all nodes");
+    // At the start a job like this is a mistake for all; later a stray node must not stop it.
+    if (state.generation == 0 && !state.running) Close(why);
+    ThrowInvalidArgument(why);
+  }
+  WEFT_REQUIRE(state.min_nodes == options_.min_nodes && state.max_nodes == options_.max_nodes, "node ",
+               options_.host, " was started with --nnodes=", options_.min_nodes, ":", options_.max_nodes,
+               ", the others with ", state.min_nodes, ":", state.max_nodes);
+}
+
+std::optional<Assignment> StoreRendezvous::LookOn(const MeetingState& state) {
+  const std::optional<std::string> end = store_->TryGet(EndKey(state.generation));
+  if (!end) return std::nullopt;
+  looks_on_ = true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  current_ = state;
+  end_.reset();
+  SetEndLocked(state.generation, GenerationEnd::FromText(*end));
+  return Assignment{.generation = state.generation,
+                    .restarts = state.restarts,
+                    .num_nodes = static_cast<int>(state.nodes.size()),
+                    .world_size = static_cast<int>(state.nodes.size()) * options_.workers_per_node,
+                    .master_addr = options_.master_addr,
+                    .master_port = options_.master_port};
+}
+
+void StoreRendezvous::ThrowLeftOut() const {
+  Throw(absl::StatusCode::kAborted, "node ", options_.host, " is left out of the job: its workers failed ",
+        MeetingState::kMostFailures, " times within ", MeetingState::kFailureWindow / 60,
+        " minutes without a save between them");
+}
+
+void StoreRendezvous::JoinIfAbsent(MeetingState* state, Gathering* gathering) {
+  if (state->Find(options_.id) != nullptr || !RankIsFree(*state, gathering)) return;
+  if (options_.fixed_rank >= 0) {
+    // Whoever had this rank has fallen silent.
+    std::erase_if(state->nodes,
+                  [&](const MeetingNode& node) { return node.fixed_rank == options_.fixed_rank; });
+  }
+  std::erase(state->waiting, options_.id);
+  arrival_ = state->Join(
+      {.id = options_.id, .host = options_.host, .fixed_rank = options_.fixed_rank, .arrival = arrival_});
+}
+
+bool StoreRendezvous::RankIsFree(const MeetingState& state, Gathering* gathering) {
+  if (options_.fixed_rank < 0) return static_cast<int>(state.nodes.size()) < state.max_nodes;
+  for (const MeetingNode& node : state.nodes) {
+    if (node.fixed_rank != options_.fixed_rank) continue;
+    const Liveness::Life life = gathering->liveness.Of(node.id);
+    WEFT_REQUIRE(life != Liveness::Life::kAlive, "--node_rank=", options_.fixed_rank, " is that of node ",
+                 node.host, " already: each node needs its own");
+    return life == Liveness::Life::kSilent;
+  }
+  return true;
+}
+
+void StoreRendezvous::RunIfComplete(MeetingState* state, Gathering* gathering) {
+  std::vector<MeetingNode>& nodes = state->nodes;
+  const auto self = std::find_if(nodes.begin(), nodes.end(),
+                                 [&](const MeetingNode& node) { return node.id == options_.id; });
+  if (self == nodes.end()) return;
+  // Each looks after the one before it, so that a node that died here does not keep its place.
+  const auto previous = self == nodes.begin() ? nodes.end() - 1 : self - 1;
+  if (previous != self && gathering->liveness.Of(previous->id) == Liveness::Life::kSilent)
+    nodes.erase(previous);
+
+  const int num_nodes = static_cast<int>(nodes.size());
+  if (num_nodes < state->min_nodes) {
+    gathering->enough_since.reset();
+    return;
+  }
+  if (!gathering->enough_since) gathering->enough_since = Clock::now();
+  bool all_back = !state->expected.empty();
+  for (const std::string& id : state->expected) {
+    if (state->Find(id) != nullptr) continue;
+    all_back = all_back && gathering->liveness.Of(id) == Liveness::Life::kSilent;
+  }
+  if (num_nodes >= state->max_nodes || all_back ||
+      Clock::now() - *gathering->enough_since >= options_.last_call) {
+    state->Run();
+  }
+}
+
+Assignment StoreRendezvous::Begin(const MeetingState& state) {
+  const MeetingNode* const self = state.Find(options_.id);
+  const int node_rank = static_cast<int>(self - state.nodes.data());
+  const int num_nodes = static_cast<int>(state.nodes.size());
+  const std::optional<std::string> end = store_->TryGet(EndKey(state.generation));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  current_ = state;
+  end_.reset();
+  for (uint64_t events = 0; read(event_.get(), &events, sizeof(events)) > 0;) continue;
+  if (end) SetEndLocked(state.generation, GenerationEnd::FromText(*end));
+  return {.generation = state.generation,
+          .restarts = state.restarts,
+          .node_rank = node_rank,
+          .num_nodes = num_nodes,
+          .rank_offset = node_rank * options_.workers_per_node,
+          .world_size = num_nodes * options_.workers_per_node,
+          .master_addr = options_.master_addr,
+          .master_port = options_.master_port};
+}
+
+template <class Change>
+void StoreRendezvous::ChangeState(const Change& change) {
+  for (;;) {
+    const std::string text = store_->TryGet(kStateKey).value_or("");
+    if (text.empty()) return;
+    MeetingState state = MeetingState::FromText(text);
+    change(&state);
+    const std::string desired = state.ToText();
+    if (desired == text || store_->CompareSet(kStateKey, text, desired) == desired) return;
+  }
+}
+
+void StoreRendezvous::Withdraw() {
+  ChangeState([&](MeetingState* state) {
+    if (!state->running || state->Find(options_.id) == nullptr) state->Remove(options_.id);
+  });
+}
+
+void StoreRendezvous::Close(const std::string& why) {
+  ChangeState([&](MeetingState* state) {
+    if (state->closed.empty()) state->closed = why;
+  });
+}
+
+std::string StoreRendezvous::Presence(const MeetingState& state) const {
+  const std::string where = absl::StrCat(options_.master_addr, ":", options_.master_port);
+  if (state.running) {
+    return absl::StrCat("there is no room in the job at ", where, ", which runs on ", state.nodes.size(),
+                        " of at most ", state.max_nodes, " nodes");
+  }
+  const std::string hosts = absl::StrJoin(
+      state.nodes, ", ", [](std::string* out, const MeetingNode& node) { absl::StrAppend(out, node.host); });
+  return absl::StrCat(state.nodes.size(), " of ", state.min_nodes, " nodes are at ", where, " (", hosts, ")");
+}
+
+void StoreRendezvous::SayWhoIsMissing(const MeetingState& state, Gathering* gathering) const {
+  if (gathering->said || !options_.say || Clock::now() - gathering->begin < kPatience) return;
+  gathering->said = true;
+  options_.say(absl::StrCat("waiting: ", Presence(state)));
+}
+
+void StoreRendezvous::ThrowTooFew(const MeetingState& state) const {
+  Throw(absl::StatusCode::kDeadlineExceeded, "waited ", Seconds(options_.join_timeout), ": ", Presence(state),
+        "; --rdzv_conf=join_timeout=SECONDS waits longer");
+}
+
+void StoreRendezvous::Done() {
+  const int64_t done = store_->Add(absl::StrCat("done/", current_.generation), 1);
+  if (done == static_cast<int64_t>(current_.nodes.size())) Publish({.kind = GenerationEnd::Kind::kFinished});
+}
+
+GenerationEnd StoreRendezvous::Publish(GenerationEnd end) {
+  MeetingState current;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    current = current_;
+  }
+  const bool free = end.kind == GenerationEnd::Kind::kGrow;
+  end.saved = options_.has_saved && options_.has_saved(current.generation);
+  end.time_s = options_.now_s ? options_.now_s() : absl::ToUnixSeconds(absl::Now());
+  const int restarts = end.saved ? 0 : current.restarts;
+  end.restart = end.restart && (free || restarts < options_.max_restarts);
+  const std::string won = store_->CompareSet(EndKey(current.generation), "", end.ToText());
+  GenerationEnd first = GenerationEnd::FromText(won);
+  if (!first.restart) Close(first.WhyOver());
+  SetEnd(current.generation, first);
+  return first;
+}
+
+std::optional<GenerationEnd> StoreRendezvous::End() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return end_;
+}
+
+void StoreRendezvous::Leave() {
+  StopWatching();
+  if (current_.generation < 0) return;
+  const std::string key = LeftKey(current_.generation);
+  int64_t left = store_->Add(key, looks_on_ || left_generation_ == current_.generation ? 0 : 1);
+  const std::optional<GenerationEnd> end = End();
+  const bool one_is_gone = end && end->kind == GenerationEnd::Kind::kLost;
+  const int64_t all = static_cast<int64_t>(current_.nodes.size()) - (one_is_gone ? 1 : 0);
+  // The store may be this process's: the others must have read how it ended, and saved what they have to.
+  const std::chrono::milliseconds saves =
+      options_.holds_store && end ? end->grace : std::chrono::milliseconds(0);
+  const Clock::time_point deadline = Clock::now() + options_.silence + saves;
+  while (left < all && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    left = store_->Add(key, 0);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,37 @@
+#ifndef WEFT_TOOLS_LAUNCHER_WORKERS_OUTPUT_QUEUE_H_
+#define WEFT_TOOLS_LAUNCHER_WORKERS_OUTPUT_QUEUE_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// What is still to be written to a file of the system's that may be slow (a terminal, a pipe), so that
+// whoever writes never waits for its reader. Borrows the file.
+class OutputQueue {
+ public:
+  explicit OutputQueue(int fd) : fd_(fd) {}
+
+  // After the reader is gone, text is dropped.
+  void Append(absl::string_view text);
+
+  // Writes what the reader takes now. Does not block.
+  void WriteSome();
+
+  int fd() const { return fd_; }
+  size_t num_bytes() const { return pending_.size(); }
+  bool empty() const { return pending_.empty(); }
+
+  // True where more should not be read from workers before this has been written.
+  bool full() const { return pending_.size() > (256 << 10); }
+
+ private:
+  int fd_;
+  bool reader_gone_ = false;
+  std::string pending_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TOOLS_LAUNCHER_WORKERS_OUTPUT_QUEUE_H_
