@@ -4,6 +4,7 @@
 
 #include "dtensor/functions/creation.h"
 #include "dtensor/host_memory.h"
+#include "parallel/stage_replicas.h"
 #include "runtime/comm/communicator.h"
 
 namespace weft {
@@ -13,21 +14,12 @@ bool Has(const std::vector<int>& stages, int stage) {
   return std::find(stages.begin(), stages.end(), stage) != stages.end();
 }
 
-// The world ranks at these indices along the pipeline's axis and at this rank's own along the others, ascending.
-std::vector<int> RanksAlong(const ModelStages& stages, const std::vector<int>& indices) {
-  MeshContext& context = *stages.context;
-  const std::vector<int> along = context.mesh().GroupOf(context.world().rank(), {stages.axis});
-  std::vector<int> ranks;
-  for (const int index : indices) ranks.push_back(along[index]);
-  return ranks;
-}
-
 class PartsOfStages final : public StageData {
  public:
   PartsOfStages(const ModelStages& stages, StageParts parts)
       : context_(stages.context), parts_(std::move(parts)), num_holders_(parts_.units.size()) {
     for (const auto& [indices, parameters] : parts_.shared) {
-      groups_.push_back(&context_->state().Group("shared by stages", RanksAlong(stages, indices)));
+      groups_.push_back(&context_->state().Group("shared by stages", RanksAlongPipeline(stages, indices)));
     }
   }
 

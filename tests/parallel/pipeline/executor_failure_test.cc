@@ -21,13 +21,6 @@
 namespace weft {
 namespace {
 
-const Plan& StagedPlan() {
-  static const Plan* const plan = new Plan{{"layers.*", Pipeline("pp")}};
-  return *plan;
-}
-
-DTensor One(const IntrusivePtr<MeshContext>& context) { return Full(context, DType::kF64, Shape(), 1); }
-
 // A program may go on after an error that no other rank knows of: here there is none.
 TEST(ExecutorFailureTest, ARunAfterOneThatFailed) {
   RunRanks(1, [](World& world) {

@@ -36,13 +36,6 @@ namespace {
 using testing::HasSubstr;
 using Kind = ActionKind;
 
-const Plan& StagedPlan() {
-  static const Plan* const plan = new Plan{{"layers.*", Pipeline("pp")}};
-  return *plan;
-}
-
-DTensor One(const IntrusivePtr<MeshContext>& context) { return Full(context, DType::kF64, Shape(), 1); }
-
 struct Reading {
   PipelineAction action;
   int64_t bytes = 0;

@@ -13,6 +13,8 @@
 #include "dtensor/nn/linear.h"
 #include "dtensor/nn/segmented_module.h"
 #include "parallel/pipeline/executor.h"
+#include "parallel/plan.h"
+#include "parallel/styles.h"
 #include "tests/dtensor/sharded_values.h"
 
 namespace weft {
@@ -93,6 +95,17 @@ inline std::vector<Microbatch> ProductParts(const IntrusivePtr<MeshContext>& con
 // Of kRows rows each.
 inline std::vector<Microbatch> ProductParts(const IntrusivePtr<MeshContext>& context, int count) {
   return ProductParts(context, std::vector<int64_t>(count, kRows));
+}
+
+// As many layers on each stage.
+inline const Plan& StagedPlan() {
+  static const Plan* const plan = new Plan{{"layers.*", Pipeline("pp")}};
+  return *plan;
+}
+
+// A total that leaves sums as they are.
+inline DTensor One(const IntrusivePtr<MeshContext>& context) {
+  return Full(context, DType::kF64, Shape(), 1);
 }
 
 }  // namespace weft
