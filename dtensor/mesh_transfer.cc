@@ -109,7 +109,7 @@ std::vector<int64_t> ToWords(const Told& told) {
 Told FromWords(const std::vector<int64_t>& words) {
   return {.is_defined = words[0] != 0,
           .wants_gradient = words[1] != 0,
-          .type = {static_cast<DType>(words[2]), Shape(absl::MakeConstSpan(&words[4], words[3]))},
+          .type = TensorType{static_cast<DType>(words[2]), Shape(absl::MakeConstSpan(&words[4], words[3]))},
           .layout = GetLayout(&words[4 + Layout::kMaxDims])};
 }
 

@@ -61,7 +61,8 @@ Batch BatchOf(Perception& model, uint64_t seed, int64_t first, int64_t count) {
   const auto lay = [](const Tensor& full, const Module& on) {
     return DTensor::Distribute(on.context(), full, Layout(full.ndim(), on.context()->mesh().num_axes()));
   };
-  return {.measured = {.images = lay(scenes.images, model.camera), .points = lay(scenes.points, model.lidar)},
+  return {.measured = Measurements{.images = lay(scenes.images, model.camera),
+                                   .points = lay(scenes.points, model.lidar)},
           .classes = lay(scenes.classes, model.heads),
           .centers = lay(scenes.centers, model.heads)};
 }
@@ -129,7 +130,7 @@ void TrainRank(World& world, const PerceptionRun& run) {
 
 int Train() {
   OneOf("log_format", absl::GetFlag(FLAGS_log_format), {"text", "json"});
-  PerceptionRun run = {.spread = {},
+  PerceptionRun run = {.spread = PerceptionPlan{},
                        .batch = AtLeast(2, "batch", absl::GetFlag(FLAGS_batch)),
                        .steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps)),
                        .log_every = AtLeast(1, "log_every", absl::GetFlag(FLAGS_log_every)),

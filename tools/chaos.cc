@@ -101,10 +101,10 @@ class Folder {
 
 // Paths are absolute: under `bazel run` weft_run goes to where the user stands.
 ChaosOptions OptionsFromFlags(const std::string& folder) {
-  ChaosOptions options = {.plan = {.count = absl::GetFlag(FLAGS_kills),
-                                   .seed = absl::GetFlag(FLAGS_seed),
-                                   .kinds = {},
-                                   .num_ranks = absl::GetFlag(FLAGS_ranks)},
+  ChaosOptions options = {.plan = FaultPlanOptions{.count = absl::GetFlag(FLAGS_kills),
+                                                   .seed = absl::GetFlag(FLAGS_seed),
+                                                   .kinds = {},
+                                                   .num_ranks = absl::GetFlag(FLAGS_ranks)},
                           .weft_run = std::filesystem::absolute(absl::GetFlag(FLAGS_weft_run)).string(),
                           .train_gpt = std::filesystem::absolute(absl::GetFlag(FLAGS_train_gpt)).string(),
                           .libfaketime = absl::GetFlag(FLAGS_libfaketime),

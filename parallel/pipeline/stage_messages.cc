@@ -40,7 +40,7 @@ HandedTensors FromWords(const std::vector<int64_t>& words) {
   const int64_t* next = &words[1];
   for (int64_t i = 0; i < words[0]; ++i) {
     handed.push_back({
-        .type = {static_cast<DType>(next[0]), Shape(absl::MakeConstSpan(next + 3, next[2]))},
+        .type = TensorType{static_cast<DType>(next[0]), Shape(absl::MakeConstSpan(next + 3, next[2]))},
         .layout = GetLayout(next + 3 + Layout::kMaxDims),
         .wants_gradient = next[1] != 0,
     });

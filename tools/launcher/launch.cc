@@ -123,6 +123,7 @@ int RunAgent(const LaunchOptions& options) {
 
   const SnapshotSegments segments(run_id, options.workers_per_node);
   const std::string node_id = absl::StrCat(HostName(), ".", getpid(), ".", RandomId().substr(0, 8));
+  const std::string log_dir = LogFolder(options, run_id, &console);
   AgentOptions agent_options = {.workers = {.command = options.command,
                                             .inherited = inherited,
                                             .job = {.run_id = run_id,
@@ -133,7 +134,7 @@ int RunAgent(const LaunchOptions& options) {
                                                     .store_grace = options.store_grace,
                                                     .suspicion_time = options.suspicion_time,
                                                     .snapshot_memory = segments.ToVariable()},
-                                            .log_dir = LogFolder(options, run_id, &console),
+                                            .log_dir = log_dir,
                                             .tee = options.tee,
                                             .host = HostName(),
                                             .node_id = node_id},

@@ -63,7 +63,7 @@ TensorPlace PlaceOf(const std::string& path, const Json& json, const std::vector
   CheckedNumBytes(path, dtype, extents);
   const auto mesh = json.at("mesh").get<int64_t>();
   WEFT_REQUIRE(mesh >= 0 && mesh < std::ssize(meshes), "mesh ", mesh, " of ", meshes.size());
-  TensorPlace place = {.type = {dtype, Shape(extents)},
+  TensorPlace place = {.type = TensorType{dtype, Shape(extents)},
                        .mesh = meshes[mesh],
                        .layout = Layout::Parse(json.at("layout").get<std::string>(), meshes[mesh])};
   CheckOnMesh(place.layout, place.type.shape, place.mesh);
