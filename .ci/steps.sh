@@ -59,11 +59,9 @@ longest_tests() {
   }' "$1" | sort -rn | head -10
 }
 
-# outside_workspace COMMAND ARGUMENT...: in the workspace of a user, since paths differ there.
+# outside_workspace FLAG...: the library once more, in the workspace of a user, since paths differ there.
 outside_workspace() {
-  local command=$1
-  shift
-  (cd tests/outside_workspace && bazel "$command" "${plain[@]}" "$@" && bazel shutdown)
+  (cd tests/outside_workspace && bazel test "${plain[@]}" --test_output=errors "$@" //... && bazel shutdown)
 }
 
 # left_out WHY TAG...: says how many tests the tags keep from running here.
