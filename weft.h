@@ -61,7 +61,6 @@
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/generator.h"
-#include "parallel/pipeline/saved_bytes.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "parallel/pipeline/segment_costs.h"
 #include "parallel/plan.h"

@@ -26,9 +26,6 @@ ABSL_FLAG(std::string, times, "1,1,1",
 ABSL_FLAG(std::string, pairs, "sequential",
           "how overlapped pairs are timed: sequential, one part after the other; atomic, as one action as "
           "long as both; or the time of a pair, in the units of --times");
-ABSL_FLAG(std::string, bytes, "",
-          "ACTIVATION,SAVED,KEPT: what a stage hands to the next, and what its F saves to I, and to W, in "
-          "bytes of one microbatch; the certificate then has the peak bytes of each rank");
 ABSL_FLAG(bool, check, false,
           "print the certificate behind the lists: makespan, bubble, what each rank holds");
 ABSL_FLAG(std::string, draw, "", "also draw the schedule into this file, as SVG");
@@ -47,7 +44,7 @@ FlagsUsage Usage() {
   return {
       .summary = summary,
       .groups = {{"Which", {"name", "ranks", "chunks", "microbatches", "file"}},
-                 {"Time and memory", {"times", "pairs", "bytes"}},
+                 {"Time", {"times", "pairs"}},
                  {"Output", {"check", "draw", "log_format"}}},
       .examples = {"schedule --name=zbv --ranks=8 --microbatches=16 --times=1,1,1 --draw=zbv.svg --check",
                    "schedule --name=interleaved --ranks=4 --chunks=4 --microbatches=8 --times=2,3,2 --check",
@@ -74,10 +71,7 @@ ScheduleReport MakeReport(const ParsedFlags& flags) {
 int Run(const ParsedFlags& flags) {
   const std::string format = absl::GetFlag(FLAGS_log_format);
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
-  const std::string bytes = absl::GetFlag(FLAGS_bytes);
-  const StageBytes stage_bytes = bytes.empty() ? StageBytes() : ParseStageBytes(bytes);
-  ScheduleReport report = MakeReport(flags);
-  if (!bytes.empty()) CountBytes(stage_bytes, report);
+  const ScheduleReport report = MakeReport(flags);
   const std::string draw = UserPath(absl::GetFlag(FLAGS_draw));
   if (report.certificate.ok && !draw.empty()) {
     std::ofstream picture(draw);

@@ -68,7 +68,6 @@ std::string ScheduleReport::ToJson() const {
   }
   json["peak_w"] = certificate.holdings.peak_w;
   json["peak_i"] = certificate.holdings.peak_i;
-  if (!peak_bytes.empty()) json["peak_bytes"] = peak_bytes;
   json["error"] = certificate.error;
   // A path may hold bytes that are no UTF-8.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -83,16 +82,13 @@ std::string ScheduleReport::CertificateText() const {
       timeline.makespan, timeline.bubble,
       timeline.makespan > 0 ? 100 * timeline.bubble / timeline.makespan : 0, times.forward,
       times.input_gradient, times.weight_gradient);
-  absl::StrAppend(&text, "rank     busy  first  last  peak_w  peak_i  versions",
-                  peak_bytes.empty() ? "" : "    peak bytes", "\n");
+  absl::StrAppend(&text, "rank     busy  first  last  peak_w  peak_i  versions\n");
   for (int rank = 0; rank < size->ranks; ++rank) {
     const std::vector<TimedAction>& actions = timeline.ranks[rank];
-    absl::StrAppendFormat(&text, "%4d  %7g  %5g %5g  %6d  %6d  %8d", rank, Busy(actions),
+    absl::StrAppendFormat(&text, "%4d  %7g  %5g %5g  %6d  %6d  %8d\n", rank, Busy(actions),
                           actions.empty() ? 0 : actions.front().start,
                           actions.empty() ? 0 : actions.back().end, certificate.holdings.peak_w[rank],
                           certificate.holdings.peak_i[rank], certificate.holdings.versions[rank]);
-    if (!peak_bytes.empty()) absl::StrAppendFormat(&text, "  %12d", peak_bytes[rank]);
-    absl::StrAppend(&text, "\n");
   }
   return text;
 }
@@ -114,31 +110,6 @@ ScheduleTimes ParseScheduleTimes(absl::string_view text) {
                    ParseTime(words[1], times.input_gradient) && ParseTime(words[2], times.weight_gradient),
                "--times=", text, ": expected F,I,W, three times of 0 or more, such as 2,2,1");
   return times;
-}
-
-StageBytes ParseStageBytes(absl::string_view text) {
-  constexpr int64_t kMost = int64_t{1} << 40;
-  std::vector<int64_t> numbers;
-  for (const absl::string_view word : absl::StrSplit(text, ',')) {
-    int64_t number = 0;
-    if (!absl::SimpleAtoi(word, &number) || number < 0 || number > kMost) break;
-    numbers.push_back(number);
-  }
-  WEFT_REQUIRE(
-      numbers.size() == 3 && std::count(text.begin(), text.end(), ',') == 2, "--bytes=", text,
-      ": expected ACTIVATION,SAVED,KEPT, three numbers of bytes from 0 to 2^40, such as 512,2048,1024");
-  return {.inputs = numbers[0], .output_gradients = numbers[0], .saved = numbers[1], .kept = numbers[2]};
-}
-
-void CountBytes(const StageBytes& bytes, ScheduleReport& report) {
-  if (!report.certificate.ok) return;
-  const int last = report.schedule.num_stages() - 1;
-  report.peak_bytes = SavedBytesOf(report.schedule, [&](int stage, int) {
-                        StageBytes own = bytes;
-                        if (stage == 0) own.inputs = 0;
-                        if (stage == last) own.output_gradients = 0;
-                        return own;
-                      }).peak;
 }
 
 void ParsePairTiming(absl::string_view text, ScheduleTimes& times) {

@@ -3,15 +3,12 @@
 #ifndef WEFT_TOOLS_SCHEDULE_REPORT_H_
 #define WEFT_TOOLS_SCHEDULE_REPORT_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "parallel/pipeline/checker.h"
 #include "parallel/pipeline/generator.h"
-#include "parallel/pipeline/saved_bytes.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace weft {
@@ -22,11 +19,10 @@ struct ScheduleReport {
   PipelineSchedule schedule;         // empty if there is none: see `error` of the certificate
   ScheduleTimes times;
   ScheduleCertificate certificate;
-  std::vector<int64_t> peak_bytes = {};  // by rank; empty: not asked for, or it is not ok
 
-  // One object, on one line: name, ranks, chunks, microbatches, ok, makespan, bubble, peak_w, peak_i, peak_bytes if
-  // there are any, error. Times are in the units of F, I and W of a whole rank, peaks in chunks, by rank. Where it is not
-  // ok, times are null and lists are empty; a size that nobody knows is null.
+  // One object, on one line: name, ranks, chunks, microbatches, ok, makespan, bubble, peak_w, peak_i, error.
+  // Times are in the units of F, I and W of a whole rank, peaks in chunks, by rank. Where it is not ok, times
+  // are null and lists are empty; a size that nobody knows is null.
   std::string ToJson() const;
   // The figures of the whole and a line per rank. It is ok.
   std::string CertificateText() const;
@@ -40,11 +36,6 @@ ScheduleReport ReportFile(const std::string& path, const ScheduleTimes& times);
 // Reads "F,I,W", the times of a whole rank.
 // Errors: InvalidArgument unless they are three numbers of 0 or more.
 ScheduleTimes ParseScheduleTimes(absl::string_view text);
-// Reads "ACTIVATION,SAVED,KEPT": what a stage hands on, and what F saves to I and to W, of one chunk and microbatch.
-// Errors: InvalidArgument unless they are three whole numbers of 0 or more, at most 2^40.
-StageBytes ParseStageBytes(absl::string_view text);
-// The peaks of a schedule all of whose chunks and microbatches have these bytes, into `report`.
-void CountBytes(const StageBytes& bytes, ScheduleReport& report);
 // Reads "sequential", "atomic" or the time of a pair into `times`.
 // Errors: InvalidArgument with the three forms.
 void ParsePairTiming(absl::string_view text, ScheduleTimes& times);

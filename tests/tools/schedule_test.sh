@@ -20,13 +20,6 @@ text=$("$tool" --name=dualpipev --pairs=atomic --check)
 [[ $("$tool" --name=dualpipev --pairs=3 --check) == "$text" ]] || fail "a pair of 3 is no atomic one"
 [[ $("$tool" --name=dualpipev --pairs=2 --check) != "$text" ]] || fail "a pair of 2 is timed as one of 3"
 
-# Of 1f1b rank 0 has both microbatches before the first B: each 10 saved and 100 kept, and the second's output while it is made; a
-# gradient comes with B. The last rank has one, with its input.
-json=$("$tool" --name=1f1b --ranks=2 --microbatches=2 --bytes=1000,10,100 --log_format=json)
-[[ $json == *'"peak_w":[2,1],"peak_i":[2,1],"peak_bytes":[1220,1110],"error":""}' ]] || fail "bytes: $json"
-text=$("$tool" --name=1f1b --ranks=2 --microbatches=2 --bytes=1000,10,100 --check)
-[[ $text == *$'  versions    peak bytes\n'*$'         1          1220\n'*$'         1          1110' ]] || fail "bytes: $text"
-
 # One box per action, one row per rank.
 "$tool" --name=zb_h1 --ranks=3 --microbatches=4 --draw="$folder/a.svg" >/dev/null
 [[ $(grep -c '<title>' "$folder/a.svg") == 36 && $(grep -c 'rank [0-9]<' "$folder/a.svg") == 3 ]] || fail "picture: $(cat "$folder/a.svg")"
@@ -61,9 +54,6 @@ expect_error() {
 }
 expect_error "--times=1,1: expected F,I,W, three times of 0 or more, such as 2,2,1" --times=1,1
 expect_error "--times=1,-1,1: expected F,I,W, three times of 0 or more, such as 2,2,1" --times=1,-1,1
-for bytes in 1,1 1,1,1,1 1,-1,1 1,x,1 1,1,2000000000000; do
-  expect_error "--bytes=$bytes: expected ACTIVATION,SAVED,KEPT, three numbers of bytes from 0 to 2^40, such as 512,2048,1024" --bytes=$bytes
-done
 expect_error "--pairs=both: expected sequential, atomic or a time of 0 or more" --pairs=both
 expect_error "--pairs=-1: expected sequential, atomic or a time of 0 or more" --pairs=-1
 expect_error "--log_format=xml: expected text or json" --log_format=xml

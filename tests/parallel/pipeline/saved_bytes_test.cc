@@ -1,8 +1,7 @@
 // What every rank has saved for backward, read from its allocator at every action of schedules of several chunks, in a loop and
 // in a V: as many bytes as its list says.
 
-#include "parallel/pipeline/saved_bytes.h"
-
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -25,26 +24,37 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kValueBytes = 16;
+using Kind = ActionKind;
 
-// Microbatches that differ in size.
-const std::vector<int64_t> kRowsOf = {4, 2, 6, 3, 4, 5};
+constexpr int64_t kActivation = kRows * kDim * 8;
 
-int64_t ActivationBytes(int microbatch) { return kRowsOf[microbatch] * kDim * 8; }
-
-// What the loss leaves for I: the distance from the targets; and its value.
-int64_t LossBytes(int microbatch) { return ActivationBytes(microbatch) + kValueBytes; }
-
-// Each stage is one product: W reads its input x and the gradient that arrives, dY, and nothing else is saved but by the
-// loss. The first stage's x is the program's.
-SavedBytes Expected(const PipelineSchedule& schedule) {
-  const int last = schedule.num_stages() - 1;
-  return SavedBytesOf(schedule, [&](int stage, int microbatch) {
-    const int64_t activation = ActivationBytes(microbatch);
-    return StageBytes{.inputs = stage > 0 ? activation : 0,
-                      .output_gradients = stage < last ? activation : 0,
-                      .saved = stage < last ? 0 : LossBytes(microbatch)};
-  });
+// What an action adds to what is saved, where each stage is one product: its input x and the gradient that arrives, dY, wait for
+// W from their arrival on, what it makes goes when it has been sent, or is the x of the next stage, if that is here. The first
+// stage's x is the program's, and a dY that was made here counts as a gradient. `loss`: what the loss keeps for I.
+int64_t Change(const PipelineSchedule& schedule, const PipelineAction& action, int64_t loss) {
+  const bool is_last = action.stage + 1 == schedule.num_stages();
+  const int64_t x = action.stage > 0 ? kActivation : 0;
+  const bool receives =
+      !is_last && schedule.stage_rank[action.stage] != schedule.stage_rank[action.stage + 1];
+  const int64_t dy = receives ? kActivation : 0;
+  switch (action.kind) {
+    case Kind::kRecvForward:
+      return x;
+    case Kind::kForward:
+      return is_last ? loss : kActivation;
+    case Kind::kSendForward:
+      return -kActivation;
+    case Kind::kRecvBackward:
+      return dy;
+    case Kind::kInputGradient:
+      return is_last ? -loss : 0;
+    case Kind::kWeightGradient:
+      return -x - dy;
+    case Kind::kBackward:
+      return (is_last ? -loss : 0) - x - dy;
+    default:
+      return 0;
+  }
 }
 
 // The first action of each rank behind which the allocator has other bytes than its list says. `keeps`: a mistake, that what
@@ -74,30 +84,29 @@ std::vector<std::string> WrongReadings(const std::string& name, int chunks, bool
       }
     }
     const auto read = [&] { return world.allocator()->by_kind()[MemoryKind::kSaved].live; };
-    int64_t before = 0;
-    size_t next = 0;
-    std::vector<int64_t> expected;  // behind each action
+    int64_t before = 0, expected = 0, loss = 0, most = 0;
     std::string mistake;
     const auto look = [&](const PipelineAction& action, bool begins) {
-      if (begins) return;
-      const int64_t bytes = expected.at(next++);
-      if (!mistake.empty()) return;
+      if (begins || !mistake.empty()) return;
+      const bool has_loss = action.kind == Kind::kForward && action.stage + 1 == schedule.num_stages();
+      if (has_loss && loss == 0) loss = read() - before - expected;
+      expected += Change(schedule, action, loss);
+      most = std::max(most, expected);
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(keeps ? 1 : 20);
-      while (read() - before != bytes && std::chrono::steady_clock::now() < deadline) {
+      while (read() - before != expected && std::chrono::steady_clock::now() < deadline) {
         std::this_thread::yield();
       }
-      const int64_t found = read() - before;
-      if (found == bytes) return;
-      mistake = absl::StrCat(name, ": behind ", action.ToString(), " of rank ", world.rank(), " are ", found,
-                             " bytes, expected ", bytes);
+      const int64_t bytes = read() - before;
+      if (bytes == expected) return;
+      mistake = absl::StrCat(name, ": behind ", action.ToString(), " of rank ", world.rank(), " are ", bytes,
+                             " bytes, expected ", expected);
     };
     bool looks = false;
     PipelineExecutor pipeline(
         model, schedule, {.rendezvous = true, .on_action = [&](const PipelineAction& action, bool begins) {
                             if (looks) look(action, begins);
                           }});
-    expected = Expected(pipeline.schedule()).after[world.rank()];
-    const std::vector<Microbatch> parts = ProductParts(model.context(), kRowsOf);
+    const std::vector<Microbatch> parts = ProductParts(model.context(), schedule.num_microbatches);
     const DTensor total = Full(model.context(), DType::kF64, Shape(), 1);
     pipeline.Run(parts, total);  // gradients have their memory from now on
     kept.clear();
@@ -106,37 +115,12 @@ std::vector<std::string> WrongReadings(const std::string& name, int chunks, bool
     pipeline.Run(parts, total);
     const std::lock_guard<std::mutex> lock(mutex);
     if (!mistake.empty()) wrong.push_back(mistake);
-    EXPECT_EQ(next, expected.size());
-    EXPECT_EQ(expected.back(), 0) << name << ": not all is to be gone at the end";
+    if (mistake.empty() && (world.rank() == 0 || is_v)) {
+      EXPECT_GE(most, 3 * kActivation) << name;
+    }
+    EXPECT_EQ(mistake.empty() ? expected : 0, 0) << name << ": not all is gone at the end";
   });
   return wrong;
-}
-
-// By hand: rank 0 has both microbatches before the first gradient comes, rank 1 one at a time.
-TEST(SavedBytesTest, OfListsOfComputing) {
-  const PipelineSchedule schedule = GenerateSchedule("1f1b", {.ranks = 2, .microbatches = 2});
-  const auto bytes = [](int stage, int microbatch) {
-    const int64_t activation = microbatch == 0 ? 1000 : 3000;
-    return StageBytes{.inputs = stage == 1 ? activation : 0,
-                      .output_gradients = stage == 0 ? activation : 0,
-                      .saved = 10,
-                      .kept = 100};
-  };
-  const SavedBytes expected = {.after = {{110, 220, 110, 0}, {1110, 0, 3110, 0}}, .peak = {3220, 3110}};
-  EXPECT_EQ(SavedBytesOf(schedule, bytes), expected);
-}
-
-// What a rank has from I to W is what W reads.
-TEST(SavedBytesTest, OfGradientsInTwo) {
-  PipelineSchedule schedule = {.num_microbatches = 1, .stage_rank = {0}};
-  for (const ActionKind kind :
-       {ActionKind::kForward, ActionKind::kInputGradient, ActionKind::kWeightGradient}) {
-    schedule.ranks.resize(1);
-    schedule.ranks[0].push_back(PipelineAction{kind, 0, 0});
-  }
-  const SavedBytes bytes =
-      SavedBytesOf(schedule, [](int, int) { return StageBytes{.saved = 7, .kept = 30, .deferred = 200}; });
-  EXPECT_EQ(bytes, (SavedBytes{.after = {{37, 230, 0}}, .peak = {237}}));
 }
 
 TEST(SavedBytesTest, OfEveryRankAtEveryAction) {
