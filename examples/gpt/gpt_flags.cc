@@ -22,7 +22,7 @@ ABSL_FLAG(bool, print_schedule, false, "print what each rank of the pipeline doe
 ABSL_FLAG(std::string, offload_folder, "",
           "of --offload on the CPU: where the file is; empty: TMPDIR, or /tmp");
 ABSL_FLAG(std::string, backend, "auto",
-          "how ranks run and talk: local (threads of this process), gloo or mpi (processes, one a rank, "
+          "how ranks run and talk: local (threads of this process), gloo or mpi (processes, one per rank, "
           "that a launcher has started), nccl (a GPU for each rank), auto (whichever this was started as)");
 ABSL_FLAG(std::string, device, "auto",
           "where tensors lie: cpu, cuda (a GPU; build with --config=cuda), auto (cuda where there is one)");
