@@ -316,8 +316,9 @@ LaunchOptions ParseLaunchOptions(int argc, const char* const* argv) {
   int program = own + 1;
   if (program < argc && absl::string_view(argv[program]) == "--") ++program;
   options.command.assign(argv + std::min(program, argc), argv + argc);
-  WEFT_REQUIRE(!options.command.empty() && !options.command.front().empty(),
-               "which program? weft_run [flags] PROGRAM [ARGUMENTS]; --help lists the flags");
+  WEFT_REQUIRE(
+      !options.command.empty() && !options.command.front().empty(),
+      "expected a program to start, got none: weft_run [flags] PROGRAM [ARGUMENTS]; --help lists the flags");
 
   ReadNodes(&options);
   ReadWorkers(&options);
