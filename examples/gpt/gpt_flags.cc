@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 
+#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
 #include "examples/checkpoint_flags.h"
 #include "examples/flag_checks.h"
@@ -109,13 +111,13 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
     config.heads = AtLeast(1, "heads", absl::GetFlag(FLAGS_heads));
     config.dim = AtLeast(1, "dim", absl::GetFlag(FLAGS_dim));
     WEFT_REQUIRE(config.dim % config.heads == 0, "--heads=", config.heads,
-                 ": does not divide --dim=", config.dim);
+                 ": expected a divisor of --dim=", config.dim);
     config.vocabulary = tokenizer_vocabulary;
   }
   config.context = AtLeast(1, "context", absl::GetFlag(FLAGS_context));
   if (vocabulary > 0) config.vocabulary = vocabulary;
   WEFT_REQUIRE(config.vocabulary >= tokenizer_vocabulary, "--vocab_size=", config.vocabulary,
-               ": the tokenizer needs at least ", tokenizer_vocabulary);
+               ": expected at least the tokenizer's ", tokenizer_vocabulary);
   config.dropout = InRange(0, 1, "dropout", absl::GetFlag(FLAGS_dropout));
   return config;
 }
@@ -138,14 +140,15 @@ std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype, const Pl
                ": expected a number above 0 that f32 holds");
   WEFT_REQUIRE(least >= 0 && least <= loss_scale, "--min_loss_scale=", least,
                ": expected a number from 0 to --loss_scale=", loss_scale);
-  WEFT_REQUIRE(hysteresis <= 1000, "--loss_scale_hysteresis=", hysteresis, ": expected at most 1000");
+  WEFT_REQUIRE(hysteresis <= 1000, "--loss_scale_hysteresis=", hysteresis, ": expected 1 to 1000");
   if (compute_dtype == DType::kF16 || plan.UsesDType(DType::kF16)) {
     return LossScaleOptions{
         .initial = loss_scale, .interval = window, .min = least, .hysteresis = static_cast<int>(hysteresis)};
   }
   for (const char* flag : {"loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}) {
-    WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": it is of --dtype=f16 and of plans that compute in f16, got ",
-                 DTypeName(compute_dtype));
+    WEFT_REQUIRE(
+        !IsGiven(flag), "--", flag, "=", absl::FindCommandLineFlag(flag)->CurrentValue(),
+        ": it is of --dtype=f16 and of plans that compute in f16, got --dtype=", DTypeName(compute_dtype));
   }
   return std::nullopt;
 }
@@ -242,7 +245,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
   WEFT_REQUIRE(run.batch % run.microbatches == 0, "--microbatches=", run.microbatches,
-               ": does not divide --batch=", run.batch);
+               ": expected a divisor of --batch=", run.batch);
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
   run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
   run.plan = run.plans[0].plan;

@@ -130,7 +130,8 @@ Plan OffloadFromFlags() {
 Plan CommunicationFromFlags(DType compute_dtype) {
   const CommunicationMethod method = CommunicationMethod::Parse(absl::GetFlag(FLAGS_communication));
   if (method.is_none()) return {};
-  WEFT_REQUIRE(compute_dtype != DType::kF16, "--communication=", method.ToString(), ": not with --dtype=f16");
+  WEFT_REQUIRE(compute_dtype != DType::kF16, "--communication=", method.ToString(),
+               ": not with --dtype=f16, expected f32, f64 or bf16");
   return {{"", Communication(method.ToString())}};
 }
 
@@ -138,8 +139,8 @@ Plan CommunicationFromFlags(DType compute_dtype) {
 
 DeviceMesh MeshFromFlags(std::optional<int> launched_ranks) {
   const std::string choices = absl::GetFlag(FLAGS_mesh_choices);
-  WEFT_REQUIRE(choices.empty() || !IsGiven("mesh"),
-               "--mesh_choices: it is instead of --mesh=", absl::GetFlag(FLAGS_mesh));
+  WEFT_REQUIRE(choices.empty() || !IsGiven("mesh"), "--mesh_choices=", choices,
+               ": expected no --mesh beside it, got --mesh=", absl::GetFlag(FLAGS_mesh));
   return MeshOf(absl::GetFlag(FLAGS_mesh), choices, launched_ranks);
 }
 

@@ -9,6 +9,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/functions.h"
+#include "dtensor/nn/module_type.h"
 #include "dtensor/tape/saved_value.h"
 #include "parallel/pipeline/checker.h"
 #include "runtime/trace/span.h"
@@ -19,12 +20,10 @@ namespace {
 using Kind = ActionKind;
 
 const ModelStages& StagesOf(const SegmentedModule& model) {
-  if (!model.stages()) {
-    Throw(absl::StatusCode::kFailedPrecondition,
-          "PipelineExecutor: the model is not cut into stages; its plan needs an entry like {\"blocks.*\", "
-          "Pipeline(\"pp\")}");
-  }
-  return *model.stages();
+  if (model.stages()) return *model.stages();
+  Throw(absl::StatusCode::kFailedPrecondition, "PipelineExecutor: the model, a ", ModuleTypeName(model),
+        ", is not cut into stages: expected one whose plan has an entry like "
+        "{\"blocks.*\", Pipeline(\"pp\")}");
 }
 
 PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& stages,
@@ -48,7 +47,7 @@ void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& option
   const ScheduleCertificate certificate = CheckSchedule(schedule);
   WEFT_REQUIRE(certificate.ok, "schedule ", schedule.name, ": ", certificate.error);
   WEFT_REQUIRE(options.update || !schedule.Contains(Kind::kOpt), "schedule ", schedule.name,
-               " updates parameters within the step (OPT): expected ExecutorOptions::update, which says how");
+               " updates parameters within the step (OPT): expected ExecutorOptions::update, got none");
 }
 
 PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule,
