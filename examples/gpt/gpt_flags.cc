@@ -239,10 +239,12 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.dtype = ItemSize(run.compute_dtype) == 2 ? DType::kF32 : run.compute_dtype;
   DeviceFromFlags(run);
   run.threads_per_rank = ThreadsFromFlags();
-  run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
+  run.asked_batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
-  WEFT_REQUIRE(run.batch % run.microbatches == 0, "--microbatches=", run.microbatches,
-               ": does not divide --batch=", run.batch);
+  WEFT_REQUIRE(run.asked_batch % run.microbatches == 0, "--microbatches=", run.microbatches,
+               ": does not divide --batch=", run.asked_batch);
+  const ScaledBatch scaled = BatchForRanks(run.asked_batch, run.microbatches, run.mesh.num_ranks());
+  run.batch = scaled.batch;
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
   run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
   run.plan = run.plans[0].plan;
@@ -266,8 +268,8 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.print_schedule = absl::GetFlag(FLAGS_print_schedule);
   run.schedule_lr = absl::GetFlag(FLAGS_schedule_lr);
   run.optimizer = absl::GetFlag(FLAGS_optimizer);
-  run.schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
-                  .floor = FloorOfRate(),
+  run.schedule = {.peak = scaled.rate * InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
+                  .floor = scaled.rate * FloorOfRate(),
                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
                   .total_steps = run.steps};
   WEFT_REQUIRE(run.schedule_lr == "constant" || run.schedule.floor <= run.schedule.peak,
