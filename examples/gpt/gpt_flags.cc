@@ -56,6 +56,9 @@ ABSL_FLAG(double, weight_decay, 0.1,
           "the optimizer's decay of matrices and embeddings, per step and unit of learning rate");
 ABSL_FLAG(double, beta1, 0.9, "the optimizer's decay of the first moment");
 ABSL_FLAG(double, beta2, 0.99, "the optimizer's decay of the second moment");
+ABSL_FLAG(
+    double, eps, 0,
+    "what adamw, muon's adamw, adamw8bit and lamb add to the root of the second moment; 0: 1e-8, lamb 1e-6");
 ABSL_FLAG(double, grad_clip, 1.0, "largest norm of the gradient; 0: not clipped");
 ABSL_FLAG(double, dropout, 0.0, "probability that an activation is zeroed in training");
 ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches, dropout and samples");
@@ -65,7 +68,7 @@ ABSL_FLAG(
     "in f32; under f16 the loss is scaled)");
 ABSL_FLAG(double, loss_scale, 65536, "of --dtype=f16, at the start: it grows and shrinks by itself");
 ABSL_FLAG(int64_t, loss_scale_window, 2000,
-          "updates in a row without overflow after which the loss scale grows");
+          "updates in a row without overflow after which the loss scale grows; 0: it stays --loss_scale");
 ABSL_FLAG(int64_t, loss_scale_hysteresis, 1, "overflows until the loss scale shrinks, since it grew last");
 ABSL_FLAG(double, min_loss_scale, 0, "which the loss scale does not shrink below");
 ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
@@ -133,7 +136,7 @@ int ThreadsFromFlags() {
 std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype, const Plan& plan) {
   const double loss_scale = absl::GetFlag(FLAGS_loss_scale), least = absl::GetFlag(FLAGS_min_loss_scale);
   const int64_t hysteresis = AtLeast(1, "loss_scale_hysteresis", absl::GetFlag(FLAGS_loss_scale_hysteresis));
-  const int64_t window = AtLeast(1, "loss_scale_window", absl::GetFlag(FLAGS_loss_scale_window));
+  const int64_t window = AtLeast(0, "loss_scale_window", absl::GetFlag(FLAGS_loss_scale_window));
   WEFT_REQUIRE(loss_scale > 0 && loss_scale <= std::numeric_limits<float>::max(), "--loss_scale=", loss_scale,
                ": expected a number above 0 that f32 holds");
   WEFT_REQUIRE(least >= 0 && least <= loss_scale, "--min_loss_scale=", least,
@@ -148,6 +151,15 @@ std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype, const Pl
                  DTypeName(compute_dtype));
   }
   return std::nullopt;
+}
+
+double EpsOf(const std::string& optimizer) {
+  const double eps = InRange(0, 1, "eps", absl::GetFlag(FLAGS_eps));
+  const bool has_one =
+      optimizer == "adamw" || optimizer == "muon" || optimizer == "adamw8bit" || optimizer == "lamb";
+  WEFT_REQUIRE(has_one || eps == 0, "--eps=", eps,
+               ": expected --optimizer=adamw, muon, adamw8bit or lamb, got ", optimizer);
+  return eps;
 }
 
 double FloorOfRate() {
@@ -195,7 +207,7 @@ FlagsUsage TrainGptUsage() {
                    "loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}},
                  {"Training",
                   {"batch", "microbatches", "steps", "optimizer", "lr", "min_lr", "min_lr_ratio", "warmup",
-                   "schedule_lr", "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
+                   "schedule_lr", "weight_decay", "beta1", "beta2", "eps", "grad_clip", "seed"}},
                  {"Data", {"data", "tokenizer", "val_fraction", "shuffle", "data_threads"}},
                  CheckpointFlags(),
                  {"Output",
@@ -277,6 +289,8 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
                .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
                .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
+  run.eps = EpsOf(run.optimizer);
+  if (run.eps > 0) run.adamw.eps = run.eps;
   run.grad_clip = InRange(0, 1e9, "grad_clip", absl::GetFlag(FLAGS_grad_clip));
   CheckDivisible(run);
   return run;

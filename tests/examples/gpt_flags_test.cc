@@ -72,6 +72,18 @@ TEST(GptFlagsTest, ABatchThatFollowsTheRanksNeedsARule) {
   EXPECT_EQ(MessageOf({"--batch_ranks=-1", "--batch_policy=sqrt"}), "--batch_ranks=-1: expected 0 or more");
 }
 
+TEST(GptFlagsTest, EpsIsOfOptimizersThatHaveOne) {
+  EXPECT_EQ(RunOf({}).adamw.eps, 1e-8);
+  for (const char* name : {"adamw", "muon", "adamw8bit", "lamb"}) {
+    const GptRun run = RunOf({"--eps=1e-5", std::string("--optimizer=") + name});
+    EXPECT_EQ(run.adamw.eps, 1e-5) << name;
+    EXPECT_EQ(run.eps, 1e-5) << name;
+  }
+  EXPECT_EQ(MessageOf({"--eps=1e-05", "--optimizer=lion"}),
+            "--eps=1e-05: expected --optimizer=adamw, muon, adamw8bit or lamb, got lion");
+  EXPECT_EQ(MessageOf({"--eps=1"}), "--eps=1: expected at least 0 and below 1");
+}
+
 TEST(GptFlagsTest, Defaults) {
   const GptRun run = RunOf({});
   EXPECT_EQ(run.mesh, DeviceMesh::Parse("dp=2,tp=2"));
@@ -158,6 +170,8 @@ TEST(GptFlagsTest, TheLossScaleIsOfF16) {
             "--loss_scale_hysteresis: it is of --dtype=f16 and of plans that compute in f16, got f32");
   EXPECT_EQ(MessageOf({"--dtype=f16", "--loss_scale=1", "--min_loss_scale=2"}),
             "--min_loss_scale=2: expected a number from 0 to --loss_scale=1");
+  EXPECT_EQ(RunOf({"--dtype=f16", "--loss_scale=64", "--loss_scale_window=0"}).loss_scale,
+            (LossScaleOptions{.initial = 64, .interval = 0}));
 }
 
 TEST(GptFlagsTest, ReshardReachesTheBlocks) {
