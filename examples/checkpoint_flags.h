@@ -64,6 +64,8 @@ void ApplyBatchPolicy(const std::map<std::string, std::string>& saved, const Par
 struct ScaledBatch {
   int64_t batch = 0;
   double rate = 1;  // that learning rates are multiplied by
+
+  bool operator==(const ScaledBatch&) const = default;
 };
 
 // What a mesh of `num_ranks` makes of `batch`, which is meant for --batch_ranks ranks:

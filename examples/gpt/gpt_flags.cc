@@ -153,13 +153,17 @@ std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype, const Pl
   return std::nullopt;
 }
 
-double EpsOf(const std::string& optimizer) {
-  const double eps = InRange(0, 1, "eps", absl::GetFlag(FLAGS_eps));
-  const bool has_one =
-      optimizer == "adamw" || optimizer == "muon" || optimizer == "adamw8bit" || optimizer == "lamb";
-  WEFT_REQUIRE(has_one || eps == 0, "--eps=", eps,
-               ": expected --optimizer=adamw, muon, adamw8bit or lamb, got ", optimizer);
-  return eps;
+void OptimizerFromFlags(GptRun& run) {
+  run.optimizer = absl::GetFlag(FLAGS_optimizer);
+  run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
+               .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
+               .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
+  run.eps = InRange(0, 1, "eps", absl::GetFlag(FLAGS_eps));
+  if (run.eps == 0) return;
+  const std::string& name = run.optimizer;
+  WEFT_REQUIRE(name == "adamw" || name == "muon" || name == "adamw8bit" || name == "lamb", "--eps=", run.eps,
+               ": expected --optimizer=adamw, muon, adamw8bit or lamb, got ", name);
+  run.adamw.eps = run.eps;
 }
 
 double FloorOfRate() {
@@ -279,18 +283,13 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.print_schedule = absl::GetFlag(FLAGS_print_schedule);
   run.schedule_lr = absl::GetFlag(FLAGS_schedule_lr);
-  run.optimizer = absl::GetFlag(FLAGS_optimizer);
   run.schedule = {.peak = scaled.rate * InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
                   .floor = scaled.rate * FloorOfRate(),
                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
                   .total_steps = run.steps};
   WEFT_REQUIRE(run.schedule_lr == "constant" || run.schedule.floor <= run.schedule.peak,
                "--min_lr=", run.schedule.floor, ": expected at most --lr=", run.schedule.peak);
-  run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
-               .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
-               .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
-  run.eps = EpsOf(run.optimizer);
-  if (run.eps > 0) run.adamw.eps = run.eps;
+  OptimizerFromFlags(run);
   run.grad_clip = InRange(0, 1e9, "grad_clip", absl::GetFlag(FLAGS_grad_clip));
   CheckDivisible(run);
   return run;

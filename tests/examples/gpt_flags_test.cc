@@ -39,37 +39,12 @@ std::string MessageOf(const std::vector<std::string>& arguments) {
 }
 
 TEST(GptFlagsTest, TheBatchFollowsTheRanksIfAsked) {
-  const auto of = [](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"--batch=32", "--lr=0.4", "--min_lr=0.04"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return RunOf(arguments);
-  };
-  const GptRun kept = of({"--mesh=dp=2", "--batch_policy=linear"});
-  EXPECT_EQ(kept.batch, 32);
-  EXPECT_EQ(kept.schedule.peak, 0.4);
-  const GptRun half = of({"--mesh=dp=2", "--batch_policy=linear", "--batch_ranks=4"});
+  const GptRun half = RunOf(
+      {"--batch=32", "--lr=0.4", "--min_lr=0.04", "--mesh=dp=2", "--batch_policy=linear", "--batch_ranks=4"});
   EXPECT_EQ(half.batch, 16);
   EXPECT_EQ(half.asked_batch, 32);
   EXPECT_EQ(half.schedule.peak, 0.2);
   EXPECT_EQ(half.schedule.floor, 0.02);
-  const GptRun same = of({"--mesh=dp=2,tp=2", "--batch_policy=linear", "--batch_ranks=4"});
-  EXPECT_EQ(same.batch, 32);
-  EXPECT_EQ(same.schedule.peak, 0.4);
-  const GptRun root = of({"--mesh=dp=4", "--batch_policy=sqrt", "--batch_ranks=1"});
-  EXPECT_EQ(root.batch, 128);
-  EXPECT_EQ(root.schedule.peak, 0.8);
-  // To a multiple of the microbatches, of which each has a row at least; the rate follows what it has become.
-  const GptRun rounded = of({"--mesh=dp=2", "--batch_policy=linear", "--batch_ranks=3", "--microbatches=8"});
-  EXPECT_EQ(rounded.batch, 24);
-  EXPECT_EQ(rounded.schedule.peak, 0.4 * 0.75);
-  EXPECT_EQ(of({"--mesh=dp=2", "--batch_policy=linear", "--batch_ranks=512", "--microbatches=8"}).batch, 8);
-}
-
-TEST(GptFlagsTest, ABatchThatFollowsTheRanksNeedsARule) {
-  EXPECT_EQ(MessageOf({"--batch_ranks=4"}),
-            "--batch_ranks=4: expected 0, or --batch_policy=linear or sqrt, which says how the learning rate "
-            "follows");
-  EXPECT_EQ(MessageOf({"--batch_ranks=-1", "--batch_policy=sqrt"}), "--batch_ranks=-1: expected 0 or more");
 }
 
 TEST(GptFlagsTest, EpsIsOfOptimizersThatHaveOne) {

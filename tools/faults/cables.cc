@@ -81,6 +81,8 @@ Cables::Cables(int num_hosts) {
   });
   hosts_.clear();
   Make(num_hosts);
+  // What listens where other hosts reach it asks for one.
+  setenv("WEFT_STORE_TOKEN", absl::StrCat("cables-", getpid()).c_str(), /*overwrite=*/0);
 }
 
 void Cables::Make(int num_hosts) {

@@ -12,6 +12,7 @@ namespace weft {
 
 // Networks of this machine's own: one per host, and one for this process and whatever else it starts, which has the switch that
 // all cables lead to. Of the machine's network this process sees nothing any more. By iproute2. All of it goes with the last process that is in it.
+// What this process starts has a token for its store (WEFT_STORE_TOKEN).
 //
 // Threads: the process has a single one when it is made; the kernel asks for that.
 class Cables {

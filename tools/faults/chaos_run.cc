@@ -47,11 +47,7 @@ class ChaosRun {
       : options_(options), say_(say), plan_(PlanFaults(options.plan)) {
     report_.planned = static_cast<int>(plan_.size());
     Prepare(Fault::kDisk, [&] { disk_.emplace(Checkpoints()); });
-    Prepare(Fault::kUnplug, [&] {
-      cables_.emplace(options.num_nodes);
-      // All that listens where others reach it asks for a token; the nodes inherit it.
-      setenv("WEFT_STORE_TOKEN", RunId("token").c_str(), /*overwrite=*/0);
-    });
+    Prepare(Fault::kUnplug, [&] { cables_.emplace(options.num_nodes); });
     Prepare(Fault::kClock, [&] { clocks_.emplace(options.folder, options.libfaketime, options.train_gpt); });
   }
 
@@ -252,8 +248,6 @@ class ChaosRun {
     struck_ = Clock::now();  // the failed save was still to come
   }
 
-  milliseconds Absence() const { return 2 * options_.suspicion_time + kBeyond; }
-
   void Do(const PlannedFault& fault) {
     switch (fault.fault) {
       case Fault::kRank:
@@ -280,13 +274,9 @@ class ChaosRun {
         clocks_->Jump(fault.rank, 2 * fault.delay - 1);
         return;
       case Fault::kFreeze:
-        job_->Freeze(NodeOf(fault), Absence());
-        return;
       case Fault::kPause:
-        job_->Pause(NodeOf(fault), Absence());
-        return;
       case Fault::kUnplug:
-        job_->Unplug(NodeOf(fault), Absence());
+        job_->SendAway(NodeOf(fault), fault.fault, 2 * options_.suspicion_time + kBeyond);
         return;
       case Fault::kStore:
         job_->store()->Kill(milliseconds(static_cast<int64_t>(

@@ -106,30 +106,19 @@ pid_t ChaosCluster::Guard(int node) {
   return running < 0 ? -1 : nodes_[running]->pid();
 }
 
-void ChaosCluster::Stop(const std::vector<pid_t>& processes, milliseconds duration) {
-  BringBack();
-  stopped_ = processes;
-  for (const pid_t pid : stopped_) kill(pid, SIGSTOP);
-  back_at_ = Clock::now() + duration;
-}
-
-void ChaosCluster::Freeze(int node, milliseconds duration) {
-  const pid_t guard = Guard(node);
-  if (guard > 0) Stop(FamilyOf(guard), duration);
-}
-
-void ChaosCluster::Pause(int node, milliseconds duration) {
-  const pid_t guard = Guard(node);
-  if (guard > 0) Stop(ChildrenOf(guard), duration);
-}
-
-void ChaosCluster::Unplug(int node, milliseconds duration) {
-  WEFT_CHECK(options_.cables != nullptr, "a node without a cable");
+void ChaosCluster::SendAway(int node, Fault how, milliseconds duration) {
+  WEFT_CHECK(how != Fault::kUnplug || options_.cables != nullptr, "a node without a cable");
   const int running = NodeThatRuns(node);
   if (running < 0) return;
   BringBack();
-  options_.cables->Unplug(running);
-  unplugged_ = running;
+  const pid_t guard = nodes_[running]->pid();
+  if (how == Fault::kFreeze) stopped_ = FamilyOf(guard);
+  if (how == Fault::kPause) stopped_ = ChildrenOf(guard);
+  for (const pid_t pid : stopped_) kill(pid, SIGSTOP);
+  if (how == Fault::kUnplug) {
+    options_.cables->Unplug(running);
+    unplugged_ = running;
+  }
   back_at_ = Clock::now() + duration;
 }
 

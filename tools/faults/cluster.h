@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tools/faults/cables.h"
+#include "tools/faults/fault_plan.h"
 #include "tools/faults/job.h"
 #include "tools/faults/store_process.h"
 
@@ -64,12 +65,10 @@ class ChaosCluster {
   // One that runs, `node` if it does; -1: none.
   pid_t Guard(int node);
 
-  // One node that runs, `node` if it does, is away for so long; Pump brings it back. Who was away before is back at once.
-  void Freeze(int node,
-              std::chrono::milliseconds duration);  // SIGSTOP of weft_run and of all below it, and SIGCONT
-  void Pause(int node, std::chrono::milliseconds duration);   // of weft_run's agent alone
-  void Unplug(int node, std::chrono::milliseconds duration);  // its cable, of `cables`
-  Clock::time_point back_at() const { return back_at_; }      // of the last one; long ago, if there was none
+  // One node that runs, `node` if it does, is away for so long, as kFreeze, kPause or kUnplug say; Pump brings it back. Who was away
+  // before is back at once.
+  void SendAway(int node, Fault how, std::chrono::milliseconds duration);
+  Clock::time_point back_at() const { return back_at_; }  // of the last one; long ago, if there was none
 
   int64_t last_step() const;            // 0 before the first
   int64_t num_lines() const;            // steps that were written, repeated ones counted again
@@ -78,7 +77,6 @@ class ChaosCluster {
 
  private:
   int NodeThatRuns(int node);  // -1: none
-  void Stop(const std::vector<pid_t>& processes, std::chrono::milliseconds duration);
   void BringBack();
 
   const ClusterOptions options_;
