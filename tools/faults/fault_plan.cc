@@ -79,7 +79,7 @@ bool HitsANode(Fault fault) {
 bool NeedsNodes(Fault fault) { return fault == Fault::kFreeze || fault == Fault::kUnplug; }
 
 bool EndsALife(Fault fault, int num_nodes) {
-  // Of one node nobody misses the agent.
+  // Of one node only ranks that need their store meanwhile miss the agent, which keeps it.
   if (fault == Fault::kPause) return num_nodes > 1;
   return fault != Fault::kClock && fault != Fault::kStore;
 }

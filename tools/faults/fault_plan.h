@@ -36,7 +36,7 @@ Fault ParseFault(absl::string_view name);
 bool HitsARank(Fault fault);   // one, of all
 bool HitsANode(Fault fault);   // one, of all
 bool NeedsNodes(Fault fault);  // several: it is others that miss a node
-// Whether all ranks of a job on so many nodes end for it, and others begin.
+// Whether all ranks of a job on so many nodes end for it, whatever they do meanwhile, and others begin.
 bool EndsALife(Fault fault, int num_nodes);
 
 // When it is done.

@@ -1,6 +1,6 @@
 #!/bin/bash
-# chaos: nodes that are away for longer than the suspicion time, their agent stopped or their cable pulled, cost steps and no bit; of
-# a single node nobody misses the agent, and no rank starts again. Where the kernel refuses networks, the other faults are done.
+# chaos: nodes that are away for longer than the suspicion time, their agent stopped or their cable pulled, cost steps and no bit.
+# Where the kernel refuses networks, the other faults are done.
 # Arguments: chaos, weft_run, forgetful_trainer.
 set -u
 chaos=$PWD/$1
@@ -15,8 +15,9 @@ fail() {
   failures=$((failures + 1))
 }
 
-# hurt NAME FLAGS...: the report is in NAME.json, the job's stderr in NAME/hurt.log.
-flags=(--weft_run="$weft_run" --train_gpt="$trainer" --train_flags="" --log_format=json --suspicion_time=1s)
+# hurt NAME FLAGS...: the report is in NAME.json, the job's stderr in NAME/hurt.log. Ranks go on until somebody misses their agent, so
+# there are steps enough for that.
+flags=(--weft_run="$weft_run" --train_gpt="$trainer" --train_flags="" --log_format=json --suspicion_time=1s --save_every=20)
 hurt() {
   local name=$1
   shift
@@ -28,13 +29,12 @@ expect() {
   for field in "$@"; do grep -qF "$field" "$name.json" || fail "$name: expected $field: $(cat "$name.json" "$name.err")"; done
 }
 
-# --- An agent that is stopped: others miss its node, alone nobody does.
+# --- An agent that is stopped: others miss its node; of a single one the ranks miss the store, which the agent keeps.
 hurt pause --kinds=pause --kills=1 --nodes=2
 expect pause '"kills":1' '"recovered":1' '"equal":true' '"left_behind":0' '"skipped":0'
 grep -q "was lost: no sign of life for 1 s: all workers start again" pause/hurt.log || fail "pause: nobody has missed it: $(cat pause/hurt.log)"
-hurt alone --kinds=pause --kills=2 --max_restarts=0
+hurt alone --kinds=pause --kills=2
 expect alone '"kills":2' '"recovered":2' '"equal":true' '"left_behind":0'
-grep "start again\|failed" alone/hurt.log && fail "alone: its ranks have started again"
 
 # --- A kernel that makes no networks.
 if unshare --user --map-root-user true; then
