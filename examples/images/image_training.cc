@@ -67,14 +67,14 @@ struct ImageRun {
   double weight_decay = 0;
   bool print_model = false;
   std::optional<CheckpointOptions> checkpoints;
-  StateTexts texts;                       // what a run that goes on in the folder takes over
+  StateTexts texts = {};                  // what a run that goes on in the folder takes over
   std::optional<SavedStep> resumed = {};  // the step whose flags were taken over
 };
 
 // What a run that goes on in a folder takes over, and what of it may not change.
 StateTexts FlagTexts() {
   nlohmann::json flags;
-  for (const char* name : {"batch", "steps", "lr", "weight_decay", "seed"}) {
+  for (const char* name : {"batch", "batch_ranks", "steps", "lr", "weight_decay", "seed"}) {
     flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
   }
   return {{"weft.flags", flags.dump()}};
@@ -104,14 +104,17 @@ ImageRun RunFromFlags(const ImageProgram& program) {
                   .seed = absl::GetFlag(FLAGS_seed),
                   .weight_decay = absl::GetFlag(FLAGS_weight_decay),
                   .print_model = absl::GetFlag(FLAGS_print_model),
-                  .checkpoints = CheckpointOptionsFromFlags(),
-                  .texts = FlagTexts()};
+                  .checkpoints = CheckpointOptionsFromFlags()};
   WEFT_REQUIRE(run.batch >= 2, "--batch=", run.batch, ": expected at least 2 images");
   WEFT_REQUIRE(run.steps >= 0, "--steps=", run.steps, ": expected at least 0");
   WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
   WEFT_REQUIRE(run.eval_every >= 0, "--eval_every=", run.eval_every, ": expected at least 0");
   WEFT_REQUIRE(run.log_every >= 1, "--log_every=", run.log_every, ": expected at least 1");
   if (run.lr == 0) run.lr = program.lr;
+  const ScaledBatch scaled = BatchForRanks(run.batch, /*multiple=*/1, run.mesh.num_ranks());
+  run.batch = std::max<int64_t>(scaled.batch, 2);
+  run.lr *= scaled.rate;
+  run.texts = FlagTexts();
   if (run.steps == 0) run.steps = program.steps;
   run.plan = ImagePlan(run.mesh, absl::GetFlag(FLAGS_plan), program);
   return run;

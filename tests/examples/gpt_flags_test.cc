@@ -38,6 +38,27 @@ std::string MessageOf(const std::vector<std::string>& arguments) {
   return "nothing was thrown";
 }
 
+TEST(GptFlagsTest, TheBatchFollowsTheRanksIfAsked) {
+  const GptRun half = RunOf(
+      {"--batch=32", "--lr=0.4", "--min_lr=0.04", "--mesh=dp=2", "--batch_policy=linear", "--batch_ranks=4"});
+  EXPECT_EQ(half.batch, 16);
+  EXPECT_EQ(half.asked_batch, 32);
+  EXPECT_EQ(half.schedule.peak, 0.2);
+  EXPECT_EQ(half.schedule.floor, 0.02);
+}
+
+TEST(GptFlagsTest, EpsIsOfOptimizersThatHaveOne) {
+  EXPECT_EQ(RunOf({}).adamw.eps, 1e-8);
+  for (const char* name : {"adamw", "muon", "adamw8bit", "lamb"}) {
+    const GptRun run = RunOf({"--eps=1e-5", std::string("--optimizer=") + name});
+    EXPECT_EQ(run.adamw.eps, 1e-5) << name;
+    EXPECT_EQ(run.eps, 1e-5) << name;
+  }
+  EXPECT_EQ(MessageOf({"--eps=1e-05", "--optimizer=lion"}),
+            "--eps=1e-05: expected --optimizer=adamw, muon, adamw8bit or lamb, got lion");
+  EXPECT_EQ(MessageOf({"--eps=1"}), "--eps=1: expected at least 0 and below 1");
+}
+
 TEST(GptFlagsTest, Defaults) {
   const GptRun run = RunOf({});
   EXPECT_EQ(run.mesh, DeviceMesh::Parse("dp=2,tp=2"));
@@ -125,6 +146,8 @@ TEST(GptFlagsTest, TheLossScaleIsOfF16) {
       "--loss_scale_hysteresis=3: it is of --dtype=f16 and of plans that compute in f16, got --dtype=f32");
   EXPECT_EQ(MessageOf({"--dtype=f16", "--loss_scale=1", "--min_loss_scale=2"}),
             "--min_loss_scale=2: expected a number from 0 to --loss_scale=1");
+  EXPECT_EQ(RunOf({"--dtype=f16", "--loss_scale=64", "--loss_scale_window=0"}).loss_scale,
+            (LossScaleOptions{.initial = 64, .interval = 0}));
 }
 
 TEST(GptFlagsTest, ReshardReachesTheBlocks) {
