@@ -120,7 +120,7 @@ ImageRun RunFromFlags(const ImageProgram& program) {
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
   ImageRun run = {.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh)),
                   .plan = {},
-                  .schedule = {},
+                  .schedule = std::nullopt,
                   .batch = absl::GetFlag(FLAGS_batch),
                   .microbatches = absl::GetFlag(FLAGS_microbatches),
                   .steps = absl::GetFlag(FLAGS_steps),
