@@ -45,6 +45,7 @@ struct HeldBytes {
 // What a rank holds as PipelineExecutor runs the schedule: activations and their gradients, no parameters, no gradients of
 // parameters. It follows from the order of the lists alone, whatever the times. In lists of computing alone what comes from
 // another rank comes with the action that reads it, and what goes to one goes with the action that makes it.
+// An allocator counts as MemoryKind::kSaved what F makes and what is received, as kGrad what I and B make.
 //
 // The schedule has no defect by `ActionOrderDefect`.
 HeldBytes HeldBytesOf(const PipelineSchedule& schedule, const BytesOfStage& bytes);
