@@ -12,6 +12,7 @@
 #include "dtensor/nn/module_type.h"
 #include "dtensor/tape/saved_value.h"
 #include "parallel/pipeline/checker.h"
+#include "parallel/pipeline/run_order.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
@@ -33,12 +34,6 @@ PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& st
                ": its stages lie on ranks [", absl::StrJoin(schedule.stage_rank, ", "),
                "], those of the model on [", absl::StrJoin(stages.stage_ranks, ", "), "]");
   return schedule.lowered() ? schedule : LowerSchedule(schedule, options.lowering);
-}
-
-// Whether an item is the send of what an action makes.
-bool SendsWhatMakes(const ScheduleItem& item, const PipelineAction& action) {
-  const Kind sends = action.kind == Kind::kForward ? Kind::kSendForward : Kind::kSendBackward;
-  return !item.overlapped() && item.actions[0] == PipelineAction{sends, action.stage, action.microbatch};
 }
 
 }  // namespace
@@ -155,17 +150,7 @@ void PipelineExecutor::RunItems(const PipelineSchedule& schedule) {
   for (const int stage : own) {
     if (gathers) stages_.data->Unshard(stage);
   }
-  const std::vector<ScheduleItem>& list = schedule.ranks[index_];
-  for (size_t i = 0; i < list.size();) {
-    const ScheduleItem& item = list[i++];
-    for (const PipelineAction& action : item.actions) {
-      RunNamed(action);
-      // What a part of a pair has made, and is sent right behind the pair, goes before the other part.
-      while (item.overlapped() && i < list.size() && SendsWhatMakes(list[i], action)) {
-        RunNamed(list[i++].actions[0]);
-      }
-    }
-  }
+  for (const PipelineAction& action : RunOrder(schedule.ranks[index_])) RunNamed(action);
   for (const int stage : own) {
     if (gathers) stages_.data->Reshard(stage);
   }
