@@ -112,7 +112,8 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   for (const EachMove& move : moves) {
     CheckMove(move, context);
     const DTensorImpl& source = *move.source.impl();
-    const bool chains = on_worker && source.is_pending() && !source.pending()->Test();
+    const bool chains = on_worker && source.is_pending() && !source.pending()->Test() &&
+                        source.pending()->lanes().back()->worker != nullptr;
     if (chains) AppendLanes(source, &before);
     parts.push_back({
         .local = chains || on_queue ? source.piece() : source.Local(),

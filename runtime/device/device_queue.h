@@ -3,6 +3,7 @@
 #ifndef WEFT_RUNTIME_DEVICE_DEVICE_QUEUE_H_
 #define WEFT_RUNTIME_DEVICE_DEVICE_QUEUE_H_
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -37,7 +38,12 @@ struct QueueKept {
   std::shared_ptr<const void> on_device = nullptr;
   // The host's memory: let go of when the batch has run.
   std::shared_ptr<const void> on_host = nullptr;
+  // What `on_device` holds of memory that has no other owner soon. When a queue keeps more than kMostKeptBytes of it, the
+  // rank's own work waits for the oldest batches, so that the memory may be used again: the host may be far ahead of the
+  // device.
+  int64_t device_bytes = 0;
 };
+inline constexpr int64_t kMostKeptBytes = int64_t{64} << 20;
 
 // Work of one rank's device in an order of its own, beside the rank's own work and other queues: a stream of a GPU. What
 // one queue is given runs in the order given; between queues nothing is ordered but by what waits.
@@ -49,12 +55,17 @@ class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
 
+  // What those that use the queue keep with it; let go of by FinishDeviceQueues. Null at first.
+  std::shared_ptr<void>& attached() { return attached_; }
+
  private:
   friend class QueueScope;
 
   virtual void Open(bool follows_rank) = 0;
   virtual std::shared_ptr<QueuedBatch> Close(QueueKept kept) = 0;
   virtual void Abandon() noexcept = 0;
+
+  std::shared_ptr<void> attached_;
 };
 
 // While it lives, what the rank's thread issues to the device's memory goes to `queue`. One at a time.

@@ -59,8 +59,8 @@ class CudaAllocator final : public PooledAllocator, public std::enable_shared_fr
 };
 
 // Pooled host memory that a GPU reads and writes directly: an ordinary CPU tensor lies in it, and copies to
-// and from it need no staging by the driver.
-std::shared_ptr<Allocator> MakePinnedAllocator();
+// and from it need no staging by the driver. `fill_freed`: as DeviceOptions says.
+std::shared_ptr<Allocator> MakePinnedAllocator(bool fill_freed = false);
 
 }  // namespace weft
 

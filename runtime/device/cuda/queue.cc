@@ -41,6 +41,22 @@ bool CudaBatch::Test() const noexcept {
   }
 }
 
+std::shared_ptr<const void> CudaBatch::LetGoOnDevice() {
+  const std::lock_guard<std::mutex> lock(kept_mutex_);
+  kept_.device_bytes = 0;
+  return std::exchange(kept_.on_device, nullptr);
+}
+
+QueueKept CudaBatch::LetGo() {
+  const std::lock_guard<std::mutex> lock(kept_mutex_);
+  return std::exchange(kept_, {});
+}
+
+void CudaBatch::Synchronize() {
+  done_->Synchronize();
+  LetGo();
+}
+
 void CudaBatch::Join() {
   CudaAllocator& allocator = CudaAllocatorOf(*allocator_);
   if (CudaQueue* const open = allocator.open_queue(); open != nullptr) {
@@ -84,7 +100,19 @@ std::shared_ptr<QueuedBatch> CudaQueue::Close(QueueKept kept) {
                                            std::exchange(waited_for_, {}), std::move(kept));
   batches_.push_back(batch);
   allocator_.SetOpenQueue(nullptr, allocator_.rank_stream());
+  JoinOldest();
   return batch;
+}
+
+void CudaQueue::JoinOldest() {
+  int64_t kept_bytes = 0;
+  for (auto batch = batches_.rbegin(); batch != batches_.rend(); ++batch) {
+    kept_bytes += (*batch)->kept_.device_bytes;
+    if (kept_bytes <= kMostKeptBytes) continue;
+    const std::shared_ptr<CudaBatch> oldest = *batch;  // and with it those before
+    if (batch != batches_.rbegin()) oldest->Join();
+    return;
+  }
 }
 
 // What was issued uses memory that goes now.
@@ -113,7 +141,7 @@ void CudaQueue::LetGoOfDone() {
   while (!batches_.empty() && batches_.front()->Test()) {
     const std::shared_ptr<CudaBatch> batch = std::move(batches_.front());
     batches_.pop_front();
-    batch->kept_ = {};
+    batch->LetGo();
     batch->before_.clear();
     const bool is_last = batch.use_count() == 1 && batch->done_.use_count() == 1;
     if (is_last) free_events_.push_back(std::move(batch->done_));
@@ -124,7 +152,7 @@ void CudaQueue::MarkJoined(const std::shared_ptr<CudaBatch>& batch,
                            std::vector<std::shared_ptr<const void>>* let_go) {
   const auto mark = [&](CudaBatch& joined) {
     if (std::exchange(joined.is_joined_, true)) return;
-    let_go->push_back(std::exchange(joined.kept_.on_device, nullptr));
+    let_go->push_back(joined.LetGoOnDevice());
     for (const auto& before : std::exchange(joined.before_, {})) before->queue_.MarkJoined(before, let_go);
   };
   const auto place = std::find(batches_.begin(), batches_.end(), batch);
@@ -140,8 +168,9 @@ void CudaQueue::Finish() noexcept {
   } catch (const Error&) {
     // The device has failed: nothing runs any more.
   }
+  attached() = nullptr;
   for (const std::shared_ptr<CudaBatch>& batch : std::exchange(batches_, {})) {
-    batch->kept_ = {};
+    batch->LetGo();
     batch->before_.clear();
   }
 }

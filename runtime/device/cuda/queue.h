@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "runtime/device/cuda/allocator.h"
@@ -29,15 +30,20 @@ class CudaBatch final : public QueuedBatch, public std::enable_shared_from_this<
 
   bool Test() const noexcept override;
   void Join() override;
-  void Synchronize() override { done_->Synchronize(); }
+  void Synchronize() override;
 
  private:
   friend class CudaQueue;
+
+  // What it keeps no more: of the device because the rank's stream waits for it, or all since it has run.
+  std::shared_ptr<const void> LetGoOnDevice();
+  QueueKept LetGo();
 
   CudaQueue& queue_;
   const std::shared_ptr<Allocator> allocator_;
   std::shared_ptr<CudaEvent> done_;
   std::vector<std::shared_ptr<CudaBatch>> before_;  // until the rank's stream waits for this one
+  std::mutex kept_mutex_;
   QueueKept kept_;
   bool is_joined_ = false;  // the rank's stream waits for it
 };
@@ -69,6 +75,7 @@ class CudaQueue final : public DeviceQueue {
 
   std::shared_ptr<CudaEvent> TakeEvent();
   void LetGoOfDone();
+  void JoinOldest();
   // The rank's stream waits for `batch`, hence for those before it and what they have waited for.
   void MarkJoined(const std::shared_ptr<CudaBatch>& batch, std::vector<std::shared_ptr<const void>>* let_go);
 
