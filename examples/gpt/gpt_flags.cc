@@ -244,7 +244,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   WEFT_REQUIRE(run.batch % run.microbatches == 0, "--microbatches=", run.microbatches,
                ": does not divide --batch=", run.batch);
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
-  run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
+  run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule);
   run.plan = run.plans[0].plan;
   run.loss_scale = LossScaleFromFlags(run.compute_dtype, run.plan);
   run.measures_segments = MeasuresSegmentCosts();

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_join.h"
 #include "parallel/styles/communication.h"
 #include "runtime/base/error.h"
 
 namespace weft {
 
 ParameterCommunication CommunicationOf(const std::string& path, const std::vector<Style>& styles,
-                                       const ParameterLayouts& layouts, const std::vector<int>& stages,
-                                       const DeviceMesh& mesh) {
+                                       const std::vector<int>& holders, const DeviceMesh& mesh) {
   ParameterCommunication communication;
   const auto own =
       std::find_if(styles.begin(), styles.end(), [](const Style& s) { return s.name == "Communication"; });
@@ -19,19 +19,15 @@ ParameterCommunication CommunicationOf(const std::string& path, const std::vecto
   for (const Style& style : styles) {
     const StyleRules& rules = FindStyle(style.name);
     if (!rules.has_axis || rules.reach != StyleReach::kBelow) continue;
-    const int axis = mesh.FindAxis(style.axis);
-    WEFT_REQUIRE(
-        !layouts.of_gradient().IsShard(axis), own->ToString(), " on '", path,
-        "': its gradient is reduce-scattered over axis '", style.axis, "' by ", style.ToString(),
-        "; expected one that is summed whole: DataParallel without shard_state and shard_gradient, or "
-        "Communication(\"none\")");
-    communication.axes.push_back(axis);
+    communication.axes.push_back(mesh.FindAxis(style.axis));
   }
   std::sort(communication.axes.begin(), communication.axes.end());
   communication.axes.erase(std::unique(communication.axes.begin(), communication.axes.end()),
                            communication.axes.end());
-  WEFT_REQUIRE(stages.empty() || !communication.compresses(), own->ToString(), " on '", path,
-               "': gradients of a pipeline's stages are summed exactly; expected none");
+  WEFT_REQUIRE(holders.size() <= 1 || !communication.compresses(), own->ToString(), " on '", path,
+               "': stages on ranks ", absl::StrJoin(holders, " and "),
+               " of the pipeline have it in common, and each would keep a residual of its own; expected "
+               "Communication(\"none\") on it");
   return communication;
 }
 
