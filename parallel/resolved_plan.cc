@@ -50,9 +50,10 @@ class Resolver {
     result_.TakeDTypes();
     CollectUnits();
     CutPipeline();
+    const std::vector<int> ranks = result_.pipeline ? result_.pipeline->stage_ranks : std::vector<int>();
     for (int i = 0; i < std::ssize(result_.parameters); ++i) {
       ResolvedParameter& of = result_.parameters[i];
-      of.communication = CommunicationOf(of.path, of.styles, HoldersOf(of), MeshOf(i));
+      of.communication = CommunicationOf(of.path, of.styles, of.stages, ranks, MeshOf(i));
     }
     return std::move(result_);
   }
@@ -325,13 +326,6 @@ class Resolver {
         Throw(error.code(), Where(entry), ": ", error.message());
       }
     }
-  }
-
-  // Of a pipeline, the ranks along its axis that have a parameter, ascending.
-  std::vector<int> HoldersOf(const ResolvedParameter& parameter) const {
-    std::set<int> holders;
-    for (const int stage : parameter.stages) holders.insert(result_.pipeline->stage_ranks[stage]);
-    return {holders.begin(), holders.end()};
   }
 
   void TakeCut(StageCut cut, int axis) {

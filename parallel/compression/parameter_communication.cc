@@ -1,6 +1,7 @@
 #include "parallel/compression/parameter_communication.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_join.h"
 #include "parallel/styles/communication.h"
@@ -9,7 +10,8 @@
 namespace weft {
 
 ParameterCommunication CommunicationOf(const std::string& path, const std::vector<Style>& styles,
-                                       const std::vector<int>& holders, const DeviceMesh& mesh) {
+                                       const std::vector<int>& stages, const std::vector<int>& stage_ranks,
+                                       const DeviceMesh& mesh) {
   ParameterCommunication communication;
   const auto own =
       std::find_if(styles.begin(), styles.end(), [](const Style& s) { return s.name == "Communication"; });
@@ -24,6 +26,8 @@ ParameterCommunication CommunicationOf(const std::string& path, const std::vecto
   std::sort(communication.axes.begin(), communication.axes.end());
   communication.axes.erase(std::unique(communication.axes.begin(), communication.axes.end()),
                            communication.axes.end());
+  std::set<int> holders;
+  for (const int stage : stages) holders.insert(stage_ranks[stage]);
   WEFT_REQUIRE(holders.size() <= 1 || !communication.compresses(), own->ToString(), " on '", path,
                "': stages on ranks ", absl::StrJoin(holders, " and "),
                " of the pipeline have it in common, and each would keep a residual of its own; expected "

@@ -25,11 +25,12 @@ struct ParameterCommunication {
 // By the styles that reach the parameter: the method of its Communication, over the axes of the styles that reach below
 // (DataParallel, FullyShard). Tensor-parallel axes sum as ever.
 //
-// `holders`: of a pipeline, the indices along its axis of the ranks that have the parameter; empty: all have.
+// `stages`: of a pipeline that have the parameter, `stage_ranks` the index along its axis of each stage's rank.
 // Errors: InvalidArgument naming the parameter, where several ranks of a pipeline have it: residuals of stages that sum
 //         the same gradient would go under one name.
 ParameterCommunication CommunicationOf(const std::string& path, const std::vector<Style>& styles,
-                                       const std::vector<int>& holders, const DeviceMesh& mesh);
+                                       const std::vector<int>& stages, const std::vector<int>& stage_ranks,
+                                       const DeviceMesh& mesh);
 
 }  // namespace weft
 

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
@@ -21,7 +20,6 @@
 #include "dtensor/optim/sgd.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
-#include "mesh/shard_math.h"
 #include "parallel/compression/communication_state.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
@@ -272,7 +270,6 @@ TEST(ShardedTrainingTest, WhatIsNotCompressedIsTheExactSum) {
 TEST(ShardedTrainingTest, BytesAreThoseOfTheClosedForm) {
   for (const Place& place : Places()) {
     const int64_t exact = Train({.place = place, .last = 2}).grad_bytes;
-    // What tensor-parallel ranks sum is summed as ever: none here, without sequence parallelism.
     EXPECT_EQ(Train({.place = place, .method = "bf16", .last = 2}).grad_bytes * 4, exact) << place.ToString();
   }
 }
