@@ -181,7 +181,8 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
   return schedule;
 }
 
-std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule) {
+std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
+                                      const std::optional<PipelineSchedule>& schedule) {
   const std::string recompute = absl::GetFlag(FLAGS_recompute);
   OneOf("recompute", recompute, {"auto", "none", "full", "selective"});
   const std::string plan = absl::GetFlag(FLAGS_plan);
@@ -201,9 +202,8 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optiona
     for (const absl::string_view name : {"none", "selective", "full"}) {
       if (recompute != "auto" && recompute != name) continue;
       plans.push_back(
-          {absl::StrCat("--recompute=", name), made.Merge(RecomputePlan(name))
-                                                   .Merge(OffloadFromFlags())
-                                                   .Merge(CommunicationFromFlags())});
+          {absl::StrCat("--recompute=", name),
+           made.Merge(RecomputePlan(name)).Merge(OffloadFromFlags()).Merge(CommunicationFromFlags())});
     }
     return plans;
   }
