@@ -126,6 +126,7 @@ std::vector<DTensor> GradientCompression::Reduce(std::vector<ArrivedGradient> gr
   std::vector<int> leaves;
   for (const ArrivedGradient& arrived : gradients) leaves.push_back(arrived.leaf);
   std::vector<DTensor> sums = ReduceLevel(std::move(gradients), /*level=*/0, lane);
+  first_sums_ = sums.back().impl()->pending();
   Arrived boxes;
   std::vector<size_t> of_boxes;
   for (size_t i = 0; i < sums.size(); ++i) {

@@ -48,6 +48,10 @@ class GradientCompression {
   // Memory of gradients that nobody else holds is used. Purpose, module path and kind of memory are those of the moment.
   std::vector<DTensor> Reduce(std::vector<ArrivedGradient> gradients, Lane lane, Lane replica_lane);
 
+  // What the first sums of the last Reduce wait for, replicas' sums apart: whole gradients are there until then. Null, if
+  // they did not run on a lane.
+  const IntrusivePtr<PendingMoves>& first_sums() const { return first_sums_; }
+
   // Between these, gradients arrive times `scale` and leave so, but are encoded without it: what is kept is in the
   // gradient's own units, whatever the scale. A step that is not applied, or that another one begins before the end of,
   // leaves what was kept before it; the count of rounds goes on.
@@ -95,9 +99,10 @@ class GradientCompression {
   uint64_t round_ = 0;
   bool is_used_ = false;                               // in this pass
   std::vector<IntrusivePtr<PendingMoves>> under_way_;  // of the last pass that summed anything
-  double scale_ = 1;                                   // of the gradients that arrive
-  bool is_scaled_ = false;                             // within a scaled step
-  std::vector<Tensor> before_step_;                    // what was kept before it, by State()
+  IntrusivePtr<PendingMoves> first_sums_;
+  double scale_ = 1;                 // of the gradients that arrive
+  bool is_scaled_ = false;           // within a scaled step
+  std::vector<Tensor> before_step_;  // what was kept before it, by State()
 };
 
 }  // namespace weft

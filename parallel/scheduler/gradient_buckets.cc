@@ -354,7 +354,7 @@ void GradientBuckets::IssueCompressed(const Bucket& bucket, const std::vector<in
   }
   std::vector<DTensor> sums =
       compression_->Reduce(std::move(gradients), options_.lane, options_.replica_lane);
-  if (IsUnit(bucket)) outstanding_ = sums.back().impl()->pending();
+  if (IsUnit(bucket)) outstanding_ = compression_->first_sums();
   BringToHost();
   for (size_t i = 0; i < sums.size(); ++i) Leave(leaves_[compressed[i]], compressed[i], std::move(sums[i]));
 }
