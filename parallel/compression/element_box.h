@@ -3,6 +3,7 @@
 #ifndef WEFT_PARALLEL_COMPRESSION_ELEMENT_BOX_H_
 #define WEFT_PARALLEL_COMPRESSION_ELEMENT_BOX_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -37,7 +38,18 @@ class ElementBox {
   // Calls `function` with the first element and the length of each run, ascending.
   template <class Function>
   void ForEachRun(const Function& function) const {
-    for (int64_t run = 0; run < num_runs_; ++run) function(BeginOf(run), run_length_);
+    ForEachRun(0, num_elements(), function);
+  }
+  // The same of elements [begin, begin + size) of the box: of the first run and of the last perhaps a part.
+  template <class Function>
+  void ForEachRun(int64_t begin, int64_t size, const Function& function) const {
+    while (size > 0) {
+      const int64_t at = begin % run_length_;
+      const int64_t length = std::min(size, run_length_ - at);
+      function(BeginOf(begin / run_length_) + at, length);
+      begin += length;
+      size -= length;
+    }
   }
 
   // The box's elements of a whole tensor.

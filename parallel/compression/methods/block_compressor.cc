@@ -49,9 +49,13 @@ class BlockSum {
     for (const GradientPart& part : bucket_->parts()) AddResidual(part, error_feedback_);
     uint8_t* to = sent_.data<uint8_t>();
     for (int chunk = 0; chunk < num_ranks_; ++chunk) {
-      for (int i = 0; i < num_parts(); ++i) {
-        const std::vector<double> term = ValuesOf(i, chunk);
-        to = Encode(term, KeyOf(i, chunk, /*round=*/0), to);
+      for (int part = 0; part < num_parts(); ++part) {
+        const RandomKey key = KeyOf(part, chunk, /*round=*/0);
+        ForEachBlock(part, chunk, [&](int64_t begin, absl::Span<double> block) {
+          Get(part, chunk, begin, block);
+          codec_->Encode(block, key, begin / codec_->block(), to);
+          to += codec_->BlockBytes(std::ssize(block));
+        });
       }
     }
   }
@@ -61,28 +65,36 @@ class BlockSum {
     uint8_t* to = own_sum_.data<uint8_t>();
     const uint8_t* from = received_.data<uint8_t>();
     double* lost = lost_.data<double>();
-    for (int i = 0; i < num_parts(); ++i) {
-      const std::vector<double> sum = SumOfTerms(i, &from);
-      const uint8_t* encoded = to;
-      to = Encode(sum, KeyOf(i, rank_, /*round=*/1), to);
-      if (!error_feedback_) continue;
-      const std::vector<double> decoded = Decode(sum.size(), &encoded);
-      for (size_t at = 0; at < sum.size(); ++at) *lost++ = sum[at] - decoded[at];
+    std::vector<double> term(codec_->block());
+    for (int part = 0; part < num_parts(); ++part) {
+      const RandomKey key = KeyOf(part, rank_, /*round=*/1);
+      ForEachBlock(part, rank_, [&](int64_t begin, absl::Span<double> sum) {
+        SumTerms(&from, absl::MakeSpan(term.data(), sum.size()), sum);
+        codec_->Encode(sum, key, begin / codec_->block(), to);
+        if (error_feedback_) {
+          codec_->Decode(to, absl::MakeSpan(term.data(), sum.size()));
+          for (size_t i = 0; i < sum.size(); ++i) *lost++ = sum[i] - term[i];
+        }
+        to += codec_->BlockBytes(std::ssize(sum));
+      });
     }
   }
 
   void DecodeSums() const {
     const double* lost = lost_.data<double>();
     std::vector<const uint8_t*> sums = FirstOf(sums_), terms = FirstOf(sent_);
-    for (int i = 0; i < num_parts(); ++i) {
-      const std::vector<const uint8_t*> sums_of_part = sums;
-      Skip(i, &sums);
-      if (error_feedback_ && IsFinite(i, sums_of_part)) {
-        KeepRest(i, terms, lost);
+    for (int part = 0; part < num_parts(); ++part) {
+      if (error_feedback_ && IsFinite(part, sums)) KeepRest(part, terms, lost);
+      if (error_feedback_) lost += chunks_[part][rank_].num_elements();
+      for (int chunk = 0; chunk < num_ranks_; ++chunk) {  // the sum replaces the gradient
+        ForEachBlock(part, chunk, [&, from = sums[chunk]](int64_t begin, absl::Span<double> sum) mutable {
+          codec_->Decode(from, sum);
+          from += codec_->BlockBytes(std::ssize(sum));
+          Put(part, chunk, begin, sum, bucket_->parts()[part].gradient);
+        });
       }
-      Skip(i, &terms);
-      if (error_feedback_) lost += chunks_[i][rank_].num_elements();
-      TakeSums(i, sums_of_part);
+      Skip(part, &sums);
+      Skip(part, &terms);
     }
   }
 
@@ -90,12 +102,15 @@ class BlockSum {
   void KeepOwnSums() const {
     std::vector<const uint8_t*> terms = FirstOf(sent_);
     const uint8_t* from = received_.data<uint8_t>();
-    for (int i = 0; i < num_parts(); ++i) {
-      if (error_feedback_ && IsFinite(i, terms)) KeepRest(i, terms, /*lost=*/nullptr);
-      Skip(i, &terms);
-      const std::vector<double> sum = SumOfTerms(i, &from);
-      OnValues(bucket_->parts()[i].owned,
-               [&](auto values) { std::copy(sum.begin(), sum.end(), values.begin()); });
+    std::vector<double> term(codec_->block());
+    for (int part = 0; part < num_parts(); ++part) {
+      if (error_feedback_ && IsFinite(part, terms)) KeepRest(part, terms, /*lost=*/nullptr);
+      Skip(part, &terms);
+      ForEachBlock(part, rank_, [&](int64_t begin, absl::Span<double> sum) {
+        SumTerms(&from, absl::MakeSpan(term.data(), sum.size()), sum);
+        OnValues(bucket_->parts()[part].owned,
+                 [&](auto values) { std::copy(sum.begin(), sum.end(), values.begin() + begin); });
+      });
     }
   }
 
@@ -112,9 +127,33 @@ class BlockSum {
     return chunks;
   }
 
-  std::vector<double> ValuesOf(int part, int chunk) const {
-    return OnValues(bucket_->parts()[part].gradient,
-                    [&](auto values) { return chunks_[part][chunk].Values(values); });
+  // Calls `function` with where each block of a chunk begins in it, and with room for the block.
+  template <class Function>
+  void ForEachBlock(int part, int chunk, Function function) const {
+    std::vector<double> block(codec_->block());
+    const int64_t size = chunks_[part][chunk].num_elements();
+    for (int64_t begin = 0; begin < size; begin += codec_->block()) {
+      function(begin, absl::MakeSpan(block.data(), std::min(codec_->block(), size - begin)));
+    }
+  }
+
+  // Elements of a chunk, from `begin` on.
+  void Get(int part, int chunk, int64_t begin, absl::Span<double> to) const {
+    OnValues(bucket_->parts()[part].gradient, [&](auto values) {
+      auto next = to.begin();
+      chunks_[part][chunk].ForEachRun(begin, std::ssize(to), [&](int64_t first, int64_t length) {
+        next = std::copy_n(values.begin() + first, length, next);
+      });
+    });
+  }
+  void Put(int part, int chunk, int64_t begin, absl::Span<const double> from, const Tensor& whole) const {
+    OnValues(whole, [&](auto values) {
+      auto next = from.begin();
+      chunks_[part][chunk].ForEachRun(begin, std::ssize(from), [&](int64_t first, int64_t length) {
+        std::copy_n(next, length, values.begin() + first);
+        next += length;
+      });
+    });
   }
 
   // Of what this rank encodes of a chunk, in either round.
@@ -125,40 +164,14 @@ class BlockSum {
             .step = bucket_->round()};
   }
 
-  // Returns what comes behind.
-  uint8_t* Encode(absl::Span<const double> chunk, const RandomKey& key, uint8_t* to) const {
-    const auto block = static_cast<size_t>(codec_->block());
-    for (size_t begin = 0; begin < chunk.size(); begin += block) {
-      const absl::Span<const double> some = chunk.subspan(begin, block);
-      codec_->Encode(some, key, static_cast<int64_t>(begin / block), to);
-      to += codec_->BlockBytes(std::ssize(some));
-    }
-    return to;
-  }
-
-  // Of a chunk of so many elements, at `*from`, which it moves on.
-  std::vector<double> Decode(size_t size, const uint8_t** from) const {
-    const auto block = static_cast<size_t>(codec_->block());
-    std::vector<double> chunk(size);
-    for (size_t begin = 0; begin < size; begin += block) {
-      const absl::Span<double> some = absl::MakeSpan(chunk).subspan(begin, block);
-      codec_->Decode(*from, some);
-      *from += codec_->BlockBytes(std::ssize(some));
-    }
-    return chunk;
-  }
-
-  // Of this rank's chunk of a part, whose first term is at `*from`: in f64, in rank order.
-  std::vector<double> SumOfTerms(int part, const uint8_t** from) const {
-    const int64_t size = chunks_[part][rank_].num_elements();
-    std::vector<double> sum(size);
+  // A block of this rank's chunk, whose first term is at `*from`: in f64, in rank order.
+  void SumTerms(const uint8_t** from, absl::Span<double> term, absl::Span<double> sum) const {
+    std::fill(sum.begin(), sum.end(), 0.0);
     for (int rank = 0; rank < num_ranks_; ++rank) {
-      const uint8_t* encoded = *from + rank * message_bytes_[rank_];
-      const std::vector<double> term = Decode(size, &encoded);
-      for (int64_t i = 0; i < size; ++i) sum[i] += term[i];
+      codec_->Decode(*from + rank * message_bytes_[rank_], term);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += term[i];
     }
-    *from += codec_->ChunkBytes(size);
-    return sum;
+    *from += codec_->BlockBytes(std::ssize(sum));
   }
 
   // Of each chunk, where its first part begins in `encoded`, which has all chunks.
@@ -179,33 +192,20 @@ class BlockSum {
 
   // What was lost becomes the residual, unless something is not finite: then the sum is not either, no optimizer takes
   // it, and the residual stays as it was. `lost`: by the encoding of this rank's chunk of the sum.
-  void KeepRest(int part, std::vector<const uint8_t*> terms, const double* lost) const {
+  void KeepRest(int part, const std::vector<const uint8_t*>& terms, const double* lost) const {
+    std::vector<double> term(codec_->block());
     for (int chunk = 0; chunk < num_ranks_; ++chunk) {
-      std::vector<double> left = ValuesOf(part, chunk);
-      const std::vector<double> term = Decode(left.size(), &terms[chunk]);
-      for (size_t i = 0; i < left.size(); ++i) left[i] -= term[i];
-      if (chunk == rank_ && lost != nullptr) {
-        for (size_t i = 0; i < left.size(); ++i) left[i] += lost[i];
-      }
-      OnValues(bucket_->parts()[part].state[0], [&](auto residual) { Put(left, part, chunk, residual); });
+      ForEachBlock(part, chunk, [&, from = terms[chunk]](int64_t begin, absl::Span<double> left) mutable {
+        Get(part, chunk, begin, left);
+        codec_->Decode(from, absl::MakeSpan(term.data(), left.size()));
+        from += codec_->BlockBytes(std::ssize(left));
+        for (size_t i = 0; i < left.size(); ++i) left[i] -= term[i];
+        if (chunk == rank_ && lost != nullptr) {
+          for (size_t i = 0; i < left.size(); ++i) left[i] += lost[begin + static_cast<int64_t>(i)];
+        }
+        Put(part, chunk, begin, left, bucket_->parts()[part].state[0]);
+      });
     }
-  }
-
-  // The part's sum replaces its gradient.
-  void TakeSums(int part, std::vector<const uint8_t*> sums) const {
-    for (int chunk = 0; chunk < num_ranks_; ++chunk) {
-      const std::vector<double> sum = Decode(chunks_[part][chunk].num_elements(), &sums[chunk]);
-      OnValues(bucket_->parts()[part].gradient, [&](auto values) { Put(sum, part, chunk, values); });
-    }
-  }
-
-  template <class T>
-  void Put(const std::vector<double>& from, int part, int chunk, absl::Span<T> whole) const {
-    auto next = from.begin();
-    chunks_[part][chunk].ForEachRun([&](int64_t begin, int64_t length) {
-      std::copy_n(next, length, whole.begin() + begin);
-      next += length;
-    });
   }
 
   bool IsFinite(int part, std::vector<const uint8_t*> encoded) const {

@@ -1,5 +1,6 @@
 #include "parallel/compression/element_box.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -57,6 +58,14 @@ TEST(ElementBoxTest, HasTheElementsOfTheBox) {
     EXPECT_EQ(num_runs, of.num_runs) << of.shape << " at " << of.offset << " of " << of.whole;
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_EQ(box.IndexOf(static_cast<int64_t>(i)), expected[i]);
+    }
+    for (int64_t begin = 0; begin < box.num_elements(); ++begin) {
+      const int64_t size = std::min<int64_t>(3, box.num_elements() - begin);
+      std::vector<int64_t> some;
+      box.ForEachRun(begin, size, [&](int64_t first, int64_t length) {
+        for (int64_t i = 0; i < length; ++i) some.push_back(first + i);
+      });
+      EXPECT_EQ(some, std::vector<int64_t>(expected.begin() + begin, expected.begin() + begin + size));
     }
     std::vector<float> whole(of.whole.num_elements());
     std::iota(whole.begin(), whole.end(), 0.0f);
