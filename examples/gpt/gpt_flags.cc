@@ -265,7 +265,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   const ScaledBatch scaled = BatchForRanks(run.asked_batch, run.microbatches, run.mesh.num_ranks());
   run.batch = scaled.batch;
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
-  run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule, run.compute_dtype);
+  run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule);
   run.plan = run.plans[0].plan;
   run.loss_scale = LossScaleFromFlags(run.compute_dtype, run.plan);
   run.measures_segments = MeasuresSegmentCosts();
