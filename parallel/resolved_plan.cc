@@ -51,9 +51,8 @@ class Resolver {
     CollectUnits();
     CutPipeline();
     const std::vector<int> ranks = result_.pipeline ? result_.pipeline->stage_ranks : std::vector<int>();
-    for (int i = 0; i < std::ssize(result_.parameters); ++i) {
-      ResolvedParameter& of = result_.parameters[i];
-      of.communication = CommunicationOf(of.path, of.styles, of.stages, ranks, MeshOf(i));
+    for (int i = 0; ResolvedParameter & of : result_.parameters) {
+      of.communication = CommunicationOf(of.path, of.styles, of.stages, ranks, MeshOf(i++));
     }
     return std::move(result_);
   }

@@ -86,8 +86,7 @@ struct ImageRun {
 // What a run that goes on in a folder takes over, and what of it may not change.
 StateTexts FlagTexts() {
   nlohmann::json flags;
-  for (const char* name :
-       {"batch", "batch_ranks", "microbatches", "steps", "lr", "weight_decay", "seed"}) {
+  for (const char* name : {"batch", "batch_ranks", "microbatches", "steps", "lr", "weight_decay", "seed"}) {
     flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
   }
   return {{"weft.flags", flags.dump()}};

@@ -1,11 +1,10 @@
 // A program of another workspace: links @weft//:spawn_ranks alone, and sums over two processes.
 
-#include "runtime/launch/spawn_ranks.h"
-
 #include <cstdio>
 #include <stdexcept>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/launch/spawn_ranks.h"
 #include "runtime/tensor/tensor.h"
 
 int main(int argc, char** argv) {
