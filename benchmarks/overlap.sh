@@ -2,7 +2,7 @@
 # How much of the communication of gradients and parameters hides behind compute, on a link that is slow enough to see:
 #
 #   bazel run //benchmarks:overlap -- [--rate=MBIT] [--steps=N] [--pairs=N] [--plans=ddp,zero1,zero2,fsdp] [--scheduler=JSON]
-#                                     [--peer=PYTHON] [TRAIN_GPT_FLAG...]
+#                                     [--peer=PYTHON] [--traces=FOLDER] [TRAIN_GPT_FLAG...]
 #
 # Two processes train a small GPT (6 layers, 384 wide, 16 x 256), one thread each, in two network namespaces, each with its
 # own /dev/shm. The cable between them is shaped to MBIT (1000) by a token bucket at both ends, or not, in turn, as many
@@ -24,6 +24,9 @@
 #   overlap/PLAN/ahead                       our tokens/s on the shaped link over the peer's; target 1
 #   overlap/PLAN/ahead_exposed               the peer's smaller exposed share less ours; target 0
 #
+# With --traces, an existing folder, one more run of each on the shaped link is traced: FOLDER/PLAN.json and PLAN.inline.json,
+# and both with .1 of rank 1, for tools/merge_traces.py and tools/draw_trace.py. Tracing is no part of what is measured.
+#
 # Losses shaped and unshaped are the same bits, or it exits 1, as it does where the kernel refuses namespaces.
 set -u
 rate=1000
@@ -32,6 +35,7 @@ pairs=5
 plans=ddp,fsdp
 scheduler=
 peer=
+traces=
 flags=()
 for word in "${@:5}"; do
   case $word in
@@ -41,6 +45,7 @@ for word in "${@:5}"; do
     --plans=*) plans=${word#*=} ;;
     --scheduler=*) scheduler=${word#*=} ;;
     --peer=*) peer=${word#*=} ;;
+    --traces=*) traces=${word#*=} ;;
     --help)
       sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
       exit 0
@@ -51,6 +56,8 @@ done
 for number in "rate=$rate" "steps=$steps" "pairs=$pairs"; do
   [[ $number =~ =[1-9][0-9]*$ ]] || { echo "error: --$number: expected a whole number of 1 or more" >&2; exit 1; }
 done
+[[ -z $traces || $traces == /* ]] || traces=${BUILD_WORKING_DIRECTORY:-$PWD}/$traces
+[[ -z $traces || -d $traces ]] || { echo "error: --traces=$traces: expected a folder that exists" >&2; exit 1; }
 [[ $steps -ge 4 ]] || { echo "error: --steps=$steps: expected 4 or more, the first three are not counted" >&2; exit 1; }
 
 . benchmarks/shaped_link.sh
@@ -145,6 +152,11 @@ for plan in ${plans//,/ }; do
       run_peer "$plan.peer_$sizes.shaped.$pair" "$plan" "$sizes"
     done
   done
+  if [[ -n $traces ]]; then
+    for way in "$plan" "$plan.inline"; do
+      run "$way.traced" "$train" "${model[@]}" "--plan=$PWD/plan.$way.json" "--trace=$traces/$way.json" "${flags[@]}"
+    done
+  fi
   python3 "$report" figures "$plan" "$pairs" || exit 1
   if [[ -n $peer ]]; then python3 "$report" peer "$plan" "$pairs" || exit 1; fi
 done

@@ -99,8 +99,9 @@ PipelineSchedule ReadScheduleCsv(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
-  if (!file)
+  if (!file) {
     Throw(absl::StatusCode::kNotFound, "cannot read the schedule ", path, ": ", std::strerror(errno));
+  }
   return ScheduleFromCsv(text.str(), path);
 }
 
