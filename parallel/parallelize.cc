@@ -296,14 +296,13 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
   AgreeOnAllStartValues(model, *part, segmented, model_stages, options.start_values);
   const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);
   const std::vector<ResolvedUnit> units = UnitsHere(resolved, parameters, stages);
-  if (segmented == nullptr) {
-    std::vector<ParameterCommunication> communication;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i]->is_here()) communication.push_back(resolved.parameters[i].communication);
-    }
-    return ScheduleData(model, part, units, communication, plan.scheduler());
+  std::vector<ParameterCommunication> communication;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i]->is_here()) communication.push_back(resolved.parameters[i].communication);
   }
-  model_stages.data = ScheduleStageData(model, part, units, stages, model_stages, plan.scheduler());
+  if (segmented == nullptr) return ScheduleData(model, part, units, communication, plan.scheduler());
+  model_stages.data =
+      ScheduleStageData(model, part, units, communication, stages, model_stages, plan.scheduler());
   segmented->set_stages(std::move(model_stages));
 }
 

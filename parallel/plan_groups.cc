@@ -81,6 +81,12 @@ PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, int part, cons
     Layout gradient = layouts.compute;
     for (int axis : AxesIn(batch & ~SplitAxes(layouts.compute))) gradient = gradient.WithPartial(axis);
     const Layout between = BeforeReplicaSum(gradient, layouts.of_gradient());
+    if (resolved.communication.compresses()) {
+      const AxisMask summed = MaskOf(resolved.communication.axes);
+      const AxisMask splits = summed & SplitAxes(layouts.of_gradient());
+      grads.Add(splits != 0 ? splits : summed);
+      if (splits != 0) replicas.Add(summed & ~splits);
+    }
     grads.AddMove(gradient, between, shape, reduce);
     replicas.AddMove(between, layouts.of_gradient(), shape, reduce);
     groups.AddMove(layouts.of_gradient(), layouts.of_state(), shape, dtype);

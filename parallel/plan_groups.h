@@ -19,7 +19,7 @@ namespace weft {
 // lists in an order that follows from plan and mesh alone, so that every rank of a group has the same one.
 //
 // The second list: the axes that lanes beside the rank's thread communicate over, gradients to their rest (in
-// the dtype in which they are reduced) and parameters to compute and after an update.
+// the dtype in which they are reduced, or by a method of communication) and parameters to compute and after an update.
 //
 // `part`: of a model's parts (On), the one that this rank has, on whose mesh all is; -1 if it has none.
 // `dtype`, `compute_dtype`: of the run, for parameters that the plan gives none of their own.

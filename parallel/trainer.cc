@@ -69,10 +69,6 @@ Trainer::Trainer(Module& model, Optimizer& optimizer, TrainerOptions options)
       optimizer_(optimizer),
       records_(context_) {
   WEFT_REQUIRE(options_.schedule, "Trainer: expected a schedule, got an empty function");
-  WEFT_REQUIRE(
-      options_.loss_scale == nullptr || !HasCompression(model),
-      "Trainer: loss_scale and Communication: expected one of them; residuals would be in units of a scale "
-      "that changes");
 }
 
 StepMetrics Trainer::BeginStep() {
@@ -84,6 +80,9 @@ StepMetrics Trainer::BeginStep() {
   metrics.step = ++step_;
   metrics.lr = options_.schedule(metrics.step);
   context_.state().set_step(static_cast<uint64_t>(metrics.step));
+  if (options_.loss_scale != nullptr && HasCompression(model_)) {
+    BeginScaledStep(model_, options_.loss_scale->value().Item());
+  }
   return metrics;
 }
 
@@ -244,6 +243,9 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
   // Likewise 0 / 0 where nothing was counted.
   if (num_tokens.defined()) scale = Add(scale, Cast(Div(0, OnMeshOf(scale, num_tokens)), scale.dtype()));
   optimizer_.Step(lr, scale);
+  if (loss_scale != nullptr && HasCompression(model_)) {
+    EndScaledStep(model_, std::isfinite(scale.Item()));
+  }
   if (loss_scale != nullptr) loss_scale->Update(OnMeshOf(loss_scale->value(), norm.norm_squared));
   return norm.norm_squared;
 }

@@ -34,7 +34,8 @@ struct TrainerOptions {
   Schedule schedule = WarmupCosine();
   double grad_clip = 1;  // largest global gradient norm; 0: not clipped
   // Of the loss, for forward and backward in f16; null: none. The trainer views it and updates it with each step. A step
-  // whose gradients overflow then changes nothing but the scale, and the next one goes on.
+  // whose gradients overflow then changes nothing but the scale, and the next one goes on. Where gradients are compressed
+  // (Communication) the host reads the scale at a step's begin, and at its end whether it was applied.
   LossScale* loss_scale = nullptr;
   // After so many steps each, replicas of parameters and of the optimizer's state are compared bit by bit, those of stages
   // that have a parameter in common too; 0: never.
@@ -52,7 +53,7 @@ struct TrainerOptions {
 class Trainer {
  public:
   // `optimizer` has the parameters to train. The trainer views it and the model.
-  // Errors: InvalidArgument without a schedule, and with a loss scale where gradients are compressed (Communication).
+  // Errors: InvalidArgument without a schedule.
   Trainer(Module& model, Optimizer& optimizer, TrainerOptions options = {});
 
   // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the

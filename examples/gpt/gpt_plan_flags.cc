@@ -57,7 +57,7 @@ ABSL_FLAG(std::vector<std::string>, offload, {},
           "optimizer's, and "
           "gradients), parameters (and their state), activations; a list with commas");
 ABSL_FLAG(std::string, communication, "none",
-          "of ddp: how gradients are summed over ranks: none (exactly), bf16, f16, int8, onebit, "
+          "how gradients are summed over ranks: none (exactly), bf16, f16, int8, onebit, "
           "\"topk(0.01)\", \"randomk(0.01)\", \"powersgd(2)\" (docs/compression.md)");
 ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
 ABSL_FLAG(bool, sequence_parallel, false,
@@ -127,10 +127,9 @@ Plan OffloadFromFlags() {
 }
 
 // What --communication says of all gradients.
-Plan CommunicationFromFlags(DType compute_dtype) {
+Plan CommunicationFromFlags() {
   const CommunicationMethod method = CommunicationMethod::Parse(absl::GetFlag(FLAGS_communication));
   if (method.is_none()) return {};
-  WEFT_REQUIRE(compute_dtype != DType::kF16, "--communication=", method.ToString(), ": not with --dtype=f16");
   return {{"", Communication(method.ToString())}};
 }
 
@@ -138,8 +137,8 @@ Plan CommunicationFromFlags(DType compute_dtype) {
 
 DeviceMesh MeshFromFlags(std::optional<int> launched_ranks) {
   const std::string choices = absl::GetFlag(FLAGS_mesh_choices);
-  WEFT_REQUIRE(choices.empty() || !IsGiven("mesh"),
-               "--mesh_choices: it is instead of --mesh=", absl::GetFlag(FLAGS_mesh));
+  WEFT_REQUIRE(choices.empty() || !IsGiven("mesh"), "--mesh_choices=", choices,
+               ": expected no --mesh beside it, got --mesh=", absl::GetFlag(FLAGS_mesh));
   return MeshOf(absl::GetFlag(FLAGS_mesh), choices, launched_ranks);
 }
 
@@ -182,8 +181,8 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
   return schedule;
 }
 
-std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule,
-                                      DType compute_dtype) {
+std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
+                                      const std::optional<PipelineSchedule>& schedule) {
   const std::string recompute = absl::GetFlag(FLAGS_recompute);
   OneOf("recompute", recompute, {"auto", "none", "full", "selective"});
   const std::string plan = absl::GetFlag(FLAGS_plan);
@@ -203,9 +202,8 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optiona
     for (const absl::string_view name : {"none", "selective", "full"}) {
       if (recompute != "auto" && recompute != name) continue;
       plans.push_back(
-          {absl::StrCat("--recompute=", name), made.Merge(RecomputePlan(name))
-                                                   .Merge(OffloadFromFlags())
-                                                   .Merge(CommunicationFromFlags(compute_dtype))});
+          {absl::StrCat("--recompute=", name),
+           made.Merge(RecomputePlan(name)).Merge(OffloadFromFlags()).Merge(CommunicationFromFlags())});
     }
     return plans;
   }

@@ -11,7 +11,6 @@
 #include "mesh/device_mesh.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/plan.h"
-#include "runtime/base/dtype.h"
 
 namespace weft {
 
@@ -41,9 +40,9 @@ struct NamedPlan {
 
 // What --plan says, and the flags that go with its names. The first is what runs; the others take less memory, each less than
 // the one before it (--recompute=auto).
-// Errors: InvalidArgument for flags that do not fit each other, the mesh, the schedule or the dtype of computing.
-std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule,
-                                      DType compute_dtype);
+// Errors: InvalidArgument for flags that do not fit each other, the mesh or the schedule.
+std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
+                                      const std::optional<PipelineSchedule>& schedule);
 
 }  // namespace weft
 

@@ -35,37 +35,49 @@ DTensor Count(const IntrusivePtr<MeshContext>& context, uint64_t count) {
       Layout(/*ndim=*/0, context->mesh().num_axes()), Shape());
 }
 
-// Rows of another number of ranks, dealt out in turn.
-void LoadRows(TensorSource& reader, const GradientCompression::StateEntry& entry, const TensorType& saved) {
-  const ShardBox own = entry.tensor.LocalBox();
-  const Tensor& piece = entry.tensor.ToLocal();
+// Adds rows of any number of ranks, dealt out in turn.
+void AddRows(TensorSource& reader, const std::string& name, const DTensor& to, const TensorType& saved) {
+  const ShardBox own = to.LocalBox();
+  const Tensor& piece = to.ToLocal();
   ShardBox row = own;
   row.global_shape[0] = saved.shape[0];
-  FillTensor(piece, 0);
   for (row.offset[0] = own.offset[0]; row.offset[0] < saved.shape[0]; row.offset[0] += own.global_shape[0]) {
-    const Tensor read = reader.Read(entry.name, row, entry.tensor.context()->allocator());
+    const Tensor read = reader.Read(name, row, to.context()->allocator());
     OnValues(piece, [&](auto values) {
       using T = typename decltype(values)::value_type;
       const T* const more = read.data<T>();
-      // The first row as it is: even -0 keeps its sign.
-      const bool is_first = row.offset[0] == own.offset[0];
-      for (size_t i = 0; i < values.size(); ++i) values[i] = is_first ? more[i] : values[i] + more[i];
+      // To nothing a row as it is: even -0 keeps its sign.
+      for (size_t i = 0; i < values.size(); ++i) values[i] = values[i] == 0 ? more[i] : values[i] + more[i];
     });
   }
 }
 
+// Errors: InvalidArgument for what is no `tensor` but for its extent of dim 0.
+void CheckRows(TensorSource& reader, const std::string& name, const DTensor& tensor,
+               const TensorType& saved) {
+  Shape rest = saved.shape;
+  if (rest.ndim() > 0) rest[0] = tensor.shape()[0];
+  WEFT_REQUIRE(saved.dtype == tensor.dtype() && rest == tensor.shape(), "'", reader.path(), "': tensor '",
+               name, "' is ", saved.ToString(), ", expected ", tensor.type().ToString(),
+               ", of any extent of dim 0");
+}
+
 void LoadEntry(TensorSource& reader, const GradientCompression::StateEntry& entry) {
   const DTensor& tensor = entry.tensor;
-  const TensorType* const saved = reader.Find(entry.name);
-  if (saved == nullptr) return FillTensor(tensor.ToLocal(), 0);
-  if (entry.is_shared && saved->shape != tensor.shape()) return FillTensor(tensor.ToLocal(), 0);
-  Shape rest = saved->shape;
-  if (rest.ndim() > 0) rest[0] = tensor.shape()[0];
-  WEFT_REQUIRE(saved->dtype == tensor.dtype() && rest == tensor.shape(), "'", reader.path(), "': tensor '",
-               entry.name, "' is ", saved->ToString(), ", expected ", tensor.type().ToString(),
-               ", of any extent of dim 0");
-  if (!entry.is_shared) return LoadRows(reader, entry, *saved);
-  CopyTensor(reader.Read(entry.name, tensor.LocalBox(), tensor.context()->allocator()), tensor.ToLocal());
+  FillTensor(tensor.ToLocal(), 0);
+  if (entry.is_shared) {
+    const TensorType* const saved = reader.Find(entry.name);
+    if (saved == nullptr || saved->shape != tensor.shape()) return;
+    CheckRows(reader, entry.name, tensor, *saved);
+    CopyTensor(reader.Read(entry.name, tensor.LocalBox(), tensor.context()->allocator()), tensor.ToLocal());
+    return;
+  }
+  for (const std::string& name : {entry.name, entry.of_replicas}) {
+    const TensorType* const saved = name.empty() ? nullptr : reader.Find(name);
+    if (saved == nullptr) continue;
+    CheckRows(reader, name, tensor, *saved);
+    AddRows(reader, name, tensor, *saved);
+  }
 }
 
 class CommunicationPart final : public StatePart {
@@ -111,6 +123,14 @@ void LoadCommunicationState(TensorSource& reader, Module& model) {
     const Tensor round = reader.Read(kRound, WholeBox(Shape()), model.context()->allocator());
     compression->set_round(static_cast<uint64_t>(round.ToVector<int64_t>()[0]));
   }
+}
+
+void BeginScaledStep(Module& model, double scale) {
+  for (GradientCompression* compression : CompressionsOf(model)) compression->BeginScaledStep(scale);
+}
+
+void EndScaledStep(Module& model, bool applied) {
+  for (GradientCompression* compression : CompressionsOf(model)) compression->EndScaledStep(applied);
 }
 
 std::shared_ptr<StatePart> MakeCommunicationState(Module& model) {

@@ -18,9 +18,23 @@ namespace weft {
 // Whether any of the model's gradients is compressed on these ranks: its plan says so, and several ranks sum them.
 bool HasCompression(Module& model);
 
+// A step whose loss is scaled (dtensor/optim/loss_scale.h) is between these: gradients are encoded without the scale, so
+// that what is kept is in the gradient's own units, and a step that is not `applied`, since something overflowed, leaves
+// it as it was before. A Trainer calls both; by hand:
+//   BeginScaledStep(model, scale.value().Item());
+//   Backward(loss, scale.Seed(loss));
+//   const GlobalNorm norm = ComputeGlobalNorm(parameters, max_norm, scale.value());
+//   optimizer.Step(lr, norm.scale);
+//   EndScaledStep(model, std::isfinite(norm.norm_squared.Item()));
+// Nothing, where nothing is compressed.
+// Cost:   a copy of what is kept, which stays allocated.
+// Errors: InvalidArgument for a scale that is not above 0 and finite.
+void BeginScaledStep(Module& model, double scale);
+void EndScaledStep(Module& model, bool applied);
+
 // For SaveTensors, behind CheckpointTensors: "communication.round", and of each compressed parameter
-// "communication.PATH.NAME". Empty, if nothing is compressed. A residual is saved of every rank of its group:
-// [ranks, shape of the parameter].
+// "communication.PATH.NAME", of what replicas sum "communication.PATH.replicas.NAME". Empty, if nothing is compressed. A
+// residual is saved of every rank of its group: [ranks, shape of the parameter].
 // Cost:   waits for sums that are under way.
 // Errors: FailedPrecondition within a backward pass.
 std::vector<std::pair<std::string, DTensor>> CommunicationState(Module& model);

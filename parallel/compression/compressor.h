@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "parallel/compression/communication_method.h"
 #include "parallel/compression/compressor_registry.h"
+#include "parallel/compression/element_box.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/worker.h"
 #include "runtime/tensor/tensor.h"
@@ -27,6 +28,14 @@ struct GradientPart {
   // contiguous, and nobody else's: it may serve as scratch in between.
   Tensor gradient;
   std::vector<Tensor> state = {};  // what Compressor::State says, in its order; zero at first
+  // Of Compressor::ReduceScatter alone. In: the box of `gradient` that each member of the group owns, by group rank; they may
+  // be uneven and empty, and have each element once together.
+  std::vector<ElementBox> boxes = {};
+  // Out: the sum over the group of this rank's box, in its order.
+  Tensor owned = {};
+
+  // Copies to `owned` what group rank `rank` owns of `gradient`.
+  void TakeOwned(int rank) const;
 };
 
 // Gradients that are summed together, over one group.
@@ -96,6 +105,11 @@ class Compressor {
   // group (GradientBucket::Add), and returns what ends last. Every rank of the group issues the same.
   // Threads: the rank's thread. It does not wait.
   virtual Work Reduce(const std::shared_ptr<GradientBucket>& bucket) const = 0;
+
+  // The same where each member of the group is to have the sum of its own box alone (GradientPart::boxes), in
+  // GradientPart::owned; `gradient` is scratch. What is kept for a part is of its whole gradient here, too. By default the
+  // sum is made whole, and the box taken from it.
+  virtual Work ReduceScatter(const std::shared_ptr<GradientBucket>& bucket) const;
 };
 
 // The argument that every method of Weft's has: whether what a rank did not send is added to its next gradient.

@@ -40,6 +40,9 @@ struct CompressorRules {
   // What arguments mean beyond their types.
   // Errors: InvalidArgument.
   void (*check)(const CommunicationMethod& method) = nullptr;
+  // By which method its sums are summed over replicas in their turn: without what is done to each term once. Null: by
+  // the same.
+  CommunicationMethod (*of_replicas)(const CommunicationMethod& method) = nullptr;
 };
 
 // Registers a method from its own file, during static initialisation, Weft's own and those of a program:

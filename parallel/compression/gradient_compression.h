@@ -17,18 +17,10 @@
 #include "dtensor/redistribution/pending_moves.h"
 #include "mesh/layout.h"
 #include "parallel/compression/compressor.h"
-#include "parallel/compression/parameter_communication.h"
-#include "runtime/tensor/tensor_type.h"
+#include "parallel/compression/sum_levels.h"
+#include "runtime/tensor/tensor.h"
 
 namespace weft {
-
-// A parameter as its gradients are compressed.
-struct CompressedLeaf {
-  std::string path;
-  TensorType type;  // of the gradient at rest
-  Layout layout;    // there; whole along the axes
-  ParameterCommunication communication;
-};
 
 // Of a leaf, a gradient that has arrived.
 struct ArrivedGradient {
@@ -38,9 +30,10 @@ struct ArrivedGradient {
 
 // Sums gradients that arrive as sums still to be made over the axes of their methods: those of one method, group and
 // dtype in one bucket of the method's. What other axes lack is redistributed before. All arithmetic is in f64 or f32:
-// gradients in narrower dtypes are cast.
+// gradients in narrower dtypes are cast. Which sums there are, SumLevel says.
 //
-// What the methods keep lies per rank of the group, and where the parameter is split, split as it is.
+// What the methods keep lies per rank of all that has not been summed yet, and where the parameter is split otherwise,
+// split as it is: of the first sum a rank's whole gradient, of the second its box.
 // Threads: the rank's thread; every rank calls it alike.
 class GradientCompression {
  public:
@@ -51,9 +44,21 @@ class GradientCompression {
   // Whether a gradient that arrives so is one for Reduce.
   bool Takes(int leaf, const Layout& arriving) const;
 
-  // The sums, in the layouts at rest, by number; pending unless `lane` is kInline. Memory of gradients that nobody else
-  // holds is used. Purpose, module path and kind of memory are those of the moment.
-  std::vector<DTensor> Reduce(std::vector<ArrivedGradient> gradients, Lane lane);
+  // The sums, in the layouts at rest, by number; pending unless the lanes are kInline. `replica_lane`: of what replicas sum.
+  // Memory of gradients that nobody else holds is used. Purpose, module path and kind of memory are those of the moment.
+  std::vector<DTensor> Reduce(std::vector<ArrivedGradient> gradients, Lane lane, Lane replica_lane);
+
+  // What the first sums of the last Reduce wait for, replicas' sums apart: whole gradients are there until then. Null, if
+  // they did not run on a lane.
+  const IntrusivePtr<PendingMoves>& first_sums() const { return first_sums_; }
+
+  // Between these, gradients arrive times `scale` and leave so, but are encoded without it: what is kept is in the
+  // gradient's own units, whatever the scale. A step that is not applied, or that another one begins before the end of,
+  // leaves what was kept before it; the count of rounds goes on.
+  // Cost:   a copy of what is kept, in memory of its own; waits for sums that are under way.
+  // Errors: InvalidArgument for a scale that is not above 0 and finite.
+  void BeginScaledStep(double scale);
+  void EndScaledStep(bool applied);
 
   // A pass has ended: the next one is another round.
   void EndPass();
@@ -62,14 +67,7 @@ class GradientCompression {
   uint64_t round() const { return round_; }
   void set_round(uint64_t round) { round_ = round; }
 
-  // A tensor that is kept.
-  struct StateEntry {
-    std::string name;  // "communication.PATH.residual"
-    // Per rank: [ranks of the group, shape of the parameter], dim 0 split over the axes. Shared: [parts that the
-    // parameter is split into, elements], dim 0 split as the parameter is.
-    DTensor tensor;
-    bool is_shared = false;
-  };
+  using StateEntry = CompressionState;
   // Shares memory with what is kept; nothing is under way in it.
   std::vector<StateEntry> State();
 
@@ -78,17 +76,22 @@ class GradientCompression {
 
   struct Leaf {
     CompressedLeaf spec;
-    const Compressor* compressor = nullptr;  // null: it compresses nothing
     DType dtype = DType::kF32;
-    std::vector<StateEntry> state = {};
+    std::vector<SumLevel> levels = {};                // none: it compresses nothing
+    std::vector<const Compressor*> compressors = {};  // of each
+    std::vector<std::vector<StateEntry>> state = {};  // of each
   };
+  // Gradients of one bucket of a method's, by leaf.
+  using Arrived = std::vector<ArrivedGradient>;
 
-  void AddState(Leaf& leaf);
-  DTensor MakeState(const Leaf& leaf, const CompressorState& state, int64_t num_elements) const;
-  DTensor Prepare(const Leaf& leaf, DTensor gradient, Lane lane) const;
-  GradientPart MakePart(const Leaf& leaf, const Layout& arriving, DTensor prepared,
+  const Compressor* CompressorOf(const CommunicationMethod& method);
+  std::vector<DTensor> ReduceLevel(Arrived gradients, int level, Lane lane);
+  std::vector<DTensor> ReduceBucket(Arrived gradients, int level, Lane lane);
+  DTensor Prepare(const Leaf& leaf, const SumLevel& level, DTensor gradient, Lane lane) const;
+  GradientPart MakePart(const Leaf& leaf, int level, double factor, const DTensor& prepared,
                         GradientBucket& bucket) const;
-  std::vector<DTensor> ReduceBucket(std::vector<ArrivedGradient> gradients, Lane lane);
+  uint32_t SubjectOf(const Arrived& gradients) const;
+  void WaitForSums();
 
   MeshContext& context_;
   std::map<std::string, std::unique_ptr<const Compressor>> compressors_;  // by the method's text
@@ -96,6 +99,10 @@ class GradientCompression {
   uint64_t round_ = 0;
   bool is_used_ = false;                               // in this pass
   std::vector<IntrusivePtr<PendingMoves>> under_way_;  // of the last pass that summed anything
+  IntrusivePtr<PendingMoves> first_sums_;
+  double scale_ = 1;                 // of the gradients that arrive
+  bool is_scaled_ = false;           // within a scaled step
+  std::vector<Tensor> before_step_;  // what was kept before it, by State()
 };
 
 }  // namespace weft

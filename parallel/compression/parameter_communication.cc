@@ -1,14 +1,16 @@
 #include "parallel/compression/parameter_communication.h"
 
 #include <algorithm>
+#include <set>
 
+#include "absl/strings/str_join.h"
 #include "parallel/styles/communication.h"
 #include "runtime/base/error.h"
 
 namespace weft {
 
 ParameterCommunication CommunicationOf(const std::string& path, const std::vector<Style>& styles,
-                                       const ParameterLayouts& layouts, const std::vector<int>& stages,
+                                       const std::vector<int>& stages, const std::vector<int>& stage_ranks,
                                        const DeviceMesh& mesh) {
   ParameterCommunication communication;
   const auto own =
@@ -19,19 +21,17 @@ ParameterCommunication CommunicationOf(const std::string& path, const std::vecto
   for (const Style& style : styles) {
     const StyleRules& rules = FindStyle(style.name);
     if (!rules.has_axis || rules.reach != StyleReach::kBelow) continue;
-    const int axis = mesh.FindAxis(style.axis);
-    WEFT_REQUIRE(
-        !layouts.of_gradient().IsShard(axis), own->ToString(), " on '", path,
-        "': its gradient is reduce-scattered over axis '", style.axis, "' by ", style.ToString(),
-        "; expected one that is summed whole: DataParallel without shard_state and shard_gradient, or "
-        "Communication(\"none\")");
-    communication.axes.push_back(axis);
+    communication.axes.push_back(mesh.FindAxis(style.axis));
   }
   std::sort(communication.axes.begin(), communication.axes.end());
   communication.axes.erase(std::unique(communication.axes.begin(), communication.axes.end()),
                            communication.axes.end());
-  WEFT_REQUIRE(stages.empty() || !communication.compresses(), own->ToString(), " on '", path,
-               "': gradients of a pipeline's stages are summed exactly; expected none");
+  std::set<int> holders;
+  for (const int stage : stages) holders.insert(stage_ranks[stage]);
+  WEFT_REQUIRE(holders.size() <= 1 || !communication.compresses(), own->ToString(), " on '", path,
+               "': stages on ranks ", absl::StrJoin(holders, " and "),
+               " of the pipeline have it in common, and each would keep a residual of its own; expected "
+               "Communication(\"none\") on it");
   return communication;
 }
 

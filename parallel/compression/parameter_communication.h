@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/nn/parameter.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
 #include "parallel/compression/communication_method.h"
@@ -24,12 +23,13 @@ struct ParameterCommunication {
 };
 
 // By the styles that reach the parameter: the method of its Communication, over the axes of the styles that reach below
-// and leave it whole (DataParallel). Tensor-parallel axes sum as ever.
-// Errors: InvalidArgument naming the parameter and the axis, where such a style splits the gradient (FullyShard,
-//         shard_state, shard_gradient): it is reduce-scattered, and methods make whole sums; and where stages of a
-//         pipeline have it.
+// (DataParallel, FullyShard). Tensor-parallel axes sum as ever.
+//
+// `stages`: of a pipeline that have the parameter, `stage_ranks` the index along its axis of each stage's rank.
+// Errors: InvalidArgument naming the parameter, where several ranks of a pipeline have it: residuals of stages that sum
+//         the same gradient would go under one name.
 ParameterCommunication CommunicationOf(const std::string& path, const std::vector<Style>& styles,
-                                       const ParameterLayouts& layouts, const std::vector<int>& stages,
+                                       const std::vector<int>& stages, const std::vector<int>& stage_ranks,
                                        const DeviceMesh& mesh);
 
 }  // namespace weft

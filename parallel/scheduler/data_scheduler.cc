@@ -145,15 +145,14 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
   for (const int number : numbers) {
     const Parameter& parameter = *parameters[number];
     const ParameterLayouts& layouts = parameter.layouts();
-    leaves.push_back(
-        {.node = &parameter.leaf(),
-         .path = parameter.full_path(),
-         .type = parameter.at_rest().type(),
-         .layout = layouts.of_gradient(),
-         .reduce_dtype = parameter.reduce_dtype(),
-         .accumulates_unreduced = layouts.accumulates_unreduced,
-         .unit = unit_of_leaf[number],
-         .communication = communication.empty() ? ParameterCommunication() : communication[number]});
+    leaves.push_back({.node = &parameter.leaf(),
+                      .path = parameter.full_path(),
+                      .type = parameter.at_rest().type(),
+                      .layout = layouts.of_gradient(),
+                      .reduce_dtype = parameter.reduce_dtype(),
+                      .accumulates_unreduced = layouts.accumulates_unreduced,
+                      .unit = unit_of_leaf[number],
+                      .communication = communication[number]});
     const TensorType& type = leaves.back().type;
     gradient_bytes += type.shape.num_elements() * ItemSize(type.dtype);
   }
@@ -175,7 +174,7 @@ struct Scheduled {
   std::shared_ptr<UnitCopies> copies;                     // null: there are no units
 };
 
-// `communication`: of each parameter, or empty. One set of buckets for each of `lists`, which between them have every parameter that is here once, by number.
+// `communication`: of each parameter. One set of buckets for each of `lists`, which between them have every parameter that is here once, by number.
 Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
                    const std::vector<ResolvedUnit>& units,
                    const std::vector<ParameterCommunication>& communication,
@@ -231,6 +230,7 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
 
 std::shared_ptr<StageData> ScheduleStageData(Module& model, const IntrusivePtr<MeshContext>& context,
                                              const std::vector<ResolvedUnit>& units,
+                                             const std::vector<ParameterCommunication>& communication,
                                              const std::vector<std::vector<int>>& stages,
                                              const ModelStages& model_stages,
                                              const SchedulerOptions& options) {
@@ -248,7 +248,7 @@ std::shared_ptr<StageData> ScheduleStageData(Module& model, const IntrusivePtr<M
   for (const auto& [of, numbers] : parameters_of) lists.push_back(numbers);
   if (context->mesh().num_ranks() > 1) {
     const Scheduled scheduled =
-        Schedule(model, context, units, /*communication=*/{}, lists, /*by_stage=*/true, options);
+        Schedule(model, context, units, communication, lists, /*by_stage=*/true, options);
     parts.copies = scheduled.copies;
     size_t list = 0;
     for (const auto& [of, numbers] : parameters_of) parts.buckets.push_back({of, scheduled.buckets[list++]});

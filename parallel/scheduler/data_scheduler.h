@@ -16,7 +16,7 @@ namespace weft {
 // parameters get their sink and, in a unit, the source of their copies; modules of units tell when forward has
 // left them. From then on forward and backward do the rest. On a mesh of one rank there is nothing to do.
 //
-// `communication`: by which method gradients are summed, of each parameter.
+// `communication`: by which method gradients are summed, of each parameter that is here.
 void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
                   const std::vector<ResolvedUnit>& units,
                   const std::vector<ParameterCommunication>& communication, const SchedulerOptions& options);
@@ -25,11 +25,13 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
 // buckets are of one stage each, and when they move is for the schedule to say (ModelStages::data).
 //
 // `units`:        of parameters that are here; none has parameters of different stages.
+// `communication`: as above.
 // `stages`:       of each parameter that is here, all the stages that have it, ascending.
 // `model_stages`: how the model is cut; its `data` is not looked at.
 // Cost: communicators among the ranks that have the same parameters, which all of them make alike.
 std::shared_ptr<StageData> ScheduleStageData(Module& model, const IntrusivePtr<MeshContext>& context,
                                              const std::vector<ResolvedUnit>& units,
+                                             const std::vector<ParameterCommunication>& communication,
                                              const std::vector<std::vector<int>>& stages,
                                              const ModelStages& model_stages,
                                              const SchedulerOptions& options);

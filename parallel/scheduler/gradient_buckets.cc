@@ -301,8 +301,10 @@ void GradientBuckets::Issue(Bucket& bucket) {
   const PathGuard path(context_.state(), bucket.path_id);
   const PurposeGuard purpose(context_.state(), Purpose::kGrad);
   const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kGrad);
+  // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
+  if (IsUnit(bucket) && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
   if (!moved.empty()) IssueMoves(bucket, moved);
-  if (!compressed.empty()) IssueCompressed(compressed);
+  if (!compressed.empty()) IssueCompressed(bucket, compressed);
 }
 
 void GradientBuckets::IssueMoves(const Bucket& bucket, const std::vector<int>& moved) {
@@ -317,11 +319,8 @@ void GradientBuckets::IssueMoves(const Bucket& bucket, const std::vector<int>& m
         .subject = leaf.subject,
     });
   }
-  // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
-  const bool is_unit = leaves_[bucket.leaves[0]].spec.unit >= 0 && !options_.holds_all;
-  if (is_unit && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
   std::vector<DTensor> results = RedistributeEach(moves, options_.lane);
-  if (is_unit) outstanding_ = results[0].impl()->pending();
+  if (IsUnit(bucket)) outstanding_ = results[0].impl()->pending();
   SumReplicas(moves, moved, &results);
   BringToHost();
   for (size_t i = 0; i < moved.size(); ++i) {
@@ -348,12 +347,14 @@ void GradientBuckets::BringToHost() {
   }
 }
 
-void GradientBuckets::IssueCompressed(const std::vector<int>& compressed) {
+void GradientBuckets::IssueCompressed(const Bucket& bucket, const std::vector<int>& compressed) {
   std::vector<ArrivedGradient> gradients;
   for (const int index : compressed) {
     gradients.push_back({index, std::exchange(leaves_[index].gradient, DTensor())});
   }
-  std::vector<DTensor> sums = compression_->Reduce(std::move(gradients), options_.lane);
+  std::vector<DTensor> sums =
+      compression_->Reduce(std::move(gradients), options_.lane, options_.replica_lane);
+  if (IsUnit(bucket)) outstanding_ = compression_->first_sums();
   BringToHost();
   for (size_t i = 0; i < sums.size(); ++i) Leave(leaves_[compressed[i]], compressed[i], std::move(sums[i]));
 }

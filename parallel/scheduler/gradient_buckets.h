@@ -128,7 +128,10 @@ class GradientBuckets final : public GradientSink {
   void CastForReduction(Leaf& leaf);
   void Issue(Bucket& bucket);
   void IssueMoves(const Bucket& bucket, const std::vector<int>& moved);
-  void IssueCompressed(const std::vector<int>& compressed);
+  void IssueCompressed(const Bucket& bucket, const std::vector<int>& compressed);
+  bool IsUnit(const Bucket& bucket) const {
+    return leaves_[bucket.leaves[0]].spec.unit >= 0 && !options_.holds_all;
+  }
   void Leave(const Leaf& leaf, int index, DTensor result);
   void SumReplicas(const std::vector<EachMove>& moves, const std::vector<int>& moved,
                    std::vector<DTensor>* results);

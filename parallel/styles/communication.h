@@ -24,8 +24,9 @@ namespace weft {
 //
 //   {"", DataParallel("dp")}, {"", Communication("topk(0.01)")}, {"ln_f", Communication("none")}
 //
-// The later entry wins. It is of gradients that rest whole along their data-parallel axes: FullyShard, shard_state,
-// shard_gradient and pipelines are refused where the plan is resolved. docs/compression.md says which to take.
+// The later entry wins. Where gradients rest split along an axis (FullyShard, shard_state, shard_gradient) each rank gets
+// its piece of the sum, and replicas of pieces are summed by the method again. A parameter that several ranks of a pipeline
+// have is refused where the plan is resolved. docs/compression.md says which to take.
 Style Communication(absl::string_view method);
 
 // The method of such a style.

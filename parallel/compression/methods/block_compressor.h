@@ -39,7 +39,10 @@ class BlockCodec {
 // rank sends more than 2 (n-1)/n of the encoded gradient. With error feedback a rank keeps what its encoding lost, and
 // the owner of a chunk also what the encoding of its sum lost: the residuals' sum is all that is lost.
 //
-// Cost:   an all-to-all and an all-gather, of (n-1) S bytes each, S the bytes of all chunks encoded.
+// Where ranks own boxes of the sums, these are the chunks, and the first round is all: the owner keeps its sum as it is.
+//
+// Cost:   an all-to-all and an all-gather, of (n-1) S bytes each, S the bytes of all chunks encoded; ReduceScatter: the
+//         all-to-all.
 // Source: the two rounds of Tang et al., "DoubleSqueeze", 2019, and of 1-bit Adam, 2021.
 class BlockCompressor final : public Compressor {
  public:
@@ -48,6 +51,7 @@ class BlockCompressor final : public Compressor {
 
   std::vector<CompressorState> State(const Shape& piece) const override;
   Work Reduce(const std::shared_ptr<GradientBucket>& bucket) const override;
+  Work ReduceScatter(const std::shared_ptr<GradientBucket>& bucket) const override;
 
  private:
   const std::shared_ptr<const BlockCodec> codec_;

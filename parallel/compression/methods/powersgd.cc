@@ -184,7 +184,8 @@ class LowRankSum {
 
 // Gradients that are not worth it, and all before the start step, are summed as they are, beside the first product.
 //
-// Cost: two all-reduces: 2 (n-1) (rows + cols) r elements per matrix, 2 (n-1) m per other gradient.
+// Cost: two all-reduces: 2 (n-1) (rows + cols) r elements per matrix, 2 (n-1) m per other gradient. ReduceScatter: as much
+//       per matrix, (n-1) m per other.
 class PowerSgd final : public Compressor {
  public:
   explicit PowerSgd(const PowerSgdOptions& options) : options_(options) {}
@@ -200,35 +201,89 @@ class PowerSgd final : public Compressor {
 
   Work Reduce(const std::shared_ptr<GradientBucket>& bucket) const override {
     const auto sum = std::make_shared<LowRankSum>(bucket, options_);
-    std::vector<CollectivePart> first, second;
+    std::vector<CollectivePart> first;
     for (const GradientPart& part : bucket->parts()) {
-      if (bucket->round() < options_.start_step || !IsWorthIt(part.gradient.shape())) {
+      if (IsLowRank(*bucket, part)) {
+        first.push_back(AddTo(*sum, *bucket, part));
+      } else {
         first.push_back({.input = part.gradient, .output = part.gradient});
-        continue;
       }
-      const MatrixShape shape = AsMatrix(part.gradient.shape());
-      const DType dtype = part.gradient.dtype();
-      sum->parts().push_back({.part = &part,
-                              .shape = shape,
-                              .left = bucket->NewTensor(dtype, shape.rows * options_.rank),
-                              .right = bucket->NewTensor(dtype, shape.cols * options_.rank),
-                              .right_here = bucket->NewTensor(dtype, shape.cols * options_.rank)});
-      const LowRankPart& low = sum->parts().back();
-      first.push_back({.input = low.left, .output = low.left});
-      second.push_back({.input = low.right, .output = low.right});
     }
-    const CommOptions& options = bucket->options();
-    bucket->Run([sum] { sum->MultiplyRight(); });
-    bucket->Add(bucket->group().AllReduceEach(first, ReduceOp::kSum, options));
-    if (!second.empty()) {
-      bucket->Run([sum] { sum->MultiplyLeft(); });
-      bucket->Add(bucket->group().AllReduceEach(second, ReduceOp::kSum, options));
-      bucket->Run([sum] { sum->Decode(); });
-    }
+    Issue(sum, *bucket, first);
     return bucket->works().back();
   }
 
+  // Thin matrices are summed whole; of their product a rank keeps its box.
+  Work ReduceScatter(const std::shared_ptr<GradientBucket>& bucket) const override {
+    const auto sum = std::make_shared<LowRankSum>(bucket, options_);
+    std::vector<CollectivePart> first, exact;
+    for (const GradientPart& part : bucket->parts()) {
+      if (IsLowRank(*bucket, part)) {
+        first.push_back(AddTo(*sum, *bucket, part));
+      } else {
+        exact.push_back(PackForOwners(*bucket, part));
+      }
+    }
+    bucket->Add(bucket->group().ReduceScatterEach(exact, ReduceOp::kSum, bucket->options()));
+    Issue(sum, *bucket, first);
+    bucket->Run([sum, rank = bucket->group().rank()] {
+      for (const LowRankPart& low : sum->parts()) low.part->TakeOwned(rank);
+    });
+    return bucket->works().empty() ? Work() : bucket->works().back();
+  }
+
  private:
+  bool IsLowRank(const GradientBucket& bucket, const GradientPart& part) const {
+    return bucket.round() >= options_.start_step && IsWorthIt(part.gradient.shape());
+  }
+
+  // Returns its first product, to be summed.
+  CollectivePart AddTo(LowRankSum& sum, const GradientBucket& bucket, const GradientPart& part) const {
+    const MatrixShape shape = AsMatrix(part.gradient.shape());
+    const DType dtype = part.gradient.dtype();
+    sum.parts().push_back({.part = &part,
+                           .shape = shape,
+                           .left = bucket.NewTensor(dtype, shape.rows * options_.rank),
+                           .right = bucket.NewTensor(dtype, shape.cols * options_.rank),
+                           .right_here = bucket.NewTensor(dtype, shape.cols * options_.rank)});
+    return {.input = sum.parts().back().left, .output = sum.parts().back().left};
+  }
+
+  // The gradient as its owners' boxes, one behind the other: to be reduce-scattered as it is.
+  static CollectivePart PackForOwners(GradientBucket& bucket, const GradientPart& part) {
+    CollectivePart exact = {
+        .input = bucket.NewTensor(part.gradient.dtype(), part.gradient.num_elements()),
+        .output = part.owned.Reshape({part.owned.num_elements()}),
+        .counts = {},
+    };
+    for (const ElementBox& box : part.boxes) exact.counts.push_back(box.num_elements());
+    bucket.Run([gradient = part.gradient, packed = exact.input, boxes = part.boxes] {
+      OnValues(gradient, [&](auto values) {
+        using T = typename decltype(values)::value_type;
+        T* to = packed.template data<T>();
+        for (const ElementBox& box : boxes) {
+          box.ForEachRun(
+              [&](int64_t begin, int64_t length) { to = std::copy_n(values.begin() + begin, length, to); });
+        }
+      });
+    });
+    return exact;
+  }
+
+  // The two sums, `first` among them what is summed beside the first product.
+  static void Issue(const std::shared_ptr<LowRankSum>& sum, GradientBucket& bucket,
+                    const std::vector<CollectivePart>& first) {
+    std::vector<CollectivePart> second;
+    for (const LowRankPart& low : sum->parts()) second.push_back({.input = low.right, .output = low.right});
+    const CommOptions& options = bucket.options();
+    bucket.Run([sum] { sum->MultiplyRight(); });
+    bucket.Add(bucket.group().AllReduceEach(first, ReduceOp::kSum, options));
+    if (second.empty()) return;
+    bucket.Run([sum] { sum->MultiplyLeft(); });
+    bucket.Add(bucket.group().AllReduceEach(second, ReduceOp::kSum, options));
+    bucket.Run([sum] { sum->Decode(); });
+  }
+
   bool IsWorthIt(const Shape& piece) const {
     const MatrixShape shape = AsMatrix(piece);
     return static_cast<double>((shape.rows + shape.cols) * options_.rank) * options_.min_compression_rate <

@@ -37,9 +37,12 @@ struct SparseOptions {
   bool masking = true;  // the velocity of what was sent is 0 again
 };
 
-// Sums k entries of each rank: an all-gather, each rank adds up all of them, in f64, in rank order.
+// Sums k entries of each rank: an all-gather, each rank adds up all of them, in f64, in rank order. Where ranks own boxes
+// of the sums, each selects the fraction of every box, and an all-to-all brings it to the box's owner: a selection in the
+// whole would leave how much goes to whom to the values, and every owner would have to be sent room for all of it.
 //
-// Cost:   n (n-1) k 8 bytes per gradient, summed over the group's ranks: (n-1) 8 k into each.
+// Cost:   n (n-1) k 8 bytes per gradient, summed over the group's ranks: (n-1) 8 k into each. ReduceScatter: (n-1) k 8, k
+//         that of all boxes.
 // Source: Lin et al., "Deep gradient compression", 2018: what is not sent stays, momentum correction, masking.
 class SparseCompressor final : public Compressor {
  public:
@@ -48,6 +51,7 @@ class SparseCompressor final : public Compressor {
 
   std::vector<CompressorState> State(const Shape& piece) const override;
   Work Reduce(const std::shared_ptr<GradientBucket>& bucket) const override;
+  Work ReduceScatter(const std::shared_ptr<GradientBucket>& bucket) const override;
 
  private:
   const std::shared_ptr<const SparseSelection> selection_;

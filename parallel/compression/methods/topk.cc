@@ -43,6 +43,14 @@ void Check(const CommunicationMethod& method) {
                method.ToString(), "': momentum is of what adds up until it is sent; it needs error_feedback");
 }
 
+// Velocities are of terms: sums of them have theirs.
+CommunicationMethod OfReplicas(const CommunicationMethod& method) {
+  CommunicationMethod of_sums = method;
+  of_sums.arguments.erase("momentum");
+  of_sums.arguments.erase("masking");
+  return of_sums;
+}
+
 const RegisterCompressor kRegister({
     .name = "topk",
     .arguments =
@@ -54,6 +62,7 @@ const RegisterCompressor kRegister({
         },
     .make = Make,
     .check = Check,
+    .of_replicas = OfReplicas,
 });
 
 }  // namespace

@@ -1,16 +1,13 @@
 // Communication as a column of plans: how it is written, and what it refuses.
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "dtensor/nn/gpt.h"
-#include "dtensor/optim/adamw.h"
-#include "dtensor/optim/loss_scale.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
-#include "parallel/parallelize.h"
-#include "parallel/trainer.h"
-#include "runtime/launch/run_ranks.h"
+#include "parallel/resolved_plan.h"
 #include "tests/message_of.h"
 #include "tests/parallel/training_run.h"
 
@@ -80,49 +77,47 @@ TEST(CommunicationPlanTest, BadTextsAreRefused) {
               HasSubstr("field \"method\": expected a word, got 3"));
 }
 
-TEST(CommunicationPlanTest, WhatIsNotSummedWholeIsRefused) {
-  const auto message = [](const std::string& mesh_text, DataPlan data, const Plan& more) {
+// Over the axes that the batch is split over, however gradients rest.
+TEST(CommunicationPlanTest, AxesAreThoseOfTheData) {
+  const auto axes = [](const std::string& mesh_text, DataPlan data) {
     const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
     Gpt model(SmallGptConfig());
-    return InvalidArgumentMessage(
-        [&] { ResolvePlan(model, mesh, GptPlan(mesh, data, /*sequence_parallel=*/false).Merge(more)); });
+    std::optional<PipelineOptions> pipeline;
+    if (mesh.FindAxis("pp") >= 0) pipeline = PipelineOptions();
+    const Plan plan = GptPlan(mesh, data, /*sequence_parallel=*/false, /*blocks=*/{}, pipeline)
+                          .Merge(Plan{{"", Communication("int8")}});
+    const ResolvedPlan resolved = ResolvePlan(model, mesh, plan);
+    for (const ResolvedParameter& parameter : resolved.parameters) {
+      EXPECT_EQ(parameter.communication, resolved.parameters[0].communication) << parameter.path;
+    }
+    return resolved.parameters[0].communication.axes;
   };
-  const Plan compressed = {{"", Communication("int8")}};
-  EXPECT_EQ(message("dp=2", DataPlan::kFsdp, compressed),
-            "Communication(method=int8) on 'wpe': its gradient is reduce-scattered over axis 'dp' by "
-            "FullyShard(dp); expected one that is summed whole: DataParallel without shard_state and "
-            "shard_gradient, "
-            "or Communication(\"none\")");
-  EXPECT_THAT(message("dp=2", DataPlan::kZero1, compressed), HasSubstr("DataParallel(dp, shard_state=true)"));
-  EXPECT_THAT(message("dp=2", DataPlan::kZero2, compressed),
-              HasSubstr("DataParallel(dp, shard_gradient=true)"));
-  EXPECT_THAT(message("replica=2,shard=2", DataPlan::kHsdp, compressed), HasSubstr("over axis 'shard'"));
-  EXPECT_EQ(message("dp=2", DataPlan::kFsdp, {{"", Communication("none")}}), "no error");
-  EXPECT_EQ(message("tp=2", DataPlan::kDdp, compressed), "no error");
-  EXPECT_EQ(message("dp=2", DataPlan::kDdp, compressed.Merge(Plan{{"", Pipeline("dp")}})).substr(0, 5),
-            "plan ");
-  const DeviceMesh mesh = DeviceMesh::Parse("pp=2,dp=2");
-  Gpt model(SmallGptConfig());
-  EXPECT_EQ(InvalidArgumentMessage([&] {
-              ResolvePlan(model, mesh,
-                          GptPlan(mesh, DataPlan::kDdp, false, {}, PipelineOptions()).Merge(compressed));
-            }),
-            "Communication(method=int8) on 'wpe': gradients of a pipeline's stages are summed exactly; "
-            "expected none");
+  EXPECT_EQ(axes("dp=2", DataPlan::kDdp), AxisList{0});
+  EXPECT_EQ(axes("tp=2,dp=2", DataPlan::kZero1), AxisList{1});
+  EXPECT_EQ(axes("dp=2", DataPlan::kZero2), AxisList{0});
+  EXPECT_EQ(axes("dp=2,tp=2", DataPlan::kFsdp), AxisList{0});
+  EXPECT_EQ(axes("replica=2,shard=2", DataPlan::kHsdp), (AxisList{0, 1}));
+  EXPECT_EQ(axes("pp=2,dp=2", DataPlan::kFsdp), AxisList{1});
+  EXPECT_EQ(axes("tp=2", DataPlan::kDdp), AxisList{});
 }
 
-TEST(CommunicationPlanTest, ScaledLossesAreRefused) {
-  RunRanks(2, [](World& world) {
-    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
-    Gpt model(SmallGptConfig());
-    Parallelize(model, world, mesh,
-                GptPlan(mesh, DataPlan::kDdp, false).Merge(Plan{{"", Communication("int8")}}),
-                {.compute_dtype = DType::kF16});
-    AdamW optimizer(model.AllParameters(), {});
-    LossScale scale(model.context(), {});
-    EXPECT_THAT(InvalidArgumentMessage([&] { Trainer(model, optimizer, {.loss_scale = &scale}); }),
-                HasSubstr("Trainer: loss_scale and Communication: expected one of them"));
-  });
+// Residuals of two ranks would go under one name. Where the stages that have it are one rank's there is one.
+TEST(CommunicationPlanTest, WhatStagesShareIsRefused) {
+  GptConfig config = SmallGptConfig();
+  config.tied_head = true;
+  const DeviceMesh mesh = DeviceMesh::Parse("pp=2,dp=2");
+  const auto message = [&](const PipelineOptions& stages, const Plan& more) {
+    Gpt model(config);
+    const Plan plan = GptPlan(mesh, DataPlan::kFsdp, /*sequence_parallel=*/false, /*blocks=*/{}, stages);
+    return InvalidArgumentMessage([&] { ResolvePlan(model, mesh, plan.Merge(more)); });
+  };
+  const Plan all = {{"", Communication("int8")}};
+  EXPECT_EQ(message({}, all),
+            "Communication(method=int8) on 'wte.weight': stages on ranks 0 and 1 of the pipeline have it in "
+            "common, and each would keep a residual of its own; expected Communication(\"none\") on it");
+  EXPECT_EQ(message({}, all.Merge(Plan{{"wte", Communication("none")}})), "no error");
+  config.layers = 4;
+  EXPECT_EQ(message({.chunks = 2, .order = StageOrder::kV}, all), "no error");
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "dtensor/dtensor.h"
 #include "gtest/gtest.h"
 #include "parallel/compression/gradient_compression.h"
-#include "parallel/styles.h"
 #include "runtime/base/philox.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
@@ -18,6 +17,7 @@ Tensor TermOf(const SummedGradients& run, int rank, int leaf, int64_t step) {
   std::vector<double> values(run.shapes[leaf].num_elements());
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = run.term ? run.term(rank, leaf, step, i) : RandomTerm(rank, leaf, step, i);
+    if (run.scale) values[i] *= run.scale(step);
     if (run.dtype == DType::kF32) values[i] = static_cast<float>(values[i]);
   }
   const Tensor wide = Tensor::FromValues<double>(run.shapes[leaf], values);
@@ -26,42 +26,63 @@ Tensor TermOf(const SummedGradients& run, int rank, int leaf, int64_t step) {
   return term;
 }
 
+DeviceMesh MeshOf(const SummedGradients& run) {
+  return DeviceMesh::Parse(
+      absl::StrCat("replica=", run.num_replicas, ",dp=", run.num_ranks / run.num_replicas));
+}
+
+std::vector<CompressedLeaf> LeavesOf(const SummedGradients& run) {
+  std::vector<CompressedLeaf> leaves;
+  for (size_t leaf = 0; leaf < run.shapes.size(); ++leaf) {
+    const int ndim = run.shapes[leaf].ndim();
+    Layout layout(ndim, /*num_axes=*/2);
+    if (run.scatters) layout = layout.WithShard(/*axis=*/1, static_cast<int>(leaf) % ndim);
+    leaves.push_back({.path = absl::StrCat("w", leaf),
+                      .type = {run.dtype, run.shapes[leaf]},
+                      .layout = layout,
+                      .communication = {CommunicationMethod::Parse(run.method), {0, 1}}});
+  }
+  return leaves;
+}
+
 // Of one rank.
 GradientSums SumOnRank(const SummedGradients& run, World& world) {
   GradientSums result;
-  const auto context = Bind(world, DeviceMesh::Parse(absl::StrCat("dp=", run.num_ranks)));
+  const auto context = Bind(world, MeshOf(run));
   context->state().set_seed(17);
   const ReduceOp op = run.average ? ReduceOp::kAvg : ReduceOp::kSum;
-  std::vector<CompressedLeaf> leaves;
-  for (size_t leaf = 0; leaf < run.shapes.size(); ++leaf) {
-    leaves.push_back({.path = absl::StrCat("w", leaf),
-                      .type = {run.dtype, run.shapes[leaf]},
-                      .layout = Layout(run.shapes[leaf].ndim(), 1),
-                      .communication = {CommunicationMethod::Parse(run.method), {0}}});
-  }
+  const std::vector<CompressedLeaf> leaves = LeavesOf(run);
   const auto compression = GradientCompression::Make(*context, leaves);
   for (int64_t step = 0; step < run.steps; ++step) {
     world.ledger().Clear();
     std::vector<ArrivedGradient> gradients;
     for (int leaf = 0; leaf < std::ssize(leaves); ++leaf) {
-      const Layout arriving = leaves[leaf].layout.WithPartial(0, op);
+      Layout arriving(run.shapes[leaf].ndim(), /*num_axes=*/2);
+      for (const int axis : {0, 1}) arriving = arriving.WithPartial(axis, op);
       EXPECT_TRUE(compression->Takes(leaf, arriving));
       const Tensor term = CloneTensor(TermOf(run, world.rank(), leaf, step), context->allocator());
       gradients.push_back({leaf, DTensor::FromLocal(context, term, arriving, run.shapes[leaf])});
     }
     // Both ways of running, in turn.
-    const std::vector<DTensor> sums =
-        compression->Reduce(std::move(gradients), step % 2 == 0 ? Lane::kGrad : Lane::kInline);
+    const bool waits = step % 2 == 1;
+    if (run.scale) compression->BeginScaledStep(run.scale(step));
+    const std::vector<DTensor> sums = compression->Reduce(
+        std::move(gradients), waits ? Lane::kInline : Lane::kGrad, waits ? Lane::kInline : Lane::kReplica);
     compression->EndPass();
+    for (int leaf = 0; leaf < std::ssize(leaves); ++leaf) {
+      EXPECT_EQ(sums[leaf].layout(), leaves[leaf].layout);
+      sums[leaf].ToLocal();  // waits
+    }
+    if (run.scale) compression->EndScaledStep(!run.skips || !run.skips(step));
+    result.num_bytes.clear();
+    for (const LedgerEntry& entry : world.ledger().entries()) {
+      result.num_bytes[std::string(CollectiveName(entry.kind))] += entry.num_bytes;
+    }
     result.sums.emplace_back();
-    for (const DTensor& sum : sums) result.sums.back().push_back(sum.ToLocal().ToVector<double>());
+    for (const DTensor& sum : sums) result.sums.back().push_back(sum.FullTensor().ToVector<double>());
   }
-  std::map<std::string, std::vector<double>> state;
-  for (const auto& entry : compression->State())
-    state[entry.name] = entry.tensor.ToLocal().ToVector<double>();
-  result.state = {state};
-  for (const LedgerEntry& entry : world.ledger().entries()) {
-    result.num_bytes[std::string(CollectiveName(entry.kind))] += entry.num_bytes;
+  for (const auto& entry : compression->State()) {
+    result.state[entry.name] = entry.tensor.FullTensor().ToVector<double>();
   }
   return result;
 }
@@ -78,7 +99,6 @@ GradientSums SumGradients(const SummedGradients& run) {
   RunRanks(run.num_ranks, [&](World& world) { of_ranks[world.rank()] = SumOnRank(run, world); });
   GradientSums all = of_ranks[0];
   all.num_bytes.clear();
-  all.state.clear();
   for (const GradientSums& of_rank : of_ranks) {
     for (size_t step = 0; step < all.sums.size(); ++step) {
       for (size_t leaf = 0; leaf < all.sums[step].size(); ++leaf) {
@@ -89,7 +109,6 @@ GradientSums SumGradients(const SummedGradients& run) {
         }
       }
     }
-    all.state.push_back(of_rank.state[0]);
     for (const auto& [name, num_bytes] : of_rank.num_bytes) all.num_bytes[name] += num_bytes;
   }
   for (int64_t step = 0; step < run.steps; ++step) {
@@ -110,10 +129,12 @@ std::vector<std::vector<double>> ResidualSums(const SummedGradients& run, const 
   std::vector<std::vector<double>> residuals;
   for (size_t leaf = 0; leaf < run.shapes.size(); ++leaf) {
     residuals.emplace_back(run.shapes[leaf].num_elements());
-    for (const auto& state : sums.state) {
-      const auto found = state.find(absl::StrCat("communication.w", leaf, ".residual"));
-      if (found == state.end()) continue;
-      for (size_t i = 0; i < residuals.back().size(); ++i) residuals.back()[i] += found->second[i];
+    for (const char* name : {".residual", ".replicas.residual"}) {
+      const auto found = sums.state.find(absl::StrCat("communication.w", leaf, name));
+      if (found == sums.state.end()) continue;
+      for (size_t i = 0; i < found->second.size(); ++i) {
+        residuals.back()[i % residuals.back().size()] += found->second[i];
+      }
     }
   }
   return residuals;

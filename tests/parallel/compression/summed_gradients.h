@@ -21,18 +21,25 @@ struct SummedGradients {
   int64_t steps = 1;
   DType dtype = DType::kF64;
   bool average = false;  // terms of a mean, not of a sum
+  // Each rank gets a piece of a sum: leaf i rests split along dim i % ndim, over as many ranks as there are for each of so
+  // many replicas.
+  bool scatters = false;
+  int num_replicas = 1;
   // Element i of a rank's term; by default random, of a scale that differs by parameter.
   std::function<double(int rank, int leaf, int64_t step, int64_t i)> term = nullptr;
+  // Within scaled steps, each with its scale, by which terms and sums are larger; which of them are not applied.
+  std::function<double(int64_t step)> scale = nullptr;
+  std::function<bool(int64_t step)> skips = nullptr;
 };
 
 struct GradientSums {
-  std::vector<std::vector<std::vector<double>>> sums;             // by step, by leaf: what the ranks got
-  std::vector<std::vector<std::vector<double>>> exact;            // the same, added up here in f64
-  std::vector<std::map<std::string, std::vector<double>>> state;  // by rank: by name, at the end
-  std::map<std::string, int64_t> num_bytes;  // of the last step, by the collective's name
+  std::vector<std::vector<std::vector<double>>> sums;   // by step, by leaf: what the ranks got
+  std::vector<std::vector<std::vector<double>>> exact;  // the same, added up here in f64
+  std::map<std::string, std::vector<double>> state;     // by name, whole: all rows, at the end
+  std::map<std::string, int64_t> num_bytes;             // of the last step, by the collective's name
 };
 
-// Fails the test if ranks get different bits.
+// Fails the test if ranks get different bits, of what they have in common.
 GradientSums SumGradients(const SummedGradients& run);
 
 // The residuals of all ranks, added up, by leaf; 0 where a leaf has none.
