@@ -198,11 +198,13 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t num_bytes, cudaStream_t 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaStreamCreateWithFlags"); error != cudaSuccess) return error;
-  *stream = new cudaStreamOfEmulator;
-  (*stream)->device = current_device;
-  (*stream)->is_first = std::none_of(TheCuda().streams.begin(), TheCuda().streams.end(),
-                                     [](cudaStream_t other) { return other->device == current_device; });
-  TheCuda().streams.insert(*stream);
+  auto& streams = TheCuda().streams;
+  auto made = std::make_shared<cudaStreamOfEmulator>();
+  made->device = current_device;
+  made->is_first = std::none_of(streams.begin(), streams.end(),
+                                [](const auto& other) { return other.second->device == current_device; });
+  *stream = made.get();
+  streams[*stream] = std::move(made);
   return cudaSuccess;
 }
 
@@ -211,7 +213,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   AwaitPlace(lock, stream, stream->num_issued);
   TheCuda().streams.erase(stream);
-  delete stream;
   return cudaSuccess;
 }
 
@@ -233,7 +234,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 // Whether `reader` is to leave out its wait for `source`, see LeaveOutWaits.
-static bool IsLeftOut(cudaStream_t reader, cudaStream_t source) {
+static bool IsLeftOut(const std::shared_ptr<cudaStreamOfEmulator>& reader,
+                      const std::shared_ptr<cudaStreamOfEmulator>& source) {
   Cuda& cuda = TheCuda();
   const LeftOut kind = reader->is_first ? LeftOut::kWaitsOfFirst : LeftOut::kWaitsOfOthers;
   if (reader->device != 0 || cuda.left_out != kind) return false;
@@ -248,21 +250,23 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaStreamWaitEvent"); error != cudaSuccess) return error;
   if (event->stream == nullptr) return cudaSuccess;
+  if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   Cuda& cuda = TheCuda();
-  if (IsLeftOut(stream, event->stream)) {
+  const std::shared_ptr<cudaStreamOfEmulator> reader = stream->shared_from_this();
+  if (IsLeftOut(reader, event->stream)) {
     stream->runs_ahead = true;
     ++cuda.num_left_out;
-    if (cuda.streams.count(event->stream) != 0) {
-      event->stream->skipped.push_back({stream, stream->num_issued, event->place});
+    if (cuda.streams.count(event->stream.get()) != 0) {
+      event->stream->skipped.push_back({reader, stream->num_issued, event->place});
     }
     return cudaSuccess;
   }
   return Issue(
       stream, [] {},
       [source = event->stream, place = event->place] {
-        if (TheCuda().streams.count(source) == 0) return true;
+        if (TheCuda().streams.count(source.get()) == 0) return true;
         source->awaited = std::max(source->awaited, place);
-        return Advance(source, place);
+        return Advance(source.get(), place);
       });
 }
 
@@ -288,7 +292,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
       error != cudaSuccess) {
     return error;
   }
-  event->stream = stream;
+  event->stream = stream->shared_from_this();
   event->place = stream->num_issued;
   event->time = std::move(time);
   return cudaSuccess;
@@ -298,14 +302,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventQuery"); error != cudaSuccess) return error;
   if (IsDone(event)) return cudaSuccess;
-  if (!Advance(event->stream, event->stream->num_done + 1)) AdvanceOthers();
+  if (!Advance(event->stream.get(), event->stream->num_done + 1)) AdvanceOthers();
   return cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventSynchronize"); error != cudaSuccess) return error;
-  if (!IsDone(event)) AwaitPlace(lock, event->stream, event->place);
+  if (!IsDone(event)) AwaitPlace(lock, event->stream.get(), event->place);
   return cudaSuccess;
 }
 

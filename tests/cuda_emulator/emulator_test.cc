@@ -106,6 +106,30 @@ TEST(EmulatorTest, ABlockThatHangsIsAnError) {
   EXPECT_THROW(cudaStreamSynchronize(stream.get()), std::logic_error);
 }
 
+// The allocator gives the address of a stream that is gone to the next: what waits for the one does not wait for the other.
+TEST(EmulatorTest, AStreamIsNotTheOneThatWasThereBefore) {
+  const Stream reader;
+  cudaEvent_t done = nullptr;
+  cudaEvent_t issued = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&done, cudaEventDisableTiming), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&issued, cudaEventDisableTiming), cudaSuccess);
+  const int a = 1;
+  int b = 0;
+  for (int i = 0; i < 4; ++i) {
+    const Stream copies;
+    ASSERT_EQ(cudaEventRecord(issued, reader.get()), cudaSuccess);
+    ASSERT_EQ(cudaStreamWaitEvent(copies.get(), issued), cudaSuccess);
+    ASSERT_EQ(cudaMemcpyAsync(&b, &a, sizeof(a), cudaMemcpyDeviceToDevice, copies.get()), cudaSuccess);
+    EXPECT_EQ(cudaEventQuery(done), cudaSuccess);  // not recorded, or of a stream that is gone
+    ASSERT_EQ(cudaEventRecord(done, copies.get()), cudaSuccess);
+    ASSERT_EQ(cudaStreamWaitEvent(reader.get(), done), cudaSuccess);
+  }
+  ASSERT_EQ(cudaStreamSynchronize(reader.get()), cudaSuccess);
+  EXPECT_EQ(cuda_emulator::NumPending(), 0);
+  cudaEventDestroy(done);
+  cudaEventDestroy(issued);
+}
+
 TEST(EmulatorTest, WorkWaitsForWhoWaitsForIt) {
   const Stream first;
   const Stream second;

@@ -49,7 +49,7 @@ bool ComesLate(cudaStream_t stream) {
   int64_t allowed = stream->awaited;
   for (const auto& skipped : stream->skipped) {
     const bool has_read =
-        cuda.streams.count(skipped.reader) == 0 || skipped.reader->num_done > skipped.reader_place;
+        cuda.streams.count(skipped.reader.get()) == 0 || skipped.reader->num_done > skipped.reader_place;
     if (has_read) allowed = std::max(allowed, skipped.place);
   }
   return stream->num_done >= allowed;
@@ -72,7 +72,7 @@ bool Advance(cudaStream_t stream, int64_t place) {
 
 bool AdvanceOthers() {
   bool moved = false;
-  for (cudaStream_t stream : TheCuda().streams) {
+  for (const auto& [stream, owned] : TheCuda().streams) {
     const int64_t before = stream->num_done;
     if (before < stream->num_issued) Advance(stream, before + 1);
     moved |= stream->num_done != before;
@@ -83,6 +83,7 @@ bool AdvanceOthers() {
 void AwaitPlace(Lock& lock, cudaStream_t stream, int64_t place) {
   constexpr std::chrono::minutes kPatience(2);
   const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  const std::shared_ptr<cudaStreamOfEmulator> owned = stream->shared_from_this();
   stream->awaited = std::max(stream->awaited, place);
   while (TheCuda().streams.count(stream) != 0 && !Advance(stream, place)) {
     if (AdvanceOthers()) continue;
@@ -92,8 +93,8 @@ void AwaitPlace(Lock& lock, cudaStream_t stream, int64_t place) {
 }
 
 void AwaitDevice(Lock& lock, int device) {
-  const std::set<cudaStream_t> streams = TheCuda().streams;
-  for (cudaStream_t stream : streams) {
+  const auto streams = TheCuda().streams;
+  for (const auto& [stream, owned] : streams) {
     if (TheCuda().streams.count(stream) != 0 && stream->device == device) {
       AwaitPlace(lock, stream, stream->num_issued);
     }
@@ -110,7 +111,7 @@ cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<
 }
 
 bool IsDone(cudaEvent_t event) {
-  return event->stream == nullptr || TheCuda().streams.count(event->stream) == 0 ||
+  return event->stream == nullptr || TheCuda().streams.count(event->stream.get()) == 0 ||
          event->stream->num_done >= event->place;
 }
 
@@ -177,7 +178,7 @@ int64_t NumKernels() {
 int64_t NumPending() {
   Lock lock(TheCuda().mutex);
   int64_t pending = 0;
-  for (cudaStream_t stream : TheCuda().streams) pending += stream->num_issued - stream->num_done;
+  for (const auto& [stream, owned] : TheCuda().streams) pending += stream->num_issued - stream->num_done;
   return pending;
 }
 

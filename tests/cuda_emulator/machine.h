@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,14 +18,17 @@
 #include "tests/cuda_emulator/emulator.h"
 
 // Operations of a stream that have not run. `num_issued` counts them all: the place of an event in it.
-struct cudaStreamOfEmulator {
+//
+// Lifetime: its handle is used again only when nothing speaks of it any more: events and waits that outlive it own it, as
+//           another stream's places are none of theirs.
+struct cudaStreamOfEmulator : std::enable_shared_from_this<cudaStreamOfEmulator> {
   struct Operation {
     std::function<bool()> ready;  // null: always
     std::function<void()> run;
   };
   // Where a reader left out its wait for this stream: it comes to `place` when the reader has gone on past its own.
   struct Skipped {
-    cudaStreamOfEmulator* reader = nullptr;
+    std::shared_ptr<cudaStreamOfEmulator> reader = nullptr;
     int64_t reader_place = 0;
     int64_t place = 0;
   };
@@ -42,7 +44,7 @@ struct cudaStreamOfEmulator {
 
 struct cudaEventOfEmulator {
   bool has_time = false;
-  cudaStream_t stream = nullptr;  // null: not recorded, which counts as done
+  std::shared_ptr<cudaStreamOfEmulator> stream = nullptr;  // null: not recorded, which counts as done
   int64_t place = 0;
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
 };
@@ -62,10 +64,12 @@ struct Cuda {
   std::map<std::string, cudaError_t> failures;
   std::map<void*, Allocation> allocations;
   std::map<const char*, size_t> pinned;  // memory of the host, by its beginning
-  std::set<cudaStream_t> streams;
+  std::map<cudaStream_t, std::shared_ptr<cudaStreamOfEmulator>> streams;  // those that live
   LeftOut left_out = LeftOut::kNothing;
   int64_t left_out_only = -1;
-  std::vector<std::pair<cudaStream_t, cudaStream_t>> waiting_pairs;  // the reader, and what it waits for
+  // The reader, and what it waits for.
+  std::vector<std::pair<std::shared_ptr<cudaStreamOfEmulator>, std::shared_ptr<cudaStreamOfEmulator>>>
+      waiting_pairs;
   int64_t num_left_out = 0;
   int64_t live_bytes = 0;
   int64_t num_mallocs = 0;
