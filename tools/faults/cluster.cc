@@ -24,7 +24,12 @@ void HearSignals() {
   struct sigaction action = {};
   action.sa_handler = [](int signal) { told_to_stop = signal; };
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+    struct sigaction before = {};
+    const bool is_ignored =
+        sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;  // nohup
+    if (!is_ignored) sigaction(signal, &action, nullptr);
+  }
 }
 
 }  // namespace
