@@ -163,7 +163,7 @@ void ApplyBatchPolicy(const std::map<std::string, std::string>& saved, const Par
   }
 }
 
-ScaledBatch BatchForRanks(int64_t batch, int64_t multiple, int64_t num_ranks) {
+ScaledBatch BatchForRanks(int64_t batch, int64_t multiple, int64_t num_ranks, int64_t least) {
   const std::string policy = absl::GetFlag(FLAGS_batch_policy);
   OneOf("batch_policy", policy, {"keep", "linear", "sqrt"});
   const int64_t base = AtLeast(0, "batch_ranks", absl::GetFlag(FLAGS_batch_ranks));
@@ -173,7 +173,8 @@ ScaledBatch BatchForRanks(int64_t batch, int64_t multiple, int64_t num_ranks) {
   if (base == num_ranks) return {.batch = batch};
   const double parts = static_cast<double>(batch) / static_cast<double>(multiple) *
                        static_cast<double>(num_ranks) / static_cast<double>(base);
-  const int64_t scaled = multiple * std::max<int64_t>(1, std::llround(parts));
+  const int64_t fewest = std::max<int64_t>(1, (least + multiple - 1) / multiple);
+  const int64_t scaled = multiple * std::max<int64_t>(fewest, std::llround(parts));
   const double ratio = static_cast<double>(scaled) / static_cast<double>(batch);
   return {.batch = scaled, .rate = policy == "linear" ? ratio : std::sqrt(ratio)};
 }

@@ -75,10 +75,10 @@ struct ScaledBatch {
 //   linear           4               2       16         1/2
 //   sqrt             4               2       16         1/sqrt(2)
 //
-// Rounded to the nearest multiple of `multiple`, which divides `batch`, that is above 0; the rate follows what the batch has
-// become. A function of the flags and the mesh alone, so that all lives of a job with as many ranks agree.
+// Rounded to the nearest multiple of `multiple`, which divides `batch`, that is above 0 and not below `least`, which is at most
+// `batch`; the rate follows what the batch has become. A function of the flags and the mesh alone, so that all lives of a job with as many ranks agree.
 // Errors: InvalidArgument naming the flag, for another policy, a negative number, and for keep where --batch_ranks is not 0.
-ScaledBatch BatchForRanks(int64_t batch, int64_t multiple, int64_t num_ranks);
+ScaledBatch BatchForRanks(int64_t batch, int64_t multiple, int64_t num_ranks, int64_t least = 1);
 
 }  // namespace weft
 

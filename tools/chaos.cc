@@ -152,8 +152,8 @@ int Run() {
     }
     if (!report.ok()) std::fprintf(stderr, "logs and checkpoints are in %s\n", folder.path().c_str());
     return report.ok() ? 0 : 1;
-  } catch (const Error&) {
-    folder.Keep();
+  } catch (const Error& error) {
+    if (error.code() != absl::StatusCode::kCancelled) folder.Keep();
     throw;
   }
 }

@@ -119,6 +119,8 @@ SafetensorsMetadata ResumableFlags() {
   SafetensorsMetadata flags;
   for (const char* name : kModelFlags) flags[name] = Flag(name).CurrentValue();
   for (const char* name : kTrainingFlags) flags[name] = Flag(name).CurrentValue();
+  // The batch is a multiple of it then.
+  if (flags["batch_ranks"] != "0") flags["microbatches"] = Flag("microbatches").CurrentValue();
   if (!flags["data"].empty()) flags["data"] = std::filesystem::absolute(UserPath(flags["data"])).string();
   return flags;
 }

@@ -19,7 +19,8 @@
 #include "runtime/device/device_backend.h"
 #include "runtime/launch/run_world.h"
 
-ABSL_FLAG(int64_t, microbatches, 1, "parts that a step's batch comes in, whose gradients add up");
+ABSL_FLAG(int64_t, microbatches, 1,
+          "parts that a step's batch comes in, whose gradients add up; --batch_ranks keeps a multiple");
 ABSL_FLAG(bool, print_schedule, false, "print what each rank of the pipeline does in a step and stop");
 ABSL_FLAG(std::string, offload_folder, "",
           "of --offload on the CPU: where the file is; empty: TMPDIR, or /tmp");
@@ -71,8 +72,10 @@ ABSL_FLAG(
 ABSL_FLAG(double, loss_scale, 65536, "of --dtype=f16, at the start: it grows and shrinks by itself");
 ABSL_FLAG(int64_t, loss_scale_window, 2000,
           "updates in a row without overflow after which the loss scale grows; 0: it stays --loss_scale");
-ABSL_FLAG(int64_t, loss_scale_hysteresis, 1, "overflows until the loss scale shrinks, since it grew last");
-ABSL_FLAG(double, min_loss_scale, 0, "which the loss scale does not shrink below");
+ABSL_FLAG(int64_t, loss_scale_hysteresis, 1,
+          "overflows until the loss scale shrinks, since it grew last; not with --loss_scale_window=0");
+ABSL_FLAG(double, min_loss_scale, 0,
+          "which the loss scale does not shrink below; not with --loss_scale_window=0");
 ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
 ABSL_FLAG(std::string, tokenizer, "bytes", "tokens are bytes or chars (code points)");
 ABSL_FLAG(
@@ -144,6 +147,11 @@ std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype, const Pl
   WEFT_REQUIRE(least >= 0 && least <= loss_scale, "--min_loss_scale=", least,
                ": expected a number from 0 to --loss_scale=", loss_scale);
   WEFT_REQUIRE(hysteresis <= 1000, "--loss_scale_hysteresis=", hysteresis, ": expected 1 to 1000");
+  for (const char* flag : {"loss_scale_hysteresis", "min_loss_scale"}) {
+    WEFT_REQUIRE(window > 0 || !IsGiven(flag), "--", flag, "=",
+                 absl::FindCommandLineFlag(flag)->CurrentValue(),
+                 ": expected a scale that changes, got --loss_scale_window=0");
+  }
   if (compute_dtype == DType::kF16 || plan.UsesDType(DType::kF16)) {
     return LossScaleOptions{
         .initial = loss_scale, .interval = window, .min = least, .hysteresis = static_cast<int>(hysteresis)};

@@ -140,8 +140,9 @@ ImageRun RunFromFlags(const ImageProgram& program) {
   WEFT_REQUIRE(run.eval_every >= 0, "--eval_every=", run.eval_every, ": expected at least 0");
   WEFT_REQUIRE(run.log_every >= 1, "--log_every=", run.log_every, ": expected at least 1");
   if (run.lr == 0) run.lr = program.lr;
-  const ScaledBatch scaled = BatchForRanks(run.batch, /*multiple=*/1, run.mesh.num_ranks());
-  run.batch = std::max<int64_t>({scaled.batch, 2, run.microbatches});
+  const ScaledBatch scaled = BatchForRanks(run.batch, /*multiple=*/1, run.mesh.num_ranks(),
+                                           /*least=*/std::max<int64_t>(2, run.microbatches));
+  run.batch = scaled.batch;
   run.lr *= scaled.rate;
   run.texts = FlagTexts();
   if (run.steps == 0) run.steps = program.steps;

@@ -72,13 +72,14 @@ TEST(CheckpointFlagsTest, AnotherStepMayBeLoadedIfItsFlagsAreTheSame) {
 }
 
 // What BatchForRanks makes of a batch of 32 under these flags.
-ScaledBatch Scaled(const std::string& policy, int64_t batch_ranks, int64_t num_ranks, int64_t multiple = 1) {
+ScaledBatch Scaled(const std::string& policy, int64_t batch_ranks, int64_t num_ranks, int64_t multiple = 1,
+                   int64_t least = 1) {
   const absl::FlagSaver saver;
   std::string error;
   EXPECT_TRUE(absl::FindCommandLineFlag("batch_policy")->ParseFrom(policy, &error)) << error;
   EXPECT_TRUE(absl::FindCommandLineFlag("batch_ranks")->ParseFrom(absl::StrCat(batch_ranks), &error))
       << error;
-  return BatchForRanks(32, multiple, num_ranks);
+  return BatchForRanks(32, multiple, num_ranks, least);
 }
 
 TEST(CheckpointFlagsTest, TheBatchFollowsTheRanksByARule) {
@@ -91,6 +92,9 @@ TEST(CheckpointFlagsTest, TheBatchFollowsTheRanksByARule) {
   // To a multiple of which there is one at least; the rate follows what the batch has become.
   EXPECT_EQ(Scaled("linear", 3, 2, /*multiple=*/8), (ScaledBatch{.batch = 24, .rate = 0.75}));
   EXPECT_EQ(Scaled("linear", 512, 2, /*multiple=*/8), (ScaledBatch{.batch = 8, .rate = 0.25}));
+  // Not below a smallest one, which the rate follows, too.
+  EXPECT_EQ(Scaled("linear", 8, 1, /*multiple=*/1, /*least=*/16), (ScaledBatch{.batch = 16, .rate = 0.5}));
+  EXPECT_EQ(Scaled("linear", 8, 1, /*multiple=*/4, /*least=*/5), (ScaledBatch{.batch = 8, .rate = 0.25}));
   EXPECT_EQ(MessageOf([] { Scaled("keep", 4, 4); }),
             "--batch_ranks=4: expected 0, or --batch_policy=linear or sqrt, which says how the learning rate "
             "follows");

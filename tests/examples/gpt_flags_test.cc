@@ -148,6 +148,10 @@ TEST(GptFlagsTest, TheLossScaleIsOfF16) {
             "--min_loss_scale=2: expected a number from 0 to --loss_scale=1");
   EXPECT_EQ(RunOf({"--dtype=f16", "--loss_scale=64", "--loss_scale_window=0"}).loss_scale,
             (LossScaleOptions{.initial = 64, .interval = 0}));
+  for (const char* flag : {"--loss_scale_hysteresis=3", "--min_loss_scale=2"}) {
+    EXPECT_EQ(MessageOf({"--dtype=f16", "--loss_scale_window=0", flag}),
+              std::string(flag) + ": expected a scale that changes, got --loss_scale_window=0");
+  }
 }
 
 TEST(GptFlagsTest, ReshardReachesTheBlocks) {

@@ -136,6 +136,11 @@ diff <(losses two.json) <(losses elastic.json) || fail "a mesh that follows the 
 [[ $(losses two.json | wc -l) == 4 ]] || fail "two ranks have made other steps: $(losses two.json)"
 follows --checkpoint_dir=follows --mesh=dp=4 --steps=10 > back.json
 grep -q "instead of" err && fail "the batch is not back: $(cat err)"
+# The batch is a multiple of the microbatches, which are therefore kept: of 8 for 3 ranks 2 have 4 in four parts, and 5 in one.
+parts=(--lr=1e-3 --batch_policy=linear --batch_ranks=3 --microbatches=4)
+"$train" "${small[@]}" "${quiet[@]}" "${parts[@]}" --checkpoint_dir=parts --mesh=dp=2 --steps=2 > parts.json 2> err || fail "parts: $(tail -1 err)"
+"$train" "${quiet[@]}" --checkpoint_dir=parts --mesh=dp=2 --steps=4 --batch_policy=linear > parts.json 2> err || fail "parts, resumed: $(tail -1 err)"
+grep -q "^batch       4 instead of 8, for so many ranks" err || fail "the microbatches are not kept: $(cat err)"
 bad_follow="--batch_ranks=4: expected 0, or --batch_policy=linear or sqrt"
 "$train" --checkpoint_dir=follows "${quiet[@]}" --steps=12 > none.json 2> err && fail "no rule: no error"
 grep -qF -- "$bad_follow" err || fail "no rule: $(tail -1 err)"

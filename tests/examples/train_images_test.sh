@@ -64,6 +64,10 @@ for program in "${programs[@]}"; do
     "$program" "${small[@]}" $spread --steps=8 >many.json 2>many.err || fail "$name $spread: $(tail -1 many.err)"
     same_losses many.json one.json || fail "$name $spread: not the losses of one rank"
   done
+  # A batch that follows the ranks has an image per microbatch at least, and the learning rate that goes with so many.
+  "$program" "${small[@]}" --mesh= --microbatches=7 --steps=4 >parts.json 2>one.err || fail "$name: $(tail -1 one.err)"
+  "$program" "${small[@]}" --mesh= --microbatches=7 --steps=4 --batch_ranks=4 --batch_policy=linear >many.json 2>many.err || fail "$name: $(tail -1 many.err)"
+  diff <(losses parts.json) <(losses many.json) || fail "$name: a batch that stays as it is has another learning rate"
   # In stages: the losses of one rank that sees the same microbatches, and of a ViT those of the whole batch.
   "$program" "${small[@]}" --mesh= --microbatches=3 --steps=8 >parts.json 2>one.err || fail "$name: $(tail -1 one.err)"
   [[ $name == train_resnet ]] || same_losses parts.json one.json || fail "$name: microbatches make other losses"

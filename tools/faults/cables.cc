@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +66,12 @@ void Ip(const std::vector<std::string>& words, int network = -1) {
 
 std::string CableOf(int host) { return absl::StrCat("cable", host); }
 
+void MountMemory(const std::string& folder) {
+  if (mount("tmpfs", folder.c_str(), "tmpfs", 0, nullptr) != 0) Refused("a /dev/shm of its own");
+}
+
+std::string MemoryOf(int host) { return absl::StrCat("/dev/shm/host", host); }
+
 // Behind that of the switch, which is 1.
 std::string AddressOf(int host) { return absl::StrCat("10.78.0.", host + 2); }
 
@@ -86,7 +93,14 @@ Cables::Cables(int num_hosts) {
 }
 
 void Cables::Make(int num_hosts) {
-  EnterNamespaces(CLONE_NEWNET, kNeed);
+  EnterNamespaces(CLONE_NEWNET | CLONE_NEWNS, kNeed);
+  MakeMountsPrivate(kNeed);
+  MountMemory("/dev/shm");
+  for (int host = 0; host < num_hosts; ++host) {
+    if (mkdir(MemoryOf(host).c_str(), 0700) != 0) Refused("a folder for a host's memory");
+    // By what file system they share there ranks know that they are on one machine.
+    MountMemory(MemoryOf(host));
+  }
   const FileDescriptor own = NetworkOfThisProcess();
   for (int host = 0; host < num_hosts; ++host) {
     if (unshare(CLONE_NEWNET) != 0) Refused("namespaces");
@@ -112,8 +126,7 @@ void Cables::Enter(int host) const {
   if (setns(hosts_.at(host).get(), CLONE_NEWNET) != 0) Refused("a host's network");
   if (unshare(CLONE_NEWNS) != 0) Refused("namespaces of mounts");
   MakeMountsPrivate(kNeed);
-  // By what they share there ranks know that they are on one machine.
-  if (mount("tmpfs", "/dev/shm", "tmpfs", 0, nullptr) != 0) Refused("a /dev/shm of its own");
+  if (mount(MemoryOf(host).c_str(), "/dev/shm", nullptr, MS_BIND, nullptr) != 0) Refused("a host's /dev/shm");
   setenv("WEFT_GLOO_HOST", AddressOf(host).c_str(), /*overwrite=*/1);
 }
 

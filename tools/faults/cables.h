@@ -11,7 +11,8 @@
 namespace weft {
 
 // Networks of this machine's own: one per host, and one for this process and whatever else it starts, which has the switch that
-// all cables lead to. Of the machine's network this process sees nothing any more. By iproute2. All of it goes with the last process that is in it.
+// all cables lead to. Of the machine's network and its /dev/shm this process sees nothing any more, but in /dev/shm/hostN what a
+// host has there. By iproute2. All of it goes with the last process that is in it.
 // What this process starts has a token for its store (WEFT_STORE_TOKEN).
 //
 // Threads: the process has a single one when it is made; the kernel asks for that.
@@ -24,7 +25,7 @@ class Cables {
   // Where this process listens that the hosts may come to it.
   std::string address() const { return "10.78.0.1"; }
 
-  // Makes the calling process one of that host: its network, a /dev/shm of its own, its address in WEFT_GLOO_HOST. For a child
+  // Makes the calling process one of that host: its network, its /dev/shm, its address in WEFT_GLOO_HOST. For a child
   // that begins another program then.
   // Errors: FailedPrecondition with the kernel's word.
   void Enter(int host) const;

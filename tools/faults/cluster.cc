@@ -18,9 +18,24 @@ using std::chrono::milliseconds;
 // Between looks at a store that is to begin again.
 constexpr milliseconds kLook{20};
 
+volatile sig_atomic_t told_to_stop = 0;  // the signal
+
+void HearSignals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { told_to_stop = signal; };
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+    struct sigaction before = {};
+    const bool is_ignored =
+        sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;  // nohup
+    if (!is_ignored) sigaction(signal, &action, nullptr);
+  }
+}
+
 }  // namespace
 
 ChaosCluster::ChaosCluster(const ClusterOptions& options) : options_(options) {
+  HearSignals();
   WEFT_CHECK(options.num_nodes == 1 || !options.store_folder.empty(), "nodes meet in a store apart");
   if (!options.store_folder.empty()) {
     store_.emplace(options.weft_run, options.store_folder, options.store_flags, options.log);
@@ -51,6 +66,9 @@ void ChaosCluster::Start() {
 }
 
 void ChaosCluster::Pump(milliseconds wait) {
+  if (const int signal = told_to_stop; signal != 0) {
+    Throw(absl::StatusCode::kCancelled, "told to stop by signal ", signal);
+  }
   if (store_) store_->Tend();
   if (Clock::now() >= back_at_) BringBack();
   std::vector<pollfd> fds;

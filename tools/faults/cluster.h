@@ -33,7 +33,8 @@ struct ClusterOptions {
 };
 
 // A job of one node or several, all of this machine, and of its store apart, if it has one. Nodes that end badly are started
-// again, which a scheduler would do; the store too, after a while away.
+// again, which a scheduler would do; the store too, after a while away. From the first one on SIGHUP, SIGINT and SIGTERM do not
+// end this process but make Pump throw, so that nobody stays away.
 //
 // Lifetime: the destructor kills what runs.
 class ChaosCluster {
@@ -47,7 +48,7 @@ class ChaosCluster {
   void Start();
 
   // Reads what has come, waiting for something no longer than `wait`, and looks after the store and who is away.
-  // Errors: FailedPrecondition, if the store has ended by itself.
+  // Errors: FailedPrecondition, if the store has ended by itself; Cancelled after a signal.
   void Pump(std::chrono::milliseconds wait);
   // The same for so long.
   void PumpFor(double seconds);

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +53,7 @@ void ChaosJob::Start() {
   for (const std::string& word : command_) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   unread_.clear();
+  const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ < 0)
     Throw(absl::StatusCode::kResourceExhausted, "cannot start ", command_[0], ": ", strerror(errno));
@@ -59,6 +61,9 @@ void ChaosJob::Start() {
     dup2(theirs.get(), STDOUT_FILENO);
     dup2(log.get(), STDERR_FILENO);
     if (enter_) EnterOrExit(enter_);
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    // It may have been killed before the line above.
+    if (getppid() != parent) _exit(127);
     execv(arguments[0], arguments.data());
     _exit(127);
   }

@@ -16,7 +16,7 @@ namespace weft {
 // One node of a job: a weft_run, whose rank 0, if that is here, writes a JSON object a step on stdout ("step" and "loss" in
 // it). Started again after its end, it is the same job: what a scheduler does.
 //
-// Lifetime: the destructor kills weft_run, and with it the ranks.
+// Lifetime: the destructor kills weft_run, and with it the ranks; so does the end of the thread that has started it.
 class ChaosJob {
  public:
   using Clock = std::chrono::steady_clock;

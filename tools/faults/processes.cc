@@ -137,10 +137,13 @@ bool AwaitGone(const std::vector<pid_t>& processes, std::chrono::milliseconds bo
 
 std::vector<std::string> SharedMemoryNames() {
   std::vector<std::string> names;
+  const std::filesystem::path root = "/dev/shm";
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", error)) {
-    const std::string name = entry.path().filename().string();
-    if (absl::StartsWith(name, "weft")) names.push_back(name);
+  std::filesystem::recursive_directory_iterator entry(
+      root, std::filesystem::directory_options::skip_permission_denied, error);
+  for (; !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+    if (!absl::StartsWith(entry->path().filename().string(), "weft")) continue;
+    names.push_back(entry->path().lexically_relative(root).string());
   }
   return names;
 }

@@ -35,7 +35,7 @@ std::vector<pid_t> FamilyOf(pid_t ancestor);
 // Waits until none of them is alive. False if one still is after `bound`.
 bool AwaitGone(const std::vector<pid_t>& processes, std::chrono::milliseconds bound);
 
-// The names of the files that Weft makes in shared memory; there are none that stay.
+// The names of the files that Weft makes in /dev/shm and its folders; there are none that stay.
 std::vector<std::string> SharedMemoryNames();
 
 }  // namespace weft

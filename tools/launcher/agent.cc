@@ -19,6 +19,8 @@ constexpr std::chrono::milliseconds kLongestWait{1000};
 // A reader of this program's output that takes nothing for so long gets no more.
 constexpr std::chrono::seconds kReaderPatience{60};
 constexpr std::chrono::seconds kReaderPatienceAfterSignal{2};
+// For the store to take the word that this node leaves, before its workers hear of it.
+constexpr std::chrono::milliseconds kTellsFirst{200};
 
 }  // namespace
 
@@ -76,6 +78,12 @@ int Agent::RunGenerations() {
 }
 
 GenerationEnd Agent::RunGeneration(const Assignment& assignment) {
+  // It was told to stop before it knew that the generation had begun, and the others wait for its workers.
+  if (stop_signal_ != 0) {
+    Publish(OwnEnd(options_.failure_grace));
+    outbox_.Drain();
+    return *End();
+  }
   // Another node's workers may have failed before this one's start.
   if (const std::optional<GenerationEnd> end = End()) return *end;
   std::optional<WorkerGroup> workers;
@@ -136,26 +144,42 @@ void Agent::OnSignals(WorkerGroup* workers) {
       continue;
     }
     // Without its guard nobody waits, also where the guard's death says what has been said already.
-    if (workers != nullptr && stop_signal_ != 0 && getppid() != options_.guard) {
+    if (workers != nullptr && stop_signal_ != 0 && !HasGuard()) {
       workers->Stop(signal, options_.failure_grace);
     }
     if (!wishes_.Note(received, StopWishes::Clock::now())) continue;
     const bool second = stop_signal_ != 0;
     if (!second) stop_signal_ = signal;
     if (workers == nullptr) continue;
+    const std::chrono::milliseconds grace = HasGuard() ? options_.stop_grace : options_.failure_grace;
+    if (!second) {
+      // Workers that die of the signal may make those of other nodes fail, which would count if it were told first.
+      Publish(OwnEnd(grace));
+      outbox_.DrainFor(kTellsFirst);
+    }
     // A user that asks twice does not want to wait.
-    const std::chrono::milliseconds grace =
-        getppid() == options_.guard ? options_.stop_grace : options_.failure_grace;
     workers->Stop(signal, second ? std::chrono::milliseconds(0) : grace);
-    if (second) continue;
-    Publish(
-        {.kind = GenerationEnd::Kind::kLeft,
-         .restart = true,
-         .exit_code = 128 + signal,
-         .node = options_.workers.node_id,
-         .headline = absl::StrCat("node ", options_.workers.host, " was told to stop (signal ", signal, ")"),
-         .grace = grace});
   }
+}
+
+bool Agent::HasGuard() const { return getppid() == options_.guard; }
+
+GenerationEnd Agent::OwnEnd(std::chrono::milliseconds grace) const {
+  const std::string& host = options_.workers.host;
+  // The signal that the guard's death sends is nobody's wish: such a node counts as lost.
+  if (!HasGuard()) {
+    return {.kind = GenerationEnd::Kind::kLost,
+            .restart = true,
+            .exit_code = 1,
+            .node = options_.workers.node_id,
+            .headline = absl::StrCat("node ", host, " was lost: its weft_run was killed")};
+  }
+  return {.kind = GenerationEnd::Kind::kLeft,
+          .restart = true,
+          .exit_code = 128 + stop_signal_,
+          .node = options_.workers.node_id,
+          .headline = absl::StrCat("node ", host, " was told to stop (signal ", stop_signal_, ")"),
+          .grace = grace};
 }
 
 void Agent::OnExit(const Assignment& assignment, const WorkerExit& exit, WorkerGroup* workers) {

@@ -35,7 +35,8 @@ struct AgentOptions {
 // What a launcher does on one node: starts this node's workers, generation after generation, until the job
 // has finished or failed. The process's only: it takes all signals, and all children are its own.
 //
-// While workers run it waits for nobody: what it tells the store goes by the outbox. Between generations it waits for the
+// While workers run it waits for nobody, but for an instant that the others may hear that this node was told to stop: what it
+// tells the store goes by the outbox. Between generations it waits for the
 // store and the other nodes.
 //
 // Lifetime: borrows all but the store.
@@ -56,6 +57,9 @@ class Agent {
   GenerationEnd RunGeneration(const Assignment& assignment);
   void Wait(const WorkerGroup& workers);
   void OnSignals(WorkerGroup* workers);
+  // That this node was told to stop, for the others; `grace`: what its workers have.
+  GenerationEnd OwnEnd(std::chrono::milliseconds grace) const;
+  bool HasGuard() const;
   void OnExit(const Assignment& assignment, const WorkerExit& exit, WorkerGroup* workers);
   void Announce(const Assignment& assignment, const WorkerExit& exit);
 

@@ -37,6 +37,11 @@ void Outbox::Drain() {
   changed_.wait(lock, [this] { return tasks_.empty(); });
 }
 
+void Outbox::DrainFor(std::chrono::milliseconds bound) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, bound, [this] { return tasks_.empty(); });
+}
+
 void Outbox::Clear() {
   for (uint64_t events = 0; read(event_.get(), &events, sizeof(events)) > 0;) continue;
 }

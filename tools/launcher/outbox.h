@@ -3,6 +3,7 @@
 #ifndef WEFT_TOOLS_LAUNCHER_OUTBOX_H_
 #define WEFT_TOOLS_LAUNCHER_OUTBOX_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -29,6 +30,8 @@ class Outbox {
 
   // Returns once all that was posted is done.
   void Drain();
+  // The same, but after `bound` at the latest.
+  void DrainFor(std::chrono::milliseconds bound);
 
   // Polls as readable when something is done, until Clear.
   int event_fd() const { return event_.get(); }

@@ -1,5 +1,6 @@
 #!/bin/bash
 # chaos: nodes that are away for longer than the suspicion time, their agent stopped or their cable pulled, cost steps and no bit.
+# What a node leaves in its own /dev/shm is found. Ended by a signal, chaos leaves nobody away.
 # Where the kernel refuses networks, the other faults are done.
 # Arguments: chaos, weft_run, forgetful_trainer.
 set -u
@@ -36,6 +37,23 @@ grep -q "was lost: no sign of life for 1 s: all workers start again" pause/hurt.
 hurt alone --kinds=pause --kills=2
 expect alone '"kills":2' '"recovered":2' '"equal":true' '"left_behind":0'
 
+# --- A signal while an agent is stopped ends the whole job.
+"$chaos" "${flags[@]}" --folder=told --kinds=pause --kills=1 --nodes=2 --suspicion_time=20s > told.json 2> told.err &
+pid=$!
+until grep -q "pause of node" told.err; do
+  kill -0 $pid 2> /dev/null || { fail "told: it has ended: $(cat told.err)"; break; }
+  sleep 0.05
+done
+sleep 0.5
+kill -TERM $pid
+wait $pid && fail "told: exit code 0"
+grep -q "told to stop by signal 15" told.err || fail "told: $(cat told.err)"
+for ((i = 0; i < 300; i++)); do
+  pgrep -f -- "${dir##*/}/told" > /dev/null || break
+  sleep 0.1
+done
+((i < 300)) || fail "told: left running: $(pgrep -af -- "${dir##*/}/told")"
+
 # --- A kernel that makes no networks.
 if unshare --user --map-root-user true; then
   unshare --user --map-root-user bash -c 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"' refused "$chaos" "${flags[@]}" \
@@ -62,4 +80,16 @@ for run in "${unplugged[@]}"; do
   grep -q "store: listens at 10.78.0.1:" "$name/hurt.log" || fail "$name: the job has no network of its own: $(cat "$name/hurt.log")"
   grep -q "was lost: no sign of life for 1 s" "$name/hurt.log" || fail "$name: nobody has missed the node: $(cat "$name/hurt.log")"
 done
+
+# --- Each node leaves a file in its own memory, and the job in peace one.
+if ! grep -q "the kernel refuses\|skipped: unplug" unplug.err; then
+  printf '#!/bin/bash\n: > /dev/shm/weft-left\nexec %q "$@"\n' "$trainer" > litters
+  chmod +x litters
+  "$chaos" "${flags[@]}" --train_gpt="$dir/litters" --folder=littered --nodes=2 --kinds=unplug --kills=1 > littered.json 2> littered.err &&
+    fail "littered: exit code 0"
+  expect littered '"left_behind":3' '"equal":true'
+  for name in weft-left host0/weft-left host1/weft-left; do
+    grep -q "left behind: /dev/shm/$name$" littered.err || fail "littered: no $name: $(cat littered.err)"
+  done
+fi
 exit $((failures > 0))

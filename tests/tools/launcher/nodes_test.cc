@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/store/tcp_store.h"
+#include "tests/tools/launcher/launched_node.h"
 #include "tests/tools/launcher/running_program.h"
 #include "tools/launcher/processes/descendants.h"
 
@@ -27,32 +28,6 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::Not;
 using Clock = std::chrono::steady_clock;
-
-constexpr char kSaysWho[] =
-    "echo \"life $TORCHELASTIC_RESTART_COUNT: rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, node "
-    "$GROUP_RANK\" >&2; ";
-
-std::vector<std::string> StaticNode(int port, int rank, const std::string& script,
-                                    const std::vector<std::string>& more = {}) {
-  std::vector<std::string> flags = {"--nnodes=2", "--nproc-per-node=2", absl::StrCat("--node-rank=", rank),
-                                    "--master-addr=127.0.0.1", absl::StrCat("--master-port=", port)};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return WeftRun(flags, script);
-}
-
-std::vector<std::string> DynamicNode(int port, const std::string& nodes, const std::string& script,
-                                     const std::vector<std::string>& more = {}) {
-  std::vector<std::string> flags = {absl::StrCat("--nnodes=", nodes),
-                                    absl::StrCat("--rdzv-endpoint=localhost:", port)};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return WeftRun(flags, script);
-}
-
-// Of a `weft_run store` without a token: it says that nobody is checked, and then where it listens.
-std::string AddressOf(RunningProgram& store) {
-  EXPECT_TRUE(store.Await("127.0.0.1:", 2)) << store.err();
-  return LinesOf(store.out()).front();
-}
 
 TEST(NodesTest, StaticNodesHaveTheRanksOfTheirNumbers) {
   const int port = FreePort();
@@ -185,52 +160,6 @@ TEST(NodesTest, WorkersAreToldOfTheirTimes) {
                              "echo $WEFT_SUSPICION_MS $WEFT_STORE_GRACE_MS"));
   EXPECT_EQ(run.Wait(), 0);
   EXPECT_EQ(run.out(), "2500 90000\n");
-}
-
-TEST(NodesTest, ANodeThatIsToldToStopStopsTheOthers) {
-  const int port = FreePort();
-  const std::string script = absl::StrCat(kSaysWho, "exec sleep 60");
-  RunningProgram first(StaticNode(port, 0, script));
-  RunningProgram second(StaticNode(port, 1, script));
-  ASSERT_TRUE(first.Await("life 0", 2));
-  ASSERT_TRUE(second.Await("life 0", 2));
-  kill(second.pid(), SIGINT);
-  EXPECT_EQ(second.Wait(), 128 + SIGINT);
-  EXPECT_EQ(first.Wait(), 128 + SIGINT);
-  EXPECT_THAT(first.err(), HasSubstr("was told to stop (signal 2)"));
-}
-
-TEST(NodesTest, ANodeThatIsToldToStopCostsNoRestartWhereOthersAreEnough) {
-  RunningProgram store({"tools/weft_run", "store", "--host=127.0.0.1", "--port=0", "--dir=" + NewFolder()});
-  const std::string script = absl::StrCat(kSaysWho, "trap 'exit 0' TERM; while true; do sleep 0.05; done");
-  const std::vector<std::string> flags = {"--store=" + AddressOf(store), "--nnodes=1:2", "--max-restarts=0"};
-  RunningProgram first(WeftRun(flags, script));
-  RunningProgram second(WeftRun(flags, script));
-  ASSERT_TRUE(first.Await("life 0")) << first.err();
-  ASSERT_TRUE(second.Await("life 0")) << second.err();
-  kill(second.pid(), SIGTERM);
-  EXPECT_EQ(second.Wait(), 128 + SIGTERM);
-  ASSERT_TRUE(first.Await("life 1: rank 0 of 1")) << first.err();
-  EXPECT_THAT(first.err(), HasSubstr("was told to stop (signal 15): all workers start again\n"));
-  kill(first.pid(), SIGTERM);
-  EXPECT_EQ(first.Wait(), 128 + SIGTERM) << first.err();
-}
-
-// A save takes all ranks, and longer than a failure would leave them.
-TEST(NodesTest, ANodeThatIsToldToStopLeavesTheOthersAsLongToSave) {
-  const int port = FreePort();
-  const std::string script = absl::StrCat("trap 'echo told >&2; sleep 5; echo saved >&2; exit 0' TERM; ",
-                                          kSaysWho, "while true; do sleep 0.05; done");
-  RunningProgram first(StaticNode(port, 0, script));
-  RunningProgram second(StaticNode(port, 1, script, {"--stop-grace=40s"}));
-  ASSERT_TRUE(first.Await("life 0", 2));
-  ASSERT_TRUE(second.Await("life 0", 2));
-  kill(second.pid(), SIGTERM);
-  ASSERT_TRUE(first.Await("told", 2)) << first.err();
-  EXPECT_EQ(second.Wait(), 128 + SIGTERM);
-  EXPECT_EQ(first.Wait(), 128 + SIGTERM);
-  EXPECT_TRUE(first.Await("saved", 2, milliseconds(0))) << first.err();
-  EXPECT_TRUE(second.Await("saved", 2, milliseconds(0))) << second.err();
 }
 
 TEST(NodesTest, AFullDiskUnderAStoreApartIsWaitedFor) {

@@ -135,36 +135,6 @@ TEST(StoreRendezvousTest, ItIsFinishedWhenAllAreDone) {
   EXPECT_EQ(leaving.wait_for(kLong), std::future_status::ready);
 }
 
-// The others' ranks save as long as the leaving node's may, and need the store for it; one that begins again needs it no more.
-TEST(StoreRendezvousTest, WhoHoldsTheStoreStaysWhileTheOthersSave) {
-  for (const bool begins_again : {false, true}) {
-    const auto store = std::make_shared<HashStore>();
-    StoreRendezvousOptions of_a = Options("a", 2, 2);
-    of_a.holds_store = true;
-    Node a(store, of_a), b(store, Options("b", 2, 2));
-    StartInOrder(store, {&a, &b});
-    a.Get();
-    b.Get();
-    a.rendezvous->Publish({.kind = Kind::kLeft,
-                           .restart = true,
-                           .exit_code = 143,
-                           .node = "a",
-                           .headline = "left",
-                           .grace = kLong});
-    auto leaving = std::async(std::launch::async, [&] { a.rendezvous->Leave(); });
-    EXPECT_EQ(b.AwaitEnd().kind, Kind::kLeft);
-    EXPECT_EQ(leaving.wait_for(of_a.silence * 3 / 2), std::future_status::timeout);
-    if (begins_again) {
-      b.Start();
-    } else {
-      b.rendezvous->Leave();
-    }
-    EXPECT_EQ(leaving.wait_for(kLong / 2), std::future_status::ready);
-    b.cancelled = true;
-    if (begins_again) b.next.get();
-  }
-}
-
 TEST(StoreRendezvousTest, MinWaitsForTheLastCall) {
   const auto store = std::make_shared<HashStore>();
   StoreRendezvousOptions options = Options("a", 1, 3);
@@ -255,19 +225,6 @@ TEST(StoreRendezvousTest, ANodeThatDiesBeforeItComesBackIsNotWaitedFor) {
   b.reset();
   a.Start();
   EXPECT_EQ(a.Get().num_nodes, 1);
-}
-
-TEST(StoreRendezvousTest, ANodeThatLeavesIsNotExpected) {
-  const auto store = std::make_shared<HashStore>();
-  Node a(store, Options("a", 1, 2)), b(store, Options("b", 1, 2));
-  StartInOrder(store, {&a, &b});
-  a.Get();
-  b.Get();
-  b.rendezvous->Publish(
-      {.kind = Kind::kLeft, .restart = true, .exit_code = 143, .node = "b", .headline = "left"});
-  EXPECT_EQ(a.AwaitEnd().kind, Kind::kLeft);
-  a.Start();
-  EXPECT_EQ(a.Get().num_nodes, 1);  // though b beats still
 }
 
 // A store whose disk is full while `full`: what changes something waits for room.

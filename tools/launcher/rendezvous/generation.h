@@ -53,6 +53,9 @@ struct GenerationEnd {
   // Whether it counts against --max-restarts.
   bool IsFailure() const { return kind == Kind::kFailed || kind == Kind::kLost; }
 
+  // Whether `node` takes no part in what follows.
+  bool EndsANode() const { return kind == Kind::kLost || kind == Kind::kLeft; }
+
   // Why the job is over, if this was its last.
   std::string WhyOver() const { return kind == Kind::kFinished ? "it has finished" : headline; }
 

@@ -1,6 +1,7 @@
 #include "tools/launcher/rendezvous/meeting_state.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -34,7 +35,7 @@ void MeetingState::Count(const GenerationEnd& end) {
   const auto count =
       absl::c_count_if(failures, [&](const NodeFailure& failure) { return failure.id == end.node; });
   // Those that wait outside may be gone: nobody watches them.
-  const int others = static_cast<int>(nodes.size()) - 1;
+  const int others = NumStaying() - 1;
   if (count >= kMostFailures && others >= min_nodes) left_out.push_back(end.node);
 }
 
@@ -42,9 +43,11 @@ void MeetingState::Reopen(const GenerationEnd& end) {
   Count(end);
   expected.clear();
   for (const MeetingNode& node : nodes) {
-    const bool gone = end.kind == GenerationEnd::Kind::kLost || end.kind == GenerationEnd::Kind::kLeft;
-    if ((!gone || node.id != end.node) && !IsLeftOut(node.id)) expected.push_back(node.id);
+    const bool is_gone = (end.EndsANode() && node.id == end.node) || absl::c_linear_search(gone, node.id) ||
+                         IsLeftOut(node.id);
+    if (!is_gone) expected.push_back(node.id);
   }
+  gone.clear();
   expected.insert(expected.end(), waiting.begin(), waiting.end());
   waiting.clear();
   nodes.clear();
@@ -59,9 +62,18 @@ int64_t MeetingState::Join(MeetingNode node) {
 }
 
 void MeetingState::Remove(absl::string_view id) {
-  std::erase_if(nodes, [&](const MeetingNode& node) { return node.id == id; });
   std::erase(expected, std::string(id));
   std::erase(waiting, std::string(id));
+  if (!running) {
+    std::erase_if(nodes, [&](const MeetingNode& node) { return node.id == id; });
+  } else if (Find(id) != nullptr && !absl::c_linear_search(gone, id)) {
+    gone.emplace_back(id);
+  }
+}
+
+int MeetingState::NumStaying() const {
+  const auto absent = absl::c_count_if(expected, [&](const std::string& id) { return Find(id) == nullptr; });
+  return static_cast<int>(std::ssize(nodes) + absent - std::ssize(gone));
 }
 
 void MeetingState::Run() {
@@ -93,6 +105,7 @@ std::string MeetingState::ToText() const {
                      {"nodes", list},
                      {"expected", expected},
                      {"waiting", waiting},
+                     {"gone", gone},
                      {"closed", closed}};
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
@@ -110,6 +123,7 @@ MeetingState MeetingState::FromText(absl::string_view text) {
                           .nodes = {},
                           .expected = json.at("expected").get<std::vector<std::string>>(),
                           .waiting = json.at("waiting").get<std::vector<std::string>>(),
+                          .gone = json.at("gone").get<std::vector<std::string>>(),
                           .failures = {},
                           .left_out = json.at("left_out").get<std::vector<std::string>>(),
                           .closed = json.at("closed").get<std::string>()};

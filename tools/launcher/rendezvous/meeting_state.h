@@ -47,6 +47,7 @@ struct MeetingState {
   std::vector<std::string> expected =
       {};                                 // gathering: ids of those who were here before and should come back
   std::vector<std::string> waiting = {};  // running: ids of those who would join
+  std::vector<std::string> gone = {};     // running: ids of nodes that take no part in what follows
   std::vector<NodeFailure> failures = {};  // since then, of the last kFailureWindow
   std::vector<std::string> left_out = {};  // ids of those who may take part no more
   std::string closed = {};                 // why nobody may join any more; empty: not so
@@ -64,8 +65,11 @@ struct MeetingState {
   // Adds `node` and returns its arrival.
   int64_t Join(MeetingNode node);
 
-  // Removes what there is of node `id`, while gathering.
+  // Node `id` takes no part in what follows: nobody waits for it.
   void Remove(absl::string_view id);
+
+  // Nodes that are in, or should come back, without those that are gone.
+  int NumStaying() const;
 
   // The nodes are complete: sorts them by rank.
   void Run();

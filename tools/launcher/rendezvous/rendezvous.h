@@ -24,7 +24,8 @@ class Rendezvous {
   // Takes part in the next generation, once enough nodes are there; the one before must have ended. This one
   // may have ended too by the time of the return: other nodes are faster. A node that takes part no more, but keeps the
   // store, waits until the job is over and returns its last generation, which has ended.
-  // Returns nullopt if `cancelled`, which is called every now and then, became true.
+  // Returns nullopt if `cancelled`, which is called every now and then, became true; but where the others have begun a
+  // generation with this node in it, that: they are to be told that it leaves (kLeft).
   // Errors: DeadlineExceeded if too few nodes come; Aborted if the job is over; InvalidArgument if this node
   //         does not fit the others.
   virtual std::optional<Assignment> Next(const std::function<bool()>& cancelled) = 0;
@@ -34,6 +35,7 @@ class Rendezvous {
 
   // Ends the generation, unless it has ended. `end.restart` says whether a restart would make sense; it is
   // refused if none is left since the last generation that had saved. Nodes that join or leave use none up.
+  // The end of this node itself (kLeft, kLost) is told the others also where another end was first: nobody waits for it.
   // Returns how it ended: the first end that any node published.
   virtual GenerationEnd Publish(GenerationEnd end) = 0;
 

@@ -45,7 +45,8 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
   Gathering gathering = {.liveness = Liveness(*store_, options_.beat, options_.silence)};
   for (;;) {
     if (cancelled()) {
-      Withdraw();
+      const MeetingState state = Withdraw(absl::StrCat("node ", options_.host, " was told to stop"));
+      if (IsNewToMe(state)) return Begin(state);
       return std::nullopt;
     }
     if (!BeatsGoThrough()) gathering.liveness = Liveness(*store_, options_.beat, options_.silence);
@@ -67,7 +68,8 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
     if (IsNewToMe(state)) return Begin(state);
     if (state.IsLeftOut(options_.id)) gathering.begin = Clock::now();  // it waits for the job's end alone
     if (Clock::now() - gathering.begin >= options_.join_timeout) {
-      Withdraw();
+      const MeetingState without_me = Withdraw(absl::StrCat("node ", options_.host, " has waited in vain"));
+      if (IsNewToMe(without_me)) return Begin(without_me);
       ThrowTooFew(state);
     }
     SayWhoIsMissing(state, &gathering);
@@ -101,7 +103,7 @@ MeetingState StoreRendezvous::Advanced(MeetingState state, Gathering* gathering)
   if (state.running && member && state.generation == current_.generation) {
     const std::optional<GenerationEnd> end = End();
     WEFT_CHECK(end && end->restart, "generation ", state.generation, " has not ended, or is the last");
-    state.Reopen(*end);
+    Reopen(&state, *end);
   }
   if (state.IsLeftOut(options_.id)) return state;
   if (state.running) {
@@ -126,7 +128,7 @@ bool StoreRendezvous::EndedUnseen(MeetingState* state, Gathering* gathering) {
       .kind = GenerationEnd::Kind::kLost, .restart = true, .headline = "all nodes were lost"};
   end = GenerationEnd::FromText(store_->CompareSet(EndKey(state->generation), "", end.ToText()));
   if (!end.restart) state->closed = end.WhyOver();
-  if (end.restart) state->Reopen(end);
+  if (end.restart) Reopen(state, end);
   return end.restart;
 }
 
@@ -238,20 +240,24 @@ Assignment StoreRendezvous::Begin(const MeetingState& state) {
 }
 
 template <class Change>
-void StoreRendezvous::ChangeState(const Change& change) {
+MeetingState StoreRendezvous::ChangeState(const Change& change) {
   for (;;) {
     const std::string text = store_->TryGet(kStateKey).value_or("");
-    if (text.empty()) return;
+    if (text.empty()) return {};
     MeetingState state = MeetingState::FromText(text);
     change(&state);
     const std::string desired = state.ToText();
-    if (desired == text || store_->CompareSet(kStateKey, text, desired) == desired) return;
+    if (desired == text || store_->CompareSet(kStateKey, text, desired) == desired) return state;
   }
 }
 
-void StoreRendezvous::Withdraw() {
-  ChangeState([&](MeetingState* state) {
-    if (!state->running || state->Find(options_.id) == nullptr) state->Remove(options_.id);
+MeetingState StoreRendezvous::Withdraw(const std::string& why) {
+  return ChangeState([&](MeetingState* state) {
+    if (IsNewToMe(*state)) return;
+    state->Remove(options_.id);
+    if (!state->closed.empty() || (state->generation == 0 && !state->running)) return;
+    const bool are_too_few = options_.max_restarts == 0 && state->NumStaying() < state->min_nodes;
+    if (are_too_few || options_.holds_store) state->closed = why;
   });
 }
 
@@ -288,12 +294,22 @@ void StoreRendezvous::Done() {
   if (done == static_cast<int64_t>(current_.nodes.size())) Publish({.kind = GenerationEnd::Kind::kFinished});
 }
 
-bool StoreRendezvous::IsFree(GenerationEnd::Kind kind, const MeetingState& state) const {
-  if (kind == GenerationEnd::Kind::kGrow) return true;
-  // It is this node that leaves, and its store with it.
-  if (kind != GenerationEnd::Kind::kLeft || options_.holds_store) return false;
+bool StoreRendezvous::HasSaved(int64_t generation) const {
+  return options_.has_saved && options_.has_saved(generation);
+}
+
+bool StoreRendezvous::MayGoOn(const GenerationEnd& end, const MeetingState& state) const {
+  if (end.kind == GenerationEnd::Kind::kGrow) return true;
+  if (IsMyEnd(end) && options_.holds_store) return false;
+  if (end.kind != GenerationEnd::Kind::kLeft) return (end.saved ? 0 : state.restarts) < options_.max_restarts;
   const int others = static_cast<int>(state.nodes.size()) - 1;
   return others >= options_.min_nodes || options_.max_restarts > 0;
+}
+
+// Those that were told to stop save after the end was published; and who published it may not know of saves.
+void StoreRendezvous::Reopen(MeetingState* state, GenerationEnd end) const {
+  end.saved = end.saved || HasSaved(state->generation);
+  state->Reopen(end);
 }
 
 GenerationEnd StoreRendezvous::Publish(GenerationEnd end) {
@@ -302,13 +318,16 @@ GenerationEnd StoreRendezvous::Publish(GenerationEnd end) {
     const std::lock_guard<std::mutex> lock(mutex_);
     current = current_;
   }
-  end.saved = options_.has_saved && options_.has_saved(current.generation);
+  end.saved = HasSaved(current.generation);
   end.time_s = options_.now_s ? options_.now_s() : absl::ToUnixSeconds(absl::Now());
-  const int restarts = end.saved ? 0 : current.restarts;
-  end.restart = end.restart && (IsFree(end.kind, current) || restarts < options_.max_restarts);
+  end.restart = end.restart && MayGoOn(end, current);
   const std::string won = store_->CompareSet(EndKey(current.generation), "", end.ToText());
   GenerationEnd first = GenerationEnd::FromText(won);
-  if (!first.restart) Close(first.WhyOver());
+  if (!first.restart) {
+    Close(first.WhyOver());
+  } else if (IsMyEnd(end)) {
+    Withdraw(end.headline);
+  }
   SetEnd(current.generation, first);
   return first;
 }
@@ -322,9 +341,12 @@ void StoreRendezvous::Leave() {
   StopWatching();
   if (current_.generation < 0) return;
   const std::string key = LeftKey(current_.generation);
-  int64_t left = store_->Add(key, looks_on_ || left_generation_ == current_.generation ? 0 : 1);
   const std::optional<GenerationEnd> end = End();
   const bool one_is_gone = end && end->kind == GenerationEnd::Kind::kLost;
+  // A node that was lost is not counted, also where it lives.
+  const bool is_counted =
+      !looks_on_ && left_generation_ != current_.generation && !(one_is_gone && IsMyEnd(*end));
+  int64_t left = store_->Add(key, is_counted ? 1 : 0);
   const int64_t all = static_cast<int64_t>(current_.nodes.size()) - (one_is_gone ? 1 : 0);
   // The store may be this process's: the others must have read how it ended, and saved what they have to.
   const std::chrono::milliseconds saves =

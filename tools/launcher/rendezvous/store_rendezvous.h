@@ -54,7 +54,8 @@ struct StoreRendezvousOptions {
 // node keeps its place in the order as long as its launcher lives. A node that comes to a running job with
 // room for it ends the generation (kGrow), which costs no restart; one for which there is no room waits. A node that is told
 // to stop (kLeft) costs none either: the others go on if they are min_nodes, or wait for one in its place if there may be
-// restarts at all. The store of a node that keeps it goes with it.
+// restarts at all: without, the job is over once the nodes that stay are too few. The store of a node that keeps it goes with
+// it, and the job.
 //
 // A node whose workers were the first to fail three times within ten minutes, without a save between them, is left out
 // if the others are enough: it cannot take part again.
@@ -95,11 +96,13 @@ class StoreRendezvous final : public Rendezvous {
   Assignment Begin(const MeetingState& state);
   bool BeatsGoThrough() const;
   void TellThatIHaveLeft();
-  void Withdraw();
+  // Takes this node out of what follows, unless the others have begun a generation with it that is new to it. Closes the job
+  // where that cannot go on without. Returns the state.
+  MeetingState Withdraw(const std::string& why);
   void Close(const std::string& why);
-  // Replaces the state by what `change` makes of it; tries again as long as others are faster.
+  // Replaces the state by what `change` makes of it; tries again as long as others are faster. Returns it as it is then.
   template <class Change>
-  void ChangeState(const Change& change);
+  MeetingState ChangeState(const Change& change);
   // What a node that waits sees: "1 of 2 nodes are at node0:29400 (node1)".
   std::string Presence(const MeetingState& state) const;
   void SayWhoIsMissing(const MeetingState& state, Gathering* gathering) const;
@@ -119,8 +122,13 @@ class StoreRendezvous final : public Rendezvous {
   static std::string Seconds(std::chrono::milliseconds duration) {
     return absl::StrCat(static_cast<double>(duration.count()) / 1000, " s");
   }
-  // Whether another generation may follow one that ended so, whatever failures there were.
-  bool IsFree(GenerationEnd::Kind kind, const MeetingState& state) const;
+  bool HasSaved(int64_t generation) const;
+  // Whether another generation may follow that of `state` if it ends so.
+  bool MayGoOn(const GenerationEnd& end, const MeetingState& state) const;
+  // Whether it is the end of this node, and no other.
+  bool IsMyEnd(const GenerationEnd& end) const { return end.EndsANode() && end.node == options_.id; }
+  // Opens the generation after that of `state`, with the saves that came after its end.
+  void Reopen(MeetingState* state, GenerationEnd end) const;
 
   std::string EndKey(int64_t generation) const;
   std::string LeftKey(int64_t generation) const;

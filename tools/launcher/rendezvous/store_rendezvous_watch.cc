@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -36,6 +37,8 @@ void StoreRendezvous::Watch() {
 }
 
 void StoreRendezvous::WatchOnce(Liveness& liveness) {
+  // However seldom the caller looks, signs of life are given.
+  const std::chrono::milliseconds wait = std::min(options_.poll, options_.beat);
   liveness.Beat(options_.id);
   beaten_at_ = Clock::now();
   MeetingState current;
@@ -46,11 +49,11 @@ void StoreRendezvous::WatchOnce(Liveness& liveness) {
     ended = end_.has_value();
   }
   if (current.generation < 0 || ended) {
-    std::this_thread::sleep_for(options_.poll);
+    std::this_thread::sleep_for(wait);
     return;
   }
   try {
-    const std::string end = store_->Get(EndKey(current.generation), options_.poll);
+    const std::string end = store_->Get(EndKey(current.generation), wait);
     SetEnd(current.generation, GenerationEnd::FromText(end));
     return;
   } catch (const Error& error) {
