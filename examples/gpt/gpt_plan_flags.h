@@ -41,7 +41,8 @@ struct NamedPlan {
 // What --plan says, and the flags that go with its names. The first is what runs; the others take less memory, each less than
 // the one before it (--recompute=auto).
 // Errors: InvalidArgument for flags that do not fit each other, the mesh or the schedule.
-std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh, const std::optional<PipelineSchedule>& schedule);
+std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
+                                      const std::optional<PipelineSchedule>& schedule);
 
 }  // namespace weft
 
