@@ -23,7 +23,7 @@
 // every rank has to be given a core once: as many hand-overs from thread to thread as there are ranks. (The
 // kernel may leave all but one of the ranks on one core.) Barrier and hand-over are measured in the same run.
 //
-// Targets are those of issue 5: all_reduce at or above the plain version, and above peers; 4 bytes among two
+// Targets: all_reduce at or above the plain version, and above peers; 4 bytes among two
 // ranks in at most 0.5 us; 4 bytes among more ranks than cores in at most twice their hand-overs (which are
 // timed between two threads that find their data in the cache, as many threads do not), so that the time
 // grows as the ranks do. Groups of more than 4 are measured at 4 B and 1 MiB alone.
@@ -263,7 +263,7 @@ void Rank::MeasureCase(const Case& measured, int64_t size) {
   ReportBeside(name, size, ns[0], together_ns + bound.copies * ns[1], "memcpy bound", target);
   if (has_plain) ReportBeside(name, size, ns[0], ns[3], "plain threads", 1);
   if (in_place && size == 4 && world_.size() == 2) {
-    ReportBeside(name, size, ns[0], kLatencyTargetUs * 1e3, "issue 5", 1);
+    ReportBeside(name, size, ns[0], kLatencyTargetUs * 1e3, "the target", 1);
   }
   for (const PeerTime& time : PeerTimes(name)) ReportBeside(name, size, ns[0], time.ns, time.peer, 1);
 }

@@ -6,7 +6,7 @@
 //
 // 0d, 1d, 2d, 3d: on meshes of so many axes of two ranks each. No layout here needs communication, so rank 0
 // runs alone, but for redistribute_all_gather: two ranks gather 16 elements each, and what the same
-// all-gather takes without plan and handles is subtracted. The limits are issue 5's: a DTensor op costs at
+// all-gather takes without plan and handles is subtracted. The limits: a DTensor op costs at
 // most 500 ns more than its kernel with the output's allocation, 1 us more with recording; a chain of three
 // ops forward and backward 3 us; a call whose sharding is not known yet 20 us, on three axes 200 us
 // (//benchmarks:propagate has the search alone, for all pairs of layouts). With --peer, each figure is

@@ -47,7 +47,7 @@ struct TrainRow {
   DType ComputeDType() const;
 };
 
-// The rows of issue 5: both shapes of GPT-2 124M and the small model, each on one rank of two threads and on
+// The rows of --set=all: both shapes of GPT-2 124M and the small model, each on one rank of two threads and on
 // two ranks of one thread.
 std::vector<TrainRow> AllTrainRows();
 

@@ -38,7 +38,8 @@ ABSL_FLAG(std::string, dtype, "f32", "of forward and backward: f32 or bf16");
 ABSL_FLAG(int64_t, batch, 4, "sequences, global");
 ABSL_FLAG(int64_t, context, 64, "tokens a sequence");
 ABSL_FLAG(int, threads, 2, "threads, divided among the ranks: one per rank at least");
-ABSL_FLAG(std::string, set, "", "all: every row of the table in README.md, whatever the flags above say");
+ABSL_FLAG(std::string, set, "",
+          "all: every row of the table in docs/performance.md, whatever the flags above say");
 ABSL_FLAG(std::string, only, "", "of --set, the rows with this in their name, as in small/16x256/f32");
 ABSL_FLAG(int, steps, 5, "steps to measure");
 ABSL_FLAG(int, warmup, 2, "steps before that");

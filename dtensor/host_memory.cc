@@ -1,11 +1,21 @@
 #include "dtensor/host_memory.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "runtime/comm/queued_work.h"
+#include "runtime/tensor/begin_copy.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
+
+bool CopiesBeside(MeshContext& device) { return HasDeviceQueues(*device.allocator()); }
+
+IntrusivePtr<PendingMoves> MakePending(MeshContext& context, Work work) {
+  return MakeIntrusive<PendingMoves>(context.state(), LaneWorks{.works = {std::move(work)}});
+}
 
 DTensor CopyTo(const IntrusivePtr<MeshContext>& context, const DTensor& x, MemoryKind kind) {
   const MemoryKindGuard guard(*context->allocator(), kind);
@@ -13,6 +23,61 @@ DTensor CopyTo(const IntrusivePtr<MeshContext>& context, const DTensor& x, Memor
   Tensor to = Tensor::Empty(context->allocator(), from.dtype(), from.shape());
   CopyTensor(from, to);
   return DTensor(MakeIntrusive<DTensorImpl>(context, x.layout(), x.type(), std::move(to)));
+}
+
+// The copy itself waits for what makes `x`, not the rank's stream.
+DTensor BeginToHost(const DTensor& x, MemoryKind kind) {
+  const DTensorImpl& impl = *x.impl();
+  const IntrusivePtr<MeshContext> host = impl.context->HostSide();
+  std::vector<Work> before;
+  if (!impl.piece().IsContiguous()) {
+    impl.Local();
+  } else if (impl.is_pending()) {
+    before = impl.pending()->works();
+  }
+  const Tensor from =
+      impl.piece().IsContiguous() ? impl.piece() : CloneTensor(impl.piece(), impl.context->allocator());
+  const MemoryKindGuard guard(*host->allocator(), kind);
+  Tensor to = Tensor::Empty(host->allocator(), from.dtype(), from.shape());
+  const auto join = [&] {
+    for (const Work& work : before) work.WaitOnWorker();
+  };
+  std::shared_ptr<QueuedBatch> batch = BeginCopy(from, to, {.rank = before.empty(), .join = join});
+  return DTensor(
+      MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, std::move(to),
+                                 MakePending(*host, MakeArrivalWork(std::move(batch), std::move(before)))));
+}
+
+// Values on the host that copies still read: nobody is to write to them, but others may read them.
+struct ReadByCopies {
+  std::vector<IntrusivePtr<PendingMoves>> pending;
+};
+
+ReadByCopies& ReadByCopiesOf(MeshContext& device) {
+  std::shared_ptr<void>& attached = DeviceQueueOf(*device.allocator(), kFromHostQueue).attached();
+  if (attached == nullptr) attached = std::make_shared<ReadByCopies>();
+  return *static_cast<ReadByCopies*>(attached.get());
+}
+
+const Tensor& ReadableOnHost(const DTensorImpl& x, const ReadByCopies& reads) {
+  const auto& pending = reads.pending;
+  const bool is_read = std::find(pending.begin(), pending.end(), x.pending()) != pending.end();
+  return is_read ? x.piece() : x.Local();
+}
+
+// `x` stays as it is until then: who writes to it waits (DTensorImpl::Local), as for any pending value.
+DTensor BeginToDevice(const IntrusivePtr<MeshContext>& device, const DTensor& x, MemoryKind kind) {
+  ReadByCopies& reads = ReadByCopiesOf(*device);
+  std::erase_if(reads.pending, [](const IntrusivePtr<PendingMoves>& read) { return read->Test(); });
+  const Tensor& piece = ReadableOnHost(*x.impl(), reads);
+  const Tensor from = piece.IsContiguous() ? piece : CloneTensor(piece, piece.buffer()->allocator());
+  const MemoryKindGuard guard(*device->allocator(), kind);
+  Tensor to = Tensor::Empty(device->allocator(), from.dtype(), from.shape());
+  std::shared_ptr<QueuedBatch> batch = BeginCopy(from, to);
+  reads.pending.push_back(MakePending(*device, MakeArrivalWork(batch)));
+  x.impl()->SetPending(reads.pending.back());
+  return DTensor(MakeIntrusive<DTensorImpl>(device, x.layout(), x.type(), std::move(to),
+                                            MakePending(*device, MakeQueuedWork(std::move(batch)))));
 }
 
 }  // namespace
@@ -23,34 +88,27 @@ bool ComputesOnHost(MeshContext& context) {
 
 DTensor ToHost(const DTensor& x, MemoryKind kind) {
   if (x.context()->is_host_side()) return x;
-  return CopyTo(x.context()->HostSide(), x, kind);
-}
-
-DTensor SavedOnHost(const DTensor& x) {
-  const DTensorImpl& impl = *x.impl();
-  if (impl.context->is_host_side() || impl.writes || impl.Local().num_bytes() < kLeastOffloadedBytes)
-    return x;
-  const Tensor& piece = impl.Local();
-  const IntrusivePtr<Buffer>& from = piece.buffer();
-  const IntrusivePtr<MeshContext> host = impl.context->HostSide();
-  if (!from->copy()) {
-    const std::shared_ptr<Allocator>& allocator = host->allocator();
-    const MemoryKindGuard guard(*allocator, MemoryKind::kSaved);
-    const auto to = MakeIntrusive<Buffer>(allocator, from->num_bytes());
-    CopyTensor(Tensor::BytesOf(from), Tensor::BytesOf(to));
-    from->set_copy(to);
-  }
-  return DTensor(MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, piece.On(from->copy())));
+  return CopiesBeside(*x.context()) ? BeginToHost(x, kind) : CopyTo(x.context()->HostSide(), x, kind);
 }
 
 DTensor ToDevice(const DTensor& x, MemoryKind kind) {
   if (!x.context()->is_host_side()) return x;
   const IntrusivePtr<MeshContext> device = x.context()->DeviceSide();
-  if (!ComputesOnHost(*device)) return CopyTo(device, x, kind);
+  if (CopiesBeside(*device)) return BeginToDevice(device, x, kind);
   DTensor shared(
       MakeIntrusive<DTensorImpl>(device, x.layout(), x.type(), x.impl()->piece(), x.impl()->pending()));
   shared.impl()->ShareWrites(*x.impl());
   return shared;
+}
+
+void CopyInto(const DTensor& from, const DTensor& to) {
+  DTensorImpl& target = *to.impl();
+  const Tensor& piece = from.ToLocal();
+  const bool goes_to_device = from.context()->is_host_side() && !target.context->is_host_side() &&
+                              CopiesBeside(*target.context) && piece.IsContiguous() &&
+                              target.piece().IsContiguous() && piece.dtype() == target.type.dtype;
+  if (!goes_to_device) return CopyTensor(piece, target.Local());
+  target.SetPending(MakePending(*target.context, MakeQueuedWork(BeginCopy(piece, target.Local()))));
 }
 
 DTensor InMemoryOf(const DTensor& x, MeshContext& other) {

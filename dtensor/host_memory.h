@@ -13,22 +13,22 @@ namespace weft {
 // A tensor that is there already is given back itself.
 //
 // Memory: the piece, as `kind`.
-// Cost:   a copy of the piece; waits for what makes it.
+// Cost:   a copy of the piece. On a GPU in a stream of its own, behind what makes the value: the result is pending, and
+//         the host waits where it is read; on a CPU the call waits for what makes it.
 // Errors: ResourceExhausted; as MakeHostAllocator.
 DTensor ToHost(const DTensor& x, MemoryKind kind = MemoryKind::kOther);
 
 // The same value in the memory of the ranks' devices. Where the device is the CPU it computes on the second memory as
 // it is: the result shares it.
 // Memory: the piece, as `kind`; nothing on a CPU.
-// Cost:   a copy of the piece, which the host waits for; nothing on a CPU.
+// Cost:   a copy of the piece in a stream of its own: the result is pending, and the rank's stream waits where it is read.
+//         Until it has been copied, `x` is pending for whoever would write to it. Nothing on a CPU.
 DTensor ToDevice(const DTensor& x, MemoryKind kind = MemoryKind::kOther);
 
-// A value that is kept for later, without history: as ToHost, but that values which share memory share the copy of it,
-// which is of all of their memory. Smaller pieces than kLeastOffloadedBytes, and values that may be written in place, are
-// given back themselves.
-// Memory: of what is copied, as MemoryKind::kSaved.
-DTensor SavedOnHost(const DTensor& x);
-inline constexpr int64_t kLeastOffloadedBytes = 4096;  // less would be copied longer than it is worth
+// The elements of `from` go to the memory of `to`, which has its type and layout and may lie in the other memory.
+// Cost:   a copy of the piece. From the second memory to a GPU in a stream of its own: `to` is pending, and `from` is not
+//         written to until then.
+void CopyInto(const DTensor& from, const DTensor& to);
 
 // Whether the device's kernels read the second memory as it is: a CPU's do.
 bool ComputesOnHost(MeshContext& context);

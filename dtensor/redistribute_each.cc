@@ -1,7 +1,6 @@
 #include "dtensor/redistribute_each.h"
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "dtensor/redistribution/redistribute.h"
 #include "mesh/shard_math.h"
 #include "runtime/base/error.h"
+#include "runtime/device/device_queue.h"
 
 namespace weft {
 namespace {
@@ -62,6 +62,39 @@ IntrusivePtr<PendingMoves> IssueToWorker(RankState& state, Lane lane,
   return MakeIntrusive<PendingMoves>(state, std::move(own), std::move(before));
 }
 
+// What the moves of a call read and write, as far as it says whether a lane's queue has to wait for the rank's own stream.
+bool FollowsRank(absl::Span<const EachMove> moves) {
+  return std::any_of(moves.begin(), moves.end(), [](const EachMove& move) {
+    const DTensorImpl& source = *move.source.impl();
+    const bool writes_elsewhere =
+        move.into.defined() && move.into.buffer() != source.piece().buffer();  // which the rank may still use
+    return !source.is_pending() || writes_elsewhere;
+  });
+}
+
+// The lane's queue of the device runs `program` behind what fills its sources. `allocates`: it writes to new memory, whose
+// last owner's work is the rank's. Null where the rank has done all there is to do.
+IntrusivePtr<PendingMoves> IssueToQueue(MeshContext& context, Lane lane,
+                                        std::shared_ptr<const MoveProgram> program,
+                                        absl::Span<const EachMove> moves, bool allocates) {
+  std::vector<Work> before;
+  std::vector<const PendingMoves*> known;
+  for (const EachMove& move : moves) {
+    const PendingMoves* const pending = move.source.impl()->pending().get();
+    if (pending == nullptr || std::find(known.begin(), known.end(), pending) != known.end()) continue;
+    known.push_back(pending);
+    before.insert(before.end(), pending->works().begin(), pending->works().end());
+  }
+  if (before.empty() && !program->communicates()) {
+    MoveProgram::Run(*program);
+    return {};
+  }
+  DeviceQueue& queue = DeviceQueueOf(*context.allocator(), kLaneQueue + static_cast<int>(lane));
+  const Work work =
+      MoveProgram::IssueToQueue(std::move(program), queue, allocates || FollowsRank(moves), before);
+  return MakeIntrusive<PendingMoves>(context.state(), LaneWorks{.works = {work}});
+}
+
 }  // namespace
 
 std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lane) {
@@ -71,16 +104,19 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   const DeviceType device = context.allocator()->device().type;
   const bool waits = lane == Lane::kInline || device == DeviceType::kMeta;
   const bool on_worker = !waits && device == DeviceType::kCpu;
+  const bool on_queue = !waits && !on_worker;
+  const int64_t allocations_before = on_queue ? context.allocator()->stats().num_allocations : 0;
   std::vector<MoveProgram::Move> parts;
   parts.reserve(moves.size());
   PendingMoves::Lanes before;  // of other calls, whose results are moved on
   for (const EachMove& move : moves) {
     CheckMove(move, context);
     const DTensorImpl& source = *move.source.impl();
-    const bool chains = on_worker && source.is_pending() && !source.pending()->Test();
+    const bool chains = on_worker && source.is_pending() && !source.pending()->Test() &&
+                        source.pending()->lanes().back()->worker != nullptr;
     if (chains) AppendLanes(source, &before);
     parts.push_back({
-        .local = chains ? source.piece() : source.Local(),
+        .local = chains || on_queue ? source.piece() : source.Local(),
         .lowered = nullptr,
         .into = move.into,
         .subject = move.subject,
@@ -97,12 +133,8 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   } else if (on_worker) {
     pending = IssueToWorker(context.state(), lane, std::exchange(program, nullptr), std::move(before));
   } else {
-    std::function<void()> finish;
-    std::vector<Work> works = MoveProgram::IssueToStreams(std::exchange(program, nullptr), &finish);
-    if (!works.empty()) {
-      pending = MakeIntrusive<PendingMoves>(context.state(), LaneWorks{.works = std::move(works)},
-                                            PendingMoves::Lanes{}, std::move(finish));
-    }
+    const bool allocates = context.allocator()->stats().num_allocations != allocations_before;
+    pending = IssueToQueue(context, lane, std::exchange(program, nullptr), moves, allocates);
   }
   std::vector<DTensor> moved;
   moved.reserve(moves.size());

@@ -29,10 +29,9 @@ struct EachMove {
 // On another lane than kInline it returns once everything is issued: the results are pending, and what reads
 // one first waits for all of the call (DTensorImpl::Local). Outputs are allocated, purpose and module path
 // taken down at the call. An error of the collectives is thrown by the first reader. A source may be pending
-// itself, on any lane: this lane's worker waits for it, not the caller. On a GPU what is packed is packed by the
-// rank's own stream at the call, the last collective of each move runs in a stream of its group, and the first
-// reader makes the rank's stream wait for it, and unpack; for sources that are pending, and for collectives before
-// the last, the rank's stream waits at the call.
+// itself, on any lane: this lane's worker waits for it, not the caller. On a GPU all of it runs in the lane's own stream
+// (DeviceQueue), which waits for what the rank's stream has been given by then and for the lanes of sources that are
+// pending; the rank's stream waits for it only where a result is read.
 //
 // Cost:    PlanRedistribution's steps.
 // Errors:  InvalidArgument for sources on different meshes, an undefined one, or an `into` of another type or

@@ -31,9 +31,13 @@ ABSL_FLAG(
     int64_t, snapshot_every, 0,
     "of --checkpoint_dir, under weft_run: steps between snapshots in memory that outlives the ranks, with a "
     "copy on the next node; after a failure the run goes on from the last; 0: none");
-ABSL_FLAG(std::string, batch_policy, "keep",
-          "of a run that goes on with another --batch: keep (an error), linear or sqrt (the learning rate is "
-          "scaled by the ratio, or its root)");
+ABSL_FLAG(
+    std::string, batch_policy, "keep",
+    "of a run that goes on with another --batch, or whose batch follows the ranks (--batch_ranks): keep (an "
+    "error), linear or sqrt (the learning rate is scaled by the ratio, or its root)");
+ABSL_FLAG(int64_t, batch_ranks, 0,
+          "ranks that --batch and the learning rate are meant for: N others have N/batch_ranks of it, and "
+          "--batch_policy scales the learning rate; 0: --batch is that of any number of ranks");
 
 namespace weft {
 namespace {
@@ -65,13 +69,12 @@ double NumberOf(const std::string& name, const std::string& text) {
 FlagGroup CheckpointFlags() {
   return {"Checkpoints",
           {"checkpoint_dir", "save_every", "keep", "save_in_background", "save_incremental", "save_bandwidth",
-           "snapshot_every", "batch_policy"}};
+           "snapshot_every", "batch_policy", "batch_ranks"}};
 }
 
 std::string CheckpointFolder() { return UserPath(absl::GetFlag(FLAGS_checkpoint_dir)); }
 
 std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
-  OneOf("batch_policy", absl::GetFlag(FLAGS_batch_policy), {"keep", "linear", "sqrt"});
   CheckpointOptions options;
   options.folder = CheckpointFolder();
   options.save_every = AtLeast(0, "save_every", absl::GetFlag(FLAGS_save_every));
@@ -158,6 +161,21 @@ void ApplyBatchPolicy(const std::map<std::string, std::string>& saved, const Par
     const double value = NumberOf(rate, Flag(rate).CurrentValue());
     SetFlag(rate, absl::StrFormat("%.17g", value * (policy == "linear" ? ratio : std::sqrt(ratio))));
   }
+}
+
+ScaledBatch BatchForRanks(int64_t batch, int64_t multiple, int64_t num_ranks) {
+  const std::string policy = absl::GetFlag(FLAGS_batch_policy);
+  OneOf("batch_policy", policy, {"keep", "linear", "sqrt"});
+  const int64_t base = AtLeast(0, "batch_ranks", absl::GetFlag(FLAGS_batch_ranks));
+  if (base == 0) return {.batch = batch};
+  WEFT_REQUIRE(policy != "keep", "--batch_ranks=", base,
+               ": expected 0, or --batch_policy=linear or sqrt, which says how the learning rate follows");
+  if (base == num_ranks) return {.batch = batch};
+  const double parts = static_cast<double>(batch) / static_cast<double>(multiple) *
+                       static_cast<double>(num_ranks) / static_cast<double>(base);
+  const int64_t scaled = multiple * std::max<int64_t>(1, std::llround(parts));
+  const double ratio = static_cast<double>(scaled) / static_cast<double>(batch);
+  return {.batch = scaled, .rate = policy == "linear" ? ratio : std::sqrt(ratio)};
 }
 
 }  // namespace weft

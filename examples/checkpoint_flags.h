@@ -3,6 +3,7 @@
 #ifndef WEFT_EXAMPLES_CHECKPOINT_FLAGS_H_
 #define WEFT_EXAMPLES_CHECKPOINT_FLAGS_H_
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@
 namespace weft {
 
 // --checkpoint_dir, --save_every, --keep, --save_in_background, --save_incremental, --save_bandwidth, --snapshot_every,
-// --batch_policy: for FlagsUsage.
+// --batch_policy, --batch_ranks: for FlagsUsage.
 FlagGroup CheckpointFlags();
 
 // The folder of --checkpoint_dir, or empty.
@@ -59,6 +60,25 @@ void RestoreFlags(const std::map<std::string, std::string>& saved, const ParsedF
 // RestoreFlags, of whose `fixed` the batch is none.
 void ApplyBatchPolicy(const std::map<std::string, std::string>& saved, const ParsedFlags& parsed,
                       const std::vector<std::string>& rates);
+
+struct ScaledBatch {
+  int64_t batch = 0;
+  double rate = 1;  // that learning rates are multiplied by
+
+  bool operator==(const ScaledBatch&) const = default;
+};
+
+// What a mesh of `num_ranks` makes of `batch`, which is meant for --batch_ranks ranks:
+//
+//   --batch_policy   --batch_ranks   ranks   batch 32   rate
+//   any              0               2       32         1
+//   linear           4               2       16         1/2
+//   sqrt             4               2       16         1/sqrt(2)
+//
+// Rounded to the nearest multiple of `multiple`, which divides `batch`, that is above 0; the rate follows what the batch has
+// become. A function of the flags and the mesh alone, so that all lives of a job with as many ranks agree.
+// Errors: InvalidArgument naming the flag, for another policy, a negative number, and for keep where --batch_ranks is not 0.
+ScaledBatch BatchForRanks(int64_t batch, int64_t multiple, int64_t num_ranks);
 
 }  // namespace weft
 

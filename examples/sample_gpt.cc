@@ -46,12 +46,12 @@ int Generate() {
                                  .temperature = absl::GetFlag(FLAGS_temperature),
                                  .top_k = absl::GetFlag(FLAGS_top_k),
                                  .seed = absl::GetFlag(FLAGS_seed)};
-  WEFT_REQUIRE(!path.empty(), "--model: expected a file that train_gpt --save wrote");
+  WEFT_REQUIRE(!path.empty(), "--model: expected a file that train_gpt --save wrote, got none");
   WEFT_REQUIRE(options.num_tokens >= 0, "--tokens=", options.num_tokens, ": expected 0 or more");
   WEFT_REQUIRE(options.temperature >= 0, "--temperature=", options.temperature, ": expected 0 or more");
   WEFT_REQUIRE(options.top_k >= 0, "--top_k=", options.top_k, ": expected 0 or more");
   const std::string prompt = absl::GetFlag(FLAGS_prompt);
-  WEFT_REQUIRE(!prompt.empty(), "--prompt: expected at least one character");
+  WEFT_REQUIRE(!prompt.empty(), "--prompt: expected at least one character, got none");
   const DeviceMesh mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh));
   const Plan plan = GptPlan(mesh, DataPlan::kDdp, /*sequence_parallel=*/false);
   const GptCheckpointInfo info = ReadGptInfo(path, SafetensorsReader(path).metadata());

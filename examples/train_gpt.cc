@@ -117,7 +117,7 @@ class Evaluations {
               PipelineExecutor* pipeline, GptProgress* progress)
       : world_(world), run_(run), layout_(layout), model_(model), pipeline_(pipeline), progress_(progress) {
     if (run.eval_every == 0 || inputs.split.validation.empty()) return;
-    batches_.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.batch);
+    batches_.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.asked_batch);
   }
 
   void OnStepEnd(Trainer& trainer, int64_t step) {

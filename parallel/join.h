@@ -15,7 +15,7 @@ namespace weft {
 // and reduces under FullyShard as the others do. Losses are sums over the global count, so each update is that of the
 // batches that there are.
 //
-//   Join(trainer, [&] { return loader.Next(&batch); },
+//   Join(trainer, [&] { return NextBatch(&batch); },  // the program's own
 //        [&](bool has_data) {
 //          if (!has_data) batch = nothing;  // of the same shape; no target counts
 //          trainer.Step(/*microbatches=*/1, [&](int) { return CountTargets(batch.targets); },

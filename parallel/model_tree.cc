@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/nn/module_type.h"
 #include "runtime/base/nearest.h"
 
@@ -29,6 +31,17 @@ void ModelTree::Append(Module* module, int parent) {
   }
   for (Module* child : module->children()) Append(child, number);
   ends_[number] = static_cast<int>(modules_.size());
+}
+
+std::string ModelTree::DeclaredDims(const std::vector<int>& parameters) const {
+  std::vector<std::string> texts;
+  for (const int parameter : parameters) {
+    const ShardDims& dims = parameters_[parameter]->spec().shard_dims;
+    if (dims.column >= 0) texts.push_back(absl::StrCat("column (dim ", dims.column, ")"));
+    if (dims.row >= 0) texts.push_back(absl::StrCat("row (dim ", dims.row, ")"));
+    if (dims.vocabulary >= 0) texts.push_back(absl::StrCat("vocabulary (dim ", dims.vocabulary, ")"));
+  }
+  return texts.empty() ? "none" : absl::StrJoin(texts, ", ");
 }
 
 ModelTree::Matches ModelTree::Match(absl::string_view pattern) const {

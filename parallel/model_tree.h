@@ -24,6 +24,8 @@ class ModelTree {
   const std::string& parameter_path(int parameter) const { return parameter_paths_[parameter]; }
   // The name of the module's class, without namespaces: "Linear".
   const std::string& module_type(int module) const { return module_types_[module]; }
+  // The dims that parameters declare for tensor-parallel styles (ShardDims), for messages: "column (dim 1), row (dim 0)", or "none".
+  std::string DeclaredDims(const std::vector<int>& parameters) const;
   int parent(int module) const { return parents_[module]; }      // -1 of the root
   int owner(int parameter) const { return owners_[parameter]; }  // the module that registered it
 

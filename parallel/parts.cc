@@ -68,7 +68,7 @@ class Divider {
   void AddPart(const PlanEntry& entry) {
     const int axis = mesh_.FindAxis(entry.style.axis);
     WEFT_REQUIRE(axis == division_.parts.axis, "another entry places modules along axis '", axis_name(),
-                 "': expected all of them along one axis");
+                 "': expected all of them along one axis, got '", entry.style.axis, "'");
     const OnRange range = OnRangeOf(entry.style);
     WEFT_REQUIRE(range.first + range.count <= mesh_.axis_size(axis), "axis '", axis_name(),
                  "' has indices 0 to ", mesh_.axis_size(axis) - 1, ", got ",
@@ -89,10 +89,13 @@ class Divider {
   void Name(const PartEntry& entry) {
     const int64_t first = OnRangeOf(entry.entry->style).first;
     for (const int module : entry.matches->modules) {
-      WEFT_REQUIRE(module != 0, "the model itself lies on the whole mesh: name modules below it");
+      WEFT_REQUIRE(module != 0,
+                   "the model itself lies on the whole mesh: expected modules below it, got the path \"",
+                   entry.entry->path, "\"");
       const auto [found, is_new] = named_.try_emplace(module, first);
       WEFT_REQUIRE(is_new || found->second == first, "module '", tree_.module_path(module), "' is placed on ",
-                   axis_name(), " ", found->second, " onward by another entry");
+                   axis_name(), " ", found->second, " onward by another entry: expected one place, got ",
+                   axis_name(), " ", first, " onward");
     }
   }
 

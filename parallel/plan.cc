@@ -26,9 +26,20 @@ std::optional<StyleValue> ParsePlacement(absl::string_view text) {
   return std::nullopt;
 }
 
+// The beginning of a text, in one line, with whole characters of UTF-8.
+std::string Beginning(absl::string_view text) {
+  size_t end = std::min<size_t>(text.size(), 40);
+  while (end > 0 && end < text.size() && (text[end] & 0xC0) == 0x80) --end;
+  std::string line(text.substr(0, end));
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  return absl::StrCat(line, end < text.size() ? "..." : "");
+}
+
 std::string RequiredText(const Json& entry, const char* field, const std::string& where) {
-  WEFT_REQUIRE(entry.contains(field) && entry[field].is_string(), where, ": expected a text field \"", field,
-               "\"");
+  WEFT_REQUIRE(entry.contains(field), where, ": expected a text field \"", field, "\", got none");
+  WEFT_REQUIRE(entry[field].is_string(), where, ": expected a text field \"", field, "\", got ",
+               Beginning(entry[field].dump()));
   return entry[field].get<std::string>();
 }
 
@@ -173,9 +184,11 @@ std::string Plan::ToJson() const {
 
 Plan Plan::FromJson(absl::string_view json) {
   const Json document = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  WEFT_REQUIRE(!document.is_discarded(), "plan: not valid JSON");
+  WEFT_REQUIRE(!document.is_discarded(),
+               "plan: not valid JSON: expected an object with an array \"entries\", got '", Beginning(json),
+               "'");
   WEFT_REQUIRE(document.is_object() && document.contains("entries") && document["entries"].is_array(),
-               "plan: expected an object with an array \"entries\"");
+               "plan: expected an object with an array \"entries\", got ", Beginning(document.dump()));
   for (const auto& [key, value] : document.items()) {
     WEFT_REQUIRE(key == "entries" || key == "scheduler", "plan: unknown key \"", key,
                  "\"; expected entries, scheduler");

@@ -51,9 +51,8 @@ class Resolver {
     CollectUnits();
     CutPipeline();
     const std::vector<int> ranks = result_.pipeline ? result_.pipeline->stage_ranks : std::vector<int>();
-    for (int i = 0; i < std::ssize(result_.parameters); ++i) {
-      ResolvedParameter& of = result_.parameters[i];
-      of.communication = CommunicationOf(of.path, of.styles, of.stages, ranks, MeshOf(i));
+    for (int i = 0; ResolvedParameter & of : result_.parameters) {
+      of.communication = CommunicationOf(of.path, of.styles, of.stages, ranks, MeshOf(i++));
     }
     return std::move(result_);
   }
@@ -125,15 +124,15 @@ class Resolver {
   void CheckUnits(const PlanEntry& entry, const StyleSplit& split, const ModelTree::Matches& matches) const {
     const std::string where = Where(entry);
     WEFT_REQUIRE(split.reshard_to == 0 || split.reshard == Reshard::kAlways, where,
-                 ": reshard_to is of units that reshard; reshard is never");
+                 ": reshard_to is of units that reshard: expected none with reshard=never");
     for (const DeviceMesh& mesh : MeshesOf(matches)) {
       const int64_t size = mesh.axis_size(mesh.FindAxis(entry.style.axis));
       WEFT_REQUIRE(split.reshard_to == 0 || (split.reshard_to < size && size % split.reshard_to == 0), where,
                    ": reshard_to: expected a divisor of axis '", entry.style.axis, "' (", size,
-                   " ranks) above 1 and below it");
+                   " ranks) above 1 and below it, got ", split.reshard_to);
     }
     WEFT_REQUIRE(split.wrap.empty() || split.wrap_from == 0, where,
-                 ": wrap and wrap_from: expected one of them");
+                 ": wrap and wrap_from: expected one of them, got both");
     if (split.wrap.empty()) return;
     std::set<std::string> types;
     for (const int module : tree_.ModulesBelow(matches)) types.insert(tree_.module_type(module));
@@ -164,7 +163,9 @@ class Resolver {
         for (int module : matches.modules) SplitOwn(module, *rules, entry.style, where);
         for (int parameter : matches.parameters) {
           WEFT_REQUIRE(SplitDeclared(parameter, *rules, entry.style, where), where, ": parameter '",
-                       tree_.parameter_path(parameter), "' declares no dim that this style splits");
+                       tree_.parameter_path(parameter),
+                       "' declares no dim that this style splits: it declares ",
+                       tree_.DeclaredDims({parameter}));
         }
         return;
       case StyleReach::kBelow:
@@ -231,7 +232,7 @@ class Resolver {
     for (int parameter : own) split |= SplitDeclared(parameter, rules, style, where);
     buffers_->Add(module, rules, style, where);
     WEFT_REQUIRE(split, where, ": module '", tree_.module_path(module),
-                 "' declares no dim that this style splits");
+                 "' declares no dim that this style splits: it declares ", tree_.DeclaredDims(own));
   }
 
   // Returns whether the parameter declares a dim for the style.

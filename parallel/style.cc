@@ -136,7 +136,7 @@ const StyleRules& FindStyle(absl::string_view name) { return Table().Get(name); 
 void CheckStyle(const Style& style) {
   const StyleRules& rules = FindStyle(style.name);
   WEFT_REQUIRE(rules.has_axis || style.axis.empty(), style.name, " has no axis; got '", style.axis, "'");
-  WEFT_REQUIRE(!rules.has_axis || !style.axis.empty(), style.name, " needs an axis");
+  WEFT_REQUIRE(!rules.has_axis || !style.axis.empty(), style.name, " needs an axis of the mesh, got ''");
   for (const auto& [name, value] : style.fields) {
     const StyleField* field = FindField(rules, name);
     WEFT_REQUIRE(field != nullptr, style.name, " has no field \"", name, "\"; ", FieldNames(rules));

@@ -68,7 +68,8 @@ Trainer::Trainer(Module& model, Optimizer& optimizer, TrainerOptions options)
       options_(std::move(options)),
       optimizer_(optimizer),
       records_(context_) {
-  WEFT_REQUIRE(options_.schedule, "Trainer: expected a schedule, got an empty function");}
+  WEFT_REQUIRE(options_.schedule, "Trainer: expected a schedule, got an empty function");
+}
 
 StepMetrics Trainer::BeginStep() {
   World& world = context_.world();

@@ -27,7 +27,8 @@ ABSL_FLAG(
     "of faults, a list with commas: rank (SIGKILL of a rank), stop (SIGSTOP of one), agent, guard, "
     "both (SIGKILL of weft_run's two processes), host (of a whole node: those two and its ranks), hosts "
     "(of all nodes at once), freeze (SIGSTOP of a node for longer than the suspicion time, then "
-    "SIGCONT), store (SIGKILL of the job's store, which is a process apart then), disk (full until a "
+    "SIGCONT), pause (the same of its agent alone), unplug (a node's cable is pulled for as long), store "
+    "(SIGKILL of the job's store, which is a process apart then), disk (full until a "
     "save has failed), flip (of a bit of the newest checkpoint, and SIGKILL of a rank), clock (a jump of "
     "one rank's wall clock)");
 ABSL_FLAG(int, ranks, 2, "processes of the job, on all nodes together");
@@ -71,7 +72,8 @@ FlagsUsage Usage() {
                      {"Output", {"folder", "log_format"}}},
           .examples = {"chaos --kills=20 --seed=1 --kinds=rank --log_format=json",
                        "chaos --kills=200 --kinds=rank,agent,guard,both --folder=/var/tmp/chaos",
-                       "chaos --kills=20 --kinds=host,store,rank --nodes=2 --ranks=4"}};
+                       "chaos --kills=20 --kinds=host,store,rank --nodes=2 --ranks=4",
+                       "chaos --kills=20 --kinds=freeze,pause,unplug --nodes=2"}};
 }
 
 // A folder of its own, which goes at the end unless the user has named it.

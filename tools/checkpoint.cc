@@ -165,7 +165,8 @@ int Verify(const std::string& path) {
   const StepPath parsed = ParsePath(path);
   const std::vector<int64_t> steps =
       parsed.step ? std::vector<int64_t>{*parsed.step} : ListSteps(*files, parsed.folder);
-  WEFT_REQUIRE(!steps.empty(), "'", parsed.folder, "' has no steps");
+  WEFT_REQUIRE(!steps.empty(), "'", parsed.folder,
+               "': expected a folder with steps of a checkpoint, found none");
   int broken = 0;
   for (const int64_t step : steps) {
     const StepVerdict verdict = VerdictOf(*files, parsed.folder, step);
@@ -226,7 +227,7 @@ int Show(const std::string& path) {
 
 int Export(const std::string& path) {
   const std::string to = UserPath(absl::GetFlag(FLAGS_to));
-  WEFT_REQUIRE(!to.empty(), "export: expected --to=FILE");
+  WEFT_REQUIRE(!to.empty(), "export: expected --to=FILE, got none");
   const std::string only = absl::GetFlag(FLAGS_only);
   const Opened opened = Open(path);
   ExportTensors(*opened.source, opened.texts, to, [&](const std::string& name) {

@@ -38,7 +38,7 @@ std::string ReadFile(const std::filesystem::path& path) {
 }
 
 int Run(const ParsedFlags& flags) {
-  WEFT_REQUIRE(flags.Given("dir"), "--dir says where the records are; see --help");
+  WEFT_REQUIRE(flags.Given("dir"), "--dir: expected the folder with the records (WEFT_FLIGHT_DIR), got none");
   const std::string dir = absl::GetFlag(FLAGS_dir);
   std::error_code error;
   std::vector<std::filesystem::path> paths;
@@ -48,7 +48,7 @@ int Run(const ParsedFlags& flags) {
       paths.push_back(entry.path());
   }
   WEFT_REQUIRE(!error, "--dir=", dir, ": ", error.message());
-  WEFT_REQUIRE(!paths.empty(), "--dir=", dir, " holds no flight_rank_N.json");
+  WEFT_REQUIRE(!paths.empty(), "--dir=", dir, ": expected files flight_rank_N.json in it, found none");
   std::vector<std::string> records;
   for (const std::filesystem::path& path : paths) records.push_back(ReadFile(path));
   absl::PrintF("%s", FlightReport(records));

@@ -55,4 +55,5 @@ def main():
         file.write("[\n" + ",\n".join(json.dumps(event) for event in merged) + "\n]\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -48,7 +48,9 @@ PlanObjective ParseObjective(const std::string& text) {
 }
 
 int Run(const ParsedFlags& flags) {
-  WEFT_REQUIRE(flags.Given("from") && flags.Given("to"), "--from and --to say what to plan; see --help");
+  for (const char* flag : {"from", "to"}) {
+    WEFT_REQUIRE(flags.Given(flag), "--", flag, ": expected a layout, such as [a, b], got none");
+  }
   const std::string format = absl::GetFlag(FLAGS_log_format);
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
   const int64_t cap = absl::GetFlag(FLAGS_memory_cap);

@@ -26,6 +26,10 @@ ABSL_FLAG(std::string, times, "1,1,1",
 ABSL_FLAG(std::string, pairs, "sequential",
           "how overlapped pairs are timed: sequential, one part after the other; atomic, as one action as "
           "long as both; or the time of a pair, in the units of --times");
+ABSL_FLAG(
+    std::string, bytes, "",
+    "SAVED,KEPT: the bytes that a chunk holds of a microbatch from F to I (or B), and from I to W; with "
+    "them the certificate has each rank's peak in bytes");
 ABSL_FLAG(bool, check, false,
           "print the certificate behind the lists: makespan, bubble, what each rank holds");
 ABSL_FLAG(std::string, draw, "", "also draw the schedule into this file, as SVG");
@@ -44,7 +48,7 @@ FlagsUsage Usage() {
   return {
       .summary = summary,
       .groups = {{"Which", {"name", "ranks", "chunks", "microbatches", "file"}},
-                 {"Time", {"times", "pairs"}},
+                 {"Time and memory", {"times", "pairs", "bytes"}},
                  {"Output", {"check", "draw", "log_format"}}},
       .examples = {"schedule --name=zbv --ranks=8 --microbatches=16 --times=1,1,1 --draw=zbv.svg --check",
                    "schedule --name=interleaved --ranks=4 --chunks=4 --microbatches=8 --times=2,3,2 --check",
@@ -54,18 +58,19 @@ FlagsUsage Usage() {
 ScheduleReport MakeReport(const ParsedFlags& flags) {
   ScheduleTimes times = ParseScheduleTimes(absl::GetFlag(FLAGS_times));
   ParsePairTiming(absl::GetFlag(FLAGS_pairs), times);
+  const BytesOfStage bytes = ParseStageBytes(absl::GetFlag(FLAGS_bytes));
   const std::string file = absl::GetFlag(FLAGS_file);
   if (file.empty()) {
     return ReportGenerated(absl::GetFlag(FLAGS_name),
                            {.ranks = absl::GetFlag(FLAGS_ranks),
                             .chunks = absl::GetFlag(FLAGS_chunks),
                             .microbatches = absl::GetFlag(FLAGS_microbatches)},
-                           times);
+                           times, bytes);
   }
   for (const char* flag : {"name", "ranks", "chunks", "microbatches"}) {
     WEFT_REQUIRE(!flags.Given(flag), "--", flag, " and --file: the file says it");
   }
-  return ReportFile(UserPath(file), times);
+  return ReportFile(UserPath(file), times, bytes);
 }
 
 int Run(const ParsedFlags& flags) {

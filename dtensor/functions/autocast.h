@@ -1,4 +1,5 @@
-// How functions take their operands where an AutocastGuard stands (dtensor/context/rank_state.h).
+// How functions take their operands where an AutocastGuard stands (dtensor/context/rank_state.h). A cast moves nothing and keeps
+// the layout.
 
 #ifndef WEFT_DTENSOR_FUNCTIONS_AUTOCAST_H_
 #define WEFT_DTENSOR_FUNCTIONS_AUTOCAST_H_

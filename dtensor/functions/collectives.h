@@ -37,6 +37,8 @@ DTensor AllToAll(const DTensor& x, absl::string_view axis, int dim);  // Shard -
 //   ReduceFromRegion   Partial   -> Replicate   sums the ranks' terms (all-reduce); backward does nothing
 //   GatherFromRegion   Shard     -> Replicate   backward takes each rank's part, of a sum if it comes as terms
 //
+// Cost:   the collectives that the table names, of x's bytes, in the direction that it names.
+// Errors: as above.
 // Source: Shoeybi et al., "Megatron-LM", 2019, its f and g; Megatron-Core's tensor_parallel/mappings.
 DTensor CopyToRegion(const DTensor& x, absl::string_view axis);
 DTensor ScatterToRegion(const DTensor& x, absl::string_view axis, int dim);

@@ -10,6 +10,9 @@
 // Layout: the batch, outputs and input channels may be split (the last gives Partial(sum), the bias added
 //         once); rows and columns are whole: no halo is exchanged. With groups the batch, and the channels
 //         where each is a group of its own.
+// Cost:   no communication where only those are split; rows and columns are gathered.
+// Errors: InvalidArgument for shapes that do not fit, dtypes that differ or are not floating, groups that do not divide the
+//         channels, or a kernel larger than the padded image.
 namespace weft {
 
 struct Conv1dOptions {

@@ -6,6 +6,7 @@
 
 // Making tensors: on every layout, only this rank's piece is made. Without a layout (a default Layout) the
 // tensor is replicated.
+// Cost:   no communication.
 // Errors: InvalidArgument for a Partial layout, a negative extent, or a dtype that the function does not
 //         make.
 namespace weft {
@@ -35,9 +36,11 @@ DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, con
 DTensor RandomNormal(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
                      const Layout& layout = {}, absl::string_view stream = "");
 // 1 with the given probability, else 0; any dtype.
+// Errors: InvalidArgument for a probability outside [0, 1].
 DTensor Bernoulli(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
                   double probability, const Layout& layout = {}, absl::string_view stream = "");
 // The same with a probability of its own for every element; carries no gradient.
+// Errors: InvalidArgument that names the first probability outside [0, 1]; on a GPU the element is NaN instead.
 DTensor Bernoulli(const DTensor& probability, absl::string_view stream = "");
 
 // Of x's type, on x's layout: replicated along axes where x is Partial.

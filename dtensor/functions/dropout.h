@@ -10,6 +10,10 @@ namespace weft {
 // training; the bits depend on the seed, the step, the module path, how many times the module has asked in
 // this forward, and where the element lies in the global batch (BatchOffsetGuard in
 // dtensor/context/rank_state.h).
+//
+// Layout: every dim may be split; a Partial x is reduced first.
+// Cost:   no communication but that. Nothing is saved: backward makes the bits again.
+// Errors: InvalidArgument for a rate outside [0, 1) while training, or an x that is not floating.
 DTensor Dropout(const DTensor& x, double rate);
 
 }  // namespace weft

@@ -4,6 +4,12 @@
 #include "dtensor/dtensor.h"
 
 // Functions of one element of each operand.
+//
+// Layout: every dim may be split. A Partial sum stays one through what is linear: Add and Sub of two such, Mul with a factor
+//         that is not Partial, Div by a divisor that is not, Scale, Neg, Cast. Elsewhere it is reduced first.
+// Cost:   no communication where operands lie alike; else the implicit redistribution that brings them together.
+// Errors: InvalidArgument for operands of different dtypes, shapes that do not broadcast, and dtypes that the function does not
+//         take (ops/elementwise).
 namespace weft {
 
 // Arithmetic, with NumPy broadcasting.
@@ -18,7 +24,8 @@ inline DTensor operator/(const DTensor& a, const DTensor& b) { return Div(a, b);
 
 // The same with a number, which stays one: no tensor is made of it. The dtype stays x's, so integers take
 // whole numbers alone, and do not divide.
-// Layout: x Partial is reduced first, but by Mul and Div by a number.
+// Layout: x Partial is reduced first, but by a factor and by a divisor.
+// Errors: InvalidArgument for integers with a number that is not whole.
 DTensor Add(const DTensor& x, double number);
 DTensor Sub(const DTensor& x, double number);
 DTensor Sub(double number, const DTensor& x);
@@ -35,6 +42,7 @@ inline DTensor operator/(const DTensor& x, double number) { return Div(x, number
 inline DTensor operator/(double number, const DTensor& x) { return Div(number, x); }
 
 // Powers, with broadcasting: see ops/elementwise/power.h for integers and gradients.
+// Errors: InvalidArgument for integers to a number that is negative or not whole.
 DTensor Pow(const DTensor& base, const DTensor& exponent);
 DTensor Pow(const DTensor& base, double exponent);
 DTensor Pow(double base, const DTensor& exponent);
@@ -54,6 +62,9 @@ DTensor Cos(const DTensor& x);
 DTensor Erf(const DTensor& x);
 DTensor Tanh(const DTensor& x);
 DTensor Sigmoid(const DTensor& x);
+
+// x in another floating dtype, rounded to nearest; x itself where it has that dtype.
+// Errors: InvalidArgument for a dtype that is not floating.
 DTensor Cast(const DTensor& x, DType dtype);
 
 }  // namespace weft

@@ -8,6 +8,10 @@
 //
 // Layout: where x is split along the dim, it stays so: the owner of an element gives it, the others zero, and
 //         the result is Partial(sum); what is added to x is made by each rank for the range that it holds.
+// Cost:   x is not gathered. Along axes that split its dim the index and src are, where they are split there, or the sums that they
+//         make are reduced, whichever is cheaper.
+// Errors: InvalidArgument for a dim outside x, shapes that do not fit, an index that is not i32 or i64, or, with its place, the
+//         first index outside [0, extent): negative ones do not count from the end. On a GPU its element is NaN, or 0 of integers.
 namespace weft {
 
 // y[..., j, ...] = x[..., index[j], ...]; index [m].

@@ -23,6 +23,7 @@ struct InterpolateOptions {
 //
 // Layout: n and c stay split. Along a spatial dim that is split each rank adds up what it holds, and the result
 //         is Partial(sum).
+// Cost:   no communication: x is not gathered.
 // Errors: InvalidArgument for other dims, a number of sizes or factors that is not that of the spatial dims,
 //         both or neither, and as kResample.
 DTensor Interpolate(const DTensor& x, const InterpolateOptions& options);

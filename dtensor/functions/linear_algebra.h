@@ -5,6 +5,12 @@
 #include "dtensor/dtensor.h"
 
 // Products and sums of products.
+//
+// Layout: any named dim may be split; splitting one that is summed gives Partial(sum). A Partial operand passes, beside one that is
+//         not.
+// Cost:   no communication where the dims that operands share are split alike; else the cheapest redistribution that makes them so.
+// Errors: InvalidArgument for extents of one dim that differ, numbers of dims that do not fit, and operands that are not of one
+//         floating dtype.
 namespace weft {
 
 // [..., m, k] x [k, n] -> [..., m, n], or [..., m, k] x [..., k, n] with equal leading

@@ -20,11 +20,14 @@ struct LossSum {
   // sum / total: where `total` is the count of all microbatches of a step, so that the gradients of each,
   // added up, are those of the mean over all.
   // Shape:  total: a scalar, replicated; of any dtype.
+  // Cost:   no communication.
   DTensor Over(const DTensor& total) const;
 };
 
 // How many targets count: a scalar f64, Partial where the targets are split. Reads no logits, so that it may
 // come before forward.
+// Cost:   no communication: it is Partial.
+// Errors: InvalidArgument for an ignore_index that the targets' dtype does not hold.
 DTensor CountTargets(const DTensor& targets, int64_t ignore_index = -100);
 
 struct CrossEntropyOptions {
@@ -32,12 +35,19 @@ struct CrossEntropyOptions {
   double label_smoothing = 0;
 };
 
-// logits [..., v], targets [...] -> scalars. Logits split over v are not gathered.
+// logits [..., v] floating, targets [...] i32 or i64 -> scalars, f64 for f64, else f32.
+//
+// Layout: any dim may be split; logits split over v are not gathered. Sums are Partial where positions are split.
+// Cost:   where v is split, an all-reduce of three numbers per position.
+// Errors: InvalidArgument for shapes that do not fit, or that names the first target outside [0, v) that is not ignore_index.
+// Source: for a split v, Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3.
 LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossEntropyOptions& options = {});
 
 // Squared differences of two tensors of one shape; every element counts. Halves are compared and summed in
 // f32.
-// Errors: InvalidArgument if the shapes differ, where PyTorch would broadcast and warn.
+// Layout: every dim may be split; the sum is Partial then.
+// Cost:   no communication where both lie alike and are not Partial.
+// Errors: InvalidArgument if the shapes differ, where PyTorch would broadcast and warn, and unless both are of one floating dtype.
 LossSum MseLoss(const DTensor& prediction, const DTensor& target);
 
 }  // namespace weft

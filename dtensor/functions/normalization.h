@@ -7,6 +7,10 @@
 
 // Norms: over the last dim, over the batch, over groups of channels. Statistics are those of the global tensor
 // wherever x is split: small all-reduces, x is not gathered.
+//
+// Cost:   where elements that share a statistic are split, an all-reduce of two numbers for each (for RMS norm one), and as many in
+//         backward.
+// Errors: InvalidArgument for shapes that do not fit, operands that are not of one floating dtype, or a negative eps.
 namespace weft {
 
 // Over the last dim: x [..., d], weight [d], bias [d].
@@ -26,6 +30,7 @@ BatchNormResult BatchNormalize(const DTensor& x, const DTensor& weight = {}, con
                                double eps = 1e-5);
 
 // The same by given statistics, as in inference; differentiable in all operands.
+// Cost:   no communication in forward.
 DTensor BatchNormalizeBy(const DTensor& x, const DTensor& mean, const DTensor& variance,
                          const DTensor& weight = {}, const DTensor& bias = {}, double eps = 1e-5);
 

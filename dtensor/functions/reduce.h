@@ -13,6 +13,9 @@
 // Dtypes: results keep the operand's, unless said; the ops' headers have the rest (ops/reduce/reduce.h,
 //         argmax.h, variance.h, vector_norm.h, log_sum_exp.h, scan.h, cum_prod.h). All but Any, All, Argmax
 //         and Argmin are differentiable.
+// Cost:   where a reduced dim is split, the collectives that Layout names, of the results' size; else none.
+// Errors: InvalidArgument for a dim outside x, a dtype that the function does not take, and an extremum over an empty dim but for
+//         bools.
 namespace weft {
 
 DTensor Sum(const DTensor& x, const std::vector<int>& dims = {}, bool keep_dims = false);

@@ -6,6 +6,11 @@
 #include "dtensor/dtensor.h"
 
 // Choosing between elements. Operands broadcast; a number is taken as the tensor's dtype, which must hold it.
+//
+// Layout: every dim may be split. Where passes two Partial sums on; else a Partial operand is reduced first.
+// Cost:   no communication where operands lie alike.
+// Errors: InvalidArgument for operands of different dtypes, a condition that is not bool, shapes that do not broadcast, a number
+//         that the dtype does not hold.
 namespace weft {
 
 // a where the bool condition holds, else b.
@@ -25,7 +30,7 @@ DTensor Minimum(const DTensor& x, double number);
 
 // x cut to [min, max], either of which may be left open; NaN stays. The gradient passes where x lies within,
 // bounds included.
-// Errors: InvalidArgument if neither is given.
+// Errors: InvalidArgument if neither is given, for bounds that are NaN, and for those of integers that are not whole.
 struct ClampOptions {
   std::optional<double> min = std::nullopt;
   std::optional<double> max = std::nullopt;

@@ -21,6 +21,8 @@ struct SliceRange {
 
 // Layout: as Slice of neighbours (dtensor/functions/shape.h), but that in steps above 1 along a dim that is
 //         split each rank writes what it holds, and the result is reduce-scattered.
+// Cost:   where such a dim is split, one all-to-all for a range of step 1, one reduce-scatter for another.
+// Errors: InvalidArgument for a dim outside x, a step below 1, or more ranges than dims.
 DTensor Slice(const DTensor& x, int dim, const SliceRange& range);
 // x[ranges[0], ranges[1], ...]; dims that no range is given for are whole.
 DTensor Slice(const DTensor& x, const std::vector<SliceRange>& ranges);
@@ -33,6 +35,7 @@ DTensor Select(const DTensor& x, int dim, int64_t index);
 //
 // Shape:  src has that part's shape: nothing is broadcast.
 // Layout: the result lies as x, which is not moved; src is gathered along the dim.
+// Cost:   an all-gather of src where it is split along the dim; else none.
 // Errors: InvalidArgument for a src of another shape or dtype.
 DTensor SliceScatter(const DTensor& x, const DTensor& src, int dim, const SliceRange& range);
 DTensor SliceScatter(const DTensor& x, const DTensor& src, const std::vector<SliceRange>& ranges);

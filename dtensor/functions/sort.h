@@ -5,6 +5,8 @@
 
 // Elements in order along a dim, and where they stood (i64). NaN is greater than all numbers; equal elements
 // keep their order, so there is no `stable` flag. Gradients go back to where the elements stood.
+//
+// Errors: InvalidArgument for a dim outside x.
 namespace weft {
 
 struct SortedElements {
@@ -13,6 +15,7 @@ struct SortedElements {
 };
 
 // Layout: a split dim is gathered.
+// Cost:   an all-gather of x where the dim is split; else none.
 SortedElements Sort(const DTensor& x, int dim = -1, bool descending = false);
 
 struct TopKOptions {
@@ -21,6 +24,8 @@ struct TopKOptions {
 };
 // The k best, best first (PyTorch's sorted = true).
 // Layout: of a split dim, the k best of every piece are gathered.
+// Cost:   an all-gather of k values and indices per row and piece where the dim is split, or of x where it is no larger.
+// Errors: InvalidArgument for k outside [0, the dim's extent].
 SortedElements TopK(const DTensor& x, int64_t k, const TopKOptions& options = {});
 
 }  // namespace weft

@@ -110,7 +110,7 @@ void Parameter::TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<
     DTensorImpl& target = *parameter.at_rest().impl();
     if (pieces[i].impl()->writes != target.writes) target.MarkWritten(pieces[i].impl()->writes->last_writer);
     if (pieces[i].layout() == target.layout) {
-      CopyTensor(pieces[i].ToLocal(), target.Local());
+      CopyInto(pieces[i], parameter.at_rest());
       continue;
     }
     brought.push_back(InMemoryOf(pieces[i], *target.context));

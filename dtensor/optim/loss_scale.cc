@@ -26,7 +26,7 @@ LossScale::LossScale(const IntrusivePtr<MeshContext>& context, const LossScaleOp
   check("initial", is_f32, "a number above 0 that f32 holds", options.initial);
   check("growth", options.growth > 1 && std::isfinite(options.growth), "a number above 1", options.growth);
   check("backoff", options.backoff > 0 && options.backoff < 1, "a number between 0 and 1", options.backoff);
-  check("interval", options.interval >= 1, "at least 1", static_cast<double>(options.interval));
+  check("interval", options.interval >= 0, "at least 0", static_cast<double>(options.interval));
   check("min", options.min >= 0 && options.min <= options.initial, "a number from 0 to the initial scale",
         options.min);
   check("hysteresis", options.hysteresis >= 1, "at least 1", options.hysteresis);
@@ -47,6 +47,10 @@ DTensor LossScale::Seed(const DTensor& loss) const {
 
 void LossScale::Update(const DTensor& norm_squared) {
   const NoGradGuard no_grad(scale_.context()->state());
+  if (options_.interval == 0) {
+    Assign(scale_, Full(scale_.context(), DType::kF32, Shape(), options_.initial));
+    return;
+  }
   const DTensor is_good = IsFinite(norm_squared);
   const DTensor good_steps = Where(is_good, good_steps_ + 1.0, 0.0 * good_steps_);
   const DTensor grown = Scale(scale_, options_.growth);

@@ -15,10 +15,10 @@ namespace weft {
 
 struct LossScaleOptions {
   double initial = 65536;
-  double growth = 2;     // after `interval` updates in a row without overflow
-  double backoff = 0.5;  // after an overflow
-  int64_t interval = 2000;
-  double min = 0;  // which a smaller scale is raised to
+  double growth = 2;        // after `interval` updates in a row without overflow
+  double backoff = 0.5;     // after an overflow
+  int64_t interval = 2000;  // 0: the scale stays `initial`, also after an overflow, which skips its update
+  double min = 0;           // which a smaller scale is raised to
   int hysteresis =
       1;  // overflows until it shrinks, since the start or since it grew last; from then on each shrinks it
 
@@ -40,8 +40,8 @@ class LossScale {
  public:
   // On the mesh of the model's context(): every rank keeps the same.
   // Errors: InvalidArgument for an initial scale that is not above 0 or that f32 does not hold, a growth not above 1 or not
-  //         finite, a backoff not between 0 and 1, an interval or a hysteresis below 1, a `min` below 0 or above the initial
-  //         scale.
+  //         finite, a backoff not between 0 and 1, an interval below 0, a hysteresis below 1, a `min` below 0 or
+  //         above the initial scale.
   explicit LossScale(const IntrusivePtr<MeshContext>& context, const LossScaleOptions& options = {});
 
   // The factor: an f32 scalar, replicated.
@@ -51,7 +51,7 @@ class LossScale {
   DTensor Seed(const DTensor& loss) const;
 
   // After a step: `norm_squared` is what ComputeGlobalNorm made of its gradients. A scale that growth would make infinite
-  // stays.
+  // stays; one that is fixed is `initial` again, if another was loaded.
   void Update(const DTensor& norm_squared);
 
   // What is saved with a run: "loss_scale.scale", "loss_scale.good_steps"; with a hysteresis above 1 "loss_scale.patience".

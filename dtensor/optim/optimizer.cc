@@ -11,7 +11,16 @@ namespace {
 // Of parameters whose changed pieces are brought or gathered together.
 constexpr int64_t kBytesAtATime = 25 << 20;
 
-int64_t PieceBytes(const Parameter& parameter) { return parameter.at_rest().ToLocal().num_bytes(); }
+int64_t PieceBytes(const Parameter& parameter) { return parameter.at_rest().impl()->piece().num_bytes(); }
+
+// The first of them, as many as are brought together.
+absl::Span<const int> SomeOf(absl::Span<const int> indices, const std::vector<Parameter*>& parameters) {
+  size_t count = 0;
+  for (int64_t num_bytes = 0; count < indices.size() && num_bytes < kBytesAtATime; ++count) {
+    num_bytes += PieceBytes(*parameters[indices[count]]);
+  }
+  return indices.first(count);
+}
 
 }  // namespace
 
@@ -42,6 +51,7 @@ void Optimizer::Step(double lr, const DTensor& gradient_scale) {
 
 void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   std::vector<int> indices, on_host;
+  values_.clear();  // of a step that failed
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i]->grad().defined()) continue;
     (parameters_[i]->memory().state_on_host ? on_host : indices).push_back(static_cast<int>(i));
@@ -58,12 +68,21 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   if (on_host.empty()) return;
   updates_there_ = ToHost(updates_);
   const DTensor scale_there = ToHost(scale);
-  for (size_t begin = 0, end = 0; begin < on_host.size(); begin = end) {
-    int64_t num_bytes = 0;
-    while (end < on_host.size() && num_bytes < kBytesAtATime) {
-      num_bytes += PieceBytes(*parameters_[on_host[end++]]);
-    }
-    UpdateThere(absl::MakeConstSpan(on_host).subspan(begin, end - begin), lr, scale_there);
+  // Beside a GPU the values of the next are on their way to the host while those before are updated.
+  const bool brings = !ComputesOnHost(*context);
+  const auto bring = [&](absl::Span<const int> ahead) {
+    for (const int i : ahead) values_[i] = parameters_[i]->UpdatedPiece();
+  };
+  values_.resize(parameters_.size());
+  absl::Span<const int> left = on_host;
+  absl::Span<const int> now = SomeOf(left, parameters_);
+  if (brings) bring(now);
+  while (!now.empty()) {
+    left.remove_prefix(now.size());
+    const absl::Span<const int> next = SomeOf(left, parameters_);
+    if (brings) bring(next);
+    UpdateThere(now, lr, scale_there);
+    now = next;
   }
   updates_there_ = DTensor();
 }
@@ -72,13 +91,13 @@ void Optimizer::UpdateThere(absl::Span<const int> indices, double lr, const DTen
   values_.resize(parameters_.size());
   gradients_.resize(parameters_.size());
   for (const int i : indices) {
-    values_[i] = parameters_[i]->UpdatedPiece();
+    if (!values_[i].defined()) values_[i] = parameters_[i]->UpdatedPiece();
     gradients_[i] = parameters_[i]->grad().Redistribute(values_[i].layout());
   }
   Update(indices, lr, scale);
   gradients_.clear();
   TakeUpdates(indices);
-  values_.clear();
+  for (const int i : indices) values_[i] = DTensor();
   for (const int i : indices) parameters_[i]->EndUpdate();
 }
 

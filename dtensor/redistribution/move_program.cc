@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/queued_work.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
@@ -148,29 +149,25 @@ std::vector<Work> MoveProgram::Issue(std::shared_ptr<const MoveProgram> program,
   return works;
 }
 
-std::vector<Work> MoveProgram::IssueToStreams(std::shared_ptr<const MoveProgram> program,
-                                              std::function<void()>* finish) {
-  const std::vector<Stage>& stages = program->stages_;
-  const auto communicates = [](const Stage& stage) { return stage.step != nullptr; };
-  const auto last = std::find_if(stages.rbegin(), stages.rend(), communicates);
-  const size_t num_issued = stages.rend() - last;  // up to the last collective
-  Work work;
-  for (size_t i = 0; i < num_issued; ++i) {
-    const Stage& stage = stages[i];
+bool MoveProgram::communicates() const {
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [](const Stage& stage) { return stage.step != nullptr; });
+}
+
+Work MoveProgram::IssueToQueue(std::shared_ptr<const MoveProgram> program, DeviceQueue& queue,
+                               bool follows_rank, absl::Span<const Work> before) {
+  std::vector<Work> works(before.begin(), before.end());
+  QueueScope scope(queue, follows_rank);
+  for (const Work& work : before) work.WaitOnWorker();
+  for (const Stage& stage : program->stages_) {
     RunLocalWorks(stage.before);
-    if (communicates(stage)) work = program->IssueCollective(stage, /*async=*/true, nullptr);
-    if (i + 1 == num_issued) break;
-    work.Wait();
+    if (stage.step != nullptr) {
+      works.push_back(program->IssueCollective(stage, /*async=*/true, nullptr));
+      works.back().WaitOnWorker();
+    }
     RunLocalWorks(stage.after);
   }
-  *finish = [program, num_issued] {
-    const std::vector<Stage>& left = program->stages_;
-    if (num_issued > 0) RunLocalWorks(left[num_issued - 1].after);
-    for (size_t i = num_issued; i < left.size(); ++i) RunLocalWorks(left[i].before);
-  };
-  if (num_issued > 0) return {work};
-  std::exchange(*finish, nullptr)();
-  return {};
+  return MakeQueuedWork(scope.End({.on_device = std::move(program)}), std::move(works));
 }
 
 }  // namespace weft

@@ -2,7 +2,6 @@
 #define WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "mesh/redistribution/lowering.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/worker.h"
+#include "runtime/device/device_queue.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
@@ -47,12 +47,15 @@ class MoveProgram {
   // to wait for, in order: the first error is the cause of the others.
   static std::vector<Work> Issue(std::shared_ptr<const MoveProgram> program, Worker& worker);
 
-  // Issues all of it to the streams of a GPU, where collectives run beside what the rank's own stream is given
-  // from now on. What one collective makes and the next one takes, the rank's stream hands over: it waits for
-  // all but the last. Returns what to wait for, and sets `finish` to what is to be done then, which the rank's
-  // stream does: unpacking.
-  static std::vector<Work> IssueToStreams(std::shared_ptr<const MoveProgram> program,
-                                          std::function<void()>* finish);
+  // Issues all of it to a lane's queue of the device, behind `before`, which fills sources that are under way. It owns
+  // the program until it has run. Returns what to wait for: whoever waits for it on the rank's thread makes the rank's
+  // own stream wait, or, in the scope of another queue, that queue.
+  // `follows_rank`: as in QueueScope.
+  static Work IssueToQueue(std::shared_ptr<const MoveProgram> program, DeviceQueue& queue, bool follows_rank,
+                           absl::Span<const Work> before);
+
+  // Whether there is anything to do for the ranks together; what is left is work on this rank's memory.
+  bool communicates() const;
 
  private:
   struct Stage {

@@ -31,9 +31,14 @@ void LeafNode::AddGradient(DTensor term) {
   for (const auto& hook : ready_hooks_->hooks()) hook();
 }
 
-// Cast there, too: what moves is what was reduced.
+// Cast there, too: what moves is what was reduced. Beside a GPU it is still on its way.
 void LeafNode::AddOnHost(const DTensor& term) {
   DTensor brought = ToHost(term, MemoryKind::kGrad);
+  if (brought.impl()->is_pending()) {
+    AddArriving();
+    arriving_.push_back(std::move(brought));
+    return;
+  }
   MeshContext& context = *brought.context();
   const NoImplicitChecksGuard planned(context.state());
   const MemoryKindGuard kind(*context.allocator(), MemoryKind::kGrad);

@@ -50,8 +50,7 @@ SavedValue::SavedValue(DTensorRef value) {
     value_ = value.Share();
     version_ = value->version();
     if (value->context->state().saves_on_host() && !value->context->is_host_side()) [[unlikely]] {
-      value_ = SavedOnHost(value_);
-      is_on_host_ = value_.context()->is_host_side();
+      value_ = SaveOnHost(value_, &there_);
     }
   }
 }
@@ -62,7 +61,7 @@ DTensor SavedValue::Unpack(absl::string_view reader) const {
           " that it saw in forward, but ", value_.impl()->writes->last_writer,
           " has changed it in place since");
   }
-  if (!copy_) return is_on_host_ ? ToDevice(value_, MemoryKind::kSaved) : value_;
+  if (!copy_) return there_ ? FetchSaved(value_, *there_) : value_;
   PurposeGuard purpose(value_.context()->state(), Purpose::kParam);
   return Remake(*copy_->origin, copy_->dtype, copy_->layout);
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/tape/saved_buffer.h"
 
 namespace weft {
 
@@ -36,7 +37,7 @@ class SavedValue {
   };
   std::optional<Copy> copy_;
   int64_t version_ = 0;
-  bool is_on_host_ = false;  // brought there for backward
+  IntrusivePtr<SavedBuffer> there_;  // brought to the second memory for backward
 };
 
 // The same value in a handle of its own, with no history.

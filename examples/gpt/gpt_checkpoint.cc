@@ -23,8 +23,9 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kModelFlags[] = {"model",   "layers", "heads",     "dim",      "vocab_size",
                                        "context", "dtype",  "tokenizer", "optimizer"};
 constexpr const char* kTrainingFlags[] = {
-    "batch", "steps", "lr",   "min_lr",    "min_lr_ratio", "warmup", "schedule_lr",  "weight_decay",
-    "beta1", "beta2", "seed", "grad_clip", "dropout",      "data",   "val_fraction", "shuffle"};
+    "batch",  "batch_ranks", "steps",        "lr",    "min_lr",       "min_lr_ratio",
+    "warmup", "schedule_lr", "weight_decay", "beta1", "beta2",        "eps",
+    "seed",   "grad_clip",   "dropout",      "data",  "val_fraction", "shuffle"};
 
 absl::CommandLineFlag& Flag(const std::string& name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);

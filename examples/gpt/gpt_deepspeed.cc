@@ -51,8 +51,12 @@ void Precision(const DeepSpeedConfig& config, Flags& flags) {
   if (!config.fp16 || !config.fp16->enabled.value_or(false)) return;
   const DeepSpeedFp16& fp16 = *config.fp16;
   flags.Set("dtype", "f16");
-  WEFT_REQUIRE(fp16.loss_scale.value_or(0) == 0,
-               "key \"fp16.loss_scale\": expected 0 (the scale is dynamic), got ", *fp16.loss_scale);
+  if (fp16.loss_scale.value_or(0) > 0) {
+    // What the file says of a dynamic one is not asked for, there neither.
+    flags.Set("loss_scale", fp16.loss_scale);
+    flags.Set("loss_scale_window", std::string("0"));
+    return;
+  }
   // DeepSpeed's defaults.
   flags.Set("loss_scale_window", std::optional(fp16.loss_scale_window.value_or(1000)));
   flags.Set("loss_scale_hysteresis", std::optional(fp16.hysteresis.value_or(2)));
@@ -111,8 +115,7 @@ std::optional<double> Optimizer(const DeepSpeedOptimizer& optimizer, Flags& flag
     return false;
   };
   flags.Set("optimizer", std::string(defaults.name));
-  WEFT_REQUIRE(optimizer.eps.value_or(1e-8) == 1e-8, "key \"optimizer.params.eps\": expected 1e-08, got ",
-               *optimizer.eps);
+  flags.Set("eps", optimizer.eps);
   if (optimizer.type == "SGD") {
     if (!is_auto("momentum")) flags.Set("beta1", std::optional(optimizer.momentum.value_or(0)));
   } else if (!is_auto("betas")) {

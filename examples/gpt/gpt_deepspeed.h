@@ -16,7 +16,7 @@ namespace weft {
 //
 // What a file does not say is train_gpt's default, not DeepSpeed's; but an optimizer that is there has DeepSpeed's
 // defaults for the params that it leaves out, and without a scheduler its learning rate stays. "auto" is train_gpt's own value.
-// Errors: those of DeepSpeedConfig::FromJson and ResolveDeepSpeedBatch; of f16, what the dynamic scale cannot do.
+// Errors: those of DeepSpeedConfig::FromJson and ResolveDeepSpeedBatch.
 std::vector<FlagValue> GptFlagsFromDeepSpeed(
     absl::string_view text, const std::function<std::string(absl::string_view flag)>& value_of);
 

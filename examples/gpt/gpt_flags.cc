@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 
+#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
 #include "examples/checkpoint_flags.h"
 #include "examples/flag_checks.h"
@@ -56,6 +58,9 @@ ABSL_FLAG(double, weight_decay, 0.1,
           "the optimizer's decay of matrices and embeddings, per step and unit of learning rate");
 ABSL_FLAG(double, beta1, 0.9, "the optimizer's decay of the first moment");
 ABSL_FLAG(double, beta2, 0.99, "the optimizer's decay of the second moment");
+ABSL_FLAG(
+    double, eps, 0,
+    "what adamw, muon's adamw, adamw8bit and lamb add to the root of the second moment; 0: 1e-8, lamb 1e-6");
 ABSL_FLAG(double, grad_clip, 1.0, "largest norm of the gradient; 0: not clipped");
 ABSL_FLAG(double, dropout, 0.0, "probability that an activation is zeroed in training");
 ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches, dropout and samples");
@@ -65,7 +70,7 @@ ABSL_FLAG(
     "in f32; under f16 the loss is scaled)");
 ABSL_FLAG(double, loss_scale, 65536, "of --dtype=f16, at the start: it grows and shrinks by itself");
 ABSL_FLAG(int64_t, loss_scale_window, 2000,
-          "updates in a row without overflow after which the loss scale grows");
+          "updates in a row without overflow after which the loss scale grows; 0: it stays --loss_scale");
 ABSL_FLAG(int64_t, loss_scale_hysteresis, 1, "overflows until the loss scale shrinks, since it grew last");
 ABSL_FLAG(double, min_loss_scale, 0, "which the loss scale does not shrink below");
 ABSL_FLAG(std::string, data, "", "text to train on; empty: the Jargon File that setup.sh fetches");
@@ -109,13 +114,13 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
     config.heads = AtLeast(1, "heads", absl::GetFlag(FLAGS_heads));
     config.dim = AtLeast(1, "dim", absl::GetFlag(FLAGS_dim));
     WEFT_REQUIRE(config.dim % config.heads == 0, "--heads=", config.heads,
-                 ": does not divide --dim=", config.dim);
+                 ": expected a divisor of --dim=", config.dim);
     config.vocabulary = tokenizer_vocabulary;
   }
   config.context = AtLeast(1, "context", absl::GetFlag(FLAGS_context));
   if (vocabulary > 0) config.vocabulary = vocabulary;
   WEFT_REQUIRE(config.vocabulary >= tokenizer_vocabulary, "--vocab_size=", config.vocabulary,
-               ": the tokenizer needs at least ", tokenizer_vocabulary);
+               ": expected at least the tokenizer's ", tokenizer_vocabulary);
   config.dropout = InRange(0, 1, "dropout", absl::GetFlag(FLAGS_dropout));
   return config;
 }
@@ -133,21 +138,35 @@ int ThreadsFromFlags() {
 std::optional<LossScaleOptions> LossScaleFromFlags(DType compute_dtype, const Plan& plan) {
   const double loss_scale = absl::GetFlag(FLAGS_loss_scale), least = absl::GetFlag(FLAGS_min_loss_scale);
   const int64_t hysteresis = AtLeast(1, "loss_scale_hysteresis", absl::GetFlag(FLAGS_loss_scale_hysteresis));
-  const int64_t window = AtLeast(1, "loss_scale_window", absl::GetFlag(FLAGS_loss_scale_window));
+  const int64_t window = AtLeast(0, "loss_scale_window", absl::GetFlag(FLAGS_loss_scale_window));
   WEFT_REQUIRE(loss_scale > 0 && loss_scale <= std::numeric_limits<float>::max(), "--loss_scale=", loss_scale,
                ": expected a number above 0 that f32 holds");
   WEFT_REQUIRE(least >= 0 && least <= loss_scale, "--min_loss_scale=", least,
                ": expected a number from 0 to --loss_scale=", loss_scale);
-  WEFT_REQUIRE(hysteresis <= 1000, "--loss_scale_hysteresis=", hysteresis, ": expected at most 1000");
+  WEFT_REQUIRE(hysteresis <= 1000, "--loss_scale_hysteresis=", hysteresis, ": expected 1 to 1000");
   if (compute_dtype == DType::kF16 || plan.UsesDType(DType::kF16)) {
     return LossScaleOptions{
         .initial = loss_scale, .interval = window, .min = least, .hysteresis = static_cast<int>(hysteresis)};
   }
   for (const char* flag : {"loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}) {
-    WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": it is of --dtype=f16 and of plans that compute in f16, got ",
-                 DTypeName(compute_dtype));
+    WEFT_REQUIRE(
+        !IsGiven(flag), "--", flag, "=", absl::FindCommandLineFlag(flag)->CurrentValue(),
+        ": it is of --dtype=f16 and of plans that compute in f16, got --dtype=", DTypeName(compute_dtype));
   }
   return std::nullopt;
+}
+
+void OptimizerFromFlags(GptRun& run) {
+  run.optimizer = absl::GetFlag(FLAGS_optimizer);
+  run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
+               .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
+               .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
+  run.eps = InRange(0, 1, "eps", absl::GetFlag(FLAGS_eps));
+  if (run.eps == 0) return;
+  const std::string& name = run.optimizer;
+  WEFT_REQUIRE(name == "adamw" || name == "muon" || name == "adamw8bit" || name == "lamb", "--eps=", run.eps,
+               ": expected --optimizer=adamw, muon, adamw8bit or lamb, got ", name);
+  run.adamw.eps = run.eps;
 }
 
 double FloorOfRate() {
@@ -195,7 +214,7 @@ FlagsUsage TrainGptUsage() {
                    "loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}},
                  {"Training",
                   {"batch", "microbatches", "steps", "optimizer", "lr", "min_lr", "min_lr_ratio", "warmup",
-                   "schedule_lr", "weight_decay", "beta1", "beta2", "grad_clip", "seed"}},
+                   "schedule_lr", "weight_decay", "beta1", "beta2", "eps", "grad_clip", "seed"}},
                  {"Data", {"data", "tokenizer", "val_fraction", "shuffle", "data_threads"}},
                  CheckpointFlags(),
                  {"Output",
@@ -239,10 +258,12 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.dtype = ItemSize(run.compute_dtype) == 2 ? DType::kF32 : run.compute_dtype;
   DeviceFromFlags(run);
   run.threads_per_rank = ThreadsFromFlags();
-  run.batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
+  run.asked_batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
-  WEFT_REQUIRE(run.batch % run.microbatches == 0, "--microbatches=", run.microbatches,
-               ": does not divide --batch=", run.batch);
+  WEFT_REQUIRE(run.asked_batch % run.microbatches == 0, "--microbatches=", run.microbatches,
+               ": expected a divisor of --batch=", run.asked_batch);
+  const ScaledBatch scaled = BatchForRanks(run.asked_batch, run.microbatches, run.mesh.num_ranks());
+  run.batch = scaled.batch;
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
   run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule);
   run.plan = run.plans[0].plan;
@@ -265,16 +286,13 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.print_schedule = absl::GetFlag(FLAGS_print_schedule);
   run.schedule_lr = absl::GetFlag(FLAGS_schedule_lr);
-  run.optimizer = absl::GetFlag(FLAGS_optimizer);
-  run.schedule = {.peak = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
-                  .floor = FloorOfRate(),
+  run.schedule = {.peak = scaled.rate * InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
+                  .floor = scaled.rate * FloorOfRate(),
                   .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
                   .total_steps = run.steps};
   WEFT_REQUIRE(run.schedule_lr == "constant" || run.schedule.floor <= run.schedule.peak,
                "--min_lr=", run.schedule.floor, ": expected at most --lr=", run.schedule.peak);
-  run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
-               .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
-               .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
+  OptimizerFromFlags(run);
   run.grad_clip = InRange(0, 1e9, "grad_clip", absl::GetFlag(FLAGS_grad_clip));
   CheckDivisible(run);
   return run;

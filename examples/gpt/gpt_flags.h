@@ -32,6 +32,7 @@ struct GptRun {
   WarmupCosine schedule;
   std::string optimizer = "adamw";  // MakeGptOptimizer
   AdamWOptions adamw;               // its betas and decay, and the others'
+  double eps = 0;                   // of those with second moments of their own; 0: the optimizer's own
   double grad_clip = 1;
   DType dtype = DType::kF32;                   // at rest
   DType compute_dtype = DType::kF32;           // in forward and backward
@@ -40,7 +41,8 @@ struct GptRun {
   DeviceType device = DeviceType::kCpu;
   DeviceOptions device_options = {};
   int threads_per_rank = 0;  // 0: cores divided among the ranks
-  int64_t batch = 12;        // global, sequences
+  int64_t batch = 12;        // global, sequences: --batch, or as much of it as these ranks have
+  int64_t asked_batch = 12;  // --batch; evaluations have as many sequences on any mesh
   int64_t microbatches = 1;
   std::optional<PipelineSchedule> pipeline_schedule;  // if the mesh has an axis pp
   bool measures_segments = false;                     // stages are balanced by measured costs

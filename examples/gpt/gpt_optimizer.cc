@@ -32,8 +32,9 @@ std::unique_ptr<Optimizer> MakeGptOptimizer(const GptRun& run, const std::vector
                                   LionOptions{.beta1 = beta1, .beta2 = beta2, .weight_decay = decay});
   }
   if (run.optimizer == "lamb") {
-    return std::make_unique<Lamb>(parameters,
-                                  LambOptions{.beta1 = beta1, .beta2 = beta2, .weight_decay = decay});
+    LambOptions lamb = {.beta1 = beta1, .beta2 = beta2, .weight_decay = decay};
+    if (run.eps > 0) lamb.eps = run.eps;
+    return std::make_unique<Lamb>(parameters, lamb);
   }
   if (run.optimizer == "adafactor") {
     return std::make_unique<Adafactor>(parameters, AdafactorOptions{.weight_decay = decay});
@@ -46,7 +47,8 @@ std::unique_ptr<Optimizer> MakeGptOptimizer(const GptRun& run, const std::vector
   }
   if (run.optimizer == "adamw8bit") {
     return std::make_unique<AdamW8Bit>(
-        parameters, AdamW8BitOptions{.beta1 = beta1, .beta2 = beta2, .weight_decay = decay});
+        parameters,
+        AdamW8BitOptions{.beta1 = beta1, .beta2 = beta2, .eps = run.adamw.eps, .weight_decay = decay});
   }
   WEFT_REQUIRE(run.optimizer == "adamw", "no optimizer '", run.optimizer, "'");
   return std::make_unique<AdamW>(parameters, run.adamw);

@@ -137,8 +137,8 @@ Plan CommunicationFromFlags() {
 
 DeviceMesh MeshFromFlags(std::optional<int> launched_ranks) {
   const std::string choices = absl::GetFlag(FLAGS_mesh_choices);
-  WEFT_REQUIRE(choices.empty() || !IsGiven("mesh"),
-               "--mesh_choices: it is instead of --mesh=", absl::GetFlag(FLAGS_mesh));
+  WEFT_REQUIRE(choices.empty() || !IsGiven("mesh"), "--mesh_choices=", choices,
+               ": expected no --mesh beside it, got --mesh=", absl::GetFlag(FLAGS_mesh));
   return MeshOf(absl::GetFlag(FLAGS_mesh), choices, launched_ranks);
 }
 

@@ -48,8 +48,13 @@ void GptProgress::Header(int64_t num_parameters, const std::string& data_path, i
                 num_parameters, run_.model.layers, run_.model.heads, run_.model.dim, run_.model.vocabulary,
                 DTypeName(run_.compute_dtype));
   absl::FPrintF(out, "data        %s: %d tokens\n", data_path, num_tokens);
-  absl::FPrintF(out, "step        %d tokens (%d sequences of %d)\n\n", run_.batch * run_.model.context,
+  absl::FPrintF(out, "step        %d tokens (%d sequences of %d)\n", run_.batch * run_.model.context,
                 run_.batch, run_.model.context);
+  if (run_.batch != run_.asked_batch) {
+    absl::FPrintF(out, "batch       %d instead of %d, for so many ranks; learning rate at most %g\n",
+                  run_.batch, run_.asked_batch, run_.schedule.peak);
+  }
+  absl::FPrintF(out, "\n");
   absl::FPrintF(out, "%s\n", plan_table);
   std::fflush(out);
 }

@@ -92,7 +92,8 @@ void GptSaving::ResumeFromFolder(GptData& data, Trainer& trainer) {
   trainer.set_step(*folder_->Resume(parts_));
   const GptCheckpointInfo info = ReadGptInfo(source, folder_->resumed_texts());
   WEFT_REQUIRE(info.text_fingerprint == info_.text_fingerprint, source,
-               ": it was trained on another text than --data is");
+               ": it was trained on another text than --data is: expected one of fingerprint ",
+               info.text_fingerprint, ", got ", info_.text_fingerprint);
   // Flags, and so the model, come from the texts that were read before there was a world.
   const bool has_read = resumed_ && resumed_->source == FolderSource();
   // A snapshot was taken by this job, whose command line has not changed, after it had read the same.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_join.h"
 #include "mesh/shard_math.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
@@ -30,7 +31,8 @@ ImageSet ReadImageSet(const std::string& folder, const std::string& name) {
   WEFT_REQUIRE(images.extents.size() == 3 && labels.extents.size() == 1 &&
                    images.extents[0] == labels.extents[0] && labels.extents[0] > 0,
                "'", folder, "': expected as many images as labels in the files of '", name,
-               "', at least one");
+               "', at least one, got [", absl::StrJoin(images.extents, ", "), "] of pixels and [",
+               absl::StrJoin(labels.extents, ", "), "] of labels");
   return {.rows = images.extents[1],
           .columns = images.extents[2],
           .pixels = images.values,

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
@@ -16,19 +18,26 @@
 #include "dtensor/nn/summary.h"
 #include "dtensor/optim/adamw.h"
 #include "examples/checkpoint_flags.h"
+#include "examples/flag_checks.h"
 #include "examples/stop_signal.h"
 #include "nlohmann/json.hpp"
 #include "ops/elementwise/cast.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "parallel/pipeline/stages.h"
 #include "parallel/trainer.h"
 #include "runtime/data/default_text.h"
 #include "runtime/launch/run_world.h"
 
-ABSL_FLAG(std::string, mesh, "dp=2", "axes and their sizes, of dp and tp; empty: a single rank");
+ABSL_FLAG(std::string, mesh, "dp=2", "axes and their sizes, of pp, dp and tp; empty: a single rank");
 ABSL_FLAG(std::string, plan, "ddp", "what axis dp does: ddp or fsdp");
+ABSL_FLAG(std::string, schedule, "1f1b", "of the stages along axis pp, by name (docs/pipeline.md)");
 ABSL_FLAG(std::string, data, "",
           "folder with the four IDX files; empty: Fashion-MNIST, as setup.sh fetches it");
 ABSL_FLAG(int64_t, batch, 100, "images of a step, over all ranks");
+ABSL_FLAG(int64_t, microbatches, 1,
+          "parts that a step's batch comes in, whose gradients add up; a batch norm sees one at a time");
 ABSL_FLAG(int64_t, steps, 0, "steps to train; 0: the program's own number");
 ABSL_FLAG(double, lr, 0, "largest learning rate; 0: the program's own");
 ABSL_FLAG(double, weight_decay, 0.01, "AdamW's decay of weights, per step and unit of learning rate");
@@ -44,12 +53,13 @@ namespace {
 FlagsUsage Usage(const ImageProgram& program) {
   const std::string command = absl::StrCat("bazel run //examples:", program.name);
   return {.summary = program.summary,
-          .groups = {{"Spreading", {"mesh", "plan"}},
-                     {"Training", {"data", "batch", "steps", "lr", "weight_decay", "seed"}},
+          .groups = {{"Spreading", {"mesh", "plan", "schedule"}},
+                     {"Training", {"data", "batch", "microbatches", "steps", "lr", "weight_decay", "seed"}},
                      CheckpointFlags(),
                      {"Reporting", {"eval_every", "log_every", "log_format", "print_model"}}},
           .examples = {command, absl::StrCat(command, " -- --mesh=dp=2 --plan=fsdp"),
                        absl::StrCat(command, " -- --mesh=tp=2"),
+                       absl::StrCat(command, " -- --mesh=pp=2 --microbatches=4"),
                        absl::StrCat(command, " -- --mesh= --steps=100")}};
 }
 
@@ -57,7 +67,9 @@ FlagsUsage Usage(const ImageProgram& program) {
 struct ImageRun {
   DeviceMesh mesh;
   Plan plan;
+  std::optional<PipelineSchedule> schedule;  // of a mesh with an axis pp
   int64_t batch = 0;
+  int64_t microbatches = 0;
   int64_t steps = 0;
   double lr = 0;
   int64_t eval_every = 0;
@@ -67,14 +79,14 @@ struct ImageRun {
   double weight_decay = 0;
   bool print_model = false;
   std::optional<CheckpointOptions> checkpoints;
-  StateTexts texts;                       // what a run that goes on in the folder takes over
+  StateTexts texts = {};                  // what a run that goes on in the folder takes over
   std::optional<SavedStep> resumed = {};  // the step whose flags were taken over
 };
 
 // What a run that goes on in a folder takes over, and what of it may not change.
 StateTexts FlagTexts() {
   nlohmann::json flags;
-  for (const char* name : {"batch", "steps", "lr", "weight_decay", "seed"}) {
+  for (const char* name : {"batch", "batch_ranks", "microbatches", "steps", "lr", "weight_decay", "seed"}) {
     flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
   }
   return {{"weft.flags", flags.dump()}};
@@ -89,13 +101,28 @@ std::map<std::string, std::string> FlagsOf(const StateTexts& texts) {
   return flags.get<std::map<std::string, std::string>>();
 }
 
+// Of a mesh with an axis pp.
+std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches) {
+  const int axis = mesh.FindAxis("pp");
+  WEFT_REQUIRE(axis >= 0 || !IsGiven("schedule"), "--schedule: the mesh (", mesh.ToString(),
+               ") has no axis pp");
+  if (axis < 0) return std::nullopt;
+  PipelineSchedule schedule = GenerateSchedule(
+      absl::GetFlag(FLAGS_schedule),
+      {.ranks = static_cast<int>(mesh.axis_size(axis)), .microbatches = static_cast<int>(microbatches)});
+  CheckCanRun(schedule);
+  return schedule;
+}
+
 // All flags are read here, before there are ranks.
 ImageRun RunFromFlags(const ImageProgram& program) {
   const std::string format = absl::GetFlag(FLAGS_log_format);
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
   ImageRun run = {.mesh = DeviceMesh::Parse(absl::GetFlag(FLAGS_mesh)),
                   .plan = {},
+                  .schedule = std::nullopt,
                   .batch = absl::GetFlag(FLAGS_batch),
+                  .microbatches = absl::GetFlag(FLAGS_microbatches),
                   .steps = absl::GetFlag(FLAGS_steps),
                   .lr = absl::GetFlag(FLAGS_lr),
                   .eval_every = absl::GetFlag(FLAGS_eval_every),
@@ -104,16 +131,24 @@ ImageRun RunFromFlags(const ImageProgram& program) {
                   .seed = absl::GetFlag(FLAGS_seed),
                   .weight_decay = absl::GetFlag(FLAGS_weight_decay),
                   .print_model = absl::GetFlag(FLAGS_print_model),
-                  .checkpoints = CheckpointOptionsFromFlags(),
-                  .texts = FlagTexts()};
+                  .checkpoints = CheckpointOptionsFromFlags()};
   WEFT_REQUIRE(run.batch >= 2, "--batch=", run.batch, ": expected at least 2 images");
+  WEFT_REQUIRE(run.microbatches >= 1 && run.microbatches <= run.batch, "--microbatches=", run.microbatches,
+               ": expected 1 to --batch=", run.batch);
   WEFT_REQUIRE(run.steps >= 0, "--steps=", run.steps, ": expected at least 0");
   WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
   WEFT_REQUIRE(run.eval_every >= 0, "--eval_every=", run.eval_every, ": expected at least 0");
   WEFT_REQUIRE(run.log_every >= 1, "--log_every=", run.log_every, ": expected at least 1");
   if (run.lr == 0) run.lr = program.lr;
+  const ScaledBatch scaled = BatchForRanks(run.batch, /*multiple=*/1, run.mesh.num_ranks());
+  run.batch = std::max<int64_t>({scaled.batch, 2, run.microbatches});
+  run.lr *= scaled.rate;
+  run.texts = FlagTexts();
   if (run.steps == 0) run.steps = program.steps;
-  run.plan = ImagePlan(run.mesh, absl::GetFlag(FLAGS_plan), program);
+  run.schedule = ScheduleFromFlags(run.mesh, run.microbatches);
+  WEFT_REQUIRE(!run.schedule || !run.print_model, "--print_model: a rank of the mesh (", run.mesh.ToString(),
+               ") has a part of the model; leave pp out");
+  run.plan = ImagePlan(run.mesh, absl::GetFlag(FLAGS_plan), program, run.schedule);
   return run;
 }
 
@@ -122,8 +157,8 @@ AxisList BatchAxes(const DeviceMesh& mesh) {
   return axis < 0 ? AxisList{} : AxisList{axis};
 }
 
-// The share of the set's images whose class the model scores highest.
-double Accuracy(Module& model, const ImageSet& set, const DeviceMesh& mesh) {
+// The share of the set's images whose class the model scores highest. `pipeline`: runs the model, if that is cut into stages.
+double Accuracy(Module& model, PipelineExecutor* pipeline, const ImageSet& set, const DeviceMesh& mesh) {
   constexpr int64_t kBatch = 500;
   RankState& state = model.context()->state();
   const NoGradGuard no_grad(state);
@@ -133,7 +168,9 @@ double Accuracy(Module& model, const ImageSet& set, const DeviceMesh& mesh) {
     const int64_t count = std::min(kBatch, set.count() - first);
     const ImageBatch batch =
         MakeImageBatch(model.context(), BatchAxes(mesh), set, count, [&](int64_t i) { return first + i; });
-    const DTensor label = Call(kConvert, {Argmax(model(batch.images), /*dim=*/1)}, {.dtype = DType::kI32});
+    const DTensor scores =
+        pipeline != nullptr ? pipeline->ForwardOutputs({batch.images})[0] : model(batch.images);
+    const DTensor label = Call(kConvert, {Argmax(scores, /*dim=*/1)}, {.dtype = DType::kI32});
     right += Sum(Cast(Equal(label, batch.labels), DType::kF32)).Item();
   }
   return right / static_cast<double>(set.count());
@@ -178,15 +215,55 @@ void ResumeRun(const ImageRun& run, CheckpointManager& checkpoints, State& state
                    FlagsOf(run.resumed ? run.resumed->texts : run.texts), FlagsOf(run.texts));
 }
 
-void PrintModel(Module& model, const ImageBatch& batch, bool speaks) {
-  const ModelSummary summary = Summarize(model, [&] { model(batch.images); });
+void PrintModel(Module& model, const Microbatch& batch, bool speaks) {
+  const ModelSummary summary = Summarize(model, [&] { model(batch.inputs[0]); });
   if (speaks) std::printf("%s", summary.ToTable().c_str());
+}
+
+// The images of a step, in parts of as many, or of one less.
+std::vector<Microbatch> MakeParts(const IntrusivePtr<MeshContext>& context, const ImageRun& run,
+                                  const ImageSet& train, int64_t step) {
+  std::vector<Microbatch> parts;
+  int64_t first = 0;
+  for (int64_t part = 1; part <= run.microbatches; ++part) {
+    const int64_t end = run.batch * part / run.microbatches;
+    const ImageBatch batch = MakeImageBatch(context, BatchAxes(run.mesh), train, end - first, [&](int64_t i) {
+      return TrainIndex(train, run.seed, step, first + i);
+    });
+    parts.push_back({.inputs = {batch.images}, .targets = batch.labels, .batch_offset = first});
+    first = end;
+  }
+  return parts;
+}
+
+void TrainStep(const ImageRun& run, std::vector<Microbatch> batch, SegmentedModule& model,
+               PipelineExecutor* pipeline, Trainer& trainer) {
+  const bool stop = StopSignal() != 0;
+  if (pipeline != nullptr) {
+    trainer.Step(*pipeline, std::move(batch), stop);
+    return;
+  }
+  // The trainer keeps what it may run again.
+  const auto parts = std::make_shared<const std::vector<Microbatch>>(std::move(batch));
+  const auto loss = [&model, parts](int i) {
+    const Microbatch& part = (*parts)[i];
+    const BatchOffsetGuard offset(model.context()->state(), part.batch_offset);
+    return model.LossOf({model(part.inputs[0])}, part.targets);
+  };
+  if (run.microbatches == 1) {
+    trainer.Step(
+        run.batch, [loss] { return loss(0).Mean(); }, stop);
+    return;
+  }
+  trainer.Step(
+      static_cast<int>(run.microbatches), [&](int i) { return model.CountOf((*parts)[i].targets); }, loss,
+      stop);
 }
 
 // What every rank runs.
 void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, const ImageSet& train,
                const ImageSet& test) {
-  const std::unique_ptr<Module> model = program.make_model(train, NumClasses(train));
+  const std::unique_ptr<SegmentedModule> model = program.make_model(train, NumClasses(train));
   const IntrusivePtr<MeshContext> context = Bind(world, run.mesh);
   context->state().set_seed(run.seed);
   Parallelize(*model, context, run.plan);
@@ -194,11 +271,10 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   if (run.checkpoints) checkpoints.emplace(world, *run.checkpoints);
   State state;
   const bool speaks = world.rank() == 0;
-  const auto batch_of = [&](int64_t step) {
-    return MakeImageBatch(context, BatchAxes(run.mesh), train, run.batch,
-                          [&](int64_t i) { return TrainIndex(train, run.seed, step, i); });
-  };
-  if (run.print_model) return PrintModel(*model, batch_of(1), speaks);
+  if (run.print_model) return PrintModel(*model, MakeParts(context, run, train, /*step=*/1)[0], speaks);
+  std::optional<PipelineExecutor> pipeline;
+  if (run.schedule) pipeline.emplace(*model, *run.schedule);
+  PipelineExecutor* const stages = pipeline ? &*pipeline : nullptr;
   const auto on_step_end = [&](Trainer& trainer, int64_t step) {
     // A loss that is not finite is not saved.
     if (checkpoints && (checkpoints->IsDue(step) || checkpoints->IsSnapshotDue(step))) trainer.Flush();
@@ -206,7 +282,7 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
     const bool evaluates = step == run.steps || (run.eval_every > 0 && step % run.eval_every == 0);
     if (!evaluates) return;
     trainer.Flush();  // so that the step's own line comes first
-    const double accuracy = Accuracy(*model, test, run.mesh);
+    const double accuracy = Accuracy(*model, stages, test, run.mesh);
     if (speaks) PrintAccuracy(run, step, accuracy);
   };
   bool stopped = false;
@@ -226,10 +302,7 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   state.Add("run", MakeTextsState([&run] { return run.texts; }));
   if (checkpoints) ResumeRun(run, *checkpoints, state, trainer);
   for (int64_t step = trainer.step() + 1; step <= run.steps && !stopped; ++step) {
-    const ImageBatch batch = batch_of(step);
-    trainer.Step(
-        run.batch, [&model, batch] { return CrossEntropy((*model)(batch.images), batch.labels).Mean(); },
-        StopSignal() != 0);
+    TrainStep(run, MakeParts(model->context(), run, train, step), *model, stages, trainer);
   }
   trainer.Flush();
   if (!checkpoints) return;
@@ -255,14 +328,22 @@ int Train(const ImageProgram& program, const ParsedFlags& parsed) {
 
 }  // namespace
 
-Plan ImagePlan(const DeviceMesh& mesh, const std::string& data_plan, const ImageProgram& program) {
+Plan ImagePlan(const DeviceMesh& mesh, const std::string& data_plan, const ImageProgram& program,
+               const std::optional<PipelineSchedule>& schedule) {
   WEFT_REQUIRE(data_plan == "ddp" || data_plan == "fsdp", "--plan=", data_plan, ": expected ddp or fsdp");
   std::vector<PlanEntry> entries;
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     const std::string name(mesh.axis_name(axis));
-    WEFT_REQUIRE(name == "dp" || name == "tp", "--mesh: expected axes dp and tp, got '", name, "'");
+    WEFT_REQUIRE(name == "pp" || name == "dp" || name == "tp", "--mesh: expected axes pp, dp and tp, got '",
+                 name, "'");
   }
   if (mesh.FindAxis("tp") >= 0) entries = program.tensor_plan("tp");
+  if (schedule) {
+    const int chunks = schedule->num_chunks();
+    const bool is_loop = schedule->stage_rank == StageRanks(StageOrder::kLoop, schedule->num_ranks(), chunks);
+    entries.push_back({"blocks.*", Pipeline("pp", {.chunks = chunks,
+                                                   .order = is_loop ? StageOrder::kLoop : StageOrder::kV})});
+  }
   if (mesh.FindAxis("dp") >= 0 && data_plan == "ddp") entries.push_back({"", DataParallel("dp")});
   if (mesh.FindAxis("dp") >= 0 && data_plan == "fsdp") {
     entries.push_back({"blocks.*", FullyShard("dp")});

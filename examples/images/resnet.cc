@@ -34,7 +34,8 @@ DTensor ResNetBlock::Forward(const DTensor& x) {
 
 ResNet::ResNet(const ResNetConfig& config)
     : head(this, "head", config.width << (config.stages - 1), config.classes,
-           {.weight = KaimingUniform({.negative_slope = 1})}) {
+           {.weight = KaimingUniform({.negative_slope = 1})}),
+      config_(config) {
   stem.Add<nn::Conv2d>(/*in=*/1, config.width, /*kernel=*/3, Options(/*stride=*/2, /*padding=*/1));
   stem.Add<BatchNorm2d>(config.width);
   stem.Add<nn::Relu>();
@@ -43,15 +44,43 @@ ResNet::ResNet(const ResNetConfig& config)
     for (int64_t block = 0; block < config.blocks; ++block) {
       const bool shrinks = stage > 0 && block == 0;
       const int64_t out = shrinks ? 2 * channels : channels;
-      blocks.Add<ResNetBlock>(channels, out, /*stride=*/shrinks ? 2 : 1);
+      blocks.Append<ResNetBlock>(channels, out, /*stride=*/shrinks ? 2 : 1);
       channels = out;
     }
   }
 }
 
-DTensor ResNet::Forward(const DTensor& images) {
-  // [n, c, h, w] -> [n, c]
-  return head(Mean(blocks(stem(images)), {2, 3}));
+std::vector<Segment> ResNet::MakeSegments() {
+  const auto as_segment = [](Module& module, double cost) {
+    return Segment{
+        .modules = {&module},
+        .cost = cost,
+        .run = [&module](const DTensors& x) -> DTensors { return {module(x[0])}; },
+    };
+  };
+  // Products of numbers for each pixel that the stem makes. Stages have a quarter of the pixels of the one before, and
+  // twice its channels: so blocks cost alike, but for a stage's first, which reads half of the channels.
+  const auto width = static_cast<double>(config_.width);
+  const double block = 2 * 9 * width * width;
+  const double first_block = (4.5 + 9 + 0.5) * width * width;
+  std::vector<Segment> chain = {as_segment(stem, 9 * width)};
+  for (int i = 0; i < blocks.size(); ++i) {
+    const bool shrinks = i > 0 && i % config_.blocks == 0;
+    chain.push_back(as_segment(blocks[i], shrinks ? first_block : block));
+  }
+  chain.push_back({
+      .modules = {&head},
+      .cost = width,  // the mean; the product is of one pixel
+      // [n, c, h, w] -> [n, c]
+      .run = [this](const DTensors& x) -> DTensors {
+        return {head(Mean(x[0], {2, 3}))};
+      },
+  });
+  return chain;
+}
+
+LossSum ResNet::LossOf(const DTensors& logits, const DTensor& labels) {
+  return CrossEntropy(logits[0], labels);
 }
 
 std::vector<PlanEntry> ResNetTensorPlan(const std::string& axis) {

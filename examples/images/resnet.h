@@ -5,8 +5,10 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dtensor/nn/layers/layers.h"
+#include "dtensor/nn/segmented_module.h"
 #include "parallel/plan.h"
 
 namespace weft {
@@ -35,17 +37,23 @@ class ResNetBlock : public Module {
   DTensor Forward(const DTensor& x) override;
 };
 
+// Its segments are the stem, each block, the head.
 // Shape: images [n, 1, h, w] -> logits [n, classes].
-class ResNet : public Module {
+class ResNet : public SegmentedModule {
  public:
   explicit ResNet(const ResNetConfig& config);
 
   Sequential stem{this, "stem"};
-  Sequential blocks{this, "blocks"};
+  ModuleList blocks{this, "blocks"};
   Linear head;
 
+  LossSum LossOf(const DTensors& logits, const DTensor& labels) override;
+
  protected:
-  DTensor Forward(const DTensor& images) override;
+  std::vector<Segment> MakeSegments() override;
+
+ private:
+  const ResNetConfig config_;
 };
 
 // Splits the channels within each block over `axis`: the first convolution by its outputs, the second by its inputs.

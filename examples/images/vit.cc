@@ -51,16 +51,43 @@ Vit::Vit(const VitConfig& config)
                  .initializer = TruncatedNormal({.stddev = 0.02, .low = -0.04, .high = 0.04}),
                  .decays = false}),
       ln(this, "ln", config.dim),
-      head(this, "head", config.dim, config.classes, {.weight = XavierUniform()}) {
-  for (int64_t layer = 0; layer < config.layers; ++layer) blocks.Add<VitBlock>(config);
+      head(this, "head", config.dim, config.classes, {.weight = XavierUniform()}),
+      config_(config) {
+  for (int64_t layer = 0; layer < config.layers; ++layer) blocks.Append<VitBlock>(config);
 }
 
-DTensor Vit::Forward(const DTensor& images) {
+DTensor Vit::Tokens(const DTensor& images) {
   // [b, d, p, q] -> [b, d, s] -> [b, s, d]
-  const DTensor tokens = Transpose(Flatten(patches(images), 2, 3), 1, 2);
-  const DTensor y = blocks(tokens + positions.Value());
-  return head(ln(Mean(y, {1})));
+  return Transpose(Flatten(patches(images), 2, 3), 1, 2) + positions.Value();
 }
+
+std::vector<Segment> Vit::MakeSegments() {
+  // Products of numbers for one image: a block has (4 + 2 kHidden) d^2 weights, and every token attends to all, twice.
+  const auto d = static_cast<double>(config_.dim);
+  const auto s = static_cast<double>(NumPatches(config_));
+  std::vector<Segment> chain;
+  chain.push_back({
+      .modules = {&patches},
+      .parameters = {&positions},
+      .cost = static_cast<double>(config_.rows * config_.columns) * d,
+      .run = [this](const DTensors& images) -> DTensors { return {Tokens(images[0])}; },
+  });
+  for (Module* const block : blocks.children()) {
+    chain.push_back({
+        .modules = {block},
+        .cost = s * ((4 + 2 * kHidden) * d * d + 2 * s * d),
+        .run = [block](const DTensors& x) -> DTensors { return {(*block)(x[0])}; },
+    });
+  }
+  chain.push_back({
+      .modules = {&ln, &head},
+      .cost = static_cast<double>(config_.classes) * d,
+      .run = [this](const DTensors& x) -> DTensors { return {head(ln(Mean(x[0], {1})))}; },
+  });
+  return chain;
+}
+
+LossSum Vit::LossOf(const DTensors& logits, const DTensor& labels) { return CrossEntropy(logits[0], labels); }
 
 std::vector<PlanEntry> VitTensorPlan(const std::string& axis) {
   return {

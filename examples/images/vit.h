@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dtensor/nn/layers/layers.h"
+#include "dtensor/nn/segmented_module.h"
 #include "parallel/plan.h"
 
 namespace weft {
@@ -42,22 +43,29 @@ class VitBlock : public Module {
   double dropout_;
 };
 
-// Patches as tokens, with a learnt position each; their mean is scored.
+// Patches as tokens, with a learnt position each; their mean is scored. Its segments are the patches, each block, the head.
 // Source: Dosovitskiy et al., "An image is worth 16x16 words", 2020.
 // Shape:  images [n, 1, h, w] -> logits [n, classes].
-class Vit : public Module {
+class Vit : public SegmentedModule {
  public:
   // Errors: InvalidArgument, unless patches divide the image.
   explicit Vit(const VitConfig& config);
 
   nn::Conv2d patches;
   Parameter positions;  // [s, d]
-  Sequential blocks{this, "blocks"};
+  ModuleList blocks{this, "blocks"};
   LayerNorm ln;
   Linear head;
 
+  LossSum LossOf(const DTensors& logits, const DTensor& labels) override;
+
  protected:
-  DTensor Forward(const DTensor& images) override;
+  std::vector<Segment> MakeSegments() override;
+
+ private:
+  DTensor Tokens(const DTensor& images);
+
+  const VitConfig config_;
 };
 
 // Splits heads and hidden features over `axis`.

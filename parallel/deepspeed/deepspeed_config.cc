@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
@@ -112,6 +114,10 @@ class Section {
   std::vector<std::string> known_;
 };
 
+// A dynamic scale begins at 2 to it.
+constexpr int64_t kDefaultScalePower = 16;
+constexpr int64_t kMostHysteresis = 1000;
+
 bool Bf16(Section section) {
   const bool enabled = section.Bool("enabled").value_or(false);
   if (enabled) {
@@ -134,6 +140,20 @@ DeepSpeedFp16 Fp16(Section section) {
   if (fp16.initial_scale_power) {
     section.Require(*fp16.initial_scale_power <= 127, "initial_scale_power", Json(*fp16.initial_scale_power),
                     "at most 127 (the scale is an f32)");
+  }
+  if (fp16.loss_scale) {
+    section.Require(*fp16.loss_scale <= std::numeric_limits<float>::max(), "loss_scale",
+                    *section.Find("loss_scale"), "0 (the scale is dynamic), or a number that f32 holds");
+  }
+  if (fp16.hysteresis) {
+    section.Require(*fp16.hysteresis <= kMostHysteresis, "hysteresis", *section.Find("hysteresis"),
+                    "at most ", kMostHysteresis);
+  }
+  const int64_t power = fp16.initial_scale_power.value_or(kDefaultScalePower);
+  const double initial = std::ldexp(1.0, static_cast<int>(power));
+  if (fp16.min_loss_scale && fp16.loss_scale.value_or(0) == 0) {
+    section.Require(*fp16.min_loss_scale <= initial, "min_loss_scale", *section.Find("min_loss_scale"),
+                    "at most ", initial, ", 2 to the initial_scale_power");
   }
   section.Fixed("auto_cast", false, "what is f16 is the plan's");
   section.Fixed("consecutive_hysteresis", false, "hysteresis comes back when the scale grows");
@@ -192,13 +212,19 @@ DeepSpeedOptimizer Optimizer(Section section) {
       }
       params->Fixed("dampening", 0, "gradients are not dampened");
     } else if (const Json* const betas = params->Find("betas")) {
-      const bool fits =
-          betas->is_array() && betas->size() == 2 && (*betas)[0].is_number() && (*betas)[1].is_number();
-      params->Require(fits, "betas", *betas, "two numbers");
+      const auto is_beta = [](const Json& beta) {
+        return beta.is_number() && beta.get<double>() >= 0 && beta.get<double>() < 1;
+      };
+      const bool fits = betas->is_array() && betas->size() == 2 && absl::c_all_of(*betas, is_beta);
+      params->Require(fits, "betas", *betas, "two numbers of at least 0 and below 1");
       optimizer.betas = betas->get<std::vector<double>>();
     }
     if (optimizer.type == "Adam" || optimizer.type == "AdamW") {
       optimizer.eps = params->Number("eps");
+      if (optimizer.eps) {
+        params->Require(*optimizer.eps > 0 && *optimizer.eps < 1, "eps", *params->Find("eps"),
+                        "a number above 0 and below 1");
+      }
       params->Fixed("adam_w_mode", true, "weights decay apart from the gradient");
       params->Fixed("bias_correction", true, "moments are corrected");
       params->Fixed("amsgrad", false, "the moments are AdamW's");

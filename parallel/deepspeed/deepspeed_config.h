@@ -16,7 +16,7 @@ namespace weft {
 
 struct DeepSpeedFp16 {
   std::optional<bool> enabled = {};
-  std::optional<double> loss_scale = {};            // 0: dynamic
+  std::optional<double> loss_scale = {};  // 0: dynamic; otherwise fixed, and the others count for nothing
   std::optional<int64_t> initial_scale_power = {};  // the scale begins at 2 to it
   std::optional<int64_t> loss_scale_window = {};    // steps
   std::optional<int64_t> hysteresis = {};

@@ -5,7 +5,8 @@
 
 namespace weft {
 
-ScheduleCertificate CheckSchedule(const PipelineSchedule& schedule, const ScheduleTimes& times) {
+ScheduleCertificate CheckSchedule(const PipelineSchedule& schedule, const ScheduleTimes& times,
+                                  const BytesOfStage& bytes) {
   ScheduleCertificate certificate;
   certificate.error = ActionOrderDefect(schedule);
   if (certificate.error.empty()) certificate.error = DeadlockOf(schedule);
@@ -13,6 +14,7 @@ ScheduleCertificate CheckSchedule(const PipelineSchedule& schedule, const Schedu
   certificate.ok = true;
   certificate.timeline = SimulateSchedule(schedule, times);
   certificate.holdings = HoldingsOf(schedule);
+  if (bytes) certificate.bytes = HeldBytesOf(schedule, bytes);
   return certificate;
 }
 

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "parallel/pipeline/held_bytes.h"
 #include "parallel/pipeline/holdings.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/simulator.h"
@@ -17,14 +18,17 @@ struct ScheduleCertificate {
   std::string error;          // empty if ok; otherwise the rank and the action, or the circle of a deadlock
   ScheduleTimeline timeline;  // if ok
   ScheduleHoldings holdings;  // if ok
+  HeldBytes bytes;            // if ok, where bytes are given
 };
 
 // Checks any schedule, wherever it comes from: each list by `ActionOrderDefect`, then all together by
 // `DeadlockOf`. A legal one is timed by `SimulateSchedule`.
+// `bytes`: of each stage and microbatch, where the certificate is to have what ranks hold in bytes, too.
 //
 // Cost:   time and memory in proportion to the actions.
 // Errors: InvalidArgument for times that are none. A defect of the schedule is in the certificate.
-ScheduleCertificate CheckSchedule(const PipelineSchedule& schedule, const ScheduleTimes& times = {});
+ScheduleCertificate CheckSchedule(const PipelineSchedule& schedule, const ScheduleTimes& times = {},
+                                  const BytesOfStage& bytes = nullptr);
 
 }  // namespace weft
 

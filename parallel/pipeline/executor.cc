@@ -9,8 +9,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/functions.h"
+#include "dtensor/nn/module_type.h"
 #include "dtensor/tape/saved_value.h"
 #include "parallel/pipeline/checker.h"
+#include "parallel/pipeline/run_order.h"
 #include "runtime/trace/span.h"
 
 namespace weft {
@@ -19,12 +21,10 @@ namespace {
 using Kind = ActionKind;
 
 const ModelStages& StagesOf(const SegmentedModule& model) {
-  if (!model.stages()) {
-    Throw(absl::StatusCode::kFailedPrecondition,
-          "PipelineExecutor: the model is not cut into stages; its plan needs an entry like {\"blocks.*\", "
-          "Pipeline(\"pp\")}");
-  }
-  return *model.stages();
+  if (model.stages()) return *model.stages();
+  Throw(absl::StatusCode::kFailedPrecondition, "PipelineExecutor: the model, a ", ModuleTypeName(model),
+        ", is not cut into stages: expected one whose plan has an entry like "
+        "{\"blocks.*\", Pipeline(\"pp\")}");
 }
 
 PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& stages,
@@ -36,19 +36,13 @@ PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& st
   return schedule.lowered() ? schedule : LowerSchedule(schedule, options.lowering);
 }
 
-// Whether an item is the send of what an action makes.
-bool SendsWhatMakes(const ScheduleItem& item, const PipelineAction& action) {
-  const Kind sends = action.kind == Kind::kForward ? Kind::kSendForward : Kind::kSendBackward;
-  return !item.overlapped() && item.actions[0] == PipelineAction{sends, action.stage, action.microbatch};
-}
-
 }  // namespace
 
 void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& options) {
   const ScheduleCertificate certificate = CheckSchedule(schedule);
   WEFT_REQUIRE(certificate.ok, "schedule ", schedule.name, ": ", certificate.error);
   WEFT_REQUIRE(options.update || !schedule.Contains(Kind::kOpt), "schedule ", schedule.name,
-               " updates parameters within the step (OPT): expected ExecutorOptions::update, which says how");
+               " updates parameters within the step (OPT): expected ExecutorOptions::update, got none");
 }
 
 PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule,
@@ -156,17 +150,7 @@ void PipelineExecutor::RunItems(const PipelineSchedule& schedule) {
   for (const int stage : own) {
     if (gathers) stages_.data->Unshard(stage);
   }
-  const std::vector<ScheduleItem>& list = schedule.ranks[index_];
-  for (size_t i = 0; i < list.size();) {
-    const ScheduleItem& item = list[i++];
-    for (const PipelineAction& action : item.actions) {
-      RunNamed(action);
-      // What a part of a pair has made, and is sent right behind the pair, goes before the other part.
-      while (item.overlapped() && i < list.size() && SendsWhatMakes(list[i], action)) {
-        RunNamed(list[i++].actions[0]);
-      }
-    }
-  }
+  for (const PipelineAction& action : RunOrder(schedule.ranks[index_])) RunNamed(action);
   for (const int stage : own) {
     if (gathers) stages_.data->Reshard(stage);
   }

@@ -1,7 +1,9 @@
 #include "parallel/pipeline/schedule_csv.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -97,7 +99,8 @@ PipelineSchedule ReadScheduleCsv(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
-  if (!file) Throw(absl::StatusCode::kNotFound, "cannot read the schedule ", path);
+  if (!file)
+    Throw(absl::StatusCode::kNotFound, "cannot read the schedule ", path, ": ", std::strerror(errno));
   return ScheduleFromCsv(text.str(), path);
 }
 

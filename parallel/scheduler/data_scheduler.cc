@@ -145,15 +145,14 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
   for (const int number : numbers) {
     const Parameter& parameter = *parameters[number];
     const ParameterLayouts& layouts = parameter.layouts();
-    leaves.push_back(
-        {.node = &parameter.leaf(),
-         .path = parameter.full_path(),
-         .type = parameter.at_rest().type(),
-         .layout = layouts.of_gradient(),
-         .reduce_dtype = parameter.reduce_dtype(),
-         .accumulates_unreduced = layouts.accumulates_unreduced,
-         .unit = unit_of_leaf[number],
-         .communication = communication[number]});
+    leaves.push_back({.node = &parameter.leaf(),
+                      .path = parameter.full_path(),
+                      .type = parameter.at_rest().type(),
+                      .layout = layouts.of_gradient(),
+                      .reduce_dtype = parameter.reduce_dtype(),
+                      .accumulates_unreduced = layouts.accumulates_unreduced,
+                      .unit = unit_of_leaf[number],
+                      .communication = communication[number]});
     const TensorType& type = leaves.back().type;
     gradient_bytes += type.shape.num_elements() * ItemSize(type.dtype);
   }

@@ -161,7 +161,7 @@ void UnitCopies::GatherFromRest(Unit& unit, Lane lane) {
   unit.versions.clear();
   for (const Parameter* parameter : unit.spec.parameters) {
     DTensor piece = ToDevice(parameter->at_rest(), MemoryKind::kWholeParam);
-    unit.versions.push_back(piece.impl()->version());
+    unit.versions.push_back(parameter->at_rest().impl()->version());
     // Cast first, so that what moves is the smaller.
     if (piece.dtype() != parameter->compute_dtype()) {
       piece = Execute(kCast, {piece}, {.dtype = parameter->compute_dtype()});

@@ -37,7 +37,7 @@ Style On(absl::string_view axis, int64_t first, int64_t count, absl::string_view
 
 OnRange OnRangeOf(const Style& style) {
   const std::optional<int64_t> first = style.Get<int64_t>("first"), count = style.Get<int64_t>("count");
-  WEFT_REQUIRE(first && count, "On: expected first and count");
+  WEFT_REQUIRE(first && count, "On: expected fields first and count, got ", style.ToString());
   OnRange range = {.first = *first, .count = *count};
   const std::optional<std::string> text = style.Get<std::string>("mesh");
   if (!text) {

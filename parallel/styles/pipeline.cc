@@ -66,7 +66,7 @@ PipelineOptions PipelineOptionsOf(const Style& style) {
                           [](absl::string_view text, int64_t* to) { return absl::SimpleAtoi(text, to); }),
   };
   WEFT_REQUIRE(options.costs.empty() || options.sizes.empty(),
-               "Pipeline: costs and sizes: expected one of them");
+               "Pipeline: costs and sizes: expected one of them, got ", style.ToString());
   return options;
 }
 

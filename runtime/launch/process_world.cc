@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/device/device_queue.h"
 #include "runtime/launch/device_backend_choice.h"
 #include "runtime/launch/flight_record.h"
 #include "runtime/store/prefix_store.h"
@@ -58,6 +59,7 @@ std::unique_ptr<ProcessGroups> ProcessWorld::MakeGroups(const WorldOptions& opti
 void ProcessWorld::FinishWork() {
   World::FinishWork();
   groups_->FinishWork();
+  FinishDeviceQueues(*allocator());
 }
 
 ProcessWorld::~ProcessWorld() {

@@ -12,6 +12,7 @@
 #include "runtime/comm/group_failure.h"
 #include "runtime/comm/local/communicator.h"
 #include "runtime/comm/local/hub.h"
+#include "runtime/device/device_queue.h"
 #include "runtime/launch/device_backend_choice.h"
 #include "runtime/launch/world_store.h"
 #include "runtime/store/hash_store.h"
@@ -44,6 +45,7 @@ class LocalWorld final : public World {
   void FinishWork() override {
     World::FinishWork();
     if (device_groups_ != nullptr) device_groups_->FinishWork();
+    FinishDeviceQueues(*allocator());
   }
   DeviceGroups* device_groups() { return device_groups_.get(); }  // may be null
 

@@ -43,6 +43,10 @@ struct TensorFunctions {
   void (*to_host)(const Tensor& from, void* to);
   void (*from_host)(const void* from, const Tensor& to);
 
+  // Between the device and the host's memory that MakeHostAllocator gives, either way; row-major on both sides, of one
+  // dtype. In the order of what the device is given now (QueueScope); does not wait.
+  void (*issue_copy)(const Tensor& from, const Tensor& to);
+
   void (*fill)(const Tensor& tensor, double value);
   void (*accumulate)(const Tensor& from, const Tensor& to, ReduceOp op);
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "tests/cuda_emulator/machine.h"
@@ -156,22 +157,32 @@ cudaError_t cudaFree(void* data) {
 cudaError_t cudaMallocHost(void** data, size_t num_bytes) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaMallocHost"); error != cudaSuccess) return error;
-  return AllocateBytes(data, num_bytes);
+  if (const cudaError_t error = AllocateBytes(data, num_bytes); error != cudaSuccess) return error;
+  if (*data != nullptr) TheCuda().pinned[static_cast<const char*>(*data)] = num_bytes;
+  return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* data) {
   Lock lock(TheCuda().mutex);
   AwaitDevice(lock, current_device);
+  TheCuda().pinned.erase(static_cast<const char*>(data));
   std::free(data);
   return cudaSuccess;
 }
 
-// As CUDA for memory that is not pinned: what comes from the host is taken at once.
+static bool IsPinned(const void* data) {
+  const auto& pinned = TheCuda().pinned;
+  const auto after = pinned.upper_bound(static_cast<const char*>(data));
+  return after != pinned.begin() &&
+         static_cast<const char*>(data) < std::prev(after)->first + std::prev(after)->second;
+}
+
+// As CUDA: what comes from the host's memory is taken at once, but from pinned memory when the stream comes to it.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaMemcpyAsync"); error != cudaSuccess) return error;
-  if (kind != cudaMemcpyHostToDevice) {
+  if (kind != cudaMemcpyHostToDevice || IsPinned(from)) {
     return Issue(stream, [=] { std::memcpy(to, from, num_bytes); });
   }
   std::vector<char> staged(static_cast<const char*>(from), static_cast<const char*>(from) + num_bytes);

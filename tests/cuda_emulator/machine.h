@@ -61,6 +61,7 @@ struct Cuda {
   Machine machine;
   std::map<std::string, cudaError_t> failures;
   std::map<void*, Allocation> allocations;
+  std::map<const char*, size_t> pinned;  // memory of the host, by its beginning
   std::set<cudaStream_t> streams;
   LeftOut left_out = LeftOut::kNothing;
   int64_t left_out_only = -1;

@@ -1,6 +1,10 @@
 // RedistributeEach on emulated GPUs over a fake NCCL: a stream runs only when somebody waits for it, so a wait
 // that is missing shows as elements that are not there.
 
+#include <chrono>
+#include <cstdint>
+#include <latch>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +15,7 @@
 #include "runtime/tensor/copy.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/dtensor/sharded_values.h"
+#include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
@@ -51,21 +56,103 @@ TEST_P(CudaLanes, MovesHaveTheBitsOfTheMoveAlone) {
 INSTANTIATE_TEST_SUITE_P(Lanes, CudaLanes, testing::ValuesIn(kLanes),
                          [](const auto& info) { return std::string(LaneName(info.param)); });
 
-// The collective is on its way when the call returns; the rank's own stream goes on beside it.
-TEST(CudaRedistributeEachTest, TheRanksStreamDoesNotWaitAtIssue) {
-  RunNcclRanks(2, [](World& world) {
-    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse("a=2"));
-    const DTensor x =
-        DTensor::Distribute(context, RandomF64({6, 4}, 1), Layout::Parse("[a, -]", context->mesh()));
-    const DTensor moved =
-        RedistributeEach({{.source = x, .to = Layout::Parse("[-, -]", context->mesh())}}, Lane::kParam)[0];
+// What rank 0 computes while the other ranks of `mesh` have not issued their part of `move`, and what it then reads. Were
+// its stream to wait for a lane before that, this would hang.
+template <class Move>
+void ExpectNoWaitAtIssue(const char* mesh, const Move& move) {
+  const DeviceMesh ranks = DeviceMesh::Parse(mesh);
+  std::latch has_computed(ranks.num_ranks());
+  RunNcclRanks(static_cast<int>(ranks.num_ranks()), [&](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, ranks);
+    const DTensor x = DTensor::Distribute(context, RandomF64({6, 4}, 1), Layout(2, ranks.num_axes()));
+    const Tensor expected = CloneTensor(OnHost(move(x).ToLocal()), MakeCpuAllocator());  // makes the groups
+    if (world.rank() > 0) has_computed.arrive_and_wait();
+    const DTensor moved = move(x);
     EXPECT_TRUE(moved.impl()->is_pending());
-    // Rank 1 issues its part only when rank 0 has computed: were rank 0's stream to wait, this would hang.
-    const DTensor doubled = Add(x, x);
-    EXPECT_TRUE(AllClose(OnHost(doubled.ToLocal()), OnHost((2.0 * x).ToLocal()), 1e-15));
-    EXPECT_TRUE(SameBits(OnHost(moved.ToLocal()), RandomF64({6, 4}, 1)));
+    if (world.rank() == 0) {
+      EXPECT_TRUE(AllClose(OnHost(Add(x, x).ToLocal()), OnHost((2.0 * x).ToLocal()), 1e-15));
+      has_computed.arrive_and_wait();
+    }
+    EXPECT_TRUE(SameBits(OnHost(moved.ToLocal()), expected));
     EXPECT_FALSE(moved.impl()->is_pending());
   });
+}
+
+DTensor Moved(const DTensor& x, const char* to, Lane lane) {
+  return RedistributeEach({{.source = x, .to = Layout::Parse(to, x.context()->mesh())}}, lane)[0];
+}
+
+TEST(CudaRedistributeEachTest, TheRanksStreamDoesNotWaitAtIssue) {
+  ExpectNoWaitAtIssue("a=2", [](const DTensor& x) {
+    return Moved(x.Redistribute(Layout::Parse("[-, a]", x.context()->mesh())), "[-, -]", Lane::kParam);
+  });
+}
+
+// A move of several collectives, with packing in between.
+TEST(CudaRedistributeEachTest, NorForTheLastCollectiveButOne) {
+  ExpectNoWaitAtIssue("a=2,b=2", [](const DTensor& x) {
+    const DTensor terms = DTensor::FromLocal(x.context(), x.ToLocal(),
+                                             Layout::Parse("[-, b] P{a}", x.context()->mesh()), {6, 8});
+    return Moved(terms, "[b, a]", Lane::kGrad);
+  });
+}
+
+// What one lane brings is moved on by another, and by the same.
+TEST(CudaRedistributeEachTest, NorForAPendingSource) {
+  for (const Lane second : {Lane::kReplica, Lane::kGrad}) {
+    ExpectNoWaitAtIssue("a=2,b=2", [second](const DTensor& x) {
+      const DTensor terms = DTensor::FromLocal(x.context(), x.ToLocal(),
+                                               Layout::Parse("[-, -] P{a,b}", x.context()->mesh()), {6, 4});
+      const DTensor scattered = Moved(terms, "[a, -] P{b}", Lane::kGrad);
+      return Moved(scattered, "[a, -]", second);
+    });
+  }
+}
+
+// The rank computes, one lane scatters sums, another gathers them, the rank computes on: in memory that it has just given
+// back, which turns to NaN in its order. Rank 0's elements.
+std::vector<double> RelayOverLanes() {
+  std::vector<double> values;
+  const auto relay = [&](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse("a=2"));
+    const DeviceMesh& mesh = context->mesh();
+    const Tensor elements = CloneTensor(RandomF64({6, 4}, 1), context->allocator());
+    const auto give_back = [&] { CloneTensor(elements, context->allocator()); };
+    const DTensor terms = DTensor::FromLocal(context, elements, Layout::Parse("[-, -] P{a}", mesh), {6, 4});
+    const DTensor computed = 2.0 * terms;
+    give_back();
+    const DTensor scattered = Moved(computed, "[-, a]", Lane::kGrad);
+    give_back();
+    const DTensor gathered = Moved(scattered, "[-, -]", Lane::kParam);
+    const Tensor mine = CloneTensor((gathered + gathered).ToLocal(), MakeCpuAllocator());
+    if (world.rank() == 0) values = mine.ToVector<double>();
+  };
+  RunNcclRanks(2, relay, std::make_shared<FakeNccl>(), std::chrono::minutes(2),
+               {.tell = [](const std::string&) {}}, {.fill_freed = true});
+  return values;
+}
+
+TEST(CudaRedistributeEachTest, EachWaitLeftOutIsSeen) {
+  using cuda_emulator::LeftOut;
+  const std::vector<double> expected = RelayOverLanes();
+  const std::vector<double> terms = RandomF64({6, 4}, 1).ToVector<double>();
+  ASSERT_EQ(expected.size(), terms.size());
+  for (size_t i = 0; i < terms.size(); ++i) ASSERT_EQ(expected[i], 8 * terms[i]);
+  for (const LeftOut waits : {LeftOut::kWaitsOfFirst, LeftOut::kWaitsOfOthers}) {
+    cuda_emulator::LeaveOutWaits(waits, /*only=*/1000);
+    EXPECT_EQ(RelayOverLanes(), expected);
+    const int64_t num_pairs = cuda_emulator::NumWaitingPairs();
+    // The rank for the second lane; each lane for the rank, its group and it for each other, the second for the first.
+    ASSERT_EQ(num_pairs, waits == LeftOut::kWaitsOfFirst ? 1 : 7);
+    for (int64_t only = 0; only < num_pairs; ++only) {
+      cuda_emulator::LeaveOutWaits(waits, only);
+      std::vector<double> outcome;
+      const std::string error = MessageOf([&] { outcome = RelayOverLanes(); });
+      EXPECT_TRUE(error != "no error" || outcome != expected) << static_cast<int>(waits) << ", " << only;
+      EXPECT_GT(cuda_emulator::NumLeftOut(), 0);
+    }
+    cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
+  }
 }
 
 TEST(CudaRedistributeEachTest, PendingResultsMayBeDropped) {

@@ -6,6 +6,7 @@
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
+#include "dtensor/tape/saved_buffer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
@@ -20,6 +21,13 @@ DTensor Rows(const IntrusivePtr<MeshContext>& context) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i) / 7;
   return DTensor::Distribute(context, Tensor::FromValues<double>({kRows, kColumns}, values),
                              Layout(2, 1).WithShard(0, 0));
+}
+
+DTensor Saved(const DTensor& x) {
+  IntrusivePtr<SavedBuffer> there;
+  DTensor saved = SaveOnHost(x, &there);
+  EXPECT_EQ(static_cast<bool>(there), saved.impl() != x.impl());
+  return saved;
 }
 
 int64_t SavedThere(World& world) { return world.host_allocator()->by_kind()[MemoryKind::kSaved].live; }
@@ -70,8 +78,8 @@ TEST(HostMemoryTest, ValuesThatShareMemoryShareTheCopy) {
     const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
     DTensor x = Rows(context);
     const std::vector<double> expected = Transpose(x, 0, 1).ToLocal().ToVector<double>();
-    DTensor saved = SavedOnHost(x);
-    DTensor turned = SavedOnHost(Transpose(x, 0, 1));
+    DTensor saved = Saved(x);
+    DTensor turned = Saved(Transpose(x, 0, 1));
     const int64_t bytes = RoundUpToGranule(x.ToLocal().num_bytes());
     EXPECT_EQ(SavedThere(world), bytes);
     EXPECT_EQ(saved.ToLocal().buffer(), turned.ToLocal().buffer());
@@ -87,10 +95,10 @@ TEST(HostMemoryTest, SmallPiecesAndParametersStay) {
   RunRanks(1, [](World& world) {
     const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
     const DTensor small = Full(context, DType::kF32, {16}, 1);
-    EXPECT_EQ(SavedOnHost(small).impl(), small.impl());
+    EXPECT_EQ(Saved(small).impl(), small.impl());
     const DTensor leaf = Rows(context).RequiresGrad();
     leaf.impl()->MarkWritten("a test");
-    EXPECT_EQ(SavedOnHost(leaf).impl(), leaf.impl());
+    EXPECT_EQ(Saved(leaf).impl(), leaf.impl());
     EXPECT_EQ(world.host_allocator()->stats().live_bytes, SavedThere(world));
   });
 }

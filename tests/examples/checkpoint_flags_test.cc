@@ -1,5 +1,6 @@
 #include "examples/checkpoint_flags.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -68,6 +69,34 @@ TEST(CheckpointFlagsTest, AnotherStepMayBeLoadedIfItsFlagsAreTheSame) {
       message({{"lr", "0.2"}, {"seed", "3"}}, saved, {{"lr", "0.5"}, {"seed", "3"}}),
       "--checkpoint_dir=: step 7, which was loaded, was made with --lr=0.2, but when the run began it was "
       "--lr=0.5; start it again, or give the flag");
+}
+
+// What BatchForRanks makes of a batch of 32 under these flags.
+ScaledBatch Scaled(const std::string& policy, int64_t batch_ranks, int64_t num_ranks, int64_t multiple = 1) {
+  const absl::FlagSaver saver;
+  std::string error;
+  EXPECT_TRUE(absl::FindCommandLineFlag("batch_policy")->ParseFrom(policy, &error)) << error;
+  EXPECT_TRUE(absl::FindCommandLineFlag("batch_ranks")->ParseFrom(absl::StrCat(batch_ranks), &error))
+      << error;
+  return BatchForRanks(32, multiple, num_ranks);
+}
+
+TEST(CheckpointFlagsTest, TheBatchFollowsTheRanksByARule) {
+  for (const char* policy : {"keep", "linear", "sqrt"}) {
+    EXPECT_EQ(Scaled(policy, 0, 2), (ScaledBatch{.batch = 32})) << policy;
+  }
+  EXPECT_EQ(Scaled("linear", 4, 2), (ScaledBatch{.batch = 16, .rate = 0.5}));
+  EXPECT_EQ(Scaled("linear", 4, 4), (ScaledBatch{.batch = 32}));
+  EXPECT_EQ(Scaled("sqrt", 1, 4), (ScaledBatch{.batch = 128, .rate = 2}));
+  // To a multiple of which there is one at least; the rate follows what the batch has become.
+  EXPECT_EQ(Scaled("linear", 3, 2, /*multiple=*/8), (ScaledBatch{.batch = 24, .rate = 0.75}));
+  EXPECT_EQ(Scaled("linear", 512, 2, /*multiple=*/8), (ScaledBatch{.batch = 8, .rate = 0.25}));
+  EXPECT_EQ(MessageOf([] { Scaled("keep", 4, 4); }),
+            "--batch_ranks=4: expected 0, or --batch_policy=linear or sqrt, which says how the learning rate "
+            "follows");
+  EXPECT_EQ(MessageOf([] { Scaled("sqrt", -1, 4); }), "--batch_ranks=-1: expected 0 or more");
+  EXPECT_EQ(MessageOf([] { Scaled("half", 4, 4); }),
+            "--batch_policy=half: expected one of keep, linear, sqrt");
 }
 
 }  // namespace

@@ -90,8 +90,10 @@ TEST(GptDeepSpeedTest, PrecisionIsTheDType) {
              {"loss_scale_window", "500"},
              {"loss_scale_hysteresis", "4"},
              {"min_loss_scale", "0.5"}}));
-  EXPECT_EQ(ErrorOf(R"({"fp16": {"enabled": true, "loss_scale": 128}})"),
-            "key \"fp16.loss_scale\": expected 0 (the scale is dynamic), got 128");
+  // A fixed one, beside which the file may say what a dynamic one would be.
+  EXPECT_EQ(FlagsOf(R"({"fp16": {"enabled": true, "loss_scale": 128, "initial_scale_power": 12,
+                                 "hysteresis": 4, "min_loss_scale": 1024}})"),
+            (Flags{{"dtype", "f16"}, {"loss_scale", "128"}, {"loss_scale_window", "0"}}));
 }
 
 TEST(GptDeepSpeedTest, AnOptimizerHasDeepSpeedsDefaultsAndAConstantRate) {
@@ -109,6 +111,16 @@ TEST(GptDeepSpeedTest, AnOptimizerHasDeepSpeedsDefaultsAndAConstantRate) {
   EXPECT_EQ(FlagsOf(R"({"optimizer": {"type": "Lion", "params": {"lr": "auto", "betas": "auto",
                                       "weight_decay": "auto"}}})"),
             (Flags{{"optimizer", "lion"}}));
+  EXPECT_EQ(FlagsOf(R"({"optimizer": {"type": "Adam", "params": {"eps": 0.0625, "betas": [0.5, 0.75],
+                                      "weight_decay": 0.25, "lr": 0.5}}})"),
+            (Flags{{"optimizer", "adamw"},
+                   {"eps", "0.0625"},
+                   {"beta1", "0.5"},
+                   {"beta2", "0.75"},
+                   {"weight_decay", "0.25"},
+                   {"lr", "0.5"},
+                   {"warmup", "0"},
+                   {"schedule_lr", "constant"}}));
   EXPECT_EQ(
       FlagsOf(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.5, "momentum": 0.5, "nesterov": true}}})"),
       (Flags{{"optimizer", "sgd"},
@@ -208,8 +220,8 @@ TEST(GptDeepSpeedTest, AFileIsARun) {
   const std::string path = testing::TempDir() + "/ds_config.json";
   std::ofstream(path)
       << R"({"train_batch_size": 16, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
-                             "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}, "steps_per_print": 7,
-                             "optimizer": {"type": "AdamW", "params": {"lr": 0.5, "weight_decay": 0.25}}})";
+                             "fp16": {"enabled": true, "loss_scale": 128}, "zero_optimization": {"stage": 2}, "steps_per_print": 7,
+                             "optimizer": {"type": "AdamW", "params": {"lr": 0.5, "weight_decay": 0.25, "eps": 1e-6}}})";
   const std::string config = "--config=" + path;
   const char* const argv[] = {"train_gpt", "--mesh=dp=4", config.c_str(), "--grad_clip=2"};
   const ParsedFlags parsed = ParseFlags(4, argv, TrainGptUsage());
@@ -218,12 +230,13 @@ TEST(GptDeepSpeedTest, AFileIsARun) {
   EXPECT_EQ(run.batch, 16);
   EXPECT_EQ(run.microbatches, 2);
   EXPECT_EQ(run.grad_clip, 2);
-  EXPECT_EQ(run.compute_dtype, DType::kBF16);
+  EXPECT_EQ(run.compute_dtype, DType::kF16);
+  EXPECT_EQ(run.loss_scale, (LossScaleOptions{.initial = 128, .interval = 0}));
   EXPECT_EQ(run.plan, GptPlan(run.mesh, DataPlan::kZero2, /*sequence_parallel=*/false));
   EXPECT_EQ(run.log_every, 7);
   EXPECT_EQ(run.schedule.peak, 0.5);
   EXPECT_EQ(MakeGptSchedule(run)(run.steps), 0.5);
-  EXPECT_EQ(run.adamw, (AdamWOptions{.beta1 = 0.9, .beta2 = 0.999, .weight_decay = 0.25}));
+  EXPECT_EQ(run.adamw, (AdamWOptions{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.25}));
   EXPECT_TRUE(parsed.Given("plan") && parsed.Given("batch") && !parsed.Given("heads"));
 }
 

@@ -38,6 +38,27 @@ std::string MessageOf(const std::vector<std::string>& arguments) {
   return "nothing was thrown";
 }
 
+TEST(GptFlagsTest, TheBatchFollowsTheRanksIfAsked) {
+  const GptRun half = RunOf(
+      {"--batch=32", "--lr=0.4", "--min_lr=0.04", "--mesh=dp=2", "--batch_policy=linear", "--batch_ranks=4"});
+  EXPECT_EQ(half.batch, 16);
+  EXPECT_EQ(half.asked_batch, 32);
+  EXPECT_EQ(half.schedule.peak, 0.2);
+  EXPECT_EQ(half.schedule.floor, 0.02);
+}
+
+TEST(GptFlagsTest, EpsIsOfOptimizersThatHaveOne) {
+  EXPECT_EQ(RunOf({}).adamw.eps, 1e-8);
+  for (const char* name : {"adamw", "muon", "adamw8bit", "lamb"}) {
+    const GptRun run = RunOf({"--eps=1e-5", std::string("--optimizer=") + name});
+    EXPECT_EQ(run.adamw.eps, 1e-5) << name;
+    EXPECT_EQ(run.eps, 1e-5) << name;
+  }
+  EXPECT_EQ(MessageOf({"--eps=1e-05", "--optimizer=lion"}),
+            "--eps=1e-05: expected --optimizer=adamw, muon, adamw8bit or lamb, got lion");
+  EXPECT_EQ(MessageOf({"--eps=1"}), "--eps=1: expected at least 0 and below 1");
+}
+
 TEST(GptFlagsTest, Defaults) {
   const GptRun run = RunOf({});
   EXPECT_EQ(run.mesh, DeviceMesh::Parse("dp=2,tp=2"));
@@ -120,10 +141,13 @@ TEST(GptFlagsTest, TheLossScaleIsOfF16) {
                    "--min_loss_scale=2"})
                 .loss_scale,
             (LossScaleOptions{.initial = 64, .interval = 7, .min = 2, .hysteresis = 3}));
-  EXPECT_EQ(MessageOf({"--loss_scale_hysteresis=3"}),
-            "--loss_scale_hysteresis: it is of --dtype=f16 and of plans that compute in f16, got f32");
+  EXPECT_EQ(
+      MessageOf({"--loss_scale_hysteresis=3"}),
+      "--loss_scale_hysteresis=3: it is of --dtype=f16 and of plans that compute in f16, got --dtype=f32");
   EXPECT_EQ(MessageOf({"--dtype=f16", "--loss_scale=1", "--min_loss_scale=2"}),
             "--min_loss_scale=2: expected a number from 0 to --loss_scale=1");
+  EXPECT_EQ(RunOf({"--dtype=f16", "--loss_scale=64", "--loss_scale_window=0"}).loss_scale,
+            (LossScaleOptions{.initial = 64, .interval = 0}));
 }
 
 TEST(GptFlagsTest, ReshardReachesTheBlocks) {
@@ -170,7 +194,7 @@ TEST(GptFlagsTest, AMeshMayFollowTheRanks) {
                 .mesh,
             DeviceMesh::Parse("tp=1,dp=1"));
   EXPECT_EQ(MessageOf({"--mesh_choices=dp=1", "--mesh=dp=auto"}),
-            "--mesh_choices: it is instead of --mesh=dp=auto");
+            "--mesh_choices=dp=1: expected no --mesh beside it, got --mesh=dp=auto");
   // Batches need not divide: some ranks have fewer rows, or none.
   EXPECT_EQ(RunOf({"--mesh=dp=5"}).batch, 12);
   EXPECT_EQ(RunOf({"--mesh=dp=2", "--microbatches=12"}).microbatches, 12);
@@ -292,14 +316,14 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
             "sequence_parallel needs an axis 'tp'; the mesh is 'dp=2'");
   EXPECT_EQ(MessageOf({"--mesh=tp=2", "--plan=fsdp"}), "plan fsdp needs an axis 'dp'; the mesh is 'tp=2'");
   EXPECT_EQ(MessageOf({"--plan=zero"}), "--plan=zero: expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
-  EXPECT_EQ(MessageOf({"--microbatches=5"}), "--microbatches=5: does not divide --batch=12");
+  EXPECT_EQ(MessageOf({"--microbatches=5"}), "--microbatches=5: expected a divisor of --batch=12");
   EXPECT_EQ(MessageOf({"--reshard=1"}), "--reshard=1: expected always, never or a whole number of 2 or more");
   EXPECT_EQ(MessageOf({"--bucket_mb=0"}), "--bucket_mb=0: expected at least 1e-06 and below 1e+06");
   EXPECT_EQ(MessageOf({"--prefetch=-1"}), "--prefetch=-1: expected 0 or more");
   EXPECT_EQ(MessageOf({"--model=gpt3"}), "--model=gpt3: expected gpt2-124M, or nothing");
   EXPECT_EQ(MessageOf({"--layers=0"}), "--layers=0: expected 1 or more");
-  EXPECT_EQ(MessageOf({"--heads=5"}), "--heads=5: does not divide --dim=128");
-  EXPECT_EQ(MessageOf({"--vocab_size=100"}), "--vocab_size=100: the tokenizer needs at least 256");
+  EXPECT_EQ(MessageOf({"--heads=5"}), "--heads=5: expected a divisor of --dim=128");
+  EXPECT_EQ(MessageOf({"--vocab_size=100"}), "--vocab_size=100: expected at least the tokenizer's 256");
   EXPECT_EQ(MessageOf({"--vocab_size=-1"}), "--vocab_size=-1: expected 0 or more");
   EXPECT_EQ(MessageOf({"--dropout=1"}), "--dropout=1: expected at least 0 and below 1");
   EXPECT_EQ(MessageOf({"--lr=nan"}), "--lr=nan: expected at least 0 and below 1e+09");

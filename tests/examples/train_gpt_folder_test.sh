@@ -117,6 +117,28 @@ rates() { sed -n 's/.*"lr":\([^,]*\),.*/\1/p' "$1" | tail -1; }
 awk -v a="$(rates saved.json)" -v b="$(rates linear.json)" 'BEGIN { exit !(b / 14 > 1.99 * a / 12 && b / 14 < 2.01 * a / 12) }' ||
   fail "the rate $(rates saved.json) becomes $(rates linear.json)"
 "$train" --checkpoint_dir=runs/a "${quiet[@]}" --steps=15 --batch=16 > linear.json 2> err || fail "the batch is not kept: $(tail -1 err)"
+
+# --- A batch that follows the number of ranks: half of them have half of it, at half the rate, as if both had been asked for.
+rule=("${small[@]}" "${quiet[@]}" --lr=1e-3 --batch_policy=linear --batch_ranks=4 --plan=fsdp)
+follows() { "$train" "${rule[@]}" "$@" 2> err || fail "$*: $(tail -1 err)"; }
+follows --checkpoint_dir=follows --mesh=dp=4 --steps=4 > four.json
+cp -r follows asked
+cp -r follows elastic
+follows --checkpoint_dir=follows --mesh=dp=2 --steps=4 > none.json
+[[ ! -s none.json ]] || fail "it trains on: $(cat none.json)"
+follows --checkpoint_dir=follows --mesh=dp=2 --steps=8 > two.json
+grep -q "^batch       4 instead of 8, for so many ranks" err || fail "the batch is not said: $(cat err)"
+"$train" --checkpoint_dir=asked "${quiet[@]}" --plan=fsdp --mesh=dp=2 --steps=8 --batch=4 --lr=5e-4 --min_lr=5e-5 --batch_policy=linear --batch_ranks=0 \
+  > asked.json 2> err || fail "asked: $(tail -1 err)"
+diff <(losses two.json) <(losses asked.json) || fail "half of the ranks have not half of the batch"
+"$weft_run" --nproc-per-node=2 "$train" "${rule[@]}" --checkpoint_dir=elastic --mesh=dp=auto --steps=8 > elastic.json 2> err || fail "elastic: $(tail -3 err)"
+diff <(losses two.json) <(losses elastic.json) || fail "a mesh that follows the job's ranks has another batch"
+[[ $(losses two.json | wc -l) == 4 ]] || fail "two ranks have made other steps: $(losses two.json)"
+follows --checkpoint_dir=follows --mesh=dp=4 --steps=10 > back.json
+grep -q "instead of" err && fail "the batch is not back: $(cat err)"
+bad_follow="--batch_ranks=4: expected 0, or --batch_policy=linear or sqrt"
+"$train" --checkpoint_dir=follows "${quiet[@]}" --steps=12 > none.json 2> err && fail "no rule: no error"
+grep -qF -- "$bad_follow" err || fail "no rule: $(tail -1 err)"
 "$train" "${small[@]}" "${quiet[@]}" --steps=2 --checkpoint_dir=text.txt/runs > none.json 2> err && fail "a folder in a file"
 grep -q "text.txt" err || fail "a folder in a file: $(tail -1 err)"
 

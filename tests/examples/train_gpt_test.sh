@@ -336,6 +336,8 @@ echo '{"entries": [{"path": "blocks.*.mpl", "style": "ColumnParallel", "axis": "
 bad "no module or parameter matches" "${small[@]}" --plan=plan.json
 head -c 100000 full.safetensors > cut.safetensors
 bad "not a whole safetensors file" --resume=cut.safetensors
+train=$sample bad "--model: expected a file that train_gpt --save wrote, got none" --prompt=a
+train=$sample bad "--prompt: expected at least one character, got none" --model=full.safetensors --prompt=
 "$train" --help > help.txt || fail "--help does not exit 0"
 grep -q -- "--sequence_parallel" help.txt || fail "--help lacks a flag"
 

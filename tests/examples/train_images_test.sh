@@ -64,6 +64,15 @@ for program in "${programs[@]}"; do
     "$program" "${small[@]}" $spread --steps=8 >many.json 2>many.err || fail "$name $spread: $(tail -1 many.err)"
     same_losses many.json one.json || fail "$name $spread: not the losses of one rank"
   done
+  # In stages: the losses of one rank that sees the same microbatches, and of a ViT those of the whole batch.
+  "$program" "${small[@]}" --mesh= --microbatches=3 --steps=8 >parts.json 2>one.err || fail "$name: $(tail -1 one.err)"
+  [[ $name == train_resnet ]] || same_losses parts.json one.json || fail "$name: microbatches make other losses"
+  for spread in "--mesh=pp=2" "--mesh=pp=2,dp=2 --plan=fsdp --schedule=zbv" "--mesh=pp=2,tp=2 --schedule=zb_h1"; do
+    # shellcheck disable=SC2086
+    "$program" "${small[@]}" $spread --microbatches=3 --steps=8 >many.json 2>many.err || fail "$name $spread: $(tail -1 many.err)"
+    same_losses many.json parts.json || fail "$name $spread: not the losses of one rank"
+    [[ $(accuracy many.json) == "$(accuracy parts.json)" ]] || fail "$name $spread: accuracy $(accuracy many.json), not $(accuracy parts.json)"
+  done
   # Saved in a folder, gone on with under another plan and number of ranks.
   rm -rf runs
   "$program" "${small[@]}" --mesh=dp=2 --steps=8 >straight.json 2>many.err || fail "$name: $(tail -1 many.err)"
@@ -76,6 +85,13 @@ for program in "${programs[@]}"; do
   "$program" "${small[@]}" --checkpoint_dir=runs --mesh=dp=3 --plan=fsdp >many.json 2>many.err || fail "$name resumed: $(tail -1 many.err)"
   losses straight.json | tail -3 | sed 's/^\([0-9]*\) \(.*\) \(.*\)/{"step":\1,"loss":\2,"grad_norm":\3,/' >last.json
   same_losses many.json last.json || fail "$name: resumed on three ranks differs"
+  rm -rf runs/step-000000008
+  "$program" "${small[@]}" --checkpoint_dir=runs --mesh=pp=2 --save_every=6 >many.json 2>many.err || fail "$name resumed: $(tail -1 many.err)"
+  same_losses many.json last.json || fail "$name: resumed in two stages differs"
+  rm -rf runs/step-000000008
+  "$program" "${small[@]}" --checkpoint_dir=runs --mesh= >many.json 2>many.err || fail "$name resumed: $(tail -1 many.err)"
+  tail -2 last.json >stages.json
+  same_losses many.json stages.json || fail "$name: what two stages saved at step 6 goes on otherwise"
   # SIGTERM: a save of the last step that was told, and the code of the signal; the run goes on from there.
   rm -rf stopped
   "$program" "${small[@]}" --mesh=dp=2 --steps=100000 --checkpoint_dir=stopped --save_every=0 >stopped.json 2>stopped.err &
@@ -102,7 +118,11 @@ for program in "${programs[@]}"; do
   }
   expect_error "--seed=3: the checkpoint to resume from was made with '1337'; leave the flag out" --checkpoint_dir=runs --seed=3
   expect_error "--plan=zero1: expected ddp or fsdp" --plan=zero1
-  expect_error "--mesh: expected axes dp and tp, got 'pp'" --mesh=pp=2
+  expect_error "--mesh: expected axes pp, dp and tp, got 'cp'" --mesh=cp=2
+  expect_error "--schedule: the mesh (dp=2) has no axis pp" --schedule=gpipe
+  expect_error "schedule pipedream updates parameters within the step (OPT): expected ExecutorOptions::update, which says how" --mesh=pp=2 --schedule=pipedream
+  expect_error "--print_model: a rank of the mesh (pp=2) has a part of the model; leave pp out" --mesh=pp=2 --print_model
+  expect_error "--microbatches=8: expected 1 to --batch=7" --microbatches=8
   expect_error "--steps=-1: expected at least 0" --steps=-1
   expect_error "--batch=1: expected at least 2 images" --batch=1
   expect_error "--lr=-1: expected a number of at least 0" --lr=-1

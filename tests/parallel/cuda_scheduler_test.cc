@@ -126,23 +126,27 @@ TEST(CudaSchedulerTest, WaitsLeftOutAreSeen) {
   }
 }
 
-// What the rank's stream waits for of each other one: of lanes, and of the group of blocking collectives.
+// What the rank's stream waits for of each other one, of lanes and of the group of blocking collectives, and what lanes and
+// groups wait for of the rank's stream and of each other.
 TEST(CudaSchedulerTest, WaitsForEachStreamLeftOutAreSeen) {
   for (const Case& of : Cases()) {
     const std::vector<double> expected = Train(of, /*overlap=*/true);
-    cuda_emulator::LeaveOutWaits(LeftOut::kWaitsOfFirst, /*only=*/1000);
-    EXPECT_EQ(Train(of, /*overlap=*/true), expected) << of.name;
-    const int64_t num_pairs = cuda_emulator::NumWaitingPairs();
-    EXPECT_GT(num_pairs, 1) << of.name;
-    for (int64_t only = 0; only < num_pairs; ++only) {
-      cuda_emulator::LeaveOutWaits(LeftOut::kWaitsOfFirst, only);
-      std::vector<double> outcome;
-      const std::string error = MessageOf([&] { outcome = Train(of, /*overlap=*/true); });
-      EXPECT_GT(cuda_emulator::NumLeftOut(), 0) << of.name;
-      EXPECT_TRUE(error != "no error" || outcome != expected)
-          << of.name << ", stream " << only << " of " << num_pairs;
+    for (const LeftOut waits : {LeftOut::kWaitsOfFirst, LeftOut::kWaitsOfOthers}) {
+      cuda_emulator::LeaveOutWaits(waits, /*only=*/1000);
+      EXPECT_EQ(Train(of, /*overlap=*/true), expected) << of.name;
+      const int64_t num_pairs = cuda_emulator::NumWaitingPairs();
+      EXPECT_GT(num_pairs, 1) << of.name;
+      for (int64_t only = 0; only < num_pairs; ++only) {
+        cuda_emulator::LeaveOutWaits(waits, only);
+        std::vector<double> outcome;
+        const std::string error = MessageOf([&] { outcome = Train(of, /*overlap=*/true); });
+        EXPECT_GT(cuda_emulator::NumLeftOut(), 0) << of.name;
+        EXPECT_TRUE(error != "no error" || outcome != expected)
+            << of.name << (waits == LeftOut::kWaitsOfFirst ? ", of the rank's stream" : ", of lanes' streams")
+            << ", stream " << only << " of " << num_pairs;
+      }
+      cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
     }
-    cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
   }
 }
 

@@ -110,6 +110,21 @@ TEST(LossScaleTest, HysteresisAndAFloorAreDeepSpeeds) {
   });
 }
 
+TEST(LossScaleTest, AFixedScaleStays) {
+  RunRanks(2, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    LossScale scale(context, {.initial = 128, .interval = 0});
+    for (const double norm : {1.0, static_cast<double>(INFINITY), 1.0}) {
+      scale.Update(Full(context, DType::kF32, Shape(), norm));
+      EXPECT_EQ(scale.value().Item(), 128);
+    }
+    // What a run with another scale had saved.
+    CopyTensor(Full(context, DType::kF32, Shape(), 4096).ToLocal(), scale.State()[0].second.ToLocal());
+    scale.Update(Full(context, DType::kF32, Shape(), 1));
+    EXPECT_EQ(scale.value().Item(), 128);
+  });
+}
+
 TEST(LossScaleTest, OptionsThatMakeNoScaleAreRefused) {
   RunRanks(1, [](World& world) {
     const auto context = Bind(world, DeviceMesh());
@@ -125,6 +140,7 @@ TEST(LossScaleTest, OptionsThatMakeNoScaleAreRefused) {
     EXPECT_EQ(message({.growth = INFINITY}), "LossScale: growth: expected a number above 1, got inf");
     EXPECT_EQ(message({.min = 1e6}),
               "LossScale: min: expected a number from 0 to the initial scale, got 1e+06");
+    EXPECT_EQ(message({.interval = -1}), "LossScale: interval: expected at least 0, got -1");
     EXPECT_EQ(message({.hysteresis = 0}), "LossScale: hysteresis: expected at least 1, got 0");
   });
 }

@@ -232,10 +232,10 @@ TEST(ResolvePlanTest, MistakesAreNamed) {
   EXPECT_EQ(message({{"wte", VocabParallel("tp")}, {"blocks.*.mlp.up", ColumnParallel("tp")}}), "no error");
   EXPECT_EQ(message({{"blocks.0.ln_1", ColumnParallel("tp")}}),
             "plan entry \"blocks.0.ln_1\": ColumnParallel(tp): module 'blocks.0.ln_1' declares no dim that "
-            "this style "
-            "splits");
+            "this style splits: it declares none");
   EXPECT_EQ(message({{"wte", ColumnParallel("tp")}}),
-            "plan entry \"wte\": ColumnParallel(tp): module 'wte' declares no dim that this style splits");
+            "plan entry \"wte\": ColumnParallel(tp): module 'wte' declares no dim that this style splits: it "
+            "declares vocabulary (dim 0)");
 }
 
 TEST(ResolvePlanTest, AnAxisSplitsAParameterOnce) {

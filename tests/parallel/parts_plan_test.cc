@@ -112,11 +112,10 @@ TEST(PartsPlanTest, BadRanges) {
             "plan entry \"head\": On(gpus, first=3, count=1, mesh=a=2): On: mesh (a=2) has 2 ranks, expected "
             "count, 1");
   EXPECT_EQ(ErrorOf({camera, {"lidar", {.name = "On", .axis = "gpus"}}}),
-            "plan entry \"lidar\": On(gpus): On: expected first and count");
+            "plan entry \"lidar\": On(gpus): On: expected fields first and count, got On(gpus)");
   EXPECT_EQ(ErrorOf({camera, {"lidar", On("rep", 0, 1)}}, DeviceMesh::Parse("gpus=2, rep=1")),
             "plan entry \"lidar\": On(rep, first=0, count=1): another entry places modules along axis "
-            "'gpus': expected "
-            "all of them along one axis");
+            "'gpus': expected all of them along one axis, got 'rep'");
 }
 
 TEST(PartsPlanTest, BadModules) {
@@ -128,13 +127,13 @@ TEST(PartsPlanTest, BadModules) {
   EXPECT_EQ(ErrorOf({camera, lidar, head, {"camera", On("gpus", 3, 1)}}),
             "plan entry \"camera\": On(gpus, first=3, count=1): module 'camera' is placed on gpus 0 onward "
             "by another "
-            "entry");
+            "entry: expected one place, got gpus 3 onward");
   EXPECT_EQ(
       ErrorOf({camera, {"lidar", On("gpus", 2, 2)}}),
       "parameter 'head.weight' is in no part: with On, every module with parameters is placed by an entry");
   EXPECT_EQ(ErrorOf({{"", On("gpus", 0, 4)}}),
-            "plan entry \"\": On(gpus, first=0, count=4): the model itself lies on the whole mesh: name "
-            "modules below it");
+            "plan entry \"\": On(gpus, first=0, count=4): the model itself lies on the whole mesh: "
+            "expected modules below it, got the path \"\"");
   EXPECT_EQ(
       ErrorOf({camera, lidar, head, {"head.weight", On("gpus", 3, 1)}}),
       "plan entry \"head.weight\": On(gpus, first=3, count=1): this style is for modules; the path names a "

@@ -250,7 +250,7 @@ TEST(PlanLayoutsTest, EntriesMayNameParameters) {
             "parameter, 'norm.bias'");
   EXPECT_EQ(message({{"norm.bias", ColumnParallel("tp")}}),
             "plan entry \"norm.bias\": ColumnParallel(tp): parameter 'norm.bias' declares no dim that this "
-            "style splits");
+            "style splits: it declares none");
   EXPECT_EQ(
       message({{"up.bais", ColumnParallel("tp")}}),
       "plan entry \"up.bais\": ColumnParallel(tp): no module or parameter matches this path; the nearest "
@@ -359,23 +359,25 @@ TEST(UnitsTest, RestsInASmallerGroup) {
   EXPECT_EQ(plan.units[1].reshard_to, 3);
   EXPECT_EQ(plan.units[1].reshard_axis, 0);
   for (const int64_t size : {4, 6}) {
-    EXPECT_EQ(InvalidArgumentMessage([&] {
-                resolve({{"", FullyShard("dp", {.reshard_to = size})}});
-              }),
-              absl::StrCat("plan entry \"\": FullyShard(dp, reshard_to=", size,
-                           "): reshard_to: expected a divisor of axis 'dp' (6 ranks) above 1 and below it"));
+    EXPECT_EQ(
+        InvalidArgumentMessage([&] {
+          resolve({{"", FullyShard("dp", {.reshard_to = size})}});
+        }),
+        absl::StrCat("plan entry \"\": FullyShard(dp, reshard_to=", size,
+                     "): reshard_to: expected a divisor of axis 'dp' (6 ranks) above 1 and below it, got ",
+                     size));
   }
   EXPECT_EQ(
       InvalidArgumentMessage([&] {
         resolve({{"", FullyShard("dp", {.reshard = Reshard::kNever, .reshard_to = 2})}});
       }),
-      "plan entry \"\": FullyShard(dp, reshard=never, reshard_to=2): reshard_to is of units that reshard; "
-      "reshard is never");
-  EXPECT_EQ(
-      InvalidArgumentMessage([&] {
-        resolve({{"", FullyShard("dp", {.wrap = "Mlp", .wrap_from = 5})}});
-      }),
-      "plan entry \"\": FullyShard(dp, wrap=Mlp, wrap_from=5): wrap and wrap_from: expected one of them");
+      "plan entry \"\": FullyShard(dp, reshard=never, reshard_to=2): reshard_to is of units that reshard: "
+      "expected none with reshard=never");
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              resolve({{"", FullyShard("dp", {.wrap = "Mlp", .wrap_from = 5})}});
+            }),
+            "plan entry \"\": FullyShard(dp, wrap=Mlp, wrap_from=5): wrap and wrap_from: expected one of "
+            "them, got both");
 }
 
 }  // namespace

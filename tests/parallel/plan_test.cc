@@ -74,10 +74,15 @@ TEST(PlanTest, BadJsonIsNamed) {
   const auto message = [](const std::string& json) {
     return InvalidArgumentMessage([&] { Plan::FromJson(json); });
   };
-  EXPECT_EQ(message("{entries: []}"), "plan: not valid JSON");
-  EXPECT_EQ(message(""), "plan: not valid JSON");
-  EXPECT_EQ(message("[]"), "plan: expected an object with an array \"entries\"");
-  EXPECT_EQ(message(R"json({"entries": {}})json"), "plan: expected an object with an array \"entries\"");
+  EXPECT_EQ(message("{entries: []}"),
+            "plan: not valid JSON: expected an object with an array \"entries\", got '{entries: []}'");
+  EXPECT_EQ(message(""), "plan: not valid JSON: expected an object with an array \"entries\", got ''");
+  EXPECT_EQ(message("{\n  \"entries\": [a, b, c],\n  \"scheduler\": {}}"),
+            "plan: not valid JSON: expected an object with an array \"entries\", got '{   \"entries\": "
+            "[a, b, c],   \"scheduler\":...'");
+  EXPECT_EQ(message("[]"), "plan: expected an object with an array \"entries\", got []");
+  EXPECT_EQ(message(R"json({"entries": {}})json"),
+            "plan: expected an object with an array \"entries\", got {\"entries\":{}}");
 }
 
 TEST(PlanTest, BadEntriesAreNamed) {
@@ -87,9 +92,9 @@ TEST(PlanTest, BadEntriesAreNamed) {
   };
   EXPECT_EQ(message("3"), "plan entry 1: expected an object, got number");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel"})json"),
-            "plan entry 1: expected a text field \"axis\"");
+            "plan entry 1: expected a text field \"axis\", got none");
   EXPECT_EQ(message(R"json({"path": 1, "style": "DataParallel", "axis": "dp"})json"),
-            "plan entry 1: expected a text field \"path\"");
+            "plan entry 1: expected a text field \"path\", got 1");
   EXPECT_EQ(message(R"json({"path": "", "style": "DataParallel", "axis": "dp", "outputs": "Shard(1)"})json"),
             "plan entry 1: DataParallel has no field \"outputs\"; expected path, style, axis, input, output, "
             "shard_state, shard_gradient");

@@ -71,7 +71,7 @@ TEST(StyleTest, MistakesAreNamed) {
       "Ignore, Offload, On, PinnedOutput, Pipeline, Precision, PrepareInput, PrepareOutput, Recompute, "
       "RowParallel, SequenceParallel, "
       "VocabParallel");
-  EXPECT_EQ(message({.name = "FullyShard"}), "FullyShard needs an axis");
+  EXPECT_EQ(message({.name = "FullyShard"}), "FullyShard needs an axis of the mesh, got ''");
   EXPECT_EQ(message({.name = "Ignore", .axis = "dp"}), "Ignore has no axis; got 'dp'");
   EXPECT_EQ(message(ColumnParallel("tp").With("dim", 0)),
             "ColumnParallel has no field \"dim\"; expected input, output");

@@ -84,7 +84,9 @@ expect 1 "expected one of ls" --log_format=json
 expect 1 "expected 2 paths, got 1" diff a
 expect 1 "cannot list" ls none
 expect 1 "has no step that is whole" show none
-expect 1 "expected --to=FILE" export a
+mkdir empty
+expect 1 "'empty': expected a folder with steps of a checkpoint, found none" verify empty
+expect 1 "expected --to=FILE, got none" export a
 expect 1 "expected FOLDER@STEP" import a.safetensors --to=c
 expect 1 "is there already, and whole" import a.safetensors --to=c@4
 expect 1 "did you mean --log_format" ls a --log_fromat=json

@@ -24,7 +24,8 @@ expect_error() {
   [[ $status == 1 && $(wc -l <<<"$output") == 1 && $output == "error: "*"$expected"* ]] ||
     fail "$* gave status $status and: $output"
 }
-expect_error "--from and --to"
+expect_error "--from: expected a layout, such as [a, b], got none"
+expect_error "--to: expected a layout, such as [a, b], got none" --from="[a,b]"
 expect_error "expected an axis of mesh" --from="[a,c]" --to="[a,b]"
 expect_error "has 1 dims" --from="[a]" --to="[a,b]"
 expect_error "expected time or bytes" --from="[a,b]" --to="[b,a]" --objective=speed

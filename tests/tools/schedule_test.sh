@@ -20,6 +20,14 @@ text=$("$tool" --name=dualpipev --pairs=atomic --check)
 [[ $("$tool" --name=dualpipev --pairs=3 --check) == "$text" ]] || fail "a pair of 3 is no atomic one"
 [[ $("$tool" --name=dualpipev --pairs=2 --check) != "$text" ]] || fail "a pair of 2 is timed as one of 3"
 
+# Rank 0 has what both F save before its first I. Rank 1 has what one F saves, and beside it what the I before has left for W.
+lists=$("$tool" --name=zb_h1 --ranks=2 --microbatches=2)
+[[ $lists == $'rank 0: 0F0,0F1,0I0,0W0,0I1,0W1\nrank 1: 1F0,1I0,1F1,1I1,1W0,1W1' ]] || fail "lists of zb_h1: $lists"
+json=$("$tool" --name=zb_h1 --ranks=2 --microbatches=2 --bytes=100,70 --log_format=json)
+[[ $json == *'"peak_w":[2,2],"peak_i":[2,1],"peak_bytes":[200,170],"error":""}' ]] || fail "bytes: $json"
+text=$("$tool" --name=zb_h1 --ranks=2 --microbatches=2 --bytes=100,70 --check)
+[[ $text == *$'  versions    peak_bytes\n'*$'         1           200\n'*$'         1           170' ]] || fail "bytes: $text"
+
 # One box per action, one row per rank.
 "$tool" --name=zb_h1 --ranks=3 --microbatches=4 --draw="$folder/a.svg" >/dev/null
 [[ $(grep -c '<title>' "$folder/a.svg") == 36 && $(grep -c 'rank [0-9]<' "$folder/a.svg") == 3 ]] || fail "picture: $(cat "$folder/a.svg")"
@@ -54,6 +62,9 @@ expect_error() {
 }
 expect_error "--times=1,1: expected F,I,W, three times of 0 or more, such as 2,2,1" --times=1,1
 expect_error "--times=1,-1,1: expected F,I,W, three times of 0 or more, such as 2,2,1" --times=1,-1,1
+for bytes in 1 1,1,1 1,-1 1,x 1.5,1 1,2000000000000; do
+  expect_error "--bytes=$bytes: expected SAVED,KEPT, two whole numbers of bytes from 0 to 2^40, such as 4096,1024" --bytes=$bytes
+done
 expect_error "--pairs=both: expected sequential, atomic or a time of 0 or more" --pairs=both
 expect_error "--pairs=-1: expected sequential, atomic or a time of 0 or more" --pairs=-1
 expect_error "--log_format=xml: expected text or json" --log_format=xml

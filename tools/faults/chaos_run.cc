@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
+#include "tools/faults/cables.h"
 #include "tools/faults/clocks.h"
 #include "tools/faults/cluster.h"
 #include "tools/faults/kill_node.h"
@@ -32,7 +33,7 @@ using std::chrono::milliseconds;
 // Saves after the step of the last fault, which may be for one of them.
 constexpr int64_t kLastSaves = 10;
 constexpr milliseconds kLook{2};
-// How much longer than twice the suspicion time a node is frozen.
+// How much longer than twice the suspicion time a node is frozen, paused or unplugged.
 constexpr milliseconds kBeyond{500};
 
 double SecondsSince(Clock::time_point begin) {
@@ -46,6 +47,7 @@ class ChaosRun {
       : options_(options), say_(say), plan_(PlanFaults(options.plan)) {
     report_.planned = static_cast<int>(plan_.size());
     Prepare(Fault::kDisk, [&] { disk_.emplace(Checkpoints()); });
+    Prepare(Fault::kUnplug, [&] { cables_.emplace(options.num_nodes); });
     Prepare(Fault::kClock, [&] { clocks_.emplace(options.folder, options.libfaketime, options.train_gpt); });
   }
 
@@ -122,7 +124,8 @@ class ChaosRun {
         .ranks_per_node = options_.plan.num_ranks / num_nodes,
         .node_flags = {absl::StrCat("--max-restarts=", options_.max_restarts), suspicion},
         .store_folder = "",
-        .store_flags = {suspicion},
+        .store_flags = {suspicion, absl::StrCat("--host=", cables_ ? cables_->address() : "127.0.0.1")},
+        .cables = is_hurt && cables_ ? &*cables_ : nullptr,
         .program = Program(name),
         .log = LogOf(name)};
     if (is_hurt && (num_nodes > 1 || Plans(Fault::kStore))) {
@@ -227,7 +230,7 @@ class ChaosRun {
     last_fault_ = fault.fault;
     struck_ = Clock::now();
     Do(fault);
-    if (!EndsALife(fault.fault)) return;
+    if (!EndsALife(fault.fault, options_.num_nodes)) return;
     // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
     // no answer.
     while (!AwaitGone(hurt_, milliseconds(0))) {
@@ -271,7 +274,9 @@ class ChaosRun {
         clocks_->Jump(fault.rank, 2 * fault.delay - 1);
         return;
       case Fault::kFreeze:
-        job_->Freeze(NodeOf(fault), 2 * options_.suspicion_time + kBeyond);
+      case Fault::kPause:
+      case Fault::kUnplug:
+        job_->SendAway(NodeOf(fault), fault.fault, 2 * options_.suspicion_time + kBeyond);
         return;
       case Fault::kStore:
         job_->store()->Kill(milliseconds(static_cast<int64_t>(
@@ -295,13 +300,13 @@ class ChaosRun {
       return job_->num_lines() > lines_before_;
     };
     AwaitOrThrow(has_made_one, "make a step after", job_->last_step());
-    // A node that was frozen is missed until it is back.
-    struck_ = std::max(struck_, job_->thawed_at());
+    // A node that was frozen, paused or unplugged is missed until it is back.
+    struck_ = std::max(struck_, job_->back_at());
     // What a job does without its store is no answer to the store's end.
     if (job_->store() != nullptr) struck_ = std::max(struck_, job_->store()->back_since());
     const double seconds = std::max(0.0, std::chrono::duration<double>(job_->last_line() - struck_).count());
     times_.Add(last_fault_, seconds);
-    if (EndsALife(last_fault_) && met && num_unanswered_ == 1) {
+    if (EndsALife(last_fault_, options_.num_nodes) && met && num_unanswered_ == 1) {
       times_.AddParts({struck_, there, *met, job_->last_line()});
     }
     say_(absl::StrFormat("  step %d, %.2f s later", job_->last_step(), seconds));
@@ -365,6 +370,7 @@ class ChaosRun {
   ChaosReport report_;
   std::optional<SmallDisk> disk_;      // the checkpoints', if it is to be full
   std::optional<FalseClocks> clocks_;  // the ranks', if they are to jump
+  std::optional<Cables> cables_;       // the nodes', if they are to be pulled; they outlive the job
   std::optional<ChaosCluster> job_;
   double start_s_ = 1;  // from the start of a job to its first step
   double step_s_ = 0.1;
@@ -383,8 +389,8 @@ ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const
   WEFT_REQUIRE(options.num_nodes >= 1 && options.plan.num_ranks % options.num_nodes == 0,
                options.plan.num_ranks, " ranks on ", options.num_nodes,
                " nodes: expected as many on each node");
-  WEFT_REQUIRE(options.num_nodes > 1 || !absl::c_linear_search(options.plan.kinds, Fault::kFreeze),
-               "a node is frozen that others miss: expected --nodes above 1");
+  WEFT_REQUIRE(options.num_nodes > 1 || absl::c_none_of(options.plan.kinds, NeedsNodes),
+               "a node is frozen or unplugged that others miss: expected --nodes above 1");
   return ChaosRun(options, say).Run();
 }
 

@@ -33,7 +33,7 @@ struct ChaosOptions {
 // Trains to the end in peace, then the same again with the plan's faults, started again whenever it has ended otherwise
 // than by its own end, and compares what both have saved last (--save) byte by byte. `say` gets a line per fault, and one per
 // kind with its times. Faults that the machine refuses are left out, with a line that says why.
-// Errors: InvalidArgument for ranks that the nodes do not divide, or a single node that freezes; FailedPrecondition, if the
+// Errors: InvalidArgument for ranks that the nodes do not divide, or a single node that freezes or is unplugged; FailedPrecondition, if the
 //         machine refuses all faults, the job fails without any fault, or its store ends by itself; DeadlineExceeded, if no step follows a fault within `patience`, with where its log is.
 ChaosReport RunChaos(const ChaosOptions& options, const std::function<void(const std::string&)>& say);
 

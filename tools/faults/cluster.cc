@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
@@ -27,7 +28,9 @@ ChaosCluster::ChaosCluster(const ClusterOptions& options) : options_(options) {
 }
 
 // What is stopped would not end with its weft_run.
-ChaosCluster::~ChaosCluster() { Thaw(); }
+ChaosCluster::~ChaosCluster() {
+  for (const pid_t pid : stopped_) kill(pid, SIGCONT);
+}
 
 void ChaosCluster::Start() {
   std::vector<std::string> command = {options_.weft_run, absl::StrCat("--rdzv-id=", options_.run_id),
@@ -40,14 +43,16 @@ void ChaosCluster::Start() {
   command.insert(command.end(), options_.node_flags.begin(), options_.node_flags.end());
   command.insert(command.end(), options_.program.begin(), options_.program.end());
   for (int node = 0; node < options_.num_nodes; ++node) {
-    nodes_.push_back(std::make_unique<ChaosJob>(command, options_.log));
+    std::function<void()> enter;
+    if (options_.cables != nullptr) enter = [this, node] { options_.cables->Enter(node); };
+    nodes_.push_back(std::make_unique<ChaosJob>(command, options_.log, enter));
     nodes_.back()->Start();
   }
 }
 
 void ChaosCluster::Pump(milliseconds wait) {
   if (store_) store_->Tend();
-  if (!frozen_.empty() && Clock::now() >= thaw_at_) Thaw();
+  if (Clock::now() >= back_at_) BringBack();
   std::vector<pollfd> fds;
   for (const auto& node : nodes_) fds.push_back({node->fd(), POLLIN, 0});  // poll passes over -1
   if (store_) wait = std::min(wait, kLook);
@@ -88,26 +93,40 @@ std::vector<pid_t> ChaosCluster::Guards() {
   return guards;
 }
 
-pid_t ChaosCluster::Guard(int node) {
+int ChaosCluster::NodeThatRuns(int node) {
   const int count = static_cast<int>(nodes_.size());
   for (int i = 0; i < count; ++i) {
-    if (nodes_[(node + i) % count]->IsRunning()) return nodes_[(node + i) % count]->pid();
+    if (nodes_[(node + i) % count]->IsRunning()) return (node + i) % count;
   }
   return -1;
 }
 
-void ChaosCluster::Freeze(int node, milliseconds duration) {
-  const pid_t guard = Guard(node);
-  if (guard <= 0) return;
-  Thaw();
-  frozen_ = FamilyOf(guard);
-  for (const pid_t pid : frozen_) kill(pid, SIGSTOP);
-  thaw_at_ = Clock::now() + duration;
+pid_t ChaosCluster::Guard(int node) {
+  const int running = NodeThatRuns(node);
+  return running < 0 ? -1 : nodes_[running]->pid();
 }
 
-void ChaosCluster::Thaw() {
-  for (const pid_t pid : frozen_) kill(pid, SIGCONT);
-  frozen_.clear();
+void ChaosCluster::SendAway(int node, Fault how, milliseconds duration) {
+  WEFT_CHECK(how != Fault::kUnplug || options_.cables != nullptr, "a node without a cable");
+  const int running = NodeThatRuns(node);
+  if (running < 0) return;
+  BringBack();
+  const pid_t guard = nodes_[running]->pid();
+  if (how == Fault::kFreeze) stopped_ = FamilyOf(guard);
+  if (how == Fault::kPause) stopped_ = ChildrenOf(guard);
+  for (const pid_t pid : stopped_) kill(pid, SIGSTOP);
+  if (how == Fault::kUnplug) {
+    options_.cables->Unplug(running);
+    unplugged_ = running;
+  }
+  back_at_ = Clock::now() + duration;
+}
+
+void ChaosCluster::BringBack() {
+  for (const pid_t pid : stopped_) kill(pid, SIGCONT);
+  stopped_.clear();
+  if (unplugged_ >= 0) options_.cables->Plug(unplugged_);
+  unplugged_ = -1;
 }
 
 int64_t ChaosCluster::last_step() const {

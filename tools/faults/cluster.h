@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/faults/cables.h"
+#include "tools/faults/fault_plan.h"
 #include "tools/faults/job.h"
 #include "tools/faults/store_process.h"
 
@@ -25,6 +27,7 @@ struct ClusterOptions {
   std::vector<std::string> node_flags = {};   // of weft_run, on all nodes
   std::string store_folder;                   // empty: one node, which keeps its store itself
   std::vector<std::string> store_flags = {};  // of `weft_run store`
+  const Cables* cables = nullptr;             // one per node; null: all in this process's network
   std::vector<std::string> program;           // with its flags
   std::string log;                            // for what all say on stderr
 };
@@ -43,7 +46,7 @@ class ChaosCluster {
   // Errors: those of ChaosJob::Start and StoreProcess::Start.
   void Start();
 
-  // Reads what has come, waiting for something no longer than `wait`, and looks after the store and what is frozen.
+  // Reads what has come, waiting for something no longer than `wait`, and looks after the store and who is away.
   // Errors: FailedPrecondition, if the store has ended by itself.
   void Pump(std::chrono::milliseconds wait);
   // The same for so long.
@@ -62,9 +65,10 @@ class ChaosCluster {
   // One that runs, `node` if it does; -1: none.
   pid_t Guard(int node);
 
-  // SIGSTOP of a node that runs and of all below it; Pump sends them SIGCONT when `duration` is over.
-  void Freeze(int node, std::chrono::milliseconds duration);
-  Clock::time_point thawed_at() const { return thaw_at_; }  // of the last one; long ago, if there was none
+  // One node that runs, `node` if it does, is away for so long, as kFreeze, kPause or kUnplug say; Pump brings it back. Who was away
+  // before is back at once.
+  void SendAway(int node, Fault how, std::chrono::milliseconds duration);
+  Clock::time_point back_at() const { return back_at_; }  // of the last one; long ago, if there was none
 
   int64_t last_step() const;            // 0 before the first
   int64_t num_lines() const;            // steps that were written, repeated ones counted again
@@ -72,13 +76,15 @@ class ChaosCluster {
   StoreProcess* store() { return store_ ? &*store_ : nullptr; }  // null: it has none apart
 
  private:
-  void Thaw();
+  int NodeThatRuns(int node);  // -1: none
+  void BringBack();
 
   const ClusterOptions options_;
   std::optional<StoreProcess> store_;  // it outlives the nodes
   std::vector<std::unique_ptr<ChaosJob>> nodes_;
-  std::vector<pid_t> frozen_;
-  Clock::time_point thaw_at_;
+  std::vector<pid_t> stopped_;
+  int unplugged_ = -1;  // node; -1: none
+  Clock::time_point back_at_;
 };
 
 }  // namespace weft

@@ -11,9 +11,10 @@ namespace weft {
 namespace {
 
 constexpr std::pair<Fault, absl::string_view> kNames[] = {
-    {Fault::kRank, "rank"},   {Fault::kStop, "stop"}, {Fault::kAgent, "agent"}, {Fault::kGuard, "guard"},
-    {Fault::kBoth, "both"},   {Fault::kDisk, "disk"}, {Fault::kFlip, "flip"},   {Fault::kClock, "clock"},
-    {Fault::kStore, "store"}, {Fault::kHost, "host"}, {Fault::kHosts, "hosts"}, {Fault::kFreeze, "freeze"}};
+    {Fault::kRank, "rank"},   {Fault::kStop, "stop"},    {Fault::kAgent, "agent"}, {Fault::kGuard, "guard"},
+    {Fault::kBoth, "both"},   {Fault::kDisk, "disk"},    {Fault::kFlip, "flip"},   {Fault::kClock, "clock"},
+    {Fault::kStore, "store"}, {Fault::kHost, "host"},    {Fault::kHosts, "hosts"}, {Fault::kFreeze, "freeze"},
+    {Fault::kPause, "pause"}, {Fault::kUnplug, "unplug"}};
 
 // Numbers that follow from the seed alone.
 class Dice {
@@ -72,10 +73,16 @@ bool HitsARank(Fault fault) {
 
 bool HitsANode(Fault fault) {
   return fault == Fault::kAgent || fault == Fault::kGuard || fault == Fault::kBoth || fault == Fault::kHost ||
-         fault == Fault::kFreeze;
+         fault == Fault::kFreeze || fault == Fault::kPause || fault == Fault::kUnplug;
 }
 
-bool EndsALife(Fault fault) { return fault != Fault::kClock && fault != Fault::kStore; }
+bool NeedsNodes(Fault fault) { return fault == Fault::kFreeze || fault == Fault::kUnplug; }
+
+bool EndsALife(Fault fault, int num_nodes) {
+  // Of one node only ranks that need their store meanwhile miss the agent, which keeps it.
+  if (fault == Fault::kPause) return num_nodes > 1;
+  return fault != Fault::kClock && fault != Fault::kStore;
+}
 
 std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options) {
   WEFT_REQUIRE(

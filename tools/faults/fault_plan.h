@@ -23,17 +23,21 @@ enum class Fault {
   kHost,  // SIGKILL of a node: weft_run's two processes, its ranks, the memory of their snapshots; another takes its place
   kHosts,  // of all nodes at once: checkpoints are left, and a store apart
   kFreeze,  // SIGSTOP of a node for longer than the suspicion time, then SIGCONT: a machine that was away, and is back
+  kPause,   // the same of weft_run's agent alone: its ranks go on meanwhile, and what they say waits
+  kUnplug,  // the cable of a node is pulled for as long, and put back
 };
 
-// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock", "store", "host", "hosts", "freeze".
+// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock", "store", "host", "hosts", "freeze", "pause",
+// "unplug".
 absl::string_view FaultName(Fault fault);
 // Errors: InvalidArgument that lists the names.
 Fault ParseFault(absl::string_view name);
 
-bool HitsARank(Fault fault);  // one, of all
-bool HitsANode(Fault fault);  // one, of all
-// Whether all ranks end for it, and others begin.
-bool EndsALife(Fault fault);
+bool HitsARank(Fault fault);   // one, of all
+bool HitsANode(Fault fault);   // one, of all
+bool NeedsNodes(Fault fault);  // several: it is others that miss a node
+// Whether all ranks of a job on so many nodes end for it, whatever they do meanwhile, and others begin.
+bool EndsALife(Fault fault, int num_nodes);
 
 // When it is done.
 enum class Moment {
@@ -45,7 +49,8 @@ enum class Moment {
 struct PlannedFault {
   Fault fault = Fault::kRank;
   Moment moment = Moment::kStep;
-  int rank = 0;  // of kRank, kStop, kFlip and kClock; of kAgent, kGuard, kBoth, kHost and kFreeze: its node
+  int rank =
+      0;  // of kRank, kStop, kFlip and kClock; of kAgent, kGuard, kBoth, kHost, kFreeze, kPause and kUnplug: its node
   int64_t step = 0;  // not before this step has been made; of kRestart that of the fault before
   double delay =
       0;  // in [0, 1): how far into a step, a save or a restart; of kStore also how long it is away

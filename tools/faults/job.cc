@@ -4,19 +4,33 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <exception>
 #include <utility>
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 
 namespace weft {
+namespace {
 
-ChaosJob::ChaosJob(std::vector<std::string> command, std::string log)
-    : command_(std::move(command)), log_(std::move(log)) {}
+void EnterOrExit(const std::function<void()>& enter) {
+  try {
+    enter();
+  } catch (const std::exception& error) {
+    dprintf(STDERR_FILENO, "error: %s\n", error.what());
+    _exit(126);
+  }
+}
+
+}  // namespace
+
+ChaosJob::ChaosJob(std::vector<std::string> command, std::string log, std::function<void()> enter)
+    : command_(std::move(command)), log_(std::move(log)), enter_(std::move(enter)) {}
 
 ChaosJob::~ChaosJob() {
   if (pid_ <= 0) return;
@@ -44,6 +58,7 @@ void ChaosJob::Start() {
   if (pid_ == 0) {
     dup2(theirs.get(), STDOUT_FILENO);
     dup2(log.get(), STDERR_FILENO);
+    if (enter_) EnterOrExit(enter_);
     execv(arguments[0], arguments.data());
     _exit(127);
   }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ class ChaosJob {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `command`: weft_run with its flags, the program and its flags. Its stderr is added to the file `log`.
-  ChaosJob(std::vector<std::string> command, std::string log);
+  // `command`: weft_run with its flags, the program and its flags. Its stderr is added to the file `log`. `enter`, if there is one,
+  // is called in the new process, before it becomes weft_run.
+  ChaosJob(std::vector<std::string> command, std::string log, std::function<void()> enter = {});
   ~ChaosJob();
   ChaosJob(const ChaosJob&) = delete;
   ChaosJob& operator=(const ChaosJob&) = delete;
@@ -48,6 +50,7 @@ class ChaosJob {
 
   const std::vector<std::string> command_;
   const std::string log_;
+  const std::function<void()> enter_;
   pid_t pid_ = -1;
   FileDescriptor out_;
   std::string unread_;  // a line without its end

@@ -1,12 +1,8 @@
 #include "tools/faults/storage.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -17,81 +13,31 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "tools/faults/namespaces.h"
 
 namespace weft {
 namespace {
 
-// Files of /proc take one write.
-bool WriteTo(const char* path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << std::flush;
-  return file.good();
-}
+constexpr char kNeed[] = "faults of the disk need a file system of their own";
 
-[[noreturn]] void Refused(const std::string& what) {
-  Throw(absl::StatusCode::kFailedPrecondition,
-        "faults of the disk need a file system of their own, and the kernel refuses ", what, ": ",
-        strerror(errno));
-}
-
-// A mount namespace; of a user namespace where this user may make none.
-void EnterMountNamespace() {
-  if (unshare(CLONE_NEWNS) == 0) return;
-  const std::string user = absl::StrCat("0 ", getuid(), " 1"), group = absl::StrCat("0 ", getgid(), " 1");
-  if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) Refused("namespaces");
-  if (!WriteTo("/proc/self/setgroups", "deny") || !WriteTo("/proc/self/uid_map", user) ||
-      !WriteTo("/proc/self/gid_map", group)) {
-    Refused("to name this user in a user namespace");
-  }
-}
+[[noreturn]] void Refused(const std::string& what) { ThrowRefused(kNeed, what); }
 
 void MountDisk(const std::string& folder) {
-  EnterMountNamespace();
-  // Mounts from here on are nobody else's.
-  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) Refused("a private tree of mounts");
+  EnterNamespaces(CLONE_NEWNS, kNeed);
+  MakeMountsPrivate(kNeed);
   // A tmpfs without a bound cannot get one later.
   if (mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=100%") != 0) Refused("a tmpfs");
-}
-
-// Half of what the kernel refuses it refuses behind a first step, which would stay: a child tries.
-// Returns what it refuses; "": nothing.
-std::string RefusalOf(const std::function<void()>& attempt) {
-  int ends[2] = {-1, -1};
-  if (pipe(ends) != 0) Refused("a pipe");
-  const pid_t child = fork();
-  if (child < 0) Refused("a process to try it");
-  if (child == 0) {
-    std::string refusal;
-    try {
-      attempt();
-    } catch (const std::exception& error) {
-      refusal = error.what();
-    }
-    const ssize_t told = write(ends[1], refusal.data(), refusal.size());
-    _exit(told == std::ssize(refusal) ? 0 : 1);
-  }
-  close(ends[1]);
-  std::string refusal;
-  char bytes[1024];
-  for (ssize_t count = 0; (count = read(ends[0], bytes, sizeof(bytes))) > 0;) {
-    refusal.append(bytes, static_cast<size_t>(count));
-  }
-  close(ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status == 0 || !refusal.empty() ? refusal : "the kernel has ended the process that tries it";
 }
 
 }  // namespace
 
 SmallDisk::SmallDisk(const std::string& folder) : folder_(folder) {
   std::filesystem::create_directories(folder);
-  const std::string refusal = RefusalOf([&] {
+  RequireAllowed(kNeed, [&] {
     MountDisk(folder);
     Fill();
     Free();
   });
-  if (!refusal.empty()) Throw(absl::StatusCode::kFailedPrecondition, refusal);
   MountDisk(folder);
 }
 

@@ -30,7 +30,7 @@ void StoreProcess::Begin(const std::string& port) {
   std::error_code error;
   std::filesystem::remove(absl::StrCat(folder_, "/address"), error);
   std::vector<std::string> command = {weft_run_, "store", absl::StrCat("--dir=", folder_),
-                                      absl::StrCat("--port=", port), "--host=127.0.0.1"};
+                                      absl::StrCat("--port=", port)};
   command.insert(command.end(), flags_.begin(), flags_.end());
   process_ = std::make_unique<ChaosJob>(command, log_);
   process_->Start();

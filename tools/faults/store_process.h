@@ -19,7 +19,7 @@ class StoreProcess {
  public:
   using Clock = ChaosJob::Clock;
 
-  // `flags`: of `weft_run store`, beside those for folder and port. Its stderr is added to the file `log`.
+  // `flags`: of `weft_run store`, beside those for folder and port, --host among them. Its stderr is added to the file `log`.
   StoreProcess(const std::string& weft_run, const std::string& folder, const std::vector<std::string>& flags,
                const std::string& log);
 

@@ -235,10 +235,9 @@ void Agent::SayWhy(const Assignment& assignment, const GenerationEnd& end) {
   const int restarts = end.saved ? 0 : assignment.restarts;
   if (end.restart) {
     const std::string which =
-        end.kind == GenerationEnd::Kind::kGrow
-            ? ""
-            : absl::StrCat(" (restart ", restarts + 1, " of ", options_.workers.job.max_restarts,
-                           end.saved ? " since the last save)" : ")");
+        !end.IsFailure() ? ""
+                         : absl::StrCat(" (restart ", restarts + 1, " of ", options_.workers.job.max_restarts,
+                                        end.saved ? " since the last save)" : ")");
     console_->Say(absl::StrCat(end.headline, ": all workers start again", which));
     return;
   }

@@ -57,8 +57,10 @@ ABSL_FLAG(
 ABSL_FLAG(int, node_rank, 0, "number of this node, from 0; static only");
 ABSL_FLAG(std::string, master_addr, "", "address of node 0; static only");
 ABSL_FLAG(int, master_port, 29500, "port of the job's store on node 0; static or a single node");
-ABSL_FLAG(int, max_restarts, 0,
-          "how often all workers are started anew, over all nodes, after one failed or a node was lost");
+ABSL_FLAG(
+    int, max_restarts, 0,
+    "how often all workers are started anew, over all nodes, after one failed or a node was lost; counted "
+    "anew after each save that the workers tell of");
 ABSL_FLAG(double, monitor_interval, 0.1,
           "seconds between looks at the other nodes. The ends of this node's own workers are seen at once");
 ABSL_FLAG(std::string, log_dir, "",
@@ -314,8 +316,9 @@ LaunchOptions ParseLaunchOptions(int argc, const char* const* argv) {
   int program = own + 1;
   if (program < argc && absl::string_view(argv[program]) == "--") ++program;
   options.command.assign(argv + std::min(program, argc), argv + argc);
-  WEFT_REQUIRE(!options.command.empty() && !options.command.front().empty(),
-               "which program? weft_run [flags] PROGRAM [ARGUMENTS]; --help lists the flags");
+  WEFT_REQUIRE(
+      !options.command.empty() && !options.command.front().empty(),
+      "expected a program to start, got none: weft_run [flags] PROGRAM [ARGUMENTS]; --help lists the flags");
 
   ReadNodes(&options);
   ReadWorkers(&options);

@@ -7,6 +7,7 @@
 #include "runtime/comm/nccl/run_collective.h"
 #include "runtime/comm/nccl/wait.h"
 #include "runtime/device/cuda/check.h"
+#include "runtime/device/cuda/queue.h"
 #include "runtime/tensor/copy.h"
 #include "runtime/tensor/cuda/tensor_stream.h"
 
@@ -121,6 +122,7 @@ Work GpuCommunicator::SubmitStaged(const Operation& operation) {
 
 // NCCL divides what has wrapped in the tensors' own type.
 Work GpuCommunicator::SubmitWidened(const Operation& operation) {
+  if (CudaQueue* const queue = cuda_.open_queue(); queue != nullptr) queue->FollowRank();
   const auto wide = [&](const Tensor& tensor) {
     return tensor.defined() ? Tensor::Empty(hub_->allocator(), DType::kI64, tensor.shape()) : Tensor();
   };
@@ -132,6 +134,9 @@ Work GpuCommunicator::SubmitWidened(const Operation& operation) {
     const Tensor narrow = std::exchange(part.input, wide(part.input));
     CopyTensor(narrow, part.input);
     part.output = wide(part.output);
+  }
+  if (CudaQueue* const queue = cuda_.open_queue(); queue != nullptr) {
+    queue->Keep(std::make_shared<const Operation>(widened));
   }
   const Tensor output = widened.output;
   const std::vector<Operation::Part> parts = widened.parts;
@@ -177,11 +182,14 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
   done->Record(stream_.ref());
   Pending& pending = pending_.back();
   pending.issued = true;
+  // What a lane's stream waits for costs the rank nothing yet.
+  const bool in_queue = cuda_.open_queue() != nullptr;
   if (!want_work) {
-    for (CudaStreamRef stream : streams) stalls_->Wait(stream, done);
+    for (CudaStreamRef stream : streams) in_queue ? stream.WaitFor(*done) : stalls_->Wait(stream, done);
     return nullptr;
   }
-  pending.work = std::make_shared<StreamWork>(done, streams, std::move(tensors), stalls_);
+  pending.work =
+      std::make_shared<StreamWork>(done, streams, std::move(tensors), in_queue ? nullptr : stalls_);
   return pending.work;
 }
 

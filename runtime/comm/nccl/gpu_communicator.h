@@ -20,6 +20,7 @@
 #include "runtime/comm/nccl/judge.h"
 #include "runtime/comm/nccl/meeting.h"
 #include "runtime/comm/nccl/stream_work.h"
+#include "runtime/device/cuda/allocator.h"
 #include "runtime/device/cuda/stream.h"
 
 namespace weft {
@@ -34,6 +35,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
                   int rank, Ledger* ledger)
       : Communicator(name, rank, ranks, ledger),
         hub_(std::move(hub)),
+        cuda_(static_cast<CudaAllocator&>(*hub_->allocator())),
         token_(Tensor::Empty(hub_->allocator(), DType::kU8, {1})),
         meeting_(size() > 1 ? MeetNccl(*hub_, name, ranks, rank) : NcclMeeting()),
         judge_(*hub_, meeting_.prefix, name, ranks, rank) {}
@@ -99,6 +101,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   std::optional<NcclJudge::Late> OldestLate(int64_t now_ns);
 
   const std::shared_ptr<NcclHub> hub_;
+  CudaAllocator& cuda_;  // the hub's
   const CudaStream stream_;
   CudaEvent ready_;
   const std::shared_ptr<StreamStalls> stalls_ = std::make_shared<StreamStalls>();

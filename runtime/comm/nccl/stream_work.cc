@@ -20,7 +20,10 @@ void StreamWork::Wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (error_.has_value()) throw Error(*error_);
   if (!ended_) {
-    for (CudaStreamRef stream : streams_) stalls_->Wait(stream, done_);
+    for (CudaStreamRef stream : streams_) {
+      stalls_ != nullptr ? stalls_->Wait(stream, done_) : stream.WaitFor(*done_);
+    }
+    if (stalls_ == nullptr) streams_.clear();
   }
   tensors.swap(tensors_);
 }

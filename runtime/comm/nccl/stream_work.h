@@ -9,21 +9,22 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/comm/nccl/stream_stalls.h"
 #include "runtime/comm/work_state.h"
 #include "runtime/device/cuda/stream.h"
+#include "runtime/device/cuda/stream_stalls.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
 
 // An operation that a GPU runs in a stream of its own: done when its event is. Waiting for it makes the
-// streams of its tensors wait.
+// streams of its tensors wait: those in which work on them ran when it was issued.
 //
 // Lifetime: holds the tensors until somebody has waited, or it has ended.
 // Threads:  Wait and WaitFor: the rank's, whose streams they are; the rest any.
 class StreamWork final : public WorkState {
  public:
-  // `done` has been recorded behind the operation. `streams`: of the tensors. `stalls`: who is told of waits.
+  // `done` has been recorded behind the operation. `streams`: of the tensors. `stalls`: who is told of waits; null of an
+  // operation within a lane's queue, whose stream waits once and whoever reads the lane's results waits for that.
   StreamWork(std::shared_ptr<CudaEvent> done, std::vector<CudaStreamRef> streams, std::vector<Tensor> tensors,
              std::shared_ptr<StreamStalls> stalls)
       : done_(std::move(done)),

@@ -1,5 +1,7 @@
 #include "runtime/device/cuda/allocator.h"
 
+#include <cstring>
+
 #include "runtime/device/cuda/check.h"
 
 namespace weft {
@@ -12,7 +14,7 @@ int MakeCurrent(int device) {
 
 class PinnedAllocator final : public PooledAllocator {
  public:
-  PinnedAllocator() : PooledAllocator(/*cap_bytes=*/0) {}
+  explicit PinnedAllocator(bool fill_freed) : PooledAllocator(/*cap_bytes=*/0, /*guards=*/fill_freed) {}
   ~PinnedAllocator() override { ReturnPoolToSystem(); }
 
   Device device() const override { return {DeviceType::kCpu}; }
@@ -30,6 +32,10 @@ class PinnedAllocator final : public PooledAllocator {
   }
 
   void ReturnToSystem(void* block, int64_t) noexcept override { cudaFreeHost(block); }
+
+  void Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept override {
+    if (usable_bytes == 0) std::memset(block, 0xff, static_cast<size_t>(num_bytes));
+  }
 };
 
 }  // namespace
@@ -65,6 +71,8 @@ void CudaAllocator::Guard(void* block, int64_t num_bytes, int64_t usable_bytes) 
 
 void CudaAllocator::ReturnToSystem(void* block, int64_t) noexcept { cudaFree(block); }
 
-std::shared_ptr<Allocator> MakePinnedAllocator() { return std::make_shared<PinnedAllocator>(); }
+std::shared_ptr<Allocator> MakePinnedAllocator(bool fill_freed) {
+  return std::make_shared<PinnedAllocator>(fill_freed);
+}
 
 }  // namespace weft

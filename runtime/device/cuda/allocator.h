@@ -5,16 +5,19 @@
 
 #include "runtime/device/cuda/rank_state.h"
 #include "runtime/device/cuda/stream.h"
+#include "runtime/device/cuda/stream_stalls.h"
 #include "runtime/device/pooled_allocator.h"
 
 namespace weft {
+
+class CudaQueue;
 
 // A rank's memory of one GPU, and the stream in whose order the rank's kernels use it. Allocate and
 // Deallocate never wait for the device, but where blocks of the pool are given back to it: for its bound (see
 // PooledAllocator), or all of them when the device has no more memory.
 //
 // Threads: as Allocator; the stream's work is issued by the rank's thread.
-class CudaAllocator final : public PooledAllocator {
+class CudaAllocator final : public PooledAllocator, public std::enable_shared_from_this<CudaAllocator> {
  public:
   // Makes `device` the calling thread's, for good. `cap_bytes`: most live bytes, 0: no limit but the
   // device's. `fill_freed`: as DeviceOptions says.
@@ -23,8 +26,22 @@ class CudaAllocator final : public PooledAllocator {
   ~CudaAllocator() override;
 
   Device device() const override { return {DeviceType::kCuda, device_}; }
-  CudaStreamRef stream() const { return stream_.ref(); }
+  // Where what the rank's thread issues now goes: the rank's own stream, or that of the queue whose scope is open
+  // (runtime/device/device_queue.h).
+  CudaStreamRef stream() const { return current_; }
+  // In whose order memory is handed out and taken back.
+  CudaStreamRef rank_stream() const { return stream_.ref(); }
+  CudaQueue* open_queue() const { return open_queue_; }  // null: none
   CudaRankState& rank_state() const { return *rank_state_; }
+
+  // How long the rank's stream has stood still for lanes.
+  StreamStalls& queue_stalls() { return queue_stalls_; }
+
+  // For queues: `queue`, whose stream this is, has opened its scope; null and the rank's own: it has closed it.
+  void SetOpenQueue(CudaQueue* queue, CudaStreamRef stream) {
+    open_queue_ = queue;
+    current_ = stream;
+  }
 
  protected:
   void* TakeFromSystem(int64_t num_bytes) override;
@@ -35,12 +52,15 @@ class CudaAllocator final : public PooledAllocator {
   const int device_;
   const bool fill_freed_;
   const CudaStream stream_;
+  CudaStreamRef current_ = stream_.ref();
+  CudaQueue* open_queue_ = nullptr;
+  StreamStalls queue_stalls_;
   const std::unique_ptr<CudaRankState> rank_state_ = std::make_unique<CudaRankState>();
 };
 
 // Pooled host memory that a GPU reads and writes directly: an ordinary CPU tensor lies in it, and copies to
-// and from it need no staging by the driver.
-std::shared_ptr<Allocator> MakePinnedAllocator();
+// and from it need no staging by the driver. `fill_freed`: as DeviceOptions says.
+std::shared_ptr<Allocator> MakePinnedAllocator(bool fill_freed = false);
 
 }  // namespace weft
 

@@ -23,7 +23,9 @@ std::shared_ptr<Allocator> MakeCudaAllocator(int index, const DeviceOptions& opt
   return allocator;
 }
 
-std::shared_ptr<Allocator> MakePinned(const DeviceOptions&) { return MakePinnedAllocator(); }
+std::shared_ptr<Allocator> MakePinned(const DeviceOptions& options) {
+  return MakePinnedAllocator(options.fill_freed);
+}
 
 const RegisterDeviceBackend kRegister(DeviceType::kCuda,
                                       {&CountCudaDevices, &NameCudaDevice, &MakeCudaAllocator, &MakePinned});

@@ -190,6 +190,15 @@ void FromHost(const void* from, const Tensor& to) {
   stream.Synchronize();
 }
 
+// From pinned memory, which CUDA reads and writes when the stream comes to it.
+void IssueCopy(const Tensor& from, const Tensor& to) {
+  const bool to_host = to.device().type == DeviceType::kCpu;
+  CheckCuda(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(to.num_bytes()),
+                            to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                            CudaStreamOf(to_host ? from : to).handle()),
+            "cudaMemcpyAsync");
+}
+
 void Fill(const Tensor& tensor, double value) {
   const StridedLoops<1> loops = MakeStridedLoops(tensor.shape(), {tensor.strides()});
   VisitDType(tensor.dtype(), [&](auto tag) {
@@ -269,6 +278,7 @@ std::unique_ptr<HostToDevice> MakeHostToDevice() { return std::make_unique<CudaF
 const RegisterTensorFunctions kRegister(DeviceType::kCuda, {.copy = &Copy,
                                                             .to_host = &ToHost,
                                                             .from_host = &FromHost,
+                                                            .issue_copy = &IssueCopy,
                                                             .fill = &Fill,
                                                             .accumulate = &Accumulate,
                                                             .make_device_to_host = &MakeDeviceToHost,

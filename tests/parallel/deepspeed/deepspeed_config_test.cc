@@ -108,7 +108,26 @@ TEST(DeepSpeedConfigTest, AWrongValueNamesKeyGivenAndExpected) {
   EXPECT_EQ(ErrorOf(R"({"optimizer": {}})"),
             "key \"optimizer.type\": expected Adam or AdamW or Lion or SGD, it is missing");
   EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})"),
-            "key \"optimizer.params.betas\": expected two numbers, got [0.9]");
+            "key \"optimizer.params.betas\": expected two numbers of at least 0 and below 1, got [0.9]");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9, 1]}}})"),
+            "key \"optimizer.params.betas\": expected two numbers of at least 0 and below 1, got [0.9,1]");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"eps": 0}}})"),
+            "key \"optimizer.params.eps\": expected a number above 0 and below 1, got 0");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "SGD", "params": {"eps": 1e-8}}})"),
+            "key \"optimizer.params.eps\": Weft has nothing for it");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"weight_decay": "none"}}})"),
+            "key \"optimizer.params.weight_decay\": expected a number of 0 or more, got \"none\"");
+  EXPECT_EQ(ErrorOf(R"({"fp16": {"loss_scale": -1}})"),
+            "key \"fp16.loss_scale\": expected a number of 0 or more, got -1");
+  EXPECT_EQ(
+      ErrorOf(R"({"fp16": {"loss_scale": 1e39}})"),
+      "key \"fp16.loss_scale\": expected 0 (the scale is dynamic), or a number that f32 holds, got 1e+39");
+  EXPECT_EQ(ErrorOf(R"({"fp16": {"loss_scale_window": 0}})"),
+            "key \"fp16.loss_scale_window\": expected a whole number of 1 or more, got 0");
+  EXPECT_EQ(ErrorOf(R"({"fp16": {"hysteresis": 1001}})"),
+            "key \"fp16.hysteresis\": expected at most 1000, got 1001");
+  EXPECT_EQ(ErrorOf(R"({"fp16": {"initial_scale_power": 4, "min_loss_scale": 32}})"),
+            "key \"fp16.min_loss_scale\": expected at most 16, 2 to the initial_scale_power, got 32");
   EXPECT_EQ(ErrorOf("[]"), "expected an object, got []");
   EXPECT_THAT(ErrorOf("{"), testing::StartsWith("no JSON: "));
 }

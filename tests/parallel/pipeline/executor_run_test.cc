@@ -365,15 +365,17 @@ TEST(ExecutorRunTest, WhatCannotRunIsSaid) {
     const auto schedule = [](const char* name) {
       return GenerateSchedule(name, {.ranks = 2, .microbatches = 4});
     };
-    EXPECT_THAT(MessageOf([&] { PipelineExecutor(model, schedule("1f1b")); }),
-                HasSubstr("PipelineExecutor: the model is not cut into stages"));
+    EXPECT_THAT(
+        MessageOf([&] { PipelineExecutor(model, schedule("1f1b")); }),
+        HasSubstr(
+            "PipelineExecutor: the model, a Products, is not cut into stages: expected one whose plan "));
     Parallelize(model, world, mesh, StagedPlan());
     EXPECT_EQ(MessageOf([&] { PipelineExecutor(model, schedule("zbv")); }),
               "schedule zbv: its stages lie on ranks [0, 1, 1, 0], those of the model on [0, 1]");
     EXPECT_EQ(
         MessageOf([&] { PipelineExecutor(model, schedule("pipedream")); }),
         "schedule pipedream updates parameters within the step (OPT): expected ExecutorOptions::update, "
-        "which says how");
+        "got none");
     PipelineSchedule damaged = schedule("1f1b");
     std::swap(damaged.ranks[1][0], damaged.ranks[1][1]);
     EXPECT_THAT(MessageOf([&] { PipelineExecutor(model, damaged); }),

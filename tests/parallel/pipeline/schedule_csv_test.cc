@@ -58,7 +58,7 @@ TEST(ScheduleCsvTest, ReadsFiles) {
   std::ofstream(path) << "0F0,0B0\n";
   EXPECT_EQ(ReadScheduleCsv(path).name, path);
   EXPECT_EQ(MessageOf([] { ReadScheduleCsv("/nowhere/at/all.csv"); }),
-            "cannot read the schedule /nowhere/at/all.csv");
+            "cannot read the schedule /nowhere/at/all.csv: No such file or directory");
 }
 
 }  // namespace

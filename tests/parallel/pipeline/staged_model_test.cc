@@ -102,6 +102,8 @@ TEST(StagedModelTest, WhatCannotBeCutIsSaid) {
             entry + ", sizes=1 2): sizes: expected 4 numbers above 0 that add up to the 3 segments, got 1 2");
   EXPECT_EQ(message(model, {{"blocks.*", Pipeline("pp", {.costs = {1}})}}),
             entry + ", costs=1): costs: expected 5 numbers, one for each segment of the model, got 1");
+  EXPECT_THAT(message(model, {{"blocks.*", Pipeline("pp", {.costs = {1, 2}, .sizes = {3}})}}),
+              HasSubstr("costs and sizes: expected one of them, got Pipeline(pp, costs=1 2, sizes=3)"));
   EXPECT_EQ(message(model, {{"blocks.*", Pipeline("pp", {.order = StageOrder::kV})}}),
             entry + ", order=v): stages that lie there and back: expected 2 chunks, got 1");
   EXPECT_THAT(message(model, {{"blocks.*.mlp", Pipeline("pp")}}),

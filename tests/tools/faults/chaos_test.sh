@@ -80,8 +80,8 @@ bad() {
   "$chaos" "$@" > bad.out 2> bad.err && fail "$*: expected an error"
   grep -qF -- "$expected" bad.err || fail "$*: expected '$expected' in: $(cat bad.err)"
 }
-bad "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, clock, store, host, hosts, freeze" "${small[@]}" --kinds=ranks
-bad "expected --nodes above 1" "${small[@]}" --kinds=freeze
+bad "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, clock, store, host, hosts, freeze, pause, unplug" "${small[@]}" --kinds=ranks
+for kind in freeze unplug; do bad "expected --nodes above 1" "${small[@]}" --kinds=rank,$kind; done
 bad "expected at least one of each" "${small[@]}" --kills=0
 bad "there is no program '/nonexistent'" "${small[@]}" --train_gpt=/nonexistent
 bad "without any fault the job ends with exit code 1" "${small[@]}" --train_flags=--forgets=nothing

@@ -51,14 +51,14 @@ TEST(FaultPlanTest, KindsAreEven) {
 }
 
 TEST(FaultPlanTest, NamesAndMistakes) {
-  for (const Fault fault :
-       {Fault::kRank, Fault::kStop, Fault::kAgent, Fault::kGuard, Fault::kBoth, Fault::kDisk, Fault::kFlip,
-        Fault::kClock, Fault::kStore, Fault::kHost, Fault::kHosts, Fault::kFreeze}) {
+  for (const Fault fault : {Fault::kRank, Fault::kStop, Fault::kAgent, Fault::kGuard, Fault::kBoth,
+                            Fault::kDisk, Fault::kFlip, Fault::kClock, Fault::kStore, Fault::kHost,
+                            Fault::kHosts, Fault::kFreeze, Fault::kPause, Fault::kUnplug}) {
     EXPECT_EQ(ParseFault(FaultName(fault)), fault);
   }
   EXPECT_EQ(InvalidArgumentMessage([] { ParseFault("ranks"); }),
             "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, "
-            "clock, store, host, hosts, freeze");
+            "clock, store, host, hosts, freeze, pause, unplug");
   EXPECT_EQ(InvalidArgumentMessage([] { PlanFaults({.count = 0}); }),
             "a plan of 0 faults of 1 kinds on 2 ranks, 4 steps apart: expected at least one of each");
 }

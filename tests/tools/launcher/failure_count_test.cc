@@ -95,6 +95,108 @@ TEST(FailureCountTest, TheQuorumIsNotLeftOut) {
   }
 }
 
+// Publishes that the node of `leaver` was told to stop, and returns whether the others go on.
+bool OthersGoOn(Node& leaver, const std::string& id) {
+  return leaver.rendezvous
+      ->Publish({.kind = GenerationEnd::Kind::kLeft,
+                 .restart = true,
+                 .exit_code = 143,
+                 .node = id,
+                 .headline = "left"})
+      .restart;
+}
+
+// A node that is told to stop is no failure: those that are enough without it go on, also where no failure may be.
+TEST(FailureCountTest, ANodeThatLeavesIsNoFailure) {
+  const auto store = std::make_shared<HashStore>();
+  const auto options = [](const std::string& id) {
+    StoreRendezvousOptions made = Options(id, 1, 3);
+    made.max_restarts = 0;
+    return made;
+  };
+  Node a(store, options("a")), b(store, options("b")), c(store, options("c"));
+  StartInOrder(store, {&a, &b, &c});
+  for (Node* const node : {&a, &b, &c}) node->Get();
+  EXPECT_TRUE(OthersGoOn(c, "c"));
+  for (Node* const node : {&a, &b}) {
+    node->AwaitEnd();
+    node->Start();
+  }
+  const Assignment of_a = a.Get();
+  EXPECT_EQ(of_a.num_nodes, 2);
+  EXPECT_EQ(of_a.restarts, 0);
+  b.Get();
+  EXPECT_TRUE(OthersGoOn(b, "b"));
+  a.AwaitEnd();
+  a.Start();
+  const Assignment alone = a.Get();
+  EXPECT_EQ(alone.num_nodes, 1);
+  EXPECT_EQ(alone.restarts, 0);
+  // Nobody is left to go on.
+  EXPECT_FALSE(OthersGoOn(a, "a"));
+}
+
+// Those that are too few wait for another in its place if there may be restarts at all, however many have been used up.
+TEST(FailureCountTest, ANodeThatLeavesIsReplaced) {
+  const auto store = std::make_shared<HashStore>();
+  const auto options = [](const std::string& id) {
+    StoreRendezvousOptions made = Options(id, 2, 2);
+    made.max_restarts = 1;
+    return made;
+  };
+  Node a(store, options("a")), b(store, options("b")), c(store, options("c"));
+  StartInOrder(store, {&a, &b});
+  a.Get();
+  b.Get();
+  EXPECT_TRUE(b.rendezvous->Publish(Failure("x")).restart);
+  for (Node* const node : {&a, &b}) {
+    node->AwaitEnd();
+    node->Start();
+  }
+  EXPECT_EQ(a.Get().restarts, 1);
+  b.Get();
+  EXPECT_TRUE(OthersGoOn(b, "b"));
+  a.AwaitEnd();
+  a.Start();
+  c.Start();
+  const Assignment of_a = a.Get();
+  EXPECT_EQ(of_a.generation, 2);
+  EXPECT_EQ(of_a.restarts, 1);  // the failure before
+  c.Get();
+  EXPECT_FALSE(c.rendezvous->Publish(Failure("y")).restart);
+}
+
+TEST(FailureCountTest, WithoutRestartsTooFewEndWhenANodeLeaves) {
+  const auto store = std::make_shared<HashStore>();
+  StoreRendezvousOptions options = Options("a", 2, 2);
+  options.max_restarts = 0;
+  Node a(store, options);
+  options.id = "b";
+  Node b(store, options);
+  StartInOrder(store, {&a, &b});
+  a.Get();
+  b.Get();
+  EXPECT_FALSE(OthersGoOn(b, "b"));
+  EXPECT_FALSE(a.AwaitEnd().restart);
+}
+
+// With the node that keeps the store the store goes.
+TEST(FailureCountTest, WithoutTheStoresNodeNobodyGoesOn) {
+  const auto store = std::make_shared<HashStore>();
+  StoreRendezvousOptions options = Options("a", 1, 2);
+  options.max_restarts = 0;
+  options.holds_store = true;
+  Node a(store, options);
+  options.id = "b";
+  options.holds_store = false;
+  Node b(store, options);
+  StartInOrder(store, {&a, &b});
+  a.Get();
+  b.Get();
+  EXPECT_FALSE(OthersGoOn(a, "a"));
+  EXPECT_FALSE(b.AwaitEnd().restart);
+}
+
 // A node that waits for a place may be gone, so it does not count as one of the others.
 TEST(FailureCountTest, NodesThatWaitAreNotCounted) {
   const auto store = std::make_shared<HashStore>();

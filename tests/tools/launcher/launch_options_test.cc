@@ -156,8 +156,10 @@ TEST(LaunchOptionsTest, WaitsAndOutput) {
 
 TEST(LaunchOptionsTest, EveryMistakeHasItsLine) {
   const std::vector<std::pair<Words, std::string>> cases = {
-      {{}, "which program? weft_run [flags] PROGRAM [ARGUMENTS]; --help lists the flags"},
-      {{"--nnodes=1", "--"}, "which program? weft_run [flags] PROGRAM [ARGUMENTS]; --help lists the flags"},
+      {{},
+       "expected a program to start, got none: weft_run [flags] PROGRAM [ARGUMENTS]; --help lists the flags"},
+      {{"--nnodes=1", "--"},
+       "expected a program to start, got none: weft_run [flags] PROGRAM [ARGUMENTS]; --help lists the flags"},
       {{"--max-restart=2", "t"}, "unknown flag --max-restart: did you mean --max_restarts?"},
       {{"--nnodes"}, "flag --nnodes needs a value: --nnodes=1"},
       {{"--nnodes=0", "t"},

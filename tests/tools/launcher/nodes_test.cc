@@ -200,6 +200,22 @@ TEST(NodesTest, ANodeThatIsToldToStopStopsTheOthers) {
   EXPECT_THAT(first.err(), HasSubstr("was told to stop (signal 2)"));
 }
 
+TEST(NodesTest, ANodeThatIsToldToStopCostsNoRestartWhereOthersAreEnough) {
+  RunningProgram store({"tools/weft_run", "store", "--host=127.0.0.1", "--port=0", "--dir=" + NewFolder()});
+  const std::string script = absl::StrCat(kSaysWho, "trap 'exit 0' TERM; while true; do sleep 0.05; done");
+  const std::vector<std::string> flags = {"--store=" + AddressOf(store), "--nnodes=1:2", "--max-restarts=0"};
+  RunningProgram first(WeftRun(flags, script));
+  RunningProgram second(WeftRun(flags, script));
+  ASSERT_TRUE(first.Await("life 0")) << first.err();
+  ASSERT_TRUE(second.Await("life 0")) << second.err();
+  kill(second.pid(), SIGTERM);
+  EXPECT_EQ(second.Wait(), 128 + SIGTERM);
+  ASSERT_TRUE(first.Await("life 1: rank 0 of 1")) << first.err();
+  EXPECT_THAT(first.err(), HasSubstr("was told to stop (signal 15): all workers start again\n"));
+  kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.Wait(), 128 + SIGTERM) << first.err();
+}
+
 // A save takes all ranks, and longer than a failure would leave them.
 TEST(NodesTest, ANodeThatIsToldToStopLeavesTheOthersAsLongToSave) {
   const int port = FreePort();

@@ -50,6 +50,9 @@ struct GenerationEnd {
 
   bool operator==(const GenerationEnd&) const = default;
 
+  // Whether it counts against --max-restarts.
+  bool IsFailure() const { return kind == Kind::kFailed || kind == Kind::kLost; }
+
   // Why the job is over, if this was its last.
   std::string WhyOver() const { return kind == Kind::kFinished ? "it has finished" : headline; }
 

@@ -26,7 +26,7 @@ void MeetingState::Count(const GenerationEnd& end) {
     restarts = 0;
     failures.clear();
   }
-  if (end.kind != GenerationEnd::Kind::kGrow) ++restarts;
+  if (end.IsFailure()) ++restarts;
   if (end.kind != GenerationEnd::Kind::kFailed) return;
   failures.push_back({end.node, end.time_s});
   std::erase_if(failures,

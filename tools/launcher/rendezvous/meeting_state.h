@@ -38,7 +38,7 @@ struct MeetingState {
 
   int64_t generation = 0;
   bool running = false;  // else its nodes are still being gathered
-  int restarts = 0;      // since the last generation that had saved
+  int restarts = 0;      // after failures, since the last generation that had saved
   int min_nodes = 1;
   int max_nodes = 1;
   int workers_per_node = 1;

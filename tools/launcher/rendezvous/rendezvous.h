@@ -33,7 +33,8 @@ class Rendezvous {
   virtual void Done() = 0;
 
   // Ends the generation, unless it has ended. `end.restart` says whether a restart would make sense; it is
-  // refused if none is left since the last generation that had saved. Returns how it ended: the first end that any node published.
+  // refused if none is left since the last generation that had saved. Nodes that join or leave use none up.
+  // Returns how it ended: the first end that any node published.
   virtual GenerationEnd Publish(GenerationEnd end) = 0;
 
   // How the generation ended, if it has.

@@ -288,17 +288,24 @@ void StoreRendezvous::Done() {
   if (done == static_cast<int64_t>(current_.nodes.size())) Publish({.kind = GenerationEnd::Kind::kFinished});
 }
 
+bool StoreRendezvous::IsFree(GenerationEnd::Kind kind, const MeetingState& state) const {
+  if (kind == GenerationEnd::Kind::kGrow) return true;
+  // It is this node that leaves, and its store with it.
+  if (kind != GenerationEnd::Kind::kLeft || options_.holds_store) return false;
+  const int others = static_cast<int>(state.nodes.size()) - 1;
+  return others >= options_.min_nodes || options_.max_restarts > 0;
+}
+
 GenerationEnd StoreRendezvous::Publish(GenerationEnd end) {
   MeetingState current;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     current = current_;
   }
-  const bool free = end.kind == GenerationEnd::Kind::kGrow;
   end.saved = options_.has_saved && options_.has_saved(current.generation);
   end.time_s = options_.now_s ? options_.now_s() : absl::ToUnixSeconds(absl::Now());
   const int restarts = end.saved ? 0 : current.restarts;
-  end.restart = end.restart && (free || restarts < options_.max_restarts);
+  end.restart = end.restart && (IsFree(end.kind, current) || restarts < options_.max_restarts);
   const std::string won = store_->CompareSet(EndKey(current.generation), "", end.ToText());
   GenerationEnd first = GenerationEnd::FromText(won);
   if (!first.restart) Close(first.WhyOver());

@@ -52,7 +52,9 @@ struct StoreRendezvousOptions {
 // A generation begins when max_nodes are there, or last_call after min_nodes are. After one that ended badly,
 // it begins as soon as every node that was in it and lives has come back, if those are min_nodes at least. A
 // node keeps its place in the order as long as its launcher lives. A node that comes to a running job with
-// room for it ends the generation (kGrow), which costs no restart; one for which there is no room waits.
+// room for it ends the generation (kGrow), which costs no restart; one for which there is no room waits. A node that is told
+// to stop (kLeft) costs none either: the others go on if they are min_nodes, or wait for one in its place if there may be
+// restarts at all. The store of a node that keeps it goes with it.
 //
 // A node whose workers were the first to fail three times within ten minutes, without a save between them, is left out
 // if the others are enough: it cannot take part again.
@@ -117,6 +119,9 @@ class StoreRendezvous final : public Rendezvous {
   static std::string Seconds(std::chrono::milliseconds duration) {
     return absl::StrCat(static_cast<double>(duration.count()) / 1000, " s");
   }
+  // Whether another generation may follow one that ended so, whatever failures there were.
+  bool IsFree(GenerationEnd::Kind kind, const MeetingState& state) const;
+
   std::string EndKey(int64_t generation) const;
   std::string LeftKey(int64_t generation) const;
 

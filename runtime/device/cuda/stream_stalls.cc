@@ -1,4 +1,4 @@
-#include "runtime/comm/nccl/stream_stalls.h"
+#include "runtime/device/cuda/stream_stalls.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
-#ifndef WEFT_RUNTIME_COMM_NCCL_STREAM_STALLS_H_
-#define WEFT_RUNTIME_COMM_NCCL_STREAM_STALLS_H_
+#ifndef WEFT_RUNTIME_DEVICE_CUDA_STREAM_STALLS_H_
+#define WEFT_RUNTIME_DEVICE_CUDA_STREAM_STALLS_H_
 
 #include <cstdint>
 #include <deque>
@@ -39,4 +39,4 @@ class StreamStalls {
 
 }  // namespace weft
 
-#endif  // WEFT_RUNTIME_COMM_NCCL_STREAM_STALLS_H_
+#endif  // WEFT_RUNTIME_DEVICE_CUDA_STREAM_STALLS_H_

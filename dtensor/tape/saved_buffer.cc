@@ -1,0 +1,118 @@
+#include "dtensor/tape/saved_buffer.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "dtensor/host_memory.h"
+#include "runtime/tensor/begin_copy.h"
+#include "runtime/tensor/copy.h"
+
+namespace weft {
+
+// Those of a rank's GPU.
+class SavedBuffers : public std::enable_shared_from_this<SavedBuffers> {
+ public:
+  static SavedBuffers& Of(Allocator& device) {
+    std::shared_ptr<void>& attached = DeviceQueueOf(device, kToHostQueue).attached();
+    if (attached == nullptr) attached = std::make_shared<SavedBuffers>();
+    return *static_cast<SavedBuffers*>(attached.get());
+  }
+
+  IntrusivePtr<SavedBuffer> Save(const IntrusivePtr<Buffer>& from, const std::shared_ptr<Allocator>& host);
+  IntrusivePtr<Buffer> Fetch(SavedBuffer& saved, const std::shared_ptr<Allocator>& device);
+  static const IntrusivePtr<Buffer>& HostOf(const SavedBuffer& saved) { return saved.host_; }
+  void Remove(SavedBuffer& saved) noexcept;
+
+ private:
+  static void Begin(SavedBuffer& saved, const std::shared_ptr<Allocator>& device);
+
+  SavedBuffer* last_ = nullptr;
+  absl::flat_hash_map<const Buffer*, SavedBuffer*> by_host_;
+};
+
+SavedBuffer::~SavedBuffer() {
+  if (all_ != nullptr) all_->Remove(*this);
+}
+
+IntrusivePtr<SavedBuffer> SavedBuffers::Save(const IntrusivePtr<Buffer>& from,
+                                             const std::shared_ptr<Allocator>& host) {
+  if (from->copy()) {
+    const auto known = by_host_.find(from->copy().get());
+    if (known != by_host_.end()) return IntrusivePtr<SavedBuffer>(known->second);
+  }
+  const MemoryKindGuard guard(*host, MemoryKind::kSaved);
+  auto saved = MakeIntrusive<SavedBuffer>();
+  saved->host_ = MakeIntrusive<Buffer>(host, from->num_bytes());
+  saved->saved_ = BeginCopy(Tensor::BytesOf(from), Tensor::BytesOf(saved->host_));
+  saved->all_ = shared_from_this();
+  saved->earlier_ = last_;
+  if (last_ != nullptr) last_->later_ = saved.get();
+  last_ = saved.get();
+  by_host_[saved->host_.get()] = saved.get();
+  from->set_copy(saved->host_);
+  return saved;
+}
+
+void SavedBuffers::Remove(SavedBuffer& saved) noexcept {
+  if (saved.earlier_ != nullptr) saved.earlier_->later_ = saved.later_;
+  (saved.later_ != nullptr ? saved.later_->earlier_ : last_) = saved.earlier_;
+  by_host_.erase(saved.host_.get());
+}
+
+void SavedBuffers::Begin(SavedBuffer& saved, const std::shared_ptr<Allocator>& device) {
+  const MemoryKindGuard guard(*device, MemoryKind::kSaved);
+  saved.device_ = MakeIntrusive<Buffer>(device, saved.host_->num_bytes());
+  saved.fetched_ = BeginCopy(Tensor::BytesOf(saved.host_), Tensor::BytesOf(saved.device_),
+                             {.join = [&] { saved.saved_->Join(); }});
+}
+
+IntrusivePtr<Buffer> SavedBuffers::Fetch(SavedBuffer& saved, const std::shared_ptr<Allocator>& device) {
+  if (!saved.device_) Begin(saved, device);
+  int64_t ahead_bytes = 0;
+  for (SavedBuffer* next = saved.earlier_; next != nullptr && ahead_bytes < kMostFetchedBytes;
+       next = next->earlier_) {
+    if (next->was_read_) continue;
+    if (!next->device_) Begin(*next, device);
+    ahead_bytes += next->host_->num_bytes();
+  }
+  saved.fetched_->Join();
+  saved.was_read_ = true;
+  const bool is_shared = saved.use_count() > 1;
+  return is_shared ? saved.device_ : std::exchange(saved.device_, nullptr);
+}
+
+DTensor SaveOnHost(const DTensor& x, IntrusivePtr<SavedBuffer>* there) {
+  const DTensorImpl& impl = *x.impl();
+  *there = nullptr;
+  if (impl.context->is_host_side() || impl.writes || impl.Local().num_bytes() < kLeastOffloadedBytes)
+    return x;
+  const Tensor& piece = impl.Local();
+  const IntrusivePtr<Buffer>& from = piece.buffer();
+  const IntrusivePtr<MeshContext> host = impl.context->HostSide();
+  Allocator& device = *impl.context->allocator();
+  if (HasDeviceQueues(device)) {
+    *there = SavedBuffers::Of(device).Save(from, host->allocator());
+    return DTensor(
+        MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, piece.On(SavedBuffers::HostOf(**there))));
+  }
+  *there = MakeIntrusive<SavedBuffer>();
+  if (!from->copy()) {
+    const std::shared_ptr<Allocator>& allocator = host->allocator();
+    const MemoryKindGuard guard(*allocator, MemoryKind::kSaved);
+    const auto to = MakeIntrusive<Buffer>(allocator, from->num_bytes());
+    CopyTensor(Tensor::BytesOf(from), Tensor::BytesOf(to));
+    from->set_copy(to);
+  }
+  return DTensor(MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, piece.On(from->copy())));
+}
+
+DTensor FetchSaved(const DTensor& saved, SavedBuffer& there) {
+  const IntrusivePtr<MeshContext> device = saved.context()->DeviceSide();
+  if (!HasDeviceQueues(*device->allocator())) return ToDevice(saved, MemoryKind::kSaved);
+  const IntrusivePtr<Buffer> buffer =
+      SavedBuffers::Of(*device->allocator()).Fetch(there, device->allocator());
+  return DTensor(
+      MakeIntrusive<DTensorImpl>(device, saved.layout(), saved.type(), saved.impl()->piece().On(buffer)));
+}
+
+}  // namespace weft
