@@ -65,6 +65,8 @@ PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, int part, cons
   }
   groups.Add(batch);                        // the loss
   groups.Add((1u << mesh.num_axes()) - 1);  // what all ranks agree on
+  AxisMask of_several = 0;                  // axes of several ranks
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) of_several |= mesh.axis_size(axis) > 1 ? 1u << axis : 0;
   AxisMask split = 0;
   size_t index = 0;
   for (const Parameter* parameter : model.RegisteredParameters()) {
@@ -82,7 +84,7 @@ PlannedGroups PlanGroups(Module& model, const ResolvedPlan& plan, int part, cons
     for (int axis : AxesIn(batch & ~SplitAxes(layouts.compute))) gradient = gradient.WithPartial(axis);
     const Layout between = BeforeReplicaSum(gradient, layouts.of_gradient());
     if (resolved.communication.compresses()) {
-      const AxisMask summed = MaskOf(resolved.communication.axes);
+      const AxisMask summed = MaskOf(resolved.communication.axes) & of_several;
       const AxisMask splits = summed & SplitAxes(layouts.of_gradient());
       grads.Add(splits != 0 ? splits : summed);
       if (splits != 0) replicas.Add(summed & ~splits);

@@ -62,22 +62,41 @@ void CheckRows(TensorSource& reader, const std::string& name, const DTensor& ten
                ", of any extent of dim 0");
 }
 
-void LoadEntry(TensorSource& reader, const GradientCompression::StateEntry& entry) {
-  const DTensor& tensor = entry.tensor;
-  FillTensor(tensor.ToLocal(), 0);
-  if (entry.is_shared) {
-    const TensorType* const saved = reader.Find(entry.name);
-    if (saved == nullptr || saved->shape != tensor.shape()) return;
-    CheckRows(reader, entry.name, tensor, *saved);
-    CopyTensor(reader.Read(entry.name, tensor.LocalBox(), tensor.context()->allocator()), tensor.ToLocal());
-    return;
-  }
+// What there is of an entry.
+std::vector<std::pair<std::string, TensorType>> SavedOf(TensorSource& reader,
+                                                        const GradientCompression::StateEntry& entry) {
+  std::vector<std::pair<std::string, TensorType>> found;
   for (const std::string& name : {entry.name, entry.of_replicas}) {
     const TensorType* const saved = name.empty() ? nullptr : reader.Find(name);
     if (saved == nullptr) continue;
-    CheckRows(reader, name, tensor, *saved);
-    AddRows(reader, name, tensor, *saved);
+    // Of so many parts of another size: it begins anew.
+    if (entry.is_shared && saved->shape != entry.tensor.shape()) continue;
+    found.push_back({name, *saved});
   }
+  return found;
+}
+
+void LoadEntry(TensorSource& reader, const GradientCompression::StateEntry& entry) {
+  const DTensor& tensor = entry.tensor;
+  FillTensor(tensor.ToLocal(), 0);
+  for (const auto& [name, saved] : SavedOf(reader, entry)) {
+    if (entry.is_shared) {
+      CopyTensor(reader.Read(name, tensor.LocalBox(), tensor.context()->allocator()), tensor.ToLocal());
+    } else {
+      AddRows(reader, name, tensor, saved);
+    }
+  }
+}
+
+// 0, if there is none.
+uint64_t ReadRound(TensorSource& reader, Module& model) {
+  const TensorType* const saved = reader.Find(kRound);
+  if (saved == nullptr) return 0;
+  const TensorType expected = {DType::kI64, Shape()};
+  WEFT_REQUIRE(*saved == expected, "'", reader.path(), "': tensor '", kRound, "' is ", saved->ToString(),
+               ", expected ", expected.ToString());
+  const Tensor round = reader.Read(kRound, WholeBox(Shape()), model.context()->allocator());
+  return static_cast<uint64_t>(round.ToVector<int64_t>()[0]);
 }
 
 class CommunicationPart final : public StatePart {
@@ -116,13 +135,21 @@ std::vector<std::pair<std::string, DTensor>> CommunicationState(Module& model) {
 }
 
 void LoadCommunicationState(TensorSource& reader, Module& model) {
-  for (GradientCompression* compression : CompressionsOf(model)) {
-    for (const GradientCompression::StateEntry& entry : compression->State()) LoadEntry(reader, entry);
-    compression->set_round(0);
-    if (reader.Find(kRound) == nullptr) continue;
-    const Tensor round = reader.Read(kRound, WholeBox(Shape()), model.context()->allocator());
-    compression->set_round(static_cast<uint64_t>(round.ToVector<int64_t>()[0]));
+  const std::vector<GradientCompression*> compressions = CompressionsOf(model);
+  if (compressions.empty()) return;
+  std::vector<GradientCompression::StateEntry> entries;
+  for (GradientCompression* compression : compressions) {
+    for (GradientCompression::StateEntry& entry : compression->StateToLoad()) {
+      entries.push_back(std::move(entry));
+    }
   }
+  // All of it, before any is written.
+  for (const GradientCompression::StateEntry& entry : entries) {
+    for (const auto& [name, saved] : SavedOf(reader, entry)) CheckRows(reader, name, entry.tensor, saved);
+  }
+  const uint64_t round = ReadRound(reader, model);
+  for (const GradientCompression::StateEntry& entry : entries) LoadEntry(reader, entry);
+  for (GradientCompression* compression : compressions) compression->set_round(round);
 }
 
 void BeginScaledStep(Module& model, double scale) {

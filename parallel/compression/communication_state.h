@@ -35,16 +35,18 @@ void EndScaledStep(Module& model, bool applied);
 // For SaveTensors, behind CheckpointTensors: "communication.round", and of each compressed parameter
 // "communication.PATH.NAME", of what replicas sum "communication.PATH.replicas.NAME". Empty, if nothing is compressed. A
 // residual is saved of every rank of its group: [ranks, shape of the parameter].
+// Within a scaled step, also one that has thrown, it is what was kept before that.
 // Cost:   waits for sums that are under way.
-// Errors: FailedPrecondition within a backward pass.
+// Errors: FailedPrecondition within a backward pass; those of the sums, once.
 std::vector<std::pair<std::string, DTensor>> CommunicationState(Module& model);
 
 // Reads it, in place. On the mesh that saved it training goes on with the same bits. On another rank r of n takes the sum of
 // the saved rows r, r + n, r + 2n, ...: what has not been sent yet is the sum over the rows, in units of the gradient of
 // the whole batch, so that none of it is lost or counted twice, whatever n. What all ranks have alike (powersgd's bases)
 // is read where the parameter is split into as many parts; otherwise it begins anew. State that the file lacks is 0: the
-// run that wrote it compressed nothing, or by another method.
-// Errors: InvalidArgument for another dtype, or another shape of the parameter.
+// run that wrote it compressed nothing, or by another method. A scaled step that has not ended, as one that has thrown, is not
+// applied, and over.
+// Errors: InvalidArgument for another dtype, or another shape of the parameter: nothing is loaded then.
 void LoadCommunicationState(TensorSource& reader, Module& model);
 
 // Both, as a part of a run's state (dtensor/checkpoint/state/state.h). It views the model.

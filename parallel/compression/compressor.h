@@ -59,7 +59,8 @@ class GradientBucket {
   // For every collective: it runs behind what was issued before, tasks included.
   const CommOptions& options() const { return options_; }
   uint64_t seed() const { return seed_; }
-  // How often gradients were summed before, from 0 on; it goes on in a resumed run. What random bits go by.
+  // How often gradients were summed before, from 0 on; it goes on in a resumed run. What random bits go by. A step has one
+  // round, or where gradients rest split one for each microbatch.
   uint64_t round() const { return round_; }
 
   // Scratch, uninitialised.

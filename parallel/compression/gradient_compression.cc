@@ -53,11 +53,8 @@ GradientCompression::GradientCompression(MeshContext& context, std::vector<Compr
                  ") on '", leaf.spec.path, "': gradients are compressed on CPUs; this rank's lie on ",
                  DeviceTypeName(context.allocator()->device().type));
     leaf.dtype = leaf.spec.type.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-    for (int level = 0; level < std::ssize(leaf.levels); ++level) {
-      leaf.compressors.push_back(CompressorOf(leaf.levels[level].method));
-      leaf.state.push_back(
-          MakeCompressionState(context, leaf.spec, leaf.levels, level, *leaf.compressors.back(), leaf.dtype));
-    }
+    for (const SumLevel& level : leaf.levels) leaf.compressors.push_back(CompressorOf(level.method));
+    leaf.state = MakeCompressionState(context, leaf.spec, leaf.levels, leaf.compressors, leaf.dtype);
   }
 }
 
@@ -126,7 +123,7 @@ std::vector<DTensor> GradientCompression::Reduce(std::vector<ArrivedGradient> gr
   std::vector<int> leaves;
   for (const ArrivedGradient& arrived : gradients) leaves.push_back(arrived.leaf);
   std::vector<DTensor> sums = ReduceLevel(std::move(gradients), /*level=*/0, lane);
-  first_sums_ = sums.back().impl()->pending();
+  first_sums_ = lane == Lane::kInline ? nullptr : under_way_.back();
   Arrived boxes;
   std::vector<size_t> of_boxes;
   for (size_t i = 0; i < sums.size(); ++i) {
@@ -235,17 +232,48 @@ uint32_t GradientCompression::SubjectOf(const Arrived& gradients) const {
   return static_cast<uint32_t>(subject) | 1;
 }
 
-void GradientCompression::EndPass() {
-  if (std::exchange(is_used_, false)) ++round_;
+void GradientCompression::EndPass(bool counts) {
+  if (std::exchange(is_used_, false) || counts) ++round_;
 }
 
-void GradientCompression::WaitForSums() {
-  for (const IntrusivePtr<PendingMoves>& pending : under_way_) pending->Settle();
-  under_way_.clear();
+// Returns the first error, when nothing is under way any more: what stands behind it on its lane runs all the same.
+std::exception_ptr GradientCompression::AwaitSums() {
+  std::exception_ptr first;
+  const auto await = [&first](const auto& wait) {
+    try {
+      wait();
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  };
+  for (const IntrusivePtr<PendingMoves>& pending : std::exchange(under_way_, {})) {
+    await([&] { pending->Settle(); });
+    if (first == nullptr) continue;
+    for (const Work& work : pending->works()) await([&] { work.Wait(); });
+  }
+  return first;
 }
 
 std::vector<GradientCompression::StateEntry> GradientCompression::State() {
-  WaitForSums();
+  std::vector<StateEntry> entries = Entries();
+  if (is_scaled_) {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      DTensor& tensor = entries[i].tensor;
+      tensor = DTensor::FromLocal(tensor.context(), before_step_[i], tensor.layout(), tensor.shape());
+    }
+  } else if (const std::exception_ptr error = AwaitSums()) {
+    std::rethrow_exception(error);
+  }
+  return entries;
+}
+
+std::vector<GradientCompression::StateEntry> GradientCompression::StateToLoad() {
+  EndScaledStep(/*applied=*/false);
+  AwaitSums();
+  return Entries();
+}
+
+std::vector<GradientCompression::StateEntry> GradientCompression::Entries() const {
   std::vector<StateEntry> entries;
   for (const Leaf& leaf : leaves_) {
     for (const std::vector<StateEntry>& state : leaf.state) {
@@ -272,11 +300,14 @@ void GradientCompression::BeginScaledStep(double scale) {
 }
 
 void GradientCompression::EndScaledStep(bool applied) {
-  if (!std::exchange(is_scaled_, false)) return;
+  if (!is_scaled_) return;
+  if (!applied) {
+    AwaitSums();  // whatever failed, nothing of it is kept
+    const std::vector<StateEntry> entries = Entries();
+    for (size_t i = 0; i < entries.size(); ++i) CopyTensor(before_step_[i], entries[i].tensor.ToLocal());
+  }
   scale_ = 1;
-  if (applied) return;
-  const std::vector<StateEntry> entries = State();
-  for (size_t i = 0; i < entries.size(); ++i) CopyTensor(before_step_[i], entries[i].tensor.ToLocal());
+  is_scaled_ = false;
 }
 
 }  // namespace weft

@@ -4,6 +4,7 @@
 #define WEFT_PARALLEL_COMPRESSION_GRADIENT_COMPRESSION_H_
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -54,22 +55,30 @@ class GradientCompression {
 
   // Between these, gradients arrive times `scale` and leave so, but are encoded without it: what is kept is in the
   // gradient's own units, whatever the scale. A step that is not applied, or that another one begins before the end of,
-  // leaves what was kept before it; the count of rounds goes on.
+  // leaves what was kept before it, also where its sums failed; the count of rounds goes on.
   // Cost:   a copy of what is kept, in memory of its own; waits for sums that are under way.
-  // Errors: InvalidArgument for a scale that is not above 0 and finite.
+  // Errors: of BeginScaledStep: InvalidArgument for a scale that is not above 0 and finite; those of sums that were under way
+  //         outside of a scaled step.
   void BeginScaledStep(double scale);
   void EndScaledStep(bool applied);
 
-  // A pass has ended: the next one is another round.
-  void EndPass();
+  // A pass has ended: if it has summed anything, the next one is another round; with `counts` in any case, as for what
+  // other ranks have other gradients beside, and one count.
+  void EndPass(bool counts = false);
 
-  // How many passes have summed anything. Random bits go by it, and start steps.
+  // How many passes have been rounds. Random bits go by it, and start steps. Where each microbatch's gradients are summed
+  // (they rest split), each is a round.
   uint64_t round() const { return round_; }
   void set_round(uint64_t round) { round_ = round; }
 
   using StateEntry = CompressionState;
-  // Shares memory with what is kept; nothing is under way in it.
+  // What is kept; nothing is under way in it. Within a scaled step, of which nobody knows yet whether it is applied, what was
+  // kept before it.
+  // Errors: those of sums that were under way, once.
   std::vector<StateEntry> State();
+  // What is kept, to be written over: a scaled step ends, not applied. What becomes of sums that are under way is all the
+  // same.
+  std::vector<StateEntry> StateToLoad();
 
  private:
   GradientCompression(MeshContext& context, std::vector<CompressedLeaf> leaves);
@@ -91,7 +100,8 @@ class GradientCompression {
   GradientPart MakePart(const Leaf& leaf, int level, double factor, const DTensor& prepared,
                         GradientBucket& bucket) const;
   uint32_t SubjectOf(const Arrived& gradients) const;
-  void WaitForSums();
+  std::exception_ptr AwaitSums();
+  std::vector<StateEntry> Entries() const;
 
   MeshContext& context_;
   std::map<std::string, std::unique_ptr<const Compressor>> compressors_;  // by the method's text

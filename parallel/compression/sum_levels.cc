@@ -70,6 +70,33 @@ DTensor MakeState(MeshContext& context, const CompressedLeaf& leaf, const SumLev
   return DTensor::FromLocal(IntrusivePtr<MeshContext>(&context), piece, lies, shape);
 }
 
+// Of one level.
+std::vector<CompressionState> MakeStateOfLevel(MeshContext& context, const CompressedLeaf& leaf,
+                                               const SumLevel& level, int index, const Compressor& compressor,
+                                               DType dtype) {
+  const DeviceMesh& mesh = context.mesh();
+  const Shape& shape = leaf.type.shape;
+  std::vector<CompressionState> made;
+  for (const CompressorState& state : compressor.State(LargestPiece(shape, level.before, mesh))) {
+    int64_t shared_elements = state.shared_elements;
+    if (shared_elements >= 0) {  // uneven pieces may need more than the largest
+      for (const int rank : mesh.ranks()) {
+        const ShardBox box = LocalBox(shape, level.before, mesh, mesh.CoordinateOf(rank));
+        for (const CompressorState& of_rank : compressor.State(box.shape)) {
+          if (of_rank.name == state.name)
+            shared_elements = std::max(shared_elements, of_rank.shared_elements);
+        }
+      }
+    }
+    const bool is_shared = shared_elements >= 0;
+    made.push_back({.name = CompressionStateName(leaf, index, state.name),
+                    .tensor = MakeState(context, leaf, level, shared_elements, dtype),
+                    .is_shared = is_shared});
+    if (index == 0 && !is_shared) made.back().of_replicas = CompressionStateName(leaf, 1, state.name);
+  }
+  return made;
+}
+
 }  // namespace
 
 std::vector<SumLevel> SumLevelsOf(const CompressedLeaf& leaf, const DeviceMesh& mesh) {
@@ -101,29 +128,19 @@ std::string CompressionStateName(const CompressedLeaf& leaf, int index, absl::st
   return absl::StrCat("communication.", leaf.path, index > 0 ? ".replicas." : ".", state);
 }
 
-std::vector<CompressionState> MakeCompressionState(MeshContext& context, const CompressedLeaf& leaf,
-                                                   const std::vector<SumLevel>& levels, int index,
-                                                   const Compressor& compressor, DType dtype) {
-  const DeviceMesh& mesh = context.mesh();
-  const Shape& shape = leaf.type.shape;
-  const SumLevel& level = levels[index];
-  std::vector<CompressionState> made;
-  for (const CompressorState& state : compressor.State(LargestPiece(shape, level.before, mesh))) {
-    int64_t shared_elements = state.shared_elements;
-    if (shared_elements >= 0) {  // uneven pieces may need more than the largest
-      for (const int rank : mesh.ranks()) {
-        const ShardBox box = LocalBox(shape, level.before, mesh, mesh.CoordinateOf(rank));
-        for (const CompressorState& of_rank : compressor.State(box.shape)) {
-          if (of_rank.name == state.name)
-            shared_elements = std::max(shared_elements, of_rank.shared_elements);
-        }
+std::vector<std::vector<CompressionState>> MakeCompressionState(
+    MeshContext& context, const CompressedLeaf& leaf, const std::vector<SumLevel>& levels,
+    const std::vector<const Compressor*>& compressors, DType dtype) {
+  std::vector<std::vector<CompressionState>> made;
+  for (int index = 0; index < std::ssize(levels); ++index) {
+    made.push_back(MakeStateOfLevel(context, leaf, levels[index], index, *compressors[index], dtype));
+  }
+  for (size_t index = 1; index < made.size(); ++index) {
+    for (const CompressionState& of_replicas : made[index]) {  // it goes there
+      for (CompressionState& state : made[0]) {
+        if (state.of_replicas == of_replicas.name) state.of_replicas.clear();
       }
     }
-    const bool is_shared = shared_elements >= 0;
-    made.push_back({.name = CompressionStateName(leaf, index, state.name),
-                    .tensor = MakeState(context, leaf, level, shared_elements, dtype),
-                    .is_shared = is_shared});
-    if (levels.size() == 1 && !is_shared) made.back().of_replicas = CompressionStateName(leaf, 1, state.name);
   }
   return made;
 }
@@ -148,6 +165,9 @@ std::string StreamPathOf(const MeshContext& context, const CompressedLeaf& leaf,
   if (index > 0) absl::StrAppend(&path, " of replicas");
   for (const int axis : level.before.PartialAxes()) {
     if (!Has(level.axes, axis)) absl::StrAppend(&path, " replica ", context.coordinate()[axis]);
+  }
+  for (const int axis : SplitAxes(level.before)) {
+    if (context.mesh().axis_size(axis) > 1) absl::StrAppend(&path, " part ", context.coordinate()[axis]);
   }
   return path;
 }

@@ -33,8 +33,8 @@ struct CompressionState {
   // that sum for themselves, elements], dim 0 split over their axes.
   DTensor tensor;
   bool is_shared = false;
-  // Where no second sum follows: the name under which a plan with one keeps the same of it. Its rows are rows of this, too.
-  // Otherwise empty.
+  // Where no second sum follows, or none of which the method keeps the same: the name under which another plan keeps it. Its
+  // rows are rows of this, too. Otherwise empty.
   std::string of_replicas = {};
 };
 
@@ -57,11 +57,11 @@ struct SumLevel {
 // None, if there is one rank.
 std::vector<SumLevel> SumLevelsOf(const CompressedLeaf& leaf, const DeviceMesh& mesh);
 
-// Of level `index`, what `compressor` keeps of it in `dtype`, zero, on this rank: the same names on every rank, those of the
+// Of each level, what its compressor keeps of it in `dtype`, zero, on this rank: the same names on every rank, those of the
 // largest piece.
-std::vector<CompressionState> MakeCompressionState(MeshContext& context, const CompressedLeaf& leaf,
-                                                   const std::vector<SumLevel>& levels, int index,
-                                                   const Compressor& compressor, DType dtype);
+std::vector<std::vector<CompressionState>> MakeCompressionState(
+    MeshContext& context, const CompressedLeaf& leaf, const std::vector<SumLevel>& levels,
+    const std::vector<const Compressor*>& compressors, DType dtype);
 
 // The name of such a tensor.
 std::string CompressionStateName(const CompressedLeaf& leaf, int index, absl::string_view state);
@@ -70,7 +70,8 @@ std::string CompressionStateName(const CompressedLeaf& leaf, int index, absl::st
 std::vector<ElementBox> BoxesOf(const MeshContext& context, const CompressedLeaf& leaf, const SumLevel& level,
                                 absl::Span<const int> ranks);
 
-// What random bits go by, besides the rank in the group: groups that sum for one parameter do not share them.
+// What random bits go by, besides the rank in the group: groups that sum other terms or other elements of one parameter do
+// not share them. Groups that sum the same (of tensor-parallel ranks that have the parameter whole) do.
 std::string StreamPathOf(const MeshContext& context, const CompressedLeaf& leaf, const SumLevel& level,
                          int index);
 

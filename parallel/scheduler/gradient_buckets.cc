@@ -118,7 +118,8 @@ void GradientBuckets::Reduce() {
   if (options_.find_unused) AddMissing();
   for (Bucket& bucket : buckets_) Issue(bucket);
   BringToHost();
-  if (compression_ != nullptr) compression_->EndPass();
+  // Of a stage that is frozen, too: stages have one count, and one of them saves it.
+  if (compression_ != nullptr) compression_->EndPass(/*counts=*/true);
 }
 
 void GradientBuckets::EndPass() {

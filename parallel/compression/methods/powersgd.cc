@@ -19,7 +19,7 @@ constexpr double kLargest = int64_t{1} << 31;
 
 struct PowerSgdOptions {
   int64_t rank = 1;
-  uint64_t start_step = 0;  // sums are exact before it
+  uint64_t start_step = 0;  // sums are exact before it; in rounds (GradientBucket::round)
   double min_compression_rate = 2;
   bool warm_start = true;
   bool error_feedback = true;

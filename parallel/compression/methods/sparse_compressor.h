@@ -32,7 +32,8 @@ class SparseSelection {
 struct SparseOptions {
   double fraction = 0.01;  // k = floor(fraction m) of m elements, and 1 at least
   bool error_feedback = true;
-  // Momentum correction: a rank adds up velocities u = momentum u + gradient, and sends of their sum. 0: gradients.
+  // Momentum correction: a rank adds up velocities u = momentum u + gradient, and sends of their sum. 0: gradients. Once a
+  // round (GradientBucket::round): where gradients rest split, for each microbatch.
   double momentum = 0;
   bool masking = true;  // the velocity of what was sent is 0 again
 };
