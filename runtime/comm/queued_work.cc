@@ -18,9 +18,11 @@ class QueuedWorkState final : public WorkState {
 
   bool finished() const override { return batch_->Test(); }
   void Wait() override {
-    if (results_ == ResultsLieOn::kHost) batch_->Synchronize();
-    for (const Work& work : works_) work.WaitOnWorker();
-    if (results_ == ResultsLieOn::kDevice) batch_->Join();
+    // Before the host waits: for how long the device stands still for them is measured from when they are joined.
+    WaitForWorks();
+    if (results_ == ResultsLieOn::kDevice) return batch_->Join();
+    batch_->Synchronize();
+    WaitForWorks();  // an error of theirs that has come meanwhile
   }
   bool WaitFor(std::chrono::milliseconds timeout) override {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -34,6 +36,10 @@ class QueuedWorkState final : public WorkState {
   }
 
  private:
+  void WaitForWorks() const {
+    for (const Work& work : works_) work.WaitOnWorker();
+  }
+
   const std::shared_ptr<QueuedBatch> batch_;
   const std::vector<Work> works_;
   const ResultsLieOn results_;

@@ -195,16 +195,42 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t num_bytes, cudaStream_t 
   return Issue(stream, [=] { std::memset(to, value, num_bytes); });
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  Lock lock(TheCuda().mutex);
-  if (const cudaError_t error = Enter("cudaStreamCreateWithFlags"); error != cudaSuccess) return error;
+static void MakeStream(cudaStream_t* stream, int priority) {
   auto& streams = TheCuda().streams;
   auto made = std::make_shared<cudaStreamOfEmulator>();
   made->device = current_device;
+  made->priority = priority;
   made->is_first = std::none_of(streams.begin(), streams.end(),
                                 [](const auto& other) { return other.second->device == current_device; });
   *stream = made.get();
   streams[*stream] = std::move(made);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  Lock lock(TheCuda().mutex);
+  if (const cudaError_t error = Enter("cudaStreamCreateWithFlags"); error != cudaSuccess) return error;
+  MakeStream(stream, /*priority=*/0);
+  return cudaSuccess;
+}
+
+// Told, but of no effect.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  Lock lock(TheCuda().mutex);
+  if (const cudaError_t error = Enter("cudaStreamCreateWithPriority"); error != cudaSuccess) return error;
+  MakeStream(stream, priority);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  Lock lock(TheCuda().mutex);
+  if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
+  *priority = stream->priority;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
   return cudaSuccess;
 }
 
@@ -274,6 +300,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventCreateWithFlags"); error != cudaSuccess) return error;
   *event = new cudaEventOfEmulator;
+  ++TheCuda().num_events;
   (*event)->has_time = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
 }
@@ -281,6 +308,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   Lock lock(TheCuda().mutex);
   delete event;
+  --TheCuda().num_events;
   return cudaSuccess;
 }
 
@@ -300,6 +328,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   Lock lock(TheCuda().mutex);
+  ++TheCuda().num_event_queries;
   if (const cudaError_t error = Enter("cudaEventQuery"); error != cudaSuccess) return error;
   if (IsDone(event)) return cudaSuccess;
   if (!Advance(event->stream.get(), event->stream->num_done + 1)) AdvanceOthers();

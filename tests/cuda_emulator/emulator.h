@@ -47,6 +47,10 @@ int64_t NumWaitingPairs();
 int64_t NumKernels();
 int64_t NumPending();
 
+// Events that live, and how often one was asked for (cudaEventQuery).
+int64_t NumEvents();
+int64_t NumEventQueries();
+
 }  // namespace cuda_emulator
 
 #endif  // WEFT_TESTS_CUDA_EMULATOR_EMULATOR_H_

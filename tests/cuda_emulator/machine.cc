@@ -175,6 +175,16 @@ int64_t NumKernels() {
   return TheCuda().num_kernels;
 }
 
+int64_t NumEvents() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().num_events;
+}
+
+int64_t NumEventQueries() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().num_event_queries;
+}
+
 int64_t NumPending() {
   Lock lock(TheCuda().mutex);
   int64_t pending = 0;

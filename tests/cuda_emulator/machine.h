@@ -33,6 +33,7 @@ struct cudaStreamOfEmulator : std::enable_shared_from_this<cudaStreamOfEmulator>
     int64_t place = 0;
   };
   int device = 0;
+  int priority = 0;
   bool is_first = false;  // of its device's that live
   bool runs_ahead = false;
   std::deque<Operation> operations;
@@ -74,6 +75,8 @@ struct Cuda {
   int64_t live_bytes = 0;
   int64_t num_mallocs = 0;
   int64_t num_kernels = 0;
+  int64_t num_events = 0;
+  int64_t num_event_queries = 0;
 };
 
 Cuda& TheCuda();
