@@ -18,11 +18,14 @@ class QueuedWorkState final : public WorkState {
 
   bool finished() const override { return batch_->Test(); }
   void Wait() override {
-    // Before the host waits: for how long the device stands still for them is measured from when they are joined.
-    WaitForWorks();
-    if (results_ == ResultsLieOn::kDevice) return batch_->Join();
-    batch_->Synchronize();
-    WaitForWorks();  // an error of theirs that has come meanwhile
+    if (results_ == ResultsLieOn::kDevice) {
+      batch_->Join();  // and with it what it has waited for
+    } else {
+      // For how long the device stands still for them is measured from when they are joined: before the host waits.
+      WaitForWorks();
+      batch_->Synchronize();
+    }
+    WaitForWorks();  // for their errors
   }
   bool WaitFor(std::chrono::milliseconds timeout) override {
     const auto deadline = std::chrono::steady_clock::now() + timeout;

@@ -255,7 +255,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   Lock lock(TheCuda().mutex);
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   if (stream->num_done == stream->num_issued) return cudaSuccess;
-  if (!Advance(stream, stream->num_done + 1)) AdvanceOthers();
+  AdvanceForQuery(stream);
   return cudaErrorNotReady;
 }
 
@@ -279,18 +279,24 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   Cuda& cuda = TheCuda();
   const std::shared_ptr<cudaStreamOfEmulator> reader = stream->shared_from_this();
-  if (IsLeftOut(reader, event->stream)) {
-    stream->runs_ahead = true;
+  const bool is_left_out = IsLeftOut(reader, event->stream);
+  const bool is_behind = event->stream->ahead_from >= 0 && event->place > event->stream->ahead_from;
+  if (is_left_out) {
+    stream->leaves_out = true;
+    event->stream->comes_late = true;
+    if (!event->stream->leaves_out) event->stream->ahead_from = -1;
+  }
+  const bool runs_ahead = is_left_out || (is_behind && !stream->comes_late);
+  if (runs_ahead && stream->ahead_from < 0) stream->ahead_from = stream->num_issued;
+  if (is_left_out) {
     ++cuda.num_left_out;
-    if (cuda.streams.count(event->stream.get()) != 0) {
-      event->stream->skipped.push_back({reader, stream->num_issued, event->place});
-    }
     return cudaSuccess;
   }
   return Issue(
       stream, [] {},
       [source = event->stream, place = event->place] {
-        if (TheCuda().streams.count(source.get()) == 0) return true;
+        if (TheCuda().streams.count(source.get()) == 0 || source->num_done >= place) return true;
+        if (TheCuda().runs_ahead) return false;
         source->awaited = std::max(source->awaited, place);
         return Advance(source.get(), place);
       });
@@ -331,7 +337,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   ++TheCuda().num_event_queries;
   if (const cudaError_t error = Enter("cudaEventQuery"); error != cudaSuccess) return error;
   if (IsDone(event)) return cudaSuccess;
-  if (!Advance(event->stream.get(), event->stream->num_done + 1)) AdvanceOthers();
+  AdvanceForQuery(event->stream.get());
   return cudaErrorNotReady;
 }
 
