@@ -1,6 +1,7 @@
 #include "dtensor/host_memory.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -25,12 +26,14 @@ DTensor CopyTo(const IntrusivePtr<MeshContext>& context, const DTensor& x, Memor
   return DTensor(MakeIntrusive<DTensorImpl>(context, x.layout(), x.type(), std::move(to)));
 }
 
-// The copy itself waits for what makes `x`, not the rank's stream.
+// The copy itself waits for what makes `x`, not the rank's stream; but a value that is written in place, whose next writer may
+// be any that shares its memory, is not written to before it has been copied. What a worker makes, the rank waits for.
 DTensor BeginToHost(const DTensor& x, MemoryKind kind) {
   const DTensorImpl& impl = *x.impl();
   const IntrusivePtr<MeshContext> host = impl.context->HostSide();
   std::vector<Work> before;
-  if (!impl.piece().IsContiguous()) {
+  const bool is_made_by_worker = impl.is_pending() && impl.pending()->lanes().back()->worker != nullptr;
+  if (!impl.piece().IsContiguous() || is_made_by_worker) {
     impl.Local();
   } else if (impl.is_pending()) {
     before = impl.pending()->works();
@@ -42,7 +45,10 @@ DTensor BeginToHost(const DTensor& x, MemoryKind kind) {
   const auto join = [&] {
     for (const Work& work : before) work.WaitOnWorker();
   };
-  std::shared_ptr<QueuedBatch> batch = BeginCopy(from, to, {.rank = before.empty(), .join = join});
+  const bool is_written = static_cast<bool>(impl.writes);
+  std::shared_ptr<QueuedBatch> batch =
+      BeginCopy(from, to, {.rank = before.empty() || is_written, .join = join});
+  if (is_written) batch->Join();
   return DTensor(
       MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, std::move(to),
                                  MakePending(*host, MakeArrivalWork(std::move(batch), std::move(before)))));
@@ -50,7 +56,7 @@ DTensor BeginToHost(const DTensor& x, MemoryKind kind) {
 
 // Values on the host that copies still read: nobody is to write to them, but others may read them.
 struct ReadByCopies {
-  std::vector<IntrusivePtr<PendingMoves>> pending;
+  std::deque<IntrusivePtr<PendingMoves>> pending;  // in the order in which the copies run
 };
 
 ReadByCopies& ReadByCopiesOf(MeshContext& device) {
@@ -68,7 +74,7 @@ const Tensor& ReadableOnHost(const DTensorImpl& x, const ReadByCopies& reads) {
 // `x` stays as it is until then: who writes to it waits (DTensorImpl::Local), as for any pending value.
 DTensor BeginToDevice(const IntrusivePtr<MeshContext>& device, const DTensor& x, MemoryKind kind) {
   ReadByCopies& reads = ReadByCopiesOf(*device);
-  std::erase_if(reads.pending, [](const IntrusivePtr<PendingMoves>& read) { return read->Test(); });
+  while (!reads.pending.empty() && reads.pending.front()->Test()) reads.pending.pop_front();
   const Tensor& piece = ReadableOnHost(*x.impl(), reads);
   const Tensor from = piece.IsContiguous() ? piece : CloneTensor(piece, piece.buffer()->allocator());
   const MemoryKindGuard guard(*device->allocator(), kind);

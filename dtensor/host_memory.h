@@ -14,7 +14,8 @@ namespace weft {
 //
 // Memory: the piece, as `kind`.
 // Cost:   a copy of the piece. On a GPU in a stream of its own, behind what makes the value: the result is pending, and
-//         the host waits where it is read; on a CPU the call waits for what makes it.
+//         the host waits where it is read; of a value that is written in place (a parameter's), what the rank's stream is
+//         given from now on waits for the copy. On a CPU the call waits for what makes it.
 // Errors: ResourceExhausted; as MakeHostAllocator.
 DTensor ToHost(const DTensor& x, MemoryKind kind = MemoryKind::kOther);
 

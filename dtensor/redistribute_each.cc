@@ -1,6 +1,7 @@
 #include "dtensor/redistribute_each.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -62,6 +63,18 @@ IntrusivePtr<PendingMoves> IssueToWorker(RankState& state, Lane lane,
   return MakeIntrusive<PendingMoves>(state, std::move(own), std::move(before));
 }
 
+// The rank runs `program` in its own order, and the lane's worker the last collective of it, through the host.
+IntrusivePtr<PendingMoves> IssueFromHost(RankState& state, Lane lane,
+                                         std::shared_ptr<const MoveProgram> program,
+                                         absl::Span<const EachMove> moves) {
+  for (const EachMove& move : moves) move.source.impl()->Local();
+  Worker& worker = state.LaneWorker(lane);
+  std::function<void()> finish;
+  std::vector<Work> works = MoveProgram::IssueFromHost(std::move(program), worker, &finish);
+  return MakeIntrusive<PendingMoves>(state, LaneWorks{.worker = &worker, .works = std::move(works)},
+                                     PendingMoves::Lanes{}, std::move(finish));
+}
+
 // What the moves of a call read and write, as far as it says whether a lane's queue has to wait for the rank's own stream.
 bool FollowsRank(absl::Span<const EachMove> moves) {
   return std::any_of(moves.begin(), moves.end(), [](const EachMove& move) {
@@ -112,11 +125,11 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   for (const EachMove& move : moves) {
     CheckMove(move, context);
     const DTensorImpl& source = *move.source.impl();
-    const bool chains = on_worker && source.is_pending() && !source.pending()->Test() &&
-                        source.pending()->lanes().back()->worker != nullptr;
+    const bool by_worker = source.is_pending() && source.pending()->lanes().back()->worker != nullptr;
+    const bool chains = on_worker && by_worker && !source.pending()->Test();
     if (chains) AppendLanes(source, &before);
     parts.push_back({
-        .local = chains || on_queue ? source.piece() : source.Local(),
+        .local = chains || (on_queue && !by_worker) ? source.piece() : source.Local(),
         .lowered = nullptr,
         .into = move.into,
         .subject = move.subject,
@@ -132,6 +145,8 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
     MoveProgram::Run(*program);
   } else if (on_worker) {
     pending = IssueToWorker(context.state(), lane, std::exchange(program, nullptr), std::move(before));
+  } else if (program->runs_on_host()) {
+    pending = IssueFromHost(context.state(), lane, std::exchange(program, nullptr), moves);
   } else {
     const bool allocates = context.allocator()->stats().num_allocations != allocations_before;
     pending = IssueToQueue(context, lane, std::exchange(program, nullptr), moves, allocates);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/queued_communicator.h"
 #include "runtime/comm/queued_work.h"
 #include "runtime/trace/span.h"
 
@@ -152,6 +153,30 @@ std::vector<Work> MoveProgram::Issue(std::shared_ptr<const MoveProgram> program,
 bool MoveProgram::communicates() const {
   return std::any_of(stages_.begin(), stages_.end(),
                      [](const Stage& stage) { return stage.step != nullptr; });
+}
+
+bool MoveProgram::runs_on_host() const {
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [](const Stage& stage) { return stage.step != nullptr && RunsOnHost(*stage.group); });
+}
+
+std::vector<Work> MoveProgram::IssueFromHost(std::shared_ptr<const MoveProgram> program, Worker& worker,
+                                             std::function<void()>* finish) {
+  const std::vector<Stage>& stages = program->stages_;
+  const auto is_last = [](const Stage& stage) { return stage.step != nullptr; };
+  const size_t last = stages.rend() - std::find_if(stages.rbegin(), stages.rend(), is_last) - 1;
+  for (size_t i = 0; i < last; ++i) {
+    RunLocalWorks(stages[i].before);
+    program->IssueCollective(stages[i], /*async=*/false, nullptr).Wait();
+    RunLocalWorks(stages[i].after);
+  }
+  RunLocalWorks(stages[last].before);
+  const Work work = program->IssueCollective(stages[last], /*async=*/true, &worker);
+  *finish = [program, last] {
+    RunLocalWorks(program->stages_[last].after);
+    for (size_t i = last + 1; i < program->stages_.size(); ++i) RunLocalWorks(program->stages_[i].before);
+  };
+  return {work};
 }
 
 Work MoveProgram::IssueToQueue(std::shared_ptr<const MoveProgram> program, DeviceQueue& queue,

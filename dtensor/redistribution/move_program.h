@@ -2,6 +2,7 @@
 #define WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -47,8 +48,15 @@ class MoveProgram {
   // to wait for, in order: the first error is the cause of the others.
   static std::vector<Work> Issue(std::shared_ptr<const MoveProgram> program, Worker& worker);
 
-  // Issues all of it to a lane's queue of the device, behind `before`, which fills sources that are under way. It owns
-  // the program until it has run. Returns what to wait for: whoever waits for it on the rank's thread makes the rank's
+  // The same where the tensors lie on a device that has queues and threads of the host run the collectives (runs_on_host):
+  // local work is in the rank's own order, and `worker` runs the last collective beside what that is given from now on. For
+  // the others, whose results the next one takes, the host waits here. Returns what to wait for, and sets `finish` to what
+  // the rank has yet to do then: unpacking. Sources are there.
+  static std::vector<Work> IssueFromHost(std::shared_ptr<const MoveProgram> program, Worker& worker,
+                                         std::function<void()>* finish);
+
+  // Issues all of it to a lane's queue of the device, which runs its collectives, behind `before`, which fills sources that are
+  // under way. It owns the program until it has run. Returns what to wait for: whoever waits for it on the rank's thread makes the rank's
   // own stream wait, or, in the scope of another queue, that queue.
   // `follows_rank`: as in QueueScope.
   static Work IssueToQueue(std::shared_ptr<const MoveProgram> program, DeviceQueue& queue, bool follows_rank,
@@ -56,6 +64,9 @@ class MoveProgram {
 
   // Whether there is anything to do for the ranks together; what is left is work on this rank's memory.
   bool communicates() const;
+
+  // Whether threads of the host run a collective of it.
+  bool runs_on_host() const;
 
  private:
   struct Stage {

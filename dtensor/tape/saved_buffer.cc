@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "dtensor/host_memory.h"
+#include "runtime/base/error.h"
 #include "runtime/tensor/begin_copy.h"
 #include "runtime/tensor/copy.h"
 
@@ -25,6 +26,7 @@ class SavedBuffers : public std::enable_shared_from_this<SavedBuffers> {
 
  private:
   static void Begin(SavedBuffer& saved, const std::shared_ptr<Allocator>& device);
+  static bool BeginIfThereIsMemory(SavedBuffer& saved, const std::shared_ptr<Allocator>& device);
 
   SavedBuffer* last_ = nullptr;
   absl::flat_hash_map<const Buffer*, SavedBuffer*> by_host_;
@@ -61,9 +63,21 @@ void SavedBuffers::Remove(SavedBuffer& saved) noexcept {
 
 void SavedBuffers::Begin(SavedBuffer& saved, const std::shared_ptr<Allocator>& device) {
   const MemoryKindGuard guard(*device, MemoryKind::kSaved);
-  saved.device_ = MakeIntrusive<Buffer>(device, saved.host_->num_bytes());
-  saved.fetched_ = BeginCopy(Tensor::BytesOf(saved.host_), Tensor::BytesOf(saved.device_),
-                             {.join = [&] { saved.saved_->Join(); }});
+  auto here = MakeIntrusive<Buffer>(device, saved.host_->num_bytes());
+  saved.fetched_ =
+      BeginCopy(Tensor::BytesOf(saved.host_), Tensor::BytesOf(here), {.join = [&] { saved.saved_->Join(); }});
+  saved.device_ = std::move(here);  // last: an error leaves it as it was
+}
+
+// True if there was memory: the value that is wanted is there without it.
+bool SavedBuffers::BeginIfThereIsMemory(SavedBuffer& saved, const std::shared_ptr<Allocator>& device) {
+  try {
+    Begin(saved, device);
+  } catch (const Error& error) {
+    if (error.code() != absl::StatusCode::kResourceExhausted) throw;
+    return false;
+  }
+  return true;
 }
 
 IntrusivePtr<Buffer> SavedBuffers::Fetch(SavedBuffer& saved, const std::shared_ptr<Allocator>& device) {
@@ -72,7 +86,7 @@ IntrusivePtr<Buffer> SavedBuffers::Fetch(SavedBuffer& saved, const std::shared_p
   for (SavedBuffer* next = saved.earlier_; next != nullptr && ahead_bytes < kMostFetchedBytes;
        next = next->earlier_) {
     if (next->was_read_) continue;
-    if (!next->device_) Begin(*next, device);
+    if (!next->device_ && !BeginIfThereIsMemory(*next, device)) break;
     ahead_bytes += next->host_->num_bytes();
   }
   saved.fetched_->Join();

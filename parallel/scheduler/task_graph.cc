@@ -1,6 +1,7 @@
 #include "parallel/scheduler/task_graph.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -15,6 +16,14 @@ auto Awaiting(std::vector<Work> works) {
   return [works = std::move(works)] {
     for (const Work& work : works) work.WaitOnWorker();
   };
+}
+
+// Returns when `works` have ended on the device, too. What has failed meanwhile is told by Wait.
+void AwaitDevice(const std::vector<Work>& works) {
+  constexpr std::chrono::seconds kPatience(1);
+  for (const Work& work : works) {
+    while (!work.WaitFor(kPatience)) work.Wait();
+  }
 }
 
 }  // namespace
@@ -179,17 +188,29 @@ void TaskGraph::Start(Node& node) {
       node.run();
       return;
     case Kind::kHost:
-      if (host_worker_ == nullptr) host_worker_ = context_->world().StartWorker();
-      node.works = {
-          host_worker_->Submit([&node, await = Awaiting(WorksBefore(node, /*with_own_lane=*/true))] {
-            await();
-            node.run();
-          })};
+      StartOnHost(node);
       return;
     case Kind::kCommunicate:
       StartCommunication(node);
       return;
   }
+}
+
+// What a device's streams do only the rank's thread waits for. Other Host tasks come before it on the graph's thread.
+void TaskGraph::StartOnHost(Node& node) {
+  std::vector<Work> before;
+  if (context_->allocator()->device().type == DeviceType::kCpu) {
+    before = WorksBefore(node, /*with_own_lane=*/true);
+  } else {
+    for (const Task task : node.after) {
+      if (nodes_[task].kind == Kind::kCommunicate) AwaitDevice(nodes_[task].works);
+    }
+  }
+  if (host_worker_ == nullptr) host_worker_ = context_->world().StartWorker();
+  node.works = {host_worker_->Submit([&node, await = Awaiting(std::move(before))] {
+    await();
+    node.run();
+  })};
 }
 
 // Where the lane has no worker, or a device's streams carry it, the rank waits before it issues.

@@ -26,6 +26,10 @@ namespace weft {
 //   Communicate     its lane's worker          on that worker, but for computing, which comes before it is issued
 //   Host            a thread of the graph      there
 //
+// On a GPU lanes are streams or, where the CPU carries the data, have workers for the last of a move's collectives; the rank's
+// thread waits before it issues a Communicate task for what is not in a stream, and before it starts a Host task until the
+// communication before that has ended.
+//
 // Order() is fixed by the graph alone: it is the same on every rank that builds the same graph, and nothing that
 // arrives early changes it. Collectives are issued in the order of their insertion, each as soon as the computing
 // before it has run. Compute tasks may communicate inline, since they run in the same order everywhere.
@@ -91,6 +95,7 @@ class TaskGraph {
   std::vector<std::vector<Task>> AllDependencies() const;
   std::vector<Work> WorksBefore(const Node& node, bool with_own_lane) const;
   void Start(Node& node);
+  void StartOnHost(Node& node);
   void StartCommunication(Node& node);
 
   const IntrusivePtr<MeshContext> context_;

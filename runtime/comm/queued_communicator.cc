@@ -161,4 +161,8 @@ int64_t QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
   return now_ns;
 }
 
+bool RunsOnHost(const Communicator& group) {
+  return dynamic_cast<const QueuedCommunicator*>(&group) != nullptr;
+}
+
 }  // namespace weft

@@ -17,7 +17,7 @@ namespace weft {
 // blocking ones on the caller's thread, asynchronous ones on a worker that the first of them starts; and an
 // operation that throws ends the group. A backend adds how one operation is run.
 //
-// Tensors of other devices go through the CPU:
+// Tensors of other devices go through the CPU, in the order of the rank's own work at the time of the copy:
 // Cost:   a copy there and back, and the wait for what computes them. So ranks that share a GPU, or have no
 //         NCCL between them, run too.
 //
@@ -70,6 +70,10 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   std::shared_ptr<Worker> worker_;             // null until the first asynchronous operation
   Worker* given_worker_ = nullptr;             // that callers have given with operations
 };
+
+// Whether threads of the host run its operations, as a QueuedCommunicator's: on tensors of another device not in its order, but
+// when the host comes to them.
+bool RunsOnHost(const Communicator& group);
 
 }  // namespace weft
 

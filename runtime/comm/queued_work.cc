@@ -18,9 +18,14 @@ class QueuedWorkState final : public WorkState {
 
   bool finished() const override { return batch_->Test(); }
   void Wait() override {
-    if (results_ == ResultsLieOn::kHost) batch_->Synchronize();
-    for (const Work& work : works_) work.WaitOnWorker();
-    if (results_ == ResultsLieOn::kDevice) batch_->Join();
+    if (results_ == ResultsLieOn::kDevice) {
+      batch_->Join();  // and with it what it has waited for
+    } else {
+      // For how long the device stands still for them is measured from when they are joined: before the host waits.
+      WaitForWorks();
+      batch_->Synchronize();
+    }
+    WaitForWorks();  // for their errors
   }
   bool WaitFor(std::chrono::milliseconds timeout) override {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -34,6 +39,10 @@ class QueuedWorkState final : public WorkState {
   }
 
  private:
+  void WaitForWorks() const {
+    for (const Work& work : works_) work.WaitOnWorker();
+  }
+
   const std::shared_ptr<QueuedBatch> batch_;
   const std::vector<Work> works_;
   const ResultsLieOn results_;

@@ -17,8 +17,9 @@ namespace weft {
 // Threads: waited for by the rank's.
 Work MakeQueuedWork(std::shared_ptr<QueuedBatch> batch, std::vector<Work> works = {});
 
-// The same of a batch whose results lie on the host, which waits for it.
-// Threads: waited for by any.
+// The same of a batch whose results lie on the host, which waits for it, once the device's own work waits for `works`: so the
+// time that they take is told as theirs (StreamStalls of a GPU).
+// Threads: waited for by the rank's.
 Work MakeArrivalWork(std::shared_ptr<QueuedBatch> batch, std::vector<Work> works = {});
 
 }  // namespace weft

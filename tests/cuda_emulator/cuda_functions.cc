@@ -195,16 +195,42 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t num_bytes, cudaStream_t 
   return Issue(stream, [=] { std::memset(to, value, num_bytes); });
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  Lock lock(TheCuda().mutex);
-  if (const cudaError_t error = Enter("cudaStreamCreateWithFlags"); error != cudaSuccess) return error;
+static void MakeStream(cudaStream_t* stream, int priority) {
   auto& streams = TheCuda().streams;
   auto made = std::make_shared<cudaStreamOfEmulator>();
   made->device = current_device;
+  made->priority = priority;
   made->is_first = std::none_of(streams.begin(), streams.end(),
                                 [](const auto& other) { return other.second->device == current_device; });
   *stream = made.get();
   streams[*stream] = std::move(made);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  Lock lock(TheCuda().mutex);
+  if (const cudaError_t error = Enter("cudaStreamCreateWithFlags"); error != cudaSuccess) return error;
+  MakeStream(stream, /*priority=*/0);
+  return cudaSuccess;
+}
+
+// Told, but of no effect.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  Lock lock(TheCuda().mutex);
+  if (const cudaError_t error = Enter("cudaStreamCreateWithPriority"); error != cudaSuccess) return error;
+  MakeStream(stream, priority);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  Lock lock(TheCuda().mutex);
+  if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
+  *priority = stream->priority;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
   return cudaSuccess;
 }
 
@@ -229,7 +255,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   Lock lock(TheCuda().mutex);
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   if (stream->num_done == stream->num_issued) return cudaSuccess;
-  if (!Advance(stream, stream->num_done + 1)) AdvanceOthers();
+  AdvanceForQuery(stream);
   return cudaErrorNotReady;
 }
 
@@ -253,18 +279,24 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   Cuda& cuda = TheCuda();
   const std::shared_ptr<cudaStreamOfEmulator> reader = stream->shared_from_this();
-  if (IsLeftOut(reader, event->stream)) {
-    stream->runs_ahead = true;
+  const bool is_left_out = IsLeftOut(reader, event->stream);
+  const bool is_behind = event->stream->ahead_from >= 0 && event->place > event->stream->ahead_from;
+  if (is_left_out) {
+    stream->leaves_out = true;
+    event->stream->comes_late = true;
+    if (!event->stream->leaves_out) event->stream->ahead_from = -1;
+  }
+  const bool runs_ahead = is_left_out || (is_behind && !stream->comes_late);
+  if (runs_ahead && stream->ahead_from < 0) stream->ahead_from = stream->num_issued;
+  if (is_left_out) {
     ++cuda.num_left_out;
-    if (cuda.streams.count(event->stream.get()) != 0) {
-      event->stream->skipped.push_back({reader, stream->num_issued, event->place});
-    }
     return cudaSuccess;
   }
   return Issue(
       stream, [] {},
       [source = event->stream, place = event->place] {
-        if (TheCuda().streams.count(source.get()) == 0) return true;
+        if (TheCuda().streams.count(source.get()) == 0 || source->num_done >= place) return true;
+        if (TheCuda().runs_ahead) return false;
         source->awaited = std::max(source->awaited, place);
         return Advance(source.get(), place);
       });
@@ -274,6 +306,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventCreateWithFlags"); error != cudaSuccess) return error;
   *event = new cudaEventOfEmulator;
+  ++TheCuda().num_events;
   (*event)->has_time = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
 }
@@ -281,6 +314,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   Lock lock(TheCuda().mutex);
   delete event;
+  --TheCuda().num_events;
   return cudaSuccess;
 }
 
@@ -300,9 +334,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   Lock lock(TheCuda().mutex);
+  ++TheCuda().num_event_queries;
   if (const cudaError_t error = Enter("cudaEventQuery"); error != cudaSuccess) return error;
   if (IsDone(event)) return cudaSuccess;
-  if (!Advance(event->stream.get(), event->stream->num_done + 1)) AdvanceOthers();
+  AdvanceForQuery(event->stream.get());
   return cudaErrorNotReady;
 }
 

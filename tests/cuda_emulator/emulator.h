@@ -33,8 +33,9 @@ cudaError_t IssueWhenReady(cudaStream_t stream, std::function<bool()> ready);
 void NotifyReady();
 
 // A mistake to plant: on device 0 either the stream that was made first, which is the rank's own, leaves out its waits
-// for events of others, or the others leave out theirs; what they issue then runs as soon as it can, where streams run
-// when they are waited for otherwise. What the first stream should have waited for runs only when that has gone on.
+// for events of others, or the others leave out theirs. A stream that has left out a wait, and what waits for it from then on,
+// runs as soon as it can, where streams run when they are waited for otherwise; the device's others, and before all the one that
+// should have been waited for, run only then, or where nothing else can go on.
 enum class LeftOut { kNothing, kWaitsOfFirst, kWaitsOfOthers };
 // With `only` above -1 these are the waits of one stream for one other alone: pairs of that kind are counted from 0, in the order
 // of their first waits.
@@ -46,6 +47,10 @@ int64_t NumWaitingPairs();
 // Kernels that have run, and operations that wait in streams.
 int64_t NumKernels();
 int64_t NumPending();
+
+// Events that live, and how often one was asked for (cudaEventQuery).
+int64_t NumEvents();
+int64_t NumEventQueries();
 
 }  // namespace cuda_emulator
 

@@ -41,18 +41,56 @@ cudaError_t Enter(const char* call) {
 
 namespace {
 
-// While waits of the first stream are left out, what it should have waited for comes late: behind its next operation.
-// So that a mistake does not depend on which thread happens to move a stream when.
+// So that a mistake does not depend on which thread happens to move a stream when: on the device whose waits are left out,
+// a stream goes on only as far as somebody waits for it, unless it runs ahead.
 bool ComesLate(cudaStream_t stream) {
+  const Cuda& cuda = TheCuda();
+  if (cuda.left_out == LeftOut::kNothing || stream->device != 0 || stream->ahead_from >= 0) return false;
+  if (cuda.pushes_late || (cuda.left_out == LeftOut::kWaitsOfFirst && stream->is_first)) return false;
+  return stream->num_done >= stream->awaited;
+}
+
+// While it lives, `flag` is set.
+class Flagged {
+ public:
+  explicit Flagged(bool* flag) : flag_(flag) { *flag_ = true; }
+  ~Flagged() { *flag_ = false; }
+  Flagged(const Flagged&) = delete;
+  Flagged& operator=(const Flagged&) = delete;
+
+ private:
+  bool* const flag_;
+};
+
+// Streams that have left out a wait, and those that wait for them, go on as far as they can without pushing others.
+void RunAhead() {
   Cuda& cuda = TheCuda();
-  if (cuda.left_out != LeftOut::kWaitsOfFirst || stream->device != 0 || stream->is_first) return false;
-  int64_t allowed = stream->awaited;
-  for (const auto& skipped : stream->skipped) {
-    const bool has_read =
-        cuda.streams.count(skipped.reader.get()) == 0 || skipped.reader->num_done > skipped.reader_place;
-    if (has_read) allowed = std::max(allowed, skipped.place);
+  if (cuda.num_left_out == 0 || cuda.runs_ahead) return;
+  const Flagged flagged(&cuda.runs_ahead);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const auto& [stream, owned] : cuda.streams) {
+      if (stream->ahead_from < 0) continue;
+      const int64_t before = stream->num_done;
+      Advance(stream, stream->num_issued);
+      moved |= stream->num_done != before;
+    }
   }
-  return stream->num_done >= allowed;
+}
+
+// Where nothing else moves: one step of what comes late, too.
+bool PushLate() {
+  Cuda& cuda = TheCuda();
+  if (cuda.left_out == LeftOut::kNothing) return false;
+  const Flagged flagged(&cuda.pushes_late);
+  return AdvanceOthers();
+}
+
+// Every device that has streams has somebody who waits in vain.
+bool AllAreStuck() {
+  Cuda& cuda = TheCuda();
+  return std::all_of(cuda.streams.begin(), cuda.streams.end(),
+                     [&](const auto& stream) { return cuda.num_stuck[stream.second->device] > 0; });
 }
 
 }  // namespace
@@ -80,15 +118,37 @@ bool AdvanceOthers() {
   return moved;
 }
 
+void AdvanceForQuery(cudaStream_t stream) {
+  constexpr int kMostIdle = 200;
+  int& num_idle = TheCuda().num_idle_queries;
+  const int64_t before = stream->num_done;
+  const bool moved = Advance(stream, before + 1) || stream->num_done != before || AdvanceOthers();
+  num_idle = moved ? 0 : num_idle + 1;
+  if (num_idle < kMostIdle) return;
+  PushLate();
+  num_idle = 0;
+}
+
 void AwaitPlace(Lock& lock, cudaStream_t stream, int64_t place) {
   constexpr std::chrono::minutes kPatience(2);
   const auto give_up = std::chrono::steady_clock::now() + kPatience;
   const std::shared_ptr<cudaStreamOfEmulator> owned = stream->shared_from_this();
+  constexpr int kMostIdle = 5;
   stream->awaited = std::max(stream->awaited, place);
+  int num_idle = 0;
   while (TheCuda().streams.count(stream) != 0 && !Advance(stream, place)) {
-    if (AdvanceOthers()) continue;
+    if (AdvanceOthers()) {
+      num_idle = 0;
+      continue;
+    }
     if (std::chrono::steady_clock::now() > give_up) throw std::logic_error("a stream waits for ever");
-    TheCuda().changed.wait_for(lock, std::chrono::milliseconds(20));
+    ++TheCuda().num_stuck[stream->device];
+    const bool pushed = (AllAreStuck() || num_idle >= kMostIdle) && PushLate();
+    if (!pushed) {
+      TheCuda().changed.wait_for(lock, std::chrono::milliseconds(20));
+      ++num_idle;
+    }
+    --TheCuda().num_stuck[stream->device];
   }
 }
 
@@ -105,7 +165,7 @@ cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   stream->operations.push_back({std::move(ready), std::move(run)});
   ++stream->num_issued;
-  if (stream->runs_ahead) Advance(stream, stream->num_issued);
+  RunAhead();
   TheCuda().changed.notify_all();
   return cudaSuccess;
 }
@@ -158,6 +218,10 @@ void LeaveOutWaits(LeftOut waits, int64_t only) {
   TheCuda().left_out_only = only;
   TheCuda().waiting_pairs.clear();
   TheCuda().num_left_out = 0;
+  for (const auto& [stream, owned] : TheCuda().streams) {
+    stream->leaves_out = stream->comes_late = false;
+    stream->ahead_from = -1;
+  }
 }
 
 int64_t NumWaitingPairs() {
@@ -173,6 +237,16 @@ int64_t NumLeftOut() {
 int64_t NumKernels() {
   Lock lock(TheCuda().mutex);
   return TheCuda().num_kernels;
+}
+
+int64_t NumEvents() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().num_events;
+}
+
+int64_t NumEventQueries() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().num_event_queries;
 }
 
 int64_t NumPending() {

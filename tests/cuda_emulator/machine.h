@@ -26,19 +26,15 @@ struct cudaStreamOfEmulator : std::enable_shared_from_this<cudaStreamOfEmulator>
     std::function<bool()> ready;  // null: always
     std::function<void()> run;
   };
-  // Where a reader left out its wait for this stream: it comes to `place` when the reader has gone on past its own.
-  struct Skipped {
-    std::shared_ptr<cudaStreamOfEmulator> reader = nullptr;
-    int64_t reader_place = 0;
-    int64_t place = 0;
-  };
   int device = 0;
-  bool is_first = false;  // of its device's that live
-  bool runs_ahead = false;
+  int priority = 0;
+  bool is_first = false;    // of its device's that live
+  bool leaves_out = false;  // waits, see LeaveOutWaits
+  bool comes_late = false;  // a wait for it was left out
+  int64_t ahead_from = -1;  // the place from which it runs ahead; -1: it does not
   std::deque<Operation> operations;
   int64_t num_issued = 0;
   int64_t num_done = 0;
-  std::vector<Skipped> skipped;
   int64_t awaited = 0;  // the last place that somebody waits for
 };
 
@@ -71,9 +67,15 @@ struct Cuda {
   std::vector<std::pair<std::shared_ptr<cudaStreamOfEmulator>, std::shared_ptr<cudaStreamOfEmulator>>>
       waiting_pairs;
   int64_t num_left_out = 0;
+  bool runs_ahead = false;       // RunAhead is at work: nobody is pushed
+  bool pushes_late = false;      // what comes late may go on, too
+  int num_idle_queries = 0;      // one behind the other that moved nothing
+  std::map<int, int> num_stuck;  // threads in AwaitPlace for which nothing moves, by device
   int64_t live_bytes = 0;
   int64_t num_mallocs = 0;
   int64_t num_kernels = 0;
+  int64_t num_events = 0;
+  int64_t num_event_queries = 0;
 };
 
 Cuda& TheCuda();
@@ -107,6 +109,9 @@ bool Advance(cudaStream_t stream, int64_t place);
 
 // One step of every stream: a device goes on whether or not its own rank waits for it. True if any moved.
 bool AdvanceOthers();
+
+// The same for somebody who asks again and again, and would for ever where what it asks for comes late.
+void AdvanceForQuery(cudaStream_t stream);
 
 bool IsDone(cudaEvent_t event);
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <string>
@@ -10,8 +11,10 @@
 
 #include "dtensor/dtensor.h"
 #include "dtensor/functions.h"
+#include "dtensor/host_memory.h"
 #include "dtensor/redistribute_each.h"
 #include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/dtensor/sharded_values.h"
@@ -22,16 +25,29 @@
 namespace weft {
 namespace {
 
-class CudaLanes : public testing::TestWithParam<Lane> {};
+using RankRunner = void (*)(int num_ranks, const std::function<void(World&)>& body);
 
-TEST_P(CudaLanes, MovesHaveTheBitsOfTheMoveAlone) {
+void OverNccl(int num_ranks, const std::function<void(World&)>& body) { RunNcclRanks(num_ranks, body); }
+
+// Through the CPU, by workers.
+void OverLocal(int num_ranks, const std::function<void(World&)>& body) {
+  cuda_emulator::SetMachine({.num_devices = 8});
+  RunRanks(num_ranks, body,
+           {.backend = Backend::kLocal,
+            .device = DeviceType::kCuda,
+            .device_options = {.fill_freed = true},
+            .threads_per_rank = 1,
+            .comm_timeout = std::chrono::minutes(1)});
+}
+
+void ExpectTheBitsOfTheMoveAlone(Lane lane, RankRunner run) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=2");
   std::vector<Layout> layouts;
   for (const char* text : {"[-, -]", "[a, -]", "[-, b]", "[a.b, -]", "[a, b]", "[-, -] P{a}", "[b, -] P{a}",
                            "[-, -] P{a,b}", "[-, a] P{b}"}) {
     layouts.push_back(Layout::Parse(text, mesh));
   }
-  RunNcclRanks(4, [&](World& world) {
+  run(4, [&](World& world) {
     const IntrusivePtr<MeshContext> context = Bind(world, mesh);
     const DTensor whole = DTensor::Distribute(context, RandomF64({7, 5}, 1), layouts[0]);
     std::vector<DTensor> sources, alone;
@@ -44,7 +60,7 @@ TEST_P(CudaLanes, MovesHaveTheBitsOfTheMoveAlone) {
         alone.push_back(sources.back().Redistribute(to));
       }
     }
-    const std::vector<DTensor> together = RedistributeEach(moves, GetParam());
+    const std::vector<DTensor> together = RedistributeEach(moves, lane);
     for (size_t i = 0; i < moves.size(); ++i) {
       EXPECT_TRUE(SameBits(OnHost(together[i].ToLocal()), OnHost(alone[i].ToLocal())))
           << moves[i].source->layout.ToString(mesh) << " to " << moves[i].to.ToString(mesh) << " on rank "
@@ -53,16 +69,22 @@ TEST_P(CudaLanes, MovesHaveTheBitsOfTheMoveAlone) {
   });
 }
 
+class CudaLanes : public testing::TestWithParam<Lane> {};
+
+TEST_P(CudaLanes, MovesHaveTheBitsOfTheMoveAlone) { ExpectTheBitsOfTheMoveAlone(GetParam(), OverNccl); }
+
+TEST_P(CudaLanes, AlsoThroughTheCpu) { ExpectTheBitsOfTheMoveAlone(GetParam(), OverLocal); }
+
 INSTANTIATE_TEST_SUITE_P(Lanes, CudaLanes, testing::ValuesIn(kLanes),
                          [](const auto& info) { return std::string(LaneName(info.param)); });
 
 // What rank 0 computes while the other ranks of `mesh` have not issued their part of `move`, and what it then reads. Were
 // its stream to wait for a lane before that, this would hang.
 template <class Move>
-void ExpectNoWaitAtIssue(const char* mesh, const Move& move) {
+void ExpectNoWaitAtIssue(const char* mesh, const Move& move, RankRunner run = OverNccl) {
   const DeviceMesh ranks = DeviceMesh::Parse(mesh);
   std::latch has_computed(ranks.num_ranks());
-  RunNcclRanks(static_cast<int>(ranks.num_ranks()), [&](World& world) {
+  run(static_cast<int>(ranks.num_ranks()), [&](World& world) {
     const IntrusivePtr<MeshContext> context = Bind(world, ranks);
     const DTensor x = DTensor::Distribute(context, RandomF64({6, 4}, 1), Layout(2, ranks.num_axes()));
     const Tensor expected = CloneTensor(OnHost(move(x).ToLocal()), MakeCpuAllocator());  // makes the groups
@@ -85,6 +107,41 @@ DTensor Moved(const DTensor& x, const char* to, Lane lane) {
 TEST(CudaRedistributeEachTest, TheRanksStreamDoesNotWaitAtIssue) {
   ExpectNoWaitAtIssue("a=2", [](const DTensor& x) {
     return Moved(x.Redistribute(Layout::Parse("[-, a]", x.context()->mesh())), "[-, -]", Lane::kParam);
+  });
+}
+
+// Nor the host, where a worker carries the data; the flight recorder knows when it does.
+TEST(CudaRedistributeEachTest, TheHostDoesNotWaitAtIssueForTheCpusThreads) {
+  ExpectNoWaitAtIssue(
+      "a=2",
+      [](const DTensor& x) {
+        return Moved(x.Redistribute(Layout::Parse("[-, a]", x.context()->mesh())), "[-, -]", Lane::kParam);
+      },
+      OverLocal);
+}
+
+// What a worker brings goes on to another lane, to the host, and into what is computed of it.
+TEST(CudaRedistributeEachTest, WhatTheCpusThreadsBringGoesOn) {
+  OverLocal(4, [](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse("a=2,b=2"));
+    const DeviceMesh& mesh = context->mesh();
+    const Tensor elements = CloneTensor(RandomF64({6, 4}, 1), context->allocator());
+    for (const Lane second : {Lane::kReplica, Lane::kGrad}) {
+      const DTensor terms =
+          DTensor::FromLocal(context, elements, Layout::Parse("[-, -] P{a,b}", mesh), {6, 4});
+      const DTensor scattered = Moved(2.0 * terms, "[-, a] P{b}", Lane::kGrad);
+      const DTensor there = ToHost(scattered);
+      const DTensor summed = Moved(scattered, "[-, a]", second);
+      const DTensor whole = Moved(summed, "[-, -]", Lane::kParam);
+      const std::vector<double> values = RandomF64({6, 4}, 1).ToVector<double>();
+      const std::vector<double> mine = (whole + whole).ToLocal().ToVector<double>();
+      const std::vector<double> piece = there.ToLocal().ToVector<double>();
+      for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(mine[i], 16 * values[i]);
+      const size_t first = world.rank() < 2 ? 0 : 2;  // of its columns
+      for (size_t i = 0; i < piece.size(); ++i) {
+        EXPECT_EQ(piece[i], 4 * values[i / 2 * 4 + first + i % 2]);
+      }
+    }
   });
 }
 

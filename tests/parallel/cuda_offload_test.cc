@@ -219,6 +219,49 @@ TEST(CudaOffloadTest, WhatWasSavedBeforeIsFetchedAhead) {
   });
 }
 
+// What is fetched ahead is a courtesy: without memory for it the value that is wanted comes all the same.
+TEST(CudaOffloadTest, FetchingAheadNeedsNoMemory) {
+  constexpr int64_t kSide = 256;
+  constexpr size_t kPieces = 4;  // that the device can hold
+  constexpr int64_t kPiece = kSide * kSide * static_cast<int64_t>(sizeof(double));
+  const auto body = [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    const auto numbers = [&](uint64_t seed) {
+      return DTensor::Distribute(context, RandomF64({kSide, kSide}, seed), Layout(2, 1));
+    };
+    std::vector<DTensor> saved;
+    std::vector<IntrusivePtr<SavedBuffer>> buffers(3);
+    for (uint64_t i = 0; i < buffers.size(); ++i) saved.push_back(SaveOnHost(numbers(i), &buffers[i]));
+    CheckCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    QueueScope(DeviceQueueOf(*world.allocator(), kToHostQueue), /*follows_rank=*/false).End({});
+    ASSERT_EQ(world.allocator()->stats().live_bytes, 0) << "what was copied has gone";
+    std::vector<DTensor> held;  // with them there is room for one more
+    while (held.size() + 1 < kPieces) held.push_back(numbers(7));
+    for (size_t i = buffers.size(); i-- > 0;) {
+      const Tensor back = CloneTensor(FetchSaved(saved[i], *buffers[i]).ToLocal(), MakeCpuAllocator());
+      EXPECT_EQ(back.ToVector<double>(), RandomF64({kSide, kSide}, i).ToVector<double>());
+      saved.pop_back();
+      buffers[i] = nullptr;
+    }
+  };
+  RunNcclRanks(1, body, std::make_shared<FakeNccl>(), std::chrono::minutes(2),
+               {.tell = [](const std::string&) {}}, {.cap_bytes = kPieces * kPiece, .fill_freed = true});
+}
+
+// A fetch that fails leaves nothing half done.
+TEST(CudaOffloadTest, AFetchThatFailsMayBeTriedAgain) {
+  RunFilling(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    IntrusivePtr<SavedBuffer> buffer;
+    const DTensor saved = SaveOnHost(Numbers(context, 1), &buffer);
+    cuda_emulator::FailNext("cudaMemcpyAsync", cudaErrorIllegalAddress);
+    EXPECT_THAT(MessageOf([&] { FetchSaved(saved, *buffer); }),
+                testing::HasSubstr("a kernel that ran before"));
+    EXPECT_EQ(FetchSaved(saved, *buffer).ToLocal().ToVector<double>(),
+              RandomF64({kRows, kDim}, 1).ToVector<double>());
+  });
+}
+
 TEST(CudaOffloadTest, SavedValuesMayBeReadAgainOrDropped) {
   RunFilling(1, [](World& world) {
     const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
@@ -233,6 +276,61 @@ TEST(CudaOffloadTest, SavedValuesMayBeReadAgainOrDropped) {
     for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(twice[i], 2 * once[i]);
     Square(Tanh(x));  // nobody differentiates it
     EXPECT_EQ(Sum(Square(x)).Item(), Sum(Square(x.Detach())).Item());
+  });
+}
+
+// A value that is updated in place after it was sent to the host has arrived as it was.
+TEST(CudaOffloadTest, DeviceMemoryIsReadBeforeItChanges) {
+  RunFilling(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    const DTensor x = Numbers(context, 1);
+    x.impl()->MarkWritten("a test");
+    std::atomic<bool> may_run = false;
+    Block(world, kToHostQueue, may_run);
+    const DTensor before = ToHost(x);
+    FillTensor(x.ToLocal(), -1);
+    CudaEvent behind;
+    behind.Record(static_cast<CudaAllocator&>(*world.allocator()).rank_stream());
+    for (int i = 0; i < 20; ++i) EXPECT_FALSE(behind.Test());
+    may_run = true;
+    EXPECT_EQ(before.ToLocal().ToVector<double>(), RandomF64({kRows, kDim}, 1).ToVector<double>());
+    EXPECT_EQ(ToHost(x).ToLocal().ToVector<double>(), std::vector<double>(kRows * kDim, -1));
+  });
+}
+
+// Nor does the copy of a pending value whose memory another one, which shares it, has been written to since.
+TEST(CudaOffloadTest, ACopyToTheHostFollowsWhoWrites) {
+  RunFilling(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    const DTensor x = Numbers(context, 1);
+    x.impl()->MarkWritten("a test");
+    const DTensor other(MakeIntrusive<DTensorImpl>(context, x.layout(), x.type(), x.ToLocal()));
+    CopyInto(ToHost(Numbers(context, 2)), x);
+    ASSERT_TRUE(x.impl()->is_pending());
+    x.impl()->pending()->works().back().Wait();
+    FillTensor(other.ToLocal(), -1);
+    EXPECT_EQ(ToHost(x).ToLocal().ToVector<double>(), std::vector<double>(kRows * kDim, -1));
+  });
+}
+
+// Copies run in order, so those at the front alone are asked for whether they have ended.
+TEST(CudaOffloadTest, CopiesUnderWayAreNotAskedForEachTime) {
+  RunFilling(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    constexpr int kCopies = 40;
+    std::vector<DTensor> there, here;
+    for (int i = 0; i < kCopies; ++i) there.push_back(ToHost(Numbers(context, static_cast<uint64_t>(i))));
+    for (const DTensor& x : there) x.ToLocal();
+    std::atomic<bool> may_run = false;
+    Block(world, kFromHostQueue, may_run);
+    const int64_t before = cuda_emulator::NumEventQueries();
+    for (const DTensor& x : there) here.push_back(ToDevice(x));
+    EXPECT_LE(cuda_emulator::NumEventQueries() - before, 5 * kCopies);
+    may_run = true;
+    for (int i = 0; i < kCopies; ++i) {
+      EXPECT_EQ(here[i].ToLocal().ToVector<double>(),
+                RandomF64({kRows, kDim}, static_cast<uint64_t>(i)).ToVector<double>());
+    }
   });
 }
 

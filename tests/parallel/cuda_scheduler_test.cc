@@ -18,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
+#include "parallel/scheduler/task_graph.h"
 #include "runtime/tensor/copy.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/dtensor/sharded_values.h"
@@ -148,6 +149,34 @@ TEST(CudaSchedulerTest, WaitsForEachStreamLeftOutAreSeen) {
       cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
     }
   }
+}
+
+// A task of the host reads what a lane brings when it is there, though the device's streams wait for each other alone.
+TEST(CudaSchedulerTest, HostTasksComeAfterWhatTheyWaitFor) {
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+  RunNcclRanks(2, [&](World& world) {
+    const auto context = Bind(world, mesh);
+    const Tensor elements = CloneTensor(RandomF64({4, kDim}, 1), context->allocator());
+    const DTensor terms =
+        DTensor::FromLocal(context, elements, Layout::Parse("[-, -] P{dp}", mesh), {4, kDim});
+    const Tensor into = Tensor::Empty(context->allocator(), DType::kF64, {4, kDim});
+    std::vector<double> seen, seen_again;
+    const auto read = [&](std::vector<double>* to) {  // the emulated device's memory is the host's
+      const auto* const first = static_cast<const double*>(into.data());
+      return [=] { to->assign(first, first + 4 * kDim); };
+    };
+    TaskGraph graph(context);
+    const TaskGraph::Task sum = graph.Communicate("sum", Lane::kGrad, [&] {
+      return std::vector<EachMove>{{.source = terms, .to = Layout(2, 1), .into = into}};
+    });
+    const TaskGraph::Task first = graph.Host("read", read(&seen), {sum});
+    graph.Host("read again", read(&seen_again), {first});
+    graph.Run();
+    const std::vector<double> values = RandomF64({4, kDim}, 1).ToVector<double>();
+    ASSERT_EQ(seen.size(), values.size());
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(seen[i], 2 * values[i]);
+    EXPECT_EQ(seen_again, seen);
+  });
 }
 
 TEST(CudaSchedulerTest, CompressionIsRefused) {

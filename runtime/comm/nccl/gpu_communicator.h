@@ -102,7 +102,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
 
   const std::shared_ptr<NcclHub> hub_;
   CudaAllocator& cuda_;  // the hub's
-  const CudaStream stream_;
+  const CudaStream stream_{CudaStream::Priority::kGreatest};
   CudaEvent ready_;
   const std::shared_ptr<StreamStalls> stalls_ = std::make_shared<StreamStalls>();
   const Tensor token_;

@@ -32,8 +32,7 @@ void GpuCommunicator::Reap() {
   }
   RecordStalled(stalls_->TakeEnded(&free_events_));
   // Of lanes, in which groups run: whichever group looks first.
-  std::vector<std::shared_ptr<CudaEvent>> of_queues;
-  RecordStalled(cuda_.queue_stalls().TakeEnded(&of_queues));
+  RecordStalled(cuda_.queue_stalls().TakeEnded());
 }
 
 // The stream is the group's own: while the oldest lasts, no other has begun.

@@ -1,7 +1,9 @@
 #ifndef WEFT_RUNTIME_DEVICE_CUDA_ALLOCATOR_H_
 #define WEFT_RUNTIME_DEVICE_CUDA_ALLOCATOR_H_
 
+#include <atomic>
 #include <memory>
+#include <thread>
 
 #include "runtime/device/cuda/rank_state.h"
 #include "runtime/device/cuda/stream.h"
@@ -26,21 +28,25 @@ class CudaAllocator final : public PooledAllocator, public std::enable_shared_fr
   ~CudaAllocator() override;
 
   Device device() const override { return {DeviceType::kCuda, device_}; }
-  // Where what the rank's thread issues now goes: the rank's own stream, or that of the queue whose scope is open
-  // (runtime/device/device_queue.h).
-  CudaStreamRef stream() const { return current_; }
+  // Where what the calling thread issues now goes: the rank's own stream, or that of the queue whose scope it has open
+  // (runtime/device/device_queue.h). A worker that copies for the rank knows nothing of the rank's scopes.
+  CudaStreamRef stream() const { return has_scope() ? current_ : stream_.ref(); }
   // In whose order memory is handed out and taken back.
   CudaStreamRef rank_stream() const { return stream_.ref(); }
-  CudaQueue* open_queue() const { return open_queue_; }  // null: none
+  CudaQueue* open_queue() const {
+    return has_scope() ? open_queue_ : nullptr;
+  }  // by the calling thread; null: none
   CudaRankState& rank_state() const { return *rank_state_; }
 
   // How long the rank's stream has stood still for lanes.
   StreamStalls& queue_stalls() { return queue_stalls_; }
 
-  // For queues: `queue`, whose stream this is, has opened its scope; null and the rank's own: it has closed it.
+  // For queues: the calling thread has opened the scope of `queue`, whose stream this is; null and the rank's own: it has
+  // closed it.
   void SetOpenQueue(CudaQueue* queue, CudaStreamRef stream) {
     open_queue_ = queue;
     current_ = stream;
+    scope_thread_ = queue == nullptr ? std::thread::id() : std::this_thread::get_id();
   }
 
  protected:
@@ -49,10 +55,13 @@ class CudaAllocator final : public PooledAllocator, public std::enable_shared_fr
   void Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept override;
 
  private:
+  bool has_scope() const { return scope_thread_.load() == std::this_thread::get_id(); }
+
   const int device_;
   const bool fill_freed_;
   const CudaStream stream_;
-  CudaStreamRef current_ = stream_.ref();
+  std::atomic<std::thread::id> scope_thread_ = std::thread::id();  // which has a scope open, if one has
+  CudaStreamRef current_ = stream_.ref();                          // its own, as is open_queue_
   CudaQueue* open_queue_ = nullptr;
   StreamStalls queue_stalls_;
   const std::unique_ptr<CudaRankState> rank_state_ = std::make_unique<CudaRankState>();

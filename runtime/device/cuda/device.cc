@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "runtime/device/cuda/allocator.h"
 #include "runtime/device/cuda/check.h"
 #include "runtime/device/device_backend.h"
@@ -27,8 +29,15 @@ std::shared_ptr<Allocator> MakePinned(const DeviceOptions& options) {
   return MakePinnedAllocator(options.fill_freed);
 }
 
-const RegisterDeviceBackend kRegister(DeviceType::kCuda,
-                                      {&CountCudaDevices, &NameCudaDevice, &MakeCudaAllocator, &MakePinned});
+// CUDA reads it when it starts, which is after static initialisation. Streams that share a connection to the device wait for each
+// other; there are 8 unless it says otherwise, and a rank has more streams (docs/gpus.md).
+DeviceBackend WithConnections(const DeviceBackend& backend) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  return backend;
+}
+
+const RegisterDeviceBackend kRegister(DeviceType::kCuda, WithConnections({&CountCudaDevices, &NameCudaDevice,
+                                                                          &MakeCudaAllocator, &MakePinned}));
 
 }  // namespace
 }  // namespace weft

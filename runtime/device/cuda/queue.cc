@@ -18,9 +18,11 @@ CudaAllocator& CudaAllocatorOf(Allocator& allocator) { return static_cast<CudaAl
 
 DeviceQueue& QueueOf(Allocator& allocator, int number) {
   CudaAllocator& cuda = CudaAllocatorOf(allocator);
-  std::unique_ptr<CudaQueue>& queue = cuda.rank_state().Get<CudaQueues>().by_number[number];
-  if (queue == nullptr) queue = std::make_unique<CudaQueue>(cuda, /*counts_stalls=*/number >= kLaneQueue);
-  return *queue;
+  auto& by_number = cuda.rank_state().Get<CudaQueues>().by_number;
+  const auto known = by_number.find(number);
+  if (known != by_number.end()) return *known->second;
+  auto queue = std::make_unique<CudaQueue>(cuda, /*counts_stalls=*/number >= kLaneQueue);
+  return *by_number.emplace(number, std::move(queue)).first->second;
 }
 
 void Finish(Allocator& allocator) noexcept {
@@ -39,6 +41,11 @@ bool CudaBatch::Test() const noexcept {
   } catch (const Error&) {
     return false;
   }
+}
+
+int64_t CudaBatch::kept_bytes() {
+  const std::lock_guard<std::mutex> lock(kept_mutex_);
+  return kept_.device_bytes;
 }
 
 std::shared_ptr<const void> CudaBatch::LetGoOnDevice() {
@@ -65,7 +72,14 @@ void CudaBatch::Join() {
     open->waited_for_.push_back(shared_from_this());
     return;
   }
-  if (is_joined_) return;
+  if (is_joined_) {
+    done_->Test();  // for its errors
+    return;
+  }
+  // A copy that waits for a lane: what that costs the rank is the lane's.
+  for (const std::shared_ptr<CudaBatch>& other : std::vector(before_)) {
+    if (!queue_.counts_stalls_ && other->queue_.counts_stalls_) other->Join();
+  }
   if (queue_.counts_stalls_) {
     allocator.queue_stalls().Wait(allocator.rank_stream(), done_);
   } else {
@@ -107,10 +121,10 @@ std::shared_ptr<QueuedBatch> CudaQueue::Close(QueueKept kept) {
 void CudaQueue::JoinOldest() {
   int64_t kept_bytes = 0;
   for (auto batch = batches_.rbegin(); batch != batches_.rend(); ++batch) {
-    kept_bytes += (*batch)->kept_.device_bytes;
-    if (kept_bytes <= kMostKeptBytes) continue;
+    kept_bytes += (*batch)->kept_bytes();
+    if (kept_bytes <= kMostKeptBytes || batch == batches_.rbegin()) continue;
     const std::shared_ptr<CudaBatch> oldest = *batch;  // and with it those before
-    if (batch != batches_.rbegin()) oldest->Join();
+    oldest->Join();
     return;
   }
 }
@@ -138,6 +152,7 @@ std::shared_ptr<CudaEvent> CudaQueue::TakeEvent() {
 }
 
 void CudaQueue::LetGoOfDone() {
+  if (counts_stalls_) allocator_.queue_stalls().AddUpEnded();
   while (!batches_.empty() && batches_.front()->Test()) {
     const std::shared_ptr<CudaBatch> batch = std::move(batches_.front());
     batches_.pop_front();

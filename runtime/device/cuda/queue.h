@@ -35,6 +35,7 @@ class CudaBatch final : public QueuedBatch, public std::enable_shared_from_this<
  private:
   friend class CudaQueue;
 
+  int64_t kept_bytes();
   // What it keeps no more: of the device because the rank's stream waits for it, or all since it has run.
   std::shared_ptr<const void> LetGoOnDevice();
   QueueKept LetGo();
@@ -52,9 +53,12 @@ class CudaBatch final : public QueuedBatch, public std::enable_shared_from_this<
 // (CudaAllocator::stream).
 class CudaQueue final : public DeviceQueue {
  public:
-  // `counts_stalls`: how long the rank's stream stands still for it goes to the allocator's stalls.
+  // `counts_stalls`: it is a lane's: how long the rank's stream stands still for it goes to the allocator's stalls, and its
+  // kernels go before the rank's, which would have them wait for a whole product.
   CudaQueue(CudaAllocator& allocator, bool counts_stalls)
-      : allocator_(allocator), counts_stalls_(counts_stalls) {}
+      : allocator_(allocator),
+        counts_stalls_(counts_stalls),
+        stream_(counts_stalls ? CudaStream::Priority::kGreatest : CudaStream::Priority::kDefault) {}
 
   CudaStreamRef stream() const { return stream_.ref(); }
 
@@ -81,7 +85,7 @@ class CudaQueue final : public DeviceQueue {
 
   CudaAllocator& allocator_;  // whose it is
   const bool counts_stalls_;
-  CudaStream stream_;
+  const CudaStream stream_;
   CudaEvent issued_;                                // of the rank's stream
   std::deque<std::shared_ptr<CudaBatch>> batches_;  // not known to have run
   std::vector<std::shared_ptr<CudaEvent>> free_events_;

@@ -12,8 +12,16 @@ void CudaStreamRef::Synchronize() const {
   CheckCuda(cudaStreamSynchronize(handle_), "cudaStreamSynchronize");
 }
 
-CudaStream::CudaStream() {
-  CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+CudaStream::CudaStream(Priority priority) {
+  if (priority == Priority::kDefault) {
+    CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    return;
+  }
+  int least = 0;
+  int greatest = 0;
+  CheckCuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  CheckCuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, greatest),
+            "cudaStreamCreateWithPriority");
 }
 
 CudaStream::~CudaStream() { cudaStreamDestroy(handle_); }

@@ -29,7 +29,10 @@ class CudaStreamRef {
 // Owns a stream of the current device, which does not wait for the default stream.
 class CudaStream {
  public:
-  CudaStream();
+  // With kGreatest, blocks of its kernels go before those of other streams that wait for room on the device.
+  enum class Priority { kDefault, kGreatest };
+
+  explicit CudaStream(Priority priority = Priority::kDefault);
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;

@@ -22,9 +22,13 @@ class StreamStalls {
   void Wait(CudaStreamRef stream, const std::shared_ptr<CudaEvent>& done);
 
   // The nanoseconds of those that have ended and that nobody has taken. Events that nobody else holds any more go to
-  // `free_events`.
+  // `free_events`; null: they go.
   // Errors: those of the device.
-  int64_t TakeEnded(std::vector<std::shared_ptr<CudaEvent>>* free_events);
+  int64_t TakeEnded(std::vector<std::shared_ptr<CudaEvent>>* free_events = nullptr);
+
+  // Adds up those that have ended for the next TakeEnded, and keeps their events no longer: for when nobody may ever ask.
+  // Errors: those of the device.
+  void AddUpEnded();
 
  private:
   struct Stall {
@@ -32,7 +36,10 @@ class StreamStalls {
     std::shared_ptr<CudaEvent> done;   // of the operation
   };
 
+  void AddUp(std::vector<std::shared_ptr<CudaEvent>>* free_events);  // mutex_ held
+
   std::mutex mutex_;
+  int64_t ended_ns_ = 0;      // that nobody has taken
   std::deque<Stall> stalls_;  // in the order of the waits
   std::vector<std::shared_ptr<CudaEvent>> free_begun_;
 };

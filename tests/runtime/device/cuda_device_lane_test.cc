@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/queued_work.h"
 #include "runtime/device/cuda/allocator.h"
 #include "runtime/device/cuda/check.h"
 #include "runtime/device/cuda/launch.h"
@@ -242,6 +244,61 @@ TEST_F(CudaDeviceLaneTest, AQueueKeepsSoMuchMemory) {
   EXPECT_TRUE(gone[2] && gone[3]);
 }
 
+// One that is larger than that alone stays, since it has just begun, but none before it.
+TEST_F(CudaDeviceLaneTest, ALargeCopyIsKeptAlone) {
+  const std::shared_ptr<CudaAllocator> allocator = MakeFilling();
+  std::atomic<bool> may_run = false;
+  std::array<bool, 3> gone = {};
+  for (size_t i = 0; i < gone.size(); ++i) {
+    QueueScope scope(DeviceQueueOf(*allocator, kToHostQueue), /*follows_rank=*/true);
+    CheckCuda(cuda_emulator::IssueWhenReady(allocator->stream().handle(), [&] { return may_run.load(); }),
+              "IssueWhenReady");
+    scope.End({.on_device = std::make_shared<const Held>(&gone[i]), .device_bytes = 2 * kMostKeptBytes});
+    EXPECT_EQ(gone, (std::array<bool, 3>{i >= 1, i >= 2, false})) << i;
+  }
+  may_run = true;
+  FinishDeviceQueues(*allocator);
+}
+
+TEST_F(CudaDeviceLaneTest, AQueueThatCannotBeMadeIsNone) {
+  const std::shared_ptr<CudaAllocator> allocator = MakeFilling();
+  for (const char* call : {"cudaStreamCreateWithFlags", "cudaStreamCreateWithPriority"}) {
+    cuda_emulator::FailNext(call, cudaErrorIllegalAddress);
+  }
+  for (const int number : {kToHostQueue, kLaneQueue}) {
+    EXPECT_THAT(MessageOf([&] { DeviceQueueOf(*allocator, number); }),
+                testing::HasSubstr("a kernel that ran before"));
+  }
+  FinishDeviceQueues(*allocator);
+  for (const int number : {kToHostQueue, kLaneQueue}) DeviceQueueOf(*allocator, number);
+  FinishDeviceQueues(*allocator);
+}
+
+TEST_F(CudaDeviceLaneTest, AScopeIsItsThreadsAlone) {
+  const std::shared_ptr<CudaAllocator> allocator = MakeFilling();
+  const QueueScope scope(DeviceQueueOf(*allocator, kLaneQueue), /*follows_rank=*/false);
+  EXPECT_NE(allocator->stream().handle(), allocator->rank_stream().handle());
+  std::thread worker([&] {
+    EXPECT_EQ(allocator->stream().handle(), allocator->rank_stream().handle());
+    EXPECT_EQ(allocator->open_queue(), nullptr);
+  });
+  worker.join();
+}
+
+// So that a collective goes on beside a large product.
+TEST_F(CudaDeviceLaneTest, LanesGoBeforeTheRanksKernels) {
+  const std::shared_ptr<CudaAllocator> allocator = MakeFilling();
+  const auto priority_of = [&](CudaStreamRef stream) {
+    int priority = 0;
+    CheckCuda(cudaStreamGetPriority(stream.handle(), &priority), "cudaStreamGetPriority");
+    return priority;
+  };
+  for (const int number : {kToHostQueue, kFromHostQueue, kLaneQueue, kLaneQueue + 1}) {
+    const QueueScope scope(DeviceQueueOf(*allocator, number), /*follows_rank=*/false);
+    EXPECT_EQ(priority_of(allocator->stream()) < priority_of(allocator->rank_stream()), number >= kLaneQueue);
+  }
+}
+
 TEST_F(CudaDeviceLaneTest, WhatAScopeLeavesBehindIsWaitedFor) {
   const std::shared_ptr<CudaAllocator> allocator = MakeFilling();
   const auto fail = [&] {
@@ -295,6 +352,52 @@ TEST_F(CudaDeviceLaneTest, WaitsForLanesAreMeasured) {
     EXPECT_EQ(allocator->queue_stalls().TakeEnded(&events), 0);
     FinishDeviceQueues(*allocator);
   }
+}
+
+// A batch of `queue` that stands still for a while, behind `before`.
+std::shared_ptr<QueuedBatch> SlowBatch(CudaAllocator& allocator, int queue,
+                                       const std::shared_ptr<QueuedBatch>& before = nullptr) {
+  QueueScope scope(DeviceQueueOf(allocator, queue), /*follows_rank=*/true);
+  if (before != nullptr) before->Join();
+  const auto num_asked = std::make_shared<int>(0);
+  CheckCuda(
+      cuda_emulator::IssueWhenReady(allocator.stream().handle(), [num_asked] { return ++*num_asked > 3; }),
+      "IssueWhenReady");
+  return scope.End({});
+}
+
+// Whoever waits for a copy of what a lane brings waits for the lane: on the host, or in the rank's stream.
+TEST_F(CudaDeviceLaneTest, WaitsForLanesBehindCopiesAreMeasured) {
+  for (const bool on_host : {false, true}) {
+    const std::shared_ptr<CudaAllocator> allocator = MakeFilling();
+    const std::shared_ptr<QueuedBatch> lane = SlowBatch(*allocator, kLaneQueue);
+    const std::shared_ptr<QueuedBatch> copy = SlowBatch(*allocator, kToHostQueue, lane);
+    if (on_host) {
+      MakeArrivalWork(copy, {MakeQueuedWork(lane)}).Wait();
+    } else {
+      copy->Join();
+      allocator->rank_stream().Synchronize();
+    }
+    std::vector<std::shared_ptr<CudaEvent>> events;
+    EXPECT_GT(allocator->queue_stalls().TakeEnded(&events), 0) << on_host;
+    FinishDeviceQueues(*allocator);
+  }
+}
+
+// Where nobody takes what was measured, as without NCCL, it is a number.
+TEST_F(CudaDeviceLaneTest, MeasurementsDoNotPileUp) {
+  const std::shared_ptr<CudaAllocator> allocator = MakeFilling();
+  int64_t num_events = 0;
+  for (int i = 0; i < 30; ++i) {
+    SlowBatch(*allocator, kLaneQueue)->Join();
+    allocator->rank_stream().Synchronize();
+    if (i == 10) num_events = cuda_emulator::NumEvents();
+  }
+  EXPECT_LE(cuda_emulator::NumEvents(), num_events);
+  std::vector<std::shared_ptr<CudaEvent>> events;
+  EXPECT_GT(allocator->queue_stalls().TakeEnded(&events), 0);
+  EXPECT_EQ(allocator->queue_stalls().TakeEnded(&events), 0);
+  FinishDeviceQueues(*allocator);
 }
 
 }  // namespace

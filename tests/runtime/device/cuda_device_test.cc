@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -86,6 +87,13 @@ TEST_F(CudaDeviceTest, OutOfMemoryNamesWhatThereIs) {
   EXPECT_THAT(MessageOf([&] { capped->Allocate(4097); }), HasSubstr("cap 4096 bytes"));
   EXPECT_THAT(MessageOf([] { MakeAllocator({DeviceType::kCpu}, {.cap_bytes = 64})->Allocate(65); }),
               HasSubstr("out of memory on cpu: cannot allocate 65 bytes; live 0 bytes"));
+}
+
+// A rank has more streams than share none by CUDA's default; who starts the program may say otherwise.
+TEST_F(CudaDeviceTest, StreamsHaveConnectionsOfTheirOwn) {
+  const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  ASSERT_NE(connections, nullptr);
+  EXPECT_STREQ(connections, "32");
 }
 
 TEST_F(CudaDeviceTest, ErrorsNameTheCall) {

@@ -18,6 +18,21 @@ bool Agree(const FakeNccl::Call& a, const FakeNccl::Call& b) {
   return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op && a.peer == b.peer;
 }
 
+// The bytes that `rank` of `size` puts into it.
+size_t InputBytes(const FakeNccl::Call& call, int rank, int size) {
+  const auto bytes = static_cast<size_t>(call.count * NcclTypeSize(call.type));
+  switch (call.kind) {
+    case FakeNccl::Kind::kReduceScatter:
+      return bytes * static_cast<size_t>(size);
+    case FakeNccl::Kind::kBroadcast:
+      return rank == call.peer ? bytes : 0;
+    case FakeNccl::Kind::kRecv:
+      return 0;
+    default:
+      return bytes;
+  }
+}
+
 // Writes the results of a collective that all members have come to.
 void Perform(const std::vector<const FakeNccl::Call*>& calls) {
   const FakeNccl::Call& first = *calls[0];
@@ -73,15 +88,25 @@ void Perform(const std::vector<const FakeNccl::Call*>& calls) {
 
 // What a communicator's members share.
 struct FakeNccl::Clique {
-  struct Collective {
-    std::map<int, Call> posted;
-    bool done = false;
-  };
-  struct Packet {
+  // What a member has come to, with its input as it was then: the earliest that NCCL may read it.
+  struct Posted {
+    Posted(const Call& posted, int rank, int size) : call(posted) {
+      const char* const first = static_cast<const char*>(posted.input);
+      input.assign(first, first + InputBytes(posted, rank, size));
+      call.input = input.data();
+    }
+    Posted(const Posted&) = delete;
+    Posted& operator=(const Posted&) = delete;
+
     Call call;
+    std::vector<char> input;
+    bool done = false;  // of a message
+  };
+  struct Collective {
+    std::map<int, Posted> posted;
     bool done = false;
   };
-  using Packets = std::map<std::pair<int, int>, std::map<uint64_t, Packet>>;  // by ends, numbered
+  using Packets = std::map<std::pair<int, int>, std::map<uint64_t, Posted>>;  // by ends, numbered
 
   int size = 0;
   bool broken = false;  // a member has aborted: its buffers may be gone
@@ -324,13 +349,13 @@ bool FakeNccl::TryFinish(Operation& operation) {
   for (const Operation::Part& part : operation.parts) {
     if (!IsMessage(part.call.kind)) {
       Clique::Collective& collective = clique.collectives[part.number];
-      collective.posted.try_emplace(comm.rank, part.call);
+      collective.posted.try_emplace(comm.rank, part.call, comm.rank, clique.size);
       if (!collective.done && !clique.broken && static_cast<int>(collective.posted.size()) == clique.size) {
         std::vector<const Call*> calls;
         bool agree = true;
-        for (const auto& [rank, call] : collective.posted) {
-          agree = agree && Agree(collective.posted.begin()->second, call);
-          calls.push_back(&call);
+        for (const auto& [rank, member] : collective.posted) {
+          agree = agree && Agree(collective.posted.begin()->second.call, member.call);
+          calls.push_back(&member.call);
         }
         if (agree) {
           Perform(calls);
@@ -343,15 +368,15 @@ bool FakeNccl::TryFinish(Operation& operation) {
     const bool sends = part.call.kind == Kind::kSend;
     const std::pair<int, int> ends =
         sends ? std::pair(comm.rank, part.call.peer) : std::pair(part.call.peer, comm.rank);
-    Clique::Packet& mine = (sends ? clique.sends : clique.receives)[ends]
-                               .try_emplace(part.number, Clique::Packet{part.call})
+    Clique::Posted& mine = (sends ? clique.sends : clique.receives)[ends]
+                               .try_emplace(part.number, part.call, comm.rank, clique.size)
                                .first->second;
     auto& others = (sends ? clique.receives : clique.sends)[ends];
     const auto other = others.find(part.number);
     if (!mine.done && !clique.broken && other != others.end() &&
         other->second.call.count == part.call.count) {
-      const Call& from = sends ? part.call : other->second.call;
-      const Call& to = sends ? other->second.call : part.call;
+      const Call& from = sends ? mine.call : other->second.call;
+      const Call& to = sends ? other->second.call : mine.call;
       std::memcpy(to.output, from.input, static_cast<size_t>(from.count * NcclTypeSize(from.type)));
       mine.done = other->second.done = true;
     }
