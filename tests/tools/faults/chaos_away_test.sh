@@ -40,7 +40,7 @@ expect alone '"kills":2' '"recovered":2' '"equal":true' '"left_behind":0'
 # --- A signal while an agent is stopped ends the whole job.
 "$chaos" "${flags[@]}" --folder=told --kinds=pause --kills=1 --nodes=2 --suspicion_time=20s > told.json 2> told.err &
 pid=$!
-until grep -q "pause of node" told.err; do
+until grep -qs "pause of node" told.err; do
   kill -0 $pid 2> /dev/null || { fail "told: it has ended: $(cat told.err)"; break; }
   sleep 0.05
 done
