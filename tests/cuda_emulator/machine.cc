@@ -229,6 +229,15 @@ int64_t NumWaitingPairs() {
   return static_cast<int64_t>(TheCuda().waiting_pairs.size());
 }
 
+bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it) {
+  constexpr int kMostRuns = 10;
+  for (int run = 0; run < kMostRuns; ++run) {
+    LeaveOutWaits(waits, only);
+    if (run_shows_it()) return true;
+  }
+  return false;
+}
+
 int64_t NumLeftOut() {
   Lock lock(TheCuda().mutex);
   return TheCuda().num_left_out;

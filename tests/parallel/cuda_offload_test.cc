@@ -128,9 +128,17 @@ TEST(CudaOffloadTest, ChangesNoBit) {
   }
 }
 
+// What other waits cover in these steps. The rank's last one is for the copy of the count of updates, which the host has waited
+// for long before the next step counts. Under fsdp the parameters' lane waits for the rank because it writes to new memory, but
+// also for the copy from the host, which was issued just before and has waited for the rank.
+bool IsCovered(bool is_fsdp, LeftOut waits, int64_t only, int64_t num_pairs) {
+  return waits == LeftOut::kWaitsOfFirst ? only == num_pairs - 1 : is_fsdp && only == 4;
+}
+
 TEST(CudaOffloadTest, EachWaitLeftOutIsSeen) {
   const Style offload = Offload({.parameters = true, .activations = true});
-  for (const Plan& plan : {kDdp, kFsdp}) {
+  for (const bool is_fsdp : {false, true}) {
+    const Plan& plan = is_fsdp ? kFsdp : kDdp;
     const Outcome expected = Train(plan, offload);
     for (const LeftOut waits : {LeftOut::kWaitsOfFirst, LeftOut::kWaitsOfOthers}) {
       cuda_emulator::LeaveOutWaits(waits, /*only=*/1000);
@@ -138,13 +146,16 @@ TEST(CudaOffloadTest, EachWaitLeftOutIsSeen) {
       const int64_t num_pairs = cuda_emulator::NumWaitingPairs();
       EXPECT_GT(num_pairs, 1);
       for (int64_t only = 0; only < num_pairs; ++only) {
-        cuda_emulator::LeaveOutWaits(waits, only);
-        Outcome outcome;
-        const std::string error = MessageOf([&] { outcome = Train(plan, offload); });
-        EXPECT_GT(cuda_emulator::NumLeftOut(), 0);
-        EXPECT_TRUE(error != "no error" || outcome.values != expected.values)
+        if (IsCovered(is_fsdp, waits, only, num_pairs)) continue;
+        const auto differs = [&] {
+          Outcome outcome;
+          const std::string error = MessageOf([&] { outcome = Train(plan, offload); });
+          return error != "no error" || outcome.values != expected.values;
+        };
+        EXPECT_TRUE(cuda_emulator::ShowsInSomeRun(waits, only, differs))
             << (waits == LeftOut::kWaitsOfFirst ? "of the rank's stream" : "of other streams") << ", pair "
             << only << " of " << num_pairs;
+        EXPECT_GT(cuda_emulator::NumLeftOut(), 0);
       }
       cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
     }

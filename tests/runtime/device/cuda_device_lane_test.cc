@@ -270,8 +270,6 @@ TEST_F(CudaDeviceLaneTest, AQueueThatCannotBeMadeIsNone) {
                 testing::HasSubstr("a kernel that ran before"));
   }
   FinishDeviceQueues(*allocator);
-  for (const int number : {kToHostQueue, kLaneQueue}) DeviceQueueOf(*allocator, number);
-  FinishDeviceQueues(*allocator);
 }
 
 TEST_F(CudaDeviceLaneTest, AScopeIsItsThreadsAlone) {
@@ -372,12 +370,8 @@ TEST_F(CudaDeviceLaneTest, WaitsForLanesBehindCopiesAreMeasured) {
     const std::shared_ptr<CudaAllocator> allocator = MakeFilling();
     const std::shared_ptr<QueuedBatch> lane = SlowBatch(*allocator, kLaneQueue);
     const std::shared_ptr<QueuedBatch> copy = SlowBatch(*allocator, kToHostQueue, lane);
-    if (on_host) {
-      MakeArrivalWork(copy, {MakeQueuedWork(lane)}).Wait();
-    } else {
-      copy->Join();
-      allocator->rank_stream().Synchronize();
-    }
+    on_host ? MakeArrivalWork(copy, {MakeQueuedWork(lane)}).Wait() : copy->Join();
+    if (!on_host) allocator->rank_stream().Synchronize();
     std::vector<std::shared_ptr<CudaEvent>> events;
     EXPECT_GT(allocator->queue_stalls().TakeEnded(&events), 0) << on_host;
     FinishDeviceQueues(*allocator);

@@ -20,17 +20,10 @@ bool Agree(const FakeNccl::Call& a, const FakeNccl::Call& b) {
 
 // The bytes that `rank` of `size` puts into it.
 size_t InputBytes(const FakeNccl::Call& call, int rank, int size) {
-  const auto bytes = static_cast<size_t>(call.count * NcclTypeSize(call.type));
-  switch (call.kind) {
-    case FakeNccl::Kind::kReduceScatter:
-      return bytes * static_cast<size_t>(size);
-    case FakeNccl::Kind::kBroadcast:
-      return rank == call.peer ? bytes : 0;
-    case FakeNccl::Kind::kRecv:
-      return 0;
-    default:
-      return bytes;
-  }
+  using Kind = FakeNccl::Kind;
+  if (call.kind == Kind::kRecv || (call.kind == Kind::kBroadcast && rank != call.peer)) return 0;
+  const int pieces = call.kind == Kind::kReduceScatter ? size : 1;
+  return static_cast<size_t>(call.count * NcclTypeSize(call.type) * pieces);
 }
 
 // Writes the results of a collective that all members have come to.
@@ -43,41 +36,34 @@ void Perform(const std::vector<const FakeNccl::Call*>& calls) {
     for (const FakeNccl::Call* call : calls) all.push_back(static_cast<const char*>(call->input) + offset);
     return all;
   };
-  // All inputs are read before any output is written: some are in place.
   switch (first.kind) {
+    case FakeNccl::Kind::kReduce:
     case FakeNccl::Kind::kAllReduce: {
       const std::vector<char> result = ReduceAroundRing(first.type, first.op, inputs(0), first.count);
-      for (const FakeNccl::Call* call : calls) std::memcpy(call->output, result.data(), bytes);
-      return;
-    }
-    case FakeNccl::Kind::kReduce: {
-      const std::vector<char> result = ReduceAroundRing(first.type, first.op, inputs(0), first.count);
-      std::memcpy(calls[first.peer]->output, result.data(), bytes);
+      for (const FakeNccl::Call* call : calls) {
+        const bool receives = first.kind == FakeNccl::Kind::kAllReduce || call == calls[first.peer];
+        if (receives) std::memcpy(call->output, result.data(), bytes);
+      }
       return;
     }
     case FakeNccl::Kind::kReduceScatter: {
-      std::vector<std::vector<char>> results;
       for (int r = 0; r < n; ++r) {
-        results.push_back(ReduceAroundRing(first.type, first.op, inputs(r * bytes), first.count));
+        const std::vector<char> result =
+            ReduceAroundRing(first.type, first.op, inputs(r * bytes), first.count);
+        std::memcpy(calls[r]->output, result.data(), bytes);
       }
-      for (int r = 0; r < n; ++r) std::memcpy(calls[r]->output, results[r].data(), bytes);
       return;
     }
-    case FakeNccl::Kind::kBroadcast: {
-      const char* const root = static_cast<const char*>(calls[first.peer]->input);
-      const std::vector<char> data(root, root + bytes);
-      for (const FakeNccl::Call* call : calls) std::memcpy(call->output, data.data(), bytes);
+    case FakeNccl::Kind::kBroadcast:
+      for (const FakeNccl::Call* call : calls) std::memcpy(call->output, calls[first.peer]->input, bytes);
       return;
-    }
-    case FakeNccl::Kind::kAllGather: {
-      std::vector<char> all;
-      for (const void* input : inputs(0)) {
-        const char* const piece = static_cast<const char*>(input);
-        all.insert(all.end(), piece, piece + bytes);
+    case FakeNccl::Kind::kAllGather:
+      for (const FakeNccl::Call* call : calls) {
+        for (int r = 0; r < n; ++r) {
+          std::memcpy(static_cast<char*>(call->output) + r * bytes, calls[r]->input, bytes);
+        }
       }
-      for (const FakeNccl::Call* call : calls) std::memcpy(call->output, all.data(), all.size());
       return;
-    }
     case FakeNccl::Kind::kSend:
     case FakeNccl::Kind::kRecv:
       return;
@@ -90,14 +76,10 @@ void Perform(const std::vector<const FakeNccl::Call*>& calls) {
 struct FakeNccl::Clique {
   // What a member has come to, with its input as it was then: the earliest that NCCL may read it.
   struct Posted {
-    Posted(const Call& posted, int rank, int size) : call(posted) {
-      const char* const first = static_cast<const char*>(posted.input);
-      input.assign(first, first + InputBytes(posted, rank, size));
+    Posted(const Call& posted, int rank, int size) : call(posted), input(InputBytes(posted, rank, size)) {
+      std::copy_n(static_cast<const char*>(posted.input), input.size(), input.begin());
       call.input = input.data();
     }
-    Posted(const Posted&) = delete;
-    Posted& operator=(const Posted&) = delete;
-
     Call call;
     std::vector<char> input;
     bool done = false;  // of a message
