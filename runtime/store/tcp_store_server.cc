@@ -1,5 +1,6 @@
 #include "runtime/store/tcp_store_server.h"
 
+#include <grpc/support/time.h>
 #include <grpcpp/grpcpp.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -74,7 +75,7 @@ class TcpStoreServer::Running {
     if (expirer_.joinable()) expirer_.join();
     if (server_ == nullptr) return;
     service_.BeginShutdown();
-    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));  // a wall clock might jump back meanwhile
   }
 
   // The port; 0 if it cannot listen.
