@@ -30,8 +30,8 @@ from packages.debian import Need, Problem, closure, lies_in, missing, packages_o
 PATH = ["/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin"]
 
 # Scripts that neither the build nor a test starts: a person does, and sees to what they need.
-BY_HAND = ["benchmarks/peers/*", "deploy/*", "docs/api/make.sh", "tests/dtensor/checkpoint/dcp/make_*.py", "tests/golden/make_*.py", "tools/bare_machine.sh",
-           "tools/clang_tidy.sh", "tools/coverage.sh", "tools/gpu_check.sh"]
+BY_HAND = ["benchmarks/peers/*", "deploy/*", "docs/api/make.sh", "tests/dtensor/checkpoint/dcp/make_*.py", "tests/golden/make_*.py", "tests/tools/pytorch_reads_export.py",
+           "tools/bare_machine.sh", "tools/clang_tidy.sh", "tools/coverage.sh", "tools/gpu_check.sh"]
 
 # Programs that a script can do without.
 OPTIONAL = {
@@ -48,9 +48,11 @@ SOURCES_THAT_START = {
     "tests/runtime/store/certificates.h": ["sh", "openssl"],
     "tests/runtime/store/child.cc": [],
     "tests/tools/check_packages_test.py": [],  # it only quotes such sources
+    "tests/tools/draw_trace_test.py": ["python3"],
     "tests/tools/export_test.py": [],  # tools:checkpoint
     "tests/tools/merge_traces_test.py": ["python3"],
     "tests/tools/launcher/running_program.cc": ["bash", "env", "head", "seq", "sleep", "touch", "true"],
+    "tools/faults/cables.cc": ["ip"],
     "tools/faults/job.cc": [],  # weft_run
     "tools/packages/debian.py": ["apt-get", "dpkg-query", "gcc", "git", "ldconfig", "readelf", "update-alternatives"],
 }
