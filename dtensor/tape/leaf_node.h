@@ -58,7 +58,8 @@ class LeafNode : public TapeNode {
   // `hooks` are called when a gradient has come to rest, or is on its way and the first to read it waits; null: none.
   void set_ready_hooks(std::shared_ptr<const HookList<void()>> hooks) { ready_hooks_ = std::move(hooks); }
   // One more term, in the gradient's layout. It may be pending, or in the dtype in which it was reduced: it is cast and
-  // added when the sum is asked for, or when the next comes; at once, where it is brought to the host.
+  // added when the sum is asked for, or when the next comes; at once, where a CPU's is brought to its second memory. A
+  // GPU's copy to the host begins at once.
   void AddGradient(DTensor term);
 
  private:
