@@ -252,7 +252,7 @@ echo '{"entries": [{"path": "", "style": "DataParallel", "axis": "dp"}, {"path":
 "$train" "${small[@]}" --mesh=dp=2 --eval_every=0 --steps=3 --communication=int8 > whole.json 2> few.err || fail "int8: $(tail -1 few.err)"
 "$train" "${small[@]}" --mesh=dp=2 --eval_every=0 --steps=3 --plan=few_plan.json > again.json 2> few.err || fail "a plan of int8: $(tail -1 few.err)"
 diff <(losses whole.json) <(losses again.json) || fail "a plan of int8 is not --communication=int8"
-# Also where gradients rest split, in stages, and in f16; a method that sums exactly for now changes no loss.
+# The same where gradients rest split, in stages, and in f16. Before its start_step powersgd sums exactly, and changes no loss.
 for where in "--mesh=dp=2 --plan=zero2" "--mesh=dp=2 --plan=fsdp" "--mesh=replica=2,shard=2 --plan=hsdp" \
   "--mesh=pp=2,dp=2 --plan=fsdp --microbatches=2" "--mesh=dp=2 --plan=fsdp --dtype=f16"; do
   read -ra place <<< "$where"

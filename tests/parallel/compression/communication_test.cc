@@ -1,6 +1,5 @@
 // Training with compressed gradients: what it moves, where it gets, and that its state is state.
 
-#include <cmath>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -22,6 +21,7 @@
 #include "runtime/base/float16.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
+#include "tests/parallel/compression/compressed_training.h"
 #include "tests/parallel/training_run.h"
 
 namespace weft {
@@ -211,14 +211,6 @@ TEST(CommunicationTest, NarrowGradientsAreSummedInF32) {
     }
     EXPECT_TRUE(is_wide || method == "topk(1)") << method;
   }
-}
-
-double Distance(const FullTensors& a, const FullTensors& b) {
-  double square = 0;
-  for (const auto& [path, values] : a) {
-    for (size_t i = 0; i < values.size(); ++i) square += std::pow(values[i] - b.at(path)[i], 2);
-  }
-  return std::sqrt(square);
 }
 
 // How far training gets from one device's: of the way that the parameters have gone.

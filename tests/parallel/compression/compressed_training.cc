@@ -1,5 +1,6 @@
 #include "tests/parallel/compression/compressed_training.h"
 
+#include <cmath>
 #include <mutex>
 #include <utility>
 
@@ -193,6 +194,14 @@ std::vector<double> Unsent(const TrainingOutcome& outcome, const std::string& pa
     for (size_t i = 0; i < found->second.size(); ++i) sum[i % size] += found->second[i];
   }
   return sum;
+}
+
+double Distance(const FullTensors& a, const FullTensors& b) {
+  double square = 0;
+  for (const auto& [path, values] : a) {
+    for (size_t i = 0; i < values.size(); ++i) square += std::pow(values[i] - b.at(path)[i], 2);
+  }
+  return std::sqrt(square);
 }
 
 }  // namespace weft

@@ -92,6 +92,9 @@ class CompressedTrainingOnRank {
 // What is yet to be sent of a parameter of so many elements: a residual's rows, and those of what replicas sum, added up.
 std::vector<double> Unsent(const TrainingOutcome& outcome, const std::string& parameter, size_t size);
 
+// How far apart two sets of the same tensors are: the root of the sum of all squared differences.
+double Distance(const FullTensors& a, const FullTensors& b);
+
 }  // namespace weft
 
 #endif  // WEFT_TESTS_PARALLEL_COMPRESSION_COMPRESSED_TRAINING_H_

@@ -14,28 +14,6 @@
 namespace weft {
 namespace {
 
-// What of all gradients is neither in the sums nor in the residuals, in units of the leaf's largest exact sum over the
-// steps; the worst leaf's.
-double Lost(const SummedGradients& run) {
-  const GradientSums sums = SumGradients(run);
-  const std::vector<std::vector<double>> residuals = ResidualSums(run, sums);
-  double worst = 0;
-  for (size_t leaf = 0; leaf < run.shapes.size(); ++leaf) {
-    double largest = 0, lost = 0;
-    for (int64_t i = 0; i < run.shapes[leaf].num_elements(); ++i) {
-      double made = residuals[leaf][i], exact = 0;
-      for (int64_t step = 0; step < run.steps; ++step) {
-        made += sums.sums[step][leaf][i];
-        exact += sums.exact[step][leaf][i];
-      }
-      largest = std::max(largest, std::abs(exact));
-      lost = std::max(lost, std::abs(made - exact));
-    }
-    if (lost > 0) worst = std::max(worst, lost / largest);
-  }
-  return worst;
-}
-
 constexpr const char* kMethods[] = {
     "bf16",         "f16",         "int8",
     "int8(64)",     "onebit",      "topk(0.05)",

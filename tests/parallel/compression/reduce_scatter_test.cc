@@ -49,30 +49,6 @@ SummedGradients RunOf(const std::string& method, const Ranks& ranks) {
   return {.method = method, .num_ranks = ranks.count, .scatters = true, .num_replicas = ranks.replicas};
 }
 
-// What of all gradients is neither in the sums nor in the residuals, in units of the leaf's largest exact sum over the
-// steps; the worst leaf's.
-double Lost(const SummedGradients& run) {
-  const GradientSums sums = SumGradients(run);
-  const std::vector<std::vector<double>> residuals = ResidualSums(run, sums);
-  double worst = 0;
-  for (size_t leaf = 0; leaf < run.shapes.size(); ++leaf) {
-    double largest = 0, lost = 0;
-    for (int64_t i = 0; i < run.shapes[leaf].num_elements(); ++i) {
-      double made = residuals[leaf][i], exact = 0;
-      for (int64_t step = 0; step < run.steps; ++step) {
-        if (run.skips && run.skips(step)) continue;
-        const double scale = run.scale ? run.scale(step) : 1;
-        made += sums.sums[step][leaf][i] / scale;
-        exact += sums.exact[step][leaf][i] / scale;
-      }
-      largest = std::max(largest, std::abs(exact));
-      lost = std::max(lost, std::abs(made - exact));
-    }
-    if (lost > 0) worst = std::max(worst, lost / largest);
-  }
-  return worst;
-}
-
 TEST(ReduceScatterTest, NothingIsLost) {
   for (const std::string method : kMethods) {
     for (const Ranks& ranks : kRanks) {

@@ -20,14 +20,6 @@ namespace {
 constexpr const char* kMethods[] = {"bf16",         "int8",       "onebit", "topk(0.1, momentum=0.5)",
                                     "randomk(0.2)", "powersgd(2)"};
 
-double Distance(const FullTensors& a, const FullTensors& b) {
-  double square = 0;
-  for (const auto& [path, values] : a) {
-    for (size_t i = 0; i < values.size(); ++i) square += std::pow(values[i] - b.at(path)[i], 2);
-  }
-  return std::sqrt(square);
-}
-
 // How far training gets from one device's: of the way that the parameters have gone.
 TEST(ShardedTrainingTest, TrainsNearOneDevice) {
   const TrainingOutcome begin = TrainCompressed({.place = {"", DataPlan::kDdp}, .last = 0});

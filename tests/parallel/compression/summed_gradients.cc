@@ -1,5 +1,6 @@
 #include "tests/parallel/compression/summed_gradients.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -138,6 +139,28 @@ std::vector<std::vector<double>> ResidualSums(const SummedGradients& run, const 
     }
   }
   return residuals;
+}
+
+double Lost(const SummedGradients& run) {
+  const GradientSums sums = SumGradients(run);
+  const std::vector<std::vector<double>> residuals = ResidualSums(run, sums);
+  double worst = 0;
+  for (size_t leaf = 0; leaf < run.shapes.size(); ++leaf) {
+    double largest = 0, lost = 0;
+    for (int64_t i = 0; i < run.shapes[leaf].num_elements(); ++i) {
+      double made = residuals[leaf][i], exact = 0;
+      for (int64_t step = 0; step < run.steps; ++step) {
+        if (run.skips && run.skips(step)) continue;
+        const double scale = run.scale ? run.scale(step) : 1;
+        made += sums.sums[step][leaf][i] / scale;
+        exact += sums.exact[step][leaf][i] / scale;
+      }
+      largest = std::max(largest, std::abs(exact));
+      lost = std::max(lost, std::abs(made - exact));
+    }
+    if (lost > 0) worst = std::max(worst, lost / largest);
+  }
+  return worst;
 }
 
 }  // namespace weft

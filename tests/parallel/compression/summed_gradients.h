@@ -45,6 +45,10 @@ GradientSums SumGradients(const SummedGradients& run);
 // The residuals of all ranks, added up, by leaf; 0 where a leaf has none.
 std::vector<std::vector<double>> ResidualSums(const SummedGradients& run, const GradientSums& sums);
 
+// What of all gradients is neither in the sums nor in the residuals, in units of the leaf's largest exact sum over the
+// steps that are applied; the worst leaf's.
+double Lost(const SummedGradients& run);
+
 // What the default terms are.
 double RandomTerm(int rank, int leaf, int64_t step, int64_t i);
 

@@ -30,15 +30,17 @@ bool OthersGoOn(Node& leaver, const std::string& id) {
       .restart;
 }
 
+StoreRendezvousOptions WithoutRestarts(const std::string& id, int least, int most) {
+  StoreRendezvousOptions made = Options(id, least, most);
+  made.max_restarts = 0;
+  return made;
+}
+
 // A node that is told to stop is no failure: those that are enough without it go on, also where no failure may be.
 TEST(LeavingTest, ANodeThatLeavesIsNoFailure) {
   const auto store = std::make_shared<HashStore>();
-  const auto options = [](const std::string& id) {
-    StoreRendezvousOptions made = Options(id, 1, 3);
-    made.max_restarts = 0;
-    return made;
-  };
-  Node a(store, options("a")), b(store, options("b")), c(store, options("c"));
+  Node a(store, WithoutRestarts("a", 1, 3)), b(store, WithoutRestarts("b", 1, 3)),
+      c(store, WithoutRestarts("c", 1, 3));
   StartInOrder(store, {&a, &b, &c});
   for (Node* const node : {&a, &b, &c}) node->Get();
   EXPECT_TRUE(OthersGoOn(c, "c"));
@@ -90,18 +92,23 @@ TEST(LeavingTest, ANodeThatLeavesIsReplaced) {
   EXPECT_FALSE(c.rendezvous->Publish(Failure("y")).restart);
 }
 
+// Two nodes, of which so many must be there, and no restarts.
+struct TwoWithoutRestarts {
+  explicit TwoWithoutRestarts(int least)
+      : a(store, WithoutRestarts("a", least, 2)), b(store, WithoutRestarts("b", least, 2)) {
+    StartInOrder(store, {&a, &b});
+    a.Get();
+    b.Get();
+  }
+
+  const std::shared_ptr<HashStore> store = std::make_shared<HashStore>();
+  Node a, b;
+};
+
 TEST(LeavingTest, WithoutRestartsTooFewEndWhenANodeLeaves) {
-  const auto store = std::make_shared<HashStore>();
-  StoreRendezvousOptions options = Options("a", 2, 2);
-  options.max_restarts = 0;
-  Node a(store, options);
-  options.id = "b";
-  Node b(store, options);
-  StartInOrder(store, {&a, &b});
-  a.Get();
-  b.Get();
-  EXPECT_FALSE(OthersGoOn(b, "b"));
-  EXPECT_FALSE(a.AwaitEnd().restart);
+  TwoWithoutRestarts nodes(2);
+  EXPECT_FALSE(OthersGoOn(nodes.b, "b"));
+  EXPECT_FALSE(nodes.a.AwaitEnd().restart);
 }
 
 // Of three nodes, two must be there, and there are no restarts.
@@ -111,8 +118,7 @@ struct ThreeOfWhichTwo {
     for (Node* const node : {&a, &b, &c}) node->Get();
   }
   static StoreRendezvousOptions OptionsOf(const std::string& id) {
-    StoreRendezvousOptions made = Options(id, 2, 3);
-    made.max_restarts = 0;
+    StoreRendezvousOptions made = WithoutRestarts(id, 2, 3);
     made.join_timeout = std::chrono::seconds(5);
     return made;
   }
@@ -149,18 +155,10 @@ TEST(LeavingTest, WithoutRestartsTooFewEndWhenASecondNodeLeavesBeforeTheNextGene
 
 // A later job of the same name is another one, which has nothing to do with what this one was started with.
 TEST(LeavingTest, WithoutRestartsAJobThatAllNodesLeaveIsOver) {
-  const auto store = std::make_shared<HashStore>();
-  StoreRendezvousOptions options = Options("a", 1, 2);
-  options.max_restarts = 0;
-  Node a(store, options);
-  options.id = "b";
-  Node b(store, options);
-  StartInOrder(store, {&a, &b});
-  a.Get();
-  b.Get();
-  EXPECT_TRUE(OthersGoOn(b, "b"));
-  EXPECT_TRUE(OthersGoOn(a, "a"));
-  EXPECT_EQ(MeetingState::FromText(store->TryGet("state").value()).closed, "left");
+  TwoWithoutRestarts nodes(1);
+  EXPECT_TRUE(OthersGoOn(nodes.b, "b"));
+  EXPECT_TRUE(OthersGoOn(nodes.a, "a"));
+  EXPECT_EQ(MeetingState::FromText(nodes.store->TryGet("state").value()).closed, "left");
 }
 
 // The ranks save in the time that a node leaves them, which is after its word.
