@@ -1,6 +1,5 @@
 #include "tools/faults/cables.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -41,27 +40,13 @@ FileDescriptor NetworkOfThisProcess() {
 }
 
 void Ip(const std::vector<std::string>& words, int network = -1) {
-  int ends[2] = {-1, -1};
-  if (pipe2(ends, O_CLOEXEC) != 0) Refused("a pipe");
-  const FileDescriptor from(ends[0]);
-  FileDescriptor to(ends[1]);
-  const pid_t child = fork();
-  if (child < 0) Refused("a process");
-  if (child == 0) ExecIp(words, network, to.get());
-  to.Close();
-  std::string said;
-  char bytes[1024];
-  for (ssize_t count = 0; (count = read(from.get(), bytes, sizeof(bytes))) > 0;) {
-    said.append(bytes, static_cast<size_t>(count));
-  }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  if (status == 0) return;
-  const bool is_missing = WIFEXITED(status) && WEXITSTATUS(status) == 127;
+  const ChildEnd end = RunInChild(kNeed, [&](int out) { ExecIp(words, network, out); });
+  if (end.status == 0) return;
+  const bool is_missing = WIFEXITED(end.status) && WEXITSTATUS(end.status) == 127;
   Throw(absl::StatusCode::kFailedPrecondition, kNeed, ", and ",
         is_missing ? "there is no program 'ip': install the package iproute2"
                    : absl::StrCat("the kernel refuses 'ip ", absl::StrJoin(words, " "),
-                                  "': ", absl::StripAsciiWhitespace(said)));
+                                  "': ", absl::StripAsciiWhitespace(end.said)));
 }
 
 std::string CableOf(int host) { return absl::StrCat("cable", host); }

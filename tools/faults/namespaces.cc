@@ -1,6 +1,7 @@
 #include "tools/faults/namespaces.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "tools/launcher/processes/file_descriptor.h"
 
 namespace weft {
 namespace {
@@ -25,30 +27,17 @@ bool WriteTo(const char* path, const std::string& text) {
 
 // What `attempt` throws, by its message; "": nothing.
 std::string RefusalOf(const std::string& need, const std::function<void()>& attempt) {
-  int ends[2] = {-1, -1};
-  if (pipe(ends) != 0) ThrowRefused(need, "a pipe");
-  const pid_t child = fork();
-  if (child < 0) ThrowRefused(need, "a process to try it");
-  if (child == 0) {
+  const ChildEnd end = RunInChild(need, [&](int out) {
     std::string refusal;
     try {
       attempt();
     } catch (const std::exception& error) {
       refusal = error.what();
     }
-    const ssize_t told = write(ends[1], refusal.data(), refusal.size());
+    const ssize_t told = write(out, refusal.data(), refusal.size());
     _exit(told == std::ssize(refusal) ? 0 : 1);
-  }
-  close(ends[1]);
-  std::string refusal;
-  char bytes[1024];
-  for (ssize_t count = 0; (count = read(ends[0], bytes, sizeof(bytes))) > 0;) {
-    refusal.append(bytes, static_cast<size_t>(count));
-  }
-  close(ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status == 0 || !refusal.empty() ? refusal : "the kernel has ended the process that tries it";
+  });
+  return end.status == 0 || !end.said.empty() ? end.said : "the kernel has ended the process that tries it";
 }
 
 }  // namespace
@@ -72,6 +61,27 @@ void MakeMountsPrivate(const std::string& need) {
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     ThrowRefused(need, "a private tree of mounts");
   }
+}
+
+ChildEnd RunInChild(const std::string& need, const std::function<void(int out)>& body) {
+  int ends[2] = {-1, -1};
+  if (pipe2(ends, O_CLOEXEC) != 0) ThrowRefused(need, "a pipe");
+  const FileDescriptor from(ends[0]);
+  FileDescriptor to(ends[1]);
+  const pid_t child = fork();
+  if (child < 0) ThrowRefused(need, "a process");
+  if (child == 0) {
+    body(to.get());
+    _exit(0);
+  }
+  to.Close();
+  ChildEnd end;
+  char bytes[1024];
+  for (ssize_t count = 0; (count = read(from.get(), bytes, sizeof(bytes))) > 0;) {
+    end.said.append(bytes, static_cast<size_t>(count));
+  }
+  while (waitpid(child, &end.status, 0) < 0 && errno == EINTR) continue;
+  return end;
 }
 
 void RequireAllowed(const std::string& need, const std::function<void()>& attempt) {

@@ -23,6 +23,17 @@ void MakeMountsPrivate(const std::string& need);
 // Throws FailedPrecondition: `need`, and that the kernel refuses `what`, with errno's word.
 [[noreturn]] void ThrowRefused(const std::string& need, const std::string& what);
 
+// How a child of this process has ended.
+struct ChildEnd {
+  std::string said;
+  int status = 0;  // as waitpid gives it
+};
+
+// Runs `body` in a child, with a descriptor that takes what the child has to say, and waits for its end. `body` ends the child,
+// or becomes another program; a child that returns from it ends well.
+// Errors: FailedPrecondition with the kernel's word.
+ChildEnd RunInChild(const std::string& need, const std::function<void(int out)>& body);
+
 // Half of what the kernel refuses it refuses behind a first step, which would stay: `attempt` is made by a child, which ends.
 // Errors: FailedPrecondition with the message of what `attempt` throws.
 void RequireAllowed(const std::string& need, const std::function<void()>& attempt);
