@@ -72,7 +72,7 @@ std::string TemporaryFolder() { return Read("TMPDIR").value_or("/tmp"); }
 
 std::map<std::string, std::string> NcclChoices() {
   std::map<std::string, std::string> choices;
-  for (const char* const name : {"NCCL_ALGO", "NCCL_PROTO"}) {
+  for (const char* const name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_HOSTID"}) {
     if (std::optional<std::string> value = Read(name)) choices[name] = *std::move(value);
   }
   return choices;

@@ -38,7 +38,8 @@ std::map<std::string, std::string> LauncherVariables();
 // TMPDIR, or "/tmp".
 std::string TemporaryFolder();
 
-// What the user has NCCL use: NCCL_ALGO and NCCL_PROTO, by name, those that have a value.
+// What the user tells NCCL: NCCL_ALGO and NCCL_PROTO, what it uses, and NCCL_HOSTID, which machine it takes this to be;
+// by name, those that have a value.
 std::map<std::string, std::string> NcclChoices();
 
 // All variables as NAME=VALUE, in the system's order: what a launcher hands on to the programs it starts.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/env.h"
 #include "runtime/comm/nccl/communicator.h"
 #include "runtime/device/cuda/check.h"
 
@@ -41,10 +42,10 @@ std::string NcclDeviceName(const Allocator& allocator) {
   std::array<char, 32> bus = {};
   CheckCuda(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), allocator.device().index),
             "cudaDeviceGetPCIBusId");
+  std::string machine = NcclChoices()["NCCL_HOSTID"];
   // Another boot is another machine.
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return absl::StrCat(boot, " ", bus.data());
+  if (machine.empty()) std::ifstream("/proc/sys/kernel/random/boot_id") >> machine;
+  return absl::StrCat(machine, " ", bus.data());
 }
 
 }  // namespace weft

@@ -14,7 +14,7 @@ std::unique_ptr<DeviceGroups> MakeNcclGroups(std::shared_ptr<NcclApi> api, std::
                                              int world_rank, std::shared_ptr<Allocator> allocator,
                                              NcclOptions options = {});
 
-// The GPU's bus address and this boot of this machine.
+// The GPU's bus address, and this machine as NCCL tells machines apart: NCCL_HOSTID, else this boot.
 std::string NcclDeviceName(const Allocator& allocator);
 
 }  // namespace weft

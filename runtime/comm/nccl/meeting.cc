@@ -11,7 +11,10 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/group_text.h"
 #include "runtime/comm/nccl/judge.h"
+#include "runtime/comm/nccl/run_collective.h"
 #include "runtime/comm/nccl/wait.h"
+#include "runtime/device/cuda/allocator.h"
+#include "runtime/device/cuda/stream.h"
 
 namespace weft {
 namespace {
@@ -40,6 +43,7 @@ class Round {
       meeting.comm =
           std::make_unique<NcclComm>(hub_.api(), static_cast<int>(ranks_.size()), id, rank_, name_);
       AwaitConnected(*meeting.comm);
+      if (ranks_.size() == 2) ConnectMessages(*meeting.comm);
       CleanUp();
       return meeting;
     } catch (const Error& error) {
@@ -100,6 +104,32 @@ class Round {
       if (Clock::now() - looked_ < kSlice && Clock::now() < deadline_) continue;
       looked_ = Clock::now();
       LookAround(wait.lost());
+    }
+  }
+
+  // NCCL connects the ends of messages at the first between them, and until the other end has come to it the host waits. A
+  // pipeline's queues are pairs whose ends come to their messages in any order, so pairs exchange a byte here, where both
+  // are.
+  void ConnectMessages(NcclComm& comm) {
+    const Tensor bytes = Tensor::Empty(hub_.allocator(), DType::kU8, {2});
+    static_cast<CudaAllocator&>(*hub_.allocator()).stream().Synchronize();  // the memory may have been another's
+    const CudaStream stream;
+    CudaEvent event;
+    const Message sent = {.peer = 1 - rank_, .tensor = bytes.Slice(0, 0, 1)};
+    const Message received = {.peer = 1 - rank_, .tensor = bytes.Slice(0, 1, 1)};
+    try {
+      IssueNcclSendRecv({comm, stream.ref().handle(), rank_, 2}, {&sent, 1}, {&received, 1});
+      AwaitConnected(comm);
+      event.Record(stream.ref());
+      while (!event.Test()) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        if (Clock::now() - looked_ < kSlice) continue;
+        looked_ = Clock::now();
+        LookAround(/*lost=*/std::nullopt);
+      }
+    } catch (const Error&) {
+      comm.Abort();  // or it might still write to `bytes`
+      throw;
     }
   }
 

@@ -140,5 +140,17 @@ TEST(DeviceBackendChoiceTest, ProcessesAgreeWhetherEachHasAGpu) {
   }
 }
 
+// NCCL refuses two ranks that have one GPU of one machine, and takes machines to be what NCCL_HOSTID says.
+TEST(DeviceBackendChoiceTest, MachinesAreWhatNcclTakesThemToBe) {
+  cuda_emulator::SetMachine({.num_devices = 1});
+  const auto allocator = MakeAllocator({DeviceType::kCuda, 0});
+  const auto name = [&] { return DeviceGroupsOf(DeviceType::kCuda).device_name(*allocator); };
+  const std::string own = name();
+  setenv("NCCL_HOSTID", "rack 3", /*overwrite=*/1);
+  EXPECT_EQ(name(), "rack 3 0000:00:00.0");
+  unsetenv("NCCL_HOSTID");
+  EXPECT_EQ(name(), own);
+}
+
 }  // namespace
 }  // namespace weft

@@ -311,16 +311,27 @@ TEST(NcclCommunicatorTest, WhoWaitsForARankThatHasEndedIsTold) {
   std::optional<Work> orphan;
   RunNcclRanks(3, [&](World& world) {
     const auto group = world.NewGroup("dp", AllRanks(world));
-    const auto pair = world.NewGroup("pp", AllRanks(world));
+    const auto pair = world.rank() == 1 ? nullptr : world.NewGroup("pp", {0, 2});
     if (world.rank() == 2) return;
     if (world.rank() == 0) {
-      orphan = pair->Recv(Of(world, {0}), 2, {.async = true});
+      orphan = pair->Recv(Of(world, {0}), 1, {.async = true});
       return;
     }
     ExpectContains(ErrorOf(absl::StatusCode::kAborted, [&] { group->Barrier(); }),
                    {"world ranks [", "whose rank function has returned"});
   });
   ErrorOf(absl::StatusCode::kAborted, [&] { orphan->Wait(); });
+}
+
+// NCCL connects the ends of messages at the first: in a pair when it is made, in a larger group by the call.
+TEST(NcclCommunicatorTest, AMessageWhoseOtherEndHasEndedIsToldWhereItWouldConnect) {
+  RunNcclRanks(3, [&](World& world) {
+    const auto group = world.NewGroup("pp", AllRanks(world));
+    if (world.rank() != 0) return;
+    ExpectContains(
+        ErrorOf(absl::StatusCode::kAborted, [&] { group->Recv(Of(world, {0}), 2, {.async = true}); }),
+        {"group 'pp'", "waits for world ranks [2]", "whose rank function has returned"});
+  });
 }
 
 TEST(NcclCommunicatorTest, AFailedMeetingIsToldToAllMembers) {

@@ -90,7 +90,14 @@ struct FakeNccl::Clique {
   };
   using Packets = std::map<std::pair<int, int>, std::map<uint64_t, Posted>>;  // by ends, numbered
 
+  // Which ends of the messages of a direction, from one member to another, have come to one.
+  struct Connection {
+    bool sender = false;
+    bool receiver = false;
+  };
+
   int size = 0;
+  std::map<std::pair<int, int>, Connection> connections;
   bool broken = false;  // a member has aborted: its buffers may be gone
   std::map<int, std::weak_ptr<Comm>> members;
   std::map<int, int> devices;
@@ -103,6 +110,7 @@ struct FakeNccl::Comm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   int polls_left = kPolls;
+  std::vector<std::pair<int, int>> directions;  // of the messages that it was last asked for
   bool aborted = false;
   bool finalized = false;
   NcclResult error = NcclResult::kSuccess;
@@ -208,6 +216,10 @@ NcclResult FakeNccl::CommGetAsyncError(NcclHandle handle, NcclResult* error) {
       waits |= other != nullptr && !other->finalized && !other->aborted;
     }
   }
+  for (const std::pair<int, int>& direction : comm.directions) {
+    const Clique::Connection& connection = comm.clique->connections[direction];
+    waits |= !connection.sender || !connection.receiver;
+  }
   if (waits || comm.polls_left-- > 0) *error = NcclResult::kInProgress;
   return NcclResult::kSuccess;
 }
@@ -305,8 +317,15 @@ NcclResult FakeNccl::GroupEnd() {
     stream = ended.stream;
     Comm& mine = *comm->second;
     mine.polls_left = kPolls;
+    mine.directions.clear();
     for (const Call& call : ended.calls) {
       uint64_t number = 0;
+      if (IsMessage(call.kind)) {
+        const bool sends = call.kind == Kind::kSend;
+        mine.directions.push_back(sends ? std::pair(mine.rank, call.peer) : std::pair(call.peer, mine.rank));
+        Clique::Connection& connection = mine.clique->connections[mine.directions.back()];
+        (sends ? connection.sender : connection.receiver) = true;
+      }
       if (call.kind == Kind::kSend) {
         number = mine.num_sends[{mine.rank, call.peer}]++;
       } else if (call.kind == Kind::kRecv) {

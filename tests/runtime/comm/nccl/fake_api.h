@@ -20,7 +20,8 @@ namespace weft {
 // stream order, when the streams of all members have come to an operation; never ends one whose members
 // disagree, or one member of which does not come.
 //
-// It answers kInProgress for a while before it has done anything, and refuses what NCCL calls invalid usage:
+// It answers kInProgress for a while before it has done anything, and to the first message of a direction until both ends
+// have come to it: NCCL connects them then. It refuses what NCCL calls invalid usage:
 // a call before the one before it is through, two members on one GPU. Sums go around a ring that starts
 // elsewhere for each chunk, rounded at every step, and nan loses in min and max: so that what relies on more
 // than NCCL promises fails here too.
