@@ -14,7 +14,7 @@
 #include "ops/cuda/blocks/kernel_stream.h"
 #include "ops/op/kernel_call.h"
 #include "runtime/device/cuda/launch.h"
-#include "runtime/tensor/convert.h"
+#include "runtime/tensor/cuda/convert_on_device.h"
 #include "runtime/tensor/cuda/grid_loop.h"
 #include "runtime/tensor/cuda/strided_loops.h"
 #include "runtime/tensor/tensor.h"
@@ -121,17 +121,17 @@ struct LoadedPack {
       : place(pointer.data + offset) {
     if constexpr (Pointer::kUseOf != MapUse::kWrite) {
       if (repeats) {
-        const Value value = ConvertElement<Value>(*place);
+        const Value value = ConvertOnDevice<Value>(*place);
 #pragma unroll
         for (int j = 0; j < kPack; ++j) values[j] = value;
       } else if (count == kPack) {
         const auto pack = *reinterpret_cast<const ElementPack<T, kPack>*>(place);
 #pragma unroll
-        for (int j = 0; j < kPack; ++j) values[j] = ConvertElement<Value>(pack.items[j]);
+        for (int j = 0; j < kPack; ++j) values[j] = ConvertOnDevice<Value>(pack.items[j]);
       } else {
 #pragma unroll
         for (int j = 0; j < kPack; ++j) {
-          if (j < count) values[j] = ConvertElement<Value>(place[j]);
+          if (j < count) values[j] = ConvertOnDevice<Value>(place[j]);
         }
       }
     }
@@ -142,12 +142,12 @@ struct LoadedPack {
       if (count == kPack) {
         ElementPack<T, kPack> pack;
 #pragma unroll
-        for (int j = 0; j < kPack; ++j) pack.items[j] = ConvertElement<T>(values[j]);
+        for (int j = 0; j < kPack; ++j) pack.items[j] = ConvertOnDevice<T>(values[j]);
         StorePack(pack, place);
       } else {
 #pragma unroll
         for (int j = 0; j < kPack; ++j) {
-          if (j < count) place[j] = ConvertElement<T>(values[j]);
+          if (j < count) place[j] = ConvertOnDevice<T>(values[j]);
         }
       }
     }

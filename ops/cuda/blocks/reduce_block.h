@@ -37,7 +37,7 @@ __device__ T ReduceWarp(T value, const Combine& combine) {
 }
 
 // Every thread of the block gets the reduction of all threads' values, in an order that follows from the
-// block's extent. All threads call it; blocks are one-dimensional, of whole warps. `scratch`: kMostWarps + 1
+// block's extent. All threads call it; blocks are one-dimensional, of whole warps. `scratch`: kMostWarps
 // values in shared memory, free again when it returns.
 template <class T, class Combine>
 __device__ T ReduceBlock(T value, const Combine& combine, T* scratch) {
@@ -47,15 +47,11 @@ __device__ T ReduceBlock(T value, const Combine& combine, T* scratch) {
   value = ReduceWarp(value, combine);
   if (lane == 0) scratch[warp] = value;
   __syncthreads();
-  // One thread adds the warps' values, at most 32, in their order.
-  if (threadIdx.x == 0) {
-    T total = scratch[0];
-    for (int i = 1; i < num_warps; ++i) total = combine(total, scratch[i]);
-    scratch[kMostWarps] = total;
-  }
-  __syncthreads();
-  // The last barrier is the caller's: until all have read the total, nobody may use `scratch` again.
-  const T total = scratch[kMostWarps];
+  // Each thread adds the warps' values, at most 32, in their order: what all read at once costs one read, and a barrier
+  // less than to be told by one of them.
+  T total = scratch[0];
+  for (int i = 1; i < num_warps; ++i) total = combine(total, scratch[i]);
+  // Until all have read them, nobody may use `scratch` again.
   __syncthreads();
   return total;
 }

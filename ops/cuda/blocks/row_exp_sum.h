@@ -24,8 +24,8 @@ struct RowExpSum {
   }
 };
 
-// In one pass over the row: each thread raises its shift where a pack is above it, and with it scales what it
-// has.
+// A row that is held: its maximum, then the sum. Another in one pass: each thread raises its shift where a pack is above it,
+// and with it scales what it has.
 template <class T, class Threads>
 __device__ RowExpSum<WideOf<T>> ExpSumOfRow(const Threads& threads, const HeldRow<T, Threads>& row,
                                             int64_t n) {
@@ -33,13 +33,31 @@ __device__ RowExpSum<WideOf<T>> ExpSumOfRow(const Threads& threads, const HeldRo
   constexpr C kNothing = -kInfinityOf<C>;
   C max = kNothing;
   double sum = 0;
+  if constexpr (Threads::kHeld > 0) {
+    ForEachPack<T>(threads, n, [&](int p, int64_t i) {
+      const RowPack<T> pack = row.At(p, i);
+#pragma unroll
+      for (int j = 0; j < RowPack<T>::kSize; ++j) {
+        const C value = Threads::kWhole || i + j < n ? ConvertOnDevice<C>(pack.values[j]) : kNothing;
+        if (value > max) max = value;  // not a nan
+      }
+    });
+    max = threads.Reduce(max, MaxOfValues());
+    const C shift = max == kNothing ? C(0) : max;
+    sum = SumOverPacks<T, C>(threads, n, [&](int p, int64_t i) {
+      return [pack = row.At(p, i), shift](int j) {
+        return ExpFor<T>(ConvertOnDevice<C>(pack.values[j]) - shift);
+      };
+    });
+    return {max, threads.Sum(sum)};
+  }
   ForEachPack<T>(threads, n, [&](int p, int64_t i) {
     const RowPack<T> pack = row.At(p, i);
     C values[RowPack<T>::kSize];
     C largest = max;
 #pragma unroll
     for (int j = 0; j < RowPack<T>::kSize; ++j) {
-      values[j] = i + j < n ? static_cast<C>(pack.values[j]) : kNothing;
+      values[j] = Threads::kWhole || i + j < n ? ConvertOnDevice<C>(pack.values[j]) : kNothing;
       if (values[j] > largest) largest = values[j];  // not a nan
     }
     if (largest > max) {

@@ -9,6 +9,7 @@
 #include "ops/cuda/blocks/reduce_block.h"
 #include "ops/cuda/blocks/row_pack.h"
 #include "runtime/device/cuda/launch.h"
+#include "runtime/tensor/cuda/convert_on_device.h"
 
 namespace weft {
 
@@ -24,17 +25,20 @@ namespace weft {
 //       const HeldRow<float, Threads> in(threads, x + row * n, n);
 //       ForEachPack<float>(threads, n, [&](int p, int64_t i) { ... in.At(p, i) ... });
 //     }
+//     bool LiesInPacks() const { return RowsLieInPacks<float>(n, DeviceRows<const float>{x, n}); }  // may be left out
 //     const float* x; int64_t n;
 //   };
 //   LaunchRows(stream, num_rows, n, Twice{x, n});
 
 // The threads of a row: `kSize_` of them in blocks of `kBlock_`, each of which holds `kHeld_` packs of the
-// row; 0: reads them anew each time.
-template <int kSize_, int kBlock_, int kHeld_>
+// row; 0: reads them anew each time. kWhole_: all the body's packs are whole and aligned (RowsLieInPacks).
+template <int kSize_, int kBlock_, int kHeld_, bool kWhole_ = false>
 struct RowThreads {
   static constexpr int kSize = kSize_;
   static constexpr int kBlock = kBlock_;
   static constexpr int kHeld = kHeld_;
+  static constexpr bool kWhole = kWhole_;
+  using Whole = RowThreads<kSize_, kBlock_, kHeld_, true>;
 
   __device__ int rank() const { return static_cast<int>(threadIdx.x) % kSize; }
   // Which of all the groups in the grid that share rows this is, and how many there are.
@@ -43,13 +47,18 @@ struct RowThreads {
   }
   __device__ int64_t num_groups() const { return int64_t{gridDim.x} * (kBlock / kSize); }
 
+  template <class T>
+  __device__ RowPack<T> Load(const T* row, int64_t i, int64_t n) const {
+    return LoadPack<kWhole>(row, i, n);
+  }
+
   // Of all threads' values, for each of them, in an order that follows from kSize.
   template <class V, class Combine>
   __device__ V Reduce(V value, const Combine& combine) const {
     if constexpr (kSize == kWarpSize) {
       return ReduceWarp(value, combine);
     } else {
-      __shared__ V scratch[kMostWarps + 1];
+      __shared__ V scratch[kMostWarps];
       return ReduceBlock(value, combine, scratch);
     }
   }
@@ -59,11 +68,12 @@ struct RowThreads {
   }
 };
 
-// Up to 128 packs, up to 1024, more.
+// Up to 128 packs, up to 256, up to 1024, more.
 // Four packs are 16 registers a row that is held, so a kernel may hold two rows and sums beside them. A warp
 // per row needs no barrier; more than 1024 packs would leave too few registers for several blocks, and a row
 // so long gives a block work enough to read it again, often from the second cache.
 using RowOfWarp = RowThreads<kWarpSize, 128, 4>;
+using LongRowOfWarp = RowThreads<kWarpSize, 128, 8>;
 using RowOfBlock = RowThreads<256, 256, 4>;
 using LongRow = RowThreads<512, 512, 0>;
 
@@ -80,7 +90,7 @@ __device__ void ForEachPack(const Threads& threads, int64_t n, const Visit& visi
       if (i < n) visit(p, i);
     }
   } else {
-#pragma unroll 2
+#pragma unroll 4
     for (int64_t i = first; i < n; i += kStep) visit(0, i);
   }
 }
@@ -91,14 +101,14 @@ class HeldRow {
  public:
   __device__ HeldRow(const Threads& threads, const T* row, int64_t n) : row_(row), n_(n) {
     if constexpr (Threads::kHeld > 0) {
-      ForEachPack<T>(threads, n, [&](int p, int64_t i) { packs_[p] = LoadPack(row, i, n); });
+      ForEachPack<T>(threads, n, [&](int p, int64_t i) { packs_[p] = threads.Load(row, i, n); });
     }
   }
   __device__ RowPack<T> At(int p, int64_t i) const {
     if constexpr (Threads::kHeld > 0) {
       return packs_[p];
     } else {
-      return LoadPack(row_, i, n_);
+      return LoadPack<Threads::kWhole>(row_, i, n_);
     }
   }
 
@@ -119,7 +129,7 @@ __device__ double SumOverPacks(const Threads& threads, int64_t n, const Visit& v
     C sum = 0;
 #pragma unroll
     for (int j = 0; j < RowPack<T>::kSize; ++j) {
-      if (i + j < n) sum += value(j);
+      if (Threads::kWhole || i + j < n) sum += value(j);
     }
     total += static_cast<double>(sum);
   });
@@ -133,8 +143,8 @@ __device__ void WritePacks(const Threads& threads, T* row, int64_t n, const Visi
     const auto value = visit(p, i);
     RowPack<T> pack;
 #pragma unroll
-    for (int j = 0; j < RowPack<T>::kSize; ++j) pack.values[j] = static_cast<T>(value(j));
-    StorePack(pack, row, i, n);
+    for (int j = 0; j < RowPack<T>::kSize; ++j) pack.values[j] = ConvertOnDevice<T>(value(j));
+    StorePack<Threads::kWhole>(pack, row, i, n);
   });
 }
 
@@ -150,6 +160,8 @@ void VisitRowThreads(int64_t n, const Function& function) {
   const int64_t packs = (n + RowPack<T>::kSize - 1) / RowPack<T>::kSize;
   if (packs <= RowOfWarp::kSize * RowOfWarp::kHeld) {
     function(RowOfWarp());
+  } else if (packs <= LongRowOfWarp::kSize * LongRowOfWarp::kHeld) {
+    function(LongRowOfWarp());
   } else if (packs <= RowOfBlock::kSize * RowOfBlock::kHeld) {
     function(RowOfBlock());
   } else {
@@ -161,13 +173,19 @@ void VisitRowThreads(int64_t n, const Function& function) {
 template <class Body>
 void LaunchRows(CudaStreamRef stream, int64_t num_rows, int64_t n, const Body& body) {
   if (num_rows == 0) return;
-  VisitRowThreads<typename Body::Element>(n, [&](auto threads) {
+  const auto launch = [&](auto threads) {
     using Threads = decltype(threads);
     constexpr int64_t kMostBlocks = 1 << 30;
     constexpr int64_t kRows = Threads::kBlock / Threads::kSize;  // a block
     const int64_t blocks = std::min(kMostBlocks, (num_rows + kRows - 1) / kRows);
     LaunchCuda(stream, {.blocks = static_cast<unsigned>(blocks), .threads = Threads::kBlock},
                RowKernel<Threads, Body>, num_rows, body);
+  };
+  VisitRowThreads<typename Body::Element>(n, [&](auto threads) {
+    if constexpr (requires { body.LiesInPacks(); }) {
+      if (body.LiesInPacks()) return launch(typename decltype(threads)::Whole());
+    }
+    launch(threads);
   });
 }
 

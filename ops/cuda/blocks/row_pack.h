@@ -28,10 +28,10 @@ __device__ bool IsPackAligned(const T* address) {
 
 // Elements [i, i + kSize) of a row of n; T(0) beyond its end. In one access where they lie so.
 // The choice is made on the device for each pack: rows of an odd length begin at any address, and bits depend
-// on neither.
-template <class T>
+// on neither. kWhole: they are known to lie so. Then loads are not behind branches, and a thread has several under way.
+template <bool kWhole = false, class T>
 __device__ RowPack<T> LoadPack(const T* row, int64_t i, int64_t n) {
-  if (i + RowPack<T>::kSize <= n && IsPackAligned(row + i)) {
+  if (kWhole || (i + RowPack<T>::kSize <= n && IsPackAligned(row + i))) {
     return *reinterpret_cast<const RowPack<T>*>(row + i);
   }
   RowPack<T> pack;
@@ -41,9 +41,9 @@ __device__ RowPack<T> LoadPack(const T* row, int64_t i, int64_t n) {
 }
 
 // Writes those of them that lie in the row.
-template <class T>
+template <bool kWhole = false, class T>
 __device__ void StorePack(const RowPack<T>& pack, T* row, int64_t i, int64_t n) {
-  if (i + RowPack<T>::kSize <= n && IsPackAligned(row + i)) {
+  if (kWhole || (i + RowPack<T>::kSize <= n && IsPackAligned(row + i))) {
     *reinterpret_cast<RowPack<T>*>(row + i) = pack;
     return;
   }

@@ -19,6 +19,21 @@ struct DeviceRows {
   __host__ __device__ T* operator[](int64_t row) const { return data + row * stride; }
 };
 
+// Whether the packs (row_pack.h) of rows of n elements are whole and aligned, all of them: rows and vectors of as many
+// elements, which may be null.
+template <class T>
+bool PacksAreAligned(DeviceRows<T> rows) {
+  return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride * int64_t{sizeof(T)} % 16 == 0;
+}
+template <class T>
+bool PacksAreAligned(const T* vector) {
+  return reinterpret_cast<uintptr_t>(vector) % 16 == 0;
+}
+template <class T, class... Parts>
+bool RowsLieInPacks(int64_t n, const Parts&... parts) {
+  return n * int64_t{sizeof(T)} % 16 == 0 && (PacksAreAligned(parts) && ...);
+}
+
 // A tensor as rows: its leading dims merged, its last dim dense. A handle, as Tensor is.
 class RowTensor {
  public:

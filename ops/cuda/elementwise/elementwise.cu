@@ -137,10 +137,11 @@ struct SiluGradOf {
 };
 
 // A struct for each form and not a flag: the forms share no instruction worth a branch per element.
+template <bool kQuick>
 struct GeluTanhOf {
   template <class C>
   __device__ C operator()(C x) const {
-    return GeluTanh(x);
+    return GeluTanh<kQuick>(x);
   }
 };
 struct GeluErfOf {
@@ -149,10 +150,11 @@ struct GeluErfOf {
     return GeluErf(x);
   }
 };
+template <bool kQuick>
 struct GeluTanhGradOf {
   template <class C>
   __device__ C operator()(C x, C dy) const {
-    return dy * GeluTanhGrad(x);
+    return dy * GeluTanhGrad<kQuick>(x);
   }
 };
 struct GeluErfGradOf {
@@ -175,19 +177,23 @@ struct ScaleBy {
   }
 };
 
-template <class Function>
+// True for halves.
+template <class T>
+inline constexpr bool kIsNarrow = !std::is_same_v<T, ElementValue<T>>;
+
+template <class Function, class OfHalves = Function>
 void UnaryOf(const KernelCallBase& call) {
   VisitFloating(call.outputs[0].dtype(), "elementwise", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    MapElements<T, T>(call, Function());
+    MapElements<T, T>(call, std::conditional_t<kIsNarrow<T>, OfHalves, Function>());
   });
 }
 
-template <class Function>
+template <class Function, class OfHalves = Function>
 void BinaryOf(const KernelCallBase& call) {
   VisitFloating(call.outputs[0].dtype(), "elementwise", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    MapElements<T, T, T>(call, Function());
+    MapElements<T, T, T>(call, std::conditional_t<kIsNarrow<T>, OfHalves, Function>());
   });
 }
 
@@ -217,11 +223,12 @@ void Neg(const KernelCall<NoAttributes, NoScalars>& call) {
 }
 
 void Gelu(const KernelCall<GeluAttributes, NoScalars>& call) {
-  call.attributes().exact ? UnaryOf<GeluErfOf>(call) : UnaryOf<GeluTanhOf>(call);
+  call.attributes().exact ? UnaryOf<GeluErfOf>(call) : UnaryOf<GeluTanhOf<false>, GeluTanhOf<true>>(call);
 }
 
 void GeluGrad(const KernelCall<GeluAttributes, NoScalars>& call) {
-  call.attributes().exact ? BinaryOf<GeluErfGradOf>(call) : BinaryOf<GeluTanhGradOf>(call);
+  call.attributes().exact ? BinaryOf<GeluErfGradOf>(call)
+                          : BinaryOf<GeluTanhGradOf<false>, GeluTanhGradOf<true>>(call);
 }
 
 void Scale(const KernelCall<NoAttributes, ScaleScalars>& call) {

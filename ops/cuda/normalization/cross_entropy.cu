@@ -46,7 +46,7 @@ struct Classes {
     double picked = 0;
     if (smoothing > 0) {
       const double sum = SumOverPacks<T, C>(threads, count, [&](int p, int64_t i) {
-        return [v = held.At(p, i)](int j) { return static_cast<C>(v.values[j]); };
+        return [v = held.At(p, i)](int j) { return ConvertOnDevice<C>(v.values[j]); };
       });
       picked = smoothing / static_cast<double>(global) * threads.Sum(sum);
     }
@@ -104,6 +104,8 @@ struct LossRow {
     losses[row] = loss;
   }
 
+  bool LiesInPacks() const { return RowsLieInPacks<T>(classes.count, logits); }
+
   DeviceRows<const T> logits;
   Classes classes;
   C* lse;
@@ -117,7 +119,7 @@ constexpr int kSumThreads = 1024;
 template <class C>
 __global__ void __launch_bounds__(kSumThreads)
     SumLossesKernel(const double* losses, int64_t num_rows, Classes classes, C* loss, C* count) {
-  __shared__ double scratch[kMostWarps + 1];
+  __shared__ double scratch[kMostWarps];
   double loss_sum = 0;
   double num_counted = 0;
 #pragma unroll 4
@@ -174,15 +176,22 @@ struct LossGradRow {
         static_cast<C>(-classes.smoothing / static_cast<double>(classes.global) * static_cast<double>(scale));
     const C at_target = static_cast<C>((1 - classes.smoothing) * static_cast<double>(scale));
     const T* const x = logits[row];
+    if (!plain) {
+      WritePacks(threads, dlogits[row], n, [&](int, int64_t) { return [=](int) { return nothing; }; });
+      return;
+    }
     WritePacks(threads, dlogits[row], n, [&](int, int64_t i) {
-      const RowPack<T> v = plain ? LoadPack(x, i, n) : RowPack<T>();
-      return [=](int j) {
-        if (!plain) return nothing;
-        const C share = ExpFor<T>(static_cast<C>(v.values[j]) - shift) * scale + everywhere;
-        return i + j == target ? share - at_target : share;
+      // In 32 bits, since every element asks: no element of another pack is 0 to kSize - 1.
+      const int64_t away = target - i;
+      const int hit = away >= 0 && away < RowPack<T>::kSize ? static_cast<int>(away) : -1;
+      return [=, v = threads.Load(x, i, n)](int j) {
+        const C share = ExpFor<T>(ConvertOnDevice<C>(v.values[j]) - shift) * scale + everywhere;
+        return j == hit ? share - at_target : share;
       };
     });
   }
+
+  bool LiesInPacks() const { return RowsLieInPacks<T>(classes.count, logits, dlogits); }
 
   DeviceRows<const T> logits;
   Classes classes;
@@ -217,7 +226,8 @@ struct StatisticsRow {
       const HeldRow<T, Threads> held(threads, logits[row], classes.count);
       const C shift = max[row] == -kInfinityOf<C> ? C(0) : max[row];
       sum = SumOverPacks<T, C>(threads, classes.count, [&](int p, int64_t i) {
-        return [v = held.At(p, i), shift](int j) { return ExpFor<T>(static_cast<C>(v.values[j]) - shift); };
+        return
+            [v = held.At(p, i), shift](int j) { return ExpFor<T>(ConvertOnDevice<C>(v.values[j]) - shift); };
       });
       sum = threads.Sum(sum);
       part = classes.Picked(threads, held, logits[row], row);
@@ -226,6 +236,8 @@ struct StatisticsRow {
     sumexp[row] = static_cast<C>(sum);
     picked[row] = static_cast<C>(part);
   }
+
+  bool LiesInPacks() const { return RowsLieInPacks<T>(classes.count, logits); }
 
   DeviceRows<const T> logits;
   Classes classes;

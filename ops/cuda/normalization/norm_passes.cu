@@ -31,8 +31,8 @@ struct WeightSums {
   __device__ void Add(const RowPack<T>& v, const RowPack<T>& d, C mean, C rstd) {
 #pragma unroll
     for (int j = 0; j < RowPack<T>::kSize; ++j) {
-      const C gradient = static_cast<C>(d.values[j]);
-      values[0][j] += gradient * ((static_cast<C>(v.values[j]) - mean) * rstd);
+      const C gradient = ConvertOnDevice<C>(d.values[j]);
+      values[0][j] += gradient * ((ConvertOnDevice<C>(v.values[j]) - mean) * rstd);
       if constexpr (kVectors == 2) values[1][j] += gradient;
     }
   }
@@ -197,7 +197,7 @@ void Backward(const NormTensors& norm, const KernelCallBase& call) {
     partials = EmptyPartials<C>(call, num_blocks, kVectors * of.n);
     return partials.data<C>();
   };
-  const auto fused = [&](auto threads) {
+  const auto fused_by = [&](auto threads) {
     using Threads = decltype(threads);
     const int64_t block_rows =
         std::max<int64_t>(Threads::kBlock / Threads::kSize, CeilDivide(num_rows, kMostBlocks));
@@ -206,6 +206,10 @@ void Backward(const NormTensors& norm, const KernelCallBase& call) {
     LaunchCuda(stream, {.blocks = static_cast<unsigned>(num_blocks), .threads = Threads::kBlock},
                NormBackwardKernel<T, kVectors, Threads>, of, OutputRows<T>(norm.dx, of.n), num_rows,
                block_rows, sums);
+  };
+  const auto fused = [&](auto threads) {
+    const bool whole = of.LieInPacks() && PacksAreAligned(OutputRows<T>(norm.dx, of.n));
+    whole ? fused_by(typename decltype(threads)::Whole()) : fused_by(threads);
   };
   const int64_t packs = CeilDivide(of.n, kPack);
   // Eight warps to a block instead of RowOfWarp's four: a block leaves one row of partial sums, so as many

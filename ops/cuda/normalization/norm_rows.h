@@ -34,13 +34,13 @@ struct NormRow {
     } else {
       if (mean != nullptr) {
         const double sum = SumOverPacks<T, C>(threads, n, [&](int p, int64_t i) {
-          return [v = in.At(p, i)](int j) { return static_cast<C>(v.values[j]); };
+          return [v = in.At(p, i)](int j) { return ConvertOnDevice<C>(v.values[j]); };
         });
         row_mean = MeanOf<C>(threads.Sum(sum), n);
       }
       double squares = SumOverPacks<T, C>(threads, n, [&](int p, int64_t i) {
         return [v = in.At(p, i), row_mean](int j) {
-          const C centered = static_cast<C>(v.values[j]) - row_mean;
+          const C centered = ConvertOnDevice<C>(v.values[j]) - row_mean;
           return centered * centered;
         };
       });
@@ -52,14 +52,16 @@ struct NormRow {
       }
     }
     WritePacks(threads, y[row], n, [&](int p, int64_t i) {
-      const RowPack<T> bias = b == nullptr ? RowPack<T>() : LoadPack(b, i, n);
-      return [=, this, v = in.At(p, i), weight = LoadPack(w, i, n)](int j) {
+      const RowPack<T> bias = b == nullptr ? RowPack<T>() : threads.Load(b, i, n);
+      return [=, this, v = in.At(p, i), weight = threads.Load(w, i, n)](int j) {
         const C scaled =
-            (static_cast<C>(v.values[j]) - row_mean) * row_rstd * static_cast<C>(weight.values[j]);
-        return b == nullptr ? scaled : scaled + static_cast<C>(bias.values[j]);
+            (ConvertOnDevice<C>(v.values[j]) - row_mean) * row_rstd * ConvertOnDevice<C>(weight.values[j]);
+        return b == nullptr ? scaled : scaled + ConvertOnDevice<C>(bias.values[j]);
       };
     });
   }
+
+  bool LiesInPacks() const { return RowsLieInPacks<T>(n, x, y, w, b); }
 
   DeviceRows<const T> x;
   const T* w;
@@ -75,6 +77,8 @@ struct NormRow {
 template <class T>
 struct NormOperands {
   using C = WideOf<T>;
+
+  bool LieInPacks() const { return RowsLieInPacks<T>(n, x, dy, w); }
 
   DeviceRows<const T> x;
   DeviceRows<const T> dy;
@@ -105,15 +109,15 @@ __device__ NormGradSums GradSumsOf(const Threads& threads, const NormOperands<T>
   using C = WideOf<T>;
   NormGradSums sums;
   ForEachPack<T>(threads, of.n, [&](int p, int64_t i) {
-    const RowPack<T> v = x.At(p, i), d = dy.At(p, i), weight = LoadPack(of.w, i, of.n);
+    const RowPack<T> v = x.At(p, i), d = dy.At(p, i), weight = threads.Load(of.w, i, of.n);
     C g_sum = 0;
     C centered_sum = 0;
 #pragma unroll
     for (int j = 0; j < RowPack<T>::kSize; ++j) {
-      if (i + j >= of.n) continue;
-      const C g = static_cast<C>(d.values[j]) * static_cast<C>(weight.values[j]);
+      if (!Threads::kWhole && i + j >= of.n) continue;
+      const C g = ConvertOnDevice<C>(d.values[j]) * ConvertOnDevice<C>(weight.values[j]);
       g_sum += g;
-      centered_sum += g * (static_cast<C>(v.values[j]) - mean);
+      centered_sum += g * (ConvertOnDevice<C>(v.values[j]) - mean);
     }
     sums.g += static_cast<double>(g_sum);
     sums.g_centered += static_cast<double>(centered_sum);
@@ -126,9 +130,9 @@ __device__ void WriteGrad(const Threads& threads, const NormOperands<T>& of, con
                           const HeldRow<T, Threads>& dy, const NormGradNumbers<WideOf<T>>& k, T* dx) {
   using C = WideOf<T>;
   WritePacks(threads, dx, of.n, [&](int p, int64_t i) {
-    return [=, v = x.At(p, i), d = dy.At(p, i), weight = LoadPack(of.w, i, of.n)](int j) {
-      const C unit = (static_cast<C>(v.values[j]) - k.mean) * k.rstd;
-      const C g = static_cast<C>(d.values[j]) * static_cast<C>(weight.values[j]) - k.g_mean;
+    return [=, v = x.At(p, i), d = dy.At(p, i), weight = threads.Load(of.w, i, of.n)](int j) {
+      const C unit = (ConvertOnDevice<C>(v.values[j]) - k.mean) * k.rstd;
+      const C g = ConvertOnDevice<C>(d.values[j]) * ConvertOnDevice<C>(weight.values[j]) - k.g_mean;
       return (g - unit * k.gn_mean) * k.rstd;
     };
   });
@@ -166,6 +170,8 @@ struct NormGradRow {
     WriteGrad(threads, of, x, dy, k, dx[row]);
   }
 
+  bool LiesInPacks() const { return of.LieInPacks() && PacksAreAligned(dx); }
+
   NormOperands<T> of;
   const C* g_mean;
   const C* gn_mean;  // null: not given
@@ -188,6 +194,8 @@ struct NormGradMeansRow {
     if (g_mean != nullptr) g_mean[row] = MeanOf<C>(g, global_columns);
     gn_mean[row] = MeanOf<C>(g_centered * static_cast<double>(of.rstd[row]), global_columns);
   }
+
+  bool LiesInPacks() const { return of.LieInPacks(); }
 
   NormOperands<T> of;
   int64_t global_columns;

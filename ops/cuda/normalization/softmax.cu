@@ -41,11 +41,13 @@ struct SoftmaxRow {
     const C scale = kLog ? static_cast<C>(-log(static_cast<double>(sum))) : C(1) / sum;
     WritePacks(threads, y[row], n, [&](int p, int64_t i) {
       return [v = in.At(p, i), max, scale](int j) {
-        const C centered = static_cast<C>(v.values[j]) - max;
+        const C centered = ConvertOnDevice<C>(v.values[j]) - max;
         return kLog ? centered + scale : ExpFor<T>(centered) * scale;
       };
     });
   }
+
+  bool LiesInPacks() const { return RowsLieInPacks<T>(n, x, y); }
 
   DeviceRows<const T> x;
   DeviceRows<T> y;
@@ -74,20 +76,22 @@ struct SoftmaxGradRow {
       // needs dy alone.
       const double own = SumOverPacks<T, C>(threads, n, [&](int p, int64_t i) {
         return [dv = gradients.At(p, i), v = kLog ? RowPack<T>() : values.At(p, i)](int j) {
-          const C d = static_cast<C>(dv.values[j]);
-          return kLog ? d : d * static_cast<C>(v.values[j]);
+          const C d = ConvertOnDevice<C>(dv.values[j]);
+          return kLog ? d : d * ConvertOnDevice<C>(v.values[j]);
         };
       });
       sum = static_cast<C>(threads.Sum(own));
     }
     WritePacks(threads, dx[row], n, [&](int p, int64_t i) {
       return [v = values.At(p, i), dv = gradients.At(p, i), sum](int j) {
-        const C value = static_cast<C>(v.values[j]);
-        const C d = static_cast<C>(dv.values[j]);
+        const C value = ConvertOnDevice<C>(v.values[j]);
+        const C d = ConvertOnDevice<C>(dv.values[j]);
         return kLog ? d - ExpFor<T>(value) * sum : value * (d - sum);
       };
     });
   }
+
+  bool LiesInPacks() const { return RowsLieInPacks<T>(n, y, dy, dx); }
 
   DeviceRows<const T> y;
   DeviceRows<const T> dy;

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     MagnitudesKernel(const BlockPiece piece, const T* x, float* scales) {
-  __shared__ float scratch[kMostWarps + 1];
+  __shared__ float scratch[kMostWarps];
   ForEachBlock(piece, [&](int64_t scale, int64_t i) {
     const float own = i >= 0 ? std::abs(ConvertElement<float>(x[i])) : 0.0f;
     const float largest = ReduceBlock(own, MaxOfValues(), scratch);

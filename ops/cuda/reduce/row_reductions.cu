@@ -24,7 +24,7 @@ struct MaxRow {
     C max = -kInfinityOf<C>;
     const MaxOfValues larger;
     ForEachPack<T>(threads, n, [&](int, int64_t i) {
-      const RowPack<T> v = LoadPack(x[row], i, n);
+      const RowPack<T> v = threads.Load(x[row], i, n);
 #pragma unroll
       for (int j = 0; j < RowPack<T>::kSize; ++j) {
         if (i + j < n) max = larger(static_cast<C>(v.values[j]), max);
@@ -50,8 +50,8 @@ struct DotRow {
   template <class Threads>
   __device__ void operator()(const Threads& threads, int64_t row) const {
     double sum = SumOverPacks<T, C>(threads, n, [&](int, int64_t i) {
-      const RowPack<T> u = LoadPack(a[row], i, n);
-      return [u, v = kDot ? LoadPack(b[row], i, n) : u](int j) {
+      const RowPack<T> u = threads.Load(a[row], i, n);
+      return [u, v = kDot ? threads.Load(b[row], i, n) : u](int j) {
         return kDot ? static_cast<C>(u.values[j]) * static_cast<C>(v.values[j]) : static_cast<C>(u.values[j]);
       };
     });
@@ -59,6 +59,8 @@ struct DotRow {
     // The factor comes in before the one rounding to C.
     if (threads.rank() == 0) y[row] = static_cast<C>(sum * factor);
   }
+
+  bool LiesInPacks() const { return RowsLieInPacks<T>(n, a, b); }
 
   DeviceRows<const T> a;
   DeviceRows<const T> b;
@@ -80,7 +82,7 @@ struct AroundRow {
     const C given = around[row];
     const C shift = kExp && given == -kInfinityOf<C> ? C(0) : given;
     double sum = SumOverPacks<T, C>(threads, n, [&](int, int64_t i) {
-      return [v = LoadPack(x[row], i, n), shift](int j) {
+      return [v = threads.Load(x[row], i, n), shift](int j) {
         const C centered = static_cast<C>(v.values[j]) - shift;
         return kExp ? ExpFor<T>(centered) : centered * centered;
       };
@@ -88,6 +90,8 @@ struct AroundRow {
     sum = threads.Sum(sum);
     if (threads.rank() == 0) y[row] = static_cast<C>(sum * factor);
   }
+
+  bool LiesInPacks() const { return RowsLieInPacks<T>(n, x); }
 
   DeviceRows<const T> x;
   const C* around;

@@ -58,7 +58,7 @@ __device__ double SquaresOfThread(const T* x, const ManyChunk& chunk) {
 template <class T>
 __global__ void __launch_bounds__(kManyThreads)
     SumChunksKernel(const ManyTensors<const T*> tensors, double* sums) {
-  __shared__ double scratch[kMostWarps + 1];
+  __shared__ double scratch[kMostWarps];
   const ManyChunk chunk = tensors.ChunkOf(static_cast<int>(blockIdx.x));
   const T* const x = tensors.items[chunk.tensor];
   const bool dense = chunk.end - chunk.begin == tensors.kChunk && IsPackAligned(x);
@@ -86,7 +86,7 @@ struct ChunkSumsTable {
 template <class Y>
 __global__ void __launch_bounds__(kManyThreads)
     AddChunksKernel(const ChunkSumsTable<Y> table, const double* sums) {
-  __shared__ double scratch[kMostWarps + 1];
+  __shared__ double scratch[kMostWarps];
   const ChunkSums<Y> tensor = table.tensors[blockIdx.x];
   double own = 0;
   for (int i = static_cast<int>(threadIdx.x); i < tensor.count; i += kManyThreads)

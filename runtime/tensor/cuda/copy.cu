@@ -9,6 +9,7 @@
 #include "runtime/device/cuda/launch.h"
 #include "runtime/tensor/combine.h"
 #include "runtime/tensor/convert.h"
+#include "runtime/tensor/cuda/convert_on_device.h"
 #include "runtime/tensor/cuda/grid_loop.h"
 #include "runtime/tensor/cuda/strided_loops.h"
 #include "runtime/tensor/cuda/tensor_stream.h"
@@ -24,7 +25,24 @@ constexpr int kTileRows = 8;
 
 template <class From, class To>
 __global__ void ConvertKernel(const From* from, To* to, int64_t count) {
-  ForEachOfGrid(count, [&](int64_t i) { to[i] = ConvertElement<To>(from[i]); });
+  ForEachOfGrid(count, [&](int64_t i) { to[i] = ConvertOnDevice<To>(from[i]); });
+}
+
+// kCount neighbours, which move as one.
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  T items[kCount];
+};
+
+template <class From, class To, int kCount>
+__global__ void ConvertPacksKernel(const Pack<From, kCount>* from, Pack<To, kCount>* to, int64_t num_packs) {
+  ForEachOfGrid(num_packs, [&](int64_t i) {
+    const Pack<From, kCount> pack = from[i];
+    Pack<To, kCount> converted;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) converted.items[j] = ConvertOnDevice<To>(pack.items[j]);
+    to[i] = converted;
+  });
 }
 
 template <class From, class To>
@@ -32,7 +50,7 @@ __global__ void CopyStridedKernel(const From* from, To* to, StridedLoops<2> loop
   ForEachOfGrid(loops.count, [&](int64_t i) {
     int64_t at[2];
     loops.Offsets(i, at);
-    to[at[1]] = ConvertElement<To>(from[at[0]]);
+    to[at[1]] = ConvertOnDevice<To>(from[at[0]]);
   });
 }
 
@@ -121,8 +139,30 @@ bool CopyTransposed(const LoopNest& nest, const Tensor& from, const Tensor& to) 
   return true;
 }
 
+// Whether elements of `item` bytes, of which both sides have their neighbours along the innermost loop, move as words of
+// `bytes`. Then `nest` counts words.
+bool MakeWords(int64_t item, int64_t bytes, const Tensor& from, const Tensor& to, LoopNest* nest) {
+  const int64_t count = bytes / item;
+  const int inner = nest->inner();
+  const auto is_aligned = [&](const Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(tensor.data()) % static_cast<uint64_t>(bytes) == 0;
+  };
+  bool fits = count > 1 && nest->from_strides[inner] == 1 && nest->to_strides[inner] == 1 &&
+              nest->extents[inner] % count == 0 && is_aligned(from) && is_aligned(to);
+  for (int loop = 0; loop < inner; ++loop) {
+    fits = fits && nest->from_strides[loop] % count == 0 && nest->to_strides[loop] % count == 0;
+  }
+  if (!fits) return false;
+  nest->extents[inner] /= count;
+  for (int loop = 0; loop < inner; ++loop) {
+    nest->from_strides[loop] /= count;
+    nest->to_strides[loop] /= count;
+  }
+  return true;
+}
+
 void CopySameType(const Tensor& from, const Tensor& to) {
-  const LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());
+  LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());
   if (nest.inner() == 0 && nest.from_strides[0] == 1 && nest.to_strides[0] == 1) {
     CheckCuda(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(to.num_bytes()),
                               cudaMemcpyDeviceToDevice, CudaStreamOf(to).handle()),
@@ -130,12 +170,36 @@ void CopySameType(const Tensor& from, const Tensor& to) {
     return;
   }
   if (CopyTransposed(nest, from, to)) return;
-  const StridedLoops<2> loops = MakeStridedLoops(nest.extents, {nest.from_strides, nest.to_strides});
-  VisitWord(ItemSize(to.dtype()), [&](auto tag) {
+  const auto copy = [&](auto tag) {
     using Word = typename decltype(tag)::type;
+    const StridedLoops<2> loops = MakeStridedLoops(nest.extents, {nest.from_strides, nest.to_strides});
     LaunchCuda(CudaStreamOf(to), GridOver(loops.count), CopyStridedKernel<Word, Word>,
                static_cast<const Word*>(from.data()), static_cast<Word*>(to.data()), loops);
-  });
+  };
+  const int64_t item = ItemSize(to.dtype());
+  if (MakeWords(item, /*bytes=*/16, from, to, &nest)) return copy(TypeTag<uint4>());
+  VisitWord(MakeWords(item, /*bytes=*/8, from, to, &nest) ? 8 : item, copy);
+}
+
+// Elements that lie one after the other on both sides. True if it has issued their conversion in packs.
+template <class From, class To>
+bool ConvertPacks(const Tensor& from, const Tensor& to) {
+  if constexpr (kIsFloatingType<From> && kIsFloatingType<To>) {
+    constexpr int kCount = static_cast<int>(16 / std::max(sizeof(From), sizeof(To)));
+    const auto is_aligned = [](const void* data, size_t item) {
+      return reinterpret_cast<uintptr_t>(data) % (item * kCount) == 0;
+    };
+    const int64_t num_packs = to.num_elements() / kCount;
+    if (to.num_elements() % kCount != 0 || !is_aligned(from.data(), sizeof(From)) ||
+        !is_aligned(to.data(), sizeof(To))) {
+      return false;
+    }
+    LaunchCuda(CudaStreamOf(to), GridOver(num_packs), ConvertPacksKernel<From, To, kCount>,
+               static_cast<const Pack<From, kCount>*>(from.data()), static_cast<Pack<To, kCount>*>(to.data()),
+               num_packs);
+    return true;
+  }
+  return false;
 }
 
 void Copy(const Tensor& from, const Tensor& to) {
@@ -151,6 +215,7 @@ void Copy(const Tensor& from, const Tensor& to) {
     VisitDType(to.dtype(), [&](auto to_tag) {
       using To = typename decltype(to_tag)::type;
       if (IsContiguousIn(loops, 0) && IsContiguousIn(loops, 1)) {
+        if (ConvertPacks<From, To>(from, to)) return;
         LaunchCuda(CudaStreamOf(to), grid, ConvertKernel<From, To>, from.data<From>(), to.data<To>(),
                    loops.count);
       } else {
