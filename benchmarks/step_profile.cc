@@ -19,6 +19,7 @@ struct TimedSpan {
 std::vector<TimedSpan> SpansOf(const Tracer& tracer, int64_t from_ns) {
   std::vector<TimedSpan> spans;
   for (const nlohmann::json& event : nlohmann::json::parse(tracer.ToChromeJson())) {
+    if (event["ph"] != "X") continue;  // names of processes and threads have no time
     const double begin = event["ts"];
     if (event["tid"] != 0 || begin < static_cast<double>(from_ns) / 1e3) continue;
     const std::string category = event["cat"];

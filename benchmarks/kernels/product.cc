@@ -23,7 +23,31 @@ void MeasureProducts(KernelBench& bench) {
   }
 }
 
+// The products of a layer of GPT-2's feed-forward part, [rows, 768] and [rows, 3072] of the size: forward, and the gradient
+// of the weight, without the sum of dy's rows and with it.
+void MeasureLayerProducts(KernelBench& bench) {
+  constexpr int64_t kWidth = 768;
+  constexpr int64_t kInner = 4 * kWidth;
+  const Shape inner = bench.Rows(DType::kBF16, kInner);
+  const Shape outer = {inner[0], kWidth};
+  const Tensor x = bench.Random(DType::kBF16, outer);
+  const Tensor dy = bench.Random(DType::kBF16, inner);
+  const double flops = 2.0 * static_cast<double>(outer.num_elements()) * static_cast<double>(kInner);
+  const auto measure = [&](const char* name, const BenchCall& call) {
+    bench.MeasureFlops(absl::StrCat("product/", name, "/bf16/768x3072"), DType::kBF16, flops, kTarget,
+                       [&] { call.Run(); });
+  };
+  measure("up", BenchCall(kContract, bench.context(), {x, bench.Random(DType::kBF16, {kWidth, kInner})},
+                          {"mk", "kn", "mn"}));
+  measure("input_grad", BenchCall(kContract, bench.context(),
+                                  {dy, bench.Random(DType::kBF16, {kWidth, kInner})}, {"mn", "kn", "mk"}));
+  const ContractAttributes labels = {"mk", "mn", "kn"};
+  measure("weight_grad", BenchCall(kContract, bench.context(), {x, dy}, labels));
+  measure("weight_and_bias_grad", BenchCall(kLinearWeightGrad, bench.context(), {x, dy}, {labels, 1}));
+}
+
 const RegisterKernelBench kRegister("product", MeasureProducts);
+const RegisterKernelBench kRegisterLayer("layer_product", MeasureLayerProducts);
 
 }  // namespace
 }  // namespace weft
