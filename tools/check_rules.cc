@@ -1,7 +1,8 @@
 // Holds what every op says about sharding to its kernel (tools/rules/rule_check.h).
 //
-//   bazel run //tools:check_rules                              # all ops: every single axis, drawn
-//   compositions bazel run //tools:check_rules -- --op=softmax --exhaustive # one op, everything
+//   bazel run //tools:check_rules                                # all ops: every single axis, drawn compositions
+//   bazel run //tools:check_rules -- --op=softmax --exhaustive   # one op, everything
+//   bazel run //tools:check_rules -- --shard=1/4                 # a quarter of the ops
 //
 // Progress goes to stderr. stdout lists each wrong and each missing strategy; its last line is
 //   {"ops":70,"cases":250000,"wrong":0,"missing":123,"refused":45}
@@ -9,11 +10,14 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "ops/op/kernel.h"
@@ -23,6 +27,8 @@
 #include "tools/rules/rule_check.h"
 
 ABSL_FLAG(std::string, op, "", "the op to check, by name; empty for every op");
+ABSL_FLAG(std::string, shard, "",
+          "K/N: every N-th op from the K-th on, for N processes that check all of them at once");
 ABSL_FLAG(
     bool, exhaustive, false,
     "all compositions, tuples, special values and pairs of odd extents, where a draw is taken otherwise");
@@ -40,7 +46,8 @@ weft::FlagsUsage Usage() {
   return {.summary =
               "Runs every op's kernel alone on pieces and compares with one rank: which sharding\n"
               "strategies are wrong, and which are missing. Then the public call and its gradients.",
-          .groups = {{"What to check", {"op", "exhaustive", "seed", "device"}}, {"Output", {"log_format"}}},
+          .groups = {{"What to check", {"op", "shard", "exhaustive", "seed", "device"}},
+                     {"Output", {"log_format"}}},
           .examples = {"bazel run //tools:check_rules", "bazel run //tools:check_rules -- --op=contract",
                        "bazel run //tools:check_rules -- --exhaustive --log_format=json"}};
 }
@@ -55,6 +62,21 @@ std::vector<const OpDef*> OpsToCheck(const std::string& name) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", op->name());
   }
   weft::ThrowInvalidArgument("--op: there is no op '", name, "'; ops are ", names);
+}
+
+// Errors: InvalidArgument for what is not K/N with K from 1 to N.
+std::vector<const OpDef*> ShardOf(const std::vector<const OpDef*>& ops, const std::string& shard) {
+  if (shard.empty()) return ops;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(shard, absl::MaxSplits('/', 1));
+  size_t first = 0;
+  size_t count = 0;
+  WEFT_REQUIRE(absl::SimpleAtoi(parts.first, &first) && absl::SimpleAtoi(parts.second, &count) &&
+                   first >= 1 && first <= count,
+               "--shard: expected K/N, K from 1 to N, got '", shard, "'");
+  std::vector<const OpDef*> own;
+  for (size_t i = first - 1; i < ops.size(); i += count) own.push_back(ops[i]);
+  return own;
 }
 
 void PrintJson(const Json& object) {
@@ -111,7 +133,8 @@ int CheckRules() {
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format: expected text or json, got '", format,
                "'");
   const bool json = format == "json";
-  const std::vector<const OpDef*> ops = OpsToCheck(absl::GetFlag(FLAGS_op));
+  const std::vector<const OpDef*> ops =
+      ShardOf(OpsToCheck(absl::GetFlag(FLAGS_op)), absl::GetFlag(FLAGS_shard));
   const weft::DeviceType device = weft::ParseDevice(absl::GetFlag(FLAGS_device));
   const absl::Time begin = absl::Now();
   RuleReport total;

@@ -6,7 +6,8 @@
 #   run                       a table
 #   run --log_format=json     one object per line: {"name":...,"passed":N,"failed":N,"seconds":x} of tests and programs, and the
 #                             figures as benchmarks print them: {"name":...,"value":x,"unit":...,"limit":x,"ratio":x,...}
-#   run --only=tests          tests, rules, training, kernels or gpt2, separated by commas
+#   run --only=tests          tests, rules, training, kernels or gpt2, separated by commas; nccl, which is left out otherwise:
+#                             the contract of communicators over NCCL, by ranks that share the GPU
 #
 # The last line of the table is "N passed, N failed". Exits with 1 if anything failed; a figure below its target has not.
 set -uo pipefail
@@ -29,9 +30,9 @@ for argument in "$@"; do
 done
 for part in ${only//,/ }; do
   case $part in
-    tests | rules | training | kernels | gpt2) ;;
+    tests | rules | training | kernels | gpt2 | nccl) ;;
     *)
-      echo "error: --only=$only: '$part' is none of tests, rules, training, kernels, gpt2" >&2
+      echo "error: --only=$only: '$part' is none of tests, rules, training, kernels, gpt2, nccl" >&2
       exit 1
       ;;
   esac
@@ -94,6 +95,36 @@ run_tests() {
   done
 }
 
+# at_once NAME N LIMIT PROGRAM...: N processes beside each other, the I-th of which is told I/N for @SHARD@. Counts as one.
+at_once() {
+  local name=$1 count=$2 seconds=$3 begin=$SECONDS i pids=() failed=0
+  shift 3
+  seconds=$(limit "$seconds")
+  for ((i = 1; i <= count; ++i)); do
+    env GTEST_TOTAL_SHARDS="$count" GTEST_SHARD_INDEX=$((i - 1)) timeout "$seconds" "${@//@SHARD@/$i/$count}" \
+      >"$work/out.$i" 2>"$work/err.$i" &
+    pids+=($!)
+  done
+  for ((i = 1; i <= count; ++i)); do
+    if wait "${pids[i - 1]}"; then
+      tail -n 1 "$work/out.$i"
+    else
+      failed=1
+      grep -v '^\[ *\(OK\|RUN\|---*\|===*\) *\]' "$work/out.$i" | head -n 40
+      tail -n 20 "$work/err.$i" >&2
+    fi
+  done
+  report "$name" $((1 - failed)) "$failed" $((SECONDS - begin))
+}
+
+# A process is busy with launches, and leaves the GPU idle.
+run_rules() {
+  local count
+  count=$(nproc)
+  ((count <= 16)) || count=16
+  at_once check_rules "$count" 150 ./check_rules --device=cuda --log_format="$format" --shard=@SHARD@
+}
+
 run_training() {
   # A text of its own: the machine may have none.
   seq 1 200000 >"$work/text"
@@ -119,9 +150,10 @@ if [[ $format == text ]]; then
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "nvidia-smi: none"
 fi
 if wants tests; then run_tests; fi
-if wants rules; then program check_rules 150 --device=cuda --log_format="$format"; fi
+if wants rules; then run_rules; fi
 if wants training; then run_training; fi
 if wants kernels; then program kernels 120 --device=cuda --log_format="$format"; fi
 if wants gpt2; then run_gpt2; fi
+if wants nccl; then at_once conformance_on_one_gpu_test 4 400 ./conformance_on_one_gpu_test; fi
 if [[ $format == text ]]; then echo "$all_passed passed, $all_failed failed"; fi
 ((all_failed == 0))

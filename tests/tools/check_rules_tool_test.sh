@@ -20,8 +20,12 @@ listed=$(grep -c '^missing: square' "$TEST_TMPDIR/out" || true)
 grep -vq '^{.*}$' "$TEST_TMPDIR/json" && fail "stdout holds more than objects"
 [[ $(tail -n 1 "$TEST_TMPDIR/json") == "$last" ]] || fail "json and text count differently"
 
+# Shards: each op in one of them.
+for shard in 1/300 2/300; do "$tool" --shard=$shard 2>&1 >/dev/null | grep -o '^\[1/1\] [a-z_0-9]*'; done >"$TEST_TMPDIR/ops"
+[[ $(sort -u "$TEST_TMPDIR/ops" | wc -l) == 2 ]] || fail "shards: $(cat "$TEST_TMPDIR/ops")"
+
 # Misuse: one line on stderr, exit code 1.
-for arguments in --op=no_such_op --log_format=xml --no_such_flag; do
+for arguments in --op=no_such_op --shard=3 --shard=0/2 --shard=3/2 --shard=1/2/3 --log_format=xml --no_such_flag; do
   if "$tool" $arguments >"$TEST_TMPDIR/out" 2>"$TEST_TMPDIR/err"; then fail "$arguments passed"; fi
   [[ $(wc -l <"$TEST_TMPDIR/err") == 1 && ! -s $TEST_TMPDIR/out ]] || fail "$arguments: not one line on stderr"
 done
