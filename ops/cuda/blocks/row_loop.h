@@ -169,6 +169,11 @@ void VisitRowThreads(int64_t n, const Function& function) {
   }
 }
 
+template <class Body>
+concept TellsOfPacks = requires(const Body& body) {
+  body.LiesInPacks();
+};
+
 // Issues body(threads, row) for every row; nothing where there is none. n: the elements of a row.
 template <class Body>
 void LaunchRows(CudaStreamRef stream, int64_t num_rows, int64_t n, const Body& body) {
@@ -182,7 +187,7 @@ void LaunchRows(CudaStreamRef stream, int64_t num_rows, int64_t n, const Body& b
                RowKernel<Threads, Body>, num_rows, body);
   };
   VisitRowThreads<typename Body::Element>(n, [&](auto threads) {
-    if constexpr (requires { body.LiesInPacks(); }) {
+    if constexpr (TellsOfPacks<Body>) {
       if (body.LiesInPacks()) return launch(typename decltype(threads)::Whole());
     }
     launch(threads);

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -31,25 +32,28 @@ __device__ bool IsPackAligned(const T* address) {
 // on neither. kWhole: they are known to lie so. Then loads are not behind branches, and a thread has several under way.
 template <bool kWhole = false, class T>
 __device__ RowPack<T> LoadPack(const T* row, int64_t i, int64_t n) {
-  if (kWhole || (i + RowPack<T>::kSize <= n && IsPackAligned(row + i))) {
+  if constexpr (kWhole) {
     return *reinterpret_cast<const RowPack<T>*>(row + i);
-  }
-  RowPack<T> pack;
+  } else {
+    if (i + RowPack<T>::kSize <= n && IsPackAligned(row + i)) return LoadPack<true>(row, i, n);
+    RowPack<T> pack;
 #pragma unroll
-  for (int j = 0; j < RowPack<T>::kSize; ++j) pack.values[j] = i + j < n ? row[i + j] : T(0);
-  return pack;
+    for (int j = 0; j < RowPack<T>::kSize; ++j) pack.values[j] = i + j < n ? row[i + j] : T(0);
+    return pack;
+  }
 }
 
-// Writes those of them that lie in the row.
+// Writes those of them that lie in the row. As one word, since nvcc is free to cut the store of a struct up, and does.
 template <bool kWhole = false, class T>
 __device__ void StorePack(const RowPack<T>& pack, T* row, int64_t i, int64_t n) {
-  if (kWhole || (i + RowPack<T>::kSize <= n && IsPackAligned(row + i))) {
-    *reinterpret_cast<RowPack<T>*>(row + i) = pack;
-    return;
-  }
+  if constexpr (kWhole) {
+    *reinterpret_cast<uint4*>(row + i) = std::bit_cast<uint4>(pack);
+  } else {
+    if (i + RowPack<T>::kSize <= n && IsPackAligned(row + i)) return StorePack<true>(pack, row, i, n);
 #pragma unroll
-  for (int j = 0; j < RowPack<T>::kSize; ++j) {
-    if (i + j < n) row[i + j] = pack.values[j];
+    for (int j = 0; j < RowPack<T>::kSize; ++j) {
+      if (i + j < n) row[i + j] = pack.values[j];
+    }
   }
 }
 
