@@ -180,6 +180,10 @@ Tensor EmptyPartials(const KernelCallBase& call, int64_t num_blocks, int64_t num
   return Tensor::Empty(call.context.allocator, kDTypeOf<C>, {num_blocks, num_sums});
 }
 
+// Eight warps to a block instead of RowOfWarp's four: a block leaves one row of partial sums, so as many
+// warps leave half as many rows to the second kernel.
+using Warps = RowThreads<kWarpSize, 256, RowOfWarp::kHeld>;
+
 template <class T, int kVectors>
 void Backward(const NormTensors& norm, const KernelCallBase& call) {
   using C = WideOf<T>;
@@ -212,9 +216,6 @@ void Backward(const NormTensors& norm, const KernelCallBase& call) {
     whole ? fused_by(typename decltype(threads)::Whole()) : fused_by(threads);
   };
   const int64_t packs = CeilDivide(of.n, kPack);
-  // Eight warps to a block instead of RowOfWarp's four: a block leaves one row of partial sums, so as many
-  // warps leave half as many rows to the second kernel.
-  using Warps = RowThreads<kWarpSize, 256, RowOfWarp::kHeld>;
   // Where a row fits in registers, x and dy are read once for dx, dw and db. Longer rows would be read again
   // for dx in any case, and their dw and db have no room: columns go by a kernel of their own.
   if (norm.dx.defined() && packs <= Warps::kSize * Warps::kHeld) {

@@ -112,7 +112,9 @@ class Round {
   // are.
   void ConnectMessages(NcclComm& comm) {
     const Tensor bytes = Tensor::Empty(hub_.allocator(), DType::kU8, {2});
-    static_cast<CudaAllocator&>(*hub_.allocator()).stream().Synchronize();  // the memory may have been another's
+    static_cast<CudaAllocator&>(*hub_.allocator())
+        .stream()
+        .Synchronize();  // the memory may have been another's
     const CudaStream stream;
     CudaEvent event;
     const Message sent = {.peer = 1 - rank_, .tensor = bytes.Slice(0, 0, 1)};

@@ -323,17 +323,6 @@ TEST(NcclCommunicatorTest, WhoWaitsForARankThatHasEndedIsTold) {
   ErrorOf(absl::StatusCode::kAborted, [&] { orphan->Wait(); });
 }
 
-// NCCL connects the ends of messages at the first: in a pair when it is made, in a larger group by the call.
-TEST(NcclCommunicatorTest, AMessageWhoseOtherEndHasEndedIsToldWhereItWouldConnect) {
-  RunNcclRanks(3, [&](World& world) {
-    const auto group = world.NewGroup("pp", AllRanks(world));
-    if (world.rank() != 0) return;
-    ExpectContains(
-        ErrorOf(absl::StatusCode::kAborted, [&] { group->Recv(Of(world, {0}), 2, {.async = true}); }),
-        {"group 'pp'", "waits for world ranks [2]", "whose rank function has returned"});
-  });
-}
-
 TEST(NcclCommunicatorTest, AFailedMeetingIsToldToAllMembers) {
   for (const char* call : {"ncclGetUniqueId", "ncclCommInitRankConfig"}) {
     const auto fake = std::make_shared<FakeNccl>();
