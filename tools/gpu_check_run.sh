@@ -41,7 +41,7 @@ wants() { [[ ,$only, == *,$1,* ]]; }
 
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" || exit 1
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'jobs -p | xargs -r kill 2>/dev/null; rm -rf "$work"' EXIT
 all_passed=0
 all_failed=0
 
@@ -95,7 +95,7 @@ run_tests() {
   done
 }
 
-# at_once NAME N LIMIT PROGRAM...: N processes beside each other, the I-th of which is told I/N for @SHARD@. Counts as one.
+# at_once NAME N LIMIT PROGRAM...: N processes at once; the I-th gets I/N for @SHARD@. They count as one.
 at_once() {
   local name=$1 count=$2 seconds=$3 begin=$SECONDS i pids=() failed=0
   shift 3
@@ -117,7 +117,7 @@ at_once() {
   report "$name" $((1 - failed)) "$failed" $((SECONDS - begin))
 }
 
-# A process is busy with launches, and leaves the GPU idle; but processes take turns on it, and sixteen take longer than one.
+# One process would take some six minutes by its own estimate, most of them on launches. Processes take turns on a GPU, so these are few.
 run_rules() {
   at_once check_rules 4 350 ./check_rules --device=cuda --log_format="$format" --shard=@SHARD@
 }

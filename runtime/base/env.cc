@@ -70,7 +70,7 @@ std::map<std::string, std::string> LauncherVariables() {
 
 std::string TemporaryFolder() { return Read("TMPDIR").value_or("/tmp"); }
 
-std::map<std::string, std::string> NcclChoices() {
+std::map<std::string, std::string> NcclVariables() {
   std::map<std::string, std::string> choices;
   for (const char* const name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_HOSTID"}) {
     if (std::optional<std::string> value = Read(name)) choices[name] = *std::move(value);

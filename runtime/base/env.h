@@ -38,9 +38,9 @@ std::map<std::string, std::string> LauncherVariables();
 // TMPDIR, or "/tmp".
 std::string TemporaryFolder();
 
-// What the user tells NCCL: NCCL_ALGO and NCCL_PROTO, what it uses, and NCCL_HOSTID, which machine it takes this to be;
-// by name, those that have a value.
-std::map<std::string, std::string> NcclChoices();
+// Of what NCCL reads, by name, those that have a value: NCCL_ALGO and NCCL_PROTO, which it is to use, and NCCL_HOSTID, the
+// machine that it takes this to be.
+std::map<std::string, std::string> NcclVariables();
 
 // All variables as NAME=VALUE, in the system's order: what a launcher hands on to the programs it starts.
 std::vector<std::string> WholeEnvironment();

@@ -26,7 +26,7 @@ bool MayUse(const WorldOptions& options) {
 
 // NCCL chooses by the size of a call and what it has measured of the machine, and with it the order of a sum.
 void RequireOneOrder() {
-  std::map<std::string, std::string> choices = NcclChoices();
+  std::map<std::string, std::string> choices = NcclVariables();
   for (const char* const name : {"NCCL_ALGO", "NCCL_PROTO"}) {
     const std::string& text = choices[name];
     if (!text.empty() && text.find_first_of("^,;") == std::string::npos) continue;

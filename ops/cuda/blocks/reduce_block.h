@@ -47,8 +47,8 @@ __device__ T ReduceBlock(T value, const Combine& combine, T* scratch) {
   value = ReduceWarp(value, combine);
   if (lane == 0) scratch[warp] = value;
   __syncthreads();
-  // Each thread adds the warps' values, at most 32, in their order: what all read at once costs one read, and a barrier
-  // less than to be told by one of them.
+  // Each thread adds the warps' values, at most 32, in their order. All read the same word at a time, which costs one read.
+  // If one thread added them for all, the others would have to wait at another barrier.
   T total = scratch[0];
   for (int i = 1; i < num_warps; ++i) total = combine(total, scratch[i]);
   // Until all have read them, nobody may use `scratch` again.

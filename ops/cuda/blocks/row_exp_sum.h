@@ -24,33 +24,39 @@ struct RowExpSum {
   }
 };
 
-// A row that is held: its maximum, then the sum. Another in one pass: each thread raises its shift where a pack is above it,
-// and with it scales what it has.
+// Of a row that lies in registers: its maximum, then the sum.
 template <class T, class Threads>
-__device__ RowExpSum<WideOf<T>> ExpSumOfRow(const Threads& threads, const HeldRow<T, Threads>& row,
-                                            int64_t n) {
+__device__ RowExpSum<WideOf<T>> ExpSumOfHeldRow(const Threads& threads, const HeldRow<T, Threads>& row,
+                                                int64_t n) {
+  using C = WideOf<T>;
+  constexpr C kNothing = -kInfinityOf<C>;
+  C max = kNothing;
+  ForEachPack<T>(threads, n, [&](int p, int64_t i) {
+    const RowPack<T> pack = row.At(p, i);
+#pragma unroll
+    for (int j = 0; j < RowPack<T>::kSize; ++j) {
+      const C value = Threads::kWhole || i + j < n ? ConvertOnDevice<C>(pack.values[j]) : kNothing;
+      if (value > max) max = value;  // not a nan
+    }
+  });
+  max = threads.Reduce(max, MaxOfValues());
+  const C shift = max == kNothing ? C(0) : max;
+  const double sum = SumOverPacks<T, C>(threads, n, [&](int p, int64_t i) {
+    return
+        [pack = row.At(p, i), shift](int j) { return ExpFor<T>(ConvertOnDevice<C>(pack.values[j]) - shift); };
+  });
+  return {max, threads.Sum(sum)};
+}
+
+// In one pass over the row: each thread raises its shift where a pack is above it, and with it scales what it
+// has.
+template <class T, class Threads>
+__device__ RowExpSum<WideOf<T>> ExpSumInOnePass(const Threads& threads, const HeldRow<T, Threads>& row,
+                                                int64_t n) {
   using C = WideOf<T>;
   constexpr C kNothing = -kInfinityOf<C>;
   C max = kNothing;
   double sum = 0;
-  if constexpr (Threads::kHeld > 0) {
-    ForEachPack<T>(threads, n, [&](int p, int64_t i) {
-      const RowPack<T> pack = row.At(p, i);
-#pragma unroll
-      for (int j = 0; j < RowPack<T>::kSize; ++j) {
-        const C value = Threads::kWhole || i + j < n ? ConvertOnDevice<C>(pack.values[j]) : kNothing;
-        if (value > max) max = value;  // not a nan
-      }
-    });
-    max = threads.Reduce(max, MaxOfValues());
-    const C shift = max == kNothing ? C(0) : max;
-    sum = SumOverPacks<T, C>(threads, n, [&](int p, int64_t i) {
-      return [pack = row.At(p, i), shift](int j) {
-        return ExpFor<T>(ConvertOnDevice<C>(pack.values[j]) - shift);
-      };
-    });
-    return {max, threads.Sum(sum)};
-  }
   ForEachPack<T>(threads, n, [&](int p, int64_t i) {
     const RowPack<T> pack = row.At(p, i);
     C values[RowPack<T>::kSize];
@@ -73,6 +79,16 @@ __device__ RowExpSum<WideOf<T>> ExpSumOfRow(const Threads& threads, const HeldRo
   const C row_max = threads.Reduce(max, MaxOfValues());
   if (row_max != kNothing) sum *= static_cast<double>(ExpFor<T>(max - row_max));
   return {row_max, threads.Sum(sum)};
+}
+
+template <class T, class Threads>
+__device__ RowExpSum<WideOf<T>> ExpSumOfRow(const Threads& threads, const HeldRow<T, Threads>& row,
+                                            int64_t n) {
+  if constexpr (Threads::kHeld > 0) {
+    return ExpSumOfHeldRow<T>(threads, row, n);
+  } else {
+    return ExpSumInOnePass<T>(threads, row, n);
+  }
 }
 
 }  // namespace weft

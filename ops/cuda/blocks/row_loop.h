@@ -25,13 +25,14 @@ namespace weft {
 //       const HeldRow<float, Threads> in(threads, x + row * n, n);
 //       ForEachPack<float>(threads, n, [&](int p, int64_t i) { ... in.At(p, i) ... });
 //     }
-//     bool LiesInPacks() const { return RowsLieInPacks<float>(n, DeviceRows<const float>{x, n}); }  // may be left out
+//     // May be left out. True: no pack that the body loads or writes is partial or unaligned (RowsLieInPacks).
+//     bool LiesInPacks() const { return RowsLieInPacks<float>(n, DeviceRows<const float>{x, n}); }
 //     const float* x; int64_t n;
 //   };
 //   LaunchRows(stream, num_rows, n, Twice{x, n});
 
 // The threads of a row: `kSize_` of them in blocks of `kBlock_`, each of which holds `kHeld_` packs of the
-// row; 0: reads them anew each time. kWhole_: all the body's packs are whole and aligned (RowsLieInPacks).
+// row; 0: reads them anew each time. kWhole_: none of the body's packs is partial or unaligned.
 template <int kSize_, int kBlock_, int kHeld_, bool kWhole_ = false>
 struct RowThreads {
   static constexpr int kSize = kSize_;
@@ -69,8 +70,8 @@ struct RowThreads {
 };
 
 // Up to 128 packs, up to 256, up to 1024, more.
-// Four packs are 16 registers a row that is held, so a kernel may hold two rows and sums beside them. A warp
-// per row needs no barrier; more than 1024 packs would leave too few registers for several blocks, and a row
+// Four packs are 16 registers a row that is held, so a kernel may hold two rows and sums beside them; eight leave room for
+// two rows. A warp per row needs no barrier; more than 1024 packs would leave too few registers for several blocks, and a row
 // so long gives a block work enough to read it again, often from the second cache.
 using RowOfWarp = RowThreads<kWarpSize, 128, 4>;
 using LongRowOfWarp = RowThreads<kWarpSize, 128, 8>;
@@ -169,6 +170,7 @@ void VisitRowThreads(int64_t n, const Function& function) {
   }
 }
 
+// A body that says whether its packs are whole: it is compiled for both.
 template <class Body>
 concept TellsOfPacks = requires(const Body& body) {
   body.LiesInPacks();

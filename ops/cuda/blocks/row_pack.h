@@ -29,7 +29,7 @@ __device__ bool IsPackAligned(const T* address) {
 
 // Elements [i, i + kSize) of a row of n; T(0) beyond its end. In one access where they lie so.
 // The choice is made on the device for each pack: rows of an odd length begin at any address, and bits depend
-// on neither. kWhole: they are known to lie so. Then loads are not behind branches, and a thread has several under way.
+// on neither. kWhole: it is known that they lie so. Then no branch keeps a thread from having several loads under way.
 template <bool kWhole = false, class T>
 __device__ RowPack<T> LoadPack(const T* row, int64_t i, int64_t n) {
   if constexpr (kWhole) {
@@ -43,7 +43,7 @@ __device__ RowPack<T> LoadPack(const T* row, int64_t i, int64_t n) {
   }
 }
 
-// Writes those of them that lie in the row. As one word, since nvcc is free to cut the store of a struct up, and does.
+// Writes those of them that lie in the row. A whole pack goes as one word: nvcc is free to cut the store of a struct up, and does.
 template <bool kWhole = false, class T>
 __device__ void StorePack(const RowPack<T>& pack, T* row, int64_t i, int64_t n) {
   if constexpr (kWhole) {

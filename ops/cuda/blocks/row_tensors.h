@@ -19,8 +19,8 @@ struct DeviceRows {
   __host__ __device__ T* operator[](int64_t row) const { return data + row * stride; }
 };
 
-// Whether the packs (row_pack.h) of rows of n elements are whole and aligned, all of them: rows and vectors of as many
-// elements, which may be null.
+// Whether all packs (row_pack.h) of these parts are whole and aligned. A part is rows of n elements, or a vector of n, which
+// may be null.
 template <class T>
 bool PacksAreAligned(DeviceRows<T> rows) {
   return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride * int64_t{sizeof(T)} % 16 == 0;

@@ -181,7 +181,7 @@ struct LossGradRow {
       return;
     }
     WritePacks(threads, dlogits[row], n, [&](int, int64_t i) {
-      // In 32 bits, since every element asks: no element of another pack is 0 to kSize - 1.
+      // Where the target stands in this pack, or -1. An int, since every element is compared with it.
       const int64_t away = target - i;
       const int hit = away >= 0 && away < RowPack<T>::kSize ? static_cast<int>(away) : -1;
       return [=, v = threads.Load(x, i, n)](int j) {

@@ -27,12 +27,14 @@ struct MaxRow {
       const RowPack<T> v = threads.Load(x[row], i, n);
 #pragma unroll
       for (int j = 0; j < RowPack<T>::kSize; ++j) {
-        if (i + j < n) max = larger(static_cast<C>(v.values[j]), max);
+        if (Threads::kWhole || i + j < n) max = larger(static_cast<C>(v.values[j]), max);
       }
     });
     max = threads.Reduce(max, larger);
     if (threads.rank() == 0) y[row] = max;
   }
+
+  bool LiesInPacks() const { return RowsLieInPacks<T>(n, x); }
 
   DeviceRows<const T> x;
   int64_t n;

@@ -28,7 +28,8 @@ namespace weft {
 //   (NcclOptions::late_after): NCCL compares nothing. Where it ends a call that differs, as it may for counts
 //   that differ by little, what arrives is not told to be wrong, until some later operation of the group is
 //   late: then all calls that members remember are compared.
-// - Groups that overlap are first used in one order on all members: NCCL connects them then.
+// - Groups that overlap are first used in one order on all members: NCCL connects them then. Messages of a group of two are
+//   free of that: it is connected for them when it is made.
 // - The GPU's events say how long an operation took; the ledger asks for them when it is read.
 //
 // Matches members by creation order and waits for them: members make groups that they have in common in the

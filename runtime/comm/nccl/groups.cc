@@ -42,7 +42,7 @@ std::string NcclDeviceName(const Allocator& allocator) {
   std::array<char, 32> bus = {};
   CheckCuda(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), allocator.device().index),
             "cudaDeviceGetPCIBusId");
-  std::string machine = NcclChoices()["NCCL_HOSTID"];
+  std::string machine = NcclVariables()["NCCL_HOSTID"];
   // Another boot is another machine.
   if (machine.empty()) std::ifstream("/proc/sys/kernel/random/boot_id") >> machine;
   return absl::StrCat(machine, " ", bus.data());

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/group_text.h"
@@ -23,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long a wait for the store goes on before it looks whether it is still wanted.
 constexpr std::chrono::milliseconds kSlice(50);
+// The shortest between two questions whether NCCL is through.
+constexpr std::chrono::microseconds kPause(50);
 
 class Round {
  public:
@@ -96,10 +99,9 @@ class Round {
     }
   }
 
-  // A member may be through before the others, and end the group: that it is gone is not why.
-  void AwaitConnected(const NcclComm& comm) {
-    NcclWait wait(comm, /*first=*/std::chrono::microseconds(50), /*longest=*/kSlice);
-    while (!wait.Done()) {
+  // Asks `done` until it is true. Looks around for what else may end the wait; `wait` has its pauses.
+  void Await(NcclWait& wait, absl::FunctionRef<bool()> done) {
+    while (!done()) {
       std::this_thread::sleep_for(wait.NextPause());
       if (Clock::now() - looked_ < kSlice && Clock::now() < deadline_) continue;
       looked_ = Clock::now();
@@ -107,14 +109,20 @@ class Round {
     }
   }
 
-  // NCCL connects the ends of messages at the first between them, and until the other end has come to it the host waits. A
-  // pipeline's queues are pairs whose ends come to their messages in any order, so pairs exchange a byte here, where both
-  // are.
+  // Until NCCL has done what it was last asked for. A member may be through before the others, and end the group: that it is
+  // gone is not why.
+  void AwaitConnected(const NcclComm& comm) {
+    NcclWait wait(comm, /*first=*/kPause, /*longest=*/kSlice);
+    Await(wait, [&] { return wait.Done(); });
+  }
+
+  // NCCL connects the two ends of a message at the first one between them. Until the other end has come to it, the host
+  // waits. The queues of a pipeline are pairs, and their ends come to their messages in any order. So a pair exchanges a
+  // byte here, where both ends are.
   void ConnectMessages(NcclComm& comm) {
+    auto& cuda = static_cast<CudaAllocator&>(*hub_.allocator());
     const Tensor bytes = Tensor::Empty(hub_.allocator(), DType::kU8, {2});
-    static_cast<CudaAllocator&>(*hub_.allocator())
-        .stream()
-        .Synchronize();  // the memory may have been another's
+    cuda.stream().Synchronize();  // what had the memory before may still use it
     const CudaStream stream;
     CudaEvent event;
     const Message sent = {.peer = 1 - rank_, .tensor = bytes.Slice(0, 0, 1)};
@@ -123,12 +131,8 @@ class Round {
       IssueNcclSendRecv({comm, stream.ref().handle(), rank_, 2}, {&sent, 1}, {&received, 1});
       AwaitConnected(comm);
       event.Record(stream.ref());
-      while (!event.Test()) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-        if (Clock::now() - looked_ < kSlice) continue;
-        looked_ = Clock::now();
-        LookAround(/*lost=*/std::nullopt);
-      }
+      NcclWait wait(comm, /*first=*/kPause, /*longest=*/kPause);
+      Await(wait, [&] { return event.Test(); });
     } catch (const Error&) {
       comm.Abort();  // or it might still write to `bytes`
       throw;

@@ -10,7 +10,8 @@
 
 namespace weft {
 
-// What a member has of a new group: a communicator of its members alone, ready, and the keys that are theirs.
+// What a member has of a new group: a communicator of its members alone, ready, and the keys that are theirs. The messages of
+// two members are connected, too.
 struct NcclMeeting {
   std::string prefix;
   std::unique_ptr<NcclComm> comm;

@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// ConvertElement by the GPU's own instructions between float and halves, where plain arithmetic takes some ten: kernels of
-// halves would spend more time on rounding than on memory. The same bits, but for those of a NaN.
+// ConvertElement, between float and halves by the GPU's own instructions. Plain arithmetic takes some ten for each, so that
+// kernels of halves wait for rounding and not for memory. The bits are the same, but for those of a NaN.
 template <class To, class From>
 __device__ To ConvertOnDevice(From value) {
 #ifdef __CUDA_ARCH__

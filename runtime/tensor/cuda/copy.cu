@@ -139,8 +139,8 @@ bool CopyTransposed(const LoopNest& nest, const Tensor& from, const Tensor& to) 
   return true;
 }
 
-// Whether elements of `item` bytes, of which both sides have their neighbours along the innermost loop, move as words of
-// `bytes`. Then `nest` counts words.
+// Whether elements of `item` bytes can move as words of `bytes`: if neighbours along the innermost loop are neighbours in
+// memory, on both sides. Then `nest` counts words.
 bool MakeWords(int64_t item, int64_t bytes, const Tensor& from, const Tensor& to, LoopNest* nest) {
   const int64_t count = bytes / item;
   const int inner = nest->inner();

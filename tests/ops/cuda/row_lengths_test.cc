@@ -40,9 +40,9 @@
 namespace weft {
 namespace {
 
-// Rows of f32: for a warp, a warp, a warp, a block, longer, longer. Of bf16: for a warp, a warp, a warp, a block, a block,
-// longer. Those of 768, 4096 and 8704 are whole packs.
-constexpr int64_t kLengths[] = {129, 700, 768, 4096, 4097, 8704};
+// Rows of f32 are a warp's up to 768, a block's up to 4096; those of bf16 a warp's up to 2048, a block's up to 4097. Longer
+// ones are not held. Rows of 768, 2048, 4096 and 8704 are whole packs.
+constexpr int64_t kLengths[] = {129, 700, 768, 2048, 4096, 4097, 8704};
 
 class RowLengthsTest : public testing::Test {
  protected:
@@ -119,7 +119,7 @@ TEST_F(RowLengthsTest, Softmax) {
   for (int64_t n : kLengths) {
     const SampleOperand x = F32({3, n});
     for (const OpDef* op : std::vector<const OpDef*>{&kSoftmax, &kLogSoftmax}) Compare(*op, {x});
-    // Gradients whose sum does not cancel: else its last digits, which no two orders share, would be all of the result.
+    // Their sum does not cancel. If it did, its last digits would be the result, and no two orders of adding share them.
     const SampleOperand dy = {x.type, -0.25, 1};
     for (const OpDef* op : std::vector<const OpDef*>{&kSoftmaxGrad, &kLogSoftmaxGrad}) Compare(*op, {x, dy});
   }

@@ -32,8 +32,8 @@ struct CommBackend {
   // Reductions go in the order of ranks, are rounded once, and nan wins. Else floating-point results are
   // within the bound of any order with a rounding at every step.
   bool exact_reductions = true;
-  // By how many elements counts differ whose disagreement is told. More than 1 for a backend that compares calls only where
-  // they do not end, and ends those that differ by little.
+  // Counts that differ by so many elements are told to disagree. A backend that compares calls only where they do not end
+  // may end two that differ by less.
   int64_t told_difference = 1;
 };
 inline void PrintTo(const CommBackend& backend, std::ostream* out) { *out << backend.name; }

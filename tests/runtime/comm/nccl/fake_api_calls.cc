@@ -1,6 +1,6 @@
-#include "tests/runtime/comm/nccl/fake_api.h"
+// NCCL's calls that move data. The fake keeps each until its group ends.
 
-// NCCL's calls, as what the fake keeps of one.
+#include "tests/runtime/comm/nccl/fake_api.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-// NCCL connects the ends of messages at the first: of a pair when it is made, in a larger group by the call.
+// NCCL connects the two ends of a message at the first one: in a group of two when it is made, in a larger one by the call.
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
