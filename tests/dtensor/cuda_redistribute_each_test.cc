@@ -1,6 +1,7 @@
 // RedistributeEach on emulated GPUs over a fake NCCL: a stream runs only when somebody waits for it, so a wait
 // that is missing shows as elements that are not there.
 
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -168,12 +169,18 @@ TEST(CudaRedistributeEachTest, NorForAPendingSource) {
 
 // The rank computes, one lane scatters sums, another gathers them, the rank computes on: in memory that it has just given
 // back, which turns to NaN in its order. Rank 0's elements.
-std::vector<double> RelayOverLanes() {
+// The mistake is planted when the groups are there: their members wait for their streams when they meet.
+std::vector<double> RelayOverLanes(cuda_emulator::LeftOut waits = cuda_emulator::LeftOut::kNothing,
+                                   int64_t only = -1) {
   std::vector<double> values;
+  cuda_emulator::LeaveOutWaits(cuda_emulator::LeftOut::kNothing);
+  std::barrier has_groups(2, [&]() noexcept { cuda_emulator::LeaveOutWaits(waits, only); });
   const auto relay = [&](World& world) {
     const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse("a=2"));
     const DeviceMesh& mesh = context->mesh();
     const Tensor elements = CloneTensor(RandomF64({6, 4}, 1), context->allocator());
+    for (const Lane lane : {Lane::kGrad, Lane::kParam}) context->Group({0}, lane);
+    has_groups.arrive_and_wait();
     const auto give_back = [&] { CloneTensor(elements, context->allocator()); };
     const DTensor terms = DTensor::FromLocal(context, elements, Layout::Parse("[-, -] P{a}", mesh), {6, 4});
     const DTensor computed = 2.0 * terms;
@@ -196,15 +203,14 @@ TEST(CudaRedistributeEachTest, EachWaitLeftOutIsSeen) {
   ASSERT_EQ(expected.size(), terms.size());
   for (size_t i = 0; i < terms.size(); ++i) ASSERT_EQ(expected[i], 8 * terms[i]);
   for (const LeftOut waits : {LeftOut::kWaitsOfFirst, LeftOut::kWaitsOfOthers}) {
-    cuda_emulator::LeaveOutWaits(waits, /*only=*/1000);
-    EXPECT_EQ(RelayOverLanes(), expected);
+    EXPECT_EQ(RelayOverLanes(waits, /*only=*/1000), expected);
     const int64_t num_pairs = cuda_emulator::NumWaitingPairs();
     // The rank for the second lane; each lane for the rank, its group and it for each other, the second for the first.
     ASSERT_EQ(num_pairs, waits == LeftOut::kWaitsOfFirst ? 1 : 7);
     for (int64_t only = 0; only < num_pairs; ++only) {
       const auto differs = [&] {
         std::vector<double> outcome;
-        const std::string error = MessageOf([&] { outcome = RelayOverLanes(); });
+        const std::string error = MessageOf([&] { outcome = RelayOverLanes(waits, only); });
         return error != "no error" || outcome != expected;
       };
       EXPECT_TRUE(cuda_emulator::ShowsInSomeRun(waits, only, differs))
