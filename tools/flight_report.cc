@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
-#include "runtime/launch/flight_record.h"
+#include "runtime/launch/hangs/flight_record.h"
 
 ABSL_FLAG(std::string, dir, "",
           "the folder with the ranks' records, flight_rank_N.json: WEFT_FLIGHT_DIR of the run");

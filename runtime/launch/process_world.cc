@@ -9,7 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/device/device_queue.h"
 #include "runtime/launch/device_backend_choice.h"
-#include "runtime/launch/flight_record.h"
+#include "runtime/launch/hangs/flight_record.h"
 #include "runtime/store/prefix_store.h"
 
 namespace weft {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "runtime/comm/mpi/environment.h"
+#include "runtime/launch/hangs/watchdog.h"
 #include "runtime/launch/job_store.h"
 #include "runtime/launch/launch_environment.h"
 #include "runtime/launch/peer_watch.h"
 #include "runtime/launch/process_groups.h"
-#include "runtime/launch/watchdog.h"
 #include "runtime/launch/world.h"
 #include "runtime/launch/world_store.h"
 

@@ -14,6 +14,7 @@
 #include "runtime/comm/local/hub.h"
 #include "runtime/device/device_queue.h"
 #include "runtime/launch/device_backend_choice.h"
+#include "runtime/launch/hangs/watchdog.h"
 #include "runtime/launch/world_store.h"
 #include "runtime/store/hash_store.h"
 

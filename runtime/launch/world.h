@@ -16,7 +16,7 @@
 #include "runtime/device/allocator.h"
 #include "runtime/device/device_backend.h"
 #include "runtime/launch/backend.h"
-#include "runtime/launch/watchdog.h"
+#include "runtime/launch/hangs/watchdog_options.h"
 #include "runtime/store/store.h"
 #include "runtime/trace/span.h"
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "runtime/comm/flight_recorder.h"
-#include "runtime/launch/hang_verdict.h"
-#include "runtime/launch/rank_status.h"
+#include "runtime/launch/hangs/hang_verdict.h"
+#include "runtime/launch/hangs/rank_status.h"
 #include "runtime/tensor/cuda/tensor_stream.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"

@@ -1,4 +1,4 @@
-#include "runtime/launch/watchdog.h"
+#include "runtime/launch/hangs/watchdog.h"
 
 #include <algorithm>
 #include <array>

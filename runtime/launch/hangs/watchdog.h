@@ -1,7 +1,7 @@
 // Finds hangs and says why.
 
-#ifndef WEFT_RUNTIME_LAUNCH_WATCHDOG_H_
-#define WEFT_RUNTIME_LAUNCH_WATCHDOG_H_
+#ifndef WEFT_RUNTIME_LAUNCH_HANGS_WATCHDOG_H_
+#define WEFT_RUNTIME_LAUNCH_HANGS_WATCHDOG_H_
 
 #include <chrono>
 #include <condition_variable>
@@ -15,22 +15,12 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/launch/hang_verdict.h"
-#include "runtime/launch/rank_status.h"
+#include "runtime/launch/hangs/hang_verdict.h"
+#include "runtime/launch/hangs/rank_status.h"
+#include "runtime/launch/hangs/watchdog_options.h"
 #include "runtime/store/store.h"
 
 namespace weft {
-
-struct WatchdogOptions {
-  std::chrono::milliseconds interval = std::chrono::milliseconds(400);
-  // A rank that has been in one collective for as long compares notes with the others. One that is queued, as
-  // in a device's stream behind other work, is not late.
-  std::chrono::milliseconds late_after = std::chrono::milliseconds(1500);
-  // What is no deadlock is told when the wait has lasted this long, and again each time it has doubled.
-  std::chrono::milliseconds tell_after = std::chrono::milliseconds(4000);
-  // Where verdicts go, a line each; by default to stderr.
-  std::function<void(const std::string& line)> tell = {};
-};
 
 // Explains hangs while they last: when a collective is late, asks all ranks where they are, tells one verdict
 // for the job, and ends the groups of ranks that wait for each other in a circle, with that verdict as their
@@ -101,4 +91,4 @@ class Watchdog {
 
 }  // namespace weft
 
-#endif  // WEFT_RUNTIME_LAUNCH_WATCHDOG_H_
+#endif  // WEFT_RUNTIME_LAUNCH_HANGS_WATCHDOG_H_

@@ -1,4 +1,4 @@
-#include "runtime/launch/hang_verdict.h"
+#include "runtime/launch/hangs/hang_verdict.h"
 
 #include <algorithm>
 #include <map>

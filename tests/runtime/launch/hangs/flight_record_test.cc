@@ -1,4 +1,4 @@
-#include "runtime/launch/flight_record.h"
+#include "runtime/launch/hangs/flight_record.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,11 +1,11 @@
-#ifndef WEFT_RUNTIME_LAUNCH_HANG_VERDICT_H_
-#define WEFT_RUNTIME_LAUNCH_HANG_VERDICT_H_
+#ifndef WEFT_RUNTIME_LAUNCH_HANGS_HANG_VERDICT_H_
+#define WEFT_RUNTIME_LAUNCH_HANGS_HANG_VERDICT_H_
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/launch/rank_status.h"
+#include "runtime/launch/hangs/rank_status.h"
 
 namespace weft {
 
@@ -48,4 +48,4 @@ std::string RankList(const std::vector<int>& ranks);
 
 }  // namespace weft
 
-#endif  // WEFT_RUNTIME_LAUNCH_HANG_VERDICT_H_
+#endif  // WEFT_RUNTIME_LAUNCH_HANGS_HANG_VERDICT_H_

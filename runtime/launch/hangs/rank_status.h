@@ -1,5 +1,5 @@
-#ifndef WEFT_RUNTIME_LAUNCH_RANK_STATUS_H_
-#define WEFT_RUNTIME_LAUNCH_RANK_STATUS_H_
+#ifndef WEFT_RUNTIME_LAUNCH_HANGS_RANK_STATUS_H_
+#define WEFT_RUNTIME_LAUNCH_HANGS_RANK_STATUS_H_
 
 #include <cstdint>
 #include <map>
@@ -63,4 +63,4 @@ RankStatus StatusOf(int rank, const FlightRecorder& recorder);
 
 }  // namespace weft
 
-#endif  // WEFT_RUNTIME_LAUNCH_RANK_STATUS_H_
+#endif  // WEFT_RUNTIME_LAUNCH_HANGS_RANK_STATUS_H_

@@ -1,4 +1,4 @@
-#include "runtime/launch/rank_status.h"
+#include "runtime/launch/hangs/rank_status.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-#ifndef WEFT_RUNTIME_LAUNCH_FLIGHT_RECORD_H_
-#define WEFT_RUNTIME_LAUNCH_FLIGHT_RECORD_H_
+#ifndef WEFT_RUNTIME_LAUNCH_HANGS_FLIGHT_RECORD_H_
+#define WEFT_RUNTIME_LAUNCH_HANGS_FLIGHT_RECORD_H_
 
 #include <string>
 #include <vector>
@@ -31,4 +31,4 @@ std::string FlightReport(const std::vector<std::string>& records);
 
 }  // namespace weft
 
-#endif  // WEFT_RUNTIME_LAUNCH_FLIGHT_RECORD_H_
+#endif  // WEFT_RUNTIME_LAUNCH_HANGS_FLIGHT_RECORD_H_
