@@ -110,7 +110,7 @@ def genrule_commands(text):
 
 
 # ". path", from the tree's root or from the folder of the script that reads it.
-_READS = re.compile(r"""^\s*(?:\.|source) (?:([\w./-]+)|"\$\(dirname "\$\{BASH_SOURCE\[0\]\}"\)/([\w./-]+)")$""", re.MULTILINE)
+_READS = re.compile(r"""^\s*(?:\.|source) (?:([\w./-]+)|"\$\(dirname "\$\{BASH_SOURCE\[0\]\}"\)/([\w./-]+)")(?: .*)?$""", re.MULTILINE)
 
 
 def read_by(path, text):

@@ -14,7 +14,7 @@
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
-#include "tests/parallel/data_parallel_cases.h"
+#include "tests/parallel/data_parallel/data_parallel_cases.h"
 #include "tests/parallel/training_run.h"
 
 namespace weft {

@@ -169,6 +169,7 @@ class Starts(unittest.TestCase):
                                                                 debian.Need("bash", "/bin/bash", "a.sh:3")])
         # What a script reads by "." has functions for it, and for those that name it.
         files = {"ci/steps.sh": "weft_step() {\n  true\n}\n", "ci/run.sh": ". ci/steps.sh\nweft_step\n(true) 2>&1\n",
+                 "ci/with.sh": '. ci/steps.sh "$@" || exit 1\nweft_step\n',
                  "by_name.sh": "steps=$PWD/ci/steps.sh\n. \"$steps\"\nweft_step\n", "other.sh": "weft_step\n"}
         self.assertEqual(check_packages.script_programs(files), [debian.Need("weft_step", "", "other.sh:1")])
         # So does one that lies beside it.

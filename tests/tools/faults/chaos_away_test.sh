@@ -3,32 +3,10 @@
 # What a node leaves in its own /dev/shm is found. Ended by a signal, chaos leaves nobody away.
 # Where the kernel refuses networks, the other faults are done.
 # Arguments: chaos, weft_run, forgetful_trainer.
-set -u
-chaos=$PWD/$1
-weft_run=$PWD/$2
-trainer=$PWD/$3
-dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/chaos.XXXXXX")
-cd "$dir" || exit 1
-failures=0
+. tests/tools/faults/chaos.sh "$@" || exit 1
 
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
-
-# hurt NAME FLAGS...: the report is in NAME.json, the job's stderr in NAME/hurt.log. Ranks go on until somebody misses their agent, so
-# there are steps enough for that.
-flags=(--weft_run="$weft_run" --train_gpt="$trainer" --train_flags="" --log_format=json --suspicion_time=1s --save_every=20)
-hurt() {
-  local name=$1
-  shift
-  "$chaos" "${flags[@]}" --folder="$name" "$@" > "$name.json" 2> "$name.err" || fail "$name: $(tail -3 "$name.err")"
-}
-expect() {
-  local name=$1 field
-  shift
-  for field in "$@"; do grep -qF "$field" "$name.json" || fail "$name: expected $field: $(cat "$name.json" "$name.err")"; done
-}
+# Ranks go on until somebody misses their agent, so there are steps enough for that.
+job+=(--suspicion_time=1s --save_every=20)
 
 # --- An agent that is stopped: others miss its node; of a single one the ranks miss the store, which the agent keeps.
 hurt pause --kinds=pause --kills=1 --nodes=2
@@ -38,7 +16,7 @@ hurt alone --kinds=pause --kills=2
 expect alone '"kills":2' '"recovered":2' '"equal":true' '"left_behind":0'
 
 # --- A signal while an agent is stopped ends the whole job.
-"$chaos" "${flags[@]}" --folder=told --kinds=pause --kills=1 --nodes=2 --suspicion_time=20s > told.json 2> told.err &
+"$chaos" "${job[@]}" --folder=told --kinds=pause --kills=1 --nodes=2 --suspicion_time=20s > told.json 2> told.err &
 pid=$!
 until grep -qs "pause of node" told.err; do
   kill -0 $pid 2> /dev/null || { fail "told: it has ended: $(cat told.err)"; break; }
@@ -56,7 +34,7 @@ done
 
 # --- A kernel that makes no networks.
 if unshare --user --map-root-user true; then
-  unshare --user --map-root-user bash -c 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"' refused "$chaos" "${flags[@]}" \
+  unshare --user --map-root-user bash -c 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"' refused "$chaos" "${job[@]}" \
     --folder=refused --kills=2 --kinds=unplug,rank --nodes=2 > refused.json 2> refused.err || fail "no network: $(tail -3 refused.err)"
   expect refused '"kills":1' '"recovered":1' '"equal":true' '"left_behind":0' '"skipped":1'
   grep -q "skipped: unplug, 1 times: a node is unplugged in a network of its own, and the kernel refuses namespaces: " refused.err ||
@@ -64,13 +42,13 @@ if unshare --user --map-root-user true; then
 fi
 
 # --- Two nodes with a cable each.
-PATH=$dir "$chaos" "${flags[@]}" --folder=without --kinds=unplug --nodes=2 > without.json 2> without.err && fail "without iproute2: no error"
+PATH=$dir "$chaos" "${job[@]}" --folder=without --kinds=unplug --nodes=2 > without.json 2> without.err && fail "without iproute2: no error"
 grep -q "there is no program 'ip': install the package iproute2\|the kernel refuses" without.err || fail "without iproute2: $(cat without.err)"
 unplugged=("unplug --kinds=unplug --kills=1" "mixed --kinds=unplug,pause,rank --kills=6 --seed=2")
 for run in "${unplugged[@]}"; do
   read -ra words <<< "$run"
   name=${words[0]}
-  "$chaos" "${flags[@]}" --folder="$name" --nodes=2 "${words[@]:1}" > "$name.json" 2> "$name.err" || {
+  try "$name" --nodes=2 "${words[@]:1}" || {
     grep "the kernel refuses" "$name.err" && echo "skipped: no networks" && break
     fail "$name: $(tail -3 "$name.err")"
   }
@@ -85,8 +63,7 @@ done
 if ! grep -q "the kernel refuses\|skipped: unplug" unplug.err; then
   printf '#!/bin/bash\n: > /dev/shm/weft-left\nexec %q "$@"\n' "$trainer" > litters
   chmod +x litters
-  "$chaos" "${flags[@]}" --train_gpt="$dir/litters" --folder=littered --nodes=2 --kinds=unplug --kills=1 > littered.json 2> littered.err &&
-    fail "littered: exit code 0"
+  try littered --train_gpt="$dir/litters" --nodes=2 --kinds=unplug --kills=1 && fail "littered: exit code 0"
   expect littered '"left_behind":3' '"equal":true'
   for name in weft-left host0/weft-left host1/weft-left; do
     grep -q "left behind: /dev/shm/$name$" littered.err || fail "littered: no $name: $(cat littered.err)"

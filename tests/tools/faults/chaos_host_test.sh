@@ -2,33 +2,11 @@
 # chaos: a job of several nodes that loses one with all its processes and snapshots goes on with the node that takes its place, from
 # the copies of the snapshots on the others; one that loses all nodes goes on from its folder, under the store that stayed.
 # Arguments: chaos, weft_run, train_gpt.
-set -u
-chaos=$PWD/$1
-weft_run=$PWD/$2
-train=$PWD/$3
-dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/chaos.XXXXXX")
-cd "$dir" || exit 1
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
-
-hurt() {
-  local name=$1
-  shift
-  "$chaos" --weft_run="$weft_run" --log_format=json --suspicion_time=1s --folder="$name" "$@" > "$name.json" 2> "$name.err" ||
-    fail "$name: $(tail -3 "$name.err")"
-}
-expect() {
-  local name=$1 field
-  shift
-  for field in "$@"; do grep -qF "$field" "$name.json" || fail "$name: expected $field: $(cat "$name.json" "$name.err")"; done
-}
+. tests/tools/faults/chaos.sh "$@" || exit 1
+job+=(--suspicion_time=1s)
 
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
-gpt=(--train_gpt="$train" --nodes=2 --ranks=4 --save_every=16
+gpt=(--nodes=2 --ranks=4 --save_every=16
   --train_flags="--mesh=dp=auto --plan=fsdp --layers=2 --heads=4 --dim=64 --context=32 --batch=8 --dropout=0.1 --shuffle=epoch \
     --eval_every=0 --sample=0 --threads=1 --snapshot_every=2 --data=$dir/text.txt")
 
@@ -49,6 +27,6 @@ sed -n 's/^fault .* at step \([0-9]*\).*/\1/p; s/^  step \([0-9]*\), .*/next \1/
 awk '$1 == "next" { if (at > 32 && $2 < at - 32) bad = 1; next } { at = $1 } END { exit bad }' steps || fail "hosts: more was lost: $(cat hosts.err)"
 
 # --- Bad input: one line.
-"$chaos" --weft_run="$weft_run" --train_gpt="$train" --nodes=2 --ranks=3 > bad.out 2> bad.err && fail "3 ranks on 2 nodes: no error"
+try bad --nodes=2 --ranks=3 && fail "3 ranks on 2 nodes: no error"
 grep -q "3 ranks on 2 nodes: expected as many on each node" bad.err || fail "3 ranks on 2 nodes: $(cat bad.err)"
 exit $((failures > 0))

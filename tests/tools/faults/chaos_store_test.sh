@@ -2,38 +2,15 @@
 # chaos: a job whose store is killed and begun again, in steps, in saves and while ranks start, goes on without a restart of its
 # ranks; killed together with ranks and launchers it ends with the bits of a job in peace; nothing is left of the store.
 # Arguments: chaos, weft_run, forgetful_trainer.
-set -u
-chaos=$PWD/$1
-weft_run=$PWD/$2
-trainer=$PWD/$3
-dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/chaos.XXXXXX")
-cd "$dir" || exit 1
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
-
-# hurt NAME FLAGS...: the report is in NAME.json, the job's stderr in NAME/hurt.log.
-hurt() {
-  local name=$1
-  shift
-  "$chaos" --weft_run="$weft_run" --train_gpt="$trainer" --train_flags="" --log_format=json --suspicion_time=1s --folder="$name" \
-    "$@" > "$name.json" 2> "$name.err"
-}
-expect() {
-  local name=$1 field
-  shift
-  for field in "$@"; do grep -qF "$field" "$name.json" || fail "$name: expected $field: $(cat "$name.json" "$name.err")"; done
-}
+. tests/tools/faults/chaos.sh "$@" || exit 1
+job+=(--suspicion_time=1s)
 
 # --- The store alone: no rank dies, none starts again. Every restart is a failure here.
 # On one node, and on two; there for longer than the time after which a node counts as lost, too.
 alone() {
   local name=$1
   shift
-  hurt "$name" --kinds=store --max_restarts=0 "$@" || fail "$name: $(tail -3 "$name.err")"
+  hurt "$name" --kinds=store --max_restarts=0 "$@"
   expect "$name" '"equal":true' '"left_behind":0' '"in_save":3'
   [[ $(grep -c "weft_run: store: listens at" "$name/hurt.log") -ge 9 ]] || fail "$name: it has not begun again 8 times: $(cat "$name/hurt.log")"
   [[ $(grep -c "error\|failed\|start again" "$name/hurt.log") == 0 ]] || fail "$name: ranks have ended: $(cat "$name/hurt.log")"
@@ -43,7 +20,7 @@ alone one --kills=8
 alone two --kills=8 --nodes=2 --seed=2 --suspicion_time=500ms --store_away=2s
 
 # --- With deaths before, after and meanwhile.
-hurt mixed --kinds=store,rank,agent,both --kills=9 --seed=7 || fail "mixed: $(tail -3 mixed.err)"
+hurt mixed --kinds=store,rank,agent,both --kills=9 --seed=7
 expect mixed '"kills":9' '"recovered":9' '"equal":true' '"left_behind":0'
 for kind in store rank agent both; do grep -q "of 9: $kind" mixed.err || fail "no fault of kind $kind: $(cat mixed.err)"; done
 
@@ -60,9 +37,9 @@ if [[ \$1 == store ]]; then mkdir -p "\${2#--dir=}" && touch "\${2#--dir=}/draft
 exec '$weft_run' "\$@"
 END
 chmod +x forgets litters
-hurt forgot --kinds=store --kills=2 --max_restarts=0 --weft_run="$dir/forgets" --patience=20
+try forgot --kinds=store --kills=2 --max_restarts=0 --weft_run="$dir/forgets" --patience=20
 grep -q "failed" forgot/hurt.log || fail "a store that forgot all was no loss: $(cat forgot.json forgot.err forgot/hurt.log)"
-hurt littered --kinds=store --kills=1 --weft_run="$dir/litters" && fail "a file that stays was not found"
+try littered --kinds=store --kills=1 --weft_run="$dir/litters" && fail "a file that stays was not found"
 expect littered '"left_behind":1' '"equal":true'
 grep -q "left behind: .*/store/draft.new" littered.err || fail "the file is not named: $(cat littered.err)"
 

@@ -1,0 +1,188 @@
+// Steps whose gradient is not finite: what they change, what the host learns, and how it finds the cause.
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "dtensor/functions.h"
+#include "dtensor/nn/linear.h"
+#include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
+#include "tests/parallel/trainer/trainer_job.h"
+
+namespace weft {
+namespace {
+
+TEST(NonFiniteStepTest, AStepWhoseNormIsNotFiniteChangesNothing) {
+  // Clipping or not; the gradient is infinite or not a number.
+  for (double grad_clip : {1.0, 0.0}) {
+    for (double factor : {double{INFINITY}, std::nan("")}) {
+      RunRanks(2, [&](World& world) {
+        Job job(world, "dp=2", DataPlan::kFsdp, grad_clip);
+        job.Step();
+        const auto parameters = ValuesOf(job.model);
+        const auto state = ValuesOf(job.trainer->optimizer());
+        const StepMetrics bad = job.Step([&] { return job.Loss() * factor; });
+        EXPECT_EQ(bad.step, 2);
+        EXPECT_FALSE(std::isfinite(bad.loss));
+        EXPECT_FALSE(std::isfinite(bad.grad_norm));
+        EXPECT_FALSE(bad.finite);
+        EXPECT_FALSE(bad.updated);
+        EXPECT_EQ(ValuesOf(job.model), parameters);
+        EXPECT_EQ(ValuesOf(job.trainer->optimizer()), state);
+        EXPECT_EQ(state.at("updates"), std::vector<double>{1});
+        const StepMetrics good = job.Step();
+        EXPECT_EQ(good.step, 3);  // an attempt is a step: schedule, data and random bits have moved on
+        EXPECT_EQ(good.lr, kSchedule.At(3));
+        EXPECT_EQ(job.context->state().step(), 3u);
+        EXPECT_EQ(ValuesOf(job.trainer->optimizer()).at("updates"), std::vector<double>{2});
+        EXPECT_TRUE(std::isfinite(good.grad_norm));
+        EXPECT_TRUE(good.updated);
+        EXPECT_NE(ValuesOf(job.model), parameters);
+      });
+    }
+  }
+}
+
+TEST(NonFiniteStepTest, TheStepAfterABadOneChangesNothingEither) {
+  for (double grad_clip : {1.0, 0.0}) {
+    for (const bool flushes : {false, true}) {
+      RunRanks(2, [&](World& world) {
+        Job job(world, "dp=2", DataPlan::kFsdp, grad_clip);
+        const auto step = [&](double factor) {
+          const auto record = job.trainer->Step(24, [&job, factor] { return job.Loss() * factor; });
+          EXPECT_TRUE(!record || record->finite == (record->step != 2));
+          return record;
+        };
+        step(1);
+        const auto parameters = ValuesOf(job.model);
+        step(INFINITY);
+        EXPECT_FALSE(flushes && job.trainer->Flush().value().updated);
+        EXPECT_EQ(ValuesOf(job.model), parameters);
+        const auto second = step(1);
+        // The host knows: nothing is to be kept for it.
+        EXPECT_EQ(ValuesOf(job.model) == parameters, !flushes);
+        EXPECT_FALSE(!flushes && second.value().updated);
+        EXPECT_EQ(step(1).value().updated, flushes);
+        EXPECT_NE(ValuesOf(job.model), parameters);
+        EXPECT_TRUE(job.trainer->Flush().value().updated);
+        EXPECT_EQ(ValuesOf(job.trainer->optimizer()).at("updates"), std::vector<double>{flushes ? 3.0 : 2.0});
+      });
+    }
+  }
+}
+
+// Divides each row by its sum: not finite where a row sums to zero.
+class Fragile : public Module {
+ public:
+  Fragile(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return Div(x, Sum(x, {1}, /*keep_dims=*/true)); }
+};
+
+class ThreeLayers : public Module {
+ public:
+  Linear first{this, "first", 2, 4};
+  Fragile fragile{this, "fragile"};
+  Linear last{this, "last", 4, 1};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return last(fragile(first(x))); }
+};
+
+// A step on four rows over two ranks, then the search.
+void FindIn(World& world, const std::vector<double>& rows, double last_weight) {
+  ThreeLayers model;
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+  const auto context = Parallelize(model, world, mesh, {{"", DataParallel("dp")}}, {.dtype = DType::kF64});
+  model.last.weight.at_rest().ToLocal().data<double>()[2] = last_weight;
+  AdamW adamw(model.AllParameters(), kAdamW);
+  Trainer trainer(model, adamw, {.schedule = kSchedule});
+  const Tensor full = Tensor::FromValues<double>({4, 2}, rows);
+  const DTensor x = DTensor::Distribute(context, full, Layout::Parse("[dp, -]", mesh));
+  const auto loss = [&] { return Mean(Square(model(x))); };
+  trainer.Step(4, loss);
+  trainer.Flush();
+  trainer.FindNonFinite();
+  EXPECT_FALSE(context->state().check_finite());
+}
+
+std::string DataLossOf(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss);
+    return error.message();
+  }
+  return "nothing was thrown";
+}
+
+TEST(NonFiniteStepTest, FindNonFiniteNamesTheFirstModule) {
+  // The last row is zero: on rank 1, the bias being zero, its sum is. The modules after it are not finite
+  // either.
+  EXPECT_EQ(
+      DataLossOf([] { RunRanks(2, [](World& world) {
+                        FindIn(world, {1, 2, 3, 4, 5, 6, 0, 0}, 1);
+                      }); }),
+      "rank 1: step 1: output of module 'fragile' (f64[4, 4] [dp, -]) is not finite: local element 4 is nan");
+}
+
+TEST(NonFiniteStepTest, FindNonFiniteNamesAParameterThatAlreadyIsNot) {
+  const std::string message = DataLossOf([] {
+    RunRanks(2, [](World& world) { FindIn(world, {1, 2, 3, 4, 5, 6, 7, 8}, INFINITY); });
+  });
+  EXPECT_EQ(message.substr(message.find("step")),
+            "step 1: parameter 'last.weight' (f64[4, 1] [-, -]) is not finite: local element 2 is inf");
+}
+
+// The record of the bad step arrives in the next one, which has another batch: the bad one is run again, with the
+// parameters that it saw.
+TEST(NonFiniteStepTest, FindNonFiniteRunsTheRecordedStepAgain) {
+  const std::string message = DataLossOf([] {
+    RunRanks(1, [](World& world) {
+      ThreeLayers model;
+      const auto context = Parallelize(model, world, DeviceMesh(), {}, {.dtype = DType::kF64});
+      AdamW adamw(model.AllParameters(), kAdamW);
+      std::vector<double> bad_bias;
+      const auto on_metrics = [&](Trainer& trainer, const StepMetrics& metrics) {
+        if (metrics.finite) return;
+        EXPECT_EQ(metrics.step, 2);
+        EXPECT_EQ(trainer.step(), 3);
+        EXPECT_EQ(model.first.bias->at_rest().ToLocal().ToVector<double>(), bad_bias);
+        trainer.FindNonFinite();
+      };
+      Trainer trainer(model, adamw, {.schedule = kSchedule, .callbacks = {{.on_metrics = on_metrics}}});
+      for (int step = 1; step <= 3; ++step) {
+        bad_bias = model.first.bias->at_rest().ToLocal().ToVector<double>();
+        const double last = step == 2 ? std::nan("") : 2;
+        const DTensor x = DTensor::Distribute(context, Tensor::FromValues<double>({1, 2}, {1, last}),
+                                              Layout(/*ndim=*/2, /*num_axes=*/0));
+        trainer.Step(1, [&model, &context, x] {
+          EXPECT_EQ(context->state().step() == 2, std::isnan(x.ToLocal().ToVector<double>()[1]));
+          return Mean(Square(model(x)));
+        });
+      }
+    });
+  });
+  EXPECT_EQ(message.substr(message.find("step")),
+            "step 2: output of module 'first' (f64[1, 4] [-, -]) is not finite: local element 0 is nan");
+}
+
+TEST(NonFiniteStepTest, FindNonFiniteNeedsARecord) {
+  RunRanks(1, [](World& world) {
+    Job job(world, "", DataPlan::kDdp);
+    job.trainer->Step(24, [&] { return job.Loss(); });
+    EXPECT_EQ(MessageOf([&] { job.trainer->FindNonFinite(); }),
+              "Trainer::FindNonFinite: no step has been recorded; call Flush after the first");
+  });
+}
+
+TEST(NonFiniteStepTest, FindNonFiniteReturnsWhereAllIsWell) {
+  RunRanks(2, [](World& world) { FindIn(world, {1, 2, 3, 4, 5, 6, 7, 8}, 1); });
+}
+
+}  // namespace
+}  // namespace weft
