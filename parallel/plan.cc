@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -155,6 +156,17 @@ SchedulerChoices SchedulerFromJson(const Json& object) {
 }
 
 }  // namespace
+
+Plan::Plan(std::initializer_list<PlanEntry> entries) : entries_(entries) {}
+
+Plan::Plan(std::vector<PlanEntry> entries, const SchedulerChoices& scheduler) : entries_(std::move(entries)) {
+  set_scheduler(scheduler);
+}
+
+void Plan::set_scheduler(const SchedulerChoices& choices) {
+  choices.Options();
+  scheduler_ = choices;
+}
 
 bool Plan::UsesDType(DType dtype) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const PlanEntry& entry) {

@@ -27,11 +27,9 @@ struct PlanEntry {
 class Plan {
  public:
   Plan() = default;
-  Plan(std::initializer_list<PlanEntry> entries) : entries_(entries) {}
-  explicit Plan(std::vector<PlanEntry> entries, const SchedulerChoices& scheduler = {})
-      : entries_(std::move(entries)) {
-    set_scheduler(scheduler);
-  }
+  Plan(std::initializer_list<PlanEntry> entries);
+  // Errors: as set_scheduler.
+  explicit Plan(std::vector<PlanEntry> entries, const SchedulerChoices& scheduler = {});
 
   const std::vector<PlanEntry>& entries() const { return entries_; }
 
@@ -40,10 +38,7 @@ class Plan {
   const SchedulerChoices& scheduler_choices() const { return scheduler_; }
   // Replaces what was chosen.
   // Errors: InvalidArgument as SchedulerChoices::Options.
-  void set_scheduler(const SchedulerChoices& choices) {
-    choices.Options();
-    scheduler_ = choices;
-  }
+  void set_scheduler(const SchedulerChoices& choices);
 
   // Whether an entry makes modules compute, or gradients be summed, in `dtype`: of f16 training wants a loss scale.
   // Errors: InvalidArgument for a style that nobody has registered.

@@ -219,10 +219,11 @@ DTensors Recompute(std::function<DTensors(const DTensors&)> function, const DTen
     edges.push_back(input.defined() && input.requires_grad() ? EdgeTo(input) : TapeNode::Edge());
   }
   RandomSnapshot random = state.random_snapshot();
-  KeptResults kept(keep);
+  KeptResults kept(keep, state.drops_history());
   DTensors made;
   {
     const KeptResultsGuard guard(state, keep.empty() ? nullptr : &kept);
+    const DropsHistoryGuard drops(state, true);
     made = function(CutInputs(state, inputs, edges));
   }
   for (const IntrusivePtr<TapeNode>& leaf : FindLeaves(made)) edges.push_back({leaf, 0});

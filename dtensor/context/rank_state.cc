@@ -1,6 +1,7 @@
 #include "dtensor/context/rank_state.h"
 
 #include "dtensor/context/mesh_transfer_cache.h"
+#include "runtime/comm/worker.h"
 
 namespace weft {
 
@@ -61,6 +62,20 @@ int RankState::PathId(const std::string& path) {
   }
   return it->second;
 }
+
+uint64_t RankState::NextCallNumber() { return call_numbers_[path_id()]++; }
+
+void RankState::ResetCallNumbers() { call_numbers_.clear(); }
+
+uint64_t RankState::call_number() { return call_numbers_[path_id()]; }
+
+void RankState::set_call_number(uint64_t number) { call_numbers_[path_id()] = number; }
+
+RandomSnapshot RankState::random_snapshot() const {
+  return {step_, batch_offset_, path_id(), module_training_, call_numbers_};
+}
+
+bool RankState::FirstWarning(std::string key) { return warned_.insert(std::move(key)).second; }
 
 BatchOffsetGuard::BatchOffsetGuard(RankState& state, int64_t offset)
     : ScopedValue(state.batch_offset_, offset) {

@@ -18,7 +18,6 @@
 #include "runtime/base/dtype.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/ledger.h"
-#include "runtime/comm/worker.h"
 #include "runtime/launch/world.h"
 
 namespace weft {
@@ -29,6 +28,7 @@ class CallObserver;
 class ImplicitRedistributionGuard;
 class KeptResults;
 class MeshTransferCache;
+class Worker;
 
 // Why bytes move: the purpose column of the communication ledger.
 enum class Purpose : uint8_t { kActivation, kParam, kGrad, kLoss, kNorm, kMetric };
@@ -93,17 +93,15 @@ class RankState {
   const std::string& PathName(int path_id) const { return paths_[path_id]; }
 
   // Counts random calls in the current module path since the last ResetCallNumbers (the root module's call).
-  uint64_t NextCallNumber() { return call_numbers_[path_id()]++; }
-  void ResetCallNumbers() { call_numbers_.clear(); }
+  uint64_t NextCallNumber();
+  void ResetCallNumbers();
   // The number of the next random call in the current module path, and to set it.
-  uint64_t call_number() { return call_numbers_[path_id()]; }
-  void set_call_number(uint64_t number) { call_numbers_[path_id()] = number; }
+  uint64_t call_number();
+  void set_call_number(uint64_t number);
 
   // Where the rank stands now, for a RandomScope later.
   // Cost:   copies one number per module path that has drawn since the root module's call.
-  RandomSnapshot random_snapshot() const {
-    return {step_, batch_offset_, path_id(), module_training_, call_numbers_};
-  }
+  RandomSnapshot random_snapshot() const;
 
   // A communicator among `ranks` (world ranks, ascending, this one among them), for what runs between meshes.
   // Created at its first use, which every member reaches in the same order; then pooled by name and ranks.
@@ -133,6 +131,8 @@ class RankState {
 
   // Whether what is saved for backward goes to the ranks' second memory (dtensor/host_memory.h).
   bool saves_on_host() const { return saves_on_host_; }
+  // Whether what is recorded is let go soon, and never differentiated (DropsHistoryGuard).
+  bool drops_history() const { return drops_history_; }
 
   // The dtype in which products of floating tensors are computed, whatever theirs is (AutocastGuard); nothing outside.
   const std::optional<DType>& autocast() const { return autocast_; }
@@ -146,7 +146,7 @@ class RankState {
   const WarningSink& warning_sink() const { return warning_sink_; }
   void set_warning_sink(WarningSink sink) { warning_sink_ = std::move(sink); }
   // Whether nothing has been warned of under `key` before.
-  bool FirstWarning(std::string key) { return warned_.insert(std::move(key)).second; }
+  bool FirstWarning(std::string key);
 
  private:
   friend class ImplicitRedistributionGuard;
@@ -154,6 +154,7 @@ class RankState {
   friend class CallObserverGuard;
   friend class KeptResultsGuard;
   friend class SaveOnHostGuard;
+  friend class DropsHistoryGuard;
   friend class AutocastGuard;
   friend class BatchOffsetGuard;
   friend class RandomScope;
@@ -186,6 +187,7 @@ class RankState {
   CallObserver* call_observer_ = nullptr;
   KeptResults* kept_results_ = nullptr;
   bool saves_on_host_ = false;
+  bool drops_history_ = false;
   std::optional<DType> autocast_;
   std::shared_ptr<const BlockLabels> labels_;
   WarningSink warning_sink_;
@@ -334,6 +336,13 @@ class AutocastGuard : ScopedValue<std::optional<DType>> {
 class SaveOnHostGuard : ScopedValue<bool> {
  public:
   SaveOnHostGuard(RankState& state, bool on_host) : ScopedValue(state.saves_on_host_, on_host) {}
+};
+
+// What is recorded while it lives is not differentiated, as in the first run of a function that is recomputed; or is, within
+// another guard.
+class DropsHistoryGuard : ScopedValue<bool> {
+ public:
+  DropsHistoryGuard(RankState& state, bool drops) : ScopedValue(state.drops_history_, drops) {}
 };
 
 // The module that runs is training, or is not, while it lives.

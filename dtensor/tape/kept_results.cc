@@ -55,14 +55,22 @@ bool KeptOps::Has(const OpDef& op) const {
 void KeptResults::Rewind() {
   is_first_ = false;
   next_ = 0;
+  here_.assign(results_.size(), DTensors());
+  for (size_t call = results_.size(); call-- > 0;) {
+    for (const Result& kept : results_[call])
+      here_[call].push_back(WithoutHistory(kept.value.Unpack("Recompute")));
+  }
 }
 
 DTensors KeptResults::Run(Execution& execution) {
   if (!ops_.Has(execution.call().op)) return execution.Run();
   if (is_first_) {
     DTensors outputs = execution.Run();
-    DTensors& kept = results_.emplace_back();
-    for (const DTensor& output : outputs) kept.push_back(WithoutHistory(output));
+    const DropsHistoryGuard stays(outputs[0].context()->state(), drops_);
+    std::vector<Result>& kept = results_.emplace_back();
+    for (const DTensor& output : outputs) {
+      kept.push_back({output.type(), output.layout(), SavedValue(WithoutHistory(output))});
+    }
     return outputs;
   }
   const ErasedCall& call = execution.call();
@@ -70,8 +78,8 @@ DTensors KeptResults::Run(Execution& execution) {
                                                  execution.plan().output_types.end());
   bool fits = next_ < results_.size() && results_[next_].size() == types.size();
   for (size_t i = 0; fits && i < types.size(); ++i) {
-    fits = results_[next_][i].type() == types[i] &&
-           results_[next_][i].layout() == execution.plan().strategy.outputs[i];
+    fits = results_[next_][i].type == types[i] &&
+           results_[next_][i].layout == execution.plan().strategy.outputs[i];
   }
   if (!fits) {
     Throw(absl::StatusCode::kFailedPrecondition,
@@ -79,9 +87,7 @@ DTensors KeptResults::Run(Execution& execution) {
           next_, " of the kept ops, of ", results_.size(), " then; it has to do the same whenever it runs");
   }
   if (!execution.is_decomposed()) execution.MoveOperands();
-  DTensors outputs;
-  for (const DTensor& kept : results_[next_++]) outputs.push_back(WithoutHistory(kept));
-  return outputs;
+  return std::move(here_[next_++]);
 }
 
 DTensors RunInRecomputed(const ErasedCall& call, KeptResults& kept) {

@@ -10,6 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/context/rank_state.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/tape/saved_value.h"
+#include "mesh/layout.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -34,13 +37,16 @@ class KeptOps {
 };
 
 // The results of the calls of one region, in the order of the calls: forward adds them, each later run of the region
-// takes them in the place of running the calls.
+// takes them in the place of running the calls. In between they lie as all that backward will read (SavedValue): in the second
+// memory, where the rank's state says so.
 class KeptResults {
  public:
-  explicit KeptResults(const KeptOps& ops) : ops_(ops) {}
+  // `drops`: whether the region's history is dropped (DropsHistoryGuard), as within another region's first run.
+  explicit KeptResults(const KeptOps& ops, bool drops = false) : ops_(ops), drops_(drops) {}
 
   bool keeps_any() const { return !ops_.empty(); }
   // From now on the region runs again, from its beginning.
+  // Cost: what lies in the second memory is fetched, the last first.
   void Rewind();
 
   // Runs a call that is to be recorded. One of an op that is kept runs the first time alone: later it gives what it made,
@@ -50,9 +56,18 @@ class KeptResults {
   DTensors Run(Execution& execution);
 
  private:
+  // What an op made.
+  struct Result {
+    TensorType type;
+    Layout layout;
+    SavedValue value;  // without history
+  };
+
   KeptOps ops_;
-  std::vector<DTensors> results_;  // without history
-  bool is_first_ = true;           // the region runs for the first time
+  bool drops_;
+  std::vector<std::vector<Result>> results_;  // of each call
+  bool is_first_ = true;                      // the region runs for the first time
+  std::vector<DTensors> here_;                // those of the run that goes on, until it takes them
   size_t next_ = 0;
 };
 

@@ -49,7 +49,8 @@ SavedValue::SavedValue(DTensorRef value) {
   } else {
     value_ = value.Share();
     version_ = value->version();
-    if (value->context->state().saves_on_host() && !value->context->is_host_side()) [[unlikely]] {
+    const RankState& state = value->context->state();
+    if (state.saves_on_host() && !state.drops_history() && !value->context->is_host_side()) [[unlikely]] {
       value_ = SaveOnHost(value_, &there_);
     }
   }

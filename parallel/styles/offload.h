@@ -17,7 +17,7 @@ struct OffloadOptions {
   // FullyShard gathers it.
   std::optional<bool> parameters = std::nullopt;
   // What backward reads of the modules' calls, from forward until then. Of modules that are recomputed: what they were
-  // given; results that Recompute keeps by op stay.
+  // given, and the results that Recompute keeps by op.
   std::optional<bool> activations = std::nullopt;
 };
 
