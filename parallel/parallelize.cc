@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "dtensor/host_memory.h"
-#include "dtensor/mesh_transfer.h"
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/redistribution/agreement.h"
 #include "parallel/plan_groups.h"
 #include "parallel/scheduler/data_scheduler.h"
-#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
@@ -123,15 +122,6 @@ void ApplyStyles(Module& model, const ResolvedPlan& resolved, const std::vector<
   for (const auto& [style, of] : styles) FindStyle(style.name).apply(style, model, of);
 }
 
-// A value as it lies on another context, on the device.
-DTensor Moved(const DTensor& value, const IntrusivePtr<MeshContext>& context, const Layout& layout) {
-  const NoGradGuard no_grad(context->state());
-  const DTensor here = ToDevice(value.Detach());
-  const IntrusivePtr<MeshContext> target = context->DeviceSide();
-  if (here.context()->mesh() == target->mesh()) return here.Redistribute(layout);
-  return Redistribute(here, target, layout);
-}
-
 // What a model was and had before it is spread anew: taken from it, so that it has no values, and given back at the end:
 // as it was, or, after Move, as values alone, where they lie now.
 class EarlierModel {
@@ -143,6 +133,7 @@ class EarlierModel {
         segmented_(dynamic_cast<SegmentedModule*>(&model)),
         placed_parameters_(parameters_.size()),
         buffer_values_(buffers_.size()),
+        has_buffer_(buffers_.size(), true),
         placed_modules_(modules_.size()) {
     Exchange();
   }
@@ -154,22 +145,37 @@ class EarlierModel {
   EarlierModel(const EarlierModel&) = delete;
   EarlierModel& operator=(const EarlierModel&) = delete;
 
-  // To where the model lies now.
-  void Move() {
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const DTensor& target = parameters_[i]->at_rest();
-      CopyTensor(Moved(placed_parameters_[i].at_rest, target.context(), target.layout()).ToLocal(),
-                 target.ToLocal());  // casts
-      target.impl()->MarkWritten("Parallelize");
-    }
-    for (size_t i = 0; i < buffers_.size(); ++i) {
-      const DTensor& target = buffers_[i]->Value();
-      CopyTensor(Moved(buffer_values_[i], target.context(), target.layout()).ToLocal(), target.ToLocal());
+  // To where the model lies now, on all ranks of `whole`. `among_parts`: whether ranks have, or had, different parts of it.
+  void Move(MeshContext& whole, bool among_parts) {
+    if (among_parts) {
+      MoveAmongParts(whole);
+    } else {
+      for (size_t i = 0; i < parameters_.size(); ++i) {
+        MoveValue(placed_parameters_[i].at_rest, parameters_[i]->at_rest(), "Parallelize");
+      }
+      for (size_t i = 0; i < buffers_.size(); ++i) {
+        MoveValue(buffer_values_[i], buffers_[i]->Value(), "Parallelize");
+      }
     }
     moved_ = true;
   }
 
  private:
+  void MoveAmongParts(MeshContext& whole) {
+    std::vector<std::pair<std::string, DTensor>> from, to;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const std::string path = parameters_[i]->path();
+      if (placed_parameters_[i].at_rest.defined()) from.emplace_back(path, placed_parameters_[i].at_rest);
+      if (parameters_[i]->is_here()) to.emplace_back(path, parameters_[i]->at_rest());
+    }
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      const std::string path = buffers_[i]->path();
+      if (buffer_values_[i].defined()) from.emplace_back(path, buffer_values_[i]);
+      if (buffers_[i]->is_here()) to.emplace_back(path, buffers_[i]->Value());
+    }
+    MoveByName(whole, from, to, /*may_cast=*/true, "Parallelize");
+  }
+
   // Puts what is kept here into the model, and keeps what was there.
   void Exchange() {
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -177,11 +183,16 @@ class EarlierModel {
     }
     for (size_t i = 0; i < buffers_.size(); ++i) {
       buffer_values_[i] = buffers_[i]->ExchangeValue(std::move(buffer_values_[i]));
+      const bool is_here = buffers_[i]->is_here();
+      buffers_[i]->set_is_here(has_buffer_[i]);
+      has_buffer_[i] = is_here;
     }
     for (size_t i = 0; i < modules_.size(); ++i) {
       placed_modules_[i] = modules_[i]->ExchangePlaced(std::move(placed_modules_[i]));
     }
-    if (segmented_ != nullptr) groups_ = segmented_->ExchangeRecomputedSegments(std::move(groups_));
+    if (segmented_ == nullptr) return;
+    groups_ = segmented_->ExchangeRecomputedSegments(std::move(groups_));
+    stages_ = segmented_->ExchangeStages(std::move(stages_));
   }
 
   const std::vector<Parameter*> parameters_;
@@ -190,34 +201,54 @@ class EarlierModel {
   SegmentedModule* const segmented_;
   std::vector<Parameter::Placed> placed_parameters_;
   std::vector<DTensor> buffer_values_;
+  std::vector<bool> has_buffer_;  // whether it is, or was, here
   std::vector<Module::Placed> placed_modules_;
   std::vector<RecomputedSegments> groups_;
+  std::optional<ModelStages> stages_;
   bool moved_ = false;
 };
 
-void CheckMaySpreadAgain(Module& model, const MeshContext& context, const ResolvedPlan& resolved) {
+// Of a model whose ranks have different parts of it, stages or those of On: the whole; null: they have not.
+IntrusivePtr<MeshContext> WholeOfParts(Module& model) {
   const auto* const segmented = dynamic_cast<const SegmentedModule*>(&model);
-  if (resolved.parts || model.parts() != nullptr) {
-    Throw(absl::StatusCode::kFailedPrecondition,
-          "Parallelize: the model has values already; one that lies on parts of its mesh (On) is spread "
-          "once: save "
-          "its values and load them");
-  }
-  if (resolved.pipeline || (segmented != nullptr && segmented->stages())) {
-    Throw(absl::StatusCode::kFailedPrecondition,
-          "Parallelize: the model has values already; one that is cut into stages is spread once: save its "
-          "values and load them");
-  }
+  if (segmented != nullptr && segmented->stages()) return segmented->stages()->context;
+  return model.parts() != nullptr ? model.parts()->context : nullptr;
+}
+
+bool HasValues(Module& model) {
+  const std::vector<Parameter*> parameters = model.RegisteredParameters();
+  const auto is_here = [](const Parameter* parameter) { return parameter->is_here(); };
+  const auto has_value = [](const Parameter* parameter) {
+    return parameter->is_here() && parameter->materialized();
+  };
+  return std::any_of(parameters.begin(), parameters.end(), has_value) ||
+         // On a rank whose part has no parameters.
+         (WholeOfParts(model) && std::none_of(parameters.begin(), parameters.end(), is_here));
+}
+
+std::vector<int> SortedRanks(const DeviceMesh& mesh) {
+  std::vector<int> ranks = mesh.ranks();
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+void CheckMaySpreadAgain(Module& model, const MeshContext& context) {
   for (const Parameter* parameter : model.RegisteredParameters()) {
-    if (!parameter->materialized()) {
-      Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter->path(),
-            "' has no value, and others of the model have");
-    }
-    if (parameter->at_rest().context()->shared_state() == context.shared_state()) continue;
+    if (!parameter->is_here() || parameter->materialized()) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter->path(),
+          "' has no value, and others of the model have");
+  }
+  const IntrusivePtr<MeshContext> whole = WholeOfParts(model) ? WholeOfParts(model) : model.context();
+  if (whole->shared_state() != context.shared_state()) {
     Throw(
         absl::StatusCode::kFailedPrecondition,
         "Parallelize: the model has values, of another ambient state; bind the mesh by Bind(context, mesh), "
         "with the model's context");
+  }
+  if (SortedRanks(whole->mesh()) != SortedRanks(context.mesh())) {
+    Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: the model has values on mesh (",
+          whole->mesh().ToString(), "); expected a mesh of the same ranks, got (", context.mesh().ToString(),
+          ")");
   }
 }
 
@@ -311,23 +342,20 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const ParallelizeOptions& options) {
   const ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
-  const std::vector<Parameter*> parameters = model.RegisteredParameters();
   // Before any group is made: which ones, and the order, follow from the Machine.
   CheckSameMachine(*context, "Parallelize");
-  const bool has_values = std::any_of(parameters.begin(), parameters.end(), [](const Parameter* parameter) {
-    return parameter->is_here() && parameter->materialized();
-  });
-  if (!has_values) return Spread(model, context, plan, resolved, options);
-  CheckMaySpreadAgain(model, *context, resolved);
+  if (!HasValues(model)) return Spread(model, context, plan, resolved, options);
+  CheckMaySpreadAgain(model, *context);
+  const bool among_parts = WholeOfParts(model) || resolved.spread_axis() >= 0;
   EarlierModel earlier(model);
   ParallelizeOptions again = options;
   again.start_values = StartValues::kTrust;
   Spread(model, context, plan, resolved, again);
-  earlier.Move();
+  earlier.Move(*context, among_parts);
 }
 
-void MoveState(absl::Span<const std::pair<std::string, DTensor>> from,
-               absl::Span<const std::pair<std::string, DTensor>> to) {
+void MoveState(NamedTensors from, NamedTensors to) {
+  std::vector<const DTensor*> sources;
   for (const auto& [name, target] : to) {
     const auto found = std::find_if(from.begin(), from.end(),
                                     [&, &wanted = name](const auto& entry) { return entry.first == wanted; });
@@ -338,9 +366,18 @@ void MoveState(absl::Span<const std::pair<std::string, DTensor>> from,
     const DTensor& source = found->second;
     WEFT_REQUIRE(source.type() == target.type(), "MoveState: '", name, "' is ", source.type().ToString(),
                  ", expected ", target.type().ToString());
-    CopyTensor(Moved(source, target.context(), target.layout()).ToLocal(), target.ToLocal());
-    target.impl()->MarkWritten("MoveState");
+    if (SortedRanks(source.context()->mesh()) != SortedRanks(target.context()->mesh())) {
+      Throw(absl::StatusCode::kFailedPrecondition, "MoveState: '", name, "' lies on mesh (",
+            source.context()->mesh().ToString(), ") and goes to mesh (", target.context()->mesh().ToString(),
+            "), which has other ranks: give the context of all ranks of the model, too");
+    }
+    sources.push_back(&source);
   }
+  for (size_t i = 0; i < to.size(); ++i) MoveValue(*sources[i], to[i].second, "MoveState");
+}
+
+void MoveState(NamedTensors from, NamedTensors to, MeshContext& whole) {
+  MoveByName(whole, from, to, /*may_cast=*/false, "MoveState");
 }
 
 IntrusivePtr<MeshContext> Parallelize(Module& model, World& world, const DeviceMesh& mesh, const Plan& plan,

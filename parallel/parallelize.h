@@ -4,16 +4,14 @@
 #define WEFT_PARALLEL_PARALLELIZE_H_
 
 #include <optional>
-#include <string>
-#include <utility>
 
-#include "absl/types/span.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/nn/module.h"
 #include "mesh/device_mesh.h"
 #include "parallel/plan.h"
 #include "parallel/resolved_plan.h"
 #include "parallel/start_values.h"
+#include "parallel/value_moves.h"
 
 namespace weft {
 
@@ -37,8 +35,10 @@ struct ParallelizeOptions {
 // A model that has values is spread anew: by another plan, on the same mesh or another one of the same ranks. Values of
 // parameters and buffers are moved, and cast to options.dtype; hooks stay; gradients are let go, start_values are not asked.
 // Optimizers were made for how it lay before: make them after, and give them their state by MoveState. Between steps,
-// with no graph that is still to be differentiated. Neither plan may cut the model into stages or place modules on parts. Bind another mesh by
-// Bind(context, mesh): the ambient state stays the same.
+// with no graph that is still to be differentiated. Bind another mesh by Bind(context, mesh): the ambient state stays the
+// same. Either plan may cut the model into stages or place modules on parts; a PipelineExecutor is of the stages that it was
+// made for. Of a buffer that several stages have, each with values of its own, those of the first go on where the new plan has
+// other stages or none.
 //
 // Makes the communicators that the plan will need, on every rank in the same order: ranks that run different
 // programs afterwards (stages, say) must not meet for the first time in the middle of them. Before that it checks, by one
@@ -48,9 +48,10 @@ struct ParallelizeOptions {
 // parallelize.
 // Cost:   AgreeOnStartValues and AgreeAcrossStages (parallel/start_values.h), and CheckSameMachine, once.
 //         Of a model that has values: of each value one redistribution, to where it rests; until all are there, memory of both.
+//         With stages or parts, before or after, besides that as MoveByName (parallel/value_moves.h).
 // Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if ranks that hold the same piece of a parameter begin
-//         with other values, naming it and them; if the model has values and is cut into stages or lies on parts, or some of its
-//         parameters have none, or its context has another ambient state; what styles say of the modules; ResourceExhausted.
+//         with other values, naming it and them; if the model has values, but some of its parameters have none, or its
+//         context has another ambient state or other ranks; what styles say of the modules; ResourceExhausted.
 //         A model that had values is as it was then, whatever the error.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const ParallelizeOptions& options = {});
@@ -58,9 +59,16 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
 // State that an optimizer, or whatever names its tensors, had before Parallelize spread the model anew (Optimizer::State),
 // into that of one made after: by name, in place.
 // Cost:   one redistribution each.
-// Errors: NotFound naming a tensor of `to` that `from` lacks; InvalidArgument for one of another type.
-void MoveState(absl::Span<const std::pair<std::string, DTensor>> from,
-               absl::Span<const std::pair<std::string, DTensor>> to);
+// Errors: NotFound naming a tensor of `to` that `from` lacks; InvalidArgument for one of another type; FailedPrecondition for one
+//         on a mesh of other ranks. Before anything has moved.
+void MoveState(NamedTensors from, NamedTensors to);
+
+// The same where ranks have different parts of the model, before or after: stages, or those of On. Every rank calls it with
+// what it has.
+// `whole`: of all ranks of the model, such as the context that was given to Parallelize.
+// Cost:   as MoveByName (parallel/value_moves.h).
+// Errors: as above, on every rank alike, before anything has moved.
+void MoveState(NamedTensors from, NamedTensors to, MeshContext& whole);
 
 // The same as the first, binding the mesh; returns the new context.
 IntrusivePtr<MeshContext> Parallelize(Module& model, World& world, const DeviceMesh& mesh, const Plan& plan,

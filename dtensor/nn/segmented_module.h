@@ -81,6 +81,10 @@ class SegmentedModule : public Module {
   // How the model is cut, if Parallelize has cut it.
   const std::optional<ModelStages>& stages() const { return stages_; }
   void set_stages(ModelStages stages) { stages_ = std::move(stages); }
+  // Puts another cut, or none, in its place, and returns the one that there was.
+  std::optional<ModelStages> ExchangeStages(std::optional<ModelStages> stages) {
+    return std::exchange(stages_, std::move(stages));
+  }
 
  protected:
   virtual std::vector<Segment> MakeSegments() = 0;

@@ -119,6 +119,10 @@ const PipelineSchedule& PipelineExecutor::ForwardList(int num_microbatches) {
 
 void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<const Microbatch> microbatches,
                                bool wants_outputs) {
+  if (!model_.stages() || model_.stages()->data != stages_.data) {
+    Throw(absl::StatusCode::kFailedPrecondition,
+          "PipelineExecutor: the model has been spread anew since this executor was made: make another one");
+  }
   wants_outputs_ = wants_outputs;
   microbatches_ = microbatches;
   kinds_.clear();

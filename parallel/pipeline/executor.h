@@ -71,7 +71,8 @@ void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& option
 // Threads: the rank's. Every rank of the model makes one alike, and calls alike.
 class PipelineExecutor {
  public:
-  // `model` was cut by Parallelize; it outlives the executor.
+  // `model` was cut by Parallelize; it outlives the executor, which serves until the model is spread anew: Run and the others
+  // throw FailedPrecondition then.
   // Cost:   communicators for the messages.
   // Errors: as CheckCanRun; FailedPrecondition if the model is not cut; InvalidArgument for a schedule whose stages do not
   //         lie as the model's, or that updates within the step where stages have parameters in common.

@@ -13,11 +13,13 @@
 #include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/message_of.h"
-#include "tests/parallel/data_parallel_cases.h"
+#include "tests/parallel/data_parallel/data_parallel_cases.h"
 #include "tests/parallel/training_run.h"
 
 namespace weft {
@@ -26,7 +28,7 @@ namespace {
 using testing::HasSubstr;
 
 struct Part {
-  std::string plan, mesh;
+  std::string plan, mesh;                    // a mesh with an axis pp: in stages
   std::optional<Style> more = std::nullopt;  // of the blocks
 };
 
@@ -34,21 +36,43 @@ Plan PlanOf(const Part& part) {
   const DeviceMesh mesh = DeviceMesh::Parse(part.mesh);
   const Plan plan = part.plan == "tp" ? GptPlan(mesh, DataPlan::kDdp, /*sequence_parallel=*/true)
                                       : DataPlanNamed(part.plan, mesh);
-  return part.more ? plan.Merge(Plan({{"blocks.*", *part.more}})) : plan;
+  const Plan staged = mesh.FindAxis("pp") < 0 ? plan : Plan({{"blocks.*", Pipeline("pp")}}).Merge(plan);
+  return part.more ? staged.Merge(Plan({{"blocks.*", *part.more}})) : staged;
+}
+
+constexpr int kRows = 4, kTokens = 8;
+
+Tensor Tokens(int step, int first, int rows) {
+  std::vector<int32_t> values;
+  for (int i = first * kTokens; i < (first + rows) * kTokens; ++i) values.push_back((i * 7 + 3 * step) % 29);
+  return Tensor::FromValues<int32_t>({rows, kTokens}, values);
+}
+
+// Forward and backward of a batch; its mean loss. In stages, of two microbatches.
+double Pass(Gpt& model, const Part& part, int step) {
+  const auto& context = model.context();
+  const Layout layout = BatchLayout(context->mesh(), PlanOf(part));
+  if (!model.stages()) {
+    const DTensor x = DTensor::Distribute(context, Tokens(step, 0, kRows), layout);
+    const DTensor loss = model.Loss(x, x).Mean();
+    Backward(loss);
+    return loss.Item();
+  }
+  const int num_ranks = static_cast<int>(model.stages()->context->mesh().axis_size(model.stages()->axis));
+  PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = num_ranks, .microbatches = 2}));
+  std::vector<Microbatch> parts;
+  for (int first = 0; first < kRows; first += kRows / 2) {
+    const DTensor x = DTensor::Distribute(context, Tokens(step, first, kRows / 2), layout);
+    parts.push_back({.inputs = {x}, .targets = x, .batch_offset = first});
+  }
+  return pipeline.Run(parts, Full(context, DType::kF64, Shape(), kRows * kTokens)).Item();
 }
 
 void Steps(Gpt& model, Optimizer& optimizer, const Part& part, int from, int to,
            std::vector<double>* losses) {
-  const auto& context = model.context();
   for (int step = from; step < to; ++step) {
-    context->state().set_step(step);
-    std::vector<int32_t> values(4 * 8);
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>((i * 7 + 3 * step) % 29);
-    const Tensor tokens = Tensor::FromValues<int32_t>({4, 8}, values);
-    const DTensor x = DTensor::Distribute(context, tokens, BatchLayout(context->mesh(), PlanOf(part)));
-    const DTensor loss = model.Loss(x, x).Mean();
-    losses->push_back(loss.Item());
-    Backward(loss);
+    model.context()->state().set_step(step);
+    losses->push_back(Pass(model, part, step));
     optimizer.Step(1e-2);
     optimizer.ZeroGrad();
   }
@@ -70,9 +94,15 @@ std::vector<double> Train(int num_ranks, const std::vector<Part>& parts, bool mo
       const DeviceMesh mesh = DeviceMesh::Parse(parts[i].mesh);
       context = context ? Bind(context, mesh) : Bind(world, mesh);
       const auto state = optimizer ? optimizer->State() : std::vector<std::pair<std::string, DTensor>>();
+      const bool had_stages = model.stages().has_value();
       Parallelize(model, context, PlanOf(parts[i]), {.dtype = DType::kF64});
       optimizer = std::make_unique<AdamW>(model.AllParameters(), AdamWOptions());
-      if (i > 0 && moves_state) MoveState(state, optimizer->State());
+      const bool has_stages = model.stages().has_value();
+      if (i > 0 && moves_state && (has_stages || had_stages)) {
+        MoveState(state, optimizer->State(), *context);
+      } else if (i > 0 && moves_state) {
+        MoveState(state, optimizer->State());
+      }
       const int first = kSteps * static_cast<int>(i);
       Steps(model, *optimizer, parts[i], first, first + kSteps, &mine);
     }
@@ -98,7 +128,10 @@ TEST(ParallelizeAgainTest, TrainingGoesOnAsOnOneDevice) {
            {{"ddp", "dp=4"}, {"fsdp", "dp=4"}, {"zero1", "dp=4"}},
            {{"fsdp", "dp=4"}, {"tp", "dp=2,tp=2"}, {"hsdp", "replica=2,shard=2"}},
            {{"tp", "dp=2,tp=2"}, {"ddp", "dp=4", recompute}, {"fsdp_never", "dp=4"}},
-           {{"fsdp", "dp=4", offload}, {"zero2", "dp=4"}, {"ddp", "dp=4", offload}}}) {
+           {{"fsdp", "dp=4", offload}, {"zero2", "dp=4"}, {"ddp", "dp=4", offload}},
+           {{"fsdp", "dp=4"}, {"ddp", "pp=2,dp=2"}, {"tp", "dp=2,tp=2"}},
+           {{"fsdp", "dp=2,pp=2"}, {"zero1", "pp=2,dp=2"}, {"fsdp", "pp=1,dp=4", recompute}},
+           {{"fsdp", "pp=2,dp=2", offload}, {"none", "pp=2,tp=2"}, {"fsdp", "dp=4"}}}) {
     EXPECT_LE(LargestDifference(Train(4, parts), expected), 1e-10)
         << parts[0].plan << ", " << parts[1].plan << ", " << parts[2].plan;
   }
@@ -110,6 +143,7 @@ TEST(ParallelizeAgainTest, TrainingGoesOnAsOnOneDevice) {
 
 class Counter : public Module {
  public:
+  using Module::Module;
   ModuleBuffer seen{this, "seen", {.shape = {4}}};
   Parameter weight{this, "weight", {.shape = {4}, .initializer = Initializer::Normal(0, 1)}};
 
@@ -132,14 +166,41 @@ TEST(ParallelizeAgainTest, BuffersAndDTypes) {
   });
 }
 
-TEST(ParallelizeAgainTest, StagesAreSpreadOnce) {
+// An error that is found when the model has been taken apart leaves its stages as they were; the executor of stages that have
+// gone says so.
+TEST(ParallelizeAgainTest, AgainThatFailsLateLeavesTheStages) {
   RunRanks(2, [](World& world) {
-    const DeviceMesh mesh = DeviceMesh::Parse("pp=2");
+    const Part part = {"none", "pp=2"};
     Gpt model({.vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12});
-    const auto context = Bind(world, mesh);
-    Parallelize(model, context, {{"blocks.*", Pipeline("pp")}});
-    EXPECT_THAT(MessageOf([&] { Parallelize(model, context, {}); }),
-                HasSubstr("one that is cut into stages is spread once"));
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("pp=2"), PlanOf(part), {.dtype = DType::kF64});
+    const bool has_first = model.wpe.is_here();
+    const double loss = Pass(model, part, 0);
+    for (Plan plan : {Plan(), Plan({{"blocks.*", Pipeline("pp")}})}) {
+      plan = plan.Merge(Plan({{"blocks.*.mlp", Recompute({.every = 2})}}));
+      EXPECT_THAT(MessageOf([&] { Parallelize(model, context, plan); }),
+                  HasSubstr("are segments of the model"));
+      ASSERT_TRUE(model.stages());
+      EXPECT_EQ(model.wpe.is_here(), has_first);
+      EXPECT_EQ(Pass(model, part, 0), loss);
+    }
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 2, .microbatches = 1}));
+    Parallelize(model, context, PlanOf(part), {.dtype = DType::kF64});
+    EXPECT_EQ(Pass(model, part, 0), loss);
+    const DTensor x = DTensor::Distribute(model.context(), Tokens(0, 0, kRows), Layout(2, 1));
+    EXPECT_EQ(
+        MessageOf([&] { pipeline.ForwardOutputs({x}); }),
+        "PipelineExecutor: the model has been spread anew since this executor was made: make another one");
+  });
+}
+
+TEST(ParallelizeAgainTest, OtherRanksAreRefused) {
+  RunRanks(2, [](World& world) {
+    Counter model;
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), {});
+    if (world.rank() == 1) return;
+    EXPECT_EQ(MessageOf([&] { Parallelize(model, Bind(context, DeviceMesh()), {}); }),
+              "Parallelize: the model has values on mesh (dp=2); expected a mesh of the same ranks, got ()");
   });
 }
 
