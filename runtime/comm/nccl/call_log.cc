@@ -71,6 +71,18 @@ void CallLog::AddBatch(uint64_t sequence, int rank, absl::Span<const Message> se
   for (const Message& message : receives) add(message, &received_);
 }
 
+CallLog CallLog::Shortened(size_t kept) const {
+  CallLog log = *this;
+  const auto shorten = [&](auto& row) {
+    while (row.size() > kept) row.pop_front();
+  };
+  shorten(log.calls_.last);
+  for (Tails* tails : {&log.sent_, &log.received_}) {
+    for (auto& [peer, tail] : *tails) shorten(tail.last);
+  }
+  return log;
+}
+
 std::string CallLog::Encode() const {
   std::string out;
   Put(&out, static_cast<int64_t>(calls_.num));

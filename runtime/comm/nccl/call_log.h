@@ -63,6 +63,9 @@ class CallLog {
   const Tail<Packet>& sent_to(int peer) const { return Find(sent_, peer); }
   const Tail<Packet>& received_from(int peer) const { return Find(received_, peer); }
 
+  // The same numbers of calls and packets, with the last `kept` of each row.
+  CallLog Shortened(size_t kept) const;
+
   // As text for a store, and back.
   // Errors: Internal for what Encode has not made.
   std::string Encode() const;

@@ -51,6 +51,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   void Look(const NcclHub::Round& round) noexcept override;
   bool TryLeave() noexcept override;
   void Tell() noexcept override;
+  void TellLast() override;
   bool idle() override;
   void AbortAll(const std::string& reason) override {
     End(Error(absl::StatusCode::kAborted, absl::StrCat("group '", name(), "': ", reason)), true);

@@ -146,15 +146,33 @@ void GpuCommunicator::Tell() noexcept {
   }
 }
 
+void GpuCommunicator::TellLast() {
+  if (size() == 1) return;
+  CallLog log;
+  {
+    const Lock lock(mutex_);
+    log = log_;
+  }
+  judge_.AnswerLast(log);
+}
+
 bool GpuCommunicator::TryLeave() noexcept {
   try {
     const Lock lock(mutex_);
     Reap();
     if (!pending_.empty() || !draining_.empty() || to_tell_.has_value()) return false;
-    return meeting_.comm == nullptr || meeting_.comm->TryLeave();
+    if (meeting_.comm != nullptr && !meeting_.comm->TryLeave()) return false;
   } catch (const std::exception&) {
     return false;
   }
+  if (size() == 1) return true;
+  try {
+    TellLast();  // the group is gone when the rank finishes
+    judge_.Leave();
+  } catch (const std::exception&) {
+    // Of the store: a member that is still in a call of it finds out by its timeout.
+  }
+  return true;
 }
 
 void GpuCommunicator::TellEnded() noexcept {

@@ -142,7 +142,10 @@ void NcclHub::Finish() noexcept {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (stop_) return;
     }
-    for (const auto& group : Members()) group->Tell();  // the reason before the consequence
+    // The reasons before the consequence.
+    const std::vector<std::shared_ptr<Member>> members = Members();
+    for (const auto& group : members) group->Tell();
+    for (const auto& group : members) group->TellLast();
     store_->Set(FinishedKey(world_rank_), "1");
   } catch (const std::exception&) {
     // Peers that wait for this rank find out by their timeouts.

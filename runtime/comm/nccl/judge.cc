@@ -31,6 +31,24 @@ std::optional<Error> AnnouncedEnd(NcclHub& hub, const std::string& prefix) {
 
 std::string NcclJudge::AnswerKey(int member) const { return absl::StrCat(prefix_, "at/", member); }
 
+std::string NcclJudge::LastKey(int member) const { return absl::StrCat(prefix_, "last/", member); }
+
+void NcclJudge::AnswerLast(const CallLog& own) {
+  constexpr size_t kKept = 2;  // by which a member that is late in one sees whether it was the same one here
+  hub_.store().Set(LastKey(rank_), own.Shortened(kKept).Encode());
+}
+
+void NcclJudge::Leave() {
+  const int num_members = static_cast<int>(ranks_.size());
+  const std::string key = absl::StrCat(prefix_, "left");
+  if (hub_.store().Add(key, 1) != num_members) return;
+  for (int member = 0; member < num_members; ++member) {
+    hub_.store().Delete(AnswerKey(member));
+    hub_.store().Delete(LastKey(member));
+  }
+  hub_.store().Delete(key);
+}
+
 void NcclJudge::Answer(int64_t call, const CallLog& own) {
   hub_.store().Set(AnswerKey(rank_), absl::StrCat(call, "\n", own.Encode()));
 }
@@ -59,37 +77,43 @@ void NcclJudge::Ask(const Late& late, bool expired) {
   if (question_->asks) question_->call = hub_.Call();
 }
 
-bool NcclJudge::ReadLogs(const CallLog& own, CallLogs* logs) {
-  bool all = true;
-  logs->resize(ranks_.size());
+NcclJudge::Statements NcclJudge::ReadLogs(const CallLog& own) {
+  Statements said;
+  said.logs.resize(ranks_.size());
+  said.has_finished.resize(ranks_.size());
   for (int member = 0; member < static_cast<int>(ranks_.size()); ++member) {
     if (member == rank_) {
-      (*logs)[member] = own;
+      said.logs[member] = own;
       continue;
     }
-    const std::optional<std::string> said = hub_.store().TryGet(AnswerKey(member));
+    // Asked first: what a rank answered while it ran may be from before its last calls, and it finishes behind its last word.
+    const bool has_finished = hub_.HasFinished(ranks_[member]);
+    said.has_finished[member] = has_finished;
+    if (const std::optional<std::string> last = hub_.store().TryGet(LastKey(member))) {
+      said.logs[member] = CallLog::Decode(*last);
+      continue;
+    }
+    if (has_finished) continue;  // it has never had this group
+    const std::optional<std::string> text = hub_.store().TryGet(AnswerKey(member));
     int64_t call = 0;
     std::string log;
-    if (!said.has_value() || !Split(*said, &call, &log)) {
-      all = all && hub_.HasFinished(ranks_[member]);
-      continue;
-    }
-    all = all && (call >= question_->call || hub_.HasFinished(ranks_[member]));
-    (*logs)[member] = CallLog::Decode(log);
+    const bool has_answered = text.has_value() && Split(*text, &call, &log);
+    said.all = said.all && has_answered && call >= question_->call;
+    if (has_answered) said.logs[member] = CallLog::Decode(log);
   }
-  return all;
+  return said;
 }
 
-std::optional<Error> NcclJudge::Verdict(const Late& late, const CallLogs& logs, bool is_final) {
-  if (const std::optional<std::string> text = FindDisagreement(name_, ranks_, logs)) {
+std::optional<Error> NcclJudge::Verdict(const Late& late, const Statements& said, bool is_final) {
+  if (const std::optional<std::string> text = FindDisagreement(name_, ranks_, said.logs)) {
     return Error(absl::StatusCode::kInvalidArgument, *text);
   }
   if (!is_final) return std::nullopt;
-  const std::vector<int> missing = FindMissing(rank_, late.kind, late.sequence, logs);
+  const std::vector<int> missing = FindMissing(rank_, late.kind, late.sequence, said.logs);
   const std::string call =
       absl::StrCat(OperationText(name_, late.kind, late.sequence), late.call.empty() ? "" : ", ", late.call);
   for (int member : missing) {
-    if (!hub_.HasFinished(ranks_[member])) continue;
+    if (!said.has_finished[member]) continue;
     return Error(absl::StatusCode::kAborted,
                  absl::StrCat(call, ": world rank ", ranks_[rank_], " waits for ",
                               WorldRanksText(ranks_, {member}), ", whose rank function has returned"));
@@ -123,9 +147,9 @@ std::optional<Error> NcclJudge::Judge(const Late& late, const CallLog& own) {
   // The member that compares may have died over it.
   const bool overdue = since > 3 * hub_.options().patience;
   if (!question_->asks && !(question_->expired && overdue)) return std::nullopt;
-  CallLogs logs;
-  const bool is_final = ReadLogs(own, &logs) || since > hub_.options().patience;
-  std::optional<Error> verdict = Verdict(late, logs, is_final);
+  const Statements said = ReadLogs(own);
+  const bool is_final = said.all || since > hub_.options().patience;
+  std::optional<Error> verdict = Verdict(late, said, is_final);
   // A member that has returned told its reason before.
   if (verdict.has_value() && verdict->code() == absl::StatusCode::kAborted) {
     if (std::optional<Error> told = Announced()) return told;

@@ -20,7 +20,7 @@ std::optional<Error> AnnouncedEnd(NcclHub& hub, const std::string& prefix);
 // called (NcclHub::Call), and leave their logs in the store; one of the members that are late compares them.
 // What ends the group, any member leaves there too, and the first stays.
 //
-// Cost:    nothing while nobody is late.
+// Cost:    nothing while nobody is late; at the end of a group three calls of the store.
 // Threads: the monitor's.
 class NcclJudge {
  public:
@@ -46,6 +46,10 @@ class NcclJudge {
 
   // Answers a question of any rank.
   void Answer(int64_t call, const CallLog& own);
+  // Before this rank leaves the group, or counts as finished: all that it has called. Any thread.
+  void AnswerLast(const CallLog& own);
+  // This member has left: the last one to leave takes away what all have said. Any thread.
+  void Leave();
 
   // What has ended the group: tells the others; what a member has told.
   void Announce(const Error& error);
@@ -65,10 +69,17 @@ class NcclJudge {
   };
 
   std::string AnswerKey(int member) const;
+  std::string LastKey(int member) const;
   void Ask(const Late& late, bool expired);
-  // The members' logs that answer the question; true if all have.
-  bool ReadLogs(const CallLog& own, CallLogs* logs);
-  std::optional<Error> Verdict(const Late& late, const CallLogs& logs, bool is_final);
+  // What the members have said, as far as they have.
+  struct Statements {
+    CallLogs logs;
+    std::vector<bool>
+        has_finished;  // the member's rank had, before it was asked: the log is its last, or none
+    bool all = true;   // have answered the question
+  };
+  Statements ReadLogs(const CallLog& own);
+  std::optional<Error> Verdict(const Late& late, const Statements& said, bool is_final);
 
   NcclHub& hub_;
   const std::string prefix_;

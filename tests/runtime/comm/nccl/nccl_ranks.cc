@@ -14,6 +14,7 @@ namespace {
 struct Current {
   std::mutex mutex;
   std::shared_ptr<FakeNccl> fake;
+  std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store;
 };
 Current& TheCurrent() {
   static Current* const current = new Current;
@@ -23,6 +24,7 @@ Current& TheCurrent() {
 std::unique_ptr<DeviceGroups> Make(std::shared_ptr<Store> store, int world_rank,
                                    std::shared_ptr<Allocator> allocator) {
   const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
+  if (TheCurrent().wrap_store) store = TheCurrent().wrap_store(std::move(store), world_rank);
   return MakeNcclGroups(TheCurrent().fake, std::move(store), world_rank, std::move(allocator),
                         FastNcclOptions());
 }
@@ -40,11 +42,13 @@ NcclOptions FastNcclOptions() {
 
 void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::shared_ptr<FakeNccl> fake,
                   std::chrono::milliseconds comm_timeout, WatchdogOptions watchdog,
-                  const DeviceOptions& device_options) {
+                  const DeviceOptions& device_options,
+                  std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store) {
   cuda_emulator::SetMachine({.num_devices = 8});
   {
     const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
     TheCurrent().fake = std::move(fake);
+    TheCurrent().wrap_store = std::move(wrap_store);
   }
   RunRanks(num_ranks, body,
            {.backend = Backend::kNccl,

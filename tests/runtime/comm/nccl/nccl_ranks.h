@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "runtime/comm/nccl/hub.h"
-#include "runtime/launch/watchdog.h"
+#include "runtime/launch/hangs/watchdog_options.h"
 #include "runtime/launch/world.h"
 #include "tests/runtime/comm/nccl/fake_api.h"
 
@@ -15,12 +15,14 @@ namespace weft {
 // Runs `body` on ranks that are threads with an emulated GPU each, over the nccl backend and a fake library.
 // The fake may have been told to fail; the watchdog tells nobody unless its options say whom. One call at a
 // time.
+// `wrap_store`: what a rank's groups get in place of the store where they meet.
 // Errors: as RunRanks.
-void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body,
-                  std::shared_ptr<FakeNccl> fake = std::make_shared<FakeNccl>(),
-                  std::chrono::milliseconds comm_timeout = std::chrono::minutes(2),
-                  WatchdogOptions watchdog = {.tell = [](const std::string&) {}},
-                  const DeviceOptions& device_options = {});
+void RunNcclRanks(
+    int num_ranks, const std::function<void(World&)>& body,
+    std::shared_ptr<FakeNccl> fake = std::make_shared<FakeNccl>(),
+    std::chrono::milliseconds comm_timeout = std::chrono::minutes(2),
+    WatchdogOptions watchdog = {.tell = [](const std::string&) {}}, const DeviceOptions& device_options = {},
+    std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store = nullptr);
 
 // Those of the groups that RunNcclRanks makes; what is late is so soon.
 NcclOptions FastNcclOptions();
