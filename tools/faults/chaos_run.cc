@@ -32,6 +32,7 @@ using std::chrono::milliseconds;
 
 // Saves after the step of the last fault, which may be for one of them.
 constexpr int64_t kLastSaves = 10;
+constexpr int64_t kPausedSteps = 100;  // of ranks whose agent is paused, until somebody misses it
 constexpr milliseconds kLook{2};
 // How much longer than twice the suspicion time a node is frozen, paused or unplugged.
 constexpr milliseconds kBeyond{500};
@@ -71,13 +72,13 @@ class ChaosRun {
   }
 
  private:
-  bool Plans(Fault fault) const {
-    return absl::c_any_of(plan_, [fault](const PlannedFault& planned) { return planned.fault == fault; });
+  int64_t NumPlanned(Fault fault) const {
+    return absl::c_count_if(plan_, [fault](const PlannedFault& planned) { return planned.fault == fault; });
   }
   // Faults of this kind are left out where the machine refuses what they need.
   template <class Function>
   void Prepare(Fault fault, const Function& prepare) {
-    if (!Plans(fault)) return;
+    if (NumPlanned(fault) == 0) return;
     try {
       prepare();
     } catch (const Error& error) {
@@ -103,8 +104,9 @@ class ChaosRun {
   std::vector<std::string> Program(const std::string& name) const {
     std::vector<std::string> program = {clocks_ ? clocks_->program() : options_.train_gpt};
     absl::c_copy(options_.train_flags, std::back_inserter(program));
-    absl::c_copy(std::vector<std::string>{absl::StrCat("--steps=", plan_.back().step +
-                                                                       kLastSaves * options_.save_every + 1),
+    const int64_t steps =
+        plan_.back().step + kLastSaves * options_.save_every + 1 + kPausedSteps * NumPlanned(Fault::kPause);
+    absl::c_copy(std::vector<std::string>{absl::StrCat("--steps=", steps),
                                           absl::StrCat("--checkpoint_dir=", options_.folder, "/", name),
                                           absl::StrCat("--save_every=", options_.save_every),
                                           absl::StrCat("--save=", Saved(name)), "--log_format=json"},
@@ -128,7 +130,7 @@ class ChaosRun {
         .cables = is_hurt && cables_ ? &*cables_ : nullptr,
         .program = Program(name),
         .log = LogOf(name)};
-    if (is_hurt && (num_nodes > 1 || Plans(Fault::kStore))) {
+    if (is_hurt && (num_nodes > 1 || NumPlanned(Fault::kStore) > 0)) {
       cluster.store_folder = absl::StrCat(options_.folder, "/store");
     }
     return cluster;
