@@ -226,26 +226,21 @@ bool HasValues(Module& model) {
          (WholeOfParts(model) && std::none_of(parameters.begin(), parameters.end(), is_here));
 }
 
-std::vector<int> SortedRanks(const DeviceMesh& mesh) {
-  std::vector<int> ranks = mesh.ranks();
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
-}
-
 void CheckMaySpreadAgain(Module& model, const MeshContext& context) {
   for (const Parameter* parameter : model.RegisteredParameters()) {
     if (!parameter->is_here() || parameter->materialized()) continue;
     Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter->path(),
           "' has no value, and others of the model have");
   }
-  const IntrusivePtr<MeshContext> whole = WholeOfParts(model) ? WholeOfParts(model) : model.context();
+  IntrusivePtr<MeshContext> whole = WholeOfParts(model);
+  if (!whole) whole = model.context();
   if (whole->shared_state() != context.shared_state()) {
     Throw(
         absl::StatusCode::kFailedPrecondition,
         "Parallelize: the model has values, of another ambient state; bind the mesh by Bind(context, mesh), "
         "with the model's context");
   }
-  if (SortedRanks(whole->mesh()) != SortedRanks(context.mesh())) {
+  if (!HaveSameRanks(whole->mesh(), context.mesh())) {
     Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: the model has values on mesh (",
           whole->mesh().ToString(), "); expected a mesh of the same ranks, got (", context.mesh().ToString(),
           ")");
@@ -354,27 +349,7 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   earlier.Move(*context, among_parts);
 }
 
-void MoveState(NamedTensors from, NamedTensors to) {
-  std::vector<const DTensor*> sources;
-  for (const auto& [name, target] : to) {
-    const auto found = std::find_if(from.begin(), from.end(),
-                                    [&, &wanted = name](const auto& entry) { return entry.first == wanted; });
-    if (found == from.end()) {
-      Throw(absl::StatusCode::kNotFound, "MoveState: there is no '", name, "' among the ", from.size(),
-            " tensors to take it from");
-    }
-    const DTensor& source = found->second;
-    WEFT_REQUIRE(source.type() == target.type(), "MoveState: '", name, "' is ", source.type().ToString(),
-                 ", expected ", target.type().ToString());
-    if (SortedRanks(source.context()->mesh()) != SortedRanks(target.context()->mesh())) {
-      Throw(absl::StatusCode::kFailedPrecondition, "MoveState: '", name, "' lies on mesh (",
-            source.context()->mesh().ToString(), ") and goes to mesh (", target.context()->mesh().ToString(),
-            "), which has other ranks: give the context of all ranks of the model, too");
-    }
-    sources.push_back(&source);
-  }
-  for (size_t i = 0; i < to.size(); ++i) MoveValue(*sources[i], to[i].second, "MoveState");
-}
+void MoveState(NamedTensors from, NamedTensors to) { MoveByName(from, to, "MoveState"); }
 
 void MoveState(NamedTensors from, NamedTensors to, MeshContext& whole) {
   MoveByName(whole, from, to, /*may_cast=*/false, "MoveState");

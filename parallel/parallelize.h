@@ -36,9 +36,9 @@ struct ParallelizeOptions {
 // parameters and buffers are moved, and cast to options.dtype; hooks stay; gradients are let go, start_values are not asked.
 // Optimizers were made for how it lay before: make them after, and give them their state by MoveState. Between steps,
 // with no graph that is still to be differentiated. Bind another mesh by Bind(context, mesh): the ambient state stays the
-// same. Either plan may cut the model into stages or place modules on parts; a PipelineExecutor is of the stages that it was
-// made for. Of a buffer that several stages have, each with values of its own, those of the first go on where the new plan has
-// other stages or none.
+// same. Either plan may cut the model into stages or place modules on parts. A PipelineExecutor serves only the stages that it
+// was made for. Stages may have one buffer with values of their own: where the new plan has other stages or none, it takes
+// the first stage's.
 //
 // Makes the communicators that the plan will need, on every rank in the same order: ranks that run different
 // programs afterwards (stages, say) must not meet for the first time in the middle of them. Before that it checks, by one
@@ -59,15 +59,13 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
 // State that an optimizer, or whatever names its tensors, had before Parallelize spread the model anew (Optimizer::State),
 // into that of one made after: by name, in place.
 // Cost:   one redistribution each.
-// Errors: NotFound naming a tensor of `to` that `from` lacks; InvalidArgument for one of another type; FailedPrecondition for one
-//         on a mesh of other ranks. Before anything has moved.
+// Errors: as MoveByName (parallel/value_moves.h).
 void MoveState(NamedTensors from, NamedTensors to);
 
 // The same where ranks have different parts of the model, before or after: stages, or those of On. Every rank calls it with
 // what it has.
 // `whole`: of all ranks of the model, such as the context that was given to Parallelize.
-// Cost:   as MoveByName (parallel/value_moves.h).
-// Errors: as above, on every rank alike, before anything has moved.
+// Cost:   as MoveByName. Errors, too: on every rank alike.
 void MoveState(NamedTensors from, NamedTensors to, MeshContext& whole);
 
 // The same as the first, binding the mesh; returns the new context.

@@ -2,20 +2,21 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/host_memory.h"
 #include "dtensor/mesh_transfer.h"
+#include "dtensor/redistribution/agreement.h"
 #include "mesh/layout_words.h"
 #include "nlohmann/json.hpp"
+#include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
-#include "runtime/comm/gather_texts.h"
 #include "runtime/tensor/copy.h"
 #include "runtime/tensor/tensor_type.h"
 
@@ -58,8 +59,8 @@ DeviceMesh MeshFromJson(const Json& json) {
   return fixed.empty() ? root : root.Slice(fixed);
 }
 
-// What a rank has: {"meshes": [...], "tensors": [[name, dtype, shape, layout's words, its mesh's number], ...]}. Tensors are told
-// of by the first rank of their mesh; of each mesh every rank tells which names it has there, as one number.
+// What a rank has: {"meshes": [...], "tensors": [[name, dtype, shape, layout's words, its mesh's number], ...]}. The first rank of
+// a mesh describes the tensors on it. Every rank of the mesh gives a checksum of the names that it has there.
 Json Describe(NamedTensors tensors, int rank) {
   std::vector<DeviceMesh> meshes;
   std::vector<std::set<std::string>> names;
@@ -82,8 +83,8 @@ Json Describe(NamedTensors tensors, int rank) {
   Json of_meshes = Json::array();
   for (size_t i = 0; i < meshes.size(); ++i) {
     of_meshes.push_back(ToJson(meshes[i]));
-    // The same number on all ranks: they run the same program.
-    of_meshes.back()["names"] = std::hash<std::string>()(absl::StrJoin(names[i], "\n"));
+    const std::string lines = absl::StrJoin(names[i], "\n");
+    of_meshes.back()["names"] = Crc64(lines.data(), static_cast<int64_t>(lines.size()));
   }
   return {{"meshes", of_meshes}, {"tensors", entries}};
 }
@@ -103,7 +104,7 @@ class Holdings {
  private:
   struct Holders {
     DeviceMesh mesh;
-    std::vector<uint64_t> names;  // by each of its ranks that has spoken
+    std::vector<uint64_t> names;  // the checksum of each rank that has spoken
   };
   size_t NumberOf(const DeviceMesh& mesh);
 
@@ -154,17 +155,23 @@ const Held& Source(const std::vector<Held>& from, const Held& to) {
   return same != from.end() ? *same : from.front();
 }
 
+[[noreturn]] void ThrowMissing(const std::string& name, size_t num_tensors, const char* what) {
+  Throw(absl::StatusCode::kNotFound, what, ": there is no '", name, "' among the ", num_tensors,
+        " tensors to take it from");
+}
+
+void CheckType(const std::string& name, const TensorType& from, const TensorType& to, bool may_cast,
+               const char* what) {
+  WEFT_REQUIRE(may_cast ? from.shape == to.shape : from == to, what, ": '", name, "' is ", from.ToString(),
+               ", expected ", to.ToString());
+}
+
 void CheckAll(const Holdings& from, const Holdings& to, bool may_cast, const char* what) {
   for (const auto& [name, wanted] : to.tensors()) {
     const auto found = from.tensors().find(name);
-    if (found == from.tensors().end()) {
-      Throw(absl::StatusCode::kNotFound, what, ": there is no '", name, "' among the ", from.tensors().size(),
-            " tensors to take it from");
-    }
+    if (found == from.tensors().end()) ThrowMissing(name, from.tensors().size(), what);
     for (const Held& target : wanted) {
-      const Held& source = Source(found->second, target);
-      WEFT_REQUIRE(may_cast ? source.type.shape == target.type.shape : source.type == target.type, what,
-                   ": '", name, "' is ", source.type.ToString(), ", expected ", target.type.ToString());
+      CheckType(name, Source(found->second, target).type, target.type, may_cast, what);
     }
   }
 }
@@ -187,25 +194,36 @@ void MoveValue(const DTensor& from, const DTensor& to, const char* what) {
         to, what);
 }
 
+bool HaveSameRanks(const DeviceMesh& a, const DeviceMesh& b) {
+  return a == b || (a.num_ranks() == b.num_ranks() &&
+                    absl::c_all_of(a.ranks(), [&](int rank) { return b.Contains(rank); }));
+}
+
+void MoveByName(NamedTensors from, NamedTensors to, const char* what) {
+  std::vector<DTensor> sources;
+  for (const auto& [name, target] : to) {
+    const DTensor& source = sources.emplace_back(Find(from, name));
+    if (!source.defined()) ThrowMissing(name, from.size(), what);
+    CheckType(name, source.type(), target.type(), /*may_cast=*/false, what);
+    const DeviceMesh &mesh = source.context()->mesh(), &target_mesh = target.context()->mesh();
+    if (HaveSameRanks(mesh, target_mesh)) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, what, ": '", name, "' lies on mesh (", mesh.ToString(),
+          ") and goes to mesh (", target_mesh.ToString(),
+          "), which has other ranks: give the context of all ranks of the model, too");
+  }
+  for (size_t i = 0; i < to.size(); ++i) MoveValue(sources[i], to[i].second, what);
+}
+
 void MoveByName(MeshContext& whole, NamedTensors from, NamedTensors to, bool may_cast, const char* what) {
-  RankState& state = whole.state();
   if (whole.allocator()->device().type == DeviceType::kMeta) return;
-  const NoGradGuard no_grad(state);
-  const int rank = state.world().rank();
+  const NoGradGuard no_grad(whole.state());
+  const int rank = whole.world().rank();
+  const Json mine = {{"from", Describe(from, rank)}, {"to", Describe(to, rank)}};
   Holdings held, wanted;
-  {
-    const PurposeGuard purpose(state, Purpose::kMetric);
-    AxisList axes;
-    for (int axis = 0; axis < whole.mesh().num_axes(); ++axis) {
-      if (whole.mesh().axis_size(axis) > 1) axes.push_back(axis);
-    }
-    const Json mine = {{"from", Describe(from, rank)}, {"to", Describe(to, rank)}};
-    for (const std::string& text :
-         AllGatherTexts(whole.Group(axes), mine.dump(), whole.allocator(), {.tag = state.tag()})) {
-      const Json json = Json::parse(text);
-      held.Add(json["from"]);
-      wanted.Add(json["to"]);
-    }
+  for (const std::string& text : GatherTexts(whole, mine.dump())) {
+    const Json json = Json::parse(text);
+    held.Add(json["from"]);
+    wanted.Add(json["to"]);
   }
   held.Check(whole.mesh(), what);
   wanted.Check(whole.mesh(), what);
@@ -215,16 +233,16 @@ void MoveByName(MeshContext& whole, NamedTensors from, NamedTensors to, bool may
       const Held& source = Source(held.tensors().at(name), target);
       const bool gives = source.mesh.Contains(rank), gets = target.mesh.Contains(rank);
       if (!gives && !gets) continue;
-      const DTensor mine = gets ? Find(to, name) : DTensor();
+      const DTensor own = gets ? Find(to, name) : DTensor();
       if (source.mesh == target.mesh) {
-        MoveValue(Find(from, name), mine, what);
+        MoveValue(Find(from, name), own, what);
         continue;
       }
       const DTensor moved =
           Redistribute({source.mesh, source.layout, target.mesh, target.layout, source.type},
                        gives ? ToDevice(Find(from, name).Detach()) : DTensor(),
-                       gets ? mine.context()->DeviceSide() : nullptr);
-      if (gets) Write(moved, mine, what);
+                       gets ? own.context()->DeviceSide() : nullptr);
+      if (gets) Write(moved, own, what);
     }
   }
 }

@@ -13,16 +13,25 @@
 namespace weft {
 
 // The elements of `from` go to the memory of `to`, of the same shape, on another mesh of the same ranks or on the same,
-// cast to its dtype. In place; no gradient sees it. `what` is a literal, for those who read an earlier version in backward.
+// cast to its dtype. In place; no gradient sees it. `what` is a literal that names the writer in the error of a backward pass
+// that needed the elements before.
 // Cost:   one redistribution.
 void MoveValue(const DTensor& from, const DTensor& to, const char* what);
 
-// Tensors that have a name among the ranks of a model. Ranks may have different ones (stages, parts): of a name all that
-// have one have it on meshes of their own. The ranks of a mesh have the same names there, and each alike.
+// Tensors by name. Ranks of a model may have different ones (stages, parts), and the same name on different meshes; all ranks of
+// one mesh have the same names there, and each tensor in the same type and layout.
 using NamedTensors = absl::Span<const std::pair<std::string, DTensor>>;
 
-// The elements of each tensor of `to` become those of its name in `from`. Where several meshes have one, that on the same mesh
-// is taken, otherwise that of the first rank of `whole` that has one. In place. On meta nothing moves.
+bool HaveSameRanks(const DeviceMesh& a, const DeviceMesh& b);
+
+// The elements of each tensor of `to` become those of its name in `from`, where this rank has both. In place.
+// Cost:   one redistribution each.
+// Errors: NotFound naming a tensor of `to` that `from` lacks; InvalidArgument for one of another type; FailedPrecondition for
+//         one on a mesh of other ranks. Before anything has moved; starting with `what`, a literal.
+void MoveByName(NamedTensors from, NamedTensors to, const char* what);
+
+// The same where ranks have different tensors. A tensor is taken from the same mesh, if its name is there; otherwise from the
+// mesh of the first rank of `whole` that has the name. On meta nothing moves.
 //
 // `whole`: of all ranks of the model. Each calls this, with what it has.
 // `may_cast`: whether dtypes may differ.

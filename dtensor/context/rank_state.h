@@ -131,7 +131,7 @@ class RankState {
 
   // Whether what is saved for backward goes to the ranks' second memory (dtensor/host_memory.h).
   bool saves_on_host() const { return saves_on_host_; }
-  // Whether what is recorded is let go soon, and never differentiated (DropsHistoryGuard).
+  // Whether what is recorded is dropped before it is differentiated (DropsHistoryGuard).
   bool drops_history() const { return drops_history_; }
 
   // The dtype in which products of floating tensors are computed, whatever theirs is (AutocastGuard); nothing outside.
@@ -338,8 +338,8 @@ class SaveOnHostGuard : ScopedValue<bool> {
   SaveOnHostGuard(RankState& state, bool on_host) : ScopedValue(state.saves_on_host_, on_host) {}
 };
 
-// What is recorded while it lives is not differentiated, as in the first run of a function that is recomputed; or is, within
-// another guard.
+// Says whether what is recorded while it lives is dropped before it is differentiated, as in the first run of a recomputed
+// function. What is dropped is not copied to the second memory.
 class DropsHistoryGuard : ScopedValue<bool> {
  public:
   DropsHistoryGuard(RankState& state, bool drops) : ScopedValue(state.drops_history_, drops) {}

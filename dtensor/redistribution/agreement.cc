@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "mesh/shard_math.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/gather_texts.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -17,18 +18,28 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
-// Every rank's numbers, as many from each, in the order of mesh.ranks().
-std::vector<Numbers> GatherNumbers(MeshContext& context, const Numbers& mine) {
+// All ranks of the mesh, in the order of mesh.ranks().
+Communicator& Everyone(MeshContext& context) {
   AxisList axes;
   for (int axis = 0; axis < context.mesh().num_axes(); ++axis) {
     if (context.mesh().axis_size(axis) > 1) axes.push_back(axis);
   }
-  Communicator& group = context.Group(axes);
+  return context.Group(axes);
+}
+
+CommOptions MetricOptions(MeshContext& context) {
+  return {.tag = {static_cast<uint8_t>(Purpose::kMetric), context.state().path_id()}};
+}
+
+// Every rank's numbers, as many from each, in the order of mesh.ranks().
+std::vector<Numbers> GatherNumbers(MeshContext& context, const Numbers& mine) {
+  Communicator& group = Everyone(context);
   const int64_t count = static_cast<int64_t>(mine.size());
   const Tensor all = Tensor::Empty(context.allocator(), DType::kI64, {group.size() * count});
   const Numbers counts(group.size(), count);
-  const CommOptions options = {.tag = {static_cast<uint8_t>(Purpose::kMetric), context.state().path_id()}};
-  group.AllGather(Tensor::FromValues<int64_t>({count}, mine, context.allocator()), all, counts, options)
+  group
+      .AllGather(Tensor::FromValues<int64_t>({count}, mine, context.allocator()), all, counts,
+                 MetricOptions(context))
       .Wait();
   const Numbers flat = all.ToVector<int64_t>();
   std::vector<Numbers> by_rank;
@@ -98,6 +109,10 @@ std::vector<Figure> FiguresOf(const MeshContext& context) {
 }
 
 }  // namespace
+
+std::vector<std::string> GatherTexts(MeshContext& context, const std::string& mine) {
+  return AllGatherTexts(Everyone(context), mine, context.allocator(), MetricOptions(context));
+}
 
 void CheckSameMachine(MeshContext& context, absl::string_view what) {
   const DeviceMesh& mesh = context.mesh();

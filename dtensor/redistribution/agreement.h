@@ -1,6 +1,9 @@
 #ifndef WEFT_DTENSOR_REDISTRIBUTION_AGREEMENT_H_
 #define WEFT_DTENSOR_REDISTRIBUTION_AGREEMENT_H_
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/string_view.h"
 #include "dtensor/context/mesh_context.h"
 #include "mesh/layout.h"
@@ -36,6 +39,11 @@ TensorType AgreeOnType(MeshContext& context, const Tensor& local, const Layout& 
 // Errors: InvalidArgument that starts with `what`, on every rank: names the first rank whose machine differs from
 //         that of the mesh's first rank, the first field that does, and both values.
 void CheckSameMachine(MeshContext& context, absl::string_view what);
+
+// The texts of all ranks, any lengths, in the order of mesh.ranks(). Not on meta.
+//
+// Cost:   as AllGatherTexts (runtime/comm/gather_texts.h).
+std::vector<std::string> GatherTexts(MeshContext& context, const std::string& mine);
 
 }  // namespace weft
 

@@ -37,8 +37,8 @@ class KeptOps {
 };
 
 // The results of the calls of one region, in the order of the calls: forward adds them, each later run of the region
-// takes them in the place of running the calls. In between they lie as all that backward will read (SavedValue): in the second
-// memory, where the rank's state says so.
+// takes them in the place of running the calls. In between they are saved like everything that backward reads (SavedValue): in
+// the second memory, where the rank's state says so.
 class KeptResults {
  public:
   // `drops`: whether the region's history is dropped (DropsHistoryGuard), as within another region's first run.

@@ -19,6 +19,7 @@
 #include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/message_of.h"
+#include "tests/parallel/counter.h"
 #include "tests/parallel/data_parallel/data_parallel_cases.h"
 #include "tests/parallel/training_run.h"
 
@@ -140,16 +141,6 @@ TEST(ParallelizeAgainTest, TrainingGoesOnAsOnOneDevice) {
       LargestDifference(Train(4, {{"ddp", "dp=4"}, {"fsdp", "dp=4"}, {"zero1", "dp=4"}}, false), expected),
       1e-4);
 }
-
-class Counter : public Module {
- public:
-  using Module::Module;
-  ModuleBuffer seen{this, "seen", {.shape = {4}}};
-  Parameter weight{this, "weight", {.shape = {4}, .initializer = Initializer::Normal(0, 1)}};
-
- protected:
-  DTensor Forward(const DTensor& x) override { return Mul(x, weight.Value()); }
-};
 
 TEST(ParallelizeAgainTest, BuffersAndDTypes) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {

@@ -12,22 +12,13 @@
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
+#include "tests/parallel/counter.h"
 #include "tests/parallel/pipeline/products.h"
 
 namespace weft {
 namespace {
 
 using testing::HasSubstr;
-
-class Counting : public Module {
- public:
-  using Module::Module;
-  ModuleBuffer seen{this, "seen", {.shape = {4}}};
-  Parameter weight{this, "weight", {.shape = {4}, .initializer = Initializer::Normal(0, 1)}};
-
- protected:
-  DTensor Forward(const DTensor& x) override { return Mul(x, weight.Value()); }
-};
 
 // A tied head is at the first stage and at the last: one value before, in between and afterwards.
 TEST(ParallelizePartsAgainTest, TiedParametersInStages) {
@@ -64,7 +55,7 @@ TEST(ParallelizePartsAgainTest, AStageWithoutParameters) {
 
 class Pair : public Module {
  public:
-  Counting first, second;
+  Counter first, second;
   Pair() : first(this, "first"), second(this, "second") {}
 
  protected:

@@ -32,7 +32,7 @@ using std::chrono::milliseconds;
 
 // Saves after the step of the last fault, which may be for one of them.
 constexpr int64_t kLastSaves = 10;
-constexpr int64_t kPausedSteps = 100;  // of ranks whose agent is paused, until somebody misses it
+constexpr int64_t kPausedSteps = 100;  // that ranks may make before anybody misses their paused agent
 constexpr milliseconds kLook{2};
 // How much longer than twice the suspicion time a node is frozen, paused or unplugged.
 constexpr milliseconds kBeyond{500};

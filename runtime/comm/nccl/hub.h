@@ -55,7 +55,7 @@ class NcclHub {
     virtual bool TryLeave() noexcept = 0;
     // Tells its members what has ended it, if they have not been told.
     virtual void Tell() noexcept = 0;
-    // Leaves word of all that it has called, for members that will find this rank gone.
+    // Leaves the last of its calls in the store, for members that are still in one when this rank is gone.
     // Errors: those of the store.
     virtual void TellLast() = 0;
     virtual bool idle() = 0;  // nothing is under way
@@ -82,8 +82,8 @@ class NcclHub {
   // Waits until nothing is under way in any group; their timeouts end it.
   void FinishWork();
 
-  // This rank's function has returned and its work is done: leaves its groups, which takes up to a second and some calls of
-  // the store for each, and ends the monitor.
+  // This rank's function has returned and its work is done: leaves its groups and ends the monitor. Takes up to a second, and
+  // a few calls to the store for each group.
   void Finish() noexcept;
 
   // For the groups.

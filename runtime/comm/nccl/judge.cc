@@ -34,7 +34,7 @@ std::string NcclJudge::AnswerKey(int member) const { return absl::StrCat(prefix_
 std::string NcclJudge::LastKey(int member) const { return absl::StrCat(prefix_, "last/", member); }
 
 void NcclJudge::AnswerLast(const CallLog& own) {
-  constexpr size_t kKept = 2;  // by which a member that is late in one sees whether it was the same one here
+  constexpr size_t kKept = 2;  // enough to compare the last calls: a late member has not come further
   hub_.store().Set(LastKey(rank_), own.Shortened(kKept).Encode());
 }
 
@@ -86,7 +86,8 @@ NcclJudge::Statements NcclJudge::ReadLogs(const CallLog& own) {
       said.logs[member] = own;
       continue;
     }
-    // Asked first: what a rank answered while it ran may be from before its last calls, and it finishes behind its last word.
+    // Asked before the log is read. A rank writes its last log and only then counts as finished; what it answered earlier may
+    // lack its last calls.
     const bool has_finished = hub_.HasFinished(ranks_[member]);
     said.has_finished[member] = has_finished;
     if (const std::optional<std::string> last = hub_.store().TryGet(LastKey(member))) {

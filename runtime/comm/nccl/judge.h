@@ -20,7 +20,8 @@ std::optional<Error> AnnouncedEnd(NcclHub& hub, const std::string& prefix);
 // called (NcclHub::Call), and leave their logs in the store; one of the members that are late compares them.
 // What ends the group, any member leaves there too, and the first stays.
 //
-// Cost:    nothing while nobody is late; at the end of a group three calls of the store.
+// Cost:    nothing while nobody is late. At the end of a group each member calls the store two or three times, and the last
+//          to leave twice more for each member.
 // Threads: the monitor's.
 class NcclJudge {
  public:
@@ -71,12 +72,12 @@ class NcclJudge {
   std::string AnswerKey(int member) const;
   std::string LastKey(int member) const;
   void Ask(const Late& late, bool expired);
-  // What the members have said, as far as they have.
+  // What the members have said so far.
   struct Statements {
     CallLogs logs;
-    std::vector<bool>
-        has_finished;  // the member's rank had, before it was asked: the log is its last, or none
-    bool all = true;   // have answered the question
+    // By member: whether its rank had finished before its log was read. Then the log is its last, or it has none.
+    std::vector<bool> has_finished;
+    bool all = true;  // whether all have answered the question
   };
   Statements ReadLogs(const CallLog& own);
   std::optional<Error> Verdict(const Late& late, const Statements& said, bool is_final);
