@@ -11,6 +11,7 @@
 #include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "runtime/tensor/copy.h"
+#include "tests/parallel/data_parallel/claim.h"
 #include "tests/parallel/training_run.h"
 
 namespace weft {
@@ -39,14 +40,6 @@ std::vector<std::string> Verdict(const TrainingRun& run) {
 bool Mentions(const std::vector<std::string>& verdict, absl::string_view what) {
   return std::any_of(verdict.begin(), verdict.end(),
                      [&](const std::string& line) { return absl::StartsWith(line, what); });
-}
-
-// A DTensor over `local` that claims `layout` and the history of `source`: how a mistake is made.
-DTensor Claim(const DTensor& source, const Layout& layout, const Tensor& local) {
-  DTensor claimed(MakeIntrusive<DTensorImpl>(source.context(), layout, source.type(), local));
-  claimed.impl()->node = source.impl()->node;
-  claimed.impl()->output = source.impl()->output;
-  return claimed;
 }
 
 TEST(MutantsTest, WithoutAMistakeThereIsNoDifference) {
