@@ -22,6 +22,7 @@
 #include "dtensor/checkpoint/dcp/dcp_reader.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/folder/step_reader.h"
+#include "dtensor/checkpoint/folder/steps_verdict.h"
 #include "dtensor/checkpoint/safetensors.h"
 #include "dtensor/checkpoint/state/exchange.h"
 #include "nlohmann/json.hpp"
@@ -115,49 +116,34 @@ int64_t BytesOf(const Manifest& manifest) {
   return total;
 }
 
-// What is wrong with a step; one that cannot be read, as of a newer format, does not keep the others from being told.
-std::vector<std::string> ProblemsOf(Files& files, const std::string& folder, int64_t step) {
-  try {
-    return CheckStep(files, folder, step);
-  } catch (const Error& error) {
-    return {std::string(error.message())};
-  }
-}
-
-StepVerdict VerdictOf(Files& files, const std::string& folder, int64_t step) {
-  try {
-    return VerifyStep(files, folder, step);
-  } catch (const Error& error) {
-    return {.problems = {std::string(error.message())}};
-  }
-}
-
 int List(const std::string& path) {
   const std::shared_ptr<Files> files = MakeDiskFiles();
   const std::string folder = ParsePath(path).folder;
   files->List(folder);  // that it is there
-  int broken = 0;
   if (!IsJson()) absl::PrintF("%-16s  %-6s  %6s  %14s  %s\n", "step", "whole", "ranks", "bytes", "refers to");
-  for (const int64_t step : ListSteps(*files, folder)) {
-    const std::vector<std::string> problems = ProblemsOf(*files, folder, step);
-    broken += !problems.empty();
-    Manifest manifest;
-    if (problems.empty()) manifest = ReadManifest(*files, folder, step);
+  const StepsVerdict seen = InspectSteps(*files, folder, ListSteps(*files, folder), /*with_elements=*/false);
+  for (const auto& [step, verdict] : seen.steps) {
+    const bool is_whole = verdict.problems.empty();
+    const Manifest manifest = is_whole ? seen.manifests.at(step) : Manifest();
     if (IsJson()) {
       PrintLine({{"step", step},
-                 {"whole", problems.empty()},
-                 {"ranks", problems.empty() ? manifest.world : 0},
+                 {"whole", is_whole},
+                 {"ranks", is_whole ? manifest.world : 0},
                  {"bytes", BytesOf(manifest)},
                  {"refers_to", manifest.refers_to},
-                 {"problems", problems}});
-    } else if (problems.empty()) {
+                 {"referred_to_by", seen.ReferredToBy(step)},
+                 {"problems", verdict.problems}});
+    } else if (is_whole) {
       absl::PrintF("%-16s  %-6s  %6d  %14d  %s\n", StepName(step), "yes", manifest.world, BytesOf(manifest),
                    absl::StrJoin(manifest.refers_to, ", "));
+    } else if (seen.IsKeptForOthers(step)) {
+      absl::PrintF("%-16s  %-6s  stays for elements of step %s\n", StepName(step), "part",
+                   absl::StrJoin(seen.ReferredToBy(step), ", "));
     } else {
-      absl::PrintF("%-16s  %-6s  %s\n", StepName(step), "no", problems[0]);
+      absl::PrintF("%-16s  %-6s  %s\n", StepName(step), "no", verdict.problems[0]);
     }
   }
-  return broken > 0 ? 1 : 0;
+  return seen.HasBroken() ? 1 : 0;
 }
 
 int Verify(const std::string& path) {
@@ -167,22 +153,26 @@ int Verify(const std::string& path) {
       parsed.step ? std::vector<int64_t>{*parsed.step} : ListSteps(*files, parsed.folder);
   WEFT_REQUIRE(!steps.empty(), "'", parsed.folder,
                "': expected a folder with steps of a checkpoint, found none");
-  int broken = 0;
-  for (const int64_t step : steps) {
-    const StepVerdict verdict = VerdictOf(*files, parsed.folder, step);
-    broken += !verdict.problems.empty();
+  const StepsVerdict seen = InspectSteps(*files, parsed.folder, steps, /*with_elements=*/true);
+  for (const auto& [step, verdict] : seen.steps) {
     if (IsJson()) {
       PrintLine({{"step", step},
                  {"ok", verdict.problems.empty()},
                  {"bytes", verdict.num_bytes},
+                 {"referred_to_by", seen.ReferredToBy(step)},
                  {"problems", verdict.problems}});
+      continue;
+    }
+    if (seen.IsKeptForOthers(step)) {
+      absl::PrintF("%s: stays for elements of step %s, which are ok\n", StepName(step),
+                   absl::StrJoin(seen.ReferredToBy(step), ", "));
       continue;
     }
     absl::PrintF("%s: %s, %d bytes of elements read\n", StepName(step),
                  verdict.problems.empty() ? "ok" : "BROKEN", verdict.num_bytes);
     for (const std::string& problem : verdict.problems) absl::PrintF("  %s\n", problem);
   }
-  return broken > 0 ? 1 : 0;
+  return seen.HasBroken() ? 1 : 0;
 }
 
 int Show(const std::string& path) {

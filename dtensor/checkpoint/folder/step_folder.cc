@@ -37,11 +37,13 @@ class StepChecker {
       }
       if (!verdict_.problems.empty()) return;
       CheckBoxes(manifest, tables);
+      verdict_.has_own_files = verdict_.problems.empty();
       for (const auto& [name, table] : tables) {
         for (const auto& [tensor, record] : table) {
-          Try([&, &name = name, &tensor = tensor, &record = record] {
+          const bool is_read = Try([&, &name = name, &tensor = tensor, &record = record] {
             CheckPiece(manifest, name, tensor, record, with_elements);
           });
+          verdict_.has_own_files &= is_read || record.at.has_value();
         }
       }
     });
@@ -49,15 +51,18 @@ class StepChecker {
   }
 
  private:
+  // Whether nothing was wrong.
   template <class Function>
-  void Try(const Function& function) {
+  bool Try(const Function& function) {
     try {
       function();
+      return true;
     } catch (const Error& error) {
       const bool is_broken =
           error.code() == absl::StatusCode::kDataLoss || error.code() == absl::StatusCode::kNotFound;
       if (!is_broken) throw;
       verdict_.problems.push_back(error.message());
+      return false;
     }
   }
 
@@ -191,8 +196,12 @@ Manifest ReadManifest(Files& files, const std::string& folder, int64_t step) {
   return manifest;
 }
 
+StepVerdict InspectStep(Files& files, const std::string& folder, int64_t step) {
+  return StepChecker(files, folder, step).Check(/*with_elements=*/false);
+}
+
 std::vector<std::string> CheckStep(Files& files, const std::string& folder, int64_t step) {
-  return StepChecker(files, folder, step).Check(/*with_elements=*/false).problems;
+  return InspectStep(files, folder, step).problems;
 }
 
 StepVerdict VerifyStep(Files& files, const std::string& folder, int64_t step) {

@@ -37,20 +37,25 @@ std::vector<int64_t> ListSteps(Files& files, const std::string& folder);
 // Errors: as ParseManifest; NotFound.
 Manifest ReadManifest(Files& files, const std::string& folder, int64_t step);
 
-// What is wrong with a step, a line each; nothing, if it is whole: its manifest parses and is of this step, and every file
-// that it names is there, with its size, and a header with its checksum; so are those of other steps that it refers to, as
-// far as it refers to them. Elements are not read.
+struct StepVerdict {
+  std::vector<std::string> problems;  // a line each; none: the step is whole
+  // Its own manifest and files are, whatever has become of the steps that it refers to: others may have elements in it.
+  bool has_own_files = false;
+  int64_t num_bytes = 0;  // of elements that were read
+};
+
+// Whether a step is whole: its manifest parses and is of this step, and every file that it names is there, with its size, and
+// a header with its checksum; so are those of other steps that it refers to, as far as it refers to them. Elements are
+// not read.
 // Cost:   reads the headers of all files.
 // Errors: all but DataLoss and NotFound, which alone say that a step is broken: what cannot be read now, or not by this
 //         Weft, may be whole.
+StepVerdict InspectStep(Files& files, const std::string& folder, int64_t step);
+// Its problems.
 std::vector<std::string> CheckStep(Files& files, const std::string& folder, int64_t step);
 
-// The same, and reads all elements and compares their checksums. `num_bytes`: of the elements.
-// Errors: as CheckStep.
-struct StepVerdict {
-  std::vector<std::string> problems;
-  int64_t num_bytes = 0;
-};
+// The same, and reads all elements and compares their checksums.
+// Errors: as InspectStep.
 StepVerdict VerifyStep(Files& files, const std::string& folder, int64_t step);
 
 // A step to go on from.
@@ -59,7 +64,7 @@ struct FoundStep {
   std::vector<std::string> skipped;  // what is wrong with higher ones
 };
 // Looks at all of them: the file `latest` is a hint for people.
-// Errors: as CheckStep.
+// Errors: as InspectStep.
 FoundStep FindLatestStep(Files& files, const std::string& folder);
 // The same for a run that goes on in the folder: it begins anew only where there has been no step.
 // Errors: also DataLoss that names the steps, if there are any, of which none is whole.

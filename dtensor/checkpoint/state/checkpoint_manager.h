@@ -100,11 +100,11 @@ class CheckpointManager {
   // Errors: as Restore. Where they say that the step is broken (DataLoss), it is set aside, so that the next start takes an
   //         older one, and with it all steps that have the same broken elements: the error says so.
   std::optional<int64_t> Resume(State& state, const RestoreOptions& options = {});
-  // Loads a step.
+  // Loads a step, to look at or to go back to. Steps above it stay.
   RestoreResult Load(int64_t step, State& state, const RestoreOptions& options = {});
 
   // Saves a step: all of its files, or none. A step that this has saved last, or
-  // resumed from, is not saved again. In the background: returns when what this rank owns has been copied to the host.
+  // resumed from, is not saved again, unless Load has been called since. In the background: returns when what this rank owns has been copied to the host.
   // Cost:   two small all-gathers, and a round of Agreement, in the background if the save is.
   // Errors: as WriteStep; those of the save before, if it is still to be told: this one is over then, and has done its work.
   //         An error of one rank's state is one on all ranks.
@@ -153,7 +153,8 @@ class CheckpointManager {
   std::optional<FolderLock> lock_;  // rank 0's
   std::string life_;                // of the job: told by rank 0
   std::optional<int64_t> latest_step_;
-  std::optional<int64_t> current_step_;   // that the state was loaded from, or saved as, last
+  std::optional<int64_t>
+      current_step_;  // that the state was resumed from, or saved as, last; none behind Load
   std::unique_ptr<Snapshots> snapshots_;  // null: none are taken
   std::optional<int64_t> snapshot_step_;
   StateTexts resumed_texts_;

@@ -154,10 +154,14 @@ void RemoveLeftovers(Files& files, const std::string& folder,
 
 void DropSteps(Files& files, const std::string& folder, int keep, int64_t newest) {
   if (keep <= 0) return;
-  std::vector<int64_t> whole, above = {newest};
+  // Below `newest`: `whole` are some of `intact`, whose references may be gone.
+  std::vector<int64_t> whole, intact, above = {newest};
   for (const int64_t step : ListSteps(files, folder)) {
     if (step > newest) above.push_back(step);
-    if (step < newest && CheckStep(files, folder, step).empty()) whole.push_back(step);
+    if (step >= newest) continue;
+    const StepVerdict verdict = InspectStep(files, folder, step);
+    if (verdict.has_own_files) intact.push_back(step);
+    if (verdict.problems.empty()) whole.push_back(step);
   }
   const size_t stay = std::min(whole.size(), static_cast<size_t>(keep) - 1);
   std::set<int64_t> kept(whole.end() - static_cast<int64_t>(stay), whole.end());
@@ -173,7 +177,10 @@ void DropSteps(Files& files, const std::string& folder, int keep, int64_t newest
       if (step == newest || !is_broken) throw;
     }
   }
-  for (const int64_t step : whole) {
+  // The highest first: wherever this ends, what is left refers to nothing that is gone, but for steps that were kept for
+  // their own elements alone.
+  std::reverse(intact.begin(), intact.end());
+  for (const int64_t step : intact) {
     if (kept.count(step) > 0) continue;
     // Out of sight at once: a crash in the middle leaves no half of a step under its name.
     const std::string going = JoinPath(folder, absl::StrCat(StepName(step), ".old.tmp"));

@@ -45,11 +45,11 @@ WrittenPieces WriteStep(Agreement& agreement, Files& files, const std::string& f
 void RemoveLeftovers(Files& files, const std::string& folder,
                      const std::function<void(const std::string& line)>& warn);
 
-// Removes whole steps below `newest`, which is whole, so that with it `keep` stay, beside those that they refer to. Steps
-// that are not whole do not count, and stay; so do those above `newest`, of a program that went back, and what
-// they refer to.
+// Removes steps below `newest`, which is whole, so that with it `keep` that are whole stay, beside those that they refer to:
+// these for their own elements, and what they refer to themselves goes. Steps whose own files are broken do not count, and
+// stay; so do those above `newest`, of a program that went back, and what they refer to.
 // Cost:   reads the headers of all files of the steps below.
-// Errors: as CheckStep: then nothing is removed.
+// Errors: as InspectStep: then nothing is removed.
 void DropSteps(Files& files, const std::string& folder, int keep, int64_t newest);
 
 }  // namespace weft

@@ -1,0 +1,128 @@
+// Saves that write only what has changed, and what becomes of the steps that they refer to.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/checkpoint/folder/step_folder.h"
+#include "dtensor/checkpoint/folder/steps_verdict.h"
+#include "dtensor/checkpoint/state/checkpoint_manager.h"
+#include "dtensor/functions.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
+#include "tests/dtensor/checkpoint/files/crash_files.h"
+#include "tests/dtensor/checkpoint/state/state_cases.h"
+
+namespace weft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kFolder[] = "runs";
+
+std::shared_ptr<StatePart> TensorsPart(std::vector<std::pair<std::string, DTensor>> tensors) {
+  return MakeTensorState([tensors] { return tensors; });
+}
+
+TEST(IncrementalSavesTest, ReferToWhatHasNotChanged) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(2, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    const Layout split = Layout(1, 1).WithShard(0, 0);
+    const auto make = [&](double value) {
+      return Full(context, DType::kF32, {1001}, value).Redistribute(split);
+    };
+    const DTensor frozen = make(1), trained = make(2);
+    State state;
+    state.Add("tensors", TensorsPart({{"frozen", frozen}, {"trained", trained}}));
+    CheckpointManager manager(world, {.folder = kFolder, .keep = 1, .incremental = true, .files = files});
+    const auto fill = [&](const DTensor& tensor, double value) { FillTensor(tensor.ToLocal(), value); };
+    int64_t full = 0;
+    for (int64_t step = 1; step <= 4; ++step) {
+      fill(trained, 10.0 * static_cast<double>(step));
+      manager.Save(step, state);
+      if (step == 1) full = manager.last_save().written_bytes;
+      EXPECT_LE(manager.last_save().written_bytes, step > 1 ? full - 1900 : full);
+    }
+    EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 4));  // not a chain: all refer to the first
+    EXPECT_THAT(ReadManifest(*files, kFolder, 4).refers_to, ElementsAre(1));
+    fill(frozen, 0), fill(trained, 0);
+    manager.Load(4, state);
+    EXPECT_EQ(frozen.FullTensor().ToVector<float>(), std::vector<float>(1001, 1));
+    EXPECT_EQ(trained.FullTensor().ToVector<float>(), std::vector<float>(1001, 40));
+    EXPECT_THAT(VerifyStep(*files, kFolder, 4).problems, IsEmpty());
+    // One element changes: all of the tensor's piece on its rank is written, and the first step is let go of.
+    if (world.rank() == 0) frozen.ToLocal().data<float>()[500] = 5;
+    if (world.rank() == 1) frozen.ToLocal().data<float>()[0] = 5;
+    manager.Save(5, state);
+    EXPECT_THAT(ReadManifest(*files, kFolder, 5).refers_to, ElementsAre(4));  // what was trained
+    manager.Load(5, state);
+    EXPECT_EQ(frozen.FullTensor().ToVector<float>()[500], 5);
+  });
+  EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(4, 5));
+  // Damage in the step that is referred to is found from the one that refers.
+  const std::string path = "runs/step-000000004/rank-00000.safetensors";
+  files->Damage(path, *files->SizeOf(path) - 1);
+  EXPECT_THAT(VerifyStep(*files, kFolder, 5).problems, ElementsAre(HasSubstr(path)));
+  files->Remove(path);
+  EXPECT_EQ(FindLatestStep(*files, kFolder).step, std::nullopt);
+}
+
+// Two tensors that change in turn: each step refers to the one before.
+TEST(IncrementalSavesTest, OldStepsGoWhateverHasBecomeOfThoseThatTheyReferTo) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(1, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh());
+    std::vector<DTensor> tensors = {Full(context, DType::kF32, {10}, 0), Full(context, DType::kF32, {20}, 0)};
+    State state;
+    state.Add("tensors", TensorsPart({{"a", tensors[0]}, {"b", tensors[1]}}));
+    CheckpointManager manager(world, {.folder = kFolder, .keep = 1, .incremental = true, .files = files});
+    for (int64_t step = 1; step <= 6; ++step) {
+      FillTensor(tensors[step % 2].ToLocal(), static_cast<double>(step));
+      manager.Save(step, state);
+      EXPECT_THAT(VerifyStep(*files, kFolder, step).problems, IsEmpty());
+      if (step == 1) continue;
+      EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(step - 1, step));
+      // From the third on, the one before has no more than what the newest has there, which is not a defect.
+      const StepsVerdict seen = InspectSteps(*files, kFolder, {step - 1, step}, /*with_elements=*/true);
+      EXPECT_EQ(seen.steps.at(step - 1).problems.empty(), step == 2);
+      EXPECT_EQ(seen.IsKeptForOthers(step - 1), step > 2);
+      EXPECT_THAT(seen.ReferredToBy(step - 1), ElementsAre(step));
+      EXPECT_FALSE(seen.HasBroken());
+    }
+    for (const DTensor& tensor : tensors) FillTensor(tensor.ToLocal(), 7);
+    manager.Save(7, state);
+    EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(7));
+  });
+}
+
+// And elements that are changed there are one: of the step itself, and of those that have them.
+TEST(IncrementalSavesTest, DamageIsNotTakenForWhatHasGone) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(1, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh());
+    std::vector<DTensor> tensors = {Full(context, DType::kF32, {10}, 0), Full(context, DType::kF32, {20}, 0)};
+    State state;
+    state.Add("tensors", TensorsPart({{"a", tensors[0]}, {"b", tensors[1]}}));
+    CheckpointManager manager(world, {.folder = kFolder, .keep = 1, .incremental = true, .files = files});
+    for (int64_t step = 1; step <= 3; ++step) {
+      FillTensor(tensors[step % 2].ToLocal(), static_cast<double>(step));
+      manager.Save(step, state);
+    }
+  });
+  const std::string path = "runs/step-000000002/rank-00000.safetensors";
+  files->Damage(path, *files->SizeOf(path) - 1);
+  const StepsVerdict seen = InspectSteps(*files, kFolder, {2, 3}, /*with_elements=*/true);
+  EXPECT_FALSE(seen.IsKeptForOthers(2));
+  EXPECT_THAT(seen.steps.at(3).problems, ElementsAre(HasSubstr(path)));
+  EXPECT_TRUE(seen.HasBroken());
+}
+
+}  // namespace
+}  // namespace weft
