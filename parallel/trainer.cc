@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
@@ -314,6 +315,14 @@ void Trainer::FindNonFinite() {
   RankState& state = context_.state();
   const NoGradGuard no_grad(state);
   const StepGuard step(state, recorded_.step);
+  std::vector<std::pair<ModuleBuffer*, DTensor>>
+      buffers;  // running statistics: forward has taken the batch in already
+  for (ModuleBuffer* buffer : model_.AllBuffers()) {
+    if (buffer->materialized()) buffers.push_back({buffer, buffer->Value()});
+  }
+  const absl::Cleanup restore = [&] {
+    for (const auto& [buffer, value] : buffers) buffer->Set(value);
+  };
   try {
     for (const Parameter* parameter : optimizer_.parameters()) {
       CheckFinite(parameter->at_rest(), absl::StrCat("parameter '", parameter->path(), "'"));

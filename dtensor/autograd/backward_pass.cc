@@ -54,6 +54,8 @@ void BackwardPass::RunGuarded(absl::Span<const TapeNode::Edge> roots, absl::Span
   const BackwardScope scope(context_.state(), *this);
   const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kGrad);
   CountUses(roots, deferred);
+  absl::InlinedVector<GradientSink*, 4> sinks;
+  size_t num_ended = 0;
   try {
     for (size_t i = 0; i < roots.size(); ++i) Start(roots[i], std::move(seeds[i]));
     RunReady();
@@ -69,14 +71,15 @@ void BackwardPass::RunGuarded(absl::Span<const TapeNode::Edge> roots, absl::Span
       RunReady();
     }
     DeliverReceived();
+    if (!scope.is_outermost()) return;
+    for (sinks = Sinks(); num_ended < sinks.size(); ++num_ended) sinks[num_ended]->EndPass();
   } catch (...) {
     if (scope.is_outermost()) {
-      for (GradientSink* sink : Sinks()) sink->AbandonPass();
+      if (sinks.empty()) sinks = Sinks();
+      for (; num_ended < sinks.size(); ++num_ended) sinks[num_ended]->AbandonPass();
     }
     throw;
   }
-  if (!scope.is_outermost()) return;
-  for (GradientSink* sink : Sinks()) sink->EndPass();
 }
 
 // The sinks of the leaves that it reached, in the order in which it found them.

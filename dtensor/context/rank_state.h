@@ -256,7 +256,8 @@ class EnableGradGuard : ScopedValue<bool> {
 //     if (i + 1 < n) no_sync.emplace(state);
 //     Backward(Loss(i));
 //   }
-// Gradients that are held back are not in grad(); an optimizer's step before the last pass misses them.
+// Gradients that are held back are not in grad(); an optimizer's step before the last pass misses them. ClearGrad (ZeroGrad)
+// drops them too, and so does a pass that fails: which part of them was its own nobody knows.
 class NoSync : ScopedValue<bool> {
  public:
   explicit NoSync(RankState& state) : ScopedValue(state.syncs_gradients_, false) {}

@@ -19,10 +19,12 @@ class StageData {
   // Begins to gather the stage's parameters that rest split; they are here until Reshard. In turns.
   virtual void Unshard(int stage) = 0;
   virtual void Reshard(int stage) noexcept = 0;
+  // Before the step's first pass: what is in gradients by now is no part of what FinishGradients sums.
+  virtual void Begin() = 0;
   // Begins to bring the stage's gradients, which passes have added up on each rank, to rest. Once a step, behind the last.
   virtual void ReduceGradients(int stage) = 0;
-  // The same of what several stages have: sums its gradients over them. Behind all of the step's ReduceGradients, on
-  // every rank of the model.
+  // The same of what several stages have: sums its gradients over them, and adds what there was before. Behind all of the
+  // step's ReduceGradients, on every rank of the model.
   // Cost: an all-reduce of each such gradient over the ranks that have it.
   virtual void FinishGradients() = 0;
   // After an error: parameters are held no longer, and what passes have added up is dropped, but for what is in gradients at

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "dtensor/autograd/recompute.h"
@@ -20,15 +21,36 @@ const std::vector<Segment>& SegmentedModule::segments() {
         segment.parameters.insert(segment.parameters.end(), tied.begin(), tied.end());
       }
     }
+    FindShared();
   }
   return segments_;
+}
+
+void SegmentedModule::FindShared() {
+  std::map<Module*, int> num_names;
+  for (const Segment& segment : segments_) {
+    for (Module* module : segment.modules) ++num_names[module];
+  }
+  shared_.resize(segments_.size());
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    for (Module* module : segments_[i].modules) {
+      if (num_names[module] == 1) continue;
+      for (const Module* each : module->AllModules()) shared_[i].push_back(each);
+    }
+  }
 }
 
 DTensors SegmentedModule::RunChain(int begin, int end, uint64_t first, DTensors inputs) {
   // More draws than any segment makes.
   constexpr int kDrawBits = 32;
+  RankState& state = context()->state();
   for (int i = begin; i < end; ++i) {
-    context()->state().set_call_number(first + (static_cast<uint64_t>(i) << kDrawBits));
+    const uint64_t number = first + (static_cast<uint64_t>(i) << kDrawBits);
+    state.set_call_number(number);
+    for (const Module* module : shared_[i]) {
+      const PathGuard shared(state, state.PathId(module->full_path()));
+      state.set_call_number(number);
+    }
     inputs = segments()[i].run(inputs);
   }
   return inputs;

@@ -54,7 +54,7 @@ class SegmentedModule : public Module {
   const std::vector<Segment>& segments();
 
   // Runs the segments from `begin` up to `end`, within the call of the model that stands. Random draws of the model's
-  // own path are numbered by segment, so that each draws the same wherever it runs.
+  // own path, and of modules that several segments name, are numbered by segment, so that each draws the same wherever it runs.
   // `first_made`: if given, what the first of them has made is left there, too.
   DTensors RunSegments(int begin, int end, DTensors inputs, DTensors* first_made = nullptr);
 
@@ -94,10 +94,14 @@ class SegmentedModule : public Module {
  private:
   // Those from `begin` up to `end`, numbering draws from `first` on.
   DTensors RunChain(int begin, int end, uint64_t first, DTensors inputs);
+  // Makes shared_.
+  void FindShared();
   // The group that segment `i` is in, if it is recomputed now; otherwise null.
   const RecomputedSegments* GroupOf(int i);
 
   std::vector<Segment> segments_;  // made at their first use
+  std::vector<std::vector<const Module*>>
+      shared_;  // of each: the modules that others name too, and those below
   std::vector<RecomputedSegments> recomputed_;
   std::optional<ModelStages> stages_;
 };

@@ -22,6 +22,9 @@ class GradientSink {
   // The leaf is gone: nothing more comes of it, and nothing is to be left in it.
   virtual void Forget(int leaf) noexcept = 0;
 
+  // The leaf's gradient is cleared, or replaced: what is held back of it is void.
+  virtual void Drop(int /*leaf*/) noexcept {}
+
   // From the next pass on the leaf delivers gradients, or delivers none: a sink that waits for several waits for it, or
   // does not. What is held back of one that delivers none is void. Leaves deliver unless this says otherwise.
   virtual void Expect(int /*leaf*/, bool /*expects*/) {}
@@ -29,7 +32,8 @@ class GradientSink {
   // The outermost backward pass that reached a leaf of this sink has ended: no more comes of this pass.
   virtual void EndPass() = 0;
 
-  // The same, but the pass has failed: what it delivered is void.
+  // The same, but the pass has failed: what it delivered is void, and so is what is held back of passes before it, since it may
+  // have been added there. Also behind an EndPass that has failed.
   virtual void AbandonPass() noexcept = 0;
 };
 

@@ -51,7 +51,9 @@ class LeafNode : public TapeNode {
   // What has come to rest, or undefined. May be pending.
   const DTensor& gradient() const;
   void ClearGradient() { set_gradient(DTensor()); }
+  // In place of all that has come, what the sink holds back too.
   void set_gradient(DTensor gradient) {
+    if (sink_ != nullptr) sink_->Drop(sink_index_);
     gradient_ = std::move(gradient);
     arriving_.clear();
   }

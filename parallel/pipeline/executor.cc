@@ -82,6 +82,7 @@ DTensor PipelineExecutor::Run(absl::Span<const Microbatch> microbatches, const D
                " is made for ", schedule_.num_microbatches, " microbatches, got ", microbatches.size());
   absl::Cleanup abandon = [this] { Abandon(); };
   total_ = total;
+  stages_.data->Begin();
   RunList(schedule_, microbatches);
   if (!schedule_.Contains(Kind::kReduceGrad)) {
     for (const int stage : schedule_.StagesOf(index_)) stages_.data->ReduceGradients(stage);

@@ -20,6 +20,9 @@
 namespace weft {
 namespace {
 
+// What no rank has at a place, for LeastOfAll.
+constexpr int64_t kNever = INT64_MAX;
+
 // Ranks that lack different gradients of one shape, or reduce stages in different orders, must not take one for the other.
 uint32_t SubjectOf(const std::string& path) { return static_cast<uint32_t>(StreamOf(path)) | 1; }
 
@@ -50,7 +53,6 @@ void GradientBuckets::Deliver(int index, DTensor gradient) {
           "' was delivered twice in one backward pass");
   }
   if (!learnt_ && !options_.holds_all) arrivals_.push_back(index);
-  leaf.arriving = gradient.layout();
   if (HoldsBack(leaf.spec)) {
     Accumulate(leaf.held, std::move(gradient));
   } else {
@@ -126,6 +128,11 @@ void GradientBuckets::EndPass() {
   if (options_.holds_all) return StartOver();
   const NoImplicitChecksGuard planned(context_.state());
   if (!learnt_) LearnOrder();
+  // What only passes before this one have reached.
+  for (Leaf& leaf : leaves_) {
+    if (!leaf.gradient.defined() && !HoldsBack(leaf.spec))
+      leaf.gradient = std::exchange(leaf.held, DTensor());
+  }
   if (options_.find_unused) AddMissing();
   for (size_t i = next_; i < buckets_.size(); ++i) Issue(buckets_[i]);  // what there is, in the same order
   BringToHost();
@@ -133,7 +140,8 @@ void GradientBuckets::EndPass() {
 }
 
 void GradientBuckets::AbandonPass() noexcept {
-  for (Leaf& leaf : leaves_) leaf.gradient = DTensor();
+  // Whatever leaves hold may have been delivered in part by the pass that failed.
+  for (Leaf& leaf : leaves_) leaf.gradient = leaf.held = DTensor();
   to_host_.clear();
   StartOver();
 }
@@ -180,24 +188,16 @@ std::vector<int64_t> GradientBuckets::LeastOfAll(const std::vector<int64_t>& min
   return least.ToVector<int64_t>();
 }
 
-// Mesh rank 0's arrivals, then what came on other ranks alone; and how each lay, for ranks on which it did not
-// come.
+// Mesh rank 0's arrivals, then what came on other ranks alone.
 std::vector<int> GradientBuckets::AgreeOnOrder() {
-  constexpr int kWords = 1 + kLayoutWords;  // per leaf: its place, its layout
-  constexpr int64_t kNever = INT64_MAX;
   const int64_t count = std::ssize(leaves_);
   const bool is_first = context_.world().rank() == context_.mesh().ranks()[0];
-  std::vector<int64_t> words(count * kWords, kNever);
-  for (int64_t i = 0; i < std::ssize(arrivals_); ++i) {
-    words[arrivals_[i] * kWords] = is_first ? i : count + i;
-    PutLayout(leaves_[arrivals_[i]].arriving, &words[arrivals_[i] * kWords + 1]);
-  }
-  const std::vector<int64_t> agreed = LeastOfAll(words);
+  std::vector<int64_t> places(count, kNever);
+  for (int64_t i = 0; i < std::ssize(arrivals_); ++i) places[arrivals_[i]] = is_first ? i : count + i;
+  const std::vector<int64_t> agreed = LeastOfAll(places);
   std::vector<std::pair<int64_t, int>> placed;
   for (int leaf = 0; leaf < count; ++leaf) {
-    if (agreed[leaf * kWords] == kNever) continue;
-    placed.push_back({agreed[leaf * kWords], leaf});
-    if (words[leaf * kWords] == kNever) leaves_[leaf].arriving = GetLayout(&agreed[leaf * kWords + 1]);
+    if (agreed[leaf] != kNever) placed.push_back({agreed[leaf], leaf});
   }
   std::sort(placed.begin(), placed.end());
   std::vector<int> order;
@@ -252,20 +252,23 @@ void GradientBuckets::OrderBuckets(const std::vector<int>& order) {
   }
 }
 
-// Zeros for what was reached on another rank and not here.
+// Zeros for what was reached on another rank and not here, which lie as it does there.
 void GradientBuckets::AddMissing() {
-  std::vector<int64_t> absent(leaves_.size());
-  for (size_t i = 0; i < leaves_.size(); ++i) absent[i] = leaves_[i].gradient.defined() ? 0 : 1;
-  const std::vector<int64_t> absent_everywhere = LeastOfAll(absent);
+  std::vector<int64_t> layouts(leaves_.size() * kLayoutWords, kNever);
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    const DTensor& gradient = leaves_[i].gradient;
+    if (gradient.defined()) PutLayout(gradient.layout(), &layouts[i * kLayoutWords]);
+  }
+  const std::vector<int64_t> agreed = LeastOfAll(layouts);
   for (size_t i = 0; i < leaves_.size(); ++i) {
     Leaf& leaf = leaves_[i];
-    if (leaf.gradient.defined() || absent_everywhere[i] == 1) continue;
-    const ShardBox box =
-        LocalBox(leaf.spec.type.shape, leaf.arriving, context_.mesh(), context_.coordinate());
+    if (leaf.gradient.defined() || agreed[i * kLayoutWords] == kNever) continue;
+    const Layout layout = GetLayout(&agreed[i * kLayoutWords]);
+    const ShardBox box = LocalBox(leaf.spec.type.shape, layout, context_.mesh(), context_.coordinate());
     const Tensor zeros = Tensor::Empty(context_.allocator(), leaf.spec.type.dtype, box.shape);
     FillTensor(zeros, 0);
     leaf.gradient =
-        DTensor::FromLocal(IntrusivePtr<MeshContext>(&context_), zeros, leaf.arriving, leaf.spec.type.shape);
+        DTensor::FromLocal(IntrusivePtr<MeshContext>(&context_), zeros, layout, leaf.spec.type.shape);
     if (context_.state().FirstWarning(absl::StrCat("unused ", leaf.spec.path))) {
       context_.Warn(absl::StrCat("parameter '", leaf.spec.path,
                                  "' has a gradient on other ranks and none on rank ", context_.world().rank(),
@@ -368,8 +371,9 @@ void GradientBuckets::SumReplicas(const std::vector<EachMove>& moves, const std:
   for (size_t i = 0; i < moved.size(); ++i) {
     const DTensor& terms = (*results)[i];
     if (terms.layout() == leaves_[moved[i]].spec.layout) continue;
-    const bool is_own =
-        moves[i].source.impl()->layout != terms.layout() && terms.impl()->piece().IsContiguous();
+    // A slice is the gradient's own memory, which others may have.
+    const bool is_own = terms.impl()->piece().buffer() != moves[i].source.impl()->piece().buffer() &&
+                        terms.impl()->piece().IsContiguous();
     sums.push_back({
         .source = terms,
         .to = leaves_[moved[i]].spec.layout,

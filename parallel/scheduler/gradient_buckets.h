@@ -58,10 +58,11 @@ struct BucketOptions {
 // of communication go that way, those of a bucket together (parallel/compression).
 //
 // The first pass notes in what order leaves come, and reduces units alone; at its end the ranks agree on mesh rank 0's
-// order, and the buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end.
+// order, and the buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end; of a leaf that
+// only passes under NoSync before it have reached, what these have added up.
 //
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After the first pass: one
-//          all-reduce of 24 bytes per leaf; with find_unused, one of 8 bytes per leaf in every pass.
+//          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf in every pass.
 // Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
 //          in its place. What is to rest on the host (LeafNode::on_host) is brought there when the next bucket is on its
 //          way, so that two buckets of it are on the device.
@@ -74,6 +75,7 @@ class GradientBuckets final : public GradientSink {
   // Errors: Internal, naming the leaf, if it was delivered before in this pass: what came first may be on its way.
   void Deliver(int leaf, DTensor gradient) override;
   void Forget(int leaf) noexcept override { leaves_[leaf].spec.node = nullptr; }
+  void Drop(int leaf) noexcept override { leaves_[leaf].held = DTensor(); }
   void Expect(int leaf, bool expects) override;
   void EndPass() override;
   void AbandonPass() noexcept override;
@@ -101,7 +103,6 @@ class GradientBuckets final : public GradientSink {
     uint32_t subject = 0;  // as EachMove's
     DTensor held;          // of passes under NoSync
     DTensor gradient;      // delivered in this pass, not yet issued
-    Layout arriving;       // as the last one lay; meaningless before
     int bucket = -1;
     bool expects = true;        // gradients of passes
     bool is_delivered = false;  // in this pass

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtensor/functions/creation.h"
+#include "dtensor/functions/elementwise.h"
 #include "dtensor/host_memory.h"
 #include "parallel/stage_replicas.h"
 #include "runtime/comm/communicator.h"
@@ -39,6 +40,17 @@ class PartsOfStages final : public StageData {
     }
   }
 
+  void Begin() override {
+    before_.clear();
+    for (const auto& [indices, parameters] : parts_.shared) {
+      for (Parameter* parameter : parameters) {
+        if (!parameter->grad().defined()) continue;
+        before_.push_back({parameter, parameter->grad()});
+        parameter->ClearGrad();
+      }
+    }
+  }
+
   void ReduceGradients(int stage) override {
     for (const auto& [of, buckets] : parts_.buckets) {
       if (of.size() == 1 && of[0] == stage) buckets->Reduce();
@@ -51,6 +63,11 @@ class PartsOfStages final : public StageData {
     }
     size_t group = 0;
     for (const auto& [indices, parameters] : parts_.shared) SumOverStages(*groups_[group++], parameters);
+    for (auto& [parameter, gradient] : std::exchange(before_, {})) {
+      DTensor sum = ToDevice(gradient);
+      if (parameter->grad().defined()) sum = Add(sum, ToDevice(parameter->grad()));
+      parameter->SetGrad(sum);
+    }
   }
 
   void Abandon() noexcept override {
@@ -58,6 +75,11 @@ class PartsOfStages final : public StageData {
       if (std::exchange(num_holders_[unit], 0) > 0) parts_.copies->Release(static_cast<int>(unit));
     }
     for (const auto& [of, buckets] : parts_.buckets) buckets->DropHeld();
+    try {
+      for (auto& [parameter, gradient] : std::exchange(before_, {})) parameter->SetGrad(gradient);
+    } catch (...) {
+      // Without memory for copies on the host: the step is lost, and its gradients with it.
+    }
   }
 
  private:
@@ -91,6 +113,8 @@ class PartsOfStages final : public StageData {
   const StageParts parts_;
   std::vector<int> num_holders_;       // of each unit: stages that are between Unshard and Reshard
   std::vector<Communicator*> groups_;  // of the entries of `shared`
+  // Of these, in a step: the gradients that were there before it.
+  std::vector<std::pair<Parameter*, DTensor>> before_;
 };
 
 }  // namespace

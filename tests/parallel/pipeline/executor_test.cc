@@ -93,6 +93,13 @@ TEST_P(ExecutorTest, WithRecomputation) {
   }
 }
 
+// Gradients are added to those that there are, of what several stages have, too.
+TEST_P(ExecutorTest, GradientsOfSeveralRunsAddUp) {
+  for (const char* mesh : {"pp=2", "pp=2, dp=2"}) {
+    ExpectOneDevice({.schedule = GetParam(), .mesh = mesh, .tied_head = true, .runs = 2});
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, ExecutorTest, testing::ValuesIn(kSchedules),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -102,6 +109,7 @@ class Wrapped : public StageData {
   explicit Wrapped(std::shared_ptr<StageData> data) : data_(std::move(data)) {}
   void Unshard(int stage) override { data_->Unshard(stage); }
   void Reshard(int stage) noexcept override { data_->Reshard(stage); }
+  void Begin() override { data_->Begin(); }
   void ReduceGradients(int stage) override { data_->ReduceGradients(stage); }
   void FinishGradients() override { data_->FinishGradients(); }
   void Abandon() noexcept override { data_->Abandon(); }

@@ -164,10 +164,13 @@ Outcome Pipelined(const PipelineCase& test, const PipelineMistake& mistake,
       model.set_stages(std::move(stages));
     }
     PipelineExecutor pipeline(model, schedule, {.lowering = {.whole_stages = test.whole_stages}});
-    const DTensor loss = pipeline.Run(parts, total);
     Outcome mine;
-    mine.loss = loss.Item();
+    for (int i = 0; i < test.runs; ++i) mine.loss = pipeline.Run(parts, total).Item();
     TakeGradients(model, &mine);
+    mine.norm_squared /= test.runs * test.runs;
+    for (auto& [path, gradient] : mine.gradients) {
+      for (double& element : gradient) element /= test.runs;
+    }
     const std::lock_guard<std::mutex> lock(mutex);
     outcome.loss = mine.loss;
     outcome.norm_squared = mine.norm_squared;
@@ -190,7 +193,7 @@ double MaxDifference(const std::vector<double>& a, const std::vector<double>& b)
 std::string PipelineCase::ToString() const {
   return absl::StrCat(schedule, " ", mesh, fully_sharded ? " fsdp" : "", sequence_parallel ? " sp" : "",
                       tied_head ? " tied" : "", declares_tie ? " by declaration" : "", " rows ",
-                      absl::StrJoin(rows, " "), " whole ", whole_stages);
+                      absl::StrJoin(rows, " "), " whole ", whole_stages, " runs ", runs);
 }
 
 std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test, const PipelineMistake& mistake) {

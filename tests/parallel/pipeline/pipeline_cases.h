@@ -26,6 +26,7 @@ struct PipelineCase {
   std::vector<int64_t> rows = {2, 2, 2, 2};  // of each microbatch
   int whole_stages = 3;
   std::optional<Style> recompute = std::nullopt;  // of the blocks
+  int runs = 1;  // of the same step one after another; gradients are compared with as many times those of one
 
   std::string ToString() const;
 };

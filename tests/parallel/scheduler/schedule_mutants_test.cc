@@ -82,15 +82,15 @@ class MistakenCommunicator final : public Communicator {
   }
 
  private:
-  // The agreement on the order of gradients: per leaf its place and its layout. Rank 1 hears of another.
+  // The agreement on the order of gradients: the place of each leaf. Rank 1 hears of another.
   Work Inline(const Operation& operation) {
     const Work work = ForwardOperation(*inner_, operation);
     const bool is_order = operation.descriptor.dtype == DType::kI64 && operation.output.defined() &&
-                          operation.output.num_elements() == 3 * kParameters;
+                          operation.output.num_elements() == kParameters;
     if (mistake_.kind != Mistake::Kind::kSwapsOrder || !is_order || rank_ != 1) return work;
     work.Wait();
     int64_t* const words = operation.output.data<int64_t>();
-    std::swap(words[3 * mistake_.at], words[3 * (mistake_.at + 1)]);
+    std::swap(words[mistake_.at], words[mistake_.at + 1]);
     return work;
   }
 

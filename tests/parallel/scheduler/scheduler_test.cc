@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/gradient_hook.h"
 #include "dtensor/functions.h"
-#include "dtensor/nn/linear.h"
 #include "dtensor/optim/sgd.h"
 #include "dtensor/redistribute_each.h"
 #include "gmock/gmock.h"
@@ -23,39 +23,10 @@
 #include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
+#include "tests/parallel/scheduler/chain.h"
 
 namespace weft {
 namespace {
-
-constexpr int kBlocks = 4;
-constexpr int64_t kDim = 6;
-
-// Blocks that are called in whatever order the test says, beside a product of the root's own.
-class Chain : public Module {
- public:
-  Chain() {
-    for (int i = 0; i < kBlocks; ++i) {
-      blocks.push_back(std::make_unique<Linear>(this, absl::StrCat("blocks.", i), kDim, kDim));
-    }
-  }
-
-  std::vector<int> order = {0, 1, 2, 3};
-  std::set<int>
-      by_hand;  // blocks whose parameters the chain uses itself, so that their Forward is not called
-  std::vector<std::unique_ptr<Linear>> blocks;
-  Parameter own{this, "own", {.shape = {kDim, kDim}, .initializer = Initializer::Normal(0, 0.3)}};
-
- protected:
-  DTensor Forward(const DTensor& x) override {
-    DTensor y = MatMul(x, own.Value());
-    for (const int block : order) {
-      Linear& linear = *blocks[block];
-      const bool calls = by_hand.count(block) == 0;
-      y = Tanh(calls ? linear(y) : MatMul(y, linear.weight.Value()) + linear.bias->Value());
-    }
-    return MatMul(y, own.Value());
-  }
-};
 
 struct Step {
   std::vector<int> order = {0, 1, 2, 3};
@@ -63,12 +34,6 @@ struct Step {
   bool changes = false;    // a parameter of the root, before it, as loading does
   std::set<int> by_hand = {};
 };
-
-Plan PlanNamed(const std::string& name) {
-  if (name == "ddp") return {{"", DataParallel("dp")}};
-  if (name == "zero2") return {{"", DataParallel("dp", {.shard_gradient = true})}};
-  return {{"blocks.*", FullyShard("dp")}, {"", FullyShard("dp")}};
-}
 
 struct Outcome {
   std::vector<double> losses;
@@ -257,6 +222,72 @@ TEST(SchedulerFailureTest, APassThatFailsIsForgotten) {
           << model.AllParameters()[i]->path();
     }
   });
+}
+
+// A product by the sum of two parameters, whose gradients are one tensor, and one of its own terms' too.
+class Sums : public Module {
+ public:
+  Parameter a{this, "a", {.shape = {kDim, kDim}, .initializer = Initializer::Normal(0, 1)}};
+  Parameter b{this, "b", {.shape = {kDim, kDim}, .initializer = Initializer::Normal(0, 1)}};
+  Parameter c{this, "c", {.shape = {kDim, kDim}, .initializer = Initializer::Normal(0, 1)}};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return MatMul(x, a.Value() + (b.Value() + Tanh(c.Value()))); }
+};
+
+// Where one rank has all of a "shard", what it has of a gradient is the gradient's own memory: whoever keeps that keeps it.
+TEST(SchedulerReplicasTest, AGradientThatIsKeptStaysAsItIs) {
+  RunRanks(2, [](World& world) {
+    Sums model;
+    Plan hsdp = {{"", FullyShard("shard")}, {"", DataParallel("replica")}};
+    hsdp.set_scheduler({.overlap = false});
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("replica=2,shard=1"), hsdp, {.dtype = DType::kF64});
+    const Layout rows = Layout(2, 2).WithShard(0, 0).WithShard(1, 0);
+    const DTensor x = RandomNormal(context, DType::kF64, {4, kDim}, rows, "x");
+    DTensor kept;
+    std::vector<double> values;
+    const DTensor value = OnGradient(model.a.Value(), [&](const DTensor& gradient) {
+                            kept = gradient;
+                            values = gradient.ToLocal().ToVector<double>();
+                            return gradient;
+                          }).value;
+    Backward(Sum(Square(MatMul(x, value))));
+    model.a.grad().ToLocal();
+    EXPECT_EQ(kept.ToLocal().ToVector<double>(), values);
+    EXPECT_NE(model.a.grad().ToLocal().ToVector<double>(), values);
+  });
+}
+
+// Where one rank has all of a "shard", its piece of a gradient is the gradient's own memory: others may have that.
+TEST(SchedulerReplicasTest, AGradientThatTwoParametersHave) {
+  const auto gradients = [](const std::string& mesh_text, Plan plan) {
+    std::vector<Tensor> gradients;
+    const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+    plan.set_scheduler({.overlap = false});
+    RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+      Sums model;
+      const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+      Layout rows(2, mesh.num_axes());
+      for (int axis = 0; axis < mesh.num_axes(); ++axis) rows = rows.WithShard(axis, 0);
+      const DTensor x = RandomNormal(context, DType::kF64, {5, kDim}, rows, "x");
+      Backward(Sum(Square(model(x))));
+      for (Parameter* parameter : model.AllParameters()) {
+        const Tensor gradient = parameter->grad().FullTensor();
+        if (world.rank() == 0) gradients.push_back(gradient);
+      }
+    });
+    return gradients;
+  };
+  const std::vector<Tensor> expected = gradients("", {});
+  const Plan hsdp = {{"", FullyShard("shard")}, {"", DataParallel("replica")}};
+  for (const char* mesh : {"replica=2,shard=1", "replica=2,shard=2"}) {
+    const std::vector<Tensor> actual = gradients(mesh, hsdp);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(AllClose(actual[i], expected[i], 1e-12)) << mesh << " "
+                                                           << "abc"[i];
+    }
+  }
 }
 
 // Ranks that go different ways: with find_unused, what one rank lacks goes in as zeros, with a warning that names

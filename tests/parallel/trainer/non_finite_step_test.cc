@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "dtensor/functions.h"
+#include "dtensor/nn/layers/layers.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/optim/sgd.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
@@ -72,6 +74,42 @@ TEST(NonFiniteStepTest, TheStepAfterABadOneChangesNothingEither) {
       });
     }
   }
+}
+
+// Products of rows, normalised over the batch.
+class Normalised : public Module {
+ public:
+  BatchNorm1d norm{this, "norm", 4};
+  Linear down{this, "down", 4, 3};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return down(norm(x)); }
+};
+
+// To look for a cause runs the step's forward again, which leaves what training has made of the batch as it is.
+TEST(NonFiniteStepTest, ToLookForTheCauseChangesNothing) {
+  RunRanks(2, [](World& world) {
+    Normalised model;
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), {{"", DataParallel("dp")}},
+                                     {.dtype = DType::kF64});
+    Sgd sgd(model.AllParameters(), {});
+    Trainer trainer(model, sgd, {.schedule = kSchedule});
+    const DTensor x = RandomNormal(context, DType::kF64, {6, 4}, {}, "x");
+    const auto buffers = [&] {
+      std::vector<std::vector<double>> values;
+      for (const ModuleBuffer* buffer : model.AllBuffers()) {
+        values.push_back(Cast(buffer->Value(), DType::kF64).ToLocal().ToVector<double>());
+      }
+      return values;
+    };
+    const auto before = buffers();
+    trainer.Step(6, [&] { return Mean(Square(model(x))); });
+    trainer.Flush();
+    const auto after = buffers();
+    EXPECT_NE(after, before);
+    trainer.FindNonFinite();
+    EXPECT_EQ(buffers(), after);
+  });
 }
 
 // Divides each row by its sum: not finite where a row sums to zero.

@@ -82,7 +82,7 @@ TEST(TrainerTest, CommBytesAreTheLedgersWithoutTheMetrics) {
     // gradients.
     EXPECT_EQ(report.BytesFor(Purpose::kMetric), 2 * 3 * (9 + 2 * 4) * 8);
     const int64_t num_leaves = std::ssize(job.model.AllParameters());
-    EXPECT_EQ(learning, report.BytesFor(Purpose::kMetric) + 2 * 3 * 24 * num_leaves);
+    EXPECT_EQ(learning, report.BytesFor(Purpose::kMetric) + 2 * 3 * 8 * num_leaves);
     EXPECT_EQ(metrics.comm_bytes, report.TotalBytes() - report.BytesFor(Purpose::kMetric));
     EXPECT_GT(metrics.comm_bytes, 0);
   });

@@ -1,0 +1,96 @@
+// A module that several segments call draws for each of them what it draws on one device, wherever the segments run.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/layers/layers.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/parallel/pipeline/products.h"
+
+namespace weft {
+namespace {
+
+// Dropout in a module below, which draws under a path of its own.
+class Block : public Module {
+ public:
+  using Module::Module;
+  nn::Dropout drop{this, "drop", 0.5};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return drop(Tanh(x)); }
+};
+
+// Products, with the same block behind each.
+class SharedBlock : public SegmentedModule {
+ public:
+  explicit SharedBlock(int count) {
+    for (int i = 0; i < count; ++i) {
+      layers_.push_back(std::make_unique<Linear>(this, absl::StrCat("layers.", i), kDim, kDim));
+    }
+  }
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return MseLoss(outputs[0], targets);
+  }
+  DTensor CountOf(const DTensor& targets) override {
+    return Full(targets.context(), DType::kF64, Shape(), static_cast<double>(targets.shape().num_elements()));
+  }
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    std::vector<Segment> chain;
+    for (const auto& layer : layers_) {
+      chain.push_back({.modules = {layer.get(), &block_},
+                       .cost = 1,
+                       .run = [&](const DTensors& x) -> DTensors { return {block_((*layer)(x[0]))}; }});
+    }
+    return chain;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Linear>> layers_;
+  Block block_{this, "block"};
+};
+
+double LossOnOneDevice(const std::vector<int64_t>& rows) {
+  double loss = 0;
+  RunRanks(1, [&](World& world) {
+    SharedBlock model(4);
+    const auto context = Parallelize(model, world, DeviceMesh(), {}, {.dtype = DType::kF64});
+    for (const Microbatch& part : ProductParts(context, rows)) {
+      const BatchOffsetGuard offset(context->state(), part.batch_offset);
+      loss += model.LossOf({model(part.inputs[0])}, part.targets).sum.Item();
+    }
+  });
+  return loss;
+}
+
+class SharedModuleTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(SharedModuleTest, DrawsWhatItDrawsOnOneDevice) {
+  const std::vector<int64_t> rows = {3, 2, 4, 3};
+  const double expected = LossOnOneDevice(rows);
+  RunRanks(2, [&](World& world) {
+    SharedBlock model(4);
+    const PipelineSchedule schedule = GenerateSchedule(GetParam(), {.ranks = 2, .microbatches = 4});
+    const bool is_v = schedule.num_chunks() == 2 && schedule.stage_rank.back() == 0;
+    const Plan plan = {{"layers.*", Pipeline("pp", {.chunks = schedule.num_chunks(),
+                                                    .order = is_v ? StageOrder::kV : StageOrder::kLoop})}};
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), plan, {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, schedule);
+    const double loss = pipeline.Run(ProductParts(model.context(), rows), One(model.context())).Item();
+    EXPECT_NEAR(loss, expected, 1e-12 * expected);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, SharedModuleTest, testing::Values("gpipe", "1f1b", "interleaved", "zbv"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace weft
