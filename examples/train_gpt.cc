@@ -153,7 +153,7 @@ GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs) {
           .text_fingerprint = inputs.fingerprint,
           .model = run.model,
           .dtype = run.dtype,
-          .flags = ResumableFlags(),
+          .flags = ResumableFlags(run.loss_scale.has_value()),
           .config = EffectiveConfig(TrainGptUsage())};
 }
 

@@ -23,9 +23,12 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kModelFlags[] = {"model",   "layers", "heads",     "dim",      "vocab_size",
                                        "context", "dtype",  "tokenizer", "optimizer"};
 constexpr const char* kTrainingFlags[] = {
-    "batch",  "batch_ranks", "steps",        "lr",    "min_lr",       "min_lr_ratio",
-    "warmup", "schedule_lr", "weight_decay", "beta1", "beta2",        "eps",
-    "seed",   "grad_clip",   "dropout",      "data",  "val_fraction", "shuffle"};
+    "batch",  "batch_ranks", "microbatches", "steps",        "lr",          "min_lr", "min_lr_ratio",
+    "warmup", "eps",         "schedule_lr",  "weight_decay", "beta1",       "beta2",  "dropout",
+    "seed",   "grad_clip",   "data",         "shuffle",      "val_fraction"};
+// Of a run that computes in f16 alone: others are refused with them.
+constexpr const char* kLossScaleFlags[] = {"loss_scale", "loss_scale_window", "loss_scale_hysteresis",
+                                           "min_loss_scale"};
 
 absl::CommandLineFlag& Flag(const std::string& name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
@@ -56,7 +59,15 @@ SafetensorsMetadata WithFloor(SafetensorsMetadata flags) {
 // From now on: a batch policy scales both.
 void FixFloor() {
   std::string error;
-  Flag("min_lr").ParseFrom(WithFloor(ResumableFlags())["min_lr"], &error);
+  Flag("min_lr").ParseFrom(WithFloor(ResumableFlags(/*scales_loss=*/false))["min_lr"], &error);
+}
+
+// The flags of a checkpoint that hold for a run that scales its loss, or does not.
+SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, bool scales_loss) {
+  SafetensorsMetadata flags = saved.flags;
+  if (scales_loss) return flags;
+  for (const char* name : kLossScaleFlags) flags.erase(name);
+  return flags;
 }
 
 }  // namespace
@@ -115,24 +126,25 @@ GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts) 
   return info;
 }
 
-SafetensorsMetadata ResumableFlags() {
+SafetensorsMetadata ResumableFlags(bool scales_loss) {
   SafetensorsMetadata flags;
   for (const char* name : kModelFlags) flags[name] = Flag(name).CurrentValue();
   for (const char* name : kTrainingFlags) flags[name] = Flag(name).CurrentValue();
-  // The batch is a multiple of it then.
-  if (flags["batch_ranks"] != "0") flags["microbatches"] = Flag("microbatches").CurrentValue();
+  if (scales_loss) {
+    for (const char* name : kLossScaleFlags) flags[name] = Flag(name).CurrentValue();
+  }
   if (!flags["data"].empty()) flags["data"] = std::filesystem::absolute(UserPath(flags["data"])).string();
   return flags;
 }
 
-void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
-  RestoreFlags(saved.flags, parsed, {std::begin(kModelFlags), std::end(kModelFlags)});
+void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
+  RestoreFlags(FlagsFor(saved, scales_loss), parsed, {std::begin(kModelFlags), std::end(kModelFlags)});
 }
 
-void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed) {
+void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
   std::vector<std::string> fixed(std::begin(kModelFlags), std::end(kModelFlags));
   fixed.insert(fixed.end(), {"seed", "val_fraction", "shuffle"});
-  RestoreFlags(saved.flags, parsed, fixed);
+  RestoreFlags(FlagsFor(saved, scales_loss), parsed, fixed);
   FixFloor();
   ApplyBatchPolicy(saved.flags, parsed, {"lr", "min_lr"});
 }

@@ -40,15 +40,16 @@ void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<st
 StateTexts GptTexts(const GptCheckpointInfo& info);
 GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts);
 
-// The values of the flags that a resumed run takes from its checkpoint, as they are now.
-SafetensorsMetadata ResumableFlags();
+// The values of the flags that a resumed run takes from its checkpoint, as they are now. `scales_loss`: also those that say
+// how its loss scale goes.
+SafetensorsMetadata ResumableFlags(bool scales_loss);
 
 // Sets each flag of the checkpoint that the command line did not give: of a file that was saved, and of a folder in which a
-// run goes on.
+// run goes on. `scales_loss`: whether the run that goes on scales its loss; another takes over nothing of a scale.
 // Errors: InvalidArgument for a flag that shapes the model and was given another value: what was saved wins. Of a folder
 //         also for the seed, the share of text for validation and, unless --batch_policy says otherwise, the batch.
-void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed);
-void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed);
+void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
+void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
 
 // `loaded`: what a run that has the flags `now` has loaded. `read`: of the folder's step whose flags it took over, if any.
 // Errors: as RequireSameFlags.

@@ -152,6 +152,11 @@ bool MeshFollowsTheWorld() {
   return !absl::GetFlag(FLAGS_mesh_choices).empty() || IsAutoMesh(absl::GetFlag(FLAGS_mesh));
 }
 
+bool PlanFileUses(DType dtype) {
+  const std::string plan = absl::GetFlag(FLAGS_plan);
+  return absl::EndsWith(plan, ".json") && Plan::FromJson(ReadTextFile(UserPath(plan))).UsesDType(dtype);
+}
+
 bool MeasuresSegmentCosts() { return absl::GetFlag(FLAGS_segment_costs) == "measured"; }
 
 std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches) {

@@ -11,6 +11,7 @@
 #include "mesh/device_mesh.h"
 #include "parallel/pipeline/schedule.h"
 #include "parallel/plan.h"
+#include "runtime/base/dtype.h"
 
 namespace weft {
 
@@ -29,6 +30,10 @@ bool MeshFollowsTheWorld();
 // Errors: InvalidArgument for a schedule that does not fit the mesh or the microbatches, and for flags of pipelines
 //         without such an axis.
 std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches);
+
+// Whether --plan is a file, and a module computes in `dtype` under it.
+// Errors: those of the file.
+bool PlanFileUses(DType dtype);
 
 // Whether stages are balanced by what segments are measured to take (--segment_costs=measured).
 bool MeasuresSegmentCosts();

@@ -8,6 +8,7 @@
 #include "dtensor/checkpoint/checkpoint.h"
 #include "examples/checkpoint_flags.h"
 #include "examples/gpt/gpt_flags.h"
+#include "examples/gpt/gpt_plan_flags.h"
 #include "parallel/compression/communication_state.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_world.h"
@@ -30,6 +31,12 @@ void SaveFile(const std::string& path, const GptCheckpointInfo& info, const GptR
   SaveGpt(path, state.model, tensors, info);
 }
 
+// Of a run that goes on from `saved`, whose --dtype may not change; its plan may.
+bool ScalesLoss(const GptCheckpointInfo& saved) {
+  const auto dtype = saved.flags.find("dtype");
+  return (dtype != saved.flags.end() && dtype->second == "f16") || PlanFileUses(DType::kF16);
+}
+
 std::string FolderSource() { return absl::StrCat("--checkpoint_dir=", CheckpointFolder()); }
 
 }  // namespace
@@ -37,14 +44,14 @@ std::string FolderSource() { return absl::StrCat("--checkpoint_dir=", Checkpoint
 std::optional<GptCheckpointInfo> ResumeFromFlags(const ParsedFlags& parsed) {
   if (const std::optional<SavedStep> saved = FindSavedStep()) {
     GptCheckpointInfo info = ReadGptInfo(CheckpointFolder(), saved->texts);
-    RestoreGptRun(info, parsed);
+    RestoreGptRun(info, parsed, ScalesLoss(info));
     info.source = FolderSource();
     return info;
   }
   const std::string file = ResumePath();
   if (file.empty()) return std::nullopt;
   GptCheckpointInfo info = ReadGptInfo(file, SafetensorsReader(file).metadata());
-  RestoreGptFlags(info, parsed);
+  RestoreGptFlags(info, parsed, ScalesLoss(info));
   info.source = absl::StrCat("--resume=", file);
   return info;
 }

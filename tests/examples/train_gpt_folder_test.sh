@@ -141,6 +141,22 @@ parts=(--lr=1e-3 --batch_policy=linear --batch_ranks=3 --microbatches=4)
 "$train" "${small[@]}" "${quiet[@]}" "${parts[@]}" --checkpoint_dir=parts --mesh=dp=2 --steps=2 > parts.json 2> err || fail "parts: $(tail -1 err)"
 "$train" "${quiet[@]}" --checkpoint_dir=parts --mesh=dp=2 --steps=4 --batch_policy=linear > parts.json 2> err || fail "parts, resumed: $(tail -1 err)"
 grep -q "^batch       4 instead of 8, for so many ranks" err || fail "the microbatches are not kept: $(cat err)"
+# So does the rule of an f16 run's loss scale, and the parts of a batch that follows nothing. A plan without f16 asks for no scale.
+scales() { sed -n 's/.*"tokens_per_s".*"loss_scale":\([0-9.]*\),.*/\1/p' "$1"; }
+half=("${small[@]}" "${quiet[@]}" --dtype=f16 --loss_scale=1024 --loss_scale_window=3 --loss_scale_hysteresis=2 --min_loss_scale=2 --microbatches=4 --mesh=dp=2)
+"$train" "${half[@]}" --steps=12 > whole.json 2> err || fail "f16: $(tail -1 err)"
+"$train" "${half[@]}" --steps=6 --checkpoint_dir=half > half.json 2> err || fail "f16, saved: $(tail -1 err)"
+"$train" "${quiet[@]}" --steps=12 --checkpoint_dir=half --mesh=dp=2 > more.json 2> err || fail "f16, resumed: $(tail -1 err)"
+[[ $(scales whole.json | sort -u | wc -l) -ge 5 ]] || fail "the scale does not grow: $(scales whole.json)"
+diff <(scales whole.json) <(cat <(scales half.json) <(scales more.json)) || fail "the rule of the loss scale is not kept"
+diff <(losses whole.json | tail -6) <(losses more.json) || fail "f16 resumed differs"
+mlp() { echo "{\"entries\": [{\"path\": \"blocks.*.mlp\", \"style\": \"Precision\", \"param\": \"$1\", \"output\": \"f64\"}, {\"path\": \"\", \"style\": \"DataParallel\", \"axis\": \"dp\"}]}"; }
+mlp f16 > f16.json
+mlp f64 > f64.json
+"$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2 --steps=2 --plan=f16.json --loss_scale=64 --save=plan.safetensors > half.json 2> err || fail "f16 by a plan: $(tail -1 err)"
+for plan in f16 f64; do
+  "$train" "${quiet[@]}" --mesh=dp=2 --steps=4 --plan=$plan.json --resume=plan.safetensors > more.json 2> err || fail "a plan of $plan, resumed: $(tail -1 err)"
+done
 bad_follow="--batch_ranks=4: expected 0, or --batch_policy=linear or sqrt"
 "$train" --checkpoint_dir=follows "${quiet[@]}" --steps=12 > none.json 2> err && fail "no rule: no error"
 grep -qF -- "$bad_follow" err || fail "no rule: $(tail -1 err)"
