@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "absl/flags/commandlineflag.h"
@@ -10,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "examples/checkpoint_flags.h"
+#include "examples/gpt/rate_floor.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 
@@ -45,29 +45,42 @@ std::string Required(const std::string& path, const StateTexts& texts, const std
   return it->second;
 }
 
-// The flags, with a floor that follows --lr, since --min_lr is not given, as the number that it is.
+// The number that a flag has; -1, which says nothing of a rate, where it has none.
+double NumberOf(const SafetensorsMetadata& flags, const std::string& name) {
+  double number = -1;
+  const auto found = flags.find(name);
+  return found != flags.end() && absl::SimpleAtod(found->second, &number) ? number : -1;
+}
+
+// The flags, with a floor that follows --lr, since no flag says it, as the number that it is.
 SafetensorsMetadata WithFloor(SafetensorsMetadata flags) {
-  std::string& floor = flags["min_lr"];
-  double lr = 0, least = 0, ratio = 0;
-  const bool are_numbers = absl::SimpleAtod(flags["lr"], &lr) && absl::SimpleAtod(floor, &least) &&
-                           absl::SimpleAtod(flags["min_lr_ratio"], &ratio);
-  if (!are_numbers || ratio >= 0 || floor != Flag("min_lr").DefaultValue()) return flags;
-  floor = absl::StrFormat("%.17g", std::min(least, lr / 10));
+  const double peak = NumberOf(flags, "lr");
+  if (peak < 0 || NumberOf(flags, "min_lr") >= 0 || NumberOf(flags, "min_lr_ratio") >= 0) return flags;
+  flags["min_lr"] = absl::StrFormat("%.17g", RateFloor(peak));
   return flags;
 }
 
-// From now on: a batch policy scales both.
+// Of a rate that a batch policy is about to scale: the floor that followed it becomes a rate of its own, scaled as well.
 void FixFloor() {
   std::string error;
   Flag("min_lr").ParseFrom(WithFloor(ResumableFlags(/*scales_loss=*/false))["min_lr"], &error);
 }
 
-// The flags of a checkpoint that hold for a run that scales its loss, or does not.
-SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, bool scales_loss) {
+// What of a checkpoint's flags holds for a run that goes on.
+SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
   SafetensorsMetadata flags = saved.flags;
-  if (scales_loss) return flags;
-  for (const char* name : kLossScaleFlags) flags.erase(name);
+  if (!scales_loss) {
+    for (const char* name : kLossScaleFlags) flags.erase(name);
+  }
+  // A number would count, and not the share that is given now.
+  if (parsed.Given("min_lr_ratio")) flags.erase("min_lr");
   return flags;
+}
+
+// Before checkpoints had a format of flags, --min_lr had a default of 0.0001, which was taken as not given.
+void ReadOlderFlags(SafetensorsMetadata& flags) {
+  const auto floor = flags.find("min_lr");
+  if (floor != flags.end() && floor->second == "0.0001") floor->second = "-1";
 }
 
 }  // namespace
@@ -93,6 +106,7 @@ StateTexts GptTexts(const GptCheckpointInfo& info) {
           {"weft.text_fingerprint", absl::StrCat(info.text_fingerprint)},
           {"weft.model", config.dump()},
           {"weft.flags", Json(info.flags).dump()},
+          {"weft.flags_format", "2"},
           {"weft.config", info.config}};
 }
 
@@ -122,6 +136,7 @@ GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts) 
   } catch (const Json::exception& error) {
     Throw(absl::StatusCode::kDataLoss, "'", path, "': broken configuration: ", error.what());
   }
+  if (texts.count("weft.flags_format") == 0) ReadOlderFlags(info.flags);
   if (!numbers) Throw(absl::StatusCode::kDataLoss, "'", path, "': broken step or fingerprint");
   return info;
 }
@@ -138,15 +153,21 @@ SafetensorsMetadata ResumableFlags(bool scales_loss) {
 }
 
 void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
-  RestoreFlags(FlagsFor(saved, scales_loss), parsed, {std::begin(kModelFlags), std::end(kModelFlags)});
+  RestoreFlags(FlagsFor(saved, parsed, scales_loss), parsed,
+               {std::begin(kModelFlags), std::end(kModelFlags)});
 }
 
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
   std::vector<std::string> fixed(std::begin(kModelFlags), std::end(kModelFlags));
   fixed.insert(fixed.end(), {"seed", "val_fraction", "shuffle"});
-  RestoreFlags(FlagsFor(saved, scales_loss), parsed, fixed);
-  FixFloor();
-  ApplyBatchPolicy(saved.flags, parsed, {"lr", "min_lr"});
+  RestoreFlags(FlagsFor(saved, parsed, scales_loss), parsed, fixed);
+  const auto batch = saved.flags.find("batch");
+  const bool is_other_batch = batch != saved.flags.end() && batch->second != Flag("batch").CurrentValue();
+  if (is_other_batch && !parsed.Given("lr")) FixFloor();
+  std::vector<std::string> rates = {"lr"};
+  // A floor that is a share of the rate follows it by itself.
+  if (NumberOf(ResumableFlags(scales_loss), "min_lr") >= 0) rates.push_back("min_lr");
+  ApplyBatchPolicy(saved.flags, parsed, rates);
 }
 
 void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,

@@ -1,6 +1,5 @@
 #include "examples/gpt/gpt_flags.h"
 
-#include <algorithm>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "examples/flag_checks.h"
 #include "examples/gpt/gpt_deepspeed.h"
 #include "examples/gpt/gpt_plan_flags.h"
+#include "examples/gpt/rate_floor.h"
 #include "runtime/base/error.h"
 #include "runtime/data/default_text.h"
 #include "runtime/data/token_file.h"
@@ -43,9 +43,11 @@ ABSL_FLAG(int64_t, context, 64, "tokens of a sequence");
 ABSL_FLAG(int64_t, batch, 12, "sequences of a step, over all ranks");
 ABSL_FLAG(int64_t, steps, 2000, "steps to train");
 ABSL_FLAG(double, lr, 1e-3, "largest learning rate");
-ABSL_FLAG(double, min_lr, 1e-4, "learning rate at the end; where it is not given, at most a tenth of --lr");
+ABSL_FLAG(
+    double, min_lr, -1,
+    "learning rate at the end; below 0: --min_lr_ratio says, or it is 1e-4, and at most a tenth of --lr");
 ABSL_FLAG(double, min_lr_ratio, -1,
-          "learning rate at the end as a share of --lr, where --min_lr is not given; below 0: --min_lr says");
+          "learning rate at the end as a share of --lr, where --min_lr does not say it; below 0: none");
 ABSL_FLAG(int64_t, warmup, 100, "steps in which the learning rate grows");
 ABSL_FLAG(
     std::string, schedule_lr, "cosine",
@@ -179,10 +181,10 @@ void OptimizerFromFlags(GptRun& run) {
 
 double FloorOfRate() {
   const double peak = absl::GetFlag(FLAGS_lr);
-  const double floor = InRange(0, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr));
-  if (IsGiven("min_lr")) return floor;
+  const double floor = InRange(-1, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr));
+  if (floor >= 0) return floor;
   const double ratio = InRange(-1, 1, "min_lr_ratio", absl::GetFlag(FLAGS_min_lr_ratio));
-  return ratio >= 0 ? ratio * peak : std::min(floor, peak / 10);
+  return ratio >= 0 ? ratio * peak : RateFloor(peak);
 }
 
 void CheckDivisible(const GptRun& run) {

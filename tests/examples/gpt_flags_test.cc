@@ -128,10 +128,14 @@ TEST(GptFlagsTest, TheFloorOfTheRate) {
   EXPECT_EQ(floor({"--lr=5e-5"}), 5e-6);
   EXPECT_EQ(floor({"--lr=0"}), 0);
   EXPECT_EQ(floor({"--lr=5e-5", "--min_lr=4e-5"}), 4e-5);
+  EXPECT_EQ(floor({"--lr=6e-4"}), 6e-4 / 10);
+  EXPECT_EQ(floor({"--lr=6e-4", "--min_lr=1e-4"}), 1e-4);
+  EXPECT_EQ(floor({"--lr=6e-4", "--min_lr=0"}), 0);
   EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0.25"}), 0.125);
   EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0"}), 0);
   EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0.25", "--min_lr=0.25"}), 0.25);
   EXPECT_EQ(MessageOf({"--lr=5e-5", "--min_lr=6e-5"}), "--min_lr=6e-05: expected at most --lr=5e-05");
+  EXPECT_EQ(MessageOf({"--lr=5e-5", "--min_lr=1e-4"}), "--min_lr=0.0001: expected at most --lr=5e-05");
 }
 
 TEST(GptFlagsTest, TheLossScaleIsOfF16) {

@@ -1,0 +1,98 @@
+#include "examples/gpt/gpt_checkpoint.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/checkpoint/state/state.h"
+#include "dtensor/optim/schedule.h"
+#include "examples/gpt/gpt_flags.h"
+#include "gtest/gtest.h"
+#include "runtime/base/flags.h"
+
+namespace weft {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+ParsedFlags Parse(const Arguments& arguments) {
+  std::vector<const char*> argv = {"train_gpt"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  return ParseFlags(static_cast<int>(argv.size()), argv.data(), TrainGptUsage());
+}
+
+// The flags that a run keeps.
+SafetensorsMetadata Saved(const Arguments& arguments) {
+  const absl::FlagSaver saver;
+  Parse(arguments);
+  return ResumableFlags(/*scales_loss=*/false);
+}
+
+GptCheckpointInfo InfoOf(const SafetensorsMetadata& flags) {
+  GptCheckpointInfo info;
+  info.tokenizer = "{}";
+  info.flags = flags;
+  return info;
+}
+
+// The rates of a run that goes on in the folder of one that kept `flags`.
+WarmupCosine Rates(const SafetensorsMetadata& flags, const Arguments& arguments) {
+  const absl::FlagSaver saver;
+  RestoreGptRun(InfoOf(flags), Parse(arguments), /*scales_loss=*/false);
+  return GptRunFromFlags(/*tokenizer_vocabulary=*/256).schedule;
+}
+
+// A floor that is a share of the rate follows it, and nothing scales it twice; one that is a number, or that has followed a
+// rate which a batch policy scales, is scaled as that is.
+TEST(GptCheckpointTest, TheFloorOfARunThatGoesOn) {
+  const Arguments doubled = {"--batch=24", "--batch_policy=linear"};
+  const SafetensorsMetadata share = Saved({"--lr=6e-4", "--min_lr_ratio=0.1"});
+  EXPECT_DOUBLE_EQ(Rates(share, {}).floor, 6e-5);
+  EXPECT_DOUBLE_EQ(Rates(share, {"--lr=3e-4"}).floor, 3e-5);
+  EXPECT_DOUBLE_EQ(Rates(share, doubled).peak, 1.2e-3);
+  EXPECT_DOUBLE_EQ(Rates(share, doubled).floor, 0.1 * 1.2e-3);
+
+  const SafetensorsMetadata number = Saved({"--lr=6e-4", "--min_lr=1e-4"});
+  EXPECT_DOUBLE_EQ(Rates(number, {}).floor, 1e-4);
+  EXPECT_DOUBLE_EQ(Rates(number, doubled).floor, 2e-4);
+  EXPECT_DOUBLE_EQ(Rates(number, {"--min_lr_ratio=0.5"}).floor, 3e-4);
+  EXPECT_DOUBLE_EQ(Rates(Saved({"--lr=6e-4", "--min_lr=2e-4"}), {"--min_lr_ratio=0.5"}).floor, 3e-4);
+
+  const SafetensorsMetadata none = Saved({"--lr=6e-4"});
+  EXPECT_DOUBLE_EQ(Rates(none, {}).floor, 6e-5);
+  EXPECT_DOUBLE_EQ(Rates(none, doubled).floor, 1.2e-4);
+  EXPECT_DOUBLE_EQ(Rates(none, {"--lr=2e-4"}).floor, 2e-5);
+  EXPECT_DOUBLE_EQ(Rates(none, {"--batch=24", "--batch_policy=linear", "--lr=2e-4"}).floor, 2e-5);
+  EXPECT_DOUBLE_EQ(Rates(none, {"--min_lr_ratio=0.5"}).floor, 3e-4);
+  EXPECT_DOUBLE_EQ(Rates(none, {"--min_lr=1e-4"}).floor, 1e-4);
+}
+
+// Before --min_lr had -1 for a floor that follows the rate, its default of 0.0001 said so.
+TEST(GptCheckpointTest, TheFloorOfAnOlderCheckpointIsReadAsItWas) {
+  GptCheckpointInfo info = InfoOf(Saved({"--lr=6e-4"}));
+  const auto floor_of = [&](bool is_old) {
+    info.flags["min_lr"] = "0.0001";
+    StateTexts texts = GptTexts(info);
+    if (is_old) texts.erase("weft.flags_format");
+    return Rates(ReadGptInfo("runs", texts).flags, {}).floor;
+  };
+  EXPECT_DOUBLE_EQ(floor_of(/*is_old=*/true), 6e-5);
+  EXPECT_DOUBLE_EQ(floor_of(/*is_old=*/false), 1e-4);
+  info.flags["min_lr_ratio"] = "0.25";
+  EXPECT_DOUBLE_EQ(floor_of(/*is_old=*/true), 1.5e-4);
+  EXPECT_DOUBLE_EQ(floor_of(/*is_old=*/false), 1e-4);
+}
+
+// What a step that was loaded was made with is told apart by the floor that holds, however it was said.
+TEST(GptCheckpointTest, ARunIsTheSameByItsFloor) {
+  const auto same = [](const Arguments& loaded, const Arguments& now) {
+    RequireSameRun(InfoOf(Saved(loaded)), nullptr, InfoOf(Saved(now)));
+  };
+  EXPECT_NO_THROW(same({"--lr=1e-3"}, {"--lr=1e-3", "--min_lr=1e-4"}));
+  EXPECT_ANY_THROW(same({"--lr=6e-4"}, {"--lr=6e-4", "--min_lr=1e-4"}));
+  EXPECT_ANY_THROW(same({"--lr=6e-4", "--min_lr=1e-4"}, {"--lr=6e-4"}));
+}
+
+}  // namespace
+}  // namespace weft
