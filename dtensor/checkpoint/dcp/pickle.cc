@@ -10,7 +10,8 @@
 namespace weft {
 namespace {
 
-// A pickle of more values is none that a checkpoint has.
+// A pickle of more values is none that a checkpoint has. Items that an object takes from a tuple count as values: a pickle of
+// 2 MB could call with one tuple so often that 80 GB were copied.
 constexpr size_t kMostValues = size_t{1} << 26;
 
 template <class... Parts>
@@ -73,9 +74,13 @@ class PickleMachine {
     return std::string(line.substr(0, line.size() - 1));
   }
 
-  PickleValue* New(PickleValue::Kind kind) {
-    if (pickle_.values_.size() >= kMostValues)
+  void Count(size_t num_values) {
+    if (num_values > kMostValues - num_values_)
       ThrowBroken(path_, "it has more than ", kMostValues, " values");
+    num_values_ += num_values;
+  }
+  PickleValue* New(PickleValue::Kind kind) {
+    Count(1);
     PickleValue& value = pickle_.values_.emplace_back();
     value.kind = kind;
     return &value;
@@ -137,6 +142,7 @@ class PickleMachine {
   const absl::string_view bytes_;
   const std::set<std::string>& classes_;
   size_t next_ = 0;
+  size_t num_values_ = 0;  // made, or copied out of a tuple
   std::vector<PickleValue*> stack_;
   std::vector<size_t> marks_;
   std::map<uint64_t, PickleValue*> memo_;
@@ -301,6 +307,7 @@ bool PickleMachine::Object(unsigned char opcode) {
       }
       PickleValue* const object = Push(New(PickleValue::kObject));
       object->made_by = made_by;
+      Count(arguments->items.size());
       object->items = arguments->items;
       return true;
     }

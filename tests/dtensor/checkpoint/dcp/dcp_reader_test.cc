@@ -210,6 +210,20 @@ TEST(DcpReaderTest, RunsNoCode) {
   EXPECT_THAT(MessageOf([&] { read("}K\x01u."); }), HasSubstr("it has no mark"));
 }
 
+// A tuple that is kept once and called with again and again: each object has its items, so that they count as values do.
+TEST(DcpReaderTest, ATupleOfManyCallsIsNoBomb) {
+  const auto read = [](int calls) {
+    std::string bytes = "\x80\x02" + std::string("ctorch\nSize\nq\x07") + "(";
+    for (int i = 0; i < 1 << 14; ++i) bytes += "K\x01";
+    bytes += "tq\x08";
+    for (int i = 0; i < calls; ++i) bytes += "h\x07h\x08R";
+    return Pickle("p", bytes + ".", {"torch Size"}).value().items.size();
+  };
+  EXPECT_EQ(read(/*calls=*/100), size_t{1} << 14);
+  EXPECT_EQ(MessageOf([&] { read(/*calls=*/(1 << 13) + 1); }),
+            "'p' is not a whole pickle: it has more than 67108864 values");
+}
+
 // Values that a pickle may hold, and one that holds itself.
 TEST(DcpReaderTest, Pickles) {
   const std::string bytes(
