@@ -1,11 +1,14 @@
 #include "dtensor/checkpoint/dcp/dcp_reader.h"
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "dtensor/checkpoint/dcp/pickle.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
@@ -152,6 +155,24 @@ TEST(DcpReaderTest, SkipsWideNumbersAndLargeObjects) {
   EXPECT_THAT(reader.Names(), ElementsAre());
   EXPECT_EQ(reader.Values(), (std::map<std::string, std::string>{{"small", "7"}}));
   EXPECT_THAT(reader.Skipped(), ElementsAre("large", "long1", "long4"));
+}
+
+// A number's text is the shortest that reads back to its bits.
+TEST(DcpReaderTest, NumbersKeepTheirBits) {
+  const std::vector<double> numbers = {0.1234567890123, 1.0 / 3, -6.02214076e23, 5e-324, 16777217, -0.0};
+  std::map<std::string, std::string> pickles;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const std::string bits = Le(std::bit_cast<uint64_t>(numbers[i]), 8);
+    pickles[absl::StrCat(i)] = "\x80\x02G" + std::string(bits.rbegin(), bits.rend()) + ".";
+  }
+  const DcpReader reader(FolderOfObjects(pickles), "dcp");
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const std::string text = reader.Values().at(absl::StrCat(i));
+    double read = 0;
+    EXPECT_TRUE(absl::SimpleAtod(text, &read)) << text;
+    EXPECT_EQ(std::bit_cast<uint64_t>(read), std::bit_cast<uint64_t>(numbers[i])) << text;
+  }
+  EXPECT_EQ(reader.Values().at("0"), "0.1234567890123");
 }
 
 TEST(DcpReaderTest, ReadsBoxes) {
