@@ -1,12 +1,8 @@
 #include "parallel/pipeline/schedule_csv.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "runtime/base/error.h"
+#include "runtime/base/whole_file.h"
 
 namespace weft {
 namespace {
@@ -96,13 +93,7 @@ PipelineSchedule ScheduleFromCsv(absl::string_view text, absl::string_view file)
 }
 
 PipelineSchedule ReadScheduleCsv(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    Throw(absl::StatusCode::kNotFound, "cannot read the schedule ", path, ": ", std::strerror(errno));
-  }
-  return ScheduleFromCsv(text.str(), path);
+  return ScheduleFromCsv(ReadWholeFile(path), path);
 }
 
 std::string ScheduleToCsv(const PipelineSchedule& schedule) {

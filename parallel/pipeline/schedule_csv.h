@@ -25,7 +25,7 @@ namespace weft {
 PipelineSchedule ScheduleFromCsv(absl::string_view text, absl::string_view file);
 
 // Reads the file at `path`.
-// Errors: NotFound if it cannot be read; as ScheduleFromCsv.
+// Errors: as ReadWholeFile and ScheduleFromCsv.
 PipelineSchedule ReadScheduleCsv(const std::string& path);
 
 // One row per rank, without bubbles; each ends with a newline.

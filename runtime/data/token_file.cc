@@ -1,13 +1,11 @@
 #include "runtime/data/token_file.h"
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <utility>
+#include <system_error>
 
 #include "runtime/base/error.h"
+#include "runtime/base/whole_file.h"
 
 namespace weft {
 namespace {
@@ -29,12 +27,7 @@ std::string ReadTextFile(absl::string_view path) {
   }
   WEFT_REQUIRE(!std::filesystem::is_directory(status), "expected a text file, got a folder: ", path);
   WEFT_REQUIRE(std::filesystem::is_regular_file(status), "expected a regular file: ", path);
-  std::ifstream in(file, std::ios::binary);
-  WEFT_REQUIRE(in.is_open(), "cannot open ", path, ": ", std::strerror(errno));
-  std::ostringstream text;
-  text << in.rdbuf();
-  WEFT_REQUIRE(!in.bad(), "cannot read ", path);
-  std::string bytes = std::move(text).str();
+  std::string bytes = ReadWholeFile(file.string());
   WEFT_REQUIRE(!bytes.empty(), "the file is empty: ", path);
   return bytes;
 }

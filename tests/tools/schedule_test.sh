@@ -44,7 +44,7 @@ json=$("$tool" --file="$folder/bad.csv" --log_format=json --draw="$folder/none.s
 # Of what cannot be read nobody knows the size.
 status=0
 json=$("$tool" --file="$folder/none.csv" --log_format=json) || status=$?
-[[ $status == 1 && $json == *'"ranks":null,"chunks":null,"microbatches":null,"ok":false,"makespan":null,'*'"error":"cannot read the schedule '* ]] ||
+[[ $status == 1 && $json == *'"ranks":null,"chunks":null,"microbatches":null,"ok":false,"makespan":null,'*'"error":"cannot read '* ]] ||
   fail "status $status, $json"
 [[ ! -e $folder/none.svg ]] || fail "a picture of what is not ok"
 status=0
@@ -73,6 +73,6 @@ expect_error "schedule 1f1b has 1 chunk per rank, got 2" --chunks=2
 expect_error "schedule 1f1b: expected 1 to 10000 ranks, got 0" --ranks=0
 expect_error "unknown schedule 'zb': expected one of 1f1b, dualpipev, gpipe, interleaved, interleaved_zb, looped_bfs, pipedream, pipedream_2bw, v_half, v_min, zb_h1, zb_h2, zbv" --name=zb
 expect_error "schedule $folder/bad.csv: deadlock: rank 0 waits in 0B0 (action 1) for 1B0 of rank 1; rank 1 waits in 1F1 (action 0) for 0F1 of rank 0" --file="$folder/bad.csv"
-expect_error "cannot read the schedule $folder/none.csv: No such file or directory" --file="$folder/none.csv"
+expect_error "cannot read '$folder/none.csv': No such file or directory" --file="$folder/none.csv"
 expect_error "--draw=/nowhere/at/all.svg: cannot be written" --draw=/nowhere/at/all.svg
 echo PASS

@@ -58,7 +58,10 @@ TEST(ScheduleCsvTest, ReadsFiles) {
   std::ofstream(path) << "0F0,0B0\n";
   EXPECT_EQ(ReadScheduleCsv(path).name, path);
   EXPECT_EQ(MessageOf([] { ReadScheduleCsv("/nowhere/at/all.csv"); }),
-            "cannot read the schedule /nowhere/at/all.csv: No such file or directory");
+            "cannot read '/nowhere/at/all.csv': No such file or directory");
+  // Its first byte belongs to no memory: an I/O error, and not the end.
+  EXPECT_EQ(MessageOf([] { ReadScheduleCsv("/proc/self/mem"); }),
+            "cannot read '/proc/self/mem': Input/output error");
 }
 
 }  // namespace

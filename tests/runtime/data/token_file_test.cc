@@ -56,6 +56,12 @@ TEST(ReadTextFileTest, SaysWhatIsWrongWithThePath) {
   EXPECT_EQ(ErrorOf([] { ReadTextFile(""); }).code(), absl::StatusCode::kNotFound);
 }
 
+// Its first byte belongs to no memory: the file ends nowhere, it cannot be read.
+TEST(ReadTextFileTest, AReadThatFailsIsNoEnd) {
+  EXPECT_EQ(ErrorOf([] { ReadTextFile("/proc/self/mem"); }).message(),
+            "cannot read '/proc/self/mem': Input/output error");
+}
+
 TEST(SplitTokensTest, TheTailIsForValidation) {
   const std::vector<int32_t> tokens = Count(101);
   const TokenSplit split = SplitTokens(tokens, 0.1, 4);
