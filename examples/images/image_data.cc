@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "mesh/shard_math.h"
+#include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 #include "runtime/data/idx_file.h"
@@ -37,6 +39,12 @@ ImageSet ReadImageSet(const std::string& folder, const std::string& name) {
           .columns = images.extents[2],
           .pixels = images.values,
           .labels = std::move(labels.values)};
+}
+
+std::string Fingerprint(const ImageSet& set) {
+  const uint64_t pixels = Crc64(set.pixels.data(), static_cast<int64_t>(set.pixels.size()));
+  const uint64_t crc = Crc64(set.labels.data(), set.count(), /*before=*/pixels);
+  return absl::StrCat(set.count(), "x", set.rows, "x", set.columns, " ", CrcText(crc));
 }
 
 int64_t NumClasses(const ImageSet& set) {

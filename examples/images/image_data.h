@@ -25,6 +25,9 @@ struct ImageSet {
 // Errors: as ReadIdxFile; InvalidArgument if the two do not go together.
 ImageSet ReadImageSet(const std::string& folder, const std::string& name);
 
+// A text of how many images there are, of their extents, and of a checksum of pixels and labels.
+std::string Fingerprint(const ImageSet& set);
+
 // One more than the largest label.
 int64_t NumClasses(const ImageSet& set);
 

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@
 #include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/stages.h"
 #include "parallel/trainer.h"
+#include "runtime/base/error.h"
 #include "runtime/data/default_text.h"
 #include "runtime/launch/run_world.h"
 
@@ -79,6 +81,7 @@ struct ImageRun {
   double weight_decay = 0;
   bool print_model = false;
   std::optional<CheckpointOptions> checkpoints;
+  std::string data = {};                  // the folder of the images
   StateTexts texts = {};                  // what a run that goes on in the folder takes over
   std::optional<SavedStep> resumed = {};  // the step whose flags were taken over
 };
@@ -89,6 +92,8 @@ StateTexts FlagTexts() {
   for (const char* name : {"batch", "batch_ranks", "microbatches", "steps", "lr", "weight_decay", "seed"}) {
     flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
   }
+  const std::string data = absl::GetFlag(FLAGS_data);
+  flags["data"] = data.empty() ? "" : std::filesystem::absolute(UserPath(data)).string();
   return {{"weft.flags", flags.dump()}};
 }
 
@@ -206,11 +211,21 @@ std::optional<SavedStep> TakeOverFlags(const ImageProgram& program, const Parsed
   return saved;
 }
 
-// Errors: as RequireSameFlags.
+// `saved`: the texts of a step; those of before there was a text of the images pass.
+// Errors: InvalidArgument, if it was trained on other images than the run has.
+void RequireSameImages(const StateTexts& saved, const ImageRun& run) {
+  const auto images = saved.find("weft.images");
+  WEFT_REQUIRE(images == saved.end() || images->second == run.texts.at("weft.images"),
+               "--checkpoint_dir=", CheckpointFolder(), ": it was trained on other images than '", run.data,
+               "'");
+}
+
+// Errors: as RequireSameFlags and RequireSameImages.
 void ResumeRun(const ImageRun& run, CheckpointManager& checkpoints, State& state, Trainer& trainer) {
   const std::optional<int64_t> step = checkpoints.Resume(state);
   if (!step) return;
   trainer.set_step(*step);
+  RequireSameImages(checkpoints.resumed_texts(), run);
   if (run.resumed && run.resumed->step == *step) return;
   RequireSameFlags(*step, FlagsOf(checkpoints.resumed_texts()),
                    FlagsOf(run.resumed ? run.resumed->texts : run.texts), FlagsOf(run.texts));
@@ -316,11 +331,13 @@ int Train(const ImageProgram& program, const ParsedFlags& parsed) {
   ImageRun run = RunFromFlags(program);
   run.resumed = resumed;
   const std::string given = absl::GetFlag(FLAGS_data);
-  const std::string folder = given.empty() ? DefaultImagesPath() : UserPath(given);
-  const ImageSet train = ReadImageSet(folder, "train");
-  const ImageSet test = ReadImageSet(folder, "t10k");
-  WEFT_REQUIRE(train.rows == test.rows && train.columns == test.columns, "'", folder,
+  run.data = given.empty() ? DefaultImagesPath() : UserPath(given);
+  const ImageSet train = ReadImageSet(run.data, "train");
+  const ImageSet test = ReadImageSet(run.data, "t10k");
+  WEFT_REQUIRE(train.rows == test.rows && train.columns == test.columns, "'", run.data,
                "': expected training and test images of one size");
+  run.texts["weft.images"] = absl::StrCat(Fingerprint(train), ", ", Fingerprint(test));
+  if (resumed) RequireSameImages(resumed->texts, run);
   CatchStopSignals();
   RunWorld(static_cast<int>(run.mesh.num_ranks()),
            [&](World& world) { TrainRank(world, run, program, train, test); });

@@ -45,6 +45,13 @@ images train 90
 images t10k 42
 [[ $(wc -c <train-images-idx3-ubyte) == $((16 + 90 * 64)) ]] || fail "the images are not what they should be"
 
+# The same, but for one pixel, or for one label of the test images.
+mkdir others relabelled elsewhere
+cp -- *-ubyte others
+cp -- *-ubyte relabelled
+printf '\xff' | dd of=others/train-images-idx3-ubyte bs=1 seek=99 conv=notrunc status=none
+printf '\x03' | dd of=relabelled/t10k-labels-idx1-ubyte bs=1 seek=8 conv=notrunc status=none
+
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
 accuracy() { sed -n 's/^{"step":[0-9]*,"test_accuracy":\([0-9.]*\)}$/\1/p' "$1" | tail -1; }
 # Equal but for rounding: the last digits of f32.
@@ -85,6 +92,10 @@ for program in "${programs[@]}"; do
   rm -rf runs/step-000000008
   "$program" "${small[@]}" --checkpoint_dir=runs --mesh=dp=2 >many.json 2>many.err || fail "$name resumed: $(tail -1 many.err)"
   diff <(losses straight.json | tail -3) <(losses many.json) || fail "$name: resumed differs"
+  # Without --data on the same images, wherever it is started; on others it is refused, also if their shape is the same.
+  rm -rf runs/step-000000008
+  (cd elsewhere && "$program" --log_format=json --eval_every=0 --checkpoint_dir=../runs --mesh=dp=2) >many.json 2>many.err || fail "$name resumed without --data: $(tail -1 many.err)"
+  diff <(losses straight.json | tail -3) <(losses many.json) || fail "$name: resumed without --data differs"
   rm -rf runs/step-000000008
   "$program" "${small[@]}" --checkpoint_dir=runs --mesh=dp=3 --plan=fsdp >many.json 2>many.err || fail "$name resumed: $(tail -1 many.err)"
   losses straight.json | tail -3 | sed 's/^\([0-9]*\) \(.*\) \(.*\)/{"step":\1,"loss":\2,"grad_norm":\3,/' >last.json
@@ -121,6 +132,8 @@ for program in "${programs[@]}"; do
     [[ $actual == "error: $message" ]] || fail "$name $*: expected '$message', got '$actual'"
   }
   expect_error "--seed=3: the checkpoint to resume from was made with '1337'; leave the flag out" --checkpoint_dir=runs --seed=3
+  expect_error "--checkpoint_dir=runs: it was trained on other images than 'others'" --checkpoint_dir=runs --data=others
+  expect_error "--checkpoint_dir=runs: it was trained on other images than 'relabelled'" --checkpoint_dir=runs --data=relabelled
   expect_error "--plan=zero1: expected ddp or fsdp" --plan=zero1
   expect_error "--mesh: expected axes pp, dp and tp, got 'cp'" --mesh=cp=2
   expect_error "--schedule: the mesh (dp=2) has no axis pp" --schedule=gpipe
