@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
+#include "runtime/base/whole_file.h"
 #include "runtime/launch/hangs/flight_record.h"
 
 ABSL_FLAG(std::string, dir, "",
@@ -27,14 +26,6 @@ FlagsUsage Usage() {
   return {.summary = "Reports what the ranks of a failed run were doing, from their flight records.",
           .groups = {{"What", {"dir"}}},
           .examples = {"flight_report --dir=/tmp/flight"}};
-}
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  WEFT_REQUIRE(file.good(), "cannot read ", path.string());
-  return text.str();
 }
 
 int Run(const ParsedFlags& flags) {
@@ -50,7 +41,7 @@ int Run(const ParsedFlags& flags) {
   WEFT_REQUIRE(!error, "--dir=", dir, ": ", error.message());
   WEFT_REQUIRE(!paths.empty(), "--dir=", dir, ": expected files flight_rank_N.json in it, found none");
   std::vector<std::string> records;
-  for (const std::filesystem::path& path : paths) records.push_back(ReadFile(path));
+  for (const std::filesystem::path& path : paths) records.push_back(ReadWholeFile(path.string()));
   absl::PrintF("%s", FlightReport(records));
   return 0;
 }
