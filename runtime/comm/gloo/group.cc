@@ -261,11 +261,11 @@ bool GlooGroup::Settle(int peer) {
   bool settled = false;
   for (int i = static_cast<int>(first_lane_); i <= static_cast<int>(last_lane_); ++i) {
     TcpChannel& pending = tcp(peer, static_cast<GlooLane>(i));
-    for (int attempt = 0; attempt < kTries && pending.receiving(); ++attempt) {
-      settled |= pending.AwaitReceive(GlooTicker::Pace::kSoon);
+    for (int failures = 0; failures < kTries && pending.receiving();) {
+      pending.AwaitReceive(GlooTicker::Pace::kSoon) ? settled = true : ++failures;
     }
-    for (int attempt = 0; attempt < kTries && pending.sending(); ++attempt) {
-      settled |= pending.AwaitSend(GlooTicker::Pace::kSoon);
+    for (int failures = 0; failures < kTries && pending.sending();) {
+      pending.AwaitSend(GlooTicker::Pace::kSoon) ? settled = true : ++failures;
     }
   }
   return settled;
