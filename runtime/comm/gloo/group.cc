@@ -240,6 +240,7 @@ void GlooGroup::Leave() {
   for (int peer : tcp_peers_) {
     for (int lane = 0; lane < kNumLanes; ++lane) tcp(peer, static_cast<GlooLane>(lane)).Drop();
   }
+  posted_->exchanges.clear();
   failure_.Throw();
 }
 

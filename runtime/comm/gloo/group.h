@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "runtime/comm/gloo/header.h"
 #include "runtime/comm/gloo/hub.h"
 #include "runtime/comm/gloo/meeting.h"
+#include "runtime/comm/gloo/message_exchange.h"
 #include "runtime/comm/gloo/ring_channel.h"
 #include "runtime/comm/group_failure.h"
 #include "runtime/comm/group_text.h"
@@ -68,6 +70,8 @@ class GlooGroup final : public GlooHub::Member {
   // Where blocks that come from TCP `peer` wait to be reduced: of this many bytes, kept for the next ones.
   static constexpr int64_t kStagingBytes = 2 * TcpChannel::kBlock;
   char* staging(int peer);
+  // Of the current batch of messages; whoever begins one finds none, and takes them away when nothing is on its way any more.
+  std::deque<MessageExchange>& exchanges() { return posted_->exchanges; }
   // What is sent of it: a message that is awaited ahead has one size.
   int64_t HeaderBytes(const GlooHeader& header, int peer) const {
     return by_memory(peer) ? header.num_bytes() : header.max_bytes();
@@ -158,6 +162,7 @@ class GlooGroup final : public GlooHub::Member {
     std::vector<GlooHeader> headers_to;
     std::vector<GlooHeader> headers_from;
     std::vector<std::unique_ptr<char[]>> staging;        // by peer; null until it is used
+    std::deque<MessageExchange> exchanges;               // nothing moves
     std::vector<std::unique_ptr<PeerChannel>> channels;  // end before what they receive
   };
   const std::shared_ptr<Posted> posted_;

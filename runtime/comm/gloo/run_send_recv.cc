@@ -15,20 +15,14 @@ void CopyMessage(const Tensor& from, const Tensor& to) {
   if (to.num_bytes() > 0 && from.data() != to.data()) std::memmove(to.data(), from.data(), to.num_bytes());
 }
 
-// What the ends of a message tell each other.
-struct Record {
-  int64_t num_bytes = 0;
-  char type[56] = {};  // of the receiver's tensor, for the message of a mismatch
-};
-static_assert(sizeof(Record) == kRingLine);
-
 // A batch in progress.
 class Batch {
  public:
-  Batch(GlooGroup& group, uint64_t sequence) : group_(group), sequence_(sequence) {}
+  Batch(GlooGroup& group, uint64_t sequence)
+      : group_(group), sequence_(sequence), exchanges_(group.exchanges()) {}
 
   void Send(const Message& message) {
-    Exchange& exchange = Begin(message, GlooLane::kAnnounce, GlooLane::kAccept);
+    MessageExchange& exchange = Begin(message, GlooLane::kAnnounce, GlooLane::kAccept);
     exchange.sends = true;
     group_.channel(message.peer, GlooLane::kMessage).Send(message.tensor.data(), message.tensor.num_bytes());
   }
@@ -52,7 +46,7 @@ class Batch {
     // By memory, records and bytes come as they like, and a mismatch is told as soon as its record has come:
     // its bytes may never do. By TCP all is under way by itself.
     if (!group_.ring_peers().empty()) group_.Await([this] { return CheckRings(); }, wait);
-    for (Exchange& exchange : exchanges_) {
+    for (MessageExchange& exchange : exchanges_) {
       if (group_.by_memory(exchange.peer)) continue;
       const PeerChannel& records = group_.channel(exchange.peer, exchange.lane);
       group_.AwaitTcpReceives(
@@ -60,30 +54,20 @@ class Batch {
       Check(exchange);
     }
     group_.AwaitIdle(wait);
+    exchanges_.clear();
   }
 
  private:
-  // This member's end of one message.
-  struct Exchange {
-    int peer;
-    bool sends = false;
-    GlooLane lane;       // in which the other end's record comes
-    int64_t number = 0;  // its ordinal there
-    bool checked = false;
-    Record mine;
-    Record theirs;
-  };
-
-  Exchange& Begin(const Message& message, GlooLane mine, GlooLane theirs) {
-    Exchange& exchange = exchanges_.emplace_back();
+  MessageExchange& Begin(const Message& message, GlooLane mine, GlooLane theirs) {
+    MessageExchange& exchange = exchanges_.emplace_back();
     exchange.peer = message.peer;
     exchange.lane = theirs;
     exchange.mine.num_bytes = message.tensor.num_bytes();
     std::strncpy(exchange.mine.type, message.tensor.TypeString().c_str(), sizeof(exchange.mine.type) - 1);
     PeerChannel& records = group_.channel(message.peer, theirs);
-    records.Receive(&exchange.theirs, sizeof(Record));
+    records.Receive(&exchange.theirs, sizeof(MessageRecord));
     exchange.number = records.num_receives();
-    group_.channel(message.peer, mine).Send(&exchange.mine, sizeof(Record));
+    group_.channel(message.peer, mine).Send(&exchange.mine, sizeof(MessageRecord));
     return exchange;
   }
 
@@ -91,11 +75,11 @@ class Batch {
   bool CheckRings() {
     bool all = true;
     for (; next_unchecked_ < exchanges_.size(); ++next_unchecked_) {
-      const Exchange& next = exchanges_[next_unchecked_];
+      const MessageExchange& next = exchanges_[next_unchecked_];
       if (!next.checked && group_.by_memory(next.peer)) break;
     }
     for (size_t i = next_unchecked_; i < exchanges_.size(); ++i) {
-      Exchange& exchange = exchanges_[i];
+      MessageExchange& exchange = exchanges_[i];
       if (exchange.checked || !group_.by_memory(exchange.peer)) continue;
       const bool has_come = group_.channel(exchange.peer, exchange.lane).num_received() >= exchange.number;
       if (has_come) Check(exchange);
@@ -105,13 +89,13 @@ class Batch {
     return all;
   }
 
-  void Check(Exchange& exchange) {
+  void Check(MessageExchange& exchange) {
     exchange.checked = true;
     if (exchange.mine.num_bytes == exchange.theirs.num_bytes) return;
     const int me = group_.ranks()[group_.rank()];
     const int peer = group_.ranks()[exchange.peer];
-    const Record& sent = exchange.sends ? exchange.mine : exchange.theirs;
-    const Record& expected = exchange.sends ? exchange.theirs : exchange.mine;
+    const MessageRecord& sent = exchange.sends ? exchange.mine : exchange.theirs;
+    const MessageRecord& expected = exchange.sends ? exchange.theirs : exchange.mine;
     const std::string type(expected.type, strnlen(expected.type, sizeof(expected.type)));
     group_.Fail(absl::StatusCode::kInvalidArgument,
                 absl::StrCat(group_.Where(CollectiveKind::kSendRecv, sequence_), ": rank ",
@@ -123,8 +107,8 @@ class Batch {
 
   GlooGroup& group_;
   const uint64_t sequence_;
-  std::deque<Exchange> exchanges_;  // records are sent from here: nothing moves
-  size_t next_unchecked_ = 0;       // all before it are checked, or go by TCP
+  std::deque<MessageExchange>& exchanges_;  // the group's: an error leaves Gloo what it reads and writes
+  size_t next_unchecked_ = 0;               // all before it are checked, or go by TCP
 };
 
 }  // namespace
