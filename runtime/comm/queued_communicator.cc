@@ -1,6 +1,5 @@
 #include "runtime/comm/queued_communicator.h"
 
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +26,13 @@ bool QueuedCommunicator::IsStaged(const Operation& operation) const {
   return is_away;
 }
 
+// Mostly the group's own failure, which is first and stays. Anything else (no memory) left the peers waiting for this
+// member, and perhaps reading its tensors.
+void QueuedCommunicator::EndFor(const std::exception& error) {
+  Fail(absl::StatusCode::kAborted,
+       absl::StrCat("group '", name(), "': world rank ", ranks()[rank()], " failed: ", error.what()));
+}
+
 // All of its tensors are on the CPU.
 void QueuedCommunicator::RunHere(const Operation& operation, std::chrono::milliseconds timeout,
                                  std::atomic<int64_t>* all_entered_ns) {
@@ -50,8 +56,10 @@ void QueuedCommunicator::RunEach(const CollectiveDescriptor& list, absl::Span<co
   const PackedList packed(host_allocator(), calls, kSmallBytes);
   CollectiveDescriptor first = packed.calls()[0].descriptor;
   first.fingerprint = list.fingerprint;  // the counts of all parts, and what the list is of
-  Run(packed.calls()[0].Under(first));
-  for (const CollectiveCall& call : packed.calls().subspan(1)) Run(call);
+  RunOrLeave([&] {
+    Run(packed.calls()[0].Under(first));
+    for (const CollectiveCall& call : packed.calls().subspan(1)) Run(call);
+  });
   packed.Unpack();
 }
 
@@ -76,7 +84,7 @@ void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::mill
     part.input = copy_of(part.input);
     part.output = empty_like(part.output);
   }
-  RunHere(staged, timeout, all_entered_ns);
+  RunOrLeave([&] { RunHere(staged, timeout, all_entered_ns); });
   for (size_t i = 0; i < staged.parts.size(); ++i) {
     CopyTensor(staged.parts[i].output, operation.parts[i].output);
   }
@@ -149,10 +157,7 @@ int64_t QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
   } catch (const std::exception& error) {
     RecordStopped(FlightClock());
     RecordFailed(operation);
-    // Mostly the group's own failure, which is first and stays. Anything else (no memory) left the peers
-    // waiting for this member, and perhaps reading its tensors.
-    Fail(absl::StatusCode::kAborted,
-         absl::StrCat("group '", name(), "': world rank ", ranks()[rank()], " failed: ", error.what()));
+    EndFor(error);
     Leave();
   }
   const int64_t now_ns = FlightClock();

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,12 +53,25 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   // transport touches them any more.
   [[noreturn]] virtual void Leave() = 0;
 
+  // Calls `run`. If it throws, ends the group and leaves it: copies around the call, which peers and transports may touch
+  // as they touch the operation's own tensors, are freed behind that.
+  template <class Function>
+  void RunOrLeave(const Function& run) {
+    try {
+      run();
+    } catch (const std::exception& error) {
+      EndFor(error);
+      Leave();
+    }
+  }
+
  private:
   Work Submit(Operation&& operation) final;
   // Returns when it has ended (FlightClock).
   int64_t RunNow(const Operation& operation, int64_t begun_ns, std::chrono::milliseconds timeout,
                  std::atomic<int64_t>* all_entered_ns);
   void RunOnWorker(const Operation& operation, std::chrono::milliseconds timeout, PeerWaitClock& waits);
+  void EndFor(const std::exception& error);
   void RequireMemory(CollectiveKind kind, const Tensor& tensor) const;
   bool IsStaged(const Operation& operation) const;
   void RunHere(const Operation& operation, std::chrono::milliseconds timeout,

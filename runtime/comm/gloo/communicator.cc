@@ -41,15 +41,7 @@ class GlooCommunicator final : public QueuedCommunicator {
     // A message of its own costs a wake-up of Gloo's thread, about what it takes to copy this.
     constexpr int64_t kSmallBytes = 32 << 10;
     const PackedList packed(host_allocator(), calls, kSmallBytes);
-    if (packed.calls().size() == 1) {
-      Run(packed.calls()[0].Under(list));  // the sums are the same; this says what the list is of, too
-    } else {
-      try {
-        RunGlooList(*group_, list, packed.calls());
-      } catch (const PeerLost& lost) {
-        group_->FailLost(lost, group_->Where(list.kind, calls[0].sequence));
-      }
-    }
+    RunOrLeave([&] { RunPacked(list, packed.calls()); });
     packed.Unpack();
   }
 
@@ -68,6 +60,16 @@ class GlooCommunicator final : public QueuedCommunicator {
   [[noreturn]] void Leave() override { group_->Leave(); }
 
  private:
+  void RunPacked(const CollectiveDescriptor& list, absl::Span<const CollectiveCall> calls) {
+    // The sums are the same; this says what the list is of, too.
+    if (calls.size() == 1) return Run(calls[0].Under(list));
+    try {
+      RunGlooList(*group_, list, calls);
+    } catch (const PeerLost& lost) {
+      group_->FailLost(lost, group_->Where(list.kind, calls[0].sequence));
+    }
+  }
+
   const std::shared_ptr<GlooGroup> group_;
 };
 
