@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
+#include "runtime/comm/local/agreement.h"
 #include "runtime/comm/reduction.h"
 
 namespace weft {
@@ -127,42 +127,6 @@ void FillPosting(LocalPosting& posting, int member, const CollectiveCall& call) 
     char* const copy = num_bytes <= kLocalShortBytes ? posting.short_copy : posting.copy;
     Copy(posting.input, copy, num_bytes);
     posting.input = copy;
-  }
-}
-
-// Of all-to-alls, each sender's counts are compared with the receivers'.
-bool Agrees(const LocalPosting& a, const LocalPosting& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.count == b.count &&
-         (a.kind == CollectiveKind::kAllToAll || a.counts == b.counts);
-}
-
-[[noreturn]] void Disagree(LocalGroup& group, int me, int a, int b, const std::string& what) {
-  const auto call = [&](int member) {
-    return absl::StrCat("rank ", group.ranks()[member], " called ",
-                        group.posting(me, member).Descriptor().ToString());
-  };
-  const LocalPosting& posting = group.posting(me, a);
-  group.Fail(absl::StatusCode::kInvalidArgument,
-             absl::StrCat(group.Where(posting.kind, posting.sequence), ": ", call(a), ", ", call(b), what));
-  group.Leave(me);
-}
-
-// All members come to the same verdict, since all look at the same postings in the same order.
-void Agree(LocalGroup& group, int me) {
-  const LocalPosting& first = group.posting(me, 0);
-  for (int peer = 1; peer < group.size(); ++peer) {
-    if (!Agrees(first, group.posting(me, peer))) Disagree(group, me, 0, peer, "");
-  }
-  if (first.kind != CollectiveKind::kAllToAll) return;
-  for (int from = 0; from < group.size(); ++from) {
-    for (int to = 0; to < group.size(); ++to) {
-      const int64_t sent = group.posting(me, from).counts[to];
-      const int64_t expected = group.posting(me, to).receive_counts[from];
-      if (sent == expected) continue;
-      Disagree(group, me, from, to,
-               absl::StrCat(": rank ", group.ranks()[from], " sends ", sent, " elements to rank ",
-                            group.ranks()[to], ", which expects ", expected));
-    }
   }
 }
 
@@ -315,25 +279,6 @@ void FillPostingOfList(LocalPosting& posting, absl::Span<const CollectiveCall> c
   }
 }
 
-// Lists whose sums agree may still differ part by part.
-void AgreeOnParts(LocalGroup& group, int me) {
-  const std::vector<LocalPart>& first = group.posting(me, 0).parts;
-  for (int peer = 1; peer < group.size(); ++peer) {
-    const std::vector<LocalPart>& parts = group.posting(me, peer).parts;
-    if (parts.size() != first.size()) {
-      Disagree(group, me, 0, peer, absl::StrCat(": lists of ", first.size(), " parts and of ", parts.size()));
-    }
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].count == first[i].count && parts[i].counts == first[i].counts) continue;
-      Disagree(group, me, 0, peer, absl::StrCat(": their counts differ in part ", i, " of the list"));
-    }
-    // Counts are equal: so what they are of is not.
-    if (group.posting(me, peer).list_fingerprint != group.posting(me, 0).list_fingerprint) {
-      Disagree(group, me, 0, peer, ": lists of the same counts, of other things");
-    }
-  }
-}
-
 // Where only the root's memory is touched by others, only the root stays till they are done.
 bool MustStay(const LocalPosting& mine, int me) {
   switch (mine.kind) {
@@ -355,7 +300,7 @@ void RunLocalCollectives(LocalGroup& group, int member, const CollectiveDescript
   group.Arrive(member);
   group.AwaitAll(member, calls[0].timeout);
   NoteAllEntered(calls[0]);
-  Agree(group, member);
+  AgreeOnPostings(group, member);
   AgreeOnParts(group, member);
   {
     const LocalGroup::Access access(group, member);
@@ -372,7 +317,7 @@ void RunLocalCollective(LocalGroup& group, int member, const CollectiveCall& cal
   group.Arrive(member);
   group.AwaitAll(member, call.timeout);
   NoteAllEntered(call);
-  Agree(group, member);
+  AgreeOnPostings(group, member);
   bool all_copied = true;
   for (int peer = 0; peer < group.size(); ++peer) all_copied &= group.posting(member, peer).copied;
 

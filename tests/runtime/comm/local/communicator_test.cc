@@ -9,8 +9,10 @@
 #include <stdexcept>
 #include <thread>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -310,6 +312,29 @@ TEST(LocalCommunicatorTest, MetaTensorsAreRefusedAndTheGroupLives) {
         }
       },
       kOneThread);
+}
+
+// Members compare long lists, each at its own pace: none frees its own before the others have read it, which
+// AddressSanitizer sees.
+TEST(LocalCommunicatorTest, ListsThatDisagreeAreReadBeforeTheyAreFreed) {
+  constexpr int kParts = 20000;
+  for (int round = 0; round < 10; ++round) {
+    const auto body = [](World& world) {
+      const auto group = world.NewGroup("dp", {0, 1, 2, 3});
+      const auto part_of = [&](const std::vector<int64_t>& counts) {
+        const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+        return CollectivePart{Filled(world, counts[world.rank()], 0), Filled(world, total, 0), counts};
+      };
+      // The sums of the counts are equal.
+      std::vector<CollectivePart> parts(kParts, part_of({0, 0, 0, 0}));
+      parts[kParts - 2] = part_of({1, 0, 0, 0});
+      parts[kParts - 1] = part_of({0, 1, 0, 0});
+      if (world.rank() == 3) std::swap(parts[kParts - 2], parts[kParts - 1]);
+      group->AllGatherEach(parts);
+    };
+    EXPECT_THAT(InvalidArgumentMessage([&] { RunRanks(4, body, kOneThread); }),
+                testing::HasSubstr(": their counts differ in part 19998 of the list"));
+  }
 }
 
 TEST(LocalCommunicatorTest, MembersThatMakeGroupsInAnotherOrderAreTold) {
