@@ -49,17 +49,25 @@ class Ranks {
 
   void Signal(int signal) const {
     for (const pid_t pid : pids_) {
-      if (pid > 0) kill(pid, signal);
+      if (pid > 0 && IsOurs(pid)) kill(pid, signal);
     }
   }
 
   // A rank that has ended, and how, by wait's word.
+  // Errors: FailedPrecondition if somebody else of this process has taken that word.
   std::optional<std::pair<int, int>> Reap() {
     for (size_t rank = 0; rank < pids_.size(); ++rank) {
+      if (pids_[rank] <= 0) continue;
       int status = 0;
-      if (pids_[rank] <= 0 || waitpid(pids_[rank], &status, WNOHANG) != pids_[rank]) continue;
+      const pid_t ended = waitpid(pids_[rank], &status, WNOHANG);
+      const bool is_taken = ended < 0 && errno == ECHILD;
+      if (ended != pids_[rank] && !is_taken) continue;
       pids_[rank] = -1;
       ++num_ended_;
+      if (is_taken) {
+        Throw(absl::StatusCode::kFailedPrecondition, "how rank ", rank,
+              " has ended is not known: another has taken its end (is SIGCHLD ignored?)");
+      }
       return std::pair(static_cast<int>(rank), status);
     }
     return std::nullopt;
@@ -68,6 +76,12 @@ class Ranks {
   bool AllEnded() const { return num_ended_ == pids_.size(); }
 
  private:
+  // Not if somebody else has taken its end: the number may be another process's by now.
+  static bool IsOurs(pid_t pid) {
+    siginfo_t ignored = {};
+    return waitid(P_PID, static_cast<id_t>(pid), &ignored, WEXITED | WNOHANG | WNOWAIT) == 0;
+  }
+
   std::vector<pid_t> pids_;  // -1: has ended
   size_t num_ended_ = 0;
 };

@@ -47,8 +47,8 @@ struct SpawnResult {
 // this process's. When one fails, by an exit code other than 0 or a signal, the others are stopped. None outlives this process.
 //
 // Threads: any; the ranks end with the calling thread.
-// Errors:  NotFound or InvalidArgument for a program that cannot be started; ResourceExhausted. Ranks that have been started
-//          by then are stopped.
+// Errors:  NotFound or InvalidArgument for a program that cannot be started; ResourceExhausted; FailedPrecondition where this
+//          process does not learn how a rank has ended (SIGCHLD is ignored). Ranks that run by then are stopped.
 // Source:  torch.multiprocessing.spawn, torch.distributed.run.
 SpawnResult SpawnRanks(int num_ranks, const std::vector<std::string>& command,
                        const SpawnOptions& options = {});

@@ -3,6 +3,7 @@
 
 #include "runtime/launch/join_world.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -192,6 +193,28 @@ TEST(SpawnRanksTest, CollectsTheEndsOfAnyProgram) {
   EXPECT_THAT(MessageOf([] { SpawnRanks(2, {"/nonexistent"}); }),
               HasSubstr("cannot start /nonexistent: there is no such program"));
   EXPECT_EQ(InvalidArgumentMessage([] { SpawnRanks(0, {"true"}); }), "1 rank or more can be spawned, got 0");
+}
+
+// The system then takes the ends of processes itself.
+class ChildrenIgnored {
+ public:
+  ChildrenIgnored() {
+    struct sigaction ignore = {};
+    ignore.sa_handler = SIG_IGN;
+    WEFT_CHECK(sigaction(SIGCHLD, &ignore, &before_) == 0, "sigaction");
+  }
+  ~ChildrenIgnored() { sigaction(SIGCHLD, &before_, nullptr); }
+  ChildrenIgnored(const ChildrenIgnored&) = delete;
+  ChildrenIgnored& operator=(const ChildrenIgnored&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+TEST(SpawnRanksTest, AnEndThatAnotherHasTakenIsAnError) {
+  const ChildrenIgnored ignored;
+  EXPECT_EQ(MessageOf([] { SpawnRanks(1, {"/bin/true"}); }),
+            "how rank 0 has ended is not known: another has taken its end (is SIGCHLD ignored?)");
 }
 
 }  // namespace
