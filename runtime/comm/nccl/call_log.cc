@@ -1,6 +1,8 @@
 #include "runtime/comm/nccl/call_log.h"
 
 #include <algorithm>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -21,6 +23,14 @@ template <class Numbers>
 void PutAll(std::string* out, const Numbers& numbers) {
   Put(out, static_cast<int64_t>(numbers.size()));
   for (int64_t number : numbers) Put(out, number);
+}
+
+// Of which of a row's things the text tells, and how many follow.
+template <class T>
+void PutPlace(std::string* out, const CallLog::Tail<T>& tail) {
+  for (const uint64_t number : {tail.num, tail.num_done, tail.first, uint64_t{tail.there.size()}}) {
+    Put(out, static_cast<int64_t>(number));
+  }
 }
 
 class Reader {
@@ -48,6 +58,14 @@ class Reader {
     for (int64_t left = Number(); left > 0; --left) numbers.push_back(Number());
     return numbers;
   }
+  // Returns how many things follow.
+  template <class T>
+  int64_t Place(CallLog::Tail<T>* tail) {
+    for (uint64_t* number : {&tail->num, &tail->num_done, &tail->first}) {
+      *number = static_cast<uint64_t>(Number());
+    }
+    return Number();
+  }
 
  private:
   absl::string_view left_;
@@ -71,23 +89,41 @@ void CallLog::AddBatch(uint64_t sequence, int rank, absl::Span<const Message> se
   for (const Message& message : receives) add(message, &received_);
 }
 
-CallLog CallLog::Shortened(size_t kept) const {
-  CallLog log = *this;
-  const auto shorten = [&](auto& row) {
-    while (row.size() > kept) row.pop_front();
-  };
-  shorten(log.calls_.last);
-  for (Tails* tails : {&log.sent_, &log.received_}) {
-    for (auto& [peer, tail] : *tails) shorten(tail.last);
+void CallLog::Done(CollectiveKind kind, uint64_t sequence) {
+  if (kind != CollectiveKind::kSendRecv) return calls_.Done(sequence);
+  for (Tails* tails : {&sent_, &received_}) {
+    for (auto& [peer, tail] : *tails) {
+      uint64_t done = tail.num_done;
+      while (done < tail.num && tail.At(done + 1)->sequence <= sequence) ++done;
+      tail.Done(done);
+    }
   }
+}
+
+CallLog CallLog::Told(size_t kept) const {
+  constexpr uint64_t kUnderWay = 128;
+  const auto told = [&](const auto& row, const auto& belong_together) {
+    std::decay_t<decltype(row)> part = {.num = row.num, .num_done = row.num_done};
+    part.first = std::max(row.first, row.num_done + 1 - std::min<uint64_t>(row.num_done, kept));
+    const uint64_t oldest = row.num_done + 1;
+    for (uint64_t number = part.first; number <= row.num; ++number) {
+      if (number >= oldest + kUnderWay && !belong_together(*row.At(oldest), *row.At(number))) break;
+      part.there.push_back(*row.At(number));
+    }
+    return part;
+  };
+  CallLog log;
+  log.calls_ = told(calls_, [](const Call&, const Call&) { return false; });
+  const auto is_one_batch = [](const Packet& a, const Packet& b) { return a.sequence == b.sequence; };
+  for (const auto& [peer, tail] : sent_) log.sent_[peer] = told(tail, is_one_batch);
+  for (const auto& [peer, tail] : received_) log.received_[peer] = told(tail, is_one_batch);
   return log;
 }
 
 std::string CallLog::Encode() const {
   std::string out;
-  Put(&out, static_cast<int64_t>(calls_.num));
-  Put(&out, static_cast<int64_t>(calls_.last.size()));
-  for (const Call& call : calls_.last) {
+  PutPlace(&out, calls_);
+  for (const Call& call : calls_.there) {
     Put(&out, static_cast<int64_t>(call.descriptor.kind));
     Put(&out, static_cast<int64_t>(call.descriptor.dtype));
     Put(&out, static_cast<int64_t>(call.descriptor.op));
@@ -101,9 +137,8 @@ std::string CallLog::Encode() const {
     Put(&out, static_cast<int64_t>(tails->size()));
     for (const auto& [peer, tail] : *tails) {
       Put(&out, peer);
-      Put(&out, static_cast<int64_t>(tail.num));
-      Put(&out, static_cast<int64_t>(tail.last.size()));
-      for (const Packet& packet : tail.last) {
+      PutPlace(&out, tail);
+      for (const Packet& packet : tail.there) {
         Put(&out, static_cast<int64_t>(packet.sequence));
         Put(&out, packet.num_bytes);
         Put(&out, packet.type);
@@ -116,8 +151,7 @@ std::string CallLog::Encode() const {
 CallLog CallLog::Decode(absl::string_view text) {
   Reader reader(text);
   CallLog log;
-  log.calls_.num = static_cast<uint64_t>(reader.Number());
-  for (int64_t left = reader.Number(); left > 0; --left) {
+  for (int64_t left = reader.Place(&log.calls_); left > 0; --left) {
     Call call;
     call.descriptor.kind = static_cast<CollectiveKind>(reader.Number());
     call.descriptor.dtype = static_cast<DType>(reader.Number());
@@ -127,18 +161,17 @@ CallLog CallLog::Decode(absl::string_view text) {
     call.descriptor.fingerprint = static_cast<uint32_t>(reader.Number());
     call.descriptor.counts = reader.All<CollectiveDescriptor::Counts>();
     call.receive_counts = reader.All<std::vector<int64_t>>();
-    log.calls_.last.push_back(std::move(call));
+    log.calls_.there.push_back(std::move(call));
   }
   for (Tails* tails : {&log.sent_, &log.received_}) {
     for (int64_t peers = reader.Number(); peers > 0; --peers) {
       Tail<Packet>& tail = (*tails)[static_cast<int>(reader.Number())];
-      tail.num = static_cast<uint64_t>(reader.Number());
-      for (int64_t left = reader.Number(); left > 0; --left) {
+      for (int64_t left = reader.Place(&tail); left > 0; --left) {
         Packet packet;
         packet.sequence = static_cast<uint64_t>(reader.Number());
         packet.num_bytes = reader.Number();
         packet.type = reader.Text();
-        tail.last.push_back(std::move(packet));
+        tail.there.push_back(std::move(packet));
       }
     }
   }
@@ -153,13 +186,14 @@ class Comparison {
       : group_(group), ranks_(world_ranks), logs_(logs), size_(static_cast<int>(logs.size())) {}
 
   std::optional<std::string> Collectives() const {
-    uint64_t last = 0;
-    for (const auto& log : logs_) last = std::max(last, log.has_value() ? log->calls().num : 0);
-    uint64_t first = last;
+    uint64_t first = std::numeric_limits<uint64_t>::max();
+    uint64_t end = 0;
     for (const auto& log : logs_) {
-      if (log.has_value()) first = std::min(first, log->calls().num - log->calls().last.size() + 1);
+      if (!log.has_value()) continue;
+      first = std::min(first, log->calls().first);
+      end = std::max(end, log->calls().end());
     }
-    for (uint64_t number = first; number <= last; ++number) {
+    for (uint64_t number = first; number < end; ++number) {
       if (std::optional<std::string> text = Collective(number)) return text;
     }
     return std::nullopt;
@@ -171,12 +205,11 @@ class Comparison {
         if (from == to || !logs_[from].has_value() || !logs_[to].has_value()) continue;
         const auto& sent = logs_[from]->sent_to(to);
         const auto& received = logs_[to]->received_from(from);
-        const uint64_t last = std::min(sent.num, received.num);
-        for (uint64_t number = last - std::min<uint64_t>(last, sent.last.size()) + 1; number <= last;
-             ++number) {
+        const uint64_t end = std::min(sent.end(), received.end());
+        for (uint64_t number = std::max(sent.first, received.first); number < end; ++number) {
           const CallLog::Packet* a = sent.At(number);
           const CallLog::Packet* b = received.At(number);
-          if (a == nullptr || b == nullptr || a->num_bytes == b->num_bytes) continue;
+          if (a->num_bytes == b->num_bytes) continue;
           return absl::StrCat(OperationText(group_, CollectiveKind::kSendRecv, b->sequence), ": rank ",
                               ranks_[from], " sent ", a->num_bytes, " bytes to rank ", ranks_[to],
                               ", which expected ", b->num_bytes, " bytes (", b->type, ")");
@@ -244,7 +277,7 @@ std::optional<std::string> FindDisagreement(const std::string& group, const std:
 std::vector<int> FindMissing(int rank, CollectiveKind kind, uint64_t sequence, const CallLogs& logs) {
   // The number of the batch's last packet in a row of them; 0 if it has none there.
   const auto last_of_batch = [&](const CallLog::Tail<CallLog::Packet>& tail) {
-    for (uint64_t number = tail.num; tail.At(number) != nullptr; --number) {
+    for (uint64_t number = tail.end() - 1; tail.At(number) != nullptr; --number) {
       if (tail.At(number)->sequence == sequence) return number;
     }
     return uint64_t{0};

@@ -15,8 +15,10 @@
 
 namespace weft {
 
-// What one member of a group has called last: NCCL does not compare what its members call, so they compare
+// What one member of a group has called: NCCL does not compare what its members call, so they compare
 // these when one of them is late. A value.
+//
+// Cost: memory for each call that has not ended.
 class CallLog {
  public:
   struct Call {
@@ -32,25 +34,32 @@ class CallLog {
 
     bool operator==(const Packet&) const = default;
   };
-  // The last of a row of things, and how many there were.
+  // Some of a row of things, one after another, and how many there were. A member's own row has those that are under way, and
+  // the last before them: whatever the host issues ahead, what is judged stays.
   template <class T>
   struct Tail {
     uint64_t num = 0;
-    std::deque<T> last;
+    uint64_t num_done = 0;  // the first of them, which have ended
+    uint64_t first = 1;     // the number of the first that is there
+    std::deque<T> there;
 
-    // The `number`-th, from 1; null if it is not there, any more or yet.
+    // The `number`-th, from 1; null if it is not there.
     const T* At(uint64_t number) const {
-      const uint64_t first = num - last.size() + 1;
-      return number < first || number > num ? nullptr : &last[number - first];
+      return number < first || number >= end() ? nullptr : &there[number - first];
     }
+    uint64_t end() const { return first + there.size(); }  // the number behind the last that is there
     void Add(T value) {
-      constexpr size_t kKept = 128;
       ++num;
-      last.push_back(std::move(value));
-      if (last.size() > kKept) last.pop_front();
+      there.push_back(std::move(value));
+    }
+    // All up to `number` have ended.
+    void Done(uint64_t number) {
+      num_done = number;
+      for (; first + kKept <= num_done; ++first) there.pop_front();
     }
     bool operator==(const Tail&) const = default;
   };
+  static constexpr size_t kKept = 128;  // of those that have ended
 
   void AddCall(const CollectiveDescriptor& descriptor, const std::vector<int64_t>& receive_counts) {
     calls_.Add({descriptor, receive_counts});
@@ -58,13 +67,17 @@ class CallLog {
   void AddBatch(uint64_t sequence, int rank, absl::Span<const Message> sends,
                 absl::Span<const Message> receives);
 
+  // The operation has ended, as have all of its kind before it: a collective, by its number, or a batch.
+  void Done(CollectiveKind kind, uint64_t sequence);
+
   const Tail<Call>& calls() const { return calls_; }
   // What was sent to, and is to be received from, a peer.
   const Tail<Packet>& sent_to(int peer) const { return Find(sent_, peer); }
   const Tail<Packet>& received_from(int peer) const { return Find(received_, peer); }
 
-  // The same numbers of calls and packets, with the last `kept` of each row.
-  CallLog Shortened(size_t kept) const;
+  // What is told to others, and judged by: the same numbers of calls and packets; of each row the last `kept` that have ended
+  // and the first that have not, 128 and all of their first batch.
+  CallLog Told(size_t kept = kKept) const;
 
   // As text for a store, and back.
   // Errors: Internal for what Encode has not made.

@@ -24,6 +24,7 @@ void GpuCommunicator::Reap() {
     const int64_t begun_ns = front.begun_ns > 0 ? std::min(front.begun_ns, latest_ns) : latest_ns;
     RecordBegun(front.operation, begun_ns);
     RecordFinished(front.operation, begun_ns, begun_ns + took_ns);
+    log_.Done(front.operation.descriptor.kind, front.operation.sequence);
     if (front.work != nullptr) front.work->End(std::nullopt);
     front.work = nullptr;
     free_events_.push_back(std::move(front.begun));
@@ -99,7 +100,7 @@ void GpuCommunicator::Look(const NcclHub::Round& round) noexcept {
         suspicion_ = error;  // of the device
       }
       late = OldestLate(round.now_ns);
-      if (round.call.has_value() || late.has_value()) log = log_;
+      if (round.call.has_value() || late.has_value()) log = log_.Told();
       if (!failure_.failed() && !suspicion_.has_value() && meeting_.comm->handle() != nullptr) {
         try {
           meeting_.comm->Poll();

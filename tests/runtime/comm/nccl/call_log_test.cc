@@ -31,6 +31,8 @@ TEST(CallLogTest, IsTheSameAfterItHasBeenText) {
   }
   log.AddBatch(1, 0, {To(1, 4), To(0, 9), To(1, 0)}, {To(3, 5), To(0, 9)});
   log.AddBatch(2, 0, {To(3, 4)}, {});
+  log.Done(CollectiveKind::kReduce, 399);
+  log.Done(CollectiveKind::kSendRecv, 1);
   EXPECT_EQ(CallLog::Decode(log.Encode()), log);
   EXPECT_EQ(log.calls().num, 400u);
   EXPECT_EQ(log.calls().At(1), nullptr);
@@ -72,6 +74,7 @@ TEST(CallLogTest, LogsThatDoNotMeetSayNothing) {
   logs[0].emplace();
   logs[1].emplace();
   for (int64_t i = 0; i < 500; ++i) logs[0]->AddCall(AllReduce(1), {});
+  logs[0]->Done(CollectiveKind::kAllReduce, 400);
   logs[1]->AddCall(AllReduce(2), {});
   EXPECT_EQ(FindDisagreement("dp", {0, 1}, logs), std::nullopt);
   EXPECT_EQ(FindMissing(0, CollectiveKind::kAllReduce, 500, logs), std::vector<int>{1});
@@ -90,6 +93,52 @@ TEST(CallLogTest, MessagesMeetByTheirNumberBetweenTwoEnds) {
   logs[1]->AddBatch(2, 1, {}, {To(0, 5)});
   EXPECT_EQ(FindDisagreement("pp", {0, 1, 2}, logs),
             "group 'pp', send_recv #2: rank 0 sent 24 bytes to rank 1, which expected 20 bytes (f32[5])");
+}
+
+// The host runs ahead of the stream.
+TEST(CallLogTest, WhatIsUnderWayIsKeptWhateverCameAfter) {
+  CallLogs logs(2);
+  logs[0].emplace();
+  logs[1].emplace();
+  for (uint64_t i = 1; i <= 130; ++i) logs[0]->AddBatch(i, 0, {To(1, 4)}, {});
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kSendRecv, 1, logs), std::vector<int>{1});
+  logs[0] = logs[0]->Told();
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kSendRecv, 1, logs), std::vector<int>{1});
+}
+
+TEST(CallLogTest, TellsWhatIsUnderWayAndTheLastBefore) {
+  CallLog log;
+  for (int64_t i = 1; i <= 1000; ++i) log.AddCall(AllReduce(i), {});
+  for (uint64_t done = 1; done <= 500; ++done) log.Done(CollectiveKind::kAllReduce, done);
+  EXPECT_EQ(log.calls().first, 373u);  // 128 that have ended
+  EXPECT_EQ(log.calls().end(), 1001u);
+  const CallLog told = log.Told();
+  EXPECT_EQ(told.calls().num, 1000u);
+  EXPECT_EQ(told.calls().first, 373u);
+  EXPECT_EQ(told.calls().end(), 629u);  // 128 that have not
+  EXPECT_EQ(told.calls().At(628)->descriptor.counts[0], 628);
+  EXPECT_EQ(CallLog::Decode(told.Encode()), told);
+  EXPECT_EQ(log.Told(/*kept=*/2).calls().first, 499u);
+  log.Done(CollectiveKind::kAllReduce, 1000);
+  EXPECT_EQ(log.Told(/*kept=*/2).calls().first, 999u);
+  EXPECT_EQ(log.Told(/*kept=*/2).calls().end(), 1001u);
+}
+
+// A batch of many messages, and what has ended of several rows.
+TEST(CallLogTest, TheOldestBatchIsToldWhole) {
+  CallLog log;
+  log.AddBatch(1, 0, {To(1, 1), To(2, 1)}, {To(1, 1)});
+  log.AddBatch(2, 0, std::vector<Message>(200, To(1, 2)), {});
+  log.AddBatch(3, 0, std::vector<Message>(200, To(1, 3)), {To(2, 3)});
+  log.Done(CollectiveKind::kSendRecv, 1);
+  const CallLog told = log.Told();
+  EXPECT_EQ(told.sent_to(1).num_done, 1u);
+  EXPECT_EQ(told.sent_to(1).end(), 202u);
+  EXPECT_EQ(told.sent_to(2).num_done, 1u);
+  EXPECT_EQ(told.received_from(2).num_done, 0u);
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kSendRecv, 2, {told, CallLog(), CallLog()}), std::vector<int>{1});
+  EXPECT_EQ(FindMissing(0, CollectiveKind::kSendRecv, 3, {log, CallLog(), CallLog()}),
+            (std::vector<int>{1, 2}));
 }
 
 }  // namespace
