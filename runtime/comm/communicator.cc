@@ -319,13 +319,13 @@ Work Communicator::Start(Operation&& operation) {
   WEFT_REQUIRE(operation.options.timeout.count() >= 0, "group '", name_,
                "': ", CollectiveName(operation.descriptor.kind), ": timeout is ",
                operation.options.timeout.count(), " ms, expected at least 0, which is the group's");
+  Admit(operation);
   // Counted only once the backend has accepted it: misuse found on this side leaves members' numbers equal.
   uint64_t& count = operation.descriptor.kind == CollectiveKind::kSendRecv ? num_batches_ : num_collectives_;
   operation.sequence = count + 1;
   operation.issued_ns = FlightClock();
   if (operation.options.subject != 0) operation.descriptor.Mix(operation.options.subject);
-  Ledger::Row* const row = RowOf(operation.descriptor.kind, operation.options.tag);
-  operation.row = row;
+  Ledger::Row* const row = operation.row = RowOf(operation.descriptor.kind, operation.options.tag);
   const int64_t num_bytes = LedgerBytesOf(operation);
   const uint64_t id = recorder_ == nullptr ? 0 : recorder_->Issue(recorded_group_, ToFlightEntry(operation));
   operation.flight_id = id;

@@ -198,8 +198,13 @@ class Communicator {
   Communicator(std::string name, int rank, std::vector<int> ranks, Ledger* ledger)
       : name_(std::move(name)), rank_(rank), ranks_(std::move(ranks)), ledger_(ledger) {}
 
-  // Runs `operation`, now (not async) or later; takes it if later. A backend records what becomes of it: that
-  // it begins, if later, and its end.
+  // Refuses what the backend cannot run, before the operation counts as issued: other members wait for a rank that has been
+  // refused, and the watchdog must see it.
+  // Errors: InvalidArgument, which leaves the group as it was; what has ended the group.
+  virtual void Admit(const Operation& /*operation*/) const {}
+
+  // Runs `operation`, which has been admitted, now (not async) or later; takes it if later. A backend records what becomes of
+  // it: that it begins, if later, and its end.
   virtual Work Submit(Operation&& operation) = 0;
 
   // How long `operation` waits for the other members.

@@ -95,10 +95,13 @@ void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::mill
 }
 
 // An operation that failed has ended the group, so an error that nobody read is what ThrowIfFailed throws.
-Work QueuedCommunicator::Submit(Operation&& operation) {
+void QueuedCommunicator::Admit(const Operation& operation) const {
   const CollectiveKind kind = operation.descriptor.kind;
   operation.ForEachTensor([&](const Tensor& tensor) { RequireMemory(kind, tensor); });
   ThrowIfFailed();
+}
+
+Work QueuedCommunicator::Submit(Operation&& operation) {
   Worker* const given = operation.options.worker;
   // Alone, nothing is ever waited for.
   if (!operation.options.async || (size() == 1 && given == nullptr)) {

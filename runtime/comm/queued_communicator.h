@@ -66,6 +66,7 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   }
 
  private:
+  void Admit(const Operation& operation) const final;
   Work Submit(Operation&& operation) final;
   // Returns when it has ended (FlightClock).
   int64_t RunNow(const Operation& operation, int64_t begun_ns, std::chrono::milliseconds timeout,

@@ -45,10 +45,9 @@ std::vector<CudaStreamRef> GpuCommunicator::StreamsOf(const std::vector<Tensor>&
   return streams;
 }
 
-Work GpuCommunicator::Submit(Operation&& operation) {
-  Operation copy = operation;
-  bool is_staged = false;
-  for (const Tensor& tensor : TakeTensors(&copy)) {
+void GpuCommunicator::Admit(const Operation& operation) const {
+  operation.ForEachTensor([&](const Tensor& tensor) {
+    if (!tensor.defined()) return;
     WEFT_REQUIRE(tensor.device().type != DeviceType::kMeta, "group '", name(),
                  "': ", CollectiveName(operation.descriptor.kind), ": ", tensor.TypeString(),
                  " is on meta, which has nothing to move");
@@ -56,9 +55,15 @@ Work GpuCommunicator::Submit(Operation&& operation) {
                  name(), "': ", CollectiveName(operation.descriptor.kind), ": ", tensor.TypeString(),
                  " is on ", "cuda:", tensor.device().index, ", this rank's GPU is ",
                  "cuda:", token_.device().index);
-    is_staged |= tensor.device().type == DeviceType::kCpu;
-  }
+  });
   failure_.ThrowIfFailed();
+}
+
+Work GpuCommunicator::Submit(Operation&& operation) {
+  bool is_staged = false;
+  operation.ForEachTensor([&](const Tensor& tensor) {
+    is_staged |= tensor.defined() && tensor.device().type == DeviceType::kCpu;
+  });
   if (size() == 1) return SubmitAlone(operation);
   if (is_staged) return SubmitStaged(operation);
   const CollectiveDescriptor& descriptor = operation.descriptor;

@@ -63,6 +63,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   }
 
  protected:
+  void Admit(const Operation& operation) const override;
   Work Submit(Operation&& operation) override;
   bool in_stream() const override { return size() > 1; }
 

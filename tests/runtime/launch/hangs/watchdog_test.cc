@@ -69,6 +69,27 @@ TEST(WatchdogTest, ADeadlockEndsOnEveryRankWithOneVerdict) {
   EXPECT_EQ(told.lines()[0].find("weft: deadlock: "), 0u) << told.lines()[0];
 }
 
+// Rank 0's call on dp was refused, so rank 1 waits there for it in vain.
+TEST(WatchdogTest, ARefusedCallHasNotBeenEntered) {
+  Told told;
+  const std::string message = MessageOf([&] {
+    RunRanks(2,
+             [](World& world) {
+               const auto dp = world.NewGroup("dp", {0, 1});
+               const auto tp = world.NewGroup("tp", {0, 1});
+               if (world.rank() == 1) return dp->Barrier();
+               const Tensor meta = Tensor::Empty(MakeMetaAllocator(), DType::kF32, {4});
+               EXPECT_NE(
+                   InvalidArgumentMessage([&] { dp->AllReduce(meta, meta, ReduceOp::kSum); }).find("meta"),
+                   std::string::npos);
+               tp->Barrier();
+             },
+             {.comm_timeout = std::chrono::seconds(30),
+              .watchdog = told.Options(/*tell_after=*/milliseconds(60'000))});
+  });
+  EXPECT_NE(message.find(": deadlock: "), std::string::npos) << message;
+}
+
 // Rank 1 comes when it has been told of twice.
 TEST(WatchdogTest, ASlowRankIsNamedAndTheRunGoesOn) {
   Told told;
