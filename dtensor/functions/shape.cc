@@ -27,17 +27,18 @@ namespace {
 Shape Resolve(absl::string_view what, const Shape& shape, int64_t num_elements) {
   int unknown = -1;
   int64_t known = 1;
+  bool overflows = false;
   for (int dim = 0; dim < shape.ndim(); ++dim) {
     WEFT_REQUIRE(shape[dim] >= 0 || (shape[dim] == -1 && unknown < 0), what,
                  ": expected extents, at most one of them -1, got ", shape.ToString());
     if (shape[dim] < 0) {
       unknown = dim;
     } else {
-      known *= shape[dim];
+      overflows |= __builtin_mul_overflow(known, shape[dim], &known);
     }
   }
   if (unknown < 0) return shape;
-  WEFT_REQUIRE(known > 0 && num_elements % known == 0, what, ": ", num_elements,
+  WEFT_REQUIRE(!overflows && known > 0 && num_elements % known == 0, what, ": ", num_elements,
                " elements leave no extent for the -1 of ", shape.ToString());
   Shape resolved = shape;
   resolved[unknown] = num_elements / known;

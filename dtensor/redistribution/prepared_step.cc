@@ -56,13 +56,13 @@ Tensor Delivery(const LoweredStep& step, const Tensor& result, const std::shared
   return flat;
 }
 
-// One term of a sum or product whose other terms are neutral.
+// One term of a sum or product whose other terms are neutral; of an average, a least or a largest, which equal terms have for
+// themselves, every term.
 PreparedStep PrepareTerm(const LoweredStep& step, const Tensor& local, const Tensor& into,
                          const std::shared_ptr<Allocator>& allocator) {
   PreparedStep prepared;
-  const bool same_on_all = step.op == ReduceOp::kMin || step.op == ReduceOp::kMax;
-  const bool scaled = step.op == ReduceOp::kAvg && step.group_size > 1;
-  if (!into.defined() && (same_on_all || (step.first_in_group && !scaled))) {
+  const bool same_on_all = step.op != ReduceOp::kSum && step.op != ReduceOp::kProduct;
+  if (!into.defined() && (same_on_all || step.first_in_group)) {
     prepared.result = local;
     return prepared;
   }
@@ -74,11 +74,6 @@ PreparedStep PrepareTerm(const LoweredStep& step, const Tensor& local, const Ten
     return prepared;
   }
   prepared.before.push_back({.from = local, .to = result});
-  // The average of {n * value, 0, ..., 0} is the value; n copies add up to n * value exactly for n a power of
-  // two, and otherwise up to rounding.
-  for (int64_t i = 1; scaled && i < step.group_size; ++i) {
-    prepared.before.push_back({.kind = LocalWork::Kind::kAccumulate, .from = local, .to = result});
-  }
   return prepared;
 }
 
@@ -108,9 +103,6 @@ void RunLocalWorks(const LocalWorks& works) {
         break;
       case LocalWork::Kind::kFill:
         FillTensor(work.to, work.value);
-        break;
-      case LocalWork::Kind::kAccumulate:
-        AccumulateTensor(work.from, work.to, ReduceOp::kSum);
         break;
     }
   }

@@ -15,9 +15,9 @@ namespace weft {
 
 // Work on this rank's own memory.
 struct LocalWork {
-  enum class Kind : uint8_t { kCopy, kFill, kAccumulate };
+  enum class Kind : uint8_t { kCopy, kFill };
   Kind kind = Kind::kCopy;
-  Tensor from = {};  // of a copy or an addition
+  Tensor from = {};  // of a copy
   Tensor to;
   double value = 0;  // of a fill
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -31,11 +32,13 @@ class Shape {
   constexpr const int64_t* begin() const { return dims_.data(); }
   constexpr const int64_t* end() const { return dims_.data() + ndim_; }
 
-  // Product of the extents; 1 for a scalar, 0 if any extent is 0.
+  // Product of the extents; 1 for a scalar, 0 if any extent is 0. A product beyond int64 is its largest number, which no
+  // tensor has.
   constexpr int64_t num_elements() const {
     int64_t count = 1;
-    for (int64_t extent : *this) count *= extent;
-    return count;
+    bool overflows = false;
+    for (int64_t extent : *this) overflows |= __builtin_mul_overflow(count, extent, &count);
+    return overflows ? CountBeyond() : count;
   }
 
   // Appends one dim, or inserts it before `dim`, or removes `dim`.
@@ -64,6 +67,12 @@ class Shape {
   std::string ToString() const;
 
  private:
+  constexpr int64_t CountBeyond() const {
+    for (int64_t extent : *this) {
+      if (extent == 0) return 0;
+    }
+    return std::numeric_limits<int64_t>::max();
+  }
   template <class Iterator>
   constexpr void Assign(Iterator begin, Iterator end) {
     WEFT_REQUIRE(end - begin <= kMaxDims, "a tensor has at most ", kMaxDims, " dims, got ", end - begin);

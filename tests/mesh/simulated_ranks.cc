@@ -30,12 +30,11 @@ double Combine(ReduceOp op, double a, double b) {
 }
 
 // What a rank keeps of a value that becomes a term: so that the terms, reduced, give the value back.
-double TermOfReplicated(ReduceOp op, double value, int64_t index, int64_t count) {
+double TermOfReplicated(ReduceOp op, double value, int64_t index) {
   switch (op) {
     case ReduceOp::kSum:
       return index == 0 ? value : 0;
     case ReduceOp::kAvg:
-      return index == 0 ? value * static_cast<double>(count) : 0;
     case ReduceOp::kMin:
     case ReduceOp::kMax:
       return value;
@@ -185,8 +184,7 @@ int64_t SimulatedRanks::Run(const RedistributionStep& step) {
         }
         break;
       case StepKind::kToPartial:
-        for (const auto& [element, value] : now)
-          then[element] = TermOfReplicated(step.op, value, index, count);
+        for (const auto& [element, value] : now) then[element] = TermOfReplicated(step.op, value, index);
         break;
     }
   }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/context/redistribution_cache.h"
+#include "dtensor/functions/creation.h"
 #include "dtensor/redistribution/executor.h"
 #include "gtest/gtest.h"
 #include "mesh/redistribution/bytes.h"
@@ -121,6 +123,24 @@ TEST(RedistributeTest, FromOneKindToAnother) {
   const std::vector<Layout> mixed =
       AllLayouts(DeviceMesh::Parse("a=2,b=2"), 1, {ReduceOp::kSum, ReduceOp::kAvg});
   CheckRedistributions("a=2,b=2", WholeNumbers(DType::kF32, Shape{5}), AllPairs(mixed));
+}
+
+// Every element comes back as it was, whatever its dtype makes of a sum of them.
+TEST(RedistributeTest, AnAverageOfEqualTermsIsTheValue) {
+  struct Case {
+    DType dtype;
+    double value;
+    int num_ranks;
+  };
+  for (const Case& c : {Case{DType::kBool, 1, 2}, Case{DType::kU8, 200, 2}, Case{DType::kI32, 1 << 30, 4},
+                        Case{DType::kF16, 40000, 2}, Case{DType::kBF16, 212, 8}, Case{DType::kF32, 0.1, 3}}) {
+    OnMesh(absl::StrCat("a=", c.num_ranks), [&](const IntrusivePtr<MeshContext>& context) {
+      const DTensor x = Full(context, c.dtype, {3}, c.value);
+      const DTensor terms = x.Redistribute(Layout(1, 1).WithPartial(0, ReduceOp::kAvg));
+      EXPECT_TRUE(SameBits(terms.Redistribute(Layout(1, 1)).ToLocal(), x.ToLocal()))
+          << DTypeName(c.dtype) << " " << c.value << " on " << c.num_ranks;
+    });
+  }
 }
 
 // 1 / 3 of three terms is not exact in binary; the value must still be.

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "runtime/base/error.h"
+#include "runtime/device/allocator.h"
 #include "tests/ops/single_device.h"
 
 namespace weft {
@@ -74,6 +76,16 @@ TEST(ReshapeTest, Errors) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), "reshape: f32[2, 3] has 6 elements, so it cannot become [4, 2]");
+  }
+}
+
+// Products that are the number of elements again modulo 2^64.
+TEST(ReshapeTest, ExtentsBeyondInt64) {
+  for (const auto& [from, to] : {std::pair(Shape{4}, Shape{5, 3689348814741910324}),
+                                 std::pair(Shape{0}, Shape{int64_t{1} << 32, int64_t{1} << 32})}) {
+    const ReshapeAttributes attributes = {to};
+    EXPECT_THROW(kReshape.Infer({{DType::kF32, from}}, &attributes), Error) << to.ToString();
+    EXPECT_THROW(Tensor::Empty(MakeCpuAllocator(), DType::kF32, from).Reshape(to), Error) << to.ToString();
   }
 }
 

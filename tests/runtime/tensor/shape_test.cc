@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -64,6 +65,13 @@ TEST(ContiguousStrides, AreProductsOfInnerExtents) {
   EXPECT_EQ(ContiguousStrides({}), Shape());
   EXPECT_EQ(ContiguousStrides({2, 3, 4}), Shape({12, 4, 1}));
   EXPECT_EQ(ContiguousStrides({2, 0, 4}), Shape({0, 4, 1}));
+}
+
+TEST(NumElements, OfMoreThanInt64CanCount) {
+  constexpr int64_t kMany = int64_t{1} << 32;
+  EXPECT_EQ(Shape({kMany, kMany}).num_elements(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(Shape({5, 3689348814741910324}).num_elements(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(Shape({kMany, kMany, 0}).num_elements(), 0);
 }
 
 TEST(NormalizeDim, CountsFromTheEnd) {
