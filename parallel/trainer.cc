@@ -81,10 +81,25 @@ StepMetrics Trainer::BeginStep() {
   metrics.step = ++step_;
   metrics.lr = options_.schedule(metrics.step);
   context_.state().set_step(static_cast<uint64_t>(metrics.step));
-  if (options_.loss_scale != nullptr && HasCompression(model_)) {
-    BeginScaledStep(model_, options_.loss_scale->value().Item());
-  }
+  BeginCompression();
   return metrics;
+}
+
+// A step that makes no update leaves what methods of communication keep as it was: what they sent in it would be lost.
+// Without a loss scale such steps are known before they send, but for one whose own norm is not finite; they alone cost a
+// copy.
+void Trainer::BeginCompression() {
+  compresses_ = HasCompression(model_);
+  if (!compresses_) return;
+  if (options_.loss_scale != nullptr) return BeginScaledStep(model_, options_.loss_scale->value().Item());
+  EndScaledStep(model_, /*applied=*/false);  // of a step that has thrown
+  if (norm_before_.defined() && !std::isfinite(norm_before_.Item())) BeginScaledStep(model_, /*scale=*/1);
+}
+
+// The count is known behind BeginStep. Under a loss scale the step has begun already.
+void Trainer::KeepCompression(const DTensor& total) {
+  if (!compresses_ || options_.loss_scale != nullptr || total.Item() > 0) return;
+  BeginScaledStep(model_, /*scale=*/1);
 }
 
 std::optional<StepMetrics> Trainer::Step(int64_t num_tokens, std::function<DTensor()> loss, bool stop) {
@@ -104,6 +119,7 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<DTe
   const double begun = Now();
   const StepMetrics metrics = BeginStep();
   const DTensor total = TotalCount(microbatches, count);
+  KeepCompression(total);
   const DTensor divisor = Maximum(total, 1);  // sums over nothing are 0, and not 0 / 0
   const DTensor value = RunParts(microbatches, [&](int i) { return loss(i).Over(divisor); });
   const auto forward = [microbatches, loss = std::move(loss)] {
@@ -153,6 +169,7 @@ std::optional<StepMetrics> Trainer::Step(PipelineExecutor& pipeline, std::vector
   const StepMetrics metrics = BeginStep();
   const DTensor total =
       TotalCount(microbatches, [&](int i) { return pipeline.model().CountOf(parts[i].targets); });
+  KeepCompression(total);
   const DTensor divisor = Maximum(total, 1);
   DTensor value;
   if (options_.loss_scale == nullptr) {
@@ -230,8 +247,17 @@ std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepV
   return before;
 }
 
+// What residuals have sent is no gradient of a step that counts nothing. What is not finite stays so.
+void Trainer::ZeroGradients() {
+  const NoGradGuard no_grad(context_.state());
+  for (Parameter* parameter : optimizer_.parameters()) {
+    if (parameter->grad().defined()) parameter->SetGrad(Scale(parameter->grad(), 0));
+  }
+}
+
 // Clips, updates, and returns the squared norm of the gradient.
 DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
+  if (compresses_ && num_tokens.defined() && num_tokens.Item() == 0) ZeroGradients();
   // Not to clip is to clip at infinity: a norm that is not finite skips the update there too.
   const double max_norm =
       options_.grad_clip > 0 ? options_.grad_clip : std::numeric_limits<double>::infinity();
@@ -244,9 +270,7 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
   // Likewise 0 / 0 where nothing was counted.
   if (num_tokens.defined()) scale = Add(scale, Cast(Div(0, OnMeshOf(scale, num_tokens)), scale.dtype()));
   optimizer_.Step(lr, scale);
-  if (loss_scale != nullptr && HasCompression(model_)) {
-    EndScaledStep(model_, std::isfinite(scale.Item()));
-  }
+  if (compresses_) EndScaledStep(model_, std::isfinite(scale.Item()));
   if (loss_scale != nullptr) loss_scale->Update(OnMeshOf(loss_scale->value(), norm.norm_squared));
   return norm.norm_squared;
 }

@@ -80,7 +80,8 @@ class Trainer {
   // part's backward reduces. A part's random activations and its place in the batch are the caller's
   // (BatchOffsetGuard). `tokens_per_s` goes by what was counted. A step that counts nothing on any rank
   // has loss and norm 0 and changes nothing.
-  // Cost:   one all-reduce of 8 bytes for the counts, beside what Step costs.
+  // Cost:   one all-reduce of 8 bytes for the counts, beside what Step costs. Where gradients are compressed (Communication)
+  //         the host reads the count, and a step that counts nothing copies what the method keeps.
   // Errors: InvalidArgument for fewer than one part, or a count that is no scalar.
   std::optional<StepMetrics> Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
                                   std::function<LossSum(int)> loss, bool stop = false);
@@ -136,6 +137,9 @@ class Trainer {
   };
 
   StepMetrics BeginStep();
+  void BeginCompression();
+  void KeepCompression(const DTensor& total);
+  void ZeroGradients();
   // Forward and backward of each part; the sum of their losses, with no history.
   DTensor RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part);
   // Backward of a loss, from the loss scale if there is one.
@@ -158,8 +162,9 @@ class Trainer {
   double data_wait_s_ = 0;  // of the step to come
   StepMetricsReduction records_;
   std::optional<StepMetrics> last_record_;
-  Replay issued_;    // whose record is under way
-  Replay recorded_;  // whose record came last
+  Replay issued_;            // whose record is under way
+  Replay recorded_;          // whose record came last
+  bool compresses_ = false;  // gradients of the step that has begun
   // Of the step before, if this one's update looks at it: the squared norm of its gradient.
   DTensor norm_before_;
   bool is_gated_ = false;   // whether the update of the issued step looked at the one before

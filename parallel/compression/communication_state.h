@@ -20,7 +20,7 @@ bool HasCompression(Module& model);
 
 // A step whose loss is scaled (dtensor/optim/loss_scale.h) is between these: gradients are encoded without the scale, so
 // that what is kept is in the gradient's own units, and a step that is not `applied`, since something overflowed, leaves
-// it as it was before. A Trainer calls both; by hand:
+// it as it was before. A Trainer calls both, with a scale of 1 around a step that it will skip; by hand:
 //   BeginScaledStep(model, scale.value().Item());
 //   Backward(loss, scale.Seed(loss));
 //   const GlobalNorm norm = ComputeGlobalNorm(parameters, max_norm, scale.value());
