@@ -26,10 +26,11 @@ namespace weft {
 // `step` makes one step of `trainer` with microbatches and counts; without data, their counts are 0 here. Ranks that
 // hold the same rows (those along a tensor-parallel axis) are exhausted together.
 //
-// That nothing was counted anywhere is learnt from the record, one step late: the last two steps have no data, and
-// change nothing. They are steps otherwise: the schedule and Trainer::step go by them.
+// That nothing was counted anywhere is learnt from the record, one step late, and that no rank had data then is asked: the
+// last two steps have no data, and change nothing. They are steps otherwise: the schedule and Trainer::step go by them. A
+// step of batches none of which counts anything changes nothing either, and is no end.
 //
-// Cost:   nothing besides the steps.
+// Cost:   nothing besides the steps, and one all-reduce of 8 bytes behind the record of a step that counted nothing.
 // Errors: InvalidArgument if `step` makes no step of the trainer, or not one; as of what it calls.
 int64_t Join(Trainer& trainer, absl::FunctionRef<bool()> next, absl::FunctionRef<void(bool has_data)> step);
 

@@ -139,4 +139,14 @@ StepMetrics StepMetricsReduction::Take() {
   return metrics;
 }
 
+bool StepMetricsReduction::AnyRank(bool is_so) {
+  const PurposeGuard purpose(context_.state(), Purpose::kMetric);
+  const Tensor count = Tensor::Empty(context_.allocator(), DType::kF64, {1});
+  FillTensor(count, is_so ? 1 : 0);
+  group_->AllReduce(count, count, ReduceOp::kSum, {.tag = context_.state().tag()}).Wait();
+  HostCopy copy;
+  copy.Begin(count);
+  return copy.Wait().ToVector<double>()[0] > 0;
+}
+
 }  // namespace weft

@@ -78,6 +78,10 @@ class StepMetricsReduction {
   // Errors: those of the collective.
   StepMetrics Take();
 
+  // Whether any rank of the mesh says so; every rank asks at the same place.
+  // Cost: one all-reduce of 8 bytes, under purpose `metric`, which the host waits for.
+  bool AnyRank(bool is_so);
+
   Communicator& group() { return *group_; }
 
  private:

@@ -87,8 +87,19 @@ class Training {
   Trainer trainer_;
 };
 
+// So many batches of each rank.
+struct Data {
+  std::vector<int64_t> num_batches;
+  int64_t ignored_step = 0;  // none of whose targets counts on any rank
+
+  std::vector<int32_t> Targets(int rank, int64_t step) const {
+    return step == ignored_step ? std::vector<int32_t>(kRows * kContext, kIgnored) : TargetsOf(rank, step);
+  }
+};
+
 // One rank, with the batches that there are at each step.
-Result Alone(const std::vector<int64_t>& num_batches) {
+Result Alone(const Data& data) {
+  const std::vector<int64_t>& num_batches = data.num_batches;
   Result result;
   RunRanks(1, [&](World& world) {
     Training training(world, DeviceMesh(), {});
@@ -98,7 +109,7 @@ Result Alone(const std::vector<int64_t>& num_batches) {
       for (int rank = 0; rank < std::ssize(num_batches); ++rank) {
         if (step > num_batches[rank]) continue;
         for (int32_t token : TokensOf(rank, step)) tokens.push_back(token);
-        for (int32_t target : TargetsOf(rank, step)) targets.push_back(target);
+        for (int32_t target : data.Targets(rank, step)) targets.push_back(target);
       }
       const auto whole = [&](const std::vector<int32_t>& values) {
         const Shape shape = {std::ssize(values) / kContext, kContext};
@@ -112,8 +123,9 @@ Result Alone(const std::vector<int64_t>& num_batches) {
   return result;
 }
 
-// A rank each, of which some end before others; the record is flushed at each step's end if `flushes`.
-Result Joined(const std::vector<int64_t>& num_batches, const Plan& plan) {
+// Ranks of which some end before others.
+Result Joined(const Data& data, const Plan& plan) {
+  const std::vector<int64_t>& num_batches = data.num_batches;
   Result result;
   const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("dp=", num_batches.size()));
   RunRanks(static_cast<int>(num_batches.size()), [&](World& world) {
@@ -128,7 +140,7 @@ Result Joined(const std::vector<int64_t>& num_batches, const Plan& plan) {
     const auto step = [&](bool has_data) {
       EXPECT_EQ(has_data, asked <= num_batches[rank]);
       const std::vector<int32_t> nothing(kRows * kContext, kIgnored);
-      training.Step(piece(TokensOf(rank, asked)), piece(has_data ? TargetsOf(rank, asked) : nothing));
+      training.Step(piece(TokensOf(rank, asked)), piece(has_data ? data.Targets(rank, asked) : nothing));
     };
     const int64_t num_steps = Join(training.trainer(), next, step);
     EXPECT_EQ(asked, num_batches[rank] + 1);
@@ -139,27 +151,42 @@ Result Joined(const std::vector<int64_t>& num_batches, const Plan& plan) {
   return result;
 }
 
-TEST(JoinTest, IsOneRankWithTheBatchesThatThereAre) {
+// Steps, losses and parameters are those of one rank with all data, under every plan.
+void ExpectOneRanks(const Data& data, int64_t num_updates) {
   const Plan ddp = {{"", DataParallel("dp")}};
   const Plan zero2 = {{"", DataParallel("dp", {.shard_gradient = true})}};
   const Plan fsdp = {{"blocks.*", FullyShard("dp")}, {"", FullyShard("dp")}};
+  const Result alone = Alone(data);
+  for (const Plan& plan : {ddp, zero2, fsdp}) {
+    const Result joined = Joined(data, plan);
+    EXPECT_EQ(joined.num_steps, alone.num_steps);
+    EXPECT_EQ(joined.num_updates, static_cast<double>(num_updates));
+    ASSERT_EQ(joined.losses.size(), alone.losses.size());
+    for (size_t i = 0; i < alone.losses.size(); ++i) {
+      EXPECT_NEAR(joined.losses[i], alone.losses[i], 1e-12) << plan.ToString() << " step " << i + 1;
+    }
+    ASSERT_EQ(joined.parameters.size(), alone.parameters.size());
+    double worst = 0;
+    for (size_t i = 0; i < alone.parameters.size(); ++i) {
+      worst = std::max(worst, std::abs(joined.parameters[i] - alone.parameters[i]));
+    }
+    EXPECT_LE(worst, 1e-9) << plan.ToString();
+  }
+}
+
+TEST(JoinTest, IsOneRankWithTheBatchesThatThereAre) {
   const std::vector<int64_t> cases[] = {{3, 1}, {1, 3}, {2, 2}, {0, 4}, {2, 0, 4}, {0, 0}};
   for (const std::vector<int64_t>& num_batches : cases) {
-    const Result alone = Alone(num_batches);
-    for (const Plan& plan : {ddp, zero2, fsdp}) {
-      const Result joined = Joined(num_batches, plan);
-      EXPECT_EQ(joined.num_steps, alone.num_steps);
-      EXPECT_EQ(joined.num_updates, static_cast<double>(alone.num_steps));
-      ASSERT_EQ(joined.losses.size(), alone.losses.size());
-      for (size_t i = 0; i < alone.losses.size(); ++i) {
-        EXPECT_NEAR(joined.losses[i], alone.losses[i], 1e-12) << plan.ToString() << " step " << i + 1;
-      }
-      ASSERT_EQ(joined.parameters.size(), alone.parameters.size());
-      double worst = 0;
-      for (size_t i = 0; i < alone.parameters.size(); ++i) {
-        worst = std::max(worst, std::abs(joined.parameters[i] - alone.parameters[i]));
-      }
-      EXPECT_LE(worst, 1e-9) << plan.ToString();
+    ExpectOneRanks({.num_batches = num_batches}, *std::max_element(num_batches.begin(), num_batches.end()));
+  }
+}
+
+// A batch of which nothing counts is a batch: those behind it are asked for. Where rank 0 has ended, too.
+TEST(JoinTest, ABatchThatCountsNothingIsNoEnd) {
+  for (const std::vector<int64_t>& num_batches : {std::vector<int64_t>{4, 4}, {1, 4}, {4}}) {
+    for (const int64_t ignored_step : {1, 2, 4}) {
+      SCOPED_TRACE(absl::StrCat(num_batches.size(), " ranks, ", num_batches[0], ", step ", ignored_step));
+      ExpectOneRanks({.num_batches = num_batches, .ignored_step = ignored_step}, /*num_updates=*/3);
     }
   }
 }
