@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module_type.h"
@@ -34,6 +35,11 @@ PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& st
                ": its stages lie on ranks [", absl::StrJoin(schedule.stage_rank, ", "),
                "], those of the model on [", absl::StrJoin(stages.stage_ranks, ", "), "]");
   return schedule.lowered() ? schedule : LowerSchedule(schedule, options.lowering);
+}
+
+// In what products are computed, by which stages hand on other dtypes; "" if as they are.
+std::string ProductText(const std::optional<DType>& autocast) {
+  return autocast ? absl::StrCat(", products in ", DTypeName(*autocast), " ") : "";
 }
 
 }  // namespace
@@ -128,8 +134,8 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
   microbatches_ = microbatches;
   kinds_.clear();
   const bool records = part_->state().grad_enabled();
-  const std::string frozen = FrozenText(model_);
-  for (const Microbatch& each : microbatches) kinds_.push_back(KindOf(each.inputs, records) + frozen);
+  const std::string common = absl::StrCat(ProductText(part_->state().autocast()), FrozenText(model_));
+  for (const Microbatch& each : microbatches) kinds_.push_back(KindOf(each.inputs, records) + common);
   RunItems(schedule);
   for (const auto& [place, flight] : flights_) {
     Require(flight.outputs.empty() && flight.deferred.empty(), {Kind::kBackward, place.first, place.second});
