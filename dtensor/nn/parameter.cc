@@ -37,7 +37,9 @@ LeafNode& Parameter::leaf() const {
 }
 
 void Parameter::set_trainable(bool trainable) {
-  if (materialized()) {
+  if (tied_to_ != nullptr) {
+    tied_to_->set_trainable(trainable);
+  } else if (materialized()) {
     if (placed_.at_rest.context()->state().in_backward()) {
       Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
             "': set_trainable within a backward pass; expected it between passes");
@@ -148,6 +150,7 @@ const DTensor& Parameter::grad() const { return leaf().gradient(); }
 void Parameter::ClearGrad() { leaf().ClearGradient(); }
 
 void Parameter::SetGrad(DTensor gradient) {
+  if (tied_to_ != nullptr) return tied_to_->SetGrad(std::move(gradient));
   WEFT_REQUIRE(gradient.type() == at_rest().type() && gradient.layout() == placed_.layouts.of_gradient(),
                "gradient of '", path(), "': expected ", at_rest().type().ToString(), " ",
                placed_.layouts.of_gradient().ToString(at_rest().context()->mesh()), ", got ",
@@ -210,6 +213,7 @@ void Parameter::Retire(const Placed& placed) {
 }
 
 void Parameter::Load(const DTensor& value) {
+  if (tied_to_ != nullptr) return tied_to_->Load(value);
   WEFT_REQUIRE(value.type() == at_rest().type(), "parameter '", path(), "': expected ",
                at_rest().type().ToString(), ", got ", value.type().ToString());
   NoGradGuard no_grad(value.context()->state());

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "dtensor/autograd/backward.h"
 #include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/nn/linear.h"
 #include "dtensor/optim/adamw.h"
@@ -105,6 +107,51 @@ TEST(TiedParametersTest, EveryStageThatReadsEitherHasIt) {
     if (parameter.path != "wte.weight") continue;
     EXPECT_EQ(parameter.stages, (std::vector<int>{0, 1}));
   }
+}
+
+// The one parameter that both names mean: frozen by either before it has a value or after, and trained again.
+TEST(TiedParametersTest, IsFrozenByEitherName) {
+  for (const bool is_late : {false, true}) {
+    RunRanks(2, [&](World& world) {
+      const auto model = Declared();
+      Parameter& head = HeadWeight(*model);
+      Parameter& table = model->wte.weight;
+      const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+      if (!is_late) head.set_trainable(false);
+      const auto context = Parallelize(*model, world, mesh, DataPlanNamed("ddp", mesh), {});
+      if (is_late) head.set_trainable(false);
+      EXPECT_FALSE(table.trainable());
+      EXPECT_FALSE(head.trainable());
+      EXPECT_FALSE(table.at_rest().requires_grad());
+      const std::vector<int32_t> values = {1, 2, 3, 4, 5, 6, 7, 8};
+      const DTensor tokens = DTensor::Distribute(context, Tensor::FromValues<int32_t>({2, 4}, values),
+                                                 Layout::Parse("[dp, -]", mesh));
+      Backward(model->Loss(tokens, tokens).Mean());
+      EXPECT_FALSE(table.grad().defined());
+      EXPECT_FALSE(head.grad().defined());
+      EXPECT_TRUE(model->wpe.grad().defined());
+      head.set_trainable(true);
+      EXPECT_TRUE(table.trainable());
+      EXPECT_TRUE(head.trainable());
+      Backward(model->Loss(tokens, tokens).Mean());
+      EXPECT_TRUE(table.grad().defined());
+    });
+  }
+}
+
+// In the type of the one parameter, as it is given.
+TEST(TiedParametersTest, TakesGradientsAndValuesByEitherName) {
+  RunRanks(2, [](World& world) {
+    const auto model = Declared();
+    Parameter& head = HeadWeight(*model);
+    Parameter& table = model->wte.weight;
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    Parallelize(*model, world, mesh, DataPlanNamed("fsdp", mesh), {});
+    head.SetGrad(FullLike(table.at_rest().Detach(), 3));
+    EXPECT_EQ(table.grad().FullTensor().ToVector<double>(), std::vector<double>(29 * 12, 3));
+    head.Load(FullLike(table.at_rest().Detach(), 5));
+    EXPECT_EQ(table.at_rest().FullTensor().ToVector<double>(), std::vector<double>(29 * 12, 5));
+  });
 }
 
 TEST(TiedParametersTest, MistakesAreNamed) {
