@@ -271,7 +271,11 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
   if (num_tokens.defined()) scale = Add(scale, Cast(Div(0, OnMeshOf(scale, num_tokens)), scale.dtype()));
   optimizer_.Step(lr, scale);
   if (compresses_) EndScaledStep(model_, std::isfinite(scale.Item()));
-  if (loss_scale != nullptr) loss_scale->Update(OnMeshOf(loss_scale->value(), norm.norm_squared));
+  if (loss_scale != nullptr) {
+    const DTensor& value = loss_scale->value();
+    loss_scale->Update(OnMeshOf(value, norm.norm_squared),
+                       num_tokens.defined() ? OnMeshOf(value, num_tokens) : DTensor());
+  }
   return norm.norm_squared;
 }
 

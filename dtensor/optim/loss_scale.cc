@@ -45,12 +45,16 @@ DTensor LossScale::Seed(const DTensor& loss) const {
   return loss.ndim() == 0 ? seed : Reshape(seed, loss.shape());
 }
 
-void LossScale::Update(const DTensor& norm_squared) {
+void LossScale::Update(const DTensor& norm_squared, const DTensor& counted) {
   const NoGradGuard no_grad(scale_.context()->state());
   if (options_.interval == 0) {
     Assign(scale_, Full(scale_.context(), DType::kF32, Shape(), options_.initial));
     return;
   }
+  const DTensor is_step = counted.defined() ? Greater(counted, 0.0) : DTensor();
+  const auto assign = [&](const DTensor& state, const DTensor& value) {
+    Assign(state, is_step.defined() ? Where(is_step, value, state) : value);
+  };
   const DTensor is_good = IsFinite(norm_squared);
   const DTensor good_steps = Where(is_good, good_steps_ + 1.0, 0.0 * good_steps_);
   const DTensor grown = Scale(scale_, options_.growth);
@@ -64,11 +68,11 @@ void LossScale::Update(const DTensor& norm_squared) {
     shrunk = Where(is_last, shrunk, scale_);
     const DTensor after_overflow = Where(is_last, patience_, patience_ - 1.0);
     const DTensor after_good = Where(starts_over, static_cast<double>(options_.hysteresis), patience_);
-    Assign(patience_, Where(is_good, after_good, after_overflow));
+    assign(patience_, Where(is_good, after_good, after_overflow));
   }
   const DTensor scale = Where(is_good, Where(grows, grown, scale_), shrunk);
-  Assign(good_steps_, Where(starts_over, 0.0 * good_steps, good_steps));
-  Assign(scale_, scale);
+  assign(good_steps_, Where(starts_over, 0.0 * good_steps, good_steps));
+  assign(scale_, scale);
 }
 
 std::vector<std::pair<std::string, DTensor>> LossScale::State() const {

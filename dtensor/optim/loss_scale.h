@@ -51,8 +51,9 @@ class LossScale {
   DTensor Seed(const DTensor& loss) const;
 
   // After a step: `norm_squared` is what ComputeGlobalNorm made of its gradients. A scale that growth would make infinite
-  // stays; one that is fixed is `initial` again, if another was loaded.
-  void Update(const DTensor& norm_squared);
+  // stays; one that is fixed is `initial` again, if another was loaded. `counted`: how much the step's loss counted, a
+  // scalar; where it is 0 there was no update, and nothing changes. Undefined: there was something.
+  void Update(const DTensor& norm_squared, const DTensor& counted = DTensor());
 
   // What is saved with a run: "loss_scale.scale", "loss_scale.good_steps"; with a hysteresis above 1 "loss_scale.patience".
   std::vector<std::pair<std::string, DTensor>> State() const;

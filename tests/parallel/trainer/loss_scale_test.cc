@@ -233,6 +233,37 @@ TEST(LossScaleTest, AnOverflowAnywhereSkipsTheUpdateEverywhere) {
   }
 }
 
+// As at the end of a Join: the scale grows by updates alone.
+TEST(LossScaleTest, AStepThatCountsNothingIsNoUpdate) {
+  for (const int hysteresis : {1, 2}) {
+    RunRanks(2, [&](World& world) {
+      Gpt model(kConfig);
+      const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+      const auto context = Parallelize(model, world, mesh, DataPlanNamed("ddp", mesh), {});
+      Sgd optimizer(model.AllParameters(), {});
+      LossScale scale(context, {.initial = 8, .interval = 2, .hysteresis = hysteresis});
+      Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 1e-3; }, .loss_scale = &scale});
+      const DTensor tokens =
+          DTensor::Distribute(context, Tensor::FromValues<int32_t>({2, 8}, std::vector<int32_t>(16, 1)),
+                              Layout::Parse("[dp, -]", mesh));
+      std::vector<double> scales, good_steps;
+      std::vector<bool> updated;
+      for (const bool counts : {true, false, false, true, false, false, false, true}) {
+        const DTensor targets = counts ? tokens : FullLike(tokens, -100);
+        trainer.Step(
+            /*microbatches=*/1, [&](int) { return CountTargets(targets); },
+            [&model, tokens, targets](int) { return model.Loss(tokens, targets); });
+        updated.push_back(trainer.Flush().value().updated);
+        scales.push_back(scale.value().Item());
+        good_steps.push_back(scale.State()[1].second.Item());
+      }
+      EXPECT_EQ(updated, (std::vector<bool>{true, false, false, true, false, false, false, true}));
+      EXPECT_EQ(scales, (std::vector<double>{8, 8, 8, 16, 16, 16, 16, 16}));
+      EXPECT_EQ(good_steps, (std::vector<double>{1, 1, 1, 0, 0, 0, 0, 1}));
+    });
+  }
+}
+
 // What overflows in the gradients of one stage alone: no stage is updated, and all go on with the same scale.
 TEST(LossScaleTest, AnOverflowOnOneStageSkipsAll) {
   for (const char* schedule : {"1f1b", "zb_h1"}) {
