@@ -48,14 +48,13 @@ void MeetingState::Reopen(const GenerationEnd& end) {
     if (!is_gone) expected.push_back(node.id);
   }
   gone.clear();
-  expected.insert(expected.end(), waiting.begin(), waiting.end());
-  waiting.clear();
   nodes.clear();
   running = false;
   ++generation;
 }
 
 int64_t MeetingState::Join(MeetingNode node) {
+  if (std::erase(waiting, node.id) > 0) expected.push_back(node.id);
   if (node.arrival < 0) node.arrival = num_arrivals++;
   nodes.push_back(std::move(node));
   return nodes.back().arrival;
@@ -73,7 +72,8 @@ void MeetingState::Remove(absl::string_view id) {
 
 int MeetingState::NumStaying() const {
   const auto absent = absl::c_count_if(expected, [&](const std::string& id) { return Find(id) == nullptr; });
-  return static_cast<int>(std::ssize(nodes) + absent - std::ssize(gone));
+  const auto outside = running ? 0 : std::ssize(waiting);
+  return static_cast<int>(std::ssize(nodes) + absent + outside - std::ssize(gone));
 }
 
 void MeetingState::Run() {
@@ -81,6 +81,7 @@ void MeetingState::Run() {
     return std::tie(a.fixed_rank, a.arrival) < std::tie(b.fixed_rank, b.arrival);
   });
   expected.clear();
+  waiting.clear();  // whoever lives says so again
   running = true;
 }
 

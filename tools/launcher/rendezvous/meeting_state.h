@@ -44,10 +44,11 @@ struct MeetingState {
   int workers_per_node = 1;
   int64_t num_arrivals = 0;
   std::vector<MeetingNode> nodes = {};  // in arrival order while gathering, in rank order while running
-  std::vector<std::string> expected =
-      {};                                 // gathering: ids of those who were here before and should come back
-  std::vector<std::string> waiting = {};  // running: ids of those who would join
-  std::vector<std::string> gone = {};     // running: ids of nodes that take no part in what follows
+  // Gathering: ids of those who were in the generation before and should come back, and of those who have come from
+  // outside since.
+  std::vector<std::string> expected = {};
+  std::vector<std::string> waiting = {};   // ids of those outside, who would join
+  std::vector<std::string> gone = {};      // running: ids of nodes that take no part in what follows
   std::vector<NodeFailure> failures = {};  // since then, of the last kFailureWindow
   std::vector<std::string> left_out = {};  // ids of those who may take part no more
   std::string closed = {};                 // why nobody may join any more; empty: not so
@@ -57,18 +58,18 @@ struct MeetingState {
   const MeetingNode* Find(absl::string_view id) const;
 
   // Opens the generation after this one, which ended so: all of its nodes but the one that is gone should
-  // come back, and those who wait should come. Counts failures, and leaves out who fails too often.
+  // come back, and those who wait may come where these leave room. Counts failures, and leaves out who fails too often.
   void Reopen(const GenerationEnd& end);
 
   bool IsLeftOut(absl::string_view id) const;
 
-  // Adds `node` and returns its arrival.
+  // Adds `node`, which waits no more, and returns its arrival.
   int64_t Join(MeetingNode node);
 
   // Node `id` takes no part in what follows: nobody waits for it.
   void Remove(absl::string_view id);
 
-  // Nodes that are in, or should come back, without those that are gone.
+  // Nodes that are in, or should come back, or may come, without those that are gone.
   int NumStaying() const;
 
   // The nodes are complete: sorts them by rank.

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -118,6 +120,10 @@ MeetingState StoreRendezvous::Advanced(MeetingState state, Gathering* gathering)
   return state;
 }
 
+bool StoreRendezvous::MayLive(const std::string& id, Gathering* gathering) {
+  return gathering->liveness.Of(id) != Liveness::Life::kSilent;
+}
+
 bool StoreRendezvous::EndedUnseen(MeetingState* state, Gathering* gathering) {
   if (!options_.store_apart || state->Find(options_.id) != nullptr) return false;
   int heard = 0;
@@ -175,13 +181,12 @@ void StoreRendezvous::JoinIfAbsent(MeetingState* state, Gathering* gathering) {
     std::erase_if(state->nodes,
                   [&](const MeetingNode& node) { return node.fixed_rank == options_.fixed_rank; });
   }
-  std::erase(state->waiting, options_.id);
   arrival_ = state->Join(
       {.id = options_.id, .host = options_.host, .fixed_rank = options_.fixed_rank, .arrival = arrival_});
 }
 
 bool StoreRendezvous::RankIsFree(const MeetingState& state, Gathering* gathering) {
-  if (options_.fixed_rank < 0) return static_cast<int>(state.nodes.size()) < state.max_nodes;
+  if (options_.fixed_rank < 0) return HasPlace(state, gathering);
   for (const MeetingNode& node : state.nodes) {
     if (node.fixed_rank != options_.fixed_rank) continue;
     const Liveness::Life life = gathering->liveness.Of(node.id);
@@ -190,6 +195,17 @@ bool StoreRendezvous::RankIsFree(const MeetingState& state, Gathering* gathering
     return life == Liveness::Life::kSilent;
   }
   return true;
+}
+
+// Places are kept for those of the generation before, until they are known to be gone.
+bool StoreRendezvous::HasPlace(const MeetingState& state, Gathering* gathering) {
+  auto taken = std::ssize(state.nodes);
+  if (!absl::c_linear_search(state.expected, options_.id)) {
+    taken += absl::c_count_if(state.expected, [&](const std::string& id) {
+      return state.Find(id) == nullptr && MayLive(id, gathering);
+    });
+  }
+  return taken < state.max_nodes;
 }
 
 void StoreRendezvous::RunIfComplete(MeetingState* state, Gathering* gathering) {
@@ -209,9 +225,10 @@ void StoreRendezvous::RunIfComplete(MeetingState* state, Gathering* gathering) {
   }
   if (!gathering->enough_since) gathering->enough_since = Clock::now();
   bool all_back = !state->expected.empty();
-  for (const std::string& id : state->expected) {
-    if (state->Find(id) != nullptr) continue;
-    all_back = all_back && gathering->liveness.Of(id) == Liveness::Life::kSilent;
+  for (const std::vector<std::string>* const ids : {&state->expected, &state->waiting}) {
+    for (const std::string& id : *ids) {
+      if (state->Find(id) == nullptr && MayLive(id, gathering)) all_back = false;
+    }
   }
   if (num_nodes >= state->max_nodes || all_back ||
       Clock::now() - *gathering->enough_since >= options_.last_call) {

@@ -51,7 +51,7 @@ struct StoreRendezvousOptions {
 //
 // A generation begins when max_nodes are there, or last_call after min_nodes are. After one that ended badly,
 // it begins as soon as every node that was in it and lives has come back, if those are min_nodes at least. A
-// node keeps its place in the order as long as its launcher lives. A node that comes to a running job with
+// node keeps its place, also in the order, as long as its launcher lives. A node that comes to a running job with
 // room for it ends the generation (kGrow), which costs no restart; one for which there is no room waits. A node that is told
 // to stop (kLeft) costs none either: the others go on if they are min_nodes, or wait for one in its place if there may be
 // restarts at all: without, the job is over once the nodes that stay are too few. The store of a node that keeps it goes with
@@ -85,6 +85,7 @@ class StoreRendezvous final : public Rendezvous {
   bool IsNewToMe(const MeetingState& state) const;
   MeetingState Advanced(MeetingState state, Gathering* gathering);
   void JoinIfAbsent(MeetingState* state, Gathering* gathering);
+  static bool MayLive(const std::string& id, Gathering* gathering);
   // Whether the generation that runs has lost all its nodes, so that none of them can tell; then it has ended.
   bool EndedUnseen(MeetingState* state, Gathering* gathering);
   void RequireFit(const MeetingState& state);
@@ -92,6 +93,7 @@ class StoreRendezvous final : public Rendezvous {
   // What a node that was left out is told once the job is over, as if it had been there.
   std::optional<Assignment> LookOn(const MeetingState& state);
   bool RankIsFree(const MeetingState& state, Gathering* gathering);
+  bool HasPlace(const MeetingState& state, Gathering* gathering);
   void RunIfComplete(MeetingState* state, Gathering* gathering);
   Assignment Begin(const MeetingState& state);
   bool BeatsGoThrough() const;
