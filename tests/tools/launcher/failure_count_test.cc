@@ -121,39 +121,91 @@ TEST(FailureCountTest, NodesThatWaitAreNotCounted) {
   }
 }
 
-// The node that keeps the store stays until the job is over, so that the others can go on.
-TEST(FailureCountTest, TheStoresNodeWaitsOutsideForTheEnd) {
-  const auto store = std::make_shared<HashStore>();
-  const auto options = [&](const std::string& id) {
-    StoreRendezvousOptions made = Options(id, 1, 2);
-    made.max_restarts = 100;
-    made.holds_store = id == "a";
-    made.join_timeout = milliseconds(300);
-    return made;
-  };
-  Node a(store, options("a")), b(store, options("b"));
-  StartInOrder(store, {&a, &b});
-  for (int failure = 0; failure < 3; ++failure) {
-    a.Get();
-    b.Get();
-    GenerationEnd end = Failure("x");
-    end.node = "a";
-    a.rendezvous->Publish(end);
-    b.AwaitEnd();
-    a.Start();
-    b.Start();
+// The node that keeps the store stays until the job is over, so that the others can go on. Here it is "a", left out; "b"
+// runs alone.
+struct StoresNodeLeftOut {
+  explicit StoresNodeLeftOut(milliseconds join_timeout) {
+    const auto options = [&](const std::string& id) {
+      StoreRendezvousOptions made = Options(id, 1, 2);
+      made.max_restarts = 100;
+      made.holds_store = id == "a";
+      made.join_timeout = join_timeout;
+      return made;
+    };
+    a = std::make_unique<Node>(store, options("a"));
+    b = std::make_unique<Node>(store, options("b"));
+    StartInOrder(store, {a.get(), b.get()});
+    for (int failure = 0; failure < 3; ++failure) {
+      a->Get();
+      b->Get();
+      GenerationEnd end = Failure("x");
+      end.node = "a";
+      a->rendezvous->Publish(end);
+      b->AwaitEnd();
+      a->Start();
+      b->Start();
+    }
+    EXPECT_EQ(b->Get().num_nodes, 1);
   }
-  EXPECT_EQ(b.Get().num_nodes, 1);
-  EXPECT_TRUE(IsWaiting(a, milliseconds(600)));
-  b.rendezvous->Done();
+
+  // "b" is told to stop, or its machine dies.
+  void LoseB(bool is_told) {
+    if (is_told) {
+      b->rendezvous->Publish(
+          {.kind = GenerationEnd::Kind::kLeft, .restart = true, .node = "b", .headline = "left"});
+      b->rendezvous->Leave();
+    }
+    b.reset();
+  }
+
+  const std::shared_ptr<HashStore> store = std::make_shared<HashStore>();
+  std::unique_ptr<Node> a, b;
+};
+
+TEST(FailureCountTest, TheStoresNodeWaitsOutsideForTheEnd) {
+  StoresNodeLeftOut nodes(milliseconds(1000));
+  EXPECT_TRUE(IsWaiting(*nodes.a, milliseconds(2000)));
+  nodes.b->rendezvous->Done();
   // Then it is told how, and stays until b has read that too.
-  a.Get();
-  EXPECT_EQ(a.AwaitEnd().kind, GenerationEnd::Kind::kFinished);
-  auto leaving = std::async(std::launch::async, [&] { a.rendezvous->Leave(); });
+  nodes.a->Get();
+  EXPECT_EQ(nodes.a->AwaitEnd().kind, GenerationEnd::Kind::kFinished);
+  auto leaving = std::async(std::launch::async, [&] { nodes.a->rendezvous->Leave(); });
   EXPECT_EQ(leaving.wait_for(milliseconds(200)), std::future_status::timeout);
-  EXPECT_EQ(b.AwaitEnd().kind, GenerationEnd::Kind::kFinished);
-  b.rendezvous->Leave();
+  EXPECT_EQ(nodes.b->AwaitEnd().kind, GenerationEnd::Kind::kFinished);
+  nodes.b->rendezvous->Leave();
   EXPECT_EQ(leaving.wait_for(kLong), std::future_status::ready);
+}
+
+TEST(FailureCountTest, TheStoresNodeDoesNotWaitOutsideForANodeThatIsGone) {
+  for (const bool is_told : {true, false}) {
+    StoresNodeLeftOut nodes(milliseconds(1000));
+    nodes.LoseB(is_told);
+    // As long as another may come.
+    ASSERT_FALSE(IsWaiting(*nodes.a, kLong / 2)) << is_told;
+    EXPECT_EQ(MessageOf([&] { nodes.a->next.get(); }),
+              "waited 1 s: 0 of 1 nodes are at meet:5; --rdzv_conf=join_timeout=SECONDS waits longer");
+    EXPECT_EQ(MeetingState::FromText(nodes.store->TryGet("state").value()).closed,
+              "node host_a has waited in vain");
+  }
+}
+
+TEST(FailureCountTest, AnotherGoesOnInTheStoreOfANodeThatIsLeftOut) {
+  for (const bool is_told : {true, false}) {
+    StoresNodeLeftOut nodes(kLong);
+    nodes.LoseB(is_told);
+    StoreRendezvousOptions options = Options("c", 1, 2);
+    options.max_restarts = 100;
+    Node c(nodes.store, options);
+    c.Start();
+    ASSERT_FALSE(IsWaiting(c, kLong / 2)) << is_told;
+    const Assignment of_c = c.Get();
+    EXPECT_EQ(of_c.generation, 4);
+    EXPECT_EQ(of_c.num_nodes, 1);
+    EXPECT_TRUE(IsWaiting(*nodes.a, milliseconds(100)));
+    c.rendezvous->Done();
+    nodes.a->Get();
+    EXPECT_EQ(nodes.a->AwaitEnd().kind, GenerationEnd::Kind::kFinished);
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ constexpr std::chrono::seconds kPatience{3};
 // What one call of Next keeps between its looks at the state.
 struct StoreRendezvous::Gathering {
   Clock::time_point begin = Clock::now();
+  Clock::time_point gathers_since = begin;  // what join_timeout is of
   std::optional<Clock::time_point> enough_since = std::nullopt;
   Liveness liveness;
   bool said = false;
@@ -57,7 +58,7 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
                                                      .max_nodes = options_.max_nodes,
                                                      .workers_per_node = options_.workers_per_node}
                                       : MeetingState::FromText(text);
-    if (state.IsLeftOut(options_.id) && options_.holds_store && !state.closed.empty()) {
+    if (options_.holds_store && state.Find(options_.id) == nullptr && !state.closed.empty()) {
       if (std::optional<Assignment> over = LookOn(state)) return over;
     }
     // Even of a generation that others have ended meanwhile this node was a part.
@@ -68,8 +69,8 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
       state = MeetingState::FromText(desired);
     }
     if (IsNewToMe(state)) return Begin(state);
-    if (state.IsLeftOut(options_.id)) gathering.begin = Clock::now();  // it waits for the job's end alone
-    if (Clock::now() - gathering.begin >= options_.join_timeout) {
+    if (!CountsJoinTimeout(state, &gathering)) gathering.gathers_since = Clock::now();
+    if (Clock::now() - gathering.gathers_since >= options_.join_timeout) {
       const MeetingState without_me = Withdraw(absl::StrCat("node ", options_.host, " has waited in vain"));
       if (IsNewToMe(without_me)) return Begin(without_me);
       ThrowTooFew(state);
@@ -77,6 +78,11 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
     SayWhoIsMissing(state, &gathering);
     std::this_thread::sleep_for(options_.poll);
   }
+}
+
+// A node outside waits as long as the job runs, and one that is left out as long as there are others.
+bool StoreRendezvous::CountsJoinTimeout(const MeetingState& state, Gathering* gathering) {
+  return !state.running && (!state.IsLeftOut(options_.id) || !AnyMayLive(state, gathering));
 }
 
 // Where this node's own signs of life wait for room in the store, those of the others do, too.
@@ -100,24 +106,31 @@ MeetingState StoreRendezvous::Advanced(MeetingState state, Gathering* gathering)
     Throw(absl::StatusCode::kAborted, "the job is over: ", state.closed);
   }
   RequireFit(state);
-  if (state.IsLeftOut(options_.id) && !options_.holds_store) ThrowLeftOut();
+  if (state.IsLeftOut(options_.id) && !options_.holds_store) Throw(absl::StatusCode::kAborted, WhyLeftOut());
   const bool member = state.Find(options_.id) != nullptr;
   if (state.running && member && state.generation == current_.generation) {
     const std::optional<GenerationEnd> end = End();
     WEFT_CHECK(end && end->restart, "generation ", state.generation, " has not ended, or is the last");
     Reopen(&state, *end);
   }
-  if (state.IsLeftOut(options_.id)) return state;
+  const bool left_out = state.IsLeftOut(options_.id);
   if (state.running) {
-    if (!member &&
-        std::find(state.waiting.begin(), state.waiting.end(), options_.id) == state.waiting.end()) {
+    if (!member && !left_out && !absl::c_linear_search(state.waiting, options_.id)) {
       state.waiting.push_back(options_.id);
     }
     if (!EndedUnseen(&state, gathering)) return state;
   }
+  if (left_out) return state;
   JoinIfAbsent(&state, gathering);
   RunIfComplete(&state, gathering);
   return state;
+}
+
+// Looks at each every time, so that it knows of all as long.
+bool StoreRendezvous::AnyMayLive(const MeetingState& state, Gathering* gathering) {
+  std::vector<std::string> ids = state.expected;
+  for (const MeetingNode& node : state.nodes) ids.push_back(node.id);
+  return absl::c_count_if(ids, [&](const std::string& id) { return MayLive(id, gathering); }) > 0;
 }
 
 bool StoreRendezvous::MayLive(const std::string& id, Gathering* gathering) {
@@ -125,13 +138,15 @@ bool StoreRendezvous::MayLive(const std::string& id, Gathering* gathering) {
 }
 
 bool StoreRendezvous::EndedUnseen(MeetingState* state, Gathering* gathering) {
-  if (!options_.store_apart || state->Find(options_.id) != nullptr) return false;
-  int heard = 0;
-  for (const MeetingNode& node : state->nodes)
-    heard += gathering->liveness.Of(node.id) != Liveness::Life::kSilent;
-  if (heard > 0) return false;
-  GenerationEnd end = {
-      .kind = GenerationEnd::Kind::kLost, .restart = true, .headline = "all nodes were lost"};
+  if (!options_.store_apart && !options_.holds_store) return false;
+  if (state->Find(options_.id) != nullptr || AnyMayLive(*state, gathering)) return false;
+  GenerationEnd end = {.kind = GenerationEnd::Kind::kLost,
+                       .restart = true,
+                       .exit_code = 1,
+                       .headline = "all nodes were lost",
+                       .saved = HasSaved(state->generation)};
+  // In a store apart others go on, however often that happens.
+  end.restart = options_.store_apart || MayGoOn(end, *state);
   end = GenerationEnd::FromText(store_->CompareSet(EndKey(state->generation), "", end.ToText()));
   if (!end.restart) state->closed = end.WhyOver();
   if (end.restart) Reopen(state, end);
@@ -155,11 +170,14 @@ void StoreRendezvous::RequireFit(const MeetingState& state) {
 std::optional<Assignment> StoreRendezvous::LookOn(const MeetingState& state) {
   const std::optional<std::string> end = store_->TryGet(EndKey(state.generation));
   if (!end) return std::nullopt;
+  const GenerationEnd last = GenerationEnd::FromText(*end);
+  // The job is over for what came after, such as too few nodes that stay.
+  if (last.restart) return std::nullopt;
   looks_on_ = true;
   const std::lock_guard<std::mutex> lock(mutex_);
   current_ = state;
   end_.reset();
-  SetEndLocked(state.generation, GenerationEnd::FromText(*end));
+  SetEndLocked(state.generation, last);
   return Assignment{.generation = state.generation,
                     .restarts = state.restarts,
                     .num_nodes = static_cast<int>(state.nodes.size()),
@@ -168,10 +186,10 @@ std::optional<Assignment> StoreRendezvous::LookOn(const MeetingState& state) {
                     .master_port = options_.master_port};
 }
 
-void StoreRendezvous::ThrowLeftOut() const {
-  Throw(absl::StatusCode::kAborted, "node ", options_.host, " is left out of the job: its workers failed ",
-        MeetingState::kMostFailures, " times within ", MeetingState::kFailureWindow / 60,
-        " minutes without a save between them");
+std::string StoreRendezvous::WhyLeftOut() const {
+  return absl::StrCat("node ", options_.host, " is left out of the job: its workers failed ",
+                      MeetingState::kMostFailures, " times within ", MeetingState::kFailureWindow / 60,
+                      " minutes without a save between them");
 }
 
 void StoreRendezvous::JoinIfAbsent(MeetingState* state, Gathering* gathering) {
@@ -292,13 +310,16 @@ std::string StoreRendezvous::Presence(const MeetingState& state) const {
   }
   const std::string hosts = absl::StrJoin(
       state.nodes, ", ", [](std::string* out, const MeetingNode& node) { absl::StrAppend(out, node.host); });
-  return absl::StrCat(state.nodes.size(), " of ", state.min_nodes, " nodes are at ", where, " (", hosts, ")");
+  return absl::StrCat(state.nodes.size(), " of ", state.min_nodes, " nodes are at ", where,
+                      hosts.empty() ? "" : absl::StrCat(" (", hosts, ")"));
 }
 
 void StoreRendezvous::SayWhoIsMissing(const MeetingState& state, Gathering* gathering) const {
   if (gathering->said || !options_.say || Clock::now() - gathering->begin < kPatience) return;
   gathering->said = true;
-  options_.say(absl::StrCat("waiting: ", Presence(state)));
+  options_.say(state.IsLeftOut(options_.id)
+                   ? absl::StrCat(WhyLeftOut(), "; it keeps the store until the job is over")
+                   : absl::StrCat("waiting: ", Presence(state)));
 }
 
 void StoreRendezvous::ThrowTooFew(const MeetingState& state) const {

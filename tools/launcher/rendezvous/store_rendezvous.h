@@ -35,7 +35,7 @@ struct StoreRendezvousOptions {
   std::chrono::milliseconds poll{100};              // between looks at what the others wrote
   std::chrono::milliseconds beat{500};              // between this node's signs of life
   std::chrono::milliseconds silence{5000};          // a node without one for so long is lost
-  std::chrono::milliseconds join_timeout{600'000};  // for enough nodes to come
+  std::chrono::milliseconds join_timeout{600'000};  // for enough nodes to come, where no generation runs
   std::chrono::milliseconds last_call{30'000};      // for more than min_nodes, once those are there
 
   std::function<void(const std::string&)> say = {};  // a line for the user: whom one waits for
@@ -52,13 +52,15 @@ struct StoreRendezvousOptions {
 // A generation begins when max_nodes are there, or last_call after min_nodes are. After one that ended badly,
 // it begins as soon as every node that was in it and lives has come back, if those are min_nodes at least. A
 // node keeps its place, also in the order, as long as its launcher lives. A node that comes to a running job with
-// room for it ends the generation (kGrow), which costs no restart; one for which there is no room waits. A node that is told
+// room for it ends the generation (kGrow), which costs no restart; one for which there is no room waits, as long as the job
+// runs. A node that is told
 // to stop (kLeft) costs none either: the others go on if they are min_nodes, or wait for one in its place if there may be
 // restarts at all: without, the job is over once the nodes that stay are too few. The store of a node that keeps it goes with
 // it, and the job.
 //
 // A node whose workers were the first to fail three times within ten minutes, without a save between them, is left out
-// if the others are enough: it cannot take part again.
+// if the others are enough: it cannot take part again. Where it keeps the store, it stays until the job is over, or
+// nobody has come for join_timeout after the others were gone. So does the store's node if it finds no place.
 //
 // Each node watches the next: one that falls silent ends the generation (kLost). So after a loss the others
 // begin again within silence + the time that stopping their workers takes + beat and poll.
@@ -86,11 +88,16 @@ class StoreRendezvous final : public Rendezvous {
   MeetingState Advanced(MeetingState state, Gathering* gathering);
   void JoinIfAbsent(MeetingState* state, Gathering* gathering);
   static bool MayLive(const std::string& id, Gathering* gathering);
-  // Whether the generation that runs has lost all its nodes, so that none of them can tell; then it has ended.
+  // Of the nodes that are in or should come back.
+  static bool AnyMayLive(const MeetingState& state, Gathering* gathering);
+  // Whether the time that this node waits is one in which nodes ought to come.
+  bool CountsJoinTimeout(const MeetingState& state, Gathering* gathering);
+  // Whether the generation that runs has lost all its nodes, so that none of them can tell; then it has ended. Somebody
+  // outside finds that whose store lives on: its own, or one apart.
   bool EndedUnseen(MeetingState* state, Gathering* gathering);
   void RequireFit(const MeetingState& state);
-  [[noreturn]] void ThrowLeftOut() const;
-  // What a node that was left out is told once the job is over, as if it had been there.
+  std::string WhyLeftOut() const;
+  // What the store's node, which had no place or was left out, is told once the job is over, as if it had been there.
   std::optional<Assignment> LookOn(const MeetingState& state);
   bool RankIsFree(const MeetingState& state, Gathering* gathering);
   bool HasPlace(const MeetingState& state, Gathering* gathering);
