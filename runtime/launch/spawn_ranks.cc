@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <iostream>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
@@ -31,6 +33,18 @@ using Clock = std::chrono::steady_clock;
 
 // Tells a rank that this program has started it, and no other launcher.
 constexpr char kSpawned[] = "WEFT_SPAWNED";
+
+// What a launcher above this program has told it of its own job, and how to reach that job's store: not so in this one, whose
+// store is this process's, in clear on the loopback.
+constexpr std::array kOfAnotherJob = {"WEFT_STORE_CA",
+                                      "WEFT_STORE_CERT",
+                                      "WEFT_STORE_KEY",
+                                      "WEFT_STORE_SERVER_NAME",
+                                      "WEFT_STORE_GRACE_MS",
+                                      "WEFT_SUSPICION_MS",
+                                      "WEFT_SNAPSHOT_MEMORY",
+                                      "TORCHELASTIC_USE_AGENT_STORE",
+                                      "TORCHELASTIC_MAX_RESTARTS"};
 
 // The ranks, from their start to their end; stops those that run when it ends.
 class Ranks {
@@ -144,7 +158,8 @@ std::vector<std::string> EnvironmentOf(int rank, const Job& job, const std::stri
   for (const auto& [name, value] : told) own[name] = value;
   std::vector<std::string> variables;
   for (const std::string& variable : WholeEnvironment()) {
-    if (own.count(variable.substr(0, variable.find('='))) == 0) variables.push_back(variable);
+    const std::string name = variable.substr(0, variable.find('='));
+    if (own.count(name) == 0 && !absl::c_linear_search(kOfAnotherJob, name)) variables.push_back(variable);
   }
   for (const auto& [name, value] : own) variables.push_back(absl::StrCat(name, "=", value));
   return variables;

@@ -14,7 +14,9 @@
 namespace weft {
 
 struct SpawnOptions {
-  std::map<std::string, std::string> variables = {};  // of each rank's environment, beside this process's
+  // Of each rank's environment, beside this process's; from that ranks do not have what launchers say of jobs and their
+  // stores (WEFT_STORE_CA, WEFT_SNAPSHOT_MEMORY, ...).
+  std::map<std::string, std::string> variables = {};
   // Where each rank may say why it fails: FOLDER/<rank>/error.json. Empty: a folder of its own, which is removed at the end.
   std::string error_folder = {};
   // For the others to end after one has failed, by SIGTERM; then SIGKILL.

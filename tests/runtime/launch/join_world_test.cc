@@ -6,8 +6,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -148,9 +150,9 @@ TEST(JoinWorldTest, AFileOfAnEarlierWorldIsNamed) {
   EXPECT_EQ(join(2, "tcp://a:1"), "rank 2 of a world of 2: expected 0 to 1");
 }
 
-ProcessEnd Spawn(const std::string& how) {
+ProcessEnd Spawn(const std::string& how, const std::map<std::string, std::string>& variables = {}) {
   Processes processes;
-  processes.Start({kProgram, "spawn", how, "3"}, {});
+  processes.Start({kProgram, "spawn", how, "3"}, variables);
   return processes.Wait(seconds(60))[0];
 }
 
@@ -159,6 +161,27 @@ TEST(SpawnRanksTest, RunsAFunctionOnRanksOfThisProgram) {
   EXPECT_EQ(end.exit_code, 0) << end.err;
   for (int rank = 0; rank < 3; ++rank)
     EXPECT_THAT(end.out, HasSubstr(absl::StrCat("rank ", rank, " of 3: 6\n")));
+}
+
+// Its store is its own, in clear: what is exported for the stores of other jobs does not reach its ranks.
+TEST(SpawnRanksTest, RanksKnowNothingOfOtherJobs) {
+  const std::map<std::string, std::string> of_others = {
+      {"WEFT_STORE_CA", "/nonexistent/ca.pem"},    {"WEFT_STORE_CERT", "/nonexistent/node.pem"},
+      {"WEFT_STORE_KEY", "/nonexistent/node.key"}, {"WEFT_STORE_SERVER_NAME", "node0"},
+      {"WEFT_SNAPSHOT_MEMORY", "1:3,4,5,6"},       {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  const ProcessEnd end = Spawn("well", of_others);
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  std::string names;
+  for (const auto& [name, value] : of_others) {
+    setenv(name.c_str(), value.c_str(), /*replace=*/1);
+    absl::StrAppend(&names, "$", name);
+  }
+  EXPECT_EQ(SpawnRanks(1, {"sh", "-c", absl::StrCat("[ -z \"", names, "\" ]")}).ExitCode(), 0);
+  // Unless they are meant.
+  const std::string meant = "[ \"$WEFT_SNAPSHOT_MEMORY\" = 7:8 ]";
+  EXPECT_EQ(SpawnRanks(1, {"sh", "-c", meant}, {.variables = {{"WEFT_SNAPSHOT_MEMORY", "7:8"}}}).ExitCode(),
+            0);
+  for (const auto& [name, value] : of_others) unsetenv(name.c_str());
 }
 
 TEST(SpawnRanksTest, OneThatFailsEndsAll) {
