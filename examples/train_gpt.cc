@@ -10,6 +10,7 @@
 // (examples/gpt/gpt_plan.h). Prints the plan, a progress line with loss and tokens/s, validation losses, and at
 // the end a sample of generated text.
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -262,12 +263,14 @@ int Train(const ParsedFlags& parsed) {
   std::optional<Tracer> tracer;
   if (!run.trace.empty()) tracer.emplace();
   std::string trace = run.trace;
+  std::atomic<bool> has_trained = false;  // a spare has not: the trace is that of rank 0 there
   MemorySavings savings = {.names = {}, .allow_spares = run.allow_spares, .before_again = [&] {
                              inputs.resumed = ResumeFromFlags(parsed);  // what was saved meanwhile
                            }};
   for (const NamedPlan& plan : run.plans) savings.names.push_back(plan.name);
   RunWithinMemory(static_cast<int>(run.mesh.num_ranks()), savings,
                   [&](World& world, int saving) {
+                    has_trained = true;
                     // A process writes its own rank's spans.
                     if (RanksAreProcesses(run.backend) && world.rank() > 0)
                       absl::StrAppend(&trace, ".", world.rank());
@@ -284,7 +287,7 @@ int Train(const ParsedFlags& parsed) {
                    .tracer = tracer ? &*tracer : nullptr,
                    .check_issue_order = run.check_issue_order,
                    .deterministic = run.deterministic});
-  if (tracer) tracer->WriteChromeTrace(trace);
+  if (tracer && has_trained) tracer->WriteChromeTrace(trace);
   return StopSignal() == 0 ? 0 : 128 + StopSignal();
 }
 
