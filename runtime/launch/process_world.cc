@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "runtime/base/error.h"
 #include "runtime/device/device_queue.h"
 #include "runtime/launch/device_backend_choice.h"
@@ -116,7 +118,10 @@ void ProcessWorld::PeerIsGone(int gone, const std::string& how) {
 void ProcessWorld::WriteFlightRecord() noexcept {
   if (environment_.flight_dir.empty()) return;
   try {
-    WriteFlight(environment_.flight_dir, rank(), size(), flight_recorder());
+    WriteFlight(environment_.flight_dir, rank(), size(), flight_recorder(),
+                {.run_id = environment_.run_id,
+                 .generation = environment_.restart_count,
+                 .time_ms = absl::ToUnixMillis(absl::Now())});
   } catch (const std::exception&) {
     // The run fails for a better reason.
   }

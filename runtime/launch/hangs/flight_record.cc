@@ -44,6 +44,7 @@ struct Operation {
 struct Record {
   int rank = 0;
   int world_size = 0;
+  FlightLife life;
   std::string activity;
   std::map<std::string, std::vector<int>> groups;                    // ranks by key
   std::map<std::string, uint64_t> num_collectives;                   // by key
@@ -57,6 +58,9 @@ Record Parse(const std::string& text) {
     Record record;
     item.at("rank").get_to(record.rank);
     item.at("world_size").get_to(record.world_size);
+    item.at("run_id").get_to(record.life.run_id);
+    item.at("generation").get_to(record.life.generation);
+    item.at("time_ms").get_to(record.life.time_ms);
     item.at("activity").get_to(record.activity);
     for (const json& group : item.at("groups")) {
       const std::string key = group.at("key").get<std::string>();
@@ -124,12 +128,34 @@ std::string GroupReport(const std::string& key, const std::vector<int>& ranks,
   return absl::StrCat("group ", key, ": ", furthest, " collectives\n", lines);
 }
 
+// Takes out the records that are not of the last life, and returns a line for each. By time, since a run that is begun
+// again under the same name counts its generations from 0.
+std::string TakeOutEarlierLives(std::map<int, Record>* records) {
+  FlightLife last = {.time_ms = -1};
+  for (const auto& [rank, record] : *records) {
+    if (record.life.time_ms > last.time_ms) last = record.life;
+  }
+  std::string lines;
+  std::erase_if(*records, [&](const auto& entry) {
+    const FlightLife& life = entry.second.life;
+    if (life.run_id == last.run_id && life.generation == last.generation) return false;
+    absl::StrAppend(&lines, "rank ", entry.first, ": its record is of generation ", life.generation,
+                    " of run ", life.run_id, ", not of generation ", last.generation, " of run ", last.run_id,
+                    ": left out\n");
+    return true;
+  });
+  return lines;
+}
+
 }  // namespace
 
-std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorder) {
+std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorder, const FlightLife& life) {
   const FlightSnapshot snapshot = recorder.Snapshot();
   json record = {{"rank", rank},
                  {"world_size", world_size},
+                 {"run_id", life.run_id},
+                 {"generation", life.generation},
+                 {"time_ms", life.time_ms},
                  {"activity", snapshot.activity},
                  {"groups", json::array()},
                  {"entries", json::array()}};
@@ -149,12 +175,13 @@ std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorde
   return record.dump(1);
 }
 
-void WriteFlight(const std::string& folder, int rank, int world_size, const FlightRecorder& recorder) {
+void WriteFlight(const std::string& folder, int rank, int world_size, const FlightRecorder& recorder,
+                 const FlightLife& life) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string path = absl::StrCat(folder, "/flight_rank_", rank, ".json");
   std::ofstream file(path);
-  file << FlightToJson(rank, world_size, recorder) << "\n";
+  file << FlightToJson(rank, world_size, recorder, life) << "\n";
   file.close();
   WEFT_REQUIRE(file.good(), "flight record: cannot write ", path);
 }
@@ -166,7 +193,7 @@ std::string FlightReport(const std::vector<std::string>& records) {
     const int rank = record.rank;
     WEFT_REQUIRE(by_rank.emplace(rank, std::move(record)).second, "two flight records of rank ", rank);
   }
-  std::string report;
+  std::string report = TakeOutEarlierLives(&by_rank);
   std::map<std::string, std::vector<int>> groups;
   for (const auto& [rank, record] : by_rank) {
     groups.insert(record.groups.begin(), record.groups.end());

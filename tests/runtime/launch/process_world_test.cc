@@ -4,9 +4,13 @@
 #include <signal.h>
 
 #include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
@@ -19,6 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::HasSubstr;
 
 constexpr int kRanks = 4;
 constexpr double kBoundSeconds = 30;  // of what need not wait for the timeout of a minute
@@ -240,12 +245,13 @@ TEST(ProcessWorldTest, TheLaunchersWordOnADeathIsPassedOn) {
 TEST(ProcessWorldTest, FlightRecordsAreLeftBehind) {
   const std::string folder = testing::TempDir() + "/records";
   JobOptions job;
-  job.variables = {{"WEFT_FLIGHT_DIR", folder}};
+  job.variables = {{"WEFT_FLIGHT_DIR", folder}, {"TORCHELASTIC_RESTART_COUNT", "3"}};
   RunJob("throw", 3, job);
   for (int rank = 0; rank < kRanks; ++rank) {
-    FILE* const file = fopen(absl::StrCat(folder, "/flight_rank_", rank, ".json").c_str(), "r");
-    EXPECT_NE(file, nullptr) << rank;
-    if (file != nullptr) fclose(file);
+    std::ifstream file(absl::StrCat(folder, "/flight_rank_", rank, ".json"));
+    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    EXPECT_THAT(text, HasSubstr("\"generation\": 3,\n")) << rank;
+    EXPECT_THAT(text, HasSubstr("\"run_id\": \"weft\",\n")) << rank;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/message_of.h"
 
@@ -21,7 +22,7 @@ FlightEntry Entry(CollectiveKind kind, uint64_t sequence, int64_t count) {
 }
 
 // Of three ranks: all agree on #1; of #2 rank 1 has another count, rank 2 has not entered.
-std::vector<std::string> Records() {
+std::vector<std::string> Records(const FlightLife& life = {}) {
   std::vector<std::string> records;
   for (int rank = 0; rank < 3; ++rank) {
     FlightRecorder recorder;
@@ -33,15 +34,19 @@ std::vector<std::string> Records() {
     FlightEntry second = Entry(CollectiveKind::kAllReduce, 2, rank == 1 ? 5 : 4);
     second.tag.path_id = 4;
     if (rank < 2) recorder.Issue(dp, second);
-    records.push_back(FlightToJson(rank, 3, recorder));
+    records.push_back(FlightToJson(rank, 3, recorder, life));
   }
   return records;
 }
 
 TEST(FlightRecordTest, JsonHoldsWhatTheHeaderSays) {
-  const nlohmann::json record = nlohmann::json::parse(Records()[0]);
+  const nlohmann::json record =
+      nlohmann::json::parse(Records({.run_id = "tale", .generation = 2, .time_ms = 1234})[0]);
   EXPECT_EQ(record["rank"], 0);
   EXPECT_EQ(record["world_size"], 3);
+  EXPECT_EQ(record["run_id"], "tale");
+  EXPECT_EQ(record["generation"], 2);
+  EXPECT_EQ(record["time_ms"], 1234);
   EXPECT_EQ(record["activity"], "training step");
   EXPECT_EQ(record["groups"][0]["key"], "dp[0,1,2]#0");
   EXPECT_EQ(record["groups"][0]["ranks"], nlohmann::json({0, 1, 2}));
@@ -77,6 +82,28 @@ TEST(FlightRecordTest, ARankWithoutARecordAndMessagesUnderWayAreTold) {
   EXPECT_NE(report.find("rank 0: send_recv(96 bytes) on pp[0,1]#0, running for 2."), std::string::npos)
       << report;
   EXPECT_NE(report.find("rank 1: no record"), std::string::npos) << report;
+}
+
+// A rank that was killed leaves no record, and its file of an earlier failure stays.
+TEST(FlightRecordTest, RecordsOfEarlierLivesAreNamedAndLeftOut) {
+  const FlightLife last = {.run_id = "tale", .generation = 1, .time_ms = 5000};
+  const std::vector<std::string> present = Records(last);
+  // Of the same run; of another; of one of the same name that had restarted more often.
+  for (const FlightLife& earlier : {FlightLife{.run_id = "tale", .generation = 0, .time_ms = 4000},
+                                    FlightLife{.run_id = "other", .generation = 1, .time_ms = 4000},
+                                    FlightLife{.run_id = "tale", .generation = 3, .time_ms = 4000}}) {
+    const std::string report = FlightReport({present[0], present[1], Records(earlier)[2]});
+    for (const std::string& part :
+         {absl::StrCat("rank 2: its record is of generation ", earlier.generation, " of run ", earlier.run_id,
+                       ", not of generation 1 of run tale: left out\n"),
+          std::string("  rank 2: no record\n"),
+          std::string("    rank 0: all_reduce(f32, sum, count 4) (head), running, 2.")}) {
+      EXPECT_NE(report.find(part), std::string::npos) << part << "\nin\n" << report;
+    }
+    for (const char* part : {"rank 2: not entered", "rank 2: data loader"}) {
+      EXPECT_EQ(report.find(part), std::string::npos) << report;
+    }
+  }
 }
 
 TEST(FlightRecordTest, ARunWithoutTroubleSaysSo) {
