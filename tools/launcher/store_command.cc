@@ -66,11 +66,12 @@ FlagsUsage StoreUsage() {
           "Keeps the store of a job apart from its nodes: weft_run store --dir=DIR [flags]\n"
           "\n"
           "It may be killed at any moment and begun again with the same --dir and --port: it has then every\n"
-          "write that it has answered, and nodes and ranks come back to it. WEFT_STORE_TOKEN and "
-          "WEFT_STORE_CA,\n"
-          "_CERT and _KEY say who may join. Several jobs may share it, each by its own --rdzv_id.",
+          "write that it has answered, and nodes and ranks come back to it. WEFT_STORE_TOKEN, or\n"
+          "WEFT_STORE_CA, _CERT and _KEY, say who may join; without either it serves this machine alone,\n"
+          "unless --host says more. Several jobs may share it, each by its own --rdzv_id.",
       .groups = {{"The store", {"dir", "port", "host", "grace", "suspicion_time", "sync_each"}}},
-      .examples = {"weft_run store --dir=/var/lib/weft/store --port=29400",
+      .examples = {"export WEFT_STORE_TOKEN=SECRET   # the same for all of these",
+                   "weft_run store --dir=/var/lib/weft/store --port=29400",
                    "weft_run --store=node0:29400 --nnodes=2:4 --nproc-per-node=8 train   # on the nodes"}};
 }
 

@@ -113,6 +113,29 @@ kill -TERM $store
 wait $store || fail "the store does not end in good order"
 store=0
 
+# Whom it serves: without a token this machine alone, with one every machine, as the commands that --help prints need.
+listens_at() {
+  local hex
+  printf -v hex '%04X' "$1"
+  awk -v port=":$hex\$" '$4 == "0A" && $2 ~ port { sub(/:.*/, "", $2); printf "%s", $2 }' /proc/net/tcp /proc/net/tcp6
+}
+for token in "" secret; do
+  WEFT_STORE_TOKEN=$token "$weft_run" store --dir="alone$token" --port=0 > "alone$token.out" 2> "alone$token.err" &
+  store=$!
+  await "alone$token.out" : 1
+  where=$(listens_at "$(sed 's/.*://' "alone$token.out")")
+  if [[ -z $token ]]; then
+    [[ $where == *0100007F ]] || fail "without a token it listens at '$where'"
+  else
+    [[ $where == *00000000 ]] || fail "with a token it listens at '$where'"
+  fi
+  kill -TERM $store
+  wait $store || fail "the store does not end in good order"
+  store=0
+done
+"$weft_run" store --help > help.out
+grep -B1 "weft_run store --dir=/var" help.out | grep -q "export WEFT_STORE_TOKEN=" || fail "--help names no token: $(cat help.out)"
+
 # A store that is not there, and flags that cannot be.
 "$weft_run" --store="$address" --rdzv-conf=join_timeout=1 true > no.out 2> no.err && fail "joined no store"
 grep -q "there is no store at 127.0.0.1:$port" no.err || fail "an absent store: $(cat no.err)"
