@@ -32,7 +32,11 @@ std::string JsonString(const std::string& text) {
 }
 
 // Chrome counts microseconds; three decimals keep every nanosecond, which a double would not.
-std::string Microseconds(int64_t ns) { return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000); }
+std::string Microseconds(int64_t ns) {
+  const char* const sign = ns < 0 ? "-" : "";
+  const uint64_t size = ns < 0 ? -static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
+  return absl::StrFormat("%s%d.%03d", sign, size / 1000, size % 1000);
+}
 
 }  // namespace
 
@@ -91,7 +95,7 @@ std::string Tracer::ToChromeJson() const {
   };
   if (offset_ns != 0) {
     append(R"({"ph":"M","pid":)", records.empty() ? 0 : records[0].rank,
-           R"(,"name":"clock_offset","args":{"us":)", static_cast<double>(offset_ns) / 1000, "}}");
+           R"(,"name":"clock_offset","args":{"us":)", Microseconds(offset_ns), "}}");
   }
   std::set<int> ranks;
   std::set<std::pair<int, int>> lanes;

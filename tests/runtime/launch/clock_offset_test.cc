@@ -2,9 +2,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -38,16 +40,23 @@ TEST(ClockOffsetTest, LiesWithinItsErrorOfTheTruth) {
 }
 
 TEST(ClockOffsetTest, IsWrittenWithTheTrace) {
-  Tracer tracer;
-  tracer.Add(/*rank=*/2, "op", "add", 1000, 2000);
-  tracer.SetClockOffset(-1'500'250);
-  for (const nlohmann::json& event : nlohmann::json::parse(tracer.ToChromeJson())) {
-    if (event["name"] != "clock_offset") continue;
-    EXPECT_EQ(event["pid"], 2);
-    EXPECT_DOUBLE_EQ(event["args"]["us"], -1500.25);
-    return;
+  const std::pair<int64_t, double> cases[] = {{-1'500'250, -1500.25},
+                                              {-250, -0.25},
+                                              {12'345'678'901, 12345678.901},
+                                              {-12'345'678'901, -12345678.901}};
+  for (const auto& [ns, us] : cases) {
+    Tracer tracer;
+    tracer.Add(/*rank=*/2, "op", "add", 1000, 2000);
+    tracer.SetClockOffset(ns);
+    int times = 0;
+    for (const nlohmann::json& event : nlohmann::json::parse(tracer.ToChromeJson())) {
+      if (event["name"] != "clock_offset") continue;
+      ++times;
+      EXPECT_EQ(event["pid"], 2);
+      EXPECT_DOUBLE_EQ(event["args"]["us"], us);
+    }
+    EXPECT_EQ(times, 1) << tracer.ToChromeJson();
   }
-  ADD_FAILURE() << tracer.ToChromeJson();
 }
 
 }  // namespace
