@@ -62,7 +62,7 @@ void Train(World& world, const Plan& plan, int steps) {
 }
 
 int Run() {
-  const Plan plan = Plan::FromJson(ReadTextFile(absl::GetFlag(FLAGS_plan)));
+  const Plan plan = Plan::FromJson(ReadTextFile(UserPath(absl::GetFlag(FLAGS_plan))));
   RunWorld(absl::GetFlag(FLAGS_ranks),
            [&](World& world) {
              if (!absl::GetFlag(FLAGS_own_pieces)) return Train(world, plan, absl::GetFlag(FLAGS_steps));

@@ -30,7 +30,7 @@ FlagsUsage Usage() {
 
 int Run(const ParsedFlags& flags) {
   WEFT_REQUIRE(flags.Given("dir"), "--dir: expected the folder with the records (WEFT_FLIGHT_DIR), got none");
-  const std::string dir = absl::GetFlag(FLAGS_dir);
+  const std::string dir = UserPath(absl::GetFlag(FLAGS_dir));
   std::error_code error;
   std::vector<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {

@@ -206,7 +206,7 @@ void DeviceFromFlags(GptRun& run) {
   run.device_options.cap_bytes =
       static_cast<int64_t>(1e9 * InRange(0, 1e6, "memory_gb", absl::GetFlag(FLAGS_memory_gb)));
   run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
-  run.device_options.offload_folder = absl::GetFlag(FLAGS_offload_folder);
+  run.device_options.offload_folder = UserPath(absl::GetFlag(FLAGS_offload_folder));
 }
 
 }  // namespace

@@ -231,6 +231,9 @@ done
 diff <(losses straight.json | head -5) <(cat <(losses there.json) <(losses more.json)) || fail "offloaded and resumed differs"
 "$train" "${small[@]}" --steps=1 --offload=state --offload_folder=/nowhere > none.json 2> again.err && fail "a folder that is not there"
 grep -q "memory in a file: folder '/nowhere': No such file" again.err || fail "offload folder: $(tail -1 again.err)"
+mkdir -p stands/offloaded
+BUILD_WORKING_DIRECTORY=$PWD/stands "$train" "${small[@]}" "--data=$PWD/text.txt" --steps=1 --eval_every=0 --offload=state \
+  --offload_folder=offloaded > none.json 2> again.err || fail "an offload folder where the user stands: $(tail -1 again.err)"
 "$train" "${small[@]}" --steps=1 --offload=disk > none.json 2> again.err && fail "--offload=disk is taken"
 grep -q -- "--offload=disk: expected" again.err || fail "--offload=disk: $(tail -1 again.err)"
 "$train" "${small[@]}" --steps=1 --eval_every=0 --deterministic > none.json 2> again.err || fail "--deterministic: $(tail -1 again.err)"
