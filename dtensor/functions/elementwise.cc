@@ -47,7 +47,12 @@ DTensor Tanh(const DTensor& x) { return Call(kTanh, {x}); }
 DTensor Sigmoid(const DTensor& x) { return Call(kSigmoid, {x}); }
 
 DTensor Cast(const DTensor& x, DType dtype) {
-  return x.dtype() == dtype ? x : Call(kCast, {x}, {.dtype = dtype});
+  if (x.dtype() == dtype) return x;
+  if (IsFloating(x.dtype()) || !x.layout().HasPartial()) return Call(kCast, {x}, {.dtype = dtype});
+  // Sums of integers wrap and those of bools are "or": what casts of the terms add up to is another number.
+  Layout whole = x.layout();
+  for (const int axis : x.layout().PartialAxes()) whole = whole.WithReplicate(axis);
+  return Call(kCast, {x.Redistribute(whole)}, {.dtype = dtype});
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 // On any layout, functions give what they give on one device, forward and gradients; values are tested with the
 // ops.
 
+#include <limits>
 #include <random>
 
 #include "dtensor/autograd/backward.h"
@@ -306,6 +307,18 @@ TEST(FunctionsErrors, NameTheFunction) {
                   ScaledDotProductAttention(q, q, q, {.mask = zeros({3, 2})});
                 }),
                 HasSubstr("broadcasts to [1, 1, 2, 2]"));
+  });
+}
+
+// Sums of integers wrap and those of bools are "or", whatever they are cast to.
+TEST(FunctionsOnLayoutsTest, CastOfWhatIsNotFloatingReducesFirst) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x =
+        Lay(context, Tensor::FromValues<int32_t>({2}, {std::numeric_limits<int32_t>::max(), 1}), "[a]");
+    EXPECT_EQ(Cast(Sum(x), DType::kF64).Item(), std::numeric_limits<int32_t>::min());
+    const DTensor flags =
+        DTensor::FromLocal(context, Tensor::FromValues<bool>({1}, {true}), Layout(1, 1).WithPartial(0), {1});
+    EXPECT_EQ(Cast(flags, DType::kF32).FullTensor().ToVector<float>(), std::vector<float>{1});
   });
 }
 
