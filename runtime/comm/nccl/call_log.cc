@@ -103,7 +103,7 @@ void CallLog::Done(CollectiveKind kind, uint64_t sequence) {
 CallLog CallLog::Told(size_t kept) const {
   constexpr uint64_t kUnderWay = 128;
   const auto told = [&](const auto& row, const auto& belong_together) {
-    std::decay_t<decltype(row)> part = {.num = row.num, .num_done = row.num_done};
+    std::decay_t<decltype(row)> part = {.num = row.num, .num_done = row.num_done, .there = {}};
     part.first = std::max(row.first, row.num_done + 1 - std::min<uint64_t>(row.num_done, kept));
     const uint64_t oldest = row.num_done + 1;
     for (uint64_t number = part.first; number <= row.num; ++number) {
