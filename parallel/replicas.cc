@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/redistribution/agreement.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -53,11 +54,7 @@ PieceNumber PieceOf(const AxisList& split, const DeviceMesh& mesh, absl::Span<co
 class Comparison {
  public:
   Comparison(MeshContext& context, absl::Span<const NamedValue> values) : context_(context), values_(values) {
-    AxisList axes;
-    for (int axis = 0; axis < context.mesh().num_axes(); ++axis) {
-      if (context.mesh().axis_size(axis) > 1) axes.push_back(axis);
-    }
-    everyone_ = &context.Group(axes);
+    everyone_ = &AllRanks(context);
   }
 
   std::optional<ReplicaDifference> Run() {

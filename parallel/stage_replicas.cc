@@ -7,6 +7,7 @@
 #include <set>
 
 #include "dtensor/context/mesh_context.h"
+#include "dtensor/redistribution/agreement.h"
 
 namespace weft {
 namespace {
@@ -17,11 +18,7 @@ class Comparison {
  public:
   Comparison(const ModelStages& stages, absl::Span<const StagedValue> values)
       : context_(*stages.context), axis_(stages.axis), values_(values) {
-    AxisList axes;
-    for (int axis = 0; axis < context_.mesh().num_axes(); ++axis) {
-      if (context_.mesh().axis_size(axis) > 1) axes.push_back(axis);
-    }
-    everyone_ = &context_.Group(axes);
+    everyone_ = &AllRanks(context_);
   }
 
   std::optional<ReplicaDifference> Run() {

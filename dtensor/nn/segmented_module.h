@@ -100,8 +100,8 @@ class SegmentedModule : public Module {
   const RecomputedSegments* GroupOf(int i);
 
   std::vector<Segment> segments_;  // made at their first use
-  std::vector<std::vector<const Module*>>
-      shared_;  // of each: the modules that others name too, and those below
+  // Of each: the modules that others name, too, and those below.
+  std::vector<std::vector<const Module*>> shared_;
   std::vector<RecomputedSegments> recomputed_;
   std::optional<ModelStages> stages_;
 };

@@ -18,22 +18,13 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
-// All ranks of the mesh, in the order of mesh.ranks().
-Communicator& Everyone(MeshContext& context) {
-  AxisList axes;
-  for (int axis = 0; axis < context.mesh().num_axes(); ++axis) {
-    if (context.mesh().axis_size(axis) > 1) axes.push_back(axis);
-  }
-  return context.Group(axes);
-}
-
 CommOptions MetricOptions(MeshContext& context) {
   return {.tag = {static_cast<uint8_t>(Purpose::kMetric), context.state().path_id()}};
 }
 
 // Every rank's numbers, as many from each, in the order of mesh.ranks().
 std::vector<Numbers> GatherNumbers(MeshContext& context, const Numbers& mine) {
-  Communicator& group = Everyone(context);
+  Communicator& group = AllRanks(context);
   const int64_t count = static_cast<int64_t>(mine.size());
   const Tensor all = Tensor::Empty(context.allocator(), DType::kI64, {group.size() * count});
   const Numbers counts(group.size(), count);
@@ -110,8 +101,16 @@ std::vector<Figure> FiguresOf(const MeshContext& context) {
 
 }  // namespace
 
+Communicator& AllRanks(MeshContext& context) {
+  AxisList axes;
+  for (int axis = 0; axis < context.mesh().num_axes(); ++axis) {
+    if (context.mesh().axis_size(axis) > 1) axes.push_back(axis);
+  }
+  return context.Group(axes);
+}
+
 std::vector<std::string> GatherTexts(MeshContext& context, const std::string& mine) {
-  return AllGatherTexts(Everyone(context), mine, context.allocator(), MetricOptions(context));
+  return AllGatherTexts(AllRanks(context), mine, context.allocator(), MetricOptions(context));
 }
 
 void CheckSameMachine(MeshContext& context, absl::string_view what) {

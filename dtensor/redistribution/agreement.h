@@ -40,6 +40,9 @@ TensorType AgreeOnType(MeshContext& context, const Tensor& local, const Layout& 
 //         that of the mesh's first rank, the first field that does, and both values.
 void CheckSameMachine(MeshContext& context, absl::string_view what);
 
+// The group of all ranks of the mesh, in the order of mesh.ranks(). Made at its first use, on every rank alike.
+Communicator& AllRanks(MeshContext& context);
+
 // The texts of all ranks, any lengths, in the order of mesh.ranks(). Not on meta.
 //
 // Cost:   as AllGatherTexts (runtime/comm/gather_texts.h).

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/call/accumulate.h"
 #include "dtensor/call/execute.h"
+#include "dtensor/redistribution/agreement.h"
 #include "dtensor/redistribution/implicit.h"
 #include "mesh/layout_words.h"
 #include "mesh/shard_math.h"
@@ -171,20 +172,11 @@ void GradientBuckets::LearnOrder() {
   learnt_ = true;
 }
 
-// The communicator of all ranks.
-Communicator& GradientBuckets::Everyone() {
-  AxisList axes;
-  for (int axis = 0; axis < context_.mesh().num_axes(); ++axis) {
-    if (context_.mesh().axis_size(axis) > 1) axes.push_back(axis);
-  }
-  return context_.Group(axes);
-}
-
 // What any rank has at a place is the least of all.
 std::vector<int64_t> GradientBuckets::LeastOfAll(const std::vector<int64_t>& mine) {
   const Tensor least = Tensor::FromValues<int64_t>({std::ssize(mine)}, mine, context_.allocator());
   const CommOptions options = {.tag = {static_cast<uint8_t>(Purpose::kMetric), context_.state().path_id()}};
-  Everyone().AllReduce(least, least, ReduceOp::kMin, options).Wait();
+  AllRanks(context_).AllReduce(least, least, ReduceOp::kMin, options).Wait();
   return least.ToVector<int64_t>();
 }
 

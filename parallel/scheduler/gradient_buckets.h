@@ -58,8 +58,8 @@ struct BucketOptions {
 // of communication go that way, those of a bucket together (parallel/compression).
 //
 // The first pass notes in what order leaves come, and reduces units alone; at its end the ranks agree on mesh rank 0's
-// order, and the buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end; of a leaf that
-// only passes under NoSync before it have reached, what these have added up.
+// order, and the buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end: also
+// what passes under NoSync have added up for leaves that it does not reach itself.
 //
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After the first pass: one
 //          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf in every pass.
@@ -118,7 +118,6 @@ class GradientBuckets final : public GradientSink {
   void StartOver();
   void BringToHost();
   void LearnOrder();
-  Communicator& Everyone();
   std::vector<int64_t> LeastOfAll(const std::vector<int64_t>& mine);
   std::vector<int> AgreeOnOrder();
   void MakeBuckets(const std::vector<int>& order);

@@ -34,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 // Tells a rank that this program has started it, and no other launcher.
 constexpr char kSpawned[] = "WEFT_SPAWNED";
 
-// What a launcher above this program has told it of its own job, and how to reach that job's store: not so in this one, whose
-// store is this process's, in clear on the loopback.
+// What a launcher above this program has told it of another job and of that job's store. The ranks' own store is in this
+// process, and is reached without TLS on the loopback.
 constexpr std::array kOfAnotherJob = {"WEFT_STORE_CA",
                                       "WEFT_STORE_CERT",
                                       "WEFT_STORE_KEY",

@@ -14,8 +14,8 @@
 namespace weft {
 
 struct SpawnOptions {
-  // Of each rank's environment, beside this process's; from that ranks do not have what launchers say of jobs and their
-  // stores (WEFT_STORE_CA, WEFT_SNAPSHOT_MEMORY, ...).
+  // Of each rank's environment, beside this process's. Ranks do not inherit what a launcher has told this process of its own
+  // job and that job's store (WEFT_STORE_CA, WEFT_SNAPSHOT_MEMORY, ...).
   std::map<std::string, std::string> variables = {};
   // Where each rank may say why it fails: FOLDER/<rank>/error.json. Empty: a folder of its own, which is removed at the end.
   std::string error_folder = {};

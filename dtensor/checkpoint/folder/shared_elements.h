@@ -25,7 +25,7 @@ struct ElementsPlace {
 // Of the elements that `step` refers to in other steps' files, those that cannot be read there or do not have their
 // checksums. Each of `share.parts` callers looks into some of the step's files.
 // Cost:   one read of these elements.
-// Errors: as ReadManifest; as CheckStep for what cannot be read now.
+// Errors: as ReadManifest; as InspectStep for what cannot be read now.
 std::set<ElementsPlace> BrokenReferences(Files& files, const std::string& folder, int64_t step,
                                          const TensorSource::Share& share);
 

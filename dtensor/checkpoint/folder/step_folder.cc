@@ -200,10 +200,6 @@ StepVerdict InspectStep(Files& files, const std::string& folder, int64_t step) {
   return StepChecker(files, folder, step).Check(/*with_elements=*/false);
 }
 
-std::vector<std::string> CheckStep(Files& files, const std::string& folder, int64_t step) {
-  return InspectStep(files, folder, step).problems;
-}
-
 StepVerdict VerifyStep(Files& files, const std::string& folder, int64_t step) {
   return StepChecker(files, folder, step).Check(/*with_elements=*/true);
 }
@@ -212,7 +208,7 @@ FoundStep FindLatestStep(Files& files, const std::string& folder) {
   FoundStep found;
   std::vector<int64_t> steps = ListSteps(files, folder);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const std::vector<std::string> problems = CheckStep(files, folder, *step);
+    const std::vector<std::string> problems = InspectStep(files, folder, *step).problems;
     if (problems.empty()) {
       found.step = *step;
       return found;

@@ -51,8 +51,6 @@ struct StepVerdict {
 // Errors: all but DataLoss and NotFound, which alone say that a step is broken: what cannot be read now, or not by this
 //         Weft, may be whole.
 StepVerdict InspectStep(Files& files, const std::string& folder, int64_t step);
-// Its problems.
-std::vector<std::string> CheckStep(Files& files, const std::string& folder, int64_t step);
 
 // The same, and reads all elements and compares their checksums.
 // Errors: as InspectStep.

@@ -17,8 +17,8 @@ namespace weft {
 struct StepsVerdict {
   std::map<int64_t, StepVerdict> steps;
   std::map<int64_t, Manifest> manifests;  // of those that are whole
-  std::map<int64_t, std::vector<int64_t>>
-      referred_to_by;  // the whole ones that have elements in a step, ascending
+  // Of a step: the whole ones that have elements in it, ascending.
+  std::map<int64_t, std::vector<int64_t>> referred_to_by;
 
   std::vector<int64_t> ReferredToBy(int64_t step) const;
   // Whether the step has what whole ones refer to, but not all that it refers to itself: DropSteps leaves such steps.
@@ -27,8 +27,8 @@ struct StepsVerdict {
   bool HasBroken() const;
 };
 
-// Looks at these steps of the folder. One that cannot be read, as of a newer format, does not keep the others from being told of:
-// that is its problem.
+// Looks at these steps of the folder. If one cannot be read (it has a newer format, say), the error is its problem, and the
+// others are looked at all the same.
 // Cost: as InspectStep of each; with elements, as VerifyStep.
 StepsVerdict InspectSteps(Files& files, const std::string& folder, const std::vector<int64_t>& steps,
                           bool with_elements);

@@ -160,8 +160,8 @@ std::optional<int64_t> CheckpointManager::Resume(State& state, const RestoreOpti
 
 RestoreResult CheckpointManager::Load(int64_t step, State& state, const RestoreOptions& options) {
   Wait();
-  current_step_ =
-      std::nullopt;  // what is trained from here on is another step than the one that has its number
+  // What is trained from here on is another step than the one that has its number.
+  current_step_ = std::nullopt;
   StateTexts texts;
   RestoreResult result = RestoreStep(step, state, options, &texts);
   LoadTexts(texts, state, options);

@@ -103,8 +103,8 @@ class CheckpointManager {
   // Loads a step, to look at or to go back to. Steps above it stay.
   RestoreResult Load(int64_t step, State& state, const RestoreOptions& options = {});
 
-  // Saves a step: all of its files, or none. A step that this has saved last, or
-  // resumed from, is not saved again, unless Load has been called since. In the background: returns when what this rank owns has been copied to the host.
+  // Saves a step: all of its files, or none. A step that this has saved last, or resumed from, is not saved again, unless
+  // Load has been called since. In the background: returns when what this rank owns has been copied to the host.
   // Cost:   two small all-gathers, and a round of Agreement, in the background if the save is.
   // Errors: as WriteStep; those of the save before, if it is still to be told: this one is over then, and has done its work.
   //         An error of one rank's state is one on all ranks.
@@ -153,8 +153,8 @@ class CheckpointManager {
   std::optional<FolderLock> lock_;  // rank 0's
   std::string life_;                // of the job: told by rank 0
   std::optional<int64_t> latest_step_;
-  std::optional<int64_t>
-      current_step_;  // that the state was resumed from, or saved as, last; none behind Load
+  // That the state was resumed from, or saved as, last; none behind Load.
+  std::optional<int64_t> current_step_;
   std::unique_ptr<Snapshots> snapshots_;  // null: none are taken
   std::optional<int64_t> snapshot_step_;
   StateTexts resumed_texts_;

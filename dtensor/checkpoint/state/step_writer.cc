@@ -47,7 +47,7 @@ void TakeReport(int rank, const std::string& report, Manifest* manifest) {
 void MakeRoom(Files& files, const std::string& folder, int64_t step) {
   const std::vector<int64_t> steps = ListSteps(files, folder);
   if (!std::count(steps.begin(), steps.end(), step)) return;
-  if (CheckStep(files, folder, step).empty()) {
+  if (InspectStep(files, folder, step).problems.empty()) {
     Throw(absl::StatusCode::kFailedPrecondition, "'", JoinPath(folder, StepName(step)),
           "' is there already, and whole: to write this step anew, remove it");
   }

@@ -31,10 +31,6 @@ using testing::IsEmpty;
 
 constexpr char kFolder[] = "runs";
 
-std::shared_ptr<StatePart> TensorsPart(std::vector<std::pair<std::string, DTensor>> tensors) {
-  return MakeTensorState([tensors] { return tensors; });
-}
-
 TEST(CheckpointManagerTest, KeepsTheNewestSteps) {
   const auto files = std::make_shared<CrashFiles>();
   RunRanks(2, [&](World& world) {

@@ -26,10 +26,6 @@ using testing::IsEmpty;
 
 constexpr char kFolder[] = "runs";
 
-std::shared_ptr<StatePart> TensorsPart(std::vector<std::pair<std::string, DTensor>> tensors) {
-  return MakeTensorState([tensors] { return tensors; });
-}
-
 TEST(IncrementalSavesTest, ReferToWhatHasNotChanged) {
   const auto files = std::make_shared<CrashFiles>();
   RunRanks(2, [&](World& world) {
@@ -74,47 +70,53 @@ TEST(IncrementalSavesTest, ReferToWhatHasNotChanged) {
   EXPECT_EQ(FindLatestStep(*files, kFolder).step, std::nullopt);
 }
 
-// Two tensors that change in turn: each step refers to the one before.
+// Two tensors that change in turn, so that each step refers to the one before.
+struct TurnsRun {
+  TurnsRun(World& world, const std::shared_ptr<CrashFiles>& files)
+      : context(Bind(world, DeviceMesh())),
+        manager(world, {.folder = kFolder, .keep = 1, .incremental = true, .files = files}) {
+    for (const int64_t count : {10, 20}) tensors.push_back(Full(context, DType::kF32, {count}, 0));
+    state.Add("tensors", TensorsPart({{"a", tensors[0]}, {"b", tensors[1]}}));
+  }
+  void Save(int64_t step) {
+    FillTensor(tensors[step % 2].ToLocal(), static_cast<double>(step));
+    manager.Save(step, state);
+  }
+
+  IntrusivePtr<MeshContext> context;
+  CheckpointManager manager;
+  std::vector<DTensor> tensors;
+  State state;
+};
+
 TEST(IncrementalSavesTest, OldStepsGoWhateverHasBecomeOfThoseThatTheyReferTo) {
   const auto files = std::make_shared<CrashFiles>();
   RunRanks(1, [&](World& world) {
-    const auto context = Bind(world, DeviceMesh());
-    std::vector<DTensor> tensors = {Full(context, DType::kF32, {10}, 0), Full(context, DType::kF32, {20}, 0)};
-    State state;
-    state.Add("tensors", TensorsPart({{"a", tensors[0]}, {"b", tensors[1]}}));
-    CheckpointManager manager(world, {.folder = kFolder, .keep = 1, .incremental = true, .files = files});
+    TurnsRun run(world, files);
     for (int64_t step = 1; step <= 6; ++step) {
-      FillTensor(tensors[step % 2].ToLocal(), static_cast<double>(step));
-      manager.Save(step, state);
+      run.Save(step);
       EXPECT_THAT(VerifyStep(*files, kFolder, step).problems, IsEmpty());
       if (step == 1) continue;
       EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(step - 1, step));
-      // From the third on, the one before has no more than what the newest has there, which is not a defect.
+      // From the third on, the step before is there only for elements of the newest. That is no defect.
       const StepsVerdict seen = InspectSteps(*files, kFolder, {step - 1, step}, /*with_elements=*/true);
       EXPECT_EQ(seen.steps.at(step - 1).problems.empty(), step == 2);
       EXPECT_EQ(seen.IsKeptForOthers(step - 1), step > 2);
       EXPECT_THAT(seen.ReferredToBy(step - 1), ElementsAre(step));
       EXPECT_FALSE(seen.HasBroken());
     }
-    for (const DTensor& tensor : tensors) FillTensor(tensor.ToLocal(), 7);
-    manager.Save(7, state);
+    for (const DTensor& tensor : run.tensors) FillTensor(tensor.ToLocal(), 7);
+    run.manager.Save(7, run.state);
     EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(7));
   });
 }
 
-// And elements that are changed there are one: of the step itself, and of those that have them.
+// Changed elements are a defect: of the step in which they lie, and of those that refer to them.
 TEST(IncrementalSavesTest, DamageIsNotTakenForWhatHasGone) {
   const auto files = std::make_shared<CrashFiles>();
   RunRanks(1, [&](World& world) {
-    const auto context = Bind(world, DeviceMesh());
-    std::vector<DTensor> tensors = {Full(context, DType::kF32, {10}, 0), Full(context, DType::kF32, {20}, 0)};
-    State state;
-    state.Add("tensors", TensorsPart({{"a", tensors[0]}, {"b", tensors[1]}}));
-    CheckpointManager manager(world, {.folder = kFolder, .keep = 1, .incremental = true, .files = files});
-    for (int64_t step = 1; step <= 3; ++step) {
-      FillTensor(tensors[step % 2].ToLocal(), static_cast<double>(step));
-      manager.Save(step, state);
-    }
+    TurnsRun run(world, files);
+    for (int64_t step = 1; step <= 3; ++step) run.Save(step);
   });
   const std::string path = "runs/step-000000002/rank-00000.safetensors";
   files->Damage(path, *files->SizeOf(path) - 1);

@@ -72,6 +72,10 @@ TestRun::TestRun(World& world, const SpreadCase& spread, DType dtype) : model(kC
   state.Add("loss_scale", MakeTensorState([this] { return loss_scale->State(); }));
 }
 
+std::shared_ptr<StatePart> TensorsPart(std::vector<std::pair<std::string, DTensor>> tensors) {
+  return MakeTensorState([tensors] { return tensors; });
+}
+
 State SmallState(World& world, int num_ranks) {
   const auto context = Bind(world, DeviceMesh({{"dp", num_ranks}}));
   const DTensor split = DTensor::Distribute(context, Tensor::FromValues<float>({5}, std::vector<float>(5)),

@@ -46,6 +46,9 @@ struct TestRun {
   State state;
 };
 
+// These tensors, by name.
+std::shared_ptr<StatePart> TensorsPart(std::vector<std::pair<std::string, DTensor>> tensors);
+
 // Two tensors on dp=`num_ranks`, one of them split.
 State SmallState(World& world, int num_ranks);
 
