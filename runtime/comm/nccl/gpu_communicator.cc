@@ -177,10 +177,10 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
   try {
     IssueCalls(lock, operation, streams);
   } catch (const Error& error) {
-    if (lock.owns_lock()) lock.unlock();
-    End(Error(error.code(), absl::StrCat(OperationText(name(), descriptor.kind, operation.sequence), ": ",
-                                         error.message())),
-        /*tell=*/true);
+    if (!lock.owns_lock()) lock.lock();
+    Suspect(Error(error.code(), absl::StrCat(OperationText(name(), descriptor.kind, operation.sequence), ": ",
+                                             error.message())));
+    AwaitEnd(lock);
     for (CudaStreamRef stream : streams) stream.WaitFor(*done);
     failure_.Throw();
   }
@@ -212,6 +212,19 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
     IssueNcclCollectives(member, operation.ToCollectiveCalls(TimeoutOf(operation)), token_);
   }
   AwaitIssued(lock);
+}
+
+void GpuCommunicator::Suspect(Error error) {
+  if (suspicion_.has_value()) return;
+  suspicion_ = std::move(error);
+  suspected_ns_ = FlightClock();
+}
+
+// The monitor finds the reason.
+void GpuCommunicator::AwaitEnd(Lock& lock) {
+  lock.unlock();
+  hub_->Wake();
+  while (!failure_.failed()) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 // NCCL may be connecting to peers, who may never come: then the monitor ends the group.

@@ -92,6 +92,10 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   std::shared_ptr<StreamWork> Issue(Operation&& operation, bool want_work);
   void IssueCalls(Lock& lock, const Operation& operation, const std::vector<CudaStreamRef>& streams);
   void AwaitIssued(Lock& lock);
+  // What ends the group, unless the monitor finds a better reason; the first stays. mutex_ held.
+  void Suspect(Error error);
+  // Lets go of mutex_, and returns when the group has ended for what is suspected.
+  void AwaitEnd(Lock& lock);
 
   // The one source of an operation's times, for the ledger, the flight recorder and the judge alike. Reap
   // takes what is done out of pending_; NoteBegun notes that the oldest has begun, if it has. mutex_ held.
@@ -101,6 +105,8 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   // Ends the group, unless it has ended; `tell`: its members too.
   void End(Error error, bool tell) noexcept;
   std::optional<NcclJudge::Late> OldestLate(int64_t now_ns);
+  // With what the group ends that has been suspected for so long; nullopt while a better reason may come.
+  std::optional<Error> ReasonOf(const Error& suspicion, std::chrono::milliseconds since, const CallLog& log);
 
   const std::shared_ptr<NcclHub> hub_;
   CudaAllocator& cuda_;  // the hub's

@@ -85,40 +85,59 @@ std::optional<NcclJudge::Late> GpuCommunicator::OldestLate(int64_t now_ns) {
                          .timeout = front.timeout};
 }
 
+// A peer that is gone may still say why, and calls that differ may have made NCCL fail: either is worth a moment.
+std::optional<Error> GpuCommunicator::ReasonOf(const Error& suspicion, std::chrono::milliseconds since,
+                                               const CallLog& log) {
+  bool is_known = false;
+  try {
+    if (std::optional<Error> told = judge_.Announced()) return told;
+    NcclJudge::Comparison comparison = judge_.Compare(log);
+    if (comparison.difference.has_value()) return std::move(comparison.difference);
+    is_known = comparison.is_final && suspicion.code() != absl::StatusCode::kAborted;
+  } catch (const Error&) {
+    // Of the store: what is suspected is all there is.
+  }
+  if (!is_known && since <= NcclComm::kReasonTakes) return std::nullopt;
+  return suspicion;
+}
+
 void GpuCommunicator::Look(const NcclHub::Round& round) noexcept {
   if (size() == 1) return;
   std::optional<NcclJudge::Late> late;
   try {
     Tell();
     CallLog log;
+    std::optional<Error> suspicion;
+    int64_t suspected_ns = 0;
     {
       const Lock lock(mutex_);
       try {
         Reap();
         NoteBegun();
       } catch (const Error& error) {
-        suspicion_ = error;  // of the device
+        Suspect(Error(error.code(), absl::StrCat("group '", name(), "': ", error.message())));
       }
       late = OldestLate(round.now_ns);
-      if (round.call.has_value() || late.has_value()) log = log_.Told();
       if (!failure_.failed() && !suspicion_.has_value() && meeting_.comm->handle() != nullptr) {
         try {
           meeting_.comm->Poll();
         } catch (const Error& error) {
-          suspicion_ = error;
-          suspected_ns_ = round.now_ns;
+          Suspect(Error(error.code(), absl::StrCat("group '", name(), "': ", error.message())));
         }
       }
+      suspicion = suspicion_;
+      suspected_ns = suspected_ns_;
+      if (round.call.has_value() || late.has_value() || suspicion.has_value()) log = log_.Told();
     }
     if (round.call.has_value()) judge_.Answer(*round.call, log);
     if (failure_.failed()) return;
-    if (round.call.has_value() || suspicion_.has_value()) {
-      if (const std::optional<Error> told = judge_.Announced()) return End(*told, /*tell=*/false);
+    if (suspicion.has_value()) {
+      const auto since = ToMilliseconds(round.now_ns - suspected_ns);
+      if (const std::optional<Error> reason = ReasonOf(*suspicion, since, log)) End(*reason, /*tell=*/true);
+      return;
     }
-    if (suspicion_.has_value() && (suspicion_->code() != absl::StatusCode::kAborted ||
-                                   ToMilliseconds(round.now_ns - suspected_ns_) > NcclComm::kReasonTakes)) {
-      return End(Error(suspicion_->code(), absl::StrCat("group '", name(), "': ", suspicion_->message())),
-                 /*tell=*/true);
+    if (round.call.has_value()) {
+      if (const std::optional<Error> told = judge_.Announced()) return End(*told, /*tell=*/false);
     }
     if (!late.has_value()) return judge_.NothingLate();
     if (const std::optional<Error> verdict = judge_.Judge(*late, log)) End(*verdict, /*tell=*/true);

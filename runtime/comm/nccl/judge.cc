@@ -77,7 +77,7 @@ void NcclJudge::Ask(const Late& late, bool expired) {
   if (question_->asks) question_->call = hub_.Call();
 }
 
-NcclJudge::Statements NcclJudge::ReadLogs(const CallLog& own) {
+NcclJudge::Statements NcclJudge::ReadLogs(const CallLog& own, int64_t call) {
   Statements said;
   said.logs.resize(ranks_.size());
   said.has_finished.resize(ranks_.size());
@@ -96,13 +96,23 @@ NcclJudge::Statements NcclJudge::ReadLogs(const CallLog& own) {
     }
     if (has_finished) continue;  // it has never had this group
     const std::optional<std::string> text = hub_.store().TryGet(AnswerKey(member));
-    int64_t call = 0;
+    int64_t answered = 0;
     std::string log;
-    const bool has_answered = text.has_value() && Split(*text, &call, &log);
-    said.all = said.all && has_answered && call >= question_->call;
+    const bool has_answered = text.has_value() && Split(*text, &answered, &log);
+    said.all = said.all && has_answered && answered >= call;
     if (has_answered) said.logs[member] = CallLog::Decode(log);
   }
   return said;
+}
+
+NcclJudge::Comparison NcclJudge::Compare(const CallLog& own) {
+  if (!compare_call_.has_value()) compare_call_ = hub_.Call();
+  const Statements said = ReadLogs(own, *compare_call_);
+  Comparison comparison = {.difference = std::nullopt, .is_final = said.all};
+  if (const std::optional<std::string> text = FindDisagreement(name_, ranks_, said.logs)) {
+    comparison.difference = Error(absl::StatusCode::kInvalidArgument, *text);
+  }
+  return comparison;
 }
 
 std::optional<Error> NcclJudge::Verdict(const Late& late, const Statements& said, bool is_final) {
@@ -148,7 +158,7 @@ std::optional<Error> NcclJudge::Judge(const Late& late, const CallLog& own) {
   // The member that compares may have died over it.
   const bool overdue = since > 3 * hub_.options().patience;
   if (!question_->asks && !(question_->expired && overdue)) return std::nullopt;
-  const Statements said = ReadLogs(own);
+  const Statements said = ReadLogs(own, question_->call);
   const bool is_final = said.all || since > hub_.options().patience;
   std::optional<Error> verdict = Verdict(late, said, is_final);
   // A member that has returned told its reason before.

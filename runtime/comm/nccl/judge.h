@@ -45,6 +45,14 @@ class NcclJudge {
   std::optional<Error> Judge(const Late& late, const CallLog& own);
   void NothingLate() { question_.reset(); }
 
+  // Of a member to which NCCL has reported an error, again and again until it ends the group: in what the members' calls
+  // differ, which NCCL may have met in words of its own. The first call asks them.
+  struct Comparison {
+    std::optional<Error> difference;
+    bool is_final = false;  // all have answered
+  };
+  Comparison Compare(const CallLog& own);
+
   // Answers a question of any rank.
   void Answer(int64_t call, const CallLog& own);
   // Before this rank leaves the group, or counts as finished: all that it has called. Any thread.
@@ -77,9 +85,9 @@ class NcclJudge {
     CallLogs logs;
     // By member: whether its rank had finished before its log was read. Then the log is its last, or it has none.
     std::vector<bool> has_finished;
-    bool all = true;  // whether all have answered the question
+    bool all = true;  // whether all have answered `call`, a number of NcclHub::Call
   };
-  Statements ReadLogs(const CallLog& own);
+  Statements ReadLogs(const CallLog& own, int64_t call);
   std::optional<Error> Verdict(const Late& late, const Statements& said, bool is_final);
 
   NcclHub& hub_;
@@ -88,6 +96,7 @@ class NcclJudge {
   const std::vector<int> ranks_;
   const int rank_;
   std::optional<Question> question_;
+  std::optional<int64_t> compare_call_;  // by which Compare asked
 };
 
 }  // namespace weft

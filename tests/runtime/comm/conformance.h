@@ -1,11 +1,13 @@
 #ifndef WEFT_TESTS_RUNTIME_COMM_CONFORMANCE_H_
 #define WEFT_TESTS_RUNTIME_COMM_CONFORMANCE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -33,8 +35,12 @@ struct CommBackend {
   // within the bound of any order with a rounding at every step.
   bool exact_reductions = true;
   // Counts that differ by so many elements are told to disagree. A backend that compares calls only where they do not end
-  // may end two that differ by less.
+  // may end two that differ by less. Where it is more than 1, a message of fewer elements may be over before its receiver
+  // takes it.
   int64_t told_difference = 1;
+
+  // Calls are compared once one is late: what has ended in spite of a difference is told by the next call that waits.
+  bool compares_late_calls_alone() const { return told_difference > 1; }
 };
 inline void PrintTo(const CommBackend& backend, std::ostream* out) { *out << backend.name; }
 
@@ -43,6 +49,9 @@ class CommConformance : public testing::TestWithParam<CommBackend> {
  protected:
   void Run(int num_ranks, const std::function<void(World&)>& body) { GetParam().run(num_ranks, body); }
   int Repeats(int count) const { return static_cast<int>(count * GetParam().repeats); }
+
+  // As AwaitError, of calls that may have ended although they differ: rank 0 lets the others wait until they compare.
+  static void AwaitDifference(World& world, Communicator& group);
 };
 
 // Fails the test from any rank.
@@ -111,6 +120,12 @@ Tensor MakeTensor(World& world, int64_t count, const Fill& fill) {
 // Where a device runs what a call has issued, the call may be back before its error: throws that.
 inline void AwaitError(World& world, Communicator& group) {
   if (!OnCpu(world)) group.Barrier();
+}
+
+inline void CommConformance::AwaitDifference(World& world, Communicator& group) {
+  const bool waits = GetParam().compares_late_calls_alone() && world.rank() == 0;
+  if (waits) std::this_thread::sleep_for(std::chrono::seconds(4));
+  AwaitError(world, group);
 }
 
 // Blocks the host until the work has finished, and throws its error.

@@ -1,4 +1,4 @@
-// What the `nccl` backend promises beyond the contract, and what it makes of a library that fails.
+// What the `nccl` backend promises beyond the contract.
 
 #include <gtest/gtest.h>
 
@@ -13,45 +13,13 @@
 #include "runtime/base/error.h"
 #include "runtime/device/cuda/stream.h"
 #include "tests/cuda_emulator/emulator.h"
+#include "tests/runtime/comm/nccl/nccl_calls.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
 namespace weft {
 namespace {
 
-using Values = std::vector<float>;
 using std::chrono::milliseconds;
-
-std::vector<int> AllRanks(const World& world) {
-  std::vector<int> ranks(world.size());
-  for (int rank = 0; rank < world.size(); ++rank) ranks[rank] = rank;
-  return ranks;
-}
-
-Tensor Of(World& world, const Values& values) {
-  return Tensor::FromValues<float>({static_cast<int64_t>(values.size())}, values, world.allocator());
-}
-
-// The error of `call`, "" if it throws none.
-template <class Call>
-std::string ErrorOf(absl::StatusCode code, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.message();
-    return error.message();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-
-void ExpectContains(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-}
-
-// Ends with the group, in one way or another.
-void BlockUntilItEnds(Communicator& group) {
-  for (;;) group.Barrier();
-}
 
 TEST(NcclCommunicatorTest, ABlockingCallDoesNotWaitForItsPeers) {
   RunNcclRanks(2, [](World& world) {
@@ -158,96 +126,6 @@ TEST(NcclCommunicatorTest, ADisagreementEndsLongBeforeTheTimeout) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
-TEST(NcclCommunicatorTest, AFailedCallEndsTheGroupOnAllMembersWithItsNameAndText) {
-  for (const char* call : {"ncclAllReduce", "ncclGroupEnd"}) {
-    const auto fake = std::make_shared<FakeNccl>();
-    fake->FailNext(call, 1, NcclResult::kInternalError);
-    std::barrier all(3);
-    RunNcclRanks(
-        3,
-        [&](World& world) {
-          const auto group = world.NewGroup("dp", AllRanks(world));
-          const Tensor tensor = Of(world, {1});
-          all.arrive_and_wait();  // in the group
-          const std::string message = ErrorOf(absl::StatusCode::kInternal, [&] {
-            group->AllReduce(tensor, tensor, ReduceOp::kSum);
-            BlockUntilItEnds(*group);
-          });
-          ExpectContains(message, {"group 'dp', collective #1", call, "error 3", "the fake's last words"});
-          EXPECT_EQ(ErrorOf(absl::StatusCode::kInternal, [&] { group->Barrier(); }), message);
-        },
-        fake);
-    EXPECT_EQ(fake->NumLive(), 0);
-  }
-}
-
-TEST(NcclCommunicatorTest, AnAsynchronousErrorEndsTheGroupOnAllMembers) {
-  const auto fake = std::make_shared<FakeNccl>();
-  std::barrier all(3);
-  RunNcclRanks(
-      3,
-      [&](World& world) {
-        const auto group = world.NewGroup("dp", AllRanks(world));
-        group->Barrier();
-        all.arrive_and_wait();  // through the first barrier
-        if (world.rank() == 0) fake->SetAsyncError(2, NcclResult::kUnhandledCudaError);
-        ExpectContains(ErrorOf(absl::StatusCode::kInternal, [&] { BlockUntilItEnds(*group); }),
-                       {"an asynchronous error"});
-      },
-      fake);
-}
-
-TEST(NcclCommunicatorTest, AnErrorOfTheDeviceEndsTheGroupOnAllMembers) {
-  std::barrier all(2);
-  RunNcclRanks(2, [&](World& world) {
-    const auto group = world.NewGroup("dp", {0, 1});
-    all.arrive_and_wait();  // in the group
-    std::atomic<bool> ended = false;
-    std::thread device([&] {
-      while (!ended) {
-        cuda_emulator::FailNext("cudaEventQuery", cudaErrorIllegalAddress);
-        std::this_thread::sleep_for(milliseconds(1));
-      }
-    });
-    ExpectContains(ErrorOf(absl::StatusCode::kInternal, [&] { BlockUntilItEnds(*group); }),
-                   {"read or wrote memory that is not its own"});
-    ended = true;
-    device.join();
-  });
-  try {
-    CudaEvent().Test();  // the last failure that was planned is not the next test's
-  } catch (const Error&) {
-  }
-}
-
-// The member that ends the group has a reason; that NCCL only sees it go is not it. Rank 0 is in the group,
-// or still on its way there.
-TEST(NcclCommunicatorTest, WhoHearsOfAnAbortWaitsForItsReason) {
-  for (bool heard : {false, true}) {
-    for (bool connecting : {false, true}) {
-      const auto fake = std::make_shared<FakeNccl>();
-      fake->set_aborts_are_heard(heard);
-      if (connecting) fake->HoldConnecting(0);
-      std::barrier all(3);
-      RunNcclRanks(
-          3,
-          [&](World& world) {
-            const std::string message = ErrorOf(absl::StatusCode::kAborted, [&] {
-              const auto group = world.NewGroup("dp", AllRanks(world));
-              if (!connecting) all.arrive_and_wait();
-              if (world.rank() == 1) group->Abort("the disk is full");
-              const Tensor tensor = Of(world, {1});
-              group->AllReduce(tensor, tensor, ReduceOp::kSum);
-              BlockUntilItEnds(*group);
-            });
-            ExpectContains(message, {"group 'dp' was aborted by world rank 1: the disk is full"});
-          },
-          fake);
-      EXPECT_EQ(fake->NumLive(), 0);
-    }
-  }
-}
-
 TEST(NcclCommunicatorTest, AbortWhileEverybodyWaitsReleasesTheStreams) {
   std::barrier all(2);
   RunNcclRanks(2, [&](World& world) {
@@ -321,42 +199,6 @@ TEST(NcclCommunicatorTest, WhoWaitsForARankThatHasEndedIsTold) {
                    {"world ranks [", "whose rank function has returned"});
   });
   ErrorOf(absl::StatusCode::kAborted, [&] { orphan->Wait(); });
-}
-
-TEST(NcclCommunicatorTest, AFailedMeetingIsToldToAllMembers) {
-  for (const char* call : {"ncclGetUniqueId", "ncclCommInitRankConfig"}) {
-    const auto fake = std::make_shared<FakeNccl>();
-    fake->FailNext(call, 0, NcclResult::kInternalError);
-    RunNcclRanks(
-        2,
-        [call](World& world) {
-          try {
-            world.NewGroup("dp", {0, 1});
-            ADD_FAILURE() << "it cannot have worked";
-          } catch (const Error& error) {
-            ExpectContains(error.message(), {call, "error 3"});
-          }
-        },
-        fake);
-    EXPECT_EQ(fake->NumLive(), 0);
-  }
-}
-
-// Nobody says why, so that is all there is to say.
-TEST(NcclCommunicatorTest, AMeetingThatLosesAMemberIsToldToAllMembers) {
-  const auto fake = std::make_shared<FakeNccl>();
-  for (int rank : {0, 1}) fake->HoldConnecting(rank);
-  fake->SetAsyncError(0, NcclResult::kRemoteError);
-  RunNcclRanks(
-      2,
-      [](World& world) {
-        const std::string message = ErrorOf(absl::StatusCode::kAborted, [&] {
-          world.NewGroup("dp", {0, 1});
-        });
-        ExpectContains(message, {"NCCL: an asynchronous error: remote process exited"});
-      },
-      fake);
-  EXPECT_EQ(fake->NumLive(), 0);
 }
 
 TEST(NcclCommunicatorTest, MembersThatNameAGroupDifferentlyAreTold) {

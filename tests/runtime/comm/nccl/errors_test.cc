@@ -1,0 +1,171 @@
+// What the `nccl` backend makes of a library, a device or a meeting that fails.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/device/cuda/stream.h"
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/runtime/comm/nccl/nccl_calls.h"
+#include "tests/runtime/comm/nccl/nccl_ranks.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(NcclErrorsTest, AFailedCallEndsTheGroupOnAllMembersWithItsNameAndText) {
+  for (const char* call : {"ncclAllReduce", "ncclGroupEnd"}) {
+    const auto fake = std::make_shared<FakeNccl>();
+    fake->FailNext(call, 1, NcclResult::kInternalError);
+    std::barrier all(3);
+    RunNcclRanks(
+        3,
+        [&](World& world) {
+          const auto group = world.NewGroup("dp", AllRanks(world));
+          const Tensor tensor = Of(world, {1});
+          all.arrive_and_wait();  // in the group
+          const std::string message = ErrorOf(absl::StatusCode::kInternal, [&] {
+            group->AllReduce(tensor, tensor, ReduceOp::kSum);
+            BlockUntilItEnds(*group);
+          });
+          ExpectContains(message, {"group 'dp', collective #1", call, "error 3", "the fake's last words"});
+          EXPECT_EQ(ErrorOf(absl::StatusCode::kInternal, [&] { group->Barrier(); }), message);
+        },
+        fake);
+    EXPECT_EQ(fake->NumLive(), 0);
+  }
+}
+
+TEST(NcclErrorsTest, AnAsynchronousErrorEndsTheGroupOnAllMembers) {
+  const auto fake = std::make_shared<FakeNccl>();
+  std::barrier all(3);
+  RunNcclRanks(
+      3,
+      [&](World& world) {
+        const auto group = world.NewGroup("dp", AllRanks(world));
+        group->Barrier();
+        all.arrive_and_wait();  // through the first barrier
+        if (world.rank() == 0) fake->SetAsyncError(2, NcclResult::kUnhandledCudaError);
+        ExpectContains(ErrorOf(absl::StatusCode::kInternal, [&] { BlockUntilItEnds(*group); }),
+                       {"an asynchronous error"});
+      },
+      fake);
+}
+
+// NCCL meets calls that differ in words of its own, such as "message truncated": what they are is the better reason.
+TEST(NcclErrorsTest, AnErrorOfNcclOverCallsThatDifferNamesTheCalls) {
+  const auto fake = std::make_shared<FakeNccl>();
+  std::barrier all(2);
+  RunNcclRanks(
+      2,
+      [&](World& world) {
+        const auto group = world.NewGroup("dp", {0, 1});
+        const Tensor tensor = Of(world, Values(4 + world.rank(), 1));
+        const std::string message = ErrorOf(absl::StatusCode::kInvalidArgument, [&] {
+          group->AllReduce(tensor, tensor, ReduceOp::kSum);
+          all.arrive_and_wait();
+          if (world.rank() == 1) fake->SetAsyncError(1, NcclResult::kInvalidUsage);
+          BlockUntilItEnds(*group);
+        });
+        ExpectContains(message, {"group 'dp', collective #1", "rank 0 called all_reduce(f32, sum, count 4)",
+                                 "rank 1 called all_reduce(f32, sum, count 5)"});
+      },
+      fake);
+}
+
+TEST(NcclErrorsTest, AnErrorOfTheDeviceEndsTheGroupOnAllMembers) {
+  std::barrier all(2);
+  RunNcclRanks(2, [&](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    all.arrive_and_wait();  // in the group
+    std::atomic<bool> ended = false;
+    std::thread device([&] {
+      while (!ended) {
+        cuda_emulator::FailNext("cudaEventQuery", cudaErrorIllegalAddress);
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    });
+    ExpectContains(ErrorOf(absl::StatusCode::kInternal, [&] { BlockUntilItEnds(*group); }),
+                   {"read or wrote memory that is not its own"});
+    ended = true;
+    device.join();
+  });
+  try {
+    CudaEvent().Test();  // the last failure that was planned is not the next test's
+  } catch (const Error&) {
+  }
+}
+
+// The member that ends the group has a reason; that NCCL only sees it go is not it. Rank 0 is in the group,
+// or still on its way there.
+TEST(NcclErrorsTest, WhoHearsOfAnAbortWaitsForItsReason) {
+  for (bool heard : {false, true}) {
+    for (bool connecting : {false, true}) {
+      const auto fake = std::make_shared<FakeNccl>();
+      fake->set_aborts_are_heard(heard);
+      if (connecting) fake->HoldConnecting(0);
+      std::barrier all(3);
+      RunNcclRanks(
+          3,
+          [&](World& world) {
+            const std::string message = ErrorOf(absl::StatusCode::kAborted, [&] {
+              const auto group = world.NewGroup("dp", AllRanks(world));
+              if (!connecting) all.arrive_and_wait();
+              if (world.rank() == 1) group->Abort("the disk is full");
+              const Tensor tensor = Of(world, {1});
+              group->AllReduce(tensor, tensor, ReduceOp::kSum);
+              BlockUntilItEnds(*group);
+            });
+            ExpectContains(message, {"group 'dp' was aborted by world rank 1: the disk is full"});
+          },
+          fake);
+      EXPECT_EQ(fake->NumLive(), 0);
+    }
+  }
+}
+
+TEST(NcclErrorsTest, AFailedMeetingIsToldToAllMembers) {
+  for (const char* call : {"ncclGetUniqueId", "ncclCommInitRankConfig"}) {
+    const auto fake = std::make_shared<FakeNccl>();
+    fake->FailNext(call, 0, NcclResult::kInternalError);
+    RunNcclRanks(
+        2,
+        [call](World& world) {
+          try {
+            world.NewGroup("dp", {0, 1});
+            ADD_FAILURE() << "it cannot have worked";
+          } catch (const Error& error) {
+            ExpectContains(error.message(), {call, "error 3"});
+          }
+        },
+        fake);
+    EXPECT_EQ(fake->NumLive(), 0);
+  }
+}
+
+// Nobody says why, so that is all there is to say.
+TEST(NcclErrorsTest, AMeetingThatLosesAMemberIsToldToAllMembers) {
+  const auto fake = std::make_shared<FakeNccl>();
+  for (int rank : {0, 1}) fake->HoldConnecting(rank);
+  fake->SetAsyncError(0, NcclResult::kRemoteError);
+  RunNcclRanks(
+      2,
+      [](World& world) {
+        const std::string message = ErrorOf(absl::StatusCode::kAborted, [&] {
+          world.NewGroup("dp", {0, 1});
+        });
+        ExpectContains(message, {"NCCL: an asynchronous error: remote process exited"});
+      },
+      fake);
+  EXPECT_EQ(fake->NumLive(), 0);
+}
+
+}  // namespace
+}  // namespace weft
