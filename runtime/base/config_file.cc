@@ -1,12 +1,8 @@
 #include "runtime/base/config_file.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -21,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 #include "runtime/base/flag_values.h"
+#include "runtime/base/whole_file.h"
 
 namespace weft {
 namespace {
@@ -29,10 +26,13 @@ using Json = nlohmann::ordered_json;
 using TextList = std::vector<std::string>;
 
 std::string ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) Throw(absl::StatusCode::kNotFound, "--config=", path, ": ", std::strerror(errno));
-  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  WEFT_REQUIRE(!in.bad() && !text.empty(), "--config=", path, ": it is empty, or no file that can be read");
+  std::string text;
+  try {
+    text = ReadWholeFile(path);
+  } catch (const Error& error) {
+    Throw(error.code(), "--config: ", error.message());
+  }
+  WEFT_REQUIRE(!text.empty(), "--config=", path, ": it is empty");
   return text;
 }
 

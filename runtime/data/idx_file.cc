@@ -1,16 +1,12 @@
 #include "runtime/data/idx_file.h"
 
-#include <fstream>
-#include <iterator>
-
 #include "runtime/base/error.h"
+#include "runtime/base/whole_file.h"
 
 namespace weft {
 
 IdxArray ReadIdxFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) Throw(absl::StatusCode::kNotFound, "'", path, "': there is no such file, or it cannot be read");
-  const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const std::string bytes = ReadWholeFile(path);
   const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   if (bytes.size() >= 2 && at(0) == 0x1f && at(1) == 0x8b) {
     Throw(absl::StatusCode::kDataLoss, "'", path, "' is packed: unpack it with gzip --decompress");

@@ -19,7 +19,7 @@ struct IdxArray {
 
 // Reads a file of unsigned bytes: two bytes of 0, the type 8, the number of dims, each extent as four bytes, the highest
 // first, then the values.
-// Errors: NotFound; DataLoss that names the path and what is broken. A file that is packed (.gz) is said to be so.
+// Errors: as ReadWholeFile; DataLoss that names the path and what is broken. A file that is packed (.gz) is said to be so.
 IdxArray ReadIdxFile(const std::string& path);
 
 }  // namespace weft

@@ -1,26 +1,25 @@
 #include "runtime/store/tcp_wire.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/base/whole_file.h"
 
 namespace weft {
 namespace {
 
 std::string ReadPem(absl::string_view what, const std::string& path) {
   WEFT_REQUIRE(!path.empty(), "mutual TLS takes three files, and the ", what, " is not given");
-  std::ifstream in(path, std::ios::binary);
-  WEFT_REQUIRE(in.is_open(), "cannot open the ", what, " ", path, ": ", std::strerror(errno));
-  std::ostringstream text;
-  text << in.rdbuf();
-  WEFT_REQUIRE(absl::StrContains(text.str(), "-----BEGIN"), "the ", what, " ", path, " is not a PEM file");
-  return std::move(text).str();
+  std::string text;
+  try {
+    text = ReadWholeFile(path);
+  } catch (const Error& error) {
+    ThrowInvalidArgument("the ", what, ": ", error.message());
+  }
+  WEFT_REQUIRE(absl::StrContains(text, "-----BEGIN"), "the ", what, " ", path, " is not a PEM file");
+  return text;
 }
 
 struct PemTexts {

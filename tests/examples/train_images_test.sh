@@ -146,6 +146,6 @@ for program in "${programs[@]}"; do
   expect_error "--eval_every=-1: expected at least 0" --eval_every=-1
   expect_error "--log_every=0: expected at least 1" --log_every=0
   expect_error "--log_format=xml: expected text or json" --log_format=xml
-  expect_error "'/no/such/train-images-idx3-ubyte': there is no such file, or it cannot be read" --data=/no/such
+  expect_error "cannot read '/no/such/train-images-idx3-ubyte': No such file or directory" --data=/no/such
 done
 exit $((failures > 0))

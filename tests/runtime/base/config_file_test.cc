@@ -176,7 +176,7 @@ TEST_F(ConfigFileTest, WhatIsNoSuchFileIsSaidSo) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("it is empty"));
   const std::string missing = path_ + ".none";
   EXPECT_EQ(MessageOf([&] { ApplyConfigFile(missing, Usage(), nullptr); }),
-            "--config=" + missing + ": No such file or directory");
+            "--config: cannot read '" + missing + "': No such file or directory");
 }
 
 TEST_F(ConfigFileTest, TheCommandLineCounts) {

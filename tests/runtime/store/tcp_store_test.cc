@@ -212,7 +212,7 @@ TEST(TcpStoreTest, MutualTls) {
   StoreTls no_file = client_tls;
   no_file.key_file = "/nowhere/x.key";
   EXPECT_EQ(join("t", no_file, kLong),
-            "cannot open the private key /nowhere/x.key: No such file or directory");
+            "the private key: cannot read '/nowhere/x.key': No such file or directory");
   no_file.key_file = "";
   EXPECT_EQ(join("t", no_file, kLong), "mutual TLS takes three files, and the private key is not given");
   no_file.key_file = testing::TempDir() + "/no.pem";
