@@ -15,7 +15,7 @@ struct SchedulerOptions {
   double bucket_mb = 25;     // MiB of gradients that move together, at most
   int prefetch = 1;          // units whose parameters are gathered ahead of their use
   bool overlap = true;       // communication runs beside computing
-  bool find_unused = false;  // ranks may reach different parameters in one step
+  bool find_unused = false;  // ranks may reach different parameters in one step; of FullyShard the same units
 
   operator SchedulerChoices() const;  // all of them
 

@@ -14,8 +14,8 @@
 #include "ops/elementwise/cast.h"
 #include "parallel/scheduler/bucket_cut.h"
 #include "parallel/scheduler/common_path.h"
+#include "parallel/scheduler/move_subject.h"
 #include "parallel/scheduler/replica_sum.h"
-#include "runtime/base/philox.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -23,9 +23,6 @@ namespace {
 
 // What no rank has at a place, for LeastOfAll.
 constexpr int64_t kNever = INT64_MAX;
-
-// Ranks that lack different gradients of one shape, or reduce stages in different orders, must not take one for the other.
-uint32_t SubjectOf(const std::string& path) { return static_cast<uint32_t>(StreamOf(path)) | 1; }
 
 int64_t BytesOf(const TensorType& type) { return type.shape.num_elements() * ItemSize(type.dtype); }
 
@@ -37,7 +34,7 @@ GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> l
   std::vector<CompressedLeaf> compressed;
   for (size_t i = 0; i < leaves.size(); ++i) {
     compressed.push_back({leaves[i].path, leaves[i].type, leaves[i].layout, leaves[i].communication});
-    leaves_[i].subject = SubjectOf(leaves[i].path);
+    leaves_[i].subject = MoveSubject(leaves[i].path);
     leaves_[i].spec = std::move(leaves[i]);
   }
   compression_ = GradientCompression::Make(context, std::move(compressed));

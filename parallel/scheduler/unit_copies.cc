@@ -8,6 +8,7 @@
 #include "dtensor/host_memory.h"
 #include "dtensor/redistribute_each.h"
 #include "ops/elementwise/cast.h"
+#include "parallel/scheduler/move_subject.h"
 
 namespace weft {
 namespace {
@@ -24,11 +25,13 @@ void AddOnce(std::vector<int>& order, int unit) {
 UnitCopies::UnitCopies(MeshContext& context, std::vector<CopyUnit> units, const UnitCopyOptions& options)
     : context_(context), options_(options) {
   for (CopyUnit& unit : units) {
+    std::vector<uint32_t> subjects;
     for (int i = 0; i < std::ssize(unit.parameters); ++i) {
       places_.push_back({static_cast<int>(units_.size()), i});
+      subjects.push_back(MoveSubject(unit.parameters[i]->full_path()));
     }
     const int path_id = context.state().PathId(unit.path);
-    units_.push_back({.spec = std::move(unit), .path_id = path_id});
+    units_.push_back({.spec = std::move(unit), .path_id = path_id, .subjects = std::move(subjects)});
   }
 }
 
@@ -169,7 +172,11 @@ void UnitCopies::GatherFromRest(Unit& unit, Lane lane) {
     pieces.push_back(std::move(piece));
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
-    moves.push_back({.source = pieces[i], .to = unit.spec.parameters[i]->layouts().compute});
+    moves.push_back({
+        .source = pieces[i],
+        .to = unit.spec.parameters[i]->layouts().compute,
+        .subject = unit.subjects[i],
+    });
   }
   unit.copies = RedistributeEach(moves, lane);
   // The pieces at rest are read until then, whether or not anybody uses what is made of them.
@@ -185,8 +192,11 @@ void UnitCopies::GatherFromParts(Unit& unit, Lane lane) {
   const SmallerGroup& group = *unit.spec.rests_in;
   std::vector<EachMove> moves;
   for (size_t i = 0; i < unit.parts.size(); ++i) {
-    moves.push_back(
-        {.source = unit.parts[i], .to = group.Inside(unit.spec.parameters[i]->layouts().compute)});
+    moves.push_back({
+        .source = unit.parts[i],
+        .to = group.Inside(unit.spec.parameters[i]->layouts().compute),
+        .subject = unit.subjects[i],
+    });
   }
   const std::vector<DTensor> gathered = RedistributeEach(moves, lane);
   for (size_t i = 0; i < gathered.size(); ++i) {

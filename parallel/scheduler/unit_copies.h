@@ -48,6 +48,8 @@ struct UnitCopyOptions {
 //          not reshard, its own in addition. Parts that rest in smaller groups, until their gradients are there.
 // Cost:    per use of a unit one all-gather of each parameter's bytes in the compute dtype, under purpose
 //          `param` and the unit's path.
+// Errors:  InvalidArgument on every rank where ranks gather different units at one time, as far as their backend
+//          compares calls (CommOptions::subject).
 // Source:  Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", 2023.
 // Threads: the rank's thread; every rank alike.
 class UnitCopies final : public CopySource {
@@ -76,11 +78,12 @@ class UnitCopies final : public CopySource {
   struct Unit {
     CopyUnit spec;
     int path_id = 0;
-    bool is_whole = true;                // no parameter is gone
-    std::vector<DTensor> copies = {};    // empty: not here
-    std::vector<DTensor> parts = {};     // of the copies, in the smaller group
-    std::vector<int64_t> versions = {};  // of the parameters that they were made of, the last time
-    bool is_used = false;                // since they were made
+    std::vector<uint32_t> subjects = {};  // of the parameters, as EachMove's
+    bool is_whole = true;                 // no parameter is gone
+    std::vector<DTensor> copies = {};     // empty: not here
+    std::vector<DTensor> parts = {};      // of the copies, in the smaller group
+    std::vector<int64_t> versions = {};   // of the parameters that they were made of, the last time
+    bool is_used = false;                 // since they were made
     bool is_held = false;
     int64_t last_use = 0;
   };

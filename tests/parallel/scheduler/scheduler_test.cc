@@ -348,6 +348,21 @@ TEST(SchedulerUnusedTest, OtherThingsOfOneShapeAreAnError) {
   }
 }
 
+// Nor is one unit taken for another of its shape: under FullyShard ranks have to reach the same ones.
+TEST(SchedulerUnusedTest, OtherUnitsOfOneShapeAreAnError) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    Plan plan = PlanNamed("fsdp");
+    plan.set_scheduler({.prefetch = 0, .find_unused = true});
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+    model.order = {0, world.rank() + 1};
+    const DTensor x = RandomNormal(context, DType::kF64, {6, kDim}, {}, "x");
+    EXPECT_THAT(InvalidArgumentMessage([&] { model(x); }),
+                testing::AllOf(testing::HasSubstr("rank 0 called all_gather(f64"),
+                               testing::HasSubstr("rank 1 called all_gather(f64")));
+  });
+}
+
 // A view of a gathered parameter is not kept whole by the tape: it is gathered again.
 TEST(SchedulerViewTest, TheTapeKeepsNoViewOfACopy) {
   RunRanks(2, [](World& world) {
