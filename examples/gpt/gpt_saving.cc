@@ -1,6 +1,8 @@
 #include "examples/gpt/gpt_saving.h"
 
 #include <iterator>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,11 +18,18 @@
 namespace weft {
 namespace {
 
+// `scale`: null where there is none. A run that goes on may have another plan, with f16 or without, and another hysteresis.
+std::shared_ptr<StatePart> LossScaleState(const LossScale* scale) {
+  return MakeOptionalTensorState("loss_scale.", [scale] {
+    return scale != nullptr ? scale->State() : std::vector<std::pair<std::string, DTensor>>();
+  });
+}
+
 void LoadFile(const std::string& path, int64_t step, const GptRunState& state) {
   SafetensorsReader reader(path);
   LoadParameters(reader, state.model);
   LoadOptimizerState(reader, state.optimizer, step);
-  if (state.loss_scale != nullptr) LoadTensors(reader, state.loss_scale->State());
+  LossScaleState(state.loss_scale)->Load(reader);
   LoadCommunicationState(reader, state.model);
 }
 
@@ -73,9 +82,7 @@ void GptSaving::Resume(const GptRunState& state, GptData& data, Trainer& trainer
   data_ = &data;
   parts_.Add("model", MakeModelState(state.model));
   parts_.Add("optimizer", MakeOptimizerState(state.optimizer));
-  if (state.loss_scale != nullptr) {
-    parts_.Add("loss_scale", MakeTensorState([scale = state.loss_scale] { return scale->State(); }));
-  }
+  parts_.Add("loss_scale", LossScaleState(state.loss_scale));
   parts_.Add("communication", MakeCommunicationState(state.model));
   parts_.Add("run", MakeTextsState([this, &trainer] {
                info_.step = trainer.step();

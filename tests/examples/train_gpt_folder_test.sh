@@ -157,6 +157,29 @@ mlp f64 > f64.json
 for plan in f16 f64; do
   "$train" "${quiet[@]}" --mesh=dp=2 --steps=4 --plan=$plan.json --resume=plan.safetensors > more.json 2> err || fail "a plan of $plan, resumed: $(tail -1 err)"
 done
+# A plan may add f16 or drop it, in a file and in a folder: a scale that was not saved begins anew, one that is not wanted stays behind.
+"$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2 --steps=2 --plan=f64.json --save=f64.safetensors > half.json 2> err || fail "f64 by a plan: $(tail -1 err)"
+"$train" "${quiet[@]}" --mesh=dp=2 --steps=4 --plan=f16.json --loss_scale=64 --resume=f64.safetensors > more.json 2> err || fail "f64 to f16: $(tail -1 err)"
+[[ $(scales more.json) == $'64.0\n64.0' ]] || fail "f64 to f16: the scale is $(scales more.json)"
+while read -r from to expected flags; do
+  "$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2 --steps=2 --plan="$from.json" --checkpoint_dir="from_$from" > half.json 2> err || fail "a folder of $from: $(tail -1 err)"
+  # shellcheck disable=SC2086  # flags
+  "$train" "${quiet[@]}" --mesh=dp=2 --steps=4 --plan="$to.json" $flags --checkpoint_dir="from_$from" > more.json 2> err || fail "a folder of $from, by $to: $(tail -1 err)"
+  [[ $(losses more.json | wc -l) == 2 && $(scales more.json | wc -l) == "$expected" ]] || fail "a folder of $from, by $to: $(cat more.json)"
+done << 'PLANS'
+f16 f64 0
+f64 f16 2 --loss_scale=64
+PLANS
+# So may the hysteresis, up and down; where nothing overflows it changes no bit.
+: > joined
+"$train" "${half[@]}" --steps=2 --checkpoint_dir=patience > more.json 2> err || fail "a hysteresis of 2: $(tail -1 err)"
+losses more.json >> joined
+for hysteresis in 1 2; do
+  "$train" "${quiet[@]}" --mesh=dp=2 --steps=$((2 + 2 * hysteresis)) --checkpoint_dir=patience --loss_scale_hysteresis=$hysteresis > more.json 2> err ||
+    fail "a hysteresis of $hysteresis, resumed: $(tail -1 err)"
+  losses more.json >> joined
+done
+diff <(losses whole.json | head -6) joined || fail "another hysteresis changes losses"
 bad_follow="--batch_ranks=4: expected 0, or --batch_policy=linear or sqrt"
 "$train" --checkpoint_dir=follows "${quiet[@]}" --steps=12 > none.json 2> err && fail "no rule: no error"
 grep -qF -- "$bad_follow" err || fail "no rule: $(tail -1 err)"

@@ -1,7 +1,9 @@
 #include "dtensor/checkpoint/state/state.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
@@ -31,7 +33,7 @@ class ModelState final : public StatePart {
   Module& model_;
 };
 
-class TensorState final : public StatePart {
+class TensorState : public StatePart {
  public:
   using Function = std::function<std::vector<std::pair<std::string, DTensor>>()>;
   explicit TensorState(Function tensors) : tensors_(std::move(tensors)) {}
@@ -44,6 +46,29 @@ class TensorState final : public StatePart {
 
  private:
   const Function tensors_;
+};
+
+class OptionalTensorState final : public TensorState {
+ public:
+  OptionalTensorState(std::string prefix, Function tensors)
+      : TensorState(std::move(tensors)), prefix_(std::move(prefix)) {}
+
+  bool is_exact() const override { return false; }
+  bool Knows(absl::string_view name) override { return absl::StartsWith(name, prefix_); }
+
+  void Load(TensorSource& source) override {
+    for (const auto& [name, tensor, set] : Tensors()) {
+      const TensorType* const saved = source.Find(name);
+      if (saved == nullptr) continue;
+      WEFT_REQUIRE(*saved == tensor.type(), "'", source.path(), "': tensor '", name, "' is ",
+                   saved->ToString(), ", expected ", tensor.type().ToString());
+      CopyTensor(source.Read(name, tensor.LocalBox(), tensor.context()->allocator()), tensor.ToLocal());
+      tensor.impl()->MarkWritten("load");
+    }
+  }
+
+ private:
+  const std::string prefix_;
 };
 
 class TextState final : public StatePart {
@@ -99,6 +124,11 @@ std::shared_ptr<StatePart> MakeOptimizerState(const Optimizer& optimizer) {
 std::shared_ptr<StatePart> MakeTensorState(
     std::function<std::vector<std::pair<std::string, DTensor>>()> tensors) {
   return std::make_shared<TensorState>(std::move(tensors));
+}
+
+std::shared_ptr<StatePart> MakeOptionalTensorState(
+    std::string prefix, std::function<std::vector<std::pair<std::string, DTensor>>()> tensors) {
+  return std::make_shared<OptionalTensorState>(std::move(prefix), std::move(tensors));
 }
 
 std::shared_ptr<StatePart> MakeTextState(std::string name, std::function<std::string()> save,

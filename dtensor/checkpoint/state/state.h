@@ -74,9 +74,16 @@ std::shared_ptr<StatePart> MakeModelState(Module& model);
 // An optimizer's moments and count of updates under "optimizer.NAME". The part views it.
 std::shared_ptr<StatePart> MakeOptimizerState(const Optimizer& optimizer);
 
-// Any tensors, under the names that they come with: LossScale::State, WeightAverage::State, a program's own.
+// Any tensors, under the names that they come with: WeightAverage::State, a program's own.
 std::shared_ptr<StatePart> MakeTensorState(
     std::function<std::vector<std::pair<std::string, DTensor>>()> tensors);
+
+// Tensors that another start may lack or not want, as LossScale::State (under "loss_scale."), which a plan or a flag adds
+// and drops. `prefix`: their names begin with it, and those of no other part. Loading takes those that were saved and leaves
+// the others as they are; what else was saved under the prefix is left out. RestoreOptions::rename does not hold for them.
+// Errors: of loading, InvalidArgument for a tensor of another type.
+std::shared_ptr<StatePart> MakeOptionalTensorState(
+    std::string prefix, std::function<std::vector<std::pair<std::string, DTensor>>()> tensors);
 
 // One text: `load` is given what `save` gave. For what is no tensor: a schedule's state, a position in data.
 std::shared_ptr<StatePart> MakeTextState(std::string name, std::function<std::string()> save,

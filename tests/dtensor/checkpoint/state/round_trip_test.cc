@@ -5,16 +5,19 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtensor/checkpoint/folder/piece_file.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/folder/step_reader.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
+#include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/checkpoint/state/state_cases.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -123,6 +126,38 @@ TEST(RoundTripTest, EachRankReadsItsPieces) {
       }
     }
     EXPECT_EQ(reader.num_bytes_read(), own);
+  });
+}
+
+// What was saved is loaded, what was not keeps its value, and what nobody takes is not missed.
+TEST(RoundTripTest, OptionalTensorsMayComeAndGo) {
+  using Named = std::vector<std::pair<std::string, DTensor>>;
+  const std::string folder = NewFolder("optional");
+  RunRanks(2, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    const auto scalar = [&](double value) { return Full(context, DType::kF32, Shape(), value); };
+    const auto state_of = [](const Named& tensors) {
+      State state;
+      state.Add("scale", MakeOptionalTensorState("scale.", [tensors] { return tensors; }));
+      return state;
+    };
+    {
+      CheckpointManager manager(world, {.folder = folder});
+      manager.Save(1, state_of({{"scale.gone", scalar(1)}, {"scale.stays", scalar(2)}}));
+    }
+    {
+      CheckpointManager manager(world, {.folder = folder});
+      const Named now = {{"scale.stays", scalar(3)}, {"scale.new", scalar(4)}};
+      State state = state_of(now);
+      EXPECT_EQ(manager.Resume(state), 1);
+      EXPECT_EQ(now[0].second.Item(), 2);
+      EXPECT_EQ(now[1].second.Item(), 4);
+    }
+    CheckpointManager manager(world, {.folder = folder});
+    State none = state_of({}), other = state_of({{"scale.stays", Full(context, DType::kF64, Shape(), 0)}});
+    EXPECT_EQ(manager.Resume(none), 1);
+    EXPECT_THAT(InvalidArgumentMessage([&] { manager.Load(1, other); }),
+                testing::HasSubstr("tensor 'scale.stays' is f32[], expected f64[]"));
   });
 }
 
