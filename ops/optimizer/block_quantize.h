@@ -9,7 +9,8 @@
 namespace weft {
 
 // Tensors in 8 bits per element: blocks of 256 elements share a scale, the largest magnitude among them, and each element is
-// the code of a value of the dynamic map (dynamic_map.h) that is multiplied by it.
+// the code of a value of the dynamic map (dynamic_map.h) that is multiplied by it: the nearest; without signs what is above 0
+// stays above 0.
 //
 // Shape:  blocks are cut from the dims after the first, in row-major order, for each index of the first; of a vector from its
 //         only dim. So x [d, ...] has scales [d, blocks per row], x [n] has scales [blocks]: what a block is follows from the

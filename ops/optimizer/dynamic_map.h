@@ -34,14 +34,17 @@ constexpr DynamicMap MakeDynamicMap(bool is_signed) {
   return map;
 }
 
-// Halfway between the values: threshold i between those of codes i and i + 1.
+// Halfway between the values: threshold i between those of codes i and i + 1. Of the unsigned map the first is 0, so that 0
+// alone has its code: a second moment that vanished before the first would leave that divided by eps.
 constexpr std::array<float, 255> MakeThresholds(const DynamicMap& map) {
   std::array<float, 255> thresholds = {};
   for (int i = 0; i < 255; ++i) thresholds[i] = 0.5f * (map[i] + map[i + 1]);
+  if (map[0] == 0) thresholds[0] = 0;
   return thresholds;
 }
 
-// How many thresholds lie below x, which is the code of the nearest value; 0 for NaN.
+// How many thresholds lie below x, which is the code of the nearest value, but for what is above 0 and the unsigned map's 0
+// alone is nearest to: that has code 1. 0 for NaN.
 constexpr int NearestCode(const float* thresholds, float x) {
   int code = 0;
   for (int half = 128; half > 0; half /= 2) {

@@ -197,6 +197,33 @@ TEST(AdamW8BitTest, EachStepIsThePapers) {
   });
 }
 
+// Of v only 0 is kept as 0. An element that kept its m and lost its v would move by m / eps where its gradient is 0.
+TEST(AdamW8BitTest, ASmallElementKeepsItsSquares) {
+  constexpr double kLr = 0.01;
+  OnMesh("", [&](const Context& context) {
+    Model model;
+    model.Lay(context, 0, DType::kF32);
+    AdamW8Bit optimizer({&model.matrix}, {.weight_decay = 0, .min_elements = 100});
+    const Shape& shape = model.matrix.spec().shape;
+    // How far the first element moves.
+    const auto step = [&](const std::vector<double>& gradients) {
+      const double before = model.matrix.at_rest().ToLocal().ToVector<double>()[0];
+      model.matrix.SetGrad(DTensor::Distribute(context, FromDoubles(DType::kF32, shape, gradients),
+                                               model.matrix.at_rest().layout()));
+      optimizer.Step(kLr);
+      return std::abs(model.matrix.at_rest().ToLocal().ToVector<double>()[0] - before);
+    };
+    std::vector<double> gradients(static_cast<size_t>(shape.num_elements()), 1);
+    gradients[0] = 1e-5;  // its square is 1e-10 of the block's largest
+    gradients[1] = 0;
+    EXPECT_NEAR(step(gradients), kLr, 0.1 * kLr);
+    EXPECT_LT(step(std::vector<double>(gradients.size(), 0)), 3 * kLr);
+    const Moment v = MomentOf(optimizer, "matrix.v");
+    EXPECT_EQ(v.codes[0], 1);
+    EXPECT_EQ(v.codes[1], 0);
+  });
+}
+
 TEST(AdamW8BitTest, StateIsCodesAndScales) {
   OnMesh("a=2", [](const Context& context) {
     Model model;

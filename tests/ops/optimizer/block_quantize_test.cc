@@ -56,11 +56,15 @@ TEST(DynamicMapTest, TheNearestCodeIsTheNearest) {
     const DynamicMap map = MakeDynamicMap(is_signed);
     const auto thresholds = MakeThresholds(map);
     for (int code = 0; code < 256; ++code) EXPECT_EQ(NearestCode(thresholds.data(), map[code]), code);
-    for (const float x : {-2.0f, -0.5f, -1e-4f, -1e-9f, 0.0f, 1e-9f, 3e-7f, 0.0123f, 0.77f, 0.999f, 2.0f}) {
+    for (const float x : {-2.0f, -0.5f, -1e-4f, -1e-9f, 0.0f, 3e-7f, 0.0123f, 0.77f, 0.999f, 2.0f}) {
       const float found = map[NearestCode(thresholds.data(), x)];
       for (const float value : map) EXPECT_LE(std::abs(x - found), std::abs(x - value)) << x;
     }
     EXPECT_EQ(NearestCode(thresholds.data(), std::numeric_limits<float>::quiet_NaN()), 0);
+    // Without signs only 0 is 0.
+    for (const float x : {1e-7f, 1e-9f, std::numeric_limits<float>::denorm_min()}) {
+      EXPECT_EQ(map[NearestCode(thresholds.data(), x)], is_signed ? 0 : map[1]) << x;
+    }
   }
 }
 
