@@ -95,10 +95,12 @@ class Paths {
   PathTree module_tree_;
 };
 
-// Of a model that is cut into stages a rank has some of the parameters: a path may mean others' alone.
-bool MeansOneElsewhere(const std::vector<Parameter*>& parameters, absl::string_view pattern) {
-  if (!parameters[0]->model_context()) return false;
-  return !Paths(parameters[0]->root().RegisteredParameters()).Match(pattern).empty();
+// Of a group that means none of an optimizer's parameters. It may mean others of the model: frozen ones, those of another
+// optimizer or of other stages.
+void CheckMeansOthers(Module& model, const ParameterGroup& group, absl::string_view optimizer) {
+  const Paths paths(model.RegisteredParameters());
+  WEFT_REQUIRE(!paths.Match(group.path).empty(), optimizer, ": parameter group '", group.path,
+               "' means no parameter; did you mean '", paths.Nearest(group.path), "'?");
 }
 
 template <class T>
@@ -118,9 +120,7 @@ std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& paramet
   for (const ParameterGroup& group : groups) {
     CheckFields(group, optimizer);
     const std::vector<int> indices = paths.Match(group.path);
-    WEFT_REQUIRE(!indices.empty() || MeansOneElsewhere(parameters, group.path), optimizer,
-                 ": parameter group '", group.path, "' means no parameter; did you mean '",
-                 paths.Nearest(group.path), "'?");
+    if (indices.empty()) CheckMeansOthers(parameters[0]->root(), group, optimizer);
     for (const int i : indices) {
       Override(group.lr_scale, &resolved[i].lr_scale);
       Override(group.weight_decay, &resolved[i].weight_decay);

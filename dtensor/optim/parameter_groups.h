@@ -39,8 +39,8 @@ struct ParameterGroup {
 
 // What `groups` say of each parameter, all together; `path` is the parameter's.
 //
-// Errors: InvalidArgument, starting with `optimizer`: for a path that means no parameter of the model, those that other
-//         stages of a pipeline have among them, naming the nearest;
+// Errors: InvalidArgument, starting with `optimizer`: for a path that means no parameter of the model, whether it is one
+//         of `parameters` or not (frozen, or of another stage), naming the nearest;
 //         for a field out of its range, naming group, field and range.
 std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& parameters,
                                           absl::Span<const ParameterGroup> groups,

@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,19 @@ TEST(ParameterGroupsTest, TheLaterGroupWinsFieldByField) {
     if (group.path.ends_with(".up.bias")) expected.beta1 = 0.25, expected.beta2 = 0.75;
     EXPECT_EQ(group, expected) << group.path;
   }
+}
+
+// An optimizer need not have all parameters of its model. On one rank that is no mistake either; what no parameter has is.
+TEST(ParameterGroupsTest, AGroupMayMeanFrozenParametersAlone) {
+  Gpt model(Config());
+  model.wte.set_trainable(false);
+  const auto resolve = [&](const std::string& path) {
+    return ResolveGroups(model.TrainableParameters(), {{.path = path, .lr_scale = 2}}, "AdamW");
+  };
+  for (const ParameterGroup& group : resolve("wte")) EXPECT_EQ(group.lr_scale, std::nullopt) << group.path;
+  EXPECT_EQ(resolve("wte").size(), model.AllParameters().size() - 1);
+  EXPECT_EQ(InvalidArgumentMessage([&] { resolve("wt"); }),
+            "AdamW: parameter group 'wt' means no parameter; did you mean 'wte'?");
 }
 
 TEST(ParameterGroupsTest, Misuse) {
