@@ -14,6 +14,8 @@ AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options)
 AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options, absl::string_view name,
              absl::FunctionRef<bool(const Parameter&, const ParameterGroup&)> keeps)
     : Optimizer(std::move(parameters), name, options.groups), options_(options) {
+  RequireBetas(options.beta1, options.beta2, name);
+  RequireEps(options.eps, name);
   const auto keeps_index = [&](int i) { return keeps(*this->parameters()[i], group(i)); };
   first_ = MakeMoment(keeps_index);
   second_ = MakeMoment(keeps_index);

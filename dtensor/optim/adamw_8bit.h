@@ -42,7 +42,7 @@ struct AdamW8BitOptions {
 
 class AdamW8Bit : public AdamW {
  public:
-  // Errors: InvalidArgument as ResolveGroups, for a group that sets a matrix, for negative min_elements.
+  // Errors: InvalidArgument as AdamW, and for negative min_elements.
   AdamW8Bit(std::vector<Parameter*> parameters, const AdamW8BitOptions& options);
 
  protected:

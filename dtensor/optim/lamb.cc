@@ -12,6 +12,8 @@ Lamb::Lamb(std::vector<Parameter*> parameters, const LambOptions& options)
       first_(MakeMoment()),
       second_(MakeMoment()) {
   RequireNoMatrices(options.groups, "Lamb");
+  RequireBetas(options.beta1, options.beta2, "Lamb");
+  RequireEps(options.eps, "Lamb");
   for (size_t i = 0; i < this->parameters().size(); ++i) {
     const ParameterGroup& group = this->group(static_cast<int>(i));
     rates_.Add({.beta1 = group.beta1.value_or(options.beta1), .beta2 = group.beta2.value_or(options.beta2)});

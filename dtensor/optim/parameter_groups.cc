@@ -14,20 +14,23 @@
 namespace weft {
 namespace {
 
-void CheckField(const ParameterGroup& group, absl::string_view optimizer, absl::string_view field,
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+// `whose`: "the options have".
+void CheckField(absl::string_view optimizer, absl::string_view whose, absl::string_view field,
                 std::optional<double> value, double limit) {
   if (!value) return;
   const bool fits = std::isfinite(*value) && *value >= 0 && *value < limit;
-  WEFT_REQUIRE(fits, optimizer, ": parameter group '", group.path, "' has ", field, " ", *value,
-               ": expected at least 0", limit < 2 ? absl::StrCat(" and below ", limit) : "");
+  WEFT_REQUIRE(fits, optimizer, ": ", whose, " ", field, " ", *value, ": expected at least 0",
+               limit < 2 ? absl::StrCat(" and below ", limit) : "");
 }
 
 void CheckFields(const ParameterGroup& group, absl::string_view optimizer) {
-  constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-  CheckField(group, optimizer, "lr_scale", group.lr_scale, kNoLimit);
-  CheckField(group, optimizer, "weight_decay", group.weight_decay, kNoLimit);
-  CheckField(group, optimizer, "beta1", group.beta1, 1);
-  CheckField(group, optimizer, "beta2", group.beta2, 1);
+  const std::string whose = absl::StrCat("parameter group '", group.path, "' has");
+  CheckField(optimizer, whose, "lr_scale", group.lr_scale, kNoLimit);
+  CheckField(optimizer, whose, "weight_decay", group.weight_decay, kNoLimit);
+  CheckField(optimizer, whose, "beta1", group.beta1, 1);
+  CheckField(optimizer, whose, "beta2", group.beta2, 1);
   if (!group.matrix) return;
   const std::string& matrix = *group.matrix;
   const bool is_matrix = matrix.find_first_not_of("iob") == std::string::npos &&
@@ -130,6 +133,15 @@ std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& paramet
     }
   }
   return resolved;
+}
+
+void RequireBetas(double beta1, double beta2, absl::string_view optimizer) {
+  CheckField(optimizer, "the options have", "beta1", beta1, 1);
+  CheckField(optimizer, "the options have", "beta2", beta2, 1);
+}
+
+void RequireEps(double eps, absl::string_view optimizer) {
+  CheckField(optimizer, "the options have", "eps", eps, kNoLimit);
 }
 
 void RequireNoBetas(absl::Span<const ParameterGroup> groups, absl::string_view optimizer) {

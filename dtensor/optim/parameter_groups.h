@@ -46,6 +46,12 @@ std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& paramet
                                           absl::Span<const ParameterGroup> groups,
                                           absl::string_view optimizer);
 
+// What an optimizer's own options say, which holds where no group says otherwise.
+// Errors: InvalidArgument, starting with `optimizer`, for a beta that is not at least 0 and below 1, and for an eps that is
+//         below 0 or not finite: parameters would be NaN after the first update.
+void RequireBetas(double beta1, double beta2, absl::string_view optimizer);
+void RequireEps(double eps, absl::string_view optimizer);
+
 // For optimizers without betas, and those that know no matrices.
 // Errors: InvalidArgument, starting with `optimizer`, for a group that sets one.
 void RequireNoBetas(absl::Span<const ParameterGroup> groups, absl::string_view optimizer);

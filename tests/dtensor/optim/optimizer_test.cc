@@ -6,9 +6,14 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/adamw_8bit.h"
+#include "dtensor/optim/lamb.h"
+#include "dtensor/optim/lion.h"
+#include "dtensor/optim/muon.h"
 #include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"
+#include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 
 namespace weft {
@@ -140,6 +145,31 @@ TEST(OptimizerTest, AdamWIsItsTextbook) {
       });
     }
   }
+}
+
+// As those of groups are: a beta1 or beta2 of 1 corrects by 1 / 0 in the first update.
+TEST(OptimizerTest, BetasAndEpsOfTheOptionsAreChecked) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    Model model;
+    model.Lay(context, {"[-, -]", "[-]", "[-]"}, DType::kF32);
+    const std::vector<Parameter*> all = model.AllParameters();
+    const std::string expected = ": expected at least 0 and below 1";
+    EXPECT_EQ(InvalidArgumentMessage([&] { AdamW(all, {.beta1 = 1}); }),
+              "AdamW: the options have beta1 1" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { AdamW8Bit(all, {.beta2 = 1}); }),
+              "AdamW8Bit: the options have beta2 1" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Lamb(all, {.beta1 = -0.5}); }),
+              "Lamb: the options have beta1 -0.5" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Lion(all, {.beta2 = INFINITY}); }),
+              "Lion: the options have beta2 inf" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Muon(all, {.adamw = {.beta2 = 1}}); }),
+              "Muon: the options have beta2 1" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { AdamW(all, {.eps = -0.5}); }),
+              "AdamW: the options have eps -0.5: expected at least 0");
+    EXPECT_EQ(InvalidArgumentMessage([&] { Lamb(all, {.eps = INFINITY}); }),
+              "Lamb: the options have eps inf: expected at least 0");
+    EXPECT_EQ(MessageOf([&] { AdamW(all, {.beta1 = 0, .beta2 = 0, .eps = 0}); }), "no error");
+  });
 }
 
 TEST(OptimizerTest, StateLiesAsTheParametersAndIsNamed) {
