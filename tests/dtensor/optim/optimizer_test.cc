@@ -7,6 +7,7 @@
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/adamw_8bit.h"
+#include "dtensor/optim/clip.h"
 #include "dtensor/optim/lamb.h"
 #include "dtensor/optim/lion.h"
 #include "dtensor/optim/muon.h"
@@ -19,7 +20,9 @@
 namespace weft {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
+using testing::IsNan;
 
 // A matrix and a vector, uneven over every axis, of which the matrix decays, and one that is never used.
 class Model : public Module {
@@ -223,6 +226,24 @@ TEST(OptimizerTest, AScaleThatIsNotFiniteSkipsTheUpdate) {
     }
     sgd.Step(0.1, Full(context, DType::kF32, {}, 1));
     EXPECT_NE(model.vector.at_rest().ToLocal().ToVector<float>(), before);
+  });
+}
+
+// It is the scale that says whether gradients are finite: a step without one takes them as they are.
+TEST(OptimizerTest, WithoutAScaleNoUpdateIsSkipped) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    Model model;
+    model.Lay(context, {"[a, -]", "[a]", "[-]"}, DType::kF64);
+    Sgd sgd({&model.vector}, {});
+    model.vector.SetGrad(Full(context, DType::kF64, {5}, NAN, model.vector.layouts().at_rest));
+    const auto updates = [&] { return sgd.updates().ToLocal().ToVector<int64_t>(); };
+    const std::vector<double> before = model.vector.at_rest().ToLocal().ToVector<double>();
+    sgd.Step(0.1, ComputeGlobalNorm({&model.vector}, /*max_norm=*/INFINITY).scale);
+    EXPECT_THAT(updates(), ElementsAre(0));
+    EXPECT_EQ(model.vector.at_rest().ToLocal().ToVector<double>(), before);
+    sgd.Step(0.1);
+    EXPECT_THAT(updates(), ElementsAre(1));
+    EXPECT_THAT(model.vector.at_rest().ToLocal().ToVector<double>(), Each(IsNan()));
   });
 }
 
