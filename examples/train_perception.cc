@@ -17,6 +17,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/optim/adamw.h"
 #include "examples/flag_checks.h"
+#include "examples/json_line.h"
 #include "examples/perception/perception.h"
 #include "examples/perception/perception_plan.h"
 #include "examples/perception/scenes.h"
@@ -87,15 +88,15 @@ void Evaluate(Perception& model, const PerceptionRun& run, bool speaks) {
     distance += std::sqrt(squares);
   }
   if (!speaks) return;
-  std::printf(run.json ? "{\"test_accuracy\":%.4f,\"test_distance\":%.4f}\n"
-                       : "%.4f of the test's classes are right; middles are off by %.4f on average\n",
-              num_right / kTestScenes, distance / kTestScenes);
+  const double accuracy = num_right / kTestScenes, mean_distance = distance / kTestScenes;
+  if (run.json) return PrintJson({{"test_accuracy", accuracy}, {"test_distance", mean_distance}});
+  std::printf("%.4f of the test's classes are right; middles are off by %.4f on average\n", accuracy,
+              mean_distance);
 }
 
 void PrintStep(const PerceptionRun& run, const StepMetrics& metrics) {
   if (run.json) {
-    std::printf("{\"step\":%" PRId64 ",\"loss\":%.9g,\"grad_norm\":%.9g}\n", metrics.step, metrics.loss,
-                metrics.grad_norm);
+    PrintJson({{"step", metrics.step}, {"loss", metrics.loss}, {"grad_norm", metrics.grad_norm}});
   } else if (metrics.step % run.log_every == 0) {
     std::printf("step %4" PRId64 " of %" PRId64 "  loss %.4f  %.0f scenes/s\n", metrics.step, run.steps,
                 metrics.loss, metrics.tokens_per_s);

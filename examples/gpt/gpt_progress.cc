@@ -2,26 +2,18 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdio>
 #include <thread>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "examples/json_line.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// JSON has no not-a-number: null.
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-void PrintJson(const Json& object) {
-  std::puts(object.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace).c_str());
-  std::fflush(stdout);
-}
 
 std::string Duration(double seconds) {
   const int64_t whole = static_cast<int64_t>(seconds + 0.5);
@@ -63,8 +55,8 @@ void GptProgress::Step(const StepMetrics& metrics) {
   seconds_ += metrics.step_ms * 1e-3;
   if (run_.json) {
     Json line = {{"step", metrics.step},
-                 {"loss", Number(metrics.loss)},
-                 {"grad_norm", Number(metrics.grad_norm)},
+                 {"loss", metrics.loss},
+                 {"grad_norm", metrics.grad_norm},
                  {"lr", metrics.lr},
                  {"step_ms", metrics.step_ms},
                  {"data_wait_s", metrics.data_wait_s},
@@ -104,7 +96,7 @@ void GptProgress::EndLine() {
 
 void GptProgress::Evaluation(int64_t step, double val_loss) {
   if (run_.json) {
-    PrintJson({{"step", step}, {"val_loss", Number(val_loss)}});
+    PrintJson({{"step", step}, {"val_loss", val_loss}});
     return;
   }
   EndLine();

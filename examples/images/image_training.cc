@@ -20,6 +20,7 @@
 #include "dtensor/optim/adamw.h"
 #include "examples/checkpoint_flags.h"
 #include "examples/flag_checks.h"
+#include "examples/json_line.h"
 #include "examples/stop_signal.h"
 #include "nlohmann/json.hpp"
 #include "ops/elementwise/cast.h"
@@ -184,8 +185,10 @@ double Accuracy(Module& model, PipelineExecutor* pipeline, const ImageSet& set, 
 
 void PrintStep(const ImageRun& run, const StepMetrics& metrics) {
   if (run.json) {
-    std::printf("{\"step\":%" PRId64 ",\"loss\":%.9g,\"grad_norm\":%.9g,\"images_per_s\":%.6g}\n",
-                metrics.step, metrics.loss, metrics.grad_norm, metrics.tokens_per_s);
+    PrintJson({{"step", metrics.step},
+               {"loss", metrics.loss},
+               {"grad_norm", metrics.grad_norm},
+               {"images_per_s", metrics.tokens_per_s}});
   } else if (metrics.step % run.log_every == 0) {
     std::printf("step %5" PRId64 " of %" PRId64 "  loss %.4f  %.0f images/s\n", metrics.step, run.steps,
                 metrics.loss, metrics.tokens_per_s);
@@ -194,9 +197,8 @@ void PrintStep(const ImageRun& run, const StepMetrics& metrics) {
 }
 
 void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
-  std::printf(run.json ? "{\"step\":%" PRId64 ",\"test_accuracy\":%.4f}\n"
-                       : "step %5" PRId64 ": test accuracy %.4f\n",
-              step, accuracy);
+  if (run.json) return PrintJson({{"step", step}, {"test_accuracy", accuracy}});
+  std::printf("step %5" PRId64 ": test accuracy %.4f\n", step, accuracy);
   std::fflush(stdout);
 }
 

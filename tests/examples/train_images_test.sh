@@ -122,6 +122,12 @@ for program in "${programs[@]}"; do
   "$program" "${small[@]}" --mesh=dp=2 --batch=30 --steps=60 >learnt.json 2>learnt.err || fail "$name: $(tail -1 learnt.err)"
   awk -v a="$(accuracy learnt.json)" 'BEGIN { exit !(a > 0.9) }' ||
     fail "$name: accuracy $(accuracy learnt.json) of images that are told apart by their brightest rows"
+  # A loss that is not finite: its line is the last.
+  "$program" "${small[@]}" --mesh=dp=2 --steps=8 --lr=1e30 >nan.json 2>nan.err && fail "$name: a loss that is not finite is no error"
+  [[ $(grep -c '"loss":null,' nan.json) == 1 && $(tail -1 nan.json) == *'"loss":null,'* ]] || fail "$name: expected a loss that is not finite: $(tail -1 nan.json)"
+  for lines in nan.json learnt.json; do
+    python3 -m json.tool --json-lines $lines >/dev/null || fail "$name: $lines is no JSON: $(cat $lines)"
+  done
   "$program" --data=. --mesh=tp=2 --print_model >model.txt || fail "$name: --print_model"
   grep -q 'flops per forward$' model.txt || fail "$name: no flops: $(tail -1 model.txt)"
 
