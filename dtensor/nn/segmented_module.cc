@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "dtensor/autograd/recompute.h"
@@ -16,6 +17,9 @@ const std::vector<Segment>& SegmentedModule::segments() {
     WEFT_REQUIRE(!segments_.empty(), "module '", path(), "': expected at least one segment, got none");
     // What a slot is another name of has to be there, too.
     for (Segment& segment : segments_) {
+      for (Parameter*& parameter : segment.parameters) {
+        if (parameter->tied_to() != nullptr) parameter = parameter->tied_to();
+      }
       for (Module* module : segment.modules) {
         const std::vector<Parameter*> tied = module->TiedParameters();
         segment.parameters.insert(segment.parameters.end(), tied.begin(), tied.end());
@@ -27,16 +31,20 @@ const std::vector<Segment>& SegmentedModule::segments() {
 }
 
 void SegmentedModule::FindShared() {
-  std::map<Module*, int> num_names;
-  for (const Segment& segment : segments_) {
-    for (Module* module : segment.modules) ++num_names[module];
-  }
+  std::map<const Module*, int> num_segments;  // that have it: they name it or one above
   shared_.resize(segments_.size());
   for (size_t i = 0; i < segments_.size(); ++i) {
+    std::set<const Module*> here;
     for (Module* module : segments_[i].modules) {
-      if (num_names[module] == 1) continue;
-      for (const Module* each : module->AllModules()) shared_[i].push_back(each);
+      for (const Module* each : module->AllModules()) {
+        if (!here.insert(each).second) continue;
+        shared_[i].push_back(each);
+        ++num_segments[each];
+      }
     }
+  }
+  for (std::vector<const Module*>& modules : shared_) {
+    std::erase_if(modules, [&](const Module* each) { return num_segments[each] == 1; });
   }
 }
 

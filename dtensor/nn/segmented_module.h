@@ -18,7 +18,8 @@ namespace weft {
 // A link of the chain that a model's forward is: the least that a stage of a pipeline runs.
 struct Segment {
   // What has to be where the segment runs: modules, with all below them, and single parameters of modules around
-  // them. What several segments name is at the stages of all of them, one value (a tied head).
+  // them. What several segments name is at the stages of all of them, one value (a tied head). A slot that is tied to
+  // another stands for that one.
   std::vector<Module*> modules = {};
   std::vector<Parameter*> parameters = {};
   // What it computes for one row of the batch, as a number that compares with that of the model's other segments
@@ -54,7 +55,7 @@ class SegmentedModule : public Module {
   const std::vector<Segment>& segments();
 
   // Runs the segments from `begin` up to `end`, within the call of the model that stands. Random draws of the model's
-  // own path, and of modules that several segments name, are numbered by segment, so that each draws the same wherever it runs.
+  // own path, and of modules that several segments have, are numbered by segment, so that each draws the same wherever it runs.
   // `first_made`: if given, what the first of them has made is left there, too.
   DTensors RunSegments(int begin, int end, DTensors inputs, DTensors* first_made = nullptr);
 
@@ -100,7 +101,7 @@ class SegmentedModule : public Module {
   const RecomputedSegments* GroupOf(int i);
 
   std::vector<Segment> segments_;  // made at their first use
-  // Of each: the modules that others name, too, and those below.
+  // Of each: the modules that others have, too, whether they name them or one above.
   std::vector<std::vector<const Module*>> shared_;
   std::vector<RecomputedSegments> recomputed_;
   std::optional<ModelStages> stages_;

@@ -66,6 +66,24 @@ void AddStage(std::vector<int>* stages, int stage) {
   if (stages->empty() || stages->back() != stage) stages->push_back(stage);
 }
 
+// The number of each.
+template <class T>
+absl::flat_hash_map<const T*, int> NumbersOf(const std::vector<T*>& all) {
+  absl::flat_hash_map<const T*, int> numbers;
+  for (int i = 0; i < std::ssize(all); ++i) numbers[all[i]] = i;
+  return numbers;
+}
+
+// The number of what a segment names.
+template <class T>
+int NumberOf(const absl::flat_hash_map<const T*, int>& numbers, const T* named, int segment,
+             const char* what) {
+  const auto found = numbers.find(named);
+  WEFT_REQUIRE(found != numbers.end(), "segment ", segment, " names ", what, " '", named->path(),
+               "' of another model: expected one of its own");
+  return found->second;
+}
+
 }  // namespace
 
 StageCut CutIntoStages(const ModelTree& tree, const ModelTree::Matches& matches, const DeviceMesh& mesh,
@@ -89,16 +107,16 @@ StageCut CutIntoStages(const ModelTree& tree, const ModelTree::Matches& matches,
   }
   cut.first_segments.back() = static_cast<int>(segments.size());
 
-  absl::flat_hash_map<const Module*, int> numbers;
-  for (int i = 0; i < std::ssize(tree.modules()); ++i) numbers[tree.modules()[i]] = i;
-  absl::flat_hash_map<const Parameter*, int> parameter_numbers;
-  for (int i = 0; i < std::ssize(tree.parameters()); ++i) parameter_numbers[tree.parameters()[i]] = i;
+  const absl::flat_hash_map<const Module*, int> modules = NumbersOf(tree.modules());
+  const absl::flat_hash_map<const Parameter*, int> parameters = NumbersOf(tree.parameters());
   for (int stage = 0; stage + 1 < std::ssize(cut.first_segments); ++stage) {
     for (int i = cut.first_segments[stage]; i < cut.first_segments[stage + 1]; ++i) {
       ModelTree::Matches in_segment;
-      for (const Module* module : segments[i].modules) in_segment.modules.push_back(numbers.at(module));
+      for (const Module* module : segments[i].modules) {
+        in_segment.modules.push_back(NumberOf(modules, module, i, "module"));
+      }
       for (const Parameter* parameter : segments[i].parameters) {
-        in_segment.parameters.push_back(parameter_numbers.at(parameter));
+        in_segment.parameters.push_back(NumberOf(parameters, parameter, i, "parameter"));
       }
       std::sort(in_segment.modules.begin(), in_segment.modules.end());
       for (const int module : tree.ModulesBelow(in_segment)) AddStage(&cut.module_stages[module], stage);

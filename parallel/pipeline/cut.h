@@ -23,8 +23,8 @@ struct StageCut {
 // Divides the segments that run one of the modules of `matches` among the stages of the style, those before them to the
 // first, those after them to the last.
 // Errors: InvalidArgument, if the model is no SegmentedModule, if no segment runs one of the modules, if segments that do
-//         not lie in between, if there are fewer segments than stages, if costs or sizes do not fit the segments, or
-//         if a parameter is in no segment.
+//         not lie in between, if there are fewer segments than stages, if costs or sizes do not fit the segments, if
+//         a parameter is in no segment, or if a segment names a module or a parameter of another model.
 StageCut CutIntoStages(const ModelTree& tree, const ModelTree::Matches& matches, const DeviceMesh& mesh,
                        const Style& style);
 

@@ -1,5 +1,6 @@
 // Parameters that are tied by declaration: one value under every plan, as in the model that is written with one.
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/adamw.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
@@ -107,6 +109,45 @@ TEST(TiedParametersTest, EveryStageThatReadsEitherHasIt) {
     if (parameter.path != "wte.weight") continue;
     EXPECT_EQ(parameter.stages, (std::vector<int>{0, 1}));
   }
+}
+
+// Two products, and a third by the first one's weight: the second segment names the slot that is tied.
+class TiedChain : public SegmentedModule {
+ public:
+  TiedChain() { last.TieTo(first.weight); }
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return MseLoss(outputs[0], targets);
+  }
+
+  Linear first{this, "layers.0", 4, 4}, second{this, "layers.1", 4, 4};
+  Parameter last{this, "last", {.shape = {4, 4}}};
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    return {
+        {.modules = {&first}, .cost = 1, .run = [&](const DTensors& x) -> DTensors { return {first(x[0])}; }},
+        {.modules = {&second},
+         .parameters = {&last},
+         .cost = 1,
+         .run = [&](const DTensors& x) -> DTensors { return {MatMul(second(x[0]), last.Value())}; }},
+    };
+  }
+};
+
+TEST(TiedParametersTest, ASegmentNamesTheSlot) {
+  TiedChain model;
+  const ResolvedPlan resolved = ResolvePlan(model, DeviceMesh::Parse("pp=2"), {{"layers.*", Pipeline("pp")}});
+  std::map<std::string, std::vector<int>> stages;
+  for (const ResolvedParameter& parameter : resolved.parameters) stages[parameter.path] = parameter.stages;
+  const std::map<std::string, std::vector<int>> expected = {
+      {"layers.0.weight", {0, 1}},
+      {"layers.0.bias", {0}},
+      {"layers.1.weight", {1}},
+      {"layers.1.bias", {1}},
+  };
+  EXPECT_EQ(stages, expected);
+  EXPECT_THAT(model.ParametersOfSegments(1, 2),
+              testing::UnorderedElementsAre(&model.second.weight, &*model.second.bias, &model.first.weight));
 }
 
 // The one parameter that both names mean: frozen by either before it has a value or after, and trained again.

@@ -27,10 +27,11 @@ class Block : public Module {
   DTensor Forward(const DTensor& x) override { return drop(Tanh(x)); }
 };
 
-// Products, with the same block behind each.
+// Products, with the same block behind each. `names_below`: every other segment names the block's dropout alone, and runs
+// what is around it itself.
 class SharedBlock : public SegmentedModule {
  public:
-  explicit SharedBlock(int count) {
+  explicit SharedBlock(int count, bool names_below) : names_below_(names_below) {
     for (int i = 0; i < count; ++i) {
       layers_.push_back(std::make_unique<Linear>(this, absl::StrCat("layers.", i), kDim, kDim));
     }
@@ -46,6 +47,13 @@ class SharedBlock : public SegmentedModule {
   std::vector<Segment> MakeSegments() override {
     std::vector<Segment> chain;
     for (const auto& layer : layers_) {
+      if (names_below_ && chain.size() % 2 == 1) {
+        chain.push_back(
+            {.modules = {layer.get(), &block_.drop}, .cost = 1, .run = [&](const DTensors& x) -> DTensors {
+               return {block_.drop(Tanh((*layer)(x[0])))};
+             }});
+        continue;
+      }
       chain.push_back({.modules = {layer.get(), &block_},
                        .cost = 1,
                        .run = [&](const DTensors& x) -> DTensors { return {block_((*layer)(x[0]))}; }});
@@ -54,14 +62,15 @@ class SharedBlock : public SegmentedModule {
   }
 
  private:
+  const bool names_below_;
   std::vector<std::unique_ptr<Linear>> layers_;
   Block block_{this, "block"};
 };
 
-double LossOnOneDevice(const std::vector<int64_t>& rows) {
+double LossOnOneDevice(const std::vector<int64_t>& rows, bool names_below) {
   double loss = 0;
   RunRanks(1, [&](World& world) {
-    SharedBlock model(4);
+    SharedBlock model(4, names_below);
     const auto context = Parallelize(model, world, DeviceMesh(), {}, {.dtype = DType::kF64});
     for (const Microbatch& part : ProductParts(context, rows)) {
       const BatchOffsetGuard offset(context->state(), part.batch_offset);
@@ -71,14 +80,12 @@ double LossOnOneDevice(const std::vector<int64_t>& rows) {
   return loss;
 }
 
-class SharedModuleTest : public testing::TestWithParam<const char*> {};
-
-TEST_P(SharedModuleTest, DrawsWhatItDrawsOnOneDevice) {
+void ExpectLossOfOneDevice(const std::string& name, bool names_below) {
   const std::vector<int64_t> rows = {3, 2, 4, 3};
-  const double expected = LossOnOneDevice(rows);
+  const double expected = LossOnOneDevice(rows, names_below);
   RunRanks(2, [&](World& world) {
-    SharedBlock model(4);
-    const PipelineSchedule schedule = GenerateSchedule(GetParam(), {.ranks = 2, .microbatches = 4});
+    SharedBlock model(4, names_below);
+    const PipelineSchedule schedule = GenerateSchedule(name, {.ranks = 2, .microbatches = 4});
     const bool is_v = schedule.num_chunks() == 2 && schedule.stage_rank.back() == 0;
     const Plan plan = {{"layers.*", Pipeline("pp", {.chunks = schedule.num_chunks(),
                                                     .order = is_v ? StageOrder::kV : StageOrder::kLoop})}};
@@ -87,6 +94,17 @@ TEST_P(SharedModuleTest, DrawsWhatItDrawsOnOneDevice) {
     const double loss = pipeline.Run(ProductParts(model.context(), rows), One(model.context())).Item();
     EXPECT_NEAR(loss, expected, 1e-12 * expected);
   });
+}
+
+class SharedModuleTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(SharedModuleTest, DrawsWhatItDrawsOnOneDevice) {
+  ExpectLossOfOneDevice(GetParam(), /*names_below=*/false);
+}
+
+// Segments have a module in common also where one names a module above it.
+TEST_P(SharedModuleTest, AModuleBelowDrawsWhatItDrawsOnOneDevice) {
+  ExpectLossOfOneDevice(GetParam(), /*names_below=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, SharedModuleTest, testing::Values("gpipe", "1f1b", "interleaved", "zbv"),

@@ -13,6 +13,8 @@
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/nn/linear.h"
+#include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/clip.h"
 #include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
@@ -113,6 +115,50 @@ TEST(StagedModelTest, WhatCannotBeCutIsSaid) {
   Plain plain;
   EXPECT_THAT(message(plain, {{"a", Pipeline("pp")}}),
               HasSubstr("the model, a Plain, is no SegmentedModule"));
+}
+
+// Its second segment names what it is given, too.
+class Naming : public SegmentedModule {
+ public:
+  Naming(std::vector<Module*> modules, std::vector<Parameter*> parameters)
+      : modules_(std::move(modules)), parameters_(std::move(parameters)) {}
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return MseLoss(outputs[0], targets);
+  }
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    modules_.push_back(&second_);
+    return {
+        {.modules = {&first_},
+         .cost = 1,
+         .run = [&](const DTensors& x) -> DTensors { return {first_(x[0])}; }},
+        {.modules = modules_,
+         .parameters = parameters_,
+         .cost = 1,
+         .run = [&](const DTensors& x) -> DTensors { return {second_(x[0])}; }},
+    };
+  }
+
+ private:
+  std::vector<Module*> modules_;
+  std::vector<Parameter*> parameters_;
+  Linear first_{this, "layers.0", 4, 4}, second_{this, "layers.1", 4, 4};
+};
+
+TEST(StagedModelTest, WhatSegmentsNameIsTheModelsOwn) {
+  const auto message = [](std::vector<Module*> modules, std::vector<Parameter*> parameters) {
+    Naming model(std::move(modules), std::move(parameters));
+    return InvalidArgumentMessage([&] {
+      ResolvePlan(model, DeviceMesh::Parse("pp=2"), {{"layers.*", Pipeline("pp")}});
+    });
+  };
+  Plain other;
+  EXPECT_EQ(message({}, {}), "no error");
+  EXPECT_THAT(message({&other.a}, {}),
+              HasSubstr("segment 1 names module 'a' of another model: expected one of its own"));
+  EXPECT_THAT(message({}, {&other.a.weight}),
+              HasSubstr("segment 1 names parameter 'a.weight' of another model: expected one of its own"));
 }
 
 TEST(StagedModelTest, OtherStagesParametersTakeNoMemory) {
