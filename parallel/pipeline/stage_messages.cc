@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "mesh/device_mesh.h"
 #include "mesh/layout_words.h"
 #include "mesh/shard_math.h"
+#include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -47,6 +49,13 @@ HandedTensors FromWords(const std::vector<int64_t>& words) {
     next += kTensorWords;
   }
   return handed;
+}
+
+std::string TextOf(const HandedTensors& handed, const DeviceMesh& mesh) {
+  return absl::StrJoin(handed, ", ", [&](std::string* out, const HandedTensor& each) {
+    absl::StrAppend(out, each.type.ToString(), " ", each.layout.ToString(mesh),
+                    each.wants_gradient ? " with gradient" : "");
+  });
 }
 
 Tensor Contiguous(const Tensor& piece, const std::shared_ptr<Allocator>& allocator) {
@@ -110,7 +119,16 @@ Arrival StageMessages::Recv(int from, Tag tag, const HandedTensors& handed) {
 void StageMessages::SendForward(int stage, const std::string& kind, const HandedTensors& handed,
                                 absl::Span<const DTensor> outputs) {
   const int to = PlaceOf(stage + 1);
-  if (told_.insert({stage, kind}).second || tells_always_) Tell(to, handed);
+  const auto [told, is_new] = told_.try_emplace({stage, kind}, handed);
+  if (is_new || tells_always_) {
+    Tell(to, handed);
+  } else if (told->second != handed) {
+    const DeviceMesh& mesh = part_->mesh();
+    Throw(absl::StatusCode::kFailedPrecondition, "pipeline: stage ", stage, " hands on ",
+          TextOf(handed, mesh), ", and before, of inputs alike, ", TextOf(told->second, mesh),
+          ": expected the same, which the next stage waits for; where a hook has changed it, make another "
+          "PipelineExecutor");
+  }
   for (const DTensor& output : outputs) Send(to, kForward, output);
 }
 
@@ -170,7 +188,9 @@ HandedTensors StageMessages::Hear(int from) {
 }
 
 std::string KindOf(absl::Span<const DTensor> inputs, bool records) {
-  const auto append = [](std::string* out, const DTensor& x) { absl::StrAppend(out, x.ToString()); };
+  const auto append = [](std::string* out, const DTensor& x) {
+    absl::StrAppend(out, x.ToString(), x.requires_grad() ? " with gradient" : "");
+  };
   return absl::StrCat(records ? "" : "no history, ", absl::StrJoin(inputs, " ", append));
 }
 

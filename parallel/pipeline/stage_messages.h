@@ -5,7 +5,6 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +58,7 @@ class StageMessages {
 
   // The outputs of `stage`, which lie as `handed` says, to the rank of the next. `kind`: names what all microbatches with such outputs have in
   // common, on both ends alike.
+  // Errors: FailedPrecondition that names the stage, where microbatches of the kind had other outputs before.
   void SendForward(int stage, const std::string& kind, const HandedTensors& handed,
                    absl::Span<const DTensor> outputs);
   // What `stage` takes, from the rank of the one before.
@@ -89,12 +89,12 @@ class StageMessages {
   const bool tells_always_;
   std::unique_ptr<Edges> edges_;  // null: one rank has all stages
   // By the stage that hands on, and the kind.
-  std::set<std::pair<int, std::string>> told_;
-  std::map<std::pair<int, std::string>, HandedTensors> heard_;
+  std::map<std::pair<int, std::string>, HandedTensors> told_, heard_;
   std::vector<Work> sent_;
 };
 
-// What microbatches have in common whose stages hand on the same: how their inputs lie, and whether a history is recorded.
+// What microbatches have in common whose stages hand on the same: how their inputs lie, which of them want a gradient, and
+// whether a history is recorded.
 std::string KindOf(absl::Span<const DTensor> inputs, bool records);
 
 // And which parameters are not trained: "" if all are.

@@ -1,0 +1,146 @@
+// What a stage hands on is told once for each kind of microbatch: what sets kinds apart, and what may not change of one.
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "dtensor/autograd/backward.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
+#include "tests/parallel/pipeline/products.h"
+
+namespace weft {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kMicrobatches = 3;
+// Of two steps: which microbatches' inputs want a gradient, of a first layer that is not trained.
+constexpr bool kWants[2][kMicrobatches] = {{false, true, false}, {true, false, true}};
+
+// By step: the gradients of the inputs that want one, and that of the second layer.
+struct Outcome {
+  std::vector<std::vector<double>> of_inputs;
+  std::vector<std::vector<double>> of_weights;
+};
+
+std::vector<Microbatch> PartsOf(int step, const IntrusivePtr<MeshContext>& context) {
+  std::vector<Microbatch> parts = ProductParts(context, kMicrobatches);
+  for (int i = 0; i < kMicrobatches; ++i) {
+    if (kWants[step][i]) parts[i].inputs[0] = parts[i].inputs[0].RequiresGrad();
+  }
+  return parts;
+}
+
+void NoteInputs(const std::vector<Microbatch>& parts, Outcome* outcome) {
+  for (const Microbatch& part : parts) {
+    if (part.inputs[0].requires_grad()) {
+      outcome->of_inputs.push_back(part.inputs[0].grad().ToLocal().ToVector<double>());
+    }
+  }
+}
+
+void NoteWeight(Products& model, Outcome* outcome) {
+  Parameter& weight = model.layers[1]->weight;
+  outcome->of_weights.push_back(weight.grad().ToLocal().ToVector<double>());
+  weight.ClearGrad();
+}
+
+Outcome OneDevice() {
+  Outcome outcome;
+  RunRanks(1, [&](World& world) {
+    Products model(2);
+    model.layers[0]->set_trainable(false);
+    const auto context = Parallelize(model, world, DeviceMesh(), {}, {.dtype = DType::kF64});
+    for (const int step : {0, 1}) {
+      const std::vector<Microbatch> parts = PartsOf(step, context);
+      for (const Microbatch& part : parts) {
+        Backward(model.LossOf({model(part.inputs[0])}, part.targets).sum);
+      }
+      NoteInputs(parts, &outcome);
+      NoteWeight(model, &outcome);
+    }
+  });
+  return outcome;
+}
+
+// The first stage has the inputs' gradients, the second one the weights'.
+Outcome TwoStages(const std::string& schedule) {
+  Outcome outcome;
+  const auto run = [&](World& world) {
+    Products model(2);
+    model.layers[0]->set_trainable(false);
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule(schedule, {.ranks = 2, .microbatches = kMicrobatches}));
+    for (const int step : {0, 1}) {
+      const std::vector<Microbatch> parts = PartsOf(step, model.context());
+      pipeline.Run(parts, One(model.context()));
+      if (world.rank() == 0) {
+        NoteInputs(parts, &outcome);
+      } else {
+        NoteWeight(model, &outcome);
+      }
+    }
+  };
+  RunRanks(2, run, {.comm_timeout = std::chrono::seconds(30)});
+  return outcome;
+}
+
+void ExpectNear(const std::vector<std::vector<double>>& actual,
+                const std::vector<std::vector<double>>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_THAT(actual[i], testing::Pointwise(testing::DoubleNear(1e-12), expected[i])) << i;
+  }
+}
+
+// Inputs of one type, of which some want a gradient: a frozen stage hands on what wants one, or what does not.
+TEST(StageMessagesTest, SomeInputsWantAGradient) {
+  const Outcome expected = OneDevice();
+  ASSERT_EQ(expected.of_inputs.size(), 3u);
+  ASSERT_EQ(expected.of_weights.size(), 2u);
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    SCOPED_TRACE(schedule);
+    const Outcome actual = TwoStages(schedule);
+    ExpectNear(actual.of_inputs, expected.of_inputs);
+    ExpectNear(actual.of_weights, expected.of_weights);
+  }
+}
+
+// A hook that is hung between two runs makes other outputs of inputs alike: the next stage does not know, and another executor
+// tells it.
+TEST(StageMessagesTest, WhatIsNoLongerHandedOnAsBeforeIsSaid) {
+  for (const bool makes_another : {false, true}) {
+    const auto run = [&](World& world) {
+      Products model(2);
+      Parallelize(model, world, DeviceMesh::Parse("pp=2"), StagedPlan(), {.dtype = DType::kF64});
+      const PipelineSchedule schedule = GenerateSchedule("1f1b", {.ranks = 2, .microbatches = kMicrobatches});
+      const std::vector<Microbatch> parts = ProductParts(model.context(), kMicrobatches);
+      const DTensor total = One(model.context());
+      PipelineExecutor pipeline(model, schedule);
+      const double loss = pipeline.Run(parts, total).Item();
+      const HookHandle hook =
+          model.layers[0]->AddAfterForward([](Module&, const DTensor& y) { return y.Detach(); });
+      if (!makes_another) pipeline.Run(parts, total);
+      PipelineExecutor another(model, schedule);
+      EXPECT_EQ(another.Run(parts, total).Item(), loss);
+    };
+    const std::string message =
+        MessageOf([&] { RunRanks(2, run, {.comm_timeout = std::chrono::seconds(30)}); });
+    if (makes_another) {
+      EXPECT_EQ(message, "no error");
+    } else {
+      EXPECT_THAT(message, HasSubstr("pipeline: stage 0 hands on f64[4, 16] "));
+      EXPECT_THAT(message, HasSubstr(", and before, of inputs alike, f64[4, 16] "));
+      EXPECT_THAT(message, HasSubstr(" with gradient: expected the same, which the next stage waits for"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft
