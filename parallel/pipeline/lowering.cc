@@ -26,16 +26,21 @@ std::vector<int> StagesOf(const ScheduleItem& item, bool counts_weights) {
   return stages;
 }
 
-// The next stages, as many as may be whole, that compute from items[begin] on, in order of their turn; all of an item's or
-// none. `left`: how many items are left per stage, so that the search ends where there are no more.
+// The next stages, as many as may be whole, that compute from items[begin] on, whose own stages fit, in order of their turn:
+// all of an item's, or none of its and of those behind it. `left`: how many items are left per stage, so that the search ends
+// where there are no more.
 std::vector<int> NextStages(const Items& items, size_t begin, const LoweringOptions& options,
                             const std::map<int, int>& left) {
   const size_t count = std::min(static_cast<size_t>(options.whole_stages), left.size());
   std::vector<int> next;
   for (size_t i = begin; i < items.size() && next.size() < count; ++i) {
+    const size_t before = next.size();
     for (int stage : StagesOf(items[i], options.whole_for_weights)) {
       if (std::find(next.begin(), next.end(), stage) == next.end()) next.push_back(stage);
     }
+    if (next.size() <= static_cast<size_t>(options.whole_stages)) continue;
+    next.resize(before);
+    break;
   }
   return next;
 }
@@ -176,10 +181,12 @@ PipelineSchedule LowerSchedule(const PipelineSchedule& schedule, const LoweringO
   std::string defect = ActionOrderDefect(schedule);
   if (defect.empty()) defect = DeadlockOf(schedule);
   WEFT_REQUIRE(defect.empty(), "schedule ", schedule.name, ": ", defect);
+  const bool gathers = options.whole_stages > 0 && !schedule.Contains(Kind::kUnshard);
+  const bool reduces = options.reduce_gradients && !schedule.Contains(Kind::kReduceGrad);
   PipelineSchedule lowered = schedule;
   for (Items& items : lowered.ranks) {
-    if (options.whole_stages > 0) items = WithUnshards(items, options);
-    if (options.reduce_gradients) {
+    if (gathers) items = WithUnshards(items, options);
+    if (reduces) {
       items = WithReductions(items, schedule.num_microbatches, schedule.microbatches_per_update);
     }
   }

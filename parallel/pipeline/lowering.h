@@ -22,14 +22,15 @@ struct LoweringOptions {
   bool operator==(const LoweringOptions&) const = default;
 };
 
-// Adds sends and receives, and what the options say. The order is PyTorch's: a send stands right behind the
-// action that makes what it sends, and in the same moment its receive is appended to the other rank's list.
-// Since both ends of each transfer are written at once, there is one order of all transfers that every list
-// follows, and ranks that wait in sends and receives until the other end comes (rendezvous) cannot wait in a
+// Adds sends and receives, and what the options say: UNSHARD and RESHARD where the lists have none, REDUCE_GRAD where
+// they have none. Lists of one rank need no transfers: lowered once more, they are as they were. The order is PyTorch's:
+// a send stands right behind the action that makes what it sends, and in the same moment its receive is appended to the
+// other rank's list. Since both ends of each transfer are written at once, there is one order of all transfers that
+// every list follows, and ranks that wait in sends and receives until the other end comes (rendezvous) cannot wait in a
 // circle.
 //
 // Cost:   time in proportion to actions times whole_stages.
-// Errors: InvalidArgument for a schedule that is lowered already or that the checker rejects (with its
+// Errors: InvalidArgument for a schedule that has sends and receives already or that the checker rejects (with its
 //         words), for whole_stages below 0, or below what one overlapped pair computes with.
 PipelineSchedule LowerSchedule(const PipelineSchedule& schedule, const LoweringOptions& options = {});
 

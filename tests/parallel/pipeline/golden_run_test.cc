@@ -10,6 +10,7 @@
 #include "dtensor/autograd/backward.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/checker.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
@@ -54,6 +55,7 @@ Outcome RunStages(const PipelineSchedule& schedule) {
     const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("pp=", schedule.num_ranks()));
     Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
     PipelineExecutor pipeline(model, schedule);
+    EXPECT_EQ(CheckSchedule(pipeline.schedule()).error, "") << schedule.name;
     const DTensor total = Full(model.context(), DType::kF64, Shape(), 1);
     const double loss = pipeline.Run(ProductParts(model.context(), schedule.num_microbatches), total).Item();
     const std::lock_guard<std::mutex> lock(mutex);

@@ -125,21 +125,55 @@ TEST(LoweringTest, StagesOfOneRankHandOnByThemselves) {
   EXPECT_NE(text.find("2SEND_F"), std::string::npos);
 }
 
+// What lists have already of gathers and reductions stays, and nothing is added to it.
+TEST(LoweringTest, WhatListsHaveIsNotAddedAgain) {
+  const auto lowered = [](const std::string& csv) {
+    return LowerSchedule(ScheduleFromCsv(csv, "x")).ToString();
+  };
+  EXPECT_EQ(lowered("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD\n"),
+            "rank 0: 0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\n"
+            "rank 1: 1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,1RESHARD\n");
+  EXPECT_EQ(lowered("0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0RESHARD\n1UNSHARD,1F0,1B0,1RESHARD\n"),
+            "rank 0: 0UNSHARD,0F0,0SEND_F0,0RESHARD,0RECV_B0,0UNSHARD,0B0,0REDUCE_GRAD,0RESHARD\n"
+            "rank 1: 1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n");
+  for (const ScheduleGenerator& generator : AllSchedules()) {
+    const PipelineSchedule once =
+        LowerSchedule(GenerateSchedule(generator.name, {.ranks = 1, .microbatches = 2}));
+    EXPECT_EQ(LowerSchedule(once), once) << generator.name;
+    EXPECT_TRUE(once.Contains(ActionKind::kUnshard) && once.Contains(ActionKind::kReduceGrad));
+  }
+}
+
+int MostWhole(const std::vector<ScheduleItem>& items) {
+  int whole = 0;
+  int most = 0;
+  for (const ScheduleItem& item : items) {
+    if (item.actions[0].kind == ActionKind::kUnshard) most = std::max(most, ++whole);
+    if (item.actions[0].kind == ActionKind::kReshard) --whole;
+  }
+  return most;
+}
+
 TEST(LoweringTest, AtMostSoManyStagesAreWhole) {
   for (int whole_stages : {1, 2, 3}) {
     const PipelineSchedule lowered =
         LowerSchedule(GenerateSchedule("interleaved", {.ranks = 2, .chunks = 4, .microbatches = 4}),
                       {.whole_stages = whole_stages});
-    for (const std::vector<ScheduleItem>& items : lowered.ranks) {
-      int whole = 0;
-      int most = 0;
-      for (const ScheduleItem& item : items) {
-        if (item.actions[0].kind == ActionKind::kUnshard) most = std::max(most, ++whole);
-        if (item.actions[0].kind == ActionKind::kReshard) --whole;
-      }
-      EXPECT_EQ(most, whole_stages);
-    }
+    for (const std::vector<ScheduleItem>& items : lowered.ranks) EXPECT_EQ(MostWhole(items), whole_stages);
   }
+}
+
+// A pair whose two stages do not fit behind one that is whole waits for its turn.
+TEST(LoweringTest, APairIsGatheredWhole) {
+  const PipelineSchedule schedule =
+      ScheduleFromCsv("0F0,1F0,2F0,2B0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,2F1,2B1,1B1,0B1\n", "x");
+  const PipelineSchedule lowered = LowerSchedule(schedule, {.whole_stages = 2, .reduce_gradients = false});
+  EXPECT_EQ(lowered.ToString(),
+            "rank 0: 0UNSHARD,1UNSHARD,0F0,0RESHARD,2UNSHARD,1F0,1RESHARD,2F0,2B0,2RESHARD,0UNSHARD,1UNSHARD,"
+            "(0F1;1B0)OVERLAP_F_B,0B0,0RESHARD,2UNSHARD,1F1,2F1,2B1,2RESHARD,0UNSHARD,1B1,1RESHARD,0B1,"
+            "0RESHARD\n");
+  EXPECT_EQ(MostWhole(lowered.ranks[0]), 2);
+  EXPECT_EQ(CheckSchedule(lowered).error, "");
 }
 
 // Transfers of one microbatch there and back: one per edge between ranks and direction.
