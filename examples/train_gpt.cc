@@ -246,7 +246,9 @@ int Train(const ParsedFlags& parsed) {
   inputs.fingerprint = StreamOf(inputs.text.text);
   const GptRun run = GptRunFromFlags(inputs.text.tokenizer->vocab_size());
   if (run.print_schedule) {
-    std::printf("%s", LowerSchedule(*run.pipeline_schedule).ToString().c_str());
+    const PipelineSchedule& schedule = *run.pipeline_schedule;
+    const PipelineSchedule lowered = schedule.lowered() ? schedule : LowerSchedule(schedule);
+    std::printf("%s", lowered.ToString().c_str());
     return 0;
   }
   if (inputs.resumed) {

@@ -159,6 +159,10 @@ wait $pid
 [[ $? == 130 && -s stopped.safetensors ]] || fail "stages: expected exit code 130 after SIGINT, and a checkpoint"
 "$train" --mesh=pp=2 --microbatches=2 --print_schedule > schedule.txt || fail "--print_schedule"
 grep -q '^rank 0: 0UNSHARD,0F0,0SEND_F0,0F1,' schedule.txt || fail "--print_schedule prints $(cat schedule.txt)"
+sed 's/^rank [01]: //' schedule.txt > lowered.csv  # sends and receives are there already
+"$train" --mesh=pp=2 --microbatches=2 --schedule=lowered.csv --print_schedule > again.txt 2> again.err ||
+  fail "--print_schedule of a lowered file: $(tail -1 again.err)"
+diff schedule.txt again.txt || fail "--print_schedule of a lowered file prints another one"
 "$train" "${small[@]}" --mesh=pp=2 --microbatches=2 --lr=9e8 --weight_decay=9e8 --warmup=0 --steps=20 --eval_every=0 \
   > nan.json 2> nan.err && fail "a loss that is not finite is no error under stages"
 grep -q "step [0-9]*: .* is not finite" nan.err || fail "expected the cause: $(tail -1 nan.err)"
