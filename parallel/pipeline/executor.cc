@@ -28,18 +28,20 @@ const ModelStages& StagesOf(const SegmentedModule& model) {
         "{\"blocks.*\", Pipeline(\"pp\")}");
 }
 
-PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& stages,
+// `num_ranks`: of each stage.
+PipelineSchedule Lowered(const PipelineSchedule& schedule, const ModelStages& stages, int64_t num_ranks,
                          const ExecutorOptions& options) {
   if (!options.rendezvous) CheckCanRun(schedule, options);
   WEFT_REQUIRE(schedule.stage_rank == stages.stage_ranks, "schedule ", schedule.name,
                ": its stages lie on ranks [", absl::StrJoin(schedule.stage_rank, ", "),
                "], those of the model on [", absl::StrJoin(stages.stage_ranks, ", "), "]");
-  return schedule.lowered() ? schedule : LowerSchedule(schedule, options.lowering);
-}
-
-// In what products are computed, by which stages hand on other dtypes; "" if as they are.
-std::string ProductText(const std::optional<DType>& autocast) {
-  return autocast ? absl::StrCat(", products in ", DTypeName(*autocast), " ") : "";
+  PipelineSchedule lowered = schedule.lowered() ? schedule : LowerSchedule(schedule, options.lowering);
+  // Gradients of several ranks come to rest by REDUCE_GRAD alone: an update before it would read none of them.
+  const bool updates_unreduced = lowered.Contains(Kind::kOpt) && !lowered.Contains(Kind::kReduceGrad);
+  WEFT_REQUIRE(options.rendezvous || num_ranks == 1 || !updates_unreduced, "schedule ", schedule.name,
+               " updates parameters within the step (OPT) of stages of ", num_ranks,
+               " ranks each: expected REDUCE_GRAD before each OPT, got none");
+  return lowered;
 }
 
 }  // namespace
@@ -58,7 +60,7 @@ PipelineExecutor::PipelineExecutor(SegmentedModule& model, const PipelineSchedul
       options_(std::move(options)),
       part_(model.context()),
       index_(static_cast<int>(stages_.context->coordinate()[stages_.axis])),
-      schedule_(Lowered(schedule, stages_, options_)),
+      schedule_(Lowered(schedule, stages_, part_->mesh().num_ranks(), options_)),
       updates_(schedule_.Contains(Kind::kOpt)),
       messages_(stages_, part_, options_.rendezvous),
       loss_(stages_.context, part_),

@@ -76,7 +76,8 @@ class PipelineExecutor {
   // throw FailedPrecondition then.
   // Cost:   communicators for the messages.
   // Errors: as CheckCanRun; FailedPrecondition if the model is not cut; InvalidArgument for a schedule whose stages do not
-  //         lie as the model's, or that updates within the step where stages have parameters in common.
+  //         lie as the model's, or that updates within the step where stages have parameters in common, or where each
+  //         lies on several ranks and nothing reduces its gradients (REDUCE_GRAD).
   PipelineExecutor(SegmentedModule& model, const PipelineSchedule& schedule, ExecutorOptions options = {});
 
   // Forward and backward of one batch in the schedule's number of microbatches: the gradients of

@@ -194,6 +194,10 @@ std::string KindOf(absl::Span<const DTensor> inputs, bool records) {
   return absl::StrCat(records ? "" : "no history, ", absl::StrJoin(inputs, " ", append));
 }
 
+std::string ProductText(const std::optional<DType>& autocast) {
+  return autocast ? absl::StrCat(", products in ", DTypeName(*autocast), " ") : "";
+}
+
 std::string FrozenText(Module& model) {
   std::string text;
   bool any = false;

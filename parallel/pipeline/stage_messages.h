@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "dtensor/nn/model_stages.h"
 #include "dtensor/nn/module.h"
 #include "mesh/layout.h"
+#include "runtime/base/dtype.h"
 #include "runtime/comm/edges.h"
 #include "runtime/comm/work.h"
 #include "runtime/tensor/tensor_type.h"
@@ -96,6 +98,9 @@ class StageMessages {
 // What microbatches have in common whose stages hand on the same: how their inputs lie, which of them want a gradient, and
 // whether a history is recorded.
 std::string KindOf(absl::Span<const DTensor> inputs, bool records);
+
+// And in what products are computed (an AutocastGuard): "" if as they are.
+std::string ProductText(const std::optional<DType>& autocast);
 
 // And which parameters are not trained: "" if all are.
 std::string FrozenText(Module& model);

@@ -204,6 +204,28 @@ TEST(WeightVersionsTest, TheOracleSeesDelays) {
   EXPECT_GT(MostDifference(OneDevice(newest), OneDevice(schedule)), 1e-6);
 }
 
+// Where a stage lies on several ranks, its gradients rest nowhere before REDUCE_GRAD.
+TEST(WeightVersionsTest, UpdatesWantReducedGradients) {
+  const PipelineSchedule schedule = GenerateSchedule("pipedream", {.ranks = 2, .microbatches = 4});
+  const LoweringOptions unreduced = {.reduce_gradients = false};
+  for (const bool is_lowered : {false, true}) {
+    const PipelineSchedule given = is_lowered ? LowerSchedule(schedule, unreduced) : schedule;
+    for (const int64_t replicas : {1, 2}) {
+      RunRanks(static_cast<int>(2 * replicas), [&](World& world) {
+        Products model(2);
+        const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("pp=2, dp=", replicas));
+        Parallelize(model, world, mesh, {{"layers.*", Pipeline("pp")}, {"layers.*", DataParallel("dp")}});
+        const std::string message =
+            MessageOf([&] { PipelineExecutor(model, given, {.lowering = unreduced, .update = [](int) {}}); });
+        EXPECT_EQ(message, replicas == 1 ? "no error"
+                                         : "schedule pipedream updates parameters within the step (OPT) of "
+                                           "stages of 2 ranks each: expected REDUCE_GRAD before each OPT, "
+                                           "got none");
+      });
+    }
+  }
+}
+
 TEST(WeightVersionsTest, AVersionIsOfItsParameter) {
   RunRanks(1, [](World& world) {
     Products model(2);
