@@ -142,7 +142,12 @@ ScheduleTimeline SimulateSchedule(const PipelineSchedule& schedule, const Schedu
   for (double time : {times.forward, times.input_gradient, times.weight_gradient, times.pair}) {
     WEFT_REQUIRE(std::isfinite(time) && time >= 0, "expected times of 0 or more, got ", time);
   }
-  return Simulation(schedule, times).Run();
+  ScheduleTimeline timeline = Simulation(schedule, times).Run();
+  WEFT_REQUIRE(std::isfinite(timeline.makespan) && std::isfinite(timeline.bubble),
+               "expected times that add up to a finite number, got ", times.forward, ", ",
+               times.input_gradient, " and ", times.weight_gradient, " of F, I and W, ", times.pair,
+               " of a pair");
+  return timeline;
 }
 
 }  // namespace weft

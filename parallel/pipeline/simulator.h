@@ -49,8 +49,8 @@ struct ScheduleTimeline {
 // Runs the schedule: each rank in the order of its list, each action as soon as its rank is free and its
 // inputs are there. Communication and updates take no time.
 //
-// Errors: InvalidArgument unless all times are finite and 0 or more; the schedule has to be without defect
-//         and deadlock (`checker.h`).
+// Errors: InvalidArgument unless all times are finite and 0 or more, and add up to finite ones; the schedule has to be
+//         without defect and deadlock (`checker.h`).
 ScheduleTimeline SimulateSchedule(const PipelineSchedule& schedule, const ScheduleTimes& times);
 
 }  // namespace weft

@@ -48,12 +48,18 @@ std::vector<int> BalanceChain(absl::Span<const double> costs, int num_parts) {
   const int n = static_cast<int>(costs.size());
   WEFT_REQUIRE(num_parts >= 1 && num_parts <= n, "a chain of ", n, " segments cannot be cut into ", num_parts,
                " stages: each has at least one");
-  std::vector<double> sums = {0};  // of the first costs
-  for (const double cost : costs) {
-    WEFT_REQUIRE(std::isfinite(cost) && cost >= 0, "the cost of segment ", sums.size() - 1, " is ", cost,
+  double most = 0;
+  for (int i = 0; i < n; ++i) {
+    WEFT_REQUIRE(std::isfinite(costs[i]) && costs[i] >= 0, "the cost of segment ", i, " is ", costs[i],
                  "; expected a finite number, at least 0");
-    sums.push_back(sums.back() + cost);
+    most = std::max(most, costs[i]);
   }
+  // So that the largest is below 1, and at least a half: no square is infinite, nor are all of them 0. By a power of two,
+  // which rounds nothing: equal parts stay equal.
+  int exponent = 0;
+  std::frexp(most, &exponent);
+  std::vector<double> sums = {0};  // of the first costs
+  for (const double cost : costs) sums.push_back(sums.back() + std::ldexp(cost, -exponent));
   // First how cheap the costliest part can be, then, among the cuts whose parts all are, the most even.
   const double limit =
       LeastCosts(sums, num_parts, std::numeric_limits<double>::infinity(),

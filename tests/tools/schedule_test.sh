@@ -62,6 +62,7 @@ expect_error() {
 }
 expect_error "--times=1,1: expected F,I,W, three times of 0 or more, such as 2,2,1" --times=1,1
 expect_error "--times=1,-1,1: expected F,I,W, three times of 0 or more, such as 2,2,1" --times=1,-1,1
+expect_error "schedule 1f1b: expected times that add up to a finite number, got 1e+308, 1 and 1 of F, I and W, 0 of a pair" --times=1e308,1,1
 for bytes in 1 1,1,1 1,-1 1,x 1.5,1 1,2000000000000; do
   expect_error "--bytes=$bytes: expected SAVED,KEPT, two whole numbers of bytes from 0 to 2^40, such as 4096,1024" --bytes=$bytes
 done

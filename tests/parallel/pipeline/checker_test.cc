@@ -350,6 +350,9 @@ TEST(CheckerTest, TimesHaveToBeTimes) {
             "expected times of 0 or more, got -1");
   EXPECT_EQ(InvalidArgumentMessage([&] { CheckSchedule(schedule, {.weight_gradient = INFINITY}); }),
             "expected times of 0 or more, got inf");
+  EXPECT_EQ(InvalidArgumentMessage([&] { CheckSchedule(schedule, {.forward = 1e308}); }),
+            "expected times that add up to a finite number, got 1e+308, 1 and 1 of F, I and W, 0 of a pair");
+  EXPECT_EQ(CheckSchedule(schedule, {.forward = 1e300}).error, "");
   EXPECT_EQ(
       CheckSchedule(schedule, {.forward = 0, .input_gradient = 0, .weight_gradient = 0}).timeline.makespan,
       0);

@@ -77,6 +77,15 @@ TEST(BalanceChainTest, EqualCostsAreDividedEvenlyAndDearEndsGetLess) {
   EXPECT_THAT(BalanceChain({1, 1, 1, 1, 1, 1, 1, 4}, 3), ElementsAre(4, 3, 1));
 }
 
+// Costs in any unit: squares and sums of these are infinite, or 0.
+TEST(BalanceChainTest, TheUnitDoesNotMatter) {
+  for (const double unit : {0x1p0, 0x1p700, 0x1p1023, 0x1p-700, 0x1p-1074}) {
+    EXPECT_THAT(BalanceChain(std::vector<double>(10, unit), 4), ElementsAre(3, 3, 2, 2)) << unit;
+  }
+  EXPECT_THAT(BalanceChain(std::vector<double>(4, 1e200), 2), ElementsAre(2, 2));
+  EXPECT_THAT(BalanceChain({0, 0, 0}, 2), ElementsAre(2, 1));
+}
+
 TEST(BalanceChainTest, WhatCannotBeCutIsSaid) {
   EXPECT_EQ(MessageOf([] {
               BalanceChain({1, 2}, 3);
