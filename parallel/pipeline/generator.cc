@@ -1,5 +1,6 @@
 #include "parallel/pipeline/generator.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -24,19 +25,26 @@ bool Accepts(const ScheduleGenerator& generator, const ScheduleSize& size) {
   return generator.rule.empty() || generator.accepts(size);
 }
 
-// The nearest legal counts below and above the given one: "counts are 4 and 6", "count is 8".
+// The nearest legal counts below and above the given one: "the nearest legal counts are 4 and 6", "the nearest legal count is
+// 8"; or that no count is legal.
 std::string LegalCountsNear(const ScheduleGenerator& generator, ScheduleSize size) {
   const int given = size.microbatches;
+  const int64_t stages = int64_t{size.ranks} * size.chunks;
+  const auto most = static_cast<int>(std::min<int64_t>(kMost, kMostForwards / stages));
   std::vector<int> counts;
   for (size.microbatches = given - 1; size.microbatches >= 1 && counts.empty(); --size.microbatches) {
     if (Accepts(generator, size)) counts.push_back(size.microbatches);
   }
   const size_t below = counts.size();
-  for (size.microbatches = given + 1; size.microbatches <= kMost && counts.size() == below;
+  for (size.microbatches = given + 1; size.microbatches <= most && counts.size() == below;
        ++size.microbatches) {
     if (Accepts(generator, size)) counts.push_back(size.microbatches);
   }
-  return absl::StrCat(counts.size() == 1 ? "count is " : "counts are ", absl::StrJoin(counts, " and "));
+  if (counts.empty()) {
+    return absl::StrCat("no count will do: with ", stages, " stages at most ", most, " are taken");
+  }
+  return absl::StrCat("the nearest legal ", counts.size() == 1 ? "count is " : "counts are ",
+                      absl::StrJoin(counts, " and "));
 }
 
 }  // namespace
@@ -69,8 +77,7 @@ PipelineSchedule GenerateSchedule(absl::string_view name, const ScheduleSize& gi
   WEFT_REQUIRE(forwards <= kMostForwards, "schedule ", name, ": expected at most ", kMostForwards,
                " stages times microbatches, got ", forwards);
   WEFT_REQUIRE(Accepts(generator, size), "schedule ", name, " with ", size.ranks, " ranks: expected ",
-               generator.rule, ", got ", size.microbatches, "; the nearest legal ",
-               LegalCountsNear(generator, size));
+               generator.rule, ", got ", size.microbatches, "; ", LegalCountsNear(generator, size));
   PipelineSchedule schedule = generator.generate(size);
   schedule.name = std::string(name);
   schedule.num_microbatches = size.microbatches;

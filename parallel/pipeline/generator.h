@@ -52,7 +52,7 @@ std::vector<ScheduleGenerator> AllSchedules();
 // Errors: InvalidArgument for a name that there is not (lists those that there are), for ranks or
 //         microbatches below 1 or more than 10,000, for more than 4,000,000 stages times microbatches, for
 //         chunks that the schedule does not take, and for a count of microbatches that it forbids: the error
-//         names the legal counts nearest to it.
+//         names the legal counts nearest to it, or says that there is none.
 PipelineSchedule GenerateSchedule(absl::string_view name, const ScheduleSize& size);
 
 }  // namespace weft

@@ -147,6 +147,19 @@ TEST(GeneratorsTest, WhatIsRefusedAndWhatIsLegalNearby) {
             "schedule dualpipev with 4 ranks: expected at least twice as many microbatches as ranks, got 7; "
             "the nearest "
             "legal count is 8");
+  // 2 * 1000 stages times 2000 microbatches are as many as are taken: a rank more has none.
+  EXPECT_EQ(
+      message("dualpipev", {.ranks = 1000, .microbatches = 7}),
+      "schedule dualpipev with 1000 ranks: expected at least twice as many microbatches as ranks, got 7; "
+      "the nearest legal count is 2000");
+  EXPECT_EQ(
+      message("dualpipev", {.ranks = 1001, .microbatches = 7}),
+      "schedule dualpipev with 1001 ranks: expected at least twice as many microbatches as ranks, got 7; "
+      "no count will do: with 2002 stages at most 1998 are taken");
+  EXPECT_EQ(
+      message("dualpipev", {.ranks = 6000, .microbatches = 7}),
+      "schedule dualpipev with 6000 ranks: expected at least twice as many microbatches as ranks, got 7; "
+      "no count will do: with 12000 stages at most 333 are taken");
   EXPECT_EQ(message("pipedream_2bw", {.ranks = 4, .microbatches = 6}),
             "schedule pipedream_2bw with 4 ranks: expected microbatches in a multiple of the ranks, got 6; "
             "the nearest "
