@@ -251,6 +251,7 @@ Plan WithSegmentCosts(const Plan& plan, absl::Span<const double> costs) {
   std::vector<PlanEntry> entries = plan.entries();
   for (PlanEntry& entry : entries) {
     if (!FindStyle(entry.style.name).makes_stages) continue;
+    entry.style.fields.erase("sizes");  // a style has one of the two
     entry.style = entry.style.With("costs", StyleValue(absl::StrJoin(costs, " ")));
   }
   return Plan(std::move(entries), plan.scheduler_choices());

@@ -53,8 +53,8 @@ std::vector<double> MeasureSegmentCosts(
     absl::FunctionRef<Microbatch(const IntrusivePtr<MeshContext>& context)> make,
     const SegmentCostOptions& options = {});
 
-// A plan whose stages are balanced by these costs: its Pipeline entry with them in the place of those that it had. Costs
-// are rounded to six digits, as the entry's text has them.
+// A plan whose stages are balanced by these costs: its Pipeline entry with them in the place of the costs or sizes that it
+// had. Costs are rounded to six digits, as the entry's text has them.
 Plan WithSegmentCosts(const Plan& plan, absl::Span<const double> costs);
 
 }  // namespace weft

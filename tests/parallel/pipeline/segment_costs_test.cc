@@ -127,6 +127,8 @@ TEST(SegmentCostsTest, AreForwardAndBackwardOfEachOnEveryRank) {
     const Plan measured = WithSegmentCosts(plan, costs);
     EXPECT_EQ(measured, WithSegmentCosts(measured, costs));
     EXPECT_EQ(measured.entries()[1], plan.entries()[1]);
+    const Plan sized = {{"layers.*", Pipeline("pp", {.sizes = {1, 1, 4}})}, {"", Recompute()}};
+    EXPECT_EQ(WithSegmentCosts(sized, costs), measured);
     EXPECT_THAT(ResolvePlan(model, mesh, plan).pipeline->first_segments, ElementsAre(0, 2, 4, 6));
     EXPECT_THAT(ResolvePlan(model, mesh, measured).pipeline->first_segments, ElementsAre(0, 2, 3, 6));
   });
