@@ -46,6 +46,7 @@ struct PerceptionRun {
   PerceptionPlan spread;
   int64_t batch = 0;
   int64_t steps = 0;
+  double lr = 0;
   int64_t log_every = 0;
   bool json = false;
   uint64_t seed = 0;
@@ -115,7 +116,7 @@ void TrainRank(World& world, const PerceptionRun& run) {
     std::printf("%s", run.spread.plan.ToString().c_str());
   AdamW optimizer(model.AllParameters(), {});
   const WarmupCosine schedule = {
-      .peak = absl::GetFlag(FLAGS_lr), .floor = 0, .warmup_steps = run.steps / 20, .total_steps = run.steps};
+      .peak = run.lr, .floor = 0, .warmup_steps = run.steps / 20, .total_steps = run.steps};
   const auto on_metrics = [&](Trainer&, const StepMetrics& metrics) {
     if (speaks) PrintStep(run, metrics);
   };
@@ -134,6 +135,7 @@ int Train() {
   PerceptionRun run = {.spread = PerceptionPlan{},
                        .batch = AtLeast(2, "batch", absl::GetFlag(FLAGS_batch)),
                        .steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps)),
+                       .lr = InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
                        .log_every = AtLeast(1, "log_every", absl::GetFlag(FLAGS_log_every)),
                        .json = absl::GetFlag(FLAGS_log_format) == "json",
                        .seed = absl::GetFlag(FLAGS_seed)};

@@ -58,6 +58,7 @@ expect_error() {
 expect_error "mesh 'pp=2' of camera: expected axes dp, fs and tp, got 'pp'" --camera=pp=2
 expect_error "--batch=1: expected 2 or more" --batch=1
 expect_error "--steps=0: expected 1 or more" --steps=0
+expect_error "--lr=-1: expected at least 0 and below 1e+09" --lr=-1
 expect_error "--log_every=0: expected 1 or more" --log_every=0
 expect_error "--log_format=xml: expected one of text, json" --log_format=xml
 exit $((failures > 0))
