@@ -116,7 +116,7 @@ void BackwardPass::CountUses(absl::Span<const TapeNode::Edge> roots, absl::Span<
     }
   }
   for (size_t i = 0; i < entries_.size(); ++i) {
-    for (const TapeNode::Edge& edge : entries_[i].node->edges()) {
+    for (const TapeNode::Edge& edge : EdgesOf(*entries_[i].node)) {
       if (edge.node) use(edge.node.get());
     }
   }
@@ -139,14 +139,14 @@ void BackwardPass::FindWhatLeads() {
             [&](int a, int b) { return entries_[a].node->sequence() < entries_[b].node->sequence(); });
   for (const int index : order) {
     Entry& entry = entries_[index];
-    const auto& edges = entry.node->edges();
+    const absl::Span<const TapeNode::Edge> edges = EdgesOf(*entry.node);
     entry.leads =
         std::any_of(targets_.begin(), targets_.end(), [&](const Target& t) { return t.entry == index; }) ||
         std::any_of(edges.begin(), edges.end(), [&](const TapeNode::Edge& edge) { return Leads(edge); });
   }
   for (const Entry& entry : entries_) {
     if (entry.leads) continue;
-    for (const TapeNode::Edge& edge : entry.node->edges()) {
+    for (const TapeNode::Edge& edge : EdgesOf(*entry.node)) {
       if (edge.node) --entries_[edge.node->pass_entry_].uses;
     }
   }
@@ -209,8 +209,8 @@ void BackwardPass::RunNode(Entry& entry) {
   for (const Target& target : targets_) {
     if (target.entry == node.pass_entry_) taken_[target.index] = gradients[target.output];
   }
-  const absl::Span<const TapeNode::Edge> edges = node.edges();
-  if (IsLeaf(node)) {
+  const absl::Span<const TapeNode::Edge> edges = EdgesOf(node);
+  if (edges.empty()) {
     if (reached && !has_targets()) RunLeaf(node, gradients);
     gradients.clear();
     return;

@@ -1,6 +1,7 @@
 #ifndef WEFT_DTENSOR_AUTOGRAD_BACKWARD_PASS_H_
 #define WEFT_DTENSOR_AUTOGRAD_BACKWARD_PASS_H_
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -30,6 +31,8 @@ struct PassOptions {
   absl::Span<const TapeNode::Edge> targets = {};
   // Where the pass leaves, in its own order, what it did not follow.
   std::vector<DeferredRun>* deferred = nullptr;
+  // Of a pass with targets: it ends, as at leaves, at nodes recorded before (TapeNode::sequence).
+  uint64_t since = 0;
 };
 
 // One backward pass. A node runs when every use of its outputs in this pass has delivered; among those that
@@ -74,6 +77,10 @@ class BackwardPass {
   };
 
   static bool RunsLater(const TapeNode* a, const TapeNode* b);
+  // Those that the pass follows.
+  absl::Span<const TapeNode::Edge> EdgesOf(const TapeNode& node) const {
+    return node.sequence() < options_.since ? absl::Span<const TapeNode::Edge>() : node.edges();
+  }
   bool has_targets() const { return !options_.targets.empty(); }
   bool Leads(const TapeNode::Edge& edge) const { return edge.node && entries_[edge.node->pass_entry_].leads; }
   void RunGuarded(absl::Span<const TapeNode::Edge> roots, absl::Span<DTensor> seeds,

@@ -1,6 +1,7 @@
 #include "dtensor/autograd/recompute.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -44,30 +45,36 @@ DTensors CutInputs(RankState& state, absl::Span<const DTensor> inputs,
   return cut;
 }
 
-// The ends of the outputs' history other than inputs, in the order in which they were made, each once.
-std::vector<IntrusivePtr<TapeNode>> FindLeaves(absl::Span<const DTensor> outputs) {
-  absl::flat_hash_set<const TapeNode*> seen;
-  std::vector<TapeNode*> open;
-  std::vector<IntrusivePtr<TapeNode>> leaves;
-  const auto visit = [&](const IntrusivePtr<TapeNode>& node) {
-    if (!node || !seen.insert(node.get()).second) return;
-    if (!node->edges().empty()) {
-      open.push_back(node.get());
-    } else if (dynamic_cast<const InputNode*>(node.get()) == nullptr) {
-      leaves.push_back(node);
+// Where the outputs' history ends other than at the function's own inputs, in the order of recording, each once: leaves,
+// and captured values that were recorded before `since`, when the function began to run.
+TapeNode::Edges FindEnds(absl::Span<const DTensor> outputs, uint64_t since) {
+  absl::flat_hash_set<std::pair<const TapeNode*, int>> seen;
+  std::vector<const TapeNode*> open;
+  TapeNode::Edges ends;
+  const auto visit = [&](const TapeNode::Edge& edge) {
+    if (!edge.node) return;
+    const TapeNode& node = *edge.node;
+    const bool is_within = node.sequence() >= since;
+    const int output = is_within ? 0 : edge.output;  // a node within is gone through once
+    if (!seen.insert({&node, output}).second) return;
+    if (is_within && !node.edges().empty()) {
+      open.push_back(&node);
+    } else if (!is_within || dynamic_cast<const InputNode*>(&node) == nullptr) {
+      ends.push_back(edge);
     }
   };
   for (const DTensor& output : outputs) {
-    if (output.defined()) visit(output.impl()->node);
+    if (output.defined()) visit(EdgeTo(output));
   }
   while (!open.empty()) {
-    TapeNode* const node = open.back();
+    const TapeNode* const node = open.back();
     open.pop_back();
-    for (const TapeNode::Edge& edge : node->edges()) visit(edge.node);
+    for (const TapeNode::Edge& edge : node->edges()) visit(edge);
   }
-  std::sort(leaves.begin(), leaves.end(),
-            [](const auto& a, const auto& b) { return a->sequence() < b->sequence(); });
-  return leaves;
+  std::sort(ends.begin(), ends.end(), [](const TapeNode::Edge& a, const TapeNode::Edge& b) {
+    return std::pair(a.node->sequence(), a.output) < std::pair(b.node->sequence(), b.output);
+  });
+  return ends;
 }
 
 // Modules say themselves whether they train (Module::Train); the scope of random draws has that of the one that runs.
@@ -76,13 +83,15 @@ bool TrainsOutsideModules(RankState& state) {
   return state.training();
 }
 
-// A call of a function that is run again. Its operands are the inputs, then the leaves that the function reaches.
+// A call of a function that is run again. Its operands are the inputs, then the other ends of the function's history
+// (FindEnds): what lies behind those is the outer pass's.
 class RecomputeNode final : public TapeNode {
  public:
-  RecomputeNode(RankState& state, Edges edges, absl::Span<const DTensor> inputs,
+  RecomputeNode(RankState& state, Edges edges, uint64_t since, absl::Span<const DTensor> inputs,
                 std::function<DTensors(const DTensors&)> function, KeptResults kept, RandomSnapshot random,
                 absl::Span<const DTensor> outputs)
       : TapeNode(state, std::move(edges), static_cast<int>(outputs.size())),
+        since_(since),
         function_(std::move(function)),
         kept_(std::move(kept)),
         random_(std::move(random)),
@@ -109,6 +118,7 @@ class RecomputeNode final : public TapeNode {
     function_ = nullptr;
   }
 
+  const uint64_t since_;  // when the function's first run began
   std::function<DTensors(const DTensors&)> function_;
   std::vector<SavedValue> inputs_;
   KeptResults kept_;
@@ -193,7 +203,8 @@ DTensors RecomputeNode::Backward(MeshContext& context, absl::Span<const DTensor>
   if (!run.retain || run.is_half) LetGo();
   used_up_ = !run.retain;
   std::vector<DeferredRun> rest;
-  BackwardPass pass(context, {.targets = targets, .deferred = run.is_half ? &rest : nullptr});
+  BackwardPass pass(context,
+                    {.targets = targets, .deferred = run.is_half ? &rest : nullptr, .since = since_});
   if (deferred_) {
     pass.Run(*std::exchange(deferred_, std::nullopt));
   } else {
@@ -220,20 +231,22 @@ DTensors Recompute(std::function<DTensors(const DTensors&)> function, const DTen
   }
   RandomSnapshot random = state.random_snapshot();
   KeptResults kept(keep, state.drops_history());
+  const uint64_t since = state.NextSequence();
   DTensors made;
   {
     const KeptResultsGuard guard(state, keep.empty() ? nullptr : &kept);
     const DropsHistoryGuard drops(state, true);
     made = function(CutInputs(state, inputs, edges));
   }
-  for (const IntrusivePtr<TapeNode>& leaf : FindLeaves(made)) edges.push_back({leaf, 0});
+  for (TapeNode::Edge& end : FindEnds(made, since)) edges.push_back(std::move(end));
   DTensors outputs;
   for (const DTensor& output : made) {
     WEFT_REQUIRE(output.defined(), "Recompute: output ", outputs.size(), " of the function is undefined");
     outputs.push_back(WithoutHistory(output));
   }
-  const IntrusivePtr<TapeNode> node(new RecomputeNode(state, std::move(edges), inputs, std::move(function),
-                                                      std::move(kept), std::move(random), outputs));
+  const IntrusivePtr<TapeNode> node(new RecomputeNode(state, std::move(edges), since, inputs,
+                                                      std::move(function), std::move(kept), std::move(random),
+                                                      outputs));
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!made[i].requires_grad()) continue;
     outputs[i].impl()->node = node;

@@ -15,9 +15,9 @@ namespace weft {
 // inputs and with the same random bits, and goes through that.
 //
 // `function` does the same whenever it runs: it depends on its inputs, on parameters, and on what does not change
-// before backward; it is kept, with what it captures, until the history goes. It may call Recompute itself. Gradients
-// have the bits that they have without Recompute, but where an input is used outside too: terms are summed in another
-// order then.
+// before backward; it is kept, with what it captures, until the history goes. Values that it captures have gradients,
+// too. It may call Recompute itself. Gradients have the bits that they have without Recompute, but where an input or a
+// captured value is used outside too: terms are summed in another order then.
 //
 // Cost:   the function once more in backward, but for the calls that are kept, with its collectives; while it runs,
 //         there and in forward, what it would otherwise have kept. Where gradients are off, nothing.

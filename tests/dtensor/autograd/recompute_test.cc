@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/custom_function.h"
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
@@ -248,6 +249,70 @@ TEST(RecomputeTest, OperandsAndOutputsOfAllKinds) {
     Backward(Sum(y[0] + y[3] + y[1]));
     EXPECT_TRUE(AllClose(w.grad().FullTensor(), x.Detach().FullTensor(), 1e-15));
     EXPECT_TRUE(AllClose(x.grad().FullTensor(), (w.Detach() + 1.0).FullTensor(), 1e-15));
+  });
+}
+
+// A function within another captures an input of that one, and what it has computed.
+TEST(RecomputeTest, WhatIsCapturedFromAroundHasAGradient) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor a = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
+    const DTensor b = Lay(context, RandomF64({4}, 2), "[a]").RequiresGrad();
+    const DTensors y = Recompute(
+        [](const DTensors& x) -> DTensors {
+          return Recompute(
+              [input = x[1], made = Exp(x[1])](const DTensors& in) -> DTensors {
+                return {in[0] * input, in[0] * made};
+              },
+              {x[0]});
+        },
+        {a, b});
+    Backward(Sum(y[0]) + Sum(y[1]));
+    ASSERT_TRUE(b.grad().defined());
+    const DTensor of_b = a.Detach(), e = Exp(b.Detach());
+    EXPECT_TRUE(AllClose(a.grad().FullTensor(), (b.Detach() + e).FullTensor(), 1e-14));
+    EXPECT_TRUE(AllClose(b.grad().FullTensor(), (of_b + of_b * e).FullTensor(), 1e-14));
+  });
+}
+
+// h = exp(w), of which the loss, one function, and another beside w make something: its gradient is the sum of all that,
+// and exp's backward sees it once.
+TEST(RecomputeTest, ACapturedValueHasItsWholeGradient) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor w = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
+    const DTensor x = Lay(context, RandomF64({4}, 2), "[a]").RequiresGrad();
+    int runs = 0;
+    const CustomFunction exponential = {
+        .name = "exponential",
+        .forward = [](const DTensors& in) -> DTensors { return {Exp(in[0])}; },
+        .backward = [&runs](const CustomGradients& of) -> DTensors {
+          ++runs;
+          return {of.outputs[0] * of.gradients[0]};
+        },
+    };
+    const DTensor h = CallCustom(exponential, {w})[0];
+    const DTensor one = Recompute([h](const DTensors& in) -> DTensors { return {in[0] * h}; }, {x})[0];
+    const DTensor two = Recompute([h, w](const DTensors& in) -> DTensors { return {in[0] * h * w}; }, {x})[0];
+    const DTensor loss = Sum(one) + Sum(two) + Sum(h);
+    const DTensor w_value = w.Detach(), x_value = x.Detach(), h_value = Exp(w_value);
+    const DTensor of_h = x_value + x_value * w_value + 1.0;
+    const DTensor of_x = h_value + h_value * w_value;
+    const DTensor of_w = x_value * h_value + h_value * of_h;
+
+    const DTensor whole = Grad({loss}, {h}, {.retain_graph = true})[0];
+    EXPECT_TRUE(AllClose(whole.FullTensor(), of_h.FullTensor(), 1e-14));
+    EXPECT_EQ(runs, 0);
+    Backward(loss, DTensor(), {.retain_graph = true});
+    EXPECT_EQ(runs, 1);
+    EXPECT_TRUE(AllClose(x.grad().FullTensor(), of_x.FullTensor(), 1e-14));
+    EXPECT_TRUE(AllClose(w.grad().FullTensor(), of_w.FullTensor(), 1e-14));
+
+    DeferredGradients rest;
+    const DTensor first = Grad({loss}, {x}, {.deferred = &rest})[0];
+    EXPECT_TRUE(AllClose(first.FullTensor(), of_x.FullTensor(), 1e-14));
+    EXPECT_EQ(runs, 1);
+    rest.Run();
+    EXPECT_EQ(runs, 2);
+    EXPECT_TRUE(AllClose(w.grad().FullTensor(), Scale(of_w, 2).FullTensor(), 1e-14));
   });
 }
 
