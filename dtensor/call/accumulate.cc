@@ -25,9 +25,11 @@ bool AddInPlace(const DTensor& sum, const DTensor& term) {
   const ResolvedCall& plan = execution.plan();
   const bool stays = !plan.strategy.decomposed && !plan.moves_any && plan.output_types[0] == target.type &&
                      plan.strategy.outputs[0] == target.layout;
+  if (!stays) return false;
   // The kernel reads every element of `sum` before it writes there.
-  if (stays) execution.RunKernel(absl::MakeConstSpan(&sum, 1));
-  return stays;
+  execution.RunKernel(absl::MakeConstSpan(&sum, 1));
+  place.buffer()->set_copy({});
+  return true;
 }
 
 void Accumulate(DTensor& sum, DTensor term) {

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "dtensor/host_memory.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/begin_copy.h"
@@ -19,9 +18,8 @@ class SavedBuffers : public std::enable_shared_from_this<SavedBuffers> {
     return *static_cast<SavedBuffers*>(attached.get());
   }
 
-  IntrusivePtr<SavedBuffer> Save(const IntrusivePtr<Buffer>& from, const std::shared_ptr<Allocator>& host);
+  void Save(SavedBuffer& saved, const IntrusivePtr<Buffer>& from);
   IntrusivePtr<Buffer> Fetch(SavedBuffer& saved, const std::shared_ptr<Allocator>& device);
-  static const IntrusivePtr<Buffer>& HostOf(const SavedBuffer& saved) { return saved.host_; }
   void Remove(SavedBuffer& saved) noexcept;
 
  private:
@@ -29,36 +27,39 @@ class SavedBuffers : public std::enable_shared_from_this<SavedBuffers> {
   static bool BeginIfThereIsMemory(SavedBuffer& saved, const std::shared_ptr<Allocator>& device);
 
   SavedBuffer* last_ = nullptr;
-  absl::flat_hash_map<const Buffer*, SavedBuffer*> by_host_;
 };
 
 SavedBuffer::~SavedBuffer() {
   if (all_ != nullptr) all_->Remove(*this);
 }
 
-IntrusivePtr<SavedBuffer> SavedBuffers::Save(const IntrusivePtr<Buffer>& from,
-                                             const std::shared_ptr<Allocator>& host) {
-  if (from->copy()) {
-    const auto known = by_host_.find(from->copy().get());
-    if (known != by_host_.end()) return IntrusivePtr<SavedBuffer>(known->second);
-  }
+IntrusivePtr<SavedBuffer> SavedBuffer::Of(const IntrusivePtr<Buffer>& from, Allocator& device,
+                                          const std::shared_ptr<Allocator>& host) {
+  const auto known = std::static_pointer_cast<SavedBuffer*>(from->copy().lock());
+  if (known != nullptr) return IntrusivePtr<SavedBuffer>(*known);
   const MemoryKindGuard guard(*host, MemoryKind::kSaved);
   auto saved = MakeIntrusive<SavedBuffer>();
   saved->host_ = MakeIntrusive<Buffer>(host, from->num_bytes());
-  saved->saved_ = BeginCopy(Tensor::BytesOf(from), Tensor::BytesOf(saved->host_));
-  saved->all_ = shared_from_this();
-  saved->earlier_ = last_;
-  if (last_ != nullptr) last_->later_ = saved.get();
-  last_ = saved.get();
-  by_host_[saved->host_.get()] = saved.get();
-  from->set_copy(saved->host_);
+  if (HasDeviceQueues(device)) {
+    SavedBuffers::Of(device).Save(*saved, from);
+  } else {
+    CopyTensor(Tensor::BytesOf(from), Tensor::BytesOf(saved->host_));
+  }
+  from->set_copy(saved->self_);
   return saved;
+}
+
+void SavedBuffers::Save(SavedBuffer& saved, const IntrusivePtr<Buffer>& from) {
+  saved.saved_ = BeginCopy(Tensor::BytesOf(from), Tensor::BytesOf(saved.host_));
+  saved.all_ = shared_from_this();
+  saved.earlier_ = last_;
+  if (last_ != nullptr) last_->later_ = &saved;
+  last_ = &saved;
 }
 
 void SavedBuffers::Remove(SavedBuffer& saved) noexcept {
   if (saved.earlier_ != nullptr) saved.earlier_->later_ = saved.later_;
   (saved.later_ != nullptr ? saved.later_->earlier_ : last_) = saved.earlier_;
-  by_host_.erase(saved.host_.get());
 }
 
 void SavedBuffers::Begin(SavedBuffer& saved, const std::shared_ptr<Allocator>& device) {
@@ -101,23 +102,9 @@ DTensor SaveOnHost(const DTensor& x, IntrusivePtr<SavedBuffer>* there) {
   if (impl.context->is_host_side() || impl.writes || impl.Local().num_bytes() < kLeastOffloadedBytes)
     return x;
   const Tensor& piece = impl.Local();
-  const IntrusivePtr<Buffer>& from = piece.buffer();
   const IntrusivePtr<MeshContext> host = impl.context->HostSide();
-  Allocator& device = *impl.context->allocator();
-  if (HasDeviceQueues(device)) {
-    *there = SavedBuffers::Of(device).Save(from, host->allocator());
-    return DTensor(
-        MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, piece.On(SavedBuffers::HostOf(**there))));
-  }
-  *there = MakeIntrusive<SavedBuffer>();
-  if (!from->copy()) {
-    const std::shared_ptr<Allocator>& allocator = host->allocator();
-    const MemoryKindGuard guard(*allocator, MemoryKind::kSaved);
-    const auto to = MakeIntrusive<Buffer>(allocator, from->num_bytes());
-    CopyTensor(Tensor::BytesOf(from), Tensor::BytesOf(to));
-    from->set_copy(to);
-  }
-  return DTensor(MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, piece.On(from->copy())));
+  *there = SavedBuffer::Of(piece.buffer(), *impl.context->allocator(), host->allocator());
+  return DTensor(MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, piece.On((*there)->host())));
 }
 
 DTensor FetchSaved(const DTensor& saved, SavedBuffer& there) {

@@ -22,23 +22,31 @@ class SavedBuffer : public RefCounted<SavedBuffer> {
   SavedBuffer() = default;
   ~SavedBuffer();
 
+  // Of `from`, memory of `device`: the one that lives, if `from` has not been added to since; otherwise a new one, in memory
+  // of `host`.
+  static IntrusivePtr<SavedBuffer> Of(const IntrusivePtr<Buffer>& from, Allocator& device,
+                                      const std::shared_ptr<Allocator>& host);
+  const IntrusivePtr<Buffer>& host() const { return host_; }
+
  private:
   friend class SavedBuffers;
 
+  const std::shared_ptr<SavedBuffer*> self_ =
+      std::make_shared<SavedBuffer*>(this);  // what was copied knows it by this
+  IntrusivePtr<Buffer> host_;
   // All null where the device reads the second memory as it is.
   std::shared_ptr<SavedBuffers> all_;  // of the rank, in the order in which they were saved
   SavedBuffer* earlier_ = nullptr;
   SavedBuffer* later_ = nullptr;
-  IntrusivePtr<Buffer> host_;
   std::shared_ptr<QueuedBatch> saved_;    // the copy to `host_`
   IntrusivePtr<Buffer> device_;           // brought back; null: not yet, or given away
   std::shared_ptr<QueuedBatch> fetched_;  // the copy to `device_`
   bool was_read_ = false;
 };
 
-// A value that is kept for later, without history: as ToHost, but that values which share memory share the copy of it,
-// which is of all of their memory. Smaller pieces than kLeastOffloadedBytes, and values that may be written in place, are
-// given back themselves, and `*there` is null.
+// A value that is kept for later, without history: as ToHost, but that values which share memory share the copy of it while
+// one of them is kept. It is of all of their memory. Smaller pieces than kLeastOffloadedBytes, and values that may be
+// written in place, are given back themselves, and `*there` is null.
 //
 // On a GPU the copy runs in a stream of its own, and the memory that was copied is used again behind it; the host's memory
 // is not to be read but by FetchSaved.

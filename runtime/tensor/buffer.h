@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "runtime/base/intrusive_ptr.h"
 #include "runtime/device/allocator.h"
@@ -26,17 +27,17 @@ class Buffer : public RefCounted<Buffer> {
   Device device() const { return allocator_->device(); }
   const std::shared_ptr<Allocator>& allocator() const { return allocator_; }
 
-  // A copy of all of it in other memory, which who made it has left here for others that want one: null, or as this was
-  // when it was made. Goes with this. Used by the thread of the allocator's owner.
-  const IntrusivePtr<Buffer>& copy() const { return copy_; }
-  void set_copy(IntrusivePtr<Buffer> copy) { copy_ = std::move(copy); }
+  // A copy of all of it in other memory, left here by whoever made it for others that want one. It is theirs: void when they
+  // have let it go. What adds to this in place takes it away. Used by the thread of the allocator's owner.
+  const std::weak_ptr<void>& copy() const { return copy_; }
+  void set_copy(std::weak_ptr<void> copy) { copy_ = std::move(copy); }
 
  private:
   std::shared_ptr<Allocator> allocator_;
   MemoryKind kind_;
   void* data_;
   int64_t num_bytes_;
-  IntrusivePtr<Buffer> copy_;
+  std::weak_ptr<void> copy_;
 };
 
 }  // namespace weft

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
@@ -78,15 +79,19 @@ TEST(HostMemoryTest, ValuesThatShareMemoryShareTheCopy) {
     const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
     DTensor x = Rows(context);
     const std::vector<double> expected = Transpose(x, 0, 1).ToLocal().ToVector<double>();
-    DTensor saved = Saved(x);
-    DTensor turned = Saved(Transpose(x, 0, 1));
+    IntrusivePtr<SavedBuffer> there, again;
+    DTensor saved = SaveOnHost(x, &there);
+    DTensor turned = SaveOnHost(Transpose(x, 0, 1), &again);
+    EXPECT_EQ(there, again);
     const int64_t bytes = RoundUpToGranule(x.ToLocal().num_bytes());
     EXPECT_EQ(SavedThere(world), bytes);
     EXPECT_EQ(saved.ToLocal().buffer(), turned.ToLocal().buffer());
     x = DTensor();
     saved = DTensor();
-    EXPECT_EQ(ToDevice(turned).ToLocal().ToVector<double>(), expected);
+    there = nullptr;
+    EXPECT_EQ(FetchSaved(turned, *again).ToLocal().ToVector<double>(), expected);
     turned = DTensor();
+    again = nullptr;
     EXPECT_EQ(SavedThere(world), 0);
   });
 }
@@ -125,6 +130,46 @@ TEST(HostMemoryTest, WhatIsSavedWhileAGuardLivesIsThere) {
       return x.grad().FullTensor().ToVector<double>();
     };
     EXPECT_EQ(gradient(true), gradient(false));
+  });
+}
+
+// A batch whose memory is filled anew for each step, as a loader may do.
+TEST(HostMemoryTest, MemoryThatIsFilledAnewIsCopiedAnew) {
+  RunRanks(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    const Tensor batch = Tensor::Empty(context->allocator(), DType::kF64, {kRows, kColumns});
+    const DTensor x = DTensor::FromLocal(context, batch, Layout(2, 1));
+    for (const double value : {1.0, 2.0}) {
+      FillTensor(batch, value);
+      const DTensor w = Rows(context).RequiresGrad();
+      const SaveOnHostGuard guard(context->state(), true);
+      Backward(Sum(Mul(x, w)));
+      EXPECT_EQ(w.grad().ToLocal().ToVector<double>(), std::vector<double>(kRows * kColumns, value));
+      EXPECT_EQ(SavedThere(world), 0) << "goes with the history, not with the batch";
+    }
+  });
+}
+
+// A gradient that is read by what is differentiated, and added to in place: each reads it as it was.
+TEST(HostMemoryTest, WhatIsAddedToInPlaceIsCopiedAnew) {
+  RunRanks(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    const DTensor ones = Full(context, DType::kF64, {kRows, kColumns}, 1);
+    const DTensor w = Rows(context).RequiresGrad();
+    std::vector<DTensor> factors, losses;
+    std::vector<const void*> places;
+    for (int i = 0; i < 2; ++i) {
+      Backward(Sum(Mul(ones, w)));
+      places.push_back(w.grad().ToLocal().buffer()->data());
+      factors.push_back(Rows(context).RequiresGrad());
+      const SaveOnHostGuard guard(context->state(), true);
+      losses.push_back(Sum(Mul(w.grad(), factors.back())));
+    }
+    ASSERT_EQ(places[0], places[1]) << "was not added to in place";
+    for (int i = 0; i < 2; ++i) {
+      Backward(losses[i]);
+      EXPECT_EQ(factors[i].grad().ToLocal().ToVector<double>(), std::vector<double>(kRows * kColumns, i + 1));
+    }
   });
 }
 
