@@ -49,6 +49,12 @@ BatchNormResult BatchNormalize(const DTensor& x, const DTensor& weight, const DT
 
 DTensor BatchNormalizeBy(const DTensor& x, const DTensor& mean, const DTensor& variance,
                          const DTensor& weight, const DTensor& bias, double eps) {
+  if (Autocasts(x)) [[unlikely]] {
+    const DTensor operands[] = {AutocastToSingle(x), AutocastToSingle(mean), AutocastToSingle(variance),
+                                AutocastToSingle(weight), AutocastToSingle(bias)};
+    const AutocastGuard off(x.context()->state(), std::nullopt);
+    return BatchNormalizeBy(operands[0], operands[1], operands[2], operands[3], operands[4], eps);
+  }
   constexpr char kName[] = "BatchNormalizeBy";
   return Call(kChannelNormApply,
               {x, ByChannel(weight, x, 1, kName), ByChannel(bias, x, 0, kName), mean, variance},

@@ -15,6 +15,8 @@
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/nn/layers/channel_norm.h"
+#include "dtensor/nn/layers/convolution.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
@@ -283,6 +285,33 @@ TEST(AutocastTest, ProductsInTheGuardsDtypeTheRestAsItIs) {
     EXPECT_EQ(w.grad().FullTensor().ToVector<double>()[0], 4 * 0.5);
     EXPECT_EQ(x.grad().FullTensor().ToVector<double>()[0], 1 + 8 * 0.25);
     EXPECT_THAT(MessageOf([&] { const AutocastGuard guard(state, DType::kI32); }), HasSubstr("got i32"));
+  });
+}
+
+// A convolution and a batch norm whose running statistics are those of the beginning, 0 and 1.
+class NormedConvolution : public Module {
+ public:
+  NormedConvolution() : conv(this, "conv", 1, 4, 2), norm(this, "norm", 4, {.eps = 0}) {}
+  nn::Conv2d conv;
+  BatchNorm2d norm;
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return norm(conv(x)); }
+};
+
+TEST(AutocastTest, NormsByRunningStatisticsAreInSingle) {
+  RunRanks(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh());
+    NormedConvolution model;
+    Materialize(model, context);
+    model.Eval();
+    const DTensor x = Full(context, DType::kF32, {2, 1, 3, 3}, 0.5);
+    const AutocastGuard guard(context->state(), DType::kBF16);
+    const DTensor before = model.conv(x);
+    EXPECT_EQ(before.dtype(), DType::kBF16);
+    const DTensor y = model(x);
+    EXPECT_EQ(y.dtype(), DType::kF32);
+    EXPECT_EQ(y.FullTensor().ToVector<double>(), before.FullTensor().ToVector<double>());
   });
 }
 
