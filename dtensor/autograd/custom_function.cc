@@ -29,11 +29,11 @@ class CustomNode final : public TapeNode {
   DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) override;
 
  private:
-  // As it was in forward, with the history that it had, for gradients of gradients.
+  // As it was in forward, with the history that it had, for gradients of gradients: none, if it is not floating.
   DTensor Unpack(MeshContext& context, const SavedValue& saved, const Edge& history) const {
     if (!saved.defined()) return DTensor();
     DTensor value = saved.Unpack(function_.name);
-    if (!context.state().grad_enabled() || !history.node) return value;
+    if (!context.state().grad_enabled() || !history.node || !IsFloating(value.dtype())) return value;
     value = WithoutHistory(value);
     value.impl()->node = history.node;
     value.impl()->output = history.output;

@@ -121,6 +121,32 @@ TEST(CustomFunctionTest, SavesAndMakesWhatItSays) {
   });
 }
 
+// ReLU, with its mask as a second output, which backward reads.
+TEST(CustomFunctionTest, OutputsThatAreNotFloatingHaveNoHistory) {
+  OnMesh("a=2", [](const Context& context) {
+    const CustomFunction relu = {.name = "my_relu",
+                                 .forward = [](const DTensors& x) -> DTensors {
+                                   const DTensor mask = Greater(x[0], 0.0);
+                                   return {Mul(x[0], Cast(mask, DType::kF64)), mask};
+                                 },
+                                 .backward = [](const CustomGradients& of) -> DTensors {
+                                   return {Mul(Cast(of.outputs[1], DType::kF64), of.gradients[0])};
+                                 }};
+    const Tensor values = RandomF64({6, 3}, 1);
+    const DTensor x = DTensor::Distribute(context, values, Layout(2, 1).WithShard(0, 0)).RequiresGrad();
+    const DTensor y = CallCustom(relu, {x})[0];
+    const DTensor first = Grad({Sum(Mul(y, Square(y)))}, {x}, {.create_graph = true})[0];
+    const DTensor second = Grad({Sum(first)}, {x})[0];
+    std::vector<double> of_first, of_second;
+    for (const double value : values.ToVector<double>()) {
+      of_first.push_back(value > 0 ? 3 * value * value : 0);
+      of_second.push_back(value > 0 ? 6 * value : 0);
+    }
+    ExpectNear(first.FullTensor().ToVector<double>(), of_first);
+    ExpectNear(second.FullTensor().ToVector<double>(), of_second);
+  });
+}
+
 // The mistake: a factor is forgotten; differences see it.
 TEST(CustomFunctionTest, AWrongBackwardIsSeen) {
   OnMesh("", [](const Context& context) {
