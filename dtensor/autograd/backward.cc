@@ -85,6 +85,10 @@ std::vector<DTensor> Grad(absl::Span<const DTensor> outputs, absl::Span<const DT
   WEFT_REQUIRE(
       options.deferred == nullptr || !(options.create_graph || options.retain_graph),
       "Grad: `deferred` keeps what it needs; with it, create_graph and retain_graph have no meaning");
+  WEFT_REQUIRE(
+      options.deferred == nullptr || options.deferred->empty(),
+      "Grad: expected a `deferred` that is empty, got one with gradients that another call has put off; "
+      "Run() it first");
   for (const DTensor& input : inputs) {
     WEFT_REQUIRE(input.requires_grad(), "Grad: the input ", input.ToString(),
                  " is on no history; make it a leaf with RequiresGrad() before it is used");

@@ -34,7 +34,7 @@ void Backward(const DTensor& loss, const DTensor& seed = DTensor(), const Backwa
 
 // The same of several results in one pass: of sum <losses[i], seeds[i]>, whose history is walked once.
 // Shape:  a seed for each, undefined for those of one element; none at all if all have one.
-void Backward(absl::Span<const DTensor> losses, absl::Span<const DTensor> seeds,
+void Backward(absl::Span<const DTensor> losses, absl::Span<const DTensor> seeds = {},
               const BackwardOptions& options = {});
 
 // What a call of Grad has put off, to be made up for by RunDeferred: the gradients of all leaves that are not
@@ -68,7 +68,7 @@ struct GradOptions {
   bool allow_unused = false;
   // Takes what else Backward would do: a pass in two halves, the inputs' gradients now and those of weights
   // when there is time (zero-bubble pipelines). The gradient of an input that is a result of a call is left to it, too,
-  // with all that lies behind, and not returned. `create_graph` is off.
+  // with all that lies behind, and not returned. `create_graph` is off. Empty: what another call has put off has been run.
   DeferredGradients* deferred = nullptr;
 };
 
@@ -79,9 +79,9 @@ struct GradOptions {
 //         gradient arrives so along an axis where the value is.
 // Cost:   the redistributions of that part of the backward pass.
 // Errors: InvalidArgument naming an output that needs no gradient, an input that is on no history or on which
-//         no output depends, a seed of another type; FailedPrecondition if the history was used up, or, with
-//         create_graph, for an op whose gradient has none, by name and with what to compose it of (attention,
-//         convolution).
+//         no output depends, a seed of another type, a `deferred` that is not empty; FailedPrecondition if the
+//         history was used up, or, with create_graph, for an op whose gradient has none, by name and with what
+//         to compose it of (attention, convolution).
 // Source: the semantics of torch.autograd.grad; for `deferred`, Qi et al., "Zero bubble pipeline parallelism",
 //         2024.
 std::vector<DTensor> Grad(absl::Span<const DTensor> outputs, absl::Span<const DTensor> inputs,

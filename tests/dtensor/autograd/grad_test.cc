@@ -83,6 +83,9 @@ TEST(GradTest, SeveralRootsAreOnePass) {
     const DTensor e = shared.Detach(), s = Lay(context, seed, "[a]");
     const DTensor expected = e * x.Detach() + e + 2.0 * s * e * e + s * e;
     EXPECT_TRUE(AllClose(x.grad().FullTensor(), expected.FullTensor(), 1e-13));
+    const DTensor z = Lay(context, seed, "[a]").RequiresGrad();
+    Backward({Sum(z), Sum(2.0 * z)});
+    EXPECT_EQ(z.grad().FullTensor().ToVector<double>(), std::vector<double>(4, 3));
   });
 }
 
@@ -271,6 +274,14 @@ TEST(GradTest, Misuse) {
     DeferredGradients rest;
     EXPECT_EQ(ErrorOf([&] { Grad({y}, {x}, {.retain_graph = true, .deferred = &rest}); }),
               "Grad: `deferred` keeps what it needs; with it, create_graph and retain_graph have no meaning");
+    Grad({Sum(x * other)}, {x}, {.deferred = &rest});
+    EXPECT_EQ(
+        ErrorOf([&] { Grad({y}, {x}, {.deferred = &rest}); }),
+        "Grad: expected a `deferred` that is empty, got one with gradients that another call has put off; "
+        "Run() it first");
+    rest.Run();
+    EXPECT_TRUE(SameBits(other.grad().FullTensor(), x.Detach().FullTensor()));
+    Grad({y}, {x}, {.deferred = &rest});
   });
 }
 
