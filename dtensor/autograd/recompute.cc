@@ -96,6 +96,7 @@ class RecomputeNode final : public TapeNode {
         kept_(std::move(kept)),
         random_(std::move(random)),
         trains_(TrainsOutsideModules(state)),
+        syncs_(state.syncs_gradients()),
         autocast_(state.autocast()) {
     for (const DTensor& input : inputs) inputs_.push_back(input.defined() ? SavedValue(input) : SavedValue());
     for (const DTensor& output : outputs) {
@@ -124,6 +125,7 @@ class RecomputeNode final : public TapeNode {
   KeptResults kept_;
   const RandomSnapshot random_;
   const bool trains_;
+  const bool syncs_;  // what functions within recompute may go by that (ModuleRecompute::last_microbatch)
   const std::optional<DType> autocast_;
   std::vector<TensorType> types_;  // of the outputs
   std::vector<Layout> layouts_;
@@ -168,6 +170,7 @@ DTensors RecomputeNode::RunAgain(MeshContext& context) {
   const RandomScope random(state, random_);
   const AutocastGuard autocast(state, autocast_);
   const TrainingGuard training(state, trains_);
+  const SyncGradientsGuard syncs(state, syncs_);
   kept_.Rewind();
   const KeptResultsGuard kept(state, kept_.keeps_any() ? &kept_ : nullptr);
   const MemoryKindGuard kind(*context.allocator(), MemoryKind::kSaved);

@@ -160,7 +160,7 @@ class RankState {
   friend class RandomScope;
   friend class NoGradGuard;
   friend class EnableGradGuard;
-  friend class NoSync;
+  friend class SyncGradientsGuard;
   friend class BackwardScope;
   friend class TrainingGuard;
   friend class ModuleTrainingGuard;
@@ -247,6 +247,12 @@ class EnableGradGuard : ScopedValue<bool> {
   explicit EnableGradGuard(RankState& state) : ScopedValue(state.grad_enabled_, true) {}
 };
 
+// Says whether gradients that passes deliver while it lives are brought to rest in these (RankState::syncs_gradients).
+class SyncGradientsGuard : ScopedValue<bool> {
+ public:
+  SyncGradientsGuard(RankState& state, bool syncs) : ScopedValue(state.syncs_gradients_, syncs) {}
+};
+
 // For loops that add up the gradients of several microbatches: backward passes that run while it lives leave
 // gradients on each rank as they are, where the plan keeps them whole (DataParallel; with shard_state too), so
 // that all ranks' are reduced once, in the first pass after it. Where the plan keeps gradients sharded
@@ -258,9 +264,9 @@ class EnableGradGuard : ScopedValue<bool> {
 //   }
 // Gradients that are held back are not in grad(); an optimizer's step before the last pass misses them. ClearGrad (ZeroGrad)
 // drops them too, and so does a pass that fails: which part of them was its own nobody knows.
-class NoSync : ScopedValue<bool> {
+class NoSync : SyncGradientsGuard {
  public:
-  explicit NoSync(RankState& state) : ScopedValue(state.syncs_gradients_, false) {}
+  explicit NoSync(RankState& state) : SyncGradientsGuard(state, false) {}
 };
 
 // Around a backward pass; passes nest.

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -313,6 +314,29 @@ TEST(RecomputeTest, ACapturedValueHasItsWholeGradient) {
     rest.Run();
     EXPECT_EQ(runs, 2);
     EXPECT_TRUE(AllClose(w.grad().FullTensor(), Scale(of_w, 2).FullTensor(), 1e-14));
+  });
+}
+
+// A function goes the way of forward, where it goes by NoSync as modules do that are recomputed for some microbatches, and
+// forward alone stands under one, as in pipelines.
+TEST(RecomputeTest, RunsAgainUnderForwardsNoSync) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    RankState& state = context->state();
+    const auto twice = [](const DTensors& in) -> DTensors { return {Exp(Exp(in[0]))}; };
+    const auto block = [&](const DTensors& in) {
+      return state.syncs_gradients() ? twice(in) : Recompute(twice, in);
+    };
+    for (const bool is_held_in_forward : {true, false}) {
+      const DTensor x = Lay(context, RandomF64({4}, 1), "[-]").RequiresGrad();
+      std::optional<NoSync> no_sync;
+      if (is_held_in_forward) no_sync.emplace(state);
+      const DTensor y = Recompute(block, {x}, KeptOps({"exp"}))[0];
+      no_sync.reset();
+      if (!is_held_in_forward) no_sync.emplace(state);
+      Backward(Sum(y));
+      const DTensor e = Exp(x.Detach());
+      EXPECT_TRUE(AllClose(x.grad().FullTensor(), (e * Exp(e)).FullTensor(), 1e-14));
+    }
   });
 }
 
