@@ -112,15 +112,20 @@ DTensor Module::operator()(const DTensor& x) {
 DTensor Module::RunWhereItLies(const DTensor& x) {
   const SaveOnHostGuard saves(context()->state(), SavesOnHost());
   if (placed_.recompute == nullptr || !Recomputes(context()->state(), *placed_.recompute)) return Run(x);
-  const auto run = [this, path = path(),
-                    life = std::weak_ptr<bool>(life_)](const DTensors& inputs) -> DTensors {
+  const auto run = [this](const DTensors& inputs) -> DTensors { return {Run(inputs[0])}; };
+  return Recompute(WhileItLives(run), {x}, placed_.recompute->keep)[0];
+}
+
+std::function<DTensors(const DTensors&)> Module::WhileItLives(
+    std::function<DTensors(const DTensors&)> run) const {
+  return [run = std::move(run), path = path(),
+          life = std::weak_ptr<bool>(life_)](const DTensors& inputs) -> DTensors {
     if (life.expired()) {
       Throw(absl::StatusCode::kFailedPrecondition, "module '", path,
             "' is gone: backward cannot compute it again");
     }
-    return {Run(inputs[0])};
+    return run(inputs);
   };
-  return Recompute(run, {x}, placed_.recompute->keep)[0];
 }
 
 DTensor Module::Run(const DTensor& x) {

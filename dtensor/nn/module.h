@@ -182,6 +182,10 @@ class Module {
   // Errors: Unimplemented for modules of another signature.
   virtual DTensor Forward(const DTensor& x);
 
+  // `run`, which computes with this module, as a function that may outlive it: for Recompute.
+  // Errors: of its calls from then on: FailedPrecondition naming the module.
+  std::function<DTensors(const DTensors&)> WhileItLives(std::function<DTensors(const DTensors&)> run) const;
+
  private:
   friend class Parameter;
   friend class ModuleBuffer;

@@ -74,7 +74,7 @@ DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTens
       inputs = RunChain(i, next, first, std::move(inputs));
     } else {
       const auto run = [this, i, next, first](const DTensors& x) { return RunChain(i, next, first, x); };
-      inputs = Recompute(run, inputs, group->how.keep);
+      inputs = Recompute(WhileItLives(run), inputs, group->how.keep);
     }
     if (is_asked_for) *first_made = inputs;
     i = next;

@@ -166,16 +166,21 @@ TEST(RecomputePlanTest, MistakesAreNamed) {
   });
 }
 
-// A model that is gone cannot be run again.
+// A model that is gone cannot be run again, nor can a part of its chain.
 TEST(RecomputePlanTest, BackwardAfterTheModelIsAnError) {
   RunRanks(1, [](World& world) {
-    auto model = std::make_unique<Gpt>(kConfig);
-    const auto context = Parallelize(*model, world, DeviceMesh(), {{"blocks.*", Recompute()}}, {});
-    const Tensor ones = Tensor::FromValues<int32_t>({1, 4}, std::vector<int32_t>(4, 1));
-    const DTensor tokens = DTensor::Distribute(context, ones, Layout(2, 0));
-    const DTensor loss = model->Loss(tokens, tokens).Mean();
-    model.reset();
-    EXPECT_THAT(MessageOf([&] { Backward(loss); }), HasSubstr("module 'blocks.1' is gone"));
+    const auto error = [&](const Style& recompute) {
+      auto model = std::make_unique<Gpt>(kConfig);
+      const auto context = Parallelize(*model, world, DeviceMesh(), {{"blocks.*", recompute}}, {});
+      const Tensor ones = Tensor::FromValues<int32_t>({1, 4}, std::vector<int32_t>(4, 1));
+      const DTensor tokens = DTensor::Distribute(context, ones, Layout(2, 0));
+      const DTensor loss = model->Loss(tokens, tokens).Mean();
+      model.reset();
+      return MessageOf([&] { Backward(loss); });
+    };
+    EXPECT_THAT(error(Recompute()), HasSubstr("module 'blocks.1' is gone: backward cannot compute it again"));
+    EXPECT_THAT(error(Recompute({.every = 2})),
+                HasSubstr("module '' is gone: backward cannot compute it again"));
   });
 }
 
