@@ -194,8 +194,8 @@ std::vector<ModuleBuffer*> Module::RegisteredBuffers() {
 }
 
 bool Module::SavesOnHost() const {
-  RankState& state = context()->state();
-  return state.saves_on_host() || (placed_.saves_on_host && !state.in_backward());
+  const RankState& state = context()->state();
+  return state.in_backward() ? state.saves_on_host() : placed_.saves_on_host.value_or(state.saves_on_host());
 }
 
 void Module::SetTraining(bool training) {

@@ -152,9 +152,11 @@ class Module {
     placed_.recompute = std::move(recompute);
   }
 
-  // What backward will read of calls of this module, those of modules below among them, is kept in the ranks' second
-  // memory in between (SaveOnHostGuard); false: as around it.
-  void set_saves_on_host(bool on_host) { placed_.saves_on_host = on_host; }
+  // Whether what backward will read of calls of this module, those of modules below among them, is kept in the ranks'
+  // second memory in between (SaveOnHostGuard), or on the device; nothing: as around it.
+  void set_saves_on_host(std::optional<bool> on_host) { placed_.saves_on_host = on_host; }
+  // Whether it is of a call that begins now. What is computed again in backward is as around it: it is read at once.
+  bool SavesOnHost() const;
 
   // What Materialize and Parallelize have made of the module: all but what its constructor and its user said.
   struct Placed {
@@ -165,7 +167,7 @@ class Module {
     std::optional<ModelParts> parts = std::nullopt;
     std::shared_ptr<ModuleObserver> observer = nullptr;  // may be null
     std::shared_ptr<const ModuleRecompute> recompute = nullptr;
-    bool saves_on_host = false;
+    std::optional<bool> saves_on_host = std::nullopt;
   };
   // Puts `placed` in its place, and returns what was there: as Parameter::ExchangePlaced.
   Placed ExchangePlaced(Placed placed) { return std::exchange(placed_, std::move(placed)); }
@@ -203,8 +205,6 @@ class Module {
   DTensor Brought(const DTensor& x, const std::vector<BorderPin>& pins, const std::optional<DType>& dtype,
                   int index) const;
   void SetTraining(bool training);
-  // What is computed again in backward is read at once.
-  bool SavesOnHost() const;
 
   Module* parent_ = nullptr;
   std::string name_;

@@ -19,7 +19,7 @@ void Check(const Style& style) {
 }
 
 void Apply(const Style& style, Module& /*model*/, absl::Span<Module* const> modules) {
-  for (Module* module : modules) module->set_saves_on_host(Says(style, "activations"));
+  for (Module* module : modules) module->set_saves_on_host(style.Get<bool>("activations"));
 }
 
 const RegisterStyle kRegister({

@@ -16,8 +16,8 @@ struct OffloadOptions {
   // Parameters at rest, and with them `state`. Compute reads a copy, brought to the device ahead of its use where
   // FullyShard gathers it.
   std::optional<bool> parameters = std::nullopt;
-  // What backward reads of the modules' calls, from forward until then. Of modules that are recomputed: what they were
-  // given, and the results that Recompute keeps by op.
+  // What backward reads of the modules' calls, from forward until then; false: stays on the device, below modules of which
+  // it goes, too. Of modules that are recomputed: what they were given, and the results that Recompute keeps by op.
   std::optional<bool> activations = std::nullopt;
 };
 

@@ -171,6 +171,21 @@ TEST(OffloadMemoryTest, ActivationsAreThere) {
   EXPECT_EQ(some.backward.Host(MemoryKind::kSaved), 0);
 }
 
+// A later entry keeps those of the blocks on the device: what more layers leave is there, as without Offload.
+TEST(OffloadMemoryTest, ActivationsOfModulesBelowMayStay) {
+  const auto growth = [](const Plan& offload, auto bytes) {
+    return bytes(Measure("ddp", offload, /*layers=*/4)) - bytes(Measure("ddp", offload, /*layers=*/2));
+  };
+  const auto there = [](const Measured& m) { return m.forward.Host(MemoryKind::kSaved); };
+  const auto here = [](const Measured& m) { return m.forward.Device(MemoryKind::kSaved); };
+  const Plan all = Offloading({.activations = true});
+  const Plan some = all.Merge(Plan({{"blocks.*", Offload({.activations = false})}}));
+  EXPECT_GT(growth(all, there), 0);
+  EXPECT_EQ(growth(some, there), 0);
+  EXPECT_EQ(growth(some, here), growth({}, here));
+  EXPECT_GT(Measure("ddp", some).forward.Host(MemoryKind::kSaved), 0);
+}
+
 // So is what Recompute keeps of them.
 TEST(OffloadMemoryTest, KeptResultsAreThere) {
   const Plan recompute = {{"blocks.*", Recompute({.keep = {"contract", "attention"}})}};
