@@ -74,6 +74,10 @@ DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTens
       inputs = RunChain(i, next, first, std::move(inputs));
     } else {
       const auto run = [this, i, next, first](const DTensors& x) { return RunChain(i, next, first, x); };
+      // What the group was given lies where the module that takes it would have it.
+      const std::vector<Module*>& takers = segments()[i].modules;
+      RankState& state = context()->state();
+      const SaveOnHostGuard saves(state, takers.empty() ? state.saves_on_host() : takers[0]->SavesOnHost());
       inputs = Recompute(WhileItLives(run), inputs, group->how.keep);
     }
     if (is_asked_for) *first_made = inputs;

@@ -225,11 +225,17 @@ TEST(OffloadMemoryTest, KeptResultsAreReadAgain) {
 
 // Nothing else of a block that is recomputed goes there in forward, not even for a moment.
 TEST(OffloadMemoryTest, OfRecomputedBlocksOnlyTheInputsGo) {
-  const Measured measured =
-      Measure("ddp", {{"blocks.*", Recompute()}, {"blocks.*", Offload({.activations = true})}});
-  const auto& saved = measured.forward.host[MemoryKind::kSaved];
-  EXPECT_GT(saved.live, 0);
-  EXPECT_EQ(saved.peak, saved.live);
+  constexpr int64_t kInput = 4 * 16 * 32 * 8;  // of the rows of a rank
+  for (const int64_t every : {1, 2}) {
+    const Plan recompute = {{"blocks.*", Recompute({.every = every})}};
+    const Measured none = Measure("ddp", recompute);
+    const Measured some =
+        Measure("ddp", recompute.Merge(Plan({{"blocks.*", Offload({.activations = true})}})));
+    const auto& saved = some.forward.host[MemoryKind::kSaved];
+    EXPECT_EQ(saved.live, 2 / every * kInput) << every;
+    EXPECT_EQ(saved.peak, saved.live) << every;
+    EXPECT_LT(some.forward.Device(MemoryKind::kSaved), none.forward.Device(MemoryKind::kSaved)) << every;
+  }
 }
 
 // Gradients leave the device while backward goes on: the peak does not grow with the layers, as it does without.
