@@ -64,6 +64,7 @@ DTensor Tanh(const DTensor& x);
 DTensor Sigmoid(const DTensor& x);
 
 // x in another floating dtype, rounded to nearest; x itself where it has that dtype.
+// Cost:   where integers or bools are Partial, their all-reduce first: what they add up to wraps, which floats do not.
 // Errors: InvalidArgument for a dtype that is not floating.
 DTensor Cast(const DTensor& x, DType dtype);
 

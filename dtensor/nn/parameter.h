@@ -156,9 +156,9 @@ class Parameter {
 
   // Whether it is trained. Of one that is not no gradient is computed or communicated, no update changes it, and what
   // it had of a gradient is forgotten. Set it alike on every rank, before or after the model has values, between
-  // steps. Graphs that were recorded before keep their history.
+  // steps. Graphs that were recorded before keep their history. Of a tied name: of the parameter that it is tied to.
   // Errors: FailedPrecondition within a backward pass.
-  bool trainable() const { return trainable_; }
+  bool trainable() const { return tied_to_ == nullptr ? trainable_ : tied_to_->trainable(); }
   void set_trainable(bool trainable);
 
   // The gradient at rest, or undefined; Backward adds to it.

@@ -36,9 +36,10 @@ class Shape {
   // tensor has.
   constexpr int64_t num_elements() const {
     int64_t count = 1;
-    bool overflows = false;
-    for (int64_t extent : *this) overflows |= __builtin_mul_overflow(count, extent, &count);
-    return overflows ? CountBeyond() : count;
+    for (int64_t extent : *this) {
+      if (__builtin_mul_overflow(count, extent, &count)) return CountBeyond();
+    }
+    return count;
   }
 
   // Appends one dim, or inserts it before `dim`, or removes `dim`.
