@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/context/mesh_transfer_cache.h"
+#include "dtensor/host_memory.h"
 #include "dtensor/redistribution/executor.h"
 #include "dtensor/redistribution/redistribute.h"
 #include "dtensor/tape/tape_node.h"
@@ -207,6 +209,11 @@ void SetHistory(const DTensor& source, const Layout& layout, const DTensor& resu
 
 }  // namespace
 
+bool HaveSameRanks(const DeviceMesh& a, const DeviceMesh& b) {
+  return a == b || (a.num_ranks() == b.num_ranks() &&
+                    absl::c_all_of(a.ranks(), [&](int rank) { return b.Contains(rank); }));
+}
+
 DTensor Redistribute(const MeshTransferEnds& ends, const DTensor& source,
                      const IntrusivePtr<MeshContext>& target) {
   WEFT_REQUIRE(!source.requires_grad() || !source.context()->state().grad_enabled(),
@@ -223,6 +230,23 @@ DTensor Redistribute(const DTensor& source, const IntrusivePtr<MeshContext>& tar
   if (source.requires_grad() && source.context()->state().grad_enabled()) {
     SetHistory(source, source.layout(), result);
   }
+  return result;
+}
+
+DTensor MovedTo(const DTensor& value, const IntrusivePtr<MeshContext>& target, const Layout& layout,
+                absl::FunctionRef<std::string()> what) {
+  const DTensor here = ToDevice(value.Detach());
+  const IntrusivePtr<MeshContext> there = target->DeviceSide();
+  const DeviceMesh &from = here.context()->mesh(), &to = there->mesh();
+  if (from != to) {
+    WEFT_REQUIRE(HaveSameRanks(from, to), what(), ": the value lies on mesh (", from.ToString(),
+                 "), expected mesh (", to.ToString(), ") or another of the same ranks");
+    return Redistribute(here, there, layout);
+  }
+  const DTensor moved = here.Redistribute(layout);
+  if (moved.context() == there) return moved;
+  DTensor result(MakeIntrusive<DTensorImpl>(there, layout, moved.type(), moved.ToLocal()));
+  result.impl()->ShareWrites(*moved.impl());
   return result;
 }
 

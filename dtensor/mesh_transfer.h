@@ -1,13 +1,21 @@
+// A value on another mesh than it lies on.
+
 #ifndef WEFT_DTENSOR_MESH_TRANSFER_H_
 #define WEFT_DTENSOR_MESH_TRANSFER_H_
+
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/context/mesh_transfer_cache.h"
 #include "dtensor/dtensor.h"
+#include "mesh/device_mesh.h"
 #include "mesh/layout.h"
 
 namespace weft {
+
+// Whether every rank of either mesh is in both.
+bool HaveSameRanks(const DeviceMesh& a, const DeviceMesh& b);
 
 // The same value on another mesh. Every rank of either mesh calls it alike, and no others; each region goes
 // straight from a rank that holds it to the ranks that want it. Terms of a Partial source are reduced on the
@@ -25,6 +33,15 @@ DTensor Redistribute(const MeshTransferEnds& ends, const DTensor& source,
 // The same where every rank of both meshes is in both. A gradient goes back the same way, to where the source lies;
 // whole where the source was Partial.
 DTensor Redistribute(const DTensor& source, const IntrusivePtr<MeshContext>& target, const Layout& layout);
+
+// The same value, without history, on `target`'s side of the ranks' devices, whether it lies on that mesh already or on another
+// of the same ranks, in either memory. It may share memory with `value`.
+//
+// `what`: what the value is for, in the error.
+// Cost:   DTensor::Redistribute on the same mesh; otherwise as the above.
+// Errors: InvalidArgument that starts with `what`, if the meshes have different ranks.
+DTensor MovedTo(const DTensor& value, const IntrusivePtr<MeshContext>& target, const Layout& layout,
+                absl::FunctionRef<std::string()> what);
 
 // The same where the meshes have any ranks, and those outside of the source's know nothing of it: neither its type and
 // layout, nor whether it has a history. They are told, ahead of the elements.

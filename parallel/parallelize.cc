@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "dtensor/mesh_transfer.h"
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/redistribution/agreement.h"
 #include "parallel/plan_groups.h"

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/host_memory.h"
 #include "dtensor/mesh_transfer.h"
@@ -186,17 +185,7 @@ DTensor Find(NamedTensors tensors, const std::string& name) {
 }  // namespace
 
 void MoveValue(const DTensor& from, const DTensor& to, const char* what) {
-  const NoGradGuard no_grad(to.context()->state());
-  const DTensor here = ToDevice(from.Detach());
-  const IntrusivePtr<MeshContext> target = to.context()->DeviceSide();
-  Write(here.context()->mesh() == target->mesh() ? here.Redistribute(to.layout())
-                                                 : Redistribute(here, target, to.layout()),
-        to, what);
-}
-
-bool HaveSameRanks(const DeviceMesh& a, const DeviceMesh& b) {
-  return a == b || (a.num_ranks() == b.num_ranks() &&
-                    absl::c_all_of(a.ranks(), [&](int rank) { return b.Contains(rank); }));
+  Write(MovedTo(from, to.context(), to.layout(), [&] { return std::string(what); }), to, what);
 }
 
 void MoveByName(NamedTensors from, NamedTensors to, const char* what) {

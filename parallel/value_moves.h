@@ -22,8 +22,6 @@ void MoveValue(const DTensor& from, const DTensor& to, const char* what);
 // one mesh have the same names there, and each tensor in the same type and layout.
 using NamedTensors = absl::Span<const std::pair<std::string, DTensor>>;
 
-bool HaveSameRanks(const DeviceMesh& a, const DeviceMesh& b);
-
 // The elements of each tensor of `to` become those of its name in `from`, where this rank has both. In place.
 // Cost:   one redistribution each.
 // Errors: NotFound naming a tensor of `to` that `from` lacks; InvalidArgument for one of another type; FailedPrecondition for

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
+#include "dtensor/mesh_transfer.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -93,6 +94,18 @@ LoadStateResult Match(const Module& module, const std::vector<Slot>& slots,
   return result;
 }
 
+// That each value can be brought to its slot's mesh.
+void CheckMeshes(const std::vector<Slot>& slots, const StateMap& state) {
+  for (const Slot& slot : slots) {
+    const auto found = slot.is_here ? state.find(slot.outside) : state.end();
+    if (found == state.end()) continue;
+    const DeviceMesh &given = found->second.context()->mesh(), &own = slot.value().context()->mesh();
+    WEFT_REQUIRE(HaveSameRanks(given, own), "load state: '", slot.outside, "' lies on mesh (",
+                 given.ToString(), "), expected mesh (", own.ToString(),
+                 ") or another of the same ranks for '", slot.name, "'");
+  }
+}
+
 }  // namespace
 
 StateMap StateOf(Module& module, const StateNames& names) {
@@ -117,6 +130,7 @@ LoadStateResult LoadState(Module& module, const StateMap& state, const LoadState
   std::map<std::string, TensorType> types;
   for (const auto& [name, value] : state) types[name] = value.type();
   const LoadStateResult result = Match(module, slots, types, options);
+  CheckMeshes(slots, state);
   for (const Slot& slot : slots) {
     const auto found = slot.is_here ? state.find(slot.outside) : state.end();
     if (found == state.end()) continue;

@@ -47,9 +47,11 @@ struct LoadStateResult {
   bool operator==(const LoadStateResult&) const = default;
 };
 
-// Takes over values of the same names, brought to the layouts that the module has. All names and types are looked at before
-// anything is changed. What other stages or parts of the model have is neither missing nor unexpected.
-// Errors: InvalidArgument that lists names, if strict; for another shape, or another dtype unless `cast`.
+// Takes over values of the same names, brought to the layouts that the module has; they may lie on its mesh or on another of the
+// same ranks. All names, types and meshes are looked at before anything is changed. What other stages or parts of the model have
+// is neither missing nor unexpected.
+// Errors: InvalidArgument that lists names, if strict; for another shape, or another dtype unless `cast`; for a mesh of other
+//         ranks.
 LoadStateResult LoadState(Module& module, const StateMap& state, const LoadStateOptions& options = {});
 // The same out of a file: each rank reads its pieces alone. Of a checkpoint (dtensor/checkpoint/checkpoint.h) the optimizer's
 // state, "optimizer.", is not unexpected.

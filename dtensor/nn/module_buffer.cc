@@ -1,5 +1,6 @@
 #include "dtensor/nn/module_buffer.h"
 
+#include "dtensor/mesh_transfer.h"
 #include "runtime/base/philox.h"
 
 namespace weft {
@@ -21,9 +22,9 @@ void ModuleBuffer::Set(const DTensor& value) {
   WEFT_REQUIRE(value.defined() && value.type() == before.type(), "buffer '", path(), "': expected ",
                before.type().ToString(), ", got ",
                value.defined() ? value.type().ToString() : "an undefined tensor");
-  const NoGradGuard no_grad(before.context()->state());
-  const MemoryKindGuard kind(*before.context()->allocator(), MemoryKind::kParam);
-  value_ = value.Detach().Redistribute(before.layout());
+  const IntrusivePtr<MeshContext> context = before.context();
+  const MemoryKindGuard kind(*context->allocator(), MemoryKind::kParam);
+  value_ = MovedTo(value, context, before.layout(), [&] { return absl::StrCat("buffer '", path(), "'"); });
 }
 
 void ModuleBuffer::Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const Layout& layout) {

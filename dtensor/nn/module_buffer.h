@@ -57,9 +57,10 @@ class ModuleBuffer {
   // Errors: FailedPrecondition before it is materialized.
   const DTensor& Value() const;
 
-  // Another value, of the same type, brought to the slot's layout; whoever holds the one before keeps it as it was.
-  // Cost:   the redistribution.
-  // Errors: InvalidArgument if the type differs.
+  // Another value, of the same type, on the slot's mesh or on another of the same ranks, brought to the slot's context and
+  // layout; whoever holds the one before keeps it as it was.
+  // Cost:   as MovedTo (dtensor/mesh_transfer.h).
+  // Errors: InvalidArgument if the type differs, or for a mesh of other ranks.
   void Set(const DTensor& value);
 
   // Gives the slot its layout and first value, of the spec's dtype, or, where that is not given, of `dtype`.

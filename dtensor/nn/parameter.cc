@@ -2,6 +2,7 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/host_memory.h"
+#include "dtensor/mesh_transfer.h"
 #include "dtensor/redistribute_each.h"
 #include "dtensor/tape/cast_node.h"
 #include "dtensor/tape/saved_value.h"
@@ -155,6 +156,9 @@ void Parameter::SetGrad(DTensor gradient) {
                "gradient of '", path(), "': expected ", at_rest().type().ToString(), " ",
                placed_.layouts.of_gradient().ToString(at_rest().context()->mesh()), ", got ",
                gradient.ToString());
+  const DeviceMesh &mesh = at_rest().context()->mesh(), &given = gradient.context()->mesh();
+  WEFT_REQUIRE(given == mesh, "gradient of '", path(), "': expected a tensor on mesh (", mesh.ToString(),
+               "), got ", gradient.ToString(), " on mesh (", given.ToString(), ")");
   leaf().set_gradient(placed_.memory.state_on_host ? ToHost(gradient, MemoryKind::kGrad)
                                                    : std::move(gradient));
 }
@@ -216,8 +220,9 @@ void Parameter::Load(const DTensor& value) {
   if (tied_to_ != nullptr) return tied_to_->Load(value);
   WEFT_REQUIRE(value.type() == at_rest().type(), "parameter '", path(), "': expected ",
                at_rest().type().ToString(), ", got ", value.type().ToString());
-  NoGradGuard no_grad(value.context()->state());
-  CopyTensor(value.Redistribute(placed_.layouts.at_rest).ToLocal(), at_rest().ToLocal());
+  const DTensor moved = MovedTo(value, at_rest().context(), placed_.layouts.at_rest,
+                                [&] { return absl::StrCat("parameter '", path(), "'"); });
+  CopyTensor(moved.ToLocal(), at_rest().ToLocal());
   at_rest().impl()->MarkWritten("load");
 }
 

@@ -164,7 +164,9 @@ class Parameter {
   // The gradient at rest, or undefined; Backward adds to it.
   const DTensor& grad() const;
   void ClearGrad();
-  void SetGrad(DTensor gradient);  // same type and layout
+  // Of the parameter's type, on its mesh, in the layout of gradients at rest.
+  // Errors: InvalidArgument for another.
+  void SetGrad(DTensor gradient);
   // `hook` is called each time that a backward pass has brought a gradient to rest here, whatever part of it other passes
   // bring: after the parameter's last use, and, while buckets move, before the gradient has come: its first reader waits.
   // It may change it (SetGrad). Gradients that NoSync holds back are not ready. Every rank hangs the same hooks. They stay
@@ -218,8 +220,10 @@ class Parameter {
   // The lane that its moves after an update take; kInline unless a scheduler says otherwise.
   void set_update_lane(Lane lane) { placed_.update_lane = lane; }
 
-  // Replaces the elements by those of `value`, redistributed to the at-rest layout. For loading.
-  // Errors: InvalidArgument if the type differs.
+  // Replaces the elements by those of `value`, which lies on the parameter's mesh or on another of the same ranks, brought to
+  // the at-rest layout. For loading.
+  // Cost:   as MovedTo (dtensor/mesh_transfer.h).
+  // Errors: InvalidArgument if the type differs, or for a mesh of other ranks.
   void Load(const DTensor& value);
 
   struct Placed {

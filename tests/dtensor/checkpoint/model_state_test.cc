@@ -1,9 +1,12 @@
 #include "dtensor/checkpoint/model_state.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
+#include "dtensor/nn/embedding.h"
 #include "dtensor/nn/layers/layers.h"
 #include "gmock/gmock.h"
 #include "mesh/shard_math.h"
@@ -86,6 +89,87 @@ TEST(ModelStateTest, LoadsOnAnyLayout) {
     }
     EXPECT_EQ(LayoutText(to.norm.running_mean->Value()), "[tp]");
     EXPECT_EQ(to.norm.running_mean->Value().FullTensor().ToVector<float>(), std::vector<float>(5, 3));
+  });
+}
+
+// A table that rests [tp.dp, -], one row per rank: on the other mesh the ranks have the rows in another order.
+TEST(ModelStateTest, LoadsFromAnotherMeshOfTheSameRanks) {
+  class Table : public Module {
+   public:
+    Embedding wte{this, "wte", 6, 2};
+  };
+  const Plan plan = {{"wte", VocabParallel("tp")}, {"", FullyShard("dp")}};
+  const Tensor full = WholeNumbers(DType::kF32, {6, 2});
+  OnMesh("dp=2,tp=3", [&](const IntrusivePtr<MeshContext>& context) {
+    const IntrusivePtr<MeshContext> other = Bind(context, DeviceMesh::Parse("dp=3,tp=2"));
+    Table from, to;
+    Parallelize(from, context, plan);
+    Parallelize(to, other, plan);
+    from.wte.weight.Load(Lay(context, full, "[-, -]"));
+    EXPECT_EQ(LayoutText(to.wte.weight.at_rest()), "[tp.dp, -]");
+    EXPECT_EQ(LoadState(to, StateOf(from)), LoadStateResult());
+    const DTensor& value = to.wte.weight.at_rest();
+    EXPECT_EQ(value.context(), other);
+    EXPECT_TRUE(
+        SameBits(value.ToLocal(), PieceOf(full, value.layout(), other->mesh(), context->world().rank())));
+    // A parameter alone, of terms.
+    FillTensor(value.ToLocal(), 0);
+    to.wte.weight.Load(Lay(context, full, "[dp, -] P{tp}"));
+    EXPECT_TRUE(SameBits(value.FullTensor(), full));
+  });
+}
+
+// Buffers of another mesh, and of another context of the same one, come to the model's own: it goes on there.
+TEST(ModelStateTest, BuffersComeToTheModelsContext) {
+  class Norm : public Module {
+   public:
+    BatchNorm1d norm{this, "norm", 3};
+  };
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    for (const char* axis : {"ep", "dp"}) {
+      const IntrusivePtr<MeshContext> other = Bind(context, DeviceMesh::Parse(absl::StrCat(axis, "=2")));
+      Norm from, to;
+      Parallelize(from, context, {{"", DataParallel("dp")}});
+      Parallelize(to, other, {{"", DataParallel(axis)}});
+      from.norm.running_mean->Set(Full(context, DType::kF32, {3}, 3));
+      EXPECT_EQ(LoadState(to, StateOf(from)), LoadStateResult());
+      for (const auto& [name, value] : StateOf(to)) EXPECT_EQ(value.context(), other) << name;
+      const Tensor x = WholeNumbers(DType::kF32, {4, 3});
+      std::vector<double> expected = x.ToVector<double>();
+      for (double& element : expected) element = (element - 3) / std::sqrt(1 + 1e-5);
+      to.Eval();
+      const Tensor y = to.norm(Lay(other, x, Layout(2, 1).WithShard(0, 0))).FullTensor();
+      EXPECT_TRUE(AllClose(y, FromDoubles(DType::kF32, {4, 3}, expected), 1e-6)) << axis;
+      to.Train();
+      to.norm(Lay(other, x, Layout(2, 1)));
+      EXPECT_EQ(to.norm.num_batches_tracked->Value().Item(), 1);
+    }
+  });
+}
+
+TEST(ModelStateTest, AMeshOfOtherRanksIsRefusedBeforeAnythingChanges) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DeviceMesh mine(std::vector<MeshAxis>(), {context->world().rank()});
+    Net from, to;
+    to.set_name("to");
+    Parallelize(from, context, kFsdp);
+    Parallelize(to, context, kFsdp);
+    const StateMap before = CloneState(to);
+    StateMap state = StateOf(from);
+    const DTensor& alone = state["norm.running_var"] = Full(Bind(context, mine), DType::kF32, {5}, 2);
+    EXPECT_EQ(ErrorOf([&] { LoadState(to, state); }),
+              "load state: 'norm.running_var' lies on mesh (), expected mesh (dp=2) or another of the same "
+              "ranks for 'norm.running_var'");
+    EXPECT_EQ(ErrorOf([&] { to.norm.running_var->Set(alone); }),
+              "buffer 'norm.running_var': the value lies on mesh (), expected mesh (dp=2) or another of the "
+              "same ranks");
+    EXPECT_EQ(
+        ErrorOf([&] { to.norm.weight->Load(alone); }),
+        "parameter 'norm.weight': the value lies on mesh (), expected mesh (dp=2) or another of the same "
+        "ranks");
+    for (const auto& [name, value] : StateOf(to)) {
+      EXPECT_TRUE(SameBits(value.ToLocal(), before.at(name).ToLocal())) << name;
+    }
   });
 }
 

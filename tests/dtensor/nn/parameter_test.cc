@@ -336,6 +336,9 @@ TEST(ParameterTest, Misuse) {
               "parameter 'w': expected f64[4], got f32[4]");
     EXPECT_EQ(ErrorOf([&] { model.w.SetGrad(Full(context, DType::kF64, {4}, 0)); }),
               "gradient of 'w': expected f64[4] [dp], got f64[4] [-]");
+    const auto other = Bind(context, DeviceMesh::Parse("ep=2"));
+    EXPECT_EQ(ErrorOf([&] { model.w.SetGrad(Full(other, DType::kF64, {4}, 0, model.w.layouts().at_rest)); }),
+              "gradient of 'w': expected a tensor on mesh (dp=2), got f64[4] [ep] on mesh (ep=2)");
     EXPECT_EQ(ErrorOf([&] { Parameter(&model, "w", {.shape = {1}}); }),
               "module '' already has a parameter 'w'");
   });
