@@ -328,6 +328,14 @@ void Parameter::TieTo(Parameter& to, bool transposed) {
   }
   tied_to_ = &to;
   is_transposed_ = transposed;
+  // Other names of this one are names of `to` now.
+  for (const Module* module : root().AllModules()) {
+    for (Parameter* slot : module->tied_) {
+      if (slot->tied_to_ != this) continue;
+      slot->tied_to_ = &to;
+      slot->is_transposed_ = slot->is_transposed_ != transposed;
+    }
+  }
   std::erase(owner_->parameters_, this);
   owner_->tied_.push_back(this);
 }

@@ -97,8 +97,8 @@ class Parameter {
   // Makes this slot another name of `to`, of the same model: Value() is that parameter's, its dims in reverse with
   // `transposed` (a head's weight [d, v] that is an embedding's table [v, d]). There is one parameter, which `to` is: it is
   // listed, placed by plans, initialised, counted, updated and saved once, under its own path; this path means nothing.
-  // Gradients of both uses are one. Under a pipeline every stage that reads either has it. For a model's constructor, or
-  // before it has values.
+  // Gradients of both uses are one. Under a pipeline every stage that reads either has it. Other names of this slot become
+  // names of `to`. For a model's constructor, or before it has values.
   // Errors: InvalidArgument naming both, where shapes do not fit, or `to` is tied itself, this one, or of another model;
   //         FailedPrecondition if the model has values.
   void TieTo(Parameter& to, bool transposed = false);

@@ -8,6 +8,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
+#include "dtensor/nn/embedding.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/nn/linear.h"
 #include "dtensor/nn/segmented_module.h"
@@ -192,6 +193,53 @@ TEST(TiedParametersTest, TakesGradientsAndValuesByEitherName) {
     EXPECT_EQ(table.grad().FullTensor().ToVector<double>(), std::vector<double>(29 * 12, 3));
     head.Load(FullLike(table.at_rest().Detach(), 5));
     EXPECT_EQ(table.at_rest().FullTensor().ToVector<double>(), std::vector<double>(29 * 12, 5));
+  });
+}
+
+// A head is tied to a decoder's table, and that, then, to the encoder's: three names of one parameter.
+TEST(TiedParametersTest, NamesOfASlotThatIsTiedLaterGoAlong) {
+  class Translator : public Module {
+   public:
+    Embedding source{this, "source", 6, 4};
+    Embedding target{this, "target", 6, 4};
+    Linear head{this, "head", 4, 6, {.bias = false}};
+  };
+  Translator model;
+  model.head.weight.TieTo(model.target.weight, /*transposed=*/true);
+  model.target.weight.TieTo(model.source.weight);
+  EXPECT_EQ(model.head.weight.tied_to(), &model.source.weight);
+  EXPECT_EQ(model.target.weight.tied_to(), &model.source.weight);
+  EXPECT_EQ(model.TiedParameters(), std::vector<Parameter*>{&model.source.weight});
+  RunRanks(2, [](World& world) {
+    // The same by a table [d, v], which turns the dims a second time.
+    class Turned : public Module {
+     public:
+      Linear table{this, "table", 4, 6, {.bias = false}};
+      Embedding target{this, "target", 6, 4};
+      Linear head{this, "head", 4, 6, {.bias = false}};
+    };
+    Turned model;
+    model.head.weight.TieTo(model.target.weight, /*transposed=*/true);
+    model.target.weight.TieTo(model.table.weight, /*transposed=*/true);
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    Materialize(model, context, {.dtype = DType::kF64});
+    int num_ready = 0;
+    const HookHandle hook = model.head.weight.AddGradientReady([&](Parameter&) { ++num_ready; });
+    const std::vector<double> table = model.table.weight.at_rest().FullTensor().ToVector<double>();
+    EXPECT_EQ(model.head.weight.Value().FullTensor().ToVector<double>(), table);
+    const std::vector<double> rows = model.target.weight.Value().FullTensor().ToVector<double>();
+    for (int i = 0; i < 6; ++i) {
+      for (int j = 0; j < 4; ++j) EXPECT_EQ(rows[i * 4 + j], table[j * 6 + i]);
+    }
+    // x W and the target's row 1, summed: x in all columns, and 1 in column 1.
+    const DTensor x = Full(context, DType::kF64, {1, 4}, 3);
+    const DTensor token = DTensor::Distribute(context, Tensor::FromValues<int32_t>({1}, {1}), Layout(1, 1));
+    Backward(Sum(model.head(x)) + Sum(model.target(token)));
+    EXPECT_EQ(num_ready, 1);
+    const std::vector<double> gradient = model.table.weight.grad().FullTensor().ToVector<double>();
+    for (int j = 0; j < 4; ++j) {
+      for (int i = 0; i < 6; ++i) EXPECT_EQ(gradient[j * 6 + i], i == 1 ? 4 : 3);
+    }
   });
 }
 
