@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/mesh_transfer.h"
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/redistribution/agreement.h"
@@ -217,22 +219,22 @@ IntrusivePtr<MeshContext> WholeOfParts(Module& model) {
 }
 
 bool HasValues(Module& model) {
-  const std::vector<Parameter*> parameters = model.RegisteredParameters();
-  const auto is_here = [](const Parameter* parameter) { return parameter->is_here(); };
-  const auto has_value = [](const Parameter* parameter) {
-    return parameter->is_here() && parameter->materialized();
-  };
-  return std::any_of(parameters.begin(), parameters.end(), has_value) ||
+  const auto has_value = [](const auto* slot) { return slot->materialized(); };
+  return absl::c_any_of(model.AllParameters(), has_value) || absl::c_any_of(model.AllBuffers(), has_value) ||
          // On a rank whose part has no parameters.
-         (WholeOfParts(model) && std::none_of(parameters.begin(), parameters.end(), is_here));
+         (WholeOfParts(model) && model.AllParameters().empty());
 }
 
 void CheckMaySpreadAgain(Module& model, const MeshContext& context) {
-  for (const Parameter* parameter : model.RegisteredParameters()) {
-    if (!parameter->is_here() || parameter->materialized()) continue;
-    Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: parameter '", parameter->path(),
-          "' has no value, and others of the model have");
-  }
+  const auto check = [](absl::string_view kind, const auto& slots) {
+    for (const auto* slot : slots) {
+      if (slot->materialized()) continue;
+      Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: ", kind, " '", slot->path(),
+            "' has no value, and others of the model have");
+    }
+  };
+  check("parameter", model.AllParameters());
+  check("buffer", model.AllBuffers());
   IntrusivePtr<MeshContext> whole = WholeOfParts(model);
   if (!whole) whole = model.context();
   if (whole->shared_state() != context.shared_state()) {

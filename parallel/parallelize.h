@@ -50,7 +50,7 @@ struct ParallelizeOptions {
 //         Of a model that has values: of each value one redistribution, to where it rests; until all are there, memory of both.
 //         With stages or parts, before or after, besides that as MoveByName (parallel/value_moves.h).
 // Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if ranks that hold the same piece of a parameter begin
-//         with other values, naming it and them; if the model has values, but some of its parameters have none, or its
+//         with other values, naming it and them; if the model has values, but some of its parameters or buffers have none, or its
 //         context has another ambient state or other ranks; what styles say of the modules; ResourceExhausted.
 //         A model that had values is as it was then, whatever the error.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,

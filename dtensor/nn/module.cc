@@ -44,6 +44,16 @@ DTensor AfterHooks(const HookList<DTensor(Module&, const DTensor&)>& hooks, Modu
   return y;
 }
 
+// That none of a model's slots has a value, here or on other ranks.
+template <class Slot>
+void CheckIsSpec(absl::string_view kind, const std::vector<Slot*>& slots) {
+  for (const Slot* slot : slots) {
+    if (!slot->materialized() && slot->is_here()) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, kind, " '", slot->path(), "' already has a value",
+          slot->is_here() ? "" : ", on other ranks");
+  }
+}
+
 // Of what a forward makes: backward will read it, if there is to be one.
 MemoryKind KindOfForward(MeshContext& context) {
   return context.state().grad_enabled() ? MemoryKind::kSaved : context.allocator()->kind();
@@ -274,6 +284,8 @@ void CheckFinite(const DTensor& x, absl::string_view what) {
 }
 
 void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const MaterializeOptions& options) {
+  CheckIsSpec("parameter", root.RegisteredParameters());
+  CheckIsSpec("buffer", root.RegisteredBuffers());
   for (Module* module : root.AllModules()) module->Bind(context);
   for (Parameter* parameter : root.AllParameters()) {
     const Layout replicated(parameter->spec().shape.ndim(), context->mesh().num_axes());

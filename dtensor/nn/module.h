@@ -282,7 +282,8 @@ struct MaterializeOptions {
 
 // Binds a model to `context` and gives every parameter and buffer its first value, replicated over the mesh, from the
 // rank state's seed.
-// Errors: FailedPrecondition if it already was.
+// Errors: FailedPrecondition that names a parameter or buffer that has a value already, or is on other ranks; nothing has
+//         changed then. A model without any may be bound again.
 void Materialize(Module& root, const IntrusivePtr<MeshContext>& context,
                  const MaterializeOptions& options = {});
 

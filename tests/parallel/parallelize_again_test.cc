@@ -9,6 +9,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/nn/layers/layers.h"
 #include "dtensor/optim/adamw.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
@@ -154,6 +155,32 @@ TEST(ParallelizeAgainTest, BuffersAndDTypes) {
     EXPECT_EQ(model.weight.at_rest().dtype(), DType::kF64);
     EXPECT_EQ(model.weight.at_rest().FullTensor().ToVector<double>(), weight);
     EXPECT_EQ(model.seen.Value().FullTensor().ToVector<double>(), (std::vector<double>{1, 2, 3, 4}));
+  });
+}
+
+// Running statistics of a norm that has no parameters: they go along, and a Materialize that is refused leaves them and their
+// context.
+TEST(ParallelizeAgainTest, AModelOfBuffersAlone) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    class Norm : public Module {
+     public:
+      BatchNorm1d norm{this, "norm", 3, {.affine = false}};
+    };
+    Norm model;
+    Parallelize(model, context, {{"", DataParallel("dp")}});
+    model.norm.running_mean->Set(Full(context, DType::kF32, {3}, 3));
+    const IntrusivePtr<MeshContext> other = Bind(context, DeviceMesh::Parse("tp=2"));
+    EXPECT_EQ(MessageOf([&] { Materialize(model, other); }),
+              "buffer 'norm.running_mean' already has a value");
+    EXPECT_EQ(model.context(), context);
+    Parallelize(model, other, {{"norm", ColumnParallel("tp", {.input = Shard(1)})}});
+    EXPECT_EQ(model.context(), other);
+    EXPECT_EQ(LayoutText(model.norm.running_mean->Value()), "[tp]");
+    EXPECT_EQ(model.norm.running_mean->Value().FullTensor().ToVector<double>(), std::vector<double>(3, 3));
+    EXPECT_EQ(model.norm.running_var->Value().FullTensor().ToVector<double>(), std::vector<double>(3, 1));
+    model.Eval();
+    const Tensor y = model.norm(Full(other, DType::kF32, {2, 3}, 3)).FullTensor();
+    EXPECT_EQ(y.ToVector<double>(), std::vector<double>(6, 0));
   });
 }
 

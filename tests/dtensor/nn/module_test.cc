@@ -74,8 +74,14 @@ TEST(ModuleTest, Misuse) {
               "module 'blocks.1.up' has no values yet: call Materialize or Parallelize on the model first");
     Materialize(tree, context);
     EXPECT_EQ(ErrorOf([&] { Materialize(tree, context); }), "parameter 'bias' already has a value");
+    // Nothing has changed by then. What has no values may be bound again.
+    const auto other = Bind(context, DeviceMesh());
+    EXPECT_EQ(ErrorOf([&] { Materialize(tree, other); }), "parameter 'bias' already has a value");
+    EXPECT_EQ(tree.context(), context);
     Module plain;
+    Materialize(plain, other);
     Materialize(plain, context);
+    EXPECT_EQ(plain.context(), context);
     EXPECT_EQ(ErrorOf([&] { plain(x); }),
               "module '' does not take a single tensor: call it by its own signature");
   });
