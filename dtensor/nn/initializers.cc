@@ -13,26 +13,39 @@
 namespace weft {
 namespace {
 
-// This rank's piece of what is made element by element, on the host: `element` gets the global index.
-DTensor MakeOnHost(const FirstValue& value,
-                   absl::FunctionRef<double(absl::Span<const int64_t> index)> element) {
+// On meta there are no elements to make.
+bool IsOnMeta(const FirstValue& value) {
+  return value.context->allocator()->device().type == DeviceType::kMeta;
+}
+
+// This rank's piece, whose elements are not written yet.
+DTensor EmptyPiece(const FirstValue& value) {
   WEFT_REQUIRE(!value.layout.HasPartial(), "'", value.path, "': a first value cannot be Partial");
   MeshContext& context = *value.context;
   const Shape& shape = value.type.shape;
   const ShardBox box = LocalBox(shape, value.layout, context.mesh(), context.coordinate());
+  const Tensor piece = Tensor::Empty(context.allocator(), value.type.dtype, box.shape);
+  return DTensor::FromLocal(value.context, piece, value.layout, shape);
+}
+
+// This rank's piece of what is made element by element, on the host: `element` gets the global index.
+DTensor MakeOnHost(const FirstValue& value,
+                   absl::FunctionRef<double(absl::Span<const int64_t> index)> element) {
+  DTensor made = EmptyPiece(value);
+  if (IsOnMeta(value)) return made;
+  const ShardBox box = made.LocalBox();
   const int64_t count = box.shape.num_elements();
   std::vector<double> elements(count);
   std::vector<int64_t> index(box.offset.begin(), box.offset.end());
   for (int64_t i = 0; i < count; ++i) {
     elements[i] = element(index);
-    for (int dim = shape.ndim() - 1; dim >= 0; --dim) {
+    for (int dim = made.ndim() - 1; dim >= 0; --dim) {
       if (++index[dim] < box.offset[dim] + box.shape[dim]) break;
       index[dim] = box.offset[dim];
     }
   }
-  const Tensor piece = Tensor::Empty(context.allocator(), value.type.dtype, box.shape);
-  CopyTensor(Tensor::FromValues<double>(box.shape, elements), piece);
-  return DTensor::FromLocal(value.context, piece, value.layout, shape);
+  CopyTensor(Tensor::FromValues<double>(box.shape, elements), made.ToLocal());
+  return made;
 }
 
 uint64_t RowMajor(const Shape& shape, absl::Span<const int64_t> index) {
@@ -158,6 +171,7 @@ class OrthogonalMatrix final : public FirstValueMaker {
     const Shape& shape = value.type.shape;
     WEFT_REQUIRE(shape.ndim() > options_.row_dims, "'", value.path, "' ", shape.ToString(),
                  ": an orthogonal value with ", options_.row_dims, " dims as rows wants more dims");
+    if (IsOnMeta(value)) return EmptyPiece(value);
     int64_t rows = 1, columns = 1;
     for (int dim = 0; dim < shape.ndim(); ++dim) (dim < options_.row_dims ? rows : columns) *= shape[dim];
     // The lesser number as vectors: [vectors, length].

@@ -168,12 +168,13 @@ void CopyFromHost(const Tensor& from, const Tensor& to) {
 
 void CopyTensor(const Tensor& from, const Tensor& to) {
   CheckPair("CopyTensor", from, to);
-  if (from.device().type != to.device().type && !IsMeta(from) && !IsMeta(to)) {
+  if (IsMeta(to)) return;
+  if (from.device().type != to.device().type && !IsMeta(from)) {
     if (to.num_elements() == 0) return;
     return IsCpu(to) ? CopyToHost(from, to) : CopyFromHost(from, to);
   }
   CheckDevices("CopyTensor", from, to);
-  if (IsMeta(to) || to.num_elements() == 0) return;
+  if (to.num_elements() == 0) return;
   if (!IsCpu(to)) return TensorFunctionsOf(to.device().type).copy(from, to);
   if (from.data() == to.data() && from.strides() == to.strides() && from.dtype() == to.dtype()) return;
   const LoopNest nest = MakeLoopNest(to.shape(), from.strides(), to.strides());

@@ -10,8 +10,8 @@ namespace weft {
 
 // Copies `from` into `to`, any strides on either side, converting the dtype where they differ (float to
 // integer truncates toward zero, anything to bool tests for non-zero; all of it in runtime/tensor/convert.h).
-// Packing and unpacking of shards are this call on slices. No-op on meta tensors. Between the CPU and another
-// device too: a copy to the CPU is there when the call returns.
+// Packing and unpacking of shards are this call on slices. Between the CPU and another device too: a copy to the CPU is
+// there when the call returns. To a meta tensor, from whatever device, nothing is copied.
 //
 // Cost:   one pass; runs of contiguous elements move as memcpy. On a device the call does not wait; between the CPU and a
 //         device it does.

@@ -2,6 +2,7 @@
 
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
+#include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
@@ -34,6 +35,17 @@ TEST(DTensorTest, DistributeCopies) {
     FillTensor(full, 0);
     EXPECT_EQ(x.ToLocal().ToVector<float>(), (std::vector<float>{1, 8, 15, 22}));
   });
+}
+
+TEST(DTensorTest, DistributeOnMetaHasNoElements) {
+  const auto on_meta = [](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh());
+    const DTensor x = DTensor::Distribute(context, WholeNumbers(DType::kF32, {5, 3}), Layout(2, 0));
+    EXPECT_EQ(x.ToString(), "f32[5, 3] [-, -]");
+    EXPECT_EQ(x.ToLocal().shape(), Shape({5, 3}));
+    EXPECT_EQ(x.ToLocal().device().type, DeviceType::kMeta);
+  };
+  RunRanks(1, on_meta, {.device = DeviceType::kMeta});
 }
 
 TEST(DTensorTest, FromLocalSharesMemoryAndTellsTheBox) {

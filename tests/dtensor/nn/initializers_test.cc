@@ -8,6 +8,7 @@
 #include "dtensor/nn/layers/layers.h"
 #include "gtest/gtest.h"
 #include "runtime/base/philox.h"
+#include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -201,6 +202,24 @@ TEST(InitializersTest, DependOnSeedAndPath) {
       EXPECT_FALSE(SameBits(first.a.at_rest().ToLocal(), other.a.at_rest().ToLocal()));
     });
   }
+}
+
+// 2 TB of f32: no element is computed.
+TEST(InitializersTest, NothingIsMadeOnMeta) {
+  const auto on_meta = [](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh());
+    for (const Initializer& initializer : All()) {
+      OneParameter model({.shape = {1 << 20, 1 << 19}, .initializer = initializer});
+      Materialize(model, context);
+      const Tensor& piece = model.w.at_rest().ToLocal();
+      EXPECT_EQ(piece.TypeString(), "f32[1048576, 524288]");
+      EXPECT_EQ(piece.device().type, DeviceType::kMeta);
+    }
+    OneParameter vector({.shape = {3}, .initializer = Orthogonal()});
+    EXPECT_EQ(ErrorOf([&] { Materialize(vector, context); }),
+              "'w' [3]: an orthogonal value with 1 dims as rows wants more dims");
+  };
+  RunRanks(1, on_meta, {.device = DeviceType::kMeta});
 }
 
 TEST(InitializersTest, Misuse) {

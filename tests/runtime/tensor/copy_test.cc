@@ -206,6 +206,10 @@ TEST(CopyTensor, NoOpOnMetaAndEmpty) {
   FillTensor(a, 1);
   AccumulateTensor(a, a, ReduceOp::kSum);
   EXPECT_EQ(CastTensor(a, DType::kI64, meta).TypeString(), "i64[1048576, 1048576]");
+  // From memory that has elements, too.
+  const Tensor values = Tensor::FromValues<float>({2, 1}, {1, 2});
+  EXPECT_EQ(CastTensor(values, DType::kBF16, meta).TypeString(), "bf16[2, 1]");
+  CopyTensor(values, a.Slice(0, 0, 2).Slice(1, 0, 1));
   const Tensor empty = Tensor::Empty(MakeCpuAllocator(), DType::kF32, {2, 0});
   CopyTensor(empty, empty.Slice(0, 0, 2));
   FillTensor(empty, 1);

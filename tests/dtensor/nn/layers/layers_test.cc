@@ -11,6 +11,7 @@
 #include "dtensor/autograd/gradient_hook.h"
 #include "dtensor/functions.h"
 #include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -233,6 +234,16 @@ TEST(PoolingTest, AdaptiveMisuse) {
     EXPECT_EQ(ErrorOf([&] { AdaptiveAvgPool1d(x, 1); }),
               "AdaptiveAvgPool1d: expected x [n, c, l], got f32[1, 1, 4, 4] [-, -, -, -]");
   });
+}
+
+TEST(PoolingTest, AdaptiveOnMeta) {
+  const auto on_meta = [](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh());
+    const DTensor y = AdaptiveAvgPool2d(Full(context, DType::kF32, {2, 3, 5, 7}, 1), {2, 3});
+    EXPECT_EQ(y.shape(), Shape({2, 3, 2, 3}));
+    EXPECT_EQ(y.ToLocal().device().type, DeviceType::kMeta);
+  };
+  RunRanks(1, on_meta, {.device = DeviceType::kMeta});
 }
 
 // Rows and columns that are split: no halo is needed for means.
