@@ -1,12 +1,15 @@
 #include "dtensor/functions/values_text.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "dtensor/functions/shape.h"
-#include "dtensor/redistribution/implicit.h"
+#include "dtensor/redistribution/redistribute.h"
+#include "mesh/redistribution/rearrangement.h"
+#include "mesh/shard_math.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
@@ -66,27 +69,60 @@ class Writer {
   std::string out_;
 };
 
+// What is shown of x, on every rank: of a dim with a gap the first and the last `edge` elements. Each rank puts what it has of
+// that in its place among what is shown, and the axes that split x sum it up. Cut by slices, one dim after another, x would move
+// along the first with its other dims whole.
+Tensor Shown(const DTensor& x, const std::vector<bool>& gaps, int64_t edge) {
+  MeshContext& context = *x.context();
+  const ShardBox box = x.LocalBox();
+  Shape shape = x.shape();
+  for (int dim = 0; dim < x.ndim(); ++dim) {
+    if (gaps[dim]) shape[dim] = 2 * edge;
+  }
+  const Tensor shown = Tensor::Empty(context.allocator(), x.dtype(), shape);
+  FillTensor(shown, -0.0);  // which leaves every number as it is, 0 and -0 too
+  std::vector<std::pair<Tensor, Tensor>> parts = {{x.ToLocal(), shown}};
+  Layout terms = x.layout();
+  AxisList axes;
+  for (int dim = 0; dim < x.ndim(); ++dim) {
+    const int64_t begin = box.offset[dim], end = begin + box.shape[dim], extent = x.shape()[dim];
+    std::vector<DimRun> runs = {{.length = extent}};
+    if (gaps[dim]) runs = {{.length = edge}, {.from = extent - edge, .to = edge, .length = edge}};
+    std::vector<std::pair<Tensor, Tensor>> cut;
+    for (const DimRun& run : runs) {
+      const int64_t first = std::max(begin, run.from), last = std::min(end, run.from + run.length);
+      if (first >= last) continue;
+      for (const auto& [from, to] : parts) {
+        cut.emplace_back(from.Slice(dim, first - begin, last - first),
+                         to.Slice(dim, run.to + first - run.from, last - first));
+      }
+    }
+    parts = std::move(cut);
+    for (const int axis : x.layout().ShardAxes(dim)) {
+      terms = terms.WithReplicate(axis);
+      if (context.mesh().axis_size(axis) > 1) axes.push_back(axis);
+    }
+  }
+  for (const auto& [from, to] : parts) CopyTensor(from, to);
+  std::sort(axes.begin(), axes.end());
+  if (!axes.empty()) {
+    context.Group(axes).AllReduce(shown, shown, ReduceOp::kSum, {.tag = context.state().tag()}).Wait();
+  }
+  const Layout everywhere(x.ndim(), context.mesh().num_axes());
+  return RedistributeLocal(context, shown, {x.dtype(), shape}, terms, everywhere);
+}
+
 }  // namespace
 
 std::string ValuesText(const DTensor& x, const ValuesTextOptions& options) {
   WEFT_REQUIRE(options.most >= 1 && options.edge >= 1 && options.precision >= 1,
                "ValuesText: expected options of at least 1, got most ", options.most, ", edge ", options.edge,
                ", precision ", options.precision);
-  RankState& state = x.context()->state();
-  const NoGradGuard no_grad(state);
-  const NoImplicitChecksGuard asked_for(state);
-  const PurposeGuard purpose(state, Purpose::kMetric);
+  const PurposeGuard purpose(x.context()->state(), Purpose::kMetric);
   const bool shortens = x.shape().num_elements() > options.most;
-  DTensor shown = x.Detach();
   std::vector<bool> gaps;
-  for (int dim = 0; dim < x.ndim(); ++dim) {
-    const int64_t extent = x.shape()[dim];
-    gaps.push_back(shortens && extent > 2 * options.edge);
-    if (!gaps.back()) continue;
-    shown = Concat(
-        {Slice(shown, dim, 0, options.edge), Slice(shown, dim, extent - options.edge, options.edge)}, dim);
-  }
-  const Tensor values = shown.FullTensor();
+  for (const int64_t extent : x.shape()) gaps.push_back(shortens && extent > 2 * options.edge);
+  const Tensor values = shortens ? Shown(x, gaps, options.edge) : x.FullTensor();
   const std::vector<std::string> texts = Texts(values, options.precision);
   return absl::StrCat(x.ToString(), "\n", Writer(values.shape(), texts, gaps, options.edge).Run(), "\n");
 }

@@ -21,7 +21,8 @@ struct ValuesTextOptions {
 //   [[   1, -0.5, 0],
 //    [1e+04,   2, 3]]
 //
-// Cost:   gathers what is shown, and no more: of a large tensor a few elements per dim. Under purpose `metric`.
+// Cost:   gathers what is shown, and no more: of a large tensor, however it is split, one all-reduce of a few elements per dim,
+//         and one more of a Partial's terms. Under purpose `metric`.
 // Errors: InvalidArgument for options below 1.
 std::string ValuesText(const DTensor& x, const ValuesTextOptions& options = {});
 

@@ -1,6 +1,10 @@
 #include "dtensor/functions/values_text.h"
 
 #include <cmath>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
 
 #include "dtensor/functions.h"
 #include "dtensor/redistribution/implicit.h"
@@ -57,6 +61,44 @@ TEST(ValuesTextTest, ShowsTheEdgesOfALargeOneOnAnyLayout) {
       }
     });
   }
+}
+
+// All ranks together move no more than two all-reduces of 6 x 6 elements would, of 8 x 1000.
+TEST(ValuesTextTest, MovesWhatItShowsAlone) {
+  const Tensor full = WholeNumbers(DType::kF64, {8, 1000});
+  std::string expected;
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    expected = ValuesText(Lay(context, full, Layout(2, 0)));
+  });
+  expected = expected.substr(expected.find('\n'));
+  for (const char* mesh : {"a=2", "a=2,b=2", "a=3,b=1"}) {
+    std::map<std::string, std::vector<int64_t>> bytes;  // by layout, of each rank
+    const int64_t num_ranks = DeviceMesh::Parse(mesh).num_ranks();
+    for (const Layout& layout :
+         AllLayouts(DeviceMesh::Parse(mesh), 2, {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kProduct})) {
+      bytes[layout.ToString()].resize(num_ranks);
+    }
+    OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+      for (const Layout& layout :
+           AllLayouts(context->mesh(), 2, {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kProduct})) {
+        const DTensor x = Lay(context, full, layout);
+        context->world().ledger().Clear();
+        EXPECT_EQ(ValuesText(x), absl::StrCat(x.ToString(), expected));
+        bytes.at(layout.ToString())[context->world().rank()] = context->world().ledger().num_bytes();
+      }
+    });
+    for (const auto& [layout, of_ranks] : bytes) {
+      const int64_t total = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
+      EXPECT_LE(total, num_ranks * 2 * 2 * 36 * 8) << layout << " on " << mesh;
+    }
+  }
+}
+
+TEST(ValuesTextTest, NegativeZerosStay) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, FromDoubles(DType::kF32, {5}, {-0.0, 0, 7, 0, -0.0}), "[a]");
+    EXPECT_EQ(ValuesText(x, {.most = 4, .edge = 2}), "f32[5] [a]\n[-0,  0, ...,  0, -0]\n");
+  });
 }
 
 TEST(ValuesTextTest, Misuse) {
