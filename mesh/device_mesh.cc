@@ -251,6 +251,7 @@ DeviceMesh DeviceMesh::Flatten(const std::vector<std::string>& axes, absl::strin
 
 DeviceMesh DeviceMesh::Split(absl::string_view axis, const std::vector<MeshAxis>& factors) const {
   const int number = AxisIndex(axis);
+  const std::string& name = axis_name(number);  // which `axis` may be an alias of
   const auto what = [&] {
     return absl::StrCat("axis '", axis, "' of mesh (", ToString(), ") split into ", AxesToString(factors),
                         ": ");
@@ -263,7 +264,7 @@ DeviceMesh DeviceMesh::Split(absl::string_view axis, const std::vector<MeshAxis>
   axes.insert(axes.begin() + number, factors.begin(), factors.end());
   int64_t product = 1;
   for (const MeshAxis& factor : factors) {
-    WEFT_REQUIRE(factor.name != axis && impl_->aliases.count(factor.name) == 0, what(), "the name '",
+    WEFT_REQUIRE(factor.name != name && impl_->aliases.count(factor.name) == 0, what(), "the name '",
                  factor.name, "' is taken");
     WEFT_REQUIRE(factor.size >= 1 && product <= axis_size(number) / factor.size, what(),
                  "the factors' sizes must be at least 1 and multiply to ", axis_size(number));
@@ -284,7 +285,7 @@ DeviceMesh DeviceMesh::Split(absl::string_view axis, const std::vector<MeshAxis>
     return after;
   };
   for (const auto& [alias, numbers] : impl_->aliases) impl->aliases[alias] = renumbered(numbers);
-  impl->aliases[std::string(axis)] = renumbered({number});
+  impl->aliases[name] = renumbered({number});
   return DeviceMesh(std::move(impl));
 }
 

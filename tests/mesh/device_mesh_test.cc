@@ -262,6 +262,12 @@ TEST(MeshAlgebraTest, AnAxisIsSplitIntoAGrid) {
     EXPECT_EQ(split.CoordinateOf(rank),
               (std::vector<int64_t>{whole[0], whole[1] / 3, whole[1] % 3, whole[2]}));
   }
+  // By an alias: both names stand for the factors.
+  const DeviceMesh aliased =
+      DeviceMesh::Parse("dp=4").Flatten({"dp"}, "data").Split("data", {{"rep", 2}, {"fs", 2}});
+  EXPECT_EQ(aliased, DeviceMesh::Parse("rep=2, fs=2"));
+  EXPECT_EQ(aliased.AxesOf("dp"), (std::vector<int>{0, 1}));
+  EXPECT_EQ(aliased.AxesOf("data"), (std::vector<int>{0, 1}));
   const DeviceMesh odd = DeviceMesh({{"dp", 4}}, {7, 3, 1, 5}).Split("dp", {{"a", 2}, {"b", 2}});
   EXPECT_EQ(odd, DeviceMesh({{"a", 2}, {"b", 2}}, {7, 3, 1, 5}));
 }
@@ -309,6 +315,10 @@ TEST(MeshAlgebraTest, Misuse) {
             "axis 'dp' of mesh (pp=2, dp=4) split into a=2: the factors' sizes multiply to 2, expected 4");
   EXPECT_EQ(split({{"dp", 2}, {"b", 2}}),
             "axis 'dp' of mesh (pp=2, dp=4) split into dp=2, b=2: the name 'dp' is taken");
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              mesh.Flatten({"dp"}, "data").Split("data", {{"dp", 2}, {"b", 2}});
+            }),
+            "axis 'data' of mesh (pp=2, dp=4) split into dp=2, b=2: the name 'dp' is taken");
   EXPECT_EQ(split({{"pp", 2}, {"b", 2}}), "mesh axis 'pp' is named twice in pp=2, pp=2, b=2");
   EXPECT_EQ(split({}), "axis 'dp' of mesh (pp=2, dp=4) split into : it needs at least one factor");
   EXPECT_EQ(
