@@ -11,7 +11,8 @@ namespace weft {
 // this forward, and where the element lies in the global batch (BatchOffsetGuard in
 // dtensor/context/rank_state.h).
 //
-// Layout: every dim may be split; a Partial x is reduced first.
+// Layout: every dim may be split. A Partial sum or average stays one, of which each rank drops the same elements of its
+//         term; another Partial is reduced first.
 // Cost:   no communication but that. Nothing is saved: backward makes the bits again.
 // Errors: InvalidArgument for a rate outside [0, 1) while training, or an x that is not floating.
 DTensor Dropout(const DTensor& x, double rate);

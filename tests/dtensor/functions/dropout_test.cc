@@ -34,6 +34,33 @@ TEST_P(DropoutTest, SameBitsForEveryLayout) {
   });
 }
 
+// The scale is 2, by which terms of whole numbers stay exact: a sum or an average stays one, and nothing moves.
+TEST_P(DropoutTest, PartialsHaveTheBitsOfOneRank) {
+  const Tensor full = WholeNumbers(GetParam(), {5, 7});
+  const auto draw = [&](const IntrusivePtr<MeshContext>& context, const Layout& layout) {
+    context->state().set_seed(42);
+    context->state().ResetCallNumbers();
+    return Dropout(Lay(context, full, layout), 0.5);
+  };
+  Tensor expected;
+  OnMesh("",
+         [&](const IntrusivePtr<MeshContext>& context) { expected = draw(context, Layout(2, 0)).ToLocal(); });
+  const auto all = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
+  OnMesh("a=2,b=2", [&](const IntrusivePtr<MeshContext>& context) {
+    for (const Layout& layout : AllLayouts(context->mesh(), 2, all)) {
+      const AxisList axes = layout.PartialAxes();
+      if (axes.empty()) continue;
+      const ReduceOp op = layout.partial_op(axes[0]);
+      const bool stays = op == ReduceOp::kSum || op == ReduceOp::kAvg;
+      context->world().ledger().Clear();
+      const DTensor dropped = draw(context, layout);
+      EXPECT_EQ(dropped.layout().PartialAxes(), stays ? axes : AxisList()) << layout;
+      EXPECT_EQ(LedgerText(*context).empty(), stays) << layout;
+      EXPECT_TRUE(SameBits(dropped.FullTensor(), expected)) << layout;
+    }
+  });
+}
+
 struct Draw {
   const char* name;
   DTensor value;
