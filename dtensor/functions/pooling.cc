@@ -1,14 +1,10 @@
 #include "dtensor/functions/pooling.h"
 
-#include <string>
-#include <vector>
-
 #include "dtensor/dispatch.h"
-#include "dtensor/functions/linear_algebra.h"
 #include "dtensor/functions/reduce.h"
 #include "dtensor/functions/shape.h"
 #include "ops/convolution/pool.h"
-#include "runtime/tensor/copy.h"
+#include "ops/convolution/resample.h"
 
 namespace weft {
 namespace {
@@ -39,26 +35,6 @@ Pool2dOptions AsRows(const Pool1dOptions& options) {
 DTensor AsImage(const DTensor& x, absl::string_view what) {
   WEFT_REQUIRE(x.ndim() == 3, what, ": expected x [n, c, l], got ", x.ToString());
   return Reshape(x, {x.shape()[0], x.shape()[1], 1, x.shape()[2]});
-}
-
-// The means of windows over one dim, as a product with the matrix whose column i has 1 / (their number) at the elements
-// of window i: differentiable, and at home in any layout. Windows side by side are AvgPool2d's.
-DTensor AverageWindows(const DTensor& x, int dim, int64_t extent) {
-  const int64_t length = x.shape()[dim];
-  std::vector<double> weights(length * extent, 0);
-  for (int64_t i = 0; i < extent; ++i) {
-    const int64_t begin = i * length / extent, end = ((i + 1) * length + extent - 1) / extent;
-    for (int64_t k = begin; k < end; ++k) weights[k * extent + i] = 1 / static_cast<double>(end - begin);
-  }
-  const IntrusivePtr<MeshContext>& context = x.context();
-  const Tensor matrix = Tensor::Empty(context->allocator(), x.dtype(), {length, extent});
-  CopyTensor(Tensor::FromValues<double>({length, extent}, weights), matrix);
-  const DTensor windows =
-      DTensor::FromLocal(context, matrix, Layout(2, context->mesh().num_axes()), matrix.shape());
-  // [n, c, h, w] x [h, p] -> [n, c, p, w]
-  std::string from = "nchw", to = from;
-  to[dim] = 'p';
-  return Contract(x, from, windows, std::string(1, from[dim]) + "p", to);
 }
 
 DTensor WithoutRows(const DTensor& y) { return Reshape(y, {y.shape()[0], y.shape()[1], y.shape()[3]}); }
@@ -95,7 +71,8 @@ DTensor AdaptiveAvgPool2d(const DTensor& x, const std::array<int64_t, 2>& extent
     if (extents[i] == 1) {
       y = Mean(y, {dim}, /*keep_dims=*/true);
     } else if (extents[i] != x.shape()[dim]) {
-      y = AverageWindows(y, dim, extents[i]);
+      // The means that resampling takes: windows that overlap where the extents do not divide.
+      y = Call(kResample, {y}, {.dim = dim, .extent = extents[i], .mode = ResampleMode::kArea});
     }
   }
   return y;

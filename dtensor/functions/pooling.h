@@ -38,8 +38,10 @@ DTensor AvgPool1d(const DTensor& x, const Pool1dOptions& options);
 DTensor AvgPool2d(const DTensor& x, const Pool2dOptions& options);
 
 // Means of as many windows as are asked for: window i of p over l elements holds those from floor(i l / p) up to
-// ceil((i + 1) l / p). Of one window the mean of all: an image's channels as numbers.
-// Layout: rows and columns may be split, where one window takes all of them, or windows overlap.
+// ceil((i + 1) l / p). Of one window the mean of all: an image's channels as numbers. An inf or nan shows only in the windows
+// that hold it.
+// Layout: rows and columns may be split: each rank adds up what it holds, which leaves a Partial(sum).
+// Cost:   no communication; a Partial is reduced where it is read.
 // Errors: InvalidArgument for an extent below 1.
 DTensor AdaptiveAvgPool1d(const DTensor& x, int64_t extent);
 DTensor AdaptiveAvgPool2d(const DTensor& x, const std::array<int64_t, 2>& extents);

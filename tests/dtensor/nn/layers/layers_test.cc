@@ -4,6 +4,7 @@
 #include "dtensor/nn/layers/layers.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <tuple>
 
@@ -261,6 +262,39 @@ TEST(PoolingTest, AdaptiveOnAnyLayout) {
       }
     });
   }
+}
+
+// A window's mean is made of its own elements: 0 times an inf of another one would be nan.
+TEST(PoolingTest, AdaptiveWindowsKeepInfAndNanToThemselves) {
+  const double inf = INFINITY;
+  const Tensor row = FromDoubles(DType::kF32, {1, 1, 4}, {inf, 1, 2, 3});
+  const Tensor image = FromDoubles(DType::kF32, {1, 1, 4, 2}, {1, 2, 3, 4, 5, NAN, 7, -inf});
+  for (const char* mesh : {"", "a=2"}) {
+    OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+      const bool splits = mesh[0] != '\0';
+      const DTensor x = Lay(context, row, splits ? "[-, -, a]" : "[-, -, -]");
+      EXPECT_TRUE(
+          SameBits(AdaptiveAvgPool1d(x, 2).FullTensor(), FromDoubles(DType::kF32, {1, 1, 2}, {inf, 2.5})));
+      // Windows of elements 0 to 1, 1 to 2 and 2 to 3.
+      EXPECT_TRUE(SameBits(AdaptiveAvgPool1d(x, 3).FullTensor(),
+                           FromDoubles(DType::kF32, {1, 1, 3}, {inf, 1.5, 2.5})));
+      const DTensor y = Lay(context, image, splits ? "[-, -, a, -]" : "[-, -, -, -]");
+      EXPECT_TRUE(AllClose(AdaptiveAvgPool2d(y, {2, 2}).FullTensor(),
+                           FromDoubles(DType::kF32, {1, 1, 2, 2}, {2, 3, 6, NAN}), 0));
+    });
+  }
+}
+
+// Only products take the dtype of the guard, and means are none.
+TEST(PoolingTest, AdaptiveMeansAreOfTheOperandsDtypeUnderAutocast) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    const AutocastGuard guard(context->state(), DType::kBF16);
+    const DTensor x = Full(context, DType::kF32, {1, 1, 6, 4}, 0.1);
+    for (const std::array<int64_t, 2>& extents :
+         {std::array<int64_t, 2>{1, 1}, {6, 4}, {3, 2}, {4, 3}, {1, 2}}) {
+      EXPECT_EQ(AdaptiveAvgPool2d(x, extents).dtype(), DType::kF32) << extents[0] << ", " << extents[1];
+    }
+  });
 }
 
 }  // namespace
