@@ -27,9 +27,10 @@ void CheckMemory(const ErasedCall& call, const DTensorRef& operand) {
                "; bring one to the other by ToHost or ToDevice");
 }
 
-// What every call must check. The number of operands is part of the cache key, so only a call without any,
-// which has no context to look in, is refused here; another wrong number is a miss, and refused by
-// ResolveCall.
+}  // namespace
+
+// The number of operands is part of the cache key, so only a call without any, which has no context to look in, is refused
+// here; another wrong number is a miss, and refused by ResolveCall.
 void CheckOperands(const ErasedCall& call) {
   const auto& operands = call.operands;
   if (operands.empty()) CheckOperandCount(call.op, 0);
@@ -43,8 +44,6 @@ void CheckOperands(const ErasedCall& call) {
     CheckMemory(call, operand);
   }
 }
-
-}  // namespace
 
 const ResolvedCall& Execution::Plan(const ErasedCall& call) {
   CheckOperands(call);

@@ -15,6 +15,12 @@
 
 namespace weft {
 
+// What every call checks of its operands before it is planned. A function that makes the result of a call by other means
+// checks the same.
+//
+// Errors: InvalidArgument for no operands, an undefined one, or operands on different meshes or devices; ThrowAbsent's.
+void CheckOperands(const ErasedCall& call);
+
 // One call of an op on its way from operands to outputs: planned when it is constructed, run by Run. Knows no
 // tape: dispatch records what it is asked to record, and what the tape and decompositions call is never
 // recorded.

@@ -22,8 +22,8 @@ bool CanRearrange(const DTensor& x, int dim, int64_t extent);
 // element goes straight from the rank that holds it to the one that is to hold it, and what stays is only
 // copied. What no run reaches is `fill`, converted to the dtype.
 //
-// Shape:  the sources differ in `dim` only; the result has `extent` there. No element of a source is in two
-//         runs, nor one of the result.
+// Shape:  the sources lie on one mesh (CheckOperands) and differ in `dim` only; the result has `extent` there.
+//         No element of a source is in two runs, nor one of the result.
 // Layout: the result's is that of one source, the one to which it is cheapest to bring the others; this moves
 //         them first, where they differ. Partial (sum, avg) axes that all sources have stay, if fill is 0;
 //         else they are reduced first.

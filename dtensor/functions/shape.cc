@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "dtensor/call/execute.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/rearrange.h"
 #include "mesh/view_algebra.h"
@@ -205,6 +206,7 @@ DTensor Concat(const std::vector<DTensor>& parts, int dim) {
     return CanRearrange(part, attributes.dim, extent);
   });
   if (!split) return CallAll(kConcat, parts, attributes)[0];
+  CheckOperands({.op = kConcat, .operands = Borrow(parts), .attributes = &attributes});
   std::vector<DimRun> runs;
   int64_t to = 0;
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -166,6 +166,20 @@ TEST(MeshSliceTest, OperandsMixOnlyWithEqualFixedCoordinates) {
     EXPECT_EQ(ErrorOf([&] { Add(ones(stage), ones(other)); }),
               absl::StrCat("add: operands lie on different slices of mesh (pp=2, dp=2): dp=2 at pp=", pp,
                            " and pp=2 at dp=", dp, types));
+    // Where the dim is split, elements go from rank to rank without an op.
+    const auto split = [](const IntrusivePtr<MeshContext>& context) {
+      return Ones(context, DType::kF32, {2, 3}, Layout::Parse("[dp, -]", context->mesh()));
+    };
+    for (const int dim : {0, 1}) {
+      EXPECT_EQ(
+          ErrorOf([&] {
+            Concat({split(root), split(stage)}, dim);
+          }),
+          absl::StrCat(
+              "concat: operands lie on different slices of mesh (pp=2, dp=2): pp=2, dp=2 and dp=2 at pp=", pp,
+              " in concat(f32[2, 3] [dp, -], f32[2, 3] [dp, -]); redistribute one first"));
+    }
+    EXPECT_EQ(LayoutText(Concat({split(stage), split(same)}, 0)), "[dp, -]");
   });
 }
 
