@@ -54,7 +54,6 @@ void BackwardSumTo(GradContext<ShapeAttributes, NoScalars>& context) {
 
 TensorTypes InferBroadcastTo(Operands operands, const BroadcastAttributes& attributes) {
   const TensorType& x = operands[0];
-  RequireNumeric("broadcast_to", x, /*floating=*/false);
   bool fits = attributes.missing_dims <= AllDims(attributes.shape.ndim());
   int x_dim = 0;
   for (int dim = 0; dim < attributes.shape.ndim() && fits; ++dim) {
@@ -118,7 +117,9 @@ std::vector<Sample<BroadcastAttributes>> BroadcastSamples() {
   return {{.operands = {F32({3})}, .attributes = {.shape = {3, 5}, .missing_dims = DimMaskOf({1})}},
           {.operands = {F32({2, 1})}, .attributes = {.shape = {3, 2, 5}, .missing_dims = DimMaskOf({0})}},
           {.operands = {F32({})}, .attributes = {.shape = {1, 4}, .missing_dims = AllDims(2)}},
-          {.operands = {F32({1, 5})}, .attributes = {.shape = {3, 5}}}};
+          {.operands = {F32({1, 5})}, .attributes = {.shape = {3, 5}}},
+          {.operands = {{{DType::kBool, {3}}, 0, 2}},
+           .attributes = {.shape = {4, 3}, .missing_dims = DimMaskOf({0})}}};
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ struct BroadcastAttributes {
   bool operator==(const BroadcastAttributes&) const = default;
 };
 
-// Repeats x along the dims that it lacks and those where its extent is 1: the gradient of a sum, without
-// first giving it the lost dims back.
+// Repeats x, of any dtype, along the dims that it lacks and those where its extent is 1: the gradient of a sum,
+// without first giving it the lost dims back.
 extern const Op<BroadcastAttributes> kBroadcastTo;
 
 // `OpFunctions::rule` of ops that sum over dims.

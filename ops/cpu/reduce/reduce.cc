@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/cpu/spans/dim_rows.h"
-#include "ops/cpu/spans/element_blocks.h"
+#include "ops/cpu/spans/map_elements.h"
 #include "ops/cpu/spans/sum_elements.h"
 #include "ops/op/kernel.h"
 #include "runtime/tensor/convert.h"
@@ -362,7 +362,7 @@ void SumTo(const KernelCall<ShapeAttributes, NoScalars>& call) {
 void BroadcastTo(const KernelCall<BroadcastAttributes, NoScalars>& call) {
   const Tensor& y = call.outputs[0];
   const Tensor x = WithMissingDims(call.inputs[0], y.ndim(), call.attributes().missing_dims);
-  VisitArithmeticType(y.dtype(), [&](auto tag) {
+  VisitElementType(y.dtype(), [&](auto tag) {
     using C = typename decltype(tag)::type;
     ForEachElementBlock<C>(
         call.context.pool, y.shape(), {{x}, {y, ElementStream::kWrite}},

@@ -118,6 +118,11 @@ TEST(IndexFunctionsTest, IntegersAndBools) {
       const DTensor index = Lay(context, Tensor::FromValues<int64_t>({3}, {6, 0, 2}), "[-]");
       expect(IndexSelect(x, 0, index), {6, 0, 2});
       expect(Gather(x, 0, index), {6, 0, 2});
+      std::vector<double> twice = values;
+      twice.insert(twice.end(), values.begin(), values.end());
+      const Tensor expanded = FromDoubles(dtype, {2, 7}, twice);
+      EXPECT_TRUE(SameBits(Expand(x, {2, -1}).FullTensor(), expanded)) << dtype;
+      EXPECT_TRUE(SameBits(Expand(Unsqueeze(x, 0), {2, 7}).FullTensor(), expanded)) << dtype;
     }
   });
 }
