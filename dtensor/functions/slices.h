@@ -34,7 +34,8 @@ DTensor Select(const DTensor& x, int dim, int64_t index);
 // to x where it stays, and to src.
 //
 // Shape:  src has that part's shape: nothing is broadcast.
-// Layout: the result lies as x, which is not moved; src is gathered along the dim.
+// Layout: as x, which is not moved; along axes where x is replicated and src is split in another dim, as src. Along the dim
+//         src is gathered.
 // Cost:   an all-gather of src where it is split along the dim; else none.
 // Errors: InvalidArgument for a src of another shape or dtype.
 DTensor SliceScatter(const DTensor& x, const DTensor& src, int dim, const SliceRange& range);

@@ -40,8 +40,8 @@ extern const Op<StridedSliceGradAttributes> kStridedSliceGrad;
 // (x, src): x with src at those places, of src's extent along the dim: assignment to a slice, as a value.
 //
 // Shape:  src of x's type but for the dim, where it has `length`.
-// Layout: y lies as x, whose dims may all be split; src is whole along the dim: each rank puts what falls into
-//         its piece.
+// Layout: all dims of x may be split, and src as x but along the dim, where it is whole: each rank puts what falls
+//         into its piece of y.
 // Errors: as above, and InvalidArgument for a src of another type.
 extern const Op<StridedSliceAttributes> kSliceScatter;
 

@@ -178,6 +178,9 @@ TEST(IndexFunctionsTest, OnlyWhatChangesHandsTravels) {
     // Rows 0, 2, 4 and so on: each rank gives what it has of all 6, and the sum leaves 2 with each.
     expect([&] { return Slice(x, 0, {.step = 2}); }, "reduce_scatter a activation", 2 * 6, "[a, -]");
     expect([&] { return SliceScatter(x, src, 0, {.start = 3, .stop = 5}); }, "", 0, "[a, -]");
+    const DTensor whole = Lay(context, WholeNumbers(DType::kF64, {12, 3}), "[-, -]");
+    const DTensor columns = Lay(context, WholeNumbers(DType::kF64, {2, 3}), "[-, a]");
+    expect([&] { return SliceScatter(whole, columns, 0, {.start = 3, .stop = 5}); }, "", 0, "[-, a]");
     expect([&] { return ScatterReduce(x, 0, block, src, {.reduction = ScatterReduction::kAmax}); }, "", 0,
            "[a, -]");
     // A dim that is not split is a view.
