@@ -13,6 +13,7 @@
 #include "ops/indexing/gather.h"
 #include "ops/indexing/index_select.h"
 #include "ops/indexing/scatter_reduce.h"
+#include "ops/op/absent.h"
 
 namespace weft {
 namespace {
@@ -44,7 +45,7 @@ DTensor LeadingPart(const DTensor& x, const DTensor& index, int dim) {
 }
 
 DTensor SumAtIndices(const DTensor& x, int dim, const DTensor& index, const DTensor& src) {
-  const IndexAddAttributes attributes = {.dim = dim, .extent = x.shape()[dim]};
+  const IndexAddAttributes attributes = {.dim = dim, .extent = x.shape()[dim], .to_add = true};
   bool fits = src.ndim() == x.ndim();
   for (int d = 0; d < x.ndim() && fits; ++d) fits = d == dim || src.shape()[d] == x.shape()[d];
   WEFT_REQUIRE(fits, "index_add: src must have the extents of x but for dim ", dim, "; x is ", x.ToString(),
@@ -54,9 +55,9 @@ DTensor SumAtIndices(const DTensor& x, int dim, const DTensor& index, const DTen
   return CallErased({kIndexAdd, {index, src}, &attributes, &scalars, &like})[0];
 }
 
-// The sum of src at each place of x that the index names, 0 elsewhere; index of x's extents but for dim.
+// The sum of src at each place of x that the index names, kAbsent elsewhere; index of x's extents but for dim.
 DTensor ScatterSumLike(const DTensor& x, int dim, const DTensor& index, const DTensor& src) {
-  const ScatterSumAttributes attributes = {.dim = dim, .extent = x.shape()[dim]};
+  const ScatterSumAttributes attributes = {.dim = dim, .extent = x.shape()[dim], .to_add = true};
   const Layout like = WithoutPartial(x.layout());
   const NoScalars scalars;
   return CallErased({kScatterSum, {index, src}, &attributes, &scalars, &like})[0];
@@ -127,7 +128,7 @@ DTensor IndexAdd(const DTensor& x, int dim, const DTensor& index, const DTensor&
 
 DTensor IndexCopy(const DTensor& x, int dim, const DTensor& index, const DTensor& src) {
   const int at = NormalizeDim(dim, x.ndim(), "IndexCopy");
-  return Add(Call(kIndexZero, {x, index}, {.dim = at}), SumAtIndices(x, at, index, src));
+  return Add(Call(kIndexZero, {x, index}, {.dim = at, .to_add = true}), SumAtIndices(x, at, index, src));
 }
 
 DTensor Gather(const DTensor& x, int dim, const DTensor& index) {
@@ -144,7 +145,7 @@ DTensor ScatterAdd(const DTensor& x, int dim, const DTensor& index, const DTenso
   DTensor sum = ScatterSumLike(x, at, index, terms);
   std::vector<std::pair<int64_t, int64_t>> widths(x.ndim());
   for (int d = 0; d < x.ndim(); ++d) widths[d] = {0, x.shape()[d] - sum.shape()[d]};
-  if (sum.shape() != x.shape()) sum = Pad(sum, widths);
+  if (sum.shape() != x.shape()) sum = Pad(sum, widths, kAbsent);
   return Add(x, sum);
 }
 

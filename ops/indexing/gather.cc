@@ -67,10 +67,12 @@ std::vector<Sample<GatherAttributes>> GatherSamples() {
 }
 
 std::vector<Sample<ScatterSumAttributes>> ScatterSamples() {
-  return {{{{{DType::kI64, {3, 4, 2}}, 0, 5}, {{DType::kF32, {3, 4, 2}}}}, {.dim = 1, .extent = 5}},
-          {{{{DType::kI32, {7}}, 0, 3}, {{DType::kF32, {7}}}}, {.dim = 0, .extent = 3}},
-          {{{{DType::kI64, {2, 3}}, 0, 4}, {{DType::kI64, {2, 3}}, -9, 9}}, {.dim = 1, .extent = 4}},
-          {{{{DType::kI64, {0, 2}}, 0, 4}, {{DType::kF32, {0, 2}}}}, {.dim = 0, .extent = 4}}};
+  return {
+      {{{{DType::kI64, {3, 4, 2}}, 0, 5}, {{DType::kF32, {3, 4, 2}}}}, {.dim = 1, .extent = 5}},
+      {{{{DType::kI32, {7}}, 0, 3}, {{DType::kF32, {7}}}}, {.dim = 0, .extent = 3}},
+      {{{{DType::kI64, {2, 3}}, 0, 4}, {{DType::kI64, {2, 3}}, -9, 9}}, {.dim = 1, .extent = 4}},
+      {{{{DType::kI64, {0, 2}}, 0, 4}, {{DType::kF32, {0, 2}}}}, {.dim = 0, .extent = 4}},
+      {{{{DType::kI64, {4, 2}}, 0, 5}, {{DType::kF32, {4, 2}}}}, {.dim = 0, .extent = 5, .to_add = true}}};
 }
 
 }  // namespace

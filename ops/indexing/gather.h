@@ -28,7 +28,8 @@ extern const Op<GatherAttributes> kGather;
 
 struct ScatterSumAttributes {
   int dim = 0;
-  int64_t extent = 0;  // of the dim in the result
+  int64_t extent = 0;   // of the dim in the result
+  bool to_add = false;  // y is to be added to a tensor: sums begin with kAbsent (ops/op/absent.h)
 
   bool operator==(const ScatterSumAttributes&) const = default;
 };

@@ -55,19 +55,19 @@ void BackwardAdd(GradContext<IndexAddAttributes, NoScalars>& ctx) {
   ctx.SetGrad(1, ctx.Emit(kIndexSelect, {ctx.grad(), ctx.saved("index")}, {.dim = ctx.attributes().dim}));
 }
 
-TensorTypes InferZero(absl::Span<const TensorType> operands, const IndexAttributes& a) {
+TensorTypes InferZero(absl::Span<const TensorType> operands, const IndexZeroAttributes& a) {
   RequireIndexAndDim("index_zero", operands[1], operands[0], a.dim);
   return {operands[0]};
 }
 
-std::string RuleZero(absl::Span<const TensorType> operands, const IndexAttributes& a) {
+std::string RuleZero(absl::Span<const TensorType> operands, const IndexZeroAttributes& a) {
   const std::string x = DimFactors(operands[0].ndim(), a.dim, "s");
   return absl::StrCat(x, ", i! -> ", x);
 }
 
-void BackwardZero(GradContext<IndexAttributes, NoScalars>& ctx) {
+void BackwardZero(GradContext<IndexZeroAttributes, NoScalars>& ctx) {
   if (!ctx.grad().defined() || !ctx.Wants(0)) return;
-  ctx.SetGrad(0, ctx.Emit(kIndexZero, {ctx.grad(), ctx.saved("index")}, ctx.attributes()));
+  ctx.SetGrad(0, ctx.Emit(kIndexZero, {ctx.grad(), ctx.saved("index")}, {.dim = ctx.attributes().dim}));
 }
 
 std::vector<Sample<IndexAttributes>> SelectSamples() {
@@ -82,14 +82,16 @@ std::vector<Sample<IndexAddAttributes>> AddSamples() {
   return {{{{{DType::kI64, {4}}, 0, 5}, {{DType::kF32, {3, 4, 2}}}}, {.dim = 1, .extent = 5}},
           {{{{DType::kI32, {7}}, 0, 3}, {{DType::kF32, {7}}}}, {.dim = 0, .extent = 3}},
           {{{{DType::kI64, {3}}, 0, 4}, {{DType::kI32, {2, 3}}, -9, 9}}, {.dim = 1, .extent = 4}},
-          {{{{DType::kI64, {0}}, 0, 4}, {{DType::kF32, {0, 2}}}}, {.dim = 0, .extent = 4}}};
+          {{{{DType::kI64, {0}}, 0, 4}, {{DType::kF32, {0, 2}}}}, {.dim = 0, .extent = 4}},
+          {{{{DType::kI64, {4}}, 0, 5}, {{DType::kF32, {4, 2}}}}, {.dim = 0, .extent = 5, .to_add = true}}};
 }
 
 // Few indices, so that none comes twice.
-std::vector<Sample<IndexAttributes>> ZeroSamples() {
+std::vector<Sample<IndexZeroAttributes>> ZeroSamples() {
   return {{{{{DType::kF32, {3, 5, 2}}}, {{DType::kI64, {1}}, 0, 5}}, {.dim = 1}},
           {{{{DType::kI32, {4}}, -9, 9}, {{DType::kI32, {1}}, 2, 3}}, {.dim = 0}},
-          {{{{DType::kF32, {3, 2}}}, {{DType::kI64, {0}}, 0, 3}}, {.dim = 0}}};
+          {{{{DType::kF32, {3, 2}}}, {{DType::kI64, {0}}, 0, 3}}, {.dim = 0}},
+          {{{{DType::kF32, {3, 2}}}, {{DType::kI64, {1}}, 0, 3}}, {.dim = 0, .to_add = true}}};
 }
 
 }  // namespace
@@ -114,7 +116,7 @@ constinit const Op<IndexAddAttributes> kIndexAdd = {{
     .backward = BackwardAdd,
     .samples = AddSamples,
 }};
-constinit const Op<IndexAttributes> kIndexZero = {{
+constinit const Op<IndexZeroAttributes> kIndexZero = {{
     .name = "index_zero",
     .operands = "x index",
     .infer = InferZero,

@@ -27,7 +27,8 @@ extern const Op<IndexAttributes> kIndexSelect;
 
 struct IndexAddAttributes {
   int dim = 0;
-  int64_t extent = 0;  // of the dim in the result
+  int64_t extent = 0;   // of the dim in the result
+  bool to_add = false;  // y is to be added to a tensor: sums begin with kAbsent (ops/op/absent.h)
 
   bool operator==(const IndexAddAttributes&) const = default;
 };
@@ -40,12 +41,19 @@ struct IndexAddAttributes {
 //         GradContext::EmitLike) makes only that. All other dims may be split.
 extern const Op<IndexAddAttributes> kIndexAdd;
 
+struct IndexZeroAttributes {
+  int dim = 0;
+  bool to_add = false;  // y is to be added to a tensor: the zeros are kAbsent
+
+  bool operator==(const IndexZeroAttributes&) const = default;
+};
+
 // (x, index): x with zeros at every index[j] of the dim.
 //
 // Layout: every dim of x may be split; the index is whole.
 // Errors: besides, InvalidArgument from the kernel for an index that is listed twice: what is put there
 //         afterwards would depend on the order.
-extern const Op<IndexAttributes> kIndexZero;
+extern const Op<IndexZeroAttributes> kIndexZero;
 
 }  // namespace weft
 

@@ -57,7 +57,7 @@ void ScatterSum(const KernelCall<ScatterSumAttributes, NoScalars>& call) {
   const int64_t inner = InnerElements(index.shape(), dim);
   SumByIndex(call.context, call.outputs[0], Dense(call.inputs[1], call.context), dim,
              {.data = index.data<int64_t>(), .outer = index.shape()[dim] * inner, .along = inner, .inner = 1},
-             call.output_boxes[0].offset[dim]);
+             call.output_boxes[0].offset[dim], EmptyPlace(call.attributes().to_add));
 }
 
 const RegisterKernel kRegister(kGather, DeviceType::kCpu, Gather);

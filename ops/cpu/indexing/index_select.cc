@@ -28,7 +28,8 @@ void IndexAdd(const KernelCall<IndexAddAttributes, NoScalars>& call) {
   const Tensor index = DenseIndices(call.inputs[0], call.context);
   CheckIndices("index_add", "index", index, call.input_boxes[0], call.attributes().extent);
   SumByIndex(call.context, call.outputs[0], Dense(call.inputs[1], call.context), dim,
-             {.data = index.data<int64_t>(), .along = 1}, call.output_boxes[0].offset[dim]);
+             {.data = index.data<int64_t>(), .along = 1}, call.output_boxes[0].offset[dim],
+             EmptyPlace(call.attributes().to_add));
 }
 
 // Without it, what is later put at the zeros would depend on the order of the list.
@@ -43,7 +44,7 @@ void RequireDistinct(const Tensor& index, const ShardBox& box) {
   }
 }
 
-void IndexZero(const KernelCall<IndexAttributes, NoScalars>& call) {
+void IndexZero(const KernelCall<IndexZeroAttributes, NoScalars>& call) {
   const int dim = call.attributes().dim;
   const ShardBox& x = call.input_boxes[0];
   const Tensor index = DenseIndices(call.inputs[1], call.context);
@@ -58,7 +59,7 @@ void IndexZero(const KernelCall<IndexAttributes, NoScalars>& call) {
   }
   std::vector<DimMap> maps(x.shape.ndim());
   maps[dim] = std::move(map);
-  CopyByMaps(call.context, call.inputs[0], call.outputs[0], maps);
+  CopyByMaps(call.context, call.inputs[0], call.outputs[0], maps, EmptyPlace(call.attributes().to_add));
 }
 
 const RegisterKernel kRegisterSelect(kIndexSelect, DeviceType::kCpu, IndexSelect);

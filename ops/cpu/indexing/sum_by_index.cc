@@ -6,6 +6,7 @@
 
 #include "ops/cpu/spans/element_blocks.h"
 #include "runtime/base/error.h"
+#include "runtime/tensor/convert.h"
 
 namespace weft {
 namespace {
@@ -49,8 +50,9 @@ void AddTerms(const Extents& n, const T* src, const IndexView& index, int64_t ou
 
 template <class T>
 void SumTyped(KernelContext& context, const Tensor& y, const Tensor& src, const Extents& n,
-              const IndexView& index, int64_t first) {
+              const IndexView& index, int64_t first, double start) {
   using C = ArithmeticType<T>;
+  const C zero = ConvertElement<C>(start);
   T* const to = y.data<T>();
   const T* const from = src.data<T>();
   const int64_t blocks = (n.inner + kColumnBlock - 1) / kColumnBlock;
@@ -65,10 +67,10 @@ void SumTyped(KernelContext& context, const Tensor& y, const Tensor& src, const 
       T* const slots = to + outer * n.slots * n.inner + column;
       // Halves add up in float scratch and are rounded once; other types need none.
       if constexpr (std::is_same_v<T, C>) {
-        for (int64_t v = 0; v < n.slots; ++v) std::fill_n(slots + v * n.inner, width, T(0));
+        for (int64_t v = 0; v < n.slots; ++v) std::fill_n(slots + v * n.inner, width, zero);
         AddTerms<T, C>(n, from, index, outer, column, width, first, slots, n.inner);
       } else {
-        scratch.assign(n.slots * width, C(0));
+        scratch.assign(n.slots * width, zero);
         AddTerms<T, C>(n, from, index, outer, column, width, first, scratch.data(), width);
         for (int64_t v = 0; v < n.slots; ++v) {
           for (int64_t k = 0; k < width; ++k) slots[v * n.inner + k] = static_cast<T>(scratch[v * width + k]);
@@ -81,7 +83,7 @@ void SumTyped(KernelContext& context, const Tensor& y, const Tensor& src, const 
 }  // namespace
 
 void SumByIndex(KernelContext& context, const Tensor& y, const Tensor& src, int dim, const IndexView& index,
-                int64_t first) {
+                int64_t first, double start) {
   Extents n;
   for (int d = 0; d < y.ndim(); ++d) {
     if (d < dim) n.outer *= y.shape()[d];
@@ -95,7 +97,7 @@ void SumByIndex(KernelContext& context, const Tensor& y, const Tensor& src, int 
     if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, bool>) {
       WEFT_CHECK(false, "no sums of ", DTypeName(y.dtype()));
     } else {
-      SumTyped<T>(context, y, src, n, index, first);
+      SumTyped<T>(context, y, src, n, index, first, start);
     }
   });
 }

@@ -15,14 +15,14 @@ struct IndexView {
   int64_t inner = 0;
 };
 
-// y[o, v, k] = the sum of src[o, j, k] over the j at which the index is first + v, in ascending order;
+// y[o, v, k] = the sum of src[o, j, k] over the j at which the index is first + v, in ascending order, from `start` on;
 // indices outside y's range are another rank's. Halves are added in float and rounded once.
 //
 // Shape: y and src are row-major and differ in dim `dim` only; o runs over the dims before it, k over those
 //        after it.
 // Threads: on the pool; every element of y is the work of one task, whatever their number.
 void SumByIndex(KernelContext& context, const Tensor& y, const Tensor& src, int dim, const IndexView& index,
-                int64_t first);
+                int64_t first, double start = 0);
 
 }  // namespace weft
 

@@ -39,11 +39,12 @@ void IndexSelect(const KernelCall<IndexAttributes, NoScalars>& call) {
 void IndexAdd(const KernelCall<IndexAddAttributes, NoScalars>& call) {
   const int dim = call.attributes().dim;
   CudaSumByList(call, call.outputs[0], CudaDense(call.inputs[1], call.context.allocator), dim,
-                CudaIndices(call.inputs[0], call.context.allocator), call.output_boxes[0].offset[dim]);
+                CudaIndices(call.inputs[0], call.context.allocator), call.output_boxes[0].offset[dim],
+                EmptyPlace(call.attributes().to_add));
 }
 
 // An index that is listed twice is hidden once: the CPU's kernel refuses it, which would have to wait here.
-void IndexZero(const KernelCall<IndexAttributes, NoScalars>& call) {
+void IndexZero(const KernelCall<IndexZeroAttributes, NoScalars>& call) {
   const int dim = call.attributes().dim;
   const ShardBox& x = call.input_boxes[0];
   if (call.outputs[0].num_elements() == 0) return;
@@ -57,7 +58,8 @@ void IndexZero(const KernelCall<IndexAttributes, NoScalars>& call) {
   std::vector<CudaDimSource> sources(x.shape.ndim());
   sources[dim].is_mapped = true;
   sources[dim].hidden = hidden.data<uint8_t>();
-  CudaMappedCopy(call, call.inputs[0], x, call.outputs[0], call.output_boxes[0], sources);
+  CudaMappedCopy(call, call.inputs[0], x, call.outputs[0], call.output_boxes[0], sources,
+                 EmptyPlace(call.attributes().to_add));
 }
 
 const RegisterKernel kRegisterSelect(kIndexSelect, DeviceType::kCuda, IndexSelect);

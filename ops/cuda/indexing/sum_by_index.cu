@@ -98,13 +98,24 @@ __global__ void PutPlacesKernel(const int64_t* index, int64_t count, int64_t fir
 constexpr int kSumThreads = 128;
 constexpr int kMostPlaces = 512;  // of an index, to be put in order by comparing each with each
 
+// Puts places in ascending order, by a block. They differ, so the ranks are 0 to count - 1: a sort in whatever order atomics
+// left the places.
+__device__ void OrderPlaces(const int* places, int count, int* ordered) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads) {
+    const int place = places[i];
+    int rank = 0;
+    for (int other = 0; other < count; ++other) rank += places[other] < place ? 1 : 0;
+    ordered[rank] = place;
+  }
+}
+
 // One block for each (slot, outer), in rounds where a grid holds no more: it puts the places in order, then adds
 // their rows, `kPack` columns a thread. An index with more places than that finds them again by going over the
 // list.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kSumThreads)
     SumPlacesKernel(SumExtents n, const int64_t* index, int64_t first, const int* starts, const int* places,
-                    const T* src, T* y) {
+                    const T* src, SumType<T> start, T* y) {
   using C = SumType<T>;
   struct alignas(sizeof(T) * kPack) Pack {
     T at[kPack];
@@ -116,18 +127,14 @@ __global__ void __launch_bounds__(kSumThreads)
     const int begin = starts[slot];
     const int count = starts[slot + 1] - begin;
     const bool is_listed = count <= kMostPlaces;
-    for (int i = static_cast<int>(threadIdx.x); is_listed && i < count; i += kSumThreads) {
-      const int place = places[begin + i];
-      // Places differ, so the ranks are 0 to count - 1: a sort in whatever order atomics left the places.
-      int rank = 0;
-      for (int other = 0; other < count; ++other) rank += places[begin + other] < place ? 1 : 0;
-      ordered[rank] = place;
-    }
+    if (is_listed) OrderPlaces(places + begin, count, ordered);
     __syncthreads();
     const T* const terms = src + outer * n.terms * n.inner;
     T* const to = y + (outer * n.slots + slot) * n.inner;
     for (int64_t k = int64_t{threadIdx.x} * kPack; k < n.inner; k += int64_t{kSumThreads} * kPack) {
-      C sums[kPack] = {};
+      C sums[kPack];
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sums[i] = start;
       const auto add = [&](int64_t place) {
         const Pack term = *reinterpret_cast<const Pack*>(terms + place * n.inner + k);
 #pragma unroll
@@ -187,10 +194,10 @@ void VisitSummed(DType dtype, const Function& function) {
 }  // namespace
 
 void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
-                   const Tensor& index, int64_t first) {
+                   const Tensor& index, int64_t first, double start) {
   if (y.num_elements() == 0) return;
   const SumExtents n(y, src, dim);
-  if (n.terms == 0) return FillTensor(y, 0);
+  if (n.terms == 0) return FillTensor(y, start);
   WEFT_CHECK(n.terms <= std::numeric_limits<int>::max(), n.terms, " indices");
   const CudaStreamRef stream = KernelStream(call);
   const auto& allocator = call.context.allocator;
@@ -215,12 +222,12 @@ void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& sr
     const auto kernel =
         n.inner % kPack == 0 && address % 16 == 0 ? SumPlacesKernel<T, kPack> : SumPlacesKernel<T, 1>;
     LaunchCuda(stream, grid, kernel, n, indices, first, starts.data<int32_t>(), places.data<int32_t>(),
-               src.data<T>(), y.data<T>());
+               src.data<T>(), ConvertElement<SumType<T>>(start), y.data<T>());
   });
 }
 
 void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
-                    const Tensor& index, int64_t first) {
+                    const Tensor& index, int64_t first, double start) {
   if (y.num_elements() == 0) return;
   const SumExtents n(y, src, dim);
   VisitSummed(y.dtype(), [&](auto tag) {
@@ -229,7 +236,7 @@ void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& s
     // Sums of halves grow in memory here, so that memory must be float; the copy at the end rounds them once.
     const bool direct = std::is_same_v<T, C>;
     const Tensor sums = direct ? y : Tensor::Empty(call.context.allocator, kDTypeOf<C>, y.shape());
-    FillTensor(sums, 0);
+    FillTensor(sums, start);
     if (n.terms > 0) {
       LaunchCuda(KernelStream(call), GridOver(n.outer * n.inner), SumColumnsKernel<T>, n,
                  index.data<int64_t>(), first, src.data<T>(), sums.data<C>());

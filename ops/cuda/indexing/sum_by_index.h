@@ -6,8 +6,8 @@
 
 namespace weft {
 
-// y[o, v, k] = the sum of src[o, j, k] over the j with index[j] = first + v, in ascending order: gradients of
-// rows that a list selected. Indices outside y's range are another rank's. Halves are added in float and
+// y[o, v, k] = the sum of src[o, j, k] over the j with index[j] = first + v, in ascending order, from `start` on: gradients
+// of rows that a list selected. Indices outside y's range are another rank's. Halves are added in float and
 // rounded once; integers wrap.
 //
 // Shape: index is a row-major i64 list; y and src are row-major and differ in dim `dim` only; o runs over the
@@ -15,12 +15,12 @@ namespace weft {
 // Cost:  the list is sorted by counting, with integer atomics, whose order shows nowhere: the places of one
 //        index are then put in order. Workspace of two numbers per slot and one per place.
 void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
-                   const Tensor& index, int64_t first);
+                   const Tensor& index, int64_t first, double start = 0);
 
 // y[o, v, k] = the sum of src[o, j, k] over the j with index[o, j, k] = first + v, in ascending order; as
 // above, but the index is a block of src's shape. One thread adds up a column (o, k).
 void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
-                    const Tensor& index, int64_t first);
+                    const Tensor& index, int64_t first, double start = 0);
 
 }  // namespace weft
 

@@ -127,6 +127,45 @@ TEST(IndexFunctionsTest, IntegersAndBools) {
   });
 }
 
+// A -0.0 to which nothing is added, or -0.0 alone, stays one, as in PyTorch; gradients are +0 where nothing comes from.
+TEST(IndexFunctionsTest, NegativeZerosStay) {
+  for (const std::string mesh : {"", "a=2"}) {
+    OnMesh(mesh, [&](const Context& context) {
+      const bool splits = !mesh.empty();
+      for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+        const auto expect = [&](const DTensor& y, const std::vector<double>& expected, const char* what) {
+          EXPECT_TRUE(SameBits(y.FullTensor(), FromDoubles(dtype, y.shape(), expected)))
+              << what << " of " << dtype << " on '" << mesh << "'";
+        };
+        const Tensor full = FromDoubles(dtype, {4}, {-0.0, -0.0, -0.0, 5});
+        const DTensor x = Lay(context, full, splits ? "[a]" : "[-]").RequiresGrad();
+        const DTensor src = Lay(context, FromDoubles(dtype, {3}, {-0.0, 0.0, -5}), "[-]");
+        const DTensor index = Lay(context, Tensor::FromValues<int64_t>({3}, {1, 2, 3}), "[-]");
+        const std::vector<double> sums = {-0.0, -0.0, 0.0, 0.0};
+        expect(IndexAdd(x, 0, index, src), sums, "IndexAdd");
+        expect(ScatterAdd(x, 0, index, src), sums, "ScatterAdd");
+        expect(ScatterReduce(x, 0, index, src), sums, "sum");
+        expect(ScatterReduce(x, 0, index, src, {.reduction = ScatterReduction::kMean}), sums, "mean");
+        const DTensor copied = IndexCopy(x, 0, index, src);
+        expect(copied, {-0.0, -0.0, 0.0, -5}, "IndexCopy");
+        Backward(Sum(copied));
+        expect(x.grad(), {1, 0, 0, 0}, "gradient of IndexCopy");
+        const DTensor y = Lay(context, full, splits ? "[a]" : "[-]").RequiresGrad();
+        Backward(Sum(IndexSelect(y, 0, index)));
+        expect(y.grad(), {0, 1, 1, 1}, "gradient of IndexSelect");
+        // Shorter than x in the other dim.
+        const DTensor one = Lay(context, Tensor::FromValues<int64_t>({1, 1}, {0}), "[-, -]");
+        const DTensor term = Lay(context, FromDoubles(dtype, {1, 1}, {-0.0}), "[-, -]");
+        const std::vector<double> zeros(4, -0.0);
+        for (const char* layout : {"[a, -]", "[-, a]"}) {
+          const DTensor block = Lay(context, FromDoubles(dtype, {2, 2}, zeros), splits ? layout : "[-, -]");
+          expect(ScatterAdd(block, 0, one, term), zeros, "ScatterAdd of a part");
+        }
+      }
+    });
+  }
+}
+
 // What a function moves, and how many bytes of it, all ranks together.
 struct Moved {
   std::string text;
