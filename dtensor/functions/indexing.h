@@ -19,7 +19,7 @@ DTensor IndexSelect(const DTensor& x, int dim, const DTensor& index);
 // x with src[..., j, ...] added at index[j]; of an index listed twice, both are.
 DTensor IndexAdd(const DTensor& x, int dim, const DTensor& index, const DTensor& src);
 // x with src[..., j, ...] put at index[j].
-// Errors: InvalidArgument for an index listed twice.
+// Errors: InvalidArgument for an index listed twice. On a GPU its elements are NaN, or in integers the sum.
 DTensor IndexCopy(const DTensor& x, int dim, const DTensor& index, const DTensor& src);
 
 // y[o, j, k] = x[o, index[o, j, k], k], of index's shape; in the other dims, index may be shorter than x.

@@ -52,7 +52,7 @@ struct IndexZeroAttributes {
 //
 // Layout: every dim of x may be split; the index is whole.
 // Errors: besides, InvalidArgument from the kernel for an index that is listed twice: what is put there
-//         afterwards would depend on the order.
+//         afterwards would depend on the order. On CUDA its places are nan (0 in integers) instead.
 extern const Op<IndexZeroAttributes> kIndexZero;
 
 }  // namespace weft

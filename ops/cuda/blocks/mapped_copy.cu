@@ -43,7 +43,7 @@ struct MappedLoop {
     if (global < 0 || global >= x_global) return kNowhere;
     local = global - x_offset;
     if (local < 0 || local >= x_extent) return kElsewhere;
-    return source.hidden != nullptr && source.hidden[local] != 0 ? kNowhere : kHere;
+    return kHere;
   }
 };
 

@@ -13,9 +13,9 @@ namespace weft {
 // How pieces of a tensor become pieces of a rearranged one, one dim at a time, as ops/cpu/spans/dim_maps.h
 // has it, but by numbers that a kernel evaluates.
 
-// Where along one dim the global index `i` of y comes from: x's global index factor * i + shift, taken modulo
-// `wrap` if that is positive, over `divisor`, and nowhere if that does not divide it; if `indices` is not null, indices[i - y's offset] on the device instead. With
-// `hidden` not null, x's local elements whose flag is set count as outside x.
+// Where along one dim the global index `i` of y comes from: x's global index factor * i + shift, taken modulo `wrap` if that is
+// positive, over `divisor`, and nowhere if that does not divide it; if `indices` is not null, indices[i - y's offset] on the
+// device instead.
 struct CudaDimSource {
   bool is_mapped = false;  // false: the dim stays as it is, piece by piece
   int64_t factor = 1;
@@ -23,7 +23,6 @@ struct CudaDimSource {
   int64_t wrap = 0;
   int64_t divisor = 1;
   const int64_t* indices = nullptr;
-  const uint8_t* hidden = nullptr;
 };
 
 // y[i, j, ...] = x[sources[0](i), sources[1](j), ...]; `nowhere` where that is outside the whole of x, else

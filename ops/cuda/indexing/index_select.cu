@@ -14,12 +14,14 @@
 namespace weft {
 namespace {
 
-// hidden[index[j] - first] = 1; several threads may write the same.
-__global__ void HideKernel(const int64_t* index, int64_t count, int64_t first, int64_t extent,
-                           uint8_t* hidden) {
-  ForEachOfGrid(count, [&](int64_t j) {
-    const int64_t local = index[j] - first;
-    if (local >= 0 && local < extent) hidden[local] = 1;
+// x but for the places of the dim that a list names: `zero` at those that it names once, `bad` at those that it names more
+// often. `counts` says how often, for the `slots` of the dim.
+template <class T>
+__global__ void ZeroKernel(const int* counts, int64_t slots, int64_t inner, const T* x, T zero, T bad, T* y,
+                           int64_t count) {
+  ForEachOfGrid(count, [&](int64_t i) {
+    const int visits = counts[i / inner % slots];
+    y[i] = visits == 0 ? x[i] : visits == 1 ? zero : bad;
   });
 }
 
@@ -43,23 +45,23 @@ void IndexAdd(const KernelCall<IndexAddAttributes, NoScalars>& call) {
                 EmptyPlace(call.attributes().to_add));
 }
 
-// An index that is listed twice is hidden once: the CPU's kernel refuses it, which would have to wait here.
+// The CPU's kernel refuses an index that is listed twice; here, where the host does not wait, it is a bad one.
 void IndexZero(const KernelCall<IndexZeroAttributes, NoScalars>& call) {
   const int dim = call.attributes().dim;
-  const ShardBox& x = call.input_boxes[0];
-  if (call.outputs[0].num_elements() == 0) return;
+  const Tensor& y = call.outputs[0];
+  if (y.num_elements() == 0) return;
+  const Tensor x = CudaDense(call.inputs[0], call.context.allocator);
   const Tensor index = CudaIndices(call.inputs[1], call.context.allocator);
-  const Tensor hidden = Tensor::Empty(call.context.allocator, DType::kU8, {x.shape[dim]});
-  FillTensor(hidden, 0);
-  if (index.num_elements() > 0) {
-    LaunchCuda(KernelStream(call), GridOver(index.num_elements()), HideKernel, index.data<int64_t>(),
-               index.num_elements(), x.offset[dim], x.shape[dim], hidden.data<uint8_t>());
-  }
-  std::vector<CudaDimSource> sources(x.shape.ndim());
-  sources[dim].is_mapped = true;
-  sources[dim].hidden = hidden.data<uint8_t>();
-  CudaMappedCopy(call, call.inputs[0], x, call.outputs[0], call.output_boxes[0], sources,
-                 EmptyPlace(call.attributes().to_add));
+  const int64_t slots = y.shape()[dim];
+  const Tensor counts = CudaCountPlaces(call, index, call.input_boxes[0].offset[dim], slots);
+  int64_t inner = 1;
+  for (int d = dim + 1; d < y.ndim(); ++d) inner *= y.shape()[d];
+  VisitDType(y.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    LaunchCuda(KernelStream(call), GridOver(y.num_elements()), ZeroKernel<T>, counts.data<int32_t>(), slots,
+               inner, x.data<T>(), ConvertElement<T>(EmptyPlace(call.attributes().to_add)), BadElement<T>(),
+               y.data<T>(), y.num_elements());
+  });
 }
 
 const RegisterKernel kRegisterSelect(kIndexSelect, DeviceType::kCuda, IndexSelect);

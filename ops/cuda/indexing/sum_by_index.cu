@@ -193,6 +193,16 @@ void VisitSummed(DType dtype, const Function& function) {
 
 }  // namespace
 
+Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, int64_t first, int64_t slots) {
+  const Tensor counts = Tensor::Empty(call.context.allocator, DType::kI32, {slots});
+  FillTensor(counts, 0);
+  if (index.num_elements() > 0 && slots > 0) {
+    LaunchCuda(KernelStream(call), GridOver(index.num_elements()), CountPlacesKernel, index.data<int64_t>(),
+               index.num_elements(), first, slots, counts.data<int32_t>());
+  }
+  return counts;
+}
+
 void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
                    const Tensor& index, int64_t first, double start) {
   if (y.num_elements() == 0) return;
@@ -201,14 +211,11 @@ void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& sr
   WEFT_CHECK(n.terms <= std::numeric_limits<int>::max(), n.terms, " indices");
   const CudaStreamRef stream = KernelStream(call);
   const auto& allocator = call.context.allocator;
-  const Tensor counts = Tensor::Empty(allocator, DType::kI32, {n.slots});
+  const Tensor counts = CudaCountPlaces(call, index, first, n.slots);
   const Tensor starts = Tensor::Empty(allocator, DType::kI32, {n.slots + 1});
   const Tensor next = Tensor::Empty(allocator, DType::kI32, {n.slots});
   const Tensor places = Tensor::Empty(allocator, DType::kI32, {n.terms});
   const int64_t* const indices = index.data<int64_t>();
-  FillTensor(counts, 0);
-  LaunchCuda(stream, GridOver(n.terms), CountPlacesKernel, indices, n.terms, first, n.slots,
-             counts.data<int32_t>());
   LaunchCuda(stream, {.blocks = 1, .threads = kScanThreads}, ScanCountsKernel, counts.data<int32_t>(),
              n.slots, starts.data<int32_t>(), next.data<int32_t>());
   LaunchCuda(stream, GridOver(n.terms), PutPlacesKernel, indices, n.terms, first, n.slots,

@@ -6,6 +6,11 @@
 
 namespace weft {
 
+// For each v of [0, slots), i32: how many j have index[j] = first + v. Others are another rank's.
+//
+// Shape: index is a row-major i64 list.
+Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, int64_t first, int64_t slots);
+
 // y[o, v, k] = the sum of src[o, j, k] over the j with index[j] = first + v, in ascending order, from `start` on: gradients
 // of rows that a list selected. Indices outside y's range are another rank's. Halves are added in float and
 // rounded once; integers wrap.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
@@ -294,6 +295,36 @@ TEST_F(LargeKernelsTest, SumsByIndex) {
           NoScalars());
   Compare(kScatterSum, {{DType::kI64, {2, 90, 3}, 0, 5}, {DType::kF16, {2, 90, 3}}},
           ScatterSumAttributes{.dim = 1, .extent = 5}, NoScalars());
+}
+
+// The CPU refuses such a list (tests/ops/indexing/gather_test.cc). Of a whole dim, and of the piece of its last two.
+TEST_F(LargeKernelsTest, AnIndexThatIsListedTwiceGivesNan) {
+  const Tensor list = CloneTensor(Tensor::FromValues<int64_t>({3}, {3, 1, 3}), cuda_);
+  const std::vector<double> values = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32}) {
+    const double bad = IsFloating(dtype) ? NAN : 0;
+    const auto as = [&](const std::vector<double>& elements) {
+      return CastTensor(Tensor::FromValues<double>({2, 4, 2}, elements), dtype, cpu_);
+    };
+    const Tensor x = CloneTensor(as(values), cuda_);
+    for (const bool to_add : {false, true}) {
+      const double zero = to_add ? -0.0 : 0.0;
+      const Tensor expected = as({1, 2, zero, zero, 5, 6, bad, bad, 9, 10, zero, zero, 13, 14, bad, bad});
+      const IndexZeroAttributes attributes = {.dim = 1, .to_add = to_add};
+      const NoScalars scalars;
+      for (const int64_t first : {0, 2}) {
+        KernelContext context = {pool_, cuda_};
+        const int64_t length = 4 - first;
+        const ShardBox box = {{2, 4, 2}, {0, first, 0}, {2, length, 2}};
+        const std::vector<Piece> pieces = {{x.Slice(1, first, length), box}, {list, WholeBox({3})}};
+        const std::vector<Tensor> y = RunKernel(kIndexZero, context, pieces, {box}, &attributes, &scalars);
+        EXPECT_EQ(Difference(OnHost(y[0]), CloneTensor(expected.Slice(1, first, length), cpu_),
+                             {.signed_zeros = true}),
+                  "")
+            << dtype << ", from " << first;
+      }
+    }
+  }
 }
 
 TEST_F(LargeKernelsTest, SortOfLongRows) {
