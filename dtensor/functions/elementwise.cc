@@ -55,4 +55,9 @@ DTensor Cast(const DTensor& x, DType dtype) {
   return Call(kCast, {x.Redistribute(whole)}, {.dtype = dtype});
 }
 
+DTensor Convert(const DTensor& x, DType dtype) {
+  if (IsFloating(dtype)) return Cast(x, dtype);
+  return x.dtype() == dtype ? x : Call(kConvert, {x.Detach()}, {.dtype = dtype});
+}
+
 }  // namespace weft

@@ -67,6 +67,10 @@ DTensor Sigmoid(const DTensor& x);
 // Cost:   where integers or bools are Partial, their all-reduce first: what they add up to wraps, which floats do not.
 // Errors: InvalidArgument for a dtype that is not floating.
 DTensor Cast(const DTensor& x, DType dtype);
+// x in any dtype. To a floating one it is Cast, with its gradient; others carry none. Floats go to integers toward zero, cut to
+// their range, nan to 0; integers to integers modulo 2^bits; whatever is not 0, nan too, is true.
+// Layout: to integers and bools, x Partial is reduced first.
+DTensor Convert(const DTensor& x, DType dtype);
 
 }  // namespace weft
 

@@ -1,7 +1,8 @@
 #include "dtensor/functions/reduce.h"
 
 #include "dtensor/dispatch.h"
-#include "ops/elementwise/cast.h"
+#include "dtensor/functions/elementwise.h"
+#include "dtensor/functions/shape.h"
 #include "ops/reduce/argmax.h"
 #include "ops/reduce/cum_prod.h"
 #include "ops/reduce/log_sum_exp.h"
@@ -25,16 +26,10 @@ DTensor Reduce(const Op<ReduceAttributes>& op, const DTensor& x, const std::vect
   return Call(op, {x}, {.dims = MaskOf(dims, x.ndim(), what), .keepdims = keep_dims});
 }
 
-DTensor ToBool(const DTensor& x) {
-  return x.dtype() == DType::kBool ? x : Call(kConvert, {x.Detach()}, {.dtype = DType::kBool});
-}
-
-DTensor Vary(const Op<VarianceAttributes>& op, const DTensor& x, const std::vector<int>& dims,
-             const VarianceOptions& options, absl::string_view what) {
-  return Call(op, {x},
-              {.dims = MaskOf(dims, x.ndim(), what),
-               .keepdims = options.keep_dims,
-               .correction = options.correction});
+VarianceAttributes AttributesOf(const DTensor& x, const std::vector<int>& dims,
+                                const VarianceOptions& options, absl::string_view what) {
+  return {
+      .dims = MaskOf(dims, x.ndim(), what), .keepdims = options.keep_dims, .correction = options.correction};
 }
 
 }  // namespace
@@ -60,11 +55,11 @@ DTensor Prod(const DTensor& x, const std::vector<int>& dims, bool keep_dims) {
 }
 
 DTensor Any(const DTensor& x, const std::vector<int>& dims, bool keep_dims) {
-  return Reduce(kReduceMax, ToBool(x), dims, keep_dims, "Any");
+  return Reduce(kReduceMax, Convert(x, DType::kBool), dims, keep_dims, "Any");
 }
 
 DTensor All(const DTensor& x, const std::vector<int>& dims, bool keep_dims) {
-  return Reduce(kReduceMin, ToBool(x), dims, keep_dims, "All");
+  return Reduce(kReduceMin, Convert(x, DType::kBool), dims, keep_dims, "All");
 }
 
 DTensor Argmax(const DTensor& x, int dim, bool keep_dim) {
@@ -76,11 +71,18 @@ DTensor Argmin(const DTensor& x, int dim, bool keep_dim) {
 }
 
 DTensor Var(const DTensor& x, const std::vector<int>& dims, const VarianceOptions& options) {
-  return Vary(kVariance, x, dims, options, "Var");
+  return Call(kVariance, {x}, AttributesOf(x, dims, options, "Var"));
 }
 
 DTensor Std(const DTensor& x, const std::vector<int>& dims, const VarianceOptions& options) {
-  return Vary(kStd, x, dims, options, "Std");
+  return Call(kStd, {x}, AttributesOf(x, dims, options, "Std"));
+}
+
+VarianceAndMean VarMean(const DTensor& x, const std::vector<int>& dims, const VarianceOptions& options) {
+  const DTensors outputs = CallAll(kVariance, {x}, AttributesOf(x, dims, options, "VarMean"));
+  // The op's mean keeps the reduced dims, and is f32 of halves.
+  const DTensor mean = Cast(outputs[1], x.dtype());
+  return {outputs[0], options.keep_dims ? mean : Reshape(mean, outputs[0].shape())};
 }
 
 DTensor Norm(const DTensor& x, double p, const std::vector<int>& dims, bool keep_dims) {

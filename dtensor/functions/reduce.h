@@ -8,8 +8,8 @@
 // Reductions over `dims` (negative from the end; none listed: all), and what else walks along a dim.
 //
 // Layout: nothing is gathered along a split dim. Sum, Mean, Max, Min, Prod, Any and All leave a Partial; the
-//         others all-reduce one or two numbers for each result (Argmax, Var, Std, Norm, LogSumExp), or gather
-//         one for each result and piece (CumSum, CumProd). Only the gradient of CumProd gathers the dim.
+//         others all-reduce one or two numbers for each result (Argmax, Var, Std, VarMean, Norm, LogSumExp), or
+//         gather one for each result and piece (CumSum, CumProd). Only the gradient of CumProd gathers the dim.
 // Dtypes: results keep the operand's, unless said; the ops' headers have the rest (ops/reduce/reduce.h,
 //         argmax.h, variance.h, vector_norm.h, log_sum_exp.h, scan.h, cum_prod.h). All but Any, All, Argmax
 //         and Argmin are differentiable.
@@ -40,6 +40,13 @@ struct VarianceOptions {
 };
 DTensor Var(const DTensor& x, const std::vector<int>& dims = {}, const VarianceOptions& options = {});
 DTensor Std(const DTensor& x, const std::vector<int>& dims = {}, const VarianceOptions& options = {});
+// What Var and Mean give, for the price of Var: it needs the mean anyway.
+struct VarianceAndMean {
+  DTensor variance;
+  DTensor mean;
+};
+VarianceAndMean VarMean(const DTensor& x, const std::vector<int>& dims = {},
+                        const VarianceOptions& options = {});
 
 // (sum |x|^p)^(1 / p); inf, -inf and 0 as in PyTorch's vector_norm.
 DTensor Norm(const DTensor& x, double p = 2, const std::vector<int>& dims = {}, bool keep_dims = false);

@@ -11,13 +11,10 @@
 #include "dtensor/functions/select.h"
 #include "dtensor/functions/shape.h"
 #include "dtensor/functions/sort.h"
-#include "ops/elementwise/cast.h"
 #include "ops/indexing/gather.h"
 
 namespace weft {
 namespace {
-
-DTensor Convert(const DTensor& x, DType dtype) { return Call(kConvert, {x.Detach()}, {.dtype = dtype}); }
 
 void RequireCapacity(absl::string_view what, const Capacity& capacity) {
   WEFT_REQUIRE(capacity.extent >= 0, what, ": expected a capacity of at least 0, got ", capacity.extent);

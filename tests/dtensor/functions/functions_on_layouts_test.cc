@@ -322,5 +322,35 @@ TEST(FunctionsOnLayoutsTest, CastOfWhatIsNotFloatingReducesFirst) {
   });
 }
 
+TEST(FunctionsOnLayoutsTest, ConvertIsToAnyDtype) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor floats = FromDoubles(DType::kF32, {6}, {-2.75, -0.5, 0, 0.5, 3e9, nan});
+  const Tensor integers = FromDoubles(DType::kI64, {4}, {-1, 0, 256, 5});
+  for (const char* layout : {"[-]", "[a]"}) {
+    OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+      const auto expect = [&](const Tensor& full, DType dtype, const std::vector<double>& expected) {
+        const DTensor y = Convert(Lay(context, full, layout), dtype);
+        EXPECT_EQ(LayoutText(y), layout);
+        EXPECT_TRUE(SameBits(y.FullTensor(), FromDoubles(dtype, full.shape(), expected))) << dtype;
+      };
+      expect(floats, DType::kI32, {-2, 0, 0, 0, std::numeric_limits<int32_t>::max(), 0});
+      expect(floats, DType::kI64, {-2, 0, 0, 0, 3e9, 0});
+      expect(floats, DType::kU8, {0, 0, 0, 0, 255, 0});
+      expect(floats, DType::kBool, {1, 1, 0, 1, 1, 1});
+      expect(integers, DType::kU8, {255, 0, 0, 5});
+      expect(integers, DType::kBool, {1, 0, 1, 1});
+      expect(integers, DType::kF32, {-1, 0, 256, 5});
+      // Terms that add up to 0 are not 0.
+      const DTensor partial = Convert(Lay(context, integers, "[-] P{a}"), DType::kBool);
+      EXPECT_TRUE(SameBits(partial.FullTensor(), FromDoubles(DType::kBool, {4}, {1, 0, 1, 1})));
+      const DTensor x = Lay(context, floats, layout).RequiresGrad();
+      EXPECT_EQ(Convert(x, DType::kF32).impl(), x.impl());
+      EXPECT_FALSE(Convert(x, DType::kI32).requires_grad());
+      Backward(Sum(Convert(x, DType::kF64)));
+      EXPECT_EQ(x.grad().FullTensor().ToVector<double>(), std::vector<double>(6, 1));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -39,6 +39,8 @@ std::vector<Named> Differentiable(int dim) {
       {"Var", [=](const DTensor& x) { return Var(x, {dim}); }},
       {"Var of all", [](const DTensor& x) { return Var(x, {}, {.correction = 0}); }},
       {"Std", [=](const DTensor& x) { return Std(x, {dim}, {.keep_dims = true}); }},
+      {"VarMean", [=](const DTensor& x) { return Sub(VarMean(x, {dim}).variance, VarMean(x, {dim}).mean); }},
+      {"Mean of VarMean", [](const DTensor& x) { return VarMean(x, {}, {.keep_dims = true}).mean; }},
       {"Norm", [=](const DTensor& x) { return Norm(x, 2, {dim}); }},
       {"Norm of 1", [=](const DTensor& x) { return Norm(x, 1, {dim}); }},
       {"Norm of inf", [=](const DTensor& x) { return Norm(x, kInf, {dim}, /*keep_dims=*/true); }},
@@ -194,6 +196,32 @@ TEST(ReductionsTest, EmptyAndExtremeRows) {
                          floats({1}, {5e30f}), 1e-6));
     EXPECT_FALSE(full({1, 0}, {}, [](const DTensor& x) { return Any(x); }).ToVector<bool>()[0]);
     EXPECT_TRUE(full({1, 0}, {}, [](const DTensor& x) { return All(x); }).ToVector<bool>()[0]);
+  });
+}
+
+TEST(ReductionsTest, VarMeanGivesWhatVarAndMeanDo) {
+  const Tensor full = RandomF64({3, 4, 5}, 9);
+  OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+    for (const std::vector<int>& dims : {std::vector<int>{}, {1}, {0, -1}}) {
+      for (const bool keep_dims : {false, true}) {
+        const VarianceOptions options = {.correction = 0.5, .keep_dims = keep_dims};
+        const DTensor x = Lay(context, full, "[-, -, -]").RequiresGrad();
+        const DTensor z = Lay(context, full, "[-, -, -]").RequiresGrad();
+        const auto [variance, mean] = VarMean(x, dims, options);
+        const DTensor var_alone = Var(z, dims, options), mean_alone = Mean(z, dims, keep_dims);
+        EXPECT_TRUE(SameBits(variance.FullTensor(), var_alone.FullTensor()));
+        EXPECT_TRUE(AllClose(mean.FullTensor(), mean_alone.FullTensor(), 1e-15));
+        Backward(Sum(variance * 3 + Exp(mean)));
+        Backward(Sum(var_alone * 3 + Exp(mean_alone)));
+        EXPECT_TRUE(AllClose(x.grad().FullTensor(), z.grad().FullTensor(), 1e-14));
+      }
+    }
+    const VarianceAndMean halves = VarMean(Full(context, DType::kBF16, {2, 8}, 1.5), {1});
+    EXPECT_EQ(halves.variance.ToString(), "bf16[2] [-]");
+    EXPECT_EQ(halves.mean.ToString(), "bf16[2] [-]");
+    EXPECT_EQ(halves.mean.FullTensor().ToVector<float>(), (std::vector<float>{1.5, 1.5}));
+    EXPECT_THAT(ErrorOf([&] { VarMean(Lay(context, full, "[-, -, -]"), {3}); }),
+                testing::HasSubstr("VarMean"));
   });
 }
 
