@@ -3,7 +3,6 @@
 #include <cmath>
 #include <optional>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -127,10 +126,9 @@ std::optional<double> Optimizer(const DeepSpeedOptimizer& optimizer, Flags& flag
   return optimizer.lr.value_or(defaults.lr);
 }
 
-// `lr`: the optimizer's, or as the flag has it.
-void Scheduler(const DeepSpeedScheduler& scheduler, double lr, Flags& flags) {
-  const double peak = scheduler.warmup_max_lr.value_or(lr);
-  flags.Set("lr", std::optional(peak));
+// `lr`: the optimizer's; nothing for "auto". A rate that the file does not say is not set: a run that goes on has one.
+void Scheduler(const DeepSpeedScheduler& scheduler, const std::optional<double>& lr, Flags& flags) {
+  flags.Set("lr", scheduler.warmup_max_lr ? scheduler.warmup_max_lr : lr);
   if (!scheduler.auto_warmup) flags.Set("warmup", std::optional(scheduler.warmup_num_steps.value_or(1000)));
   flags.Set("steps", scheduler.total_num_steps);
   // No floor that is a copy of the peak: the peak may be another flag's.
@@ -158,10 +156,8 @@ std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text,
   if (config.zero_optimization) Zero(*config.zero_optimization, mesh, ParseDevice(value_of("device")), flags);
   std::optional<double> lr;
   if (config.optimizer) lr = Optimizer(*config.optimizer, flags);
-  double flag_lr = 0;
-  WEFT_REQUIRE(absl::SimpleAtod(value_of("lr"), &flag_lr), "--lr=", value_of("lr"), ": expected a number");
   if (config.scheduler) {
-    Scheduler(*config.scheduler, lr.value_or(flag_lr), flags);
+    Scheduler(*config.scheduler, lr, flags);
   } else if (lr) {
     flags.Set("lr", lr);
     flags.Set("warmup", std::string("0"));

@@ -17,7 +17,7 @@ TEST(CudaGptDeepSpeedTest, NvmeIsNotForGpus) {
                                           R"(": {"device": "nvme", "nvme_path": "/nvme"}}})");
     const auto translate = [&](const std::string& device) {
       const std::map<std::string, std::string> flags = {
-          {"mesh", "dp=2"}, {"mesh_choices", ""}, {"backend", "local"}, {"lr", "0.001"}, {"device", device}};
+          {"mesh", "dp=2"}, {"mesh_choices", ""}, {"backend", "local"}, {"device", device}};
       std::map<std::string, std::string> given;
       const auto value_of = [&](absl::string_view flag) { return flags.at(std::string(flag)); };
       for (const FlagValue& value : GptFlagsFromDeepSpeed(text, value_of)) given[value.flag] = value.value;

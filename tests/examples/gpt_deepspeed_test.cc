@@ -22,11 +22,10 @@ namespace {
 
 using Flags = std::map<std::string, std::string>;
 
-// What a file says on a mesh, with a learning rate of 0.001 otherwise.
+// What a file says on a mesh.
 Flags FlagsOf(const std::string& text, const std::string& mesh = "dp=2") {
   Flags flags;
-  const Flags others = {
-      {"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"lr", "0.001"}, {"device", "cpu"}};
+  const Flags others = {{"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"device", "cpu"}};
   const auto value_of = [&](absl::string_view flag) { return others.at(std::string(flag)); };
   for (const FlagValue& given : GptFlagsFromDeepSpeed(text, value_of)) flags[given.flag] = given.value;
   return flags;
@@ -178,6 +177,23 @@ TEST(GptDeepSpeedTest, AWarmUpThatIsLeftOutIsDeepSpeeds) {
   EXPECT_EQ(warmup_of(""), "1000");
   EXPECT_EQ(warmup_of(R"(, "warmup_num_steps": 7)"), "7");
   EXPECT_EQ(warmup_of(R"(, "warmup_num_steps": "auto")"), "none");
+}
+
+// A flag that a file sets counts as given, before the rate that a run which goes on was saved with: a file that leaves the rate
+// to the program says none.
+TEST(GptDeepSpeedTest, AScheduleOfARateThatIsAutoSaysNone) {
+  const auto flags_of = [](const std::string& lr, const std::string& peak) {
+    return FlagsOf(
+        absl::StrCat(R"({"optimizer": {"type": "AdamW", "params": {"betas": "auto", "weight_decay": "auto",
+                                    "lr": )",
+                     lr, R"(}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear",
+                                    "warmup_num_steps": "auto", "warmup_max_lr": )",
+                     peak, "}}}"));
+  };
+  EXPECT_EQ(flags_of(R"("auto")", R"("auto")"), (Flags{{"optimizer", "adamw"}, {"schedule_lr", "constant"}}));
+  EXPECT_EQ(flags_of("0.5", R"("auto")").at("lr"), "0.5");
+  EXPECT_EQ(flags_of(R"("auto")", "0.25").at("lr"), "0.25");
+  EXPECT_EQ(flags_of("0.5", "0.25").at("lr"), "0.25");
 }
 
 // Another rate, of the command line or of a file after it, stays as well; a floor above the rate is refused.
