@@ -77,6 +77,17 @@ SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& 
   return flags;
 }
 
+// What --batch_policy makes of the rates, whose flags have been restored; as ApplyBatchPolicy.
+void ScaleRates(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
+  const auto batch = saved.flags.find("batch");
+  const bool is_other_batch = batch != saved.flags.end() && batch->second != Flag("batch").CurrentValue();
+  if (is_other_batch && !parsed.Given("lr")) FixFloor();
+  std::vector<std::string> rates = {"lr"};
+  // A floor that is a share of the rate follows it by itself.
+  if (NumberOf(ResumableFlags(scales_loss), "min_lr") >= 0) rates.push_back("min_lr");
+  ApplyBatchPolicy(saved.flags, parsed, rates);
+}
+
 // Before checkpoints had a format of flags, --min_lr had a default of 0.0001, which was taken as not given.
 void ReadOlderFlags(SafetensorsMetadata& flags) {
   const auto floor = flags.find("min_lr");
@@ -155,19 +166,14 @@ SafetensorsMetadata ResumableFlags(bool scales_loss) {
 void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
   RestoreFlags(FlagsFor(saved, parsed, scales_loss), parsed,
                {std::begin(kModelFlags), std::end(kModelFlags)});
+  if (Flag("batch_policy").CurrentValue() != "keep") ScaleRates(saved, parsed, scales_loss);
 }
 
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
   std::vector<std::string> fixed(std::begin(kModelFlags), std::end(kModelFlags));
   fixed.insert(fixed.end(), {"seed", "val_fraction", "shuffle"});
   RestoreFlags(FlagsFor(saved, parsed, scales_loss), parsed, fixed);
-  const auto batch = saved.flags.find("batch");
-  const bool is_other_batch = batch != saved.flags.end() && batch->second != Flag("batch").CurrentValue();
-  if (is_other_batch && !parsed.Given("lr")) FixFloor();
-  std::vector<std::string> rates = {"lr"};
-  // A floor that is a share of the rate follows it by itself.
-  if (NumberOf(ResumableFlags(scales_loss), "min_lr") >= 0) rates.push_back("min_lr");
-  ApplyBatchPolicy(saved.flags, parsed, rates);
+  ScaleRates(saved, parsed, scales_loss);
 }
 
 void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,

@@ -45,9 +45,11 @@ GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts);
 SafetensorsMetadata ResumableFlags(bool scales_loss);
 
 // Sets each flag of the checkpoint that the command line did not give: of a file that was saved, and of a folder in which a
-// run goes on. `scales_loss`: whether the run that goes on scales its loss; another takes over nothing of a scale.
+// run goes on. With another batch --batch_policy=linear and sqrt scale the rates. `scales_loss`: whether the run that goes on
+// scales its loss; another takes over nothing of a scale.
 // Errors: InvalidArgument for a flag that shapes the model and was given another value: what was saved wins. Of a folder
-//         also for the seed, the share of text for validation and, unless --batch_policy says otherwise, the batch.
+//         also for the seed, the share of text for validation and, under --batch_policy=keep, the batch; of a file another
+//         batch is taken then, and the rates stay.
 void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
 

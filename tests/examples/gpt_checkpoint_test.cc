@@ -36,10 +36,14 @@ GptCheckpointInfo InfoOf(const SafetensorsMetadata& flags) {
   return info;
 }
 
-// The rates of a run that goes on in the folder of one that kept `flags`.
-WarmupCosine Rates(const SafetensorsMetadata& flags, const Arguments& arguments) {
+// What restores flags: of a run that goes on in a folder, or from a file.
+using Restore = decltype(&RestoreGptRun);
+
+// The rates of a run that goes on from one that kept `flags`.
+WarmupCosine Rates(const SafetensorsMetadata& flags, const Arguments& arguments,
+                   Restore restore = &RestoreGptRun) {
   const absl::FlagSaver saver;
-  RestoreGptRun(InfoOf(flags), Parse(arguments), /*scales_loss=*/false);
+  restore(InfoOf(flags), Parse(arguments), /*scales_loss=*/false);
   return GptRunFromFlags(/*tokenizer_vocabulary=*/256).schedule;
 }
 
@@ -66,6 +70,23 @@ TEST(GptCheckpointTest, TheFloorOfARunThatGoesOn) {
   EXPECT_DOUBLE_EQ(Rates(none, {"--batch=24", "--batch_policy=linear", "--lr=2e-4"}).floor, 2e-5);
   EXPECT_DOUBLE_EQ(Rates(none, {"--min_lr_ratio=0.5"}).floor, 3e-4);
   EXPECT_DOUBLE_EQ(Rates(none, {"--min_lr=1e-4"}).floor, 1e-4);
+}
+
+// From a file a policy scales as in a folder; without one the batch may be another, and the rates stay.
+TEST(GptCheckpointTest, ABatchPolicyHoldsForAFile) {
+  const auto rates = [](const Arguments& saved, const Arguments& arguments) {
+    return Rates(Saved(saved), arguments, &RestoreGptFlags);
+  };
+  const Arguments none = {"--lr=6e-4"}, number = {"--lr=6e-4", "--min_lr=1e-4"};
+  const Arguments linear = {"--batch=24", "--batch_policy=linear"};
+  EXPECT_DOUBLE_EQ(rates(none, linear).peak, 1.2e-3);
+  EXPECT_DOUBLE_EQ(rates(none, linear).floor, 1.2e-4);
+  EXPECT_DOUBLE_EQ(rates(number, linear).floor, 2e-4);
+  EXPECT_DOUBLE_EQ(rates(none, {"--batch=48", "--batch_policy=sqrt"}).peak, 1.2e-3);
+  EXPECT_DOUBLE_EQ(rates(none, {"--batch=24", "--batch_policy=linear", "--lr=2e-4"}).peak, 2e-4);
+  EXPECT_DOUBLE_EQ(rates(none, {"--batch_policy=linear"}).peak, 6e-4);
+  EXPECT_DOUBLE_EQ(rates(none, {"--batch=24"}).peak, 6e-4);
+  EXPECT_DOUBLE_EQ(rates(none, {"--batch=24"}).floor, 6e-5);
 }
 
 // Before --min_lr had -1 for a floor that follows the rate, its default of 0.0001 said so.
