@@ -52,6 +52,7 @@ struct Inputs {
   GptText text;
   std::vector<int32_t> tokens;
   TokenSplit split;
+  std::vector<int32_t> prompt;  // of the sample at the end
   std::optional<GptCheckpointInfo> resumed;
   uint64_t fingerprint = 0;
   GptCheckpointInfo info;                        // of this run
@@ -148,6 +149,12 @@ class Evaluations {
   int64_t evaluated_ = 0;
 };
 
+// A new line; of a text without one, which a vocabulary of its characters lacks, the token that it begins with.
+std::vector<int32_t> PromptOf(const GptText& text, const std::vector<int32_t>& tokens) {
+  if (text.text.find('\n') == std::string::npos) return {tokens.front()};
+  return text.tokenizer->Encode("\n");
+}
+
 // What is saved of the run besides tensors.
 GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs) {
   return {.tokenizer = inputs.text.tokenizer->ToJson(),
@@ -233,9 +240,9 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   evaluations.OnLastStep(trainer.step());
   saving.OnLastStep(trainer);
   if (run.sample == 0 || stopped) return;
-  const std::vector<int32_t> prompt = inputs.text.tokenizer->Encode("\n");
-  const std::vector<int32_t> sample = SampleGpt(model, layout, prompt, inputs.text.tokenizer->vocab_size(),
-                                                {.num_tokens = run.sample, .seed = run.seed}, pipeline);
+  const std::vector<int32_t> sample =
+      SampleGpt(model, layout, inputs.prompt, inputs.text.tokenizer->vocab_size(),
+                {.num_tokens = run.sample, .seed = run.seed}, pipeline);
   if (progress) progress->Sample(PrintableText(inputs.text.tokenizer->Decode(sample)));
 }
 
@@ -261,6 +268,7 @@ int Train(const ParsedFlags& parsed) {
   inputs.info = InfoOf(run, inputs);
   inputs.checkpoints = CheckpointOptionsFromFlags();
   inputs.split = SplitTokens(inputs.tokens, run.val_fraction, run.model.context);
+  inputs.prompt = PromptOf(inputs.text, inputs.tokens);
   CatchStopSignals();
   std::optional<Tracer> tracer;
   if (!run.trace.empty()) tracer.emplace();

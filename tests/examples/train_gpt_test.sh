@@ -31,6 +31,13 @@ for field in lr step_ms data_wait_s tokens_per_s exposed_fraction waiting_fracti
   grep -q "\"$field\":[0-9]" full.json || fail "no field $field"
 done
 
+# --- A text of one line, of whose characters a new line is none, has a sample too.
+# shellcheck disable=SC2046  # numbers
+printf 'part %d of one line, ' $(seq 1 60) > line.txt
+"$train" "${small[@]}" --data=line.txt --tokenizer=chars --mesh= --steps=1 --eval_every=0 --sample=5 > line.json 2> line.err ||
+  fail "a text without a new line: $(tail -1 line.err)"
+grep -q '^{"sample":".*"}$' line.json || fail "no sample of a text without a new line: $(cat line.json)"
+
 # --- Two runs are the same bits; a resumed one goes on after the last step.
 "$train" "${small[@]}" --steps=10 --eval_every=0 > straight.json 2> /dev/null
 "$train" "${small[@]}" --steps=10 --eval_every=0 --save=long.safetensors > long.json 2> /dev/null
