@@ -1,6 +1,10 @@
 #include "examples/flag_checks.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_join.h"
@@ -23,6 +27,15 @@ void OneOf(absl::string_view flag, absl::string_view value,
            std::initializer_list<absl::string_view> choices) {
   WEFT_REQUIRE(std::find(choices.begin(), choices.end(), value) != choices.end(), "--", flag, "=", value,
                ": expected one of ", absl::StrJoin(choices, ", "));
+}
+
+void CheckCanWrite(absl::string_view flag, const std::string& path) {
+  std::error_code ignored;  // what cannot be looked at is no folder to write to
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  WEFT_REQUIRE(!std::filesystem::is_directory(path, ignored), "--", flag, "=", path,
+               ": expected a file, got a folder");
+  WEFT_REQUIRE(std::filesystem::is_directory(folder, ignored) && access(folder.c_str(), W_OK) == 0, "--",
+               flag, "=", path, ": cannot write to the folder '", folder.string(), "'");
 }
 
 bool IsGiven(absl::string_view flag) {

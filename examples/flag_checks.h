@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 
 #include "absl/strings/string_view.h"
 
@@ -20,6 +21,10 @@ double InRange(double low, double high, absl::string_view flag, double value);
 
 // Errors: InvalidArgument unless `value` is among `choices`.
 void OneOf(absl::string_view flag, absl::string_view value, std::initializer_list<absl::string_view> choices);
+
+// Of a flag that names a file to write at the end of a run.
+// Errors: InvalidArgument now rather than after hours, if `path` is a folder, or its folder is missing or not writable.
+void CheckCanWrite(absl::string_view flag, const std::string& path);
 
 // Whether a flag says something else than its default.
 bool IsGiven(absl::string_view flag);

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/optim/loss_scale.h"
 #include "examples/checkpoint_flags.h"
+#include "examples/flag_checks.h"
 #include "examples/gpt/gpt_checkpoint.h"
 #include "examples/gpt/gpt_data.h"
 #include "examples/gpt/gpt_flags.h"
@@ -262,7 +263,8 @@ int Train(const ParsedFlags& parsed) {
     WEFT_REQUIRE(inputs.resumed->text_fingerprint == inputs.fingerprint, inputs.resumed->source,
                  ": it was trained on another text than '", inputs.text.path, "'");
   }
-  if (!run.save.empty()) CheckCanSave(run.save);
+  if (!run.save.empty()) CheckCanWrite("save", run.save);
+  if (!run.trace.empty()) CheckCanWrite("trace", run.trace);
   inputs.tokens = inputs.text.tokenizer->Encode(inputs.text.text);
   // Flags are read here, before there are ranks.
   inputs.info = InfoOf(run, inputs);

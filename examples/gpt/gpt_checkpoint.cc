@@ -1,7 +1,5 @@
 #include "examples/gpt/gpt_checkpoint.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "absl/flags/commandlineflag.h"
@@ -95,12 +93,6 @@ void ReadOlderFlags(SafetensorsMetadata& flags) {
 }
 
 }  // namespace
-
-void CheckCanSave(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  WEFT_REQUIRE(std::filesystem::is_directory(folder) && access(folder.c_str(), W_OK) == 0, "--save=", path,
-               ": cannot write to the folder '", folder.string(), "'");
-}
 
 StateTexts GptTexts(const GptCheckpointInfo& info) {
   const Json config = {{"vocabulary", info.model.vocabulary},

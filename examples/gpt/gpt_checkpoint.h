@@ -28,9 +28,6 @@ struct GptCheckpointInfo {
   std::string config;  // EffectiveConfig: all flags, as a file for --config; for people, not read again
 };
 
-// Errors: InvalidArgument now rather than after hours: the folder of `path` is missing or not writable.
-void CheckCanSave(const std::string& path);
-
 // Saves the tensors of a run (CheckpointTensors, and what else is state) and `info`. Every rank calls it alike.
 void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
              const GptCheckpointInfo& info);

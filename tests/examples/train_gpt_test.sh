@@ -342,7 +342,12 @@ bad "expected a number above 0" "${small[@]}" --dtype=f16 --loss_scale=-1
 bad "has no axis pp" "${small[@]}" --schedule=zbv
 bad "costs: expected 4 numbers, one for each segment of the model, got 2" "${small[@]}" --mesh=pp=2 --microbatches=2 --segment_costs=1,2
 bad "within the step (OPT)" "${small[@]}" --mesh=pp=2 --microbatches=2 --schedule=pipedream
-bad "cannot write" "${small[@]}" --save=no/such/folder/file
+for flag in save trace; do
+  bad "--$flag=no/such/folder/file: cannot write to the folder" "${small[@]}" --$flag=no/such/folder/file
+  bad "--$flag=no_name/: cannot write to the folder" "${small[@]}" --$flag=no_name/
+  bad "--$flag=stands/: expected a file, got a folder" "${small[@]}" --$flag=stands/
+  bad "--$flag=stands: expected a file, got a folder" "${small[@]}" --$flag=stands
+done
 bad "not a whole safetensors file" --resume=text.txt
 bad "was made with" --resume=full.safetensors --layers=3
 bad "trained on another text" --resume=full.safetensors --data=full.json
