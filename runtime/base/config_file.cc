@@ -122,10 +122,12 @@ class ConfigReader {
   void Read(const Json& object) {
     for (const auto& [key, value] : object.items()) {
       const std::string name = Underscored(key);
-      if (IsFlag(name)) {
-        Set(key, name, value);
-      } else if (const FlagGroup* const group = GroupNamed(name); group != nullptr && value.is_object()) {
+      const FlagGroup* const group = GroupNamed(name);
+      // First, since a group may have the name of a flag, and no flag's value is an object.
+      if (group != nullptr && value.is_object()) {
         ReadGroup(key, *group, value);
+      } else if (IsFlag(name)) {
+        Set(key, name, value);
       } else {
         ThrowUnknown(key, name);
       }

@@ -15,9 +15,9 @@ namespace weft {
 // Reads a configuration file and sets the flags that it names. Returns their names.
 //
 // The file is a JSON object. Its keys are names of flags, or titles of groups (FlagGroup, in any case, blanks as they are or
-// as underscores) that hold an object of flags of that group: {"lr": 0.001, "Training": {"batch": 12}}. A bool is true or
-// false, a whole number or a number is one, a text is a text, a list of texts an array. A file that has a key of a
-// ForeignConfig is read as that system reads it.
+// as underscores) that hold an object of flags of that group: {"lr": 0.001, "Training": {"batch": 12}}. A key that is both is
+// the group where it holds an object. A bool is true or false, a whole number or a number is one, a text is a text, a list of
+// texts an array. A file that has a key of a ForeignConfig is read as that system reads it.
 //
 // `value_of`: as ForeignConfig::translate has it. `path`: UserPath has been applied.
 // Errors: NotFound; InvalidArgument that names the file and the key: text that is no JSON, a key that is unknown (names

@@ -142,6 +142,29 @@ TEST_F(ConfigFileTest, GroupsAreObjects) {
   EXPECT_EQ(ErrorOf(R"({"Training": 3})"), "unknown key \"Training\": did you mean \"Training\"?");
 }
 
+TEST_F(ConfigFileTest, AGroupMayHaveTheNameOfAFlag) {
+  const FlagsUsage usage = {
+      .summary = "Trains.",
+      .groups = {{"Mesh", {"mesh", "layers"}}, {"Layers", {"lr"}}},
+      .examples = {},
+  };
+  const auto apply = [&](const std::string& text) {
+    Write(text);
+    return ApplyConfigFile(path_, usage, nullptr);
+  };
+  EXPECT_THAT(apply(R"({"Mesh": {"mesh": "dp=3", "layers": 5}, "Layers": {"lr": 0.5}})"),
+              ElementsAre("layers", "lr", "mesh"));
+  EXPECT_EQ(absl::GetFlag(FLAGS_mesh), "dp=3");
+  EXPECT_EQ(absl::GetFlag(FLAGS_layers), 5);
+  EXPECT_EQ(absl::GetFlag(FLAGS_lr), 0.5);
+  EXPECT_THAT(apply(R"({"mesh": "dp=4", "layers": 6})"), ElementsAre("layers", "mesh"));
+  EXPECT_EQ(absl::GetFlag(FLAGS_mesh), "dp=4");
+  EXPECT_EQ(absl::GetFlag(FLAGS_layers), 6);
+  EXPECT_THAT(apply(R"({"Mesh": "dp=5", "mesh": {"layers": 7}})"), ElementsAre("layers", "mesh"));
+  EXPECT_EQ(absl::GetFlag(FLAGS_mesh), "dp=5");
+  EXPECT_EQ(absl::GetFlag(FLAGS_layers), 7);
+}
+
 TEST_F(ConfigFileTest, AnUnknownKeyIsRefusedByTheNearest) {
   EXPECT_EQ(ErrorOf(R"({"layer": 2})"), "unknown key \"layer\": did you mean \"layers\"?");
   EXPECT_EQ(ErrorOf(R"({"zzzzzzzzz": 2})"), "unknown key \"zzzzzzzzz\": --help lists the flags");
