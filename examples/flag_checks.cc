@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/flags/reflection.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
 
@@ -36,11 +35,6 @@ void CheckCanWrite(absl::string_view flag, const std::string& path) {
                ": expected a file, got a folder");
   WEFT_REQUIRE(std::filesystem::is_directory(folder, ignored) && access(folder.c_str(), W_OK) == 0, "--",
                flag, "=", path, ": cannot write to the folder '", folder.string(), "'");
-}
-
-bool IsGiven(absl::string_view flag) {
-  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
-  return found->CurrentValue() != found->DefaultValue();
 }
 
 }  // namespace weft

@@ -26,9 +26,6 @@ void OneOf(absl::string_view flag, absl::string_view value, std::initializer_lis
 // Errors: InvalidArgument now rather than after hours, if `path` is a folder, or its folder is missing or not writable.
 void CheckCanWrite(absl::string_view flag, const std::string& path);
 
-// Whether a flag says something else than its default.
-bool IsGiven(absl::string_view flag);
-
 }  // namespace weft
 
 #endif  // WEFT_EXAMPLES_FLAG_CHECKS_H_

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "parallel/pipeline/generator.h"
 #include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/base/flags.h"
 #include "tools/schedule_report.h"
 #include "tools/schedule_svg.h"
@@ -55,7 +56,7 @@ FlagsUsage Usage() {
                    "schedule --file=mine.csv --log_format=json"}};
 }
 
-ScheduleReport MakeReport(const ParsedFlags& flags) {
+ScheduleReport MakeReport() {
   ScheduleTimes times = ParseScheduleTimes(absl::GetFlag(FLAGS_times));
   ParsePairTiming(absl::GetFlag(FLAGS_pairs), times);
   const BytesOfStage bytes = ParseStageBytes(absl::GetFlag(FLAGS_bytes));
@@ -68,15 +69,15 @@ ScheduleReport MakeReport(const ParsedFlags& flags) {
                            times, bytes);
   }
   for (const char* flag : {"name", "ranks", "chunks", "microbatches"}) {
-    WEFT_REQUIRE(!flags.Given(flag), "--", flag, " and --file: the file says it");
+    WEFT_REQUIRE(!IsGiven(flag), "--", flag, " and --file: the file says it");
   }
   return ReportFile(UserPath(file), times, bytes);
 }
 
-int Run(const ParsedFlags& flags) {
+int Run() {
   const std::string format = absl::GetFlag(FLAGS_log_format);
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
-  const ScheduleReport report = MakeReport(flags);
+  const ScheduleReport report = MakeReport();
   const std::string draw = UserPath(absl::GetFlag(FLAGS_draw));
   if (report.certificate.ok && !draw.empty()) {
     std::ofstream picture(draw);

@@ -14,6 +14,7 @@
 #include "examples/gpt/gpt_plan_flags.h"
 #include "examples/gpt/rate_floor.h"
 #include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/data/default_text.h"
 #include "runtime/data/token_file.h"
 #include "runtime/device/device_backend.h"

@@ -19,6 +19,7 @@
 #include "parallel/pipeline/schedule_csv.h"
 #include "parallel/pipeline/stages.h"
 #include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/base/flags.h"
 #include "runtime/data/token_file.h"
 

@@ -30,6 +30,7 @@
 #include "parallel/pipeline/stages.h"
 #include "parallel/trainer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/data/default_text.h"
 #include "runtime/launch/run_world.h"
 

@@ -18,6 +18,11 @@ absl::CommandLineFlag& FlagNamed(absl::string_view name) {
   return *flag;
 }
 
+bool IsGiven(absl::string_view name) {
+  const absl::CommandLineFlag& flag = FlagNamed(name);
+  return flag.CurrentValue() != flag.DefaultValue();
+}
+
 std::vector<std::string> FlagNames(const FlagsUsage& usage) {
   std::vector<std::string> names;
   for (const FlagGroup& group : usage.groups) {

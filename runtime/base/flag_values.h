@@ -16,6 +16,11 @@ namespace weft {
 // Errors: Internal if no ABSL_FLAG defines it: a program lists a flag that it does not have.
 absl::CommandLineFlag& FlagNamed(absl::string_view name);
 
+// Whether a flag has another value than its default. Unlike ParsedFlags::Given it says the same of a file that --print_config
+// wrote, which names every flag: for checks of flags that exclude each other.
+// Errors: as FlagNamed.
+bool IsGiven(absl::string_view name);
+
 // The flags of all groups, in their order.
 std::vector<std::string> FlagNames(const FlagsUsage& usage);
 

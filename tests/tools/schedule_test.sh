@@ -36,6 +36,9 @@ text=$("$tool" --name=zb_h1 --ranks=2 --microbatches=2 --bytes=100,70 --check)
 printf '0F0,,0B0\r\n,1F0,1B0\r\n' >"$folder/good.csv"
 json=$("$tool" --file="$folder/good.csv" --log_format=json)
 [[ $json == *'"ranks":2,"chunks":1,"microbatches":1,"ok":true,"makespan":6.0,'* ]] || fail "file: $json"
+# A printed configuration names every flag, and means the same.
+"$tool" --file="$folder/good.csv" --log_format=json --print_config >"$folder/printed.json"
+[[ $("$tool" --config="$folder/printed.json") == "$json" ]] || fail "--print_config with --file is another schedule"
 printf '0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n' >"$folder/bad.csv"
 status=0
 json=$("$tool" --file="$folder/bad.csv" --log_format=json --draw="$folder/none.svg") || status=$?

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/base/nearest.h"
 
 ABSL_FLAG(bool, standalone, false,
@@ -54,9 +55,12 @@ ABSL_FLAG(
     "waits in seconds, as key=value,...: join_timeout (600) for enough nodes, last_call_timeout (30) for "
     "nodes beyond MIN once MIN are there, name_timeout (0) for the address to be known, where its name comes "
     "later than this");
-ABSL_FLAG(int, node_rank, 0, "number of this node, from 0; static only");
+ABSL_FLAG(int, node_rank, -1, "number of this node, from 0; static only; -1: none");
 ABSL_FLAG(std::string, master_addr, "", "address of node 0; static only");
-ABSL_FLAG(int, master_port, 29500, "port of the job's store on node 0; static or a single node");
+ABSL_FLAG(
+    int, master_port, 0,
+    "port of the job's store on node 0; static or a single node; 0: 29500, and of a single node any that "
+    "is free");
 ABSL_FLAG(
     int, max_restarts, 0,
     "how often all workers are started anew, over all nodes, after one failed or a node was lost; counted "
@@ -75,6 +79,7 @@ namespace weft {
 namespace {
 
 constexpr int kDefaultEndpointPort = 29400;
+constexpr int kDefaultStaticPort = 29500;
 
 // The words of argv, from the second, that are this program's own flags: ParseFlags reads those.
 int CountOwnWords(int argc, const char* const* argv) {
@@ -147,7 +152,7 @@ std::chrono::milliseconds ReadTime(absl::string_view flag, absl::Duration value,
   return absl::ToChronoMilliseconds(value);
 }
 
-void ReadStore(const ParsedFlags& flags, LaunchOptions* options) {
+void ReadStore(LaunchOptions* options) {
   options->store_apart = !absl::GetFlag(FLAGS_store).empty();
   options->store_grace =
       ReadTime("store_grace", absl::GetFlag(FLAGS_store_grace), /*least=*/absl::ZeroDuration());
@@ -157,14 +162,14 @@ void ReadStore(const ParsedFlags& flags, LaunchOptions* options) {
       ReadTime("stop_grace", absl::GetFlag(FLAGS_stop_grace), /*least=*/absl::ZeroDuration());
   if (!options->store_apart) return;
   for (const char* other : {"standalone", "rdzv_endpoint", "master_addr", "master_port", "node_rank"}) {
-    WEFT_REQUIRE(!flags.Given(other), "--store says where the nodes meet: leave out --", other);
+    WEFT_REQUIRE(!IsGiven(other), "--store says where the nodes meet: leave out --", other);
   }
   WEFT_REQUIRE(absl::GetFlag(FLAGS_rdzv_backend) != "static",
                "--store numbers the nodes as they come: leave out --rdzv_backend=static");
 }
 
 // static or dynamic, by name or by which address is given.
-Meeting ReadMeeting(const ParsedFlags& flags, const LaunchOptions& options) {
+Meeting ReadMeeting(const LaunchOptions& options) {
   if (options.store_apart) return Meeting::kDynamic;
   const std::string backend = absl::GetFlag(FLAGS_rdzv_backend);
   const std::vector<std::string> names = {"static", "c10d", "weft"};
@@ -172,12 +177,12 @@ Meeting ReadMeeting(const ParsedFlags& flags, const LaunchOptions& options) {
     ThrowInvalidArgument("flag --rdzv_backend: there is no \"", backend, "\": did you mean ",
                          NearestName(backend, names), "? (static, c10d, weft)");
   }
-  const bool endpoint = flags.Given("rdzv_endpoint");
-  if (flags.Given("standalone") && absl::GetFlag(FLAGS_standalone)) {
+  const bool endpoint = IsGiven("rdzv_endpoint");
+  if (absl::GetFlag(FLAGS_standalone)) {
     WEFT_REQUIRE(options.max_nodes == 1,
                  "--standalone is one node: leave out --nnodes=", absl::GetFlag(FLAGS_nnodes));
     for (const char* other : {"rdzv_endpoint", "rdzv_backend", "master_addr"}) {
-      WEFT_REQUIRE(!flags.Given(other), "--standalone meets nobody: leave out --", other);
+      WEFT_REQUIRE(!IsGiven(other), "--standalone meets nobody: leave out --", other);
     }
     return Meeting::kStandalone;
   }
@@ -185,45 +190,44 @@ Meeting ReadMeeting(const ParsedFlags& flags, const LaunchOptions& options) {
   if (!backend.empty()) return backend == "static" ? Meeting::kStatic : Meeting::kDynamic;
   if (endpoint) return Meeting::kDynamic;
   WEFT_REQUIRE(
-      flags.Given("master_addr"), "--nnodes=", absl::GetFlag(FLAGS_nnodes),
+      IsGiven("master_addr"), "--nnodes=", absl::GetFlag(FLAGS_nnodes),
       " needs a place where the nodes meet: --rdzv_endpoint=HOST[:PORT] on all, or --master_addr=HOST "
       "and a --node_rank on each");
   return Meeting::kStatic;
 }
 
-void ReadStatic(const ParsedFlags& flags, LaunchOptions* options) {
+void ReadStatic(LaunchOptions* options) {
   WEFT_REQUIRE(options->min_nodes == options->max_nodes, "--nnodes=", absl::GetFlag(FLAGS_nnodes),
                " needs --rdzv_backend=c10d: static knows a fixed number of nodes");
-  WEFT_REQUIRE(!flags.Given("rdzv_endpoint"),
+  WEFT_REQUIRE(!IsGiven("rdzv_endpoint"),
                "--rdzv_endpoint belongs to --rdzv_backend=c10d: static comes to --master_addr");
-  WEFT_REQUIRE(flags.Given("master_addr") && !absl::GetFlag(FLAGS_master_addr).empty(),
-               "--rdzv_backend=static needs --master_addr, the address of node 0");
-  WEFT_REQUIRE(flags.Given("node_rank"), "--rdzv_backend=static needs --node_rank, the number of this node");
+  WEFT_REQUIRE(IsGiven("master_addr"), "--rdzv_backend=static needs --master_addr, the address of node 0");
+  WEFT_REQUIRE(IsGiven("node_rank"), "--rdzv_backend=static needs --node_rank, the number of this node");
   options->node_rank = absl::GetFlag(FLAGS_node_rank);
   WEFT_REQUIRE(options->node_rank >= 0 && options->node_rank < options->max_nodes,
                "--node_rank=", options->node_rank, ": with --nnodes=", options->max_nodes, " expected 0 to ",
                options->max_nodes - 1);
   options->address = absl::GetFlag(FLAGS_master_addr);
-  options->port = absl::GetFlag(FLAGS_master_port);
+  options->port = IsGiven("master_port") ? absl::GetFlag(FLAGS_master_port) : kDefaultStaticPort;
 }
 
-void ReadDynamic(const ParsedFlags& flags, LaunchOptions* options) {
+void ReadDynamic(LaunchOptions* options) {
   for (const char* other : {"node_rank", "master_addr", "master_port"}) {
-    WEFT_REQUIRE(!flags.Given(other), "--", other,
+    WEFT_REQUIRE(!IsGiven(other), "--", other,
                  " belongs to --rdzv_backend=static: nodes that come to --rdzv_endpoint are numbered there");
   }
   if (options->store_apart) return ReadEndpoint("store", absl::GetFlag(FLAGS_store), options);
-  WEFT_REQUIRE(flags.Given("rdzv_endpoint"), "--rdzv_backend=", absl::GetFlag(FLAGS_rdzv_backend),
+  WEFT_REQUIRE(IsGiven("rdzv_endpoint"), "--rdzv_backend=", absl::GetFlag(FLAGS_rdzv_backend),
                " needs --rdzv_endpoint=HOST[:PORT], where the nodes meet");
   ReadEndpoint("rdzv_endpoint", absl::GetFlag(FLAGS_rdzv_endpoint), options);
 }
 
-void ReadStandalone(const ParsedFlags& flags, LaunchOptions* options) {
-  WEFT_REQUIRE(absl::GetFlag(FLAGS_node_rank) == 0, "--node_rank=", absl::GetFlag(FLAGS_node_rank),
-               ": with --nnodes=1 there is node 0 alone");
+void ReadStandalone(LaunchOptions* options) {
+  WEFT_REQUIRE(absl::GetFlag(FLAGS_node_rank) == 0 || !IsGiven("node_rank"),
+               "--node_rank=", absl::GetFlag(FLAGS_node_rank), ": with --nnodes=1 there is node 0 alone");
   const std::string address = absl::GetFlag(FLAGS_master_addr);
   if (!address.empty()) options->address = address;
-  if (flags.Given("master_port")) options->port = absl::GetFlag(FLAGS_master_port);
+  options->port = absl::GetFlag(FLAGS_master_port);
 }
 
 // Seconds from a millisecond to some 24 days, or nothing.
@@ -323,18 +327,18 @@ LaunchOptions ParseLaunchOptions(int argc, const char* const* argv) {
   ReadNodes(&options);
   ReadWorkers(&options);
   const int port = absl::GetFlag(FLAGS_master_port);
-  WEFT_REQUIRE(port >= 1 && port <= 65535, "--master_port=", port, ": expected 1 to 65535");
-  ReadStore(flags, &options);
-  options.meeting = ReadMeeting(flags, options);
+  WEFT_REQUIRE(port >= 0 && port <= 65535, "--master_port=", port, ": expected 0 to 65535");
+  ReadStore(&options);
+  options.meeting = ReadMeeting(options);
   switch (options.meeting) {
     case Meeting::kStandalone:
-      ReadStandalone(flags, &options);
+      ReadStandalone(&options);
       break;
     case Meeting::kStatic:
-      ReadStatic(flags, &options);
+      ReadStatic(&options);
       break;
     case Meeting::kDynamic:
-      ReadDynamic(flags, &options);
+      ReadDynamic(&options);
       break;
   }
   options.run_id = absl::GetFlag(FLAGS_rdzv_id);

@@ -49,6 +49,8 @@ struct LaunchOptions {
   std::optional<StreamChoice> tee;
 
   std::vector<std::string> command;  // the program and its arguments
+
+  bool operator==(const LaunchOptions&) const = default;
 };
 
 // The face of weft_run: what --help prints.

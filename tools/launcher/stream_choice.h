@@ -24,6 +24,8 @@ class StreamChoice {
   // The largest local rank that is named, -1 if none is.
   int MaxRank() const { return by_rank_.empty() ? -1 : by_rank_.rbegin()->first; }
 
+  bool operator==(const StreamChoice&) const = default;
+
  private:
   int Bits(int local_rank) const;
 

@@ -1,11 +1,14 @@
 #include "tools/launcher/launch_options.h"
 
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/flags/reflection.h"
 #include "gtest/gtest.h"
+#include "runtime/base/config_file.h"
 #include "runtime/base/error.h"
 #include "tests/message_of.h"
 
@@ -14,12 +17,30 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// What a command line gives. Flags are as they were afterwards.
-LaunchOptions OptionsOf(const Words& words) {
-  const absl::FlagSaver saver;
+LaunchOptions Parse(const Words& words) {
   std::vector<const char*> argv = {"weft_run"};
   for (const std::string& word : words) argv.push_back(word.c_str());
   return ParseLaunchOptions(static_cast<int>(argv.size()), argv.data());
+}
+
+// What a command line gives. Flags are as they were afterwards.
+LaunchOptions OptionsOf(const Words& words) {
+  const absl::FlagSaver saver;
+  return Parse(words);
+}
+
+// What the file that --print_config writes of `flags` gives.
+LaunchOptions OptionsOfPrinted(Words flags, const std::string& program) {
+  const std::string path = testing::TempDir() + "/printed.json";
+  flags.push_back("--print_config");
+  {
+    const absl::FlagSaver saver;
+    EXPECT_TRUE(Parse(flags).print_config);
+    std::ofstream(path) << EffectiveConfig(WeftRunUsage());
+  }
+  const LaunchOptions options = OptionsOf({"--config=" + path, program});
+  std::remove(path.c_str());
+  return options;
 }
 
 std::string MessageFor(const Words& words) {
@@ -154,6 +175,26 @@ TEST(LaunchOptionsTest, WaitsAndOutput) {
   EXPECT_FALSE(OptionsOf({"--tee=1", "t"}).tee->Stderr(5));
 }
 
+// Such a file names every flag: those of other ways to meet have their defaults there, and do not count as given.
+TEST(LaunchOptionsTest, APrintedFileMeansTheSame) {
+  const std::vector<Words> cases = {
+      {},
+      {"--standalone", "--nproc-per-node=4", "--tee=0:3,1:2", "--stop-grace=90s"},
+      {"--master-port=1234", "--master-addr=node0"},
+      {"--node-rank=0", "--master-port=29500"},
+      {"--nnodes=3", "--node-rank=2", "--master-addr=node0", "--rdzv-id=j"},
+      {"--nnodes=2", "--node-rank=0", "--master-addr=a", "--master-port=7", "--rdzv-backend=static"},
+      {"--nnodes=1:4", "--rdzv-endpoint=node0:7", "--rdzv-conf=join_timeout=7"},
+      {"--nnodes=2", "--rdzv-endpoint=node0", "--rdzv-backend=c10d", "--monitor-interval=0.25"},
+      {"--store=[::1]:5", "--nnodes=2:3", "--store-grace=2m", "--max-restarts=3"},
+  };
+  for (const Words& flags : cases) {
+    Words words = flags;
+    words.push_back("train");
+    EXPECT_TRUE(OptionsOfPrinted(flags, "train") == OptionsOf(words)) << testing::PrintToString(flags);
+  }
+}
+
 TEST(LaunchOptionsTest, EveryMistakeHasItsLine) {
   const std::vector<std::pair<Words, std::string>> cases = {
       {{},
@@ -206,7 +247,7 @@ TEST(LaunchOptionsTest, EveryMistakeHasItsLine) {
       {{"--suspicion-time=100ms", "t"}, "--suspicion_time=100ms: expected 500ms to 24h"},
       {{"--stop-grace=25h", "t"}, "--stop_grace=25h: expected 0 to 24h"},
       {{"--standalone", "--rdzv-endpoint=a", "t"}, "--standalone meets nobody: leave out --rdzv_endpoint"},
-      {{"--master-port=70000", "t"}, "--master_port=70000: expected 1 to 65535"},
+      {{"--master-port=70000", "t"}, "--master_port=70000: expected 0 to 65535"},
       {{"--max-restarts=-1", "t"}, "--max_restarts=-1: expected 0 or more"},
       {{"--max-restarts=x", "t"}, "flag --max_restarts: cannot read \"x\": expected a whole number"},
       {{"--monitor-interval=0", "t"}, "--monitor_interval=0: expected seconds, 0.001 or more"},
