@@ -35,12 +35,12 @@ ABSL_FLAG(bool, tf32, false,
 ABSL_FLAG(double, memory_gb, 0,
           "GB that the tensors of a rank take at most; 0: what the device has, and on a CPU no limit");
 ABSL_FLAG(std::string, threads, "auto", "threads of each rank; auto: cores divided by ranks");
-ABSL_FLAG(std::string, model, "", "a preset instead of layers, heads, dim, context: gpt2-124M");
+ABSL_FLAG(std::string, model, "", "a preset instead of layers, heads, dim: gpt2-124M");
 ABSL_FLAG(int64_t, layers, 4, "transformer blocks");
 ABSL_FLAG(int64_t, heads, 4, "attention heads of a block");
 ABSL_FLAG(int64_t, dim, 128, "width of the model");
 ABSL_FLAG(int64_t, vocab_size, 0, "rows of the embedding; 0: the tokenizer's vocabulary");
-ABSL_FLAG(int64_t, context, 64, "tokens of a sequence");
+ABSL_FLAG(int64_t, context, 0, "tokens of a sequence; 0: 64, or the preset's");
 ABSL_FLAG(int64_t, batch, 12, "sequences of a step, over all ranks");
 ABSL_FLAG(int64_t, steps, 2000, "steps to train");
 ABSL_FLAG(double, lr, 1e-3, "largest learning rate");
@@ -112,8 +112,13 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
   GptConfig config;
   const std::string preset = absl::GetFlag(FLAGS_model);
   const int64_t vocabulary = AtLeast(0, "vocab_size", absl::GetFlag(FLAGS_vocab_size));
+  const int64_t context = AtLeast(0, "context", absl::GetFlag(FLAGS_context));
   if (!preset.empty()) {
     WEFT_REQUIRE(preset == "gpt2-124M", "--model=", preset, ": expected gpt2-124M, or nothing");
+    for (const char* flag : {"layers", "heads", "dim"}) {
+      WEFT_REQUIRE(!IsGiven(flag), "--", flag, "=", absl::FindCommandLineFlag(flag)->CurrentValue(),
+                   ": the preset says so itself (--model=", preset, ")");
+    }
     config = GptConfig::Gpt2_124M();
   } else {
     config.layers = AtLeast(1, "layers", absl::GetFlag(FLAGS_layers));
@@ -123,7 +128,7 @@ GptConfig ModelFromFlags(int64_t tokenizer_vocabulary) {
                  ": expected a divisor of --dim=", config.dim);
     config.vocabulary = tokenizer_vocabulary;
   }
-  config.context = AtLeast(1, "context", absl::GetFlag(FLAGS_context));
+  if (context > 0) config.context = context;
   if (vocabulary > 0) config.vocabulary = vocabulary;
   WEFT_REQUIRE(config.vocabulary >= tokenizer_vocabulary, "--vocab_size=", config.vocabulary,
                ": expected at least the tokenizer's ", tokenizer_vocabulary);

@@ -13,8 +13,8 @@
 #include "gtest/gtest.h"
 #include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/schedule_csv.h"
-#include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -29,13 +29,7 @@ GptRun RunOf(const std::vector<std::string>& arguments) {
 }
 
 std::string MessageOf(const std::vector<std::string>& arguments) {
-  try {
-    RunOf(arguments);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-    return error.message();
-  }
-  return "nothing was thrown";
+  return InvalidArgumentMessage([&] { RunOf(arguments); });
 }
 
 TEST(GptFlagsTest, TheBatchFollowsTheRanksIfAsked) {
@@ -209,12 +203,17 @@ TEST(GptFlagsTest, AMeshMayFollowTheRanks) {
 }
 
 TEST(GptFlagsTest, ThePresetIsGpt2) {
-  const GptRun run = RunOf({"--mesh=", "--model=gpt2-124M", "--context=1024"});
+  const GptRun run = RunOf({"--mesh=", "--model=gpt2-124M"});
   EXPECT_EQ(run.model, GptConfig::Gpt2_124M());
   Gpt model(run.model);
   int64_t count = 0;
   for (const Parameter* parameter : model.AllParameters()) count += parameter->spec().shape.num_elements();
   EXPECT_EQ(count, 124439808);
+  EXPECT_EQ(RunOf({"--model=gpt2-124M", "--context=64"}).model.context, 64);
+  for (const char* given : {"--layers=6", "--heads=6", "--dim=384"}) {
+    EXPECT_EQ(MessageOf({"--model=gpt2-124M", given}),
+              absl::StrCat(given, ": the preset says so itself (--model=gpt2-124M)"));
+  }
 }
 
 TEST(GptFlagsTest, APlanOfOnesOwnComesFromAFile) {
