@@ -53,6 +53,7 @@ void GptProgress::Header(int64_t num_parameters, const std::string& data_path, i
 
 void GptProgress::Step(const StepMetrics& metrics) {
   seconds_ += metrics.step_ms * 1e-3;
+  ++steps_;
   if (run_.json) {
     Json line = {{"step", metrics.step},
                  {"loss", metrics.loss},
@@ -75,8 +76,7 @@ void GptProgress::Step(const StepMetrics& metrics) {
   }
   const bool logged = metrics.step == 1 || metrics.step % run_.log_every == 0 || metrics.step == run_.steps;
   if (!terminal_ && !logged) return;
-  const double left =
-      seconds_ / static_cast<double>(metrics.step) * static_cast<double>(run_.steps - metrics.step);
+  const double left = seconds_ / static_cast<double>(steps_) * static_cast<double>(run_.steps - metrics.step);
   absl::PrintF(
       "%sstep %d/%d  loss %.4f  lr %.2e  %.1f ms  %.0f tokens/s  data wait %.1f ms  exposed comm %.1f%%  "
       "%.1f MiB moved  %.1f MiB held  %s left",

@@ -32,7 +32,8 @@ class GptProgress {
   const GptRun& run_;
   bool terminal_;
   bool line_open_ = false;
-  double seconds_ = 0;  // of the steps so far
+  int64_t steps_ = 0;   // that were told here: a run that goes on begins behind others
+  double seconds_ = 0;  // of those
 };
 
 }  // namespace weft

@@ -1,0 +1,31 @@
+#include "examples/gpt/gpt_progress.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A run of 1000 steps that goes on behind step 900: the time left follows from the steps that were told, of 2 s and then 4 s.
+TEST(GptProgressTest, TheTimeLeftIsOfTheStepsThatWereTold) {
+  GptRun run;
+  run.steps = 1000;
+  run.log_every = 1;
+  testing::internal::CaptureStdout();
+  GptProgress progress(run);
+  progress.Step({.step = 901, .step_ms = 2000});
+  const std::string first = testing::internal::GetCapturedStdout();
+  testing::internal::CaptureStdout();
+  progress.Step({.step = 902, .step_ms = 4000});
+  const std::string second = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(first, HasSubstr("step 901/1000 "));
+  EXPECT_THAT(first, HasSubstr(" 3m18s left\n"));   // 99 x 2 s
+  EXPECT_THAT(second, HasSubstr(" 4m54s left\n"));  // 98 x 3 s
+}
+
+}  // namespace
+}  // namespace weft
