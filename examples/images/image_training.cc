@@ -287,7 +287,11 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   context->state().set_seed(run.seed);
   Parallelize(*model, context, run.plan);
   std::optional<CheckpointManager> checkpoints;
-  if (run.checkpoints) checkpoints.emplace(world, *run.checkpoints);
+  if (run.checkpoints) {
+    CheckpointOptions options = *run.checkpoints;
+    options.on_saved = options.on_snapshot = [&world](int64_t) { NoteSave(world); };
+    checkpoints.emplace(world, options);
+  }
   State state;
   const bool speaks = world.rank() == 0;
   if (run.print_model) return PrintModel(*model, MakeParts(context, run, train, /*step=*/1)[0], speaks);
