@@ -16,7 +16,7 @@ Packs programs with the libraries they need into a folder that runs on another m
 
 usage: bundle PROGRAM... -o FOLDER
 
-  PROGRAM      a program that Bazel has built: bazel-bin/examples/train_gpt
+  PROGRAM      a program that Bazel has built: bazel-bin/examples/train_gpt; several have different names
   -o FOLDER    where to put it; may not exist yet
   --help       this text
 
@@ -71,9 +71,13 @@ done
 [[ -n $out ]] || fail "no folder given: -o FOLDER"
 [[ ! -e $out ]] || fail "$out exists already"
 
+declare -A program_of=()  # by name, which its starter in the folder has
 for program in "${programs[@]}"; do
   [[ -f $program && -x $program ]] || fail "$program is not a program; build it first"
   needed=$(ldd "$program" 2>&1) || fail "$program: $needed"
+  name=$(basename "$program")
+  [[ -z ${program_of[$name]:-} ]] || fail "expected programs of different names, got ${program_of[$name]} and $program"
+  program_of[$name]=$program
 done
 mkdir -p "$out/lib"
 for program in "${programs[@]}"; do

@@ -24,6 +24,10 @@ expect_error "is not a program; build it first" "$work/nothing" -o "$work/x"
 expect_error "unknown option --output" --output
 mkdir "$work/there"
 expect_error "$work/there exists already" "$program" -o "$work/there"
+cp "$program" "$work/there"
+other=$work/there/$(basename "$program")
+expect_error "expected programs of different names, got $program and $other" "$program" "$other" -o "$work/x"
+[[ ! -e $work/x ]] || fail "a folder of what was refused"
 
 (cd "$work" && BUILD_WORKING_DIRECTORY=$work "$bundle" "$program" -o packed)
 name=$(basename "$program")
