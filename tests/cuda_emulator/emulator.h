@@ -21,6 +21,8 @@ void SetMachine(const Machine& machine);
 
 // The next call of that name fails with `error` and does nothing: FailNext("cudaMalloc", ...).
 void FailNext(const std::string& call, cudaError_t error);
+// All calls of that name do so from now on, as on a device that is lost; with cudaSuccess none any more.
+void FailAlways(const std::string& call, cudaError_t error);
 
 // Bytes that cudaMalloc has handed out on all devices and not taken back, and how often it was asked.
 int64_t LiveBytes();

@@ -32,6 +32,8 @@ cudaError_t Enter(const char* call) {
   Cuda& cuda = TheCuda();
   if (!cuda.machine.has_driver) return Return(cudaErrorInsufficientDriver);
   if (cuda.machine.num_devices == 0) return Return(cudaErrorNoDevice);
+  const auto lasting = cuda.lasting_failures.find(call);
+  if (lasting != cuda.lasting_failures.end()) return Return(lasting->second);
   const auto planned = cuda.failures.find(call);
   if (planned == cuda.failures.end()) return cudaSuccess;
   const cudaError_t error = planned->second;
@@ -200,6 +202,12 @@ void SetMachine(const Machine& machine) {
 void FailNext(const std::string& call, cudaError_t error) {
   Lock lock(TheCuda().mutex);
   TheCuda().failures[call] = error;
+}
+
+void FailAlways(const std::string& call, cudaError_t error) {
+  Lock lock(TheCuda().mutex);
+  TheCuda().lasting_failures.erase(call);
+  if (error != cudaSuccess) TheCuda().lasting_failures[call] = error;
 }
 
 int64_t LiveBytes() {

@@ -57,7 +57,8 @@ struct Cuda {
   std::recursive_mutex mutex;
   std::condition_variable_any changed;  // something may be ready that was not
   Machine machine;
-  std::map<std::string, cudaError_t> failures;
+  std::map<std::string, cudaError_t> failures;          // of the next call
+  std::map<std::string, cudaError_t> lasting_failures;  // of every call
   std::map<void*, Allocation> allocations;
   std::map<const char*, size_t> pinned;  // memory of the host, by its beginning
   std::map<cudaStream_t, std::shared_ptr<cudaStreamOfEmulator>> streams;  // those that live

@@ -176,15 +176,19 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
   pending_.push_back({std::move(stripped), TimeoutOf(operation), TakeEvent(), done});
   try {
     IssueCalls(lock, operation, streams);
+    done->Record(stream_.ref());
   } catch (const Error& error) {
     if (!lock.owns_lock()) lock.lock();
     Suspect(Error(error.code(), absl::StrCat(OperationText(name(), descriptor.kind, operation.sequence), ": ",
                                              error.message())));
     AwaitEnd(lock);
-    for (CudaStreamRef stream : streams) stream.WaitFor(*done);
+    try {
+      for (CudaStreamRef stream : streams) stream.WaitFor(*done);
+    } catch (const Error&) {
+      // The device has failed: nothing runs on it any more.
+    }
     failure_.Throw();
   }
-  done->Record(stream_.ref());
   Pending& pending = pending_.back();
   pending.issued = true;
   // What a lane's stream waits for costs the rank nothing yet.
@@ -224,7 +228,8 @@ void GpuCommunicator::Suspect(Error error) {
 void GpuCommunicator::AwaitEnd(Lock& lock) {
   lock.unlock();
   hub_->Wake();
-  while (!failure_.failed()) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  lock.lock();
+  ended_.wait(lock, [this] { return has_ended_; });
 }
 
 // NCCL may be connecting to peers, who may never come: then the monitor ends the group.

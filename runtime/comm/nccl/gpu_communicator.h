@@ -2,6 +2,7 @@
 #define WEFT_RUNTIME_COMM_NCCL_GPU_COMMUNICATOR_H_
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -94,7 +95,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   void AwaitIssued(Lock& lock);
   // What ends the group, unless the monitor finds a better reason; the first stays. mutex_ held.
   void Suspect(Error error);
-  // Lets go of mutex_, and returns when the group has ended for what is suspected.
+  // Returns when the group has ended for what is suspected: NCCL has let go of its operations. Lets go of mutex_ meanwhile.
   void AwaitEnd(Lock& lock);
 
   // The one source of an operation's times, for the ledger, the flight recorder and the judge alike. Reap
@@ -104,6 +105,8 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   std::shared_ptr<CudaEvent> TakeEvent();
   // Ends the group, unless it has ended; `tell`: its members too.
   void End(Error error, bool tell) noexcept;
+  // Takes all operations out of the stream, and out of pending_. mutex_ held.
+  void EndOperations(const Error& error) noexcept;
   std::optional<NcclJudge::Late> OldestLate(int64_t now_ns);
   // With what the group ends that has been suspected for so long; nullopt while a better reason may come.
   std::optional<Error> ReasonOf(const Error& suspicion, std::chrono::milliseconds since, const CallLog& log);
@@ -117,8 +120,10 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   NcclMeeting meeting_;
   NcclJudge judge_;  // the monitor's
   GroupFailure failure_;
-  std::mutex tell_mutex_;  // held while the others are told; taken before mutex_
-  std::mutex mutex_;       // of NCCL and all below
+  std::mutex tell_mutex_;   // held while the others are told; taken before mutex_
+  std::mutex mutex_;        // of NCCL and all below
+  bool has_ended_ = false;  // behind failure_: EndOperations is through
+  std::condition_variable ended_;
   std::deque<Pending> pending_;
   std::vector<std::shared_ptr<CudaEvent>> free_events_;
   CallLog log_;

@@ -10,6 +10,15 @@ std::chrono::milliseconds ToMilliseconds(int64_t ns) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(ns));
 }
 
+// What goes wrong in `step`, on the device or for lack of memory, is not what ends the group, and keeps no other step back.
+template <class Step>
+void RunStep(const Step& step) noexcept {
+  try {
+    step();
+  } catch (const std::exception&) {
+  }
+}
+
 }  // namespace
 
 // The events say how long an operation took, but not when. The host knows a time at which it was over, and
@@ -49,27 +58,31 @@ void GpuCommunicator::End(Error error, bool tell) noexcept {
   try {
     if (failure_.Set(error.code(), error.message())) {
       const Lock lock(mutex_);
-      try {
-        Reap();
-      } catch (const Error&) {
-        // What has gone wrong on the device is not what ends the group.
-      }
-      // First the verdict, then the end: nobody takes what is cut off for done.
-      for (Pending& pending : pending_) {
-        RecordFailed(pending.operation);
-        if (pending.work != nullptr) draining_.emplace_back(pending.done, pending.work->End(error));
-      }
-      if (meeting_.comm != nullptr) meeting_.comm->Abort();
-      for (Pending& pending : pending_) {
-        if (!pending.issued) pending.done->Record(stream_.ref());
-      }
-      pending_.clear();
+      EndOperations(error);
       if (tell && size() > 1) to_tell_ = std::move(error);
+      has_ended_ = true;
+      ended_.notify_all();
     }
     hub_->Wake();
   } catch (const std::exception&) {
-    // No memory for more than the verdict, which stands.
+    // No memory for the verdict, or no lock.
   }
+}
+
+// First the verdict, then the end: nobody takes what is cut off for done.
+void GpuCommunicator::EndOperations(const Error& error) noexcept {
+  RunStep([&] { Reap(); });
+  for (Pending& pending : pending_) {
+    RunStep([&] {
+      RecordFailed(pending.operation);
+      if (pending.work != nullptr) draining_.emplace_back(pending.done, pending.work->End(error));
+    });
+  }
+  if (meeting_.comm != nullptr) meeting_.comm->Abort();
+  for (Pending& pending : pending_) {
+    if (!pending.issued) RunStep([&] { pending.done->Record(stream_.ref()); });
+  }
+  pending_.clear();
 }
 
 std::optional<NcclJudge::Late> GpuCommunicator::OldestLate(int64_t now_ns) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -101,6 +102,55 @@ TEST(NcclErrorsTest, AnErrorOfTheDeviceEndsTheGroupOnAllMembers) {
     CudaEvent().Test();  // the last failure that was planned is not the next test's
   } catch (const Error&) {
   }
+}
+
+// On a device that is lost every call fails, those too that end the group.
+TEST(NcclErrorsTest, ADeviceThatIsLostEndsTheGroupWithItsName) {
+  constexpr const char* kLostCalls[] = {"cudaEventRecord", "cudaStreamWaitEvent"};
+  std::barrier all(2);
+  RunNcclRanks(2, [&](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const Tensor tensor = Of(world, {1});
+    group->AllReduce(tensor, tensor, ReduceOp::kSum);
+    EXPECT_EQ(tensor.ToVector<float>(), Values{2});
+    EXPECT_GT(world.ledger().seconds(), 0);  // it is known to be over
+    all.arrive_and_wait();
+    for (const char* call : kLostCalls) cuda_emulator::FailAlways(call, cudaErrorIllegalAddress);
+    ExpectContains(
+        ErrorOf(absl::StatusCode::kInternal, [&] { group->AllReduce(tensor, tensor, ReduceOp::kSum); }),
+        {"group 'dp', collective #2", "read or wrote memory that is not its own"});
+    all.arrive_and_wait();
+    for (const char* call : kLostCalls) cuda_emulator::FailAlways(call, cudaSuccess);
+    // Now nothing is under way, or RunNcclRanks does not return.
+  });
+}
+
+// What NCCL was given before, and part of a call that fails, may use its tensors until NCCL has aborted.
+TEST(NcclErrorsTest, ACallThatFailsThrowsBehindTheAbort) {
+  const auto fake = std::make_shared<FakeNccl>();
+  std::latch has_thrown(1);
+  RunNcclRanks(
+      2,
+      [&](World& world) {
+        const auto group = world.NewGroup("dp", {0, 1});
+        if (world.rank() == 1) return has_thrown.wait();
+        const Tensor tensor = Of(world, {1});
+        group->AllReduce(tensor, tensor, ReduceOp::kSum);  // rank 1 does not come
+        fake->FailNext("ncclGroupEnd", 0, NcclResult::kInternalError);
+        fake->HoldAborts(true);
+        std::atomic<bool> is_let_go = false;
+        std::thread nccl([&] {
+          while (fake->NumHeldAborts() == 0) std::this_thread::sleep_for(milliseconds(1));
+          std::this_thread::sleep_for(milliseconds(50));  // the call would have thrown
+          is_let_go = true;
+          fake->HoldAborts(false);
+        });
+        ErrorOf(absl::StatusCode::kInternal, [&] { group->AllReduce(tensor, tensor, ReduceOp::kSum); });
+        EXPECT_TRUE(is_let_go);
+        nccl.join();
+        has_thrown.count_down();
+      },
+      fake);
 }
 
 // The member that ends the group has a reason; that NCCL only sees it go is not it. Rank 0 is in the group,

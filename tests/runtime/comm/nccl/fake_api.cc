@@ -131,36 +131,6 @@ struct FakeNccl::Operation {
   bool posted = false;
 };
 
-void FakeNccl::FailNext(const std::string& call, int rank, NcclResult result) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  failures_[{call, rank}] = result;
-}
-
-void FakeNccl::SetAsyncError(int rank, NcclResult result) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  async_errors_[rank] = result;
-}
-
-void FakeNccl::HoldConnecting(int rank) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  held_.insert(rank);
-}
-
-void FakeNccl::set_aborts_are_heard(bool heard) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  aborts_are_heard_ = heard;
-}
-
-int64_t FakeNccl::NumLive() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return static_cast<int64_t>(comms_.size());
-}
-
-int64_t FakeNccl::NumAborted() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return num_aborted_;
-}
-
 bool FakeNccl::Fails(const std::string& call, int rank, NcclResult* result) {
   const auto found = failures_.find({call, rank});
   if (found == failures_.end()) return false;
@@ -241,7 +211,9 @@ NcclResult FakeNccl::CommDestroy(NcclHandle handle) {
 
 NcclResult FakeNccl::CommAbort(NcclHandle handle) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    num_held_aborts_ += aborts_are_held_;
+    let_go_.wait(lock, [this] { return !aborts_are_held_; });
     const auto found = comms_.find(Find(handle));
     if (found == comms_.end()) return NcclResult::kInvalidArgument;
     found->second->aborted = true;

@@ -1,6 +1,7 @@
 #ifndef WEFT_TESTS_RUNTIME_COMM_NCCL_FAKE_API_H_
 #define WEFT_TESTS_RUNTIME_COMM_NCCL_FAKE_API_H_
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -35,6 +36,10 @@ class FakeNccl final : public NcclApi {
   void HoldConnecting(int rank);
   // Whether members hear of another's abort, as by a broken connection. By default they do not.
   void set_aborts_are_heard(bool heard);
+
+  // While aborts are held none takes place, and its caller waits. How many have been held so far.
+  void HoldAborts(bool hold);
+  int64_t NumHeldAborts();
 
   // Communicators that have been made and neither destroyed nor aborted, and how many were aborted.
   int64_t NumLive();
@@ -105,6 +110,9 @@ class FakeNccl final : public NcclApi {
   std::set<int> held_;
   std::map<std::thread::id, Group> groups_;
   bool aborts_are_heard_ = false;
+  bool aborts_are_held_ = false;
+  int64_t num_held_aborts_ = 0;
+  std::condition_variable let_go_;  // of aborts
   int64_t num_aborted_ = 0;
 };
 
