@@ -208,6 +208,8 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
     ready_.Record(stream);
     stream_.ref().WaitFor(ready_);
   }
+  // Not for the rank's stream as it is now, which may wait for what peers do behind the barrier.
+  if (operation.descriptor.kind == CollectiveKind::kBarrier) stream_.ref().WaitFor(token_is_free_);
   pending_.back().begun->Record(stream_.ref());
   const NcclMember member = {*meeting_.comm, stream_.ref().handle(), rank(), size()};
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {

@@ -39,7 +39,9 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
         cuda_(static_cast<CudaAllocator&>(*hub_->allocator())),
         token_(Tensor::Empty(hub_->allocator(), DType::kU8, {1})),
         meeting_(size() > 1 ? MeetNccl(*hub_, name, ranks, rank) : NcclMeeting()),
-        judge_(*hub_, meeting_.prefix, name, ranks, rank) {}
+        judge_(*hub_, meeting_.prefix, name, ranks, rank) {
+    token_is_free_.Record(cuda_.rank_stream());
+  }
 
   ~GpuCommunicator() override { EndNow(); }
 
@@ -116,7 +118,8 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   const CudaStream stream_{CudaStream::Priority::kGreatest};
   CudaEvent ready_;
   const std::shared_ptr<StreamStalls> stalls_ = std::make_shared<StreamStalls>();
-  const Tensor token_;
+  const Tensor token_;       // what barriers reduce
+  CudaEvent token_is_free_;  // what had its memory before is done with it
   NcclMeeting meeting_;
   NcclJudge judge_;  // the monitor's
   GroupFailure failure_;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,6 +17,7 @@
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/launch/hangs/hang_verdict.h"
 #include "runtime/launch/hangs/rank_status.h"
+#include "runtime/tensor/copy.h"
 #include "runtime/tensor/cuda/tensor_stream.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
@@ -149,6 +151,25 @@ TEST(NcclBacklogTest, ABacklogIsNoHang) {
         group->Abort("enough");
       },
       std::make_shared<FakeNccl>(), std::chrono::minutes(2), std::move(watchdog));
+}
+
+// What a barrier writes to comes from the rank's pool: the memory's last owner may have work on it in the rank's stream.
+TEST(NcclBacklogTest, ABarrierWritesToNothingThatIsStillRead) {
+  RunNcclRanks(3, [](World& world) {  // two meet behind the rank's stream
+    const uint8_t mine = static_cast<uint8_t>(1 + world.rank());
+    Tensor source = Tensor::FromValues<uint8_t>({1}, std::vector<uint8_t>{mine}, world.allocator());
+    Backlog backlog(source);
+    const Tensor clone = CloneTensor(source, world.allocator());
+    source = Tensor();  // the next byte that somebody takes
+    const auto group = world.NewGroup("dp", {0, 1, 2});
+    std::thread device([&] {
+      std::this_thread::sleep_for(milliseconds(50));  // the barrier would be over
+      backlog.End();
+    });
+    group->Barrier();
+    device.join();
+    EXPECT_EQ(clone.ToVector<int>(), std::vector<int>{1 + world.rank()});
+  });
 }
 
 }  // namespace
