@@ -24,6 +24,12 @@ void CopyBytes(const Tensor& from, const Tensor& to) {
             "cudaMemcpyAsync");
 }
 
+// NCCL divides what has wrapped in the tensors' own type.
+bool NeedsWidening(const CollectiveDescriptor& descriptor) {
+  const bool is_small = descriptor.dtype == DType::kI32 || descriptor.dtype == DType::kU8;
+  return is_small && HasReduction(descriptor.kind) && descriptor.op == ReduceOp::kAvg;
+}
+
 }  // namespace
 
 std::vector<Tensor> GpuCommunicator::TakeTensors(Operation* operation) {
@@ -66,12 +72,7 @@ Work GpuCommunicator::Submit(Operation&& operation) {
   });
   if (size() == 1) return SubmitAlone(operation);
   if (is_staged) return SubmitStaged(operation);
-  const CollectiveDescriptor& descriptor = operation.descriptor;
-  const bool is_small = descriptor.dtype == DType::kI32 || descriptor.dtype == DType::kU8;
-  if (is_small && HasReduction(descriptor.kind) && descriptor.op == ReduceOp::kAvg) {
-    return SubmitWidened(operation);
-  }
-  if (descriptor.kind == CollectiveKind::kBarrier) {
+  if (operation.descriptor.kind == CollectiveKind::kBarrier) {
     const std::shared_ptr<StreamWork> work = Issue(std::move(operation), /*want_work=*/true);
     while (!work->WaitFor(std::chrono::seconds(1))) continue;  // the monitor ends it
     const Lock lock(mutex_);
@@ -103,6 +104,7 @@ Work GpuCommunicator::SubmitStaged(const Operation& operation) {
                   : Tensor::Empty(hub_->allocator(), tensor.dtype(), tensor.shape());
   };
   Operation staged = operation;
+  staged.options.async = false;
   staged.input = away(operation.input, /*filled=*/true);
   const bool in_place = operation.descriptor.kind == CollectiveKind::kBroadcast;
   staged.output = in_place ? staged.input : away(operation.output, /*filled=*/false);
@@ -115,7 +117,7 @@ Work GpuCommunicator::SubmitStaged(const Operation& operation) {
   const Tensor output = staged.output;
   const std::vector<Message> receives = staged.receives;
   const std::vector<Operation::Part> parts = staged.parts;
-  Issue(std::move(staged), /*want_work=*/false);
+  Submit(std::move(staged));
   for (size_t i = 0; i < parts.size(); ++i) CopyTensor(parts[i].output, operation.parts[i].output);
   if (operation.output.defined()) CopyTensor(output, operation.output);
   for (size_t i = 0; i < receives.size(); ++i) {
@@ -125,30 +127,22 @@ Work GpuCommunicator::SubmitStaged(const Operation& operation) {
   return Work();
 }
 
-// NCCL divides what has wrapped in the tensors' own type.
-Work GpuCommunicator::SubmitWidened(const Operation& operation) {
-  if (CudaQueue* const queue = cuda_.open_queue(); queue != nullptr) queue->FollowRank();
-  const auto wide = [&](const Tensor& tensor) {
-    return tensor.defined() ? Tensor::Empty(hub_->allocator(), DType::kI64, tensor.shape()) : Tensor();
-  };
+// Its memory is the rank's, also within a lane's queue.
+Communicator::Operation GpuCommunicator::Widened(const Operation& operation) {
+  CudaQueue* const queue = cuda_.open_queue();
+  if (queue != nullptr) queue->FollowRank();
   Operation widened = operation;
-  widened.input = wide(operation.input);
-  if (operation.input.defined()) CopyTensor(operation.input, widened.input);
-  widened.output = wide(operation.output);
-  for (Operation::Part& part : widened.parts) {
-    const Tensor narrow = std::exchange(part.input, wide(part.input));
-    CopyTensor(narrow, part.input);
-    part.output = wide(part.output);
-  }
-  if (CudaQueue* const queue = cuda_.open_queue(); queue != nullptr) {
-    queue->Keep(std::make_shared<const Operation>(widened));
-  }
-  const Tensor output = widened.output;
-  const std::vector<Operation::Part> parts = widened.parts;
-  Issue(std::move(widened), /*want_work=*/false);
-  if (output.defined()) CopyTensor(output, operation.output);
-  for (size_t i = 0; i < parts.size(); ++i) CopyTensor(parts[i].output, operation.parts[i].output);
-  return Work();
+  widened.ForEachTensor([&](Tensor& tensor) {
+    if (tensor.defined()) tensor = Tensor::Empty(hub_->allocator(), DType::kI64, tensor.shape());
+  });
+  if (queue != nullptr) queue->Keep(std::make_shared<const Operation>(widened));
+  return widened;
+}
+
+void GpuCommunicator::CopyInStream(const Tensor& from, const Tensor& to) {
+  if (!to.defined()) return;
+  const CudaStreamScope scope(static_cast<CudaAllocator&>(*to.buffer()->allocator()), stream_.ref());
+  CopyTensor(from, to);
 }
 
 // Events with times, for the ledger's seconds.
@@ -163,6 +157,12 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
   const CollectiveDescriptor& descriptor = operation.descriptor;
   Operation stripped = operation;
   std::vector<Tensor> tensors = TakeTensors(&stripped);
+  std::optional<Operation> widened;
+  if (NeedsWidening(descriptor)) {
+    widened = Widened(operation);
+    Operation emptied = *widened;
+    for (Tensor& tensor : TakeTensors(&emptied)) tensors.push_back(std::move(tensor));
+  }
   const std::vector<CudaStreamRef> streams = StreamsOf(tensors);
   Lock lock(mutex_);
   failure_.ThrowIfFailed();
@@ -175,7 +175,7 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
   const std::shared_ptr<CudaEvent> done = TakeEvent();
   pending_.push_back({std::move(stripped), TimeoutOf(operation), TakeEvent(), done});
   try {
-    IssueCalls(lock, operation, streams);
+    IssueCalls(lock, operation, widened, streams);
     done->Record(stream_.ref());
   } catch (const Error& error) {
     if (!lock.owns_lock()) lock.lock();
@@ -203,6 +203,7 @@ std::shared_ptr<StreamWork> GpuCommunicator::Issue(Operation&& operation, bool w
 }
 
 void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
+                                 const std::optional<Operation>& widened,
                                  const std::vector<CudaStreamRef>& streams) {
   for (CudaStreamRef stream : streams) {
     ready_.Record(stream);
@@ -211,13 +212,26 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
   // Not for the rank's stream as it is now, which may wait for what peers do behind the barrier.
   if (operation.descriptor.kind == CollectiveKind::kBarrier) stream_.ref().WaitFor(token_is_free_);
   pending_.back().begun->Record(stream_.ref());
+  const Operation& issued = widened.has_value() ? *widened : operation;
+  if (widened.has_value()) {
+    CopyInStream(operation.input, issued.input);
+    for (size_t i = 0; i < issued.parts.size(); ++i) {
+      CopyInStream(operation.parts[i].input, issued.parts[i].input);
+    }
+  }
   const NcclMember member = {*meeting_.comm, stream_.ref().handle(), rank(), size()};
-  if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
-    IssueNcclSendRecv(member, operation.sends, operation.receives);
+  if (issued.descriptor.kind == CollectiveKind::kSendRecv) {
+    IssueNcclSendRecv(member, issued.sends, issued.receives);
   } else {
-    IssueNcclCollectives(member, operation.ToCollectiveCalls(TimeoutOf(operation)), token_);
+    IssueNcclCollectives(member, issued.ToCollectiveCalls(TimeoutOf(operation)), token_);
   }
   AwaitIssued(lock);
+  if (widened.has_value()) {
+    CopyInStream(issued.output, operation.output);
+    for (size_t i = 0; i < issued.parts.size(); ++i) {
+      CopyInStream(issued.parts[i].output, operation.parts[i].output);
+    }
+  }
 }
 
 void GpuCommunicator::Suspect(Error error) {

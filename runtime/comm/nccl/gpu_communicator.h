@@ -89,11 +89,16 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
 
   Work SubmitAlone(const Operation& operation);
   Work SubmitStaged(const Operation& operation);
-  Work SubmitWidened(const Operation& operation);
+  // `operation` on new tensors of i64 of the same shapes.
+  Operation Widened(const Operation& operation);
   // Puts the operation into the stream, between what its tensors' streams do before and, unless a work is
   // wanted, after. Returns the work, or null.
   std::shared_ptr<StreamWork> Issue(Operation&& operation, bool want_work);
-  void IssueCalls(Lock& lock, const Operation& operation, const std::vector<CudaStreamRef>& streams);
+  // `widened`: what NCCL is given instead of `operation`, if anything.
+  void IssueCalls(Lock& lock, const Operation& operation, const std::optional<Operation>& widened,
+                  const std::vector<CudaStreamRef>& streams);
+  // In the group's stream, whatever their dtypes; undefined tensors are passed over.
+  void CopyInStream(const Tensor& from, const Tensor& to);
   void AwaitIssued(Lock& lock);
   // What ends the group, unless the monitor finds a better reason; the first stays. mutex_ held.
   void Suspect(Error error);

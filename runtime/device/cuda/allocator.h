@@ -41,12 +41,13 @@ class CudaAllocator final : public PooledAllocator, public std::enable_shared_fr
   // How long the rank's stream has stood still for lanes.
   StreamStalls& queue_stalls() { return queue_stalls_; }
 
-  // For queues: the calling thread has opened the scope of `queue`, whose stream this is; null and the rank's own: it has
-  // closed it.
+  // For queues and CudaStreamScope: what the calling thread issues goes to `stream` from now on, in the scope of `queue`, or of
+  // none (null). The rank's own stream: its scope is closed.
   void SetOpenQueue(CudaQueue* queue, CudaStreamRef stream) {
     open_queue_ = queue;
     current_ = stream;
-    scope_thread_ = queue == nullptr ? std::thread::id() : std::this_thread::get_id();
+    const bool is_closed = stream.handle() == stream_.ref().handle();
+    scope_thread_ = is_closed ? std::thread::id() : std::this_thread::get_id();
   }
 
  protected:
@@ -65,6 +66,24 @@ class CudaAllocator final : public PooledAllocator, public std::enable_shared_fr
   CudaQueue* open_queue_ = nullptr;
   StreamStalls queue_stalls_;
   const std::unique_ptr<CudaRankState> rank_state_ = std::make_unique<CudaRankState>();
+};
+
+// While it lives, what the calling thread issues on memory of `allocator` goes to `stream`, whatever scope it has open.
+// Threads: the rank's.
+class CudaStreamScope {
+ public:
+  CudaStreamScope(CudaAllocator& allocator, CudaStreamRef stream)
+      : allocator_(allocator), queue_(allocator.open_queue()), before_(allocator.stream()) {
+    allocator_.SetOpenQueue(queue_, stream);
+  }
+  ~CudaStreamScope() { allocator_.SetOpenQueue(queue_, before_); }
+  CudaStreamScope(const CudaStreamScope&) = delete;
+  CudaStreamScope& operator=(const CudaStreamScope&) = delete;
+
+ private:
+  CudaAllocator& allocator_;
+  CudaQueue* const queue_;
+  const CudaStreamRef before_;
 };
 
 // Pooled host memory that a GPU reads and writes directly: an ordinary CPU tensor lies in it, and copies to

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/device/allocator.h"
 #include "runtime/device/cuda/stream.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/runtime/comm/nccl/nccl_calls.h"
@@ -83,17 +84,48 @@ TEST(NcclCommunicatorTest, TensorsOnTheCpuGoByWayOfTheGpu) {
   });
 }
 
+// Nor do those of tensors on the CPU.
 TEST(NcclCommunicatorTest, AveragesOfSmallIntegersDoNotWrap) {
   RunNcclRanks(3, [](World& world) {
     const auto group = world.NewGroup("dp", AllRanks(world));
-    const std::vector<uint8_t> bytes = {200, 255};
-    const Tensor u8 = Tensor::FromValues<uint8_t>({2}, bytes, world.allocator());
-    group->AllReduce(u8, u8, ReduceOp::kAvg);
-    EXPECT_EQ(u8.ToVector<int>(), (std::vector<int>{200, 255}));
+    for (const std::shared_ptr<Allocator>& allocator : {world.allocator(), MakeCpuAllocator()}) {
+      const std::vector<uint8_t> bytes = {200, 255};
+      const Tensor u8 = Tensor::FromValues<uint8_t>({2}, bytes, allocator);
+      group->AllReduce(u8, u8, ReduceOp::kAvg);
+      EXPECT_EQ(u8.ToVector<int>(), (std::vector<int>{200, 255}));
+      const std::vector<int32_t> ints = {2000000000, -2000000000};
+      const Tensor i32 = Tensor::FromValues<int32_t>({2}, ints, allocator);
+      group->AllReduce(i32, i32, ReduceOp::kAvg);
+      EXPECT_EQ(i32.ToVector<int32_t>(), ints);
+    }
+  });
+}
+
+// Its way through i64 included: the work ends with it, and knows of its error.
+TEST(NcclCommunicatorTest, AnAverageOfIntegersIsUnderWayUntilItsPeersHaveCome) {
+  std::barrier all(2);
+  RunNcclRanks(2, [&](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    const auto gate = world.NewGroup("gate", {0, 1});
     const std::vector<int32_t> ints = {2000000000, -2000000000};
-    const Tensor i32 = Tensor::FromValues<int32_t>({2}, ints, world.allocator());
-    group->AllReduce(i32, i32, ReduceOp::kAvg);
-    EXPECT_EQ(i32.ToVector<int32_t>(), ints);
+    const Tensor tensor = Tensor::FromValues<int32_t>({2}, ints, world.allocator());
+    if (world.rank() == 1) gate->Barrier();
+    const Work work = group->AllReduce(tensor, tensor, ReduceOp::kAvg, {.async = true});
+    if (world.rank() == 0) {
+      EXPECT_FALSE(work.Test());  // the other comes after the gate alone
+      gate->Barrier();
+    }
+    work.Wait();
+    EXPECT_EQ(tensor.ToVector<int32_t>(), ints);
+    if (world.rank() == 1) {
+      all.arrive_and_wait();
+      group->Abort("enough");
+      return;
+    }
+    const Work alone = group->AllReduce(tensor, tensor, ReduceOp::kAvg, {.async = true});
+    all.arrive_and_wait();
+    ExpectContains(ErrorOf(absl::StatusCode::kAborted, [&] { alone.WaitFor(std::chrono::minutes(1)); }),
+                   {"enough"});
   });
 }
 
