@@ -336,6 +336,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   Lock lock(TheCuda().mutex);
   ++TheCuda().num_event_queries;
   if (const cudaError_t error = Enter("cudaEventQuery"); error != cudaSuccess) return error;
+  if (event->stream != nullptr) NoteDevice(event->stream->device);
   if (IsDone(event)) return cudaSuccess;
   AdvanceForQuery(event->stream.get());
   return cudaErrorNotReady;
@@ -344,6 +345,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaEventSynchronize"); error != cudaSuccess) return error;
+  if (event->stream != nullptr) NoteDevice(event->stream->device);
   if (!IsDone(event)) AwaitPlace(lock, event->stream.get(), event->place);
   return cudaSuccess;
 }

@@ -53,6 +53,9 @@ int64_t NumWaitingPairs();
 int64_t NumKernels();
 int64_t NumPending();
 
+// Calls on a stream or an event of another device than the calling thread's. With CUDA each may make a context on the thread's.
+int64_t NumCallsFromOtherDevices();
+
 // Events that live, and how often one was asked for (cudaEventQuery).
 int64_t NumEvents();
 int64_t NumEventQueries();

@@ -28,6 +28,10 @@ cudaError_t Return(cudaError_t error) {
   return error;
 }
 
+void NoteDevice(int device) {
+  if (device != current_device) ++TheCuda().num_calls_from_other_devices;
+}
+
 cudaError_t Enter(const char* call) {
   Cuda& cuda = TheCuda();
   if (!cuda.machine.has_driver) return Return(cudaErrorInsufficientDriver);
@@ -165,6 +169,7 @@ void AwaitDevice(Lock& lock, int device) {
 
 cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<bool()> ready) {
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
+  NoteDevice(stream->device);
   stream->operations.push_back({std::move(ready), std::move(run)});
   ++stream->num_issued;
   RunAhead();
@@ -254,6 +259,11 @@ int64_t NumLeftOut() {
 int64_t NumKernels() {
   Lock lock(TheCuda().mutex);
   return TheCuda().num_kernels;
+}
+
+int64_t NumCallsFromOtherDevices() {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().num_calls_from_other_devices;
 }
 
 int64_t NumEvents() {

@@ -75,6 +75,7 @@ struct Cuda {
   int64_t live_bytes = 0;
   int64_t num_mallocs = 0;
   int64_t num_kernels = 0;
+  int64_t num_calls_from_other_devices = 0;
   int64_t num_events = 0;
   int64_t num_event_queries = 0;
 };
@@ -94,6 +95,9 @@ cudaError_t Return(cudaError_t error);
 
 // What goes wrong before `call` does anything; cudaSuccess if nothing does.
 cudaError_t Enter(const char* call);
+
+// Takes note of a call on something of `device`.
+void NoteDevice(int device);
 
 // Adds an operation to a stream, which runs when somebody waits for it and `ready`, if there is one, says so.
 cudaError_t Issue(cudaStream_t stream, std::function<void()> run, std::function<bool()> ready = nullptr);

@@ -71,6 +71,8 @@ void GpuCommunicator::End(Error error, bool tell) noexcept {
 
 // First the verdict, then the end: nobody takes what is cut off for done.
 void GpuCommunicator::EndOperations(const Error& error) noexcept {
+  std::optional<CudaDeviceGuard> guard;  // the watchdog's thread has no device
+  RunStep([&] { guard.emplace(cuda_.device().index); });
   RunStep([&] { Reap(); });
   for (Pending& pending : pending_) {
     RunStep([&] {

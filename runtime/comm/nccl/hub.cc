@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/group_text.h"
+#include "runtime/device/cuda/stream.h"
 
 namespace weft {
 namespace {
@@ -96,6 +97,11 @@ bool NcclHub::LeaveRetired() {
 }
 
 void NcclHub::Loop() {
+  try {
+    SetCudaDevice(allocator_->device().index);  // otherwise its calls would make a context on GPU 0
+  } catch (const Error&) {
+    // The device has failed, which the groups find out.
+  }
   for (;;) {
     {
       std::unique_lock<std::mutex> lock(mutex_);

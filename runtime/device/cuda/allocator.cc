@@ -8,7 +8,7 @@ namespace weft {
 namespace {
 
 int MakeCurrent(int device) {
-  CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+  SetCudaDevice(device);
   return device;
 }
 

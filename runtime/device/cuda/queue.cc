@@ -59,7 +59,9 @@ QueueKept CudaBatch::LetGo() {
   return std::exchange(kept_, {});
 }
 
+// On workers, too, which have no device of their own.
 void CudaBatch::Synchronize() {
+  const CudaDeviceGuard guard(allocator_->device().index);
   done_->Synchronize();
   LetGo();
 }

@@ -3,6 +3,12 @@
 #include "runtime/device/cuda/check.h"
 
 namespace weft {
+namespace {
+
+// Whether the calling thread has been given one.
+thread_local bool has_device = false;
+
+}  // namespace
 
 void CudaStreamRef::WaitFor(const CudaEvent& event) const {
   CheckCuda(cudaStreamWaitEvent(handle_, event.handle(), 0), "cudaStreamWaitEvent");
@@ -53,11 +59,20 @@ float CudaEvent::MillisecondsBetween(const CudaEvent& begin, const CudaEvent& en
   return milliseconds;
 }
 
-CudaDeviceGuard::CudaDeviceGuard(int device) {
-  CheckCuda(cudaGetDevice(&before_), "cudaGetDevice");
-  if (device != before_) CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+void SetCudaDevice(int device) {
+  CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+  has_device = true;
 }
 
-CudaDeviceGuard::~CudaDeviceGuard() { cudaSetDevice(before_); }
+CudaDeviceGuard::CudaDeviceGuard(int device) {
+  CheckCuda(cudaGetDevice(&before_), "cudaGetDevice");
+  if (device == before_) return;
+  CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+  goes_back_ = has_device || before_ != 0;
+}
+
+CudaDeviceGuard::~CudaDeviceGuard() {
+  if (goes_back_) cudaSetDevice(before_);
+}
 
 }  // namespace weft

@@ -69,7 +69,12 @@ class CudaEvent {
   cudaEvent_t handle_ = nullptr;
 };
 
-// Makes `device` the calling thread's while it lives.
+// Makes `device` the calling thread's, for good: what a thread that serves one rank begins with.
+// Errors: as CheckCuda.
+void SetCudaDevice(int device);
+
+// Makes `device` the calling thread's while it lives. A thread that has had none keeps it: CUDA says 0 of such a thread, and to
+// go back there would make a context on GPU 0, which takes memory that belongs to another process's rank.
 class CudaDeviceGuard {
  public:
   explicit CudaDeviceGuard(int device);
@@ -79,6 +84,7 @@ class CudaDeviceGuard {
 
  private:
   int before_ = 0;
+  bool goes_back_ = false;
 };
 
 }  // namespace weft

@@ -234,7 +234,10 @@ Tensor Contiguous(const Tensor& tensor) {
   return packed;
 }
 
+// These run on workers, too, which have no device of their own.
+
 void ToHost(const Tensor& from, void* to) {
+  const CudaDeviceGuard guard(from.device().index);
   const Tensor packed = Contiguous(from);
   const CudaStreamRef stream = CudaStreamOf(from);
   CheckCuda(cudaMemcpyAsync(to, packed.data(), static_cast<size_t>(packed.num_bytes()),
@@ -245,6 +248,7 @@ void ToHost(const Tensor& from, void* to) {
 
 // CUDA has taken what lies in ordinary memory when the call returns; pinned memory is read later.
 void FromHost(const void* from, const Tensor& to) {
+  const CudaDeviceGuard guard(to.device().index);
   const Tensor packed =
       to.IsContiguous() ? to : Tensor::Empty(to.buffer()->allocator(), to.dtype(), to.shape());
   const CudaStreamRef stream = CudaStreamOf(to);
@@ -258,6 +262,7 @@ void FromHost(const void* from, const Tensor& to) {
 // From pinned memory, which CUDA reads and writes when the stream comes to it.
 void IssueCopy(const Tensor& from, const Tensor& to) {
   const bool to_host = to.device().type == DeviceType::kCpu;
+  const CudaDeviceGuard guard((to_host ? from : to).device().index);
   CheckCuda(cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(to.num_bytes()),
                             to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
                             CudaStreamOf(to_host ? from : to).handle()),

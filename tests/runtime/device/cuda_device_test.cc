@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -105,6 +106,31 @@ TEST_F(CudaDeviceTest, ErrorsNameTheCall) {
   int not_a_pointer = 0;
   EXPECT_EQ(MessageOf([&] { CheckCuda(cudaFree(&not_a_pointer), "cudaFree"); }),
             "CUDA: cudaFree: cudaErrorInvalidValue: emulated error");
+}
+
+// One that has been given a device goes back to it.
+TEST_F(CudaDeviceTest, AThreadWithoutADeviceKeepsTheFirstThatItUses) {
+  cuda_emulator::SetMachine({.num_devices = 3});
+  const auto device_of_thread = [] {
+    int device = -1;
+    CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+    return device;
+  };
+  const auto device_behind_guard = [&](int guarded) {
+    {
+      const CudaDeviceGuard guard(guarded);
+      EXPECT_EQ(device_of_thread(), guarded);
+    }
+    return device_of_thread();
+  };
+  std::thread([&] {
+    EXPECT_EQ(device_behind_guard(2), 2);
+    EXPECT_EQ(device_behind_guard(1), 2);
+  }).join();
+  std::thread([&] {
+    SetCudaDevice(0);
+    EXPECT_EQ(device_behind_guard(2), 0);
+  }).join();
 }
 
 __global__ void Doubled(const float* in, float* out, int64_t count) {

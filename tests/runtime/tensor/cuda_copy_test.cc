@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "runtime/device/device_backend.h"
@@ -140,6 +142,29 @@ TEST_F(CudaCopyTest, AHostCopyWaitsForItsPlaceAlone) {
   HostCopy of_host;
   of_host.Begin(here);
   EXPECT_EQ(of_host.Wait().data<float>(), here.data<float>());
+}
+
+// A worker has no device of its own: without the tensor's it would make a context on GPU 0.
+TEST_F(CudaCopyTest, WhateverThreadCopiesDoesSoOnTheTensorsDevice) {
+  cuda_emulator::SetMachine({.num_devices = 2});
+  {
+    const Tensor tensor =
+        Tensor::FromValues<float>({2, 2}, {1, 2, 3, 4}, MakeAllocator({DeviceType::kCuda, 1}));
+    const int64_t before = cuda_emulator::NumCallsFromOtherDevices();
+    std::thread worker([&] {
+      const Tensor turned = OnHost(tensor.Transpose(0, 1));
+      EXPECT_EQ(turned.ToVector<float>(), (std::vector<float>{1, 3, 2, 4}));
+      CopyTensor(turned, tensor);
+      CopyTensor(turned, tensor.Transpose(0, 1));
+      int device = 0;
+      EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+      EXPECT_EQ(device, 1) << "going back to GPU 0 makes a context there, too";
+    });
+    worker.join();
+    EXPECT_EQ(cuda_emulator::NumCallsFromOtherDevices(), before);
+    EXPECT_EQ(tensor.ToVector<float>(), (std::vector<float>{1, 2, 3, 4}));
+  }
+  cuda_emulator::SetMachine({});
 }
 
 TEST_F(CudaCopyTest, Misuse) {

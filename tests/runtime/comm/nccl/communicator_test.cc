@@ -5,6 +5,8 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -126,6 +128,22 @@ TEST(NcclCommunicatorTest, AnAverageOfIntegersIsUnderWayUntilItsPeersHaveCome) {
     all.arrive_and_wait();
     ExpectContains(ErrorOf(absl::StatusCode::kAborted, [&] { alone.WaitFor(std::chrono::minutes(1)); }),
                    {"enough"});
+  });
+}
+
+// The monitors' and the ranks' alike: otherwise each process has a context on GPU 0.
+TEST(NcclCommunicatorTest, EveryThreadCallsCudaOnItsRanksDevice) {
+  const int64_t before = cuda_emulator::NumCallsFromOtherDevices();
+  std::barrier all(3);
+  RunNcclRanks(3, [&](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    const Tensor tensor = Of(world, {1});
+    // Several rounds of the monitors, which ask for the operation's events.
+    if (world.rank() == 0) std::this_thread::sleep_for(milliseconds(50));
+    group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true}).WaitFor(std::chrono::minutes(1));
+    all.arrive_and_wait();
+    EXPECT_EQ(cuda_emulator::NumCallsFromOtherDevices(), before);
+    all.arrive_and_wait();
   });
 }
 
