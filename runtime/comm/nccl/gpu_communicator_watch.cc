@@ -100,19 +100,21 @@ std::optional<NcclJudge::Late> GpuCommunicator::OldestLate(int64_t now_ns) {
                          .timeout = front.timeout};
 }
 
-// A peer that is gone may still say why, and calls that differ may have made NCCL fail: either is worth a moment.
+// A peer that is gone may still say why, and calls that differ may have made NCCL fail: either is worth a moment, and no more.
 std::optional<Error> GpuCommunicator::ReasonOf(const Error& suspicion, std::chrono::milliseconds since,
                                                const CallLog& log) {
+  const bool is_over = since > NcclComm::kReasonTakes;
   bool is_known = false;
   try {
     if (std::optional<Error> told = judge_.Announced()) return told;
+    if (is_over) return suspicion;
     NcclJudge::Comparison comparison = judge_.Compare(log);
     if (comparison.difference.has_value()) return std::move(comparison.difference);
     is_known = comparison.is_final && suspicion.code() != absl::StatusCode::kAborted;
   } catch (const Error&) {
     // Of the store: what is suspected is all there is.
   }
-  if (!is_known && since <= NcclComm::kReasonTakes) return std::nullopt;
+  if (!is_known && !is_over) return std::nullopt;
   return suspicion;
 }
 

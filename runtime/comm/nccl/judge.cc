@@ -10,6 +10,7 @@ namespace weft {
 namespace {
 
 constexpr char kFailed[] = "failed";
+constexpr char kNoDifference[] = "no difference";
 
 // "<number>\n<rest>" in two; false for what is none.
 bool Split(const std::string& text, int64_t* number, std::string* rest) {
@@ -106,11 +107,19 @@ NcclJudge::Statements NcclJudge::ReadLogs(const CallLog& own, int64_t call) {
 }
 
 NcclJudge::Comparison NcclJudge::Compare(const CallLog& own) {
+  const std::string key = absl::StrCat(prefix_, "compares");  // who does, and then what it has found
+  const std::string me = absl::StrCat(rank_);
+  const std::string held = hub_.store().CompareSet(key, "", me);
+  Comparison comparison;
+  comparison.is_final = held == kNoDifference;
+  if (held != me) return comparison;
   if (!compare_call_.has_value()) compare_call_ = hub_.Call();
   const Statements said = ReadLogs(own, *compare_call_);
-  Comparison comparison = {.difference = std::nullopt, .is_final = said.all};
   if (const std::optional<std::string> text = FindDisagreement(name_, ranks_, said.logs)) {
     comparison.difference = Error(absl::StatusCode::kInvalidArgument, *text);
+  } else if (said.all) {
+    comparison.is_final = true;
+    hub_.store().Set(key, kNoDifference);
   }
   return comparison;
 }

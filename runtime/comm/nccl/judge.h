@@ -20,8 +20,9 @@ std::optional<Error> AnnouncedEnd(NcclHub& hub, const std::string& prefix);
 // called (NcclHub::Call), and leave their logs in the store; one of the members that are late compares them.
 // What ends the group, any member leaves there too, and the first stays.
 //
-// Cost:    nothing while nobody is late. At the end of a group each member calls the store two or three times, and the last
-//          to leave twice more for each member.
+// Cost:    nothing while nobody is late. Of members that NCCL has reported an error to, one calls the store three times for each
+//          other member and look, until all have answered; the rest twice for each look. At the end of a group each member calls the
+//          store two or three times, and the last to leave twice more for each member.
 // Threads: the monitor's.
 class NcclJudge {
  public:
@@ -46,10 +47,11 @@ class NcclJudge {
   void NothingLate() { question_.reset(); }
 
   // Of a member to which NCCL has reported an error, again and again until it ends the group: in what the members' calls
-  // differ, which NCCL may have met in words of its own. The first call asks them.
+  // differ, which NCCL may have met in words of its own. The first member that calls it asks all and compares; the others hear
+  // of a difference by its end of the group (Announced).
   struct Comparison {
     std::optional<Error> difference;
-    bool is_final = false;  // all have answered
+    bool is_final = false;  // all have answered, and nothing differs
   };
   Comparison Compare(const CallLog& own);
 

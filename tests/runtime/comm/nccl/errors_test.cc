@@ -2,17 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <barrier>
 #include <chrono>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "runtime/base/error.h"
 #include "runtime/device/cuda/stream.h"
+#include "runtime/store/store.h"
 #include "tests/cuda_emulator/emulator.h"
+#include "tests/runtime/comm/nccl/forwarding_store.h"
 #include "tests/runtime/comm/nccl/nccl_calls.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
@@ -79,6 +86,46 @@ TEST(NcclErrorsTest, AnErrorOfNcclOverCallsThatDifferNamesTheCalls) {
                                  "rank 1 called all_reduce(f32, sum, count 5)"});
       },
       fake);
+}
+
+// Counts what a rank reads of other members' logs.
+class CountingStore final : public ForwardingStore {
+ public:
+  CountingStore(std::shared_ptr<Store> store, std::atomic<int>* num_reads)
+      : ForwardingStore(std::move(store)), num_reads_(num_reads) {}
+
+  std::optional<std::string> TryGet(absl::string_view key) override {
+    *num_reads_ += absl::StrContains(key, "/at/") || absl::StrContains(key, "/last/");
+    return ForwardingStore::TryGet(key);
+  }
+
+ private:
+  std::atomic<int>* const num_reads_;
+};
+
+// All members hear of a peer that is gone. If each read the logs of all, a large job would call its store millions of times.
+TEST(NcclErrorsTest, OneMemberReadsTheLogsOfAll) {
+  constexpr int kRanks = 8;
+  std::array<std::atomic<int>, kRanks> num_reads = {};
+  const auto fake = std::make_shared<FakeNccl>();
+  std::barrier all(kRanks);
+  const auto body = [&](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    all.arrive_and_wait();  // in the group, and in no call of it that could be late
+    for (int rank = 0; world.rank() == 0 && rank < kRanks; ++rank) {
+      fake->SetAsyncError(rank, NcclResult::kRemoteError);
+    }
+    all.arrive_and_wait();
+    ExpectContains(ErrorOf(absl::StatusCode::kAborted, [&] { BlockUntilItEnds(*group); }),
+                   {"group 'dp'", "remote process exited"});
+  };
+  RunNcclRanks(kRanks, body, fake, std::chrono::minutes(2), {.tell = [](const std::string&) {}}, {},
+               [&](std::shared_ptr<Store> store, int rank) {
+                 return std::make_shared<CountingStore>(std::move(store), &num_reads[rank]);
+               });
+  int num_readers = 0;
+  for (const std::atomic<int>& reads : num_reads) num_readers += reads > 0;
+  EXPECT_EQ(num_readers, 1);
 }
 
 TEST(NcclErrorsTest, AnErrorOfTheDeviceEndsTheGroupOnAllMembers) {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "runtime/store/store.h"
+#include "tests/runtime/comm/nccl/forwarding_store.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
 namespace weft {
@@ -31,13 +32,13 @@ enum class Finds {
   kItsEndFirst,
 };
 
-class SlowStore final : public Store {
+class SlowStore final : public ForwardingStore {
  public:
   SlowStore(std::shared_ptr<Store> store, int rank, Finds finds, Progress& progress)
-      : store_(std::move(store)), rank_(rank), finds_(finds), progress_(progress) {}
+      : ForwardingStore(std::move(store)), rank_(rank), finds_(finds), progress_(progress) {}
 
   void Set(absl::string_view key, absl::string_view value) override {
-    store_->Set(key, value);
+    ForwardingStore::Set(key, value);
     if (absl::EndsWith(key, "at/0")) progress_.has_answered = true;
     if (absl::EndsWith(key, "finished/0")) progress_.has_finished = true;
   }
@@ -45,23 +46,13 @@ class SlowStore final : public Store {
     const bool waits =
         finds_ == Finds::kItsEndFirst && keys.size() == 1 && absl::EndsWith(keys[0], "finished/0");
     if (waits && progress_.has_answered) AwaitItsEnd();
-    return store_->Check(keys);
+    return ForwardingStore::Check(keys);
   }
   std::optional<std::string> TryGet(absl::string_view key) override {
-    std::optional<std::string> before = store_->TryGet(key);
+    std::optional<std::string> before = ForwardingStore::TryGet(key);
     if (!absl::EndsWith(key, "at/0") || !before.has_value() || !AwaitItsEnd()) return before;
-    return finds_ == Finds::kAnswerFromBefore ? before : store_->TryGet(key);
+    return finds_ == Finds::kAnswerFromBefore ? before : ForwardingStore::TryGet(key);
   }
-  std::string Get(absl::string_view key, milliseconds timeout) override { return store_->Get(key, timeout); }
-  int64_t Add(absl::string_view key, int64_t amount) override { return store_->Add(key, amount); }
-  void Wait(absl::Span<const std::string> keys, milliseconds timeout) override {
-    store_->Wait(keys, timeout);
-  }
-  std::string CompareSet(absl::string_view key, absl::string_view expected,
-                         absl::string_view desired) override {
-    return store_->CompareSet(key, expected, desired);
-  }
-  bool Delete(absl::string_view key) override { return store_->Delete(key); }
 
  private:
   // Whether it had to: the first time, on rank 1.
@@ -71,7 +62,6 @@ class SlowStore final : public Store {
     return true;
   }
 
-  const std::shared_ptr<Store> store_;
   const int rank_;
   const Finds finds_;
   Progress& progress_;
