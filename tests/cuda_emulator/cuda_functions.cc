@@ -93,7 +93,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = TheCuda().machine.compute_capability % 10;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 << 10;
+      *value = TheCuda().machine.shared_bytes;
       break;
   }
   return cudaSuccess;

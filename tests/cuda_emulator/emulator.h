@@ -16,6 +16,7 @@ struct Machine {
   int num_devices = 1;
   int64_t memory_bytes = int64_t{4} << 30;  // a device
   int compute_capability = 90;
+  int shared_bytes = 227 << 10;  // a block may have
 };
 void SetMachine(const Machine& machine);
 

@@ -294,6 +294,12 @@ void NotifyReady() {
   TheCuda().changed.notify_all();
 }
 
+cudaError_t AllowSharedBytes(size_t num_bytes) {
+  Lock lock(TheCuda().mutex);
+  const size_t most = static_cast<size_t>(TheCuda().machine.shared_bytes);
+  return num_bytes <= most ? cudaSuccess : Return(cudaErrorInvalidValue);
+}
+
 cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   Lock lock(TheCuda().mutex);
   if (const cudaError_t error = Enter("cudaLaunchKernel"); error != cudaSuccess) return error;
@@ -304,7 +310,8 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> threa
   constexpr uint64_t kMostThreads = 1024;
   constexpr unsigned kMostBlocksYZ = 65535;
   if (threads == 0 || threads > kMostThreads || blocks == 0 || grid.y > kMostBlocksYZ ||
-      grid.z > kMostBlocksYZ) {
+      grid.z > kMostBlocksYZ ||
+      config.dynamicSmemBytes > static_cast<size_t>(TheCuda().machine.shared_bytes)) {
     return Return(cudaErrorInvalidValue);
   }
   return Issue(config.stream, [config, thread = std::move(thread)] {

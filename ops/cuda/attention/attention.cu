@@ -23,7 +23,7 @@ namespace {
 
 template <class T>
 struct ForwardOperands {
-  using C = typename AttentionTile<T, 64>::C;
+  using C = AttentionSum<T>;
   CudaHeads<const T> q, k, v;
   CudaHeads<T> y;
   C* lse = nullptr;
@@ -144,10 +144,11 @@ __device__ void StoreLogSums(const CudaAttention& n, const CudaHead& head, int64
   }
 }
 
-template <class T, int kE>
+template <class Tile>
 __global__ void __launch_bounds__(kTileThreads)
-    AttentionKernel(CudaAttention n, CudaScoreChanges changes, ForwardOperands<T> operands) {
-  using Tile = AttentionTile<T, kE>;
+    AttentionKernel(CudaAttention n, CudaScoreChanges changes,
+                    ForwardOperands<typename Tile::Element> operands) {
+  using T = typename Tile::Element;
   using C = typename Tile::C;
   constexpr int kM = Tile::kRowsOfThread;
   C* const q = DynamicShared<C>();
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t last = first + Tile::kRows < n.s ? first + Tile::kRows - 1 : n.s - 1;
   const int e = static_cast<int>(n.e);
 
-  LoadTile<T, kE>(operands.q.Rows(head), first, n.s, e, q);
+  LoadTile<Tile>(operands.q.Rows(head), first, n.s, e, q);
   RunningSoftmax<Tile> softmax;
   typename Tile::Sums sums;
   ClearSums<Tile>(sums);
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t end = n.SeenBy(last);
   for (int64_t key = 0; key < end; key += Tile::kRows) {
     __syncthreads();  // the tile before is done with
-    LoadTile<T, kE>(operands.k.Rows(head), key, n.t, e, kv);
+    LoadTile<Tile>(operands.k.Rows(head), key, n.t, e, kv);
     __syncthreads();
     // [queries, keys] = scale q [queries, e] k^T [e, keys]
     typename Tile::Scores scores;
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kTileThreads)
     WeighScores<T, Tile>(n, changes, head, first, key, scores, softmax, sums);
     StoreScores<Tile>(scores, p);
     __syncthreads();  // keys are done with, and scores are there
-    LoadTile<T, kE>(operands.v.Rows(head), key, n.t, e, kv);
+    LoadTile<Tile>(operands.v.Rows(head), key, n.t, e, kv);
     __syncthreads();
     // y [queries, e] += p [queries, keys] v [keys, e]
     MultiplyByRows<Tile>(p, kv, RowsOfTile<Tile>(key, n.t), sums);
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kTileThreads)
   softmax.Finish();
   // One division per row at the end instead of one per tile (FlashAttention-2).
   const auto factor = [&](int i) { return softmax.sum[i] == 0 ? C(0) : C(1) / softmax.sum[i]; };
-  StoreSums<T, kE>(sums, factor, first, n.s, e, operands.y.Rows(head));
+  StoreSums<Tile>(sums, factor, first, n.s, e, operands.y.Rows(head));
   StoreLogSums<Tile>(n, head, first, softmax, operands.lse);
 }
 
@@ -205,7 +206,7 @@ void RunForward(const KernelCall<AttentionAttributes, R>& call, const MakeChange
   const CudaScoreChanges changes = make_changes(n);
   VisitFloating(y.dtype(), "attention", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using C = typename AttentionTile<T, 64>::C;
+    using C = AttentionSum<T>;
     ForwardOperands<T> operands;
     operands.q = CudaHeads<const T>(q, n);
     operands.k = CudaHeads<const T>(k, n);
@@ -226,7 +227,7 @@ void RunForward(const KernelCall<AttentionAttributes, R>& call, const MakeChange
                  {.blocks = static_cast<unsigned>(tiles * n.heads()),
                   .threads = kTileThreads,
                   .shared_bytes = Tile::SharedBytes(/*num_tiles=*/2)},
-                 AttentionKernel<T, elements()>, n, changes, operands);
+                 AttentionKernel<Tile>, n, changes, operands);
     });
   });
 }

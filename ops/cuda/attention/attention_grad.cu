@@ -16,11 +16,11 @@
 namespace weft {
 namespace {
 
-template <class T, int kE>
+template <class Tile>
 __global__ void __launch_bounds__(kTileThreads)
-    KeyGradKernel(CudaAttention n, CudaScoreChanges changes, AttentionGradOperands<T> operands,
-                  CudaHeads<T> dk, CudaHeads<T> dv) {
-  using Tile = AttentionTile<T, kE>;
+    KeyGradKernel(CudaAttention n, CudaScoreChanges changes,
+                  AttentionGradOperands<typename Tile::Element> operands,
+                  CudaHeads<typename Tile::Element> dk, CudaHeads<typename Tile::Element> dv) {
   using C = typename Tile::C;
   C* const k = DynamicShared<C>();
   C* const v = k + Tile::kElements;
@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t key = blockIdx.x / n.key_heads() * Tile::kRows;
   CudaHead head = CudaHead::Key(n, blockIdx.x % n.key_heads());
   const int e = static_cast<int>(n.e);
-  LoadTile<T, kE>(operands.k.Rows(head), key, n.t, e, k);
-  LoadTile<T, kE>(operands.v.Rows(head), key, n.t, e, v);
+  LoadTile<Tile>(operands.k.Rows(head), key, n.t, e, k);
+  LoadTile<Tile>(operands.v.Rows(head), key, n.t, e, v);
   typename Tile::Sums k_sums;
   typename Tile::Sums v_sums;
   ClearSums<Tile>(k_sums);
@@ -43,12 +43,12 @@ __global__ void __launch_bounds__(kTileThreads)
   for (; head.g < n.g; ++head.g) {
     for (int64_t query = begin; query < n.s; query += Tile::kRows) {
       __syncthreads();  // the tiles before are done with
-      LoadTile<T, kE>(operands.q.Rows(head), query, n.s, e, q);
-      LoadTile<T, kE>(operands.dy.Rows(head), query, n.s, e, dy);
+      LoadTile<Tile>(operands.q.Rows(head), query, n.s, e, q);
+      LoadTile<Tile>(operands.dy.Rows(head), query, n.s, e, dy);
       __syncthreads();
       typename Tile::Scores p;
       typename Tile::Scores ds;
-      ScoreGradients<T, kE>(n, changes, head, operands, query, key, q, k, v, dy, p, ds);
+      ScoreGradients<Tile>(n, changes, head, operands, query, key, q, k, v, dy, p, ds);
       const int rows = RowsOfTile<Tile>(query, n.s);
       // p and ds pass through one buffer, so each is stored between two barriers: before the first all
       // threads have read what was there, before the second all have written.
@@ -66,17 +66,17 @@ __global__ void __launch_bounds__(kTileThreads)
   head.g = 0;
   // The factor of the scores comes in at the end, once per element of dk instead of once per score.
   const C scale = static_cast<C>(n.scale);
-  StoreSums<T, kE>(
+  StoreSums<Tile>(
       k_sums, [&](int) { return scale; }, key, n.t, e, dk.Rows(head));
-  StoreSums<T, kE>(
+  StoreSums<Tile>(
       v_sums, [&](int) { return C(1); }, key, n.t, e, dv.Rows(head));
 }
 
-template <class T, int kE>
+template <class Tile>
 __global__ void __launch_bounds__(kTileThreads)
-    QueryGradKernel(CudaAttention n, CudaScoreChanges changes, AttentionGradOperands<T> operands,
-                    CudaHeads<T> dq) {
-  using Tile = AttentionTile<T, kE>;
+    QueryGradKernel(CudaAttention n, CudaScoreChanges changes,
+                    AttentionGradOperands<typename Tile::Element> operands,
+                    CudaHeads<typename Tile::Element> dq) {
   using C = typename Tile::C;
   C* const q = DynamicShared<C>();
   C* const dy = q + Tile::kElements;
@@ -88,26 +88,26 @@ __global__ void __launch_bounds__(kTileThreads)
   const CudaHead head = CudaHead::Query(n, blockIdx.x % n.heads());
   const int64_t last = query + Tile::kRows < n.s ? query + Tile::kRows - 1 : n.s - 1;
   const int e = static_cast<int>(n.e);
-  LoadTile<T, kE>(operands.q.Rows(head), query, n.s, e, q);
-  LoadTile<T, kE>(operands.dy.Rows(head), query, n.s, e, dy);
+  LoadTile<Tile>(operands.q.Rows(head), query, n.s, e, q);
+  LoadTile<Tile>(operands.dy.Rows(head), query, n.s, e, dy);
   typename Tile::Sums sums;
   ClearSums<Tile>(sums);
   const int64_t end = n.SeenBy(last);
   for (int64_t key = 0; key < end; key += Tile::kRows) {
     __syncthreads();  // the tiles before are done with
-    LoadTile<T, kE>(operands.k.Rows(head), key, n.t, e, k);
-    LoadTile<T, kE>(operands.v.Rows(head), key, n.t, e, v);
+    LoadTile<Tile>(operands.k.Rows(head), key, n.t, e, k);
+    LoadTile<Tile>(operands.v.Rows(head), key, n.t, e, v);
     __syncthreads();
     typename Tile::Scores p;
     typename Tile::Scores ds;
-    ScoreGradients<T, kE>(n, changes, head, operands, query, key, q, k, v, dy, p, ds);
+    ScoreGradients<Tile>(n, changes, head, operands, query, key, q, k, v, dy, p, ds);
     StoreScores<Tile>(ds, scores);
     __syncthreads();
     // dq [queries, e] += scale ds [queries, keys] k [keys, e]
     MultiplyByRows<Tile>(scores, k, RowsOfTile<Tile>(key, n.t), sums);
   }
   const C scale = static_cast<C>(n.scale);
-  StoreSums<T, kE>(
+  StoreSums<Tile>(
       sums, [&](int) { return scale; }, query, n.s, e, dq.Rows(head));
 }
 
@@ -140,18 +140,18 @@ void RunBackward(const KernelCallBase& call, const CudaAttentionGradTensors& ten
         return LaunchFlashQueryGrad(KernelStream(call), n, changes, flash);
       }
     }
-    WithAttentionTile<T, kLeastPlainTile<T>>(n.e, [&](auto elements) {
-      using Tile = AttentionTile<T, elements()>;
+    WithGradTile<T, kLeastPlainTile<T>>(n.e, [&](auto chosen) {
+      using Tile = typename decltype(chosen)::type;
       const auto grid = [&](int64_t rows, int64_t heads) {
         const int64_t tiles = (rows + Tile::kRows - 1) / Tile::kRows;
         return CudaGrid{.blocks = static_cast<unsigned>(tiles * heads),
                         .threads = kTileThreads,
-                        .shared_bytes = Tile::SharedBytes(/*num_tiles=*/4)};
+                        .shared_bytes = kGradSharedBytes<Tile>};
       };
-      LaunchCuda(KernelStream(call), grid(n.t, n.key_heads()), KeyGradKernel<T, elements()>, n, changes,
-                 operands, CudaHeads<T>(call.outputs[1], n), CudaHeads<T>(call.outputs[2], n));
-      LaunchCuda(KernelStream(call), grid(n.s, n.heads()), QueryGradKernel<T, elements()>, n, changes,
-                 operands, CudaHeads<T>(call.outputs[0], n));
+      LaunchCuda(KernelStream(call), grid(n.t, n.key_heads()), KeyGradKernel<Tile>, n, changes, operands,
+                 CudaHeads<T>(call.outputs[1], n), CudaHeads<T>(call.outputs[2], n));
+      LaunchCuda(KernelStream(call), grid(n.s, n.heads()), QueryGradKernel<Tile>, n, changes, operands,
+                 CudaHeads<T>(call.outputs[0], n));
     });
   });
 }

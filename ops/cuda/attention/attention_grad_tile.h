@@ -3,11 +3,15 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "ops/cuda/attention/attention_heads.h"
 #include "ops/cuda/attention/attention_tiles.h"
 #include "ops/cuda/blocks/kernel_stream.h"
+#include "runtime/base/dtype.h"
 #include "runtime/device/cuda/launch.h"
 
 namespace weft {
@@ -17,7 +21,7 @@ namespace weft {
 
 template <class T>
 struct AttentionGradOperands {
-  using C = typename AttentionTile<T, 64>::C;
+  using C = AttentionSum<T>;
   CudaHeads<const T> q, k, v, y, dy;
   const C* lse = nullptr;  // [heads, s]
   C* delta = nullptr;      // [heads, s]: the sum over e of dy y, which the softmax's own sum passes back
@@ -25,16 +29,13 @@ struct AttentionGradOperands {
 
 // p becomes the probabilities that multiplied v, and ds the gradients of scale q k^T + mask, of the queries
 // from `query` and the keys from `key`, 0 where a query does not see a key. All four tiles are loaded.
-template <class T, int kE>
+template <class Tile>
 __device__ void ScoreGradients(const CudaAttention& n, const CudaScoreChanges& changes, const CudaHead& head,
-                               const AttentionGradOperands<T>& operands, int64_t query, int64_t key,
-                               const typename AttentionTile<T, kE>::C* q,
-                               const typename AttentionTile<T, kE>::C* k,
-                               const typename AttentionTile<T, kE>::C* v,
-                               const typename AttentionTile<T, kE>::C* dy,
-                               typename AttentionTile<T, kE>::Scores& p,
-                               typename AttentionTile<T, kE>::Scores& ds) {
-  using Tile = AttentionTile<T, kE>;
+                               const AttentionGradOperands<typename Tile::Element>& operands, int64_t query,
+                               int64_t key, const typename Tile::C* q, const typename Tile::C* k,
+                               const typename Tile::C* v, const typename Tile::C* dy,
+                               typename Tile::Scores& p, typename Tile::Scores& ds) {
+  using T = typename Tile::Element;
   using C = typename Tile::C;
   MultiplyRows<Tile>(q, k, static_cast<int>(n.e), p);
   MultiplyRows<Tile>(dy, v, static_cast<int>(n.e), ds);
@@ -96,6 +97,32 @@ __global__ void AttentionDeltaKernel(CudaAttention n, AttentionGradOperands<T> o
 #pragma unroll
   for (int mask = kDeltaLanes / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
   if (has_query && thread % kDeltaLanes == 0) operands.delta[index] = sum;
+}
+
+// Four tiles and the scores: what the kernels of gradients share in a block.
+template <class Tile>
+inline constexpr size_t kGradSharedBytes = Tile::SharedBytes(/*num_tiles=*/4);
+
+// Calls run(TypeTag<Tile>()) with the AttentionTile for heads of `e` elements, at least kLeast, of which four and the scores fit
+// the shared memory of a block: half as large where the device has less than an A100 (compute capability 8.6, 8.9 and 12.0: 99
+// KiB). Half of the rows, or of the elements where the rows are fewest, if that leaves enough of them.
+template <class T, int kLeast = 64, class Run>
+void WithGradTile(int64_t e, const Run& run) {
+  constexpr size_t kLeastSharedBytes = 99 << 10;  // of the devices that Weft supports
+  WithAttentionTile<T, kLeast>(e, [&](auto elements) {
+    using Large = AttentionTile<T, elements()>;
+    constexpr size_t kLargeBytes = kGradSharedBytes<Large>;
+    if constexpr (kLargeBytes > kLeastSharedBytes) {
+      using Small =
+          std::conditional_t<(Large::kRows > kTileEdge), AttentionTile<T, elements(), Large::kRows / 2>,
+                             AttentionTile<T, elements() / 2, Large::kRows>>;
+      static_assert(kGradSharedBytes<Small> <= kLeastSharedBytes);
+      if (kLargeBytes > MostCudaSharedBytes() && e <= Small::kHeadElements) {
+        return run(TypeTag<Small>());
+      }
+    }
+    run(TypeTag<Large>());
+  });
 }
 
 // The operands of a call as the kernels want them, and what keeps them alive.

@@ -21,16 +21,27 @@ inline constexpr int kTileEdge = 16;
 inline constexpr int kTileThreads = kTileEdge * kTileEdge;
 inline constexpr int kMostHeadElements = 256;
 
-// Of elements T, with heads of at most kE elements, a multiple of 64.
+// What elements T are computed in.
+template <class T>
+using AttentionSum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// So many rows that four tiles and the scores fit the shared memory of an A100.
 template <class T, int kE>
+inline constexpr int kMostTileRows = kE * sizeof(AttentionSum<T>) <= 512    ? 64
+                                     : kE * sizeof(AttentionSum<T>) <= 1024 ? 32
+                                                                            : 16;
+
+// Of elements T, with heads of at most kE elements, a multiple of 64, and kNumRows rows, a multiple of kTileEdge.
+template <class T, int kE, int kNumRows = kMostTileRows<T, kE>>
 struct AttentionTile {
-  using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  using Element = T;
+  using C = AttentionSum<T>;
+  static constexpr int kHeadElements = kE;
   static constexpr int kVector = 16 / sizeof(C);
   struct alignas(16) Vector {
     C at[kVector];
   };
-  // So that four tiles and the scores fit the shared memory of an A100.
-  static constexpr int kRows = kE * sizeof(C) <= 512 ? 64 : kE * sizeof(C) <= 1024 ? 32 : 16;
+  static constexpr int kRows = kNumRows;
   // Elements between rows, an odd number of vectors: neighbours in other banks.
   static constexpr int kStride = kE + kVector;
   static constexpr int kScoreStride = kRows + kVector;
@@ -42,7 +53,9 @@ struct AttentionTile {
   using Scores = C[kRowsOfThread][kRowsOfThread];
   using Sums = Vector[kRowsOfThread][kVectorsOfThread];
 
-  static size_t SharedBytes(int num_tiles) { return (num_tiles * kElements + kScoreElements) * sizeof(C); }
+  static constexpr size_t SharedBytes(int num_tiles) {
+    return (num_tiles * kElements + kScoreElements) * sizeof(C);
+  }
 };
 
 inline __device__ int TileRow() { return static_cast<int>(threadIdx.x) / kTileEdge; }
@@ -57,13 +70,13 @@ struct CudaHeadRows {
 };
 
 // tile = rows [first, first + kRows) of `from`, 0 beyond row `end` and beyond element `e`.
-template <class T, int kE>
-__device__ void LoadTile(const CudaHeadRows<const T>& from, int64_t first, int64_t end, int e,
-                         typename AttentionTile<T, kE>::C* tile) {
-  using Tile = AttentionTile<T, kE>;
+template <class Tile>
+__device__ void LoadTile(const CudaHeadRows<const typename Tile::Element>& from, int64_t first, int64_t end,
+                         int e, typename Tile::C* tile) {
+  using T = typename Tile::Element;
   using C = typename Tile::C;
   constexpr int kChunk = 16 / sizeof(T);
-  constexpr int kChunks = kE / kChunk;
+  constexpr int kChunks = Tile::kHeadElements / kChunk;
   struct alignas(16) Chunk {
     T at[kChunk];
   };
@@ -87,10 +100,10 @@ __device__ void LoadTile(const CudaHeadRows<const T>& from, int64_t first, int64
 }
 
 // Rows [first, ..) of `to` = factor(i) * sums[i], those below `end`.
-template <class T, int kE, class Factor>
-__device__ void StoreSums(const typename AttentionTile<T, kE>::Sums& sums, const Factor& factor,
-                          int64_t first, int64_t end, int e, const CudaHeadRows<T>& to) {
-  using Tile = AttentionTile<T, kE>;
+template <class Tile, class Factor>
+__device__ void StoreSums(const typename Tile::Sums& sums, const Factor& factor, int64_t first, int64_t end,
+                          int e, const CudaHeadRows<typename Tile::Element>& to) {
+  using T = typename Tile::Element;
   struct alignas(sizeof(T) * Tile::kVector) Pack {
     T at[Tile::kVector];
   };

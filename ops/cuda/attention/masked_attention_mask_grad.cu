@@ -30,12 +30,11 @@ struct MaskExtents {
 // the thread's own, and 0 outside the tensor.
 // The walk has summed tile upon tile, place by place. Only where the mask repeats along queries or keys do
 // the places of the one tile that is left add up, by one thread per result and in row-major order.
-template <class T, int kE>
-__device__ void StoreMaskSums(const typename AttentionTile<T, kE>::Scores& sums,
-                              typename AttentionTile<T, kE>::C* scores, const CudaAttention& n,
-                              const CudaScoreChanges& changes, const MaskExtents& own, const CudaHead& head,
-                              int64_t query, int64_t key, T* d_mask) {
-  using Tile = AttentionTile<T, kE>;
+template <class Tile>
+__device__ void StoreMaskSums(const typename Tile::Scores& sums, typename Tile::C* scores,
+                              const CudaAttention& n, const CudaScoreChanges& changes, const MaskExtents& own,
+                              const CudaHead& head, int64_t query, int64_t key,
+                              typename Tile::Element* d_mask) {
   using C = typename Tile::C;
   __syncthreads();
   StoreScores<Tile>(sums, scores);
@@ -52,15 +51,14 @@ __device__ void StoreMaskSums(const typename AttentionTile<T, kE>::Scores& sums,
         sum += scores[r * Tile::kScoreStride + c];
       }
     }
-    d_mask[changes.MaskOffset(head, query + row, key + column)] = ConvertElement<T>(sum);
+    d_mask[changes.MaskOffset(head, query + row, key + column)] = ConvertElement<typename Tile::Element>(sum);
   }
 }
 
-template <class T, int kE>
+template <class Tile>
 __global__ void __launch_bounds__(kTileThreads)
     MaskGradKernel(CudaAttention n, CudaScoreChanges changes, MaskExtents own,
-                   AttentionGradOperands<T> operands, T* d_mask) {
-  using Tile = AttentionTile<T, kE>;
+                   AttentionGradOperands<typename Tile::Element> operands, typename Tile::Element* d_mask) {
   using C = typename Tile::C;
   C* const q = DynamicShared<C>();
   C* const dy = q + Tile::kElements;
@@ -88,16 +86,16 @@ __global__ void __launch_bounds__(kTileThreads)
           const int64_t last = query + Tile::kRows < n.s ? query + Tile::kRows - 1 : n.s - 1;
           const int64_t seen = n.SeenBy(last);
           __syncthreads();
-          LoadTile<T, kE>(operands.q.Rows(head), query, n.s, e, q);
-          LoadTile<T, kE>(operands.dy.Rows(head), query, n.s, e, dy);
+          LoadTile<Tile>(operands.q.Rows(head), query, n.s, e, q);
+          LoadTile<Tile>(operands.dy.Rows(head), query, n.s, e, dy);
           for (int64_t key = first_key; key < end_key && key < seen; key += Tile::kRows) {
             __syncthreads();
-            LoadTile<T, kE>(operands.k.Rows(head), key, n.t, e, k);
-            LoadTile<T, kE>(operands.v.Rows(head), key, n.t, e, v);
+            LoadTile<Tile>(operands.k.Rows(head), key, n.t, e, k);
+            LoadTile<Tile>(operands.v.Rows(head), key, n.t, e, v);
             __syncthreads();
             typename Tile::Scores p;
             typename Tile::Scores ds;
-            ScoreGradients<T, kE>(n, changes, head, operands, query, key, q, k, v, dy, p, ds);
+            ScoreGradients<Tile>(n, changes, head, operands, query, key, q, k, v, dy, p, ds);
 #pragma unroll
             for (int i = 0; i < Tile::kRowsOfThread; ++i) {
 #pragma unroll
@@ -108,7 +106,7 @@ __global__ void __launch_bounds__(kTileThreads)
       }
     }
   }
-  StoreMaskSums<T, kE>(sums, scores, n, changes, own, first, first_query, first_key, d_mask);
+  StoreMaskSums<Tile>(sums, scores, n, changes, own, first, first_query, first_key, d_mask);
 }
 
 void MaskedAttentionMaskGrad(const KernelCall<AttentionAttributes, DropoutScalars>& call) {
@@ -129,15 +127,15 @@ void MaskedAttentionMaskGrad(const KernelCall<AttentionAttributes, DropoutScalar
     using T = typename decltype(tag)::type;
     const Tensor delta = Tensor::Empty(call.context.allocator, tensors.lse.dtype(), {n.heads() * n.s});
     const AttentionGradOperands<T> operands = MakeAttentionGradOperands<T>(call, tensors, delta);
-    WithAttentionTile<T>(n.e, [&](auto elements) {
-      using Tile = AttentionTile<T, elements()>;
+    WithGradTile<T>(n.e, [&](auto chosen) {
+      using Tile = typename decltype(chosen)::type;
       const int64_t query_tiles = own.has_queries ? (n.s + Tile::kRows - 1) / Tile::kRows : 1;
       const int64_t key_tiles = own.has_keys ? (n.t + Tile::kRows - 1) / Tile::kRows : 1;
       LaunchCuda(KernelStream(call),
                  {.blocks = static_cast<unsigned>(own.b * own.h * own.g * query_tiles * key_tiles),
                   .threads = kTileThreads,
-                  .shared_bytes = Tile::SharedBytes(/*num_tiles=*/4)},
-                 MaskGradKernel<T, elements()>, n, changes, own, operands, d_mask.data<T>());
+                  .shared_bytes = kGradSharedBytes<Tile>},
+                 MaskGradKernel<Tile>, n, changes, own, operands, d_mask.data<T>());
     });
   });
 }

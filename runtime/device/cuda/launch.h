@@ -18,9 +18,17 @@ struct CudaGrid {
   size_t shared_bytes = 0;  // dynamic, a block
 };
 
+// How much shared memory a block may have on the calling thread's device.
+// Errors: as CheckCuda.
+size_t MostCudaSharedBytes();
+
+// What has become of the request for so much of it: clear text where the device has less.
+// Errors: Unavailable then, with both numbers; as CheckCuda.
+void CheckCudaSharedBytes(cudaError_t error, size_t num_bytes);
+
 // Issues `kernel(arguments...)` to `stream`; does not wait for it.
 //   LaunchCuda(stream, {.blocks = n, .threads = 256}, AddKernel<float>, x, y, count);
-// Errors: as CheckCuda; those of the kernel itself come from a later call.
+// Errors: as CheckCuda and CheckCudaSharedBytes; those of the kernel itself come from a later call.
 template <class... Parameters, class... Arguments>
 void LaunchCuda(CudaStreamRef stream, const CudaGrid& grid, void (*kernel)(Parameters...),
                 Arguments&&... arguments) {
@@ -32,9 +40,9 @@ void LaunchCuda(CudaStreamRef stream, const CudaGrid& grid, void (*kernel)(Param
   // Beyond 48 KiB a kernel must be told once; telling it again costs little.
   constexpr size_t kDefaultSharedBytes = 48 << 10;
   if (grid.shared_bytes > kDefaultSharedBytes) {
-    CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(grid.shared_bytes)),
-              "cudaFuncSetAttribute");
+    CheckCudaSharedBytes(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(grid.shared_bytes)),
+                         grid.shared_bytes);
   }
   CheckCuda(
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...),

@@ -138,6 +138,7 @@ uint64_t Exchange(uint64_t value, int lane);
 void SyncWarp();
 int CurrentLane();
 cudaError_t Launch(const cudaLaunchConfig_t& config, std::function<void()> thread);
+cudaError_t AllowSharedBytes(size_t num_bytes);  // dynamic, of a block
 
 template <class T>
 T ExchangeValue(T value, int lane) {
@@ -194,9 +195,10 @@ T atomicAdd(T* address, T value) {
   return before;
 }
 
+// Of the one attribute.
 template <class T>
-cudaError_t cudaFuncSetAttribute(T*, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(T*, cudaFuncAttribute, int value) {
+  return ::cuda_emulator::AllowSharedBytes(static_cast<size_t>(value));
 }
 
 template <class... Parameters, class... Arguments>
