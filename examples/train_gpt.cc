@@ -158,12 +158,14 @@ std::vector<int32_t> PromptOf(const GptText& text, const std::vector<int32_t>& t
 
 // What is saved of the run besides tensors.
 GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs) {
-  return {.tokenizer = inputs.text.tokenizer->ToJson(),
-          .text_fingerprint = inputs.fingerprint,
-          .model = run.model,
-          .dtype = run.dtype,
-          .flags = ResumableFlags(run.loss_scale.has_value()),
-          .config = EffectiveConfig(TrainGptUsage())};
+  GptCheckpointInfo info = {.tokenizer = inputs.text.tokenizer->ToJson(),
+                            .text_fingerprint = inputs.fingerprint,
+                            .model = run.model,
+                            .dtype = run.dtype,
+                            .flags = ResumableFlags(run.loss_scale.has_value()),
+                            .config = EffectiveConfig(TrainGptUsage())};
+  info.flags["context"] = absl::StrCat(run.model.context);  // the flag may be 0, which stands for it
+  return info;
 }
 
 // The run's plan, with stages by what their segments are measured to take, if the flags say so.

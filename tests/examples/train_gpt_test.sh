@@ -85,6 +85,11 @@ grep -aq 'samples\\":36,' epoch2.safetensors || fail "4 x 6 + 6 x 2 windows are 
 grep -q '^error: .*the position is one of shuffled(.*seed 1337), this run.s data is shuffled(.*seed 1)' more.err ||
   fail "another seed: $(cat more.err)"
 
+# A context that was not said is saved as what it was.
+"$train" --data=text.txt --layers=1 --heads=2 --dim=16 --batch=2 --steps=1 --eval_every=0 --sample=0 --save=context.safetensors > /dev/null 2>&1
+"$train" --resume=context.safetensors --context=64 --steps=2 --eval_every=0 --sample=0 > /dev/null 2> more.err ||
+  fail "the context that a run has may not be said: $(tail -1 more.err)"
+
 # The same from a folder of checkpoints, which a run goes on from by itself.
 "$train" "${epoch[@]}" --steps=6 --checkpoint_dir=epochs --save_every=3 > epoch_begun.json 2> more.err || fail "$(tail -1 more.err)"
 "$train" "${epoch[@]}" --steps=10 --checkpoint_dir=epochs --save_every=3 > resumed.json 2> more.err || fail "$(tail -1 more.err)"
