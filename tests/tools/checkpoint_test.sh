@@ -36,7 +36,7 @@ expect 0 '{"step":2,"whole":true,"ranks":4,' ls a --log_format=json
 expect 0 "step-000000002: ok, " verify a
 expect 0 '{"step":4,"ok":true,"bytes":' verify a@4 --log_format=json
 expect 0 "optimizer.wte.weight.m" show a
-grep -qF "f32[256, 16]" out && grep -qF "step 4, 4 ranks, parts model, optimizer, communication, run" out || fail "show: $(head -5 out)"
+grep -qF "f32[256, 16]" out && grep -qF "step 4, 4 ranks, parts model, optimizer, loss_scale, communication, run" out || fail "show: $(head -5 out)"
 expect 0 '"layout":' show a@2 --log_format=json
 
 # --- One file out of a folder: --resume takes it, and it is the same as --save's; a step of another folder out of it.
