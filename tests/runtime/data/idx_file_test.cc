@@ -38,8 +38,7 @@ TEST(IdxFileTest, SaysWhatIsBroken) {
     const std::string text = MessageOf([&] { ReadIdxFile(path); });
     return text.substr(text.find("' ") + 2);
   };
-  EXPECT_EQ(MessageOf([] { ReadIdxFile("/no/such"); }),
-            "cannot read '/no/such': No such file or directory");
+  EXPECT_EQ(MessageOf([] { ReadIdxFile("/no/such"); }), "cannot read '/no/such': No such file or directory");
   EXPECT_EQ(message(""), "is no IDX file of unsigned bytes");
   EXPECT_EQ(message(Bytes({0, 0, 13, 1, 0, 0, 0, 0})), "is no IDX file of unsigned bytes");
   EXPECT_EQ(message(Bytes({0x1f, 0x8b, 8, 0})), "is packed: unpack it with gzip --decompress");
