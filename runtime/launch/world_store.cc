@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/store/store_rules.h"
@@ -46,21 +47,21 @@ bool InShortWaits(milliseconds timeout, const std::function<void()>& throw_if_fa
 }  // namespace
 
 WorldStore::WorldStore(std::shared_ptr<Store> store, std::function<void()> throw_if_failed)
-    : store_(std::move(store)), throw_if_failed_(std::move(throw_if_failed)) {}
+    : ForwardingStore(std::move(store)), throw_if_failed_(std::move(throw_if_failed)) {}
 
 std::string WorldStore::Get(absl::string_view key, milliseconds timeout) {
   std::string value;
-  const auto get = [&](milliseconds left) { value = store_->Get(key, left); };
+  const auto get = [&](milliseconds left) { value = ForwardingStore::Get(key, left); };
   if (!InShortWaits(timeout, throw_if_failed_, get)) ThrowMissing({std::string(key)}, timeout);
   return value;
 }
 
 void WorldStore::Wait(absl::Span<const std::string> keys, milliseconds timeout) {
-  const auto wait = [&](milliseconds left) { store_->Wait(keys, left); };
+  const auto wait = [&](milliseconds left) { ForwardingStore::Wait(keys, left); };
   if (InShortWaits(timeout, throw_if_failed_, wait)) return;
   std::vector<std::string> missing;
   for (const std::string& key : keys) {
-    if (!store_->Check({key})) missing.push_back(key);
+    if (!ForwardingStore::Check({key})) missing.push_back(key);
   }
   if (!missing.empty()) ThrowMissing(missing, timeout);
 }

@@ -17,9 +17,9 @@
 #include "absl/strings/string_view.h"
 #include "runtime/base/error.h"
 #include "runtime/device/cuda/stream.h"
+#include "runtime/store/forwarding_store.h"
 #include "runtime/store/store.h"
 #include "tests/cuda_emulator/emulator.h"
-#include "tests/runtime/comm/nccl/forwarding_store.h"
 #include "tests/runtime/comm/nccl/nccl_calls.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
+#include "runtime/store/forwarding_store.h"
 #include "runtime/store/store.h"
-#include "tests/runtime/comm/nccl/forwarding_store.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
 namespace weft {

@@ -1,5 +1,5 @@
-#ifndef WEFT_TESTS_RUNTIME_COMM_NCCL_FORWARDING_STORE_H_
-#define WEFT_TESTS_RUNTIME_COMM_NCCL_FORWARDING_STORE_H_
+#ifndef WEFT_RUNTIME_STORE_FORWARDING_STORE_H_
+#define WEFT_RUNTIME_STORE_FORWARDING_STORE_H_
 
 #include <chrono>
 #include <cstdint>
@@ -12,7 +12,9 @@
 
 namespace weft {
 
-// Another store, which it shares: what tests override, to see or to delay a rank's calls (RunNcclRanks).
+// Another store, which it shares: every call is the other's. Stores that differ from another in a few calls override those.
+//
+// Cost, threads, errors: the other store's.
 class ForwardingStore : public Store {
  public:
   explicit ForwardingStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -39,4 +41,4 @@ class ForwardingStore : public Store {
 
 }  // namespace weft
 
-#endif  // WEFT_TESTS_RUNTIME_COMM_NCCL_FORWARDING_STORE_H_
+#endif  // WEFT_RUNTIME_STORE_FORWARDING_STORE_H_
