@@ -28,8 +28,9 @@ namespace weft {
 //   (NcclOptions::late_after): NCCL compares nothing. Where it ends a call that differs, as it may for counts
 //   that differ by little, what arrives is not told to be wrong, until some later operation of the group is
 //   late: then all calls that members remember are compared.
-// - Groups that overlap are first used in one order on all members: NCCL connects them then. Messages of a group of two are
-//   free of that: it is connected for them when it is made.
+// - Members are connected for collectives when the group is made, and for messages at the first ones, where the host waits for
+//   the other ends: in groups that overlap these are in one order on all members. Groups of two are free of that: they are
+//   connected for messages too when they are made.
 // - The GPU's events say how long an operation took; the ledger asks for them when it is read.
 //
 // Matches members by creation order and waits for them: members make groups that they have in common in the

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
     token_is_free_.Record(cuda_.rank_stream());
   }
 
-  ~GpuCommunicator() override { EndNow(); }
+  ~GpuCommunicator() override;
 
   void Fail(absl::StatusCode code, const std::string& message) override { End(Error(code, message), true); }
 
@@ -64,6 +65,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
               absl::StrCat("group '", name(), "': world rank ", ranks()[rank()], " has ended")),
         false);
   }
+  void AwaitEnded() noexcept override;
 
  protected:
   void Admit(const Operation& operation) const override;
@@ -78,6 +80,7 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
     std::shared_ptr<CudaEvent> begun;  // the stream has come to it
     std::shared_ptr<CudaEvent> done;
     std::shared_ptr<StreamWork> work = nullptr;  // null unless somebody may wait for it
+    std::vector<Tensor> tensors = {};            // the work's, once it has been cut off
     bool issued = false;
     int64_t begun_ns = 0;  // FlightClock, when it was seen that it has begun; 0: it was not
   };
@@ -112,8 +115,12 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   std::shared_ptr<CudaEvent> TakeEvent();
   // Ends the group, unless it has ended; `tell`: its members too.
   void End(Error error, bool tell) noexcept;
-  // Takes all operations out of the stream, and out of pending_. mutex_ held.
+  // Takes all operations out of pending_ and has NCCL let go of them. mutex_ held.
   void EndOperations(const Error& error) noexcept;
+  // Returns when NCCL has let go of what has been cut off.
+  void AbortCutOff() noexcept;
+  // mutex_ held.
+  void NoteEnded() noexcept;
   std::optional<NcclJudge::Late> OldestLate(int64_t now_ns);
   // With what the group ends that has been suspected for so long; nullopt while a better reason may come.
   std::optional<Error> ReasonOf(const Error& suspicion, std::chrono::milliseconds since, const CallLog& log);
@@ -130,8 +137,10 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   GroupFailure failure_;
   std::mutex tell_mutex_;   // held while the others are told; taken before mutex_
   std::mutex mutex_;        // of NCCL and all below
-  bool has_ended_ = false;  // behind failure_: EndOperations is through
+  bool has_ended_ = false;  // behind failure_: NCCL has let go
   std::condition_variable ended_;
+  std::deque<Pending> cut_off_;  // between the two the ender's alone
+  std::thread ender_;
   std::deque<Pending> pending_;
   std::vector<std::shared_ptr<CudaEvent>> free_events_;
   CallLog log_;

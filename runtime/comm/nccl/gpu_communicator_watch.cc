@@ -60,8 +60,6 @@ void GpuCommunicator::End(Error error, bool tell) noexcept {
       const Lock lock(mutex_);
       EndOperations(error);
       if (tell && size() > 1) to_tell_ = std::move(error);
-      has_ended_ = true;
-      ended_.notify_all();
     }
     hub_->Wake();
   } catch (const std::exception&) {
@@ -69,7 +67,9 @@ void GpuCommunicator::End(Error error, bool tell) noexcept {
   }
 }
 
-// First the verdict, then the end: nobody takes what is cut off for done.
+// First the verdict, then the end: nobody takes what is cut off for done. NCCL frees memory when it aborts, and for that waits for all
+// that is on the device: also for kernels of other groups, whose peers may be gone. So a thread of its own waits, and not the monitor,
+// which ends these groups too.
 void GpuCommunicator::EndOperations(const Error& error) noexcept {
   std::optional<CudaDeviceGuard> guard;  // the watchdog's thread has no device
   RunStep([&] { guard.emplace(cuda_.device().index); });
@@ -77,14 +77,51 @@ void GpuCommunicator::EndOperations(const Error& error) noexcept {
   for (Pending& pending : pending_) {
     RunStep([&] {
       RecordFailed(pending.operation);
-      if (pending.work != nullptr) draining_.emplace_back(pending.done, pending.work->End(error));
+      if (pending.work != nullptr) pending.tensors = pending.work->End(error);
     });
   }
+  cut_off_.swap(pending_);
+  try {
+    ender_ = std::thread([this] {
+      AbortCutOff();
+      const Lock lock(mutex_);
+      NoteEnded();
+    });
+  } catch (const std::exception&) {  // no thread to be had
+    AbortCutOff();
+    NoteEnded();
+  }
+}
+
+void GpuCommunicator::AbortCutOff() noexcept {
+  std::optional<CudaDeviceGuard> guard;
+  RunStep([&] { guard.emplace(cuda_.device().index); });
   if (meeting_.comm != nullptr) meeting_.comm->Abort();
-  for (Pending& pending : pending_) {
+  for (Pending& pending : cut_off_) {
     if (!pending.issued) RunStep([&] { pending.done->Record(stream_.ref()); });
   }
-  pending_.clear();
+}
+
+void GpuCommunicator::NoteEnded() noexcept {
+  for (Pending& pending : cut_off_) {
+    if (pending.tensors.empty()) continue;
+    RunStep([&] { draining_.emplace_back(std::move(pending.done), std::move(pending.tensors)); });
+  }
+  cut_off_.clear();
+  has_ended_ = true;
+  ended_.notify_all();
+}
+
+void GpuCommunicator::AwaitEnded() noexcept {
+  if (!failure_.failed()) return;
+  Lock lock(mutex_);
+  ended_.wait(lock, [this] { return has_ended_; });
+}
+
+GpuCommunicator::~GpuCommunicator() {
+  EndNow();
+  AwaitEnded();
+  if (ender_.joinable()) ender_.join();
 }
 
 std::optional<NcclJudge::Late> GpuCommunicator::OldestLate(int64_t now_ns) {
@@ -100,17 +137,19 @@ std::optional<NcclJudge::Late> GpuCommunicator::OldestLate(int64_t now_ns) {
                          .timeout = front.timeout};
 }
 
-// A peer that is gone may still say why, and calls that differ may have made NCCL fail: either is worth a moment, and no more.
+// A peer that is gone may still say why: that is worth a moment, and no more. Calls that differ may have made NCCL fail otherwise:
+// the other members' monitors, which live, may be busy ending another group.
 std::optional<Error> GpuCommunicator::ReasonOf(const Error& suspicion, std::chrono::milliseconds since,
                                                const CallLog& log) {
-  const bool is_over = since > NcclComm::kReasonTakes;
+  const bool is_peer_gone = suspicion.code() == absl::StatusCode::kAborted;
+  const bool is_over = since > (is_peer_gone ? NcclComm::kReasonTakes : 3 * hub_->options().patience);
   bool is_known = false;
   try {
     if (std::optional<Error> told = judge_.Announced()) return told;
     if (is_over) return suspicion;
     NcclJudge::Comparison comparison = judge_.Compare(log);
     if (comparison.difference.has_value()) return std::move(comparison.difference);
-    is_known = comparison.is_final && suspicion.code() != absl::StatusCode::kAborted;
+    is_known = comparison.is_final && !is_peer_gone;
   } catch (const Error&) {
     // Of the store: what is suspected is all there is.
   }
@@ -198,6 +237,7 @@ bool GpuCommunicator::TryLeave() noexcept {
     const Lock lock(mutex_);
     Reap();
     if (!pending_.empty() || !draining_.empty() || to_tell_.has_value()) return false;
+    if (failure_.failed() && !has_ended_) return false;
     if (meeting_.comm != nullptr && !meeting_.comm->TryLeave()) return false;
   } catch (const std::exception&) {
     return false;
@@ -224,7 +264,7 @@ void GpuCommunicator::TellEnded() noexcept {
 bool GpuCommunicator::idle() {
   TellEnded();
   const Lock lock(mutex_);
-  return pending_.empty();
+  return pending_.empty() && (!failure_.failed() || has_ended_);
 }
 
 }  // namespace weft

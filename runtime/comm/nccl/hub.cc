@@ -171,8 +171,10 @@ void NcclHub::Finish() noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     retired.swap(retired_);
   }
+  const std::vector<std::shared_ptr<Member>> members = Members();
+  retired.insert(retired.end(), members.begin(), members.end());
   for (const auto& group : retired) group->EndNow();
-  for (const auto& group : Members()) group->EndNow();
+  for (const auto& group : retired) group->AwaitEnded();
 }
 
 }  // namespace weft

@@ -61,6 +61,8 @@ class NcclHub {
     virtual bool idle() = 0;  // nothing is under way
     virtual void AbortAll(const std::string& reason) = 0;
     virtual void EndNow() noexcept = 0;
+    // Returns when NCCL has let go of a group that has ended other than in order. It may wait for other groups' ends.
+    virtual void AwaitEnded() noexcept = 0;
   };
 
   // `store` is this incarnation of the job's own. `allocator`: the rank's, on its GPU.

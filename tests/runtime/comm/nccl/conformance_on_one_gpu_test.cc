@@ -20,7 +20,7 @@ void SetVariable(const char* name, const std::string& value) { setenv(name, valu
 
 void Run(int num_ranks, const std::function<void(World&)>& body) {
   const int port = FreePort();
-  RethrowFirst(RunProcesses(num_ranks, [&](int rank, ErrorReport&) {
+  RethrowFirst(RunProcesses(num_ranks, [&](int rank, ErrorReport& report) {
     SetVariable("RANK", absl::StrCat(rank));
     SetVariable("WORLD_SIZE", absl::StrCat(num_ranks));
     SetVariable("LOCAL_RANK", absl::StrCat(rank));
@@ -30,7 +30,16 @@ void Run(int num_ranks, const std::function<void(World&)>& body) {
     SetVariable("NCCL_HOSTID", absl::StrCat("machine ", rank));
     SetVariable("NCCL_SOCKET_IFNAME", "lo");
     SetVariable("NCCL_IB_DISABLE", "1");
-    RunWorld(num_ranks, body,
+    // A rank tells its error before its world ends: NCCL takes its time to let go of what is under way.
+    const auto told = [&](World& world) {
+      try {
+        body(world);
+      } catch (const Error& error) {
+        report.Fail(error);
+        throw;
+      }
+    };
+    RunWorld(num_ranks, told,
              {.backend = Backend::kNccl,
               .device = DeviceType::kCuda,
               .threads_per_rank = 1,

@@ -200,6 +200,35 @@ TEST(NcclErrorsTest, ACallThatFailsThrowsBehindTheAbort) {
       fake);
 }
 
+// NCCL waits for the device when it aborts, where kernels of other groups may wait for peers: on one GPU in turns that wait had no
+// end.
+TEST(NcclErrorsTest, AnAbortThatTakesLongKeepsNoOtherGroupFromItsVerdict) {
+  const auto fake = std::make_shared<FakeNccl>();
+  std::barrier all(2);
+  RunNcclRanks(
+      2,
+      [&](World& world) {
+        const auto first = world.NewGroup("dp", AllRanks(world));
+        const auto second = world.NewGroup("tp", AllRanks(world));
+        all.arrive_and_wait();
+        fake->HoldAborts(true);
+        first->Abort("the disk is full");
+        ErrorOf(absl::StatusCode::kAborted, [&] { first->Barrier(); });
+        const Tensor tensor = Of(world, std::vector<float>(world.rank() + 1));
+        const std::string message = ErrorOf(absl::StatusCode::kInvalidArgument, [&] {
+          second->AllReduce(tensor, tensor, ReduceOp::kSum);
+          BlockUntilItEnds(*second);
+        });
+        ExpectContains(message, {"group 'tp', collective #1", "count 1", "count 2"});
+        all.arrive_and_wait();
+        EXPECT_EQ(fake->NumAborted(), 0);
+        all.arrive_and_wait();
+        fake->HoldAborts(false);
+      },
+      fake);
+  EXPECT_EQ(fake->NumLive(), 0);
+}
+
 // The member that ends the group has a reason; that NCCL only sees it go is not it. Rank 0 is in the group,
 // or still on its way there.
 TEST(NcclErrorsTest, WhoHearsOfAnAbortWaitsForItsReason) {
