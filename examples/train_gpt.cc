@@ -113,7 +113,8 @@ void CheckLoss(Trainer& trainer, const StepMetrics& metrics) {
   Throw(absl::StatusCode::kDataLoss, "the loss of step ", metrics.step, " is ", metrics.loss);
 }
 
-// Validation losses: every `eval_every` steps, and of the last step, whichever that is.
+// Validation losses: every `eval_every` steps, and of the last step, whichever that is: of that once it is saved, since whoever
+// has sent a signal may not wait for an evaluation.
 class Evaluations {
  public:
   Evaluations(World& world, const GptRun& run, const Inputs& inputs, const Layout& layout, Gpt& model,
@@ -123,10 +124,11 @@ class Evaluations {
     batches_.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.asked_batch);
   }
 
-  void OnStepEnd(Trainer& trainer, int64_t step) {
-    if (!batches_ || (step % run_.eval_every != 0 && step != run_.steps)) return;
+  // `stopped`: which a record sets, as in TrainSteps.
+  void OnStepEnd(Trainer& trainer, int64_t step, const bool& stopped) {
+    if (!batches_ || step % run_.eval_every != 0 || step == run_.steps) return;
     trainer.Flush();  // so that the step's own line comes first
-    Evaluate(step);
+    if (!stopped) Evaluate(step);
   }
   void OnLastStep(int64_t step) {
     if (batches_ && step != evaluated_) Evaluate(step);
@@ -223,8 +225,8 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
     CheckLoss(trainer, metrics);
   };
   const auto on_step_end = [&](Trainer& trainer, int64_t step) {
-    evaluations.OnStepEnd(trainer, step);
     saving.OnStepEnd(trainer, step);
+    evaluations.OnStepEnd(trainer, step, stopped);
   };
   const std::unique_ptr<Optimizer> made = MakeGptOptimizer(run, model.AllParameters());
   Optimizer& optimizer = *made;
@@ -240,8 +242,8 @@ void TrainRank(World& world, const GptRun& run, const Inputs& inputs) {
   GptData data(run, inputs.split.train, inputs.text.path, model.context(), layout);
   saving.Resume({.model = model, .optimizer = optimizer, .loss_scale = scale}, data, trainer);
   TrainSteps(world, run, data, trainer.step() + 1, stopped, model, pipeline, trainer);
-  evaluations.OnLastStep(trainer.step());
   saving.OnLastStep(trainer);
+  evaluations.OnLastStep(trainer.step());
   if (run.sample == 0 || stopped) return;
   const std::vector<int32_t> sample =
       SampleGpt(model, layout, inputs.prompt, inputs.text.tokenizer->vocab_size(),

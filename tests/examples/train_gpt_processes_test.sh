@@ -152,4 +152,16 @@ status=$?
 [[ $(basename told/step-*) == "$(printf 'step-%09d' "$(losses told.json | wc -l)")" ]] ||
   fail "after SIGTERM to all: $(ls told), $(losses told.json | wc -l) steps: $(tail -5 told.err)"
 
+# --- The last step is saved before it is evaluated, which may last longer than a signal leaves time for.
+yes "$(cat text.txt)" | head -c 4000000 > long.txt
+"$weft_run" --nproc-per-node=4 --stop-grace=5s "$train" "${small[@]}" --data=long.txt --val_fraction=0.9 --steps=1000000 --eval_every=1000000 \
+  --eval_batches=1000000 --checkpoint_dir=hasty --save_every=0 > hasty.json 2> hasty.err &
+pid=$!
+until [[ $(wc -l < hasty.json) -ge 5 ]]; do sleep 0.05; kill -0 $pid 2> /dev/null || break; done
+kill -TERM $pid
+wait $pid
+grep -q val_loss hasty.json && fail "an evaluation that lasts 5 s is over"
+[[ $(basename hasty/step-*) == "$(printf 'step-%09d' "$(losses hasty.json | wc -l)")" ]] ||
+  fail "after SIGTERM with little time: $(ls hasty), $(losses hasty.json | wc -l) steps: $(tail -5 hasty.err)"
+
 exit $((failures > 0))
