@@ -129,10 +129,12 @@ void GptSaving::OnLastStep(Trainer& trainer) {
   world_.flight_recorder().SetActivity("saving the checkpoint");
   info_.step = trainer.step();
   info_.data = data_->State();
+  // The folder first, from which the run can go on: what becomes of the file costs it nothing.
+  if (folder_) {
+    folder_->Save(trainer.step(), parts_);
+    folder_->Wait();
+  }
   if (!save_.empty()) SaveFile(save_, info_, *state_);
-  if (!folder_) return;
-  folder_->Save(trainer.step(), parts_);
-  folder_->Wait();
 }
 
 }  // namespace weft

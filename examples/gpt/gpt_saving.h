@@ -48,7 +48,7 @@ class GptSaving {
   void Resume(const GptRunState& state, GptData& data, Trainer& trainer);
   // Saves into the folder, and takes a snapshot, if it is time.
   void OnStepEnd(Trainer& trainer, int64_t step);
-  // Saves, and waits until it is done. To the file and the folder.
+  // Saves, and waits until it is done. To the folder, then to the file.
   void OnLastStep(Trainer& trainer);
 
  private:

@@ -96,6 +96,12 @@ wait $pid
 [[ $? == 143 ]] || fail "expected exit code 143 after SIGTERM"
 [[ $(steps_in stopped) == "$(printf 'step-%09d' "$(losses stopped.json | wc -l)")" ]] || fail "after SIGTERM: $(steps_in stopped)"
 
+# --- A file that cannot be written leaves the folder its last step.
+mkdir no.safetensors.tmp
+"$train" "${small[@]}" "${quiet[@]}" --mesh= --steps=3 --checkpoint_dir=beside --save_every=0 --save=no.safetensors > none.json 2> err && fail "a file that cannot be written is no error"
+grep -q "no.safetensors" err || fail "a file that cannot be written: $(tail -1 err)"
+[[ $(steps_in beside) == step-000000003 ]] || fail "beside a file that cannot be written: $(ls beside)"
+
 # --- What may not change: one line with both values. The batch may, by a policy.
 bad() {
   local expected=$1
