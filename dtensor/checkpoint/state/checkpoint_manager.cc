@@ -328,17 +328,29 @@ void CheckpointManager::StartSave(int64_t step, const State& state) {
 }
 
 bool CheckpointManager::AfterStep(int64_t step, const State& state) {
-  if (IsSnapshotDue(step)) {
-    snapshots_->Take(step, state);
-  } else if (snapshots_ != nullptr) {
-    snapshots_->Poll();
+  // A snapshot that failed is told behind the save, which all ranks go through, whenever each learns of it.
+  std::exception_ptr snapshot;
+  try {
+    if (IsSnapshotDue(step)) {
+      snapshots_->Take(step, state);
+    } else if (snapshots_ != nullptr) {
+      snapshots_->Poll();
+    }
+  } catch (...) {
+    snapshot = std::current_exception();
   }
-  if (IsDue(step)) {
-    Save(step, state);
-    return true;
+  try {
+    if (IsDue(step)) {
+      Save(step, state);
+    } else if (is_over_) {
+      WaitForSave();
+    }
+  } catch (const std::exception& error) {
+    if (snapshot == nullptr) throw;
+    if (agreement_.rank() == 0) Warn(absl::StrCat("a save failed, too: ", error.what()));
   }
-  if (is_over_) WaitForSave();
-  return false;
+  if (snapshot != nullptr) std::rethrow_exception(snapshot);
+  return IsDue(step);
 }
 
 void CheckpointManager::Wait() {

@@ -112,7 +112,7 @@ class CheckpointManager {
 
   // For each step: tells of a save in the background, or a snapshot, that has failed; takes a snapshot if snapshot_every
   // divides the step, and saves if save_every does. Returns whether it has saved.
-  // Errors: as Save; as Snapshots::Take.
+  // Errors: as Save; as Snapshots::Take, once the save that is due is done.
   bool AfterStep(int64_t step, const State& state);
 
   bool IsDue(int64_t step) const { return options_.save_every > 0 && step % options_.save_every == 0; }

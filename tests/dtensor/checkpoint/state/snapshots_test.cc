@@ -335,27 +335,32 @@ TEST(SnapshotsTest, EmptyAndUnevenPieces) {
   run(4, 5, expect(2));
 }
 
-// A rank without room for one: an error on all, and the last one stays.
+// A rank without room for one: an error on all, and the last one stays; what is to be saved at the same step is.
 TEST(SnapshotsTest, OneThatCannotBeTakenLeavesTheLast) {
-  Job job(2, 1);
-  const SpreadCase& two = CaseOf("zero2");
-  job.nodes.Freeze(1, 1);  // rank 1's own, the second place
-  RunRanks(2, [&](World& world) {
-    TestRun run(world, two);
-    CheckpointManager manager(world, job.OptionsOf(world.rank()));
-    for (const int64_t step : {1, 2, 3}) {
-      FillState(run.state, static_cast<uint64_t>(step));
-      const std::string message = MessageOf([&] { manager.AfterStep(step, run.state); });
-      EXPECT_EQ(message == "no error", step == 1) << message;
-      if (step == 1) continue;
-      EXPECT_THAT(message, HasSubstr("no snapshot of step " + std::to_string(step) +
-                                     ": rank 1: memory for snapshots: "));
-      EXPECT_THAT(message, HasSubstr("cannot be written"));
-    }
-    manager.Wait();
-  });
-  EXPECT_EQ(job.taken, (std::vector<int64_t>{1}));
-  EXPECT_EQ(job.Run(two, {}), 1);
+  for (const int64_t save_every : {0, 1}) {
+    Job job(2, 1);
+    const SpreadCase& two = CaseOf("zero2");
+    job.nodes.Freeze(1, 1);  // rank 1's own, the second place
+    RunRanks(2, [&](World& world) {
+      TestRun run(world, two);
+      CheckpointOptions options = job.OptionsOf(world.rank());
+      options.save_every = save_every;
+      CheckpointManager manager(world, options);
+      for (const int64_t step : {1, 2, 3}) {
+        FillState(run.state, static_cast<uint64_t>(step));
+        const std::string message = MessageOf([&] { manager.AfterStep(step, run.state); });
+        EXPECT_EQ(message == "no error", step == 1) << message;
+        if (step == 1) continue;
+        EXPECT_THAT(message, HasSubstr("no snapshot of step " + std::to_string(step) +
+                                       ": rank 1: memory for snapshots: "));
+        EXPECT_THAT(message, HasSubstr("cannot be written"));
+      }
+      manager.Wait();
+    });
+    EXPECT_EQ(job.taken, (std::vector<int64_t>{1}));
+    EXPECT_EQ(ListSteps(*job.files, kFolder).size(), save_every == 0 ? 0u : 3u);
+    EXPECT_EQ(job.Run(two, {}), save_every == 0 ? 1 : 3);
+  }
 }
 
 TEST(SnapshotsTest, WhatIsWrongIsSaidOnEveryRank) {
