@@ -295,10 +295,15 @@ void CheckpointManager::Save(int64_t step, const State& state) {
   } catch (...) {
     older = std::current_exception();
   }
-  if (current_step_ != step) StartSave(step, state);
-  if (older == nullptr) return;
-  WaitForSave();
-  std::rethrow_exception(older);
+  try {
+    if (current_step_ != step) StartSave(step, state);
+    if (older != nullptr) WaitForSave();
+  } catch (const std::exception& error) {
+    // What went wrong first is what explains the rest.
+    if (older == nullptr) throw;
+    if (agreement_.rank() == 0) Warn(absl::StrCat("the next save failed, too: ", error.what()));
+  }
+  if (older != nullptr) std::rethrow_exception(older);
 }
 
 void CheckpointManager::StartSave(int64_t step, const State& state) {

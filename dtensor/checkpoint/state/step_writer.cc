@@ -70,6 +70,22 @@ void RequireFiles(Files& files, const std::string& temporary, const Manifest& ma
   }
 }
 
+// A name that may not outlive a crash is taken back: of a save that says that it has failed there is no step.
+void GiveName(Files& files, const std::string& folder, const std::string& temporary,
+              const std::string& path) {
+  files.Rename(temporary, path);
+  try {
+    files.SyncFolder(folder);
+  } catch (const Error&) {
+    try {
+      files.Rename(path, temporary);
+    } catch (const Error&) {
+      // Then it stays, and is whole.
+    }
+    throw;
+  }
+}
+
 // Which step is the newest, for people and scripts: what is read is the steps.
 void WriteHint(Files& files, const std::string& folder, int64_t step) {
   try {
@@ -96,8 +112,7 @@ void Publish(Files& files, const std::string& folder, const StepToWrite& step, M
   RequireFiles(files, temporary, manifest);
   WriteText(files, JoinPath(temporary, kManifestName), FormatManifest(manifest));
   files.SyncFolder(temporary);
-  files.Rename(temporary, JoinPath(folder, StepName(manifest.step)));
-  files.SyncFolder(folder);
+  GiveName(files, folder, temporary, JoinPath(folder, StepName(manifest.step)));
   WriteHint(files, folder, manifest.step);
   try {
     DropSteps(files, folder, step.keep, manifest.step);

@@ -30,8 +30,8 @@ struct StepToWrite {
 
 // The protocol. Each rank writes its file into step-N.G-LIFE.tmp and makes its contents durable; rank 0 then writes the
 // manifest, once all files are there with their sizes, makes it durable, then the folder's names, renames the folder to
-// step-N, and makes that name durable; then it drops steps that are not kept and that no kept one refers to. A step of
-// this number that is broken is set aside before. Until the renaming there is no step N, and when there is
+// step-N, and makes that name durable, or takes it back; then it drops steps that are not kept and that no kept one refers
+// to. A step of this number that is broken is set aside before. Until the renaming there is no step N, and when there is
 // one, all of it is there. Every rank calls it alike; it may run on another thread than the rank's.
 //
 // Returns what this rank has written.

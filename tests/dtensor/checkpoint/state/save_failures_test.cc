@@ -58,6 +58,35 @@ TEST(SaveFailuresTest, TheNextSaveIsNotLost) {
   }
 }
 
+// The disk was full, and now it is broken: what went wrong first explains the rest, which is a warning.
+TEST(SaveFailuresTest, TheFirstOfTwoFailuresIsTold) {
+  const auto files = std::make_shared<CrashFiles>();
+  std::vector<std::string> warnings;
+  RunRanks(2, [&](World& world) {
+    const State state = SmallState(world, 2);
+    CheckpointManager manager(
+        world, {.folder = kFolder, .background = true, .files = files, .warn = [&](const std::string& line) {
+                  warnings.push_back(line);
+                }});
+    Agreement agreement(world, std::chrono::minutes(1));
+    const auto on_first = [&](const std::function<void()>& function) {
+      agreement.Agree({.part = [&] { return world.rank() == 0 ? (function(), "") : ""; }});
+    };
+    on_first([&] { files->FailAt(3, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true); });
+    manager.Save(1, state);
+    while (!manager.is_over()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    on_first([&] { files->FailAt(0, absl::StatusCode::kDataLoss, /*from_then_on=*/true); });
+    EXPECT_THAT(MessageOf([&] { manager.Save(2, state); }), HasSubstr("No space left on device"));
+    EXPECT_FALSE(manager.is_saving());
+    on_first([&] { files->FailNever(); });
+    manager.Save(3, state);
+    manager.Wait();
+  });
+  EXPECT_THAT(warnings,
+              ElementsAre(AllOf(HasSubstr("the next save failed, too: "), HasSubstr("Input/output error"))));
+  EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(3));
+}
+
 // A rank that goes under while its save is written, at a rate that takes hours, does not keep its failure to itself until then.
 TEST(SaveFailuresTest, AFailingRankDoesNotFinishItsSave) {
   const auto files = std::make_shared<CrashFiles>();
