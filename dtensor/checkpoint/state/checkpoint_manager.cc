@@ -308,6 +308,7 @@ void CheckpointManager::Save(int64_t step, const State& state) {
 
 void CheckpointManager::StartSave(int64_t step, const State& state) {
   const double begun = Now();
+  if (lock_) lock_->Retake();
   auto write = std::make_shared<const StepToWrite>(Prepare(step, state));
   stats_ = {.step = step};
   for (const PieceToSave& piece : write->pieces) stats_.num_bytes += piece.record.num_bytes();

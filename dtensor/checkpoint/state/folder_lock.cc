@@ -57,13 +57,14 @@ Holder HolderIn(Files& files, const std::string& path) {
 }  // namespace
 
 FolderLock::FolderLock(Files& files, const std::string& folder, const std::string& run_id, int64_t generation,
-                       std::chrono::milliseconds patience) {
-  const std::string path = JoinPath(folder, kLockName);
+                       std::chrono::milliseconds patience)
+    : files_(files),
+      path_(JoinPath(folder, kLockName)),
+      text_(absl::StrCat(run_id, "\n", generation, "\n", ThisProcess())) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  const std::string text = absl::StrCat(run_id, "\n", generation, "\n", ThisProcess());
-  while ((lock_ = TryLock(files, path, text)) == nullptr) {
+  while ((lock_ = TryLock(files_, path_, text_)) == nullptr) {
     if (std::chrono::steady_clock::now() >= deadline) {
-      const Holder holder = HolderIn(files, path);
+      const Holder holder = HolderIn(files_, path_);
       // Two jobs may have one id ("none" without --rdzv-id), but no two lives of a job have one number.
       const bool is_earlier_life =
           !run_id.empty() && holder.run_id == run_id && holder.generation < generation;
@@ -72,6 +73,12 @@ FolderLock::FolderLock(Files& files, const std::string& folder, const std::strin
     }
     std::this_thread::sleep_for(kLook);
   }
+}
+
+void FolderLock::Retake() {
+  if (lock_ != nullptr) return;
+  lock_ = TryLock(files_, path_, text_);
+  if (lock_ != nullptr) other_.clear();
 }
 
 }  // namespace weft

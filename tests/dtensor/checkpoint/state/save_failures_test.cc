@@ -199,6 +199,17 @@ TEST(SaveFailuresTest, ASecondJobLeavesTheFirstOnesSave) {
   start("second");
   EXPECT_FALSE(std::filesystem::exists(open));
   EXPECT_THAT(warnings, IsEmpty());
+  // A life that began while the earlier one was ending holds what it saves as well.
+  RunRanks(1, [&](World& world) {
+    auto earlier = std::make_unique<CheckpointManager>(world, options("first", 0));
+    CheckpointManager later(world, options("first", 1));
+    earlier.reset();
+    later.Save(1, SmallState(world, 1));
+    MakeFolders(*files, open);
+    start("second");
+    EXPECT_TRUE(std::filesystem::exists(open));
+    EXPECT_THAT(warnings, ElementsAre(HasSubstr("two_jobs': another job saves there, process ")));
+  });
   std::filesystem::remove_all(folder);
 }
 
