@@ -5,6 +5,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/message_of.h"
@@ -78,6 +79,45 @@ TEST(FailureCountTest, ANodeThatFailsAgainAndAgainIsLeftOut) {
   EXPECT_EQ(FailuresUntilLeftOut(/*seconds=*/301, /*saved_generation=*/-1), 6);
   // A save between the second and the third.
   EXPECT_EQ(FailuresUntilLeftOut(/*seconds=*/1, /*saved_generation=*/2), 5);
+}
+
+// Each node dates its failures by its own clock. Here that of b is an hour ahead.
+TEST(FailureCountTest, ClocksOfTwoNodesAreNotCompared) {
+  const auto store = std::make_shared<HashStore>();
+  const auto options = [](const std::string& id, int64_t now_s) {
+    StoreRendezvousOptions made = Options(id, 1, 2);
+    made.max_restarts = 100;
+    made.now_s = [now_s] { return now_s; };
+    return made;
+  };
+  Node a(store, options("a", 1000)), b(store, options("b", 4600));
+  StartInOrder(store, {&a, &b});
+  for (const bool is_a : {true, false, true, false, true}) {
+    EXPECT_EQ(a.Get().num_nodes, 2);
+    b.Get();
+    GenerationEnd end = Failure("x");
+    end.node = is_a ? "a" : "b";
+    (is_a ? a : b).rendezvous->Publish(end);
+    (is_a ? b : a).AwaitEnd();
+    a.Start();
+    b.Start();
+  }
+  EXPECT_EQ(MessageOf([&] { a.next.get(); }),
+            "node host_a is left out of the job: its workers failed 3 times within 10 minutes without a "
+            "save between them");
+  EXPECT_EQ(b.Get().num_nodes, 1);
+}
+
+// What a clock has dated before it was set back says nothing of the last ten minutes.
+TEST(FailureCountTest, AClockThatIsSetBackBeginsAnew) {
+  MeetingState state;
+  for (const int64_t time_s : {5000, 5300, 1700}) {
+    GenerationEnd end = Failure("x");
+    end.node = "a";
+    end.time_s = time_s;
+    state.Reopen(end);
+  }
+  EXPECT_EQ(state.failures, (std::vector<NodeFailure>{{"a", 1700}}));
 }
 
 // Where the others are too few without it, it goes on.

@@ -30,8 +30,11 @@ void MeetingState::Count(const GenerationEnd& end) {
   if (end.IsFailure()) ++restarts;
   if (end.kind != GenerationEnd::Kind::kFailed) return;
   failures.push_back({end.node, end.time_s});
-  std::erase_if(failures,
-                [&](const NodeFailure& failure) { return failure.time_s < end.time_s - kFailureWindow; });
+  // Others' clocks may be hours away from this node's, and its own may have been set back.
+  std::erase_if(failures, [&](const NodeFailure& failure) {
+    const bool is_recent = failure.time_s >= end.time_s - kFailureWindow && failure.time_s <= end.time_s;
+    return failure.id == end.node && !is_recent;
+  });
   const auto count =
       absl::c_count_if(failures, [&](const NodeFailure& failure) { return failure.id == end.node; });
   // Those that wait outside may be gone: nobody watches them.

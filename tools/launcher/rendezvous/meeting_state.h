@@ -23,7 +23,7 @@ struct MeetingNode {
 // A worker of that node was the first of its generation to fail.
 struct NodeFailure {
   std::string id = {};
-  int64_t time_s = 0;  // since 1970
+  int64_t time_s = 0;  // since 1970, by the node's own clock
 
   bool operator==(const NodeFailure&) const = default;
 };
@@ -49,7 +49,7 @@ struct MeetingState {
   std::vector<std::string> expected = {};
   std::vector<std::string> waiting = {};   // ids of those outside, who would join
   std::vector<std::string> gone = {};      // running: ids of nodes that take no part in what follows
-  std::vector<NodeFailure> failures = {};  // since then, of the last kFailureWindow
+  std::vector<NodeFailure> failures = {};  // since then, of each node up to kFailureWindow before its last
   std::vector<std::string> left_out = {};  // ids of those who may take part no more
   std::string closed = {};                 // why nobody may join any more; empty: not so
 
