@@ -134,6 +134,16 @@ void RequireSameFlags(int64_t step, const std::map<std::string, std::string>& lo
   }
 }
 
+std::map<std::string, std::string> WithGiven(std::map<std::string, std::string> saved,
+                                             const std::map<std::string, std::string>& now,
+                                             const ParsedFlags& parsed) {
+  for (auto& [name, value] : saved) {
+    const auto found = now.find(name);
+    if (found != now.end() && parsed.Given(name)) value = found->second;
+  }
+  return saved;
+}
+
 void RestoreFlags(const std::map<std::string, std::string>& saved, const ParsedFlags& parsed,
                   const std::vector<std::string>& fixed) {
   for (const auto& [name, value] : saved) {

@@ -49,6 +49,12 @@ void RequireSameFlags(int64_t step, const std::map<std::string, std::string>& lo
                       const std::map<std::string, std::string>& read,
                       const std::map<std::string, std::string>& now);
 
+// What a run that was given `parsed`, and whose flags are `now`, would have taken over of `saved`: flags that were given are as
+// they are now. For `loaded` above, where a step was read: otherwise RestoreFlags has not looked at what was given.
+std::map<std::string, std::string> WithGiven(std::map<std::string, std::string> saved,
+                                             const std::map<std::string, std::string>& now,
+                                             const ParsedFlags& parsed);
+
 // Sets each flag of `saved` (values by name) that the command line did not give.
 // `fixed`: flags that may not be given another value: what was saved is of the old one.
 // Errors: InvalidArgument naming such a flag and both values.

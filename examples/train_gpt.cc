@@ -158,13 +158,14 @@ std::vector<int32_t> PromptOf(const GptText& text, const std::vector<int32_t>& t
   return text.tokenizer->Encode("\n");
 }
 
-// What is saved of the run besides tensors.
-GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs) {
+// What is saved of the run besides tensors, and its command line.
+GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs, const ParsedFlags& parsed) {
   GptCheckpointInfo info = {.tokenizer = inputs.text.tokenizer->ToJson(),
                             .text_fingerprint = inputs.fingerprint,
                             .model = run.model,
                             .dtype = run.dtype,
                             .flags = ResumableFlags(run.loss_scale.has_value()),
+                            .parsed = parsed,
                             .config = EffectiveConfig(TrainGptUsage())};
   info.flags["context"] = absl::StrCat(run.model.context);  // the flag may be 0, which stands for it
   return info;
@@ -271,7 +272,7 @@ int Train(const ParsedFlags& parsed) {
   if (!run.trace.empty()) CheckCanWrite("trace", run.trace);
   inputs.tokens = inputs.text.tokenizer->Encode(inputs.text.text);
   // Flags are read here, before there are ranks.
-  inputs.info = InfoOf(run, inputs);
+  inputs.info = InfoOf(run, inputs, parsed);
   inputs.checkpoints = CheckpointOptionsFromFlags();
   inputs.split = SplitTokens(inputs.tokens, run.val_fraction, run.model.context);
   inputs.prompt = PromptOf(inputs.text, inputs.tokens);

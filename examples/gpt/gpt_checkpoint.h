@@ -25,6 +25,7 @@ struct GptCheckpointInfo {
   GptConfig model;
   DType dtype = DType::kF32;
   SafetensorsMetadata flags;  // by name
+  ParsedFlags parsed = {};    // the command line of a run that trains; not saved
   std::string config;  // EffectiveConfig: all flags, as a file for --config; for people, not read again
 };
 
@@ -50,7 +51,8 @@ SafetensorsMetadata ResumableFlags(bool scales_loss);
 void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
 
-// `loaded`: what a run that has the flags `now` has loaded. `read`: of the folder's step whose flags it took over, if any.
+// `loaded`: what a run that has the flags `now` has loaded. `read`: of the folder's step whose flags it took over, if any: then
+// those that it was given may differ from what was loaded.
 // Errors: as RequireSameFlags.
 void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,
                     const GptCheckpointInfo& now);

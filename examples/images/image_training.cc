@@ -86,6 +86,7 @@ struct ImageRun {
   std::string data = {};                  // the folder of the images
   StateTexts texts = {};                  // what a run that goes on in the folder takes over
   std::optional<SavedStep> resumed = {};  // the step whose flags were taken over
+  ParsedFlags parsed = {};
 };
 
 // What a run that goes on in a folder takes over, and what of it may not change.
@@ -230,8 +231,10 @@ void ResumeRun(const ImageRun& run, CheckpointManager& checkpoints, State& state
   trainer.set_step(*step);
   RequireSameImages(checkpoints.resumed_texts(), run);
   if (run.resumed && run.resumed->step == *step) return;
-  RequireSameFlags(*step, FlagsOf(checkpoints.resumed_texts()),
-                   FlagsOf(run.resumed ? run.resumed->texts : run.texts), FlagsOf(run.texts));
+  const auto loaded = FlagsOf(checkpoints.resumed_texts());
+  const auto now = FlagsOf(run.texts);
+  if (!run.resumed) return RequireSameFlags(*step, loaded, now, now);
+  RequireSameFlags(*step, WithGiven(loaded, now, run.parsed), FlagsOf(run.resumed->texts), now);
 }
 
 void PrintModel(Module& model, const Microbatch& batch, bool speaks) {
@@ -337,6 +340,7 @@ int Train(const ImageProgram& program, const ParsedFlags& parsed) {
   const std::optional<SavedStep> resumed = TakeOverFlags(program, parsed);
   ImageRun run = RunFromFlags(program);
   run.resumed = resumed;
+  run.parsed = parsed;
   const std::string given = absl::GetFlag(FLAGS_data);
   run.data = given.empty() ? DefaultImagesPath() : UserPath(given);
   const ImageSet train = ReadImageSet(run.data, "train");

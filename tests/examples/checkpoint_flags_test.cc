@@ -62,13 +62,19 @@ TEST(CheckpointFlagsTest, AnotherStepMayBeLoadedIfItsFlagsAreTheSame) {
   };
   const Flags saved = {{"lr", "0.1"}, {"seed", "3"}};
   EXPECT_EQ(message(saved, saved, saved), "no error");
-  EXPECT_EQ(message(saved, saved, {{"lr", "0.5"}, {"seed", "3"}}), "no error");  // --lr=0.5 was given
+  EXPECT_EQ(message(saved, saved, {{"lr", "0.5"}, {"seed", "3"}}), "no error");  // it was scaled
   EXPECT_EQ(message({{"lr", "0.5"}, {"seed", "3"}}, saved, {{"lr", "0.5"}, {"seed", "3"}}), "no error");
   EXPECT_EQ(message({{"lr", "1e-1"}, {"older", "x"}}, saved, saved), "no error");
   EXPECT_EQ(
       message({{"lr", "0.2"}, {"seed", "3"}}, saved, {{"lr", "0.5"}, {"seed", "3"}}),
       "--checkpoint_dir=: step 7, which was loaded, was made with --lr=0.2, but when the run began it was "
       "--lr=0.5; start it again, or give the flag");
+  // A flag that was given is taken over from neither.
+  const Flags other = {{"lr", "0.2"}, {"older", "x"}}, now = {{"lr", "0.5"}, {"seed", "3"}};
+  EXPECT_EQ(WithGiven(other, now, {.given = {"lr", "mesh", "older"}}),
+            (Flags{{"lr", "0.5"}, {"older", "x"}}));
+  EXPECT_EQ(WithGiven(other, now, {.given = {"seed"}}), other);
+  EXPECT_EQ(message(WithGiven(other, now, {.given = {"lr"}}), saved, now), "no error");
 }
 
 // What BatchForRanks makes of a batch of 32 under these flags.

@@ -10,6 +10,7 @@
 #include "examples/gpt/gpt_flags.h"
 #include "gtest/gtest.h"
 #include "runtime/base/flags.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -113,6 +114,27 @@ TEST(GptCheckpointTest, ARunIsTheSameByItsFloor) {
   EXPECT_NO_THROW(same({"--lr=1e-3"}, {"--lr=1e-3", "--min_lr=1e-4"}));
   EXPECT_ANY_THROW(same({"--lr=6e-4"}, {"--lr=6e-4", "--min_lr=1e-4"}));
   EXPECT_ANY_THROW(same({"--lr=6e-4", "--min_lr=1e-4"}, {"--lr=6e-4"}));
+}
+
+// A newer step was read, which turned out to be broken. What was given counts, whatever that and the one below it say.
+TEST(GptCheckpointTest, WhatWasGivenIsTakenFromNoStep) {
+  const auto message = [](const Arguments& loaded, const Arguments& read, const Arguments& given) {
+    const GptCheckpointInfo newest = InfoOf(Saved(read)), before = InfoOf(Saved(loaded));
+    const absl::FlagSaver saver;
+    GptCheckpointInfo now = newest;
+    now.parsed = Parse(given);
+    RestoreGptRun(newest, now.parsed, /*scales_loss=*/false);
+    now.flags = ResumableFlags(/*scales_loss=*/false);
+    return MessageOf([&] { RequireSameRun(before, &newest, now); });
+  };
+  const Arguments six = {"--steps=6"}, twelve = {"--steps=12"};
+  EXPECT_EQ(message(six, twelve, twelve), "no error");
+  EXPECT_EQ(message(six, twelve, {"--steps=24"}), "no error");
+  EXPECT_EQ(message(six, twelve, {"--lr=1e-3"}),
+            "--checkpoint_dir=: step 0, which was loaded, was made with --steps=6, but when the run began it "
+            "was --steps=12; start it again, or give the flag");
+  EXPECT_EQ(message({"--lr=1e-3"}, {"--lr=2e-3"}, {"--lr=2e-3"}), "no error");  // their floors follow
+  EXPECT_EQ(message({"--min_lr=1e-5"}, {"--min_lr=2e-5"}, {"--min_lr_ratio=0.1"}), "no error");
 }
 
 }  // namespace

@@ -96,6 +96,16 @@ wait $pid
 [[ $? == 143 ]] || fail "expected exit code 143 after SIGTERM"
 [[ $(steps_in stopped) == "$(printf 'step-%09d' "$(losses stopped.json | wc -l)")" ]] || fail "after SIGTERM: $(steps_in stopped)"
 
+# --- The newest step is broken: the run goes on from the one before, if what is not given was the same; given, it may have been another.
+"$train" "${small[@]}" "${quiet[@]}" --mesh= --steps=2 --checkpoint_dir=given > none.json 2> err || fail "given: $(tail -1 err)"
+longer=("${quiet[@]}" --mesh= --steps=4 --lr=2e-3 --weight_decay=0.2 --checkpoint_dir=given)
+"$train" "${longer[@]}" > half.json 2> err || fail "given, resumed: $(tail -1 err)"
+truncate -s 100 given/step-000000004/rank-00000.safetensors
+"$train" "${quiet[@]}" --mesh= --checkpoint_dir=given > none.json 2> err && fail "a broken step, made with other flags: no error"
+grep -q "step 2, which was loaded, was made with --lr=" err || fail "a broken step, made with other flags: $(tail -1 err)"
+"$train" "${longer[@]}" > more.json 2> err || fail "a broken step, with its flags given: $(tail -1 err)"
+diff <(losses half.json) <(losses more.json) || fail "a broken step, with its flags given: other losses"
+
 # --- A file that cannot be written leaves the folder its last step.
 mkdir no.safetensors.tmp
 "$train" "${small[@]}" "${quiet[@]}" --mesh= --steps=3 --checkpoint_dir=beside --save_every=0 --save=no.safetensors > none.json 2> err && fail "a file that cannot be written is no error"
