@@ -100,13 +100,17 @@ StateTexts FlagTexts() {
   return {{"weft.flags", flags.dump()}};
 }
 
-std::map<std::string, std::string> FlagsOf(const StateTexts& texts) {
+// Steps of before the first life of a run said its own learning rate have 0, which stands for it.
+std::map<std::string, std::string> FlagsOf(const StateTexts& texts, const ImageProgram& program) {
   const auto text = texts.find("weft.flags");
   const auto flags = nlohmann::json::parse(text == texts.end() ? "" : text->second, nullptr, false);
   if (!flags.is_object()) {
     Throw(absl::StatusCode::kDataLoss, "'", CheckpointFolder(), "' has no checkpoint of this program");
   }
-  return flags.get<std::map<std::string, std::string>>();
+  auto values = flags.get<std::map<std::string, std::string>>();
+  const auto lr = values.find("lr");
+  if (lr != values.end() && lr->second == "0") lr->second = absl::StrCat(program.lr);
+  return values;
 }
 
 // Of a mesh with an axis pp.
@@ -147,7 +151,7 @@ ImageRun RunFromFlags(const ImageProgram& program) {
   WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
   WEFT_REQUIRE(run.eval_every >= 0, "--eval_every=", run.eval_every, ": expected at least 0");
   WEFT_REQUIRE(run.log_every >= 1, "--log_every=", run.log_every, ": expected at least 1");
-  if (run.lr == 0) run.lr = program.lr;
+  if (run.lr == 0) absl::SetFlag(&FLAGS_lr, run.lr = program.lr);  // which the checkpoints say, too
   const ScaledBatch scaled = BatchForRanks(run.batch, /*multiple=*/1, run.mesh.num_ranks(),
                                            /*least=*/std::max<int64_t>(2, run.microbatches));
   run.batch = scaled.batch;
@@ -208,9 +212,8 @@ void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
 std::optional<SavedStep> TakeOverFlags(const ImageProgram& program, const ParsedFlags& parsed) {
   const std::optional<SavedStep> saved = FindSavedStep();
   if (!saved) return std::nullopt;
-  const auto values = FlagsOf(saved->texts);
+  const auto values = FlagsOf(saved->texts, program);
   RestoreFlags(values, parsed, {"seed"});
-  if (absl::GetFlag(FLAGS_lr) == 0) absl::SetFlag(&FLAGS_lr, program.lr);  // so that it can be scaled
   ApplyBatchPolicy(values, parsed, {"lr"});
   return saved;
 }
@@ -225,16 +228,17 @@ void RequireSameImages(const StateTexts& saved, const ImageRun& run) {
 }
 
 // Errors: as RequireSameFlags and RequireSameImages.
-void ResumeRun(const ImageRun& run, CheckpointManager& checkpoints, State& state, Trainer& trainer) {
+void ResumeRun(const ImageRun& run, const ImageProgram& program, CheckpointManager& checkpoints, State& state,
+               Trainer& trainer) {
   const std::optional<int64_t> step = checkpoints.Resume(state);
   if (!step) return;
   trainer.set_step(*step);
   RequireSameImages(checkpoints.resumed_texts(), run);
   if (run.resumed && run.resumed->step == *step) return;
-  const auto loaded = FlagsOf(checkpoints.resumed_texts());
-  const auto now = FlagsOf(run.texts);
+  const auto loaded = FlagsOf(checkpoints.resumed_texts(), program);
+  const auto now = FlagsOf(run.texts, program);
   if (!run.resumed) return RequireSameFlags(*step, loaded, now, now);
-  RequireSameFlags(*step, WithGiven(loaded, now, run.parsed), FlagsOf(run.resumed->texts), now);
+  RequireSameFlags(*step, WithGiven(loaded, now, run.parsed), FlagsOf(run.resumed->texts, program), now);
 }
 
 void PrintModel(Module& model, const Microbatch& batch, bool speaks) {
@@ -326,7 +330,7 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   state.Add("model", MakeModelState(*model));
   state.Add("optimizer", MakeOptimizerState(optimizer));
   state.Add("run", MakeTextsState([&run] { return run.texts; }));
-  if (checkpoints) ResumeRun(run, *checkpoints, state, trainer);
+  if (checkpoints) ResumeRun(run, program, *checkpoints, state, trainer);
   for (int64_t step = trainer.step() + 1; step <= run.steps && !stopped; ++step) {
     TrainStep(run, MakeParts(model->context(), run, train, step), *model, stages, trainer);
   }
