@@ -134,7 +134,8 @@ std::vector<int> UnitCopies::UnitsAhead(int index) const {
   auto next = std::find(order.begin(), order.end(), index);
   if (next == order.end()) return ahead;
   for (++next; next != order.end() && std::ssize(ahead) < options_.prefetch; ++next) {
-    if (!units_[*next].spec.is_root) ahead.push_back(*next);  // the root stays; gathered at its first use
+    // The root stays; gathered at its first use. A unit whose model has gone is still in the orders.
+    if (!units_[*next].spec.is_root && units_[*next].is_whole) ahead.push_back(*next);
   }
   return ahead;
 }

@@ -1,0 +1,52 @@
+// Which units are gathered, and when: counted in the ledger.
+
+#include "parallel/scheduler/unit_copies.h"
+
+#include <cstdint>
+#include <optional>
+
+#include "dtensor/autograd/backward.h"
+#include "dtensor/functions.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/parallel/scheduler/chain.h"
+
+namespace weft {
+namespace {
+
+int64_t NumGathers(World& world) {
+  int64_t calls = 0;
+  for (const LedgerEntry& entry : world.ledger().entries()) {
+    if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) calls += entry.calls;
+  }
+  return calls;
+}
+
+DTensor LossOf(const IntrusivePtr<MeshContext>& context, Chain& model) {
+  return Mean(Square(model(RandomNormal(context, DType::kF64, {4, kDim}, {}, "x"))));
+}
+
+// Its last step had a unit that has gone since: the order that it had is no reason to read what is no more.
+TEST(UnitCopiesTest, AUnitThatHasGoneIsNotGatheredAhead) {
+  for (const bool records : {false, true}) {
+    RunRanks(2, [&](World& world) {
+      Chain model;
+      const auto context =
+          Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"), {.dtype = DType::kF64});
+      Backward(LossOf(context, model));
+      model.blocks.pop_back();
+      model.order = {0, 1, 2};
+      world.ledger().Clear();
+      {
+        std::optional<NoGradGuard> no_grad;
+        if (!records) no_grad.emplace(context->state());
+        LossOf(context, model);
+      }
+      EXPECT_EQ(NumGathers(world), 4);  // the root, and three blocks
+    });
+  }
+}
+
+}  // namespace
+}  // namespace weft
