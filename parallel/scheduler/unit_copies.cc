@@ -80,13 +80,14 @@ void UnitCopies::Use(int index) {
   if (!IsHere(unit)) Gather(index, /*ahead=*/false);
   unit.is_used = true;
   unit.last_use = ++num_uses_;
-  if (!first) return;
   RankState& state = context_.state();
+  // Also of units that an earlier pass has left here: the next step has this pass's order.
   if (state.in_backward()) {
     AddOnce(this_backward_, index);
   } else if (state.grad_enabled()) {
     AddOnce(this_forward_, index);
   }
+  if (!first) return;
   // What the root's gather packs is gone before more is gathered, which would have to wait for it anyway.
   if (unit.spec.is_root) unit.copies[0].ToLocal();
   Prefetch(index);

@@ -12,6 +12,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/sgd.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -19,6 +20,7 @@
 #include "runtime/comm/worker.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/trace/span.h"
+#include "tests/parallel/scheduler/chain.h"
 #include "tests/parallel/scheduler/forward_operation.h"
 
 namespace weft {
@@ -229,6 +231,34 @@ TEST(OverlapTest, UnitsAreScatteredWhileReplicasSum) {
     EXPECT_EQ(sums.size(), 8u);
     // Of the second step all but the first block, whose sum waits for it, and perhaps the last.
     EXPECT_GE(CountInside(scatters, sums), 2) << "rank " << rank;
+  }
+}
+
+// With copies that stay, the passes of a step but the first gather nothing; the next step knows the order all the same.
+TEST(OverlapTest, UnitsThatStayAreGatheredAheadOfTheNextStep) {
+  Tracer tracer;
+  RunRanks(2,
+           [](World& world) {
+             Chain model;
+             const Plan plan = {{"blocks.*", FullyShard("dp", {.reshard = Reshard::kNever})},
+                                {"", FullyShard("dp", {.reshard = Reshard::kNever})}};
+             const auto context =
+                 Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF32});
+             Sgd optimizer(model.AllParameters(), {});
+             for (int step = 0; step < 2; ++step) {
+               for (int microbatch = 0; microbatch < 2; ++microbatch) {
+                 Backward(Mean(Square(model(RandomNormal(context, DType::kF32, {4, kDim}, {}, "x")))));
+               }
+               optimizer.Step(0.1);
+               optimizer.ZeroGrad();
+             }
+             world.FinishWork();
+           },
+           {.threads_per_rank = 1, .tracer = &tracer});
+  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  for (const int rank : {0, 1}) {
+    // The second step's root and four blocks, and the root that its update leaves behind.
+    EXPECT_EQ(SpansOf(trace, "comm", rank, static_cast<int>(Lane::kParam)).size(), 6u) << "rank " << rank;
   }
 }
 
