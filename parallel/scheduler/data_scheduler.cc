@@ -158,7 +158,7 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
   }
   // Ten buckets at least, if each is still worth a collective: otherwise a small model's gradients would move when
   // backward has ended.
-  const auto most = static_cast<int64_t>(options.bucket_mb * (1 << 20));
+  const auto most = static_cast<int64_t>(std::min(options.bucket_mb * (1 << 20), 0x1p62));
   const int64_t least = LeastBucketBytes(context.mesh(), context.cost_model());
   const BucketOptions of_buckets = {.bucket_bytes = std::min(most, std::max(least, gradient_bytes / 10)),
                                     .lane = options.overlap ? Lane::kGrad : Lane::kInline,

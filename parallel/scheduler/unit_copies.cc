@@ -232,7 +232,7 @@ void UnitCopies::MakeRoom(int index) {
   }
   std::sort(old.begin(), old.end(), [](const Unit* a, const Unit* b) { return a->last_use < b->last_use; });
   for (Unit* unit : old) {
-    if (num_here-- <= 1 + options_.prefetch) return;
+    if (num_here-- <= int64_t{1} + options_.prefetch) return;
     Drop(*unit);
   }
 }

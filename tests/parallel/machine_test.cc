@@ -48,13 +48,15 @@ TEST(MachineTest, RanksHaveToAgreeOnTheMachine) {
   });
 }
 
-// Where a message starts at once, buckets are a tenth of the gradients; where it takes long, they are one.
+// Where a message starts at once, buckets are a tenth of the gradients; where it takes long, they are one. No bucket_mb is
+// too large.
 TEST(MachineTest, BucketsAreAsLargeAsTheMachineNeeds) {
-  const auto num_reductions = [](double alpha) {
+  const auto num_reductions = [](double alpha, double bucket_mb = 25) {
     int64_t calls = 0;
     RunRanks(2, [&](World& world) {
       const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
-      const Plan plan = GptPlan(mesh, DataPlan::kDdp, /*sequence_parallel=*/false);
+      Plan plan = GptPlan(mesh, DataPlan::kDdp, /*sequence_parallel=*/false);
+      plan.set_scheduler({.bucket_mb = bucket_mb});
       Gpt model(OneBlock());
       const auto context = Bind(world, mesh, {.axes = {{"dp", {.alpha = alpha}}}});
       Parallelize(model, context, plan);
@@ -72,6 +74,7 @@ TEST(MachineTest, BucketsAreAsLargeAsTheMachineNeeds) {
   };
   EXPECT_GE(num_reductions(0), 5);
   EXPECT_LE(num_reductions(5e-6), 2);
+  EXPECT_LE(num_reductions(5e-6, /*bucket_mb=*/1e13), 2);
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include "parallel/scheduler/unit_copies.h"
 
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <utility>
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
@@ -44,6 +46,23 @@ TEST(UnitCopiesTest, AUnitThatHasGoneIsNotGatheredAhead) {
         LossOf(context, model);
       }
       EXPECT_EQ(NumGathers(world), 4);  // the root, and three blocks
+    });
+  }
+}
+
+// Blocks whose Forward is not called stay until there is no room for them.
+TEST(UnitCopiesTest, NoCountOfUnitsAheadIsTooLarge) {
+  for (const auto& [prefetch, num_gathers] :
+       {std::pair(1, 6), std::pair(std::numeric_limits<int>::max(), 5)}) {
+    RunRanks(2, [&, prefetch = prefetch, num_gathers = num_gathers](World& world) {
+      Chain model;
+      model.order = {0, 1, 2, 3, 0};
+      model.by_hand = {0, 1, 2, 3};
+      Plan plan = PlanNamed("fsdp");
+      plan.set_scheduler({.prefetch = prefetch});
+      const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+      LossOf(context, model);
+      EXPECT_EQ(NumGathers(world), num_gathers) << "prefetch " << prefetch;
     });
   }
 }
