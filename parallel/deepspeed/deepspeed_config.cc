@@ -120,13 +120,15 @@ constexpr int64_t kMostHysteresis = 1000;
 
 bool Bf16(Section section) {
   const bool enabled = section.Bool("enabled").value_or(false);
-  if (enabled) {
-    section.Fixed("bf16_master_weights_and_grads", false, "parameters at rest are f32");
-    section.Fixed("bf16_optimizer_states", false, "the optimizer's state is f32");
-    section.Fixed("check_grad_overflow", true, "a step that is not finite is skipped");
-    section.Find("immediate_grad_update");  // when a buffer is written to: no values depend on it
-    section.Finish();
-  }
+  // Where bf16 is not enabled they may say anything: nothing reads them.
+  const auto fixed = [&](const char* key, bool what, absl::string_view why) {
+    enabled ? section.Fixed(key, what, why) : void(section.Find(key));
+  };
+  fixed("bf16_master_weights_and_grads", false, "parameters at rest are f32");
+  fixed("bf16_optimizer_states", false, "the optimizer's state is f32");
+  fixed("check_grad_overflow", true, "a step that is not finite is skipped");
+  section.Find("immediate_grad_update");  // when a buffer is written to: no values depend on it
+  section.Finish();
   return enabled;
 }
 

@@ -83,6 +83,10 @@ TEST(DeepSpeedConfigTest, AnyOtherKeyIsAnErrorByItsName) {
             "key \"zero_optimization.offload_param.max_in_cpu\": Weft has nothing for it");
   EXPECT_EQ(ErrorOf(R"({"fp16": {"enable": true}})"),
             "key \"fp16.enable\": Weft has nothing for it; did you mean \"fp16.enabled\"?");
+  EXPECT_EQ(ErrorOf(R"({"bf16": {"enable": true}})"),
+            "key \"bf16.enable\": Weft has nothing for it; did you mean \"bf16.enabled\"?");
+  EXPECT_EQ(DeepSpeedConfig::FromJson(R"({"bf16": {"enabled": false, "bf16_optimizer_states": true}})").bf16,
+            false);
   EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "AdamW", "params": {"freeze_step": 4}}})"),
             "key \"optimizer.params.freeze_step\": Weft has nothing for it");
   EXPECT_EQ(ErrorOf(R"({"train_batch_size": 8, "mesh": "dp=2"})"), "key \"mesh\": Weft has nothing for it");
