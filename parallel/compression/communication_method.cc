@@ -30,11 +30,6 @@ std::string ArgumentNames(const CompressorRules& rules) {
                       }));
 }
 
-std::string ValueText(const MethodArgument& argument, double value) {
-  if (argument.type == Type::kFlag) return value != 0 ? "true" : "false";
-  return absl::StrCat(value);
-}
-
 // Of one piece between commas: its argument's name and its value.
 std::pair<std::string, double> ParseArgument(absl::string_view piece, bool is_first,
                                              const CompressorRules& rules, const std::string& where) {
@@ -110,7 +105,7 @@ std::string CommunicationMethod::ToString() const {
   for (size_t i = 0; i < rules.arguments.size(); ++i) {
     const auto found = arguments.find(rules.arguments[i].name);
     if (found == arguments.end()) continue;
-    const std::string value = ValueText(rules.arguments[i], found->second);
+    const std::string value = rules.arguments[i].ValueText(found->second);
     parts.push_back(i == 0 ? value : absl::StrCat(found->first, "=", value));
   }
   return absl::StrCat(name, "(", absl::StrJoin(parts, ", "), ")");

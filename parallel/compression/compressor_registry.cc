@@ -1,10 +1,12 @@
 #include "parallel/compression/compressor_registry.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "runtime/base/named_table.h"
 
 namespace weft {
@@ -20,14 +22,21 @@ NamedTable<CompressorRules>& Table() {
 std::string MethodArgument::Expected() const {
   if (type == Type::kFlag) return "true or false";
   const char* const kind = type == Type::kWholeNumber ? "a whole number " : "a number ";
-  if (excludes_least) return absl::StrCat(kind, "above ", least, ", at most ", most);
-  return absl::StrCat(kind, "from ", least, " to ", most);
+  if (excludes_least) return absl::StrCat(kind, "above ", ValueText(least), ", at most ", ValueText(most));
+  return absl::StrCat(kind, "from ", ValueText(least), " to ", ValueText(most));
 }
 
 bool MethodArgument::Accepts(double value) const {
   if (type == Type::kFlag) return value == 0 || value == 1;
   const bool is_enough = excludes_least ? value > least : value >= least;
   return is_enough && value <= most && (type == Type::kNumber || value == std::floor(value));
+}
+
+std::string MethodArgument::ValueText(double value) const {
+  if (type == Type::kFlag) return value != 0 ? "true" : "false";
+  if (type == Type::kWholeNumber) return absl::StrFormat("%.0f", value);
+  char text[32];
+  return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
 }
 
 RegisterCompressor::RegisterCompressor(CompressorRules rules) {

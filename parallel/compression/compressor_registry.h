@@ -29,6 +29,8 @@ struct MethodArgument {
   // "a number above 0, at most 1", "a whole number from 1 to 1024", "true or false".
   std::string Expected() const;
   bool Accepts(double value) const;
+  // Of a value that it accepts, in as few digits as tell it from all others: "0.01", "1048576", "true".
+  std::string ValueText(double value) const;
   bool operator==(const MethodArgument&) const = default;
 };
 

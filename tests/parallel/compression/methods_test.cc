@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "parallel/compression/communication_method.h"
 #include "runtime/base/philox.h"
+#include "tests/message_of.h"
 #include "tests/parallel/compression/summed_gradients.h"
 
 namespace weft {
@@ -320,6 +321,17 @@ TEST(MethodsTest, TextsAreReadAndWritten) {
   EXPECT_EQ(CommunicationMethod::Parse(" topk( fraction = 0.5 ,masking=true ) ").ToString(),
             "topk(0.5, masking=true)");
   EXPECT_EQ(CommunicationMethod::Parse("int8()").ToString(), "int8");
+  EXPECT_EQ(CommunicationMethod::Parse("int8(block=1048576)").ToString(), "int8(1048576)");
+  EXPECT_EQ(InvalidArgumentMessage([] { CommunicationMethod::Parse("int8(1048577)"); }),
+            "communication 'int8(1048577)': argument 'block': expected a whole number from 1 to 1048576, got "
+            "'1048577'");
+  // Values are read again from the text: no digit may be lacking.
+  for (const std::string text :
+       {"powersgd(2, start_step=1000000)", "powersgd(2, start_step=1234567)", "topk(0.012345678)",
+        "topk(0.1000000000000001)", "topk(1e-300)", "powersgd(1, min_compression_rate=2147483647.5)"}) {
+    const CommunicationMethod method = CommunicationMethod::Parse(text);
+    EXPECT_EQ(CommunicationMethod::Parse(method.ToString()), method) << method;
+  }
 }
 
 }  // namespace
