@@ -36,6 +36,14 @@ DeviceMesh MeshOf(const DeviceMesh& mesh, int axis, const OnRange& range) {
   return DeviceMesh(std::move(axes), std::move(ranks));
 }
 
+// Whether one of `named` is nearer to a part than the module around it is: the part itself, or one between them.
+bool IsNamedBelow(const ModelTree& tree, int part, int around, const std::set<int>& named) {
+  for (int module = part; module != around; module = tree.parent(module)) {
+    if (named.count(module) > 0) return true;
+  }
+  return false;
+}
+
 class Divider {
  public:
   Divider(const ModelTree& tree, const DeviceMesh& mesh) : tree_(tree), mesh_(mesh) {
@@ -209,7 +217,7 @@ void NamePartsBelow(const ModelTree& tree, const Plan& plan, const PartDivision&
         if (division.places[below] != ModulePlace::kPart) continue;
         if (division.meshes[below].FindAxis(entry.style.axis) < 0) continue;
         has_axis = true;
-        if (named.count(below) == 0) modules.insert(below);
+        if (!IsNamedBelow(tree, below, module, named)) modules.insert(below);
       }
       WEFT_REQUIRE(has_axis, Where(entry), ": no part of the model below '", tree.module_path(module),
                    "' has an axis '", entry.style.axis, "'");

@@ -60,7 +60,8 @@ PartDivision DivideIntoParts(const ModelTree& tree, const DeviceMesh& mesh,
                              absl::Span<const PartEntry> entries);
 
 // What entries with an axis that reach below mean where they name modules that lie on the whole mesh: the parts below
-// that have the axis, but for those that another entry of the same style and axis names. `meanings`: of each entry.
+// that have the axis, but for those that another entry of the same style and axis names, or a module between. `meanings`:
+// of each entry.
 // Errors: InvalidArgument naming the entry, if no part below has the axis.
 void NamePartsBelow(const ModelTree& tree, const Plan& plan, const PartDivision& division,
                     std::vector<EntryMeaning>* meanings);

@@ -159,6 +159,36 @@ TEST(PartsPlanTest, AxesThatAPartLacks) {
   EXPECT_EQ(ErrorOf({camera, lidar, head, {"", FullyShard("tp")}}), "no error");
 }
 
+// Between the model and two of its parts lies a module that is in none.
+class Fused : public Module {
+ public:
+  class Encoders : public Module {
+   public:
+    explicit Encoders(Module* parent) : Module(parent, "encoders") {}
+    Net camera{this, "camera"}, lidar{this, "lidar"};
+  };
+  Encoders encoders{this};
+  Linear fusion{this, "fusion", 4, 2};
+};
+
+TEST(PartsPlanTest, AnInnerEntryTakesPartsFromAnOuterOne) {
+  const Plan parts = {
+      {"encoders.camera", On("g", 0, 2)}, {"encoders.lidar", On("g", 2, 2)}, {"fusion", On("g", 2, 2)}};
+  const auto resolved = [&](const Plan& plan) {
+    Fused model;
+    return ResolvePlan(model, DeviceMesh::Parse("g=4"), parts.Merge(plan));
+  };
+  const auto check = [&](const Style& inner, const Style& outer) {
+    const ResolvedPlan expected = resolved({{"encoders.*", inner}, {"fusion", outer}});
+    EXPECT_TRUE(resolved({{"encoders", inner}, {"", outer}}) == expected) << outer;
+    EXPECT_TRUE(resolved({{"encoders.*", inner}, {"", outer}}) == expected) << outer;
+  };
+  check(FullyShard("g"), FullyShard("g"));
+  check(DataParallel("g"), DataParallel("g", {.shard_state = true}));
+  EXPECT_FALSE(resolved({{"", DataParallel("g")}}) ==
+               resolved({{"", DataParallel("g", {.shard_state = true})}}));
+}
+
 TEST(PartsPlanTest, TiesBetweenParts) {
   class Tied : public Module {
    public:
