@@ -189,9 +189,6 @@ void PipelineExecutor::Require(bool is_there, const PipelineAction& action) {
 
 void PipelineExecutor::RunAction(const PipelineAction& action) {
   Require(IsHere(action.stage), action);
-  if (IsCompute(action.kind) && action.kind != Kind::kForward && FlightOf(action).is_frozen) {
-    return action.kind == Kind::kInputGradient ? void() : Land(action);
-  }
   switch (action.kind) {
     case Kind::kForward:
       return Forward(action);
@@ -324,7 +321,7 @@ void PipelineExecutor::AwaitArrival(const PipelineAction& receive, const Pipelin
 DTensors PipelineExecutor::TakeSeeds(const PipelineAction& action, Flight& flight) {
   AwaitArrival({Kind::kRecvBackward, action.stage, action.microbatch}, action, flight.output_gradients);
   Require(IsLast(action.stage) || flight.output_gradients.tensors.size() == flight.outputs.size(), action);
-  Require(!flight.outputs.empty(), action);
+  Require(!flight.outputs.empty() || flight.is_frozen, action);
   return std::exchange(flight.output_gradients.tensors, {});
 }
 
@@ -339,9 +336,12 @@ void PipelineExecutor::InputGradient(const PipelineAction& action) {
   const WeightStash::Reading reading(stash_, action.stage, flight.weights);
   const DTensors outputs = std::exchange(flight.outputs, {});
   const DTensors targets = std::exchange(flight.targets, {});
-  const auto made =
-      Grad(outputs, targets, {.seeds = seeds, .allow_unused = true, .deferred = &flight.deferred});
-  DTensors gradients(made.begin(), made.end());
+  DTensors gradients(targets.size());
+  if (!flight.is_frozen) {
+    const auto made =
+        Grad(outputs, targets, {.seeds = seeds, .allow_unused = true, .deferred = &flight.deferred});
+    gradients.assign(made.begin(), made.end());
+  }
   flight.inputs.clear();
   if (action.stage > 0) HandBack(action, targets, std::move(gradients));
 }
@@ -352,8 +352,9 @@ void PipelineExecutor::WeightGradient(const PipelineAction& action) {
   if (flight.is_split) {
     flight.deferred.Run();
   } else {
-    Require(flight.targets.empty() && !flight.outputs.empty(), action);  // I had nothing to do
-    Backward(flight.outputs, flight.seeds);
+    // I had nothing to do.
+    Require(flight.targets.empty() && (flight.is_frozen || !flight.outputs.empty()), action);
+    if (!flight.is_frozen) Backward(flight.outputs, flight.seeds);
   }
   Land(action);
 }
@@ -363,7 +364,7 @@ void PipelineExecutor::FullBackward(const PipelineAction& action) {
   const DTensors seeds = TakeSeeds(action, flight);
   const WeightStash::Reading reading(stash_, action.stage, flight.weights);
   const DTensors outputs = std::exchange(flight.outputs, {});
-  Backward(outputs, seeds);
+  if (!flight.is_frozen) Backward(outputs, seeds);
   if (action.stage > 0) {
     DTensors gradients;
     for (const DTensor& target : flight.targets) gradients.push_back(target.grad());

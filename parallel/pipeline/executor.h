@@ -112,7 +112,7 @@ class PipelineExecutor {
   // What one stage has of one microbatch, from its arrival until its last gradient.
   struct Flight {
     bool has_begun = false;         // F has run
-    bool is_frozen = false;         // what it made has no history: nothing here, nor before, is trained
+    bool is_frozen = false;         // what it made has no history: no gradient comes back to it
     bool wants_none = false;        // no input wants a gradient
     Arrival arrival = {};           // of the inputs
     DTensors inputs = {};           // leaves, where they want a gradient

@@ -112,6 +112,52 @@ TEST(StageMessagesTest, SomeInputsWantAGradient) {
   }
 }
 
+// Of each layer; empty: none, or zeros.
+using LayerGradients = std::vector<std::vector<double>>;
+
+// Of four layers, where the output of layer `detached` loses its history.
+LayerGradients BehindADetach(int detached, const char* mesh_text, const Plan& plan,
+                             const std::string& schedule) {
+  LayerGradients gradients(4);
+  const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+  const auto run = [&](World& world) {
+    Products model(4);
+    Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    const HookHandle hook =
+        model.layers[detached]->AddAfterForward([](Module&, const DTensor& y) { return y.Detach(); });
+    const std::vector<Microbatch> parts = ProductParts(model.context(), kMicrobatches);
+    if (schedule.empty()) {
+      for (const Microbatch& part : parts) Backward(model.LossOf({model(part.inputs[0])}, part.targets).sum);
+    } else {
+      const ScheduleSize size = {.ranks = world.size(), .microbatches = kMicrobatches};
+      PipelineExecutor(model, GenerateSchedule(schedule, size)).Run(parts, One(model.context()));
+    }
+    for (int layer = 0; layer < 4; ++layer) {
+      const Parameter& weight = model.layers[layer]->weight;
+      if (!weight.is_here() || !weight.grad().defined()) continue;
+      const std::vector<double> values = weight.grad().ToLocal().ToVector<double>();
+      if (values != std::vector<double>(values.size(), 0)) gradients[layer] = values;
+    }
+  };
+  RunRanks(static_cast<int>(mesh.num_ranks()), run, {.comm_timeout = std::chrono::seconds(30)});
+  return gradients;
+}
+
+// A stage whose outputs have no history has no gradient for what it was given: the stages before it are not trained, those
+// behind it are. To a stage on another rank, and to one on its own: under "zbv" stages 1 and 2 are on one.
+TEST(StageMessagesTest, AStageWithoutAHistoryHandsZerosBack) {
+  const Plan there_and_back = {{"layers.*", Pipeline("pp", {.chunks = 2, .order = StageOrder::kV})}};
+  for (const int detached : {1, 2}) {
+    const LayerGradients expected = BehindADetach(detached, "", {}, "");
+    for (int layer = 0; layer < 4; ++layer) EXPECT_EQ(expected[layer].empty(), layer <= detached) << layer;
+    for (const char* schedule : {"1f1b", "zb_h1"}) {
+      SCOPED_TRACE(schedule);
+      ExpectNear(BehindADetach(detached, "pp=4", StagedPlan(), schedule), expected);
+    }
+    ExpectNear(BehindADetach(detached, "pp=2", there_and_back, "zbv"), expected);
+  }
+}
+
 // A hook that is hung between two runs makes other outputs of inputs alike: the next stage does not know, and another executor
 // tells it.
 TEST(StageMessagesTest, WhatIsNoLongerHandedOnAsBeforeIsSaid) {
