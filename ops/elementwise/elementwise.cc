@@ -76,9 +76,7 @@ void BackwardRsqrt(Context& context) {
 }
 
 void BackwardTanh(Context& context) {
-  if (!context.Wants(0)) return;
-  const Value lost = context.Emit(kMul, {context.grad(), context.Emit(kSquare, {context.saved("y")})});
-  context.SetGrad(0, context.Emit(kSub, {context.grad(), lost}));
+  if (context.Wants(0)) context.SetGrad(0, context.Emit(kTanhGrad, {context.saved("y"), context.grad()}));
 }
 
 void BackwardSquare(Context& context) {
@@ -104,10 +102,20 @@ void BackwardScale(GradContext<NoAttributes, ScaleScalars>& context) {
   if (context.Wants(0)) context.SetGrad(0, context.Emit(kScale, {context.grad()}, {}, context.scalars()));
 }
 
-// Of the gradients of relu, silu and gelu: linear in dy, and curved in x as the function is.
+// Of the gradients of relu, tanh, silu and gelu: linear in dy, and curved in x as the function is.
 
 void BackwardReluGrad(Context& context) {
   if (context.Wants(1)) context.SetGrad(1, context.Emit(kReluGrad, {context.saved("y"), context.grad()}));
+}
+
+// Of dx = dy (1 - y^2).
+void BackwardTanhGrad(Context& context) {
+  const Value y = context.saved("y");
+  const Value g = context.grad();
+  if (context.Wants(1)) context.SetGrad(1, context.Emit(kTanhGrad, {y, g}));
+  if (!context.Wants(0)) return;
+  const Value p = context.Emit(kMul, {g, context.saved("dy")});
+  context.SetGrad(0, context.Emit(kScale, {context.Emit(kMul, {p, y})}, {}, {.factor = -2}));
 }
 
 // With t = tanh(x / 2), silu'' = (1 - t^2) (2 - x t) / 4.
@@ -118,7 +126,7 @@ void BackwardSiluGrad(Context& context) {
   if (!context.Wants(0)) return;
   const Value t = context.Emit(kTanh, {context.Emit(kScale, {x}, {}, {.factor = 0.5})});
   const Value p = context.Emit(kMul, {g, context.saved("dy")});
-  const Value q = context.Emit(kSub, {p, context.Emit(kMul, {p, context.Emit(kSquare, {t})})});
+  const Value q = context.Emit(kTanhGrad, {t, p});
   const Value bent = context.Emit(kMul, {q, context.Emit(kMul, {x, t})});
   context.SetGrad(0, context.Emit(kSub, {context.Emit(kScale, {q}, {}, {.factor = 0.5}),
                                          context.Emit(kScale, {bent}, {}, {.factor = 0.25})}));
@@ -185,6 +193,7 @@ constexpr const char* kSiluName = "silu";
 constexpr const char* kGeluName = "gelu";
 constexpr const char* kScaleName = "scale";
 constexpr const char* kReluGradName = "relu_grad";
+constexpr const char* kTanhGradName = "tanh_grad";
 constexpr const char* kSiluGradName = "silu_grad";
 constexpr const char* kGeluGradName = "gelu_grad";
 
@@ -225,7 +234,7 @@ Value TanhGeluCurvature(Emitter& emitter, Value x, Value p) {
     return emitter.Emit(kAdd, {whole, emitter.Emit(kScale, {mul(a, square)}, {}, {.factor = second})});
   };
   const Value t = emitter.Emit(kTanh, {times(x, k, k * kCubic)});
-  const Value q = emitter.Emit(kSub, {p, mul(p, emitter.Emit(kSquare, {t}))});
+  const Value q = emitter.Emit(kTanhGrad, {t, p});
   const Value bent = times(times(mul(q, mul(x, t)), k, 3 * k * kCubic), k, 3 * k * kCubic);
   return emitter.Emit(kSub, {times(q, k, 6 * k * kCubic), bent});
 }
@@ -313,6 +322,17 @@ constinit const Op<> kReluGrad = {{
     .linear = "{dy}",
     .saves = "y",
     .backward = BackwardReluGrad,
+    .samples = GradSamples,
+}};
+constinit const Op<> kTanhGrad = {{
+    .name = kTanhGradName,
+    .operands = "y dy",
+    .outputs = "dx",
+    .infer = InferSame<kTanhGradName>,
+    .rule = RuleSame,
+    .linear = "{dy}",
+    .saves = "y dy",
+    .backward = BackwardTanhGrad,
     .samples = GradSamples,
 }};
 constinit const Op<> kSiluGrad = {{

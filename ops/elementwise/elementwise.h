@@ -46,8 +46,9 @@ struct ScaleScalars {
 };
 extern const Op<NoAttributes, ScaleScalars> kScale;
 
-// dy times the derivative, in one pass: of relu from its output, of the others from their operand.
+// dy times the derivative, in one pass: of relu and tanh from their output, of the others from their operand.
 extern const Op<> kReluGrad;                // (y, dy)
+extern const Op<> kTanhGrad;                // (y, dy)
 extern const Op<> kSiluGrad;                // (x, dy)
 extern const Op<GeluAttributes> kGeluGrad;  // (x, dy)
 

@@ -165,6 +165,14 @@ void GeluGrad(const KernelCall<GeluAttributes, NoScalars>& call) {
   }
 }
 
+// Not 1 - y^2, of which little is left where |y| is near 1: there the small factor is exact.
+void TanhGrad(const KernelCall<NoAttributes, NoScalars>& call) {
+  VisitFloatingElementType(call.outputs[0].dtype(), [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    MapElements<C, 2>(call, [](C y, C dy) { return dy * ((1 - y) * (1 + y)); });
+  });
+}
+
 // The factor is rounded to the compute type once: for halves that is float, so that a factor like 0.1 is not
 // cut to 8 bits.
 void Scale(const KernelCall<NoAttributes, ScaleScalars>& call) {
@@ -196,6 +204,7 @@ const RegisterKernel kRegister[] = {
     {kGelu, DeviceType::kCpu, Gelu},
     {kScale, DeviceType::kCpu, Scale},
     {kReluGrad, DeviceType::kCpu, Binary<BinaryFunction::kReluGrad>},
+    {kTanhGrad, DeviceType::kCpu, TanhGrad},
     {kSiluGrad, DeviceType::kCpu, Binary<BinaryFunction::kSiluGrad>},
     {kGeluGrad, DeviceType::kCpu, GeluGrad},
 };

@@ -113,6 +113,13 @@ struct ReluGradOf {
     return y <= 0 ? C(0) : dy;
   }
 };
+// Not 1 - y^2, of which little is left where |y| is near 1: there the small factor is exact.
+struct TanhGradOf {
+  template <class C>
+  __device__ C operator()(C y, C dy) const {
+    return dy * ((1 - y) * (1 + y));
+  }
+};
 
 // In float, what is below the limit is under 2e-36.
 struct SiluOf {
@@ -256,6 +263,7 @@ const RegisterKernel kRegister[] = {
     {kGelu, DeviceType::kCuda, Gelu},
     {kScale, DeviceType::kCuda, Scale},
     {kReluGrad, DeviceType::kCuda, Binary<ReluGradOf>},
+    {kTanhGrad, DeviceType::kCuda, Binary<TanhGradOf>},
     {kSiluGrad, DeviceType::kCuda, Binary<SiluGradOf>},
     {kGeluGrad, DeviceType::kCuda, GeluGrad},
 };

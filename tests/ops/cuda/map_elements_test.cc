@@ -143,7 +143,8 @@ TEST_F(MapElementsTest, FunctionsAgreeAtTheirLimits) {
                                                      &kRelu,  &kSilu,     &kSin, &kCos,  &kSigmoid, &kErf,
                                                      &kIsNan, &kIsFinite, &kAbs, &kSign};
   for (const OpDef* op : unary) compare(*op, &none, 1);
-  for (const OpDef* op : std::initializer_list<const OpDef*>{&kReluGrad, &kSiluGrad, &kErfGrad, &kAbsGrad}) {
+  for (const OpDef* op :
+       std::initializer_list<const OpDef*>{&kReluGrad, &kTanhGrad, &kSiluGrad, &kErfGrad, &kAbsGrad}) {
     compare(*op, &none, 2);
   }
   for (const bool exact : {false, true}) {

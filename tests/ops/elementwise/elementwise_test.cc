@@ -238,6 +238,26 @@ TEST(ElementwiseTest, GeluMatchesPublishedValues) {
       FromDoubles({3}, {-0.15865525393145707, 0.34573123063700656, 1.9544997361036416}, DType::kF64), 1e-12));
 }
 
+// Also where |y| is near 1 and 1 - y^2 is what two nearly equal numbers differ by.
+TEST(ElementwiseTest, TheDerivativeOfTanhKeepsItsDigits) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    const Tensor x = Uniform({4001}, -9, 9, dtype);
+    const Tensor dy = Uniform({4001}, 0.5, 2, dtype, 2);
+    const std::vector<double> y = RunOp(kTanh, {x}).ToVector<double>();
+    const std::vector<double> dx = Backward(kTanh, {x}, {dy})[0].ToVector<double>();
+    const std::vector<double> slopes = dy.ToVector<double>();
+    const double tolerance = dtype == DType::kF32    ? 0x1p-22
+                             : dtype == DType::kF64  ? 0x1p-51
+                             : dtype == DType::kBF16 ? 0x1.01p-8
+                                                     : 0x1.01p-11;
+    for (size_t i = 0; i < y.size(); ++i) {
+      const auto wide = static_cast<long double>(y[i]);
+      const double expected = static_cast<double>(slopes[i] * ((1 - wide) * (1 + wide)));
+      ASSERT_NEAR(dx[i], expected, tolerance * expected) << DTypeName(dtype) << " at y = " << y[i];
+    }
+  }
+}
+
 TEST(ElementwiseTest, ReluGradPassesWhereTheOutputIsPositive) {
   const Tensor y = FromDoubles({4}, {0, 2, -0.0, kNan}, DType::kF32);
   const Tensor dy = FromDoubles({4}, {5, 6, 7, 8}, DType::kF32);
