@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/declare/reduced_dims.h"
 #include "ops/elementwise/broadcast.h"
+#include "ops/elementwise/cast.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/settle.h"
 #include "ops/reduce/cofactor.h"
@@ -87,13 +88,21 @@ std::string RuleProd(Operands operands, const ReduceAttributes& attributes) {
   return absl::StrCat(AllFactors(ndim), " -> product: ", KeptFactors(ndim, attributes));
 }
 
+Value CastTo(ReduceContext& context, Value value, DType dtype) {
+  if (context.TypeOf(value).dtype == dtype) return value;
+  return context.Emit(kCast, {value}, {.dtype = dtype});
+}
+
 // dy times the product of the other elements, which y / x is not where x is 0: dim by dim, of what the dims
-// before have left.
+// before have left. Of several dims in f64: the product along one may leave the range in which y lies.
 void BackwardProd(ReduceContext& context) {
   if (!context.Wants(0)) return;
   const ReduceAttributes& attributes = context.attributes();
+  const DType dtype = context.operand_type(0).dtype;
+  const bool has_several = (attributes.dims & (attributes.dims - 1)) != 0;
+  const DType work_dtype = has_several ? DType::kF64 : dtype;
   Shape kept = context.operand_type(0).shape;
-  Value rest = context.saved("x");
+  Value rest = CastTo(context, context.saved("x"), work_dtype);
   std::vector<Value> cofactors;
   for (int dim = 0; dim < kept.ndim(); ++dim) {
     if (!HasDim(attributes.dims, dim)) continue;
@@ -104,13 +113,13 @@ void BackwardProd(ReduceContext& context) {
     rest = context.Emit(kProd, {rest}, {.dims = DimMaskOf({dim}), .keepdims = true});
     rest = context.Emit(kSettle, {rest});
   }
-  Value gradient = context.grad();
+  Value gradient = CastTo(context, context.grad(), work_dtype);
   if (!attributes.keepdims && attributes.dims != 0) {
     gradient = context.Emit(kBroadcastTo, {gradient}, {.shape = kept, .missing_dims = attributes.dims});
   }
   // The last are the smallest.
   for (size_t i = cofactors.size(); i-- > 0;) gradient = context.Emit(kMul, {gradient, cofactors[i]});
-  context.SetGrad(0, gradient);
+  context.SetGrad(0, CastTo(context, gradient, dtype));
 }
 
 TensorTypes InferSumSquares(Operands operands, const NoAttributes&) {

@@ -22,9 +22,13 @@ extern const Op<ReduceAttributes> kMean;
 // Errors: InvalidArgument where a reduced dim is empty, but for bools.
 extern const Op<ReduceAttributes> kReduceMax;
 extern const Op<ReduceAttributes> kReduceMin;
-// 1 where there is no element. Splitting a reduced dim gives Partial(product). The gradient is made of
-// products of the other elements (kCofactor), not of y / x: right where elements are 0, and one total a piece
-// travels for each split dim.
+// 1 where there is no element. The gradient is made of products of the other elements (kCofactor), not of
+// y / x: right where elements are 0, and one total a piece travels for each split dim. Over several dims it is
+// computed in f64.
+//
+// Layout: splitting a reduced dim gives Partial(product). Its terms have x's dtype: where the product of a
+//         piece leaves the dtype's range, the whole is inf, 0 or NaN, though one rank alone holds it. Cast x to
+//         f64 first where that can be.
 extern const Op<ReduceAttributes> kProd;
 
 // The sum of squares of all elements, a scalar: f64 for f64, else f32.

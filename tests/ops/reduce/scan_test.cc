@@ -181,6 +181,27 @@ TEST(ProdTest, GradientIsRightWhereElementsAreZero) {
               ElementsAre(5, 14, 0, 6));
 }
 
+// The product of a column leaves the range of the dtype, and that of the rows comes back into it.
+TEST(ProdTest, GradientOverSeveralDimsKeepsItsRange) {
+  const Tensor x = Tensor::FromValues<float>({2, 2}, {1e30f, 1e-30f, 1e30f, 1e-30f});
+  const Tensor one = Tensor::FromValues<float>({}, {1});
+  const std::vector<float> dx = Backward(kProd, {x}, {one}, {.dims = 0b11})[0].ToVector<float>();
+  for (size_t i : {0, 2}) {
+    EXPECT_FLOAT_EQ(dx[i], 1e-30f);
+    EXPECT_FLOAT_EQ(dx[i + 1], 1e30f);
+  }
+  std::vector<double> values, others;
+  for (int row = 0; row < 17; ++row) {
+    values.insert(values.end(), {2, 0.5});
+    others.insert(others.end(), {0.5, 2});
+  }
+  const auto half = [](const Tensor& t) { return CastTensor(t, DType::kF16, MakeCpuAllocator()); };
+  const Tensor of_halves = Backward(kProd, {half(F64({17, 2}, values))}, {half(F64({1, 1}, {1}))},
+                                    {.dims = 0b11, .keepdims = true})[0];
+  EXPECT_EQ(of_halves.TypeString(), "f16[17, 2]");
+  EXPECT_EQ(of_halves.ToVector<double>(), others);
+}
+
 TEST(CumProdTest, MatchesALoop) {
   for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI64}) {
     for (const Shape& shape : kShapes) {
