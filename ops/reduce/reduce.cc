@@ -60,6 +60,11 @@ Value BroadcastBack(ReduceContext& context, Value value) {
       {.shape = context.operand_type(0).shape, .missing_dims = attributes.keepdims ? 0 : attributes.dims});
 }
 
+Value CastTo(ReduceContext& context, Value value, DType dtype) {
+  if (context.TypeOf(value).dtype == dtype) return value;
+  return context.Emit(kCast, {value}, {.dtype = dtype});
+}
+
 void BackwardMean(ReduceContext& context) {
   if (!context.Wants(0)) return;
   const auto count =
@@ -73,9 +78,12 @@ void BackwardExtremum(ReduceContext& context) {
   if (!context.Wants(0)) return;
   const Value mask =
       context.Emit(kExtremumMask, {context.saved("x"), context.saved("y")}, context.attributes());
-  const Value ties = context.Emit(kSum, {mask}, context.attributes());
-  const Value share = context.Emit(kDiv, {context.grad(), ties});
-  context.SetGrad(0, context.Emit(kMul, {mask, BroadcastBack(context, share)}));
+  const DType dtype = context.operand_type(0).dtype;
+  // f16 counts no further than 65504.
+  const DType count_dtype = dtype == DType::kF16 ? DType::kF32 : dtype;
+  const Value ties = context.Emit(kSum, {CastTo(context, mask, count_dtype)}, context.attributes());
+  const Value share = context.Emit(kDiv, {CastTo(context, context.grad(), count_dtype), ties});
+  context.SetGrad(0, context.Emit(kMul, {mask, BroadcastBack(context, CastTo(context, share, dtype))}));
 }
 
 TensorTypes InferProd(Operands operands, const ReduceAttributes& attributes) {
@@ -86,11 +94,6 @@ TensorTypes InferProd(Operands operands, const ReduceAttributes& attributes) {
 std::string RuleProd(Operands operands, const ReduceAttributes& attributes) {
   const int ndim = operands[0].ndim();
   return absl::StrCat(AllFactors(ndim), " -> product: ", KeptFactors(ndim, attributes));
-}
-
-Value CastTo(ReduceContext& context, Value value, DType dtype) {
-  if (context.TypeOf(value).dtype == dtype) return value;
-  return context.Emit(kCast, {value}, {.dtype = dtype});
 }
 
 // dy times the product of the other elements, which y / x is not where x is 0: dim by dim, of what the dims

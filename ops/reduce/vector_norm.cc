@@ -50,9 +50,13 @@ void Backward(GradContext<NormAttributes, NoScalars>& ctx) {
   if (!ctx.grad().defined() || !ctx.Wants(0) || a.p == 0) return;
   const Value x = ctx.saved("x");
   const Value y = ctx.saved("y");
-  Value dy = ctx.grad();
-  if (std::isinf(a.p)) dy = ctx.Emit(kDiv, {dy, ctx.Emit(kNormTies, {x, y}, a)});
-  ctx.SetGrad(0, ctx.Emit(kVectorNormGrad, {x, y, dy}, a));
+  Term dy = {&ctx.emitter(), ctx.grad()};
+  if (std::isinf(a.p)) {
+    const DType dtype = dy.type().dtype;
+    const Term ties = {&ctx.emitter(), ctx.Emit(kNormTies, {x, y}, a)};
+    dy = Cast(Cast(dy, ties.type().dtype) / ties, dtype);
+  }
+  ctx.SetGrad(0, ctx.Emit(kVectorNormGrad, {x, y, dy.value}, a));
 }
 
 // Of dx = dy sign(x) |x|^(p - 1) y^(1 - p); of an extremum, whose slopes are constant, only by dy.
@@ -107,7 +111,7 @@ std::string RulePowerSum(Operands operands, const NormAttributes& a) {
 TensorTypes InferTies(Operands operands, const NormAttributes& a) {
   const TensorType result = ResultType("norm_ties", operands[0], a);
   RequireType("norm_ties", "y", operands[1], result);
-  return {result};
+  return {{StatisticDType(result.dtype), result.shape}};
 }
 
 std::string RuleTies(Operands operands, const NormAttributes& a) {

@@ -31,7 +31,7 @@ extern const Op<NormAttributes> kVectorNormGrad;
 
 // The steps of the decomposition. x -> sum |x|^p, or the extremum of |x|, f64: Partial(sum), (max), (min).
 extern const Op<NormAttributes> kPowerSum;
-// x y -> how many |x| equal y, of the dtype of x.
+// x y -> how many |x| equal y: f64 for f64, else f32, since f16 counts no further than 65504.
 extern const Op<NormAttributes> kNormTies;
 
 struct NormFinishAttributes {

@@ -119,8 +119,8 @@ void NormTies(const Call& call) {
     };
     const std::vector<double> ties =
         ReduceDimRows<T, double>(call.context, rows, part, [](double& a, double b) { a += b; });
-    T* const counts = call.outputs[0].template data<T>();
-    for (size_t row = 0; row < ties.size(); ++row) counts[row] = ConvertElement<T>(ties[row]);
+    C* const counts = call.outputs[0].template data<C>();
+    for (size_t row = 0; row < ties.size(); ++row) counts[row] = static_cast<C>(ties[row]);
   });
 }
 

@@ -84,23 +84,23 @@ struct PowerReduction : PlainReduction<T, double> {
 // How many |x| equal the extremum.
 // The gradient of an extremum goes in equal parts to all elements that are it; the parts follow from this
 // count.
-// Counted in double: T rounds the result alone.
+// Counted in double: the result alone is rounded, and not to a half, which would not hold it.
 template <class T>
 struct TieCount : SumReduction<T, double> {
   using C = WideOf<T>;
   using Around = C;
 
-  TieCount(const T* extrema, T* counts) : extrema(extrema), counts(counts) {}
+  TieCount(const T* extrema, C* counts) : extrema(extrema), counts(counts) {}
 
   __device__ C Of(int64_t result) const { return static_cast<C>(extrema[result]); }
   __device__ void Take(double& run, T x, int64_t, C extremum) const {
     const C v = static_cast<C>(x);
     run += (v < 0 ? -v : v) == extremum ? 1 : 0;
   }
-  __device__ void Write(int64_t result, double sum) const { counts[result] = ConvertElement<T>(sum); }
+  __device__ void Write(int64_t result, double sum) const { counts[result] = static_cast<C>(sum); }
 
   const T* extrema;
-  T* counts;
+  C* counts;
 };
 
 void VectorNorm(const Call& call) {
@@ -140,7 +140,7 @@ void NormTies(const Call& call) {
   VisitFloating(call.inputs[0].dtype(), "norm_ties", [&](auto tag) {
     using T = typename decltype(tag)::type;
     ReduceAlong(call, call.inputs[0], call.attributes().dims,
-                TieCount<T>(extrema.data<T>(), call.outputs[0].data<T>()));
+                TieCount<T>(extrema.data<T>(), call.outputs[0].data<WideOf<T>>()));
   });
 }
 

@@ -221,6 +221,19 @@ TEST(VectorNormTest, GradientsAtKinks) {
   EXPECT_FALSE(gradient(x, 0).defined());  // constant
 }
 
+// More ties than f16 has numbers for.
+TEST(VectorNormTest, CountsTiesBeyondF16) {
+  const int64_t n = 1 << 17;
+  const auto half = [](const Tensor& t) { return CastTensor(t, DType::kF16, MakeCpuAllocator()); };
+  const Tensor x = half(F64({n}, std::vector<double>(n, 3)));
+  const Tensor dy = half(F64({}, {1 << 15}));
+  for (double p : {kInf, -kInf}) {
+    const Tensor dx = Backward(kVectorNorm, {x}, {dy}, {.dims = 1, .p = p})[0];
+    EXPECT_EQ(dx.TypeString(), "f16[131072]");
+    EXPECT_EQ(dx.ToVector<double>(), std::vector<double>(n, 0.25)) << p;
+  }
+}
+
 TEST(VectorNormTest, PowersOfLargeNumbersDoNotOverflow) {
   const Tensor x = Tensor::FromValues<float>({2}, {3e30f, 4e30f});
   EXPECT_FLOAT_EQ(RunOp(kVectorNorm, {x}, {.dims = 1}).ToVector<float>()[0], 5e30f);

@@ -266,6 +266,17 @@ TEST(ReduceTest, BackwardOfAnExtremumSharesAmongTies) {
             (std::vector<float>{1, 0, 0, 4, 0, 2, 3, 0}));
 }
 
+// More ties than f16 has numbers for.
+TEST(ReduceTest, BackwardOfAnExtremumCountsBeyondF16) {
+  const int64_t n = 1 << 17;
+  const Tensor x = FromDoubles({n}, std::vector<double>(n, 3), DType::kF16);
+  const Tensor dy = FromDoubles({}, {1 << 15}, DType::kF16);
+  for (const auto* op : {&kReduceMax, &kReduceMin}) {
+    EXPECT_EQ(Backward(*op, {x}, {dy}, {.dims = 1})[0].ToVector<double>(), std::vector<double>(n, 0.25))
+        << op->name();
+  }
+}
+
 TEST(ReduceTest, MisuseIsNamed) {
   const Tensor x = Uniform({2, 3}, 0, 1);
   const Tensor empty = Uniform({2, 0}, 0, 1);
