@@ -18,6 +18,12 @@ RandomKey KeyOf(RankState& state, absl::string_view stream) {
   return {.seed = state.seed(), .stream = StreamOf(stream), .step = state.step()};
 }
 
+// The width of [0, 1) for a dtype. Uniforms are made in f32, and a half would round the last of them to 1; with
+// this width the greatest, 1 - 2^-24, rounds to the greatest half below 1.
+double UniformWidth(DType dtype) {
+  return dtype == DType::kBF16 ? 1 - 0x1p-9 : dtype == DType::kF16 ? 1 - 0x1p-12 : 1;
+}
+
 // x's layout, fit to create on.
 Layout LayoutLike(const DTensor& x) {
   Layout layout = x.layout();
@@ -62,7 +68,7 @@ DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, con
   return Create(kRandomUniform, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
                 {.key = KeyOf(context->state(), stream),
                  .low = 0,
-                 .high = 1,
+                 .high = UniformWidth(dtype),
                  .batch_offset = context->state().batch_offset()});
 }
 

@@ -1,5 +1,6 @@
 // Tensors from nothing: the same elements on every layout, and no more memory than the piece.
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -167,6 +168,20 @@ TEST(CreationTest, StreamsDependOnNameStepPathAndCall) {
     state.set_step(0);
     state.set_seed(9);
     EXPECT_FALSE(SameBits(draw("x"), named));
+  });
+}
+
+TEST(CreationTest, UniformsStayBelowOne) {
+  OnMesh("", [](const Context& context) {
+    const DTensor x = RandomUniform(context, DType::kBF16, {65536}, {}, "x");
+    const DTensor y = RandomUniform(context, DType::kF16, {65536}, {}, "x");
+    for (const DTensor& uniform : {x, y, RandomUniformLike(x, "x"), RandomUniformLike(y, "x")}) {
+      const std::vector<double> values = Elements(uniform);
+      // The greatest number below 1.
+      const double last = uniform.dtype() == DType::kBF16 ? 1 - 0x1p-8 : 1 - 0x1p-11;
+      EXPECT_EQ(*std::max_element(values.begin(), values.end()), last) << uniform.ToString();
+      EXPECT_GE(*std::min_element(values.begin(), values.end()), 0) << uniform.ToString();
+    }
   });
 }
 
