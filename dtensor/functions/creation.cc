@@ -5,6 +5,7 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/random_key.h"
 #include "ops/creation/random.h"
+#include "runtime/tensor/convert.h"
 
 namespace weft {
 namespace {
@@ -22,6 +23,21 @@ RandomKey KeyOf(RankState& state, absl::string_view stream) {
 // this width the greatest, 1 - 2^-24, rounds to the greatest half below 1.
 double UniformWidth(DType dtype) {
   return dtype == DType::kBF16 ? 1 - 0x1p-9 : dtype == DType::kF16 ? 1 - 0x1p-12 : 1;
+}
+
+// Whether a number is one of the dtype's but for rounding: no finite number is infinite there.
+bool Holds(DType dtype, double number) {
+  if (IsFloating(dtype)) {
+    return VisitFloating(dtype, "NumberLike", [&](auto tag) {
+      const auto rounded = ConvertElement<typename decltype(tag)::type>(number);
+      return !std::isfinite(number) || std::isfinite(ConvertElement<double>(rounded));
+    });
+  }
+  if (dtype == DType::kBool) return number == 0 || number == 1;
+  if (number != std::trunc(number)) return false;
+  if (dtype == DType::kU8) return number >= 0 && number <= 255;
+  const double bound = std::ldexp(1, 8 * static_cast<int>(ItemSize(dtype)) - 1);
+  return number >= -bound && number < bound;
 }
 
 // x's layout, fit to create on.
@@ -108,14 +124,8 @@ DTensor RandomNormalLike(const DTensor& x, absl::string_view stream) {
 }
 
 DTensor NumberLike(const DTensor& x, double number) {
-  const double bound = std::ldexp(1, 8 * static_cast<int>(ItemSize(x.dtype())) - 1);
-  const bool fits = IsFloating(x.dtype())          ? true
-                    : x.dtype() == DType::kBool    ? number == 0 || number == 1
-                    : number != std::trunc(number) ? false
-                    : x.dtype() == DType::kU8      ? number >= 0 && number <= 255
-                                                   : number >= -bound && number < bound;
-  WEFT_REQUIRE(fits, DTypeName(x.dtype()), " cannot hold the number ", number, " beside ", x.ToString(),
-               "; convert the tensor first");
+  WEFT_REQUIRE(Holds(x.dtype(), number), DTypeName(x.dtype()), " cannot hold the number ", number, " beside ",
+               x.ToString(), "; convert the tensor first");
   return Full(x.context(), x.dtype(), {}, number);
 }
 

@@ -51,7 +51,8 @@ DTensor RandomUniformLike(const DTensor& x, absl::string_view stream = "");
 DTensor RandomNormalLike(const DTensor& x, absl::string_view stream = "");
 
 // A scalar of x's dtype: how a number joins an op on tensors, by broadcasting.
-// Errors: InvalidArgument for a number that an integer dtype cannot hold.
+// Errors: InvalidArgument for a number that the dtype cannot hold: of integers one that is not whole or too
+//         large, of floating dtypes a finite one that would be infinite there, as 1e9 in f16.
 DTensor NumberLike(const DTensor& x, double number);
 
 }  // namespace weft

@@ -58,9 +58,10 @@ Compacted Compact(const DTensor& flags, int64_t extent) {
 
 // x at the places, `fill` beyond them; x [n].
 DTensor TakeUsed(const DTensor& x, const Compacted& found, double fill) {
+  const DTensor beyond = NumberLike(x, fill);
   // No place is a place of nothing.
   if (x.shape()[0] == 0) return Full(x.context(), x.dtype(), found.places.shape(), fill);
-  return Where(found.is_used, IndexSelect(x, 0, found.places), NumberLike(x, fill));
+  return Where(found.is_used, IndexSelect(x, 0, found.places), beyond);
 }
 
 int64_t HostCount(const DTensor& flags) {

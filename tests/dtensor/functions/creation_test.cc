@@ -1,7 +1,9 @@
 // Tensors from nothing: the same elements on every layout, and no more memory than the piece.
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,8 @@ namespace {
 
 using testing::HasSubstr;
 using Context = IntrusivePtr<MeshContext>;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::vector<double> Elements(const DTensor& x) { return x.FullTensor().ToVector<double>(); }
 
@@ -219,6 +223,18 @@ TEST(CreationTest, MisuseIsNamed) {
                 HasSubstr("u8 cannot hold"));
     EXPECT_THAT(ErrorOf([&] { NumberLike(Full(context, DType::kBool, {3}, 1), 2); }),
                 HasSubstr("bool cannot hold"));
+    const DTensor half = Full(context, DType::kF16, {3}, 1);
+    EXPECT_EQ(ErrorOf([&] { NumberLike(half, -1e9); }),
+              "f16 cannot hold the number -1e+09 beside f16[3] [-]; convert the tensor first");
+    EXPECT_THAT(ErrorOf([&] { NumberLike(half, 65520); }), HasSubstr("f16 cannot hold"));
+    EXPECT_EQ(NumberLike(half, 65519).Item(), 65504);  // rounded
+    EXPECT_EQ(NumberLike(half, -kInf).Item(), -kInf);
+    EXPECT_TRUE(std::isnan(NumberLike(half, std::nan("")).Item()));
+    EXPECT_THAT(ErrorOf([&] { NumberLike(Full(context, DType::kBF16, {3}, 1), 3.4e38); }),
+                HasSubstr("bf16 cannot hold"));
+    EXPECT_THAT(ErrorOf([&] { NumberLike(Full(context, DType::kF32, {3}, 1), 3.5e38); }),
+                HasSubstr("f32 cannot hold"));
+    EXPECT_EQ(NumberLike(Full(context, DType::kF64, {3}, 1), 1e308).Item(), 1e308);
   });
 }
 

@@ -165,6 +165,16 @@ TEST(SelectionTest, Errors) {
                 HasSubstr("MaskedSelect: bool[3, 2] [-, -] does not broadcast to i64[2]"));
     EXPECT_THAT(ErrorOf([&] { Unique(x, {.extent = 1, .fill = 0.5}); }),
                 HasSubstr("i64 cannot hold the number 0.5"));
+    // Also where there is nothing to select.
+    EXPECT_THAT(ErrorOf([&] { Unique(Slice(x, 0, 0, 0), {.extent = 1, .fill = 0.5}); }),
+                HasSubstr("i64 cannot hold the number 0.5"));
+    const DTensor half = Full(context, DType::kF16, {2}, 1);
+    EXPECT_THAT(ErrorOf([&] {
+                  MaskedSelect(half, Full(context, DType::kBool, {2}, 1), {.extent = 3, .fill = -1e9});
+                }),
+                HasSubstr("f16 cannot hold the number -1e+09"));
+    EXPECT_THAT(ErrorOf([&] { MaskedFill(half, Full(context, DType::kBool, {2}, 1), -1e9); }),
+                HasSubstr("f16 cannot hold the number -1e+09"));
   });
 }
 
