@@ -37,6 +37,11 @@ DTensor AsImage(const DTensor& x, absl::string_view what) {
   return Reshape(x, {x.shape()[0], x.shape()[1], 1, x.shape()[2]});
 }
 
+void RequireExtent(absl::string_view what, int64_t extent, const DTensor& x, int dim) {
+  WEFT_REQUIRE(extent >= 1 && x.shape()[dim] >= 1, what, ": expected extents of at least 1, got ", extent,
+               " of ", x.ToString());
+}
+
 DTensor WithoutRows(const DTensor& y) { return Reshape(y, {y.shape()[0], y.shape()[1], y.shape()[3]}); }
 
 }  // namespace
@@ -58,7 +63,9 @@ DTensor AvgPool2d(const DTensor& x, const Pool2dOptions& options) {
 }
 
 DTensor AdaptiveAvgPool1d(const DTensor& x, int64_t extent) {
-  return WithoutRows(AdaptiveAvgPool2d(AsImage(x, "AdaptiveAvgPool1d"), {1, extent}));
+  const DTensor image = AsImage(x, "AdaptiveAvgPool1d");
+  RequireExtent("AdaptiveAvgPool1d", extent, x, /*dim=*/2);
+  return WithoutRows(AdaptiveAvgPool2d(image, {1, extent}));
 }
 
 DTensor AdaptiveAvgPool2d(const DTensor& x, const std::array<int64_t, 2>& extents) {
@@ -66,8 +73,7 @@ DTensor AdaptiveAvgPool2d(const DTensor& x, const std::array<int64_t, 2>& extent
   DTensor y = x;
   for (const int i : {0, 1}) {
     const int dim = 2 + i;
-    WEFT_REQUIRE(extents[i] >= 1 && x.shape()[dim] >= 1,
-                 "AdaptiveAvgPool2d: expected extents of at least 1, got ", extents[i], " of ", x.ToString());
+    RequireExtent("AdaptiveAvgPool2d", extents[i], x, dim);
     if (extents[i] == 1) {
       y = Mean(y, {dim}, /*keep_dims=*/true);
     } else if (extents[i] != x.shape()[dim]) {

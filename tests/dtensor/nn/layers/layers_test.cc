@@ -234,6 +234,8 @@ TEST(PoolingTest, AdaptiveMisuse) {
               "AdaptiveAvgPool2d: expected x [n, c, h, w], got f32[4, 4] [-, -]");
     EXPECT_EQ(ErrorOf([&] { AdaptiveAvgPool1d(x, 1); }),
               "AdaptiveAvgPool1d: expected x [n, c, l], got f32[1, 1, 4, 4] [-, -, -, -]");
+    EXPECT_EQ(ErrorOf([&] { AdaptiveAvgPool1d(Squeeze(x, 0), 0); }),
+              "AdaptiveAvgPool1d: expected extents of at least 1, got 0 of f32[1, 4, 4] [-, -, -]");
   });
 }
 
