@@ -44,12 +44,16 @@ DTensor LeadingPart(const DTensor& x, const DTensor& index, int dim) {
   return part;
 }
 
-DTensor SumAtIndices(const DTensor& x, int dim, const DTensor& index, const DTensor& src) {
+DTensor SumAtIndices(absl::string_view function, const DTensor& x, int dim, const DTensor& index,
+                     const DTensor& src) {
   const IndexAddAttributes attributes = {.dim = dim, .extent = x.shape()[dim], .to_add = true};
   bool fits = src.ndim() == x.ndim();
   for (int d = 0; d < x.ndim() && fits; ++d) fits = d == dim || src.shape()[d] == x.shape()[d];
-  WEFT_REQUIRE(fits, "index_add: src must have the extents of x but for dim ", dim, "; x is ", x.ToString(),
+  WEFT_REQUIRE(fits, function, ": src must have the extents of x but for dim ", dim, "; x is ", x.ToString(),
                ", src is ", src.ToString());
+  WEFT_REQUIRE(index.ndim() != 1 || index.shape()[0] == src.shape()[dim], function,
+               ": expected an index for each of the ", src.shape()[dim], " along dim ", dim, " of ",
+               src.ToString(), ", got ", index.ToString());
   const Layout like = WithoutPartial(x.layout());
   const NoScalars scalars;
   return CallErased({kIndexAdd, {index, src}, &attributes, &scalars, &like})[0];
@@ -123,12 +127,13 @@ DTensor IndexSelect(const DTensor& x, int dim, const DTensor& index) {
 }
 
 DTensor IndexAdd(const DTensor& x, int dim, const DTensor& index, const DTensor& src) {
-  return Add(x, SumAtIndices(x, NormalizeDim(dim, x.ndim(), "IndexAdd"), index, src));
+  return Add(x, SumAtIndices("IndexAdd", x, NormalizeDim(dim, x.ndim(), "IndexAdd"), index, src));
 }
 
 DTensor IndexCopy(const DTensor& x, int dim, const DTensor& index, const DTensor& src) {
   const int at = NormalizeDim(dim, x.ndim(), "IndexCopy");
-  return Add(Call(kIndexZero, {x, index}, {.dim = at, .to_add = true}), SumAtIndices(x, at, index, src));
+  return Add(Call(kIndexZero, {x, index}, {.dim = at, .to_add = true}),
+             SumAtIndices("IndexCopy", x, at, index, src));
 }
 
 DTensor Gather(const DTensor& x, int dim, const DTensor& index) {

@@ -352,7 +352,13 @@ TEST(IndexFunctionsTest, Errors) {
                 }),
                 HasSubstr("index_zero: index 3 stands at both [0] and [1]"));
     EXPECT_THAT(ErrorOf([&] { IndexAdd(x, 0, index({1}, {3}), Slice(x, 1, 0, 1)); }),
-                HasSubstr("index_add: src must have the extents of x but for dim 0"));
+                HasSubstr("IndexAdd: src must have the extents of x but for dim 0"));
+    EXPECT_THAT(ErrorOf([&] { IndexCopy(x, 0, index({1}, {3}), Slice(x, 1, 0, 1)); }),
+                HasSubstr("IndexCopy: src must have the extents of x but for dim 0"));
+    EXPECT_THAT(ErrorOf([&] {
+                  IndexCopy(x, 0, index({2}, {3, 1}), Slice(x, 0, 0, 3));
+                }),
+                HasSubstr("IndexCopy: expected an index for each of the 3 along dim 0"));
   });
 }
 
