@@ -8,6 +8,7 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/scalar_arithmetic.h"
 #include "ops/elementwise/select.h"
+#include "ops/elementwise/term.h"
 #include "ops/indexing/gather.h"
 
 namespace weft {
@@ -49,10 +50,14 @@ std::string Rule(Operands operands, const ScatterReduceAttributes& a) {
   return absl::StrCat(x, ", ", index, ", ", index, " -> ", PartialName(a.reduce), ": ", x);
 }
 
-// 1 where the flag holds, else 0, in x's dtype.
-Value CountOf(Context& ctx, Value flag) {
-  return ctx.Emit(kConvert, {flag}, {.dtype = ctx.operand_type(0).dtype});
+// Of counts: x's dtype, but for f16, which counts no further than 65504.
+DType CountDType(Context& ctx) {
+  const DType dtype = ctx.operand_type(0).dtype;
+  return dtype == DType::kF16 ? DType::kF32 : dtype;
 }
+
+// 1 where the flag holds, else 0.
+Value CountOf(Context& ctx, Value flag, DType dtype) { return ctx.Emit(kConvert, {flag}, {.dtype = dtype}); }
 Value IsNotZero(Context& ctx, Value x) { return ctx.Emit(kConvert, {x}, {.dtype = DType::kBool}); }
 
 // The sum of what of x and of src reaches each element of y.
@@ -70,10 +75,13 @@ void BackwardExtremum(Context& ctx) {
   const Value src = ctx.saved("src");
   const Value x_is = ctx.Emit(kEqual, {ctx.saved("x"), y});
   const Value src_is = ctx.Emit(kEqual, {src, ctx.Emit(kGather, {y, index}, along)});
-  const Value count = SumReaching(ctx, CountOf(ctx, x_is), index, CountOf(ctx, src_is));
-  const Value share = ctx.Emit(kDiv, {ctx.grad(), count});
-  if (ctx.Wants(0)) ctx.SetGrad(0, ctx.Emit(kKeepWhere, {x_is, share}));
-  if (ctx.Wants(2)) ctx.SetGrad(2, ctx.Emit(kKeepWhere, {src_is, ctx.Emit(kGather, {share, index}, along)}));
+  const DType dtype = CountDType(ctx);
+  const Value count = SumReaching(ctx, CountOf(ctx, x_is, dtype), index, CountOf(ctx, src_is, dtype));
+  const Term share = Cast(Cast({&ctx.emitter(), ctx.grad()}, dtype) / Term{&ctx.emitter(), count},
+                          ctx.operand_type(0).dtype);
+  if (ctx.Wants(0)) ctx.SetGrad(0, ctx.Emit(kKeepWhere, {x_is, share.value}));
+  if (ctx.Wants(2))
+    ctx.SetGrad(2, ctx.Emit(kKeepWhere, {src_is, ctx.Emit(kGather, {share.value, index}, along)}));
 }
 
 // dy times the product of the others: of the elements that are not 0, without the element itself, if no other
@@ -88,7 +96,8 @@ void BackwardProduct(Context& ctx) {
     Value number;
   };
   const auto factor_of = [&](Value x) -> Factor {
-    const Value zero = ctx.Emit(kShift, {CountOf(ctx, IsNotZero(ctx, x))}, {}, {.negate = true, .shift = 1});
+    const Value zero = ctx.Emit(kShift, {CountOf(ctx, IsNotZero(ctx, x), ctx.TypeOf(x).dtype)}, {},
+                                {.negate = true, .shift = 1});
     return {zero, ctx.Emit(kAdd, {x, zero})};
   };
   const Factor x = factor_of(ctx.saved("x"));

@@ -131,6 +131,18 @@ TEST(ScatterReduceTest, GradientsOfTiesAndZeros) {
               ElementsAre(36, 1200, 600, 36, 24, 300, 240));
 }
 
+// More ties than f16 has numbers for.
+TEST(ScatterReduceTest, CountsTiesBeyondF16) {
+  const int64_t n = 1 << 17;
+  const auto half = [](const Tensor& t) { return CastTensor(t, DType::kF16, MakeCpuAllocator()); };
+  const Tensor src = half(F64({n}, std::vector<double>(n, 3)));
+  const std::vector<Tensor> all =
+      Backward(kScatterReduce, {half(F64({1}, {0})), Index({n}, std::vector<int64_t>(n, 0)), src},
+               {half(F64({1}, {1 << 15}))}, {.dim = 0, .reduce = ReduceOp::kMax});
+  EXPECT_EQ(all[2].TypeString(), "f16[131072]");
+  EXPECT_EQ(all[2].ToVector<double>(), std::vector<double>(n, 0.25));
+}
+
 TEST(ScatterReduceTest, RefusesMisuse) {
   const Tensor x = F64({2, 2}, {1, 2, 3, 4});
   const ScatterReduceAttributes max = {.dim = 0};
