@@ -191,8 +191,8 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   IntrusivePtr<const CopyOrigin> origin;
   // For a value that is `source` moved: where that is a parameter's copy, so is this.
   void ShareOrigin(const DTensorImpl& source);
-  // For a value that `op` made as a view of `source`, a parameter's copy.
-  void SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call);
+  // For output `view_output` of `op`, which made it as a view of `source`, a parameter's copy.
+  void SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call, int view_output);
   // The version of the parameter whose elements a copy has. A copy in the parameter's own memory follows it.
   int64_t copied_version() const;
 
@@ -212,13 +212,14 @@ struct CopyOrigin : RefCounted<CopyOrigin> {
   std::shared_ptr<CopySource> source = nullptr;  // null: made anew each time
   int copy = 0;                                  // the source's number for it
 
-  // Of a view: the copy, or view of one, that it views, how that lay, and the call.
+  // Of a view: the copy, or view of one, that it views, how that lay, the call, and which of its outputs it is.
   struct View {
     IntrusivePtr<const CopyOrigin> viewed;
     DType dtype = DType::kF32;
     Layout layout = {};
     const OpDef* op = nullptr;
     IntrusivePtr<const ResolvedCall> call;
+    int output = 0;
   };
   std::optional<View> view = std::nullopt;
 };

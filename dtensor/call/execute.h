@@ -91,7 +91,9 @@ class Execution {
     if (!call_.op.is_view()) return;
     for (const DTensor& output : outputs) output.impl()->ShareWrites(*used_[0].impl());
     if (used_[0]->origin) [[unlikely]] {
-      for (const DTensor& output : outputs) output.impl()->SetViewOrigin(*used_[0].impl(), call_.op, plan_);
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        outputs[i].impl()->SetViewOrigin(*used_[0].impl(), call_.op, plan_, static_cast<int>(i));
+      }
     }
   }
 

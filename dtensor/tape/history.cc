@@ -75,13 +75,15 @@ void DTensorImpl::ShareOrigin(const DTensorImpl& source) {
                : IntrusivePtr<const CopyOrigin>(CloneOrigin(*source.origin, version).get());
 }
 
-void DTensorImpl::SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call) {
+void DTensorImpl::SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call,
+                                int view_output) {
   const IntrusivePtr<CopyOrigin> made = CloneOrigin(*source.origin, source.copied_version());
   made->view = {.viewed = source.origin,
                 .dtype = source.type.dtype,
                 .layout = source.layout,
                 .op = &op,
-                .call = IntrusivePtr<const ResolvedCall>(&call)};
+                .call = IntrusivePtr<const ResolvedCall>(&call),
+                .output = view_output};
   origin = IntrusivePtr<const CopyOrigin>(made.get());
 }
 

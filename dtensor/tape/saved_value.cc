@@ -28,7 +28,7 @@ DTensor Remake(const CopyOrigin& origin, DType dtype, const Layout& layout) {
     value = Execute({.op = *view.op,
                      .operands = operands,
                      .attributes = view.call->attributes.get(),
-                     .scalars = &scalars})[0];
+                     .scalars = &scalars})[view.output];
   } else if (origin.source != nullptr) {
     value = origin.source->Copy(origin.copy);
   } else {

@@ -1,6 +1,7 @@
 #include "dtensor/nn/parameter.h"
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/recompute.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/adamw.h"
@@ -171,6 +172,45 @@ TEST(ParameterTest, UnshardedCopiesAreFreedAfterForward) {
       model.w.ClearGrad();
     }
   });
+}
+
+// Backward makes the copy again, and takes the part of it that forward took. The gradient of x in x * part is the part.
+TEST(ParameterTest, EachPartOfACopyIsMadeAgainAsThatPart) {
+  using Function = std::function<std::vector<DTensor>(const DTensor&)>;
+  const std::vector<int64_t> rows = {1, 3}, columns = {2, 1};
+  const std::vector<Function> functions = {
+      [&](const DTensor& w) { return Unbind(w, 0); },
+      [&](const DTensor& w) { return Split(w, rows, 0); },
+      // Parts of a part.
+      [&](const DTensor& w) { return Split(Split(w, rows, 0)[1], columns, 1); },
+  };
+  const auto product = [](const DTensors& inputs) -> DTensors { return {inputs[0] * inputs[1]}; };
+  for (const char* mesh : {"", "dp=2"}) {
+    OnMesh(mesh, [&](const IntrusivePtr<MeshContext>& context) {
+      const bool split = context->mesh().num_axes() > 0;
+      OneParameter model(Shape{4, 3});
+      model.Lay(context, split ? "[dp, -]" : "[-, -]", "[-, -]", DType::kF32, DType::kF64);
+      const DTensor plain = Lay(context, model.w.Value().FullTensor(), "[-, -]");
+      for (const Function& function : functions) {
+        const std::vector<DTensor> expected = function(plain);
+        for (const bool recomputes : {false, true}) {
+          DTensors inputs;
+          DTensor loss = Full(context, DType::kF64, {}, 0);
+          const std::vector<DTensor> parts = function(model.w.Value());
+          for (const DTensor& part : parts) {
+            inputs.push_back(Full(context, DType::kF64, part.shape(), 1).RequiresGrad());
+            const DTensors operands = {inputs.back(), part};
+            loss = loss + Sum((recomputes ? Recompute(product, operands) : product(operands))[0]);
+          }
+          Backward(loss);
+          for (size_t i = 0; i < expected.size(); ++i) {
+            EXPECT_TRUE(SameBits(inputs[i].grad().FullTensor(), expected[i].FullTensor()))
+                << mesh << " part " << i << (recomputes ? " recomputed" : "");
+          }
+        }
+      }
+    });
+  }
 }
 
 TEST(ParameterTest, CopiesReachTheirAtRestGradient) {
