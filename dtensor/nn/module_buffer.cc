@@ -1,7 +1,9 @@
 #include "dtensor/nn/module_buffer.h"
 
 #include "dtensor/mesh_transfer.h"
+#include "dtensor/tape/saved_value.h"
 #include "runtime/base/philox.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 
@@ -24,7 +26,13 @@ void ModuleBuffer::Set(const DTensor& value) {
                value.defined() ? value.type().ToString() : "an undefined tensor");
   const IntrusivePtr<MeshContext> context = before.context();
   const MemoryKindGuard kind(*context->allocator(), MemoryKind::kParam);
-  value_ = MovedTo(value, context, before.layout(), [&] { return absl::StrCat("buffer '", path(), "'"); });
+  const DTensor moved =
+      MovedTo(value, context, before.layout(), [&] { return absl::StrCat("buffer '", path(), "'"); });
+  value_ = WithoutHistory(moved);  // in a handle of its own, which is no parameter's copy
+  if (!moved.impl()->writes) return;
+  // Somebody writes there in place: an optimizer, if it is a parameter's memory.
+  const Tensor own = CloneTensor(moved.ToLocal(), moved.context()->allocator());
+  value_ = DTensor::FromLocal(moved.context(), own, moved.layout(), moved.shape());
 }
 
 void ModuleBuffer::Materialize(const IntrusivePtr<MeshContext>& context, DType dtype, const Layout& layout) {

@@ -58,7 +58,7 @@ class ModuleBuffer {
   const DTensor& Value() const;
 
   // Another value, of the same type, on the slot's mesh or on another of the same ranks, brought to the slot's context and
-  // layout; whoever holds the one before keeps it as it was.
+  // layout; whoever holds the one before keeps it as it was. Of a parameter's value it is a copy, which no update changes.
   // Cost:   as MovedTo (dtensor/mesh_transfer.h).
   // Errors: InvalidArgument if the type differs, or for a mesh of other ranks.
   void Set(const DTensor& value);

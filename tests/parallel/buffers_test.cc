@@ -5,6 +5,7 @@
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/checkpoint/model_state.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/layers/layers.h"
 #include "dtensor/nn/linear.h"
@@ -121,6 +122,46 @@ TEST(BuffersTest, SetTakesAnyLayoutAndKeepsItsOwn) {
     EXPECT_EQ(ErrorOf([&] { net.first.mean.Set({}); }),
               "buffer 'first.mean': expected f64[5], got an undefined tensor");
   });
+}
+
+// Whether the parameter is used as it rests, or in a copy.
+TEST(BuffersTest, AParametersValueIsKeptAsItWas) {
+  class Averaged : public Module {
+   public:
+    Parameter w{this, "w", {.shape = {4}, .initializer = Initializer::Normal(0, 1)}};
+    ModuleBuffer kept{this, "kept", {.shape = {4}}};
+  };
+  const std::vector<std::pair<const char*, Plan>> settings = {
+      {"", Plan()}, {"dp=2", Plan{{"", DataParallel("dp")}}}, {"dp=2", Plan{{"", FullyShard("dp")}}}};
+  for (const auto& [mesh, plan] : settings) {
+    OnMesh(mesh, [&, &plan = plan](const IntrusivePtr<MeshContext>& context) {
+      Averaged model;
+      Parallelize(model, context, plan, {.dtype = DType::kF64});
+      const auto values = [](const DTensor& x) { return x.FullTensor().ToVector<double>(); };
+      Sgd sgd({&model.w}, {});
+      for (const bool loads : {false, true}) {
+        const std::vector<double> before = values(model.w.at_rest());
+        if (loads) {
+          LoadState(model, {{"kept", StateOf(model).at("w")}}, {.strict = false});
+        } else {
+          model.kept.Set(model.w.Value());
+        }
+        model.w.SetGrad(Full(context, DType::kF64, {4}, 1, model.w.layouts().of_gradient()));
+        sgd.Step(0.5);
+        EXPECT_NE(values(model.w.at_rest()), before);
+        EXPECT_EQ(values(model.kept.Value()), before) << loads;
+      }
+      // Of a frozen one, too: backward reads the buffer.
+      model.w.set_trainable(false);
+      const std::vector<double> before = values(model.w.at_rest());
+      model.kept.Set(model.w.Value());
+      const DTensor x = Full(context, DType::kF64, {4}, 1).RequiresGrad();
+      const DTensor loss = Sum(x * model.kept.Value());
+      model.w.Load(Full(context, DType::kF64, {4}, 7));
+      Backward(loss);
+      EXPECT_EQ(values(x.grad()), before);
+    });
+  }
 }
 
 TEST(BuffersTest, Misuse) {
