@@ -134,7 +134,7 @@ void Adafactor::Update(absl::Span<const int> with_gradients, double lr, const DT
   for (const int i : indices) gradients.push_back(Mul(gradient(i), Cast(scale, gradient(i).dtype())));
   const DTensor zero = Scale(Cast(scale, DType::kF64), 0);  // or NaN, if the update is to skip itself
   const DTensor t = Add(Cast(updates(), DType::kF64), zero);
-  UpdateStates(indices, gradients, Pow(t, options_.beta2_decay));
+  UpdateStates(indices, gradients, Add(Pow(t, options_.beta2_decay), zero));  // NaN to the power of 0 is 1
   const std::vector<DTensor> row_means = RowMeans(indices);
 
   std::vector<DTensor> both;

@@ -35,10 +35,14 @@ std::vector<OptimizerCase> MakeCases() {
       CaseOf<Lion>("lion", LionOptions{.weight_decay = 0.1}),
       SeesWhole(CaseOf<Lamb>("lamb", LambOptions{.weight_decay = 0.1})),
       SeesWhole(CaseOf<Adafactor>("adafactor", AdafactorOptions{.weight_decay = 0.1})),
+      SeesWhole(CaseOf<Adafactor>("adafactor_without_decay", AdafactorOptions{.beta2_decay = 0})),
       SeesWhole(CaseOf<Muon>("muon", MuonOptions{.groups = {{.path = "matrix", .matrix = "io"},
                                                             {.path = "qkv", .matrix = "iboo"}}})),
   };
-  cases[0].has_state = false;
+  // Of these one has no moment, and one takes the squares of each step for the mean.
+  for (OptimizerCase& which : cases) {
+    if (which.name == "sgd" || which.name == "adafactor_without_decay") which.has_state = false;
+  }
   return cases;
 }
 

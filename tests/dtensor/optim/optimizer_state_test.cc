@@ -129,6 +129,7 @@ TEST(OptimizerStateTest, KeepsAndSendsWhatThePageSays) {
   };
   const char* const there_and_back =
       "all_to_all a param, all_to_all a param, all_to_all a param, all_to_all a param";
+  const Row adafactor = {"all_reduce a norm, all_reduce a norm, all_reduce a norm", 5 + 3 + 18 * (2 + 2) + 7};
   const std::map<std::string, Row> rows = {
       {"sgd", {"", 0}},
       {"momentum", {"", 15 + 72 + 7}},
@@ -138,7 +139,8 @@ TEST(OptimizerStateTest, KeepsAndSendsWhatThePageSays) {
        {"", 2 * (15 + 5 + 72 + 6 + 7)}},  // a scale per row; the vector has too few elements for codes
       {"lion", {"", 15 + 72 + 7}},
       {"lamb", {"all_reduce a norm", 2 * (15 + 72 + 7)}},
-      {"adafactor", {"all_reduce a norm, all_reduce a norm, all_reduce a norm", 5 + 3 + 18 * (2 + 2) + 7}},
+      {"adafactor", adafactor},
+      {"adafactor_without_decay", adafactor},
       {"muon", {there_and_back, 15 + 72 + 2 * 7}},
   };
   for (const OptimizerCase& which : OptimizerCases()) {
