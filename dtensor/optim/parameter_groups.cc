@@ -1,5 +1,6 @@
 #include "dtensor/optim/parameter_groups.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -39,12 +40,27 @@ void CheckFields(const ParameterGroup& group, absl::string_view optimizer) {
                "': expected a letter per dim of i (input), o (output) and b (batch), with an i and an o");
 }
 
-// The paths of parameters, and of the modules above them: all their beginnings.
+// All parameters of the models that `parameters` are of: frozen ones, and those of other optimizers and of other stages, too.
+std::vector<Parameter*> WholeModels(const std::vector<Parameter*>& parameters) {
+  std::vector<Module*> roots;
+  for (const Parameter* parameter : parameters) {
+    Module* const root = &parameter->root();
+    if (std::find(roots.begin(), roots.end(), root) == roots.end()) roots.push_back(root);
+  }
+  std::vector<Parameter*> all;
+  for (Module* root : roots) {
+    const std::vector<Parameter*> of_root = root->RegisteredParameters();
+    all.insert(all.end(), of_root.begin(), of_root.end());
+  }
+  return all;
+}
+
+// The paths of parameters, and of the modules of their models: all beginnings of paths there.
 class Paths {
  public:
-  explicit Paths(const std::vector<Parameter*>& parameters)
+  Paths(const std::vector<Parameter*>& parameters, const std::vector<Parameter*>& models)
       : parameters_(PathsOf(parameters)),
-        modules_(ModulesAbove(parameters_)),
+        modules_(ModulesAbove(PathsOf(models))),
         parameter_tree_(parameters_),
         module_tree_(modules_) {}
 
@@ -100,8 +116,9 @@ class Paths {
 
 // Of a group that means none of an optimizer's parameters. It may mean others of the model: frozen ones, those of another
 // optimizer or of other stages.
-void CheckMeansOthers(Module& model, const ParameterGroup& group, absl::string_view optimizer) {
-  const Paths paths(model.RegisteredParameters());
+void CheckMeansOthers(const std::vector<Parameter*>& models, const ParameterGroup& group,
+                      absl::string_view optimizer) {
+  const Paths paths(models, models);
   WEFT_REQUIRE(!paths.Match(group.path).empty(), optimizer, ": parameter group '", group.path,
                "' means no parameter; did you mean '", paths.Nearest(group.path), "'?");
 }
@@ -116,14 +133,15 @@ void Override(const std::optional<T>& from, std::optional<T>* to) {
 std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& parameters,
                                           absl::Span<const ParameterGroup> groups,
                                           absl::string_view optimizer) {
-  const Paths paths(parameters);
+  const std::vector<Parameter*> models = WholeModels(parameters);
+  const Paths paths(parameters, models);
   std::vector<ParameterGroup> resolved(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) resolved[i].path = paths.parameter(i);
   if (parameters.empty()) return resolved;
   for (const ParameterGroup& group : groups) {
     CheckFields(group, optimizer);
     const std::vector<int> indices = paths.Match(group.path);
-    if (indices.empty()) CheckMeansOthers(parameters[0]->root(), group, optimizer);
+    if (indices.empty()) CheckMeansOthers(models, group, optimizer);
     for (const int i : indices) {
       Override(group.lr_scale, &resolved[i].lr_scale);
       Override(group.weight_decay, &resolved[i].weight_decay);

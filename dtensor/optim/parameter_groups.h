@@ -22,7 +22,8 @@ namespace weft {
 //   blocks.0.mlp.up.bias   lr_scale 0.5, weight_decay 0.1, which a bias ignores
 struct ParameterGroup {
   // As in a plan: "*" is any one component, "**" any number of them, "" the whole model. It means all parameters
-  // of the modules that it names, or, if it names none, the parameters of that path.
+  // of the modules that it names, or, if it names none, the parameters of that path. That goes by the model, whichever of its
+  // parameters the optimizer has.
   std::string path;
   std::optional<double> lr_scale = std::nullopt;  // multiplies the step's learning rate
   std::optional<double> weight_decay =

@@ -75,6 +75,20 @@ TEST(ParameterGroupsTest, AGroupMayMeanFrozenParametersAlone) {
             "AdamW: parameter group 'wt' means no parameter; did you mean 'wte'?");
 }
 
+// Of a stage that has ln_f and head alone, "*.*" names blocks of other stages, and not ln_f.weight.
+TEST(ParameterGroupsTest, WhatAGroupMeansGoesByTheModelAndNotByTheOptimizersParameters) {
+  Gpt model(Config());
+  const std::vector<Parameter*> all = model.AllParameters();
+  for (const char* path : {"", "*", "**", "*.*", "*.*.*", "wpe", "wte.weight", "blocks.*", "**.weight"}) {
+    const std::vector<ParameterGroup> groups = {{.path = path, .lr_scale = 2}};
+    const std::vector<ParameterGroup> whole = ResolveGroups(all, groups, "Test");
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(ResolveGroups({all[i]}, groups, "Test"), std::vector<ParameterGroup>{whole[i]}) << path;
+    }
+  }
+  EXPECT_EQ(ResolveGroups({&model.wpe}, {{.path = "*", .lr_scale = 0}}, "Test")[0].lr_scale, std::nullopt);
+}
+
 TEST(ParameterGroupsTest, Misuse) {
   Gpt model(Config());
   const auto message = [&](const ParameterGroup& group) {
