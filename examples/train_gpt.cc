@@ -274,6 +274,7 @@ int Train(const ParsedFlags& parsed) {
   // Flags are read here, before there are ranks.
   inputs.info = InfoOf(run, inputs, parsed);
   inputs.checkpoints = CheckpointOptionsFromFlags();
+  if (!run.save.empty() || inputs.checkpoints) CheckCanSave(inputs.info);
   inputs.split = SplitTokens(inputs.tokens, run.val_fraction, run.model.context);
   inputs.prompt = PromptOf(inputs.text, inputs.tokens);
   CatchStopSignals();

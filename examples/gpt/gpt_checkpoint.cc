@@ -10,6 +10,7 @@
 #include "examples/gpt/rate_floor.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
+#include "runtime/data/utf8.h"
 
 namespace weft {
 namespace {
@@ -86,6 +87,16 @@ void ScaleRates(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool 
   ApplyBatchPolicy(saved.flags, parsed, rates);
 }
 
+bool IsUtf8(absl::string_view text) {
+  int64_t offset = 0;
+  while (offset < static_cast<int64_t>(text.size())) {
+    const int64_t num_bytes = DecodeUtf8At(text, offset).num_bytes;
+    if (num_bytes == 0) return false;
+    offset += num_bytes;
+  }
+  return true;
+}
+
 // Before checkpoints had a format of flags, --min_lr had a default of 0.0001, which was taken as not given.
 void ReadOlderFlags(SafetensorsMetadata& flags) {
   const auto floor = flags.find("min_lr");
@@ -93,6 +104,13 @@ void ReadOlderFlags(SafetensorsMetadata& flags) {
 }
 
 }  // namespace
+
+void CheckCanSave(const GptCheckpointInfo& info) {
+  for (const auto& [name, value] : info.flags) {
+    WEFT_REQUIRE(IsUtf8(value), "--", name, "=", PrintableText(value),
+                 ": expected UTF-8, which checkpoints keep it in; rename it, or save nothing");
+  }
+}
 
 StateTexts GptTexts(const GptCheckpointInfo& info) {
   const Json config = {{"vocabulary", info.model.vocabulary},

@@ -33,6 +33,10 @@ struct GptCheckpointInfo {
 void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
              const GptCheckpointInfo& info);
 
+// Of a run that saves, before its first step: at the first save it would be too late.
+// Errors: InvalidArgument naming a flag whose value is not UTF-8, as what files keep has to be. Paths may be anything.
+void CheckCanSave(const GptCheckpointInfo& info);
+
 // What of `info` is saved, as texts by name, and the inverse; errors call them `path`.
 // Errors: DataLoss naming what is missing or broken.
 StateTexts GptTexts(const GptCheckpointInfo& info);

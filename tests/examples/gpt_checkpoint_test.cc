@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/flags/reflection.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/checkpoint/state/state.h"
 #include "dtensor/optim/schedule.h"
@@ -104,6 +105,17 @@ TEST(GptCheckpointTest, TheFloorOfAnOlderCheckpointIsReadAsItWas) {
   info.flags["min_lr_ratio"] = "0.25";
   EXPECT_DOUBLE_EQ(floor_of(/*is_old=*/true), 1.5e-4);
   EXPECT_DOUBLE_EQ(floor_of(/*is_old=*/false), 1e-4);
+}
+
+// Paths need not be UTF-8, and texts in files do.
+TEST(GptCheckpointTest, AFlagThatNoFileCanKeepIsRefusedBeforeTheFirstStep) {
+  const auto info = [](const std::string& data) { return InfoOf(Saved({absl::StrCat("--data=", data)})); };
+  EXPECT_EQ(
+      InvalidArgumentMessage([&] { CheckCanSave(info("/tmp/caf\xe9.txt")); }),
+      "--data=/tmp/caf\\xe9.txt: expected UTF-8, which checkpoints keep it in; rename it, or save nothing");
+  const GptCheckpointInfo saved = info("/tmp/caf\xc3\xa9.txt");
+  EXPECT_NO_THROW(CheckCanSave(saved));
+  EXPECT_EQ(ReadGptInfo("runs", GptTexts(saved)).flags, saved.flags);
 }
 
 // What a step that was loaded was made with is told apart by the floor that holds, however it was said.

@@ -220,6 +220,16 @@ for parts in 1 2; do
   grep -q "step $step: .* is not finite" nan.err || fail "expected the cause in step $step: $(tail -1 nan.err)"
 done
 
+# --- A path that no checkpoint can keep is refused before the first step, where something is saved.
+latin=$'caf\xe9.txt'
+cp text.txt "$latin"
+for save in --save=latin.safetensors --checkpoint_dir=latin; do
+  "$train" "${small[@]}" "--data=$latin" --steps=1 --eval_every=0 $save > latin.json 2> latin.err && fail "$save: a path that is not UTF-8 is taken"
+  grep -q '^error: --data=.*caf\\xe9.txt: expected UTF-8' latin.err || fail "$save of a path that is not UTF-8: $(tail -1 latin.err)"
+  [[ ! -s latin.json ]] || fail "$save of a path that is not UTF-8 trains: $(cat latin.json)"
+done
+"$train" "${small[@]}" "--data=$latin" --steps=1 --eval_every=0 > latin.json 2> latin.err || fail "a path that is not UTF-8: $(tail -1 latin.err)"
+
 # --- Recomputation changes no bit, under any plan; with stages too.
 "$train" "${small[@]}" --mesh=dp=2 --plan=fsdp --steps=3 --eval_every=0 > kept.json 2> /dev/null
 "$train" "${small[@]}" --mesh=pp=2,dp=2 --microbatches=2 --schedule=zb_h1 --steps=3 --eval_every=0 > staged.json 2> /dev/null
