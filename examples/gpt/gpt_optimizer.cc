@@ -1,6 +1,7 @@
 #include "examples/gpt/gpt_optimizer.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "dtensor/optim/adafactor.h"
 #include "dtensor/optim/adamw.h"
@@ -72,7 +73,9 @@ Schedule MakeGptSchedule(const GptRun& run) {
   if (run.schedule_lr == "one_cycle") {
     OneCycle cycle = {.peak = s.peak, .total_steps = s.total_steps};
     cycle.pct_start = std::min(1.0, static_cast<double>(s.warmup_steps) / static_cast<double>(s.total_steps));
-    cycle.final_div_factor = s.peak / cycle.div_factor / s.floor;
+    // Of a peak of 0, too, a floor of 0 is a rate of 0.
+    cycle.final_div_factor =
+        s.floor > 0 ? s.peak / cycle.div_factor / s.floor : std::numeric_limits<double>::infinity();
     return cycle;
   }
   if (run.schedule_lr == "warm_restarts") {

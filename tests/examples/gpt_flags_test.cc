@@ -101,6 +101,9 @@ TEST(GptFlagsTest, OptimizersAndSchedulesByName) {
     const bool restarts = name == std::string("warm_restarts");
     EXPECT_EQ(schedule(30) == 0.5, restarts || name == std::string("wsd")) << name;
     EXPECT_NEAR(schedule(104), 0.125, restarts ? 0.03 : 1e-15) << name;
+    const Schedule none =
+        MakeGptSchedule(RunOf({absl::StrCat("--schedule_lr=", name), "--steps=104", "--warmup=4", "--lr=0"}));
+    for (const int64_t step : {1, 4, 5, 30, 104}) EXPECT_EQ(none(step), 0) << name;
   }
   const Schedule constant =
       MakeGptSchedule(RunOf({"--schedule_lr=constant", "--steps=104", "--warmup=4", "--lr=0.5"}));
