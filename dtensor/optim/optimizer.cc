@@ -1,5 +1,6 @@
 #include "dtensor/optim/optimizer.h"
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
 #include "dtensor/host_memory.h"
@@ -67,6 +68,7 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   if (!indices.empty()) UpdateThere(indices, lr, scale);
   if (on_host.empty()) return;
   updates_there_ = ToHost(updates_);
+  const absl::Cleanup forget = [&] { updates_there_ = DTensor(); };  // after a step that fails, too
   const DTensor scale_there = ToHost(scale);
   // Beside a GPU the values of the next are on their way to the host while those before are updated.
   const bool brings = !ComputesOnHost(*context);
@@ -84,7 +86,6 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
     UpdateThere(now, lr, scale_there);
     now = next;
   }
-  updates_there_ = DTensor();
 }
 
 void Optimizer::UpdateThere(absl::Span<const int> indices, double lr, const DTensor& scale) {

@@ -266,6 +266,37 @@ TEST(OptimizerTest, ASkippedUpdateIsNotCounted) {
   });
 }
 
+// The count on the host is a copy, which no later step brings up to date.
+TEST(OptimizerTest, AfterAnUpdateOnTheHostHasFailedStepsAreCounted) {
+  class FailsAtFirst : public Optimizer {
+   public:
+    explicit FailsAtFirst(std::vector<Parameter*> parameters)
+        : Optimizer(std::move(parameters), "FailsAtFirst", {}) {}
+
+   protected:
+    void Update(absl::Span<const int> /*indices*/, double /*lr*/, const DTensor& /*scale*/) override {
+      if (std::exchange(fails_, false)) Throw(absl::StatusCode::kInternal, "no update");
+    }
+    std::vector<std::pair<std::string, DTensor>> Moments() const override { return {}; }
+
+   private:
+    bool fails_ = true;
+  };
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    Model model;
+    model.vector.set_memory({.state_on_host = true});
+    model.Lay(context, {"[-, -]", "[-]", "[-]"}, DType::kF64);
+    FailsAtFirst optimizer({&model.matrix, &model.vector});
+    model.vector.SetGrad(Full(context, DType::kF64, {5}, 1));
+    EXPECT_EQ(MessageOf([&] { optimizer.Step(0.1); }), "no update");
+    EXPECT_EQ(optimizer.updates().Item(), 1);
+    optimizer.ZeroGrad();
+    model.matrix.SetGrad(Full(context, DType::kF64, {5, 3}, 1));
+    optimizer.Step(0.1);
+    EXPECT_EQ(optimizer.updates().Item(), 2);
+  });
+}
+
 TEST(OptimizerTest, ParametersOfAnyFloatingDType) {
   for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
     OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
