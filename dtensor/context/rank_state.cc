@@ -72,7 +72,7 @@ uint64_t RankState::call_number() { return call_numbers_[path_id()]; }
 void RankState::set_call_number(uint64_t number) { call_numbers_[path_id()] = number; }
 
 RandomSnapshot RankState::random_snapshot() const {
-  return {step_, batch_offset_, path_id(), module_training_, call_numbers_};
+  return {step_, batch_offset_, path_id(), module_training_, call_numbers_, in_root_call_};
 }
 
 bool RankState::FirstWarning(std::string key) { return warned_.insert(std::move(key)).second; }
@@ -101,6 +101,7 @@ void RandomScope::Swap() noexcept {
   other_.path_id = state_.place_.path_id.exchange(other_.path_id);
   std::swap(state_.module_training_, other_.module_training);
   state_.call_numbers_.swap(other_.call_numbers);
+  std::swap(state_.in_root_call_, other_.in_root_call);
 }
 
 Communicator& RankState::Group(const std::string& name, const std::vector<int>& ranks) {

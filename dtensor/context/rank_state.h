@@ -47,6 +47,7 @@ struct RandomSnapshot {
   int path_id = 0;                                       // the module path
   bool module_training = true;                           // of that module (Module::Train, Module::Eval)
   absl::flat_hash_map<int, uint64_t> call_numbers = {};  // by module path; one that has not drawn is absent
+  bool in_root_call = false;                             // a root module's call stands (RootCallScope)
 
   bool operator==(const RandomSnapshot&) const = default;
 };
@@ -92,7 +93,7 @@ class RankState {
   int PathId(const std::string& path);
   const std::string& PathName(int path_id) const { return paths_[path_id]; }
 
-  // Counts random calls in the current module path since the last ResetCallNumbers (the root module's call).
+  // Counts random calls in the current module path since the last ResetCallNumbers (the outermost root module's call).
   uint64_t NextCallNumber();
   void ResetCallNumbers();
   // The number of the next random call in the current module path, and to set it.
@@ -158,6 +159,7 @@ class RankState {
   friend class AutocastGuard;
   friend class BatchOffsetGuard;
   friend class RandomScope;
+  friend class RootCallScope;
   friend class NoGradGuard;
   friend class EnableGradGuard;
   friend class SyncGradientsGuard;
@@ -195,6 +197,7 @@ class RankState {
   std::vector<std::string> paths_ = {""};
   absl::flat_hash_map<std::string, int> path_ids_;
   absl::flat_hash_map<int, uint64_t> call_numbers_;
+  bool in_root_call_ = false;
   std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_, host_groups_;
   const std::unique_ptr<MeshTransferCache> mesh_transfers_;
   std::shared_ptr<Worker> lane_workers_[kNumLanes];
@@ -301,7 +304,7 @@ class BatchOffsetGuard : ScopedValue<int64_t> {
 //   const RandomScope again(state, before);
 //   DTensor same_bits = block(x);
 // The seed, and whether the rank evaluates, are left as they are. Scopes nest. Within one, the call of a root
-// module resets call numbers as ever; their end undoes that too.
+// module resets call numbers as it did there (RootCallScope); their end undoes that too.
 class RandomScope {
  public:
   RandomScope(RankState& state, RandomSnapshot snapshot);
@@ -314,6 +317,16 @@ class RandomScope {
 
   RankState& state_;
   RandomSnapshot other_;  // what to go on from
+};
+
+// Around each module's call. A root module's starts call numbers anew, unless another root's call stands, whose numbers go
+// on: of a student whose forward calls a teacher that is no child of it.
+class RootCallScope : ScopedValue<bool> {
+ public:
+  RootCallScope(RankState& state, bool is_root)
+      : ScopedValue(state.in_root_call_, state.in_root_call_ || is_root) {
+    if (is_root && !before()) state.ResetCallNumbers();
+  }
 };
 
 // Runs with dropout while it lives, or without.

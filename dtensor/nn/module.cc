@@ -234,7 +234,8 @@ ModuleCall::ModuleCall(Module& module, Body body)
       path_(module.context()->state(), module.placed_.path_id),
       training_(module.context()->state(), module.training_),
       saves_on_host_(module.context()->state(), module.SavesOnHost()),
-      kind_(*module.context()->allocator(), KindOfForward(*module.context())) {
+      kind_(*module.context()->allocator(), KindOfForward(*module.context())),
+      root_(module.context()->state(), module.parent_ == nullptr) {
   if (module.placed_.place == ModulePlace::kPart && body == Body::kHere) {
     Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),
           "' lies on a part of the ranks, and the others cannot leave out what follows a ModuleCall: its "
@@ -245,7 +246,6 @@ ModuleCall::ModuleCall(Module& module, Body body)
           "' cannot be recomputed as a unit: it is not called with a single tensor; recompute modules below "
           "it");
   }
-  if (module.parent_ == nullptr) module.context()->state().ResetCallNumbers();
 }
 
 DTensor ModuleCall::Input(const DTensor& x, int index) const {

@@ -251,6 +251,7 @@ class ModuleCall {
   ModuleTrainingGuard training_;
   SaveOnHostGuard saves_on_host_;
   MemoryKindGuard kind_;
+  RootCallScope root_;
 };
 
 // A call of a module with any inputs and outputs, whose operator() is this call:

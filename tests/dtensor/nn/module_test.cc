@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/recompute.h"
 #include "dtensor/functions.h"
 #include "dtensor/inspect/comm_report.h"
 #include "gmock/gmock.h"
@@ -138,6 +139,49 @@ TEST(ModuleTest, RandomnessFollowsPathsAndCalls) {
     context->state().ResetCallNumbers();
     EXPECT_TRUE(SameBits(tree.first.up(x).ToLocal(), first));
     EXPECT_EQ(context->state().path_id(), 0);
+  });
+}
+
+// As a frozen teacher's, which is no child of the student. x is 1 and the student linear: its gradient is what it makes.
+TEST(ModuleTest, ACallOfAnotherRootLeavesTheNumbersOfTheOneThatStands) {
+  class Student : public Module {
+   public:
+    explicit Student(Module& teacher) : teacher_(teacher) {}
+    bool recomputes = false;
+    DTensors drawn;
+
+   protected:
+    DTensor Forward(const DTensor& x) override {
+      const auto draw = [this](const DTensors& inputs) -> DTensors {
+        const DTensor a = Dropout(inputs[0], 0.5);
+        teacher_(inputs[0]);
+        const DTensor b = Dropout(inputs[0], 0.5);
+        drawn = {a.Detach(), b.Detach()};
+        return {a + b};
+      };
+      return (recomputes ? Recompute(draw, {x}) : draw({x}))[0];
+    }
+
+   private:
+    Module& teacher_;
+  };
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    Tree teacher;
+    Student student(teacher);
+    Materialize(teacher, context);
+    Materialize(student, context);
+    teacher.set_trainable(false);
+    Tensor first;
+    for (const bool recomputes : {false, true}) {
+      student.recomputes = recomputes;
+      const DTensor x = Full(context, DType::kF32, {64}, 1).RequiresGrad();
+      const DTensor y = student(x);
+      EXPECT_FALSE(SameBits(student.drawn[0].ToLocal(), student.drawn[1].ToLocal()));
+      if (!first.defined()) first = y.ToLocal();
+      EXPECT_TRUE(SameBits(y.ToLocal(), first));  // the student's own call starts the numbers anew
+      Backward(Sum(y));
+      EXPECT_TRUE(SameBits(x.grad().ToLocal(), y.ToLocal())) << recomputes;
+    }
   });
 }
 
