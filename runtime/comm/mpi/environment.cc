@@ -56,6 +56,9 @@ MpiEnvironment::MpiEnvironment() {
 
 // By way of a barrier that is polled: MPI_Finalize waits in the library, for ever and at full speed.
 MpiEnvironment::~MpiEnvironment() {
+  for (const std::weak_ptr<MpiTransport>& made : transports_) {
+    if (const std::shared_ptr<MpiTransport> transport = made.lock()) transport->Close();
+  }
   const auto begin = std::chrono::steady_clock::now();
   MPI_Request barrier = MPI_REQUEST_NULL;
   int done = 0;
@@ -135,7 +138,10 @@ std::shared_ptr<MpiHub> MpiEnvironment::NewHub(int num_ranks, const MpiOptions& 
   MPI_Group_free(&all);
   CheckMpi(MPI_Comm_set_errhandler(parent, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   const bool spin = local_size_ <= static_cast<int>(std::thread::hardware_concurrency());
-  return std::make_shared<MpiHub>(std::make_shared<MpiTransport>(parent, spin, options, leftovers_));
+  auto transport = std::make_shared<MpiTransport>(parent, spin, options, leftovers_);
+  std::erase_if(transports_, [](const std::weak_ptr<MpiTransport>& other) { return other.expired(); });
+  transports_.push_back(transport);
+  return std::make_shared<MpiHub>(std::move(transport));
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/comm/mpi/hub.h"
 #include "runtime/comm/mpi/leftovers.h"
@@ -16,10 +17,11 @@ namespace weft {
 // MPI in this process, from MPI_Init_thread to MPI_Finalize: one per process, made by main. Without a
 // launcher the job is this process alone.
 //
-// Lifetime: outlives its hubs, their communicators and all of their work. Its end waits for every other
-//           process of the job, as MPI_Finalize does; but if a group of this process has failed, for 5 s at
-//           most, and then, or if an operation could not be ended, it prints the first failure on stderr and
-//           ends the whole job with MPI_Abort, exit code 1.
+// Lifetime: outlives all work of its hubs; they and their communicators may be let go of later, as models that outlive
+//           the world do, and then call MPI no more. Its end waits for every other process of the job, as
+//           MPI_Finalize does; but if a group of this process has failed, for 5 s at most, and then, or if an
+//           operation could not be ended, it prints the first failure on stderr and ends the whole job with
+//           MPI_Abort, exit code 1.
 // Threads: made, used and ended by one.
 class MpiEnvironment {
  public:
@@ -50,7 +52,8 @@ class MpiEnvironment {
   void Await(MPI_Request& request, std::chrono::milliseconds timeout, const char* what);
 
   const std::shared_ptr<MpiLeftovers> leftovers_ = std::make_shared<MpiLeftovers>();
-  MPI_Comm world_ = MPI_COMM_NULL;  // a duplicate
+  std::vector<std::weak_ptr<MpiTransport>> transports_;  // of its hubs
+  MPI_Comm world_ = MPI_COMM_NULL;                       // a duplicate
   int rank_ = 0;
   int size_ = 1;
   int local_rank_ = 0;

@@ -30,7 +30,7 @@ MpiGroup::MpiGroup(std::shared_ptr<MpiTransport> transport, const MpiGroupKey& k
 
 // MPI_Comm_free is called by the members at different times: implementations take it as local.
 MpiGroup::~MpiGroup() {
-  if (comm_ != MPI_COMM_NULL && !failed()) MPI_Comm_free(&comm_);
+  if (comm_ != MPI_COMM_NULL && !failed() && !transport_->is_closed()) MPI_Comm_free(&comm_);
   if (failed() || transport_->has_ended()) return;
   try {
     transport_->Send(peer_ranks_, MpiPacketWriter(MpiPacketKind::kLeave, key_));

@@ -20,7 +20,8 @@ namespace weft {
 // One rank's groups: matches them with those of its peers, brings each the packets about it, and can end all
 // groups of the job at once.
 //
-// Lifetime: shared by the rank's launcher and its groups; within that of the MpiEnvironment, which makes it.
+// Lifetime: shared by the rank's launcher and its groups. Once the MpiEnvironment, which makes it, is gone, it and its
+//           groups can only be let go of.
 // Threads:  any.
 class MpiHub : public std::enable_shared_from_this<MpiHub> {
  public:

@@ -41,9 +41,13 @@ MpiTransport::MpiTransport(MPI_Comm parent, bool spin, const MpiOptions& options
   channel_ = std::make_unique<MpiChannel>(packets_, leftovers_);
 }
 
+MpiTransport::~MpiTransport() { Close(); }
+
 // A communicator that MPI has forgotten may lend its number to another, which would then get what was still
 // on its way to the first: so they stay, after a failure.
-MpiTransport::~MpiTransport() {
+void MpiTransport::Close() {
+  if (is_closed()) return;
+  has_ended_.store(true);
   channel_ = nullptr;
   for (MPI_Datatype& type : types_) {
     if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);  // once its last operation is done
@@ -55,7 +59,7 @@ MpiTransport::~MpiTransport() {
 
 void MpiTransport::Poll() {
   const std::unique_lock<std::mutex> lock(poll_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;
+  if (!lock.owns_lock() || is_closed()) return;
   channel_->Poll([this](int from, absl::string_view packet) { Handle(from, MpiPacketReader(packet)); });
 }
 

@@ -31,7 +31,7 @@ struct MpiOptions {
 // What a rank's groups have in common of MPI: the channel for packets, a communicator for messages, one to
 // make communicators from, element types.
 //
-// Lifetime: shared by the hub and its groups; within that of the MpiEnvironment.
+// Lifetime: shared by the hub and its groups. The MpiEnvironment closes it; what then is left can only be let go of.
 // Threads:  any.
 class MpiTransport {
  public:
@@ -71,6 +71,10 @@ class MpiTransport {
 
   // Those of `ranks` that do not answer within `patience`: no thread of theirs polls. Polls meanwhile.
   std::vector<int> Silent(absl::Span<const int> ranks, std::chrono::milliseconds patience);
+
+  // Gives back to MPI all that this holds of it, and calls it no more. No operation is under way.
+  void Close();
+  bool is_closed() const { return channel_ == nullptr; }
 
   // Every peer has sent its last: nothing is on its way any more, so MPI may forget the communicators.
   void set_quiet() { quiet_.store(true); }

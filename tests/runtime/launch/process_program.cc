@@ -4,6 +4,8 @@
 //
 // HOW = groups: all ranks have a group of another backend beside dp.
 //
+// HOW = keep: what the ranks have of a group outlives the world.
+//
 // HOW = slow: RANK waits until the file TEST_GO is there.
 //
 // HOW = store: the ranks count and greet each other through World::store; RANK throws, and the others wait for a key
@@ -21,6 +23,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,6 +99,20 @@ void RunRank(const Job& job, World& world) {
     AllReduce(world, *dp, step % 2 == 0 ? 1000 : 300'000);
   }
   std::printf("done\n");
+}
+
+// What a model that outlives the world has of it.
+struct Kept {
+  std::shared_ptr<FlightRecorder> recorder;
+  std::shared_ptr<Communicator> group;
+};
+
+void Keep(World& world, Kept* kept) {
+  std::vector<int> ranks(world.size());
+  for (int rank = 0; rank < world.size(); ++rank) ranks[rank] = rank;
+  *kept = {world.shared_flight_recorder(), world.NewGroup("dp", ranks)};
+  AllReduce(world, *kept->group, 3);
+  AllReduce(world, *kept->group, 300'000);
 }
 
 void UseStore(const Job& job, World& world) {
@@ -192,13 +209,17 @@ int Main(int argc, char** argv) {
     if (const char* const timeout = std::getenv("TEST_TIMEOUT_MS")) {
       options.comm_timeout = std::chrono::milliseconds(std::atoi(timeout));
     }
+    Kept kept;
     RunWorld(
         size != nullptr ? std::atoi(size) : 1,
         [&](World& world) {
+          if (job.how == "keep") return Keep(world, &kept);
           if (job.how == "store" || job.how == "count") return UseStore(job, world);
           job.how == "train" ? Train(job, world) : RunRank(job, world);
         },
         options);
+    kept.group = nullptr;
+    if (job.how == "keep") std::printf("let go\n");
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -37,6 +37,11 @@ run groups 0
 [[ $status == 0 ]] || fail "groups: exit code $status: $(cat err)"
 [[ $(grep -c '^done$' out) == 3 ]] || fail "expected three ranks to be done: $(cat out)"
 
+# A group may be let go of when MPI has ended.
+run keep 0
+[[ $status == 0 ]] || fail "keep: exit code $status: $(cat err)"
+[[ $(grep -c '^let go$' out) == 3 ]] || fail "expected three ranks to let go of their groups: $(cat out)"
+
 # A deadlock across groups, under a timeout of a minute: one verdict, everywhere.
 begin=$SECONDS
 run circle 0
