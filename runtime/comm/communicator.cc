@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/argument_checks.h"
 
@@ -251,13 +252,7 @@ Work Communicator::Recv(const Tensor& tensor, int from, CommOptions options) {
 
 CollectiveCall Communicator::Operation::ToCollectiveCall(std::chrono::milliseconds timeout,
                                                          std::atomic<int64_t>* all_entered_ns) const {
-  return {.descriptor = descriptor,
-          .input = input,
-          .output = output,
-          .receive_counts = receive_counts,
-          .sequence = sequence,
-          .timeout = timeout,
-          .all_entered_ns = all_entered_ns};
+  return {descriptor, input, output, receive_counts, sequence, timeout, all_entered_ns};
 }
 
 std::vector<CollectiveCall> Communicator::Operation::ToCollectiveCalls(
@@ -319,6 +314,7 @@ Work Communicator::Start(Operation&& operation) {
   WEFT_REQUIRE(operation.options.timeout.count() >= 0, "group '", name_,
                "': ", CollectiveName(operation.descriptor.kind), ": timeout is ",
                operation.options.timeout.count(), " ms, expected at least 0, which is the group's");
+  operation.options.timeout = ClampTimeout(TimeoutOf(operation));
   Admit(operation);
   // Counted only once the backend has accepted it: misuse found on this side leaves members' numbers equal.
   uint64_t& count = operation.descriptor.kind == CollectiveKind::kSendRecv ? num_batches_ : num_collectives_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/comm/work_state.h"
 
 namespace weft {
@@ -74,7 +75,7 @@ void Work::WaitOnWorker() const {
 }
 
 bool Work::WaitFor(std::chrono::milliseconds timeout) const {
-  return state_ == nullptr || state_->WaitFor(timeout);
+  return state_ == nullptr || state_->WaitFor(ClampTimeout(timeout));
 }
 
 void Work::WaitInOrder(absl::Span<const Work> works) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random_id.h"
@@ -137,8 +138,10 @@ Opened Open(const WorldPlace& place, const MeetingAddress& address, const Meetin
 
 }  // namespace
 
-std::unique_ptr<World> JoinWorld(const WorldPlace& place, const WorldOptions& options) {
-  const MeetingAddress address = ParsePlace(place);
+std::unique_ptr<World> JoinWorld(const WorldPlace& given, const WorldOptions& options) {
+  const MeetingAddress address = ParsePlace(given);
+  WorldPlace place = given;
+  place.timeout = ClampTimeout(given.timeout);
   WEFT_REQUIRE(
       options.backend != Backend::kLocal && options.backend != Backend::kMpi,
       "a world by arguments is one of processes over gloo or NCCL: its backend is auto, gloo or nccl");

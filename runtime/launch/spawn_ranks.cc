@@ -16,6 +16,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/error_file.h"
@@ -197,7 +198,7 @@ SpawnResult AwaitRanks(const Job& job, const ErrorFolder& errors, TcpStore& stor
     if (!end.failed() || result.first_failed >= 0) continue;
     result.first_failed = rank;
     ranks->Signal(SIGTERM);
-    kill_at = Clock::now() + options.grace;
+    kill_at = Clock::now() + ClampTimeout(options.grace);
   }
   return result;
 }

@@ -18,6 +18,8 @@ World::World(int rank, int size, int local_rank, int num_threads, const WorldOpt
           rank, size, num_threads,
           MakeAllocator({options.device, local_rank % CountDevices(options.device)}, options.device_options),
           options.tracer) {
+  WEFT_REQUIRE(options.comm_timeout.count() > 0, "WorldOptions::comm_timeout is above 0, got ",
+               options.comm_timeout.count(), " ms");
   device_options_ = options.device_options;
   if (!options.check_issue_order) return;
   issue_log_ = std::make_unique<IssueLog>();

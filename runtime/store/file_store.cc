@@ -15,6 +15,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/store/store_rules.h"
 

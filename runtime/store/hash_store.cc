@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/store/store_rules.h"
 

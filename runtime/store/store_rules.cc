@@ -1,10 +1,10 @@
 #include "runtime/store/store_rules.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/store/store.h"
 
@@ -35,11 +35,6 @@ int64_t SumOf(absl::string_view key, absl::string_view held, int64_t amount) {
   WEFT_REQUIRE(!__builtin_add_overflow(number, amount, &sum), "cannot add ", amount, " to ", QuotedKey(key),
                ", which holds ", number, ": the sum has more than 64 bits");
   return sum;
-}
-
-std::chrono::milliseconds ClampTimeout(std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  return std::clamp(timeout, std::chrono::milliseconds(0), kYear);
 }
 
 void ThrowMissing(absl::Span<const std::string> missing, std::chrono::milliseconds timeout) {

@@ -23,9 +23,6 @@ void RequireValue(absl::string_view key, absl::string_view value);
 // Errors: InvalidArgument for a text that is no decimal number of 64 bits, or a sum beyond 64 bits.
 int64_t SumOf(absl::string_view key, absl::string_view held, int64_t amount);
 
-// `timeout` from 0 to a year: what can be added to any clock's present.
-std::chrono::milliseconds ClampTimeout(std::chrono::milliseconds timeout);
-
 // Throws DeadlineExceeded, naming the first few of `missing` keys and the `timeout` that has passed.
 [[noreturn]] void ThrowMissing(absl::Span<const std::string> missing, std::chrono::milliseconds timeout);
 

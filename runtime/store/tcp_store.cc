@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/store/store_rules.h"
 #include "runtime/store/tcp_store.grpc.pb.h"

@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/clamp_timeout.h"
+
 namespace weft {
 
 std::shared_ptr<TcpStoreSession> TcpStoreSession::Open(tcp_store::StoreService::StubInterface& stub,
@@ -33,7 +35,7 @@ tcp_store::SessionReply TcpStoreSession::greeting() const {
 
 bool TcpStoreSession::AwaitEnd(std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
-  return WaitFor(lock, Clock::now() + timeout, [] { return false; });
+  return WaitFor(lock, Clock::now() + ClampTimeout(timeout), [] { return false; });
 }
 
 grpc::Status TcpStoreSession::Exchange(const tcp_store::SessionRequest& request,
@@ -48,7 +50,7 @@ grpc::Status TcpStoreSession::Exchange(const tcp_store::SessionRequest& request,
     StartWrite(&request_);
   }
   const auto replied = [this, num_before] { return num_replies_ > num_before && !is_writing_; };
-  if (!WaitFor(lock, Clock::now() + timeout, replied)) {
+  if (!WaitFor(lock, Clock::now() + ClampTimeout(timeout), replied)) {
     context_.TryCancel();
     return {grpc::StatusCode::DEADLINE_EXCEEDED, "no reply"};
   }

@@ -301,7 +301,6 @@ void GlooGroup::AwaitReason() {
 }
 
 void GlooGroup::CheckDeadline(GlooWait& wait) {
-  // In this form a timeout of years does not overflow the clock.
   if (Clock::now() - wait.progressed < wait.timeout) return;
   for (int peer : wait.missing()) {
     if (peer != rank_ && !by_memory(peer)) Settle(peer);

@@ -1,6 +1,6 @@
 #include "runtime/comm/local/wait_point.h"
 
-#include <algorithm>
+#include "runtime/base/clamp_timeout.h"
 
 namespace weft {
 
@@ -12,8 +12,7 @@ void WaitPoint::WakeAll() {
 }
 
 bool WaitPoint::Block(absl::FunctionRef<bool()> ready, std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // the clock must not overflow
-  const auto deadline = std::chrono::steady_clock::now() + std::min(timeout, kLongest);
+  const auto deadline = std::chrono::steady_clock::now() + ClampTimeout(timeout);
   std::unique_lock<std::mutex> lock(mutex_);
   num_sleepers_.fetch_add(1);
   const bool result = wake_.wait_until(lock, deadline, ready);

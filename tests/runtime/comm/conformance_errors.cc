@@ -320,6 +320,24 @@ TEST_P(CommConformance, AThrowingRankReleasesTheOthersAndItsErrorIsTheOneRethrow
   EXPECT_EQ(message, "rank 1: no such file");
 }
 
+// Rank 1 comes late enough for rank 0 to have looked at the time.
+TEST_P(CommConformance, ATimeoutMayBeForEver) {
+  Run(2, [](World& world) {
+    const auto group = world.NewGroup("dp", AllRanks(world));
+    constexpr std::chrono::milliseconds kForEver = std::chrono::milliseconds::max();
+    for (const bool of_the_call : {false, true}) {
+      group->set_timeout(of_the_call ? std::chrono::minutes(1) : kForEver);
+      const CommOptions options = {.timeout = of_the_call ? kForEver : std::chrono::milliseconds(0)};
+      const Tensor tensor = InputTensor<float>(world, 0, 5);
+      const Tensor sum = OutputTensor<float>(world, 5);
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      AwaitOnHost(world, group->AllReduce(tensor, sum, ReduceOp::kSum, options));
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      AwaitOnHost(world, world.rank() == 0 ? group->Recv(sum, 1, options) : group->Send(tensor, 0, options));
+    }
+  });
+}
+
 TEST_P(CommConformance, ACallMayHaveATimeoutOfItsOwn) {
   Run(3, [](World& world) {
     const auto group = world.NewGroup("late", AllRanks(world));

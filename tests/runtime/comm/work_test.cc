@@ -21,6 +21,17 @@ TEST(WorkTest, WaitReturnsWhenAnotherThreadFinishesIt) {
   finisher.join();
 }
 
+TEST(WorkTest, ATimeoutMayBeForEver) {
+  auto state = std::make_shared<HostWorkState>();
+  const Work work(state);
+  std::thread finisher([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    state->Finish(std::nullopt);
+  });
+  EXPECT_TRUE(work.WaitFor(std::chrono::milliseconds::max()));
+  finisher.join();
+}
+
 TEST(WorkTest, EveryReaderGetsTheError) {
   auto state = std::make_shared<HostWorkState>();
   const Work work(state);

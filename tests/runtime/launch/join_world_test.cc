@@ -6,11 +6,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -115,6 +117,17 @@ TEST_P(PlaceTest, WhoDoesNotComeIsNamedOnAll) {
               HasSubstr("rank 1 has found no rank 0 at "));
 }
 
+// Rank 1 comes before rank 0, and tries again; rank 0 waits for rank 2, which comes last.
+TEST_P(PlaceTest, ATimeoutMayBeForEver) {
+  const std::string for_ever = absl::StrCat(std::chrono::milliseconds::max().count());
+  Processes processes;
+  for (const char* const rank : {"1", "0", "2"}) {
+    processes.Start({kProgram, address_, rank, "3", "1", for_ever}, {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  }
+  for (const ProcessEnd& end : processes.Wait(seconds(60))) EXPECT_EQ(end.exit_code, 0) << end.err;
+}
+
 TEST_P(PlaceTest, MadeAnewAfterAFailure) {
   Processes processes;
   for (const char* const rank : {"0", "1"}) processes.Start({kProgram, "again", address_, rank}, {});
@@ -216,6 +229,19 @@ TEST(SpawnRanksTest, CollectsTheEndsOfAnyProgram) {
   EXPECT_THAT(MessageOf([] { SpawnRanks(2, {"/nonexistent"}); }),
               HasSubstr("cannot start /nonexistent: there is no such program"));
   EXPECT_EQ(InvalidArgumentMessage([] { SpawnRanks(0, {"true"}); }), "1 rank or more can be spawned, got 0");
+}
+
+// Rank 0 takes a moment to end after the signal.
+TEST(SpawnRanksTest, TheGraceMayBeForEver) {
+  const std::string ready = absl::StrCat("/tmp/weft_ready.", getpid());
+  const std::string script =
+      absl::StrCat("if [ $RANK = 1 ]; then until [ -e ", ready, " ]; do sleep 0.05; done; exit 7; fi;",
+                   "trap 'sleep 0.3; exit 5' TERM; : > ", ready, "; while :; do sleep 0.05; done");
+  const SpawnResult result = SpawnRanks(2, {"sh", "-c", script}, {.grace = std::chrono::milliseconds::max()});
+  std::filesystem::remove(ready);
+  EXPECT_EQ(result.first_failed, 1);
+  EXPECT_EQ(result.ranks[1].exit_code, 7);
+  EXPECT_EQ(result.ranks[0].exit_code, 5) << result.ranks[0].What();
 }
 
 // The system then takes the ends of processes itself.

@@ -183,6 +183,14 @@ TEST(RunRanksTest, CommTimeoutIsTheGroupsTimeout) {
       {.comm_timeout = std::chrono::milliseconds(1234)});
 }
 
+TEST(RunRanksTest, ACommTimeoutOfNoTimeIsRefused) {
+  for (const int64_t count : {0, -5}) {
+    EXPECT_THAT(
+        MessageOf([&] { RunRanks(2, [](World&) {}, {.comm_timeout = std::chrono::milliseconds(count)}); }),
+        HasSubstr(absl::StrCat("WorldOptions::comm_timeout is above 0, got ", count, " ms")));
+  }
+}
+
 TEST(RunRanksTest, AGroupMayHaveATimeoutOfItsOwn) {
   RunRanks(
       2,

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -36,7 +37,7 @@ void Count(World& world) {
   std::fflush(stdout);
 }
 
-void Join(const std::string& address, int rank, int size, int times, int timeout_ms) {
+void Join(const std::string& address, int rank, int size, int times, int64_t timeout_ms) {
   for (int time = 0; time < times; ++time) {
     const std::unique_ptr<World> world = JoinWorld({.rank = time % 2 == 0 ? rank : size - 1 - rank,
                                                     .size = size,
@@ -89,7 +90,7 @@ int Main(int argc, char** argv) {
     }
     WEFT_REQUIRE(argc == 5 || argc == 6, "expected ADDRESS RANK SIZE TIMES [TIMEOUT_MS]");
     Join(first, std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]),
-         argc == 6 ? std::atoi(argv[5]) : 60'000);
+         argc == 6 ? std::atoll(argv[5]) : 60'000);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
