@@ -47,8 +47,9 @@ class PropagationCache {
     }
     bool operator()(const CallKey& a, const OwnedKey& b) const { return (*this)(b, a); }
     bool operator()(const OwnedKey& a, const OwnedKey& b) const {
-      return a.op == b.op && a.words == b.words &&
-             a.op->EqualAttributes(a.attributes.get(), b.attributes.get());
+      if (a.op != b.op || a.words != b.words) return false;
+      // Attributes that hold a NaN do not equal themselves, but a key must: or it could not be taken out again.
+      return a.attributes == b.attributes || a.op->EqualAttributes(a.attributes.get(), b.attributes.get());
     }
   };
 

@@ -1,8 +1,10 @@
 #include "dtensor/context/propagation_cache.h"
 
+#include <cmath>
 #include <functional>
 
 #include "gtest/gtest.h"
+#include "ops/attention/attention.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/reduce/reduce.h"
 #include "tests/dtensor/sharded_values.h"
@@ -129,6 +131,22 @@ TEST(PropagationCacheTest, NeverHoldsMoreThanItsCapacity) {
     }
     EXPECT_EQ(cache.stats().evictions, 50 - cache.size());
   }
+}
+
+// No call finds them; they go in their turn, and the others stay.
+TEST(PropagationCacheTest, PlansOfAttributesThatAreNaNGoInTheirTurn) {
+  PropagationCache cache(/*capacity=*/3);
+  const AttentionAttributes attributes = {.scale = std::nan("")};
+  CallKey key(kAttention, &attributes);
+  key.AddOperand({DType::kF32, {4}}, Layout(1, 1));
+  cache.Insert(SumCall(4).key(), PlanNumber(-1));
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(cache.Find(key), nullptr);
+    EXPECT_EQ(cache.Insert(key, PlanNumber(i))->strategy.microseconds, i);
+    ASSERT_NE(cache.Find(SumCall(4).key()), nullptr) << i;
+  }
+  EXPECT_EQ(cache.size(), 3);
+  EXPECT_EQ(cache.stats().evictions, 98);
 }
 
 TEST(PropagationCacheTest, InsertingAgainReplaces) {
