@@ -155,22 +155,26 @@ class Drawing {
     return absl::StrCat("[", absl::StrJoin(ranges, ", "), "]", layout_.HasPartial() ? " term" : "");
   }
 
+  // A slice's fixed axis has one place, which stands for an index of the root's.
+  std::string AxisLabel(int axis, int64_t place) const {
+    return absl::StrCat(mesh_.axis_name(axis), "=", mesh_.IsFixed(axis) ? mesh_.fixed_index(axis) : place);
+  }
+
   void DrawAxisLabels() {
     const int num_axes = mesh_.num_axes();
     if (num_axes == 0) return;
     for (int64_t block = 0; block < blocks_; ++block) {
       if (num_axes >= 3) {
-        absl::StrAppend(&body_, Text(Left(block, 0), Top(0) - 24, "start",
-                                     absl::StrCat(mesh_.axis_name(0), "=", block), 12));
+        absl::StrAppend(&body_, Text(Left(block, 0), Top(0) - 24, "start", AxisLabel(0, block), 12));
       }
       for (int64_t column = 0; column < columns_; ++column) {
         absl::StrAppend(&body_, Text(Left(block, column) + width_ / 2, Top(0) - 6, "middle",
-                                     absl::StrCat(mesh_.axis_name(num_axes - 1), "=", column)));
+                                     AxisLabel(num_axes - 1, column)));
       }
     }
     for (int64_t row = 0; num_axes >= 2 && row < rows_; ++row) {
-      absl::StrAppend(&body_, Text(Left(0, 0) - 10, Top(row) + height_ / 2 + 4, "end",
-                                   absl::StrCat(mesh_.axis_name(num_axes - 2), "=", row)));
+      absl::StrAppend(&body_,
+                      Text(Left(0, 0) - 10, Top(row) + height_ / 2 + 4, "end", AxisLabel(num_axes - 2, row)));
     }
   }
 

@@ -10,6 +10,7 @@ namespace weft {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 std::string Draw(absl::string_view mesh_text, const Shape& shape, absl::string_view layout) {
   const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
@@ -176,6 +177,17 @@ TEST(VisualizeSvgTest, SaysWhereARankStandsAndHatchesTerms) {
   EXPECT_THAT(DrawSvg("a=4", {5}, "[a]"), HasSubstr(">nothing<"));
   EXPECT_THAT(ErrorOf([] { DrawSvg("a=2,b=2,c=2,d=2", {4}, "[a]"); }),
               HasSubstr("has 4 axes; a picture shows at most 3"));
+}
+
+TEST(VisualizeSvgTest, ASliceIsLabelledByItsPlaceInTheMesh) {
+  const DeviceMesh mesh = DeviceMesh::Parse("pp=2,dp=2,tp=3");
+  for (const char* axis : {"pp", "dp", "tp"}) {
+    const DeviceMesh slice = mesh.Slice({{axis, 1}});
+    const std::string svg = VisualizeSvg({DType::kF32, {4, 4}}, Layout::Parse("[-, -]", slice), slice);
+    EXPECT_THAT(svg, HasSubstr(absl::StrCat(">", axis, "=1<")));
+    EXPECT_THAT(svg, Not(HasSubstr(absl::StrCat(">", axis, "=0<"))));
+    EXPECT_EQ(Panel(svg, 0).size(), 0u);  // rank 0 is in none of them
+  }
 }
 
 }  // namespace
