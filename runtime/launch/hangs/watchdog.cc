@@ -39,6 +39,8 @@ std::optional<RankStatus> ParseAnswer(const std::optional<std::string>& text, in
 Watchdog::Watchdog(int world_size, Store* store, WatchdogOptions options)
     : world_size_(world_size), store_(store), options_(std::move(options)) {
   if (!options_.tell) options_.tell = TellStderr;
+  // What is told doubles from there: 0 would stay 0.
+  options_.tell_after = std::max({options_.tell_after, options_.interval, std::chrono::milliseconds(1)});
   thread_ = std::thread([this] { Loop(); });
 }
 

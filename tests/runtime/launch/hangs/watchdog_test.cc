@@ -112,6 +112,26 @@ TEST(WatchdogTest, ASlowRankIsNamedAndTheRunGoesOn) {
   EXPECT_NE(lines[0].find(" ago) while rank 0 waits in barrier() #1 on axis dp"), std::string::npos);
 }
 
+// As soon as it is late, and then each time the wait has doubled; not for ever in one round.
+TEST(WatchdogTest, WhatIsToldAtOnceIsToldAgainWhenTheWaitHasDoubled) {
+  for (const milliseconds tell_after : {milliseconds(0), milliseconds(-5)}) {
+    Told told;
+    const auto begin = std::chrono::steady_clock::now();
+    RunRanks(2,
+             [&](World& world) {
+               while (world.rank() == 1 && told.lines().size() < 3)
+                 std::this_thread::sleep_for(milliseconds(5));
+               BarrierOf(world, "dp", {0, 1});
+             },
+             {.watchdog = told.Options(tell_after)});
+    const auto lasted = std::chrono::steady_clock::now() - begin;
+    const size_t num_told = told.lines().size();
+    ASSERT_GE(num_told, 3u);
+    // At 60 ms or later, since it must be late, and then at 80, 160, 320 ms and so on.
+    EXPECT_LE(milliseconds(20) * (int64_t{1} << num_told), lasted);
+  }
+}
+
 // Unless a busy machine holds a call up for as long as what is told.
 TEST(WatchdogTest, NothingIsToldOfARunThatMoves) {
   Told told;
