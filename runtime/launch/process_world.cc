@@ -117,6 +117,7 @@ void ProcessWorld::PeerIsGone(int gone, const std::string& how) {
 
 void ProcessWorld::WriteFlightRecord() noexcept {
   if (environment_.flight_dir.empty()) return;
+  const std::lock_guard<std::mutex> lock(flight_mutex_);
   try {
     WriteFlight(environment_.flight_dir, rank(), size(), flight_recorder(),
                 {.run_id = environment_.run_id,

@@ -59,6 +59,8 @@ class ProcessWorld final : public World {
   const std::unique_ptr<JobStore> store_;
   WorldStore users_store_;  // a part of it
   const std::unique_ptr<ProcessGroups> groups_;
+  // One record at a time: the rank's thread writes it, and the peer watch.
+  std::mutex flight_mutex_;
   std::mutex beside_mutex_;
   std::unique_ptr<ProcessGroups> gloo_beside_;  // other groups; null until some are asked for
   std::string abort_reason_;                    // of them, once all have been aborted

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
+#include "runtime/base/random_id.h"
 
 namespace weft {
 namespace {
@@ -180,10 +181,15 @@ void WriteFlight(const std::string& folder, int rank, int world_size, const Flig
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string path = absl::StrCat(folder, "/flight_rank_", rank, ".json");
-  std::ofstream file(path);
+  // Whole at once: another thread may write it too, and a signal may end the process meanwhile.
+  const std::string draft = absl::StrCat(path, ".", RandomId().substr(0, 16));
+  std::ofstream file(draft);
   file << FlightToJson(rank, world_size, recorder, life) << "\n";
   file.close();
-  WEFT_REQUIRE(file.good(), "flight record: cannot write ", path);
+  if (file.good()) std::filesystem::rename(draft, path, error);
+  if (file.good() && !error) return;
+  std::filesystem::remove(draft, error);
+  ThrowInvalidArgument("flight record: cannot write ", path);
 }
 
 std::string FlightReport(const std::vector<std::string>& records) {

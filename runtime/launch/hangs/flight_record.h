@@ -31,7 +31,7 @@ struct FlightLife {
 std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorder,
                          const FlightLife& life = {});
 
-// Writes it to `folder`/flight_rank_<rank>.json, making the folder if need be.
+// Writes it to `folder`/flight_rank_<rank>.json, making the folder if need be. The file is whole at any time.
 // Errors: InvalidArgument that names the path if it cannot be written.
 void WriteFlight(const std::string& folder, int rank, int world_size, const FlightRecorder& recorder,
                  const FlightLife& life = {});

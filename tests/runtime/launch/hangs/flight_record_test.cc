@@ -1,8 +1,13 @@
 #include "runtime/launch/hangs/flight_record.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -124,6 +129,38 @@ TEST(FlightRecordTest, WritesAFileARank) {
               WriteFlight("/proc/none", 3, 4, recorder);
             }).find("flight record: cannot write /proc/none/flight_rank_3.json"),
             std::string::npos);
+}
+
+// As a rank that fails while its watch hears of a peer that has.
+TEST(FlightRecordTest, TheFileIsWholeWhoeverWritesIt) {
+  const std::string folder = testing::TempDir() + "/flight_of_two";
+  std::filesystem::remove_all(folder);
+  const auto record = [](int num_entries) {
+    auto recorder = std::make_unique<FlightRecorder>();
+    FlightRecorder::OpenedGroup* const dp = recorder->OpenGroup("dp", {0, 1});
+    for (int i = 1; i <= num_entries; ++i) recorder->Issue(dp, Entry(CollectiveKind::kAllReduce, i, 8));
+    return recorder;
+  };
+  const std::unique_ptr<FlightRecorder> recorders[] = {record(3), record(900)};
+  WriteFlight(folder, 0, 2, *recorders[0]);
+  std::atomic<int> num_writing = 2;
+  std::vector<std::thread> writers;
+  for (const auto& recorder : recorders) {
+    writers.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) WriteFlight(folder, 0, 2, *recorder);
+      --num_writing;
+    });
+  }
+  int num_broken = 0;
+  do {
+    std::ifstream file(folder + "/flight_rank_0.json");
+    const nlohmann::json read = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (read.is_discarded() || (read["entries"].size() != 3 && read["entries"].size() != 900)) ++num_broken;
+  } while (num_writing > 0);
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(num_broken, 0);
+  const std::filesystem::directory_iterator files(folder);
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "drafts are left";
 }
 
 TEST(FlightRecordTest, BadRecordsAreNamed) {
