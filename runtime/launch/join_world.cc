@@ -178,6 +178,9 @@ std::unique_ptr<World> JoinWorld(const WorldPlace& given, const WorldOptions& op
   if (const auto host = variables.find("WEFT_GLOO_HOST"); host != variables.end()) {
     environment.gloo_host = host->second;
   }
+  if (const auto folder = variables.find("WEFT_FLIGHT_DIR"); folder != variables.end()) {
+    environment.flight_dir = folder->second;
+  }
   auto job = std::make_unique<JobStore>(std::move(opened.server), std::move(opened.client), prefix);
   return std::make_unique<ProcessWorld>(environment, options, nullptr, std::move(job));
 }

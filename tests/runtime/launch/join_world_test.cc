@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <thread>
@@ -130,11 +131,18 @@ TEST_P(PlaceTest, ATimeoutMayBeForEver) {
 
 TEST_P(PlaceTest, MadeAnewAfterAFailure) {
   Processes processes;
-  for (const char* const rank : {"0", "1"}) processes.Start({kProgram, "again", address_, rank}, {});
+  for (const char* const rank : {"0", "1"}) {
+    processes.Start({kProgram, "again", address_, rank}, {{"WEFT_FLIGHT_DIR", folder_}});
+  }
   const std::vector<ProcessEnd> ends = processes.Wait(seconds(60));
   EXPECT_EQ(ends[1].out, "rank 1 of 2: 3\nthe disk is full\nrank 1 of 2: 3\n") << ends[1].err;
   EXPECT_EQ(ends[0].exit_code, 0) << ends[0].err;
   EXPECT_THAT(ends[0].out, AllOf(HasSubstr("rank 1 failed: "), HasSubstr("\nrank 0 of 2: 3\n")));
+  for (const int rank : {0, 1}) {  // of the world that failed
+    std::ifstream file(absl::StrCat(folder_, "/flight_rank_", rank, ".json"));
+    const std::string record((std::istreambuf_iterator<char>(file)), {});
+    EXPECT_THAT(record, HasSubstr("\"run_id\": \"weft.world.0\"")) << rank;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, PlaceTest, testing::Values("tcp", "file"));
