@@ -88,7 +88,18 @@ int TasksOnNode(const std::string& text, int node) {
   return 1;
 }
 
+// Whether srun has started this rank: by its PMI-2, beside its own variables it sets MPICH's. In a step of Slurm an mpiexec
+// may have started ranks of its own, with other numbers than the step's tasks.
+bool IsSlurmTask(const Variables& variables, const Names& names) {
+  if (names.launcher == std::string("srun")) return true;
+  return names.launcher == std::string("mpiexec") && Has(variables, "SLURM_STEP_ID") &&
+         Text(variables, "SLURM_PROCID") == Text(variables, names.rank) &&
+         Text(variables, "SLURM_NTASKS") == Text(variables, names.world_size);
+}
+
 void ReadSlurm(const Variables& variables, LaunchEnvironment* environment) {
+  environment->launcher = "srun";
+  environment->local_rank = Number(variables, "SLURM_LOCALID", 0, kLargest, environment->local_rank);
   const std::string tasks = Text(variables, "SLURM_STEP_TASKS_PER_NODE");
   if (!tasks.empty()) {
     environment->local_world_size = TasksOnNode(tasks, Number(variables, "SLURM_NODEID", 0, kLargest, 0));
@@ -143,7 +154,7 @@ std::optional<LaunchEnvironment> ParseLaunchEnvironment(const Variables& variabl
       std::chrono::milliseconds(Number(variables, "WEFT_SUSPICION_MS", 10, kLargest, /*otherwise=*/5'000));
   environment.gloo_host = Text(variables, "WEFT_GLOO_HOST");
   environment.flight_dir = Text(variables, "WEFT_FLIGHT_DIR");
-  if (names->launcher == std::string("srun")) ReadSlurm(variables, &environment);
+  if (IsSlurmTask(variables, *names)) ReadSlurm(variables, &environment);
   WEFT_REQUIRE(
       environment.local_rank < environment.local_world_size || !Has(variables, names->local_world_size),
       "environment: ", names->local_rank, " is ", environment.local_rank, ", but ", names->local_world_size,

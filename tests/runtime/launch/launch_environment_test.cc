@@ -1,5 +1,7 @@
 #include "runtime/launch/launch_environment.h"
 
+#include <optional>
+
 #include "gtest/gtest.h"
 #include "tests/message_of.h"
 
@@ -126,6 +128,43 @@ TEST(LaunchEnvironmentTest, Slurm) {
   EXPECT_EQ(environment.master_port, 20000 + 3456);
   EXPECT_EQ(environment.run_id, "slurm.123456.3");
   EXPECT_FALSE(environment.uses_mpi);
+}
+
+// `srun --mpi=pmi2`: MPICH's variables beside Slurm's.
+TEST(LaunchEnvironmentTest, SlurmWithThePmiOfMpich) {
+  Variables variables = {{"PMI_RANK", "5"},
+                         {"PMI_SIZE", "6"},
+                         {"SLURM_PROCID", "5"},
+                         {"SLURM_NTASKS", "6"},
+                         {"SLURM_LOCALID", "2"},
+                         {"SLURM_NODEID", "1"},
+                         {"SLURM_STEP_ID", "0"},
+                         {"SLURM_JOB_ID", "70042"},
+                         {"SLURM_STEP_NODELIST", "gpu[3-4]"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "3(x2)"}};
+  const LaunchEnvironment expected = {.launcher = "srun",
+                                      .rank = 5,
+                                      .world_size = 6,
+                                      .local_rank = 2,
+                                      .local_world_size = 3,
+                                      .master_addr = "gpu3",
+                                      .master_port = 20042,
+                                      .token = "",
+                                      .tls = std::nullopt,
+                                      .run_id = "slurm.70042.0",
+                                      .uses_mpi = true,
+                                      .gloo_host = "",
+                                      .flight_dir = ""};
+  EXPECT_EQ(Parse(variables), expected);
+  // An mpiexec in an allocation starts its proxies as a step, one per node, and they the ranks.
+  variables["SLURM_PROCID"] = "1";
+  variables["SLURM_NTASKS"] = "2";
+  variables["SLURM_LOCALID"] = "0";
+  variables["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)";
+  EXPECT_EQ(Parse(variables).launcher, "mpiexec");
+  EXPECT_EQ(Parse(variables).master_addr, "");
+  EXPECT_EQ(Parse(variables).local_rank, 0);
+  EXPECT_EQ(Parse(variables).local_world_size, 1);
 }
 
 TEST(LaunchEnvironmentTest, FirstHosts) {
