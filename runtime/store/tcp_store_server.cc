@@ -43,11 +43,12 @@ std::string ReasonNotToListen(const std::string& host, int port) {
   std::string reason;
   const int descriptor = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
   const int yes = 1;
-  setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (bind(descriptor, found->ai_addr, found->ai_addrlen) != 0 || listen(descriptor, 1) != 0) {
+  if (descriptor >= 0) setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (descriptor < 0 || bind(descriptor, found->ai_addr, found->ai_addrlen) != 0 ||
+      listen(descriptor, 1) != 0) {
     reason = std::strerror(errno);
   }
-  close(descriptor);
+  if (descriptor >= 0) close(descriptor);
   freeaddrinfo(found);
   return reason;
 }

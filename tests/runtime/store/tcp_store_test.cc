@@ -2,6 +2,8 @@
 
 #include "runtime/store/tcp_store.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
 #include <fstream>
 #include <thread>
@@ -115,6 +117,18 @@ TEST(TcpStoreTest, AServerThatCannotListenSaysWhy) {
             "a store's port is 0 to 65535, got 70000");
   EXPECT_EQ(InvalidArgumentMessage([&] { TcpStoreServer({.max_bytes = 0}); }),
             "a store's max_bytes is at least 1, got 0");
+}
+
+TEST(TcpStoreTest, AServerWithoutADescriptorSaysSo) {
+  const TcpStoreServer first;  // gRPC has what it needs
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string message = MessageOf([] { TcpStoreServer(); });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(message, "the store cannot listen at 127.0.0.1:0: Too many open files");
 }
 
 TEST(TcpStoreTest, AnAddressWithoutAServerIsAnErrorInTime) {
