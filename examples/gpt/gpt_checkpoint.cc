@@ -97,6 +97,12 @@ bool IsUtf8(absl::string_view text) {
   return true;
 }
 
+// What was said of the run: a context of 0, which a file of --print_config names as well, is what the checkpoint has.
+ParsedFlags WithoutDefaultContext(ParsedFlags parsed) {
+  if (Flag("context").CurrentValue() == "0") parsed.given.erase("context");
+  return parsed;
+}
+
 // Before checkpoints had a format of flags, --min_lr had a default of 0.0001, which was taken as not given.
 void ReadOlderFlags(SafetensorsMetadata& flags) {
   const auto floor = flags.find("min_lr");
@@ -174,7 +180,7 @@ SafetensorsMetadata ResumableFlags(bool scales_loss) {
 }
 
 void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
-  RestoreFlags(FlagsFor(saved, parsed, scales_loss), parsed,
+  RestoreFlags(FlagsFor(saved, parsed, scales_loss), WithoutDefaultContext(parsed),
                {std::begin(kModelFlags), std::end(kModelFlags)});
   if (Flag("batch_policy").CurrentValue() != "keep") ScaleRates(saved, parsed, scales_loss);
 }
@@ -182,7 +188,7 @@ void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, 
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
   std::vector<std::string> fixed(std::begin(kModelFlags), std::end(kModelFlags));
   fixed.insert(fixed.end(), {"seed", "val_fraction", "shuffle"});
-  RestoreFlags(FlagsFor(saved, parsed, scales_loss), parsed, fixed);
+  RestoreFlags(FlagsFor(saved, parsed, scales_loss), WithoutDefaultContext(parsed), fixed);
   ScaleRates(saved, parsed, scales_loss);
 }
 

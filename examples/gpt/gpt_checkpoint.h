@@ -51,7 +51,7 @@ SafetensorsMetadata ResumableFlags(bool scales_loss);
 // scales its loss; another takes over nothing of a scale.
 // Errors: InvalidArgument for a flag that shapes the model and was given another value: what was saved wins. Of a folder
 //         also for the seed, the share of text for validation and, under --batch_policy=keep, the batch; of a file another
-//         batch is taken then, and the rates stay.
+//         batch is taken then, and the rates stay. --context=0 is no other value.
 void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
 

@@ -91,6 +91,24 @@ TEST(GptCheckpointTest, ABatchPolicyHoldsForAFile) {
   EXPECT_DOUBLE_EQ(rates(none, {"--batch=24"}).floor, 6e-5);
 }
 
+// A file of --print_config gives every flag, a context of 0 among them; the checkpoint has the number that it stood for.
+TEST(GptCheckpointTest, AContextOf0IsThatOfTheCheckpoint) {
+  SafetensorsMetadata flags = Saved({});
+  flags["context"] = "64";
+  for (const Restore restore : {&RestoreGptRun, &RestoreGptFlags}) {
+    const auto context = [&](const Arguments& arguments) {
+      const absl::FlagSaver saver;
+      restore(InfoOf(flags), Parse(arguments), /*scales_loss=*/false);
+      return GptRunFromFlags(/*tokenizer_vocabulary=*/256).model.context;
+    };
+    EXPECT_EQ(context({}), 64);
+    EXPECT_EQ(context({"--context=64"}), 64);
+    EXPECT_EQ(context({"--context=0"}), 64);
+    EXPECT_EQ(InvalidArgumentMessage([&] { context({"--context=32"}); }),
+              "--context=32: the checkpoint to resume from was made with '64'; leave the flag out");
+  }
+}
+
 // Before --min_lr had -1 for a floor that follows the rate, its default of 0.0001 said so.
 TEST(GptCheckpointTest, TheFloorOfAnOlderCheckpointIsReadAsItWas) {
   GptCheckpointInfo info = InfoOf(Saved({"--lr=6e-4"}));

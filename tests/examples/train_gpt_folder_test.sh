@@ -37,6 +37,14 @@ diff <(losses straight.json) <(losses saved.json) > /dev/null || fail "saving ch
 "$train" --checkpoint_dir=runs/a "${quiet[@]}" --mesh=dp=2 > again.json 2> err || fail "again: $(tail -1 err)"
 [[ ! -s again.json ]] || fail "a run that is over trains on: $(cat again.json)"
 
+# --- A run that a file of --print_config began, which names every flag, goes on from its folder and from its file.
+"$train" "${quiet[@]}" --data=text.txt --layers=1 --heads=1 --dim=8 --batch=2 --mesh= --steps=2 --print_config > run.json || fail "--print_config"
+for begins in --checkpoint_dir=printed --save=printed.safetensors; do
+  "$train" --config=run.json $begins > half.json 2> err || fail "$begins, by a file: $(tail -1 err)"
+  "$train" --config=run.json --steps=3 "${begins/--save/--resume}" > more.json 2> err || fail "$begins, resumed by a file: $(tail -1 err)"
+  [[ $(losses more.json | cut -d' ' -f1) == 3 ]] || fail "$begins, resumed by a file: $(cat more.json)"
+done
+
 # --- It goes on by itself: to the bit on the same mesh; within rounding on others, with other plans and stages; as processes.
 cut_off() { rm -rf cut; "$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2,tp=2 --steps=6 --checkpoint_dir=cut > cut.json 2> err || fail "cut: $(tail -1 err)"; }
 cut_off
