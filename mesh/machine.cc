@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
+#include "runtime/base/repeated_key.h"
 
 namespace weft {
 namespace {
@@ -67,8 +68,11 @@ std::string Machine::ToJson() const {
 }
 
 Machine Machine::FromJson(absl::string_view json) {
-  const Json document = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  RepeatedKey repeated;
+  const Json document =
+      Json::parse(json.begin(), json.end(), repeated.Callback(), /*allow_exceptions=*/false);
   WEFT_REQUIRE(!document.is_discarded(), "machine: not valid JSON");
+  WEFT_REQUIRE(!repeated.key(), "machine: key \"", *repeated.key(), "\" is given twice");
   WEFT_REQUIRE(document.is_object(), "machine: expected an object, got ", document.type_name());
   Machine machine;
   for (const auto& [key, value] : document.items()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
+#include "runtime/base/repeated_key.h"
 
 namespace weft {
 namespace {
@@ -195,10 +196,13 @@ std::string Plan::ToJson() const {
 }
 
 Plan Plan::FromJson(absl::string_view json) {
-  const Json document = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  RepeatedKey repeated;
+  const Json document =
+      Json::parse(json.begin(), json.end(), repeated.Callback(), /*allow_exceptions=*/false);
   WEFT_REQUIRE(!document.is_discarded(),
                "plan: not valid JSON: expected an object with an array \"entries\", got '", Beginning(json),
                "'");
+  WEFT_REQUIRE(!repeated.key(), "plan: key \"", *repeated.key(), "\" is given twice");
   WEFT_REQUIRE(document.is_object() && document.contains("entries") && document["entries"].is_array(),
                "plan: expected an object with an array \"entries\", got ", Beginning(document.dump()));
   for (const auto& [key, value] : document.items()) {

@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 #include "runtime/base/flag_values.h"
+#include "runtime/base/repeated_key.h"
 #include "runtime/base/whole_file.h"
 
 namespace weft {
@@ -36,26 +37,17 @@ std::string ReadFile(const std::string& path) {
   return text;
 }
 
-// An object whose keys are all different: JSON's readers take the last of several, silently.
+// An object whose keys are all different.
 Json Parse(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> keys;
-  std::string twice;
-  const auto note = [&](int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      twice = parsed.get<std::string>();
-    }
-    return true;
-  };
+  RepeatedKey repeated;
   Json object;
   try {
-    object = Json::parse(text, note);
+    object = Json::parse(text, repeated.Callback());
   } catch (const Json::exception& error) {
     ThrowInvalidArgument("--config=", path, ": no JSON: ", error.what());
   }
   WEFT_REQUIRE(object.is_object(), "--config=", path, ": expected an object, got ", object.type_name());
-  WEFT_REQUIRE(twice.empty(), "--config=", path, ": key \"", twice, "\" is given twice");
+  WEFT_REQUIRE(!repeated.key(), "--config=", path, ": key \"", *repeated.key(), "\" is given twice");
   return object;
 }
 

@@ -56,6 +56,9 @@ TEST(MachineTest, Misuse) {
             "machine, key \"other_axes.beta\": expected a number, got true");
   EXPECT_EQ(read(R"({"axes": {"dp": {"alpha": -1}}})"),
             "machine: axes.dp.alpha is -1, expected seconds of at least 0");
+  EXPECT_EQ(read(R"({"flops": 1, "flops": 2})"), "machine: key \"flops\" is given twice");
+  EXPECT_EQ(read(R"({"axes": {"dp": {}, "dp": {"alpha": 1}}})"), "machine: key \"dp\" is given twice");
+  EXPECT_EQ(read(R"({"axes": {"dp": {"alpha": 1, "alpha": 1}}})"), "machine: key \"alpha\" is given twice");
   EXPECT_EQ(read(R"({"flops": 0})"), "machine: flops is 0, expected a number above 0");
   const Machine endless = {.bytes_per_second = std::numeric_limits<double>::infinity()};
   EXPECT_EQ(InvalidArgumentMessage([&] { endless.Check(); }),

@@ -83,6 +83,13 @@ TEST(PlanTest, BadJsonIsNamed) {
   EXPECT_EQ(message("[]"), "plan: expected an object with an array \"entries\", got []");
   EXPECT_EQ(message(R"json({"entries": {}})json"),
             "plan: expected an object with an array \"entries\", got {\"entries\":{}}");
+  // Readers of JSON would take the last.
+  EXPECT_EQ(message(R"json({"entries": [{"path": "", "style": "Ignore"}], "entries": []})json"),
+            "plan: key \"entries\" is given twice");
+  EXPECT_EQ(message(R"json({"entries": [{"path": "a", "style": "Ignore", "path": "b"}]})json"),
+            "plan: key \"path\" is given twice");
+  EXPECT_EQ(message(R"json({"entries": [], "scheduler": {"prefetch": 1, "prefetch": 2}})json"),
+            "plan: key \"prefetch\" is given twice");
 }
 
 TEST(PlanTest, BadEntriesAreNamed) {
