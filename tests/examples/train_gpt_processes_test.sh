@@ -1,10 +1,11 @@
 #!/bin/bash
 # train_gpt as processes: under weft_run and under mpirun it trains as it does on threads, to the bit; a checkpoint goes
 # from the one to the other; what does not fit is an error; a rank that dies ends the job, or starts it again.
-# Arguments: train_gpt, weft_run.
+# Arguments: train_gpt, weft_run, README.md.
 set -u
 train=$PWD/$1
 weft_run=$PWD/$2
+readme=$PWD/$3
 dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/train_gpt.XXXXXX")
 cd "$dir" || exit 1
 failures=0
@@ -70,6 +71,13 @@ on_mpi=(env "OMPI_MCA_btl_vader_backing_directory=$TMPDIR" timeout 100 mpirun --
 losses threads.json | head -6 > first_six.txt
 [[ $(losses mpi.json | wc -l) == 6 ]] || fail "mpirun: expected 6 steps: $(cat mpi.json)"
 diff first_six.txt <(losses mpi.json) > /dev/null || fail "mpirun differs: $(diff first_six.txt <(losses mpi.json))"
+# As the README has it; root may run the test, too.
+read -ra printed <<< "$(grep '^    mpirun ' "$readme")"
+[[ ${printed[0]} == mpirun && " ${printed[*]} " == *" bazel-bin/examples/train_gpt "* ]] || fail "the README runs no mpirun: ${printed[*]}"
+printed=("${printed[@]/#bazel-bin\/examples\/train_gpt/$train}")
+env "OMPI_MCA_btl_vader_backing_directory=$TMPDIR" timeout 100 mpirun --allow-run-as-root "${printed[@]:1}" "${anywhere[@]}" --steps=6 --eval_every=0 \
+  > printed.json 2> printed.err || fail "the README's ${printed[*]}: $(tail -5 printed.err)"
+diff first_six.txt <(losses printed.json) > /dev/null || fail "the README's mpirun differs: $(diff first_six.txt <(losses printed.json))"
 
 # --- Bucket sizes, units gathered ahead and overlap change no bit, whatever moves the bytes.
 "$train" "${small[@]}" --plan=ddp --steps=4 --eval_every=0 > ddp_threads.json 2> ddp.err || fail "ddp: $(tail -1 ddp.err)"
