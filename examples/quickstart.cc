@@ -18,11 +18,13 @@ int main() {
   const weft::Plan plan = {
       {"up", weft::ColumnParallel("tp")}, {"down", weft::RowParallel("tp")}, {"", weft::FullyShard("dp")}};
 
-  weft::RunRanks(4, [&](weft::World& world) {  // four threads; this runs on each
+  const auto num_ranks = static_cast<int>(mesh.num_ranks());
+  weft::RunRanks(num_ranks, [&](weft::World& world) {  // four threads; this runs on each
     Net net;
     const auto context = weft::Parallelize(net, world, mesh, plan);
     weft::AdamW optimizer(net.AllParameters(), {});
-    const auto x = weft::RandomNormal(context, weft::DType::kF32, {64, 16}, weft::Layout(2, 2), "x");
+    const weft::Layout whole(/*ndim=*/2, mesh.num_axes());  // on every rank
+    const auto x = weft::RandomNormal(context, weft::DType::kF32, {64, 16}, whole, "x");
     for (int step = 1; step <= 100; ++step) {
       const auto loss = weft::Mean(weft::Square(net(x) - weft::Sum(x, {1}, /*keep_dims=*/true)));
       weft::Backward(loss);
