@@ -4,7 +4,8 @@
   - a path in backticks that begins with a folder of the tree, of the page's own folder or of one above exists: as it is, or as
     the name of a source without its ending (`mesh/layout`);
   - a source or a page in backticks that is named without a folder (`layout.h`) exists in some folder;
-  - a Bazel label, in backticks or in a block of code, has a BUILD file in its folder.
+  - a Bazel label, in backticks or in a block of code, has a BUILD file in its folder;
+  - a --gtest_filter='*NAME*' beside a label selects a test of that label's source.
 
 Not paths: what has a blank, a `*` or a `<name>` in it; what a benchmark calls a figure of its own; in CHANGELOG.md what was
 there once. Links into the network are not followed. Prints file:line of each break. First it shows on a planted tree that it can.
@@ -27,6 +28,7 @@ _ANCHOR = re.compile(r"<a\s+(?:id|name)=\"([^\"]+)\"")
 _PATH = re.compile(r"(?:\./)?[\w.-]+(?:/[\w.-]+)*/?")
 _BARE = re.compile(r"[\w-]+\.(?:h|cc|cu|cuh|md|py|sh)")
 _LABEL = re.compile(r"(?<![\w/:@.])//([\w-]+(?:/[\w-]+)*)(/\.\.\.|:|(?=\s)|$)")
+_FILTER = re.compile(r"//([\w/-]+):(\w+).*--gtest_filter='?\*?(\w+)\*")
 _FIGURE = re.compile(r"\"([\w]+/[\w]+)\"")
 
 
@@ -154,6 +156,10 @@ def breaks(root):
             for package, end in _LABEL.findall(text):
                 if package not in tree.folders if end == "/..." else f"{package}/BUILD" not in tree.files:
                     found.append((path, line, f"//{package} is no package"))
+            for package, name, word in _FILTER.findall(text):
+                source = f"{package}/{name}.cc"
+                if source in tree.files and not re.search(rf"^TEST\w*\([^)]*{word}", tree.text(source), re.MULTILINE):
+                    found.append((path, line, f"no test of {source} has '{word}' in its name"))
     return len(pages), [f"{path}:{line}: {problem}" for path, line, problem in sorted(found)]
 
 
@@ -170,6 +176,7 @@ run([](weft::World& world) {});  // mesh/none.h
 ```
 
     bazel test //mesh:any //mesh/... //...
+    bazel test //mesh:layout_test --test_arg=--gtest_filter='*Text*'
 """,
     "setup.sh": "",
     "CHANGELOG.md": "`mesh/old.h` is gone\n",
@@ -178,7 +185,7 @@ run([](weft::World& world) {});  // mesh/none.h
     "docs/picture.svg": "",
     "mesh/BUILD": "",
     "mesh/layout.h": "",
-    "mesh/layout_test.cc": "",
+    "mesh/layout_test.cc": "TEST(LayoutTest, TextForm) {\n  Uneven();\n",
     "mesh/search/README.md": "`search/x.cc`, `x.cc`, `layout.h`, `mesh/search/x.cc`\n",
     "mesh/search/x.cc": "",
     "benchmarks/scale.cc": 'flat("mesh/bind", BindMicroseconds)\n',
@@ -195,6 +202,7 @@ BROKEN = {
 [2]: ../mesh/layout.cc
 ```
 bazel test //docs/nowhere:x
+bazel test //mesh:layout_test --test_arg=--gtest_filter='*Uneven*'
 ```
 """,
     "mesh/search/README.md": "`search/z.cc`, `gone.h`\n",
@@ -212,6 +220,7 @@ docs/broken.md:5: `mesh/none.h` is not there
 docs/broken.md:5: `mesh/search/y` is not there
 docs/broken.md:7: the link ../mesh/layout.cc leads to no file
 docs/broken.md:9: //docs/nowhere is no package
+docs/broken.md:10: no test of mesh/layout_test.cc has 'Uneven' in its name
 mesh/search/README.md:1: `gone.h` is not there
 mesh/search/README.md:1: `search/z.cc` is not there""".split("\n")
 
