@@ -125,7 +125,8 @@ void CheckRanks(const World& world, const DeviceMesh& mesh) {
 // Slices alone may be bound by ranks that are not in them.
 void CheckMember(const World& world, const DeviceMesh& mesh) {
   CheckRanks(world, mesh);
-  if (!mesh.IsSlice()) mesh.CoordinateOf(world.rank());
+  WEFT_REQUIRE(mesh.IsSlice() || mesh.Contains(world.rank()), "rank ", world.rank(), " is not in mesh (",
+               mesh.ToString(), ") of ", mesh.num_ranks(), " ranks; the world has ", world.size());
 }
 
 // The module path that the rank is in: an error for lack of memory says by it who holds the memory. The

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/env.h"
@@ -15,6 +16,12 @@
 namespace weft {
 namespace {
 
+// Who has started the ranks, for messages.
+std::string NameOf(const LaunchEnvironment& environment) {
+  return environment.launcher == "RANK" ? "weft_run, torchrun or whatever else has set RANK"
+                                        : environment.launcher;
+}
+
 // The environment, if this process is one rank of a job.
 std::optional<LaunchEnvironment> ProcessEnvironment(Backend backend) {
   std::optional<LaunchEnvironment> environment = ParseLaunchEnvironment(LauncherVariables());
@@ -24,7 +31,7 @@ std::optional<LaunchEnvironment> ProcessEnvironment(Backend backend) {
       return environment;
     case Backend::kLocal:
       WEFT_REQUIRE(!environment.has_value() || environment->world_size == 1,
-                   "--backend=local, but a launcher (", environment->launcher, ") has started this as rank ",
+                   "--backend=local, but a launcher (", NameOf(*environment), ") has started this as rank ",
                    environment->rank, " of ", environment->world_size,
                    ": each of them would run all ranks; use --backend=auto, or start it once");
       return std::nullopt;
@@ -85,9 +92,9 @@ void RunAnyWorld(int num_ranks, bool allow_spares, const std::function<void(Worl
   const std::optional<LaunchEnvironment> environment = ProcessEnvironment(options.backend);
   if (!environment.has_value()) return RunRanks(num_ranks, body, options);
   const bool has_spares = allow_spares && environment->world_size > num_ranks;
-  WEFT_REQUIRE(environment->world_size == num_ranks || has_spares, "the launcher (", environment->launcher,
+  WEFT_REQUIRE(environment->world_size == num_ranks || has_spares, "the launcher (", NameOf(*environment),
                ") has started ", environment->world_size, " processes, but the mesh has ", num_ranks,
-               " ranks: one process a rank is needed");
+               " ranks: start one process per rank, ", num_ranks, ", or change the mesh (--mesh)");
   const std::unique_ptr<ProcessWorld> world = MakeProcessWorld(environment, options);
   try {
     RunWithSpares(num_ranks, body, *world);

@@ -239,7 +239,8 @@ TEST(MeshTransferGradientTest, AbsentTensorsSayWhatTheyAre) {
     EXPECT_EQ(
         ErrorOf([&] { x.Redistribute(Layout(1, 1)); }),
         "Redistribute: the tensor is absent, on mesh (p=1): expected one that this rank has a piece of");
-    EXPECT_EQ(ErrorOf([&] { Bind(whole, part->mesh()); }), "rank 1 is not in mesh (p=1) of 1 ranks");
+    EXPECT_EQ(ErrorOf([&] { Bind(whole, part->mesh()); }),
+              "rank 1 is not in mesh (p=1) of 1 ranks; the world has 2");
     EXPECT_EQ(ErrorOf([&] { part->Group({0}); }),
               "rank 1 is not in mesh (p=1): it holds nothing there and cannot compute on it");
   });

@@ -126,8 +126,8 @@ expect_error() {
   "$@" > bad.out 2> bad.err && fail "$*: expected an error"
   grep -qF -- "$expected" bad.err || fail "$*: expected '$expected', got: $(cat bad.err)"
 }
-expect_error "has started 2 processes, but the mesh has 4 ranks" "$weft_run" --nproc-per-node=2 "$train" "${small[@]}"
-expect_error "--backend=local, but a launcher (RANK) has started this as rank" \
+expect_error "has started 2 processes, but the mesh has 4 ranks: start one process per rank, 4, or change the mesh (--mesh)" "$weft_run" --nproc-per-node=2 "$train" "${small[@]}"
+expect_error "--backend=local, but a launcher (weft_run, torchrun or whatever else has set RANK) has started this as rank" \
   "$weft_run" --nproc-per-node=4 "$train" "${small[@]}" --backend=local
 expect_error "--backend=gloo, but no launcher has started this" "$train" "${small[@]}" --backend=gloo
 

@@ -263,8 +263,8 @@ TEST(ProcessWorldTest, AWorldOfAnotherSizeIsRefused) {
   const ProcessEnd end = processes.Wait(seconds(60))[0];
   EXPECT_EQ(
       end.err,
-      "error: the launcher (RANK) has started 4 processes, but the mesh has 3 ranks: one process a rank is "
-      "needed\n");
+      "error: the launcher (weft_run, torchrun or whatever else has set RANK) has started 4 processes, but "
+      "the mesh has 3 ranks: start one process per rank, 3, or change the mesh (--mesh)\n");
 }
 
 }  // namespace
