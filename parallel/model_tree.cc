@@ -1,14 +1,32 @@
 #include "parallel/model_tree.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "dtensor/nn/module_type.h"
 #include "runtime/base/nearest.h"
 
 namespace weft {
+namespace {
+
+// How far a text is from a path, or from as many of its components in a row as the text has. Doubled, so that of equals a
+// whole path comes first.
+int64_t Distance(absl::string_view text, absl::string_view path) {
+  const std::vector<std::string> words = absl::StrSplit(path, '.');
+  const int64_t count = std::count(text.begin(), text.end(), '.') + 1;
+  int64_t least = 2 * EditDistance(text, path);
+  for (auto first = words.begin(); words.end() - first >= count; ++first) {
+    least = std::min(least, 2 * EditDistance(text, absl::StrJoin(first, first + count, ".")) + 1);
+  }
+  return least;
+}
+
+}  // namespace
 
 ModelTree::ModelTree(Module& model) : module_tree_({}), parameter_tree_({}) {
   Append(&model, /*parent=*/-1);
@@ -75,9 +93,18 @@ std::vector<int> ModelTree::ParametersBelow(const Matches& matches) const {
 }
 
 std::string ModelTree::NearestPath(absl::string_view text) const {
-  std::vector<std::string> paths = module_paths_;
-  paths.insert(paths.end(), parameter_paths_.begin(), parameter_paths_.end());
-  return NearestName(text, paths);
+  std::string nearest;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const std::vector<std::string>* paths : {&module_paths_, &parameter_paths_}) {
+    for (const std::string& path : *paths) {
+      if (path.empty()) continue;  // "" is near every short text, and never meant
+      const int64_t distance = Distance(text, path);
+      if (distance >= least) continue;
+      least = distance;
+      nearest = path;
+    }
+  }
+  return nearest;
 }
 
 }  // namespace weft

@@ -43,7 +43,8 @@ class ModelTree {
   // Their parameters, and those that `matches` names itself.
   std::vector<int> ParametersBelow(const Matches& matches) const;
 
-  // The module or parameter whose path is nearest to a text.
+  // The module or parameter whose path, or as many of its components in a row as the text has, is nearest to a text: `mlp` is
+  // near `blocks.0.mlp`. The root, "", only where there is no other.
   std::string NearestPath(absl::string_view text) const;
 
  private:

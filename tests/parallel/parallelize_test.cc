@@ -218,6 +218,15 @@ TEST(ResolvePlanTest, MistakesAreNamed) {
   EXPECT_EQ(message({{"wqe", DataParallel("dp")}}),
             "plan entry \"wqe\": DataParallel(dp): no module or parameter matches this path; the nearest "
             "is 'wte'");
+  // A path without those above it; the root, which is near every short text, is not meant.
+  const auto nearest = [&](const std::string& path) {
+    const std::string error = message({{path, DataParallel("dp")}});
+    return error.substr(error.rfind("the nearest is "));
+  };
+  EXPECT_EQ(nearest("mlp"), "the nearest is 'blocks.0.mlp'");
+  EXPECT_EQ(nearest("mpl.up"), "the nearest is 'blocks.0.mlp.up'");
+  EXPECT_EQ(nearest("blok"), "the nearest is 'blocks.0'");
+  EXPECT_EQ(nearest("blocks.mlp"), "the nearest is 'blocks.0.mlp'");
   EXPECT_EQ(message({{"", FullyShard("fsdp")}}),
             "plan entry \"\": FullyShard(fsdp): the mesh (dp=2, tp=3) has no axis 'fsdp'");
   EXPECT_EQ(message({{"blocks.*.attn.qkv", ColumnParallel("tp")}}),
