@@ -168,6 +168,8 @@ class Launch {
 
 void RunRanks(int num_ranks, const std::function<void(World&)>& body, const WorldOptions& options) {
   WEFT_REQUIRE(num_ranks >= 1, "RunRanks: num_ranks is ", num_ranks, ", must be at least 1");
+  WEFT_REQUIRE(num_ranks <= kMaxThreadRanks, "RunRanks: num_ranks is ", num_ranks, ", must be at most ",
+               kMaxThreadRanks, ": more ranks are processes, which a launcher starts (weft_run)");
   WEFT_REQUIRE(options.backend == Backend::kAuto || options.backend == Backend::kLocal ||
                    options.backend == Backend::kNccl,
                "RunRanks: its ranks are threads, over the local backend; RunWorld takes the others");

@@ -226,6 +226,10 @@ TEST(RunRanksTest, GroupsKnowTheirRanks) {
 
 TEST(RunRanksTest, Misuse) {
   EXPECT_EQ(MessageOf([] { RunRanks(0, [](World&) {}); }), "RunRanks: num_ranks is 0, must be at least 1");
+  EXPECT_EQ(
+      MessageOf([] { RunRanks(1'000'000, [](World&) {}); }),
+      "RunRanks: num_ranks is 1000000, must be at most 1024: more ranks are processes, which a launcher "
+      "starts (weft_run)");
   EXPECT_NE(
       MessageOf([] { RunRanks(1, [](World&) {}, {.threads_per_rank = -1}); }).find("threads_per_rank is -1"),
       std::string::npos);
