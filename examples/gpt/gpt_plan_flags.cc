@@ -13,9 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "examples/flag_checks.h"
 #include "examples/gpt/gpt_plan.h"
+#include "examples/schedule_flag.h"
 #include "mesh/mesh_choice.h"
-#include "parallel/pipeline/executor.h"
-#include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/schedule_csv.h"
 #include "parallel/pipeline/stages.h"
 #include "runtime/base/error.h"
@@ -172,10 +171,9 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
   const auto ranks = static_cast<int>(mesh.axis_size(axis));
   if (!absl::EndsWith(name, ".csv")) {
     const auto chunks = static_cast<int>(AtLeast(0, "chunks", absl::GetFlag(FLAGS_chunks)));
-    PipelineSchedule made = GenerateSchedule(
-        name, {.ranks = ranks, .chunks = chunks, .microbatches = static_cast<int>(microbatches)});
-    CheckCanRun(made);
-    return made;
+    return TrainersSchedule(
+        name, {.ranks = ranks, .chunks = chunks, .microbatches = static_cast<int>(microbatches)},
+        ", or a FILE.csv");
   }
   WEFT_REQUIRE(!IsGiven("chunks"), "--chunks: the file says so itself (--schedule=", name, ")");
   const PipelineSchedule schedule = ReadScheduleCsv(UserPath(name));
@@ -183,7 +181,7 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
                "--schedule=", name, ": it is made for ", schedule.num_ranks(), " ranks and ",
                schedule.num_microbatches, " microbatches, the mesh (", mesh.ToString(), ") has ", ranks,
                " and --microbatches=", microbatches);
-  CheckCanRun(schedule);
+  CheckTrainersSchedule(name, schedule);
   return schedule;
 }
 

@@ -21,12 +21,12 @@
 #include "examples/checkpoint_flags.h"
 #include "examples/flag_checks.h"
 #include "examples/json_line.h"
+#include "examples/schedule_flag.h"
 #include "examples/stop_signal.h"
 #include "nlohmann/json.hpp"
 #include "ops/elementwise/cast.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
-#include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/stages.h"
 #include "parallel/trainer.h"
 #include "runtime/base/error.h"
@@ -119,11 +119,8 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
   WEFT_REQUIRE(axis >= 0 || !IsGiven("schedule"), "--schedule: the mesh (", mesh.ToString(),
                ") has no axis pp");
   if (axis < 0) return std::nullopt;
-  PipelineSchedule schedule = GenerateSchedule(
-      absl::GetFlag(FLAGS_schedule),
-      {.ranks = static_cast<int>(mesh.axis_size(axis)), .microbatches = static_cast<int>(microbatches)});
-  CheckCanRun(schedule);
-  return schedule;
+  return TrainersSchedule(absl::GetFlag(FLAGS_schedule), {.ranks = static_cast<int>(mesh.axis_size(axis)),
+                                                          .microbatches = static_cast<int>(microbatches)});
 }
 
 // All flags are read here, before there are ranks.

@@ -129,7 +129,7 @@ for program in "${programs[@]}"; do
   expect_error "--plan=zero1: expected ddp or fsdp" --plan=zero1
   expect_error "--mesh: expected axes pp, dp and tp, got 'cp'" --mesh=cp=2
   expect_error "--schedule: the mesh (dp=2) has no axis pp" --schedule=gpipe
-  expect_error "schedule pipedream updates parameters within the step (OPT): expected ExecutorOptions::update, got none" --mesh=pp=2 --schedule=pipedream
+  expect_error "--schedule=pipedream: it updates parameters within the step (OPT): expected one that leaves them to the optimizer after the step" --mesh=pp=2 --schedule=pipedream
   expect_error "--print_model: a rank of the mesh (pp=2) has a part of the model; leave pp out" --mesh=pp=2 --print_model
   expect_error "--microbatches=8: expected 1 to --batch=7" --microbatches=8
   expect_error "--steps=-1: expected at least 0" --steps=-1
