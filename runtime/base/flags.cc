@@ -96,6 +96,18 @@ bool IsFileFlag(absl::string_view name, const std::vector<std::string>& names) {
   return name == "config" && !Contains(names, name);
 }
 
+// The default of a flag in one line.
+std::string DefaultOf(const std::string& name) {
+  return absl::StrReplaceAll(FlagNamed(name).DefaultValue(), {{"\n", "\\n"}, {"\r", "\\r"}, {"\t", "\\t"}});
+}
+
+// A value to show what one looks like.
+std::string ExampleOf(const std::string& name, const std::vector<std::string>& names) {
+  if (IsFileFlag(name, names)) return "run.json";
+  const std::string value = DefaultOf(name);
+  return value.empty() ? "VALUE" : value;
+}
+
 // The flags as they are written, up to --help or --version, which it notes, as it does --print_config.
 std::vector<FlagValue> ReadArguments(int argc, const char* const* argv, const std::vector<std::string>& names,
                                      ParsedFlags* parsed) {
@@ -122,7 +134,7 @@ std::vector<FlagValue> ReadArguments(int argc, const char* const* argv, const st
         argument.value = "true";
       } else {
         WEFT_REQUIRE(i + 1 < argc, "flag --", argument.name, " needs a value: --", argument.name, "=",
-                     IsFileFlag(argument.name, names) ? "run.json" : FlagNamed(argument.name).DefaultValue());
+                     ExampleOf(argument.name, names));
         argument.value = argv[++i];
       }
     }
@@ -181,8 +193,8 @@ std::string FlagsHelp(const FlagsUsage& usage) {
   for (const FlagGroup& group : usage.groups) {
     absl::StrAppend(&text, "\n", group.title, ":\n");
     for (const std::string& name : group.flags) {
-      const absl::CommandLineFlag& flag = FlagNamed(name);
-      absl::StrAppend(&text, HelpLine(absl::StrCat("--", name, "=", flag.DefaultValue()), flag.Help()));
+      absl::StrAppend(&text,
+                      HelpLine(absl::StrCat("--", name, "=", DefaultOf(name)), FlagNamed(name).Help()));
     }
   }
   absl::StrAppend(

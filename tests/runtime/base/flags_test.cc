@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/version.h"
+#include "tests/message_of.h"
 
 namespace weft {
 
@@ -44,6 +45,8 @@ ABSL_FLAG(
 ABSL_FLAG(weft::Percent, share, weft::Percent{50}, "Share of the machine.");
 ABSL_FLAG(uint64_t, seed, 1337, "Seed of everything random.");
 ABSL_FLAG(int, hidden, 1, "In no group.");
+ABSL_FLAG(std::string, text, "", "Of a group of its own test.");
+ABSL_FLAG(std::string, prompt, "\n", "Likewise.");
 
 namespace weft {
 namespace {
@@ -180,6 +183,18 @@ TEST_F(FlagsTest, HelpListsGroupsDefaultsAndExamplesInOrder) {
     EXPECT_LE(end, 110u) << rest.substr(0, end);
     rest.remove_prefix(end + 1);
   }
+}
+
+// What a default would not show, or would break a line with.
+TEST_F(FlagsTest, DefaultsThatAreEmptyOrANewLine) {
+  const FlagsUsage usage = {.summary = "Writes.", .groups = {{"Text", {"text", "prompt"}}}, .examples = {}};
+  const auto error = [&](const char* argument) {
+    const char* const argv[] = {"write", argument};
+    return InvalidArgumentMessage([&] { ParseFlags(2, argv, usage); });
+  };
+  EXPECT_EQ(error("--text"), "flag --text needs a value: --text=VALUE");
+  EXPECT_EQ(error("--prompt"), "flag --prompt needs a value: --prompt=\\n");
+  EXPECT_THAT(FlagsHelp(usage), HasSubstr("\n  --prompt=\\n                 Likewise.\n"));
 }
 
 TEST_F(FlagsTest, AUsageThatListsAFlagWithoutDefinitionIsADefect) {
