@@ -12,6 +12,7 @@
 #include "examples/flag_checks.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/launch/launch_environment.h"
 #include "runtime/launch/snapshot_memory.h"
 
@@ -95,7 +96,13 @@ std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
     WEFT_REQUIRE(options.snapshot_memory.has_value(), "--snapshot_every=", options.snapshot_every,
                  ": nobody keeps memory that outlives the ranks; start the program by weft_run");
   }
-  return options.folder.empty() ? std::nullopt : std::optional<CheckpointOptions>(options);
+  if (!options.folder.empty()) return options;
+  for (const char* flag :
+       {"save_every", "keep", "save_in_background", "save_incremental", "save_bandwidth"}) {
+    WEFT_REQUIRE(!IsGiven(flag), "--", flag, "=", Flag(flag).CurrentValue(),
+                 ": expected --checkpoint_dir, too");
+  }
+  return std::nullopt;
 }
 
 std::optional<SavedStep> FindSavedStep() {

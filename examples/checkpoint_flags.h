@@ -23,7 +23,8 @@ FlagGroup CheckpointFlags();
 std::string CheckpointFolder();
 
 // What the flags say; nothing without a folder.
-// Errors: InvalidArgument naming the flag; so for snapshots without a folder, or an agent of weft_run that keeps them.
+// Errors: InvalidArgument naming the flag; so for flags of saving without a folder, and for snapshots without one, or without
+//         an agent of weft_run that keeps them.
 std::optional<CheckpointOptions> CheckpointOptionsFromFlags();
 
 // A step, and the texts that it was saved with.

@@ -198,6 +198,11 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
     SchedulerChoices scheduler;
     const double bucket_mb = InRange(1e-6, 1e6, "bucket_mb", absl::GetFlag(FLAGS_bucket_mb));
     const int64_t prefetch = AtLeast(0, "prefetch", absl::GetFlag(FLAGS_prefetch));
+    for (const absl::string_view flag : {"prefetch", "reshard"}) {
+      const bool is_sharded = *data_plan == DataPlan::kFsdp || *data_plan == DataPlan::kHsdp;
+      WEFT_REQUIRE(is_sharded || !IsGiven(flag), "--", flag, "=", FlagNamed(flag).CurrentValue(),
+                   ": expected --plan=fsdp or hsdp, got --plan=", plan);
+    }
     if (IsGiven("bucket_mb")) scheduler.bucket_mb = bucket_mb;
     if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(prefetch);
     if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);

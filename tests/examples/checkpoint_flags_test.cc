@@ -54,6 +54,27 @@ TEST(CheckpointFlagsTest, OneSmallFileIsReadBeforeThereIsAWorld) {
   std::filesystem::remove_all(folder);
 }
 
+// What saving would be like is not asked for where nothing is saved. A file of --print_config has the defaults.
+TEST(CheckpointFlagsTest, FlagsOfSavingWantAFolder) {
+  const auto options = [](const std::string& flag, const std::string& value, const std::string& folder) {
+    const absl::FlagSaver saver;
+    std::string error;
+    EXPECT_TRUE(absl::FindCommandLineFlag(flag)->ParseFrom(value, &error)) << error;
+    EXPECT_TRUE(absl::FindCommandLineFlag("checkpoint_dir")->ParseFrom(folder, &error)) << error;
+    return CheckpointOptionsFromFlags();
+  };
+  for (const auto& [flag, value] : std::map<std::string, std::string>{{"save_every", "5"},
+                                                                      {"keep", "1"},
+                                                                      {"save_in_background", "false"},
+                                                                      {"save_incremental", "true"},
+                                                                      {"save_bandwidth", "200"}}) {
+    EXPECT_EQ(MessageOf([&, &flag = flag, &value = value] { options(flag, value, ""); }),
+              absl::StrCat("--", flag, "=", value, ": expected --checkpoint_dir, too"));
+    EXPECT_TRUE(options(flag, value, testing::TempDir() + "/saved")) << flag;
+  }
+  EXPECT_FALSE(options("save_every", "250", ""));
+}
+
 // What was taken over before there was a world must hold for the step that is loaded in it.
 TEST(CheckpointFlagsTest, AnotherStepMayBeLoadedIfItsFlagsAreTheSame) {
   using Flags = std::map<std::string, std::string>;

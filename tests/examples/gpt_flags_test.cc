@@ -163,6 +163,12 @@ TEST(GptFlagsTest, ReshardReachesTheBlocks) {
   EXPECT_EQ(blocks("--reshard=always"), FullyShard("dp"));
   EXPECT_EQ(blocks("--reshard=never"), FullyShard("dp", {.reshard = Reshard::kNever}));
   EXPECT_EQ(blocks("--reshard=2"), FullyShard("dp", {.reshard_to = 2}));
+  // Other plans gather no parameters.
+  EXPECT_EQ(MessageOf({"--mesh=dp=4", "--reshard=never"}),
+            "--reshard=never: expected --plan=fsdp or hsdp, got --plan=ddp");
+  EXPECT_EQ(MessageOf({"--mesh=dp=4", "--plan=zero2", "--prefetch=2"}),
+            "--prefetch=2: expected --plan=fsdp or hsdp, got --plan=zero2");
+  EXPECT_EQ(RunOf({"--mesh=dp=4", "--reshard=always", "--prefetch=1"}).plan, RunOf({"--mesh=dp=4"}).plan);
 }
 
 TEST(GptFlagsTest, FlagsReachTheRun) {

@@ -31,7 +31,7 @@ on_rank_host() {
 
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
 flags=(--data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=8 --dropout=0.1 --log_format=json --sample=0
-  --eval_every=0 --plan=fsdp --threads=1 --save_every=20)
+  --eval_every=0 --plan=fsdp --threads=1)
 # Of a file of --save, without its head, which has the flags.
 elements() { tail -c "+$((9 + $(od -An -tu8 -N8 "$1")))" "$1"; }
 num_steps() { cat "$name".?.json | wc -l; }
@@ -61,7 +61,7 @@ begin() {
   done
   for host in "$first" $((1 - first)); do
     on_rank_host "$host" timeout 60 "$weft_run" --store=10.77.0.1:29500 "${node_flags[@]}" "--suspicion_time=$suspicion" \
-      --max-restarts=3 --rdzv-id=unplugged "$train" "${flags[@]}" "$@" "--steps=$steps" "--checkpoint_dir=$name" \
+      --max-restarts=3 --rdzv-id=unplugged "$train" "${flags[@]}" "$@" "--steps=$steps" "--checkpoint_dir=$name" --save_every=20 \
       --save="$dir/$name.safetensors" > "$name.$host.json" 2> "$name.$host.err" &
     nodes[host]=$!
     # The second comes when the first has a place.
