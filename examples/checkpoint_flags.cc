@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
@@ -79,6 +81,10 @@ std::string CheckpointFolder() { return UserPath(absl::GetFlag(FLAGS_checkpoint_
 std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
   CheckpointOptions options;
   options.folder = CheckpointFolder();
+  std::error_code ignored;  // what cannot be looked at is told when it is used
+  WEFT_REQUIRE(!std::filesystem::exists(options.folder, ignored) ||
+                   std::filesystem::is_directory(options.folder, ignored),
+               "--checkpoint_dir=", options.folder, ": expected a folder, got a file");
   options.save_every = AtLeast(0, "save_every", absl::GetFlag(FLAGS_save_every));
   options.keep = static_cast<int>(std::min<int64_t>(AtLeast(0, "keep", absl::GetFlag(FLAGS_keep)), 1 << 30));
   options.background = absl::GetFlag(FLAGS_save_in_background);

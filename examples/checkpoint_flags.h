@@ -23,7 +23,7 @@ FlagGroup CheckpointFlags();
 std::string CheckpointFolder();
 
 // What the flags say; nothing without a folder.
-// Errors: InvalidArgument naming the flag; so for flags of saving without a folder, and for snapshots without one, or without
+// Errors: InvalidArgument naming the flag; so for a folder that is a file, for flags of saving without a folder, and for snapshots without one, or without
 //         an agent of weft_run that keeps them.
 std::optional<CheckpointOptions> CheckpointOptionsFromFlags();
 

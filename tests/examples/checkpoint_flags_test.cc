@@ -73,6 +73,10 @@ TEST(CheckpointFlagsTest, FlagsOfSavingWantAFolder) {
     EXPECT_TRUE(options(flag, value, testing::TempDir() + "/saved")) << flag;
   }
   EXPECT_FALSE(options("save_every", "250", ""));
+  const std::string file = testing::TempDir() + "/a_file";
+  std::ofstream(file) << "text";
+  EXPECT_EQ(MessageOf([&] { options("keep", "3", file); }),
+            absl::StrCat("--checkpoint_dir=", file, ": expected a folder, got a file"));
 }
 
 // What was taken over before there was a world must hold for the step that is loaded in it.

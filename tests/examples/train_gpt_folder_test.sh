@@ -209,6 +209,8 @@ bad_follow="--batch_ranks=4: expected 0, or --batch_policy=linear or sqrt"
 grep -qF -- "$bad_follow" err || fail "no rule: $(tail -1 err)"
 "$train" "${small[@]}" "${quiet[@]}" --steps=2 --checkpoint_dir=text.txt/runs > none.json 2> err && fail "a folder in a file"
 grep -q "text.txt" err || fail "a folder in a file: $(tail -1 err)"
+"$train" "${small[@]}" "${quiet[@]}" --steps=2 --checkpoint_dir=text.txt > none.json 2> err && fail "a file for a folder"
+[[ $(cat err) == "error: --checkpoint_dir=text.txt: expected a folder, got a file" ]] || fail "a file for a folder: $(cat err)"
 
 if [[ $failures -gt 0 ]]; then
   echo "$failures failed" >&2
