@@ -37,8 +37,7 @@ ABSL_FLAG(
 ABSL_FLAG(
     std::string, batch_policy, "keep",
     "of a run that goes on with another --batch, or whose batch follows the ranks (--batch_ranks): keep (an "
-    "error; from a file of --resume the learning rate stays), linear or sqrt (the learning rate is scaled by "
-    "the ratio, or its root)");
+    "error), linear or sqrt (the learning rate is scaled by the ratio, or its root)");
 ABSL_FLAG(int64_t, batch_ranks, 0,
           "ranks that --batch and the learning rate are meant for: N others have N/batch_ranks of it, and "
           "--batch_policy scales the learning rate; 0: --batch is that of any number of ranks");

@@ -95,7 +95,8 @@ ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line on 
 ABSL_FLAG(std::string, save, "",
           "file to save model, optimizer and position to, at the end and on SIGINT or SIGTERM");
 ABSL_FLAG(std::string, resume, "",
-          "file that --save wrote, to go on from; its flags hold unless given again");
+          "file that --save wrote, to go on from; its flags hold unless given again: of another --batch "
+          "--batch_policy=keep keeps the learning rate");
 ABSL_FLAG(std::string, trace, "", "file for a Chrome trace of every op and collective");
 ABSL_FLAG(bool, check_issue_order, false,
           "for debugging: after each step, compare in which order the ranks have issued their collectives");

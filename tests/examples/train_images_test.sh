@@ -36,6 +36,8 @@ same_losses() {
 small=(--data=. --batch=7 --log_format=json --eval_every=0)
 for program in "${programs[@]}"; do
   name=$(basename "$program")
+  "$program" --help >help.txt || fail "$name --help"
+  ! grep -q -e --resume help.txt || fail "$name --help speaks of a flag that it lacks: $(grep -e --resume help.txt)"
   "$program" "${small[@]}" --mesh= --steps=8 >one.json 2>one.err || fail "$name: $(tail -1 one.err)"
   [[ $(losses one.json | wc -l) == 8 ]] || fail "$name: expected 8 steps: $(cat one.json)"
   for spread in "--mesh=dp=2" "--mesh=dp=3 --plan=fsdp" "--mesh=tp=2" "--mesh=dp=2,tp=2 --plan=fsdp"; do
