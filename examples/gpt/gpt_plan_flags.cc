@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -204,7 +205,9 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
                    ": expected --plan=fsdp or hsdp, got --plan=", plan);
     }
     if (IsGiven("bucket_mb")) scheduler.bucket_mb = bucket_mb;
-    if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(prefetch);
+    // More than there are units is all of them.
+    constexpr int64_t kMost = std::numeric_limits<int>::max();
+    if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(std::min(prefetch, kMost));
     if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
     made.set_scheduler(scheduler);
     std::vector<NamedPlan> plans;
