@@ -23,8 +23,8 @@ FlagGroup CheckpointFlags();
 std::string CheckpointFolder();
 
 // What the flags say; nothing without a folder.
-// Errors: InvalidArgument naming the flag; so for a folder that is a file, for flags of saving without a folder, and for snapshots without one, or without
-//         an agent of weft_run that keeps them.
+// Errors: InvalidArgument naming the flag; also for a folder that is a file, for flags of saving or snapshots without a folder, and
+//         for snapshots without an agent of weft_run, which keeps them.
 std::optional<CheckpointOptions> CheckpointOptionsFromFlags();
 
 // A step, and the texts that it was saved with.

@@ -1,6 +1,5 @@
 #include "examples/schedule_flag.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -10,12 +9,12 @@
 namespace weft {
 
 PipelineSchedule TrainersSchedule(const std::string& name, const ScheduleSize& size, absl::string_view also) {
-  std::vector<std::string> names;
-  for (const ScheduleGenerator& generator : AllSchedules()) names.push_back(generator.name);
-  const bool is_there = std::find(names.begin(), names.end(), name) != names.end();
-  // These update within the step.
-  std::erase(names, "pipedream");
-  std::erase(names, "pipedream_2bw");
+  std::vector<std::string> names;  // that trainers take
+  bool is_there = false;
+  for (const ScheduleGenerator& generator : AllSchedules()) {
+    is_there |= generator.name == name;
+    if (!generator.updates_within_step) names.push_back(generator.name);
+  }
   WEFT_REQUIRE(is_there, "--schedule=", name, ": expected one of ", absl::StrJoin(names, ", "), also);
   PipelineSchedule schedule = GenerateSchedule(name, size);
   CheckTrainersSchedule(name, schedule);

@@ -23,10 +23,11 @@ struct ScheduleSize {
 
 // One schedule: a name and how its lists are made.
 struct ScheduleGenerator {
-  std::string name = {};     // "1f1b"
-  std::string summary = {};  // a line for help texts
-  int chunks = 1;            // stages per rank where the caller does not say
-  bool any_chunks = false;   // whether the caller may say
+  std::string name = {};             // "1f1b"
+  std::string summary = {};          // a line for help texts
+  int chunks = 1;                    // stages per rank where the caller does not say
+  bool any_chunks = false;           // whether the caller may say
+  bool updates_within_step = false;  // it has OPT: no optimizer updates after it
   // What the count of microbatches has to be, for errors: "a multiple of ...". Empty: any count will do.
   std::string rule = {};
   // Whether the rule holds; asked only if there is one.

@@ -88,8 +88,8 @@ int TasksOnNode(const std::string& text, int node) {
   return 1;
 }
 
-// Whether srun has started this rank: by its PMI-2, beside its own variables it sets MPICH's. In a step of Slurm an mpiexec
-// may have started ranks of its own, with other numbers than the step's tasks.
+// Whether srun has started this rank. With --mpi=pmi2 it sets MPICH's variables beside its own. An mpiexec within a step of Slurm
+// sets them too, but its ranks have other numbers than the step's tasks.
 bool IsSlurmTask(const Variables& variables, const Names& names) {
   if (names.launcher == std::string("srun")) return true;
   return names.launcher == std::string("mpiexec") && Has(variables, "SLURM_STEP_ID") &&

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-// Who has started the ranks, for messages.
+// Names the launcher in messages.
 std::string NameOf(const LaunchEnvironment& environment) {
   return environment.launcher == "RANK" ? "weft_run, torchrun or whatever else has set RANK"
                                         : environment.launcher;

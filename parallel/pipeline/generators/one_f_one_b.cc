@@ -31,6 +31,7 @@ const RegisterSchedule kRegisterPipeDream({
     .name = "pipedream",
     .summary =
         "1f1b that updates after each microbatch, with as many weight versions as microbatches in flight",
+    .updates_within_step = true,
     .generate =
         [](const ScheduleSize& size) {
           PipelineSchedule schedule = Lists(size, /*microbatches_per_update=*/1);
@@ -46,6 +47,7 @@ const RegisterSchedule kRegisterPipeDream({
 const RegisterSchedule kRegisterDoubleBuffered({
     .name = "pipedream_2bw",
     .summary = "1f1b that updates once per as many microbatches as ranks, with two weight versions",
+    .updates_within_step = true,
     .rule = "microbatches in a multiple of the ranks",
     .accepts = [](const ScheduleSize& size) { return size.microbatches % size.ranks == 0; },
     .generate =

@@ -28,9 +28,9 @@ namespace weft {
 //   (NcclOptions::late_after): NCCL compares nothing. Where it ends a call that differs, as it may for counts
 //   that differ by little, what arrives is not told to be wrong, until some later operation of the group is
 //   late: then all calls that members remember are compared.
-// - Members are connected for collectives when the group is made, and for messages at the first ones, where the host waits for
-//   the other ends: in groups that overlap these are in one order on all members. Groups of two are free of that: they are
-//   connected for messages too when they are made.
+// - Members are connected for collectives when the group is made. Two members are connected for messages at the first one
+//   between them, and the host waits there for the other. So all members of groups that overlap send and receive their
+//   first messages in one order. A group of two need not: it is connected for messages when it is made.
 // - The GPU's events say how long an operation took; the ledger asks for them when it is read.
 //
 // Matches members by creation order and waits for them: members make groups that they have in common in the

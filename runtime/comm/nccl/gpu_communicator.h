@@ -117,6 +117,8 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   void End(Error error, bool tell) noexcept;
   // Takes all operations out of pending_ and has NCCL let go of them. mutex_ held.
   void EndOperations(const Error& error) noexcept;
+  // NCCL has not let go yet. mutex_ held.
+  bool is_ending() const { return failure_.failed() && !has_ended_; }
   // Returns when NCCL has let go of what has been cut off.
   void AbortCutOff() noexcept;
   // mutex_ held.

@@ -67,9 +67,9 @@ void GpuCommunicator::End(Error error, bool tell) noexcept {
   }
 }
 
-// First the verdict, then the end: nobody takes what is cut off for done. NCCL frees memory when it aborts, and for that waits for all
-// that is on the device: also for kernels of other groups, whose peers may be gone. So a thread of its own waits, and not the monitor,
-// which ends these groups too.
+// First the verdict, then the end: nobody takes what is cut off for done. NCCL frees memory when it aborts. For that it waits for
+// everything on the device, also for kernels of other groups, whose peers may be gone. The monitor has to end those groups, so it
+// does not wait here: a thread of its own does.
 void GpuCommunicator::EndOperations(const Error& error) noexcept {
   std::optional<CudaDeviceGuard> guard;  // the watchdog's thread has no device
   RunStep([&] { guard.emplace(cuda_.device().index); });
@@ -137,8 +137,8 @@ std::optional<NcclJudge::Late> GpuCommunicator::OldestLate(int64_t now_ns) {
                          .timeout = front.timeout};
 }
 
-// A peer that is gone may still say why: that is worth a moment, and no more. Calls that differ may have made NCCL fail otherwise:
-// the other members' monitors, which live, may be busy ending another group.
+// A peer that is gone may still say why; it gets a moment. Any other error may come of calls that differ. Then the other members
+// live, and their answers are worth a longer wait.
 std::optional<Error> GpuCommunicator::ReasonOf(const Error& suspicion, std::chrono::milliseconds since,
                                                const CallLog& log) {
   const bool is_peer_gone = suspicion.code() == absl::StatusCode::kAborted;
@@ -237,7 +237,7 @@ bool GpuCommunicator::TryLeave() noexcept {
     const Lock lock(mutex_);
     Reap();
     if (!pending_.empty() || !draining_.empty() || to_tell_.has_value()) return false;
-    if (failure_.failed() && !has_ended_) return false;
+    if (is_ending()) return false;
     if (meeting_.comm != nullptr && !meeting_.comm->TryLeave()) return false;
   } catch (const std::exception&) {
     return false;
@@ -264,7 +264,7 @@ void GpuCommunicator::TellEnded() noexcept {
 bool GpuCommunicator::idle() {
   TellEnded();
   const Lock lock(mutex_);
-  return pending_.empty() && (!failure_.failed() || has_ended_);
+  return pending_.empty() && !is_ending();
 }
 
 }  // namespace weft

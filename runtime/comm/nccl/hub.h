@@ -61,7 +61,8 @@ class NcclHub {
     virtual bool idle() = 0;  // nothing is under way
     virtual void AbortAll(const std::string& reason) = 0;
     virtual void EndNow() noexcept = 0;
-    // Returns when NCCL has let go of a group that has ended other than in order. It may wait for other groups' ends.
+    // Of a group that has failed, or that EndNow has ended: returns when NCCL has let go of it. NCCL may wait for other groups to
+    // end first.
     virtual void AwaitEnded() noexcept = 0;
   };
 

@@ -129,9 +129,10 @@ TEST(GeneratorsTest, WhateverTheSizeTheCheckerTakesThem) {
 
 TEST(GeneratorsTest, ManyMicrobatchesTakeNoTime) {
   for (const ScheduleGenerator& generator : AllSchedules()) {
-    const ScheduleCertificate certificate =
-        CheckSchedule(GenerateSchedule(generator.name, {.ranks = 16, .microbatches = 512}));
+    const PipelineSchedule schedule = GenerateSchedule(generator.name, {.ranks = 16, .microbatches = 512});
+    const ScheduleCertificate certificate = CheckSchedule(schedule);
     EXPECT_TRUE(certificate.ok) << generator.name << ": " << certificate.error;
+    EXPECT_EQ(schedule.Contains(ActionKind::kOpt), generator.updates_within_step) << generator.name;
   }
 }
 

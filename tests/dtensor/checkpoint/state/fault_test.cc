@@ -50,14 +50,10 @@ void FailEverywhere(absl::StatusCode code, const std::string& expected, bool bac
       FillState(state, 1);
       manager.Save(1, state);
       manager.Wait();
-      Agreement agreement(world, std::chrono::minutes(1));
-      const auto on_first = [&](const std::function<void()>& function) {
-        agreement.Agree({.part = [&] { return world.rank() == 0 ? (function(), "") : ""; }});
-      };
-      on_first([&] { files->FailAt(index, code); });
+      OnFirst(world, [&] { files->FailAt(index, code); });
       FillState(state, 2);
       const std::vector<std::string> errors = SaveErrors(world, manager, 2, state);
-      on_first([&] {
+      OnFirst(world, [&] {
         num_changes = files->num_changes();
         files->FailNever();
       });
@@ -68,7 +64,7 @@ void FailEverywhere(absl::StatusCode code, const std::string& expected, bool bac
         EXPECT_THAT(errors[0], HasSubstr(expected));
         if (world.rank() == 0) ++num_failed;
       }
-      on_first([&] {
+      OnFirst(world, [&] {
         for (const int64_t step : ListSteps(*files, kFolder)) {
           EXPECT_THAT(VerifyStep(*files, kFolder, step).problems, IsEmpty()) << "change " << index;
         }
@@ -81,7 +77,7 @@ void FailEverywhere(absl::StatusCode code, const std::string& expected, bool bac
       FillState(state, 3);
       manager.Save(3, state);
       manager.Wait();
-      on_first([&] { EXPECT_THAT(VerifyStep(*files, kFolder, 3).problems, IsEmpty()); });
+      OnFirst(world, [&] { EXPECT_THAT(VerifyStep(*files, kFolder, 3).problems, IsEmpty()); });
     });
     if (index >= num_changes) break;
   }
@@ -104,11 +100,7 @@ TEST(FaultTest, ADiskThatStaysFull) {
     CheckpointManager manager(world, {.folder = kFolder, .files = files});
     FillState(run.state, 1);
     manager.Save(1, run.state);
-    Agreement agreement(world, std::chrono::minutes(1));
-    agreement.Agree({.part = [&] {
-      if (world.rank() == 0) files->FailAt(7, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true);
-      return std::string();
-    }});
+    OnFirst(world, [&] { files->FailAt(7, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true); });
     const std::vector<std::string> errors = SaveErrors(world, manager, 2, run.state);
     EXPECT_THAT(errors[0], HasSubstr("No space left on device"));
     EXPECT_EQ(errors[0], errors[1]);

@@ -35,14 +35,10 @@ TEST(SaveFailuresTest, TheNextSaveIsNotLost) {
       const State state = SmallState(world, 2);
       CheckpointManager manager(world,
                                 {.folder = kFolder, .save_every = 2, .background = true, .files = files});
-      Agreement agreement(world, std::chrono::minutes(1));
-      const auto on_first = [&](const std::function<void()>& function) {
-        agreement.Agree({.part = [&] { return world.rank() == 0 ? (function(), "") : ""; }});
-      };
-      on_first([&] { files->FailAt(3, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true); });
+      OnFirst(world, [&] { files->FailAt(3, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true); });
       manager.Save(1, state);
       while (!manager.is_over()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      on_first([&] { files->FailNever(); });
+      OnFirst(world, [&] { files->FailNever(); });
       FillState(state, 2);
       EXPECT_THAT(MessageOf([&] { is_last ? manager.Save(2, state) : void(manager.AfterStep(2, state)); }),
                   HasSubstr("No space left on device"));
@@ -68,17 +64,13 @@ TEST(SaveFailuresTest, TheFirstOfTwoFailuresIsTold) {
         world, {.folder = kFolder, .background = true, .files = files, .warn = [&](const std::string& line) {
                   warnings.push_back(line);
                 }});
-    Agreement agreement(world, std::chrono::minutes(1));
-    const auto on_first = [&](const std::function<void()>& function) {
-      agreement.Agree({.part = [&] { return world.rank() == 0 ? (function(), "") : ""; }});
-    };
-    on_first([&] { files->FailAt(3, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true); });
+    OnFirst(world, [&] { files->FailAt(3, absl::StatusCode::kResourceExhausted, /*from_then_on=*/true); });
     manager.Save(1, state);
     while (!manager.is_over()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    on_first([&] { files->FailAt(0, absl::StatusCode::kDataLoss, /*from_then_on=*/true); });
+    OnFirst(world, [&] { files->FailAt(0, absl::StatusCode::kDataLoss, /*from_then_on=*/true); });
     EXPECT_THAT(MessageOf([&] { manager.Save(2, state); }), HasSubstr("No space left on device"));
     EXPECT_FALSE(manager.is_saving());
-    on_first([&] { files->FailNever(); });
+    OnFirst(world, [&] { files->FailNever(); });
     manager.Save(3, state);
     manager.Wait();
   });

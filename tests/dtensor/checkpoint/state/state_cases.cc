@@ -1,7 +1,9 @@
 #include "tests/dtensor/checkpoint/state/state_cases.h"
 
+#include <chrono>
 #include <cstring>
 
+#include "dtensor/checkpoint/state/agreement.h"
 #include "dtensor/functions.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
@@ -74,6 +76,11 @@ TestRun::TestRun(World& world, const SpreadCase& spread, DType dtype) : model(kC
 
 std::shared_ptr<StatePart> TensorsPart(std::vector<std::pair<std::string, DTensor>> tensors) {
   return MakeTensorState([tensors] { return tensors; });
+}
+
+void OnFirst(World& world, const std::function<void()>& function) {
+  Agreement agreement(world, std::chrono::minutes(1));
+  agreement.Agree({.part = [&] { return world.rank() == 0 ? (function(), "") : ""; }});
 }
 
 State SmallState(World& world, int num_ranks) {

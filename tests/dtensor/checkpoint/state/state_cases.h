@@ -49,6 +49,9 @@ struct TestRun {
 // These tensors, by name.
 std::shared_ptr<StatePart> TensorsPart(std::vector<std::pair<std::string, DTensor>> tensors);
 
+// Runs `function` on rank 0, while the other ranks wait for it. Every rank calls it.
+void OnFirst(World& world, const std::function<void()>& function);
+
 // Two tensors on dp=`num_ranks`, one of them split.
 State SmallState(World& world, int num_ranks);
 

@@ -200,8 +200,8 @@ TEST(NcclErrorsTest, ACallThatFailsThrowsBehindTheAbort) {
       fake);
 }
 
-// NCCL waits for the device when it aborts, where kernels of other groups may wait for peers: on one GPU in turns that wait had no
-// end.
+// An abort of NCCL's waits for the whole device, and a kernel of another group may wait there for a peer. Only that group's verdict
+// can end it.
 TEST(NcclErrorsTest, AnAbortThatTakesLongKeepsNoOtherGroupFromItsVerdict) {
   const auto fake = std::make_shared<FakeNccl>();
   std::barrier all(2);
