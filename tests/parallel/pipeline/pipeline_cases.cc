@@ -88,20 +88,49 @@ int64_t Sum(const std::vector<int64_t>& rows) {
   return sum;
 }
 
-Outcome OneDevice(bool tied_head, const std::vector<int64_t>& rows) {
+// By the mean of the runs.
+void TakeMeans(Gpt& model, int runs, Outcome* outcome) {
+  TakeGradients(model, outcome);
+  outcome->norm_squared /= runs * runs;
+  for (auto& [path, gradient] : outcome->gradients) {
+    for (double& element : gradient) element /= runs;
+  }
+}
+
+void Hang(const PipelineCase& test, World& world, Parameter& table) {
+  if (test.hook == nullptr || !table.is_here()) return;
+  table.AddGradientReady([&](Parameter& of) { test.hook(world, of); });
+}
+
+Outcome OneDevice(const PipelineCase& test) {
   Outcome outcome;
   RunRanks(1, [&](World& world) {
-    Gpt model(Config(tied_head));
+    Gpt model(Config(test.tied_head));
     const auto context = Bind(world, DeviceMesh());
     Materialize(model, context, {.dtype = DType::kF64});
+    Hang(test, world, model.wte.weight);
     context->state().set_step(3);
-    const std::vector<Microbatch> whole = Parts(context, Layout(2, 0), {Sum(rows)});
-    const DTensor loss = model.Loss(whole[0].inputs[0], whole[0].targets).Mean();
-    Backward(loss);
-    outcome.loss = loss.Item();
-    TakeGradients(model, &outcome);
+    const std::vector<Microbatch> whole = Parts(context, Layout(2, 0), {Sum(test.rows)});
+    const int runs = test.hook != nullptr ? test.runs : 1;
+    for (int i = 0; i < runs; ++i) {
+      const DTensor loss = model.Loss(whole[0].inputs[0], whole[0].targets).Mean();
+      Backward(loss);
+      outcome.loss = loss.Item();
+    }
+    TakeMeans(model, runs, &outcome);
   });
   return outcome;
+}
+
+// One that nothing is hung on is computed once.
+Outcome KnownOneDevice(const PipelineCase& test) {
+  static std::mutex mutex;
+  static std::map<std::pair<bool, std::vector<int64_t>>, Outcome> known;
+  if (test.hook != nullptr) return OneDevice(test);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto [found, is_new] = known.try_emplace({test.tied_head, test.rows});
+  if (is_new) found->second = OneDevice(test);
+  return found->second;
 }
 
 Plan PlanOf(const PipelineCase& test, const PipelineSchedule& schedule, const DeviceMesh& mesh) {
@@ -129,7 +158,7 @@ Plan PlanOf(const PipelineCase& test, const PipelineSchedule& schedule, const De
       entries.push_back({"blocks.*", FullyShard("dp")});
       entries.push_back({"", FullyShard("dp")});
     } else {
-      entries.push_back({"", DataParallel("dp")});
+      entries.push_back({"", test.data.value_or(DataParallel("dp"))});
     }
   }
   if (test.recompute) entries.push_back({"blocks.*", *test.recompute});
@@ -144,14 +173,14 @@ Outcome Pipelined(const PipelineCase& test, const PipelineMistake& mistake,
   const DeviceMesh mesh = DeviceMesh::Parse(test.mesh);
   RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
     Gpt model(Config(test.tied_head && !test.declares_tie));
-    if (test.declares_tie) {
-      dynamic_cast<Linear&>(*model.head).weight.TieTo(model.wte.weight, /*transposed=*/true);
-    }
+    Parameter& table = test.declares_tie ? dynamic_cast<Linear&>(*model.head).weight : model.wte.weight;
+    if (test.declares_tie) table.TieTo(model.wte.weight, /*transposed=*/true);
     const PipelineSchedule schedule = GenerateSchedule(
         test.schedule,
         {.ranks = static_cast<int>(mesh.axis_size(0)), .microbatches = static_cast<int>(test.rows.size())});
     const auto context =
         Parallelize(model, world, mesh, PlanOf(test, schedule, mesh), {.dtype = DType::kF64});
+    Hang(test, world, table);
     context->state().set_step(3);
     Layout layout(2, mesh.num_axes());
     if (mesh.FindAxis("dp") >= 0) layout = layout.WithShard(mesh.FindAxis("dp"), 0);
@@ -166,11 +195,7 @@ Outcome Pipelined(const PipelineCase& test, const PipelineMistake& mistake,
     PipelineExecutor pipeline(model, schedule, {.lowering = {.whole_stages = test.whole_stages}});
     Outcome mine;
     for (int i = 0; i < test.runs; ++i) mine.loss = pipeline.Run(parts, total).Item();
-    TakeGradients(model, &mine);
-    mine.norm_squared /= test.runs * test.runs;
-    for (auto& [path, gradient] : mine.gradients) {
-      for (double& element : gradient) element /= test.runs;
-    }
+    TakeMeans(model, test.runs, &mine);
     const std::lock_guard<std::mutex> lock(mutex);
     outcome.loss = mine.loss;
     outcome.norm_squared = mine.norm_squared;
@@ -197,23 +222,15 @@ std::string PipelineCase::ToString() const {
 }
 
 std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test, const PipelineMistake& mistake) {
-  static std::mutex mutex;
-  static std::map<std::pair<bool, std::vector<int64_t>>, Outcome> known;
-  const Outcome* expected = nullptr;
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto [found, is_new] = known.try_emplace({test.tied_head, test.rows});
-    if (is_new) found->second = OneDevice(test.tied_head, test.rows);
-    expected = &found->second;
-  }
+  const Outcome expected = KnownOneDevice(test);
   std::vector<std::string> differences;
   const Outcome outcome = Pipelined(test, mistake, &differences);
   const auto differ = [&](const std::string& what, double difference, double allowed) {
     if (!(difference <= allowed)) differences.push_back(absl::StrCat(what, " differs by ", difference));
   };
-  differ("loss", std::abs(outcome.loss - expected->loss), 1e-12);
-  differ("norm", std::abs(outcome.norm_squared / expected->norm_squared - 1), 1e-11);
-  for (const auto& [path, gradient] : expected->gradients) {
+  differ("loss", std::abs(outcome.loss - expected.loss), 1e-12);
+  differ("norm", std::abs(outcome.norm_squared / expected.norm_squared - 1), 1e-11);
+  for (const auto& [path, gradient] : expected.gradients) {
     const auto found = outcome.gradients.find(path);
     if (found == outcome.gradients.end() || found->second.size() != gradient.size()) {
       differences.push_back(absl::StrCat(path, " has no such gradient"));

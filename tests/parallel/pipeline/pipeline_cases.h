@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtensor/nn/model_stages.h"
+#include "dtensor/nn/parameter.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/style.h"
 
@@ -27,6 +28,9 @@ struct PipelineCase {
   int whole_stages = 3;
   std::optional<Style> recompute = std::nullopt;  // of the blocks
   int runs = 1;  // of the same step one after another; gradients are compared with as many times those of one
+  std::optional<Style> data = std::nullopt;  // of the root, on a mesh with dp, in place of DataParallel("dp")
+  // Of the tied table, by the head's name if that declares the tie; on one device, too, which then makes as many runs.
+  std::function<void(World& world, Parameter& table)> hook = nullptr;
 
   std::string ToString() const;
 };
