@@ -134,18 +134,26 @@ std::vector<CopyUnit> MakeCopyUnits(const Module& model, const IntrusivePtr<Mesh
   return copy_units;
 }
 
-// Of the gradients of some parameters, by number.
+// How gradients are divided among buckets.
+struct BucketLists {
+  // A set of buckets each; between them they have every parameter that is here once, by number.
+  std::vector<std::vector<int>> lists;
+  std::vector<LeafNode*> leaves;  // of each parameter: where its gradient comes to rest
+  bool by_stage = false;
+};
+
+// Of the parameters of one list.
 std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::vector<Parameter*>& parameters,
-                                             const std::vector<int>& numbers,
+                                             const BucketLists& lists, size_t list,
                                              const std::vector<int>& unit_of_leaf,
                                              const std::vector<ParameterCommunication>& communication,
-                                             bool holds_all, const SchedulerOptions& options) {
+                                             const SchedulerOptions& options) {
   int64_t gradient_bytes = 0;
   std::vector<BucketLeaf> leaves;
-  for (const int number : numbers) {
+  for (const int number : lists.lists[list]) {
     const Parameter& parameter = *parameters[number];
     const ParameterLayouts& layouts = parameter.layouts();
-    leaves.push_back({.node = &parameter.leaf(),
+    leaves.push_back({.node = lists.leaves[number],
                       .path = parameter.full_path(),
                       .type = parameter.at_rest().type(),
                       .layout = layouts.of_gradient(),
@@ -164,8 +172,14 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
                                     .lane = options.overlap ? Lane::kGrad : Lane::kInline,
                                     .replica_lane = options.overlap ? Lane::kReplica : Lane::kInline,
                                     .find_unused = options.find_unused,
-                                    .holds_all = holds_all};
+                                    .holds_all = lists.by_stage};
   return std::make_shared<GradientBuckets>(context, std::move(leaves), of_buckets);
+}
+
+std::vector<LeafNode*> LeavesOf(const std::vector<Parameter*>& parameters) {
+  std::vector<LeafNode*> leaves;
+  for (const Parameter* parameter : parameters) leaves.push_back(&parameter->leaf());
+  return leaves;
 }
 
 // What a model's parameters have been given.
@@ -174,11 +188,10 @@ struct Scheduled {
   std::shared_ptr<UnitCopies> copies;                     // null: there are no units
 };
 
-// `communication`: of each parameter. One set of buckets for each of `lists`, which between them have every parameter that is here once, by number.
+// `communication`: of each parameter.
 Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
                    const std::vector<ResolvedUnit>& units,
-                   const std::vector<ParameterCommunication>& communication,
-                   const std::vector<std::vector<int>>& lists, bool by_stage,
+                   const std::vector<ParameterCommunication>& communication, const BucketLists& lists,
                    const SchedulerOptions& options) {
   const Lane lane = options.overlap ? Lane::kParam : Lane::kInline;
   const std::vector<Parameter*> parameters = model.AllParameters();
@@ -186,11 +199,12 @@ Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
   const std::vector<CopyUnit> copy_units =
       MakeCopyUnits(model, context, parameters, units, lane, &unit_of_leaf);
   Scheduled scheduled;
-  for (const std::vector<int>& list : lists) {
+  for (size_t list = 0; list < lists.lists.size(); ++list) {
     scheduled.buckets.push_back(
-        MakeBuckets(*context, parameters, list, unit_of_leaf, communication, by_stage, options));
-    for (size_t i = 0; i < list.size(); ++i) {
-      parameters[list[i]]->leaf().set_sink(scheduled.buckets.back(), static_cast<int>(i));
+        MakeBuckets(*context, parameters, lists, list, unit_of_leaf, communication, options));
+    const std::vector<int>& numbers = lists.lists[list];
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      parameters[numbers[i]]->leaf().set_sink(scheduled.buckets.back(), static_cast<int>(i));
     }
   }
   for (Parameter* parameter : parameters) parameter->set_update_lane(lane);
@@ -199,16 +213,16 @@ Scheduled Schedule(Module& model, const IntrusivePtr<MeshContext>& context,
   // A schedule says itself what is gathered ahead.
   scheduled.copies = std::make_shared<UnitCopies>(
       *context, copy_units,
-      UnitCopyOptions{.prefetch = by_stage ? 0 : options.prefetch, .overlap = options.overlap});
+      UnitCopyOptions{.prefetch = lists.by_stage ? 0 : options.prefetch, .overlap = options.overlap});
   int copy = 0;
   for (const ResolvedUnit& unit : units) {
     for (const int parameter : unit.parameters) {
       parameters[parameter]->set_copy_source(scheduled.copies, copy++);
     }
   }
-  for (size_t i = 0; i < lists.size(); ++i) {
+  for (size_t i = 0; i < lists.lists.size(); ++i) {
     std::vector<int> units_of_list;
-    for (const int parameter : lists[i]) units_of_list.push_back(unit_of_leaf[parameter]);
+    for (const int parameter : lists.lists[i]) units_of_list.push_back(unit_of_leaf[parameter]);
     scheduled.buckets[i]->set_observer(UnitGradients(scheduled.buckets[i].get(), scheduled.copies,
                                                      std::move(units_of_list),
                                                      static_cast<int>(units.size())));
@@ -225,7 +239,8 @@ void ScheduleData(Module& model, const IntrusivePtr<MeshContext>& context,
   if (context->mesh().num_ranks() == 1) return;
   std::vector<int> all(model.AllParameters().size());
   std::iota(all.begin(), all.end(), 0);
-  Schedule(model, context, units, communication, {all}, /*by_stage=*/false, options);
+  Schedule(model, context, units, communication, {.lists = {all}, .leaves = LeavesOf(model.AllParameters())},
+           options);
 }
 
 std::shared_ptr<StageData> ScheduleStageData(Module& model, const IntrusivePtr<MeshContext>& context,
@@ -244,21 +259,24 @@ std::shared_ptr<StageData> ScheduleStageData(Module& model, const IntrusivePtr<M
     }
     parameters_of[here[i]].push_back(static_cast<int>(i));
   }
-  std::vector<std::vector<int>> lists;
-  for (const auto& [of, numbers] : parameters_of) lists.push_back(numbers);
+  const std::vector<Parameter*> parameters = model.AllParameters();
+  BucketLists lists = {.lists = {}, .leaves = LeavesOf(parameters), .by_stage = true};
+  for (const auto& [of, numbers] : parameters_of) lists.lists.push_back(numbers);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (stages[i].size() == 1) continue;
+    std::set<int> sharers;
+    for (const int stage : stages[i]) sharers.insert(model_stages.stage_ranks[stage]);
+    const StageTerm term = MakeStageTerm(*parameters[i]);
+    parts.terms[{sharers.begin(), sharers.end()}].push_back(term);
+    lists.leaves[i] = term.leaf.get();
+    if (context->mesh().num_ranks() == 1) parameters[i]->leaf().set_sink(SinkInto(term), 0);
+  }
   if (context->mesh().num_ranks() > 1) {
-    const Scheduled scheduled =
-        Schedule(model, context, units, communication, lists, /*by_stage=*/true, options);
+    const Scheduled scheduled = Schedule(model, context, units, communication, lists, options);
     parts.copies = scheduled.copies;
     size_t list = 0;
     for (const auto& [of, numbers] : parameters_of) parts.buckets.push_back({of, scheduled.buckets[list++]});
     for (const ResolvedUnit& unit : units) parts.units.push_back(here[unit.parameters[0]]);
-  }
-  const std::vector<Parameter*> parameters = model.AllParameters();
-  for (size_t i = 0; i < stages.size(); ++i) {
-    std::set<int> sharers;
-    for (const int stage : stages[i]) sharers.insert(model_stages.stage_ranks[stage]);
-    if (sharers.size() > 1) parts.shared[{sharers.begin(), sharers.end()}].push_back(parameters[i]);
   }
   return MakeStageData(model_stages, std::move(parts));
 }

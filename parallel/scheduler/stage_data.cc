@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "dtensor/functions/creation.h"
-#include "dtensor/functions/elementwise.h"
 #include "dtensor/host_memory.h"
+#include "dtensor/redistribution/implicit.h"
 #include "parallel/stage_replicas.h"
 #include "runtime/comm/communicator.h"
 
@@ -19,8 +19,10 @@ class PartsOfStages final : public StageData {
  public:
   PartsOfStages(const ModelStages& stages, StageParts parts)
       : context_(stages.context), parts_(std::move(parts)), num_holders_(parts_.units.size()) {
-    for (const auto& [indices, parameters] : parts_.shared) {
-      groups_.push_back(&context_->state().Group("shared by stages", RanksAlongPipeline(stages, indices)));
+    for (const auto& [indices, terms] : parts_.terms) {
+      groups_.push_back(indices.size() == 1 ? nullptr
+                                            : &context_->state().Group("shared by stages",
+                                                                       RanksAlongPipeline(stages, indices)));
     }
   }
 
@@ -40,16 +42,7 @@ class PartsOfStages final : public StageData {
     }
   }
 
-  void Begin() override {
-    before_.clear();
-    for (const auto& [indices, parameters] : parts_.shared) {
-      for (Parameter* parameter : parameters) {
-        if (!parameter->grad().defined()) continue;
-        before_.push_back({parameter, parameter->grad()});
-        parameter->ClearGrad();
-      }
-    }
-  }
+  void Begin() override { DropTerms(); }
 
   void ReduceGradients(int stage) override {
     for (const auto& [of, buckets] : parts_.buckets) {
@@ -61,13 +54,11 @@ class PartsOfStages final : public StageData {
     for (const auto& [of, buckets] : parts_.buckets) {
       if (of.size() > 1) buckets->Reduce();
     }
+    const PurposeGuard purpose(context_->state(), Purpose::kGrad);
+    const MemoryKindGuard kind(*context_->allocator(), MemoryKind::kGrad);
+    const NoImplicitChecksGuard planned(context_->state());
     size_t group = 0;
-    for (const auto& [indices, parameters] : parts_.shared) SumOverStages(*groups_[group++], parameters);
-    for (auto& [parameter, gradient] : std::exchange(before_, {})) {
-      DTensor sum = ToDevice(gradient);
-      if (parameter->grad().defined()) sum = Add(sum, ToDevice(parameter->grad()));
-      parameter->SetGrad(sum);
-    }
+    for (const auto& [indices, terms] : parts_.terms) BringToRest(groups_[group++], terms);
   }
 
   void Abandon() noexcept override {
@@ -75,46 +66,64 @@ class PartsOfStages final : public StageData {
       if (std::exchange(num_holders_[unit], 0) > 0) parts_.copies->Release(static_cast<int>(unit));
     }
     for (const auto& [of, buckets] : parts_.buckets) buckets->DropHeld();
-    try {
-      for (auto& [parameter, gradient] : std::exchange(before_, {})) parameter->SetGrad(gradient);
-    } catch (...) {
-      // Without memory for copies on the host: the step is lost, and its gradients with it.
-    }
+    DropTerms();
   }
 
  private:
-  // In memory of its own: a gradient may be seen by whoever asked for it.
-  void SumOverStages(Communicator& group, const std::vector<Parameter*>& parameters) {
-    RankState& state = context_->state();
-    const PurposeGuard purpose(state, Purpose::kGrad);
-    const MemoryKindGuard kind(*context_->allocator(), MemoryKind::kGrad);
-    std::vector<CollectivePart> parts;
-    std::vector<DTensor> terms, sums;
-    std::vector<Parameter*> trained = parameters;
-    std::erase_if(trained, [](const Parameter* parameter) { return !parameter->trainable(); });
+  void DropTerms() noexcept {
+    for (const auto& [indices, terms] : parts_.terms) {
+      for (const StageTerm& term : terms) term.leaf->ClearGradient();
+    }
+  }
+
+  // Adds whole gradients to what the parameters have, and so has their hooks run. `group`: null where one rank has all the
+  // stages.
+  void BringToRest(Communicator* group, const std::vector<StageTerm>& terms) {
+    std::vector<StageTerm> trained = terms;
+    std::erase_if(trained, [](const StageTerm& term) { return !term.parameter->trainable(); });
     if (trained.empty()) return;
-    for (const Parameter* parameter : trained) {
-      const DTensor& value = parameter->at_rest();
+    std::vector<DTensor> sums = group != nullptr ? SumOverStages(*group, trained) : TakeTerms(trained);
+    for (size_t i = 0; i < trained.size(); ++i) {
+      if (!sums[i].defined()) continue;  // no microbatch has reached it
+      LeafNode& leaf = trained[i].parameter->leaf();
+      const PathGuard path(context_->state(), leaf.path_id());
+      leaf.AddGradient(std::exchange(sums[i], DTensor()));
+    }
+  }
+
+  std::vector<DTensor> TakeTerms(const std::vector<StageTerm>& terms) {
+    std::vector<DTensor> taken;
+    for (const StageTerm& term : terms) {
+      taken.push_back(term.leaf->gradient());
+      term.leaf->ClearGradient();
+    }
+    return taken;
+  }
+
+  // In memory of its own: a term may be seen by whoever asked for it in backward.
+  std::vector<DTensor> SumOverStages(Communicator& group, const std::vector<StageTerm>& of) {
+    std::vector<CollectivePart> parts;
+    std::vector<DTensor> terms = TakeTerms(of), sums;
+    for (size_t i = 0; i < of.size(); ++i) {
+      const DTensor& value = of[i].parameter->at_rest();
       const IntrusivePtr<MeshContext> context = value.context()->DeviceSide();
-      const Layout& layout = parameter->layouts().of_gradient();
+      const Layout& layout = of[i].leaf->layout();
       // No microbatch may have reached it here.
-      terms.push_back(parameter->grad().defined() ? ToDevice(parameter->grad())
-                                                  : Full(context, value.dtype(), value.shape(), 0, layout));
-      const Tensor& term = terms.back().ToLocal();
+      terms[i] =
+          terms[i].defined() ? ToDevice(terms[i]) : Full(context, value.dtype(), value.shape(), 0, layout);
+      const Tensor& term = terms[i].ToLocal();
       const Tensor sum = Tensor::Empty(context_->allocator(), term.dtype(), term.shape());
       parts.push_back({.input = term, .output = sum});
       sums.push_back(DTensor::FromLocal(context, sum, layout, value.shape()));
     }
-    group.AllReduceEach(parts, ReduceOp::kSum, {.tag = state.tag()}).Wait();
-    for (size_t i = 0; i < trained.size(); ++i) trained[i]->SetGrad(sums[i]);
+    group.AllReduceEach(parts, ReduceOp::kSum, {.tag = context_->state().tag()}).Wait();
+    return sums;
   }
 
   const IntrusivePtr<MeshContext> context_;
   const StageParts parts_;
   std::vector<int> num_holders_;       // of each unit: stages that are between Unshard and Reshard
-  std::vector<Communicator*> groups_;  // of the entries of `shared`
-  // Of these, in a step: the gradients that were there before it.
-  std::vector<std::pair<Parameter*, DTensor>> before_;
+  std::vector<Communicator*> groups_;  // of the entries of `terms`; null: of one rank
 };
 
 }  // namespace

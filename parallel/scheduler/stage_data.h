@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "dtensor/nn/model_stages.h"
-#include "dtensor/nn/parameter.h"
 #include "parallel/scheduler/gradient_buckets.h"
+#include "parallel/scheduler/stage_term.h"
 #include "parallel/scheduler/unit_copies.h"
 
 namespace weft {
@@ -19,11 +19,15 @@ struct StageParts {
   std::shared_ptr<UnitCopies> copies = nullptr;  // null: no parameters are gathered
   std::vector<std::vector<int>> units = {};      // the stages of each unit
   std::vector<std::pair<std::vector<int>, std::shared_ptr<GradientBuckets>>> buckets = {};
-  // Parameters that other ranks of the pipeline have, too, by these ranks' indices along its axis, ascending.
-  std::map<std::vector<int>, std::vector<Parameter*>> shared = {};
+  // Of parameters that several stages have, by the indices along the pipeline's axis of the ranks that these lie on,
+  // ascending. `buckets`, and the sinks of leaves that are in none, leave gradients here.
+  std::map<std::vector<int>, std::vector<StageTerm>> terms = {};
 };
 
-// Cost: a communicator for each entry of `parts.shared`.
+// Hooks of a parameter that several stages have (Parameter::AddGradientReady) run in FinishGradients, once, on every rank
+// that has it: its gradient is the sum over the stages then, beside what there was before the step.
+//
+// Cost: a communicator for each entry of `parts.terms` of several ranks.
 std::shared_ptr<StageData> MakeStageData(const ModelStages& stages, StageParts parts);
 
 }  // namespace weft

@@ -305,8 +305,7 @@ Outcome OneDevice(const GptConfig& config) {
   return outcome;
 }
 
-// Two stages of two ranks each, by hand: forward, then backward, with messages in between. By stage; what both have is not
-// summed over them.
+// Two stages of two ranks each, by hand: forward, then backward, with messages in between. By stage.
 std::vector<Outcome> TwoStages(const GptConfig& config) {
   std::vector<Outcome> outcomes(2);
   RunRanks(4, [&](World& world) {
@@ -342,6 +341,10 @@ std::vector<Outcome> TwoStages(const GptConfig& config) {
       }
     }
     model.stages()->data->ReduceGradients(stage);
+    if (config.tied_head) {
+      EXPECT_FALSE(model.wte.weight.grad().defined());
+    }
+    model.stages()->data->FinishGradients();
     TakeGradients(model, &outcome);
     if (root->coordinate()[1] == 0) outcomes[stage] = std::move(outcome);
   });
@@ -370,14 +373,12 @@ TEST(StagedModelTest, StagesInTurnComputeWhatOneDeviceDoes) {
   for (const Outcome& stage : stages) EXPECT_NEAR(stage.norm_squared / expected.norm_squared, 1, 1e-12);
 }
 
-TEST(StagedModelTest, OfATiedTableBothStagesHaveATermOfTheGradient) {
+// Behind FinishGradients; before it there is a term of it, which nobody sees.
+TEST(StagedModelTest, OfATiedTableBothStagesHaveTheWholeGradient) {
   const Outcome expected = OneDevice(Config(/*tied_head=*/true));
-  const std::vector<Outcome> stages = TwoStages(Config(/*tied_head=*/true));
-  std::vector<double> sum = stages[0].gradients.at("wte.weight");
-  const std::vector<double>& other = stages[1].gradients.at("wte.weight");
-  ASSERT_EQ(sum.size(), other.size());
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
-  EXPECT_LT(MaxDifference(sum, expected.gradients.at("wte.weight")), 1e-13);
+  for (const Outcome& stage : TwoStages(Config(/*tied_head=*/true))) {
+    EXPECT_LT(MaxDifference(stage.gradients.at("wte.weight"), expected.gradients.at("wte.weight")), 1e-13);
+  }
 }
 
 }  // namespace

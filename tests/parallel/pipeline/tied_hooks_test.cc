@@ -265,5 +265,27 @@ TEST(TiedProductsTest, ARunThatFailsLeavesTheGradientAsItWas) {
   }
 }
 
+// A hook that throws ends the step on every rank that has the parameter; the next begins anew.
+TEST(TiedProductsTest, AHookMayThrow) {
+  RunRanks(2, [](World& world) {
+    Products model(4);
+    Tie(model, {{3, 0}});
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), StagedPlan(), {.dtype = DType::kF64});
+    Parameter& weight = model.layers[0]->weight;
+    PipelineExecutor pipeline(model, GenerateSchedule("zb_h1", {.ranks = 2, .microbatches = 2}));
+    const auto run = [&] {
+      for (Parameter* parameter : model.AllParameters()) parameter->ClearGrad();
+      pipeline.Run(ProductParts(model.context(), 2), One(model.context()));
+    };
+    run();
+    const std::vector<double> expected = weight.grad().ToLocal().ToVector<double>();
+    HookHandle fails = weight.AddGradientReady([](Parameter&) { ThrowInvalidArgument("planted"); });
+    EXPECT_EQ(MessageOf(run), "planted");
+    fails.Remove();
+    run();
+    EXPECT_EQ(weight.grad().ToLocal().ToVector<double>(), expected);
+  });
+}
+
 }  // namespace
 }  // namespace weft
