@@ -104,9 +104,7 @@ GenerationEnd Agent::RunGeneration(const Assignment& assignment) {
     console_->WriteSome();
     for (const WorkerExit& exit : workers->Reap()) OnExit(assignment, exit, &*workers);
     if (const std::optional<GenerationEnd> end = End(); end && !workers->stopping()) {
-      // A save needs the ranks of all nodes, so those here get as long for it as the leaving node's.
-      const bool left = end->kind == GenerationEnd::Kind::kLeft;
-      workers->Stop(SIGTERM, left ? end->grace : options_.failure_grace);
+      workers->Stop(SIGTERM, GraceAfter(*end));
     }
     workers->KillIfLate();
     if (!workers->AllEnded()) continue;
@@ -180,6 +178,13 @@ GenerationEnd Agent::OwnEnd(std::chrono::milliseconds grace) const {
           .node = options_.workers.node_id,
           .headline = absl::StrCat("node ", host, " was told to stop (signal ", stop_signal_, ")"),
           .grace = grace};
+}
+
+std::chrono::milliseconds Agent::GraceAfter(const GenerationEnd& end) const {
+  // A save needs the ranks of all nodes, so those here get as long for it as the leaving node's.
+  if (end.kind == GenerationEnd::Kind::kLeft) return end.grace;
+  // Nothing is wrong with a job that grows: its ranks save as after a signal.
+  return end.kind == GenerationEnd::Kind::kGrow ? options_.stop_grace : options_.failure_grace;
 }
 
 void Agent::OnExit(const Assignment& assignment, const WorkerExit& exit, WorkerGroup* workers) {

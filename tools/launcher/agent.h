@@ -26,7 +26,8 @@ namespace weft {
 struct AgentOptions {
   WorkerGroupOptions workers;
   std::chrono::milliseconds failure_grace{3000};  // for workers to end after another has failed, then SIGKILL
-  std::chrono::milliseconds stop_grace{30'000};   // for workers to save and end after the user's signal
+  // For workers to save and end after the user's signal, and where a node joins.
+  std::chrono::milliseconds stop_grace{30'000};
   pid_t guard = -1;  // the process above; once it is gone nobody waits for workers to save
   // Called once nobody wants to wait for a store that is away or full: calls to it end then. May be empty.
   std::function<void()> give_up_store = {};
@@ -59,6 +60,8 @@ class Agent {
   void OnSignals(WorkerGroup* workers);
   // That this node was told to stop, for the others; `grace`: what its workers have.
   GenerationEnd OwnEnd(std::chrono::milliseconds grace) const;
+  // What the workers here have to end, in a generation that has ended so.
+  std::chrono::milliseconds GraceAfter(const GenerationEnd& end) const;
   bool HasGuard() const;
   void OnExit(const Assignment& assignment, const WorkerExit& exit, WorkerGroup* workers);
   void Announce(const Assignment& assignment, const WorkerExit& exit);

@@ -45,7 +45,8 @@ ABSL_FLAG(absl::Duration, suspicion_time, absl::Seconds(5),
 ABSL_FLAG(
     absl::Duration, stop_grace, absl::Seconds(30),
     "how long workers may take to save and end after this launcher, or another node's, was told to stop "
-    "by a signal, as in 30s or 2m; then SIGKILL. Shorter than what a batch system gives the whole job");
+    "by a signal, or where a node joins, as in 30s or 2m; then SIGKILL. Shorter than what a batch system "
+    "gives the whole job");
 ABSL_FLAG(
     std::string, rdzv_id, "",
     "name of the job, the same on all of its nodes: the store refuses others. By default none, and a random "

@@ -119,6 +119,24 @@ TEST(NodesTest, DynamicNodesGrowAndGoOnWithoutOneThatIsLost) {
   EXPECT_EQ(first.Wait(), 128 + SIGTERM) << first.err();
 }
 
+// A step and a save may take longer than a failure would leave them.
+TEST(NodesTest, ANodeThatJoinsLeavesTheOthersTimeToSave) {
+  RunningProgram store({"tools/weft_run", "store", "--host=127.0.0.1", "--port=0", "--dir=" + NewFolder()});
+  const std::string script =
+      absl::StrCat("trap '[ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 4; echo saved >&2; exit 0' TERM; ",
+                   kSaysWho, "while true; do sleep 0.05; done");
+  const std::vector<std::string> flags = {"--store=" + AddressOf(store), "--nnodes=1:2", "--max-restarts=0",
+                                          "--rdzv-conf=last_call_timeout=0.2", "--stop-grace=40s"};
+  RunningProgram first(WeftRun(flags, script));
+  ASSERT_TRUE(first.Await("life 0: rank 0 of 1")) << first.err();
+  RunningProgram second(WeftRun(flags, script));
+  ASSERT_TRUE(first.Await("life 1: rank 0 of 2")) << first.err();
+  EXPECT_TRUE(first.Await("saved", 1, milliseconds(0))) << first.err();
+  for (RunningProgram* node : {&second, &first}) kill(node->pid(), SIGTERM);
+  EXPECT_EQ(first.Wait(), 128 + SIGTERM) << first.err();
+  EXPECT_EQ(second.Wait(), 128 + SIGTERM) << second.err();
+}
+
 TEST(NodesTest, WithoutTheNodeThatHoldsTheStoreTheOthersEnd) {
   const int port = FreePort();
   const std::string script = absl::StrCat(kSaysWho, "exec sleep 60");
