@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random_id.h"
 #include "runtime/store/store_rules.h"
@@ -22,9 +23,15 @@ void SetEntry(const std::string& key, const std::string& value, tcp_store::Entry
   entry->set_value(value);
 }
 
+KeptKeysOptions WithGraceOfAClock(KeptKeysOptions options) {
+  options.grace = ClampTimeout(options.grace);
+  return options;
+}
+
 }  // namespace
 
-KeptKeys::KeptKeys(const KeptKeysOptions& options) : options_(options), space_(options.max_bytes) {
+KeptKeys::KeptKeys(const KeptKeysOptions& options)
+    : options_(WithGraceOfAClock(options)), space_(options.max_bytes) {
   if (options_.journal.has_value()) {
     journal_ = std::make_unique<StoreJournal>(*options_.journal,
                                               [this](absl::string_view record) { Replay(record); });

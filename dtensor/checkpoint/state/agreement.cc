@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/gather_texts.h"
 #include "runtime/device/allocator.h"
@@ -78,10 +79,10 @@ Agreement::Agreement(World& world, std::chrono::milliseconds timeout, int num_ra
     : store_(world.store()),
       rank_(world.rank()),
       size_(num_ranks > 0 ? num_ranks : world.size()),
-      timeout_(timeout) {
+      timeout_(ClampTimeout(timeout)) {
   WEFT_REQUIRE(rank_ < size_ && size_ <= world.size(), "checkpoints of the first ", size_, " of ",
                world.size(), " ranks: rank ", rank_, " is not among them");
-  WEFT_REQUIRE(timeout_.count() > 0, "checkpoints: a timeout of ", timeout_.count(),
+  WEFT_REQUIRE(timeout.count() > 0, "checkpoints: a timeout of ", timeout.count(),
                " ms; expected more than 0");
   std::vector<int> ranks(size_);
   std::iota(ranks.begin(), ranks.end(), 0);

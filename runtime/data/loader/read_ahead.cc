@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -131,7 +132,7 @@ void ReadAhead::Shared::ThrowError(const Ticket& ticket) const {
 
 ReadAhead::ReadAhead(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const Sampler> sampler,
                      int num_threads, std::chrono::milliseconds patience)
-    : shared_(std::make_shared<Shared>(std::move(dataset), std::move(sampler), patience)) {
+    : shared_(std::make_shared<Shared>(std::move(dataset), std::move(sampler), ClampTimeout(patience))) {
   shared_->num_threads = num_threads;
   shared_->has_ended.assign(static_cast<size_t>(num_threads), 0);
   try {

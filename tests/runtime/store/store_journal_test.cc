@@ -274,5 +274,20 @@ TEST(KeptKeysTest, LastWillsWaitForClientsOfTheProcessBefore) {
   EXPECT_NE(keys.space().TryGet("dead/returns"), nullptr);
 }
 
+TEST(KeptKeysTest, TheGraceMayBeForEver) {
+  const JournalFolder folder;
+  KeptKeysOptions options = Kept(folder);
+  options.grace = milliseconds::max();
+  {
+    KeptKeys keys(options);
+    keys.Attach("away");
+    keys.LeaveWill("away", "dead/away", "yes");
+  }
+  KeptKeys keys(options);
+  keys.Expire(KeptKeys::Clock::now() + std::chrono::hours(24));
+  EXPECT_EQ(keys.space().TryGet("dead/away"), nullptr);
+  EXPECT_GT(keys.Attach("away"), 0u);
+}
+
 }  // namespace
 }  // namespace weft

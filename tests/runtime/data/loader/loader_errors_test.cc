@@ -127,6 +127,19 @@ TEST(LoaderErrorsTest, AReadThatIsStuckIsNamedAndLeftBehind) {
   while (numbers.use_count() > 1) std::this_thread::yield();
 }
 
+TEST(LoaderErrorsTest, PatienceMayBeForEver) {
+  const auto door = std::make_shared<Door>();
+  Loader loader(std::make_shared<Numbers>(10, [door](int64_t) { door->Pass(); }),
+                std::make_shared<SequentialSampler>(10),
+                {.batch = 6, .num_threads = 2, .patience = std::chrono::milliseconds::max()});
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    door->Open();
+  });
+  EXPECT_EQ(MessageOf([&] { loader.Get(); }), "no error");
+  opener.join();
+}
+
 // However patient Get is: an error of the program that destroys the loader is not to wait for a read.
 TEST(LoaderErrorsTest, AnErrorDoesNotWaitForAReadThatIsStuck) {
   const auto door = std::make_shared<Door>();
