@@ -30,12 +30,14 @@ KeptKeysOptions WithGraceOfAClock(KeptKeysOptions options) {
 
 }  // namespace
 
-KeptKeys::KeptKeys(const KeptKeysOptions& options)
-    : options_(WithGraceOfAClock(options)), space_(options.max_bytes) {
+KeptKeys::KeptKeys(const KeptKeysOptions& options) : options_(WithGraceOfAClock(options)) {
+  // All that was acknowledged is taken, without the cap: on the way a last will counts twice, as one and as the key that it
+  // became; and the cap may have been higher.
   if (options_.journal.has_value()) {
     journal_ = std::make_unique<StoreJournal>(*options_.journal,
                                               [this](absl::string_view record) { Replay(record); });
   }
+  space_.set_max_bytes(options_.max_bytes);
   if (!id_.empty()) {
     Compact();
     return;

@@ -27,7 +27,8 @@ struct StoreCall {
 };
 
 struct KeptKeysOptions {
-  int64_t max_bytes = std::numeric_limits<int64_t>::max();  // of keys, values and last wills
+  // Of keys, values and last wills. A journal that holds more is taken whole, and then nothing is added to it.
+  int64_t max_bytes = std::numeric_limits<int64_t>::max();
   std::optional<StoreJournalOptions> journal = std::nullopt;
   // How long a client may be away before its last wills are set, after this process has begun with a journal that knows it.
   std::chrono::milliseconds grace = std::chrono::seconds(60);

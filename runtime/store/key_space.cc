@@ -7,12 +7,17 @@
 #include "runtime/store/store_rules.h"
 
 namespace weft {
+
+void KeySpace::set_max_bytes(int64_t max_bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  max_bytes_ = max_bytes;
+}
+
 void KeySpace::Set(absl::string_view key, absl::string_view value, int64_t reserved) {
   RequireKey(key);
   RequireValue(key, value);
   std::unique_lock<std::mutex> lock(mutex_);
-  num_bytes_ -= reserved;
-  const std::vector<Fired> fired = Store(key, value);
+  const std::vector<Fired> fired = Store(key, value, reserved);
   lock.unlock();
   Call(fired);
 }
@@ -129,10 +134,11 @@ KeySpace::Value KeySpace::Find(absl::string_view key) const {
   return held == values_.end() ? nullptr : held->second;
 }
 
-std::vector<KeySpace::Fired> KeySpace::Store(absl::string_view key, absl::string_view value) {
+std::vector<KeySpace::Fired> KeySpace::Store(absl::string_view key, absl::string_view value,
+                                             int64_t reserved) {
   const std::string name(key);
   const Value held = Find(key);
-  const int64_t more = BytesOf(key, value) - (held == nullptr ? 0 : BytesOf(key, *held));
+  const int64_t more = BytesOf(key, value) - (held == nullptr ? 0 : BytesOf(key, *held)) - reserved;
   RequireRoom(key, more);
   num_bytes_ += more;
   values_[name] = std::make_shared<const std::string>(value);

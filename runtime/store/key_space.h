@@ -36,7 +36,10 @@ class KeySpace {
 
   explicit KeySpace(int64_t max_bytes = std::numeric_limits<int64_t>::max()) : max_bytes_(max_bytes) {}
 
-  // Gives `reserved` bytes back first, so what was reserved for this entry always has room.
+  // What is there already stays, if it is more.
+  void set_max_bytes(int64_t max_bytes);
+
+  // Takes the place of `reserved` bytes, so what was reserved for this entry always has room.
   void Set(absl::string_view key, absl::string_view value, int64_t reserved = 0);
   Value TryGet(absl::string_view key) const;  // null if there is none
   int64_t Add(absl::string_view key, int64_t amount);
@@ -81,14 +84,14 @@ class KeySpace {
 
   // These want the lock held.
   Value Find(absl::string_view key) const;
-  std::vector<Fired> Store(absl::string_view key, absl::string_view value);
+  std::vector<Fired> Store(absl::string_view key, absl::string_view value, int64_t reserved = 0);
   bool AllThere(Waiter& waiter) const;
   void RequireRoom(absl::string_view key, int64_t more) const;
 
   static void Call(const std::vector<Fired>& fired);
 
-  const int64_t max_bytes_;
   mutable std::mutex mutex_;
+  int64_t max_bytes_;
   std::unordered_map<std::string, Value> values_;
   std::unordered_map<WaiterId, Waiter> waiters_;
   std::unordered_map<std::string, std::vector<WaiterId>> waiters_of_;  // by the key that they lack

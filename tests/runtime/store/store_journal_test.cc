@@ -289,5 +289,42 @@ TEST(KeptKeysTest, TheGraceMayBeForEver) {
   EXPECT_GT(keys.Attach("away"), 0u);
 }
 
+// A last will counts as one until it is a key, and never as both.
+TEST(KeptKeysTest, AStoreThatIsFullBeginsAgain) {
+  const JournalFolder folder;
+  KeptKeysOptions options = Kept(folder);
+  options.max_bytes = KeySpace::BytesOf("k", "v") + KeySpace::BytesOf("dead", "yes");
+  const std::map<std::string, std::string> contents = {{"k", "v"}, {"dead", "yes"}};
+  {
+    KeptKeys keys(options);
+    keys.Set({}, "k", "v");
+    const uint64_t stream = keys.Attach("dies");
+    keys.LeaveWill("dies", "dead", "yes");
+    keys.Detach("dies", stream);
+    EXPECT_EQ(Contents(keys), contents);
+  }
+  KeptKeys keys(options);
+  EXPECT_EQ(Contents(keys), contents);
+  EXPECT_EQ(keys.space().num_bytes(), options.max_bytes);
+  EXPECT_THAT(MessageOf([&] { keys.Set({}, "x", ""); }), HasSubstr("the store is full: "));
+}
+
+TEST(KeptKeysTest, AJournalOfMoreThanTheCapIsTakenWhole) {
+  const JournalFolder folder;
+  KeptKeysOptions options = Kept(folder);
+  {
+    KeptKeys keys(options);
+    keys.Set({}, "k", "v");
+    keys.Attach("away");
+    keys.LeaveWill("away", "dead", "yes");
+  }
+  options.max_bytes = 1;
+  KeptKeys keys(options);
+  EXPECT_THAT(MessageOf([&] { keys.Set({}, "x", ""); }), HasSubstr("the store is full: "));
+  keys.Expire(KeptKeys::Clock::now() + std::chrono::minutes(2));
+  EXPECT_EQ(Contents(keys), (std::map<std::string, std::string>{{"k", "v"}, {"dead", "yes"}}));
+  EXPECT_TRUE(keys.Delete({}, "k"));
+}
+
 }  // namespace
 }  // namespace weft
