@@ -71,6 +71,11 @@ SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& 
   if (!scales_loss) {
     for (const char* name : kLossScaleFlags) flags.erase(name);
   }
+  // A scale that stays from now on does not shrink.
+  if (parsed.Given("loss_scale_window") && Flag("loss_scale_window").CurrentValue() == "0") {
+    flags.erase("loss_scale_hysteresis");
+    flags.erase("min_loss_scale");
+  }
   // A number would count, and not the share that is given now.
   if (parsed.Given("min_lr_ratio")) flags.erase("min_lr");
   return flags;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/checkpoint/state/state.h"
+#include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/schedule.h"
 #include "examples/gpt/gpt_flags.h"
 #include "gtest/gtest.h"
@@ -106,6 +107,30 @@ TEST(GptCheckpointTest, AContextOf0IsThatOfTheCheckpoint) {
     EXPECT_EQ(context({"--context=0"}), 64);
     EXPECT_EQ(InvalidArgumentMessage([&] { context({"--context=32"}); }),
               "--context=32: the checkpoint to resume from was made with '64'; leave the flag out");
+  }
+}
+
+// What says how a scale shrinks is nothing that a run whose scale stays was given.
+TEST(GptCheckpointTest, ALossScaleMayStayFromNowOn) {
+  const SafetensorsMetadata flags = [] {
+    const absl::FlagSaver saver;
+    Parse({"--dtype=f16", "--loss_scale_hysteresis=2", "--min_loss_scale=1"});
+    return ResumableFlags(/*scales_loss=*/true);
+  }();
+  for (const Restore restore : {&RestoreGptRun, &RestoreGptFlags}) {
+    const auto scale = [&](const Arguments& arguments) {
+      const absl::FlagSaver saver;
+      restore(InfoOf(flags), Parse(arguments), /*scales_loss=*/true);
+      return GptRunFromFlags(/*tokenizer_vocabulary=*/256).loss_scale;
+    };
+    EXPECT_EQ(scale({}), (LossScaleOptions{.min = 1, .hysteresis = 2}));
+    EXPECT_EQ(scale({"--loss_scale_window=0"}), LossScaleOptions{.interval = 0});
+    EXPECT_EQ(scale({"--loss_scale_window=100"}),
+              (LossScaleOptions{.interval = 100, .min = 1, .hysteresis = 2}));
+    EXPECT_EQ(InvalidArgumentMessage([&] {
+                scale({"--loss_scale_window=0", "--min_loss_scale=4"});
+              }),
+              "--min_loss_scale=4: expected a scale that changes, got --loss_scale_window=0");
   }
 }
 
