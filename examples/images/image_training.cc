@@ -15,16 +15,15 @@
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
-#include "dtensor/functions.h"
 #include "dtensor/nn/summary.h"
 #include "dtensor/optim/adamw.h"
 #include "examples/checkpoint_flags.h"
 #include "examples/flag_checks.h"
+#include "examples/images/image_accuracy.h"
 #include "examples/json_line.h"
 #include "examples/schedule_flag.h"
 #include "examples/stop_signal.h"
 #include "nlohmann/json.hpp"
-#include "ops/elementwise/cast.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/stages.h"
@@ -167,25 +166,6 @@ AxisList BatchAxes(const DeviceMesh& mesh) {
   return axis < 0 ? AxisList{} : AxisList{axis};
 }
 
-// The share of the set's images whose class the model scores highest. `pipeline`: runs the model, if that is cut into stages.
-double Accuracy(Module& model, PipelineExecutor* pipeline, const ImageSet& set, const DeviceMesh& mesh) {
-  constexpr int64_t kBatch = 500;
-  RankState& state = model.context()->state();
-  const NoGradGuard no_grad(state);
-  const EvaluationGuard evaluation(state);
-  double right = 0;
-  for (int64_t first = 0; first < set.count(); first += kBatch) {
-    const int64_t count = std::min(kBatch, set.count() - first);
-    const ImageBatch batch =
-        MakeImageBatch(model.context(), BatchAxes(mesh), set, count, [&](int64_t i) { return first + i; });
-    const DTensor scores =
-        pipeline != nullptr ? pipeline->ForwardOutputs({batch.images})[0] : model(batch.images);
-    const DTensor label = Call(kConvert, {Argmax(scores, /*dim=*/1)}, {.dtype = DType::kI32});
-    right += Sum(Cast(Equal(label, batch.labels), DType::kF32)).Item();
-  }
-  return right / static_cast<double>(set.count());
-}
-
 void PrintStep(const ImageRun& run, const StepMetrics& metrics) {
   if (run.json) {
     PrintJson({{"step", metrics.step},
@@ -197,6 +177,10 @@ void PrintStep(const ImageRun& run, const StepMetrics& metrics) {
                 metrics.loss, metrics.tokens_per_s);
   }
   std::fflush(stdout);
+}
+
+bool Evaluates(const ImageRun& run, int64_t step) {
+  return step == run.steps || (run.eval_every > 0 && step % run.eval_every == 0);
 }
 
 void PrintAccuracy(const ImageRun& run, int64_t step, double accuracy) {
@@ -302,17 +286,21 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   std::optional<PipelineExecutor> pipeline;
   if (run.schedule) pipeline.emplace(*model, *run.schedule);
   PipelineExecutor* const stages = pipeline ? &*pipeline : nullptr;
+  int64_t evaluated = 0;
+  const auto evaluate = [&](int64_t step) {
+    const double accuracy = Accuracy(*model, stages, test, BatchAxes(run.mesh));
+    if (speaks) PrintAccuracy(run, step, accuracy);
+    evaluated = step;
+  };
+  bool stopped = false;
   const auto on_step_end = [&](Trainer& trainer, int64_t step) {
     // A loss that is not finite is not saved.
     if (checkpoints && (checkpoints->IsDue(step) || checkpoints->IsSnapshotDue(step))) trainer.Flush();
     if (checkpoints) checkpoints->AfterStep(step, state);
-    const bool evaluates = step == run.steps || (run.eval_every > 0 && step % run.eval_every == 0);
-    if (!evaluates) return;
+    if (!Evaluates(run, step) || step == run.steps) return;
     trainer.Flush();  // so that the step's own line comes first
-    const double accuracy = Accuracy(*model, stages, test, run.mesh);
-    if (speaks) PrintAccuracy(run, step, accuracy);
+    if (!stopped) evaluate(step);
   };
-  bool stopped = false;
   const auto on_metrics = [&](Trainer& trainer, const StepMetrics& metrics) {
     if (speaks) PrintStep(run, metrics);
     stopped = stopped || metrics.stop;
@@ -332,9 +320,12 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
     TrainStep(run, MakeParts(model->context(), run, train, step), *model, stages, trainer);
   }
   trainer.Flush();
-  if (!checkpoints) return;
-  checkpoints->Save(trainer.step(), state);
-  checkpoints->Wait();
+  if (checkpoints) {
+    checkpoints->Save(trainer.step(), state);
+    checkpoints->Wait();
+  }
+  // The last step once it is saved: whoever has sent a signal may not wait for an evaluation.
+  if (Evaluates(run, trainer.step()) && trainer.step() != evaluated) evaluate(trainer.step());
 }
 
 int Train(const ImageProgram& program, const ParsedFlags& parsed) {

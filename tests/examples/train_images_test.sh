@@ -33,7 +33,40 @@ same_losses() {
     $1 != $4 || far($2, $5) || far($3, $6) { print; bad = 1 } END { exit bad || NR == 0 }'
 }
 
+# Test images whose evaluation lasts for seconds.
+mkdir long
+cp -- train-* long
+images_of() { tail -c +17 t10k-images-idx3-ubyte; }
+labels_of() { tail -c +9 t10k-labels-idx1-ubyte; }
+{ printf '\x00\x00\x08\x03'; big_endian 42000; big_endian 8; big_endian 8; for _ in {1..1000}; do images_of; done; } >long/t10k-images-idx3-ubyte
+{ printf '\x00\x00\x08\x01'; big_endian 42000; for _ in {1..1000}; do labels_of; done; } >long/t10k-labels-idx1-ubyte
+
 small=(--data=. --batch=7 --log_format=json --eval_every=0)
+# The last step is saved before it is evaluated, which may last longer than whoever sent a signal waits. Of the
+# program in the background: `evaluations` is how many it had told when the step was saved.
+long=(--data=long --batch=7 --log_format=json --mesh= --checkpoint_dir=hasty --save_every=0)
+evaluations_before_the_save() {
+  until compgen -G 'hasty/step-?????????' >/dev/null; do sleep 0.02; kill -0 $pid 2>/dev/null || break; done
+  evaluations=$(grep -c test_accuracy hasty.json)
+  [[ $(basename hasty/step-?????????) == "$(printf 'step-%09d' "$(losses hasty.json | wc -l)")" ]] || fail "saved: $(ls hasty): $(cat hasty.json hasty.err)"
+  kill -KILL $pid
+  wait $pid
+}
+"${programs[1]}" "${long[@]}" --steps=3 --eval_every=0 >hasty.json 2>hasty.err &
+pid=$!
+evaluations_before_the_save
+[[ $evaluations == 0 ]] || fail "the end is evaluated before it is saved: $(cat hasty.json)"
+# Begun again, it has its last step's accuracy.
+"${programs[1]}" "${long[@]}" >hasty.json 2>hasty.err || fail "after the end: $(tail -1 hasty.err)"
+[[ $(cat hasty.json) == '{"step":3,"test_accuracy":'*'}' ]] || fail "after the end: $(cat hasty.json)"
+rm -r hasty hasty.json
+"${programs[1]}" "${long[@]}" --steps=100000 --eval_every=1 >hasty.json 2>hasty.err &
+pid=$!
+until [[ -s hasty.json ]]; do sleep 0.02; kill -0 $pid 2>/dev/null || break; done
+kill -TERM $pid
+evaluations_before_the_save
+((evaluations < $(losses hasty.json | wc -l))) || fail "after SIGTERM a step is evaluated before it is saved: $(cat hasty.json)"
+
 for program in "${programs[@]}"; do
   name=$(basename "$program")
   "$program" --help >help.txt || fail "$name --help"
