@@ -49,14 +49,19 @@ MixtureSampler::MixtureSampler(std::vector<MixturePart> parts, uint64_t seed, co
                parts_.size(), ", as many as there are parts, got ", options.block);
   WEFT_REQUIRE(options.epoch_size >= 0, "mixture: epoch: expected at least 0 samples, got ",
                options.epoch_size);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   int64_t together = 0;
   first_index_ = {0};
   for (size_t k = 0; k < parts_.size(); ++k) {
     WEFT_REQUIRE(parts_[k].sampler != nullptr, "mixture: part ", k, " has no sampler");
     WEFT_REQUIRE(std::isfinite(parts_[k].weight) && parts_[k].weight > 0, "mixture: part ", k,
                  ": weight: expected a number above 0, got ", parts_[k].weight);
-    first_index_.push_back(first_index_.back() + parts_[k].sampler->num_samples());
-    together += parts_[k].sampler->epoch_size();
+    const int64_t num_samples = parts_[k].sampler->num_samples();
+    WEFT_REQUIRE(num_samples <= kMost - first_index_.back(), "mixture: part ", k, " has ", num_samples,
+                 " samples after ", first_index_.back(), ": expected less than 2^63 together");
+    first_index_.push_back(first_index_.back() + num_samples);
+    // An epoch may be without end: its length is a name alone.
+    together += std::min(parts_[k].sampler->epoch_size(), kMost - together);
   }
   if (epoch_size_ == 0) epoch_size_ = together;
   first_slot_ = {0};

@@ -21,7 +21,7 @@ struct MixturePart {
 struct MixtureOptions {
   // Samples in which the proportions are exact. A share is a whole number of these: off by less than 1 / block.
   int64_t block = 1024;
-  // Samples of an epoch of the mixture; 0: as many as the parts' epochs have together. It is a name alone: the parts count
+  // Samples of an epoch of the mixture; 0: as many as the parts' epochs have together, 2^63 - 1 at most. It is a name alone: the parts count
   // their own epochs.
   int64_t epoch_size = 0;
 };
@@ -39,7 +39,7 @@ class MixtureSampler final : public Sampler {
  public:
   // Errors: InvalidArgument for no parts, a part without sampler, a weight that is not a finite number above 0, a block that
   //         is shorter than there are parts or in which a part's share rounds to nothing (names the part, and a block that
-  //         would do), an epoch below 0.
+  //         would do), an epoch below 0, parts of 2^63 samples or more together.
   MixtureSampler(std::vector<MixturePart> parts, uint64_t seed, const MixtureOptions& options = {});
 
   int64_t num_samples() const override { return first_index_.back(); }

@@ -103,6 +103,18 @@ TEST(MixtureTest, EpochsAreNamesOfPositions) {
             "mixture(block 4, seed 1, 2 of shuffled(5, seed 1), 2 of shuffled(3, seed 1))");
 }
 
+TEST(MixtureTest, EpochsWithoutEndAreWithoutEndTogether) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const auto endless = std::make_shared<ReplacementSampler>(5, /*epoch_size=*/kMost, /*seed=*/1);
+  const std::vector<MixturePart> parts = {{.sampler = endless}, Part(3, 1), {.sampler = endless}};
+  const MixtureSampler sampler(parts, 1, {.block = 6});
+  EXPECT_EQ(sampler.epoch_size(), kMost);
+  const MixtureSampler named(parts, 1, {.block = 6, .epoch_size = 5});
+  for (int64_t position = 0; position < 40; ++position) {
+    EXPECT_EQ(sampler.AtPosition(position), named.AtPosition(position));
+  }
+}
+
 TEST(MixtureTest, RefusesBadArguments) {
   EXPECT_EQ(InvalidArgumentMessage([] { MixtureSampler({}, 1); }), "mixture: expected at least one part");
   EXPECT_EQ(InvalidArgumentMessage([] { MixtureSampler({{.sampler = nullptr}}, 1); }),
@@ -122,6 +134,11 @@ TEST(MixtureTest, RefusesBadArguments) {
             }),
             "mixture: part 1 has weight 1 of 1000: less than one sample in a block of 100; a block of 1000 "
             "has one");
+  const auto many = std::make_shared<SequentialSampler>(std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              MixtureSampler({Part(1, 1), {.sampler = many}}, 1);
+            }),
+            "mixture: part 1 has 9223372036854775807 samples after 1: expected less than 2^63 together");
   const MixtureSampler sampler({Part(3, 1)}, 1);
   EXPECT_EQ(InvalidArgumentMessage([&] { sampler.At(0, 3); }), "sampler: sample 3 of an epoch of 3");
 }
