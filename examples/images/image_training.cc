@@ -358,6 +358,8 @@ Plan ImagePlan(const DeviceMesh& mesh, const std::string& data_plan, const Image
     WEFT_REQUIRE(name == "pp" || name == "dp" || name == "tp", "--mesh: expected axes pp, dp and tp, got '",
                  name, "'");
   }
+  WEFT_REQUIRE(mesh.FindAxis("dp") >= 0 || data_plan == "ddp", "plan ", data_plan,
+               " needs an axis 'dp'; the mesh is '", mesh.ToString(), "'");
   if (mesh.FindAxis("tp") >= 0) entries = program.tensor_plan("tp");
   if (schedule) {
     const int chunks = schedule->num_chunks();

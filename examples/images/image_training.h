@@ -32,7 +32,7 @@ struct ImageProgram {
 // The plan of a mesh with axes of pp, dp and tp: the blocks in stages along pp, which lie as those of `schedule`; `tensor_plan` on
 // tp; and on dp what `data_plan` says, ddp or fsdp.
 // `schedule`: given if there is an axis pp.
-// Errors: InvalidArgument for another axis or another name.
+// Errors: InvalidArgument for another axis or another name, and for fsdp without an axis dp.
 Plan ImagePlan(const DeviceMesh& mesh, const std::string& data_plan, const ImageProgram& program,
                const std::optional<PipelineSchedule>& schedule = std::nullopt);
 

@@ -162,6 +162,8 @@ for program in "${programs[@]}"; do
   expect_error "--checkpoint_dir=runs: it was trained on other images than 'others'" --checkpoint_dir=runs --data=others
   expect_error "--checkpoint_dir=runs: it was trained on other images than 'relabelled'" --checkpoint_dir=runs --data=relabelled
   expect_error "--plan=zero1: expected ddp or fsdp" --plan=zero1
+  expect_error "plan fsdp needs an axis 'dp'; the mesh is 'tp=2'" --mesh=tp=2 --plan=fsdp
+  expect_error "plan fsdp needs an axis 'dp'; the mesh is ''" --mesh= --plan=fsdp
   expect_error "--mesh: expected axes pp, dp and tp, got 'cp'" --mesh=cp=2
   expect_error "--schedule: the mesh (dp=2) has no axis pp" --schedule=gpipe
   expect_error "--schedule=pipedream: it updates parameters within the step (OPT): expected one that leaves them to the optimizer after the step" --mesh=pp=2 --schedule=pipedream
