@@ -91,6 +91,14 @@ std::string Told(const Operation& operation) {
   return absl::StrFormat("%s, %s, %.1f s", text, operation.state, operation.seconds);
 }
 
+// Of a member whose record does not have the collective. A recorder keeps the last operations of all groups, so that a rank
+// which has gone on elsewhere has lost old ones of this group.
+std::string WhyNotThere(const Record& record, const std::string& key, uint64_t sequence) {
+  const auto count = record.num_collectives.find(key);
+  const bool has_entered = count != record.num_collectives.end() && count->second >= sequence;
+  return has_entered ? "entered, no longer on record" : "not entered";
+}
+
 // The lines about one group: nothing if all members have come as far and all is done.
 std::string GroupReport(const std::string& key, const std::vector<int>& ranks,
                         const std::map<int, Record>& records) {
@@ -120,8 +128,8 @@ std::string GroupReport(const std::string& key, const std::vector<int>& ranks,
       const auto member = members.find(rank);
       if (member != members.end()) {
         absl::StrAppend(&lines, "    rank ", rank, ": ", Told(member->second), "\n");
-      } else if (records.count(rank) != 0) {
-        absl::StrAppend(&lines, "    rank ", rank, ": not entered\n");
+      } else if (const auto record = records.find(rank); record != records.end()) {
+        absl::StrAppend(&lines, "    rank ", rank, ": ", WhyNotThere(record->second, key, sequence), "\n");
       }
     }
   }

@@ -79,6 +79,28 @@ TEST(FlightRecordTest, TheReportNamesDisagreementsAndWhoHasNotEntered) {
   EXPECT_EQ(report.find("#1"), std::string::npos) << report;
 }
 
+// Rank 1 has entered #1 and #2 long ago; what it has done since in other groups has taken their places.
+TEST(FlightRecordTest, ARankThatHasForgottenACollectiveHasEnteredIt) {
+  std::vector<std::string> records;
+  for (int rank = 0; rank < 2; ++rank) {
+    FlightRecorder recorder(/*capacity=*/4);
+    FlightRecorder::OpenedGroup* const dp = recorder.OpenGroup("dp", {0, 1});
+    FlightRecorder::OpenedGroup* const solo = recorder.OpenGroup("solo", {rank});
+    for (int i = 1; i <= 3 - rank; ++i) recorder.Issue(dp, Entry(CollectiveKind::kAllReduce, i, 8));
+    for (int i = 1; rank == 1 && i <= 4; ++i) {
+      const FlightEntry other = Entry(CollectiveKind::kBarrier, i, 0);
+      recorder.End(recorder.Issue(solo, other), FlightClock(), /*ok=*/true);
+    }
+    records.push_back(FlightToJson(rank, 2, recorder));
+  }
+  const std::string report = FlightReport(records);
+  EXPECT_NE(report.find("  #2\n    rank 0: all_reduce(f32, sum, count 8), running, "), std::string::npos)
+      << report;
+  EXPECT_NE(report.find(" s\n    rank 1: entered, no longer on record\n  #3\n"), std::string::npos) << report;
+  EXPECT_NE(report.find(" s\n    rank 1: not entered\n"), std::string::npos) << report;
+  EXPECT_LT(report.find("no longer on record"), report.find("not entered")) << report;
+}
+
 TEST(FlightRecordTest, ARankWithoutARecordAndMessagesUnderWayAreTold) {
   FlightRecorder recorder;
   FlightRecorder::OpenedGroup* const pp = recorder.OpenGroup("pp", {0, 1});
