@@ -50,8 +50,10 @@ void BackwardPowGrad(Context& context) {
   if (context.Wants(kOther)) SetGradSummed(context, kOther, MixedPowGrad(context, a, b, lower, p));
   if (!context.Wants(1 - kOther)) return;
   if (kOfExponent) {
-    // a^b log^2 a. Where a is 0 so is the first factor, and the logarithm is kept finite.
-    const Value log = context.Emit(kLog, {context.Emit(kClamp, {a}, {}, {.min = 1e-37})});
+    // a^b log^2 a. Where a is 0 so is the first factor, and the logarithm is kept finite: by the least number of f16,
+    // since 1e-37 is 0 there.
+    const double least = context.TypeOf(a).dtype == DType::kF16 ? 0x1p-24 : 1e-37;
+    const Value log = context.Emit(kLog, {context.Emit(kClamp, {a}, {}, {.min = least})});
     SetGradSummed(context, 1, context.Emit(kMul, {context.Emit(kPowExponentGrad, {a, b, p}), log}));
   } else {
     SetGradSummed(context, 0, context.Emit(kPowBaseGrad, {a, lower, context.Emit(kMul, {p, b})}));

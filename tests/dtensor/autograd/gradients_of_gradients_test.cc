@@ -166,6 +166,19 @@ TEST(GradientsOfGradientsTest, AsOftenAsOneLikes) {
   });
 }
 
+// a^b log^2 a is 0 at a base of 0, in every dtype.
+TEST(GradientsOfGradientsTest, APowersExponentAtABaseOfZero) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+      const DTensor base = Lay(context, FromDoubles(dtype, {2}, {0, 1}), "[-]");
+      const DTensor exponent = Lay(context, FromDoubles(dtype, {2}, {2, 2}), "[-]").RequiresGrad();
+      const DTensor first = Grad({Sum(Pow(base, exponent))}, {exponent}, {.create_graph = true})[0];
+      const DTensor second = Grad({Sum(first)}, {exponent})[0];
+      EXPECT_EQ(second.FullTensor().ToVector<double>(), (std::vector<double>{0, 0})) << dtype;
+    }
+  });
+}
+
 // A penalty on the size of a gradient, as of Gulrajani et al., arXiv 1704.00028: first-order and second-order
 // gradients meet in one leaf.
 TEST(GradientsOfGradientsTest, APenaltyOnGradients) {
