@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "ops/op/absent.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
 
@@ -69,7 +70,7 @@ PreparedStep PrepareTerm(const LoweredStep& step, const Tensor& local, const Ten
   prepared.result = into.defined() ? into : Tensor::Empty(allocator, local.dtype(), local.shape());
   const Tensor& result = prepared.result;
   if (!same_on_all && !step.first_in_group) {
-    const double neutral = step.op == ReduceOp::kProduct ? 1 : 0;
+    const double neutral = step.op == ReduceOp::kProduct ? 1 : kAbsent;
     prepared.before.push_back({.kind = LocalWork::Kind::kFill, .to = result, .value = neutral});
     return prepared;
   }

@@ -143,6 +143,20 @@ TEST(RedistributeTest, AnAverageOfEqualTermsIsTheValue) {
   }
 }
 
+// The terms of the other ranks are what changes no value, -0.0 included.
+TEST(RedistributeTest, TermsOfASumAddUpToTheBitsOfTheValue) {
+  for (DType dtype :
+       {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32, DType::kI64, DType::kBool}) {
+    OnMesh("a=3", [&](const IntrusivePtr<MeshContext>& context) {
+      const DTensor x = Lay(context, FromDoubles(dtype, {4}, {-0.0, 0, 1, 3}), "[-]");
+      const DTensor terms = x.Redistribute(Layout(1, 1).WithPartial(0));
+      EXPECT_TRUE(SameBits(terms.FullTensor(), x.ToLocal())) << dtype;
+      EXPECT_TRUE(SameBits(terms.Redistribute(Layout(1, 1).WithShard(0, 0)).FullTensor(), x.ToLocal()))
+          << dtype;
+    });
+  }
+}
+
 // 1 / 3 of three terms is not exact in binary; the value must still be.
 TEST(RedistributeTest, AverageOverThreeOfAWholeValue) {
   CheckRedistributions("a=3", WholeNumbers(DType::kF32, kUneven),
