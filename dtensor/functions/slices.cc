@@ -10,7 +10,8 @@
 namespace weft {
 namespace {
 
-// Python's rule: negative ends count from the last, and both are cut to [0, extent].
+// Python's rule: negative ends count from the last, and both are cut to [0, extent]. A slice of one element is one of
+// neighbours, whose gradient is a view.
 StridedSliceAttributes Resolve(absl::string_view what, const DTensor& x, int dim, const SliceRange& range) {
   const int at = NormalizeDim(dim, x.ndim(), what);
   WEFT_REQUIRE(range.step >= 1, what, ": expected a positive step, got ", range.step,
@@ -22,7 +23,7 @@ StridedSliceAttributes Resolve(absl::string_view what, const DTensor& x, int dim
   const int64_t start = place(range.start.value_or(0));
   const int64_t stop = range.stop ? place(*range.stop) : extent;
   const int64_t length = stop <= start ? 0 : (stop - start - 1) / range.step + 1;
-  return {.dim = at, .start = start, .length = length, .step = range.step};
+  return {.dim = at, .start = start, .length = length, .step = length <= 1 ? 1 : range.step};
 }
 
 int64_t ResolveIndex(absl::string_view what, const DTensor& x, int dim, int64_t index) {
@@ -49,7 +50,7 @@ DTensor PutAt(const DTensor& x, const DTensor& src, const std::vector<SliceRange
 
 DTensor Slice(const DTensor& x, int dim, const SliceRange& range) {
   const StridedSliceAttributes a = Resolve("Slice", x, dim, range);
-  if (a.step == 1 || a.length <= 1) return Slice(x, a.dim, a.start, a.length);
+  if (a.step == 1) return Slice(x, a.dim, a.start, a.length);
   const DTensor y = Call(kStridedSlice, {x}, a);
   return CanRearrange(x, a.dim, a.length) ? SplitAs(x, y, a.dim) : y;
 }

@@ -59,7 +59,7 @@ struct LocalPlaces {
 inline LocalPlaces PlacesIn(const StridedSliceAttributes& a, int64_t offset, int64_t extent) {
   // The number of elements of the slice that stand before place `end`.
   const auto before = [&](int64_t end) {
-    const int64_t count = end <= a.start ? 0 : (end - a.start + a.step - 1) / a.step;
+    const int64_t count = end <= a.start ? 0 : (end - a.start - 1) / a.step + 1;
     return count < a.length ? count : a.length;
   };
   return {before(offset), before(offset + extent) - before(offset)};

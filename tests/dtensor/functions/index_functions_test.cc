@@ -1,6 +1,7 @@
 // Functions that reshape, move, select and scatter: on every layout as on one device, and what they move.
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -113,6 +114,8 @@ TEST(IndexFunctionsTest, IntegersAndBools) {
       expect(Slice(x, 0, 2, 2), {2, 3});
       expect(Flip(x, {0}), {6, 5, 4, 3, 2, 1, 0});
       expect(Roll(x, 3, 0), {4, 5, 6, 0, 1, 2, 3});
+      constexpr int64_t kFar = std::numeric_limits<int64_t>::max();
+      expect(SliceScatter(x, Slice(x, 0, 2, 1), 0, {.start = 5, .step = kFar}), {0, 1, 2, 3, 4, 2, 6});
       expect(Pad(x, {{1, 2}}, 1), {-1, 0, 1, 2, 3, 4, 5, 6, -1, -1});
       expect(Concat({x, x}, 0), {0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6});
       const DTensor index = Lay(context, Tensor::FromValues<int64_t>({3}, {6, 0, 2}), "[-]");

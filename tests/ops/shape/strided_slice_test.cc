@@ -1,6 +1,7 @@
 #include "ops/shape/strided_slice.h"
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,17 @@ TEST(StridedSliceTest, PiecesOfXMakeTheWhole) {
                                 {SplitBox(x.shape(), 1, range)}, a)[0];
     EXPECT_TRUE(SameBits(y, CloneTensor(whole.Slice(1, range.offset, range.size), MakeCpuAllocator())));
   }
+}
+
+// A step of any size, of which two do not add up.
+TEST(StridedSliceTest, TheLargestStepTakesTheFirst) {
+  const StridedSliceAttributes a = {
+      .dim = 0, .start = 1, .length = 1, .step = std::numeric_limits<int64_t>::max()};
+  const Tensor x = Tensor::FromValues<double>({4}, {1, 2, 3, 4});
+  const Tensor src = Tensor::FromValues<double>({1}, {9});
+  EXPECT_EQ(RunOp(kSliceScatter, {x, src}, a).ToVector<double>(), (std::vector<double>{1, 9, 3, 4}));
+  EXPECT_EQ(RunOp(kSliceZero, {x}, a).ToVector<double>(), (std::vector<double>{1, 0, 3, 4}));
+  EXPECT_EQ(RunOp(kStridedSlice, {x}, a).ToVector<double>(), (std::vector<double>{2}));
 }
 
 TEST(StridedSliceTest, ScatterKeepsTheSignOfZeroAndNaN) {
