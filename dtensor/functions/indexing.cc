@@ -67,16 +67,15 @@ DTensor ScatterSumLike(const DTensor& x, int dim, const DTensor& index, const DT
   return CallErased({kScatterSum, {index, src}, &attributes, &scalars, &like})[0];
 }
 
-// The extremum or product, x's elements among those that are reduced.
-DTensor ReduceWithSelf(const DTensor& x, int dim, const DTensor& index, const DTensor& src, ReduceOp reduce) {
-  return Call(kScatterReduce, {x, index, src}, {.dim = dim, .reduce = reduce});
-}
-
-// The same without x where some src goes: there x starts as what changes no result. No double is the greatest
+// The extremum or product without x where some src goes: there x starts as what changes no result. No double is the greatest
 // i64, so the minimum of integers is found as the maximum of -1 - x, which always exists.
 DTensor ReduceWithoutSelf(const DTensor& x, const DTensor& is_reached, int dim, const DTensor& index,
                           const DTensor& src, ReduceOp reduce) {
-  if (reduce == ReduceOp::kProduct) return ReduceWithSelf(Where(is_reached, 1, x), dim, index, src, reduce);
+  const auto without_self = [&](double nothing) {
+    return Call(kScatterReduce, {Where(is_reached, nothing, x), index, src},
+                {.dim = dim, .reduce = reduce, .counts_x = false});
+  };
+  if (reduce == ReduceOp::kProduct) return without_self(1);
   const bool floating = IsFloating(x.dtype());
   if (reduce == ReduceOp::kMin && !floating) {
     return Sub(-1, ReduceWithoutSelf(Sub(-1, x), is_reached, dim, index, Sub(-1, src), ReduceOp::kMax));
@@ -85,8 +84,7 @@ DTensor ReduceWithoutSelf(const DTensor& x, const DTensor& is_reached, int dim, 
   const double lowest = floating                   ? -infinity
                         : x.dtype() == DType::kI32 ? std::numeric_limits<int32_t>::lowest()
                                                    : -0x1p63;
-  return ReduceWithSelf(Where(is_reached, reduce == ReduceOp::kMax ? lowest : infinity, x), dim, index, src,
-                        reduce);
+  return without_self(reduce == ReduceOp::kMax ? lowest : infinity);
 }
 
 DTensor MeanOf(const DTensor& x, int dim, const DTensor& index, const DTensor& src,
@@ -117,7 +115,7 @@ DTensor ReduceAt(const DTensor& x, int dim, const DTensor& index, const DTensor&
                           : options.reduction == ScatterReduction::kAmax ? ReduceOp::kMax
                                                                          : ReduceOp::kMin;
   return is_reached.defined() ? ReduceWithoutSelf(x, is_reached, dim, index, src, reduce)
-                              : ReduceWithSelf(x, dim, index, src, reduce);
+                              : Call(kScatterReduce, {x, index, src}, {.dim = dim, .reduce = reduce});
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/compare.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/logical.h"
 #include "ops/elementwise/scalar_arithmetic.h"
 #include "ops/elementwise/select.h"
+#include "ops/elementwise/settle.h"
 #include "ops/elementwise/term.h"
 #include "ops/indexing/gather.h"
 
@@ -60,12 +62,14 @@ DType CountDType(Context& ctx) {
 Value CountOf(Context& ctx, Value flag, DType dtype) { return ctx.Emit(kConvert, {flag}, {.dtype = dtype}); }
 Value IsNotZero(Context& ctx, Value x) { return ctx.Emit(kConvert, {x}, {.dtype = DType::kBool}); }
 
-// The sum of what of x and of src reaches each element of y.
-Value SumReaching(Context& ctx, Value of_x, Value index, Value of_src) {
+// The sum of what of src reaches each element of y; and of what of x and of src does.
+Value SumOfSrc(Context& ctx, Value index, Value of_src) {
   const int dim = ctx.attributes().dim;
   const int64_t extent = ctx.operand_type(0).shape[dim];
-  const Value sum = ctx.EmitLike(0, kScatterSum, {index, of_src}, {.dim = dim, .extent = extent});
-  return ctx.Emit(kAdd, {of_x, sum});
+  return ctx.EmitLike(0, kScatterSum, {index, of_src}, {.dim = dim, .extent = extent});
+}
+Value SumReaching(Context& ctx, Value of_x, Value index, Value of_src) {
+  return ctx.Emit(kAdd, {of_x, SumOfSrc(ctx, index, of_src)});
 }
 
 void BackwardExtremum(Context& ctx) {
@@ -73,10 +77,17 @@ void BackwardExtremum(Context& ctx) {
   const Value y = ctx.saved("y");
   const Value index = ctx.saved("index");
   const Value src = ctx.saved("src");
-  const Value x_is = ctx.Emit(kEqual, {ctx.saved("x"), y});
+  Value x_is = ctx.Emit(kEqual, {ctx.saved("x"), y});
   const Value src_is = ctx.Emit(kEqual, {src, ctx.Emit(kGather, {y, index}, along)});
   const DType dtype = CountDType(ctx);
-  const Value count = SumReaching(ctx, CountOf(ctx, x_is, dtype), index, CountOf(ctx, src_is, dtype));
+  Value src_count = SumOfSrc(ctx, index, CountOf(ctx, src_is, dtype));
+  if (!ctx.attributes().counts_x) {
+    // What stands in place of x is the infinity that a src may be, too: x is the extremum only where no src is.
+    src_count = ctx.Emit(kSettle, {src_count});
+    const Value no_src_is = ctx.Emit(kLogicalNot, {IsNotZero(ctx, src_count)});
+    x_is = ctx.Emit(kLogicalAnd, {x_is, no_src_is});
+  }
+  const Value count = ctx.Emit(kAdd, {CountOf(ctx, x_is, dtype), src_count});
   const Term share = Cast(Cast({&ctx.emitter(), ctx.grad()}, dtype) / Term{&ctx.emitter(), count},
                           ctx.operand_type(0).dtype);
   if (ctx.Wants(0)) ctx.SetGrad(0, ctx.Emit(kKeepWhere, {x_is, share.value}));

@@ -13,6 +13,9 @@ namespace weft {
 struct ScatterReduceAttributes {
   int dim = 0;
   ReduceOp reduce = ReduceOp::kMax;  // kMax, kMin or kProduct; sums are kScatterSum
+  // Whether x's elements are among what is reduced also where some src goes. If not, the caller has put there what
+  // changes no result, and no part of an extremum's gradient goes there.
+  bool counts_x = true;
 
   bool operator==(const ScatterReduceAttributes&) const = default;
 };

@@ -169,6 +169,30 @@ TEST(IndexFunctionsTest, NegativeZerosStay) {
   }
 }
 
+// A src that is the infinity of the other end is the extremum alone where x does not count: all of the gradient is its.
+TEST(IndexFunctionsTest, AnInfiniteExtremumWithoutSelfKeepsItsGradient) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  for (DType dtype : {DType::kF64, DType::kF16}) {
+    for (const char* layout : {"[-]", "[a]"}) {
+      OnMesh("a=2", [&](const Context& context) {
+        for (ScatterReduction reduction : {ScatterReduction::kAmax, ScatterReduction::kAmin}) {
+          // Both to the first place, one to the second; x stays at the third.
+          const double least = reduction == ScatterReduction::kAmax ? -kInf : kInf;
+          const DTensor x = Lay(context, FromDoubles(dtype, {3}, {7, 7, least}), layout).RequiresGrad();
+          const DTensor src =
+              Lay(context, FromDoubles(dtype, {3}, {least, least, least}), layout).RequiresGrad();
+          const DTensor index = Lay(context, Tensor::FromValues<int64_t>({3}, {0, 0, 1}), "[-]");
+          const DTensor y = ScatterReduce(x, 0, index, src, {.reduction = reduction, .include_self = false});
+          EXPECT_EQ(y.FullTensor().ToVector<double>(), std::vector<double>(3, least));
+          Backward(y, Lay(context, FromDoubles(dtype, {3}, {1, 2, 4}), layout));
+          EXPECT_EQ(src.grad().FullTensor().ToVector<double>(), (std::vector<double>{0.5, 0.5, 2}));
+          EXPECT_EQ(x.grad().FullTensor().ToVector<double>(), (std::vector<double>{0, 0, 4}));
+        }
+      });
+    }
+  }
+}
+
 // What a function moves, and how many bytes of it, all ranks together.
 struct Moved {
   std::string text;
