@@ -16,8 +16,9 @@ void RequireScannable(const char* op, const TensorType& x, const ScanAttributes&
   WEFT_REQUIRE(a.dim >= 0 && a.dim < x.ndim(), op, ": there is no dim ", a.dim, " in ", x.ToString());
 }
 
+// Totals of floats are f64, as the sum goes on within a piece: what cancels in another piece must still be there.
 TensorType TotalType(TensorType x, int dim) {
-  if (IsFloating(x.dtype)) x.dtype = StatisticDType(x.dtype);
+  if (IsFloating(x.dtype)) x.dtype = DType::kF64;
   x.shape[dim] = 1;
   return x;
 }
@@ -78,8 +79,9 @@ std::vector<Sample<ScanAttributes>> Samples() {
 
 std::vector<Sample<ScanAttributes>> FromSamples() {
   return {
-      {.operands = {{{DType::kF32, {2, 3, 4}}}, {{DType::kF32, {2, 1, 4}}}}, .attributes = {.dim = 1}},
-      {.operands = {{{DType::kF32, {5}}}, {{DType::kF32, {1}}}}, .attributes = {.dim = 0, .reverse = true}}};
+      {.operands = {{{DType::kF32, {2, 3, 4}}}, {{DType::kF64, {2, 1, 4}}}}, .attributes = {.dim = 1}},
+      {.operands = {{{DType::kF32, {5}}}, {{DType::kF64, {1}}}}, .attributes = {.dim = 0, .reverse = true}},
+      {.operands = {{{DType::kI64, {5}}, -9, 9}, {{DType::kI64, {1}}, -9, 9}}, .attributes = {.dim = 0}}};
 }
 
 }  // namespace

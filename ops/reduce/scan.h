@@ -23,8 +23,8 @@ struct ScanAttributes {
 // Errors: InvalidArgument for another dtype or a dim outside x.
 extern const Op<ScanAttributes> kCumSum;
 
-// The steps of the decomposition. x -> its sum along the dim, which stays with extent 1: f64 for f64, f32 for
-// other floating types, else x's.
+// The steps of the decomposition. x -> its sum along the dim, which stays with extent 1: f64 for floating types,
+// else x's.
 extern const Op<ScanAttributes> kPieceTotal;
 // totals -> what stands before each of them (in reverse: after), 0 for the first. The dim is gathered.
 extern const Op<ScanAttributes> kPieceOffsets;

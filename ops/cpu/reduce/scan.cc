@@ -1,5 +1,8 @@
 #include "ops/reduce/scan.h"
 
+#include <type_traits>
+#include <vector>
+
 #include "ops/cpu/spans/dim_rows.h"
 #include "ops/cpu/spans/row_view.h"
 #include "ops/op/kernel.h"
@@ -14,6 +17,10 @@ DimMask MaskOf(const Call& call) { return DimMaskOf({call.attributes().dim}); }
 // What elements of C add up in; unsigned, so that integers wrap.
 template <class C>
 using Sum = std::conditional_t<std::is_integral_v<C>, uint64_t, double>;
+
+// The total of a piece, and what comes before one: f64 for floating types, integers as they are.
+template <class C>
+using Offset = std::conditional_t<std::is_integral_v<C>, C, double>;
 
 template <class Function>
 void VisitScannable(DType dtype, const Function& function) {
@@ -41,21 +48,22 @@ void PieceTotal(const Call& call) {
     };
     const std::vector<Sum<C>> sums =
         ReduceDimRows<T, Sum<C>>(call.context, rows, part, [](Sum<C>& a, Sum<C> b) { a += b; });
-    C* const y = call.outputs[0].template data<C>();
-    for (size_t row = 0; row < sums.size(); ++row) y[row] = static_cast<C>(sums[row]);
+    auto* const y = call.outputs[0].template data<Offset<C>>();
+    for (size_t row = 0; row < sums.size(); ++row) y[row] = static_cast<Offset<C>>(sums[row]);
   });
 }
 
-// Row by row: `offsets` is one number of the compute type a row, or null for 0. Exclusive: y_i without x_i.
+// Row by row: `offsets` is one number per row, or undefined for 0. Exclusive: y_i without x_i.
 // The sum goes on in double and each y is rounded from it: errors of the ys do not add up along the row.
 // Within a row it is a chain; rows are what threads share.
 template <bool kExclusive>
-void Scan(const Call& call, const void* offsets) {
+void Scan(const Call& call, const Tensor& offsets) {
   VisitScannable(call.inputs[0].dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = ArithmeticType<T>;
     const DimRows x_rows = RowsAlong(call.inputs[0], MaskOf(call), call.context);
     const DimRows y_rows = RowsAlong(call.outputs[0], MaskOf(call), call.context);
+    const Offset<C>* const starts = offsets.defined() ? offsets.data<Offset<C>>() : nullptr;
     const int64_t n = x_rows.num_columns;
     const bool reverse = call.attributes().reverse;
     ParallelForDimRows(call.context, x_rows.num_rows, n, [&](int64_t begin, int64_t end) {
@@ -64,7 +72,7 @@ void Scan(const Call& call, const void* offsets) {
       for (int64_t row = begin; row < end; ++row) {
         const C* const x = reader.Read(row);
         C* const y = writer.Row(row);
-        Sum<C> sum = offsets == nullptr ? 0 : static_cast<Sum<C>>(static_cast<const C*>(offsets)[row]);
+        Sum<C> sum = starts == nullptr ? 0 : static_cast<Sum<C>>(starts[row]);
         for (int64_t step = 0; step < n; ++step) {
           const int64_t i = reverse ? n - 1 - step : step;
           const Sum<C> before = sum;
@@ -76,13 +84,9 @@ void Scan(const Call& call, const void* offsets) {
   });
 }
 
-void CumSum(const Call& call) { Scan</*kExclusive=*/false>(call, nullptr); }
-void PieceOffsets(const Call& call) { Scan</*kExclusive=*/true>(call, nullptr); }
-
-void CumSumFrom(const Call& call) {
-  const Tensor offsets = Dense(call.inputs[1], call.context);
-  Scan</*kExclusive=*/false>(call, offsets.data());
-}
+void CumSum(const Call& call) { Scan</*kExclusive=*/false>(call, Tensor()); }
+void PieceOffsets(const Call& call) { Scan</*kExclusive=*/true>(call, Tensor()); }
+void CumSumFrom(const Call& call) { Scan</*kExclusive=*/false>(call, Dense(call.inputs[1], call.context)); }
 
 const RegisterKernel kRegister[] = {
     {kCumSum, DeviceType::kCpu, CumSum},

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/blocks/row_pack.h"
 #include "ops/cuda/blocks/row_tensors.h"
+#include "ops/cuda/reduce/reduce_dims.h"
 #include "ops/cuda/reduce/scan_rows.h"
 #include "ops/cuda/reduce/sum_along.h"
 #include "ops/op/kernel.h"
@@ -21,6 +22,7 @@ template <class T, bool kExclusive>
 struct RunningSum {
   using Element = T;
   using C = WideOf<T>;
+  using Offset = std::conditional_t<std::is_integral_v<T>, T, double>;
   using Total = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;  // unsigned: integers wrap
 
   __device__ Total Start(int64_t row) const {
@@ -33,7 +35,7 @@ struct RunningSum {
     y[at] = ConvertElement<T>(static_cast<C>(kExclusive ? before : after));
   }
 
-  const C* offsets;  // one per row, or null for 0
+  const Offset* offsets;  // one per row, or null for 0
   T* y;
 };
 
@@ -45,8 +47,9 @@ void Scan(const Call& call, const Tensor& offsets) {
     if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, bool>) {
       WEFT_CHECK(false, "no sums of ", DTypeName(call.inputs[0].dtype()));
     } else {
+      using Running = RunningSum<T, kExclusive>;
       ScanAlong(call, call.inputs[0], call.attributes().dim, call.attributes().reverse,
-                RunningSum<T, kExclusive>{DataOrNull<WideOf<T>>(offsets), call.outputs[0].data<T>()});
+                Running{DataOrNull<typename Running::Offset>(offsets), call.outputs[0].data<T>()});
     }
   });
 }
@@ -59,8 +62,28 @@ void CumSumFrom(const Call& call) {
   Scan</*kExclusive=*/false>(call, PackedTensor(call.inputs[1], call.context));
 }
 
+// Runs add up in double too, unlike those of SumAlong: a scan of the whole dim has no runs of floats either.
+template <class T>
+struct TotalOfPiece : SumReduction<T, double> {
+  struct Around {};
+  __device__ Around Of(int64_t) const { return {}; }
+  __device__ void Take(double& run, T x, int64_t, Around) const {
+    run += static_cast<double>(static_cast<WideOf<T>>(x));
+  }
+  __device__ void Write(int64_t result, double sum) const { y[result] = sum; }
+
+  double* y;
+};
+
 void PieceTotal(const Call& call) {
-  SumAlong(call, call.inputs[0], DimMaskOf({call.attributes().dim}), call.outputs[0]);
+  const Tensor& x = call.inputs[0];
+  const DimMask dims = DimMaskOf({call.attributes().dim});
+  if (!IsFloating(x.dtype())) return SumAlong(call, x, dims, call.outputs[0]);
+  VisitFloating(x.dtype(), "piece_total", [&](auto tag) {
+    TotalOfPiece<typename decltype(tag)::type> reduction;
+    reduction.y = call.outputs[0].data<double>();
+    ReduceAlong(call, x, dims, reduction);
+  });
 }
 
 const RegisterKernel kRegister[] = {

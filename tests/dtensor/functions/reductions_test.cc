@@ -236,6 +236,18 @@ TEST(ReductionsTest, GradientOfAProductWithZeros) {
   });
 }
 
+// As on one device, where it goes on in double: what cancels in a later piece is still there.
+TEST(ReductionsTest, ACumSumOverPiecesLosesNoDigits) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, Tensor::FromValues<float>({4}, {1e8, 1, -1e8, 0}), "[a]");
+    EXPECT_THAT(CumSum(x, 0).FullTensor().ToVector<float>(), testing::ElementsAre(1e8, 1e8, 1, 1));
+    // The gradient, which goes from the end.
+    const DTensor leaf = Lay(context, Tensor::FromValues<float>({4}, {0, 0, 0, 0}), "[a]").RequiresGrad();
+    Backward(CumSum(leaf, 0), Lay(context, Tensor::FromValues<float>({4}, {0, -1e8, 1, 1e8}), "[a]"));
+    EXPECT_THAT(leaf.grad().FullTensor().ToVector<float>(), testing::ElementsAre(1, 1, 1e8, 1e8));
+  });
+}
+
 struct Traffic {
   Function function;
   int64_t forward = 0;

@@ -93,11 +93,11 @@ TEST(CumSumTest, TakesAnyStrides) {
 
 // The steps of the decomposition, by hand: uneven pieces, an empty one among them.
 TEST(CumSumTest, PiecesFromTheirOffsetsMakeTheWhole) {
-  const Tensor x = F64({2, 5}, {1, 2, 3, 4, 5, -1, 7, 0, 2, 2});
   const std::vector<Range> ranges = {{0, 2}, {2, 0}, {2, 3}};
-  for (bool reverse : {false, true}) {
+  const auto check = [&](DType dtype, bool reverse) {
+    const Tensor x = CastTensor(F64({2, 5}, {1, 2, 3, 4, 5, -1, 7, 0, 2, 2}), dtype, MakeCpuAllocator());
     const ScanAttributes along = {.dim = 1, .reverse = reverse};
-    const Tensor totals = Tensor::Empty(MakeCpuAllocator(), DType::kF64, {2, 3});
+    const Tensor totals = Tensor::Empty(MakeCpuAllocator(), IsFloating(dtype) ? DType::kF64 : dtype, {2, 3});
     for (size_t i = 0; i < ranges.size(); ++i) {
       const Tensor piece = x.Slice(1, ranges[i].offset, ranges[i].size);
       CopyTensor(RunOp(kPieceTotal, {piece}, along), totals.Slice(1, static_cast<int64_t>(i), 1));
@@ -111,16 +111,22 @@ TEST(CumSumTest, PiecesFromTheirOffsetsMakeTheWhole) {
       const Tensor y = RunOp(kCumSumFrom, {piece, offsets.Slice(1, static_cast<int64_t>(i), 1)}, along);
       EXPECT_TRUE(AllClose(y, whole.Slice(1, ranges[i].offset, ranges[i].size), 0)) << reverse << " " << i;
     }
+  };
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI32, DType::kI64}) {
+    for (bool reverse : {false, true}) check(dtype, reverse);
   }
 }
 
 // 100,003 elements, in several parts: a bf16 total would be off by thousands.
-TEST(CumSumTest, TotalsOfHalvesAreF32) {
+TEST(CumSumTest, TotalsOfFloatsAreF64) {
   const Tensor x =
       CastTensor(F64({1, 100003}, std::vector<double>(100003, 1.0)), DType::kBF16, MakeCpuAllocator());
   const Tensor total = RunOp(kPieceTotal, {x}, {.dim = 1});
-  EXPECT_EQ(total.TypeString(), "f32[1, 1]");
-  EXPECT_EQ(total.ToVector<float>()[0], 100003);
+  EXPECT_EQ(total.TypeString(), "f64[1, 1]");
+  EXPECT_EQ(total.ToVector<double>()[0], 100003);
+  // No f32 has the digits of this one.
+  const Tensor wide = Tensor::FromValues<float>({2}, {1e8, 1});
+  EXPECT_EQ(RunOp(kPieceTotal, {wide}, {.dim = 0}).ToVector<double>()[0], 100000001);
 }
 
 TEST(CofactorTest, IsTheProductOfTheOthers) {
