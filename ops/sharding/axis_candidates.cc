@@ -91,6 +91,9 @@ std::optional<AxisCandidate> PassPartial(const CallRule& call, absl::Span<const 
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].IsPartial(axis) || !absl::c_linear_search(group, static_cast<int>(i))) continue;
     if (!IsLinearPartial(operands[i], axis)) return std::nullopt;
+    // An average that is cut to whole numbers is linear in nothing, unlike a sum, which wraps.
+    const bool is_cut = absl::c_linear_search(call.not_floating, static_cast<int>(i));
+    if (is_cut && operands[i].partial_op(axis) == ReduceOp::kAvg) return std::nullopt;
     // The terms of a sum and those of an average do not add up to either.
     if (kind.has_value() && *kind != operands[i].partial_op(axis)) return std::nullopt;
     kind = operands[i].partial_op(axis);
@@ -119,6 +122,14 @@ bool KeepsInPlace(const CallRule& call, absl::Span<const Layout> operands, const
 }
 
 }  // namespace
+
+std::vector<int> NotFloating(absl::Span<const TensorType> operands) {
+  std::vector<int> numbers;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!IsFloating(operands[i].dtype)) numbers.push_back(static_cast<int>(i));
+  }
+  return numbers;
+}
 
 int DimOfFactor(const std::vector<int>& dims, int factor) {
   const auto found = absl::c_find(dims, factor);
@@ -162,7 +173,7 @@ std::vector<AxisCandidate> AxisCandidates(const CallRule& call, absl::Span<const
       absl::c_any_of(operands, [&](const Layout& layout) { return layout.IsPartial(axis); });
   for (size_t g = 0; g < call.linear.size(); ++g) {
     add(PassPartial(call, operands, call.linear[g], axis), -1, static_cast<int>(g),
-        any_partial ? "no operand of it is Partial there, or not of one kind of sum"
+        any_partial ? "no operand of it is Partial there, or not of one kind of sum that is linear"
                     : "no operand is Partial there");
   }
   // Replicate throughout is always right, and last: it wins no tie.

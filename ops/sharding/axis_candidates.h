@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "mesh/layout.h"
 #include "ops/sharding/sharding_rule.h"
+#include "runtime/tensor/tensor_type.h"
 
 namespace weft {
 
@@ -16,6 +17,7 @@ struct CallRule {
   ShardingRule rule;
   std::vector<std::vector<int>> linear;  // groups of operand numbers
   std::vector<int> in_place;             // per output, the operand that it overwrites; empty for other ops
+  std::vector<int> not_floating;         // operands whose averages are cut to whole numbers
 };
 
 using Placements = absl::InlinedVector<Placement, 4>;
@@ -47,6 +49,9 @@ struct RefusedCandidate {
 std::vector<AxisCandidate> AxisCandidates(const CallRule& call, absl::Span<const Layout> operands,
                                           const Layout* like, int axis,
                                           std::vector<RefusedCandidate>* refused = nullptr);
+
+// The numbers of the operands that are integers or bools, as CallRule has them.
+std::vector<int> NotFloating(absl::Span<const TensorType> operands);
 
 // The dim of a value that carries `factor`, or -1.
 int DimOfFactor(const std::vector<int>& dims, int factor);

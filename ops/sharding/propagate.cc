@@ -74,6 +74,7 @@ Strategy Propagate(const PropagateRequest& request, const DeviceMesh& mesh, cons
   for (absl::string_view name : absl::StrSplit(op.in_place(), ' ', absl::SkipEmpty())) {
     call.in_place.push_back(op.FindValue(name));
   }
+  call.not_floating = NotFloating(request.operand_types);
   if (trace != nullptr) trace->call = call;
   // What a view can be without moving follows from layout algebra: there is nothing to choose.
   if (call.rule.is_view) return PropagateView(request, mesh, cost_model, trace);

@@ -150,6 +150,7 @@ OpCase MakeCase(const OpDef& op, const OpSample& sample, int sample_number) {
   for (absl::string_view name : absl::StrSplit(op.in_place(), ' ', absl::SkipEmpty())) {
     c.call.in_place.push_back(op.FindValue(name));
   }
+  c.call.not_floating = NotFloating(c.types);
   return c;
 }
 

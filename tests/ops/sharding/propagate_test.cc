@@ -110,6 +110,16 @@ TEST(PropagateTest, PartialsPassThroughLinearGroups) {
             "[-] P{a}, [-] P{a}, [-] P{a} -> [-] P{a}");
 }
 
+// Cut to whole numbers, the averages of 1 and 2 and of 2 and 3 are 1 and 2, and that of 1 + 2 and 2 + 3 is 4.
+TEST(PropagateTest, AveragesOfIntegersAreReducedFirst) {
+  for (DType dtype : {DType::kI32, DType::kI64, DType::kU8}) {
+    EXPECT_EQ(PlanText(kToyAdd, "a=2", {{{8}, "[-] P{a:avg}", dtype}, {{8}, "[-] P{a:avg}", dtype}}),
+              "[-], [-] -> [-]");
+    EXPECT_EQ(PlanText(kToyAdd, "a=2", {{{8}, "[-] P{a}", dtype}, {{8}, "[-]", dtype}}),
+              "[-] P{a}, [-] P{a} -> [-] P{a}");
+  }
+}
+
 TEST(PropagateTest, OtherPartialsAreReducedFirst) {
   EXPECT_EQ(PlanText(kToyRelu, kGrid, {{{8, 6}, "[dp, -] P{tp}"}}), "[dp, -] -> [dp, -]") << "not linear";
   EXPECT_EQ(PlanText(kToyMatmul, "tp=2", {{{8, 6}, "[-, -] P{tp}"}, {{6, 4}, "[-, -] P{tp}"}}),
@@ -353,7 +363,7 @@ TEST(PropagationTraceTest, WholeFactorsInPlaceOperandsAndMixedGroupsAreRefusals)
   const NoAttributes none;
   PropagationTrace trace;
   Plan(kToyAdd, "tp=2", {{{8}, "[-] P{tp:avg}"}, {{8}, "[-] P{tp}"}}, &none, "", &trace);
-  const char* mixed = "no operand of it is Partial there, or not of one kind of sum";
+  const char* mixed = "no operand of it is Partial there, or not of one kind of sum that is linear";
   EXPECT_THAT(trace.refused, testing::Contains(RefusedCandidate{0, -1, 0, mixed}));
   trace = {};
   Plan(kToyRowCumulate, "tp=2", {{{8, 6}, "[-, tp]"}}, &none, "", &trace);
