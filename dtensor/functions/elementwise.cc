@@ -3,6 +3,7 @@
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
+#include "dtensor/functions/implicit_move.h"
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/magnitude.h"
@@ -52,7 +53,7 @@ DTensor Cast(const DTensor& x, DType dtype) {
   // Sums of integers wrap and those of bools are "or": what casts of the terms add up to is another number.
   Layout whole = x.layout();
   for (const int axis : x.layout().PartialAxes()) whole = whole.WithReplicate(axis);
-  return Call(kCast, {x.Redistribute(whole)}, {.dtype = dtype});
+  return Call(kCast, {MoveImplicitly(kCast.name(), "operand 0", x, whole)}, {.dtype = dtype});
 }
 
 DTensor Convert(const DTensor& x, DType dtype) {

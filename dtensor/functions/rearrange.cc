@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/call/call_observer.h"
 #include "dtensor/context/rearrangement_cache.h"
+#include "dtensor/functions/implicit_move.h"
 #include "dtensor/redistribution/implicit.h"
 #include "dtensor/tape/tape_node.h"
 #include "mesh/redistribution/price.h"
@@ -109,7 +110,8 @@ class RearrangeNode final : public TapeNode {
   std::string Name() const override { return "rearrange"; }
   DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients,
                     const NodeRun& run) override {
-    const DTensor gradient = gradients[0].Redistribute(LayoutFor(gradients[0].layout()));
+    const DTensor gradient = MoveImplicitly("rearrange backward", "the gradient of the result", gradients[0],
+                                            LayoutFor(gradients[0].layout()));
     DTensors results(extents_.size());
     for (size_t i = 0; i < extents_.size(); ++i) {
       if (!Wants(static_cast<int>(i), run)) continue;
@@ -214,12 +216,12 @@ DTensor Rearrange(absl::string_view name, absl::Span<const DTensor> sources, int
   return result;
 }
 
-DTensor SplitAs(const DTensor& x, const DTensor& y, int dim) {
+DTensor SplitAs(absl::string_view name, const DTensor& x, const DTensor& y, int dim) {
   Layout layout = y.layout();
   for (int axis : x.layout().ShardAxes(dim)) {
     if (layout.IsPartial(axis)) layout = layout.WithShard(axis, dim);
   }
-  return layout == y.layout() ? y : y.Redistribute(layout);
+  return MoveImplicitly(name, "the result", y, layout);
 }
 
 }  // namespace weft

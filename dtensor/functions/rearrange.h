@@ -36,8 +36,9 @@ DTensor Rearrange(absl::string_view name, absl::Span<const DTensor> sources, int
 
 // Reduce-scatters y along the axes that split `dim` of x and made y Partial, so that it is split like x: for
 // orders of single elements, of which runs would be lists as long as the dim.
-// Cost:   the reduce-scatter; none where x is not split along `dim`.
-DTensor SplitAs(const DTensor& x, const DTensor& y, int dim);
+// Cost:   the reduce-scatter, which counts as implicit, as `name`; none where x is not split along `dim`.
+// Errors: those of the guards in force.
+DTensor SplitAs(absl::string_view name, const DTensor& x, const DTensor& y, int dim);
 
 }  // namespace weft
 

@@ -6,6 +6,7 @@
 #include "dtensor/functions/compare.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
+#include "dtensor/functions/implicit_move.h"
 #include "dtensor/functions/indexing.h"
 #include "dtensor/functions/reduce.h"
 #include "dtensor/functions/select.h"
@@ -26,16 +27,17 @@ DTensor PlacesOf(const DTensor& x) {
 }
 
 // Reduced now: what several calls read, each would reduce by itself.
-DTensor Settled(const DTensor& x) {
+DTensor Settled(absl::string_view function, absl::string_view what, const DTensor& x) {
   Layout layout = x.layout();
   for (int axis : layout.PartialAxes()) layout = layout.WithReplicate(axis);
-  return layout == x.layout() ? x : x.Redistribute(layout);
+  return MoveImplicitly(function, what, x, layout);
 }
 
 // The sum of the src that go to each slot of `extent`; what lies beyond is dropped.
-DTensor PutAt(const DTensor& slots, const DTensor& src, int64_t extent) {
+DTensor PutAt(absl::string_view function, const DTensor& slots, const DTensor& src, int64_t extent) {
   const DTensor kept = Minimum(slots, static_cast<double>(extent));
-  return Settled(Slice(Call(kScatterSum, {kept, src}, {.dim = 0, .extent = extent + 1}), 0, 0, extent));
+  const DTensor sums = Call(kScatterSum, {kept, src}, {.dim = 0, .extent = extent + 1});
+  return Settled(function, "what is selected", Slice(sums, 0, 0, extent));
 }
 
 // The places at which flags [n] hold, in order.
@@ -45,12 +47,12 @@ struct Compacted {
   DTensor count;    // i64
 };
 
-Compacted Compact(const DTensor& flags, int64_t extent) {
+Compacted Compact(absl::string_view function, const DTensor& flags, int64_t extent) {
   const DTensor ones = Convert(flags, DType::kI64);
   const DTensor slots = Where(flags, Sub(CumSum(ones, 0), 1), static_cast<double>(extent));
   Compacted result;
-  result.places = PutAt(slots, PlacesOf(ones), extent);
-  result.count = Settled(Sum(ones));
+  result.places = PutAt(function, slots, PlacesOf(ones), extent);
+  result.count = Settled(function, "the count", Sum(ones));
   const DTensor numbers = Arange(flags.context(), DType::kI64, 0, static_cast<double>(extent));
   result.is_used = Less(numbers, result.count);
   return result;
@@ -108,14 +110,14 @@ DTensor IsFirst(const DTensor& sorted) {
 
 UniqueElements UniqueOf(const DTensor& x, const SortedElements& sorted, const DTensor& is_first,
                         const Capacity& capacity) {
-  const Compacted found = Compact(is_first, capacity.extent);
+  const Compacted found = Compact("Unique", is_first, capacity.extent);
   const DTensor ones = Convert(is_first, DType::kI64);
   const DTensor group = Sub(CumSum(ones, 0), 1);
   const int64_t n = sorted.values.shape()[0];
   UniqueElements result;
   result.values = TakeUsed(sorted.values, found, capacity.fill);
-  result.inverse = Reshape(PutAt(sorted.indices, group, n), x.shape());
-  result.counts = PutAt(group, OnesLike(group), capacity.extent);
+  result.inverse = Reshape(PutAt("Unique", sorted.indices, group, n), x.shape());
+  result.counts = PutAt("Unique", group, OnesLike(group), capacity.extent);
   result.count = found.count;
   return result;
 }
@@ -124,7 +126,7 @@ UniqueElements UniqueOf(const DTensor& x, const SortedElements& sorted, const DT
 
 SelectedElements MaskedSelect(const DTensor& x, const DTensor& mask, const Capacity& capacity) {
   RequireCapacity("MaskedSelect", capacity);
-  const Compacted found = Compact(FlatMask(x, mask), capacity.extent);
+  const Compacted found = Compact("MaskedSelect", FlatMask(x, mask), capacity.extent);
   return {.values = TakeUsed(Flatten(x), found, capacity.fill), .count = found.count};
 }
 
@@ -134,7 +136,7 @@ DTensor MaskedSelect(const DTensor& x, const DTensor& mask) {
 
 SelectedElements NonZero(const DTensor& x, const Capacity& capacity) {
   RequireCapacity("NonZero", capacity);
-  const Compacted found = Compact(FlatFlags(x), capacity.extent);
+  const Compacted found = Compact("NonZero", FlatFlags(x), capacity.extent);
   return {.values = IndicesOf(found, x.shape(), capacity.fill), .count = found.count};
 }
 

@@ -270,7 +270,7 @@ DTensor Flip(const DTensor& x, const std::vector<int>& dims) {
   FlipAttributes attributes;
   for (int dim : dims) attributes.dims.push_back(NormalizeDim(dim, x.ndim(), "Flip"));
   DTensor y = Call(kFlip, {x}, attributes);
-  for (int dim : attributes.dims) y = SplitAs(x, y, dim);
+  for (int dim : attributes.dims) y = SplitAs(kFlip.name(), x, y, dim);
   return y;
 }
 

@@ -52,7 +52,7 @@ DTensor Slice(const DTensor& x, int dim, const SliceRange& range) {
   const StridedSliceAttributes a = Resolve("Slice", x, dim, range);
   if (a.step == 1) return Slice(x, a.dim, a.start, a.length);
   const DTensor y = Call(kStridedSlice, {x}, a);
-  return CanRearrange(x, a.dim, a.length) ? SplitAs(x, y, a.dim) : y;
+  return CanRearrange(x, a.dim, a.length) ? SplitAs(kStridedSlice.name(), x, y, a.dim) : y;
 }
 
 DTensor Slice(const DTensor& x, const std::vector<SliceRange>& ranges) {

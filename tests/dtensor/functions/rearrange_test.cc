@@ -96,6 +96,78 @@ TEST(RearrangeTest, WhatIsForbiddenOrTooMuchIsRefusedBeforeItMoves) {
   });
 }
 
+// Orders of single elements, which are made Partial and reduce-scattered; casts and selections that reduce first.
+std::vector<Case> Reducing() {
+  using T = const DTensor&;
+  return {{"strided_slice", [](T x, T) { return Slice(x, 0, {.step = 2}); }},
+          {"flip", [](T x, T) { return Flip(x, {0}); }},
+          {"flip",
+           [](T x, T) {
+             return Flip(x, {0, 1});
+           }},
+          {"cast", [](T x, T) { return Cast(Sum(Convert(Scale(x, 10), DType::kI64)), DType::kF64); }},
+          {"NonZero", [](T x, T) { return NonZero(x, {.extent = 7}).values; }}};
+}
+
+TEST(RearrangeTest, WhatReducesByItselfIsCountedToo) {
+  for (const Case& of : Reducing()) {
+    ForEachLayout([&](const IntrusivePtr<MeshContext>& context, const DTensor& x, const DTensor& y) {
+      RankState& state = context->state();
+      const Layout whole(x.ndim(), context->mesh().num_axes());
+      const Tensor expected = of.call(x.Redistribute(whole), y.Redistribute(whole)).FullTensor();
+      const ImplicitRedistributionGuard guard(state, ImplicitRedistribution::kAllow);
+      context->world().ledger().Clear();
+      const DTensor result = of.call(x, y);
+      if (absl::string_view(of.name) != "NonZero") {  // whose running count is a decomposition's
+        EXPECT_EQ(CollectCommReport(*context).TotalBytes(), guard.num_bytes()) << of.name << x.ToString();
+      }
+      EXPECT_GT(guard.num_bytes(), 0) << of.name << " " << x.ToString();
+      EXPECT_EQ(result.FullTensor().ToVector<double>(), expected.ToVector<double>()) << of.name;
+      const ImplicitRedistributionGuard tight(state, ImplicitRedistribution::kAllow, /*max_bytes=*/0);
+      EXPECT_THAT(ErrorOf([&] { of.call(x, y); }), HasSubstr("may move 0 bytes, 0 have moved")) << of.name;
+    });
+  }
+}
+
+TEST(RearrangeTest, WhatReducesByItselfIsRefusedWhereThatIsForbidden) {
+  OnMesh("a=3", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({12, 3}, 1), "[a, -]");
+    const DTensor sum = Sum(Convert(x, DType::kI64));
+    const ImplicitRedistributionGuard guard(context->state(), ImplicitRedistribution::kForbid);
+    context->world().ledger().Clear();
+    EXPECT_THAT(ErrorOf([&] { Flip(x, {0}); }),
+                HasSubstr("flip: implicit redistribution is forbidden here, Redistribute first; the result "
+                          "f64[12, 3] would move [-, -] P{a} -> [a, -] by reduce_scatter(a): 576 bytes"));
+    EXPECT_THAT(
+        ErrorOf([&] { Slice(x, 0, {.step = 2}); }),
+        HasSubstr("strided_slice: implicit redistribution is forbidden here, Redistribute first; the "
+                  "result f64[6, 3] would move [-, -] P{a} -> [a, -] by reduce_scatter(a): 288 bytes"));
+    EXPECT_THAT(ErrorOf([&] { Cast(sum, DType::kF64); }),
+                HasSubstr("cast: implicit redistribution is forbidden here, Redistribute first; operand 0 "
+                          "i64[] would move [] P{a} -> [] by all_reduce(a)"));
+    EXPECT_EQ(LedgerText(*context), "");
+    EXPECT_THAT(ErrorOf([&] { NonZero(x, {.extent = 7}); }),
+                HasSubstr("NonZero: implicit redistribution is forbidden here"));
+    // Nothing moves.
+    EXPECT_EQ(LayoutText(Flip(x, {1})), "[a, -]");
+    EXPECT_EQ(LayoutText(Slice(x, 1, {.step = 2})), "[a, -]");
+    EXPECT_EQ(guard.num_bytes(), 0);
+  });
+}
+
+// The gradient of a product whose other side is split is a Partial, and reduced before its rows go back.
+TEST(RearrangeTest, AGradientThatIsReducedOnItsWayBackIsCounted) {
+  OnMesh("a=2,b=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({8, 4}, 1), "[a, -]").RequiresGrad();
+    const DTensor w = Lay(context, RandomF64({4, 6}, 2), "[-, b]");
+    const DTensor loss = Sum(MatMul(Roll(x, 1, 0), w));
+    const ImplicitRedistributionGuard guard(context->state(), ImplicitRedistribution::kAllow);
+    context->world().ledger().Clear();
+    Backward(loss);
+    EXPECT_EQ(CollectCommReport(*context).TotalBytes(), guard.num_bytes()) << LedgerText(*context);
+  });
+}
+
 TEST(RearrangeTest, PlacesAreWorkedOutOnce) {
   ForEachLayout([&](const IntrusivePtr<MeshContext>& context, const DTensor& x, const DTensor&) {
     const std::vector<double> first = Slice(x, 0, 3, 7).FullTensor().ToVector<double>();
