@@ -1,7 +1,6 @@
 #include "dtensor/redistribute_each.h"
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <utility>
 
@@ -69,10 +68,8 @@ IntrusivePtr<PendingMoves> IssueFromHost(RankState& state, Lane lane,
                                          absl::Span<const EachMove> moves) {
   for (const EachMove& move : moves) move.source.impl()->Local();
   Worker& worker = state.LaneWorker(lane);
-  std::function<void()> finish;
-  std::vector<Work> works = MoveProgram::IssueFromHost(std::move(program), worker, &finish);
-  return MakeIntrusive<PendingMoves>(state, LaneWorks{.worker = &worker, .works = std::move(works)},
-                                     PendingMoves::Lanes{}, std::move(finish));
+  const Work work = MoveProgram::IssueFromHost(std::move(program), worker);
+  return MakeIntrusive<PendingMoves>(state, LaneWorks{.worker = &worker, .works = {work}});
 }
 
 // What the moves of a call read and write, as far as it says whether a lane's queue has to wait for the rank's own stream.

@@ -160,8 +160,7 @@ bool MoveProgram::runs_on_host() const {
                      [](const Stage& stage) { return stage.step != nullptr && RunsOnHost(*stage.group); });
 }
 
-std::vector<Work> MoveProgram::IssueFromHost(std::shared_ptr<const MoveProgram> program, Worker& worker,
-                                             std::function<void()>* finish) {
+Work MoveProgram::IssueFromHost(std::shared_ptr<const MoveProgram> program, Worker& worker) {
   const std::vector<Stage>& stages = program->stages_;
   const auto is_last = [](const Stage& stage) { return stage.step != nullptr; };
   const size_t last = stages.rend() - std::find_if(stages.rbegin(), stages.rend(), is_last) - 1;
@@ -172,11 +171,10 @@ std::vector<Work> MoveProgram::IssueFromHost(std::shared_ptr<const MoveProgram> 
   }
   RunLocalWorks(stages[last].before);
   const Work work = program->IssueCollective(stages[last], /*async=*/true, &worker);
-  *finish = [program, last] {
+  return work.Then([program, last] {
     RunLocalWorks(program->stages_[last].after);
     for (size_t i = last + 1; i < program->stages_.size(); ++i) RunLocalWorks(program->stages_[i].before);
-  };
-  return {work};
+  });
 }
 
 Work MoveProgram::IssueToQueue(std::shared_ptr<const MoveProgram> program, DeviceQueue& queue,

@@ -2,7 +2,6 @@
 #define WEFT_DTENSOR_REDISTRIBUTION_MOVE_PROGRAM_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -50,10 +49,9 @@ class MoveProgram {
 
   // The same where the tensors lie on a device that has queues and threads of the host run the collectives (runs_on_host):
   // local work is in the rank's own order, and `worker` runs the last collective beside what that is given from now on. For
-  // the others, whose results the next one takes, the host waits here. Returns what to wait for, and sets `finish` to what
-  // the rank has yet to do then: unpacking. Sources are there.
-  static std::vector<Work> IssueFromHost(std::shared_ptr<const MoveProgram> program, Worker& worker,
-                                         std::function<void()>* finish);
+  // the others, whose results the next one takes, the host waits here. Returns what to wait for: whoever does on the rank's
+  // thread finds it unpacked. Sources are there.
+  static Work IssueFromHost(std::shared_ptr<const MoveProgram> program, Worker& worker);
 
   // Issues all of it to a lane's queue of the device, which runs its collectives, behind `before`, which fills sources that are
   // under way. It owns the program until it has run. Returns what to wait for: whoever waits for it on the rank's thread makes the rank's

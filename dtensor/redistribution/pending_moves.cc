@@ -20,14 +20,12 @@ int64_t Await(const LaneWorks& lane, int64_t* now_ns) {
 void PendingMoves::Settle() {
   if (Test()) {
     Work::WaitInOrder(works());  // for its error
-    if (finish_ != nullptr) std::exchange(finish_, nullptr)();
     return;
   }
   const int64_t begun_ns = FlightClock();
   int64_t now_ns = begun_ns;
   int64_t waiting_ns = 0;
   for (const std::shared_ptr<const LaneWorks>& lane : lanes_) waiting_ns += Await(*lane, &now_ns);
-  if (finish_ != nullptr) std::exchange(finish_, nullptr)();
   // Of operations in streams the communicator tells for how long the rank's stream stood still.
   const bool on_streams = lanes_.back()->worker == nullptr;
   if (!on_streams) state_.world().ledger().AddExposed(waiting_ns, FlightClock() - begun_ns - waiting_ns);

@@ -2,7 +2,6 @@
 #define WEFT_DTENSOR_REDISTRIBUTION_PENDING_MOVES_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -30,14 +29,14 @@ class PendingMoves : public RefCounted<PendingMoves> {
   using Lanes = std::vector<std::shared_ptr<const LaneWorks>>;
 
   // `works` end in their order; the first error is the cause of the others. `before` is what other lanes have to do
-  // first, which the works wait for: a reader waits for it by its own name. `finish`, if there is any, is what the
-  // rank's thread has yet to do when all have ended, such as unpacking: it runs once, at the first Settle.
-  PendingMoves(RankState& state, LaneWorks works, Lanes before = {}, std::function<void()> finish = nullptr)
-      : state_(state), lanes_(std::move(before)), finish_(std::move(finish)) {
+  // first, which the works wait for: a reader waits for it by its own name.
+  PendingMoves(RankState& state, LaneWorks works, Lanes before = {})
+      : state_(state), lanes_(std::move(before)) {
     lanes_.push_back(std::make_shared<const LaneWorks>(std::move(works)));
   }
 
-  // True when nothing is under way any more. Never blocks, never throws.
+  // True when nothing is under way any more, and what the rank has yet to do then (Work::Then) is done. Never blocks, never
+  // throws.
   bool Test() const { return works().empty() || works().back().Test(); }
 
   // What fills them.
@@ -54,7 +53,6 @@ class PendingMoves : public RefCounted<PendingMoves> {
  private:
   RankState& state_;
   Lanes lanes_;  // the works are the last
-  std::function<void()> finish_;
 };
 
 }  // namespace weft

@@ -1,6 +1,8 @@
 #include "runtime/comm/work.h"
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <utility>
 
 #include "runtime/base/clamp_timeout.h"
@@ -40,6 +42,60 @@ bool Work::Test() const { return state_ == nullptr || state_->finished(); }
 
 namespace {
 
+// A work and what the rank's thread has yet to do then, which no other thread looks at.
+class ThenState final : public WorkState {
+ public:
+  // `first`: null if it has finished.
+  ThenState(std::shared_ptr<WorkState> first, absl::AnyInvocable<void()> f)
+      : first_(std::move(first)), f_(std::move(f)) {}
+
+  bool finished() const override {
+    if (first_ != nullptr && !first_->finished()) return false;
+    Run();
+    return true;
+  }
+
+  void Wait() override {
+    if (first_ != nullptr) first_->Wait();
+    RunAndThrow();
+  }
+
+  bool WaitFor(std::chrono::milliseconds timeout) override {
+    if (first_ != nullptr && !first_->WaitFor(timeout)) return false;
+    RunAndThrow();
+    return true;
+  }
+
+  void WaitOnWorker() override {
+    if (first_ != nullptr) first_->WaitOnWorker();
+  }
+
+ private:
+  // Test does not throw, so the error waits for whoever waits.
+  void Run() const {
+    if (f_ == nullptr) return;
+    // Taken out first: in `f` itself this is finished.
+    absl::AnyInvocable<void()> f = std::exchange(f_, nullptr);
+    try {
+      if (first_ != nullptr) first_->Wait();  // its error, and a device's stream
+      f();
+    } catch (const Error& caught) {
+      error_ = caught;
+    } catch (const std::exception& caught) {
+      error_.emplace(absl::StatusCode::kInternal, caught.what());
+    }
+  }
+
+  void RunAndThrow() const {
+    Run();
+    if (error_.has_value()) throw Error(*error_);
+  }
+
+  const std::shared_ptr<WorkState> first_;
+  mutable absl::AnyInvocable<void()> f_;  // null once it has run
+  mutable std::optional<Error> error_;
+};
+
 // While it lives, the rank's thread waits for the operation that `state` is, if it is one.
 class AwaitedScope {
  public:
@@ -71,11 +127,17 @@ void Work::Wait() const {
 }
 
 void Work::WaitOnWorker() const {
-  if (state_ != nullptr) state_->Wait();
+  if (state_ != nullptr) state_->WaitOnWorker();
 }
 
 bool Work::WaitFor(std::chrono::milliseconds timeout) const {
   return state_ == nullptr || state_->WaitFor(ClampTimeout(timeout));
+}
+
+Work Work::Then(absl::AnyInvocable<void()> f) const {
+  auto state = std::make_shared<ThenState>(state_, std::move(f));
+  if (state_ != nullptr) state->SetOperation(state_->recorder(), state_->flight_id());
+  return Work(std::move(state));
 }
 
 void Work::WaitInOrder(absl::Span<const Work> works) {

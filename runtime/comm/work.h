@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
 
 namespace weft {
@@ -48,6 +49,17 @@ class Work {
   // operation that it belongs to, the next one in the list or else the last.
   // Errors: those of the first that has one.
   static void WaitInOrder(absl::Span<const Work> works);
+
+  // What the rank's thread is to do once it has finished, such as unpacking: `f` runs once, in the first Test, Wait, WaitFor
+  // or WaitInOrder of what is returned that finds it finished. On a GPU a Wait that lets the host go on counts: `f` issues
+  // work behind it. What is returned has finished when `f` has; it may have a continuation too. This work and its other
+  // copies know nothing of `f`. Nobody polls: it does not run. WaitOnWorker does not wait for it: what other threads wait
+  // for is the operation.
+  //
+  // `f` issues nothing: no operation of a communicator, no task of a worker. When it runs depends on what has arrived, and
+  // ranks would issue in different orders.
+  // Errors: of what is returned, each time: this work's, and `f` does not run; otherwise what `f` has thrown.
+  Work Then(absl::AnyInvocable<void()> f) const;
 
   // Which operation it is: for communicators.
   void SetOperation(FlightRecorder* recorder, uint64_t flight_id) const;

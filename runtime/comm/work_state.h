@@ -32,6 +32,7 @@ class WorkState {
   virtual bool finished() const = 0;
   virtual void Wait() = 0;
   virtual bool WaitFor(std::chrono::milliseconds timeout) = 0;
+  virtual void WaitOnWorker() { Wait(); }
 
  private:
   FlightRecorder* recorder_ = nullptr;

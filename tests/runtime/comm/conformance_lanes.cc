@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <latch>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "runtime/comm/worker.h"
@@ -163,12 +164,39 @@ TEST_P(CommConformance, ALaneThatFailsEndsNoOther) {
   Run(2, [](World& world) {
     const std::vector<CommLane> lanes = MakeLanes(world);
     const Tensor bad = Filled(world, 10 + world.rank(), 0);
-    const Work fails = lanes[1].group->AllReduce(bad, bad, ReduceOp::kSum, lanes[1].Options());
+    bool ran = false;
+    const Work fails =
+        lanes[1].group->AllReduce(bad, bad, ReduceOp::kSum, lanes[1].Options()).Then([&] { ran = true; });
     const LaneRound good = Issue(world, lanes[2], 1, 3000);
     ExpectContains(ErrorOf(absl::StatusCode::kInvalidArgument, [&] { AwaitOnHost(world, fails); }),
                    {"lane 1", "count 10", "count 11"});
+    Expect(!ran, "what comes behind an operation has run though that has failed");
     Check(world, good, 1, 3000);
     Check(world, Issue(world, lanes[3], 2, 5), 2, 5);
+  });
+}
+
+TEST_P(CommConformance, AContinuationRunsOnTheRanksThread) {
+  Run(2, [](World& world) {
+    const std::vector<CommLane> lanes = MakeLanes(world);
+    const std::thread::id own = std::this_thread::get_id();
+    const Tensor sum = Filled(world, 3000, 1);
+    const Work work = lanes[0].group->AllReduce(sum, sum, ReduceOp::kSum, lanes[0].Options());
+    int num_calls = 0;
+    const Work then = work.Then([&] {
+      Expect(std::this_thread::get_id() == own, "a continuation runs on another thread");
+      ++num_calls;
+    });
+    AwaitOnHost(world, work);
+    Expect(num_calls == 0, "a continuation has run before its poll");
+    Expect(then.Test() && num_calls == 1, "a continuation has run ", num_calls, " times, expected once");
+    then.Wait();
+    Expect(num_calls == 1, "a continuation has run ", num_calls, " times, expected once");
+    ExpectFilled(sum, 2);
+    const Work throws = then.Then([] { Throw(absl::StatusCode::kDataLoss, "cannot unpack"); });
+    for (int i = 0; i < 2; ++i) {
+      ExpectContains(ErrorOf(absl::StatusCode::kDataLoss, [&] { throws.Wait(); }), {"cannot unpack"});
+    }
   });
 }
 
