@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "runtime/comm/collective.h"
 #include "runtime/comm/flight_clock.h"
+#include "runtime/comm/link_turns.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
@@ -38,16 +39,19 @@ struct CollectiveCall {
   // Where a backend that can tell leaves the time (FlightClock) at which it saw that all members had entered,
   // unless something stands there already; null: nobody asks.
   std::atomic<int64_t>* all_entered_ns = nullptr;
+  // Of a rank whose operations take turns: what the backend passes between chunks; null: they do not.
+  LinkTurns::Turn* turn = nullptr;
 
   // The same under another descriptor, which outlives what is returned.
   CollectiveCall Under(const CollectiveDescriptor& other) const {
-    return {other, input, output, receive_counts, sequence, timeout, all_entered_ns};
+    return {other, input, output, receive_counts, sequence, timeout, all_entered_ns, turn};
   }
 };
 
 // Called by a backend once all members have entered `call`.
 inline void NoteAllEntered(const CollectiveCall& call) {
   if (call.all_entered_ns != nullptr && *call.all_entered_ns == 0) *call.all_entered_ns = FlightClock();
+  if (call.turn != nullptr) call.turn->Begin();
 }
 
 // One member's batch of messages, as backends run it. Views the caller's data. Messages to the member itself
@@ -57,6 +61,8 @@ struct SendRecvCall {
   absl::Span<const Message> receives;
   uint64_t sequence = 0;
   std::chrono::milliseconds timeout;
+  // As a collective's. Messages are not cut: the batch moves while all of its messages have both of their ends, and holds others.
+  LinkTurns::Turn* turn = nullptr;
 };
 
 }  // namespace weft

@@ -32,7 +32,8 @@ PackedList::PackedList(const std::shared_ptr<Allocator>& allocator, absl::Span<c
     ForEachPiece(by_rank, /*of_output=*/false,
                  [](char* own, char* packed, int64_t num_bytes) { std::memcpy(packed, own, num_bytes); });
     const CollectiveCall& first = *small_[0];
-    calls_.push_back({descriptor_, input_, output_, {}, first.sequence, first.timeout, first.all_entered_ns});
+    calls_.push_back(
+        {descriptor_, input_, output_, {}, first.sequence, first.timeout, first.all_entered_ns, first.turn});
   }
   for (const CollectiveCall& call : calls) {
     if (small_.empty() || !IsSmall(call, small_bytes)) calls_.push_back(call);

@@ -1,6 +1,8 @@
 #include "runtime/comm/queued_communicator.h"
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
@@ -34,14 +36,19 @@ void QueuedCommunicator::EndFor(const std::exception& error) {
 }
 
 // All of its tensors are on the CPU.
-void QueuedCommunicator::RunHere(const Operation& operation, std::chrono::milliseconds timeout,
-                                 std::atomic<int64_t>* all_entered_ns) {
+void QueuedCommunicator::RunHere(const Operation& operation, const Running& running) {
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
-    Run(operation.ToSendRecvCall(timeout));
+    SendRecvCall call = operation.ToSendRecvCall(running.timeout);
+    call.turn = running.turn;
+    Run(call);
   } else if (operation.parts.empty()) {
-    Run(operation.ToCollectiveCall(timeout, all_entered_ns));
+    CollectiveCall call = operation.ToCollectiveCall(running.timeout, running.all_entered_ns);
+    call.turn = running.turn;
+    Run(call);
   } else {
-    RunEach(operation.descriptor, operation.ToCollectiveCalls(timeout, all_entered_ns));
+    std::vector<CollectiveCall> calls = operation.ToCollectiveCalls(running.timeout, running.all_entered_ns);
+    for (CollectiveCall& call : calls) call.turn = running.turn;
+    RunEach(operation.descriptor, calls);
   }
 }
 
@@ -64,8 +71,7 @@ void QueuedCommunicator::RunEach(const CollectiveDescriptor& list, absl::Span<co
 }
 
 // The copies wait for the device: peers must not read what is not there.
-void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::milliseconds timeout,
-                                   std::atomic<int64_t>* all_entered_ns) {
+void QueuedCommunicator::RunStaged(const Operation& operation, const Running& running) {
   const std::shared_ptr<Allocator>& allocator = host_allocator();
   const auto empty_like = [&](const Tensor& tensor) {
     return tensor.defined() ? Tensor::Empty(allocator, tensor.dtype(), tensor.shape()) : Tensor();
@@ -84,7 +90,8 @@ void QueuedCommunicator::RunStaged(const Operation& operation, std::chrono::mill
     part.input = copy_of(part.input);
     part.output = empty_like(part.output);
   }
-  RunOrLeave([&] { RunHere(staged, timeout, all_entered_ns); });
+  RunOrLeave([&] { RunHere(staged, running); });
+  if (running.turn != nullptr) running.turn->End();  // what is left is this rank's
   for (size_t i = 0; i < staged.parts.size(); ++i) {
     CopyTensor(staged.parts[i].output, operation.parts[i].output);
   }
@@ -151,13 +158,18 @@ int64_t QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
                                    std::chrono::milliseconds timeout, std::atomic<int64_t>* all_entered_ns) {
   if (operation.options.async || begun_ns != operation.issued_ns) RecordBegun(operation, begun_ns);
   RecordRunning(begun_ns);
+  std::optional<LinkTurns::Turn> turn;
+  if (turns_ != nullptr && turns_->on()) turn.emplace(*turns_, priority_, links(), timeout);
   try {
+    const Running running = {timeout, all_entered_ns, turn.has_value() ? &*turn : nullptr};
     if (IsStaged(operation)) {
-      RunStaged(operation, timeout, all_entered_ns);
+      RunStaged(operation, running);
     } else {
-      RunHere(operation, timeout, all_entered_ns);
+      RunHere(operation, running);
     }
+    turn.reset();
   } catch (const std::exception& error) {
+    turn.reset();
     RecordStopped(FlightClock());
     RecordFailed(operation);
     EndFor(error);
@@ -171,6 +183,11 @@ int64_t QueuedCommunicator::RunNow(const Operation& operation, int64_t begun_ns,
 
 bool RunsOnHost(const Communicator& group) {
   return dynamic_cast<const QueuedCommunicator*>(&group) != nullptr;
+}
+
+void TakeTurns(Communicator& group, std::shared_ptr<LinkTurns> turns, int priority) {
+  auto* const queued = dynamic_cast<QueuedCommunicator*>(&group);
+  if (queued != nullptr) queued->TakeTurns(std::move(turns), priority);
 }
 
 }  // namespace weft

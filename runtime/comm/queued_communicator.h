@@ -7,9 +7,11 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/comm/link_turns.h"
 #include "runtime/comm/worker_pool.h"
 
 namespace weft {
@@ -28,6 +30,12 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
  public:
   ~QueuedCommunicator() override;
 
+  // As the function of this name.
+  void TakeTurns(std::shared_ptr<LinkTurns> turns, int priority) {
+    turns_ = std::move(turns);
+    priority_ = priority;
+  }
+
  protected:
   // `ledger` may be null; it and `workers` outlive the communicator and all of its work.
   QueuedCommunicator(const std::string& name, int rank, const std::vector<int>& ranks, Ledger* ledger,
@@ -42,6 +50,9 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   // members must agree on. Unless a backend knows better: small parts are packed into one, since each costs a
   // meeting of all members; then one after another.
   virtual void RunEach(const CollectiveDescriptor& list, absl::Span<const CollectiveCall> calls);
+
+  // What its bytes go by; of a backend that cannot tell, all.
+  virtual uint32_t links() const { return kEveryLink; }
 
   // Of memory that operations need for as long as they run.
   const std::shared_ptr<Allocator>& host_allocator();
@@ -75,20 +86,33 @@ class QueuedCommunicator : public Communicator, public std::enable_shared_from_t
   void EndFor(const std::exception& error);
   void RequireMemory(CollectiveKind kind, const Tensor& tensor) const;
   bool IsStaged(const Operation& operation) const;
-  void RunHere(const Operation& operation, std::chrono::milliseconds timeout,
-               std::atomic<int64_t>* all_entered_ns);
-  void RunStaged(const Operation& operation, std::chrono::milliseconds timeout,
-                 std::atomic<int64_t>* all_entered_ns);
+  // What is to hand while an operation runs.
+  struct Running {
+    std::chrono::milliseconds timeout;
+    std::atomic<int64_t>* all_entered_ns = nullptr;
+    LinkTurns::Turn* turn = nullptr;  // null: it takes none
+  };
+  void RunHere(const Operation& operation, const Running& running);
+  void RunStaged(const Operation& operation, const Running& running);
 
   WorkerPool* const workers_;
   std::shared_ptr<Allocator> host_allocator_;  // null until it is needed
   std::shared_ptr<Worker> worker_;             // null until the first asynchronous operation
   Worker* given_worker_ = nullptr;             // that callers have given with operations
+  std::shared_ptr<LinkTurns> turns_;           // null: nobody has said
+  int priority_ = 0;
 };
 
 // Whether threads of the host run its operations, as a QueuedCommunicator's: on tensors of another device not in its order, but
 // when the host comes to them.
 bool RunsOnHost(const Communicator& group);
+
+// Before the first operation: the group's operations take turns with those of this rank's other groups that are given the
+// same `turns`, once these are on. Where the higher priority goes first: `local` (all but messages), `gloo` (the same by
+// shared memory; by TCP reductions and broadcasts of more than 16 MiB: what a gather is to receive is asked for at once) and
+// `mpi` (reductions: the rest is one call of MPI). Everything of higher priority is gone before, cut or not. NCCL cuts its
+// operations itself: there it does nothing.
+void TakeTurns(Communicator& group, std::shared_ptr<LinkTurns> turns, int priority);
 
 }  // namespace weft
 

@@ -53,6 +53,11 @@ class GlooCommunicator final : public QueuedCommunicator {
     }
   }
 
+  uint32_t links() const override {
+    return (group_->ring_peers().empty() ? 0 : kMemoryLink) |
+           (group_->tcp_peers().empty() ? 0 : kNetworkLink);
+  }
+
   void ThrowIfFailed() const override { group_->ThrowIfFailed(); }
 
   // Nobody else touches this member's tensors: bytes are copied into the rings by this member, and what Gloo

@@ -103,13 +103,14 @@ void GlooGroup::TakeHeaders() {
 }
 
 bool GlooGroup::Pump() {
-  bool moved = false;
+  int64_t num_bytes = 0;
   for (int peer : ring_peers_) {
     for (int lane = static_cast<int>(first_lane_); lane <= static_cast<int>(last_lane_); ++lane) {
-      moved |= ring(peer, static_cast<GlooLane>(lane)).Pump();
+      num_bytes += ring(peer, static_cast<GlooLane>(lane)).Pump();
     }
   }
-  return moved;
+  num_pumped_ += num_bytes;
+  return num_bytes > 0;
 }
 
 void GlooGroup::Await(absl::FunctionRef<bool()> done, GlooWait& wait) {
@@ -117,7 +118,9 @@ void GlooGroup::Await(absl::FunctionRef<bool()> done, GlooWait& wait) {
   Clock::time_point give_up;
   for (;;) {
     const bool moved = Pump();
-    if (done()) {
+    const bool is_done = done();
+    if (num_pumped_ > 0) PassTurn(std::exchange(num_pumped_, 0));
+    if (is_done) {
       if (moved) wait.progressed = Clock::now();
       return;
     }

@@ -18,6 +18,7 @@
 #include "runtime/comm/gloo/ring_channel.h"
 #include "runtime/comm/group_failure.h"
 #include "runtime/comm/group_text.h"
+#include "runtime/comm/link_turns.h"
 
 namespace weft {
 
@@ -90,8 +91,14 @@ class GlooGroup final : public GlooHub::Member {
   // From now on waits for shared memory take no core from threads that compute: they neither spin nor yield. Before the first.
   void SetBlocksAtOnce() { blocks_at_once_ = true; }
 
-  // The lanes that the next waits move.
-  void UseLanes(GlooLane first, GlooLane last) { first_lane_ = first, last_lane_ = last; }
+  // The lanes that the next waits move, and whose turn what they move through the rings fills; null: nobody's.
+  void UseLanes(GlooLane first, GlooLane last, LinkTurns::Turn* turn) {
+    first_lane_ = first, last_lane_ = last, turn_ = turn;
+  }
+  // Bytes that waits do not move.
+  void PassTurn(int64_t num_bytes) {
+    if (turn_ != nullptr) turn_->Pass(num_bytes);
+  }
 
   // Moves what can be moved through the rings now. True if anything was.
   bool Pump();
@@ -170,6 +177,8 @@ class GlooGroup final : public GlooHub::Member {
   std::vector<int64_t> header_numbers_;  // the ordinal of the receive from that peer
   GlooLane first_lane_ = GlooLane::kCollective;
   GlooLane last_lane_ = GlooLane::kCollective;
+  LinkTurns::Turn* turn_ = nullptr;  // of the operation that runs
+  int64_t num_pumped_ = 0;           // bytes that the turn has not been told of
   int num_spins_ = 0;
   bool blocks_at_once_ = false;
   GroupFailure failure_;

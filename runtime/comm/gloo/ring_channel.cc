@@ -26,14 +26,14 @@ void RingChannel::Receive(void* data, int64_t num_bytes) {
   in_.push_back({static_cast<char*>(data), num_bytes});
 }
 
-bool RingChannel::PumpOut() {
-  bool moved = false;
+int64_t RingChannel::PumpOut() {
+  int64_t moved = 0;
   while (next_out_ < out_.size()) {
     Part& part = out_[next_out_];
     const int64_t written = writer_.Write(part.data, std::min(part.num_bytes, kAtATime));
     if (written == 0) return moved;
     peer_bell_->Ring();
-    moved = true;
+    moved += written;
     part.data += written;
     part.num_bytes -= written;
     num_unsent_ -= written;
@@ -44,8 +44,8 @@ bool RingChannel::PumpOut() {
   return moved;
 }
 
-bool RingChannel::PumpIn() {
-  bool moved = false;
+int64_t RingChannel::PumpIn() {
+  int64_t moved = 0;
   while (next_in_ < in_.size()) {
     Part& part = in_[next_in_];
     const absl::Span<const char> front = reader_.Front(std::min(part.num_bytes, kAtATime));
@@ -53,7 +53,7 @@ bool RingChannel::PumpIn() {
     if (length == 0) return moved;
     std::memcpy(part.data, front.data(), length);
     Consume(length);
-    moved = true;
+    moved += length;
     part.data += length;
     part.num_bytes -= length;
     if (part.num_bytes == 0) {

@@ -23,10 +23,10 @@ class RingChannel final : public PeerChannel {
   bool sending() const override { return next_out_ < out_.size(); }
   bool receiving() const override { return next_in_ < in_.size(); }
 
-  // Moves what can be moved now. True if anything was.
-  bool Pump() {
-    const bool sent = sending() && PumpOut();
-    return (receiving() && PumpIn()) || sent;
+  // Moves what can be moved now. Returns how many bytes.
+  int64_t Pump() {
+    const int64_t sent = sending() ? PumpOut() : 0;
+    return sent + (receiving() ? PumpIn() : 0);
   }
 
   // Bytes still to be put into the ring, of all messages.
@@ -48,8 +48,8 @@ class RingChannel final : public PeerChannel {
     int64_t num_bytes;
   };
 
-  bool PumpOut();
-  bool PumpIn();
+  int64_t PumpOut();
+  int64_t PumpIn();
 
   RingWriter writer_;
   RingReader reader_;

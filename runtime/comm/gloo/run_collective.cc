@@ -147,6 +147,7 @@ void Run::BroadcastInSteps(GlooWait& wait) {
       });
     }
     group_.AwaitIdle(wait);
+    if (group_.has_tcp()) group_.PassTurn(chunk);
   }
 }
 
@@ -173,7 +174,7 @@ void Run::Share(GlooWait& wait) {
 
 void Run::Execute() {
   group_.ThrowIfFailed();
-  group_.UseLanes(GlooLane::kCollective, GlooLane::kCollective);
+  group_.UseLanes(GlooLane::kCollective, GlooLane::kCollective, call_.turn);
   const auto what = [&] {
     return absl::StrCat(group_.Where(pieces_.kind, call_.sequence), ", ", call_.descriptor.ToString());
   };

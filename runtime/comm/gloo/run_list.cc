@@ -134,7 +134,7 @@ void ListRun::Reduce(GlooWait& wait) {
 void ListRun::Execute() {
   constexpr int64_t kPatientBytes = 4 << 20;  // as of a single collective
   group_.ThrowIfFailed();
-  group_.UseLanes(GlooLane::kCollective, GlooLane::kCollective);
+  group_.UseLanes(GlooLane::kCollective, GlooLane::kCollective, calls_[0].turn);
   const auto what = [&] {
     return absl::StrCat(group_.Where(list_.kind, calls_[0].sequence), ", ", list_.ToString());
   };

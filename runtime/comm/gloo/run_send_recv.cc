@@ -18,8 +18,8 @@ void CopyMessage(const Tensor& from, const Tensor& to) {
 // A batch in progress.
 class Batch {
  public:
-  Batch(GlooGroup& group, uint64_t sequence)
-      : group_(group), sequence_(sequence), exchanges_(group.exchanges()) {}
+  Batch(GlooGroup& group, const SendRecvCall& call)
+      : group_(group), sequence_(call.sequence), turn_(call.turn), exchanges_(group.exchanges()) {}
 
   void Send(const Message& message) {
     MessageExchange& exchange = Begin(message, GlooLane::kAnnounce, GlooLane::kAccept);
@@ -53,6 +53,7 @@ class Batch {
           exchange.peer, exchange.lane, [&] { return records.num_received() >= exchange.number; }, wait);
       Check(exchange);
     }
+    if (turn_ != nullptr) turn_->Begin();
     group_.AwaitIdle(wait);
     exchanges_.clear();
   }
@@ -71,7 +72,7 @@ class Batch {
     return exchange;
   }
 
-  // True if all that goes by memory is through.
+  // True if all that goes by memory is through. Where nothing else does, the batch moves from when all have met.
   bool CheckRings() {
     bool all = true;
     for (; next_unchecked_ < exchanges_.size(); ++next_unchecked_) {
@@ -85,6 +86,7 @@ class Batch {
       if (has_come) Check(exchange);
       all &= has_come;
     }
+    if (all && turn_ != nullptr && group_.tcp_peers().empty()) turn_->Begin();
     for (int peer : group_.ring_peers()) all = all && !group_.IsBusy(peer);
     return all;
   }
@@ -107,6 +109,7 @@ class Batch {
 
   GlooGroup& group_;
   const uint64_t sequence_;
+  LinkTurns::Turn* const turn_;
   std::deque<MessageExchange>& exchanges_;  // the group's: an error leaves Gloo what it reads and writes
   size_t next_unchecked_ = 0;               // all before it are checked, or go by TCP
 };
@@ -115,8 +118,8 @@ class Batch {
 
 void RunGlooSendRecv(GlooGroup& group, const SendRecvCall& call) {
   group.ThrowIfFailed();
-  group.UseLanes(GlooLane::kAnnounce, GlooLane::kMessage);
-  Batch batch(group, call.sequence);
+  group.UseLanes(GlooLane::kAnnounce, GlooLane::kMessage, /*turn=*/nullptr);
+  Batch batch(group, call);
   for (const Message& send : call.sends) {
     if (send.peer != group.rank()) batch.Send(send);
   }

@@ -27,6 +27,7 @@ class LocalCommunicator final : public QueuedCommunicator {
   void RunEach(const CollectiveDescriptor& list, absl::Span<const CollectiveCall> calls) override {
     RunLocalCollectives(*group_, rank(), list, calls);
   }
+  uint32_t links() const override { return kMemoryLink; }
   void Run(const SendRecvCall& call) override { RunLocalSendRecv(*group_, rank(), call); }
   void ThrowIfFailed() const override { group_->ThrowIfFailed(); }
   [[noreturn]] void Leave() override { group_->Leave(rank()); }

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "runtime/comm/link_turns.h"
 #include "runtime/comm/local/agreement.h"
 #include "runtime/comm/reduction.h"
 
@@ -14,13 +17,32 @@ namespace {
 using Inputs = absl::InlinedVector<const void*, 8>;
 using Outputs = absl::InlinedVector<void*, 8>;
 
+void Copy(const char* from, char* to, int64_t num_bytes, Stores stores = Stores::kCached) {
+  if (num_bytes == 0 || from == to) return;
+  if (stores == Stores::kCached) {
+    std::memcpy(to, from, num_bytes);
+  } else {
+    void* const output = to;
+    CopyToAll(from, {&output, 1}, num_bytes, stores);
+  }
+}
+
+// Every one of `places`, `num_bytes` further on.
+Outputs Behind(absl::Span<void* const> places, int64_t num_bytes) {
+  Outputs behind(places.begin(), places.end());
+  for (void*& place : behind) place = static_cast<char*>(place) + num_bytes;
+  return behind;
+}
+
 // The group as `me` sees it between agreement and the last barrier.
 struct Round {
   LocalGroup& group;
   const int me;
   const std::chrono::milliseconds timeout;
-  const bool all_copied;  // every input lies in its posting: nobody's own memory is touched by others
-  const int part = -1;    // of a list, the one whose turn it is; -1: it is no list
+  const bool all_copied;        // every input lies in its posting: nobody's own memory is touched by others
+  const int part;               // of a list, the one whose turn it is; -1: it is no list
+  LinkTurns::Turn* const turn;  // null: all is moved at once
+  std::optional<LocalGroup::Access>* const access;  // none while it waits for a turn, nor where all is copied
 
   // The buffers of a member, and its counts.
   const char* input(int member) const {
@@ -56,13 +78,47 @@ struct Round {
     return outputs;
   }
 
+  // Calls `move(begin, end)` for the bytes from 0 to `num_bytes`: for all at once, or by chunks. Between two, other
+  // operations may go first.
+  template <class Move>
+  void InChunks(int64_t num_bytes, const Move& move) const {
+    if (turn == nullptr || !access->has_value()) return move(0, num_bytes);
+    for (int64_t begin = 0; begin < num_bytes;) {
+      const int64_t end = std::min(num_bytes, begin + turn->chunk_bytes());
+      move(begin, end);
+      if (turn->FillsChunk(end - begin)) {
+        access->reset();
+        turn->Hold();
+        access->emplace(group, me);
+      }
+      begin = end;
+    }
+  }
+
   // The elements from `begin` on of all inputs, into every one of `outputs`.
   void Reduce(int64_t begin, int64_t count, absl::Span<void* const> outputs,
               Stores stores = Stores::kCached) const {
     if (count == 0) return;
-    ReduceInOrder(mine().dtype, mine().op, InputsAt(begin * item_size()), outputs, count, stores);
+    const int64_t item = item_size();
+    InChunks(count * item, [&](int64_t first, int64_t last) {
+      ReduceInOrder(mine().dtype, mine().op, InputsAt(begin * item + first), Behind(outputs, first),
+                    (last - first) / item, stores);
+    });
   }
   void Reduce(int64_t begin, int64_t count, void* output) const { Reduce(begin, count, {&output, 1}); }
+
+  // `num_bytes` to every one of `outputs`.
+  void CopyToEach(const char* from, absl::Span<void* const> outputs, int64_t num_bytes, Stores stores) const {
+    InChunks(num_bytes, [&](int64_t first, int64_t last) {
+      CopyToAll(from + first, Behind(outputs, first), last - first, stores);
+    });
+  }
+
+  void CopyPiece(const char* from, char* to, int64_t num_bytes, Stores stores = Stores::kCached) const {
+    if (from == to) return;
+    InChunks(num_bytes,
+             [&](int64_t first, int64_t last) { Copy(from + first, to + first, last - first, stores); });
+  }
 
   // Calls `visit` for every member, beginning with this one: members do not all read the same one at once.
   template <class Visit>
@@ -70,16 +126,6 @@ struct Round {
     for (int i = 0; i < size(); ++i) visit((me + i) % size());
   }
 };
-
-void Copy(const char* from, char* to, int64_t num_bytes, Stores stores = Stores::kCached) {
-  if (num_bytes == 0 || from == to) return;
-  if (stores == Stores::kCached) {
-    std::memcpy(to, from, num_bytes);
-  } else {
-    void* const output = to;
-    CopyToAll(from, {&output, 1}, num_bytes, stores);
-  }
-}
 
 template <class Counts>
 int64_t Offset(const Counts& counts, int rank) {
@@ -168,7 +214,7 @@ void AllGather(const Round& round) {
     const int64_t last = std::min(begin + counts[peer], slice.begin + slice.count);
     if (first >= last) continue;
     const char* const input = round.input(peer) + (first - begin) * item;
-    CopyToAll(input, round.OutputsAt(first * item, input), (last - first) * item, stores);
+    round.CopyToEach(input, round.OutputsAt(first * item, input), (last - first) * item, stores);
   }
 }
 
@@ -183,8 +229,8 @@ void Broadcast(const Round& round) {
   if (slice.count == 0) return;
   Outputs outputs = round.OutputsAt(slice.begin * item, nullptr);
   outputs.erase(outputs.begin() + mine.root);
-  CopyToAll(input + slice.begin * item, outputs, slice.count * item,
-            StoresFor(mine.count * item, round.size() - 1));
+  round.CopyToEach(input + slice.begin * item, outputs, slice.count * item,
+                   StoresFor(mine.count * item, round.size() - 1));
 }
 
 void AllToAll(const Round& round) {
@@ -193,8 +239,9 @@ void AllToAll(const Round& round) {
   const Stores stores = StoresFor(Offset(mine.receive_counts, round.size()) * item, round.size());
   round.ForEachFromMe([&](int peer) {
     const LocalPosting& from = round.posting(peer);
-    Copy(from.input + Offset(from.counts, round.me) * item,
-         mine.output + Offset(mine.receive_counts, peer) * item, mine.receive_counts[peer] * item, stores);
+    round.CopyPiece(from.input + Offset(from.counts, round.me) * item,
+                    mine.output + Offset(mine.receive_counts, peer) * item, mine.receive_counts[peer] * item,
+                    stores);
   });
 }
 
@@ -215,8 +262,8 @@ void GatherToRoot(const Round& round) {
   const LocalPosting& mine = round.mine();
   char* const output = round.posting(mine.root).output;
   const auto copy_piece = [&](int member) {
-    Copy(round.posting(member).input, output + Offset(mine.counts, member) * round.item_size(),
-         mine.counts[member] * round.item_size());
+    round.CopyPiece(round.posting(member).input, output + Offset(mine.counts, member) * round.item_size(),
+                    mine.counts[member] * round.item_size());
   };
   if (!round.all_copied) {
     copy_piece(round.me);
@@ -245,8 +292,8 @@ void Share(const Round& round) {
     case CollectiveKind::kGather:
       return GatherToRoot(round);
     case CollectiveKind::kScatter:
-      return Copy(round.posting(mine.root).input + Offset(mine.counts, round.me) * item, mine.output,
-                  mine.counts[round.me] * item);
+      return round.CopyPiece(round.posting(mine.root).input + Offset(mine.counts, round.me) * item,
+                             mine.output, mine.counts[round.me] * item);
     case CollectiveKind::kSendRecv:
     case CollectiveKind::kBarrier:
       return;
@@ -302,12 +349,11 @@ void RunLocalCollectives(LocalGroup& group, int member, const CollectiveDescript
   NoteAllEntered(calls[0]);
   AgreeOnPostings(group, member);
   AgreeOnParts(group, member);
-  {
-    const LocalGroup::Access access(group, member);
-    for (int part = 0; part < std::ssize(calls); ++part) {
-      Share(Round{group, member, calls[0].timeout, /*all_copied=*/false, part});
-    }
+  std::optional<LocalGroup::Access> access(std::in_place, group, member);
+  for (int part = 0; part < std::ssize(calls); ++part) {
+    Share(Round{group, member, calls[0].timeout, /*all_copied=*/false, part, calls[0].turn, &access});
   }
+  access.reset();
   group.Arrive(member);
   group.AwaitAll(member, calls[0].timeout);
 }
@@ -321,15 +367,15 @@ void RunLocalCollective(LocalGroup& group, int member, const CollectiveCall& cal
   bool all_copied = true;
   for (int peer = 0; peer < group.size(); ++peer) all_copied &= group.posting(member, peer).copied;
 
-  const Round round{group, member, call.timeout, all_copied};
+  std::optional<LocalGroup::Access> access;
+  const Round round{group, member, call.timeout, all_copied, /*part=*/-1, call.turn, &access};
   if (all_copied) {
     Share(round);
     return;
   }
-  {
-    const LocalGroup::Access access(group, member);
-    Share(round);
-  }
+  access.emplace(group, member);
+  Share(round);
+  access.reset();
   group.Arrive(member);
   if (MustStay(round.mine(), member)) group.AwaitAll(member, call.timeout);
 }

@@ -24,7 +24,8 @@ void CopyMessage(const void* from, const Tensor& to) {
 // A batch in progress.
 class Batch {
  public:
-  Batch(LocalGroup& group, int member, uint64_t sequence) : group_(group), me_(member), sequence_(sequence) {}
+  Batch(LocalGroup& group, int member, const SendRecvCall& call)
+      : group_(group), me_(member), sequence_(call.sequence), turn_(call.turn) {}
 
   void Post(absl::Span<const Message> sends) {
     for (const Message& send : sends) {
@@ -59,7 +60,9 @@ class Batch {
                                  receive.tensor.num_bytes(), " bytes (", receive.tensor.TypeString(), ")");
         return;
       }
+      if (turn_ != nullptr) turn_->Begin();
       CopyMessage(parcel->data, receive.tensor);
+      if (turn_ != nullptr) turn_->End();
       parcel->read->store(true);  // the sender may be gone after this
       group_.NotifyAll();
     }
@@ -106,6 +109,7 @@ class Batch {
   LocalGroup& group_;
   const int me_;
   const uint64_t sequence_;
+  LinkTurns::Turn* const turn_;
   std::vector<int> receivers_;                 // of the sends to others
   std::unique_ptr<std::atomic<bool>[]> read_;  // whether each has copied its message
   std::optional<std::string> mismatch_;
@@ -114,7 +118,7 @@ class Batch {
 }  // namespace
 
 void RunLocalSendRecv(LocalGroup& group, int member, const SendRecvCall& call) {
-  Batch batch(group, member, call.sequence);
+  Batch batch(group, member, call);
   batch.Post(call.sends);
   // Messages to itself meet in order; the communicator has checked that they pair up.
   std::deque<Message> expected;

@@ -96,6 +96,10 @@ class Large {
 
   void Wait(MpiBatch& batch);
   void WaitForAll();
+  // The next block is under way already; the one behind it is begun once others have gone first.
+  void PassTurn(int64_t num_bytes) const {
+    if (call_.turn != nullptr) call_.turn->Pass(num_bytes);
+  }
   void CopyOwn(const char* from, char* to, int64_t count) const {
     if (count > 0 && from != to) std::memcpy(to, from, count * item_);
   }
@@ -231,6 +235,7 @@ void Large::ReduceBlocks(bool to_all) {
                             offsets, type_, descriptor_.root, comm_, results.NewRequest()),
                "MPI_Igatherv");
     }
+    PassTurn(from.counts[me_] * item_ * n_);
   }
   WaitForAll();
 }
@@ -258,6 +263,7 @@ void Large::ReduceScatter() {
     const Pieces send = Part(whole, b * block, block);
     ReduceSlice(At(input_, send.offsets[me_]), staged(b), At(output_, std::min(b * block, whole.counts[me_])),
                 send.counts[me_]);
+    PassTurn(send.counts[me_] * item_ * n_);
   }
 }
 

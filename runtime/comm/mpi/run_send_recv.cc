@@ -29,8 +29,11 @@ void CopyMessage(const void* from, const Tensor& to) {
 // A batch in progress. Its data are in batch 0 of what is pending.
 class Batch {
  public:
-  Batch(MpiGroup& group, uint64_t sequence)
-      : group_(group), sequence_(sequence), pending_(group.transport().leftovers(), what_) {}
+  Batch(MpiGroup& group, const SendRecvCall& call)
+      : group_(group),
+        sequence_(call.sequence),
+        turn_(call.turn),
+        pending_(group.transport().leftovers(), what_) {}
 
   void Offer(absl::Span<const Message> sends) {
     for (const Message& send : sends) {
@@ -58,11 +61,13 @@ class Batch {
         SendTaken();
       }
       const bool moved = pending_.Done();
-      if (moved && expected_.empty() && offered_.empty()) return;
+      const bool have_met = expected_.empty() && offered_.empty();
+      if (moved && have_met) return;
+      if (have_met && turn_ != nullptr) turn_->Begin();
       // Data under way are given time to arrive even if the group fails.
       wait.Turn({.what = what_,
                  .missing = missing,
-                 .moving = expected_.empty() && offered_.empty(),
+                 .moving = have_met,
                  .patience = moved ? std::chrono::milliseconds(0) : kMpiMoving});
     }
   }
@@ -158,6 +163,7 @@ class Batch {
 
   MpiGroup& group_;
   const uint64_t sequence_;
+  LinkTurns::Turn* const turn_;
   const std::function<std::string()> what_ = [this] {
     return group_.Where(CollectiveKind::kSendRecv, sequence_);
   };
@@ -170,7 +176,7 @@ class Batch {
 }  // namespace
 
 void RunMpiSendRecv(MpiGroup& group, const SendRecvCall& call) {
-  Batch batch(group, call.sequence);
+  Batch batch(group, call);
   batch.Offer(call.sends);
   // Messages to itself meet in order; the communicator has checked that they pair up.
   std::deque<Message> expected;

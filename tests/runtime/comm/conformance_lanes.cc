@@ -1,11 +1,15 @@
 // Lanes: groups of the same ranks, each with a worker that its user has given. On a device streams carry them.
 
 #include <algorithm>
+#include <chrono>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "runtime/comm/link_turns.h"
+#include "runtime/comm/queued_communicator.h"
 #include "runtime/comm/worker.h"
 #include "tests/runtime/comm/conformance.h"
 
@@ -196,6 +200,70 @@ TEST_P(CommConformance, AContinuationRunsOnTheRanksThread) {
     const Work throws = then.Then([] { Throw(absl::StatusCode::kDataLoss, "cannot unpack"); });
     for (int i = 0; i < 2; ++i) {
       ExpectContains(ErrorOf(absl::StatusCode::kDataLoss, [&] { throws.Wait(); }), {"cannot unpack"});
+    }
+  });
+}
+
+// Until it ends, something of higher priority moves on rank 0, whose part in an operation stops at the end of a chunk. Its peer
+// has no turns and waits.
+TEST_P(CommConformance, AnOperationWaitsBetweenItsChunksForAMoreUrgentOne) {
+  Run(2, [](World& world) {
+    if (!OnCpu(world)) return;  // a device's library cuts its operations itself
+    const auto turns = std::make_shared<LinkTurns>(LinkTurns::kChunkBytes, std::chrono::hours(1));
+    turns->TurnOn();
+    const auto group = world.NewGroup("less urgent", AllRanks(world));
+    std::optional<LinkTurns::Turn> urgent;
+    if (world.rank() == 0) {
+      TakeTurns(*group, turns, /*priority=*/0);
+      urgent.emplace(*turns, /*priority=*/1, kEveryLink, std::chrono::hours(1));
+      urgent->Begin();
+    }
+    const int64_t count = 2 << 20;  // several blocks of every backend
+    const Tensor sum = Filled(world, count, world.rank());
+    const Work work = group->AllReduce(sum, sum, ReduceOp::kSum, {.async = true});
+    if (world.rank() == 0) {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (turns->num_held() == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      Expect(turns->num_held() == 1 && !work.Test(), "nothing waits for what is more urgent");
+      urgent->End();
+    }
+    work.Wait();
+    Expect(turns->num_held() == (world.rank() == 0 ? 1 : 0), "held ", turns->num_held(), " times");
+    ExpectFilled(sum, 1);
+  });
+}
+
+// Waits for turns have no end of their own here. Ranks issue in orders of their own, or, the less urgent first, one of them
+// waits for each before it issues the next: would ranks wait for each other because of a turn, they would for ever.
+TEST_P(CommConformance, LanesThatTakeTurnsAllEnd) {
+  Run(3, [repeats = Repeats(20)](World& world) {
+    const auto turns = std::make_shared<LinkTurns>(/*chunk_bytes=*/4096, std::chrono::hours(1));
+    const std::vector<CommLane> lanes = MakeLanes(world);
+    const auto blocking = world.NewGroup("inline", AllRanks(world));
+    for (int lane = 0; lane < kNumLanes; ++lane) TakeTurns(*lanes[lane].group, turns, /*priority=*/lane / 2);
+    TakeTurns(*blocking, turns, /*priority=*/2);
+    for (const CommLane& lane : lanes) lane.group->set_timeout(std::chrono::hours(8));
+    blocking->set_timeout(std::chrono::hours(8));
+    for (const CommLane& lane : lanes) Check(world, Issue(world, lane, /*value=*/1, /*count=*/2), 1, 2);
+    turns->TurnOn();
+    for (int i = 0; i < std::max(repeats, 3); ++i) {
+      const int64_t count = i % 2 == 0 ? 20'000 : 3000;
+      std::vector<LaneRound> rounds(kNumLanes);
+      for (int j = 0; j < kNumLanes; ++j) {
+        const bool waits_between = i % 2 == 0;
+        const int lane = waits_between ? j : (j + world.rank() + i) % kNumLanes;
+        rounds[lane] = Issue(world, lanes[lane], 100 * i + lane, count);
+        if (waits_between && world.rank() == i / 2 % 3) rounds[lane].works.back().Wait();
+        if (waits_between ? j + 1 == kNumLanes : j % 2 == world.rank() % 2) {
+          const Tensor tensor = Filled(world, count, world.rank());
+          blocking->AllReduce(tensor, tensor, ReduceOp::kSum);
+          ExpectFilled(tensor, 3);
+        }
+      }
+      for (int j = 0; j < kNumLanes; ++j) {
+        const int lane = (j + 2 * world.rank()) % kNumLanes;
+        Check(world, rounds[lane], 100 * i + lane, count);
+      }
     }
   });
 }
