@@ -123,6 +123,7 @@ Json SchedulerToJson(const SchedulerChoices& choices) {
   if (choices.prefetch) object["prefetch"] = *choices.prefetch;
   if (choices.overlap) object["overlap"] = *choices.overlap;
   if (choices.find_unused) object["find_unused"] = *choices.find_unused;
+  if (choices.lane_priority) object["lane_priority"] = *choices.lane_priority;
   return object;
 }
 
@@ -145,12 +146,14 @@ SchedulerChoices SchedulerFromJson(const Json& object) {
     } else if (name == "prefetch") {
       require(IsInt(json), "a whole number of at least 0");
       choices.prefetch = json.get<int>();
-    } else if (name == "overlap" || name == "find_unused") {
+    } else if (name == "overlap" || name == "find_unused" || name == "lane_priority") {
       require(json.is_boolean(), "true or false");
-      (name == "overlap" ? choices.overlap : choices.find_unused) = json.get<bool>();
+      (name == "overlap"       ? choices.overlap
+       : name == "find_unused" ? choices.find_unused
+                               : choices.lane_priority) = json.get<bool>();
     } else {
       ThrowInvalidArgument("scheduler: unknown field \"", name,
-                           "\"; expected bucket_mb, prefetch, overlap, find_unused");
+                           "\"; expected bucket_mb, prefetch, overlap, find_unused, lane_priority");
     }
   }
   return choices;

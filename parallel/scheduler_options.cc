@@ -15,6 +15,7 @@ SchedulerOptions::operator SchedulerChoices() const {
       .prefetch = prefetch,
       .overlap = overlap,
       .find_unused = find_unused,
+      .lane_priority = lane_priority,
   };
 }
 
@@ -29,6 +30,7 @@ SchedulerOptions SchedulerChoices::Options() const {
       .prefetch = prefetch.value_or(defaults.prefetch),
       .overlap = overlap.value_or(defaults.overlap),
       .find_unused = find_unused.value_or(defaults.find_unused),
+      .lane_priority = lane_priority.value_or(defaults.lane_priority),
   };
 }
 
@@ -38,6 +40,7 @@ SchedulerChoices SchedulerChoices::Merge(const SchedulerChoices& later) const {
       .prefetch = later.prefetch ? later.prefetch : prefetch,
       .overlap = later.overlap ? later.overlap : overlap,
       .find_unused = later.find_unused ? later.find_unused : find_unused,
+      .lane_priority = later.lane_priority ? later.lane_priority : lane_priority,
   };
 }
 
@@ -47,6 +50,7 @@ std::string SchedulerChoices::ToString() const {
   if (prefetch) parts.push_back(absl::StrCat("prefetch=", *prefetch));
   if (overlap) parts.push_back(absl::StrCat("overlap=", *overlap ? "true" : "false"));
   if (find_unused) parts.push_back(absl::StrCat("find_unused=", *find_unused ? "true" : "false"));
+  if (lane_priority) parts.push_back(absl::StrCat("lane_priority=", *lane_priority ? "true" : "false"));
   return absl::StrJoin(parts, ", ");
 }
 

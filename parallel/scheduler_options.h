@@ -16,6 +16,8 @@ struct SchedulerOptions {
   int prefetch = 1;          // units whose parameters are gathered ahead of their use
   bool overlap = true;       // communication runs beside computing
   bool find_unused = false;  // ranks may reach different parameters in one step; of FullyShard the same units
+  // Between chunks the more urgent communication goes first (LanePriority), where the CPU moves the bytes.
+  bool lane_priority = false;
 
   operator SchedulerChoices() const;  // all of them
 
@@ -28,6 +30,7 @@ struct SchedulerChoices {
   std::optional<int> prefetch = std::nullopt;
   std::optional<bool> overlap = std::nullopt;
   std::optional<bool> find_unused = std::nullopt;
+  std::optional<bool> lane_priority = std::nullopt;
 
   // The options with these chosen.
   // Errors: InvalidArgument that names the field and its value, unless bucket_mb > 0 and finite, prefetch >= 0.

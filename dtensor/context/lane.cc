@@ -16,4 +16,17 @@ absl::string_view LaneName(Lane lane) {
   return "?";
 }
 
+int LanePriority(Lane lane) {
+  switch (lane) {
+    case Lane::kInline:
+      return 2;
+    case Lane::kParam:
+      return 1;
+    case Lane::kGrad:
+    case Lane::kReplica:
+      return 0;
+  }
+  return 0;
+}
+
 }  // namespace weft

@@ -26,6 +26,11 @@ inline constexpr int kNumLanes = 4;
 // "inline", "param", "grad", "replica".
 absl::string_view LaneName(Lane lane);
 
+// Which goes first where the scheduler asks for it (SchedulerOptions::lane_priority) and lanes share a link: the higher. First
+// what the rank's thread waits for, messages between stages of a pipeline too; then parameters, which it will need next; then
+// gradients, which nobody reads before the update.
+int LanePriority(Lane lane);
+
 }  // namespace weft
 
 #endif  // WEFT_DTENSOR_CONTEXT_LANE_H_

@@ -7,6 +7,7 @@
 #include "dtensor/context/propagation_cache.h"
 #include "dtensor/context/rearrangement_cache.h"
 #include "dtensor/context/redistribution_cache.h"
+#include "runtime/comm/queued_communicator.h"
 #include "runtime/device/pooled_allocator.h"
 
 namespace weft {
@@ -105,6 +106,7 @@ const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& ax
     }
     group = is_host_side() ? world().NewHostGroup(name, ranks) : world().NewGroup(name, ranks);
     if (lane != Lane::kInline) group->SetInBackground();
+    TakeTurns(*group, state().link_turns(), LanePriority(lane));
   }
   return group;
 }

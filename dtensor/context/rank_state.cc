@@ -1,6 +1,7 @@
 #include "dtensor/context/rank_state.h"
 
 #include "dtensor/context/mesh_transfer_cache.h"
+#include "runtime/comm/queued_communicator.h"
 #include "runtime/comm/worker.h"
 
 namespace weft {
@@ -106,14 +107,20 @@ void RandomScope::Swap() noexcept {
 
 Communicator& RankState::Group(const std::string& name, const std::vector<int>& ranks) {
   std::shared_ptr<Communicator>& group = groups_[{name, ranks}];
-  if (group == nullptr) group = world_.NewGroup(name, ranks);
+  if (group == nullptr) {
+    group = world_.NewGroup(name, ranks);
+    TakeTurns(*group, link_turns_, LanePriority(Lane::kInline));
+  }
   return *group;
 }
 
 Communicator& RankState::HostGroup(const std::string& name, const std::vector<int>& ranks) {
   if (world_.allocator()->device().type != DeviceType::kCuda) return Group(name, ranks);
   std::shared_ptr<Communicator>& group = host_groups_[{name, ranks}];
-  if (group == nullptr) group = world_.NewHostGroup(name, ranks);
+  if (group == nullptr) {
+    group = world_.NewHostGroup(name, ranks);
+    TakeTurns(*group, link_turns_, LanePriority(Lane::kInline));
+  }
   return *group;
 }
 

@@ -18,6 +18,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/ledger.h"
+#include "runtime/comm/link_turns.h"
 #include "runtime/launch/world.h"
 
 namespace weft {
@@ -116,6 +117,9 @@ class RankState {
   // The worker of a lane other than kInline; started at its first use.
   Worker& LaneWorker(Lane lane);
 
+  // The turns of this rank's groups, by LanePriority; off until a plan asks for them.
+  const std::shared_ptr<LinkTurns>& link_turns() const { return link_turns_; }
+
   // What the next collective is written down as.
   CommTag tag() const { return {static_cast<uint8_t>(purpose_), path_id()}; }
 
@@ -201,6 +205,7 @@ class RankState {
   std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_, host_groups_;
   const std::unique_ptr<MeshTransferCache> mesh_transfers_;
   std::shared_ptr<Worker> lane_workers_[kNumLanes];
+  const std::shared_ptr<LinkTurns> link_turns_ = std::make_shared<LinkTurns>();
 };
 
 // Gives a variable another value while it lives, then its own again: what every guard below is.

@@ -61,6 +61,9 @@ ABSL_FLAG(std::string, communication, "none",
           "how gradients are summed over ranks: none (exactly), bf16, f16, int8, onebit, "
           "\"topk(0.01)\", \"randomk(0.01)\", \"powersgd(2)\" (docs/compression.md)");
 ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
+ABSL_FLAG(bool, lane_priority, false,
+          "where communication shares a link, parameters go before gradients, a MiB at a time, and what "
+          "computing waits for before both; of ranks whose bytes the CPU moves");
 ABSL_FLAG(bool, sequence_parallel, false,
           "split activations between the sharded products over the sequence, on axis tp");
 
@@ -204,11 +207,15 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
       WEFT_REQUIRE(is_sharded || !IsGiven(flag), "--", flag, "=", FlagNamed(flag).CurrentValue(),
                    ": expected --plan=fsdp or hsdp, got --plan=", plan);
     }
+    WEFT_REQUIRE(!absl::GetFlag(FLAGS_lane_priority) || absl::GetFlag(FLAGS_overlap),
+                 "--lane_priority=true: expected --overlap=true, got --overlap=false: one operation runs at "
+                 "a time then");
     if (IsGiven("bucket_mb")) scheduler.bucket_mb = bucket_mb;
     // More than there are units is all of them.
     constexpr int64_t kMost = std::numeric_limits<int>::max();
     if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(std::min(prefetch, kMost));
     if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
+    if (IsGiven("lane_priority")) scheduler.lane_priority = absl::GetFlag(FLAGS_lane_priority);
     made.set_scheduler(scheduler);
     std::vector<NamedPlan> plans;
     for (const absl::string_view name : {"none", "selective", "full"}) {
@@ -221,8 +228,9 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
   }
   WEFT_REQUIRE(absl::EndsWith(plan, ".json"), "--plan=", plan,
                ": expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
-  for (const absl::string_view flag : {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap",
-                                       "recompute", "offload", "communication", "segment_costs"}) {
+  for (const absl::string_view flag :
+       {"sequence_parallel", "bucket_mb", "prefetch", "reshard", "overlap", "lane_priority", "recompute",
+        "offload", "communication", "segment_costs"}) {
     WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": a plan of your own says so itself (--plan=", plan, ")");
   }
   Plan own = Plan::FromJson(ReadTextFile(UserPath(plan)));

@@ -8,6 +8,7 @@
 #include "mesh/layout_words.h"
 #include "mesh/shard_math.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/queued_communicator.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -89,13 +90,14 @@ StageMessages::StageMessages(const ModelStages& stages, const IntrusivePtr<MeshC
   World& world = stages.context->world();
   std::vector<Edge> edges;
   for (const auto& [from, to] : order) edges.push_back({from, to, num_tags[{from, to}]});
-  edges_ = std::make_unique<Edges>("pipeline", stages.context->mesh().GroupOf(world.rank(), {stages.axis}),
-                                   world.rank(), edges,
-                                   [&](const std::string& name, const std::vector<int>& ranks) {
-                                     std::shared_ptr<Communicator> group = world.NewGroup(name, ranks);
-                                     group->SetInBackground();
-                                     return group;
-                                   });
+  edges_ = std::make_unique<Edges>(
+      "pipeline", stages.context->mesh().GroupOf(world.rank(), {stages.axis}), world.rank(), edges,
+      [&](const std::string& name, const std::vector<int>& ranks) {
+        std::shared_ptr<Communicator> group = world.NewGroup(name, ranks);
+        group->SetInBackground();
+        TakeTurns(*group, stages.context->state().link_turns(), LanePriority(Lane::kInline));
+        return group;
+      });
 }
 
 void StageMessages::Send(int to, Tag tag, const DTensor& tensor) {

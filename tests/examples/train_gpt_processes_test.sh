@@ -79,7 +79,7 @@ env "OMPI_MCA_btl_vader_backing_directory=$TMPDIR" timeout 100 mpirun --allow-ru
   > printed.json 2> printed.err || fail "the README's ${printed[*]}: $(tail -5 printed.err)"
 diff first_six.txt <(losses printed.json) > /dev/null || fail "the README's mpirun differs: $(diff first_six.txt <(losses printed.json))"
 
-# --- Bucket sizes, units gathered ahead and overlap change no bit, whatever moves the bytes.
+# --- Bucket sizes, units gathered ahead, overlap and priority between lanes change no bit, whatever moves the bytes.
 "$train" "${small[@]}" --plan=ddp --steps=4 --eval_every=0 > ddp_threads.json 2> ddp.err || fail "ddp: $(tail -1 ddp.err)"
 # schedule PLAN FLAG...: as on threads with the plan's defaults.
 schedule() {
@@ -98,6 +98,7 @@ schedule ddp --overlap=false
 schedule fsdp --prefetch=0
 schedule fsdp --prefetch=2 --bucket_mb=0.002
 schedule fsdp --overlap=false
+schedule fsdp --lane_priority=true --bucket_mb=0.002
 rm -rf "$TMPDIR"
 unset TMPDIR
 

@@ -134,7 +134,8 @@ TEST(PlanTest, EveryFieldRoundTrips) {
       {"d", FullyShard("y", {.reshard_to = 4, .wrap = "Block"})},
       {"e.weight", Ignore()},
   };
-  plan.set_scheduler({.bucket_mb = 0.5, .prefetch = 2, .overlap = false, .find_unused = true});
+  plan.set_scheduler(
+      {.bucket_mb = 0.5, .prefetch = 2, .overlap = false, .find_unused = true, .lane_priority = true});
   EXPECT_EQ(Plan::FromJson(plan.ToJson()), plan);
   EXPECT_EQ(
       (Plan{{"", Ignore()}, {"", FullyShard("dp", {.reshard = Reshard::kNever, .wrap_from = 3})}}).ToJson(),
@@ -156,8 +157,10 @@ TEST(PlanTest, EveryFieldRoundTrips) {
 }
 
 TEST(PlanTest, SchedulerOptions) {
-  EXPECT_EQ(Plan().scheduler(),
-            (SchedulerOptions{.bucket_mb = 25, .prefetch = 1, .overlap = true, .find_unused = false}));
+  EXPECT_EQ(
+      Plan().scheduler(),
+      (SchedulerOptions{
+          .bucket_mb = 25, .prefetch = 1, .overlap = true, .find_unused = false, .lane_priority = false}));
   Plan plan;
   plan.set_scheduler({.bucket_mb = 10, .overlap = false});
   EXPECT_EQ(plan.scheduler(), (SchedulerOptions{.bucket_mb = 10, .overlap = false}));
@@ -170,8 +173,10 @@ TEST(PlanTest, SchedulerOptions) {
   }
 })json");
   plan.set_scheduler(SchedulerOptions{.prefetch = 3});  // all of them
-  EXPECT_EQ(plan.scheduler_choices(),
-            (SchedulerChoices{.bucket_mb = 25, .prefetch = 3, .overlap = true, .find_unused = false}));
+  EXPECT_EQ(
+      plan.scheduler_choices(),
+      (SchedulerChoices{
+          .bucket_mb = 25, .prefetch = 3, .overlap = true, .find_unused = false, .lane_priority = false}));
   plan.set_scheduler({.bucket_mb = 10, .overlap = false});
   // Merged field by field: a default that nobody chose does not win over a choice.
   Plan later;
@@ -199,7 +204,8 @@ TEST(PlanTest, BadSchedulerOptionsAreNamed) {
   };
   EXPECT_EQ(read("3"), "plan, key \"scheduler\": expected an object, got number");
   EXPECT_EQ(read(R"json({"bucket": 3})json"),
-            "scheduler: unknown field \"bucket\"; expected bucket_mb, prefetch, overlap, find_unused");
+            "scheduler: unknown field \"bucket\"; expected bucket_mb, prefetch, overlap, find_unused, "
+            "lane_priority");
   EXPECT_EQ(read(R"json({"bucket_mb": "3"})json"),
             "scheduler, field \"bucket_mb\": expected a number above 0, got \"3\"");
   EXPECT_EQ(read(R"json({"bucket_mb": -3})json"),
@@ -209,6 +215,8 @@ TEST(PlanTest, BadSchedulerOptionsAreNamed) {
               "scheduler, field \"prefetch\": expected a whole number of at least 0, got " + prefetch);
   }
   EXPECT_EQ(read(R"json({"overlap": 1})json"), "scheduler, field \"overlap\": expected true or false, got 1");
+  EXPECT_EQ(read(R"json({"lane_priority": 1})json"),
+            "scheduler, field \"lane_priority\": expected true or false, got 1");
   EXPECT_EQ(InvalidArgumentMessage([] { Plan::FromJson(R"json({"entries": [], "schedule": {}})json"); }),
             "plan: unknown key \"schedule\"; expected entries, scheduler");
 }

@@ -39,14 +39,14 @@ INSTANTIATE_TEST_SUITE_P(
                     DataCase{"hsdp", "replica=2,shard=2", 3, kSgd, 5},
                     DataCase{"hsdp", "replica=2,shard=2", 3, kAdamW, 5, 50}));
 
-// Bucket sizes, prefetch and overlap: the bits of losses, norms and gradients stay.
+// Bucket sizes, prefetch, overlap and priority between lanes: the bits of losses, norms and gradients stay.
 TEST(DataParallelScheduleTest, ChangesNoBit) {
   for (const std::string plan : {"ddp", "zero1", "zero2", "fsdp", "hsdp"}) {
     std::optional<TrainingResult> first;
     for (const SchedulerOptions& options :
          {SchedulerOptions{}, SchedulerOptions{.bucket_mb = 0.01},
           SchedulerOptions{.bucket_mb = 1000, .prefetch = 0}, SchedulerOptions{.prefetch = 3},
-          SchedulerOptions{.overlap = false},
+          SchedulerOptions{.bucket_mb = 0.01, .lane_priority = true}, SchedulerOptions{.overlap = false},
           SchedulerOptions{.bucket_mb = 0.05, .overlap = false, .find_unused = true}}) {
       const std::string mesh = plan == "hsdp" ? "replica=2,shard=2" : "dp=3";
       TrainingRun run = RunOf(
