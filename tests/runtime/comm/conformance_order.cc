@@ -281,27 +281,6 @@ TEST_P(CommConformance, BytesAreInTheLedgerOnceTheCallReturns) {
   });
 }
 
-// Operations of one group follow each other, however early they were issued.
-TEST_P(CommConformance, SecondsOfAGroupAreNoMoreThanTheTimeThatPassed) {
-  Run(2, [](World& world) {
-    const auto group = world.NewGroup("dp", AllRanks(world));
-    const auto gate = world.NewGroup("gate", AllRanks(world));
-    const Tensor tensor = Filled(world, 1000, 0);
-    const int64_t begun_ns = FlightClock();
-    if (world.rank() == 1) gate->Barrier();
-    for (int i = 0; i < 20; ++i) group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true});
-    if (world.rank() == 0) gate->Barrier();
-    group->Barrier();
-    const double passed = static_cast<double>(FlightClock() - begun_ns) * 1e-9;
-    double seconds = 0;
-    for (const LedgerEntry& entry : world.ledger().entries()) {
-      seconds += entry.group == "dp" ? entry.seconds : 0;
-    }
-    Expect(seconds > 0 && seconds <= passed, "the ledger holds ", seconds, " s of the ", passed,
-           " s that have passed");
-  });
-}
-
 TEST_P(CommConformance, AGroupOfOneMovesNothing) {
   Run(2, [](World& world) {
     const auto group = world.NewGroup("solo", {world.rank()});
