@@ -74,7 +74,9 @@ void Ledger::End(int64_t now_ns) {
 
 double Ledger::busy_seconds() const {
   const std::lock_guard<std::mutex> lock(state_->busy_mutex);
-  return static_cast<double>(state_->busy_ns) * 1e-9;
+  const int64_t open_ns =
+      state_->num_running > 0 ? std::max<int64_t>(0, FlightClock() - state_->busy_since_ns) : 0;
+  return static_cast<double>(state_->busy_ns + open_ns) * 1e-9;
 }
 
 std::vector<LedgerEntry> Ledger::entries() const {

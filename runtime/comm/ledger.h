@@ -98,8 +98,8 @@ class Ledger {
   // An operation runs from `Begin` to `End`, at these times (FlightClock); several may at once.
   void Begin(int64_t now_ns);
   void End(int64_t now_ns);
-  // Seconds since the last Clear in which some operation ran: at most the time that has passed. Without those of
-  // a device's streams.
+  // Seconds since the last Clear in which some operation ran, those that run now until now: at most the time that has
+  // passed. Without those of a device's streams.
   double busy_seconds() const;
 
   // In the order of their first calls since the last Clear.

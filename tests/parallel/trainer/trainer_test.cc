@@ -14,6 +14,7 @@
 #include "dtensor/nn/linear.h"
 #include "dtensor/optim/sgd.h"
 #include "gtest/gtest.h"
+#include "runtime/comm/flight_clock.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
 #include "tests/parallel/trainer/trainer_job.h"
@@ -34,7 +35,11 @@ TEST(TrainerTest, MetricsAgreeAcrossRanks) {
     Job job(world, "dp=2,tp=2", DataPlan::kFsdp);
     std::vector<StepMetrics> steps;
     for (int step = 1; step <= 3; ++step) {
+      const int64_t begun_ns = FlightClock();
       steps.push_back(job.Step());
+      // What comm_fraction, which ends at 1, is made of.
+      const double busy = world.ledger().busy_seconds();
+      EXPECT_LE(busy, static_cast<double>(FlightClock() - begun_ns) * 1e-9) << "step " << step;
       EXPECT_GE(steps.back().peak_bytes, world.allocator()->stats().live_bytes);
     }
     return steps;

@@ -1,9 +1,11 @@
 #include "runtime/comm/ledger.h"
 
+#include <cstdint>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/comm/flight_clock.h"
 
 namespace weft {
 namespace {
@@ -73,6 +75,41 @@ TEST(LedgerTest, WhatEndsAfterClearCountsItsSecondsThere) {
   row->AddTime(500'000'000);
   const LedgerEntry expected = {.kind = CollectiveKind::kAllReduce, .group = "dp", .seconds = 0.5};
   EXPECT_EQ(ledger.entries(), std::vector<LedgerEntry>{expected});
+}
+
+// Two overlapping operations, and one apart from them: 2 s and 1 s, in which something ran.
+TEST(LedgerTest, BusyTimeIsTheUnionOfWhatRan) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  Ledger ledger;
+  const int64_t now = FlightClock();
+  ledger.Begin(now - 10 * kSecond);
+  ledger.Begin(now - 9 * kSecond - kSecond / 2);
+  ledger.End(now - 9 * kSecond);
+  ledger.End(now - 8 * kSecond);
+  ledger.Begin(now - 7 * kSecond);
+  ledger.End(now - 6 * kSecond);
+  EXPECT_DOUBLE_EQ(ledger.busy_seconds(), 3);
+}
+
+// What runs while the ledger is read and cleared counts on both sides of it, and no time twice or never.
+TEST(LedgerTest, BusyTimeOfWhatRunsAcrossClearCountsOnBothSides) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  const auto seconds_since = [](int64_t then) { return static_cast<double>(FlightClock() - then) * 1e-9; };
+  Ledger ledger;
+  const int64_t begun = FlightClock() - 2 * kSecond;
+  ledger.Begin(begun);
+  ledger.Begin(begun + kSecond);
+  const double before = ledger.busy_seconds();
+  EXPECT_GE(before, 2);
+  EXPECT_LE(before, seconds_since(begun));
+  const int64_t earliest = FlightClock();
+  ledger.Clear();
+  const int64_t latest = FlightClock();
+  ledger.End(latest + 1 * kSecond);
+  ledger.End(latest + 5 * kSecond);
+  const double after = ledger.busy_seconds();
+  EXPECT_GE(after, 5);
+  EXPECT_LE(after, 5 + static_cast<double>(latest - earliest) * 1e-9);
 }
 
 TEST(LedgerTest, WorkersMayWriteAtOnce) {
