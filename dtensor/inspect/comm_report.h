@@ -12,10 +12,11 @@ namespace weft {
 
 // Collectives of one kind, over one group of axes, for one purpose, from one module.
 struct CommRow {
-  std::string kind;       // "all_reduce", ...
-  std::string axes;       // "dp", "dp.tp"
-  std::string purpose;    // PurposeName
-  std::string path;       // of the module; empty for the root and the optimizer
+  std::string kind;     // "all_reduce", ...
+  std::string axes;     // "dp", "dp.tp"
+  std::string purpose;  // PurposeName
+  std::string
+      path;  // of the module; of gradients of several their bucket; empty for the root and the optimizer
   int64_t calls = 0;      // of one group: as many as every member made
   int64_t num_bytes = 0;  // what members lacked, summed over all groups of the mesh
 

@@ -13,7 +13,7 @@
 #include "mesh/shard_math.h"
 #include "ops/elementwise/cast.h"
 #include "parallel/scheduler/bucket_cut.h"
-#include "parallel/scheduler/common_path.h"
+#include "parallel/scheduler/bucket_name.h"
 #include "parallel/scheduler/move_subject.h"
 #include "parallel/scheduler/replica_sum.h"
 #include "runtime/tensor/copy.h"
@@ -237,7 +237,8 @@ void GradientBuckets::OrderBuckets(const std::vector<int>& order) {
       leaves_[leaf].bucket = i;
       paths.push_back(leaves_[leaf].spec.path);
     }
-    buckets_[i].path_id = context_.state().PathId(CommonPath(paths));
+    const bool is_unit = leaves_[buckets_[i].leaves[0]].spec.unit >= 0;
+    buckets_[i].path_id = context_.state().PathId(is_unit ? CommonPath(paths) : BucketName(i, paths));
   }
 }
 

@@ -61,6 +61,9 @@ struct BucketOptions {
 // order, and the buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end: also
 // what passes under NoSync have added up for leaves that it does not reach itself.
 //
+// A bucket of a unit stands in the ledger under the unit's module, another under its number and the modules that it goes
+// from and to (bucket_name.h).
+//
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After the first pass: one
 //          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf in every pass.
 // Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
@@ -110,7 +113,7 @@ class GradientBuckets final : public GradientSink {
   struct Bucket {
     std::vector<int> leaves;  // in the order of arrival
     int num_awaited = 0;      // in this pass, of those that expect one
-    int path_id = 0;          // the module path that the leaves share
+    int path_id = 0;          // of its name (bucket_name.h)
     bool accumulates_unreduced = true;
   };
 

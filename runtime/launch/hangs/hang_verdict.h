@@ -37,10 +37,10 @@ struct HangVerdict {
 // while ranks 0-2 wait in all_reduce(f32, sum, count 4) #41 on axis dp (blocks.2.mlp, grad)", "rank 2 has not
 // entered (last seen: data loader, 4.2 s ago)", "rank 2 has it queued behind other work (issued 4.2 s ago)",
 // "rank 1 exited with code 9". Through asynchronous work: "rank 2 waits for all_reduce(f32, sum, count 9) #3 on axis
-// dp (gradient bucket 3, grad), issued 4.0 s ago; rank 1 has not issued it: it is in forward of blocks.4"; what is
-// queued adds what holds it up: "..., issued 4.0 s ago, queued behind all_reduce(f32, sum, count 8) #2 on axis dp; ...
-// has not issued that: ...". Of a message, what both ends do: "rank 1, in RECV_F of stage 2, microbatch 3, waits for
-// send_recv(...), issued 4.0 s ago; rank 0 is in W of stage 1, microbatch 2".
+// dp (gradient bucket 3, from blocks.1.mlp.up to blocks.0.ln_1, grad), issued 4.0 s ago; rank 1 has not issued it: it is
+// in forward of blocks.4"; what is queued adds what holds it up: "..., issued 4.0 s ago, queued behind all_reduce(f32,
+// sum, count 8) #2 on axis dp; ... has not issued that: ...". Of a message, what both ends do: "rank 1, in RECV_F of stage
+// 2, microbatch 3, waits for send_recv(...), issued 4.0 s ago; rank 0 is in W of stage 1, microbatch 2".
 std::optional<HangVerdict> ExplainHang(const std::vector<RankReport>& reports, int rank);
 
 // "rank 3", "ranks 0-2", "ranks 0-2, 5". Ascending ranks, at least one.

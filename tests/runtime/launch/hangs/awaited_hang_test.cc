@@ -3,23 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
-#include <mutex>
 #include <random>
 #include <regex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
+#include "tests/runtime/launch/hangs/told.h"
 
 namespace weft {
 namespace {
-
-using std::chrono::milliseconds;
 
 constexpr int kRanks = 3;
 constexpr int kBlocks = 5;
@@ -31,32 +26,6 @@ struct Stall {
   bool backward = false;
   int block = 0;                // forward goes up, backward down
   bool waits_for_last = false;  // the others do not wait in the order of issue
-};
-
-// What a watchdog told, with times as "T".
-class Told {
- public:
-  WatchdogOptions Options() {
-    return {.interval = milliseconds(20),
-            .late_after = milliseconds(60),
-            .tell_after = milliseconds(150),
-            .tell = [this](const std::string& line) {
-              const std::lock_guard<std::mutex> lock(mutex_);
-              lines_.push_back(std::regex_replace(line, std::regex("[0-9]+\\.[0-9] s"), "T s"));
-            }};
-  }
-  bool Has(const std::string& line) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return std::find(lines_.begin(), lines_.end(), line) != lines_.end();
-  }
-  std::string Text() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return absl::StrJoin(lines_, "\n");
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
 };
 
 // Bucket i is that of the i-th block that backward comes to; its elements are counted so that they differ.
@@ -94,11 +63,8 @@ void Step(World& world, const Stall& stall, const Told& told) {
     place.path_id = 1 + block;
     if (world.rank() == stall.rank && backward == stall.backward && block == stall.block) {
       const std::string expected = ExpectedLine(stall);
-      const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-      while (!told.Has(expected) && std::chrono::steady_clock::now() < give_up) {
-        std::this_thread::sleep_for(milliseconds(2));
-      }
-      EXPECT_TRUE(told.Has(expected)) << "expected\n" << expected << "\ntold\n" << told.Text();
+      const bool is_told = told.Await([&](const std::string& line) { return line == expected; });
+      EXPECT_TRUE(is_told) << "expected\n" << expected << "\ntold\n" << told.Text();
     }
     place.path_id = 0;
   };
