@@ -30,8 +30,10 @@ std::vector<PlanEntry> TensorParallelEntries(bool sequence_parallel) {
 constexpr DataPlan kDataPlans[] = {DataPlan::kDdp, DataPlan::kZero1, DataPlan::kZero2, DataPlan::kFsdp,
                                    DataPlan::kHsdp};
 
-// The rows of the table in docs/data_parallel.md.
+// The rows of the table in docs/data_parallel.md. The root's unit, too, stays where the blocks' do; it never rests in
+// smaller groups.
 std::vector<PlanEntry> DataEntries(DataPlan plan, const FullyShardOptions& blocks) {
+  const FullyShardOptions root = {.reshard = blocks.reshard};
   switch (plan) {
     case DataPlan::kDdp:
       return {{"", DataParallel("dp")}};
@@ -40,10 +42,10 @@ std::vector<PlanEntry> DataEntries(DataPlan plan, const FullyShardOptions& block
     case DataPlan::kZero2:
       return {{"", DataParallel("dp", {.shard_gradient = true})}};
     case DataPlan::kFsdp:
-      return {{"blocks.*", FullyShard("dp", blocks)}, {"", FullyShard("dp")}};
+      return {{"blocks.*", FullyShard("dp", blocks)}, {"", FullyShard("dp", root)}};
     case DataPlan::kHsdp:
       return {{"blocks.*", FullyShard("shard", blocks)},
-              {"", FullyShard("shard")},
+              {"", FullyShard("shard", root)},
               {"", DataParallel("replica")}};
   }
   return {};

@@ -24,8 +24,8 @@ std::optional<DataPlan> ParseDataPlan(absl::string_view name);
 // The plan that train_gpt uses on a mesh: Megatron-style tensor parallelism on axis "tp" (heads, hidden
 // features, vocabulary) and data parallelism on axis "dp" (kHsdp: "replica" and "shard"), each where the mesh
 // has the axis. With `sequence_parallel`, activations between the sharded products are split over the sequence
-// on "tp". `blocks` is what kFsdp and kHsdp say of the blocks. `pipeline` divides the blocks among the stages of axis
-// "pp"; it is given if the mesh has that axis.
+// on "tp". `blocks` is what kFsdp and kHsdp say of the blocks; its `reshard` holds for the root's unit, too. `pipeline`
+// divides the blocks among the stages of axis "pp"; it is given if the mesh has that axis.
 // Errors: InvalidArgument for an axis of another name, a plan that lacks its axes, or sequence_parallel without
 //         "tp".
 Plan GptPlan(const DeviceMesh& mesh, DataPlan data_plan, bool sequence_parallel,

@@ -156,13 +156,16 @@ TEST(GptFlagsTest, TheLossScaleIsOfF16) {
   }
 }
 
-TEST(GptFlagsTest, ReshardReachesTheBlocks) {
-  const auto blocks = [](const char* flag) {
-    return RunOf({"--mesh=dp=4", "--plan=fsdp", flag}).plan.entries()[0].style;
-  };
-  EXPECT_EQ(blocks("--reshard=always"), FullyShard("dp"));
-  EXPECT_EQ(blocks("--reshard=never"), FullyShard("dp", {.reshard = Reshard::kNever}));
-  EXPECT_EQ(blocks("--reshard=2"), FullyShard("dp", {.reshard_to = 2}));
+TEST(GptFlagsTest, ReshardReachesTheUnits) {
+  const auto plan = [](const char* flag) { return RunOf({"--mesh=dp=4", "--plan=fsdp", flag}).plan; };
+  const Style always = FullyShard("dp"), never = FullyShard("dp", {.reshard = Reshard::kNever});
+  EXPECT_EQ(plan("--reshard=always"), (Plan{{"blocks.*", always}, {"", always}}));
+  EXPECT_EQ(plan("--reshard=never"), (Plan{{"blocks.*", never}, {"", never}}));
+  // The root's unit stays whole in any case.
+  EXPECT_EQ(plan("--reshard=2"), (Plan{{"blocks.*", FullyShard("dp", {.reshard_to = 2})}, {"", always}}));
+  const Style never_of_shard = FullyShard("shard", {.reshard = Reshard::kNever});
+  EXPECT_EQ(RunOf({"--mesh=replica=2,shard=2", "--plan=hsdp", "--reshard=never"}).plan,
+            (Plan{{"blocks.*", never_of_shard}, {"", never_of_shard}, {"", DataParallel("replica")}}));
   // Other plans gather no parameters.
   EXPECT_EQ(MessageOf({"--mesh=dp=4", "--reshard=never"}),
             "--reshard=never: expected --plan=fsdp or hsdp, got --plan=ddp");

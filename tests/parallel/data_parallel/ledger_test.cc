@@ -237,9 +237,7 @@ TEST(LedgerTest, MicrobatchesUnderEveryDataPlan) {
     EXPECT_EQ(measured(DataPlan::kFsdp),
               (DataBytes{n * kLacking * all, n * kLacking * (2 * inner + (all - inner))}))
         << n;
-    // The root's unit reshards in this plan.
-    EXPECT_EQ(measured(DataPlan::kFsdp, Reshard::kNever),
-              (DataBytes{n * kLacking * all, kLacking * inner + n * kLacking * (all - inner)}))
+    EXPECT_EQ(measured(DataPlan::kFsdp, Reshard::kNever), (DataBytes{n * kLacking * all, kLacking * all}))
         << n;
     // Backward gathers within two groups of two.
     EXPECT_EQ(MeasureMicrobatches(DataPlan::kFsdp, {.reshard_to = 2}, static_cast<int>(n), /*num_ranks=*/4),
