@@ -1,6 +1,8 @@
-// Under FullyShard a parameter is whole only while something reads it.
+// Under FullyShard a parameter is whole only while something reads it, and a gradient until it is reduced, however late the
+// transport is.
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/parallel/scheduler/late_world.h"
 #include "tests/parallel/scheduler/watched_world.h"
 
 namespace weft {
@@ -20,13 +23,27 @@ namespace {
 constexpr GptConfig kConfig = {.vocabulary = 257, .context = 17, .layers = 4, .heads = 4, .dim = 28};
 
 int64_t BytesOf(const Parameter& parameter) { return parameter.spec().shape.num_elements() * 8; }
+
+// What copies of whole parameters take, gathered: as the allocator counts; and again what those are packed in that rest split
+// over another dim than the first, whose pieces meet in a buffer as large.
+int64_t GatheredBytes(const std::vector<Parameter*>& parameters) {
+  int64_t bytes = 0;
+  for (const Parameter* parameter : parameters) {
+    const int64_t granules = (BytesOf(*parameter) + kAllocationGranule - 1) / kAllocationGranule;
+    bytes +=
+        granules * kAllocationGranule * (parameter->layouts().at_rest.shard_dim(/*axis=*/0) == 0 ? 1 : 2);
+  }
+  return bytes;
+}
+
 class FsdpMemoryTest : public testing::TestWithParam<int> {};
 
 // The bound of docs/data_parallel.md, by how many units are gathered ahead.
 TEST_P(FsdpMemoryTest, WholeParametersAreTheRootsAndThoseOfTheUnitsInUse) {
   const int prefetch = GetParam();
   RunRanks(2, [prefetch](World& plain_world) {
-    WatchedWorld world(plain_world);
+    LateWorld late_world(plain_world, std::chrono::milliseconds(5));
+    WatchedWorld world(late_world);
     Gpt model(kConfig);
     const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
     Plan plan = GptPlan(mesh, DataPlan::kFsdp, /*sequence_parallel=*/false);
@@ -66,13 +83,25 @@ TEST_P(FsdpMemoryTest, WholeParametersAreTheRootsAndThoseOfTheUnitsInUse) {
       // Forward gathers each of 4 x 4 + 3 matrices once, and the tape keeps none.
       EXPECT_EQ(world.watch().count(), 19 + 2 - ahead) << "step " << step;
       EXPECT_LE(world.watch().peak(), std::max(bound, root + unpacked)) << "step " << step;
+      // Nothing but the root's own is whole now.
+      const int64_t whole_root = world.watch().by_kind()[MemoryKind::kWholeParam].live;
       EXPECT_EQ(world.watch().live(), root) << "step " << step;
       // Backward gathers the blocks' again, and makes 19 gradients as large, of which the embeddings' are packed.
-      // Whole are those of the root, of the unit that is reduced and of the one that backward is in.
+      // Whole are the head's, of the unit that is reduced and of the one that backward is in; at the end the root's all
+      // and of the last unit.
+      world.watch().Restart();
+      world.watch().ResetPeak();
       Backward(loss);
-      EXPECT_EQ(world.watch().count(), 19 + 2 - ahead + 16 + 19 + 2) << "step " << step;
-      const int64_t gradients = root + 2 * inner;
-      EXPECT_LE(world.watch().peak(), bound + gradients + unpacked) << "step " << step;
+      EXPECT_EQ(world.watch().count(), 16 + 19 + 2) << "step " << step;
+      const int64_t head = BytesOf(*model.head->AllParameters()[0]);
+      EXPECT_LE(world.watch().peak(MemoryKind::kWholeParam), bound) << "step " << step;
+      EXPECT_LE(world.watch().peak(MemoryKind::kGrad), std::max(head + 2 * inner, root + inner))
+          << "step " << step;
+      EXPECT_LE(world.watch().peak(MemoryKind::kBucket), unpacked) << "step " << step;
+      // The same of all parameters, vectors too.
+      EXPECT_LE(world.watch().by_kind()[MemoryKind::kWholeParam].peak,
+                whole_root + (1 + prefetch) * GatheredBytes(model.blocks[0]->AllParameters()))
+          << "step " << step;
       for (const Parameter* parameter : all) parameter->grad().ToLocal();  // settled
       EXPECT_EQ(world.watch().live(), 0) << "step " << step;
       optimizer.Step(1e-3);

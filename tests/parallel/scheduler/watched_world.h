@@ -4,6 +4,7 @@
 #define WEFT_TESTS_PARALLEL_SCHEDULER_WATCHED_WORLD_H_
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -22,10 +23,18 @@ class WatchingAllocator final : public Allocator {
  public:
   explicit WatchingAllocator(std::shared_ptr<Allocator> inner) : inner_(std::move(inner)) {}
 
-  void Watch(std::set<int64_t> sizes) { sizes_ = std::move(sizes), live_ = 0, Restart(); }
-  void Restart() { peak_ = live_, count_ = 0, counts_.clear(); }
-  int64_t live() const { return live_; }                                // watched bytes
-  int64_t peak() const { return peak_; }                                // the most of them at once
+  void Watch(std::set<int64_t> sizes) {
+    sizes_ = std::move(sizes), live_ = 0;
+    for (OfKind& kind : kinds_) kind.live = 0;
+    Restart();
+  }
+  void Restart() {
+    peak_ = live_, count_ = 0, counts_.clear();
+    for (OfKind& kind : kinds_) kind.peak = kind.live;
+  }
+  int64_t live() const { return live_; }  // watched bytes
+  int64_t peak() const { return peak_; }  // the most of them at once
+  int64_t peak(MemoryKind kind) const { return kinds_[static_cast<int>(kind)].peak; }
   int64_t count() const { return count_; }                              // watched buffers so far
   const std::map<int64_t, int64_t>& counts() const { return counts_; }  // the same by size
 
@@ -39,16 +48,25 @@ class WatchingAllocator final : public Allocator {
     if (sizes_.count(num_bytes) > 0) {
       live_ += num_bytes;
       peak_ = std::max(peak_, live_.load());
+      OfKind& of_kind = kinds_[static_cast<int>(kind)];
+      of_kind.live += num_bytes;
+      of_kind.peak = std::max(of_kind.peak, of_kind.live.load());
       ++count_, ++counts_[num_bytes];
     }
     return inner_->Allocate(num_bytes, kind);
   }
   void DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept override {
-    if (sizes_.count(num_bytes) > 0) live_ -= num_bytes;
+    if (sizes_.count(num_bytes) > 0) live_ -= num_bytes, kinds_[static_cast<int>(kind)].live -= num_bytes;
     inner_->Deallocate(data, num_bytes, kind);
   }
 
+  struct OfKind {
+    std::atomic<int64_t> live = 0;
+    int64_t peak = 0;
+  };
+
   const std::shared_ptr<Allocator> inner_;
+  std::array<OfKind, kNumMemoryKinds> kinds_;
   std::set<int64_t> sizes_;
   std::atomic<int64_t> live_ = 0;  // a lane's worker may let go of a buffer
   int64_t peak_ = 0;
