@@ -80,12 +80,23 @@ env "OMPI_MCA_btl_vader_backing_directory=$TMPDIR" timeout 100 mpirun --allow-ru
 diff first_six.txt <(losses printed.json) > /dev/null || fail "the README's mpirun differs: $(diff first_six.txt <(losses printed.json))"
 
 # --- Bucket sizes, units gathered ahead, overlap and priority between lanes change no bit, whatever moves the bytes.
-"$train" "${small[@]}" --plan=ddp --steps=4 --eval_every=0 > ddp_threads.json 2> ddp.err || fail "ddp: $(tail -1 ddp.err)"
+# Of three steps the first learns the order of buckets and units, and the third sees the second's update.
+# flags_of PLAN: its mesh, and what train_gpt is to do.
+flags_of() {
+  local -A flags=([ddp]="--mesh=dp=2,tp=2" [fsdp]="--mesh=dp=2,tp=2 --sequence_parallel" [zero1]="--mesh=dp=4"
+                  [zero2]="--mesh=dp=2,tp=2" [hsdp]="--mesh=replica=2,shard=2")
+  echo "--plan=$1 ${flags[$1]} --steps=3 --eval_every=0"
+}
+for plan in ddp zero1 zero2 fsdp hsdp; do
+  read -ra of_plan <<< "$(flags_of "$plan")"
+  "$train" "${anywhere[@]}" "${of_plan[@]}" > "${plan}_threads.json" 2> plan.err || fail "$plan: $(tail -1 plan.err)"
+done
 # schedule PLAN FLAG...: as on threads with the plan's defaults.
 schedule() {
-  local plan=$1 common=("${small[@]}" --steps=4 --eval_every=0 "--plan=$1")
+  local plan=$1 common of_plan
   shift
-  [[ $plan == ddp ]] || common+=(--sequence_parallel)
+  read -ra of_plan <<< "$(flags_of "$plan")"
+  common=("${anywhere[@]}" "${of_plan[@]}")
   "$weft_run" --nproc-per-node=4 "$train" "${common[@]}" "$@" > schedule_gloo.json 2> schedule.err ||
     fail "$plan $*: $(tail -5 schedule.err)"
   same_losses "${plan}_threads.json" schedule_gloo.json
@@ -95,10 +106,17 @@ schedule() {
 }
 schedule ddp --bucket_mb=0.002
 schedule ddp --overlap=false
+schedule zero1 --bucket_mb=0.002
+schedule zero1 --overlap=false
+schedule zero2 --bucket_mb=0.002
+schedule zero2 --overlap=false
 schedule fsdp --prefetch=0
 schedule fsdp --prefetch=2 --bucket_mb=0.002
 schedule fsdp --overlap=false
 schedule fsdp --lane_priority=true --bucket_mb=0.002
+schedule hsdp --prefetch=0
+schedule hsdp --prefetch=2 --bucket_mb=0.002
+schedule hsdp --overlap=false
 rm -rf "$TMPDIR"
 unset TMPDIR
 
