@@ -49,10 +49,19 @@ std::vector<std::string> Verdict(const TrainingRun& run) {
 
 // Mistakes in what a rank does with an operation.
 struct Mistake {
-  enum class Kind { kNone, kSwapsOrder, kLeavesOutWait, kFreesEarly };
+  // kLeavesOutWait: what the operation makes is not there at all; kWaitsForNothing: it comes, when all that should have
+  // waited for it is over.
+  enum class Kind { kNone, kSwapsOrder, kLeavesOutWait, kWaitsForNothing, kFreesEarly };
   Kind kind = Kind::kNone;
-  int64_t at = -1;               // the operation on a lane, from 0; of kSwapsOrder: a leaf
-  std::vector<int64_t> num_ops;  // on lanes, by rank
+  int64_t at = -1;                    // the operation on a lane, from 0; of kSwapsOrder: a leaf
+  std::vector<int64_t> num_ops = {};  // on lanes, by rank
+  // Of kWaitsForNothing, by rank: where the rank is in its step, and how it runs what is late.
+  struct Late {
+    bool in_update = false;
+    bool is_of_update = false;
+    std::function<void()> run = nullptr;
+  };
+  std::vector<Late> late = {};
 };
 
 class MistakenCommunicator final : public Communicator {
@@ -72,7 +81,11 @@ class MistakenCommunicator final : public Communicator {
     if (mistake_.num_ops[rank_]++ != mistake_.at) return ForwardOperation(*inner_, operation);
     switch (mistake_.kind) {
       case Mistake::Kind::kLeavesOutWait:
-        return NeverSeen(operation);
+        Overwrite(operation);
+        return Work();
+      case Mistake::Kind::kWaitsForNothing:
+        RunLate(operation);
+        return Work();
       case Mistake::Kind::kFreesEarly:
         FreeInputs(operation);
         return ForwardOperation(*inner_, operation);
@@ -94,14 +107,22 @@ class MistakenCommunicator final : public Communicator {
     return work;
   }
 
-  // As if it came when all has been read: what is read in its place is whatever lies there.
-  Work NeverSeen(const Operation& operation) {
+  // What is read in the place of results is whatever lies there.
+  static void Overwrite(const Operation& operation) {
     operation.ForEachTensor([&](const Tensor& tensor) {
       if (tensor.defined() && !IsInput(operation, tensor)) {
         FillTensor(tensor, std::numeric_limits<double>::quiet_NaN());
       }
     });
-    return Work();
+  }
+
+  // On the lane, as it would have been, by a transport so slow that the update has been made by then; what the update
+  // issues, when the next has been made. Until then its results are what lay there.
+  void RunLate(const Operation& operation) {
+    Overwrite(operation);
+    Mistake::Late& late = mistake_.late[rank_];
+    late.is_of_update = late.in_update;
+    late.run = [inner = inner_, operation] { ForwardOperation(*inner, operation).Wait(); };
   }
 
   // As if somebody else wrote to the memory before it has been read.
@@ -132,6 +153,7 @@ class MistakenWorld final : public World {
       : World(inner.rank(), inner.size(), /*num_threads=*/1, inner.allocator(), inner.tracer()),
         inner_(inner),
         mistake_(mistake) {}
+  ~MistakenWorld() override { mistake_->late[rank()].run = nullptr; }  // of an update that was the last
 
   std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
     return std::make_shared<MistakenCommunicator>(inner_.NewGroup(name, ranks), mistake_, rank());
@@ -145,7 +167,19 @@ class MistakenWorld final : public World {
 // The verdict with a mistake; or the error that it led to.
 std::vector<std::string> VerdictWith(TrainingRun run, Mistake* mistake) {
   mistake->num_ops.assign(run.mesh.num_ranks(), 0);
+  mistake->late.assign(run.mesh.num_ranks(), {});
   run.wrap_world = [=](World& world) { return std::make_unique<MistakenWorld>(world, mistake); };
+  const auto late_of = [=](const std::vector<Parameter*>& parameters) -> Mistake::Late& {
+    return mistake->late[parameters[0]->at_rest().context()->world().rank()];
+  };
+  run.after_backward = [=](const std::vector<Parameter*>& parameters) {
+    late_of(parameters).in_update = true;
+  };
+  run.after_update = [=](const std::vector<Parameter*>& parameters) {
+    Mistake::Late& late = late_of(parameters);
+    late.in_update = false;
+    if (!std::exchange(late.is_of_update, false) && late.run) std::exchange(late.run, nullptr)();
+  };
   std::vector<std::string> verdict;
   const std::string error = MessageOf([&] { verdict = Verdict(run); });
   return error == "no error" ? verdict : std::vector<std::string>{error};
@@ -194,6 +228,12 @@ void ExpectEachCaught(Mistake::Kind kind, const std::string& plan) {
 TEST(ScheduleMutantsTest, AWaitLeftOut) {
   for (const char* plan : {"ddp", "zero2", "fsdp", "hsdp"})
     ExpectEachCaught(Mistake::Kind::kLeavesOutWait, plan);
+}
+
+// The operation runs all the same, but nobody waits for it.
+TEST(ScheduleMutantsTest, AWaitForALateOperationLeftOut) {
+  for (const char* plan : {"ddp", "zero2", "fsdp", "hsdp"})
+    ExpectEachCaught(Mistake::Kind::kWaitsForNothing, plan);
 }
 
 TEST(ScheduleMutantsTest, ABufferFreedEarly) {
@@ -248,7 +288,7 @@ TEST(ScheduleMutantsTest, MicrobatchesAveragedByBatch) {
 }
 
 // Copies are told from stale ones by the versions of their parameters: here an update does not count.
-TEST(ScheduleMutantsTest, AGatheredUnitOfTheLastStep) {
+TEST(ScheduleMutantsTest, AUnitThatStaysFromTheLastStep) {
   for (const bool is_stale : {false, true}) {
     TrainingRun run = RunUnder("fsdp_never", /*steps=*/2);
     if (is_stale) {
@@ -260,6 +300,38 @@ TEST(ScheduleMutantsTest, AGatheredUnitOfTheLastStep) {
     EXPECT_EQ(verdict.empty(), !is_stale) << absl::StrJoin(verdict, "\n");
     if (is_stale) {
       EXPECT_TRUE(absl::StartsWith(verdict[0], "loss of step 2")) << verdict[0];
+    }
+  }
+}
+
+// The root's unit is gathered ahead when the update has been made. Whoever changes its parameters after that makes the
+// gather stale: here that does not count. The blocks', which nothing gathers before they are used, have the change.
+TEST(ScheduleMutantsTest, AGatheredUnitOfTheLastStep) {
+  const auto halve = [](bool counts) {
+    return [=](const std::vector<Parameter*>& parameters) {
+      for (Parameter* parameter : parameters) {
+        const int64_t before = parameter->at_rest().impl()->version();
+        const NoGradGuard no_grad(parameter->at_rest().context()->state());
+        parameter->Load(0.5 * parameter->at_rest());
+        if (!counts) parameter->at_rest().impl()->writes->version = before;
+      }
+    };
+  };
+  TrainingRun one_rank = RunOf({.plan = "", .mesh = "", .batch = 5, .steps = 2}, "");
+  one_rank.after_update = halve(/*counts=*/true);
+  const TrainingResult expected = Train(one_rank);
+  for (const bool is_stale : {false, true}) {
+    for (const int prefetch : {1, 0}) {
+      TrainingRun run = RunUnder("fsdp", /*steps=*/2);
+      run.plan.set_scheduler({.bucket_mb = 0.005, .prefetch = prefetch});
+      run.after_update = halve(!is_stale);
+      const std::vector<std::string> verdict = Differences(expected, Train(run), kF64Tolerance);
+      const bool is_caught = is_stale && prefetch > 0;  // what is not gathered ahead is never stale
+      EXPECT_EQ(verdict.empty(), !is_caught)
+          << "prefetch " << prefetch << ": " << absl::StrJoin(verdict, "\n");
+      if (is_caught) {
+        EXPECT_TRUE(absl::StartsWith(verdict[0], "loss of step 2")) << verdict[0];
+      }
     }
   }
 }
