@@ -172,6 +172,46 @@ TEST(FindUnusedTest, APassBeforeTheLastReachesItOnOneRankAlone) {
   });
 }
 
+// Without find_unused, ranks that reach other parameters than each other end, both of them, with an error that tells what
+// either called: where they reach as many, and where one reaches more, so that the other is in its next pass by then.
+TEST(FindUnusedTest, WithoutItOtherParametersOnOtherRanksAreAnErrorOnAll) {
+  const Order second_orders[] = {{0, 2}, {0}};  // all blocks have the same shapes
+  for (const Order& second_order : second_orders) {
+    for (const bool overlap : {true, false}) {
+      for (const double bucket_mb : {0.0003, 25.0}) {
+        std::vector<std::string> messages(2);
+        RunRanks(2, [&](World& world) {
+          Chain model;
+          Plan plan = PlanNamed("ddp");
+          plan.set_scheduler({.bucket_mb = bucket_mb, .overlap = overlap});
+          const auto context =
+              Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+          messages[world.rank()] = MessageOf([&] {
+            for (int pass = 0; pass < 2; ++pass) {
+              const Layout rows = Layout(2, 1).WithShard(/*axis=*/0, /*dim=*/0);
+              DTensor y = RandomNormal(context, DType::kF64, {6, kDim}, rows, "x");
+              const Order order = world.rank() == 0 ? Order{0, 1} : second_order;
+              for (const int block : order) y = (*model.blocks[block])(y);
+              Backward(Sum(Square(y)));
+              for (Parameter* parameter : model.AllParameters()) {
+                if (parameter->grad().defined()) parameter->grad().ToLocal();
+                parameter->ClearGrad();
+              }
+            }
+          });
+        });
+        for (const std::string& message : messages) {
+          EXPECT_THAT(message,
+                      testing::AllOf(testing::HasSubstr("rank 0 called all_reduce(f64, sum, count "),
+                                     testing::HasSubstr("rank 1 called all_reduce(f64, sum, count ")))
+              << (overlap ? "on a lane" : "inline") << ", buckets of " << bucket_mb << " MiB, rank 1 reaches "
+              << second_order.size() << " blocks";
+        }
+      }
+    }
+  }
+}
+
 // Nor need any rank have reached it in the first pass, which learns how gradients lie.
 TEST(FindUnusedTest, ALaterPassReachesItFirst) {
   RunRanks(2, [](World& world) {
