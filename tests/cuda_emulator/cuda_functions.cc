@@ -200,6 +200,7 @@ static void MakeStream(cudaStream_t* stream, int priority) {
   auto made = std::make_shared<cudaStreamOfEmulator>();
   made->device = current_device;
   made->priority = priority;
+  made->id = TheCuda().num_streams++;
   made->is_first = std::none_of(streams.begin(), streams.end(),
                                 [](const auto& other) { return other.second->device == current_device; });
   *stream = made.get();
@@ -259,17 +260,48 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return cudaErrorNotReady;
 }
 
-// Whether `reader` is to leave out its wait for `source`, see LeaveOutWaits.
-static bool IsLeftOut(const std::shared_ptr<cudaStreamOfEmulator>& reader,
-                      const std::shared_ptr<cudaStreamOfEmulator>& source) {
+// The place of the stream `id` that whoever waits for `event` comes behind; 0: none.
+static int64_t PlaceBehind(const cudaEventOfEmulator& event, int64_t id) {
+  if (event.stream->id == id) return event.place;
+  const auto seen = event.seen.find(id);
+  return seen == event.seen.end() ? 0 : seen->second;
+}
+
+// Takes note of a wait of `reader` for the place of `event`. Whether it is to be left out, see LeaveOutWaits.
+static bool IsLeftOut(const std::shared_ptr<cudaStreamOfEmulator>& reader, const cudaEventOfEmulator& event) {
   Cuda& cuda = TheCuda();
   const LeftOut kind = reader->is_first ? LeftOut::kWaitsOfFirst : LeftOut::kWaitsOfOthers;
   if (reader->device != 0 || cuda.left_out != kind) return false;
   auto& pairs = cuda.waiting_pairs;
-  const auto found = std::find(pairs.begin(), pairs.end(), std::pair(reader, source));
+  const int64_t num_work = reader->num_issued - reader->num_idle_issued;
+  for (WaitingPair& before : pairs) {
+    const bool covers = before.reader == reader && before.num_work_before == num_work &&
+                        PlaceBehind(event, before.source->id) >= before.place;
+    if (covers) before.orders.back() = false;
+  }
+  const auto found = std::find_if(pairs.begin(), pairs.end(), [&](const WaitingPair& pair) {
+    return pair.reader == reader && pair.source == event.stream;
+  });
   const int64_t number = found - pairs.begin();
-  if (found == pairs.end()) pairs.emplace_back(reader, source);
-  return cuda.left_out_only < 0 || cuda.left_out_only == number;
+  WaitingPair& pair = found == pairs.end() ? pairs.emplace_back(WaitingPair{reader, event.stream}) : *found;
+  pair.place = event.place;
+  pair.num_work_before = num_work;
+  const auto seen = reader->seen.find(event.stream->id);
+  const bool is_seen = seen != reader->seen.end() && seen->second >= event.place;
+  pair.orders.push_back(!is_seen && event.stream->num_done < event.place);
+  const int64_t nth = static_cast<int64_t>(pair.orders.size()) - 1;
+  return (cuda.left_out_only < 0 || cuda.left_out_only == number) &&
+         (cuda.left_out_nth < 0 || cuda.left_out_nth == nth);
+}
+
+// What is issued to `reader` from now on comes behind `event`, and what that came behind.
+static void SeeEvent(cudaStreamOfEmulator& reader, const cudaEventOfEmulator& event) {
+  const auto see = [&](int64_t id, int64_t place) {
+    int64_t& seen = reader.seen[id];
+    seen = std::max(seen, place);
+  };
+  see(event.stream->id, event.place);
+  for (const auto& [id, place] : event.seen) see(id, place);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -279,7 +311,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   Cuda& cuda = TheCuda();
   const std::shared_ptr<cudaStreamOfEmulator> reader = stream->shared_from_this();
-  const bool is_left_out = IsLeftOut(reader, event->stream);
+  const bool is_left_out = IsLeftOut(reader, *event);
   const bool is_behind = event->stream->ahead_from >= 0 && event->place > event->stream->ahead_from;
   if (is_left_out) {
     stream->leaves_out = true;
@@ -292,6 +324,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     ++cuda.num_left_out;
     return cudaSuccess;
   }
+  SeeEvent(*stream, *event);
+  ++stream->num_idle_issued;
   return Issue(
       stream, [] {},
       [source = event->stream, place = event->place] {
@@ -327,7 +361,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return error;
   }
   event->stream = stream->shared_from_this();
+  if (event->has_time) ++stream->num_idle_issued;
   event->place = stream->num_issued;
+  event->seen = stream->seen;
   event->time = std::move(time);
   return cudaSuccess;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "cuda_runtime.h"
 
@@ -41,14 +42,18 @@ void NotifyReady();
 // should have been waited for, run only then, or where nothing else can go on.
 enum class LeftOut { kNothing, kWaitsOfFirst, kWaitsOfOthers };
 // With `only` above -1 these are the waits of one stream for one other alone: pairs of that kind are counted from 0, in the order
-// of their first waits.
-void LeaveOutWaits(LeftOut waits, int64_t only = -1);
+// of their first waits. With `nth` above -1, too, it is one wait of the pair, from 0.
+void LeaveOutWaits(LeftOut waits, int64_t only = -1, int64_t nth = -1);
 // Plants it anew for each of up to ten runs, until one shows it: a run alone may not, since what was not waited for may have
 // come by then where ranks are threads. Whether one did.
-bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it);
+bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it, int64_t nth = -1);
 // How many were left out since then, and how many pairs there were.
 int64_t NumLeftOut();
 int64_t NumWaitingPairs();
+// Of each wait of a pair since then, in order: whether it orders anything by itself. It does not where the awaited had run by
+// then, or was waited for before, if need be through other streams; nor where the reader did nothing before it waited for
+// something that comes behind the same.
+std::vector<bool> OrderingWaits(int64_t pair);
 
 // Kernels that have run, and operations that wait in streams.
 int64_t NumKernels();

@@ -151,6 +151,40 @@ TEST(EmulatorTest, WorkWaitsForWhoWaitsForIt) {
   cudaEventDestroy(event);
 }
 
+// Of three waits the first is followed by one for more, and the third has been made before.
+TEST(EmulatorTest, SingleWaitsAreToldApartAndLeftOut) {
+  using cuda_emulator::LeftOut;
+  const Stream reader;  // the device's first
+  const Stream source;
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  const auto run = [&](int64_t only, int64_t nth) {
+    cuda_emulator::LeaveOutWaits(LeftOut::kWaitsOfFirst, only, nth);
+    const int values[] = {1, 2};
+    int made = 0, read = 0;
+    for (const int& value : values) {
+      cudaMemcpyAsync(&made, &value, sizeof(made), cudaMemcpyDeviceToDevice, source.get());
+      cudaEventRecord(event, source.get());
+      cudaStreamWaitEvent(reader.get(), event);
+    }
+    cudaMemcpyAsync(&read, &made, sizeof(read), cudaMemcpyDeviceToDevice, reader.get());
+    cudaStreamWaitEvent(reader.get(), event);
+    cudaMemcpyAsync(&read, &read, 0, cudaMemcpyDeviceToDevice, reader.get());
+    cudaStreamSynchronize(reader.get());
+    cudaStreamSynchronize(source.get());
+    return read;
+  };
+  EXPECT_EQ(run(/*only=*/1000, /*nth=*/-1), 2);
+  EXPECT_EQ(cuda_emulator::OrderingWaits(0), (std::vector<bool>{false, true, false}));
+  const int seen[] = {2, 1, 2};
+  for (int nth = 0; nth < 3; ++nth) {
+    EXPECT_EQ(run(/*only=*/0, nth), seen[nth]) << nth;
+    EXPECT_EQ(cuda_emulator::NumLeftOut(), 1);
+  }
+  cuda_emulator::LeaveOutWaits(LeftOut::kNothing);
+  cudaEventDestroy(event);
+}
+
 TEST(EmulatorTest, HostMemoryIsTakenAtOnceAndDeviceMemoryBeginsAsNan) {
   const Stream stream;
   void* data = nullptr;

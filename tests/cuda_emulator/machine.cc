@@ -225,10 +225,11 @@ int64_t NumMallocs() {
   return TheCuda().num_mallocs;
 }
 
-void LeaveOutWaits(LeftOut waits, int64_t only) {
+void LeaveOutWaits(LeftOut waits, int64_t only, int64_t nth) {
   Lock lock(TheCuda().mutex);
   TheCuda().left_out = waits;
   TheCuda().left_out_only = only;
+  TheCuda().left_out_nth = nth;
   TheCuda().waiting_pairs.clear();
   TheCuda().num_left_out = 0;
   for (const auto& [stream, owned] : TheCuda().streams) {
@@ -242,10 +243,15 @@ int64_t NumWaitingPairs() {
   return static_cast<int64_t>(TheCuda().waiting_pairs.size());
 }
 
-bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it) {
+std::vector<bool> OrderingWaits(int64_t pair) {
+  Lock lock(TheCuda().mutex);
+  return TheCuda().waiting_pairs.at(pair).orders;
+}
+
+bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it, int64_t nth) {
   constexpr int kMostRuns = 10;
   for (int run = 0; run < kMostRuns; ++run) {
-    LeaveOutWaits(waits, only);
+    LeaveOutWaits(waits, only, nth);
     if (run_shows_it()) return true;
   }
   return false;

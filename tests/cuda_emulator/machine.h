@@ -36,12 +36,17 @@ struct cudaStreamOfEmulator : std::enable_shared_from_this<cudaStreamOfEmulator>
   int64_t num_issued = 0;
   int64_t num_done = 0;
   int64_t awaited = 0;  // the last place that somebody waits for
+  // Where others stand, at least, when what is issued now runs; by their ids.
+  int64_t id = 0;
+  std::map<int64_t, int64_t> seen;
+  int64_t num_idle_issued = 0;  // of num_issued: waits, and events that take times
 };
 
 struct cudaEventOfEmulator {
   bool has_time = false;
   std::shared_ptr<cudaStreamOfEmulator> stream = nullptr;  // null: not recorded, which counts as done
   int64_t place = 0;
+  std::map<int64_t, int64_t> seen;  // the stream's, when it was recorded
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
 };
 
@@ -50,6 +55,14 @@ namespace cuda_emulator {
 struct Allocation {
   int device = 0;
   size_t num_bytes = 0;
+};
+
+// The waits of one stream for another, see LeaveOutWaits.
+struct WaitingPair {
+  std::shared_ptr<cudaStreamOfEmulator> reader, source;
+  std::vector<bool> orders = {};  // of each wait: whether it orders anything, as far as is known
+  int64_t place = 0;              // that it waited for last
+  int64_t num_work_before = 0;    // what the reader had been given to do, when it did
 };
 
 // All of it under one lock: operations of all devices run one at a time.
@@ -64,9 +77,9 @@ struct Cuda {
   std::map<cudaStream_t, std::shared_ptr<cudaStreamOfEmulator>> streams;  // those that live
   LeftOut left_out = LeftOut::kNothing;
   int64_t left_out_only = -1;
-  // The reader, and what it waits for.
-  std::vector<std::pair<std::shared_ptr<cudaStreamOfEmulator>, std::shared_ptr<cudaStreamOfEmulator>>>
-      waiting_pairs;
+  int64_t left_out_nth = -1;
+  std::vector<WaitingPair> waiting_pairs;
+  int64_t num_streams = 0;  // so far
   int64_t num_left_out = 0;
   bool runs_ahead = false;       // RunAhead is at work: nobody is pushed
   bool pushes_late = false;      // what comes late may go on, too

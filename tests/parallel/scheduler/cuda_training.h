@@ -1,0 +1,37 @@
+// A small model in training on emulated GPUs over a fake NCCL, and what of its waits can be left out.
+
+#ifndef WEFT_TESTS_PARALLEL_SCHEDULER_CUDA_TRAINING_H_
+#define WEFT_TESTS_PARALLEL_SCHEDULER_CUDA_TRAINING_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/plan.h"
+
+namespace weft {
+
+inline constexpr int64_t kCudaDim = 6;
+
+struct CudaCase {
+  const char* name = "";
+  const char* mesh = "";
+  Plan plan = {};
+  bool gathers_ahead = false;  // a unit of the next step, which after the last nobody reads
+};
+
+std::vector<CudaCase> CudaCases();
+
+// Losses and parameters of rank 0 after `num_steps` steps of two microbatches. Memory that is given back turns to NaN.
+std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps = 4);
+
+// Whether training with overlap ends without an error, and in these numbers.
+bool HasOutcome(const CudaCase& of, const std::vector<double>& expected, int num_steps = 4);
+
+// Leaves out single waits of the rank's stream, in two steps: of those for each other stream the first and every `stride`-th
+// behind it, one a run. Those that show in no run: "wait 25 of 26 for stream 1", streams and waits from 0.
+std::vector<std::string> UnseenWaitsOfRank(const CudaCase& of, int64_t stride);
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PARALLEL_SCHEDULER_CUDA_TRAINING_H_
