@@ -153,7 +153,8 @@ double Square(const std::vector<double>& values) {
 // How far the first sum is from the exact one, by each method's own bound.
 TEST(MethodsTest, FirstSumsAreWithinTheBound) {
   constexpr int kRanks = 3;
-  for (const std::string method : {"bf16", "f16", "int8", "onebit(1000000)", "topk(0.05)", "powersgd(2)"}) {
+  for (const std::string method :
+       {"bf16", "f16", "int8", "onebit(1000000)", "topk(0.05)", "randomk(0.05)", "powersgd(2)"}) {
     const SummedGradients run = {.method = method, .num_ranks = kRanks};
     const GradientSums sums = SumGradients(run);
     for (size_t leaf = 0; leaf < run.shapes.size(); ++leaf) {
@@ -167,6 +168,7 @@ TEST(MethodsTest, FirstSumsAreWithinTheBound) {
         std::sort(term.begin(), term.end(), [](double a, double b) { return std::abs(a) > std::abs(b); });
         const int64_t k = size == 0 ? 0 : std::max<int64_t>(1, size / 20);
         if (absl::StartsWith(method, "topk")) term.erase(term.begin(), term.begin() + k);
+        if (absl::StartsWith(method, "randomk")) term.resize(size - k);  // at worst it sends the smallest
         norm_bound += std::sqrt(Square(term));
       }
       for (int64_t i = 0; i < size; ++i) error[i] = sums.sums[0][leaf][i] - sums.exact[0][leaf][i];
@@ -188,6 +190,62 @@ TEST(MethodsTest, FirstSumsAreWithinTheBound) {
       EXPECT_LE(std::sqrt(Square(error)), rounds * norm_bound * (1 + 1e-6) + 1e-7)
           << method << ", leaf " << leaf;
     }
+  }
+}
+
+// One rank alone has something, so that the sums are what it sends: the bounds above hold for sending nothing, too.
+constexpr int kSender = 1;
+double SendersTerm(int rank, int leaf, int64_t step, int64_t i) {
+  return rank == kSender ? RandomTerm(rank, leaf, step, i) : 0;
+}
+
+// Blocks lie in the chunk of each rank. The sum of a block is encoded again, to the same.
+TEST(MethodsTest, OneBitSendsSignsAndTheMean) {
+  for (const auto& [method, block] : {std::pair("onebit", 256), std::pair("onebit(20)", 20)}) {
+    for (const int num_ranks : {2, 3}) {
+      const SummedGradients run = {.method = method, .num_ranks = num_ranks, .term = SendersTerm};
+      const GradientSums sums = SumGradients(run);
+      for (int leaf = 0; leaf < std::ssize(run.shapes); ++leaf) {
+        const int64_t size = run.shapes[leaf].num_elements(), chunk = (size + num_ranks - 1) / num_ranks;
+        int64_t end = 0;
+        for (int64_t begin = 0; begin < size; begin = end) {
+          end = std::min({begin + block, (begin / chunk + 1) * chunk, size});
+          double sum = 0, square = 0, lost = 0;
+          for (int64_t i = begin; i < end; ++i) {
+            const double x = SendersTerm(kSender, leaf, 0, i);
+            sum += std::abs(x);
+            square += x * x;
+          }
+          const double mean = static_cast<float>(sum / static_cast<double>(end - begin));
+          for (int64_t i = begin; i < end; ++i) {
+            const double x = SendersTerm(kSender, leaf, 0, i), decoded = sums.sums[0][leaf][i];
+            EXPECT_EQ(decoded, x < 0 ? -mean : mean) << method << ", leaf " << leaf << ", element " << i;
+            lost += (x - decoded) * (x - decoded);
+          }
+          EXPECT_NEAR(lost, square - sum * sum / static_cast<double>(end - begin), 1e-6 * square);
+        }
+      }
+    }
+  }
+}
+
+TEST(MethodsTest, RandomKSendsElementsAsTheyAre) {
+  const SummedGradients run = {.method = "randomk(0.1)", .num_ranks = 3, .term = SendersTerm};
+  const GradientSums sums = SumGradients(run);
+  for (int leaf = 0; leaf < std::ssize(run.shapes); ++leaf) {
+    const int64_t size = run.shapes[leaf].num_elements();
+    const int64_t k = size == 0 ? 0 : std::max<int64_t>(1, size / 10);
+    double sum = 0;
+    for (int64_t i = 0; i < size; ++i) sum += std::abs(SendersTerm(kSender, leaf, 0, i));
+    int64_t num_sent = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      const double x = SendersTerm(kSender, leaf, 0, i), sent = sums.sums[0][leaf][i];
+      num_sent += sent != 0 ? 1 : 0;
+      EXPECT_TRUE(sent == 0 || sent == static_cast<float>(x))
+          << "leaf " << leaf << ": " << sent << " of " << x;
+      EXPECT_TRUE(sent != 0 || static_cast<double>(k) * std::abs(x) < sum) << x << " is certain";
+    }
+    EXPECT_EQ(num_sent, k) << "leaf " << leaf;
   }
 }
 
