@@ -103,7 +103,8 @@ ABSL_FLAG(bool, check_issue_order, false,
 ABSL_FLAG(int64_t, check_replicas, 0,
           "for debugging: every so many steps compare what ranks hold alike, bit by bit; 0: never");
 ABSL_FLAG(bool, deterministic, false,
-          "refuse what does not give the same bits in every run: NCCL's own choice of how it sums");
+          "refuse what does not give the same bits in every run: NCCL's own choice of how it sums, "
+          "--segment_costs=measured");
 ABSL_FLAG(bool, print_plan, false, "print the plan as a table and stop");
 
 namespace weft {
@@ -299,6 +300,9 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.trace = UserPath(absl::GetFlag(FLAGS_trace));
   run.check_issue_order = absl::GetFlag(FLAGS_check_issue_order);
   run.deterministic = absl::GetFlag(FLAGS_deterministic);
+  WEFT_REQUIRE(!run.deterministic || !run.measures_segments,
+               "--segment_costs=measured: times cut the model otherwise in every run, which --deterministic "
+               "refuses; give the numbers that a run without it prints");
   run.check_replicas = AtLeast(0, "check_replicas", absl::GetFlag(FLAGS_check_replicas));
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.print_schedule = absl::GetFlag(FLAGS_print_schedule);

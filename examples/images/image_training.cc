@@ -48,6 +48,8 @@ ABSL_FLAG(int64_t, eval_every, 500, "steps between evaluations; 0: at the end al
 ABSL_FLAG(int64_t, log_every, 50, "steps between progress lines");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line on stdout");
 ABSL_FLAG(uint64_t, seed, 1337, "of initial values, batches and dropout");
+ABSL_FLAG(int64_t, check_replicas, 0,
+          "for debugging: every so many steps compare what ranks hold alike, bit by bit; 0: never");
 ABSL_FLAG(bool, print_model, false, "print the model's modules, layouts and flops, and stop");
 
 namespace weft {
@@ -55,15 +57,16 @@ namespace {
 
 FlagsUsage Usage(const ImageProgram& program) {
   const std::string command = absl::StrCat("bazel run //examples:", program.name);
-  return {.summary = program.summary,
-          .groups = {{"Spreading", {"mesh", "plan", "schedule"}},
-                     {"Training", {"data", "batch", "microbatches", "steps", "lr", "weight_decay", "seed"}},
-                     CheckpointFlags(),
-                     {"Reporting", {"eval_every", "log_every", "log_format", "print_model"}}},
-          .examples = {command, absl::StrCat(command, " -- --mesh=dp=2 --plan=fsdp"),
-                       absl::StrCat(command, " -- --mesh=tp=2"),
-                       absl::StrCat(command, " -- --mesh=pp=2 --microbatches=4"),
-                       absl::StrCat(command, " -- --mesh= --steps=100")}};
+  return {
+      .summary = program.summary,
+      .groups = {{"Spreading", {"mesh", "plan", "schedule"}},
+                 {"Training", {"data", "batch", "microbatches", "steps", "lr", "weight_decay", "seed"}},
+                 CheckpointFlags(),
+                 {"Reporting", {"eval_every", "log_every", "log_format", "check_replicas", "print_model"}}},
+      .examples = {command, absl::StrCat(command, " -- --mesh=dp=2 --plan=fsdp"),
+                   absl::StrCat(command, " -- --mesh=tp=2"),
+                   absl::StrCat(command, " -- --mesh=pp=2 --microbatches=4"),
+                   absl::StrCat(command, " -- --mesh= --steps=100")}};
 }
 
 // The flags, checked.
@@ -80,6 +83,7 @@ struct ImageRun {
   bool json = false;
   uint64_t seed = 0;
   double weight_decay = 0;
+  int64_t check_replicas = 0;  // steps; 0: never
   bool print_model = false;
   std::optional<CheckpointOptions> checkpoints;
   std::string data = {};                  // the folder of the images
@@ -138,6 +142,7 @@ ImageRun RunFromFlags(const ImageProgram& program) {
                   .json = format == "json",
                   .seed = absl::GetFlag(FLAGS_seed),
                   .weight_decay = absl::GetFlag(FLAGS_weight_decay),
+                  .check_replicas = absl::GetFlag(FLAGS_check_replicas),
                   .print_model = absl::GetFlag(FLAGS_print_model),
                   .checkpoints = CheckpointOptionsFromFlags()};
   WEFT_REQUIRE(run.batch >= 2, "--batch=", run.batch, ": expected at least 2 images");
@@ -147,6 +152,7 @@ ImageRun RunFromFlags(const ImageProgram& program) {
   WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
   WEFT_REQUIRE(run.eval_every >= 0, "--eval_every=", run.eval_every, ": expected at least 0");
   WEFT_REQUIRE(run.log_every >= 1, "--log_every=", run.log_every, ": expected at least 1");
+  WEFT_REQUIRE(run.check_replicas >= 0, "--check_replicas=", run.check_replicas, ": expected at least 0");
   if (run.lr == 0) absl::SetFlag(&FLAGS_lr, run.lr = program.lr);  // which the checkpoints say, too
   const ScaledBatch scaled = BatchForRanks(run.batch, /*multiple=*/1, run.mesh.num_ranks(),
                                            /*least=*/std::max<int64_t>(2, run.microbatches));
@@ -309,9 +315,10 @@ void TrainRank(World& world, const ImageRun& run, const ImageProgram& program, c
   AdamW optimizer(model->AllParameters(), {.weight_decay = run.weight_decay});
   const WarmupCosine schedule = {
       .peak = run.lr, .floor = 0, .warmup_steps = run.steps / 20, .total_steps = run.steps};
-  Trainer trainer(
-      *model, optimizer,
-      {.schedule = schedule, .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
+  Trainer trainer(*model, optimizer,
+                  {.schedule = schedule,
+                   .check_replicas_every = run.check_replicas,
+                   .callbacks = {{.on_step_end = on_step_end, .on_metrics = on_metrics}}});
   state.Add("model", MakeModelState(*model));
   state.Add("optimizer", MakeOptimizerState(optimizer));
   state.Add("run", MakeTextsState([&run] { return run.texts; }));

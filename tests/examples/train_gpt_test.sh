@@ -185,7 +185,7 @@ cut=("${f64[@]}" --layers=4 --mesh=pp=2 --microbatches=2 --steps=2)
 near <(losses whole4.json | head -2) <(losses cut.json) || fail "stages by measured costs differ from one rank"
 pinned=$(sed -n 's/^measured *\(--segment_costs=[-+0-9.e,]*\)$/\1/p' cut.err)
 [[ $(tr -cd , <<< "$pinned" | wc -c) == 5 ]] || fail "expected a cost for each of 6 segments, got '$pinned'"
-"$train" "${cut[@]}" "$pinned" > pinned.json 2> pinned.err || fail "$pinned: $(tail -1 pinned.err)"
+"$train" "${cut[@]}" "$pinned" --deterministic > pinned.json 2> pinned.err || fail "$pinned: $(tail -1 pinned.err)"
 diff <(losses cut.json) <(losses pinned.json) || fail "$pinned is another run than the one that printed it"
 diff <(grep -v ^measured cut.err) pinned.err || fail "$pinned cuts otherwise than the run that printed it"
 
@@ -356,6 +356,7 @@ bad "it is of --dtype=f16" "${small[@]}" --loss_scale=8
 bad "expected a number above 0" "${small[@]}" --dtype=f16 --loss_scale=-1
 bad "has no axis pp" "${small[@]}" --schedule=zbv
 bad "costs: expected 4 numbers, one for each segment of the model, got 2" "${small[@]}" --mesh=pp=2 --microbatches=2 --segment_costs=1,2
+bad "times cut the model otherwise in every run" "${small[@]}" --mesh=pp=2 --microbatches=2 --segment_costs=measured --deterministic
 bad "within the step (OPT)" "${small[@]}" --mesh=pp=2 --microbatches=2 --schedule=pipedream
 for flag in save trace; do
   bad "--$flag=no/such/folder/file: cannot write to the folder" "${small[@]}" --$flag=no/such/folder/file

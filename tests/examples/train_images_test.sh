@@ -73,7 +73,7 @@ for program in "${programs[@]}"; do
   ! grep -q -e --resume help.txt || fail "$name --help speaks of a flag that it lacks: $(grep -e --resume help.txt)"
   "$program" "${small[@]}" --mesh= --steps=8 >one.json 2>one.err || fail "$name: $(tail -1 one.err)"
   [[ $(losses one.json | wc -l) == 8 ]] || fail "$name: expected 8 steps: $(cat one.json)"
-  for spread in "--mesh=dp=2" "--mesh=dp=3 --plan=fsdp" "--mesh=tp=2" "--mesh=dp=2,tp=2 --plan=fsdp"; do
+  for spread in "--mesh=dp=2" "--mesh=dp=3 --plan=fsdp" "--mesh=tp=2" "--mesh=dp=2,tp=2 --plan=fsdp --check_replicas=3"; do
     # shellcheck disable=SC2086
     "$program" "${small[@]}" $spread --steps=8 >many.json 2>many.err || fail "$name $spread: $(tail -1 many.err)"
     same_losses many.json one.json || fail "$name $spread: not the losses of one rank"
@@ -173,6 +173,7 @@ for program in "${programs[@]}"; do
   expect_error "--batch=1: expected at least 2 images" --batch=1
   expect_error "--lr=-1: expected a number of at least 0" --lr=-1
   expect_error "--eval_every=-1: expected at least 0" --eval_every=-1
+  expect_error "--check_replicas=-1: expected at least 0" --check_replicas=-1
   expect_error "--log_every=0: expected at least 1" --log_every=0
   expect_error "--log_format=xml: expected text or json" --log_format=xml
   expect_error "cannot read '/no/such/train-images-idx3-ubyte': No such file or directory" --data=/no/such
