@@ -29,6 +29,7 @@
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/message_of.h"
+#include "tests/parallel/memory/offload_ranks.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
 namespace weft {
@@ -56,11 +57,6 @@ class Chain : public Module {
     return y;
   }
 };
-
-void RunFilling(int num_ranks, const std::function<void(World&)>& body) {
-  RunNcclRanks(num_ranks, body, std::make_shared<FakeNccl>(), std::chrono::minutes(2),
-               {.tell = [](const std::string&) {}}, {.fill_freed = true});
-}
 
 struct Outcome {
   std::vector<double> values;    // losses and parameters of rank 0
@@ -165,15 +161,6 @@ TEST(CudaOffloadTest, EachWaitLeftOutIsSeen) {
 // Numbers on one rank's device.
 DTensor Numbers(const IntrusivePtr<MeshContext>& context, uint64_t seed) {
   return DTensor::Distribute(context, RandomF64({kRows, kDim}, seed), Layout(2, 1));
-}
-
-// A queue of the rank that stands still until `may_run`.
-void Block(World& world, int queue, const std::atomic<bool>& may_run) {
-  QueueScope scope(DeviceQueueOf(*world.allocator(), queue), /*follows_rank=*/true);
-  const CudaStreamRef stream = static_cast<CudaAllocator&>(*world.allocator()).stream();
-  CheckCuda(cuda_emulator::IssueWhenReady(stream.handle(), [&may_run] { return may_run.load(); }),
-            "IssueWhenReady");
-  scope.End({});
 }
 
 TEST(CudaOffloadTest, TheRankComputesBesideCopies) {
