@@ -1,13 +1,18 @@
 // Styles of a user's own, declared here as a program's file would: plans take them as they take Weft's.
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/optim/sgd.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/sharded_values.h"
 #include "tests/message_of.h"
 
 namespace weft {
@@ -73,27 +78,47 @@ TEST(UsersStyleTest, SplitsAsItSays) {
       "2\n");
 }
 
+// Losses of two steps, and all parameters behind them.
+std::vector<double> TrainNet(const std::string& mesh_text, const Plan& plan) {
+  const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+  std::vector<double> values;
+  RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+    Net net;
+    const auto context = Parallelize(net, world, mesh, plan, {.dtype = DType::kF64});
+    Sgd optimizer(net.AllParameters(), {});
+    const DTensor x = Lay(context, RandomF64({3, 4}, /*seed=*/1), Layout(2, mesh.num_axes()));
+    std::vector<double> mine;
+    for (int step = 0; step < 2; ++step) {
+      const DTensor loss = Mean(Square(net(x)));
+      mine.push_back(loss.Item());
+      Backward(loss);
+      optimizer.Step(0.5);
+      optimizer.ZeroGrad();
+    }
+    for (const Parameter* parameter : net.AllParameters()) {
+      for (const double value : parameter->at_rest().FullTensor().ToVector<double>()) mine.push_back(value);
+    }
+    if (world.rank() == 0) values = mine;
+  });
+  return values;
+}
+
 TEST(UsersStyleTest, TrainsAsOneRankDoes) {
-  const auto run = [](const std::string& mesh_text, const Plan& plan) {
-    const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
-    std::vector<double> values;
-    RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
-      Net net;
-      const auto context = Parallelize(net, world, mesh, plan, {.dtype = DType::kF64});
-      const DTensor x = Full(context, DType::kF64, {3, 4}, 0.5, Layout(2, mesh.num_axes()));
-      const DTensor y = net(x).Redistribute(Layout(2, mesh.num_axes()));
-      if (world.rank() == 0) {
-        const Tensor local = y.ToLocal();
-        for (int64_t i = 0; i < local.num_elements(); ++i) values.push_back(local.data<double>()[i]);
-      }
-    });
-    return values;
-  };
-  const std::vector<double> one = run("", {});
-  const std::vector<double> two = run("tp=2", {{"up", LastDimParallel("tp")}});
-  ASSERT_EQ(one.size(), 6u);
-  ASSERT_EQ(two.size(), one.size());
-  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-12);
+  const std::vector<double> one = TrainNet("", {});
+  ASSERT_EQ(one.size(), 2u + 4 * 6 + 6 + 6 * 2 + 2);
+  EXPECT_LT(one[1], 0.99 * one[0]) << "the step changes nothing";
+  const Plan up = {{"up", LastDimParallel("tp")}};
+  for (const auto& [mesh, plan] : std::vector<std::pair<std::string, Plan>>{
+           {"tp=2", up},
+           {"tp=3", up},
+           {"tp=2", {{"up", LastDimParallel("tp")}, {"down", LastDimParallel("tp")}}},
+           {"dp=2,tp=2", up.Merge({{"", FullyShard("dp")}})}}) {
+    const std::vector<double> spread = TrainNet(mesh, plan);
+    ASSERT_EQ(spread.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_NEAR(spread[i], one[i], 1e-12) << plan.ToString() << " on " << mesh << ", number " << i;
+    }
+  }
 }
 
 TEST(UsersStyleTest, WithoutAnAxisTheLaterEntryWinsFieldByField) {
