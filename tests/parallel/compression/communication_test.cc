@@ -1,11 +1,13 @@
 // Training with compressed gradients: what it moves, where it gets, and that its state is state.
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/inspect/comm_report.h"
@@ -80,6 +82,7 @@ struct Run {
   DType dtype = DType::kF64;
   SchedulerChoices scheduler = {};
   int64_t microbatches = 1;
+  Plan more = {};  // entries behind the one that has the method
 };
 
 struct Outcome {
@@ -95,8 +98,8 @@ Outcome Train(const Run& run) {
   const DeviceMesh mesh = DeviceMesh::Parse(run.mesh);
   RunRanks(mesh.num_ranks(), [&](World& world) {
     Gpt model(SmallGptConfig());
-    const auto context =
-        Parallelize(model, world, mesh, PlanOf(mesh, run.method, run.scheduler), {.dtype = run.dtype});
+    const auto context = Parallelize(
+        model, world, mesh, PlanOf(mesh, run.method, run.scheduler).Merge(run.more), {.dtype = run.dtype});
     Sgd optimizer(model.AllParameters(), {});
     Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 0.05; }, .grad_clip = 0});
     if (!run.resume.empty()) {
@@ -172,6 +175,46 @@ TEST(CommunicationTest, BytesAreThoseOfTheClosedForm) {
         << mesh_text;
     EXPECT_EQ(Train({.mesh = mesh_text, .method = "bf16", .last = 2}).grad_bytes, 2 * (n - 1) * elements * 2)
         << mesh_text;
+  }
+}
+
+// Bytes over n ranks of a gradient of so many elements of f64.
+int64_t BytesBy(const std::string& method, int64_t n, int64_t size) {
+  if (method == "none") return 2 * (n - 1) * size * 8;
+  if (method == "topk(0.1)") return n * (n - 1) * std::max<int64_t>(1, size / 10) * 8;
+  int64_t blocks = 0;
+  const int64_t chunk = (size + n - 1) / n;
+  for (int64_t begin = 0; begin < size; begin += chunk) {
+    blocks += (std::min(chunk, size - begin) + 255) / 256;
+  }
+  return 2 * (n - 1) * (size + 4 * blocks);  // int8
+}
+
+// Two methods, and modules that are exempt from both, in one plan.
+TEST(CommunicationTest, EachEntryHasItsMethod) {
+  const Plan more = {{"blocks.*", Communication("int8")}, {"blocks.*.ln_1", Communication("none")}};
+  const auto method_of = [](const std::string& path) {
+    if (!absl::StartsWith(path, "blocks.")) return "topk(0.1)";
+    return absl::StrContains(path, ".ln_1.") ? "none" : "int8";
+  };
+  for (const int n : {2, 3}) {
+    const std::string mesh = absl::StrCat("dp=", n);
+    const Outcome exact = Train({.mesh = mesh, .last = 1});
+    const Outcome mixed = Train({.mesh = mesh, .method = "topk(0.1)", .last = 1, .more = more});
+    int64_t bytes = 0;
+    std::map<std::string, int> parameters;
+    for (const auto& [path, values] : mixed.parameters) {
+      const std::string method = method_of(path);
+      ++parameters[method];
+      bytes += BytesBy(method, n, std::ssize(values));
+      // Forward had equal parameters: what an update has made of them says what the gradient was.
+      EXPECT_EQ(values == exact.parameters.at(path), method == "none") << path << " by " << method;
+      EXPECT_EQ(mixed.state.count(absl::StrCat("communication.", path, ".residual")),
+                method == "none" ? 0u : 1u)
+          << path << " by " << method;
+    }
+    EXPECT_EQ(parameters.size(), 3u);
+    EXPECT_EQ(mixed.grad_bytes, bytes) << mesh;
   }
 }
 
