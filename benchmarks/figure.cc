@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <utility>
@@ -24,6 +25,16 @@ double NanosecondsSince(Clock::time_point begin) {
 
 std::string NumberOrNull(double x) { return x == 0 ? "null" : absl::StrFormat("%.6g", x); }
 
+bool Passes(const Figure& figure, double ratio) {
+  if (figure.tolerance > 0) return std::abs(ratio - figure.target) <= figure.tolerance;
+  return figure.less_is_better ? ratio <= figure.target : ratio >= figure.target;
+}
+
+std::string TargetText(const Figure& figure) {
+  if (figure.tolerance > 0) return absl::StrFormat("%.4g +- %.4g", figure.target, figure.tolerance);
+  return absl::StrFormat("%s %.4g", figure.less_is_better ? "<=" : ">=", figure.target);
+}
+
 }  // namespace
 
 void Report(const Figure& figure) {
@@ -31,7 +42,7 @@ void Report(const Figure& figure) {
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
   const double ratio = figure.limit == 0 ? 0 : figure.value / figure.limit;
   const bool is_judged = figure.limit != 0 && figure.target != 0;
-  const bool pass = figure.less_is_better ? ratio <= figure.target : ratio >= figure.target;
+  const bool pass = Passes(figure, ratio);
   if (format == "json") {
     absl::PrintF(
         "{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"limit\":%s,\"limit_is\":\"%s\",\"ratio\":%s,"
@@ -44,8 +55,7 @@ void Report(const Figure& figure) {
       beside = absl::StrFormat("%.2f of %.4g (%s)", ratio, figure.limit, figure.limit_is);
     }
     if (is_judged) {
-      absl::StrAppend(&beside, absl::StrFormat(", target %s %.4g: %s", figure.less_is_better ? "<=" : ">=",
-                                               figure.target, pass ? "met" : "missed"));
+      absl::StrAppend(&beside, ", target ", TargetText(figure), ": ", pass ? "met" : "missed");
     }
     absl::PrintF("%-44s %10.4g %-9s %s\n", figure.name, figure.value, figure.unit, beside);
   }

@@ -16,6 +16,7 @@ struct Figure {
   std::string limit_is = {};  // "triad", "llm.c on this machine"
   double target = 0;          // of value / limit; 0: none
   bool less_is_better = false;  // then the ratio must not exceed the target
+  double tolerance = 0;         // above 0: the ratio is that far from the target at most, either way
 };
 
 // Prints a figure on stdout: with --log_format=text a line to read, with json one object,

@@ -23,13 +23,14 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
-LESS_IS_BETTER = ["ns", "us", "ms", "s", "MiB", "% of step", "exponent"]
+LESS_IS_BETTER = ["ns", "us", "ms", "s", "B", "MiB", "% of step", "exponent"]
 MORE_IS_BETTER = ["tokens/s", "GFLOP/s", "TFLOP/s", "GB/s"]
 
 # How much worse a figure may be, as a fraction of the baseline; the first that fits its name and unit counts.
 TOLERANCES = [
     # (name, unit, tolerance)
     ("*", "MiB", 0.03),  # memory hardly depends on the hour
+    ("*", "B", 0.03),
     ("*gloo*", "*", 0.5),  # processes beside each other on few cores: windows differ by half
     ("*mpi*", "*", 0.5),
     ("*", "% of step", 0.5),  # a small part of a step
