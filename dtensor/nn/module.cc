@@ -148,6 +148,11 @@ DTensor Module::Forward(const DTensor& /*x*/) {
         "' does not take a single tensor: call it by its own signature");
 }
 
+DTensors Module::ForwardTensors(const DTensors& /*inputs*/) {
+  Throw(absl::StatusCode::kUnimplemented, "module '", path(),
+        "' has no ForwardTensors, which CallModule calls where it is given no function");
+}
+
 std::vector<Module*> Module::AllModules() {
   std::vector<Module*> all;
   AppendModules(&all);
@@ -242,9 +247,10 @@ ModuleCall::ModuleCall(Module& module, Body body)
           "operator() has to be a CallModule");
   }
   if (module.placed_.recompute != nullptr && body != Body::kForward) {
-    Throw(absl::StatusCode::kFailedPrecondition, "module '", module.path(),
-          "' cannot be recomputed as a unit: it is not called with a single tensor; recompute modules below "
-          "it");
+    Throw(
+        absl::StatusCode::kFailedPrecondition, "module '", module.path(),
+        "' cannot be recomputed as a unit: backward would outlive its operator(); move what it computes to a "
+        "Forward or ForwardTensors, or recompute modules below it");
   }
 }
 

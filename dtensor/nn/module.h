@@ -147,7 +147,8 @@ class Module {
   void set_parts(std::optional<ModelParts> parts) { placed_.parts = std::move(parts); }
   void set_observer(std::shared_ptr<ModuleObserver> observer) { placed_.observer = std::move(observer); }
   // Calls are recomputed in backward; null: not.
-  // Errors: of calls from then on: FailedPrecondition for a module that is not called with a single tensor.
+  // Errors: of calls from then on: FailedPrecondition for a module that computes in its operator(), or in a function that
+  //         it gives CallModule: backward would outlive both. Forward and ForwardTensors may be recomputed.
   void set_recompute(std::shared_ptr<const ModuleRecompute> recompute) {
     placed_.recompute = std::move(recompute);
   }
@@ -183,6 +184,10 @@ class Module {
   // What the module computes.
   // Errors: Unimplemented for modules of another signature.
   virtual DTensor Forward(const DTensor& x);
+  // The same of a module of several inputs or outputs: what CallModule calls, where it is given no function. Inputs as
+  // CallModule's functions get them.
+  // Errors: Unimplemented for modules that have none.
+  virtual DTensors ForwardTensors(const DTensors& inputs);
 
   // `run`, which computes with this module, as a function that may outlive it: for Recompute.
   // Errors: of its calls from then on: FailedPrecondition naming the module.
@@ -192,12 +197,14 @@ class Module {
   friend class Parameter;
   friend class ModuleBuffer;
   friend class ModuleCall;
+  friend DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs);
   friend DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs,
                              absl::FunctionRef<DTensors(const DTensors& inputs)> forward);
 
   void AppendModules(std::vector<Module*>* modules);
   DTensor Run(const DTensor& x);
   DTensor RunWhereItLies(const DTensor& x);
+  DTensors RunTensorsWhereTheyLie(const DTensors& inputs, int num_outputs);
   // Of a module on a part: brings the inputs there, and calls `run` on its ranks.
   DTensors RunOnPart(const DTensors& inputs, int num_outputs,
                      absl::FunctionRef<DTensors(const DTensors&)> run);
@@ -241,8 +248,7 @@ class ModuleCall {
   friend DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs,
                              absl::FunctionRef<DTensors(const DTensors& inputs)> forward);
 
-  // What the module computes: what follows the call; a function; Forward, of a single tensor, so that it may be
-  // recomputed.
+  // What the module computes: what follows the call; a function; Forward or ForwardTensors, which may be recomputed.
   enum class Body : uint8_t { kHere, kFunction, kForward };
   ModuleCall(Module& module, Body body);
 
@@ -256,14 +262,16 @@ class ModuleCall {
 
 // A call of a module with any inputs and outputs, whose operator() is this call:
 //
-//   DTensor operator()(const DTensor& image, const DTensor& cloud) {
-//     return CallModule(*this, {image, cloud}, [&](const DTensors& x) { return head(Relu(Add(x[0], x[1]))); });
-//   }
+//   DTensor operator()(const DTensor& image, const DTensor& cloud) { return CallModule(*this, {image, cloud})[0]; }
+//  protected:
+//   DTensors ForwardTensors(const DTensors& x) override { return {head(Relu(Add(x[0], x[1])))}; }
 //
-// As with ModuleCall, `forward` gets the inputs as the module's border has them, in their order, and what it returns
+// As with ModuleCall, ForwardTensors gets the inputs as the module's border has them, in their order, and what it returns
 // leaves by the border. Where a plan places the module on some of the ranks (On), the others do not run it.
 // Inputs may be undefined, and stay so.
 // Errors: InvalidArgument for another number of outputs.
+DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs = 1);
+// The same with a function in place of ForwardTensors, which may read more than tensors. Such a call is not recomputed.
 DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs,
                     absl::FunctionRef<DTensors(const DTensors& inputs)> forward);
 DTensor CallModule(Module& module, const DTensors& inputs,

@@ -1,10 +1,12 @@
-// How a module of a model that lies on parts of its mesh is called: what comes from another mesh is brought to its own,
-// and ranks that are not in that leave it out.
+// How modules of any inputs and outputs are called, and those of a model that lies on parts of its mesh: what comes from another
+// mesh is brought to a module's own, and ranks that are not in that leave it out.
 
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/autograd/recompute.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/mesh_transfer.h"
 #include "dtensor/nn/module.h"
@@ -12,6 +14,23 @@
 #include "ops/elementwise/cast.h"
 
 namespace weft {
+namespace {
+
+// What `forward` makes of the inputs, over the module's border.
+DTensors RunBody(const Module& module, const ModuleCall& call, const DTensors& inputs, int num_outputs,
+                 absl::FunctionRef<DTensors(const DTensors& inputs)> forward) {
+  DTensors taken, given;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    taken.push_back(inputs[i].defined() ? call.Input(inputs[i], static_cast<int>(i)) : DTensor());
+  }
+  const DTensors made = forward(taken);
+  WEFT_REQUIRE(std::ssize(made) == num_outputs, "module '", module.path(), "': expected ", num_outputs,
+               " outputs, got ", made.size());
+  for (size_t i = 0; i < made.size(); ++i) given.push_back(call.Output(made[i], static_cast<int>(i)));
+  return given;
+}
+
+}  // namespace
 
 // What is cast to fewer bytes is so before it moves, as within a mesh.
 DTensor Module::Brought(const DTensor& x, const std::vector<BorderPin>& pins,
@@ -48,19 +67,29 @@ DTensors Module::RunOnPart(const DTensors& inputs, int num_outputs,
   return CallOnPart(name, context(), brought, num_outputs, run);
 }
 
+DTensors Module::RunTensorsWhereTheyLie(const DTensors& inputs, int num_outputs) {
+  const SaveOnHostGuard saves(context()->state(), SavesOnHost());
+  const auto run = [this, num_outputs](const DTensors& given) {
+    const ModuleCall call(*this, ModuleCall::Body::kForward);
+    return RunBody(*this, call, given, num_outputs,
+                   [this](const DTensors& taken) { return ForwardTensors(taken); });
+  };
+  if (placed_.recompute == nullptr || !Recomputes(context()->state(), *placed_.recompute)) return run(inputs);
+  return Recompute(WhileItLives(run), inputs, placed_.recompute->keep);
+}
+
+DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs) {
+  const auto run = [&](const DTensors& brought) {
+    return module.RunTensorsWhereTheyLie(brought, num_outputs);
+  };
+  return module.place() == ModulePlace::kPart ? module.RunOnPart(inputs, num_outputs, run) : run(inputs);
+}
+
 DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs,
                     absl::FunctionRef<DTensors(const DTensors& inputs)> forward) {
   const auto run = [&](const DTensors& brought) {
     const ModuleCall call(module, ModuleCall::Body::kFunction);
-    DTensors taken, given;
-    for (size_t i = 0; i < brought.size(); ++i) {
-      taken.push_back(brought[i].defined() ? call.Input(brought[i], static_cast<int>(i)) : DTensor());
-    }
-    const DTensors made = forward(taken);
-    WEFT_REQUIRE(std::ssize(made) == num_outputs, "module '", module.path(), "': expected ", num_outputs,
-                 " outputs, got ", made.size());
-    for (size_t i = 0; i < made.size(); ++i) given.push_back(call.Output(made[i], static_cast<int>(i)));
-    return given;
+    return RunBody(module, call, brought, num_outputs, forward);
   };
   return module.place() == ModulePlace::kPart ? module.RunOnPart(inputs, num_outputs, run) : run(inputs);
 }

@@ -65,12 +65,12 @@ PointNet::PointNet(Module* parent, std::string name, const PerceptionConfig& con
       width_(static_cast<double>(config.width)) {}
 
 PointNet::Result PointNet::operator()(const DTensor& points) {
-  DTensors made =
-      CallModule(*this, {points}, /*num_outputs=*/2, [&](const DTensors& x) { return Run(x[0]); });
+  DTensors made = CallModule(*this, {points}, /*num_outputs=*/2);
   return {.features = made[0], .penalty = made[1]};
 }
 
-DTensors PointNet::Run(const DTensor& points) {
+DTensors PointNet::ForwardTensors(const DTensors& given) {
+  const DTensor& points = given[0];
   const DTensor mean = Mean(points, {1}, /*keep_dims=*/true);  // [b, 1, 3]
   DTensor x = Transpose(points - mean, 1, 2);                  // [b, 3, n]
   x = layer1(Bmm(point_transform(x), x));                      // [b, w, n]
@@ -90,9 +90,11 @@ Fusion::Fusion(Module* parent, std::string name, const PerceptionConfig& config)
       drop(this, "drop", config.dropout) {}
 
 DTensor Fusion::operator()(const DTensor& image, const DTensor& cloud) {
-  return CallModule(*this, {image, cloud}, [&](const DTensors& x) {
-    return Relu(down(drop(Relu(up(Concat({x[0], x[1]}, /*dim=*/1))))));
-  });
+  return CallModule(*this, {image, cloud})[0];
+}
+
+DTensors Fusion::ForwardTensors(const DTensors& x) {
+  return {Relu(down(drop(Relu(up(Concat({x[0], x[1]}, /*dim=*/1))))))};
 }
 
 Heads::Heads(Module* parent, std::string name, const PerceptionConfig& config)

@@ -92,9 +92,10 @@ class PointNet : public Module {
   PointLayer layer2, layer3;
   Linear out;
 
- private:
-  DTensors Run(const DTensor& points);
+ protected:
+  DTensors ForwardTensors(const DTensors& given) override;
 
+ private:
   double width_;
 };
 
@@ -106,6 +107,9 @@ class Fusion : public Module {
 
   Linear up, down;
   nn::Dropout drop;
+
+ protected:
+  DTensors ForwardTensors(const DTensors& x) override;
 };
 
 // What a detector says of each scene: scores [b, classes], and where the object's middle is, centers [b, 3].

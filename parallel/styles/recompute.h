@@ -24,7 +24,7 @@ struct RecomputeStyleOptions {
 
 // Backward computes each of the modules again, from what it got. Of a model's layers it keeps their inputs alone: b s d
 // elements per layer, and the activations of one layer at a time. Under FullyShard the layer's parameters are gathered in
-// backward once, for both. A module is recomputed as a unit where it is called with a single tensor.
+// backward once, for both. A module is recomputed as a unit if it computes in Forward or ForwardTensors.
 //
 //   {"blocks.*", Recompute()}
 //   {"blocks.*", Recompute({.keep = {"contract", "attention"}})}     norms, dropout and sums again, no product

@@ -85,6 +85,10 @@ TEST(ModuleTest, Misuse) {
     EXPECT_EQ(plain.context(), context);
     EXPECT_EQ(ErrorOf([&] { plain(x); }),
               "module '' does not take a single tensor: call it by its own signature");
+    EXPECT_EQ(ErrorOf([&] {
+                CallModule(plain, {x, x});
+              }),
+              "module '' has no ForwardTensors, which CallModule calls where it is given no function");
   });
 }
 

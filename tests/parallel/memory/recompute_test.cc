@@ -5,14 +5,19 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
+#include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/nn/linear.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/sharded_values.h"
 #include "tests/message_of.h"
 #include "tests/parallel/data_parallel/data_parallel_cases.h"
 #include "tests/parallel/training_run.h"
@@ -138,6 +143,85 @@ TEST(RecomputeMemoryTest, OfALayerItsInputIsSaved) {
   constexpr int64_t kStatistics = 2 * 2 * kTokens * kItem;
   EXPECT_EQ(per_layer(std::nullopt), 16 * kRow + kSums + kStatistics);
   EXPECT_EQ(per_layer(Recompute({.last_microbatch = false})), per_layer(std::nullopt));
+}
+
+// Two inputs, of which the second may be undefined, and two outputs.
+class Cross : public Module {
+ public:
+  Cross(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+  DTensors operator()(const DTensor& a, const DTensor& b) {
+    return CallModule(*this, {a, b}, /*num_outputs=*/2);
+  }
+
+  Linear left{this, "left", kConfig.dim, kConfig.dim};
+  Linear right{this, "right", kConfig.dim, kConfig.dim};
+
+ protected:
+  DTensors ForwardTensors(const DTensors& x) override {
+    const DTensor product = Dropout(Tanh(left(x[0])) * Tanh(right(x[x[1].defined() ? 1 : 0])), 0.3);
+    return {x[0] + product, Tanh(product)};
+  }
+};
+
+class Crosses : public Module {
+ public:
+  explicit Crosses(int count) {
+    for (int i = 0; i < count; ++i)
+      blocks.push_back(std::make_unique<Cross>(this, absl::StrCat("blocks.", i)));
+  }
+  std::vector<std::unique_ptr<Cross>> blocks;
+
+ protected:
+  DTensor Forward(const DTensor& x) override {
+    DTensors both = {x, DTensor()};
+    for (const auto& block : blocks) both = (*block)(both[0], both[1]);
+    return both[0] * both[1];
+  }
+};
+
+struct CrossesOutcome {
+  std::vector<double> numbers;  // the loss, and all gradients
+  int64_t saved = 0;            // bytes that forward has left
+};
+
+CrossesOutcome RunCrosses(const std::string& mesh_text, const Plan& plan, int count) {
+  CrossesOutcome outcome;
+  const DeviceMesh mesh = DeviceMesh::Parse(mesh_text);
+  RunRanks(mesh.num_ranks(), [&](World& world) {
+    Crosses model(count);
+    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    Layout rows(2, mesh.num_axes());
+    if (mesh.FindAxis("dp") >= 0) rows = rows.WithShard(mesh.FindAxis("dp"), 0);
+    const DTensor x = Lay(context, RandomF64({kTokens, kConfig.dim}, /*seed=*/1), rows);
+    const DTensor loss = Mean(Square(model(x)));
+    CrossesOutcome mine;
+    mine.saved = context->allocator()->by_kind()[MemoryKind::kSaved].live;
+    Backward(loss);
+    mine.numbers.push_back(loss.Item());
+    for (const Parameter* parameter : model.AllParameters()) {
+      for (const double value : parameter->grad().FullTensor().ToVector<double>())
+        mine.numbers.push_back(value);
+    }
+    if (world.rank() == 0) outcome = mine;
+  });
+  return outcome;
+}
+
+TEST(RecomputeTensorsTest, AModuleOfSeveralIsAUnitToo) {
+  const Plan ddp = {{"", DataParallel("dp")}}, fsdp = {{"blocks.*", FullyShard("dp")}};
+  const Plan tp = {{"blocks.*.left", ColumnParallel("tp")}, {"blocks.*.right", ColumnParallel("tp")}};
+  for (const auto& [mesh, plan] : std::vector<std::pair<std::string, Plan>>{
+           {"", {}}, {"dp=2", ddp}, {"dp=2", fsdp}, {"tp=2", tp}, {"dp=2,tp=2", tp.Merge(ddp)}}) {
+    const CrossesOutcome expected = RunCrosses(mesh, plan, 3);
+    EXPECT_GT(expected.numbers.size(), 6u * kConfig.dim * kConfig.dim);
+    for (const Style& style : {Recompute(), Recompute({.keep = {"contract"}})}) {
+      const CrossesOutcome actual = RunCrosses(mesh, With(plan, style), 3);
+      EXPECT_EQ(actual.numbers, expected.numbers) << style << " on " << mesh;
+      EXPECT_LE(actual.saved, expected.saved) << style << " on " << mesh;
+    }
+  }
+  const auto saved = [](int count) { return RunCrosses("", With({}, Recompute()), count).saved; };
+  EXPECT_EQ(saved(5) - saved(3), 2 * 2 * kTokens * kConfig.dim * kItem) << "each keeps its two inputs";
 }
 
 TEST(RecomputeMemoryTest, UnitsAreGatheredOnceInBackward) {
