@@ -70,23 +70,22 @@ int64_t CountParameters(Gpt& model) {
 void TrainStep(World& world, const GptRun& run, GptData& data, Gpt& model, PipelineExecutor* pipeline,
                Trainer& trainer) {
   const int microbatches = static_cast<int>(run.microbatches);
-  const int64_t rows = run.batch / run.microbatches;
   world.flight_recorder().SetActivity("data loader");
   // The trainer keeps what it may run again.
   const auto parts = std::make_shared<std::vector<GptBatch>>(data.Next());
   trainer.NoteDataWait(data.wait_s());
   world.flight_recorder().SetActivity("training step");
   const auto count = [&](int i) { return CountTargets((*parts)[i].targets); };
-  const auto loss = [&model, parts, rows](int i) {
-    const BatchOffsetGuard offset(model.context()->state(), i * rows);
-    return model.Loss((*parts)[i].tokens, (*parts)[i].targets);
+  const auto loss = [&model, parts](int i) {
+    const GptBatch& part = (*parts)[i];
+    const BatchOffsetGuard offset(model.context()->state(), part.batch_offset);
+    return model.Loss(part.tokens, part.targets);
   };
   const bool stop = StopSignal() != 0;
   if (pipeline != nullptr) {
     std::vector<Microbatch> staged;
-    for (int i = 0; i < microbatches; ++i) {
-      staged.push_back(
-          {.inputs = {(*parts)[i].tokens}, .targets = (*parts)[i].targets, .batch_offset = i * rows});
+    for (const GptBatch& part : *parts) {
+      staged.push_back({.inputs = {part.tokens}, .targets = part.targets, .batch_offset = part.batch_offset});
     }
     trainer.Step(*pipeline, std::move(staged), stop);
   } else if (microbatches == 1) {
@@ -175,7 +174,8 @@ GptCheckpointInfo InfoOf(const GptRun& run, const Inputs& inputs, const ParsedFl
 Plan PlanOf(World& world, const GptRun& run, Gpt& model, GptProgress* progress) {
   if (!run.measures_segments) return run.plan;
   const Layout layout = BatchLayout(run.mesh, run.plan);
-  int64_t rows = run.batch / run.microbatches;  // of a microbatch, as a rank of a stage gets them
+  // Of the largest microbatch, as a rank of a stage gets them.
+  int64_t rows = (run.batch + run.microbatches - 1) / run.microbatches;
   for (int axis = 0; axis < run.mesh.num_axes(); ++axis) {
     const int64_t parts = layout.IsShard(axis) ? run.mesh.axis_size(axis) : 1;
     rows = (rows + parts - 1) / parts;

@@ -10,13 +10,24 @@
 namespace weft {
 namespace {
 
-// Of `num_parts` parts that make up a batch, the rows of each that lie on this rank.
-std::vector<RowRange> RowsOf(const Shape& part, int64_t num_parts, const Layout& layout,
-                             const MeshContext& context) {
-  const ShardBox box = LocalBox(part, layout, context.mesh(), context.coordinate());
+std::vector<RowRange> PartsOf(int64_t batch, int64_t num_parts) {
+  std::vector<RowRange> parts;
+  int64_t first = 0;
+  for (int64_t i = 1; i <= num_parts; ++i) {
+    const int64_t end = batch * i / num_parts;
+    parts.push_back({.first = first, .count = end - first});
+    first = end;
+  }
+  return parts;
+}
+
+// Those that lie on this rank.
+std::vector<RowRange> LocalRows(const std::vector<RowRange>& parts, int64_t sequence, const Layout& layout,
+                                const MeshContext& context) {
   std::vector<RowRange> rows;
-  for (int64_t i = 0; i < num_parts; ++i) {
-    rows.push_back({.first = i * part[0] + box.offset[0], .count = box.shape[0]});
+  for (const RowRange& part : parts) {
+    const ShardBox box = LocalBox({part.count, sequence}, layout, context.mesh(), context.coordinate());
+    rows.push_back({.first = part.first + box.offset[0], .count = box.shape[0]});
   }
   return rows;
 }
@@ -51,10 +62,11 @@ GptData::GptData(const GptRun& run, absl::Span<const int32_t> tokens, const std:
                  const IntrusivePtr<MeshContext>& context, const Layout& layout)
     : shuffle_epochs_(run.shuffle_epochs),
       batch_(run.batch),
-      part_({run.batch / run.microbatches, run.model.context}),
+      sequence_(run.model.context),
       context_(context),
       layout_(layout),
-      rows_(RowsOf(part_, run.microbatches, layout, *context)),
+      parts_(PartsOf(run.batch, run.microbatches)),
+      rows_(LocalRows(parts_, sequence_, layout, *context)),
       loader_(MakeLoader(run, WindowsOf(run, tokens, path), rows_, context->allocator())) {}
 
 void GptData::GoOnAfter(int64_t step, const std::string& state) {
@@ -73,13 +85,13 @@ std::vector<GptBatch> GptData::Next() {
   wait_s_ = batch.wait_s;
   std::vector<GptBatch> parts;
   int64_t first = 0;
-  for (const RowRange& rows : rows_) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
     const auto field = [&](int f) {
-      const Tensor local = batch.fields[f].Slice(/*dim=*/0, first, rows.count);
-      return DTensor::FromLocal(context_, local, layout_, part_);
+      const Tensor local = batch.fields[f].Slice(/*dim=*/0, first, rows_[i].count);
+      return DTensor::FromLocal(context_, local, layout_, {parts_[i].count, sequence_});
     };
-    parts.push_back({.tokens = field(0), .targets = field(1)});
-    first += rows.count;
+    parts.push_back({.tokens = field(0), .targets = field(1), .batch_offset = parts_[i].first});
+    first += rows_[i].count;
   }
   return parts;
 }

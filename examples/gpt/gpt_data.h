@@ -16,7 +16,8 @@
 
 namespace weft {
 
-// This rank's rows of each step's batch, part by part.
+// This rank's rows of each step's batch, part by part: part i of m has rows b * i / m up to b * (i + 1) / m of a batch of b,
+// so that parts are of as many rows, or of one more.
 //
 // By default windows are drawn with replacement, from all starts in the text: which, follows from (seed, step, number in the
 // batch), as TrainBatches has it. With GptRun::shuffle_epochs the text is cut into windows that do not overlap, and each comes
@@ -46,10 +47,11 @@ class GptData {
  private:
   const bool shuffle_epochs_;
   const int64_t batch_;
-  const Shape part_;  // [b, s] of one part, over all ranks
+  const int64_t sequence_;
   const IntrusivePtr<MeshContext> context_;
   const Layout layout_;
-  std::vector<RowRange> rows_;  // of each part
+  const std::vector<RowRange> parts_;  // of the batch
+  const std::vector<RowRange> rows_;   // of each part, those that lie on this rank
   Loader loader_;
   double wait_s_ = 0;
 };

@@ -21,7 +21,8 @@
 #include "runtime/launch/run_world.h"
 
 ABSL_FLAG(int64_t, microbatches, 1,
-          "parts that a step's batch comes in, whose gradients add up; --batch_ranks keeps a multiple");
+          "parts that a step's batch comes in, of as many rows or of one more, whose gradients add up; "
+          "--batch_ranks keeps a multiple, where --batch is one");
 ABSL_FLAG(bool, print_schedule, false, "print what each rank of the pipeline does in a step and stop");
 ABSL_FLAG(std::string, offload_folder, "",
           "of --offload on the CPU: where the file is; empty: TMPDIR, or /tmp");
@@ -278,9 +279,12 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.threads_per_rank = ThreadsFromFlags();
   run.asked_batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
   run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
-  WEFT_REQUIRE(run.asked_batch % run.microbatches == 0, "--microbatches=", run.microbatches,
-               ": expected a divisor of --batch=", run.asked_batch);
-  const ScaledBatch scaled = BatchForRanks(run.asked_batch, run.microbatches, run.mesh.num_ranks());
+  WEFT_REQUIRE(run.microbatches <= run.asked_batch, "--microbatches=", run.microbatches,
+               ": expected 1 to --batch=", run.asked_batch);
+  // Parts of as many rows stay so.
+  const bool divides = run.asked_batch % run.microbatches == 0;
+  const ScaledBatch scaled = BatchForRanks(run.asked_batch, /*multiple=*/divides ? run.microbatches : 1,
+                                           run.mesh.num_ranks(), /*least=*/run.microbatches);
   run.batch = scaled.batch;
   run.pipeline_schedule = ScheduleFromFlags(run.mesh, run.microbatches);
   run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule);

@@ -17,8 +17,9 @@ namespace weft {
 
 // One batch, this rank's rows only.
 struct GptBatch {
-  DTensor tokens;   // i32 [b, s]
-  DTensor targets;  // i32 [b, s]
+  DTensor tokens;            // i32 [b, s]
+  DTensor targets;           // i32 [b, s]
+  int64_t batch_offset = 0;  // where it begins in the step's batch, if it is a part of that
 };
 
 // Lays `batch` samples of `context` tokens over the mesh; `get(first, count)` returns the rows that this rank

@@ -213,6 +213,21 @@ TEST(GptFlagsTest, AMeshMayFollowTheRanks) {
   // Batches need not divide: some ranks have fewer rows, or none.
   EXPECT_EQ(RunOf({"--mesh=dp=5"}).batch, 12);
   EXPECT_EQ(RunOf({"--mesh=dp=2", "--microbatches=12"}).microbatches, 12);
+  // Nor do microbatches.
+  EXPECT_EQ(RunOf({"--mesh=pp=2,dp=2,tp=2", "--schedule=1f1b", "--microbatches=8"}).microbatches, 8);
+}
+
+// A batch that follows the ranks stays a multiple of the microbatches, where it is one, and never has fewer rows.
+TEST(GptFlagsTest, MicrobatchesOfABatchThatFollowsTheRanks) {
+  const auto batch = [](int microbatches, const std::string& mesh) {
+    return RunOf({"--mesh=" + mesh, "--batch_ranks=8", "--batch_policy=linear",
+                  absl::StrCat("--microbatches=", microbatches)})
+        .batch;
+  };
+  EXPECT_EQ(batch(4, "dp=6"), 8);  // of 9, between 8 and 12
+  EXPECT_EQ(batch(8, "dp=6"), 9);
+  EXPECT_EQ(batch(8, "dp=4"), 8);  // of 6
+  EXPECT_EQ(batch(12, "dp=4"), 12);
 }
 
 TEST(GptFlagsTest, ThePresetIsGpt2) {
@@ -344,7 +359,8 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
             "sequence_parallel needs an axis 'tp'; the mesh is 'dp=2'");
   EXPECT_EQ(MessageOf({"--mesh=tp=2", "--plan=fsdp"}), "plan fsdp needs an axis 'dp'; the mesh is 'tp=2'");
   EXPECT_EQ(MessageOf({"--plan=zero"}), "--plan=zero: expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
-  EXPECT_EQ(MessageOf({"--microbatches=5"}), "--microbatches=5: expected a divisor of --batch=12");
+  EXPECT_EQ(MessageOf({"--microbatches=13"}), "--microbatches=13: expected 1 to --batch=12");
+  EXPECT_EQ(MessageOf({"--microbatches=0"}), "--microbatches=0: expected 1 or more");
   EXPECT_EQ(MessageOf({"--reshard=1"}), "--reshard=1: expected always, never or a whole number of 2 or more");
   EXPECT_EQ(MessageOf({"--bucket_mb=0"}), "--bucket_mb=0: expected at least 1e-06 and below 1e+06");
   EXPECT_EQ(MessageOf({"--prefetch=-1"}), "--prefetch=-1: expected 0 or more");

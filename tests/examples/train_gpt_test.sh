@@ -155,6 +155,14 @@ near <(losses whole4.json) <(losses staged.json) || fail "stages differ from one
 evaluations() { sed -n 's/^{"step":\([0-9]*\),"val_loss":\([^}]*\)}$/\1 \2 \2/p' "$1"; }
 near <(evaluations whole4.json) <(evaluations staged.json) || fail "evaluations of stages differ from one rank's"
 cmp <(grep sample whole4.json) <(grep sample staged.json) || fail "the sample of stages differs from one rank's"
+# Microbatches that the batch is no multiple of, in stages and without.
+"$train" "${f64[@]}" --batch=12 --layers=4 --mesh= --steps=3 2> /dev/null > whole12.json || fail "one rank, a batch of 12"
+for mesh in "pp=2,dp=2,tp=2 --schedule=1f1b" "dp=2"; do
+  # shellcheck disable=SC2086  # flags
+  "$train" "${f64[@]}" --batch=12 --layers=4 --mesh=$mesh --microbatches=8 --steps=3 > uneven.json 2> uneven.err ||
+    fail "8 microbatches of 12 rows on '$mesh': $(tail -1 uneven.err)"
+  near <(losses whole12.json) <(losses uneven.json) || fail "8 microbatches of 12 rows on '$mesh' differ from one rank"
+done
 "$train" "${staged[@]}" --steps=4 --save=staged.safetensors > staged4.json 2> staged.err || fail "stages: $(tail -1 staged.err)"
 for mesh in "pp=2,dp=2 --plan=fsdp --schedule=zbv --microbatches=4" "dp=2" "" "pp=4 --schedule=gpipe --microbatches=2"; do
   # shellcheck disable=SC2086  # flags
