@@ -60,6 +60,9 @@ struct TrainingResult {
   std::map<int64_t, FullTensors> gradients;  // by step
 };
 
+// One step that came to this loss and these gradients, or changes of parameters; their norm is the step's.
+TrainingResult OneStep(double loss, FullTensors gradients);
+
 // Trains on mesh.num_ranks() thread ranks.
 TrainingResult Train(const TrainingRun& run);
 
@@ -91,8 +94,8 @@ inline constexpr Tolerance kBF16Tolerance = {
 inline constexpr Tolerance kF16Tolerance = {
     .gradient = 0.004, .gradient_floor = 0, .loss = 7e-5, .grad_norm = 3e-4};
 
-// What is wrong with `actual`, a line each: initial values that are not bitwise equal, and whatever is beyond
-// `tolerance`. Norms are judged at the steps whose gradients were kept.
+// What is wrong with `actual`, a line each: initial values that are not bitwise equal, gradients that it lacks, and whatever
+// is beyond `tolerance`. Norms are judged at the steps whose gradients were kept.
 std::vector<std::string> Differences(const TrainingResult& expected, const TrainingResult& actual,
                                      const Tolerance& tolerance);
 

@@ -1,6 +1,5 @@
 #include "tests/parallel/pipeline/pipeline_cases.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -18,6 +17,7 @@
 #include "parallel/pipeline/generator.h"
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/parallel/training_run.h"
 
 namespace weft {
 namespace {
@@ -33,13 +33,6 @@ GptConfig Config(bool tied_head) {
           .dropout = 0.1,
           .tied_head = tied_head};
 }
-
-// What a step is.
-struct Outcome {
-  double loss = 0;
-  double norm_squared = 0;
-  std::map<std::string, std::vector<double>> gradients = {};
-};
 
 Tensor Rows(int64_t first, int64_t count, int shift) {
   std::vector<int32_t> tokens;
@@ -74,12 +67,19 @@ DTensor TotalOf(SegmentedModule& model, const std::vector<Microbatch>& parts) {
   return total.Redistribute(Layout(0, total.layout().num_axes()));
 }
 
-void TakeGradients(Gpt& model, Outcome* outcome) {
+// What `runs` steps of the same batch have come to, each. The norm is the model's own account of it.
+TrainingResult ResultOf(Gpt& model, double loss, int runs) {
+  FullTensors gradients;
   for (const Parameter* parameter : model.AllParameters()) {
     if (!parameter->grad().defined()) continue;
-    outcome->gradients[parameter->path()] = parameter->grad().FullTensor().ToVector<double>();
+    std::vector<double>& gradient = gradients[parameter->path()];
+    gradient = parameter->grad().FullTensor().ToVector<double>();
+    for (double& element : gradient) element /= runs;
   }
-  outcome->norm_squared = ComputeGlobalNorm(model.AllParameters(), 1.0).norm_squared.Item();
+  TrainingResult result = OneStep(loss, std::move(gradients));
+  const DTensor norm_squared = ComputeGlobalNorm(model.AllParameters(), 1.0).norm_squared;
+  result.grad_norms = {std::sqrt(norm_squared.Item()) / runs};
+  return result;
 }
 
 int64_t Sum(const std::vector<int64_t>& rows) {
@@ -88,22 +88,13 @@ int64_t Sum(const std::vector<int64_t>& rows) {
   return sum;
 }
 
-// By the mean of the runs.
-void TakeMeans(Gpt& model, int runs, Outcome* outcome) {
-  TakeGradients(model, outcome);
-  outcome->norm_squared /= runs * runs;
-  for (auto& [path, gradient] : outcome->gradients) {
-    for (double& element : gradient) element /= runs;
-  }
-}
-
 void Hang(const PipelineCase& test, World& world, Parameter& table) {
   if (test.hook == nullptr || !table.is_here()) return;
   table.AddGradientReady([&](Parameter& of) { test.hook(world, of); });
 }
 
-Outcome OneDevice(const PipelineCase& test) {
-  Outcome outcome;
+TrainingResult OneDevice(const PipelineCase& test) {
+  TrainingResult result;
   RunRanks(1, [&](World& world) {
     Gpt model(Config(test.tied_head));
     const auto context = Bind(world, DeviceMesh());
@@ -112,20 +103,21 @@ Outcome OneDevice(const PipelineCase& test) {
     context->state().set_step(3);
     const std::vector<Microbatch> whole = Parts(context, Layout(2, 0), {Sum(test.rows)});
     const int runs = test.hook != nullptr ? test.runs : 1;
+    double loss = 0;
     for (int i = 0; i < runs; ++i) {
-      const DTensor loss = model.Loss(whole[0].inputs[0], whole[0].targets).Mean();
-      Backward(loss);
-      outcome.loss = loss.Item();
+      const DTensor of_run = model.Loss(whole[0].inputs[0], whole[0].targets).Mean();
+      Backward(of_run);
+      loss = of_run.Item();
     }
-    TakeMeans(model, runs, &outcome);
+    result = ResultOf(model, loss, runs);
   });
-  return outcome;
+  return result;
 }
 
 // One that nothing is hung on is computed once.
-Outcome KnownOneDevice(const PipelineCase& test) {
+TrainingResult KnownOneDevice(const PipelineCase& test) {
   static std::mutex mutex;
-  static std::map<std::pair<bool, std::vector<int64_t>>, Outcome> known;
+  static std::map<std::pair<bool, std::vector<int64_t>>, TrainingResult> known;
   if (test.hook != nullptr) return OneDevice(test);
   const std::lock_guard<std::mutex> lock(mutex);
   const auto [found, is_new] = known.try_emplace({test.tied_head, test.rows});
@@ -166,9 +158,9 @@ Plan PlanOf(const PipelineCase& test, const PipelineSchedule& schedule, const De
 }
 
 // Of all ranks: each stage's gradients come from its own.
-Outcome Pipelined(const PipelineCase& test, const PipelineMistake& mistake,
-                  std::vector<std::string>* differences) {
-  Outcome outcome;
+TrainingResult Pipelined(const PipelineCase& test, const PipelineMistake& mistake,
+                         std::vector<std::string>* differences) {
+  TrainingResult result;
   std::mutex mutex;
   const DeviceMesh mesh = DeviceMesh::Parse(test.mesh);
   RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
@@ -193,24 +185,18 @@ Outcome Pipelined(const PipelineCase& test, const PipelineMistake& mistake,
       model.set_stages(std::move(stages));
     }
     PipelineExecutor pipeline(model, schedule, {.lowering = {.whole_stages = test.whole_stages}});
-    Outcome mine;
-    for (int i = 0; i < test.runs; ++i) mine.loss = pipeline.Run(parts, total).Item();
-    TakeMeans(model, test.runs, &mine);
+    double loss = 0;
+    for (int i = 0; i < test.runs; ++i) loss = pipeline.Run(parts, total).Item();
+    const TrainingResult mine = ResultOf(model, loss, test.runs);
     const std::lock_guard<std::mutex> lock(mutex);
-    outcome.loss = mine.loss;
-    outcome.norm_squared = mine.norm_squared;
-    for (auto& [path, gradient] : mine.gradients) {
-      const auto [found, is_new] = outcome.gradients.try_emplace(path, gradient);
+    result.losses = mine.losses;
+    result.grad_norms = mine.grad_norms;
+    for (const auto& [path, gradient] : mine.gradients.at(1)) {
+      const auto [found, is_new] = result.gradients[1].try_emplace(path, gradient);
       if (found->second != gradient) differences->push_back(absl::StrCat(path, ": ranks disagree"));
     }
   });
-  return outcome;
-}
-
-double MaxDifference(const std::vector<double>& a, const std::vector<double>& b) {
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
-  return most;
+  return result;
 }
 
 }  // namespace
@@ -222,21 +208,11 @@ std::string PipelineCase::ToString() const {
 }
 
 std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test, const PipelineMistake& mistake) {
-  const Outcome expected = KnownOneDevice(test);
+  const TrainingResult expected = KnownOneDevice(test);
   std::vector<std::string> differences;
-  const Outcome outcome = Pipelined(test, mistake, &differences);
-  const auto differ = [&](const std::string& what, double difference, double allowed) {
-    if (!(difference <= allowed)) differences.push_back(absl::StrCat(what, " differs by ", difference));
-  };
-  differ("loss", std::abs(outcome.loss - expected.loss), 1e-12);
-  differ("norm", std::abs(outcome.norm_squared / expected.norm_squared - 1), 1e-11);
-  for (const auto& [path, gradient] : expected.gradients) {
-    const auto found = outcome.gradients.find(path);
-    if (found == outcome.gradients.end() || found->second.size() != gradient.size()) {
-      differences.push_back(absl::StrCat(path, " has no such gradient"));
-    } else {
-      differ(path, MaxDifference(found->second, gradient), 1e-12);
-    }
+  const TrainingResult result = Pipelined(test, mistake, &differences);
+  for (std::string& each : Differences(expected, result, kF64Tolerance)) {
+    differences.push_back(std::move(each));
   }
   return differences;
 }

@@ -41,8 +41,8 @@ struct PipelineMistake {
   std::function<std::shared_ptr<StageData>(const std::shared_ptr<StageData>& data)> in_data = nullptr;
 };
 
-// One line for whatever differs from one device: the loss by more than 1e-12, the norm of all gradients by 1e-11 of it, an
-// element of a gradient by 1e-12; and for ranks that have different gradients of the same parameter.
+// One line for whatever differs from one device by more than kF64Tolerance (tests/parallel/training_run.h): the loss, the norm
+// of all gradients, a parameter's gradient; and for ranks that have different gradients of the same parameter.
 std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test,
                                                   const PipelineMistake& mistake = {});
 
