@@ -1,0 +1,111 @@
+#include "tests/parallel/pipeline/delayed_weights.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "dtensor/autograd/backward.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/parallel/pipeline/products.h"
+
+namespace weft {
+namespace {
+
+using Numbers = std::vector<double>;
+
+// A layer on the device that keeps all of its versions.
+struct Layer {
+  Parameter* weight = nullptr;
+  std::vector<Numbers> versions = {};  // by updates
+  Numbers gradient = Numbers(kDim * kDim);
+  Numbers momentum = Numbers(kDim * kDim);
+
+  void Read(int version) {
+    const size_t nearest = std::clamp<size_t>(version, 0, versions.size() - 1);
+    const Tensor weights = Tensor::FromValues<double>({kDim, kDim}, versions[nearest]);
+    weight->Load(DTensor::Distribute(weight->at_rest().context(), weights, Layout(2, 0)));
+    weight->ClearGrad();
+  }
+  void AddGradient() {
+    const Numbers term = weight->grad().ToLocal().ToVector<double>();
+    for (size_t i = 0; i < term.size(); ++i) gradient[i] += term[i];
+  }
+  void Update() {
+    Numbers next = versions.back();
+    for (size_t i = 0; i < next.size(); ++i) {
+      momentum[i] = kDelayedMomentum * momentum[i] + gradient[i];
+      next[i] -= kDelayedRate * momentum[i];
+    }
+    versions.push_back(std::move(next));
+    std::fill(gradient.begin(), gradient.end(), 0);
+  }
+};
+
+}  // namespace
+
+std::vector<Microbatch> DelayedJob::Parts(const IntrusivePtr<MeshContext>& context, int count) const {
+  std::vector<int64_t> rows(count, kRows);
+  for (int i = 0; has_uneven_rows && i < count; ++i) rows[i] = 1 + (2 * i) % 5;
+  return ProductParts(context, rows);
+}
+
+std::map<std::pair<int, int>, int> VersionsRead(const PipelineSchedule& schedule) {
+  std::map<std::pair<int, int>, int> read;
+  for (const std::vector<ScheduleItem>& list : schedule.ranks) {
+    std::map<int, int> updates;  // by stage
+    for (const ScheduleItem& item : list) {
+      for (const PipelineAction& action : item.actions) {
+        if (action.kind == ActionKind::kOpt) ++updates[action.stage];
+        if (action.kind != ActionKind::kForward) continue;
+        const int group = action.microbatch / schedule.microbatches_per_update;
+        read[{action.stage, action.microbatch}] =
+            schedule.versions == WeightVersions::kNewest ? updates[action.stage] : std::max(0, group - 1);
+      }
+    }
+  }
+  return read;
+}
+
+TrainingResult WithDelayedWeights(const PipelineSchedule& schedule, const DelayedJob& job) {
+  std::map<std::pair<int, int>, int> read = VersionsRead(schedule);
+  TrainingResult result;
+  RunRanks(1, [&](World& world) {
+    Products model(schedule.num_stages(), /*halves=*/{}, job.dropout);
+    const auto context = Bind(world, DeviceMesh());
+    Materialize(model, context, {.dtype = DType::kF64});
+    std::vector<Layer> layers;
+    FullTensors before, after;
+    for (Parameter* weight : model.AllParameters()) {
+      before[weight->path()] = weight->at_rest().ToLocal().ToVector<double>();
+      layers.push_back({.weight = weight, .versions = {before[weight->path()]}});
+    }
+    double loss = 0;
+    const std::vector<Microbatch> parts = job.Parts(context, schedule.num_microbatches);
+    for (int m = 0; m < schedule.num_microbatches; ++m) {
+      for (size_t i = 0; i < layers.size(); ++i) layers[i].Read(read[{static_cast<int>(i), m}]);
+      const BatchOffsetGuard offset(context->state(), parts[m].batch_offset);
+      const DTensor of_part = model.LossOf({model(parts[m].inputs[0])}, parts[m].targets).sum;
+      Backward(of_part);
+      loss += of_part.Item();
+      for (Layer& layer : layers) layer.AddGradient();
+      if ((m + 1) % schedule.microbatches_per_update != 0 && m + 1 < schedule.num_microbatches) continue;
+      for (Layer& layer : layers) layer.Update();
+    }
+    for (const Layer& layer : layers) after[layer.weight->path()] = layer.versions.back();
+    result = DelayedResult(loss, before, after);
+  });
+  return result;
+}
+
+TrainingResult DelayedResult(double loss, const FullTensors& before, const FullTensors& after) {
+  FullTensors changes;
+  for (const auto& [path, values] : after) {
+    Numbers& change = changes[path];
+    for (size_t i = 0; i < values.size(); ++i) change.push_back(values[i] - before.at(path)[i]);
+  }
+  TrainingResult result = OneStep(loss, std::move(changes));
+  result.initial = before;
+  return result;
+}
+
+}  // namespace weft
