@@ -1,5 +1,5 @@
-// Lists with a mistake that no equality of gradients shows, or that the executor has to see itself: reductions per microbatch,
-// weight gradients ahead of what they are made of.
+// Lists with a mistake, run as they are: reductions per microbatch, which no equality of gradients shows; weight gradients ahead
+// of what they are made of, which the executor sees itself; activations of two microbatches swapped, which gradients show.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,10 +18,12 @@
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/generator.h"
 #include "parallel/pipeline/lowering.h"
+#include "parallel/pipeline/schedule_csv.h"
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
 #include "tests/parallel/pipeline/products.h"
+#include "tests/parallel/training_run.h"
 
 namespace weft {
 namespace {
@@ -126,6 +130,63 @@ TEST(ExecutorMutantsTest, AWeightGradientAheadOfItsInputGradientIsNamed) {
         RunUnchecked(before_its_own),
         testing::HasSubstr(absl::StrCat("pipeline: ", rank, "W2 is not where the list has what it needs")));
   }
+}
+
+TrainingResult OneDevice(int num_microbatches) {
+  TrainingResult result;
+  RunRanks(1, [&](World& world) {
+    Products model(4);
+    const auto context = Bind(world, DeviceMesh());
+    Materialize(model, context, {.dtype = DType::kF64});
+    double loss = 0;
+    for (const Microbatch& part : ProductParts(context, num_microbatches)) {
+      const DTensor of_part = model.LossOf({model(part.inputs[0])}, part.targets).sum;
+      Backward(of_part);
+      loss += of_part.Item();
+    }
+    FullTensors gradients;
+    for (const Parameter* parameter : model.AllParameters()) {
+      gradients[parameter->path()] = parameter->grad().ToLocal().ToVector<double>();
+    }
+    result = OneStep(loss, gradients);
+  });
+  return result;
+}
+
+TrainingResult InStages(const PipelineSchedule& schedule) {
+  double loss = 0;
+  FullTensors gradients;
+  std::mutex mutex;
+  RunRanks(2, [&](World& world) {
+    Products model(4);
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, schedule, {.rendezvous = true});
+    const double of_run =
+        pipeline.Run(ProductParts(model.context(), schedule.num_microbatches), One(model.context())).Item();
+    const std::lock_guard<std::mutex> lock(mutex);
+    loss = of_run;
+    for (const Parameter* parameter : model.AllParameters()) {
+      gradients[parameter->path()] = parameter->grad().ToLocal().ToVector<double>();
+    }
+  });
+  return OneStep(loss, gradients);
+}
+
+// The second stage has what was made of microbatch 1 where it computes microbatch 0, and the other way round: messages go by
+// their order, and a list says what they are of.
+TEST(ExecutorMutantsTest, SwappedActivationsAreSeen) {
+  const PipelineSchedule schedule = ScheduleFromCsv(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+      "by hand");
+  PipelineSchedule swapped = schedule;
+  std::swap(swapped.ranks[1][0], swapped.ranks[1][1]);
+  const TrainingResult expected = OneDevice(/*num_microbatches=*/2);
+  EXPECT_EQ(Differences(expected, InStages(schedule), kF64Tolerance), std::vector<std::string>());
+  // The loss, the norm and every gradient, far beyond rounding.
+  constexpr Tolerance kSeen = {.gradient = 1e-6, .gradient_floor = 0, .loss = 1e-6, .grad_norm = 1e-6};
+  const std::vector<std::string> seen = Differences(expected, InStages(swapped), kSeen);
+  EXPECT_EQ(seen.size(), 2 + expected.gradients.at(1).size()) << absl::StrJoin(seen, "\n");
 }
 
 }  // namespace

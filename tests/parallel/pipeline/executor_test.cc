@@ -129,8 +129,8 @@ TEST(ExecutorMutants, EachIsSeen) {
   const auto on_last_stage = [](World& world) { return world.rank() >= 2; };
 
   EXPECT_TRUE(seen({.in_parts = [&](World& world, std::vector<Microbatch>& parts) {
-    if (on_last_stage(world)) std::swap(parts[0], parts[1]);
-  }})) << "activations of two microbatches swapped";
+    if (on_last_stage(world)) std::swap(parts[0].targets, parts[1].targets);
+  }})) << "targets of two microbatches swapped";
   EXPECT_TRUE(seen({.in_parts = [](World&, std::vector<Microbatch>& parts) {
     for (Microbatch& part : parts) part.batch_offset = 0;
   }})) << "every microbatch at the begin of the batch";
