@@ -1,6 +1,7 @@
 // Models that are cut into stages, run by schedules: the loss, the norm and every gradient are those of one device, for
 // every schedule beside every other parallelism, with dropout.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,47 +25,37 @@ void ExpectOneDevice(const PipelineCase& test) {
   EXPECT_EQ(absl::StrJoin(DifferencesFromOneDevice(test), "\n"), "") << test.ToString();
 }
 
-// Rows per microbatch that the ranks divide, and that they do not: some have none.
-TEST_P(ExecutorTest, OnTwoRanksAndWhatStandsBesideThem) {
+// Every parallelism beside the stages of mesh "pp=...", with an embedding of its own and a tied one, and rows per microbatch that
+// the ranks divide, and that they do not: some have none.
+void ExpectOneDeviceBesideEach(const std::string& schedule, const std::string& stages,
+                               const std::vector<int64_t>& even, const std::vector<int64_t>& uneven) {
   struct Beside {
-    const char* mesh;
+    const char* axes;
     bool fully_sharded = false;
     bool sequence_parallel = false;
   };
-  for (const Beside& beside : {Beside{"pp=2"}, Beside{"pp=2, dp=2"}, Beside{"pp=2, dp=2", true},
-                               Beside{"pp=2, tp=2"}, Beside{"pp=2, tp=2", false, true},
-                               Beside{"pp=2, dp=2, tp=2"}, Beside{"pp=2, dp=2, tp=2", true, true}}) {
-    for (const std::vector<int64_t>& rows : {std::vector<int64_t>{2, 2, 2, 2}, {3, 1, 2, 3}}) {
+  for (const Beside& beside :
+       {Beside{""}, Beside{", dp=2"}, Beside{", dp=2", true}, Beside{", tp=2"}, Beside{", tp=2", false, true},
+        Beside{", dp=2, tp=2"}, Beside{", dp=2, tp=2", true, true}}) {
+    for (const std::vector<int64_t>& rows : {even, uneven}) {
       for (const bool tied_head : {false, true}) {
         for (const int whole_stages : {0, 1, 3}) {
-          const bool is_pair_too_many = whole_stages == 1 && std::string(GetParam()) == "dualpipev";
+          const bool is_pair_too_many = whole_stages == 1 && schedule == "dualpipev";
           if (is_pair_too_many || (whole_stages != 3 && !beside.fully_sharded)) continue;
-          ExpectOneDevice({GetParam(), beside.mesh, beside.fully_sharded, beside.sequence_parallel, tied_head,
-                           /*declares_tie=*/false, rows, whole_stages});
+          ExpectOneDevice({schedule, stages + beside.axes, beside.fully_sharded, beside.sequence_parallel,
+                           tied_head, /*declares_tie=*/false, rows, whole_stages});
         }
       }
     }
   }
 }
 
-TEST_P(ExecutorTest, OnFourRanks) {
-  for (const bool tied_head : {false, true}) {
-    ExpectOneDevice(
-        {.schedule = GetParam(), .mesh = "pp=4", .tied_head = tied_head, .rows = {1, 2, 1, 1, 3, 1, 1, 2}});
-  }
-  ExpectOneDevice({.schedule = GetParam(),
-                   .mesh = "pp=4, dp=2",
-                   .fully_sharded = true,
-                   .tied_head = true,
-                   .rows = std::vector<int64_t>(8, 2)});
+TEST_P(ExecutorTest, OnTwoRanksAndWhatStandsBesideThem) {
+  ExpectOneDeviceBesideEach(GetParam(), "pp=2", {2, 2, 2, 2}, {3, 1, 2, 3});
 }
 
-// Four stages beside every other parallelism, with rows that the ranks do not divide.
 TEST_P(ExecutorTest, OnFourRanksAndWhatStandsBesideThem) {
-  const std::vector<int64_t> rows = {1, 2, 1, 1, 3, 1, 1, 2};
-  ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=4, dp=2", .tied_head = true, .rows = rows});
-  ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=4, tp=2", .tied_head = true, .rows = rows});
-  ExpectOneDevice({.schedule = GetParam(), .mesh = "pp=4, tp=2", .sequence_parallel = true, .rows = rows});
+  ExpectOneDeviceBesideEach(GetParam(), "pp=4", std::vector<int64_t>(8, 2), {1, 2, 1, 1, 3, 1, 1, 2});
 }
 
 TEST_P(ExecutorTest, WithATieThatIsDeclared) {
