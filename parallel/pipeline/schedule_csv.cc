@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -54,6 +55,33 @@ std::vector<int> PlacementOf(const PipelineSchedule& schedule, int num_stages) {
   return stage_rank;
 }
 
+// PyTorch 2.15 numbers the forwards of 1F1B's last stage from 1 to m, its gradients from 0 to m - 1: the order function, which
+// only draws, begins to count behind the warm-up that this stage has not. What PyTorch runs is right. No schedule is so: F of
+// microbatch 0 is not there, and nothing else of microbatch m. Numbers those forwards from 0.
+void MendLastStageOf1F1B(PipelineSchedule& schedule, int num_stages) {
+  const int count = schedule.num_microbatches - 1;
+  std::vector<PipelineAction*> forwards;
+  int num_gradients = 0;
+  for (std::vector<ScheduleItem>& items : schedule.ranks) {
+    for (ScheduleItem& item : items) {
+      for (PipelineAction& action : item.actions) {
+        const bool is_of_last = action.stage == num_stages - 1;
+        if (is_of_last && action.kind == ActionKind::kForward) {
+          if (action.microbatch != std::ssize(forwards) + 1) return;
+          forwards.push_back(&action);
+        } else if (action.microbatch >= count) {
+          return;
+        } else if (is_of_last && action.kind == ActionKind::kBackward) {
+          if (action.microbatch != num_gradients++) return;
+        }
+      }
+    }
+  }
+  if (count < 1 || std::ssize(forwards) != count || num_gradients != count) return;
+  for (PipelineAction* action : forwards) --action->microbatch;
+  schedule.num_microbatches = count;
+}
+
 }  // namespace
 
 PipelineSchedule ScheduleFromCsv(absl::string_view text, absl::string_view file) {
@@ -80,6 +108,7 @@ PipelineSchedule ScheduleFromCsv(absl::string_view text, absl::string_view file)
       }
     }
   }
+  MendLastStageOf1F1B(schedule, num_stages);
   WEFT_REQUIRE(int64_t{num_stages} * schedule.num_microbatches <= num_actions, file, ": ", num_actions,
                " actions cannot be ", schedule.num_microbatches, " microbatches of ", num_stages, " stages");
   WEFT_REQUIRE(num_stages > 0, file, ": expected actions, got blank cells alone");

@@ -19,6 +19,9 @@ namespace weft {
 // its schedule reads WeightVersions::kNewest and has as many microbatches per update as divide evenly; with
 // one or none, kOne.
 //
+// The 1F1B of PyTorch 2.15 has a last stage whose F are numbered from 1 to m, its B from 0 to m - 1: those F are read as 0 to
+// m - 1, which is what PyTorch runs.
+//
 // Errors: InvalidArgument "FILE:LINE: cell N: ..." for a cell that is no action, numbers of stages or
 //         microbatches that no schedule has (more than 100,000, or more than the actions can be), and for a
 //         stage that no rank computes; nothing else is judged here (`checker.h`).

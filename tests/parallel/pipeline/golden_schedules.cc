@@ -55,11 +55,4 @@ PipelineSchedule Without(PipelineSchedule schedule, const std::vector<ActionKind
   return schedule;
 }
 
-void MendLastRankOf1F1B(PipelineSchedule& schedule) {
-  for (ScheduleItem& item : schedule.ranks.back()) {
-    if (item.actions[0].kind == ActionKind::kForward) --item.actions[0].microbatch;
-  }
-  --schedule.num_microbatches;
-}
-
 }  // namespace weft

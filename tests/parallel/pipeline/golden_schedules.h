@@ -25,10 +25,6 @@ std::vector<GoldenSchedule> GoldenSchedules();
 // The file of computing alone (""), the lowered one ("-comms"), or the lowered one with waits ("-waits").
 PipelineSchedule ReadGolden(const GoldenSchedule& golden, const std::string& form = "");
 
-// PyTorch 2.15 numbers the forwards of 1F1B's last rank from 1: its order function, which only draws, begins
-// to count behind the warm-up that this rank has not. What it runs is right.
-void MendLastRankOf1F1B(PipelineSchedule& schedule);
-
 // The schedule without the items of a kind in `kinds`.
 PipelineSchedule Without(PipelineSchedule schedule, const std::vector<ActionKind>& kinds);
 

@@ -38,6 +38,24 @@ TEST(ScheduleCsvTest, UpdatesWithinTheStepMeanSeveralVersions) {
   EXPECT_EQ(ScheduleFromCsv("0F0,0B0,0F1,0B1,0OPT\n", "x.csv").versions, WeightVersions::kOne);
 }
 
+// As PyTorch 2.15 numbers the last stage of 1F1B. Anything else is left as it is, and is the checker's.
+TEST(ScheduleCsvTest, TheLastStageOfPyTorchs1F1B) {
+  const auto text = [](const std::string& csv) { return ScheduleToCsv(ScheduleFromCsv(csv, "x.csv")); };
+  EXPECT_EQ(text("0F0,0F1,0B0,0B1\n1F1,1B0,1F2,1B1,1REDUCE_GRAD\n"),
+            "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1,1REDUCE_GRAD\n");
+  EXPECT_EQ(ScheduleFromCsv("0F1,0B0,0F2,0B1\n", "x.csv").num_microbatches, 2);
+  for (const char* other : {
+           "0F0,0F1,0B0,0B1\n1F1,1B0,1F2,1B2\n",  // a gradient of what there is
+           "0F0,0F1,0B0,0B1\n1F2,1B0,1F1,1B1\n",  // another order
+           "0F0,0F1,0B0,0B1\n1F1,1B1,1F2,1B0\n",
+           "0F0,0F2,0B0,0B1\n1F1,1B0,1F2,1B1\n",      // the first stage, too
+           "0F1,0B0,0F2,0B1\n1F0,1B0,1F1,1B1\n",      // the first stage alone
+           "0F0,0F1,0B0,0B1\n1F1,1B0,1F2,1B1,1F3\n",  // one too many
+       }) {
+    EXPECT_EQ(text(other), other);
+  }
+}
+
 TEST(ScheduleCsvTest, ErrorsNameFileLineAndCell) {
   EXPECT_EQ(
       MessageFor("0F0,0B0\n1F0,,1X0\n"),
