@@ -1,4 +1,4 @@
-// Damaged schedules: what the checker says of them is what a game of tokens does, in either direction.
+// Damaged schedules: what the checker says of them is what a game of tokens does in all of its states, in either direction.
 
 #include "tests/parallel/pipeline/damage.h"
 
@@ -17,7 +17,8 @@
 namespace weft {
 namespace {
 
-constexpr int kDamaged = 10'000;  // per schedule
+constexpr int kDamaged = 10'000;        // per schedule
+constexpr int kMostStates = 1'000'000;  // of one damaged schedule: far more than any here has
 
 // The schedule at several sizes, computing alone and lowered.
 std::vector<PipelineSchedule> Bases(const std::string& name) {
@@ -46,8 +47,8 @@ TEST_P(DamageTest, NoVerdictDiffers) {
     Damage damage(bases[i % bases.size()], random);
     for (uint64_t count = 1 + random() % 2; count > 0; --count) damage.Once();
     const ScheduleCertificate certificate = CheckSchedule(damage.schedule());
-    // All states of one in fifty; otherwise those of some orders of moving.
-    const GameVerdict verdict = PlayTokenGame(damage.schedule(), i % 50 == 0 ? 20'000 : 30);
+    const GameVerdict verdict = PlayTokenGame(damage.schedule(), kMostStates);
+    ASSERT_FALSE(verdict.has_more) << damage.schedule().ToString();
     ASSERT_EQ(verdict, (GameVerdict{.ends = certificate.ok, .stuck = !certificate.ok}))
         << certificate.error << "\n"
         << damage.schedule().ToString();
@@ -72,9 +73,23 @@ INSTANTIATE_TEST_SUITE_P(All, DamageTest, testing::ValuesIn([] {
 TEST(TokenGameTest, WhatIsNotDamagedEnds) {
   for (const ScheduleGenerator& generator : AllSchedules()) {
     for (const PipelineSchedule& schedule : Bases(generator.name)) {
-      EXPECT_EQ(PlayTokenGame(schedule, 20'000), (GameVerdict{.ends = true})) << schedule.ToString();
+      EXPECT_EQ(PlayTokenGame(schedule, kMostStates), (GameVerdict{.ends = true})) << schedule.ToString();
     }
   }
+}
+
+// Three ranks, each as far as it likes: 3^3 states. As many as there are actions are always allowed.
+TEST(TokenGameTest, SaysWhereThereAreMoreStates) {
+  PipelineSchedule schedule = {.num_microbatches = 2, .stage_rank = {0, 1, 2}};
+  schedule.ranks.resize(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const ActionKind kind : {ActionKind::kUnshard, ActionKind::kReshard}) {
+      schedule.ranks[rank].push_back(PipelineAction{kind, rank});
+    }
+  }
+  EXPECT_TRUE(PlayTokenGame(schedule, 0).has_more);
+  EXPECT_TRUE(PlayTokenGame(schedule, 20).has_more);
+  EXPECT_FALSE(PlayTokenGame(schedule, 21).has_more);
 }
 
 }  // namespace

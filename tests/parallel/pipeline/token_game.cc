@@ -7,6 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+
 namespace weft {
 namespace {
 
@@ -212,7 +214,12 @@ class Game {
   }
 
   void Visit(std::vector<uint16_t>& positions) {
-    if (static_cast<int>(visited_.size()) >= most_states_ || !visited_.insert(positions).second) return;
+    if (visited_.contains(positions)) return;
+    if (static_cast<int>(visited_.size()) >= most_states_) {
+      verdict_.has_more = true;
+      return;
+    }
+    visited_.insert(positions);
     bool done = true;
     bool moved = false;
     for (int rank = 0; rank < s_.num_ranks(); ++rank) {
@@ -253,7 +260,7 @@ class Game {
   bool shards_ = false;
   int group_ = 1;
   std::map<Place, int> tokens_;
-  std::set<std::vector<uint16_t>> visited_;
+  absl::flat_hash_set<std::vector<uint16_t>> visited_;
   GameVerdict verdict_;
 };
 

@@ -8,9 +8,12 @@
 namespace weft {
 
 struct GameVerdict {
-  bool ends =
-      false;  // a state was reached in which all lists are done and no token is left that should not be
-  bool stuck = false;  // a state was reached in which nobody can move, and which is none of those
+  // A state was reached in which all lists are done and no token is left that should not be.
+  bool ends = false;
+  // A state was reached in which nobody can move, and which is none of those.
+  bool stuck = false;
+  // There are states that were not visited: more than were allowed.
+  bool has_more = false;
 
   bool operator==(const GameVerdict&) const = default;
 };
