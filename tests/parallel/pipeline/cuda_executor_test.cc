@@ -1,12 +1,14 @@
 // Stages on emulated GPUs over a fake NCCL: messages run in streams of their own, and the gradients are those of CPUs.
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
@@ -14,7 +16,10 @@
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
+#include "tests/parallel/pipeline/delayed_weights.h"
+#include "tests/parallel/pipeline/pipeline_cases.h"
 #include "tests/parallel/pipeline/products.h"
+#include "tests/parallel/training_run.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
 namespace weft {
@@ -48,6 +53,12 @@ void Step(World& world, const std::string& schedule, const std::string& mesh, bo
   outcome.insert(gradients.begin(), gradients.end());
 }
 
+// Memory is filled when it is freed, so that what is read too late shows.
+void OnEmulatedGpus(int num_ranks, const std::function<void(World&)>& body) {
+  RunNcclRanks(num_ranks, body, std::make_shared<FakeNccl>(), std::chrono::minutes(2),
+               {.tell = [](const std::string&) {}}, {.fill_freed = true});
+}
+
 TEST(CudaExecutorTest, GradientsAreThoseOfCpus) {
   struct Case {
     const char* schedule;
@@ -61,10 +72,9 @@ TEST(CudaExecutorTest, GradientsAreThoseOfCpus) {
     Outcome expected, outcome;
     RunRanks(num_ranks,
              [&](World& world) { Step(world, of.schedule, of.mesh, of.fully_sharded, mutex, expected); });
-    RunNcclRanks(num_ranks,
-                 [&](World& world) { Step(world, of.schedule, of.mesh, of.fully_sharded, mutex, outcome); },
-                 std::make_shared<FakeNccl>(), std::chrono::minutes(2), {.tell = [](const std::string&) {}},
-                 {.fill_freed = true});
+    OnEmulatedGpus(num_ranks, [&](World& world) {
+      Step(world, of.schedule, of.mesh, of.fully_sharded, mutex, outcome);
+    });
     ASSERT_EQ(outcome.size(), 5u) << of.schedule;
     ASSERT_EQ(expected.size(), outcome.size());
     for (const auto& [path, values] : expected) {
@@ -72,6 +82,34 @@ TEST(CudaExecutorTest, GradientsAreThoseOfCpus) {
       for (size_t i = 0; i < values.size(); ++i) {
         ASSERT_NEAR(outcome.at(path)[i], values[i], 1e-11) << of.schedule << " " << of.mesh << " " << path;
       }
+    }
+  }
+}
+
+// A GPT with dropout, microbatches of unlike sizes and a tied head: chunks in a loop and in a V, pairs, and tensor parallelism
+// and FSDP beside them.
+TEST(CudaExecutorTest, AGptIsThatOfOneCpu) {
+  for (const PipelineCase& of :
+       {PipelineCase{.schedule = "interleaved", .mesh = "pp=2", .tied_head = true},
+        PipelineCase{.schedule = "dualpipev", .mesh = "pp=2"},
+        PipelineCase{.schedule = "1f1b", .mesh = "pp=2, tp=2", .tied_head = true},
+        PipelineCase{.schedule = "zbv", .mesh = "pp=2, dp=2", .fully_sharded = true, .tied_head = true}}) {
+    PipelineCase test = of;
+    test.rows = {3, 1, 2, 3};
+    test.layers = 4;
+    EXPECT_EQ(absl::StrJoin(DifferencesFromOneDevice(test, {}, OnEmulatedGpus), "\n"), "") << test.ToString();
+  }
+}
+
+// Updates within the step: one that goes on in a copy, in a stream, while microbatches in flight read what it changes.
+TEST(CudaExecutorTest, UpdatesWithinTheStepAreThoseOfOneCpu) {
+  for (const char* name : {"pipedream", "pipedream_2bw"}) {
+    const PipelineSchedule schedule = GenerateSchedule(name, {.ranks = 2, .microbatches = 6});
+    const DelayedJob job = {.dropout = 0.1, .has_uneven_rows = true};
+    const TrainingResult expected = WithDelayedWeights(schedule, job);
+    for (const char* beside : {"", ", dp=2"}) {
+      const TrainingResult result = InStages(schedule, beside, job, FullyShard("dp"), OnEmulatedGpus);
+      EXPECT_EQ(absl::StrJoin(Differences(expected, result, kF64Tolerance), "\n"), "") << name << beside;
     }
   }
 }

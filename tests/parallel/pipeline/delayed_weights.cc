@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
+#include <memory>
+#include <mutex>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
+#include "dtensor/optim/sgd.h"
+#include "gtest/gtest.h"
+#include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/parallel/pipeline/products.h"
 
@@ -95,6 +100,55 @@ TrainingResult WithDelayedWeights(const PipelineSchedule& schedule, const Delaye
     result = DelayedResult(loss, before, after);
   });
   return result;
+}
+
+TrainingResult InStages(const PipelineSchedule& schedule, const std::string& beside, const DelayedJob& job,
+                        const Style& data, const RankLauncher& launch) {
+  double loss = 0;
+  FullTensors before, after;
+  std::mutex mutex;
+  const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("pp=", schedule.num_ranks(), beside));
+  launch(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+    Products model(schedule.num_stages(), /*halves=*/{}, job.dropout);
+    std::vector<PlanEntry> entries = {{"layers.*", Pipeline("pp")}};
+    if (mesh.FindAxis("tp") >= 0) entries.push_back({"layers.*", ColumnParallel("tp")});
+    if (mesh.FindAxis("dp") >= 0) entries.push_back({"layers.*", data});
+    Parallelize(model, world, mesh, Plan(entries), {.dtype = DType::kF64});
+    std::map<int, std::unique_ptr<Sgd>> optimizers;
+    const auto update = [&](int stage) {
+      optimizers.at(stage)->Step(kDelayedRate);
+      optimizers.at(stage)->ZeroGrad();
+    };
+    PipelineExecutor pipeline(model, schedule, {.update = update});
+    for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+      const std::vector<Parameter*> parameters = pipeline.ParametersOf(stage);
+      if (parameters.empty()) continue;
+      optimizers[stage] = std::make_unique<Sgd>(parameters, SgdOptions{.momentum = kDelayedMomentum});
+    }
+    const auto weights = [&] {
+      FullTensors weights;
+      for (const Parameter* parameter : model.AllParameters()) {
+        weights[parameter->path()] = parameter->at_rest().FullTensor().ToVector<double>();
+      }
+      return weights;
+    };
+    const FullTensors first = weights();
+    const DTensor total = Full(model.context(), DType::kF64, Shape(), 1);
+    const std::vector<Microbatch> parts = job.Parts(model.context(), schedule.num_microbatches);
+    const double of_run = pipeline.Run(parts, total).Item();
+    int64_t expected_bytes = 0;
+    for (const Parameter* parameter : model.AllParameters()) {
+      expected_bytes += parameter->at_rest().ToLocal().num_bytes();
+    }
+    EXPECT_EQ(world.allocator()->by_kind()[MemoryKind::kParam].live, expected_bytes)
+        << "a version that nobody reads is still here";
+    const FullTensors last = weights();
+    const std::lock_guard<std::mutex> lock(mutex);
+    loss = of_run;
+    before.insert(first.begin(), first.end());
+    after.insert(last.begin(), last.end());
+  });
+  return DelayedResult(loss, before, after);
 }
 
 TrainingResult DelayedResult(double loss, const FullTensors& before, const FullTensors& after) {

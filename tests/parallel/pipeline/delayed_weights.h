@@ -4,11 +4,14 @@
 #define WEFT_TESTS_PARALLEL_PIPELINE_DELAYED_WEIGHTS_H_
 
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/schedule.h"
+#include "parallel/styles.h"
+#include "tests/parallel/pipeline/rank_launcher.h"
 #include "tests/parallel/training_run.h"
 
 namespace weft {
@@ -33,6 +36,12 @@ std::map<std::pair<int, int>, int> VersionsRead(const PipelineSchedule& schedule
 // The schedule's step on one device, each microbatch with the weights that VersionsRead says: the loss, the values before it
 // and, as gradients, what it changes of them. Also of lists with mistakes: a version that there is not is the nearest one.
 TrainingResult WithDelayedWeights(const PipelineSchedule& schedule, const DelayedJob& job = {});
+
+// The same by the executor, on ranks of "pp=..." with the axes `beside`, ", dp=2" or ", tp=2": `data` is what axis dp does, and
+// axis tp splits the products' columns. Expects that no version is left behind.
+TrainingResult InStages(const PipelineSchedule& schedule, const std::string& beside,
+                        const DelayedJob& job = {}, const Style& data = FullyShard("dp"),
+                        const RankLauncher& launch = OnCpus);
 
 // The same of what has run: `before` and `after` are whole weights by path.
 TrainingResult DelayedResult(double loss, const FullTensors& before, const FullTensors& after);

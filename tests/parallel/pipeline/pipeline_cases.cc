@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,10 +25,10 @@ namespace {
 
 constexpr int64_t kSequence = 8;
 
-GptConfig Config(bool tied_head) {
+GptConfig Config(bool tied_head, int layers) {
   return {.vocabulary = 40,
           .context = kSequence,
-          .layers = 8,
+          .layers = layers,
           .heads = 4,
           .dim = 16,
           .dropout = 0.1,
@@ -96,7 +97,7 @@ void Hang(const PipelineCase& test, World& world, Parameter& table) {
 TrainingResult OneDevice(const PipelineCase& test) {
   TrainingResult result;
   RunRanks(1, [&](World& world) {
-    Gpt model(Config(test.tied_head));
+    Gpt model(Config(test.tied_head, test.layers));
     const auto context = Bind(world, DeviceMesh());
     Materialize(model, context, {.dtype = DType::kF64});
     Hang(test, world, model.wte.weight);
@@ -117,10 +118,10 @@ TrainingResult OneDevice(const PipelineCase& test) {
 // One that nothing is hung on is computed once.
 TrainingResult KnownOneDevice(const PipelineCase& test) {
   static std::mutex mutex;
-  static std::map<std::pair<bool, std::vector<int64_t>>, TrainingResult> known;
+  static std::map<std::tuple<bool, int, std::vector<int64_t>>, TrainingResult> known;
   if (test.hook != nullptr) return OneDevice(test);
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto [found, is_new] = known.try_emplace({test.tied_head, test.rows});
+  const auto [found, is_new] = known.try_emplace({test.tied_head, test.layers, test.rows});
   if (is_new) found->second = OneDevice(test);
   return found->second;
 }
@@ -158,13 +159,13 @@ Plan PlanOf(const PipelineCase& test, const PipelineSchedule& schedule, const De
 }
 
 // Of all ranks: each stage's gradients come from its own.
-TrainingResult Pipelined(const PipelineCase& test, const PipelineMistake& mistake,
+TrainingResult Pipelined(const PipelineCase& test, const PipelineMistake& mistake, const RankLauncher& launch,
                          std::vector<std::string>* differences) {
   TrainingResult result;
   std::mutex mutex;
   const DeviceMesh mesh = DeviceMesh::Parse(test.mesh);
-  RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
-    Gpt model(Config(test.tied_head && !test.declares_tie));
+  launch(static_cast<int>(mesh.num_ranks()), [&](World& world) {
+    Gpt model(Config(test.tied_head && !test.declares_tie, test.layers));
     Parameter& table = test.declares_tie ? dynamic_cast<Linear&>(*model.head).weight : model.wte.weight;
     if (test.declares_tie) table.TieTo(model.wte.weight, /*transposed=*/true);
     const PipelineSchedule schedule = GenerateSchedule(
@@ -204,13 +205,14 @@ TrainingResult Pipelined(const PipelineCase& test, const PipelineMistake& mistak
 std::string PipelineCase::ToString() const {
   return absl::StrCat(schedule, " ", mesh, fully_sharded ? " fsdp" : "", sequence_parallel ? " sp" : "",
                       tied_head ? " tied" : "", declares_tie ? " by declaration" : "", " rows ",
-                      absl::StrJoin(rows, " "), " whole ", whole_stages, " runs ", runs);
+                      absl::StrJoin(rows, " "), " whole ", whole_stages, " layers ", layers, " runs ", runs);
 }
 
-std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test, const PipelineMistake& mistake) {
+std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test, const PipelineMistake& mistake,
+                                                  const RankLauncher& launch) {
   const TrainingResult expected = KnownOneDevice(test);
   std::vector<std::string> differences;
-  const TrainingResult result = Pipelined(test, mistake, &differences);
+  const TrainingResult result = Pipelined(test, mistake, launch, &differences);
   for (std::string& each : Differences(expected, result, kF64Tolerance)) {
     differences.push_back(std::move(each));
   }

@@ -14,6 +14,7 @@
 #include "dtensor/nn/parameter.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/style.h"
+#include "tests/parallel/pipeline/rank_launcher.h"
 
 namespace weft {
 
@@ -27,6 +28,7 @@ struct PipelineCase {
   std::vector<int64_t> rows = {2, 2, 2, 2};  // of each microbatch
   int whole_stages = 3;
   std::optional<Style> recompute = std::nullopt;  // of the blocks
+  int layers = 8;
   int runs = 1;  // of the same step one after another; gradients are compared with as many times those of one
   std::optional<Style> data = std::nullopt;  // of the root, on a mesh with dp, in place of DataParallel("dp")
   // Of the tied table, by the head's name if that declares the tie; on one device, too, which then makes as many runs.
@@ -43,8 +45,10 @@ struct PipelineMistake {
 
 // One line for whatever differs from one device by more than kF64Tolerance (tests/parallel/training_run.h): the loss, the norm
 // of all gradients, a parameter's gradient; and for ranks that have different gradients of the same parameter.
+// `launch`: starts the ranks of the stages; the one device is a CPU.
 std::vector<std::string> DifferencesFromOneDevice(const PipelineCase& test,
-                                                  const PipelineMistake& mistake = {});
+                                                  const PipelineMistake& mistake = {},
+                                                  const RankLauncher& launch = OnCpus);
 
 }  // namespace weft
 

@@ -2,16 +2,12 @@
 // single device that keeps all versions.
 
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/nn/gpt.h"
-#include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
@@ -30,56 +26,6 @@ namespace {
 // Far beyond rounding.
 constexpr Tolerance kSeen = {.gradient = 1e-6, .gradient_floor = 0, .loss = 1e-6, .grad_norm = 1e-6};
 
-// `data`: what axis dp does, of `beside`, ", dp=2"; axis tp splits the products' columns.
-TrainingResult Pipelined(const PipelineSchedule& schedule, const std::string& beside,
-                         const DelayedJob& job = {}, const Style& data = FullyShard("dp")) {
-  double loss = 0;
-  FullTensors before, after;
-  std::mutex mutex;
-  const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("pp=", schedule.num_ranks(), beside));
-  RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
-    Products model(schedule.num_stages(), /*halves=*/{}, job.dropout);
-    std::vector<PlanEntry> entries = {{"layers.*", Pipeline("pp")}};
-    if (mesh.FindAxis("tp") >= 0) entries.push_back({"layers.*", ColumnParallel("tp")});
-    if (mesh.FindAxis("dp") >= 0) entries.push_back({"layers.*", data});
-    Parallelize(model, world, mesh, Plan(entries), {.dtype = DType::kF64});
-    std::map<int, std::unique_ptr<Sgd>> optimizers;
-    const auto update = [&](int stage) {
-      optimizers.at(stage)->Step(kDelayedRate);
-      optimizers.at(stage)->ZeroGrad();
-    };
-    PipelineExecutor pipeline(model, schedule, {.update = update});
-    for (int stage = 0; stage < schedule.num_stages(); ++stage) {
-      const std::vector<Parameter*> parameters = pipeline.ParametersOf(stage);
-      if (parameters.empty()) continue;
-      optimizers[stage] = std::make_unique<Sgd>(parameters, SgdOptions{.momentum = kDelayedMomentum});
-    }
-    const auto weights = [&] {
-      FullTensors weights;
-      for (const Parameter* parameter : model.AllParameters()) {
-        weights[parameter->path()] = parameter->at_rest().FullTensor().ToVector<double>();
-      }
-      return weights;
-    };
-    const FullTensors first = weights();
-    const DTensor total = Full(model.context(), DType::kF64, Shape(), 1);
-    const std::vector<Microbatch> parts = job.Parts(model.context(), schedule.num_microbatches);
-    const double of_run = pipeline.Run(parts, total).Item();
-    int64_t expected_bytes = 0;
-    for (const Parameter* parameter : model.AllParameters()) {
-      expected_bytes += parameter->at_rest().ToLocal().num_bytes();
-    }
-    EXPECT_EQ(world.allocator()->by_kind()[MemoryKind::kParam].live, expected_bytes)
-        << "a version that nobody reads is still here";
-    const FullTensors last = weights();
-    const std::lock_guard<std::mutex> lock(mutex);
-    loss = of_run;
-    before.insert(first.begin(), first.end());
-    after.insert(last.begin(), last.end());
-  });
-  return DelayedResult(loss, before, after);
-}
-
 // Empty, or what differs.
 std::string Difference(const TrainingResult& expected, const TrainingResult& actual,
                        const Tolerance& tolerance = kF64Tolerance) {
@@ -91,8 +37,8 @@ TEST(WeightVersionsTest, EveryMicrobatchReadsItsOwn) {
     for (const int ranks : {2, 4}) {
       const PipelineSchedule schedule = GenerateSchedule(name, {.ranks = ranks, .microbatches = 3 * ranks});
       const TrainingResult expected = WithDelayedWeights(schedule);
-      EXPECT_EQ(Difference(expected, Pipelined(schedule, "")), "") << name << " of " << ranks;
-      EXPECT_EQ(Difference(expected, Pipelined(schedule, ", dp=2")), "") << name << " fsdp of " << ranks;
+      EXPECT_EQ(Difference(expected, InStages(schedule, "")), "") << name << " of " << ranks;
+      EXPECT_EQ(Difference(expected, InStages(schedule, ", dp=2")), "") << name << " fsdp of " << ranks;
     }
   }
 }
@@ -105,7 +51,7 @@ TEST(WeightVersionsTest, WithWhatStandsBesideThem) {
       const DelayedJob job = {.dropout = 0.1, .has_uneven_rows = true};
       const TrainingResult expected = WithDelayedWeights(schedule, job);
       const auto difference = [&](const std::string& beside, const Style& data = FullyShard("dp")) {
-        return Difference(expected, Pipelined(schedule, beside, job, data));
+        return Difference(expected, InStages(schedule, beside, job, data));
       };
       const std::string what = absl::StrCat(name, " of ", ranks);
       EXPECT_EQ(difference(""), "") << what;
@@ -128,7 +74,7 @@ TEST(WeightVersionsTest, AnotherVersionIsSeen) {
         GenerateSchedule("pipedream_2bw", {.ranks = ranks, .microbatches = 3 * ranks});
     PipelineSchedule newest = schedule;
     newest.versions = WeightVersions::kNewest;
-    const TrainingResult result = Pipelined(newest, "");
+    const TrainingResult result = InStages(newest, "");
     EXPECT_NE(Difference(WithDelayedWeights(schedule), result, kSeen), "") << ranks;
     EXPECT_EQ(Difference(WithDelayedWeights(newest), result), "") << ranks << ": that is all that it does";
   }
