@@ -1,5 +1,7 @@
 // Grad, several roots, retained histories, and passes in two halves.
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -154,6 +156,55 @@ TEST(GradTest, APassInTwoHalvesIsThePass) {
     rest.Run();  // nothing more
     EXPECT_THAT(ErrorOf([&] { Backward(loss); }), testing::HasSubstr("was used up"));
   });
+}
+
+// A norm has all gradients of one pass over x and dy. In two halves the first drops those of weight and bias, and the second
+// makes them in a pass of its own.
+TEST(GradTest, NormsReadTheirInputInBothHalves) {
+  struct Norm {
+    const char* all;      // the op that makes every gradient
+    const char* weights;  // the op that makes those of weight and bias alone
+    std::function<DTensor(const Operands&)> call;
+  };
+  for (const Norm& norm : {Norm{"layer_norm_grad", "layer_norm_weight_grad",
+                                [](const Operands& x) { return LayerNormalize(x[0], x[1], x[2]); }},
+                           Norm{"rms_norm_grad", "rms_norm_weight_grad",
+                                [](const Operands& x) { return RmsNormalize(x[0], x[1]) + x[2]; }},
+                           Norm{"channel_norm_grad", "channel_norm_grad_sums",
+                                [](const Operands& x) { return BatchNormalize(x[0], x[1], x[2]).y; }}}) {
+    const Function function = {norm.all,
+                               {RandomF64({5, 6}, 1), RandomF64({6}, 2), RandomF64({6}, 3)},
+                               [&](const Operands& x) { return Sum(Square(norm.call(x))); }};
+    OnMesh("", [&](const IntrusivePtr<MeshContext>& context) {
+      const auto counts = [&](const std::function<void()>& body) {
+        CallCounter counter;
+        const CallObserverGuard guard(context->state(), &counter);
+        body();
+        const auto of = [&](const char* op) {
+          return counter.count().count(op) ? counter.count().at(op) : 0;
+        };
+        return std::vector<int>{of(norm.all), of(norm.weights)};
+      };
+      const Operands at_once = Leaves(context, function);
+      const DTensor whole_loss = function.call(at_once);
+      EXPECT_EQ(counts([&] { Backward(whole_loss); }), (std::vector<int>{1, 0})) << norm.all;
+
+      const Operands leaves = Leaves(context, function);
+      const DTensor loss = function.call(leaves);
+      DeferredGradients rest;
+      DTensor input;
+      EXPECT_EQ(counts([&] { input = Grad({loss}, {leaves[0]}, {.deferred = &rest})[0]; }),
+                (std::vector<int>{1, 0}))
+          << norm.all;
+      EXPECT_FALSE(leaves[1].grad().defined());
+      EXPECT_EQ(counts([&] { rest.Run(); }), (std::vector<int>{0, 1})) << norm.all;
+      EXPECT_TRUE(AllClose(input.FullTensor(), at_once[0].grad().FullTensor(), 1e-14)) << norm.all;
+      for (const size_t weight : {1, 2}) {
+        EXPECT_TRUE(AllClose(leaves[weight].grad().FullTensor(), at_once[weight].grad().FullTensor(), 1e-14))
+            << norm.all;
+      }
+    });
+  }
 }
 
 // A root that leads to no input is put off as a whole.
