@@ -93,7 +93,6 @@ void StepReader::DoRead(const std::string& name, const ShardBox& box, char* out)
     const std::optional<uint32_t> crc = ReadShared(*piece.file, stored, wanted, out);
     if (crc) RequireCrc(name, piece, *crc);
   }
-  num_bytes_read_ += box.shape.num_elements() * ItemSize(type.dtype);
 }
 
 void StepReader::CheckPieces(const std::string& name, const std::vector<ShardBox>& boxes,

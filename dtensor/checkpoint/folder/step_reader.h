@@ -27,7 +27,6 @@ class StepReader : public TensorSource {
   StepReader(std::shared_ptr<Files> files, const std::string& folder, int64_t step);
 
   const Manifest& manifest() const { return manifest_; }
-  int64_t num_bytes_read() const { return num_bytes_read_; }  // of elements that were asked for
 
   const std::string& path() const override { return path_; }
   std::vector<std::string> Names() const override;
@@ -62,7 +61,6 @@ class StepReader : public TensorSource {
   std::map<int, RankFile> rank_files_;
   OpenFiles open_;                                      // of this step and others
   std::map<std::string, std::vector<OwnedBox>> boxes_;  // by tensor
-  int64_t num_bytes_read_ = 0;
   int64_t num_bytes_checked_ = 0;
   int64_t num_unread_ = 0;  // pieces of which CheckPieces has heard
 };

@@ -4,16 +4,15 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "dtensor/checkpoint/files/files.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/checkpoint/files/counting_files.h"
 #include "tests/dtensor/checkpoint/state/state_cases.h"
 #include "tests/message_of.h"
 
@@ -21,46 +20,6 @@ namespace weft {
 namespace {
 
 using testing::HasSubstr;
-
-// The disk's files; counts what is read of those that ranks have written.
-class CountingFiles final : public Files {
- public:
-  int64_t num_bytes() const { return num_bytes_; }
-
-  std::unique_ptr<FileReader> Open(const std::string& path) override {
-    std::unique_ptr<FileReader> file = disk_->Open(path);
-    if (path.find("/rank-") == std::string::npos) return file;
-    return std::make_unique<Reader>(std::move(file), &num_bytes_);
-  }
-  std::unique_ptr<FileWriter> Create(const std::string& path) override { return disk_->Create(path); }
-  bool MakeFolder(const std::string& path) override { return disk_->MakeFolder(path); }
-  void SyncFolder(const std::string& path) override { disk_->SyncFolder(path); }
-  void Rename(const std::string& from, const std::string& to) override { disk_->Rename(from, to); }
-  std::vector<std::string> List(const std::string& folder) override { return disk_->List(folder); }
-  void Remove(const std::string& path) override { disk_->Remove(path); }
-  std::optional<int64_t> SizeOf(const std::string& path) override { return disk_->SizeOf(path); }
-
- private:
-  class Reader final : public FileReader {
-   public:
-    Reader(std::unique_ptr<FileReader> file, int64_t* num_bytes)
-        : file_(std::move(file)), num_bytes_(num_bytes) {}
-    const std::string& path() const override { return file_->path(); }
-    int64_t num_bytes() const override { return file_->num_bytes(); }
-    int64_t ReadAt(int64_t offset, void* data, int64_t num_bytes) override {
-      const int64_t done = file_->ReadAt(offset, data, num_bytes);
-      *num_bytes_ += done;
-      return done;
-    }
-
-   private:
-    const std::unique_ptr<FileReader> file_;
-    int64_t* const num_bytes_;
-  };
-
-  const std::shared_ptr<Files> disk_ = MakeDiskFiles();
-  int64_t num_bytes_ = 0;
-};
 
 std::string NewFolder(const std::string& name) {
   std::string folder = testing::TempDir() + "/" + name;
