@@ -73,6 +73,8 @@ TEST(CheckpointFlagsTest, FlagsOfSavingWantAFolder) {
     EXPECT_TRUE(options(flag, value, testing::TempDir() + "/saved")) << flag;
   }
   EXPECT_FALSE(options("save_every", "250", ""));
+  EXPECT_EQ(options("save_bandwidth", "200", testing::TempDir() + "/saved")->bytes_per_second, 2e8);
+  EXPECT_EQ(options("keep", "1", testing::TempDir() + "/saved")->bytes_per_second, 0);
   const std::string file = testing::TempDir() + "/a_file";
   std::ofstream(file) << "text";
   EXPECT_EQ(MessageOf([&] { options("keep", "3", file); }),

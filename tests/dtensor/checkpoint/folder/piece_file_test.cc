@@ -2,6 +2,7 @@
 
 #include "dtensor/checkpoint/folder/piece_file.h"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -103,6 +104,14 @@ TEST(PieceFileTest, WritingEndsSoonWhenItIsGivenUp) {
   for (size_t count = 1; count < all.size(); ++count) {
     EXPECT_EQ(writes(count), std::vector<int64_t>(all.begin(), all.begin() + static_cast<int64_t>(count)));
   }
+}
+
+// At least a quarter of a second for what takes a third; there is no upper bound to time.
+TEST(PieceFileTest, WritingKeepsToTheRate) {
+  ToldFiles files([](int64_t) {});
+  const auto begun = std::chrono::steady_clock::now();
+  WritePieces(files, kPath, Pieces({kMiB, kMiB, kMiB}), {.bytes_per_second = 1e7});
+  EXPECT_GE(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(250));
 }
 
 // At this rate the header alone takes hours.
