@@ -1,6 +1,10 @@
 #include "runtime/base/crc32c.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -53,6 +57,51 @@ TEST(Crc32cTest, IsTheBitwiseSumInAnyParts) {
       EXPECT_EQ(Crc64(bytes.data() + cut, length - cut, Crc64(bytes.data(), cut)), Naive64(bytes));
     }
   }
+}
+
+// Pages that hold zeros until they are written to, and cost no memory; null, if the system gives no such addresses.
+class Zeros {
+ public:
+  explicit Zeros(int64_t num_bytes) : num_bytes_(static_cast<size_t>(num_bytes)) {
+    void* const pages =
+        mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages != MAP_FAILED) data_ = static_cast<uint8_t*>(pages);
+  }
+  ~Zeros() {
+    if (data_ != nullptr) munmap(data_, num_bytes_);
+  }
+  Zeros(const Zeros&) = delete;
+  Zeros& operator=(const Zeros&) = delete;
+
+  uint8_t* data() const { return data_; }
+
+ private:
+  const size_t num_bytes_;
+  uint8_t* data_ = nullptr;
+};
+
+// ISA-L counts the bytes in an int: what is longer goes to it by parts of 1 GiB.
+TEST(Crc32cTest, BeyondTwoGibibytes) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  constexpr int64_t kSize = 2 * kGiB + 12345;
+  const Zeros zeros(kSize);
+  if (zeros.data() == nullptr) {
+    std::puts("skipped: there are no 2 GiB of addresses");
+    return;
+  }
+  for (const int64_t at : {int64_t{0}, kGiB - 1, kGiB, kGiB + 1, 2 * kGiB - 1, 2 * kGiB, kSize - 1}) {
+    zeros.data()[at] = static_cast<uint8_t>(1 + at % 255);
+  }
+  uint32_t crc32 = 0;
+  uint64_t crc64 = 0;
+  constexpr int64_t kPart = 700'000'001;
+  for (int64_t done = 0; done < kSize; done += kPart) {
+    const int64_t part = std::min(kPart, kSize - done);
+    crc32 = Crc32c(zeros.data() + done, part, crc32);
+    crc64 = Crc64(zeros.data() + done, part, crc64);
+  }
+  EXPECT_EQ(CrcText(Crc32c(zeros.data(), kSize)), CrcText(crc32));
+  EXPECT_EQ(CrcText(Crc64(zeros.data(), kSize)), CrcText(crc64));
 }
 
 TEST(Crc32cTest, Texts) {
