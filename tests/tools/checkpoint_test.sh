@@ -23,9 +23,11 @@ expect() {
   [[ -z $text ]] || cat out err | grep -qF -- "$text" || fail "$*: expected '$text', got: $(head -5 out) $(head -3 err)"
 }
 
+losses() { grep -o '"step":[0-9]*\|"loss":[^,}]*' "$@"; }
+
 for i in $(seq 1 300); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
 small=(--data=text.txt --layers=1 --heads=2 --dim=16 --context=16 --batch=4 --log_format=json --sample=0 --eval_every=0)
-"$train" "${small[@]}" --mesh=dp=2,tp=2 --plan=fsdp --steps=4 --checkpoint_dir=a --save_every=2 > run.json 2> err ||
+"$train" "${small[@]}" --mesh=dp=2,tp=2 --plan=fsdp --steps=4 --checkpoint_dir=a --save_every=2 > run_a.json 2> err ||
   fail "train: $(tail -1 err)"
 "$train" "${small[@]}" --mesh=dp=3 --batch=6 --plan=fsdp --steps=4 --seed=2 --checkpoint_dir=b > run.json 2> err || fail "train: $(tail -1 err)"
 
@@ -38,6 +40,15 @@ expect 0 '{"step":4,"ok":true,"bytes":' verify a@4 --log_format=json
 expect 0 "optimizer.wte.weight.m" show a
 grep -qF "f32[256, 16]" out && grep -qF "step 4, 4 ranks, parts model, optimizer, loss_scale, communication, run" out || fail "show: $(head -5 out)"
 expect 0 '"layout":' show a@2 --log_format=json
+
+# --- The configuration that is saved with a step makes the same run again.
+expect 0 '"weft.config":' show a@4 --log_format=json
+python3 -c 'import json; print(json.load(open("out"))["texts"]["weft.config"])' > config.json || fail "no configuration: $(head -c 300 out)"
+"$train" --config=config.json --checkpoint_dir=again > again.json 2> err || fail "from its configuration: $(tail -1 err)"
+[[ $(wc -l < run_a.json) -ge 4 ]] || fail "no losses: $(cat run_a.json)"
+cmp <(losses run_a.json) <(losses again.json) || fail "from its configuration: $(losses run_a.json again.json)"
+expect 0 "" diff a again
+[[ ! -s out ]] || fail "from its configuration: $(cat out)"
 
 # --- One file out of a folder: --resume takes it, and it is the same as --save's; a step of another folder out of it.
 expect 0 "" export a --to=a.safetensors
