@@ -124,10 +124,13 @@ else
   begin back 1500 2s 1 "${spares[@]}"
   await_step 100
   unplug
+  unplugged=$SECONDS
   until [[ $(wc -l < back.0.json) -gt 0 ]]; do
     kill -0 "${nodes[0]}" 2> /dev/null || { fail "back: the spares have not taken over: $(tail -3 back.0.err)"; break; }
     sleep 0.02
   done
+  # 2 s until the machine is missed, 3 s in which others may still come, 5 s for the start; the rest is for a busy machine.
+  ((SECONDS - unplugged < 30)) || fail "back: the spares' first step came $((SECONDS - unplugged)) s after the cable was pulled"
   plug
   end 0 0
   grep -q "a node joins: all workers start again" back.0.err || fail "back: the other one has not joined: $(tail -3 back.0.err)"
