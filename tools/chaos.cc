@@ -29,8 +29,9 @@ ABSL_FLAG(
     "(of all nodes at once), freeze (SIGSTOP of a node for longer than the suspicion time, then "
     "SIGCONT), pause (the same of its agent alone), unplug (a node's cable is pulled for as long), store "
     "(SIGKILL of the job's store, which is a process apart then), disk (full until a "
-    "save has failed), flip (of a bit of the newest checkpoint, and SIGKILL of a rank), clock (a jump of "
-    "one rank's wall clock)");
+    "save has failed), flip (of a bit of the newest checkpoint, and SIGKILL of a rank), short (from a save "
+    "to the next fault of another kind, writes of checkpoints write half of what they are given), clock (a "
+    "jump of one rank's wall clock)");
 ABSL_FLAG(int, ranks, 2, "processes of the job, on all nodes together");
 ABSL_FLAG(int, nodes, 1,
           "of the job: several weft_run on this machine, which meet in a store apart; one that was killed is "
@@ -55,6 +56,12 @@ ABSL_FLAG(std::string, weft_run, "tools/weft_run", "the launcher");
 ABSL_FLAG(std::string, train_gpt, "examples/train_gpt", "the program");
 ABSL_FLAG(std::string, libfaketime, "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
           "the library by which clocks jump, of the package libfaketime");
+ABSL_FLAG(std::string, cut_writes, "tools/faults/libcut_writes.so",
+          "the library by which writes are cut short, of this tree");
+ABSL_FLAG(
+    bool, hold_targets, false,
+    "also exit with 1 if a step came later after a fault than the target of its kind (docs/elastic.md): "
+    "for a machine that does nothing else");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object on stdout, and all else on stderr");
 
 namespace weft {
@@ -63,14 +70,16 @@ namespace {
 FlagsUsage Usage() {
   return {.summary =
               "Trains a GPT twice, once in peace and once while its processes are killed, and compares what "
-              "both have "
-              "saved last. Exits with 1 if anything was lost.",
-          .groups = {{"Faults", {"kills", "seed", "kinds", "store_away", "patience", "libfaketime"}},
+              "both have saved last. Exits with 1 if anything was lost, with --hold_targets also if anything "
+              "took too long.",
+          .groups = {{"Faults",
+                      {"kills", "seed", "kinds", "store_away", "patience", "libfaketime", "cut_writes"}},
                      {"Job",
                       {"ranks", "nodes", "save_every", "suspicion_time", "max_restarts", "train_flags",
                        "weft_run", "train_gpt"}},
-                     {"Output", {"folder", "log_format"}}},
+                     {"Output", {"folder", "hold_targets", "log_format"}}},
           .examples = {"chaos --kills=20 --seed=1 --kinds=rank --log_format=json",
+                       "chaos --kills=20 --seed=1 --kinds=rank --hold_targets",
                        "chaos --kills=200 --kinds=rank,agent,guard,both --folder=/var/tmp/chaos",
                        "chaos --kills=20 --kinds=host,store,rank --nodes=2 --ranks=4",
                        "chaos --kills=20 --kinds=freeze,pause,unplug --nodes=2"}};
@@ -92,11 +101,21 @@ class Folder {
     std::error_code error;
     if (!stays_) std::filesystem::remove_all(path_, error);
   }
-  // What the logs say is still wanted.
-  void Keep() { stays_ = true; }
+  // What the logs say is still wanted, if there is anything.
+  void Keep() { stays_ = stays_ || HasContent(); }
   const std::string& path() const { return path_; }
 
  private:
+  bool HasContent() const {
+    std::error_code error;
+    std::filesystem::recursive_directory_iterator entry(path_, error);
+    for (; !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+      std::error_code gone;
+      if (entry->is_regular_file(gone) && entry->file_size(gone) > 0) return true;
+    }
+    return false;
+  }
+
   std::string path_;
   bool stays_;
 };
@@ -110,6 +129,7 @@ ChaosOptions OptionsFromFlags(const std::string& folder) {
                           .weft_run = std::filesystem::absolute(absl::GetFlag(FLAGS_weft_run)).string(),
                           .train_gpt = std::filesystem::absolute(absl::GetFlag(FLAGS_train_gpt)).string(),
                           .libfaketime = absl::GetFlag(FLAGS_libfaketime),
+                          .cut_writes = std::filesystem::absolute(absl::GetFlag(FLAGS_cut_writes)).string(),
                           .train_flags = {},
                           .num_nodes = absl::GetFlag(FLAGS_nodes),
                           .save_every = absl::GetFlag(FLAGS_save_every),
@@ -138,7 +158,8 @@ int Run() {
   try {
     const ChaosReport report =
         RunChaos(options, [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); });
-    if (!report.ok()) folder.Keep();
+    const bool is_well = report.ok() && (report.within_target || !absl::GetFlag(FLAGS_hold_targets));
+    if (!is_well) folder.Keep();
     if (format == "json") {
       std::printf("%s\n", report.ToJson().c_str());
     } else {
@@ -150,8 +171,8 @@ int Run() {
           report.kills, report.in_save, report.in_restart, report.skipped, report.recovered, report.median_s,
           report.worst_s, report.equal ? "bit for bit" : "NOT", report.left_behind);
     }
-    if (!report.ok()) std::fprintf(stderr, "logs and checkpoints are in %s\n", folder.path().c_str());
-    return report.ok() ? 0 : 1;
+    if (!is_well) std::fprintf(stderr, "logs and checkpoints are in %s\n", folder.path().c_str());
+    return is_well ? 0 : 1;
   } catch (const Error& error) {
     if (error.code() != absl::StatusCode::kCancelled) folder.Keep();
     throw;

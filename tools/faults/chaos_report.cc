@@ -52,6 +52,25 @@ std::optional<double> TargetSeconds(Fault fault, milliseconds suspicion_time) {
   }
 }
 
+void RecoveryTimes::Postpone(Clock::time_point since) {
+  for (auto& [fault, at] : waiting_) at = std::max(at, since);
+}
+
+double RecoveryTimes::Answer(Clock::time_point step) {
+  const auto seconds_since = [step](Clock::time_point at) {
+    return std::max(0.0, std::chrono::duration<double>(step - at).count());
+  };
+  const double last = seconds_since(last_strike());
+  // A rank that is killed again is part of what its job has to bear; a rank that nobody misses for a while hides the answer.
+  while (!waiting_.empty()) {
+    const auto [fault, at] = waiting_.back();
+    seconds_[fault].push_back(seconds_since(at));
+    waiting_.pop_back();
+    if (fault != Fault::kRank) waiting_.clear();
+  }
+  return last;
+}
+
 void RecoveryTimes::AddParts(const std::array<Clock::time_point, 4>& times) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     parts_[i].push_back(std::max(0.0, std::chrono::duration<double>(times[i + 1] - times[i]).count()));

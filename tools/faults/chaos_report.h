@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/faults/fault_plan.h"
@@ -21,8 +22,8 @@ struct ChaosReport {
   int kills = 0;       // faults that were done
   int recovered = 0;   // after which a step followed, or the job's end
   bool equal = false;  // the final state is that of a job that nobody hurt, bit for bit
-  // Seconds from a fault to the next step; not of those that another fault followed before there was one. From the
-  // return of a store that was away, without which training goes on for a while, and of a frozen node.
+  // Seconds from a fault to the next step; not of those that one of another kind than kRank followed before there was one. From
+  // the return of a store that was away, without which training goes on for a while, and of a frozen node.
   double median_s = 0;
   double worst_s = 0;
   int left_behind = 0;  // processes, names in shared memory, temporary files, folders without a manifest
@@ -53,7 +54,14 @@ class RecoveryTimes {
  public:
   using Clock = std::chrono::steady_clock;
 
-  void Add(Fault fault, double seconds) { seconds_[fault].push_back(seconds); }
+  // A fault was done, and waits for a step, with those that wait already.
+  void Strike(Fault fault, Clock::time_point at) { waiting_.emplace_back(fault, at); }
+  // Those that wait have done so no longer than since then: until then there was something that no restart could help.
+  void Postpone(Clock::time_point since);
+  int num_waiting() const { return static_cast<int>(waiting_.size()); }
+  Clock::time_point last_strike() const { return waiting_.back().second; }  // of those that wait
+  // The step that they have waited for. Returns the seconds of the last of them.
+  double Answer(Clock::time_point step);
   // Of one of them: the fault, all ranks there again, all of them met, the step.
   void AddParts(const std::array<Clock::time_point, 4>& times);
 
@@ -62,6 +70,7 @@ class RecoveryTimes {
                  ChaosReport* report) const;
 
  private:
+  std::vector<std::pair<Fault, Clock::time_point>> waiting_;
   std::map<Fault, std::vector<double>> seconds_;
   std::array<std::vector<double>, 3> parts_;
 };

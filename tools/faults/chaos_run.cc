@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
-#include "tools/faults/cables.h"
-#include "tools/faults/clocks.h"
+#include "tools/faults/chaos_places.h"
 #include "tools/faults/cluster.h"
+#include "tools/faults/equipment.h"
 #include "tools/faults/kill_node.h"
 #include "tools/faults/leftovers.h"
 #include "tools/faults/processes.h"
@@ -34,6 +34,7 @@ using std::chrono::milliseconds;
 constexpr int64_t kLastSaves = 10;
 constexpr int64_t kPausedSteps = 100;  // that ranks may make before anybody misses their paused agent
 constexpr milliseconds kLook{2};
+constexpr double kMeetingPart = 16;  // of a start, in the first of which launchers meet
 // How much longer than twice the suspicion time a node is frozen, paused or unplugged.
 constexpr milliseconds kBeyond{500};
 
@@ -45,11 +46,20 @@ double SecondsSince(Clock::time_point begin) {
 class ChaosRun {
  public:
   ChaosRun(const ChaosOptions& options, const std::function<void(const std::string&)>& say)
-      : options_(options), say_(say), plan_(PlanFaults(options.plan)) {
-    report_.planned = static_cast<int>(plan_.size());
-    Prepare(Fault::kDisk, [&] { disk_.emplace(Checkpoints()); });
-    Prepare(Fault::kUnplug, [&] { cables_.emplace(options.num_nodes); });
-    Prepare(Fault::kClock, [&] { clocks_.emplace(options.folder, options.libfaketime, options.train_gpt); });
+      : options_(options),
+        say_(say),
+        places_{options.folder},
+        plan_(PlanFaults(options.plan)),
+        equipment_({.folder = options.folder,
+                    .checkpoints = places_.Checkpoints(),
+                    .program = options.train_gpt,
+                    .libfaketime = options.libfaketime,
+                    .cut_writes = options.cut_writes,
+                    .num_nodes = options.num_nodes},
+                   say, &plan_) {
+    report_.planned = options.plan.count;
+    report_.skipped = equipment_.num_skipped;
+    std::filesystem::create_directories(places_.Temporary());
   }
 
   ChaosReport Run() {
@@ -60,13 +70,14 @@ class ChaosRun {
     for (size_t i = 0; i < plan_.size(); ++i) {
       Hurt(plan_[i]);
       // The next one comes before the ranks have made a step again.
-      if (i + 1 < plan_.size() && plan_[i + 1].moment == Moment::kRestart) continue;
+      if (i + 1 < plan_.size() && IsInRestart(plan_[i + 1].moment)) continue;
       AwaitStep();
     }
     AwaitEnd();
-    const std::optional<SavedState> hurt = ReadSavedState(Saved("hurt"));
-    report_.equal = hurt.has_value() && hurt == ReadSavedState(Saved("calm"));
+    const std::optional<SavedState> hurt = ReadSavedState(places_.Saved("hurt"));
+    report_.equal = hurt.has_value() && hurt == ReadSavedState(places_.Saved("calm"));
     times_.Summarize(options_.suspicion_time, say_, &report_);
+    equipment_.clocks.reset();  // takes with it what libfaketime has left of processes that were killed
     CountWhatIsLeft(names_before);
     return report_;
   }
@@ -75,41 +86,15 @@ class ChaosRun {
   int64_t NumPlanned(Fault fault) const {
     return absl::c_count_if(plan_, [fault](const PlannedFault& planned) { return planned.fault == fault; });
   }
-  // Faults of this kind are left out where the machine refuses what they need.
-  template <class Function>
-  void Prepare(Fault fault, const Function& prepare) {
-    if (NumPlanned(fault) == 0) return;
-    try {
-      prepare();
-    } catch (const Error& error) {
-      const auto num_skipped =
-          std::erase_if(plan_, [fault](const PlannedFault& planned) { return planned.fault == fault; });
-      if (error.code() != absl::StatusCode::kFailedPrecondition || plan_.empty()) throw;
-      report_.skipped += static_cast<int>(num_skipped);
-      say_(absl::StrFormat("skipped: %s, %d times: %s", std::string(FaultName(fault)), num_skipped,
-                           error.message()));
-      // There is no restart before the first fault.
-      if (plan_[0].moment == Moment::kRestart) plan_[0].moment = Moment::kStep;
-    }
-  }
-  std::string RunId(const std::string& name) const { return absl::StrCat("chaos-", getpid(), "-", name); }
-  std::string LogOf(const std::string& name) const {
-    return absl::StrCat(options_.folder, "/", name, ".log");
-  }
-  std::string Saved(const std::string& name) const {
-    return absl::StrCat(options_.folder, "/", name, ".safetensors");
-  }
-  std::string Checkpoints() const { return absl::StrCat(options_.folder, "/hurt"); }
-
   std::vector<std::string> Program(const std::string& name) const {
-    std::vector<std::string> program = {clocks_ ? clocks_->program() : options_.train_gpt};
+    std::vector<std::string> program = {equipment_.program};
     absl::c_copy(options_.train_flags, std::back_inserter(program));
     const int64_t steps =
         plan_.back().step + kLastSaves * options_.save_every + 1 + kPausedSteps * NumPlanned(Fault::kPause);
     absl::c_copy(std::vector<std::string>{absl::StrCat("--steps=", steps),
-                                          absl::StrCat("--checkpoint_dir=", options_.folder, "/", name),
+                                          absl::StrCat("--checkpoint_dir=", places_.CheckpointsOf(name)),
                                           absl::StrCat("--save_every=", options_.save_every),
-                                          absl::StrCat("--save=", Saved(name)), "--log_format=json"},
+                                          absl::StrCat("--save=", places_.Saved(name)), "--log_format=json"},
                  std::back_inserter(program));
     return program;
   }
@@ -118,18 +103,20 @@ class ChaosRun {
   ClusterOptions Cluster(const std::string& name) const {
     const bool is_hurt = name == "hurt";
     const int num_nodes = is_hurt ? options_.num_nodes : 1;
+    const std::optional<Cables>& cables = equipment_.cables;
     const std::string suspicion = absl::StrCat("--suspicion_time=", options_.suspicion_time.count(), "ms");
     ClusterOptions cluster = {
         .weft_run = options_.weft_run,
-        .run_id = RunId(name),
+        .run_id = places_.RunId(name),
         .num_nodes = num_nodes,
         .ranks_per_node = options_.plan.num_ranks / num_nodes,
         .node_flags = {absl::StrCat("--max-restarts=", options_.max_restarts), suspicion},
         .store_folder = "",
-        .store_flags = {suspicion, absl::StrCat("--host=", cables_ ? cables_->address() : "127.0.0.1")},
-        .cables = is_hurt && cables_ ? &*cables_ : nullptr,
+        .store_flags = {suspicion, absl::StrCat("--host=", cables ? cables->address() : "127.0.0.1")},
+        .cables = is_hurt && cables ? &*cables : nullptr,
+        .temporary_folder = places_.Temporary(),
         .program = Program(name),
-        .log = LogOf(name)};
+        .log = places_.LogOf(name)};
     if (is_hurt && (num_nodes > 1 || NumPlanned(Fault::kStore) > 0)) {
       cluster.store_folder = absl::StrCat(options_.folder, "/store");
     }
@@ -147,7 +134,7 @@ class ChaosRun {
     }
     if (calm.exit_code() != 0 || calm.num_lines() < 2) {
       Throw(absl::StatusCode::kFailedPrecondition, "without any fault the job ends with exit code ",
-            calm.exit_code(), " after ", calm.num_lines(), " steps: see ", LogOf("calm"));
+            calm.exit_code(), " after ", calm.num_lines(), " steps: see ", places_.LogOf("calm"));
     }
     start_s_ = std::chrono::duration<double>(*first - begin).count();
     step_s_ = std::chrono::duration<double>(calm.last_line() - *first).count() /
@@ -169,14 +156,15 @@ class ChaosRun {
     AwaitMoment(fault);
     if (!job_->IsRunning()) return;  // it has come to its end before
     job_->Pump(milliseconds(0));
-    const bool in_restart = fault.moment == Moment::kRestart && job_->num_lines() == lines_before_;
-    if (!in_restart && num_unanswered_ > 0) AwaitStep();  // the restart was faster
+    const bool in_restart = IsInRestart(fault.moment) && job_->num_lines() == lines_before_;
+    if (!in_restart && times_.num_waiting() > 0) AwaitStep();  // the restart was faster
+    const bool has_ranks = std::ssize(ranks_) == options_.plan.num_ranks;
     ++report_.kills;
-    ++num_unanswered_;
     report_.in_restart += in_restart ? 1 : 0;
     say_(absl::StrFormat("fault %d of %d: %s%s at step %d%s", report_.kills, plan_.size(),
                          std::string(FaultName(fault.fault)), Victim(fault), job_->last_step(),
-                         in_restart                      ? ", before it had gone on"
+                         in_restart && !has_ranks        ? ", before its ranks were there"
+                         : in_restart                    ? ", before it had gone on"
                          : fault.moment == Moment::kSave ? ", in a save"
                                                          : ""));
     Strike(fault);
@@ -187,7 +175,7 @@ class ChaosRun {
       AwaitOrThrow([&] { return job_->store()->IsRunning(); }, "get its store back for step", fault.step);
     }
     if (fault.fault == Fault::kFlip) {  // there must be an older one to go on from
-      AwaitOrThrow([&] { return WholeSteps(Checkpoints()).size() >= 2; }, "save two steps by step",
+      AwaitOrThrow([&] { return WholeSteps(places_.Checkpoints()).size() >= 2; }, "save two steps by step",
                    fault.step);
     }
     if (fault.moment == Moment::kRestart) {
@@ -195,15 +183,16 @@ class ChaosRun {
       job_->PumpFor(fault.delay * start_s_ / 2);
       return;
     }
+    if (fault.moment == Moment::kMeeting) return AwaitMeeting(fault.delay);
     AwaitOrThrow([&] { return job_->last_step() >= fault.step; }, "make step", fault.step);
     AwaitRanks();
     if (fault.moment == Moment::kStep) {
       job_->PumpFor(fault.delay * step_s_);
       return;
     }
-    const std::vector<std::string> before = TemporaryNames(Checkpoints());
+    const std::vector<std::string> before = TemporaryNames(places_.Checkpoints());
     const auto is_saving = [&] {
-      const std::vector<std::string> now = TemporaryNames(Checkpoints());
+      const std::vector<std::string> now = TemporaryNames(places_.Checkpoints());
       return !now.empty() && now != before;
     };
     // How long a save lasts is not known: what comes too late for one comes earlier in the next.
@@ -216,10 +205,20 @@ class ChaosRun {
     ++report_.in_save;
   }
 
+  void AwaitMeeting(double delay) {
+    do {
+      AwaitOrThrow([&] { return job_->HasAllAgents(); }, "run on all its nodes after step", job_->last_step(),
+                   kLook);
+      job_->PumpFor(delay * start_s_ / kMeetingPart);
+    } while (!job_->HasAllAgents() &&
+             !job_->HasEndedWell());  // a launcher had still to end for the fault before
+    ranks_ = RanksOf(places_.RunId("hurt"));
+  }
+
   // All ranks are there, also those of a job that has to be started again.
   void AwaitRanks() {
     const auto all_are_there = [&] {
-      ranks_ = RanksOf(RunId("hurt"));
+      ranks_ = RanksOf(places_.RunId("hurt"));
       return static_cast<int>(ranks_.size()) == options_.plan.num_ranks;
     };
     AwaitOrThrow(all_are_there, "start ranks:", options_.plan.num_ranks, kLook);
@@ -228,26 +227,33 @@ class ChaosRun {
   void Strike(const PlannedFault& fault) {
     hurt_.clear();
     for (const auto& [rank, pid] : ranks_) hurt_.push_back(pid);
+    // Ranks may begin at this moment; and a launcher outlives the process that was killed by a moment.
+    if (KillsALauncher(fault.fault)) {
+      absl::c_copy(job_->FamiliesHit(fault.fault, NodeOf(fault)), std::back_inserter(hurt_));
+    }
     lines_before_ = job_->num_lines();
     last_fault_ = fault.fault;
-    struck_ = Clock::now();
+    const Clock::time_point begin = Clock::now();
+    times_.Strike(fault.fault, begin);
     Do(fault);
+    // So that a fault of another kind comes in the midst of them, too.
+    if (equipment_.short_writes && fault.fault != Fault::kShort) equipment_.short_writes->End();
     if (!EndsALife(fault.fault, options_.num_nodes)) return;
     // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
     // no answer.
     while (!AwaitGone(hurt_, milliseconds(0))) {
       job_->Pump(kLook);
       // A save that was all but written removes an old step, and there would be room for the next.
-      if (fault.fault == Fault::kDisk) disk_->Fill();
-      if (SecondsSince(struck_) < static_cast<double>(options_.patience.count())) continue;
+      if (fault.fault == Fault::kDisk) equipment_.disk->Fill();
+      if (SecondsSince(begin) < static_cast<double>(options_.patience.count())) continue;
       Throw(absl::StatusCode::kDeadlineExceeded, "ranks live on, ", options_.patience.count(),
-            " s after a fault: see ", LogOf("hurt"));
+            " s after a fault: see ", places_.LogOf("hurt"));
     }
     job_->Pump(milliseconds(0));
     lines_before_ = job_->num_lines();
     if (fault.fault != Fault::kDisk) return;
-    disk_->Free();
-    struck_ = Clock::now();  // the failed save was still to come
+    equipment_.disk->Free();
+    times_.Postpone(Clock::now());  // the failed save was still to come
   }
 
   void Do(const PlannedFault& fault) {
@@ -260,20 +266,26 @@ class ChaosRun {
       case Fault::kGuard:
       case Fault::kBoth:
       case Fault::kHost:
-        KillNode(job_->Guard(NodeOf(fault)), fault.fault);
+        for (const pid_t guard : job_->GuardsHit(fault.fault, NodeOf(fault))) KillNode(guard, fault.fault);
         return;
       case Fault::kHosts:
-        for (const pid_t guard : job_->Guards()) KillNode(guard, Fault::kHost);
+        for (const pid_t guard : job_->GuardsHit(fault.fault, NodeOf(fault))) KillNode(guard, Fault::kHost);
         return;
       case Fault::kDisk:
-        disk_->Fill();
+        equipment_.disk->Fill();
+        return;
+      case Fault::kShort:
+        equipment_.short_writes->Begin();
+        AwaitOrThrow([&] { return equipment_.short_writes->num_cut() > 0; }, "save after step",
+                     job_->last_step());
+        times_.Postpone(Clock::now());
         return;
       case Fault::kFlip:
         kill(ranks_.at(fault.rank), SIGKILL);
-        FlipBit(WholeSteps(Checkpoints()).front(), fault.delay);
+        FlipBit(WholeSteps(places_.Checkpoints()).front(), fault.delay);
         return;
       case Fault::kClock:
-        clocks_->Jump(fault.rank, 2 * fault.delay - 1);
+        equipment_.clocks->Jump(fault.rank, 2 * fault.delay - 1);
         return;
       case Fault::kFreeze:
       case Fault::kPause:
@@ -289,37 +301,30 @@ class ChaosRun {
 
   // A step of the next life.
   void AwaitStep() {
+    if (times_.num_waiting() == 0) return;  // the job had come to its end before the fault
     AwaitStore();
     // A line that the agent had still to pass on is of the life before.
     AwaitRanks();
     job_->Pump(milliseconds(0));
     lines_before_ = job_->num_lines();
     const Clock::time_point there = Clock::now();
-    const auto folder_before = TimeOfFolder();
+    const auto folder_before = LastChangeOf(places_.Checkpoints());
     std::optional<Clock::time_point> met;  // whoever leads looks into the folder then
     const auto has_made_one = [&] {
-      if (!met && TimeOfFolder() != folder_before) met = Clock::now();
+      if (!met && LastChangeOf(places_.Checkpoints()) != folder_before) met = Clock::now();
       return job_->num_lines() > lines_before_;
     };
     AwaitOrThrow(has_made_one, "make a step after", job_->last_step());
     // A node that was frozen, paused or unplugged is missed until it is back.
-    struck_ = std::max(struck_, job_->back_at());
+    times_.Postpone(job_->back_at());
     // What a job does without its store is no answer to the store's end.
-    if (job_->store() != nullptr) struck_ = std::max(struck_, job_->store()->back_since());
-    const double seconds = std::max(0.0, std::chrono::duration<double>(job_->last_line() - struck_).count());
-    times_.Add(last_fault_, seconds);
-    if (EndsALife(last_fault_, options_.num_nodes) && met && num_unanswered_ == 1) {
-      times_.AddParts({struck_, there, *met, job_->last_line()});
+    if (job_->store() != nullptr) times_.Postpone(job_->store()->back_since());
+    const Clock::time_point struck = times_.last_strike();
+    if (EndsALife(last_fault_, options_.num_nodes) && met && times_.num_waiting() == 1) {
+      times_.AddParts({struck, there, *met, job_->last_line()});
     }
-    say_(absl::StrFormat("  step %d, %.2f s later", job_->last_step(), seconds));
-    report_.recovered += num_unanswered_;
-    num_unanswered_ = 0;
-  }
-
-  // When a name in the checkpoints' folder last came or went.
-  std::filesystem::file_time_type TimeOfFolder() const {
-    std::error_code error;
-    return std::filesystem::last_write_time(Checkpoints(), error);
+    report_.recovered += times_.num_waiting();
+    say_(absl::StrFormat("  step %d, %.2f s later", job_->last_step(), times_.Answer(job_->last_line())));
   }
 
   void AwaitStore() {
@@ -347,42 +352,36 @@ class ChaosRun {
       lines = job_->num_lines();
       if (SecondsSince(alive) < static_cast<double>(options_.patience.count())) continue;
       Throw(absl::StatusCode::kDeadlineExceeded, "the job did not ", what, " ", number, " within ",
-            options_.patience.count(), " s: see ", LogOf("hurt"));
+            options_.patience.count(), " s: see ", places_.LogOf("hurt"));
     }
   }
 
   void CountWhatIsLeft(const std::vector<std::string>& names_before) {
-    std::vector<std::string> left = LeftBy({.run_ids = {RunId("calm"), RunId("hurt")},
+    std::vector<std::string> left = LeftBy({.run_ids = {places_.RunId("calm"), places_.RunId("hurt")},
                                             .shared_memory_before = names_before,
                                             .folder = options_.folder,
-                                            .checkpoints = Checkpoints()});
-    if (StoreProcess* const store = job_->store()) {
-      if (!store->End()) left.emplace_back("a store that did not end well when it was told to");
-      for (const pid_t pid : store->Processes())
-        left.push_back(absl::StrCat("process ", pid, ", of the store"));
-      absl::c_copy(store->FilesTooMany(), std::back_inserter(left));
-    }
+                                            .temporary = places_.Temporary(),
+                                            .checkpoints = places_.Checkpoints()});
+    if (StoreProcess* const store = job_->store())
+      absl::c_move(LeftByStore(*store), std::back_inserter(left));
     for (const std::string& what : left) say_(absl::StrCat("left behind: ", what));
     report_.left_behind = static_cast<int>(left.size());
   }
 
   const ChaosOptions& options_;
   const std::function<void(const std::string&)>& say_;
+  const ChaosPlaces places_;
   std::vector<PlannedFault> plan_;  // without what is skipped
   ChaosReport report_;
-  std::optional<SmallDisk> disk_;      // the checkpoints', if it is to be full
-  std::optional<FalseClocks> clocks_;  // the ranks', if they are to jump
-  std::optional<Cables> cables_;       // the nodes', if they are to be pulled; they outlive the job
+  Equipment equipment_;  // it outlives the job
   std::optional<ChaosCluster> job_;
   double start_s_ = 1;  // from the start of a job to its first step
   double step_s_ = 0.1;
   std::map<int, pid_t> ranks_;
   std::vector<pid_t> hurt_;  // the ranks of the life that a fault has hit
-  Clock::time_point struck_;
   int64_t lines_before_ = 0;
-  int num_unanswered_ = 0;  // faults since the last step
   Fault last_fault_ = Fault::kRank;
-  RecoveryTimes times_;  // of faults that no other one followed before there was a step
+  RecoveryTimes times_;
 };
 
 }  // namespace

@@ -17,7 +17,8 @@ struct ChaosOptions {
   FaultPlanOptions plan;
   std::string weft_run;  // programs
   std::string train_gpt;
-  std::string libfaketime;  // the library, for jumps of clocks
+  std::string libfaketime;  // libraries: for jumps of clocks, and for short writes
+  std::string cut_writes;
   std::vector<std::string>
       train_flags;         // of train_gpt, without those that the run sets: steps, checkpoints, output
   int num_nodes = 1;       // of the job; several weft_run on this machine, and a store apart

@@ -50,7 +50,7 @@ FalseClocks::FalseClocks(const std::string& folder, const std::string& libfaketi
                                  << "clock='" << folder << "'/clock.$RANK\n"
                                  << "[[ -e $clock ]] || echo +0 > \"$clock\"\n"
                                  << "export LD_PRELOAD='" << libfaketime
-                                 << "' FAKETIME_TIMESTAMP_FILE=$clock\n"
+                                 << "'${LD_PRELOAD:+:$LD_PRELOAD} FAKETIME_TIMESTAMP_FILE=$clock\n"
                                  << "export FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1\n"
                                  << "exec '" << program << "' \"$@\"\n";
   std::filesystem::permissions(this->program(), std::filesystem::perms::owner_all);

@@ -2,10 +2,12 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 
 #include <algorithm>
-#include <functional>
+#include <iterator>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "tools/faults/processes.h"
@@ -38,7 +40,8 @@ ChaosCluster::ChaosCluster(const ClusterOptions& options) : options_(options) {
   HearSignals();
   WEFT_CHECK(options.num_nodes == 1 || !options.store_folder.empty(), "nodes meet in a store apart");
   if (!options.store_folder.empty()) {
-    store_.emplace(options.weft_run, options.store_folder, options.store_flags, options.log);
+    store_.emplace(options.weft_run, options.store_folder, options.store_flags, options.log,
+                   [this] { SetTemporaryFolder(); });
   }
 }
 
@@ -58,11 +61,17 @@ void ChaosCluster::Start() {
   command.insert(command.end(), options_.node_flags.begin(), options_.node_flags.end());
   command.insert(command.end(), options_.program.begin(), options_.program.end());
   for (int node = 0; node < options_.num_nodes; ++node) {
-    std::function<void()> enter;
-    if (options_.cables != nullptr) enter = [this, node] { options_.cables->Enter(node); };
+    const auto enter = [this, node] {
+      SetTemporaryFolder();
+      if (options_.cables != nullptr) options_.cables->Enter(node);
+    };
     nodes_.push_back(std::make_unique<ChaosJob>(command, options_.log, enter));
     nodes_.back()->Start();
   }
+}
+
+void ChaosCluster::SetTemporaryFolder() const {
+  setenv("TMPDIR", options_.temporary_folder.c_str(), /*overwrite=*/1);
 }
 
 void ChaosCluster::Pump(milliseconds wait) {
@@ -119,9 +128,23 @@ int ChaosCluster::NodeThatRuns(int node) {
   return -1;
 }
 
-pid_t ChaosCluster::Guard(int node) {
+std::vector<pid_t> ChaosCluster::GuardsHit(Fault fault, int node) {
+  if (fault == Fault::kHosts) return Guards();
   const int running = NodeThatRuns(node);
-  return running < 0 ? -1 : nodes_[running]->pid();
+  return running < 0 ? std::vector<pid_t>() : std::vector<pid_t>{nodes_[running]->pid()};
+}
+
+std::vector<pid_t> ChaosCluster::FamiliesHit(Fault fault, int node) {
+  std::vector<pid_t> families;
+  for (const pid_t guard : GuardsHit(fault, node))
+    absl::c_copy(FamilyOf(guard), std::back_inserter(families));
+  return families;
+}
+
+bool ChaosCluster::HasAllAgents() {
+  const std::vector<pid_t> guards = Guards();
+  return guards.size() == nodes_.size() &&
+         absl::c_none_of(guards, [](pid_t guard) { return ChildrenOf(guard).empty(); });
 }
 
 void ChaosCluster::SendAway(int node, Fault how, milliseconds duration) {

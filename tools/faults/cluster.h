@@ -28,6 +28,7 @@ struct ClusterOptions {
   std::string store_folder;                   // empty: one node, which keeps its store itself
   std::vector<std::string> store_flags = {};  // of `weft_run store`
   const Cables* cables = nullptr;             // one per node; null: all in this process's network
+  std::string temporary_folder;               // TMPDIR of all processes
   std::vector<std::string> program;           // with its flags
   std::string log;                            // for what all say on stderr
 };
@@ -63,8 +64,12 @@ class ChaosCluster {
 
   // weft_run's processes of nodes that run, as many as there are nodes at most.
   std::vector<pid_t> Guards();
-  // One that runs, `node` if it does; -1: none.
-  pid_t Guard(int node);
+  // Of them those that a fault of that kind hits: of kHosts all, of others one, of `node` if that runs.
+  std::vector<pid_t> GuardsHit(Fault fault, int node);
+  // These, and all that runs below them.
+  std::vector<pid_t> FamiliesHit(Fault fault, int node);
+  // Whether all nodes run, each with both of weft_run's processes.
+  bool HasAllAgents();
 
   // One node that runs, `node` if it does, is away for so long, as kFreeze, kPause or kUnplug say; Pump brings it back. Who was away
   // before is back at once.
@@ -77,7 +82,8 @@ class ChaosCluster {
   StoreProcess* store() { return store_ ? &*store_ : nullptr; }  // null: it has none apart
 
  private:
-  int NodeThatRuns(int node);  // -1: none
+  void SetTemporaryFolder() const;  // of a child
+  int NodeThatRuns(int node);       // -1: none
   void BringBack();
 
   const ClusterOptions options_;

@@ -11,10 +11,10 @@ namespace weft {
 namespace {
 
 constexpr std::pair<Fault, absl::string_view> kNames[] = {
-    {Fault::kRank, "rank"},   {Fault::kStop, "stop"},    {Fault::kAgent, "agent"}, {Fault::kGuard, "guard"},
-    {Fault::kBoth, "both"},   {Fault::kDisk, "disk"},    {Fault::kFlip, "flip"},   {Fault::kClock, "clock"},
-    {Fault::kStore, "store"}, {Fault::kHost, "host"},    {Fault::kHosts, "hosts"}, {Fault::kFreeze, "freeze"},
-    {Fault::kPause, "pause"}, {Fault::kUnplug, "unplug"}};
+    {Fault::kRank, "rank"},     {Fault::kStop, "stop"},   {Fault::kAgent, "agent"},  {Fault::kGuard, "guard"},
+    {Fault::kBoth, "both"},     {Fault::kDisk, "disk"},   {Fault::kFlip, "flip"},    {Fault::kShort, "short"},
+    {Fault::kClock, "clock"},   {Fault::kStore, "store"}, {Fault::kHost, "host"},    {Fault::kHosts, "hosts"},
+    {Fault::kFreeze, "freeze"}, {Fault::kPause, "pause"}, {Fault::kUnplug, "unplug"}};
 
 // Numbers that follow from the seed alone.
 class Dice {
@@ -76,13 +76,20 @@ bool HitsANode(Fault fault) {
          fault == Fault::kFreeze || fault == Fault::kPause || fault == Fault::kUnplug;
 }
 
+bool KillsALauncher(Fault fault) {
+  return fault == Fault::kAgent || fault == Fault::kGuard || fault == Fault::kBoth || fault == Fault::kHost ||
+         fault == Fault::kHosts;
+}
+
 bool NeedsNodes(Fault fault) { return fault == Fault::kFreeze || fault == Fault::kUnplug; }
 
 bool EndsALife(Fault fault, int num_nodes) {
   // Of one node only ranks that need their store meanwhile miss the agent, which keeps it.
   if (fault == Fault::kPause) return num_nodes > 1;
-  return fault != Fault::kClock && fault != Fault::kStore;
+  return fault != Fault::kClock && fault != Fault::kStore && fault != Fault::kShort;
 }
+
+bool IsInRestart(Moment moment) { return moment == Moment::kRestart || moment == Moment::kMeeting; }
 
 std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options) {
   WEFT_REQUIRE(
@@ -97,6 +104,7 @@ std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options) {
   dice.Shuffle(&faults);
   std::vector<PlannedFault> plan;
   int64_t step = 0;
+  bool is_early = true;
   for (int i = 0; i < options.count; ++i) {
     if (moments[i] != Moment::kRestart) step += 1 + dice.Below(2 * options.steps_between);
     plan.push_back({.fault = faults[i],
@@ -104,6 +112,9 @@ std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options) {
                     .rank = static_cast<int>(dice.Below(options.num_ranks)),
                     .step = step,
                     .delay = dice.Share()});
+    if (moments[i] != Moment::kRestart || !KillsALauncher(faults[i])) continue;
+    if (is_early) plan.back().moment = Moment::kMeeting;
+    is_early = !is_early;
   }
   return plan;
 }

@@ -18,6 +18,7 @@ enum class Fault {
   kBoth,   // of both at once
   kDisk,   // the disk of the checkpoints is full until a save has failed for it
   kFlip,   // a bit of the newest checkpoint, and SIGKILL of one rank
+  kShort,  // writes of checkpoints write a part of what they are given, from here to the next fault; nobody dies
   kClock,  // the wall clock of one rank jumps, to anywhere within 30 days; nobody dies
   kStore,  // SIGKILL of the job's store, a process apart that begins again a while later; no rank dies
   kHost,  // SIGKILL of a node: weft_run's two processes, its ranks, the memory of their snapshots; another takes its place
@@ -27,15 +28,16 @@ enum class Fault {
   kUnplug,  // the cable of a node is pulled for as long, and put back
 };
 
-// "rank", "stop", "agent", "guard", "both", "disk", "flip", "clock", "store", "host", "hosts", "freeze", "pause",
+// "rank", "stop", "agent", "guard", "both", "disk", "flip", "short", "clock", "store", "host", "hosts", "freeze", "pause",
 // "unplug".
 absl::string_view FaultName(Fault fault);
 // Errors: InvalidArgument that lists the names.
 Fault ParseFault(absl::string_view name);
 
-bool HitsARank(Fault fault);   // one, of all
-bool HitsANode(Fault fault);   // one, of all
-bool NeedsNodes(Fault fault);  // several: it is others that miss a node
+bool HitsARank(Fault fault);       // one, of all
+bool HitsANode(Fault fault);       // one, of all
+bool NeedsNodes(Fault fault);      // several: it is others that miss a node
+bool KillsALauncher(Fault fault);  // of one node, or of all
 // Whether all ranks of a job on so many nodes end for it, whatever they do meanwhile, and others begin.
 bool EndsALife(Fault fault, int num_nodes);
 
@@ -44,14 +46,16 @@ enum class Moment {
   kStep,     // at any time in training
   kSave,     // while a checkpoint is being written
   kRestart,  // while ranks start again after the fault before: they meet, load, and have made no step yet
+  kMeeting,  // earlier, of those that kill a launcher: the ranks of the life before are gone, others need not be there yet
 };
+bool IsInRestart(Moment moment);  // kRestart, kMeeting
 
 struct PlannedFault {
   Fault fault = Fault::kRank;
   Moment moment = Moment::kStep;
   int rank =
       0;  // of kRank, kStop, kFlip and kClock; of kAgent, kGuard, kBoth, kHost, kFreeze, kPause and kUnplug: its node
-  int64_t step = 0;  // not before this step has been made; of kRestart that of the fault before
+  int64_t step = 0;  // not before this step has been made; of one in a restart that of the fault before
   double delay =
       0;  // in [0, 1): how far into a step, a save or a restart; of kStore also how long it is away
 
@@ -67,7 +71,8 @@ struct FaultPlanOptions {
 };
 
 // Faults in the order in which they are done, a function of the options alone: three of ten in saves, three of ten in
-// restarts (rounded up; never the first), the rest in steps; of each kind as many as of any other, give or take one.
+// restarts (rounded up; never the first), the rest in steps; of each kind as many as of any other, give or take one. Of those in
+// restarts that kill a launcher, every other one comes before there are ranks, the first among them.
 // Errors: InvalidArgument for less than one fault, kind, rank or step between.
 std::vector<PlannedFault> PlanFaults(const FaultPlanOptions& options);
 

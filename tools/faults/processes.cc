@@ -142,10 +142,26 @@ std::vector<std::string> SharedMemoryNames() {
   std::filesystem::recursive_directory_iterator entry(
       root, std::filesystem::directory_options::skip_permission_denied, error);
   for (; !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
-    if (!absl::StartsWith(entry->path().filename().string(), "weft")) continue;
+    std::error_code gone;
+    if (entry->is_directory(gone)) continue;
     names.push_back(entry->path().lexically_relative(root).string());
   }
   return names;
+}
+
+bool IsInUse(const std::string& path) {
+  bool is_in_use = false;
+  ForEachProcess([&](pid_t pid) {
+    const std::string process = absl::StrCat("/proc/", pid);
+    is_in_use = is_in_use || absl::StrContains(ContentOf(process + "/maps"), absl::StrCat(" ", path, "\n"));
+    std::error_code error;
+    std::filesystem::directory_iterator entry(process + "/fd", error);
+    for (; !error && !is_in_use && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+      std::error_code closed;
+      is_in_use = std::filesystem::read_symlink(entry->path(), closed) == path;
+    }
+  });
+  return is_in_use;
 }
 
 }  // namespace weft

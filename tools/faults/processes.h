@@ -35,8 +35,11 @@ std::vector<pid_t> FamilyOf(pid_t ancestor);
 // Waits until none of them is alive. False if one still is after `bound`.
 bool AwaitGone(const std::vector<pid_t>& processes, std::chrono::milliseconds bound);
 
-// The names of the files that Weft makes in /dev/shm and its folders; there are none that stay.
+// The names of the files in /dev/shm and its folders.
 std::vector<std::string> SharedMemoryNames();
+
+// Whether a process has that file open, or in its memory.
+bool IsInUse(const std::string& path);
 
 }  // namespace weft
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 
@@ -80,6 +79,11 @@ std::vector<std::string> TemporaryNames(const std::string& checkpoints) {
     if (absl::EndsWith(name, ".tmp")) names.push_back(name);
   }
   return names;
+}
+
+std::filesystem::file_time_type LastChangeOf(const std::string& folder) {
+  std::error_code error;
+  return std::filesystem::last_write_time(folder, error);
 }
 
 void FlipBit(const std::string& step, double share) {

@@ -1,6 +1,7 @@
 #ifndef WEFT_TOOLS_FAULTS_STORAGE_H_
 #define WEFT_TOOLS_FAULTS_STORAGE_H_
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ std::vector<std::string> WholeSteps(const std::string& checkpoints);
 
 // The names there of what is being written, and of what a killed rank has left until the next start.
 std::vector<std::string> TemporaryNames(const std::string& checkpoints);
+
+// When a name in a folder last came or went.
+std::filesystem::file_time_type LastChangeOf(const std::string& folder);
 
 // Flips a bit of an element of one file in the folder of a step: as far into its second half, where all bytes are elements, as
 // `share` in [0, 1) says.

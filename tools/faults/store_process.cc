@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
@@ -22,8 +23,9 @@ constexpr milliseconds kPause{200};
 }  // namespace
 
 StoreProcess::StoreProcess(const std::string& weft_run, const std::string& folder,
-                           const std::vector<std::string>& flags, const std::string& log)
-    : weft_run_(weft_run), folder_(folder), flags_(flags), log_(log) {}
+                           const std::vector<std::string>& flags, const std::string& log,
+                           std::function<void()> enter)
+    : weft_run_(weft_run), folder_(folder), flags_(flags), log_(log), enter_(std::move(enter)) {}
 
 void StoreProcess::Begin(const std::string& port) {
   // It writes the file when it may be joined.
@@ -32,7 +34,7 @@ void StoreProcess::Begin(const std::string& port) {
   std::vector<std::string> command = {weft_run_, "store", absl::StrCat("--dir=", folder_),
                                       absl::StrCat("--port=", port)};
   command.insert(command.end(), flags_.begin(), flags_.end());
-  process_ = std::make_unique<ChaosJob>(command, log_);
+  process_ = std::make_unique<ChaosJob>(command, log_, enter_);
   process_->Start();
   is_back_ = false;
   begun_ = Clock::now();

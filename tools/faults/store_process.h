@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +21,9 @@ class StoreProcess {
   using Clock = ChaosJob::Clock;
 
   // `flags`: of `weft_run store`, beside those for folder and port, --host among them. Its stderr is added to the file `log`.
+  // `enter`, if there is one, is called in the new process, before it becomes weft_run.
   StoreProcess(const std::string& weft_run, const std::string& folder, const std::vector<std::string>& flags,
-               const std::string& log);
+               const std::string& log, std::function<void()> enter = {});
 
   // Begins it at any free port, and waits until it may be joined.
   // Errors: FailedPrecondition, if it ends, or cannot be joined within 20 s.
@@ -56,6 +58,7 @@ class StoreProcess {
   const std::string folder_;
   const std::vector<std::string> flags_;
   const std::string log_;
+  const std::function<void()> enter_;
   std::string address_;
   std::unique_ptr<ChaosJob> process_;
   bool is_back_ = false;

@@ -17,7 +17,7 @@ fail() {
 }
 
 # Of every job here; a flag given again counts.
-job=(--weft_run="$weft_run" --train_gpt="$trainer" --train_flags="" --log_format=json)
+job=(--weft_run="$weft_run" --train_gpt="$trainer" --cut_writes="$root/tools/faults/libcut_writes.so" --train_flags="" --log_format=json)
 
 # try NAME FLAGS...: the report is in NAME.json, what chaos says in NAME.err, the job's stderr in NAME/hurt.log.
 try() {

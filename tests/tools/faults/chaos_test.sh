@@ -52,6 +52,27 @@ for what in updates position; do
   expect "$what" '"equal":false' '"recovered":4'
 done
 
+# --- Launchers that are killed while they meet, before there are ranks again.
+# Whether one comes early enough is up to the moment.
+for seed in 3 4 5 6 7; do
+  hurt meeting$seed --kills=12 --kinds=agent,guard,both --seed=$seed
+  expect meeting$seed '"kills":12' '"recovered":12' '"equal":true' '"left_behind":0'
+  grep -q "before its ranks were there" meeting$seed.err && break
+done
+grep -q "before its ranks were there" meeting?.err || fail "meeting: none was killed before there were ranks: $(cat meeting?.err)"
+
+# --- A step that comes later than its target is an error on demand alone.
+cat > slow << END
+#!/bin/bash
+[[ \${TORCHELASTIC_RESTART_COUNT:-0} == 0 ]] || sleep 5.5
+exec '$forgetful' "\$@"
+END
+chmod +x slow
+hurt late --kills=1 --ranks=2 --train_gpt="$dir/slow"
+expect late '"within_target":false' '"equal":true'
+try held --kills=1 --ranks=2 --train_gpt="$dir/slow" --hold_targets && fail "held: a target was missed: expected exit code 1"
+expect held '"within_target":false' '"equal":true' '"left_behind":0'
+
 # --- Bad input: one line.
 bad() {
   local expected=$1
@@ -59,9 +80,18 @@ bad() {
   "$chaos" "${job[@]}" "$@" > bad.out 2> bad.err && fail "$*: expected an error"
   grep -qF -- "$expected" bad.err || fail "$*: expected '$expected' in: $(cat bad.err)"
 }
-bad "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, clock, store, host, hosts, freeze, pause, unplug" --kinds=ranks
+bad "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, short, clock, store, host, hosts, freeze, pause, unplug" --kinds=ranks
 for kind in freeze unplug; do bad "expected --nodes above 1" --kinds=rank,$kind; done
 bad "expected at least one of each" --kills=0
 bad "there is no program '/nonexistent'" --train_gpt=/nonexistent
 bad "without any fault the job ends with exit code 1" --train_flags=--forgets=nothing
+
+# --- A folder of its own stays if there is something in it that tells what was wrong, and only then.
+mkdir empty
+export TMPDIR=$dir/empty
+bad "expected at least one of each" --kills=0
+bad "expected --nodes above 1" --kinds=freeze
+[[ -z $(ls empty) ]] || fail "an error leaves $(find empty)"
+bad "without any fault the job ends with exit code 1" --train_flags=--forgets=nothing
+grep -qs "forgets" empty/chaos-*/calm.log || fail "the log has gone: $(find empty)"
 exit $((failures > 0))

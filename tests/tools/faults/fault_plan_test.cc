@@ -20,7 +20,7 @@ TEST(FaultPlanTest, MomentsAreAsPromisedForEverySeed) {
     for (uint64_t seed = 0; seed < 20; ++seed) {
       const std::vector<PlannedFault> plan = PlanFaults({.count = count, .seed = seed, .num_ranks = 3});
       ASSERT_EQ(plan.size(), static_cast<size_t>(count));
-      EXPECT_NE(plan[0].moment, Moment::kRestart);
+      EXPECT_FALSE(IsInRestart(plan[0].moment));
       EXPECT_EQ(Count(plan, Moment::kSave), (3 * count + 9) / 10) << count;
       EXPECT_EQ(Count(plan, Moment::kRestart),
                 std::min(count - Count(plan, Moment::kSave), (3 * count + 9) / 10));
@@ -38,6 +38,32 @@ TEST(FaultPlanTest, MomentsAreAsPromisedForEverySeed) {
   }
 }
 
+// Of those in restarts that kill a launcher, every other one comes while launchers meet.
+TEST(FaultPlanTest, LaunchersAreKilledWhileTheyMeet) {
+  const std::vector<Fault> launchers = {Fault::kAgent, Fault::kGuard, Fault::kBoth, Fault::kHost,
+                                        Fault::kHosts};
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<PlannedFault> plan = PlanFaults({.count = 20, .seed = seed, .kinds = launchers});
+    EXPECT_EQ(Count(plan, Moment::kMeeting), 3) << seed;
+    EXPECT_EQ(Count(plan, Moment::kRestart), 3) << seed;
+    int64_t step = 0;
+    for (const PlannedFault& fault : plan) {
+      EXPECT_EQ(fault.step > step, !IsInRestart(fault.moment));
+      step = fault.step;
+    }
+    const std::vector<PlannedFault> mixed =
+        PlanFaults({.count = 40, .seed = seed, .kinds = {Fault::kRank, Fault::kFreeze, Fault::kBoth}});
+    for (const PlannedFault& fault : mixed) {
+      if (fault.moment == Moment::kMeeting) {
+        EXPECT_EQ(fault.fault, Fault::kBoth);
+      }
+    }
+    EXPECT_EQ(Count(PlanFaults({.count = 20, .seed = seed, .kinds = {Fault::kRank, Fault::kStop}}),
+                    Moment::kMeeting),
+              0);
+  }
+}
+
 TEST(FaultPlanTest, TheSeedSaysAll) {
   EXPECT_EQ(PlanFaults({.seed = 5}), PlanFaults({.seed = 5}));
   EXPECT_NE(PlanFaults({.seed = 5}), PlanFaults({.seed = 6}));
@@ -52,13 +78,13 @@ TEST(FaultPlanTest, KindsAreEven) {
 
 TEST(FaultPlanTest, NamesAndMistakes) {
   for (const Fault fault : {Fault::kRank, Fault::kStop, Fault::kAgent, Fault::kGuard, Fault::kBoth,
-                            Fault::kDisk, Fault::kFlip, Fault::kClock, Fault::kStore, Fault::kHost,
-                            Fault::kHosts, Fault::kFreeze, Fault::kPause, Fault::kUnplug}) {
+                            Fault::kDisk, Fault::kFlip, Fault::kShort, Fault::kClock, Fault::kStore,
+                            Fault::kHost, Fault::kHosts, Fault::kFreeze, Fault::kPause, Fault::kUnplug}) {
     EXPECT_EQ(ParseFault(FaultName(fault)), fault);
   }
   EXPECT_EQ(InvalidArgumentMessage([] { ParseFault("ranks"); }),
             "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, "
-            "clock, store, host, hosts, freeze, pause, unplug");
+            "short, clock, store, host, hosts, freeze, pause, unplug");
   EXPECT_EQ(InvalidArgumentMessage([] { PlanFaults({.count = 0}); }),
             "a plan of 0 faults of 1 kinds on 2 ranks, 4 steps apart: expected at least one of each");
 }
