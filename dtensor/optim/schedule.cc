@@ -14,8 +14,12 @@ double CosineLeft(double x) { return 0.5 * (1 + std::cos(std::numbers::pi * x));
 
 bool IsWarmup(int64_t step, int64_t warmup_steps) { return warmup_steps > 0 && step <= warmup_steps; }
 
-double WarmupAt(double peak, int64_t step, int64_t warmup_steps) {
-  return peak * static_cast<double>(step) / static_cast<double>(warmup_steps);
+double WarmupAt(double peak, int64_t step, int64_t warmup_steps, WarmupShape shape) {
+  if (shape == WarmupShape::kLinear) {
+    return peak * static_cast<double>(step) / static_cast<double>(warmup_steps);
+  }
+  const auto steps = static_cast<double>(std::max<int64_t>(warmup_steps, 2));
+  return peak * std::min(1.0, std::log(static_cast<double>(step + 1)) / std::log(steps));
 }
 
 // The step that has the whole peak: the last of the warm-up, or the first of all.
@@ -41,21 +45,21 @@ double Left(DecayShape decay, double x) {
 }  // namespace
 
 double WarmupCosine::At(int64_t step) const {
-  if (IsWarmup(step, warmup_steps)) return WarmupAt(peak, step, warmup_steps);
+  if (IsWarmup(step, warmup_steps)) return WarmupAt(peak, step, warmup_steps, warmup);
   if (step == 0) return peak;
   if (step >= total_steps) return floor;
   return floor + (peak - floor) * CosineLeft(Progress(PeakStep(warmup_steps), step, total_steps));
 }
 
 double WarmupLinear::At(int64_t step) const {
-  if (IsWarmup(step, warmup_steps)) return WarmupAt(peak, step, warmup_steps);
+  if (IsWarmup(step, warmup_steps)) return WarmupAt(peak, step, warmup_steps, warmup);
   if (step == 0) return peak;
   if (step >= total_steps) return floor;
   return peak + (floor - peak) * Progress(PeakStep(warmup_steps), step, total_steps);
 }
 
 double WarmupStableDecay::At(int64_t step) const {
-  if (IsWarmup(step, warmup_steps)) return WarmupAt(peak, step, warmup_steps);
+  if (IsWarmup(step, warmup_steps)) return WarmupAt(peak, step, warmup_steps, warmup);
   const int64_t decay_start = std::max(total_steps - decay_steps, warmup_steps);
   if (step <= decay_start) return peak;
   if (step >= total_steps) return floor;
@@ -66,7 +70,7 @@ double WarmRestarts::At(int64_t step) const {
   WEFT_REQUIRE(first_period >= 1 && growth >= 1,
                "WarmRestarts: expected a first period and a growth of 1 or more, got ", first_period, " and ",
                growth);
-  if (IsWarmup(step, warmup_steps)) return WarmupAt(peak, step, warmup_steps);
+  if (IsWarmup(step, warmup_steps)) return WarmupAt(peak, step, warmup_steps, warmup);
   int64_t passed = std::max<int64_t>(step - PeakStep(warmup_steps), 0);
   int64_t period = first_period;
   if (growth == 1) passed %= period;

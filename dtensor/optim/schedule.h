@@ -11,31 +11,41 @@ namespace weft {
 // state. PyTorch's schedulers count from epoch 0: step t has the learning rate of epoch t - 1.
 using Schedule = std::function<double(int64_t step)>;
 
-// Linear warm-up, then a cosine from `peak` down to `floor`.
+// How a warm-up of so many steps grows, by the share of the peak that step t has.
+enum class WarmupShape : uint8_t {
+  kLinear,  // t / steps
+  kLog,  // log(t + 1) / log(steps), at most 1: fast at first, and with the peak a step before the last; steps are at least 2
+};
+
+// A warm-up, then a cosine from `peak` down to `floor`.
 struct WarmupCosine {
   double peak = 1e-3;
   double floor = 1e-4;
   int64_t warmup_steps = 100;
   int64_t total_steps = 2000;
 
-  // The learning rate of step 1, 2, ..., total_steps. The first is peak / warmup_steps, step `warmup_steps`
+  WarmupShape warmup = WarmupShape::kLinear;
+
+  // The learning rate of step 1, 2, ..., total_steps. The first of a linear warm-up is peak / warmup_steps, step `warmup_steps`
   // has the peak, the last and all after it the floor. Without warm-up, step 1 starts the cosine at the peak.
   // Step 0, before the first, has what the first step comes from: 0, or without warm-up the peak.
+  // Source: kLog: DeepSpeed's WarmupLR of warmup_type log, whose first step has the rate of step 0 here.
   double At(int64_t step) const;
   double operator()(int64_t step) const { return At(step); }
 
   bool operator==(const WarmupCosine&) const = default;
 };
 
-// Linear warm-up as WarmupCosine's, then a straight line down to `floor`, which the last step has, and all
+// A warm-up as WarmupCosine's, then a straight line down to `floor`, which the last step has, and all
 // after it.
 // Source: without warm-up PyTorch's LinearLR of start_factor 1, end_factor floor / peak and total_iters
-//         total_steps - 1; the warm-up is its LinearLR from 1 / warmup_steps to 1 in warmup_steps - 1.
+//         total_steps - 1; the linear warm-up is its LinearLR from 1 / warmup_steps to 1 in warmup_steps - 1.
 struct WarmupLinear {
   double peak = 1e-3;
   double floor = 0;
   int64_t warmup_steps = 100;
   int64_t total_steps = 2000;
+  WarmupShape warmup = WarmupShape::kLinear;
 
   double At(int64_t step) const;
   double operator()(int64_t step) const { return At(step); }
@@ -50,7 +60,7 @@ enum class DecayShape : uint8_t {
   kRoot,    // 1 - sqrt(x)
 };
 
-// WSD: linear warm-up as WarmupCosine's, then `peak`, then down to `floor` in the last `decay_steps` steps:
+// WSD: a warm-up as WarmupCosine's, then `peak`, then down to `floor` in the last `decay_steps` steps:
 // step total_steps - decay_steps is the last that has the peak, the last step and all after it have the
 // floor. The steps before the decay do not know how long the run is, so a checkpoint of one of them serves
 // runs of several lengths.
@@ -63,6 +73,7 @@ struct WarmupStableDecay {
   int64_t decay_steps = 400;
   int64_t total_steps = 2000;
   DecayShape decay = DecayShape::kRoot;
+  WarmupShape warmup = WarmupShape::kLinear;
 
   double At(int64_t step) const;
   double operator()(int64_t step) const { return At(step); }
@@ -71,7 +82,7 @@ struct WarmupStableDecay {
 };
 
 // Cosines from `peak` down to `floor`, over and over: the first takes `first_period` steps, each other
-// `growth` times as many as the one before. The step after a period has the peak again. Linear warm-up as
+// `growth` times as many as the one before. The step after a period has the peak again. A warm-up as
 // WarmupCosine's comes first; the first period begins with the step that has the whole peak.
 // Source: without warm-up PyTorch's CosineAnnealingWarmRestarts (T_0, T_mult, eta_min). Loshchilov and
 //         Hutter, "SGDR", arXiv 1608.03983.
@@ -81,6 +92,7 @@ struct WarmRestarts {
   int64_t warmup_steps = 0;
   int64_t first_period = 500;
   int64_t growth = 1;
+  WarmupShape warmup = WarmupShape::kLinear;
 
   // Errors: InvalidArgument for a period or a growth below 1.
   double At(int64_t step) const;

@@ -22,9 +22,9 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kModelFlags[] = {"model",   "layers", "heads",     "dim",      "vocab_size",
                                        "context", "dtype",  "tokenizer", "optimizer"};
 constexpr const char* kTrainingFlags[] = {
-    "batch",  "batch_ranks", "microbatches", "steps",        "lr",          "min_lr", "min_lr_ratio",
-    "warmup", "eps",         "schedule_lr",  "weight_decay", "beta1",       "beta2",  "dropout",
-    "seed",   "grad_clip",   "data",         "shuffle",      "val_fraction"};
+    "batch",  "batch_ranks",  "microbatches", "steps",     "lr",          "min_lr",       "min_lr_ratio",
+    "warmup", "warmup_shape", "nesterov",     "eps",       "schedule_lr", "weight_decay", "beta1",
+    "beta2",  "dropout",      "seed",         "grad_clip", "data",        "shuffle",      "val_fraction"};
 // Of a run that computes in f16 alone: others are refused with them.
 constexpr const char* kLossScaleFlags[] = {"loss_scale", "loss_scale_window", "loss_scale_hysteresis",
                                            "min_loss_scale"};

@@ -117,6 +117,8 @@ std::optional<double> Optimizer(const DeepSpeedOptimizer& optimizer, Flags& flag
   flags.Set("eps", optimizer.eps);
   if (optimizer.type == "SGD") {
     if (!is_auto("momentum")) flags.Set("beta1", std::optional(optimizer.momentum.value_or(0)));
+    if (!is_auto("nesterov"))
+      flags.Set("nesterov", std::string(optimizer.nesterov.value_or(false) ? "true" : "false"));
   } else if (!is_auto("betas")) {
     flags.Set("beta1", std::optional(optimizer.betas ? (*optimizer.betas)[0] : defaults.beta1));
     flags.Set("beta2", std::optional(optimizer.betas ? (*optimizer.betas)[1] : defaults.beta2));
@@ -130,6 +132,7 @@ std::optional<double> Optimizer(const DeepSpeedOptimizer& optimizer, Flags& flag
 void Scheduler(const DeepSpeedScheduler& scheduler, const std::optional<double>& lr, Flags& flags) {
   flags.Set("lr", scheduler.warmup_max_lr ? scheduler.warmup_max_lr : lr);
   if (!scheduler.auto_warmup) flags.Set("warmup", std::optional(scheduler.warmup_num_steps.value_or(1000)));
+  if (scheduler.warmup_type) flags.Set("warmup_shape", *scheduler.warmup_type);
   flags.Set("steps", scheduler.total_num_steps);
   // No floor that is a copy of the peak: the peak may be another flag's.
   if (scheduler.type == "WarmupLR") return flags.Set("schedule_lr", std::string("constant"));

@@ -52,13 +52,16 @@ ABSL_FLAG(double, min_lr_ratio, -1,
           "learning rate at the end as a share of --lr, where --min_lr does not say it; below 0: none");
 ABSL_FLAG(int64_t, warmup, 100, "steps in which the learning rate grows");
 ABSL_FLAG(
+    std::string, warmup_shape, "linear",
+    "how it grows in them: linear, or log (fast at first, as DeepSpeed's does unless it is told otherwise)");
+ABSL_FLAG(
     std::string, schedule_lr, "cosine",
     "how the learning rate falls after its warm-up: cosine, linear, wsd (in the last fifth of the steps), "
     "one_cycle (also grows as a cosine), warm_restarts (four cosines), or constant (does not)");
-ABSL_FLAG(
-    std::string, optimizer, "adamw",
-    "adamw, sgd (with Nesterov's momentum, beta1), lion, adafactor, muon (of the blocks' matrices; adamw of "
-    "the others), lamb, adamw8bit (moments in 8 bits)");
+ABSL_FLAG(std::string, optimizer, "adamw",
+          "adamw, sgd (with a momentum, beta1), lion, adafactor, muon (of the blocks' matrices; adamw of "
+          "the others), lamb, adamw8bit (moments in 8 bits)");
+ABSL_FLAG(bool, nesterov, true, "sgd's momentum is Nesterov's; false: plain");
 ABSL_FLAG(double, weight_decay, 0.1,
           "the optimizer's decay of matrices and embeddings, per step and unit of learning rate");
 ABSL_FLAG(double, beta1, 0.9, "the optimizer's decay of the first moment");
@@ -180,6 +183,9 @@ void OptimizerFromFlags(GptRun& run) {
   run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
                .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
                .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
+  run.nesterov = absl::GetFlag(FLAGS_nesterov);
+  WEFT_REQUIRE(run.nesterov || run.optimizer == "sgd", "--nesterov=false: expected --optimizer=sgd, got ",
+               run.optimizer);
   run.eps = InRange(0, 1, "eps", absl::GetFlag(FLAGS_eps));
   if (run.eps == 0) return;
   const std::string& name = run.optimizer;
@@ -194,6 +200,20 @@ double FloorOfRate() {
   if (floor >= 0) return floor;
   const double ratio = InRange(-1, 1, "min_lr_ratio", absl::GetFlag(FLAGS_min_lr_ratio));
   return ratio >= 0 ? ratio * peak : RateFloor(peak);
+}
+
+// `scale`: of what the flags say.
+void RatesFromFlags(GptRun& run, double scale) {
+  run.schedule_lr = absl::GetFlag(FLAGS_schedule_lr);
+  run.schedule = {.peak = scale * InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
+                  .floor = scale * FloorOfRate(),
+                  .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
+                  .total_steps = run.steps};
+  if (absl::GetFlag(FLAGS_warmup_shape) == "log") run.schedule.warmup = WarmupShape::kLog;
+  WEFT_REQUIRE(run.schedule_lr != "one_cycle" || run.schedule.warmup == WarmupShape::kLinear,
+               "--warmup_shape=log: expected linear with --schedule_lr=one_cycle, which grows as a cosine");
+  WEFT_REQUIRE(run.schedule_lr == "constant" || run.schedule.floor <= run.schedule.peak,
+               "--min_lr=", run.schedule.floor, ": expected at most --lr=", run.schedule.peak);
 }
 
 void CheckDivisible(const GptRun& run) {
@@ -233,7 +253,8 @@ FlagsUsage TrainGptUsage() {
                    "loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}},
                  {"Training",
                   {"batch", "microbatches", "steps", "optimizer", "lr", "min_lr", "min_lr_ratio", "warmup",
-                   "schedule_lr", "weight_decay", "beta1", "beta2", "eps", "grad_clip", "seed"}},
+                   "warmup_shape", "schedule_lr", "weight_decay", "beta1", "beta2", "nesterov", "eps",
+                   "grad_clip", "seed"}},
                  {"Data", {"data", "tokenizer", "val_fraction", "shuffle", "data_threads"}},
                  CheckpointFlags(),
                  {"Output",
@@ -268,6 +289,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
         {"adamw", "sgd", "lion", "adafactor", "muon", "lamb", "adamw8bit"});
   OneOf("schedule_lr", absl::GetFlag(FLAGS_schedule_lr),
         {"cosine", "linear", "wsd", "one_cycle", "warm_restarts", "constant"});
+  OneOf("warmup_shape", absl::GetFlag(FLAGS_warmup_shape), {"linear", "log"});
   GptRun run;
   run.backend = ParseBackend(absl::GetFlag(FLAGS_backend));
   run.mesh = MeshFromFlags(NumLaunchedRanks(run.backend));
@@ -310,13 +332,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.check_replicas = AtLeast(0, "check_replicas", absl::GetFlag(FLAGS_check_replicas));
   run.print_plan = absl::GetFlag(FLAGS_print_plan);
   run.print_schedule = absl::GetFlag(FLAGS_print_schedule);
-  run.schedule_lr = absl::GetFlag(FLAGS_schedule_lr);
-  run.schedule = {.peak = scaled.rate * InRange(0, 1e9, "lr", absl::GetFlag(FLAGS_lr)),
-                  .floor = scaled.rate * FloorOfRate(),
-                  .warmup_steps = AtLeast(0, "warmup", absl::GetFlag(FLAGS_warmup)),
-                  .total_steps = run.steps};
-  WEFT_REQUIRE(run.schedule_lr == "constant" || run.schedule.floor <= run.schedule.peak,
-               "--min_lr=", run.schedule.floor, ": expected at most --lr=", run.schedule.peak);
+  RatesFromFlags(run, scaled.rate);
   OptimizerFromFlags(run);
   run.grad_clip = InRange(0, 1e9, "grad_clip", absl::GetFlag(FLAGS_grad_clip));
   CheckDivisible(run);

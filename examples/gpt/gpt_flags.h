@@ -32,6 +32,7 @@ struct GptRun {
   WarmupCosine schedule;
   std::string optimizer = "adamw";  // MakeGptOptimizer
   AdamWOptions adamw;               // its betas and decay, and the others'
+  bool nesterov = true;             // sgd's momentum
   double eps = 0;                   // of those with second moments of their own; 0: the optimizer's own
   double grad_clip = 1;
   DType dtype = DType::kF32;                   // at rest

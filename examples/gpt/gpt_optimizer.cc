@@ -25,8 +25,9 @@ std::vector<ParameterGroup> BlockMatrices() {
 std::unique_ptr<Optimizer> MakeGptOptimizer(const GptRun& run, const std::vector<Parameter*>& parameters) {
   const double beta1 = run.adamw.beta1, beta2 = run.adamw.beta2, decay = run.adamw.weight_decay;
   if (run.optimizer == "sgd") {
-    return std::make_unique<Sgd>(parameters,
-                                 SgdOptions{.momentum = beta1, .nesterov = beta1 > 0, .weight_decay = decay});
+    return std::make_unique<Sgd>(
+        parameters,
+        SgdOptions{.momentum = beta1, .nesterov = run.nesterov && beta1 > 0, .weight_decay = decay});
   }
   if (run.optimizer == "lion") {
     return std::make_unique<Lion>(parameters,
@@ -58,17 +59,18 @@ std::unique_ptr<Optimizer> MakeGptOptimizer(const GptRun& run, const std::vector
 Schedule MakeGptSchedule(const GptRun& run) {
   const WarmupCosine& s = run.schedule;
   if (run.schedule_lr == "constant") {
-    return WarmupLinear{s.peak, s.peak, s.warmup_steps, s.total_steps};
+    return WarmupLinear{s.peak, s.peak, s.warmup_steps, s.total_steps, s.warmup};
   }
   if (run.schedule_lr == "linear") {
-    return WarmupLinear{s.peak, s.floor, s.warmup_steps, s.total_steps};
+    return WarmupLinear{s.peak, s.floor, s.warmup_steps, s.total_steps, s.warmup};
   }
   if (run.schedule_lr == "wsd") {
     return WarmupStableDecay{.peak = s.peak,
                              .floor = s.floor,
                              .warmup_steps = s.warmup_steps,
                              .decay_steps = s.total_steps / 5,
-                             .total_steps = s.total_steps};
+                             .total_steps = s.total_steps,
+                             .warmup = s.warmup};
   }
   if (run.schedule_lr == "one_cycle") {
     OneCycle cycle = {.peak = s.peak, .total_steps = s.total_steps};
@@ -82,7 +84,8 @@ Schedule MakeGptSchedule(const GptRun& run) {
     return WarmRestarts{.peak = s.peak,
                         .floor = s.floor,
                         .warmup_steps = s.warmup_steps,
-                        .first_period = std::max<int64_t>((s.total_steps - s.warmup_steps + 4) / 4, 1)};
+                        .first_period = std::max<int64_t>((s.total_steps - s.warmup_steps + 4) / 4, 1),
+                        .warmup = s.warmup};
   }
   WEFT_REQUIRE(run.schedule_lr == "cosine", "no schedule '", run.schedule_lr, "'");
   return s;

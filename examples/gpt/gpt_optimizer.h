@@ -13,7 +13,7 @@ namespace weft {
 
 // What trains a GPT, as --optimizer says. Of muon the products' weights of the blocks are matrices, with
 // queries, keys and values apart, and updates of AdamW's rms, so that one learning rate serves all
-// parameters; sgd has Nesterov's momentum, beta1.
+// parameters; sgd has a momentum, beta1, Nesterov's or plain.
 std::unique_ptr<Optimizer> MakeGptOptimizer(const GptRun& run, const std::vector<Parameter*>& parameters);
 
 // The learning rate of each step, as --schedule_lr says.

@@ -206,12 +206,10 @@ DeepSpeedOptimizer Optimizer(Section section) {
     optimizer.weight_decay = params->Number("weight_decay");
     if (optimizer.type == "SGD") {
       optimizer.momentum = params->Number("momentum");
-      if (optimizer.momentum.value_or(0) > 0 || params->IsAuto("momentum")) {
-        WEFT_REQUIRE(params->Find("nesterov") != nullptr,
-                     "key \"optimizer.params.nesterov\": expected true, it is missing, which is false in "
-                     "DeepSpeed; momentum is Nesterov's");
-        params->Fixed("nesterov", true, "momentum is Nesterov's");
-      }
+      optimizer.nesterov = params->Bool("nesterov");
+      WEFT_REQUIRE(!optimizer.nesterov.value_or(false) || optimizer.momentum.value_or(0) > 0 ||
+                       params->IsAuto("momentum"),
+                   "key \"optimizer.params.nesterov\": expected a momentum with it");
       params->Fixed("dampening", 0, "gradients are not dampened");
     } else if (const Json* const betas = params->Find("betas")) {
       const auto is_beta = [](const Json& beta) {
@@ -236,7 +234,7 @@ DeepSpeedOptimizer Optimizer(Section section) {
                    "key \"optimizer.params.weight_decay\": expected a number with torch_adam, it is missing, "
                    "which is 0.01 in torch's AdamW");
     }
-    for (const char* key : {"lr", "betas", "weight_decay", "momentum"}) {
+    for (const char* key : {"lr", "betas", "weight_decay", "momentum", "nesterov"}) {
       if (params->IsAuto(key)) optimizer.auto_params.push_back(key);
     }
     params->Finish();
@@ -249,11 +247,12 @@ DeepSpeedScheduler Scheduler(Section section) {
   DeepSpeedScheduler scheduler = {.type =
                                       section.OneOf("type", {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"})};
   std::optional<Section> params = section.Object("params");
-  // DeepSpeed's default is another curve.
-  WEFT_REQUIRE(params && params->Find("warmup_type") != nullptr,
-               "key \"scheduler.params.warmup_type\": expected "
-               "\"linear\", it is missing, which is \"log\" in DeepSpeed; warm-ups are linear");
-  params->Fixed("warmup_type", "linear", "warm-ups are linear");
+  WEFT_REQUIRE(params, "key \"scheduler.params\": expected an object, it is missing");
+  if (params->Find("warmup_type") != nullptr) {
+    scheduler.warmup_type = params->OneOf("warmup_type", {"linear", "log"});
+  } else if (!params->IsAuto("warmup_type")) {
+    scheduler.warmup_type = "log";
+  }
   scheduler.warmup_num_steps = params->Whole("warmup_num_steps", 1);
   scheduler.auto_warmup = params->IsAuto("warmup_num_steps");
   if (scheduler.type == "WarmupCosineLR") {

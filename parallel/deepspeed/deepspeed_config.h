@@ -49,6 +49,7 @@ struct DeepSpeedOptimizer {
   std::optional<double> eps = {};
   std::optional<double> weight_decay = {};
   std::optional<double> momentum = {};
+  std::optional<bool> nesterov = {};
   // Which of them are "auto", to be told from those that are left out, which have DeepSpeed's defaults.
   std::vector<std::string> auto_params = {};
 
@@ -56,7 +57,8 @@ struct DeepSpeedOptimizer {
 };
 
 struct DeepSpeedScheduler {
-  std::string type;  // WarmupLR, WarmupDecayLR or WarmupCosineLR; with a linear warm-up from 0
+  std::string type;  // WarmupLR, WarmupDecayLR or WarmupCosineLR; with a warm-up from 0
+  std::optional<std::string> warmup_type = {};  // linear or log; left out it is log, as there
   std::optional<int64_t> total_num_steps = {};
   std::optional<int64_t> warmup_num_steps = {};
   std::optional<double> warmup_max_lr = {};

@@ -124,10 +124,20 @@ TEST(GptDeepSpeedTest, AnOptimizerHasDeepSpeedsDefaultsAndAConstantRate) {
       FlagsOf(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.5, "momentum": 0.5, "nesterov": true}}})"),
       (Flags{{"optimizer", "sgd"},
              {"beta1", "0.5"},
+             {"nesterov", "true"},
              {"weight_decay", "0"},
              {"lr", "0.5"},
              {"warmup", "0"},
              {"schedule_lr", "constant"}}));
+  const auto nesterov = [](const std::string& params) {
+    const Flags flags =
+        FlagsOf(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.5)" + params + "}}}");
+    const auto found = flags.find("nesterov");
+    return found == flags.end() ? "none" : found->second;
+  };
+  EXPECT_EQ(nesterov(""), "false");
+  EXPECT_EQ(nesterov(R"(, "nesterov": false)"), "false");
+  EXPECT_EQ(nesterov(R"(, "nesterov": "auto")"), "none");
 }
 
 // DeepSpeed's curve at its iteration t is Weft's at step t, its first step being iteration 0: one step apart.
@@ -148,6 +158,8 @@ TEST(GptDeepSpeedTest, SchedulesAreDeepSpeedsCurvesOneStepApart) {
   const Schedule decay = schedule_of(
       R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50,
           "warmup_max_lr": 0.5}})");
+  const Schedule log = schedule_of(
+      R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "total_num_steps": 50, "warmup_max_lr": 0.5}})");
   const std::string cosine_text =
       R"({"type": "WarmupCosineLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear", "total_num_steps": 50,
           "cos_min_ratio": 0.125}})";
@@ -159,6 +171,8 @@ TEST(GptDeepSpeedTest, SchedulesAreDeepSpeedsCurvesOneStepApart) {
     EXPECT_NEAR(constant(t), 0.25 * warmup, 1e-12) << t;
     const double left = static_cast<double>(50 - std::max<int64_t>(t, 10)) / 40;
     EXPECT_NEAR(decay(t), 0.5 * warmup * left, 1e-12) << t;
+    const double grown = t < 10 ? std::log(static_cast<double>(t + 1)) / std::log(10.0) : 1;
+    EXPECT_NEAR(log(t), 0.5 * grown * left, 1e-12) << t;
     const double share = (1 + std::cos(M_PI * (1 - left))) / 2;
     EXPECT_NEAR(cosine(t), 0.5 * warmup * (0.125 + 0.875 * share), 1e-12) << t;
     EXPECT_NEAR(lower(t), cosine(t) / 16, 1e-12) << t;
@@ -190,7 +204,8 @@ TEST(GptDeepSpeedTest, AScheduleOfARateThatIsAutoSaysNone) {
                                     "warmup_num_steps": "auto", "warmup_max_lr": )",
                      peak, "}}}"));
   };
-  EXPECT_EQ(flags_of(R"("auto")", R"("auto")"), (Flags{{"optimizer", "adamw"}, {"schedule_lr", "constant"}}));
+  EXPECT_EQ(flags_of(R"("auto")", R"("auto")"),
+            (Flags{{"optimizer", "adamw"}, {"warmup_shape", "linear"}, {"schedule_lr", "constant"}}));
   EXPECT_EQ(flags_of("0.5", R"("auto")").at("lr"), "0.5");
   EXPECT_EQ(flags_of(R"("auto")", "0.25").at("lr"), "0.25");
   EXPECT_EQ(flags_of("0.5", "0.25").at("lr"), "0.25");

@@ -54,6 +54,27 @@ TEST(GptFlagsTest, EpsIsOfOptimizersThatHaveOne) {
   EXPECT_EQ(MessageOf({"--eps=1"}), "--eps=1: expected at least 0 and below 1");
 }
 
+// Every shape of a schedule has the warm-up that is asked for, but one_cycle, which has its own.
+TEST(GptFlagsTest, TheWarmUpHasAShape) {
+  for (const char* shape : {"cosine", "linear", "wsd", "warm_restarts", "constant"}) {
+    const std::string schedule_lr = absl::StrCat("--schedule_lr=", shape);
+    const Schedule log =
+        MakeGptSchedule(RunOf({"--lr=0.5", "--warmup=16", "--warmup_shape=log", schedule_lr}));
+    const Schedule linear = MakeGptSchedule(RunOf({"--lr=0.5", "--warmup=16", schedule_lr}));
+    EXPECT_DOUBLE_EQ(log(3), 0.25) << shape;  // log(4) of log(16)
+    EXPECT_DOUBLE_EQ(linear(3), 0.5 * 3 / 16) << shape;
+    EXPECT_DOUBLE_EQ(log(200), linear(200)) << shape;
+  }
+  EXPECT_EQ(MessageOf({"--schedule_lr=one_cycle", "--warmup_shape=log"}),
+            "--warmup_shape=log: expected linear with --schedule_lr=one_cycle, which grows as a cosine");
+}
+
+TEST(GptFlagsTest, MomentumIsNesterovsUnlessItIsPlain) {
+  EXPECT_TRUE(RunOf({"--optimizer=sgd"}).nesterov);
+  EXPECT_FALSE(RunOf({"--optimizer=sgd", "--nesterov=false"}).nesterov);
+  EXPECT_EQ(MessageOf({"--nesterov=false"}), "--nesterov=false: expected --optimizer=sgd, got adamw");
+}
+
 TEST(GptFlagsTest, Defaults) {
   const GptRun run = RunOf({});
   EXPECT_EQ(run.mesh, DeviceMesh::Parse("dp=2,tp=2"));

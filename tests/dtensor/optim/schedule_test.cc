@@ -18,6 +18,32 @@ TEST(ScheduleTest, WarmsUpLinearly) {
   EXPECT_DOUBLE_EQ(schedule.At(4), 0.8);
 }
 
+// log(2), log(4) and log(8) of log(8); then as behind a linear one. DeepSpeed makes a step of two, as the logarithm of 1 is 0.
+TEST(ScheduleTest, WarmsUpAsALogarithm) {
+  const auto logs = [](const Schedule& schedule) {
+    EXPECT_EQ(schedule(0), 0);
+    EXPECT_DOUBLE_EQ(schedule(1), 0.2);
+    EXPECT_DOUBLE_EQ(schedule(3), 0.4);
+    EXPECT_DOUBLE_EQ(schedule(5), 0.6 * std::log(6.0) / std::log(8.0));
+    EXPECT_DOUBLE_EQ(schedule(7), 0.6);
+    EXPECT_DOUBLE_EQ(schedule(8), 0.6);
+  };
+  constexpr WarmupShape kLog = WarmupShape::kLog;
+  const WarmupCosine cosine = {
+      .peak = 0.6, .floor = 0.1, .warmup_steps = 8, .total_steps = 20, .warmup = kLog};
+  const WarmupLinear line = {.peak = 0.6, .warmup_steps = 8, .total_steps = 20, .warmup = kLog};
+  logs(cosine);
+  logs(line);
+  logs(WarmupStableDecay{.peak = 0.6, .warmup_steps = 8, .warmup = kLog});
+  logs(WarmRestarts{.peak = 0.6, .warmup_steps = 8, .warmup = kLog});
+  EXPECT_DOUBLE_EQ(cosine(14), 0.35);
+  EXPECT_DOUBLE_EQ(line(14), 0.3);
+  const WarmupLinear one = {.peak = 0.6, .floor = 0.6, .warmup_steps = 1, .warmup = kLog};
+  EXPECT_DOUBLE_EQ(one(0), 0);
+  EXPECT_DOUBLE_EQ(one(1), 0.6);
+  EXPECT_DOUBLE_EQ((WarmupLinear{.peak = 0.6, .warmup_steps = 0, .warmup = kLog}.At(1)), 0.6);
+}
+
 TEST(ScheduleTest, ThenFallsAsACosine) {
   const WarmupCosine schedule = {.peak = 0.8, .floor = 0.1, .warmup_steps = 4, .total_steps = 12};
   EXPECT_DOUBLE_EQ(schedule.At(8), 0.45);  // half-way: the middle

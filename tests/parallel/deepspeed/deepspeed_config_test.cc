@@ -50,8 +50,11 @@ TEST(DeepSpeedConfigTest, ReadsAWholeFile) {
   DeepSpeedOptimizer optimizer = {.type = "AdamW", .lr = 3e-4, .eps = 1e-8, .weight_decay = 0.1};
   optimizer.betas = {0.9, 0.95};
   expected.optimizer = optimizer;
-  expected.scheduler = {
-      .type = "WarmupDecayLR", .total_num_steps = 5000, .warmup_num_steps = 100, .warmup_max_lr = 3e-4};
+  expected.scheduler = {.type = "WarmupDecayLR",
+                        .warmup_type = "linear",
+                        .total_num_steps = 5000,
+                        .warmup_num_steps = 100,
+                        .warmup_max_lr = 3e-4};
   EXPECT_EQ(config, expected);
 }
 
@@ -70,6 +73,28 @@ TEST(DeepSpeedConfigTest, AutoIsAsIfTheKeyWereNotThere) {
   EXPECT_FALSE(config.optimizer->lr || config.optimizer->betas);
   EXPECT_EQ(config.optimizer->weight_decay, 0);
   EXPECT_FALSE(config.scheduler->total_num_steps);
+}
+
+// What a scheduler and SGD leave out is what DeepSpeed takes then.
+TEST(DeepSpeedConfigTest, WarmUpsAreLogarithmsAndMomentumIsPlainUnlessTheFileSaysOtherwise) {
+  const auto warmup_type = [](const std::string& param) {
+    return DeepSpeedConfig::FromJson(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1)" +
+                                     param + "}}}")
+        .scheduler->warmup_type;
+  };
+  EXPECT_EQ(warmup_type(""), "log");
+  EXPECT_EQ(warmup_type(R"(, "warmup_type": "log")"), "log");
+  EXPECT_EQ(warmup_type(R"(, "warmup_type": "linear")"), "linear");
+  EXPECT_EQ(warmup_type(R"(, "warmup_type": "auto")"), std::nullopt);
+  const auto sgd = [](const std::string& params) {
+    return *DeepSpeedConfig::FromJson(R"({"optimizer": {"type": "SGD", "params": {)" + params + "}}}")
+                .optimizer;
+  };
+  EXPECT_EQ(sgd(R"("momentum": 0.9)").nesterov, std::nullopt);
+  EXPECT_EQ(sgd(R"("momentum": 0.9, "nesterov": false)").nesterov, false);
+  EXPECT_EQ(sgd(R"("momentum": 0.9, "nesterov": true)").nesterov, true);
+  EXPECT_THAT(sgd(R"("momentum": "auto", "nesterov": "auto")").auto_params,
+              ElementsAre("momentum", "nesterov"));
 }
 
 TEST(DeepSpeedConfigTest, AnyOtherKeyIsAnErrorByItsName) {
@@ -145,11 +170,8 @@ TEST(DeepSpeedConfigTest, WhatWeftDoesOtherwiseIsRefused) {
   EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})"),
             "key \"optimizer.params.adam_w_mode\": expected true (weights decay apart from the gradient), "
             "got false");
-  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": false}}})"),
-            "key \"optimizer.params.nesterov\": expected true (momentum is Nesterov's), got false");
-  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9}}})"),
-            "key \"optimizer.params.nesterov\": expected true, it is missing, which is false in DeepSpeed; "
-            "momentum is Nesterov's");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0, "nesterov": true}}})"),
+            "key \"optimizer.params.nesterov\": expected a momentum with it");
   EXPECT_EQ(
       ErrorOf(R"({"optimizer": {"type": "AdamW", "params": {"torch_adam": true}}})"),
       "key \"optimizer.params.weight_decay\": expected a number with torch_adam, it is missing, which is "
@@ -167,12 +189,10 @@ TEST(DeepSpeedConfigTest, WhatWeftDoesOtherwiseIsRefused) {
       "key \"zero_optimization.offload_param.nvme_path\": expected that of offload_optimizer, /a, got /b");
   EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"),
             "key \"zero_optimization.offload_param\": expected stage 3 with it, got stage 2");
-  EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "log"}}})"),
-            "key \"scheduler.params.warmup_type\": expected \"linear\" (warm-ups are linear), got \"log\"");
-  EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}})"),
-            "key \"scheduler.params.warmup_type\": expected \"linear\", it is missing, which is \"log\" in "
-            "DeepSpeed; "
-            "warm-ups are linear");
+  EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "cubic"}}})"),
+            "key \"scheduler.params.warmup_type\": expected linear or log, got \"cubic\"");
+  EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR"}})"),
+            "key \"scheduler.params\": expected an object, it is missing");
   EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_type": "linear"}}})"),
             "key \"scheduler.params.total_num_steps\": expected a whole number, it is missing");
   EXPECT_EQ(
