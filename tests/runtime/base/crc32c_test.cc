@@ -80,7 +80,7 @@ class Zeros {
   uint8_t* data_ = nullptr;
 };
 
-// ISA-L counts the bytes in an int: what is longer goes to it by parts of 1 GiB.
+// ISA-L counts the bytes in an int: what is longer goes to it by parts of 1 GiB, of which there are three here.
 TEST(Crc32cTest, BeyondTwoGibibytes) {
   constexpr int64_t kGiB = int64_t{1} << 30;
   constexpr int64_t kSize = 2 * kGiB + 12345;
