@@ -72,6 +72,10 @@ class CompareBenchmarksTest(unittest.TestCase):
     def test_tolerances(self):
         self.assertEqual(self.compare_one("MiB", 100, 104)[0], 1)
         self.assertEqual(self.compare_one("MiB", 100, 102)[0], 0)
+        self.assertEqual(self.compare_one("B", 100, 104, "memory/ddp/peak")[0], 1)
+        self.assertEqual(self.compare_one("B", 100, 102, "memory/ddp/peak")[0], 0)
+        self.assertEqual(self.compare_one("B", 100, 119, "memory/ddp/grad_peak")[0], 0)
+        self.assertEqual(self.compare_one("B", 100, 121, "memory/ddp/grad_peak")[0], 1)
         self.assertEqual(self.compare_one("GB/s", 149, 100, "gloo/all_reduce")[0], 0)
         self.assertEqual(self.compare_one("GB/s", 151, 100, "gloo/all_reduce")[0], 1)
         self.assertEqual(self.compare_one("exponent", 0.01, 0.1)[0], 0)
