@@ -206,12 +206,13 @@ class ChaosRun {
   }
 
   void AwaitMeeting(double delay) {
-    do {
-      AwaitOrThrow([&] { return job_->HasAllAgents(); }, "run on all its nodes after step", job_->last_step(),
-                   kLook);
+    // A launcher may have still to end for the fault before.
+    const auto run_for_a_while = [&] {
+      if (!job_->HasAllAgents()) return false;
       job_->PumpFor(delay * start_s_ / kMeetingPart);
-    } while (!job_->HasAllAgents() &&
-             !job_->HasEndedWell());  // a launcher had still to end for the fault before
+      return job_->HasAllAgents();
+    };
+    AwaitOrThrow(run_for_a_while, "run on all its nodes after step", job_->last_step(), kLook);
     ranks_ = RanksOf(places_.RunId("hurt"));
   }
 
@@ -236,7 +237,7 @@ class ChaosRun {
     const Clock::time_point begin = Clock::now();
     times_.Strike(fault.fault, begin);
     Do(fault);
-    // So that a fault of another kind comes in the midst of them, too.
+    // Not before the fault, which is to hit ranks whose writes are being cut.
     if (equipment_.short_writes && fault.fault != Fault::kShort) equipment_.short_writes->End();
     if (!EndsALife(fault.fault, options_.num_nodes)) return;
     // No rank of that life stays, and nobody starts another life of the job before; what it had written before its end is
