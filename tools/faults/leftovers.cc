@@ -1,6 +1,8 @@
 #include "tools/faults/leftovers.h"
 
+#include <sys/stat.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -35,6 +37,14 @@ std::vector<std::string> TornFilesOf(const std::filesystem::path& step) {
   return torn;
 }
 
+// A file in shared memory of this user that no process uses. That of a job beside this one may go while one looks: whether
+// it is there is asked last.
+bool IsForgotten(const std::string& path) {
+  if (IsInUse(path)) return false;
+  struct stat file;
+  return lstat(path.c_str(), &file) == 0 && file.st_uid == geteuid();
+}
+
 }  // namespace
 
 std::vector<std::string> LeftBy(const JobPlaces& places) {
@@ -45,7 +55,7 @@ std::vector<std::string> LeftBy(const JobPlaces& places) {
   }
   for (const std::string& name : SharedMemoryNames()) {
     const std::string path = absl::StrCat("/dev/shm/", name);
-    if (!absl::c_linear_search(places.shared_memory_before, name) && !IsInUse(path)) left.push_back(path);
+    if (!absl::c_linear_search(places.shared_memory_before, name) && IsForgotten(path)) left.push_back(path);
   }
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(places.folder, error)) {

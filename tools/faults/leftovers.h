@@ -17,8 +17,9 @@ struct JobPlaces {
   std::string checkpoints;                        // folder of steps
 };
 
-// What it has left: processes, a second after its end, new names in shared memory that no process uses, temporary files, folders of
-// a step without a manifest, files of a step that are not as long as its manifest says. One text for each.
+// What it has left: processes, a second after its end, new names in shared memory, of this user, that no process uses,
+// temporary files, folders of a step without a manifest, files of a step that are not as long as its manifest says. One text
+// for each.
 std::vector<std::string> LeftBy(const JobPlaces& places);
 
 // Ends the job's store as a service manager would; what there is against its end, and what it has left, likewise.

@@ -95,5 +95,18 @@ TEST_F(LeftoversTest, ANameInSharedMemory) {
   unlink(path.c_str());
 }
 
+TEST_F(LeftoversTest, ANameOfAnotherUserIsNone) {
+  if (geteuid() != 0) GTEST_SKIP() << "root alone gives files away";
+  const std::string path = absl::StrCat("/dev/shm/sem.others-", getpid());
+  WriteFile(path, "");
+  const std::vector<std::string> before = LeftBy(places_);
+  const bool is_given_away = chown(path.c_str(), 1, 1) == 0;
+  const std::vector<std::string> after = LeftBy(places_);
+  unlink(path.c_str());
+  EXPECT_THAT(before, UnorderedElementsAre(path));
+  if (!is_given_away) GTEST_SKIP() << "there is no other user in this namespace";
+  EXPECT_THAT(after, IsEmpty());
+}
+
 }  // namespace
 }  // namespace weft
