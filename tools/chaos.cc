@@ -60,8 +60,8 @@ ABSL_FLAG(std::string, cut_writes, "tools/faults/libcut_writes.so",
           "the library by which writes are cut short, of this tree");
 ABSL_FLAG(
     bool, hold_targets, false,
-    "also exit with 1 if a step came later after a fault than the target of its kind (docs/elastic.md): "
-    "for a machine that does nothing else");
+    "also exit with 1 if a step came later after a fault than the target of its kind (docs/elastic.md); of "
+    "several faults before one step the last counts. For a machine that does nothing else");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object on stdout, and all else on stderr");
 
 namespace weft {

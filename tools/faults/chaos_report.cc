@@ -61,10 +61,12 @@ double RecoveryTimes::Answer(Clock::time_point step) {
     return std::max(0.0, std::chrono::duration<double>(step - at).count());
   };
   const double last = seconds_since(last_strike());
-  // A rank that is killed again is part of what its job has to bear; a rank that nobody misses for a while hides the answer.
-  while (!waiting_.empty()) {
+  // Behind any other fault the time of an earlier one says nothing: a stopped rank, say, is missed only after the suspicion
+  // time.
+  for (bool is_last = true; !waiting_.empty(); is_last = false) {
     const auto [fault, at] = waiting_.back();
-    seconds_[fault].push_back(seconds_since(at));
+    Seconds& seconds = seconds_[fault];
+    (is_last ? seconds.alone : seconds.before_kills).push_back(seconds_since(at));
     waiting_.pop_back();
     if (fault != Fault::kRank) waiting_.clear();
   }
@@ -80,16 +82,21 @@ void RecoveryTimes::AddParts(const std::array<Clock::time_point, 4>& times) {
 void RecoveryTimes::Summarize(milliseconds suspicion_time, const std::function<void(const std::string&)>& say,
                               ChaosReport* report) const {
   std::vector<double> all;
-  for (const auto& [fault, seconds] : seconds_) {
+  const auto tell = [&](const std::string& what, const std::vector<double>& seconds,
+                        std::optional<double> target) {
+    if (seconds.empty()) return;
     const double worst = *absl::c_max_element(seconds);
-    const std::optional<double> target = TargetSeconds(fault, suspicion_time);
     const bool is_held = !target || worst <= *target;
     report->within_target = report->within_target && is_held;
     say(absl::StrFormat(
-        "%s: %d times, a step %.2f s later (median; worst %.2f s%s)", std::string(FaultName(fault)),
-        seconds.size(), Median(seconds), worst,
-        target ? absl::StrFormat("; target %.1f s, %s", *target, is_held ? "held" : "MISSED") : ""));
+        "%s: %d times, a step %.2f s later (median; worst %.2f s%s)", what, seconds.size(), Median(seconds),
+        worst, target ? absl::StrFormat("; target %.1f s, %s", *target, is_held ? "held" : "MISSED") : ""));
     absl::c_copy(seconds, std::back_inserter(all));
+  };
+  for (const auto& [fault, seconds] : seconds_) {
+    const std::string name(FaultName(fault));
+    tell(name, seconds.alone, TargetSeconds(fault, suspicion_time));
+    tell(name + ", ranks killed before the step", seconds.before_kills, std::nullopt);
   }
   if (all.empty()) return;
   report->median_s = Median(all);

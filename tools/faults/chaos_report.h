@@ -22,8 +22,9 @@ struct ChaosReport {
   int kills = 0;       // faults that were done
   int recovered = 0;   // after which a step followed, or the job's end
   bool equal = false;  // the final state is that of a job that nobody hurt, bit for bit
-  // Seconds from a fault to the next step; not of those that one of another kind than kRank followed before there was one. From
-  // the return of a store that was away, without which training goes on for a while, and of a frozen node.
+  // Seconds from a fault to the next step. If ranks are killed again before that step, the time runs on. If another kind of
+  // fault comes before it, the first fault has no time. From the return of a store that was away, without which training goes
+  // on for a while, and of a frozen node.
   double median_s = 0;
   double worst_s = 0;
   int left_behind = 0;  // processes, names in shared memory, temporary files, folders without a manifest
@@ -36,7 +37,7 @@ struct ChaosReport {
   double restart_s = 0;
   double meet_s = 0;
   double load_s = 0;
-  bool within_target = true;  // no seconds were more than TargetSeconds
+  bool within_target = true;  // no seconds of the last fault before a step were more than TargetSeconds
 
   bool ok() const {
     return kills > 0 && kills + skipped == planned && recovered == kills && equal && left_behind == 0;
@@ -45,8 +46,8 @@ struct ChaosReport {
 };
 
 // What is aimed at from a fault to the next step: 5 s after SIGKILL of a rank, and more by the suspicion time where one, or a
-// node, has to be missed first; nothing for other kinds. For whoever measures on a machine that does nothing else: no part of
-// ok().
+// node, has to be missed first; nothing for other kinds. It is meant for one fault: of several before one step the last alone
+// is held to it. For whoever measures on a machine that does nothing else: no part of ok().
 std::optional<double> TargetSeconds(Fault fault, std::chrono::milliseconds suspicion_time);
 
 // The seconds from faults to next steps, and what they were spent on.
@@ -65,13 +66,19 @@ class RecoveryTimes {
   // Of one of them: the fault, all ranks there again, all of them met, the step.
   void AddParts(const std::array<Clock::time_point, 4>& times);
 
-  // Puts them into the report; `say` gets a line per kind of fault.
+  // Puts them into the report; `say` gets a line per kind of fault, and one more where ranks were killed between such a fault
+  // and the step.
   void Summarize(std::chrono::milliseconds suspicion_time, const std::function<void(const std::string&)>& say,
                  ChaosReport* report) const;
 
  private:
+  struct Seconds {
+    std::vector<double> alone;         // no fault followed before the step
+    std::vector<double> before_kills;  // ranks were killed before the step
+  };
+
   std::vector<std::pair<Fault, Clock::time_point>> waiting_;
-  std::map<Fault, std::vector<double>> seconds_;
+  std::map<Fault, Seconds> seconds_;
   std::array<std::vector<double>, 3> parts_;
 };
 
