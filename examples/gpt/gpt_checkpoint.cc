@@ -76,6 +76,10 @@ SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& 
     flags.erase("loss_scale_hysteresis");
     flags.erase("min_loss_scale");
   }
+  // It grows in a way of its own.
+  if (parsed.Given("schedule_lr") && Flag("schedule_lr").CurrentValue() == "one_cycle") {
+    flags.erase("warmup_shape");
+  }
   // A number would count, and not the share that is given now.
   if (parsed.Given("min_lr_ratio")) flags.erase("min_lr");
   return flags;

@@ -134,6 +134,20 @@ TEST(GptCheckpointTest, ALossScaleMayStayFromNowOn) {
   }
 }
 
+// A warm-up that the run was given is none of a schedule that it takes now and that grows in a way of its own.
+TEST(GptCheckpointTest, ASchedulesOwnWarmUpTakesThePlaceOfAnEarlierOne) {
+  const SafetensorsMetadata flags = Saved({"--warmup_shape=log"});
+  for (const Restore restore : {&RestoreGptRun, &RestoreGptFlags}) {
+    EXPECT_EQ(Rates(flags, {}, restore).warmup, WarmupShape::kLog);
+    EXPECT_EQ(Rates(flags, {"--schedule_lr=linear"}, restore).warmup, WarmupShape::kLog);
+    EXPECT_EQ(Rates(flags, {"--schedule_lr=one_cycle"}, restore).warmup, WarmupShape::kLinear);
+    EXPECT_EQ(InvalidArgumentMessage([&] {
+                Rates(flags, {"--schedule_lr=one_cycle", "--warmup_shape=log"}, restore);
+              }),
+              "--warmup_shape=log: expected linear with --schedule_lr=one_cycle, which grows as a cosine");
+  }
+}
+
 // Before --min_lr had -1 for a floor that follows the rate, its default of 0.0001 said so.
 TEST(GptCheckpointTest, TheFloorOfAnOlderCheckpointIsReadAsItWas) {
   GptCheckpointInfo info = InfoOf(Saved({"--lr=6e-4"}));
