@@ -288,7 +288,7 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
   const DType compute_dtype = options.compute_dtype.value_or(options.dtype);
   const PlannedGroups groups = PlanGroups(model, resolved, contexts.part, part->mesh(), part->cost_model(),
                                           options.dtype, compute_dtype);
-  if (plan.scheduler().lane_priority) part->state().link_turns()->TurnOn();
+  part->state().link_turns()->Set(plan.scheduler().lane_priority);
   for (const AxisList& axes : groups.inline_groups) part->Group(axes);
   for (const auto& [lane, axes] : groups.lane_groups) {
     part->Group(axes, plan.scheduler().overlap ? lane : Lane::kInline);

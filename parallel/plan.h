@@ -45,6 +45,7 @@ class Plan {
   bool UsesDType(DType dtype) const;
 
   // This plan's entries, then `other`'s; of the scheduler, what `other` chooses goes before what this plan does.
+  // Errors: as set_scheduler, of both together.
   Plan Merge(const Plan& other) const;
 
   // {"entries": [{"path": "blocks.*.attn.qkv", "style": "ColumnParallel", "axis": "tp", "output":

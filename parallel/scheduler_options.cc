@@ -24,6 +24,10 @@ SchedulerOptions SchedulerChoices::Options() const {
                "scheduler, field \"bucket_mb\": expected a number above 0, got ", *bucket_mb);
   WEFT_REQUIRE(!prefetch || *prefetch >= 0,
                "scheduler, field \"prefetch\": expected a whole number of at least 0, got ", *prefetch);
+  WEFT_REQUIRE(
+      !lane_priority.value_or(false) || overlap.value_or(true),
+      "scheduler: lane_priority=true: expected overlap=true, got overlap=false: one operation runs at "
+      "a time then");
   const SchedulerOptions defaults;
   return {
       .bucket_mb = bucket_mb.value_or(defaults.bucket_mb),

@@ -16,7 +16,8 @@ struct SchedulerOptions {
   int prefetch = 1;          // units whose parameters are gathered ahead of their use
   bool overlap = true;       // communication runs beside computing
   bool find_unused = false;  // ranks may reach different parameters in one step; of FullyShard the same units
-  // Between chunks the more urgent communication goes first (LanePriority), where the CPU moves the bytes.
+  // Between chunks the more urgent communication goes first (LanePriority), where the CPU moves the bytes. For
+  // all models of a rank, what the last plan says holds.
   bool lane_priority = false;
 
   operator SchedulerChoices() const;  // all of them
@@ -33,7 +34,8 @@ struct SchedulerChoices {
   std::optional<bool> lane_priority = std::nullopt;
 
   // The options with these chosen.
-  // Errors: InvalidArgument that names the field and its value, unless bucket_mb > 0 and finite, prefetch >= 0.
+  // Errors: InvalidArgument that names the field and its value, unless bucket_mb > 0 and finite, prefetch >= 0, and
+  //         lane_priority only with overlap.
   SchedulerOptions Options() const;
 
   // These, but what `later` chooses as it says.

@@ -207,9 +207,6 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
       WEFT_REQUIRE(is_sharded || !IsGiven(flag), "--", flag, "=", FlagNamed(flag).CurrentValue(),
                    ": expected --plan=fsdp or hsdp, got --plan=", plan);
     }
-    WEFT_REQUIRE(!absl::GetFlag(FLAGS_lane_priority) || absl::GetFlag(FLAGS_overlap),
-                 "--lane_priority=true: expected --overlap=true, got --overlap=false: one operation runs at "
-                 "a time then");
     if (IsGiven("bucket_mb")) scheduler.bucket_mb = bucket_mb;
     // More than there are units is all of them.
     constexpr int64_t kMost = std::numeric_limits<int>::max();

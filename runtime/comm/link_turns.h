@@ -16,7 +16,7 @@ inline constexpr uint32_t kNetworkLink = 2;
 inline constexpr uint32_t kEveryLink = kMemoryLink | kNetworkLink;
 
 // Whose turn it is among the operations of one rank that share a link: between two chunks, an operation waits while one of
-// higher priority moves. Off until somebody turns it on.
+// higher priority moves. Off until Set says otherwise.
 //
 // An operation *moves* from when all members have entered it until this rank's part in it has ended. No ranks can wait for
 // each other because of a turn:
@@ -47,7 +47,7 @@ class LinkTurns {
   LinkTurns& operator=(const LinkTurns&) = delete;
 
   // Of operations that begin from now on.
-  void TurnOn() { on_.store(true, std::memory_order_relaxed); }
+  void Set(bool on) { on_.store(on, std::memory_order_relaxed); }
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
   // How often an operation has been held so far.

@@ -276,9 +276,10 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--reshard=1"}), "--reshard=1: expected always, never or a whole number of 2 or more");
   EXPECT_EQ(MessageOf({"--bucket_mb=0"}), "--bucket_mb=0: expected at least 1e-06 and below 1e+06");
   EXPECT_EQ(MessageOf({"--prefetch=-1"}), "--prefetch=-1: expected 0 or more");
-  EXPECT_EQ(MessageOf({"--lane_priority", "--overlap=false"}),
-            "--lane_priority=true: expected --overlap=true, got --overlap=false: one operation runs at a "
-            "time then");
+  EXPECT_EQ(
+      MessageOf({"--lane_priority", "--overlap=false"}),
+      "scheduler: lane_priority=true: expected overlap=true, got overlap=false: one operation runs at a "
+      "time then");
   EXPECT_EQ(MessageOf({"--model=gpt3"}), "--model=gpt3: expected gpt2-124M, or nothing");
   EXPECT_EQ(MessageOf({"--layers=0"}), "--layers=0: expected 1 or more");
   EXPECT_EQ(MessageOf({"--heads=5"}), "--heads=5: expected a divisor of --dim=128");

@@ -134,9 +134,11 @@ TEST(PlanTest, EveryFieldRoundTrips) {
       {"d", FullyShard("y", {.reshard_to = 4, .wrap = "Block"})},
       {"e.weight", Ignore()},
   };
-  plan.set_scheduler(
-      {.bucket_mb = 0.5, .prefetch = 2, .overlap = false, .find_unused = true, .lane_priority = true});
-  EXPECT_EQ(Plan::FromJson(plan.ToJson()), plan);
+  for (const bool overlap : {false, true}) {
+    plan.set_scheduler(
+        {.bucket_mb = 0.5, .prefetch = 2, .overlap = overlap, .find_unused = true, .lane_priority = overlap});
+    EXPECT_EQ(Plan::FromJson(plan.ToJson()), plan);
+  }
   EXPECT_EQ(
       (Plan{{"", Ignore()}, {"", FullyShard("dp", {.reshard = Reshard::kNever, .wrap_from = 3})}}).ToJson(),
       R"json({
@@ -217,6 +219,17 @@ TEST(PlanTest, BadSchedulerOptionsAreNamed) {
   EXPECT_EQ(read(R"json({"overlap": 1})json"), "scheduler, field \"overlap\": expected true or false, got 1");
   EXPECT_EQ(read(R"json({"lane_priority": 1})json"),
             "scheduler, field \"lane_priority\": expected true or false, got 1");
+  const std::string alone =
+      "scheduler: lane_priority=true: expected overlap=true, got overlap=false: one operation runs at a time "
+      "then";
+  EXPECT_EQ(read(R"json({"overlap": false, "lane_priority": true})json"), alone);
+  EXPECT_EQ(InvalidArgumentMessage([] {
+              Plan plan, other;
+              plan.set_scheduler({.lane_priority = true});
+              other.set_scheduler({.overlap = false});
+              plan.Merge(other);
+            }),
+            alone);
   EXPECT_EQ(InvalidArgumentMessage([] { Plan::FromJson(R"json({"entries": [], "schedule": {}})json"); }),
             "plan: unknown key \"schedule\"; expected entries, scheduler");
 }

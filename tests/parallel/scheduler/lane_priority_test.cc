@@ -65,5 +65,18 @@ TEST(LanePriorityTest, WhatIsNeededFirstGoesFirst) {
   EXPECT_FALSE(held(Lane::kInline, Lane::kParam));
 }
 
+TEST(LanePriorityTest, AModelThatIsSpreadAnewMayDoWithout) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse("dp=2"));
+    Plan plan = PlanNamed("fsdp");
+    for (const bool lane_priority : {true, false, true}) {
+      plan.set_scheduler({.lane_priority = lane_priority});
+      Parallelize(model, context, plan, {.dtype = DType::kF32});
+      EXPECT_EQ(context->state().link_turns()->on(), lane_priority);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace weft

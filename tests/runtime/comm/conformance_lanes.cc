@@ -210,7 +210,7 @@ TEST_P(CommConformance, AnOperationWaitsBetweenItsChunksForAMoreUrgentOne) {
   Run(2, [](World& world) {
     if (!OnCpu(world)) return;  // a device's library cuts its operations itself
     const auto turns = std::make_shared<LinkTurns>(LinkTurns::kChunkBytes, std::chrono::hours(1));
-    turns->TurnOn();
+    turns->Set(true);
     const auto group = world.NewGroup("less urgent", AllRanks(world));
     std::optional<LinkTurns::Turn> urgent;
     if (world.rank() == 0) {
@@ -245,7 +245,7 @@ TEST_P(CommConformance, LanesThatTakeTurnsAllEnd) {
     for (const CommLane& lane : lanes) lane.group->set_timeout(std::chrono::hours(8));
     blocking->set_timeout(std::chrono::hours(8));
     for (const CommLane& lane : lanes) Check(world, Issue(world, lane, /*value=*/1, /*count=*/2), 1, 2);
-    turns->TurnOn();
+    turns->Set(true);
     for (int i = 0; i < std::max(repeats, 3); ++i) {
       const int64_t count = i % 2 == 0 ? 20'000 : 3000;
       std::vector<LaneRound> rounds(kNumLanes);

@@ -131,7 +131,7 @@ class FakeGroup final : public QueuedCommunicator {
 // of its own. Returns the order of all.
 std::vector<std::string> OrderOfChunks(bool takes_turns) {
   const auto turns = std::make_shared<LinkTurns>(LinkTurns::kChunkBytes, hours(1));
-  if (takes_turns) turns->TurnOn();
+  turns->Set(takes_turns);
   WorkerPool workers;
   Record record;
   std::atomic<bool> urgent_runs = false;
@@ -166,7 +166,7 @@ TEST(LinkTurnsTest, ChunksOfTheMoreUrgentGoFirst) {
 std::vector<float> RunLanes(World& world, int seed, bool takes_turns, std::atomic<int64_t>& num_held) {
   constexpr int kLanes = 4;
   const auto turns = std::make_shared<LinkTurns>(/*chunk_bytes=*/1024, hours(1));
-  if (takes_turns) turns->TurnOn();
+  turns->Set(takes_turns);
   std::vector<int> ranks(world.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<std::shared_ptr<Communicator>> groups;
