@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd/recompute.h"
@@ -75,6 +76,8 @@ DTensors Module::RunTensorsWhereTheyLie(const DTensors& inputs, int num_outputs)
                    [this](const DTensors& taken) { return ForwardTensors(taken); });
   };
   if (placed_.recompute == nullptr || !Recomputes(context()->state(), *placed_.recompute)) return run(inputs);
+  // Recompute knows the ranks by its inputs.
+  if (absl::c_none_of(inputs, [](const DTensor& x) { return x.defined(); })) return run(inputs);
   return Recompute(WhileItLives(run), inputs, placed_.recompute->keep);
 }
 

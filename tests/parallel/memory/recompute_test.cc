@@ -224,6 +224,41 @@ TEST(RecomputeTensorsTest, AModuleOfSeveralIsAUnitToo) {
   EXPECT_EQ(saved(5) - saved(3), 2 * 2 * kTokens * kConfig.dim * kItem) << "each keeps its two inputs";
 }
 
+// What it makes comes from its parameter alone.
+class Table : public Module {
+ public:
+  Table(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+  DTensor operator()(const DTensors& inputs) { return CallModule(*this, inputs)[0]; }
+
+  Parameter values{this, "values", {.shape = {4, 4}, .initializer = Initializer::Normal(0, 1)}};
+
+ protected:
+  DTensors ForwardTensors(const DTensors& /*x*/) override { return {Tanh(values.Value())}; }
+};
+
+class Tables : public Module {
+ public:
+  Table block{this, "blocks.0"};
+};
+
+TEST(RecomputeTensorsTest, InputsMayAllBeUndefined) {
+  RunRanks(2, [](World& world) {
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    const auto gradient = [&](const Plan& plan, const DTensors& inputs) {
+      Tables model;
+      Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+      Backward(Mean(Square(model.block(inputs))));
+      return model.block.values.grad().FullTensor().ToVector<double>();
+    };
+    const Plan ddp = {{"", DataParallel("dp")}};
+    const std::vector<double> expected = gradient(ddp, {});
+    EXPECT_EQ(expected.size(), 16u);
+    for (const DTensors& inputs : {DTensors(), DTensors{DTensor()}, DTensors{DTensor(), DTensor()}}) {
+      EXPECT_EQ(gradient(With(ddp, Recompute()), inputs), expected) << inputs.size() << " inputs";
+    }
+  });
+}
+
 TEST(RecomputeMemoryTest, UnitsAreGatheredOnceInBackward) {
   const Cost none = CostOf("dp=2", "fsdp", 4, std::nullopt);
   const Cost full = CostOf("dp=2", "fsdp", 4, Recompute());
