@@ -24,14 +24,9 @@ void LinkTurns::Turn::End() {
   turns_.wake_.notify_all();
 }
 
-bool LinkTurns::Turn::FillsChunk(int64_t num_bytes) {
-  filled_bytes_ += num_bytes;
-  if (filled_bytes_ < turns_.chunk_bytes_) return false;
-  filled_bytes_ = 0;
-  return true;
-}
-
 void LinkTurns::Turn::Hold() {
+  if (!moves_ || !is_full()) return;
+  filled_bytes_ = 0;
   std::unique_lock<std::mutex> lock(turns_.mutex_);
   const auto most = std::min<std::chrono::nanoseconds>(turns_.most_held_, left_);
   if (most.count() <= 0 || !turns_.MustWait(*this)) return;

@@ -18,18 +18,18 @@ inline constexpr uint32_t kEveryLink = kMemoryLink | kNetworkLink;
 // Whose turn it is among the operations of one rank that share a link: between two chunks, an operation waits while one of
 // higher priority moves. Off until Set says otherwise.
 //
-// An operation *moves* from when all members have entered it until this rank's part in it has ended. No ranks can wait for
-// each other because of a turn:
-// - Turns hold what a worker or the rank's thread is in the midst of. An operation that moves has a thread of every member
-//   in its midst, so none of them has yet to be issued, or stands behind another in a queue, or waits for a rank that does
-//   not know of it.
+// An operation *moves* on a rank from when that rank has seen that all members have entered it, until its part in it has
+// ended. What does not move holds nothing, and is not held, though bytes for peers that came early may be on their way. No
+// ranks can wait for each other because of a turn:
+// - Turns hold what a worker or the rank's thread is in the midst of. Of an operation that moves anywhere, every member has
+//   issued it and runs it now; one that has not yet seen all the others enter is not held until it has.
 // - Of the operations that move anywhere, one of the highest priority is held nowhere, so it ends. Then so does the next:
 //   those that hold it, on whatever rank, are of higher priority, and have ended. So each ends, in order of priority,
 //   whichever order ranks issue them in. What has not been entered by all holds nothing: a rank that waits for its peers
 //   holds no chunk that one of these peers may be waiting for.
-// - That is so as long as operations of higher priority come to an end of their number. Where they need not (a loop of them
-//   until an operation of lower priority has finished), or a peer has died in the midst of one, `most_held` ends the wait: an
-//   operation is held that long at a time, and a quarter of its timeout in all, so that no peer gives up on it.
+// - That is so as long as operations of higher priority are finitely many. Where they need not be (a loop of them until an
+//   operation of lower priority has finished), or a peer has died in the midst of one, `most_held` ends the wait: an operation
+//   is held that long at a time, and a quarter of its timeout in all, so that no peer gives up on it.
 //
 // Values do not depend on turns, nor on whether all ranks have them.
 //
@@ -70,16 +70,14 @@ class LinkTurns {
 
     int64_t chunk_bytes() const { return turns_.chunk_bytes_; }
 
-    // So much more has been moved. Returns whether a chunk is full: now is the time to Hold.
-    bool FillsChunk(int64_t num_bytes);
-    // Waits while an operation of higher priority on the same links moves. Holding no lock, and nothing that peers wait for
-    // before they take part in that one.
+    // So much more has been moved.
+    void Fill(int64_t num_bytes) { filled_bytes_ += num_bytes; }
+    // A chunk is full: Hold before more is moved. Behind the last chunk nobody calls it, so what has ended is not held.
+    bool is_full() const { return filled_bytes_ >= turns_.chunk_bytes_; }
+    // If a chunk is full, begins the next one: first waits while an operation of higher priority on the same links moves. Before
+    // Begin it does nothing, and the chunk stays full. Called holding no lock, and nothing that peers wait for before they
+    // take part in that one.
     void Hold();
-
-    // Both.
-    void Pass(int64_t num_bytes) {
-      if (FillsChunk(num_bytes)) Hold();
-    }
 
    private:
     friend class LinkTurns;

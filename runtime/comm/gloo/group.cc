@@ -109,7 +109,7 @@ bool GlooGroup::Pump() {
       num_bytes += ring(peer, static_cast<GlooLane>(lane)).Pump();
     }
   }
-  num_pumped_ += num_bytes;
+  FillTurn(num_bytes);
   return num_bytes > 0;
 }
 
@@ -117,10 +117,9 @@ void GlooGroup::Await(absl::FunctionRef<bool()> done, GlooWait& wait) {
   int num_turns = 0;
   Clock::time_point give_up;
   for (;;) {
+    if (turn_ != nullptr && turn_->is_full() && !done()) HoldTurn();
     const bool moved = Pump();
-    const bool is_done = done();
-    if (num_pumped_ > 0) PassTurn(std::exchange(num_pumped_, 0));
-    if (is_done) {
+    if (done()) {
       if (moved) wait.progressed = Clock::now();
       return;
     }

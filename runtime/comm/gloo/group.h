@@ -91,13 +91,16 @@ class GlooGroup final : public GlooHub::Member {
   // From now on waits for shared memory take no core from threads that compute: they neither spin nor yield. Before the first.
   void SetBlocksAtOnce() { blocks_at_once_ = true; }
 
-  // The lanes that the next waits move, and whose turn what they move through the rings fills; null: nobody's.
+  // The lanes that the next waits move, and whose turn they wait for and fill with what goes through the rings; null: nobody's.
   void UseLanes(GlooLane first, GlooLane last, LinkTurns::Turn* turn) {
     first_lane_ = first, last_lane_ = last, turn_ = turn;
   }
-  // Bytes that waits do not move.
-  void PassTurn(int64_t num_bytes) {
-    if (turn_ != nullptr) turn_->Pass(num_bytes);
+  // Around bytes that waits do not move: before them, and once they have been moved.
+  void HoldTurn() {
+    if (turn_ != nullptr) turn_->Hold();
+  }
+  void FillTurn(int64_t num_bytes) {
+    if (turn_ != nullptr) turn_->Fill(num_bytes);
   }
 
   // Moves what can be moved through the rings now. True if anything was.
@@ -178,7 +181,6 @@ class GlooGroup final : public GlooHub::Member {
   GlooLane first_lane_ = GlooLane::kCollective;
   GlooLane last_lane_ = GlooLane::kCollective;
   LinkTurns::Turn* turn_ = nullptr;  // of the operation that runs
-  int64_t num_pumped_ = 0;           // bytes that the turn has not been told of
   int num_spins_ = 0;
   bool blocks_at_once_ = false;
   GroupFailure failure_;

@@ -75,6 +75,8 @@ void ReduceStream::ReduceBlock(const Whole& whole, int64_t begin, int64_t end) {
   absl::InlinedVector<const void*, 8> inputs(group_.size());
   for (int64_t at = begin; at < end;) {
     const int64_t part = AwaitPart(whole, at, end - at);
+    // By TCP the blocks that have been asked for still come; none is asked for meanwhile.
+    group_.HoldTurn();
     inputs[group_.rank()] = whole.own + at;
     for (int peer : group_.ring_peers())
       inputs[peer] = group_.ring(peer, GlooLane::kCollective).Front(part).data();
@@ -85,8 +87,7 @@ void ReduceStream::ReduceBlock(const Whole& whole, int64_t begin, int64_t end) {
     ReduceInOrder(dtype_, op_, inputs, {&to, 1}, part / ItemSize(dtype_));
     for (int peer : group_.ring_peers()) group_.ring(peer, GlooLane::kCollective).Consume(part);
     at += part;
-    // By TCP the blocks that have been asked for still come; none is asked for meanwhile.
-    group_.PassTurn(part * (group_.size() - 1));
+    group_.FillTurn(part * (group_.size() - 1));
   }
 }
 

@@ -130,6 +130,7 @@ void Run::BroadcastInSteps(GlooWait& wait) {
   };
   const int64_t chunk = ChunkBytes();
   for (int64_t begin = 0; begin < SliceOf(pieces_.bytes, 0, num_receivers).end; begin += chunk) {
+    if (group_.has_tcp()) group_.HoldTurn();
     if (pieces_.me == pieces_.root) {
       ForEachPeer([&](int peer) {
         const Slice part = PartOf(slice_of(peer), begin, chunk);
@@ -147,7 +148,7 @@ void Run::BroadcastInSteps(GlooWait& wait) {
       });
     }
     group_.AwaitIdle(wait);
-    if (group_.has_tcp()) group_.PassTurn(chunk);
+    if (group_.has_tcp()) group_.FillTurn(chunk);
   }
 }
 

@@ -78,19 +78,20 @@ struct Round {
     return outputs;
   }
 
-  // Calls `move(begin, end)` for the bytes from 0 to `num_bytes`: for all at once, or by chunks. Between two, other
-  // operations may go first.
+  // Calls `move(begin, end)` for the bytes from 0 to `num_bytes`: for all at once, or by chunks. Between two, of this call
+  // or of one before it, other operations may go first.
   template <class Move>
   void InChunks(int64_t num_bytes, const Move& move) const {
     if (turn == nullptr || !access->has_value()) return move(0, num_bytes);
     for (int64_t begin = 0; begin < num_bytes;) {
-      const int64_t end = std::min(num_bytes, begin + turn->chunk_bytes());
-      move(begin, end);
-      if (turn->FillsChunk(end - begin)) {
+      if (turn->is_full()) {
         access->reset();
         turn->Hold();
         access->emplace(group, me);
       }
+      const int64_t end = std::min(num_bytes, begin + turn->chunk_bytes());
+      move(begin, end);
+      turn->Fill(end - begin);
       begin = end;
     }
   }

@@ -96,9 +96,13 @@ class Large {
 
   void Wait(MpiBatch& batch);
   void WaitForAll();
-  // The next block is under way already; the one behind it is begun once others have gone first.
-  void PassTurn(int64_t num_bytes) const {
-    if (call_.turn != nullptr) call_.turn->Pass(num_bytes);
+  // Before and behind a block. Its pieces are under way already; its results and the next block's pieces are started once
+  // others have gone first.
+  void HoldTurn() const {
+    if (call_.turn != nullptr) call_.turn->Hold();
+  }
+  void FillTurn(int64_t num_bytes) const {
+    if (call_.turn != nullptr) call_.turn->Fill(num_bytes);
   }
   void CopyOwn(const char* from, char* to, int64_t count) const {
     if (count > 0 && from != to) std::memcpy(to, from, count * item_);
@@ -216,6 +220,7 @@ void Large::ReduceBlocks(bool to_all) {
   };
   start(0);
   for (int64_t b = 0; b < num_blocks; ++b) {
+    HoldTurn();
     if (b + 1 < num_blocks) start(b + 1);
     Wait(pending_.batch(b % 2));
     MpiBatch& results = pending_.batch(2 + b % 2);
@@ -235,7 +240,7 @@ void Large::ReduceBlocks(bool to_all) {
                             offsets, type_, descriptor_.root, comm_, results.NewRequest()),
                "MPI_Igatherv");
     }
-    PassTurn(from.counts[me_] * item_ * n_);
+    FillTurn(from.counts[me_] * item_ * n_);
   }
   WaitForAll();
 }
@@ -258,12 +263,13 @@ void Large::ReduceScatter() {
   const int64_t num_blocks = (most + block - 1) / block;
   start(0);
   for (int64_t b = 0; b < num_blocks; ++b) {
+    HoldTurn();
     Wait(pending_.batch(b % 2));
     if (b + 1 < num_blocks) start(b + 1);
     const Pieces send = Part(whole, b * block, block);
     ReduceSlice(At(input_, send.offsets[me_]), staged(b), At(output_, std::min(b * block, whole.counts[me_])),
                 send.counts[me_]);
-    PassTurn(send.counts[me_] * item_ * n_);
+    FillTurn(send.counts[me_] * item_ * n_);
   }
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -28,24 +30,43 @@ void AwaitHeld(const LinkTurns& turns, int64_t num_held) {
   while (turns.num_held() < num_held) std::this_thread::yield();
 }
 
-TEST(LinkTurnsTest, TheLessUrgentWaitsAtTheEndOfItsChunk) {
+// So much more is moved, once it may be.
+void Move(LinkTurns::Turn& turn, int64_t num_bytes) {
+  turn.Hold();
+  turn.Fill(num_bytes);
+}
+
+TEST(LinkTurnsTest, TheLessUrgentWaitsBetweenTwoChunks) {
   LinkTurns turns(/*chunk_bytes=*/128, hours(1));
   LinkTurns::Turn low(turns, /*priority=*/0, kMemoryLink, hours(4));
   LinkTurns::Turn high(turns, /*priority=*/1, kMemoryLink, hours(4));
   low.Begin();
-  low.Pass(128);  // the other does not move yet
+  Move(low, 128);
+  Move(low, 127);  // the other does not move yet
   high.Begin();
-  EXPECT_FALSE(low.FillsChunk(127));
+  Move(low, 1);
   std::atomic<bool> goes_on = false;
   std::thread thread([&] {
-    low.Pass(1);
+    Move(low, 128);
     goes_on = true;
   });
   AwaitHeld(turns, 1);
   EXPECT_FALSE(goes_on);
   high.End();
   thread.join();
-  low.Pass(128);
+  Move(low, 128);
+  EXPECT_EQ(turns.num_held(), 1);
+}
+
+TEST(LinkTurnsTest, WhatDoesNotMoveIsNotHeldAndItsChunkStaysFull) {
+  LinkTurns turns(/*chunk_bytes=*/64, milliseconds(1));
+  LinkTurns::Turn high(turns, /*priority=*/1, kEveryLink, hours(4));
+  high.Begin();
+  LinkTurns::Turn low(turns, /*priority=*/0, kEveryLink, hours(4));
+  for (int i = 0; i < 3; ++i) Move(low, 64);  // not all have entered it
+  EXPECT_EQ(turns.num_held(), 0);
+  low.Begin();
+  Move(low, 1);
   EXPECT_EQ(turns.num_held(), 1);
 }
 
@@ -53,10 +74,15 @@ TEST(LinkTurnsTest, NothingElseWaits) {
   LinkTurns turns(/*chunk_bytes=*/64, hours(1));
   LinkTurns::Turn moving(turns, /*priority=*/1, kMemoryLink, hours(4));
   moving.Begin();
-  LinkTurns::Turn(turns, /*priority=*/1, kEveryLink, hours(4)).Pass(64);    // as urgent
-  LinkTurns::Turn(turns, /*priority=*/2, kEveryLink, hours(4)).Pass(64);    // more urgent
-  LinkTurns::Turn(turns, /*priority=*/0, kNetworkLink, hours(4)).Pass(64);  // on another link
-  moving.Pass(64);                                                          // itself
+  const auto num_held = [&](LinkTurns::Turn&& turn) {
+    turn.Begin();
+    for (int i = 0; i < 2; ++i) Move(turn, 64);
+    return turns.num_held();
+  };
+  EXPECT_EQ(num_held({turns, /*priority=*/1, kEveryLink, hours(4)}), 0);    // as urgent
+  EXPECT_EQ(num_held({turns, /*priority=*/2, kEveryLink, hours(4)}), 0);    // more urgent
+  EXPECT_EQ(num_held({turns, /*priority=*/0, kNetworkLink, hours(4)}), 0);  // on another link
+  for (int i = 0; i < 2; ++i) Move(moving, 64);                             // itself
   EXPECT_EQ(turns.num_held(), 0);
 }
 
@@ -65,8 +91,9 @@ TEST(LinkTurnsTest, AWaitHasAnEnd) {
   LinkTurns::Turn stuck(turns, /*priority=*/1, kEveryLink, hours(4));
   stuck.Begin();
   LinkTurns::Turn low(turns, /*priority=*/0, kEveryLink, hours(4));
-  for (int i = 1; i <= 3; ++i) {
-    low.Pass(64);
+  low.Begin();
+  for (int i = 0; i <= 3; ++i) {
+    Move(low, 64);
     EXPECT_EQ(turns.num_held(), i);
   }
   // In all no longer than a quarter of the operation's timeout.
@@ -74,7 +101,8 @@ TEST(LinkTurnsTest, AWaitHasAnEnd) {
   LinkTurns::Turn also_stuck(patient, /*priority=*/1, kEveryLink, hours(4));
   also_stuck.Begin();
   LinkTurns::Turn hurried(patient, /*priority=*/0, kEveryLink, milliseconds(40));
-  for (int i = 0; i < 3; ++i) hurried.Pass(64);
+  hurried.Begin();
+  for (int i = 0; i < 4; ++i) Move(hurried, 64);
   EXPECT_EQ(patient.num_held(), 1);
 }
 
@@ -113,9 +141,10 @@ class FakeGroup final : public QueuedCommunicator {
   void Run(const CollectiveCall& call) override {
     NoteAllEntered(call);
     for (int chunk = 0; chunk < 3; ++chunk) {
+      if (call.turn != nullptr) call.turn->Hold();
       before_(chunk);
       record_->Add(absl::StrCat(name(), chunk));
-      if (call.turn != nullptr) call.turn->Pass(1 << 20);
+      if (call.turn != nullptr) call.turn->Fill(1 << 20);
     }
   }
   void Run(const SendRecvCall&) override {}
@@ -158,6 +187,42 @@ TEST(LinkTurnsTest, ChunksOfTheMoreUrgentGoFirst) {
   EXPECT_EQ(OrderOfChunks(/*takes_turns=*/true),
             (std::vector<std::string>{"grad0", "param0", "param1", "param2", "grad1", "grad2"}));
   EXPECT_EQ(OrderOfChunks(/*takes_turns=*/false)[1], "grad1");
+}
+
+// Rank 0's part of an all-reduce is half of it. While something more urgent moves it is held between two chunks, be they of one
+// operation or of two parts of a list, and not behind the last.
+TEST(LinkTurnsTest, OperationsAreHeldBetweenTheirChunksAlone) {
+  constexpr int64_t kCount = 2048;  // one chunk's
+  RunRanks(2, [](World& world) {
+    const auto turns = std::make_shared<LinkTurns>(/*chunk_bytes=*/kCount / 2 * 4, milliseconds(1));
+    turns->TurnOn();
+    const auto group = world.NewGroup("dp", {0, 1});
+    std::optional<LinkTurns::Turn> urgent;
+    if (world.rank() == 0) {
+      TakeTurns(*group, turns, /*priority=*/0);
+      urgent.emplace(*turns, /*priority=*/1, kMemoryLink, hours(1));
+      urgent->Begin();
+    }
+    const auto filled = [&](int64_t count) {
+      const Tensor tensor = Tensor::Empty(world.allocator(), DType::kF32, {count});
+      std::fill_n(tensor.data<float>(), count, 1.0f);
+      return tensor;
+    };
+    const auto num_held = [&](const std::function<void()>& run) {
+      const int64_t before = turns->num_held();
+      run();
+      return turns->num_held() - before;
+    };
+    const int64_t once = world.rank() == 0 ? 1 : 0;
+    const Tensor one = filled(kCount), other = filled(kCount), three = filled(3 * kCount);
+    EXPECT_EQ(num_held([&] { group->AllReduce(one, one, ReduceOp::kSum); }), 0);
+    EXPECT_EQ(num_held([&] { group->AllReduce(three, three, ReduceOp::kSum); }), 2 * once);
+    EXPECT_EQ(num_held([&] {
+                group->AllReduceEach({{one, one, {}}, {other, other, {}}}, ReduceOp::kSum);
+              }),
+              once);
+    EXPECT_EQ(three.data<float>()[3 * kCount - 1], 2);
+  });
 }
 
 // One rank's results over four lanes of three priorities, all-reduces and gathers of many chunks beside calls that it waits
