@@ -95,8 +95,8 @@ std::string Told(const Operation& operation) {
 // which has gone on elsewhere has lost old ones of this group.
 std::string WhyNotThere(const Record& record, const std::string& key, uint64_t sequence) {
   const auto count = record.num_collectives.find(key);
-  const bool has_entered = count != record.num_collectives.end() && count->second >= sequence;
-  return has_entered ? "entered, no longer on record" : "not entered";
+  const bool was_issued = count != record.num_collectives.end() && count->second >= sequence;
+  return was_issued ? "issued, no longer on record" : "not entered";
 }
 
 // The lines about one group: nothing if all members have come as far and all is done.

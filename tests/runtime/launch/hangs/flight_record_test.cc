@@ -79,8 +79,8 @@ TEST(FlightRecordTest, TheReportNamesDisagreementsAndWhoHasNotEntered) {
   EXPECT_EQ(report.find("#1"), std::string::npos) << report;
 }
 
-// Rank 1 has entered #1 and #2 long ago; what it has done since in other groups has taken their places.
-TEST(FlightRecordTest, ARankThatHasForgottenACollectiveHasEnteredIt) {
+// Rank 1 has issued #1 and #2 long ago; what it has done since in other groups has taken their places.
+TEST(FlightRecordTest, ARankThatHasForgottenACollectiveHasIssuedIt) {
   std::vector<std::string> records;
   for (int rank = 0; rank < 2; ++rank) {
     FlightRecorder recorder(/*capacity=*/4);
@@ -96,7 +96,7 @@ TEST(FlightRecordTest, ARankThatHasForgottenACollectiveHasEnteredIt) {
   const std::string report = FlightReport(records);
   EXPECT_NE(report.find("  #2\n    rank 0: all_reduce(f32, sum, count 8), running, "), std::string::npos)
       << report;
-  EXPECT_NE(report.find(" s\n    rank 1: entered, no longer on record\n  #3\n"), std::string::npos) << report;
+  EXPECT_NE(report.find(" s\n    rank 1: issued, no longer on record\n  #3\n"), std::string::npos) << report;
   EXPECT_NE(report.find(" s\n    rank 1: not entered\n"), std::string::npos) << report;
   EXPECT_LT(report.find("no longer on record"), report.find("not entered")) << report;
 }
