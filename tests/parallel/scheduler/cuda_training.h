@@ -29,7 +29,9 @@ std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps 
 bool HasOutcome(const CudaCase& of, const std::vector<double>& expected, int num_steps = 4);
 
 // Leaves out single waits of the rank's stream, in two steps: of those for each other stream the first and every `stride`-th
-// behind it, one a run. Those that show in no run: "wait 25 of 26 for stream 1", streams and waits from 0.
+// behind it, one a run. Those that order something in ten runs and show in none: "wait 25 of 26 for stream 1", streams and waits
+// from 0. Under a plan that gathers ahead one wait that is the last for its stream is none of them: it is for a unit of a step
+// that never comes.
 std::vector<std::string> UnseenWaitsOfRank(const CudaCase& of, int64_t stride);
 
 }  // namespace weft
