@@ -46,7 +46,7 @@ enum class LeftOut { kNothing, kWaitsOfFirst, kWaitsOfOthers };
 void LeaveOutWaits(LeftOut waits, int64_t only = -1, int64_t nth = -1);
 // Plants it anew for each of up to ten runs, until one shows it: a run alone may not, since what was not waited for may have
 // come by then where ranks are threads. Whether one did.
-bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it, int64_t nth = -1);
+bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it);
 // How many were left out since then, and how many pairs there were.
 int64_t NumLeftOut();
 int64_t NumWaitingPairs();

@@ -248,10 +248,10 @@ std::vector<bool> OrderingWaits(int64_t pair) {
   return TheCuda().waiting_pairs.at(pair).orders;
 }
 
-bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it, int64_t nth) {
+bool ShowsInSomeRun(LeftOut waits, int64_t only, const std::function<bool()>& run_shows_it) {
   constexpr int kMostRuns = 10;
   for (int run = 0; run < kMostRuns; ++run) {
-    LeaveOutWaits(waits, only, nth);
+    LeaveOutWaits(waits, only);
     if (run_shows_it()) return true;
   }
   return false;
