@@ -169,8 +169,8 @@ class Parameter {
   void SetGrad(DTensor gradient);
   // `hook` is called each time that a backward pass has brought a gradient to rest here, whatever part of it other passes
   // bring: after the parameter's last use, and, while buckets move, before the gradient has come: its first reader waits.
-  // It may change it (SetGrad). Gradients that NoSync holds back are not ready. Every rank hangs the same hooks. They stay
-  // where the model is spread anew.
+  // It may change it (SetGrad). Gradients that NoSync holds back are not ready. Of a parameter that several stages have: once a
+  // step, by `StageData::FinishGradients`. Every rank hangs the same hooks. They stay where the model is spread anew.
   // Errors: FailedPrecondition before it is materialized.
   HookHandle AddGradientReady(std::function<void(Parameter& parameter)> hook);
 

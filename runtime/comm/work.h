@@ -52,9 +52,9 @@ class Work {
 
   // What the rank's thread is to do once it has finished, such as unpacking: `f` runs once, in the first Test, Wait, WaitFor
   // or WaitInOrder of what is returned that finds it finished. On a GPU a Wait that lets the host go on counts: `f` issues
-  // work behind it. What is returned has finished when `f` has; it may have a continuation too. This work and its other
-  // copies know nothing of `f`. Nobody polls: it does not run. WaitOnWorker does not wait for it: what other threads wait
-  // for is the operation.
+  // work behind it. What is returned has finished when this work and `f` have; it may have a continuation too. This work and
+  // its other copies know nothing of `f`. Nobody polls: it does not run. WaitOnWorker does not wait for it: what other
+  // threads wait for is the operation.
   //
   // `f` issues nothing: no operation of a communicator, no task of a worker. When it runs depends on what has arrived, and
   // ranks would issue in different orders.
