@@ -239,7 +239,7 @@ TEST_P(CommConformance, AnOperationIsNotHeldBehindItsLastChunk) {
   Run(2, [](World& world) {
     if (!OnCpu(world)) return;  // a device's library cuts its operations itself
     const auto turns = std::make_shared<LinkTurns>(/*chunk_bytes=*/8192, std::chrono::milliseconds(1));
-    turns->TurnOn();
+    turns->Set(true);
     const auto group = world.NewGroup("less urgent", AllRanks(world));
     std::optional<LinkTurns::Turn> urgent;
     if (world.rank() == 0) {

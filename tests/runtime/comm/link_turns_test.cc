@@ -195,7 +195,7 @@ TEST(LinkTurnsTest, OperationsAreHeldBetweenTheirChunksAlone) {
   constexpr int64_t kCount = 2048;  // one chunk's
   RunRanks(2, [](World& world) {
     const auto turns = std::make_shared<LinkTurns>(/*chunk_bytes=*/kCount / 2 * 4, milliseconds(1));
-    turns->TurnOn();
+    turns->Set(true);
     const auto group = world.NewGroup("dp", {0, 1});
     std::optional<LinkTurns::Turn> urgent;
     if (world.rank() == 0) {
