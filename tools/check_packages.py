@@ -51,6 +51,7 @@ SOURCES_THAT_START = {
     "tests/tools/draw_trace_test.py": ["python3"],
     "tests/tools/export_test.py": [],  # tools:checkpoint
     "tests/tools/merge_traces_test.py": ["python3"],
+    "tests/tools/faults/leftovers_test.cc": ["sleep"],
     "tests/tools/launcher/running_program.cc": ["bash", "env", "head", "seq", "sleep", "touch", "true"],
     "tools/faults/cables.cc": ["ip"],
     "tools/faults/job.cc": [],  # weft_run
