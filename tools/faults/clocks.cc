@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "runtime/base/error.h"
+#include "tools/faults/preloading_program.h"
 #include "tools/faults/processes.h"
 
 namespace weft {
@@ -46,14 +47,13 @@ FalseClocks::FalseClocks(const std::string& folder, const std::string& libfaketi
     Throw(absl::StatusCode::kFailedPrecondition, "clocks jump by libfaketime, and there is no '", libfaketime,
           "': install the package libfaketime, or say where it is (--libfaketime)");
   }
-  std::ofstream(this->program()) << "#!/bin/bash\n"
-                                 << "clock='" << folder << "'/clock.$RANK\n"
-                                 << "[[ -e $clock ]] || echo +0 > \"$clock\"\n"
-                                 << "export LD_PRELOAD='" << libfaketime
-                                 << "'${LD_PRELOAD:+:$LD_PRELOAD} FAKETIME_TIMESTAMP_FILE=$clock\n"
-                                 << "export FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1\n"
-                                 << "exec '" << program << "' \"$@\"\n";
-  std::filesystem::permissions(this->program(), std::filesystem::perms::owner_all);
+  WritePreloadingProgram(this->program(), libfaketime,
+                         absl::StrCat("clock='", folder,
+                                      "'/clock.$RANK\n"
+                                      "[[ -e $clock ]] || echo +0 > \"$clock\"\n"
+                                      "export FAKETIME_TIMESTAMP_FILE=$clock\n"
+                                      "export FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1\n"),
+                         program);
 }
 
 FalseClocks::~FalseClocks() {

@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "tools/faults/preloading_program.h"
 
 namespace weft {
 
@@ -14,13 +16,11 @@ ShortWrites::ShortWrites(const std::string& folder, const std::string& target, c
     Throw(absl::StatusCode::kFailedPrecondition, "writes are cut short by cut_writes, and there is no '",
           library, "': start chaos by bazel run, or say where it is (--cut_writes)");
   }
-  std::ofstream(this->program()) << "#!/bin/bash\n"
-                                 << "export LD_PRELOAD='" << library << "'${LD_PRELOAD:+:$LD_PRELOAD}\n"
-                                 << "export CUT_WRITES_UNDER='"
-                                 << std::filesystem::weakly_canonical(target).string() << "'\n"
-                                 << "export CUT_WRITES_WHILE='" << sign() << "'\n"
-                                 << "exec '" << program << "' \"$@\"\n";
-  std::filesystem::permissions(this->program(), std::filesystem::perms::owner_all);
+  const std::string under = std::filesystem::weakly_canonical(target).string();
+  WritePreloadingProgram(
+      this->program(), library,
+      absl::StrCat("export CUT_WRITES_UNDER='", under, "'\n", "export CUT_WRITES_WHILE='", sign(), "'\n"),
+      program);
 }
 
 void ShortWrites::Begin() { std::ofstream(sign(), std::ios::trunc).flush(); }

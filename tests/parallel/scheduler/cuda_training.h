@@ -28,10 +28,10 @@ std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps 
 // Whether training with overlap ends without an error, and in these numbers.
 bool HasOutcome(const CudaCase& of, const std::vector<double>& expected, int num_steps = 4);
 
-// Leaves out single waits of the rank's stream, in two steps: of those for each other stream the first and every `stride`-th
-// behind it, one a run. Those that order something in ten runs and show in none: "wait 25 of 26 for stream 1", streams and waits
-// from 0. Under a plan that gathers ahead one wait that is the last for its stream is none of them: it is for a unit of a step
-// that never comes.
+// Trains for two steps, again and again, and leaves out one wait of the rank's stream in each run. For each other stream the
+// first wait is tried, and every `stride`-th behind it. Returns those that ordered something in ten runs and changed the outcome
+// of none, as "wait 25 of 26 for stream 1"; both count from 0. Under a plan that gathers ahead, one wait that is the last for its
+// stream is not returned: it is for a unit of a step that never comes.
 std::vector<std::string> UnseenWaitsOfRank(const CudaCase& of, int64_t stride);
 
 }  // namespace weft

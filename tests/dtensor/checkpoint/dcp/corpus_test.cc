@@ -1,22 +1,15 @@
 // Pickles that are refused: corpus/ has one for each reason.
 
 #include <map>
-#include <memory>
-#include <set>
 #include <string>
 
 #include "dtensor/checkpoint/dcp/pickle.h"
 #include "dtensor/checkpoint/files/files.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/message_of.h"
+#include "tests/dtensor/checkpoint/files/refused_corpus.h"
 
 namespace weft {
 namespace {
-
-using testing::HasSubstr;
-
-constexpr char kCorpus[] = "tests/dtensor/checkpoint/dcp/corpus";
 
 const std::map<std::string, std::string> kReasons = {
     {"empty.pickle", "is not a whole pickle: it ends at byte 0"},
@@ -36,19 +29,9 @@ const std::map<std::string, std::string> kReasons = {
 };
 
 TEST(CorpusTest, EachIsRefusedForItsReason) {
-  const std::shared_ptr<Files> files = MakeDiskFiles();
-  std::set<std::string> read;
-  for (const std::string& name : files->List(kCorpus)) {
-    const std::string path = JoinPath(kCorpus, name);
-    const auto reason = kReasons.find(name);
-    ASSERT_NE(reason, kReasons.end()) << name << ": no reason is known";
-    const std::string message =
-        MessageOf([&] { Pickle(path, ReadText(*files, path, 1 << 20), {"torch Size"}); });
-    EXPECT_THAT(message, HasSubstr(reason->second));
-    EXPECT_THAT(message, HasSubstr(path));
-    read.insert(name);
-  }
-  EXPECT_EQ(read.size(), kReasons.size());
+  ExpectRefused("tests/dtensor/checkpoint/dcp/corpus", kReasons, [](Files& files, const std::string& path) {
+    Pickle(path, ReadText(files, path, 1 << 20), {"torch Size"});
+  });
 }
 
 }  // namespace

@@ -1,25 +1,17 @@
 // Manifests and files of ranks that are refused: corpus/ has one for each reason, as it would lie on a disk.
 
-#include <cstdint>
 #include <map>
-#include <memory>
-#include <set>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "dtensor/checkpoint/files/files.h"
 #include "dtensor/checkpoint/folder/manifest.h"
 #include "dtensor/checkpoint/folder/piece_file.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/message_of.h"
+#include "tests/dtensor/checkpoint/files/refused_corpus.h"
 
 namespace weft {
 namespace {
-
-using testing::HasSubstr;
-
-constexpr char kCorpus[] = "tests/dtensor/checkpoint/folder/corpus";
 
 const std::map<std::string, std::string> kReasons = {
     {"manifest-empty.json", "is not a whole manifest: it does not begin with its checksum"},
@@ -51,24 +43,14 @@ const std::map<std::string, std::string> kReasons = {
 };
 
 TEST(CorpusTest, EachIsRefusedForItsReason) {
-  const std::shared_ptr<Files> files = MakeDiskFiles();
-  std::set<std::string> read;
-  for (const std::string& name : files->List(kCorpus)) {
-    const std::string path = JoinPath(kCorpus, name);
-    const auto reason = kReasons.find(name);
-    ASSERT_NE(reason, kReasons.end()) << name << ": no reason is known";
-    const std::string message = MessageOf([&] {
-      if (absl::StartsWith(name, "manifest-")) {
-        ParseManifest(path, ReadText(*files, path, 1 << 20));
-      } else {
-        ReadPieceTable(*files->Open(path));
-      }
-    });
-    EXPECT_THAT(message, HasSubstr(reason->second));
-    EXPECT_THAT(message, HasSubstr(path));
-    read.insert(name);
-  }
-  EXPECT_EQ(read.size(), kReasons.size());
+  ExpectRefused("tests/dtensor/checkpoint/folder/corpus", kReasons,
+                [](Files& files, const std::string& path) {
+                  if (absl::StrContains(path, "/manifest-")) {
+                    ParseManifest(path, ReadText(files, path, 1 << 20));
+                  } else {
+                    ReadPieceTable(*files.Open(path));
+                  }
+                });
 }
 
 }  // namespace
