@@ -15,8 +15,8 @@ inline constexpr uint32_t kMemoryLink = 1;
 inline constexpr uint32_t kNetworkLink = 2;
 inline constexpr uint32_t kEveryLink = kMemoryLink | kNetworkLink;
 
-// Whose turn it is among the operations of one rank that share a link: between two chunks, an operation waits while one of
-// higher priority moves. Off until Set says otherwise.
+// Decides which of one rank's operations goes first over a link that they share. Between two chunks, an operation waits while
+// one of higher priority moves. Off until Set says otherwise.
 //
 // An operation *moves* on a rank from when that rank has seen that all members have entered it, until its part in it has
 // ended. What does not move holds nothing, and is not held, though bytes for peers that came early may be on their way. No
