@@ -248,7 +248,8 @@ JournalRecord KeptKeys::RecordOf(const std::string& id, const Client& client) {
 }
 
 void KeptKeys::SetWills(const std::string& id, Client& client) {
-  for (const Will& will : std::exchange(client.wills, {})) {
+  // The client keeps them until they are keys: what writes the journal anew in between writes them, too.
+  for (const Will& will : client.wills) {
     try {
       JournalRecord record;
       SetEntry(will.key, will.value, record.mutable_set());
@@ -258,6 +259,7 @@ void KeptKeys::SetWills(const std::string& id, Client& client) {
     }
     space_.Set(will.key, will.value, KeySpace::BytesOf(will.key, will.value));
   }
+  client.wills.clear();
   client.is_dead = true;
   try {
     Keep(RecordOf(id, client));

@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "runtime/base/error.h"
 #include "runtime/store/kept_keys.h"
+#include "runtime/store/tcp_store.pb.h"
 #include "tests/message_of.h"
 
 namespace weft {
@@ -287,6 +288,51 @@ TEST(KeptKeysTest, TheGraceMayBeForEver) {
   keys.Expire(KeptKeys::Clock::now() + std::chrono::hours(24));
   EXPECT_EQ(keys.space().TryGet("dead/away"), nullptr);
   EXPECT_GT(keys.Attach("away"), 0u);
+}
+
+// A kill between two records of a death, beside a journal that is written anew in the midst of it: the store that begins anew
+// sets the wills that are not keys yet. `num_fillers` moves the place at which the journal is written anew.
+TEST(KeptKeysTest, AKillInTheMidstOfADeathLosesNoWill) {
+  const std::map<std::string, std::string> wills = {
+      {"dead/1", "one"}, {"dead/2", "two"}, {"dead/3", "three"}};
+  int num_anew = 0;
+  for (int num_fillers = 30; num_fillers < 60; ++num_fillers) {
+    const JournalFolder folder;
+    const KeptKeysOptions options = Kept(folder, /*compact_bytes=*/1000);
+    std::string before;
+    std::string after;
+    {
+      KeptKeys keys(options);
+      const uint64_t stream = keys.Attach("dies");
+      for (const auto& [key, value] : wills) keys.LeaveWill("dies", key, value);
+      for (int i = 0; i < num_fillers; ++i) keys.Set({}, "k", "v");
+      before = folder.Bytes();
+      keys.Detach("dies", stream);
+      after = folder.Bytes();
+    }
+    const bool is_anew = !after.starts_with(before);
+    num_anew += is_anew ? 1 : 0;
+    // The records that were appended, one by one, to what stood before or was written anew.
+    const std::vector<std::string> records = RecordsIn(folder);
+    size_t end = 8;
+    bool client_is_known = false;
+    for (const std::string& record : records) {
+      end += static_cast<size_t>(StoreJournal::BytesOf(record));
+      tcp_store::JournalRecord parsed;
+      ASSERT_TRUE(parsed.ParseFromString(record));
+      // A journal that is written anew ends with the clients: it is never there by halves.
+      client_is_known = client_is_known || parsed.has_client();
+      if (is_anew ? !client_is_known : end < before.size()) continue;
+      const JournalFolder killed;
+      killed.SetBytes(after.substr(0, end));
+      KeptKeys again(Kept(killed));
+      again.Expire(KeptKeys::Clock::now() + std::chrono::minutes(2));
+      std::map<std::string, std::string> contents = Contents(again);
+      contents.erase("k");
+      EXPECT_EQ(contents, wills) << num_fillers << " fillers, cut at byte " << end << " of " << after.size();
+    }
+  }
+  EXPECT_GT(num_anew, 2);
 }
 
 // A last will counts as one until it is a key, and never as both.
