@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gloo/transport/tcp/device.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/group_text.h"
 
@@ -37,13 +38,19 @@ void IgnoreBrokenPipes() {
   sigaction(SIGPIPE, &action, nullptr);
 }
 
+GlooOptions WithTimeoutsOfAClock(GlooOptions options) {
+  options.connect_timeout = ClampTimeout(options.connect_timeout);
+  options.reason_takes = ClampTimeout(options.reason_takes);
+  return options;
+}
+
 }  // namespace
 
 GlooHub::GlooHub(std::shared_ptr<Store> store, int world_rank, int world_size, GlooOptions options)
     : store_(std::move(store)),
       world_rank_(world_rank),
       world_size_(world_size),
-      options_(std::move(options)),
+      options_(WithTimeoutsOfAClock(std::move(options))),
       host_identity_(options_.host_identity.empty() ? ThisBoot() : options_.host_identity) {}
 
 GlooHub::~GlooHub() { Finish(); }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/group_text.h"
@@ -19,6 +20,14 @@ constexpr std::chrono::seconds kLinger(1);
 
 std::string FinishedKey(int world_rank) { return absl::StrCat("nccl/finished/", world_rank); }
 
+NcclOptions WithTimeoutsOfAClock(NcclOptions options) {
+  options.connect_timeout = ClampTimeout(options.connect_timeout);
+  options.interval = ClampTimeout(options.interval);
+  options.late_after = ClampTimeout(options.late_after);
+  options.patience = ClampTimeout(options.patience);
+  return options;
+}
+
 }  // namespace
 
 NcclHub::NcclHub(std::shared_ptr<NcclApi> api, std::shared_ptr<Store> store, int world_rank,
@@ -27,7 +36,7 @@ NcclHub::NcclHub(std::shared_ptr<NcclApi> api, std::shared_ptr<Store> store, int
       store_(std::move(store)),
       world_rank_(world_rank),
       allocator_(std::move(allocator)),
-      options_(options) {}
+      options_(WithTimeoutsOfAClock(options)) {}
 
 NcclHub::~NcclHub() { Finish(); }
 

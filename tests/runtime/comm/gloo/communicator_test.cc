@@ -260,6 +260,24 @@ TEST(GlooGroupTest, MembersThatDoNotComeAreNamed) {
             "new group 'dp': world rank 0 waited 300 ms; world ranks [1, 2] have not made it");
 }
 
+// milliseconds::max() added to the present is the past.
+TEST_P(GlooPathTest, WhoWaitsForMembersForEverMeetsThem) {
+  const auto wait_for_ever = [](int rank) {
+    GlooOptions options = GetParam().options(rank);
+    options.connect_timeout = std::chrono::milliseconds::max();
+    return options;
+  };
+  const auto outcomes = RunGlooProcesses(2,
+                                         [](GlooWorld& world) {
+                                           // The other one waits for it.
+                                           if (world.rank() == 1)
+                                             std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                                           world.NewGroup("dp", {0, 1})->Barrier();
+                                         },
+                                         {.hub = wait_for_ever});
+  RethrowFirst(outcomes);
+}
+
 TEST(GlooGroupTest, AbortAllEndsTheWaitForMembers) {
   const auto outcomes = RunGlooProcesses(2, [](GlooWorld& world) {
     if (world.rank() == 1) return;

@@ -293,5 +293,20 @@ TEST(NcclErrorsTest, AMeetingThatLosesAMemberIsToldToAllMembers) {
   EXPECT_EQ(fake->NumLive(), 0);
 }
 
+// milliseconds::max() added to the present is the past.
+TEST(NcclErrorsTest, WhoWaitsForMembersForEverMeetsThem) {
+  NcclOptions options = FastNcclOptions();
+  options.connect_timeout = milliseconds::max();
+  RunNcclRanks(
+      2,
+      [](World& world) {
+        // The other one waits for it.
+        if (world.rank() == 1) std::this_thread::sleep_for(milliseconds(50));
+        world.NewGroup("dp", {0, 1});
+      },
+      std::make_shared<FakeNccl>(), std::chrono::minutes(2), {.tell = [](const std::string&) {}}, {}, nullptr,
+      options);
+}
+
 }  // namespace
 }  // namespace weft

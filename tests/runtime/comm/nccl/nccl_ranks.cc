@@ -15,6 +15,7 @@ struct Current {
   std::mutex mutex;
   std::shared_ptr<FakeNccl> fake;
   std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store;
+  NcclOptions options;
 };
 Current& TheCurrent() {
   static Current* const current = new Current;
@@ -26,7 +27,7 @@ std::unique_ptr<DeviceGroups> Make(std::shared_ptr<Store> store, int world_rank,
   const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
   if (TheCurrent().wrap_store) store = TheCurrent().wrap_store(std::move(store), world_rank);
   return MakeNcclGroups(TheCurrent().fake, std::move(store), world_rank, std::move(allocator),
-                        FastNcclOptions());
+                        TheCurrent().options);
 }
 
 const RegisterDeviceGroups kRegister(DeviceType::kCuda, {&Make, &NcclDeviceName});
@@ -43,12 +44,14 @@ NcclOptions FastNcclOptions() {
 void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::shared_ptr<FakeNccl> fake,
                   std::chrono::milliseconds comm_timeout, WatchdogOptions watchdog,
                   const DeviceOptions& device_options,
-                  std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store) {
+                  std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store,
+                  const NcclOptions& options) {
   cuda_emulator::SetMachine({.num_devices = 8});
   {
     const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
     TheCurrent().fake = std::move(fake);
     TheCurrent().wrap_store = std::move(wrap_store);
+    TheCurrent().options = options;
   }
   RunRanks(num_ranks, body,
            {.backend = Backend::kNccl,

@@ -12,6 +12,9 @@
 
 namespace weft {
 
+// What is late is so soon.
+NcclOptions FastNcclOptions();
+
 // Runs `body` on ranks that are threads with an emulated GPU each, over the nccl backend and a fake library.
 // The fake may have been told to fail; the watchdog tells nobody unless its options say whom. One call at a
 // time.
@@ -22,10 +25,8 @@ void RunNcclRanks(
     std::shared_ptr<FakeNccl> fake = std::make_shared<FakeNccl>(),
     std::chrono::milliseconds comm_timeout = std::chrono::minutes(2),
     WatchdogOptions watchdog = {.tell = [](const std::string&) {}}, const DeviceOptions& device_options = {},
-    std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store = nullptr);
-
-// Those of the groups that RunNcclRanks makes; what is late is so soon.
-NcclOptions FastNcclOptions();
+    std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store = nullptr,
+    const NcclOptions& options = FastNcclOptions());
 
 }  // namespace weft
 
