@@ -1,5 +1,6 @@
 #include "runtime/comm/local/group.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -52,8 +53,10 @@ void LocalGroup::Await(int member, const Ready& ready, const Missing& missing, c
         [&] { return ready() || failed() || num_departed_.load() != num_departed; }, timeout);
     if (ready()) return;
     if (failed()) Leave(member);
-    // In this order: a member that departed has arrived before, so after this load its last arrival is seen.
+    // In this order: a member that departed has arrived before, so after these loads its last arrival is seen. One that
+    // departs behind them is looked at in the next round.
     num_departed = num_departed_.load();
+    const std::vector<int> departed = Departed();
     const std::vector<int> awaited = missing();
     if (awaited.empty()) continue;  // they came just now
     if (!in_time) {
@@ -61,9 +64,19 @@ void LocalGroup::Await(int member, const Ready& ready, const Missing& missing, c
       continue;
     }
     for (int peer : awaited) {
-      if (slots_[peer].departed.load()) FailMissing(member, {peer}, what(), std::nullopt);
+      if (std::binary_search(departed.begin(), departed.end(), peer)) {
+        FailMissing(member, {peer}, what(), std::nullopt);
+      }
     }
   }
+}
+
+std::vector<int> LocalGroup::Departed() const {
+  std::vector<int> members;
+  for (int member = 0; member < size(); ++member) {
+    if (slots_[member].departed.load()) members.push_back(member);
+  }
+  return members;
 }
 
 void LocalGroup::AwaitAll(int member, std::chrono::milliseconds timeout) {

@@ -152,6 +152,7 @@ class LocalGroup {
   template <class Ready, class Missing, class What>
   void Await(int member, const Ready& ready, const Missing& missing, const What& what,
              std::chrono::milliseconds timeout);
+  std::vector<int> Departed() const;  // in order
   void FailMissing(int member, const std::vector<int>& missing, const std::string& what,
                    std::optional<std::chrono::milliseconds> waited);
 
