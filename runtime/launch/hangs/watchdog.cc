@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clamp_timeout.h"
 
 namespace weft {
 namespace {
@@ -39,6 +40,7 @@ std::optional<RankStatus> ParseAnswer(const std::optional<std::string>& text, in
 Watchdog::Watchdog(int world_size, Store* store, WatchdogOptions options)
     : world_size_(world_size), store_(store), options_(std::move(options)) {
   if (!options_.tell) options_.tell = TellStderr;
+  options_.interval = std::max(ClampTimeout(options_.interval), std::chrono::milliseconds(1));
   // What is told doubles from there: 0 would stay 0.
   options_.tell_after = std::max({options_.tell_after, options_.interval, std::chrono::milliseconds(1)});
   thread_ = std::thread([this] { Loop(); });
@@ -88,6 +90,7 @@ void Watchdog::Round() {
   if (std::none_of(own.begin(), own.end(), [this](const RankStatus& status) { return IsLate(status); })) {
     late_.clear();
     own_call_.reset();
+    silent_since_.clear();  // nobody asks
     return;
   }
   // Statuses are asked for anew each time they are judged: what has moved meanwhile waits in no circle.
@@ -163,8 +166,12 @@ void Watchdog::Judge(const Rank& rank, const RankStatus& status, const std::vect
   if (!verdict.has_value()) return;
   const PendingOperation& operation = *status.waits_in();
   Late& late = late_[rank.rank];
-  if (late.group != operation.group || late.sequence != operation.sequence) {
-    late = {operation.group, operation.sequence, Seconds(options_.tell_after), /*in_circle=*/false};
+  // Messages are numbered apart from collectives, and by each member for itself.
+  const std::string number = operation.collective
+                                 ? absl::StrCat(operation.sequence)
+                                 : absl::StrCat("message/", rank.rank, "/", operation.sequence);
+  if (late.group != operation.group || late.number != number) {
+    late = {operation.group, number, Seconds(options_.tell_after), /*in_circle=*/false};
   }
   // Twice: statuses are not of one moment, and a circle that is real stays.
   if (std::exchange(late.in_circle, verdict->deadlock) && verdict->deadlock) {
@@ -173,9 +180,8 @@ void Watchdog::Judge(const Rank& rank, const RankStatus& status, const std::vect
   if (verdict->deadlock || operation.seconds < late.next_tell_seconds) return;
   // The members' times double alike, so that they find the same key.
   std::string text = verdict->text;
-  const bool is_first = IsFirst(
-      absl::StrCat("hang/told/", operation.group, "/", operation.sequence, "/", late.next_tell_seconds),
-      &text);
+  const bool is_first =
+      IsFirst(absl::StrCat("hang/told/", operation.group, "/", number, "/", late.next_tell_seconds), &text);
   while (late.next_tell_seconds <= operation.seconds) late.next_tell_seconds *= 2;
   if (is_first) options_.tell(absl::StrCat("weft: waiting: ", text));
 }

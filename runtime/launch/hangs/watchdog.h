@@ -56,7 +56,7 @@ class Watchdog {
   // A late operation of one of this process's ranks, and what has been made of it.
   struct Late {
     std::string group;
-    uint64_t sequence = 0;
+    std::string number;  // among the group's collectives, or among this rank's messages there
     double next_tell_seconds = 0;
     bool in_circle = false;  // in the round before
   };

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <chrono>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/store/forwarding_store.h"
 #include "runtime/store/hash_store.h"
 #include "tests/message_of.h"
 
@@ -218,6 +223,92 @@ TEST(WatchdogTest, ASilentRankIsNamed) {
     std::this_thread::sleep_for(milliseconds(20));
     ASSERT_LT(std::chrono::steady_clock::now(), give_up) << told.lines().back();
   }
+}
+
+// What a rank waits in; `seconds` ago it was issued.
+FlightEntry Issued(CollectiveKind kind, uint64_t sequence, int64_t seconds = 0) {
+  FlightEntry entry;
+  entry.kind = kind;
+  entry.sequence = sequence;
+  entry.issued_ns = FlightClock() - seconds * 1'000'000'000;
+  return entry;
+}
+
+// Waits for a line that has `text`; "" if none comes.
+std::string LineWith(const Told& told, const std::string& text) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (std::chrono::steady_clock::now() < give_up) {
+    for (const std::string& line : told.lines()) {
+      if (line.find(text) != std::string::npos) return line;
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return "";
+}
+
+// A rank that did not answer in one stall is not silent since then in the next.
+TEST(WatchdogTest, TheSecondsOfSilenceAreThoseOfThisStall) {
+  Told told;
+  HashStore store;
+  FlightRecorder recorder;
+  FlightRecorder::OpenedGroup* const dp = recorder.OpenGroup("dp", {0, 1});
+  const uint64_t first = recorder.Issue(dp, Issued(CollectiveKind::kBarrier, 1));
+  Watchdog watchdog(2, &store, told.Options());
+  watchdog.Watch({0, &recorder, [](absl::StatusCode, const std::string& text) { ADD_FAILURE() << text; }});
+  ASSERT_NE(LineWith(told, "barrier() #1 "), "");
+  recorder.End(first, FlightClock(), /*ok=*/true);
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // nothing is late
+  const auto begin = std::chrono::steady_clock::now();
+  recorder.Issue(dp, Issued(CollectiveKind::kBarrier, 2));
+  const std::string line = LineWith(told, "barrier() #2 ");
+  const std::chrono::duration<double> stalled = std::chrono::steady_clock::now() - begin;
+  const std::string before = "rank 1 is not answering for ";
+  ASSERT_NE(line.find(before), std::string::npos) << line;
+  EXPECT_LE(std::stod(line.substr(line.find(before) + before.size())), stalled.count() + 0.1) << line;
+}
+
+// A group numbers collectives and each member's messages apart. Both are an hour old, so each is told of once.
+TEST(WatchdogTest, AMessageAndACollectiveOfOneNumberAreBothTold) {
+  for (const bool has_store : {false, true}) {
+    Told told;
+    HashStore store;
+    FlightRecorder recorder;
+    FlightRecorder peer;
+    FlightRecorder::OpenedGroup* const dp = recorder.OpenGroup("dp", {0, 1});
+    peer.OpenGroup("dp", {0, 1});
+    const uint64_t message = recorder.Issue(dp, Issued(CollectiveKind::kSendRecv, 1, /*seconds=*/3600));
+    Watchdog watchdog(2, has_store ? &store : nullptr, told.Options());
+    const auto fail = [](absl::StatusCode, const std::string& text) { ADD_FAILURE() << text; };
+    watchdog.Watch({0, &recorder, fail});
+    watchdog.Watch({1, &peer, fail});
+    EXPECT_NE(LineWith(told, "send_recv"), "");
+    recorder.End(message, FlightClock(), /*ok=*/true);
+    recorder.Issue(dp, Issued(CollectiveKind::kBarrier, 1, /*seconds=*/3600));
+    EXPECT_NE(LineWith(told, "barrier() #1 "), "");
+  }
+}
+
+class CountingStore : public ForwardingStore {
+ public:
+  CountingStore() : ForwardingStore(std::make_shared<HashStore>()) {}
+  std::optional<std::string> TryGet(absl::string_view key) override {
+    ++num_reads;
+    return ForwardingStore::TryGet(key);
+  }
+  std::atomic<int> num_reads = 0;
+};
+
+TEST(WatchdogTest, AnIntervalOfForEverNeverLooks) {
+  Told told;
+  CountingStore store;
+  WatchdogOptions options = told.Options();
+  options.interval = milliseconds::max();
+  FlightRecorder recorder;
+  Watchdog watchdog(2, &store, options);
+  watchdog.Watch({0, &recorder, [](absl::StatusCode, const std::string& text) { ADD_FAILURE() << text; }});
+  std::this_thread::sleep_for(milliseconds(200));
+  watchdog.Forget(0, "has returned");
+  EXPECT_EQ(store.num_reads, 0);
 }
 
 }  // namespace
