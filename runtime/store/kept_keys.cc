@@ -1,6 +1,7 @@
 #include "runtime/store/kept_keys.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,6 +120,7 @@ void KeptKeys::LeaveWill(const std::string& client, const std::string& key, cons
   });
   changed.wills.push_back({.key = key, .value = value});
   changed.said_farewell = false;
+  changed.owes_farewell = false;
   try {
     Keep(RecordOf(client, changed));
   } catch (...) {
@@ -133,10 +135,12 @@ void KeptKeys::Farewell(const std::string& client) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Client& known = clients_[client];
   known.said_farewell = true;
-  if (known.wills.empty()) return;
-  const std::vector<Will> wills = std::exchange(known.wills, {});
-  for (const Will& will : wills) space_.Reserve(-KeySpace::BytesOf(will.key, will.value));
+  for (const Will& will : known.wills) space_.Reserve(-KeySpace::BytesOf(will.key, will.value));
+  known.owes_farewell |= !known.wills.empty();
+  known.wills.clear();
+  if (!known.owes_farewell) return;
   Keep(RecordOf(client, known));
+  known.owes_farewell = false;
 }
 
 void KeptKeys::Detach(const std::string& client, uint64_t stream) noexcept {
@@ -147,15 +151,18 @@ void KeptKeys::Detach(const std::string& client, uint64_t stream) noexcept {
   known.stream = 0;
   known.away_since = Clock::now();
   if (!known.wills.empty()) SetWills(client, known);
-  if (journal_ != nullptr && !known.said_farewell) return;
-  clients_.erase(found);
-  if (journal_ == nullptr) return;
+  if (journal_ == nullptr || (known.said_farewell && KeepForgotten(client))) clients_.erase(found);
+}
+
+// False: the disk is full.
+bool KeptKeys::KeepForgotten(const std::string& client) noexcept {
   try {
     JournalRecord record;
     record.mutable_forgotten()->set_key(client);
     Keep(record);
+    return true;
   } catch (const std::exception&) {
-    // It is known for longer than it need be.
+    return false;
   }
 }
 
@@ -165,18 +172,10 @@ void KeptKeys::Expire(Clock::time_point now) noexcept {
     auto& [id, client] = *at;
     const auto away = client.stream != 0 ? Clock::duration::zero() : now - client.away_since;
     if (away >= options_.grace && client.stream == 0 && !client.wills.empty()) SetWills(id, client);
-    if (away < options_.grace + kForgetAfter) {
-      ++at;
-      continue;
-    }
-    try {
-      JournalRecord record;
-      record.mutable_forgotten()->set_key(id);
-      Keep(record);
-      at = clients_.erase(at);
-    } catch (const std::exception&) {
-      ++at;  // the disk is full: the next time
-    }
+    // One that said farewell is still here if the disk was full then.
+    const bool is_over =
+        away >= options_.grace + kForgetAfter || (client.stream == 0 && client.said_farewell);
+    at = is_over && KeepForgotten(id) ? clients_.erase(at) : std::next(at);
   }
 }
 

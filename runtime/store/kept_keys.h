@@ -84,6 +84,7 @@ class KeptKeys {
     Clock::time_point away_since = Clock::now();
     bool is_dead = false;
     bool said_farewell = false;
+    bool owes_farewell = false;  // the journal, whose disk is full, has wills that are forgotten
     uint64_t answered = 0;
     std::map<uint64_t, KeySpace::Value> answers = {};
     std::vector<Will> wills = {};
@@ -96,6 +97,7 @@ class KeptKeys {
   void Keep(const tcp_store::JournalRecord& record);
   static tcp_store::JournalRecord RecordOf(const std::string& id, const Client& client);
   void SetWills(const std::string& id, Client& client);
+  bool KeepForgotten(const std::string& client) noexcept;
   void Compact();
 
   void Replay(absl::string_view bytes);

@@ -123,7 +123,11 @@ void TcpStore::Farewell() noexcept {
   tcp_store::SessionRequest request;
   request.mutable_farewell();
   try {
-    connection_->Exchange(request, std::chrono::seconds(2), /*comes_back=*/has_wills_);
+    const auto say = [&] {
+      return connection_->Exchange(request, std::chrono::seconds(2), /*comes_back=*/has_wills_);
+    };
+    // A store with a full disk forgets no will for good.
+    has_wills_ ? connection_->OnceThereIsRoom(say) : say();
     has_wills_ = false;
   } catch (const std::exception&) {
     // The store does not have this client any more.

@@ -138,12 +138,12 @@ bool TcpStoreConnection::ComeBack(Link lost) {
 
 bool TcpStoreConnection::TryToComeBack() {
   const Clock::time_point deadline = Clock::now() + ClampTimeout(options_.grace);
+  const auto gives_up = [this] { return options_.give_up && options_.give_up(); };
   for (;;) {
-    // In slices, so that it can be given up.
-    const grpc::Status status = TryConnect(std::min(deadline, Clock::now() + std::chrono::seconds(1)));
+    const grpc::Status status = TryConnect(deadline, gives_up);
     if (status.ok()) return true;
     RequireAdmitted(status);
-    if (Clock::now() >= deadline || (options_.give_up && options_.give_up())) return false;
+    if (Clock::now() >= deadline || gives_up()) return false;
     std::this_thread::sleep_until(std::min(deadline, Clock::now() + milliseconds(50)));
   }
 }
@@ -159,7 +159,7 @@ void TcpStoreConnection::Connect() {
   const Clock::time_point deadline = Clock::now() + ClampTimeout(options_.connect_timeout);
   std::string reason = "no answer";
   while (true) {
-    const grpc::Status status = TryConnect(deadline);
+    const grpc::Status status = TryConnect(deadline, [] { return false; });
     if (status.ok()) break;
     RequireAdmitted(status);
     // An attempt that the deadline has cut off says less than the one before it.
@@ -175,7 +175,8 @@ void TcpStoreConnection::Connect() {
   restarts_in_place_ = greeting.restarts_in_place();
 }
 
-grpc::Status TcpStoreConnection::TryConnect(Clock::time_point deadline) {
+grpc::Status TcpStoreConnection::TryConnect(Clock::time_point deadline,
+                                            const std::function<bool()>& gives_up) {
   // A name may come to be known, or move, while the job starts.
   if (stub_ == nullptr || Clock::now() - resolved_at_ > std::chrono::seconds(1)) {
     try {
@@ -192,7 +193,7 @@ grpc::Status TcpStoreConnection::TryConnect(Clock::time_point deadline) {
   }
   std::shared_ptr<TcpStoreSession> session =
       TcpStoreSession::Open(*stub_, [this](grpc::ClientContext& context) { Identify(context); });
-  grpc::Status status = session->AwaitGreeting(deadline);
+  grpc::Status status = session->AwaitGreeting(deadline, [&] { return gives_up() || HasMoved(); });
   if (!status.ok()) {
     End(session, stub_);
     return status;
@@ -210,6 +211,14 @@ grpc::Status TcpStoreConnection::TryConnect(Clock::time_point deadline) {
   }
   End(old.session, old.stub);
   return status;
+}
+
+bool TcpStoreConnection::HasMoved() const {
+  try {
+    return ResolveTarget(host_and_port_) != target_;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 void TcpStoreConnection::RequireAdmitted(const grpc::Status& status) const {

@@ -1,5 +1,6 @@
 #include "runtime/store/tcp_store_session.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <thread>
 #include <utility>
@@ -20,10 +21,13 @@ std::shared_ptr<TcpStoreSession> TcpStoreSession::Open(tcp_store::StoreService::
   return session;
 }
 
-grpc::Status TcpStoreSession::AwaitGreeting(Clock::time_point deadline) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (WaitFor(lock, deadline, [this] { return num_replies_ > 0; })) return ended_.value_or(grpc::Status::OK);
-  lock.unlock();
+grpc::Status TcpStoreSession::AwaitGreeting(Clock::time_point deadline,
+                                            const std::function<bool()>& gives_up) {
+  do {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const Clock::time_point slice = std::min(deadline, Clock::now() + std::chrono::seconds(1));
+    if (WaitFor(lock, slice, [this] { return num_replies_ > 0; })) return ended_.value_or(grpc::Status::OK);
+  } while (Clock::now() < deadline && !gives_up());
   Close(std::chrono::seconds(5));
   return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer"};
 }

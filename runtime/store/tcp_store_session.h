@@ -31,8 +31,9 @@ class TcpStoreSession final
   static std::shared_ptr<TcpStoreSession> Open(tcp_store::StoreService::StubInterface& stub,
                                                const Identify& identify);
 
-  // Ok once the server has greeted; else why it has not, which ends the session.
-  grpc::Status AwaitGreeting(Clock::time_point deadline);
+  // Ok once the server has greeted; else why it has not, which ends the session. Asks each second whether to give up. A
+  // server that has the session may take its end for its client's, so an attempt is not to be cut short and begun again.
+  grpc::Status AwaitGreeting(Clock::time_point deadline, const std::function<bool()>& gives_up);
 
   // The server's first reply.
   tcp_store::SessionReply greeting() const;

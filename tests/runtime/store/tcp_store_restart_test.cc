@@ -1,6 +1,7 @@
 // A TCP store that restarts in place: its process is killed between and inside calls and begun anew, and its clients notice
 // nothing but the time.
 
+#include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -20,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "runtime/base/error.h"
+#include "runtime/store/tcp_store.grpc.pb.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
 #include "tests/message_of.h"
@@ -236,6 +239,82 @@ TEST(TcpStoreRestartTest, AnotherStoreAtTheSamePlaceIsNotTakenForIt) {
   EXPECT_THAT(MessageOf([&] { store.Add("n", 1); }),
               HasSubstr("another one answers there, which has not its keys"));
   EXPECT_THAT(MessageOf([&] { store.Add("n", 1); }), HasSubstr("is gone"));
+}
+
+// A store that has nothing, in this process, and takes `greets_after` to greet a client whose session it has.
+class SlowStore {
+ public:
+  SlowStore(int port, milliseconds greets_after) : service_(greets_after) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    WEFT_CHECK(server_ != nullptr && port_ != 0, "the server did not begin");
+  }
+  ~SlowStore() {
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+  }
+
+  int port() const { return port_; }
+  int num_sessions() const { return service_.num_sessions; }
+
+ private:
+  using Context = grpc::CallbackServerContext;
+
+  class Greeter final : public grpc::ServerBidiReactor<tcp_store::SessionRequest, tcp_store::SessionReply> {
+   public:
+    explicit Greeter(milliseconds after) {
+      reply_.set_store("the store");
+      reply_.set_restarts_in_place(true);
+      // The last that it does is to write.
+      std::thread([this, after] {
+        std::this_thread::sleep_for(after);
+        StartWrite(&reply_);
+      }).detach();
+    }
+    void OnWriteDone(bool ok) override { ok ? StartRead(&request_) : Finish(grpc::Status::OK); }
+    void OnReadDone(bool /*ok*/) override { Finish(grpc::Status::OK); }
+    void OnDone() override { delete this; }
+
+   private:
+    tcp_store::SessionRequest request_;
+    tcp_store::SessionReply reply_;
+  };
+
+  class Service final : public tcp_store::StoreService::CallbackService {
+   public:
+    explicit Service(milliseconds greets_after) : greets_after_(greets_after) {}
+    grpc::ServerBidiReactor<tcp_store::SessionRequest, tcp_store::SessionReply>* Session(Context*) override {
+      ++num_sessions;
+      return new Greeter(greets_after_);
+    }
+    grpc::ServerUnaryReactor* TryGet(Context* context, const tcp_store::Key*, tcp_store::Value*) override {
+      grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+      reactor->Finish(grpc::Status::OK);
+      return reactor;
+    }
+    std::atomic<int> num_sessions = 0;
+
+   private:
+    const milliseconds greets_after_;
+  };
+
+  Service service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+// One that has opened a session and is slow to say so, since its disk is: it would take the end of the session for that of
+// the client.
+TEST(TcpStoreRestartTest, AStoreThatIsSlowToGreetIsWaitedFor) {
+  auto first = std::make_unique<SlowStore>(0, milliseconds(0));
+  const int port = first->port();
+  TcpStore store(absl::StrCat("127.0.0.1:", port));
+  first.reset();
+  const SlowStore second(port, milliseconds(1500));
+  EXPECT_EQ(store.TryGet("k"), std::nullopt);
+  EXPECT_EQ(second.num_sessions(), 1);
 }
 
 class RestartingSite : public StoreSite {
