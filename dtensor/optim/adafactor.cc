@@ -1,5 +1,6 @@
 #include "dtensor/optim/adafactor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -70,7 +71,15 @@ void Adafactor::MakeStates() {
 }
 
 double Adafactor::Eps1(int index) const {
-  return options_.eps1.value_or(Epsilon(parameters()[index]->at_rest().dtype()));
+  const DType dtype = parameters()[index]->at_rest().dtype();
+  // What is smaller would be 0 in the dtype of the arithmetic, and 0 / 0 not a number.
+  const double least =
+      dtype == DType::kF64 ? std::numeric_limits<double>::min() : std::numeric_limits<float>::min();
+  return std::max(options_.eps1.value_or(Epsilon(dtype)), least);
+}
+
+DTensor Adafactor::Wide(const DTensor& state) {
+  return state.dtype() == DType::kF64 ? state : Cast(state, DType::kF32);
 }
 
 void Adafactor::UpdateStates(absl::Span<const int> indices, const std::vector<DTensor>& gradients,
@@ -104,7 +113,7 @@ std::vector<DTensor> Adafactor::RowMeans(absl::Span<const int> indices) const {
   for (const int i : indices) {
     if (!is_factored(i)) continue;
     const DTensor& row = rows_[i];
-    means.push_back(Mean(row, {-2}, /*keep_dims=*/true));
+    means.push_back(Mean(Wide(row), {-2}, /*keep_dims=*/true));
     moves.push_back(
         {.source = means.back(), .to = ReducedAlong(row.type(), row.layout(), row.ndim() - 2).layout});
   }
@@ -118,9 +127,9 @@ std::vector<DTensor> Adafactor::RowMeans(absl::Span<const int> indices) const {
 }
 
 DTensor Adafactor::Variance(int index, const DTensor& row_mean) const {
-  if (!is_factored(index)) return variances_[index];
+  if (!is_factored(index)) return Wide(variances_[index]);
   // [..., m, 1] x [..., 1, n] -> [..., m, n]
-  return Mul(Div(rows_[index], row_mean), columns_[index]);
+  return Mul(Div(Wide(rows_[index]), row_mean), Wide(columns_[index]));
 }
 
 void Adafactor::Update(absl::Span<const int> with_gradients, double lr, const DTensor& scale) {
@@ -131,7 +140,7 @@ void Adafactor::Update(absl::Span<const int> with_gradients, double lr, const DT
   if (indices.empty()) return;
   const PurposeGuard purpose(updates().context()->state(), Purpose::kNorm);
   std::vector<DTensor> gradients;
-  for (const int i : indices) gradients.push_back(Mul(gradient(i), Cast(scale, gradient(i).dtype())));
+  for (const int i : indices) gradients.push_back(ScaledGradient(i, scale));
   const DTensor zero = Scale(Cast(scale, DType::kF64), 0);  // or NaN, if the update is to skip itself
   const DTensor t = Add(Cast(updates(), DType::kF64), zero);
   UpdateStates(indices, gradients, Add(Pow(t, options_.beta2_decay), zero));  // NaN to the power of 0 is 1
@@ -143,7 +152,8 @@ void Adafactor::Update(absl::Span<const int> with_gradients, double lr, const DT
   std::vector<double> rates;
   for (size_t k = 0; k < indices.size(); ++k) {
     const int i = indices[k];
-    both.push_back(Mul(Rsqrt(Clamp(Variance(i, row_means[k]), {.min = Eps1(i) * Eps1(i)})), gradients[k]));
+    // Not by eps1^2 under the root, which f32 may not hold: that of 1e-30 would be 0.
+    both.push_back(Div(gradients[k], Clamp(Sqrt(Variance(i, row_means[k])), {.min = Eps1(i)})));
     counts.push_back(static_cast<double>(value(i).shape().num_elements()));
     rates.push_back(RateOf(i, lr));
   }
@@ -159,7 +169,9 @@ void Adafactor::Update(absl::Span<const int> with_gradients, double lr, const DT
   const DTensor update_rms = Sqrt(Div(Slice(squares, 0, n, n), count));
   const DTensor rate = Minimum(vector(rates), Rsqrt(t));  // NaN wins
   const DTensor alpha = Mul(Maximum(value_rms, options_.eps2), rate);
-  const std::vector<DTensor> steps = Unbind(Div(alpha, Maximum(Div(update_rms, options_.d), 1)), 0);
+  const DTensor step = Div(alpha, Maximum(Div(update_rms, options_.d), 1));
+  // A step that is not finite would skip the update, as only the scale may. 0 shows what is not finite of u in p.
+  const std::vector<DTensor> steps = Unbind(Add(Where(IsFinite(step), step, 0), zero), 0);
   std::vector<EachCall<SgdScalars>> calls;
   for (size_t k = 0; k < indices.size(); ++k) {
     const int i = indices[k];

@@ -20,7 +20,8 @@
 //   p <- p - a u / max(1, rms(u) / d)
 //
 // Rows and columns are the last two dims; those before them have statistics of their own for each index.
-// Vectors and scalars keep the running mean of g^2 whole.
+// Vectors and scalars keep the running mean of g^2 whole. Halves are computed with in f32. A gradient that is not finite
+// makes p so, where the scale does not have the update skipped.
 //
 // State:  "<path>.row" and "<path>.column", which lie as the parameter's state does along the dims that they
 //         have; of vectors "<path>.variance".
@@ -31,8 +32,9 @@ namespace weft {
 
 struct AdafactorOptions {
   double beta2_decay = -0.8;
-  std::optional<double> eps1 =
-      std::nullopt;  // the parameter's dtype's distance from 1 to the next number, if not given
+  // The distance from 1 to the next number of the parameter's dtype, if not given; raised to the least normal number of
+  // f32 (of f64 for f64).
+  std::optional<double> eps1 = std::nullopt;
   double eps2 = 1e-3;
   double d = 1;  // updates of a larger rms are scaled down to it
   double weight_decay = 0;
@@ -63,6 +65,8 @@ class Adafactor : public Optimizer {
   // What the squares of that parameter's gradient are taken to be.
   DTensor Variance(int index, const DTensor& row_mean) const;
   double Eps1(int index) const;
+  // State as it is computed with: halves in f32.
+  static DTensor Wide(const DTensor& state);
 
   AdafactorOptions options_;
   std::vector<DTensor> rows_;  // by parameter, undefined where there is none

@@ -81,7 +81,7 @@ std::vector<DTensor> Muon::MomentumUpdates(absl::Span<const int> matrices, const
   std::vector<DTensor> gradients;
   std::vector<EachCall<>> calls;
   for (const int i : matrices) {
-    gradients.push_back(Mul(gradient(i), Cast(scale, gradient(i).dtype())));
+    gradients.push_back(Cast(ScaledGradient(i, scale), gradient(i).dtype()));
     calls.push_back({.operands = {momentum_[i], gradients.back(), weight}});
   }
   CallEach(kLerpUpdate, calls);

@@ -160,6 +160,11 @@ void Optimizer::AppendMoment(absl::string_view name, const std::vector<DTensor>&
   }
 }
 
+DTensor Optimizer::ScaledGradient(int index, const DTensor& scale) const {
+  const DType dtype = gradient(index).dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  return Mul(Cast(gradient(index), dtype), Cast(scale, dtype));
+}
+
 double Optimizer::DecayOf(int index, double weight_decay) const {
   return parameters_[index]->spec().decays ? groups_[index].weight_decay.value_or(weight_decay) : 0;
 }

@@ -67,6 +67,8 @@ class Optimizer {
   // During Update: what to change of the parameter of that index, and by what gradient; they lie as its state.
   const DTensor& value(int index) const { return values_[index]; }
   const DTensor& gradient(int index) const { return gradients_[index]; }
+  // During Update: the gradient times `scale`, which a half may not hold: in f64 if it is, otherwise in f32.
+  DTensor ScaledGradient(int index, const DTensor& scale) const;
 
   // For the constructor of one that keeps moments: a zero tensor for each parameter, or for those that
   // `keeps` says, which lies as its state does (ParameterLayouts), in memory of its module. Undefined for

@@ -1,6 +1,7 @@
 #include "dtensor/optim/muon.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -143,6 +144,27 @@ TEST(MuonTest, ProductsMayBeInBf16) {
       largest = std::max(largest, std::abs(values[0][i] - values[1][i]));
     EXPECT_GT(largest, 1e-6);
     EXPECT_LT(largest, 1e-2);
+  });
+}
+
+// A momentum in f16 of gradients that are scaled by what f16 rounds to 0: u does not depend on the size of g.
+TEST(MuonTest, TheScaleIsNotRoundedToTheGradientsDType) {
+  OnMesh("a=2", [](const Context& context) {
+    std::vector<std::vector<double>> values;
+    for (const double scale : {1.0, 1e-8}) {
+      Layers model;
+      model.Bind(context);
+      const Layout layout = Layout::Parse("[a, -]", context->mesh());
+      model.a.Materialize(context, DType::kF16, DType::kF16, {layout, layout});
+      const std::vector<double> before = Cast(model.a.at_rest(), DType::kF64).FullTensor().ToVector<double>();
+      model.a.SetGrad(Full(context, DType::kF16, {4, 6}, 1e4, layout));
+      Muon muon({&model.a},
+                {.weight_decay = 0, .products = DType::kF32, .groups = {{.path = "a", .matrix = "io"}}});
+      muon.Step(0.5, Full(context, DType::kF32, {}, scale));
+      values.push_back(Cast(model.a.at_rest(), DType::kF64).FullTensor().ToVector<double>());
+      for (size_t i = 0; i < before.size(); ++i) EXPECT_LT(values.back()[i], before[i] - 0.05) << scale;
+    }
+    for (size_t i = 0; i < values[0].size(); ++i) EXPECT_NEAR(values[0][i], values[1][i], 1e-2);
   });
 }
 
