@@ -62,6 +62,7 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   if (indices.empty() && on_host.empty() && !is_part) return;
   const IntrusivePtr<MeshContext>& context = updates_.context();
   const NoGradGuard no_grad(context->state());
+  const AutocastGuard off(context->state(), std::nullopt);  // which is for the model
   const DTensor scale =
       gradient_scale.defined() ? ToDevice(gradient_scale) : Full(context, DType::kF32, Shape(), 1);
   Call(kCountUpdate, {updates_, scale});

@@ -168,5 +168,22 @@ TEST(MuonTest, TheScaleIsNotRoundedToTheGradientsDType) {
   });
 }
 
+// An AutocastGuard is for the model's products.
+TEST(MuonTest, ProductsDoNotFollowAnAutocastGuard) {
+  OnMesh("a=2", [](const Context& context) {
+    std::vector<std::vector<double>> values;
+    for (const auto& autocast : {std::optional<DType>(), std::optional<DType>(DType::kBF16)}) {
+      OptimizedModel model;
+      model.Lay(context, Split::kFirst);
+      Muon muon(model.AllParameters(), {.groups = {{.path = "matrix", .matrix = "io"}}});
+      model.SetGradients(1);
+      const AutocastGuard guard(context->state(), autocast);
+      muon.Step(0.1);
+      values.push_back(model.Values());
+    }
+    EXPECT_EQ(values[0], values[1]);
+  });
+}
+
 }  // namespace
 }  // namespace weft
