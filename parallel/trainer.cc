@@ -46,21 +46,6 @@ void ThrowIfDrifted(int64_t step, const std::optional<ReplicaDifference>& differ
         difference->ToString(), ": replicas have drifted apart");
 }
 
-// The step that random bits go by is another while it lives.
-class StepGuard {
- public:
-  StepGuard(RankState& state, int64_t step) : state_(state), before_(state.step()) {
-    state.set_step(static_cast<uint64_t>(step));
-  }
-  ~StepGuard() { state_.set_step(before_); }
-  StepGuard(const StepGuard&) = delete;
-  StepGuard& operator=(const StepGuard&) = delete;
-
- private:
-  RankState& state_;
-  uint64_t before_;
-};
-
 }  // namespace
 
 Trainer::Trainer(Module& model, Optimizer& optimizer, TrainerOptions options)
@@ -106,11 +91,17 @@ std::optional<StepMetrics> Trainer::Step(int64_t num_tokens, std::function<DTens
   const double begun = Now();
   StepMetrics metrics = BeginStep();
   metrics.num_tokens = num_tokens;
+  RankState& state = context_.state();
+  state.ResetCallNumbers();  // which a root's call does, and a loss may call its children alone
   DTensor value = loss();
   records_.Fetch();
   RunBackward(value);
   value = value.Detach();  // lets go of the tape
-  return FinishStep(metrics, {.loss = value, .stop = stop}, begun, [loss = std::move(loss)] { loss(); });
+  const auto forward = [&state, loss = std::move(loss)] {
+    state.ResetCallNumbers();
+    loss();
+  };
+  return FinishStep(metrics, {.loss = value, .stop = stop}, begun, forward);
 }
 
 std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
@@ -122,8 +113,11 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<DTe
   KeepCompression(total);
   const DTensor divisor = Maximum(total, 1);  // sums over nothing are 0, and not 0 / 0
   const DTensor value = RunParts(microbatches, [&](int i) { return loss(i).Over(divisor); });
-  const auto forward = [microbatches, loss = std::move(loss)] {
-    for (int i = 0; i < microbatches; ++i) loss(i);
+  const auto forward = [&state = context_.state(), microbatches, loss = std::move(loss)] {
+    for (int i = 0; i < microbatches; ++i) {
+      state.ResetCallNumbers();
+      loss(i);
+    }
   };
   return FinishStep(metrics, {.loss = value, .num_tokens = total, .stop = stop}, begun, forward);
 }
@@ -151,8 +145,11 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<int
   const auto total = static_cast<double>(num_rows);
   const DTensor value =
       RunParts(microbatches, [&](int i) { return Scale(mean(i), static_cast<double>(counts[i]) / total); });
-  const auto forward = [microbatches, mean = std::move(mean)] {
-    for (int i = 0; i < microbatches; ++i) mean(i);
+  const auto forward = [&state = context_.state(), microbatches, mean = std::move(mean)] {
+    for (int i = 0; i < microbatches; ++i) {
+      state.ResetCallNumbers();
+      mean(i);
+    }
   };
   return FinishStep(metrics, {.loss = value, .stop = stop}, begun, forward);
 }
@@ -195,6 +192,7 @@ DTensor Trainer::RunParts(int microbatches, absl::FunctionRef<DTensor(int)> part
   for (int i = 0; i < microbatches; ++i) {
     std::optional<NoSync> no_sync;
     if (i + 1 < microbatches) no_sync.emplace(state);
+    state.ResetCallNumbers();
     const DTensor loss = part(i);
     records_.Fetch();
     RunBackward(loss);
@@ -342,7 +340,9 @@ void Trainer::FindNonFinite() {
   records_.group().Barrier();  // every rank has its record, and has told of it, before one throws
   RankState& state = context_.state();
   const NoGradGuard no_grad(state);
-  const StepGuard step(state, recorded_.step);
+  RandomSnapshot of_step = state.random_snapshot();
+  of_step.step = static_cast<uint64_t>(recorded_.step);
+  const RandomScope random(state, std::move(of_step));
   std::vector<std::pair<ModuleBuffer*, DTensor>>
       buffers;  // running statistics: forward has taken the batch in already
   for (ModuleBuffer* buffer : model_.AllBuffers()) {
