@@ -213,7 +213,8 @@ DTensor Trainer::TotalCount(int microbatches, absl::FunctionRef<DTensor(int)> co
                  ", got ", here.ToString());
     total = total.defined() ? Add(total, here) : here;
   }
-  return total.Redistribute(Layout(/*ndim=*/0, context_.mesh().num_axes()));
+  // Integers do not divide.
+  return Cast(total.Redistribute(Layout(/*ndim=*/0, context_.mesh().num_axes())), DType::kF64);
 }
 
 std::optional<StepMetrics> Trainer::FinishStep(const StepMetrics& metrics, StepValues values, double begun,

@@ -79,5 +79,61 @@ TEST(GivenLossTest, ALossThatCallsChildrenAloneDrawsByTheStep) {
   EXPECT_EQ(DrawnBesideARoot(3, 3, /*parts=*/1), (Masks{{3, twice}}));
 }
 
+// Products whose targets are counted in another dtype.
+class CountedProducts : public Products {
+ public:
+  explicit CountedProducts(DType dtype) : Products(/*count=*/2), dtype_(dtype) {}
+  DTensor CountOf(const DTensor& targets) override { return Convert(Products::CountOf(targets), dtype_); }
+
+ private:
+  const DType dtype_;
+};
+
+// Losses, norms and counts of two steps of two parts.
+std::vector<double> RecordsOf(DType dtype, bool is_staged, bool scales) {
+  std::vector<double> records;
+  RunRanks(2, [&](World& world) {
+    CountedProducts model(dtype);
+    const DeviceMesh mesh = DeviceMesh::Parse(is_staged ? "pp=2" : "dp=2");
+    const Plan plan = is_staged ? StagedPlan() : Plan({{"", DataParallel("dp")}});
+    Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+    Sgd sgd(model.AllParameters(), {});
+    LossScale scale(model.context(), {.initial = 8});
+    Trainer trainer(model, sgd,
+                    {.schedule = [](int64_t) { return 0.05; }, .loss_scale = scales ? &scale : nullptr});
+    const std::vector<Microbatch> parts = ProductParts(model.context(), 2);
+    std::optional<PipelineExecutor> pipeline;
+    if (is_staged) pipeline.emplace(model, GenerateSchedule("1f1b", {.ranks = 2, .microbatches = 2}));
+    std::vector<double> here;
+    for (int step = 0; step < 2; ++step) {
+      if (pipeline) {
+        trainer.Step(*pipeline, parts);
+      } else {
+        trainer.Step(
+            2, [&](int i) { return model.CountOf(parts[i].targets); },
+            [&](int i) { return model.LossOf({model(parts[i].inputs[0])}, parts[i].targets); });
+      }
+      const StepMetrics metrics = trainer.Flush().value();
+      here.insert(here.end(), {metrics.loss, metrics.grad_norm, static_cast<double>(metrics.num_tokens)});
+      EXPECT_TRUE(metrics.updated);
+    }
+    if (world.rank() == 0) records = here;
+  });
+  return records;
+}
+
+TEST(GivenLossTest, CountsMayBeOfAnyDType) {
+  for (const bool is_staged : {false, true}) {
+    for (const bool scales : {false, true}) {
+      const std::vector<double> expected = RecordsOf(DType::kF64, is_staged, scales);
+      ASSERT_EQ(expected.size(), 6u);
+      EXPECT_EQ(expected[2], 2 * kRows * kDim);
+      for (const DType dtype : {DType::kF32, DType::kI32, DType::kI64}) {
+        EXPECT_EQ(RecordsOf(dtype, is_staged, scales), expected) << dtype << is_staged << scales;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft
