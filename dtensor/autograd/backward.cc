@@ -10,6 +10,7 @@
 #include "dtensor/tape/leaf_node.h"
 #include "dtensor/tape/tape_node.h"
 #include "ops/creation/random.h"
+#include "ops/elementwise/cast.h"
 
 namespace weft {
 namespace {
@@ -49,14 +50,20 @@ absl::InlinedVector<TapeNode::Edge, 1> Edges(absl::Span<const DTensor> tensors) 
   return edges;
 }
 
-// The gradient of `input` as Grad returns it.
-DTensor Settled(const DTensor& input, const DTensor& gradient) {
+// `gradient` of `input`, as it is to lie.
+DTensor Laid(const DTensor& input, const DTensor& gradient) {
   const LeafNode* leaf = dynamic_cast<const LeafNode*>(input.impl()->node.get());
   if (leaf == nullptr) return gradient.Redistribute(GradientLayout(input.layout(), gradient.layout()));
   RankState& state = input.context()->state();
   const PurposeGuard purpose(state, Purpose::kGrad);
   const NoImplicitChecksGuard planned(state);
   return gradient.Redistribute(leaf->layout());
+}
+
+// The gradient of `input` as Grad returns it. That of a parameter's copy has been added up in the parameter's dtype.
+DTensor Settled(const DTensor& input, const DTensor& gradient) {
+  const DTensor moved = Laid(input, gradient);
+  return moved.dtype() == input.dtype() ? moved : Call(kCast, {moved}, {.dtype = input.dtype()});
 }
 
 }  // namespace

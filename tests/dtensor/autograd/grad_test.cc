@@ -11,6 +11,7 @@
 #include "dtensor/autograd/local_function.h"
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
+#include "dtensor/tape/cast_node.h"
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/leaf_node.h"
 #include "gmock/gmock.h"
@@ -70,6 +71,35 @@ TEST(GradTest, OfResultsAndOfOneThatIsNotUsed) {
     EXPECT_TRUE(AllClose(gradients[1].FullTensor(),
                          ((2.0 * y.Detach() + 3.0) * 2.0 * x.Detach()).FullTensor(), 1e-14));
     EXPECT_FALSE(gradients[2].defined());
+  });
+}
+
+// A parameter's copy in bf16, whose gradients are added up in f32 and reduced; they can be differentiated.
+TEST(GradTest, OfACopyInAnotherDTypeIsInThatDType) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x =
+        Lay(context, FromDoubles(DType::kF32, {4}, std::vector<double>(4, 3)), "[-]").RequiresGrad();
+    const auto copy = [&] {  // as Parameter::Value makes it
+      const DTensor made = Cast(x.Detach(), DType::kBF16);
+      made.impl()->node = MakeCastNode(context->state(), x.impl()->node, DType::kF32);
+      return made;
+    };
+    const DTensor w = copy();
+    const DTensor loss = Sum(Square(w) + 2.0 * w);
+    for (const bool create_graph : {true, false}) {
+      const DTensor gradient = Grad({loss}, {w}, {.create_graph = create_graph})[0];
+      EXPECT_EQ(gradient.type(), w.type());
+      EXPECT_EQ(Cast(gradient.Detach(), DType::kF64).FullTensor().ToVector<double>(),
+                std::vector<double>(4, 8));
+      EXPECT_EQ(gradient.requires_grad(), create_graph);
+      if (!create_graph) continue;
+      const DTensor second = Grad({Sum(gradient)}, {w}, {.retain_graph = true})[0];
+      EXPECT_EQ(second.type(), w.type());
+      EXPECT_EQ(Cast(second.Detach(), DType::kF64).FullTensor().ToVector<double>(),
+                std::vector<double>(4, 2));
+    }
+    Backward(Sum(Square(copy())));
+    EXPECT_EQ(x.grad().dtype(), DType::kF32);
   });
 }
 
