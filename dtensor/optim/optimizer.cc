@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
 #include "dtensor/host_memory.h"
+#include "dtensor/optim/tied_names.h"
 #include "ops/optimizer/optimizer_update.h"
 
 namespace weft {
@@ -27,7 +28,7 @@ absl::Span<const int> SomeOf(absl::Span<const int> indices, const std::vector<Pa
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters, absl::string_view name,
                      absl::Span<const ParameterGroup> groups)
-    : parameters_(std::move(parameters)), groups_(ResolveGroups(parameters_, groups, name)) {
+    : parameters_(WithoutTiedNames(parameters)), groups_(ResolveGroups(parameters_, groups, name)) {
   if (parameters_.empty()) return;
   const IntrusivePtr<MeshContext> context = parameters_[0]->at_rest().context()->DeviceSide();
   const MemoryKindGuard kind(*context->allocator(), MemoryKind::kState);

@@ -26,7 +26,7 @@ namespace weft {
 // to the device while the next are updated. Each optimizer has a file of its own.
 class Optimizer {
  public:
-  // `name` is what errors call it.
+  // `name` is what errors call it. Tied slots stand for the parameter that they are names of, once; groups mean it by its own path.
   // Errors: FailedPrecondition before the parameters are materialized; InvalidArgument as ResolveGroups.
   explicit Optimizer(std::vector<Parameter*> parameters, absl::string_view name = "Optimizer",
                      absl::Span<const ParameterGroup> groups = {});

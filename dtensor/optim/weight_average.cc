@@ -3,13 +3,14 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
 #include "dtensor/host_memory.h"
+#include "dtensor/optim/tied_names.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
 
 WeightAverage::WeightAverage(std::vector<Parameter*> parameters, const WeightAverageOptions& options)
-    : parameters_(std::move(parameters)), options_(options) {
+    : parameters_(WithoutTiedNames(parameters)), options_(options) {
   WEFT_REQUIRE(!options.decay || (*options.decay >= 0 && *options.decay <= 1),
                "WeightAverage: expected a decay between 0 and 1, got ", options.decay.value_or(0));
   for (const Parameter* parameter : parameters_) {

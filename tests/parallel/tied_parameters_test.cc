@@ -13,6 +13,7 @@
 #include "dtensor/nn/linear.h"
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/weight_average.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
@@ -193,6 +194,39 @@ TEST(TiedParametersTest, TakesGradientsAndValuesByEitherName) {
     EXPECT_EQ(table.grad().FullTensor().ToVector<double>(), std::vector<double>(29 * 12, 3));
     head.Load(FullLike(table.at_rest().Detach(), 5));
     EXPECT_EQ(table.at_rest().FullTensor().ToVector<double>(), std::vector<double>(29 * 12, 5));
+  });
+}
+
+std::vector<std::string> TextsOf(const std::vector<std::pair<std::string, DTensor>>& state) {
+  std::vector<std::string> texts;
+  for (const auto& [name, tensor] : state) texts.push_back(name + " " + tensor.ToString());
+  return texts;
+}
+
+// By the tied name alone, by both, and by the parameter's: one state, which lies as the parameter's does, and one update.
+TEST(TiedParametersTest, OptimizersAndAveragesTakeEitherName) {
+  RunRanks(2, [](World& world) {
+    std::vector<std::vector<double>> values;
+    for (int which = 0; which < 3; ++which) {
+      const auto model = Declared();
+      Parameter& head = HeadWeight(*model);
+      Parameter& table = model->wte.weight;
+      const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+      Parallelize(*model, world, mesh, DataPlanNamed("fsdp", mesh), {});
+      const std::vector<Parameter*> named[] = {{&table}, {&head}, {&head, &table}};
+      AdamW adamw(named[which], {.groups = {{.path = "wte", .lr_scale = 0.5}}});
+      EXPECT_EQ(adamw.parameters(), std::vector<Parameter*>{&table}) << which;
+      const AdamW of_table({&table}, {});
+      EXPECT_EQ(TextsOf(adamw.State()), TextsOf(of_table.State())) << which;
+      table.SetGrad(FullLike(table.at_rest().Detach(), 1));
+      adamw.Step(0.1);
+      WeightAverage average(named[which], {});
+      EXPECT_EQ(TextsOf(average.State()), TextsOf(WeightAverage({&table}, {}).State())) << which;
+      average.Update();
+      average.SwapWithModel();
+      values.push_back(table.at_rest().FullTensor().ToVector<double>());
+      EXPECT_EQ(values.back(), values.front()) << which;
+    }
   });
 }
 

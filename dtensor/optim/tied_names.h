@@ -1,0 +1,18 @@
+// The parameters that slots are names of.
+
+#ifndef WEFT_DTENSOR_OPTIM_TIED_NAMES_H_
+#define WEFT_DTENSOR_OPTIM_TIED_NAMES_H_
+
+#include <vector>
+
+#include "dtensor/nn/parameter.h"
+
+namespace weft {
+
+// `parameters` with the parameter that a tied slot is another name of (Parameter::TieTo) in its place; once, where several
+// are names of it or it is there itself. What is kept per parameter lies as that one's state does.
+std::vector<Parameter*> WithoutTiedNames(const std::vector<Parameter*>& parameters);
+
+}  // namespace weft
+
+#endif  // WEFT_DTENSOR_OPTIM_TIED_NAMES_H_
