@@ -1,6 +1,9 @@
 #include "parallel/scheduler/stage_data.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <utility>
 
 #include "dtensor/functions/creation.h"
 #include "dtensor/host_memory.h"
@@ -100,11 +103,23 @@ class PartsOfStages final : public StageData {
     return taken;
   }
 
-  // In memory of its own: a term may be seen by whoever asked for it in backward.
+  // Of each term whether any of the stages has one, which no rank knows alone.
+  std::vector<int64_t> AnyHas(Communicator& group, const std::vector<DTensor>& terms) {
+    std::vector<int64_t> has;
+    for (const DTensor& term : terms) has.push_back(term.defined() ? 1 : 0);
+    const Tensor any = Tensor::FromValues<int64_t>({std::ssize(has)}, has, context_->allocator());
+    const PurposeGuard purpose(context_->state(), Purpose::kMetric);
+    group.AllReduce(any, any, ReduceOp::kMax, {.tag = context_->state().tag()}).Wait();
+    return any.ToVector<int64_t>();
+  }
+
+  // In memory of its own: a term may be seen by whoever asked for it in backward. Undefined where no stage has a term.
   std::vector<DTensor> SumOverStages(Communicator& group, const std::vector<StageTerm>& of) {
     std::vector<CollectivePart> parts;
-    std::vector<DTensor> terms = TakeTerms(of), sums;
+    std::vector<DTensor> terms = TakeTerms(of), sums(of.size());
+    const std::vector<int64_t> has = AnyHas(group, terms);
     for (size_t i = 0; i < of.size(); ++i) {
+      if (has[i] == 0) continue;
       const DTensor& value = of[i].parameter->at_rest();
       const IntrusivePtr<MeshContext> context = value.context()->DeviceSide();
       const Layout& layout = of[i].leaf->layout();
@@ -114,9 +129,11 @@ class PartsOfStages final : public StageData {
       const Tensor& term = terms[i].ToLocal();
       const Tensor sum = Tensor::Empty(context_->allocator(), term.dtype(), term.shape());
       parts.push_back({.input = term, .output = sum});
-      sums.push_back(DTensor::FromLocal(context, sum, layout, value.shape()));
+      sums[i] = DTensor::FromLocal(context, sum, layout, value.shape());
     }
-    group.AllReduceEach(parts, ReduceOp::kSum, {.tag = context_->state().tag()}).Wait();
+    if (!parts.empty()) {
+      group.AllReduceEach(parts, ReduceOp::kSum, {.tag = context_->state().tag()}).Wait();
+    }
     return sums;
   }
 

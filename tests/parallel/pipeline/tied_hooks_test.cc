@@ -1,6 +1,7 @@
 // Hooks of parameters that several stages have (a tied table): each is called once a step, on every rank that has the
 // parameter, and sees what it sees on one device, the whole gradient. What it makes of it is what the optimizer gets.
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -116,20 +117,45 @@ INSTANTIATE_TEST_SUITE_P(Schedules, TiedHooksTest,
                          testing::Values("1f1b", "gpipe", "interleaved", "zb_h1", "zbv"),
                          [](const auto& info) { return std::string(info.param); });
 
-constexpr int kSteps = 3;
+using Ties = std::vector<std::pair<int, int>>;  // the layer, and whose weight it has
 
 // Products of which some have another's weight.
 struct TiedProducts {
-  std::vector<std::pair<int, int>> ties;  // the layer, and whose weight it has
-  std::string mesh = "";                  // of one device, if empty
+  Ties ties;
+  std::string mesh = "";  // of one device, if empty
   Plan plan = {};
+  std::vector<bool> reads = {true, true,
+                             true};  // of each step: whether layers with a weight in common are run
 };
 
 using Values = std::map<std::string, std::vector<double>>;
 
-void Tie(Products& model, const std::vector<std::pair<int, int>>& ties) {
+void Tie(Products& model, const Ties& ties) {
   for (const auto& [layer, of] : ties) model.layers[layer]->weight.TieTo(model.layers[of]->weight);
 }
+
+// Leaves out all layers that have a weight in common, where it is told to.
+class SkippedProducts : public Products {
+ public:
+  SkippedProducts(int count, const Ties& ties) : Products(count) {
+    for (const auto& [layer, of] : ties) skipped_.insert({layer, of});
+  }
+  bool reads = true;
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    std::vector<Segment> chain = Products::MakeSegments();
+    for (const int layer : skipped_) {
+      chain[layer].run = [this, run = chain[layer].run](const DTensors& x) -> DTensors {
+        return reads ? run(x) : x;
+      };
+    }
+    return chain;
+  }
+
+ private:
+  std::set<int> skipped_;
+};
 
 // What steps of descent make of the parameters; every rank that has one has the same bits.
 Values Trained(const TiedProducts& test) {
@@ -137,13 +163,14 @@ Values Trained(const TiedProducts& test) {
   std::mutex mutex;
   const DeviceMesh mesh = DeviceMesh::Parse(test.mesh);
   RunRanks(static_cast<int>(mesh.num_ranks()), [&](World& world) {
-    Products model(6);
+    SkippedProducts model(6, test.ties);
     Tie(model, test.ties);
     Parallelize(model, world, mesh, test.plan, {.dtype = DType::kF64});
+    const int num_reads = static_cast<int>(std::count(test.reads.begin(), test.reads.end(), true));
     std::map<std::string, int> calls, expected_calls;
     for (const auto& [layer, of] : test.ties) {
       Parameter& weight = model.layers[of]->weight;
-      if (!weight.is_here() || !expected_calls.emplace(weight.path(), kSteps).second) continue;
+      if (!weight.is_here() || !expected_calls.emplace(weight.path(), num_reads).second) continue;
       weight.AddGradientReady([&](Parameter& parameter) {
         ++calls[parameter.path()];
         Change(parameter);
@@ -157,7 +184,8 @@ Values Trained(const TiedProducts& test) {
       pipeline.emplace(
           model, GenerateSchedule("1f1b", {.ranks = static_cast<int>(mesh.axis_size(0)), .microbatches = 4}));
     }
-    for (int step = 0; step < kSteps; ++step) {
+    for (const bool reads : test.reads) {
+      model.reads = reads;
       if (pipeline) {
         pipeline->Run(parts, total);
       } else {
@@ -183,7 +211,7 @@ Values Trained(const TiedProducts& test) {
 
 // Three names of one weight, and a second weight that other ranks have in common.
 TEST(TiedProductsTest, WhatTheyMakeOfItIsTrainedOn) {
-  const std::vector<std::pair<int, int>> ties = {{2, 0}, {5, 0}, {3, 1}};
+  const Ties ties = {{2, 0}, {5, 0}, {3, 1}};
   const Values expected = Trained({.ties = ties});
   ASSERT_EQ(expected.size(), 3u);
   const Plan staged = StagedPlan();
@@ -203,6 +231,22 @@ TEST(TiedProductsTest, WhatTheyMakeOfItIsTrainedOn) {
     for (const auto& [path, value] : expected) {
       EXPECT_THAT(values.at(path), testing::Pointwise(testing::DoubleNear(1e-12), value))
           << path << " on " << mesh << " under " << plan.ToString();
+    }
+  }
+}
+
+// A step that reads the weight on no stage leaves it without a gradient, as on one device: its hook, which would add to a
+// gradient of zeros, is not called, and the optimizer leaves it and its momentum alone.
+TEST(TiedProductsTest, AStepThatDoesNotReadItGivesItNoGradient) {
+  const Ties ties = {{3, 0}};
+  const std::vector<bool> reads = {true, false, true, false, true};
+  const Values expected = Trained({.ties = ties, .reads = reads});
+  for (const char* mesh : {"pp=2", "pp=3", "pp=2, dp=2"}) {
+    const Values values = Trained({.ties = ties, .mesh = mesh, .plan = StagedPlan(), .reads = reads});
+    ASSERT_EQ(values.size(), expected.size());
+    for (const auto& [path, value] : expected) {
+      EXPECT_THAT(values.at(path), testing::Pointwise(testing::DoubleNear(1e-12), value))
+          << path << " on " << mesh;
     }
   }
 }
