@@ -299,13 +299,11 @@ void PipelineExecutor::HandOn(const PipelineAction& action, const DTensors& outp
   for (const HandedTensor& each : flight.handed) arrival.wants_gradient.push_back(each.wants_gradient);
 }
 
-// The sum over the microbatches; backward begins at each one's own. What is told of it is divided in f64: under a large loss
-// scale the quotient may be more than the loss's own dtype holds, where its gradients are none the worse.
+// The sum over the microbatches; backward begins at each one's own.
 void PipelineExecutor::TakeLoss(Flight& flight, const LossSum& loss) {
   if (!total_.defined()) return loss_.Add(loss.sum, loss.count);
   flight.outputs = {loss.Over(total_)};
-  const NoGradGuard no_grad(part_->state());
-  loss_.Add(LossSum{.sum = Cast(loss.sum.Detach(), DType::kF64)}.Over(total_));
+  loss_.AddOver(loss, total_);
 }
 
 // What is waited for is the receive; the action goes on behind it.

@@ -18,6 +18,13 @@ void StageLoss::Add(const DTensor& sum, const DTensor& count) {
   if (count.defined()) add(count_, count);
 }
 
+void StageLoss::AddOver(const LossSum& loss, const DTensor& total) {
+  const NoGradGuard no_grad(part_->state());
+  const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kOther);
+  const LossSum wide = {.sum = Cast(loss.sum.Detach(), DType::kF64), .count = loss.count};
+  Add(wide.Over(total));
+}
+
 LossSum StageLoss::Take() {
   return {.sum = TermOfAll(std::exchange(sum_, DTensor())),
           .count = TermOfAll(std::exchange(count_, DTensor()))};

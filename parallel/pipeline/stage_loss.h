@@ -21,6 +21,8 @@ class StageLoss {
 
   // Scalars of the last stage, with or without a history; `count` may be undefined.
   void Add(const DTensor& sum, const DTensor& count = DTensor());
+  // loss.Over(total), divided in f64: under a large loss scale the quotient may be more than the loss's own dtype holds.
+  void AddOver(const LossSum& loss, const DTensor& total);
 
   // The sums since the last call, f64 with no history, Partial along all axes of the whole context.
   LossSum Take();

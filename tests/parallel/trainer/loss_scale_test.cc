@@ -304,6 +304,32 @@ TEST(LossScaleTest, AnOverflowOnOneStageSkipsAll) {
   }
 }
 
+// Under a scale with which f32 does not hold the loss: the step is skipped, and what it tells is the loss all the same.
+TEST(LossScaleTest, AStageTellsALossThatOverflowsWhereItIsScaled) {
+  RunRanks(2, [](World& world) {
+    Products model(4);
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"layers.*", Pipeline("pp")}},
+                {.dtype = DType::kF32});
+    Sgd optimizer(model.AllParameters(), {});
+    LossScale scale(model.context(), {.initial = 0x1p127});
+    Trainer trainer(model, optimizer, {.schedule = [](int64_t) { return 0.05; }, .loss_scale = &scale});
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 2, .microbatches = 2}));
+    std::vector<Microbatch> parts = ProductParts(model.context(), 2);
+    for (Microbatch& part : parts) {
+      part.inputs[0] = Cast(part.inputs[0], DType::kF32);
+      part.targets = Cast(Scale(part.targets, 1000), DType::kF32);
+    }
+    const LossSum plain = pipeline.ForwardLoss(parts);
+    const double loss = plain.sum.Item() / plain.count.Item();
+    EXPECT_GT(loss, 1000);
+    trainer.Step(pipeline, parts);
+    const StepMetrics metrics = trainer.Flush().value();
+    EXPECT_NEAR(metrics.loss, loss, 1e-9 * loss);
+    EXPECT_FALSE(metrics.updated);
+    EXPECT_EQ(metrics.loss_scale, 0x1p126);
+  });
+}
+
 // Powers of two: with no overflow, and nothing that vanishes, the scale is not seen in f32 compute of the update.
 TEST(LossScaleTest, IsState) {
   const std::string path = testing::TempDir() + "/scaled.safetensors";
