@@ -2,7 +2,11 @@
 
 #include <cmath>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -142,13 +146,48 @@ void Scheduler(const DeepSpeedScheduler& scheduler, const std::optional<double>&
   flags.Set("min_lr_ratio", std::optional(scheduler.cos_min_ratio.value_or(1e-4)));
 }
 
+// Flags of a file that mean something beside some values of another alone.
+struct Dependence {
+  const char* on;
+  bool (*fits)(absl::string_view value);
+  std::vector<std::string> flags;
+};
+
+std::vector<Dependence> Dependences() {
+  return {
+      {"dtype",
+       [](absl::string_view value) { return value == "f16"; },
+       {"loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}},
+      {"loss_scale_window",
+       [](absl::string_view value) { return value != "0"; },
+       {"loss_scale_hysteresis", "min_loss_scale"}},
+      {"optimizer", [](absl::string_view value) { return value == "sgd"; }, {"nesterov"}},
+      {"optimizer",
+       [](absl::string_view value) {
+         return value == "adamw" || value == "muon" || value == "adamw8bit" || value == "lamb";
+       },
+       {"eps"}},
+      {"schedule_lr", [](absl::string_view value) { return value != "one_cycle"; }, {"warmup_shape"}},
+  };
+}
+
+// Where the command line replaces what they depend on, an error about them would be one about flags that nobody gave.
+std::vector<FlagValue> WithoutMoot(std::vector<FlagValue> values, const FlagsAround& around) {
+  if (!around.is_given) return values;
+  for (const Dependence& each : Dependences()) {
+    if (!around.is_given(each.on) || each.fits(around.value_of(each.on))) continue;
+    std::erase_if(values,
+                  [&](const FlagValue& said) { return absl::c_linear_search(each.flags, said.flag); });
+  }
+  return values;
+}
+
 }  // namespace
 
-std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text,
-                                             const std::function<std::string(absl::string_view)>& value_of) {
+std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text, const FlagsAround& around) {
   const DeepSpeedConfig config = DeepSpeedConfig::FromJson(text);
-  const DeviceMesh mesh =
-      MeshOf(value_of("mesh"), value_of("mesh_choices"), NumLaunchedRanks(ParseBackend(value_of("backend"))));
+  const DeviceMesh mesh = MeshOf(around.value_of("mesh"), around.value_of("mesh_choices"),
+                                 NumLaunchedRanks(ParseBackend(around.value_of("backend"))));
   Flags flags;
   const DeepSpeedBatch batch = ResolveDeepSpeedBatch(config, DataParallelRanks(mesh));
   flags.Set("batch", batch.batch);
@@ -156,7 +195,8 @@ std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text,
   flags.Set("grad_clip", config.gradient_clipping);
   flags.Set("log_every", config.steps_per_print);
   Precision(config, flags);
-  if (config.zero_optimization) Zero(*config.zero_optimization, mesh, ParseDevice(value_of("device")), flags);
+  if (config.zero_optimization)
+    Zero(*config.zero_optimization, mesh, ParseDevice(around.value_of("device")), flags);
   std::optional<double> lr;
   if (config.optimizer) lr = Optimizer(*config.optimizer, flags);
   if (config.scheduler) {
@@ -166,7 +206,7 @@ std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text,
     flags.Set("warmup", std::string("0"));
     flags.Set("schedule_lr", std::string("constant"));
   }
-  return flags.values();
+  return WithoutMoot(flags.values(), around);
 }
 
 ForeignConfig DeepSpeedForGpt() {

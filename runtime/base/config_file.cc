@@ -216,13 +216,13 @@ Json ValueOf(const absl::CommandLineFlag& flag) {
 }  // namespace
 
 std::vector<std::string> ApplyConfigFile(const std::string& path, const FlagsUsage& usage,
-                                         const std::function<std::string(absl::string_view)>& value_of) {
+                                         const FlagsAround& around) {
   const std::string text = ReadFile(path);
   const Json object = Parse(path, text);
   ConfigReader reader(path, usage);
   if (const ForeignConfig* const foreign = ForeignOf(object, usage)) {
     try {
-      for (const FlagValue& given : foreign->translate(text, value_of)) reader.SetText(foreign->name, given);
+      for (const FlagValue& given : foreign->translate(text, around)) reader.SetText(foreign->name, given);
     } catch (const Error& error) {
       if (absl::StartsWith(error.message(), "--config=")) throw;
       Throw(error.code(), "--config=", path, ": ", foreign->name, ": ", error.message());

@@ -3,11 +3,9 @@
 #ifndef WEFT_RUNTIME_BASE_CONFIG_FILE_H_
 #define WEFT_RUNTIME_BASE_CONFIG_FILE_H_
 
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "runtime/base/flags_usage.h"
 
 namespace weft {
@@ -19,12 +17,12 @@ namespace weft {
 // the group where it holds an object. A bool is true or false, a whole number or a number is one, a text is a text, a list of
 // texts an array. A file that has a key of a ForeignConfig is read as that system reads it.
 //
-// `value_of`: as ForeignConfig::translate has it. `path`: UserPath has been applied.
+// `around`: of files of other systems. `path`: UserPath has been applied.
 // Errors: NotFound; InvalidArgument that names the file and the key: text that is no JSON, a key that is unknown (names
 //         the nearest) or given twice, a flag in a group that is not its own, a value of another type (what was given, what
 //         was expected); those of ForeignConfig::translate.
 std::vector<std::string> ApplyConfigFile(const std::string& path, const FlagsUsage& usage,
-                                         const std::function<std::string(absl::string_view flag)>& value_of);
+                                         const FlagsAround& around);
 
 // All flags of the program as they are now, as a file that ApplyConfigFile reads: one object, a line per flag, in the order
 // of the groups. What --print_config prints, and what a run keeps beside its checkpoints.

@@ -167,16 +167,21 @@ ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usag
   ParsedFlags parsed;
   const std::vector<FlagValue> arguments = ReadArguments(argc, argv, names, &parsed);
   if (parsed.help || parsed.version) return parsed;
-  // What a flag will be that no file sets.
-  const auto value_of = [&](absl::string_view name) {
-    for (auto given = arguments.rbegin(); given != arguments.rend(); ++given) {
-      if (given->flag == name) return given->value;
-    }
-    return FlagNamed(name).CurrentValue();
+  const auto last_of = [&](absl::string_view name) {
+    return std::find_if(arguments.rbegin(), arguments.rend(),
+                        [&](const FlagValue& given) { return given.flag == name; });
+  };
+  const FlagsAround around = {
+      .value_of =
+          [&](absl::string_view name) {
+            const auto given = last_of(name);
+            return given != arguments.rend() ? given->value : FlagNamed(name).CurrentValue();
+          },
+      .is_given = [&](absl::string_view name) { return last_of(name) != arguments.rend(); },
   };
   for (const FlagValue& given : arguments) {
     if (!IsFileFlag(given.flag, names)) continue;
-    for (const std::string& name : ApplyConfigFile(UserPath(given.value), usage, value_of)) {
+    for (const std::string& name : ApplyConfigFile(UserPath(given.value), usage, around)) {
       parsed.given.insert(name);
     }
   }

@@ -25,17 +25,22 @@ struct FlagValue {
   bool operator==(const FlagValue&) const = default;
 };
 
+// The flags around a configuration file.
+struct FlagsAround {
+  // What a flag will be if the file does not say: from the command line, or as it is.
+  std::function<std::string(absl::string_view flag)> value_of = nullptr;
+  // Whether the command line gives it, which counts whatever the file says; null: it gives none.
+  std::function<bool(absl::string_view flag)> is_given = nullptr;
+};
+
 // A configuration file of another system, which --config takes too.
 struct ForeignConfig {
   std::string name;  // "DeepSpeed"
   std::vector<std::string>
       keys;  // a file that has one of them at its top is one of the other system's, all of it
-  // What the file says, as values of the program's flags. `value_of` is what a flag will be if the file does not say:
-  // from the command line, or as it is.
+  // What the file says, as values of the program's flags.
   // Errors: InvalidArgument that names the key, what was given and what was expected.
-  std::function<std::vector<FlagValue>(absl::string_view text,
-                                       const std::function<std::string(absl::string_view flag)>& value_of)>
-      translate;
+  std::function<std::vector<FlagValue>(absl::string_view text, const FlagsAround& around)> translate;
 };
 
 // What --help prints. A flag that no group names is not the program's: giving it is an error, so that flags

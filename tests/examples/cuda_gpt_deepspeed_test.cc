@@ -20,7 +20,8 @@ TEST(CudaGptDeepSpeedTest, NvmeIsNotForGpus) {
           {"mesh", "dp=2"}, {"mesh_choices", ""}, {"backend", "local"}, {"device", device}};
       std::map<std::string, std::string> given;
       const auto value_of = [&](absl::string_view flag) { return flags.at(std::string(flag)); };
-      for (const FlagValue& value : GptFlagsFromDeepSpeed(text, value_of)) given[value.flag] = value.value;
+      for (const FlagValue& value : GptFlagsFromDeepSpeed(text, {.value_of = value_of}))
+        given[value.flag] = value.value;
       return given;
     };
     EXPECT_EQ(translate("cpu").at("offload_folder"), "/nvme");

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ Flags FlagsOf(const std::string& text, const std::string& mesh = "dp=2") {
   Flags flags;
   const Flags others = {{"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"device", "cpu"}};
   const auto value_of = [&](absl::string_view flag) { return others.at(std::string(flag)); };
-  for (const FlagValue& given : GptFlagsFromDeepSpeed(text, value_of)) flags[given.flag] = given.value;
+  for (const FlagValue& given : GptFlagsFromDeepSpeed(text, {.value_of = value_of}))
+    flags[given.flag] = given.value;
   return flags;
 }
 
@@ -243,6 +245,41 @@ TEST(GptDeepSpeedTest, ARateFromElsewhereStaysToo) {
               run_of({"--dtype=f16", "--loss_scale=inf"});
             }),
             "--loss_scale=inf: expected a number above 0 that f32 holds");
+}
+
+// What is of the file's own dtype, optimizer or schedule alone goes with it; beside one that takes it too, it stays.
+TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
+  const auto run_of = [](const std::string& keys, const std::string& argument) {
+    const absl::FlagSaver saver;
+    const std::string path = testing::TempDir() + "/replaced_config.json";
+    std::ofstream(path) << R"({"train_batch_size": 12, )" << keys << "}";
+    const std::string config = "--config=" + path;
+    const char* const argv[] = {"train_gpt", "--mesh=", config.c_str(), argument.c_str()};
+    ParseFlags(4, argv, TrainGptUsage());
+    std::remove(path.c_str());
+    return GptRunFromFlags(256);
+  };
+  const std::string fp16 = R"("fp16": {"enabled": true, "initial_scale_power": 12})";
+  for (const char* dtype : {"--dtype=bf16", "--dtype=f32"}) {
+    EXPECT_EQ(run_of(fp16, dtype).loss_scale, std::nullopt) << dtype;
+  }
+  EXPECT_EQ(run_of(fp16, "--dtype=f16").loss_scale,
+            (LossScaleOptions{.initial = 4096, .interval = 1000, .min = 1, .hysteresis = 2}));
+  EXPECT_EQ(run_of(fp16, "--loss_scale_window=500").loss_scale,
+            (LossScaleOptions{.initial = 4096, .interval = 500, .min = 1, .hysteresis = 2}));
+  EXPECT_EQ(run_of(fp16, "--loss_scale_window=0").loss_scale,
+            (LossScaleOptions{.initial = 4096, .interval = 0}));
+
+  const std::string sgd = R"("optimizer": {"type": "SGD", "params": {"lr": 0.5, "momentum": 0.5}})";
+  EXPECT_FALSE(run_of(sgd, "--optimizer=sgd").nesterov);
+  EXPECT_TRUE(run_of(sgd, "--optimizer=adamw").nesterov);
+  const std::string adam = R"("optimizer": {"type": "Adam", "params": {"lr": 0.5, "eps": 0.0625}})";
+  EXPECT_EQ(run_of(adam, "--optimizer=lamb").eps, 0.0625);
+  EXPECT_EQ(run_of(adam, "--optimizer=lion").eps, 0);
+
+  const std::string log = R"("scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})";
+  EXPECT_EQ(run_of(log, "--schedule_lr=wsd").schedule.warmup, WarmupShape::kLog);
+  EXPECT_EQ(run_of(log, "--schedule_lr=one_cycle").schedule.warmup, WarmupShape::kLinear);
 }
 
 // Through the program's own door: the file is known by its keys, and the command line counts.

@@ -54,10 +54,10 @@ using Json = nlohmann::ordered_json;
 ForeignConfig Other() {
   return {.name = "Other",
           .keys = {"other_batch", "other_lr"},
-          .translate = [](absl::string_view text, const auto& value_of) {
+          .translate = [](absl::string_view text, const FlagsAround& around) {
             const Json object = Json::parse(text.begin(), text.end());
             if (object.contains("lr_of_mesh"))
-              return std::vector<FlagValue>{{"mesh", value_of("mesh") + ",x=1"}};
+              return std::vector<FlagValue>{{"mesh", around.value_of("mesh") + ",x=1"}};
             if (object.contains("wrong_flag")) return std::vector<FlagValue>{{"nothing", "1"}};
             if (object.contains("wrong_value")) return std::vector<FlagValue>{{"layers", "many"}};
             WEFT_REQUIRE(object.contains("unit"), "key \"unit\" is missing");
@@ -83,7 +83,7 @@ class ConfigFileTest : public testing::Test {
 
   std::vector<std::string> Apply(const std::string& text) const {
     Write(text);
-    return ApplyConfigFile(path_, Usage(), [](absl::string_view) { return "tp=3"; });
+    return ApplyConfigFile(path_, Usage(), {.value_of = [](absl::string_view) { return "tp=3"; }});
   }
 
   // Without the file's name.
@@ -150,7 +150,7 @@ TEST_F(ConfigFileTest, AGroupMayHaveTheNameOfAFlag) {
   };
   const auto apply = [&](const std::string& text) {
     Write(text);
-    return ApplyConfigFile(path_, usage, nullptr);
+    return ApplyConfigFile(path_, usage, {});
   };
   EXPECT_THAT(apply(R"({"Mesh": {"mesh": "dp=3", "layers": 5}, "Layers": {"lr": 0.5}})"),
               ElementsAre("layers", "lr", "mesh"));
@@ -198,7 +198,7 @@ TEST_F(ConfigFileTest, WhatIsNoSuchFileIsSaidSo) {
   EXPECT_EQ(ErrorOf(R"({"lr": 1, "Training": {"lr": 3}})"), "key \"Training.lr\": --lr is given twice");
   EXPECT_THAT(ErrorOf(""), HasSubstr("it is empty"));
   const std::string missing = path_ + ".none";
-  EXPECT_EQ(MessageOf([&] { ApplyConfigFile(missing, Usage(), nullptr); }),
+  EXPECT_EQ(MessageOf([&] { ApplyConfigFile(missing, Usage(), {}); }),
             "--config: cannot read '" + missing + "': No such file or directory");
 }
 
