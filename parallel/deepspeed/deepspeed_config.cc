@@ -333,18 +333,17 @@ DeepSpeedBatch ResolveDeepSpeedBatch(const DeepSpeedConfig& config, int64_t data
                  text(micro), ") x gradient_accumulation_steps (", text(steps), ") x ", data_parallel,
                  " data-parallel ranks: ", what);
   };
-  if (!batch) {
-    const int64_t count = steps.value_or(1);
-    return {.batch = *micro * count * data_parallel, .microbatches = count};
-  }
+  int64_t product = data_parallel;  // of those that are given
+  const bool overflows = __builtin_mul_overflow(product, micro.value_or(1), &product) ||
+                         __builtin_mul_overflow(product, steps.value_or(1), &product);
+  require(!overflows, "their product is more than 2^63 - 1");
+  if (!batch) return {.batch = product, .microbatches = steps.value_or(1)};
   if (micro && steps) {
-    require(*batch == *micro * *steps * data_parallel,
-            absl::StrCat("their product is ", *micro * *steps * data_parallel));
+    require(*batch == product, absl::StrCat("their product is ", product));
     return {.batch = batch, .microbatches = steps};
   }
-  const int64_t divisor = micro.value_or(1) * steps.value_or(1) * data_parallel;
-  require(*batch % divisor == 0, absl::StrCat(divisor, " does not divide it"));
-  return {.batch = batch, .microbatches = micro ? *batch / divisor : steps.value_or(1)};
+  require(*batch % product == 0, absl::StrCat(product, " does not divide it"));
+  return {.batch = batch, .microbatches = micro ? *batch / product : steps.value_or(1)};
 }
 
 }  // namespace weft

@@ -248,5 +248,23 @@ TEST(DeepSpeedConfigTest, TheThreeNumbersAgree) {
             "gradient_accumulation_steps (not given) x 4 data-parallel ranks: 4 does not divide it");
 }
 
+// A file may have each of the three up to 2^53.
+TEST(DeepSpeedConfigTest, AProductThatNoWholeNumberHoldsIsAnError) {
+  constexpr int64_t kMany = int64_t{1} << 52;
+  const DeepSpeedConfig configs[] = {
+      {.train_batch_size = 8, .train_micro_batch_size_per_gpu = kMany},
+      {.train_batch_size = 8, .gradient_accumulation_steps = kMany},
+      {.train_micro_batch_size_per_gpu = kMany},
+      {.train_micro_batch_size_per_gpu = kMany, .gradient_accumulation_steps = 4096},
+      {.train_batch_size = 8, .train_micro_batch_size_per_gpu = kMany, .gradient_accumulation_steps = 4096},
+  };
+  for (const DeepSpeedConfig& config : configs) {
+    EXPECT_THAT(InvalidArgumentMessage([&] { ResolveDeepSpeedBatch(config, 4096); }),
+                testing::EndsWith("x 4096 data-parallel ranks: their product is more than 2^63 - 1"));
+  }
+  EXPECT_EQ(ResolveDeepSpeedBatch({.train_micro_batch_size_per_gpu = kMany}, 1024),
+            (DeepSpeedBatch{.batch = kMany * 1024, .microbatches = 1}));
+}
+
 }  // namespace
 }  // namespace weft
