@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "examples/json_line.h"
 #include "nlohmann/json.hpp"
+#include "runtime/base/number_text.h"
 
 namespace weft {
 namespace {
@@ -27,7 +27,7 @@ std::string Duration(double seconds) {
 GptProgress::GptProgress(const GptRun& run) : run_(run), terminal_(!run.json && isatty(STDOUT_FILENO) != 0) {}
 
 void GptProgress::SegmentCosts(absl::Span<const double> costs) {
-  absl::FPrintF(run_.json ? stderr : stdout, "measured    --segment_costs=%s\n", absl::StrJoin(costs, ","));
+  absl::FPrintF(run_.json ? stderr : stdout, "measured    --segment_costs=%s\n", JoinNumbers(costs, ","));
 }
 
 void GptProgress::Header(int64_t num_parameters, const std::string& data_path, int64_t num_tokens,

@@ -1,13 +1,13 @@
 #include "parallel/compression/compressor_registry.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/named_table.h"
+#include "runtime/base/number_text.h"
 
 namespace weft {
 namespace {
@@ -35,8 +35,7 @@ bool MethodArgument::Accepts(double value) const {
 std::string MethodArgument::ValueText(double value) const {
   if (type == Type::kFlag) return value != 0 ? "true" : "false";
   if (type == Type::kWholeNumber) return absl::StrFormat("%.0f", value);
-  char text[32];
-  return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
+  return NumberText(value);
 }
 
 RegisterCompressor::RegisterCompressor(CompressorRules rules) {

@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module_type.h"
 #include "parallel/style.h"
+#include "runtime/base/number_text.h"
 
 namespace weft {
 namespace {
@@ -252,7 +252,7 @@ Plan WithSegmentCosts(const Plan& plan, absl::Span<const double> costs) {
   for (PlanEntry& entry : entries) {
     if (!FindStyle(entry.style.name).makes_stages) continue;
     entry.style.fields.erase("sizes");  // a style has one of the two
-    entry.style = entry.style.With("costs", StyleValue(absl::StrJoin(costs, " ")));
+    entry.style = entry.style.With("costs", StyleValue(JoinNumbers(costs, " ")));
   }
   return Plan(std::move(entries), plan.scheduler_choices());
 }

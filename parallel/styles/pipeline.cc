@@ -2,11 +2,13 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
+#include "runtime/base/number_text.h"
 
 namespace weft {
 namespace {
@@ -26,11 +28,9 @@ const RegisterStyle kRegister({
     .makes_stages = true,
 });
 
-// "1 2.5 3"
-template <class T>
-std::optional<StyleValue> ListText(const std::vector<T>& list) {
-  if (list.empty()) return std::nullopt;
-  return StyleValue(absl::StrJoin(list, " "));
+// "1 2.5 3"; nothing of an empty list, which is not given.
+std::optional<StyleValue> ListText(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(StyleValue(text));
 }
 
 template <class T, class Parse>
@@ -52,7 +52,8 @@ Style Pipeline(absl::string_view axis, const PipelineOptions& options) {
   Style style = {.name = "Pipeline", .axis = std::string(axis)};
   if (options.chunks != 1) style = style.With("chunks", StyleValue(options.chunks));
   if (options.order == StageOrder::kV) style = style.With("order", StyleValue(std::string("v")));
-  return style.With("costs", ListText(options.costs)).With("sizes", ListText(options.sizes));
+  return style.With("costs", ListText(JoinNumbers(options.costs, " ")))
+      .With("sizes", ListText(absl::StrJoin(options.sizes, " ")));
 }
 
 PipelineOptions PipelineOptionsOf(const Style& style) {

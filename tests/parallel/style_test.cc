@@ -1,6 +1,8 @@
 #include "parallel/style.h"
 
+#include <cstdint>
 #include <sstream>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "parallel/styles.h"
@@ -42,6 +44,15 @@ TEST(StyleTest, FieldsThatAreNotGivenAreNotThere) {
             "FullyShard(dp, reshard_to=8, wrap=Block)");
   EXPECT_EQ(Ignore().ToString(), "Ignore()");
   EXPECT_EQ(FullyShard("dp").fields.size(), 0u);
+}
+
+TEST(StyleTest, CostsOfStagesAreReadBackToTheBit) {
+  const std::vector<double> costs = {10000002, 10000000, 1.0 / 3, 0};
+  const Style style = Pipeline("pp", {.costs = costs});
+  EXPECT_EQ(PipelineOptionsOf(style).costs, costs);
+  EXPECT_EQ(style.ToString(), "Pipeline(pp, costs=10000002 1e+07 0.3333333333333333 0)");
+  const std::vector<int64_t> sizes = {(int64_t{1} << 53) + 1, 2};
+  EXPECT_EQ(PipelineOptionsOf(Pipeline("pp", {.sizes = sizes})).sizes, sizes);
 }
 
 // A style of a user's own, from the user's own file: all that it takes.

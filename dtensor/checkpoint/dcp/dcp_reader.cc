@@ -1,6 +1,5 @@
 #include "dtensor/checkpoint/dcp/dcp_reader.h"
 
-#include <charconv>
 #include <cstring>
 #include <set>
 #include <sstream>
@@ -13,6 +12,7 @@
 #include "dtensor/checkpoint/dcp/pickle.h"
 #include "dtensor/checkpoint/dcp/zip_entries.h"
 #include "runtime/base/error.h"
+#include "runtime/base/number_text.h"
 
 namespace weft {
 namespace {
@@ -32,12 +32,6 @@ std::string TextOf(const Region& region) {
   std::ostringstream text;
   text << region;
   return text.str();
-}
-
-// The shortest that reads back to the same bits; StrCat writes six digits.
-std::string TextOf(double number) {
-  char text[32];
-  return std::string(text, std::to_chars(text, text + sizeof(text), number).ptr);
 }
 
 // A file of an archive; the archive has one folder, of any name.
@@ -97,7 +91,7 @@ void DcpReader::ReadObject(const std::string& name, const DcpPlace& place) {
     } else if (value.kind == PickleValue::kInt || value.kind == PickleValue::kBool) {
       values_[name] = absl::StrCat(value.number);
     } else if (value.kind == PickleValue::kFloat) {
-      values_[name] = TextOf(value.real);
+      values_[name] = NumberText(value.real);
     } else {
       skipped_.push_back(name);
     }

@@ -79,6 +79,8 @@ TEST(StagedModelTest, SizesCostsAndChunksSayWhereToCut) {
   EXPECT_THAT(firsts("pp=2", {.sizes = {1, 2}}), ElementsAre(0, 2, 5));
   EXPECT_THAT(firsts("pp=2", {.costs = {0, 5, 1, 1, 2}}), ElementsAre(0, 2, 5));
   EXPECT_THAT(firsts("pp=2", {.costs = {0, 1, 1, 1.5, 9}}), ElementsAre(0, 3, 5));
+  EXPECT_THAT(firsts("pp=2", {.costs = {0, 10000002, 10000000, 10000001, 0}}), ElementsAre(0, 2, 5));
+  EXPECT_THAT(firsts("pp=2", {.costs = {0, 10000001, 10000000, 10000002, 0}}), ElementsAre(0, 3, 5));
   EXPECT_THAT(firsts("pp=3", {}), ElementsAre(0, 2, 3, 5));
   Gpt four({.vocabulary = 40, .context = 8, .layers = 4, .heads = 4, .dim = 16});
   const Plan plan = {{"blocks.*", Pipeline("pp", {.chunks = 2, .order = StageOrder::kV})}};
