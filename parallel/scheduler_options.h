@@ -12,10 +12,11 @@ struct SchedulerChoices;
 
 // Values do not depend on these; time and memory do.
 struct SchedulerOptions {
-  double bucket_mb = 25;     // MiB of gradients that move together, at most
-  int prefetch = 1;          // units whose parameters are gathered ahead of their use
-  bool overlap = true;       // communication runs beside computing
-  bool find_unused = false;  // ranks may reach different parameters in one step; of FullyShard the same units
+  double bucket_mb = 25;  // MiB of gradients that move together, at most
+  int prefetch = 1;       // units whose parameters are gathered ahead of their use
+  bool overlap = true;    // communication runs beside computing
+  // Ranks may reach different parameters in one step; of FullyShard the same units. Each pass reaches at least one on every rank.
+  bool find_unused = false;
   // Between chunks the more urgent communication goes first (LanePriority), where the CPU moves the bytes. For
   // all models of a rank, what the last plan says holds.
   bool lane_priority = false;

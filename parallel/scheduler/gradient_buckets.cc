@@ -242,14 +242,28 @@ void GradientBuckets::OrderBuckets(const std::vector<int>& order) {
   }
 }
 
-// Zeros for what was reached on another rank and not here, which lie as it does there.
-void GradientBuckets::AddMissing() {
-  std::vector<int64_t> layouts(leaves_.size() * kLayoutWords, kNever);
+// How each leaf's gradient lies where it was reached; no rank may have reached it. A rank whose pass reached no leaf at all is
+// not here, and comes with its next one: so the least and the largest step (as its complement) go along.
+std::vector<int64_t> GradientBuckets::AgreeOnReached() {
+  const size_t num_words = leaves_.size() * kLayoutWords;
+  std::vector<int64_t> words(num_words, kNever);
   for (size_t i = 0; i < leaves_.size(); ++i) {
     const DTensor& gradient = leaves_[i].gradient;
-    if (gradient.defined()) PutLayout(gradient.layout(), &layouts[i * kLayoutWords]);
+    if (gradient.defined()) PutLayout(gradient.layout(), &words[i * kLayoutWords]);
   }
-  const std::vector<int64_t> agreed = LeastOfAll(layouts);
+  const auto step = static_cast<int64_t>(context_.state().step());
+  words.insert(words.end(), {step, ~step});
+  const std::vector<int64_t> agreed = LeastOfAll(words);
+  const int64_t first = agreed[num_words], last = ~agreed[num_words + 1];
+  if (first == last) return agreed;
+  Throw(absl::StatusCode::kFailedPrecondition, "find_unused: ranks have met at the end of passes of steps ",
+        first, " to ", last, ", that of rank ", context_.world().rank(), " is of step ", step,
+        ": expected every pass to reach a parameter of the model on every rank");
+}
+
+// Zeros for what was reached on another rank and not here, which lie as it does there.
+void GradientBuckets::AddMissing() {
+  const std::vector<int64_t> agreed = AgreeOnReached();
   for (size_t i = 0; i < leaves_.size(); ++i) {
     Leaf& leaf = leaves_[i];
     if (leaf.gradient.defined() || agreed[i * kLayoutWords] == kNever) continue;

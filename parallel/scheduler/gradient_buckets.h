@@ -44,7 +44,7 @@ struct BucketOptions {
   Lane lane = Lane::kGrad;
   Lane replica_lane = Lane::kReplica;  // of the second way to rest: BeforeReplicaSum
   // Passes may reach other leaves on one rank than on another: each pass ends with an agreement on what was
-  // reached anywhere, and what is absent here goes in as zeros.
+  // reached anywhere, and what is absent here goes in as zeros. One that reaches no leaf at all takes no part.
   bool find_unused = false;
   // Every pass adds its gradients up on this rank, unreduced, whatever the leaves say; Reduce brings the sums to rest.
   bool holds_all = false;
@@ -65,7 +65,7 @@ struct BucketOptions {
 // from and to (bucket_name.h).
 //
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After the first pass: one
-//          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf in every pass.
+//          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf, and 16 more, in every pass.
 // Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
 //          in its place. What is to rest on the host (LeafNode::on_host) is brought there when the next bucket is on its
 //          way, so that two buckets of it are on the device.
@@ -125,6 +125,7 @@ class GradientBuckets final : public GradientSink {
   std::vector<int> AgreeOnOrder();
   void MakeBuckets(const std::vector<int>& order);
   void OrderBuckets(const std::vector<int>& order);
+  std::vector<int64_t> AgreeOnReached();
   void AddMissing();
   void IssueReady();
   void IssueIfWhole(int unit);

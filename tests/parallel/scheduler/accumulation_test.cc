@@ -231,6 +231,35 @@ TEST(FindUnusedTest, ALaterPassReachesItFirst) {
   });
 }
 
+// A rank whose pass reaches nothing takes no part in that pass's agreement: its next one meets the others' there.
+TEST(FindUnusedTest, APassThatReachesNothingOnOneRankIsAnErrorOnAll) {
+  for (const uint64_t without : {1, 2}) {  // the first pass, which learns the order, or a later one
+    std::vector<std::string> messages(3);
+    RunRanks(3, [&](World& world) {
+      Chain model;
+      Plan plan = PlanNamed("ddp");
+      plan.set_scheduler({.find_unused = true});
+      const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=3"), plan, {.dtype = DType::kF64});
+      messages[world.rank()] = MessageOf([&] {
+        for (uint64_t step = 1; step <= 3; ++step) {
+          DTensor loss = LossOf(context, model, {0}, step);
+          if (world.rank() == 2 && step == without) {
+            loss = Sum(Square(Full(context, DType::kF64, {6, kDim}, 1).RequiresGrad()));
+          }
+          Backward(loss);
+          ClearGradients(model);
+        }
+      });
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(messages[rank],
+                absl::StrCat("find_unused: ranks have met at the end of passes of steps ", without, " to ",
+                             without + 1, ", that of rank ", rank, " is of step ", without + (rank == 2),
+                             ": expected every pass to reach a parameter of the model on every rank"));
+    }
+  }
+}
+
 // An error where the last buckets are brought to rest, behind the last gradient of the pass, ends the pass.
 TEST(FindUnusedTest, AHookThatFailsEndsThePass) {
   RunRanks(2, [](World& world) {
