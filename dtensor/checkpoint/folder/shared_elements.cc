@@ -42,8 +42,8 @@ uint32_t CrcOf(FileReader& file, int64_t offset, int64_t num_bytes, std::vector<
 }
 
 ElementsPlace PlaceOf(int64_t step, const std::string& file, const PieceRecord& record) {
-  if (record.at) return {record.at->step, record.at->file, record.at->offset};
-  return {step, file, record.offset};
+  if (record.at) return {record.at->step, record.at->file, record.at->offset, record.crc32c};
+  return {step, file, record.offset, record.crc32c};
 }
 
 }  // namespace

@@ -13,11 +13,12 @@
 
 namespace weft {
 
-// Where the elements of a piece begin.
+// Where the elements of a piece begin, and which they are: a step that is written anew may have others at the same place.
 struct ElementsPlace {
   int64_t step = 0;
   std::string file;  // in that step's folder
   int64_t offset = 0;
+  uint32_t crc32c = 0;  // that they are to have
 
   auto operator<=>(const ElementsPlace&) const = default;
 };
@@ -29,8 +30,8 @@ struct ElementsPlace {
 std::set<ElementsPlace> BrokenReferences(Files& files, const std::string& folder, int64_t step,
                                          const TensorSource::Share& share);
 
-// The steps of the folder, ascending, in which any of these elements lie or that refer to them. A file whose header is broken
-// is of none.
+// The steps of the folder, ascending, in which any of these elements lie or that refer to them. Those of another checksum are none of
+// these. A file whose header is broken is of none.
 // Cost:   reads the headers of all files of all steps.
 // Errors: those of the folder.
 std::vector<int64_t> StepsThatHave(Files& files, const std::string& folder,

@@ -19,25 +19,26 @@ namespace {
 // A rank tells of this many pieces: a report is small.
 constexpr int kMostTold = 64;
 
-// "STEP OFFSET FILE" for each, a line each.
+// "STEP OFFSET CRC FILE" for each, a line each.
 std::string Report(const std::set<ElementsPlace>& places) {
   std::string text;
   int num_told = 0;
   for (const ElementsPlace& place : places) {
     if (num_told++ == kMostTold) break;
-    absl::StrAppend(&text, place.step, " ", place.offset, " ", place.file, "\n");
+    absl::StrAppend(&text, place.step, " ", place.offset, " ", place.crc32c, " ", place.file, "\n");
   }
   return text;
 }
 
 void TakeReport(const std::string& report, std::set<ElementsPlace>* places) {
   for (const absl::string_view line : absl::StrSplit(report, '\n', absl::SkipEmpty())) {
-    const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 2));
+    const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 3));
     ElementsPlace place;
-    const bool is_read = words.size() == 3 && absl::SimpleAtoi(words[0], &place.step) &&
-                         absl::SimpleAtoi(words[1], &place.offset);
+    const bool is_read = words.size() == 4 && absl::SimpleAtoi(words[0], &place.step) &&
+                         absl::SimpleAtoi(words[1], &place.offset) &&
+                         absl::SimpleAtoi(words[2], &place.crc32c);
     WEFT_CHECK(is_read, report);
-    place.file = words[2];
+    place.file = words[3];
     places->insert(std::move(place));
   }
 }

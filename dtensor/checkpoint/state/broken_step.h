@@ -12,7 +12,8 @@
 namespace weft {
 
 // Sets the step aside, so that the next start takes an older one. Where what is broken lies in another step's file, all steps
-// that have it go with it: otherwise each of them would cost a start of its own. Every rank calls it alike.
+// that have it go with it: otherwise each of them would cost a start of its own. A step that has been written anew since has
+// other elements there, and stays. Every rank calls it alike.
 //
 // Returns what has been done, for people: which file is broken, if it is another step's, and where the steps are now.
 // Cost:   a round of Agreement; one read, by all ranks together, of the elements that lie in other steps' files.

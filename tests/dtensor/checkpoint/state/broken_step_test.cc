@@ -26,6 +26,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 constexpr char kFolder[] = "runs";
@@ -109,6 +110,31 @@ TEST(BrokenStepTest, AnotherStepThatCannotBeReadKeepsNoBrokenOne) {
                     HasSubstr("; the step is now 'runs/step-000000006.broken', and the next start takes an "
                               "older one")));
   EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 2, 3, 4, 5));
+}
+
+// A step that was removed and written anew has other elements where those lay that later steps refer to: these are broken, it
+// is not.
+TEST(BrokenStepTest, AStepWrittenAnewStaysWhereOthersReferToTheFormerOne) {
+  const std::shared_ptr<CrashFiles> files = SaveSix();
+  RunRanks(2, [&](World& world) {
+    Tuned tuned(world);
+    CheckpointManager manager(world, {.folder = kFolder, .keep = 0, .incremental = true, .files = files});
+    manager.Load(2, tuned.state);
+    FillTensor(tuned.frozen.ToLocal(), 7);
+    FillTensor(tuned.trained.ToLocal(), 30);
+    OnFirst(world, [&] { RemoveFolder(*files, "runs/step-000000003"); });
+    manager.Save(3, tuned.state);
+  });
+  EXPECT_THAT(InspectStep(*files, kFolder, 6).problems, IsEmpty());
+  std::optional<int64_t> step;
+  EXPECT_THAT(Start(files, &step),
+              HasSubstr("what is broken lies in 'runs/step-000000003/rank-00000.safetensors', "
+                        "'runs/step-000000003/rank-00001.safetensors', which 3 steps have elements in; the "
+                        "steps are now 'runs/step-000000006.broken', 'runs/step-000000005.broken', "
+                        "'runs/step-000000004.broken', and the next start takes an older one"));
+  EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 2, 3));
+  EXPECT_EQ(Start(files, &step), "no error");
+  EXPECT_EQ(step, 3);
 }
 
 // What is broken in the step's own file takes no other step with it.
