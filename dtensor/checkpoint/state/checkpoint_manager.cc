@@ -94,35 +94,46 @@ CheckpointManager::~CheckpointManager() {
   writer_.join();
 }
 
+// Rank 0: the folder is there then, held unless another job holds it, and without what writers that died left in it.
+void CheckpointManager::TakeFolder() {
+  MakeFolders(*files_, options_.folder);
+  lock_.emplace(*files_, options_.folder, options_.run_id, options_.generation);
+  if (lock_->other().empty()) {
+    RemoveLeftovers(*files_, options_.folder, [this](const std::string& line) { Warn(line); });
+  } else {
+    Warn(absl::StrCat("'", options_.folder, "': another job saves there, ", lock_->other(),
+                      "; what it is writing is left alone"));
+  }
+}
+
 // Returns why there is no step to go on from, if there should be one and a snapshot may stand in for it.
 std::string CheckpointManager::Begin() {
+  // Before there is a nonce: a job that begins at the same moment would get the lock and take the nonce for a leftover.
+  agreement_.Agree({.part = [this] {
+    if (agreement_.rank() == 0) TakeFolder();
+    return std::string();
+  }});
   CheckFolderIsShared(agreement_, *files_, options_.folder);
-  const std::string word = agreement_.Agree(
-      {.part =
-           [&] {
-             if (agreement_.rank() != 0) return std::string();
-             lock_.emplace(*files_, options_.folder, options_.run_id, options_.generation);
-             if (lock_->other().empty()) {
-               RemoveLeftovers(*files_, options_.folder, [this](const std::string& line) { Warn(line); });
-             } else {
-               Warn(absl::StrCat("'", options_.folder, "': another job saves there, ", lock_->other(),
-                                 "; what it is writing is left alone"));
-             }
-             FoundStep found;
-             std::string no_step;
-             try {
-               found = FindStepToGoOnFrom(*files_, options_.folder);
-             } catch (const Error& error) {
-               const bool may_go_on =
-                   error.code() == absl::StatusCode::kDataLoss && options_.snapshot_every > 0;
-               if (!may_go_on) throw;
-               no_step = error.message();
-             }
-             for (const std::string& line : found.skipped) Warn(absl::StrCat("checkpoint not used: ", line));
-             return absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8), " ",
-                                 found.step ? absl::StrCat(*found.step) : "", " ", no_step);
-           },
-       .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }});
+  const std::string word =
+      agreement_.Agree({.part =
+                            [&] {
+                              if (agreement_.rank() != 0) return std::string();
+                              FoundStep found;
+                              std::string no_step;
+                              try {
+                                found = FindStepToGoOnFrom(*files_, options_.folder);
+                              } catch (const Error& error) {
+                                const bool may_go_on = error.code() == absl::StatusCode::kDataLoss &&
+                                                       options_.snapshot_every > 0;
+                                if (!may_go_on) throw;
+                                no_step = error.message();
+                              }
+                              for (const std::string& line : found.skipped)
+                                Warn(absl::StrCat("checkpoint not used: ", line));
+                              return absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8), " ",
+                                                  found.step ? absl::StrCat(*found.step) : "", " ", no_step);
+                            },
+                        .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }});
   const std::vector<std::string> told = absl::StrSplit(word, absl::MaxSplits(' ', 2));
   WEFT_CHECK(told.size() == 3, word);
   life_ = told[0];

@@ -78,9 +78,9 @@ struct SaveStats {
 // Threads:  the rank's.
 class CheckpointManager {
  public:
-  // Makes the folder, checks that all ranks see it, removes what writers that died left in it, unless another job saves there
-  // now (FolderLock), which is a warning, and looks for the newest step that is whole.
-  // Cost:   as Agreement, and three rounds of it; rank 0 reads the headers of the newest step's files.
+  // Makes the folder, removes what writers that died left in it, unless another job saves there now (FolderLock), which is a
+  // warning, checks that all ranks see it, and looks for the newest step that is whole.
+  // Cost:   as Agreement, and four rounds of it; rank 0 reads the headers of the newest step's files.
   // Errors: as CheckFolderIsShared; InvalidArgument for options that are out of range; DataLoss for a folder with steps
   //         of which none is whole, unless there is a snapshot in memory.
   CheckpointManager(World& world, const CheckpointOptions& options);
@@ -133,6 +133,7 @@ class CheckpointManager {
   int64_t host_bytes() const { return host_.num_bytes(); }
 
  private:
+  void TakeFolder();
   std::string Begin();
   void WaitForSave();
   void Warn(const std::string& line) const;

@@ -48,7 +48,14 @@ void CheckFolderIsShared(Agreement& agreement, Files& files, const std::string& 
     }
     return std::string();
   };
-  const auto remove = [&] { files.Remove(path); };
+  const auto remove = [&] {
+    try {
+      files.Remove(path);
+    } catch (const Error& error) {
+      // On a file system without locks another job that begins now may have removed it.
+      if (error.code() != absl::StatusCode::kNotFound) throw;
+    }
+  };
   const auto conclude = [&](const std::vector<std::string>& hosts) {
     std::vector<std::string> blind;
     for (size_t rank = 0; rank < hosts.size(); ++rank) {

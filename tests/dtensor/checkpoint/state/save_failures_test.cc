@@ -2,11 +2,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "dtensor/checkpoint/files/files.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
 #include "gmock/gmock.h"
@@ -202,6 +208,56 @@ TEST(SaveFailuresTest, ASecondJobLeavesTheFirstOnesSave) {
     EXPECT_TRUE(std::filesystem::exists(open));
     EXPECT_THAT(warnings, ElementsAre(HasSubstr("two_jobs': another job saves there, process ")));
   });
+  std::filesystem::remove_all(folder);
+}
+
+// The disk's files, where something happens between the writing of the first nonce and its first reading.
+class FilesWithAnEvent final : public Files {
+ public:
+  explicit FilesWithAnEvent(std::function<void()> event) : event_(std::move(event)) {}
+
+  std::unique_ptr<FileReader> Open(const std::string& path) override {
+    if (path.find(kNoncePrefix) != std::string::npos) std::call_once(has_happened_, event_);
+    return disk_->Open(path);
+  }
+  std::unique_ptr<FileWriter> Create(const std::string& path) override { return disk_->Create(path); }
+  bool MakeFolder(const std::string& path) override { return disk_->MakeFolder(path); }
+  void SyncFolder(const std::string& path) override { disk_->SyncFolder(path); }
+  void Rename(const std::string& from, const std::string& to) override { disk_->Rename(from, to); }
+  std::vector<std::string> List(const std::string& folder) override { return disk_->List(folder); }
+  void Remove(const std::string& path) override { disk_->Remove(path); }
+  std::optional<int64_t> SizeOf(const std::string& path) override { return disk_->SizeOf(path); }
+  std::unique_ptr<FileLock> TryLock(const std::string& path, absl::string_view text) override {
+    return disk_->TryLock(path, text);
+  }
+
+ private:
+  const std::shared_ptr<Files> disk_ = MakeDiskFiles();
+  const std::function<void()> event_;
+  std::once_flag has_happened_;
+};
+
+// A job that begins while the ranks of another one look whether they share the folder.
+TEST(SaveFailuresTest, ASecondJobThatBeginsAtTheSameMomentLeavesTheFirstOnesNonce) {
+  const std::string folder = testing::TempDir() + "/two_starts";
+  std::filesystem::remove_all(folder);
+  std::vector<std::string> warnings;
+  const auto options = [&](const std::string& run_id, const std::shared_ptr<Files>& files) {
+    return CheckpointOptions{
+        .folder = folder, .run_id = run_id, .files = files, .warn = [&](const auto& line) {
+          warnings.push_back(line);
+        }};
+  };
+  const auto start_second = [&] {
+    RunRanks(1, [&](World& world) { CheckpointManager(world, options("second", nullptr)); });
+  };
+  const auto files = std::make_shared<FilesWithAnEvent>(start_second);
+  EXPECT_EQ(MessageOf([&] {
+              RunRanks(2, [&](World& world) { CheckpointManager(world, options("first", files)); });
+            }),
+            "no error");
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("two_starts': another job saves there, process ")));
+  EXPECT_THAT(files->List(folder), ElementsAre(kLockName));
   std::filesystem::remove_all(folder);
 }
 
