@@ -144,8 +144,12 @@ LoadStateResult LoadState(Module& module, const StateMap& state, const LoadState
 LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const LoadStateOptions& options) {
   const std::vector<Slot> slots = SlotsOf(module, options.names);
   std::map<std::string, TensorType> types;
+  std::set<std::string> wanted;
+  for (const Slot& slot : slots) wanted.insert(slot.outside);
   for (const SafetensorsEntry& entry : reader.entries()) {
-    if (!absl::StartsWith(entry.name, "optimizer.")) types[entry.name] = entry.type;
+    // A module may be named optimizer itself.
+    const bool is_optimizers = absl::StartsWith(entry.name, "optimizer.") && wanted.count(entry.name) == 0;
+    if (!is_optimizers) types[entry.name] = entry.type;
   }
   const LoadStateResult result = Match(module, slots, types, options);
   for (const Slot& slot : slots) {

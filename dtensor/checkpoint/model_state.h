@@ -54,7 +54,7 @@ struct LoadStateResult {
 //         ranks.
 LoadStateResult LoadState(Module& module, const StateMap& state, const LoadStateOptions& options = {});
 // The same out of a file: each rank reads its pieces alone. Of a checkpoint (dtensor/checkpoint/checkpoint.h) the optimizer's
-// state, "optimizer.", is not unexpected.
+// state, "optimizer.", is not unexpected; what the module itself calls so is loaded.
 LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const LoadStateOptions& options = {});
 
 // Writes the state, as SaveTensors writes.

@@ -2,9 +2,11 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/embedding.h"
 #include "dtensor/nn/layers/layers.h"
@@ -270,6 +272,36 @@ TEST(ModelStateTest, Files) {
       }
     });
   }
+}
+
+// A checkpoint's optimizer is not looked at, but what the module calls so itself is its own.
+TEST(ModelStateTest, AModuleNamedOptimizerIsLoaded) {
+  class Learned : public Module {
+   public:
+    Linear optimizer{this, "optimizer", 2, 2, {.weight = Initializer::Normal(0, 1)}};
+  };
+  const std::string path = testing::TempDir() + "/optimizer.safetensors";
+  const Tensor weight = WholeNumbers(DType::kF32, {2, 2});
+  OnMesh("dp=2", [&](const IntrusivePtr<MeshContext>& context) {
+    Learned from;
+    Parallelize(from, context, kFsdp);
+    from.optimizer.weight.Load(Lay(context, weight, "[-, -]"));
+    std::vector<std::pair<std::string, DTensor>> tensors = {
+        {"optimizer.updates", Full(context, DType::kI64, {}, 3)}};
+    for (const auto& [name, value] : StateOf(from)) tensors.push_back({name, value});
+    SaveTensors(path, tensors, {});
+  });
+  OnMesh("dp=2", [&](const IntrusivePtr<MeshContext>& context) {
+    Learned to;
+    Parallelize(to, context, kFsdp);
+    SafetensorsReader reader(path);
+    EXPECT_EQ(LoadWeights(reader, to), LoadStateResult());
+    EXPECT_TRUE(SameBits(to.optimizer.weight.at_rest().FullTensor(), weight));
+    // The same by a prefix.
+    FillTensor(to.optimizer.weight.at_rest().ToLocal(), 0);
+    EXPECT_EQ(LoadWeights(reader, to.optimizer, {.names = {.prefix = "optimizer."}}), LoadStateResult());
+    EXPECT_TRUE(SameBits(to.optimizer.weight.at_rest().FullTensor(), weight));
+  });
 }
 
 }  // namespace
