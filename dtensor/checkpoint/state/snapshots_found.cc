@@ -130,9 +130,15 @@ std::set<int> Snapshots::Needs(const Manifest& manifest, const State& state,
   for (const LocalStateTensor& local : TensorsOf(state, options.parts)) {
     const std::string& name = local.tensor.name;
     const std::string outside = options.rename != nullptr ? options.rename(name) : name;
-    if (local.is_exact) add(outside, local.tensor.tensor.LocalBox());
+    if (local.is_exact) {
+      add(outside, local.tensor.tensor.LocalBox());
+      continue;
+    }
+    // Of what a part adapts nobody knows what it reads, nor by which of the names.
+    add(outside, std::nullopt);
+    add(name, std::nullopt);
   }
-  // Of what a part adapts nobody knows what it reads.
+  // Nor of what a part knows and has none of now.
   for (const auto& [part_name, part] : state.parts()) {
     for (const auto& [name, place] : manifest.tensors) {
       if (part->Knows(name)) add(name, std::nullopt);

@@ -206,14 +206,15 @@ TEST(SnapshotsTest, AWordAboutOneThatFailsLosesNothing) {
   EXPECT_EQ(job.Run(two, {}), 3);
 }
 
-// A part that adapts what it finds, of which nobody knows what it reads: here each rank all elements.
+// A part that adapts what it finds, of which nobody knows what it reads: here each rank all elements. That the tensor is the
+// part's own is seen by Tensors; Knows may say it, too.
 class WholePart final : public StatePart {
  public:
-  explicit WholePart(const DTensor& tensor) : tensor_(tensor) {}
+  WholePart(const DTensor& tensor, bool knows) : tensor_(tensor), knows_(knows) {}
 
   std::vector<StateTensor> Tensors() override { return {{.name = "whole.split", .tensor = tensor_}}; }
   bool is_exact() const override { return false; }
-  bool Knows(absl::string_view name) override { return name == "whole.split"; }
+  bool Knows(absl::string_view name) override { return knows_ && name == "whole.split"; }
   void Load(TensorSource& source) override {
     whole = source.Read("whole.split", WholeBox({5}), MakeCpuAllocator());
   }
@@ -222,15 +223,18 @@ class WholePart final : public StatePart {
 
  private:
   const DTensor tensor_;
+  const bool knows_;
 };
 
-TEST(SnapshotsTest, WhatAPartAdaptsIsAllThere) {
+void ExpectAllOfWhatAPartAdapts(bool knows) {
   Job job(3, 1);
   for (const int num_ranks : {2, 3}) {  // the second time on other ranks
     RunRanks(num_ranks, [&](World& world) {
       const auto context = Bind(world, DeviceMesh({{"dp", num_ranks}}));
-      const auto part = std::make_shared<WholePart>(DTensor::Distribute(
-          context, Tensor::FromValues<float>({5}, std::vector<float>(5)), Layout(1, 1).WithShard(0, 0)));
+      const auto part = std::make_shared<WholePart>(
+          DTensor::Distribute(context, Tensor::FromValues<float>({5}, std::vector<float>(5)),
+                              Layout(1, 1).WithShard(0, 0)),
+          knows);
       State state;
       state.Add("whole", part);
       CheckpointManager manager(world, job.OptionsOf(world.rank()));
@@ -246,6 +250,10 @@ TEST(SnapshotsTest, WhatAPartAdaptsIsAllThere) {
     });
     ++job.generation;
   }
+}
+
+TEST(SnapshotsTest, WhatAPartAdaptsIsAllThere) {
+  for (const bool knows : {false, true}) ExpectAllOfWhatAPartAdapts(knows);
 }
 
 TEST(SnapshotsTest, AStepOfTheFolderThatIsAsNewIsTaken) {
