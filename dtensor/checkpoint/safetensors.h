@@ -27,7 +27,8 @@ namespace weft {
 // leaves the path with `.tmp` behind it, which the next writer of the path writes over.
 class SafetensorsWriter {
  public:
-  // Errors: InvalidArgument naming the path if it cannot be written, another writer is at it, or an entry's name stands twice.
+  // Errors: InvalidArgument naming the path if it cannot be written, another writer is at it, or for entries and
+  //         texts of which FormatSafetensorsHeader makes no header.
   SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
                     const SafetensorsMetadata& metadata);
 

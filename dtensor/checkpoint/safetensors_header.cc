@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 using Json = nlohmann::ordered_json;
 
-// A header is some hundred bytes per tensor; more than this is not a header.
+// A header is some hundred bytes per tensor; more than this is not a header, and is not written.
 constexpr int64_t kMaxHeaderBytes = int64_t{100} << 20;
 
 struct DTypeText {
@@ -114,6 +114,8 @@ std::string FormatSafetensorsHeader(const std::string& path, const std::vector<S
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // elements start aligned
+  WEFT_REQUIRE(std::ssize(text) <= kMaxHeaderBytes, "checkpoint '", path, "': a header of ", text.size(),
+               " bytes, of names and texts; expected at most ", kMaxHeaderBytes, ", which can be read");
   const uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
 }

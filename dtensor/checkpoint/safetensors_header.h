@@ -45,7 +45,7 @@ struct SafetensorsHeader {
 };
 
 // The bytes that a file of these tensors begins with, in this order and without gaps, up to its first element.
-// Errors: InvalidArgument naming `path`, if a name stands twice.
+// Errors: InvalidArgument naming `path`, if a name stands twice, or the header is longer than what is read, 100 MiB.
 std::string FormatSafetensorsHeader(const std::string& path, const std::vector<SafetensorsEntry>& entries,
                                     const SafetensorsMetadata& metadata);
 

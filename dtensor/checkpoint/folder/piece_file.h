@@ -64,7 +64,7 @@ struct WrittenPieces {
 };
 
 // What such a file begins with, up to its first element. The pieces have their checksums.
-// Errors: InvalidArgument naming `path`, if a name stands twice.
+// Errors: as FormatSafetensorsHeader.
 std::string FormatPieceHeader(const std::string& path, const std::vector<PieceToSave>& pieces,
                               const PieceFileOptions& options);
 

@@ -17,8 +17,6 @@
 namespace weft {
 namespace {
 
-// A manifest is some hundred bytes per tensor; more than this is none.
-constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 constexpr int64_t kPart = 8 << 20;
 constexpr char kBroken[] = ".broken";
 

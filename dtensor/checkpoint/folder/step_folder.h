@@ -15,6 +15,8 @@
 namespace weft {
 
 inline constexpr char kManifestName[] = "manifest.json";
+// A manifest is some hundred bytes per tensor; more than this is none, and is not written.
+inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 inline constexpr char kLatestName[] = "latest";
 inline constexpr char kLockName[] = ".lock";  // a file by which a job knows whether another one saves there
 inline constexpr char kNoncePrefix[] = ".nonce-";  // of files by which ranks see that they share the folder

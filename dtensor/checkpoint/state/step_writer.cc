@@ -110,7 +110,11 @@ void Publish(Files& files, const std::string& folder, const StepToWrite& step, M
   }
   const std::string temporary = TemporaryPath(folder, step);
   RequireFiles(files, temporary, manifest);
-  WriteText(files, JoinPath(temporary, kManifestName), FormatManifest(manifest));
+  const std::string text = FormatManifest(manifest);
+  WEFT_REQUIRE(std::ssize(text) <= kMaxManifestBytes, "'", folder, "': a manifest of ", text.size(),
+               " bytes for step ", manifest.step, "; expected at most ", kMaxManifestBytes,
+               ", which can be read");
+  WriteText(files, JoinPath(temporary, kManifestName), text);
   files.SyncFolder(temporary);
   GiveName(files, folder, temporary, JoinPath(folder, StepName(manifest.step)));
   WriteHint(files, folder, manifest.step);

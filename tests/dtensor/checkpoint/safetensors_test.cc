@@ -147,6 +147,19 @@ TEST(SafetensorsTest, UnfinishedFileLeavesTheOldOne) {
   EXPECT_NE(access((path + ".tmp").c_str(), F_OK), 0);
 }
 
+// 101 MiB of a text: more than the 100 MiB that a reader takes for a header.
+TEST(SafetensorsTest, AHeaderThatNobodyReadsIsNotWritten) {
+  const std::string path = WriteText("large.safetensors", "old");
+  EXPECT_THAT(
+      [&] {
+        SafetensorsWriter(path, {}, {{"t", std::string(101 << 20, 'a')}});
+      },
+      ::testing::ThrowsMessage<Error>(HasSubstr("large.safetensors': a header of 105906208 bytes")));
+  std::ifstream file(path);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "old");
+  EXPECT_NE(access((path + ".tmp").c_str(), F_OK), 0);
+}
+
 // What a killed process has left is written over; what a living one writes is not.
 TEST(SafetensorsTest, OneWriterAtATime) {
   const std::string path = TestPath("one.safetensors");
