@@ -135,7 +135,7 @@ DcpReader::Elements DcpReader::Describe(const DcpTensor& tensor, const DcpPiece&
   }
   const ZipEntry* const data = FindEntry(entries, absl::StrCat("data/", storage->items[2]->text));
   const int64_t offset = DcpInt(file.path(), *head.items[1]);
-  Elements elements = {.file_offset = 0, .strides = DcpExtents(file.path(), *head.items[3]), .num_bytes = 0};
+  Elements elements = {.file_offset = 0, .strides = DcpStrides(file.path(), *head.items[3]), .num_bytes = 0};
   const int64_t item_size = ItemSize(tensor.type.dtype);
   int64_t last = offset;  // element of the piece
   bool fits = data != nullptr && offset >= 0 && offset < int64_t{1} << 56 &&

@@ -61,6 +61,22 @@ std::string Text(const std::string& path, const PickleValue& value) {
   if (value.kind != PickleValue::kText) ThrowBroken(path, "a text is none");
   return value.text;
 }
+// A tuple of numbers, or a torch.Size of one; `what` they are, for errors.
+Shape Numbers(const std::string& path, const PickleValue& value, absl::string_view what) {
+  const PickleValue* list = &value;
+  if (value.IsObjectOf("torch Size") && value.items.size() == 1) list = value.items[0];
+  if (list->kind != PickleValue::kTuple || list->items.size() > Shape::kMaxDims) {
+    ThrowBroken(path, what, " are no tuple of at most ", Shape::kMaxDims, " numbers");
+  }
+  Shape numbers;
+  for (const PickleValue* item : list->items) {
+    const int64_t number = DcpInt(path, *item);
+    if (number < 0 || number > int64_t{1} << 40) ThrowBroken(path, "one of the ", what, " is ", number);
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
 // Where pieces and objects lie, by name and offset; an object has none.
 using Places = std::map<std::pair<std::string, std::vector<int64_t>>, DcpPlace>;
 
@@ -144,17 +160,7 @@ int64_t DcpInt(const std::string& path, const PickleValue& value) {
 }
 
 Shape DcpExtents(const std::string& path, const PickleValue& value) {
-  const PickleValue* list = &value;
-  if (value.IsObjectOf("torch Size") && value.items.size() == 1) list = value.items[0];
-  if (list->kind != PickleValue::kTuple || list->items.size() > Shape::kMaxDims) {
-    ThrowBroken(path, "extents are no tuple of at most ", Shape::kMaxDims, " numbers");
-  }
-  Shape shape;
-  for (const PickleValue* item : list->items) {
-    const int64_t extent = DcpInt(path, *item);
-    if (extent < 0 || extent > int64_t{1} << 40) ThrowBroken(path, "an extent of ", extent);
-    shape.push_back(extent);
-  }
+  const Shape shape = Numbers(path, value, "extents");
   int64_t count = 1;
   for (const int64_t extent : shape) {
     if (__builtin_mul_overflow(count, std::max<int64_t>(extent, 1), &count) || count > int64_t{1} << 56) {
@@ -162,6 +168,10 @@ Shape DcpExtents(const std::string& path, const PickleValue& value) {
     }
   }
   return shape;
+}
+
+Shape DcpStrides(const std::string& path, const PickleValue& value) {
+  return Numbers(path, value, "strides");
 }
 
 const char* DcpStorageName(DType dtype) {

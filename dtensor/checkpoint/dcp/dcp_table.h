@@ -44,9 +44,10 @@ struct DcpTable {
 //         does not need, dtypes that Weft lacks, and transformed files.
 DcpTable ReadDcpTable(const std::string& path, absl::string_view bytes);
 
-// A tuple of numbers, or a torch.Size of one, as extents; numbers and texts.
+// A tuple of numbers, or a torch.Size of one, as extents, whose product is at most 2^56, or as strides; a number.
 // Errors: DataLoss that begins with `path`.
 Shape DcpExtents(const std::string& path, const PickleValue& value);
+Shape DcpStrides(const std::string& path, const PickleValue& value);
 int64_t DcpInt(const std::string& path, const PickleValue& value);
 
 // "FloatStorage": how PyTorch calls memory of a dtype.

@@ -108,37 +108,106 @@ std::string Le(uint64_t number, int num_bytes) {
   return bytes;
 }
 
-// An archive of one file, uncompressed, as torch.save writes them.
-std::string Zip(const std::string& name, const std::string& contents) {
-  const std::string sizes = Le(contents.size(), 4) + Le(contents.size(), 4) + Le(name.size(), 2) + Le(0, 2);
-  const std::string local = "PK\3\4" + Le(0, 14) + sizes.substr(0, 8) + sizes.substr(8) + name + contents;
-  const std::string list = "PK\1\2" + Le(0, 16) + sizes + Le(0, 2 + 2 + 2 + 4) + Le(0, 4) + name;
-  return local + list + "PK\5\6" + Le(0, 8) + Le(list.size(), 4) + Le(local.size(), 4) + Le(0, 2);
+// An archive of files, by name, uncompressed, as torch.save writes them.
+std::string Zip(const std::map<std::string, std::string>& files) {
+  std::string locals, list;
+  for (const auto& [name, contents] : files) {
+    const std::string sizes = Le(contents.size(), 4) + Le(contents.size(), 4) + Le(name.size(), 2) + Le(0, 2);
+    list += "PK\1\2" + Le(0, 16) + sizes + Le(0, 2 + 2 + 2 + 4) + Le(locals.size(), 4) + name;
+    locals += "PK\3\4" + Le(0, 14) + sizes + name + contents;
+  }
+  return locals + list + "PK\5\6" + Le(0, 8) + Le(list.size(), 4) + Le(locals.size(), 4) + Le(0, 2);
+}
+
+// Values as pickles have them.
+std::string TextValue(const std::string& text) { return "X" + Le(text.size(), 4) + text; }
+std::string NumberValue(int64_t number) { return "J" + Le(static_cast<uint64_t>(number), 4); }
+std::string TupleValue(const std::vector<int64_t>& numbers) {
+  std::string items;
+  for (const int64_t number : numbers) items += NumberValue(number);
+  return "(" + items + "t";
+}
+// `fields`: keys and values.
+std::string ObjectValue(const std::string& module, const std::string& name, const std::string& fields) {
+  return "c" + module + "\n" + name + "\n)\x81}(" + fields + "ub";
+}
+
+constexpr char kMetadata[] = "torch.distributed.checkpoint.metadata";
+
+// `offset`: of a tensor's piece; empty: of an object.
+std::string PlaceValue(const std::string& name, const std::string& offset, size_t num_bytes) {
+  const std::string index =
+      TextValue("fqn") + TextValue(name) + (offset.empty() ? "" : TextValue("offset") + offset);
+  const std::string info = TextValue("relative_path") + TextValue(name) + TextValue("offset") +
+                           NumberValue(0) + TextValue("length") +
+                           NumberValue(static_cast<int64_t>(num_bytes));
+  return ObjectValue(kMetadata, "MetadataIndex", index) +
+         ObjectValue("torch.distributed.checkpoint.filesystem", "_StorageInfo", info);
+}
+
+void WriteTable(Files& files, const std::string& names, const std::string& places) {
+  const std::string fields =
+      TextValue("state_dict_metadata") + "}(" + names + "u" + TextValue("storage_data") + "}(" + places + "u";
+  WriteText(files, "dcp/.metadata", "\x80\x02" + ObjectValue(kMetadata, "Metadata", fields) + ".");
 }
 
 // A folder in memory of objects alone, whose pickles are given by name.
 std::shared_ptr<CrashFiles> FolderOfObjects(const std::map<std::string, std::string>& pickles) {
-  const auto text = [](const std::string& text) { return "X" + Le(text.size(), 4) + text; };
-  const auto object = [](const std::string& module, const std::string& name) {
-    return "c" + module + "\n" + name + "\n)\x81";
-  };
-  const std::string metadata = "torch.distributed.checkpoint.metadata";
   auto files = std::make_shared<CrashFiles>();
   MakeFolders(*files, "dcp");
   std::string names, places;
   for (const auto& [name, pickle] : pickles) {
-    const std::string bytes = Zip("archive/data.pkl", pickle);
+    const std::string bytes = Zip({{"archive/data.pkl", pickle}});
     WriteText(*files, "dcp/" + name, bytes);
-    names += text(name) + object(metadata, "BytesStorageMetadata");
-    places += object(metadata, "MetadataIndex") + "}(" + text("fqn") + text(name) + "ub";
-    places += object("torch.distributed.checkpoint.filesystem", "_StorageInfo") + "}(" +
-              text("relative_path") + text(name) + text("offset") + "J" + Le(0, 4) + text("length") + "J" +
-              Le(bytes.size(), 4) + "ub";
+    names += TextValue(name) + "c" + kMetadata + "\nBytesStorageMetadata\n)\x81";
+    places += PlaceValue(name, /*offset=*/"", bytes.size());
   }
-  WriteText(*files, "dcp/.metadata",
-            "\x80\x02" + object(metadata, "Metadata") + "}(" + text("state_dict_metadata") + "}(" + names +
-                "u" + text("storage_data") + "}(" + places + "uub.");
+  WriteTable(*files, names, places);
   return files;
+}
+
+// A folder in memory of one tensor of bytes, "t", in one piece.
+std::shared_ptr<CrashFiles> FolderOfTensor(const std::vector<int64_t>& shape,
+                                           const std::vector<int64_t>& strides, const std::string& elements) {
+  const std::string storage = "(" + TextValue("storage") + "ctorch\nByteStorage\n" + TextValue("0") +
+                              TextValue("cpu") + NumberValue(std::ssize(elements)) + "tQ";
+  const std::string head = "\x80\x02" + ("ctorch._utils\n_rebuild_tensor_v2\n(" + storage) + NumberValue(0) +
+                           TupleValue(shape) + TupleValue(strides) + "\x89" +
+                           "ccollections\nOrderedDict\n)R" + "tR.";
+  const std::string bytes = Zip({{"archive/data.pkl", head}, {"archive/data/0", elements}});
+  const std::string offsets = TupleValue(std::vector<int64_t>(shape.size()));
+  const std::string chunk =
+      ObjectValue(kMetadata, "ChunkStorageMetadata",
+                  TextValue("offsets") + offsets + TextValue("sizes") + TupleValue(shape));
+  const std::string properties =
+      std::string("c") + kMetadata + "\nTensorProperties\n)\x81" + "(ctorch\nuint8\ntb";
+  const std::string tensor = ObjectValue(kMetadata, "TensorStorageMetadata",
+                                         TextValue("properties") + properties + TextValue("size") +
+                                             TupleValue(shape) + TextValue("chunks") + "](" + chunk + "e");
+  auto files = std::make_shared<CrashFiles>();
+  MakeFolders(*files, "dcp");
+  WriteText(*files, "dcp/t", bytes);
+  WriteTable(*files, TextValue("t") + tensor, PlaceValue("t", offsets, bytes.size()));
+  return files;
+}
+
+// The strides of dims that have one element add nothing to where elements lie, but multiply to more than a tensor has.
+TEST(DcpReaderTest, StridesMayMultiplyToMoreThanATensorHas) {
+  std::string elements;
+  std::vector<double> expected;
+  for (int i = 0; i < 1 << 16; ++i) {
+    elements.push_back(static_cast<char>(i % 251));
+    expected.push_back(i % 251);
+  }
+  const std::vector<int64_t> shape = {1, 1, 1, 1, 1, 1, 256, 256};
+  DcpReader reader(FolderOfTensor(shape, {65536, 65536, 65536, 65536, 65536, 65536, 256, 1}, elements),
+                   "dcp");
+  EXPECT_EQ(reader.Find("t")->ToString(), "u8[1, 1, 1, 1, 1, 1, 256, 256]");
+  EXPECT_EQ(ReadWhole(reader, "t"), expected);
+  // One that leads out of the archive is refused.
+  DcpReader outside(FolderOfTensor({2, 256}, {int64_t{1} << 30, 1}, elements.substr(0, 512)), "dcp");
+  EXPECT_THAT(MessageOf([&] { ReadWhole(outside, "t"); }),
+              HasSubstr("a piece's elements do not lie in its archive, or are not the table's"));
 }
 
 // Objects that are no tensors do not keep a folder from being read: those that Weft has no value for are skipped by name.
