@@ -43,34 +43,50 @@ std::vector<SpreadEntry> EntriesHere(const std::vector<std::pair<std::string, DT
   return entries;
 }
 
-// Of all stages or parts: each rank tells what it has. A line per tensor: name, dtype, extents, with blanks between.
+// What a rank tells of its tensors, each: the bytes of its name, dtype and extents, with blanks between, on a line; then the name,
+// which may have any bytes.
+std::string Told(const std::vector<std::pair<std::string, DTensor>>& tensors) {
+  std::string told;
+  for (const auto& [name, tensor] : tensors) {
+    absl::StrAppend(&told, name.size(), " ", DTypeName(tensor.dtype()));
+    for (int dim = 0; dim < tensor.ndim(); ++dim) absl::StrAppend(&told, " ", tensor.shape()[dim]);
+    absl::StrAppend(&told, "\n", name);
+  }
+  return told;
+}
+
+// The first entry of what Told has returned, which is taken off.
+SafetensorsEntry TakeEntry(absl::string_view* told) {
+  const size_t begin = told->find('\n') + 1;  // of the name
+  WEFT_CHECK(begin > 0, *told);
+  const std::vector<std::string> words = absl::StrSplit(told->substr(0, begin - 1), ' ');
+  size_t num_bytes = 0;
+  WEFT_CHECK(words.size() >= 2 && absl::SimpleAtoi(words[0], &num_bytes) && num_bytes <= told->size() - begin,
+             *told);
+  std::vector<int64_t> extents;
+  for (size_t i = 2; i < words.size(); ++i) {
+    WEFT_CHECK(absl::SimpleAtoi(words[i], &extents.emplace_back()), "extent ", words[i]);
+  }
+  const std::string name(told->substr(begin, num_bytes));
+  told->remove_prefix(begin + num_bytes);
+  return {name, {ParseDType(words[1]), Shape(extents)}};
+}
+
+// Of all stages or parts: each rank tells what it has.
 std::vector<SpreadEntry> EntriesOfParts(const ModelParts& parts,
                                         const std::vector<std::pair<std::string, DTensor>>& tensors) {
   MeshContext& context = *parts.context;
-  std::map<std::string, DTensor> here;
-  std::string mine;
-  for (const auto& [name, tensor] : tensors) {
-    here[name] = tensor;
-    absl::StrAppend(&mine, name, " ", DTypeName(tensor.dtype()));
-    for (int dim = 0; dim < tensor.ndim(); ++dim) absl::StrAppend(&mine, " ", tensor.shape()[dim]);
-    absl::StrAppend(&mine, "\n");
-  }
+  std::map<std::string, DTensor> here(tensors.begin(), tensors.end());
   Communicator& along = context.Group({parts.axis});
   const std::vector<std::string> texts =
-      AllGatherTexts(along, mine, context.allocator(), {.tag = context.state().tag()});
+      AllGatherTexts(along, Told(tensors), context.allocator(), {.tag = context.state().tag()});
   std::vector<SpreadEntry> entries;
   std::set<std::string> known;
   for (int rank = 0; rank < along.size(); ++rank) {
-    for (const absl::string_view line : absl::StrSplit(texts[rank], '\n', absl::SkipEmpty())) {
-      const std::vector<std::string> words = absl::StrSplit(line, ' ');
-      if (!known.insert(words[0]).second) continue;
-      std::vector<int64_t> extents;
-      for (size_t i = 2; i < words.size(); ++i) {
-        WEFT_CHECK(absl::SimpleAtoi(words[i], &extents.emplace_back()), "extent ", words[i]);
-      }
-      entries.push_back({.entry = {words[0], {ParseDType(words[1]), Shape(extents)}},
-                         .giver = rank,
-                         .tensor = here[words[0]]});
+    for (absl::string_view told = texts[rank]; !told.empty();) {
+      const SafetensorsEntry entry = TakeEntry(&told);
+      if (!known.insert(entry.name).second) continue;
+      entries.push_back({.entry = entry, .giver = rank, .tensor = here[entry.name]});
     }
   }
   return entries;

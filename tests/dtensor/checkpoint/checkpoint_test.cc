@@ -8,9 +8,11 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/nn/model_parts.h"
 #include "dtensor/optim/adamw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "mesh/shard_math.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
 
@@ -109,6 +111,33 @@ TEST(CheckpointTest, AFileWithoutACountOfUpdatesTakesWhatStandsIn) {
     LoadOptimizerState(reader, optimizer, /*updates_of_older=*/41);
     EXPECT_EQ(optimizer.updates().Item(), 1);
   });
+}
+
+// Ranks tell one another what their stages have; what several have is written as the first has it.
+TEST(CheckpointTest, NamesOfStagesMayHaveBlanksAndNewlines) {
+  const std::string path = ::testing::TempDir() + "/names.safetensors";
+  RunRanks(2, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("pp=2"));
+    const int stage = world.rank();
+    const auto own = Bind(context, context->mesh().Slice({{"pp", stage}}));
+    const ModelParts parts = {.context = context, .axis = 0};
+    const std::string name = stage == 0 ? "2 f32 3" : "a\nname 5 f32\n";
+    const Shape shape = stage == 0 ? Shape({2, 3}) : Shape();
+    SaveTensors(path,
+                {{name, Full(own, DType::kF32, shape, stage + 1)},
+                 {"of both", Full(own, DType::kI64, {1}, stage + 3)}},
+                {}, &parts);
+  });
+  SafetensorsReader reader(path);
+  EXPECT_EQ(reader.entries(), (std::vector<SafetensorsEntry>{{"2 f32 3", {DType::kF32, {2, 3}}},
+                                                             {"of both", {DType::kI64, {1}}},
+                                                             {"a\nname 5 f32\n", {DType::kF32, {}}}}));
+  const auto values = [&](const std::string& name) {
+    return reader.Read(name, WholeBox(reader.Find(name)->shape), MakeCpuAllocator()).ToVector<double>();
+  };
+  EXPECT_EQ(values("2 f32 3"), std::vector<double>(6, 1));
+  EXPECT_EQ(values("of both"), std::vector<double>{3});
+  EXPECT_EQ(values("a\nname 5 f32\n"), std::vector<double>{2});
 }
 
 TEST(CheckpointTest, FileOfAnotherModelIsRefused) {
