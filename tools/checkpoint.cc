@@ -153,7 +153,14 @@ int Verify(const std::string& path) {
       parsed.step ? std::vector<int64_t>{*parsed.step} : ListSteps(*files, parsed.folder);
   WEFT_REQUIRE(!steps.empty(), "'", parsed.folder,
                "': expected a folder with steps of a checkpoint, found none");
-  const StepsVerdict seen = InspectSteps(*files, parsed.folder, steps, /*with_elements=*/true);
+  StepsVerdict seen = InspectSteps(*files, parsed.folder, steps, /*with_elements=*/true);
+  if (parsed.step) {
+    // Whether it stays for elements that others have in it is said by these.
+    std::vector<int64_t> others = ListSteps(*files, parsed.folder);
+    std::erase(others, *parsed.step);
+    seen.referred_to_by.merge(
+        InspectSteps(*files, parsed.folder, others, /*with_elements=*/false).referred_to_by);
+  }
   for (const auto& [step, verdict] : seen.steps) {
     if (IsJson()) {
       PrintLine({{"step", step},

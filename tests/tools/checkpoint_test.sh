@@ -89,6 +89,21 @@ truncate -s 100 d/step-000000004/rank-00001.safetensors
 expect 1 "step-000000004    no" ls d
 expect 0 "step 2, 4 ranks" show d
 
+# --- A step that stays for elements of a later one: the loss scale, which overflows have made smaller step by step until parameters
+# changed, lies in a step that refers to ones before it for the parameters, and these are gone.
+"$train" "${small[@]}" --dtype=f16 --loss_scale=1e9 --steps=40 --checkpoint_dir=i --save_every=1 --save_incremental --keep=1 > /dev/null 2> err ||
+  fail "train incrementally: $(tail -1 err)"
+expect 0 "stays for elements of step 40" ls i
+part=$(awk '$2 == "part" { print $1 }' out)
+number=$((10#${part#step-}))
+expect 0 "$part: stays for elements of step 40, which are ok" verify i
+expect 0 "$part: stays for elements of step 40, which are ok" verify "i@$number"
+[[ $(wc -l < out) == 1 ]] || fail "verify of one step: $(cat out)"
+expect 0 '"referred_to_by":[40]' verify "i@$number" --log_format=json
+# Its own elements count all the same.
+printf 'x' | dd of="i/$part/rank-00000.safetensors" bs=1 seek=$(($(stat -c %s "i/$part/rank-00000.safetensors") - 1)) conv=notrunc 2> /dev/null
+expect 1 "$part: BROKEN" verify "i@$number"
+
 # --- Bad input: one line.
 expect 1 "expected one of ls, verify, show, export, import, diff" list a
 expect 1 "expected one of ls" --log_format=json
