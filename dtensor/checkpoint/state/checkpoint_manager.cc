@@ -106,34 +106,36 @@ void CheckpointManager::TakeFolder() {
   }
 }
 
+// Rank 0: a life of its own, the step to go on from, if there is one, and why there is none if a snapshot may stand in for it;
+// with blanks between.
+std::string CheckpointManager::Beginning() const {
+  FoundStep found;
+  std::string no_step;
+  try {
+    found = FindStepToGoOnFrom(*files_, options_.folder);
+  } catch (const Error& error) {
+    const bool may_go_on = error.code() == absl::StatusCode::kDataLoss && options_.snapshot_every > 0;
+    if (!may_go_on) throw;
+    no_step = error.message();
+  }
+  for (const std::string& line : found.skipped) Warn(absl::StrCat("checkpoint not used: ", line));
+  return absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8), " ",
+                      found.step ? absl::StrCat(*found.step) : "", " ", no_step);
+}
+
 // Returns why there is no step to go on from, if there should be one and a snapshot may stand in for it.
 std::string CheckpointManager::Begin() {
   // Before there is a nonce: a job that begins at the same moment would get the lock and take the nonce for a leftover.
-  agreement_.Agree({.part = [this] {
+  const auto take = [this] {
     if (agreement_.rank() == 0) TakeFolder();
     return std::string();
-  }});
+  };
+  agreement_.Agree({.part = take});
   CheckFolderIsShared(agreement_, *files_, options_.folder);
-  const std::string word =
-      agreement_.Agree({.part =
-                            [&] {
-                              if (agreement_.rank() != 0) return std::string();
-                              FoundStep found;
-                              std::string no_step;
-                              try {
-                                found = FindStepToGoOnFrom(*files_, options_.folder);
-                              } catch (const Error& error) {
-                                const bool may_go_on = error.code() == absl::StatusCode::kDataLoss &&
-                                                       options_.snapshot_every > 0;
-                                if (!may_go_on) throw;
-                                no_step = error.message();
-                              }
-                              for (const std::string& line : found.skipped)
-                                Warn(absl::StrCat("checkpoint not used: ", line));
-                              return absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8), " ",
-                                                  found.step ? absl::StrCat(*found.step) : "", " ", no_step);
-                            },
-                        .conclude = [](const std::vector<std::string>& reports) { return reports[0]; }});
+  const std::string word = agreement_.Agree({
+      .part = [this] { return agreement_.rank() == 0 ? Beginning() : std::string(); },
+      .conclude = [](const std::vector<std::string>& reports) { return reports[0]; },
+  });
   const std::vector<std::string> told = absl::StrSplit(word, absl::MaxSplits(' ', 2));
   WEFT_CHECK(told.size() == 3, word);
   life_ = told[0];

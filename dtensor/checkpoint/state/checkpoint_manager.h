@@ -134,6 +134,7 @@ class CheckpointManager {
 
  private:
   void TakeFolder();
+  std::string Beginning() const;
   std::string Begin();
   void WaitForSave();
   void Warn(const std::string& line) const;
