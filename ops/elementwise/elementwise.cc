@@ -41,12 +41,13 @@ void BackwardMul(Context& context) {
   if (context.Wants(1)) SetGradSummed(context, 1, context.Emit(kMul, {context.grad(), context.saved("a")}));
 }
 
+// The divisor's is -dy * (y / b): dy / b may leave the dtype's range where that slope does not.
 void BackwardDiv(Context& context) {
-  if (!context.Wants(0) && !context.Wants(1)) return;
-  const Value da = context.Emit(kDiv, {context.grad(), context.saved("b")});
-  if (context.Wants(0)) SetGradSummed(context, 0, da);
-  if (context.Wants(1))
-    SetGradSummed(context, 1, context.Emit(kNeg, {context.Emit(kMul, {da, context.saved("y")})}));
+  const Value b = context.saved("b");
+  if (context.Wants(0)) SetGradSummed(context, 0, context.Emit(kDiv, {context.grad(), b}));
+  if (!context.Wants(1)) return;
+  const Value slope = context.Emit(kDiv, {context.saved("y"), b});
+  SetGradSummed(context, 1, context.Emit(kNeg, {context.Emit(kMul, {context.grad(), slope})}));
 }
 
 void BackwardNeg(Context& context) {

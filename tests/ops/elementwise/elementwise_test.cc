@@ -314,6 +314,17 @@ TEST(ElementwiseTest, BackwardSumsWhatWasBroadcast) {
   EXPECT_EQ(gradients[1].ToVector<float>(), (std::vector<float>{-3, -3, -3}));
 }
 
+// dy / b would be 2^17, more than f16 has.
+TEST(ElementwiseTest, TheGradientOfADivisorIsInRangeWhereItsSlopeIs) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    const Tensor a = FromDoubles({2}, {0x1p-13, 0}, dtype);
+    const Tensor b = FromDoubles({2}, {0x1p-7, 0x1p-7}, dtype);
+    const Tensor dy = FromDoubles({2}, {1024, 1024}, dtype);
+    EXPECT_EQ(Backward(kDiv, {a, b}, {dy})[1].ToVector<double>(), (std::vector<double>{-2048, 0}))
+        << DTypeName(dtype);
+  }
+}
+
 TEST(ElementwiseTest, MisuseIsNamed) {
   const Tensor f32 = Uniform({2, 3}, 0, 1);
   const Tensor f64 = Uniform({2, 3}, 0, 1, DType::kF64);
