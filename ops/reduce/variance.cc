@@ -48,17 +48,24 @@ Values Decompose(Emitter& emitter, absl::Span<const Value> operands, const Varia
                  const NoScalars&) {
   const Value x = emitter.Emit(kSettle, {operands[0]});
   const Value mean = emitter.Emit(kSettle, {emitter.Emit(kMeanStatistic, {x}, a.Reduce())});
-  Value y = emitter.Emit(kCenteredSquares, {x, mean}, a.Reduce());
+  Value y = emitter.Emit(kCenteredSquares, {x, mean}, a.Reduce());  // f64
   const TensorType x_type = emitter.TypeOf(x);
   const double divisor =
       std::max(0.0, static_cast<double>(ReducedCount(x_type.shape, a.dims)) - a.correction);
-  const bool narrow = emitter.TypeOf(y).dtype != x_type.dtype;
+  const auto cast = [&](DType dtype) {
+    if (emitter.TypeOf(y).dtype != dtype) y = emitter.Emit(kCast, {y}, {.dtype = dtype});
+  };
   // Terms may be scaled, but neither divided by 0 (0 / 0 in one would outdo the others) nor rounded to 16
-  // bits.
-  if (divisor == 0 || narrow) y = emitter.Emit(kSettle, {y});
+  // bits. Where no root follows they may be rounded to f32, which holds them where it holds the variance.
+  if (divisor == 0) y = emitter.Emit(kSettle, {y});
   y = emitter.Emit(kScale, {y}, {}, {.factor = 1 / divisor});
-  if (kRoot) y = emitter.Emit(kSqrt, {y});
-  if (narrow) y = emitter.Emit(kCast, {y}, {.dtype = x_type.dtype});
+  if (kRoot) {
+    y = emitter.Emit(kSqrt, {y});
+  } else {
+    cast(StatisticDType(x_type.dtype));
+    if (emitter.TypeOf(y).dtype != x_type.dtype) y = emitter.Emit(kSettle, {y});
+  }
+  cast(x_type.dtype);
   return {y, mean};
 }
 
@@ -154,7 +161,7 @@ TensorTypes InferSquares(Operands operands, const ReduceAttributes& a) {
   const TensorType& x = operands[0];
   RequireType("centered_squares", "mean", operands[1], MeanType("centered_squares", x, a.dims));
   TensorType result = ReducedType("centered_squares", x, a);
-  result.dtype = StatisticDType(x.dtype);
+  result.dtype = DType::kF64;
   return {result};
 }
 

@@ -23,8 +23,9 @@ struct VarianceAttributes {
 //
 // Shape:  x, floating; y of its dtype, mean of its shape with reduced dims of extent 1, f64 for f64 and else
 //         f32.
+//         The squares are added up in double: those of f32 overflow where their root does not.
 // Layout: split dims are decomposed: two numbers are all-reduced for each result, the mean and then the
-//         centred squares; the variance of f32 and f64 is left Partial(sum).
+//         centred squares, for a root as f64; the variance of f32 and f64 is left Partial(sum).
 // Errors: InvalidArgument for another dtype or dims outside x.
 extern const Op<VarianceAttributes> kVariance;
 extern const Op<VarianceAttributes> kStd;
@@ -34,9 +35,9 @@ extern const Op<VarianceAttributes> kVarianceGrad;
 // x mean y dy -> dx = dy * (x - mean) / (y * (N - correction)), 0 where y is 0.
 extern const Op<VarianceAttributes> kStdGrad;
 
-// The steps of the decomposition, of the dtype of `mean`. x -> mean, with reduced dims of extent 1.
+// The steps of the decomposition. x -> mean, with reduced dims of extent 1.
 extern const Op<ReduceAttributes> kMeanStatistic;
-// x mean -> sum (x - mean)^2.
+// x mean -> sum (x - mean)^2, f64.
 extern const Op<ReduceAttributes> kCenteredSquares;
 
 }  // namespace weft

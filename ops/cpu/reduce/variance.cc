@@ -1,7 +1,9 @@
 #include "ops/reduce/variance.h"
 
 #include <cmath>
+#include <functional>
 
+#include "ops/cpu/reduce/fold_in_double.h"
 #include "ops/cpu/reduce/reduced_gradient.h"
 #include "ops/cpu/spans/dim_rows.h"
 #include "ops/cpu/spans/row_view.h"
@@ -30,13 +32,15 @@ std::vector<double> Sums(KernelContext& context, const DimRows& rows) {
 }
 
 // Of differences from means[row].
-// Around the mean as it was rounded to the compute type, which backward is given too.
+// Around the mean as it was rounded to the compute type, which backward is given too. In double: squares of
+// floats leave float's range long before their root does.
 template <class T>
 std::vector<double> CenteredSums(KernelContext& context, const DimRows& rows,
                                  const ArithmeticType<T>* means) {
   using C = ArithmeticType<T>;
   const auto part = [&](const C* x, int64_t n, int64_t row, int64_t) {
-    return Rows<C>().centered_squares(x, n, means[row]);
+    const double mean = means[row];
+    return FoldInDouble(x, n, 0, std::plus<double>(), [mean](double v) { return (v - mean) * (v - mean); });
   };
   return ReduceDimRows<T, double>(context, rows, part, AddTo);
 }
@@ -82,8 +86,7 @@ void CenteredSquares(const KernelCall<ReduceAttributes, NoScalars>& call) {
     using C = ArithmeticType<T>;
     const DimRows rows = RowsAlong(call.inputs[0], call.attributes().dims, call.context);
     const std::vector<double> squares = CenteredSums<T>(call.context, rows, means.data<C>());
-    C* const y = call.outputs[0].template data<C>();
-    for (size_t row = 0; row < squares.size(); ++row) y[row] = static_cast<C>(squares[row]);
+    std::copy(squares.begin(), squares.end(), call.outputs[0].template data<double>());
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/cpu/reduce/fold_in_double.h"
 #include "ops/cpu/reduce/reduced_gradient.h"
 #include "ops/cpu/spans/dim_rows.h"
 #include "ops/cpu/spans/row_view.h"
@@ -20,35 +21,21 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 double Larger(double a, double b) { return b > a || b != b ? b : a; }
 double Smaller(double a, double b) { return b < a || b != b ? b : a; }
 
-// combine over lift(|x|) of a row, from `identity`: in chains that do not wait for one another.
-template <class C, class Combine, class Lift>
-double Fold(const C* x, int64_t n, double identity, const Combine& combine, const Lift& lift) {
-  // Additions of doubles wait for each other; eight chains keep the adders busy, and their order follows from
-  // n alone.
-  constexpr int kLanes = 8;
-  double lanes[kLanes];
-  std::fill_n(lanes, kLanes, identity);
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j)
-      lanes[j] = combine(lanes[j], lift(std::abs(static_cast<double>(x[i + j]))));
-  }
-  for (int j = 0; i < n; ++i, ++j) lanes[j] = combine(lanes[j], lift(std::abs(static_cast<double>(x[i]))));
-  for (int j = 1; j < kLanes; ++j) lanes[0] = combine(lanes[0], lanes[j]);
-  return lanes[0];
-}
-
 // The common p have loops of their own: pow costs tens of multiplications.
 template <class C>
 double PowerSumOf(const C* x, int64_t n, double p) {
   const auto add = [](double a, double b) { return a + b; };
   const auto same = [](double v) { return v; };
-  if (p == kInf) return Fold(x, n, 0, Larger, same);
-  if (p == -kInf) return Fold(x, n, kInf, Smaller, same);
-  if (p == 0) return Fold(x, n, 0, add, [](double v) { return v != 0 ? 1.0 : 0.0; });
-  if (p == 1) return Fold(x, n, 0, add, same);
-  if (p == 2) return Fold(x, n, 0, add, [](double v) { return v * v; });
-  return Fold(x, n, 0, add, [p](double v) { return std::pow(v, p); });
+  // Of the absolute values.
+  const auto fold = [&](double identity, const auto& combine, const auto& lift) {
+    return FoldInDouble(x, n, identity, combine, [&](double v) { return lift(std::abs(v)); });
+  };
+  if (p == kInf) return fold(0, Larger, same);
+  if (p == -kInf) return fold(kInf, Smaller, same);
+  if (p == 0) return fold(0, add, [](double v) { return v != 0 ? 1.0 : 0.0; });
+  if (p == 1) return fold(0, add, same);
+  if (p == 2) return fold(0, add, [](double v) { return v * v; });
+  return fold(0, add, [p](double v) { return std::pow(v, p); });
 }
 
 // Powers are not scaled by the largest |x| first, as BLAS does, which would take a pass more: in double the

@@ -22,17 +22,16 @@ struct FloatSum : SumReduction<T, WideOf<T>> {
   double factor;
 };
 
-// Of (x - around)^2.
+// Of (x - around)^2, in R.
 // Squares of differences, not a difference of squares: E[x^2] - mean^2 cancels where the mean is large beside
 // the deviation.
-template <class T>
-struct SquareSum : SumReduction<T, WideOf<T>> {
-  using Run = WideOf<T>;
-  using Around = Run;
+template <class T, class R>
+struct SquareSum : SumReduction<T, R> {
+  using Around = WideOf<T>;
 
   __device__ Around Of(int64_t result) const { return around == nullptr ? Around(0) : around[result]; }
-  __device__ void Take(Run& run, T x, int64_t, Around center) const {
-    const Run centered = static_cast<Run>(x) - center;
+  __device__ void Take(R& run, T x, int64_t, Around center) const {
+    const R centered = static_cast<R>(static_cast<Around>(x)) - static_cast<R>(center);
     run += centered * centered;
   }
   __device__ void Write(int64_t result, double sum) const {
@@ -42,7 +41,7 @@ struct SquareSum : SumReduction<T, WideOf<T>> {
   ResultWriter<T> y;
   double factor;
   bool take_root;
-  const Run* around;  // null: 0
+  const Around* around;  // null: 0
 };
 
 // Unsigned, so that integers wrap.
@@ -78,8 +77,16 @@ void SumAlong(const KernelCallBase& call, const Tensor& x, DimMask dims, const T
     } else if (options.square || options.around.defined()) {
       const WideOf<T>* const around =
           options.around.defined() ? options.around.template data<WideOf<T>>() : nullptr;
-      ReduceAlong(call, x, dims,
-                  SquareSum<T>{{}, ResultWriter<T>(y), options.factor, options.take_root, around});
+      const auto reduce = [&](auto run) {
+        using Squares = SquareSum<T, decltype(run)>;
+        ReduceAlong(call, x, dims,
+                    Squares{{}, ResultWriter<T>(y), options.factor, options.take_root, around});
+      };
+      if (options.in_double) {
+        reduce(double());
+      } else {
+        reduce(WideOf<T>());
+      }
     } else {
       ReduceAlong(call, x, dims, FloatSum<T>{{}, ResultWriter<T>(y), options.factor});
     }

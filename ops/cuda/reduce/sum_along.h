@@ -15,6 +15,8 @@ struct SumOptions {
   // Where defined, the sum is of (x - around)^2: one number a result, row-major in the compute type of x.
   Tensor around = {};
   bool square = false;  // the same around 0
+  // Squares in double from the first on, for those that leave the range of x's compute type.
+  bool in_double = false;
 };
 
 // y = the sums of x over `dims`, a result for each index of the other dims, row-major. x of any strides, f32,

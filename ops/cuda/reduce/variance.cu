@@ -21,7 +21,8 @@ double Divisor(const ShardBox& box, const VarianceAttributes& a) {
 }
 
 // Two passes over x, since one that sums x and x^2 would cancel where the mean is large beside the deviation
-// (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983).
+// (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983). Squares in double: those
+// of floats leave float's range long before their root does.
 template <bool kRoot>
 void Variance(const Call& call) {
   const Tensor& x = call.inputs[0];
@@ -29,7 +30,8 @@ void Variance(const Call& call) {
   const DimMask dims = call.attributes().dims;
   SumAlong(call, x, dims, mean, {.factor = 1 / static_cast<double>(ReducedCount(x.shape(), dims))});
   const double divisor = Divisor(call.input_boxes[0], call.attributes());
-  SumAlong(call, x, dims, call.outputs[0], {.factor = 1 / divisor, .take_root = kRoot, .around = mean});
+  SumAlong(call, x, dims, call.outputs[0],
+           {.factor = 1 / divisor, .take_root = kRoot, .around = mean, .in_double = true});
 }
 
 void MeanStatistic(const KernelCall<ReduceAttributes, NoScalars>& call) {
@@ -40,7 +42,7 @@ void MeanStatistic(const KernelCall<ReduceAttributes, NoScalars>& call) {
 
 void CenteredSquares(const KernelCall<ReduceAttributes, NoScalars>& call) {
   SumAlong(call, call.inputs[0], call.attributes().dims, call.outputs[0],
-           {.around = PackedTensor(call.inputs[1], call.context)});
+           {.around = PackedTensor(call.inputs[1], call.context), .in_double = true});
 }
 
 // numerator / divisor, nan where nothing is left to divide by: an infinite factor would not be linear in dy.

@@ -194,6 +194,16 @@ TEST(ReductionsTest, EmptyAndExtremeRows) {
     // Squares overflow f32, on either rank and in their sum; the norm does not.
     EXPECT_TRUE(AllClose(full({1, 2}, {3e30, 4e30}, [](const DTensor& x) { return Norm(x, 2, {1}); }),
                          floats({1}, {5e30f}), 1e-6));
+    // So do those of deviations, whose root does not; and their sum, whose mean does not.
+    for (const double deviation : {1e20, 1e-25}) {
+      EXPECT_TRUE(AllClose(full({1, 2}, {deviation, -deviation},
+                                [](const DTensor& x) { return Std(x, {1}, {.correction = 0}); }),
+                           floats({1}, {deviation}), 0));
+    }
+    std::vector<double> wide(100000, 1e17);
+    std::fill_n(wide.begin(), 50000, -1e17);
+    EXPECT_TRUE(AllClose(full({1, 100000}, wide, [](const DTensor& x) { return Var(x, {1}); }),
+                         floats({1}, {1.00001e34}), 1e-6));
     EXPECT_FALSE(full({1, 0}, {}, [](const DTensor& x) { return Any(x); }).ToVector<bool>()[0]);
     EXPECT_TRUE(full({1, 0}, {}, [](const DTensor& x) { return All(x); }).ToVector<bool>()[0]);
   });

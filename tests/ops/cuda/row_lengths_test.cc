@@ -227,6 +227,8 @@ TEST_F(RowLengthsTest, Reductions) {
     Compare(kSum, {{{DType::kI32, r.shape}, -9, 9}}, &attributes);
     Compare(kReduceMax, {{{DType::kBool, r.shape}, 0, 2}}, &attributes);
   }
+  const VarianceAttributes rows = {.dims = 2};  // whose squares f32 does not hold
+  Compare(kStd, {{{DType::kF32, {33, 40}}, 1e24, 1e25}}, &rows);
 }
 
 TEST_F(RowLengthsTest, ReductionsOfViews) {

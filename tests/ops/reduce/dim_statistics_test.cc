@@ -168,6 +168,28 @@ TEST(VarianceTest, WhereNothingIsLeftToDivideBy) {
   EXPECT_TRUE(std::isnan(variance({1, kInf, 2}, 1)));
 }
 
+// Squares leave the range of f32, which bf16 shares; their root does not.
+TEST(VarianceTest, DeviationsWhoseSquaresLeaveF32) {
+  const NoScalars none;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (double deviation : {1e20, 1e-25}) {
+      const Tensor x = CastTensor(F64({2}, {deviation, -deviation}), dtype, MakeCpuAllocator());
+      const VarianceAttributes a = {.dims = 1, .correction = 0};
+      for (const Tensor& y : {RunOp(kStd, {x}, a), RunDecomposedErased(kStd, {x}, &a, &none)[0]}) {
+        EXPECT_EQ(y.ToVector<double>()[0], x.ToVector<double>()[0]) << x.TypeString();
+      }
+    }
+  }
+  // Their mean is within it where their sum is not.
+  std::vector<double> values(100000);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 1e17 : -1e17;
+  const Tensor x = CastTensor(F64({100000}, values), DType::kF32, MakeCpuAllocator());
+  const VarianceAttributes a = {.dims = 1};
+  for (const Tensor& y : {RunOp(kVariance, {x}, a), RunDecomposedErased(kVariance, {x}, &a, &none)[0]}) {
+    EXPECT_NEAR(y.ToVector<float>()[0], 1.00001e34, 1e28);
+  }
+}
+
 TEST(VarianceTest, MeanAndGradient) {
   const Tensor x = F64({2, 2}, {1, 3, 5, 5});
   const std::vector<Tensor> y = RunAll(kStd, {x}, {.dims = 0b10, .correction = 0});
