@@ -37,6 +37,11 @@ DTensor Interpolate(const DTensor& x, const InterpolateOptions& options) {
       // The mean of an area goes by the extents alone.
       if (options.mode != ResampleMode::kArea) a.scale = factor;
     }
+    if (options.mode == ResampleMode::kLinear && a.extent == y.shape()[dim]) {
+      // As PyTorch, which copies then, also where the factor is not 1.
+      kResample.Infer({y.type()}, &a);  // for its errors
+      continue;
+    }
     y = Call(kResample, {y}, a);
   }
   return y;

@@ -10,7 +10,8 @@
 namespace weft {
 
 // One of the two: extents, or factors of the extents that there are (rounded down), one per spatial dim. With
-// factors, places follow from them, and not from the rounded extents, as in PyTorch.
+// factors, places follow from them, and not from the rounded extents, as in PyTorch. A dim whose rounded extent
+// is its own stays as it is where the mode is linear.
 struct InterpolateOptions {
   std::vector<int64_t> size = {};
   std::vector<double> scale = {};
@@ -22,7 +23,7 @@ struct InterpolateOptions {
 // linear, bilinear or trilinear, kCubic is bicubic, by the number of spatial dims: each mode goes dim by dim.
 //
 // Layout: n and c stay split. Along a spatial dim that is split each rank adds up what it holds, and the result
-//         is Partial(sum).
+//         is Partial(sum); one that stays as it is stays split.
 // Cost:   no communication: x is not gathered.
 // Errors: InvalidArgument for other dims, a number of sizes or factors that is not that of the spatial dims,
 //         both or neither, and as kResample.

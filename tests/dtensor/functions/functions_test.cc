@@ -368,6 +368,20 @@ TEST(FunctionsTest, CrossEntropyIsMinusTheLogProbability) {
   });
 }
 
+// PyTorch's interpolate(x, scale_factor=(1.2, 2), mode='bilinear') leaves the rows where they are.
+TEST(FunctionsTest, LinearInterpolationCopiesWhereTheExtentStays) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, FromDoubles(DType::kF64, {1, 1, 2, 2}, {0, 1, 2, 3}), "[-, -, a, -]");
+    const DTensor y = Interpolate(x, {.scale = {1.2, 2}, .mode = ResampleMode::kLinear});
+    EXPECT_EQ(LayoutText(y), "[-, -, a, -]");
+    EXPECT_EQ(Elements(y), (std::vector<double>{0, 0.25, 0.75, 1, 2, 2.25, 2.75, 3}));
+    EXPECT_THAT(ErrorOf([&] {
+                  Interpolate(Convert(x, DType::kI32), {.size = {2, 2}, .mode = ResampleMode::kLinear});
+                }),
+                HasSubstr("resample: expected a floating dtype"));
+  });
+}
+
 TEST(FunctionsTest, FullOnAnyLayout) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     EXPECT_EQ(Full(context, DType::kI32, {3}, 7).ToLocal().ToVector<int32_t>(),
