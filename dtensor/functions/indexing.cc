@@ -91,6 +91,11 @@ DTensor MeanOf(const DTensor& x, int dim, const DTensor& index, const DTensor& s
                const DTensor& is_reached) {
   WEFT_REQUIRE(IsFloating(x.dtype()), "ScatterReduce: expected a floating dtype for a mean, got ",
                x.ToString());
+  if (x.dtype() == DType::kF16 || x.dtype() == DType::kBF16) {
+    // f16 counts no further than 65504, and bf16 leaves numbers out above 256.
+    const auto wide = [](const DTensor& half) { return Cast(half, DType::kF32); };
+    return Cast(MeanOf(wide(x), dim, index, wide(src), is_reached), x.dtype());
+  }
   const DTensor ones = OnesLike(x);
   const DTensor count = ScatterSumLike(x, dim, index, OnesLike(src));
   const DTensor self = is_reached.defined() ? Where(is_reached, 0, x) : x;

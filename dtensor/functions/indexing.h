@@ -36,7 +36,7 @@ struct ScatterReduceOptions {
 };
 // x with the src[o, j, k] that go to [o, index[o, j, k], k] reduced into it, as PyTorch's scatter_reduce.
 // Shapes as ScatterAdd's. The gradient of an extremum goes in equal parts to the elements that are it; that of a
-// product is right where elements are 0.
+// product is right where elements are 0. Means of halves are made in f32.
 //
 // Layout: where x is split along the dim each rank makes the range that it holds. Where index and src are, sums
 //         and means leave a Partial(sum), extrema and products a Partial of theirs.
