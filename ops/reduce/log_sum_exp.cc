@@ -4,6 +4,7 @@
 #include "ops/declare/reduced_dims.h"
 #include "ops/declare/row_op.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/scalar_arithmetic.h"
 #include "ops/elementwise/settle.h"
 #include "ops/elementwise/term.h"
 #include "ops/sharding/sharding_rule.h"
@@ -43,16 +44,16 @@ void Backward(GradContext<ReduceAttributes, NoScalars>& ctx) {
   ctx.SetGrad(0, ctx.Emit(kLogSumExpGrad, {ctx.saved("x"), ctx.saved("y"), ctx.grad()}, ctx.attributes()));
 }
 
-// Of dx = dy exp(x - y).
+// Of dx = dy exp(x - y), 0 where y is -inf: so the factor of dy is what the kernel makes of 1.
 void BackwardGrad(GradContext<ReduceAttributes, NoScalars>& ctx) {
   const ReduceAttributes& a = ctx.attributes();
-  const Term x = {&ctx.emitter(), ctx.saved("x")};
-  const Term y = {&ctx.emitter(), ctx.saved("y")};
-  const Shape& shape = ctx.operand_type(0).shape;
-  const Term product = Term{&ctx.emitter(), ctx.grad()} * Exp(x - Spread(y, shape, a));
+  const Term dy = {&ctx.emitter(), ctx.saved("dy")};
+  const Value one = ctx.Emit(kShift, {(dy * 0.0).value}, {}, {.shift = 1});
+  const Term share = {&ctx.emitter(), ctx.Emit(kLogSumExpGrad, {ctx.saved("x"), ctx.saved("y"), one}, a)};
+  const Term product = Term{&ctx.emitter(), ctx.grad()} * share;
   if (ctx.Wants(2)) ctx.SetGrad(2, SumOver(product, a).value);
   if (!ctx.Wants(0) && !ctx.Wants(1)) return;
-  const Term to_x = product * Spread({&ctx.emitter(), ctx.saved("dy")}, shape, a);
+  const Term to_x = product * Spread(dy, ctx.operand_type(0).shape, a);
   if (ctx.Wants(0)) ctx.SetGrad(0, to_x.value);
   if (ctx.Wants(1)) ctx.SetGrad(1, (-SumOver(to_x, a)).value);
 }

@@ -1,6 +1,7 @@
 // Gradients of gradients against central differences of gradients, in f64.
 
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -177,6 +178,24 @@ TEST(GradientsOfGradientsTest, APowersExponentAtABaseOfZero) {
       EXPECT_EQ(second.FullTensor().ToVector<double>(), (std::vector<double>{0, 0})) << dtype;
     }
   });
+}
+
+// Of a row of nothing but -inf all derivatives are 0; of shares p, the second are p_i (d_ij - p_j).
+TEST(GradientsOfGradientsTest, ALogSumExpOfNothing) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  for (const char* layout : {"[-, -]", "[a, -]", "[-, a]"}) {
+    OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+      const Tensor values = Tensor::FromValues<double>({2, 2}, {-kInf, -kInf, 1, 1});
+      const DTensor x = Lay(context, values, layout).RequiresGrad();
+      const DTensor first = Grad({Sum(LogSumExp(x, {1}))}, {x}, {.create_graph = true})[0];
+      const std::vector<DTensor> seeds = {
+          Lay(context, Tensor::FromValues<double>({2, 2}, {1, 0, 1, 0}), layout)};
+      const DTensor second = Grad({first}, {x}, {.seeds = seeds})[0];
+      EXPECT_TRUE(
+          AllClose(second.FullTensor(), Tensor::FromValues<double>({2, 2}, {0, 0, 0.25, -0.25}), 1e-14))
+          << layout;
+    });
+  }
 }
 
 // A penalty on the size of a gradient, as of Gulrajani et al., arXiv 1704.00028: first-order and second-order
