@@ -1,5 +1,7 @@
 #include "dtensor/functions/elementwise.h"
 
+#include <cmath>
+
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
@@ -10,8 +12,24 @@
 #include "ops/elementwise/power.h"
 #include "ops/elementwise/scalar_arithmetic.h"
 #include "ops/elementwise/transcendental.h"
+#include "runtime/tensor/convert.h"
 
 namespace weft {
+namespace {
+
+// x, for the op of that name: reduced first, where it is Partial.
+DTensor Reduced(absl::string_view name, const DTensor& x) {
+  Layout whole = x.layout();
+  for (const int axis : x.layout().PartialAxes()) whole = whole.WithReplicate(axis);
+  return MoveImplicitly(name, "operand 0", x, whole);
+}
+
+// A number as x's arithmetic has it: halves compute in float.
+double NumberBeside(const DTensor& x, double number) {
+  return x.dtype() == DType::kF64 ? number : ConvertElement<float>(number);
+}
+
+}  // namespace
 
 DTensor Add(const DTensor& a, const DTensor& b) { return CallWider(kAdd, a, b); }
 DTensor Sub(const DTensor& a, const DTensor& b) { return CallWider(kSub, a, b); }
@@ -23,8 +41,15 @@ DTensor Sub(const DTensor& x, double number) { return Add(x, -number); }
 DTensor Sub(double number, const DTensor& x) {
   return Call(kShift, {x}, {}, {.negate = true, .shift = number});
 }
-DTensor Scale(const DTensor& x, double factor) { return Call(kScale, {x}, {}, {.factor = factor}); }
-DTensor Div(const DTensor& x, double number) { return Call(kDivScalar, {x}, {}, {.divisor = number}); }
+// Of terms one that is 0 would be nan times inf, or over 0, and the sum with it.
+DTensor Scale(const DTensor& x, double factor) {
+  const bool infinite = std::isinf(NumberBeside(x, factor));
+  return Call(kScale, {infinite ? Reduced(kScale.name(), x) : x}, {}, {.factor = factor});
+}
+DTensor Div(const DTensor& x, double number) {
+  const bool by_zero = NumberBeside(x, number) == 0;
+  return Call(kDivScalar, {by_zero ? Reduced(kDivScalar.name(), x) : x}, {}, {.divisor = number});
+}
 DTensor Div(double number, const DTensor& x) { return Call(kScalarDiv, {x}, {}, {.dividend = number}); }
 
 DTensor Pow(const DTensor& base, const DTensor& exponent) { return Call(kPow, {base, exponent}); }
@@ -51,9 +76,7 @@ DTensor Cast(const DTensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
   if (IsFloating(x.dtype()) || !x.layout().HasPartial()) return Call(kCast, {x}, {.dtype = dtype});
   // Sums of integers wrap and those of bools are "or": what casts of the terms add up to is another number.
-  Layout whole = x.layout();
-  for (const int axis : x.layout().PartialAxes()) whole = whole.WithReplicate(axis);
-  return Call(kCast, {MoveImplicitly(kCast.name(), "operand 0", x, whole)}, {.dtype = dtype});
+  return Call(kCast, {Reduced(kCast.name(), x)}, {.dtype = dtype});
 }
 
 DTensor Convert(const DTensor& x, DType dtype) {

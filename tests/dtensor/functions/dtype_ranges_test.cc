@@ -26,17 +26,39 @@ TEST(DTypeRangesTest, AMeanOfManyHalves) {
         const DTensor index =
             Lay(context, Tensor::FromValues<int64_t>({count}, std::vector<int64_t>(count, 0)), layout);
         const DTensor src =
-            Lay(context, FromDoubles(dtype, {count}, std::vector<double>(count, value)), layout).RequiresGrad();
-        const DTensor y = ScatterReduce(x, 0, index, src,
-                                        {.reduction = ScatterReduction::kMean, .include_self = false});
+            Lay(context, FromDoubles(dtype, {count}, std::vector<double>(count, value)), layout)
+                .RequiresGrad();
+        const DTensor y =
+            ScatterReduce(x, 0, index, src, {.reduction = ScatterReduction::kMean, .include_self = false});
         EXPECT_EQ(y.dtype(), dtype);
         EXPECT_EQ(Elements(y), std::vector<double>{value}) << dtype << " " << layout;
         Backward(Sum(y));
-        const double share = FromDoubles(dtype, {1}, {1.0 / static_cast<double>(count)}).ToVector<double>()[0];
+        const double share =
+            FromDoubles(dtype, {1}, {1.0 / static_cast<double>(count)}).ToVector<double>()[0];
         EXPECT_EQ(Elements(src.grad()), std::vector<double>(count, share)) << dtype << " " << layout;
       };
       mean(DType::kF16, 1 << 16, 1);
       mean(DType::kBF16, 257, 3);
+    }
+  });
+}
+
+// 0 / 0 and 0 * inf of one term would outdo the others.
+TEST(DTypeRangesTest, TermsAreReducedBeforeTheyAreInfinite) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  OnMesh("a=2", [](const Context& context) {
+    for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+      const double term = context->coordinate()[0] == 0 ? 3 : 0;
+      const DTensor x =
+          DTensor::FromLocal(context, FromDoubles(dtype, {1}, {term}), Layout(1, 1).WithPartial(0), {1});
+      EXPECT_EQ(LayoutText(Scale(x, 2)), "[-] P{a}");
+      EXPECT_EQ(LayoutText(Div(x, 2)), "[-] P{a}");
+      EXPECT_EQ(Elements(Div(x, 0.0)), std::vector<double>{kInf}) << dtype;
+      EXPECT_EQ(Elements(Scale(x, -kInf)), std::vector<double>{-kInf}) << dtype;
+      if (dtype == DType::kF64) continue;
+      // Numbers that f32 rounds to 0 and inf.
+      EXPECT_EQ(Elements(Div(x, 1e-60)), std::vector<double>{kInf}) << dtype;
+      EXPECT_EQ(Elements(Scale(x, 1e60)), std::vector<double>{kInf}) << dtype;
     }
   });
 }
