@@ -1,5 +1,6 @@
 #include "ops/shape/pad.h"
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -17,7 +18,13 @@ TensorTypes InferAs(const char* name, const TensorType& x, const PadAttributes& 
   WEFT_REQUIRE(fits(a.before) && fits(a.after), name, ": expected ", x.ndim(), " widths before and after ",
                x.ToString(), ", none negative, got ", a.before.ToString(), " and ", a.after.ToString());
   TensorType y = x;
-  for (int dim = 0; dim < x.ndim(); ++dim) y.shape[dim] += a.before[dim] + a.after[dim];
+  for (int dim = 0; dim < x.ndim(); ++dim) {
+    int64_t& extent = y.shape[dim];
+    WEFT_REQUIRE(!__builtin_add_overflow(extent, a.before[dim], &extent) &&
+                     !__builtin_add_overflow(extent, a.after[dim], &extent),
+                 name, ": dim ", dim, " of ", x.ToString(), " would be longer than an extent can be, by ",
+                 a.before[dim], " before and ", a.after[dim], " after");
+  }
   return {y};
 }
 

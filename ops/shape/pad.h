@@ -24,7 +24,8 @@ struct PadScalars {
 // Layout: where a padded dim of x is split, owners write what they have, the first of them the added elements
 //         too, and leave zero elsewhere: Partial(sum). A rank that is to hold a range of y (see
 //         GradContext::EmitLike) makes only that. The other dims may be split.
-// Errors: InvalidArgument unless there are as many widths as dims, none negative (to crop, slice).
+// Errors: InvalidArgument unless there are as many widths as dims, none negative (to crop, slice), and each sum
+//         fits an i64.
 extern const Op<PadAttributes> kPad;
 extern const Op<PadAttributes, PadScalars> kPadValue;
 

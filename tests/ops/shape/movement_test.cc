@@ -183,6 +183,14 @@ TEST(MovementTest, Errors) {
             "pad: expected 2 widths before and after f32[2, 4], none negative, got [1] and [0, 0]");
   EXPECT_EQ(InferError(kPadValue, x, {.before = {0, -1}, .after = {0, 0}}),
             "pad_value: expected 2 widths before and after f32[2, 4], none negative, got [0, -1] and [0, 0]");
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(
+      InferError(kPad, x, {.before = {0, kMost}, .after = {0, kMost}}),
+      "pad: dim 1 of f32[2, 4] would be longer than an extent can be, by 9223372036854775807 before and "
+      "9223372036854775807 after");
+  EXPECT_EQ(InferError(kPad, x, {.before = {0, 0}, .after = {kMost - 1, 0}}),
+            "pad: dim 0 of f32[2, 4] would be longer than an extent can be, by 0 before and "
+            "9223372036854775806 after");
   EXPECT_EQ(InferError(kFlip, x, {.dims = {1, 1}}),
             "flip: expected dims of f32[2, 4], each once, got {1, 1}");
   EXPECT_EQ(InferError(kRoll, x, {.dim = -1}), "roll: there is no dim -1 in f32[2, 4]");
