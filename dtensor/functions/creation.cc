@@ -25,14 +25,17 @@ double UniformWidth(DType dtype) {
   return dtype == DType::kBF16 ? 1 - 0x1p-9 : dtype == DType::kF16 ? 1 - 0x1p-12 : 1;
 }
 
+// Whether a number that is finite stays so in a floating dtype.
+bool StaysFinite(DType dtype, double number) {
+  return VisitFloating(dtype, "Full", [&](auto tag) {
+    const auto rounded = ConvertElement<typename decltype(tag)::type>(number);
+    return !std::isfinite(number) || std::isfinite(ConvertElement<double>(rounded));
+  });
+}
+
 // Whether a number is one of the dtype's but for rounding: no finite number is infinite there.
 bool Holds(DType dtype, double number) {
-  if (IsFloating(dtype)) {
-    return VisitFloating(dtype, "NumberLike", [&](auto tag) {
-      const auto rounded = ConvertElement<typename decltype(tag)::type>(number);
-      return !std::isfinite(number) || std::isfinite(ConvertElement<double>(rounded));
-    });
-  }
+  if (IsFloating(dtype)) return StaysFinite(dtype, number);
   if (dtype == DType::kBool) return number == 0 || number == 1;
   if (number != std::trunc(number)) return false;
   if (dtype == DType::kU8) return number >= 0 && number <= 255;
@@ -49,8 +52,14 @@ Layout LayoutLike(const DTensor& x) {
 
 }  // namespace
 
+void RequireFinite(absl::string_view function, DType dtype, double number) {
+  WEFT_REQUIRE(!IsFloating(dtype) || StaysFinite(dtype, number), function, ": ", DTypeName(dtype),
+               " cannot hold the number ", number);
+}
+
 DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value,
              const Layout& layout) {
+  RequireFinite("Full", dtype, value);
   return Create(kFill, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
                 {.value = value});
 }

@@ -11,6 +11,8 @@
 //         make.
 namespace weft {
 
+// Every element `value`; of integers, cut to a whole number in their range.
+// Errors: InvalidArgument for a finite value that would be infinite in a floating dtype, as 1e9 in f16.
 DTensor Full(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape, double value,
              const Layout& layout = {});
 DTensor Zeros(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,
@@ -49,6 +51,10 @@ DTensor ZerosLike(const DTensor& x);
 DTensor OnesLike(const DTensor& x);
 DTensor RandomUniformLike(const DTensor& x, absl::string_view stream = "");
 DTensor RandomNormalLike(const DTensor& x, absl::string_view stream = "");
+
+// For functions that fill with a number.
+// Errors: InvalidArgument, which names the function, as Full's for a value.
+void RequireFinite(absl::string_view function, DType dtype, double number);
 
 // A scalar of x's dtype: how a number joins an op on tensors, by broadcasting.
 // Errors: InvalidArgument for a number that the dtype cannot hold: of integers one that is not whole or too

@@ -6,6 +6,7 @@
 
 #include "dtensor/call/execute.h"
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/creation.h"
 #include "dtensor/functions/rearrange.h"
 #include "mesh/view_algebra.h"
 #include "ops/elementwise/triangle.h"
@@ -234,6 +235,7 @@ DTensor Pad(const DTensor& x, const std::vector<std::pair<int64_t, int64_t>>& wi
     attributes.after.push_back(after);
   }
   kPad.Infer({x.type()}, &attributes);  // for its errors
+  RequireFinite("Pad", x.dtype(), value);
   DTensor y = x;
   bool rest = false;
   for (int dim = 0; dim < x.ndim(); ++dim) {

@@ -59,7 +59,7 @@ std::vector<DTensor> Unbind(const DTensor& x, int dim);
 // `value` before and after x, so many elements per dim, first to last.
 // Layout: as Slice.
 // Cost:   one all-to-all for each split dim that grows.
-// Errors: InvalidArgument for another number of widths than of dims, or a negative one.
+// Errors: InvalidArgument for another number of widths than of dims, or a negative one; for a value as Full's.
 DTensor Pad(const DTensor& x, const std::vector<std::pair<int64_t, int64_t>>& widths, double value = 0);
 // Turned by `shift` along a dim: element i goes to i + shift, and round the end.
 // Layout: as Slice.

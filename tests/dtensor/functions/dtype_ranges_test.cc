@@ -43,6 +43,27 @@ TEST(DTypeRangesTest, AMeanOfManyHalves) {
   });
 }
 
+// As PyTorch's full, full_like and pad.
+TEST(DTypeRangesTest, NoFiniteFillIsInfinite) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  OnMesh("a=2", [](const Context& context) {
+    const DTensor half = Full(context, DType::kF16, {2}, 65519);
+    EXPECT_EQ(Elements(half), std::vector<double>(2, 65504));  // rounded
+    EXPECT_EQ(ErrorOf([&] { Full(context, DType::kF16, {2}, -1e9); }),
+              "Full: f16 cannot hold the number -1e+09");
+    EXPECT_EQ(ErrorOf([&] { FullLike(half, 65520); }), "Full: f16 cannot hold the number 65520");
+    EXPECT_EQ(ErrorOf([&] { Full(context, DType::kF32, {}, 1e39); }),
+              "Full: f32 cannot hold the number 1e+39");
+    EXPECT_EQ(Full(context, DType::kBF16, {}, -kInf).Item(), -kInf);
+    EXPECT_EQ(Full(context, DType::kI32, {}, 3e9).Item(), std::numeric_limits<int32_t>::max());
+    for (const char* layout : {"[-]", "[a]"}) {
+      const DTensor x = half.Redistribute(Layout::Parse(layout, context->mesh()));
+      EXPECT_EQ(ErrorOf([&] { Pad(x, {{1, 1}}, 1e9); }), "Pad: f16 cannot hold the number 1e+09") << layout;
+      EXPECT_EQ(Elements(Pad(x, {{1, 0}}, -kInf)), (std::vector<double>{-kInf, 65504, 65504})) << layout;
+    }
+  });
+}
+
 // 0 / 0 and 0 * inf of one term would outdo the others.
 TEST(DTypeRangesTest, TermsAreReducedBeforeTheyAreInfinite) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
