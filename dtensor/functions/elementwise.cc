@@ -37,7 +37,12 @@ DTensor Mul(const DTensor& a, const DTensor& b) { return CallWider(kMul, a, b); 
 DTensor Div(const DTensor& a, const DTensor& b) { return CallWider(kDiv, a, b); }
 
 DTensor Add(const DTensor& x, double number) { return Call(kShift, {x}, {}, {.shift = number}); }
-DTensor Sub(const DTensor& x, double number) { return Add(x, -number); }
+DTensor Sub(const DTensor& x, double number) {
+  // The least integer is its own negative, modulo 2^bits.
+  const bool least =
+      (x.dtype() == DType::kI32 && number == -0x1p31) || (x.dtype() == DType::kI64 && number == -0x1p63);
+  return Add(x, least ? number : -number);
+}
 DTensor Sub(double number, const DTensor& x) {
   return Call(kShift, {x}, {}, {.negate = true, .shift = number});
 }

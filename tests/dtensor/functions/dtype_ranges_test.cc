@@ -1,4 +1,4 @@
-// What leaves a dtype's range: counts and numbers beside halves, the least integers, terms of a Partial, extents.
+// What leaves the range of a dtype: counts and numbers beside halves, the least integers, terms of a Partial.
 
 #include <cstdint>
 #include <limits>
@@ -61,6 +61,22 @@ TEST(DTypeRangesTest, NoFiniteFillIsInfinite) {
       EXPECT_EQ(ErrorOf([&] { Pad(x, {{1, 1}}, 1e9); }), "Pad: f16 cannot hold the number 1e+09") << layout;
       EXPECT_EQ(Elements(Pad(x, {{1, 0}}, -kInf)), (std::vector<double>{-kInf, 65504, 65504})) << layout;
     }
+  });
+}
+
+// Integers wrap, and the least one has no negative.
+TEST(DTypeRangesTest, TheLeastIntegerIsSubtracted) {
+  OnMesh("", [](const Context& context) {
+    const DTensor narrow = Lay(context, Tensor::FromValues<int32_t>({2}, {5, -5}), "[-]");
+    EXPECT_EQ(Sub(narrow, -0x1p31).FullTensor().ToVector<int32_t>(),
+              (std::vector<int32_t>{std::numeric_limits<int32_t>::min() + 5,
+                                    std::numeric_limits<int32_t>::max() - 4}));
+    const DTensor wide = Lay(context, Tensor::FromValues<int64_t>({2}, {5, -5}), "[-]");
+    EXPECT_EQ(Sub(wide, -0x1p63).FullTensor().ToVector<int64_t>(),
+              (std::vector<int64_t>{std::numeric_limits<int64_t>::min() + 5,
+                                    std::numeric_limits<int64_t>::max() - 4}));
+    EXPECT_THAT(ErrorOf([&] { Sub(narrow, -0x1p32); }),
+                HasSubstr("shift: expected a whole number that fits i32"));
   });
 }
 
