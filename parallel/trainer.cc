@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -39,6 +40,17 @@ DTensor OnMesh(const IntrusivePtr<MeshContext>& context, const DTensor& scalar) 
   return DTensor::FromLocal(context, scalar.ToLocal(), replicated, Shape());
 }
 DTensor OnMeshOf(const DTensor& like, const DTensor& scalar) { return OnMesh(like.context(), scalar); }
+
+// Forward of a step's parts once more, with the random bits that they had.
+template <class Part>
+std::function<void()> ReplayOf(RankState& state, int num_parts, Part part) {
+  return [&state, num_parts, part = std::move(part)] {
+    for (int i = 0; i < num_parts; ++i) {
+      state.ResetCallNumbers();
+      part(i);
+    }
+  };
+}
 
 void ThrowIfDrifted(int64_t step, const std::optional<ReplicaDifference>& difference) {
   if (!difference) return;
@@ -97,11 +109,8 @@ std::optional<StepMetrics> Trainer::Step(int64_t num_tokens, std::function<DTens
   records_.Fetch();
   RunBackward(value);
   value = value.Detach();  // lets go of the tape
-  const auto forward = [&state, loss = std::move(loss)] {
-    state.ResetCallNumbers();
-    loss();
-  };
-  return FinishStep(metrics, {.loss = value, .stop = stop}, begun, forward);
+  return FinishStep(metrics, {.loss = value, .stop = stop}, begun,
+                    ReplayOf(state, /*num_parts=*/1, [loss = std::move(loss)](int) { return loss(); }));
 }
 
 std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<DTensor(int)> count,
@@ -113,13 +122,8 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<DTe
   KeepCompression(total);
   const DTensor divisor = Maximum(total, 1);  // sums over nothing are 0, and not 0 / 0
   const DTensor value = RunParts(microbatches, [&](int i) { return loss(i).Over(divisor); });
-  const auto forward = [&state = context_.state(), microbatches, loss = std::move(loss)] {
-    for (int i = 0; i < microbatches; ++i) {
-      state.ResetCallNumbers();
-      loss(i);
-    }
-  };
-  return FinishStep(metrics, {.loss = value, .num_tokens = total, .stop = stop}, begun, forward);
+  return FinishStep(metrics, {.loss = value, .num_tokens = total, .stop = stop}, begun,
+                    ReplayOf(context_.state(), microbatches, std::move(loss)));
 }
 
 std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<int64_t(int)> rows,
@@ -145,13 +149,8 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<int
   const auto total = static_cast<double>(num_rows);
   const DTensor value =
       RunParts(microbatches, [&](int i) { return Scale(mean(i), static_cast<double>(counts[i]) / total); });
-  const auto forward = [&state = context_.state(), microbatches, mean = std::move(mean)] {
-    for (int i = 0; i < microbatches; ++i) {
-      state.ResetCallNumbers();
-      mean(i);
-    }
-  };
-  return FinishStep(metrics, {.loss = value, .stop = stop}, begun, forward);
+  return FinishStep(metrics, {.loss = value, .stop = stop}, begun,
+                    ReplayOf(context_.state(), microbatches, std::move(mean)));
 }
 
 std::optional<StepMetrics> Trainer::Step(PipelineExecutor& pipeline, std::vector<Microbatch> parts,

@@ -4,6 +4,7 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/random_key.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "ops/creation/random.h"
 #include "runtime/tensor/convert.h"
 
@@ -41,13 +42,6 @@ bool Holds(DType dtype, double number) {
   if (dtype == DType::kU8) return number >= 0 && number <= 255;
   const double bound = std::ldexp(1, 8 * static_cast<int>(ItemSize(dtype)) - 1);
   return number >= -bound && number < bound;
-}
-
-// x's layout, fit to create on.
-Layout LayoutLike(const DTensor& x) {
-  Layout layout = x.layout();
-  for (int axis : x.layout().PartialAxes()) layout = layout.WithReplicate(axis);
-  return layout;
 }
 
 }  // namespace
@@ -121,15 +115,15 @@ DTensor Bernoulli(const DTensor& probability, absl::string_view stream) {
 }
 
 DTensor FullLike(const DTensor& x, double value) {
-  return Full(x.context(), x.dtype(), x.shape(), value, LayoutLike(x));
+  return Full(x.context(), x.dtype(), x.shape(), value, WithoutPartial(x.layout()));
 }
 DTensor ZerosLike(const DTensor& x) { return FullLike(x, 0); }
 DTensor OnesLike(const DTensor& x) { return FullLike(x, 1); }
 DTensor RandomUniformLike(const DTensor& x, absl::string_view stream) {
-  return RandomUniform(x.context(), x.dtype(), x.shape(), LayoutLike(x), stream);
+  return RandomUniform(x.context(), x.dtype(), x.shape(), WithoutPartial(x.layout()), stream);
 }
 DTensor RandomNormalLike(const DTensor& x, absl::string_view stream) {
-  return RandomNormal(x.context(), x.dtype(), x.shape(), LayoutLike(x), stream);
+  return RandomNormal(x.context(), x.dtype(), x.shape(), WithoutPartial(x.layout()), stream);
 }
 
 DTensor NumberLike(const DTensor& x, double number) {

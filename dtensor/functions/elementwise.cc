@@ -6,6 +6,7 @@
 #include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/implicit_move.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/magnitude.h"
@@ -19,9 +20,7 @@ namespace {
 
 // x, for the op of that name: reduced first, where it is Partial.
 DTensor Reduced(absl::string_view name, const DTensor& x) {
-  Layout whole = x.layout();
-  for (const int axis : x.layout().PartialAxes()) whole = whole.WithReplicate(axis);
-  return MoveImplicitly(name, "operand 0", x, whole);
+  return MoveImplicitly(name, "operand 0", x, WithoutPartial(x.layout()));
 }
 
 // A number as x's arithmetic has it: halves compute in float.

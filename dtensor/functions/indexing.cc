@@ -10,6 +10,7 @@
 #include "dtensor/functions/select.h"
 #include "dtensor/functions/shape.h"
 #include "dtensor/functions/slices.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "ops/indexing/gather.h"
 #include "ops/indexing/index_select.h"
 #include "ops/indexing/scatter_reduce.h"
@@ -17,13 +18,6 @@
 
 namespace weft {
 namespace {
-
-// Where x lies, as the wish for what is to be added to it; terms are added to any layout of the sum.
-Layout WithoutPartial(const Layout& layout) {
-  Layout result = layout;
-  for (int axis : layout.PartialAxes()) result = result.WithReplicate(axis);
-  return result;
-}
 
 // Errors: InvalidArgument if `index` is longer than x in some dim but `dim`.
 void RequireFits(absl::string_view function, const DTensor& x, const DTensor& index, int dim) {

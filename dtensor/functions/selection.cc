@@ -12,6 +12,7 @@
 #include "dtensor/functions/select.h"
 #include "dtensor/functions/shape.h"
 #include "dtensor/functions/sort.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "ops/indexing/gather.h"
 
 namespace weft {
@@ -28,9 +29,7 @@ DTensor PlacesOf(const DTensor& x) {
 
 // Reduced now: what several calls read, each would reduce by itself.
 DTensor Settled(absl::string_view function, absl::string_view what, const DTensor& x) {
-  Layout layout = x.layout();
-  for (int axis : layout.PartialAxes()) layout = layout.WithReplicate(axis);
-  return MoveImplicitly(function, what, x, layout);
+  return MoveImplicitly(function, what, x, WithoutPartial(x.layout()));
 }
 
 // The sum of the src that go to each slot of `extent`; what lies beyond is dropped.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout_words.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "mesh/shard_math.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/queued_communicator.h"
@@ -213,9 +214,7 @@ std::string FrozenText(Module& model) {
 DTensors ToHand(absl::Span<const DTensor> outputs) {
   DTensors handed;
   for (const DTensor& output : outputs) {
-    Layout layout = output.layout();
-    for (const int axis : layout.PartialAxes()) layout = layout.WithReplicate(axis);
-    handed.push_back(output.Redistribute(layout));
+    handed.push_back(output.Redistribute(WithoutPartial(output.layout())));
   }
   return handed;
 }

@@ -10,6 +10,7 @@
 #include "dtensor/redistribution/agreement.h"
 #include "dtensor/redistribution/implicit.h"
 #include "mesh/layout_words.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "mesh/shard_math.h"
 #include "ops/elementwise/cast.h"
 #include "parallel/scheduler/bucket_cut.h"
@@ -285,11 +286,10 @@ void GradientBuckets::AddMissing() {
 Tensor GradientBuckets::PlaceFor(const Leaf& leaf) const {
   const DTensorImpl& impl = *leaf.gradient.impl();
   const Tensor& piece = impl.piece();
-  Layout reduced = impl.layout;
-  for (int axis : impl.layout.PartialAxes()) reduced = reduced.WithReplicate(axis);
   const bool is_alone = impl.use_count() == 1 && !impl.writes && !impl.is_pending() &&
                         piece.buffer()->use_count() == 1 && piece.IsContiguous();
-  return impl.layout.HasPartial() && reduced == leaf.spec.layout && is_alone ? piece : Tensor();
+  if (!impl.layout.HasPartial() || !is_alone) return Tensor();
+  return WithoutPartial(impl.layout) == leaf.spec.layout ? piece : Tensor();
 }
 
 void GradientBuckets::CastForReduction(Leaf& leaf) {

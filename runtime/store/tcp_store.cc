@@ -123,11 +123,9 @@ void TcpStore::Farewell() noexcept {
   tcp_store::SessionRequest request;
   request.mutable_farewell();
   try {
-    const auto say = [&] {
-      return connection_->Exchange(request, std::chrono::seconds(2), /*comes_back=*/has_wills_);
-    };
     // A store with a full disk forgets no will for good.
-    has_wills_ ? connection_->OnceThereIsRoom(say) : say();
+    connection_->OnceThereIsRoom(
+        [&] { return connection_->Exchange(request, std::chrono::seconds(2), /*comes_back=*/has_wills_); });
     has_wills_ = false;
   } catch (const std::exception&) {
     // The store does not have this client any more.

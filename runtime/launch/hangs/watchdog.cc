@@ -42,7 +42,7 @@ Watchdog::Watchdog(int world_size, Store* store, WatchdogOptions options)
   if (!options_.tell) options_.tell = TellStderr;
   options_.interval = std::max(ClampTimeout(options_.interval), std::chrono::milliseconds(1));
   // What is told doubles from there: 0 would stay 0.
-  options_.tell_after = std::max({options_.tell_after, options_.interval, std::chrono::milliseconds(1)});
+  options_.tell_after = std::max(options_.tell_after, options_.interval);
   thread_ = std::thread([this] { Loop(); });
 }
 

@@ -19,6 +19,7 @@
 #include "dtensor/checkpoint/state/state.h"
 #include "runtime/base/flags.h"
 #include "runtime/launch/run_world.h"
+#include "tests/dtensor/checkpoint/files/forwarding_files.h"
 #include "weft.h"
 
 ABSL_FLAG(int64_t, steps, 10, "to make");
@@ -44,18 +45,11 @@ class Net : public Module {
 };
 
 // The disk's files, whose writers say that each write has written everything.
-class HastyFiles final : public Files {
+class HastyFiles final : public ForwardingFiles {
  public:
   std::unique_ptr<FileWriter> Create(const std::string& path) override {
-    return std::make_unique<Writer>(disk_->Create(path));
+    return std::make_unique<Writer>(files().Create(path));
   }
-  std::unique_ptr<FileReader> Open(const std::string& path) override { return disk_->Open(path); }
-  bool MakeFolder(const std::string& path) override { return disk_->MakeFolder(path); }
-  void SyncFolder(const std::string& path) override { disk_->SyncFolder(path); }
-  void Rename(const std::string& from, const std::string& to) override { disk_->Rename(from, to); }
-  std::vector<std::string> List(const std::string& folder) override { return disk_->List(folder); }
-  void Remove(const std::string& path) override { disk_->Remove(path); }
-  std::optional<int64_t> SizeOf(const std::string& path) override { return disk_->SizeOf(path); }
 
  private:
   class Writer final : public FileWriter {
@@ -71,8 +65,6 @@ class HastyFiles final : public Files {
    private:
     const std::unique_ptr<FileWriter> file_;
   };
-
-  const std::shared_ptr<Files> disk_ = MakeDiskFiles();
 };
 
 // What is saved: parameters, the optimizer's state, the place in the data.

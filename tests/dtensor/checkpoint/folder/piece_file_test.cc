@@ -18,6 +18,7 @@
 #include "runtime/device/allocator.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/checkpoint/files/crash_files.h"
+#include "tests/dtensor/checkpoint/files/forwarding_files.h"
 #include "tests/message_of.h"
 
 namespace weft {
@@ -28,21 +29,14 @@ using testing::ElementsAre;
 constexpr char kPath[] = "rank-00000.safetensors";
 
 // A disk that tells of each write, by its bytes, and of each flush, as 0.
-class ToldFiles final : public Files {
+class ToldFiles final : public ForwardingFiles {
  public:
   using Told = std::function<void(int64_t num_bytes)>;
-  explicit ToldFiles(Told told) : told_(std::move(told)) {}
+  explicit ToldFiles(Told told) : ForwardingFiles(std::make_shared<CrashFiles>()), told_(std::move(told)) {}
 
   std::unique_ptr<FileWriter> Create(const std::string& path) override {
-    return std::make_unique<Writer>(files_.Create(path), told_);
+    return std::make_unique<Writer>(files().Create(path), told_);
   }
-  std::unique_ptr<FileReader> Open(const std::string& path) override { return files_.Open(path); }
-  bool MakeFolder(const std::string& path) override { return files_.MakeFolder(path); }
-  void SyncFolder(const std::string& path) override { files_.SyncFolder(path); }
-  void Rename(const std::string& from, const std::string& to) override { files_.Rename(from, to); }
-  std::vector<std::string> List(const std::string& folder) override { return files_.List(folder); }
-  void Remove(const std::string& path) override { files_.Remove(path); }
-  std::optional<int64_t> SizeOf(const std::string& path) override { return files_.SizeOf(path); }
 
  private:
   class Writer final : public FileWriter {
@@ -64,7 +58,6 @@ class ToldFiles final : public Files {
     const Told& told_;
   };
 
-  CrashFiles files_;
   const Told told_;
 };
 

@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/checkpoint/files/crash_files.h"
+#include "tests/dtensor/checkpoint/files/forwarding_files.h"
 #include "tests/dtensor/checkpoint/state/state_cases.h"
 #include "tests/message_of.h"
 
@@ -212,27 +213,19 @@ TEST(SaveFailuresTest, ASecondJobLeavesTheFirstOnesSave) {
 }
 
 // The disk's files, where something happens between the writing of the first nonce and its first reading.
-class FilesWithAnEvent final : public Files {
+class FilesWithAnEvent final : public ForwardingFiles {
  public:
   explicit FilesWithAnEvent(std::function<void()> event) : event_(std::move(event)) {}
 
   std::unique_ptr<FileReader> Open(const std::string& path) override {
     if (path.find(kNoncePrefix) != std::string::npos) std::call_once(has_happened_, event_);
-    return disk_->Open(path);
+    return files().Open(path);
   }
-  std::unique_ptr<FileWriter> Create(const std::string& path) override { return disk_->Create(path); }
-  bool MakeFolder(const std::string& path) override { return disk_->MakeFolder(path); }
-  void SyncFolder(const std::string& path) override { disk_->SyncFolder(path); }
-  void Rename(const std::string& from, const std::string& to) override { disk_->Rename(from, to); }
-  std::vector<std::string> List(const std::string& folder) override { return disk_->List(folder); }
-  void Remove(const std::string& path) override { disk_->Remove(path); }
-  std::optional<int64_t> SizeOf(const std::string& path) override { return disk_->SizeOf(path); }
   std::unique_ptr<FileLock> TryLock(const std::string& path, absl::string_view text) override {
-    return disk_->TryLock(path, text);
+    return files().TryLock(path, text);
   }
 
  private:
-  const std::shared_ptr<Files> disk_ = MakeDiskFiles();
   const std::function<void()> event_;
   std::once_flag has_happened_;
 };
