@@ -16,9 +16,9 @@
 #include "runtime/base/random_id.h"
 #include "runtime/launch/job_store.h"
 #include "runtime/launch/launch_environment.h"
+#include "runtime/launch/peer_watch.h"
 #include "runtime/launch/process_world.h"
 #include "runtime/launch/world_meeting.h"
-#include "runtime/store/prefix_store.h"
 #include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_store.h"
 #include "runtime/store/tcp_store_server.h"
@@ -147,15 +147,17 @@ std::unique_ptr<World> JoinWorld(const WorldPlace& given, const WorldOptions& op
       "a world by arguments is one of processes over gloo or NCCL: its backend is auto, gloo or nccl");
   const MeetingRank self = MeetingRank::Self();
   Opened opened = Open(place, address, self);
-  const std::string prefix = PrefixOf(place);
-  PrefixStore store(opened.client, prefix);
+  const auto job =
+      std::make_shared<JobStore>(std::move(opened.server), std::move(opened.client), PrefixOf(place));
   // All have read the file, so the next world may use its name.
   const auto remove_file = [&] {
     if (!address.path.empty()) unlink(address.path.c_str());
   };
   std::vector<MeetingRank> ranks;
   try {
-    ranks = Meet(store, place, self, remove_file);
+    // A rank that has come and dies while it waits is missing in the world, which is complete all the same.
+    LeaveLastWill(*job, place.rank);
+    ranks = Meet(*job->store(), place, self, remove_file);
   } catch (...) {
     if (place.rank == 0) remove_file();
     // The others hear why from the store that goes with this rank.
@@ -181,8 +183,7 @@ std::unique_ptr<World> JoinWorld(const WorldPlace& given, const WorldOptions& op
   if (const auto folder = variables.find("WEFT_FLIGHT_DIR"); folder != variables.end()) {
     environment.flight_dir = folder->second;
   }
-  auto job = std::make_unique<JobStore>(std::move(opened.server), std::move(opened.client), prefix);
-  return std::make_unique<ProcessWorld>(environment, options, nullptr, std::move(job));
+  return MakeProcessWorldIn(job, environment, options);
 }
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
@@ -13,9 +14,11 @@ namespace weft {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 constexpr char kDeadKey[] = "dead";  // "<rank> <how>", of the last of them
 constexpr char kNumDoneKey[] = "num_done";
+constexpr char kNumToldKey[] = "num_told";
 // A launcher reaps a worker this soon after its connection has broken.
 constexpr milliseconds kLauncherTakes{300};
 
@@ -35,12 +38,46 @@ std::optional<std::string> LauncherSays(Store& store, int rank) {
   }
 }
 
+void SetDead(JobStore& store, int rank, const std::string& how) {
+  // The first failure is the cause of the others.
+  store.store()->CompareSet(kDeadKey, "", Dead(rank, how));
+}
+
+// Waits until `count` processes have counted themselves under `key`, or `is_over`.
+void AwaitCount(JobStore& store, const char* key, int count, absl::FunctionRef<bool()> is_over) {
+  while (!is_over()) {
+    const std::optional<std::string> text = store.store()->TryGet(key);
+    int counted = 0;
+    if (text.has_value() && absl::SimpleAtoi(*text, &counted) && counted >= count) return;
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+}
+
+// Before the store goes with this process.
+void AwaitTold(JobStore& store, int world_size) {
+  if (!store.hosts_server() || world_size == 1) return;
+  const Clock::time_point deadline = Clock::now() + milliseconds(1000);
+  AwaitCount(store, kNumToldKey, world_size - 1, [&] { return Clock::now() >= deadline; });
+}
+
 }  // namespace
+
+void LeaveLastWill(JobStore& store, int rank) {
+  store.SetOnDisconnect(kDeadKey, Dead(rank, "has died, or cannot be reached"));
+}
+
+void TellEarlyFailure(JobStore& store, int rank, int world_size, const std::string& how) noexcept {
+  try {
+    SetDead(store, rank, how);
+    AwaitTold(store, world_size);
+  } catch (const std::exception&) {
+    // Without a store nobody can be told; they notice that it is gone.
+  }
+}
 
 PeerWatch::PeerWatch(JobStore& store, int rank, int world_size,
                      std::function<void(int rank, const std::string& how)> told)
     : store_(store), rank_(rank), world_size_(world_size), told_(std::move(told)) {
-  store_.SetOnDisconnect(kDeadKey, Dead(rank, "has died, or cannot be reached"));
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -81,29 +118,16 @@ void PeerWatch::Loop() {
 
 void PeerWatch::Acknowledge() noexcept {
   try {
-    store_.store()->Add("num_told", 1);
+    store_.store()->Add(kNumToldKey, 1);
   } catch (const std::exception&) {
     // Nobody waits for it any more.
   }
 }
 
-void PeerWatch::AwaitCount(const char* key, int count, std::chrono::steady_clock::time_point deadline) {
-  while (std::chrono::steady_clock::now() < deadline) {
-    const std::optional<std::string> text = store_.store()->TryGet(key);
-    int counted = 0;
-    if (text.has_value() && absl::SimpleAtoi(*text, &counted) && counted >= count) return;
-    if (key == kNumDoneKey && dead_.load()) return;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-}
-
 void PeerWatch::TellFailure(const std::string& how) noexcept {
   try {
-    // The first failure is the cause of the others.
-    store_.store()->CompareSet(kDeadKey, "", Dead(rank_, how));
-    if (store_.hosts_server() && !dead_.load()) {
-      AwaitCount("num_told", world_size_ - 1, std::chrono::steady_clock::now() + milliseconds(1000));
-    }
+    SetDead(store_, rank_, how);
+    if (!dead_.load()) AwaitTold(store_, world_size_);
   } catch (const std::exception&) {
     // Without a store nobody can be told; they notice that it is gone.
   }
@@ -115,7 +139,7 @@ void PeerWatch::Finish() noexcept {
   try {
     store_.store()->Add(kNumDoneKey, 1);
     if (store_.hosts_server()) {
-      AwaitCount(kNumDoneKey, world_size_, std::chrono::steady_clock::time_point::max());
+      AwaitCount(store_, kNumDoneKey, world_size_, [this] { return dead_.load(); });
     }
   } catch (const std::exception&) {
     // The store has ended first: so has the job.

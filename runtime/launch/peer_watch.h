@@ -2,7 +2,6 @@
 #define WEFT_RUNTIME_LAUNCH_PEER_WATCH_H_
 
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <string>
 #include <thread>
@@ -10,6 +9,11 @@
 #include "runtime/launch/job_store.h"
 
 namespace weft {
+
+// For a process that has its place in a job and no watch yet: what the others hear should it die, and that it fails, as
+// "failed: <why>". Whoever keeps the store's server waits a second at most then, until all have heard.
+void LeaveLastWill(JobStore& store, int rank);
+void TellEarlyFailure(JobStore& store, int rank, int world_size, const std::string& how) noexcept;
 
 // Tells this process when another of the job has died or failed, and the others when this one does: through
 // one key of the job's store, which a dying process leaves as its last will. Works whatever the backend, and
@@ -22,7 +26,7 @@ class PeerWatch {
  public:
   // `told` is called once, from the watch's thread, with the rank that is gone (-1: the store itself) and
   // how: "exited with code 9", if the launcher saw it; "failed: out of memory"; "cannot be reached: ...".
-  // `store` outlives it.
+  // `store` has this process's last will, and outlives the watch.
   PeerWatch(JobStore& store, int rank, int world_size,
             std::function<void(int rank, const std::string& how)> told);
   ~PeerWatch();
@@ -39,9 +43,6 @@ class PeerWatch {
  private:
   void Loop();
   void Acknowledge() noexcept;
-  // Waits until `count` processes have counted themselves under `key`; for those that are done, no longer
-  // than all live.
-  void AwaitCount(const char* key, int count, std::chrono::steady_clock::time_point deadline);
   void Stop();
 
   JobStore& store_;

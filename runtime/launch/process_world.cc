@@ -23,23 +23,23 @@ int NumThreads(const LaunchEnvironment& environment, const WorldOptions& options
   return std::max(1, cores / environment.local_world_size);
 }
 
-std::unique_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnvironment* mpi) {
-  if (!environment.master_addr.empty()) return std::make_unique<JobStore>(environment);
+std::shared_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnvironment* mpi) {
+  if (!environment.master_addr.empty()) return std::make_shared<JobStore>(environment);
   WEFT_CHECK(mpi != nullptr, "no address, and no MPI to tell one");
-  return std::make_unique<JobStore>(environment,
+  return std::make_shared<JobStore>(environment,
                                     [mpi](const std::string& bytes) { return mpi->Broadcast(bytes); });
 }
 
 }  // namespace
 
 ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOptions& options,
-                           std::unique_ptr<MpiEnvironment> mpi, std::unique_ptr<JobStore> store)
+                           std::shared_ptr<MpiEnvironment> mpi, std::shared_ptr<JobStore> store)
     : World(environment.rank, environment.world_size, environment.local_rank,
             NumThreads(environment, options), options),
       environment_(environment),
       comm_timeout_(options.comm_timeout),
       mpi_(std::move(mpi)),
-      store_(store != nullptr ? std::move(store) : OpenStore(environment, mpi_.get())),
+      store_(std::move(store)),
       users_store_(std::make_shared<PrefixStore>(store_->store(), "user/"), [this] { ThrowIfFailed(); }),
       groups_(MakeGroups(options)),
       watchdog_(environment.world_size, store_->store().get(), options.watchdog) {
@@ -128,6 +128,31 @@ void ProcessWorld::WriteFlightRecord() noexcept {
   }
 }
 
+std::unique_ptr<ProcessWorld> MakeProcessWorldIn(const std::shared_ptr<JobStore>& store,
+                                                 const LaunchEnvironment& environment,
+                                                 const WorldOptions& options,
+                                                 const std::shared_ptr<MpiEnvironment>& mpi) {
+  try {
+    return std::make_unique<ProcessWorld>(environment, options, mpi, store);
+  } catch (const std::exception& error) {
+    // While this holds the store, and before MPI's end, which waits for the others.
+    TellEarlyFailure(*store, environment.rank, environment.world_size,
+                     absl::StrCat("failed: ", error.what()));
+    throw;
+  }
+}
+
+namespace {
+
+std::unique_ptr<ProcessWorld> MakeWorldOf(const LaunchEnvironment& environment, const WorldOptions& options,
+                                          const std::shared_ptr<MpiEnvironment>& mpi) {
+  const std::shared_ptr<JobStore> store = OpenStore(environment, mpi.get());
+  LeaveLastWill(*store, environment.rank);
+  return MakeProcessWorldIn(store, environment, options, mpi);
+}
+
+}  // namespace
+
 std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnvironment>& environment,
                                                const WorldOptions& options) {
   if (!environment.has_value()) {
@@ -145,9 +170,9 @@ std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnviron
         !environment->master_addr.empty() && environment->master_port > 0, environment->launcher,
         " tells no address where the ranks meet: set MASTER_ADDR (the host of rank 0) and MASTER_PORT, "
         "or use the mpi backend");
-    return std::make_unique<ProcessWorld>(*environment, options, nullptr);
+    return MakeWorldOf(*environment, options, /*mpi=*/nullptr);
   }
-  auto mpi = std::make_unique<MpiEnvironment>();
+  const auto mpi = std::make_shared<MpiEnvironment>();
   LaunchEnvironment place = *environment;
   WEFT_REQUIRE(mpi->size() == place.world_size, "MPI has ", mpi->size(), " processes, the environment (",
                place.launcher, ") says ", place.world_size,
@@ -155,7 +180,7 @@ std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnviron
   place.rank = mpi->rank();
   place.local_rank = mpi->local_rank();
   place.local_world_size = mpi->local_size();
-  return std::make_unique<ProcessWorld>(place, options, std::move(mpi));
+  return MakeWorldOf(place, options, mpi);
 }
 
 }  // namespace weft

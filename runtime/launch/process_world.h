@@ -26,11 +26,10 @@ namespace weft {
 //           which may keep the job's store, it waits for the others then.
 class ProcessWorld final : public World {
  public:
-  // `mpi` is null but for the mpi backend.
-  // Errors: those of JobStore; of the backend, in meeting the others.
-  // `store`: one that is open already; null: it opens the environment's.
+  // `mpi` is null but for the mpi backend. `store` has this process's last will.
+  // Errors: those of the backend, in meeting the others, who hear nothing of them: see MakeProcessWorldIn.
   ProcessWorld(const LaunchEnvironment& environment, const WorldOptions& options,
-               std::unique_ptr<MpiEnvironment> mpi, std::unique_ptr<JobStore> store = nullptr);
+               std::shared_ptr<MpiEnvironment> mpi, std::shared_ptr<JobStore> store);
   ~ProcessWorld() override;
 
   void FinishWork() override;
@@ -55,8 +54,8 @@ class ProcessWorld final : public World {
   const LaunchEnvironment environment_;
   const std::chrono::milliseconds comm_timeout_;
   Backend backend_ = Backend::kGloo;  // of groups_
-  const std::unique_ptr<MpiEnvironment> mpi_;
-  const std::unique_ptr<JobStore> store_;
+  const std::shared_ptr<MpiEnvironment> mpi_;
+  const std::shared_ptr<JobStore> store_;
   WorldStore users_store_;  // a part of it
   const std::unique_ptr<ProcessGroups> groups_;
   // One record at a time: the rank's thread writes it, and the peer watch.
@@ -68,6 +67,13 @@ class ProcessWorld final : public World {
   std::unique_ptr<PeerWatch> peer_watch_;
   bool ended_ = false;
 };
+
+// The world of a rank whose `store` is open and has its last will. If the world cannot be made the others are told so, as
+// "failed: <why>".
+std::unique_ptr<ProcessWorld> MakeProcessWorldIn(const std::shared_ptr<JobStore>& store,
+                                                 const LaunchEnvironment& environment,
+                                                 const WorldOptions& options,
+                                                 const std::shared_ptr<MpiEnvironment>& mpi = nullptr);
 
 // The world of this process, as World::FromEnv says, with its environment already read (nullopt: there is
 // none).

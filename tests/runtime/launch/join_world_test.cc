@@ -21,6 +21,7 @@
 #include "runtime/base/error.h"
 #include "runtime/launch/spawn_ranks.h"
 #include "runtime/launch/world_meeting.h"
+#include "runtime/store/tcp_store.h"
 #include "tests/message_of.h"
 #include "tests/runtime/launch/processes.h"
 
@@ -145,7 +146,39 @@ TEST_P(PlaceTest, MadeAnewAfterAFailure) {
   }
 }
 
+// Between the meeting and the world.
+TEST_P(PlaceTest, ARankWhoseWorldCannotBeMadeIsNamed) {
+  Processes processes;
+  processes.Start({kProgram, "hear", address_, "0", "2"}, {});
+  processes.Start({kProgram, "hear", address_, "1", "2", "bad"}, {});
+  const std::vector<ProcessEnd> ends = processes.Wait(seconds(60));
+  const std::string why = "WorldOptions::comm_timeout is above 0, got 0 ms";
+  EXPECT_EQ(ends[1].exit_code, 1);
+  EXPECT_THAT(ends[1].err, HasSubstr(why));
+  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].err;
+  EXPECT_THAT(ends[0].out, HasSubstr(absl::StrCat("rank 1 failed: ", why)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Places, PlaceTest, testing::Values("tcp", "file"));
+
+// Rank 1 dies while it waits for rank 2, with which all have come.
+TEST(JoinWorldTest, ARankThatDiesWhileItWaitsForOthersIsNamed) {
+  const std::string place = absl::StrCat("127.0.0.1:", FreePort());
+  Processes processes;
+  for (const char* const rank : {"0", "1"}) {
+    processes.Start({kProgram, "hear", absl::StrCat("tcp://", place), rank, "3"}, {});
+  }
+  {
+    TcpStore store(place, {.run_id = "weft.world.0"});
+    store.Get(absl::StrCat("weft.world.0/0/", MeetingKey(1)), seconds(60));
+  }
+  processes.Signal(1, SIGKILL);
+  processes.Start({kProgram, "hear", absl::StrCat("tcp://", place), "2", "3"}, {});
+  const std::vector<ProcessEnd> ends = processes.Wait(seconds(60));
+  EXPECT_EQ(ends[0].exit_code, 0) << ends[0].err;
+  EXPECT_THAT(ends[0].out, HasSubstr("rank 1 has died"));
+  EXPECT_EQ(ends[2].signal, 0) << "it has waited for ever";
+}
 
 TEST(JoinWorldTest, AFileOfAnEarlierWorldIsNamed) {
   const std::string path = absl::StrCat("/tmp/weft_stale.", getpid());

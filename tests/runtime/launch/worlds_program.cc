@@ -5,11 +5,15 @@
 // worlds_program spawn HOW RANKS: spawns ranks of this program, which count; HOW happens to rank 1 after it: "well"
 // nothing, "throw", "code", "kill", or "ignore": rank 0 throws, and rank 1 ignores SIGTERM and sleeps.
 //
+// worlds_program hear ADDRESS RANK SIZE [bad]: joins, waits until it hears that another rank has failed, and prints how. "bad":
+// by options of which no world can be made.
+//
 // worlds_program again ADDRESS RANK: rank 1 fails in the first world; both join the next by another generation.
 
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -62,6 +66,17 @@ void JoinAgain(const std::string& address, int rank) {
   Count(*world);
 }
 
+void Hear(const std::string& address, int rank, int size, bool bad) {
+  WorldOptions options;
+  if (bad) options.comm_timeout = std::chrono::milliseconds(0);
+  const std::unique_ptr<World> world = JoinWorld({.rank = rank, .size = size, .address = address}, options);
+  try {
+    world->store().Get("never", std::chrono::minutes(5));
+  } catch (const Error& error) {
+    std::printf("%s\n", error.what());
+  }
+}
+
 void Happen(const std::string& how, World& world) {
   Count(world);
   if (how == "ignore" && world.rank() == 1) {
@@ -83,6 +98,10 @@ int Main(int argc, char** argv) {
       return SpawnRanks(std::atoi(argv[3]), argc, argv,
                         [how = std::string(argv[2])](World& world) { Happen(how, world); },
                         {.grace = std::chrono::milliseconds(300)});
+    }
+    if (first == "hear" && (argc == 5 || argc == 6)) {
+      Hear(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), /*bad=*/argc == 6);
+      return 0;
     }
     if (first == "again" && argc == 4) {
       JoinAgain(argv[2], std::atoi(argv[3]));
