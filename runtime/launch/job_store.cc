@@ -54,19 +54,21 @@ JobStore::JobStore(const LaunchEnvironment& environment,
 }
 
 JobStore::JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client,
-                   std::string prefix)
+                   std::string prefix, std::chrono::milliseconds patience)
     : server_(std::move(server)),
       client_(std::move(client)),
       launcher_keeps_it_(false),
-      ends_together_(true),
+      patience_(patience),
       prefix_(std::move(prefix)),
       store_(std::make_shared<PrefixStore>(client_, prefix_)),
       run_store_(std::make_shared<PrefixStore>(client_, absl::StrCat(prefix_, "run/"))) {}
 
-void JobStore::Farewell() noexcept {
+void JobStore::Farewell(bool has_failed) noexcept {
   client_->Farewell();
-  // The server ends when all have said theirs, or have died.
-  if (ends_together_ && server_ == nullptr) client_->AwaitServersEnd(std::chrono::seconds(30));
+  if (!patience_.has_value() || server_ != nullptr) return;
+  // The server ends when all have said theirs, which may work for long, or have died. Whoever met before would find it still
+  // there. Of a world that has failed others may not know, and their next one meets by another generation.
+  client_->AwaitServersEnd(has_failed ? *patience_ : std::chrono::milliseconds::max());
 }
 
 void JobStore::Listen(const LaunchEnvironment& environment, const std::string& token) {

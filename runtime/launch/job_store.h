@@ -1,7 +1,9 @@
 #ifndef WEFT_RUNTIME_LAUNCH_JOB_STORE_H_
 #define WEFT_RUNTIME_LAUNCH_JOB_STORE_H_
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -27,8 +29,9 @@ class JobStore {
            absl::FunctionRef<std::string(const std::string& bytes)> broadcast);
 
   // Of parts that are there already: `server` on one process of the job alone. The end of such a job waits for the end of
-  // its server, so that another may begin at the same place.
-  JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client, std::string prefix);
+  // its server, so that another may begin at the same place; after a failure no longer than `patience`.
+  JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client, std::string prefix,
+           std::chrono::milliseconds patience = std::chrono::seconds(30));
 
   // Below "<run id>/<restart count>/": what an earlier incarnation left does not meet.
   const std::shared_ptr<Store>& store() const { return store_; }
@@ -41,7 +44,8 @@ class JobStore {
 
   // As TcpStore's, with keys of `store`.
   void SetOnDisconnect(const std::string& key, const std::string& value);
-  void Farewell() noexcept;
+  // As TcpStore's, at the end of a job, which has failed or not.
+  void Farewell(bool has_failed) noexcept;
 
  private:
   void Listen(const LaunchEnvironment& environment, const std::string& token);
@@ -50,7 +54,8 @@ class JobStore {
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // ends before the server
   const bool launcher_keeps_it_;
-  const bool ends_together_ = false;
+  // For the end of a server that ends with the job's last process; nullopt: it need not.
+  const std::optional<std::chrono::milliseconds> patience_ = std::nullopt;
   std::string prefix_;
   std::shared_ptr<Store> store_;
   std::shared_ptr<Store> run_store_;

@@ -132,7 +132,7 @@ void PeerWatch::TellFailure(const std::string& how) noexcept {
     // Without a store nobody can be told; they notice that it is gone.
   }
   Stop();
-  store_.Farewell();
+  store_.Farewell(/*has_failed=*/true);
 }
 
 void PeerWatch::Finish() noexcept {
@@ -145,7 +145,7 @@ void PeerWatch::Finish() noexcept {
     // The store has ended first: so has the job.
   }
   Stop();
-  store_.Farewell();
+  store_.Farewell(/*has_failed=*/dead_.load());
 }
 
 }  // namespace weft
