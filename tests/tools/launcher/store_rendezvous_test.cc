@@ -4,16 +4,19 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "runtime/store/forwarding_store.h"
 #include "runtime/store/hash_store.h"
 #include "tests/message_of.h"
 #include "tests/tools/launcher/rendezvous_node.h"
@@ -97,6 +100,40 @@ TEST(StoreRendezvousTest, AFailureRestartsAllAndKeepsTheOrder) {
   Node late(store, Options("late", 2, 2));
   late.Start();
   EXPECT_EQ(MessageOf([&] { late.next.get(); }), "the job is over: fault 3");
+}
+
+// Lets another be faster with the first change of the nodes' state.
+class OvertakenStore : public ForwardingStore {
+ public:
+  OvertakenStore(std::shared_ptr<Store> store, std::function<void()> overtake)
+      : ForwardingStore(std::move(store)), overtake_(std::move(overtake)) {}
+
+  std::string CompareSet(absl::string_view key, absl::string_view expected,
+                         absl::string_view desired) override {
+    if (key == "state" && !is_overtaken_.exchange(true)) overtake_();
+    return ForwardingStore::CompareSet(key, expected, desired);
+  }
+
+ private:
+  const std::function<void()> overtake_;
+  std::atomic<bool> is_overtaken_ = false;
+};
+
+TEST(StoreRendezvousTest, NodesThatComeAtTheSameMomentKeepTheirOrder) {
+  const auto store = std::make_shared<HashStore>();
+  Node a(store, Options("a", 2, 2));
+  Node b(std::make_shared<OvertakenStore>(store, [&] { StartInOrder(store, {&a}); }), Options("b", 2, 2));
+  b.Start();
+  EXPECT_EQ(b.Get().node_rank, 1);
+  EXPECT_EQ(a.Get().node_rank, 0);
+  EXPECT_THAT(store->TryGet("state").value(), HasSubstr("\"num_arrivals\":2"));
+  b.rendezvous->Publish(Failure("x"));
+  a.AwaitEnd();
+  b.Start();
+  AwaitState(store, "\"running\":false");
+  a.Start();
+  EXPECT_EQ(a.Get().node_rank, 0);
+  EXPECT_EQ(b.Get().node_rank, 1);
 }
 
 TEST(StoreRendezvousTest, AGenerationThatEndedBeforeASlowNodeSawItIsToldAllTheSame) {

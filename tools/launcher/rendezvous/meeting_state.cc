@@ -56,11 +56,10 @@ void MeetingState::Reopen(const GenerationEnd& end) {
   ++generation;
 }
 
-int64_t MeetingState::Join(MeetingNode node) {
+void MeetingState::Join(MeetingNode node) {
   if (std::erase(waiting, node.id) > 0) expected.push_back(node.id);
   if (node.arrival < 0) node.arrival = num_arrivals++;
   nodes.push_back(std::move(node));
-  return nodes.back().arrival;
 }
 
 void MeetingState::Remove(absl::string_view id) {

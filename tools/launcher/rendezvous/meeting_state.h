@@ -63,8 +63,8 @@ struct MeetingState {
 
   bool IsLeftOut(absl::string_view id) const;
 
-  // Adds `node`, which waits no more, and returns its arrival.
-  int64_t Join(MeetingNode node);
+  // Adds `node`, which waits no more; one that has no arrival yet gets the next.
+  void Join(MeetingNode node);
 
   // Node `id` takes no part in what follows: nobody waits for it.
   void Remove(absl::string_view id);

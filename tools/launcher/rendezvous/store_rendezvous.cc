@@ -67,6 +67,7 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
     if (desired != text) {
       if (store_->CompareSet(kStateKey, text, desired) != desired) continue;
       state = MeetingState::FromText(desired);
+      if (const MeetingNode* const self = state.Find(options_.id)) arrival_ = self->arrival;
     }
     if (IsNewToMe(state)) return Begin(state);
     if (!CountsJoinTimeout(state, &gathering)) gathering.gathers_since = Clock::now();
@@ -199,7 +200,7 @@ void StoreRendezvous::JoinIfAbsent(MeetingState* state, Gathering* gathering) {
     std::erase_if(state->nodes,
                   [&](const MeetingNode& node) { return node.fixed_rank == options_.fixed_rank; });
   }
-  arrival_ = state->Join(
+  state->Join(
       {.id = options_.id, .host = options_.host, .fixed_rank = options_.fixed_rank, .arrival = arrival_});
 }
 

@@ -145,7 +145,7 @@ class StoreRendezvous final : public Rendezvous {
   const std::shared_ptr<Store> store_;
   const StoreRendezvousOptions options_;
   FileDescriptor event_;
-  int64_t arrival_ = -1;
+  int64_t arrival_ = -1;          // once the state has it: where another was faster, it has that number
   int64_t left_generation_ = -1;  // the last one that this node has said that it left
 
   std::atomic<bool> stop_{false};
