@@ -32,7 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Tells a rank that this program has started it, and no other launcher.
+// Tells a rank that its parent, of this process number, has started it, and no other launcher.
 constexpr char kSpawned[] = "WEFT_SPAWNED";
 
 // What a launcher above this program has told it of another job and of that job's store. The ranks' own store is in this
@@ -155,7 +155,7 @@ std::vector<std::string> EnvironmentOf(int rank, const Job& job, const std::stri
                                                    {"TORCHELASTIC_ERROR_FILE", error_file},
                                                    {"WEFT_AGENT_STORE", "1"},
                                                    {"WEFT_STORE_TOKEN", job.token},
-                                                   {kSpawned, "1"}};
+                                                   {kSpawned, absl::StrCat(getpid())}};
   for (const auto& [name, value] : told) own[name] = value;
   std::vector<std::string> variables;
   for (const std::string& variable : WholeEnvironment()) {
@@ -239,6 +239,12 @@ SpawnResult SpawnRanks(int num_ranks, const std::vector<std::string>& command, c
 
 namespace {
 
+// What a rank starts has the same variables, but another parent.
+bool IsSpawned(const std::map<std::string, std::string>& variables) {
+  const auto starter = variables.find(kSpawned);
+  return starter != variables.end() && starter->second == absl::StrCat(getppid());
+}
+
 int RunSpawned(int num_ranks, const std::function<void(World&)>& body, const SpawnOptions& options) {
   try {
     const std::unique_ptr<ProcessWorld> world =
@@ -265,7 +271,7 @@ int RunSpawned(int num_ranks, const std::function<void(World&)>& body, const Spa
 int SpawnRanks(int num_ranks, int argc, const char* const* argv, const std::function<void(World&)>& body,
                const SpawnOptions& options) {
   const std::map<std::string, std::string> variables = LauncherVariables();
-  if (variables.count(kSpawned) > 0) return RunSpawned(num_ranks, body, options);
+  if (IsSpawned(variables)) return RunSpawned(num_ranks, body, options);
   const std::optional<LaunchEnvironment> environment = ParseLaunchEnvironment(variables);
   WEFT_REQUIRE(!environment.has_value(), "SpawnRanks starts ranks itself, and a launcher (",
                environment->launcher, ") has started this as rank ", environment->rank, " of ",

@@ -251,6 +251,15 @@ TEST(SpawnRanksTest, OneThatFailsEndsAll) {
   EXPECT_EQ(Spawn("ignore").exit_code, 1);
 }
 
+// It has the rank's environment, and is no rank.
+TEST(SpawnRanksTest, AProgramThatARankStartsIsRefused) {
+  const ProcessEnd end = Spawn("start");
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("a launcher (RANK) has started this as rank 1 of 3"));
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_THAT(end.out, HasSubstr(absl::StrCat("rank ", rank, " of 3: 6\n")));
+}
+
 TEST(SpawnRanksTest, CollectsTheEndsOfAnyProgram) {
   const std::string folder = absl::StrCat("/tmp/weft_ends.", getpid());
   const std::string script =

@@ -3,7 +3,8 @@
 // it has the number that is opposite to RANK.
 //
 // worlds_program spawn HOW RANKS: spawns ranks of this program, which count; HOW happens to rank 1 after it: "well"
-// nothing, "throw", "code", "kill", or "ignore": rank 0 throws, and rank 1 ignores SIGTERM and sleeps.
+// nothing, "throw", "code", "kill", "start": it starts this program anew, to spawn ranks, or "ignore": rank 0 throws, and rank 1
+// ignores SIGTERM and sleeps.
 //
 // worlds_program hear ADDRESS RANK SIZE [bad]: joins, waits until it hears that another rank has failed, and prints how. "bad":
 // by options of which no world can be made.
@@ -17,10 +18,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/join_world.h"
 #include "runtime/launch/spawn_ranks.h"
@@ -89,6 +92,10 @@ void Happen(const std::string& how, World& world) {
   if (how == "throw" || how == "ignore") Throw(absl::StatusCode::kDataLoss, "the disk is full");
   if (how == "code") std::_Exit(9);
   if (how == "kill") raise(SIGKILL);
+  if (how == "start") {
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+    WEFT_CHECK(std::system(absl::StrCat("'", program, "' spawn well 3").c_str()) != 0, "it has run");
+  }
 }
 
 int Main(int argc, char** argv) {
