@@ -43,14 +43,15 @@ JobStore::JobStore(const LaunchEnvironment& environment,
   if (environment.rank == 0) {
     const std::string token = environment.token.empty() ? RandomId() : environment.token;
     Listen(environment, token);
+    // A token may have blanks.
     told =
-        absl::StrCat(token, " ", WithPort(OneMachine(environment) ? kLoopback : HostName(), server_->port()));
+        absl::StrCat(WithPort(OneMachine(environment) ? kLoopback : HostName(), server_->port()), " ", token);
   }
   told = broadcast(told);
   const size_t space = told.find(' ');
   const std::string address =
-      server_ != nullptr ? WithPort(kLoopback, server_->port()) : told.substr(space + 1);
-  Connect(environment, address, told.substr(0, space));
+      server_ != nullptr ? WithPort(kLoopback, server_->port()) : told.substr(0, space);
+  Connect(environment, address, told.substr(space + 1));
 }
 
 JobStore::JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client,

@@ -18,7 +18,7 @@ struct LaunchEnvironment {
   int local_rank = 0;  // among the ranks of this machine
   int local_world_size = 1;
 
-  // Where rank 0, or the launcher, keeps the job's store. No address: an MPI must say (its rank 0 tells).
+  // Where rank 0, or the launcher, keeps the job's store. No address, or no port: an MPI must say (its rank 0 tells).
   std::string master_addr;
   int master_port = 0;
   bool agent_store = false;  // the launcher keeps the store

@@ -32,6 +32,13 @@ run nothing 0
 [[ $status == 0 ]] || fail "exit code $status: $(cat err)"
 [[ $(grep -c '^done$' out) == 3 ]] || fail "expected three ranks to be done: $(cat out)"
 
+# A batch script may tell a host without a port: that is no address. A token may have blanks.
+export MASTER_ADDR=node0 WEFT_STORE_TOKEN="two words"
+run nothing 0
+unset MASTER_ADDR WEFT_STORE_TOKEN
+[[ $status == 0 ]] || fail "a host without a port: exit code $status: $(cat err)"
+[[ $(grep -c '^done$' out) == 3 ]] || fail "expected three ranks to be done: $(cat out)"
+
 # Beside MPI's groups there are gloo's.
 run groups 0
 [[ $status == 0 ]] || fail "groups: exit code $status: $(cat err)"
