@@ -181,18 +181,20 @@ std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorde
     if (key == keys.end()) continue;  // closed long ago
     record["entries"].push_back(ToJson(entry, key->second, recorder, snapshot.now_ns));
   }
-  return record.dump(1);
+  // Names and activities may be any bytes.
+  return record.dump(1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
 void WriteFlight(const std::string& folder, int rank, int world_size, const FlightRecorder& recorder,
                  const FlightLife& life) {
+  const std::string text = FlightToJson(rank, world_size, recorder, life);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string path = absl::StrCat(folder, "/flight_rank_", rank, ".json");
   // Whole at once: another thread may write it too, and a signal may end the process meanwhile.
   const std::string draft = absl::StrCat(path, ".", RandomId().substr(0, 16));
   std::ofstream file(draft);
-  file << FlightToJson(rank, world_size, recorder, life) << "\n";
+  file << text << "\n";
   file.close();
   if (file.good()) std::filesystem::rename(draft, path, error);
   if (file.good() && !error) return;

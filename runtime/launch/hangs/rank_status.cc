@@ -119,7 +119,8 @@ std::string RankStatus::ToJson() const {
                                {"issued_seconds", operation.issued_seconds},
                                {"seconds", operation.seconds}});
   }
-  return json.dump();
+  // Names and activities may be any bytes.
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
 }
 
 RankStatus RankStatus::FromJson(const std::string& text) {

@@ -129,7 +129,10 @@ std::vector<RankReport> Watchdog::Collect(const std::vector<RankStatus>& own) {
   std::vector<RankReport> reports(world_size_);
   for (int rank = 0; rank < world_size_; ++rank) reports[rank].rank = rank;
   for (const auto& [rank, how] : gone_) reports[rank].gone = how;
-  for (const RankStatus& status : own) reports[status.rank].status = status;
+  for (const RankStatus& status : own) {
+    // As the others' come: names that are no UTF-8 are changed on the way, and must be the same.
+    reports[status.rank].status = store_ == nullptr ? status : RankStatus::FromJson(status.ToJson());
+  }
   if (store_ == nullptr) return reports;
   const auto now = std::chrono::steady_clock::now();
   for (RankReport& report : reports) {

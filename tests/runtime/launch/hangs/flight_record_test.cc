@@ -153,6 +153,21 @@ TEST(FlightRecordTest, WritesAFileARank) {
             std::string::npos);
 }
 
+// Such as paths in another encoding than UTF-8.
+TEST(FlightRecordTest, NamesMayBeAnyBytes) {
+  const std::string folder = testing::TempDir() + "/flight_of_any_bytes";
+  FlightRecorder recorder;
+  recorder.SetActivity(
+      "lade gr\xf6\xdf"
+      "e.bin");
+  recorder.OpenGroup("t\xf6rk", {0, 1});
+  WriteFlight(folder, 0, 2, recorder);
+  std::ifstream file(folder + "/flight_rank_0.json");
+  const nlohmann::json record = nlohmann::json::parse(file);
+  EXPECT_EQ(record["activity"], "lade gr\uFFFD\uFFFDe.bin");
+  EXPECT_EQ(record["groups"][0]["name"], "t\uFFFDrk");
+}
+
 // As a rank that fails while its watch hears of a peer that has.
 TEST(FlightRecordTest, TheFileIsWholeWhoeverWritesIt) {
   const std::string folder = testing::TempDir() + "/flight_of_two";

@@ -172,6 +172,22 @@ TEST(RankStatusTest, TravelsAsJson) {
             std::string::npos);
 }
 
+// Such as paths in another encoding than UTF-8.
+TEST(RankStatusTest, TravelsAsJsonWithNamesOfAnyBytes) {
+  RankStatus status;
+  status.activity =
+      "lade gr\xf6\xdf"
+      "e.bin";
+  status.pending = {Blocked("t\xf6rk", {2, 3}, 41)};
+  status.num_collectives = {{status.pending[0].group, 41}};
+  const RankStatus read = RankStatus::FromJson(status.ToJson());
+  EXPECT_EQ(read.activity, "lade gr\uFFFD\uFFFDe.bin");
+  ASSERT_EQ(read.pending.size(), 1u);
+  EXPECT_EQ(read.pending[0].axis, "t\uFFFDrk");
+  EXPECT_EQ(read.num_collectives.count(read.pending[0].group), 1u);
+  EXPECT_EQ(RankStatus::FromJson(read.ToJson()), read);
+}
+
 TEST(RankStatusTest, TellsWhatIsPendingAndWhatWasLast) {
   FlightRecorder recorder;
   EXPECT_EQ(StatusOf(5, recorder), RankStatus{.rank = 5});

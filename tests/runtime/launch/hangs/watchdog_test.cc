@@ -246,6 +246,23 @@ std::string LineWith(const Told& told, const std::string& text) {
   return "";
 }
 
+// A name in another encoding than UTF-8 is one in a rank's own status and in those of others.
+TEST(WatchdogTest, NamesMayBeAnyBytes) {
+  Told told;
+  HashStore store;
+  std::vector<std::unique_ptr<FlightRecorder>> recorders;
+  std::vector<std::unique_ptr<Watchdog>> watchdogs;
+  for (int rank = 0; rank < 2; ++rank) {
+    recorders.push_back(std::make_unique<FlightRecorder>());
+    FlightRecorder& recorder = *recorders.back();
+    recorder.Issue(recorder.OpenGroup("t\xf6rk", {0, 1}), Issued(CollectiveKind::kBarrier, 1));
+    watchdogs.push_back(std::make_unique<Watchdog>(2, &store, told.Options()));
+    watchdogs.back()->Watch(
+        {rank, &recorder, [](absl::StatusCode, const std::string& text) { ADD_FAILURE() << text; }});
+  }
+  EXPECT_NE(LineWith(told, "all members have entered, but ranks 0, 1 wait in barrier() #1 on axis t"), "");
+}
+
 // A rank that did not answer in one stall is not silent since then in the next.
 TEST(WatchdogTest, TheSecondsOfSilenceAreThoseOfThisStall) {
   Told told;
