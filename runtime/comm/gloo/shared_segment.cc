@@ -43,6 +43,11 @@ struct stat StatusOf(int descriptor, const std::string& what) {
 // Which file it is, of all on this machine.
 std::string IdentityOf(const struct stat& status) { return absl::StrCat(status.st_dev, ":", status.st_ino); }
 
+// Of an address: the file in /proc, and its identity.
+std::pair<std::string, std::string> PartsOf(const std::string& address) {
+  return absl::StrSplit(address, absl::MaxSplits(' ', 1));
+}
+
 // The lock of an open file, not of a process: it is neither lost nor doubled by other descriptors of the file
 // in this process.
 struct flock WholeFile() {
@@ -94,8 +99,7 @@ std::unique_ptr<SharedSegment> SharedSegment::Make(absl::string_view folder, int
 
 std::unique_ptr<SharedSegment> SharedSegment::Open(const std::string& address, absl::string_view folder,
                                                    int64_t num_bytes) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(address, absl::MaxSplits(' ', 1));
-  const auto& [path, identity] = parts;
+  const auto [path, identity] = PartsOf(address);
   struct stat own = {};
   const std::string where(folder);
   if (stat(where.c_str(), &own) != 0) FailWith(errno, absl::StrCat("cannot look at ", where));
@@ -132,7 +136,12 @@ SharedSegment::~SharedSegment() {
 bool SharedSegment::MakerIsAlive() const {
   struct flock lock = WholeFile();
   if (fcntl(descriptor_, F_OFD_GETLK, &lock) != 0) return true;  // unknown: the timeout will tell
-  return lock.l_type != F_UNLCK;
+  if (lock.l_type == F_UNLCK) return false;
+  // By the maker, or by a child that it has forked and that lives on. The maker's number may be another process's by now.
+  const auto [path, identity] = PartsOf(address_);
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) return errno != ENOENT;  // for another reason: unknown, too
+  return IdentityOf(status) == identity;
 }
 
 }  // namespace weft

@@ -13,7 +13,7 @@ namespace weft {
 // A piece of memory that one process makes, as a file in memory (/dev/shm) that never has a name, and others map:
 // however a process ends, nothing is left behind. Others find it through the maker's entry in /proc. The maker holds a
 // lock on the file for as long as it lives; the kernel lets go of it however the maker ends, so others can see that it
-// is gone.
+// is gone. A child that it has forked has the lock, too, but not the maker's entry in /proc.
 //
 // Lifetime: owns the mapping and the descriptor. The maker keeps it until all have opened it.
 class SharedSegment {
@@ -37,7 +37,7 @@ class SharedSegment {
   const std::string& address() const { return address_; }
 
   // Of one that was opened: whether its maker lives (a stopped process does).
-  // Cost:   a system call.
+  // Cost:   two system calls.
   bool MakerIsAlive() const;
 
  private:

@@ -1,5 +1,6 @@
 #include "runtime/comm/gloo/shared_segment.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,6 +74,32 @@ TEST_F(SharedSegmentTest, AnotherProcessSeesItsBytesAndWhetherItsMakerLives) {
   EXPECT_EQ(status, 0);
   EXPECT_FALSE(opened->MakerIsAlive());
   EXPECT_STREQ(opened->data() + kBytes - 8, "written");
+  for (const int end : {address_pipe[0], address_pipe[1], end_pipe[0], end_pipe[1]}) close(end);
+}
+
+// Which has the descriptor, and so the lock.
+TEST_F(SharedSegmentTest, AChildThatOutlivesTheMakerIsNotTheMaker) {
+  int address_pipe[2], end_pipe[2];
+  ASSERT_EQ(pipe(address_pipe), 0);
+  ASSERT_EQ(pipe(end_pipe), 0);
+  const pid_t maker = fork();
+  ASSERT_GE(maker, 0);
+  if (maker == 0) {
+    const auto segment = SharedSegment::Make(folder_, kBytes);
+    close(end_pipe[1]);
+    char end = 0;
+    if (fork() == 0) _exit(static_cast<int>(read(end_pipe[0], &end, 1)));  // when the test is over
+    const std::string& address = segment->address();
+    const bool told = write(address_pipe[1], address.data(), address.size()) > 0;
+    _exit(told && read(end_pipe[0], &end, 1) == 1 ? 0 : 1);
+  }
+  char address[256] = "";
+  ASSERT_GT(read(address_pipe[0], address, sizeof(address) - 1), 0);
+  const auto opened = SharedSegment::Open(address, folder_, kBytes);
+  EXPECT_TRUE(opened->MakerIsAlive());
+  ASSERT_EQ(kill(maker, SIGKILL), 0);
+  ASSERT_EQ(waitpid(maker, nullptr, 0), maker);
+  EXPECT_FALSE(opened->MakerIsAlive());
   for (const int end : {address_pipe[0], address_pipe[1], end_pipe[0], end_pipe[1]}) close(end);
 }
 
