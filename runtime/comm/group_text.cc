@@ -28,10 +28,14 @@ std::string TimeoutText(const std::string& call, int world_rank, std::chrono::mi
 std::string RankSetText(const std::vector<int>& ranks) {
   std::string text;
   for (size_t i = 0; i < ranks.size();) {
+    const int stride = i + 1 < ranks.size() ? ranks[i + 1] - ranks[i] : 1;
     size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + stride) ++last;
+    // Of two that are no neighbours, the second may begin a longer run.
+    if (stride > 1 && last == i + 1) last = i;
     absl::StrAppend(&text, text.empty() ? "" : ",", ranks[i]);
     if (last > i) absl::StrAppend(&text, "-", ranks[last]);
+    if (last > i && stride > 1) absl::StrAppend(&text, ":", stride);
     i = last + 1;
   }
   return text;
