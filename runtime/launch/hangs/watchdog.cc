@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/clamp_timeout.h"
+#include "runtime/base/crc32c.h"
 
 namespace weft {
 namespace {
@@ -17,6 +18,15 @@ constexpr char kCallKey[] = "hang/call";
 constexpr int kAnswerIntervals = 3;
 
 std::string StatusKey(int rank) { return absl::StrCat("hang/status/", rank); }
+
+// A group's part of a key, the same on all its members. FlightGroup::Key lists the ranks, and of thousands of them it would be
+// longer than a store's keys may be.
+std::string ShortKey(const std::string& group) {
+  constexpr size_t kLongest = 1024;
+  if (group.size() <= kLongest) return group;
+  return absl::StrCat(group.substr(0, kLongest), "...",
+                      CrcText(Crc64(group.data(), static_cast<int64_t>(group.size()))));
+}
 
 double Seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -183,8 +193,9 @@ void Watchdog::Judge(const Rank& rank, const RankStatus& status, const std::vect
   if (verdict->deadlock || operation.seconds < late.next_tell_seconds) return;
   // The members' times double alike, so that they find the same key.
   std::string text = verdict->text;
-  const bool is_first =
-      IsFirst(absl::StrCat("hang/told/", operation.group, "/", number, "/", late.next_tell_seconds), &text);
+  const std::string key =
+      absl::StrCat("hang/told/", ShortKey(operation.group), "/", number, "/", late.next_tell_seconds);
+  const bool is_first = IsFirst(key, &text);
   while (late.next_tell_seconds <= operation.seconds) late.next_tell_seconds *= 2;
   if (is_first) options_.tell(absl::StrCat("weft: waiting: ", text));
 }

@@ -263,6 +263,18 @@ TEST(WatchdogTest, NamesMayBeAnyBytes) {
   EXPECT_NE(LineWith(told, "all members have entered, but ranks 0, 1 wait in barrier() #1 on axis t"), "");
 }
 
+// As that of thousands of ranks, which is longer than a store's keys may be.
+TEST(WatchdogTest, AGroupMayHaveALongKey) {
+  Told told;
+  HashStore store;
+  FlightRecorder recorder;
+  const std::string name(20'000, 'x');
+  recorder.Issue(recorder.OpenGroup(name, {0, 1}), Issued(CollectiveKind::kBarrier, 1));
+  Watchdog watchdog(2, &store, told.Options());
+  watchdog.Watch({0, &recorder, [](absl::StatusCode, const std::string& text) { ADD_FAILURE() << text; }});
+  EXPECT_NE(LineWith(told, "while rank 0 waits in barrier() #1 on axis " + name), "");
+}
+
 // A rank that did not answer in one stall is not silent since then in the next.
 TEST(WatchdogTest, TheSecondsOfSilenceAreThoseOfThisStall) {
   Told told;
