@@ -12,6 +12,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/module_type.h"
 #include "dtensor/tape/saved_value.h"
+#include "dtensor/tape/tape_node.h"
 #include "parallel/pipeline/checker.h"
 #include "parallel/pipeline/run_order.h"
 #include "runtime/trace/span.h"
@@ -280,9 +281,11 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
   if (!records) {
     flight.inputs.clear();
   } else {
-    // A first stage has no input that wants a gradient: what its first segment makes is where its backward is cut in two.
+    // A first stage hands no gradient back: what its first segment makes is where its backward is cut in two. But for leaves:
+    // I would take a gradient from them that W is to bring to rest.
     for (const DTensor& target : stage > 0 ? flight.inputs : first) {
-      if (target.requires_grad()) flight.targets.push_back(stage > 0 ? target : HistoryOf(target));
+      if (!target.requires_grad() || (stage == 0 && target.impl()->node->edges().empty())) continue;
+      flight.targets.push_back(stage > 0 ? target : HistoryOf(target));
     }
   }
   if (!IsLast(stage)) HandOn(action, outputs);
