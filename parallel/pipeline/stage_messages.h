@@ -105,7 +105,7 @@ std::string ProductText(const std::optional<DType>& autocast);
 // And which parameters are not trained: "" if all are.
 std::string FrozenText(Module& model);
 
-// Outputs as they are handed on: none of them is Partial.
+// Outputs as they are handed on: none of them is Partial, and where no history is recorded, none has one.
 // Cost: an all-reduce of each that is.
 DTensors ToHand(absl::Span<const DTensor> outputs);
 HandedTensors DescribeHanded(absl::Span<const DTensor> outputs);

@@ -1,5 +1,5 @@
 // Leaves that the first stage hands on as they are, a parameter or an input that wants a gradient: they get it under every
-// schedule.
+// schedule, and forward alone takes them, too.
 
 #include <chrono>
 #include <map>
@@ -126,6 +126,28 @@ void ExpectGradientsOfOneDevice(size_t num_gradients) {
 // Where backward is cut in two, too: all of it is W's, with what else the stage makes of the leaf.
 TEST(HandedLeavesTest, AParameterGetsItsGradient) { ExpectGradientsOfOneDevice<Queried>(3 + kMicrobatches); }
 TEST(HandedLeavesTest, AnInputGetsItsGradient) { ExpectGradientsOfOneDevice<Passing>(1 + kMicrobatches); }
+
+template <class Model>
+void ExpectForwardAlone() {
+  const auto run = [](World& world) {
+    Model model;
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 2, .microbatches = kMicrobatches}));
+    const std::vector<Microbatch> parts = Parts(model.context());
+    const DTensor total = One(model.context());
+    const double loss = pipeline.Run(parts, total).Item();
+    EXPECT_EQ(pipeline.ForwardLoss(parts).sum.Item(), loss);
+    const DTensors outputs = pipeline.ForwardOutputs(parts[0].inputs);
+    ASSERT_EQ(outputs.size(), 1u);
+    EXPECT_FALSE(outputs[0].requires_grad());
+    EXPECT_EQ(outputs[0].shape(), Shape({kRows, kDim}));
+    EXPECT_EQ(pipeline.Run(parts, total).Item(), loss);
+  };
+  RunRanks(2, run, {.comm_timeout = std::chrono::seconds(30)});
+}
+
+TEST(HandedLeavesTest, ForwardAloneTakesAParameter) { ExpectForwardAlone<Queried>(); }
+TEST(HandedLeavesTest, ForwardAloneTakesAnInput) { ExpectForwardAlone<Passing>(); }
 
 }  // namespace
 }  // namespace weft
