@@ -33,7 +33,9 @@ LossSum StageLoss::Take() {
 DTensor StageLoss::TermOfAll(const DTensor& scalar) const {
   const DeviceMesh& mesh = whole_->mesh();
   Layout terms(/*ndim=*/0, mesh.num_axes());
-  for (int axis = 0; axis < mesh.num_axes(); ++axis) terms = terms.WithPartial(axis);
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (!mesh.IsFixed(axis)) terms = terms.WithPartial(axis);
+  }
   bool is_addend = scalar.defined();
   for (int axis = 0; scalar.defined() && axis < mesh.num_axes(); ++axis) {
     // Of replicas one is an addend.

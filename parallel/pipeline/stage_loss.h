@@ -24,7 +24,8 @@ class StageLoss {
   // loss.Over(total), divided in f64: under a large loss scale the quotient may be more than the loss's own dtype holds.
   void AddOver(const LossSum& loss, const DTensor& total);
 
-  // The sums since the last call, f64 with no history, Partial along all axes of the whole context.
+  // The sums since the last call, f64 with no history, Partial along all axes of the whole context; of a slice, those that
+  // are not fixed.
   LossSum Take();
   // Forgets what has been added since.
   void Clear() { sum_ = count_ = DTensor(); }

@@ -1,5 +1,7 @@
-// Models on slices of a mesh, as the stages of a pipeline will be.
+// Models on slices of a mesh, as the stages of a pipeline are; and pipelines on slices.
 
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
@@ -7,7 +9,10 @@
 #include "dtensor/nn/gpt.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/parallel/pipeline/products.h"
 
 namespace weft {
 namespace {
@@ -42,6 +47,41 @@ TEST(ModelOnSliceTest, AModelOnASliceLearnsWhatOneOnASmallMeshDoes) {
     const int64_t stage = mesh.CoordinateOf(world.rank())[0];
     if (stage == 1) losses(Bind(root, mesh.Slice({{"pp", 1}})));  // twice as much as the other slice
     EXPECT_EQ(losses(Bind(root, mesh.Slice({{"pp", stage}}))), expected);
+  });
+}
+
+// The same of a pipeline: its loss, by training and by forward alone, and the gradients of each stage.
+TEST(ModelOnSliceTest, APipelineOnASliceComputesWhatOneOnASmallMeshDoes) {
+  constexpr int kMicrobatches = 3;
+  const auto run = [](const IntrusivePtr<MeshContext>& context) {
+    Products model(4);
+    Parallelize(model, context, StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 2, .microbatches = kMicrobatches}));
+    const std::vector<Microbatch> parts = ProductParts(model.context(), kMicrobatches);
+    std::vector<double> values = {pipeline.Run(parts, One(model.context())).Item()};
+    const LossSum forward = pipeline.ForwardLoss(parts);
+    values.push_back(forward.sum.Item());
+    values.push_back(forward.count.Item());
+    for (const Parameter* parameter : model.AllParameters()) values.push_back(Sum(parameter->grad()).Item());
+    return values;
+  };
+  std::map<int, std::vector<double>> expected;  // by stage
+  std::mutex mutex;
+  RunRanks(2, [&](World& world) {
+    const std::vector<double> got = run(Bind(world, DeviceMesh::Parse("pp=2")));
+    const std::lock_guard<std::mutex> lock(mutex);
+    expected[world.rank()] = got;
+  });
+  ASSERT_EQ(expected[0].size(), 5u);
+  EXPECT_GT(expected[0][0], 0);
+  EXPECT_EQ(expected[0][1], expected[0][0]);
+  EXPECT_EQ(expected[0][2], kMicrobatches * kRows * kDim);
+  RunRanks(4, [&](World& world) {
+    const DeviceMesh mesh = DeviceMesh::Parse("half=2, pp=2");
+    const auto root = Bind(world, mesh);
+    const std::vector<int64_t> coordinate = mesh.CoordinateOf(world.rank());
+    EXPECT_EQ(run(Bind(root, mesh.Slice({{"half", coordinate[0]}}))),
+              expected.at(static_cast<int>(coordinate[1])));
   });
 }
 
