@@ -1,17 +1,32 @@
 #include "parallel/pipeline/stage_loss.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dtensor/functions.h"
+#include "mesh/layout.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
+namespace {
+
+// Whether pieces, of replicas one, add up to the value: not those of a mean or a maximum.
+bool AddsUp(const Layout& layout) {
+  const AxisList axes = layout.PartialAxes();
+  return std::all_of(axes.begin(), axes.end(),
+                     [&](int axis) { return layout.partial_op(axis) == ReduceOp::kSum; });
+}
+
+}  // namespace
 
 void StageLoss::Add(const DTensor& sum, const DTensor& count) {
   const NoGradGuard no_grad(part_->state());
   const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kOther);  // backward reads none of it
+  const PurposeGuard purpose(part_->state(), Purpose::kLoss);
   const auto add = [](DTensor& so_far, const DTensor& term) {
-    const DTensor wide = Cast(term.Detach(), DType::kF64);
+    DTensor wide = Cast(term.Detach(), DType::kF64);
+    if (!AddsUp(wide.layout())) wide = wide.Redistribute(WithoutPartial(wide.layout()));
     so_far = so_far.defined() ? weft::Add(so_far, wide) : Scale(wide, 1);  // of its own memory
   };
   add(sum_, sum);

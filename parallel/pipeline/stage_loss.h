@@ -20,6 +20,7 @@ class StageLoss {
       : whole_(whole), part_(part) {}
 
   // Scalars of the last stage, with or without a history; `count` may be undefined.
+  // Cost:   an all-reduce of each that is Partial and no sum.
   void Add(const DTensor& sum, const DTensor& count = DTensor());
   // loss.Over(total), divided in f64: under a large loss scale the quotient may be more than the loss's own dtype holds.
   void AddOver(const LossSum& loss, const DTensor& total);
