@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -26,15 +27,26 @@ int64_t Every(const Style& style) { return style.Get<int64_t>("every").value_or(
 
 void Check(const Style& style) { Keep(style); }
 
-// Groups of neighbours among segments that are one of the modules each.
+// Whether the segment is one module, with what slots of that are other names of.
+bool IsOneModule(const Segment& segment) {
+  if (segment.modules.size() != 1) return false;
+  const std::vector<Parameter*> tied = segment.modules[0]->TiedParameters();
+  return std::all_of(segment.parameters.begin(), segment.parameters.end(), [&](Parameter* parameter) {
+    return std::find(tied.begin(), tied.end(), parameter) != tied.end();
+  });
+}
+
+// Groups of neighbours among segments that are one of the modules each. `grouped`: gets these modules.
 std::vector<RecomputedSegments> Groups(SegmentedModule& model, absl::Span<Module* const> modules,
-                                       int64_t every, const ModuleRecompute& how) {
+                                       int64_t every, const ModuleRecompute& how,
+                                       std::set<const Module*>* grouped) {
   std::vector<RecomputedSegments> groups;
   const std::vector<Segment>& segments = model.segments();
   for (int i = 0; i < std::ssize(segments); ++i) {
-    const bool is_one = segments[i].modules.size() == 1 && segments[i].parameters.empty();
-    if (!is_one || std::find(modules.begin(), modules.end(), segments[i].modules[0]) == modules.end())
-      continue;
+    if (!IsOneModule(segments[i])) continue;
+    Module* const module = segments[i].modules[0];
+    if (std::find(modules.begin(), modules.end(), module) == modules.end()) continue;
+    grouped->insert(module);
     const bool joins = !groups.empty() && groups.back().end == i && i - groups.back().begin < every;
     if (!joins) groups.push_back({.begin = i, .end = i, .how = how});
     groups.back().end = i + 1;
@@ -54,11 +66,10 @@ void Apply(const Style& style, Module& model, absl::Span<Module* const> modules)
   }
   auto* const segmented = dynamic_cast<SegmentedModule*>(&model);
   std::vector<RecomputedSegments> groups;
-  if (segmented != nullptr) groups = Groups(*segmented, modules, Every(style), how);
-  int64_t num_grouped = 0;
-  for (const RecomputedSegments& group : groups) num_grouped += group.end - group.begin;
-  WEFT_REQUIRE(num_grouped == std::ssize(modules), style.ToString(), " on ", modules.size(), " modules, '",
-               modules[0]->path(), "' first: ", num_grouped,
+  std::set<const Module*> grouped;
+  if (segmented != nullptr) groups = Groups(*segmented, modules, Every(style), how, &grouped);
+  WEFT_REQUIRE(grouped.size() == modules.size(), style.ToString(), " on ", modules.size(), " modules, '",
+               modules[0]->path(), "' first: ", grouped.size(),
                " of them are segments of the model; every = ", Every(style), " is of segments");
   segmented->add_recomputed_segments(std::move(groups));
 }

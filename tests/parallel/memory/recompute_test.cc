@@ -13,6 +13,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/nn/segmented_module.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
@@ -78,6 +79,29 @@ INSTANTIATE_TEST_SUITE_P(Plans, RecomputeEqualityTest,
                                          Case{"fsdp_rest", "dp=4"}, Case{"hsdp", "replica=2,shard=2", 3},
                                          Case{"ddp", "dp=2,tp=2"}, Case{"fsdp", "dp=2,tp=2", 3},
                                          Case{"sequence", "dp=1,tp=2"}, Case{"sequence", "dp=2,tp=2", 3}));
+
+// Three blocks; the first products of two are one weight.
+std::unique_ptr<Module> TiedBlocks() {
+  GptConfig config = SmallGptConfig();
+  config.layers = 3;
+  auto model = std::make_unique<Gpt>(config);
+  model->blocks[1]->mlp.up.weight.TieTo(model->blocks[0]->mlp.up.weight);
+  return model;
+}
+
+TEST(RecomputeTiedTest, NeighboursMayHaveOneWeight) {
+  for (const Case& c : {Case{"none", ""}, Case{"ddp", "dp=2"}}) {
+    const auto train = [&](const std::optional<Style>& recompute) {
+      TrainingRun run = RunOf(c, recompute);
+      run.make_model = TiedBlocks;
+      return Train(run);
+    };
+    const TrainingResult expected = train(std::nullopt), actual = train(Recompute({.every = 2}));
+    EXPECT_EQ(actual.losses, expected.losses) << c;
+    EXPECT_EQ(actual.grad_norms, expected.grad_norms) << c;
+    EXPECT_EQ(actual.gradients, expected.gradients) << c;
+  }
+}
 
 // Of f64 on one rank, so that bytes are exact.
 constexpr GptConfig kConfig = {.vocabulary = 64, .context = 16, .layers = 2, .heads = 4, .dim = 32};
@@ -222,6 +246,49 @@ TEST(RecomputeTensorsTest, AModuleOfSeveralIsAUnitToo) {
   }
   const auto saved = [](int count) { return RunCrosses("", With({}, Recompute()), count).saved; };
   EXPECT_EQ(saved(5) - saved(3), 2 * 2 * kTokens * kConfig.dim * kItem) << "each keeps its two inputs";
+}
+
+// One layer that each of three segments runs.
+class Loop : public SegmentedModule {
+ public:
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return MseLoss(outputs[0], targets);
+  }
+  Linear layer{this, "layer", kConfig.dim, kConfig.dim};
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    const Segment once = {
+        .modules = {&layer},
+        .cost = 1,
+        .run = [this](const DTensors& x) -> DTensors { return {Tanh(layer(x[0]))}; },
+    };
+    return {once, once, once};
+  }
+};
+
+TEST(RecomputeTensorsTest, NeighboursMayBeOneModule) {
+  const auto run = [](const Plan& plan) {
+    std::vector<double> numbers;  // the bytes that forward has left, and all gradients
+    RunRanks(1, [&](World& world) {
+      Loop model;
+      const auto context = Parallelize(model, world, DeviceMesh(), plan, {.dtype = DType::kF64});
+      const DTensor x =
+          DTensor::Distribute(context, RandomF64({kTokens, kConfig.dim}, /*seed=*/1), Layout(2, 0));
+      const DTensor loss = Mean(Square(model(x)));
+      numbers.push_back(static_cast<double>(context->allocator()->by_kind()[MemoryKind::kSaved].live));
+      Backward(loss);
+      for (const Parameter* parameter : model.AllParameters()) {
+        for (const double value : parameter->grad().ToLocal().ToVector<double>()) numbers.push_back(value);
+      }
+    });
+    return numbers;
+  };
+  std::vector<double> expected = run({}), actual = run({{"layer", Recompute({.every = 3})}});
+  ASSERT_EQ(expected.size(), 1u + kConfig.dim * kConfig.dim + kConfig.dim);
+  EXPECT_LT(actual[0], expected[0]);
+  actual[0] = expected[0];
+  EXPECT_EQ(actual, expected);
 }
 
 // What it makes comes from its parameter alone.
