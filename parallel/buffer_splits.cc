@@ -15,8 +15,9 @@ BufferSplits::BufferSplits(const ModelTree& tree, const std::vector<DeviceMesh>&
   splits_.resize(buffers_.size());
 }
 
-void BufferSplits::Add(int module, const StyleRules& rules, const Style& style, const std::string& where) {
-  if (rules.own_dim == nullptr || rules.split == nullptr) return;
+bool BufferSplits::Add(int module, const StyleRules& rules, const Style& style, const std::string& where) {
+  if (rules.own_dim == nullptr || rules.split == nullptr) return false;
+  bool splits_any = false;
   const int axis = meshes_[module].FindAxis(style.axis);
   const std::vector<ModuleBuffer*>& own = tree_.modules()[module]->buffers();
   for (size_t i = 0; i < own.size(); ++i) {
@@ -31,7 +32,9 @@ void BufferSplits::Add(int module, const StyleRules& rules, const Style& style, 
     }
     splits.push_back({.axis = axis, .dim = dim, .columns = rules.split(style).columns});
     buffer.styles.push_back(style);
+    splits_any = true;
   }
+  return splits_any;
 }
 
 std::vector<ResolvedBuffer> BufferSplits::Resolve() const {

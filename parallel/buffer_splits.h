@@ -37,8 +37,9 @@ class BufferSplits {
   // `meshes`: of each module.
   BufferSplits(const ModelTree& tree, const std::vector<DeviceMesh>& meshes);
 
+  // Whether it splits one of them.
   // Errors: InvalidArgument that starts with `where`, if another style splits one of the buffers over the axis.
-  void Add(int module, const StyleRules& rules, const Style& style, const std::string& where);
+  bool Add(int module, const StyleRules& rules, const Style& style, const std::string& where);
 
   // Of every buffer, in order of registration.
   std::vector<ResolvedBuffer> Resolve() const;

@@ -228,9 +228,9 @@ class Resolver {
   // A style that splits a module's own parameters does so along the dims that they declare.
   void SplitOwn(int module, const StyleRules& rules, const Style& style, const std::string& where) {
     const std::vector<int> own = tree_.OwnParameters(module);
-    bool split = own.empty();  // a tied head has none: only its border counts
+    bool split = tree_.ParametersBelow({.modules = {module}, .parameters = {}}).empty();  // a tied head
     for (int parameter : own) split |= SplitDeclared(parameter, rules, style, where);
-    buffers_->Add(module, rules, style, where);
+    split |= buffers_->Add(module, rules, style, where);
     WEFT_REQUIRE(split, where, ": module '", tree_.module_path(module),
                  "' declares no dim that this style splits: it declares ", tree_.DeclaredDims(own));
   }

@@ -242,6 +242,9 @@ TEST(ResolvePlanTest, MistakesAreNamed) {
   EXPECT_EQ(message({{"blocks.0.ln_1", ColumnParallel("tp")}}),
             "plan entry \"blocks.0.ln_1\": ColumnParallel(tp): module 'blocks.0.ln_1' declares no dim that "
             "this style splits: it declares none");
+  EXPECT_EQ(message({{"blocks.*.mlp", ColumnParallel("tp")}}),
+            "plan entry \"blocks.*.mlp\": ColumnParallel(tp): module 'blocks.0.mlp' declares no dim that "
+            "this style splits: it declares none");
   EXPECT_EQ(message({{"wte", ColumnParallel("tp")}}),
             "plan entry \"wte\": ColumnParallel(tp): module 'wte' declares no dim that this style splits: it "
             "declares vocabulary (dim 0)");
