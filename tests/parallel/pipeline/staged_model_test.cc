@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -104,6 +105,9 @@ TEST(StagedModelTest, WhatCannotBeCutIsSaid) {
             entry + "): a chain of 3 segments cannot be cut into 4 stages: each has at least one");
   EXPECT_EQ(message(model, {{"blocks.*", Pipeline("pp", {.sizes = {1, 2}})}}),
             entry + ", sizes=1 2): sizes: expected 4 numbers above 0 that add up to the 3 segments, got 1 2");
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(message(model, {{"blocks.*", Pipeline("pp", {.sizes = {kMost, kMost, 4, 1}})}}),
+              HasSubstr("that add up to the 3 segments, got 9223372036854775807 9223372036854775807 4 1"));
   EXPECT_EQ(message(model, {{"blocks.*", Pipeline("pp", {.costs = {1}})}}),
             entry + ", costs=1): costs: expected 5 numbers, one for each segment of the model, got 1");
   EXPECT_THAT(message(model, {{"blocks.*", Pipeline("pp", {.costs = {1, 2}, .sizes = {3}})}}),
