@@ -54,7 +54,7 @@ std::vector<double> MeasureSegmentCosts(
     const SegmentCostOptions& options = {});
 
 // A plan whose stages are balanced by these costs: its Pipeline entry with them in the place of the costs or sizes that it
-// had. Costs are rounded to six digits, as the entry's text has them.
+// had.
 Plan WithSegmentCosts(const Plan& plan, absl::Span<const double> costs);
 
 }  // namespace weft
