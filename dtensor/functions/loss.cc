@@ -24,7 +24,9 @@ DTensor LossSum::Mean() const {
 
 DTensor LossSum::Over(const DTensor& total) const {
   PurposeGuard purpose(sum.context()->state(), Purpose::kLoss);
-  return Div(sum, total.dtype() == sum.dtype() ? total : Cast(total, sum.dtype()));
+  // f16 ends below counts of a usual batch, and bf16 rounds them.
+  const DTensor wide = InSinglePrecision(sum);
+  return Div(wide, Cast(total, wide.dtype()));
 }
 
 DTensor CountTargets(const DTensor& targets, int64_t ignore_index) {

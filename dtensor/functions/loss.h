@@ -18,7 +18,7 @@ struct LossSum {
   // Cost:   an all-reduce of the count over the axes that split the batch.
   DTensor Mean() const;
   // sum / total: where `total` is the count of all microbatches of a step, so that the gradients of each,
-  // added up, are those of the mean over all.
+  // added up, are those of the mean over all. Of halves it is in f32.
   // Shape:  total: a scalar, replicated; of any dtype.
   // Cost:   no communication.
   DTensor Over(const DTensor& total) const;

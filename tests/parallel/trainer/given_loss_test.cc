@@ -135,5 +135,33 @@ TEST(GivenLossTest, CountsMayBeOfAnyDType) {
   }
 }
 
+// Counts that f16 does not hold, and that bf16 rounds. By hand: the sum is 28000, and each element's gradient 7000, over
+// 70000.
+TEST(GivenLossTest, SumsOfHalvesAreDividedByTheCountAsItIs) {
+  class Model : public Module {
+   public:
+    Parameter w{this, "w", {.shape = {4}, .initializer = Initializer::Constant(1)}};
+  };
+  for (const DType dtype : {DType::kF64, DType::kF16, DType::kBF16}) {
+    RunRanks(2, [&](World& world) {
+      Model model;
+      const auto context =
+          Parallelize(model, world, DeviceMesh::Parse("dp=2"), {{"", DataParallel("dp")}}, {.dtype = dtype});
+      Sgd sgd(model.AllParameters(), {});
+      Trainer trainer(model, sgd, {.schedule = [](int64_t) { return 1.0; }});
+      const auto count = [&](int) { return Full(context, DType::kF64, {}, 70000); };
+      trainer.Step(/*microbatches=*/1, count, [&](int i) {
+        return LossSum{.sum = Scale(Sum(model.w.Value()), 7000), .count = count(i)};
+      });
+      const StepMetrics metrics = trainer.Flush().value();
+      EXPECT_NEAR(metrics.loss, 0.4, 1e-3) << dtype;
+      EXPECT_NEAR(metrics.grad_norm, 0.2, 1e-2) << dtype;
+      EXPECT_NEAR(Cast(model.w.at_rest(), DType::kF64).ToLocal().ToVector<double>()[3], 0.9, 1e-2) << dtype;
+      const LossSum given = {.sum = Full(context, dtype, {}, 256), .count = count(0)};
+      EXPECT_NEAR(given.Over(Full(context, DType::kF64, {}, 257)).Item(), 256.0 / 257, 1e-6) << dtype;
+    });
+  }
+}
+
 }  // namespace
 }  // namespace weft
