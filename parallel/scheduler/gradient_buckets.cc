@@ -31,7 +31,8 @@ int64_t BytesOf(const TensorType& type) { return type.shape.num_elements() * Ite
 
 GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves,
                                  const BucketOptions& options)
-    : context_(context), options_(options), leaves_(leaves.size()) {
+    : context_(context), options_(options), leaves_(leaves.size()), order_(leaves.size()) {
+  std::iota(order_.rbegin(), order_.rend(), 0);
   std::vector<CompressedLeaf> compressed;
   for (size_t i = 0; i < leaves.size(); ++i) {
     compressed.push_back({leaves[i].path, leaves[i].type, leaves[i].layout, leaves[i].communication});
@@ -89,12 +90,14 @@ void GradientBuckets::IssueIfWhole(int unit) {
   Issue(bucket);
 }
 
-// Between passes.
+// Between passes. When a leaf comes that nobody has waited for yet is learnt by the next one: were its place guessed, what
+// comes before it might wait for it.
 void GradientBuckets::Expect(int index, bool expects) {
   Leaf& leaf = leaves_[index];
   if (std::exchange(leaf.expects, expects) == expects) return;
   leaf.held = DTensor();
   if (leaf.bucket >= 0) buckets_[leaf.bucket].num_awaited += expects ? 1 : -1;
+  if (expects && !leaf.is_placed) learnt_ = false;
 }
 
 // Buckets whose leaves are all there, unless one before them is not.
@@ -109,12 +112,7 @@ void GradientBuckets::IssueReady() {
 
 void GradientBuckets::Reduce() {
   const NoImplicitChecksGuard planned(context_.state());
-  if (!learnt_) {
-    std::vector<int> order(leaves_.size());
-    std::iota(order.rbegin(), order.rend(), 0);
-    MakeBuckets(order);
-    learnt_ = true;
-  }
+  if (!std::exchange(learnt_, true)) MakeBuckets();
   for (Leaf& leaf : leaves_) leaf.gradient = std::exchange(leaf.held, DTensor());
   if (options_.find_unused) AddMissing();
   for (Bucket& bucket : buckets_) Issue(bucket);
@@ -157,16 +155,17 @@ void GradientBuckets::StartOver() {
   if (observer_) observer_(-1);
 }
 
-// Every pass but the first knows the order: it is the one in which the first pass's leaves came. Leaves that it
-// did not reach come last.
+// Every pass but the first, and the first with a new leaf, knows the order: it is the one in which that pass's leaves came.
+// Leaves that it did not reach come last, as they stood.
 void GradientBuckets::LearnOrder() {
   std::vector<int> order = context_.mesh().num_ranks() > 1 ? AgreeOnOrder() : arrivals_;
   std::vector<bool> known(leaves_.size());
   for (const int leaf : order) known[leaf] = true;
-  for (int leaf = 0; leaf < std::ssize(leaves_); ++leaf) {
+  for (const int leaf : order_) {
     if (!known[leaf]) order.push_back(leaf);
   }
-  MakeBuckets(order);
+  order_ = std::move(order);
+  MakeBuckets();
   learnt_ = true;
 }
 
@@ -196,16 +195,18 @@ std::vector<int> GradientBuckets::AgreeOnOrder() {
 }
 
 // By units, and by size in the order of arrival.
-void GradientBuckets::MakeBuckets(const std::vector<int>& order) {
+void GradientBuckets::MakeBuckets() {
+  buckets_.clear();
   std::vector<SizedLeaf> by_size;
-  for (const int leaf : order) {
+  for (const int leaf : order_) {
     const BucketLeaf& spec = leaves_[leaf].spec;
     if (spec.unit < 0) by_size.push_back({BytesOf(spec.type), spec.accumulates_unreduced ? 1 : 0});
   }
   const std::vector<int> cut = CutBuckets(by_size, options_.bucket_bytes, options_.edge_bytes);
   std::vector<int> of_unit, of_cut;  // the bucket of each unit, and of each number in `cut`
   size_t next_by_size = 0;
-  for (const int index : order) {
+  for (const int index : order_) {
+    if (leaves_[index].expects) leaves_[index].is_placed = true;
     const BucketLeaf& spec = leaves_[index].spec;
     std::vector<int>& bucket_of = spec.unit >= 0 ? of_unit : of_cut;
     const int number = spec.unit >= 0 ? spec.unit : cut[next_by_size++];
@@ -217,17 +218,17 @@ void GradientBuckets::MakeBuckets(const std::vector<int>& order) {
     leaves_[index].bucket = bucket_of[number];
     buckets_[bucket_of[number]].leaves.push_back(index);
   }
-  OrderBuckets(order);
+  OrderBuckets();
 }
 
-// By the arrival of their last leaf, of those that do arrive: the root's unit begins first in backward and is complete
+// By the arrival of their last leaf, of those that ever arrive: the root's unit begins first in backward and is complete
 // at its very end.
-void GradientBuckets::OrderBuckets(const std::vector<int>& order) {
+void GradientBuckets::OrderBuckets() {
   std::vector<int> place(leaves_.size());
-  for (int i = 0; i < std::ssize(order); ++i) place[order[i]] = i;
+  for (int i = 0; i < std::ssize(order_); ++i) place[order_[i]] = i;
   const auto last_of = [&](const Bucket& bucket) {
     const auto last = std::find_if(bucket.leaves.rbegin(), bucket.leaves.rend(),
-                                   [&](int leaf) { return leaves_[leaf].expects; });
+                                   [&](int leaf) { return leaves_[leaf].is_placed; });
     return place[last != bucket.leaves.rend() ? *last : bucket.leaves.back()];
   };
   std::stable_sort(buckets_.begin(), buckets_.end(),

@@ -58,13 +58,14 @@ struct BucketOptions {
 // of communication go that way, those of a bucket together (parallel/compression).
 //
 // The first pass notes in what order leaves come, and reduces units alone; at its end the ranks agree on mesh rank 0's
-// order, and the buckets follow it from then on. A pass that does not reach all leaves sends what there is, at its end: also
+// order, and the buckets follow it from then on. So does the first pass with a leaf that expected no gradients until then,
+// such as a parameter that was frozen: ranks have to expect alike. A pass that does not reach all leaves sends what there is, at its end: also
 // what passes under NoSync have added up for leaves that it does not reach itself.
 //
 // A bucket of a unit stands in the ledger under the unit's module, another under its number and the modules that it goes
 // from and to (bucket_name.h).
 //
-// Cost:    per pass that syncs: of each gradient the redistribution to its layout. After the first pass: one
+// Cost:    per pass that syncs: of each gradient the redistribution to its layout. After a pass that notes the order: one
 //          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf, and 16 more, in every pass.
 // Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
 //          in its place. What is to rest on the host (LeafNode::on_host) is brought there when the next bucket is on its
@@ -108,6 +109,7 @@ class GradientBuckets final : public GradientSink {
     DTensor gradient;      // delivered in this pass, not yet issued
     int bucket = -1;
     bool expects = true;        // gradients of passes
+    bool is_placed = false;     // by a pass that has noted the order, and expected one of it
     bool is_delivered = false;  // in this pass
   };
   struct Bucket {
@@ -123,8 +125,8 @@ class GradientBuckets final : public GradientSink {
   void LearnOrder();
   std::vector<int64_t> LeastOfAll(const std::vector<int64_t>& mine);
   std::vector<int> AgreeOnOrder();
-  void MakeBuckets(const std::vector<int>& order);
-  void OrderBuckets(const std::vector<int>& order);
+  void MakeBuckets();
+  void OrderBuckets();
   std::vector<int64_t> AgreeOnReached();
   void AddMissing();
   void IssueReady();
@@ -144,7 +146,8 @@ class GradientBuckets final : public GradientSink {
   MeshContext& context_;
   const BucketOptions options_;
   std::vector<Leaf> leaves_;
-  std::vector<int> arrivals_;  // in the first pass
+  std::vector<int> order_;     // of all leaves: the last first, until passes have noted another
+  std::vector<int> arrivals_;  // in a pass that notes the order
   std::vector<Bucket> buckets_;
   bool learnt_ = false;
   size_t next_ = 0;  // bucket to issue

@@ -25,7 +25,9 @@ namespace weft {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 class Net : public Module {
  public:
@@ -230,6 +232,19 @@ class AtModule final : public CallObserver {
   const std::string path_;
 };
 
+// What the ledger holds when the next pass's backward comes to a.
+std::string SeenAtA(Net& net) {
+  MeshContext& context = *net.context();
+  const DTensor loss = Sum(Square(net(Batch(net.context(), 1))));
+  Clear(net);
+  AtModule at_a(context, "a");
+  const CallObserverGuard guard(context.state(), &at_a);
+  Backward(loss);
+  return at_a.text;
+}
+
+constexpr char kOfUnit[] = "all_gather dp param, reduce_scatter dp grad";
+
 // The gradients of c come first. Frozen, nobody waits for them: those of b go on their way while backward goes on, and
 // the unit's copies are let go.
 TEST(FreezingOverlapTest, BucketsDoNotWaitForWhatIsFrozen) {
@@ -237,22 +252,48 @@ TEST(FreezingOverlapTest, BucketsDoNotWaitForWhatIsFrozen) {
     Net net;
     Parallelize(net, context, Plan({{"*", FullyShard("dp")}}, {.prefetch = 0, .overlap = false}),
                 {.dtype = DType::kF64});
-    const auto seen_at_a = [&] {
-      const DTensor loss = Sum(Square(net(Batch(context, 1))));
-      Clear(net);
-      AtModule at_a(*context, "a");
-      const CallObserverGuard guard(context->state(), &at_a);
-      Backward(loss);
-      return at_a.text;
-    };
-    seen_at_a();  // the order is learnt
-    const std::string of_unit = "all_gather dp param, reduce_scatter dp grad";
-    EXPECT_EQ(seen_at_a(), of_unit + ", " + of_unit);  // c, then b
+    SeenAtA(net);  // the order is learnt
+    const std::string of_unit = kOfUnit;
+    EXPECT_EQ(SeenAtA(net), of_unit + ", " + of_unit);  // c, then b
     net.c.set_trainable(false);
-    EXPECT_EQ(seen_at_a(), "all_gather dp param, " + of_unit);
+    EXPECT_EQ(SeenAtA(net), "all_gather dp param, " + of_unit);
     net.b.bias->set_trainable(false);
-    EXPECT_EQ(seen_at_a(), "all_gather dp param, " + of_unit);
+    EXPECT_EQ(SeenAtA(net), "all_gather dp param, " + of_unit);
   });
+}
+
+// What is trained from the start does not wait for what is trained later, nor that for the root's unit, which is complete
+// at the end.
+TEST(FreezingOverlapTest, BucketsDoNotWaitForWhatIsTrainedLater) {
+  for (const bool has_root : {false, true}) {  // a and c, beside b
+    for (const bool trains_a : {false, true}) {
+      OnMesh("dp=2", [&](const IntrusivePtr<MeshContext>& context) {
+        Net net;
+        Plan plan = has_root ? Plan({{"b", FullyShard("dp")}, {"", FullyShard("dp")}})
+                             : Plan({{"*", FullyShard("dp")}});
+        plan.set_scheduler({.prefetch = 0, .overlap = false});
+        Parallelize(net, context, plan, {.dtype = DType::kF64});
+        net.a.set_trainable(trains_a);
+        net.b.set_trainable(false);
+        SeenAtA(net);
+        SeenAtA(net);
+        net.set_trainable(true);
+        SeenAtA(net);
+        const std::string agreement = "all_reduce dp metric";  // on another order
+        EXPECT_THAT(LedgerText(*context), HasSubstr(agreement));
+        const std::string of_unit = kOfUnit;
+        EXPECT_EQ(SeenAtA(net), has_root ? of_unit : of_unit + ", " + of_unit) << trains_a;
+        // It holds for whatever is frozen from now on.
+        net.a.set_trainable(false);
+        net.c.set_trainable(false);
+        SeenAtA(net);
+        net.set_trainable(true);
+        EXPECT_EQ(SeenAtA(net), has_root ? of_unit : of_unit + ", " + of_unit) << trains_a;
+        EXPECT_THAT(LedgerText(*context), Not(HasSubstr(agreement)));
+        EXPECT_EQ(Gradients(net).size(), 6u);
+      });
+    }
+  }
 }
 
 // Four links, each of which may be a stage.
