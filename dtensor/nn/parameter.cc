@@ -111,7 +111,9 @@ void Parameter::TakeUpdates(absl::Span<Parameter* const> parameters, absl::Span<
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
     DTensorImpl& target = *parameter.at_rest().impl();
-    if (pieces[i].impl()->writes != target.writes) target.MarkWritten(pieces[i].impl()->writes->last_writer);
+    // What has no elements may have been left out: nothing was written.
+    const IntrusivePtr<WriteLog>& writes = pieces[i].impl()->writes;
+    if (writes && writes != target.writes) target.MarkWritten(writes->last_writer);
     if (pieces[i].layout() == target.layout) {
       CopyInto(pieces[i], parameter.at_rest());
       continue;

@@ -8,6 +8,7 @@
 #include "dtensor/nn/module.h"
 #include "dtensor/optim/lamb.h"
 #include "gmock/gmock.h"
+#include "tests/dtensor/optim/optimizer_cases.h"
 #include "tests/dtensor/sharded_values.h"
 
 namespace weft {
@@ -104,6 +105,23 @@ TEST(AdafactorTest, TheScaleIsNotRoundedToTheGradientsDType) {
       EXPECT_THAT(ValuesOf(model.vector), Each(testing::DoubleNear(expected, 1e-2)));
     }
   });
+}
+
+// Under ZeRO-1 and -2, where its empty piece is a tensor of its own, to which nothing is written.
+TEST(AdafactorTest, AParameterOfNoElementsIsLeftOut) {
+  for (const OptimizedModel::Rows& rows :
+       {OptimizedModel::Rows{.vector = 0}, OptimizedModel::Rows{.matrix = 0}}) {
+    OnMesh("a=2", [&](const Context& context) {
+      OptimizedModel model(rows);
+      model.Lay(context, OptimizedModel::Split::kStateAlone);
+      Adafactor adafactor(model.AllParameters(), {});
+      const std::vector<double> before = model.Values();
+      model.SetGradients(1);
+      adafactor.Step(0.1);
+      EXPECT_EQ(model.Values().size(), before.size());
+      EXPECT_NE(model.Values(), before);
+    });
+  }
 }
 
 }  // namespace
