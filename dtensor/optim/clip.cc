@@ -5,6 +5,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/host_memory.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/optim/tied_names.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "ops/reduce/reduce.h"
 
@@ -78,8 +79,9 @@ SumPlace SumPlaceOf(const Parameter& parameter) {
 
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm,
                              const DTensor& loss_scale, Module* model) {
+  const std::vector<Parameter*> own = WithoutTiedNames(parameters);
   std::vector<EachCall<>> calls, host_calls;
-  for (const Parameter* parameter : parameters) {
+  for (const Parameter* parameter : own) {
     if (!parameter->counts_here() || !parameter->grad().defined()) continue;
     // In one order where one processor computes on both memories: the same bits, wherever they lie.
     MeshContext& memory = *parameter->grad().context();
@@ -87,7 +89,7 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
     (on_host ? host_calls : calls).push_back({.operands = {parameter->grad()}});
   }
   // Other ranks of the model wait for this one's term, whatever it has to train.
-  const Parameter* const one = OneOf(parameters, model);
+  const Parameter* const one = OneOf(own, model);
   const bool is_part = one != nullptr && one->model_context();
   if (calls.empty() && host_calls.empty() && !is_part)
     Throw(absl::StatusCode::kFailedPrecondition, "ComputeGlobalNorm: no parameter has a gradient");

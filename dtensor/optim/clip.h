@@ -17,7 +17,7 @@ struct GlobalNorm {
 };
 
 // Sums the squares of the at-rest gradients over the whole mesh, each element once (a replicated gradient
-// counts once, a sharded one by its pieces). Nothing is read back to the host: a norm that is not finite
+// counts once, a sharded one by its pieces; a tied name is the parameter that it names). Nothing is read back to the host: a norm that is not finite
 // makes a scale that is not, and the optimizer's update skips itself.
 //
 // Cost:   one all-reduce of a scalar over the axes that shard any parameter, under purpose `norm`. On a GPU

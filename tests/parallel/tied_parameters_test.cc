@@ -13,6 +13,7 @@
 #include "dtensor/nn/linear.h"
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/adamw.h"
+#include "dtensor/optim/clip.h"
 #include "dtensor/optim/weight_average.h"
 #include "examples/gpt/gpt_plan.h"
 #include "gmock/gmock.h"
@@ -227,6 +228,32 @@ TEST(TiedParametersTest, OptimizersAndAveragesTakeEitherName) {
       values.push_back(table.at_rest().FullTensor().ToVector<double>());
       EXPECT_EQ(values.back(), values.front()) << which;
     }
+  });
+}
+
+// Once, by whatever names it is given, and on one of the stages that have it.
+TEST(TiedParametersTest, TheGlobalNormTakesEitherName) {
+  RunRanks(2, [](World& world) {
+    const auto model = Declared();
+    Parameter& head = HeadWeight(*model);
+    Parameter& table = model->wte.weight;
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    Parallelize(*model, world, mesh, DataPlanNamed("fsdp", mesh), {});
+    table.SetGrad(FullLike(table.at_rest().Detach(), 1));
+    const std::vector<Parameter*> named[] = {{&table}, {&head}, {&head, &table}, {&table, &head}};
+    for (const std::vector<Parameter*>& parameters : named) {
+      EXPECT_EQ(ComputeGlobalNorm(parameters, 1).norm_squared.Item(), 29 * 12);
+    }
+  });
+  RunRanks(2, [](World& world) {
+    TiedChain model;
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"layers.*", Pipeline("pp")}}, {});
+    std::vector<Parameter*> parameters = {&model.last};
+    for (Parameter* parameter : model.AllParameters()) {
+      parameter->SetGrad(FullLike(parameter->at_rest().Detach(), 1));
+      parameters.push_back(parameter);
+    }
+    EXPECT_EQ(ComputeGlobalNorm(parameters, 1).norm_squared.Item(), 2 * (4 * 4 + 4));
   });
 }
 
