@@ -6,6 +6,7 @@
 #include "dtensor/autograd/recompute.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/redistribution/redistribute.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "ops/elementwise/cast.h"
 
 namespace weft {
@@ -30,6 +31,14 @@ DTensor Cross(const DTensor& x, const std::optional<DType>& dtype, const std::ve
   if (!dtype || x.dtype() == *dtype || !IsFloating(x.dtype())) return Pin(x, pins, index);
   if (ItemSize(*dtype) < ItemSize(x.dtype())) return Pin(Call(kCast, {x}, {.dtype = *dtype}), pins, index);
   return Call(kCast, {Pin(x, pins, index)}, {.dtype = *dtype});
+}
+
+// Whether a rank's term may be infinite where the value is not: that of an empty piece is.
+bool IsPartialExtremum(const Layout& layout) {
+  const AxisList axes = layout.PartialAxes();
+  return std::any_of(axes.begin(), axes.end(), [&](int axis) {
+    return layout.partial_op(axis) == ReduceOp::kMax || layout.partial_op(axis) == ReduceOp::kMin;
+  });
 }
 
 // What the hooks make of a tensor that crosses a border.
@@ -281,7 +290,9 @@ bool Recomputes(const RankState& state, const ModuleRecompute& recompute) {
 
 void CheckFinite(const DTensor& x, absl::string_view what) {
   if (!IsFloating(x.dtype())) return;
-  const std::vector<double> values = x.ToLocal().ToVector<double>();
+  const bool reduces = IsPartialExtremum(x.layout());
+  const DTensor checked = reduces ? x.Redistribute(WithoutPartial(x.layout())) : x;
+  const std::vector<double> values = checked.ToLocal().ToVector<double>();
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
     Throw(absl::StatusCode::kDataLoss, what, " (", x.ToString(), ") is not finite: local element ", i, " is ",

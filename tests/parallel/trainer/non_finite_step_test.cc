@@ -209,6 +209,60 @@ TEST(NonFiniteStepTest, FindNonFiniteRunsTheRecordedStepAgain) {
             "step 2: output of module 'first' (f64[1, 4] [-, -]) is not finite: local element 0 is nan");
 }
 
+// The largest or the smallest logarithm of each column.
+class Extremes : public Module {
+ public:
+  Extremes(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+  double factor = 1;
+  bool is_least = false;
+
+ protected:
+  DTensor Forward(const DTensor& x) override {
+    const DTensor y = Log(Scale(Square(x), factor));
+    const DTensor extremes = is_least ? Min(y, {0}) : Max(y, {0});
+    EXPECT_TRUE(extremes.layout().HasPartial());
+    return extremes;
+  }
+};
+
+class Pooled : public Module {
+ public:
+  Linear first{this, "first", 2, 4};
+  Extremes pool{this, "pool"};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return pool(first(x)); }
+};
+
+// Five rows over four ranks: the last one's terms are of no elements, and infinite. The logarithms of zeros are on all.
+TEST(NonFiniteStepTest, FindNonFiniteLooksAtExtremesAndNotAtTheirTerms) {
+  for (const bool is_least : {false, true}) {
+    for (const double factor : {1.0, 0.0}) {
+      const auto find = [&](World& world) {
+        Pooled model;
+        model.pool.factor = factor;
+        model.pool.is_least = is_least;
+        const DeviceMesh mesh = DeviceMesh::Parse("dp=4");
+        const auto context =
+            Parallelize(model, world, mesh, {{"", DataParallel("dp")}}, {.dtype = DType::kF64});
+        Sgd sgd(model.AllParameters(), {});
+        Trainer trainer(model, sgd, {.schedule = kSchedule});
+        const Tensor rows = Tensor::FromValues<double>({5, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+        const DTensor x = DTensor::Distribute(context, rows, Layout::Parse("[dp, -]", mesh));
+        trainer.Step(5, [&] { return Mean(Square(model(x))); });
+        trainer.Flush();
+        trainer.FindNonFinite();
+      };
+      if (factor != 0) {
+        RunRanks(4, find);
+      } else {
+        const std::string message = DataLossOf([&] { RunRanks(4, find); });
+        EXPECT_NE(message.find("step 1: output of module 'pool'"), std::string::npos) << message;
+      }
+    }
+  }
+}
+
 TEST(NonFiniteStepTest, FindNonFiniteNeedsARecord) {
   RunRanks(1, [](World& world) {
     Job job(world, "", DataPlan::kDdp);
