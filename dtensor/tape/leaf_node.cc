@@ -66,10 +66,13 @@ void LeafNode::AddArriving() const {
   MeshContext& context = *arriving_[0].context();
   const NoImplicitChecksGuard planned(context.state());
   const MemoryKindGuard kind(*context.allocator(), MemoryKind::kGrad);
-  for (DTensor& term : arriving_) {
-    Accumulate(gradient_, IsCast(term) ? Execute(kCast, {term}, {.dtype = *dtype_}) : std::move(term));
+  // One whose reduction has failed stays, so that every reader is told.
+  while (!arriving_.empty()) {
+    DTensor term = arriving_.front();
+    if (IsCast(term)) term = Execute(kCast, {term}, {.dtype = *dtype_});
+    Accumulate(gradient_, std::move(term));
+    arriving_.erase(arriving_.begin());
   }
-  arriving_.clear();
 }
 
 }  // namespace weft

@@ -11,10 +11,13 @@
 #include "dtensor/autograd/local_function.h"
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
+#include "dtensor/redistribution/pending_moves.h"
 #include "dtensor/tape/cast_node.h"
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/leaf_node.h"
 #include "gmock/gmock.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/work.h"
 #include "tests/dtensor/autograd/functions_to_differentiate.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
@@ -304,6 +307,29 @@ TEST(GradTest, InnerPassesDeliverToTheOutermost) {
       EXPECT_EQ(sink->ended, 0);
     });
   }
+}
+
+TEST(GradTest, EveryReaderIsToldOfATermThatFailed) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor w = Lay(context, RandomF64({2}, 1), "[-]").RequiresGrad();
+    LeafNode& leaf = *dynamic_cast<LeafNode*>(w.impl()->node.get());
+    const auto deliver = [&](bool fails) {
+      const Work work = Work().Then([fails] {
+        if (fails) ThrowInvalidArgument("the reduction failed");
+      });
+      auto pending = MakeIntrusive<PendingMoves>(context->state(), LaneWorks{.works = {work}});
+      leaf.AddGradient(DTensor(MakeIntrusive<DTensorImpl>(
+          context, w.layout(), w.type(), Tensor::FromValues<double>({2}, {1, 2}), std::move(pending))));
+    };
+    deliver(/*fails=*/false);
+    deliver(/*fails=*/true);
+    for (int reader = 0; reader < 2; ++reader) {
+      EXPECT_THAT(ErrorOf([&] { w.grad(); }), testing::HasSubstr("the reduction failed"));
+    }
+    leaf.ClearGradient();
+    for (int i = 0; i < 3; ++i) deliver(/*fails=*/false);
+    EXPECT_EQ(w.grad().FullTensor().ToVector<double>(), (std::vector<double>{3, 6}));
+  });
 }
 
 // A pass in two halves may be cut where a result of a call is: what lies behind it is the second half's.
