@@ -18,8 +18,8 @@ struct NormAttributes {
 };
 
 // y = (sum |x|^p)^(1 / p) over dims; for p of inf and -inf the largest and smallest |x|, for 0 the number of
-// x that are not 0. The gradient is sign(x) * (|x| / y)^(p - 1) * dy and 0 where x or y is 0; of an extremum,
-// equal parts to the elements that are it.
+// x that are not 0. The gradient is sign(x) * (|x| / y)^(p - 1) * dy and 0 where x or y is 0 (where y is, of an
+// infinite dy too); of an extremum, equal parts to the elements that are it.
 //
 // Shape:  x, floating; y of its dtype. Powers are summed in double, also across ranks: they overflow early.
 // Layout: split dims are decomposed: one f64 is all-reduced for each result.

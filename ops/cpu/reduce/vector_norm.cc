@@ -127,7 +127,11 @@ C Slope(C x, C y, double p) {
 void VectorNormGrad(const Call& call) {
   const double p = call.attributes().p;
   MapReducedGradient(call, [p]<class C>(C* const* spans, int64_t, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) spans[3][i] = Slope(spans[0][i], spans[1][i], p) * spans[2][i];
+    for (int64_t i = 0; i < n; ++i) {
+      const C y = spans[1][i];
+      // A choice and not a product with a slope of 0: where y is 0, dy may be infinite.
+      spans[3][i] = y == 0 ? C(0) : Slope(spans[0][i], y, p) * spans[2][i];
+    }
   });
 }
 

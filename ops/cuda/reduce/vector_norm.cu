@@ -144,13 +144,13 @@ void NormTies(const Call& call) {
   });
 }
 
-// d|x|_p / dx * dy.
+// d|x|_p / dx * dy, 0 where y is 0, also of a dy that is infinite.
 // The quotient is formed before the power: it is at most 1 for p of 1 and more, whereas |x|^(p - 1) and
 // y^(p - 1) may each overflow where their quotient does not.
 struct NormSlope {
   template <class C>
   __device__ C operator()(C x, C y, C dy) const {
-    return Of(x, y) * dy;
+    return y == 0 ? C(0) : Of(x, y) * dy;
   }
   template <class C>
   __device__ C Of(C x, C y) const {

@@ -231,16 +231,22 @@ TEST(LogSumExpTest, ExtremeRows) {
 
 TEST(VectorNormTest, GradientsAtKinks) {
   const Tensor x = F64({4}, {-3, 0, 3, 1});
-  const auto gradient = [&](const Tensor& of, double p) {
-    return Backward(kVectorNorm, {of}, {F64({}, {6})}, {.dims = 1, .p = p})[0];
+  const auto gradient = [&](const Tensor& of, double p, double dy = 6) {
+    return Backward(kVectorNorm, {of}, {F64({}, {dy})}, {.dims = 1, .p = p})[0];
   };
   EXPECT_THAT(gradient(x, kInf).ToVector<double>(), ElementsAre(-3, 0, 3, 0));
   EXPECT_THAT(gradient(x, -kInf).ToVector<double>(), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(gradient(x, 1).ToVector<double>(), ElementsAre(-6, 0, 6, 6));
   for (double p : {1.0, 2.0, 3.0, 0.5, kInf, -kInf}) {
-    EXPECT_THAT(gradient(F64({2}, {0, 0}), p).ToVector<double>(), ElementsAre(0, 0)) << p;
+    // The root of a norm, for one, has an infinite slope at 0.
+    for (double dy : {6.0, kInf}) {
+      EXPECT_THAT(gradient(F64({2}, {0, 0}), p, dy).ToVector<double>(), ElementsAre(0, 0)) << p << " " << dy;
+    }
   }
   EXPECT_FALSE(gradient(x, 0).defined());  // constant
+  const Tensor rows = F64({2, 2}, {0, 0, 3, 4});
+  EXPECT_THAT(Backward(kVectorNorm, {rows}, {F64({2}, {kInf, 5})}, {.dims = 0b10})[0].ToVector<double>(),
+              ElementsAre(0, 0, 3, 4));
 }
 
 // More ties than f16 has numbers for.
