@@ -4,6 +4,8 @@
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/scalar_arithmetic.h"
+#include "ops/elementwise/select.h"
 #include "ops/op/emitter.h"
 
 namespace weft {
@@ -42,6 +44,20 @@ inline Term Plus(const Term& a, const Term& b) { return !a.defined() ? b : !b.de
 
 inline Term Cast(const Term& a, DType dtype) {
   return a.type().dtype == dtype ? a : Term{a.emitter, a.emitter->Emit(kCast, {a.value}, {.dtype = dtype})};
+}
+
+// Whether elements are not 0, as bool.
+inline Term IsNotZero(const Term& a) {
+  return {a.emitter, a.emitter->Emit(kConvert, {a.value}, {.dtype = DType::kBool})};
+}
+// a where the bool condition holds, else 0: of inf and nan, too.
+inline Term KeptWhere(const Term& condition, const Term& a) {
+  return {a.emitter, a.emitter->Emit(kKeepWhere, {condition.value, a.value})};
+}
+// a, with 1 in place of 0: what can be divided by, and has finite powers.
+inline Term OneForZero(const Term& a) {
+  const Value is_not_zero = a.emitter->Emit(kConvert, {IsNotZero(a).value}, {.dtype = a.type().dtype});
+  return a + Term{a.emitter, a.emitter->Emit(kShift, {is_not_zero}, {}, {.negate = true, .shift = 1})};
 }
 
 // Summed over the dims of `how`; summed to a shape that broadcasts to a's.

@@ -100,7 +100,9 @@ void BackwardStd(Context& ctx) {
   if (gradient.defined()) ctx.SetGrad(0, gradient);
 }
 
-// Of dx = dy (x - mean) * constant, and of dx = dy / y (x - mean) * constant, in the dtype of the mean.
+// Of dx = dy (x - mean) * constant, and of dx = dy / y (x - mean) * constant, in the dtype of the mean. Where y is
+// 0 so is dx, and all of these are: u and dy are 0 there, and nothing is divided by 0, so that further derivatives
+// are 0, too.
 template <bool kRoot>
 void BackwardGrad(Context& ctx) {
   const VarianceAttributes& a = ctx.attributes();
@@ -110,12 +112,17 @@ void BackwardGrad(Context& ctx) {
   const double divisor = std::max(0.0, static_cast<double>(ReducedCount(x.shape, a.dims)) - a.correction);
   // Terms of a sum may be scaled, but not divided by 0: one alone would give inf, or nan.
   const Value g = divisor > 0 ? ctx.grad() : ctx.Emit(kSettle, {ctx.grad()});
-  const Term u = term(g) * ((kRoot ? 1 : 2) / divisor);
+  Term u = term(g) * ((kRoot ? 1 : 2) / divisor);
   const Term centred = term(ctx.saved("x")) - term(ctx.saved("mean"));
-  const Term dy = term(ctx.saved("dy"));
   constexpr int kDy = kRoot ? 3 : 2;
-  Term factor = dy;
-  if (kRoot) factor = dy / term(ctx.saved("y"));
+  Term y, factor = term(ctx.saved("dy"));
+  if (kRoot) {
+    const Term root = term(ctx.saved("y"));
+    const Term varies = IsNotZero(root);
+    y = OneForZero(root);
+    u = KeptWhere(Spread(varies, x.shape, a.Reduce()), u);
+    factor = KeptWhere(varies, factor) / y;
+  }
   if (ctx.Wants(0) || ctx.Wants(1)) {
     const Term to_x = u * Spread(factor, x.shape, a.Reduce());
     if (ctx.Wants(0)) ctx.SetGrad(0, Cast(to_x, x.dtype).value);
@@ -123,7 +130,7 @@ void BackwardGrad(Context& ctx) {
   }
   if (!ctx.Wants(kDy) && !(kRoot && ctx.Wants(2))) return;
   Term to_dy = SumOver(u * centred, a.Reduce());
-  if (kRoot) to_dy = to_dy / term(ctx.saved("y"));
+  if (kRoot) to_dy = to_dy / y;
   if (ctx.Wants(kDy)) ctx.SetGrad(kDy, Cast(to_dy, x.dtype).value);
   if (kRoot && ctx.Wants(2)) ctx.SetGrad(2, Cast(-(to_dy * factor), x.dtype).value);
 }

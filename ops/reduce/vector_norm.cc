@@ -59,25 +59,33 @@ void Backward(GradContext<NormAttributes, NoScalars>& ctx) {
   ctx.SetGrad(0, ctx.Emit(kVectorNormGrad, {x, y, dy.value}, a));
 }
 
-// Of dx = dy sign(x) |x|^(p - 1) y^(1 - p); of an extremum, whose slopes are constant, only by dy.
+// Of dx = dy sign(x) |x|^(p - 1) y^(1 - p); of an extremum, whose slopes are constant, only by dy. Where y is 0 so
+// is dx, and all of these are: u and dy are 0 there, and 1 stands in place of y and of an x of 0, which have no
+// negative powers, so that further derivatives are 0, too.
 void BackwardGrad(GradContext<NormAttributes, NoScalars>& ctx) {
   const NormAttributes& a = ctx.attributes();
   const Shape& shape = ctx.operand_type(0).shape;
   const Value x = ctx.saved("x");
-  const Term u = {&ctx.emitter(), ctx.grad()}, y = {&ctx.emitter(), ctx.saved("y")},
-             dy = {&ctx.emitter(), ctx.saved("dy")};
+  const Term norm = {&ctx.emitter(), ctx.saved("y")};
+  const Term is_not_zero = IsNotZero(norm);
+  const Term u = KeptWhere(Spread(is_not_zero, shape, a.Reduce()), {&ctx.emitter(), ctx.grad()});
+  const Term dy = KeptWhere(is_not_zero, {&ctx.emitter(), ctx.saved("dy")});
   const auto power = [&](const Term& base, double exponent) {
     return Term{&ctx.emitter(), ctx.Emit(kPowScalar, {base.value}, {}, {.exponent = exponent})};
   };
   const Value one = ctx.Emit(kShift, {(dy * 0.0).value}, {}, {.shift = 1});
-  const Term slope = {&ctx.emitter(), ctx.Emit(kVectorNormGrad, {x, y.value, one}, a)};
+  const Term slope = {&ctx.emitter(), ctx.Emit(kVectorNormGrad, {x, norm.value, one}, a)};
   const Term to_dy = SumOver(u * slope, a.Reduce());
   if (ctx.Wants(2)) ctx.SetGrad(2, to_dy.value);
   if (std::isinf(a.p) || a.p == 1) return;
+  const Term y = OneForZero(norm);
   if (ctx.Wants(1)) ctx.SetGrad(1, (to_dy * dy / y * (1 - a.p)).value);
   if (!ctx.Wants(0)) return;
   Term bent = u * Spread(dy * power(y, 1 - a.p), shape, a.Reduce()) * (a.p - 1);
-  if (a.p != 2) bent = bent * power({&ctx.emitter(), ctx.Emit(kAbs, {x})}, a.p - 2);
+  if (a.p != 2) {
+    const Term magnitude = {&ctx.emitter(), ctx.Emit(kAbs, {x})};
+    bent = bent * KeptWhere(IsNotZero(magnitude), power(OneForZero(magnitude), a.p - 2));
+  }
   ctx.SetGrad(0, bent.value);
 }
 

@@ -1,5 +1,6 @@
 // Gradients of gradients against central differences of gradients, in f64.
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <random>
@@ -195,6 +196,46 @@ TEST(GradientsOfGradientsTest, ALogSumExpOfNothing) {
           AllClose(second.FullTensor(), Tensor::FromValues<double>({2, 2}, {0, 0, 0.25, -0.25}), 1e-14))
           << layout;
     });
+  }
+}
+
+// Where a norm or a standard deviation is 0 its gradient is 0, and so are all derivatives of that.
+TEST(GradientsOfGradientsTest, NormsAndDeviationsThatAreZero) {
+  struct Case {
+    std::function<DTensor(const DTensor&)> statistic;
+    std::vector<double> row;
+    std::vector<double> product;  // of the row's Hessian and (1, 0, 0)
+  };
+  std::vector<Case> cases = {
+      {[](const DTensor& x) { return Std(x, {1}); }, {-1, 0, 1}, {1.0 / 12, -1.0 / 6, 1.0 / 12}}};
+  for (const double p : {1.5, 2.0, 2.5}) {
+    // Of n equal numbers beside zeros (p - 1) n^(1 / p - 1) (d_ij - 1 / n); n is 2.
+    const double half = (p - 1) * std::pow(2, 1 / p - 1) / 2;
+    cases.push_back({[p](const DTensor& x) { return Norm(x, p, {1}); }, {1, 1, 0}, {half, -half, 0}});
+  }
+  // Three equal numbers above a row.
+  const auto above = [](double number, const std::vector<double>& row) {
+    std::vector<double> values(3, number);
+    values.insert(values.end(), row.begin(), row.end());
+    return Tensor::FromValues<double>({2, 3}, values);
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    for (const char* layout : {"[-, -]", "[a, -]", "[-, a]"}) {
+      OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+        const DTensor x = Lay(context, above(0, cases[i].row), layout).RequiresGrad();
+        const DTensor first = Grad({Sum(cases[i].statistic(x))}, {x}, {.create_graph = true})[0];
+        // Infinite ones, as beside the root of a gradient that is 0.
+        for (const double seed : {1.0, std::numeric_limits<double>::infinity()}) {
+          const std::vector<DTensor> seeds = {Lay(context, above(seed, {1, 0, 0}), layout)};
+          const DTensor second = Grad({first}, {x}, {.seeds = seeds, .create_graph = true})[0];
+          EXPECT_TRUE(AllClose(second.FullTensor(), above(0, cases[i].product), 1e-12))
+              << "case " << i << ", " << layout << ", seed " << seed;
+          const DTensor third = Grad({Sum(Square(second))}, {x}, {.retain_graph = true})[0];
+          const std::vector<double> elements = third.FullTensor().ToVector<double>();
+          for (int j = 0; j < 3; ++j) EXPECT_EQ(elements[j], 0) << "case " << i << ", " << layout;
+        }
+      });
+    }
   }
 }
 
