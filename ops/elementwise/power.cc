@@ -60,7 +60,7 @@ void BackwardPowGrad(Context& context) {
   }
 }
 
-// Of dx = dy e x^(e - 1).
+// Of dx = dy e x^(e - 1). For an e of 0 that is a constant 0; x^-2, which may be infinite, is not formed.
 void BackwardPowScalarGrad(GradContext<NoAttributes, PowerScalars>& context) {
   const Value x = context.saved("x");
   const Value g = context.grad();
@@ -68,7 +68,8 @@ void BackwardPowScalarGrad(GradContext<NoAttributes, PowerScalars>& context) {
   if (context.Wants(1)) context.SetGrad(1, context.Emit(kPowScalarGrad, {x, g}, {}, context.scalars()));
   if (!context.Wants(0)) return;
   const Value p = context.Emit(kMul, {g, context.saved("dy")});
-  const Value bent = context.Emit(kPowScalarGrad, {x, p}, {}, {.exponent = exponent - 1});
+  const double lower = exponent == 0 ? 0 : exponent - 1;
+  const Value bent = context.Emit(kPowScalarGrad, {x, p}, {}, {.exponent = lower});
   context.SetGrad(0, context.Emit(kScale, {bent}, {}, {.factor = exponent}));
 }
 

@@ -181,6 +181,22 @@ TEST(GradientsOfGradientsTest, APowersExponentAtABaseOfZero) {
   });
 }
 
+// All derivatives of x^0 are 0, and of x^1 from the second on: at x of 0 too, and where x^-2 is infinite.
+TEST(GradientsOfGradientsTest, PowersWithConstantDerivativesAtZero) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+      const DTensor x = Lay(context, FromDoubles(dtype, {3}, {0, 0x1p-20, 2}), "[-]").RequiresGrad();
+      // 2 x + 1, 2, 0.
+      DTensor result = Sum(Pow(x, 0.0) + Pow(x, 1.0) + Pow(x, 2.0));
+      result = Sum(Grad({result}, {x}, {.create_graph = true})[0]);
+      const DTensor second = Grad({result}, {x}, {.create_graph = true})[0];
+      EXPECT_EQ(second.FullTensor().ToVector<double>(), std::vector<double>(3, 2)) << dtype;
+      const DTensor third = Grad({Sum(second)}, {x})[0];
+      EXPECT_EQ(third.FullTensor().ToVector<double>(), std::vector<double>(3, 0)) << dtype;
+    }
+  });
+}
+
 // Of a row of nothing but -inf all derivatives are 0; of shares p, the second are p_i (d_ij - p_j).
 TEST(GradientsOfGradientsTest, ALogSumExpOfNothing) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
