@@ -4,8 +4,22 @@
 #include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "ops/elementwise/select.h"
+#include "runtime/tensor/convert.h"
 
 namespace weft {
+namespace {
+
+// The bound as x's dtype has it, with which elements that equal it are compared; integers saturate.
+double BoundLike(const DTensor& x, double bound) {
+  const DType dtype = x.dtype();
+  if (!IsFloating(dtype)) return bound;
+  RequireFinite("Clamp", dtype, bound);
+  return VisitFloating(dtype, "Clamp", [&](auto tag) {
+    return ConvertElement<double>(ConvertElement<typename decltype(tag)::type>(bound));
+  });
+}
+
+}  // namespace
 
 DTensor Where(const DTensor& condition, const DTensor& a, const DTensor& b) {
   return Call(kWhere, {condition, a, b});
@@ -25,8 +39,8 @@ DTensor Minimum(const DTensor& x, double number) { return Minimum(x, NumberLike(
 DTensor Clamp(const DTensor& x, const ClampOptions& options) {
   WEFT_REQUIRE(options.min.has_value() || options.max.has_value(), "Clamp: expected a min, a max or both");
   ClampScalars scalars;
-  scalars.min = options.min.value_or(scalars.min);
-  scalars.max = options.max.value_or(scalars.max);
+  if (options.min.has_value()) scalars.min = BoundLike(x, *options.min);
+  if (options.max.has_value()) scalars.max = BoundLike(x, *options.max);
   return Call(kClamp, {x}, {}, scalars);
 }
 

@@ -29,7 +29,7 @@ DTensor Maximum(const DTensor& x, double number);
 DTensor Minimum(const DTensor& x, double number);
 
 // x cut to [min, max], either of which may be left open; NaN stays. The gradient passes where x lies within,
-// bounds included.
+// bounds included. A bound of integers may lie outside the dtype.
 // Errors: InvalidArgument if neither is given, for bounds that are NaN, and for those of integers that are not whole.
 struct ClampOptions {
   std::optional<double> min = std::nullopt;

@@ -64,6 +64,31 @@ TEST(DTypeRangesTest, NoFiniteFillIsInfinite) {
   });
 }
 
+// 0.7 and 0.1 are no numbers of halves; what they round to lies within, though it is less and more than they are.
+TEST(DTypeRangesTest, BoundsOfAClampAreRounded) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  OnMesh("", [](const Context& context) {
+    for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+      for (const double number : {0.7, 0.1}) {
+        const ClampOptions bounds[] = {{.min = number}, {.max = number}, {.min = number, .max = number}};
+        for (const ClampOptions& bound : bounds) {
+          const DTensor x = Full(context, dtype, {1}, number).RequiresGrad();
+          Backward(Sum(Clamp(x, bound)));
+          EXPECT_EQ(Elements(x.grad()), std::vector<double>{1}) << dtype << " " << number;
+        }
+      }
+    }
+    const DTensor half = Full(context, DType::kF16, {1}, 1);
+    EXPECT_EQ(Elements(Clamp(half, {.min = 65519})), std::vector<double>{65504});
+    EXPECT_EQ(ErrorOf([&] { Clamp(half, {.min = 70000}); }), "Clamp: f16 cannot hold the number 70000");
+    EXPECT_EQ(ErrorOf([&] { Clamp(half, {.min = 0, .max = -1e9}); }),
+              "Clamp: f16 cannot hold the number -1e+09");
+    EXPECT_EQ(Elements(Clamp(half, {.min = -kInf, .max = kInf})), std::vector<double>{1});
+    const DTensor narrow = Full(context, DType::kI32, {1}, 1);
+    EXPECT_EQ(Elements(Clamp(narrow, {.min = -3e9, .max = 3e9})), std::vector<double>{1});
+  });
+}
+
 // Integers wrap, and the least one has no negative.
 TEST(DTypeRangesTest, TheLeastIntegerIsSubtracted) {
   OnMesh("", [](const Context& context) {
