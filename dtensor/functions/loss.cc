@@ -6,6 +6,7 @@
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/elementwise.h"
 #include "dtensor/functions/reduce.h"
+#include "ops/elementwise/scalar_arithmetic.h"
 #include "ops/normalization/cross_entropy.h"
 
 namespace weft {
@@ -30,7 +31,12 @@ DTensor LossSum::Over(const DTensor& total) const {
 }
 
 DTensor CountTargets(const DTensor& targets, int64_t ignore_index) {
-  return Sum(Cast(NotEqual(targets, static_cast<double>(ignore_index)), DType::kF64));
+  // A number beside a tensor is a double, which does not hold all that i64 does.
+  const ExactTerms index = ExactTermsOf(ignore_index);
+  const bool is_split = index.low != 0 && targets.dtype() == DType::kI64;
+  const DTensor counts = is_split ? NotEqual(Sub(targets, index.high), index.low)
+                                  : NotEqual(targets, static_cast<double>(ignore_index));
+  return Sum(Cast(counts, DType::kF64));
 }
 
 LossSum CrossEntropy(const DTensor& logits, const DTensor& targets, const CrossEntropyOptions& options) {

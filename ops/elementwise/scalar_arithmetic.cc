@@ -42,6 +42,12 @@ std::vector<Sample<NoAttributes, QuotientScalars>> ScalarDivSamples() {
 
 }  // namespace
 
+ExactTerms ExactTermsOf(int64_t number) {
+  constexpr int64_t kExact = int64_t{1} << 53, kUnit = int64_t{1} << 32;
+  const int64_t low = -kExact <= number && number <= kExact ? 0 : number % kUnit;
+  return {.high = static_cast<double>(number - low), .low = static_cast<double>(low)};
+}
+
 constinit const Op<NoAttributes, ShiftScalars> kShift = {
     {.name = "shift",
      .operands = "x",

@@ -1,6 +1,8 @@
 #ifndef WEFT_OPS_ELEMENTWISE_SCALAR_ARITHMETIC_H_
 #define WEFT_OPS_ELEMENTWISE_SCALAR_ARITHMETIC_H_
 
+#include <cstdint>
+
 #include "ops/op/op.h"
 
 namespace weft {
@@ -18,6 +20,13 @@ struct ShiftScalars {
   double shift = 0;
 };
 extern const Op<NoAttributes, ShiftScalars> kShift;
+
+// A whole number as a sum of two that doubles hold: shifts by one and then by the other are exact.
+struct ExactTerms {
+  double high = 0;
+  double low = 0;  // 0 for a number of at most 2^53 in size
+};
+ExactTerms ExactTermsOf(int64_t number);
 
 // x / divisor, rounded once: not x times a rounded reciprocal. Floating dtypes.
 struct DivScalars {

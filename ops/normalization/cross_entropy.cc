@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/declare/row_op.h"
-#include "ops/elementwise/magnitude.h"
 #include "ops/elementwise/scalar_arithmetic.h"
 #include "ops/elementwise/select.h"
 #include "ops/elementwise/settle.h"
@@ -48,6 +47,17 @@ Term Column(const Term& statistic) {
   return Spread(statistic, shape, {.dims = DimMaskOf({shape.ndim() - 1})});
 }
 
+// Whether positions count, as bool: undefined if all do, for an ignore_index that no target can be.
+Term Counts(Emitter& emitter, Value targets, int64_t ignore_index) {
+  const bool is_narrow = emitter.TypeOf(targets).dtype == DType::kI32;
+  if (is_narrow && ignore_index != static_cast<int32_t>(ignore_index)) return {};
+  // ignore_index - target, and not the other way round: the least integer has no negative.
+  const ExactTerms index = ExactTermsOf(ignore_index);
+  Value away = emitter.Emit(kShift, {targets}, {}, {.negate = true, .shift = index.high});
+  if (index.low != 0) away = emitter.Emit(kShift, {away}, {}, {.shift = index.low});
+  return IsNotZero({&emitter, away});
+}
+
 // exp(logits - lse) in the dtype of lse, 0 at positions that do not count. There lse is 0: what the exponent is
 // kept below is no matter elsewhere.
 Term Probabilities(Emitter& emitter, Value logits, Value targets, Value lse,
@@ -56,10 +66,9 @@ Term Probabilities(Emitter& emitter, Value logits, Value targets, Value lse,
   const DType dtype = statistic.type().dtype;
   const Term log = Cast({&emitter, logits}, dtype) - Column(statistic);
   const Value kept = emitter.Emit(kClamp, {log.value}, {}, {.max = 0});
-  const Value away =
-      emitter.Emit(kShift, {targets}, {}, {.shift = -static_cast<double>(attributes.ignore_index)});
-  const Value counts = emitter.Emit(kClamp, {emitter.Emit(kAbs, {away})}, {}, {.max = 1});
-  return Exp({&emitter, kept}) * Column(Cast({&emitter, counts}, dtype));
+  const Term probabilities = Exp({&emitter, kept});
+  const Term counts = Counts(emitter, targets, attributes.ignore_index);
+  return counts.defined() ? KeptWhere(Column(counts), probabilities) : probabilities;
 }
 
 void Backward(GradContext<CrossEntropyAttributes, NoScalars>& ctx) {

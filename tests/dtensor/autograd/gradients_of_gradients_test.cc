@@ -1,6 +1,7 @@
 // Gradients of gradients against central differences of gradients, in f64.
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <random>
@@ -253,6 +254,38 @@ TEST(GradientsOfGradientsTest, NormsAndDeviationsThatAreZero) {
       });
     }
   }
+}
+
+// p_i (v_i - sum p v) in each row, and 0 where the target is ignored: also by a number that has no negative, is no
+// double, or is none of the targets' dtype.
+TEST(GradientsOfGradientsTest, CrossEntropyOfAnyIgnoreIndex) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    const auto expect = [&](const Tensor& targets, int64_t ignore_index, bool ignores) {
+      const DTensor logits = Lay(context, RandomF64({3, 4}, 1), "[-, -]").RequiresGrad();
+      const DTensor v = Lay(context, RandomF64({3, 4}, 2), "[-, -]");
+      const DTensor loss =
+          CrossEntropy(logits, Lay(context, targets, "[-]"), {.ignore_index = ignore_index}).sum;
+      const DTensor first = Grad({loss}, {logits}, {.create_graph = true})[0];
+      const std::vector<DTensor> seeds = {v};
+      const DTensor second = Grad({first}, {logits}, {.seeds = seeds})[0];
+      const DTensor p = Softmax(logits.Detach());
+      const DTensor counts =
+          Lay(context, Tensor::FromValues<double>({3, 1}, {1, ignores ? 0.0 : 1.0, 1}), "[-, -]");
+      const DTensor expected = counts * p * (v - Sum(p * v, {1}, /*keep_dims=*/true));
+      EXPECT_TRUE(AllClose(second.FullTensor(), expected.FullTensor(), 1e-12)) << ignore_index;
+    };
+    constexpr int32_t kLeast = std::numeric_limits<int32_t>::min();
+    for (const int32_t index : {-100, kLeast, kLeast + 1, std::numeric_limits<int32_t>::max()}) {
+      expect(Tensor::FromValues<int32_t>({3}, {1, index, 0}), index, /*ignores=*/true);
+    }
+    for (const int64_t index : {int64_t{kLeast} - 1, -int64_t{kLeast}, int64_t{1} << 32}) {
+      expect(Tensor::FromValues<int32_t>({3}, {1, 2, 0}), index, /*ignores=*/false);
+    }
+    for (const int64_t index : {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
+                                int64_t{kLeast}, (int64_t{1} << 53) + 1}) {
+      expect(Tensor::FromValues<int64_t>({3}, {1, index, 0}), index, /*ignores=*/true);
+    }
+  });
 }
 
 // A penalty on the size of a gradient, as of Gulrajani et al., arXiv 1704.00028: first-order and second-order

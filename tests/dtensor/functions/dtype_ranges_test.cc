@@ -105,6 +105,24 @@ TEST(DTypeRangesTest, TheLeastIntegerIsSubtracted) {
   });
 }
 
+// Doubles do not hold all numbers of i64.
+TEST(DTypeRangesTest, TargetsCountBesideAnyIgnoreIndex) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = std::numeric_limits<int64_t>::min();
+  OnMesh("a=2", [](const Context& context) {
+    for (const int64_t index : {int64_t{-100}, (int64_t{1} << 53) + 1, -(int64_t{1} << 53) - 1, kMost - 1,
+                                kMost, kLeast, kLeast + 1}) {
+      // Its neighbours and what differs from it by 2^32 count.
+      const int64_t near = index == kMost ? index - 1 : index + 1;
+      const int64_t far = index > 0 ? index - (int64_t{1} << 32) : index + (int64_t{1} << 32);
+      const DTensor targets = Lay(context, Tensor::FromValues<int64_t>({4}, {index, near, far, 7}), "[a]");
+      EXPECT_EQ(CountTargets(targets, index).Item(), 3) << index;
+    }
+    const DTensor narrow = Lay(context, Tensor::FromValues<int32_t>({2}, {1, 2}), "[a]");
+    EXPECT_THAT(ErrorOf([&] { CountTargets(narrow, (int64_t{1} << 53) + 1); }),
+                HasSubstr("i32 cannot hold the number"));
+  });
+}
+
 // 0 / 0 and 0 * inf of one term would outdo the others.
 TEST(DTypeRangesTest, TermsAreReducedBeforeTheyAreInfinite) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
