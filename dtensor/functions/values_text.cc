@@ -121,7 +121,8 @@ std::string ValuesText(const DTensor& x, const ValuesTextOptions& options) {
   const PurposeGuard purpose(x.context()->state(), Purpose::kMetric);
   const bool shortens = x.shape().num_elements() > options.most;
   std::vector<bool> gaps;
-  for (const int64_t extent : x.shape()) gaps.push_back(shortens && extent > 2 * options.edge);
+  // `extent > 2 * edge` overflows for a large edge.
+  for (const int64_t extent : x.shape()) gaps.push_back(shortens && extent - options.edge > options.edge);
   const Tensor values = shortens ? Shown(x, gaps, options.edge) : x.FullTensor();
   const std::vector<std::string> texts = Texts(values, options.precision);
   return absl::StrCat(x.ToString(), "\n", Writer(values.shape(), texts, gaps, options.edge).Run(), "\n");

@@ -1,6 +1,8 @@
 #include "dtensor/functions/values_text.h"
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <string>
@@ -98,6 +100,16 @@ TEST(ValuesTextTest, NegativeZerosStay) {
   OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Lay(context, FromDoubles(DType::kF32, {5}, {-0.0, 0, 7, 0, -0.0}), "[a]");
     EXPECT_EQ(ValuesText(x, {.most = 4, .edge = 2}), "f32[5] [a]\n[-0,  0, ...,  0, -0]\n");
+  });
+}
+
+TEST(ValuesTextTest, AnEdgeBeyondTheExtentShowsAll) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, WholeNumbers(DType::kF32, {5}), "[a]");
+    for (const int64_t edge : {int64_t{3}, (int64_t{1} << 62) + 1, std::numeric_limits<int64_t>::max()}) {
+      EXPECT_EQ(ValuesText(x, {.most = 4, .edge = edge}), ValuesText(x)) << edge;
+    }
+    EXPECT_EQ(ValuesText(x, {.most = 4, .edge = 2}), "f32[5] [a]\n[ 1,  8, ..., 22, 29]\n");
   });
 }
 
