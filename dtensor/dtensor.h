@@ -130,10 +130,11 @@ class DTensor {
   IntrusivePtr<DTensorImpl> impl_;
 };
 
-// How often memory was written in place, and by which op last: shared by the values that lie in it.
+// How often memory was written in place, by which op last, and what still uses it: shared by the values that lie in it.
 struct WriteLog : RefCounted<WriteLog> {
   int64_t version = 0;
   const char* last_writer = "";
+  IntrusivePtr<PendingMoves> pending;  // null: nothing
 };
 
 // What a DTensor handle shares. Written once, when it is made. What it does with its history is defined in
@@ -148,19 +149,24 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   Layout layout;
   TensorType type;
 
-  // This rank's piece. Waits for what is to fill it, if that is still under way.
+  // This rank's piece. Waits for what is to fill it, if that is still under way, whichever value of its memory was told.
   // Errors: those of the collectives that were to fill it.
   const Tensor& Local() const {
-    if (pending_) [[unlikely]]
+    if (is_pending()) [[unlikely]]
       Settle();
     return piece_;
   }
   // The same, not waiting: memory, type and shape, whose elements may not be there yet.
   const Tensor& piece() const { return piece_; }
-  bool is_pending() const { return static_cast<bool>(pending_); }
-  const IntrusivePtr<PendingMoves>& pending() const { return pending_; }
-  // Elements of this rank's piece are about to be written by `pending`, in place.
-  void SetPending(IntrusivePtr<PendingMoves> pending) { pending_ = std::move(pending); }
+  bool is_pending() const { return pending_ || (writes && writes->pending); }
+  const IntrusivePtr<PendingMoves>& pending() const {
+    return pending_ || !writes ? pending_ : writes->pending;
+  }
+  // Elements of this rank's piece are about to be written by `pending`, in place, or are still read by it: all values of
+  // its memory wait. It comes behind what was pending before.
+  void SetPending(IntrusivePtr<PendingMoves> pending) {
+    (writes ? writes->pending : pending_) = std::move(pending);
+  }
   // For kernels that say themselves where their output lies.
   Tensor& mutable_piece() { return piece_; }
 
@@ -171,14 +177,19 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   // In-place writes so far, and who wrote last: a tape that saved an older version refuses to read the newer
   // one. Views share the log of what they view, if it has one: leaves and parameters do.
   void MarkWritten(const char* op_name) {
-    if (!writes) writes = MakeIntrusive<WriteLog>();
+    if (!writes) SetWrites(MakeIntrusive<WriteLog>());
     ++writes->version;
     writes->last_writer = op_name;
   }
   int64_t version() const { return writes ? writes->version : 0; }
   // For a value that may be a view of `source`.
   void ShareWrites(const DTensorImpl& source) {
-    if (source.writes && piece_.buffer() == source.piece_.buffer()) writes = source.writes;
+    if (source.writes && piece_.buffer() == source.piece_.buffer()) SetWrites(source.writes);
+  }
+  // The log of its memory, which is told what is pending.
+  void SetWrites(IntrusivePtr<WriteLog> log) {
+    writes = std::move(log);
+    if (pending_) writes->pending = std::move(pending_);
   }
   IntrusivePtr<WriteLog> writes;
 
@@ -200,7 +211,7 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   void Settle() const;
 
   Tensor piece_;
-  mutable IntrusivePtr<PendingMoves> pending_;
+  mutable IntrusivePtr<PendingMoves> pending_;  // of a value without a log
 };
 
 // What a parameter's copy was made of, so that it can be made again: the value at rest, its version then, and

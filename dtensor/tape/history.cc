@@ -49,8 +49,13 @@ DTensorImpl::~DTensorImpl() = default;
 
 // What failed stays, so that every reader is told.
 void DTensorImpl::Settle() const {
-  pending_->Settle();
-  pending_ = nullptr;
+  if (pending_) {
+    pending_->Settle();
+    pending_ = nullptr;
+  }
+  if (!writes || !writes->pending) return;
+  writes->pending->Settle();
+  writes->pending = nullptr;
 }
 
 namespace {
@@ -140,7 +145,7 @@ DTensor DTensor::RequiresGrad(const Layout& gradient) const {
                  ToString(), " cannot lie as ", gradient.ToString(context()->mesh()));
   }
   DTensor leaf(MakeIntrusive<DTensorImpl>(context(), layout(), type(), impl_->piece(), impl_->pending()));
-  leaf.impl_->writes = impl_->writes ? impl_->writes : MakeIntrusive<WriteLog>();
+  leaf.impl_->SetWrites(impl_->writes ? impl_->writes : MakeIntrusive<WriteLog>());
   leaf.impl_->node = IntrusivePtr<TapeNode>(new TensorLeafNode(*this, gradient));
   return leaf;
 }

@@ -1,7 +1,9 @@
 #include "dtensor/checkpoint/model_state.h"
 
+#include <chrono>
 #include <cmath>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -10,9 +12,11 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/embedding.h"
 #include "dtensor/nn/layers/layers.h"
+#include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "mesh/shard_math.h"
 #include "parallel/parallelize.h"
+#include "runtime/comm/worker.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
@@ -74,6 +78,28 @@ TEST(ModelStateTest, IsWhatTheModelHas) {
     net.body.bias->Load(Full(context, DType::kF32, {5}, 7));
     EXPECT_EQ(state.at("body.bias").FullTensor().ToVector<float>(), std::vector<float>(5, 7));
     EXPECT_TRUE(SameBits(clone.at("body.bias").FullTensor(), before));
+  });
+}
+
+// An update whose pieces are still gathered on their lane has come when the state is read, before anybody reads the model.
+TEST(ModelStateTest, HasAnUpdateThatIsUnderWay) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Net net;
+    Parallelize(net, context, {{"", DataParallel("dp", {.shard_state = true})}});
+    const StateMap state = StateOf(net);
+    const std::vector<float> before = state.at("body.weight").FullTensor().ToVector<float>();
+    for (Parameter* parameter : net.AllParameters()) {
+      parameter->SetGrad(
+          Full(context, DType::kF32, parameter->spec().shape, 1, parameter->layouts().of_gradient()));
+    }
+    Sgd optimizer(net.AllParameters(), {});
+    context->state().LaneWorker(Lane::kParam).Submit([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    });
+    optimizer.Step(0.5);
+    const std::vector<float> seen = state.at("body.weight").FullTensor().ToVector<float>();
+    EXPECT_EQ(seen, net.body.weight.at_rest().FullTensor().ToVector<float>());
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(seen[i], before[i] - 0.5f) << i;
   });
 }
 

@@ -21,6 +21,7 @@
 #include "dtensor/nn/linear.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/tape/saved_buffer.h"
+#include "dtensor/tape/saved_value.h"
 #include "parallel/parallelize.h"
 #include "runtime/device/cuda/allocator.h"
 #include "runtime/device/cuda/check.h"
@@ -308,6 +309,20 @@ TEST(CudaOffloadTest, ACopyToTheHostFollowsWhoWrites) {
     x.impl()->pending()->works().back().Wait();
     FillTensor(other.ToLocal(), -1);
     EXPECT_EQ(ToHost(x).ToLocal().ToVector<double>(), std::vector<double>(kRows * kDim, -1));
+  });
+}
+
+// What is on its way to memory is waited for by all that share it.
+TEST(CudaOffloadTest, ACopyToTheDeviceIsWaitedForByAllThatShareItsMemory) {
+  RunFilling(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    const DTensor x = Numbers(context, 1);
+    x.impl()->MarkWritten("a test");
+    const DTensor other = WithoutHistory(x);
+    CopyInto(ToHost(Numbers(context, 2)), x);
+    EXPECT_TRUE(other.impl()->is_pending());
+    EXPECT_EQ(other.ToLocal().ToVector<double>(), RandomF64({kRows, kDim}, 2).ToVector<double>());
+    EXPECT_FALSE(x.impl()->is_pending());
   });
 }
 
