@@ -59,10 +59,13 @@ struct ReadByCopies {
   std::deque<IntrusivePtr<PendingMoves>> pending;  // in the order in which the copies run
 };
 
+// Those that have not run.
 ReadByCopies& ReadByCopiesOf(MeshContext& device) {
   std::shared_ptr<void>& attached = DeviceQueueOf(*device.allocator(), kFromHostQueue).attached();
   if (attached == nullptr) attached = std::make_shared<ReadByCopies>();
-  return *static_cast<ReadByCopies*>(attached.get());
+  ReadByCopies& reads = *static_cast<ReadByCopies*>(attached.get());
+  while (!reads.pending.empty() && reads.pending.front()->Test()) reads.pending.pop_front();
+  return reads;
 }
 
 const Tensor& ReadableOnHost(const DTensorImpl& x, const ReadByCopies& reads) {
@@ -71,17 +74,22 @@ const Tensor& ReadableOnHost(const DTensorImpl& x, const ReadByCopies& reads) {
   return is_read ? x.piece() : x.Local();
 }
 
-// `x` stays as it is until then: who writes to it waits (DTensorImpl::Local), as for any pending value.
+// `x` stays as it is until `batch`, which reads it, has run: whoever writes to its memory waits (DTensorImpl::Local), as for
+// any pending value.
+void KeepUntilRead(MeshContext& device, DTensorImpl& x, std::shared_ptr<QueuedBatch> batch,
+                   ReadByCopies& reads) {
+  reads.pending.push_back(MakePending(device, MakeArrivalWork(std::move(batch))));
+  x.SetPending(reads.pending.back());
+}
+
 DTensor BeginToDevice(const IntrusivePtr<MeshContext>& device, const DTensor& x, MemoryKind kind) {
   ReadByCopies& reads = ReadByCopiesOf(*device);
-  while (!reads.pending.empty() && reads.pending.front()->Test()) reads.pending.pop_front();
   const Tensor& piece = ReadableOnHost(*x.impl(), reads);
   const Tensor from = piece.IsContiguous() ? piece : CloneTensor(piece, piece.buffer()->allocator());
   const MemoryKindGuard guard(*device->allocator(), kind);
   Tensor to = Tensor::Empty(device->allocator(), from.dtype(), from.shape());
   std::shared_ptr<QueuedBatch> batch = BeginCopy(from, to);
-  reads.pending.push_back(MakePending(*device, MakeArrivalWork(batch)));
-  x.impl()->SetPending(reads.pending.back());
+  KeepUntilRead(*device, *x.impl(), batch, reads);
   return DTensor(MakeIntrusive<DTensorImpl>(device, x.layout(), x.type(), std::move(to),
                                             MakePending(*device, MakeQueuedWork(std::move(batch)))));
 }
@@ -109,12 +117,15 @@ DTensor ToDevice(const DTensor& x, MemoryKind kind) {
 
 void CopyInto(const DTensor& from, const DTensor& to) {
   DTensorImpl& target = *to.impl();
-  const Tensor& piece = from.ToLocal();
-  const bool goes_to_device = from.context()->is_host_side() && !target.context->is_host_side() &&
-                              CopiesBeside(*target.context) && piece.IsContiguous() &&
-                              target.piece().IsContiguous() && piece.dtype() == target.type.dtype;
-  if (!goes_to_device) return CopyTensor(piece, target.Local());
-  target.SetPending(MakePending(*target.context, MakeQueuedWork(BeginCopy(piece, target.Local()))));
+  const bool goes_to_device = from.dtype() == target.type.dtype && from.context()->is_host_side() &&
+                              !target.context->is_host_side() && CopiesBeside(*target.context) &&
+                              from.impl()->piece().IsContiguous() && target.piece().IsContiguous();
+  if (!goes_to_device) return CopyTensor(from.ToLocal(), target.Local());
+  MeshContext& device = *target.context;
+  ReadByCopies& reads = ReadByCopiesOf(device);
+  std::shared_ptr<QueuedBatch> batch = BeginCopy(ReadableOnHost(*from.impl(), reads), target.Local());
+  KeepUntilRead(device, *from.impl(), batch, reads);
+  target.SetPending(MakePending(device, MakeQueuedWork(std::move(batch))));
 }
 
 DTensor InMemoryOf(const DTensor& x, MeshContext& other) {

@@ -27,8 +27,8 @@ DTensor ToHost(const DTensor& x, MemoryKind kind = MemoryKind::kOther);
 DTensor ToDevice(const DTensor& x, MemoryKind kind = MemoryKind::kOther);
 
 // The elements of `from` go to the memory of `to`, which has its type and layout and may lie in the other memory.
-// Cost:   a copy of the piece. From the second memory to a GPU in a stream of its own: `to` is pending, and `from` is not
-//         written to until then.
+// Cost:   a copy of the piece. From the second memory to a GPU in a stream of its own: `to` is pending, and until then so is
+//         `from` for whoever would write to it.
 void CopyInto(const DTensor& from, const DTensor& to);
 
 // Whether the device's kernels read the second memory as it is: a CPU's do.

@@ -371,5 +371,23 @@ TEST(CudaOffloadTest, HostMemoryIsReadBeforeItChanges) {
   });
 }
 
+// Whichever of the values that share the memory is copied, and whichever is written to.
+TEST(CudaOffloadTest, HostMemoryThatIsSharedIsReadBeforeItChanges) {
+  RunFilling(1, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
+    const DTensor there = ToHost(Numbers(context, 1));
+    there.ToLocal();
+    there.impl()->MarkWritten("a test");
+    const DTensor here = ToDevice(WithoutHistory(there));
+    FillTensor(there.ToLocal(), -1);
+    EXPECT_EQ(here.ToLocal().ToVector<double>(), RandomF64({kRows, kDim}, 1).ToVector<double>());
+    // By CopyInto.
+    const DTensor target = Numbers(context, 2);
+    CopyInto(WithoutHistory(there), target);
+    FillTensor(there.ToLocal(), -2);
+    EXPECT_EQ(target.ToLocal().ToVector<double>(), std::vector<double>(kRows * kDim, -1));
+  });
+}
+
 }  // namespace
 }  // namespace weft
