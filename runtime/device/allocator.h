@@ -87,11 +87,12 @@ std::shared_ptr<Allocator> MakeCpuAllocator(int64_t cap_bytes = 0, bool fill_fre
 // A pooled allocator of memory that the CPU's kernels use as any other, but whose pages the system writes to a file and
 // drops when it needs room: for what is larger than memory. `folder`: where the file is, which has no name and is gone
 // with the allocator; "": TMPDIR's, or /tmp, which wins nothing where it is a file system in memory. Blocks do not
-// count as the process's data (RLIMIT_DATA).
+// count as the process's data (RLIMIT_DATA). `fill_freed`: as DeviceOptions says.
 // Cost:   the disk's, for what does not fit in memory.
 // Errors: FailedPrecondition that names the folder, if there can be no file; a disk that is full is
 //         ResourceExhausted, of Allocate.
-std::shared_ptr<Allocator> MakeFileAllocator(const std::string& folder = "", int64_t cap_bytes = 0);
+std::shared_ptr<Allocator> MakeFileAllocator(const std::string& folder = "", int64_t cap_bytes = 0,
+                                             bool fill_freed = false);
 
 // The same interface for meta tensors: counts bytes, holds none.
 std::shared_ptr<Allocator> MakeMetaAllocator();

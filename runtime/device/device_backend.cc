@@ -43,7 +43,7 @@ std::shared_ptr<Allocator> MakeCpu(int, const DeviceOptions& options) {
 std::shared_ptr<Allocator> MakeMeta(int, const DeviceOptions&) { return MakeMetaAllocator(); }
 
 std::shared_ptr<Allocator> MakeCpuFile(const DeviceOptions& options) {
-  return MakeFileAllocator(options.offload_folder);
+  return MakeFileAllocator(options.offload_folder, /*cap_bytes=*/0, options.fill_freed);
 }
 std::shared_ptr<Allocator> MakeMetaHost(const DeviceOptions&) { return MakeMetaAllocator(); }
 

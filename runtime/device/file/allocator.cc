@@ -41,8 +41,9 @@ int OpenUnnamed(const std::string& folder) {
 // is handed out, so that writing to it cannot fail.
 class FileAllocator final : public PooledAllocator {
  public:
-  FileAllocator(const std::string& folder, int64_t cap_bytes)
-      : PooledAllocator(cap_bytes), file_(OpenUnnamed(folder.empty() ? TemporaryFolder() : folder)) {}
+  FileAllocator(const std::string& folder, int64_t cap_bytes, bool fill_freed)
+      : PooledAllocator(cap_bytes, /*guards=*/fill_freed),
+        file_(OpenUnnamed(folder.empty() ? TemporaryFolder() : folder)) {}
   ~FileAllocator() override {
     ReturnPoolToSystem();
     close(file_);
@@ -75,6 +76,10 @@ class FileAllocator final : public PooledAllocator {
     const auto found = offsets_.find(block);
     GiveRun(found->second, length);
     offsets_.erase(found);
+  }
+
+  void Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept override {
+    if (usable_bytes == 0) std::memset(block, 0xff, static_cast<size_t>(num_bytes));
   }
 
  private:
@@ -120,8 +125,8 @@ class FileAllocator final : public PooledAllocator {
 
 }  // namespace
 
-std::shared_ptr<Allocator> MakeFileAllocator(const std::string& folder, int64_t cap_bytes) {
-  return std::make_shared<FileAllocator>(folder, cap_bytes);
+std::shared_ptr<Allocator> MakeFileAllocator(const std::string& folder, int64_t cap_bytes, bool fill_freed) {
+  return std::make_shared<FileAllocator>(folder, cap_bytes, fill_freed);
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -114,6 +115,30 @@ TEST(FileAllocatorTest, AFullDiskIsAnError) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// A block of so many bytes that has come back, as its next owner finds it.
+std::vector<unsigned char> BytesOfReturned(Allocator& allocator, int64_t size) {
+  void* const block = allocator.Allocate(size);
+  std::memset(block, 7, static_cast<size_t>(size));
+  allocator.Deallocate(block, size);
+  auto* const again = static_cast<unsigned char*>(allocator.Allocate(size));
+  EXPECT_EQ(again, block);
+  const std::vector<unsigned char> bytes(again, again + size);
+  allocator.Deallocate(again, size);
+  return bytes;
+}
+
+TEST(HostAllocatorTest, FillsWhatComesBackIfItIsToldTo) {
+  for (const int64_t size : {1, 1000, 3 << 20}) {
+    for (const bool fill_freed : {false, true}) {
+      const auto allocator =
+          MakeHostAllocator(DeviceType::kCpu, {.fill_freed = fill_freed, .offload_folder = Folder()});
+      const std::vector<unsigned char> bytes = BytesOfReturned(*allocator, size);
+      const unsigned char expected = fill_freed ? 0xff : 7;
+      EXPECT_EQ(std::count(bytes.begin(), bytes.end(), expected), size);
+    }
+  }
 }
 
 TEST(HostAllocatorTest, EveryDeviceHasOne) {
