@@ -1,5 +1,7 @@
 #include "dtensor/optim/weight_average.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
 #include "dtensor/host_memory.h"
@@ -43,10 +45,15 @@ void WeightAverage::Update() {
   std::vector<DTensor> values;
   values.reserve(parameters_.size());
   for (const bool on_host : {false, true}) {
+    const auto lies_there = [&](const DTensor& average) {
+      return average.context()->is_host_side() == on_host;
+    };
+    // A second memory that nothing is offloaded to is not made.
+    if (std::none_of(averages_.begin(), averages_.end(), lies_there)) continue;
     std::vector<EachCall<>> calls;
     const DTensor weight_there = on_host ? ToHost(weight) : weight;
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      if (averages_[i].context()->is_host_side() != on_host) continue;
+      if (!lies_there(averages_[i])) continue;
       values.push_back(parameters_[i]->UpdatedPiece());
       calls.push_back({.operands = {averages_[i], values.back(), weight_there}});
     }

@@ -14,6 +14,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/optim/weight_average.h"
 #include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
 #include "tests/dtensor/optim/optimizer_cases.h"
 #include "tests/dtensor/sharded_values.h"
 
@@ -292,6 +293,19 @@ TEST(WeightAverageTest, IsSavedResumedAndLoadedOnAnyMesh) {
     });
     EXPECT_GT(LargestDifference(forgotten.at("average.matrix"), expected.at("average.matrix")), 1e-4);
   }
+}
+
+// The second memory's folder may be one in which no file can be made, as long as nothing goes there.
+TEST(WeightAverageTest, MakesNoSecondMemoryForNothing) {
+  const auto body = [](World& world) {
+    OptimizedModel model;
+    model.Lay(Bind(world, DeviceMesh::Parse("")), Split::kNone);
+    WeightAverage average(model.AllParameters());
+    average.Update();
+    const std::vector<double> of_vector = model.vector.at_rest().FullTensor().ToVector<double>();
+    EXPECT_EQ(WholeValues(average.State()).at("average.vector"), of_vector);
+  };
+  RunRanks(1, body, {.device_options = {.offload_folder = "/nowhere/at/all"}});
 }
 
 TEST(WeightAverageTest, SwapsWithTheModelAndBack) {
