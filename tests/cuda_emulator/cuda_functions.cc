@@ -257,7 +257,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (TheCuda().streams.count(stream) == 0) return Return(cudaErrorInvalidValue);
   if (stream->num_done == stream->num_issued) return cudaSuccess;
   AdvanceForQuery(stream);
-  return cudaErrorNotReady;
+  return Return(cudaErrorNotReady);
 }
 
 // The place of the stream `id` that whoever waits for `event` comes behind; 0: none.
@@ -375,7 +375,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->stream != nullptr) NoteDevice(event->stream->device);
   if (IsDone(event)) return cudaSuccess;
   AdvanceForQuery(event->stream.get());
-  return cudaErrorNotReady;
+  return Return(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -391,7 +391,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   if (!begin->has_time || !end->has_time || begin->time == nullptr || end->time == nullptr) {
     return Return(cudaErrorInvalidValue);
   }
-  if (!IsDone(begin) || !IsDone(end)) return cudaErrorNotReady;
+  if (!IsDone(begin) || !IsDone(end)) return Return(cudaErrorNotReady);
   *milliseconds = std::chrono::duration<float, std::milli>(*end->time - *begin->time).count();
   return cudaSuccess;
 }

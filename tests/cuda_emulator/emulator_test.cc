@@ -142,6 +142,7 @@ TEST(EmulatorTest, WorkWaitsForWhoWaitsForIt) {
   ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
   ASSERT_EQ(cudaEventRecord(event, first.get()), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
   ASSERT_EQ(cudaStreamWaitEvent(second.get(), event), cudaSuccess);
   int c = 0;
   ASSERT_EQ(cudaMemcpyAsync(&c, &b, sizeof(b), cudaMemcpyDeviceToDevice, second.get()), cudaSuccess);

@@ -24,7 +24,7 @@ thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t Return(cudaError_t error) {
-  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  if (error != cudaSuccess) last_error = error;
   return error;
 }
 

@@ -46,7 +46,10 @@ void CudaEvent::Record(CudaStreamRef stream) {
 
 bool CudaEvent::Test() const {
   const cudaError_t state = cudaEventQuery(handle_);
-  if (state == cudaErrorNotReady) return false;
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // which is for errors of the caller
+    return false;
+  }
   CheckCuda(state, "cudaEventQuery");
   return true;
 }

@@ -156,6 +156,7 @@ TEST_F(CudaDeviceTest, StreamsEventsAndPinnedMemory) {
   CudaEvent computed(CudaEvent::Timing::kOn);
   computed.Record(allocator->stream());
   EXPECT_FALSE(computed.Test());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // which is for kernels of the caller
   std::memset(pinned, 0, kBytes);
   // Another stream takes it over.
   other.ref().WaitFor(computed);
