@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -148,7 +147,7 @@ class ConfigReader {
     set_.insert(given.flag);
   }
 
-  std::vector<std::string> set() const { return {set_.begin(), set_.end()}; }
+  const std::set<std::string>& set() const { return set_; }
 
  private:
   bool IsFlag(const std::string& name) const {
@@ -197,6 +196,41 @@ const ForeignConfig* ForeignOf(const Json& object, const FlagsUsage& usage) {
   return nullptr;
 }
 
+// A file that has been read.
+struct ConfigFile {
+  std::string path;
+  std::string text;
+  Json object;
+  const ForeignConfig* foreign = nullptr;  // null: it is the program's own
+  std::vector<FlagValue> translated;       // what a foreign one says
+  std::set<std::string> names;             // of the flags that one of the program's own gives
+};
+
+ConfigFile ReadConfigFile(const std::string& path, const FlagsUsage& usage) {
+  ConfigFile file;
+  file.path = path;
+  file.text = ReadFile(path);
+  file.object = Parse(path, file.text);
+  file.foreign = ForeignOf(file.object, usage);
+  return file;
+}
+
+std::vector<FlagValue> Translated(const ConfigFile& file, const FlagsAround& around) {
+  try {
+    return file.foreign->translate(file.text, around);
+  } catch (const Error& error) {
+    Throw(error.code(), "--config=", file.path, ": ", file.foreign->name, ": ", error.message());
+  }
+}
+
+// Returns the names of the flags.
+std::set<std::string> SetFlags(const ConfigFile& file, const FlagsUsage& usage) {
+  ConfigReader reader(file.path, usage);
+  if (file.foreign == nullptr) reader.Read(file.object);
+  for (const FlagValue& given : file.translated) reader.SetText(file.foreign->name, given);
+  return reader.set();
+}
+
 Json ValueOf(const absl::CommandLineFlag& flag) {
   const std::string text = flag.CurrentValue();
   const std::string expected = ExpectedValue(flag);
@@ -215,22 +249,25 @@ Json ValueOf(const absl::CommandLineFlag& flag) {
 
 }  // namespace
 
-std::vector<std::string> ApplyConfigFile(const std::string& path, const FlagsUsage& usage,
-                                         const FlagsAround& around) {
-  const std::string text = ReadFile(path);
-  const Json object = Parse(path, text);
-  ConfigReader reader(path, usage);
-  if (const ForeignConfig* const foreign = ForeignOf(object, usage)) {
-    try {
-      for (const FlagValue& given : foreign->translate(text, around)) reader.SetText(foreign->name, given);
-    } catch (const Error& error) {
-      if (absl::StartsWith(error.message(), "--config=")) throw;
-      Throw(error.code(), "--config=", path, ": ", foreign->name, ": ", error.message());
-    }
-  } else {
-    reader.Read(object);
+std::set<std::string> ApplyConfigFiles(const std::vector<std::string>& paths, const FlagsUsage& usage,
+                                       const FlagsAround& around) {
+  std::vector<ConfigFile> files;
+  for (const std::string& path : paths) files.push_back(ReadConfigFile(path, usage));
+  // So that a file of another system is translated beside what the program's own say, those behind it too.
+  for (ConfigFile& file : files) {
+    if (file.foreign == nullptr) file.names = SetFlags(file, usage);
   }
-  return reader.set();
+  for (auto file = files.begin(); file != files.end(); ++file) {
+    if (file->foreign == nullptr) continue;
+    const auto is_given = [&](absl::string_view flag) {
+      const auto gives = [&](const ConfigFile& behind) { return behind.names.count(std::string(flag)) > 0; };
+      return (around.is_given && around.is_given(flag)) || std::any_of(file + 1, files.end(), gives);
+    };
+    file->translated = Translated(*file, {.value_of = around.value_of, .is_given = is_given});
+  }
+  std::set<std::string> names;
+  for (const ConfigFile& file : files) names.merge(SetFlags(file, usage));
+  return names;
 }
 
 std::string EffectiveConfig(const FlagsUsage& usage) {

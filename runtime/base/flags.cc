@@ -179,12 +179,11 @@ ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usag
           },
       .is_given = [&](absl::string_view name) { return last_of(name) != arguments.rend(); },
   };
+  std::vector<std::string> files;
   for (const FlagValue& given : arguments) {
-    if (!IsFileFlag(given.flag, names)) continue;
-    for (const std::string& name : ApplyConfigFile(UserPath(given.value), usage, around)) {
-      parsed.given.insert(name);
-    }
+    if (IsFileFlag(given.flag, names)) files.push_back(UserPath(given.value));
   }
+  parsed.given = ApplyConfigFiles(files, usage, around);
   for (const FlagValue& given : arguments) {
     if (IsFileFlag(given.flag, names)) continue;
     SetFlag(given.flag, given.value);

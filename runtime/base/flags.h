@@ -28,10 +28,10 @@ struct ParsedFlags {
 
 // Sets the flags from the command line: --name=value, --name value, and for a bool --name or --noname. Dashes
 // in names are underscores; one leading dash will do; the last of several values counts. --config=FILE sets flags from a
-// file (ApplyConfigFile), several files one after another; what the command line says itself counts, wherever it stands.
+// file (ApplyConfigFiles), several files one after another; what the command line says itself counts, wherever it stands.
 //
 // Errors: InvalidArgument for an unknown flag (names the nearest one), a value that is missing or cannot be
-//         read (names flag, value and what was expected), an argument that is no flag; those of ApplyConfigFile.
+//         read (names flag, value and what was expected), an argument that is no flag; those of ApplyConfigFiles.
 ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usage);
 
 // The text of --help: the summary, each group's flags with default and help text, the examples.

@@ -27,9 +27,10 @@ struct FlagValue {
 
 // The flags around a configuration file.
 struct FlagsAround {
-  // What a flag will be if the file does not say: from the command line, or as it is.
+  // What a flag will be if the file does not say: from the command line, from a file of flags, or as it is.
   std::function<std::string(absl::string_view flag)> value_of = nullptr;
-  // Whether the command line gives it, which counts whatever the file says; null: it gives none.
+  // Whether the command line gives it, or a file of flags behind this one, which counts whatever the file says; null: none is
+  // given.
   std::function<bool(absl::string_view flag)> is_given = nullptr;
 };
 

@@ -247,6 +247,36 @@ TEST(GptDeepSpeedTest, ARateFromElsewhereStaysToo) {
             "--loss_scale=inf: expected a number above 0 that f32 holds");
 }
 
+// The mesh, and what replaces the file's own, may stand in a file of flags, too.
+TEST(GptDeepSpeedTest, AFileOfFlagsBesideItIsKnown) {
+  const auto run_of = [](const std::string& keys, const std::string& flags, bool is_behind = true) {
+    const absl::FlagSaver saver;
+    const std::string path = testing::TempDir() + "/beside_config.json",
+                      second = testing::TempDir() + "/beside_flags.json";
+    std::ofstream(path) << R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2)" << keys
+                        << "}";
+    std::ofstream(second) << flags;
+    const std::string config = "--config=" + path, more = "--config=" + second;
+    const char* const argv[] = {"train_gpt", is_behind ? config.c_str() : more.c_str(),
+                                is_behind ? more.c_str() : config.c_str()};
+    ParseFlags(3, argv, TrainGptUsage());
+    std::remove(path.c_str());
+    std::remove(second.c_str());
+    return GptRunFromFlags(256);
+  };
+  for (const bool is_behind : {false, true}) {
+    EXPECT_EQ(run_of("", R"({"mesh": "dp=4"})", is_behind).batch, 32);
+    EXPECT_EQ(run_of(R"(, "train_batch_size": 32)", R"({"mesh": "dp=4"})", is_behind).batch, 32);
+    const GptRun hybrid =
+        run_of(R"(, "zero_optimization": {"stage": 3})", R"({"mesh": "replica=2,shard=2"})", is_behind);
+    EXPECT_EQ(hybrid.plan, GptPlan(hybrid.mesh, DataPlan::kHsdp, /*sequence_parallel=*/false));
+  }
+  const std::string fp16 = R"(, "fp16": {"enabled": true})", bf16 = R"({"dtype": "bf16"})";
+  EXPECT_EQ(run_of(fp16, bf16).compute_dtype, DType::kBF16);
+  EXPECT_EQ(run_of(fp16, bf16, /*is_behind=*/false).loss_scale,
+            (LossScaleOptions{.initial = 65536, .interval = 1000, .min = 1, .hysteresis = 2}));
+}
+
 // What is of the file's own dtype, optimizer or schedule alone goes with it; beside one that takes it too, it stays.
 TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
   const auto run_of = [](const std::string& keys, const std::string& argument) {

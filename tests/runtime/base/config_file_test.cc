@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,11 @@ ForeignConfig Other() {
             const Json object = Json::parse(text.begin(), text.end());
             if (object.contains("lr_of_mesh"))
               return std::vector<FlagValue>{{"mesh", around.value_of("mesh") + ",x=1"}};
+            if (object.contains("share_of_layers")) {
+              std::vector<FlagValue> values = {{"share", "%" + around.value_of("layers")}};
+              if (!around.is_given("layers")) values.push_back({"layers", "1"});
+              return values;
+            }
             if (object.contains("wrong_flag")) return std::vector<FlagValue>{{"nothing", "1"}};
             if (object.contains("wrong_value")) return std::vector<FlagValue>{{"layers", "many"}};
             WEFT_REQUIRE(object.contains("unit"), "key \"unit\" is missing");
@@ -81,9 +87,9 @@ class ConfigFileTest : public testing::Test {
 
   void Write(const std::string& text) const { std::ofstream(path_) << text; }
 
-  std::vector<std::string> Apply(const std::string& text) const {
+  std::set<std::string> Apply(const std::string& text) const {
     Write(text);
-    return ApplyConfigFile(path_, Usage(), {.value_of = [](absl::string_view) { return "tp=3"; }});
+    return ApplyConfigFiles({path_}, Usage(), {.value_of = [](absl::string_view) { return "tp=3"; }});
   }
 
   // Without the file's name.
@@ -150,7 +156,7 @@ TEST_F(ConfigFileTest, AGroupMayHaveTheNameOfAFlag) {
   };
   const auto apply = [&](const std::string& text) {
     Write(text);
-    return ApplyConfigFile(path_, usage, {});
+    return ApplyConfigFiles({path_}, usage, {});
   };
   EXPECT_THAT(apply(R"({"Mesh": {"mesh": "dp=3", "layers": 5}, "Layers": {"lr": 0.5}})"),
               ElementsAre("layers", "lr", "mesh"));
@@ -198,7 +204,7 @@ TEST_F(ConfigFileTest, WhatIsNoSuchFileIsSaidSo) {
   EXPECT_EQ(ErrorOf(R"({"lr": 1, "Training": {"lr": 3}})"), "key \"Training.lr\": --lr is given twice");
   EXPECT_THAT(ErrorOf(""), HasSubstr("it is empty"));
   const std::string missing = path_ + ".none";
-  EXPECT_EQ(MessageOf([&] { ApplyConfigFile(missing, Usage(), {}); }),
+  EXPECT_EQ(MessageOf([&] { ApplyConfigFiles({missing}, Usage(), {}); }),
             "--config: cannot read '" + missing + "': No such file or directory");
 }
 
@@ -223,6 +229,30 @@ TEST_F(ConfigFileTest, OfSeveralFilesTheLastCounts) {
   EXPECT_EQ(absl::GetFlag(FLAGS_layers), 10);
   EXPECT_EQ(absl::GetFlag(FLAGS_lr), 0.5);
   std::remove(other.c_str());
+}
+
+// It knows what the program's own files say, before it and behind; those behind it count as the command line does.
+TEST_F(ConfigFileTest, AFileOfAnotherSystemIsReadBesideTheOthers) {
+  const std::string first = path_ + ".1", second = path_ + ".2";
+  Write(R"({"other_lr": 8, "share_of_layers": true})");
+  std::ofstream(first) << R"({"layers": 5, "seed": 7})";
+  std::ofstream(second) << R"({"layers": 6})";
+  const auto layers_and_share = [](const std::vector<std::string>& arguments) {
+    const absl::FlagSaver saver;
+    ParseLine(arguments);
+    return std::vector<double>{static_cast<double>(absl::GetFlag(FLAGS_layers)),
+                               absl::GetFlag(FLAGS_share).value};
+  };
+  const std::string other = "--config=" + path_, one = "--config=" + first, two = "--config=" + second;
+  EXPECT_THAT(layers_and_share({other}), ElementsAre(1, 4));
+  EXPECT_THAT(layers_and_share({one, other}), ElementsAre(1, 5));
+  EXPECT_THAT(layers_and_share({other, one}), ElementsAre(5, 5));
+  EXPECT_THAT(layers_and_share({one, other, two}), ElementsAre(6, 6));
+  EXPECT_THAT(layers_and_share({other, two, one}), ElementsAre(5, 5));
+  EXPECT_THAT(layers_and_share({other, one, "--layers=9"}), ElementsAre(9, 9));
+  EXPECT_THAT(ParseLine({other, one}).given, ElementsAre("layers", "seed", "share"));
+  std::remove(first.c_str());
+  std::remove(second.c_str());
 }
 
 TEST_F(ConfigFileTest, TheEffectiveConfigurationIsSuchAFile) {
