@@ -1,5 +1,7 @@
 #include "examples/gpt/gpt_saving.h"
 
+#include <cstdio>
+#include <exception>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -129,12 +131,28 @@ void GptSaving::OnLastStep(Trainer& trainer) {
   world_.flight_recorder().SetActivity("saving the checkpoint");
   info_.step = trainer.step();
   info_.data = data_->State();
-  // The folder first, from which the run can go on: what becomes of the file costs it nothing.
-  if (folder_) {
-    folder_->Save(trainer.step(), parts_);
-    folder_->Wait();
+  // The folder first, from which the run can go on: what becomes of either costs the other nothing.
+  std::exception_ptr failed;
+  try {
+    if (folder_) {
+      folder_->Save(trainer.step(), parts_);
+      folder_->Wait();
+    }
+  } catch (const Error& error) {
+    // All ranks have it alike. Where one is gone, nobody can gather the file's tensors.
+    const bool is_one_gone =
+        error.code() == absl::StatusCode::kAborted || error.code() == absl::StatusCode::kDeadlineExceeded;
+    if (is_one_gone) throw;
+    failed = std::current_exception();
   }
-  if (!save_.empty()) SaveFile(save_, info_, *state_);
+  try {
+    if (!save_.empty()) SaveFile(save_, info_, *state_);
+  } catch (const std::exception& error) {
+    // What went wrong first is what explains the rest.
+    if (failed == nullptr) throw;
+    if (world_.rank() == 0) std::fprintf(stderr, "weft: the file was not saved, either: %s\n", error.what());
+  }
+  if (failed != nullptr) std::rethrow_exception(failed);
 }
 
 }  // namespace weft

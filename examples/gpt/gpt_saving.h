@@ -48,7 +48,8 @@ class GptSaving {
   void Resume(const GptRunState& state, GptData& data, Trainer& trainer);
   // Saves into the folder, and takes a snapshot, if it is time.
   void OnStepEnd(Trainer& trainer, int64_t step);
-  // Saves, and waits until it is done. To the folder, then to the file.
+  // Saves, and waits until it is done. To the folder, then to the file, which is saved also where the folder was not.
+  // Errors: as CheckpointManager::Save and Wait, once the file is saved; as SaveTensors.
   void OnLastStep(Trainer& trainer);
 
  private:

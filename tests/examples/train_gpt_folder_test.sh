@@ -120,6 +120,20 @@ mkdir no.safetensors.tmp
 grep -q "no.safetensors" err || fail "a file that cannot be written: $(tail -1 err)"
 [[ $(steps_in beside) == step-000000003 ]] || fail "beside a file that cannot be written: $(ls beside)"
 
+# --- A folder that cannot be written leaves the file, from which the run goes on.
+"$train" "${small[@]}" "${quiet[@]}" --mesh=dp=2 --steps=100000 --checkpoint_dir=lost --save_every=0 --save=left.safetensors > lost.json 2> err &
+pid=$!
+until [[ $(wc -l < lost.json) -ge 5 ]]; do sleep 0.05; kill -0 $pid || break; done
+mv lost moved
+: > lost
+kill -TERM $pid
+wait $pid
+[[ $? == 1 ]] || fail "expected exit code 1 where a folder cannot be written"
+tail -1 err | grep -q "^error: .*lost" || fail "a folder that cannot be written: $(tail -1 err)"
+steps=$(losses lost.json | wc -l)
+"$train" "${quiet[@]}" --mesh=dp=2 --steps=$((steps + 1)) --resume=left.safetensors > more.json 2> err || fail "a file beside a lost folder: $(tail -1 err)"
+[[ $(losses more.json | cut -d' ' -f1) == $((steps + 1)) ]] || fail "a file beside a lost folder: $(cat more.json)"
+
 # --- What may not change: one line with both values. The batch may, by a policy.
 bad() {
   local expected=$1
