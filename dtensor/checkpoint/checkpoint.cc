@@ -72,8 +72,8 @@ SafetensorsEntry TakeEntry(absl::string_view* told) {
   return {name, {ParseDType(words[1]), Shape(extents)}};
 }
 
-// Of all stages or parts: each rank tells what it has.
-std::vector<SpreadEntry> EntriesOfParts(const ModelParts& parts,
+// Of all stages or parts: each rank tells what it has. `path`: for errors, which all ranks have alike.
+std::vector<SpreadEntry> EntriesOfParts(const std::string& path, const ModelParts& parts,
                                         const std::vector<std::pair<std::string, DTensor>>& tensors) {
   MeshContext& context = *parts.context;
   std::map<std::string, DTensor> here(tensors.begin(), tensors.end());
@@ -83,8 +83,12 @@ std::vector<SpreadEntry> EntriesOfParts(const ModelParts& parts,
   std::vector<SpreadEntry> entries;
   std::set<std::string> known;
   for (int rank = 0; rank < along.size(); ++rank) {
+    std::set<std::string> of_rank;
     for (absl::string_view told = texts[rank]; !told.empty();) {
       const SafetensorsEntry entry = TakeEntry(&told);
+      // What several ranks have is one tensor; what a rank has twice are two.
+      WEFT_REQUIRE(of_rank.insert(entry.name).second, "checkpoint '", path, "': tensor '", entry.name,
+                   "' stands twice");
       if (!known.insert(entry.name).second) continue;
       entries.push_back({.entry = entry, .giver = rank, .tensor = here[entry.name]});
     }
@@ -122,7 +126,7 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
   MeshContext& context = parts != nullptr ? *parts->context : *tensors[0].second.context();
   const PurposeGuard purpose(context.state(), Purpose::kParam);
   const std::vector<SpreadEntry> entries =
-      parts != nullptr ? EntriesOfParts(*parts, tensors) : EntriesHere(tensors);
+      parts != nullptr ? EntriesOfParts(path, *parts, tensors) : EntriesHere(tensors);
   WEFT_REQUIRE(!entries.empty(), "checkpoint '", path, "': nothing to save");
   const bool is_writer = context.world().rank() == context.mesh().ranks()[0];
   std::optional<SafetensorsWriter> writer;

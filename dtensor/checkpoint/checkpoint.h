@@ -23,7 +23,7 @@ namespace weft {
 // has it; the order is that of stages or parts.
 // Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time. Of other stages or parts than the
 //         writer's one message each, and one all-gather of the names.
-// Errors: as SafetensorsWriter, on rank 0.
+// Errors: as SafetensorsWriter, on rank 0; with `parts` on all ranks for a name that stands twice on one of them.
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
                  const SafetensorsMetadata& metadata, const ModelParts* parts = nullptr);
 

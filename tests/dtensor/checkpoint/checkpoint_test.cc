@@ -140,6 +140,25 @@ TEST(CheckpointTest, NamesOfStagesMayHaveBlanksAndNewlines) {
   EXPECT_EQ(values("a\nname 5 f32\n"), std::vector<double>{2});
 }
 
+// Of stages as without: the second tensor would be lost. Ranks that have one each hear of it, too.
+TEST(CheckpointTest, ANameThatStandsTwiceIsRefused) {
+  const std::string path = ::testing::TempDir() + "/twice.safetensors";
+  const auto is_refused = ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'x' stands twice"));
+  RunRanks(2, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("pp=2"));
+    const int stage = world.rank();
+    const auto own = Bind(context, context->mesh().Slice({{"pp", stage}}));
+    const ModelParts parts = {.context = context, .axis = 0};
+    std::vector<std::pair<std::string, DTensor>> tensors = {{"x", Full(own, DType::kF32, {1}, 1)}};
+    if (stage == 1) tensors.push_back({"x", Full(own, DType::kF32, {1}, 2)});
+    EXPECT_THAT([&] { SaveTensors(path, tensors, {}, &parts); }, is_refused);
+  });
+  RunRanks(1, [&](World& world) {
+    const DTensor x = Full(Bind(world, DeviceMesh()), DType::kF32, {1}, 1);
+    EXPECT_THAT([&] { SaveTensors(path, {{"x", x}, {"x", x}}, {}); }, is_refused);
+  });
+}
+
 TEST(CheckpointTest, FileOfAnotherModelIsRefused) {
   const std::string path = ::testing::TempDir() + "/other.safetensors";
   RunRanks(1, [&](World& world) {
