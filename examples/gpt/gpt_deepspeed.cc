@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -168,6 +169,13 @@ std::vector<Dependence> Dependences() {
        },
        {"eps"}},
       {"schedule_lr", [](absl::string_view value) { return value != "one_cycle"; }, {"warmup_shape"}},
+      // A floor that is a number would count, and not the share.
+      {"min_lr_ratio",
+       [](absl::string_view value) {
+         double ratio = -1;
+         return !absl::SimpleAtod(value, &ratio) || ratio < 0;
+       },
+       {"min_lr"}},
   };
 }
 

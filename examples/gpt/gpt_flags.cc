@@ -198,7 +198,8 @@ double FloorOfRate() {
   const double peak = absl::GetFlag(FLAGS_lr);
   const double floor = InRange(-1, 1e9, "min_lr", absl::GetFlag(FLAGS_min_lr));
   if (floor >= 0) return floor;
-  const double ratio = InRange(-1, 1, "min_lr_ratio", absl::GetFlag(FLAGS_min_lr_ratio));
+  const double ratio = absl::GetFlag(FLAGS_min_lr_ratio);
+  WEFT_REQUIRE(ratio >= -1 && ratio <= 1, "--min_lr_ratio=", ratio, ": expected a number from -1 to 1");
   return ratio >= 0 ? ratio * peak : RateFloor(peak);
 }
 

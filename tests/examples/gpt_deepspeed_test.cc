@@ -310,6 +310,12 @@ TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
   const std::string log = R"("scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})";
   EXPECT_EQ(run_of(log, "--schedule_lr=wsd").schedule.warmup, WarmupShape::kLog);
   EXPECT_EQ(run_of(log, "--schedule_lr=one_cycle").schedule.warmup, WarmupShape::kLinear);
+
+  const std::string decay =
+      R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 0.5, "warmup_num_steps": 9, "total_num_steps": 50}})";
+  EXPECT_EQ(run_of(decay, "--min_lr_ratio=0.25").schedule.floor, 0.125);
+  EXPECT_EQ(run_of(decay, "--min_lr_ratio=-1").schedule.floor, 0);
+  EXPECT_EQ(run_of(decay, "--min_lr=0.0625").schedule.floor, 0.0625);
 }
 
 // Through the program's own door: the file is known by its keys, and the command line counts.

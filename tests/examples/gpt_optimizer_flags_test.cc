@@ -98,6 +98,8 @@ TEST(GptOptimizerFlagsTest, TheFloorOfTheRate) {
   EXPECT_EQ(floor({"--lr=6e-4", "--min_lr=0"}), 0);
   EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0.25"}), 0.125);
   EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0"}), 0);
+  EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=1"}), 0.5);
+  EXPECT_EQ(MessageOf({"--min_lr_ratio=1.5"}), "--min_lr_ratio=1.5: expected a number from -1 to 1");
   EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0.25", "--min_lr=0.25"}), 0.25);
   EXPECT_EQ(MessageOf({"--lr=5e-5", "--min_lr=6e-5"}), "--min_lr=6e-05: expected at most --lr=5e-05");
   EXPECT_EQ(MessageOf({"--lr=5e-5", "--min_lr=1e-4"}), "--min_lr=0.0001: expected at most --lr=5e-05");
