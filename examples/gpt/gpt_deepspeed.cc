@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -156,6 +157,10 @@ struct Dependence {
 
 std::vector<Dependence> Dependences() {
   return {
+      // A plan of one's own says these itself.
+      {"plan",
+       [](absl::string_view value) { return !absl::EndsWith(value, ".json"); },
+       {"overlap", "bucket_mb", "offload"}},
       {"dtype",
        [](absl::string_view value) { return value == "f16"; },
        {"loss_scale", "loss_scale_window", "loss_scale_hysteresis", "min_loss_scale"}},

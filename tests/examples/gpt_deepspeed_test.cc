@@ -316,6 +316,16 @@ TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
   EXPECT_EQ(run_of(decay, "--min_lr_ratio=0.25").schedule.floor, 0.125);
   EXPECT_EQ(run_of(decay, "--min_lr_ratio=-1").schedule.floor, 0);
   EXPECT_EQ(run_of(decay, "--min_lr=0.0625").schedule.floor, 0.0625);
+
+  const std::string zero =
+      R"("zero_optimization": {"stage": 2, "reduce_bucket_size": 1048576, "overlap_comm": false,
+                               "offload_optimizer": {"device": "cpu"}})";
+  const Plan own = {{"blocks.*.mlp.up", ColumnParallel("a")}, {"", DataParallel("b")}};
+  const std::string path = testing::TempDir() + "/own_plan.json";
+  std::ofstream(path) << own.ToJson();
+  EXPECT_EQ(run_of(zero, "--plan=" + path).plan, own);
+  std::remove(path.c_str());
+  EXPECT_EQ(run_of(zero, "--plan=ddp").plan.scheduler().bucket_mb, 4);
 }
 
 // Through the program's own door: the file is known by its keys, and the command line counts.
