@@ -155,7 +155,9 @@ struct Dependence {
   std::vector<std::string> flags;
 };
 
-std::vector<Dependence> Dependences() {
+// `sgd`: whether the file's optimizer is SGD, whose momentum is no other's first moment.
+std::vector<Dependence> Dependences(bool sgd) {
+  const std::vector<std::string> of_sgd = {"nesterov", "beta1"};
   return {
       // A plan of one's own says these itself.
       {"plan",
@@ -167,7 +169,8 @@ std::vector<Dependence> Dependences() {
       {"loss_scale_window",
        [](absl::string_view value) { return value != "0"; },
        {"loss_scale_hysteresis", "min_loss_scale"}},
-      {"optimizer", [](absl::string_view value) { return value == "sgd"; }, {"nesterov"}},
+      {"optimizer", [](absl::string_view value) { return value == "sgd"; },
+       sgd ? of_sgd : std::vector<std::string>()},
       {"optimizer",
        [](absl::string_view value) {
          return value == "adamw" || value == "muon" || value == "adamw8bit" || value == "lamb";
@@ -185,9 +188,11 @@ std::vector<Dependence> Dependences() {
 }
 
 // Where the command line replaces what they depend on, an error about them would be one about flags that nobody gave.
-std::vector<FlagValue> WithoutMoot(std::vector<FlagValue> values, const FlagsAround& around) {
+std::vector<FlagValue> WithoutMoot(std::vector<FlagValue> values, const DeepSpeedConfig& config,
+                                   const FlagsAround& around) {
   if (!around.is_given) return values;
-  for (const Dependence& each : Dependences()) {
+  const bool sgd = config.optimizer && config.optimizer->type == "SGD";
+  for (const Dependence& each : Dependences(sgd)) {
     if (!around.is_given(each.on) || each.fits(around.value_of(each.on))) continue;
     std::erase_if(values,
                   [&](const FlagValue& said) { return absl::c_linear_search(each.flags, said.flag); });
@@ -219,7 +224,7 @@ std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text, const Flags
     flags.Set("warmup", std::string("0"));
     flags.Set("schedule_lr", std::string("constant"));
   }
-  return WithoutMoot(flags.values(), around);
+  return WithoutMoot(flags.values(), config, around);
 }
 
 ForeignConfig DeepSpeedForGpt() {

@@ -302,10 +302,19 @@ TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
 
   const std::string sgd = R"("optimizer": {"type": "SGD", "params": {"lr": 0.5, "momentum": 0.5}})";
   EXPECT_FALSE(run_of(sgd, "--optimizer=sgd").nesterov);
+  EXPECT_EQ(run_of(sgd, "--optimizer=sgd").adamw.beta1, 0.5);
   EXPECT_TRUE(run_of(sgd, "--optimizer=adamw").nesterov);
+  // A momentum, be it the default of 0, is no first moment.
+  const std::string plain = R"("optimizer": {"type": "SGD", "params": {"lr": 0.5}})";
+  for (const std::string& file : {sgd, plain}) {
+    EXPECT_EQ(run_of(file, "--optimizer=adamw").adamw.beta1, 0.9) << file;
+  }
+  EXPECT_EQ(run_of(plain, "--lr=0.25").adamw.beta1, 0);
   const std::string adam = R"("optimizer": {"type": "Adam", "params": {"lr": 0.5, "eps": 0.0625}})";
   EXPECT_EQ(run_of(adam, "--optimizer=lamb").eps, 0.0625);
   EXPECT_EQ(run_of(adam, "--optimizer=lion").eps, 0);
+  const std::string betas = R"("optimizer": {"type": "Adam", "params": {"lr": 0.5, "betas": [0.5, 0.75]}})";
+  EXPECT_EQ(run_of(betas, "--optimizer=lion").adamw.beta1, 0.5);
 
   const std::string log = R"("scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})";
   EXPECT_EQ(run_of(log, "--schedule_lr=wsd").schedule.warmup, WarmupShape::kLog);
