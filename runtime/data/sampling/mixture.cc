@@ -17,12 +17,17 @@ namespace {
 // How a block is shared out: the whole part of each exact share, and what is left to the largest remainders; of equal ones
 // the first.
 std::vector<int64_t> Quotas(const std::vector<MixturePart>& parts, int64_t block) {
-  double total = 0;
-  for (const MixturePart& part : parts) total += part.weight;
+  double largest = 0;
+  for (const MixturePart& part : parts) largest = std::max(largest, part.weight);
+  // Divided by a power of two, which changes no share, so that the sum of any weights is finite.
+  const int exponent = std::ilogb(largest);
+  std::vector<double> weights;
+  for (const MixturePart& part : parts) weights.push_back(std::ldexp(part.weight, -exponent));
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<int64_t> quotas;
   std::vector<double> remainders;
-  for (const MixturePart& part : parts) {
-    const double share = part.weight / total * static_cast<double>(block);
+  for (const double weight : weights) {
+    const double share = weight / total * static_cast<double>(block);
     quotas.push_back(static_cast<int64_t>(std::floor(share)));
     remainders.push_back(share - std::floor(share));
   }
@@ -33,9 +38,12 @@ std::vector<int64_t> Quotas(const std::vector<MixturePart>& parts, int64_t block
   int64_t left = block - std::accumulate(quotas.begin(), quotas.end(), int64_t{0});
   for (size_t k = 0; left > 0; k = (k + 1) % order.size(), --left) ++quotas[order[k]];
   for (size_t k = 0; k < parts.size(); ++k) {
-    WEFT_REQUIRE(quotas[k] > 0, "mixture: part ", k, " has weight ", parts[k].weight, " of ", total,
-                 ": less than one sample in a block of ", block, "; a block of ",
-                 static_cast<int64_t>(std::ceil(total / parts[k].weight)), " has one");
+    const double enough = std::ceil(total / weights[k]);
+    const bool has_block = enough <= 0x1p62;  // the longest that Permutation takes
+    WEFT_REQUIRE(quotas[k] > 0, "mixture: part ", k, " has weight ", parts[k].weight, " of ",
+                 std::ldexp(total, exponent), ": less than one sample in a block of ", block, "; ",
+                 has_block ? absl::StrCat("a block of ", static_cast<int64_t>(enough)) : "no block",
+                 " has one");
   }
   return quotas;
 }

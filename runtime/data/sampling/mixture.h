@@ -39,7 +39,7 @@ class MixtureSampler final : public Sampler {
  public:
   // Errors: InvalidArgument for no parts, a part without sampler, a weight that is not a finite number above 0, a block that
   //         is shorter than there are parts or in which a part's share rounds to nothing (names the part, and a block that
-  //         would do), an epoch below 0, parts of 2^63 samples or more together.
+  //         would do, if there is one), an epoch below 0, parts of 2^63 samples or more together.
   MixtureSampler(std::vector<MixturePart> parts, uint64_t seed, const MixtureOptions& options = {});
 
   int64_t num_samples() const override { return first_index_.back(); }

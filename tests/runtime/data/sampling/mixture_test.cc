@@ -40,6 +40,9 @@ TEST(MixtureTest, QuotasAreTheLargestRemainders) {
   EXPECT_EQ(quotas({1, 1, 1}, 8), (std::vector<int64_t>{3, 3, 2}));  // 2 2/3 each
   EXPECT_EQ(quotas({0.5, 0.3, 0.2}, 1000), (std::vector<int64_t>{500, 300, 200}));
   EXPECT_EQ(quotas({7, 2, 1}, 16), (std::vector<int64_t>{11, 3, 2}));  // 11.2, 3.2, 1.6
+  // Weights of any size: a sum that a double does not hold, and the least ones.
+  EXPECT_EQ(quotas({0x3p1022, 0x1p1022}, 1024), (std::vector<int64_t>{768, 256}));
+  EXPECT_EQ(quotas({0x3p-1074, 0x1p-1074}, 1024), (std::vector<int64_t>{768, 256}));
 }
 
 TEST(MixtureTest, ProportionsAreExactOverBlocks) {
@@ -134,6 +137,11 @@ TEST(MixtureTest, RefusesBadArguments) {
             }),
             "mixture: part 1 has weight 1 of 1000: less than one sample in a block of 100; a block of 1000 "
             "has one");
+  EXPECT_EQ(InvalidArgumentMessage([] {
+              MixtureSampler({Part(3, 1), Part(3, 1e-300)}, 1);
+            }),
+            "mixture: part 1 has weight 1e-300 of 1: less than one sample in a block of 1024; no block has "
+            "one");
   const auto many = std::make_shared<SequentialSampler>(std::numeric_limits<int64_t>::max());
   EXPECT_EQ(InvalidArgumentMessage([&] {
               MixtureSampler({Part(1, 1), {.sampler = many}}, 1);
