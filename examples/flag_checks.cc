@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 
 #include "absl/strings/str_join.h"
@@ -14,6 +15,13 @@ namespace weft {
 int64_t AtLeast(int64_t minimum, absl::string_view flag, int64_t value) {
   WEFT_REQUIRE(value >= minimum, "--", flag, "=", value, ": expected ", minimum, " or more");
   return value;
+}
+
+int IntAtLeast(int minimum, absl::string_view flag, int64_t value) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  WEFT_REQUIRE(AtLeast(minimum, flag, value) <= kMost, "--", flag, "=", value, ": expected ", minimum, " to ",
+               kMost);
+  return static_cast<int>(value);
 }
 
 double InRange(double low, double high, absl::string_view flag, double value) {

@@ -15,6 +15,10 @@ namespace weft {
 // Errors: InvalidArgument, if it is below `minimum`.
 int64_t AtLeast(int64_t minimum, absl::string_view flag, int64_t value);
 
+// The same for what is counted in ints: `value` as one.
+// Errors: InvalidArgument, if it is below `minimum`, or more than an int holds.
+int IntAtLeast(int minimum, absl::string_view flag, int64_t value);
+
 // `value`.
 // Errors: InvalidArgument, if it is not in [low, high).
 double InRange(double low, double high, absl::string_view flag, double value);

@@ -12,7 +12,9 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -120,7 +122,12 @@ class Evaluations {
               PipelineExecutor* pipeline, GptProgress* progress)
       : world_(world), run_(run), layout_(layout), model_(model), pipeline_(pipeline), progress_(progress) {
     if (run.eval_every == 0 || inputs.split.validation.empty()) return;
-    batches_.emplace(inputs.split.validation, run.model.context, run.eval_batches * run.asked_batch);
+    // More than the text has is all of it.
+    int64_t samples = 0;
+    if (__builtin_mul_overflow(run.eval_batches, run.asked_batch, &samples)) {
+      samples = std::numeric_limits<int64_t>::max();
+    }
+    batches_.emplace(inputs.split.validation, run.model.context, samples);
   }
 
   // `stopped`: which a record sets, as in TrainSteps.

@@ -227,7 +227,7 @@ void CheckDivisible(const GptRun& run) {
 void DataFromFlags(GptRun& run) {
   OneOf("shuffle", absl::GetFlag(FLAGS_shuffle), {"none", "epoch"});
   run.shuffle_epochs = absl::GetFlag(FLAGS_shuffle) == "epoch";
-  run.data_threads = static_cast<int>(AtLeast(0, "data_threads", absl::GetFlag(FLAGS_data_threads)));
+  run.data_threads = IntAtLeast(0, "data_threads", absl::GetFlag(FLAGS_data_threads));
   run.val_fraction = InRange(0, 1, "val_fraction", absl::GetFlag(FLAGS_val_fraction));
 }
 
@@ -301,7 +301,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   DeviceFromFlags(run);
   run.threads_per_rank = ThreadsFromFlags();
   run.asked_batch = AtLeast(1, "batch", absl::GetFlag(FLAGS_batch));
-  run.microbatches = AtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
+  run.microbatches = IntAtLeast(1, "microbatches", absl::GetFlag(FLAGS_microbatches));
   WEFT_REQUIRE(run.microbatches <= run.asked_batch, "--microbatches=", run.microbatches,
                ": expected 1 to --batch=", run.asked_batch);
   // Parts of as many rows stay so.

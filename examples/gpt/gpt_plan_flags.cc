@@ -174,7 +174,7 @@ std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_
   const std::string name = absl::GetFlag(FLAGS_schedule);
   const auto ranks = static_cast<int>(mesh.axis_size(axis));
   if (!absl::EndsWith(name, ".csv")) {
-    const auto chunks = static_cast<int>(AtLeast(0, "chunks", absl::GetFlag(FLAGS_chunks)));
+    const int chunks = IntAtLeast(0, "chunks", absl::GetFlag(FLAGS_chunks));
     return TrainersSchedule(
         name, {.ranks = ranks, .chunks = chunks, .microbatches = static_cast<int>(microbatches)},
         ", or a FILE.csv");

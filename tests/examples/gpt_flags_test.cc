@@ -273,6 +273,15 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--plan=zero"}), "--plan=zero: expected ddp, zero1, zero2, fsdp, hsdp or a FILE.json");
   EXPECT_EQ(MessageOf({"--microbatches=13"}), "--microbatches=13: expected 1 to --batch=12");
   EXPECT_EQ(MessageOf({"--microbatches=0"}), "--microbatches=0: expected 1 or more");
+  // Not the number of which 32 bits are left.
+  EXPECT_EQ(MessageOf({"--batch=4294967298", "--microbatches=4294967298"}),
+            "--microbatches=4294967298: expected 1 to 2147483647");
+  EXPECT_EQ(MessageOf({"--mesh=pp=2", "--chunks=4294967298"}),
+            "--chunks=4294967298: expected 0 to 2147483647");
+  for (const char* threads : {"--data_threads=2147483648", "--data_threads=4294967296"}) {
+    EXPECT_EQ(MessageOf({threads}), absl::StrCat(threads, ": expected 0 to 2147483647"));
+  }
+  EXPECT_EQ(MessageOf({"--data_threads=-1"}), "--data_threads=-1: expected 0 or more");
   EXPECT_EQ(MessageOf({"--reshard=1"}), "--reshard=1: expected always, never or a whole number of 2 or more");
   EXPECT_EQ(MessageOf({"--bucket_mb=0"}), "--bucket_mb=0: expected at least 1e-06 and below 1e+06");
   EXPECT_EQ(MessageOf({"--prefetch=-1"}), "--prefetch=-1: expected 0 or more");

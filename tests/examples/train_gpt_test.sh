@@ -38,6 +38,14 @@ printf 'part %d of one line, ' $(seq 1 60) > line.txt
   fail "a text without a new line: $(tail -1 line.err)"
 grep -q '^{"sample":".*"}$' line.json || fail "no sample of a text without a new line: $(cat line.json)"
 
+# --- Batches of an evaluation that are more than the text has, however many, are all of it.
+for batches in 1000 9000000000000000000; do
+  "$train" "${small[@]}" --mesh= --steps=1 --eval_batches=$batches > all.$batches.json 2> all.err ||
+    fail "--eval_batches=$batches: $(tail -1 all.err)"
+done
+grep -q '"val_loss":' all.1000.json || fail "no evaluation: $(cat all.1000.json)"
+diff <(grep '"val_loss":' all.1000.json) <(grep '"val_loss":' all.9000000000000000000.json) || fail "--eval_batches beyond the text"
+
 # --- Two runs are the same bits; a resumed one goes on after the last step.
 "$train" "${small[@]}" --steps=10 --eval_every=0 > straight.json 2> /dev/null
 "$train" "${small[@]}" --steps=10 --eval_every=0 --save=long.safetensors > long.json 2> /dev/null
