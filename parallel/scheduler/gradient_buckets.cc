@@ -90,8 +90,7 @@ void GradientBuckets::IssueIfWhole(int unit) {
   Issue(bucket);
 }
 
-// Between passes. When a leaf comes that nobody has waited for yet is learnt by the next one: were its place guessed, what
-// comes before it might wait for it.
+// Between passes. Where the leaf has no place yet, the next pass notes the order: others might wait at one that is guessed.
 void GradientBuckets::Expect(int index, bool expects) {
   Leaf& leaf = leaves_[index];
   if (std::exchange(leaf.expects, expects) == expects) return;
@@ -156,14 +155,21 @@ void GradientBuckets::StartOver() {
 }
 
 // Every pass but the first, and the first with a new leaf, knows the order: it is the one in which that pass's leaves came.
-// Leaves that it did not reach come last, as they stood.
+// One that is frozen by then stays behind the leaf that it stood behind; others that it did not reach come last.
 void GradientBuckets::LearnOrder() {
   std::vector<int> order = context_.mesh().num_ranks() > 1 ? AgreeOnOrder() : arrivals_;
-  std::vector<bool> known(leaves_.size());
-  for (const int leaf : order) known[leaf] = true;
+  std::vector<int> last;
+  auto place = order.begin();  // behind what stood before
   for (const int leaf : order_) {
-    if (!known[leaf]) order.push_back(leaf);
+    const auto known = std::find(order.begin(), order.end(), leaf);
+    const bool is_frozen = leaves_[leaf].is_placed && !leaves_[leaf].expects;
+    if (known == order.end() && !is_frozen) {
+      last.push_back(leaf);
+      continue;
+    }
+    place = (known != order.end() ? known : order.insert(place, leaf)) + 1;
   }
+  order.insert(order.end(), last.begin(), last.end());
   order_ = std::move(order);
   MakeBuckets();
   learnt_ = true;

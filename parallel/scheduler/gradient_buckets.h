@@ -59,8 +59,10 @@ struct BucketOptions {
 //
 // The first pass notes in what order leaves come, and reduces units alone; at its end the ranks agree on mesh rank 0's
 // order, and the buckets follow it from then on. So does the first pass with a leaf that expected no gradients until then,
-// such as a parameter that was frozen: ranks have to expect alike. A pass that does not reach all leaves sends what there is, at its end: also
-// what passes under NoSync have added up for leaves that it does not reach itself.
+// such as a parameter that was frozen: ranks have to expect alike.
+//
+// A pass that does not reach all leaves sends what there is, at its end: also what passes under NoSync have added up for
+// leaves that it does not reach itself.
 //
 // A bucket of a unit stands in the ledger under the unit's module, another under its number and the modules that it goes
 // from and to (bucket_name.h).
@@ -109,7 +111,7 @@ class GradientBuckets final : public GradientSink {
     DTensor gradient;      // delivered in this pass, not yet issued
     int bucket = -1;
     bool expects = true;        // gradients of passes
-    bool is_placed = false;     // by a pass that has noted the order, and expected one of it
+    bool is_placed = false;     // a pass that expected one of it has noted the order
     bool is_delivered = false;  // in this pass
   };
   struct Bucket {
