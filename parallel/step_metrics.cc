@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/redistribution/mesh_transfer.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -44,13 +45,7 @@ bool IsAddend(MeshContext& context, const Layout& layout) {
 
 // A scalar whose pieces add up to it.
 DTensor AsSum(const DTensor& scalar) {
-  const Layout& layout = scalar.layout();
-  for (const int axis : layout.PartialAxes()) {
-    if (layout.partial_op(axis) != ReduceOp::kSum) {
-      return scalar.Redistribute(Layout(/*ndim=*/0, layout.num_axes()));
-    }
-  }
-  return scalar;
+  return AddsUp(scalar.layout()) ? scalar : scalar.Redistribute(WithoutPartial(scalar.layout()));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "dtensor/redistribution/agreement.h"
 #include "dtensor/tape/saved_value.h"
 #include "dtensor/tape/tape_node.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -23,12 +24,6 @@ DTensor Take(const IntrusivePtr<MeshContext>& context, const LocalFunction& func
                type.ToString(), " gives this rank ", box.shape.ToString(), ", got ", piece.TypeString());
   if (function.check_replicas) CheckReplicas(*context, piece, type, layout, name);
   return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, piece));
-}
-
-bool IsSum(const Layout& layout) {
-  const AxisList axes = layout.PartialAxes();
-  return std::all_of(axes.begin(), axes.end(),
-                     [&](int axis) { return layout.partial_op(axis) == ReduceOp::kSum; });
 }
 
 class LocalNode final : public TapeNode {
@@ -106,7 +101,7 @@ void CheckRecordable(const LocalFunction& function, const DeviceMesh& mesh) {
           " has no backward; call it under NoGradGuard, or on Detach()ed operands");
   }
   const auto check = [&](const char* what, size_t i, const Layout& layout) {
-    if (IsSum(layout)) return;
+    if (AddsUp(layout)) return;
     Throw(absl::StatusCode::kFailedPrecondition, function.name, ": ", what, " ", i, " lies as ",
           layout.ToString(mesh), ", and the gradient of a term is known for sums alone");
   };

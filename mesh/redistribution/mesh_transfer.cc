@@ -79,4 +79,10 @@ Layout WithoutPartial(Layout layout) {
   return layout;
 }
 
+bool AddsUp(const Layout& layout) {
+  const AxisList axes = layout.PartialAxes();
+  return std::all_of(axes.begin(), axes.end(),
+                     [&](int axis) { return layout.partial_op(axis) == ReduceOp::kSum; });
+}
+
 }  // namespace weft

@@ -38,6 +38,9 @@ Layout ReducedLayout(const Layout& layout, const Shape& shape, const DeviceMesh&
 // `layout` with its Partial axes replicated.
 Layout WithoutPartial(Layout layout);
 
+// Whether pieces, of replicas one, add up to the value: no axis is Partial but as a sum.
+bool AddsUp(const Layout& layout);
+
 }  // namespace weft
 
 #endif  // WEFT_MESH_REDISTRIBUTION_MESH_TRANSFER_H_

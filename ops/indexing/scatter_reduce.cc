@@ -60,7 +60,6 @@ DType CountDType(Context& ctx) {
 
 // 1 where the flag holds, else 0.
 Value CountOf(Context& ctx, Value flag, DType dtype) { return ctx.Emit(kConvert, {flag}, {.dtype = dtype}); }
-Value IsNotZero(Context& ctx, Value x) { return ctx.Emit(kConvert, {x}, {.dtype = DType::kBool}); }
 
 // The sum of what of src reaches each element of y; and of what of x and of src does.
 Value SumOfSrc(Context& ctx, Value index, Value of_src) {
@@ -84,7 +83,7 @@ void BackwardExtremum(Context& ctx) {
   if (!ctx.attributes().counts_x) {
     // What stands in place of x is the infinity that a src may be, too: x is the extremum only where no src is.
     src_count = ctx.Emit(kSettle, {src_count});
-    const Value no_src_is = ctx.Emit(kLogicalNot, {IsNotZero(ctx, src_count)});
+    const Value no_src_is = ctx.Emit(kLogicalNot, {IsNotZero(Term{&ctx.emitter(), src_count}).value});
     x_is = ctx.Emit(kLogicalAnd, {x_is, no_src_is});
   }
   const Value count = ctx.Emit(kAdd, {CountOf(ctx, x_is, dtype), src_count});
@@ -107,8 +106,9 @@ void BackwardProduct(Context& ctx) {
     Value number;
   };
   const auto factor_of = [&](Value x) -> Factor {
-    const Value zero = ctx.Emit(kShift, {CountOf(ctx, IsNotZero(ctx, x), ctx.TypeOf(x).dtype)}, {},
-                                {.negate = true, .shift = 1});
+    const Value zero =
+        ctx.Emit(kShift, {CountOf(ctx, IsNotZero(Term{&ctx.emitter(), x}).value, ctx.TypeOf(x).dtype)}, {},
+                 {.negate = true, .shift = 1});
     return {zero, ctx.Emit(kAdd, {x, zero})};
   };
   const Factor x = factor_of(ctx.saved("x"));
@@ -117,7 +117,7 @@ void BackwardProduct(Context& ctx) {
   const Value zeros = SumReaching(ctx, x.is_zero, index, src.is_zero);
   const Value weighed = ctx.Emit(kMul, {ctx.grad(), product});
   const auto gradient_of = [&](const Factor& factor, Value weighed_here, Value zeros_here) {
-    const Value others = IsNotZero(ctx, ctx.Emit(kSub, {zeros_here, factor.is_zero}));
+    const Value others = IsNotZero(Term{&ctx.emitter(), ctx.Emit(kSub, {zeros_here, factor.is_zero})}).value;
     return ctx.Emit(kKeepWhere, {others, ctx.Emit(kDiv, {weighed_here, factor.number})}, {.value = false});
   };
   if (ctx.Wants(0)) ctx.SetGrad(0, gradient_of(x, weighed, zeros));

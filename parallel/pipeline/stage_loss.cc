@@ -1,6 +1,5 @@
 #include "parallel/pipeline/stage_loss.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "dtensor/functions.h"
@@ -9,17 +8,6 @@
 #include "runtime/tensor/copy.h"
 
 namespace weft {
-namespace {
-
-// Whether pieces, of replicas one, add up to the value: not those of a mean or a maximum.
-bool AddsUp(const Layout& layout) {
-  const AxisList axes = layout.PartialAxes();
-  return std::all_of(axes.begin(), axes.end(),
-                     [&](int axis) { return layout.partial_op(axis) == ReduceOp::kSum; });
-}
-
-}  // namespace
-
 void StageLoss::Add(const DTensor& sum, const DTensor& count) {
   const NoGradGuard no_grad(part_->state());
   const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kOther);  // backward reads none of it
