@@ -205,8 +205,7 @@ class Resolver {
     styles->push_back(style);
   }
 
-  // Pins say along one axis where tensors lie at the border; the gradient rule is Redistribute's unless said
-  // here.
+  // Pins say along one axis where tensors lie at the border, and may say the rule of their gradients.
   void PinBorder(const StyleRules& rules, const Style& style, int module) {
     const bool is_root = module == 0 || result_.modules[module].place == ModulePlace::kPart;
     const StylePins pins = rules.pins(style, is_root);
@@ -228,7 +227,8 @@ class Resolver {
   // A style that splits a module's own parameters does so along the dims that they declare.
   void SplitOwn(int module, const StyleRules& rules, const Style& style, const std::string& where) {
     const std::vector<int> own = tree_.OwnParameters(module);
-    bool split = tree_.ParametersBelow({.modules = {module}, .parameters = {}}).empty();  // a tied head
+    bool split = !tree_.modules()[module]->tied().empty() ||  // of a tied head only the border counts
+                 tree_.ParametersBelow({.modules = {module}, .parameters = {}}).empty();
     for (int parameter : own) split |= SplitDeclared(parameter, rules, style, where);
     split |= buffers_->Add(module, rules, style, where);
     WEFT_REQUIRE(split, where, ": module '", tree_.module_path(module),
