@@ -187,13 +187,15 @@ std::vector<Dependence> Dependences(bool sgd) {
   };
 }
 
-// Where the command line replaces what they depend on, an error about them would be one about flags that nobody gave.
+// Where what they depend on is another's, of the command line or another file, an error about them would be one about flags
+// that nobody gave.
 std::vector<FlagValue> WithoutMoot(std::vector<FlagValue> values, const DeepSpeedConfig& config,
                                    const FlagsAround& around) {
   if (!around.is_given) return values;
   const bool sgd = config.optimizer && config.optimizer->type == "SGD";
   for (const Dependence& each : Dependences(sgd)) {
-    if (!around.is_given(each.on) || each.fits(around.value_of(each.on))) continue;
+    const bool says = absl::c_any_of(values, [&](const FlagValue& said) { return said.flag == each.on; });
+    if ((says && !around.is_given(each.on)) || each.fits(around.value_of(each.on))) continue;
     std::erase_if(values,
                   [&](const FlagValue& said) { return absl::c_linear_search(each.flags, said.flag); });
   }

@@ -23,13 +23,14 @@ namespace {
 
 using Flags = std::map<std::string, std::string>;
 
-// What a file says on a mesh.
-Flags FlagsOf(const std::string& text, const std::string& mesh = "dp=2") {
+// What a file says on a mesh, and beside another file that says a plan.
+Flags FlagsOf(const std::string& text, const std::string& mesh = "dp=2", const std::string& plan = "") {
   Flags flags;
-  const Flags others = {{"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"device", "cpu"}};
-  const auto value_of = [&](absl::string_view flag) { return others.at(std::string(flag)); };
-  for (const FlagValue& given : GptFlagsFromDeepSpeed(text, {.value_of = value_of}))
-    flags[given.flag] = given.value;
+  Flags others = {
+      {"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"device", "cpu"}, {"plan", plan}};
+  FlagsAround around = {.value_of = [&](absl::string_view flag) { return others[std::string(flag)]; }};
+  if (!plan.empty()) around.is_given = [](absl::string_view) { return false; };
+  for (const FlagValue& given : GptFlagsFromDeepSpeed(text, around)) flags[given.flag] = given.value;
   return flags;
 }
 
@@ -335,6 +336,11 @@ TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
   EXPECT_EQ(run_of(zero, "--plan=" + path).plan, own);
   std::remove(path.c_str());
   EXPECT_EQ(run_of(zero, "--plan=ddp").plan.scheduler().bucket_mb, 4);
+  // Nor where another file says so, and this one says no plan.
+  const std::string buckets =
+      R"({"train_batch_size": 16, "zero_optimization": {"reduce_bucket_size": 1048576}})";
+  EXPECT_EQ(FlagsOf(buckets, "dp=2", "ddp").count("bucket_mb"), 1u);
+  EXPECT_EQ(FlagsOf(buckets, "dp=2", "own.json").count("bucket_mb"), 0u);
 }
 
 // Through the program's own door: the file is known by its keys, and the command line counts.
