@@ -47,7 +47,7 @@ std::vector<int> StageSizes(const std::vector<Segment>& segments, const SegmentR
     const bool fits =
         std::ssize(options.sizes) == num_stages &&
         std::all_of(options.sizes.begin(), options.sizes.end(),
-                    [&](int64_t n) { return n > 0 && n <= named.size(); }) &&  // so that their sum is one
+                    [&](int64_t n) { return n > 0 && n <= named.size(); }) &&  // so that the sum fits
         std::accumulate(options.sizes.begin(), options.sizes.end(), int64_t{0}) == named.size();
     WEFT_REQUIRE(fits, "sizes: expected ", num_stages, " numbers above 0 that add up to the ", named.size(),
                  " segments, got ", absl::StrJoin(options.sizes, " "));

@@ -82,7 +82,7 @@ class PipelineExecutor {
 
   // Forward and backward of one batch in the schedule's number of microbatches: the gradients of
   // sum of LossOf(outputs, targets).Over(total) are added to the parameters' and brought to rest.
-  // Returns that sum, an f64 with no history on the whole model's context, Partial along all of its axes.
+  // Returns that sum, an f64 with no history on the whole model's context, Partial along all of its axes that are not fixed.
   // `total`: as of LossSum::Over; where the schedule updates within the step, of the microbatches of one update.
   // Errors: InvalidArgument for another number of microbatches; FailedPrecondition that names a stage which hands on something
   //         else than it did before of inputs alike (a hook was hung meanwhile); whatever the model throws. Then nothing of the

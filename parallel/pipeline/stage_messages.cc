@@ -215,7 +215,7 @@ DTensors ToHand(absl::Span<const DTensor> outputs) {
   DTensors handed;
   for (const DTensor& output : outputs) {
     handed.push_back(output.Redistribute(WithoutPartial(output.layout())));
-    // A leaf has its own, whether one is recorded or not.
+    // A leaf has a node, whether a history is recorded or not.
     if (!output.context()->state().grad_enabled()) handed.back() = handed.back().Detach();
   }
   return handed;

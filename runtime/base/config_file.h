@@ -16,8 +16,8 @@ namespace weft {
 // A file is a JSON object. Its keys are names of flags, or titles of groups (FlagGroup, in any case, blanks as they are or
 // as underscores) that hold an object of flags of that group: {"lr": 0.001, "Training": {"batch": 12}}. A key that is both is
 // the group where it holds an object. A bool is true or false, a whole number or a number is one, a text is a text, a list of
-// texts an array. A file that has a key of a ForeignConfig is read as that system reads it,
-// beside what the files of flags say, wherever these stand.
+// texts an array. A file that has a key of a ForeignConfig is read as that system reads it, beside what the files of flags
+// say, wherever these stand.
 //
 // `around`: of the command line, for files of other systems. `paths`: UserPath has been applied; each is read once.
 // Errors: NotFound; InvalidArgument that names the file and the key: text that is no JSON, a key that is unknown (names

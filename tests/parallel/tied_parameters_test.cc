@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
@@ -11,6 +12,7 @@
 #include "dtensor/nn/embedding.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/nn/norm.h"
 #include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/clip.h"
@@ -78,6 +80,35 @@ TEST(TiedParametersTest, TrainsAsTheModelThatIsWrittenWithOne) {
     EXPECT_EQ(Differences(expected, actual, kF64Tolerance), std::vector<std::string>())
         << plan << " on " << mesh;
   }
+}
+
+// A head with a norm of its own, whose weight is another name of the table's.
+class NormedHead : public Linear {
+ public:
+  NormedHead(Module* parent, std::string name) : Linear(parent, std::move(name), 4, 8, {.bias = false}) {}
+  LayerNorm norm{this, "norm", 4};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return Linear::Forward(norm(x)); }
+};
+
+class NormedModel : public Module {
+ public:
+  NormedModel() { head.weight.TieTo(table.weight, /*transposed=*/true); }
+  Embedding table{this, "table", 8, 4};
+  NormedHead head{this, "head"};
+
+ protected:
+  DTensor Forward(const DTensor& tokens) override { return head(table(tokens)); }
+};
+
+TEST(TiedParametersTest, AHeadWithAChildMayHaveABorder) {
+  RunRanks(2, [](World& world) {
+    NormedModel model;
+    Parallelize(model, world, DeviceMesh::Parse("tp=2"),
+                {{"table", VocabParallel("tp")}, {"head", ColumnParallel("tp")}});
+    EXPECT_TRUE(model.table.weight.at_rest().layout().IsShard(0));
+  });
 }
 
 TEST(TiedParametersTest, IsOneParameter) {
