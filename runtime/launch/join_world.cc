@@ -149,15 +149,16 @@ std::unique_ptr<World> JoinWorld(const WorldPlace& given, const WorldOptions& op
   Opened opened = Open(place, address, self);
   const auto job =
       std::make_shared<JobStore>(std::move(opened.server), std::move(opened.client), PrefixOf(place));
+  // A rank that has come and dies while it waits is missing in the world, which is complete all the same. One that is refused
+  // leaves no will: its end would be taken for that of the rank that has its number.
+  const auto leave_will = [&] { LeaveLastWill(*job, place.rank); };
   // All have read the file, so the next world may use its name.
   const auto remove_file = [&] {
     if (!address.path.empty()) unlink(address.path.c_str());
   };
   std::vector<MeetingRank> ranks;
   try {
-    // A rank that has come and dies while it waits is missing in the world, which is complete all the same.
-    LeaveLastWill(*job, place.rank);
-    ranks = Meet(*job->store(), place, self, remove_file);
+    ranks = Meet(*job->store(), place, self, leave_will, remove_file);
   } catch (...) {
     if (place.rank == 0) remove_file();
     // The others hear why from the store that goes with this rank.

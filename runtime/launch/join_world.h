@@ -11,7 +11,7 @@ namespace weft {
 // Joins a world by arguments, without a launcher or its environment: as one rank, which is this process. A process may join
 // one after another: the end of a world waits for all its ranks, so that the next can meet at the same place.
 //
-// Cost:    two round trips to rank 0, and the time until all have come.
+// Cost:    a few round trips to rank 0, and the time until all have come.
 // Threads: the world belongs to the calling thread.
 // Errors:  InvalidArgument for a place that cannot be; for two ranks of the same number or ranks that were told of another
 //          size, naming both sides; for a file that is left from an earlier world, naming who has left it.

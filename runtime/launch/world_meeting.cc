@@ -29,6 +29,7 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 
 constexpr char kSizeKey[] = "meet/size";
+constexpr char kPlaceKey[] = "meet/place/";     // and a rank: who has come as that first
 constexpr char kVerdictKey[] = "meet/verdict";  // "ok", or why not
 // How often rank 0, which waits for ranks, looks whether one of them found a mistake.
 constexpr milliseconds kLook{100};
@@ -160,7 +161,7 @@ void ThrowTaken(const WorldPlace& place, const MeetingRank& first, const Meeting
 }
 
 std::vector<MeetingRank> Meet(Store& store, const WorldPlace& place, const MeetingRank& self,
-                              absl::FunctionRef<void()> all_here) {
+                              absl::FunctionRef<void()> has_place, absl::FunctionRef<void()> all_here) {
   const std::string size = store.CompareSet(kSizeKey, "", absl::StrCat(place.size));
   if (size != absl::StrCat(place.size)) {
     EndBadly(store, absl::StatusCode::kInvalidArgument,
@@ -168,8 +169,10 @@ std::vector<MeetingRank> Meet(Store& store, const WorldPlace& place, const Meeti
                           " ranks at ", place.address, ", others of one of ", size));
   }
   // Only now, so that a rank with another size never makes the world complete.
-  const std::string first = store.CompareSet(MeetingKey(place.rank), "", self.ToText());
+  const std::string first = store.CompareSet(absl::StrCat(kPlaceKey, place.rank), "", self.ToText());
   if (first != self.ToText()) ThrowTaken(place, MeetingRank::FromText(first), self);
+  has_place();
+  store.Set(MeetingKey(place.rank), self.ToText());
   std::vector<std::string> keys;
   keys.reserve(place.size);
   for (int rank = 0; rank < place.size; ++rank) keys.push_back(MeetingKey(rank));

@@ -57,16 +57,16 @@ struct MeetingAddress {
 //         cannot be.
 MeetingAddress ParsePlace(const WorldPlace& place);
 
-// Meets all ranks of `place` in `store`, and returns who they are, by rank. `all_here` is called on rank 0 when all have
-// come, before any of them returns.
+// Meets all ranks of `place` in `store`, and returns who they are, by rank. `has_place` is called when this rank's number and
+// size are not refused, before it counts as having come; `all_here` on rank 0 when all have come, before any of them returns.
 // Errors: as JoinWorld, on all ranks that have come.
 std::vector<MeetingRank> Meet(Store& store, const WorldPlace& place, const MeetingRank& self,
-                              absl::FunctionRef<void()> all_here);
+                              absl::FunctionRef<void()> has_place, absl::FunctionRef<void()> all_here);
 
 // The error of a second rank of one number.
 [[noreturn]] void ThrowTaken(const WorldPlace& place, const MeetingRank& first, const MeetingRank& self);
 
-// The key of a rank in the meeting's store.
+// The key of a rank in the meeting's store, which is there when it has come.
 std::string MeetingKey(int rank);
 
 }  // namespace weft

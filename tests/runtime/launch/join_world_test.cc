@@ -180,6 +180,26 @@ TEST(JoinWorldTest, ARankThatDiesWhileItWaitsForOthersIsNamed) {
   EXPECT_EQ(ends[2].signal, 0) << "it has waited for ever";
 }
 
+TEST(JoinWorldTest, AStrayRankThatEndsWithoutAFarewellEndsNoWorld) {
+  const std::string place = absl::StrCat("127.0.0.1:", FreePort());
+  const std::string address = absl::StrCat("tcp://", place);
+  Processes processes;
+  for (const char* const rank : {"0", "1"}) processes.Start({kProgram, "hear", address, rank, "2"}, {});
+  {
+    TcpStore store(place, {.run_id = "weft.world.0"});
+    store.Get("weft.world.0/0/meet/verdict", seconds(60));
+    processes.Start({kProgram, "stray", address, "1", "2"}, {});
+    processes.Start({kProgram, "stray", address, "1", "3"}, {});
+    EXPECT_TRUE(processes.AwaitErr("needs a number of its own", seconds(60)));
+    EXPECT_TRUE(processes.AwaitErr("was told of a world of 3 ranks", seconds(60)));
+    EXPECT_THAT(MessageOf([&] { store.Get("weft.world.0/0/dead", seconds(2)); }),
+                HasSubstr("not in the store"));
+  }
+  const std::vector<ProcessEnd> ends = processes.Wait(seconds(60), /*except=*/{0, 1});
+  for (const int rank : {0, 1}) EXPECT_EQ(ends[rank].signal, SIGKILL) << ends[rank].out;  // by Wait
+  for (const int stray : {2, 3}) EXPECT_EQ(ends[stray].signal, SIGABRT) << ends[stray].err;
+}
+
 TEST(JoinWorldTest, AFileOfAnEarlierWorldIsNamed) {
   const std::string path = absl::StrCat("/tmp/weft_stale.", getpid());
   const MeetingFile file = {.rank0 = {.host = MeetingRank::Self().host, .process = 4711, .id = "x"},

@@ -9,6 +9,8 @@
 // worlds_program hear ADDRESS RANK SIZE [bad]: joins, waits until it hears that another rank has failed, and prints how. "bad":
 // by options of which no world can be made.
 //
+// worlds_program stray ADDRESS RANK SIZE: joins, and does not catch the error.
+//
 // worlds_program again ADDRESS RANK: rank 1 fails in the first world; both join the next by another generation.
 
 #include <signal.h>
@@ -127,4 +129,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace weft
 
-int main(int argc, char** argv) { return weft::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (argc == 5 && std::string(argv[1]) == "stray") {
+    // Outside of any try: the process ends without unwinding, and says no farewell.
+    weft::JoinWorld({.rank = std::atoi(argv[3]), .size = std::atoi(argv[4]), .address = argv[2]});
+    return 0;
+  }
+  return weft::Main(argc, argv);
+}
