@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/base/clamp_timeout.h"
 #include "runtime/base/host_name.h"
 #include "runtime/base/random_id.h"
 #include "runtime/store/prefix_store.h"
@@ -11,7 +12,12 @@
 namespace weft {
 namespace {
 
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
 constexpr char kLoopback[] = "127.0.0.1";
+// How often a process that waits for the server's end looks whether the job has failed.
+constexpr milliseconds kLook{100};
 
 bool OneMachine(const LaunchEnvironment& environment) {
   return environment.local_world_size == environment.world_size;
@@ -55,7 +61,7 @@ JobStore::JobStore(const LaunchEnvironment& environment,
 }
 
 JobStore::JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client,
-                   std::string prefix, std::chrono::milliseconds patience)
+                   std::string prefix, milliseconds patience)
     : server_(std::move(server)),
       client_(std::move(client)),
       launcher_keeps_it_(false),
@@ -64,12 +70,18 @@ JobStore::JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpSt
       store_(std::make_shared<PrefixStore>(client_, prefix_)),
       run_store_(std::make_shared<PrefixStore>(client_, absl::StrCat(prefix_, "run/"))) {}
 
-void JobStore::Farewell(bool has_failed) noexcept {
+void JobStore::Farewell(absl::FunctionRef<bool()> has_failed) noexcept {
   client_->Farewell();
   if (!patience_.has_value() || server_ != nullptr) return;
-  // The server ends when all have said theirs, which may work for long, or have died. Whoever met before would find it still
-  // there. Of a world that has failed others may not know, and their next one meets by another generation.
-  client_->AwaitServersEnd(has_failed ? *patience_ : std::chrono::milliseconds::max());
+  // The server ends when every process has said farewell or one has died, and they may work for long. A next world
+  // that came sooner would meet this server. After a failure rank 0 may keep it for any time, and the next world has another
+  // generation.
+  Clock::time_point deadline = Clock::time_point::max();
+  do {
+    if (deadline == Clock::time_point::max() && has_failed()) {
+      deadline = Clock::now() + ClampTimeout(*patience_);
+    }
+  } while (!client_->AwaitServersEnd(kLook) && Clock::now() < deadline);
 }
 
 void JobStore::Listen(const LaunchEnvironment& environment, const std::string& token) {

@@ -29,7 +29,7 @@ class JobStore {
            absl::FunctionRef<std::string(const std::string& bytes)> broadcast);
 
   // Of parts that are there already: `server` on one process of the job alone. The end of such a job waits for the end of
-  // its server, so that another may begin at the same place; after a failure no longer than `patience`.
+  // its server, so that another may begin at the same place; once the job has failed no longer than `patience`.
   JobStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client, std::string prefix,
            std::chrono::milliseconds patience = std::chrono::seconds(30));
 
@@ -44,8 +44,8 @@ class JobStore {
 
   // As TcpStore's, with keys of `store`.
   void SetOnDisconnect(const std::string& key, const std::string& value);
-  // As TcpStore's, at the end of a job, which has failed or not.
-  void Farewell(bool has_failed) noexcept;
+  // As TcpStore's, at the end of a job. `has_failed` is asked whether the job has by now, while this waits for the server's end.
+  void Farewell(absl::FunctionRef<bool()> has_failed) noexcept;
 
  private:
   void Listen(const LaunchEnvironment& environment, const std::string& token);

@@ -95,10 +95,9 @@ void PeerWatch::Loop() {
       text = store_.store()->Get(kDeadKey, Patience(world_size_));
     } catch (const Error& error) {
       if (error.code() == absl::StatusCode::kDeadlineExceeded) continue;
-      if (!stop_.load()) {
-        dead_.store(true);
-        told_(-1, error.message());
-      }
+      if (stop_.load()) return;
+      dead_.store(true);
+      Tell(-1, error.message());
       return;
     }
     const size_t space = text.find(' ');
@@ -111,9 +110,13 @@ void PeerWatch::Loop() {
     if (store_.launcher_keeps_it() && how.rfind("failed: ", 0) != 0)
       how = LauncherSays(*store_.store(), rank).value_or(how);
     dead_.store(true);
-    if (!stop_.load()) told_(rank, how);
+    Tell(rank, how);
     return;
   }
+}
+
+void PeerWatch::Tell(int rank, const std::string& how) {
+  if (!stop_.load() && !is_done_.load()) told_(rank, how);
 }
 
 void PeerWatch::Acknowledge() noexcept {
@@ -132,10 +135,12 @@ void PeerWatch::TellFailure(const std::string& how) noexcept {
     // Without a store nobody can be told; they notice that it is gone.
   }
   Stop();
-  store_.Farewell(/*has_failed=*/true);
+  store_.Farewell(/*has_failed=*/[] { return true; });
 }
 
 void PeerWatch::Finish() noexcept {
+  // From here on the end of the store is no failure to a process that does not keep it.
+  is_done_.store(!store_.hosts_server());
   try {
     store_.store()->Add(kNumDoneKey, 1);
     if (store_.hosts_server()) {
@@ -144,8 +149,10 @@ void PeerWatch::Finish() noexcept {
   } catch (const std::exception&) {
     // The store has ended first: so has the job.
   }
+  is_done_.store(true);
+  // The watch goes on: others may fail while this waits for the server's end.
+  store_.Farewell(/*has_failed=*/[this] { return dead_.load(); });
   Stop();
-  store_.Farewell(/*has_failed=*/dead_.load());
 }
 
 }  // namespace weft

@@ -37,11 +37,13 @@ class PeerWatch {
   // second at most until all have heard.
   void TellFailure(const std::string& how) noexcept;
 
-  // This process is done. If it keeps the store's server it waits until every other is done or one is dead.
+  // This process is done. If it keeps the store's server it waits until every other is done or one is dead, and is told of
+  // that one. Otherwise it is told nothing more, and waits for the server's end as JobStore does.
   void Finish() noexcept;
 
  private:
   void Loop();
+  void Tell(int rank, const std::string& how);  // unless this process is done
   void Acknowledge() noexcept;
   void Stop();
 
@@ -51,6 +53,7 @@ class PeerWatch {
   const std::function<void(int, const std::string&)> told_;
   std::atomic<bool> stop_ = false;
   std::atomic<bool> dead_ = false;  // somebody is
+  std::atomic<bool> is_done_ = false;
   std::thread thread_;
 };
 
