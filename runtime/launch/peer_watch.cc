@@ -38,6 +38,38 @@ std::optional<std::string> LauncherSays(Store& store, int rank) {
   }
 }
 
+// What kDeadKey says.
+struct Gone {
+  int rank = -1;
+  std::string how = {};
+};
+
+Gone GoneOf(const std::string& text) {
+  const size_t space = text.find(' ');
+  Gone gone = {.how = space == std::string::npos ? text : text.substr(space + 1)};
+  if (!absl::SimpleAtoi(text.substr(0, space), &gone.rank)) gone.rank = -1;
+  return gone;
+}
+
+// For whoever keeps the store, and is about to go; a launcher stays.
+void Acknowledge(JobStore& store) noexcept {
+  try {
+    store.store()->Add(kNumToldKey, 1);
+  } catch (const std::exception&) {
+    // Nobody waits for it any more.
+  }
+}
+
+// How another process is gone, once this one has said that it has heard.
+std::string Hear(JobStore& store, const Gone& gone) {
+  if (!store.launcher_keeps_it()) {
+    Acknowledge(store);
+    return gone.how;
+  }
+  if (gone.how.rfind("failed: ", 0) == 0) return gone.how;
+  return LauncherSays(*store.store(), gone.rank).value_or(gone.how);
+}
+
 void SetDead(JobStore& store, int rank, const std::string& how) {
   // The first failure is the cause of the others.
   store.store()->CompareSet(kDeadKey, "", Dead(rank, how));
@@ -75,6 +107,13 @@ void TellEarlyFailure(JobStore& store, int rank, int world_size, const std::stri
   }
 }
 
+void ThrowIfPeerIsGone(JobStore& store) {
+  const std::optional<std::string> text = store.store()->TryGet(kDeadKey);
+  if (!text.has_value()) return;
+  const Gone gone = GoneOf(*text);
+  Throw(absl::StatusCode::kAborted, "rank ", gone.rank, " ", Hear(store, gone));
+}
+
 PeerWatch::PeerWatch(JobStore& store, int rank, int world_size,
                      std::function<void(int rank, const std::string& how)> told)
     : store_(store), rank_(rank), world_size_(world_size), told_(std::move(told)) {
@@ -100,31 +139,17 @@ void PeerWatch::Loop() {
       Tell(-1, error.message());
       return;
     }
-    const size_t space = text.find(' ');
-    int rank = -1;
-    if (!absl::SimpleAtoi(text.substr(0, space), &rank)) rank = -1;
-    if (rank == rank_) return;  // its own failure, which it knows
-    // For who keeps the store and is about to go; a launcher's stays.
-    if (!store_.launcher_keeps_it()) Acknowledge();
-    std::string how = space == std::string::npos ? text : text.substr(space + 1);
-    if (store_.launcher_keeps_it() && how.rfind("failed: ", 0) != 0)
-      how = LauncherSays(*store_.store(), rank).value_or(how);
+    const Gone gone = GoneOf(text);
+    if (gone.rank == rank_) return;  // its own failure, which it knows
+    const std::string how = Hear(store_, gone);
     dead_.store(true);
-    Tell(rank, how);
+    Tell(gone.rank, how);
     return;
   }
 }
 
 void PeerWatch::Tell(int rank, const std::string& how) {
   if (!stop_.load() && !is_done_.load()) told_(rank, how);
-}
-
-void PeerWatch::Acknowledge() noexcept {
-  try {
-    store_.store()->Add(kNumToldKey, 1);
-  } catch (const std::exception&) {
-    // Nobody waits for it any more.
-  }
 }
 
 void PeerWatch::TellFailure(const std::string& how) noexcept {

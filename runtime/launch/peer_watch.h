@@ -14,6 +14,9 @@ namespace weft {
 // "failed: <why>". Whoever keeps the store's server waits a second at most then, until all have heard.
 void LeaveLastWill(JobStore& store, int rank);
 void TellEarlyFailure(JobStore& store, int rank, int world_size, const std::string& how) noexcept;
+// Looks once, where it waits for others before it has a watch.
+// Errors: Aborted, with rank and how, if another is gone by now.
+void ThrowIfPeerIsGone(JobStore& store);
 
 // Tells this process when another of the job has died or failed, and the others when this one does: through
 // one key of the job's store, which a dying process leaves as its last will. Works whatever the backend, and
@@ -44,7 +47,6 @@ class PeerWatch {
  private:
   void Loop();
   void Tell(int rank, const std::string& how);  // unless this process is done
-  void Acknowledge() noexcept;
   void Stop();
 
   JobStore& store_;

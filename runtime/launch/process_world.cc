@@ -55,7 +55,9 @@ ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOpti
 }
 
 std::unique_ptr<ProcessGroups> ProcessWorld::MakeGroups(const WorldOptions& options) {
-  if (ProcessesUseDeviceGroups(options, *store_->store(), rank(), size(), *allocator())) {
+  // There is no watch yet, and a rank that has failed on its way here says nothing of its device.
+  WorldStore store(store_->store(), [this] { ThrowIfPeerIsGone(*store_); });
+  if (ProcessesUseDeviceGroups(options, store, rank(), size(), *allocator())) {
     backend_ = Backend::kNccl;
     return MakeDeviceProcessGroups(DeviceGroupsOf(options.device).make(store_->store(), rank(), allocator()));
   }
