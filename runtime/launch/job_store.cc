@@ -100,7 +100,7 @@ void JobStore::Connect(const LaunchEnvironment& environment, const std::string& 
                        const std::string& token) {
   std::optional<StoreTls> tls = environment.tls;
   // The certificate is of the name by which others know the server.
-  if (tls.has_value() && tls->server_name.empty() && !environment.master_addr.empty()) {
+  if (tls.has_value() && tls->server_name.empty() && environment.has_address()) {
     tls->server_name = environment.master_addr;
   }
   client_ = std::make_shared<TcpStore>(address,

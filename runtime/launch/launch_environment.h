@@ -36,6 +36,8 @@ struct LaunchEnvironment {
   std::string flight_dir;
 
   bool operator==(const LaunchEnvironment&) const = default;
+  // A batch script may tell a host alone, where nobody can be found.
+  bool has_address() const { return !master_addr.empty() && master_port > 0; }
 };
 
 // Reads `variables` (LauncherVariables), nullopt if no launcher has started this process.

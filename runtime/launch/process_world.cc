@@ -23,13 +23,8 @@ int NumThreads(const LaunchEnvironment& environment, const WorldOptions& options
   return std::max(1, cores / environment.local_world_size);
 }
 
-// A batch script may tell a host alone, where nobody can be found.
-bool HasAddress(const LaunchEnvironment& environment) {
-  return !environment.master_addr.empty() && environment.master_port > 0;
-}
-
 std::shared_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnvironment* mpi) {
-  if (HasAddress(environment)) return std::make_shared<JobStore>(environment);
+  if (environment.has_address()) return std::make_shared<JobStore>(environment);
   WEFT_CHECK(mpi != nullptr, "no address, and no MPI to tell one");
   return std::make_shared<JobStore>(environment,
                                     [mpi](const std::string& bytes) { return mpi->Broadcast(bytes); });
@@ -171,10 +166,10 @@ std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnviron
                "the local backend's ranks are threads of one process: RunRanks, or RunWorld");
   const bool uses_mpi =
       options.backend == Backend::kMpi || (options.backend == Backend::kAuto && environment->uses_mpi) ||
-      (options.backend == Backend::kNccl && !HasAddress(*environment) && environment->uses_mpi);
+      (options.backend == Backend::kNccl && !environment->has_address() && environment->uses_mpi);
   if (!uses_mpi) {
     WEFT_REQUIRE(
-        HasAddress(*environment), environment->launcher,
+        environment->has_address(), environment->launcher,
         " tells no address where the ranks meet: set MASTER_ADDR (the host of rank 0) and MASTER_PORT, "
         "or use the mpi backend");
     return MakeWorldOf(*environment, options, /*mpi=*/nullptr);

@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/launch/launch_environment.h"
+#include "tests/runtime/store/certificates.h"
 
 namespace weft {
 namespace {
@@ -33,6 +34,17 @@ TEST(JobStoreTest, ABroadcastTellsAnyToken) {
     of_rank_0.store()->Set("key", "value");
     EXPECT_EQ(of_rank_1.store()->Get("key", std::chrono::seconds(30)), "value") << token;
   }
+}
+
+// As a batch script exports it: the store is elsewhere, and its certificate does not name that host.
+TEST(JobStoreTest, AHostWithoutAPortIsNotInTheCertificate) {
+  const Certificates authority;
+  LaunchEnvironment environment = WithoutAddress(0, "secret");
+  environment.master_addr = "login1";
+  environment.tls = authority.Sign("job", "IP:127.0.0.1");
+  const JobStore store(environment, [](const std::string& bytes) { return bytes; });
+  store.store()->Set("key", "value");
+  EXPECT_EQ(store.store()->Get("key", std::chrono::seconds(30)), "value");
 }
 
 }  // namespace
