@@ -28,7 +28,7 @@ namespace weft {
 class ProcessWorld final : public World {
  public:
   // `mpi` is null but for the mpi backend. `store` has this process's last will.
-  // Errors: those of the backend, in meeting the others, who hear nothing of them: see MakeProcessWorldIn.
+  // Errors: those of the backend, in meeting the others. The other ranks are not told: see MakeProcessWorldIn.
   ProcessWorld(const LaunchEnvironment& environment, const WorldOptions& options,
                std::shared_ptr<MpiEnvironment> mpi, std::shared_ptr<JobStore> store);
   ~ProcessWorld() override;
