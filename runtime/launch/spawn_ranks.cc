@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/clamp_timeout.h"
 #include "runtime/base/env.h"
@@ -34,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 // Tells a rank that its parent, of this process number, has started it, and no other launcher.
 constexpr char kSpawned[] = "WEFT_SPAWNED";
+constexpr char kRunId[] = "spawn.";  // begins every job's
 
 // What a launcher above this program has told it of another job and of that job's store. The ranks' own store is in this
 // process, and is reached without TLS on the loopback.
@@ -225,7 +227,7 @@ SpawnResult SpawnRanks(int num_ranks, const std::vector<std::string>& command, c
   WEFT_REQUIRE(num_ranks >= 1, "1 rank or more can be spawned, got ", num_ranks);
   WEFT_REQUIRE(!command.empty() && !command[0].empty(), "no program to spawn ranks of");
   const ErrorFolder errors(options.error_folder);
-  Job job = {.num_ranks = num_ranks, .token = RandomId(), .run_id = absl::StrCat("spawn.", RandomId())};
+  Job job = {.num_ranks = num_ranks, .token = RandomId(), .run_id = absl::StrCat(kRunId, RandomId())};
   const TcpStoreServer server({.host = "127.0.0.1", .run_id = job.run_id, .token = job.token});
   job.port = server.port();
   TcpStore store(server.address(), {.run_id = job.run_id, .token = job.token});
@@ -243,6 +245,11 @@ namespace {
 bool IsSpawned(const std::map<std::string, std::string>& variables) {
   const auto starter = variables.find(kSpawned);
   return starter != variables.end() && starter->second == absl::StrCat(getppid());
+}
+
+// Whether a rank that SpawnRanks started has this environment, or has left it to what it starts.
+bool IsRanksOwn(const LaunchEnvironment& environment) {
+  return environment.launcher == "RANK" && absl::StartsWith(environment.run_id, kRunId);
 }
 
 int RunSpawned(int num_ranks, const std::function<void(World&)>& body, const SpawnOptions& options) {
@@ -273,6 +280,11 @@ int SpawnRanks(int num_ranks, int argc, const char* const* argv, const std::func
   const std::map<std::string, std::string> variables = LauncherVariables();
   if (IsSpawned(variables)) return RunSpawned(num_ranks, body, options);
   const std::optional<LaunchEnvironment> environment = ParseLaunchEnvironment(variables);
+  WEFT_REQUIRE(
+      !environment.has_value() || !IsRanksOwn(*environment), "rank ", environment->rank, " of ",
+      environment->world_size,
+      ", which SpawnRanks has started, has started this program: start it without RANK and WORLD_SIZE "
+      "in its environment if it is to spawn ranks of its own, or by exec if it is to be that rank");
   WEFT_REQUIRE(!environment.has_value(), "SpawnRanks starts ranks itself, and a launcher (",
                environment->launcher, ") has started this as rank ", environment->rank, " of ",
                environment->world_size, ": start it alone, or use RunWorld");

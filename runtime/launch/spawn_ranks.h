@@ -65,7 +65,8 @@ SpawnResult SpawnRanks(int num_ranks, const std::vector<std::string>& command,
 // failure; in each of those it runs `body` on its rank and returns 0, or 1 if that throws, which is told on stderr and in the
 // error file. What main does before it does in all of them.
 //
-// Errors: InvalidArgument in a process that another launcher has started, or one of these ranks; those above.
+// Errors: InvalidArgument in a process that another launcher has started, or one of these ranks with its RANK and WORLD_SIZE;
+//         those above.
 int SpawnRanks(int num_ranks, int argc, const char* const* argv, const std::function<void(World&)>& body,
                const SpawnOptions& options = {});
 

@@ -275,9 +275,18 @@ TEST(SpawnRanksTest, OneThatFailsEndsAll) {
 TEST(SpawnRanksTest, AProgramThatARankStartsIsRefused) {
   const ProcessEnd end = Spawn("start");
   EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("a launcher (RANK) has started this as rank 1 of 3"));
+  EXPECT_THAT(end.err, HasSubstr("rank 1 of 3, which SpawnRanks has started, has started this program"));
   for (int rank = 0; rank < 3; ++rank)
     EXPECT_THAT(end.out, HasSubstr(absl::StrCat("rank ", rank, " of 3: 6\n")));
+}
+
+TEST(SpawnRanksTest, AProgramThatARankStartsMaySpawnRanksOfItsOwn) {
+  const ProcessEnd end = Spawn("unset");
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_THAT(end.out, HasSubstr(absl::StrCat("rank ", rank, " of 3: 6\n")));
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_THAT(end.out, HasSubstr(absl::StrCat("rank ", rank, " of 2: 3\n")));
 }
 
 TEST(SpawnRanksTest, CollectsTheEndsOfAnyProgram) {

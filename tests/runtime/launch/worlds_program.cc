@@ -3,8 +3,8 @@
 // it has the number that is opposite to RANK.
 //
 // worlds_program spawn HOW RANKS: spawns ranks of this program, which count; HOW happens to rank 1 after it: "well"
-// nothing, "throw", "code", "kill", "start": it starts this program anew, to spawn ranks, or "ignore": rank 0 throws, and rank 1
-// ignores SIGTERM and sleeps.
+// nothing, "throw", "code", "kill", "start": it starts this program anew, to spawn ranks, in vain, "unset": the same without its
+// RANK and WORLD_SIZE, or "ignore": rank 0 throws, and rank 1 ignores SIGTERM and sleeps.
 //
 // worlds_program hear ADDRESS RANK SIZE [bad]: joins, waits until it hears that another rank has failed, and prints how. "bad":
 // by options of which no world can be made.
@@ -94,9 +94,14 @@ void Happen(const std::string& how, World& world) {
   if (how == "throw" || how == "ignore") Throw(absl::StatusCode::kDataLoss, "the disk is full");
   if (how == "code") std::_Exit(9);
   if (how == "kill") raise(SIGKILL);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   if (how == "start") {
-    const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
     WEFT_CHECK(std::system(absl::StrCat("'", program, "' spawn well 3").c_str()) != 0, "it has run");
+  }
+  if (how == "unset") {
+    const std::string start = "env -u RANK -u WORLD_SIZE";
+    WEFT_CHECK(std::system(absl::StrCat(start, " '", program, "' spawn well 2").c_str()) == 0,
+               "it has failed");
   }
 }
 
