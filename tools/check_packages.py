@@ -45,6 +45,7 @@ SOURCES_THAT_START = {
     "tests/benchmarks/overlap_report_test.py": ["python3"],
     "tests/deploy/manifests_test.py": ["bash"],
     "tests/runtime/launch/processes.cc": [],
+    "tests/runtime/launch/worlds_program.cc": ["sh", "env"],  # itself
     "tests/runtime/store/certificates.h": ["sh", "openssl"],
     "tests/runtime/store/child.cc": [],
     "tests/tools/check_packages_test.py": [],  # it only quotes such sources
