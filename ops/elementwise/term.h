@@ -54,11 +54,13 @@ inline Term IsNotZero(const Term& a) {
 inline Term KeptWhere(const Term& condition, const Term& a) {
   return {a.emitter, a.emitter->Emit(kKeepWhere, {condition.value, a.value})};
 }
-// a, with 1 in place of 0: what can be divided by, and has finite powers.
-inline Term OneForZero(const Term& a) {
+// 1 where a is 0, else 0, in a's dtype.
+inline Term OneWhereZero(const Term& a) {
   const Value is_not_zero = a.emitter->Emit(kConvert, {IsNotZero(a).value}, {.dtype = a.type().dtype});
-  return a + Term{a.emitter, a.emitter->Emit(kShift, {is_not_zero}, {}, {.negate = true, .shift = 1})};
+  return {a.emitter, a.emitter->Emit(kShift, {is_not_zero}, {}, {.negate = true, .shift = 1})};
 }
+// a, with 1 in place of 0: it can be divided by, and its powers are finite.
+inline Term OneForZero(const Term& a) { return a + OneWhereZero(a); }
 
 // Summed over the dims of `how`; summed to a shape that broadcasts to a's.
 inline Term SumOver(const Term& a, const ReduceAttributes& how) {

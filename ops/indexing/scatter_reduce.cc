@@ -105,11 +105,9 @@ void BackwardProduct(Context& ctx) {
     Value is_zero;
     Value number;
   };
-  const auto factor_of = [&](Value x) -> Factor {
-    const Value zero =
-        ctx.Emit(kShift, {CountOf(ctx, IsNotZero(Term{&ctx.emitter(), x}).value, ctx.TypeOf(x).dtype)}, {},
-                 {.negate = true, .shift = 1});
-    return {zero, ctx.Emit(kAdd, {x, zero})};
+  const auto factor_of = [&](Value of) -> Factor {
+    const Term number = {&ctx.emitter(), of}, zero = OneWhereZero(number);
+    return {zero.value, (number + zero).value};
   };
   const Factor x = factor_of(ctx.saved("x"));
   const Factor src = factor_of(ctx.saved("src"));
