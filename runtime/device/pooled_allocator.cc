@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <new>
@@ -106,6 +107,10 @@ void* PooledAllocator::DoAllocate(int64_t num_bytes, MemoryKind kind) {
   if (block == nullptr) block = TakeNew(size_class, request);
   if (guards_) Guard(block, size_class.num_bytes, num_bytes);
   return block;
+}
+
+void PooledAllocator::Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept {
+  if (usable_bytes == 0) std::memset(block, 0xff, static_cast<size_t>(num_bytes));
 }
 
 void PooledAllocator::DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept {

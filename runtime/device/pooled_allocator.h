@@ -68,8 +68,9 @@ class PooledAllocator : public Allocator {
   virtual void* TakeFromSystem(int64_t num_bytes) = 0;
   virtual void ReturnToSystem(void* block, int64_t num_bytes) noexcept = 0;
 
-  // A block of `num_bytes` is handed out, of which the caller may touch `usable_bytes`; or, with 0, is back.
-  virtual void Guard(void* /*block*/, int64_t /*num_bytes*/, int64_t /*usable_bytes*/) noexcept {}
+  // A block of `num_bytes` is handed out, of which the caller may touch `usable_bytes`; or, with 0, is back. Unless a class
+  // does otherwise, the processor fills what is back with bytes 0xff.
+  virtual void Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept;
 
   // Gives the pool back to the system. Of the derived class's destructor too, whose functions it calls.
   void ReturnPoolToSystem() noexcept;

@@ -3,7 +3,6 @@
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 
-#include <cstring>
 #include <new>
 
 #include "runtime/device/pooled_allocator.h"
@@ -49,7 +48,7 @@ class CpuAllocator final : public PooledAllocator {
 
   void Guard(void* block, int64_t num_bytes, [[maybe_unused]] int64_t usable_bytes) noexcept override {
     ASAN_UNPOISON_MEMORY_REGION(block, num_bytes);
-    if (fill_freed_ && usable_bytes == 0) std::memset(block, 0xff, static_cast<size_t>(num_bytes));
+    if (fill_freed_) PooledAllocator::Guard(block, num_bytes, usable_bytes);
     ASAN_POISON_MEMORY_REGION(block, num_bytes);
     ASAN_UNPOISON_MEMORY_REGION(block, usable_bytes);
   }

@@ -1,7 +1,5 @@
 #include "runtime/device/cuda/allocator.h"
 
-#include <cstring>
-
 #include "runtime/device/cuda/check.h"
 
 namespace weft {
@@ -32,10 +30,6 @@ class PinnedAllocator final : public PooledAllocator {
   }
 
   void ReturnToSystem(void* block, int64_t) noexcept override { cudaFreeHost(block); }
-
-  void Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept override {
-    if (usable_bytes == 0) std::memset(block, 0xff, static_cast<size_t>(num_bytes));
-  }
 };
 
 }  // namespace

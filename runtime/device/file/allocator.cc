@@ -78,10 +78,6 @@ class FileAllocator final : public PooledAllocator {
     offsets_.erase(found);
   }
 
-  void Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept override {
-    if (usable_bytes == 0) std::memset(block, 0xff, static_cast<size_t>(num_bytes));
-  }
-
  private:
   // The first free run that is long enough, or one at the end.
   int64_t TakeRun(int64_t length) {
