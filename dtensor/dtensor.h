@@ -130,7 +130,7 @@ class DTensor {
   IntrusivePtr<DTensorImpl> impl_;
 };
 
-// How often memory was written in place, by which op last, and what still uses it: shared by the values that lie in it.
+// Of memory: how often it was written in place, by which op last, and what still uses it. Values that lie in it share the log.
 struct WriteLog : RefCounted<WriteLog> {
   int64_t version = 0;
   const char* last_writer = "";
@@ -149,7 +149,7 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   Layout layout;
   TensorType type;
 
-  // This rank's piece. Waits for what is to fill it, if that is still under way, whichever value of its memory was told.
+  // This rank's piece. Waits for what is pending, of this value or of another with its log.
   // Errors: those of the collectives that were to fill it.
   const Tensor& Local() const {
     if (is_pending()) [[unlikely]]
@@ -162,8 +162,8 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   const IntrusivePtr<PendingMoves>& pending() const {
     return pending_ || !writes ? pending_ : writes->pending;
   }
-  // Elements of this rank's piece are about to be written by `pending`, in place, or are still read by it: all values of
-  // its memory wait. It comes behind what was pending before.
+  // `pending` is about to write elements of this rank's piece in place, or still reads them. Values that share its log
+  // wait. It comes behind what was pending before.
   void SetPending(IntrusivePtr<PendingMoves> pending) {
     (writes ? writes->pending : pending_) = std::move(pending);
   }
@@ -186,7 +186,7 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   void ShareWrites(const DTensorImpl& source) {
     if (source.writes && piece_.buffer() == source.piece_.buffer()) SetWrites(source.writes);
   }
-  // The log of its memory, which is told what is pending.
+  // Takes the log of its memory, and notes there what is pending.
   void SetWrites(IntrusivePtr<WriteLog> log) {
     writes = std::move(log);
     if (pending_) writes->pending = std::move(pending_);

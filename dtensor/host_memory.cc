@@ -74,8 +74,8 @@ const Tensor& ReadableOnHost(const DTensorImpl& x, const ReadByCopies& reads) {
   return is_read ? x.piece() : x.Local();
 }
 
-// `x` stays as it is until `batch`, which reads it, has run: whoever writes to its memory waits (DTensorImpl::Local), as for
-// any pending value.
+// `x` stays as it is until `batch`, which reads it, has run: whoever would write to it, or to a value that shares its log,
+// waits (DTensorImpl::Local), as for any pending value.
 void KeepUntilRead(MeshContext& device, DTensorImpl& x, std::shared_ptr<QueuedBatch> batch,
                    ReadByCopies& reads) {
   reads.pending.push_back(MakePending(device, MakeArrivalWork(std::move(batch))));

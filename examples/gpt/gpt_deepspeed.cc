@@ -187,8 +187,8 @@ std::vector<Dependence> Dependences(bool sgd) {
   };
 }
 
-// Where what they depend on is another's, of the command line or another file, an error about them would be one about flags
-// that nobody gave.
+// The command line or another file may give the flag that others depend on. Those that do not fit it are dropped: an error
+// would name flags that nobody gave.
 std::vector<FlagValue> WithoutMoot(std::vector<FlagValue> values, const DeepSpeedConfig& config,
                                    const FlagsAround& around) {
   if (!around.is_given) return values;

@@ -38,7 +38,7 @@ Layout ReducedLayout(const Layout& layout, const Shape& shape, const DeviceMesh&
 // `layout` with its Partial axes replicated.
 Layout WithoutPartial(Layout layout);
 
-// Whether pieces, of replicas one, add up to the value: no axis is Partial but as a sum.
+// Whether every Partial axis is a sum. The pieces then add up to the value, if replicas count once.
 bool AddsUp(const Layout& layout);
 
 }  // namespace weft

@@ -281,8 +281,8 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
   if (!records) {
     flight.inputs.clear();
   } else {
-    // A first stage hands no gradient back: what its first segment makes is where its backward is cut in two. But for leaves:
-    // I would take a gradient from them that W is to bring to rest.
+    // A first stage hands no gradient back: its backward is cut in two at what its first segment makes. Leaves are left out:
+    // W brings their gradients to rest, and I would take them.
     for (const DTensor& target : stage > 0 ? flight.inputs : first) {
       if (!target.requires_grad() || (stage == 0 && target.impl()->node->edges().empty())) continue;
       flight.targets.push_back(stage > 0 ? target : HistoryOf(target));

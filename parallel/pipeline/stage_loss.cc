@@ -8,6 +8,7 @@
 #include "runtime/tensor/copy.h"
 
 namespace weft {
+
 void StageLoss::Add(const DTensor& sum, const DTensor& count) {
   const NoGradGuard no_grad(part_->state());
   const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kOther);  // backward reads none of it

@@ -90,7 +90,7 @@ void GradientBuckets::IssueIfWhole(int unit) {
   Issue(bucket);
 }
 
-// Between passes. Where the leaf has no place yet, the next pass notes the order: others might wait at one that is guessed.
+// Between passes. A leaf without a place makes the next pass note the order: at a guessed place others might wait for it.
 void GradientBuckets::Expect(int index, bool expects) {
   Leaf& leaf = leaves_[index];
   if (std::exchange(leaf.expects, expects) == expects) return;
@@ -154,8 +154,8 @@ void GradientBuckets::StartOver() {
   if (observer_) observer_(-1);
 }
 
-// Every pass but the first, and the first with a new leaf, knows the order: it is the one in which that pass's leaves came.
-// One that is frozen by then stays behind the leaf that it stood behind; others that it did not reach come last.
+// Later passes follow the order in which this pass's leaves came. A leaf that is frozen now stays behind the leaf that it
+// stood behind. Others that this pass did not reach come last.
 void GradientBuckets::LearnOrder() {
   std::vector<int> order = context_.mesh().num_ranks() > 1 ? AgreeOnOrder() : arrivals_;
   std::vector<int> last;

@@ -27,7 +27,7 @@ int64_t Every(const Style& style) { return style.Get<int64_t>("every").value_or(
 
 void Check(const Style& style) { Keep(style); }
 
-// Whether the segment is one module. Parameters that the module's own slots are other names of may stand beside it.
+// Whether the segment is one module. Beside it may stand the parameters that the module's tied slots name.
 bool IsOneModule(const Segment& segment) {
   if (segment.modules.size() != 1) return false;
   const std::vector<Parameter*> tied = segment.modules[0]->TiedParameters();

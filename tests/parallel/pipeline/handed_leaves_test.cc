@@ -66,7 +66,7 @@ class Passing : public Products {
   Half nothing_{this, "layers.1"};  // for the plan to name; not called
 };
 
-// Whose inputs want a gradient.
+// Microbatches whose inputs want a gradient.
 std::vector<Microbatch> Parts(const IntrusivePtr<MeshContext>& context) {
   std::vector<Microbatch> parts = ProductParts(context, kMicrobatches);
   for (Microbatch& part : parts) part.inputs[0] = part.inputs[0].RequiresGrad();

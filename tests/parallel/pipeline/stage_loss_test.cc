@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kMicrobatches = 3;
 
-// Whose loss and count lie so along axis dp, if there is one.
+// Products that lay their loss and count along axis dp as they are told, if there is one.
 class Laid : public Products {
  public:
   explicit Laid(const Placement& along_dp) : Products(2), along_dp_(along_dp) {}

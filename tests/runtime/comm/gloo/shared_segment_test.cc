@@ -77,7 +77,7 @@ TEST_F(SharedSegmentTest, AnotherProcessSeesItsBytesAndWhetherItsMakerLives) {
   for (const int end : {address_pipe[0], address_pipe[1], end_pipe[0], end_pipe[1]}) close(end);
 }
 
-// Which has the descriptor, and so the lock.
+// The child has the descriptor, and so the lock.
 TEST_F(SharedSegmentTest, AChildThatOutlivesTheMakerIsNotTheMaker) {
   int address_pipe[2], end_pipe[2];
   ASSERT_EQ(pipe(address_pipe), 0);
