@@ -1,5 +1,6 @@
 #include "runtime/launch/launch_environment.h"
 
+#include <cstdint>
 #include <limits>
 
 #include "absl/strings/numbers.h"
@@ -97,6 +98,14 @@ bool IsSlurmTask(const Variables& variables, const Names& names) {
          Text(variables, "SLURM_NTASKS") == Text(variables, names.world_size);
 }
 
+// Of two jobs on one machine, and of two steps of one job, seldom the same; below the ports that systems give to clients.
+int SlurmPort(int job, const std::string& step) {
+  uint32_t number = 0;
+  if (!absl::SimpleAtoi(step, &number)) number = 0;
+  // 613 has no divisor in common with 10000, so that each of a job's first 10000 steps has a port of its own.
+  return static_cast<int>(20000 + (job + int64_t{613} * number) % 10000);
+}
+
 void ReadSlurm(const Variables& variables, LaunchEnvironment* environment) {
   environment->launcher = "srun";
   environment->local_rank = Number(variables, "SLURM_LOCALID", 0, kLargest, environment->local_rank);
@@ -108,9 +117,9 @@ void ReadSlurm(const Variables& variables, LaunchEnvironment* environment) {
   if (environment->master_addr.empty()) {
     environment->master_addr = FirstHost(Text(variables, "SLURM_STEP_NODELIST"));
   }
-  // Of two jobs on one machine, seldom the same; below the ports that systems give to clients.
-  if (environment->master_port == 0) environment->master_port = 20000 + job % 10000;
-  environment->run_id = absl::StrCat("slurm.", job, ".", Text(variables, "SLURM_STEP_ID"));
+  const std::string step = Text(variables, "SLURM_STEP_ID");
+  if (environment->master_port == 0) environment->master_port = SlurmPort(job, step);
+  environment->run_id = absl::StrCat("slurm.", job, ".", step);
 }
 
 }  // namespace

@@ -43,8 +43,8 @@ struct LaunchEnvironment {
 // Reads `variables` (LauncherVariables), nullopt if no launcher has started this process.
 //
 // RANK comes first, whoever set it; then OpenMPI's, MPICH's and Slurm's variables. Under srun, which may set MPICH's
-// too (--mpi=pmi2), the address is the first host of the step and the port follows from the job's number, unless
-// MASTER_ADDR and MASTER_PORT are set. Under torchrun, whose own server has MASTER_PORT, the port is the one after it.
+// too (--mpi=pmi2), the address is the first host of the step and the port follows from the numbers of job and step,
+// unless MASTER_ADDR and MASTER_PORT are set. Under torchrun, whose own server has MASTER_PORT, the port is the one after it.
 //
 // Errors: InvalidArgument that names the variable, what it holds and what is expected.
 std::optional<LaunchEnvironment> ParseLaunchEnvironment(const std::map<std::string, std::string>& variables);

@@ -1,7 +1,9 @@
 #include "runtime/launch/launch_environment.h"
 
 #include <optional>
+#include <set>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/message_of.h"
 
@@ -125,9 +127,28 @@ TEST(LaunchEnvironmentTest, Slurm) {
   EXPECT_EQ(environment.local_rank, 1);
   EXPECT_EQ(environment.local_world_size, 3);
   EXPECT_EQ(environment.master_addr, "gpu07");
-  EXPECT_EQ(environment.master_port, 20000 + 3456);
+  EXPECT_EQ(environment.master_port, 20000 + 3456 + 3 * 613);
   EXPECT_EQ(environment.run_id, "slurm.123456.3");
   EXPECT_FALSE(environment.uses_mpi);
+}
+
+// The steps of a job may run beside each other, with the same first host.
+TEST(LaunchEnvironmentTest, StepsOfAJobOfSlurmHavePortsOfTheirOwn) {
+  const auto port = [](const std::string& job, const std::string& step) {
+    return Parse(
+               {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", job}, {"SLURM_STEP_ID", step}})
+        .master_port;
+  };
+  EXPECT_EQ(port("123456", "0"), 23456);
+  EXPECT_EQ(port("123456", "1"), 24069);
+  EXPECT_EQ(port("123456", "interactive"), 23456);
+  std::set<int> ports;
+  for (int step = 0; step < 10000; ++step) ports.insert(port("123456", absl::StrCat(step)));
+  EXPECT_EQ(ports.size(), 10000u);
+  EXPECT_EQ(*ports.begin(), 20000);
+  EXPECT_EQ(*ports.rbegin(), 29999);
+  // The largest numbers that there are.
+  EXPECT_EQ(port("2147483647", "4294967295"), 25482);
 }
 
 // `srun --mpi=pmi2`: MPICH's variables beside Slurm's.
