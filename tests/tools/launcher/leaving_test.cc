@@ -9,7 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
+#include "runtime/store/forwarding_store.h"
+#include "runtime/store/hash_store.h"
 #include "tests/message_of.h"
 #include "tests/tools/launcher/rendezvous_node.h"
 
@@ -309,6 +312,48 @@ TEST(LeavingTest, WhoHoldsTheStoreEndsTheJobWhateverElseHasHappened) {
   b.Start();
   EXPECT_EQ(leaving.wait_for(kLong / 2), std::future_status::ready);
   EXPECT_EQ(MessageOf([&] { b.next.get(); }), "the job is over: left");
+}
+
+// Counts what is added to the number of nodes that have left the first generation.
+class StoreThatCountsLeaving : public ForwardingStore {
+ public:
+  StoreThatCountsLeaving() : ForwardingStore(std::make_shared<HashStore>()) {}
+  int64_t Add(absl::string_view key, int64_t amount) override {
+    if (key == "left/0") ++num_adds;
+    return ForwardingStore::Add(key, amount);
+  }
+  std::atomic<int> num_adds = 0;
+};
+
+// Each change is a record in a store with a journal, so whoever waits for the others only reads.
+TEST(LeavingTest, ANodeThatWaitsForTheOthersToLeaveWritesOnce) {
+  const auto store = std::make_shared<StoreThatCountsLeaving>();
+  StoreRendezvousOptions of_a = Options("a", 2, 2);
+  of_a.silence = kLong;
+  Node a(store, of_a), b(store, Options("b", 2, 2));
+  StartInOrder(store, {&a, &b});
+  a.Get();
+  b.Get();
+  a.rendezvous->Publish({.kind = GenerationEnd::Kind::kFinished});
+  b.AwaitEnd();
+  auto leaving = std::async(std::launch::async, [&] { a.rendezvous->Leave(); });
+  EXPECT_EQ(leaving.wait_for(milliseconds(200)), std::future_status::timeout);
+  b.rendezvous->Leave();
+  EXPECT_EQ(leaving.wait_for(kLong / 2), std::future_status::ready);
+  EXPECT_EQ(store->num_adds, 2);
+}
+
+TEST(LeavingTest, ANodeThatIsNotCountedWritesNothingWhenItLeaves) {
+  const auto store = std::make_shared<StoreThatCountsLeaving>();
+  Node a(store, Options("a", 2, 2)), b(store, Options("b", 2, 2));
+  StartInOrder(store, {&a, &b});
+  a.Get();
+  b.Get();
+  b.rendezvous->Publish(
+      {.kind = GenerationEnd::Kind::kLost, .restart = true, .node = "b", .headline = "lost"});
+  a.AwaitEnd();
+  for (Node* const node : {&a, &b}) node->rendezvous->Leave();
+  EXPECT_EQ(store->num_adds, 1);
 }
 
 }  // namespace

@@ -376,25 +376,4 @@ std::optional<GenerationEnd> StoreRendezvous::End() {
   return end_;
 }
 
-void StoreRendezvous::Leave() {
-  StopWatching();
-  if (current_.generation < 0) return;
-  const std::string key = LeftKey(current_.generation);
-  const std::optional<GenerationEnd> end = End();
-  const bool one_is_gone = end && end->kind == GenerationEnd::Kind::kLost;
-  // A node that was lost is not counted, also where it lives.
-  const bool is_counted =
-      !looks_on_ && left_generation_ != current_.generation && !(one_is_gone && IsMyEnd(*end));
-  int64_t left = store_->Add(key, is_counted ? 1 : 0);
-  const int64_t all = static_cast<int64_t>(current_.nodes.size()) - (one_is_gone ? 1 : 0);
-  // The store may be this process's: the others must have read how it ended, and saved what they have to.
-  const std::chrono::milliseconds saves =
-      options_.holds_store && end ? end->grace : std::chrono::milliseconds(0);
-  const Clock::time_point deadline = Clock::now() + options_.silence + saves;
-  while (left < all && Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    left = store_->Add(key, 0);
-  }
-}
-
 }  // namespace weft

@@ -1,14 +1,16 @@
-// The thread that gives this node's signs of life and looks for those of the others, and what it finds.
+// The thread that gives this node's signs of life and looks for those of the others, what it finds, and how the node leaves.
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/store/store_rules.h"
 #include "tools/launcher/rendezvous/store_rendezvous.h"
 
 namespace weft {
@@ -93,6 +95,29 @@ bool StoreRendezvous::IsInGeneration() {
 void StoreRendezvous::StopWatching() {
   stop_ = true;
   if (watcher_.joinable()) watcher_.join();
+}
+
+void StoreRendezvous::Leave() {
+  StopWatching();
+  if (current_.generation < 0) return;
+  const std::string key = LeftKey(current_.generation);
+  const std::optional<GenerationEnd> end = End();
+  const bool one_is_gone = end && end->kind == GenerationEnd::Kind::kLost;
+  // A node that was lost is not counted, also where it lives.
+  const bool is_counted =
+      !looks_on_ && left_generation_ != current_.generation && !(one_is_gone && IsMyEnd(*end));
+  // Who looks adds nothing: an Add of 0 is a write, which a store with a journal keeps.
+  const auto num_left = [&] { return SumOf(key, store_->TryGet(key).value_or("0"), /*amount=*/0); };
+  int64_t left = is_counted ? store_->Add(key, 1) : num_left();
+  const int64_t all = static_cast<int64_t>(current_.nodes.size()) - (one_is_gone ? 1 : 0);
+  // The store may be this process's: the others must have read how it ended, and saved what they have to.
+  const std::chrono::milliseconds saves =
+      options_.holds_store && end ? end->grace : std::chrono::milliseconds(0);
+  const Clock::time_point deadline = Clock::now() + options_.silence + saves;
+  while (left < all && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    left = num_left();
+  }
 }
 
 void StoreRendezvous::SetEnd(int64_t generation, const GenerationEnd& end) {
