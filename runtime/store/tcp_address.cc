@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -13,10 +14,19 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "runtime/base/error.h"
 
 namespace weft {
+namespace {
+
+// Without the scheme, which follows from them.
+std::set<absl::string_view> AddressesOf(absl::string_view target) {
+  return absl::StrSplit(target.substr(target.find(':') + 1), ',');
+}
+
+}  // namespace
 
 HostAndPort ParseAddress(absl::string_view address) {
   const size_t colon = address.rfind(':');
@@ -72,6 +82,10 @@ std::string ResolveTarget(const HostAndPort& address) {
     if (!found.empty()) return scheme + absl::StrJoin(found, ",");
   }
   Throw(absl::StatusCode::kNotFound, "cannot resolve '", address.host, "': it has no IP address");
+}
+
+bool SameAddresses(absl::string_view target, absl::string_view other) {
+  return AddressesOf(target) == AddressesOf(other);
 }
 
 }  // namespace weft

@@ -34,6 +34,9 @@ bool IsLoopback(absl::string_view host);
 // Errors: NotFound, with the resolver's reason.
 std::string ResolveTarget(const HostAndPort& address);
 
+// Whether two targets have the same addresses, in whatever order: name servers rotate them.
+bool SameAddresses(absl::string_view target, absl::string_view other);
+
 }  // namespace weft
 
 #endif  // WEFT_RUNTIME_STORE_TCP_ADDRESS_H_

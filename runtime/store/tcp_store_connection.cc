@@ -10,6 +10,7 @@
 #include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
 #include "runtime/base/random_id.h"
+#include "runtime/store/tcp_address.h"
 #include "runtime/store/tcp_wire.h"
 
 namespace weft {
@@ -181,7 +182,7 @@ grpc::Status TcpStoreConnection::TryConnect(Clock::time_point deadline,
   if (stub_ == nullptr || Clock::now() - resolved_at_ > std::chrono::seconds(1)) {
     try {
       const std::string target = ResolveTarget(host_and_port_);
-      if (target != target_) {
+      if (!SameAddresses(target, target_)) {
         stub_ = tcp_store::StoreService::NewStub(MakeChannel(target, host_and_port_.host, options_));
         target_ = target;
       }
@@ -215,7 +216,7 @@ grpc::Status TcpStoreConnection::TryConnect(Clock::time_point deadline,
 
 bool TcpStoreConnection::HasMoved() const {
   try {
-    return ResolveTarget(host_and_port_) != target_;
+    return !SameAddresses(ResolveTarget(host_and_port_), target_);
   } catch (const Error&) {
     return false;
   }

@@ -145,7 +145,7 @@ class TcpStoreConnection {
   void Connect();
   // One attempt, which ends at the deadline.
   grpc::Status TryConnect(Clock::time_point deadline, const std::function<bool()>& gives_up);
-  bool HasMoved() const;  // its name is another address's now
+  bool HasMoved() const;  // its name has other addresses now
   // Ends a session; `stub` is that of its channel.
   static void End(const std::shared_ptr<TcpStoreSession>& session, const std::shared_ptr<Stub>& stub);
   // Throws if the server has answered, and refused.

@@ -15,5 +15,18 @@ TEST(TcpAddressTest, TheLoopbackHasSeveralNames) {
   }
 }
 
+TEST(TcpAddressTest, TargetsAreComparedWithoutTheOrderOfTheirAddresses) {
+  const char* const both = "ipv4:10.0.0.1:80,10.0.0.2:80";
+  EXPECT_TRUE(SameAddresses(both, both));
+  EXPECT_TRUE(SameAddresses(both, "ipv4:10.0.0.2:80,10.0.0.1:80"));
+  EXPECT_TRUE(SameAddresses("ipv6:[::1]:80,[::2]:80", "ipv6:[::2]:80,[::1]:80"));
+  for (const char* const other : {"", "ipv4:10.0.0.1:80", "ipv4:10.0.0.2:80", "ipv4:10.0.0.1:80,10.0.0.3:80",
+                                  "ipv4:10.0.0.1:80,10.0.0.2:81", "ipv4:10.0.0.1:80,10.0.0.2:80,10.0.0.3:80",
+                                  "ipv6:[::1]:80,[::2]:80"}) {
+    EXPECT_FALSE(SameAddresses(both, other)) << other;
+    EXPECT_FALSE(SameAddresses(other, both)) << other;
+  }
+}
+
 }  // namespace
 }  // namespace weft

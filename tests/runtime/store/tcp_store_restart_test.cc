@@ -1,7 +1,9 @@
 // A TCP store that restarts in place: its process is killed between and inside calls and begun anew, and its clients notice
 // nothing but the time.
 
+#include <dlfcn.h>
 #include <grpcpp/grpcpp.h>
+#include <netdb.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -28,6 +30,17 @@
 #include "tests/message_of.h"
 #include "tests/runtime/store/child.h"
 #include "tests/runtime/store/conformance.h"
+
+// In place of the C library's: "rotating.test" has two addresses, each time in the other order, as name servers tell them.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** found) {
+  static const auto real = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  static std::atomic<int> num_asked = 0;
+  if (name == nullptr || std::string(name) != "rotating.test") return real(name, service, hints, found);
+  const bool turned = ++num_asked % 2 == 0;
+  const int failure = real(turned ? "127.0.0.2" : "127.0.0.1", service, hints, found);
+  return failure != 0 ? failure
+                      : real(turned ? "127.0.0.1" : "127.0.0.2", service, hints, &(*found)->ai_next);
+}
 
 namespace weft {
 namespace {
@@ -313,6 +326,17 @@ TEST(TcpStoreRestartTest, AStoreThatIsSlowToGreetIsWaitedFor) {
   TcpStore store(absl::StrCat("127.0.0.1:", port));
   first.reset();
   const SlowStore second(port, milliseconds(1500));
+  EXPECT_EQ(store.TryGet("k"), std::nullopt);
+  EXPECT_EQ(second.num_sessions(), 1);
+}
+
+// Name servers tell the addresses of a host in another order each time, which is no move.
+TEST(TcpStoreRestartTest, AStoreWhoseAddressesRotateIsWaitedFor) {
+  auto first = std::make_unique<SlowStore>(0, milliseconds(0));
+  const int port = first->port();
+  TcpStore store(absl::StrCat("rotating.test:", port));
+  first.reset();
+  const SlowStore second(port, milliseconds(2500));
   EXPECT_EQ(store.TryGet("k"), std::nullopt);
   EXPECT_EQ(second.num_sessions(), 1);
 }
